@@ -1,0 +1,160 @@
+package limit
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Every is the length of a calendar period.
+type Every uint8
+
+// The calendar periods.
+const (
+	Day   Every = iota + 1
+	Week        // ISO: begins on Monday
+	Month       // begins on the anchor day
+	Year        // begins on the anchor day of the anchor month
+)
+
+var everyNames = [...]string{"", "day", "week", "month", "year"}
+
+// String is the name used in plans.
+func (e Every) String() string {
+	if e >= Day && int(e) < len(everyNames) {
+		return everyNames[e]
+	}
+	return "every(" + strconv.Itoa(int(e)) + ")"
+}
+
+// ParseEvery is the inverse of String. It reports false for an unknown name.
+func ParseEvery(name string) (Every, bool) {
+	for e := Day; e <= Year; e++ {
+		if everyNames[e] == name {
+			return e, true
+		}
+	}
+	return 0, false
+}
+
+// Calendar divides time into the periods of a quota. A period begins at the first instant of its first day in the
+// location; where that day has no midnight (daylight saving) at the first instant it has, and where midnight comes
+// twice at the earlier one. So periods follow each other without gap or overlap in every zone.
+type Calendar struct {
+	Every       Every
+	Location    *time.Location // required
+	AnchorDay   int            // month and year: 1..31, default 1; a month that has no such day begins on its last one
+	AnchorMonth time.Month     // year: 1..12, default January
+}
+
+func (c *Calendar) check() error {
+	if c.Every < Day || c.Every > Year {
+		return fmt.Errorf("%s is not day, week, month or year", c.Every)
+	}
+	if c.Location == nil {
+		return errors.New("a calendar needs a time zone")
+	}
+	if c.AnchorDay != 0 && c.Every != Month && c.Every != Year {
+		return fmt.Errorf("anchorDay is for month and year, not for %s", c.Every)
+	}
+	if c.AnchorMonth != 0 && c.Every != Year {
+		return fmt.Errorf("anchorMonth is for year, not for %s", c.Every)
+	}
+	if c.AnchorDay < 0 || c.AnchorDay > 31 {
+		return fmt.Errorf("anchorDay %d is outside 1..31", c.AnchorDay)
+	}
+	if c.AnchorMonth < 0 || c.AnchorMonth > time.December {
+		return fmt.Errorf("anchorMonth %d is outside 1..12", int(c.AnchorMonth))
+	}
+	return nil
+}
+
+// String is the canonical text, as in "month@15 Europe/Paris". It is part of the counter's identity.
+func (c *Calendar) String() string {
+	s := c.Every.String()
+	switch c.Every {
+	case Month:
+		s += "@" + strconv.Itoa(max(c.AnchorDay, 1))
+	case Year:
+		s += "@" + strconv.Itoa(int(max(c.AnchorMonth, time.January))) + "-" + strconv.Itoa(max(c.AnchorDay, 1))
+	}
+	return s + " " + c.Location.String()
+}
+
+// Period returns the first instant of the period that holds now and of the one after it, in µs since 1970.
+func (c *Calendar) Period(now int64) (start, end int64) {
+	y, m, d := time.UnixMicro(now).In(c.Location).Date()
+	n := c.index(y, m, d)
+	for start = c.begin(n); start > now; start = c.begin(n) {
+		n--
+	}
+	for end = c.begin(n + 1); end <= now; end = c.begin(n + 1) {
+		n++
+		start = end
+	}
+	return start, end
+}
+
+// index numbers the period that a civil date falls in, give or take one: Period corrects it.
+func (c *Calendar) index(y int, m time.Month, d int) int {
+	switch c.Every {
+	case Day:
+		return civilDays(y, m, d)
+	case Week:
+		return floorDivInt(civilDays(y, m, d)+3, 7) // 1970-01-01 was a Thursday, three days after a Monday
+	case Year:
+		return y
+	default:
+		return y*12 + int(m) - 1
+	}
+}
+
+// begin is the first instant of period n, in µs.
+func (c *Calendar) begin(n int) int64 {
+	switch c.Every {
+	case Day:
+		return startOfDay(1970, time.January, 1+n, c.Location)
+	case Week:
+		return startOfDay(1970, time.January, 1+n*7-3, c.Location)
+	case Year:
+		return anchored(n, max(c.AnchorMonth, time.January), c.AnchorDay, c.Location)
+	default:
+		return anchored(floorDivInt(n, 12), time.Month(n-12*floorDivInt(n, 12)+1), c.AnchorDay, c.Location)
+	}
+}
+
+func anchored(y int, m time.Month, day int, loc *time.Location) int64 {
+	last := time.Date(y, m+1, 0, 0, 0, 0, 0, time.UTC).Day()
+	return startOfDay(y, m, min(max(day, 1), last), loc)
+}
+
+// startOfDay is the first instant, in µs, at which the clocks of loc show the date or a later one. It walks the zone's
+// offsets around the date, since time.Date promises nothing for a midnight that does not exist or comes twice.
+func startOfDay(y int, m time.Month, d int, loc *time.Location) int64 {
+	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix()
+	for at := time.Unix(midnight-26*3600, 0).In(loc); ; {
+		_, offset := at.Zone()
+		from, until := at.ZoneBounds()
+		first := midnight - int64(offset)
+		if !from.IsZero() {
+			first = max(first, from.Unix())
+		}
+		if until.IsZero() || first < until.Unix() {
+			return first * 1_000_000
+		}
+		at = until
+	}
+}
+
+func civilDays(y int, m time.Month, d int) int {
+	return int(floorTo(time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix(), 86400) / 86400)
+}
+
+func floorDivInt(a, b int) int {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}

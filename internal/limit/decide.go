@@ -1,0 +1,225 @@
+package limit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"time"
+)
+
+// Errors of a [Store]. Anything else a store returns means that it could not answer.
+var (
+	ErrInvalidRequest   = errors.New("invalid request")                      // a limit that is nil or off, a value that does not match the limit's per
+	ErrInvalidCost      = errors.New("invalid cost")                         // outside 1..MaxUnits
+	ErrDuplicateCounter = errors.New("one counter twice in a decision")      // two charges name the same limit and value
+	ErrFull             = errors.New("store is full of counters still used") // nothing can be forgotten to make room
+)
+
+// Store keeps counters and decides on them atomically. Implementations are safe for concurrent use. Whatever error a
+// method returns, it has charged nothing, unless the implementation says otherwise.
+type Store interface {
+	// Decide charges every limit of the request, or none, as of now, and writes the outcome to d. A denial is an outcome,
+	// not an error, and changes nothing. d is reset first and may be reused; its memory is kept.
+	Decide(ctx context.Context, req *Request, now time.Time, d *Decision) error
+
+	// Peek writes to d what Decide would answer. It changes nothing, anywhere.
+	Peek(ctx context.Context, req *Request, now time.Time, d *Decision) error
+
+	// Refund gives back what a decision charged: at most units of each limit (0 means all), in the windows that were
+	// charged and are still open, once for each receipt. What a bucket has refilled by now anyway is not given back.
+	Refund(ctx context.Context, r *Receipt, units int64, now time.Time) (Refund, error)
+
+	// Accepts says whether the store can keep the limit's counters; the error says why not.
+	Accepts(l *Limit) error
+}
+
+// Request is one question: may this owner spend now?
+type Request struct {
+	Owner   Owner
+	Charges []Charge // one for each limit that applies; none is admitted
+}
+
+// Charge asks for units of one limit.
+type Charge struct {
+	Limit *Limit
+	Value Value // which counter, where the limit's Per is not "tenant"; NoValue otherwise
+	Cost  int64 // units, 1..MaxUnits
+}
+
+// Check reports what is wrong with the request, if anything: ErrInvalidRequest, ErrInvalidCost or ErrDuplicateCounter.
+func (q *Request) Check() error {
+	if len(q.Owner.Name) > MaxNameBytes {
+		return fmt.Errorf("%w: owner's name has %d bytes, want at most %d", ErrInvalidRequest, len(q.Owner.Name), MaxNameBytes)
+	}
+	for i := range q.Charges {
+		c := &q.Charges[i]
+		if c.Limit == nil || len(c.Limit.Tiers) == 0 || c.Limit.Tiers[0].limit == nil {
+			return fmt.Errorf("%w: charge %d has no limit made by New", ErrInvalidRequest, i+1)
+		}
+		if c.Cost < 1 || c.Cost > MaxUnits {
+			return fmt.Errorf("%w: %d for limit %s is outside 1..%d", ErrInvalidCost, c.Cost, c.Limit.ID, int64(MaxUnits))
+		}
+		if c.Limit.Mode == Off || (c.Value.Kind != NoValue) != (c.Limit.Per != PerTenant) || len(c.Value.Text) > 16*MaxNameBytes {
+			return c.invalid()
+		}
+		for j := range i {
+			if o := &q.Charges[j]; o.Limit == c.Limit || o.Limit.ID == c.Limit.ID {
+				if o.Value == c.Value && sameCounters(o.Limit, c.Limit) {
+					return fmt.Errorf("%w: limit %s", ErrDuplicateCounter, c.Limit.ID)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (c *Charge) invalid() error {
+	switch {
+	case c.Limit.Mode == Off:
+		return fmt.Errorf("%w: limit %s is off", ErrInvalidRequest, c.Limit.ID)
+	case len(c.Value.Text) > 16*MaxNameBytes:
+		return fmt.Errorf("%w: value of limit %s has %d bytes", ErrInvalidRequest, c.Limit.ID, len(c.Value.Text))
+	default:
+		return fmt.Errorf("%w: limit %s is per %s, value is %q", ErrInvalidRequest, c.Limit.ID, c.Limit.Per, c.Value.Text)
+	}
+}
+
+// sameCounters reports whether two limits share a counter.
+func sameCounters(a, b *Limit) bool {
+	for i := range a.Tiers {
+		for j := range b.Tiers {
+			if a.Tiers[i].identity == b.Tiers[j].identity {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Decision is the outcome over all limits of a request. The zero Decision is ready for use and reusable.
+type Decision struct {
+	Allowed bool
+	Never   bool      // denied, and no wait would help: the cost is above what a limit can ever hold
+	RetryAt int64     // denied and not Never: µs since 1970 at which the cost fits in every limit, if nobody else charges
+	Results []Result  // one for each tier of each charge, in their order
+	ID      ReceiptID // of the receipt, where Allowed
+	Owner   Owner
+	Now     int64 // the time of the decision by the store's clock, µs since 1970
+
+	denier int // index of the binding result of a denial, or -1
+}
+
+// Begin empties d and gives it one Result for each tier of the request, for a store to evaluate.
+func (d *Decision) Begin(req *Request, now int64) {
+	results := d.Results[:0]
+	for i := range req.Charges {
+		c := &req.Charges[i]
+		for j := range c.Limit.Tiers {
+			if len(results) < cap(results) {
+				results = results[:len(results)+1]
+			} else {
+				results = append(results, Result{})
+			}
+			r := &results[len(results)-1]
+			*r = Result{Tier: &c.Limit.Tiers[j], Value: c.Value, Cost: c.Cost, charge: int32(i)}
+		}
+	}
+	*d = Decision{Results: results, Owner: req.Owner, Now: now, denier: -1}
+}
+
+// Evaluate fills result i from its counter's state. States that a leaping clock stamped are repaired first, in place if
+// repair is set, else in a copy.
+func (d *Decision) Evaluate(i int, s *State, repair bool) {
+	r := &d.Results[i]
+	if r.Tier.ahead(s, d.Now) {
+		if !repair {
+			s = s.clone()
+		}
+		r.Tier.repair(s, d.Now)
+	}
+	r.Tier.evaluate(s, d.Owner.Name, d.Now, r)
+}
+
+// Settle decides from the evaluated results: allowed iff each enforcing tier admits. It says whether result i is to be
+// committed through [Decision.Commits].
+func (d *Decision) Settle() {
+	d.Allowed = true
+	for i := range d.Results {
+		r := &d.Results[i]
+		if r.Admits || r.Shadow() {
+			continue
+		}
+		d.Allowed = false
+		d.deny(i, r)
+	}
+}
+
+// deny records the refusal; the binding one is never, or else the one that lasts longest.
+func (d *Decision) deny(i int, r *Result) {
+	switch {
+	case d.Never:
+	case r.Never:
+		d.Never, d.RetryAt, d.denier = true, 0, i
+	case d.denier < 0 || r.RetryAt > d.RetryAt:
+		d.RetryAt, d.denier = r.RetryAt, i
+	}
+}
+
+// Commits reports whether result i is to be charged: every enforcing one of an allowed decision, and each shadow limit
+// of it all of whose tiers would admit.
+func (d *Decision) Commits(i int) bool {
+	if !d.Allowed {
+		return false
+	}
+	r := &d.Results[i]
+	if !r.Shadow() {
+		return true
+	}
+	for j := range d.Results {
+		if o := &d.Results[j]; o.charge == r.charge && !o.Admits {
+			return false
+		}
+	}
+	return true
+}
+
+// Commit charges result i to its counter's state. It must be the state that Evaluate saw.
+func (d *Decision) Commit(i int, s *State) {
+	r := &d.Results[i]
+	r.Tier.commit(s, d.Now, r)
+}
+
+// Binding is the result that decided a denial, or that has least left by ratio on an allow; nil where there is no
+// enforcing result.
+func (d *Decision) Binding() *Result {
+	if d.denier >= 0 && d.denier < len(d.Results) && !d.Allowed {
+		return &d.Results[d.denier]
+	}
+	var least *Result
+	for i := range d.Results {
+		r := &d.Results[i]
+		if r.Shadow() {
+			continue
+		}
+		if least == nil || lessLeft(r, least) {
+			least = r
+		}
+	}
+	return least
+}
+
+// lessLeft compares remaining/capacity without division, in 128 bits.
+func lessLeft(a, b *Result) bool {
+	ahi, alo := bits.Mul64(uint64(a.Remaining()), uint64(b.Tier.capacity))
+	bhi, blo := bits.Mul64(uint64(b.Remaining()), uint64(a.Tier.capacity))
+	return ahi < bhi || (ahi == bhi && alo < blo)
+}
+
+// RetryAfter is the exact wait from the decision's time until the cost fits; 0 where it was allowed or never will be.
+func (d *Decision) RetryAfter() time.Duration {
+	if d.Allowed || d.Never {
+		return 0
+	}
+	return time.Duration(max(0, d.RetryAt-d.Now)) * time.Microsecond
+}

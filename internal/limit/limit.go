@@ -1,0 +1,430 @@
+// Package limit decides whether a key may spend units now, over every limit that applies, all or nothing.
+//
+// It is pure: no I/O, no clock, no floats, no AWS. Time arrives as an argument in every call, so a decision can be
+// replayed from a log line and proved in a fuzz loop. What is consumed lives in a [State] per counter; a [Store] keeps
+// the states. Every store passes the contract suite in limittest.
+//
+// The algorithms are exact: each admits what its formula in [Algorithm] says, to the unit, and every intermediate value
+// stays below 2^53 so that a store that counts in doubles (Lua) gives the same answers.
+package limit
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bounds of the arithmetic. Outside them [New] refuses a limit.
+const (
+	MaxUnits        = 1 << 40              // largest threshold, rate, burst, quota and cost, in units
+	MaxSlidingUnits = 1 << 32              // largest threshold of a sliding_window: it is multiplied by up to 2^20 ticks
+	MaxLogEntries   = 10_000               // largest threshold of a sliding_log: each unit may be an entry of its own
+	MaxBuckets      = 128                  // largest number of buckets of a sliding_buckets limit
+	DefaultBuckets  = 24                   // buckets of a sliding_buckets limit that names none
+	MinPeriod       = time.Millisecond     // shortest period; periods are whole milliseconds
+	MaxPeriod       = 366 * 24 * time.Hour // longest period
+	MaxTiers        = 16                   // tiers in one limit
+	MaxNameBytes    = 128                  // bytes in an owner's name or a counter's value component
+	MaxSkew         = 5 * time.Second      // how far a state's own stamp may lie ahead of now before it is repaired
+	maxExact        = 1 << 52              // bound on intermediates; twice it still fits a double exactly
+	maxTicks        = 1 << 20              // finest division of a sliding window's weight
+	maxSkew         = int64(MaxSkew / time.Microsecond)
+	defaultValues   = 10_000
+	maxIDBytes      = 64
+	maxValuesPerKey = 1_000_000
+)
+
+// Algorithm names how a tier counts. The bound is what any interval as long as the period can admit at most.
+//
+//	fixed_window     count of the window ⌊now/period⌋; admits iff count+cost ≤ threshold           bound 2×, exact inside a window
+//	sliding_window   ⌈prev·(period−elapsed)/period⌉ + cur + cost ≤ threshold                       bound 2× at worst
+//	sliding_buckets  sum of the current bucket and the n before it + cost ≤ threshold              bound threshold
+//	sliding_log      units stamped after now−period + cost ≤ threshold                             bound threshold
+//	token_bucket     level ≥ cost, level refilled by rate/period up to burst                       bound burst + rate·t
+//	leaky_bucket     slot ≤ now, then slot = now + cost·period/rate; a cost above rate is never    bound rate·t + largest cost
+//	quota            count of the calendar period + cost ≤ units                                   exact inside a period
+type Algorithm uint8
+
+// The algorithms, in the order of the table above.
+const (
+	FixedWindow Algorithm = iota + 1
+	SlidingWindow
+	SlidingBuckets
+	SlidingLog
+	TokenBucket
+	LeakyBucket
+	Quota
+)
+
+var algorithmNames = [...]string{"", "fixed_window", "sliding_window", "sliding_buckets", "sliding_log", "token_bucket", "leaky_bucket", "quota"}
+
+// Algorithms lists every algorithm, for tables of tests and for error messages.
+func Algorithms() []Algorithm {
+	return []Algorithm{FixedWindow, SlidingWindow, SlidingBuckets, SlidingLog, TokenBucket, LeakyBucket, Quota}
+}
+
+// String is the name used in plans, or "algorithm(n)" for a value that is none of them.
+func (a Algorithm) String() string {
+	if a >= FixedWindow && int(a) < len(algorithmNames) {
+		return algorithmNames[a]
+	}
+	return "algorithm(" + strconv.Itoa(int(a)) + ")"
+}
+
+// ParseAlgorithm is the inverse of String. It reports false for an unknown name.
+func ParseAlgorithm(name string) (Algorithm, bool) {
+	i := slices.Index(algorithmNames[1:], name)
+	return Algorithm(i + 1), i >= 0
+}
+
+// Mode says what a limit's outcome does to the request.
+type Mode uint8
+
+// The modes. Off limits must not be sent to a store.
+const (
+	Enforce Mode = iota // counted, and denies
+	Shadow              // counted apart, only reports what it would have denied
+	Off                 // not evaluated
+)
+
+var modeNames = [...]string{"enforce", "shadow", "off"}
+
+// String is the name used in plans.
+func (m Mode) String() string {
+	if int(m) < len(modeNames) {
+		return modeNames[m]
+	}
+	return "mode(" + strconv.Itoa(int(m)) + ")"
+}
+
+// ParseMode is the inverse of String. It reports false for an unknown name.
+func ParseMode(name string) (Mode, bool) {
+	i := slices.Index(modeNames[:], name)
+	return Mode(max(i, 0)), i >= 0
+}
+
+// FailurePolicy says what a limit does while its store cannot answer.
+type FailurePolicy uint8
+
+// The failure policies.
+const (
+	Backstop FailurePolicy = iota // a local token bucket sized by the number of instances
+	Open                          // admit
+	Closed                        // deny
+)
+
+var failurePolicyNames = [...]string{"backstop", "open", "closed"}
+
+// String is the name used in plans.
+func (p FailurePolicy) String() string {
+	if int(p) < len(failurePolicyNames) {
+		return failurePolicyNames[p]
+	}
+	return "policy(" + strconv.Itoa(int(p)) + ")"
+}
+
+// ParseFailurePolicy is the inverse of String. It reports false for an unknown name.
+func ParseFailurePolicy(name string) (FailurePolicy, bool) {
+	i := slices.Index(failurePolicyNames[:], name)
+	return FailurePolicy(max(i, 0)), i >= 0
+}
+
+// Limit is a rule with an ID. All of its tiers must pass. Build it with [New]; after that it is immutable and safe for
+// concurrent use.
+type Limit struct {
+	ID             string        // [A-Za-z0-9._-]{1,64}; part of the counter's identity
+	Per            string        // what names the counter beside the owner, canonical: "tenant", "subject", "ip+subject"; "" is "tenant"
+	Mode           Mode          // default Enforce
+	OnStoreFailure FailurePolicy // default Backstop
+	Tiers          []Tier        // 1..MaxTiers
+	AlignOwner     bool          // shift fixed and sliding windows by a hash of the owner's name (align: tenant)
+	MaxCost        int64         // largest cost that will be asked, units; 0 means 1. Checked against the arithmetic
+	MaxValues      int           // distinct values per owner before the rest share one "other" counter; 0 means 10,000
+}
+
+// Tier is one window of a limit. Set the exported fields, then call [New] on the limit.
+type Tier struct {
+	Algorithm Algorithm
+	Period    time.Duration // whole milliseconds, MinPeriod..MaxPeriod; zero for a quota
+	Threshold int64         // units per period: the threshold of a window, the rate of a bucket, the units of a quota
+	Burst     int64         // token_bucket only: most units it can hold; 0 means Threshold
+	Buckets   int           // sliding_buckets only: n, 1..MaxBuckets; 0 means DefaultBuckets
+	Calendar  *Calendar     // quota only
+
+	limit    *Limit
+	identity string // injective text of (limit id, algorithm, period or anchor, per, shadow)
+	hash     uint64 // of identity
+	period   int64  // µs
+	num, den int64  // token and leaky buckets: num/den units per µs, reduced
+	capacity int64  // largest cost that can ever fit, units
+	full     int64  // token_bucket: burst·den; leaky_bucket: unused
+	fullIn   int64  // token_bucket: µs from empty to full
+	tick     int64  // sliding_window: µs per tick of weight
+	ticks    int64  // sliding_window: ticks per period
+	width    int64  // sliding_buckets: µs per bucket
+	valued   bool
+}
+
+// FieldError says which field of a limit is wrong. Tier is the tier's index, or -1 where the field is the limit's own.
+type FieldError struct {
+	Tier   int
+	Field  string // the field in the words of a plan: id, per, algorithm, period, threshold, rate, burst, buckets, units, tiers, cost
+	Reason string
+}
+
+// Error names the field and the reason.
+func (e *FieldError) Error() string {
+	if e.Tier >= 0 {
+		return fmt.Sprintf("tier %d: %s: %s", e.Tier+1, e.Field, e.Reason)
+	}
+	return e.Field + ": " + e.Reason
+}
+
+// New checks l and prepares it for decisions. The argument is copied. The error joins one [*FieldError] for each thing
+// that is wrong, all of them at once.
+func New(l Limit) (*Limit, error) {
+	out := l
+	out.Tiers = slices.Clone(l.Tiers)
+	var errs []error
+	bad := func(tier int, field, format string, args ...any) {
+		errs = append(errs, &FieldError{Tier: tier, Field: field, Reason: fmt.Sprintf(format, args...)})
+	}
+	if !ValidID(l.ID) {
+		bad(-1, "id", "%q is not 1 to %d of A-Z a-z 0-9 . _ -", l.ID, maxIDBytes)
+	}
+	if out.Per == "" {
+		out.Per = PerTenant
+	}
+	if len(out.Per) > MaxNameBytes {
+		bad(-1, "per", "longer than %d bytes", MaxNameBytes)
+	}
+	if l.Mode > Off {
+		bad(-1, "mode", "%s is not a mode", l.Mode)
+	}
+	if l.OnStoreFailure > Closed {
+		bad(-1, "onStoreFailure", "%s is not a policy", l.OnStoreFailure)
+	}
+	if out.MaxCost == 0 {
+		out.MaxCost = 1
+	}
+	if out.MaxCost < 1 || out.MaxCost > MaxUnits {
+		bad(-1, "cost", "%d is outside 1..%d", l.MaxCost, int64(MaxUnits))
+	}
+	if out.MaxValues == 0 {
+		out.MaxValues = defaultValues
+	}
+	if out.MaxValues < 1 || out.MaxValues > maxValuesPerKey {
+		bad(-1, "maxValues", "%d is outside 1..%d", l.MaxValues, maxValuesPerKey)
+	}
+	if n := len(out.Tiers); n < 1 || n > MaxTiers {
+		bad(-1, "tiers", "%d tiers, want 1..%d", n, MaxTiers)
+	}
+	seen := make(map[string]int, len(out.Tiers))
+	for i := range out.Tiers {
+		t := &out.Tiers[i]
+		before := len(errs)
+		t.check(&out, func(field, format string, args ...any) { bad(i, field, format, args...) })
+		if len(errs) > before {
+			continue
+		}
+		t.limit = &out
+		t.valued = out.Per != PerTenant
+		t.identity = t.identityText(&out)
+		t.hash = hashText(t.identity)
+		if j, ok := seen[t.identity]; ok {
+			bad(i, "period", "tiers %d and %d have the same algorithm and period, so they would be one counter", j+1, i+1)
+		}
+		seen[t.identity] = i
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return &out, nil
+}
+
+// check validates the tier and derives what decisions need from it.
+func (t *Tier) check(l *Limit, bad func(field, format string, args ...any)) {
+	amount := "threshold"
+	switch t.Algorithm {
+	case TokenBucket, LeakyBucket:
+		amount = "rate"
+	case Quota:
+		amount = "units"
+	case FixedWindow, SlidingWindow, SlidingBuckets, SlidingLog:
+	default:
+		bad("algorithm", "%s is not an algorithm", t.Algorithm)
+		return
+	}
+	most := int64(MaxUnits)
+	switch t.Algorithm {
+	case SlidingWindow:
+		most = MaxSlidingUnits
+	case SlidingLog:
+		most = MaxLogEntries
+	}
+	sound := true
+	if t.Threshold < 1 || t.Threshold > most {
+		bad(amount, "%d is outside 1..%d for %s", t.Threshold, most, t.Algorithm)
+		sound = false
+	}
+	if t.Algorithm == Quota {
+		switch {
+		case t.Period != 0:
+			bad("period", "a quota has a calendar period, not %s", t.Period)
+		case t.Calendar == nil:
+			bad("every", "a quota needs its calendar")
+		default:
+			if err := t.Calendar.check(); err != nil {
+				bad("every", "%v", err)
+			}
+		}
+		t.capacity = t.Threshold
+		return
+	}
+	if t.Calendar != nil {
+		bad("every", "only a quota has a calendar")
+	}
+	if t.Period < MinPeriod || t.Period > MaxPeriod || t.Period%time.Millisecond != 0 {
+		bad("period", "%s is not whole milliseconds within %s..%s", t.Period, MinPeriod, MaxPeriod)
+		sound = false
+	}
+	if t.Burst != 0 && t.Algorithm != TokenBucket {
+		bad("burst", "only a token_bucket has a burst")
+	}
+	if t.Buckets != 0 && t.Algorithm != SlidingBuckets {
+		bad("buckets", "only sliding_buckets has buckets")
+	}
+	if !sound {
+		return
+	}
+	t.period = t.Period.Microseconds()
+	t.capacity = t.Threshold
+	switch t.Algorithm {
+	case SlidingWindow:
+		t.tick = weightTick(t.period)
+		t.ticks = t.period / t.tick
+	case SlidingBuckets:
+		if t.Buckets == 0 {
+			t.Buckets = DefaultBuckets
+		}
+		if t.Buckets < 1 || t.Buckets > MaxBuckets {
+			bad("buckets", "%d is outside 1..%d", t.Buckets, MaxBuckets)
+			return
+		}
+		// Rounded up: n whole buckets then cover at least the period, so the bound stays the threshold.
+		t.width = ceilDiv(t.period, int64(t.Buckets))
+	case TokenBucket:
+		if t.Burst == 0 {
+			t.Burst = t.Threshold
+		}
+		if t.Burst < 1 || t.Burst > MaxUnits {
+			bad("burst", "%d is outside 1..%d", t.Burst, int64(MaxUnits))
+			return
+		}
+		t.capacity = t.Burst
+		t.reduceRate()
+		if !productFits(t.Burst, t.den) {
+			bad("burst", "%d with %d per %s cannot be counted exactly (%d·%d is not below 2^52): use a rounder rate, a shorter period or a smaller burst",
+				t.Burst, t.Threshold, t.Period, t.Burst, t.den)
+			return
+		}
+		t.full = t.Burst * t.den
+		t.fullIn = ceilDiv(t.full, t.num)
+	case LeakyBucket:
+		t.reduceRate()
+		largest := min(t.Threshold, max(l.MaxCost, 1))
+		if !productFits(largest, t.den) {
+			bad("rate", "%d per %s with a cost of up to %d cannot be counted exactly (%d·%d is not below 2^52): use a rounder rate or a shorter period",
+				t.Threshold, t.Period, largest, largest, t.den)
+		}
+	}
+}
+
+// reduceRate writes the rate as num units per den µs in lowest terms, which keeps the products small and exact.
+func (t *Tier) reduceRate() {
+	g := gcd(t.Threshold, t.period)
+	t.num, t.den = t.Threshold/g, t.period/g
+}
+
+// weightTick is the resolution of a sliding window's weight: the smallest round number of µs that divides the period
+// into at most 2^20 ticks. The remaining time is rounded up to ticks, so the weight is never too small, and it is exact
+// at every multiple of the tick (which divides a second for periods up to twelve days).
+func weightTick(period int64) int64 {
+	if period <= maxTicks {
+		return 1
+	}
+	for p := int64(1); p <= period; p *= 10 {
+		for _, m := range [...]int64{1, 2, 5} {
+			if tick := m * p; period/tick <= maxTicks && period%tick == 0 {
+				return tick
+			}
+		}
+	}
+	for tick := ceilDiv(period, maxTicks); ; tick++ {
+		if period%tick == 0 {
+			return tick
+		}
+	}
+}
+
+// Limit is the limit the tier belongs to.
+func (t *Tier) Limit() *Limit { return t.limit }
+
+// Capacity is the largest cost, in units, that the tier can ever admit. A cost above it is never.
+func (t *Tier) Capacity() int64 { return t.capacity }
+
+// Identity is the injective text of what makes the counter this counter: limit id, algorithm, period or calendar, per,
+// and whether it is a shadow's. Changing any of these starts afresh; changing a number keeps what is consumed.
+func (t *Tier) Identity() string { return t.identity }
+
+// IdentityHash is a stable hash of Identity.
+func (t *Tier) IdentityHash() uint64 { return t.hash }
+
+// Valued reports whether counters of the tier are told apart by a [Value], that is, whether per is not "tenant".
+func (t *Tier) Valued() bool { return t.valued }
+
+// ValidID reports whether id may name a plan or a limit: [A-Za-z0-9._-]{1,64}.
+func ValidID(id string) bool {
+	if id == "" || len(id) > maxIDBytes {
+		return false
+	}
+	return strings.IndexFunc(id, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '_' && r != '-'
+	}) < 0
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
+
+// floorTo rounds v down to a multiple of step, also below zero.
+func floorTo(v, step int64) int64 {
+	r := v % step
+	if r < 0 {
+		r += step
+	}
+	return v - r
+}
+
+func productFits(a, b int64) bool {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	return hi == 0 && lo < maxExact
+}
+
+// addSat adds without wrapping around: a far future time stays in the far future.
+func addSat(a, b int64) int64 {
+	if b > 0 && a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}

@@ -1,0 +1,428 @@
+package limit
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// State is what one counter remembers. The zero State is a counter that was never used. Its meaning is the algorithm's:
+//
+//	                 At                      N                       M                     Stamps
+//	fixed_window     start of the window     count                   -                     -
+//	sliding_window   start of the window     count                   count of the last     -
+//	sliding_buckets  -                       sum of Stamps           -                     units per bucket's start
+//	sliding_log      -                       sum of Stamps           -                     units per time
+//	token_bucket     time of the level       level, in 1/M units     den; 0 is never used  -
+//	leaky_bucket     next free slot          1/M µs beyond At        num; 0 is never used  -
+//	quota            start of the period     count                   end of the period     -
+//
+// Times are µs since 1970.
+type State struct {
+	At, N, M int64
+	Stamps   []Stamp // ascending by At
+}
+
+// Stamp is units that count from a time, or in a bucket that begins then.
+type Stamp struct{ At, Units int64 }
+
+// Result is the outcome of one tier of one limit within a [Decision].
+type Result struct {
+	Tier     *Tier
+	Value    Value // which of the limit's counters
+	Cost     int64 // asked for, units
+	Charged  int64 // taken, units: Cost, or 0 where the decision denied or a shadow would have
+	Admits   bool  // this tier has room for the cost
+	Never    bool  // the cost is above what the tier can ever hold
+	RetryAt  int64 // where Admits is false and Never is too: µs since 1970 at which the cost fits, if nobody else charges
+	now      int64
+	at, n, m int64 // the state as of now, before the charge; n is what is used (a bucket: its level)
+	stale    int   // leading Stamps that no longer count
+	charge   int32 // index of the charge in the request
+}
+
+// alignOffset is where an owner's windows begin, µs after the wall clock's. It is stable over processes.
+func (t *Tier) alignOffset(owner string) int64 {
+	if !t.limit.AlignOwner {
+		return 0
+	}
+	return int64(hashText(owner) % uint64(t.period))
+}
+
+func (s *State) clone() *State {
+	c := *s
+	c.Stamps = slices.Clone(s.Stamps)
+	return &c
+}
+
+// ahead reports a state that only a clock which leapt ahead can have stamped: more than MaxSkew ahead of now where only
+// now is ever written, more than a period beyond that where a stamp may lie in the future (an arrival time, a lease's end).
+func (t *Tier) ahead(s *State, now int64) bool {
+	switch t.Algorithm {
+	case LeakyBucket:
+		return s.At > now+t.period+maxSkew
+	case SlidingBuckets, SlidingLog:
+		last := len(s.Stamps) - 1
+		return last >= 0 && s.Stamps[last].At > now+t.period+maxSkew
+	default:
+		return s.At > now+maxSkew
+	}
+}
+
+// repair brings a state that is ahead back to now. What was counted stays counted, in the present.
+func (t *Tier) repair(s *State, now int64) {
+	switch t.Algorithm {
+	case TokenBucket:
+		s.At = now
+	case Quota:
+		s.At, s.M = t.Calendar.Period(now)
+	case LeakyBucket:
+		s.At, s.N = now+t.period, 0
+	case SlidingBuckets, SlidingLog:
+		t.restamp(s, now)
+	default: // the window's start, moved on its own grid
+		s.At -= ceilDiv(s.At-now, t.period) * t.period
+	}
+}
+
+// restamp moves the stamps that are ahead to now.
+func (t *Tier) restamp(s *State, now int64) {
+	first, units := len(s.Stamps), int64(0)
+	for first > 0 && s.Stamps[first-1].At > now+t.period+maxSkew {
+		first--
+		units += s.Stamps[first].Units
+	}
+	stamp := now
+	if t.Algorithm == SlidingBuckets {
+		stamp = floorTo(now, t.width)
+	}
+	s.Stamps = insertStamp(s.Stamps[:first], Stamp{stamp, units})
+}
+
+// evaluate fills r with the outcome for cost at now. It changes nothing but r.
+func (t *Tier) evaluate(s *State, owner string, now int64, r *Result) {
+	r.now, r.Never = now, r.Cost > t.capacity
+	switch t.Algorithm {
+	case TokenBucket:
+		t.evaluateTokenBucket(s, now, r)
+	case FixedWindow:
+		t.evaluateFixedWindow(s, owner, now, r)
+	case SlidingWindow:
+		t.evaluateSlidingWindow(s, owner, now, r)
+	case SlidingBuckets, SlidingLog:
+		t.evaluateStamps(s, now, r)
+	case LeakyBucket:
+		t.evaluateLeakyBucket(s, now, r)
+	case Quota:
+		t.evaluateQuota(s, now, r)
+	}
+}
+
+// evaluateTokenBucket works in 1/den units, which makes refill and cost exact integers. Source of the form: the token
+// bucket of RFC 2697 §3, with continuous refill.
+func (t *Tier) evaluateTokenBucket(s *State, now int64, r *Result) {
+	at, level := s.At, s.N
+	if s.M == 0 {
+		at, level = now, t.full
+	} else {
+		if s.M != t.den { // the rate was changed: the same level in the new fraction of a unit, rounded down
+			level = t.rescaled(level, s.M)
+		}
+		if elapsed := now - at; elapsed > 0 {
+			at = now
+			if elapsed >= t.fullIn {
+				level = t.full
+			} else {
+				level += elapsed * t.num
+			}
+		}
+		level = min(level, t.full)
+	}
+	r.at, r.n, r.m = at, level, t.den
+	need := r.Cost * t.den
+	if r.Never {
+		return
+	}
+	if r.Admits = level >= need; !r.Admits {
+		r.RetryAt = at + ceilDiv(need-level, t.num)
+	}
+}
+
+func (t *Tier) evaluateFixedWindow(s *State, owner string, now int64, r *Result) {
+	offset := t.alignOffset(owner)
+	start, count := floorTo(now-offset, t.period)+offset, int64(0)
+	if s.At >= start { // the same window, or one ahead by a clock that differs: windows only move forward
+		start, count = s.At, s.N
+	}
+	r.at, r.n = start, count
+	if r.Never {
+		return
+	}
+	if r.Admits = count+r.Cost <= t.Threshold; !r.Admits {
+		r.RetryAt = start + t.period
+	}
+}
+
+// evaluateSlidingWindow weighs the last window by what of it the sliding one still covers, rounded up.
+func (t *Tier) evaluateSlidingWindow(s *State, owner string, now int64, r *Result) {
+	offset := t.alignOffset(owner)
+	start, cur, prev := floorTo(now-offset, t.period)+offset, int64(0), int64(0)
+	switch {
+	case s.At >= start:
+		start, cur, prev = s.At, s.N, s.M
+	case s.At >= start-t.period:
+		prev = s.N
+	}
+	r.at, r.n, r.m = start, cur, prev
+	if r.Never {
+		return
+	}
+	if r.Admits = t.weighted(start, prev, now)+cur+r.Cost <= t.Threshold; r.Admits {
+		return
+	}
+	// Solve for the time: prev·ticksLeft ≤ room·ticks, in this window if it can be, else in the next.
+	if room := t.Threshold - cur - r.Cost; room >= 0 {
+		r.RetryAt = start + t.period - t.tick*min(t.ticks, room*t.ticks/prev)
+	} else {
+		r.RetryAt = start + 2*t.period - t.tick*min(t.ticks, (t.Threshold-r.Cost)*t.ticks/cur)
+	}
+}
+
+// weighted is ⌈prev·(period−elapsed)/period⌉, in ticks.
+func (t *Tier) weighted(start, prev, now int64) int64 {
+	left := min(max(start+t.period-now, 0), t.period)
+	return ceilDiv(prev*ceilDiv(left, t.tick), t.ticks)
+}
+
+// evaluateStamps serves the two algorithms that remember when units were spent: a log by the µs, buckets by their start.
+func (t *Tier) evaluateStamps(s *State, now int64, r *Result) {
+	oldest := t.oldest(now)
+	used, stale := s.N, 0
+	for stale < len(s.Stamps) && s.Stamps[stale].At < oldest {
+		used -= s.Stamps[stale].Units
+		stale++
+	}
+	r.n, r.m, r.stale = used, now, stale
+	if n := len(s.Stamps); n > stale {
+		r.m = t.leaves(s.Stamps[n-1].At)
+	}
+	if r.Never {
+		return
+	}
+	if r.Admits = used+r.Cost <= t.Threshold; r.Admits {
+		return
+	}
+	for over := used + r.Cost - t.Threshold; over > 0; stale++ {
+		over -= s.Stamps[stale].Units
+		r.RetryAt = t.leaves(s.Stamps[stale].At)
+	}
+}
+
+// oldest is the first stamp that still counts at now: one µs after now−period for a log, the n-th bucket before the
+// current one for buckets.
+func (t *Tier) oldest(now int64) int64 {
+	if t.Algorithm == SlidingLog {
+		return now - t.period + 1
+	}
+	return floorTo(now, t.width) - int64(t.Buckets)*t.width
+}
+
+// leaves is the first time at which a stamp no longer counts.
+func (t *Tier) leaves(stamp int64) int64 {
+	if t.Algorithm == SlidingLog {
+		return stamp + t.period
+	}
+	return stamp + int64(t.Buckets+1)*t.width
+}
+
+func (t *Tier) evaluateLeakyBucket(s *State, now int64, r *Result) {
+	slot, frac := s.At, s.N
+	switch {
+	case s.M == 0:
+		slot, frac = math.MinInt64, 0
+	case s.M != t.num && frac > 0: // the rate was changed: round the slot up
+		slot, frac = slot+1, 0
+	}
+	r.at, r.n = slot, frac
+	if r.Never {
+		return
+	}
+	if frac > 0 {
+		slot++
+	}
+	if r.Admits = slot <= now; !r.Admits {
+		r.RetryAt = slot
+	}
+}
+
+func (t *Tier) evaluateQuota(s *State, now int64, r *Result) {
+	start, end, used := s.At, s.M, s.N
+	if s.M == 0 || now >= end {
+		start, end = t.Calendar.Period(now)
+		used = 0
+	}
+	r.at, r.n, r.m = start, used, end
+	if r.Never {
+		return
+	}
+	if r.Admits = used+r.Cost <= t.Threshold; !r.Admits {
+		r.RetryAt = end
+	}
+}
+
+// commit takes r's cost from s. r must come from evaluate on the same state.
+func (t *Tier) commit(s *State, now int64, r *Result) {
+	r.Charged = r.Cost
+	switch t.Algorithm {
+	case TokenBucket:
+		s.At, s.N, s.M = r.at, r.n-r.Cost*t.den, t.den
+	case FixedWindow:
+		s.At, s.N = r.at, r.n+r.Cost
+	case SlidingWindow, Quota:
+		s.At, s.N, s.M = r.at, r.n+r.Cost, r.m
+	case LeakyBucket: // admitted, so the slot is not after now: max(now, slot) is now
+		spent := r.Cost * t.den
+		s.At, s.N, s.M = now+spent/t.num, spent%t.num, t.num
+	case SlidingBuckets, SlidingLog:
+		stamp := now
+		if t.Algorithm == SlidingBuckets {
+			stamp = floorTo(now, t.width)
+		}
+		if r.stale > 0 {
+			s.Stamps = dropStale(s.Stamps, r.stale)
+		}
+		s.N = r.n + r.Cost
+		s.Stamps = insertStamp(s.Stamps, Stamp{stamp, r.Cost})
+		r.m = max(r.m, t.leaves(stamp))
+	}
+}
+
+// dropStale forgets the first n stamps. It only moves the start of the slice, so a busy log does not pay its length on
+// every charge; growth copies what is live. A slice that has shrunk to a quarter is copied, to give its memory back.
+func dropStale(stamps []Stamp, n int) []Stamp {
+	live := stamps[n:]
+	if cap(live) < 64 || 4*len(live) >= cap(live) {
+		return live
+	}
+	return append(make([]Stamp, 0, 2*len(live)+4), live...)
+}
+
+// insertStamp keeps the order; a stamp for a time that is there already is added to it.
+func insertStamp(stamps []Stamp, add Stamp) []Stamp {
+	i := len(stamps)
+	for i > 0 && stamps[i-1].At > add.At {
+		i--
+	}
+	if i > 0 && stamps[i-1].At == add.At {
+		stamps[i-1].Units += add.Units
+		return stamps
+	}
+	return slices.Insert(stamps, i, add)
+}
+
+// FreshAt is the first time, µs since 1970, from which the state is no different from one that was never used, with
+// MaxSkew to spare for clocks that differ. A store may forget the counter then, and never before.
+func (t *Tier) FreshAt(s *State) int64 {
+	at := s.At
+	switch t.Algorithm {
+	case FixedWindow:
+		at += t.period
+	case SlidingWindow:
+		at += 2 * t.period
+	case TokenBucket:
+		if s.M == 0 {
+			return math.MinInt64
+		}
+		level := s.N
+		if s.M != t.den {
+			level = t.rescaled(level, s.M)
+		}
+		if level < t.full {
+			at += ceilDiv(t.full-level, t.num)
+		}
+	case LeakyBucket:
+		if s.M == 0 {
+			return math.MinInt64
+		}
+		at++
+	case Quota:
+		at = s.M
+	case SlidingBuckets, SlidingLog:
+		if len(s.Stamps) == 0 {
+			return math.MinInt64
+		}
+		at = t.leaves(s.Stamps[len(s.Stamps)-1].At)
+	}
+	return addSat(at, maxSkew)
+}
+
+// Limit is the limit the result is about.
+func (r *Result) Limit() *Limit { return r.Tier.limit }
+
+// Shadow reports whether the result only reports.
+func (r *Result) Shadow() bool { return r.Tier.limit.Mode == Shadow }
+
+// Used is what of the capacity is taken after the decision, units, rounded up. It may exceed the capacity where a limit
+// was lowered.
+func (r *Result) Used() int64 {
+	t := r.Tier
+	switch t.Algorithm {
+	case TokenBucket:
+		return t.capacity - (r.n-r.Charged*t.den)/t.den
+	case LeakyBucket:
+		if r.Charged > 0 || !r.slotFree() {
+			return t.capacity
+		}
+		return 0
+	case SlidingWindow:
+		return t.weighted(r.at, r.m, r.now) + r.n + r.Charged
+	default:
+		return r.n + r.Charged
+	}
+}
+
+// Remaining is what is left after the decision, units: the largest cost that would be admitted at the same time. Never
+// negative.
+func (r *Result) Remaining() int64 { return max(0, r.Tier.capacity-r.Used()) }
+
+// ResetAt is when the counter will be as if it had never been used, if nothing more is charged: the end of a window, a
+// bucket full again. µs since 1970; the time of the decision where nothing is used.
+func (r *Result) ResetAt() int64 {
+	t := r.Tier
+	switch t.Algorithm {
+	case TokenBucket:
+		return r.at + ceilDiv(t.full-r.n+r.Charged*t.den, t.num)
+	case FixedWindow:
+		return r.at + t.period
+	case SlidingWindow:
+		if r.n+r.Charged > 0 {
+			return r.at + 2*t.period
+		}
+		return r.at + t.period
+	case LeakyBucket:
+		at := r.at
+		if r.Charged > 0 {
+			spent := r.Charged * t.den
+			return r.now + ceilDiv(spent, t.num)
+		}
+		if r.n > 0 {
+			at++
+		}
+		return max(at, r.now)
+	default:
+		return r.m
+	}
+}
+
+func (r *Result) slotFree() bool { return r.at < r.now || (r.at == r.now && r.n == 0) }
+
+// rescaled is a level counted in 1/from units as one in 1/den units, rounded down and cut to the burst. The products
+// pass 64 bits, so they are taken in 128.
+func (t *Tier) rescaled(level, from int64) int64 {
+	if level/from >= t.capacity {
+		return t.full
+	}
+	hi, lo := bits.Mul64(uint64(level), uint64(t.den))
+	q, _ := bits.Div64(hi, lo, uint64(from)) // the quotient is below capacity·den, so hi < from
+	return int64(q)
+}

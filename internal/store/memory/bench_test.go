@@ -1,0 +1,60 @@
+package memory_test
+
+import (
+	"context"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+)
+
+func benchmarkLimits(b *testing.B, n int) {
+	const keys = 10_000
+	s, err := memory.New(memory.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var charges []limit.Charge
+	for i := range n {
+		l, err := limit.New(limit.Limit{ID: "l" + strconv.Itoa(i), Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Period: time.Second * time.Duration(i+1), Threshold: 1e9, Burst: 1e9}}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		charges = append(charges, limit.Charge{Limit: l, Cost: 1})
+	}
+	names := make([]string, keys)
+	for i := range names {
+		names[i] = "tenant-" + strconv.Itoa(i)
+	}
+	base := time.Now()
+	var allowed, start atomic.Int64
+	b.ReportAllocs()
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		req := limit.Request{Charges: charges}
+		var d limit.Decision
+		ok := int64(0)
+		i := int(start.Add(keys / 3))
+		for pb.Next() {
+			req.Owner = limit.Owner{Kind: limit.Tenant, Name: names[i%keys]}
+			i++
+			if err := s.Decide(context.Background(), &req, base.Add(time.Since(base)), &d); err != nil {
+				b.Error(err)
+				return
+			}
+			if d.Allowed {
+				ok++
+			}
+		}
+		allowed.Add(ok)
+	})
+	if allowed.Load() != int64(b.N) {
+		b.Fatalf("allowed %d of %d", allowed.Load(), b.N)
+	}
+}
+
+func BenchmarkDecide1(b *testing.B) { benchmarkLimits(b, 1) }
+func BenchmarkDecide3(b *testing.B) { benchmarkLimits(b, 3) }

@@ -1,0 +1,266 @@
+// Package memory keeps counters in the process: the embedded default, and the model that other stores are compared with.
+//
+// Layout: owners are spread over shards by a hash of their name; a shard is one mutex and one map from hash to owner, and
+// an owner holds all of its counters in one slice. So a decision over every limit of a tenant is one lock and one look-up.
+//
+// The size is bounded in bytes. Room is made only by forgetting counters that are no different from unused ones (see
+// [limit.Tier.FreshAt]) and receipts that can give nothing back; if there are none, a decision that needs room is
+// [limit.ErrFull] and charges nothing. A counter still in use is never forgotten.
+package memory
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+var _ limit.Store = (*Store)(nil)
+
+const (
+	shardCount = 256 // a power of two; far above the number of cores, so that two busy owners seldom meet
+
+	// DefaultMaxBytes is the bound on a store's size when none is given.
+	DefaultMaxBytes = 256 << 20
+
+	sweepOnInsert = 2  // how many owners, and counters of the same owner, each insertion looks at for what can go
+	sweepWhenFull = 64 // how many it looks at when there is no room
+)
+
+// Store is a [limit.Store] in memory. Make it with [New].
+type Store struct {
+	seed     maphash.Seed
+	boot     uint64
+	maxBytes int64
+	used     atomic.Int64
+	next     atomic.Uint32 // the shard that gives room next
+	shards   [shardCount]shard
+}
+
+type shard struct {
+	mu     sync.Mutex
+	owners map[uint64]*owner // by hash; owners with one hash are chained
+	all    []*owner          // for the sweep
+	hand   int
+	serial uint64
+	_      [64]byte // keeps the mutexes of two shards off one cache line
+}
+
+// Config sets up a store. The zero Config is fine.
+type Config struct {
+	MaxBytes int64 // bound on the size of all counters, bytes; 0 means DefaultMaxBytes
+}
+
+// New makes an empty store.
+func New(c Config) (*Store, error) {
+	if c.MaxBytes == 0 {
+		c.MaxBytes = DefaultMaxBytes
+	}
+	if c.MaxBytes < 4096 {
+		return nil, fmt.Errorf("memory store: %d bytes is below the minimum of 4096", c.MaxBytes)
+	}
+	s := &Store{seed: maphash.MakeSeed(), boot: rand.Uint64(), maxBytes: c.MaxBytes}
+	for i := range s.shards {
+		s.shards[i].owners = make(map[uint64]*owner)
+	}
+	return s, nil
+}
+
+// Accepts every limit.
+func (s *Store) Accepts(*limit.Limit) error { return nil }
+
+// Bytes is an estimate of what the counters take now.
+func (s *Store) Bytes() int64 { return s.used.Load() }
+
+// Decide charges all limits of the request or none. See [limit.Store].
+func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	return s.decide(ctx, req, now, d, true)
+}
+
+// Peek is Decide without the charge. See [limit.Store].
+func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	return s.decide(ctx, req, now, d, false)
+}
+
+func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision, charge bool) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := req.Check(); err != nil {
+		return err
+	}
+	h := s.hash(req.Owner)
+	sh := &s.shards[h%shardCount]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	err := s.attempt(sh, h, req, now, d, charge)
+	if err == nil {
+		return nil
+	}
+	// Full, and nothing else could go: what can go may be the owner's own, and then the positions have moved.
+	if o := sh.find(h, req.Owner); o != nil && s.release(o.sweep(now.UnixMicro(), sweepWhenFull)) {
+		err = s.attempt(sh, h, req, now, d, charge)
+	}
+	return err
+}
+
+// attempt decides under the shard's lock.
+func (s *Store) attempt(sh *shard, h uint64, req *limit.Request, now time.Time, d *limit.Decision, charge bool) error {
+	d.Begin(req, now.UnixMicro())
+	var few [16]int32
+	at := few[:0]
+	if len(d.Results) > len(few) {
+		at = make([]int32, 0, len(d.Results))
+	}
+	o := sh.find(h, req.Owner)
+	var unused limit.State
+	for i := range d.Results {
+		st, pos := &unused, int32(-1)
+		if o != nil {
+			if pos = o.locate(s, &d.Results[i], int32(i)); pos >= 0 {
+				st = &o.counters[pos].state
+			}
+		}
+		d.Evaluate(i, st, charge)
+		at = append(at, pos)
+	}
+	d.Settle()
+	if !charge || !d.Allowed {
+		return nil
+	}
+	if err := s.makeRoom(sh, o, d, at); err != nil {
+		d.Begin(req, now.UnixMicro()) // an error leaves no outcome behind
+		return err
+	}
+	if o == nil {
+		o = sh.add(h, req.Owner, len(at))
+	}
+	sh.serial++
+	d.ID = limit.ReceiptID{Hi: s.boot, Lo: sh.serial*shardCount + h%shardCount}
+	added := false
+	for i := range d.Results {
+		if d.Commits(i) {
+			added = s.commit(o, d, i, at[i]) || added
+		}
+	}
+	if added { // only now: the positions are used up
+		s.release(o.sweep(d.Now, sweepOnInsert))
+	}
+	return nil
+}
+
+// commit charges result i, whose counter is at pos or does not exist yet, and says whether it made it.
+func (s *Store) commit(o *owner, d *limit.Decision, i int, pos int32) (added bool) {
+	if added = pos < 0; added {
+		pos = o.add(s, &d.Results[i])
+	}
+	c := &o.counters[pos]
+	c.tier = d.Results[i].Tier // a changed limit takes over its counter
+	before := cap(c.state.Stamps)
+	d.Commit(i, &c.state)
+	if after := cap(c.state.Stamps); after != before {
+		s.used.Add(int64(after-before) * stampBytes)
+	}
+	return added
+}
+
+// makeRoom reserves the bytes of what the decision is about to write. Stamps grow after the fact: a decision that may add
+// some is let in only below the bound.
+func (s *Store) makeRoom(sh *shard, o *owner, d *limit.Decision, at []int32) error {
+	need, grows := int64(0), false
+	for i := range at {
+		switch d.Results[i].Tier.Algorithm {
+		case limit.SlidingLog, limit.SlidingBuckets:
+			grows = true
+		}
+		if at[i] < 0 && d.Commits(i) {
+			need += counterBytes + int64(len(d.Results[i].Value.Text))
+		}
+	}
+	if o == nil {
+		need += ownerBytes + int64(len(d.Owner.Name))
+		s.sweep(sh, d.Now, sweepOnInsert, nil)
+	}
+	if (need > 0 || grows) && !s.reserve(sh, need, d.Now, o) {
+		return fmt.Errorf("memory store, %d of %d bytes: %w", s.used.Load(), s.maxBytes, limit.ErrFull)
+	}
+	return nil
+}
+
+func (s *Store) release(bytes int64) bool {
+	if bytes > 0 {
+		s.used.Add(-bytes)
+	}
+	return bytes > 0
+}
+
+// reserve takes need bytes of the bound, forgetting what can go where they are not free.
+func (s *Store) reserve(sh *shard, need, now int64, keep *owner) bool {
+	for try := 0; ; try++ {
+		used := s.used.Load()
+		if used+need <= s.maxBytes {
+			if s.used.CompareAndSwap(used, used+need) {
+				return true
+			}
+			continue
+		}
+		if try >= 8 {
+			return false
+		}
+		s.sweep(sh, now, sweepWhenFull, keep)
+		// The room may lie in other shards. Try-locking cannot deadlock with one that does the same to this one.
+		other := &s.shards[s.next.Add(1)%shardCount]
+		if other != sh && other.mu.TryLock() {
+			s.sweep(other, now, sweepWhenFull, nil)
+			other.mu.Unlock()
+		}
+	}
+}
+
+// Refund gives back what a receipt names. See [limit.Store].
+func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+	if err := ctx.Err(); err != nil {
+		return limit.Refund{}, err
+	}
+	if err := limit.CheckRefund(r, units); err != nil {
+		return limit.Refund{}, err
+	}
+	us := now.UnixMicro()
+	entries := r.Entries()
+	out := limit.Refund{Units: make([]int64, len(entries))}
+	h := s.hash(r.Owner())
+	sh := &s.shards[h%shardCount]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	o := sh.find(h, r.Owner())
+	if o == nil || us >= r.Until() {
+		return out, nil
+	}
+	if _, out.Repeated = o.refunded[r.ID()]; out.Repeated {
+		return out, nil
+	}
+	// The memory of the refund is what makes it once, so without room for it nothing is given back.
+	if !s.reserve(sh, receiptBytes, us, o) {
+		return limit.Refund{}, fmt.Errorf("memory store, remembering a refund: %w", limit.ErrFull)
+	}
+	if o.refunded == nil {
+		o.refunded = make(map[limit.ReceiptID]int64)
+	}
+	o.refunded[r.ID()] = r.Until()
+	for i := range entries {
+		e := &entries[i]
+		if pos := o.index(o.hash(s, e.Tier, e.Value), e.Tier, e.Value, 0); pos >= 0 {
+			out.Units[i] = e.Apply(&o.counters[pos].state, units, us)
+		}
+	}
+	return out, nil
+}
+
+func (s *Store) hash(o limit.Owner) uint64 {
+	return maphash.String(s.seed, o.Name) ^ uint64(o.Kind)*0x9e3779b97f4a7c15
+}
