@@ -34,6 +34,11 @@ type Store interface {
 	Accepts(l *Limit) error
 }
 
+const (
+	maxCharges    = 1024              // limits in one decision
+	maxValueBytes = 16 * MaxNameBytes // bytes in a value, which may join several components
+)
+
 // Request is one question: may this owner spend now?
 type Request struct {
 	Owner   Owner
@@ -52,36 +57,38 @@ func (q *Request) Check() error {
 	if len(q.Owner.Name) > MaxNameBytes {
 		return fmt.Errorf("%w: owner's name has %d bytes, want at most %d", ErrInvalidRequest, len(q.Owner.Name), MaxNameBytes)
 	}
+	if len(q.Charges) > maxCharges {
+		return fmt.Errorf("%w: %d limits, want at most %d", ErrInvalidRequest, len(q.Charges), maxCharges)
+	}
 	for i := range q.Charges {
 		c := &q.Charges[i]
-		if c.Limit == nil || len(c.Limit.Tiers) == 0 || c.Limit.Tiers[0].limit == nil {
-			return fmt.Errorf("%w: charge %d has no limit made by New", ErrInvalidRequest, i+1)
-		}
-		if c.Cost < 1 || c.Cost > MaxUnits {
-			return fmt.Errorf("%w: %d for limit %s is outside 1..%d", ErrInvalidCost, c.Cost, c.Limit.ID, int64(MaxUnits))
-		}
-		if c.Limit.Mode == Off || (c.Value.Kind != NoValue) != (c.Limit.Per != PerTenant) || len(c.Value.Text) > 16*MaxNameBytes {
-			return c.invalid()
+		l := c.Limit
+		if l == nil || !l.compiled || l.Mode == Off || c.Cost < 1 || c.Cost > MaxUnits ||
+			(c.Value.Kind != NoValue) != l.valued || len(c.Value.Text) > maxValueBytes {
+			return c.invalid(i)
 		}
 		for j := range i {
-			if o := &q.Charges[j]; o.Limit == c.Limit || o.Limit.ID == c.Limit.ID {
-				if o.Value == c.Value && sameCounters(o.Limit, c.Limit) {
-					return fmt.Errorf("%w: limit %s", ErrDuplicateCounter, c.Limit.ID)
-				}
+			if o := &q.Charges[j]; o.Limit.idHash == l.idHash && (o.Value == c.Value) && sameCounters(o.Limit, l) {
+				return fmt.Errorf("%w: limit %s", ErrDuplicateCounter, l.ID)
 			}
 		}
 	}
 	return nil
 }
 
-func (c *Charge) invalid() error {
-	switch {
-	case c.Limit.Mode == Off:
-		return fmt.Errorf("%w: limit %s is off", ErrInvalidRequest, c.Limit.ID)
-	case len(c.Value.Text) > 16*MaxNameBytes:
-		return fmt.Errorf("%w: value of limit %s has %d bytes", ErrInvalidRequest, c.Limit.ID, len(c.Value.Text))
+// invalid says what Check found wrong with charge i.
+func (c *Charge) invalid(i int) error {
+	switch l := c.Limit; {
+	case l == nil || !l.compiled:
+		return fmt.Errorf("%w: charge %d has no limit made by New", ErrInvalidRequest, i+1)
+	case c.Cost < 1 || c.Cost > MaxUnits:
+		return fmt.Errorf("%w: %d for limit %s is outside 1..%d", ErrInvalidCost, c.Cost, l.ID, int64(MaxUnits))
+	case l.Mode == Off:
+		return fmt.Errorf("%w: limit %s is off", ErrInvalidRequest, l.ID)
+	case len(c.Value.Text) > maxValueBytes:
+		return fmt.Errorf("%w: value of limit %s has %d bytes, want at most %d", ErrInvalidRequest, l.ID, len(c.Value.Text), maxValueBytes)
 	default:
-		return fmt.Errorf("%w: limit %s is per %s, value is %q", ErrInvalidRequest, c.Limit.ID, c.Limit.Per, c.Value.Text)
+		return fmt.Errorf("%w: limit %s is per %s, value is %q", ErrInvalidRequest, l.ID, l.Per, c.Value.Text)
 	}
 }
 
@@ -107,52 +114,68 @@ type Decision struct {
 	Owner   Owner
 	Now     int64 // the time of the decision by the store's clock, µs since 1970
 
-	denier int // index of the binding result of a denial, or -1
+	charges []Charge
+	denier  int // index of the binding result of a denial, or -1
 }
 
-// Begin empties d and gives it one Result for each tier of the request, for a store to evaluate.
+// Begin empties d and gives it one Result for each tier of the request, for a store to evaluate. d refers to the
+// request's charges from then on: they must not change while d is in use.
 func (d *Decision) Begin(req *Request, now int64) {
-	results := d.Results[:0]
+	d.Allowed, d.Never, d.RetryAt, d.ID = false, false, 0, ReceiptID{}
+	d.Owner, d.Now, d.charges, d.denier = req.Owner, now, req.Charges, -1
+	d.Results = d.Results[:0]
 	for i := range req.Charges {
 		c := &req.Charges[i]
 		for j := range c.Limit.Tiers {
-			if len(results) < cap(results) {
-				results = results[:len(results)+1]
-			} else {
-				results = append(results, Result{})
+			n := len(d.Results)
+			if n == cap(d.Results) {
+				d.Results = append(d.Results, Result{})
 			}
-			r := &results[len(results)-1]
-			*r = Result{Tier: &c.Limit.Tiers[j], Value: c.Value, Cost: c.Cost, charge: int32(i)}
+			d.Results = d.Results[:n+1]
+			r := &d.Results[n] // every field is set here or by evaluate, so the rest need not be cleared
+			r.Tier, r.Cost, r.Charged, r.RetryAt = &c.Limit.Tiers[j], c.Cost, 0, 0
+			r.Admits, r.Never, r.Other, r.shadow, r.charge = false, false, false, c.Limit.Mode == Shadow, int16(i)
 		}
 	}
-	*d = Decision{Results: results, Owner: req.Owner, Now: now, denier: -1}
+}
+
+// Value is which counter of its limit result i was about.
+func (d *Decision) Value(i int) Value {
+	if d.Results[i].Other {
+		return Value{Kind: ValueOther}
+	}
+	return d.charges[d.Results[i].charge].Value
 }
 
 // Evaluate fills result i from its counter's state. States that a leaping clock stamped are repaired first, in place if
-// repair is set, else in a copy.
-func (d *Decision) Evaluate(i int, s *State, repair bool) {
+// repair is set, else in a copy. It reports whether a charge may make the state grow.
+func (d *Decision) Evaluate(i int, s *State, repair bool) (grows bool) {
 	r := &d.Results[i]
-	if r.Tier.ahead(s, d.Now) {
+	t := r.Tier
+	if t.Algorithm == TokenBucket && s.At <= d.Now+maxSkew { // what most limits are, without the detours
+		t.evaluateTokenBucket(s, d.Now, r)
+		return false
+	}
+	if t.ahead(s, d.Now) {
 		if !repair {
 			s = s.clone()
 		}
-		r.Tier.repair(s, d.Now)
+		t.repair(s, d.Now)
 	}
-	r.Tier.evaluate(s, d.Owner.Name, d.Now, r)
+	t.evaluate(s, d.Owner.Name, d.Now, r)
+	return t.Algorithm == SlidingLog || t.Algorithm == SlidingBuckets
 }
 
-// Settle decides from the evaluated results: allowed iff each enforcing tier admits. It says whether result i is to be
-// committed through [Decision.Commits].
-func (d *Decision) Settle() {
+// Settle decides from the evaluated results, and returns whether it is allowed: iff each enforcing tier admits.
+func (d *Decision) Settle() bool {
 	d.Allowed = true
 	for i := range d.Results {
-		r := &d.Results[i]
-		if r.Admits || r.Shadow() {
-			continue
+		if r := &d.Results[i]; !r.Admits && !r.shadow {
+			d.Allowed = false
+			d.deny(i, r)
 		}
-		d.Allowed = false
-		d.deny(i, r)
 	}
+	return d.Allowed
 }
 
 // deny records the refusal; the binding one is never, or else the one that lasts longest.
@@ -173,7 +196,7 @@ func (d *Decision) Commits(i int) bool {
 		return false
 	}
 	r := &d.Results[i]
-	if !r.Shadow() {
+	if !r.shadow {
 		return true
 	}
 	for j := range d.Results {
@@ -199,7 +222,7 @@ func (d *Decision) Binding() *Result {
 	var least *Result
 	for i := range d.Results {
 		r := &d.Results[i]
-		if r.Shadow() {
+		if r.shadow {
 			continue
 		}
 		if least == nil || lessLeft(r, least) {

@@ -145,6 +145,10 @@ type Limit struct {
 	AlignOwner     bool          // shift fixed and sliding windows by a hash of the owner's name (align: tenant)
 	MaxCost        int64         // largest cost that will be asked, units; 0 means 1. Checked against the arithmetic
 	MaxValues      int           // distinct values per owner before the rest share one "other" counter; 0 means 10,000
+
+	compiled bool
+	valued   bool   // Per is not "tenant"
+	idHash   uint64 // of ID
 }
 
 // Tier is one window of a limit. Set the exported fields, then call [New] on the limit.
@@ -167,7 +171,6 @@ type Tier struct {
 	tick     int64  // sliding_window: µs per tick of weight
 	ticks    int64  // sliding_window: ticks per period
 	width    int64  // sliding_buckets: µs per bucket
-	valued   bool
 }
 
 // FieldError says which field of a limit is wrong. Tier is the tier's index, or -1 where the field is the limit's own.
@@ -233,7 +236,6 @@ func New(l Limit) (*Limit, error) {
 			continue
 		}
 		t.limit = &out
-		t.valued = out.Per != PerTenant
 		t.identity = t.identityText(&out)
 		t.hash = hashText(t.identity)
 		if j, ok := seen[t.identity]; ok {
@@ -244,6 +246,7 @@ func New(l Limit) (*Limit, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
+	out.compiled, out.valued, out.idHash = true, out.Per != PerTenant, hashText(out.ID)
 	return &out, nil
 }
 
@@ -386,7 +389,7 @@ func (t *Tier) Identity() string { return t.identity }
 func (t *Tier) IdentityHash() uint64 { return t.hash }
 
 // Valued reports whether counters of the tier are told apart by a [Value], that is, whether per is not "tenant".
-func (t *Tier) Valued() bool { return t.valued }
+func (t *Tier) Valued() bool { return t.limit.valued }
 
 // ValidID reports whether id may name a plan or a limit: [A-Za-z0-9._-]{1,64}.
 func ValidID(id string) bool {

@@ -45,14 +45,14 @@ func (d *Decision) Receipt() *Receipt {
 		if r.Charged == 0 {
 			continue
 		}
-		rec.entries = append(rec.entries, r.entry())
+		rec.entries = append(rec.entries, r.entry(d.Value(i)))
 	}
 	return rec
 }
 
-func (r *Result) entry() ReceiptEntry {
+func (r *Result) entry(v Value) ReceiptEntry {
 	t := r.Tier
-	e := ReceiptEntry{Tier: t, Value: r.Value, Units: r.Charged, stamp: r.at}
+	e := ReceiptEntry{Tier: t, Value: v, Units: r.Charged, stamp: r.at}
 	switch t.Algorithm {
 	case FixedWindow:
 		e.end = r.at + t.period
@@ -63,15 +63,14 @@ func (r *Result) entry() ReceiptEntry {
 		e.end = r.at + ceilDiv(e.headroom+r.Charged*t.den, t.num)
 	case LeakyBucket:
 		spent := r.Charged * t.den
-		e.stamp, e.slot, e.frac = r.now, r.now+spent/t.num, spent%t.num
+		e.stamp, e.slot, e.frac = r.background, r.background+spent/t.num, spent%t.num
 		e.end = e.slot + 1
 	case Quota:
 		e.end = r.m
 	case SlidingLog:
-		e.stamp = r.now
 		e.end = t.leaves(e.stamp)
 	case SlidingBuckets:
-		e.stamp = floorTo(r.now, t.width)
+		e.stamp = floorTo(r.at, t.width)
 		e.end = t.leaves(e.stamp)
 	}
 	return e

@@ -28,17 +28,19 @@ type Stamp struct{ At, Units int64 }
 
 // Result is the outcome of one tier of one limit within a [Decision].
 type Result struct {
-	Tier     *Tier
-	Value    Value // which of the limit's counters
-	Cost     int64 // asked for, units
-	Charged  int64 // taken, units: Cost, or 0 where the decision denied or a shadow would have
-	Admits   bool  // this tier has room for the cost
-	Never    bool  // the cost is above what the tier can ever hold
-	RetryAt  int64 // where Admits is false and Never is too: µs since 1970 at which the cost fits, if nobody else charges
-	now      int64
-	at, n, m int64 // the state as of now, before the charge; n is what is used (a bucket: its level)
-	stale    int   // leading Stamps that no longer count
-	charge   int32 // index of the charge in the request
+	Tier    *Tier
+	Cost    int64 // asked for, units
+	Charged int64 // taken, units: Cost, or 0 where the decision denied or a shadow would have
+	RetryAt int64 // where Admits is false and Never is too: µs since 1970 at which the cost fits, if nobody else charges
+	Admits  bool  // this tier has room for the cost
+	Never   bool  // the cost is above what the tier can ever hold
+	Other   bool  // set by a store: counted in the counter shared by all values beyond the limit's bound
+
+	shadow     bool  // only reports
+	charge     int16 // index in the request
+	stale      int32 // leading Stamps that no longer count
+	at, n, m   int64 // the state as of now, before the charge; n is what is used (a bucket: its level)
+	background int64 // sliding_window: what the last window weighs; leaky_bucket: now
 }
 
 // alignOffset is where an owner's windows begin, µs after the wall clock's. It is stable over processes.
@@ -101,7 +103,6 @@ func (t *Tier) restamp(s *State, now int64) {
 
 // evaluate fills r with the outcome for cost at now. It changes nothing but r.
 func (t *Tier) evaluate(s *State, owner string, now int64, r *Result) {
-	r.now, r.Never = now, r.Cost > t.capacity
 	switch t.Algorithm {
 	case TokenBucket:
 		t.evaluateTokenBucket(s, now, r)
@@ -140,7 +141,7 @@ func (t *Tier) evaluateTokenBucket(s *State, now int64, r *Result) {
 	}
 	r.at, r.n, r.m = at, level, t.den
 	need := r.Cost * t.den
-	if r.Never {
+	if r.Never = r.Cost > t.capacity; r.Never {
 		return
 	}
 	if r.Admits = level >= need; !r.Admits {
@@ -155,7 +156,7 @@ func (t *Tier) evaluateFixedWindow(s *State, owner string, now int64, r *Result)
 		start, count = s.At, s.N
 	}
 	r.at, r.n = start, count
-	if r.Never {
+	if r.Never = r.Cost > t.capacity; r.Never {
 		return
 	}
 	if r.Admits = count+r.Cost <= t.Threshold; !r.Admits {
@@ -173,11 +174,11 @@ func (t *Tier) evaluateSlidingWindow(s *State, owner string, now int64, r *Resul
 	case s.At >= start-t.period:
 		prev = s.N
 	}
-	r.at, r.n, r.m = start, cur, prev
-	if r.Never {
+	r.at, r.n, r.m, r.background = start, cur, prev, t.weighted(start, prev, now)
+	if r.Never = r.Cost > t.capacity; r.Never {
 		return
 	}
-	if r.Admits = t.weighted(start, prev, now)+cur+r.Cost <= t.Threshold; r.Admits {
+	if r.Admits = r.background+cur+r.Cost <= t.Threshold; r.Admits {
 		return
 	}
 	// Solve for the time: prev·ticksLeft ≤ room·ticks, in this window if it can be, else in the next.
@@ -202,11 +203,11 @@ func (t *Tier) evaluateStamps(s *State, now int64, r *Result) {
 		used -= s.Stamps[stale].Units
 		stale++
 	}
-	r.n, r.m, r.stale = used, now, stale
+	r.at, r.n, r.m, r.stale = now, used, now, int32(stale)
 	if n := len(s.Stamps); n > stale {
 		r.m = t.leaves(s.Stamps[n-1].At)
 	}
-	if r.Never {
+	if r.Never = r.Cost > t.capacity; r.Never {
 		return
 	}
 	if r.Admits = used+r.Cost <= t.Threshold; r.Admits {
@@ -243,8 +244,8 @@ func (t *Tier) evaluateLeakyBucket(s *State, now int64, r *Result) {
 	case s.M != t.num && frac > 0: // the rate was changed: round the slot up
 		slot, frac = slot+1, 0
 	}
-	r.at, r.n = slot, frac
-	if r.Never {
+	r.at, r.n, r.background = slot, frac, now
+	if r.Never = r.Cost > t.capacity; r.Never {
 		return
 	}
 	if frac > 0 {
@@ -262,7 +263,7 @@ func (t *Tier) evaluateQuota(s *State, now int64, r *Result) {
 		used = 0
 	}
 	r.at, r.n, r.m = start, used, end
-	if r.Never {
+	if r.Never = r.Cost > t.capacity; r.Never {
 		return
 	}
 	if r.Admits = used+r.Cost <= t.Threshold; !r.Admits {
@@ -289,7 +290,7 @@ func (t *Tier) commit(s *State, now int64, r *Result) {
 			stamp = floorTo(now, t.width)
 		}
 		if r.stale > 0 {
-			s.Stamps = dropStale(s.Stamps, r.stale)
+			s.Stamps = dropStale(s.Stamps, int(r.stale))
 		}
 		s.N = r.n + r.Cost
 		s.Stamps = insertStamp(s.Stamps, Stamp{stamp, r.Cost})
@@ -360,7 +361,7 @@ func (t *Tier) FreshAt(s *State) int64 {
 func (r *Result) Limit() *Limit { return r.Tier.limit }
 
 // Shadow reports whether the result only reports.
-func (r *Result) Shadow() bool { return r.Tier.limit.Mode == Shadow }
+func (r *Result) Shadow() bool { return r.shadow }
 
 // Used is what of the capacity is taken after the decision, units, rounded up. It may exceed the capacity where a limit
 // was lowered.
@@ -375,7 +376,7 @@ func (r *Result) Used() int64 {
 		}
 		return 0
 	case SlidingWindow:
-		return t.weighted(r.at, r.m, r.now) + r.n + r.Charged
+		return r.background + r.n + r.Charged
 	default:
 		return r.n + r.Charged
 	}
@@ -403,18 +404,18 @@ func (r *Result) ResetAt() int64 {
 		at := r.at
 		if r.Charged > 0 {
 			spent := r.Charged * t.den
-			return r.now + ceilDiv(spent, t.num)
+			return r.background + ceilDiv(spent, t.num)
 		}
 		if r.n > 0 {
 			at++
 		}
-		return max(at, r.now)
+		return max(at, r.background)
 	default:
 		return r.m
 	}
 }
 
-func (r *Result) slotFree() bool { return r.at < r.now || (r.at == r.now && r.n == 0) }
+func (r *Result) slotFree() bool { return r.at < r.background || (r.at == r.background && r.n == 0) }
 
 // rescaled is a level counted in 1/from units as one in 1/den units, rounded down and cut to the burst. The products
 // pass 64 bits, so they are taken in 128.

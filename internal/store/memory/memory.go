@@ -44,10 +44,8 @@ type Store struct {
 
 type shard struct {
 	mu     sync.Mutex
-	owners map[uint64]*owner // by hash; owners with one hash are chained
-	all    []*owner          // for the sweep
-	hand   int
 	serial uint64
+	table  table
 	_      [64]byte // keeps the mutexes of two shards off one cache line
 }
 
@@ -65,9 +63,6 @@ func New(c Config) (*Store, error) {
 		return nil, fmt.Errorf("memory store: %d bytes is below the minimum of 4096", c.MaxBytes)
 	}
 	s := &Store{seed: maphash.MakeSeed(), boot: rand.Uint64(), maxBytes: c.MaxBytes}
-	for i := range s.shards {
-		s.shards[i].owners = make(map[uint64]*owner)
-	}
 	return s, nil
 }
 
@@ -94,99 +89,102 @@ func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	if err := req.Check(); err != nil {
 		return err
 	}
+	d.Begin(req, now.UnixMicro())
 	h := s.hash(req.Owner)
 	sh := &s.shards[h%shardCount]
 	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	err := s.attempt(sh, h, req, now, d, charge)
-	if err == nil {
-		return nil
+	err := s.attempt(sh, h, d, charge)
+	if err != nil {
+		// Full, and nothing else could go: what can go may be the owner's own, and then its counters have moved.
+		d.Begin(req, now.UnixMicro())
+		if o := sh.table.find(h, req.Owner); o != nil && s.release(o.sweep(d.Now, sweepWhenFull)) {
+			err = s.attempt(sh, h, d, charge)
+		}
 	}
-	// Full, and nothing else could go: what can go may be the owner's own, and then the positions have moved.
-	if o := sh.find(h, req.Owner); o != nil && s.release(o.sweep(now.UnixMicro(), sweepWhenFull)) {
-		err = s.attempt(sh, h, req, now, d, charge)
+	sh.mu.Unlock()
+	if err != nil {
+		d.Begin(req, now.UnixMicro()) // an error leaves no outcome behind
 	}
 	return err
 }
 
 // attempt decides under the shard's lock.
-func (s *Store) attempt(sh *shard, h uint64, req *limit.Request, now time.Time, d *limit.Decision, charge bool) error {
-	d.Begin(req, now.UnixMicro())
+func (s *Store) attempt(sh *shard, h uint64, d *limit.Decision, charge bool) error {
 	var few [16]int32
-	at := few[:0]
+	at := few[:]
 	if len(d.Results) > len(few) {
-		at = make([]int32, 0, len(d.Results))
+		at = make([]int32, len(d.Results))
 	}
-	o := sh.find(h, req.Owner)
+	o := sh.table.find(h, d.Owner)
 	var unused limit.State
+	grows := o == nil
 	for i := range d.Results {
 		st, pos := &unused, int32(-1)
 		if o != nil {
-			if pos = o.locate(s, &d.Results[i], int32(i)); pos >= 0 {
-				st = &o.counters[pos].state
-			}
+			pos = o.locate(s, d, i)
 		}
-		d.Evaluate(i, st, charge)
-		at = append(at, pos)
+		if pos >= 0 {
+			st = &o.counters[pos].state
+		} else {
+			grows = true
+		}
+		at[i] = pos
+		grows = d.Evaluate(i, st, charge) || grows
 	}
-	d.Settle()
-	if !charge || !d.Allowed {
+	if !d.Settle() || !charge {
 		return nil
 	}
-	if err := s.makeRoom(sh, o, d, at); err != nil {
-		d.Begin(req, now.UnixMicro()) // an error leaves no outcome behind
-		return err
-	}
-	if o == nil {
-		o = sh.add(h, req.Owner, len(at))
+	if grows {
+		if err := s.makeRoom(sh, o, d, at); err != nil {
+			return err
+		}
+		if o == nil {
+			o = sh.table.add(h, d.Owner)
+		}
 	}
 	sh.serial++
 	d.ID = limit.ReceiptID{Hi: s.boot, Lo: sh.serial*shardCount + h%shardCount}
-	added := false
 	for i := range d.Results {
 		if d.Commits(i) {
-			added = s.commit(o, d, i, at[i]) || added
+			s.commit(o, d, i, at[i])
 		}
 	}
-	if added { // only now: the positions are used up
+	if grows { // only now: the positions are used up
 		s.release(o.sweep(d.Now, sweepOnInsert))
 	}
 	return nil
 }
 
-// commit charges result i, whose counter is at pos or does not exist yet, and says whether it made it.
-func (s *Store) commit(o *owner, d *limit.Decision, i int, pos int32) (added bool) {
-	if added = pos < 0; added {
-		pos = o.add(s, &d.Results[i])
+// commit charges result i, whose counter is at pos or does not exist yet.
+func (s *Store) commit(o *owner, d *limit.Decision, i int, pos int32) {
+	if pos < 0 {
+		pos = o.add(s, d.Results[i].Tier, d.Value(i))
 	}
 	c := &o.counters[pos]
-	c.tier = d.Results[i].Tier // a changed limit takes over its counter
+	if t := d.Results[i].Tier; c.tier != t {
+		c.tier = t // a changed limit takes over its counter
+	}
 	before := cap(c.state.Stamps)
 	d.Commit(i, &c.state)
 	if after := cap(c.state.Stamps); after != before {
 		s.used.Add(int64(after-before) * stampBytes)
 	}
-	return added
 }
 
 // makeRoom reserves the bytes of what the decision is about to write. Stamps grow after the fact: a decision that may add
 // some is let in only below the bound.
 func (s *Store) makeRoom(sh *shard, o *owner, d *limit.Decision, at []int32) error {
-	need, grows := int64(0), false
-	for i := range at {
-		switch d.Results[i].Tier.Algorithm {
-		case limit.SlidingLog, limit.SlidingBuckets:
-			grows = true
-		}
+	need := int64(0)
+	for i := range d.Results {
 		if at[i] < 0 && d.Commits(i) {
-			need += counterBytes + int64(len(d.Results[i].Value.Text))
+			need += sizeOfCounter(d.Value(i))
 		}
 	}
 	if o == nil {
-		need += ownerBytes + int64(len(d.Owner.Name))
+		need += sizeOfOwner(d.Owner)
 		s.sweep(sh, d.Now, sweepOnInsert, nil)
 	}
-	if (need > 0 || grows) && !s.reserve(sh, need, d.Now, o) {
+	if !s.reserve(sh, need, d.Now, o) {
 		return fmt.Errorf("memory store, %d of %d bytes: %w", s.used.Load(), s.maxBytes, limit.ErrFull)
 	}
 	return nil
@@ -237,7 +235,7 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	sh := &s.shards[h%shardCount]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	o := sh.find(h, r.Owner())
+	o := sh.table.find(h, r.Owner())
 	if o == nil || us >= r.Until() {
 		return out, nil
 	}
@@ -254,7 +252,7 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	o.refunded[r.ID()] = r.Until()
 	for i := range entries {
 		e := &entries[i]
-		if pos := o.index(o.hash(s, e.Tier, e.Value), e.Tier, e.Value, 0); pos >= 0 {
+		if pos := o.position(s, e.Tier, e.Value); pos >= 0 {
 			out.Units[i] = e.Apply(&o.counters[pos].state, units, us)
 		}
 	}

@@ -6,77 +6,71 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// What things take, in bytes: the structs, and their share of maps and slices. Measured by TestBytesEstimate.
+// What things take, in bytes: the structs, and their share of tables, maps and slices. TestBytesEstimate holds them
+// against the heap.
 const (
-	ownerBytes   = 320
-	counterBytes = 192
+	ownerBytes   = 384
+	counterBytes = 96
+	valueBytes   = 112 // of a counter with a value, beside its text
 	stampBytes   = 16
-	receiptBytes = 64
+	receiptBytes = 96
+)
 
-	fewCounters = 8 // up to here a scan beats a map
+const (
+	inline  = 3 // counters that lie in the owner itself, where a decision finds them without another cache miss
+	scanned = 8 // up to here a scan beats a map
 )
 
 // owner is all that one owner has counted.
 type owner struct {
-	hash64   uint64
 	name     limit.Owner
-	next     *owner // of the same hash
-	counters []counter
-	byHash   map[uint64]int32 // position in counters, once there are more than fewCounters
+	counters []counter // of any tier and value, in no order
+	few      [inline]counter
+	byHash   map[uint64]int32 // position in counters, once there are more than scanned
 	clashed  bool             // two counters have had one hash, so a hit in byHash may need a scan
-	values   map[string]int   // distinct values per tier identity, for valued tiers
+	values   map[string]int   // distinct values per tier identity, for tiers that have values
 	refunded map[limit.ReceiptID]int64
-	hand     int
+	hand     int // where the sweep goes on
 }
 
+// counter is one cache line.
 type counter struct {
-	hash  uint64
 	tier  *limit.Tier
-	value limit.Value
+	value *value // nil where the tier has no values
 	state limit.State
 }
 
+type value struct {
+	hash uint64 // of tier and value
+	limit.Value
+}
+
+func sizeOfOwner(o limit.Owner) int64 { return ownerBytes + int64(len(o.Name)) }
+
+func sizeOfCounter(v limit.Value) int64 {
+	if v.Kind == limit.NoValue {
+		return counterBytes
+	}
+	return counterBytes + valueBytes + int64(len(v.Text))
+}
+
+func (c *counter) hash() uint64 {
+	if c.value != nil {
+		return c.value.hash
+	}
+	return c.tier.IdentityHash()
+}
+
+func (c *counter) isOf(t *limit.Tier) bool { return c.tier == t || c.tier.Identity() == t.Identity() }
+
 func (c *counter) is(hash uint64, t *limit.Tier, v limit.Value) bool {
-	return c.hash == hash && (c.tier == t || c.tier.Identity() == t.Identity()) && c.value == v
-}
-
-func (sh *shard) find(hash uint64, name limit.Owner) *owner {
-	o := sh.owners[hash]
-	for o != nil && o.name != name {
-		o = o.next
+	if c.value == nil {
+		return v.Kind == limit.NoValue && c.isOf(t)
 	}
-	return o
+	return c.value.hash == hash && c.value.Value == v && c.isOf(t)
 }
 
-func (sh *shard) add(hash uint64, name limit.Owner, counters int) *owner {
-	o := &owner{hash64: hash, name: name, next: sh.owners[hash], counters: make([]counter, 0, counters)}
-	sh.owners[hash] = o
-	sh.all = append(sh.all, o)
-	return o
-}
-
-// drop forgets the owner at position i of sh.all.
-func (sh *shard) drop(i int) {
-	o := sh.all[i]
-	last := len(sh.all) - 1
-	sh.all[i], sh.all[last] = sh.all[last], nil
-	sh.all = sh.all[:last]
-	head := sh.owners[o.hash64]
-	if head == o {
-		if o.next == nil {
-			delete(sh.owners, o.hash64)
-		} else {
-			sh.owners[o.hash64] = o.next
-		}
-		return
-	}
-	for head.next != o {
-		head = head.next
-	}
-	head.next = o.next
-}
-
-func (o *owner) hash(s *Store, t *limit.Tier, v limit.Value) uint64 {
+func hashOf(s *Store, t *limit.Tier, v limit.Value) uint64 {
 	h := t.IdentityHash()
 	if v.Kind != limit.NoValue {
 		h ^= maphash.String(s.seed, v.Text) + uint64(v.Kind)*0x9e3779b97f4a7c15
@@ -84,11 +78,27 @@ func (o *owner) hash(s *Store, t *limit.Tier, v limit.Value) uint64 {
 	return h
 }
 
-// index is the position of a counter, or -1. guess is where it may well be: owners of one plan make theirs in one order.
-func (o *owner) index(hash uint64, t *limit.Tier, v limit.Value, guess int32) int32 {
-	if int(guess) < len(o.counters) && o.counters[guess].is(hash, t, v) {
-		return guess
+// locate is the position of the counter that result i of d is about, or -1 where it has none yet. A value beyond the
+// limit's bound on values is redirected to the shared counter, and the result says so.
+func (o *owner) locate(s *Store, d *limit.Decision, i int) int32 {
+	t := d.Results[i].Tier
+	if i < len(o.counters) { // owners of one plan make their counters in one order
+		if c := &o.counters[i]; c.tier == t && c.value == nil {
+			return int32(i)
+		}
 	}
+	v := d.Value(i)
+	pos := o.position(s, t, v)
+	if pos >= 0 || v.Kind == limit.NoValue || o.values[t.Identity()] < t.Limit().MaxValues {
+		return pos
+	}
+	d.Results[i].Other = true
+	return o.position(s, t, limit.Value{Kind: limit.ValueOther})
+}
+
+// position is where the counter is, or -1.
+func (o *owner) position(s *Store, t *limit.Tier, v limit.Value) int32 {
+	hash := hashOf(s, t, v)
 	if o.byHash != nil {
 		i, ok := o.byHash[hash]
 		if !ok {
@@ -106,40 +116,31 @@ func (o *owner) index(hash uint64, t *limit.Tier, v limit.Value, guess int32) in
 	return -1
 }
 
-// locate is the position of the counter that a result is about, or -1 where it has none yet. A value beyond the limit's
-// bound on values is redirected to the shared counter, and the result says so.
-func (o *owner) locate(s *Store, r *limit.Result, guess int32) int32 {
-	t := r.Tier
-	pos := o.index(o.hash(s, t, r.Value), t, r.Value, guess)
-	if pos >= 0 || !t.Valued() || r.Value.Kind == limit.ValueOther || o.values[t.Identity()] < t.Limit().MaxValues {
-		return pos
-	}
-	r.Value = limit.Value{Kind: limit.ValueOther}
-	return o.index(o.hash(s, t, r.Value), t, r.Value, guess)
-}
-
-// add makes the counter that a result is about. Its bytes are reserved already.
-func (o *owner) add(s *Store, r *limit.Result) int32 {
+// add makes a counter. Its bytes are reserved already.
+func (o *owner) add(s *Store, t *limit.Tier, v limit.Value) int32 {
 	pos := int32(len(o.counters))
-	h := o.hash(s, r.Tier, r.Value)
-	o.counters = append(o.counters, counter{hash: h, tier: r.Tier, value: r.Value})
-	if r.Tier.Valued() && r.Value.Kind != limit.ValueOther {
-		if o.values == nil {
-			o.values = make(map[string]int)
+	c := counter{tier: t}
+	if v.Kind != limit.NoValue {
+		c.value = &value{hash: hashOf(s, t, v), Value: v}
+		if v.Kind != limit.ValueOther {
+			if o.values == nil {
+				o.values = make(map[string]int)
+			}
+			o.values[t.Identity()]++
 		}
-		o.values[r.Tier.Identity()]++
 	}
+	o.counters = append(o.counters, c)
 	switch {
 	case o.byHash != nil:
 		o.note(pos)
-	case len(o.counters) > fewCounters:
+	case len(o.counters) > scanned:
 		o.reindex()
 	}
 	return pos
 }
 
 func (o *owner) note(pos int32) {
-	h := o.counters[pos].hash
+	h := o.counters[pos].hash()
 	if _, taken := o.byHash[h]; taken {
 		o.clashed = true
 		return
@@ -158,17 +159,20 @@ func (o *owner) reindex() {
 // forget removes the counter at pos; the last one takes its place.
 func (o *owner) forget(pos int32) (bytes int64) {
 	c := &o.counters[pos]
-	bytes = counterBytes + int64(len(c.value.Text)) + int64(cap(c.state.Stamps))*stampBytes
-	if id := c.tier.Identity(); c.tier.Valued() && c.value.Kind != limit.ValueOther {
-		if o.values[id]--; o.values[id] == 0 {
-			delete(o.values, id)
+	bytes = counterBytes + int64(cap(c.state.Stamps))*stampBytes
+	if c.value != nil {
+		bytes = sizeOfCounter(c.value.Value) + int64(cap(c.state.Stamps))*stampBytes
+		if id := c.tier.Identity(); c.value.Kind != limit.ValueOther {
+			if o.values[id]--; o.values[id] == 0 {
+				delete(o.values, id)
+			}
 		}
 	}
 	last := int32(len(o.counters) - 1)
 	if o.byHash != nil && !o.clashed {
-		delete(o.byHash, c.hash)
+		delete(o.byHash, c.hash())
 		if pos != last {
-			o.byHash[o.counters[last].hash] = pos
+			o.byHash[o.counters[last].hash()] = pos
 		}
 	}
 	o.counters[pos] = o.counters[last]
@@ -183,35 +187,29 @@ func (o *owner) forget(pos int32) (bytes int64) {
 // sweep looks at up to n owners of the shard, and at some counters of each, and forgets what is no different from unused.
 // keep is passed over: a decision knows the positions of its counters.
 func (s *Store) sweep(sh *shard, now int64, n int, keep *owner) {
+	t := &sh.table
 	freed := int64(0)
-	for range min(n, len(sh.all)) {
-		if len(sh.all) == 0 {
-			break
-		}
-		if sh.hand >= len(sh.all) {
-			sh.hand = 0
-		}
-		o := sh.all[sh.hand]
-		if o == keep {
-			sh.hand++
+	for range min(2*n, len(t.slots)) { // about half of the slots are free
+		t.hand &= len(t.slots) - 1
+		o := t.slots[t.hand].owner
+		if o == nil || o == keep {
+			t.hand++
 			continue
 		}
-		freed += o.sweep(now, max(n, fewCounters))
-		if len(o.counters) == 0 && len(o.refunded) == 0 {
-			freed += ownerBytes + int64(len(o.name.Name))
-			sh.drop(sh.hand)
+		freed += o.sweep(now, max(n, scanned))
+		if len(o.counters) > 0 || len(o.refunded) > 0 {
+			t.hand++
 			continue
 		}
-		sh.hand++
+		freed += sizeOfOwner(o.name)
+		t.remove(t.hand) // what steps back into this slot is looked at next
 	}
 	s.release(freed)
 }
 
+// sweep looks at up to n counters and n receipts.
 func (o *owner) sweep(now int64, n int) (freed int64) {
 	for range min(n, len(o.counters)) {
-		if len(o.counters) == 0 {
-			break
-		}
 		if o.hand >= len(o.counters) {
 			o.hand = 0
 		}
