@@ -1,0 +1,117 @@
+package identity
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/netip"
+	"strings"
+)
+
+// MaxHops bounds the number of trusted proxies.
+const MaxHops = 16
+
+// SourceIP is the address that a request counts against, in the form of [Canonical].
+//
+// With no trusted hops it is the peer's. With N it is the Nth entry of X-Forwarded-For from the right, over all lines in
+// their order: the one that the outermost of the operator's own proxies wrote about whom it saw. What stands left of it is
+// what a client claims, and is never looked at. An empty element is an entry like any other: to skip it would move one
+// place to the left.
+//
+// Where that entry is missing or is no address, the answer is the peer's address. That is safe: whoever came through the
+// proxies did not get to write the entry, so it is missing only for one who went around them (then the peer is the
+// caller), or where the proxies are set up wrong (then the callers share the proxy's counter: limited too early, never
+// too late).
+func SourceIP(peer string, forwardedFor []string, hops int) netip.Addr {
+	own := parseAddr(peer)
+	if hops <= 0 {
+		return own
+	}
+	entry, ok := fromRight(forwardedFor, hops)
+	if !ok {
+		return own
+	}
+	if a := parseAddr(entry); a.IsValid() {
+		return a
+	}
+	return own
+}
+
+// fromRight is the nth element from the right, from 1, of the lines as one comma-separated list.
+func fromRight(lines []string, n int) (string, bool) {
+	for i := len(lines) - 1; i >= 0; i-- {
+		rest := lines[i]
+		for {
+			comma := strings.LastIndexByte(rest, ',')
+			if n--; n == 0 {
+				return rest[comma+1:], true
+			}
+			if comma < 0 {
+				break
+			}
+			rest = rest[:comma]
+		}
+	}
+	return "", false
+}
+
+// parseAddr reads an address with or without port, brackets, quotes and zone. It returns the zero Addr for anything else.
+func parseAddr(s string) netip.Addr {
+	s = strings.Trim(s, " \t")
+	if len(s) > 100 { // the longest address with zone and port that means anything is far shorter
+		return netip.Addr{}
+	}
+	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
+		s = s[1 : len(s)-1]
+	}
+	if len(s) > 2 && s[0] == '[' && s[len(s)-1] == ']' {
+		s = s[1 : len(s)-1]
+	}
+	if a, err := netip.ParseAddr(s); err == nil {
+		return Canonical(a)
+	}
+	if ap, err := netip.ParseAddrPort(s); err == nil {
+		return Canonical(ap.Addr())
+	}
+	return netip.Addr{}
+}
+
+// Canonical is the form in which addresses are counted: IPv4 as it is, also where it came mapped into IPv6; IPv6 as the
+// first address of its /64, which is what one customer gets and can pick from at will; no zone.
+func Canonical(a netip.Addr) netip.Addr {
+	a = a.Unmap().WithZone("")
+	if a.Is6() {
+		p, _ := a.Prefix(64) // 64 is valid for every IPv6 address
+		a = p.Addr()
+	}
+	return a
+}
+
+// Anonymiser turns addresses into names that say nothing about them without its key. It is safe for concurrent use.
+type Anonymiser struct{ key [32]byte }
+
+// NewAnonymiser takes a random key of its own: names differ from process to process.
+func NewAnonymiser() *Anonymiser {
+	a := new(Anonymiser)
+	rand.Read(a.key[:])
+	return a
+}
+
+// Anonymise names an address, in its canonical form, by 32 hex digits. An invalid one (a peer without an address, as on
+// a Unix socket) has a name too, the same for all.
+//
+// It is SHA-256 over key and address, both of fixed length and so in one block, cut in half: as a keyed hash that is as
+// good as HMAC, which guards against inputs of chosen length, at a quarter of the time.
+func (z *Anonymiser) Anonymise(addr netip.Addr) string {
+	var in [32 + 1 + 16]byte
+	copy(in[:], z.key[:])
+	if addr.IsValid() {
+		in[32] = 1
+		a := Canonical(addr).As16()
+		copy(in[33:], a[:])
+	}
+	sum := sha256.Sum256(in[:])
+	var out [32]byte
+	hex.Encode(out[:], sum[:16])
+	return string(out[:])
+}
