@@ -1,9 +1,12 @@
 // Package livepage shows what a running limiter does: tenants, limits, use against limit over the last minutes, and
 // recent denials with the limit that bound.
+//
+// A [Recorder] counts what the gateway observes, in memory that does not grow with traffic. [Handler] serves one static
+// page and data.json, which the page polls; [Data] is the contract between the two. What comes from outside (tenant names,
+// paths) travels as JSON only and is shown as text, never as markup.
 package livepage
 
 import (
-	"net/http"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
@@ -23,40 +26,31 @@ const (
 	StoreFailed  Outcome = "store_failed" // decided without the store
 )
 
-// Observation is one request, as seen by the gateway. Decision is nil where none was made; it is not kept.
+// Observation is one request, as seen by the gateway. The decisions are read while it is observed and not kept.
 type Observation struct {
-	At       time.Time
-	Outcome  Outcome
-	Tenant   string // "" where it is not known
-	Method   string
-	Path     string // the limit's pattern or the cleaned path, bounded; shown with recent denials
-	Decision *limit.Decision
+	At         time.Time
+	Outcome    Outcome // one of the constants; anything else counts as StoreFailed
+	Tenant     string  // "" where it is not known
+	Method     string
+	Path       string          // the limit's pattern or the cleaned path; cut to 200 bytes where it is kept
+	Decision   *limit.Decision // over the plan's limits, or the ipLimits where these denied; nil where none was made
+	IPDecision *limit.Decision // over the ipLimits where these admitted, so that they are counted too; nil where there are none
 }
-
-// Recorder remembers bounded counts of the last minutes. It is safe for concurrent use.
-type Recorder struct{}
-
-// NewRecorder makes an empty recorder.
-func NewRecorder() *Recorder { panic("skeleton") }
-
-// Observe counts a request. It takes a lock for well under a microsecond.
-func (r *Recorder) Observe(o *Observation) { panic("skeleton") }
-
-// Handler serves the page and its data below the path it is mounted at (as /_sluice/, already stripped).
-func Handler(r *Recorder, status func() Status) http.Handler { panic("skeleton") }
 
 // Status is what the page shows beside the counts.
 type Status struct {
-	PlansFile   string
-	LoadedAt    time.Time
-	LastError   string // of the last reload; "" if it was good
-	Upstream    string
-	Tenants     []TenantStatus
-	Now         time.Time
-	StoreBytes  int64
-	Listen      string
-	IPLimits    []LimitStatus
-	RoutesCount int
+	PlansFile    string
+	LoadedAt     time.Time
+	LastError    string // of the last reload; "" if it was good
+	Upstream     string
+	Tenants      []TenantStatus
+	TenantsTotal int // tenants in the plans file, where Tenants holds only some; 0 means len(Tenants)
+	Now          time.Time
+	StoreBytes   int64
+	Listen       string
+	IPLimits     []LimitStatus
+	RoutesCount  int
+	Try          []string // commands that make traffic, a curl line for each tenant; shown while there is none
 }
 
 // TenantStatus is a tenant as configured, with a peek at its tenant-wide counters.

@@ -1,0 +1,321 @@
+package livepage
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// MaxTenantRows is how many tenants data.json lists: those with most denials, then most requests, then by id.
+const MaxTenantRows = 100
+
+// Data is data.json: what the page shows. Times are milliseconds since 1970. Counts are listed per window, in the order
+// of Windows. All slices are present, if empty.
+type Data struct {
+	Version          int         `json:"version"` // of this contract: 1
+	NowMs            int64       `json:"now_ms"`
+	Gateway          Gateway     `json:"gateway"`
+	Windows          []Window    `json:"windows"`
+	Tenants          []TenantRow `json:"tenants"`
+	TenantsNotListed int         `json:"tenants_not_listed"` // tenants in force that Tenants leaves out
+	Limits           []LimitRow  `json:"limits"`             // by id, those before authentication first
+	Denials          []Denial    `json:"denials"`            // newest first, at most MaxDenials
+}
+
+// Gateway is what runs, and on what configuration.
+type Gateway struct {
+	PlansFile   string   `json:"plans_file"`
+	LoadedMs    int64    `json:"loaded_ms"`         // 0 where nothing was loaded yet
+	LastError   string   `json:"last_reload_error"` // "" where the last reload was good
+	Listen      string   `json:"listen"`
+	Upstream    string   `json:"upstream"` // "" is the built-in echo
+	Tenants     int      `json:"tenants"`
+	Routes      int      `json:"routes"` // 0: every path is forwarded
+	StoreBytes  int64    `json:"store_bytes"`
+	TryCommands []string `json:"try"`
+}
+
+// Window is what happened to all requests within one of the page's two windows, in total and cell by cell.
+type Window struct {
+	ID      string   `json:"id"`      // "minute" or "ten_minutes"
+	StepMs  int64    `json:"step_ms"` // length of a cell
+	FromMs  int64    `json:"from_ms"` // start of the first cell; the last one is still filling
+	Totals  Counts   `json:"totals"`
+	Allowed []uint32 `json:"allowed"` // requests per cell, oldest first
+	Denied  []uint32 `json:"denied"`  // limited, by a plan or before authentication
+	Other   []uint32 `json:"other"`   // every other outcome
+}
+
+// Counts is requests by outcome. They sum up to Requests.
+type Counts struct {
+	Requests     uint64 `json:"requests"`
+	Allowed      uint64 `json:"allowed"`
+	Limited      uint64 `json:"limited"`
+	IPLimited    uint64 `json:"ip_limited"`
+	Unauthorized uint64 `json:"unauthorized"`
+	Forbidden    uint64 `json:"forbidden"`
+	NotFound     uint64 `json:"not_found"`
+	StoreFailed  uint64 `json:"store_failed"`
+}
+
+// TenantRow is a tenant's counts, and its limits where it is configured.
+type TenantRow struct {
+	Kind       Kind     `json:"kind"` // tenant, anonymous, nobody or others
+	ID         string   `json:"id"`   // of a tenant; "" for the other kinds
+	Configured bool     `json:"configured"`
+	Plan       string   `json:"plan"`
+	Suspended  bool     `json:"suspended"`
+	Counts     []Counts `json:"counts"`
+	Limits     []Meter  `json:"limits"`
+}
+
+// Meter is use against one tier of a limit.
+type Meter struct {
+	ID        string `json:"id"`
+	Tier      string `json:"tier"`
+	Algorithm string `json:"algorithm"`
+	Mode      string `json:"mode"`
+	Per       string `json:"per"`
+	Applies   string `json:"applies"`
+	Period    string `json:"period"`
+	Capacity  int64  `json:"capacity"` // units
+	Used      int64  `json:"used"`     // units; -1 where each value of per has a counter of its own
+	ResetMs   int64  `json:"reset_ms"` // from now until the counter is as if never used
+}
+
+// LimitRow is what a limit did, over all tenants. Requests count once for each limit that applied to them.
+type LimitRow struct {
+	Kind   Kind          `json:"kind"` // limit, ip_limit or others
+	ID     string        `json:"id"`
+	Modes  []string      `json:"modes"` // as configured, sorted; several where plans differ
+	Counts []LimitCounts `json:"counts"`
+}
+
+// LimitCounts is requests that a limit applied to.
+type LimitCounts struct {
+	Allowed      uint64 `json:"allowed"`       // admitted, and this limit had room
+	Denied       uint64 `json:"denied"`        // denied, and this limit had no room
+	ShadowDenied uint64 `json:"shadow_denied"` // admitted, though this shadow limit had no room
+}
+
+// Denial is one limited request.
+type Denial struct {
+	AtMs   int64  `json:"at_ms"`
+	Kind   Kind   `json:"kind"` // whose request: tenant, anonymous or nobody
+	Tenant string `json:"tenant"`
+	Method string `json:"method"`
+	Path   string `json:"path"`
+	Limit  string `json:"limit"` // the binding one; "" where no limit decided
+	Tier   string `json:"tier"`
+	By     string `json:"by"`      // "plan" or "ip_limits"
+	WaitMs int64  `json:"wait_ms"` // until the same request fits, rounded up; -1 is never
+}
+
+// counts is a consistent copy of what a Recorder holds, taken under its lock.
+type counts struct {
+	windows []Window
+	tenants map[name][windowCount][lanes]uint64
+	limits  map[name][windowCount][lanes]uint64
+	denials []Denial
+}
+
+// count copies the windows that end at now. A now before the newest observation is that observation's second.
+func (r *Recorder) count(now time.Time) counts {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	second := max(now.Unix()+r.shift, r.newest)
+	c := counts{windows: make([]Window, windowCount), tenants: r.tenants.totals(second), limits: r.limits.totals(second)}
+	for i := range c.windows {
+		c.windows[i] = r.window(i, second)
+	}
+	c.denials = make([]Denial, 0, min(r.denied, MaxDenials))
+	for n := r.denied - 1; n >= 0 && n >= r.denied-MaxDenials; n-- {
+		c.denials = append(c.denials, r.denials[n%MaxDenials].data())
+	}
+	return c
+}
+
+func (r *Recorder) window(i int, second int64) Window {
+	last := floorDiv(second, stepSeconds[i])
+	first := last - cellCount + 1
+	w := Window{
+		ID:      windowIDs[i],
+		StepMs:  stepSeconds[i] * 1000,
+		FromMs:  (first*stepSeconds[i] - r.shift) * 1000,
+		Totals:  countsOf(r.all[i].total(last)),
+		Allowed: make([]uint32, 0, cellCount),
+		Denied:  make([]uint32, 0, cellCount),
+		Other:   make([]uint32, 0, cellCount),
+	}
+	for step := first; step <= last; step++ {
+		c := r.all[i].at(step)
+		w.Allowed = append(w.Allowed, c[laneAllowed])
+		w.Denied = append(w.Denied, c[laneLimited]+c[laneIPLimited])
+		w.Other = append(w.Other, c[laneUnauthorized]+c[laneForbidden]+c[laneNotFound]+c[laneStoreFailed])
+	}
+	return w
+}
+
+// totals sums the windows of every name that has counts; the rest is under the name of the others.
+func (t *table) totals(second int64) map[name][windowCount][lanes]uint64 {
+	sums := make(map[name][windowCount][lanes]uint64, len(t.rows))
+	for n, s := range t.rows {
+		if !s.idle(second) {
+			sums[n] = s.totals(second)
+		}
+	}
+	if !t.rest.idle(second) {
+		sums[name{KindOthers, ""}] = t.rest.totals(second)
+	}
+	return sums
+}
+
+func (d *denial) data() Denial {
+	out := Denial{
+		AtMs: d.at.UnixMilli(), Kind: d.who.kind, Tenant: d.who.text, Method: d.method, Path: d.path,
+		Limit: d.limit, Tier: d.tier, By: "plan", WaitMs: (d.wait + time.Millisecond - 1).Milliseconds(),
+	}
+	if d.byAddress {
+		out.By = "ip_limits"
+	}
+	if d.never {
+		out.WaitMs = -1
+	}
+	return out
+}
+
+// data joins the counts with the status.
+func (r *Recorder) data(s *Status) Data {
+	c := r.count(s.Now)
+	d := Data{
+		Version: 1,
+		NowMs:   s.Now.UnixMilli(),
+		Gateway: Gateway{
+			PlansFile: s.PlansFile, LastError: s.LastError, Listen: s.Listen, Upstream: s.Upstream,
+			Tenants: max(s.TenantsTotal, len(s.Tenants)), Routes: s.RoutesCount, StoreBytes: s.StoreBytes,
+			TryCommands: append([]string{}, s.Try...),
+		},
+		Windows: c.windows,
+		Limits:  limitRows(s, c.limits),
+		Denials: c.denials,
+	}
+	if !s.LoadedAt.IsZero() {
+		d.Gateway.LoadedMs = s.LoadedAt.UnixMilli()
+	}
+	d.Tenants, d.TenantsNotListed = tenantRows(s, c.tenants)
+	return d
+}
+
+// tenantRows lists the busiest tenants, those that are configured or were seen, and then the rows that are no tenant.
+func tenantRows(s *Status, sums map[name][windowCount][lanes]uint64) (rows []TenantRow, notListed int) {
+	rows = make([]TenantRow, 0, len(s.Tenants)+4)
+	for i := range s.Tenants {
+		t := &s.Tenants[i]
+		n := name{KindTenant, t.ID}
+		rows = append(rows, tenantRow(n, sums[n]))
+		row := &rows[len(rows)-1]
+		row.Configured, row.Plan, row.Suspended, row.Limits = true, t.Plan, t.Suspended, meters(t.Limits)
+		delete(sums, n)
+	}
+	for n, sum := range sums {
+		rows = append(rows, tenantRow(n, sum))
+	}
+	slices.SortFunc(rows, compareTenants)
+	tenants := len(rows)
+	for tenants > 0 && rows[tenants-1].Kind != KindTenant {
+		tenants--
+	}
+	notListed = max(0, s.TenantsTotal-len(s.Tenants))
+	if tenants > MaxTenantRows {
+		notListed += tenants - MaxTenantRows
+		rows = slices.Delete(rows, MaxTenantRows, tenants)
+	}
+	return rows, notListed
+}
+
+func tenantRow(n name, sum [windowCount][lanes]uint64) TenantRow {
+	row := TenantRow{Kind: n.kind, ID: n.text, Limits: []Meter{}}
+	for i := range sum {
+		row.Counts = append(row.Counts, countsOf(sum[i]))
+	}
+	return row
+}
+
+// compareTenants puts tenants first, those who were denied most in the longest window ahead.
+func compareTenants(a, b TenantRow) int {
+	last := windowCount - 1
+	x, y := a.Counts[last], b.Counts[last]
+	return cmp.Or(
+		cmp.Compare(rank(a.Kind), rank(b.Kind)),
+		cmp.Compare(y.Limited+y.IPLimited, x.Limited+x.IPLimited),
+		cmp.Compare(y.Requests, x.Requests),
+		cmp.Compare(a.ID, b.ID))
+}
+
+func rank(k Kind) int {
+	return slices.Index([]Kind{KindTenant, KindAnonymous, KindNobody, KindOthers}, k)
+}
+
+func meters(limits []LimitStatus) []Meter {
+	out := make([]Meter, 0, len(limits))
+	for i := range limits {
+		l := &limits[i]
+		out = append(out, Meter{
+			ID: l.ID, Tier: l.Tier, Algorithm: l.Algorithm, Mode: l.Mode, Per: l.Per, Applies: l.Applies,
+			Period: l.Period, Capacity: l.Capacity, Used: l.Used, ResetMs: max(0, l.ResetMs),
+		})
+	}
+	return out
+}
+
+// limitRows lists every limit that is configured or was counted.
+func limitRows(s *Status, sums map[name][windowCount][lanes]uint64) []LimitRow {
+	modes := make(map[name][]string)
+	note := func(kind Kind, limits []LimitStatus) {
+		for i := range limits {
+			n := name{kind, limits[i].ID}
+			if had, ok := modes[n]; ok && slices.Contains(had, limits[i].Mode) {
+				continue
+			}
+			if _, counted := sums[n]; counted || len(modes) < MaxLimits {
+				modes[n] = append(modes[n], limits[i].Mode)
+			}
+		}
+	}
+	note(KindIPLimit, s.IPLimits)
+	for i := range s.Tenants {
+		note(KindLimit, s.Tenants[i].Limits)
+	}
+	for n := range sums {
+		if _, ok := modes[n]; !ok {
+			modes[n] = []string{}
+		}
+	}
+	rows := make([]LimitRow, 0, len(modes))
+	for n, m := range modes {
+		slices.Sort(m)
+		row := LimitRow{Kind: n.kind, ID: n.text, Modes: m}
+		for _, sum := range sums[n] {
+			row.Counts = append(row.Counts, LimitCounts{
+				Allowed: sum[laneAllowed], Denied: sum[laneDenied], ShadowDenied: sum[laneShadowDenied],
+			})
+		}
+		rows = append(rows, row)
+	}
+	slices.SortFunc(rows, func(a, b LimitRow) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID)) // "ip_limit", "limit", "others"
+	})
+	return rows
+}
+
+func countsOf(sum [lanes]uint64) Counts {
+	c := Counts{
+		Allowed: sum[laneAllowed], Limited: sum[laneLimited], IPLimited: sum[laneIPLimited],
+		Unauthorized: sum[laneUnauthorized], Forbidden: sum[laneForbidden], NotFound: sum[laneNotFound],
+		StoreFailed: sum[laneStoreFailed],
+	}
+	for _, n := range sum {
+		c.Requests += n
+	}
+	return c
+}
