@@ -1,0 +1,268 @@
+// Package accesslog reads access logs in the Common and Combined Log Format, as Apache, nginx and many others write
+// them, plain or gzip.
+//
+// A log is what clients and broken machines left behind, so nothing in it is an error: a line that cannot be used is
+// told apart by a [Reason], and reading goes on. Lines are read and parsed without allocating.
+package accesslog
+
+import (
+	"bytes"
+)
+
+// Line is one parsed line. The slices point into the text that was parsed and are valid as long as it is. Text in quotes
+// is as logged, with its escapes; see [Unescape].
+type Line struct {
+	Host      []byte // address or name of the client; letters, digits and . - _ : %
+	Ident     []byte // nil where it is "-"
+	User      []byte // the authenticated user; nil where it is "-"
+	Time      int64  // µs since 1970
+	Method    []byte // a token of RFC 9110
+	Target    []byte // the request target, with its query
+	Path      []byte // of Target, without query, scheme and authority; begins with "/"
+	Protocol  []byte // as in "HTTP/1.1"; nil where the request line has none
+	Status    int    // 0 where it is absent or "-"
+	Bytes     int64  // size of the answer; -1 where it is absent or "-"
+	Referer   []byte // nil where it is absent or "-"
+	Agent     []byte // nil where it is absent or "-"
+	Truncated bool   // the line ends inside a quoted field; what is there of the field is kept
+}
+
+// Reason says why a line cannot be used; OK says that it can.
+type Reason uint8
+
+// The reasons, in the order in which a line is looked at.
+const (
+	OK           Reason = iota
+	TooLong             // more than MaxLineBytes
+	Blank               // nothing but white space
+	BadAddress          // no address at the start, or one that is none
+	BadTime             // no [day/month/year:hour:minute:second zone], or one before 1970
+	BadRequest          // no quoted request line, or one that is not a method and a target: "-", "", a TLS greeting
+	BadTarget           // the request target has no path: "*", an authority
+	reasonsCount        // how many there are
+)
+
+var reasonNames = [reasonsCount]string{"ok", "too_long", "blank", "bad_address", "bad_time", "bad_request", "bad_target"}
+
+var reasonTexts = [reasonsCount]string{
+	"can be used", "line is longer than 64 KiB", "line is blank", "no usable client address at the start",
+	"no usable [time] field", "no quoted \"METHOD target\" request", "request target has no path",
+}
+
+// Reasons lists every reason to skip a line.
+func Reasons() []Reason { return []Reason{TooLong, Blank, BadAddress, BadTime, BadRequest, BadTarget} }
+
+// String is the name used in reports.
+func (r Reason) String() string { return reasonNames[min(r, reasonsCount-1)] }
+
+// Explain is the reason in a few words.
+func (r Reason) Explain() string { return reasonTexts[min(r, reasonsCount-1)] }
+
+// Parser parses lines. It remembers the last time stamp, so that a second's lines pay for it once. The zero Parser is
+// ready. It is not safe for concurrent use.
+type Parser struct {
+	stamp [stampBytes]byte
+	us    int64
+}
+
+// Parse reads one line, without its line end, into out. Fields after the user agent are ignored. Where the reason is not
+// OK, what out holds is not defined.
+func (p *Parser) Parse(text []byte, out *Line) Reason {
+	*out = Line{Bytes: -1}
+	if len(bytes.TrimSpace(text)) == 0 {
+		return Blank
+	}
+	host := bytes.IndexByte(text, ' ')
+	if host < 1 || !validHost(text[:host]) {
+		return BadAddress
+	}
+	out.Host = text[:host]
+	rest, why := p.head(text[host+1:], out)
+	if why != OK {
+		return why
+	}
+	request, rest := quoted(rest, &out.Truncated)
+	if why := splitRequest(request, out); why != OK {
+		return why
+	}
+	parseTail(rest, out)
+	return OK
+}
+
+// head reads ident, user and time, and returns what follows the request's opening quote.
+func (p *Parser) head(text []byte, out *Line) (rest []byte, why Reason) {
+	ident := bytes.IndexByte(text, ' ')
+	if ident < 0 {
+		return nil, BadTime
+	}
+	user := bytes.IndexByte(text[ident+1:], ' ') + ident + 1
+	if user > ident && user+1 < len(text) && text[user+1] == '[' {
+		us, n, ok := p.parseTime(text[user+2:])
+		after := text[user+2+n:]
+		if ok && len(after) >= 2 && after[0] == ' ' && after[1] == '"' {
+			out.Ident, out.User, out.Time = field(text[:ident]), field(text[ident+1:user]), us
+			return after[2:], OK
+		}
+	}
+	return p.oddHead(text, out)
+}
+
+// oddHead serves users with spaces in their names. A server escapes quotes there, but no brackets: so the time is what
+// stands right before the first quote that is not escaped, and a user who calls himself "[17/May/2015:…]" moves nothing.
+func (p *Parser) oddHead(text []byte, out *Line) (rest []byte, why Reason) {
+	quote := closing(text)
+	head := text
+	if quote >= 0 {
+		head = text[:quote]
+	}
+	open := bytes.LastIndexByte(head, '[')
+	if open < 0 {
+		return nil, BadTime
+	}
+	us, n, ok := p.parseTime(head[open+1:])
+	if !ok {
+		return nil, BadTime
+	}
+	if quote < 0 || string(head[open+1+n:]) != " " {
+		return nil, BadRequest
+	}
+	out.Time = us
+	ident, user, _ := bytes.Cut(bytes.TrimRight(head[:open], " "), []byte(" "))
+	out.Ident, out.User = field(ident), field(user)
+	return text[quote+1:], OK
+}
+
+// splitRequest takes a request line apart. A target may hold spaces: the protocol is the last word if it looks like one.
+func splitRequest(request []byte, out *Line) Reason {
+	method := bytes.IndexByte(request, ' ')
+	if method < 1 || !validMethod(request[:method]) {
+		return BadRequest
+	}
+	out.Method = request[:method]
+	target := bytes.Trim(request[method+1:], " ")
+	if last := bytes.LastIndexByte(target, ' '); last > 0 && bytes.HasPrefix(target[last+1:], []byte("HTTP/")) {
+		out.Protocol = target[last+1:]
+		target = bytes.TrimRight(target[:last], " ")
+	}
+	if len(target) == 0 {
+		return BadRequest
+	}
+	out.Target = target
+	if out.Path = pathOf(target); out.Path == nil {
+		return BadTarget
+	}
+	return OK
+}
+
+// pathOf is the path of a target in origin or absolute form (RFC 9112 §3.2), or nil where there is none.
+func pathOf(target []byte) []byte {
+	if i := bytes.IndexByte(target, '?'); i >= 0 {
+		target = target[:i]
+	}
+	if len(target) > 0 && target[0] == '/' {
+		return target
+	}
+	colon := bytes.Index(target, []byte("://"))
+	if colon < 1 || !bytes.EqualFold(target[:colon], []byte("http")) && !bytes.EqualFold(target[:colon], []byte("https")) {
+		return nil
+	}
+	authority := target[colon+3:]
+	if slash := bytes.IndexByte(authority, '/'); slash > 0 {
+		return authority[slash:]
+	}
+	if len(authority) == 0 || authority[0] == '/' {
+		return nil
+	}
+	return rootPath
+}
+
+var rootPath = []byte("/")
+
+// parseTail reads status, bytes, referer and user agent as far as they are there.
+func parseTail(rest []byte, out *Line) {
+	status, rest := word(rest)
+	if n, ok := number(status); ok && len(status) == 3 {
+		out.Status = int(n)
+	}
+	size, rest := word(rest)
+	if n, ok := number(size); ok {
+		out.Bytes = n
+	}
+	rest = bytes.TrimLeft(rest, " ")
+	if len(rest) == 0 || rest[0] != '"' {
+		return
+	}
+	referer, rest := quoted(rest[1:], &out.Truncated)
+	out.Referer = field(referer)
+	rest = bytes.TrimLeft(rest, " ")
+	if len(rest) == 0 || rest[0] != '"' {
+		return
+	}
+	agent, _ := quoted(rest[1:], &out.Truncated)
+	out.Agent = field(agent)
+}
+
+// quoted returns the text up to the closing quote, and what follows it. Where the line was cut, half an escape at its
+// end is dropped.
+func quoted(text []byte, truncated *bool) (inside, rest []byte) {
+	end := closing(text)
+	if end < 0 {
+		*truncated = true
+		return text[:len(text)-slashesBefore(text, len(text))%2], nil
+	}
+	return text[:end], text[end+1:]
+}
+
+// closing is the index of the first quote that no backslash escapes, or -1.
+func closing(text []byte) int {
+	for from := 0; ; {
+		i := bytes.IndexByte(text[from:], '"')
+		if i < 0 {
+			return -1
+		}
+		i += from
+		if slashesBefore(text, i)%2 == 0 {
+			return i
+		}
+		from = i + 1
+	}
+}
+
+// slashesBefore counts the backslashes right before text[end].
+func slashesBefore(text []byte, end int) (n int) {
+	for n < end && text[end-n-1] == '\\' {
+		n++
+	}
+	return n
+}
+
+func word(text []byte) (first, rest []byte) {
+	for len(text) > 0 && text[0] == ' ' {
+		text = text[1:]
+	}
+	if i := bytes.IndexByte(text, ' '); i >= 0 {
+		return text[:i], text[i:]
+	}
+	return text, nil
+}
+
+// number reads decimal digits, at most 18 of them.
+func number(text []byte) (n int64, ok bool) {
+	if len(text) == 0 || len(text) > 18 {
+		return 0, false
+	}
+	for _, c := range text {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return n, true
+}
+
+func field(text []byte) []byte {
+	if len(text) == 0 || (len(text) == 1 && text[0] == '-') {
+		return nil
+	}
+	return text
+}

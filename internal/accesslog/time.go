@@ -1,0 +1,113 @@
+package accesslog
+
+import "bytes"
+
+// stampBytes is the length of "17/May/2015:10:05:03 +0000".
+const stampBytes = 26
+
+// parseTime reads a time stamp that begins at text[0] and ends with a bracket: n is the length with the bracket. A
+// fraction of a second is read to the µs. It is not ok for a day that does not exist, or one before 1970.
+func (p *Parser) parseTime(text []byte) (us int64, n int, ok bool) {
+	if len(text) > stampBytes && text[stampBytes] == ']' {
+		if p.us > 0 && bytes.Equal(text[:stampBytes], p.stamp[:]) {
+			return p.us, stampBytes + 1, true
+		}
+		if us, ok = stamp(text[:20], text[20:stampBytes]); ok {
+			copy(p.stamp[:], text)
+			p.us = us
+		}
+		return us, stampBytes + 1, ok
+	}
+	return parseFraction(text)
+}
+
+// parseFraction reads the rarer "17/May/2015:10:05:03.250 +0000".
+func parseFraction(text []byte) (us int64, n int, ok bool) {
+	end := bytes.IndexByte(text[:min(len(text), stampBytes+11)], ']')
+	if end < stampBytes+2 || text[20] != '.' {
+		return 0, 0, false
+	}
+	us, ok = stamp(text[:20], text[end-6:end])
+	fraction := text[21 : end-6]
+	scale := int64(1_000_000)
+	for _, c := range fraction {
+		if c < '0' || c > '9' {
+			return 0, 0, false
+		}
+		scale /= 10
+		us += int64(c-'0') * scale
+	}
+	return us, end + 1, ok && len(fraction) > 0
+}
+
+// stamp reads "17/May/2015:10:05:03" and " +0000". Written out, since time.Parse takes longer than the whole line may.
+func stamp(t, zone []byte) (us int64, ok bool) {
+	if t[2] != '/' || t[6] != '/' || t[11] != ':' || t[14] != ':' || t[17] != ':' || zone[0] != ' ' {
+		return 0, false
+	}
+	day, month := two(t[0:]), monthOf(t[3:6])
+	year := two(t[7:])*100 + two(t[9:])
+	hour, minute, second := two(t[12:]), two(t[15:]), two(t[18:])
+	east, eastMinutes := two(zone[2:]), two(zone[4:])
+	switch {
+	case day < 1 || month < 1 || year < 1970 || day > daysIn(year, month):
+		return 0, false
+	case hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60: // 60 is a leap second
+		return 0, false
+	case east < 0 || east > 23 || eastMinutes < 0 || eastMinutes > 59:
+		return 0, false
+	}
+	offset := int64(east*60+eastMinutes) * 60
+	switch zone[1] {
+	case '-':
+		offset = -offset
+	case '+':
+	default:
+		return 0, false
+	}
+	seconds := daysSince1970(year, month, day)*86400 + int64(hour*3600+minute*60+second) - offset
+	return seconds * 1_000_000, seconds > 0
+}
+
+// two reads two digits; it is far below zero where they are none.
+func two(t []byte) int {
+	a, b := int(t[0])-'0', int(t[1])-'0'
+	if a < 0 || a > 9 || b < 0 || b > 9 {
+		return -1 << 20
+	}
+	return a*10 + b
+}
+
+// monthOf is 1..12, or 0.
+func monthOf(name []byte) int {
+	const names = "JanFebMarAprMayJunJulAugSepOctNovDec"
+	for m := range 12 {
+		if string(name) == names[3*m:3*m+3] {
+			return m + 1
+		}
+	}
+	return 0
+}
+
+func daysIn(year, month int) int {
+	switch month {
+	case 2:
+		if year%4 == 0 && (year%100 != 0 || year%400 == 0) {
+			return 29
+		}
+		return 28
+	case 4, 6, 9, 11:
+		return 30
+	}
+	return 31
+}
+
+// daysSince1970 counts years as beginning in March, which puts the leap day last.
+func daysSince1970(year, month, day int) int64 {
+	if month <= 2 {
+		year--
+		month += 12
+	}
+	beforeMonth := (153*(month-3) + 2) / 5
+	return int64(365*year+year/4-year/100+year/400+beforeMonth+day) - 719_469
+}
