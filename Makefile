@@ -1,0 +1,78 @@
+# Everything that people and CI run here. CI calls only these targets, so what fails there fails here.
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS   += --no-builtin-rules
+
+FUZZTIME ?= 30s
+ONLY     ?=
+export FUZZTIME
+
+# The race detector needs a C compiler. Without one the tests still run, and say so.
+RACE = $(shell command -v "$$(go env CC)" >/dev/null 2>&1 && echo -race)
+
+.PHONY: help
+help: ## Show this list (default)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build ./bin/sluice for this machine
+	go build -trimpath -o bin/sluice ./cmd/sluice
+
+.PHONY: build-arm64
+build-arm64: ## Build dist/linux-arm64/sluice, as Graviton runs it
+	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go build -trimpath -o dist/linux-arm64/sluice ./cmd/sluice
+
+.PHONY: lambdas
+lambdas: ## Build each functions/NAME to dist/lambdas/NAME/bootstrap (arm64)
+	@scripts/lambdas
+
+.PHONY: dev
+dev: ## Start the whole of it in one process, on the example plan
+	go run ./cmd/sluice dev
+
+.PHONY: check
+check: lint test bench-smoke ## All that must pass before a merge; no Docker, no AWS
+
+.PHONY: test
+test: ## Unit tests with the race detector, in random order
+	$(if $(RACE),,@echo 'make test: no C compiler, so the tests run without the race detector' >&2)
+	go test $(RACE) -shuffle=on ./...
+
+.PHONY: lint
+lint: tools ## go vet, staticcheck, golangci-lint, gofmt, tidy modules, no binary in the tree
+	@scripts/lint
+
+.PHONY: tools
+tools: ## Install the pinned linters into ./bin
+	@scripts/tools
+
+.PHONY: fuzz
+fuzz: ## Each fuzz target for FUZZTIME (30s)
+	@scripts/fuzz
+
+.PHONY: bench
+bench: ## Every benchmark ten times into bench.txt, for benchstat against another commit
+	go test -run='^$$' -bench=. -benchmem -count=10 ./... | tee bench.txt
+	cd bench && go test -run='^$$' -bench=. -benchmem -count=10 ./... | tee -a ../bench.txt
+
+.PHONY: bench-smoke
+bench-smoke: ## Every benchmark once, so that none rots
+	go test -run='^$$' -bench=. -benchtime=1x ./...
+	cd bench && go test -bench=. -benchtime=1x ./...
+
+.PHONY: figures
+figures: ## Measure against the goals, peers beside ours (ONLY=NAME for one)
+	@cd bench && go run ./figures $(if $(ONLY),-only $(ONLY)) $(FIGURESFLAGS)
+
+.PHONY: golden
+golden: ## Rewrite the golden files; then read the diff
+	@scripts/golden
+
+.PHONY: browser
+browser: ## Open the pages in headless Chromium (REQUIRE_BROWSER=1: missing is a failure)
+	cd browser && go test -count=1 ./...
+
+.PHONY: clean
+clean: ## Remove what was built: bin, dist, bench.txt
+	rm -rf bin dist bench.txt
