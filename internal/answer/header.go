@@ -1,0 +1,207 @@
+package answer
+
+import (
+	"math/bits"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// maxFieldBytes bounds RateLimit and RateLimit-Policy each: proxies and API Gateway cap the sum of all headers. The
+// binding policy comes first, and is never what is left out.
+const maxFieldBytes = 3072
+
+// maxRetryAfter bounds Retry-After, seconds: as long as any limit's period and then some.
+const maxRetryAfter = 10 * 366 * 86400
+
+// ExposeHeaders is the value of Access-Control-Expose-Headers: what scripts in browsers may read.
+const ExposeHeaders = "RateLimit, RateLimit-Policy, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset"
+
+// Header is the values of the rate-limit headers; "" is a header that is not sent. The strings share one allocation.
+type Header struct {
+	Limit, Remaining, Reset string // X-RateLimit-…: of the binding limit; Reset in seconds left, rounded up
+	RateLimit, Policy       string // RateLimit, RateLimit-Policy
+	RetryAfter              string // seconds, rounded up
+}
+
+// Names are the headers of [Header] as they are spelled on the wire, in the order of [Header.Each].
+var Names = [...]string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit", "RateLimit-Policy", "Retry-After"}
+
+// Each calls f for every header that is sent.
+func (h *Header) Each(f func(name, value string)) {
+	for i, v := range h.values() {
+		if v != "" {
+			f(Names[i], v)
+		}
+	}
+}
+
+// Set puts the headers, and Access-Control-Expose-Headers, into the map of a response. The names keep the spelling of
+// Names; what stood there under any spelling of the rate-limit ones is replaced.
+func (h *Header) Set(header http.Header) {
+	values := new([len(Names)]string) // the one allocation for all values: each entry of the map is a slice of it
+	*values = h.values()
+	for i, v := range values {
+		if i < len(Names)-1 || v != "" { // an upstream's own Retry-After stays, where we have none
+			delete(header, canonical[i])
+			delete(header, Names[i])
+		}
+		if v != "" {
+			header[Names[i]] = values[i : i+1 : i+1]
+		}
+	}
+	header["Access-Control-Expose-Headers"] = append(header["Access-Control-Expose-Headers"], ExposeHeaders)
+}
+
+func (h *Header) values() [len(Names)]string {
+	return [...]string{h.Limit, h.Remaining, h.Reset, h.RateLimit, h.Policy, h.RetryAfter}
+}
+
+var canonical = func() (c [len(Names)]string) {
+	for i, n := range Names {
+		c[i] = http.CanonicalHeaderKey(n)
+	}
+	return c
+}()
+
+// Wait is how long until a denied request fits.
+type Wait struct {
+	Micros int64 // µs from the decision; what is sent is rounded up
+	Known  bool  // false: no wait helps, or none is known
+}
+
+// Encoder makes headers. The zero Encoder is ready for use and safe for concurrent use; it must not be copied.
+type Encoder struct {
+	// JitterPercent lengthens Retry-After by a random share of the wait of up to this much, 0..100, so that clients that
+	// were denied together do not return together. It is never shortened. 0, the default, is none.
+	JitterPercent int
+
+	periods periods
+}
+
+// Header encodes the outcome of ipLimits and of the plan's limits, either of which may be nil. wait is for a denial.
+func (e *Encoder) Header(ip, plan *limit.Decision, wait Wait) Header {
+	var (
+		few  [768]byte
+		ends [6]int
+		h    Header
+	)
+	b := few[:0]
+	if d, r := binding(ip, plan); r != nil {
+		left := ceilSeconds(r.ResetAt() - d.Now)
+		b = strconv.AppendInt(b, r.Tier.Capacity(), 10)
+		ends[0] = len(b)
+		b = strconv.AppendInt(b, r.Remaining(), 10)
+		ends[1] = len(b)
+		b = strconv.AppendInt(b, left, 10)
+		ends[2] = len(b)
+		b = e.list(b, ip, plan, r, false)
+		ends[3] = len(b)
+		b = e.list(b, ip, plan, r, true)
+		ends[4] = len(b)
+	}
+	if wait.Known {
+		b = strconv.AppendInt(b, e.retryAfter(wait.Micros), 10)
+	}
+	ends[5] = len(b)
+	s := string(b)
+	h.Limit, h.Remaining, h.Reset = s[:ends[0]], s[ends[0]:ends[1]], s[ends[1]:ends[2]]
+	h.RateLimit, h.Policy, h.RetryAfter = s[ends[2]:ends[3]], s[ends[3]:ends[4]], s[max(ends[4], 0):]
+	return h
+}
+
+// retryAfter is the wait in whole seconds, rounded up, with the jitter on top; at least 1.
+func (e *Encoder) retryAfter(us int64) int64 {
+	us = min(max(us, 1), maxRetryAfter*1e6)
+	if e.JitterPercent > 0 {
+		if most := us / 100 * int64(min(e.JitterPercent, 100)); most > 0 {
+			us += rand.Int64N(most + 1)
+		}
+	}
+	return ceilSeconds(us)
+}
+
+// list writes a structured-field list with one item for each enforcing result, the binding one first: what is left, or
+// the policies.
+func (e *Encoder) list(b []byte, ip, plan *limit.Decision, first *limit.Result, policies bool) []byte {
+	start := len(b)
+	for pass := range 2 {
+		for _, d := range [...]*limit.Decision{plan, ip} {
+			if d == nil {
+				continue
+			}
+			for i := range d.Results {
+				r := &d.Results[i]
+				if r.Shadow() || (r == first) != (pass == 0) {
+					continue
+				}
+				before := len(b)
+				if before > start {
+					b = append(b, ", "...)
+				}
+				if policies {
+					b = e.appendPolicy(b, d, r, d == ip)
+				} else {
+					b = appendLeft(b, d, r, d == ip)
+				}
+				if len(b)-start > maxFieldBytes {
+					return b[:before]
+				}
+			}
+		}
+	}
+	return b
+}
+
+// appendLeft writes an item of RateLimit: "burst";r=12;t=5.
+func appendLeft(b []byte, d *limit.Decision, r *limit.Result, ip bool) []byte {
+	b = appendQuotedName(b, r.Tier, ip)
+	b = append(b, ";r="...)
+	b = strconv.AppendInt(b, r.Remaining(), 10)
+	b = append(b, ";t="...)
+	return strconv.AppendInt(b, ceilSeconds(r.ResetAt()-d.Now), 10)
+}
+
+// appendPolicy writes an item of RateLimit-Policy: "burst";q=200;w=2.
+func (e *Encoder) appendPolicy(b []byte, d *limit.Decision, r *limit.Result, ip bool) []byte {
+	b = appendQuotedName(b, r.Tier, ip)
+	b = append(b, ";q="...)
+	b = strconv.AppendInt(b, r.Tier.Capacity(), 10)
+	b = append(b, ";w="...)
+	return strconv.AppendInt(b, e.periods.window(r.Tier, d.Now), 10)
+}
+
+// appendQuotedName writes the name as a string; its letters need no escapes.
+func appendQuotedName(b []byte, t *limit.Tier, ip bool) []byte {
+	b = append(b, '"')
+	b = appendName(b, t, ip)
+	return append(b, '"')
+}
+
+// binding is the result that decided a denial, or that has least left by ratio over both decisions; the plan's on a tie.
+func binding(ip, plan *limit.Decision) (*limit.Decision, *limit.Result) {
+	if ip != nil && !ip.Allowed {
+		return ip, ip.Binding()
+	}
+	var fromIP, fromPlan *limit.Result
+	if ip != nil {
+		fromIP = ip.Binding()
+	}
+	if plan != nil {
+		fromPlan = plan.Binding()
+	}
+	switch {
+	case fromPlan == nil:
+		return ip, fromIP
+	case fromIP == nil || !plan.Allowed:
+		return plan, fromPlan
+	}
+	ihi, ilo := bits.Mul64(uint64(fromIP.Remaining()), uint64(fromPlan.Tier.Capacity()))
+	phi, plo := bits.Mul64(uint64(fromPlan.Remaining()), uint64(fromIP.Tier.Capacity()))
+	if ihi < phi || (ihi == phi && ilo < plo) {
+		return ip, fromIP
+	}
+	return plan, fromPlan
+}

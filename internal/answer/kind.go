@@ -1,0 +1,92 @@
+// Package answer turns decisions into what a client reads: rate-limit headers and problem bodies.
+//
+// Headers: X-RateLimit-Limit, -Remaining and -Reset for the binding limit; RateLimit and RateLimit-Policy
+// (draft-ietf-httpapi-ratelimit-headers, structured fields) for every enforcing one; Retry-After on a denial that waiting
+// helps. Bodies: application/problem+json (RFC 9457). Shadow limits appear in neither.
+package answer
+
+import "net/http"
+
+// Kind is what became of a request, and so which answer it gets.
+type Kind uint8
+
+// The kinds. All but Allowed are answered by us, with a problem body.
+const (
+	Allowed         Kind = iota
+	Limited              // 429 by a limit of the plan
+	IPLimited            // 429 by an ipLimit, before authentication
+	NeverFits            // 429, the cost is above what a limit can ever hold: no wait helps
+	Unavailable          // 429, the counters could not be asked and a limit says to deny then
+	NoCredential         // 401
+	BadCredential        // 401
+	UnknownTenant        // 403, the key is good but its tenant is not configured
+	SuspendedTenant      // 403
+	NoPlan               // 403, the tenant has no plan
+	NoRoute              // 404, routes are declared and none matches
+	TooLarge             // 413
+	BadRequest           // 400
+	LocalOnly            // 403, the live page is for this machine
+	UpstreamDown         // 502
+	UpstreamTimeout      // 504
+	Internal             // 500
+	kindCount
+)
+
+// docs is the page that describes each problem type that is ours.
+const docs = "https://github.com/sluicelimits/sluice/blob/main/docs/problems.md#"
+
+// quotaExceeded is the registered problem type of the rate-limit header draft.
+const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+
+type kind struct {
+	name   string // stable, for logs and metrics
+	status int
+	typ    string // problem type URI
+	title  string
+	detail string // fixed: never an error's text
+}
+
+var kinds = [kindCount]kind{
+	Allowed:         {"allowed", http.StatusOK, "", "", ""},
+	Limited:         {"limited", http.StatusTooManyRequests, quotaExceeded, "Rate limit exceeded", ""},
+	IPLimited:       {"ip_limited", http.StatusTooManyRequests, quotaExceeded, "Rate limit of this address exceeded", ""},
+	NeverFits:       {"never_fits", http.StatusTooManyRequests, docs + "cost-above-limit", "Request costs more than a limit can ever allow", ""},
+	Unavailable:     {"unavailable", http.StatusTooManyRequests, docs + "limiter-unavailable", "Limits cannot be checked right now", "The counters could not be reached and a limit is set to deny then. Try again later."},
+	NoCredential:    {"no_credential", http.StatusUnauthorized, docs + "no-credential", "No credential", "Send an API key as 'X-API-Key: KEY' or 'Authorization: Bearer KEY'."},
+	BadCredential:   {"bad_credential", http.StatusUnauthorized, docs + "bad-credential", "Credential not valid", "The credential is malformed, unknown, expired or revoked."},
+	UnknownTenant:   {"unknown_tenant", http.StatusForbidden, docs + "unknown-tenant", "Tenant not known", "The credential is valid, but its tenant is not configured here."},
+	SuspendedTenant: {"suspended_tenant", http.StatusForbidden, docs + "tenant-suspended", "Tenant suspended", "The tenant is suspended. Ask whoever operates this API."},
+	NoPlan:          {"no_plan", http.StatusForbidden, docs + "no-plan", "Tenant without a plan", "The tenant has no plan, so nothing is allowed."},
+	NoRoute:         {"no_route", http.StatusNotFound, docs + "no-route", "No such route", "The API declares its routes, and none matches this method and path."},
+	TooLarge:        {"too_large", http.StatusRequestEntityTooLarge, docs + "too-large", "Request body too large", "The request body is larger than the gateway accepts."},
+	BadRequest:      {"bad_request", http.StatusBadRequest, docs + "bad-request", "Bad request", "The gateway does not serve this kind of request."},
+	LocalOnly:       {"local_only", http.StatusForbidden, docs + "local-only", "Only from this machine", "The live page answers requests from the machine it runs on. See 'sluice dev --help', --live-page."},
+	UpstreamDown:    {"upstream_down", http.StatusBadGateway, docs + "upstream-down", "Upstream not reachable", "The request was allowed, but the service behind the gateway did not answer."},
+	UpstreamTimeout: {"upstream_timeout", http.StatusGatewayTimeout, docs + "upstream-timeout", "Upstream too slow", "The request was allowed, but the service behind the gateway did not answer in time."},
+	Internal:        {"internal", http.StatusInternalServerError, docs + "internal", "Internal error", "The gateway failed on this request. Its log has the instance."},
+}
+
+// Kinds lists all kinds, for tables of tests.
+func Kinds() []Kind {
+	all := make([]Kind, kindCount)
+	for i := range all {
+		all[i] = Kind(i)
+	}
+	return all
+}
+
+// String is a stable name for logs and metrics.
+func (k Kind) String() string { return k.row().name }
+
+// Status is the HTTP status of the answer; 200 for Allowed, where the upstream has the last word.
+func (k Kind) Status() int { return k.row().status }
+
+// Type is the URI of the problem type; "" for Allowed.
+func (k Kind) Type() string { return k.row().typ }
+
+func (k Kind) row() *kind {
+	if k >= kindCount {
+		k = Internal
+	}
+	return &kinds[k]
+}

@@ -1,0 +1,110 @@
+package answer
+
+import (
+	"math/bits"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// appendName writes the name of a tier's policy: the limit's id; with several tiers "id/period", as in
+// "put-product/10s", and "id/period.2" for a second tier of that period. An ipLimit has "ip:" before it. Neither sign can
+// stand in an id, so no two policies share a name.
+func appendName(b []byte, t *limit.Tier, ip bool) []byte {
+	l := t.Limit()
+	if ip {
+		b = append(b, "ip:"...)
+	}
+	b = append(b, l.ID...)
+	if len(l.Tiers) == 1 {
+		return b
+	}
+	b = append(b, '/')
+	b = appendPeriod(b, t)
+	same := 1
+	for i := range l.Tiers {
+		o := &l.Tiers[i]
+		if o == t {
+			break
+		}
+		if o.Period == t.Period && (t.Calendar == nil || o.Calendar != nil && o.Calendar.Every == t.Calendar.Every) {
+			same++
+		}
+	}
+	if same > 1 {
+		b = append(b, '.')
+		b = strconv.AppendInt(b, int64(same), 10)
+	}
+	return b
+}
+
+// PolicyName is the name under which clients see a tier. ip is set for an ipLimit.
+func PolicyName(t *limit.Tier, ip bool) string { return string(appendName(nil, t, ip)) }
+
+// appendPeriod writes a period in the largest unit that it is a whole number of: "10s", "1m", "250ms", "1d", "month".
+func appendPeriod(b []byte, t *limit.Tier) []byte {
+	if t.Calendar != nil {
+		return append(b, t.Calendar.Every.String()...)
+	}
+	for _, u := range [...]struct {
+		length time.Duration
+		name   string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}} {
+		if t.Period%u.length == 0 {
+			return append(strconv.AppendInt(b, int64(t.Period/u.length), 10), u.name...)
+		}
+	}
+	return append(b, t.Period.String()...) // not reached: periods are whole milliseconds
+}
+
+// periods remembers the calendar period that each quota is in, since calendar maths costs more than a decision does. Each
+// slot is overwritten by whoever needs it, so the size is fixed.
+type periods [64]atomic.Pointer[period]
+
+type period struct {
+	calendar   *limit.Calendar
+	start, end int64 // µs
+}
+
+func (p *periods) seconds(t *limit.Tier, now int64) int64 {
+	slot := &p[t.IdentityHash()%uint64(len(p))]
+	q := slot.Load()
+	if q == nil || q.calendar != t.Calendar || now < q.start || now >= q.end {
+		q = &period{calendar: t.Calendar}
+		q.start, q.end = t.Calendar.Period(now)
+		slot.Store(q)
+	}
+	return ceilSeconds(q.end - q.start)
+}
+
+// window is the w of a policy, whole seconds rounded up, so that q in w is never more than the limit gives: the length of
+// the window; for a token bucket the time in which an empty one fills, since its q is the burst and q/w then is its rate.
+func (p *periods) window(t *limit.Tier, now int64) int64 {
+	switch t.Algorithm {
+	case limit.Quota:
+		return p.seconds(t, now)
+	case limit.TokenBucket:
+		hi, lo := bits.Mul64(uint64(t.Burst), uint64(t.Period.Microseconds()))
+		rate := uint64(t.Threshold)
+		if hi >= rate {
+			return 0 // not reached: New bounds the product
+		}
+		q, r := bits.Div64(hi, lo, rate)
+		if r > 0 {
+			q++
+		}
+		return ceilSeconds(int64(q))
+	default:
+		return ceilSeconds(t.Period.Microseconds())
+	}
+}
+
+// ceilSeconds is µs in whole seconds, rounded up, never negative.
+func ceilSeconds(us int64) int64 {
+	if us <= 0 {
+		return 0
+	}
+	return (us-1)/1e6 + 1
+}

@@ -1,0 +1,150 @@
+package answer
+
+import (
+	"math/rand/v2"
+	"strconv"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// ContentType is the media type of a problem body.
+const ContentType = "application/problem+json"
+
+// Problem is the body of an answer that is not the upstream's (RFC 9457).
+type Problem struct {
+	Kind     Kind
+	Instance string          // URI of this occurrence, from NewInstance; also in the log
+	Decision *limit.Decision // that denied; nil where none did
+	Wait     Wait
+}
+
+// NewInstance makes the URI of one occurrence: a random UUID.
+func NewInstance() string {
+	const hex = "0123456789abcdef"
+	hi, lo := rand.Uint64()&^0xf000|0x4000, rand.Uint64()&^(3<<62)|2<<62
+	b := append(make([]byte, 0, 45), "urn:uuid:"...)
+	for i := range 32 {
+		if i == 8 || i == 12 || i == 16 || i == 20 {
+			b = append(b, '-')
+		}
+		half := hi
+		if i >= 16 {
+			half = lo
+		}
+		b = append(b, hex[half>>(60-4*(i%16))&15])
+	}
+	return string(b)
+}
+
+// Append writes the problem as JSON. All of it is fixed text, numbers, and names of the alphabet of ids, so nothing a
+// client sent can come back in it and nothing needs an escape.
+func (p *Problem) Append(b []byte) []byte {
+	k := p.Kind.row()
+	b = append(b, `{"type":"`...)
+	b = append(b, k.typ...)
+	b = append(b, `","title":"`...)
+	b = append(b, k.title...)
+	b = append(b, `","status":`...)
+	b = strconv.AppendInt(b, int64(k.status), 10)
+	b = append(b, `,"detail":"`...)
+	b = append(b, k.detail...)
+	b = p.appendDetail(b)
+	b = append(b, '"')
+	if p.Instance != "" {
+		b = append(b, `,"instance":"`...)
+		b = append(b, p.Instance...)
+		b = append(b, '"')
+	}
+	b = p.appendPolicies(b)
+	if p.Wait.Known {
+		b = append(b, `,"retry-after-ms":`...)
+		b = strconv.AppendInt(b, p.waitMillis(), 10)
+	}
+	return append(b, '}')
+}
+
+// waitMillis is the exact wait, in milliseconds rounded up: not earlier by a microsecond.
+func (p *Problem) waitMillis() int64 {
+	if p.Wait.Micros <= 0 {
+		return 0
+	}
+	return (p.Wait.Micros-1)/1000 + 1
+}
+
+func (p *Problem) denier() *limit.Result {
+	if p.Decision == nil || p.Decision.Allowed {
+		return nil
+	}
+	return p.Decision.Binding()
+}
+
+func (p *Problem) ip() bool { return p.Decision.Owner.Kind == limit.Address }
+
+// appendDetail says what the binding limit allows and what is left of it, in words.
+func (p *Problem) appendDetail(b []byte) []byte {
+	r := p.denier()
+	if r == nil {
+		return b
+	}
+	b = append(b, "Limit '"...)
+	b = appendName(b, r.Tier, p.ip())
+	b = append(b, "' "...)
+	b = appendRule(b, r.Tier)
+	b = append(b, "; "...)
+	b = strconv.AppendInt(b, r.Remaining(), 10)
+	b = append(b, " left, this request costs "...)
+	b = strconv.AppendInt(b, r.Cost, 10)
+	switch {
+	case r.Never:
+		b = append(b, ", which will never fit."...)
+	case p.Wait.Known:
+		b = append(b, ". It fits in "...)
+		b = strconv.AppendInt(b, p.waitMillis(), 10)
+		b = append(b, " ms."...)
+	default:
+		b = append(b, '.')
+	}
+	return b
+}
+
+// appendRule writes what a tier allows: "allows 100 per 10s", "allows 200 at once and 100 per 1s after that".
+func appendRule(b []byte, t *limit.Tier) []byte {
+	b = append(b, "allows "...)
+	if t.Algorithm == limit.TokenBucket {
+		b = strconv.AppendInt(b, t.Burst, 10)
+		b = append(b, " at once and "...)
+	}
+	b = strconv.AppendInt(b, t.Threshold, 10)
+	b = append(b, " per "...)
+	b = appendPeriod(b, t)
+	if t.Algorithm == limit.TokenBucket {
+		b = append(b, " after that"...)
+	}
+	return b
+}
+
+// appendPolicies writes each policy that refused, and of the binding one what it allows and what is left.
+func (p *Problem) appendPolicies(b []byte) []byte {
+	r := p.denier()
+	if r == nil {
+		return b
+	}
+	b = append(b, `,"violated-policies":[`...)
+	n := 0
+	for i := range p.Decision.Results {
+		v := &p.Decision.Results[i]
+		if v.Admits || v.Shadow() {
+			continue
+		}
+		if n++; n > 1 {
+			b = append(b, ',')
+		}
+		b = appendQuotedName(b, v.Tier, p.ip())
+	}
+	b = append(b, `],"binding-policy":`...)
+	b = appendQuotedName(b, r.Tier, p.ip())
+	b = append(b, `,"limit":`...)
+	b = strconv.AppendInt(b, r.Tier.Capacity(), 10)
+	b = append(b, `,"remaining":`...)
+	return strconv.AppendInt(b, r.Remaining(), 10)
+}
