@@ -11,7 +11,7 @@ import (
 // Errors of a [Store]. Anything else a store returns means that it could not answer.
 var (
 	ErrInvalidRequest   = errors.New("invalid request")                      // a limit that is nil or off, a value that does not match the limit's per
-	ErrInvalidCost      = errors.New("invalid cost")                         // outside 1..MaxUnits
+	ErrInvalidCost      = errors.New("invalid cost")                         // outside 1..MaxUnits, or above both MaxCost and what can be counted
 	ErrDuplicateCounter = errors.New("one counter twice in a decision")      // two charges name the same limit and value
 	ErrFull             = errors.New("store is full of counters still used") // nothing can be forgotten to make room
 )
@@ -63,8 +63,8 @@ func (q *Request) Check() error {
 	for i := range q.Charges {
 		c := &q.Charges[i]
 		l := c.Limit
-		if l == nil || !l.compiled || l.Mode == Off || c.Cost < 1 || c.Cost > MaxUnits ||
-			(c.Value.Kind != NoValue) != l.valued || len(c.Value.Text) > maxValueBytes {
+		if l == nil || !l.compiled || l.Mode == Off || c.Cost < 1 || c.Cost > l.costMost ||
+			(c.Value.Kind != NoValue) != l.valued || !c.Value.sound() {
 			return c.invalid(i)
 		}
 		for j := range i {
@@ -81,14 +81,16 @@ func (c *Charge) invalid(i int) error {
 	switch l := c.Limit; {
 	case l == nil || !l.compiled:
 		return fmt.Errorf("%w: charge %d has no limit made by New", ErrInvalidRequest, i+1)
-	case c.Cost < 1 || c.Cost > MaxUnits:
-		return fmt.Errorf("%w: %d for limit %s is outside 1..%d", ErrInvalidCost, c.Cost, l.ID, int64(MaxUnits))
+	case c.Cost < 1 || c.Cost > l.costMost:
+		return fmt.Errorf("%w: %d for limit %s is outside 1..%d", ErrInvalidCost, c.Cost, l.ID, l.costMost)
 	case l.Mode == Off:
 		return fmt.Errorf("%w: limit %s is off", ErrInvalidRequest, l.ID)
 	case len(c.Value.Text) > maxValueBytes:
 		return fmt.Errorf("%w: value of limit %s has %d bytes, want at most %d", ErrInvalidRequest, l.ID, len(c.Value.Text), maxValueBytes)
+	case !c.Value.sound():
+		return fmt.Errorf("%w: value of limit %s: kind %q with text %.200q", ErrInvalidRequest, l.ID, byte(c.Value.Kind), c.Value.Text)
 	default:
-		return fmt.Errorf("%w: limit %s is per %s, value is %q", ErrInvalidRequest, l.ID, l.Per, c.Value.Text)
+		return fmt.Errorf("%w: limit %s is per %s, value is %.200q", ErrInvalidRequest, l.ID, l.Per, c.Value.Text)
 	}
 }
 

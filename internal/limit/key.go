@@ -44,6 +44,17 @@ type Value struct {
 	Text string // with ValueIs only
 }
 
+// sound reports whether v is a value that a request may have: no text but that of a value that is there, and not too much.
+func (v Value) sound() bool {
+	switch v.Kind {
+	case ValueIs:
+		return len(v.Text) <= maxValueBytes
+	case NoValue, ValueAbsent, ValueOther:
+		return v.Text == ""
+	}
+	return false
+}
+
 // ValueOf is the value for one component's text.
 func ValueOf(text string) Value { return Value{Kind: ValueIs, Text: text} }
 

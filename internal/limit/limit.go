@@ -142,12 +142,14 @@ type Limit struct {
 	Mode           Mode          // default Enforce
 	OnStoreFailure FailurePolicy // default Backstop
 	Tiers          []Tier        // 1..MaxTiers
+	Scoped         bool          // applies to some of an owner's requests only, so stores keep its counters apart from those of every request
 	AlignOwner     bool          // shift fixed and sliding windows by a hash of the owner's name (align: tenant)
 	MaxCost        int64         // largest cost that will be asked, units; 0 means 1. Checked against the arithmetic
 	MaxValues      int           // distinct values per owner before the rest share one "other" counter; 0 means 10,000
 
 	compiled bool
 	valued   bool   // Per is not "tenant"
+	costMost int64  // largest cost the arithmetic carries, units
 	idHash   uint64 // of ID
 }
 
@@ -247,6 +249,13 @@ func New(l Limit) (*Limit, error) {
 		return nil, errors.Join(errs...)
 	}
 	out.compiled, out.valued, out.idHash = true, out.Per != PerTenant, hashText(out.ID)
+	out.costMost = MaxUnits
+	for i := range out.Tiers {
+		// Only MaxCost was checked: a leaky bucket might admit more by its rate than its slots can be counted in.
+		if t := &out.Tiers[i]; t.Algorithm == LeakyBucket && !productFits(t.Threshold, t.den) {
+			out.costMost = min(out.costMost, (maxExact-1)/t.den)
+		}
+	}
 	return &out, nil
 }
 
@@ -355,24 +364,21 @@ func (t *Tier) reduceRate() {
 }
 
 // weightTick is the resolution of a sliding window's weight: the smallest round number of µs that divides the period
-// into at most 2^20 ticks. The remaining time is rounded up to ticks, so the weight is never too small, and it is exact
-// at every multiple of the tick (which divides a second for periods up to twelve days).
+// into at most 2^20 ticks, or else, for the odd period that none divides, period/2^20 rounded up. The remaining time is
+// rounded up to ticks and the number of ticks in the period down, so the weight is never too small. It is exact at every
+// multiple of a tick that divides the period (and such a tick divides a second for round periods up to twelve days).
 func weightTick(period int64) int64 {
-	if period <= maxTicks {
-		return 1
-	}
 	for p := int64(1); p <= period; p *= 10 {
 		for _, m := range [...]int64{1, 2, 5} {
 			if tick := m * p; period/tick <= maxTicks && period%tick == 0 {
+				if period/tick < maxTicks/16 {
+					return ceilDiv(period, maxTicks) // too coarse to be worth its roundness
+				}
 				return tick
 			}
 		}
 	}
-	for tick := ceilDiv(period, maxTicks); ; tick++ {
-		if period%tick == 0 {
-			return tick
-		}
-	}
+	return ceilDiv(period, maxTicks)
 }
 
 // Limit is the limit the tier belongs to.

@@ -3,6 +3,7 @@ package limit
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // ReceiptID names a receipt. It is unique over all stores and processes that share counters.
@@ -23,6 +24,7 @@ type ReceiptEntry struct {
 
 	stamp    int64 // the window, bucket or time that was charged, µs
 	headroom int64 // token_bucket: what the bucket could still refill before the charge, in 1/den units
+	refunded int64 // token_bucket: all that had been refunded to it before the charge, in 1/den units
 	slot     int64 // leaky_bucket: the slot that the charge set, µs and fraction
 	frac     int64
 	end      int64 // from here on nothing can be given back
@@ -59,7 +61,7 @@ func (r *Result) entry(v Value) ReceiptEntry {
 	case SlidingWindow:
 		e.end = r.at + 2*t.period
 	case TokenBucket:
-		e.headroom = t.full - r.n
+		e.headroom, e.refunded = t.full-r.n, r.background
 		e.end = r.at + ceilDiv(e.headroom+r.Charged*t.den, t.num)
 	case LeakyBucket:
 		spent := r.Charged * t.den
@@ -112,7 +114,7 @@ func (e *ReceiptEntry) Apply(s *State, units, now int64) int64 {
 	if units == 0 || units > e.Units {
 		units = e.Units
 	}
-	if now >= e.end+maxSkew {
+	if now >= e.end {
 		return 0
 	}
 	t := e.Tier
@@ -135,6 +137,9 @@ func (e *ReceiptEntry) Apply(s *State, units, now int64) int64 {
 			if s.Stamps[i].At == e.stamp {
 				back := takeBack(&s.Stamps[i].Units, units)
 				s.N -= back
+				if s.Stamps[i].Units == 0 { // else charging and refunding in turn would grow the list without bound
+					s.Stamps = slices.Delete(s.Stamps, i, i+1)
+				}
 				return back
 			}
 		}
@@ -165,25 +170,31 @@ func (e *ReceiptEntry) applyLeakyBucket(s *State, units int64) int64 {
 }
 
 // applyTokenBucket raises the level by what the bucket would hold more had the charge not been made. Without the charge
-// it could have refilled by headroom before running over; whatever was refilled beyond that would have been lost, and is
-// not given back. A bucket whose rate was changed since gives nothing back. The result is rounded down to whole units.
+// it could have gained headroom before running over; whatever it gained beyond that, by refill or by the refund of
+// another charge, would have been lost, and is not given back. So what was admitted and kept is never more than burst and
+// rate·t in any interval. A bucket whose rate was changed since gives nothing back. The result is rounded down to whole
+// units.
 func (e *ReceiptEntry) applyTokenBucket(s *State, units, now int64) int64 {
 	t := e.Tier
-	if s.M != t.den {
+	var r Result
+	t.evaluateTokenBucket(s, max(now, s.At), &r)
+	elapsed, others := r.at-e.stamp, r.background-e.refunded
+	if s.M != t.Threshold || elapsed < 0 || others < 0 { // another rate; a clock that leapt back; a counter made anew
 		return 0
 	}
-	now = max(now, s.At)
-	refilled := t.full
-	if elapsed := now - e.stamp; elapsed < t.fullIn {
-		refilled = elapsed * t.num
+	gained := t.full
+	if elapsed < t.fullIn && others < t.full {
+		gained = elapsed*t.num + others
 	}
-	give := units*t.den - max(0, refilled-e.headroom)
-	var r Result
-	t.evaluateTokenBucket(s, now, &r)
-	give = min(give, t.full-r.n)
+	give := min(units*t.den-max(0, gained-e.headroom), t.full-r.n)
 	if give <= 0 {
 		return 0
 	}
-	s.At, s.N, s.M = r.at, r.n+give, t.den
+	s.At, s.N = r.at, r.n+give
+	if len(s.Stamps) == 0 {
+		s.Stamps = make([]Stamp, 1)
+	}
+	s.Stamps[0].At = r.at
+	s.Stamps[0].Units += give
 	return give / t.den
 }

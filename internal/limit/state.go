@@ -13,11 +13,11 @@ import (
 //	sliding_window   start of the window     count                   count of the last     -
 //	sliding_buckets  -                       sum of Stamps           -                     units per bucket's start
 //	sliding_log      -                       sum of Stamps           -                     units per time
-//	token_bucket     time of the level       level, in 1/M units     den; 0 is never used  -
+//	token_bucket     time of the level       level, in 1/den units   rate; 0 is never used one of all that was refunded
 //	leaky_bucket     next free slot          1/M µs beyond At        num; 0 is never used  -
 //	quota            start of the period     count                   end of the period     -
 //
-// Times are µs since 1970.
+// Times are µs since 1970. The units of a token bucket's stamp are 1/den; its time is that of the last refund.
 type State struct {
 	At, N, M int64
 	Stamps   []Stamp // ascending by At
@@ -40,7 +40,7 @@ type Result struct {
 	charge     int16 // index in the request
 	stale      int32 // leading Stamps that no longer count
 	at, n, m   int64 // the state as of now, before the charge; n is what is used (a bucket: its level)
-	background int64 // sliding_window: what the last window weighs; leaky_bucket: now
+	background int64 // sliding_window: what the last window weighs; leaky_bucket: now; token_bucket: all that was refunded
 }
 
 // alignOffset is where an owner's windows begin, µs after the wall clock's. It is stable over processes.
@@ -126,7 +126,7 @@ func (t *Tier) evaluateTokenBucket(s *State, now int64, r *Result) {
 	if s.M == 0 {
 		at, level = now, t.full
 	} else {
-		if s.M != t.den { // the rate was changed: the same level in the new fraction of a unit, rounded down
+		if s.M != t.Threshold { // the rate was changed: the same level in the new fraction of a unit, rounded down
 			level = t.rescaled(level, s.M)
 		}
 		if elapsed := now - at; elapsed > 0 {
@@ -139,11 +139,14 @@ func (t *Tier) evaluateTokenBucket(s *State, now int64, r *Result) {
 		}
 		level = min(level, t.full)
 	}
-	r.at, r.n, r.m = at, level, t.den
-	need := r.Cost * t.den
+	r.at, r.n, r.background = at, level, 0
+	if len(s.Stamps) > 0 {
+		r.background = s.Stamps[0].Units
+	}
 	if r.Never = r.Cost > t.capacity; r.Never {
 		return
 	}
+	need := r.Cost * t.den
 	if r.Admits = level >= need; !r.Admits {
 		r.RetryAt = at + ceilDiv(need-level, t.num)
 	}
@@ -191,8 +194,8 @@ func (t *Tier) evaluateSlidingWindow(s *State, owner string, now int64, r *Resul
 
 // weighted is ⌈prev·(period−elapsed)/period⌉, in ticks.
 func (t *Tier) weighted(start, prev, now int64) int64 {
-	left := min(max(start+t.period-now, 0), t.period)
-	return ceilDiv(prev*ceilDiv(left, t.tick), t.ticks)
+	left := max(start+t.period-now, 0)
+	return ceilDiv(prev*min(ceilDiv(left, t.tick), t.ticks), t.ticks)
 }
 
 // evaluateStamps serves the two algorithms that remember when units were spent: a log by the µs, buckets by their start.
@@ -276,7 +279,10 @@ func (t *Tier) commit(s *State, now int64, r *Result) {
 	r.Charged = r.Cost
 	switch t.Algorithm {
 	case TokenBucket:
-		s.At, s.N, s.M = r.at, r.n-r.Cost*t.den, t.den
+		if len(s.Stamps) > 0 && s.M != t.Threshold { // counted at another rate: receipts from before must give nothing
+			s.Stamps[0] = Stamp{r.at, s.Stamps[0].Units + maxExact}
+		}
+		s.At, s.N, s.M = r.at, r.n-r.Cost*t.den, t.Threshold
 	case FixedWindow:
 		s.At, s.N = r.at, r.n+r.Cost
 	case SlidingWindow, Quota:
@@ -335,11 +341,14 @@ func (t *Tier) FreshAt(s *State) int64 {
 			return math.MinInt64
 		}
 		level := s.N
-		if s.M != t.den {
+		if s.M != t.Threshold {
 			level = t.rescaled(level, s.M)
 		}
 		if level < t.full {
 			at += ceilDiv(t.full-level, t.num)
+		}
+		if len(s.Stamps) > 0 { // receipts from before the last refund must find it, see applyTokenBucket
+			at = max(at, s.Stamps[0].At+t.fullIn)
 		}
 	case LeakyBucket:
 		if s.M == 0 {
@@ -417,9 +426,10 @@ func (r *Result) ResetAt() int64 {
 
 func (r *Result) slotFree() bool { return r.at < r.background || (r.at == r.background && r.n == 0) }
 
-// rescaled is a level counted in 1/from units as one in 1/den units, rounded down and cut to the burst. The products
+// rescaled is a level counted at another rate as one in 1/den units, rounded down and cut to the burst. The products
 // pass 64 bits, so they are taken in 128.
-func (t *Tier) rescaled(level, from int64) int64 {
+func (t *Tier) rescaled(level, rate int64) int64 {
+	from := t.period / gcd(rate, t.period)
 	if level/from >= t.capacity {
 		return t.full
 	}
