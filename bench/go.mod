@@ -1,5 +1,5 @@
 module github.com/sluicelimits/sluice/bench
 
-go 1.26
+go 1.26.0
 
 replace github.com/sluicelimits/sluice => ../
