@@ -1,114 +1,126 @@
 // Package plan reads plans files: who is limited, by what, and where each number comes from.
+//
+// A file is read strictly and as a whole: every problem is reported at once, with its place, and a configuration comes
+// out only where there is none. What comes out is immutable.
 package plan
 
 import (
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/route"
 )
 
 // Config is one loaded, valid set of plans, tenants, IP limits, routes and keys. It is immutable and safe for concurrent use.
-type Config struct{}
-
-// Problem is one thing that is wrong in a plans file.
-type Problem struct {
-	File         string
-	Line, Column int    // from 1; 0 where the file as a whole is meant
-	Path         string // as in plans[0].limits[2].rate
-	Message      string
+type Config struct {
+	files     []File
+	plans     []*Plan
+	tenants   []*Tenant // by id
+	byID      map[string]*Tenant
+	anonymous *Plan
+	ipLimits  *Set
+	routes    *route.Index // nil where none are declared
+	keys      []Key
+	warnings  []Problem
 }
 
-// String is "file:line:column: path: message".
-func (p Problem) String() string { panic("skeleton") }
-
-// Error is every problem of one load, in file order.
-type Error struct{ Problems []Problem }
-
-// Error joins the problems, a line each.
-func (e *Error) Error() string { panic("skeleton") }
-
-// Source is one file's name and content.
-type Source struct {
-	Name string
-	Data []byte
+// File says what one source held.
+type File struct {
+	Name     string `json:"file"`
+	Plans    int    `json:"plans"`
+	Limits   int    `json:"limits"` // of its plans
+	SLAs     int    `json:"slas"`
+	Tenants  int    `json:"tenants"`
+	IPLimits int    `json:"ipLimits"`
+	Routes   int    `json:"routes"`
+	Keys     int    `json:"keys"`
 }
 
-// Load reads and parses the files as one configuration.
-func Load(files ...string) (*Config, error) { panic("skeleton") }
+// Files says what each source held, in the order given.
+func (c *Config) Files() []File { return c.files }
 
-// Parse parses the sources as one configuration. The error is an *Error with all problems at once.
-func Parse(sources ...Source) (*Config, error) { panic("skeleton") }
+// Warnings are settings that are valid but cannot do what they seem to, in file order: a tier that another tier of its
+// limit always beats, a usual cost above what a limit can ever hold.
+func (c *Config) Warnings() []Problem { return c.warnings }
 
 // Tenant returns the tenant with the id.
-func (c *Config) Tenant(id string) (*Tenant, bool) { panic("skeleton") }
+func (c *Config) Tenant(id string) (*Tenant, bool) {
+	t, ok := c.byID[id]
+	return t, ok
+}
 
 // Tenants returns all tenants, by id.
-func (c *Config) Tenants() []*Tenant { panic("skeleton") }
+func (c *Config) Tenants() []*Tenant { return c.tenants }
 
-// Plans returns all plans, in file order.
-func (c *Config) Plans() []*Plan { panic("skeleton") }
+// Plans returns all plans, in file order; that of the SLA form comes where its list first does.
+func (c *Config) Plans() []*Plan { return c.plans }
 
 // Anonymous returns the effective limits for calls without a credential, or nil where there is no anonymousPlan.
-func (c *Config) Anonymous() *Set { panic("skeleton") }
+func (c *Config) Anonymous() *Set {
+	if c.anonymous == nil {
+		return nil
+	}
+	return c.anonymous.set
+}
+
+// AnonymousPlan returns the id of the plan for calls without a credential, or "".
+func (c *Config) AnonymousPlan() string {
+	if c.anonymous == nil {
+		return ""
+	}
+	return c.anonymous.ID
+}
 
 // IPLimits returns the limits before authentication; it may be empty, never nil.
-func (c *Config) IPLimits() *Set { panic("skeleton") }
+func (c *Config) IPLimits() *Set { return c.ipLimits }
 
 // Routed reports whether the request is for a declared route. It is true for all where no routes are declared.
-func (c *Config) Routed(method string, path *route.Path) bool { panic("skeleton") }
+func (c *Config) Routed(method string, path *route.Path) bool {
+	if c.routes == nil {
+		return true
+	}
+	var buf [inlineMatches]int32
+	return len(c.routes.Match(buf[:0], method, path)) > 0
+}
 
 // Keys returns the API keys that the file holds (local use only).
-func (c *Config) Keys() []Key { panic("skeleton") }
+func (c *Config) Keys() []Key { return c.keys }
 
 // Key is an API key as stored: never the key itself.
 type Key struct {
 	ID, Tenant, Subject string
-	Hash                string // hex of HMAC-SHA256(pepper, key)
-	Pepper              string // id of the pepper
-	ExpiresAt           time.Time
+	Hash                string    // hex of HMAC-SHA256(pepper, key)
+	Pepper              string    // id of the pepper
+	ExpiresAt           time.Time // zero is never
 	Revoked             bool
 }
 
 // Plan is a named list of limits.
 type Plan struct {
 	ID string
+
+	set *Set
+	ids []string
+	at  map[string]int
 }
 
 // Set returns the plan's own limits, without a tenant's overrides.
-func (p *Plan) Set() *Set { panic("skeleton") }
+func (p *Plan) Set() *Set { return p.set }
+
+// find is the number of the limit with the id, or -1.
+func (p *Plan) find(id string) int {
+	if i, ok := p.at[id]; ok {
+		return i
+	}
+	return -1
+}
 
 // Tenant is who pays and is limited.
 type Tenant struct {
 	ID, Plan  string
 	Suspended bool
+	Cells     []string // ids of the cells it is pinned to; empty is all
+	File      string   // where it is defined
+	Line      int
+
+	spans []span // ascending; the first begins before all time
 }
-
-// Limits returns the tenant's effective limits at now: plan, then overrides, then boosts that are active. It is cheap and
-// does not allocate, except at the first call after a boost begins or ends.
-func (t *Tenant) Limits(now time.Time) *Set { panic("skeleton") }
-
-// Set is a list of effective limits with their index by route.
-type Set struct {
-	Limits []*Effective
-}
-
-// Effective is one limit as it applies, with where each value comes from.
-type Effective struct {
-	Limit *limit.Limit
-}
-
-// Attributes are what of a request names counters and costs. Funcs may be nil.
-type Attributes struct {
-	Method  string
-	Path    *route.Path
-	Subject string // "" is absent
-	APIKey  string // id of the key; "" is absent
-	IP      string // keyed hash of the source address; "" is absent
-	Claim   func(name string) (string, bool)
-	Header  func(name string) (string, bool)
-}
-
-// AppendCharges appends one charge for each limit that applies to the request (groups resolved, limits that are off left
-// out) and returns the slice. It does not allocate when dst has room and no limit is per a list of values.
-func (s *Set) AppendCharges(dst []limit.Charge, a *Attributes) []limit.Charge { panic("skeleton") }

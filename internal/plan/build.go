@@ -1,0 +1,212 @@
+package plan
+
+import (
+	"errors"
+	"math/bits"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// build turns a spec into a limit. What limit.New refuses becomes a problem at the setting that is meant; where that
+// setting is not of the layer that is being built (an override that makes the plan's burst impossible), at the layer's
+// own place. It returns nil where something is wrong.
+func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
+	before := len(r.found)
+	l := limit.Limit{
+		ID: s.id.v, Per: s.per.v, Mode: s.mode.v, OnStoreFailure: s.onFailure.v, AlignOwner: s.align.v,
+		MaxCost: s.cost.v.Max, MaxValues: s.maxValues.v,
+	}
+	if s.id.bad {
+		l.ID = "unknown"
+	}
+	if s.algorithm.bad || len(s.tiers) == 0 || s.buckets.bad {
+		return nil // reported when it was read
+	}
+	sound := !s.id.bad && !s.per.bad && !s.mode.bad && !s.onFailure.bad && !s.cost.bad && !s.maxValues.bad && !s.align.bad && !s.exact.bad
+	for i := range s.tiers {
+		t, ok := s.tiers[i].tier(s)
+		l.Tiers = append(l.Tiers, t)
+		sound = sound && ok
+	}
+	made, err := limit.New(l)
+	r.refused(s, err, layer)
+	if !sound || made == nil || len(r.found) > before {
+		return nil
+	}
+	cost := s.cost.v
+	if cost.Max == 0 {
+		cost = CostRule{Max: 1, Default: 1}
+	}
+	return &Effective{Limit: made, Cost: cost, Group: s.group.v, Exact: s.exact.v, spec: s, shape: shape}
+}
+
+// tier is the tier for limit.New, with harmless stand-ins for what could not be read.
+func (t *tierSpec) tier(s *spec) (out limit.Tier, sound bool) {
+	sound = !t.amount.bad && !t.period.bad && !t.burst.bad && !t.every.bad && !t.timezone.bad && !t.anchorDay.bad && !t.anchorMonth.bad
+	out = limit.Tier{Algorithm: s.algorithm.v, Period: t.period.v, Threshold: t.amount.v, Burst: t.burst.v, Buckets: s.buckets.v}
+	if s.algorithm.v == limit.Quota {
+		at := t.timezone.v
+		if at == nil {
+			at = time.UTC
+		}
+		out.Calendar = &limit.Calendar{
+			Every: t.every.v, Location: at, AnchorDay: t.anchorDay.v, AnchorMonth: time.Month(t.anchorMonth.v),
+		}
+	}
+	return out, sound
+}
+
+// refused reports each FieldError, unless what it is about was reported when it was read.
+func (r *reader) refused(s *spec, err error, layer *place) {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return
+	}
+	for _, one := range joined.Unwrap() {
+		var fe *limit.FieldError
+		if !errors.As(one, &fe) {
+			r.problemAt(s.from, "%v", one)
+			continue
+		}
+		if fe.Tier >= 0 {
+			if t := &s.tiers[fe.Tier]; t.amount.bad || t.period.bad || t.burst.bad || t.every.bad {
+				continue
+			}
+		} else if s.own(fe.Field).bad {
+			continue
+		}
+		at, exact := s.locate(fe)
+		if layer != nil && (at.doc != layer.doc || at.layer != layer.layer) {
+			at, exact = *layer, false
+		}
+		if exact {
+			r.problemAt(at, "%s", fe.Reason)
+		} else {
+			r.problemAt(at, "%s: %s", fe.Field, fe.Reason)
+		}
+	}
+}
+
+// mark is a field's place whatever its type.
+type mark struct {
+	set, bad bool
+	from     place
+}
+
+func markOf[T any](f *field[T]) mark { return mark{f.set, f.bad, f.from} }
+
+// own is the limit's own field by the name that limit.New uses.
+func (s *spec) own(name string) mark {
+	switch name {
+	case "id":
+		return markOf(&s.id)
+	case "per":
+		return markOf(&s.per)
+	case "mode":
+		return markOf(&s.mode)
+	case "onStoreFailure":
+		return markOf(&s.onFailure)
+	case "cost":
+		return markOf(&s.cost)
+	case "maxValues":
+		return markOf(&s.maxValues)
+	}
+	return mark{set: true, from: s.tiersAt}
+}
+
+// locate is the place of the field that limit.New refused, and whether it is that of the very field.
+func (s *spec) locate(fe *limit.FieldError) (place, bool) {
+	m, parent := mark{}, s.from
+	if fe.Tier < 0 {
+		m = s.own(fe.Field)
+	} else {
+		t := &s.tiers[fe.Tier]
+		parent = t.from
+		switch fe.Field {
+		case "period":
+			m = markOf(&t.period)
+		case "threshold", "rate", "units":
+			m = markOf(&t.amount)
+		case "burst":
+			m = markOf(&t.burst)
+		case "every":
+			m = markOf(&t.every)
+		case "algorithm":
+			m = markOf(&s.algorithm)
+		case "buckets":
+			m = markOf(&s.buckets)
+		}
+	}
+	if m.set {
+		return m.from, true
+	}
+	return parent, false
+}
+
+// boosted is the limit with every amount raised, rounded down.
+func (r *reader) boosted(e *Effective, b *boost) *Effective {
+	l := *e.Limit
+	l.Tiers = make([]limit.Tier, len(e.Limit.Tiers))
+	for i, t := range e.Limit.Tiers {
+		l.Tiers[i] = limit.Tier{
+			Algorithm: t.Algorithm, Period: t.Period, Buckets: t.Buckets, Calendar: t.Calendar,
+			Threshold: raise(t.Threshold, b.milli), Burst: raise(t.Burst, b.milli),
+		}
+	}
+	made, err := limit.New(l)
+	if err != nil {
+		r.refused(e.spec, err, &b.factorAt)
+		return nil
+	}
+	out := *e
+	out.Limit, out.boost, out.base = made, b, e
+	return &out
+}
+
+// raise is n·milli/1000, rounded down; n is at most MaxUnits and milli at most 100,000, so it fits.
+func raise(n, milli int64) int64 {
+	hi, lo := bits.Mul64(uint64(n), uint64(milli))
+	q, _ := bits.Div64(hi, lo, 1000)
+	return int64(q)
+}
+
+// warn tells of limits that are sound but cannot do what they seem to.
+func (r *reader) warn(s *spec, e *Effective) {
+	for i := range e.Limit.Tiers {
+		t := &e.Limit.Tiers[i]
+		if e.Cost.Default > t.Capacity() {
+			at, _ := s.locate(&limit.FieldError{Tier: i, Field: amountName(t.Algorithm)})
+			r.warnAt(at, "can hold %d, which is below the usual cost %d: every such request is denied for ever", t.Capacity(), e.Cost.Default)
+		}
+		for j := range e.Limit.Tiers {
+			if i != j && neverBinds(t, &e.Limit.Tiers[j]) {
+				r.warnAt(s.tiers[i].from, "the tier of %s can never bind: the tier of %s admits no more than %d in it",
+					t.Period, e.Limit.Tiers[j].Period, t.Threshold)
+				break
+			}
+		}
+	}
+}
+
+// neverBinds reports whether a can never deny what b admits. It is sure for fixed windows that nest and for logs.
+func neverBinds(a, b *limit.Tier) bool {
+	if a.Algorithm != b.Algorithm || a.Period == b.Period {
+		return false
+	}
+	long, short := max(a.Period, b.Period), min(a.Period, b.Period)
+	switch a.Algorithm {
+	case limit.FixedWindow:
+		if long%short != 0 {
+			return false
+		}
+	case limit.SlidingLog:
+	default:
+		return false
+	}
+	if a.Period < b.Period {
+		return b.Threshold <= a.Threshold
+	}
+	pieces := int64((a.Period + b.Period - 1) / b.Period)
+	return b.Threshold <= a.Threshold/pieces
+}

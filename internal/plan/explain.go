@@ -1,0 +1,112 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/route"
+)
+
+// Status says what a limit does with a request.
+type Status string
+
+// The statuses.
+const (
+	Applies   Status = "applies"   // charged, and may deny
+	Reports   Status = "reports"   // a shadow: charged apart, never denies
+	NoMatch   Status = "no match"  // its match does not hit the request
+	Displaced Status = "displaced" // another limit of its group applies
+	IsOff     Status = "off"
+)
+
+// Verdict is one limit's part in a request.
+type Verdict struct {
+	Limit  *Effective
+	Status Status
+	Why    string       // one sentence without a full stop
+	Charge limit.Charge // with Applies and Reports
+}
+
+// Explain says of every limit of the set, in its order, whether it applies to the request, and why. It agrees with
+// AppendCharges.
+func (s *Set) Explain(a *Attributes) []Verdict {
+	path := a.Path
+	if path == nil {
+		path = &rootPath
+	}
+	charges := s.AppendCharges(nil, a)
+	out := make([]Verdict, len(s.Limits))
+	for i, e := range s.Limits {
+		v := &out[i]
+		v.Limit = e
+		for _, c := range charges {
+			if c.Limit == e.Limit {
+				v.Charge = c
+			}
+		}
+		matches := e.matches(a.Method, path)
+		switch {
+		case v.Charge.Limit != nil && e.Limit.Mode == limit.Shadow:
+			v.Status, v.Why = Reports, s.whyMatch(e, path)+"; mode shadow: counted apart, never denies"
+		case v.Charge.Limit != nil:
+			v.Status, v.Why = Applies, s.whyMatch(e, path)
+		case !matches:
+			v.Status, v.Why = NoMatch, e.whyNot(a.Method, path)
+		case e.Limit.Mode == limit.Off:
+			v.Status, v.Why = IsOff, "mode off"
+		default:
+			v.Status, v.Why = Displaced, s.whyDisplaced(e, charges)
+		}
+	}
+	return out
+}
+
+func (e *Effective) matches(method string, path *route.Path) bool {
+	return len(route.NewIndex([]route.Rule{e.spec.rule}).Match(nil, method, path)) > 0
+}
+
+func (s *Set) whyMatch(e *Effective, path *route.Path) string {
+	why := "every request"
+	rule := e.spec.rule
+	switch hasPattern := e.spec.pattern.set; {
+	case hasPattern && len(rule.Methods) > 0:
+		why = strings.Join(rule.Methods, ", ") + " " + e.Pattern()
+	case hasPattern:
+		why = "any method, " + e.Pattern()
+	case len(rule.Methods) > 0:
+		why = strings.Join(rule.Methods, ", ") + ", any path"
+	}
+	switch {
+	case path.Ambiguous() && !rule.Any:
+		why += "; the path can be read in too many ways, so it counts for every pattern"
+	case e.Group != "":
+		why += "; the most specific in group " + e.Group
+	}
+	return why
+}
+
+func (e *Effective) whyNot(method string, path *route.Path) string {
+	rule := e.spec.rule
+	anyMethod := rule
+	anyMethod.Methods = nil
+	if len(route.NewIndex([]route.Rule{anyMethod}).Match(nil, method, path)) > 0 {
+		return fmt.Sprintf("method %s is not %s", clip(method), strings.Join(rule.Methods, " or "))
+	}
+	return fmt.Sprintf("path %s is not %s", clip(path.String()), e.Pattern())
+}
+
+// whyDisplaced names the limit of the group that applies instead.
+func (s *Set) whyDisplaced(e *Effective, charges []limit.Charge) string {
+	for _, o := range s.Limits {
+		if o.Group != e.Group || o.Limit.Mode != limit.Enforce {
+			continue
+		}
+		for _, c := range charges {
+			if c.Limit == o.Limit {
+				return fmt.Sprintf("group %s: limit %s is more specific", e.Group, o.Limit.ID)
+			}
+		}
+	}
+	return "group " + e.Group + ": another limit is more specific"
+}

@@ -1,0 +1,151 @@
+package plan
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// Origin is where a value comes from. The zero Origin is the default.
+type Origin struct {
+	File   string `json:"file,omitempty"`
+	Line   int    `json:"line,omitempty"`
+	Column int    `json:"column,omitempty"`
+	Layer  string `json:"layer"` // "default", "plan pro", "override of tenant acme", "boost ×2 until …"
+}
+
+// String is "layer (file:line:column)".
+func (o Origin) String() string {
+	if o.File == "" {
+		return o.Layer
+	}
+	return fmt.Sprintf("%s (%s:%d:%d)", o.Layer, o.File, o.Line, o.Column)
+}
+
+// Value is one setting of an effective limit.
+type Value struct {
+	Name   string `json:"name"` // as in rate, or tiers[0].threshold
+	Text   string `json:"value"`
+	Origin Origin `json:"from"`
+}
+
+// Values lists every setting of the limit, in the order in which a plan is best written, with where each comes from.
+// Defaults are listed where they say what the limit does.
+func (e *Effective) Values() []Value {
+	s := e.spec
+	l := &lister{e: e}
+	l.add("per", perText(s.per.v), markOf(&s.per))
+	if len(s.rule.Methods) > 0 {
+		l.add("match.methods", strings.Join(s.rule.Methods, ", "), markOf(&s.methods))
+	}
+	if s.pattern.set {
+		l.add("match.pathPattern", s.pattern.v, markOf(&s.pattern))
+	}
+	if s.group.set {
+		l.add("group", s.group.v, markOf(&s.group))
+	}
+	if s.form != formQuota {
+		l.add("algorithm", s.algorithm.v.String(), markOf(&s.algorithm))
+	}
+	for i := range s.tiers {
+		l.tier(i)
+	}
+	if s.algorithm.v == limit.SlidingBuckets {
+		l.add("buckets", strconv.Itoa(e.Limit.Tiers[0].Buckets), markOf(&s.buckets))
+	}
+	if s.align.set {
+		l.add("align", map[bool]string{true: "tenant", false: "clock"}[s.align.v], markOf(&s.align))
+	}
+	l.add("mode", e.Limit.Mode.String(), markOf(&s.mode))
+	l.add("onStoreFailure", e.Limit.OnStoreFailure.String(), markOf(&s.onFailure))
+	l.add("cost", e.Cost.String(), markOf(&s.cost))
+	if s.exact.set {
+		l.add("exact", strconv.FormatBool(s.exact.v), markOf(&s.exact))
+	}
+	if e.Limit.Per != limit.PerTenant {
+		l.add("maxValues", strconv.Itoa(e.Limit.MaxValues), markOf(&s.maxValues))
+	}
+	return l.values
+}
+
+func perText(per string) string {
+	if per == "" {
+		return limit.PerTenant
+	}
+	return strings.ReplaceAll(per, "+", " + ")
+}
+
+type lister struct {
+	e      *Effective
+	values []Value
+}
+
+func (l *lister) add(name, text string, m mark) {
+	l.values = append(l.values, Value{name, text, m.origin()})
+}
+
+func (m mark) origin() Origin {
+	if !m.set {
+		return Origin{Layer: "default"}
+	}
+	layer := m.from.layer
+	if layer == slasPlan {
+		layer = "SLA"
+	}
+	return Origin{m.from.doc.name, m.from.line, m.from.column, layer}
+}
+
+// tier lists one tier. Amounts come from the limit itself, which knows what a boost made of them.
+func (l *lister) tier(i int) {
+	s, t, spec := l.e.spec, &l.e.Limit.Tiers[i], &l.e.spec.tiers[i]
+	prefix := ""
+	switch s.form {
+	case formTiers:
+		prefix = fmt.Sprintf("tiers[%d].", i)
+	case formQuota:
+		prefix = "quota."
+	}
+	l.amount(prefix+amountName(t.Algorithm), t.Threshold, i, markOf(&spec.amount), func(t *limit.Tier) int64 { return t.Threshold })
+	if t.Algorithm == limit.Quota {
+		l.add(prefix+"every", t.Calendar.Every.String(), markOf(&spec.every))
+		l.add(prefix+"timezone", t.Calendar.Location.String(), markOf(&spec.timezone))
+		if spec.anchorMonth.set {
+			l.add(prefix+"anchorMonth", strconv.Itoa(spec.anchorMonth.v), markOf(&spec.anchorMonth))
+		}
+		if spec.anchorDay.set {
+			l.add(prefix+"anchorDay", strconv.Itoa(spec.anchorDay.v), markOf(&spec.anchorDay))
+		}
+		return
+	}
+	l.add(prefix+"period", shortDuration(t.Period), markOf(&spec.period))
+	if t.Algorithm == limit.TokenBucket {
+		l.amount("burst", t.Burst, i, markOf(&spec.burst), func(t *limit.Tier) int64 { return t.Burst })
+	}
+}
+
+// amount lists what a boost raises: its origin is then the boost, which names what was raised and whose it is.
+func (l *lister) amount(name string, n int64, i int, m mark, of func(*limit.Tier) int64) {
+	from := m.origin()
+	if b := l.e.boost; b != nil {
+		was := fmt.Sprintf("%d from %s", of(&l.e.base.Limit.Tiers[i]), from.Layer)
+		at := b.factorAt
+		from = Origin{at.doc.name, at.line, at.column, fmt.Sprintf("boost ×%s until %s of %s",
+			b.factor(), b.until.v.Format(time.RFC3339), was)}
+	}
+	l.values = append(l.values, Value{name, strconv.FormatInt(n, 10), from})
+}
+
+// shortDuration writes 1m and 24h where time.Duration writes 1m0s and 24h0m0s.
+func shortDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}

@@ -1,0 +1,362 @@
+package plan
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sluicelimits/sluice/internal/route"
+)
+
+const (
+	yamlScalar = yaml.ScalarNode
+
+	slasPlan     = "slas" // id of the plan that the SLA form becomes
+	maxLimits    = 2000   // limits of one plan, entries of ipLimits and of slas
+	maxRoutes    = 5000   // declared routes
+	hashHexBytes = 64
+)
+
+// Load reads and parses the files as one configuration; "-" is stdin. The error is an *Error with all problems at once.
+func Load(files ...string) (*Config, error) {
+	sources := make([]Source, 0, len(files))
+	var unread []Problem
+	for _, name := range files {
+		src, err := ReadFile(name, os.Stdin)
+		if err != nil {
+			var pe *fs.PathError
+			if errors.As(err, &pe) {
+				err = pe.Err
+			}
+			unread = append(unread, Problem{File: src.Name, Message: fmt.Sprintf("cannot be read: %v", err)})
+			continue
+		}
+		sources = append(sources, src)
+	}
+	if len(unread) > 0 {
+		return nil, &Error{unread}
+	}
+	return Parse(sources...)
+}
+
+// Parse parses the sources as one configuration. The error is an *Error with all problems at once.
+func Parse(sources ...Source) (*Config, error) { return ParseAt(time.Now(), sources...) }
+
+// ParseAt is Parse at a time. The time matters only to boosts without a from: they may last 366 days from now. A file
+// that is good at one time is good at any later one.
+func ParseAt(now time.Time, sources ...Source) (*Config, error) {
+	r := &reader{now: now}
+	raw := &rawConfig{config: &Config{byID: map[string]*Tenant{}, ipLimits: &Set{match: emptyMatcher}}}
+	if len(sources) == 0 {
+		return nil, &Error{[]Problem{{File: "-", Message: "no file is given"}}}
+	}
+	for _, src := range sources {
+		doc := r.open(src)
+		raw.config.files = append(raw.config.files, File{Name: src.Name})
+		if doc.root != nil {
+			r.read(doc, raw)
+		}
+	}
+	r.resolve(raw)
+	if len(r.found) > 0 {
+		return nil, &Error{inOrder(r.found)}
+	}
+	raw.config.warnings = inOrder(r.warned)
+	for _, d := range r.documents {
+		d.root = nil
+	}
+	return raw.config, nil
+}
+
+// rawConfig is what the files hold, before ids are looked up across them.
+type rawConfig struct {
+	config    *Config
+	plans     []*rawPlan
+	slas      *rawPlan
+	ipLimits  []*spec
+	tenants   []*rawTenant
+	anonymous []field[string]
+	routes    []rawRoute
+	keys      []rawKey
+}
+
+type rawPlan struct {
+	id     field[string]
+	limits []*spec
+}
+
+type rawRoute struct {
+	at   place
+	rule route.Rule
+}
+
+type rawKey struct {
+	key    Key
+	id     field[string]
+	tenant field[string]
+	hash   field[string]
+}
+
+// read reads one file's sections.
+func (r *reader) read(doc *document, raw *rawConfig) {
+	o, ok := r.object(r.at(doc, doc.root, ""), topSchema)
+	if !ok {
+		return
+	}
+	file := &raw.config.files[doc.number]
+	for _, e := range o.entries { // in file order, so that the plan of slas comes where it is written
+		switch e.key {
+		case "plans":
+			plans := each(r, e.value, "plans", r.plan)
+			raw.plans = append(raw.plans, plans...)
+			file.Plans = len(plans)
+			for _, p := range plans {
+				file.Limits += len(p.limits)
+			}
+		case "slas":
+			limits := each(r, e.value, "SLAs", func(v value) (*spec, bool) { s := r.limit(v, slaLimit, slasPlan); return s, s != nil })
+			if raw.slas == nil {
+				raw.slas = &rawPlan{id: field[string]{v: slasPlan, set: true, from: e.place("")}}
+				raw.plans = append(raw.plans, raw.slas)
+			}
+			raw.slas.limits = append(raw.slas.limits, limits...)
+			file.SLAs = len(limits)
+		case "ipLimits":
+			limits := each(r, e.value, "limits", func(v value) (*spec, bool) { s := r.limit(v, ipLimit, "ipLimits"); return s, s != nil })
+			raw.ipLimits = append(raw.ipLimits, limits...)
+			file.IPLimits = len(limits)
+		case "tenants":
+			tenants := each(r, e.value, "tenants", func(v value) (*rawTenant, bool) { t := r.tenant(v); return t, t != nil })
+			raw.tenants = append(raw.tenants, tenants...)
+			file.Tenants = len(tenants)
+		case "anonymousPlan":
+			raw.anonymous = append(raw.anonymous, take(r, o, "anonymousPlan", "", r.id))
+		case "routes":
+			routes := each(r, e.value, "routes", r.route)
+			raw.routes = append(raw.routes, routes...)
+			file.Routes = len(routes)
+		case "keys":
+			keys := each(r, e.value, "keys", r.key)
+			raw.keys = append(raw.keys, keys...)
+			file.Keys = len(keys)
+		}
+	}
+}
+
+// each reads the items of a list; what cannot be read at all is left out.
+func each[T any](r *reader, v value, what string, read func(value) (T, bool)) []T {
+	items, ok := r.list(v, what)
+	if !ok {
+		return nil
+	}
+	out := make([]T, 0, len(items))
+	for _, item := range items {
+		if got, ok := read(item); ok {
+			out = append(out, got)
+		}
+	}
+	return out
+}
+
+// unique reports ids that are there twice.
+func unique[T any](r *reader, items []T, what string, id func(T) field[string]) {
+	first := make(map[string]place, len(items))
+	for _, item := range items {
+		f := id(item)
+		if f.bad || !f.set {
+			continue
+		}
+		if at, twice := first[f.v]; twice {
+			r.problemAt(f.from, "%s %s is there twice, first at %s:%d", what, quote(f.v), at.doc.name, at.line)
+		} else {
+			first[f.v] = f.from
+		}
+	}
+}
+
+func (r *reader) plan(v value) (*rawPlan, bool) {
+	o, ok := r.object(v, planSchema)
+	if !ok {
+		return nil, false
+	}
+	p := &rawPlan{id: need(r, o, "id", "", "1 to 64 of A-Z a-z 0-9 . _ -", r.id)}
+	layer := "plan " + clip(p.id.v)
+	if list, ok := r.required(o, "limits", "a list of limits; [] for none"); ok {
+		p.limits = each(r, list, "limits", func(v value) (*spec, bool) { s := r.limit(v, planLimit, layer); return s, s != nil })
+	}
+	return p, true
+}
+
+func (r *reader) route(v value) (rawRoute, bool) {
+	o, ok := r.object(v, routeSchema)
+	if !ok {
+		return rawRoute{}, false
+	}
+	methods, pattern, rule := r.routeRule(o, "")
+	if !methods.set && !pattern.set {
+		r.problem(v, "a route needs methods or pathPattern")
+	}
+	return rawRoute{v.place(""), rule}, !methods.bad && !pattern.bad
+}
+
+func (r *reader) key(v value) (rawKey, bool) {
+	o, ok := r.object(v, keySchema)
+	if !ok {
+		return rawKey{}, false
+	}
+	text := func(what string) func(value) (string, bool) {
+		return func(v value) (string, bool) { return r.name(v, what) }
+	}
+	k := rawKey{
+		id:     need(r, o, "id", "", "1 to 64 of A-Z a-z 0-9 . _ -", r.id),
+		tenant: need(r, o, "tenant", "", "the id of a tenant", text("tenant id")),
+		hash:   need(r, o, "hash", "", "64 hex digits, as sluice key prints them", r.hash),
+	}
+	subject := take(r, o, "subject", "", text("subject"))
+	pepper := need(r, o, "pepper", "", "the id of the pepper that made the hash", r.id)
+	expires := take(r, o, "expires", "", r.instant)
+	revoked := take(r, o, "revoked", "", r.boolean)
+	k.key = Key{k.id.v, k.tenant.v, subject.v, k.hash.v, pepper.v, expires.v, revoked.v}
+	return k, true
+}
+
+func (r *reader) hash(v value) (string, bool) {
+	s, ok := r.text(v)
+	if ok && (len(s) != hashHexBytes || strings.Trim(s, "0123456789abcdef") != "") {
+		r.problem(v, "want %d hex digits in lower case, got %d characters", hashHexBytes, len([]rune(s)))
+		return s, false
+	}
+	return s, ok
+}
+
+// resolve looks up ids over all files and makes the limits.
+func (r *reader) resolve(raw *rawConfig) {
+	c := raw.config
+	rules := r.routes(raw.routes)
+	if len(rules) > 0 {
+		c.routes = route.NewIndex(rules)
+	}
+	unique(r, raw.plans, "plan", func(p *rawPlan) field[string] { return p.id })
+	plans := make(map[string]*Plan, len(raw.plans))
+	ids := make([]string, 0, len(raw.plans))
+	for _, rp := range raw.plans {
+		p := &Plan{ID: rp.id.v}
+		p.set = r.set(rp.limits, rules)
+		p.ids, p.at = make([]string, 0, len(rp.limits)), make(map[string]int, len(rp.limits))
+		for i, s := range rp.limits {
+			if _, twice := p.at[s.id.v]; !twice {
+				p.at[s.id.v] = i
+			}
+			p.ids = append(p.ids, s.id.v)
+		}
+		c.plans = append(c.plans, p)
+		if _, twice := plans[p.ID]; !twice && !rp.id.bad {
+			plans[p.ID] = p
+			ids = append(ids, p.ID)
+		}
+	}
+	if len(raw.ipLimits) > 0 {
+		c.ipLimits = r.set(raw.ipLimits, nil)
+	}
+	r.anonymous(raw, plans, ids)
+	r.tenants(raw, plans, ids)
+	r.keys(raw)
+}
+
+func (r *reader) anonymous(raw *rawConfig, plans map[string]*Plan, ids []string) {
+	for i, f := range raw.anonymous {
+		switch p := plans[f.v]; {
+		case i > 0:
+			first := raw.anonymous[0].from
+			r.problemAt(f.from, "anonymousPlan is there twice, first at %s:%d", first.doc.name, first.line)
+		case f.bad:
+		case p == nil:
+			r.unknownPlan(f, ids)
+		default:
+			raw.config.anonymous = p
+		}
+	}
+}
+
+func (r *reader) unknownPlan(f field[string], ids []string) {
+	switch near := nearest(f.v, ids); {
+	case near != "":
+		r.problemAt(f.from, "there is no plan %s (did you mean %q?)", quote(f.v), near)
+	case len(ids) == 0:
+		r.problemAt(f.from, "there is no plan %s: no plan is defined", quote(f.v))
+	case len(ids) > 20:
+		r.problemAt(f.from, "there is no plan %s", quote(f.v))
+	default:
+		r.problemAt(f.from, "there is no plan %s; plans: %s", quote(f.v), strings.Join(ids, ", "))
+	}
+}
+
+func (r *reader) tenants(raw *rawConfig, plans map[string]*Plan, ids []string) {
+	c := raw.config
+	unique(r, raw.tenants, "tenant", func(t *rawTenant) field[string] { return t.id })
+	c.tenants = make([]*Tenant, 0, len(raw.tenants))
+	c.byID = make(map[string]*Tenant, len(raw.tenants))
+	for _, t := range raw.tenants {
+		if !t.plan.set && raw.slas != nil {
+			t.plan = field[string]{v: slasPlan, set: true, from: t.at}
+			t.tenant.Plan = slasPlan
+		}
+		switch p := plans[t.plan.v]; {
+		case !t.plan.set:
+			r.problemAt(t.at, "plan is missing: the id of a plan")
+		case t.plan.bad:
+		case p == nil:
+			r.unknownPlan(t.plan, ids)
+		default:
+			r.effective(t, p)
+		}
+		c.tenants = append(c.tenants, t.tenant)
+		c.byID[t.tenant.ID] = t.tenant
+	}
+	slices.SortFunc(c.tenants, func(a, b *Tenant) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+func (r *reader) keys(raw *rawConfig) {
+	unique(r, raw.keys, "key", func(k rawKey) field[string] { return k.id })
+	type stored struct{ hash, pepper string }
+	first := map[stored]string{}
+	for _, k := range raw.keys {
+		if !k.tenant.bad && raw.config.byID[k.tenant.v] == nil {
+			r.problemAt(k.tenant.from, "there is no tenant %s", quote(k.tenant.v))
+		}
+		at := stored{k.key.Hash, k.key.Pepper}
+		if id, twice := first[at]; twice && !k.hash.bad {
+			r.problemAt(k.hash.from, "key %s has this hash already", quote(id))
+		}
+		first[at] = k.key.ID
+		raw.config.keys = append(raw.config.keys, k.key)
+	}
+}
+
+// routes checks the declared routes against each other.
+func (r *reader) routes(raw []rawRoute) []route.Rule {
+	if len(raw) > maxRoutes {
+		r.problemAt(raw[maxRoutes].at, "%d routes, want at most %d", len(raw), maxRoutes)
+		return nil
+	}
+	rules := make([]route.Rule, len(raw))
+	first := make(map[string]place, len(raw))
+	for i, one := range raw {
+		rules[i] = one.rule
+		methods := slices.Sorted(slices.Values(one.rule.Methods))
+		text := strings.Join(methods, ",") + " " + patternText(one.rule)
+		if at, twice := first[text]; twice {
+			r.problemAt(one.at, "the route never matches first: it is the same as that at %s:%d", at.doc.name, at.line)
+		} else {
+			first[text] = one.at
+		}
+	}
+	return rules
+}

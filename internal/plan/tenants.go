@@ -1,0 +1,339 @@
+package plan
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// Bounds of tenants.
+const (
+	MaxBoost    = 366 * 24 * time.Hour // longest time that a boost may last
+	maxFactor   = 100                  // largest factor of a boost
+	maxBoosts   = 64                   // boosts of one tenant
+	maxCells    = 64                   // cells of one tenant
+	milliFactor = 1000                 // factors have three digits after the point
+)
+
+// override is what a tenant changes of a limit of its plan.
+type override struct {
+	from      place
+	id        field[string]
+	rate      field[int64]
+	threshold field[int64]
+	burst     field[int64]
+	tiers     field[[]tierSpec]
+	quota     field[field[int64]] // units
+	mode      field[limit.Mode]
+	onFailure field[limit.FailurePolicy]
+	cost      field[CostRule]
+	maxValues field[int]
+}
+
+// boost is a temporary raise of a limit of a tenant.
+type boost struct {
+	id          field[string]
+	milli       int64 // factor in thousandths
+	factorAt    place
+	from, until field[time.Time] // active in [from, until); from may be missing
+}
+
+func (b *boost) active(at int64) bool {
+	return at < b.until.v.UnixMicro() && (!b.from.set || at >= b.from.v.UnixMicro())
+}
+
+func (b *boost) factor() string {
+	return strings.TrimSuffix(strings.TrimRight(strconv.FormatInt(b.milli/milliFactor, 10)+"."+
+		strconv.FormatInt(milliFactor+b.milli%milliFactor, 10)[1:], "0"), ".")
+}
+
+// rawTenant is a tenant as written; its plan is found when every file is read.
+type rawTenant struct {
+	tenant    *Tenant
+	at        place
+	id        field[string]
+	plan      field[string]
+	overrides []*override
+	boosts    []*boost
+}
+
+func (r *reader) tenant(v value) *rawTenant {
+	o, ok := r.object(v, tenantSchema)
+	if !ok {
+		return nil
+	}
+	t := &rawTenant{at: v.place("")}
+	t.id = need(r, o, "id", "", "1 to 128 bytes of text", func(v value) (string, bool) { return r.name(v, "tenant id") })
+	t.plan = take(r, o, "plan", "", r.id)
+	suspended := take(r, o, "suspended", "", r.boolean)
+	t.tenant = &Tenant{ID: t.id.v, Plan: t.plan.v, Suspended: suspended.v, File: v.doc.name, Line: v.node.Line}
+	if list, ok := o.get("overrides"); ok {
+		layer := "override of tenant " + clip(t.id.v)
+		t.overrides = each(r, list, "overrides", func(v value) (*override, bool) { return r.override(v, layer) })
+		unique(r, t.overrides, "override of limit", func(o *override) field[string] { return o.id })
+	}
+	if list, ok := o.get("boosts"); ok {
+		t.boosts = each(r, list, "boosts", r.boost)
+		unique(r, t.boosts, "boost of limit", func(b *boost) field[string] { return b.id })
+		if len(t.boosts) > maxBoosts {
+			r.problem(list, "%d boosts, want at most %d", len(t.boosts), maxBoosts)
+			t.boosts = nil
+		}
+	}
+	if list, ok := o.get("cells"); ok {
+		t.tenant.Cells = r.cells(list)
+	}
+	return t
+}
+
+func (r *reader) cells(v value) []string {
+	cells := each(r, v, "cell ids", func(v value) (field[string], bool) {
+		s, ok := r.id(v)
+		return field[string]{v: s, set: true, from: v.place("")}, ok
+	})
+	unique(r, cells, "cell", func(f field[string]) field[string] { return f })
+	if len(cells) > maxCells {
+		r.problem(v, "%d cells, want at most %d", len(cells), maxCells)
+	}
+	out := make([]string, len(cells))
+	for i, c := range cells {
+		out[i] = c.v
+	}
+	return out
+}
+
+func (r *reader) override(v value, layer string) (*override, bool) {
+	o, ok := r.object(v, overrideSchema)
+	if !ok {
+		return nil, false
+	}
+	out := &override{from: v.place(layer)}
+	out.id = need(r, o, "id", layer, "the limit's id", r.id)
+	out.rate = take(r, o, "rate", layer, r.units)
+	out.threshold = take(r, o, "threshold", layer, r.units)
+	out.burst = take(r, o, "burst", layer, r.units)
+	out.tiers = take(r, o, "tiers", layer, func(v value) ([]tierSpec, bool) {
+		tiers := r.tiers(v, layer)
+		return tiers, len(tiers) > 0
+	})
+	out.quota = take(r, o, "quota", layer, func(v value) (field[int64], bool) {
+		q, ok := r.object(v, quotaOverrideSchema)
+		if !ok {
+			return field[int64]{}, false
+		}
+		units := need(r, q, "units", layer, "units per calendar period", r.units)
+		return units, !units.bad
+	})
+	var policies spec
+	r.policies(o, &policies, layer)
+	out.mode, out.onFailure, out.cost, out.maxValues = policies.mode, policies.onFailure, policies.cost, policies.maxValues
+	if len(o.entries) == 1 && !out.id.bad {
+		r.problem(v, "the override changes nothing")
+	}
+	return out, true
+}
+
+// merge is the plan's limit with what the override changes. It reports what does not fit the limit's form.
+func (r *reader) merge(base *spec, o *override) (*spec, bool) {
+	s := *base
+	s.tiers = slices.Clone(base.tiers)
+	before := len(r.found)
+	unfit := func(at place, is bool, key, want string) {
+		if is {
+			r.problemAt(at, "limit %s has %s: %s", s.id.v, want, key)
+		}
+	}
+	single := s.form == formSingle
+	amount := amountName(s.algorithm.v)
+	says := "override " + amount
+	if !single {
+		says = "override " + formNames[s.form]
+	}
+	has := formNames[s.form]
+	if single {
+		has = amount + " (" + s.algorithm.v.String() + ")"
+	}
+	unfit(o.rate.from, o.rate.set && (!single || amount != "rate"), says, has)
+	unfit(o.threshold.from, o.threshold.set && (!single || amount != "threshold"), says, has)
+	unfit(o.burst.from, o.burst.set && s.algorithm.v != limit.TokenBucket, says, has)
+	unfit(o.tiers.from, o.tiers.set && s.form != formTiers, says, has)
+	unfit(o.quota.from, o.quota.set && s.form != formQuota, says, has)
+	if len(r.found) > before {
+		return nil, false
+	}
+	replace(&s.mode, o.mode)
+	replace(&s.onFailure, o.onFailure)
+	replace(&s.cost, o.cost)
+	replace(&s.maxValues, o.maxValues)
+	switch {
+	case o.tiers.set:
+		s.tiers, s.tiersAt = o.tiers.v, o.tiers.from
+	case s.form == formQuota && o.quota.set:
+		s.tiers[0].amount = o.quota.v
+	default:
+		replace(&s.tiers[0].amount, o.rate)
+		replace(&s.tiers[0].amount, o.threshold)
+		replace(&s.tiers[0].burst, o.burst)
+	}
+	return &s, !o.tiers.bad && !o.quota.bad
+}
+
+func replace[T any](f *field[T], by field[T]) {
+	if by.set {
+		*f = by
+	}
+}
+
+func (r *reader) boost(v value) (*boost, bool) {
+	o, ok := r.object(v, boostSchema)
+	if !ok {
+		return nil, false
+	}
+	b := &boost{}
+	b.id = need(r, o, "id", "", "the limit's id", r.id)
+	factor := need(r, o, "factor", "", "above 1, at most 100, such as 2 or 1.5", r.factor)
+	b.milli, b.factorAt = factor.v, factor.from
+	b.from = take(r, o, "from", "", r.instant)
+	b.until = need(r, o, "until", "", "when the boost ends, as in 2026-12-01T00:00:00Z", r.instant)
+	begins, since := r.now, "now"
+	if b.from.set {
+		begins, since = b.from.v, "from"
+	}
+	switch lasts := b.until.v.Sub(begins); {
+	case b.until.bad || b.from.bad:
+	case b.from.set && lasts <= 0:
+		r.problemAt(b.until.from, "the boost ends before it begins")
+	case lasts > MaxBoost:
+		r.problemAt(b.until.from, "the boost lasts longer than %d days from %s", MaxBoost/(24*time.Hour), since)
+	}
+	return b, !factor.bad && !b.until.bad && !b.from.bad
+}
+
+// factor reads a decimal with up to three digits after the point, in thousandths.
+func (r *reader) factor(v value) (int64, bool) {
+	text := ""
+	if tag := v.node.ShortTag(); v.node.Kind == yamlScalar && (tag == "!!int" || tag == "!!float") {
+		text = v.node.Value
+	} else {
+		r.problem(v, "want a number above 1 and at most %d, got %s", maxFactor, describe(v.node))
+		return 0, false
+	}
+	whole, part, point := strings.Cut(text, ".")
+	n, err := strconv.ParseUint(whole, 10, 32)
+	m, fractionErr := strconv.ParseUint((part + "000")[:3], 10, 32)
+	if err != nil || fractionErr != nil || (point && part == "") || len(part) > 3 {
+		r.problem(v, "%s is not a decimal number with at most three digits after the point", clip(text))
+		return 0, false
+	}
+	if milli := n*milliFactor + m; milli > milliFactor && milli <= maxFactor*milliFactor {
+		return int64(milli), true
+	}
+	r.problem(v, "%s is not above 1 and at most %d", clip(text), maxFactor)
+	return 0, false
+}
+
+// span is the set that holds from a time until the next span's.
+type span struct {
+	from int64 // µs since 1970
+	set  *Set
+}
+
+// Limits returns the tenant's effective limits at now: plan, then overrides, then boosts that are active. It does not
+// allocate: the sets between any two edges of boosts are made when the file is loaded.
+func (t *Tenant) Limits(now time.Time) *Set {
+	if len(t.spans) == 1 {
+		return t.spans[0].set
+	}
+	at := now.UnixMicro()
+	low, high := 0, len(t.spans)
+	for high-low > 1 {
+		if mid := (low + high) / 2; t.spans[mid].from <= at {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return t.spans[low].set
+}
+
+// effective resolves a tenant against its plan: overrides first, then the set of each span between boosts' edges.
+func (r *reader) effective(t *rawTenant, p *Plan) {
+	set := p.set
+	if changed := r.overridden(t, p); changed != nil {
+		set = changed
+	}
+	raised := make([]*Effective, len(t.boosts))
+	at := make([]int, len(t.boosts))
+	edges := []int64{math.MinInt64}
+	for i, b := range t.boosts {
+		if b.id.bad {
+			continue
+		}
+		if at[i] = p.find(b.id.v); at[i] < 0 {
+			r.unknownLimit(b.id, p)
+			continue
+		}
+		if e := set.Limits[at[i]]; e != nil {
+			raised[i] = r.boosted(e, b)
+		}
+		edges = append(edges, b.until.v.UnixMicro())
+		if b.from.set {
+			edges = append(edges, b.from.v.UnixMicro())
+		}
+	}
+	slices.Sort(edges)
+	for _, edge := range slices.Compact(edges) {
+		now := set
+		for i, b := range t.boosts {
+			if raised[i] != nil && b.active(edge) {
+				if now == set {
+					now = &Set{Limits: slices.Clone(set.Limits), match: set.match}
+				}
+				now.Limits[at[i]] = raised[i]
+			}
+		}
+		t.tenant.spans = append(t.tenant.spans, span{edge, now})
+	}
+}
+
+// overridden is the plan's set with the tenant's overrides, or nil where there are none.
+func (r *reader) overridden(t *rawTenant, p *Plan) *Set {
+	var set *Set
+	for _, o := range t.overrides {
+		if o.id.bad {
+			continue
+		}
+		i := p.find(o.id.v)
+		if i < 0 {
+			r.unknownLimit(o.id, p)
+			continue
+		}
+		if set == nil {
+			set = &Set{Limits: slices.Clone(p.set.Limits), match: p.set.match}
+		}
+		base := p.set.Limits[i]
+		if base == nil {
+			continue // reported where the plan has it
+		}
+		set.Limits[i] = nil
+		if s, ok := r.merge(base.spec, o); ok {
+			if e := r.build(s, base.shape, &o.from); e != nil {
+				set.Limits[i] = e
+				r.warn(s, e)
+			}
+		}
+	}
+	return set
+}
+
+func (r *reader) unknownLimit(id field[string], p *Plan) {
+	hint := ""
+	if near := nearest(id.v, p.ids); near != "" {
+		hint = " (did you mean " + strconv.Quote(near) + "?)"
+	}
+	r.problemAt(id.from, "plan %s has no limit %s%s", p.ID, quote(id.v), hint)
+}
