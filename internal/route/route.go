@@ -1,50 +1,40 @@
 // Package route matches requests to path patterns: normalisation that an alias cannot escape, specificity, and an index
 // that finds every matching pattern without looking at all of them.
+//
+// # Readings
+//
+// A request path means what the server behind us takes it to mean, and servers differ. "/product;v=2/1" is "/product/1" to
+// a servlet container, "//x/product/1" is "/product/1" to whoever resolves it against a base URL, "/product//../1" is
+// "/1" after merging slashes and "/product/1" before. A limiter that settles on one of these can be walked around
+// through the others. So a path is not normalised to one form but to all that a chain of proxies and servers can make
+// of it, and what any form hits applies. [Clean] applies these rewrites, in every order and as often as they change
+// something:
+//
+//   - slashes merged: "/a//b" to "/a/b";
+//   - "." and ".." resolved, never above the root, with an empty segment counting as a segment (RFC 3986; where slashes
+//     were merged before, there is none);
+//   - percent-decoding of everything, of everything but "%2F" (servers that split first and decode each segment), or of
+//     "%2F" and "%5C" alone (proxies that unescape slashes); repeated, so double encoding ("%252e") is seen through;
+//     an invalid escape stays as it is;
+//   - parameters of a segment dropped: "/a;x=1/b" to "/a/b";
+//   - "\" turned into "/";
+//   - the rest dropped from a "?", a "#" or a NUL;
+//   - a leading "//authority" dropped, and the "scheme://authority" of an absolute-form target.
+//
+// Each result has its slashes merged, its dots resolved and its trailing slash dropped, and equal ones are kept once. A
+// usual path has one form and costs no allocation; one with an escape such as "%20" has two. The set is bounded: a path
+// that has more than [MaxReadings] readings, or long ones in number, is [Path.Ambiguous], and matches every pattern
+// there is. So no path escapes a limit by being too odd to analyse: it pays for all of them. A gateway may as well
+// refuse it.
+//
+// Matching too much costs only the client that wrote the odd path. One thing needs care: where a more specific match
+// displaces a wider one (groups), displacing must happen within one form ([Index.MatchForm]), or a client would pick
+// its limit by adding a form that hits a more generous one.
+//
+// # What is not covered
+//
+// Paths are case-sensitive, as in RFC 3986; a server that ignores case needs a pattern with "{name}" in that place.
+// Bytes are compared as they are: Unicode normalisation, over-long UTF-8, "%uXXXX", trimmed white space and dropped file
+// extensions are not read as equal. A segment for "*" is never empty. A method named in a header
+// (X-HTTP-Method-Override) is not looked at. HEAD is not implied by GET: a rule that means both names both.
 package route
-
-// Path is a request's path in the forms that are matched: normalised as it came, and, where it differs, percent-decoded.
-// The zero Path is "/".
-type Path struct{}
-
-// Clean normalises a raw request path ("//", ".", "..", trailing slash, percent-encoding). It never fails: any bytes have
-// a defined form. It allocates only where the path is not already clean.
-func Clean(raw string) Path { panic("skeleton") }
-
-// Pattern is a parsed pathPattern: literal segments, "*" and "{name}" for one segment, a last "**" for any tail.
-type Pattern struct{}
-
-// ParsePattern reads a pattern. The error names the character position.
-func ParsePattern(s string) (Pattern, error) { panic("skeleton") }
-
-// String is the pattern as written, normalised.
-func (p Pattern) String() string { panic("skeleton") }
-
-// Matches reports whether any form of the path matches.
-func (p Pattern) Matches(path *Path) bool { panic("skeleton") }
-
-// Rule is one entry of an index: methods and a pattern. No methods is any method; the zero Pattern is any path.
-type Rule struct {
-	Methods []string
-	Pattern Pattern
-	Any     bool // matches every path; Pattern is unused
-}
-
-// Index finds the rules that match a request. It is immutable and safe for concurrent use.
-type Index struct{}
-
-// NewIndex builds the index; rule i is reported as i.
-func NewIndex(rules []Rule) *Index { panic("skeleton") }
-
-// Match appends to dst the numbers of all rules that match, ascending, and returns it. It does not allocate when dst has
-// room.
-func (x *Index) Match(dst []int32, method string, path *Path) []int32 { panic("skeleton") }
-
-// Compare orders two rules by specificity: negative if a is more specific than b, positive if less, 0 if neither (which,
-// if they Overlap, is a tie).
-func Compare(a, b Rule) int { panic("skeleton") }
-
-// Overlap reports whether some request matches both rules.
-func Overlap(a, b Rule) bool { panic("skeleton") }
-
-// Covers reports whether every request that matches b also matches a.
-func Covers(a, b Rule) bool { panic("skeleton") }

@@ -1,0 +1,190 @@
+package route
+
+import "slices"
+
+// Rule is one entry of an index: methods and a pattern. No methods is any method; the zero Pattern is any path.
+// Methods are compared by their [CanonicalMethod]; HEAD is not implied by GET.
+type Rule struct {
+	Methods []string
+	Pattern Pattern
+	Any     bool // matches every path; Pattern is unused
+}
+
+func (r *Rule) anyPath() bool { return r.Any || r.Pattern.IsZero() }
+
+// Index finds the rules that match a request. It is immutable and safe for concurrent use.
+//
+// It is a tree over the segments of the patterns: looking up a form visits a node at most once, and only nodes whose
+// patterns agree with the path so far, whatever the number of rules.
+type Index struct {
+	root    node
+	anyPath []entry // rules that match every path
+	all     []entry // every rule, for ambiguous paths
+	methods map[string]uint64
+}
+
+type node struct {
+	literals map[string]*node
+	wildcard *node
+	here     []entry // patterns that end here
+	tail     []entry // patterns that go on with "**"
+}
+
+// entry is a rule at its place. All entries are ascending wherever they are listed.
+type entry struct {
+	methods uint64   // bits of Index.methods; all bits: any method
+	more    []string // methods for which no bit was left
+	rule    int32
+}
+
+const (
+	anyMethod    = ^uint64(0)
+	otherMethod  = uint64(1) << 63 // a method that has no bit; only rules for any method have this one
+	bitsOfMethod = 63
+)
+
+// NewIndex builds the index; rule i is reported as i.
+func NewIndex(rules []Rule) *Index {
+	x := &Index{methods: map[string]uint64{}}
+	for i := range rules {
+		r := &rules[i]
+		e := x.entry(r.Methods, int32(i))
+		x.all = append(x.all, e)
+		if r.anyPath() {
+			x.anyPath = append(x.anyPath, e)
+			continue
+		}
+		x.root.insert(r.Pattern.segments, e)
+	}
+	return x
+}
+
+func (x *Index) entry(methods []string, rule int32) entry {
+	e := entry{rule: rule}
+	if len(methods) == 0 {
+		e.methods = anyMethod
+	}
+	for _, m := range methods {
+		m = CanonicalMethod(m)
+		if x.methods[m] == 0 && len(x.methods) < bitsOfMethod {
+			x.methods[m] = 1 << len(x.methods)
+		}
+		if bit := x.methods[m]; bit != 0 {
+			e.methods |= bit
+		} else {
+			e.more = append(e.more, m)
+		}
+	}
+	return e
+}
+
+func (n *node) insert(segments []segment, e entry) {
+	for _, s := range segments {
+		if s.kind == tail {
+			n.tail = append(n.tail, e)
+			return
+		}
+		n = n.child(s)
+	}
+	n.here = append(n.here, e)
+}
+
+func (n *node) child(s segment) *node {
+	if s.kind == wildcard {
+		if n.wildcard == nil {
+			n.wildcard = &node{}
+		}
+		return n.wildcard
+	}
+	if n.literals == nil {
+		n.literals = map[string]*node{}
+	}
+	if n.literals[s.text] == nil {
+		n.literals[s.text] = &node{}
+	}
+	return n.literals[s.text]
+}
+
+// Match appends to dst the numbers of all rules that match, ascending and without duplicates, and returns it. It does not
+// allocate when dst has room (which may need a place for each form that a rule matches) and the method is in upper case.
+func (x *Index) Match(dst []int32, method string, path *Path) []int32 {
+	start, m := len(dst), x.method(method)
+	if path.ambiguous {
+		return m.appendTo(dst, x.all)
+	}
+	dst = m.appendTo(dst, x.anyPath)
+	for i := range path.NumForms() {
+		dst = m.walk(dst, &x.root, segmentsOf(path.Form(i)))
+	}
+	return ascending(dst, start)
+}
+
+// MatchForm is Match for form i of the path alone. Rules that match the same form overlap, so among them the most specific
+// is well-defined; rules that match different forms of a path need not. For an ambiguous path it, too, returns every
+// rule, whatever the form: see [Path.Ambiguous].
+func (x *Index) MatchForm(dst []int32, method string, path *Path, i int) []int32 {
+	start, m := len(dst), x.method(method)
+	if path.ambiguous {
+		return m.appendTo(dst, x.all)
+	}
+	dst = m.appendTo(dst, x.anyPath)
+	return ascending(m.walk(dst, &x.root, segmentsOf(path.Form(i))), start)
+}
+
+// ascending sorts what was appended from start on, and drops duplicates.
+func ascending(dst []int32, start int) []int32 {
+	added := dst[start:]
+	for i := 1; i < len(added); i++ {
+		if added[i] <= added[i-1] {
+			slices.Sort(added)
+			return dst[:start+len(slices.Compact(added))]
+		}
+	}
+	return dst
+}
+
+// requestMethod is a request's method as an index compares it.
+type requestMethod struct {
+	bit  uint64
+	name string
+}
+
+func (x *Index) method(name string) requestMethod {
+	name = CanonicalMethod(name)
+	if bit := x.methods[name]; bit != 0 {
+		return requestMethod{bit, name}
+	}
+	return requestMethod{otherMethod, name}
+}
+
+func (m requestMethod) appendTo(dst []int32, entries []entry) []int32 {
+	for i := range entries {
+		if e := &entries[i]; e.methods&m.bit != 0 || len(e.more) > 0 && slices.Contains(e.more, m.name) {
+			dst = append(dst, e.rule)
+		}
+	}
+	return dst
+}
+
+// walk appends the matching rules below n. It recurses only where both a literal and a wildcard go on, and no deeper than
+// a pattern is long.
+func (m requestMethod) walk(dst []int32, n *node, rest string) []int32 {
+	for n != nil {
+		dst = m.appendTo(dst, n.tail)
+		if rest == "" {
+			return m.appendTo(dst, n.here)
+		}
+		var s string
+		s, rest = nextSegment(rest)
+		next := n.literals[s]
+		if next == nil {
+			n = n.wildcard
+			continue
+		}
+		if n.wildcard != nil {
+			dst = m.walk(dst, n.wildcard, rest)
+		}
+		n = next
+	}
+	return dst
+}

@@ -1,0 +1,274 @@
+package route
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+)
+
+// Bounds on the readings of one path. Beyond them it is ambiguous. They are far above what an honest client sends: a path
+// with an encoded URL in it that itself has escapes, parameters, a query and a fragment stays below.
+const (
+	MaxReadings   = 64       // readings followed, and so forms kept
+	maxReadBytes  = 32 << 10 // bytes of all readings together; bounds the work to well under a millisecond
+	escapeBytes   = 3        // of "%41"
+	schemeDivider = "://"
+)
+
+// A rewrite is what a proxy or server may do to a path before it looks at it. It appends to dst what it makes of s, which
+// begins with a slash, as does the result; changed is false, and dst as it was, where it has nothing to do.
+type rewrite func(dst []byte, s string) (out []byte, changed bool)
+
+// rewrites are listed in the package comment. None makes a path longer, so following them in every order comes to an end.
+var rewrites = [...]rewrite{
+	mergeSlashes,
+	removeDots,
+	func(dst []byte, s string) ([]byte, bool) { return decode(dst, s, func(byte) bool { return true }) },
+	func(dst []byte, s string) ([]byte, bool) {
+		return decode(dst, s, func(c byte) bool { return c != '/' })
+	},
+	func(dst []byte, s string) ([]byte, bool) {
+		return decode(dst, s, func(c byte) bool { return c == '/' || c == '\\' })
+	},
+	dropParams,
+	turnBackslashes,
+	func(dst []byte, s string) ([]byte, bool) { return cutAt(dst, s, '?') },
+	func(dst []byte, s string) ([]byte, bool) { return cutAt(dst, s, '#') },
+	func(dst []byte, s string) ([]byte, bool) { return cutAt(dst, s, 0) },
+	dropAuthority,
+}
+
+// reader collects the readings of one path.
+type reader struct {
+	path    Path
+	seen    []string // readings, each to be rewritten in turn
+	left    int      // bytes that further readings may have
+	scratch []byte   // for a result that may turn out to be seen already
+}
+
+// readAll follows every rewrite from the raw path and keeps the distinct normalised results.
+func readAll(raw string) Path {
+	r := reader{seen: make([]string, 0, 4), left: maxReadBytes, scratch: make([]byte, 0, len(raw)+1)}
+	r.start(raw)
+	for i := 0; i < len(r.seen) && !r.path.ambiguous; i++ {
+		r.addForm(r.seen[i])
+		for _, rewrite := range rewrites {
+			if out, changed := rewrite(r.scratch[:0], r.seen[i]); changed {
+				r.add(out)
+			}
+		}
+	}
+	return r.path
+}
+
+// start sets the form that is shown, and the first readings: the raw path with a leading slash and, for an absolute-form
+// target, what follows the authority.
+func (r *reader) start(raw string) {
+	first := raw
+	if !strings.HasPrefix(raw, "/") {
+		first = "/" + raw
+	}
+	shown := first
+	scheme, _, absolute := strings.Cut(raw, "://")
+	if absolute = absolute && scheme != "" && !strings.ContainsAny(scheme, "/?#%"); absolute {
+		out, _ := dropAuthority(nil, raw[len(scheme)+len(":"):])
+		shown = string(out)
+	}
+	if i := strings.IndexAny(shown, "?#"); i >= 0 {
+		shown = shown[:i]
+	}
+	r.path.form = r.normalise(shown)
+	r.add([]byte(first))
+	if absolute {
+		out, _ := dropAuthority(r.scratch[:0], raw[len(scheme)+len(":"):])
+		r.add(out)
+	}
+}
+
+// add keeps a reading that is new, as long as there is room.
+func (r *reader) add(reading []byte) {
+	for _, s := range r.seen {
+		if s == string(reading) {
+			return
+		}
+	}
+	if r.left -= len(reading); r.left < 0 || len(r.seen) == MaxReadings {
+		r.path.ambiguous = true
+		return
+	}
+	r.seen = append(r.seen, string(reading))
+}
+
+// addForm keeps the form of a reading if it is new.
+func (r *reader) addForm(reading string) {
+	form := r.normalise(reading)
+	if form != r.path.form && !slices.Contains(r.path.more, form) {
+		r.path.more = append(r.path.more, form)
+	}
+}
+
+// normalise gives the form in which a reading is matched. It allocates only where that is not a part of the reading.
+func (r *reader) normalise(s string) string {
+	for i := 0; i < len(s); i++ {
+		if s[i] == '/' && dotOrEmptyAt(s, i+1) {
+			return string(appendNormal(r.scratch[:0], s))
+		}
+	}
+	return trimSlash(s)
+}
+
+// appendNormal merges slashes, then resolves dots, and drops a trailing slash.
+func appendNormal(dst []byte, s string) []byte {
+	for rest := s; rest != ""; {
+		var segment string
+		switch segment, rest = nextSegment(rest); segment {
+		case "", ".":
+		case "..":
+			dst = dst[:max(0, bytes.LastIndexByte(dst, '/'))]
+		default:
+			dst = append(append(dst, '/'), segment...)
+		}
+	}
+	if len(dst) == 0 {
+		dst = append(dst, '/')
+	}
+	return dst
+}
+
+// mergeSlashes makes one slash of several.
+func mergeSlashes(dst []byte, s string) ([]byte, bool) {
+	if !strings.Contains(s, "//") {
+		return dst, false
+	}
+	for i := 0; i < len(s); i++ {
+		if s[i] != '/' || i == 0 || s[i-1] != '/' {
+			dst = append(dst, s[i])
+		}
+	}
+	return dst, true
+}
+
+// removeDots resolves "." and ".." and never climbs above the root. An empty segment counts as one, so "/a//.." is "/a/".
+func removeDots(dst []byte, s string) ([]byte, bool) {
+	if !strings.Contains(s, "/.") {
+		return dst, false
+	}
+	changed := false
+	for rest := s; rest != ""; {
+		segment, after := nextSegment(rest)
+		dots := segment == "." || segment == ".."
+		switch {
+		case !dots:
+			dst = append(append(dst, '/'), segment...)
+		case segment == "..":
+			dst = dst[:max(0, bytes.LastIndexByte(dst, '/'))]
+		}
+		if dots && after == "" { // "/a/." and "/a/b/.." name the folder "/a/"
+			dst = append(dst, '/')
+		}
+		changed, rest = changed || dots, after
+	}
+	return dst, changed
+}
+
+// decode replaces, once and from the left, the escapes of those bytes that want chooses. Invalid escapes stay.
+func decode(dst []byte, s string, want func(byte) bool) ([]byte, bool) {
+	kept := 0 // s[:kept] is in dst
+	for i := 0; ; {
+		next := strings.IndexByte(s[i:], '%')
+		if next < 0 {
+			break
+		}
+		if i += next; i+escapeBytes > len(s) {
+			break
+		}
+		if c, ok := escapeAt(s, i); ok && want(c) {
+			dst = append(append(dst, s[kept:i]...), c)
+			i += escapeBytes
+			kept = i
+		} else {
+			i++
+		}
+	}
+	if kept == 0 {
+		return dst, false
+	}
+	return append(dst, s[kept:]...), true
+}
+
+// escapeAt returns the byte that a valid escape at i stands for.
+func escapeAt(s string, i int) (byte, bool) {
+	if s[i] != '%' || len(s)-i < escapeBytes {
+		return 0, false
+	}
+	high, ok1 := hexDigit(s[i+1])
+	low, ok2 := hexDigit(s[i+2])
+	return high<<4 | low, ok1 && ok2
+}
+
+func hexDigit(c byte) (byte, bool) {
+	switch {
+	case '0' <= c && c <= '9':
+		return c - '0', true
+	case 'a' <= c && c <= 'f':
+		return c - 'a' + 10, true
+	case 'A' <= c && c <= 'F':
+		return c - 'A' + 10, true
+	}
+	return 0, false
+}
+
+// dropParams drops everything from a ";" to the end of its segment.
+func dropParams(dst []byte, s string) ([]byte, bool) {
+	if strings.IndexByte(s, ';') < 0 {
+		return dst, false
+	}
+	inParams := false
+	for i := 0; i < len(s); i++ {
+		switch s[i] {
+		case '/':
+			inParams = false
+		case ';':
+			inParams = true
+		}
+		if !inParams {
+			dst = append(dst, s[i])
+		}
+	}
+	return dst, true
+}
+
+func turnBackslashes(dst []byte, s string) ([]byte, bool) {
+	if strings.IndexByte(s, '\\') < 0 {
+		return dst, false
+	}
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' {
+			dst = append(dst, '/')
+		} else {
+			dst = append(dst, s[i])
+		}
+	}
+	return dst, true
+}
+
+// cutAt drops everything from the first such byte on.
+func cutAt(dst []byte, s string, c byte) ([]byte, bool) {
+	i := strings.IndexByte(s, c)
+	if i < 0 {
+		return dst, false
+	}
+	return append(dst, s[:i]...), true
+}
+
+// dropAuthority reads "//authority/path", with any number of slashes in front, as "/path".
+func dropAuthority(dst []byte, s string) ([]byte, bool) {
+	if !strings.HasPrefix(s, "//") {
+		return dst, false
+	}
+	rest := strings.TrimLeft(s, "/")
+	if i := strings.IndexByte(rest, '/'); i >= 0 {
+		return append(dst, rest[i:]...), true
+	}
+	return append(dst, '/'), true
+}
