@@ -1,0 +1,317 @@
+// Package authorizer decides about one request: who sends it, which limits apply, and what to answer. It knows neither
+// HTTP servers nor event shapes; those translate into a [Request] and out of an [Answer].
+//
+// The order, each step only where the one before let the request pass:
+//
+//  1. ipLimits, charged before anything else: every attempt from an address counts, they protect the rest of the list
+//  2. the route, where routes are declared: after step 1, so that scanning for routes is limited
+//  3. the credential; none at all is anonymous where there is an anonymousPlan, a bad one never is
+//  4. the tenant: known, not suspended, with a plan
+//  5. all limits of the plan that match, all or nothing
+package authorizer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/textproto"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+)
+
+// Snapshot is one consistent configuration. A request is decided on one snapshot from beginning to end.
+type Snapshot struct {
+	Config *plan.Config
+	Keys   *identity.Keys
+}
+
+// Config sets up an [Authorizer].
+type Config struct {
+	Current     func() *Snapshot // required; called once for each request
+	Store       limit.Store      // required
+	Now         func() time.Time // default time.Now
+	Log         *slog.Logger     // default slog.Default()
+	TrustedHops int              // proxies of the operator's own in front, 0..identity.MaxHops; see identity.SourceIP
+	Jitter      int              // percent, 0..100; see answer.Encoder
+	Sources     *identity.Anonymiser
+}
+
+// Authorizer decides requests. It is safe for concurrent use. Make it with [New].
+type Authorizer struct {
+	c        Config
+	encoder  answer.Encoder
+	pool     sync.Pool
+	backstop fallback
+	failures atomic.Int64
+	logged   atomic.Int64 // s since 1970 of the last line about the store
+}
+
+// New checks the configuration and makes an authorizer. The error names the field.
+func New(c Config) (*Authorizer, error) {
+	switch {
+	case c.Current == nil:
+		return nil, errors.New("authorizer: Current is missing")
+	case c.Store == nil:
+		return nil, errors.New("authorizer: Store is missing")
+	case c.TrustedHops < 0 || c.TrustedHops > identity.MaxHops:
+		return nil, fmt.Errorf("authorizer: TrustedHops %d is outside 0..%d", c.TrustedHops, identity.MaxHops)
+	case c.Jitter < 0 || c.Jitter > 100:
+		return nil, fmt.Errorf("authorizer: Jitter %d is outside 0..100", c.Jitter)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.Sources == nil {
+		c.Sources = identity.NewAnonymiser()
+	}
+	z := &Authorizer{c: c, encoder: answer.Encoder{JitterPercent: c.Jitter}}
+	var err error
+	if z.backstop.own, err = memory.New(memory.Config{MaxBytes: backstopBytes}); err != nil {
+		return nil, err
+	}
+	if z.backstop.shared, err = memory.New(memory.Config{MaxBytes: sharedBytes}); err != nil {
+		return nil, err
+	}
+	z.pool.New = func() any {
+		a := &Answer{from: z}
+		a.attributes.Header = a.header
+		return a
+	}
+	return z, nil
+}
+
+// Request is what of a request a decision needs.
+type Request struct {
+	Method string
+	Path   string              // as sent: percent-encoded, not normalised, without the query
+	Header map[string][]string // names in canonical form
+	Peer   string              // address of the connection's other end, with or without port
+}
+
+// Answer is the outcome. It is valid until [Answer.Release].
+type Answer struct {
+	Kind        answer.Kind
+	At          time.Time // of the decision, by Config.Now
+	Tenant      string    // "" where it is not known or the call is anonymous
+	Plan        string    // "" where it is not known
+	Subject     string
+	KeyID       string
+	Anonymous   bool // no credential, under the anonymousPlan
+	StoreFailed bool // the store did not answer, and each limit's onStoreFailure was applied
+	Source      string
+	Header      answer.Header
+	Instance    string // URI of this occurrence; "" where allowed
+
+	from       *Authorizer
+	wait       answer.Wait
+	request    *Request
+	path       route.Path
+	attributes plan.Attributes
+	ip, plan   step
+	peek       limit.Decision
+	fromBackup []limit.Charge
+}
+
+// step is one decision with what it was asked.
+type step struct {
+	request  limit.Request
+	decision limit.Decision
+	made     bool
+	store    limit.Store // that made it
+}
+
+// Allowed reports whether the request may pass.
+func (a *Answer) Allowed() bool { return a.Kind == answer.Allowed }
+
+// Decision is the decision over the plan's limits, or the one over the ipLimits where that was the last; nil where none
+// was made. It is valid until Release.
+func (a *Answer) Decision() *limit.Decision {
+	if d := a.plan.outcome(); d != nil {
+		return d
+	}
+	return a.ip.outcome()
+}
+
+func (s *step) outcome() *limit.Decision {
+	if !s.made {
+		return nil
+	}
+	return &s.decision
+}
+
+// AppendProblem appends the body of an answer that is not allowed, as application/problem+json.
+func (a *Answer) AppendProblem(b []byte) []byte {
+	p := answer.Problem{Kind: a.Kind, Instance: a.Instance, Wait: a.wait}
+	switch a.Kind {
+	case answer.Limited, answer.IPLimited, answer.NeverFits:
+		p.Decision = a.Decision()
+	}
+	return p.Append(b)
+}
+
+// Release gives the answer's memory back for another request. Neither it nor what it returned may be used afterwards.
+func (a *Answer) Release() {
+	z := a.from
+	a.request = nil
+	z.pool.Put(a)
+}
+
+// header looks a header up for a cost. Several lines of one name are one value with commas, as HTTP has it, and so no
+// integer: a second line cannot pass for the trusted one.
+func (a *Answer) header(name string) (string, bool) {
+	lines := a.request.Header[name]
+	if lines == nil {
+		lines = a.request.Header[textproto.CanonicalMIMEHeaderKey(name)]
+	}
+	switch len(lines) {
+	case 0:
+		return "", false
+	case 1:
+		return lines[0], true
+	}
+	return strings.Join(lines, ", "), true
+}
+
+// Authorize decides about the request. It never fails: whatever goes wrong has a defined answer.
+func (z *Authorizer) Authorize(ctx context.Context, req *Request) *Answer {
+	a := z.pool.Get().(*Answer)
+	a.reset(req, z.c.Now())
+	a.Kind = z.decide(ctx, a, z.c.Current())
+	if a.Kind != answer.Allowed {
+		a.Instance = answer.NewInstance()
+	}
+	a.Header = z.encoder.Header(a.ip.outcome(), a.plan.outcome(), a.wait)
+	return a
+}
+
+func (a *Answer) reset(req *Request, now time.Time) {
+	a.request, a.At = req, now
+	a.Tenant, a.Plan, a.Subject, a.KeyID, a.Source, a.Instance = "", "", "", "", "", ""
+	a.Anonymous, a.StoreFailed, a.wait = false, false, answer.Wait{}
+	a.ip.made, a.plan.made = false, false
+	a.path = route.Clean(req.Path)
+	a.attributes.Method, a.attributes.Path = req.Method, &a.path
+	a.attributes.Subject, a.attributes.APIKey, a.attributes.IP = "", "", ""
+}
+
+func (z *Authorizer) decide(ctx context.Context, a *Answer, s *Snapshot) answer.Kind {
+	a.Source = z.c.Sources.Anonymise(identity.SourceIP(a.request.Peer, a.request.Header["X-Forwarded-For"], z.c.TrustedHops))
+	a.attributes.IP = a.Source
+	if kind := z.limitAddress(ctx, a, s); kind != answer.Allowed {
+		return kind
+	}
+	if !s.Config.Routed(a.request.Method, &a.path) {
+		return answer.NoRoute
+	}
+	owner, set, kind := z.identify(a, s)
+	if kind != answer.Allowed {
+		return kind
+	}
+	return z.limitTenant(ctx, a, owner, set)
+}
+
+// limitAddress is step 1.
+func (z *Authorizer) limitAddress(ctx context.Context, a *Answer, s *Snapshot) answer.Kind {
+	set := s.Config.IPLimits()
+	if len(set.Limits) == 0 {
+		return answer.Allowed
+	}
+	a.ip.request.Owner = limit.Owner{Kind: limit.Address, Name: a.Source}
+	a.ip.request.Charges = set.AppendCharges(a.ip.request.Charges[:0], &a.attributes)
+	kind := z.charge(ctx, a, &a.ip)
+	if kind == answer.Limited {
+		return answer.IPLimited
+	}
+	return kind
+}
+
+// identify is steps 3 and 4: whose limits apply.
+func (z *Authorizer) identify(a *Answer, s *Snapshot) (limit.Owner, *plan.Set, answer.Kind) {
+	presented, present, err := identity.FindCredential(a.request.Header)
+	if !present {
+		if set := s.Config.Anonymous(); set != nil {
+			a.Anonymous = true
+			return limit.Owner{Kind: limit.Anonymous}, set, answer.Allowed
+		}
+		return limit.Owner{}, nil, answer.NoCredential
+	}
+	if err != nil {
+		return limit.Owner{}, nil, answer.BadCredential
+	}
+	key, err := s.Keys.Verify(presented, a.At)
+	if err != nil {
+		return limit.Owner{}, nil, answer.BadCredential
+	}
+	a.Tenant, a.Subject, a.KeyID = key.Tenant, key.Subject, key.ID
+	a.attributes.Subject, a.attributes.APIKey = key.Subject, key.ID
+	tenant, ok := s.Config.Tenant(key.Tenant)
+	switch {
+	case !ok:
+		return limit.Owner{}, nil, answer.UnknownTenant
+	case tenant.Suspended:
+		return limit.Owner{}, nil, answer.SuspendedTenant
+	case tenant.Plan == "":
+		return limit.Owner{}, nil, answer.NoPlan
+	}
+	a.Plan = tenant.Plan
+	return limit.Owner{Kind: limit.Tenant, Name: tenant.ID}, tenant.Limits(a.At), answer.Allowed
+}
+
+// limitTenant is step 5.
+func (z *Authorizer) limitTenant(ctx context.Context, a *Answer, owner limit.Owner, set *plan.Set) answer.Kind {
+	a.plan.request.Owner = owner
+	a.plan.request.Charges = set.AppendCharges(a.plan.request.Charges[:0], &a.attributes)
+	kind := z.charge(ctx, a, &a.plan)
+	if kind == answer.Limited && a.ip.made {
+		z.waitForAddress(ctx, a)
+	}
+	return kind
+}
+
+// waitForAddress lengthens the wait of a denial to when the next attempt fits the ipLimits too: the wait that is told
+// must be one after which the request passes. It only peeks.
+func (z *Authorizer) waitForAddress(ctx context.Context, a *Answer) {
+	if err := a.ip.store.Peek(ctx, &a.ip.request, a.At, &a.peek); err != nil || a.peek.Allowed || a.peek.Never {
+		return
+	}
+	a.wait.Micros = max(a.wait.Micros, a.peek.RetryAt-a.peek.Now)
+}
+
+// charge decides a step and notes how long a denial lasts. A step without charges is allowed and makes no decision.
+func (z *Authorizer) charge(ctx context.Context, a *Answer, s *step) answer.Kind {
+	if len(s.request.Charges) == 0 {
+		return answer.Allowed
+	}
+	s.store = z.c.Store
+	if err := s.store.Decide(ctx, &s.request, a.At, &s.decision); err != nil {
+		if kind := z.withoutStore(ctx, a, s, err); kind != answer.Allowed || !s.made {
+			return kind
+		}
+	}
+	s.made = true
+	switch d := &s.decision; {
+	case d.Allowed:
+		return answer.Allowed
+	case d.Never:
+		return answer.NeverFits
+	default:
+		a.wait = answer.Wait{Micros: d.RetryAt - d.Now, Known: true}
+		return answer.Limited
+	}
+}
+
+// Path is the request's path, normalised, for display only. It may hold any byte.
+func (a *Answer) Path() string { return a.path.String() }

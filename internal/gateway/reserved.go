@@ -1,0 +1,82 @@
+package gateway
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/sluicelimits/sluice/internal/answer"
+)
+
+// reservedPrefix is the gateway's own: no limit applies below it and nothing below it reaches the upstream.
+const reservedPrefix = "/_sluice/"
+
+// Audience says who may see the live page. It shows tenants' names and what they use.
+type Audience uint8
+
+// The audiences.
+const (
+	Loopback Audience = iota // requests from this machine, to a name of this machine
+	All
+	Off
+)
+
+// ParseAudience reads "loopback", "all" or "off".
+func ParseAudience(s string) (Audience, error) {
+	switch s {
+	case "loopback":
+		return Loopback, nil
+	case "all":
+		return All, nil
+	case "off":
+		return Off, nil
+	}
+	return Off, fmt.Errorf("%q is not loopback, all or off", s)
+}
+
+func reserved(path string) bool {
+	return strings.HasPrefix(path, reservedPrefix) || path == strings.TrimSuffix(reservedPrefix, "/")
+}
+
+func (g *Gateway) serveReserved(w *response, r *http.Request) {
+	switch {
+	case r.URL.Path == reservedPrefix+"healthz":
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		_, _ = w.Write([]byte("{\"status\":\"ok\"}\n")) // the client may be gone
+	case g.livePage == nil || g.c.Audience == Off:
+		writeProblem(w, answer.NoRoute, answer.NewInstance())
+	case g.c.Audience == Loopback && !local(r):
+		writeProblem(w, answer.LocalOnly, answer.NewInstance())
+	case !strings.HasPrefix(r.URL.Path, reservedPrefix):
+		http.Redirect(w, r, reservedPrefix, http.StatusMovedPermanently)
+	default:
+		g.livePage.ServeHTTP(w, r)
+	}
+}
+
+// local reports whether a request comes from this machine itself. A proxy on it would make every caller look local, and
+// gives itself away by what it adds. A web page whose name was pointed at this machine would make a browser on it ask
+// (DNS rebinding), and gives itself away by that name.
+func local(r *http.Request) bool {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || !peer.Addr().Unmap().IsLoopback() {
+		return false
+	}
+	for _, name := range [...]string{"X-Forwarded-For", "Forwarded", "X-Real-Ip", "Via"} {
+		if len(r.Header[name]) > 0 {
+			return false
+		}
+	}
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	a, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && a.Unmap().IsLoopback()
+}
