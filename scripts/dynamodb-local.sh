@@ -32,7 +32,7 @@ install_jars() {
   ls "$jars"/DynamoDBLocal-*.jar >/dev/null 2>&1 && return
   local part
   part=$(mktemp -d "$home/part.XXXXXX")
-  mvn -q -B -f "$here/dynamodb-local.xml" dependency:copy-dependencies \
+  mvn -q -B -Dstyle.color=never -f "$here/dynamodb-local.xml" dependency:copy-dependencies \
     -DincludeScope=runtime -DoutputDirectory="$part" >&2
   # The native SQLite libraries come as artifacts of their own, beside the jars, where the server looks for them.
   ls "$part"/libsqlite4java-linux-*.so >/dev/null
@@ -56,7 +56,7 @@ start() {
   fi
   install_jars
   (cd "$home" && exec setsid java -Xmx768m -Dsqlite4java.library.path="$jars" -Dorg.eclipse.jetty.LEVEL=WARN \
-    -Dcom.sun.jndi.ldap.object.trustURLCodebase=false -cp "$jars/*" "$here/dynamodb-local.java" "$port" \
+    -cp "$jars/*" "$here/dynamodb-local.java" "$port" \
     >"$log" 2>&1 </dev/null 9>&-) &
   echo $! >"$pidfile"
   for _ in $(seq 240); do
