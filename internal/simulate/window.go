@@ -1,0 +1,254 @@
+package simulate
+
+import (
+	"container/heap"
+	"errors"
+	"io"
+)
+
+// The bounds of a window. A server writes a line when the answer is complete, so lines are late by what answers take:
+// seconds, seldom minutes.
+const (
+	windowBytes   = 16 << 20 // packed records held back, over all logs
+	windowSeconds = 4096     // different seconds held back
+)
+
+// errDisorder says that a line is older than one that was replayed already: the window was too small.
+var errDisorder = errors.New("a line is further out of order than the window reaches")
+
+// window puts the lines of one log in order as far as it reaches back. Logs count in seconds, so lines are kept by their
+// second, in the order they came in: no line is compared with another.
+type window struct {
+	lines    *lines
+	maxBytes int
+
+	buckets  bucketHeap
+	bySecond map[int64]*bucket
+	recent   *bucket // the one added to last
+	bytes    int
+	ended    bool
+
+	current *bucket // the one being handed out
+	rest    []byte
+	marks   []mark // of current, where its records had to be sorted
+	last    int64  // time of the record handed out last
+	spare   []*bucket
+}
+
+// bucket is the records of one second.
+type bucket struct {
+	second int64
+	data   []byte
+	last   int64 // time of the last record
+	mixed  bool  // the records are not in order of time (logs with fractions of a second)
+}
+
+func newWindow(in *lines, maxBytes int) *window {
+	return &window{lines: in, maxBytes: maxBytes, bySecond: make(map[int64]*bucket)}
+}
+
+// next is that of a stream, with errDisorder for a line that comes too late.
+func (w *window) next(r *record) error {
+	for {
+		switch {
+		case len(w.marks) > 0:
+			r.unpack(w.current.data[w.marks[0].at:])
+			w.marks = w.marks[1:]
+			w.last = r.time
+			return nil
+		case len(w.rest) > 0:
+			w.rest = r.unpack(w.rest)
+			w.last = r.time
+			return nil
+		}
+		w.recycle()
+		if err := w.fill(r); err != nil {
+			return err
+		}
+		if len(w.buckets) == 0 {
+			return io.EOF
+		}
+		w.take()
+	}
+}
+
+// fill reads lines until the window is full or the log has ended. It uses r for what it reads.
+func (w *window) fill(r *record) error {
+	for !w.ended && w.bytes < w.maxBytes && len(w.buckets) < windowSeconds {
+		err := w.lines.next(r)
+		if err == io.EOF {
+			w.ended = true
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if r.time < w.last {
+			return errDisorder
+		}
+		w.add(r)
+	}
+	return nil
+}
+
+func (w *window) add(r *record) {
+	second := r.time / 1_000_000
+	b := w.recent
+	if b == nil || b.second != second {
+		if b = w.bySecond[second]; b == nil {
+			b = w.open(second)
+		}
+		w.recent = b
+	}
+	before := len(b.data)
+	b.data = r.pack(b.data)
+	w.bytes += len(b.data) - before
+	b.mixed = b.mixed || r.time < b.last
+	b.last = max(b.last, r.time)
+}
+
+func (w *window) open(second int64) *bucket {
+	b := new(bucket)
+	if n := len(w.spare); n > 0 {
+		b, w.spare = w.spare[n-1], w.spare[:n-1]
+	}
+	*b = bucket{second: second, data: b.data[:0]}
+	w.bySecond[second] = b
+	heap.Push(&w.buckets, b)
+	return b
+}
+
+// take begins to hand out the oldest second.
+func (w *window) take() {
+	b := heap.Pop(&w.buckets).(*bucket)
+	delete(w.bySecond, b.second)
+	if w.recent == b {
+		w.recent = nil
+	}
+	w.bytes -= len(b.data)
+	w.current = b
+	if !b.mixed {
+		w.rest = b.data
+		return
+	}
+	w.marks = w.marks[:0]
+	for at := 0; at < len(b.data); at += packedLength(b.data[at:]) {
+		w.marks = append(w.marks, mark{packedTime(b.data[at:]), at})
+	}
+	sortMarks(w.marks)
+}
+
+// recycle keeps the memory of a bucket that was handed out, unless it is much more than usual.
+func (w *window) recycle() {
+	if w.current == nil {
+		return
+	}
+	if cap(w.current.data) <= w.maxBytes/64 && len(w.spare) < 64 {
+		w.spare = append(w.spare, w.current)
+	}
+	w.current, w.rest = nil, nil
+}
+
+type bucketHeap []*bucket
+
+func (h bucketHeap) Len() int           { return len(h) }
+func (h bucketHeap) Less(i, j int) bool { return h[i].second < h[j].second }
+func (h bucketHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+
+// Push is that of heap.Interface.
+func (h *bucketHeap) Push(b any) { *h = append(*h, b.(*bucket)) }
+
+// Pop is that of heap.Interface.
+func (h *bucketHeap) Pop() any {
+	old := *h
+	b := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return b
+}
+
+// merged is the streams of several logs as one.
+type merged struct {
+	heads mergeHeap
+	begun bool
+	last  mergeKey
+}
+
+type mergeKey struct {
+	time int64
+	file int
+}
+
+func (k mergeKey) less(o mergeKey) bool {
+	return k.time < o.time || k.time == o.time && k.file < o.file
+}
+
+type head struct {
+	from stream
+	rank int // breaks ties of time: the index of the log, or of the sorted run
+	r    record
+}
+
+func newMerged(streams []stream) (*merged, error) {
+	m := new(merged)
+	for rank, s := range streams {
+		h := &head{from: s, rank: rank}
+		switch err := s.next(&h.r); {
+		case err == io.EOF:
+		case err != nil:
+			return nil, err
+		default:
+			m.heads = append(m.heads, h)
+		}
+	}
+	heap.Init(&m.heads)
+	return m, nil
+}
+
+// next is that of a stream. It returns errDisorder where a log's next line belongs before one of another log that was
+// handed out already.
+func (m *merged) next(r *record) error {
+	if m.begun { // only now: the record handed out last was the head's own
+		h := m.heads[0]
+		switch err := h.from.next(&h.r); {
+		case err == io.EOF:
+			heap.Pop(&m.heads)
+		case err != nil:
+			return err
+		default:
+			heap.Fix(&m.heads, 0)
+		}
+	}
+	m.begun = len(m.heads) > 0
+	if !m.begun {
+		return io.EOF
+	}
+	h := m.heads[0]
+	key := mergeKey{h.r.time, h.rank}
+	if key.less(m.last) {
+		return errDisorder
+	}
+	m.last = key
+	*r = h.r
+	return nil
+}
+
+type mergeHeap []*head
+
+func (h mergeHeap) Len() int { return len(h) }
+func (h mergeHeap) Less(i, j int) bool {
+	return mergeKey{h[i].r.time, h[i].rank}.less(mergeKey{h[j].r.time, h[j].rank})
+}
+func (h mergeHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+
+// Push is that of heap.Interface.
+func (h *mergeHeap) Push(x any) { *h = append(*h, x.(*head)) }
+
+// Pop is that of heap.Interface.
+func (h *mergeHeap) Pop() any {
+	old := *h
+	x := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return x
+}
