@@ -67,3 +67,18 @@ type LimitStatus struct {
 	ResetMs                                 int64
 	Period                                  string
 }
+
+// StatusOf describes a tier. peeked is its result in a peek at the tenant's counters, whose time is now; nil where there
+// is none, as for a tier whose counters are per value. applies says which requests: "PUT /product/*" or "every route".
+func StatusOf(t *limit.Tier, peeked *limit.Result, now time.Time, applies string) LimitStatus {
+	l := t.Limit()
+	s := LimitStatus{
+		ID: l.ID, Tier: TierName(t), Algorithm: t.Algorithm.String(), Mode: l.Mode.String(), Per: l.Per, Applies: applies,
+		Capacity: t.Capacity(), Used: -1, Period: TierName(t),
+	}
+	if peeked != nil && !t.Valued() {
+		s.Used = peeked.Used()
+		s.ResetMs = max(0, (peeked.ResetAt()-now.UnixMicro()+999)/1000)
+	}
+	return s
+}

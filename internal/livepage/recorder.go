@@ -178,7 +178,7 @@ func (r *Recorder) deny(o *Observation, who name) {
 	}
 	d.never, d.wait = o.Decision.Never, o.Decision.RetryAfter()
 	if b := o.Decision.Binding(); b != nil {
-		d.limit, d.tier = b.Limit().ID, tierName(b.Tier)
+		d.limit, d.tier = b.Limit().ID, TierName(b.Tier)
 	}
 }
 
@@ -194,8 +194,8 @@ func cut(s string, n int) string {
 
 func clone(s string) string { return strings.Clone(s) }
 
-// tierName is a tier's window as a person would write it: "1s", "10m", "24h", "month".
-func tierName(t *limit.Tier) string {
+// TierName is a tier's window as a person would write it: "1s", "10m", "24h", "month".
+func TierName(t *limit.Tier) string {
 	if t.Algorithm == limit.Quota {
 		return t.Calendar.Every.String()
 	}

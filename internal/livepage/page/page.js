@@ -50,8 +50,10 @@
   };
 
   // sync makes the children of parent show items in order, keeping the nodes of items that stay.
+  const kept = new WeakMap();
   function sync(parent, items, key, make) {
-    const had = parent.rows || new Map(), rows = parent.rows = new Map();
+    const had = kept.get(parent) || new Map(), rows = new Map();
+    kept.set(parent, rows);
     let next = parent.firstElementChild;
     for (const item of items) {
       const k = key(item), row = had.get(k) || make(item);
@@ -105,7 +107,7 @@
       bar.band.setAttribute('height', 100);
       bars.push(bar);
     }
-    const sum = (i) => w.allowed[i] + w.denied[i] + w.other[i];
+    const t = w.totals, sum = (i) => w.allowed[i] + w.denied[i] + w.other[i];
     let peak = 0;
     for (let i = 1; i < n; i++) if (sum(i) > sum(peak)) peak = i;
     const top = roundUp(sum(peak));
@@ -117,11 +119,11 @@
         bars[i][s].setAttribute('height', h);
       }
     }
-    text($('y-top'), short.format(top));
+    text($('y-top'), t.requests ? short.format(top) : '');
     text($('y-mid'), top > 1 ? short.format(top / 2) : '');
     text($('x-from'), clock(w.from_ms));
     text($('x-to'), 'now');
-    const t = w.totals, step = w.step_ms === 1000 ? 'second' : w.step_ms / 1000 + ' seconds';
+    const step = w.step_ms === 1000 ? 'second' : w.step_ms / 1000 + ' seconds';
     text($('plot-desc'), t.requests === 0 ? 'No requests in the ' + label() + '.'
       : 'In the ' + label() + ': ' + whole.format(t.allowed) + ' allowed, ' + whole.format(t.limited + t.ip_limited) +
         ' limited, of ' + whole.format(t.requests) + '. Most in one ' + step + ': ' + sum(peak) + ', at ' + clock(w.from_ms + peak * w.step_ms) + '.');
@@ -138,7 +140,8 @@
   }
   function point(w) {
     bars.forEach((bar, i) => bar.band.classList.toggle('on', i === pointed));
-    text($('readout'), pointed < 0 || pointed >= w.allowed.length ? '' :
+    $('readout').classList.toggle('on', pointed >= 0);
+    text($('readout'), pointed < 0 ? clock(w.from_ms + w.step_ms * w.allowed.length / 2) :
       clock(w.from_ms + pointed * w.step_ms) + ': ' + whole.format(w.allowed[pointed]) + ' allowed, ' +
       whole.format(w.denied[pointed]) + ' limited' + (w.other[pointed] ? ', ' + whole.format(w.other[pointed]) + ' other' : ''));
   }
@@ -177,9 +180,9 @@
       node.dataset.kind = t.kind;
       el('span', 'special', names[t.kind][0], who);
     }
-    const plan = el('small', '', '', who), off = el('span', 'tag hot', 'suspended', who);
+    const plan = el('small', '', '', who), off = el('span', 'tag', 'suspended', who);
     const allowed = cell('num', 'Allowed'), denied = cell('num', 'Limited'), other = cell('num', 'Other');
-    const meters = cell('meters', 'Use of its limits');
+    const meters = cell('meters', 'Use of limits');
     return { node, update(t) {
       const c = t.counts[shown];
       text(plan, t.kind !== 'tenant' ? names[t.kind][1] : t.configured ? t.plan : 'no longer configured');
@@ -187,18 +190,25 @@
       number(allowed, c.allowed);
       number(denied, limited(c), true);
       number(other, c.requests - c.allowed - limited(c));
-      sync(meters, t.limits, (m) => keyOf(m.id, m.tier, m.algorithm, m.per, m.mode, m.applies, m.used < 0), meterRow);
+      const limit = (m) => m && keyOf(m.id, m.mode, m.per, m.applies);
+      const tiers = t.limits.map((m, i) => ({ ...m,
+        first: limit(m) !== limit(t.limits[i - 1]), last: limit(m) !== limit(t.limits[i + 1]) }));
+      sync(meters, tiers, (m) => keyOf(limit(m), m.tier, m.algorithm, m.first, m.last, m.used < 0), meterRow);
     } };
   }
 
+  // The tiers of a limit stand together: its name at the first, which requests it is for below the last.
   function meterRow(m) {
     const node = el('div', 'meter-row'), what = el('div', 'what', '', node);
-    el('span', '', m.id, what);
-    el('span', 'tier', m.tier, what);
-    if (m.mode && m.mode !== 'enforce') el('span', 'tag', m.mode, what);
-    if (m.applies && m.applies !== 'every route') el('bdi', 'applies', m.applies, what);
+    el('span', m.first ? '' : 'hide', m.id, what);
+    if (m.first && m.mode && m.mode !== 'enforce') el('span', 'tag', m.mode, what);
+    el('div', 'tier', m.tier, node);
+    const where = () => {
+      if (m.last && m.applies && m.applies !== 'every route') el('bdi', 'applies mono', m.applies, el('div', 'where', undefined, node));
+    };
     if (m.used < 0) {
       const apart = el('div', 'apart', '', node);
+      where();
       return { node, update: (m) => text(apart, whole.format(m.capacity) + ' for each ' + m.per.replaceAll('_', ' ')) };
     }
     const track = el('div', 'track', undefined, node), fill = el('i', '', undefined, track);
@@ -207,9 +217,10 @@
     track.setAttribute('aria-valuemin', '0');
     const use = el('div', 'use', undefined, node), used = el('span', '', '', use), of = el('span', 'of', '', use);
     const reset = el('div', 'reset', '', node);
+    where();
     return { node, update(m) {
       const part = m.capacity > 0 ? Math.min(1, m.used / m.capacity) : 0;
-      const full = m.used >= m.capacity;
+      const full = m.used >= m.capacity && m.mode !== 'shadow';
       track.setAttribute('aria-valuemax', m.capacity);
       track.setAttribute('aria-valuenow', Math.min(m.used, m.capacity));
       track.setAttribute('aria-valuetext', whole.format(m.used) + ' of ' + whole.format(m.capacity) + ' used');
@@ -230,7 +241,7 @@
     $('tenants-empty').hidden = rows.length > 0;
     text($('tenants-note'), d.tenants_not_listed > 0
       ? whole.format(d.gateway.tenants) + ' configured; ' + whole.format(d.tenants_not_listed) + ' quieter ones are not listed'
-      : 'in the ' + label() + '; a bar is what is used now, and when it is free again');
+      : 'bars: use now, and the time to reset');
   }
 
   // Limits and denials
@@ -334,29 +345,31 @@
     $('link').dataset.state = state;
     text($('link-text'), message);
   }
-  async function poll() {
-    clearTimeout(timer);
-    if (document.hidden || asking) return;
+  async function ask() {
     asking = new AbortController();
     const late = setTimeout(() => asking.abort(), 5000);
     try {
       const answer = await fetch('data.json', { cache: 'no-store', signal: asking.signal });
-      if (!answer.ok) throw new Error('refused with status ' + answer.status);
+      if (!answer.ok) return 'The data was refused with status ' + answer.status;
       const got = await answer.json();
-      if (got.version !== 1) throw new Error('made for another version of this page: reload it');
+      if (got.version !== 1) return 'Another version of Sluice runs now: reload this page';
       data = got;
-      failures = 0;
-      show();
-      link('live', 'Live');
-    } catch (err) {
-      failures++;
-      const answered = !(err instanceof TypeError || err.name === 'AbortError');
-      link('lost', answered ? 'The data is ' + err.message : 'Connection lost; trying again');
+      return '';
+    } catch {
+      return 'Connection lost; trying again';
     } finally {
       clearTimeout(late);
       asking = null;
-      timer = setTimeout(poll, Math.min(15000, 1000 * 2 ** Math.min(failures, 4)));
     }
+  }
+  async function poll() {
+    clearTimeout(timer);
+    if (document.hidden || asking) return;
+    const trouble = await ask();
+    failures = trouble ? failures + 1 : 0;
+    link(trouble ? 'lost' : 'live', trouble || 'Live');
+    timer = setTimeout(poll, Math.min(15000, 1000 * 2 ** Math.min(failures, 4)));
+    if (!trouble) show(); // last, and not caught: a fault in showing is one to hear of
   }
 
   document.addEventListener('DOMContentLoaded', () => {

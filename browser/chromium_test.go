@@ -1,0 +1,205 @@
+package browser
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// findChromium is the browser's path, or ends the test: skipped, or failed where a browser is required.
+func findChromium(t *testing.T) string {
+	t.Helper()
+	names := []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless-shell"}
+	if p := os.Getenv("SLUICE_CHROMIUM"); p != "" {
+		names = []string{p}
+	}
+	for _, n := range names {
+		if p, err := exec.LookPath(n); err == nil {
+			return p
+		}
+	}
+	message := fmt.Sprintf("no Chromium found as %s: install it, or set SLUICE_CHROMIUM to its path", strings.Join(names, ", "))
+	if os.Getenv("REQUIRE_BROWSER") == "1" {
+		t.Fatal(message + " (REQUIRE_BROWSER=1)")
+	}
+	t.Skip(message)
+	return ""
+}
+
+// view is how a page is looked at.
+type view struct {
+	theme         string // light or dark, as the system's preference
+	width, height int64
+}
+
+func (v view) String() string { return fmt.Sprintf("%s %d", v.theme, v.width) }
+
+var views = []view{{"light", 1400, 900}, {"dark", 1400, 900}, {"light", 360, 740}, {"dark", 360, 740}}
+
+// tab is one page in a fresh Chromium, and what went on in it.
+type tab struct {
+	t      *testing.T
+	ctx    context.Context
+	origin string // scheme and host of the page; "file://" for a file
+
+	mu       sync.Mutex
+	troubles []string // console errors and warnings, exceptions, refused loads
+	requests []string // every address asked for
+}
+
+// openTab opens address. The test fails at its end where the page logged an error or asked another origin for anything.
+func openTab(t *testing.T, address string, v view) *tab {
+	t.Helper()
+	options := []chromedp.ExecAllocatorOption{
+		chromedp.ExecPath(findChromium(t)), // the user data dir is a fresh one, removed at the end
+		chromedp.Flag("headless", "new"), chromedp.Flag("no-sandbox", true), chromedp.Flag("disable-gpu", true),
+		chromedp.Flag("disable-quic", true), chromedp.Flag("no-first-run", true), chromedp.Flag("hide-scrollbars", true),
+		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true),
+		chromedp.WSURLReadTimeout(time.Minute),
+	}
+	ctx, cancelTime := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancelBrowser := chromedp.NewExecAllocator(ctx, options...)
+	ctx, cancelTab := chromedp.NewContext(ctx)
+	t.Cleanup(func() { cancelTab(); cancelBrowser(); cancelTime() })
+
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatalf("address %q: %v", address, err)
+	}
+	p := &tab{t: t, ctx: ctx, origin: u.Scheme + "://" + u.Host}
+	p.ok("start Chromium", chromedp.Listen(ctx, p.note))
+	_, err = chromedp.Call(ctx, network.Enable, network.EnableParams{})
+	p.ok("watch the network", err)
+	_, err = chromedp.Call(ctx, log.Enable, cdp.Empty{})
+	p.ok("watch the log", err)
+	_, err = chromedp.Call(ctx, runtime.Enable, cdp.Empty{})
+	p.ok("watch the console", err)
+	p.look(v)
+	p.ok("open "+address, chromedp.Do(ctx, chromedp.Navigate(address)))
+	return p
+}
+
+// note keeps what the browser reports about the page.
+func (p *tab) note(event any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch e := event.(type) {
+	case *runtime.EventConsoleAPICalled:
+		if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning || e.Type == runtime.ConsoleAPICalledTypeAssert {
+			words := make([]string, 0, len(e.Args))
+			for _, a := range e.Args {
+				words = append(words, string(a.Value)+a.Description)
+			}
+			p.troubles = append(p.troubles, fmt.Sprintf("console %s: %s", e.Type, strings.Join(words, " ")))
+		}
+	case *runtime.EventExceptionThrown:
+		what := e.ExceptionDetails.Text
+		if x := e.ExceptionDetails.Exception; x != nil {
+			what += " " + x.Description
+		}
+		p.troubles = append(p.troubles, "exception: "+what)
+	case *log.EventEntryAdded:
+		if e.Entry.Level == log.EntryLevelError || e.Entry.Level == log.EntryLevelWarning {
+			p.troubles = append(p.troubles, fmt.Sprintf("%s %s: %s %s", e.Entry.Source, e.Entry.Level, e.Entry.Text, e.Entry.URL))
+		}
+	case *network.EventRequestWillBeSent:
+		p.requests = append(p.requests, e.Request.URL)
+	}
+}
+
+// quiet fails the test for everything the page complained about, and for each request to another origin.
+func (p *tab) quiet() {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range p.troubles {
+		p.t.Errorf("the page at %s reports: %s", p.origin, w)
+	}
+	if len(p.requests) == 0 {
+		p.t.Error("no request was seen at all: the check for other origins checks nothing")
+	}
+	for _, r := range p.requests {
+		if !strings.HasPrefix(r, p.origin+"/") && !strings.HasPrefix(r, "data:") {
+			p.t.Errorf("the page at %s asks %s", p.origin, r)
+		}
+	}
+}
+
+// look sets the size and the system's theme.
+func (p *tab) look(v view) {
+	p.t.Helper()
+	_, err := chromedp.Call(p.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
+		Width: v.width, Height: v.height, DeviceScaleFactor: 1, Mobile: v.width < 500,
+	})
+	p.ok("set the size "+v.String(), err)
+	_, err = chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{
+			{Name: "prefers-color-scheme", Value: v.theme}, {Name: "prefers-reduced-motion", Value: "reduce"},
+		},
+	})
+	p.ok("set the theme "+v.String(), err)
+}
+
+func (p *tab) ok(what string, err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// eval is the value of a JavaScript expression, or of the promise it gives.
+func eval[T any](p *tab, expression string) T {
+	p.t.Helper()
+	value, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	p.ok("evaluate "+expression, err)
+	return value
+}
+
+// until waits for a JavaScript expression to be true, 20 s at most.
+func (p *tab) until(expression string) {
+	p.t.Helper()
+	met := eval[bool](p, fmt.Sprintf(`new Promise((done) => {
+		const start = Date.now();
+		(function look() {
+			if (%s) done(true); else if (Date.now() - start > 20000) done(false); else setTimeout(look, 20);
+		})();
+	})`, expression))
+	if !met {
+		p.t.Fatalf("not met within 20 s: %s", expression)
+	}
+}
+
+// texts is the text of each element that matches, in document order.
+func (p *tab) texts(selector string) []string {
+	p.t.Helper()
+	return eval[[]string](p, fmt.Sprintf("[...document.querySelectorAll(%q)].map((e) => e.textContent)", selector))
+}
+
+// picture leaves a picture of the whole page, where pictures are asked for.
+func (p *tab) picture(name string) {
+	p.t.Helper()
+	dir := os.Getenv("SLUICE_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	png, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))
+	p.ok("take a picture", err)
+	p.ok("make "+dir, os.MkdirAll(dir, 0o755))
+	file := filepath.Join(dir, strings.ReplaceAll(name, " ", "-")+".png")
+	p.ok("keep a picture", os.WriteFile(file, png, 0o600))
+}

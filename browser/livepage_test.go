@@ -1,0 +1,202 @@
+package browser
+
+import (
+	_ "embed"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/sluicelimits/sluice/internal/livepage"
+)
+
+//go:embed inspect.js
+var inspect string
+
+// inspect fails the test for everything that a person could not read or use.
+func (p *tab) inspect(where string) {
+	p.t.Helper()
+	for _, f := range eval[[]string](p, inspect) {
+		p.t.Errorf("%s: %s", where, f)
+	}
+}
+
+// choose switches all counts of the page to a window.
+func (p *tab) choose(window string) {
+	p.t.Helper()
+	eval[chromedp.Void](p, fmt.Sprintf("document.querySelector('input[value=%s]').click()", window))
+	p.until(fmt.Sprintf("document.documentElement.dataset.shown === %q", window))
+}
+
+// number is a count as it stands on the page.
+func (p *tab) number(selector string) int {
+	p.t.Helper()
+	texts := p.texts(selector)
+	if len(texts) != 1 {
+		p.t.Fatalf("%d elements match %s, want 1", len(texts), selector)
+	}
+	n, err := strconv.Atoi(strings.ReplaceAll(texts[0], ",", ""))
+	if err != nil {
+		p.t.Fatalf("%s shows %q, want a number", selector, texts[0])
+	}
+	return n
+}
+
+func is(outcomes ...livepage.Outcome) func(event) bool {
+	return func(e event) bool {
+		for _, o := range outcomes {
+			if e.outcome == o {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// The numbers people see are the numbers that happened: a page that is off by some sends an operator after a fault that
+// is not there, or hides one. The tally here is kept apart from the recorder's.
+func TestLivePageNumbers(t *testing.T) {
+	s := newScene(t)
+	s.play()
+	p := openTab(t, s.serve().URL+"/_sluice/", views[0])
+	defer p.quiet()
+	p.until("document.documentElement.dataset.now !== undefined")
+
+	totals := map[string]func(event) bool{
+		"requests":     func(event) bool { return true },
+		"allowed":      is(livepage.Allowed),
+		"limited":      is(livepage.Limited, livepage.IPLimited),
+		"unauthorized": is(livepage.Unauthorized),
+		"other":        is(livepage.Forbidden, livepage.NotFound, livepage.StoreFailed),
+	}
+	for window := range windows {
+		p.choose(window)
+		for total, matches := range totals {
+			want := s.count(window, matches)
+			if want == 0 {
+				t.Errorf("the scene has no %s in the %s: nothing is compared", total, window)
+			}
+			if got := p.number(fmt.Sprintf("[data-total=%q]", total)); got != want {
+				t.Errorf("%s of the %s: page shows %d, want %d", total, window, got, want)
+			}
+		}
+		for _, tenant := range s.tenants {
+			for column, matches := range map[string]func(event) bool{"Allowed": is(livepage.Allowed), "Limited": is(livepage.Limited)} {
+				want := s.count(window, func(e event) bool { return e.tenant == tenant.id && matches(e) })
+				selector := fmt.Sprintf("[data-tenant=%q] [data-label=%s]", tenant.id, column)
+				if got := p.number(selector); got != want {
+					t.Errorf("%s of tenant %q in the %s: page shows %d, want %d", column, tenant.id, window, got, want)
+				}
+			}
+		}
+		p.compareBars(s, window)
+	}
+	p.compareLimits(s)
+	p.compareDenials(s)
+}
+
+// compareBars reads the plot back from the heights of its bars, through the table that says the same in words.
+func (p *tab) compareBars(s *scene, window string) {
+	p.t.Helper()
+	eval[bool](p, "document.getElementById('as-table').open = true")
+	p.until("document.querySelectorAll('#cells tr').length === 60")
+	sum := 0
+	for _, text := range p.texts("#cells td:nth-child(3)") {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			p.t.Fatalf("a cell of the plot's table shows %q", text)
+		}
+		sum += n
+	}
+	if want := s.count(window, is(livepage.Limited, livepage.IPLimited)); sum != want {
+		p.t.Errorf("limited requests in the plot's table of the %s sum up to %d, want %d", window, sum, want)
+	}
+	// Heights: the ratio of the coloured areas is the ratio of the counts.
+	drawn := eval[struct{ Allowed, Denied, Other float64 }](p, `(() => {
+		const sum = (s) => [...document.querySelectorAll('.bar-' + s)].reduce((n, b) => n + Number(b.getAttribute('height')), 0);
+		return { Allowed: sum('allowed'), Denied: sum('denied'), Other: sum('other') };
+	})()`)
+	allowed, denied := s.count(window, is(livepage.Allowed)), s.count(window, is(livepage.Limited, livepage.IPLimited))
+	if got, want := drawn.Denied/drawn.Allowed, float64(denied)/float64(allowed); got < want*.999 || got > want*1.001 {
+		p.t.Errorf("bars of the %s: denied to allowed is %.4f, want %.4f", window, got, want)
+	}
+}
+
+func (p *tab) compareLimits(s *scene) {
+	p.t.Helper()
+	p.choose("ten_minutes")
+	for kind, outcome := range map[string]livepage.Outcome{"limit": livepage.Limited, "ip_limit": livepage.IPLimited} {
+		page := 0
+		for _, text := range p.texts(fmt.Sprintf("#limit-rows [data-kind=%s] td:nth-child(3)", kind)) {
+			n, err := strconv.Atoi(strings.ReplaceAll(text, ",", ""))
+			if err != nil {
+				p.t.Fatalf("a limit's denied count shows %q", text)
+			}
+			page += n
+		}
+		// A denial counts for each limit that had no room, so at least once.
+		if want := s.count("ten_minutes", is(outcome)); page < want || want == 0 {
+			p.t.Errorf("denied over every %s: page shows %d, want at least %d", kind, page, want)
+		}
+	}
+	if n := p.number(`[data-limit="search-strict"] td:nth-child(4)`); n == 0 {
+		p.t.Error("the shadow limit would have denied requests, and the page shows none")
+	}
+}
+
+// compareDenials checks that the groups of equal denials hold exactly the newest ones, under the limit that bound.
+func (p *tab) compareDenials(s *scene) {
+	p.t.Helper()
+	want := make(map[string]int)
+	for i, left := len(s.events)-1, livepage.MaxDenials; i >= 0 && left > 0; i-- {
+		if e := s.events[i]; e.binding != "" {
+			want[e.binding]++
+			left--
+		}
+	}
+	type group struct {
+		Limit string
+		Count int
+	}
+	groups := eval[[]group](p, `[...document.querySelectorAll('#denial-rows li')].map(
+		(e) => ({ Limit: e.dataset.limit, Count: Number(e.dataset.count) }))`)
+	got := make(map[string]int)
+	for _, g := range groups {
+		got[g.Limit] += g.Count
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		p.t.Errorf("recent denials by binding limit: page shows %v, want %v", got, want)
+	}
+}
+
+// Everybody can read the page: in the theme and at the width they have, by eye or by screen reader.
+func TestLivePageViews(t *testing.T) {
+	for _, state := range []string{"busy", "empty", "trouble"} {
+		t.Run(state, func(t *testing.T) {
+			s := newScene(t)
+			if state != "empty" {
+				s.play()
+			}
+			if state == "trouble" {
+				s.failure = "/srv/sluice/plans.yaml:14:9: plans[0].limits[1].rate: 0 is outside 1..1099511627776 for token_bucket\n" +
+					"/srv/sluice/plans.yaml:31:5: tenants[2].plan: there is no plan \"entreprise\"; did you mean \"enterprise\"?"
+			}
+			p := openTab(t, s.serve().URL+"/_sluice/", views[0])
+			defer p.quiet()
+			p.until("document.documentElement.dataset.now !== undefined")
+			for _, v := range views {
+				p.look(v)
+				p.inspect(v.String())
+				p.picture("live " + state + " " + v.String())
+			}
+			if got, want := len(p.texts("#try:not([hidden]) pre")), map[string]int{"empty": 2}[state]; got != want {
+				t.Errorf("%d commands to try are shown, want %d", got, want)
+			}
+			if got := p.texts("#trouble:not([hidden]) pre"); state == "trouble" && (len(got) != 1 || got[0] != s.failure) {
+				t.Errorf("the reload error shown is %q, want %q", got, s.failure)
+			}
+		})
+	}
+}
