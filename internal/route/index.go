@@ -105,8 +105,9 @@ func (n *node) child(s segment) *node {
 	return n.literals[s.text]
 }
 
-// Match appends to dst the numbers of all rules that match, ascending and without duplicates, and returns it. It does not
-// allocate when dst has room (which may need a place for each form that a rule matches) and the method is in upper case.
+// Match appends to dst the numbers of all rules that match, ascending and without duplicates, and returns it. It does
+// not allocate when dst has room (which may need a place for each form that a rule matches) and the method is in upper
+// case.
 func (x *Index) Match(dst []int32, method string, path *Path) []int32 {
 	start, m := len(dst), x.method(method)
 	if path.ambiguous {
@@ -119,9 +120,9 @@ func (x *Index) Match(dst []int32, method string, path *Path) []int32 {
 	return ascending(dst, start)
 }
 
-// MatchForm is Match for form i of the path alone. Rules that match the same form overlap, so among them the most specific
-// is well-defined; rules that match different forms of a path need not. For an ambiguous path it, too, returns every
-// rule, whatever the form: see [Path.Ambiguous].
+// MatchForm is Match for form i of the path alone. Rules that match the same form overlap, so among them the most
+// specific is well-defined; rules that match different forms of a path need not. For an ambiguous path it, too, returns
+// every rule, whatever the form: see [Path.Ambiguous].
 func (x *Index) MatchForm(dst []int32, method string, path *Path, i int) []int32 {
 	start, m := len(dst), x.method(method)
 	if path.ambiguous {
@@ -166,8 +167,8 @@ func (m requestMethod) appendTo(dst []int32, entries []entry) []int32 {
 	return dst
 }
 
-// walk appends the matching rules below n. It recurses only where both a literal and a wildcard go on, and no deeper than
-// a pattern is long.
+// walk appends the matching rules below n. It recurses only where both a literal and a wildcard go on, and no deeper
+// than a pattern is long.
 func (m requestMethod) walk(dst []int32, n *node, rest string) []int32 {
 	for n != nil {
 		dst = m.appendTo(dst, n.tail)

@@ -64,7 +64,10 @@ func TestIndexMethods(t *testing.T) {
 // and that all forms together are what Match says.
 func TestMatchForm(t *testing.T) {
 	rules := []route.Rule{
-		{Pattern: pattern(t, "/product/*")}, {Pattern: pattern(t, "/product/bulk")}, {Pattern: pattern(t, "/b/*")}, {Any: true},
+		{Pattern: pattern(t, "/product/*")},
+		{Pattern: pattern(t, "/product/bulk")},
+		{Pattern: pattern(t, "/b/*")},
+		{Any: true},
 	}
 	x := route.NewIndex(rules)
 	for _, tt := range []struct {
@@ -87,8 +90,8 @@ func TestMatchForm(t *testing.T) {
 			for _, a := range got {
 				for _, b := range got {
 					if !route.Overlap(rules[a], rules[b]) {
-						t.Errorf("form %q of %q matches %s and %s, which do not overlap", path.Form(i), tt.raw, show(rules[a]),
-							show(rules[b]))
+						t.Errorf("form %q of %q matches %s and %s, which do not overlap",
+							path.Form(i), tt.raw, show(rules[a]), show(rules[b]))
 					}
 				}
 			}
@@ -159,7 +162,9 @@ func rules500(t testing.TB) []route.Rule {
 			Pattern: pattern(t, fmt.Sprintf("/v1/svc%03d/{id}/items/*", i/2)),
 		})
 	}
-	for i, wide := range []string{"/**", "/v1/**", "/v1/*/**", "/*/*/*/items/*", "/v1/{svc}/{id}/**", "/v2/**", "/*", "/v1/*/x", "/admin/**"} {
+	for i, wide := range []string{
+		"/**", "/v1/**", "/v1/*/**", "/*/*/*/items/*", "/v1/{svc}/{id}/**", "/v2/**", "/*", "/v1/*/x", "/admin/**",
+	} {
 		rules = append(rules, route.Rule{Methods: [][]string{nil, {"GET", "HEAD"}}[i%2], Pattern: pattern(t, wide)})
 	}
 	return append(rules, route.Rule{Any: true})

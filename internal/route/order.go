@@ -15,10 +15,10 @@ const (
 	rankAny
 )
 
-// Compare orders two rules by specificity: negative if a is more specific than b, positive if less, 0 if neither (which,
-// if they Overlap, is a tie). Segment by segment from the left, a literal beats "{name}" and "*", which beat "**"; a rule
-// for any path is least; then a list of methods beats any method. It is a total order of ranks: it also orders
-// patterns that no request can both match, and there the sign means nothing more.
+// Compare orders two rules by specificity: negative if a is more specific than b, positive if less, 0 if neither
+// (which, if they Overlap, is a tie). Segment by segment from the left, a literal beats "{name}" and "*", which beat
+// "**"; a rule for any path is least; then a list of methods beats any method. It is a total order of ranks: it also
+// orders patterns that no request can both match, and there the sign means nothing more.
 func Compare(a, b Rule) int {
 	for i := 0; ; i++ {
 		rankA, rankB := rank(&a, i), rank(&b, i)
@@ -49,8 +49,8 @@ func rank(r *Rule, i int) int {
 	}
 }
 
-// Overlap reports whether some request matches both rules, by one and the same form of its path. (Through different forms
-// of an odd path, nearly any two rules can meet; see [Index.MatchForm].)
+// Overlap reports whether some request matches both rules, by one and the same form of its path. (Through different
+// forms of an odd path, nearly any two rules can meet; see [Index.MatchForm].)
 func Overlap(a, b Rule) bool {
 	return overlapMethods(a.Methods, b.Methods) && overlapPaths(&a, &b)
 }

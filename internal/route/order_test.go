@@ -7,8 +7,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/route"
 )
 
-// universe is every rule of up to three segments over a small alphabet, with some lists of methods, and every request that
-// can tell two of them apart: paths of up to four segments with a segment that no rule names.
+// universe is every rule of up to three segments over a small alphabet, with some lists of methods, and every request
+// that can tell two of them apart: paths of up to four segments with a segment that no rule names.
 func universe(t testing.TB) (rules []route.Rule, paths []route.Path, methods []string) {
 	t.Helper()
 	texts := []string{"/", "/**"}
@@ -61,8 +61,8 @@ func requests(rules []route.Rule, paths []route.Path, methods []string) [][]bool
 	return matches
 }
 
-// TestOverlapCovers holds both against the list of all requests. A wrong Overlap lets a tie through, so that which limit of
-// a group applies is chance; a wrong Covers refuses a good plan as unreachable, or accepts a dead limit.
+// TestOverlapCovers holds both against the list of all requests. A wrong Overlap lets a tie through, so that which
+// limit of a group applies is chance; a wrong Covers refuses a good plan as unreachable, or accepts a dead limit.
 func TestOverlapCovers(t *testing.T) {
 	rules, paths, methods := universe(t)
 	matches := requests(rules, paths, methods)

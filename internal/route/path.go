@@ -2,16 +2,16 @@ package route
 
 import "strings"
 
-// Path is a request's path in the forms that are matched: normalised as it came, and every other way it can be read where
-// that differs. The zero Path is "/". It is immutable; it shares memory with the string it was cleaned from.
+// Path is a request's path in the forms that are matched: normalised as it came, and every other way it can be read
+// where that differs. The zero Path is "/". It is immutable; it shares memory with the string it was cleaned from.
 type Path struct {
 	form      string   // as it came, normalised; "" is "/"
 	more      []string // the other forms, without duplicates
 	ambiguous bool     // too many to list: matches every pattern
 }
 
-// Clean normalises a raw request path ("//", ".", "..", trailing slash, percent-encoding). It never fails: any bytes have
-// a defined form. It allocates only where the path is not already clean.
+// Clean normalises a raw request path ("//", ".", "..", trailing slash, percent-encoding). It never fails: any bytes
+// have a defined form. It allocates only where the path is not already clean.
 //
 // The path should come as it was sent, undecoded, without its query. Where a query is there all the same, the path is
 // read both without it and with it, because after a gateway that decodes first a "?" may be part of the path. A missing
@@ -23,8 +23,8 @@ func Clean(raw string) Path {
 	return readAll(raw)
 }
 
-// String is the path as it came, normalised but not decoded, without a query. It is for display; it may hold any byte but
-// "?" and "#", so quote it where it is written.
+// String is the path as it came, normalised but not decoded, without a query. It is for display; it may hold any byte
+// but "?" and "#", so quote it where it is written.
 func (p *Path) String() string {
 	if p.form == "" {
 		return "/"

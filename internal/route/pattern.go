@@ -219,8 +219,8 @@ func nameChar(r rune) bool {
 // would never apply.
 func (p *parser) literal(s string, offset int) (segment, error) {
 	if i := strings.IndexAny(s, "*{}"); i >= 0 {
-		return segment{}, p.errorAt(offset+i, "%q inside a longer segment; it stands for a whole one (as a literal: %%%02X)",
-			s[i], s[i])
+		return segment{}, p.errorAt(offset+i,
+			"%q inside a longer segment; it stands for a whole one (as a literal: %%%02X)", s[i], s[i])
 	}
 	for i := strings.IndexByte(s, '%'); i >= 0 && i < len(s); i++ {
 		c, ok := escapeAt(s, i)
@@ -230,7 +230,7 @@ func (p *parser) literal(s string, offset int) (segment, error) {
 		case !ok:
 			return segment{}, p.errorAt(offset+i, "%% is not followed by two hexadecimal digits (as a literal: %%25)")
 		case c == '/':
-			return segment{}, p.errorAt(offset+i, "an encoded slash in a segment; paths are also matched decoded, so write /")
+			return segment{}, p.errorAt(offset+i, "an encoded slash; paths are matched decoded too, so write /")
 		case c < ' ' || c == 0x7f:
 			return segment{}, p.errorAt(offset+i, "an encoded control character")
 		}

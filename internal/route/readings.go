@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Bounds on the readings of one path. Beyond them it is ambiguous. They are far above what an honest client sends: a path
-// with an encoded URL in it that itself has escapes, parameters, a query and a fragment stays below.
+// Bounds on the readings of one path. Beyond them it is ambiguous. They are far above what an honest client sends: a
+// path with an encoded URL in it that itself has escapes, parameters, a query and a fragment stays below.
 const (
 	MaxReadings   = 64       // readings followed, and so forms kept
 	maxReadBytes  = 32 << 10 // bytes of all readings together; bounds the work to well under a millisecond
@@ -15,15 +15,15 @@ const (
 	schemeDivider = "://"
 )
 
-// A rewrite is what a proxy or server may do to a path before it looks at it. It appends to dst what it makes of s, which
-// begins with a slash, as does the result; changed is false, and dst as it was, where it has nothing to do.
+// A rewrite is what a proxy or server may do to a path before it looks at it. It appends to dst what it makes of s,
+// which begins with a slash, as does the result; changed is false, and dst as it was, where it has nothing to do.
 type rewrite func(dst []byte, s string) (out []byte, changed bool)
 
-// rewrites are listed in the package comment. None makes a path longer, so following them in every order comes to an end.
+// rewrites are listed in the package comment. None makes a path longer, so following them in every order comes to an
+// end.
 var rewrites = [...]rewrite{
 	mergeSlashes,
 	removeDots,
-	func(dst []byte, s string) ([]byte, bool) { return decode(dst, s, func(byte) bool { return true }) },
 	func(dst []byte, s string) ([]byte, bool) {
 		return decode(dst, s, func(c byte) bool { return c != '/' })
 	},
@@ -61,28 +61,24 @@ func readAll(raw string) Path {
 	return r.path
 }
 
-// start sets the form that is shown, and the first readings: the raw path with a leading slash and, for an absolute-form
-// target, what follows the authority.
+// start sets the form that is shown, and the first readings: the raw path with a leading slash and, for an
+// absolute-form target, what follows the authority.
 func (r *reader) start(raw string) {
-	first := raw
+	shown := raw
 	if !strings.HasPrefix(raw, "/") {
-		first = "/" + raw
+		shown = "/" + raw
 	}
-	shown := first
+	r.add([]byte(shown))
 	scheme, _, absolute := strings.Cut(raw, "://")
-	if absolute = absolute && scheme != "" && !strings.ContainsAny(scheme, "/?#%"); absolute {
-		out, _ := dropAuthority(nil, raw[len(scheme)+len(":"):])
+	if absolute && scheme != "" && !strings.ContainsAny(scheme, "/?#%") {
+		out, _ := dropAuthority(r.scratch[:0], raw[len(scheme)+len(":"):])
+		r.add(out)
 		shown = string(out)
 	}
 	if i := strings.IndexAny(shown, "?#"); i >= 0 {
 		shown = shown[:i]
 	}
 	r.path.form = r.normalise(shown)
-	r.add([]byte(first))
-	if absolute {
-		out, _ := dropAuthority(r.scratch[:0], raw[len(scheme)+len(":"):])
-		r.add(out)
-	}
 }
 
 // add keeps a reading that is new, as long as there is room.
@@ -148,7 +144,8 @@ func mergeSlashes(dst []byte, s string) ([]byte, bool) {
 	return dst, true
 }
 
-// removeDots resolves "." and ".." and never climbs above the root. An empty segment counts as one, so "/a//.." is "/a/".
+// removeDots resolves "." and ".." and never climbs above the root. An empty segment counts as one, so "/a//.." is
+// "/a/".
 func removeDots(dst []byte, s string) ([]byte, bool) {
 	if !strings.Contains(s, "/.") {
 		return dst, false

@@ -3,9 +3,9 @@
 //
 // # Readings
 //
-// A request path means what the server behind us takes it to mean, and servers differ. "/product;v=2/1" is "/product/1" to
-// a servlet container, "//x/product/1" is "/product/1" to whoever resolves it against a base URL, "/product//../1" is
-// "/1" after merging slashes and "/product/1" before. A limiter that settles on one of these can be walked around
+// A request path means what the server behind us takes it to mean, and servers differ. "/product;v=2/1" is "/product/1"
+// to a servlet container, "//x/product/1" is "/product/1" to whoever resolves it against a base URL, "/product//../1"
+// is "/1" after merging slashes and "/product/1" before. A limiter that settles on one of these can be walked around
 // through the others. So a path is not normalised to one form but to all that a chain of proxies and servers can make
 // of it, and what any form hits applies. [Clean] applies these rewrites, in every order and as often as they change
 // something:
@@ -13,9 +13,9 @@
 //   - slashes merged: "/a//b" to "/a/b";
 //   - "." and ".." resolved, never above the root, with an empty segment counting as a segment (RFC 3986; where slashes
 //     were merged before, there is none);
-//   - percent-decoding of everything, of everything but "%2F" (servers that split first and decode each segment), or of
-//     "%2F" and "%5C" alone (proxies that unescape slashes); repeated, so double encoding ("%252e") is seen through;
-//     an invalid escape stays as it is;
+//   - percent-decoding of everything but "%2F" (servers that split first and decode each segment), or of "%2F" and
+//     "%5C" alone (proxies that unescape slashes), and so, one after the other, of everything; repeated, so double
+//     encoding ("%252e") is seen through; an invalid escape stays as it is;
 //   - parameters of a segment dropped: "/a;x=1/b" to "/a/b";
 //   - "\" turned into "/";
 //   - the rest dropped from a "?", a "#" or a NUL;
@@ -34,7 +34,7 @@
 // # What is not covered
 //
 // Paths are case-sensitive, as in RFC 3986; a server that ignores case needs a pattern with "{name}" in that place.
-// Bytes are compared as they are: Unicode normalisation, over-long UTF-8, "%uXXXX", trimmed white space and dropped file
-// extensions are not read as equal. A segment for "*" is never empty. A method named in a header
+// Bytes are compared as they are: Unicode normalisation, over-long UTF-8, "%uXXXX", trimmed white space and dropped
+// file extensions are not read as equal. A segment for "*" is never empty. A method named in a header
 // (X-HTTP-Method-Override) is not looked at. HEAD is not implied by GET: a rule that means both names both.
 package route

@@ -1,0 +1,12 @@
+package route
+
+// NumRewrites is how many rewrites there are.
+const NumRewrites = len(rewrites)
+
+// WithoutRewrite runs f while rewrite i does nothing.
+func WithoutRewrite(i int, f func()) {
+	was := rewrites[i]
+	defer func() { rewrites[i] = was }()
+	rewrites[i] = func(dst []byte, _ string) ([]byte, bool) { return dst, false }
+	f()
+}
