@@ -1,0 +1,78 @@
+package bench
+
+import (
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// benchmark spends b.N units, rounded up so that each key gets the same share, and checks that it did.
+func benchmark(b *testing.B, units int, make func() (*contender, error)) {
+	c, err := make()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.close()
+	unit := c.unit()
+	ops := (b.N + unit - 1) / unit * unit
+	b.ReportAllocs()
+	b.ResetTimer()
+	perOp, admitted, err := c.trial(ops)
+	b.StopTimer()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(perOp, "ns/op")
+	if err := c.verify(ops, admitted, units); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func ours(units int64, with ...limit.Tier) func() (*contender, error) {
+	return func() (*contender, error) { return sluice(units, with...) }
+}
+
+func BenchmarkMemory(b *testing.B) {
+	for _, bb := range []struct {
+		name  string
+		units int
+		make  func() (*contender, error)
+	}{
+		{"admit/sluice-1-limit", plenty, ours(plenty, tiers[:1]...)},
+		{"admit/sluice-3-limits", plenty, ours(plenty, tiers[:]...)},
+		{"admit/go-limiter", plenty, func() (*contender, error) { return goLimiter(plenty) }},
+		{"admit/x-time-rate", plenty, func() (*contender, error) { return timeRate(plenty) }},
+		{"deny/sluice-1-limit", scarce, ours(scarce, slow[:1]...)},
+		{"deny/sluice-3-limits", scarce, ours(scarce, slow[:]...)},
+		{"deny/go-limiter", scarce, func() (*contender, error) { return goLimiter(scarce) }},
+		{"deny/x-time-rate", scarce, func() (*contender, error) { return timeRate(scarce) }},
+	} {
+		b.Run(bb.name, func(b *testing.B) { benchmark(b, bb.units, bb.make) })
+	}
+}
+
+func BenchmarkRouteMatch500(b *testing.B) {
+	l, err := newRouteLoad()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		r := i % len(l.requests)
+		if hits := l.one(r); hits != len(l.requests[r].want) {
+			b.Fatalf("request %d hits %d rules, want %d", r, hits, len(l.requests[r].want))
+		}
+	}
+}
+
+func BenchmarkRequestToHeaders(b *testing.B) {
+	l, err := newRequestLoad()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	if err := l.run(b.N); err != nil {
+		b.Fatal(err)
+	}
+}

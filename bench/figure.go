@@ -1,0 +1,65 @@
+package bench
+
+import "fmt"
+
+// Figure is one number that the project promises, with its goal.
+type Figure struct {
+	Name   string
+	Unit   string
+	Goal   float64 // 0: none, the number is told for what it is
+	Floor  bool    // the goal is the least, not the most
+	Digits int     // after the point
+
+	// Measure takes the number. A short measurement only shows that it can be taken. An error means that the workload
+	// was not what it should be, so that there is no number.
+	Measure func(short bool) (Result, error)
+}
+
+// Result is a measured number, and what a reader should know beside it.
+type Result struct {
+	Value float64
+	Notes []string
+}
+
+func (r *Result) note(format string, args ...any) {
+	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+}
+
+// Figures lists all figures, in the order in which they are measured.
+func Figures() []Figure {
+	return []Figure{
+		{Name: "memory_1_limit", Unit: "x", Goal: 0.8, Digits: 2, Measure: memoryFigure(tiers[:1]...)},
+		{Name: "memory_3_limits", Unit: "x", Goal: 1.0, Digits: 2, Measure: memoryFigure(tiers[:]...)},
+		{Name: "route_match_500", Unit: "µs", Goal: 1.0, Digits: 3, Measure: routeFigure},
+		{Name: "request_to_headers", Unit: "ns", Digits: 0, Measure: requestFigure},
+		{Name: "simulate_lines_per_s", Unit: "lines/s", Goal: 300_000, Floor: true, Measure: simulateFigure},
+	}
+}
+
+// Met reports whether v reaches the goal.
+func (f *Figure) Met(v float64) bool {
+	switch {
+	case f.Goal == 0:
+		return true
+	case f.Floor:
+		return v >= f.Goal
+	default:
+		return v <= f.Goal
+	}
+}
+
+// Line is the figure as it is printed: "figure NAME VALUE UNIT GOAL", or a remark where it has no goal.
+func (f *Figure) Line(v float64) string {
+	if f.Goal == 0 {
+		return fmt.Sprintf("# %s %.*f %s", f.Name, f.Digits, v, f.Unit)
+	}
+	sign := "<="
+	if f.Floor {
+		sign = ">="
+	}
+	goalDigits := 1
+	if f.Digits == 0 {
+		goalDigits = 0
+	}
+	return fmt.Sprintf("figure %s %.*f %s %s%.*f", f.Name, f.Digits, v, f.Unit, sign, goalDigits, f.Goal)
+}
