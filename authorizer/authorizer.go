@@ -136,13 +136,21 @@ type step struct {
 // Allowed reports whether the request may pass.
 func (a *Answer) Allowed() bool { return a.Kind == answer.Allowed }
 
-// Decision is the decision over the plan's limits, or the one over the ipLimits where that was the last; nil where none
-// was made. It is valid until Release.
+// Decision is the decision over the plan's limits, or the one over the ipLimits where that denied; nil where none was
+// made. It is valid until Release.
 func (a *Answer) Decision() *limit.Decision {
-	if d := a.plan.outcome(); d != nil {
+	if d := a.ip.outcome(); d != nil && !d.Allowed {
 		return d
 	}
-	return a.ip.outcome()
+	return a.plan.outcome()
+}
+
+// IPDecision is the decision over the ipLimits where these admitted; nil where there are none. It is valid until Release.
+func (a *Answer) IPDecision() *limit.Decision {
+	if d := a.ip.outcome(); d != nil && d.Allowed {
+		return d
+	}
+	return nil
 }
 
 func (s *step) outcome() *limit.Decision {
@@ -243,7 +251,7 @@ func (z *Authorizer) identify(a *Answer, s *Snapshot) (limit.Owner, *plan.Set, a
 	presented, present, err := identity.FindCredential(a.request.Header)
 	if !present {
 		if set := s.Config.Anonymous(); set != nil {
-			a.Anonymous = true
+			a.Anonymous, a.Plan = true, s.Config.AnonymousPlan()
 			return limit.Owner{Kind: limit.Anonymous}, set, answer.Allowed
 		}
 		return limit.Owner{}, nil, answer.NoCredential

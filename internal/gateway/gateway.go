@@ -132,7 +132,7 @@ func (g *Gateway) observe(a *authorizer.Answer, r *http.Request) {
 		return
 	}
 	g.c.Recorder.Observe(&livepage.Observation{At: a.At, Outcome: outcome(a), Tenant: a.Tenant, Method: r.Method,
-		Path: bounded(a.Path()), Decision: a.Decision()})
+		Path: a.Path(), Decision: a.Decision(), IPDecision: a.IPDecision()})
 }
 
 func outcome(a *authorizer.Answer) livepage.Outcome {
@@ -178,7 +178,7 @@ func writeBody(w *response, k answer.Kind, body []byte) {
 		h.Set("WWW-Authenticate", `Bearer realm="sluice", error="invalid_token"`)
 	}
 	w.WriteHeader(k.Status())
-	_, _ = w.Write(body) // the client may be gone, and there is nobody else to tell
+	_, _ = w.Write(append(body, '\n')) // the client may be gone, and there is nobody else to tell
 }
 
 // response sets the rate-limit headers at the last moment, over whatever the backend said, and remembers the status.

@@ -94,6 +94,9 @@ func (p *Plans) load() error {
 	}
 	p.current.Store(&authorizer.Snapshot{Config: cfg, Keys: found})
 	p.loadedAt = p.c.Now()
+	for _, w := range cfg.Warnings() {
+		p.c.Log.Warn(w.String())
+	}
 	return nil
 }
 

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/sluicelimits/sluice/internal/gateway"
+	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/plan"
+)
+
+const maxTryTenants = 5
+
+// attempt is something to try: a command and what it shows.
+type attempt struct{ about, command string }
+
+type attempts []attempt
+
+func (t attempts) commands() (out []string) {
+	for _, a := range t {
+		out = append(out, a.command)
+	}
+	return out
+}
+
+// tryLines makes a curl line for each of the first tenants, and one that goes over a limit. Keys are known only where they
+// are those of the example plan; others were shown once and are the reader's.
+func tryLines(cfg *plan.Config, base string) attempts {
+	hashes := make(map[string]bool)
+	withKey := make(map[string]bool)
+	for _, k := range cfg.Keys() {
+		hashes[k.Hash] = true
+		withKey[k.Tenant] = true
+	}
+	var out attempts
+	var loop *attempt
+	for _, t := range cfg.Tenants() {
+		if len(out) == maxTryTenants {
+			break
+		}
+		if !withKey[t.ID] {
+			continue
+		}
+		key := "$KEY"
+		if k := identity.ExampleKey(t.ID); hashes[identity.HashKey(identity.DevPepper(), k)] {
+			key = k
+		}
+		about := "tenant " + printable(t.ID) + ", plan " + t.Plan
+		if t.Suspended {
+			about += ", suspended"
+		}
+		if key == "$KEY" {
+			about += " (put its key into KEY)"
+		}
+		header := `-H "X-API-Key: ` + key + `"`
+		out = append(out, attempt{about, "curl -i " + header + " " + base + "/product/1"})
+		if !t.Suspended { // the last tenant's is kept: in the example it is the one with the smallest limit
+			loop = &attempt{"more than tenant " + printable(t.ID) + " may: 200s, then 429s",
+				"for i in 1 2 3 4 5 6 7 8; do curl -s -o /dev/null -w '%{http_code}\\n' " + header + " " + base + "/product/1; done"}
+		}
+	}
+	switch {
+	case cfg.Anonymous() != nil:
+		out = append(out, attempt{"no key, plan " + cfg.AnonymousPlan(), "curl -i " + base + "/product/1"})
+	case len(out) > 0:
+		out = append(out, attempt{"no key: 401", "curl -i " + base + "/product/1"})
+	}
+	if loop != nil {
+		out = append(out, *loop)
+	}
+	return out
+}
+
+// greet says on stdout where everything is and what to try.
+func (d *dev) greet(w io.Writer, plans *gateway.Plans, upstream *url.URL, addr net.Addr, lines attempts) {
+	base := baseURL(addr)
+	from, to := "example plan (start with --plans FILE for yours)", "a built-in echo (--upstream URL for your service)"
+	if len(d.plans) > 0 {
+		from = plans.Name()
+	}
+	if upstream != nil {
+		to = upstream.Redacted()
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "Sluice listens on %s\n  plans      %s\n  upstream   %s\n", base, from, to)
+	if d.audience != gateway.Off {
+		fmt.Fprintf(&b, "  live page  %s/_sluice/\n", base)
+	}
+	if !onlyLocal(addr) && usesDevPepper(plans.Current().Config) {
+		b.WriteString("\nOthers can reach this address, and keys under the built-in pepper \"dev\" are no secret to them:\n" +
+			"make keys with 'sluice key create --pepper ID=FILE'.\n")
+	}
+	if len(lines) == 0 {
+		b.WriteString("\nNo call can get in: the plans have no keys and no anonymousPlan. 'sluice key create --tenant T' makes a key.\n")
+	} else {
+		b.WriteString("\nTry:\n")
+	}
+	for _, a := range lines {
+		fmt.Fprintf(&b, "\n  # %s\n  %s\n", a.about, a.command)
+	}
+	_, _ = io.WriteString(w, b.String()) // nobody reads it: no reason not to serve
+}
+
+func usesDevPepper(cfg *plan.Config) bool {
+	for _, k := range cfg.Keys() {
+		if k.Pepper == identity.DevPepperID {
+			return true
+		}
+	}
+	return false
+}
+
+func onlyLocal(addr net.Addr) bool {
+	a, err := netip.ParseAddrPort(addr.String())
+	return err == nil && a.Addr().Unmap().IsLoopback()
+}
+
+// baseURL is where a browser on this machine finds the listener.
+func baseURL(addr net.Addr) string {
+	a, err := netip.ParseAddrPort(addr.String())
+	if err != nil || a.Addr().IsUnspecified() {
+		_, port, _ := net.SplitHostPort(addr.String())
+		return "http://localhost:" + port
+	}
+	return "http://" + a.String()
+}
+
+// printable is a tenant's id for a terminal, which could take control characters for commands.
+func printable(id string) string {
+	for _, r := range id {
+		if !strconv.IsPrint(r) {
+			return strconv.QuoteToASCII(id)
+		}
+	}
+	return id
+}
