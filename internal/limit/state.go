@@ -261,7 +261,7 @@ func (t *Tier) evaluateLeakyBucket(s *State, now int64, r *Result) {
 
 func (t *Tier) evaluateQuota(s *State, now int64, r *Result) {
 	start, end, used := s.At, s.M, s.N
-	if s.M == 0 || now >= end {
+	if (s.M == 0 && s.N == 0) || now >= end { // a period may end at 0
 		start, end = t.Calendar.Period(now)
 		used = 0
 	}

@@ -1,0 +1,142 @@
+package limittest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+var changeCases = []testCase{
+	{"a changed number keeps what was consumed", testChangedNumber},
+	{"a changed burst cuts the level", testChangedBurst},
+	{"a changed rate keeps the level", testChangedRate},
+	{"a changed identity starts afresh", testChangedIdentity},
+}
+
+// Else a plan change would be a gift, or a punishment.
+func testChangedNumber(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		if k.algorithm == limit.TokenBucket || k.oneAtATime() {
+			return // cases of their own
+		}
+		five, eight, two := k.limit(tb, "l", 5), k.limit(tb, "l", 8), k.limit(tb, "l", 2)
+		s.allowed(Start, charge(five, 4))
+		s.denied(Start, charge(two, 1))
+		if left := s.remaining(Start, two); left != 0 {
+			s.Errorf("lowered from 5 to 2 with 4 used: %d remain, want 0", left)
+		}
+		if d := s.decide(Start, charge(two, 3)); !d.Never {
+			s.Errorf("lowered from 5 to 2: a cost of 3 is not never")
+		}
+		s.allowed(Start, charge(eight, 4))
+		s.denied(Start, charge(eight, 1))
+		s.denied(Start, charge(five, 1))
+		at := s.denied(Start, charge(two, 2)).RetryAt
+		s.allowed(time.UnixMicro(at), charge(two, 2))
+		s.denied(time.UnixMicro(at), charge(two, 1))
+	})
+}
+
+func bucketOf(tb testing.TB, rate, burst int64) *limit.Limit {
+	tb.Helper()
+	return build(tb, limit.Limit{ID: "bucket", MaxCost: burst, Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Threshold: rate, Burst: burst, Period: 10 * time.Second}}})
+}
+
+func testChangedBurst(tb testing.TB, c Config) {
+	if !c.accepts(limit.TokenBucket) {
+		return
+	}
+	s := newSubject(tb, c)
+	s.allowed(Start, charge(bucketOf(tb, 10, 10), 2)) // holds 8
+	if left := s.remaining(Start, bucketOf(tb, 10, 20)); left != 8 {
+		s.Errorf("burst raised from 10 to 20 with 8 in the bucket: %d remain, want 8", left)
+	}
+	if left := s.remaining(Start, bucketOf(tb, 10, 5)); left != 5 {
+		s.Errorf("burst lowered from 10 to 5 with 8 in the bucket: %d remain, want 5", left)
+	}
+	s.allowed(Start, charge(bucketOf(tb, 10, 5), 5)) // cut to 5, then taken
+	s.denied(Start, charge(bucketOf(tb, 10, 10), 1))
+	if left := s.remaining(Start.Add(time.Minute), bucketOf(tb, 10, 20)); left != 20 {
+		s.Errorf("a minute later %d remain of the raised burst, want 20", left)
+	}
+}
+
+func testChangedRate(tb testing.TB, c Config) {
+	if c.accepts(limit.TokenBucket) {
+		s := newSubject(tb, c)
+		s.allowed(Start, charge(bucketOf(tb, 10, 10), 7)) // holds 3
+		for _, rate := range []int64{1, 7, 9, 10, 1000} {
+			l := bucketOf(tb, rate, 10)
+			if left := s.remaining(Start, l); left != 3 {
+				s.Errorf("rate changed from 10 to %d with 3 in the bucket: %d remain, want 3", rate, left)
+			}
+			d := s.denied(Start, charge(l, 4))
+			if got, want := d.RetryAfter(), (10*time.Second/time.Duration(rate) + 999*time.Nanosecond).Truncate(time.Microsecond); got != want {
+				s.Errorf("rate changed from 10 to %d: one more unit takes %s, want %s", rate, got, want)
+			}
+		}
+		// A tenth of a µs's refill must not be lost and found by changing back and forth.
+		for i := range 200 {
+			s.decide(Start, charge(bucketOf(tb, []int64{7, 9, 11, 13}[i%4], 10), 4))
+		}
+		if left := s.remaining(Start, bucketOf(tb, 10, 10)); left != 3 {
+			s.Errorf("after 200 denials at changing rates %d remain, want 3", left)
+		}
+	}
+	if c.accepts(limit.LeakyBucket) {
+		s := newSubject(tb, c)
+		leaky := func(rate int64) *limit.Limit {
+			return build(tb, limit.Limit{ID: "leaky", MaxCost: 3, Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Threshold: rate, Period: 10 * time.Second}}})
+		}
+		s.allowed(Start, charge(leaky(10), 3))
+		for _, rate := range []int64{3, 7, 10, 1000} { // the wait was set by the rate at which it was charged
+			if got, want := s.denied(Start, charge(leaky(rate), 1)).RetryAfter(), 3*time.Second; got != want {
+				s.Errorf("rate changed from 10 to %d: the wait is %s, want %s", rate, got, want)
+			}
+		}
+		s.allowed(Start.Add(3*time.Second), charge(leaky(1000), 1))
+		if got, want := s.denied(Start.Add(3*time.Second), charge(leaky(10), 1)).RetryAfter(), 10*time.Millisecond; got != want {
+			s.Errorf("charged at 1000 per 10 s the wait is %s, want %s", got, want)
+		}
+	}
+}
+
+func testChangedIdentity(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		l := limit.Limit{ID: "five", MaxCost: 5, Tiers: []limit.Tier{k.tier(5)}}
+		changed := map[string]limit.Limit{}
+		id, mode := l, l
+		id.ID, mode.Mode = "six", limit.Shadow
+		changed["id"], changed["mode"] = id, mode
+		period := l
+		period.Tiers = []limit.Tier{k.tier(5)}
+		if k.algorithm == limit.Quota {
+			period.Tiers[0].Calendar = &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 15}
+			other := l
+			other.Tiers = []limit.Tier{k.tier(5)}
+			other.Tiers[0].Calendar = &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 16}
+			changed["anchor"] = other
+		} else {
+			period.Tiers[0].Period += time.Millisecond
+		}
+		changed["period"] = period
+		if k.algorithm == limit.SlidingBuckets {
+			buckets := l
+			buckets.Tiers = []limit.Tier{k.tier(5)}
+			buckets.Tiers[0].Buckets++
+			changed["buckets"] = buckets
+		}
+		old := build(tb, l)
+		s.allowed(Start, charge(old, 5))
+		for what, l := range changed {
+			fresh := build(tb, l)
+			if left := s.remaining(Start, fresh); left != 5 {
+				s.Errorf("changed %s: %d remain, want 5", what, left)
+			}
+			s.allowed(Start, charge(fresh, 5))
+		}
+		s.denied(Start, charge(old, 1))
+	})
+}

@@ -1,0 +1,25 @@
+package memory_test
+
+import (
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limit/limittest"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+)
+
+// newStore is a store that holds at most so many bytes; 0 means the default.
+func newStore(tb testing.TB, maxBytes int64) *memory.Store {
+	tb.Helper()
+	s, err := memory.New(memory.Config{MaxBytes: maxBytes})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+func TestContract(t *testing.T) {
+	limittest.RunStoreContract(t, limittest.Config{
+		New: func(tb testing.TB) limit.Store { return newStore(tb, 0) },
+	})
+}
