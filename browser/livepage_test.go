@@ -136,9 +136,8 @@ func (p *tab) compareLimits(s *scene) {
 			}
 			page += n
 		}
-		// A denial counts for each limit that had no room, so at least once.
-		if want := s.count("ten_minutes", is(outcome)); page < want || want == 0 {
-			p.t.Errorf("denied over every %s: page shows %d, want at least %d", kind, page, want)
+		if want := s.count("ten_minutes", is(outcome)); page != want || want == 0 {
+			p.t.Errorf("denied over every %s: page shows %d, want %d and more than none", kind, page, want)
 		}
 	}
 	if n := p.number(`[data-limit="search-strict"] td:nth-child(4)`); n == 0 {

@@ -83,7 +83,8 @@ type Meter struct {
 	ResetMs   int64  `json:"reset_ms"` // from now until the counter is as if never used
 }
 
-// LimitRow is what a limit did, over all tenants. Requests count once for each limit that applied to them.
+// LimitRow is what a limit did, over all tenants. An admitted request counts for each limit that applied to it, a denied
+// one for the limit that bound, as in the report of a simulation.
 type LimitRow struct {
 	Kind   Kind          `json:"kind"` // limit, ip_limit or others
 	ID     string        `json:"id"`
@@ -94,7 +95,7 @@ type LimitRow struct {
 // LimitCounts is requests that a limit applied to.
 type LimitCounts struct {
 	Allowed      uint64 `json:"allowed"`       // admitted, and this limit had room
-	Denied       uint64 `json:"denied"`        // denied, and this limit had no room
+	Denied       uint64 `json:"denied"`        // denied, and this limit was the binding one
 	ShadowDenied uint64 `json:"shadow_denied"` // admitted, though this shadow limit had no room
 }
 
@@ -207,8 +208,8 @@ func (r *Recorder) data(s *Status) Data {
 }
 
 // tenantRows lists the busiest tenants, those that are configured or were seen, and then the rows that are no tenant.
-func tenantRows(s *Status, sums map[name][windowCount][lanes]uint64) (rows []TenantRow, notListed int) {
-	rows = make([]TenantRow, 0, len(s.Tenants)+4)
+func tenantRows(s *Status, sums map[name][windowCount][lanes]uint64) (_ []TenantRow, notListed int) {
+	rows := make([]TenantRow, 0, len(s.Tenants)+4)
 	for i := range s.Tenants {
 		t := &s.Tenants[i]
 		n := name{KindTenant, t.ID}
@@ -218,19 +219,17 @@ func tenantRows(s *Status, sums map[name][windowCount][lanes]uint64) (rows []Ten
 		delete(sums, n)
 	}
 	for n, sum := range sums {
-		rows = append(rows, tenantRow(n, sum))
+		row := tenantRow(n, sum)
+		row.Configured = n.kind == KindTenant && s.TenantsTotal > len(s.Tenants) // the status holds only some
+		rows = append(rows, row)
 	}
 	slices.SortFunc(rows, compareTenants)
 	tenants := len(rows)
 	for tenants > 0 && rows[tenants-1].Kind != KindTenant {
 		tenants--
 	}
-	notListed = max(0, s.TenantsTotal-len(s.Tenants))
-	if tenants > MaxTenantRows {
-		notListed += tenants - MaxTenantRows
-		rows = slices.Delete(rows, MaxTenantRows, tenants)
-	}
-	return rows, notListed
+	listed := min(tenants, MaxTenantRows)
+	return slices.Delete(rows, listed, tenants), max(tenants, s.TenantsTotal) - listed
 }
 
 func tenantRow(n name, sum [windowCount][lanes]uint64) TenantRow {
@@ -318,4 +317,17 @@ func countsOf(sum [lanes]uint64) Counts {
 		c.Requests += n
 	}
 	return c
+}
+
+// Busiest is the ids of up to n tenants, in the order of the page: those whose limits are worth a peek where there are too
+// many tenants to peek at all.
+func (r *Recorder) Busiest(now time.Time, n int) []string {
+	rows, _ := tenantRows(&Status{}, r.count(now).tenants)
+	ids := make([]string, 0, min(n, len(rows)))
+	for i := range rows {
+		if rows[i].Kind == KindTenant && len(ids) < n {
+			ids = append(ids, rows[i].ID)
+		}
+	}
+	return ids
 }

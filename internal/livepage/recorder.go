@@ -138,10 +138,16 @@ func (r *Recorder) second(at time.Time) int64 {
 	return s
 }
 
-// countLimits counts each limit of a decision once, whatever its number of tiers. Only an admitted request counts as
-// allowed by a limit, or as one that a shadow would have denied; a denied one counts against each limit without room.
+// countLimits counts each limit of a decision once, whatever its number of tiers. An admitted request counts as allowed
+// by each limit, but for a shadow that would have denied it; a denied one counts against the limit that bound.
 func (r *Recorder) countLimits(d *limit.Decision, second int64) {
-	if d == nil {
+	switch {
+	case d == nil:
+		return
+	case !d.Allowed:
+		if b := d.Binding(); b != nil {
+			r.limits.at(limitName(d, b.Limit()), second).add(second, laneDenied)
+		}
 		return
 	}
 	for i := 0; i < len(d.Results); {
@@ -150,20 +156,18 @@ func (r *Recorder) countLimits(d *limit.Decision, second int64) {
 			admits = admits && d.Results[i].Admits
 		}
 		lane := laneAllowed
-		switch shadow := l.Mode == limit.Shadow; {
-		case d.Allowed && shadow && !admits:
+		if !admits { // it was admitted, so this is a shadow
 			lane = laneShadowDenied
-		case !d.Allowed && (shadow || admits):
-			continue
-		case !d.Allowed:
-			lane = laneDenied
 		}
-		kind := KindLimit
-		if d.Owner.Kind == limit.Address {
-			kind = KindIPLimit
-		}
-		r.limits.at(name{kind, l.ID}, second).add(second, lane)
+		r.limits.at(limitName(d, l), second).add(second, lane)
 	}
+}
+
+func limitName(d *limit.Decision, l *limit.Limit) name {
+	if d.Owner.Kind == limit.Address {
+		return name{KindIPLimit, l.ID}
+	}
+	return name{KindLimit, l.ID}
 }
 
 func (r *Recorder) deny(o *Observation, who name) {

@@ -147,6 +147,9 @@ func TestTenantsAreBounded(t *testing.T) {
 	if own == nil || own.Counts[0].Requests != 1 || others == nil || others.Counts[0].Requests != extra+1 {
 		t.Fatalf("the tenant named others is %+v with 1, the others are %+v with %d wanted", own, others, extra+1)
 	}
+	if busy := r.Busiest(noon, 3); len(busy) != 3 || find(d, livepage.KindTenant, busy[0]) == nil {
+		t.Errorf("the busiest three are %q, want three of the page", busy)
+	}
 	if listed := len(d.Tenants) - 1; listed != livepage.MaxTenantRows || d.TenantsNotListed != livepage.MaxTenants-listed {
 		t.Errorf("%d tenants are listed and %d not, want %d of %d", listed, d.TenantsNotListed, livepage.MaxTenantRows, livepage.MaxTenants)
 	}

@@ -185,7 +185,7 @@
     const meters = cell('meters', 'Use of limits');
     return { node, update(t) {
       const c = t.counts[shown];
-      text(plan, t.kind !== 'tenant' ? names[t.kind][1] : t.configured ? t.plan : 'no longer configured');
+      text(plan, t.kind !== 'tenant' ? names[t.kind][1] : t.configured ? t.plan || '\u00a0' : 'no longer configured');
       off.hidden = !t.suspended;
       number(allowed, c.allowed);
       number(denied, limited(c), true);

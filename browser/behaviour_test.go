@@ -1,0 +1,116 @@
+package browser
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+
+	"github.com/sluicelimits/sluice/internal/livepage"
+)
+
+// The faults that inspect looks for are found on a page that has them all: a check that finds nothing proves nothing.
+func TestInspectFindsFaults(t *testing.T) {
+	const broken = `<!doctype html><html><head><link rel="icon" href="data:,"></head><body style="background:#fff">
+		<h1>One</h1><h3 id="a">Three</h3><div id="a" aria-labelledby="nowhere" style="width:2000px">wide</div>
+		<img src="data:,"><svg width="20" height="20"></svg><input><button></button><div role="meter">m</div>
+		<table><tr><td>cell</td></tr></table><p style="color:#999">pale</p><p style="font-size:9px">small</p></body></html>`
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = w.Write([]byte(broken))
+	}))
+	t.Cleanup(server.Close)
+	p := openTab(t, server.URL, views[0])
+	found := strings.Join(eval[[]string](p, inspect), "\n")
+	for _, want := range []string{
+		"no lang", "no title", "0 main", "follows a heading of level 1", "id a twice", "names nowhere", "no alt",
+		"neither a named image", "no label", "<button> \"\" has no name", "<div> \"m\" has no name", "no column headers",
+		"neither caption", "has contrast 2.8", "9 px", "2008 px wide in a window of 1400", "too small to hit", "texts were checked",
+	} {
+		if !strings.Contains(found, want) {
+			t.Errorf("inspect does not report %q; it says\n%s", want, found)
+		}
+	}
+}
+
+// The page follows what happens without being touched, says so when it cannot, and takes up again by itself: a dead page
+// that looks alive is worse than none.
+func TestLivePageFollows(t *testing.T) {
+	s := newScene(t)
+	var away atomic.Bool
+	handler := livepage.Handler(s.recorder, s.status)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if away.Load() {
+			http.Error(w, "away", http.StatusServiceUnavailable)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	p := openTab(t, server.URL+"/", views[0])
+	p.until("document.getElementById('link').dataset.state === 'live'")
+	p.until("document.querySelector('#try:not([hidden])') !== null")
+
+	s.call(sceneNow, 1, http.MethodGet, "/product/*")
+	p.until("document.querySelector('[data-total=allowed]').textContent === '1'")
+	p.until("document.querySelector('#try:not([hidden])') === null")
+	for range 10 {
+		s.call(sceneNow, 1, http.MethodGet, "/product/*")
+	}
+	p.until("document.querySelector('[data-total=limited]').textContent === '6'")
+	p.until("document.querySelector('#denial-rows li').dataset.count === '6'")
+	p.quiet()
+
+	away.Store(true)
+	p.until("document.getElementById('link').dataset.state === 'lost'")
+	if got := p.texts("#link-text"); got[0] != "The data was refused with status 503" {
+		t.Errorf("while the gateway is away the page says %q", got)
+	}
+	if got := p.number("[data-total=limited]"); got != 6 {
+		t.Errorf("the last numbers are gone: %d limited, want 6", got)
+	}
+	away.Store(false)
+	p.until("document.getElementById('link').dataset.state === 'live'")
+
+	server.CloseClientConnections()
+	server.Close()
+	p.until("document.getElementById('link-text').textContent === 'Connection lost; trying again'")
+}
+
+// A chosen theme overrides the system's, and lasts; where the browser refuses to store it, the page works all the same.
+func TestLivePageTheme(t *testing.T) {
+	background := "getComputedStyle(document.body).backgroundColor"
+	s := newScene(t)
+	p := openTab(t, s.serve().URL+"/_sluice/", views[0])
+	defer p.quiet()
+	light := eval[string](p, background)
+	eval[chromedp.Void](p, "document.getElementById('theme').click()")
+	dark := eval[string](p, background)
+	if light == dark {
+		t.Errorf("the background is %s in both themes", light)
+	}
+	p.ok("reload", chromedp.Do(p.ctx, chromedp.Reload()))
+	if got := eval[string](p, background); got != dark {
+		t.Errorf("after a reload the background is %s, want the chosen theme's %s", got, dark)
+	}
+	if got := eval[string](p, "document.getElementById('theme').getAttribute('aria-pressed')"); got != "true" {
+		t.Errorf("after a reload the theme's button is pressed: %s, want true", got)
+	}
+
+	const refuse = `Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('no', 'SecurityError'); } })`
+	_, err := chromedp.Call(p.ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: refuse})
+	p.ok("refuse storage", err)
+	p.ok("reload", chromedp.Do(p.ctx, chromedp.Reload()))
+	p.until("document.documentElement.dataset.now !== undefined")
+	if got := eval[string](p, background); got != light {
+		t.Errorf("without storage the background is %s, want the system's theme %s", got, light)
+	}
+	eval[chromedp.Void](p, "document.getElementById('theme').click()")
+	if got := eval[string](p, background); got != dark {
+		t.Errorf("without storage the button changes the background to %s, want %s", got, dark)
+	}
+}
