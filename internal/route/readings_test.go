@@ -106,9 +106,9 @@ func FuzzChain(f *testing.F) {
 // TestChainsExhaustively runs every chain of up to three servers over every path of a few nasty pieces: the small cases
 // that a fuzzer may not reach in its time.
 func TestChainsExhaustively(t *testing.T) {
-	pieces := []string{"/", "a", "..", "%2e%2e", "%2F", ";", `\`, "%25", "%3B", "?"}
+	pieces := []string{"/", "a", "..", "%2e%2e", "%2F", ";", `\`, "%25"}
 	paths := []string{"/"}
-	for first := 0; len(paths) < 10_000; {
+	for first := 0; len(paths) < 4000; {
 		next := len(paths)
 		for _, p := range paths[first:next] {
 			for _, piece := range pieces {
