@@ -51,10 +51,18 @@ func (t *tierSpec) tier(s *spec) (out limit.Tier, sound bool) {
 			at = time.UTC
 		}
 		out.Calendar = &limit.Calendar{
-			Every: t.every.v, Location: at, AnchorDay: t.anchorDay.v, AnchorMonth: time.Month(t.anchorMonth.v),
+			Every: t.every.v, Location: at, AnchorDay: sound0(t.anchorDay), AnchorMonth: time.Month(sound0(t.anchorMonth)),
 		}
 	}
 	return out, sound
+}
+
+// sound0 is the field's number, or 0 where it is bad.
+func sound0(f field[int]) int {
+	if f.bad {
+		return 0
+	}
+	return f.v
 }
 
 // refused reports each FieldError, unless what it is about was reported when it was read.

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,9 +21,10 @@ type reader struct {
 	found     []ordered
 	warned    []ordered
 	now       time.Time
-	nodes     int  // upper bound of the nodes in all documents
-	visited   int  // nodes looked at, aliases followed each time
-	exhausted bool // visited passed maxNodes: nothing more is read
+	nodes     int    // upper bound of the nodes in all documents
+	visited   int    // nodes looked at, aliases followed each time
+	exhausted bool   // visited passed its bound: nothing more is read
+	overflow  *place // where a problem beyond maxProblems was
 }
 
 // value is a node with its place.
@@ -57,6 +59,10 @@ func (r *reader) problem(v value, format string, args ...any) {
 }
 
 func (r *reader) problemAt(at place, format string, args ...any) {
+	if len(r.found) >= maxProblems {
+		r.overflow = &at
+		return
+	}
 	r.found = append(r.found, at.says(format, args...))
 }
 
@@ -81,12 +87,12 @@ func (r *reader) at(doc *document, n *yaml.Node, path string) value {
 
 // spend counts nodes that are looked at; a few lines of aliases can stand for billions.
 func (r *reader) spend(v value) bool {
-	if r.visited += len(v.node.Content); r.visited <= maxNodes {
+	if r.visited += len(v.node.Content); r.visited <= r.nodes+maxAliased {
 		return true
 	}
 	if !r.exhausted {
 		r.exhausted = true
-		r.problem(v, "aliases expand to more than %d values", maxNodes)
+		r.problem(v, "aliases expand to more than %d values", maxAliased)
 	}
 	return false
 }
@@ -263,7 +269,7 @@ func (r *reader) integer(v value, low, high int64) (int64, bool) {
 		r.problem(v, "%s is not a decimal integer", clip(v.node.Value))
 		return 0, false
 	case err != nil:
-		r.problem(v, "%s is too large: the range is %d to %d", clip(v.node.Value), low, high)
+		r.problem(v, "%s is past what 64 bits hold", clip(v.node.Value))
 		return 0, false
 	case n < low || n > high:
 		r.problem(v, "%d is outside %d to %d", n, low, high)
@@ -287,7 +293,11 @@ func (r *reader) units(v value) (int64, bool) { return r.integer(v, 1, limit.Max
 // duration reads 500ms, 10s, 1m, 24h; a bare integer is seconds.
 func (r *reader) duration(v value) (time.Duration, bool) {
 	if v.node.Kind == yaml.ScalarNode && v.node.ShortTag() == "!!int" {
-		n, ok := r.integer(v, 1, int64(limit.MaxPeriod/time.Second))
+		n, ok := r.integer(v, math.MinInt64, math.MaxInt64)
+		if ok && (n < 1 || n > int64(limit.MaxPeriod/time.Second)) {
+			r.problem(v, "%d seconds is not within %s to %s", n, limit.MinPeriod, shortDuration(limit.MaxPeriod))
+			ok = false
+		}
 		return time.Duration(n) * time.Second, ok
 	}
 	if v.node.Kind != yaml.ScalarNode || v.node.ShortTag() != "!!str" {
@@ -300,7 +310,7 @@ func (r *reader) duration(v value) (time.Duration, bool) {
 		r.problem(v, "%s is not a duration: write 500ms, 10s, 1m or 24h", quote(v.node.Value))
 		return 0, false
 	case d < limit.MinPeriod || d > limit.MaxPeriod || d%time.Millisecond != 0:
-		r.problem(v, "%s is not whole milliseconds within %s to %s", clip(v.node.Value), limit.MinPeriod, limit.MaxPeriod)
+		r.problem(v, "%s is not whole milliseconds within %s to %s", clip(v.node.Value), limit.MinPeriod, shortDuration(limit.MaxPeriod))
 		return 0, false
 	}
 	return d, true

@@ -66,7 +66,12 @@ func ParseAt(now time.Time, sources ...Source) (*Config, error) {
 	}
 	r.resolve(raw)
 	if len(r.found) > 0 {
-		return nil, &Error{inOrder(r.found)}
+		problems := inOrder(r.found)
+		if r.overflow != nil {
+			more := fmt.Sprintf("more than %d problems: the rest is not listed", maxProblems)
+			problems = append(problems, Problem{File: r.overflow.doc.name, Message: more})
+		}
+		return nil, &Error{problems}
 	}
 	raw.config.warnings = inOrder(r.warned)
 	for _, d := range r.documents {
@@ -353,7 +358,7 @@ func (r *reader) routes(raw []rawRoute) []route.Rule {
 		methods := slices.Sorted(slices.Values(one.rule.Methods))
 		text := strings.Join(methods, ",") + " " + patternText(one.rule)
 		if at, twice := first[text]; twice {
-			r.problemAt(one.at, "the route never matches first: it is the same as that at %s:%d", at.doc.name, at.line)
+			r.problemAt(one.at, "the route is there twice, first at %s:%d", at.doc.name, at.line)
 		} else {
 			first[text] = one.at
 		}

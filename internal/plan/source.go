@@ -17,7 +17,9 @@ import (
 // Bounds on what is read. A file beyond them is refused before it can take memory or time without bound.
 const (
 	MaxFileBytes = 16 << 20  // bytes in one file; 10,000 tenants take about one MiB
-	maxNodes     = 2_000_000 // values in all files together, aliases expanded
+	maxNodes     = 2_000_000 // values in all files together
+	maxAliased   = 250_000   // values that aliases may add
+	maxProblems  = 10_000    // problems that one load lists
 )
 
 // Source is one file's name and content.

@@ -11,7 +11,7 @@ func nearest(got string, words []string) string {
 	best, least := "", 1<<30
 	for _, w := range words {
 		d := distance(fold(got), fold(w))
-		if d < least && (d == 0 || d <= max(1, len(w)/3)) {
+		if d < least && (d == 0 || d <= len(w)/3) {
 			best, least = w, d
 		}
 	}

@@ -131,7 +131,7 @@ func (r *reader) override(v value, layer string) (*override, bool) {
 	var policies spec
 	r.policies(o, &policies, layer)
 	out.mode, out.onFailure, out.cost, out.maxValues = policies.mode, policies.onFailure, policies.cost, policies.maxValues
-	if len(o.entries) == 1 && !out.id.bad {
+	if len(v.node.Content) == 2 && !out.id.bad {
 		r.problem(v, "the override changes nothing")
 	}
 	return out, true
@@ -199,16 +199,16 @@ func (r *reader) boost(v value) (*boost, bool) {
 	b.milli, b.factorAt = factor.v, factor.from
 	b.from = take(r, o, "from", "", r.instant)
 	b.until = need(r, o, "until", "", "when the boost ends, as in 2026-12-01T00:00:00Z", r.instant)
-	begins, since := r.now, "now"
+	begins, since := r.now, " from now"
 	if b.from.set {
-		begins, since = b.from.v, "from"
+		begins, since = b.from.v, ""
 	}
 	switch lasts := b.until.v.Sub(begins); {
 	case b.until.bad || b.from.bad:
 	case b.from.set && lasts <= 0:
 		r.problemAt(b.until.from, "the boost ends before it begins")
 	case lasts > MaxBoost:
-		r.problemAt(b.until.from, "the boost lasts longer than %d days from %s", MaxBoost/(24*time.Hour), since)
+		r.problemAt(b.until.from, "the boost lasts longer than %d days%s", MaxBoost/(24*time.Hour), since)
 	}
 	return b, !factor.bad && !b.until.bad && !b.from.bad
 }

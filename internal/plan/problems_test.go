@@ -1,0 +1,148 @@
+package plan_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sluicelimits/sluice/internal/plan"
+)
+
+// noon is the time of every test that needs one.
+var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+
+// marked takes the ▸ marks out of a text and returns the line:column that each stood before.
+func marked(text string) (clean string, places []string) {
+	line, column := 1, 1
+	var b strings.Builder
+	for len(text) > 0 {
+		c, n := utf8.DecodeRuneInString(text)
+		raw := text[:n]
+		text = text[n:]
+		switch c {
+		case '▸':
+			places = append(places, fmt.Sprintf("%d:%d", line, column))
+			continue
+		case '\n':
+			line, column = line+1, 0
+		}
+		column++
+		b.WriteString(raw)
+	}
+	return b.String(), places
+}
+
+// one is a plans file of one limit, written in flow style after its id.
+func one(limit string) string {
+	return "plans:\n- id: p\n  limits:\n  - {id: a, " + limit + "}\n"
+}
+
+// tenant is a plans file of one tenant of a plan with a token bucket a, tiers b and a quota c.
+func tenant(rest string) string {
+	return `plans:
+- id: p
+  limits:
+  - {id: a, algorithm: token_bucket, rate: 100, period: 1s, burst: 200}
+  - {id: b, tiers: [{period: 1s, threshold: 10}]}
+  - {id: c, quota: {units: 1000, every: month}}
+tenants:
+- {id: t, plan: p, ` + rest + "}\n"
+}
+
+// Each kind of mistake is reported at the very place of the mistake, with what to write instead, or an operator searches
+// a file of ten thousand lines for it. Marks ▸ in the text are the places; testdata/problems.golden holds the messages.
+func TestProblems(t *testing.T) {
+	ok := one("tiers: [{period: 1s, threshold: 1}]")
+	var all strings.Builder
+	for _, c := range problemCases(ok) {
+		t.Run(c.name, func(t *testing.T) {
+			text, places := marked(c.text)
+			config, err := plan.ParseAt(noon, plan.Source{Name: "f.yaml", Data: []byte(text)})
+			var bad *plan.Error
+			if !errors.As(err, &bad) {
+				t.Fatalf("%s\nParse = %v, %v; want a *plan.Error", text, config, err)
+			}
+			var got []string
+			fmt.Fprintf(&all, "%s\n", c.name)
+			for _, p := range bad.Problems {
+				got = append(got, fmt.Sprintf("%d:%d", p.Line, p.Column))
+				fmt.Fprintf(&all, "    %s\n", p)
+			}
+			if !slices.Equal(got, places) {
+				t.Errorf("%.2000s\nproblems at %v, want %v:\n%v", text, got, places, err)
+			}
+			if !utf8.ValidString(err.Error()) || len(err.Error()) > 4000 {
+				t.Errorf("message of %d bytes, want text of reasonable length", len(err.Error()))
+			}
+		})
+	}
+	golden(t, "problems.golden", all.String())
+	for _, good := range []string{ok, tenant("suspended: true")} { // else the cases would show nothing
+		if _, err := plan.ParseAt(noon, plan.Source{Name: "f.yaml", Data: []byte(good)}); err != nil {
+			t.Errorf("%s\nthe base of these cases is refused: %v", good, err)
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "rewrite golden files; then read the diff")
+
+// golden compares got with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got == string(want) {
+		return
+	}
+	g, w := strings.Split(got, "\n"), strings.Split(string(want), "\n")
+	for i := range min(len(g), len(w)) {
+		if g[i] != w[i] {
+			t.Fatalf("%s:%d\ngot  %s\nwant %s\n(-update rewrites it)", path, i+1, g[i], w[i])
+		}
+	}
+	t.Fatalf("%s: got %d lines, want %d (-update rewrites it)", path, len(g), len(w))
+}
+
+// A few kilobytes of aliases that stand for a million limits cost no more than a quarter of a million values, or one
+// upload would take a control plane down.
+func TestAliasBomb(t *testing.T) {
+	text := "plans:\n- &p\n  id: p\n  limits:\n  - &l {id: l, tiers: [{period: 1s, threshold: 1}]}\n" +
+		strings.Repeat("  - *l\n", 999) + strings.Repeat("- *p\n", 999)
+	var bad *plan.Error
+	_, err := plan.ParseAt(noon, plan.Source{Name: "f.yaml", Data: []byte(text)})
+	if !errors.As(err, &bad) || !strings.Contains(err.Error(), "aliases expand to more than 250000 values") {
+		t.Fatalf("Parse = %.500v, want that aliases expand too far", err)
+	}
+	if len(bad.Problems) > 10 {
+		t.Errorf("%d problems, want each place once: %.500v", len(bad.Problems), err)
+	}
+}
+
+// A file in which every line is wrong gives a list that a person can still receive, and says that it was cut.
+func TestManyProblems(t *testing.T) {
+	text := "plans:\n" + strings.Repeat("- x\n", 100_000)
+	var bad *plan.Error
+	_, err := plan.ParseAt(noon, plan.Source{Name: "f.yaml", Data: []byte(text)})
+	if !errors.As(err, &bad) {
+		t.Fatalf("Parse = %v, want a *plan.Error", err)
+	}
+	last := bad.Problems[len(bad.Problems)-1]
+	if len(bad.Problems) != 10_001 || last.String() != "f.yaml: more than 10000 problems: the rest is not listed" {
+		t.Errorf("%d problems, the last %q; want 10001, the last saying that more are not listed", len(bad.Problems), last)
+	}
+}

@@ -1,0 +1,205 @@
+package plan_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
+)
+
+func sha(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+const boosted = `plans:
+- id: pro
+  limits:
+  - {id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200}
+  - {id: even, algorithm: token_bucket, rate: 7, period: 1s}
+  - {id: steps, tiers: [{period: 1s, threshold: 3}, {period: 10s, threshold: 11}]}
+  - {id: month, quota: {units: 1000, every: month}}
+tenants:
+- {id: plain, plan: pro}
+- id: acme
+  plan: pro
+  overrides:
+  - {id: burst, rate: 500}
+  - {id: even, rate: 9, mode: shadow, onStoreFailure: closed, cost: 3}
+  - {id: month, quota: {units: 5000}}
+  boosts:
+  - {id: burst, factor: 2, until: 2026-07-01T00:00:00Z}
+  - {id: steps, factor: 1.5, from: 2026-06-15T00:00:00Z, until: 2026-08-01T00:00:00+02:00}
+`
+
+// numbers writes the amounts of a set's limits.
+func numbers(s *plan.Set) string {
+	var out []string
+	for _, e := range s.Limits {
+		text := e.Limit.ID
+		for _, t := range e.Limit.Tiers {
+			text += fmt.Sprintf(" %d", t.Threshold)
+			if t.Algorithm == limit.TokenBucket {
+				text += fmt.Sprintf("/%d", t.Burst)
+			}
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, ", ")
+}
+
+// A boost holds from its first instant to just before its last, and never after: a raise that stays is money lost, one
+// that ends early an outage of the customer who paid for it.
+func TestBoostEdges(t *testing.T) {
+	c := parse(t, boosted)
+	acme, _ := c.Tenant("acme")
+	at := func(s string) time.Time {
+		got, err := time.Parse(time.RFC3339Nano, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	const base, month = "burst 500/200, even 9/9, steps 3 11, month 5000", ", month 5000"
+	for _, c := range []struct{ now, want string }{
+		{"2020-01-01T00:00:00Z", "burst 1000/400, even 9/9, steps 3 11" + month},
+		{"2026-06-14T23:59:59.999999Z", "burst 1000/400, even 9/9, steps 3 11" + month},
+		{"2026-06-15T00:00:00Z", "burst 1000/400, even 9/9, steps 4 16" + month},
+		{"2026-06-30T23:59:59.999999Z", "burst 1000/400, even 9/9, steps 4 16" + month},
+		{"2026-07-01T00:00:00Z", "burst 500/200, even 9/9, steps 4 16" + month},
+		{"2026-07-31T21:59:59.999999Z", "burst 500/200, even 9/9, steps 4 16" + month},
+		{"2026-07-31T22:00:00Z", base},
+		{"2999-01-01T00:00:00Z", base},
+	} {
+		now := at(c.now)
+		if got := numbers(acme.Limits(now)); got != c.want {
+			t.Errorf("at %s: %s, want %s", c.now, got, c.want)
+		}
+		if n := testing.AllocsPerRun(100, func() { acme.Limits(now) }); n != 0 {
+			t.Errorf("at %s: Limits allocates %v times, want 0", c.now, n)
+		}
+	}
+	shadow := acme.Limits(noon).Limits[1]
+	if l := shadow.Limit; l.Mode != limit.Shadow || l.OnStoreFailure != limit.Closed || shadow.Cost.Default != 3 {
+		t.Errorf("override gives mode %s, onStoreFailure %s, cost %s; want shadow, closed, 3", l.Mode, l.OnStoreFailure, shadow.Cost)
+	}
+	plain, _ := c.Tenant("plain")
+	if got := numbers(plain.Limits(noon)); got != "burst 100/200, even 7/7, steps 3 11, month 1000" {
+		t.Errorf("the plan's own limits became %s", got)
+	}
+}
+
+// An override or a boost keeps the counter: a customer who is given more must not lose what was counted, nor gain a
+// fresh window.
+func TestOverridesKeepIdentity(t *testing.T) {
+	c := parse(t, boosted)
+	acme, _ := c.Tenant("acme")
+	own := c.Plans()[0].Set()
+	for i, e := range acme.Limits(noon).Limits {
+		for j := range e.Limit.Tiers {
+			got, want := e.Limit.Tiers[j].Identity(), own.Limits[i].Limit.Tiers[j].Identity()
+			if got != want && e.Limit.Mode == own.Limits[i].Limit.Mode {
+				t.Errorf("limit %s tier %d counts in %q, the plan in %q", e.Limit.ID, j, got, want)
+			}
+		}
+	}
+}
+
+// Where each number comes from is what an operator asks first when a customer complains.
+func TestOrigins(t *testing.T) {
+	acme, _ := parse(t, boosted).Tenant("acme")
+	var b strings.Builder
+	for _, e := range acme.Limits(time.Date(2026, 6, 20, 0, 0, 0, 0, time.UTC)).Limits {
+		fmt.Fprintln(&b, e.Limit.ID)
+		for _, v := range e.Values() {
+			fmt.Fprintf(&b, "    %s = %s: %s\n", v.Name, v.Text, v.Origin)
+		}
+	}
+	golden(t, "origins.golden", b.String())
+}
+
+// Tenants without changes of their own are no more than their id: they share the plan's set.
+func TestTenantsShare(t *testing.T) {
+	c := parse(t, boosted)
+	plain, _ := c.Tenant("plain")
+	if plain.Limits(noon) != c.Plans()[0].Set() {
+		t.Error("a tenant without overrides has a set of its own")
+	}
+}
+
+// Plans in one file, tenants in another, one configuration: how it is kept in a repository.
+func TestSeveralFiles(t *testing.T) {
+	plans := plan.Source{Name: "plans.yaml", Data: []byte("plans: [{id: pro, limits: []}]\nanonymousPlan: pro\n")}
+	tenants := plan.Source{Name: "tenants.json", Data: []byte(`{"tenants": [{"id": "b", "plan": "pro"}, {"id": "a", "plan": "pro", "suspended": true}]}`)}
+	for _, sources := range [][]plan.Source{{plans, tenants}, {tenants, plans}} {
+		c, err := plan.ParseAt(noon, sources...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := c.Tenants()
+		if len(all) != 2 || all[0].ID != "a" || !all[0].Suspended || all[1].ID != "b" || c.AnonymousPlan() != "pro" {
+			t.Errorf("got tenants %+v and anonymous plan %q", all, c.AnonymousPlan())
+		}
+	}
+	_, err := plan.ParseAt(noon, plans, plans, tenants)
+	want := "plans.yaml:1:14: plans[0].id: plan \"pro\" is there twice, first at plans.yaml:1\n" +
+		"plans.yaml:2:16: anonymousPlan: anonymousPlan is there twice, first at plans.yaml:2"
+	if err == nil || err.Error() != want {
+		t.Errorf("the same file twice gives\n%v\nwant\n%s", err, want)
+	}
+}
+
+// tenThousand is a file of 10,000 tenants; every tenth has overrides and a boost.
+func tenThousand() string {
+	var b strings.Builder
+	b.WriteString(many(100) + "tenants:\n")
+	for i := range 10_000 {
+		fmt.Fprintf(&b, "- {id: tenant-%d, plan: p", i)
+		if i%10 == 0 {
+			b.WriteString(", overrides: [{id: all, rate: 500}, {id: l5, tiers: [{period: 1s, threshold: 50}]}]" +
+				", boosts: [{id: rest, factor: 2, until: 2026-12-01T00:00:00Z}]")
+		}
+		b.WriteString("}\n")
+	}
+	return b.String()
+}
+
+// 10,000 tenants load before a caller gives up waiting for a cold start, and take little memory.
+func TestTenThousandTenants(t *testing.T) {
+	text := tenThousand()
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	begin := time.Now()
+	c := parse(t, text)
+	took := time.Since(begin)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	heap := int64(after.HeapAlloc) - int64(before.HeapAlloc)
+	t.Logf("%d bytes, 10,000 tenants, 102 limits: loaded in %v, %d KiB kept", len(text), took, heap>>10)
+	if len(c.Tenants()) != 10_000 {
+		t.Fatalf("%d tenants, want 10000", len(c.Tenants()))
+	}
+	if took > 10*time.Second { // far above what it takes, so that a busy machine does not fail it
+		t.Errorf("loaded in %v, want at most 10 s", took)
+	}
+	if heap > 64<<20 {
+		t.Errorf("%d KiB are kept, want at most 64 MiB", heap>>10)
+	}
+}
+
+func BenchmarkParse10000Tenants(b *testing.B) {
+	text := []byte(tenThousand())
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		if _, err := plan.ParseAt(noon, plan.Source{Name: "f", Data: text}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
