@@ -319,8 +319,8 @@ func countsOf(sum [lanes]uint64) Counts {
 	return c
 }
 
-// Busiest is the ids of up to n tenants, in the order of the page: those whose limits are worth a peek where there are too
-// many tenants to peek at all.
+// Busiest is the ids of up to n tenants (at most MaxTenantRows), in the order of the page: those to peek at where there are
+// too many to peek at all.
 func (r *Recorder) Busiest(now time.Time, n int) []string {
 	rows, _ := tenantRows(&Status{}, r.count(now).tenants)
 	ids := make([]string, 0, min(n, len(rows)))
