@@ -44,6 +44,9 @@ type Config struct {
 	TrustedHops int              // proxies of the operator's own in front, 0..identity.MaxHops; see identity.SourceIP
 	Jitter      int              // percent, 0..100; see answer.Encoder
 	Sources     *identity.Anonymiser
+
+	// BackstopBytes bounds what is counted in this process while the store does not answer; 0 is DefaultBackstopBytes.
+	BackstopBytes int64
 }
 
 // Authorizer decides requests. It is safe for concurrent use. Make it with [New].
@@ -78,8 +81,11 @@ func New(c Config) (*Authorizer, error) {
 		c.Sources = identity.NewAnonymiser()
 	}
 	z := &Authorizer{c: c, encoder: answer.Encoder{JitterPercent: c.Jitter}}
+	if c.BackstopBytes == 0 {
+		c.BackstopBytes = DefaultBackstopBytes
+	}
 	var err error
-	if z.backstop.own, err = memory.New(memory.Config{MaxBytes: backstopBytes}); err != nil {
+	if z.backstop.own, err = memory.New(memory.Config{MaxBytes: c.BackstopBytes}); err != nil {
 		return nil, err
 	}
 	if z.backstop.shared, err = memory.New(memory.Config{MaxBytes: sharedBytes}); err != nil {

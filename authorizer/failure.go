@@ -8,9 +8,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
+// DefaultBackstopBytes holds the counters of some 40,000 owners.
+const DefaultBackstopBytes = 16 << 20
+
 const (
-	backstopBytes = 16 << 20
-	sharedBytes   = 1 << 20
+	sharedBytes = 1 << 20
 
 	unavailableFor = time.Second // what a client is told to wait where nobody knows
 )

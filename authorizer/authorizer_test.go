@@ -1,0 +1,483 @@
+package authorizer_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+const plans = `
+plans:
+  - id: small
+    limits:
+      - { id: burst, algorithm: token_bucket, rate: 1, period: 1s, burst: 5 }
+  - id: costly
+    limits:
+      - { id: units, algorithm: token_bucket, rate: 10, period: 1s, burst: 10, cost: { trustedHeader: x-query-cost, max: 100, default: 1 } }
+  - id: open
+    limits: [ { id: l, algorithm: token_bucket, rate: 1, period: 1s, burst: 2, onStoreFailure: open } ]
+  - id: closed
+    limits:
+      - { id: l, algorithm: token_bucket, rate: 1, period: 1s, burst: 2, onStoreFailure: closed }
+      - { id: o, algorithm: token_bucket, rate: 1, period: 1s, burst: 2, onStoreFailure: open }
+tenants:
+  - { id: acme, plan: small }
+  - { id: globex, plan: costly }
+  - { id: initech, plan: small, suspended: true }
+  - { id: lax, plan: open }
+  - { id: strict, plan: closed }
+`
+
+const ipPlans = plans + `
+ipLimits:
+  - { id: per-address, algorithm: token_bucket, rate: 1, period: 10s, burst: 8 }
+`
+
+// fixture is an authorizer on a clock that tests set.
+type fixture struct {
+	*authorizer.Authorizer
+	now  time.Time
+	snap *authorizer.Snapshot
+}
+
+// newFixture has a key named after each tenant, and one for a tenant that is not configured.
+func newFixture(t testing.TB, text string, store limit.Store, hops int) *fixture {
+	t.Helper()
+	cfg, err := plan.Parse(plan.Source{Name: "test.yaml", Data: []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []identity.Key
+	for _, tenant := range []string{"acme", "globex", "initech", "lax", "strict", "nobody"} {
+		keys = append(keys, identity.Key{ID: "k-" + tenant, Tenant: tenant, Subject: "ci", Pepper: "dev",
+			Hash: identity.HashKey(identity.DevPepper(), identity.ExampleKey(tenant))})
+	}
+	found, err := identity.NewKeys(keys, map[string][]byte{"dev": identity.DevPepper()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if store == nil {
+		if store, err = memory.New(memory.Config{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := &fixture{now: noon, snap: &authorizer.Snapshot{Config: cfg, Keys: found}}
+	f.Authorizer, err = authorizer.New(authorizer.Config{
+		Current: func() *authorizer.Snapshot { return f.snap }, Store: store, Now: func() time.Time { return f.now },
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), TrustedHops: hops,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// backstop gives the fixture a backstop of so many bytes.
+func (f *fixture) backstop(t *testing.T, store limit.Store, bytes int64) {
+	t.Helper()
+	z, err := authorizer.New(authorizer.Config{Current: func() *authorizer.Snapshot { return f.snap }, Store: store,
+		Now: func() time.Time { return f.now }, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), BackstopBytes: bytes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Authorizer = z
+}
+
+func request(tenant string, extra ...string) *authorizer.Request {
+	h := http.Header{}
+	if tenant != "" {
+		h.Set("X-API-Key", identity.ExampleKey(tenant))
+	}
+	for i := 0; i < len(extra); i += 2 {
+		h.Add(extra[i], extra[i+1])
+	}
+	return &authorizer.Request{Method: "GET", Path: "/product/1", Header: h, Peer: "198.51.100.9:4711"}
+}
+
+// ask decides a request and checks the kind.
+func (f *fixture) ask(t testing.TB, req *authorizer.Request, want answer.Kind) answer.Header {
+	t.Helper()
+	a := f.Authorize(context.Background(), req)
+	defer a.Release()
+	if a.Kind != want {
+		t.Fatalf("%s %s with %v: %s, want %s (%s)", req.Method, req.Path, req.Header, a.Kind, want, a.AppendProblem(nil))
+	}
+	return a.Header
+}
+
+func TestOutcomes(t *testing.T) {
+	for _, c := range []struct {
+		name, plans string
+		req         *authorizer.Request
+		want        answer.Kind
+	}{
+		{"allowed", plans, request("acme"), answer.Allowed},
+		{"bearer", plans, request("", "Authorization", "Bearer "+identity.ExampleKey("acme")), answer.Allowed},
+		{"no credential", plans, request(""), answer.NoCredential},
+		{"no credential, anonymous plan", plans + "anonymousPlan: small", request(""), answer.Allowed},
+		{"unknown key", plans, request("", "X-Api-Key", identity.NewKey()), answer.BadCredential},
+		{"unknown key is never anonymous", plans + "anonymousPlan: small", request("", "X-Api-Key", identity.NewKey()), answer.BadCredential},
+		{"malformed key is never anonymous", plans + "anonymousPlan: small", request("", "X-Api-Key", "slk_x"), answer.BadCredential},
+		{"empty key is never anonymous", plans + "anonymousPlan: small", request("", "X-Api-Key", ""), answer.BadCredential},
+		{"basic is never anonymous", plans + "anonymousPlan: small", request("", "Authorization", "Basic eDp5"), answer.BadCredential},
+		{"oversized key", plans, request("", "X-Api-Key", strings.Repeat("k", 1<<16)), answer.BadCredential},
+		{"unknown tenant", plans, request("nobody"), answer.UnknownTenant},
+		{"suspended", plans, request("initech"), answer.SuspendedTenant},
+		{"undeclared route", plans + `routes: [ { methods: [GET], pathPattern: "/order/*" } ]`, request("acme"), answer.NoRoute},
+		{"undeclared route comes before the key", plans + `routes: [ { methods: [GET], pathPattern: "/order/*" } ]`, request(""), answer.NoRoute},
+		{"declared route", plans + `routes: [ { methods: [GET], pathPattern: "/product/*" } ]`, request("acme"), answer.Allowed},
+		{"never fits", plans, request("globex", "X-Query-Cost", "11"), answer.NeverFits},
+		{"two cost headers are no integer", plans, request("globex", "X-Query-Cost", "11", "X-Query-Cost", "11"), answer.Allowed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t, c.plans, nil, 0)
+			h := f.ask(t, c.req, c.want)
+			if (h.RetryAfter != "") != (c.want == answer.Limited) {
+				t.Errorf("Retry-After = %q", h.RetryAfter)
+			}
+		})
+	}
+}
+
+// Guarantees the promise of the body: after the wait it names the request passes, 30 ms before it does not.
+func TestWaitIsExact(t *testing.T) {
+	f := newFixture(t, plans, nil, 0)
+	for range 5 {
+		f.ask(t, request("acme"), answer.Allowed)
+	}
+	f.now = noon.Add(123_457 * time.Microsecond)
+	a := f.Authorize(context.Background(), request("acme"))
+	wait := retryAfterMs(t, a)
+	a.Release()
+	if wait != 877 {
+		t.Errorf("wait = %d ms, want 877: what is left of a second, rounded up", wait)
+	}
+	denied := f.now
+	f.now = denied.Add(time.Duration(wait-30) * time.Millisecond)
+	f.ask(t, request("acme"), answer.Limited)
+	f.now = denied.Add(time.Duration(wait) * time.Millisecond)
+	f.ask(t, request("acme"), answer.Allowed)
+}
+
+func retryAfterMs(t *testing.T, a *authorizer.Answer) int64 {
+	t.Helper()
+	var body struct {
+		Wait *int64 `json:"retry-after-ms"`
+	}
+	if err := json.Unmarshal(a.AppendProblem(nil), &body); err != nil || body.Wait == nil {
+		t.Fatalf("%s has no retry-after-ms (%v)", a.AppendProblem(nil), err)
+	}
+	return *body.Wait
+}
+
+// Guarantees that the wait of a plan's denial is one after which the address may try again, too.
+func TestWaitCoversTheAddress(t *testing.T) {
+	f := newFixture(t, ipPlans, nil, 0)
+	for range 5 {
+		f.ask(t, request("acme"), answer.Allowed)
+	}
+	f.ask(t, request("acme"), answer.Limited)
+	f.ask(t, request("acme"), answer.Limited)
+	a := f.Authorize(context.Background(), request("acme")) // the eighth attempt, and the last that the address has
+	defer a.Release()
+	if wait := retryAfterMs(t, a); a.Kind != answer.Limited || wait != 10_000 || a.Header.RetryAfter != "10" {
+		t.Fatalf("%s, wait %d ms, Retry-After %q; want limited, 10000, 10", a.Kind, wait, a.Header.RetryAfter)
+	}
+	f.now = noon.Add(10*time.Second - 30*time.Millisecond)
+	f.ask(t, request("acme"), answer.IPLimited)
+	f.now = noon.Add(10 * time.Second)
+	f.ask(t, request("acme"), answer.Allowed)
+}
+
+// Guarantees that ipLimits count attempts: also those with a bad key, without one, for no route, and those that the plan
+// denies. If they did not, guessing keys would be free.
+func TestIPLimitsCountEveryAttempt(t *testing.T) {
+	routed := ipPlans + `routes: [ { pathPattern: "/product/*" } ]`
+	lost := request("acme")
+	lost.Path = "/nowhere"
+	for name, c := range map[string]struct {
+		req  *authorizer.Request
+		want answer.Kind
+	}{
+		"bad key":   {request("", "X-Api-Key", identity.NewKey()), answer.BadCredential},
+		"no key":    {request(""), answer.NoCredential},
+		"suspended": {request("initech"), answer.SuspendedTenant},
+		"no route":  {lost, answer.NoRoute},
+	} {
+		f := newFixture(t, routed, nil, 0)
+		for range 8 {
+			f.ask(t, c.req, c.want)
+		}
+		if h := f.ask(t, c.req, answer.IPLimited); h.RetryAfter != "10" || !strings.Contains(h.Policy, `"ip:per-address"`) {
+			t.Errorf("%s: headers %+v", name, h)
+		}
+		// The same address is out for everybody behind it; another is not.
+		f.ask(t, request("acme"), answer.IPLimited)
+		other := request("acme")
+		other.Peer = "198.51.100.10:4711"
+		f.ask(t, other, answer.Allowed)
+	}
+	f := newFixture(t, ipPlans, nil, 0)
+	for range 5 {
+		f.ask(t, request("acme"), answer.Allowed)
+	}
+	for range 3 {
+		f.ask(t, request("acme"), answer.Limited) // the plan denies, and the address is charged all the same
+	}
+	f.ask(t, request("acme"), answer.IPLimited)
+}
+
+// Guarantees that an ipLimit's denial charges no plan: what an address does before it is known is not the tenant's.
+func TestAddressDenialLeavesThePlanAlone(t *testing.T) {
+	f := newFixture(t, ipPlans, nil, 0)
+	for range 8 {
+		f.ask(t, request(""), answer.NoCredential)
+	}
+	for range 20 {
+		f.ask(t, request("acme"), answer.IPLimited)
+	}
+	other := request("acme")
+	other.Peer = "198.51.100.10:4711"
+	if h := f.ask(t, other, answer.Allowed); h.Remaining != "4" {
+		t.Errorf("remaining = %s after 20 requests that the address was denied, want 4", h.Remaining)
+	}
+}
+
+// Guarantees that a client cannot choose its counter: what it forges left of the trusted hops changes nothing.
+func TestForgedForwardedFor(t *testing.T) {
+	for hops := range 4 {
+		f := newFixture(t, ipPlans, nil, hops)
+		for i := range 9 {
+			list := fmt.Sprintf("203.0.113.%d", i) // forged, and different each time
+			for h := range hops {
+				list += fmt.Sprintf(", 10.0.0.%d", h)
+			}
+			want := answer.Allowed
+			if i >= 5 {
+				want = answer.Limited
+			}
+			if i >= 8 {
+				want = answer.IPLimited
+			}
+			f.ask(t, request("acme", "X-Forwarded-For", list), want)
+		}
+	}
+}
+
+func TestReloadKeepsCounters(t *testing.T) {
+	f := newFixture(t, plans, nil, 0)
+	for range 5 {
+		f.ask(t, request("acme"), answer.Allowed)
+	}
+	f.snap = newFixture(t, strings.Replace(plans, "burst: 5", "burst: 6", 1), nil, 0).snap
+	f.ask(t, request("acme"), answer.Limited)
+	f.now = noon.Add(6 * time.Second)
+	if h := f.ask(t, request("acme"), answer.Allowed); h.Limit != "6" || h.Remaining != "5" {
+		t.Errorf("limit %s, remaining %s after the reload; want 6, 5", h.Limit, h.Remaining)
+	}
+}
+
+// failing is a store that cannot answer while down is set.
+type failing struct {
+	limit.Store
+	down atomic.Pointer[error]
+}
+
+func (s *failing) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if err := s.down.Load(); err != nil {
+		return *err
+	}
+	return s.Store.Decide(ctx, req, now, d)
+}
+
+// Guarantees that a store that is away gives neither a 5xx nor an open door: each limit does what onStoreFailure says.
+func TestStoreAway(t *testing.T) {
+	inner, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &failing{Store: inner}
+	gone := errors.New("connection refused")
+	store.down.Store(&gone)
+	f := newFixture(t, ipPlans, store, 0)
+	peer := 0
+	ask := func(tenant string, want answer.Kind) {
+		t.Helper()
+		req := request(tenant)
+		peer++
+		req.Peer = fmt.Sprintf("203.0.113.%d:1", peer)
+		a := f.Authorize(context.Background(), req)
+		defer a.Release()
+		if a.Kind != want || !a.StoreFailed || a.Kind.Status() >= 500 {
+			t.Fatalf("%s: %s, marked %v; want %s, marked", tenant, a.Kind, a.StoreFailed, want)
+		}
+	}
+	for range 5 {
+		ask("acme", answer.Allowed) // backstop: the limit itself, counted here
+	}
+	ask("acme", answer.Limited)
+	for range 20 {
+		ask("lax", answer.Allowed)
+		ask("strict", answer.Unavailable)
+	}
+	for range 8 {
+		f.ask(t, request(""), answer.NoCredential)
+	}
+	f.ask(t, request(""), answer.IPLimited) // addresses have a backstop, too
+	if f.Failures() == 0 {
+		t.Error("failures are not counted")
+	}
+	store.down.Store(nil)
+	f.ask(t, request("acme"), answer.Allowed)
+}
+
+// Guarantees that a flood of addresses that fills the store is limited as one, and cannot use up what tenants need.
+func TestFullStoreSharesOneAddressCounter(t *testing.T) {
+	inner, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &failing{Store: inner}
+	full := fmt.Errorf("memory store: %w", limit.ErrFull)
+	store.down.Store(&full)
+	f := newFixture(t, ipPlans, store, 0)
+	f.backstop(t, store, 256<<10)
+	allowed := 0
+	const addresses = 3_000
+	for i := range addresses {
+		req := request("")
+		req.Peer = fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255)
+		a := f.Authorize(context.Background(), req)
+		if a.Kind != answer.IPLimited {
+			allowed++
+		}
+		a.Release()
+	}
+	// Each that the small backstop still holds has its own counter; all others share one of 8.
+	if allowed == addresses || allowed < 8 {
+		t.Errorf("%d of %d new addresses passed; want the backstop's room and 8", allowed, addresses)
+	}
+	before := allowed
+	for i := range 1000 {
+		req := request("")
+		req.Peer = fmt.Sprintf("11.0.%d.%d:1", i>>8, i&255)
+		a := f.Authorize(context.Background(), req)
+		if a.Kind != answer.IPLimited {
+			allowed++
+		}
+		a.Release()
+	}
+	if allowed != before {
+		t.Errorf("%d of 1000 further addresses passed, want 0: the shared counter is used up", allowed-before)
+	}
+}
+
+// Guarantees that a request that was given up charges nothing.
+func TestGivenUpRequest(t *testing.T) {
+	f := newFixture(t, plans, nil, 0)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 20 {
+		a := f.Authorize(ctx, request("acme"))
+		if a.Kind != answer.Unavailable {
+			t.Fatalf("%s, want unavailable", a.Kind)
+		}
+		a.Release()
+	}
+	if h := f.ask(t, request("acme"), answer.Allowed); h.Remaining != "4" {
+		t.Errorf("remaining = %s, want 4", h.Remaining)
+	}
+}
+
+// Guarantees that concurrent requests never pass a limit together, and that pooled answers are not mixed up.
+func TestConcurrentRequests(t *testing.T) {
+	f := newFixture(t, ipPlans, nil, 0)
+	var allowed atomic.Int64
+	var wg sync.WaitGroup
+	for g := range 64 {
+		wg.Go(func() {
+			for i := range 20 {
+				tenant := "acme"
+				if i%2 == 1 {
+					tenant = "globex"
+				}
+				req := request(tenant)
+				req.Peer = fmt.Sprintf("198.51.%d.%d:1", g, i)
+				a := f.Authorize(context.Background(), req)
+				if a.Tenant != tenant {
+					t.Errorf("tenant %q, want %q", a.Tenant, tenant)
+				}
+				if a.Allowed() && tenant == "acme" {
+					allowed.Add(1)
+				}
+				a.Release()
+			}
+		})
+	}
+	wg.Wait()
+	if allowed.Load() != 5 {
+		t.Errorf("%d requests of acme passed, want exactly 5", allowed.Load())
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	current := func() *authorizer.Snapshot { return nil }
+	for want, c := range map[string]authorizer.Config{
+		"Current is missing":    {Store: store},
+		"Store is missing":      {Current: current},
+		"TrustedHops -1 is":     {Current: current, Store: store, TrustedHops: -1},
+		"Jitter 101 is outside": {Current: current, Store: store, Jitter: 101},
+	} {
+		if _, err := authorizer.New(c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New = %v, want an error with %q", err, want)
+		}
+	}
+}
+
+// BenchmarkRequest is a request from parsed HTTP to the headers in the response's map: address, key, ipLimit, plan.
+func BenchmarkRequest(b *testing.B) {
+	text := `
+plans:
+  - id: pro
+    limits:
+      - { id: burst, algorithm: token_bucket, rate: 1000000000, period: 1s, burst: 1000000000 }
+      - { id: get, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: 10s, threshold: 1000000000 } ] }
+      - { id: monthly, quota: { units: 1000000000000, every: month, timezone: Europe/Paris, anchorDay: 15 } }
+tenants: [ { id: acme, plan: pro } ]
+ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1000000000, period: 1s, burst: 1000000000 } ]
+`
+	f := newFixture(b, text, nil, 0)
+	req := request("acme")
+	b.ReportAllocs()
+	for b.Loop() {
+		header := make(http.Header, 8)
+		a := f.Authorize(context.Background(), req)
+		a.Header.Set(header)
+		if !a.Allowed() || len(header) != 6 {
+			b.Fatalf("%s, %d headers", a.Kind, len(header))
+		}
+		a.Release()
+	}
+}
