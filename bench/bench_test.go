@@ -76,3 +76,18 @@ func BenchmarkRequestToHeaders(b *testing.B) {
 		b.Fatal(err)
 	}
 }
+
+func BenchmarkSimulate(b *testing.B) {
+	l, err := newLogLoad(50_000, false)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(len(l.text)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := l.run(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(l.lines)*float64(b.N)/b.Elapsed().Seconds(), "lines/s")
+}
