@@ -280,7 +280,8 @@ func (t *Tier) commit(s *State, now int64, r *Result) {
 	switch t.Algorithm {
 	case TokenBucket:
 		if len(s.Stamps) > 0 && s.M != t.Threshold { // counted at another rate: receipts from before must give nothing
-			s.Stamps[0] = Stamp{r.at, s.Stamps[0].Units + maxExact}
+			r.background += maxExact
+			s.Stamps[0] = Stamp{r.at, r.background}
 		}
 		s.At, s.N, s.M = r.at, r.n-r.Cost*t.den, t.Threshold
 	case FixedWindow:

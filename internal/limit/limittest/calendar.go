@@ -11,9 +11,9 @@ import (
 // the first one whose beginning is. It looks at the days themselves.
 func calendarPeriod(c *limit.Calendar, now int64) (start, end int64) {
 	y, m, _ := time.UnixMicro(now).UTC().Date()
-	from, until := time.Date(y, m-1, 1, 0, 0, 0, 0, time.UTC), time.Date(y, m+2, 1, 0, 0, 0, 0, time.UTC)
+	from, until := time.Date(y, m-2, 1, 0, 0, 0, 0, time.UTC), time.Date(y, m+3, 1, 0, 0, 0, 0, time.UTC)
 	if c.Every == limit.Year {
-		from, until = time.Date(y-2, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(y+3, 1, 1, 0, 0, 0, 0, time.UTC)
+		from, until = time.Date(y-2, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(y+4, 1, 1, 0, 0, 0, 0, time.UTC)
 	}
 	if c.Every == limit.Day || c.Every == limit.Week {
 		near := time.UnixMicro(now).UTC().Truncate(24 * time.Hour)

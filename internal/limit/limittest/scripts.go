@@ -44,7 +44,7 @@ type world struct {
 	made   []made // decisions that may be refunded
 	times  []int64
 	trace  strings.Builder
-	ok     bool
+	diffs  []string
 }
 
 type made struct {
@@ -56,7 +56,7 @@ type made struct {
 func newWorld(tb testing.TB, c Config, seed uint64) *world {
 	r := rand.New(rand.NewPCG(seed, 0x51))
 	w := &world{
-		s: newSubject(tb, c), r: r, seed: seed, model: NewModel(), ok: true,
+		s: newSubject(tb, c), r: r, seed: seed, model: NewModel(),
 		now:    Start.UnixMicro() + r.Int64N(int64(400*24*time.Hour/time.Microsecond)),
 		owners: []limit.Owner{acme, {Kind: limit.Tenant, Name: "zeta"}},
 	}
@@ -152,8 +152,9 @@ func (w *world) run() bool {
 		default:
 			w.change()
 		}
-		if !w.ok {
-			w.s.Errorf("seed %d, step %d: store and model differ\n%s", w.seed, step+1, w.trace.String())
+		if len(w.diffs) > 0 {
+			w.s.Errorf("seed %d, step %d: %s\nafter these steps, at µs since %s:\n%s",
+				w.seed, step+1, strings.Join(w.diffs, "\n"), Start.Format(time.RFC3339), w.trace.String())
 			return false
 		}
 	}
@@ -169,8 +170,7 @@ func (w *world) log(format string, args ...any) {
 }
 
 func (w *world) differ(what string, got, want any) {
-	w.ok = false
-	w.log("  %s: the store says %v, the model %v", what, got, want)
+	w.diffs = append(w.diffs, fmt.Sprintf("%s: the store says %v, the model %v", what, got, want))
 }
 
 // pass lets time pass: a little, or to where something is about to change.
