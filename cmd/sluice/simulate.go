@@ -1,5 +1,206 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
 
-func newSimulateCommand() *cobra.Command { return &cobra.Command{Use: "simulate"} }
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/simulate"
+)
+
+const simulateLong = `Replay access logs through the limits of a plans file, on the logs' own clock, and report what would have been
+allowed and denied: by limit, by tenant, by address, and when. Nothing is sent anywhere, and no limit is touched.
+
+Logs are in the Common or Combined Log Format, plain or gzip, with their lines in any order; "-" is standard input.
+Lines that cannot be replayed are counted, and the first of them are shown. Requests are decided in the order of
+production: declared routes first, then ipLimits (each address, IPv6 by /64), then the limits of the tenant.
+
+The tenant of a line is found by --tenant-from:
+  user               the user that the server authenticated: the third field of a line
+  address            each client address is a tenant
+  path:REGEX         the group named tenant, or the first group, of an expression on the path
+  target:REGEX       the same on path and query
+  referer:REGEX      the same on the referer
+  agent:REGEX        the same on the user agent
+  header:FIELD:REGEX the same on a header field that logs hold: referer or user-agent
+  fixed:NAME         one tenant for all requests
+  none               no line has a tenant
+Without it, the user is the tenant if the plans file has tenants, and no line has one otherwise.
+
+A line without a tenant is a call without a credential: it gets the anonymousPlan if there is one, and only ipLimits
+otherwise. A tenant that the plans file does not name gets the plan of --default-plan; without one it is counted apart,
+neither allowed nor denied (but each address is taken for a call without a credential). A plans file without tenants
+and with a single plan has that as its default plan.
+
+A denial counts against the limit that bound. A limit in shadow mode denies nothing: what it would have denied of the
+requests that were admitted is counted apart.`
+
+const simulateExample = `  sluice simulate --plans plans.yaml --log access.log
+  sluice simulate --plans plans.yaml --log access.log.1.gz --log access.log --html report.html
+  sluice simulate --plans plans.yaml --log access.log --tenant-from 'path:^/orgs/([^/]+)/' --default-plan free
+  sluice simulate --plans plans.yaml --log access.log --tenant-from address --default-plan public --json
+  zcat logs/*.gz | sluice simulate --plans plans.yaml --log -`
+
+// simulateFlags is the command line of simulate.
+type simulateFlags struct {
+	plans, logs             []string
+	tenantFrom, defaultPlan string
+	json                    bool
+	html, tempDir           string
+	top                     int
+	counterMiB              int64
+}
+
+func newSimulateCommand() *cobra.Command {
+	var f simulateFlags
+	c := &cobra.Command{
+		Use:     "simulate --plans FILE --log FILE [LOG...]",
+		Short:   "Replay access logs and report what the limits would have done",
+		Long:    simulateLong,
+		Example: simulateExample,
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, more []string) error {
+			f.logs = append(f.logs, more...)
+			return f.run(c)
+		},
+	}
+	flags := c.Flags()
+	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE` (may be given again: all are read as one)")
+	flags.StringArrayVar(&f.logs, "log", nil, "access log `FILE`, plain or gzip, or - for standard input (may be given again)")
+	flags.StringVar(&f.tenantFrom, "tenant-from", "", "where a line's tenant is found: `HOW` is listed above")
+	flags.StringVar(&f.defaultPlan, "default-plan", "", "`PLAN` of tenants that the plans file does not name")
+	flags.BoolVar(&f.json, "json", false, "write the report to standard output as JSON")
+	flags.StringVar(&f.html, "html", "", "also write the report with plots as one page to `FILE`")
+	flags.IntVar(&f.top, "top", 20, "tenants and addresses to list, `N` of each")
+	flags.Int64Var(&f.counterMiB, "counter-memory", simulate.DefaultStoreBytes>>20, "most memory that counters may take, in `MIB`")
+	flags.StringVar(&f.tempDir, "temp-dir", "", "`DIR` for temporary files, needed for logs far out of order (default: the system's)")
+	_ = c.MarkFlagFilename("plans", "yaml", "yml", "json") // fails only for a flag that does not exist
+	_ = c.MarkFlagFilename("html", "html")
+	_ = c.MarkFlagDirname("temp-dir")
+	_ = c.RegisterFlagCompletionFunc("tenant-from", cobra.FixedCompletions(
+		[]string{"user", "address", "path:", "target:", "referer:", "agent:", "header:user-agent:", "fixed:", "none"},
+		cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
+	return c
+}
+
+func (f *simulateFlags) run(c *cobra.Command) error {
+	o, err := f.options()
+	if err != nil {
+		return &usageError{c.CommandPath(), err}
+	}
+	if o.Config, err = plan.Load(f.plans...); err != nil {
+		return err
+	}
+	done := showProgress(&o, f.logs, c.ErrOrStderr())
+	report, err := simulate.Run(c.Context(), o)
+	done()
+	switch {
+	case c.Context().Err() != nil:
+		return errors.New("interrupted")
+	case errors.Is(err, simulate.ErrUnknownPlan), errors.Is(err, simulate.ErrUnknownTenant):
+		return &usageError{c.CommandPath(), err}
+	case err != nil:
+		return err
+	}
+	if err := f.write(c.OutOrStdout(), report); err != nil {
+		return err
+	}
+	if len(report.Incomplete) > 0 {
+		return fmt.Errorf("the report lacks what could not be read: %s", strings.Join(report.Incomplete, "; "))
+	}
+	return nil
+}
+
+// options checks what can be checked before any file is opened.
+func (f *simulateFlags) options() (simulate.Options, error) {
+	o := simulate.Options{DefaultPlan: f.defaultPlan, Top: f.top, TempDir: f.tempDir, StoreBytes: f.counterMiB << 20}
+	switch {
+	case len(f.plans) == 0:
+		return o, errors.New("--plans is needed: the file with the limits to try")
+	case len(f.logs) == 0:
+		return o, errors.New("--log is needed: the access log to replay")
+	case f.top < 1 || f.top > 100_000:
+		return o, fmt.Errorf("--top %d is outside 1..100000", f.top)
+	case f.counterMiB < 1 || f.counterMiB > 1<<20:
+		return o, fmt.Errorf("--counter-memory %d is outside 1..%d", f.counterMiB, 1<<20)
+	}
+	if f.tenantFrom != "" {
+		from, err := simulate.ParseTenantFrom(f.tenantFrom)
+		if err != nil {
+			return o, fmt.Errorf("--tenant-from: %w", err)
+		}
+		o.TenantFrom = &from
+	}
+	stdin := 0
+	for _, name := range f.logs {
+		if name == "-" {
+			stdin++
+		}
+		o.Logs = append(o.Logs, simulate.FileLog(name))
+	}
+	if stdin > 1 {
+		return o, errors.New("--log - is given twice: standard input can be read once")
+	}
+	return o, nil
+}
+
+// write puts the report where it is wanted.
+func (f *simulateFlags) write(out io.Writer, report *simulate.Report) error {
+	if f.html != "" {
+		var page bytes.Buffer
+		if err := report.WriteHTML(&page); err != nil {
+			return err
+		}
+		if err := os.WriteFile(f.html, page.Bytes(), 0o644); err != nil { //nolint:gosec // a report is for others to read
+			return fmt.Errorf("write the report: %w", err)
+		}
+	}
+	if !f.json {
+		return report.WriteText(out)
+	}
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	if err := e.Encode(report); err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return nil
+}
+
+// showProgress draws a bar where a person looks on, and nothing anywhere else.
+func showProgress(o *simulate.Options, logs []string, out io.Writer) (done func()) {
+	f, ok := out.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return func() {}
+	}
+	bar := progressbar.NewOptions64(totalBytes(logs),
+		progressbar.OptionSetWriter(out), progressbar.OptionSetDescription("replaying"), progressbar.OptionShowBytes(true),
+		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth())
+	o.OnRead = func(n int) { _ = bar.Add(n) } // a bar that cannot be drawn harms nobody
+	o.OnRestart = func() {
+		bar.Reset()
+		bar.Describe("sorting")
+	}
+	return func() { _ = bar.Finish() }
+}
+
+// totalBytes is the size of the logs, or -1 where one has none to know.
+func totalBytes(logs []string) (total int64) {
+	for _, name := range logs {
+		info, err := os.Stat(name)
+		if name == "-" || err != nil || !info.Mode().IsRegular() {
+			return -1
+		}
+		total += info.Size()
+	}
+	return total
+}
