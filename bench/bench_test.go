@@ -7,8 +7,8 @@ import (
 )
 
 // benchmark spends b.N units, rounded up so that each key gets the same share, and checks that it did.
-func benchmark(b *testing.B, units int, make func() (*contender, error)) {
-	c, err := make()
+func benchmark(b *testing.B, units int, newContender func() (*contender, error)) {
+	c, err := newContender()
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -34,9 +34,9 @@ func ours(units int64, with ...limit.Tier) func() (*contender, error) {
 
 func BenchmarkMemory(b *testing.B) {
 	for _, bb := range []struct {
-		name  string
-		units int
-		make  func() (*contender, error)
+		name      string
+		units     int
+		contender func() (*contender, error)
 	}{
 		{"admit/sluice-1-limit", plenty, ours(plenty, tiers[:1]...)},
 		{"admit/sluice-3-limits", plenty, ours(plenty, tiers[:]...)},
@@ -47,7 +47,7 @@ func BenchmarkMemory(b *testing.B) {
 		{"deny/go-limiter", scarce, func() (*contender, error) { return goLimiter(scarce) }},
 		{"deny/x-time-rate", scarce, func() (*contender, error) { return timeRate(scarce) }},
 	} {
-		b.Run(bb.name, func(b *testing.B) { benchmark(b, bb.units, bb.make) })
+		b.Run(bb.name, func(b *testing.B) { benchmark(b, bb.units, bb.contender) })
 	}
 }
 
