@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -108,6 +110,8 @@ func checkName(flag, name string, required bool) error {
 		return fmt.Errorf("%s has %d bytes, want at most %d", flag, len(name), limit.MaxNameBytes)
 	case !utf8.ValidString(name):
 		return fmt.Errorf("%s %q is not UTF-8", flag, name)
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return fmt.Errorf("%s %q holds a control character", flag, name) // a plans file would refuse it
 	}
 	return nil
 }

@@ -41,6 +41,11 @@ func (g *Gateway) newProxy() http.Handler {
 	return &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(g.c.Upstream)
+			for _, name := range identityHeaders { // a client can name any header in Connection, and that takes it out
+				if v := p.In.Header[name]; v != nil {
+					p.Out.Header[name] = v
+				}
+			}
 			if g.c.TrustedHops > 0 { // what the operator's own proxies said; else it is a client's claim, and is dropped
 				p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
 			}

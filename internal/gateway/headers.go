@@ -19,6 +19,8 @@ const (
 	storeFailedHeader = "X-Sluice-Store-Failed" // "true" where the limits were checked without their store
 )
 
+var identityHeaders = [...]string{tenantHeader, subjectHeader, planHeader, keyHeader, anonymousHeader, storeFailedHeader}
+
 // cleanHeaders takes out of a request what the backend must only believe from us, and the credential, which it does not
 // need; then it writes who calls.
 func cleanHeaders(h http.Header, a *authorizer.Answer) {
