@@ -9,6 +9,7 @@
 package limit
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math"
@@ -165,14 +166,15 @@ type Tier struct {
 	limit    *Limit
 	identity string // injective text of (limit id, algorithm, period or anchor, per, shadow)
 	hash     uint64 // of identity
-	period   int64  // µs
-	num, den int64  // token and leaky buckets: num/den units per µs, reduced
-	capacity int64  // largest cost that can ever fit, units
-	full     int64  // token_bucket: burst·den; leaky_bucket: unused
-	fullIn   int64  // token_bucket: µs from empty to full
-	tick     int64  // sliding_window: µs per tick of weight
-	ticks    int64  // sliding_window: ticks per period
-	width    int64  // sliding_buckets: µs per bucket
+	digest   [16]byte
+	period   int64 // µs
+	num, den int64 // token and leaky buckets: num/den units per µs, reduced
+	capacity int64 // largest cost that can ever fit, units
+	full     int64 // token_bucket: burst·den; leaky_bucket: unused
+	fullIn   int64 // token_bucket: µs from empty to full
+	tick     int64 // sliding_window: µs per tick of weight
+	ticks    int64 // sliding_window: ticks per period
+	width    int64 // sliding_buckets: µs per bucket
 }
 
 // FieldError says which field of a limit is wrong. Tier is the tier's index, or -1 where the field is the limit's own.
@@ -240,6 +242,8 @@ func New(l Limit) (*Limit, error) {
 		t.limit = &out
 		t.identity = t.identityText(&out)
 		t.hash = hashText(t.identity)
+		sum := sha256.Sum256([]byte(t.identity))
+		copy(t.digest[:], sum[:])
 		if j, ok := seen[t.identity]; ok {
 			bad(i, "period", "tiers %d and %d have the same algorithm and period, so they would be one counter", j+1, i+1)
 		}
@@ -393,6 +397,9 @@ func (t *Tier) Identity() string { return t.identity }
 
 // IdentityHash is a stable hash of Identity.
 func (t *Tier) IdentityHash() uint64 { return t.hash }
+
+// Digest is half of the SHA-256 of Identity, for stores that keep counters under short names.
+func (t *Tier) Digest() [16]byte { return t.digest }
 
 // Valued reports whether counters of the tier are told apart by a [Value], that is, whether per is not "tenant".
 func (t *Tier) Valued() bool { return t.limit.valued }

@@ -87,6 +87,9 @@ func (r *Receipt) Owner() Owner { return r.owner }
 // Entries are the counters that were charged. The caller must not change them.
 func (r *Receipt) Entries() []ReceiptEntry { return r.entries }
 
+// Stamp is what was charged: the start of the window or period, the bucket's start, or the time. µs since 1970.
+func (e *ReceiptEntry) Stamp() int64 { return e.stamp }
+
 // Until is the time, µs since 1970, after which the receipt can give nothing back. A store remembers a refunded receipt
 // until then.
 func (r *Receipt) Until() int64 {

@@ -1,0 +1,24 @@
+package limit
+
+// Params are the derived numbers of a tier, for stores that run the algorithms elsewhere (in a script, in conditions).
+// Times are µs, amounts units. What an algorithm does not use is zero.
+type Params struct {
+	Period   int64 // every algorithm but quota
+	Capacity int64 // largest cost that can ever fit
+	Num, Den int64 // token_bucket, leaky_bucket: Num/Den units per µs, in lowest terms
+	Full     int64 // token_bucket: burst·Den
+	FullIn   int64 // token_bucket: µs from empty to full
+	Tick     int64 // sliding_window: µs per tick of weight
+	Ticks    int64 // sliding_window: ticks per period
+	Width    int64 // sliding_buckets: µs per bucket
+	Buckets  int64 // sliding_buckets: n
+	Offset   int64 // fixed_window, sliding_window: where this owner's windows begin after the wall clock's
+}
+
+// Params returns the tier's numbers for an owner.
+func (t *Tier) Params(owner Owner) Params {
+	return Params{
+		Period: t.period, Capacity: t.capacity, Num: t.num, Den: t.den, Full: t.full, FullIn: t.fullIn,
+		Tick: t.tick, Ticks: t.ticks, Width: t.width, Buckets: int64(t.Buckets), Offset: t.alignOffset(owner.Name),
+	}
+}

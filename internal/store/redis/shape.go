@@ -1,0 +1,299 @@
+package redis
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// A shape is what requests have in common that one script can serve: how many packs they have, and the algorithms in
+// each. Its script is written out for exactly these, with a local for each number and no table, closure or loop, because
+// those are most of what a script costs: decide.lua takes three times as long. What is out of the usual (another set of
+// limits than last time, a changed rate, a clock that leapt, a first use of a value, logs and buckets) makes it answer 0,
+// having done nothing, and decide.lua is asked instead.
+type shape struct {
+	script *goredis.Script
+}
+
+const (
+	maxShapes     = 256 // remembered; the rest use decide.lua
+	maxShapeTiers = 10  // Lua has 200 locals
+)
+
+var shapes struct {
+	sync.RWMutex
+	byKey map[string]*shape
+}
+
+// shapeOf returns the shape of the question, or nil where it has none. q.shape holds its key.
+func (q *question) shapeOf() *shape {
+	if len(q.shape) == 0 {
+		return nil
+	}
+	shapes.RLock()
+	s, ok := shapes.byKey[string(q.shape)]
+	full := len(shapes.byKey) >= maxShapes
+	shapes.RUnlock()
+	if ok || full {
+		return s
+	}
+	key := string(q.shape)
+	s = &shape{script: goredis.NewScript(shapeScript(key))}
+	shapes.Lock()
+	defer shapes.Unlock()
+	if shapes.byKey == nil {
+		shapes.byKey = make(map[string]*shape)
+	}
+	shapes.byKey[key] = s
+	return s
+}
+
+// encodeShape writes the arranged request for the script of its shape, and the shape: for each pack "|", "=" if its limit
+// has values, and for each limit of it "," and its tiers' algorithms as digits, with "s" behind those of a shadow. It
+// reports false where there is no script for such a request.
+func (q *question) encodeShape(req *limit.Request, now, override int64, charge bool) bool {
+	q.reset()
+	q.shape = q.shape[:0]
+	q.add(override, asInt(charge))
+	tiers, pack := 0, -1
+	for _, i := range q.order {
+		c := &req.Charges[i]
+		l := c.Limit
+		if q.packs[i] != pack {
+			pack = q.packs[i]
+			q.beginPack(req.Owner, c, l)
+		}
+		q.shape = append(q.shape, ',')
+		for j := range l.Tiers {
+			t := &l.Tiers[j]
+			if tiers++; hasStamps(t) || tiers > maxShapeTiers {
+				return false
+			}
+			q.addID(t)
+			q.addShapeTier(req.Owner, c, t, now)
+			q.shape = append(q.shape, '0'+byte(t.Algorithm))
+		}
+		if l.Mode == limit.Shadow {
+			q.shape = append(q.shape, 's')
+		}
+	}
+	q.heads = append(q.heads, len(q.ids))
+	return tiers > 0
+}
+
+func (q *question) beginPack(o limit.Owner, c *limit.Charge, l *limit.Limit) {
+	q.shape = append(q.shape, '|')
+	if c.Value.Kind != limit.NoValue {
+		q.shape = append(q.shape, '=')
+	}
+	q.keys = appendPackKey(q.keys, o, l, c.Value)
+	q.key()
+	if len(q.ids) > 0 {
+		q.heads = append(q.heads, len(q.ids))
+	}
+	n := len(l.Tiers)
+	if !scoped(l) {
+		n = q.shared
+	}
+	q.ids = append(q.ids, 'S', 'L', 'U', '1', byte(n), byte(n>>8))
+}
+
+func (q *question) addShapeTier(o limit.Owner, c *limit.Charge, t *limit.Tier, now int64) {
+	p := t.Params(o)
+	cost, need := c.Cost, c.Cost*p.Den
+	if cost > t.Capacity() { // never: more than any state can admit, and the product might pass 2^53
+		cost, need = neverFits, neverFits
+	}
+	switch t.Algorithm {
+	case limit.TokenBucket:
+		q.add(need, p.Num, p.Full)
+	case limit.FixedWindow:
+		q.add(cost, t.Threshold, p.Period, p.Offset)
+	case limit.SlidingWindow:
+		q.add(cost, t.Threshold, p.Period, p.Offset, p.Tick, p.Ticks)
+	case limit.LeakyBucket:
+		q.add(need, p.Num, p.Period)
+	default:
+		before, start, end, after := edges(t, now)
+		q.add(cost, t.Threshold, before, start, end, after)
+	}
+}
+
+// neverFits is above every level and threshold.
+const neverFits = 1 << 52
+
+// shapeParams names the numbers that addShapeTier writes.
+func shapeParams(a limit.Algorithm) []string {
+	switch a {
+	case limit.TokenBucket:
+		return []string{"need", "num", "full"}
+	case limit.FixedWindow:
+		return []string{"cost", "threshold", "period", "offset"}
+	case limit.SlidingWindow:
+		return []string{"cost", "threshold", "period", "offset", "tick", "ticks"}
+	case limit.LeakyBucket:
+		return []string{"need", "num", "period"}
+	default:
+		return []string{"cost", "threshold", "before", "start", "stop", "after"}
+	}
+}
+
+// evaluation is the Lua of each algorithm. # stands for the tier's number; a, u, m are the state (m where it has three
+// numbers), b, v, w the state after the charge, f the time from which it is no different from unused.
+var evaluation = map[limit.Algorithm]string{
+	limit.TokenBucket: `
+if a# > far then return 0 end
+local b#, v# = a#, u#
+if now > b# then
+  v# = v# + (now - b#) * num# -- exact below full; beyond, it is cut; and a bucket never used is at 0
+  b# = now
+end
+if v# > full# then v# = full# end
+local ok# = v# >= need#
+v# = v# - need#
+local f# = b# + (full# - v#) / num#
+`,
+	limit.FixedWindow: `
+if a# > far then return 0 end
+local b#, v# = fmod(now - offset#, period#), 0
+if b# < 0 then b# = b# + period# end
+b# = now - b#
+if a# >= b# then b#, v# = a#, u# end
+v# = v# + cost#
+local ok#, f# = v# <= threshold#, b# + 2 * period#
+`,
+	limit.SlidingWindow: `
+if a# > far then return 0 end
+local b#, v#, w# = fmod(now - offset#, period#), 0, 0
+if b# < 0 then b# = b# + period# end
+b# = now - b#
+if a# >= b# then b#, v#, w# = a#, u#, m# elseif a# >= b# - period# then w# = u# end
+local f# = b# + period# - now
+if f# > period# then f# = period# elseif f# < 0 then f# = 0 end
+local r# = fmod(f#, tick#)
+f# = w# * ((f# - r#) / tick# + (r# > 0 and 1 or 0))
+r# = fmod(f#, ticks#)
+v# = v# + cost#
+local ok# = (f# - r#) / ticks# + (r# > 0 and 1 or 0) + v# <= threshold#
+f# = b# + 2 * period#
+`,
+	limit.LeakyBucket: `
+if a# > now + period# + 5000000 or need# == 4503599627370496 then return 0 end
+local ok# = a# < now or (a# == now and u# == 0)
+local v# = fmod(need#, num#)
+local b# = now + (need# - v#) / num#
+local f# = b# + 1
+`,
+	limit.Quota: `
+if a# > far or now < before# or now >= after# then return 0 end
+local b#, v#, w# = a#, u#, m#
+if (m# == 0 and u# == 0) or now >= m# then
+  v# = 0
+  if now < start# then b#, w# = before#, start# elseif now < stop# then b#, w# = start#, stop# else b#, w# = stop#, after# end
+end
+v# = v# + cost#
+local ok#, f# = v# <= threshold#, w#
+`,
+}
+
+// shapeScript writes the script of a shape. ARGV[1] holds the numbers, ARGV[2] their format, and ARGV[2+i] the head of
+// pack i: "SLU1", the number of its tiers, and their ids.
+func shapeScript(key string) string {
+	var names, head, eval, check, shadows, ends, save strings.Builder
+	var lengths string
+	var packs []string
+	var algorithms []limit.Algorithm
+	names.WriteString("now, charge")
+	tier := 0
+	for p, pack := range strings.Split(key[1:], "|") {
+		valued := strings.HasPrefix(pack, "=")
+		first := tier + 1
+		for g, l := range strings.Split(strings.TrimPrefix(pack, "=")[1:], ",") {
+			shadow := strings.HasSuffix(l, "s")
+			var oks []string
+			for _, digit := range strings.ReplaceAll(l, "s", "") {
+				tier++
+				a := limit.Algorithm(digit - '0')
+				algorithms = append(algorithms, a)
+				for _, n := range shapeParams(a) {
+					fmt.Fprintf(&names, ", %s%d", n, tier)
+				}
+				eval.WriteString(strings.ReplaceAll(evaluation[a], "#", fmt.Sprint(tier)))
+				oks = append(oks, fmt.Sprintf("ok%d", tier))
+			}
+			if !shadow {
+				fmt.Fprintf(&check, " and %s", strings.Join(oks, " and "))
+				continue
+			}
+			fmt.Fprintf(&shadows, "if not (%s) then -- shadow %d\n", strings.Join(oks, " and "), g)
+			for i := tier - len(oks) + 1; i <= tier; i++ {
+				fmt.Fprintf(&shadows, "  b%d, v%d, f%d = a%d, u%d, 0\n", i, i, i, i, i)
+				if stateWidth(algorithms[i-1]) == 3 {
+					fmt.Fprintf(&shadows, "  w%d = m%d\n", i, i)
+				}
+			}
+			shadows.WriteString("end\n")
+		}
+		writePack(&head, &ends, &save, p+1, first, tier, algorithms, valued)
+		lengths += fmt.Sprintf(", #p%d", p+1)
+		packs = append(packs, fmt.Sprintf("p%d", p+1))
+	}
+	return "local unpack, pack, sub, fmod, call = struct.unpack, struct.pack, string.sub, math.fmod, redis.call\n" +
+		"local " + names.String() + " = unpack(ARGV[2], ARGV[1])\n" +
+		"if now < 0 then\n  local t = call('TIME')\n  now = t[1] * 1000000 + t[2]\nend\n" +
+		"local far = now + 5000000\n" + head.String() + eval.String() +
+		"local ok = true" + check.String() + "\n" +
+		"if ok and charge == 1 then\n" + shadows.String() + ends.String() + save.String() + "end\n" +
+		"return pack('" + format(2+len(packs)) + "', now, ok and 1 or 0" + lengths + ") .. " + strings.Join(packs, " .. ") + "\n"
+}
+
+// writePack writes how pack p, with the tiers first to last, is read and written.
+func writePack(head, ends, save *strings.Builder, p, first, last int, algorithms []limit.Algorithm, valued bool) {
+	n := last - first + 1
+	size := 6 + idBytes*n
+	var states, after, zeros []string
+	doubles := 0
+	for i := first; i <= last; i++ {
+		names, values := "a%d, u%d", "b%d, v%d"
+		numbers := []any{i, i}
+		if stateWidth(algorithms[i-1]) == 3 {
+			names, values = names+", m%d", values+", w%d"
+			numbers = append(numbers, i)
+		}
+		states = append(states, fmt.Sprintf(names, numbers...))
+		after = append(after, fmt.Sprintf(values, numbers...))
+		zeros = append(zeros, "0, 0, 0"[:3*len(numbers)-2])
+		doubles += len(numbers)
+	}
+	layout := fmt.Sprintf("<c%dd%s", size, strings.Repeat("d", doubles))
+	fmt.Fprintf(head, "local p%d, armed%d, %s = call('GET', KEYS[%d]), 0, %s\n", p, p, strings.Join(states, ", "), p, strings.Join(zeros, ", "))
+	fmt.Fprintf(head, "if p%d then\n  local h\n  if #p%d < %d then return 0 end\n", p, p, size+8+8*doubles)
+	fmt.Fprintf(head, "  h, armed%d, %s = unpack('%s', p%d)\n  if h ~= ARGV[%d] then return 0 end\n", p, strings.Join(states, ", "), layout, p, p+2)
+	if valued {
+		head.WriteString("else\n  return 0\nend\n")
+	} else {
+		fmt.Fprintf(head, "else\n  p%d = ''\nend\n", p)
+	}
+	fmt.Fprintf(ends, "local e%d = f%d\n", p, first)
+	for i := first + 1; i <= last; i++ {
+		fmt.Fprintf(ends, "if f%d > e%d then e%d = f%d end\n", i, p, p, i)
+	}
+	fmt.Fprintf(ends, "e%d = e%d + 5000000\n", p, p)
+	if valued { // the set of values is to be kept in step with its expiry
+		fmt.Fprintf(ends, "if armed%d < e%d then return 0 end\n", p, p)
+	}
+	fmt.Fprintf(save, `if e%[1]d > 5000000 then
+  local x = #p%[1]d > %[4]d and sub(p%[1]d, %[4]d + 1) or ''
+  if armed%[1]d < e%[1]d then
+    armed%[1]d = math.floor(now + 2 * (e%[1]d - now)) + 60000000
+    call('SET', KEYS[%[1]d], pack('%[2]s', ARGV[%[5]d], armed%[1]d, %[3]s) .. x, 'PX', math.ceil((armed%[1]d - now) / 1000))
+  else
+    call('SET', KEYS[%[1]d], pack('%[2]s', ARGV[%[5]d], armed%[1]d, %[3]s) .. x, 'KEEPTTL')
+  end
+end
+`, p, layout, strings.Join(after, ", "), size+8+8*doubles, p+2)
+}

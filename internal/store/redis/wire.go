@@ -1,0 +1,471 @@
+package redis
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// question is what a script is asked, reusable.
+type question struct {
+	order   []int  // charges in the order of their packs, in which tiers are asked and answered
+	packs   []int  // of each charge: its pack, from 0
+	first   []int  // of each charge: its first tier's result
+	shared  int    // tiers in the pack of what every request counts; that pack comes first
+	count   int    // packs
+	shape   []byte // see shape.go
+	numbers []byte // doubles
+	ids     []byte // 17 bytes a tier; for a shape, the heads of its packs
+	heads   []int  // ends of the heads in ids
+	keys    []byte // all keys, one after the other
+	ends    []int  // of each key in keys
+	args    []any
+}
+
+var questions = sync.Pool{New: func() any { return new(question) }}
+
+// errTooMany is a request whose keys a script cannot number.
+var errTooMany = fmt.Errorf("%w: too many limits for one script", limit.ErrInvalidRequest)
+
+// prefix begins every key of an owner: "{rl:" and the owner's netstring. What follows the first "}" is not hashed by a
+// cluster, so all of an owner's keys share a slot; a "}" in the name only makes the hashed part shorter.
+func appendPrefix(b []byte, o limit.Owner) []byte {
+	b = append(b, "{rl:"...)
+	b = append(b, byte(o.Kind))
+	b = appendNetstring(b, o.Name)
+	return append(b, '}')
+}
+
+func appendNetstring(b []byte, s string) []byte {
+	b = strconv.AppendInt(b, int64(len(s)), 10)
+	b = append(b, ':')
+	b = append(b, s...)
+	return append(b, ',')
+}
+
+// appendPackKey is the key of the pack that holds the charge's counters: one for all limits that every request of the
+// owner counts, one for each other limit and value.
+func appendPackKey(b []byte, o limit.Owner, l *limit.Limit, v limit.Value) []byte {
+	b = appendPrefix(b, o)
+	if !scoped(l) {
+		return b
+	}
+	b = appendLimit(b, l)
+	if v.Kind != limit.NoValue {
+		b = append(b, byte(v.Kind))
+		b = appendNetstring(b, v.Text)
+	}
+	return b
+}
+
+func appendLimit(b []byte, l *limit.Limit) []byte {
+	b = appendNetstring(b, l.ID)
+	b = appendNetstring(b, l.Per)
+	if l.Mode == limit.Shadow {
+		b = append(b, "shadow,"...)
+	}
+	return b
+}
+
+// scoped limits have a pack of their own.
+func scoped(l *limit.Limit) bool { return l.Scoped || l.Per != limit.PerTenant }
+
+// key adds the key that was appended to q.keys since the last one, and returns its number, from 1.
+func (q *question) key() int64 {
+	q.ends = append(q.ends, len(q.keys))
+	return int64(len(q.ends))
+}
+
+// arrange puts the charges in order: those of the shared pack first, then one pack for each other.
+func (q *question) arrange(req *limit.Request) {
+	q.order, q.packs, q.first, q.shared, q.count = q.order[:0], q.packs[:0], q.first[:0], 0, 0
+	for i := range req.Charges {
+		if l := req.Charges[i].Limit; !scoped(l) {
+			q.shared += len(l.Tiers)
+			q.order = append(q.order, i)
+		}
+	}
+	if q.shared > 0 {
+		q.count = 1
+	}
+	results := 0
+	for i := range req.Charges {
+		pack := 0
+		if scoped(req.Charges[i].Limit) {
+			pack = q.count
+			q.count++
+			q.order = append(q.order, i)
+		}
+		q.packs = append(q.packs, pack)
+		q.first = append(q.first, results)
+		results += len(req.Charges[i].Limit.Tiers)
+	}
+}
+
+// reset empties what encode and encodeShape write.
+func (q *question) reset() {
+	q.numbers, q.ids, q.heads, q.keys, q.ends = q.numbers[:0], q.ids[:0], q.heads[:0], q.keys[:0], q.ends[:0]
+}
+
+// encode writes the arranged request for decide.lua. now is the caller's clock, for the edges of quotas; override, if not
+// negative, takes the place of the server's clock.
+func (q *question) encode(req *limit.Request, now, override int64, charge bool) error {
+	q.reset()
+	q.add(override, asInt(charge), int64(q.count))
+	if q.shared > 0 {
+		q.keys = appendPrefix(q.keys, req.Owner)
+		q.add(q.key(), int64(q.shared), 0, 0, 0, 0)
+	}
+	for _, i := range q.order {
+		if scoped(req.Charges[i].Limit) {
+			q.addPack(req, &req.Charges[i])
+		}
+	}
+	for _, i := range q.order {
+		c := &req.Charges[i]
+		for j := range c.Limit.Tiers {
+			q.addTier(req.Owner, c, &c.Limit.Tiers[j], i, now)
+		}
+	}
+	if len(q.numbers) > maxNumbers*8 {
+		return errTooMany
+	}
+	return nil
+}
+
+// maxNumbers keeps the question within what Lua can unpack at once.
+const maxNumbers = 4000
+
+func (q *question) addPack(req *limit.Request, c *limit.Charge) {
+	tiers := int64(len(c.Limit.Tiers))
+	q.keys = appendPackKey(q.keys, req.Owner, c.Limit, c.Value)
+	key := q.key()
+	if c.Value.Kind == limit.NoValue {
+		q.add(key, tiers, 0, 0, 0, 0)
+		return
+	}
+	q.keys = appendPackKey(q.keys, req.Owner, c.Limit, limit.Value{Kind: limit.ValueOther})
+	other := q.key()
+	q.keys = append(appendLimit(appendPrefix(q.keys, req.Owner), c.Limit), "values"...)
+	q.add(key, tiers, 1, other, q.key(), int64(c.Limit.MaxValues))
+}
+
+func (q *question) addTier(o limit.Owner, c *limit.Charge, t *limit.Tier, group int, now int64) {
+	q.addID(t)
+	flags := asInt(c.Limit.Mode == limit.Shadow)
+	p := t.Params(o)
+	need := c.Cost * p.Den
+	if c.Cost > t.Capacity() { // never: the product might pass 2^53
+		flags, need = flags|2, 0
+	}
+	q.add(int64(t.Algorithm), flags, int64(group))
+	switch t.Algorithm {
+	case limit.TokenBucket:
+		q.add(need, p.Num, p.Den, p.Full, p.FullIn, t.Threshold, p.Period)
+	case limit.FixedWindow, limit.SlidingWindow:
+		q.add(c.Cost, t.Threshold, p.Period, p.Offset, p.Tick, p.Ticks, 0)
+	case limit.LeakyBucket:
+		q.add(need, p.Num, p.Period, 0, 0, 0, 0)
+	case limit.Quota:
+		before, start, end, after := edges(t, now)
+		q.add(c.Cost, t.Threshold, before, start, end, after, 0)
+	case limit.SlidingBuckets, limit.SlidingLog:
+		digest := t.Digest()
+		key := q.stampsKey(o, c.Limit, c.Value, digest)
+		other := key
+		if c.Value.Kind != limit.NoValue {
+			other = q.stampsKey(o, c.Limit, limit.Value{Kind: limit.ValueOther}, digest)
+		}
+		q.add(c.Cost, t.Threshold, p.Period, p.Width, p.Buckets, key, other)
+	}
+}
+
+// idBytes is the length of a record's head in a pack: the algorithm, half a SHA-256 of the tier's identity, and what its
+// state is counted in (see rateOf).
+const idBytes = 25
+
+// addID appends the head of a tier's record.
+func (q *question) addID(t *limit.Tier) {
+	digest := t.Digest()
+	q.ids = append(append(q.ids, byte(t.Algorithm)), digest[:]...)
+	q.ids = appendDouble(q.ids, rateOf(t))
+}
+
+// rateOf is what the state of a bucket is counted in, which a change of the rate changes: the M of [limit.State].
+func rateOf(t *limit.Tier) int64 {
+	switch t.Algorithm {
+	case limit.TokenBucket:
+		return t.Threshold
+	case limit.LeakyBucket:
+		return t.Params(limit.Owner{}).Num
+	}
+	return 0
+}
+
+// stateWidth is how many doubles of a record are its state.
+func stateWidth(a limit.Algorithm) int {
+	if a == limit.SlidingWindow || a == limit.Quota {
+		return 3
+	}
+	return 2
+}
+
+// edges are the starts of the period before the one of now, of that one, and of the two after it.
+func edges(t *limit.Tier, now int64) (before, start, end, after int64) {
+	start, end = t.Calendar.Period(now)
+	before, _ = t.Calendar.Period(start - 1)
+	_, after = t.Calendar.Period(end)
+	return before, start, end, after
+}
+
+// stampsKey is the number of the key of the sorted set of a log or of buckets.
+func (q *question) stampsKey(o limit.Owner, l *limit.Limit, v limit.Value, digest [16]byte) int64 {
+	q.keys = appendStampsKey(q.keys, o, l, v, digest)
+	return q.key()
+}
+
+func appendStampsKey(b []byte, o limit.Owner, l *limit.Limit, v limit.Value, digest [16]byte) []byte {
+	b = appendLimit(appendPrefix(b, o), l)
+	if v.Kind != limit.NoValue {
+		b = append(b, byte(v.Kind))
+		b = appendNetstring(b, v.Text)
+	}
+	return append(append(b, "stamps"...), digest[:]...)
+}
+
+func asInt(v bool) int64 {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+func (q *question) add(numbers ...int64) {
+	for _, v := range numbers {
+		q.numbers = appendDouble(q.numbers, v)
+	}
+}
+
+func appendDouble(b []byte, v int64) []byte {
+	return binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(v)))
+}
+
+// format is how the script unpacks n doubles.
+func format(n int) string {
+	const head = "<dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd"
+	if n < len(head) {
+		return head[:n+1]
+	}
+	return "<" + strings.Repeat("d", n)
+}
+
+// errReply is an answer that is not the script's.
+var errReply = errors.New("the reply is not the script's")
+
+// answer is a reply of a script: doubles.
+type answer struct {
+	rest  string
+	empty bool // every state is unused
+	bad   bool
+}
+
+// integer reads a double that must hold an integer of at most 2^53.
+func (a *answer) integer() int64 {
+	if len(a.rest) < 8 {
+		a.bad = true
+		return 0
+	}
+	r := a.rest[:8]
+	v := math.Float64frombits(uint64(r[0]) | uint64(r[1])<<8 | uint64(r[2])<<16 | uint64(r[3])<<24 |
+		uint64(r[4])<<32 | uint64(r[5])<<40 | uint64(r[6])<<48 | uint64(r[7])<<56)
+	a.rest = a.rest[8:]
+	if v != math.Trunc(v) || math.Abs(v) > 1<<53 {
+		a.bad = true
+		return 0
+	}
+	return int64(v)
+}
+
+// decode fills d from the reply: the states before the charge go through the core once more, which must come to the
+// script's conclusion. full says that the reply is decide.lua's.
+func (q *question) decode(reply string, full bool, req *limit.Request, d *limit.Decision, charge bool) error {
+	a := answer{rest: reply}
+	now := a.integer()
+	admitted := a.integer()
+	d.Begin(req, now)
+	var few [16]limit.State
+	states := few[:]
+	if len(d.Results) > len(few) {
+		states = make([]limit.State, len(d.Results))
+	}
+	states = states[:len(d.Results)]
+	if full {
+		q.decodeFull(&a, req, d, states)
+	} else {
+		q.decodeShape(&a, req, states)
+	}
+	if a.bad || len(a.rest) > 0 || admitted < 0 || admitted > 1 {
+		return fmt.Errorf("%w: %d bytes, %d of them left over", errReply, len(reply), len(a.rest))
+	}
+	for i := range states {
+		d.Evaluate(i, &states[i], false)
+	}
+	if d.Settle() != (admitted == 1) {
+		return fmt.Errorf("%w: the script says %d, its states say %t", errReply, admitted, d.Allowed)
+	}
+	if !charge {
+		return nil
+	}
+	for i := range states {
+		if d.Commits(i) {
+			d.Commit(i, &states[i])
+		}
+	}
+	return nil
+}
+
+// decodeFull reads what decide.lua sends: for each pack whether the counter of all other values was used, the states,
+// and what there is to know of logs and buckets.
+func (q *question) decodeFull(a *answer, req *limit.Request, d *limit.Decision, states []limit.State) {
+	pack, other := -1, false
+	for _, c := range q.order {
+		if q.packs[c] != pack {
+			pack, other = q.packs[c], a.integer() == 1
+		}
+		for j := range req.Charges[c].Limit.Tiers {
+			d.Results[q.first[c]+j].Other = other
+		}
+	}
+	q.eachTier(req, func(i int, t *limit.Tier) {
+		states[i] = limit.State{At: a.integer(), N: a.integer(), M: a.integer()}
+		if refunded := a.integer(); refunded != 0 {
+			states[i].Stamps = []limit.Stamp{{Units: refunded}}
+		}
+	})
+	q.eachTier(req, func(i int, t *limit.Tier) {
+		if hasStamps(t) {
+			states[i] = a.stamps()
+		}
+	})
+}
+
+// decodeShape reads what the script of a shape sends: the length of each pack before the charge, and the packs.
+func (q *question) decodeShape(a *answer, req *limit.Request, states []limit.State) {
+	lengths := *a
+	if len(a.rest) < 8*q.count {
+		a.bad = true
+		return
+	}
+	a.rest = a.rest[8*q.count:]
+	pack, head := -1, 0
+	var body answer
+	q.eachTier(req, func(i int, t *limit.Tier) {
+		if c := q.chargeOf(i); q.packs[c] != pack {
+			q.finishPack(a, &body, pack, req, states)
+			pack = q.packs[c]
+			n := lengths.integer()
+			size := int64(q.heads[pack]-head) + 8
+			head = q.heads[pack]
+			if n < 0 || n > int64(len(a.rest)) || (n > 0 && n < size) {
+				a.bad, n = true, 0
+			}
+			body = answer{rest: a.rest[min(n, size):n], empty: n == 0}
+			a.rest = a.rest[n:]
+		}
+		states[i] = body.state(t)
+	})
+	q.finishPack(a, &body, pack, req, states)
+	a.bad = a.bad || lengths.bad
+}
+
+// finishPack reads what lies behind the states that were asked for: refunds of token buckets among others.
+func (q *question) finishPack(a, body *answer, pack int, req *limit.Request, states []limit.State) {
+	a.bad = a.bad || body.bad
+	if body.rest == "" {
+		return
+	}
+	q.eachTier(req, func(i int, t *limit.Tier) {
+		if q.packs[q.chargeOf(i)] != pack || t.Algorithm != limit.TokenBucket {
+			return
+		}
+		if at := findBehind(body.rest, refundID(t)); at >= 0 {
+			r := answer{rest: body.rest[at:]}
+			states[i].Stamps = []limit.Stamp{{Units: r.integer()}}
+			a.bad = a.bad || r.bad
+		}
+	})
+}
+
+// refundRecord marks a record of what was refunded to a token bucket: the same number as its first and second double.
+const refundRecord = 128 + byte(limit.TokenBucket)
+
+// refundID is the id, 17 bytes, of the record of what was refunded to the tier.
+func refundID(t *limit.Tier) string {
+	digest := t.Digest()
+	return string(append([]byte{refundRecord}, digest[:]...))
+}
+
+// findBehind is where the state of a record begins, among records that each carry their head with them; -1 for none.
+func findBehind(records, id string) int {
+	for at := 0; at+idBytes <= len(records); {
+		if records[at:at+17] == id {
+			return at + idBytes
+		}
+		at += idBytes + 8*stateWidth(limit.Algorithm(records[at]))
+	}
+	return -1
+}
+
+// state reads one counter's record.
+func (a *answer) state(t *limit.Tier) limit.State {
+	if a.empty {
+		return limit.State{}
+	}
+	s := limit.State{At: a.integer(), N: a.integer()}
+	switch {
+	case stateWidth(t.Algorithm) == 3:
+		s.M = a.integer()
+	case s.At != 0:
+		s.M = rateOf(t)
+	}
+	return s
+}
+
+// eachTier visits the tiers in the order in which they were asked; i is the number of the tier's result.
+func (q *question) eachTier(req *limit.Request, visit func(i int, t *limit.Tier)) {
+	for _, c := range q.order {
+		for j := range req.Charges[c].Limit.Tiers {
+			visit(q.first[c]+j, &req.Charges[c].Limit.Tiers[j])
+		}
+	}
+}
+
+// chargeOf is the charge that result i belongs to.
+func (q *question) chargeOf(i int) int {
+	c := len(q.first) - 1
+	for q.first[c] > i {
+		c--
+	}
+	return c
+}
+
+// stamps reads what the script says of a log or of buckets: as few stamps as lead the core to the same outcome, which
+// are the one that makes room for a denied cost, and the last.
+func (a *answer) stamps() limit.State {
+	used, latest, retry, over := a.integer(), a.integer(), a.integer(), a.integer()
+	s := limit.State{N: used}
+	switch {
+	case used <= 0:
+	case retry == 0 || retry == latest || over >= used:
+		s.Stamps = []limit.Stamp{{At: latest, Units: used}}
+	default:
+		s.Stamps = []limit.Stamp{{At: retry, Units: over}, {At: latest, Units: used - over}}
+	}
+	return s
+}
