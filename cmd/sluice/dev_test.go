@@ -1,0 +1,383 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/plan"
+)
+
+// output is what a command wrote, readable while it runs.
+type output struct {
+	mu   sync.Mutex
+	b    bytes.Buffer
+	grew chan struct{}
+}
+
+func newOutput() *output { return &output{grew: make(chan struct{}, 1)} }
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	select {
+	case o.grew <- struct{}{}:
+	default:
+	}
+	return o.b.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// running is a `sluice dev` in this process.
+type running struct {
+	base           string
+	stdout, stderr *output
+	stop           context.CancelFunc
+	done           chan error
+}
+
+// startDev runs the command on a free port and waits until it has said what to try.
+func startDev(t *testing.T, args ...string) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &running{stdout: newOutput(), stderr: newOutput(), stop: cancel, done: make(chan error, 1)}
+	root := newRootCommand()
+	root.SetArgs(append([]string{"dev", "--listen", "127.0.0.1:0"}, args...))
+	root.SetOut(r.stdout)
+	root.SetErr(r.stderr)
+	go func() { r.done <- root.ExecuteContext(ctx) }()
+	t.Cleanup(cancel)
+	for !strings.Contains(r.stdout.String(), "listens on") {
+		select {
+		case <-r.stdout.grew:
+		case err := <-r.done:
+			t.Fatalf("sluice dev %q ended: %v\n%s", args, err, r.stderr)
+		case <-time.After(10 * time.Second):
+			t.Fatalf("sluice dev %q says nothing\n%s", args, r.stderr)
+		}
+	}
+	r.base = regexp.MustCompile(`listens on (\S+)`).FindStringSubmatch(r.stdout.String())[1]
+	return r
+}
+
+// finish stops it and returns its error.
+func (r *running) finish(t *testing.T) error {
+	t.Helper()
+	r.stop()
+	select {
+	case err := <-r.done:
+		return err
+	case <-time.After(20 * time.Second):
+		t.Fatalf("sluice dev does not stop\n%s", r.stderr)
+		return nil
+	}
+}
+
+func get(t *testing.T, url, key string) (int, http.Header, string) {
+	t.Helper()
+	req, err := http.NewRequest("GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key != "" {
+		req.Header.Set("X-API-Key", key)
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header, string(body)
+}
+
+var curlLine = regexp.MustCompile(`(?m)^  curl -i (?:-H "X-API-Key: (\S+)" )?(\S+)$`)
+
+// Guarantees the first minute of a newcomer: no flags, and every printed line does what it says.
+func TestDevWithoutFlags(t *testing.T) {
+	r := startDev(t)
+	lines := curlLine.FindAllStringSubmatch(r.stdout.String(), -1)
+	if len(lines) != 4 {
+		t.Fatalf("%d curl lines, want one for each of 3 tenants and one without a key:\n%s", len(lines), r.stdout)
+	}
+	for i, want := range []int{200, 200, 403, 401} {
+		if code, _, body := get(t, lines[i][2], lines[i][1]); code != want {
+			t.Errorf("%s: %d, want %d: %s", lines[i][0], code, want, body)
+		}
+	}
+	loop := regexp.MustCompile(`for i in ([\d ]+); do curl .* -H "X-API-Key: (\S+)" (\S+); done`).FindStringSubmatch(r.stdout.String())
+	if loop == nil {
+		t.Fatalf("no loop:\n%s", r.stdout)
+	}
+	denied := 0
+	for range strings.Fields(loop[1]) {
+		code, h, body := get(t, loop[3], loop[2])
+		if code != 429 {
+			continue
+		}
+		denied++
+		seconds, err := strconv.Atoi(h.Get("Retry-After"))
+		var ms int
+		if m := regexp.MustCompile(`"retry-after-ms":(\d+)`).FindStringSubmatch(body); m != nil {
+			ms, _ = strconv.Atoi(m[1])
+		}
+		if err != nil || ms < 1 || seconds*1000 < ms {
+			t.Errorf("Retry-After %q, retry-after-ms %d in %s", h.Get("Retry-After"), ms, body)
+		}
+	}
+	if denied < 2 { // 8 requests after 1, a burst of 5, one more each second
+		t.Errorf("%d of the loop's requests were denied, want 3 or so", denied)
+	}
+	if code, _, body := get(t, r.base+"/_sluice/", ""); code != 200 || !strings.Contains(body, "<html") {
+		t.Errorf("live page: %d %.100s", code, body)
+	}
+	if code, _, body := get(t, r.base+"/_sluice/data.json", ""); code != 200 || !strings.Contains(body, `"globex"`) {
+		t.Errorf("live data: %d %.300s", code, body)
+	}
+	if err := r.finish(t); err != nil {
+		t.Errorf("a stop that was asked for is %v, want nil", err)
+	}
+	if log := r.stderr.String(); strings.Contains(log, "slk_") || strings.Contains(log, "127.0.0.1") {
+		t.Errorf("the log holds a key or an address: %s", log)
+	}
+}
+
+// Guarantees that an edit of the plans changes limits under a running gateway and counters survive it.
+func TestDevReloads(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "plans.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := strings.Replace(string(examplePlans), "rate: 1\n        period: 1s\n", "rate: 1\n        period: 1h\n", 1)
+	write(text)
+	r := startDev(t, "--plans", file)
+	key := identity.ExampleKey("globex")
+	for i := range 5 {
+		if code, _, body := get(t, r.base, key); code != 200 {
+			t.Fatalf("request %d: %d %s", i+1, code, body)
+		}
+	}
+	write(strings.Replace(text, "burst: 5", "burst: 7", 1))
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(10 * time.Second); ; {
+		code, h, _ := get(t, r.base, key)
+		if code != 429 {
+			t.Fatalf("a bucket that was empty gives %d after its burst was raised, want 429", code)
+		}
+		if h.Get("X-RateLimit-Limit") == "7" {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("the change is not in force after 10 s\n%s", r.stderr)
+		}
+	}
+	if err := r.finish(t); err != nil {
+		t.Error(err)
+	}
+}
+
+// Guarantees that a stop cuts nobody off: the request in flight gets its answer, and only then the command ends.
+func TestDevStopsGracefully(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	upstream := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(entered)
+		<-release
+		fmt.Fprint(w, "done")
+	})}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = upstream.Serve(ln) }() // ends with Close
+	defer upstream.Close()
+	r := startDev(t, "--upstream", "http://"+ln.Addr().String())
+	answer := make(chan string, 1)
+	go func() {
+		code, _, body := get(t, r.base, identity.ExampleKey("acme"))
+		answer <- fmt.Sprint(code, " ", body)
+	}()
+	<-entered
+	r.stop()
+	for !strings.Contains(r.stderr.String(), "stopping") {
+		<-r.stderr.grew
+	}
+	select {
+	case err := <-r.done:
+		t.Fatalf("ended with a request in flight: %v", err)
+	default:
+	}
+	close(release)
+	if got := <-answer; got != "200 done" {
+		t.Errorf("the request in flight got %q, want 200 done", got)
+	}
+	if err := r.finish(t); err != nil {
+		t.Error(err)
+	}
+}
+
+// Guarantees that a second signal ends the wait for requests in flight.
+func TestDevStopsAtOnceOnASecondSignal(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	upstream := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		close(entered)
+		<-release
+	})}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = upstream.Serve(ln) }() // ends with Close
+	defer upstream.Close()
+	defer close(release)
+	r := startDev(t, "--upstream", "http://"+ln.Addr().String())
+	go func() {
+		req, _ := http.NewRequest("GET", r.base, nil)
+		req.Header.Set("X-API-Key", identity.ExampleKey("acme"))
+		if resp, err := http.DefaultTransport.RoundTrip(req); err == nil { // cut off, as it should be
+			resp.Body.Close()
+		}
+	}()
+	<-entered
+	r.stop()
+	for !strings.Contains(r.stderr.String(), "stopping") { // logged when the second signal is listened for
+		<-r.stderr.grew
+	}
+	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-r.done:
+		if err == nil || !strings.Contains(err.Error(), "second signal") {
+			t.Errorf("ended with %v, want the second signal", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("still running after a second signal")
+	}
+}
+
+// Guarantees that the exit status tells a wrong command line (2) from a machine or file that does not fit (1).
+func TestDevExitCodes(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	if err := os.WriteFile(bad, []byte("plans: 3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	short := filepath.Join(t.TempDir(), "short.pepper")
+	if err := os.WriteFile(short, []byte("short\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		want int
+		text string
+	}{
+		{[]string{"--listen", ln.Addr().String()}, 1, "another program uses that port"},
+		{[]string{"--listen", "nonsense"}, 1, `listen on "nonsense"`},
+		{[]string{"--upstream", "localhost:3000"}, 1, "want http://HOST"},
+		{[]string{"--upstream", "http://"}, 1, "has no host"},
+		{[]string{"--plans", filepath.Join(t.TempDir(), "missing.yaml")}, 1, "missing.yaml"},
+		{[]string{"--plans", bad}, 1, "bad.yaml:1:8"},
+		{[]string{"--pepper", "prod=" + short}, 1, "holds 5 bytes, want 16..4096"},
+		{[]string{"--pepper", "prod"}, 2, "want ID=FILE"},
+		{[]string{"--pepper", "dev=x"}, 2, "built in"},
+		{[]string{"--trusted-hops", "-1"}, 2, "outside 0..16"},
+		{[]string{"--live-page", "some"}, 2, "not loopback, all or off"},
+		{[]string{"--log-level", "loud"}, 2, "not debug, info, warn or error"},
+		{[]string{"--nope"}, 2, "unknown flag"},
+		{[]string{"extra"}, 2, "unknown command"},
+		{[]string{"--plans", "-"}, 2, "not a file"},
+	} {
+		stderr := captureStderr(t, func() {
+			if got := run(append([]string{"dev"}, c.args...)); got != c.want {
+				t.Errorf("sluice dev %q exits %d, want %d", c.args, got, c.want)
+			}
+		})
+		if !strings.Contains(stderr, c.text) || strings.Contains(stderr, "goroutine") {
+			t.Errorf("sluice dev %q says %q, want it to contain %q", c.args, stderr, c.text)
+		}
+	}
+}
+
+// captureStderr is what f writes to the process's stderr.
+func captureStderr(t *testing.T, f func()) string {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := os.Stderr
+	os.Stderr = w
+	text := make(chan string, 1)
+	go func() {
+		b, _ := io.ReadAll(r) // a pipe of our own
+		text <- string(b)
+	}()
+	func() {
+		defer func() { os.Stderr = old; w.Close() }()
+		f()
+	}()
+	return <-text
+}
+
+// Guarantees that the example's hashes are those of the printed keys, and that the file means what its comments say.
+func TestExamplePlans(t *testing.T) {
+	cfg, err := plan.Parse(plan.Source{Name: "example.yaml", Data: examplePlans})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w := cfg.Warnings(); len(w) > 0 {
+		t.Errorf("the example has warnings: %v", w)
+	}
+	for _, k := range cfg.Keys() {
+		if want := identity.HashKey(identity.DevPepper(), identity.ExampleKey(k.Tenant)); k.Hash != want || k.Pepper != "dev" {
+			t.Errorf("key %s has hash %s, want %s", k.ID, k.Hash, want)
+		}
+	}
+	if len(cfg.Keys()) != 3 || len(cfg.Tenants()) != 3 || len(cfg.IPLimits().Limits) != 1 {
+		t.Errorf("%d keys, %d tenants, %d ipLimits", len(cfg.Keys()), len(cfg.Tenants()), len(cfg.IPLimits().Limits))
+	}
+}
+
+func TestTryLinesWithoutKeys(t *testing.T) {
+	cfg, err := plan.Parse(plan.Source{Name: "x.yaml", Data: []byte("plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := tryLines(cfg, "http://x"); len(lines) != 0 {
+		t.Errorf("with no way in there is nothing to try, got %v", lines)
+	}
+	if got := printable("a\x1b[31m"); strings.ContainsRune(got, 0x1b) {
+		t.Errorf("printable = %q", got)
+	}
+}
