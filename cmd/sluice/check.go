@@ -1,5 +1,320 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
 
-func newCheckCommand() *cobra.Command { return &cobra.Command{Use: "check"} }
+	"github.com/spf13/cobra"
+
+	"github.com/sluicelimits/sluice/internal/plan"
+)
+
+const checkLong = `Check plans files. Several files are read as one configuration: plans in one, tenants in another. "-" is standard input.
+
+Every problem is printed on standard error, one a line, as file:line:column: path: message, and the exit status is 1. A
+warning is about a setting that is valid but cannot do what it seems to; it fails the check only with --strict. A good
+configuration gives one line for each file.
+
+--effective prints what holds for each tenant, after overrides and the boosts that are active, and where each value comes
+from.`
+
+const checkExample = `  sluice check plans.yaml
+  sluice check plans.yaml tenants.yaml
+  sluice check --effective --tenant acme plans.yaml
+  sluice check --effective --at 2026-12-24T00:00:00Z plans.yaml
+  sluice check --json plans.yaml | jq -r '.problems[].message'
+  generate-plans | sluice check -`
+
+// checkFlags is the command line of check.
+type checkFlags struct {
+	effective, json, quiet, strict bool
+	tenant, at                     string
+}
+
+// planExtensions are the endings that shell completion offers.
+var planExtensions = []string{"yaml", "yml", "json"}
+
+func newCheckCommand() *cobra.Command {
+	var f checkFlags
+	c := &cobra.Command{
+		Use:     "check FILE...",
+		Short:   "Validate plans files and show the limits that come out",
+		Long:    checkLong,
+		Example: checkExample,
+		Args:    usageArgs(cobra.MinimumNArgs(1)),
+		RunE:    func(c *cobra.Command, files []string) error { return f.run(c, files) },
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return planExtensions, cobra.ShellCompDirectiveFilterFileExt
+		},
+	}
+	flags := c.Flags()
+	flags.BoolVar(&f.effective, "effective", false, "print the effective limits of all tenants, and where each value comes from")
+	flags.StringVar(&f.tenant, "tenant", "", "with --effective: only tenant `ID`")
+	flags.StringVar(&f.at, "at", "", "with --effective: the `TIME` at which boosts are looked at, as 2026-12-24T00:00:00Z (default now)")
+	flags.BoolVar(&f.json, "json", false, "print problems, warnings and limits as one JSON document on standard output")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but problems")
+	flags.BoolVar(&f.strict, "strict", false, "fail on warnings, too")
+	completeTenants(c, func() []string { return c.Flags().Args() })
+	return c
+}
+
+// completeTenants completes --tenant with the ids of the files.
+func completeTenants(c *cobra.Command, files func() []string) {
+	complete := func(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		names := slices.Clone(files())
+		if len(names) == 0 {
+			names = slices.Clone(args)
+		}
+		slices.Sort(names)
+		names = slices.Compact(names) // flags are read twice for a completion, so each is there twice
+		config, err := plan.Load(names...)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var ids []string
+		for _, t := range config.Tenants() {
+			if strings.HasPrefix(t.ID, prefix) {
+				ids = append(ids, t.ID)
+			}
+		}
+		return ids, cobra.ShellCompDirectiveNoFileComp
+	}
+	if err := c.RegisterFlagCompletionFunc("tenant", complete); err != nil {
+		panic(err) // the flag is not defined: a mistake in this package
+	}
+}
+
+// checked is the machine form of a check.
+type checked struct {
+	OK        bool            `json:"ok"`
+	Problems  []plan.Problem  `json:"problems"`
+	Warnings  []plan.Problem  `json:"warnings"`
+	Files     []plan.File     `json:"files,omitempty"`
+	Effective []effectiveJSON `json:"effective,omitempty"`
+}
+
+type effectiveJSON struct {
+	Owner     string      `json:"owner"` // tenant, anonymous or address
+	Tenant    string      `json:"tenant,omitempty"`
+	Plan      string      `json:"plan,omitempty"`
+	Suspended bool        `json:"suspended,omitempty"`
+	Limits    []limitJSON `json:"limits"`
+}
+
+type limitJSON struct {
+	ID       string       `json:"id"`
+	Settings []plan.Value `json:"settings"`
+}
+
+func (f *checkFlags) run(c *cobra.Command, files []string) error {
+	at, err := atFlag(c, f.at)
+	if err != nil {
+		return err
+	}
+	if !f.effective && (f.tenant != "" || f.at != "") {
+		return &usageError{c.CommandPath(), errors.New("--tenant and --at go with --effective")}
+	}
+	config, err := loadPlans(c, files)
+	if err != nil {
+		return f.refuse(c, err)
+	}
+	report := checked{OK: true, Problems: []plan.Problem{}, Warnings: config.Warnings(), Files: config.Files()}
+	if f.strict && len(report.Warnings) > 0 {
+		report.OK = false
+	}
+	if f.effective {
+		if report.Effective, err = effectiveOf(config, f.tenant, at); err != nil {
+			return err
+		}
+	}
+	if err := f.print(c, &report); err != nil {
+		return err
+	}
+	if !report.OK {
+		return fmt.Errorf("%s, and --strict is given", count(len(report.Warnings), "warning"))
+	}
+	return nil
+}
+
+// loadPlans reads files as one configuration; "-" is the command's input.
+func loadPlans(c *cobra.Command, files []string) (*plan.Config, error) {
+	sources, err := plan.ReadFiles(c.InOrStdin(), files...)
+	if err != nil {
+		return nil, err
+	}
+	return plan.Parse(sources...)
+}
+
+// refuse prints the problems of a configuration.
+func (f *checkFlags) refuse(c *cobra.Command, err error) error {
+	var bad *plan.Error
+	if !errors.As(err, &bad) {
+		return err
+	}
+	if f.json {
+		if err := writeJSON(c.OutOrStdout(), checked{Problems: bad.Problems, Warnings: []plan.Problem{}}); err != nil {
+			return err
+		}
+	} else {
+		for _, p := range bad.Problems {
+			fmt.Fprintln(c.ErrOrStderr(), p)
+		}
+	}
+	return errors.New(count(len(bad.Problems), "problem"))
+}
+
+func (f *checkFlags) print(c *cobra.Command, report *checked) error {
+	if f.json {
+		return writeJSON(c.OutOrStdout(), report)
+	}
+	if !f.quiet || !report.OK {
+		for _, w := range report.Warnings {
+			fmt.Fprintf(c.ErrOrStderr(), "%s (warning)\n", w)
+		}
+	}
+	if f.quiet {
+		return nil
+	}
+	if f.effective {
+		return writeEffective(c.OutOrStdout(), report.Effective)
+	}
+	for _, file := range report.Files {
+		if _, err := fmt.Fprintf(c.OutOrStdout(), "%s: ok: %s\n", file.Name, contents(&file)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// contents says in words what a file holds.
+func contents(f *plan.File) string {
+	var parts []string
+	for _, p := range []struct {
+		n    int
+		what string
+	}{
+		{f.Plans, "plan"}, {f.Limits, "limit"}, {f.SLAs, "SLA"}, {f.Tenants, "tenant"},
+		{f.IPLimits, "IP limit"}, {f.Routes, "route"}, {f.Keys, "key"},
+	} {
+		if p.n > 0 {
+			parts = append(parts, count(p.n, p.what))
+		}
+	}
+	if len(parts) == 0 {
+		return "nothing in it"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.Itoa(n) + " " + what + "s"
+}
+
+// effectiveOf lists the limits of every owner, or of one tenant.
+func effectiveOf(config *plan.Config, tenant string, at time.Time) ([]effectiveJSON, error) {
+	if tenant != "" {
+		t, err := findTenant(config, tenant)
+		if err != nil {
+			return nil, err
+		}
+		return []effectiveJSON{effectiveTenant(t, at)}, nil
+	}
+	out := []effectiveJSON{}
+	for _, t := range config.Tenants() {
+		out = append(out, effectiveTenant(t, at))
+	}
+	if set := config.Anonymous(); set != nil {
+		out = append(out, effectiveJSON{Owner: "anonymous", Plan: config.AnonymousPlan(), Limits: limitsOf(set)})
+	}
+	if set := config.IPLimits(); len(set.Limits) > 0 {
+		out = append(out, effectiveJSON{Owner: "address", Limits: limitsOf(set)})
+	}
+	return out, nil
+}
+
+func effectiveTenant(t *plan.Tenant, at time.Time) effectiveJSON {
+	return effectiveJSON{Owner: "tenant", Tenant: t.ID, Plan: t.Plan, Suspended: t.Suspended, Limits: limitsOf(t.Limits(at))}
+}
+
+func limitsOf(set *plan.Set) []limitJSON {
+	out := make([]limitJSON, len(set.Limits))
+	for i, e := range set.Limits {
+		out[i] = limitJSON{ID: e.Limit.ID, Settings: e.Values()}
+	}
+	return out
+}
+
+// findTenant looks up a tenant, and names similar ids where there is none.
+func findTenant(config *plan.Config, id string) (*plan.Tenant, error) {
+	if t, ok := config.Tenant(id); ok {
+		return t, nil
+	}
+	switch near := config.NearestTenant(id); {
+	case len(config.Tenants()) == 0:
+		return nil, fmt.Errorf("there is no tenant %q: the files have no tenants", id)
+	case near != "":
+		return nil, fmt.Errorf("there is no tenant %q (did you mean %q?)", id, near)
+	}
+	return nil, fmt.Errorf("there is no tenant %q among %d", id, len(config.Tenants()))
+}
+
+func writeEffective(w io.Writer, all []effectiveJSON) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "OWNER\tLIMIT\tSETTING\tVALUE\tFROM")
+	for _, e := range all {
+		owner := e.Owner
+		switch {
+		case e.Suspended:
+			owner = shown(e.Tenant) + " (suspended)"
+		case e.Tenant != "":
+			owner = shown(e.Tenant)
+		}
+		if len(e.Limits) == 0 {
+			fmt.Fprintf(table, "%s\t-\t-\tno limits\tplan %s\n", owner, e.Plan)
+		}
+		for _, l := range e.Limits {
+			for _, v := range l.Settings {
+				fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", owner, l.ID, v.Name, shown(v.Text), v.Origin)
+			}
+		}
+	}
+	return table.Flush()
+}
+
+// shown is text as it is safe to print on a terminal: quoted where it holds anything that is not graphic.
+func shown(s string) string {
+	if strings.ContainsFunc(s, func(c rune) bool { return !unicode.IsGraphic(c) || c == unicode.ReplacementChar }) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// atFlag reads --at; "" is now.
+func atFlag(c *cobra.Command, text string) (time.Time, error) {
+	if text == "" {
+		return time.Now(), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, &usageError{c.CommandPath(), fmt.Errorf("--at %q is not a time such as 2026-12-24T00:00:00Z", text)}
+	}
+	return at, nil
+}
+
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}

@@ -1,5 +1,301 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"net/textproto"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
 
-func newExplainCommand() *cobra.Command { return &cobra.Command{Use: "explain"} }
+	"github.com/spf13/cobra"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/route"
+)
+
+const explainLong = `Explain what a request is charged: which limits apply and why, which counter and how many units of each, what is
+skipped and why, and where each value of a limit comes from. Nothing is counted.
+
+A limit applies (it is charged and may deny), reports (a shadow, counted apart), does not match, is displaced (a more
+specific limit of its group applies), or is off. A path is read as every proxy and server might read it; where there is
+more than one reading, all are shown, and what any of them hits applies.
+
+Without --tenant the request has no credential: it gets the anonymousPlan.`
+
+const explainExample = `  sluice explain --plans plans.yaml --tenant acme --method PUT --path /v1/organizations/7/product/1
+  sluice explain --plans plans.yaml --tenant acme --path '/product/%31' --subject ci --header 'x-query-cost: 25'
+  sluice explain --plans plans.yaml --path /product/1 --ip 203.0.113.9
+  sluice explain --plans plans.yaml --tenant acme --path / --at 2026-12-24T00:00:00Z --json`
+
+// explainFlags is the command line of explain.
+type explainFlags struct {
+	plans                     []string
+	tenant, method, path, at  string
+	subject, apiKey, ip       string
+	claims, headers           []string
+	json                      bool
+	claimsByName, headersHere map[string]string
+}
+
+func newExplainCommand() *cobra.Command {
+	var f explainFlags
+	c := &cobra.Command{
+		Use:     "explain --plans FILE [--tenant ID] --path PATH",
+		Short:   "Say which limits a request meets, why, and where each value comes from",
+		Long:    explainLong,
+		Example: explainExample,
+		Args:    usageArgs(cobra.NoArgs),
+		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c) },
+	}
+	flags := c.Flags()
+	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE`, or - for standard input (may be given again: all are read as one)")
+	flags.StringVar(&f.tenant, "tenant", "", "`ID` of the tenant; without it the call has no credential")
+	flags.StringVar(&f.method, "method", "GET", "HTTP `METHOD`")
+	flags.StringVar(&f.path, "path", "", "request `PATH`, as it is sent")
+	flags.StringVar(&f.at, "at", "", "`TIME` of the request, as 2026-12-24T00:00:00Z (default now)")
+	flags.StringVar(&f.subject, "subject", "", "`SUBJECT`: who acts inside the tenant")
+	flags.StringVar(&f.apiKey, "api-key", "", "`ID` of the API key, not the key itself")
+	flags.StringVar(&f.ip, "ip", "", "source `ADDRESS` (counters hold its keyed hash, IPv6 by /64)")
+	flags.StringArrayVar(&f.claims, "claim", nil, "claim of the token, as `NAME=VALUE` (may be given again)")
+	flags.StringArrayVar(&f.headers, "header", nil, "header of the request, as `NAME:VALUE` (may be given again)")
+	flags.BoolVar(&f.json, "json", false, "print one JSON document")
+	if err := c.MarkFlagFilename("plans", planExtensions...); err != nil {
+		panic(err) // the flag is not defined: a mistake in this package
+	}
+	completeTenants(c, func() []string { return f.plans })
+	return c
+}
+
+// explanation is the machine form of an explanation.
+type explanation struct {
+	Tenant    string        `json:"tenant,omitempty"`
+	Plan      string        `json:"plan,omitempty"`
+	Suspended bool          `json:"suspended"`
+	Method    string        `json:"method"`
+	Path      string        `json:"path"`
+	Readings  []string      `json:"readings"` // every form of the path that is matched
+	Ambiguous bool          `json:"ambiguous"`
+	At        time.Time     `json:"at"`
+	Routed    bool          `json:"routed"` // false: the local gateway answers 404
+	Outcome   string        `json:"outcome"`
+	IPLimits  []verdictJSON `json:"ip_limits"`
+	Limits    []verdictJSON `json:"limits"`
+}
+
+type verdictJSON struct {
+	ID       string       `json:"id"`
+	Status   plan.Status  `json:"status"`
+	Why      string       `json:"why"`
+	Counter  string       `json:"counter,omitempty"` // which of the limit's counters, where it is charged
+	Cost     int64        `json:"cost,omitempty"`    // units, where it is charged
+	Settings []plan.Value `json:"settings"`
+}
+
+func (f *explainFlags) run(c *cobra.Command) error {
+	at, err := f.check(c)
+	if err != nil {
+		return err
+	}
+	config, err := loadPlans(c, f.plans)
+	if err != nil {
+		return err
+	}
+	x, err := f.explain(config, at)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		return writeJSON(c.OutOrStdout(), x)
+	}
+	return x.write(c.OutOrStdout())
+}
+
+// check reads the command line.
+func (f *explainFlags) check(c *cobra.Command) (time.Time, error) {
+	at, err := atFlag(c, f.at)
+	if err != nil {
+		return at, err
+	}
+	usage := func(format string, args ...any) (time.Time, error) {
+		return at, &usageError{c.CommandPath(), fmt.Errorf(format, args...)}
+	}
+	switch {
+	case len(f.plans) == 0:
+		return usage("--plans is missing: the plans file")
+	case f.path == "":
+		return usage("--path is missing: the request's path, such as /product/1")
+	case f.method == "" || strings.ContainsAny(f.method, " \t\r\n/"):
+		return usage("--method %q is not an HTTP method", f.method)
+	}
+	if f.ip != "" {
+		if _, err := netip.ParseAddr(f.ip); err != nil {
+			return usage("--ip %q is not an IP address", f.ip)
+		}
+	}
+	f.claimsByName, f.headersHere = map[string]string{}, map[string]string{}
+	for _, text := range f.claims {
+		name, v, ok := strings.Cut(text, "=")
+		if !ok || name == "" {
+			return usage("--claim %q is not NAME=VALUE", text)
+		}
+		f.claimsByName[name] = v
+	}
+	for _, text := range f.headers {
+		name, v, ok := strings.Cut(text, ":")
+		if !ok || name == "" {
+			return usage("--header %q is not NAME:VALUE", text)
+		}
+		f.headersHere[textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name))] = strings.TrimSpace(v)
+	}
+	return at, nil
+}
+
+func (f *explainFlags) explain(config *plan.Config, at time.Time) (*explanation, error) {
+	path := route.Clean(f.path)
+	x := &explanation{
+		Tenant: f.tenant, Method: f.method, Path: f.path, Readings: path.Forms(), Ambiguous: path.Ambiguous(), At: at.UTC(),
+		Routed: config.Routed(f.method, &path), IPLimits: []verdictJSON{}, Limits: []verdictJSON{},
+	}
+	a := &plan.Attributes{
+		Method: f.method, Path: &path, Subject: f.subject, APIKey: f.apiKey, IP: f.ip,
+		Claim:  func(name string) (string, bool) { v, ok := f.claimsByName[name]; return v, ok },
+		Header: func(name string) (string, bool) { v, ok := f.headersHere[name]; return v, ok },
+	}
+	set, err := f.owner(config, x, at)
+	if err != nil {
+		return nil, err
+	}
+	x.IPLimits = verdicts(config.IPLimits().Explain(a), "one for the address")
+	if set != nil && f.tenant != "" {
+		x.Limits = verdicts(set.Explain(a), "one for the tenant")
+	} else if set != nil {
+		x.Limits = verdicts(set.Explain(a), "one for anonymous calls")
+	}
+	x.Outcome = x.outcome(set != nil)
+	return x, nil
+}
+
+// owner finds whose limits hold: the tenant's, or those of calls without a credential (nil where there are none).
+func (f *explainFlags) owner(config *plan.Config, x *explanation, at time.Time) (*plan.Set, error) {
+	if f.tenant == "" {
+		x.Plan = config.AnonymousPlan()
+		return config.Anonymous(), nil
+	}
+	t, err := findTenant(config, f.tenant)
+	if err != nil {
+		return nil, err
+	}
+	x.Plan, x.Suspended = t.Plan, t.Suspended
+	return t.Limits(at), nil
+}
+
+func (x *explanation) outcome(known bool) string {
+	charged := 0
+	for _, v := range append(x.IPLimits, x.Limits...) {
+		if v.Status == plan.Applies {
+			charged++
+		}
+	}
+	switch {
+	case !x.Routed:
+		return "no declared route: the local gateway answers 404"
+	case !known:
+		return "no credential and no anonymousPlan: 401, after ipLimits"
+	case x.Suspended:
+		return "the tenant is suspended: 403, after ipLimits"
+	case charged == 0:
+		return "nothing limits the request"
+	}
+	return "decided by " + count(charged, "limit")
+}
+
+// verdicts are the machine form; whole names the counter of a limit that has one for its owner.
+func verdicts(all []plan.Verdict, whole string) []verdictJSON {
+	out := make([]verdictJSON, len(all))
+	for i, v := range all {
+		out[i] = verdictJSON{ID: v.Limit.Limit.ID, Status: v.Status, Why: v.Why, Settings: v.Limit.Values()}
+		if v.Charge.Limit != nil {
+			out[i].Counter, out[i].Cost = counterOf(&v.Charge, whole), v.Charge.Cost
+		}
+	}
+	return out
+}
+
+// counterOf names the counter in words.
+func counterOf(c *limit.Charge, whole string) string {
+	switch c.Value.Kind {
+	case limit.NoValue:
+		return whole
+	case limit.ValueAbsent:
+		return c.Limit.Per + " (absent)"
+	}
+	return c.Limit.Per + " " + strconv.Quote(c.Value.Text)
+}
+
+func (x *explanation) write(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	owner := "no credential"
+	if x.Tenant != "" {
+		owner = "tenant " + shown(x.Tenant)
+	}
+	if x.Plan != "" {
+		owner += ", plan " + x.Plan
+	}
+	fmt.Fprintf(table, "Owner\t%s\n", owner)
+	fmt.Fprintf(table, "Request\t%s %s\n", shown(x.Method), shown(x.Path))
+	for i, r := range x.Readings {
+		if len(x.Readings) > 1 || r != x.Path {
+			fmt.Fprintf(table, "Reading %d\t%s\n", i+1, shown(r))
+		}
+	}
+	if x.Ambiguous {
+		fmt.Fprintf(table, "Readings\ttoo many: the path counts for every pattern\n")
+	}
+	fmt.Fprintf(table, "Time\t%s\n", x.At.Format(time.RFC3339))
+	fmt.Fprintf(table, "Outcome\t%s\n", x.Outcome)
+	err := table.Flush()
+	for _, part := range []struct {
+		title string
+		all   []verdictJSON
+	}{{"Before authentication (ipLimits)", x.IPLimits}, {"Limits of the plan", x.Limits}} {
+		if len(part.all) > 0 {
+			err = errors.Join(err, writeVerdicts(w, part.title, part.all))
+		}
+	}
+	return err
+}
+
+// writeVerdicts prints what each limit does, then where the values of those that are charged come from.
+func writeVerdicts(w io.Writer, title string, all []verdictJSON) error {
+	fmt.Fprintf(w, "\n%s\n", title)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "  LIMIT\tSTATUS\tCOST\tCOUNTER\tWHY")
+	for _, v := range all {
+		cost, counter := "-", "-"
+		if v.Cost > 0 {
+			cost, counter = strconv.FormatInt(v.Cost, 10), v.Counter
+		}
+		fmt.Fprintf(table, "  %s\t%s\t%s\t%s\t%s\n", v.ID, v.Status, cost, counter, shown(v.Why))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	table = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	header := "\n  LIMIT\tSETTING\tVALUE\tFROM\n"
+	for _, v := range all {
+		if v.Cost == 0 {
+			continue
+		}
+		fmt.Fprint(table, header)
+		header = ""
+		for _, s := range v.Settings {
+			fmt.Fprintf(table, "  %s\t%s\t%s\t%s\n", v.ID, s.Name, shown(s.Text), s.Origin)
+		}
+	}
+	return table.Flush()
+}

@@ -37,7 +37,7 @@ type Value struct {
 func (e *Effective) Values() []Value {
 	s := e.spec
 	l := &lister{e: e}
-	l.add("per", perText(s.per.v), markOf(&s.per))
+	l.add("per", s.perText(), markOf(&s.per))
 	if len(s.rule.Methods) > 0 {
 		l.add("match.methods", strings.Join(s.rule.Methods, ", "), markOf(&s.methods))
 	}
@@ -71,11 +71,14 @@ func (e *Effective) Values() []Value {
 	return l.values
 }
 
-func perText(per string) string {
-	if per == "" {
+func (s *spec) perText() string {
+	switch {
+	case s.kind == ipLimit:
+		return "address"
+	case s.per.v == "":
 		return limit.PerTenant
 	}
-	return strings.ReplaceAll(per, "+", " + ")
+	return strings.ReplaceAll(s.per.v, "+", " + ")
 }
 
 type lister struct {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -26,24 +27,33 @@ const (
 
 // Load reads and parses the files as one configuration; "-" is stdin. The error is an *Error with all problems at once.
 func Load(files ...string) (*Config, error) {
+	sources, err := ReadFiles(os.Stdin, files...)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(sources...)
+}
+
+// ReadFiles reads the files; "-" is stdin. The error is an *Error that names every file that cannot be read.
+func ReadFiles(stdin io.Reader, files ...string) ([]Source, error) {
 	sources := make([]Source, 0, len(files))
 	var unread []Problem
 	for _, name := range files {
-		src, err := ReadFile(name, os.Stdin)
-		if err != nil {
-			var pe *fs.PathError
-			if errors.As(err, &pe) {
-				err = pe.Err
-			}
-			unread = append(unread, Problem{File: src.Name, Message: fmt.Sprintf("cannot be read: %v", err)})
+		src, err := ReadFile(name, stdin)
+		if err == nil {
+			sources = append(sources, src)
 			continue
 		}
-		sources = append(sources, src)
+		var pe *fs.PathError
+		if errors.As(err, &pe) {
+			err = pe.Err
+		}
+		unread = append(unread, Problem{File: src.Name, Message: fmt.Sprintf("cannot be read: %v", err)})
 	}
 	if len(unread) > 0 {
 		return nil, &Error{unread}
 	}
-	return Parse(sources...)
+	return sources, nil
 }
 
 // Parse parses the sources as one configuration. The error is an *Error with all problems at once.

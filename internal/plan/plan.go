@@ -30,7 +30,7 @@ type File struct {
 	Limits   int    `json:"limits"` // of its plans
 	SLAs     int    `json:"slas"`
 	Tenants  int    `json:"tenants"`
-	IPLimits int    `json:"ipLimits"`
+	IPLimits int    `json:"ip_limits"`
 	Routes   int    `json:"routes"`
 	Keys     int    `json:"keys"`
 }
@@ -123,4 +123,13 @@ type Tenant struct {
 	Line      int
 
 	spans []span // ascending; the first begins before all time
+}
+
+// NearestTenant is the id of a tenant that was probably meant by one that is not there, or "".
+func (c *Config) NearestTenant(id string) string {
+	ids := make([]string, len(c.tenants))
+	for i, t := range c.tenants {
+		ids[i] = t.ID
+	}
+	return nearest(id, ids)
 }

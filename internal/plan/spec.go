@@ -26,6 +26,7 @@ var formNames = [...]string{"", "algorithm", "tiers", "quota"}
 
 // spec is a limit as written, with the place of each setting. Overrides replace settings in a copy.
 type spec struct {
+	kind      kind
 	from      place
 	form      form
 	id        field[string]
@@ -126,7 +127,7 @@ func (r *reader) limit(v value, k kind, layer string) *spec {
 	if !ok {
 		return nil
 	}
-	s := &spec{from: v.place(layer)}
+	s := &spec{kind: k, from: v.place(layer)}
 	s.id = need(r, o, "id", layer, "1 to 64 of A-Z a-z 0-9 . _ -", r.id)
 	r.matchOf(o, s, layer)
 	if k == slaLimit {

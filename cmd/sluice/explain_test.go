@@ -1,0 +1,70 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+func TestExplain(t *testing.T) {
+	const at = "2026-12-24T00:00:00Z"
+	for _, c := range []struct {
+		golden string
+		args   []string
+	}{
+		{"plans/explain-put.golden", []string{"--tenant", "acme", "--method", "PUT", "--path", "/product/1", "--subject", "ci",
+			"--ip", "203.0.113.9", "--header", "X-Query-Cost: 25"}},
+		{"plans/explain-get.golden", []string{"--tenant", "acme", "--path", "/reports/x"}},
+		{"plans/explain-alias.golden", []string{"--tenant", "acme", "--method", "PUT", "--path", "/product%2F1"}},
+		{"plans/explain-anonymous.golden", []string{"--path", "/product/1", "--ip", "2001:db8::1"}},
+		{"plans/explain-suspended.json", []string{"--tenant", "gone", "--path", "/", "--json"}},
+	} {
+		got := sluice(t, "", append([]string{"explain", "--plans", goodPlans, "--at", at}, c.args...)...)
+		if got.code != 0 || got.stderr != "" {
+			t.Errorf("%q exits with %d: %s", c.args, got.code, got.stderr)
+		}
+		golden(t, c.golden, got.stdout)
+	}
+}
+
+func TestExplainJSON(t *testing.T) {
+	got := sluice(t, "", "explain", "--plans", goodPlans, "--tenant", "acme", "--method", "PUT", "--path", "/product/1", "--json")
+	var x explanation
+	if err := json.Unmarshal([]byte(got.stdout), &x); err != nil {
+		t.Fatalf("%v in\n%s", err, got.stdout)
+	}
+	var statuses []string
+	for _, v := range x.Limits {
+		statuses = append(statuses, v.ID+" "+string(v.Status))
+	}
+	want := "burst applies; products displaced; put-product applies; put-product-next reports; reports no match; monthly applies"
+	if joined := strings.Join(statuses, "; "); joined != want || len(x.IPLimits) != 1 {
+		t.Errorf("statuses %q and %d ipLimits, want %q and 1", joined, len(x.IPLimits), want)
+	}
+}
+
+func TestExplainUsage(t *testing.T) {
+	base := []string{"explain", "--plans", goodPlans, "--path", "/"}
+	for _, c := range []struct {
+		name string
+		args []string
+		code int
+		want string // part of standard error
+	}{
+		{"no plans", []string{"explain", "--path", "/"}, exitUsage, "--plans is missing"},
+		{"no path", []string{"explain", "--plans", goodPlans}, exitUsage, "--path is missing"},
+		{"argument", append(base, "x"), exitUsage, "unknown command"},
+		{"method", append(base, "--method", "GET /"), exitUsage, "is not an HTTP method"},
+		{"time", append(base, "--at", "noon"), exitUsage, "is not a time"},
+		{"address", append(base, "--ip", "300.1.1.1"), exitUsage, "is not an IP address"},
+		{"claim", append(base, "--claim", "region"), exitUsage, "is not NAME=VALUE"},
+		{"header", append(base, "--header", "x"), exitUsage, "is not NAME:VALUE"},
+		{"tenant", append(base, "--tenant", "acne"), exitFailed, `did you mean "acme"?`},
+		{"bad plans", []string{"explain", "--plans", badPlans, "--path", "/"}, exitFailed, badPlans + ":4:5: plans[0]: unknown key"},
+	} {
+		got := sluice(t, "", c.args...)
+		if got.code != c.code || !strings.Contains(got.stderr, c.want) || got.stdout != "" {
+			t.Errorf("%s: %q gives %+v, want status %d and %q", c.name, c.args, got, c.code, c.want)
+		}
+	}
+}
