@@ -1,0 +1,359 @@
+package dynamodb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+const (
+	itemBytes  = 1024 // a shared item takes no new counter that would make it larger: a write is one unit
+	ttlMargin  = 24 * 60 * 60
+	leastGrain = 60 * 60
+	mostGrain  = 31 * 24 * 60 * 60
+)
+
+// charge writes what the decision takes. It reports false where a guess was wrong; what the store showed is learned then.
+// The last try leaves the shadows out, so that they cannot fail a decision.
+func (c *decision) charge(ctx context.Context, last bool) (bool, error) {
+	if fulled, err := c.closeFull(ctx); fulled || err != nil {
+		return false, err
+	}
+	enforcing := 0
+	for _, it := range c.items {
+		if it.enforces {
+			enforcing++
+		}
+	}
+	var err error
+	done := true
+	switch {
+	case enforcing == 1:
+		for at, it := range c.items {
+			if it.enforces {
+				done, err = c.chargeOne(ctx, at, last)
+			}
+		}
+	case enforcing > 1:
+		done, err = c.chargeAll(ctx, last)
+	}
+	if !done || err != nil {
+		return done, err
+	}
+	if !c.d.Settle() {
+		return false, fmt.Errorf("internal error: owner %q was charged under a condition that the core does not share", c.req.Owner.Name)
+	}
+	if err := c.chargeShadows(ctx); err != nil && enforcing == 0 {
+		return false, err
+	}
+	c.confirm()
+	return true, nil
+}
+
+// confirm writes down what was charged.
+func (c *decision) confirm() {
+	c.d.Settle()
+	c.d.ID = c.nextID()
+	for i := range c.d.Results {
+		if !c.tiers[i].written {
+			continue
+		}
+		st := copyState(&c.tiers[i].pre)
+		c.d.Commit(i, &st)
+		if v := c.d.Value(i); v.Kind == limit.ValueIs || v.Kind == limit.ValueAbsent {
+			c.values.note(c.pk, c.d.Results[i].Limit(), v, c.now)
+		}
+	}
+}
+
+// build makes the write of one item: of its enforcing counters, and of those shadows that would admit. It is nil where
+// there is nothing to write.
+func (c *decision) build(at int, shadows bool) *write {
+	it := c.items[at]
+	w := newWrite(it.key)
+	life, creates := int64(0), false
+	for i := range c.d.Results {
+		if c.tiers[i].item != at {
+			continue
+		}
+		c.tiers[i].written = false
+		if r := &c.d.Results[i]; r.Shadow() && !(shadows && c.d.Commits(i)) {
+			continue
+		}
+		c.prepare(w, i)
+		life = max(life, c.lifeOf(i))
+		creates = creates || c.tiers[i].old == nil
+	}
+	if len(w.sets) == 0 {
+		return nil
+	}
+	known := it.view
+	if known == nil {
+		known = &view{}
+	}
+	w.head(known, isShared(it.key.sk), creates)
+	w.arm(known, c.now, life)
+	return w
+}
+
+// head requires that the item is of our layout, and that a shared one which gets a new counter is not full.
+func (w *write) head(known *view, shared, creates bool) {
+	version := w.name(attrV)
+	w.require("(attribute_not_exists(" + w.name(attrPK) + ") OR " + version + "=" + w.int(layout) + ")")
+	w.sets = append(w.sets, version+"="+w.int(layout))
+	switch {
+	case known.full:
+		w.require("attribute_exists(" + w.name(attrFull) + ")")
+	case shared && creates:
+		w.require("attribute_not_exists(" + w.name(attrFull) + ")")
+	}
+}
+
+// arm raises the item's ttl where it is not far enough ahead: by so much that the next raise is a while off. The ttl goes by
+// the later of the decision's time and this machine's, so that decisions at a past time do not write items that are gone at once.
+func (w *write) arm(known *view, now, life int64) {
+	if known.full {
+		return
+	}
+	ttl := w.name(attrTTL)
+	end := max(now, time.Now().UnixMicro()) + life
+	least := end/1_000_000 + ttlMargin
+	if known.ttl >= least {
+		w.require(ttl + ">=" + w.int(least))
+		return
+	}
+	w.ttl = least + min(max(life/1_000_000, leastGrain), mostGrain)
+	w.require("(attribute_not_exists(" + ttl + ") OR " + ttl + "<" + w.int(w.ttl) + ")")
+	w.sets = append(w.sets, ttl+"="+w.int(w.ttl))
+}
+
+// lifeOf is how long after now result i's counter can matter, µs, however full others make it.
+func (c *decision) lifeOf(i int) int64 {
+	t := c.d.Results[i].Tier
+	p := t.Params(c.d.Owner)
+	st := copyState(&c.tiers[i].pre)
+	c.d.Commit(i, &st)
+	c.d.Results[i].Charged = 0
+	if t.Algorithm == limit.TokenBucket {
+		return max(st.At-c.now, 0) + p.FullIn
+	}
+	return max(t.FreshAt(&st)-c.now, 0)
+}
+
+// chargeOne writes one item.
+func (c *decision) chargeOne(ctx context.Context, at int, last bool) (bool, error) {
+	w := c.build(at, !last)
+	known := c.items[at].view
+	sent := time.Now()
+	out, err := c.client.UpdateItem(ctx, w.update(c.table), c.options...)
+	var refused *types.ConditionalCheckFailedException
+	switch {
+	case errors.As(err, &refused):
+		if err := c.learned(w.key, refused.Item, sent); err != nil {
+			return false, err
+		}
+		c.contend(w.key, known, c.known(w.key))
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return true, c.charged(at, w, known, out.Attributes, sent)
+}
+
+// charged takes over what a write that went through has shown: the item as it was before.
+func (c *decision) charged(at int, w *write, known *view, old map[string]types.AttributeValue, sent time.Time) error {
+	before, err := parseItem(old)
+	if err != nil {
+		return err
+	}
+	before.at, before.seen = c.now, sent
+	if known != nil {
+		before.contended = known.contended
+	}
+	after := w.apply(before)
+	for name, f := range after.counters {
+		if before.counters[name] == nil {
+			after.size += len(name) + sizeOfFields(f)
+		}
+	}
+	c.views.Add(w.key, after)
+	c.contend(w.key, known, before)
+	for i := range c.tiers {
+		if c.tiers[i].item == at {
+			if err := c.weigh(i, before); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// contend notes that others charge the item, if what the store showed is not what was known.
+func (c *decision) contend(key itemKey, known, shown *view) {
+	if known == nil || known.seen.IsZero() {
+		return
+	}
+	for i := range c.tiers {
+		name := c.tiers[i].name
+		if c.items[c.tiers[i].item].key != key || known.counters[name].equal(shown.counters[name]) {
+			continue
+		}
+		if v := c.view(key); v != nil {
+			marked := *v
+			marked.contended = time.Now().Add(contendedFor)
+			c.views.Add(key, &marked)
+		}
+		return
+	}
+}
+
+// chargeShadows charges the shadow counters of items in which nothing enforces, each item in a write of its own. They only report, so
+// what goes wrong is for the caller to ignore where anything enforces.
+func (c *decision) chargeShadows(ctx context.Context) error {
+	var failed error
+	for at, it := range c.items {
+		if it.enforces {
+			continue
+		}
+		for range 2 {
+			w := c.build(at, true)
+			if w == nil {
+				if c.answers[it.key] != nil || c.sureOf(it.view, c.now) {
+					break
+				}
+				if err := c.get(ctx, it.key); err != nil {
+					failed = err
+					break
+				}
+				if err := c.reweigh(at); err != nil {
+					failed = err
+					break
+				}
+				continue
+			}
+			done, err := c.chargeOne(ctx, at, false)
+			if done {
+				break
+			}
+			c.unwrite(at)
+			if failed = err; err != nil {
+				break
+			}
+			if failed = c.reweigh(at); failed != nil {
+				break
+			}
+		}
+	}
+	return failed
+}
+
+func (c *decision) unwrite(at int) {
+	for i := range c.tiers {
+		if c.tiers[i].item == at {
+			c.tiers[i].written = false
+		}
+	}
+}
+
+// reweigh evaluates the results of one item again, after the store has shown it.
+func (c *decision) reweigh(at int) error {
+	c.items[at].view = c.known(c.items[at].key)
+	for i := range c.tiers {
+		if c.tiers[i].item == at {
+			if err := c.weigh(i, c.items[at].view); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// closeFull marks a shared item as full, once, when a counter is to be added that would make it too large. The decision
+// then finds another place for the counter.
+func (c *decision) closeFull(ctx context.Context) (bool, error) {
+	for at, it := range c.items {
+		if it.view == nil || it.view.full || !isShared(it.key.sk) || it.view.size == 0 {
+			continue
+		}
+		grown, added := it.view.size, 0
+		for i := range c.tiers {
+			if t := &c.tiers[i]; t.item == at && t.old == nil {
+				grown += len(t.name) + newCounterBytes(c.d.Results[i].Tier)
+				added++
+			}
+		}
+		if added == 0 || grown <= itemBytes {
+			continue
+		}
+		w := newWrite(it.key)
+		full := w.name(attrFull)
+		w.require(w.name(attrV) + "=" + w.int(layout))
+		w.sets = append(w.sets, full+"="+w.number(one))
+		w.removes = append(w.removes, w.name(attrTTL))
+		w.full = true
+		sent := time.Now()
+		out, err := c.client.UpdateItem(ctx, w.update(c.table), c.options...)
+		var refused *types.ConditionalCheckFailedException
+		if errors.As(err, &refused) {
+			return true, c.learned(it.key, refused.Item, sent)
+		}
+		if err != nil {
+			return true, err
+		}
+		if err := c.learned(it.key, out.Attributes, sent); err != nil {
+			return true, err
+		}
+		c.views.Add(it.key, w.apply(c.known(it.key)))
+		return true, nil
+	}
+	return false, nil
+}
+
+// newCounterBytes is about what a new counter takes beside its name.
+func newCounterBytes(t *limit.Tier) int {
+	switch t.Algorithm {
+	case limit.SlidingBuckets:
+		return 30 + 12*(t.Buckets+2)
+	case limit.TokenBucket:
+		return 48
+	default:
+		return 34
+	}
+}
+
+// persistRepairs writes back counters of a denial that a clock which leapt ahead has stamped: if they stayed as they are,
+// they would be repaired anew at each look, and never come free. A write that fails is left to the next denial.
+func (c *decision) persistRepairs(ctx context.Context) {
+	for at, it := range c.items {
+		w := newWrite(it.key)
+		for i := range c.tiers {
+			if t := &c.tiers[i]; t.item == at && t.repaired {
+				tier := c.d.Results[i].Tier
+				p := tier.Params(c.d.Owner)
+				n := w.counter(t.name)
+				n.isUnchanged(t.old)
+				f := fieldsOf(tier, &p, &t.pre, c.now)
+				if x := t.old["x"]; x != nil {
+					f["x"] = new(big.Int).Add(x, one)
+				}
+				n.replace(f)
+			}
+		}
+		if len(w.sets) == 0 {
+			continue
+		}
+		if _, err := c.client.UpdateItem(ctx, w.update(c.table), c.options...); err != nil {
+			c.views.Remove(it.key)
+			continue
+		}
+		if v := c.view(it.key); v != nil {
+			c.views.Add(it.key, w.apply(v))
+		}
+	}
+}

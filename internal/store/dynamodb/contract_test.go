@@ -1,0 +1,30 @@
+package dynamodb_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limit/limittest"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb"
+)
+
+func TestContract(t *testing.T) {
+	client := server(t)
+	var configs sync.Map // by store, for peers on the same counters
+	limittest.RunStoreContract(t, limittest.Config{
+		New: func(tb testing.TB) limit.Store {
+			c := config(client)
+			s := open(tb, c)
+			configs.Store(s, c)
+			return s
+		},
+		Peer: func(tb testing.TB, s limit.Store) limit.Store {
+			c, _ := configs.Load(s)
+			return open(tb, c.(dynamodb.Config))
+		},
+		Refuses: []limit.Algorithm{limit.SlidingLog},
+		MayFail: true,
+		Scripts: 40,
+	})
+}

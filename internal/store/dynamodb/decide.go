@@ -1,0 +1,327 @@
+package dynamodb
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// decision is one call on its way.
+type decision struct {
+	*Store
+	req     *limit.Request
+	d       *limit.Decision
+	now     int64
+	pk      string
+	items   []*item
+	tiers   []tierAt
+	answers map[itemKey]*view // items as the store has shown them within this call
+}
+
+// item is one item of the decision.
+type item struct {
+	key      itemKey
+	view     *view // nil: nothing is known
+	enforces bool  // holds an enforcing counter
+}
+
+// tierAt is where the counter of one result is, and what was made of it.
+type tierAt struct {
+	item     int
+	name     string
+	old      fields
+	pre      limit.State
+	repaired bool
+	written  bool
+}
+
+// Decide charges all limits of the request or none. See [limit.Store].
+func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	c, err := s.begin(ctx, req, now, d)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if err := c.decide(ctx); err != nil {
+		d.Begin(req, c.now) // an error leaves no outcome behind
+		return fmt.Errorf("decide for owner %q on table %s: %w", req.Owner.Name, *s.table, err)
+	}
+	return nil
+}
+
+// Peek is Decide without the charge. See [limit.Store].
+func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	c, err := s.begin(ctx, req, now, d)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if err := c.peek(ctx); err != nil {
+		d.Begin(req, c.now)
+		return fmt.Errorf("peek for owner %q on table %s: %w", req.Owner.Name, *s.table, err)
+	}
+	return nil
+}
+
+func (s *Store) begin(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) (*decision, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := s.check(req); err != nil {
+		d.Begin(&limit.Request{Owner: req.Owner}, now.UnixMicro()) // an error leaves no outcome behind
+		return nil, err
+	}
+	c := &decision{Store: s, req: req, d: d, now: s.now(now), pk: s.partition(req.Owner), answers: map[itemKey]*view{}}
+	d.Begin(req, c.now)
+	return c, nil
+}
+
+func (c *decision) peek(ctx context.Context) error {
+	for {
+		if err := c.evaluate(); err != nil {
+			return err
+		}
+		asked, err := c.read(ctx, func(it *item) bool { return c.answers[it.key] == nil })
+		if err != nil {
+			return err
+		}
+		if !asked {
+			c.d.Settle()
+			return nil
+		}
+	}
+}
+
+func (c *decision) decide(ctx context.Context) error {
+	if len(c.d.Results) == 0 {
+		c.d.Settle()
+		c.d.ID = c.nextID()
+		return nil
+	}
+	for try := range maxTries {
+		if err := c.evaluate(); err != nil {
+			return err
+		}
+		if !c.d.Settle() {
+			if denied, err := c.deny(ctx); denied || err != nil {
+				return err
+			}
+		}
+		done, err := c.charge(ctx, try == maxTries-1)
+		if done || err != nil {
+			return err
+		}
+	}
+	if err := c.evaluate(); err == nil && !c.d.Settle() { // the last try may have learned that it does not fit
+		if denied, err := c.deny(ctx); denied || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%w, %d tries", ErrUndecided, maxTries)
+}
+
+// deny answers a denial if the items are known well enough for it to be true; items that are not are read first. It
+// reports false where they show that the cost fits after all.
+func (c *decision) deny(ctx context.Context) (bool, error) {
+	for {
+		asked, err := c.read(ctx, func(it *item) bool { return c.answers[it.key] == nil && !c.sureOf(it.view, c.now) })
+		if err != nil {
+			return false, err
+		}
+		if !asked {
+			c.persistRepairs(ctx)
+			return true, nil
+		}
+		if err := c.evaluate(); err != nil {
+			return false, err
+		}
+		if c.d.Settle() {
+			return false, nil
+		}
+	}
+}
+
+// read asks the store for the items that are wanted. It reports whether there were any.
+func (c *decision) read(ctx context.Context, wanted func(*item) bool) (bool, error) {
+	asked := false
+	for _, it := range c.items {
+		if !wanted(it) {
+			continue
+		}
+		asked = true
+		if err := c.get(ctx, it.key); err != nil {
+			return true, err
+		}
+	}
+	return asked, nil
+}
+
+func (s *Store) getInput(key itemKey) *dynamodb.GetItemInput {
+	consistent := true
+	return &dynamodb.GetItemInput{TableName: s.table, Key: key.attributes(), ConsistentRead: &consistent}
+}
+
+func (c *decision) get(ctx context.Context, key itemKey) error {
+	sent := time.Now()
+	out, err := c.client.GetItem(ctx, c.getInput(key), c.options...)
+	if err != nil {
+		return err
+	}
+	return c.learned(key, out.Item, sent)
+}
+
+func (c *decision) learned(key itemKey, attributes map[string]types.AttributeValue, sent time.Time) error {
+	v, err := c.learn(key, attributes, c.now, sent)
+	if err != nil {
+		return fmt.Errorf("item %q %q: %w", key.pk, key.sk, err)
+	}
+	c.answers[key] = v
+	return nil
+}
+
+// evaluate finds the place of every counter and what the core makes of it, going by what is known of the items.
+func (c *decision) evaluate() error {
+	c.d.Begin(c.req, c.now)
+	c.items, c.tiers = c.items[:0], c.tiers[:0]
+	for i := range c.d.Results {
+		r := &c.d.Results[i]
+		c.redirect(r, i)
+		key, name := c.place(r.Tier, c.d.Value(i))
+		at := c.item(key)
+		if slices.ContainsFunc(c.tiers, func(t tierAt) bool { return t.item == at && t.name == name }) {
+			return fmt.Errorf("%w: values beyond the bound of limit %s share a counter", limit.ErrDuplicateCounter, r.Limit().ID)
+		}
+		c.items[at].enforces = c.items[at].enforces || !r.Shadow()
+		c.tiers = append(c.tiers, tierAt{item: at, name: name})
+		if err := c.weigh(i, c.items[at].view); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// redirect sends a value beyond the limit's bound to the counter that such values share.
+func (c *decision) redirect(r *limit.Result, i int) {
+	if v := c.d.Value(i); v.Kind != limit.NoValue && v.Kind != limit.ValueOther {
+		r.Other = !c.values.admits(c.pk, r.Limit(), v, c.now)
+	}
+}
+
+// place is the item of a counter, and its name there. A shared counter is in the first item of the chain that has it, or
+// that is not full.
+func (c *decision) place(t *limit.Tier, v limit.Value) (itemKey, string) {
+	name := counterName(t, v)
+	if !inShared(t.Limit()) {
+		return itemKey{c.pk, valueSK(t.Limit().Per, v)}, name
+	}
+	for chain := 0; ; chain++ {
+		key := itemKey{c.pk, sharedSK(chain)}
+		known := c.known(key)
+		if known == nil || !known.full {
+			return key, name
+		}
+		if _, ok := known.counters[name]; ok {
+			return key, name
+		}
+	}
+}
+
+// item is the position of an item in the decision, added where it is new.
+func (c *decision) item(key itemKey) int {
+	for i, it := range c.items {
+		if it.key == key {
+			return i
+		}
+	}
+	c.items = append(c.items, &item{key: key, view: c.known(key)})
+	return len(c.items) - 1
+}
+
+// known is what is known of an item, also where the bounded memory has had to forget it during the call.
+func (c *decision) known(key itemKey) *view {
+	if v := c.view(key); v != nil {
+		return v
+	}
+	return c.answers[key]
+}
+
+// weigh has the core evaluate result i from what the view holds.
+func (c *decision) weigh(i int, v *view) error {
+	at, t := &c.tiers[i], c.d.Results[i].Tier
+	if v != nil {
+		at.old = v.counters[at.name]
+	} else {
+		at.old = nil
+	}
+	p := t.Params(c.d.Owner)
+	st, err := stateOf(t, &p, at.old)
+	if err != nil {
+		c.views.Remove(c.items[at.item].key)
+		return fmt.Errorf("%w: counter %q of item %q: %w", ErrBadItem, at.name, c.items[at.item].key.sk, err)
+	}
+	before, newest := st.At, lastStamp(&st)
+	c.d.Evaluate(i, &st, true)
+	at.pre, at.repaired = st, at.old != nil && (st.At != before || lastStamp(&st) != newest)
+	return nil
+}
+
+func lastStamp(st *limit.State) limit.Stamp {
+	if n := len(st.Stamps); n > 0 {
+		return st.Stamps[n-1]
+	}
+	return limit.Stamp{}
+}
+
+// prepare builds the write of result i's charge.
+func (c *decision) prepare(w *write, i int) {
+	r, at := &c.d.Results[i], &c.tiers[i]
+	v := c.items[at.item].view
+	g := charge{
+		tier: r.Tier, params: r.Tier.Params(c.d.Owner), cost: r.Cost, now: c.now, old: at.old, pre: at.pre, repaired: at.repaired,
+		contended: v != nil && time.Now().Before(v.contended),
+		most:      func(next bool) int64 { return c.mostSliding(i, next) },
+	}
+	g.post = copyState(&at.pre)
+	c.d.Commit(i, &g.post)
+	r.Charged = 0 // only what the store confirms is charged
+	g.guess(w.counter(at.name))
+	at.written = true
+}
+
+func copyState(st *limit.State) limit.State {
+	out := *st
+	out.Stamps = append([]limit.Stamp(nil), st.Stamps...)
+	return out
+}
+
+// mostSliding asks the core for the largest count that a sliding window may have for the cost to fit: the count of this
+// window, or, with next, of the one that has just ended. It leaves result i as it was.
+func (c *decision) mostSliding(i int, next bool) int64 {
+	r, at := &c.d.Results[i], &c.tiers[i]
+	saved := *r
+	defer func() { *r = saved }()
+	low, high := int64(0), int64(limit.MaxSlidingUnits)
+	if !next {
+		high = max(0, r.Tier.Threshold-r.Cost)
+	}
+	for low < high { // low always fits
+		middle := low + (high-low+1)/2
+		st := at.pre
+		st.N = middle
+		c.d.Evaluate(i, &st, false)
+		if r.Admits {
+			low = middle
+		} else {
+			high = middle - 1
+		}
+	}
+	return low
+}

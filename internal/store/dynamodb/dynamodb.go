@@ -1,0 +1,203 @@
+// Package dynamodb keeps counters in one DynamoDB table, by conditional writes: one UpdateItem a decision.
+//
+// # Table
+//
+// Partition key PK and sort key SK, both binary, so that names may hold any bytes. All text in keys is in netstrings.
+//
+//	item            PK                            SK
+//	shared          namespace, kind, owner        "s" chain number: counters without a value, and per: endpoint
+//	value           namespace, kind, owner        "v" per, kind, value: one item for each value of subject, api_key, ip, claim
+//	refund          namespace, kind, owner        "r" receipt id: this receipt was refunded
+//
+//	attribute       type   meaning
+//	v               N      layout version of the item, 1. Another one is an error, never a guess
+//	ttl             N      seconds since 1970. Garbage collection only: later than the last use of any counter in the
+//	                       item by at least a day, only ever raised, and at most once per window
+//	full            N      1: a shared item that has reached 1 KB. It takes no more counters, new ones go to the next of
+//	                       the chain, and it has no ttl, so that this stays known
+//	id/…            M      one counter. Its name is the limit's id, a letter for the algorithm (upper case for a shadow),
+//	                       period or calendar, and in a shared item the endpoint
+//
+// A counter is kept in a form that a comparison can decide, since conditions have no arithmetic (numbers are N):
+//
+//	fixed_window     w start of the window, n count
+//	quota            w start of the period, e its end, n count
+//	sliding_window   w start of the window, n count, p count of the last window
+//	sliding_buckets  w newest bucket, s sum of all buckets, x changes to other than the newest bucket, and a field for
+//	                 each bucket: b0 and its number in base 36 → units
+//	token_bucket     e the time at which the level was zero, in 1/num µs, where num/den is the rate in units per µs; r the
+//	                 rate, units per period; t time of the last charge, or 0 where several writers charge it at once; b all
+//	                 that was ever refunded, in 1/den units, and u when last
+//	leaky_bucket     s the next free slot, in 1/r µs; r numerator of the rate in units per µs
+//
+// Times are µs since 1970, buckets are counted in their widths since then.
+//
+// # Decisions
+//
+// The core in package limit is the only judge. A writer guesses what the item holds (it remembers the items it saw last),
+// asks the core, and writes with a condition that holds iff the core would admit in the same way whatever the item holds
+// by then. The conditions are inequalities, such as count ≤ threshold − cost, and no versions, so writers do not
+// disturb each other. The reply carries the item as it was before: from that the core fills in the decision. Where the
+// condition does not hold, the item in the reply tells *over the limit*, which is a denial, from *guessed wrong*, which is
+// tried again. After three tries, or at the deadline, the store could not answer: an error.
+//
+// A decision whose enforcing counters lie in several items is one transaction, all or nothing, twice the write units. (Leases
+// will take the wider counters off that path; until then it serves every such decision, not only exact limits and
+// leaky buckets.) Its reply carries no items, so what it reports as remaining is what the writer knew: with other
+// writers on the same counters it can be too much. What it admits is exact.
+//
+// A shadow limit never blocks and never fails a decision. It is charged in the same write where its counter is in the
+// same item as an enforcing one, else in a write of its own after the decision. Exact with one writer; approximate, always
+// towards fewer charges, where a third try leaves it out, or where the writer's memory of it was behind a refund.
+//
+// # Errors and money
+//
+// The SDK's retries are off. An error other than a denial may come from a write that was carried out and whose reply was
+// lost: then the units are lost, never admitted twice and never too many. Throttling is an error and charges nothing.
+//
+// What the writer knows not to fit is denied without a call for at most five seconds after the store last said so. It is
+// the core's answer over the item as it was then, under the limits as they are now: a raised limit is in force at once.
+package dynamodb
+
+import (
+	"context"
+	crand "crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+var _ limit.Store = (*Store)(nil)
+
+// Defaults and bounds.
+const (
+	DefaultTimeout  = 100 * time.Millisecond
+	DefaultMaxItems = 10_000
+	DefaultDenyFor  = 5 * time.Second
+
+	maxTries = 3
+)
+
+// ErrUndecided is wrapped by the error of a decision that was tried three times and met other writers each time. It has
+// charged nothing.
+var ErrUndecided = errors.New("counters changed at each try")
+
+// ErrBadItem is wrapped by the error of a decision that met an item which this package did not write, or not in this
+// layout. Nothing is charged, and the item's ttl is not raised, so an item of ours that has gone bad goes away by itself.
+var ErrBadItem = errors.New("item cannot be read")
+
+// client is the part of *dynamodb.Client that this package uses.
+type client interface {
+	UpdateItem(context.Context, *dynamodb.UpdateItemInput, ...func(*dynamodb.Options)) (*dynamodb.UpdateItemOutput, error)
+	GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error)
+	TransactWriteItems(context.Context, *dynamodb.TransactWriteItemsInput, ...func(*dynamodb.Options)) (*dynamodb.TransactWriteItemsOutput, error)
+}
+
+// Config sets up a store.
+type Config struct {
+	Client      client        // required; *dynamodb.Client
+	Table       string        // required; see [Create]
+	Namespace   string        // keeps the counters of several programs in one table apart; any text up to 64 bytes
+	Timeout     time.Duration // deadline of one call to Decide, Peek or Refund; 0 means DefaultTimeout
+	MaxItems    int           // items remembered, which bounds the memory; 0 means DefaultMaxItems
+	DenyFor     time.Duration // how long a denial may be answered from memory, at most DefaultDenyFor; 0 means that, below 0 never
+	CallerClock bool          // go by the caller's now as it is, and not by the service's Date; for scripts and replays
+}
+
+// Store is a [limit.Store] on a DynamoDB table. Make it with [New].
+type Store struct {
+	client  client
+	table   *string
+	ns      string
+	timeout time.Duration
+	denyFor time.Duration
+	clock   *serviceClock // nil: the caller's
+	boot    uint64
+	serial  atomic.Uint64
+	views   *lru.Cache[itemKey, *view]
+	values  *valueCounts
+	busy    *stripes
+	options []func(*dynamodb.Options)
+}
+
+// New makes a store on a table that exists.
+func New(c Config) (*Store, error) {
+	if c.Client == nil || c.Table == "" {
+		return nil, errors.New("dynamodb store: Config needs Client and Table")
+	}
+	if len(c.Namespace) > 64 {
+		return nil, fmt.Errorf("dynamodb store: namespace has %d bytes, want at most 64", len(c.Namespace))
+	}
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	if c.MaxItems == 0 {
+		c.MaxItems = DefaultMaxItems
+	}
+	if c.DenyFor == 0 {
+		c.DenyFor = DefaultDenyFor
+	}
+	if c.Timeout < 0 || c.MaxItems < 0 || c.DenyFor > DefaultDenyFor {
+		return nil, fmt.Errorf("dynamodb store: timeout %s, %d items or %s of denials from memory (at most %s) is out of range",
+			c.Timeout, c.MaxItems, c.DenyFor, DefaultDenyFor)
+	}
+	views, err := lru.New[itemKey, *view](c.MaxItems)
+	if err != nil {
+		return nil, fmt.Errorf("dynamodb store: %w", err)
+	}
+	var boot [8]byte
+	crand.Read(boot[:]) // never fails
+	s := &Store{
+		client: c.Client, table: aws.String(c.Table), ns: netstring(c.Namespace), timeout: c.Timeout, denyFor: c.DenyFor,
+		boot: binary.BigEndian.Uint64(boot[:]), views: views, values: newValueCounts(c.MaxItems), busy: newStripes(),
+	}
+	s.options = []func(*dynamodb.Options){func(o *dynamodb.Options) { o.Retryer = aws.NopRetryer{} }}
+	if !c.CallerClock {
+		s.clock = new(serviceClock)
+		s.options = append(s.options, s.clock.watch)
+	}
+	return s, nil
+}
+
+// Accepts every limit but those with a sliding_log.
+func (s *Store) Accepts(l *limit.Limit) error {
+	for i := range l.Tiers {
+		if l.Tiers[i].Algorithm == limit.SlidingLog {
+			return fmt.Errorf("limit %s: a sliding_log cannot be kept in DynamoDB: a condition cannot count the entries of a "+
+				"log. Use sliding_buckets, which has the same bound", l.ID)
+		}
+	}
+	return nil
+}
+
+func (s *Store) check(req *limit.Request) error {
+	if err := req.Check(); err != nil {
+		return err
+	}
+	for i := range req.Charges {
+		if err := s.Accepts(req.Charges[i].Limit); err != nil {
+			return fmt.Errorf("%w: %w", limit.ErrInvalidRequest, err)
+		}
+	}
+	return nil
+}
+
+// now is the time that decisions go by, µs since 1970.
+func (s *Store) now(caller time.Time) int64 {
+	us := caller.UnixMicro()
+	if s.clock != nil {
+		us += s.clock.offset()
+	}
+	return us
+}
+
+// nextID is a receipt's name: unique over all stores, by a random part for each.
+func (s *Store) nextID() limit.ReceiptID { return limit.ReceiptID{Hi: s.boot, Lo: s.serial.Add(1)} }

@@ -1,0 +1,99 @@
+package dynamodb
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// The attributes of an item beside its counters. Counters' names hold a slash, so none can be one of these.
+const (
+	attrPK   = "PK"
+	attrSK   = "SK"
+	attrV    = "v"
+	attrTTL  = "ttl"
+	attrFull = "full"
+
+	layout      = 1
+	perEndpoint = "endpoint"
+	maxSK       = 1024 // DynamoDB's bound on a sort key, bytes
+	inlineValue = 24   // longest endpoint that is written out in a counter's name; a longer one is digested
+)
+
+// itemKey names an item.
+type itemKey struct{ pk, sk string }
+
+func (k itemKey) attributes() map[string]types.AttributeValue {
+	return map[string]types.AttributeValue{
+		attrPK: &types.AttributeValueMemberB{Value: []byte(k.pk)},
+		attrSK: &types.AttributeValueMemberB{Value: []byte(k.sk)},
+	}
+}
+
+func (s *Store) partition(o limit.Owner) string { return s.ns + string(o.Kind) + netstring(o.Name) }
+
+func sharedSK(chain int) string { return "s" + strconv.Itoa(chain) }
+
+func isShared(sk string) bool { return sk[0] == 's' }
+
+// valueSK is the item of a value. One that does not fit a sort key is digested.
+func valueSK(per string, v limit.Value) string {
+	sk := "v" + netstring(per) + string(v.Kind) + netstring(v.Text)
+	if len(sk) > maxSK {
+		sum := sha256.Sum256([]byte(sk))
+		sk = "V" + string(sum[:])
+	}
+	return sk
+}
+
+func receiptSK(id limit.ReceiptID) string {
+	return "r" + strconv.FormatUint(id.Hi, 36) + "." + strconv.FormatUint(id.Lo, 36)
+}
+
+// inShared reports whether the counters of a limit live in the owner's shared items.
+func inShared(l *limit.Limit) bool { return l.Per == limit.PerTenant || l.Per == perEndpoint }
+
+var letters = [...]byte{
+	limit.FixedWindow: 'f', limit.SlidingWindow: 'w', limit.SlidingBuckets: 'b', limit.TokenBucket: 't', limit.LeakyBucket: 'l', limit.Quota: 'q',
+}
+
+// counterName is the attribute of a counter. Within one item it is injective: the id has no slash, the period is digits or
+// a netstring, and what follows is the endpoint.
+func counterName(t *limit.Tier, v limit.Value) string {
+	l := t.Limit()
+	b := make([]byte, 0, 64)
+	b = append(append(b, l.ID...), '/')
+	letter := letters[t.Algorithm]
+	if l.Mode == limit.Shadow {
+		letter -= 'a' - 'A'
+	}
+	b = append(b, letter)
+	switch t.Algorithm {
+	case limit.Quota:
+		b = append(b, netstring(t.Calendar.String())...)
+	case limit.SlidingBuckets:
+		b = strconv.AppendInt(strconv.AppendInt(b, t.Period.Milliseconds(), 10), int64(-t.Buckets), 10)
+	default:
+		b = strconv.AppendInt(b, t.Period.Milliseconds(), 10)
+	}
+	if v.Kind == limit.NoValue || !inShared(l) {
+		return string(b)
+	}
+	switch {
+	case v.Kind != limit.ValueIs:
+		b = append(b, byte(v.Kind))
+	case len(v.Text) <= inlineValue && utf8.ValidString(v.Text):
+		b = append(append(b, '='), v.Text...)
+	default:
+		sum := sha256.Sum256([]byte(v.Text))
+		b = base64.RawURLEncoding.AppendEncode(append(b, '#'), sum[:16])
+	}
+	return string(b)
+}
+
+func netstring(s string) string { return strconv.Itoa(len(s)) + ":" + s + "," }

@@ -1,0 +1,246 @@
+package dynamodb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// Refund gives back what a receipt names: one transaction over the items it charged and one that remembers the receipt until its
+// windows have ended. See [limit.Store].
+func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+	if err := ctx.Err(); err != nil {
+		return limit.Refund{}, err
+	}
+	if err := limit.CheckRefund(r, units); err != nil {
+		return limit.Refund{}, err
+	}
+	us := s.now(now)
+	if len(r.Entries()) == 0 || us >= r.Until() {
+		return limit.Refund{Units: make([]int64, len(r.Entries()))}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	for range maxTries {
+		g := &refund{decision: &decision{Store: s, now: us, pk: s.partition(r.Owner()), answers: map[itemKey]*view{}}, r: r, units: units}
+		out, done, err := g.try(ctx)
+		if err != nil {
+			return limit.Refund{}, fmt.Errorf("refund to owner %q on table %s: %w", r.Owner().Name, *s.table, err)
+		}
+		if done {
+			return out, nil
+		}
+	}
+	return limit.Refund{}, fmt.Errorf("refund to owner %q on table %s: %w, %d tries", r.Owner().Name, *s.table, ErrUndecided, maxTries)
+}
+
+// refund is one try.
+type refund struct {
+	*decision
+	r      *limit.Receipt
+	units  int64
+	writes []*write
+}
+
+// try reads the items, gives back, and reports false where they changed meanwhile.
+func (g *refund) try(ctx context.Context) (limit.Refund, bool, error) {
+	entries := g.r.Entries()
+	out := limit.Refund{Units: make([]int64, len(entries))}
+	g.writes = append(g.writes, g.memory())
+	for i := range entries {
+		back, err := g.giveBack(ctx, &entries[i])
+		if err != nil {
+			return out, false, err
+		}
+		out.Units[i] = back
+	}
+	sent := time.Now()
+	refused, err := g.carryOut(ctx)
+	if err != nil {
+		return out, false, err
+	}
+	if _, repeated := refused[0]; repeated {
+		return limit.Refund{Units: make([]int64, len(entries)), Repeated: true}, true, nil
+	}
+	for n, attributes := range refused {
+		if err := g.learned(g.writes[n].key, attributes, sent); err != nil {
+			return out, false, err
+		}
+	}
+	if len(refused) > 0 {
+		return out, false, nil
+	}
+	for _, w := range g.writes[1:] {
+		g.views.Add(w.key, w.apply(g.known(w.key)))
+	}
+	return out, true, nil
+}
+
+// carryOut writes the memory of the refund and what it gives back, all or nothing. Where nothing is given back, a plain
+// write of the memory does.
+func (g *refund) carryOut(ctx context.Context) (map[int]map[string]types.AttributeValue, error) {
+	if len(g.writes) > 1 {
+		return g.transact(ctx, g.writes)
+	}
+	_, err := g.client.UpdateItem(ctx, g.writes[0].update(g.table), g.options...)
+	var refused *types.ConditionalCheckFailedException
+	if errors.As(err, &refused) {
+		return map[int]map[string]types.AttributeValue{0: refused.Item}, nil
+	}
+	return nil, err
+}
+
+// memory is the item whose presence says that the receipt was refunded.
+func (g *refund) memory() *write {
+	w := newWrite(itemKey{g.pk, receiptSK(g.r.ID())})
+	w.require("attribute_not_exists(" + w.name(attrPK) + ")")
+	end := max(g.r.Until(), time.Now().UnixMicro()+max(0, g.r.Until()-g.now))
+	w.sets = append(w.sets, w.name(attrV)+"="+w.int(layout), w.name(attrTTL)+"="+w.int(end/1_000_000+ttlMargin))
+	return w
+}
+
+// writeTo is the write of an item, one for all of its counters.
+func (g *refund) writeTo(key itemKey) *write {
+	for _, w := range g.writes {
+		if w.key == key {
+			return w
+		}
+	}
+	w := newWrite(key)
+	version := w.name(attrV)
+	w.require(version + "=" + w.int(layout))
+	w.sets = append(w.sets, version+"="+w.int(layout))
+	g.writes = append(g.writes, w)
+	return w
+}
+
+// giveBack adds to the try what one entry gives back, by the core's word, and returns how many units that is.
+func (g *refund) giveBack(ctx context.Context, e *limit.ReceiptEntry) (int64, error) {
+	key, name, err := g.find(ctx, e)
+	if err != nil {
+		return 0, err
+	}
+	old := g.known(key).counters[name]
+	if old == nil {
+		return 0, nil
+	}
+	p := e.Tier.Params(g.r.Owner())
+	pre, err := stateOf(e.Tier, &p, old)
+	if err != nil {
+		return 0, fmt.Errorf("%w: counter %q of item %q: %w", ErrBadItem, name, key.sk, err)
+	}
+	post := copyState(&pre)
+	back := e.Apply(&post, g.units, g.now)
+	if back == 0 && post.At == pre.At && post.N == pre.N {
+		return 0, nil
+	}
+	(&giving{tier: e.Tier, params: p, old: old, pre: pre, post: post, now: g.now}).write(g.writeTo(key).counter(name))
+	return back, nil
+}
+
+// find is where an entry's counter is. The items on the way are read.
+func (g *refund) find(ctx context.Context, e *limit.ReceiptEntry) (itemKey, string, error) {
+	for {
+		key, name := g.place(e.Tier, e.Value)
+		if g.answers[key] != nil {
+			return key, name, nil
+		}
+		if err := g.get(ctx, key); err != nil {
+			return key, name, err
+		}
+	}
+}
+
+// giving is the way back of one counter. Like charges, refunds are inequalities, so that charges which come between the read
+// and the write do not disturb them.
+type giving struct {
+	tier      *limit.Tier
+	params    limit.Params
+	old       fields
+	pre, post limit.State
+	now       int64
+}
+
+func (g *giving) write(c counter) {
+	switch g.tier.Algorithm {
+	case limit.FixedWindow, limit.Quota, limit.SlidingWindow:
+		g.count(c, "n", g.pre.N-g.post.N)
+		if g.tier.Algorithm == limit.SlidingWindow {
+			g.count(c, "p", g.pre.M-g.post.M)
+		}
+	case limit.TokenBucket:
+		g.level(c)
+	case limit.SlidingBuckets:
+		g.bucket(c)
+	default: // the receipt's own slot, or nothing
+		c.isUnchanged(g.old)
+		c.replace(fieldsOf(g.tier, &g.params, &g.post, g.now))
+	}
+}
+
+// count takes units off a field of the same window.
+func (g *giving) count(c counter, field string, units int64) {
+	if units == 0 {
+		return
+	}
+	c.mustBe("w", g.old["w"])
+	c.require(c.compare(field, ">=", big.NewInt(units)))
+	c.add(field, big.NewInt(-units))
+}
+
+// level lowers the empty time, which raises the level, as long as the bucket does not run over. What was refunded before
+// decides how much it is, so that is pinned.
+func (g *giving) level(c counter) {
+	p := &g.params
+	give := new(big.Int).Sub(emptyTime(p, &g.pre), emptyTime(p, &g.post))
+	at := big.NewInt(g.post.At)
+	if give.Sign() <= 0 {
+		c.isUnchanged(g.old)
+		c.replace(fieldsOf(g.tier, p, &g.post, g.now))
+		return
+	}
+	c.mustBe("r", g.old["r"])
+	c.require(c.compare("t", "<=", at))
+	least := scaled(g.post.At, p.Num, -p.Full)
+	c.require(c.compare("e", ">=", least.Add(least, give)))
+	if before := g.old["b"]; before != nil {
+		c.mustBe("b", before)
+	} else {
+		c.require("attribute_not_exists(" + c.path("b") + ")")
+	}
+	c.add("e", new(big.Int).Neg(give))
+	c.set("t", at)
+	c.set("b", big.NewInt(g.post.Stamps[0].Units))
+	c.set("u", big.NewInt(g.post.Stamps[0].At))
+}
+
+// bucket takes units off one bucket. One that is then empty goes.
+func (g *giving) bucket(c counter) {
+	left := map[int64]int64{}
+	for _, stamp := range g.post.Stamps {
+		left[stamp.At] = stamp.Units
+	}
+	for _, stamp := range g.pre.Stamps {
+		units, stays := left[stamp.At]
+		if units == stamp.Units {
+			continue
+		}
+		back := big.NewInt(stamp.Units - units)
+		name := bucketName(floorQuotient(stamp.At, g.params.Width))
+		if stays {
+			c.require(c.compare(name, ">", back))
+			c.add(name, new(big.Int).Neg(back))
+		} else {
+			c.mustBe(name, back)
+			c.drop(name)
+		}
+		c.add("s", new(big.Int).Neg(back))
+		c.add("x", one)
+	}
+}

@@ -1,0 +1,91 @@
+package dynamodb_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"go.uber.org/goleak"
+
+	"github.com/sluicelimits/sluice/internal/store/dynamodb"
+)
+
+const table = "counters"
+
+var (
+	create    sync.Once
+	createErr error
+	spaces    atomic.Int64
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		os.Exit(child())
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// endpoint is the DynamoDB to test against: SLUICE_DYNAMODB, as scripts/dynamodb-local.sh prints it.
+func endpoint(tb testing.TB) string {
+	tb.Helper()
+	url := os.Getenv("SLUICE_DYNAMODB")
+	if url != "" {
+		return url
+	}
+	const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
+	if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
+		tb.Fatal(message)
+	}
+	tb.Skip(message)
+	return ""
+}
+
+// connect is a client of the endpoint with connections of its own.
+func connect(tb testing.TB, url string) *sdk.Client {
+	transport := &http.Transport{MaxIdleConnsPerHost: 128}
+	if tb != nil {
+		tb.Cleanup(transport.CloseIdleConnections)
+	}
+	return sdk.New(sdk.Options{
+		Region: "eu-west-1", BaseEndpoint: aws.String(url), HTTPClient: &http.Client{Transport: transport},
+		Credentials: credentials.NewStaticCredentialsProvider("local", "local", ""),
+	})
+}
+
+// server is a client of the DynamoDB under test, in which the table exists.
+func server(tb testing.TB) *sdk.Client {
+	tb.Helper()
+	c := connect(tb, endpoint(tb))
+	create.Do(func() { createErr = dynamodb.Create(context.Background(), c, table) })
+	if createErr != nil {
+		tb.Fatal(createErr)
+	}
+	return c
+}
+
+// config is that of a store on counters of its own, with time enough for a machine that does much else.
+func config(c *sdk.Client) dynamodb.Config {
+	return dynamodb.Config{
+		Client: c, Table: table, CallerClock: true, Timeout: time.Minute,
+		Namespace: fmt.Sprintf("%d.%d.%d", os.Getpid(), time.Now().UnixNano(), spaces.Add(1)),
+	}
+}
+
+func open(tb testing.TB, c dynamodb.Config) *dynamodb.Store {
+	tb.Helper()
+	s, err := dynamodb.New(c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}

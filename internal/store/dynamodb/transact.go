@@ -1,0 +1,160 @@
+package dynamodb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+)
+
+const (
+	maxTransactItems = 100 // DynamoDB's bound
+	maxConflicts     = 10  // times that a transaction is sent again since another one was at its items
+)
+
+// chargeAll writes the enforcing counters of several items in one transaction.
+func (c *decision) chargeAll(ctx context.Context, last bool) (bool, error) {
+	var writes []*write
+	var ats []int
+	for at, it := range c.items {
+		if it.enforces {
+			writes, ats = append(writes, c.build(at, !last)), append(ats, at)
+		}
+	}
+	if len(writes) > maxTransactItems {
+		return false, fmt.Errorf("counters lie in %d items, and a transaction has at most %d", len(writes), maxTransactItems)
+	}
+	sent := time.Now()
+	refused, err := c.transact(ctx, writes)
+	if err != nil {
+		return false, err
+	}
+	if len(refused) > 0 {
+		for n, attributes := range refused {
+			if err := c.learned(writes[n].key, attributes, sent); err != nil {
+				return false, err
+			}
+		}
+		return false, nil
+	}
+	for n, w := range writes { // the reply has no items: what was believed is what is known
+		believed := c.items[ats[n]].view
+		if believed == nil {
+			believed = &view{}
+		}
+		c.views.Add(w.key, w.apply(believed))
+	}
+	return true, nil
+}
+
+// transact carries out all writes or none. It returns the items whose conditions did not hold, by position.
+func (s *Store) transact(ctx context.Context, writes []*write) (map[int]map[string]types.AttributeValue, error) {
+	in := &dynamodb.TransactWriteItemsInput{}
+	for _, w := range writes {
+		in.TransactItems = append(in.TransactItems, w.transact(s.table))
+	}
+	keys := make([]itemKey, len(writes))
+	for i, w := range writes {
+		keys[i] = w.key
+	}
+	unlock, err := s.busy.lock(ctx, keys) // transactions of one process need not conflict with each other
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	for conflicts := 0; ; conflicts++ {
+		id := s.nextID()
+		in.ClientRequestToken = aws.String(fmt.Sprintf("%016x-%016x", id.Hi, id.Lo)) // what the network repeats counts once
+		_, err := s.client.TransactWriteItems(ctx, in, s.options...)
+		if err == nil {
+			return nil, nil
+		}
+		refused, conflict := cancellation(err)
+		switch {
+		case len(refused) > 0:
+			return refused, nil
+		case !conflict || conflicts == maxConflicts:
+			return nil, err
+		}
+		if err := pause(ctx, time.Duration(1+rand.Int64N(int64(conflicts+1)*4))*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// cancellation reads why a transaction was not carried out: the items whose conditions did not hold, and whether
+// nothing but other transactions was in the way.
+func cancellation(err error) (refused map[int]map[string]types.AttributeValue, conflict bool) {
+	var canceled *types.TransactionCanceledException
+	if !errors.As(err, &canceled) {
+		var busy *types.TransactionConflictException
+		return nil, errors.As(err, &busy)
+	}
+	refused, conflict = map[int]map[string]types.AttributeValue{}, true
+	for i, reason := range canceled.CancellationReasons {
+		switch aws.ToString(reason.Code) {
+		case "ConditionalCheckFailed":
+			refused[i] = reason.Item
+		case "TransactionConflict", "None", "":
+		default:
+			conflict = false
+		}
+	}
+	return refused, conflict
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// stripes are locks that are shared by keys of one hash.
+type stripes struct {
+	seed maphash.Seed
+	held [64]chan struct{} // full while held
+}
+
+func newStripes() *stripes {
+	s := &stripes{seed: maphash.MakeSeed()}
+	for i := range s.held {
+		s.held[i] = make(chan struct{}, 1)
+	}
+	return s
+}
+
+// lock takes the locks of all keys, in an order that all callers have in common, or none if ctx ends first.
+func (s *stripes) lock(ctx context.Context, keys []itemKey) (unlock func(), err error) {
+	var wanted []int
+	for _, k := range keys {
+		wanted = append(wanted, int(maphash.Comparable(s.seed, k)%uint64(len(s.held))))
+	}
+	slices.Sort(wanted)
+	wanted = slices.Compact(wanted)
+	release := func(n int) {
+		for _, i := range wanted[:n] {
+			<-s.held[i]
+		}
+	}
+	for n, i := range wanted {
+		select {
+		case s.held[i] <- struct{}{}:
+		case <-ctx.Done():
+			release(n)
+			return nil, ctx.Err()
+		}
+	}
+	return func() { release(len(wanted)) }, nil
+}
