@@ -21,7 +21,7 @@ const (
 	denied                // by a limit
 	unknownTenant         // in production a refusal for who asks, not for how often
 	suspended             // the same
-	noRoute               // the gateway knows no such route, and asks nobody
+	noRoute               // the gateway knows no such route
 )
 
 // policy is which limits a tenant has.
@@ -96,15 +96,16 @@ func (e *engine) replay(r *record) error {
 	return nil
 }
 
-// decide asks in the order of production: the route, the address, then the tenant. who is the tenant, if the line names one.
+// decide asks in the order of production: the address, of which every attempt counts, the route, then the tenant. who is
+// the tenant, if the line names one.
 func (e *engine) decide(r *record, address *person, now time.Time) (who *person, what outcome, err error) {
-	if !e.config.Routed(e.attrs.Method, &e.path) {
-		return nil, noRoute, nil
-	}
 	ok, err := e.first.ask(e, e.config.IPLimits(), limit.Owner{Kind: limit.Address, Name: address.owner}, now)
 	who = e.tenant(r, address)
 	if err != nil || !ok {
 		return who, denied, err
+	}
+	if !e.config.Routed(e.attrs.Method, &e.path) {
+		return who, noRoute, nil
 	}
 	set, owner, what := e.limits(who, now)
 	if set == nil {
@@ -137,7 +138,7 @@ func (e *engine) tenant(r *record, address *person) *person {
 
 func (e *engine) policyOf(name string) policy {
 	if t, ok := e.config.Tenant(name); ok {
-		return policy{tenant: t, plan: t.Plan}
+		return policy{tenant: t, plan: t.Plan, unknown: t.Plan == ""}
 	}
 	if e.defaults == nil || len(name) > limit.MaxNameBytes || !utf8.ValidString(name) {
 		// An address does not claim to be a tenant: without a plan it is a call without a credential.
@@ -156,15 +157,15 @@ func (e *engine) limits(who *person, now time.Time) (*plan.Set, limit.Owner, out
 		switch {
 		case p.tenant != nil && p.tenant.Suspended:
 			return nil, owner, suspended
+		case p.unknown:
+			return nil, owner, unknownTenant
 		case p.tenant != nil:
 			return p.tenant.Limits(now), owner, allowed
 		case p.set != nil:
 			return p.set, owner, allowed
-		case p.unknown:
-			return nil, owner, unknownTenant
 		}
 	}
-	e.main.origin, e.main.plan = originAnonymous, ""
+	e.main.origin, e.main.plan = originAnonymous, e.config.AnonymousPlan()
 	return e.config.Anonymous(), limit.Owner{Kind: limit.Anonymous}, allowed
 }
 

@@ -46,7 +46,7 @@ type OddLine struct {
 type LimitReport struct {
 	ID            string     `json:"id"`
 	Origin        string     `json:"origin"`         // "ipLimits", "plan", "anonymousPlan"
-	Plan          string     `json:"plan,omitempty"` // of origin "plan"
+	Plan          string     `json:"plan,omitempty"` // where Origin is not "ipLimits"
 	Mode          string     `json:"mode"`
 	Rule          string     `json:"rule"`          // in words
 	Applied       int64      `json:"applied"`       // requests that it was asked about

@@ -94,7 +94,7 @@ func newTally(config *plan.Config) *tally {
 	for _, p := range config.Plans() {
 		add(p.Set(), originPlan, p.ID)
 	}
-	add(config.Anonymous(), originAnonymous, "")
+	add(config.Anonymous(), originAnonymous, config.AnonymousPlan())
 	return t
 }
 

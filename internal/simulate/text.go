@@ -87,7 +87,7 @@ func (r *Report) textLimits(b *strings.Builder) {
 // from is where in the plans file the limit stands.
 func (l *LimitReport) from() string {
 	if l.Plan != "" {
-		return "plan " + l.Plan
+		return l.Origin + " " + l.Plan
 	}
 	return l.Origin
 }
