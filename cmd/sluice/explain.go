@@ -203,7 +203,7 @@ func (x *explanation) outcome(known bool) string {
 	}
 	switch {
 	case !x.Routed:
-		return "no declared route: the local gateway answers 404"
+		return "no declared route: the local gateway answers 404, after ipLimits"
 	case !known:
 		return "no credential and no anonymousPlan: 401, after ipLimits"
 	case x.Suspended:

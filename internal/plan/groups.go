@@ -67,7 +67,7 @@ func (r *reader) set(specs []*spec, routes []route.Rule) *Set {
 	unique(r, specs, "limit", func(s *spec) field[string] { return s.id })
 	if len(specs) > maxLimits {
 		r.problemAt(specs[maxLimits].from, "%d limits in one list, want at most %d", len(specs), maxLimits)
-		specs = nil
+		return &Set{Limits: make([]*Effective, len(specs)), match: emptyMatcher}
 	}
 	set := &Set{Limits: make([]*Effective, len(specs)), match: newMatcher(specs)}
 	for i, s := range specs {

@@ -33,6 +33,7 @@ func syntaxCases(ok string) []problemCase {
 		{"comment only", "▸# nothing\n"},
 		{"null", "▸~\n"},
 		{"second document", ok + "---\n▸plans: []\n"},
+		{"directive", "▸%YAML 1.2\n---\nplans: []\n"},
 		{"too deep", "▸" + strings.Repeat("[", 20000)},
 		{"json", `{"plans": [{"id": "p", "limits": [{"id": "a", "tiers": [{"period": "1s", "threshold": ▸"5"}]}]}]}`},
 	}

@@ -146,3 +146,46 @@ func TestManyProblems(t *testing.T) {
 		t.Errorf("%d problems, the last %q; want 10001, the last saying that more are not listed", len(bad.Problems), last)
 	}
 }
+
+// What is too much is refused as such, at once: not by running out of memory, nor by a panic where it is used.
+func TestTooMuch(t *testing.T) {
+	var limits strings.Builder
+	limits.WriteString("plans:\n- id: p\n  limits:\n")
+	for i := range 2001 {
+		fmt.Fprintf(&limits, "  - {id: l%d, tiers: [{period: 1s, threshold: 1}]}\n", i)
+	}
+	limits.WriteString("tenants: [{id: t, plan: p, overrides: [{id: l2000, maxValues: 5}], boosts: [{id: l1, factor: 2, until: 2026-12-01T00:00:00Z}]}]\n")
+	for _, c := range []struct{ name, text, want string }{
+		{"bytes", strings.Repeat("#", plan.MaxFileBytes+1), "f: the file is larger than 16 MiB"},
+		{"values", "plans: [" + strings.Repeat("a,", 2_000_001), "f: more than 2000000 values: split the configuration"},
+		{"limits", limits.String(), "f:2004:5: plans[0].limits[2000]: 2001 limits in one list, want at most 2000"},
+		{"routes", "routes:\n" + strings.Repeat("- {pathPattern: /a}\n", 5001), "f:5002:3: routes[5000]: 5001 routes, want at most 5000"},
+		{"boosts", "plans: [{id: p, limits: []}]\ntenants:\n- {id: t, plan: p, boosts: [" +
+			strings.Repeat("{id: a, factor: 2, until: 2026-12-01T00:00:00Z}, ", 65) + "]}", "f:3:28: tenants[0].boosts: 65 boosts, want at most 64"},
+		{"cells", "plans: [{id: p, limits: []}]\ntenants:\n- {id: t, plan: p, cells: [" +
+			strings.Repeat("a, ", 65) + "]}", "f:3:27: tenants[0].cells: 65 cells, want at most 64"},
+	} {
+		_, err := plan.ParseAt(noon, plan.Source{Name: "f", Data: []byte(c.text)})
+		if err == nil || !strings.Contains("\n"+err.Error()+"\n", "\n"+c.want+"\n") {
+			t.Errorf("%s: error %.300v, want %s", c.name, err, c.want)
+		}
+	}
+}
+
+// A good file survives what editors on other systems do to it.
+func TestOddFiles(t *testing.T) {
+	good := one("tiers: [{period: 1s, threshold: 1}]")
+	for name, text := range map[string]string{
+		"CRLF":       strings.ReplaceAll(good, "\n", "\r\n"),
+		"BOM":        "\ufeff" + good,
+		"begin mark": "--- # plans\n" + good,
+		"end mark":   good + "...\n",
+		"anchors":    strings.Replace(good, "[{period: 1s, threshold: 1}]", "&t [{period: 1s, threshold: 1}]", 1) + "ipLimits: [{id: a, tiers: *t}]\n",
+		"JSON":       `{"plans":[{"id":"p","limits":[{"id":"a","tiers":[{"period":"1s","threshold":1}]}]}]}`,
+		"grouped":    strings.Replace(good, "threshold: 1", "threshold: 1_000", 1),
+	} {
+		if _, err := plan.ParseAt(noon, plan.Source{Name: "f", Data: []byte(text)}); err != nil {
+			t.Errorf("%s: %q: %v", name, text, err)
+		}
+	}
+}

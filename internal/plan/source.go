@@ -190,6 +190,9 @@ func locate(data []byte, err error) (line, column int, message string) {
 			message += fmt.Sprintf(" (in what begins at line %d)", said+1)
 		}
 	}
+	if message == "found incompatible YAML document" {
+		message = "leave the %YAML directive out"
+	}
 	text := lineText(data, line)
 	indent := len(text) - len(strings.TrimLeft(text, " \t"))
 	if tab := strings.IndexByte(text[:indent], '\t'); tab >= 0 {

@@ -1,0 +1,70 @@
+package plan
+
+import (
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+const reference = "../../docs/plans.md"
+
+// Every example of the reference loads without a warning, or a newcomer's first copy of one fails.
+func TestReferenceExamples(t *testing.T) {
+	text, err := os.ReadFile(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(text), "```yaml\n")[1:]
+	for _, b := range blocks {
+		example, _, _ := strings.Cut(b, "```")
+		c, err := ParseAt(time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC), Source{Name: reference, Data: []byte(example)})
+		if err != nil {
+			t.Errorf("%s\n%v", example, err)
+		} else if len(c.Warnings()) > 0 {
+			t.Errorf("%s\n%v", example, c.Warnings())
+		}
+	}
+	if len(blocks) < 8 {
+		t.Errorf("%s has %d examples, want at least 8", reference, len(blocks))
+	}
+}
+
+// Every key that a file may hold stands in the reference, in the section of its mapping.
+func TestReferenceKeys(t *testing.T) {
+	text, err := os.ReadFile(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for title, s := range map[string]*schema{
+		"## Top level": topSchema, "## Plans": planSchema, "## Limits": limitSchema, "### How a limit counts": tierSchema,
+		"**Quota**": quotaSchema, "### match": matchSchema, "### cost": costSchema, "## Tenants": tenantSchema,
+		"### Overrides": overrideSchema, "### Boosts": boostSchema, "## Routes": routeSchema, "## Keys": keySchema,
+		"## The SLA form": slaSchema,
+	} {
+		_, section, found := strings.Cut(string(text), "\n"+title)
+		if section, _, _ = strings.Cut(section, "\n#"); !found {
+			t.Errorf("%s has no section %q", reference, title)
+		}
+		for _, key := range s.keys {
+			if !strings.Contains(section, "`"+key+"`") {
+				t.Errorf("%s: section %q does not describe %s", reference, title, key)
+			}
+		}
+	}
+}
+
+// A key that the schema refuses with an answer of its own must not be one that it accepts, which would hide the answer.
+func TestSchemas(t *testing.T) {
+	for _, s := range []*schema{limitSchema, ipLimitSchema, overrideSchema, quotaOverrideSchema} {
+		for _, key := range s.keys {
+			if s.refused[key] != "" {
+				t.Errorf("%s: key %s is both known and refused", s.what, key)
+			}
+		}
+	}
+	if got := without([]string{"a", "b", "c"}, "b"); !reflect.DeepEqual(got, []string{"a", "c"}) {
+		t.Errorf("without = %v", got)
+	}
+}
