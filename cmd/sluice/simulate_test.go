@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const simulatePlans = "ipLimits: [ { id: per-address, tiers: [ { period: 1m, threshold: 2 } ] } ]\n"
+
+const simulateLog = `192.0.2.1 - - [29/Feb/2024:10:00:00 +0000] "GET /a HTTP/1.1" 200 1
+192.0.2.1 - - [29/Feb/2024:10:00:02 +0000] "GET /b HTTP/1.1" 200 1 "-" "cut
+not a line
+192.0.2.1 - - [29/Feb/2024:10:00:01 +0000] "GET /c HTTP/1.1" 200 1
+`
+
+// simulateFiles writes the plans file and the log, plain and cut gzip, and returns their names.
+func simulateFiles(t *testing.T) (plans, log, cut string) {
+	t.Helper()
+	dir := t.TempDir()
+	var z bytes.Buffer
+	w := gzip.NewWriter(&z)
+	if _, err := w.Write([]byte(simulateLog)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	plans, log, cut = filepath.Join(dir, "plans.yaml"), filepath.Join(dir, "access.log"), filepath.Join(dir, "cut.log.gz")
+	for name, data := range map[string][]byte{plans: []byte(simulatePlans), log: []byte(simulateLog), cut: z.Bytes()[:z.Len()-4]} {
+		if err := os.WriteFile(name, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return plans, log, cut
+}
+
+// simulateOutput runs the command and returns what it wrote.
+func simulateOutput(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	root := newRootCommand()
+	var out, errs bytes.Buffer
+	root.SetOut(&out)
+	root.SetErr(&errs)
+	root.SetArgs(append([]string{"simulate"}, args...))
+	err = root.ExecuteContext(t.Context())
+	return out.String(), errs.String(), err
+}
+
+// TestSimulate holds the contract with scripts: JSON alone on standard output, nothing on standard error where no person
+// looks on, and the page where it was asked for.
+func TestSimulate(t *testing.T) {
+	plans, log, _ := simulateFiles(t)
+	page := filepath.Join(t.TempDir(), "report.html")
+	stdout, stderr, err := simulateOutput(t, "--plans", plans, "--log", log, "--json", "--html", page)
+	if err != nil || stderr != "" {
+		t.Fatalf("simulate gives %v and says %q", err, stderr)
+	}
+	var report struct {
+		Requests     int64 `json:"requests"`
+		Allowed      int64 `json:"allowed"`
+		Denied       int64 `json:"denied"`
+		SkippedLines int64 `json:"skipped_lines"`
+		Limits       []struct {
+			ID           string `json:"id"`
+			Allowed      int64  `json:"allowed"`
+			Denied       int64  `json:"denied"`
+			ShadowDenied int64  `json:"shadow_denied"`
+		} `json:"limits"`
+	}
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
+		t.Fatalf("standard output is not JSON: %v\n%s", err, stdout)
+	}
+	if report.Requests != 3 || report.Allowed != 2 || report.Denied != 1 || report.SkippedLines != 1 || len(report.Limits) != 1 ||
+		report.Limits[0].ID != "per-address" || report.Limits[0].Allowed != 2 || report.Limits[0].Denied != 1 {
+		t.Errorf("the report is %+v; want 3 requests, 2 allowed, 1 denied by per-address, 1 line skipped", report)
+	}
+	html, err := os.ReadFile(page)
+	if err != nil || !bytes.Contains(html, []byte(`data-total="denied" data-value="1"`)) {
+		t.Errorf("the page lacks the denial: %v", err)
+	}
+	stdout, _, err = simulateOutput(t, "--plans", plans, log)
+	if err != nil || !strings.Contains(stdout, "per-address") || !strings.Contains(stdout, "access.log:3: bad_time") {
+		t.Errorf("the tables, with the log as an argument, are %v:\n%s\nwant the limit, and the odd line with its place", err, stdout)
+	}
+}
+
+// TestSimulateErrors holds which errors are the command line's (exit 2) and which are of what was found (exit 1), and that
+// each names its cause.
+func TestSimulateErrors(t *testing.T) {
+	plans, log, cut := simulateFiles(t)
+	cases := []struct {
+		name  string
+		args  []string
+		usage bool
+		says  string
+	}{
+		{"nothing", nil, true, "--plans is needed"},
+		{"no log", []string{"--plans", plans}, true, "--log is needed"},
+		{"unknown flag", []string{"--plan", plans}, true, "--plan"},
+		{"bad way to a tenant", []string{"--plans", plans, "--log", log, "--tenant-from", "path:("}, true, "path:("},
+		{"unknown plan", []string{"--plans", plans, "--log", log, "--default-plan", "gold"}, true, "gold"},
+		{"standard input twice", []string{"--plans", plans, "--log", "-", "--log", "-"}, true, "twice"},
+		{"top", []string{"--plans", plans, "--log", log, "--top", "0"}, true, "--top 0"},
+		{"memory", []string{"--plans", plans, "--log", log, "--counter-memory", "-1"}, true, "--counter-memory -1"},
+		{"missing plans", []string{"--plans", "missing.yaml", "--log", log}, false, "missing.yaml"},
+		{"a log for plans", []string{"--plans", log, "--log", log}, false, "access.log"},
+		{"missing log", []string{"--plans", plans, "--log", "missing.log"}, false, "missing.log"},
+		{"page nowhere", []string{"--plans", plans, "--log", log, "--html", filepath.Join(plans, "x")}, false, "write the report"},
+		{"cut log", []string{"--plans", plans, "--log", cut}, false, "cut.log.gz, line "},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			stdout, _, err := simulateOutput(t, c.args...)
+			var usage *usageError
+			if err == nil || errors.As(err, &usage) != c.usage || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("simulate %q gives %v; want an error that says %q, of usage: %t", c.args, err, c.says, c.usage)
+			}
+			if reported := strings.Contains(stdout, "requests in"); reported != (c.name == "cut log") {
+				t.Errorf("simulate %q reports: %t. Only what was read of a cut log is worth a report:\n%s", c.args, reported, stdout)
+			}
+		})
+	}
+}
