@@ -56,8 +56,10 @@ func newStore(t testing.TB) limit.Store {
 	return s
 }
 
-func acme() limit.Owner    { return limit.Owner{Kind: limit.Tenant, Name: "acme"} }
-func address() limit.Owner { return limit.Owner{Kind: limit.Address, Name: "00112233445566778899aabbccddeeff"} }
+func acme() limit.Owner { return limit.Owner{Kind: limit.Tenant, Name: "acme"} }
+func address() limit.Owner {
+	return limit.Owner{Kind: limit.Address, Name: "00112233445566778899aabbccddeeff"}
+}
 
 func bucket(id string, rate, burst int64, period time.Duration) limit.Limit {
 	return limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: rate, Burst: burst, Period: period}}}

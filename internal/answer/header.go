@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/sluicelimits/sluice/internal/limit"
@@ -18,6 +19,9 @@ const maxRetryAfter = 10 * 366 * 86400
 
 // ExposeHeaders is the value of Access-Control-Expose-Headers: what scripts in browsers may read.
 const ExposeHeaders = "RateLimit, RateLimit-Policy, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset"
+
+// expose is shared by all responses: its capacity is its length, so whoever appends to it copies it.
+var expose = []string{ExposeHeaders}[:1:1]
 
 // Header is the values of the rate-limit headers; "" is a header that is not sent. The strings share one allocation.
 type Header struct {
@@ -39,7 +43,7 @@ func (h *Header) Each(f func(name, value string)) {
 }
 
 // Set puts the headers, and Access-Control-Expose-Headers, into the map of a response. The names keep the spelling of
-// Names; what stood there under any spelling of the rate-limit ones is replaced.
+// Names; what stood there under any spelling of the rate-limit ones is replaced. To set them twice is to set them once.
 func (h *Header) Set(header http.Header) {
 	values := new([len(Names)]string) // the one allocation for all values: each entry of the map is a slice of it
 	*values = h.values()
@@ -52,7 +56,11 @@ func (h *Header) Set(header http.Header) {
 			header[Names[i]] = values[i : i+1 : i+1]
 		}
 	}
-	header["Access-Control-Expose-Headers"] = append(header["Access-Control-Expose-Headers"], ExposeHeaders)
+	if exposed := header["Access-Control-Expose-Headers"]; len(exposed) == 0 {
+		header["Access-Control-Expose-Headers"] = expose
+	} else if !slices.Contains(exposed, ExposeHeaders) {
+		header["Access-Control-Expose-Headers"] = append(slices.Clip(exposed), ExposeHeaders)
+	}
 }
 
 func (h *Header) values() [len(Names)]string {
