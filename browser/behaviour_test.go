@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -63,6 +64,13 @@ func TestLivePageFollows(t *testing.T) {
 	}
 	p.until("document.querySelector('[data-total=limited]').textContent === '6'")
 	p.until("document.querySelector('#denial-rows li').dataset.count === '6'")
+	var order []string
+	for _, i := range []int{1, 3, 4, 0, 2} { // the one that was denied first, then by id
+		order = append(order, s.tenants[i].id)
+	}
+	if got := p.texts("[data-tenant] .who bdi"); fmt.Sprint(got) != fmt.Sprint(order) {
+		t.Errorf("tenants stand as %q, want %q", got, order)
+	}
 	p.quiet()
 
 	away.Store(true)
