@@ -17,7 +17,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-const checkLong = `Check plans files. Several files are read as one configuration: plans in one, tenants in another. "-" is standard input.
+const checkLong = `Check plans files. Several files are read as one configuration: plans in one, tenants in another. "-" is standard
+input.
 
 Every problem is printed on standard error, one a line, as file:line:column: path: message, and the exit status is 1. A
 warning is about a setting that is valid but cannot do what it seems to; it fails the check only with --strict. A good
@@ -58,7 +59,7 @@ func newCheckCommand() *cobra.Command {
 	flags := c.Flags()
 	flags.BoolVar(&f.effective, "effective", false, "print the effective limits of all tenants, and where each value comes from")
 	flags.StringVar(&f.tenant, "tenant", "", "with --effective: only tenant `ID`")
-	flags.StringVar(&f.at, "at", "", "with --effective: the `TIME` at which boosts are looked at, as 2026-12-24T00:00:00Z (default now)")
+	flags.StringVar(&f.at, "at", "", "with --effective: boosts as of `TIME`, as 2026-12-24T00:00:00Z (default now)")
 	flags.BoolVar(&f.json, "json", false, "print problems, warnings and limits as one JSON document on standard output")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but problems")
 	flags.BoolVar(&f.strict, "strict", false, "fail on warnings, too")

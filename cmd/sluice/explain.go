@@ -18,8 +18,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/route"
 )
 
-const explainLong = `Explain what a request is charged: which limits apply and why, which counter and how many units of each, what is
-skipped and why, and where each value of a limit comes from. Nothing is counted.
+const explainLong = `Explain what a request is charged: which limits apply and why, which counter and how many units of
+each, what is skipped and why, and where each value of a limit comes from. Nothing is counted.
 
 A limit applies (it is charged and may deny), reports (a shadow, counted apart), does not match, is displaced (a more
 specific limit of its group applies), or is off. A path is read as every proxy and server might read it; where there is
@@ -53,7 +53,7 @@ func newExplainCommand() *cobra.Command {
 		RunE:    func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
 	flags := c.Flags()
-	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE`, or - for standard input (may be given again: all are read as one)")
+	flags.StringArrayVar(&f.plans, "plans", nil, "plans `FILE`, or - for standard input (may be given again)")
 	flags.StringVar(&f.tenant, "tenant", "", "`ID` of the tenant; without it the call has no credential")
 	flags.StringVar(&f.method, "method", "GET", "HTTP `METHOD`")
 	flags.StringVar(&f.path, "path", "", "request `PATH`, as it is sent")
@@ -233,8 +233,9 @@ func counterOf(c *limit.Charge, whole string) string {
 		return whole
 	case limit.ValueAbsent:
 		return c.Limit.Per + " (absent)"
+	default:
+		return c.Limit.Per + " " + strconv.Quote(c.Value.Text)
 	}
-	return c.Limit.Per + " " + strconv.Quote(c.Value.Text)
 }
 
 func (x *explanation) write(w io.Writer) error {

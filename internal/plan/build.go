@@ -12,6 +12,9 @@ import (
 // setting is not of the layer that is being built (an override that makes the plan's burst impossible), at the layer's
 // own place. It returns nil where something is wrong.
 func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
+	if s.algorithm.bad || len(s.tiers) == 0 || s.buckets.bad {
+		return nil // reported when it was read
+	}
 	before := len(r.found)
 	l := limit.Limit{
 		ID: s.id.v, Per: s.per.v, Mode: s.mode.v, OnStoreFailure: s.onFailure.v, AlignOwner: s.align.v,
@@ -20,10 +23,7 @@ func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 	if s.id.bad {
 		l.ID = "unknown"
 	}
-	if s.algorithm.bad || len(s.tiers) == 0 || s.buckets.bad {
-		return nil // reported when it was read
-	}
-	sound := !s.id.bad && !s.per.bad && !s.mode.bad && !s.onFailure.bad && !s.cost.bad && !s.maxValues.bad && !s.align.bad && !s.exact.bad
+	sound := s.sound()
 	for i := range s.tiers {
 		t, ok := s.tiers[i].tier(s)
 		l.Tiers = append(l.Tiers, t)
@@ -41,10 +41,25 @@ func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 	return &Effective{Limit: made, Cost: cost, Group: s.group.v, Exact: s.exact.v, spec: s, shape: shape}
 }
 
+// sound reports whether all of the limit's own settings could be read.
+func (s *spec) sound() bool {
+	for _, bad := range []bool{
+		s.id.bad, s.per.bad, s.mode.bad, s.onFailure.bad, s.cost.bad, s.maxValues.bad, s.align.bad, s.exact.bad,
+	} {
+		if bad {
+			return false
+		}
+	}
+	return true
+}
+
 // tier is the tier for limit.New, with harmless stand-ins for what could not be read.
 func (t *tierSpec) tier(s *spec) (out limit.Tier, sound bool) {
-	sound = !t.amount.bad && !t.period.bad && !t.burst.bad && !t.every.bad && !t.timezone.bad && !t.anchorDay.bad && !t.anchorMonth.bad
-	out = limit.Tier{Algorithm: s.algorithm.v, Period: t.period.v, Threshold: t.amount.v, Burst: t.burst.v, Buckets: s.buckets.v}
+	sound = !t.amount.bad && !t.period.bad && !t.burst.bad &&
+		!t.every.bad && !t.timezone.bad && !t.anchorDay.bad && !t.anchorMonth.bad
+	out = limit.Tier{
+		Algorithm: s.algorithm.v, Period: t.period.v, Threshold: t.amount.v, Burst: t.burst.v, Buckets: s.buckets.v,
+	}
 	if s.algorithm.v == limit.Quota {
 		at := t.timezone.v
 		if at == nil {
@@ -185,7 +200,8 @@ func (r *reader) warn(s *spec, e *Effective) {
 		t := &e.Limit.Tiers[i]
 		if e.Cost.Default > t.Capacity() {
 			at, _ := s.locate(&limit.FieldError{Tier: i, Field: amountName(t.Algorithm)})
-			r.warnAt(at, "can hold %d, which is below the usual cost %d: every such request is denied for ever", t.Capacity(), e.Cost.Default)
+			r.warnAt(at, "can hold %d, which is below the usual cost %d: every such request is denied for ever",
+				t.Capacity(), e.Cost.Default)
 		}
 		for j := range e.Limit.Tiers {
 			if i != j && neverBinds(t, &e.Limit.Tiers[j]) {

@@ -33,8 +33,8 @@ func FuzzParse(f *testing.F) {
 		path := route.Clean(raw)
 		a := &plan.Attributes{
 			Method: method, Path: &path, Subject: raw, APIKey: header, IP: "i",
-			Claim:  func(name string) (string, bool) { return header, header != "" },
-			Header: func(name string) (string, bool) { return header, true },
+			Claim:  func(string) (string, bool) { return header, header != "" },
+			Header: func(string) (string, bool) { return header, true },
 		}
 		sets := []*plan.Set{c.IPLimits()}
 		for _, p := range c.Plans() {

@@ -107,7 +107,8 @@ func (r *reader) ties(specs []*spec) bool {
 				continue
 			}
 			if route.Compare(s.rule, o.rule) == 0 && route.Overlap(s.rule, o.rule) {
-				r.problemAt(s.matchPlace(), "a tie in group %s: limit %s (line %d) is as specific for the same requests", s.group.v, o.id.v, o.from.line)
+				r.problemAt(s.matchPlace(), "a tie in group %s: limit %s (line %d) is as specific for the same requests",
+					s.group.v, o.id.v, o.from.line)
 				break
 			}
 		}
@@ -130,7 +131,8 @@ func (r *reader) displaced(specs []*spec) {
 			}
 		}
 		if len(above) > 0 && !reachable(s.rule, above) {
-			r.problemAt(s.matchPlace(), "unreachable: more specific limits of group %s match every request that this one does", s.group.v)
+			r.problemAt(s.matchPlace(), "unreachable: more specific limits of group %s match every request that this one does",
+				s.group.v)
 		}
 	}
 }

@@ -310,7 +310,8 @@ func (r *reader) duration(v value) (time.Duration, bool) {
 		r.problem(v, "%s is not a duration: write 500ms, 10s, 1m or 24h", quote(v.node.Value))
 		return 0, false
 	case d < limit.MinPeriod || d > limit.MaxPeriod || d%time.Millisecond != 0:
-		r.problem(v, "%s is not whole milliseconds within %s to %s", clip(v.node.Value), limit.MinPeriod, shortDuration(limit.MaxPeriod))
+		r.problem(v, "%s is not whole milliseconds within %s to %s",
+			clip(v.node.Value), limit.MinPeriod, shortDuration(limit.MaxPeriod))
 		return 0, false
 	}
 	return d, true

@@ -110,8 +110,9 @@ func (l *lister) tier(i int) {
 		prefix = fmt.Sprintf("tiers[%d].", i)
 	case formQuota:
 		prefix = "quota."
+	default: // the settings are the limit's own
 	}
-	l.amount(prefix+amountName(t.Algorithm), t.Threshold, i, markOf(&spec.amount), func(t *limit.Tier) int64 { return t.Threshold })
+	l.amount(prefix+amountName(t.Algorithm), i, markOf(&spec.amount), func(t *limit.Tier) int64 { return t.Threshold })
 	if t.Algorithm == limit.Quota {
 		l.add(prefix+"every", t.Calendar.Every.String(), markOf(&spec.every))
 		l.add(prefix+"timezone", t.Calendar.Location.String(), markOf(&spec.timezone))
@@ -125,12 +126,13 @@ func (l *lister) tier(i int) {
 	}
 	l.add(prefix+"period", shortDuration(t.Period), markOf(&spec.period))
 	if t.Algorithm == limit.TokenBucket {
-		l.amount("burst", t.Burst, i, markOf(&spec.burst), func(t *limit.Tier) int64 { return t.Burst })
+		l.amount("burst", i, markOf(&spec.burst), func(t *limit.Tier) int64 { return t.Burst })
 	}
 }
 
 // amount lists what a boost raises: its origin is then the boost, which names what was raised and whose it is.
-func (l *lister) amount(name string, n int64, i int, m mark, of func(*limit.Tier) int64) {
+func (l *lister) amount(name string, i int, m mark, of func(*limit.Tier) int64) {
+	n := of(&l.e.Limit.Tiers[i])
 	from := m.origin()
 	if b := l.e.boost; b != nil {
 		was := fmt.Sprintf("%d from %s", of(&l.e.base.Limit.Tiers[i]), from.Layer)

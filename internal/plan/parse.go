@@ -136,7 +136,7 @@ func (r *reader) read(doc *document, raw *rawConfig) {
 				file.Limits += len(p.limits)
 			}
 		case "slas":
-			limits := each(r, e.value, "SLAs", func(v value) (*spec, bool) { s := r.limit(v, slaLimit, slasPlan); return s, s != nil })
+			limits := each(r, e.value, "SLAs", r.limitsOf(slaLimit, slasPlan))
 			if raw.slas == nil {
 				raw.slas = &rawPlan{id: field[string]{v: slasPlan, set: true, from: e.place("")}}
 				raw.plans = append(raw.plans, raw.slas)
@@ -144,7 +144,7 @@ func (r *reader) read(doc *document, raw *rawConfig) {
 			raw.slas.limits = append(raw.slas.limits, limits...)
 			file.SLAs = len(limits)
 		case "ipLimits":
-			limits := each(r, e.value, "limits", func(v value) (*spec, bool) { s := r.limit(v, ipLimit, "ipLimits"); return s, s != nil })
+			limits := each(r, e.value, "limits", r.limitsOf(ipLimit, "ipLimits"))
 			raw.ipLimits = append(raw.ipLimits, limits...)
 			file.IPLimits = len(limits)
 		case "tenants":
@@ -152,7 +152,7 @@ func (r *reader) read(doc *document, raw *rawConfig) {
 			raw.tenants = append(raw.tenants, tenants...)
 			file.Tenants = len(tenants)
 		case "anonymousPlan":
-			raw.anonymous = append(raw.anonymous, take(r, o, "anonymousPlan", "", r.id))
+			raw.anonymous = append(raw.anonymous, take(o, "anonymousPlan", "", r.id))
 		case "routes":
 			routes := each(r, e.value, "routes", r.route)
 			raw.routes = append(raw.routes, routes...)
@@ -196,6 +196,14 @@ func unique[T any](r *reader, items []T, what string, id func(T) field[string]) 
 	}
 }
 
+// limitsOf reads the limits of one list, for each.
+func (r *reader) limitsOf(k kind, layer string) func(value) (*spec, bool) {
+	return func(v value) (*spec, bool) {
+		s := r.limit(v, k, layer)
+		return s, s != nil
+	}
+}
+
 func (r *reader) plan(v value) (*rawPlan, bool) {
 	o, ok := r.object(v, planSchema)
 	if !ok {
@@ -204,7 +212,7 @@ func (r *reader) plan(v value) (*rawPlan, bool) {
 	p := &rawPlan{id: need(r, o, "id", "", "1 to 64 of A-Z a-z 0-9 . _ -", r.id)}
 	layer := "plan " + clip(p.id.v)
 	if list, ok := r.required(o, "limits", "a list of limits; [] for none"); ok {
-		p.limits = each(r, list, "limits", func(v value) (*spec, bool) { s := r.limit(v, planLimit, layer); return s, s != nil })
+		p.limits = each(r, list, "limits", r.limitsOf(planLimit, layer))
 	}
 	return p, true
 }
@@ -234,10 +242,10 @@ func (r *reader) key(v value) (rawKey, bool) {
 		tenant: need(r, o, "tenant", "", "the id of a tenant", text("tenant id")),
 		hash:   need(r, o, "hash", "", "64 hex digits, as sluice key prints them", r.hash),
 	}
-	subject := take(r, o, "subject", "", text("subject"))
+	subject := take(o, "subject", "", text("subject"))
 	pepper := need(r, o, "pepper", "", "the id of the pepper that made the hash", r.id)
-	expires := take(r, o, "expires", "", r.instant)
-	revoked := take(r, o, "revoked", "", r.boolean)
+	expires := take(o, "expires", "", r.instant)
+	revoked := take(o, "revoked", "", r.boolean)
 	k.key = Key{k.id.v, k.tenant.v, subject.v, k.hash.v, pepper.v, expires.v, revoked.v}
 	return k, true
 }

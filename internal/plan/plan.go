@@ -10,7 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/route"
 )
 
-// Config is one loaded, valid set of plans, tenants, IP limits, routes and keys. It is immutable and safe for concurrent use.
+// Config is one loaded, valid set of plans, tenants, IP limits, routes and keys. It is immutable and safe for concurrent
+// use.
 type Config struct {
 	files     []File
 	plans     []*Plan

@@ -100,8 +100,8 @@ type Attributes struct {
 var rootPath route.Path
 
 // AppendCharges appends one charge for each limit that applies to the request (groups resolved, limits that are off left
-// out) and returns the slice. It does not allocate when dst has room, the path has one reading, and no limit is per a
-// list of values or per a value longer than limit.MaxNameBytes.
+// out) and returns the slice. It does not allocate when dst has room, at most 64 limits match, the path has one reading,
+// and no limit is per a list of values or per a value longer than limit.MaxNameBytes.
 //
 // A group is resolved in each reading of the path by itself, and what any reading gives applies: a client cannot trade a
 // strict limit for a generous one by a path that can be read in two ways. A path with too many readings is charged to

@@ -43,8 +43,9 @@ func valueText(v limit.Value) string {
 		return "-"
 	case limit.ValueAbsent:
 		return "absent"
+	default:
+		return v.Text
 	}
-	return v.Text
 }
 
 // The example of the SLA form: 1,000 GETs and 100 PUTs per 10 s, per tenant, each counted per endpoint, not per path.
@@ -214,6 +215,7 @@ func TestGroupsAgainstBruteForce(t *testing.T) {
 					displaced++
 				case plan.Reports:
 					shadows++
+				default:
 				}
 				applies := v.Status == plan.Applies || v.Status == plan.Reports
 				if applies != slices.Contains(got, v.Limit.Limit.ID+"=-:1") || v.Why == "" {

@@ -45,7 +45,7 @@ func ReadFile(name string, stdin io.Reader) (Source, error) {
 	if err != nil {
 		return Source{Name: name}, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	return readSource(name, f)
 }
 
@@ -63,7 +63,8 @@ func (r *reader) open(src Source) *document {
 	d := &document{name: src.Name, number: len(r.documents)}
 	r.documents = append(r.documents, d)
 	fail := func(line, column int, format string, args ...any) *document {
-		r.found = append(r.found, ordered{Problem{File: d.name, Line: line, Column: column, Message: fmt.Sprintf(format, args...)}, d.number})
+		p := Problem{File: d.name, Line: line, Column: column, Message: fmt.Sprintf(format, args...)}
+		r.found = append(r.found, ordered{p, d.number})
 		return d
 	}
 	if len(src.Data) > MaxFileBytes {

@@ -68,8 +68,8 @@ func (r *reader) tenant(v value) *rawTenant {
 	}
 	t := &rawTenant{at: v.place("")}
 	t.id = need(r, o, "id", "", "1 to 128 bytes of text", func(v value) (string, bool) { return r.name(v, "tenant id") })
-	t.plan = take(r, o, "plan", "", r.id)
-	suspended := take(r, o, "suspended", "", r.boolean)
+	t.plan = take(o, "plan", "", r.id)
+	suspended := take(o, "suspended", "", r.boolean)
 	t.tenant = &Tenant{ID: t.id.v, Plan: t.plan.v, Suspended: suspended.v, File: v.doc.name, Line: v.node.Line}
 	if list, ok := o.get("overrides"); ok {
 		layer := "override of tenant " + clip(t.id.v)
@@ -113,14 +113,14 @@ func (r *reader) override(v value, layer string) (*override, bool) {
 	}
 	out := &override{from: v.place(layer)}
 	out.id = need(r, o, "id", layer, "the limit's id", r.id)
-	out.rate = take(r, o, "rate", layer, r.units)
-	out.threshold = take(r, o, "threshold", layer, r.units)
-	out.burst = take(r, o, "burst", layer, r.units)
-	out.tiers = take(r, o, "tiers", layer, func(v value) ([]tierSpec, bool) {
+	out.rate = take(o, "rate", layer, r.units)
+	out.threshold = take(o, "threshold", layer, r.units)
+	out.burst = take(o, "burst", layer, r.units)
+	out.tiers = take(o, "tiers", layer, func(v value) ([]tierSpec, bool) {
 		tiers := r.tiers(v, layer)
 		return tiers, len(tiers) > 0
 	})
-	out.quota = take(r, o, "quota", layer, func(v value) (field[int64], bool) {
+	out.quota = take(o, "quota", layer, func(v value) (field[int64], bool) {
 		q, ok := r.object(v, quotaOverrideSchema)
 		if !ok {
 			return field[int64]{}, false
@@ -139,8 +139,30 @@ func (r *reader) override(v value, layer string) (*override, bool) {
 
 // merge is the plan's limit with what the override changes. It reports what does not fit the limit's form.
 func (r *reader) merge(base *spec, o *override) (*spec, bool) {
+	if !r.fits(base, o) {
+		return nil, false
+	}
 	s := *base
 	s.tiers = slices.Clone(base.tiers)
+	replace(&s.mode, o.mode)
+	replace(&s.onFailure, o.onFailure)
+	replace(&s.cost, o.cost)
+	replace(&s.maxValues, o.maxValues)
+	switch {
+	case o.tiers.set:
+		s.tiers, s.tiersAt = o.tiers.v, o.tiers.from
+	case o.quota.set:
+		s.tiers[0].amount = o.quota.v
+	default:
+		replace(&s.tiers[0].amount, o.rate)
+		replace(&s.tiers[0].amount, o.threshold)
+		replace(&s.tiers[0].burst, o.burst)
+	}
+	return &s, !o.tiers.bad && !o.quota.bad
+}
+
+// fits reports whether the override's numbers are those of the limit's form.
+func (r *reader) fits(s *spec, o *override) bool {
 	before := len(r.found)
 	unfit := func(at place, is bool, key, want string) {
 		if is {
@@ -162,24 +184,7 @@ func (r *reader) merge(base *spec, o *override) (*spec, bool) {
 	unfit(o.burst.from, o.burst.set && s.algorithm.v != limit.TokenBucket, says, has)
 	unfit(o.tiers.from, o.tiers.set && s.form != formTiers, says, has)
 	unfit(o.quota.from, o.quota.set && s.form != formQuota, says, has)
-	if len(r.found) > before {
-		return nil, false
-	}
-	replace(&s.mode, o.mode)
-	replace(&s.onFailure, o.onFailure)
-	replace(&s.cost, o.cost)
-	replace(&s.maxValues, o.maxValues)
-	switch {
-	case o.tiers.set:
-		s.tiers, s.tiersAt = o.tiers.v, o.tiers.from
-	case s.form == formQuota && o.quota.set:
-		s.tiers[0].amount = o.quota.v
-	default:
-		replace(&s.tiers[0].amount, o.rate)
-		replace(&s.tiers[0].amount, o.threshold)
-		replace(&s.tiers[0].burst, o.burst)
-	}
-	return &s, !o.tiers.bad && !o.quota.bad
+	return len(r.found) == before
 }
 
 func replace[T any](f *field[T], by field[T]) {
@@ -197,7 +202,7 @@ func (r *reader) boost(v value) (*boost, bool) {
 	b.id = need(r, o, "id", "", "the limit's id", r.id)
 	factor := need(r, o, "factor", "", "above 1, at most 100, such as 2 or 1.5", r.factor)
 	b.milli, b.factorAt = factor.v, factor.from
-	b.from = take(r, o, "from", "", r.instant)
+	b.from = take(o, "from", "", r.instant)
 	b.until = need(r, o, "until", "", "when the boost ends, as in 2026-12-01T00:00:00Z", r.instant)
 	begins, since := r.now, " from now"
 	if b.from.set {

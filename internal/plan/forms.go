@@ -1,0 +1,174 @@
+package plan
+
+import (
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// formOf reads how the limit counts, in exactly one of the three forms.
+func (r *reader) formOf(o object, s *spec, layer string) {
+	tiers, hasTiers := o.get("tiers")
+	quota, hasQuota := o.get("quota")
+	s.algorithm = take(o, "algorithm", layer, r.algorithm)
+	switch {
+	case hasQuota:
+		s.form = formQuota
+		r.clash(o, "quota", "algorithm", "rate", "threshold", "period", "burst", "buckets", "tiers", "align")
+		s.algorithm = field[limit.Algorithm]{v: limit.Quota, set: true, from: quota.place(layer)}
+		s.tiers, s.tiersAt = r.quota(quota, layer), quota.place(layer)
+	case hasTiers:
+		s.form = formTiers
+		r.clash(o, "tiers", "rate", "threshold", "period", "burst")
+		if a := s.algorithm; !a.set {
+			s.algorithm.v = limit.FixedWindow
+		} else if a.bad {
+			s.algorithm.v = limit.FixedWindow
+		} else if a.v == limit.TokenBucket || a.v == limit.LeakyBucket {
+			r.problemAt(a.from, "%s has no tiers: give it rate and period; tiers are windows", a.v)
+			s.algorithm.bad = true
+		}
+		s.tiers, s.tiersAt = r.tiers(tiers, layer), tiers.place(layer)
+	case s.algorithm.set:
+		s.form = formSingle
+		s.tiers, s.tiersAt = r.single(o, s.algorithm, layer), s.from
+	default:
+		r.problem(o.value, "the limit counts nothing: give it algorithm (with rate or threshold, and period), tiers, or quota")
+		s.algorithm.bad = true
+	}
+	s.buckets = take(o, "buckets", layer, func(v value) (int, bool) {
+		n, ok := r.integer(v, 1, limit.MaxBuckets)
+		return int(n), ok
+	})
+	if b := s.buckets; b.set && s.form != formQuota && !s.algorithm.bad && s.algorithm.v != limit.SlidingBuckets {
+		r.problemAt(b.from, "only sliding_buckets has buckets, this is %s", s.algorithm.v)
+		s.buckets.bad = true
+	}
+}
+
+func (r *reader) clash(o object, with string, keys ...string) {
+	for _, key := range keys {
+		if v, ok := o.get(key); ok {
+			r.problem(v, "%s cannot be beside %s: a limit has one form", key, with)
+		}
+	}
+}
+
+func (r *reader) algorithm(v value) (limit.Algorithm, bool) {
+	var words []string
+	for _, a := range limit.Algorithms() {
+		if a != limit.Quota {
+			words = append(words, a.String())
+		}
+	}
+	if v.node.Value == limit.Quota.String() {
+		r.problem(v, "write a quota as quota: {units, every}")
+		return 0, false
+	}
+	return choice(r, v, limit.ParseAlgorithm, words)
+}
+
+// single reads algorithm, rate or threshold, period, burst.
+func (r *reader) single(o object, a field[limit.Algorithm], layer string) []tierSpec {
+	t := tierSpec{from: o.place(layer)}
+	amount, other := amountName(a.v), "threshold"
+	if amount == "threshold" {
+		other = "rate"
+	}
+	if a.bad { // which of the two it should be is not known
+		if _, ok := o.get("rate"); ok {
+			amount, other = "rate", ""
+		}
+	}
+	if v, ok := o.get(other); ok && !a.bad {
+		if _, both := o.get(amount); both {
+			r.problem(v, "%s has %s, not %s", a.v, amount, other)
+			t.amount = take(o, amount, layer, r.units)
+		} else {
+			r.problem(v, "%s has %s, not %s", a.v, amount, other)
+			t.amount = take(o, other, layer, r.units)
+			t.amount.bad = true
+		}
+	} else {
+		t.amount = need(r, o, amount, layer, "units per period", r.units)
+	}
+	t.period = need(r, o, "period", layer, "a duration such as 1s", r.duration)
+	t.burst = take(o, "burst", layer, r.units)
+	if t.burst.set && !a.bad && a.v != limit.TokenBucket {
+		r.problemAt(t.burst.from, "only a token_bucket has a burst, this is %s", a.v)
+		t.burst = field[int64]{}
+	}
+	return []tierSpec{t}
+}
+
+func (r *reader) tiers(v value, layer string) []tierSpec {
+	items, ok := r.list(v, "tiers, {period, threshold}")
+	if !ok {
+		return nil
+	}
+	if len(items) < 1 || len(items) > limit.MaxTiers {
+		r.problem(v, "%d tiers, want 1 to %d", len(items), limit.MaxTiers)
+		return nil
+	}
+	tiers := make([]tierSpec, 0, len(items))
+	for _, item := range items {
+		t := tierSpec{from: item.place(layer)}
+		if o, ok := r.object(item, tierSchema); ok {
+			t.period = need(r, o, "period", layer, "a duration such as 10s; a bare number is seconds", r.duration)
+			t.amount = need(r, o, "threshold", layer, "units per period", r.units)
+		} else {
+			t.period.bad, t.amount.bad = true, true
+		}
+		tiers = append(tiers, t)
+	}
+	return tiers
+}
+
+func (r *reader) quota(v value, layer string) []tierSpec {
+	t := tierSpec{from: v.place(layer)}
+	o, ok := r.object(v, quotaSchema)
+	if !ok {
+		t.amount.bad, t.every.bad = true, true
+		return []tierSpec{t}
+	}
+	t.amount = need(r, o, "units", layer, "units per calendar period", r.units)
+	t.every = need(r, o, "every", layer, "day, week, month or year", func(v value) (limit.Every, bool) {
+		return choice(r, v, limit.ParseEvery, []string{"day", "week", "month", "year"})
+	})
+	t.timezone = take(o, "timezone", layer, r.timezone)
+	t.anchorDay = take(o, "anchorDay", layer, func(v value) (int, bool) {
+		n, ok := r.integer(v, 1, 31)
+		return int(n), ok
+	})
+	t.anchorMonth = take(o, "anchorMonth", layer, func(v value) (int, bool) {
+		n, ok := r.integer(v, 1, 12)
+		return int(n), ok
+	})
+	if d := t.anchorDay; d.set && !t.every.bad && t.every.v != limit.Month && t.every.v != limit.Year {
+		r.problemAt(d.from, "anchorDay is for month and year, not for %s", t.every.v)
+		t.anchorDay.bad = true
+	}
+	if m := t.anchorMonth; m.set && !t.every.bad && t.every.v != limit.Year {
+		r.problemAt(m.from, "anchorMonth is for year, not for %s", t.every.v)
+		t.anchorMonth.bad = true
+	}
+	return []tierSpec{t}
+}
+
+// timezone reads a name of the IANA database. "Local" would mean another zone on another machine.
+func (r *reader) timezone(v value) (*time.Location, bool) {
+	s, ok := r.text(v)
+	if !ok {
+		return nil, false
+	}
+	if s == "" || s == "Local" {
+		r.problem(v, "%s is not a time zone: write UTC or a name such as Europe/Paris", quote(s))
+		return nil, false
+	}
+	at, err := time.LoadLocation(s)
+	if err != nil {
+		r.problem(v, "%s is not a time zone: write UTC or a name such as Europe/Paris", quote(s))
+		return nil, false
+	}
+	return at, true
+}

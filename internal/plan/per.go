@@ -1,0 +1,107 @@
+package plan
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// part is one component of a per.
+type part struct {
+	kind  partKind
+	claim string
+}
+
+type partKind uint8
+
+const (
+	perEndpoint partKind = iota + 1
+	perSubject
+	perAPIKey
+	perIP
+	perClaim
+)
+
+var perWords = []string{limit.PerTenant, "endpoint", "subject", "api_key", "ip", "claim:NAME"}
+
+const (
+	maxParts     = 8
+	maxClaimName = 64
+)
+
+// per reads what names the counter: one word or a list. The canonical text is sorted and joined with "+".
+func (r *reader) per(v value) (text string, parts []part, ok bool) {
+	items := []value{v}
+	if isList(v) {
+		if items, ok = r.list(v, "words"); !ok {
+			return "", nil, false
+		}
+		if len(items) < 1 || len(items) > maxParts {
+			r.problem(v, "%d words, want 1 to %d", len(items), maxParts)
+			return "", nil, false
+		}
+	}
+	byWord := make(map[string]part, len(items))
+	words := make([]string, 0, len(items))
+	ok = true
+	for _, item := range items {
+		word, p, good := r.perWord(item)
+		_, twice := byWord[word]
+		switch {
+		case !good:
+		case twice:
+			r.problem(item, "%s is there twice", word)
+		case word == limit.PerTenant && len(items) > 1:
+			r.problem(item, "tenant is redundant in a list: every counter is one tenant's")
+		default:
+			byWord[word] = p
+			words = append(words, word)
+			continue
+		}
+		ok = false
+	}
+	slices.Sort(words)
+	for _, w := range words {
+		if w != limit.PerTenant {
+			parts = append(parts, byWord[w])
+		}
+	}
+	if text = strings.Join(words, "+"); len(text) > limit.MaxNameBytes {
+		r.problem(v, "the words have %d bytes together, want at most %d", len(text), limit.MaxNameBytes)
+		ok = false
+	}
+	return text, parts, ok
+}
+
+func (r *reader) perWord(v value) (string, part, bool) {
+	type word struct {
+		text string
+		part part
+	}
+	w, ok := choice(r, v, func(s string) (word, bool) {
+		if name, is := strings.CutPrefix(s, "claim:"); is {
+			return word{s, part{kind: perClaim, claim: name}}, true
+		}
+		for k, known := range perWords[:perClaim] {
+			if s == known {
+				return word{s, part{kind: partKind(k)}}, true
+			}
+		}
+		return word{}, false
+	}, perWords)
+	if ok && w.part.kind == perClaim && !validClaim(w.part.claim) {
+		r.problem(v, "claim name %s is not 1 to %d printable ASCII characters other than space and +",
+			quote(w.part.claim), maxClaimName)
+		ok = false
+	}
+	return w.text, w.part, ok
+}
+
+// validClaim keeps "+" out, which joins the words of a list.
+func validClaim(name string) bool {
+	if name == "" || len(name) > maxClaimName {
+		return false
+	}
+	return strings.IndexFunc(name, func(c rune) bool { return c <= ' ' || c > '~' || c == '+' }) < 0
+}
