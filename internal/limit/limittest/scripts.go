@@ -71,7 +71,7 @@ func newWorld(tb testing.TB, c Config, seed uint64) *world {
 // the arithmetic carries.
 func (w *world) randomLimit(id string) limit.Limit {
 	samples := w.s.c.samples()
-	for {
+	for range 1000 {
 		l := limit.Limit{ID: id, MaxCost: 1}
 		large := w.r.IntN(8) == 0
 		for range 1 + w.r.IntN(2)*w.r.IntN(3) {
@@ -90,6 +90,8 @@ func (w *world) randomLimit(id string) limit.Limit {
 			return l
 		}
 	}
+	w.s.Fatalf("seed %d: New or the store accepts none of a thousand random limits", w.seed)
+	return limit.Limit{}
 }
 
 func (w *world) randomTier(a limit.Algorithm, large bool) limit.Tier {
