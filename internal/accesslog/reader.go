@@ -63,7 +63,7 @@ func (r *Reader) Next() (Raw, error) {
 	switch {
 	case errors.Is(err, bufio.ErrBufferFull):
 		return r.passOver(text)
-	case err == io.EOF && len(text) > 0:
+	case errors.Is(err, io.EOF) && len(text) > 0:
 		r.number++
 		return Raw{Text: trimEnd(text), Number: r.number}, nil
 	}
@@ -76,7 +76,7 @@ func (r *Reader) passOver(text []byte) (Raw, error) {
 	for {
 		switch _, err := r.lines.ReadSlice('\n'); {
 		case errors.Is(err, bufio.ErrBufferFull):
-		case err == nil || err == io.EOF:
+		case err == nil || errors.Is(err, io.EOF):
 			r.number++
 			return Raw{Text: r.prefix, Number: r.number, TooLong: true}, nil
 		default:
@@ -87,7 +87,7 @@ func (r *Reader) passOver(text []byte) (Raw, error) {
 
 func (r *Reader) explain(err error) error {
 	switch {
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		return io.EOF
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("read %s, line %d: the compressed data ends early: %w", r.name, r.number+1, err)

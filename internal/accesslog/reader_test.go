@@ -23,7 +23,7 @@ func readAll(t *testing.T, in io.Reader) (lines []string, tooLong []int64, err e
 	}
 	for want := int64(1); ; want++ {
 		raw, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return lines, tooLong, nil
 		}
 		if err != nil {

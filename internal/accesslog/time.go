@@ -42,31 +42,41 @@ func parseFraction(text []byte) (us int64, n int, ok bool) {
 
 // stamp reads "17/May/2015:10:05:03" and " +0000". Written out, since time.Parse takes longer than the whole line may.
 func stamp(t, zone []byte) (us int64, ok bool) {
-	if t[2] != '/' || t[6] != '/' || t[11] != ':' || t[14] != ':' || t[17] != ':' || zone[0] != ' ' {
+	if t[2] != '/' || t[6] != '/' || t[11] != ':' || t[14] != ':' || t[17] != ':' {
 		return 0, false
 	}
 	day, month := two(t[0:]), monthOf(t[3:6])
 	year := two(t[7:])*100 + two(t[9:])
-	hour, minute, second := two(t[12:]), two(t[15:]), two(t[18:])
-	east, eastMinutes := two(zone[2:]), two(zone[4:])
-	switch {
-	case day < 1 || month < 1 || year < 1970 || day > daysIn(year, month):
-		return 0, false
-	case hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60: // 60 is a leap second
-		return 0, false
-	case east < 0 || east > 23 || eastMinutes < 0 || eastMinutes > 59:
+	if month < 1 || year < 1970 || day < 1 || day > daysIn(year, month) {
 		return 0, false
 	}
-	offset := int64(east*60+eastMinutes) * 60
+	offset, inZone := zoneOffset(zone)
+	inDay, ok := secondOfDay(two(t[12:]), two(t[15:]), two(t[18:]))
+	seconds := daysSince1970(year, month, day)*86400 + inDay - offset
+	return seconds * 1_000_000, ok && inZone && seconds > 0
+}
+
+func secondOfDay(hour, minute, second int) (seconds int64, ok bool) {
+	if hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60 { // 60 is a leap second
+		return 0, false
+	}
+	return int64(hour*3600 + minute*60 + second), true
+}
+
+// zoneOffset reads " +0000" as seconds east of Greenwich.
+func zoneOffset(zone []byte) (seconds int64, ok bool) {
+	hours, minutes := two(zone[2:]), two(zone[4:])
+	if zone[0] != ' ' || hours < 0 || hours > 23 || minutes < 0 || minutes > 59 {
+		return 0, false
+	}
+	seconds = int64(hours*60+minutes) * 60
 	switch zone[1] {
 	case '-':
-		offset = -offset
+		return -seconds, true
 	case '+':
-	default:
-		return 0, false
+		return seconds, true
 	}
-	seconds := daysSince1970(year, month, day)*86400 + int64(hour*3600+minute*60+second) - offset
-	return seconds * 1_000_000, seconds > 0
+	return 0, false
 }
 
 // two reads two digits; it is far below zero where they are none.

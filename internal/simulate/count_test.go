@@ -166,14 +166,14 @@ func run(t testing.TB, o simulate.Options) *simulate.Report {
 // TestIndependentCount is the proof that a simulation tells the truth: for each algorithm, its numbers are those of a
 // count that knows nothing of the core, in total and for every address and minute it names.
 func TestIndependentCount(t *testing.T) {
-	real := os.Getenv("SLUICE_ACCESS_LOG")
-	if real == "" {
-		real = filepath.Join("..", "..", "..", "shared", "data", "access.log")
+	given := os.Getenv("SLUICE_ACCESS_LOG")
+	if given == "" {
+		given = filepath.Join("..", "..", "..", "shared", "data", "access.log")
 	}
-	for _, log := range []string{filepath.Join("testdata", "small.log"), real} {
+	for _, log := range []string{filepath.Join("testdata", "small.log"), given} {
 		t.Run(filepath.Base(log), func(t *testing.T) {
 			text, err := os.ReadFile(log)
-			if os.IsNotExist(err) && log == real {
+			if os.IsNotExist(err) && log == given {
 				t.Skipf("no log at %s: set SLUICE_ACCESS_LOG", log)
 			}
 			if err != nil {

@@ -125,6 +125,7 @@ func (e *engine) tenant(r *record, address *person) *person {
 		name = []byte(address.name)
 	case alwaysTheSame:
 		name = []byte(e.from.name)
+	default: // r.tenant has it
 	}
 	if len(name) == 0 {
 		return nil

@@ -3,6 +3,7 @@ package simulate
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 
 	"github.com/sluicelimits/sluice/internal/accesslog"
@@ -63,7 +64,7 @@ func (l *lines) next(r *record) error {
 		}
 		raw, err := l.reader.Next()
 		if err != nil {
-			if err != io.EOF {
+			if !errors.Is(err, io.EOF) {
 				l.failure = err
 			}
 			return io.EOF

@@ -53,7 +53,7 @@ func inOrder(t *testing.T, s stream) ([]entry, error) {
 	var r record
 	for {
 		err := s.next(&r)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return out, nil
 		}
 		if err != nil {

@@ -177,7 +177,7 @@ func (r *replay) pass(ctx context.Context, records func(context.Context) (stream
 			return context.Cause(ctx)
 		}
 		err := in.next(&rec)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return context.Cause(ctx) // a reader that was interrupted ends too
 		}
 		if err != nil {

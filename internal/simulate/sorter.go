@@ -108,7 +108,7 @@ func (s *sorter) write(from stream) (*os.File, error) {
 	var packed []byte
 	for {
 		err := from.next(&r)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
@@ -140,7 +140,7 @@ func sortAll(ctx context.Context, open func(context.Context, int) (*lines, error
 		if err != nil {
 			return nil, err
 		}
-		for err = log.next(&r); err != io.EOF; err = log.next(&r) {
+		for err = log.next(&r); !errors.Is(err, io.EOF); err = log.next(&r) {
 			if err != nil {
 				return nil, err
 			}
@@ -180,7 +180,7 @@ type fileRun struct {
 func (f *fileRun) next(r *record) error {
 	header, err := f.in.Peek(headerBytes)
 	if err != nil {
-		if err == io.EOF && len(header) == 0 {
+		if errors.Is(err, io.EOF) && len(header) == 0 {
 			return io.EOF
 		}
 		return fmt.Errorf("read a temporary file: %w", errors.Join(io.ErrUnexpectedEOF, err))

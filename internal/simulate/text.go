@@ -22,7 +22,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	r.textMinutes(&b)
 	r.textLines(&b)
 	for _, note := range r.Notes {
-		fmt.Fprintf(&b, "\nNote: %s.\n", printable(note))
+		fmt.Fprintf(&b, "\nNote: %s.\n", visible(note))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -40,7 +40,7 @@ func (r *Report) textTotals(b *strings.Builder) {
 	}
 	t.write(b)
 	if l := r.LongestWait; l != nil {
-		fmt.Fprintf(b, "\nLongest wait: %s by limit %s, for %s at %s.\n", duration(l.MS), l.Limit, printable(whom(l.Tenant, l.Address)), clock(l.At))
+		fmt.Fprintf(b, "\nLongest wait: %s by limit %s, for %s at %s.\n", duration(l.MS), l.Limit, visible(whom(l.Tenant, l.Address)), clock(l.At))
 	}
 }
 
@@ -48,7 +48,7 @@ func logNames(logs []string) string {
 	if len(logs) > 3 {
 		return strconv.Itoa(len(logs)) + " logs"
 	}
-	return printable(strings.Join(logs, ", "))
+	return visible(strings.Join(logs, ", "))
 }
 
 // total is a row of the totals. key names it on the HTML page.
@@ -164,7 +164,7 @@ func (r *Report) textLines(b *strings.Builder) {
 	}
 	b.WriteString("The first of them:\n")
 	for _, o := range r.OddLines {
-		fmt.Fprintf(b, "  %s:%d: %s: %q\n", printable(o.Log), o.Line, o.Reason, o.Text)
+		fmt.Fprintf(b, "  %s:%d: %s: %q\n", visible(o.Log), o.Line, o.Reason, o.Text)
 	}
 }
 
@@ -177,7 +177,7 @@ type table struct {
 
 func (t *table) add(cells ...string) {
 	for i, c := range cells {
-		cells[i] = printable(c)
+		cells[i] = visible(c)
 	}
 	t.rows = append(t.rows, cells)
 }
@@ -213,8 +213,8 @@ func (t *table) write(b *strings.Builder) {
 	}
 }
 
-// printable is the text without what could steer a terminal, cut to a width that a table bears.
-func printable(text string) string {
+// visible is the text without what could steer a terminal, cut to a width that a table bears.
+func visible(text string) string {
 	const longest = 80
 	clean := strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {

@@ -76,7 +76,7 @@ func (w *window) next(r *record) error {
 func (w *window) fill(r *record) error {
 	for !w.ended && w.bytes < w.maxBytes && len(w.buckets) < windowSeconds {
 		err := w.lines.next(r)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			w.ended = true
 			break
 		}
@@ -194,7 +194,7 @@ func newMerged(streams []stream) (*merged, error) {
 	for rank, s := range streams {
 		h := &head{from: s, rank: rank}
 		switch err := s.next(&h.r); {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 		case err != nil:
 			return nil, err
 		default:
@@ -211,7 +211,7 @@ func (m *merged) next(r *record) error {
 	if m.begun { // only now: the record handed out last was the head's own
 		h := m.heads[0]
 		switch err := h.from.next(&h.r); {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			heap.Pop(&m.heads)
 		case err != nil:
 			return err
