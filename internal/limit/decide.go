@@ -12,7 +12,7 @@ import (
 var (
 	ErrInvalidRequest   = errors.New("invalid request")                      // a limit that is nil or off, a value that does not match the limit's per
 	ErrInvalidCost      = errors.New("invalid cost")                         // outside 1..MaxUnits, or above both MaxCost and what can be counted
-	ErrDuplicateCounter = errors.New("one counter twice in a decision")      // two charges name the same limit and value
+	ErrDuplicateCounter = errors.New("one counter twice in a decision")      // two charges name the same limit and value, or values that share one
 	ErrFull             = errors.New("store is full of counters still used") // nothing can be forgotten to make room
 )
 
@@ -20,7 +20,7 @@ var (
 // method returns, it has charged nothing, unless the implementation says otherwise.
 type Store interface {
 	// Decide charges every limit of the request, or none, as of now, and writes the outcome to d. A denial is an outcome,
-	// not an error, and changes nothing. d is reset first and may be reused; its memory is kept.
+	// not an error, and changes nothing. d is reset first, also before an error, and may be reused; its memory is kept.
 	Decide(ctx context.Context, req *Request, now time.Time, d *Decision) error
 
 	// Peek writes to d what Decide would answer. It changes nothing, anywhere.
@@ -140,6 +140,9 @@ func (d *Decision) Begin(req *Request, now int64) {
 		}
 	}
 }
+
+// Clear leaves no outcome in d: nothing allowed, no results. A store calls it before it returns an error.
+func (d *Decision) Clear(now int64) { d.Begin(&Request{}, now) }
 
 // Value is which counter of its limit result i was about.
 func (d *Decision) Value(i int) Value {

@@ -10,6 +10,7 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"math/rand/v2"
@@ -30,6 +31,8 @@ const (
 
 	sweepOnInsert = 2  // how many owners, and counters of the same owner, each insertion looks at for what can go
 	sweepWhenFull = 64 // how many it looks at when there is no room
+
+	fullFor = 10_000 // µs that a search for room in vain is remembered
 )
 
 // Store is a [limit.Store] in memory. Make it with [New].
@@ -39,6 +42,7 @@ type Store struct {
 	maxBytes int64
 	used     atomic.Int64
 	next     atomic.Uint32 // the shard that gives room next
+	fullTill atomic.Int64  // until then nobody looks for room again, µs; a flood of new owners must not pay for the search
 	shards   [shardCount]shard
 }
 
@@ -83,18 +87,20 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 }
 
 func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision, charge bool) error {
-	if err := ctx.Err(); err != nil {
-		return err
+	err := ctx.Err()
+	if err == nil {
+		err = req.Check()
 	}
-	if err := req.Check(); err != nil {
+	if err != nil {
+		d.Clear(now.UnixMicro())
 		return err
 	}
 	d.Begin(req, now.UnixMicro())
 	h := s.hash(req.Owner)
 	sh := &s.shards[h%shardCount]
 	sh.mu.Lock()
-	err := s.attempt(sh, h, d, charge)
-	if err != nil {
+	err = s.attempt(sh, h, d, charge)
+	if errors.Is(err, limit.ErrFull) {
 		// Full, and nothing else could go: what can go may be the owner's own, and then its counters have moved.
 		d.Begin(req, now.UnixMicro())
 		if o := sh.table.find(h, req.Owner); o != nil && s.release(o.sweep(d.Now, sweepWhenFull)) {
@@ -103,7 +109,7 @@ func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	}
 	sh.mu.Unlock()
 	if err != nil {
-		d.Begin(req, now.UnixMicro()) // an error leaves no outcome behind
+		d.Clear(now.UnixMicro())
 	}
 	return err
 }
@@ -121,7 +127,9 @@ func (s *Store) attempt(sh *shard, h uint64, d *limit.Decision, charge bool) err
 	for i := range d.Results {
 		st, pos := &unused, int32(-1)
 		if o != nil {
-			pos = o.locate(s, d, i)
+			if pos = o.locate(s, d, i); d.Results[i].Other && sharesOther(d, i) {
+				return fmt.Errorf("%w: values beyond the bound of limit %s", limit.ErrDuplicateCounter, d.Results[i].Limit().ID)
+			}
 		}
 		if pos >= 0 {
 			st = &o.counters[pos].state
@@ -153,6 +161,16 @@ func (s *Store) attempt(sh *shard, h uint64, d *limit.Decision, charge bool) err
 		s.release(o.sweep(d.Now, sweepOnInsert))
 	}
 	return nil
+}
+
+// sharesOther reports whether an earlier result was redirected to the same shared counter as result i.
+func sharesOther(d *limit.Decision, i int) bool {
+	for j := range i {
+		if d.Results[j].Other && d.Results[j].Tier == d.Results[i].Tier {
+			return true
+		}
+	}
+	return false
 }
 
 // commit charges result i, whose counter is at pos or does not exist yet.
@@ -207,7 +225,11 @@ func (s *Store) reserve(sh *shard, need, now int64, keep *owner) bool {
 			}
 			continue
 		}
+		if full := s.fullTill.Load(); try == 0 && now < full && now >= full-fullFor {
+			return false
+		}
 		if try >= 8 {
+			s.fullTill.Store(now + fullFor)
 			return false
 		}
 		s.sweep(sh, now, sweepWhenFull, keep)
