@@ -18,14 +18,23 @@ local states, fresh, packs = {}, {}, {}
 local na, nb, nc, nfresh, stamped = {}, {}, {}, {}, nil
 local admitted, refused, repaired = true, nil, nil
 local tier, P, redirects, before, summary = 0, 3 + 6 * npacks, {}, '', ''
+local joined, shared = {}, {} -- values that this request adds to each set, and counters of all others that it uses
 
 for i = 1, npacks do
   local base = 6 * i - 3
   local key, n, redirected = KEYS[A[base + 1]], A[base + 2], false
   local value = call('GET', key)
-  if A[base + 3] == 1 and not value and call('ZCOUNT', KEYS[A[base + 5]], now, '+inf') >= A[base + 6] then
-    key, redirected = KEYS[A[base + 4]], true
-    value = call('GET', key)
+  if A[base + 3] == 1 and not value then
+    local set = KEYS[A[base + 5]]
+    joined[set] = joined[set] or call('ZCOUNT', set, now, '+inf')
+    if joined[set] < A[base + 6] then
+      joined[set] = joined[set] + 1
+    else
+      key, redirected = KEYS[A[base + 4]], true
+      if shared[key] then return redis.error_reply('SLUICE two values share a counter: ' .. key) end
+      shared[key] = true
+      value = call('GET', key)
+    end
   end
   redirects[i] = redirected and 1 or 0
   -- Every record of the pack by its id: rate and state. Ours go to the front, and behind them what is kept for limits
@@ -61,7 +70,10 @@ for i = 1, npacks do
     else
       st[3 * j - 2], st[3 * j - 1], st[3 * j] = at_[id] or 0, n_[id] or 0, m
     end
-    if alg == 5 then refunds[j] = at_['\133' .. sub(id, 2)] end
+    if alg == 5 then
+      local r = '\133' .. sub(id, 2)
+      if at_[r] then refunds[j] = {at_[r], n_[r]} end
+    end
     rates[id] = nil
   end
   local behind, kept = '', 0
@@ -227,7 +239,10 @@ for i = 1, npacks do
     P = P + 10
   end
   repaired = repaired or dirty
-  for j = 1, n do before = before .. pack('<dddd', st[3 * j - 2], st[3 * j - 1], st[3 * j], refunds[j] or 0) end
+  for j = 1, n do
+    local r = refunds[j]
+    before = before .. pack('<ddddd', st[3 * j - 2], st[3 * j - 1], st[3 * j], r and r[1] or 0, r and r[2] or 0)
+  end
   states[i], fresh[i] = st, dirty and now + 60000000 or 0
   packs[i] = {key, armed, mine, behind, redirected, refunds}
 end
@@ -255,11 +270,9 @@ if charge == 1 and (admitted or repaired) then
           end
         end
         if pk[6][j] and st[3 * j] ~= nc[tier] then
-          -- Refunded at another rate: receipts from before give nothing, whichever side of this they are on.
-          local id = '\133' .. sub(pk[3], 25 * j - 23, 25 * j - 8)
-          local r = pk[6][j] + (pk[6][j] < 4503599627370496 and 4503599627370496 or -4503599627370496)
-          local q = string.find(pk[4], id, 1, true)
-          pk[4] = sub(pk[4], 1, q + 24) .. pack('<d', r) .. sub(pk[4], q + 33)
+          -- Refunded at another rate: receipts from before give nothing, so the next era of refunds begins.
+          local q = string.find(pk[4], '\133' .. sub(pk[3], 25 * j - 23, 25 * j - 8), 1, true)
+          pk[4] = sub(pk[4], 1, q + 32) .. pack('<d', pk[6][j][2] + 1) .. sub(pk[4], q + 41)
         end
         st[3 * j - 2], st[3 * j - 1], st[3 * j] = na[tier], nb[tier], nc[tier]
         if nfresh[tier] + SKEW > until_ then until_ = nfresh[tier] + SKEW end
@@ -275,6 +288,9 @@ if charge == 1 and (admitted or repaired) then
       local parts = {pack('<c4H', 'SLU1', n), pk[3], pack('<d', armed)}
       for j = 1, n do
         local alg = string.byte(pk[3], 25 * j - 24)
+        if (alg == 5 or alg == 6) and st[3 * j] ~= 0 then -- not charged: what it holds is counted in its old rate
+          parts[2] = sub(parts[2], 1, 25 * j - 8) .. pack('<d', st[3 * j]) .. sub(parts[2], 25 * j + 1)
+        end
         if WIDTH[alg] == 3 then
           parts[j + 3] = pack('<ddd', st[3 * j - 2], st[3 * j - 1], st[3 * j])
         elseif alg == 3 or alg == 4 then

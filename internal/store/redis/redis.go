@@ -53,7 +53,12 @@ type Store struct {
 	deadline time.Duration
 	boot     uint64
 	serial   atomic.Uint64
-	clock    func() int64 // in tests, takes the place of the server's clock, µs; nil in production
+
+	// For tests only.
+	space       string             // keeps the counters of tests apart
+	callerClock bool               // the caller's clock takes the place of the server's
+	generalOnly bool               // no scripts for shapes
+	onAnswer    func(general bool) // called for each reply that is an answer
 }
 
 // Config sets up a store.
@@ -131,25 +136,32 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 }
 
 func (s *Store) ask(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision, charge bool) error {
-	if err := ctx.Err(); err != nil {
-		return err
+	err := ctx.Err()
+	if err == nil {
+		err = req.Check()
 	}
-	if err := req.Check(); err != nil {
-		return err
+	if err == nil {
+		err = s.askInTime(ctx, req, now, d, charge)
 	}
+	if err != nil {
+		d.Begin(&limit.Request{Owner: req.Owner}, now.UnixMicro()) // an error leaves no outcome behind
+	}
+	return err
+}
+
+func (s *Store) askInTime(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision, charge bool) error {
+	ctx, cancel := context.WithTimeout(ctx, s.deadline)
+	defer cancel()
 	q := questions.Get().(*question)
 	defer questions.Put(q)
 	us := now.UnixMicro()
 	override := int64(-1)
-	if s.clock != nil {
-		us = now.UnixMicro()
+	if s.callerClock {
 		override = us
 	}
+	q.prefix = s.appendPrefix(q.prefix[:0], req.Owner)
 	q.arrange(req)
-	ctx, cancel := context.WithTimeout(ctx, s.deadline)
-	defer cancel()
 	if err := s.askScripts(ctx, q, req, us, override, d, charge); err != nil {
-		d.Begin(req, us) // an error leaves no outcome behind
 		return fmt.Errorf("redis store: %d limits of %s: %w", len(req.Charges), ownerText(req.Owner), err)
 	}
 	return nil
@@ -157,7 +169,7 @@ func (s *Store) ask(ctx context.Context, req *limit.Request, now time.Time, d *l
 
 // askScripts asks the script for requests of this shape, if there is one, and where that does not apply the general one.
 func (s *Store) askScripts(ctx context.Context, q *question, req *limit.Request, now, override int64, d *limit.Decision, charge bool) error {
-	if q.encodeShape(req, now, override, charge) {
+	if !s.generalOnly && q.encodeShape(req, now, override, charge) {
 		if sh := q.shapeOf(); sh != nil {
 			q.args = append(q.args[:0], "evalsha", sh.script.Hash(), len(q.ends))
 			q.addKeys()
@@ -172,6 +184,7 @@ func (s *Store) askScripts(ctx context.Context, q *question, req *limit.Request,
 				return err
 			}
 			if reply != "" {
+				s.answered(false)
 				return q.decode(reply, false, req, d, charge)
 			}
 		}
@@ -186,7 +199,14 @@ func (s *Store) askScripts(ctx context.Context, q *question, req *limit.Request,
 	if err != nil {
 		return err
 	}
+	s.answered(true)
 	return q.decode(reply, true, req, d, charge)
+}
+
+func (s *Store) answered(general bool) {
+	if s.onAnswer != nil {
+		s.onAnswer(general)
+	}
 }
 
 func (q *question) addKeys() {
@@ -212,7 +232,7 @@ func (s *Store) run(ctx context.Context, script *goredis.Script, source func(str
 		err = s.client.Process(ctx, cmd)
 	}
 	if err != nil {
-		return "", err
+		return "", translate(err)
 	}
 	switch v := cmd.Val().(type) {
 	case string:
@@ -225,6 +245,14 @@ func (s *Store) run(ctx context.Context, script *goredis.Script, source func(str
 		}
 	}
 	return "", fmt.Errorf("%w: %.100v", errReply, cmd.Val())
+}
+
+// translate turns what decide.lua refuses into errors of package limit.
+func translate(err error) error {
+	if goredis.HasErrorPrefix(err, "SLUICE two values share a counter") {
+		return limit.ErrDuplicateCounter
+	}
+	return err
 }
 
 func ownerText(o limit.Owner) string { return fmt.Sprintf("%c %q", o.Kind, o.Name) }

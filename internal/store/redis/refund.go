@@ -53,7 +53,8 @@ redis.call('SET', KEYS[1], '1', 'PX', ARGV[1])
 return 1`)
 )
 
-const refundTries = 16
+// refundPatience is for how many deadlines a refund tries, while others charge the counters in between.
+const refundPatience = 8
 
 // errBusy is a refund whose counters changed each time it was about to write.
 var errBusy = errors.New("the counters kept changing")
@@ -72,8 +73,10 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	if len(entries) == 0 {
 		return out, nil
 	}
-	keys, stamps := refundKeys(r)
-	for range refundTries {
+	keys, stamps := s.refundKeys(r)
+	ctx, cancel := context.WithTimeout(ctx, refundPatience*s.deadline)
+	defer cancel()
+	for ctx.Err() == nil {
 		done, err := s.tryRefund(ctx, r, units, now, keys, stamps, &out)
 		if err != nil {
 			return limit.Refund{}, fmt.Errorf("redis store: refund to %s: %w", ownerText(r.Owner()), err)
@@ -86,28 +89,27 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 }
 
 // refundKeys names the receipt, and each entry's pack and log.
-func refundKeys(r *limit.Receipt) (keys []string, stamps []any) {
+func (s *Store) refundKeys(r *limit.Receipt) (keys []string, stamps []any) {
 	entries := r.Entries()
 	id := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, r.ID().Hi), r.ID().Lo)
-	keys = append(keys, fmt.Sprintf("%srefunded:%x", appendPrefix(nil, r.Owner()), id))
+	prefix := s.appendPrefix(nil, r.Owner())
+	keys = append(keys, fmt.Sprintf("%srefunded:%x", prefix, id))
 	logs := make([]string, len(entries))
 	for i := range entries {
 		e := &entries[i]
-		keys = append(keys, string(appendPackKey(nil, r.Owner(), e.Tier.Limit(), e.Value)))
+		keys = append(keys, string(appendPackKey(nil, prefix, e.Tier.Limit(), e.Value)))
 		stamp := ""
 		if hasStamps(e.Tier) {
 			stamp = strconv.FormatInt(e.Stamp(), 10)
 		}
 		stamps = append(stamps, stamp)
-		logs[i] = string(appendStampsKey(nil, r.Owner(), e.Tier.Limit(), e.Value, e.Tier.Digest()))
+		logs[i] = string(appendStampsKey(nil, prefix, e.Tier.Limit(), e.Value, e.Tier.Digest()))
 	}
 	return append(keys, logs...), stamps
 }
 
 func (s *Store) tryRefund(ctx context.Context, r *limit.Receipt, units int64, now time.Time, keys []string, stamps []any, out *limit.Refund) (bool, error) {
 	entries := r.Entries()
-	ctx, cancel := context.WithTimeout(ctx, 2*s.deadline)
-	defer cancel()
 	read, err := readRefund.Run(ctx, s.client, keys, stamps...).StringSlice()
 	if err != nil {
 		return false, err
@@ -119,7 +121,7 @@ func (s *Store) tryRefund(ctx context.Context, r *limit.Receipt, units int64, no
 	if err != nil {
 		return false, fmt.Errorf("%w: time %q", errReply, read[0])
 	}
-	if s.clock != nil {
+	if s.callerClock {
 		us = now.UnixMicro()
 	}
 	if out.Repeated = read[1] == "1"; out.Repeated || us >= r.Until() {
@@ -174,7 +176,7 @@ func applyTo(pack, member string, e *limit.ReceiptEntry, units, now int64, back 
 	case e.Tier.Algorithm == limit.TokenBucket:
 		if r := findBehind(pack[behind:], refundID(e.Tier)); r >= 0 {
 			was := answer{rest: pack[behind+r:]}
-			refunded = was.integer()
+			refunded = was.refunded()
 			st.Stamps = []limit.Stamp{{Units: refunded}}
 		}
 	}
@@ -202,7 +204,7 @@ func applyTo(pack, member string, e *limit.ReceiptEntry, units, now int64, back 
 // withRefunded writes the record of what was refunded to a token bucket, behind all others if it is new.
 func withRefunded(pack string, behind int, t *limit.Tier, units int64) string {
 	id := refundID(t)
-	numbers := string(appendDouble(appendDouble(nil, units), units))
+	numbers := string(appendDouble(appendDouble(nil, units%era), units/era))
 	if r := findBehind(pack[behind:], id); r >= 0 {
 		at := behind + r
 		return pack[:at] + numbers + pack[at+16:]

@@ -65,7 +65,7 @@ func (q *question) encodeShape(req *limit.Request, now, override int64, charge b
 		l := c.Limit
 		if q.packs[i] != pack {
 			pack = q.packs[i]
-			q.beginPack(req.Owner, c, l)
+			q.beginPack(c, l)
 		}
 		q.shape = append(q.shape, ',')
 		for j := range l.Tiers {
@@ -85,12 +85,12 @@ func (q *question) encodeShape(req *limit.Request, now, override int64, charge b
 	return tiers > 0
 }
 
-func (q *question) beginPack(o limit.Owner, c *limit.Charge, l *limit.Limit) {
+func (q *question) beginPack(c *limit.Charge, l *limit.Limit) {
 	q.shape = append(q.shape, '|')
 	if c.Value.Kind != limit.NoValue {
 		q.shape = append(q.shape, '=')
 	}
-	q.keys = appendPackKey(q.keys, o, l, c.Value)
+	q.keys = appendPackKey(q.keys, q.prefix, l, c.Value)
 	q.key()
 	if len(q.ids) > 0 {
 		q.heads = append(q.heads, len(q.ids))

@@ -23,6 +23,7 @@ type question struct {
 	numbers []byte // doubles
 	ids     []byte // 17 bytes a tier; for a shape, the heads of its packs
 	heads   []int  // ends of the heads in ids
+	prefix  []byte // of all keys of the owner
 	keys    []byte // all keys, one after the other
 	ends    []int  // of each key in keys
 	args    []any
@@ -33,10 +34,11 @@ var questions = sync.Pool{New: func() any { return new(question) }}
 // errTooMany is a request whose keys a script cannot number.
 var errTooMany = fmt.Errorf("%w: too many limits for one script", limit.ErrInvalidRequest)
 
-// prefix begins every key of an owner: "{rl:" and the owner's netstring. What follows the first "}" is not hashed by a
+// appendPrefix begins every key of an owner: "{rl:" and the owner's netstring. What follows the first "}" is not hashed by a
 // cluster, so all of an owner's keys share a slot; a "}" in the name only makes the hashed part shorter.
-func appendPrefix(b []byte, o limit.Owner) []byte {
+func (s *Store) appendPrefix(b []byte, o limit.Owner) []byte {
 	b = append(b, "{rl:"...)
+	b = append(b, s.space...)
 	b = append(b, byte(o.Kind))
 	b = appendNetstring(b, o.Name)
 	return append(b, '}')
@@ -51,8 +53,8 @@ func appendNetstring(b []byte, s string) []byte {
 
 // appendPackKey is the key of the pack that holds the charge's counters: one for all limits that every request of the
 // owner counts, one for each other limit and value.
-func appendPackKey(b []byte, o limit.Owner, l *limit.Limit, v limit.Value) []byte {
-	b = appendPrefix(b, o)
+func appendPackKey(b, prefix []byte, l *limit.Limit, v limit.Value) []byte {
+	b = append(b, prefix...)
 	if !scoped(l) {
 		return b
 	}
@@ -119,12 +121,12 @@ func (q *question) encode(req *limit.Request, now, override int64, charge bool) 
 	q.reset()
 	q.add(override, asInt(charge), int64(q.count))
 	if q.shared > 0 {
-		q.keys = appendPrefix(q.keys, req.Owner)
+		q.keys = append(q.keys, q.prefix...)
 		q.add(q.key(), int64(q.shared), 0, 0, 0, 0)
 	}
 	for _, i := range q.order {
 		if scoped(req.Charges[i].Limit) {
-			q.addPack(req, &req.Charges[i])
+			q.addPack(&req.Charges[i])
 		}
 	}
 	for _, i := range q.order {
@@ -142,17 +144,17 @@ func (q *question) encode(req *limit.Request, now, override int64, charge bool) 
 // maxNumbers keeps the question within what Lua can unpack at once.
 const maxNumbers = 4000
 
-func (q *question) addPack(req *limit.Request, c *limit.Charge) {
+func (q *question) addPack(c *limit.Charge) {
 	tiers := int64(len(c.Limit.Tiers))
-	q.keys = appendPackKey(q.keys, req.Owner, c.Limit, c.Value)
+	q.keys = appendPackKey(q.keys, q.prefix, c.Limit, c.Value)
 	key := q.key()
 	if c.Value.Kind == limit.NoValue {
 		q.add(key, tiers, 0, 0, 0, 0)
 		return
 	}
-	q.keys = appendPackKey(q.keys, req.Owner, c.Limit, limit.Value{Kind: limit.ValueOther})
+	q.keys = appendPackKey(q.keys, q.prefix, c.Limit, limit.Value{Kind: limit.ValueOther})
 	other := q.key()
-	q.keys = append(appendLimit(appendPrefix(q.keys, req.Owner), c.Limit), "values"...)
+	q.keys = append(appendLimit(append(q.keys, q.prefix...), c.Limit), "values"...)
 	q.add(key, tiers, 1, other, q.key(), int64(c.Limit.MaxValues))
 }
 
@@ -177,10 +179,10 @@ func (q *question) addTier(o limit.Owner, c *limit.Charge, t *limit.Tier, group 
 		q.add(c.Cost, t.Threshold, before, start, end, after, 0)
 	case limit.SlidingBuckets, limit.SlidingLog:
 		digest := t.Digest()
-		key := q.stampsKey(o, c.Limit, c.Value, digest)
+		key := q.stampsKey(c.Limit, c.Value, digest)
 		other := key
 		if c.Value.Kind != limit.NoValue {
-			other = q.stampsKey(o, c.Limit, limit.Value{Kind: limit.ValueOther}, digest)
+			other = q.stampsKey(c.Limit, limit.Value{Kind: limit.ValueOther}, digest)
 		}
 		q.add(c.Cost, t.Threshold, p.Period, p.Width, p.Buckets, key, other)
 	}
@@ -225,13 +227,13 @@ func edges(t *limit.Tier, now int64) (before, start, end, after int64) {
 }
 
 // stampsKey is the number of the key of the sorted set of a log or of buckets.
-func (q *question) stampsKey(o limit.Owner, l *limit.Limit, v limit.Value, digest [16]byte) int64 {
-	q.keys = appendStampsKey(q.keys, o, l, v, digest)
+func (q *question) stampsKey(l *limit.Limit, v limit.Value, digest [16]byte) int64 {
+	q.keys = appendStampsKey(q.keys, q.prefix, l, v, digest)
 	return q.key()
 }
 
-func appendStampsKey(b []byte, o limit.Owner, l *limit.Limit, v limit.Value, digest [16]byte) []byte {
-	b = appendLimit(appendPrefix(b, o), l)
+func appendStampsKey(b, prefix []byte, l *limit.Limit, v limit.Value, digest [16]byte) []byte {
+	b = appendLimit(append(b, prefix...), l)
 	if v.Kind != limit.NoValue {
 		b = append(b, byte(v.Kind))
 		b = appendNetstring(b, v.Text)
@@ -344,7 +346,7 @@ func (q *question) decodeFull(a *answer, req *limit.Request, d *limit.Decision, 
 	}
 	q.eachTier(req, func(i int, t *limit.Tier) {
 		states[i] = limit.State{At: a.integer(), N: a.integer(), M: a.integer()}
-		if refunded := a.integer(); refunded != 0 {
+		if refunded := a.refunded(); refunded != 0 {
 			states[i].Stamps = []limit.Stamp{{Units: refunded}}
 		}
 	})
@@ -396,14 +398,25 @@ func (q *question) finishPack(a, body *answer, pack int, req *limit.Request, sta
 		}
 		if at := findBehind(body.rest, refundID(t)); at >= 0 {
 			r := answer{rest: body.rest[at:]}
-			states[i].Stamps = []limit.Stamp{{Units: r.integer()}}
+			states[i].Stamps = []limit.Stamp{{Units: r.refunded()}}
 			a.bad = a.bad || r.bad
 		}
 	})
 }
 
-// refundRecord marks a record of what was refunded to a token bucket: the same number as its first and second double.
+// refundRecord marks a record of what was refunded to a token bucket: units, and the era, which is how often the rate was
+// changed after a refund.
 const refundRecord = 128 + byte(limit.TokenBucket)
+
+// era is what a change of the rate adds to what was refunded, so that no receipt from before gives anything: what the core
+// adds. Units stay below it.
+const era = 1 << 52
+
+// refunded reads the state of a refund record.
+func (a *answer) refunded() int64 {
+	units, eras := a.integer(), a.integer()
+	return units + eras*era
+}
 
 // refundID is the id, 17 bytes, of the record of what was refunded to the tier.
 func refundID(t *limit.Tier) string {

@@ -1,0 +1,16 @@
+package redis
+
+// UseCallerClock makes the store decide by the time that it is given instead of the server's.
+func (s *Store) UseCallerClock() { s.callerClock = true }
+
+// GeneralOnly makes the store ask decide.lua at once, without trying the script of the request's shape.
+func (s *Store) GeneralOnly() { s.generalOnly = true }
+
+// OnAnswer has f called for each answer, with whether it was decide.lua's.
+func (s *Store) OnAnswer(f func(general bool)) { s.onAnswer = f }
+
+// SetSpace gives the store counters of its own.
+func (s *Store) SetSpace(space string) { s.space = space }
+
+// Space is what SetSpace set.
+func (s *Store) Space() string { return s.space }

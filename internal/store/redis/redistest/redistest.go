@@ -1,0 +1,194 @@
+// Package redistest starts real Redis servers for tests, on the loopback address and in memory: single ones, and a cluster
+// of three. They end with the test, or with its process however that ends.
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// Server is a redis-server process.
+type Server struct {
+	Addr string // 127.0.0.1:port
+	TLS  string // the same for TLS, where the server was started with it
+	Dir  string // its working folder
+
+	binary string
+	args   []string
+	stdin  io.Closer
+	done   chan struct{}
+}
+
+const startWithin = 20 * time.Second
+
+// Missing tells tb that there is no server: a skip, or a failure where REQUIRE_STORES names redis.
+func Missing(tb testing.TB, why error) {
+	tb.Helper()
+	if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "redis") {
+		tb.Fatalf("REQUIRE_STORES names redis: %v", why)
+	}
+	tb.Skipf("%v; install redis-server", why)
+}
+
+// Find is the path of redis-server, or of valkey-server.
+func Find() (string, error) {
+	for _, name := range []string{"redis-server", "valkey-server"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", errors.New("no redis-server and no valkey-server in PATH")
+}
+
+// Start starts a server for tb, with these options added to its command line.
+func Start(tb testing.TB, options ...string) *Server {
+	tb.Helper()
+	if _, err := Find(); err != nil {
+		Missing(tb, err)
+	}
+	s, err := Launch(tb.TempDir(), options...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(s.Kill)
+	return s
+}
+
+// Launch starts a server that works in dir. The caller kills it; it dies with the process in any case.
+func Launch(dir string, options ...string) (*Server, error) {
+	binary, err := Find()
+	if err != nil {
+		return nil, err
+	}
+	for range 5 { // another process may take the port in between
+		var port int
+		if port, err = freePort(); err != nil {
+			return nil, err
+		}
+		s := &Server{Addr: "127.0.0.1:" + strconv.Itoa(port), Dir: dir, binary: binary}
+		s.args = append([]string{
+			"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no",
+			"--enable-debug-command", "yes", "--repl-diskless-load", "swapdb", "--repl-diskless-sync-delay", "0",
+			"--logfile", filepath.Join(dir, "redis.log"),
+		}, options...)
+		if i := slices.Index(options, "--tls-port"); i >= 0 {
+			s.TLS = "127.0.0.1:" + options[i+1]
+		}
+		if err = s.Start(); err == nil {
+			return s, nil
+		}
+	}
+	return nil, err
+}
+
+// Start starts a killed server again, at its old address and empty.
+func (s *Server) Start() error {
+	// The shell ends the server when its standard input closes, which it does with this process.
+	cmd := exec.Command("sh", append([]string{"-c", `"$@" & cat >/dev/null; kill -9 $!; wait`, "sh", s.binary}, s.args...)...)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", s.binary, err)
+	}
+	s.stdin, s.done = stdin, make(chan struct{})
+	go func() {
+		defer close(s.done)
+		_ = cmd.Wait()
+	}()
+	if err := s.ready(); err != nil {
+		s.Kill()
+		log, _ := os.ReadFile(filepath.Join(s.Dir, "redis.log"))
+		return fmt.Errorf("%s at %s: %w\n%s", s.binary, s.Addr, err, log)
+	}
+	return nil
+}
+
+// ready waits until the server answers anything.
+func (s *Server) ready() error {
+	ctx, cancel := context.WithTimeout(context.Background(), startWithin)
+	defer cancel()
+	return Until(ctx, func() error {
+		c, err := net.DialTimeout("tcp", s.Addr, time.Second)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(time.Second))
+		if _, err := io.WriteString(c, "PING\r\n"); err != nil {
+			return err
+		}
+		var answer [5]byte
+		if _, err := io.ReadFull(c, answer[:]); err != nil {
+			return err
+		}
+		if a := string(answer[:]); a != "+PONG" && a != "-NOAU" {
+			return fmt.Errorf("answers %q", a)
+		}
+		return nil
+	})
+}
+
+// Until calls f until it returns nil, and returns its last error when ctx is done.
+func Until(ctx context.Context, f func() error) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+// Kill ends the server with signal 9 and waits for it. What it held is lost.
+func (s *Server) Kill() {
+	_ = s.stdin.Close()
+	<-s.done
+}
+
+// Client is a plain client of the server, for what tests do behind a store's back.
+func (s *Server) Client(tb testing.TB) *goredis.Client {
+	tb.Helper()
+	c := goredis.NewClient(&goredis.Options{Addr: s.Addr, Protocol: 2, ReadTimeout: 30 * time.Second, DisableIdentity: true})
+	tb.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// FreePort is a port that nobody listens on at the moment.
+func FreePort(tb testing.TB) int {
+	tb.Helper()
+	port, err := freePort()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return port
+}

@@ -1,0 +1,62 @@
+package redis_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/store/redis"
+	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
+)
+
+// patient is a deadline for tests that are not about deadlines, on a machine that does much else.
+const patient = 20 * time.Second
+
+// open connects a store to the address.
+func open(tb testing.TB, c redis.Config) *redis.Store {
+	tb.Helper()
+	if c.Deadline == 0 {
+		c.Deadline = patient
+	}
+	s, err := redis.New(context.Background(), c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// openAt is open, deciding by the time that the test gives.
+func openAt(tb testing.TB, c redis.Config) *redis.Store {
+	tb.Helper()
+	s := open(tb, c)
+	s.UseCallerClock()
+	return s
+}
+
+// address is that of the server in SLUICE_REDIS, or of one that is started for tb.
+func address(tb testing.TB) string {
+	tb.Helper()
+	if addr := os.Getenv("SLUICE_REDIS"); addr != "" {
+		return addr
+	}
+	return redistest.Start(tb).Addr
+}
+
+var spaces atomic.Int64
+
+// newSpace keeps the counters of a test apart from all others, whatever the server held before.
+func newSpace() string { return fmt.Sprintf("%d.%d.", os.Getpid(), spaces.Add(1)) }
+
+func build(tb testing.TB, l limit.Limit) *limit.Limit {
+	tb.Helper()
+	made, err := limit.New(l)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return made
+}
