@@ -122,6 +122,9 @@ func TestOrder(t *testing.T) {
 			if spilled := len(s.runs) > 0; spilled != (c.sorted < sortBytes) || len(s.runs) > 3*mergeWidth {
 				t.Errorf("%d sorted files with %d bytes of memory", len(s.runs), c.sorted)
 			}
+			if len(r.scratch.files) != len(s.runs) {
+				t.Errorf("%d files are open for %d runs", len(r.scratch.files), len(s.runs))
+			}
 			if err := r.scratch.close(); err != nil {
 				t.Error(err)
 			}

@@ -5,6 +5,8 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -46,9 +48,14 @@ func once(t *testing.T, name, content string) simulate.Log {
 			t.Errorf("a pipe is opened again")
 		}
 		opened = true
-		return io.NopCloser(strings.NewReader(content)), nil
+		return io.NopCloser(&dribble{strings.NewReader(content)}), nil
 	}}
 }
+
+// dribble gives a little at a time, as pipes do, so that a disorder is noticed long before the end.
+type dribble struct{ from io.Reader }
+
+func (d *dribble) Read(p []byte) (int, error) { return d.from.Read(p[:min(len(p), 512)]) }
 
 func gzipped(t testing.TB, content string) string {
 	t.Helper()
@@ -480,6 +487,17 @@ func TestHTMLEscapes(t *testing.T) {
 	var back simulate.Report
 	if err := json.Unmarshal([]byte(data[:strings.Index(data, "</script>")]), &back); err != nil || asJSON(t, &back) != asJSON(t, r) {
 		t.Errorf("the page's data is not the report: %v", err)
+	}
+	for _, element := range []string{"style", "script"} {
+		inside := html[strings.LastIndex(html, "<"+element+">")+len(element)+2:]
+		sum := sha256.Sum256([]byte(inside[:strings.Index(inside, "</"+element+">")]))
+		allowed := element + "-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+		if policy := strings.NewReplacer("&#43;", "+", "&#39;", "'").Replace(html[:2000]); !strings.Contains(policy, allowed) {
+			t.Errorf("the page's policy does not have %s, so its own %s does not run", allowed, element)
+		}
+	}
+	if !strings.Contains(html, "default-src &#39;none&#39;") {
+		t.Errorf("the page's policy lets other things in")
 	}
 	for _, outside := range []string{"http://", "https://", "src=", "@import", "url("} {
 		if i := strings.Index(strings.ReplaceAll(html, "http://www.w3.org/2000/svg", ""), outside); i >= 0 && !strings.Contains(evil, outside) {
