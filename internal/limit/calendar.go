@@ -78,6 +78,7 @@ func (c *Calendar) String() string {
 		s += "@" + strconv.Itoa(max(c.AnchorDay, 1))
 	case Year:
 		s += "@" + strconv.Itoa(int(max(c.AnchorMonth, time.January))) + "-" + strconv.Itoa(max(c.AnchorDay, 1))
+	case Day, Week: // begin at midnight, and on Monday
 	}
 	return s + " " + c.Location.String()
 }

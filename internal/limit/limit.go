@@ -201,36 +201,7 @@ func New(l Limit) (*Limit, error) {
 	bad := func(tier int, field, format string, args ...any) {
 		errs = append(errs, &FieldError{Tier: tier, Field: field, Reason: fmt.Sprintf(format, args...)})
 	}
-	if !ValidID(l.ID) {
-		bad(-1, "id", "%q is not 1 to %d of A-Z a-z 0-9 . _ -", l.ID, maxIDBytes)
-	}
-	if out.Per == "" {
-		out.Per = PerTenant
-	}
-	if len(out.Per) > MaxNameBytes {
-		bad(-1, "per", "longer than %d bytes", MaxNameBytes)
-	}
-	if l.Mode > Off {
-		bad(-1, "mode", "%s is not a mode", l.Mode)
-	}
-	if l.OnStoreFailure > Closed {
-		bad(-1, "onStoreFailure", "%s is not a policy", l.OnStoreFailure)
-	}
-	if out.MaxCost == 0 {
-		out.MaxCost = 1
-	}
-	if out.MaxCost < 1 || out.MaxCost > MaxUnits {
-		bad(-1, "cost", "%d is outside 1..%d", l.MaxCost, int64(MaxUnits))
-	}
-	if out.MaxValues == 0 {
-		out.MaxValues = defaultValues
-	}
-	if out.MaxValues < 1 || out.MaxValues > maxValuesPerKey {
-		bad(-1, "maxValues", "%d is outside 1..%d", l.MaxValues, maxValuesPerKey)
-	}
-	if n := len(out.Tiers); n < 1 || n > MaxTiers {
-		bad(-1, "tiers", "%d tiers, want 1..%d", n, MaxTiers)
-	}
+	out.check(func(field, format string, args ...any) { bad(-1, field, format, args...) })
 	seen := make(map[string]int, len(out.Tiers))
 	for i := range out.Tiers {
 		t := &out.Tiers[i]
@@ -263,51 +234,96 @@ func New(l Limit) (*Limit, error) {
 	return &out, nil
 }
 
-// check validates the tier and derives what decisions need from it.
-func (t *Tier) check(l *Limit, bad func(field, format string, args ...any)) {
-	amount := "threshold"
-	switch t.Algorithm {
-	case TokenBucket, LeakyBucket:
-		amount = "rate"
-	case Quota:
-		amount = "units"
-	case FixedWindow, SlidingWindow, SlidingBuckets, SlidingLog:
-	default:
-		bad("algorithm", "%s is not an algorithm", t.Algorithm)
-		return
+// report says what is wrong with a field.
+type report func(field, format string, args ...any)
+
+// check validates the limit's own fields and fills in their defaults.
+func (l *Limit) check(bad report) {
+	if !ValidID(l.ID) {
+		bad("id", "%q is not 1 to %d of A-Z a-z 0-9 . _ -", l.ID, maxIDBytes)
 	}
-	most := int64(MaxUnits)
+	if l.Per == "" {
+		l.Per = PerTenant
+	}
+	if len(l.Per) > MaxNameBytes {
+		bad("per", "longer than %d bytes", MaxNameBytes)
+	}
+	if l.Mode > Off {
+		bad("mode", "%s is not a mode", l.Mode)
+	}
+	if l.OnStoreFailure > Closed {
+		bad("onStoreFailure", "%s is not a policy", l.OnStoreFailure)
+	}
+	if l.MaxCost == 0 {
+		l.MaxCost = 1
+	}
+	if l.MaxCost < 1 || l.MaxCost > MaxUnits {
+		bad("cost", "%d is outside 1..%d", l.MaxCost, int64(MaxUnits))
+	}
+	if l.MaxValues == 0 {
+		l.MaxValues = defaultValues
+	}
+	if l.MaxValues < 1 || l.MaxValues > maxValuesPerKey {
+		bad("maxValues", "%d is outside 1..%d", l.MaxValues, maxValuesPerKey)
+	}
+	if n := len(l.Tiers); n < 1 || n > MaxTiers {
+		bad("tiers", "%d tiers, want 1..%d", n, MaxTiers)
+	}
+}
+
+// check validates the tier and derives what decisions need from it.
+func (t *Tier) check(l *Limit, bad report) {
+	amount, most := "threshold", int64(MaxUnits)
 	switch t.Algorithm {
+	case FixedWindow, SlidingBuckets:
 	case SlidingWindow:
 		most = MaxSlidingUnits
 	case SlidingLog:
 		most = MaxLogEntries
-	}
-	sound := true
-	if t.Threshold < 1 || t.Threshold > most {
-		bad(amount, "%d is outside 1..%d for %s", t.Threshold, most, t.Algorithm)
-		sound = false
-	}
-	if t.Algorithm == Quota {
-		switch {
-		case t.Period != 0:
-			bad("period", "a quota has a calendar period, not %s", t.Period)
-		case t.Calendar == nil:
-			bad("every", "a quota needs its calendar")
-		default:
-			if err := t.Calendar.check(); err != nil {
-				bad("every", "%v", err)
-			}
-		}
-		t.capacity = t.Threshold
+	case TokenBucket, LeakyBucket:
+		amount = "rate"
+	case Quota:
+		amount = "units"
+	default:
+		bad("algorithm", "%s is not an algorithm", t.Algorithm)
 		return
 	}
+	sound := t.Threshold >= 1 && t.Threshold <= most
+	if !sound {
+		bad(amount, "%d is outside 1..%d for %s", t.Threshold, most, t.Algorithm)
+	}
+	t.capacity = t.Threshold
+	if t.Algorithm == Quota {
+		t.checkCalendar(bad)
+		return
+	}
+	if t.checkPeriod(bad) && sound {
+		t.period = t.Period.Microseconds()
+		t.derive(l, bad)
+	}
+}
+
+func (t *Tier) checkCalendar(bad report) {
+	switch {
+	case t.Period != 0:
+		bad("period", "a quota has a calendar period, not %s", t.Period)
+	case t.Calendar == nil:
+		bad("every", "a quota needs its calendar")
+	default:
+		if err := t.Calendar.check(); err != nil {
+			bad("every", "%v", err)
+		}
+	}
+}
+
+// checkPeriod validates the fields of a tier that is no quota, and returns whether its period can be counted with.
+func (t *Tier) checkPeriod(bad report) (sound bool) {
 	if t.Calendar != nil {
 		bad("every", "only a quota has a calendar")
 	}
-	if t.Period < MinPeriod || t.Period > MaxPeriod || t.Period%time.Millisecond != 0 {
+	sound = t.Period >= MinPeriod && t.Period <= MaxPeriod && t.Period%time.Millisecond == 0
+	if !sound {
 		bad("period", "%s is not whole milliseconds within %s..%s", t.Period, MinPeriod, MaxPeriod)
-		sound = false
 	}
 	if t.Burst != 0 && t.Algorithm != TokenBucket {
 		bad("burst", "only a token_bucket has a burst")
@@ -315,50 +331,59 @@ func (t *Tier) check(l *Limit, bad func(field, format string, args ...any)) {
 	if t.Buckets != 0 && t.Algorithm != SlidingBuckets {
 		bad("buckets", "only sliding_buckets has buckets")
 	}
-	if !sound {
-		return
-	}
-	t.period = t.Period.Microseconds()
-	t.capacity = t.Threshold
+	return sound
+}
+
+// derive computes what the algorithm counts with, from a threshold and a period that are sound.
+func (t *Tier) derive(l *Limit, bad report) {
 	switch t.Algorithm {
 	case SlidingWindow:
 		t.tick = weightTick(t.period)
 		t.ticks = t.period / t.tick
 	case SlidingBuckets:
-		if t.Buckets == 0 {
-			t.Buckets = DefaultBuckets
-		}
-		if t.Buckets < 1 || t.Buckets > MaxBuckets {
-			bad("buckets", "%d is outside 1..%d", t.Buckets, MaxBuckets)
-			return
-		}
-		// Rounded up: n whole buckets then cover at least the period, so the bound stays the threshold.
-		t.width = ceilDiv(t.period, int64(t.Buckets))
+		t.deriveBuckets(bad)
 	case TokenBucket:
-		if t.Burst == 0 {
-			t.Burst = t.Threshold
-		}
-		if t.Burst < 1 || t.Burst > MaxUnits {
-			bad("burst", "%d is outside 1..%d", t.Burst, int64(MaxUnits))
-			return
-		}
-		t.capacity = t.Burst
-		t.reduceRate()
-		if !productFits(t.Burst, t.den) {
-			bad("burst", "%d with %d per %s cannot be counted exactly (%d·%d is not below 2^52): use a rounder rate, a shorter period or a smaller burst",
-				t.Burst, t.Threshold, t.Period, t.Burst, t.den)
-			return
-		}
-		t.full = t.Burst * t.den
-		t.fullIn = ceilDiv(t.full, t.num)
+		t.deriveTokenBucket(bad)
 	case LeakyBucket:
 		t.reduceRate()
 		largest := min(t.Threshold, max(l.MaxCost, 1))
 		if !productFits(largest, t.den) {
-			bad("rate", "%d per %s with a cost of up to %d cannot be counted exactly (%d·%d is not below 2^52): use a rounder rate or a shorter period",
-				t.Threshold, t.Period, largest, largest, t.den)
+			bad("rate", "%d per %s with a cost of up to %d cannot be counted exactly (%d·%d is not below 2^52): "+
+				"use a rounder rate or a shorter period", t.Threshold, t.Period, largest, largest, t.den)
 		}
+	case FixedWindow, SlidingLog, Quota: // count with what they are given
 	}
+}
+
+func (t *Tier) deriveBuckets(bad report) {
+	if t.Buckets == 0 {
+		t.Buckets = DefaultBuckets
+	}
+	if t.Buckets < 1 || t.Buckets > MaxBuckets {
+		bad("buckets", "%d is outside 1..%d", t.Buckets, MaxBuckets)
+		return
+	}
+	// Rounded up: n whole buckets then cover at least the period, so the bound stays the threshold.
+	t.width = ceilDiv(t.period, int64(t.Buckets))
+}
+
+func (t *Tier) deriveTokenBucket(bad report) {
+	if t.Burst == 0 {
+		t.Burst = t.Threshold
+	}
+	if t.Burst < 1 || t.Burst > MaxUnits {
+		bad("burst", "%d is outside 1..%d", t.Burst, int64(MaxUnits))
+		return
+	}
+	t.capacity = t.Burst
+	t.reduceRate()
+	if !productFits(t.Burst, t.den) {
+		bad("burst", "%d with %d per %s cannot be counted exactly (%d·%d is not below 2^52): "+
+			"use a rounder rate, a shorter period or a smaller burst", t.Burst, t.Threshold, t.Period, t.Burst, t.den)
+		return
+	}
+	t.full = t.Burst * t.den
+	t.fullIn = ceilDiv(t.full, t.num)
 }
 
 // reduceRate writes the rate as num units per den µs in lowest terms, which keeps the products small and exact.
