@@ -172,6 +172,7 @@ func (a *Answer) AppendProblem(b []byte) []byte {
 	switch a.Kind {
 	case answer.Limited, answer.IPLimited, answer.NeverFits:
 		p.Decision = a.Decision()
+	default: // not denied by a limit
 	}
 	return p.Append(b)
 }

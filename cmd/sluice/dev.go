@@ -137,7 +137,7 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer listener.Close() // a second close does nothing
+	defer func() { _ = listener.Close() }() // a second close does nothing
 	lines := tryLines(plans.Current().Config, baseURL(listener.Addr()))
 	handler, err := d.handler(plans, upstream, listener.Addr().String(), lines.commands(), log)
 	if err != nil {

@@ -36,7 +36,7 @@ func (p pepperFlag) read() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pepper %s: %w", p.id, err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // only read
 	b, err := io.ReadAll(io.LimitReader(f, maxPepperBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("pepper %s: %w", p.id, err)

@@ -176,6 +176,7 @@ func writeBody(w *response, k answer.Kind, body []byte) {
 		h.Set("WWW-Authenticate", `Bearer realm="sluice"`)
 	case answer.BadCredential:
 		h.Set("WWW-Authenticate", `Bearer realm="sluice", error="invalid_token"`)
+	default: // no credential is asked for
 	}
 	w.WriteHeader(k.Status())
 	_, _ = w.Write(append(body, '\n')) // the client may be gone, and there is nobody else to tell

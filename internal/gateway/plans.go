@@ -144,7 +144,7 @@ func (p *Plans) Watch(ctx context.Context, now <-chan os.Signal, ready chan<- st
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", p.Name(), err)
 	}
-	defer w.Close()
+	defer func() { _ = w.Close() }() // nothing more is watched either way
 	if err := p.watchFolders(w); err != nil {
 		return err
 	}

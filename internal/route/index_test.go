@@ -14,7 +14,7 @@ func scan(rules []route.Rule, method string, path *route.Path) []int32 {
 	var found []int32
 	for i, r := range rules {
 		methodFits := len(r.Methods) == 0 || slices.ContainsFunc(r.Methods, func(m string) bool {
-			return strings.ToUpper(m) == strings.ToUpper(method)
+			return strings.EqualFold(m, method)
 		})
 		if methodFits && (r.Any || r.Pattern.Matches(path)) {
 			found = append(found, int32(i))

@@ -95,7 +95,7 @@ func testChargesAll(tb testing.TB, c Config) {
 }
 
 func testRetryOverAll(tb testing.TB, c Config) {
-	each(tb, c, func(s *subject, k sample) {
+	each(tb, c, func(_ *subject, k sample) {
 		for _, other := range c.samples() {
 			s := newSubject(named{tb, k.algorithm.String() + " and " + other.algorithm.String()}, c)
 			a, b := k.limit(tb, "a", 5), other.limit(tb, "b", 5)
