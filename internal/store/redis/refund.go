@@ -170,7 +170,7 @@ func applyTo(pack, member string, e *limit.ReceiptEntry, units, now int64, back 
 		_, text, ok := strings.Cut(member, ":")
 		n, err := strconv.ParseInt(text, 10, 64)
 		if !ok || err != nil {
-			return pack, member, nil // it has left the set
+			return pack, member, nil //nolint:nilerr // what is no number has left the set, and nothing is given back
 		}
 		st.Stamps = []limit.Stamp{{At: e.Stamp(), Units: n}}
 	case e.Tier.Algorithm == limit.TokenBucket:

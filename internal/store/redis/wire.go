@@ -206,8 +206,9 @@ func rateOf(t *limit.Tier) int64 {
 		return t.Threshold
 	case limit.LeakyBucket:
 		return t.Params(limit.Owner{}).Num
+	default:
+		return 0
 	}
-	return 0
 }
 
 // stateWidth is how many doubles of a record are its state.
@@ -344,7 +345,7 @@ func (q *question) decodeFull(a *answer, req *limit.Request, d *limit.Decision, 
 			d.Results[q.first[c]+j].Other = other
 		}
 	}
-	q.eachTier(req, func(i int, t *limit.Tier) {
+	q.eachTier(req, func(i int, _ *limit.Tier) {
 		states[i] = limit.State{At: a.integer(), N: a.integer(), M: a.integer()}
 		if refunded := a.refunded(); refunded != 0 {
 			states[i].Stamps = []limit.Stamp{{Units: refunded}}
