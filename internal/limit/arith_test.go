@@ -1,0 +1,251 @@
+package limit
+
+import (
+	"math/big"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// randomNumber is often near a bound of 1..most.
+func randomNumber(r *rand.Rand, most int64) int64 {
+	switch r.IntN(4) {
+	case 0:
+		return most - r.Int64N(min(most, 1000))
+	case 1:
+		return 1 + r.Int64N(min(most, 1000))
+	}
+	return 1 + r.Int64N(1+r.Int64N(most))
+}
+
+func randomTier(r *rand.Rand) Tier {
+	t := Tier{Algorithm: FixedWindow + Algorithm(r.IntN(6)), Threshold: randomNumber(r, MaxUnits)}
+	t.Period = time.Duration(randomNumber(r, int64(MaxPeriod/time.Millisecond))) * time.Millisecond
+	if r.IntN(2) == 0 { // what people write
+		t.Period = []time.Duration{time.Second, time.Minute, time.Hour, 24 * time.Hour, MaxPeriod}[r.IntN(5)]
+	}
+	switch t.Algorithm {
+	case SlidingWindow:
+		t.Threshold = randomNumber(r, MaxSlidingUnits)
+	case SlidingLog:
+		t.Threshold = randomNumber(r, MaxLogEntries)
+	case SlidingBuckets:
+		t.Buckets = 1 + r.IntN(MaxBuckets)
+	case TokenBucket:
+		t.Burst = randomNumber(r, MaxUnits)
+	}
+	return t
+}
+
+// TestNoIntermediatePasses2To53 holds the bound that lets a store count in doubles: for every tier that New takes, each
+// product and sum the algorithms form from its numbers is recomputed at its largest, without a bound, and compared.
+func TestNoIntermediatePasses2To53(t *testing.T) {
+	bound := new(big.Int).Lsh(big.NewInt(1), 53)
+	mul := func(a, b int64) *big.Int { return new(big.Int).Mul(big.NewInt(a), big.NewInt(b)) }
+	sum := func(a *big.Int, b int64) *big.Int { return new(big.Int).Add(a, big.NewInt(b)) }
+	r := rand.New(rand.NewPCG(1, 1))
+	taken := map[Algorithm]int{}
+	latest := time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+	for range 200_000 {
+		in := randomTier(r)
+		cost := randomNumber(r, MaxUnits)
+		l, err := New(Limit{ID: "l", MaxCost: cost, Tiers: []Tier{in}})
+		if err != nil {
+			continue
+		}
+		tier := &l.Tiers[0]
+		taken[in.Algorithm]++
+		fits := map[string]*big.Int{"end of two periods": sum(big.NewInt(latest), 2*tier.period+maxSkew)}
+		largest := min(tier.capacity, l.costMost)
+		switch tier.Algorithm {
+		case FixedWindow:
+			fits["count + cost"] = sum(big.NewInt(tier.Threshold), tier.capacity)
+		case SlidingBuckets, SlidingLog:
+			fits["count + cost"] = sum(big.NewInt(tier.Threshold), tier.capacity)
+			fits["last bucket leaves"] = sum(mul(int64(tier.Buckets+1), tier.width), latest)
+		case SlidingWindow:
+			fits["prev·ticks, rounded up"] = sum(mul(tier.Threshold, tier.ticks), tier.ticks)
+			fits["room·ticks"] = mul(tier.Threshold, tier.ticks)
+			if tier.ticks > maxTicks || tier.ticks < min(tier.period, maxTicks/16) || tier.tick*tier.ticks > tier.period || tier.tick*(tier.ticks+1) <= tier.period {
+				t.Fatalf("period of %d µs: %d ticks of %d µs", tier.period, tier.ticks, tier.tick)
+			}
+		case TokenBucket:
+			fits["full"] = mul(tier.Burst, tier.den)
+			fits["cost·den"] = mul(largest, tier.den)
+			fits["level + refill"] = sum(sum(mul(tier.fullIn-1, tier.num), tier.full), 0)
+			fits["full, rounded up"] = sum(mul(tier.Burst, tier.den), tier.num)
+			fits["gained"] = sum(mul(tier.fullIn-1, tier.num), tier.full)
+		case LeakyBucket:
+			fits["cost·den, rounded up"] = sum(mul(largest, tier.den), tier.num)
+			if l.MaxCost <= tier.Threshold && l.costMost < l.MaxCost {
+				t.Fatalf("New took a cost of %d that Check refuses: %+v", l.MaxCost, in)
+			}
+		}
+		for what, v := range fits {
+			if v.Cmp(bound) > 0 {
+				t.Fatalf("%s = %s is above 2^53 for %+v with cost %d", what, v, in, cost)
+			}
+		}
+	}
+	for a := FixedWindow; a <= LeakyBucket; a++ {
+		if taken[a] < 300 {
+			t.Errorf("New took only %d random tiers of %s: the test says little", taken[a], a)
+		}
+	}
+}
+
+// A leaky bucket's cost is checked against MaxCost by New; one above it must not reach the arithmetic.
+func TestLeakyCostBeyondTheArithmetic(t *testing.T) {
+	l, err := New(Limit{ID: "l", Tiers: []Tier{{Algorithm: LeakyBucket, Threshold: MaxUnits - 1, Period: MaxPeriod}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if productFits(MaxUnits-1, l.Tiers[0].den) {
+		t.Fatal("the case is not extreme enough to test anything")
+	}
+	for _, tc := range []struct {
+		cost int64
+		ok   bool
+	}{{1, true}, {l.costMost, true}, {l.costMost + 1, false}, {MaxUnits, false}} {
+		req := Request{Charges: []Charge{{Limit: l, Cost: tc.cost}}}
+		if err := req.Check(); (err == nil) != tc.ok {
+			t.Errorf("cost %d: %v, want accepted %t", tc.cost, err, tc.ok)
+		}
+	}
+	if !productFits(l.costMost, l.Tiers[0].den) || productFits(l.costMost+1, l.Tiers[0].den) {
+		t.Errorf("the largest cost is %d, which is not the largest that fits", l.costMost)
+	}
+}
+
+// The weight of a sliding window is counted in ticks. At any µs it is never more generous than the formula, and stricter by
+// at most what one tick weighs, rounded up (two ticks, where none divides the period): one unit, for what people write.
+func TestSlidingWeightAgainstTheFormula(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 2))
+	for range 300_000 {
+		in := randomTier(r)
+		in.Algorithm, in.Buckets, in.Burst = SlidingWindow, 0, 0
+		in.Threshold = randomNumber(r, MaxSlidingUnits)
+		if r.IntN(2) == 0 {
+			in.Threshold = randomNumber(r, 50_000)
+		}
+		l, err := New(Limit{ID: "l", Tiers: []Tier{in}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tier := &l.Tiers[0]
+		start := floorTo(1_772_445_600_000_000, tier.period)
+		elapsed := r.Int64N(tier.period)
+		prev := randomNumber(r, tier.Threshold)
+		exact := new(big.Int).Mul(big.NewInt(prev), big.NewInt(tier.period-elapsed))
+		exact.Add(exact, big.NewInt(tier.period-1)).Div(exact, big.NewInt(tier.period))
+		got, want := tier.weighted(start, prev, start+elapsed), exact.Int64()
+		coarse := int64(1)
+		if tier.period%tier.tick != 0 {
+			coarse = 2
+		}
+		if most := want + ceilDiv(coarse*prev, tier.ticks); got < want || got > most || got > prev {
+			t.Fatalf("%d units %d µs into a period of %d µs weigh %d, want %d to %d", prev, elapsed, tier.period, got, want, most)
+		}
+		if tier.period%tier.tick == 0 && elapsed%tier.tick == 0 && got != want {
+			t.Fatalf("%d units %d µs into a period of %d µs, on a tick of %d, weigh %d, want %d", prev, elapsed, tier.period, tier.tick, got, want)
+		}
+	}
+}
+
+// The wait that a sliding window names is the first time, to the µs, at which its own weight has room; also for periods
+// that no round tick divides.
+func TestSlidingRetryAtOddPeriods(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 3))
+	for range 100_000 {
+		in := randomTier(r)
+		in.Algorithm, in.Buckets, in.Burst = SlidingWindow, 0, 0
+		in.Threshold = randomNumber(r, MaxSlidingUnits)
+		l, err := New(Limit{ID: "l", Tiers: []Tier{in}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tier := &l.Tiers[0]
+		start := floorTo(1_772_445_600_000_000, tier.period)
+		s := State{At: start, N: r.Int64N(tier.Threshold + 1), M: r.Int64N(tier.Threshold + 1)}
+		res := Result{Tier: tier, Cost: randomNumber(r, tier.Threshold)}
+		now := start + r.Int64N(tier.period)
+		tier.evaluate(&s, "", now, &res)
+		if res.Admits {
+			continue
+		}
+		before, at := Result{Tier: tier, Cost: res.Cost}, Result{Tier: tier, Cost: res.Cost}
+		tier.evaluate(&s, "", res.RetryAt-1, &before)
+		tier.evaluate(&s, "", res.RetryAt, &at)
+		if res.RetryAt <= now || before.Admits || !at.Admits {
+			t.Fatalf("%+v, state %+v, cost %d at %d: retry at %d, which admits %t, and %t a µs before", in, s, res.Cost, now, res.RetryAt, at.Admits, before.Admits)
+		}
+	}
+}
+
+// Window offsets and counters' places are derived from this hash in every process that shares counters, and over
+// restarts: a change of it would move every aligned window at once.
+func TestHashTextIsStable(t *testing.T) {
+	for _, tc := range []struct {
+		text string
+		want uint64
+	}{{"", 0xfdbdf6ac4fc52e7f}, {"acme", 0x927ef6c884d3d5ac}, {"tenant-1", 0x17b97675fa43b1ec}, {"\x00\xff", 0x113845c591e989e0}} {
+		if got := hashText(tc.text); got != tc.want {
+			t.Errorf("hashText(%q) = %#x, want %#x", tc.text, got, tc.want)
+		}
+	}
+}
+
+// Ten thousand tenants must not reset on the same second, and one tenant's windows must stay where they are.
+func TestAlignOffset(t *testing.T) {
+	l, err := New(Limit{ID: "l", AlignOwner: true, Tiers: []Tier{{Algorithm: FixedWindow, Threshold: 5, Period: time.Minute}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tier := &l.Tiers[0]
+	const tenants, slots = 10_000, 60
+	var counts [slots]int
+	for i := range tenants {
+		name := "tenant-" + big.NewInt(int64(i)).String()
+		offset := tier.alignOffset(name)
+		if offset < 0 || offset >= tier.period || offset != tier.alignOffset(name) {
+			t.Fatalf("offset of %s is %d, outside of 0..%d or not stable", name, offset, tier.period)
+		}
+		counts[offset*slots/tier.period]++
+	}
+	for second, n := range counts {
+		if n < tenants/slots/2 || n > tenants/slots*2 {
+			t.Errorf("%d of %d tenants reset in second %d, want about %d", n, tenants, second, tenants/slots)
+		}
+	}
+	plain, err := New(Limit{ID: "l", Tiers: []Tier{{Algorithm: FixedWindow, Threshold: 5, Period: time.Minute}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := plain.Tiers[0].alignOffset("tenant-1"); got != 0 {
+		t.Errorf("without align the offset is %d, want 0: windows are the wall clock's", got)
+	}
+}
+
+// Charging and refunding in turn must not grow a state: memory for it is reserved by what it may hold.
+func TestRefundedStampsAreForgotten(t *testing.T) {
+	for _, a := range []Algorithm{SlidingLog, SlidingBuckets} {
+		l, err := New(Limit{ID: "l", Tiers: []Tier{{Algorithm: a, Threshold: 2, Period: time.Hour}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s State
+		for i := range int64(1000) {
+			d := Decision{}
+			d.Begin(&Request{Charges: []Charge{{Limit: l, Cost: 1}}}, i*1000)
+			d.Evaluate(0, &s, true)
+			d.Settle()
+			d.Commit(0, &s)
+			if back := d.Receipt().entries[0].Apply(&s, 0, i*1000); back != 1 {
+				t.Fatalf("%s: refund %d gave back %d, want 1", a, i, back)
+			}
+		}
+		if len(s.Stamps) != 0 || s.N != 0 {
+			t.Errorf("%s: after 1000 charges, each refunded, the state is %d stamps and %d units, want none", a, len(s.Stamps), s.N)
+		}
+	}
+}
