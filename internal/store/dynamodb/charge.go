@@ -17,6 +17,8 @@ const (
 	ttlMargin  = 24 * 60 * 60
 	leastGrain = 60 * 60
 	mostGrain  = 31 * 24 * 60 * 60
+
+	contendedIn = 100_000 // µs
 )
 
 // charge writes what the decision takes. It reports false where a guess was wrong; what the store showed is learned then.
@@ -182,7 +184,7 @@ func (c *decision) charged(at int, w *write, known *view, old map[string]types.A
 			after.size += len(name) + sizeOfFields(f)
 		}
 	}
-	c.views.Add(w.key, after)
+	c.keep(w.key, after)
 	c.contend(w.key, known, before)
 	for i := range c.tiers {
 		if c.tiers[i].item == at {
@@ -196,21 +198,28 @@ func (c *decision) charged(at int, w *write, known *view, old map[string]types.A
 
 // contend notes that others charge the item, if what the store showed is not what was known.
 func (c *decision) contend(key itemKey, known, shown *view) {
-	if known == nil || known.seen.IsZero() {
-		return
-	}
 	for i := range c.tiers {
-		name := c.tiers[i].name
-		if c.items[c.tiers[i].item].key != key || known.counters[name].equal(shown.counters[name]) {
+		at := &c.tiers[i]
+		if c.items[at.item].key != key || !c.othersCharge(at.name, known, shown) {
 			continue
 		}
-		if v := c.view(key); v != nil {
-			marked := *v
-			marked.contended = time.Now().Add(contendedFor)
-			c.views.Add(key, &marked)
+		marked := *c.known(key)
+		marked.contended = time.Now().Add(contendedFor)
+		if c.answers[key] != nil {
+			c.answers[key] = &marked
 		}
+		c.keep(key, &marked)
 		return
 	}
+}
+
+func (c *decision) othersCharge(name string, known, shown *view) bool {
+	f := shown.counters[name]
+	if known != nil && !known.seen.IsZero() {
+		return !known.counters[name].equal(f)
+	}
+	t := f["t"] // a writer that knew nothing can tell by a token bucket: no stamp, or one from just now
+	return t != nil && (t.Sign() == 0 || t.IsInt64() && t.Int64() > c.now-contendedIn)
 }
 
 // chargeShadows charges the shadow counters of items in which nothing enforces, each item in a write of its own. They only report, so

@@ -20,6 +20,8 @@ type serviceClock struct {
 	primed atomic.Bool
 }
 
+const smallStep = 10_000 // µs; corrections up to this are made at once
+
 // offset is what to add to this machine's time, µs.
 func (c *serviceClock) offset() int64 { return c.us.Load() }
 
@@ -33,8 +35,8 @@ func (c *serviceClock) observe(date, sent, received time.Time) {
 	}
 	old := c.us.Load()
 	to := min(max(old, low), high)
-	if to != old && !c.primed.CompareAndSwap(false, true) {
-		to = old + (to-old)/2
+	if gap := to - old; (gap > smallStep || gap < -smallStep) && !c.primed.CompareAndSwap(false, true) {
+		to = old + gap/2
 	}
 	c.primed.Store(true)
 	c.us.CompareAndSwap(old, to)

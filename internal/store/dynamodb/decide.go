@@ -22,6 +22,7 @@ type decision struct {
 	items   []*item
 	tiers   []tierAt
 	answers map[itemKey]*view // items as the store has shown them within this call
+	final   bool              // no try is left: only those count
 }
 
 // item is one item of the decision.
@@ -120,6 +121,7 @@ func (c *decision) decide(ctx context.Context) error {
 			return err
 		}
 	}
+	c.final = true
 	if err := c.evaluate(); err == nil && !c.d.Settle() { // the last try may have learned that it does not fit
 		if denied, err := c.deny(ctx); denied || err != nil {
 			return err
@@ -245,12 +247,13 @@ func (c *decision) item(key itemKey) int {
 	return len(c.items) - 1
 }
 
-// known is what is known of an item, also where the bounded memory has had to forget it during the call.
+// known is what is known of an item: what was asked for last, by this call or another.
 func (c *decision) known(key itemKey) *view {
-	if v := c.view(key); v != nil {
-		return v
+	own, v := c.answers[key], c.view(key)
+	if v == nil || own != nil && (c.final || own.seen.After(v.seen)) {
+		return own
 	}
-	return c.answers[key]
+	return v
 }
 
 // weigh has the core evaluate result i from what the view holds.

@@ -23,8 +23,8 @@
 //	fixed_window     w start of the window, n count
 //	quota            w start of the period, e its end, n count
 //	sliding_window   w start of the window, n count, p count of the last window
-//	sliding_buckets  w newest bucket, s sum of all buckets, x changes to other than the newest bucket, and a field for
-//	                 each bucket: b0 and its number in base 36 → units
+//	sliding_buckets  w newest bucket, s sum of all buckets, x charges to buckets more than a period before the newest, and
+//	                 a field for each bucket: b0 and its number in base 36 → units
 //	token_bucket     e the time at which the level was zero, in 1/num µs, where num/den is the rate in units per µs; r the
 //	                 rate, units per period; t time of the last charge, or 0 where several writers charge it at once; b all
 //	                 that was ever refunded, in 1/den units, and u when last

@@ -2,6 +2,7 @@ package dynamodb
 
 import (
 	"math/big"
+	"math/rand/v2"
 
 	"github.com/sluicelimits/sluice/internal/limit"
 )
@@ -114,11 +115,24 @@ func (g *charge) tokenBucket(c counter) {
 		return
 	}
 	full := scaled(g.now, p.Num, -p.Full) // e of a bucket that is full now
+	if g.contended && g.old != nil && g.nearlyFull(c, full, spent) {
+		return
+	}
 	if g.old == nil || g.old["e"].Cmp(full) <= 0 && g.pre.At <= g.now {
 		g.fullBucket(c, full, new(big.Int).Add(full, spent))
 		return
 	}
 	at := max(g.now, g.pre.At) // a clock that is behind decides at the counter's own time
+	if soon := at + lookahead*microsPerMs; g.contended && at > g.now && g.old["e"].Cmp(scaled(soon, p.Num, -p.Full)) >= 0 {
+		// Others move that time on; here the clock that is behind decides at its own, and finds less in the bucket.
+		c.mustBe("r", g.old["r"])
+		c.require(c.compare("e", ">=", scaled(soon, p.Num, -p.Full)))
+		c.require(c.compare("e", "<=", new(big.Int).Sub(scaled(g.now, p.Num, 0), spent)))
+		c.require(c.compare("t", "<=", big.NewInt(soon)))
+		c.add("e", spent)
+		c.set("t", new(big.Int))
+		return
+	}
 	if g.old["e"].Cmp(scaled(at, p.Num, -p.Full)) < 0 {
 		g.exact(c)
 		return
@@ -127,25 +141,58 @@ func (g *charge) tokenBucket(c counter) {
 	c.require(c.compare("e", ">=", scaled(at, p.Num, -p.Full)))
 	c.require(c.compare("e", "<=", new(big.Int).Sub(scaled(at, p.Num, 0), spent)))
 	c.add("e", spent)
-	switch {
-	case at > g.now:
+	if at > g.now {
 		g.pinStamp(c)
-	case g.contended: // a stamp would only make writers whose clocks differ by a little disturb each other
-		c.require(c.compare("t", "<=", big.NewInt(at)))
-	default:
-		c.require(c.compare("t", "<=", big.NewInt(at)))
-		c.set("t", big.NewInt(at))
+		return
 	}
+	c.require(c.compare("t", "<=", big.NewInt(at)))
+	c.set("t", g.stamp())
+}
+
+// stamp is the counter's time after the charge. Where others charge it as well it would only make writers whose clocks differ by a
+// little disturb each other, and is left out: a clock that is behind then finds less in the bucket, never more.
+func (g *charge) stamp() *big.Int {
+	if g.contended {
+		return new(big.Int)
+	}
+	return big.NewInt(g.now)
+}
+
+const (
+	slackParts  = 32  // a bucket that several writers charge at once is held to be at most 1 − 1/slackParts full,
+	slackLeast  = 128 // if its burst is at least this many units
+	lookahead   = 10  // ms; about how old what a writer knows is
+	microsPerMs = 1000
+)
+
+// nearlyFull charges a bucket that is full, or soon would be, and that others charge at the same time. Whether such a bucket
+// has run over since the others' charges is what a writer cannot know, and to guess it wrong costs a write unit. So one writer, drawn by
+// lot shortly before the others would have to, moves the level down to 31/32 of the burst: until that has refilled, a
+// charge is the same sum for every writer. A burst is cut by at most that part, and nothing is ever admitted by it.
+func (g *charge) nearlyFull(c counter, full, spent *big.Int) bool {
+	p := &g.params
+	slack := p.Full / slackParts
+	if p.Capacity < slackLeast || g.cost > p.Capacity-p.Capacity/slackParts-1 {
+		return false
+	}
+	ahead := new(big.Int).Sub(g.old["e"], full)
+	lot := int64(rand.ExpFloat64() * lookahead * microsPerMs)
+	if ahead.Cmp(scaled(lot, p.Num, 0)) >= 0 {
+		return false
+	}
+	level := new(big.Int).Add(full, big.NewInt(slack))
+	c.mustBe("r", g.old["r"])
+	c.require(c.compare("e", "<=", level))
+	c.require(c.compare("t", "<=", big.NewInt(g.now+slack/p.Num)))
+	c.set("e", level.Add(level, spent))
+	c.set("t", new(big.Int))
+	return true
 }
 
 // fullBucket charges a bucket that is full now, or that was never used. An e so low also means that nobody has charged at a
 // time after now.
 func (g *charge) fullBucket(c counter, full, e *big.Int) {
-	rate := big.NewInt(g.tier.Threshold)
-	stamp := big.NewInt(g.now)
-	if g.contended {
-		stamp = new(big.Int)
-	}
+	rate, stamp := big.NewInt(g.tier.Threshold), g.stamp()
 	isFull := c.compare("r", "=", rate) + " AND " + c.compare("e", "<=", full) + " AND " + c.compare("t", "<=", big.NewInt(g.now))
 	if g.old != nil { // what was refunded stays as it is
 		c.require(isFull)
@@ -184,44 +231,66 @@ func (g *charge) leakyBucket(c counter) {
 	c.replace(g.fresh())
 }
 
-// slidingBuckets keeps the sum of all buckets. Within the newest bucket a charge is a comparison with the sum. The first charge
-// of a later bucket takes those that no longer count off the sum; it knows them, since a change to a bucket other than the
-// newest is counted in x.
+const maxPinned = 16 // buckets that expire at once and are pinned one by one
+
+// slidingBuckets keeps the sum of all buckets. While none of them has expired a charge is a comparison with the sum. Else it
+// takes those that have off the sum, and requires that they are as they were seen.
 func (g *charge) slidingBuckets(c counter) {
+	p, cost := &g.params, big.NewInt(g.cost)
 	if g.old == nil {
 		c.require(c.absent())
 		c.replace(g.fresh())
 		return
 	}
-	p, cost := &g.params, big.NewInt(g.cost)
 	newest, current := g.old["w"].Int64(), floorQuotient(g.now, p.Width)
-	c.mustBe("w", g.old["w"])
-	room := big.NewInt(g.tier.Threshold - g.cost)
-	if current <= newest {
-		c.require(c.compare("s", "<=", room))
-		c.add("s", cost)
-		c.addNew(bucketName(current), cost)
-		if current < newest {
-			c.add("x", one)
-		}
+	oldest := current - p.Buckets // the first that counts
+	stale := len(g.pre.Stamps) > 0 && floorQuotient(g.pre.Stamps[0].At, p.Width) < oldest
+	if current-newest > maxPinned {
+		g.exact(c)
 		return
 	}
-	c.mustBe("x", g.old["x"])
-	expired, pinned := int64(0), false
+	c.mustBe("w", g.old["w"])
+	room := big.NewInt(g.tier.Threshold - g.cost)
+	if stale || current > newest {
+		c.mustBe("x", g.old["x"])
+		expired, last := g.expire(c, newest, oldest)
+		if last { // the newest bucket goes too, and others may just have charged it
+			c.mustBe("s", g.old["s"])
+		}
+		room.Add(room, big.NewInt(expired))
+		c.require(c.compare("s", "<=", room))
+		c.add("s", big.NewInt(g.cost-expired))
+		c.set("w", big.NewInt(max(newest, current)))
+	} else {
+		c.require(c.compare("s", "<=", room))
+		c.add("s", cost)
+	}
+	c.addNew(bucketName(current), cost)
+	if current < newest-p.Buckets { // later than a period: writers at the newest bucket do not look for it
+		c.add("x", one)
+	}
+}
+
+// expire drops the buckets before oldest and requires that they hold what was seen. It returns how much that is, and
+// whether the newest bucket is among them.
+func (g *charge) expire(c counter, newest, oldest int64) (units int64, last bool) {
+	held := map[int64]bool{}
 	for _, stamp := range g.pre.Stamps {
-		index := floorQuotient(stamp.At, p.Width)
-		if index >= current-p.Buckets {
+		index := floorQuotient(stamp.At, g.params.Width)
+		if index >= oldest {
 			break
 		}
-		expired += stamp.Units
-		pinned = pinned || index >= newest
-		c.drop(bucketName(index))
+		units += stamp.Units
+		last = last || index >= newest
+		held[index] = true
+		name := bucketName(index)
+		c.mustBe(name, big.NewInt(stamp.Units))
+		c.drop(name)
 	}
-	if pinned { // the newest bucket goes too, and others may just have charged it
-		c.mustBe("s", g.old["s"])
+	for index := newest - g.params.Buckets; index < oldest; index++ {
+		if !held[index] { // a clock that is a little behind may have charged it since
+			c.require("attribute_not_exists(" + c.path(bucketName(index)) + ")")
+		}
 	}
-	c.require(c.compare("s", "<=", room.Add(room, big.NewInt(expired))))
-	c.add("s", new(big.Int).Sub(cost, big.NewInt(expired)))
-	c.addNew(bucketName(current), cost)
-	c.set("w", big.NewInt(current))
+	return units, last
 }

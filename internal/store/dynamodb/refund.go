@@ -241,6 +241,5 @@ func (g *giving) bucket(c counter) {
 			c.drop(name)
 		}
 		c.add("s", new(big.Int).Neg(back))
-		c.add("x", one)
 	}
 }

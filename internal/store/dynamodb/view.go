@@ -58,7 +58,7 @@ func (v *view) parseHead(item map[string]types.AttributeValue) error {
 		return fmt.Errorf("%w: attribute %q %w", ErrBadItem, attrV, err)
 	}
 	if !n.IsInt64() || n.Int64() != layout {
-		return fmt.Errorf("%w: layout %.20s, want %d", ErrBadItem, n, layout)
+		return fmt.Errorf("%w: layout %s, want %d", ErrBadItem, n, layout)
 	}
 	if value, ok := item[attrTTL]; ok {
 		n, err := parseNumber(value)
@@ -116,8 +116,15 @@ func (s *Store) learn(key itemKey, item map[string]types.AttributeValue, now int
 	if old := s.view(key); old != nil {
 		v.contended = old.contended
 	}
-	s.views.Add(key, v)
+	s.keep(key, v)
 	return v, nil
+}
+
+// keep remembers a view, unless what is remembered was asked for later.
+func (s *Store) keep(key itemKey, v *view) {
+	if old := s.view(key); old == nil || !old.seen.After(v.seen) {
+		s.views.Add(key, v)
+	}
 }
 
 // sureOf reports whether a denial may be answered from the view alone.

@@ -1,0 +1,229 @@
+package dynamodb_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb"
+)
+
+func window(tb testing.TB, id string, threshold int64) *limit.Limit {
+	return must(tb, limit.Limit{ID: id, MaxCost: threshold, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: threshold, Period: 10 * time.Second}}})
+}
+
+func one(l *limit.Limit) *limit.Request {
+	return &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}}
+}
+
+// items are all items of a namespace, by sort key.
+func items(tb testing.TB, c *sdk.Client, namespace string) map[string]map[string]types.AttributeValue {
+	tb.Helper()
+	pk := fmt.Sprintf("%d:%s,t4:acme,", len(namespace), namespace)
+	out, err := c.Query(tb.Context(), &sdk.QueryInput{
+		TableName: aws.String(table), KeyConditionExpression: aws.String("PK = :pk"), ConsistentRead: aws.Bool(true),
+		ExpressionAttributeValues: map[string]types.AttributeValue{":pk": &types.AttributeValueMemberB{Value: []byte(pk)}},
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	all := map[string]map[string]types.AttributeValue{}
+	for _, item := range out.Items {
+		all[string(item["SK"].(*types.AttributeValueMemberB).Value)] = item
+	}
+	return all
+}
+
+func put(tb testing.TB, c *sdk.Client, item map[string]types.AttributeValue) {
+	tb.Helper()
+	if _, err := c.PutItem(tb.Context(), &sdk.PutItemInput{TableName: aws.String(table), Item: item}); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func num(n any) types.AttributeValue { return &types.AttributeValueMemberN{Value: fmt.Sprint(n)} }
+
+// An item under our key that we did not write must be an error that names it: never a free pass, and never a crash.
+func TestForeignItems(t *testing.T) {
+	client := server(t)
+	l := window(t, "five", 5)
+	str := &types.AttributeValueMemberS{Value: "five"}
+	m := func(f map[string]types.AttributeValue) types.AttributeValue {
+		return &types.AttributeValueMemberM{Value: f}
+	}
+	for name, test := range map[string]struct {
+		change map[string]types.AttributeValue // nil: taken away
+		want   string
+	}{
+		"a newer layout":          {map[string]types.AttributeValue{"v": num(2)}, "layout 2, want 1"},
+		"an older layout":         {map[string]types.AttributeValue{"v": num(0)}, "layout 0, want 1"},
+		"no layout":               {map[string]types.AttributeValue{"v": nil}, "no layout version"},
+		"a layout in words":       {map[string]types.AttributeValue{"v": str}, `attribute "v"`},
+		"a text for a counter":    {map[string]types.AttributeValue{"five/f10000": str}, "five/f10000"},
+		"a number for a counter":  {map[string]types.AttributeValue{"five/f10000": num(7)}, "want a map"},
+		"a text for a count":      {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(1), "n": str})}, `"n"`},
+		"a fraction for a count":  {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(1), "n": num("0.5")})}, `"n"`},
+		"a negative count":        {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(noon.UnixMicro()), "n": num(-5)})}, `"n" is -`},
+		"a count beyond 64 bits":  {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(1), "n": num("1E+30")})}, `"n"`},
+		"a counter without count": {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(1)})}, `"n" is missing`},
+		"a ttl in words":          {map[string]types.AttributeValue{"ttl": str}, `"ttl"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := config(client)
+			var d limit.Decision
+			known := open(t, c)
+			if err := known.Decide(t.Context(), one(l), noon, &d); err != nil || !d.Allowed {
+				t.Fatalf("the first decision: %v, allowed %t", err, d.Allowed)
+			}
+			item := items(t, client, c.Namespace)["s0"]
+			for k, v := range test.change {
+				if item[k] = v; v == nil {
+					delete(item, k)
+				}
+			}
+			put(t, client, item)
+			for what, s := range map[string]*dynamodb.Store{"a new store": open(t, c), "a store that knew the item": known} {
+				for range 2 {
+					err := s.Decide(t.Context(), one(l), noon, &d)
+					if err == nil || !errors.Is(err, dynamodb.ErrBadItem) || !strings.Contains(err.Error(), test.want) || d.Allowed {
+						t.Errorf("%s: Decide = %v, allowed %t; want ErrBadItem with %q", what, err, d.Allowed, test.want)
+					}
+				}
+				if err := s.Peek(t.Context(), one(l), noon, &d); !errors.Is(err, dynamodb.ErrBadItem) {
+					t.Errorf("%s: Peek = %v, want ErrBadItem", what, err)
+				}
+			}
+			if got := items(t, client, c.Namespace)["s0"]; len(got) != len(item) {
+				t.Errorf("the item was changed: %v, want %v", got, item)
+			}
+		})
+	}
+}
+
+// Somebody else's 400 KB in the same item: ours is still counted, or refused with an error, and never admitted uncounted.
+func TestHugeItem(t *testing.T) {
+	client := server(t)
+	c := config(client)
+	l := window(t, "five", 5)
+	s := open(t, c)
+	var d limit.Decision
+	if err := s.Decide(t.Context(), one(l), noon, &d); err != nil {
+		t.Fatal(err)
+	}
+	item := items(t, client, c.Namespace)["s0"]
+	item["alien"] = &types.AttributeValueMemberS{Value: strings.Repeat("x", 400*1024-200)}
+	put(t, client, item)
+	for range 4 {
+		if err := s.Decide(t.Context(), one(l), noon, &d); err != nil || !d.Allowed {
+			t.Fatalf("a charge of a counter in an item of 400 KB: %v, allowed %t", err, d.Allowed)
+		}
+	}
+	if err := s.Decide(t.Context(), one(l), noon, &d); err != nil || d.Allowed {
+		t.Errorf("after five of five: %v, allowed %t, want denied", err, d.Allowed)
+	}
+	if err := open(t, c).Decide(t.Context(), one(window(t, strings.Repeat("new", 20), 5)), noon, &d); err != nil || !d.Allowed {
+		t.Errorf("a new counter beside 400 KB: %v, allowed %t; want it in the next item", err, d.Allowed)
+	}
+}
+
+// The ttl is later than any use, only raised, and not written with every charge.
+func TestTTL(t *testing.T) {
+	client := server(t)
+	c := config(client)
+	s := open(t, c)
+	l := window(t, "wide", 1000)
+	ttl := func() string { return items(t, client, c.Namespace)["s0"]["ttl"].(*types.AttributeValueMemberN).Value }
+	seen := map[string]bool{}
+	var d limit.Decision
+	now := time.Now().Truncate(10 * time.Second)
+	for i := range 100 {
+		if err := s.Decide(t.Context(), one(l), now.Add(time.Duration(i)*time.Second), &d); err != nil {
+			t.Fatal(err)
+		}
+		seen[ttl()] = true
+	}
+	if len(seen) > 2 {
+		t.Errorf("100 charges within 100 s wrote %d values of ttl, want hardly more than one an hour", len(seen))
+	}
+	for at := range seen {
+		var seconds int64
+		fmt.Sscan(at, &seconds)
+		if least := now.Add(24 * time.Hour).Unix(); seconds < least {
+			t.Errorf("ttl is %d, want at least a day ahead, %d", seconds, least)
+		}
+	}
+}
+
+// Tenant-wide and endpoint counters share an item up to 1 KB, so that a write is one unit; then they go on in the next,
+// and each stays where it is: a counter that moved would be a counter that forgot.
+func TestChain(t *testing.T) {
+	client := server(t)
+	m := &meter{Client: client}
+	c := config(client)
+	c.Client = m
+	s := open(t, c)
+	l := must(t, limit.Limit{ID: "put-product", Per: "endpoint", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 3, Period: time.Hour}}})
+	const endpoints = 60
+	request := func(i int) *limit.Request {
+		return &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Value: limit.ValueOf(fmt.Sprintf("PUT /v1/organizations/{orgId}/product-%d/*", i)), Cost: 1}}}
+	}
+	var d limit.Decision
+	for round := range 4 {
+		if round == 2 {
+			s = open(t, c) // one that knows nothing yet
+		}
+		for i := range endpoints {
+			err := s.Decide(t.Context(), request(i), noon, &d)
+			for n := 0; errors.Is(err, dynamodb.ErrUndecided) && n < 3; n++ { // a chain that is new takes more than three tries
+				err = s.Decide(t.Context(), request(i), noon, &d)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := round < 3; d.Allowed != want {
+				t.Fatalf("round %d, endpoint %d: allowed %t, want %t", round+1, i, d.Allowed, want)
+			}
+		}
+	}
+	all := items(t, client, c.Namespace)
+	if len(all) < 4 {
+		t.Errorf("%d endpoints lie in %d items, want several", endpoints, len(all))
+	}
+	counters := map[string]int{}
+	for sk, item := range all {
+		if size := itemSize(item); size > 1024 {
+			t.Errorf("item %q has %d bytes, want at most 1024", sk, size)
+		}
+		for name := range item {
+			if strings.Contains(name, "/") {
+				counters[name]++
+			}
+		}
+		_, full := item["full"]
+		if _, ttl := item["ttl"]; full == ttl {
+			t.Errorf("item %q: full %t, has a ttl %t; want one of the two", sk, full, ttl)
+		}
+	}
+	for name, n := range counters {
+		if n != 1 {
+			t.Errorf("counter %q is in %d items", name, n)
+		}
+	}
+	if len(counters) != endpoints {
+		t.Errorf("%d counters, want %d", len(counters), endpoints)
+	}
+	// A peek of all endpoints by a store that knows nothing finds every one.
+	fresh := open(t, c)
+	for i := range endpoints {
+		if err := fresh.Peek(t.Context(), request(i), noon, &d); err != nil || d.Allowed {
+			t.Errorf("endpoint %d: peek %v, allowed %t, want denied", i, err, d.Allowed)
+		}
+	}
+}

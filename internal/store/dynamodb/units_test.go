@@ -1,0 +1,115 @@
+package dynamodb_test
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb"
+)
+
+var (
+	noon = time.Date(2026, time.June, 1, 12, 0, 0, 0, time.UTC)
+	acme = limit.Owner{Kind: limit.Tenant, Name: "acme"}
+)
+
+func must(tb testing.TB, l limit.Limit) *limit.Limit {
+	tb.Helper()
+	out, err := limit.New(l)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return out
+}
+
+// three are tenant-wide limits of three algorithms, as a plan has them, wide enough for rate units per second.
+func three(tb testing.TB, rate int64) []limit.Charge {
+	return []limit.Charge{
+		{Limit: must(tb, limit.Limit{ID: "burst", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: rate, Period: time.Second, Burst: 2 * rate}}}), Cost: 1},
+		{Limit: must(tb, limit.Limit{ID: "steady", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 10 * rate, Period: 10 * time.Second}}}), Cost: 1},
+		{Limit: must(tb, limit.Limit{ID: "hourly", Tiers: []limit.Tier{{Algorithm: limit.SlidingWindow, Threshold: 3600 * rate, Period: time.Hour}}}), Cost: 1},
+	}
+}
+
+// outcome is what a load made of its decisions.
+type outcome struct{ allowed, denied, failed atomic.Int64 }
+
+// load has writers decide at the times that next gives, each writer a store of its own as in a process of its own.
+func load(tb testing.TB, c dynamodb.Config, writers, each int, charges []limit.Charge, next func() time.Time) *outcome {
+	tb.Helper()
+	var o outcome
+	var wg sync.WaitGroup
+	for range writers {
+		s := open(tb, c)
+		wg.Go(func() {
+			var d limit.Decision
+			for range each {
+				err := s.Decide(tb.Context(), &limit.Request{Owner: acme, Charges: charges}, next(), &d)
+				switch {
+				case err != nil:
+					o.failed.Add(1)
+					tb.Logf("not decided: %v", err)
+				case d.Allowed:
+					o.allowed.Add(1)
+				default:
+					o.denied.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return &o
+}
+
+// The cost of a decision is the product's price: three limits, eight writers on one key, and hardly more than one write
+// unit each. Time goes by as on the eight writers' own clocks: none waits for another.
+func TestUnitsExact(t *testing.T) {
+	const writers, each = 8, 500
+	for name, test := range map[string]struct{ rate int64 }{
+		"the bucket is always empty":       {rate: 100},
+		"the bucket has room":              {rate: 2000},
+		"the bucket is nearly always full": {rate: 1_000_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &meter{Client: server(t)}
+			c := config(m.Client)
+			c.Client = m
+			o := load(t, c, writers, each, three(t, test.rate), time.Now)
+			if o.failed.Load() > 0 {
+				t.Errorf("%d decisions failed", o.failed.Load())
+			}
+			per := m.writes / float64(o.allowed.Load()+o.denied.Load()) * 1000
+			t.Logf("%.0f write units per 1,000 decisions (%d allowed, %d denied, %d conditions failed), %.0f read units",
+				per, o.allowed.Load(), o.denied.Load(), m.failures, m.reads)
+			if per > 1100 {
+				t.Errorf("%.0f write units per 1,000 decisions of three limits, want at most 1100", per)
+			}
+		})
+	}
+}
+
+// A tenant that hammers after it was denied must not burn its partition, 1,000 writes a second, nor its operator's money.
+// Eight writers, 1,000 decisions a second, one window of 60 s; time goes by as the script says.
+func TestUnitsDenied(t *testing.T) {
+	m := &meter{Client: server(t)}
+	c := config(m.Client)
+	c.Client = m
+	l := must(t, limit.Limit{ID: "minutely", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1000, Period: time.Minute}}})
+	charges := []limit.Charge{{Limit: l, Cost: 1}}
+	if o := load(t, c, 8, 125, charges, func() time.Time { return noon }); o.allowed.Load() != 1000 {
+		t.Fatalf("%d of 1,000 decisions were admitted", o.allowed.Load())
+	}
+	m.writes, m.reads, m.failures = 0, 0, 0
+	var ticks atomic.Int64
+	o := load(t, c, 8, 59_000/8, charges, func() time.Time { return noon.Add(time.Duration(ticks.Add(1)) * time.Millisecond) })
+	if o.failed.Load() > 0 || o.allowed.Load() > 0 {
+		t.Errorf("%d decisions failed and %d were admitted in a window that is used up", o.failed.Load(), o.allowed.Load())
+	}
+	per := m.writes / float64(o.denied.Load()) * 1000
+	t.Logf("%.2f write units per 1,000 denied decisions, %.2f read units", per, m.reads/float64(o.denied.Load())*1000)
+	if per > 2 {
+		t.Errorf("%.2f write units per 1,000 denied decisions, want at most 2", per)
+	}
+}
