@@ -68,11 +68,11 @@ func TestForeignItems(t *testing.T) {
 		"a layout in words":       {map[string]types.AttributeValue{"v": str}, `attribute "v"`},
 		"a text for a counter":    {map[string]types.AttributeValue{"five/f10000": str}, "five/f10000"},
 		"a number for a counter":  {map[string]types.AttributeValue{"five/f10000": num(7)}, "want a map"},
-		"a text for a count":      {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(1), "n": str})}, `"n"`},
-		"a fraction for a count":  {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(1), "n": num("0.5")})}, `"n"`},
+		"a text for a count":      {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(noon.UnixMicro()), "n": str})}, `"n"`},
+		"a fraction for a count":  {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(noon.UnixMicro()), "n": num("0.5")})}, `"n"`},
 		"a negative count":        {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(noon.UnixMicro()), "n": num(-5)})}, `"n" is -`},
-		"a count beyond 64 bits":  {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(1), "n": num("1E+30")})}, `"n"`},
-		"a counter without count": {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(1)})}, `"n" is missing`},
+		"a count beyond 64 bits":  {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(noon.UnixMicro()), "n": num("1E+30")})}, `"n"`},
+		"a counter without count": {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(noon.UnixMicro())})}, `"n" is missing`},
 		"a ttl in words":          {map[string]types.AttributeValue{"ttl": str}, `"ttl"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,34 @@
+package dynamodb
+
+import "github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+// Remembered is what the store believes that the items hold which the table has shown it, by sort key.
+func Remembered(s *Store) map[string]map[string]map[string]string {
+	out := map[string]map[string]map[string]string{}
+	for _, key := range s.views.Keys() {
+		if v := s.view(key); v != nil && !v.seen.IsZero() {
+			out[key.sk] = texts(v)
+		}
+	}
+	return out
+}
+
+// Counters is what an item holds.
+func Counters(item map[string]types.AttributeValue) (map[string]map[string]string, error) {
+	v, err := parseItem(item)
+	if err != nil {
+		return nil, err
+	}
+	return texts(v), nil
+}
+
+func texts(v *view) map[string]map[string]string {
+	out := map[string]map[string]string{}
+	for name, f := range v.counters {
+		out[name] = map[string]string{}
+		for field, n := range f {
+			out[name][field] = n.String()
+		}
+	}
+	return out
+}
