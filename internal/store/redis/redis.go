@@ -28,7 +28,6 @@ package redis
 import (
 	"context"
 	"crypto/tls"
-	_ "embed"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -42,16 +41,11 @@ import (
 
 var _ limit.Store = (*Store)(nil)
 
-//go:embed decide.lua
-var decideScript string
-
-var decide = goredis.NewScript(decideScript)
-
 // Store is a [limit.Store] on Redis. Make it with [New].
 type Store struct {
 	client   goredis.UniversalClient
 	deadline time.Duration
-	boot     uint64
+	boot     uint64 // with serial, names receipts
 	serial   atomic.Uint64
 
 	// For tests only.
@@ -63,48 +57,61 @@ type Store struct {
 
 // Config sets up a store.
 type Config struct {
-	Addrs   []string // host:port of the primary, or of some nodes of a cluster; required
+	Addrs   []string // host:port of the primary, one; or of some nodes of a cluster. Required
 	Cluster bool     // cluster mode
 
 	// Credentials returns user and password for each new connection; nil is none. See package elasticache for IAM.
 	Credentials func(ctx context.Context) (user, password string, err error)
 	TLS         *tls.Config // nil is plain text
 
-	Deadline time.Duration // of one decision, connecting included; 0 means DefaultDeadline
+	Deadline time.Duration // of one decision, connecting included; at least 1 ms; 0 means DefaultDeadline
 	PoolSize int           // connections per node; 0 means the client's default
 }
 
 // DefaultDeadline is how long a decision waits for Redis.
 const DefaultDeadline = 8 * time.Millisecond
 
-// New connects, and refuses a server that is not a primary. It does not fail for a server that cannot be reached: the
-// store answers errors until it can. Close the store when done.
-func New(ctx context.Context, c Config) (*Store, error) {
-	if len(c.Addrs) == 0 {
-		return nil, errors.New("redis store: no address")
-	}
+func (c Config) withDefaults() Config {
 	if c.Deadline == 0 {
 		c.Deadline = DefaultDeadline
 	}
-	opt := &goredis.UniversalOptions{
-		Addrs:                      c.Addrs,
-		IsClusterMode:              c.Cluster,
-		TLSConfig:                  c.TLS,
-		CredentialsProviderContext: c.Credentials,
-		ContextTimeoutEnabled:      true,
-		DialTimeout:                max(c.Deadline, time.Second),
-		ReadTimeout:                c.Deadline,
-		WriteTimeout:               c.Deadline,
-		PoolTimeout:                c.Deadline,
-		PoolSize:                   c.PoolSize,
-		MaxRetries:                 -1, // a charge whose reply was lost may have been made
-		DisableIdentity:            true,
+	return c
+}
+
+// New connects. It refuses a server that is not a primary with [ErrReplica]; a server that cannot be reached is no error:
+// the store answers errors until it can. Close the store when done.
+func New(ctx context.Context, c Config) (*Store, error) {
+	c = c.withDefaults()
+	switch {
+	case len(c.Addrs) == 0:
+		return nil, errors.New("redis store: no address")
+	case len(c.Addrs) > 1 && !c.Cluster:
+		return nil, fmt.Errorf("redis store: %d addresses, and no cluster", len(c.Addrs))
+	case c.Deadline < time.Millisecond:
+		return nil, fmt.Errorf("redis store: a deadline of %s, want at least 1ms", c.Deadline)
 	}
-	s := &Store{client: goredis.NewUniversalClient(opt), deadline: c.Deadline, boot: rand.Uint64()}
-	if err := s.assertPrimary(ctx); err != nil {
+	s := &Store{client: client(c), deadline: c.Deadline, boot: rand.Uint64()}
+	if err := s.Ping(ctx); errors.Is(err, ErrReplica) {
 		return nil, errors.Join(err, s.client.Close())
 	}
 	return s, nil
+}
+
+// Ping asks the server, or each primary of the cluster, whether it is there, and waits for a new connection longer than a
+// decision does.
+func (s *Store) Ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, max(s.deadline, dialTimeout))
+	defer cancel()
+	var err error
+	if c, ok := s.client.(*goredis.ClusterClient); ok {
+		err = c.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error { return node.Ping(ctx).Err() })
+	} else {
+		err = s.client.Ping(ctx).Err()
+	}
+	if err != nil {
+		return fmt.Errorf("redis store: ping: %w", err)
+	}
+	return nil
 }
 
 // Close ends the connections.
@@ -113,15 +120,10 @@ func (s *Store) Close() error { return s.client.Close() }
 // Accepts every limit.
 func (s *Store) Accepts(*limit.Limit) error { return nil }
 
-// once is a command that no layer of the client sends again after it may have been carried out.
-type once struct{ *goredis.Cmd }
-
-// NoRetry is read by the client.
-func (once) NoRetry() bool { return true }
-
-// Decide charges all limits of the request or none, in one round trip. See [limit.Store].
+// Decide charges all limits of the request or none, in one round trip. See [limit.Store]. After an error the charge may have
+// been made or not, unless the error says that it was refused: units can be lost, and are never given twice.
 func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	if err := s.ask(ctx, req, now, d, true); err != nil {
+	if err := s.decide(ctx, req, now, d, true); err != nil {
 		return err
 	}
 	if d.Allowed {
@@ -132,16 +134,16 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 
 // Peek is Decide without the charge. See [limit.Store].
 func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	return s.ask(ctx, req, now, d, false)
+	return s.decide(ctx, req, now, d, false)
 }
 
-func (s *Store) ask(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision, charge bool) error {
+func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision, charge bool) error {
 	err := ctx.Err()
 	if err == nil {
 		err = req.Check()
 	}
 	if err == nil {
-		err = s.askInTime(ctx, req, now, d, charge)
+		err = s.decideInTime(ctx, req, now, d, charge)
 	}
 	if err != nil {
 		d.Begin(&limit.Request{Owner: req.Owner}, now.UnixMicro()) // an error leaves no outcome behind
@@ -149,131 +151,20 @@ func (s *Store) ask(ctx context.Context, req *limit.Request, now time.Time, d *l
 	return err
 }
 
-func (s *Store) askInTime(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision, charge bool) error {
-	ctx, cancel := context.WithTimeout(ctx, s.deadline)
-	defer cancel()
+func (s *Store) decideInTime(parent context.Context, req *limit.Request, now time.Time, d *limit.Decision, charge bool) error {
+	ctx := within(parent, s.deadline)
+	defer ctx.release()
 	q := questions.Get().(*question)
-	defer questions.Put(q)
-	us := now.UnixMicro()
-	override := int64(-1)
-	if s.callerClock {
-		override = us
+	defer q.end()
+	q.begin(s, req, now.UnixMicro(), charge)
+	reply, general, err := s.ask(ctx, q)
+	if err == nil {
+		err = q.decode(reply, general, d)
 	}
-	q.prefix = s.appendPrefix(q.prefix[:0], req.Owner)
-	q.arrange(req)
-	if err := s.askScripts(ctx, q, req, us, override, d, charge); err != nil {
+	if err != nil {
 		return fmt.Errorf("redis store: %d limits of %s: %w", len(req.Charges), ownerText(req.Owner), err)
 	}
 	return nil
 }
 
-// askScripts asks the script for requests of this shape, if there is one, and where that does not apply the general one.
-func (s *Store) askScripts(ctx context.Context, q *question, req *limit.Request, now, override int64, d *limit.Decision, charge bool) error {
-	if !s.generalOnly && q.encodeShape(req, now, override, charge) {
-		if sh := q.shapeOf(); sh != nil {
-			q.args = append(q.args[:0], "evalsha", sh.script.Hash(), len(q.ends))
-			q.addKeys()
-			q.args = append(q.args, q.numbers, format(len(q.numbers)/8))
-			start := 0
-			for _, end := range q.heads {
-				q.args = append(q.args, q.ids[start:end])
-				start = end
-			}
-			reply, err := s.run(ctx, sh.script, shapeScript, q)
-			if err != nil {
-				return err
-			}
-			if reply != "" {
-				s.answered(false)
-				return q.decode(reply, false, req, d, charge)
-			}
-		}
-	}
-	if err := q.encode(req, now, override, charge); err != nil {
-		return err
-	}
-	q.args = append(q.args[:0], "evalsha", decide.Hash(), len(q.ends))
-	q.addKeys()
-	q.args = append(q.args, q.numbers, format(len(q.numbers)/8), q.ids)
-	reply, err := s.run(ctx, decide, nil, q)
-	if err != nil {
-		return err
-	}
-	s.answered(true)
-	return q.decode(reply, true, req, d, charge)
-}
-
-func (s *Store) answered(general bool) {
-	if s.onAnswer != nil {
-		s.onAnswer(general)
-	}
-}
-
-func (q *question) addKeys() {
-	start := 0
-	keys := string(q.keys)
-	for _, end := range q.ends {
-		q.args = append(q.args, keys[start:end])
-		start = end
-	}
-}
-
-// run sends a script by its hash, and once more in full where the server does not know it: then it did nothing. The reply
-// is "" where the script says that it does not apply.
-func (s *Store) run(ctx context.Context, script *goredis.Script, source func(string) string, q *question) (string, error) {
-	cmd := once{goredis.NewCmd(ctx, q.args...)}
-	err := s.client.Process(ctx, cmd)
-	if goredis.HasErrorPrefix(err, "NOSCRIPT") {
-		q.args[0], q.args[1] = "eval", decideScript
-		if source != nil {
-			q.args[1] = source(string(q.shape))
-		}
-		cmd = once{goredis.NewCmd(ctx, q.args...)}
-		err = s.client.Process(ctx, cmd)
-	}
-	if err != nil {
-		return "", translate(err)
-	}
-	switch v := cmd.Val().(type) {
-	case string:
-		if v != "" {
-			return v, nil
-		}
-	case int64:
-		if v == 0 && script != decide {
-			return "", nil
-		}
-	}
-	return "", fmt.Errorf("%w: %.100v", errReply, cmd.Val())
-}
-
-// translate turns what decide.lua refuses into errors of package limit.
-func translate(err error) error {
-	if goredis.HasErrorPrefix(err, "SLUICE two values share a counter") {
-		return limit.ErrDuplicateCounter
-	}
-	return err
-}
-
 func ownerText(o limit.Owner) string { return fmt.Sprintf("%c %q", o.Kind, o.Name) }
-
-// assertPrimary asks each server that charges would go to for its role.
-func (s *Store) assertPrimary(ctx context.Context) error {
-	check := func(ctx context.Context, c *goredis.Client) error {
-		role, err := c.Do(ctx, "ROLE").Slice()
-		switch {
-		case err != nil:
-			return nil //nolint:nilerr // not there now; it is asked again by the first decision, whose writes a replica refuses
-		case len(role) == 0 || role[0] != "master":
-			return fmt.Errorf("redis store: %s is a %v, not a primary: give the primary endpoint", c.Options().Addr, role[:min(1, len(role))])
-		}
-		return nil
-	}
-	switch c := s.client.(type) {
-	case *goredis.ClusterClient:
-		return c.ForEachMaster(ctx, check)
-	case *goredis.Client:
-		return check(ctx, c)
-	}
-	return nil
-}

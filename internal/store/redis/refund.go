@@ -18,7 +18,7 @@ import (
 // has changed since.
 var (
 	// KEYS: the receipt, then each entry's pack, then each entry's log. ARGV: the time of each entry's log entry.
-	readRefund = goredis.NewScript(`
+	readRefund = goredis.NewScript(`#!lua
 local t = redis.call('TIME')
 local out = {string.format('%.0f', t[1] * 1000000 + t[2]), tostring(redis.call('EXISTS', KEYS[1]))}
 local n = (#KEYS - 1) / 2
@@ -32,7 +32,7 @@ return out`)
 
 	// KEYS as above. ARGV: ms to remember the receipt for, then for each entry: pack before, pack after, log member before,
 	// member after ("" for none).
-	writeRefund = goredis.NewScript(`
+	writeRefund = goredis.NewScript(`#!lua
 if redis.call('EXISTS', KEYS[1]) == 1 then return 2 end
 local n = (#KEYS - 1) / 2
 local function each(f) for i = 1, n do f(KEYS[1 + i], KEYS[1 + n + i], ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i], ARGV[4 * i + 1]) end end

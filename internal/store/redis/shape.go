@@ -5,20 +5,14 @@ import (
 	"strings"
 	"sync"
 
-	goredis "github.com/redis/go-redis/v9"
-
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// A shape is what requests have in common that one script can serve: how many packs they have, and the algorithms in
+// The shape of requests is what they have in common so that one script can serve them: how many packs they have, and the algorithms in
 // each. Its script is written out for exactly these, with a local for each number and no table, closure or loop, because
 // those are most of what a script costs: decide.lua takes three times as long. What is out of the usual (another set of
 // limits than last time, a changed rate, a clock that leapt, a first use of a value, logs and buckets) makes it answer 0,
 // having done nothing, and decide.lua is asked instead.
-type shape struct {
-	script *goredis.Script
-}
-
 const (
 	maxShapes     = 256 // remembered; the rest use decide.lua
 	maxShapeTiers = 10  // Lua has 200 locals
@@ -26,11 +20,11 @@ const (
 
 var shapes struct {
 	sync.RWMutex
-	byKey map[string]*shape
+	byKey map[string]*script
 }
 
-// shapeOf returns the shape of the question, or nil where it has none. q.shape holds its key.
-func (q *question) shapeOf() *shape {
+// shapeOf returns the script for the shape of the question, or nil where there is none. q.shape holds its key.
+func (q *question) shapeOf() *script {
 	if len(q.shape) == 0 {
 		return nil
 	}
@@ -42,11 +36,11 @@ func (q *question) shapeOf() *shape {
 		return s
 	}
 	key := string(q.shape)
-	s = &shape{script: goredis.NewScript(shapeScript(key))}
+	s = newScript(shapeScript(key))
 	shapes.Lock()
 	defer shapes.Unlock()
 	if shapes.byKey == nil {
-		shapes.byKey = make(map[string]*shape)
+		shapes.byKey = make(map[string]*script)
 	}
 	shapes.byKey[key] = s
 	return s
@@ -55,13 +49,13 @@ func (q *question) shapeOf() *shape {
 // encodeShape writes the arranged request for the script of its shape, and the shape: for each pack "|", "=" if its limit
 // has values, and for each limit of it "," and its tiers' algorithms as digits, with "s" behind those of a shadow. It
 // reports false where there is no script for such a request.
-func (q *question) encodeShape(req *limit.Request, now, override int64, charge bool) bool {
+func (q *question) encodeShape() bool {
 	q.reset()
 	q.shape = q.shape[:0]
-	q.add(override, asInt(charge))
+	q.add(q.clock, asInt(q.charge))
 	tiers, pack := 0, -1
 	for _, i := range q.order {
-		c := &req.Charges[i]
+		c := &q.req.Charges[i]
 		l := c.Limit
 		if q.packs[i] != pack {
 			pack = q.packs[i]
@@ -74,7 +68,7 @@ func (q *question) encodeShape(req *limit.Request, now, override int64, charge b
 				return false
 			}
 			q.addID(t)
-			q.addShapeTier(req.Owner, c, t, now)
+			q.addShapeTier(c, t)
 			q.shape = append(q.shape, '0'+byte(t.Algorithm))
 		}
 		if l.Mode == limit.Shadow {
@@ -83,6 +77,17 @@ func (q *question) encodeShape(req *limit.Request, now, override int64, charge b
 	}
 	q.heads = append(q.heads, len(q.ids))
 	return tiers > 0
+}
+
+// shapeArgs are the arguments for the script that encodeShape wrote, with room for two in front.
+func (q *question) shapeArgs() []any {
+	q.argsBegin()
+	start := 0
+	for i, end := range q.heads {
+		q.argument(i+1, q.ids[start:end])
+		start = end
+	}
+	return q.args
 }
 
 func (q *question) beginPack(c *limit.Charge, l *limit.Limit) {
@@ -102,8 +107,8 @@ func (q *question) beginPack(c *limit.Charge, l *limit.Limit) {
 	q.ids = append(q.ids, 'S', 'L', 'U', '1', byte(n), byte(n>>8))
 }
 
-func (q *question) addShapeTier(o limit.Owner, c *limit.Charge, t *limit.Tier, now int64) {
-	p := t.Params(o)
+func (q *question) addShapeTier(c *limit.Charge, t *limit.Tier) {
+	p := t.Params(q.req.Owner)
 	cost, need := c.Cost, c.Cost*p.Den
 	if cost > t.Capacity() { // never: more than any state can admit, and the product might pass 2^53
 		cost, need = neverFits, neverFits
@@ -118,7 +123,7 @@ func (q *question) addShapeTier(o limit.Owner, c *limit.Charge, t *limit.Tier, n
 	case limit.LeakyBucket:
 		q.add(need, p.Num, p.Period)
 	default:
-		before, start, end, after := edges(t, now)
+		before, start, end, after := edges(t, q.now)
 		q.add(cost, t.Threshold, before, start, end, after)
 	}
 }
@@ -200,12 +205,12 @@ local ok#, f# = v# <= threshold#, w#
 `,
 }
 
-// shapeScript writes the script of a shape. ARGV[1] holds the numbers, ARGV[2] their format, and ARGV[2+i] the head of
-// pack i: "SLU1", the number of its tiers, and their ids.
+// shapeScript writes the script of a shape. ARGV[1] holds the numbers, and ARGV[1+i] the head of pack i: "SLU1", the
+// number of its tiers, and their ids. The reply is, in doubles, twice the time and one more if it admits, and the length of
+// each pack but the last; then the packs as they were before.
 func shapeScript(key string) string {
 	var names, head, eval, check, shadows, ends, save strings.Builder
-	var lengths string
-	var packs []string
+	var lengths, packs []string
 	var algorithms []limit.Algorithm
 	names.WriteString("now, charge")
 	tier := 0
@@ -239,16 +244,21 @@ func shapeScript(key string) string {
 			shadows.WriteString("end\n")
 		}
 		writePack(&head, &ends, &save, p+1, first, tier, algorithms, valued)
-		lengths += fmt.Sprintf(", #p%d", p+1)
+		lengths = append(lengths, fmt.Sprintf(", #p%d", p+1))
 		packs = append(packs, fmt.Sprintf("p%d", p+1))
 	}
-	return "local unpack, pack, sub, fmod, call = struct.unpack, struct.pack, string.sub, math.fmod, redis.call\n" +
-		"local " + names.String() + " = unpack(ARGV[2], ARGV[1])\n" +
+	numbers := 2
+	for _, a := range algorithms {
+		numbers += len(shapeParams(a))
+	}
+	return "local unpack, pack, fmod, call = struct.unpack, struct.pack, math.fmod, redis.call\n" +
+		"local " + names.String() + " = unpack('" + format(numbers) + "', ARGV[1])\n" +
 		"if now < 0 then\n  local t = call('TIME')\n  now = t[1] * 1000000 + t[2]\nend\n" +
 		"local far = now + 5000000\n" + head.String() + eval.String() +
 		"local ok = true" + check.String() + "\n" +
 		"if ok and charge == 1 then\n" + shadows.String() + ends.String() + save.String() + "end\n" +
-		"return pack('" + format(2+len(packs)) + "', now, ok and 1 or 0" + lengths + ") .. " + strings.Join(packs, " .. ") + "\n"
+		"return pack('" + format(len(packs)) + "', 2 * now + (ok and 1 or 0)" + strings.Join(lengths[:len(packs)-1], "") + ") .. " +
+		strings.Join(packs, " .. ") + "\n"
 }
 
 // writePack writes how pack p, with the tiers first to last, is read and written.
@@ -272,7 +282,7 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, algorithms
 	layout := fmt.Sprintf("<c%dd%s", size, strings.Repeat("d", doubles))
 	fmt.Fprintf(head, "local p%d, armed%d, %s = call('GET', KEYS[%d]), 0, %s\n", p, p, strings.Join(states, ", "), p, strings.Join(zeros, ", "))
 	fmt.Fprintf(head, "if p%d then\n  local h\n  if #p%d < %d then return 0 end\n", p, p, size+8+8*doubles)
-	fmt.Fprintf(head, "  h, armed%d, %s = unpack('%s', p%d)\n  if h ~= ARGV[%d] then return 0 end\n", p, strings.Join(states, ", "), layout, p, p+2)
+	fmt.Fprintf(head, "  h, armed%d, %s = unpack('%s', p%d)\n  if h ~= ARGV[%d] then return 0 end\n", p, strings.Join(states, ", "), layout, p, p+1)
 	if valued {
 		head.WriteString("else\n  return 0\nend\n")
 	} else {
@@ -287,7 +297,7 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, algorithms
 		fmt.Fprintf(ends, "if armed%d < e%d then return 0 end\n", p, p)
 	}
 	fmt.Fprintf(save, `if e%[1]d > 5000000 then
-  local x = #p%[1]d > %[4]d and sub(p%[1]d, %[4]d + 1) or ''
+  local x = #p%[1]d > %[4]d and string.sub(p%[1]d, %[4]d + 1) or ''
   if armed%[1]d < e%[1]d then
     armed%[1]d = math.floor(now + 2 * (e%[1]d - now)) + 60000000
     call('SET', KEYS[%[1]d], pack('%[2]s', ARGV[%[5]d], armed%[1]d, %[3]s) .. x, 'PX', math.ceil((armed%[1]d - now) / 1000))
@@ -295,5 +305,5 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, algorithms
     call('SET', KEYS[%[1]d], pack('%[2]s', ARGV[%[5]d], armed%[1]d, %[3]s) .. x, 'KEEPTTL')
   end
 end
-`, p, layout, strings.Join(after, ", "), size+8+8*doubles, p+2)
+`, p, layout, strings.Join(after, ", "), size+8+8*doubles, p+1)
 }

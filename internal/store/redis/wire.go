@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,19 +15,83 @@ import (
 
 // question is what a script is asked, reusable.
 type question struct {
-	order   []int  // charges in the order of their packs, in which tiers are asked and answered
-	packs   []int  // of each charge: its pack, from 0
-	first   []int  // of each charge: its first tier's result
-	shared  int    // tiers in the pack of what every request counts; that pack comes first
-	count   int    // packs
-	shape   []byte // see shape.go
-	numbers []byte // doubles
-	ids     []byte // 17 bytes a tier; for a shape, the heads of its packs
-	heads   []int  // ends of the heads in ids
+	req    *limit.Request
+	now    int64 // the caller's clock, µs, for the edges of quotas
+	clock  int64 // in place of the server's, or -1
+	charge bool
+
+	order  []int // charges in the order of their packs, in which tiers are asked and answered
+	packs  []int // of each charge: its pack, from 0
+	first  []int // of each charge: its first tier's result
+	shared int   // tiers in the pack of what every request counts; that pack comes first
+	count  int   // packs
+
 	prefix  []byte // of all keys of the owner
 	keys    []byte // all keys, one after the other
 	ends    []int  // of each key in keys
-	args    []any
+	shape   []byte // see shape.go
+	numbers []byte // doubles
+	ids     []byte // 25 bytes a tier; for a shape, the heads of its packs
+	heads   []int  // ends of the heads in ids
+
+	args   []any
+	texts  []string // the keys that args point at
+	bytes  []blob // what else they point at
+	states []limit.State
+}
+
+// blob is an argument of a command. A pointer to one is passed without an allocation, unlike a slice.
+type blob []byte
+
+// MarshalBinary is what the client sends.
+func (b *blob) MarshalBinary() ([]byte, error) { return *b, nil }
+
+// begin makes q the question for a request.
+func (q *question) begin(s *Store, req *limit.Request, now int64, charge bool) {
+	q.req, q.now, q.clock, q.charge = req, now, -1, charge
+	if s.callerClock {
+		q.clock = now
+	}
+	q.prefix = s.appendPrefix(q.prefix[:0], req.Owner)
+	q.arrange()
+}
+
+// end lets q be used again.
+func (q *question) end() {
+	q.req = nil
+	clear(q.texts)
+	questions.Put(q)
+}
+
+// argsBegin writes what every script gets: two places for the command and the script, the keys, and the numbers.
+func (q *question) argsBegin() {
+	all, start := string(q.keys), 0
+	q.texts = q.texts[:0]
+	for _, end := range q.ends {
+		q.texts = append(q.texts, all[start:end])
+		start = end
+	}
+	if most := 2 + len(q.heads); len(q.bytes) < most {
+		q.bytes = make([]blob, most+8)
+	}
+	q.args = append(q.args[:0], nil, nil, len(q.ends))
+	for i := range q.texts {
+		q.args = append(q.args, &q.texts[i])
+	}
+	q.argument(0, q.numbers)
+}
+
+func (q *question) argument(i int, b []byte) {
+	q.bytes[i] = b
+	q.args = append(q.args, &q.bytes[i])
+}
+
+// generalArgs are the arguments for decide.lua that encode wrote, with room for two in front.
+func (q *question) generalArgs() []any {
+	q.argsBegin()
+	q.args = append(q.args, format(len(q.numbers)/8))
+	q.argument(1, q.ids)
+	return q.args
 }
 
 var questions = sync.Pool{New: func() any { return new(question) }}
@@ -85,7 +150,8 @@ func (q *question) key() int64 {
 }
 
 // arrange puts the charges in order: those of the shared pack first, then one pack for each other.
-func (q *question) arrange(req *limit.Request) {
+func (q *question) arrange() {
+	req := q.req
 	q.order, q.packs, q.first, q.shared, q.count = q.order[:0], q.packs[:0], q.first[:0], 0, 0
 	for i := range req.Charges {
 		if l := req.Charges[i].Limit; !scoped(l) {
@@ -115,24 +181,26 @@ func (q *question) reset() {
 	q.numbers, q.ids, q.heads, q.keys, q.ends = q.numbers[:0], q.ids[:0], q.heads[:0], q.keys[:0], q.ends[:0]
 }
 
-// encode writes the arranged request for decide.lua. now is the caller's clock, for the edges of quotas; override, if not
-// negative, takes the place of the server's clock.
-func (q *question) encode(req *limit.Request, now, override int64, charge bool) error {
+// encode writes the arranged request for decide.lua.
+func (q *question) encode() error {
 	q.reset()
-	q.add(override, asInt(charge), int64(q.count))
-	if q.shared > 0 {
+	q.add(q.clock, asInt(q.charge), int64(q.count))
+	if q.shared > 0 || q.count == 0 { // a key even where there are no limits: it says which server of a cluster to ask
 		q.keys = append(q.keys, q.prefix...)
-		q.add(q.key(), int64(q.shared), 0, 0, 0, 0)
+		q.key()
+	}
+	if q.shared > 0 {
+		q.add(1, int64(q.shared), 0, 0, 0, 0)
 	}
 	for _, i := range q.order {
-		if scoped(req.Charges[i].Limit) {
-			q.addPack(&req.Charges[i])
+		if c := &q.req.Charges[i]; scoped(c.Limit) {
+			q.addPack(c)
 		}
 	}
 	for _, i := range q.order {
-		c := &req.Charges[i]
+		c := &q.req.Charges[i]
 		for j := range c.Limit.Tiers {
-			q.addTier(req.Owner, c, &c.Limit.Tiers[j], i, now)
+			q.addTier(c, &c.Limit.Tiers[j], i)
 		}
 	}
 	if len(q.numbers) > maxNumbers*8 {
@@ -158,10 +226,10 @@ func (q *question) addPack(c *limit.Charge) {
 	q.add(key, tiers, 1, other, q.key(), int64(c.Limit.MaxValues))
 }
 
-func (q *question) addTier(o limit.Owner, c *limit.Charge, t *limit.Tier, group int, now int64) {
+func (q *question) addTier(c *limit.Charge, t *limit.Tier, group int) {
 	q.addID(t)
 	flags := asInt(c.Limit.Mode == limit.Shadow)
-	p := t.Params(o)
+	p := t.Params(q.req.Owner)
 	need := c.Cost * p.Den
 	if c.Cost > t.Capacity() { // never: the product might pass 2^53
 		flags, need = flags|2, 0
@@ -175,7 +243,7 @@ func (q *question) addTier(o limit.Owner, c *limit.Charge, t *limit.Tier, group 
 	case limit.LeakyBucket:
 		q.add(need, p.Num, p.Period, 0, 0, 0, 0)
 	case limit.Quota:
-		before, start, end, after := edges(t, now)
+		before, start, end, after := edges(t, q.now)
 		q.add(c.Cost, t.Threshold, before, start, end, after, 0)
 	case limit.SlidingBuckets, limit.SlidingLog:
 		digest := t.Digest()
@@ -296,83 +364,87 @@ func (a *answer) integer() int64 {
 }
 
 // decode fills d from the reply: the states before the charge go through the core once more, which must come to the
-// script's conclusion. full says that the reply is decide.lua's.
-func (q *question) decode(reply string, full bool, req *limit.Request, d *limit.Decision, charge bool) error {
+// script's conclusion. general says that the reply is decide.lua's.
+func (q *question) decode(reply string, general bool, d *limit.Decision) error {
 	a := answer{rest: reply}
 	now := a.integer()
-	admitted := a.integer()
-	d.Begin(req, now)
-	var few [16]limit.State
-	states := few[:]
-	if len(d.Results) > len(few) {
-		states = make([]limit.State, len(d.Results))
-	}
-	states = states[:len(d.Results)]
-	if full {
-		q.decodeFull(&a, req, d, states)
+	admitted := now & 1
+	if general {
+		admitted = a.integer()
 	} else {
-		q.decodeShape(&a, req, states)
+		now >>= 1
+	}
+	d.Begin(q.req, now)
+	q.states = slices.Grow(q.states[:0], len(d.Results))[:len(d.Results)]
+	clear(q.states)
+	if general {
+		q.decodeGeneral(&a, d)
+	} else {
+		q.decodeShape(&a)
 	}
 	if a.bad || len(a.rest) > 0 || admitted < 0 || admitted > 1 {
 		return fmt.Errorf("%w: %d bytes, %d of them left over", errReply, len(reply), len(a.rest))
 	}
-	for i := range states {
-		d.Evaluate(i, &states[i], false)
+	for i := range q.states {
+		d.Evaluate(i, &q.states[i], false)
 	}
 	if d.Settle() != (admitted == 1) {
 		return fmt.Errorf("%w: the script says %d, its states say %t", errReply, admitted, d.Allowed)
 	}
-	if !charge {
+	if !q.charge {
 		return nil
 	}
-	for i := range states {
+	for i := range q.states {
 		if d.Commits(i) {
-			d.Commit(i, &states[i])
+			d.Commit(i, &q.states[i])
 		}
 	}
 	return nil
 }
 
-// decodeFull reads what decide.lua sends: for each pack whether the counter of all other values was used, the states,
+// decodeGeneral reads what decide.lua sends: for each pack whether the counter of all other values was used, the states,
 // and what there is to know of logs and buckets.
-func (q *question) decodeFull(a *answer, req *limit.Request, d *limit.Decision, states []limit.State) {
+func (q *question) decodeGeneral(a *answer, d *limit.Decision) {
 	pack, other := -1, false
 	for _, c := range q.order {
 		if q.packs[c] != pack {
 			pack, other = q.packs[c], a.integer() == 1
 		}
-		for j := range req.Charges[c].Limit.Tiers {
+		for j := range q.req.Charges[c].Limit.Tiers {
 			d.Results[q.first[c]+j].Other = other
 		}
 	}
-	q.eachTier(req, func(i int, _ *limit.Tier) {
-		states[i] = limit.State{At: a.integer(), N: a.integer(), M: a.integer()}
+	q.eachTier(func(i int, _ *limit.Tier) {
+		q.states[i] = limit.State{At: a.integer(), N: a.integer(), M: a.integer()}
 		if refunded := a.refunded(); refunded != 0 {
-			states[i].Stamps = []limit.Stamp{{Units: refunded}}
+			q.states[i].Stamps = []limit.Stamp{{Units: refunded}}
 		}
 	})
-	q.eachTier(req, func(i int, t *limit.Tier) {
+	q.eachTier(func(i int, t *limit.Tier) {
 		if hasStamps(t) {
-			states[i] = a.stamps()
+			q.states[i] = a.stamps()
 		}
 	})
 }
 
-// decodeShape reads what the script of a shape sends: the length of each pack before the charge, and the packs.
-func (q *question) decodeShape(a *answer, req *limit.Request, states []limit.State) {
+// decodeShape reads what the script of a shape sends: the length of each pack before the charge but the last, and the packs.
+func (q *question) decodeShape(a *answer) {
 	lengths := *a
-	if len(a.rest) < 8*q.count {
+	if len(a.rest) < 8*(q.count-1) {
 		a.bad = true
 		return
 	}
-	a.rest = a.rest[8*q.count:]
+	a.rest = a.rest[8*(q.count-1):]
 	pack, head := -1, 0
 	var body answer
-	q.eachTier(req, func(i int, t *limit.Tier) {
+	q.eachTier(func(i int, t *limit.Tier) {
 		if c := q.chargeOf(i); q.packs[c] != pack {
-			q.finishPack(a, &body, pack, req, states)
+			q.finishPack(a, &body, pack)
 			pack = q.packs[c]
-			n := lengths.integer()
+			n := int64(len(a.rest))
+			if pack < q.count-1 {
+				n = lengths.integer()
+			}
 			size := int64(q.heads[pack]-head) + 8
 			head = q.heads[pack]
 			if n < 0 || n > int64(len(a.rest)) || (n > 0 && n < size) {
@@ -381,25 +453,25 @@ func (q *question) decodeShape(a *answer, req *limit.Request, states []limit.Sta
 			body = answer{rest: a.rest[min(n, size):n], empty: n == 0}
 			a.rest = a.rest[n:]
 		}
-		states[i] = body.state(t)
+		q.states[i] = body.state(t)
 	})
-	q.finishPack(a, &body, pack, req, states)
+	q.finishPack(a, &body, pack)
 	a.bad = a.bad || lengths.bad
 }
 
 // finishPack reads what lies behind the states that were asked for: refunds of token buckets among others.
-func (q *question) finishPack(a, body *answer, pack int, req *limit.Request, states []limit.State) {
+func (q *question) finishPack(a, body *answer, pack int) {
 	a.bad = a.bad || body.bad
 	if body.rest == "" {
 		return
 	}
-	q.eachTier(req, func(i int, t *limit.Tier) {
+	q.eachTier(func(i int, t *limit.Tier) {
 		if q.packs[q.chargeOf(i)] != pack || t.Algorithm != limit.TokenBucket {
 			return
 		}
 		if at := findBehind(body.rest, refundID(t)); at >= 0 {
 			r := answer{rest: body.rest[at:]}
-			states[i].Stamps = []limit.Stamp{{Units: r.refunded()}}
+			q.states[i].Stamps = []limit.Stamp{{Units: r.refunded()}}
 			a.bad = a.bad || r.bad
 		}
 	})
@@ -452,10 +524,10 @@ func (a *answer) state(t *limit.Tier) limit.State {
 }
 
 // eachTier visits the tiers in the order in which they were asked; i is the number of the tier's result.
-func (q *question) eachTier(req *limit.Request, visit func(i int, t *limit.Tier)) {
+func (q *question) eachTier(visit func(i int, t *limit.Tier)) {
 	for _, c := range q.order {
-		for j := range req.Charges[c].Limit.Tiers {
-			visit(q.first[c]+j, &req.Charges[c].Limit.Tiers[j])
+		for j := range q.req.Charges[c].Limit.Tiers {
+			visit(q.first[c]+j, &q.req.Charges[c].Limit.Tiers[j])
 		}
 	}
 }

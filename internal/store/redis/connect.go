@@ -1,0 +1,196 @@
+package redis
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// ErrReplica is a server that is not a primary. What it holds is old, and it would lose what is charged.
+var ErrReplica = errors.New("not a primary: give the primary endpoint")
+
+// dialTimeout is how long a connection may take to become ready. It is longer than a decision waits: the client dials
+// beside the decisions, so a slow handshake completes for those that come after.
+const dialTimeout = 2 * time.Second
+
+// Options are the settings of a store's client for one server.
+func Options(c Config) *goredis.Options {
+	c = c.withDefaults()
+	return &goredis.Options{
+		Addr:                  c.Addrs[0],
+		Dialer:                c.dial,
+		DialTimeout:           dialTimeout,
+		DialerRetries:         1,
+		Protocol:              2, // nothing here needs pushed messages
+		ContextTimeoutEnabled: true,
+		ReadTimeout:           c.Deadline,
+		WriteTimeout:          c.Deadline,
+		PoolTimeout:           c.Deadline,
+		PoolSize:              c.PoolSize,
+		PipelinePoolSize:      -1,
+		// A charge whose reply was lost may have been made, so the client sends nothing twice; see also once.
+		MaxRetries:               -1,
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+}
+
+// client connects to a server, or to a cluster with the same settings for each of its nodes.
+func client(c Config) goredis.UniversalClient {
+	o := Options(c)
+	if !c.Cluster {
+		return goredis.NewClient(o)
+	}
+	return goredis.NewClusterClient(&goredis.ClusterOptions{
+		Addrs: c.Addrs, Dialer: o.Dialer, DialTimeout: o.DialTimeout, DialerRetries: o.DialerRetries, Protocol: o.Protocol,
+		ContextTimeoutEnabled: o.ContextTimeoutEnabled, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
+		PoolTimeout: o.PoolTimeout, PoolSize: o.PoolSize, PipelinePoolSize: o.PipelinePoolSize, MaxRetries: o.MaxRetries,
+		DisableIdentity: o.DisableIdentity, MaintNotificationsConfig: o.MaintNotificationsConfig,
+		DisableRoutingPolicies: true, // scripts go where their keys are
+	})
+}
+
+// dial makes a connection that is ready: encrypted, authenticated, and where there is no cluster to say so, to a primary.
+// In a cluster the nodes themselves refuse keys that are not theirs, replicas too.
+func (c Config) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	var d net.Dialer
+	raw, err := d.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	conn := raw
+	if err := c.prepare(ctx, &conn, addr); err != nil {
+		return nil, errors.Join(fmt.Errorf("connect to %s: %w", addr, err), raw.Close())
+	}
+	return conn, nil
+}
+
+func (c Config) prepare(ctx context.Context, conn *net.Conn, addr string) error {
+	if c.TLS != nil {
+		conf := c.TLS
+		if host, _, err := net.SplitHostPort(addr); err == nil && conf.ServerName == "" && !conf.InsecureSkipVerify {
+			conf = conf.Clone()
+			conf.ServerName = host
+		}
+		encrypted := tls.Client(*conn, conf)
+		if err := encrypted.HandshakeContext(ctx); err != nil {
+			return fmt.Errorf("TLS: %w", err)
+		}
+		*conn = encrypted
+	}
+	if c.Credentials == nil && c.Cluster {
+		return nil
+	}
+	by := time.Now().Add(dialTimeout)
+	if t, ok := ctx.Deadline(); ok {
+		by = t
+	}
+	if err := (*conn).SetDeadline(by); err != nil {
+		return err
+	}
+	talk := bufio.NewReader(*conn)
+	if c.Credentials != nil {
+		user, password, err := c.Credentials(ctx)
+		if err != nil {
+			return fmt.Errorf("credentials: %w", err)
+		}
+		if user == "" {
+			user = "default"
+		}
+		if _, err := ask(*conn, talk, "AUTH", user, password); err != nil {
+			return fmt.Errorf("AUTH as %q: %w", user, err)
+		}
+	}
+	if !c.Cluster {
+		role, err := ask(*conn, talk, "ROLE")
+		if err != nil {
+			return fmt.Errorf("ROLE: %w", err)
+		}
+		if role != "master" {
+			return fmt.Errorf("it is a %.20s: %w", role, ErrReplica)
+		}
+	}
+	if talk.Buffered() > 0 {
+		return fmt.Errorf("%w: %d bytes more than were asked for", errReply, talk.Buffered())
+	}
+	return (*conn).SetDeadline(time.Time{})
+}
+
+// ask sends a command on a connection that nobody else uses yet, and returns the first text of its reply.
+func ask(w io.Writer, r *bufio.Reader, args ...string) (string, error) {
+	b := append([]byte{'*'}, strconv.Itoa(len(args))+"\r\n"...)
+	for _, a := range args {
+		b = append(b, '$')
+		b = strconv.AppendInt(b, int64(len(a)), 10)
+		b = append(append(append(b, "\r\n"...), a...), "\r\n"...)
+	}
+	if _, err := w.Write(b); err != nil {
+		return "", err
+	}
+	budget := maxReply
+	return first(r, &budget, 0)
+}
+
+const (
+	maxReply = 64 << 10 // bytes and items of a reply that is read here
+	maxDepth = 4
+)
+
+// first reads one RESP2 reply to its end and returns the first text in it.
+func first(r *bufio.Reader, budget *int, depth int) (string, error) {
+	line, err := r.ReadSlice('\n')
+	if err != nil {
+		return "", err
+	}
+	if *budget -= len(line); *budget < 0 || depth > maxDepth || len(line) < 3 || line[len(line)-2] != '\r' {
+		return "", errReply
+	}
+	text := string(line[1 : len(line)-2])
+	switch line[0] {
+	case '+', ':':
+		return text, nil
+	case '-':
+		return "", errors.New(text)
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < -1 || n > *budget {
+		return "", errReply
+	}
+	switch line[0] {
+	case '$':
+		if n < 0 {
+			return "", nil
+		}
+		*budget -= n
+		body := make([]byte, n+2)
+		if _, err := io.ReadFull(r, body); err != nil {
+			return "", err
+		}
+		if body[n] != '\r' || body[n+1] != '\n' {
+			return "", errReply
+		}
+		return string(body[:n]), nil
+	case '*':
+		head := ""
+		for i := range n {
+			item, err := first(r, budget, depth+1)
+			if err != nil {
+				return "", err
+			}
+			if i == 0 {
+				head = item
+			}
+		}
+		return head, nil
+	}
+	return "", errReply
+}
