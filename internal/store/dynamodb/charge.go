@@ -55,6 +55,7 @@ func (c *decision) charge(ctx context.Context, last bool) (bool, error) {
 		return false, err
 	}
 	c.confirm()
+	c.persistRepairs(ctx)
 	return true, nil
 }
 
@@ -139,9 +140,7 @@ func (w *write) arm(known *view, now, life int64) {
 func (c *decision) lifeOf(i int) int64 {
 	t := c.d.Results[i].Tier
 	p := t.Params(c.d.Owner)
-	st := copyState(&c.tiers[i].pre)
-	c.d.Commit(i, &st)
-	c.d.Results[i].Charged = 0
+	st := c.committed(i)
 	if t.Algorithm == limit.TokenBucket {
 		return max(st.At-c.now, 0) + p.FullIn
 	}
@@ -336,13 +335,14 @@ func newCounterBytes(t *limit.Tier) int {
 	}
 }
 
-// persistRepairs writes back counters of a denial that a clock which leapt ahead has stamped: if they stayed as they are,
-// they would be repaired anew at each look, and never come free. A write that fails is left to the next denial.
+// persistRepairs writes back counters that a clock which leapt ahead has stamped and that the decision has not charged: if
+// they stayed as they are, they would be repaired anew at each look, and never come free. A write that fails is left to
+// the next decision.
 func (c *decision) persistRepairs(ctx context.Context) {
 	for at, it := range c.items {
 		w := newWrite(it.key)
 		for i := range c.tiers {
-			if t := &c.tiers[i]; t.item == at && t.repaired {
+			if t := &c.tiers[i]; t.item == at && t.repaired && !t.written {
 				tier := c.d.Results[i].Tier
 				p := tier.Params(c.d.Owner)
 				n := w.counter(t.name)

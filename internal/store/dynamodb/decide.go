@@ -292,11 +292,18 @@ func (c *decision) prepare(w *write, i int) {
 		contended: v != nil && time.Now().Before(v.contended),
 		most:      func(next bool) int64 { return c.mostSliding(i, next) },
 	}
-	g.post = copyState(&at.pre)
-	c.d.Commit(i, &g.post)
-	r.Charged = 0 // only what the store confirms is charged
+	g.post = c.committed(i)
 	g.guess(w.counter(at.name))
 	at.written = true
+}
+
+// committed is result i's state after its charge. The result stays as it is: only what the store confirms is charged.
+func (c *decision) committed(i int) limit.State {
+	saved := c.d.Results[i]
+	st := copyState(&c.tiers[i].pre)
+	c.d.Commit(i, &st)
+	c.d.Results[i] = saved
+	return st
 }
 
 func copyState(st *limit.State) limit.State {

@@ -107,7 +107,7 @@ func TestAgreesWithMemory(t *testing.T) {
 				theirs, err2 := model.Refund(t.Context(), receipts[i].theirs, units, now)
 				trace += fmt.Sprintf("\n%2d %s refund %d of receipt %d: %v", step, now.Format("15:04:05.000000"), units, i, theirs)
 				if err != nil || err2 != nil || !slices.Equal(ours.Units, theirs.Units) {
-					t.Fatalf("seed %d: refund %v %v, want %v %v%s", seed, ours, err, theirs, err2, trace)
+					t.Fatalf("seed %d: refund %v %v, want %v %v; script: %s%s", seed, ours, err, theirs, err2, describe(limits), trace)
 				}
 				continue
 			}
