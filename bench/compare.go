@@ -11,8 +11,9 @@ import (
 
 // contender is one limiter under load. Its counters are new, and used for one comparison only.
 type contender struct {
-	name string
-	keys int
+	name    string
+	keys    int
+	workers int // goroutines; 0 is one per processor
 
 	// spend asks for one unit ops times, of key first, the next, and so on around, and counts what was admitted. It is
 	// called by several goroutines at once. The loop is the contender's own: a call through a func value per request
@@ -25,10 +26,18 @@ type contender struct {
 	close func()
 }
 
-// trial spends ops units over all keys with one goroutine per processor, and returns the time for one, in ns. Each key
+// goroutines that spend at once.
+func (c *contender) goroutines() int {
+	if c.workers > 0 {
+		return c.workers
+	}
+	return runtime.GOMAXPROCS(0)
+}
+
+// trial spends ops units over all keys with its goroutines, and returns the time for one, in ns. Each key
 // gets the same share: ops is a multiple of [contender.unit].
 func (c *contender) trial(ops int) (perOp float64, admitted int, err error) {
-	workers := runtime.GOMAXPROCS(0)
+	workers := c.goroutines()
 	counts := make([]int, workers)
 	errs := make([]error, workers)
 	start := make(chan struct{})
@@ -50,7 +59,7 @@ func (c *contender) trial(ops int) (perOp float64, admitted int, err error) {
 }
 
 // unit is the smallest number of operations that hits every key equally often.
-func (c *contender) unit() int { return c.keys * runtime.GOMAXPROCS(0) }
+func (c *contender) unit() int { return c.keys * c.goroutines() }
 
 // verify checks that ops units were asked for, evenly over all keys, and that of each key at most limit was admitted.
 func (c *contender) verify(ops, admitted, limit int) error {

@@ -30,6 +30,7 @@ func Figures() []Figure {
 	return []Figure{
 		{Name: "memory_1_limit", Unit: "x", Goal: 0.8, Digits: 2, Measure: memoryFigure(tiers[:1]...)},
 		{Name: "memory_3_limits", Unit: "x", Goal: 1.0, Digits: 2, Measure: memoryFigure(tiers[:]...)},
+		{Name: "redis_3_limits", Unit: "x", Goal: 0.9, Digits: 2, Measure: redisFigure},
 		{Name: "route_match_500", Unit: "µs", Goal: 1.0, Digits: 3, Measure: routeFigure},
 		{Name: "request_to_headers", Unit: "ns", Digits: 0, Measure: requestFigure},
 		{Name: "simulate_lines_per_s", Unit: "lines/s", Goal: 300_000, Floor: true, Measure: simulateFigure},

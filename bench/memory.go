@@ -23,8 +23,8 @@ const (
 )
 
 // keyNames are the same for every contender.
-func keyNames() []string {
-	names := make([]string, memoryKeys)
+func keyNames(n int) []string {
+	names := make([]string, n)
 	for i := range names {
 		names[i] = "tenant-" + strconv.Itoa(i)
 	}
@@ -51,6 +51,16 @@ func sluice(burst int64, with ...limit.Tier) (*contender, error) {
 	if err != nil {
 		return nil, err
 	}
+	c, err := deciding(store, memoryKeys, burst, with...)
+	if err != nil {
+		return nil, err
+	}
+	c.name = fmt.Sprintf("sluice with %d limits", len(with))
+	return c, nil
+}
+
+// deciding is a contender that asks a store of ours about a number of limits for each key, each with the given burst.
+func deciding(store limit.Store, keys int, burst int64, with ...limit.Tier) (*contender, error) {
 	charges := make([]limit.Charge, 0, len(with))
 	perSecond := 0.0 // the fastest refill
 	for i, tier := range with {
@@ -62,12 +72,11 @@ func sluice(burst int64, with ...limit.Tier) (*contender, error) {
 		charges = append(charges, limit.Charge{Limit: l, Cost: 1})
 		perSecond = max(perSecond, float64(tier.Threshold)/tier.Period.Seconds())
 	}
-	names, began := keyNames(), time.Now()
+	names, began := keyNames(keys), time.Now()
 	request := func(key int) limit.Request {
 		return limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: names[key]}, Charges: charges}
 	}
 	return &contender{
-		name: fmt.Sprintf("sluice with %d limits", len(with)),
 		keys: len(names),
 		spend: func(first, ops int) (admitted int, err error) {
 			ctx := context.Background()
@@ -113,7 +122,7 @@ func goLimiter(burst uint64) (*contender, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := keyNames()
+	names := keyNames(memoryKeys)
 	return &contender{
 		name: "go-limiter",
 		keys: len(names),
@@ -145,7 +154,7 @@ func goLimiter(burst uint64) (*contender, error) {
 
 // timeRate is golang.org/x/time/rate with a limiter for each key in a map, as many services have it.
 func timeRate(burst int) (*contender, error) {
-	names := keyNames()
+	names := keyNames(memoryKeys)
 	var mu sync.RWMutex
 	limiters := make(map[string]*rate.Limiter, len(names))
 	limiter := func(name string) *rate.Limiter {
