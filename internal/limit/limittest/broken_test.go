@@ -369,17 +369,20 @@ func TestBrokenStores(t *testing.T) {
 		staleDecision, forgets, refusesAll, decidesOnWrongTime,
 	} {
 		t.Run(string(f), func(t *testing.T) {
-			failures := limittest.Record(t, config(f))
-			if len(failures) == 0 {
-				t.Fatalf("the contract passes a store in which %s", f)
-			}
 			var by []string
-			for _, f := range failures {
-				if !slices.Contains(by, f.Case) {
-					by = append(by, f.Case)
+			for _, name := range limittest.Names() {
+				if len(limittest.Record(t, config(f), name)) == 0 {
+					continue
+				}
+				by = append(by, name)
+				if !testing.Verbose() { // one is enough, all are good to know
+					break
 				}
 			}
-			t.Logf("caught by %d cases: %s", len(by), strings.Join(by, "; "))
+			if len(by) == 0 {
+				t.Fatalf("the contract passes a store with this fault: %s", f)
+			}
+			t.Logf("caught by %d guarantees: %s", len(by), strings.Join(by, "; "))
 		})
 	}
 }

@@ -68,6 +68,15 @@ func cases() []testCase {
 		requestCases, concurrencyCases, scriptCases)
 }
 
+// Names lists the guarantees of the contract, in the order they are run.
+func Names() []string {
+	var names []string
+	for _, tc := range cases() {
+		names = append(names, tc.name)
+	}
+	return names
+}
+
 // RunStoreContract runs the whole contract, each guarantee as a subtest on stores of its own.
 func RunStoreContract(t *testing.T, c Config) {
 	t.Helper()
