@@ -20,7 +20,8 @@ log=$home/$port.log
 
 # ours: the process id in the file is a server of this script on this port, and no other program that got the number.
 ours() {
-  [ -f "$pidfile" ] && tr '\0' ' ' <"/proc/$(cat "$pidfile")/cmdline" 2>/dev/null | grep -q "dynamodb-local.java $port "
+  [ -f "$pidfile" ] && [ "$(cat "$pidfile")" ] &&
+    ps -o args= -p "$(cat "$pidfile")" | grep -q "dynamodb-local.java $port\$"
 }
 
 # answers: an unsigned request gets DynamoDB's own refusal, status 400, from a server that is up.
@@ -61,7 +62,7 @@ start() {
   echo $! >"$pidfile"
   for _ in $(seq 240); do
     answers && { echo "$endpoint"; return; }
-    ours || break
+    kill -0 "$(cat "$pidfile")" 2>/dev/null || break
     sleep 0.25
   done
   echo "dynamodb-local: the server did not come up; the end of $log:" >&2
