@@ -66,7 +66,8 @@ func TestNoIntermediatePasses2To53(t *testing.T) {
 		case SlidingWindow:
 			fits["prev·ticks, rounded up"] = sum(mul(tier.Threshold, tier.ticks), tier.ticks)
 			fits["room·ticks"] = mul(tier.Threshold, tier.ticks)
-			if tier.ticks > maxTicks || tier.ticks < min(tier.period, maxTicks/16) || tier.tick*tier.ticks > tier.period || tier.tick*(tier.ticks+1) <= tier.period {
+			if tier.ticks > maxTicks || tier.ticks < min(tier.period, maxTicks/16) || tier.tick*tier.ticks > tier.period ||
+				tier.tick*(tier.ticks+1) <= tier.period {
 				t.Fatalf("period of %d µs: %d ticks of %d µs", tier.period, tier.ticks, tier.tick)
 			}
 		case TokenBucket:
@@ -117,7 +118,8 @@ func TestLeakyCostBeyondTheArithmetic(t *testing.T) {
 	}
 }
 
-// The weight of a sliding window is counted in ticks. At any µs it is never more generous than the formula, and stricter by
+// The weight of a sliding window is counted in ticks. At any µs it is never more generous than the formula, and
+// stricter by
 // at most what one tick weighs, rounded up (two ticks, where none divides the period): one unit, for what people write.
 func TestSlidingWeightAgainstTheFormula(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
@@ -144,10 +146,12 @@ func TestSlidingWeightAgainstTheFormula(t *testing.T) {
 			coarse = 2
 		}
 		if most := want + ceilDiv(coarse*prev, tier.ticks); got < want || got > most || got > prev {
-			t.Fatalf("%d units %d µs into a period of %d µs weigh %d, want %d to %d", prev, elapsed, tier.period, got, want, most)
+			t.Fatalf("%d units %d µs into a period of %d µs weigh %d, want %d to %d", prev, elapsed, tier.period, got,
+				want, most)
 		}
 		if tier.period%tier.tick == 0 && elapsed%tier.tick == 0 && got != want {
-			t.Fatalf("%d units %d µs into a period of %d µs, on a tick of %d, weigh %d, want %d", prev, elapsed, tier.period, tier.tick, got, want)
+			t.Fatalf("%d units %d µs into a period of %d µs, on a tick of %d, weigh %d, want %d", prev, elapsed,
+				tier.period, tier.tick, got, want)
 		}
 	}
 }
@@ -177,7 +181,8 @@ func TestSlidingRetryAtOddPeriods(t *testing.T) {
 		tier.evaluate(&s, "", res.RetryAt-1, &before)
 		tier.evaluate(&s, "", res.RetryAt, &at)
 		if res.RetryAt <= now || before.Admits || !at.Admits {
-			t.Fatalf("%+v, state %+v, cost %d at %d: retry at %d, which admits %t, and %t a µs before", in, s, res.Cost, now, res.RetryAt, at.Admits, before.Admits)
+			t.Fatalf("%+v, state %+v, cost %d at %d: retry at %d, which admits %t, and %t a µs before", in, s, res.Cost,
+				now, res.RetryAt, at.Admits, before.Admits)
 		}
 	}
 }
@@ -188,7 +193,8 @@ func TestHashTextIsStable(t *testing.T) {
 	for _, tc := range []struct {
 		text string
 		want uint64
-	}{{"", 0xfdbdf6ac4fc52e7f}, {"acme", 0x927ef6c884d3d5ac}, {"tenant-1", 0x17b97675fa43b1ec}, {"\x00\xff", 0x113845c591e989e0}} {
+	}{{"", 0xfdbdf6ac4fc52e7f}, {"acme", 0x927ef6c884d3d5ac}, {"tenant-1", 0x17b97675fa43b1ec}, {"\x00\xff",
+		0x113845c591e989e0}} {
 		if got := hashText(tc.text); got != tc.want {
 			t.Errorf("hashText(%q) = %#x, want %#x", tc.text, got, tc.want)
 		}
@@ -197,7 +203,8 @@ func TestHashTextIsStable(t *testing.T) {
 
 // Ten thousand tenants must not reset on the same second, and one tenant's windows must stay where they are.
 func TestAlignOffset(t *testing.T) {
-	l, err := New(Limit{ID: "l", AlignOwner: true, Tiers: []Tier{{Algorithm: FixedWindow, Threshold: 5, Period: time.Minute}}})
+	l, err := New(Limit{ID: "l", AlignOwner: true, Tiers: []Tier{{Algorithm: FixedWindow, Threshold: 5,
+		Period: time.Minute}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +252,8 @@ func TestRefundedStampsAreForgotten(t *testing.T) {
 			}
 		}
 		if len(s.Stamps) != 0 || s.N != 0 {
-			t.Errorf("%s: after 1000 charges, each refunded, the state is %d stamps and %d units, want none", a, len(s.Stamps), s.N)
+			t.Errorf("%s: after 1000 charges, each refunded, the state is %d stamps and %d units, want none", a,
+				len(s.Stamps), s.N)
 		}
 	}
 }

@@ -11,9 +11,12 @@ import (
 // zones have every kind of oddity: no midnight, midnight twice, changes a minute after midnight, a day that never was,
 // half hours, quarter hours, changes of half an hour, and dates a day apart.
 var zones = []string{
-	"UTC", "Europe/Paris", "America/New_York", "America/Sao_Paulo", "Africa/Cairo", "Asia/Beirut", "America/Havana", "America/Asuncion",
-	"America/St_Johns", "America/Goose_Bay", "Pacific/Apia", "Pacific/Kwajalein", "Pacific/Kiritimati", "Australia/Lord_Howe",
-	"Asia/Kathmandu", "Pacific/Chatham", "Asia/Tehran", "America/Scoresbysund", "Antarctica/Troll", "Asia/Pyongyang", "Africa/Monrovia",
+	"UTC", "Europe/Paris", "America/New_York", "America/Sao_Paulo", "Africa/Cairo", "Asia/Beirut", "America/Havana",
+	"America/Asuncion",
+	"America/St_Johns", "America/Goose_Bay", "Pacific/Apia", "Pacific/Kwajalein", "Pacific/Kiritimati",
+	"Australia/Lord_Howe",
+	"Asia/Kathmandu", "Pacific/Chatham", "Asia/Tehran", "America/Scoresbysund", "Antarctica/Troll", "Asia/Pyongyang",
+	"Africa/Monrovia",
 	"America/Caracas", "Asia/Gaza", "Atlantic/Azores", "America/Godthab", "Europe/Dublin", "Africa/Casablanca",
 }
 
@@ -26,7 +29,8 @@ func zone(tb testing.TB, name string) *time.Location {
 	return loc
 }
 
-// The cases that are wrong when a period is found by arithmetic on days of 24 hours, or by asking for a midnight that is
+// The cases that are wrong when a period is found by arithmetic on days of 24 hours, or by asking for a midnight
+// that is
 // not there. Each is a tenant's quota that would reset an hour or a day off, twice, or never.
 func TestCalendarPeriods(t *testing.T) {
 	day := limit.Calendar{Every: limit.Day}
@@ -46,29 +50,49 @@ func TestCalendarPeriods(t *testing.T) {
 		{"its first instant", "UTC", day, "2026-03-02T00:00:00Z", "2026-03-02T00:00:00Z", "2026-03-03T00:00:00Z"},
 		{"its last µs", "UTC", day, "2026-03-01T23:59:59.999999Z", "2026-03-01T00:00:00Z", "2026-03-02T00:00:00Z"},
 		{"before 1970", "UTC", day, "1969-12-31T12:00:00Z", "1969-12-31T00:00:00Z", "1970-01-01T00:00:00Z"},
-		{"a day of 23 hours", "Europe/Paris", day, "2026-03-29T12:00:00+02:00", "2026-03-29T00:00:00+01:00", "2026-03-30T00:00:00+02:00"},
-		{"a day of 25 hours", "Europe/Paris", day, "2026-10-25T12:00:00+01:00", "2026-10-25T00:00:00+02:00", "2026-10-26T00:00:00+01:00"},
-		{"no midnight in Sao Paulo", "America/Sao_Paulo", day, "2017-10-15T12:00:00-02:00", "2017-10-15T01:00:00-02:00", "2017-10-16T00:00:00-02:00"},
-		{"the day before", "America/Sao_Paulo", day, "2017-10-14T23:59:59-03:00", "2017-10-14T00:00:00-03:00", "2017-10-15T01:00:00-02:00"},
-		{"no midnight in Cairo", "Africa/Cairo", day, "2024-04-26T12:00:00+03:00", "2024-04-26T01:00:00+03:00", "2024-04-27T00:00:00+03:00"},
-		{"no midnight in Beirut", "Asia/Beirut", day, "2022-03-27T12:00:00+03:00", "2022-03-27T01:00:00+03:00", "2022-03-28T00:00:00+03:00"},
-		{"midnight twice in Havana", "America/Havana", day, "2022-11-06T12:00:00-05:00", "2022-11-06T00:00:00-04:00", "2022-11-07T00:00:00-05:00"},
-		{"between the two midnights", "America/Havana", day, "2022-11-06T00:30:00-04:00", "2022-11-06T00:00:00-04:00", "2022-11-07T00:00:00-05:00"},
-		{"back across midnight in Sao Paulo", "America/Sao_Paulo", day, "2018-02-17T23:30:00-03:00", "2018-02-17T00:00:00-02:00", "2018-02-18T00:00:00-03:00"},
-		{"back at 00:01 in St John's: the day has begun", "America/St_Johns", day, "2010-11-07T00:00:30-02:30", "2010-11-07T00:00:00-02:30", "2010-11-08T00:00:00-03:30"},
-		{"and stays begun when the clock shows the day before", "America/St_Johns", day, "2010-11-06T23:30:00-03:30", "2010-11-07T00:00:00-02:30", "2010-11-08T00:00:00-03:30"},
-		{"ahead at 00:01 in Goose Bay", "America/Goose_Bay", day, "2010-03-14T12:00:00-03:00", "2010-03-14T00:00:00-04:00", "2010-03-15T00:00:00-03:00"},
-		{"the day Apia skipped, from before", "Pacific/Apia", day, "2011-12-29T23:59:59-10:00", "2011-12-29T00:00:00-10:00", "2011-12-31T00:00:00+14:00"},
-		{"the day Apia skipped, from after", "Pacific/Apia", day, "2011-12-31T00:00:00+14:00", "2011-12-31T00:00:00+14:00", "2012-01-01T00:00:00+14:00"},
-		{"a month that begins on the day Apia skipped", "Pacific/Apia", month(30), "2012-01-15T00:00:00+14:00", "2011-12-31T00:00:00+14:00", "2012-01-30T00:00:00+14:00"},
+		{"a day of 23 hours", "Europe/Paris", day, "2026-03-29T12:00:00+02:00", "2026-03-29T00:00:00+01:00",
+			"2026-03-30T00:00:00+02:00"},
+		{"a day of 25 hours", "Europe/Paris", day, "2026-10-25T12:00:00+01:00", "2026-10-25T00:00:00+02:00",
+			"2026-10-26T00:00:00+01:00"},
+		{"no midnight in Sao Paulo", "America/Sao_Paulo", day, "2017-10-15T12:00:00-02:00", "2017-10-15T01:00:00-02:00",
+			"2017-10-16T00:00:00-02:00"},
+		{"the day before", "America/Sao_Paulo", day, "2017-10-14T23:59:59-03:00", "2017-10-14T00:00:00-03:00",
+			"2017-10-15T01:00:00-02:00"},
+		{"no midnight in Cairo", "Africa/Cairo", day, "2024-04-26T12:00:00+03:00", "2024-04-26T01:00:00+03:00",
+			"2024-04-27T00:00:00+03:00"},
+		{"no midnight in Beirut", "Asia/Beirut", day, "2022-03-27T12:00:00+03:00", "2022-03-27T01:00:00+03:00",
+			"2022-03-28T00:00:00+03:00"},
+		{"midnight twice in Havana", "America/Havana", day, "2022-11-06T12:00:00-05:00", "2022-11-06T00:00:00-04:00",
+			"2022-11-07T00:00:00-05:00"},
+		{"between the two midnights", "America/Havana", day, "2022-11-06T00:30:00-04:00", "2022-11-06T00:00:00-04:00",
+			"2022-11-07T00:00:00-05:00"},
+		{"back across midnight in Sao Paulo", "America/Sao_Paulo", day, "2018-02-17T23:30:00-03:00",
+			"2018-02-17T00:00:00-02:00", "2018-02-18T00:00:00-03:00"},
+		{"back at 00:01 in St John's: the day has begun", "America/St_Johns", day, "2010-11-07T00:00:30-02:30",
+			"2010-11-07T00:00:00-02:30", "2010-11-08T00:00:00-03:30"},
+		{"and stays begun when the clock shows the day before", "America/St_Johns", day, "2010-11-06T23:30:00-03:30",
+			"2010-11-07T00:00:00-02:30", "2010-11-08T00:00:00-03:30"},
+		{"ahead at 00:01 in Goose Bay", "America/Goose_Bay", day, "2010-03-14T12:00:00-03:00",
+			"2010-03-14T00:00:00-04:00", "2010-03-15T00:00:00-03:00"},
+		{"the day Apia skipped, from before", "Pacific/Apia", day, "2011-12-29T23:59:59-10:00",
+			"2011-12-29T00:00:00-10:00", "2011-12-31T00:00:00+14:00"},
+		{"the day Apia skipped, from after", "Pacific/Apia", day, "2011-12-31T00:00:00+14:00",
+			"2011-12-31T00:00:00+14:00", "2012-01-01T00:00:00+14:00"},
+		{"a month that begins on the day Apia skipped", "Pacific/Apia", month(30), "2012-01-15T00:00:00+14:00",
+			"2011-12-31T00:00:00+14:00", "2012-01-30T00:00:00+14:00"},
 		{"a plain month", "UTC", month(0), "2026-02-14T00:00:00Z", "2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z"},
-		{"anchor 15, before it", "Europe/Paris", month(15), "2026-04-14T23:59:59+02:00", "2026-03-15T00:00:00+01:00", "2026-04-15T00:00:00+02:00"},
-		{"anchor 15, on it", "Europe/Paris", month(15), "2026-04-15T00:00:00+02:00", "2026-04-15T00:00:00+02:00", "2026-05-15T00:00:00+02:00"},
+		{"anchor 15, before it", "Europe/Paris", month(15), "2026-04-14T23:59:59+02:00", "2026-03-15T00:00:00+01:00",
+			"2026-04-15T00:00:00+02:00"},
+		{"anchor 15, on it", "Europe/Paris", month(15), "2026-04-15T00:00:00+02:00", "2026-04-15T00:00:00+02:00",
+			"2026-05-15T00:00:00+02:00"},
 		{"anchor 31 in April", "UTC", month(31), "2026-04-30T12:00:00Z", "2026-04-30T00:00:00Z", "2026-05-31T00:00:00Z"},
 		{"anchor 31 before it", "UTC", month(31), "2026-04-29T12:00:00Z", "2026-03-31T00:00:00Z", "2026-04-30T00:00:00Z"},
-		{"anchor 31 around February", "UTC", month(31), "2026-03-01T00:00:00Z", "2026-02-28T00:00:00Z", "2026-03-31T00:00:00Z"},
-		{"anchor 30 in a leap year", "UTC", month(30), "2028-02-29T00:00:00Z", "2028-02-29T00:00:00Z", "2028-03-30T00:00:00Z"},
-		{"anchor 29 in a leap year", "UTC", month(29), "2028-02-28T23:00:00Z", "2028-01-29T00:00:00Z", "2028-02-29T00:00:00Z"},
+		{"anchor 31 around February", "UTC", month(31), "2026-03-01T00:00:00Z", "2026-02-28T00:00:00Z",
+			"2026-03-31T00:00:00Z"},
+		{"anchor 30 in a leap year", "UTC", month(30), "2028-02-29T00:00:00Z", "2028-02-29T00:00:00Z",
+			"2028-03-30T00:00:00Z"},
+		{"anchor 29 in a leap year", "UTC", month(29), "2028-02-28T23:00:00Z", "2028-01-29T00:00:00Z",
+			"2028-02-29T00:00:00Z"},
 		{"anchor 29 in another", "UTC", month(29), "2026-02-28T00:00:00Z", "2026-02-28T00:00:00Z", "2026-03-29T00:00:00Z"},
 		{"1900 was no leap year", "UTC", month(29), "1900-02-28T12:00:00Z", "1900-02-28T00:00:00Z", "1900-03-29T00:00:00Z"},
 		{"over the turn of a year", "UTC", month(20), "2027-01-05T00:00:00Z", "2026-12-20T00:00:00Z", "2027-01-20T00:00:00Z"},
@@ -76,13 +100,16 @@ func TestCalendarPeriods(t *testing.T) {
 		{"on its Monday", "UTC", week, "2026-03-02T00:00:00Z", "2026-03-02T00:00:00Z", "2026-03-09T00:00:00Z"},
 		{"ISO week 53", "UTC", week, "2027-01-01T12:00:00Z", "2026-12-28T00:00:00Z", "2027-01-04T00:00:00Z"},
 		{"a week before 1970", "UTC", week, "1969-12-28T12:00:00Z", "1969-12-22T00:00:00Z", "1969-12-29T00:00:00Z"},
-		{"a week of 167 hours", "Europe/Paris", week, "2026-03-29T12:00:00+02:00", "2026-03-23T00:00:00+01:00", "2026-03-30T00:00:00+02:00"},
+		{"a week of 167 hours", "Europe/Paris", week, "2026-03-29T12:00:00+02:00", "2026-03-23T00:00:00+01:00",
+			"2026-03-30T00:00:00+02:00"},
 		{"a plain year", "UTC", year(0, 0), "2026-12-31T23:59:59Z", "2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z"},
-		{"a year from 29 February", "UTC", year(2, 29), "2027-02-27T00:00:00Z", "2026-02-28T00:00:00Z", "2027-02-28T00:00:00Z"},
+		{"a year from 29 February", "UTC", year(2, 29), "2027-02-27T00:00:00Z", "2026-02-28T00:00:00Z",
+			"2027-02-28T00:00:00Z"},
 		{"into a leap year", "UTC", year(2, 29), "2028-02-28T23:59:59Z", "2027-02-28T00:00:00Z", "2028-02-29T00:00:00Z"},
 		{"out of a leap year", "UTC", year(2, 29), "2028-02-29T00:00:00Z", "2028-02-29T00:00:00Z", "2029-02-28T00:00:00Z"},
 		{"a year from 31 April", "UTC", year(4, 31), "2026-04-30T00:00:00Z", "2026-04-30T00:00:00Z", "2027-04-30T00:00:00Z"},
-		{"a fiscal year in Paris", "Europe/Paris", year(7, 1), "2026-06-30T23:59:59+02:00", "2025-07-01T00:00:00+02:00", "2026-07-01T00:00:00+02:00"},
+		{"a fiscal year in Paris", "Europe/Paris", year(7, 1), "2026-06-30T23:59:59+02:00", "2025-07-01T00:00:00+02:00",
+			"2026-07-01T00:00:00+02:00"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			parse := func(s string) time.Time {
@@ -101,7 +128,8 @@ func TestCalendarPeriods(t *testing.T) {
 			}{{"starts", start, parse(tc.start)}, {"ends", end, parse(tc.end)}} {
 				if p.got != p.want.UnixMicro() {
 					t.Errorf("%s: the period that holds %s %s at %s, want %s", &tc.c, tc.now, p.what,
-						time.UnixMicro(p.got).In(tc.c.Location).Format(time.RFC3339Nano), p.want.In(tc.c.Location).Format(time.RFC3339Nano))
+						time.UnixMicro(p.got).In(tc.c.Location).Format(time.RFC3339Nano),
+						p.want.In(tc.c.Location).Format(time.RFC3339Nano))
 				}
 			}
 		})
@@ -117,14 +145,16 @@ func checkTiles(t *testing.T, c *limit.Calendar, now, inside int64) {
 	if now < start || now >= end {
 		t.Fatalf("%s: %s lies outside of its period [%s, %s)", c, show(now), show(start), show(end))
 	}
-	if longest := int64(367*24*time.Hour + 26*time.Hour); time.Duration(end-start)*time.Microsecond > time.Duration(longest) {
+	const longest = 367*24*time.Hour + 26*time.Hour
+	if time.Duration(end-start)*time.Microsecond > longest {
 		t.Fatalf("%s: the period [%s, %s) is longer than a year", c, show(start), show(end))
 	}
 	if next, after := c.Period(end); next != end || after <= end {
 		t.Fatalf("%s: after [%s, %s) comes [%s, %s), a gap or an overlap", c, show(start), show(end), show(next), show(after))
 	}
 	if before, until := c.Period(start - 1); until != start || before >= start {
-		t.Fatalf("%s: before [%s, %s) comes [%s, %s), a gap or an overlap", c, show(start), show(end), show(before), show(until))
+		t.Fatalf("%s: before [%s, %s) comes [%s, %s), a gap or an overlap", c, show(start), show(end), show(before),
+			show(until))
 	}
 	at := start + inside%(end-start)
 	if s, e := c.Period(at); s != start || e != end {

@@ -12,7 +12,8 @@ import (
 
 var ownerKinds = []limit.OwnerKind{limit.Tenant, limit.Address, limit.Anonymous, limit.AnyKey}
 
-// FuzzKeyRoundTrip guarantees tenant isolation at the storage layer: String is injective, so no choice of names lets one
+// FuzzKeyRoundTrip guarantees tenant isolation at the storage layer: String is injective, so no choice of names lets
+// one
 // tenant reach another tenant's counter.
 func FuzzKeyRoundTrip(f *testing.F) {
 	f.Add(uint8(0), "acme", "5:burst,", uint8(0), "")
@@ -37,10 +38,12 @@ func FuzzKeyRoundTrip(f *testing.F) {
 	})
 }
 
-// FuzzParseKey: what ParseKey takes is spelled as String spells it, so a key has one spelling. Anything else is an error.
+// FuzzParseKey: what ParseKey takes is spelled as String spells it, so a key has one spelling. Anything else is an
+// error.
 func FuzzParseKey(f *testing.F) {
 	for _, seed := range []string{
-		"", "t4:acme,8:burst.v1,=3:u-1,", "t4:acme,1:a,", "t04:acme,1:a,", "t+4:acme,1:a,", "t4:acme,1:a,=", "t4:acme,1:a,~0:,", "t4:acme,1:a,~1:x,",
+		"", "t4:acme,8:burst.v1,=3:u-1,", "t4:acme,1:a,", "t04:acme,1:a,", "t+4:acme,1:a,", "t4:acme,1:a,=",
+		"t4:acme,1:a,~0:,", "t4:acme,1:a,~1:x,",
 		"x4:acme,1:a,", "t99999999999999999999:a,", "t4:acme", "t1:a,1:b,=1:c,d", "t-1:a,", "t1:a,1:b,?1:c,",
 	} {
 		f.Add(seed)
@@ -60,7 +63,8 @@ func TestParseKeyErrors(t *testing.T) {
 	for _, tc := range []struct{ key, want string }{
 		{"", "empty"}, {"x4:acme,1:a,", "unknown kind of owner"}, {"t04:acme,1:a,", "owner is not a netstring"},
 		{"t4:acme,", "identity is not a netstring"}, {"t4:acme,1:a,?1:x,", "unknown kind of value"},
-		{"t4:acme,1:a,=1:x,y", "value is not a netstring that ends the key"}, {"t4:acme,1:a,*1:x,", "a value that is not there has a text"},
+		{"t4:acme,1:a,=1:x,y", "value is not a netstring that ends the key"}, {"t4:acme,1:a,*1:x,",
+			"a value that is not there has a text"},
 	} {
 		if _, err := limit.ParseKey(tc.key); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("ParseKey(%q): %v, want %q", tc.key, err, tc.want)
@@ -119,9 +123,12 @@ func TestIdentityIsInjective(t *testing.T) {
 		}
 	}
 	for _, c := range []limit.Calendar{
-		{Every: limit.Day, Location: time.UTC}, {Every: limit.Day, Location: zone("Europe/Paris")}, {Every: limit.Week, Location: time.UTC},
-		{Every: limit.Month, Location: time.UTC}, {Every: limit.Month, Location: time.UTC, AnchorDay: 11}, {Every: limit.Year, Location: time.UTC},
-		{Every: limit.Year, Location: time.UTC, AnchorMonth: 11, AnchorDay: 1}, {Every: limit.Year, Location: time.UTC, AnchorMonth: 1, AnchorDay: 11},
+		{Every: limit.Day, Location: time.UTC}, {Every: limit.Day, Location: zone("Europe/Paris")}, {Every: limit.Week,
+			Location: time.UTC},
+		{Every: limit.Month, Location: time.UTC}, {Every: limit.Month, Location: time.UTC, AnchorDay: 11},
+		{Every: limit.Year, Location: time.UTC},
+		{Every: limit.Year, Location: time.UTC, AnchorMonth: 11, AnchorDay: 1}, {Every: limit.Year, Location: time.UTC,
+			AnchorMonth: 1, AnchorDay: 11},
 		{Every: limit.Month, Location: zone("Europe/Paris"), AnchorDay: 1},
 	} {
 		tiers = append(tiers, limit.Tier{Algorithm: limit.Quota, Threshold: 5, Calendar: &c})
@@ -148,12 +155,15 @@ func TestIdentityIsInjective(t *testing.T) {
 			t.Errorf("a change that keeps the counter changes its identity from %q to %q", x, y)
 		}
 	}
-	base := limit.Limit{ID: "a", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 5, Period: time.Second, Burst: 5}}}
+	base := limit.Limit{ID: "a", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 5,
+		Period: time.Second, Burst: 5}}}
 	other := limit.Limit{ID: "a", Per: "tenant", MaxCost: 3, MaxValues: 7, OnStoreFailure: limit.Closed,
 		Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 50, Period: 1000 * time.Millisecond, Burst: 9}}}
 	same(base, other)
-	same(limit.Limit{ID: "q", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 1, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}},
-		limit.Limit{ID: "q", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 2, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1}}}})
+	same(limit.Limit{ID: "q", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 1,
+		Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}},
+		limit.Limit{ID: "q", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 2,
+			Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1}}}})
 }
 
 // Stores keep counters under these names over restarts and versions: a change of spelling would forget them all.
@@ -161,7 +171,8 @@ func TestIdentitySpelling(t *testing.T) {
 	l := mustNew(t, limit.Limit{ID: "put-product", Per: "endpoint", Mode: limit.Shadow, Tiers: []limit.Tier{
 		{Algorithm: limit.FixedWindow, Threshold: 20, Period: time.Second},
 		{Algorithm: limit.SlidingBuckets, Threshold: 20, Period: time.Hour},
-		{Algorithm: limit.Quota, Threshold: 20, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 15}},
+		{Algorithm: limit.Quota, Threshold: 20, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC,
+			AnchorDay: 15}},
 	}})
 	for i, want := range []string{
 		"11:put-product,12:fixed_window,7:1000000,8:endpoint,shadow",

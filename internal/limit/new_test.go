@@ -2,6 +2,7 @@ package limit_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -10,7 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// Every number of a limit is checked before it can reach the arithmetic, and the error names the field for the operator.
+// Every number of a limit is checked before it can reach the arithmetic, and the error names the field for the
+// operator.
 func TestNewErrors(t *testing.T) {
 	paris, err := time.LoadLocation("Europe/Paris")
 	if err != nil {
@@ -18,7 +20,8 @@ func TestNewErrors(t *testing.T) {
 	}
 	window := limit.Tier{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Second}
 	bucket := limit.Tier{Algorithm: limit.TokenBucket, Threshold: 10, Period: time.Second, Burst: 20}
-	quota := limit.Tier{Algorithm: limit.Quota, Threshold: 10, Calendar: &limit.Calendar{Every: limit.Month, Location: paris, AnchorDay: 31}}
+	quota := limit.Tier{Algorithm: limit.Quota, Threshold: 10, Calendar: &limit.Calendar{Every: limit.Month,
+		Location: paris, AnchorDay: 31}}
 	tier := func(t limit.Tier, change func(*limit.Tier)) limit.Limit {
 		change(&t)
 		return limit.Limit{ID: "l", Tiers: []limit.Tier{t}}
@@ -70,10 +73,22 @@ func TestNewErrors(t *testing.T) {
 		{"negative threshold", tier(window, func(t *limit.Tier) { t.Threshold = math.MinInt64 }), 0, "threshold"},
 		{"largest threshold", tier(window, func(t *limit.Tier) { t.Threshold = limit.MaxUnits }), 0, ""},
 		{"threshold too large", tier(window, func(t *limit.Tier) { t.Threshold = limit.MaxUnits + 1 }), 0, "threshold"},
-		{"largest sliding_window", tier(window, func(t *limit.Tier) { t.Algorithm, t.Threshold = limit.SlidingWindow, limit.MaxSlidingUnits }), 0, ""},
-		{"sliding_window too large", tier(window, func(t *limit.Tier) { t.Algorithm, t.Threshold = limit.SlidingWindow, limit.MaxSlidingUnits+1 }), 0, "threshold"},
-		{"largest sliding_log", tier(window, func(t *limit.Tier) { t.Algorithm, t.Threshold = limit.SlidingLog, limit.MaxLogEntries }), 0, ""},
-		{"sliding_log too large", tier(window, func(t *limit.Tier) { t.Algorithm, t.Threshold = limit.SlidingLog, limit.MaxLogEntries+1 }), 0, "threshold"},
+		{"largest sliding_window", tier(window, func(t *limit.Tier) {
+			t.Algorithm, t.Threshold = limit.SlidingWindow,
+				limit.MaxSlidingUnits
+		}), 0, ""},
+		{"sliding_window too large", tier(window, func(t *limit.Tier) {
+			t.Algorithm, t.Threshold = limit.SlidingWindow,
+				limit.MaxSlidingUnits+1
+		}), 0, "threshold"},
+		{"largest sliding_log", tier(window, func(t *limit.Tier) {
+			t.Algorithm, t.Threshold = limit.SlidingLog,
+				limit.MaxLogEntries
+		}), 0, ""},
+		{"sliding_log too large", tier(window, func(t *limit.Tier) {
+			t.Algorithm, t.Threshold = limit.SlidingLog,
+				limit.MaxLogEntries+1
+		}), 0, "threshold"},
 		{"period 0", tier(window, func(t *limit.Tier) { t.Period = 0 }), 0, "period"},
 		{"negative period", tier(window, func(t *limit.Tier) { t.Period = -time.Second }), 0, "period"},
 		{"shortest period", tier(window, func(t *limit.Tier) { t.Period = limit.MinPeriod }), 0, ""},
@@ -83,12 +98,19 @@ func TestNewErrors(t *testing.T) {
 		{"burst of a window", tier(window, func(t *limit.Tier) { t.Burst = 1 }), 0, "burst"},
 		{"buckets of a window", tier(window, func(t *limit.Tier) { t.Buckets = 1 }), 0, "buckets"},
 		{"calendar of a window", tier(window, func(t *limit.Tier) { t.Calendar = quota.Calendar }), 0, "every"},
-		{"too many buckets", tier(window, func(t *limit.Tier) { t.Algorithm, t.Buckets = limit.SlidingBuckets, limit.MaxBuckets+1 }), 0, "buckets"},
-		{"negative buckets", tier(window, func(t *limit.Tier) { t.Algorithm, t.Buckets = limit.SlidingBuckets, -1 }), 0, "buckets"},
+		{"too many buckets", tier(window, func(t *limit.Tier) {
+			t.Algorithm, t.Buckets = limit.SlidingBuckets,
+				limit.MaxBuckets+1
+		}), 0, "buckets"},
+		{"negative buckets", tier(window, func(t *limit.Tier) { t.Algorithm, t.Buckets = limit.SlidingBuckets, -1 }), 0,
+			"buckets"},
 		{"rate 0", tier(bucket, func(t *limit.Tier) { t.Threshold = 0 }), 0, "rate"},
 		{"negative burst", tier(bucket, func(t *limit.Tier) { t.Burst = -1 }), 0, "burst"},
 		{"burst too large", tier(bucket, func(t *limit.Tier) { t.Burst = limit.MaxUnits + 1 }), 0, "burst"},
-		{"burst that cannot be counted", tier(bucket, func(t *limit.Tier) { t.Threshold, t.Period, t.Burst = 7, limit.MaxPeriod, 1<<20 }), 0, "burst"},
+		{"burst that cannot be counted", tier(bucket, func(t *limit.Tier) {
+			t.Threshold, t.Period, t.Burst = 7,
+				limit.MaxPeriod, 1<<20
+		}), 0, "burst"},
 		{"leaky cost that cannot be counted", limit.Limit{ID: "l", MaxCost: 1 << 20, Tiers: []limit.Tier{
 			{Algorithm: limit.LeakyBucket, Threshold: 1<<20 + 7, Period: limit.MaxPeriod}}}, 0, "rate"},
 		{"units 0", tier(quota, func(t *limit.Tier) { t.Threshold = 0 }), 0, "units"},
@@ -118,7 +140,8 @@ func TestNewErrors(t *testing.T) {
 				t.Fatalf("New(%+v) = %v, %v; want a FieldError", tc.limit, l, err)
 			}
 			if field.Tier != tc.tier || field.Field != tc.field || field.Reason == "" {
-				t.Errorf("New(%+v): error of tier %d, field %q (%v); want tier %d, field %q", tc.limit, field.Tier, field.Field, err, tc.tier, tc.field)
+				t.Errorf("New(%+v): error of tier %d, field %q (%v); want tier %d, field %q", tc.limit, field.Tier,
+					field.Field, err, tc.tier, tc.field)
 			}
 			if !strings.Contains(err.Error(), tc.field) {
 				t.Errorf("error %q does not name the field %s", err, tc.field)
@@ -130,8 +153,10 @@ func TestNewErrors(t *testing.T) {
 // Someone who writes a plan wants every mistake in one run.
 func TestNewReportsEveryError(t *testing.T) {
 	_, err := limit.New(limit.Limit{ID: "a b", MaxCost: -1, Mode: 9, Tiers: []limit.Tier{
-		{Algorithm: limit.FixedWindow}, {Algorithm: limit.TokenBucket, Threshold: 1, Period: time.Second, Burst: -1, Buckets: 3}}})
-	for _, want := range []string{"id:", "cost:", "mode:", "tier 1: threshold:", "tier 1: period:", "tier 2: buckets:", "tier 2: burst:"} {
+		{Algorithm: limit.FixedWindow}, {Algorithm: limit.TokenBucket, Threshold: 1, Period: time.Second, Burst: -1,
+			Buckets: 3}}})
+	for _, want := range []string{"id:", "cost:", "mode:", "tier 1: threshold:", "tier 1: period:",
+		"tier 2: buckets:", "tier 2: burst:"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the errors do not include %q:\n%v", want, err)
 		}
@@ -154,7 +179,8 @@ func TestNewCopies(t *testing.T) {
 // A plan that a person can write must load at once: an odd period once took minutes of looking for a divisor.
 func TestOddPeriodsLoadAtOnce(t *testing.T) {
 	start := time.Now()
-	for _, ms := range []int64{1_048_583, 15_485_867, 31_622_399_999, 31_622_399_989} { // primes, and near the longest period
+	for _, ms := range []int64{1_048_583, 15_485_867, 31_622_399_999,
+		31_622_399_989} { // primes, and near the longest period
 		mustNew(t, limit.Limit{ID: "odd", Tiers: []limit.Tier{
 			{Algorithm: limit.SlidingWindow, Threshold: limit.MaxSlidingUnits, Period: time.Duration(ms) * time.Millisecond}}})
 	}
@@ -190,7 +216,8 @@ func TestNamesRoundTrip(t *testing.T) {
 	if e, ok := limit.ParseEvery(""); ok {
 		t.Errorf("ParseEvery of nothing = %v, true", e)
 	}
-	if got := limit.Algorithm(99).String() + limit.Mode(99).String() + limit.FailurePolicy(99).String() + limit.Every(99).String(); got != "algorithm(99)mode(99)policy(99)every(99)" {
+	got := fmt.Sprint(limit.Algorithm(99), limit.Mode(99), limit.FailurePolicy(99), limit.Every(99))
+	if got != "algorithm(99) mode(99) policy(99) every(99)" {
 		t.Errorf("unknown values print as %q", got)
 	}
 }

@@ -74,11 +74,13 @@ func TestTwoTiers(t *testing.T) {
 
 // A day in 24 hourly sub-counters: what was spent in an hour comes back once that hour is wholly a day old.
 func TestDayInSubCounters(t *testing.T) {
-	l := oneTier(t, "day", limit.Tier{Algorithm: limit.SlidingBuckets, Threshold: 300, Period: 24 * time.Hour, Buckets: 24})
+	l := oneTier(t, "day", limit.Tier{Algorithm: limit.SlidingBuckets, Threshold: 300, Period: 24 * time.Hour,
+		Buckets: 24})
 	midnight := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 	b := newBook(t)
 	for hour := range 24 {
-		if got, want := b.admits(13, midnight.Add(time.Duration(hour)*time.Hour+30*time.Minute), l), min(13, 300-13*hour); got != max(want, 0) {
+		if got, want := b.admits(13, midnight.Add(time.Duration(hour)*time.Hour+30*time.Minute), l), min(13,
+			300-13*hour); got != max(want, 0) {
 			t.Errorf("hour %d: %d admitted, want %d", hour, got, want)
 		}
 	}
@@ -107,7 +109,8 @@ func TestBucketOfFive(t *testing.T) {
 	for _, tc := range []struct {
 		at   time.Duration
 		want int
-	}{{0, 5}, {999_999 * time.Microsecond, 0}, {time.Second, 1}, {2 * time.Second, 1}, {4 * time.Second, 2}, {time.Minute, 5}} {
+	}{{0, 5}, {999_999 * time.Microsecond, 0}, {time.Second, 1}, {2 * time.Second, 1}, {4 * time.Second, 2},
+		{time.Minute, 5}} {
 		if got := b.admits(10, start.Add(tc.at), l); got != tc.want {
 			t.Errorf("after %s: %d admitted, want %d", tc.at, got, tc.want)
 		}
@@ -116,8 +119,10 @@ func TestBucketOfFive(t *testing.T) {
 
 // GET /product/* 1000 and PUT 100 per ten seconds: two limits of a tenant do not touch each other, nor other tenants.
 func TestTwoEndpointsPerTenant(t *testing.T) {
-	get := mustNew(t, limit.Limit{ID: "get-product", Per: "endpoint", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1000, Period: 10 * time.Second}}})
-	put := mustNew(t, limit.Limit{ID: "put-product", Per: "endpoint", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 100, Period: 10 * time.Second}}})
+	get := mustNew(t, limit.Limit{ID: "get-product", Per: "endpoint",
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1000, Period: 10 * time.Second}}})
+	put := mustNew(t, limit.Limit{ID: "put-product", Per: "endpoint",
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 100, Period: 10 * time.Second}}})
 	now := time.UnixMilli(162731878077)
 	for _, tenant := range []string{"acme", "zeta"} {
 		b := newBook(t)
@@ -125,7 +130,8 @@ func TestTwoEndpointsPerTenant(t *testing.T) {
 		count := func(l *limit.Limit, method string, n int) int {
 			admitted := 0
 			for range n {
-				if b.decide(now, limit.Charge{Limit: l, Value: limit.JoinValues(limit.ValueOf(method), limit.ValueOf("/product/*")), Cost: 1}).Allowed {
+				if b.decide(now, limit.Charge{Limit: l, Value: limit.JoinValues(limit.ValueOf(method),
+					limit.ValueOf("/product/*")), Cost: 1}).Allowed {
 					admitted++
 				}
 			}

@@ -149,7 +149,8 @@ func testReuse(tb testing.TB, c Config) {
 
 // render is everything a caller can see of a decision but the receipt's name.
 func render(d *limit.Decision) string {
-	out := fmt.Sprintf("allowed %t never %t retry %d now %d owner %v receipt %d", d.Allowed, d.Never, d.RetryAt, d.Now, d.Owner, len(d.Receipt().Entries()))
+	out := fmt.Sprintf("allowed %t never %t retry %d now %d owner %v receipt %d", d.Allowed, d.Never, d.RetryAt,
+		d.Now, d.Owner, len(d.Receipt().Entries()))
 	for i := range d.Results {
 		r := &d.Results[i]
 		out += fmt.Sprintf("\n%s value %v cost %d charged %d admits %t never %t retry %d used %d remaining %d reset %d",

@@ -75,7 +75,8 @@ func testNever(tb testing.TB, c Config) {
 		for _, cost := range []int64{6, 7, 1000, limit.MaxUnits} {
 			d := s.decide(Start, charge(wide, 1), charge(l, cost))
 			if d.Allowed || !d.Never || d.RetryAt != 0 {
-				s.Errorf("cost %d of 5: allowed=%t never=%t retry at %d, want never without a retry", cost, d.Allowed, d.Never, d.RetryAt)
+				s.Errorf("cost %d of 5: allowed=%t never=%t retry at %d, want never without a retry", cost, d.Allowed,
+					d.Never, d.RetryAt)
 			}
 		}
 		s.unchanged("a charge that is never", before, s.counters(Start, charge(l, 1), charge(wide, 1)))
@@ -202,7 +203,8 @@ func testRetry(tb testing.TB, c Config) {
 			if k.algorithm != limit.Quota {
 				k.period = time.Duration(1+r.IntN(8)) * time.Second
 			}
-			limits = append(limits, build(tb, limit.Limit{ID: "l" + string(rune('a'+i)), MaxCost: 5, Tiers: []limit.Tier{k.tier(5 + r.Int64N(6))}}))
+			limits = append(limits, build(tb, limit.Limit{ID: "l" + string(rune('a'+i)), MaxCost: 5,
+				Tiers: []limit.Tier{k.tier(5 + r.Int64N(6))}}))
 		}
 		check(newSubject(tb, c), r, 8*time.Second, limits...)
 	}

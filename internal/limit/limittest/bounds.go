@@ -8,7 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// OverBound names the first interval in which some counter admitted and kept more than the algorithm's bound of design §5,
+// OverBound names the first interval in which some counter admitted and kept more than the algorithm's bound of
+// design §5,
 // or is empty. Limits that were changed are held to the largest number they had.
 func (m *Model) OverBound() string {
 	for name, c := range m.counters {
@@ -57,7 +58,8 @@ func (s *spend) net() *big.Rat {
 	return rat(s.units)
 }
 
-// boundOf is the most that may be admitted within [from, to], or nil if the interval is longer than the bound speaks of.
+// boundOf is the most that may be admitted within [from, to], or nil if the interval is longer than the bound speaks
+// of.
 func boundOf(t *limit.Tier, from, to, cost int64) *big.Rat {
 	within := to-from < t.Period.Microseconds()
 	switch t.Algorithm {

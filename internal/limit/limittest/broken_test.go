@@ -362,10 +362,14 @@ func TestContractOfNaiveStore(t *testing.T) {
 // TestBrokenStores shows the suite catch each way of being broken. A suite that passes a broken store guards nothing.
 func TestBrokenStores(t *testing.T) {
 	for _, f := range []fault{
-		denialConsumes, partialCharge, lateDenial, offByOne, costIgnored, tenantIgnored, kindIgnored, namesJoined, namesFolded,
-		valueIgnored, limitIgnored, modeIgnored, valuesUnbounded, windowIgnored, windowForgotten, retryEarly, retryLate, retryFirst,
-		neverWaits, neverPoisons, peekCharges, shadowDenies, shadowUncharged, shadowEager, shadowTiers, refundTooLarge, refundTwice,
-		refundWhole, refundNever, refundOtherWindow, refundCreates, changeForgets, race, repairLost, errorCharges, contextIgnored,
+		denialConsumes, partialCharge, lateDenial, offByOne, costIgnored, tenantIgnored, kindIgnored, namesJoined,
+		namesFolded,
+		valueIgnored, limitIgnored, modeIgnored, valuesUnbounded, windowIgnored, windowForgotten, retryEarly, retryLate,
+		retryFirst,
+		neverWaits, neverPoisons, peekCharges, shadowDenies, shadowUncharged, shadowEager, shadowTiers, refundTooLarge,
+		refundTwice,
+		refundWhole, refundNever, refundOtherWindow, refundCreates, changeForgets, race, repairLost, errorCharges,
+		contextIgnored,
 		staleDecision, forgets, refusesAll, decidesOnWrongTime,
 	} {
 		t.Run(string(f), func(t *testing.T) {

@@ -7,7 +7,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// calendarPeriod is the period of a quota that holds now, in µs: the last first-day whose beginning is not after now, and
+// calendarPeriod is the period of a quota that holds now, in µs: the last first-day whose beginning is not after
+// now, and
 // the first one whose beginning is. It looks at the days themselves.
 func calendarPeriod(c *limit.Calendar, now int64) (start, end int64) {
 	y, m, _ := time.UnixMicro(now).UTC().Date()

@@ -73,7 +73,8 @@ func testChangedRate(tb testing.TB, c Config) {
 				s.Errorf("rate changed from 10 to %d with 3 in the bucket: %d remain, want 3", rate, left)
 			}
 			d := s.denied(Start, charge(l, 4))
-			if got, want := d.RetryAfter(), (10*time.Second/time.Duration(rate) + 999*time.Nanosecond).Truncate(time.Microsecond); got != want {
+			oneUnit := 10*time.Second/time.Duration(rate) + 999*time.Nanosecond // rounded up to a µs
+			if got, want := d.RetryAfter(), oneUnit.Truncate(time.Microsecond); got != want {
 				s.Errorf("rate changed from 10 to %d: one more unit takes %s, want %s", rate, got, want)
 			}
 		}
@@ -88,7 +89,8 @@ func testChangedRate(tb testing.TB, c Config) {
 	if c.accepts(limit.LeakyBucket) {
 		s := newSubject(tb, c)
 		leaky := func(rate int64) *limit.Limit {
-			return build(tb, limit.Limit{ID: "leaky", MaxCost: 3, Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Threshold: rate, Period: 10 * time.Second}}})
+			return build(tb, limit.Limit{ID: "leaky", MaxCost: 3, Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket,
+				Threshold: rate, Period: 10 * time.Second}}})
 		}
 		s.allowed(Start, charge(leaky(10), 3))
 		for _, rate := range []int64{3, 7, 10, 1000} { // the wait was set by the rate at which it was charged
@@ -97,7 +99,8 @@ func testChangedRate(tb testing.TB, c Config) {
 			}
 		}
 		s.allowed(Start.Add(3*time.Second), charge(leaky(1000), 1))
-		if got, want := s.denied(Start.Add(3*time.Second), charge(leaky(10), 1)).RetryAfter(), 10*time.Millisecond; got != want {
+		if got, want := s.denied(Start.Add(3*time.Second), charge(leaky(10), 1)).RetryAfter(),
+			10*time.Millisecond; got != want {
 			s.Errorf("charged at 1000 per 10 s the wait is %s, want %s", got, want)
 		}
 	}

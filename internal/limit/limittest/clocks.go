@@ -20,7 +20,8 @@ func testStepBack(tb testing.TB, c Config) {
 			l := k.limit(tb, "five"+string(rune('a'+n)), 5)
 			at := Start.Add(edge)
 			first := s.allowed(at, charge(l, 5))
-			for _, back := range []time.Duration{time.Microsecond, time.Millisecond, 999 * time.Millisecond, 2 * time.Second, limit.MaxSkew} {
+			for _, back := range []time.Duration{time.Microsecond, time.Millisecond, 999 * time.Millisecond,
+				2 * time.Second, limit.MaxSkew} {
 				d := s.decide(at.Add(-back), charge(l, 1))
 				if d.Allowed {
 					s.Errorf("used up %s after an edge: a clock %s behind is let in", edge, back)
@@ -63,7 +64,8 @@ func testLeapAhead(tb testing.TB, c Config) {
 		}
 		// Five a period, what was forgotten once by the leap, and one window for the edges.
 		if most := int64(5 * (periods + 3)); admitted > most {
-			s.Errorf("after a leap of %s and back %d units were admitted in %d periods, want at most %d", leap, admitted, periods, most)
+			s.Errorf("after a leap of %s and back %d units were admitted in %d periods, want at most %d", leap, admitted,
+				periods, most)
 		}
 	})
 }
@@ -75,7 +77,8 @@ func testFarTimes(tb testing.TB, c Config) {
 	}
 	each(tb, c, func(s *subject, k sample) {
 		for i, at := range []time.Time{
-			{}, time.Unix(-1, 0), time.Unix(0, 0), time.Date(1883, 11, 18, 12, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
+			{}, time.Unix(-1, 0), time.Unix(0, 0), time.Date(1883, 11, 18, 12, 0, 0, 0, time.UTC), time.Date(9999, 12, 31,
+				23, 59, 59, 0, time.UTC),
 		} {
 			s := s.of(limit.Owner{Kind: limit.AnyKey, Name: string(rune('a' + i))})
 			l := k.limit(tb, "five", 5)

@@ -88,7 +88,8 @@ func testConcurrentAll(tb testing.TB, c Config) {
 				continue
 			}
 			limits := []*limit.Limit{
-				k.limit(tb, fmt.Sprint("a", round), 50), other.limit(tb, fmt.Sprint("b", round), 40), k.limit(tb, fmt.Sprint("c", round), 60),
+				k.limit(tb, fmt.Sprint("a", round), 50), other.limit(tb, fmt.Sprint("b", round), 40), k.limit(tb,
+					fmt.Sprint("c", round), 60),
 			}
 			s.clock(Start)
 			var admitted atomic.Int64

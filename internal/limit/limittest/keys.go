@@ -27,7 +27,8 @@ func testOwners(tb testing.TB, c Config) {
 		{Kind: limit.Tenant, Name: "ACME"}, {Kind: limit.Tenant, Name: ""}, {Kind: limit.Tenant, Name: "a,4:acme"},
 		{Kind: limit.Tenant, Name: "{acme}"}, {Kind: limit.Tenant, Name: "acme}"}, {Kind: limit.Tenant, Name: "acme:five"},
 		{Kind: limit.Tenant, Name: "acme\x00"}, {Kind: limit.Tenant, Name: "\xff\xfe"}, {Kind: limit.Tenant, Name: "\ufffd"},
-		{Kind: limit.Tenant, Name: "tenant#acme"}, {Kind: limit.Tenant, Name: long}, {Kind: limit.Tenant, Name: long[1:] + "y"},
+		{Kind: limit.Tenant, Name: "tenant#acme"}, {Kind: limit.Tenant, Name: long}, {Kind: limit.Tenant,
+			Name: long[1:] + "y"},
 		{Kind: limit.Address, Name: "acme"}, {Kind: limit.Anonymous, Name: "acme"}, {Kind: limit.AnyKey, Name: "acme"},
 	}
 	each(tb, c, func(s *subject, k sample) {
@@ -45,10 +46,12 @@ func testOwners(tb testing.TB, c Config) {
 
 func testValues(tb testing.TB, c Config) {
 	values := []limit.Value{
-		limit.ValueOf("u-1"), limit.ValueOf("u-2"), limit.ValueOf(""), {Kind: limit.ValueAbsent}, limit.ValueOf("~"), limit.ValueOf("*"),
+		limit.ValueOf("u-1"), limit.ValueOf("u-2"), limit.ValueOf(""), {Kind: limit.ValueAbsent}, limit.ValueOf("~"),
+		limit.ValueOf("*"),
 		limit.ValueOf("="), limit.ValueOf("U-1"), limit.ValueOf("u-1\x00"), limit.ValueOf("u-1,"), limit.ValueOf("\xff"),
 		limit.JoinValues(limit.ValueOf("a"), limit.ValueOf("bc")), limit.JoinValues(limit.ValueOf("ab"), limit.ValueOf("c")),
-		limit.JoinValues(limit.ValueOf("a"), limit.Value{Kind: limit.ValueAbsent}), limit.JoinValues(limit.Value{Kind: limit.ValueAbsent}, limit.ValueOf("a")),
+		limit.JoinValues(limit.ValueOf("a"), limit.Value{Kind: limit.ValueAbsent}),
+		limit.JoinValues(limit.Value{Kind: limit.ValueAbsent}, limit.ValueOf("a")),
 	}
 	each(tb, c, func(s *subject, k sample) {
 		l := build(tb, limit.Limit{ID: "five", Per: "subject", MaxCost: 5, Tiers: []limit.Tier{k.tier(5)}})
@@ -67,7 +70,8 @@ func testIdentities(tb testing.TB, c Config) {
 	s := newSubject(tb, c)
 	var limits []limit.Limit
 	for _, k := range c.samples() {
-		limits = append(limits, limit.Limit{ID: "five", MaxCost: 5, Tiers: []limit.Tier{k.tier(5)}}) // one id, other algorithms
+		limits = append(limits, limit.Limit{ID: "five", MaxCost: 5,
+			Tiers: []limit.Tier{k.tier(5)}}) // one id, other algorithms
 	}
 	k := c.samples()[0]
 	longer := k.tier(5)
@@ -176,7 +180,8 @@ func testAlign(tb testing.TB, c Config) {
 		}
 		s := newSubject(named{tb, a.String()}, c)
 		const period = 10 * time.Second
-		l := build(tb, limit.Limit{ID: "aligned", AlignOwner: true, MaxCost: 5, Tiers: []limit.Tier{{Algorithm: a, Threshold: 5, Period: period}}})
+		l := build(tb, limit.Limit{ID: "aligned", AlignOwner: true, MaxCost: 5, Tiers: []limit.Tier{{Algorithm: a,
+			Threshold: 5, Period: period}}})
 		offsets := map[time.Duration]bool{}
 		for i := range 20 {
 			s := s.of(limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint("tenant-", i)})

@@ -8,7 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// Model decides by the formulas of the algorithms alone, from the full list of what was ever admitted. It is slow, holds
+// Model decides by the formulas of the algorithms alone, from the full list of what was ever admitted. It is slow,
+// holds
 // everything for ever, and shares no code with the core but the exported fields of limits. Its time may not step back.
 //
 // It knows no bound on values and no alignment to owners; scripts for it use neither.
@@ -137,7 +138,8 @@ func (m *Model) mayBeForgotten(owner limit.Owner, ch limit.Charge, now int64) bo
 	for i := range ch.Limit.Tiers {
 		t := &ch.Limit.Tiers[i]
 		c := m.counter(owner, ch, t)
-		if t.Algorithm != limit.TokenBucket || c.level == nil || (c.tier.Threshold == t.Threshold && c.tier.Burst == t.Burst) {
+		if t.Algorithm != limit.TokenBucket || c.level == nil || (c.tier.Threshold == t.Threshold &&
+			c.tier.Burst == t.Burst) {
 			continue
 		}
 		if now >= c.resetAt(&c.tier, c.levelAt)+limit.MaxSkew.Microseconds() {
@@ -370,7 +372,8 @@ func (e entry) end() int64 {
 	return s.at + ceil(missing.Quo(missing, rate(t)))
 }
 
-// refundBucket gives back what the bucket would hold more without the charge. It could have gained headroom then; what it
+// refundBucket gives back what the bucket would hold more without the charge. It could have gained headroom then;
+// what it
 // gained since beyond that, by time and by other refunds, would have run over.
 func (e entry) refundBucket(units, now int64) int64 {
 	c, s, t := e.counter, e.spend, &e.spend.tier
@@ -407,7 +410,10 @@ func least(a, b *big.Rat) *big.Rat {
 	return b
 }
 
-func floor(r *big.Rat) *big.Int { return new(big.Int).Div(r.Num(), r.Denom()) } // Div rounds down: the denominator is above 0
+func floor(r *big.Rat) *big.Int {
+	return new(big.Int).Div(r.Num(),
+		r.Denom())
+} // Div rounds down: the denominator is above 0
 
 func ceil(r *big.Rat) int64 { return -floor(new(big.Rat).Neg(r)).Int64() }
 

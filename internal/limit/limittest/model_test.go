@@ -23,27 +23,34 @@ func TestModelByHand(t *testing.T) {
 		steps []step
 	}{
 		{"fixed_window", limit.Tier{Algorithm: limit.FixedWindow, Threshold: 5, Period: 10 * time.Second}, []step{
-			{9 * time.Second, 5, true, 0, 0}, {9 * time.Second, 1, false, 0, 10 * time.Second}, {10 * time.Second, 2, true, 3, 0},
+			{9 * time.Second, 5, true, 0, 0}, {9 * time.Second, 1, false, 0, 10 * time.Second}, {10 * time.Second, 2, true,
+				3, 0},
 		}},
 		{"sliding_window", limit.Tier{Algorithm: limit.SlidingWindow, Threshold: 10, Period: 10 * time.Second}, []step{
 			// 10 in the first window; 4 s into the next they weigh 6, and 4.000001 s into it still 6 (rounded up).
-			{5 * time.Second, 10, true, 0, 0}, {14 * time.Second, 5, false, 4, 15 * time.Second}, {14 * time.Second, 4, true, 0, 0},
+			{5 * time.Second, 10, true, 0, 0}, {14 * time.Second, 5, false, 4, 15 * time.Second}, {14 * time.Second, 4,
+				true, 0, 0},
 			{14*time.Second + 1, 1, false, 0, 15 * time.Second},
 		}},
-		{"sliding_buckets", limit.Tier{Algorithm: limit.SlidingBuckets, Threshold: 5, Period: 10 * time.Second, Buckets: 5}, []step{
+		{"sliding_buckets", limit.Tier{Algorithm: limit.SlidingBuckets, Threshold: 5, Period: 10 * time.Second,
+			Buckets: 5}, []step{
 			{time.Second, 5, true, 0, 0}, {11 * time.Second, 1, false, 0, 12 * time.Second}, {12 * time.Second, 1, true, 4, 0},
 		}},
 		{"sliding_log", limit.Tier{Algorithm: limit.SlidingLog, Threshold: 5, Period: 10 * time.Second}, []step{
-			{0, 2, true, 3, 0}, {time.Second, 3, true, 0, 0}, {9 * time.Second, 3, false, 0, 11 * time.Second}, {10 * time.Second, 2, true, 0, 0},
+			{0, 2, true, 3, 0}, {time.Second, 3, true, 0, 0}, {9 * time.Second, 3, false, 0, 11 * time.Second},
+			{10 * time.Second, 2, true, 0, 0},
 		}},
 		{"token_bucket", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 2, Period: 2 * time.Second, Burst: 5}, []step{
-			{0, 5, true, 0, 0}, {500 * time.Millisecond, 1, false, 0, time.Second}, {1500 * time.Millisecond, 1, true, 0, 0}, {2 * time.Second, 1, true, 0, 0},
+			{0, 5, true, 0, 0}, {500 * time.Millisecond, 1, false, 0, time.Second}, {1500 * time.Millisecond, 1, true, 0,
+				0}, {2 * time.Second, 1, true, 0, 0},
 		}},
 		{"leaky_bucket", limit.Tier{Algorithm: limit.LeakyBucket, Threshold: 3, Period: time.Second}, []step{
-			{0, 1, true, 0, 0}, {333_333 * time.Microsecond, 1, false, 0, 333_334 * time.Microsecond}, {333_334 * time.Microsecond, 3, true, 0, 0},
+			{0, 1, true, 0, 0}, {333_333 * time.Microsecond, 1, false, 0, 333_334 * time.Microsecond},
+			{333_334 * time.Microsecond, 3, true, 0, 0},
 			{time.Second, 1, false, 0, 1_333_334 * time.Microsecond},
 		}},
-		{"quota", limit.Tier{Algorithm: limit.Quota, Threshold: 5, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}, []step{
+		{"quota", limit.Tier{Algorithm: limit.Quota, Threshold: 5, Calendar: &limit.Calendar{Every: limit.Day,
+			Location: time.UTC}}, []step{
 			{0, 5, true, 0, 0}, {13 * time.Hour, 1, false, 0, 14 * time.Hour}, {14 * time.Hour, 1, true, 4, 0},
 		}},
 	} {
@@ -89,10 +96,12 @@ func TestBoundCheckerCatches(t *testing.T) {
 
 // Two ways to find a quota's period, one by arithmetic and one by looking at every day, must agree.
 func TestCalendarAgainstTheDays(t *testing.T) {
-	zones := []string{"UTC", "Europe/Paris", "America/Sao_Paulo", "Africa/Cairo", "Asia/Beirut", "America/Havana", "America/St_Johns",
+	zones := []string{"UTC", "Europe/Paris", "America/Sao_Paulo", "Africa/Cairo", "Asia/Beirut", "America/Havana",
+		"America/St_Johns",
 		"America/Goose_Bay", "Pacific/Apia", "Pacific/Kwajalein", "Australia/Lord_Howe", "Asia/Kathmandu", "Africa/Monrovia"}
 	r := rand.New(rand.NewPCG(5, 5))
-	from, until := time.Date(1971, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro(), time.Date(2036, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+	from, until := time.Date(1971, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro(), time.Date(2036, 1, 1, 0, 0, 0, 0,
+		time.UTC).UnixMicro()
 	for range 1500 {
 		loc, err := time.LoadLocation(zones[r.IntN(len(zones))])
 		if err != nil {
@@ -108,7 +117,8 @@ func TestCalendarAgainstTheDays(t *testing.T) {
 		now := from + r.Int64N(until-from)
 		start, end := c.Period(now)
 		if wantStart, wantEnd := calendarPeriod(c, now); start != wantStart || end != wantEnd {
-			t.Fatalf("%s at %s: [%s, %s), by its days [%s, %s)", c, time.UnixMicro(now).UTC(), time.UnixMicro(start).UTC(), time.UnixMicro(end).UTC(),
+			t.Fatalf("%s at %s: [%s, %s), by its days [%s, %s)", c, time.UnixMicro(now).UTC(), time.UnixMicro(start).UTC(),
+				time.UnixMicro(end).UTC(),
 				time.UnixMicro(wantStart).UTC(), time.UnixMicro(wantEnd).UTC())
 		}
 	}

@@ -86,7 +86,8 @@ func testRefundOnce(tb testing.TB, c Config) {
 		}
 		wg.Wait()
 		if back.Load() > 3 || first.Load() > 1 || (!s.c.MayFail && back.Load() != 3) {
-			s.Errorf("16 refunds at once of 3 units gave back %d, %d of them as the first; want 3 and 1", back.Load(), first.Load())
+			s.Errorf("16 refunds at once of 3 units gave back %d, %d of them as the first; want 3 and 1", back.Load(),
+				first.Load())
 		}
 	})
 }
@@ -155,7 +156,8 @@ func testRefundNothing(tb testing.TB, c Config) {
 		if r := s.refund(Start, foreign, 0); r.Units[0] != 0 {
 			s.Errorf("a receipt of a counter that was never charged gave back %d", r.Units[0])
 		}
-		s.unchanged("a refund of a counter that was never charged", before, s.counters(Start, charge(l, 1), charge(foreign.Results[0].Limit(), 1)))
+		s.unchanged("a refund of a counter that was never charged", before, s.counters(Start, charge(l, 1),
+			charge(foreign.Results[0].Limit(), 1)))
 	})
 }
 
@@ -166,7 +168,8 @@ func testRefundBucket(tb testing.TB, c Config) {
 		return
 	}
 	s := newSubject(tb, c)
-	l := build(tb, limit.Limit{ID: "bucket", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 10, Period: time.Second}}})
+	l := build(tb, limit.Limit{ID: "bucket", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket,
+		Threshold: 1, Burst: 10, Period: time.Second}}})
 	first, second := s.allowed(Start, charge(l, 5)), s.allowed(Start, charge(l, 5))
 	s.refund(Start, first, 0)
 	full := Start.Add(5 * time.Second)
@@ -181,7 +184,8 @@ func testRefundChangedRate(tb testing.TB, c Config) {
 	}
 	s := newSubject(tb, c)
 	bucket := func(rate int64) *limit.Limit { // 1, 3 and 5 per second all count in millionths of a unit
-		return build(tb, limit.Limit{ID: "bucket", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: rate, Burst: 10, Period: time.Second}}})
+		return build(tb, limit.Limit{ID: "bucket", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket,
+			Threshold: rate, Burst: 10, Period: time.Second}}})
 	}
 	d := s.allowed(Start, charge(bucket(1), 10))
 	full := Start.Add(2 * time.Second)
@@ -201,7 +205,8 @@ func testRefundBound(tb testing.TB, c Config) {
 		r := rand.New(rand.NewPCG(seed, c.Seed))
 		s := newSubject(tb, c)
 		rates := []int64{1, 2, 4, 5, 8, 10}
-		t := limit.Tier{Algorithm: limit.TokenBucket, Threshold: rates[r.IntN(len(rates))], Burst: 1 + r.Int64N(12), Period: time.Second}
+		t := limit.Tier{Algorithm: limit.TokenBucket, Threshold: rates[r.IntN(len(rates))], Burst: 1 + r.Int64N(12),
+			Period: time.Second}
 		unit := t.Period / time.Duration(t.Threshold) // a step of time refills a whole unit, so refunds are whole too
 		l := build(tb, limit.Limit{ID: "bucket", MaxCost: t.Burst, Tiers: []limit.Tier{t}})
 		h := &counter{tier: t}

@@ -28,7 +28,8 @@ func testBadRequests(tb testing.TB, c Config) {
 			want    error
 		}{
 			{"no limit", []limit.Charge{{Cost: 1}}, limit.ErrInvalidRequest},
-			{"a limit not made by New", []limit.Charge{charge(&limit.Limit{ID: "raw", Tiers: tiers}, 1)}, limit.ErrInvalidRequest},
+			{"a limit not made by New", []limit.Charge{charge(&limit.Limit{ID: "raw", Tiers: tiers}, 1)},
+				limit.ErrInvalidRequest},
 			{"a limit that is off", []limit.Charge{charge(off, 1)}, limit.ErrInvalidRequest},
 			{"cost 0", []limit.Charge{charge(good, 0)}, limit.ErrInvalidCost},
 			{"a negative cost", []limit.Charge{charge(good, -1)}, limit.ErrInvalidCost},
@@ -37,13 +38,17 @@ func testBadRequests(tb testing.TB, c Config) {
 			{"the largest cost", []limit.Charge{charge(good, 1<<63-1)}, limit.ErrInvalidCost},
 			{"the same limit twice", []limit.Charge{charge(good, 1), charge(good, 2)}, limit.ErrDuplicateCounter},
 			{"the same counter by two limits", []limit.Charge{charge(good, 1), charge(again, 1)}, limit.ErrDuplicateCounter},
-			{"the same value twice", []limit.Charge{chargeValue(valued, v("a"), 1), chargeValue(valued, v("a"), 1)}, limit.ErrDuplicateCounter},
+			{"the same value twice", []limit.Charge{chargeValue(valued, v("a"), 1), chargeValue(valued, v("a"), 1)},
+				limit.ErrDuplicateCounter},
 			{"a value that is missing", []limit.Charge{charge(valued, 1)}, limit.ErrInvalidRequest},
 			{"a value that is too many", []limit.Charge{chargeValue(good, v("a"), 1)}, limit.ErrInvalidRequest},
-			{"a value that is too long", []limit.Charge{chargeValue(valued, v(strings.Repeat("x", 1<<16)), 1)}, limit.ErrInvalidRequest},
+			{"a value that is too long", []limit.Charge{chargeValue(valued, v(strings.Repeat("x", 1<<16)), 1)},
+				limit.ErrInvalidRequest},
 			{"a text without a value", []limit.Charge{chargeValue(good, limit.Value{Text: "a"}, 1)}, limit.ErrInvalidRequest},
-			{"a text of an absent value", []limit.Charge{chargeValue(valued, limit.Value{Kind: limit.ValueAbsent, Text: "a"}, 1)}, limit.ErrInvalidRequest},
-			{"an unknown kind of value", []limit.Charge{chargeValue(valued, limit.Value{Kind: 'x'}, 1)}, limit.ErrInvalidRequest},
+			{"a text of an absent value", []limit.Charge{chargeValue(valued, limit.Value{Kind: limit.ValueAbsent,
+				Text: "a"}, 1)}, limit.ErrInvalidRequest},
+			{"an unknown kind of value", []limit.Charge{chargeValue(valued, limit.Value{Kind: 'x'}, 1)},
+				limit.ErrInvalidRequest},
 		}
 		first := k.limit(tb, "first", 50)
 		for _, b := range bad {
@@ -57,7 +62,8 @@ func testBadRequests(tb testing.TB, c Config) {
 		s.refused("an owner's name that is too long", long, []limit.Charge{charge(good, 1)}, limit.ErrInvalidRequest)
 		// Two values of one limit, and one counter in two modes, are no duplicates.
 		s.allowed(Start, chargeValue(valued, v("x"), 1), chargeValue(valued, v("y"), 1))
-		s.allowed(Start, charge(good, 1), charge(build(tb, limit.Limit{ID: "good", Mode: limit.Shadow, MaxCost: 50, Tiers: []limit.Tier{k.tier(50)}}), 1))
+		s.allowed(Start, charge(good, 1), charge(build(tb, limit.Limit{ID: "good", Mode: limit.Shadow, MaxCost: 50,
+			Tiers: []limit.Tier{k.tier(50)}}), 1))
 	})
 }
 
@@ -103,7 +109,8 @@ func testCancelled(tb testing.TB, c Config) {
 		}
 		s.unchanged("a cancelled request", before, s.counters(Start, charge(l, 1)))
 		if r := s.refund(Start, held, 0); r.Repeated || r.Units[0] != 2 {
-			s.Errorf("after a cancelled refund the real one gives back %d units, repeated=%t; want 2 and false", r.Units[0], r.Repeated)
+			s.Errorf("after a cancelled refund the real one gives back %d units, repeated=%t; want 2 and false",
+				r.Units[0], r.Repeated)
 		}
 	})
 }

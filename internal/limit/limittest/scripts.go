@@ -67,7 +67,8 @@ func newWorld(tb testing.TB, c Config, seed uint64) *world {
 	return w
 }
 
-// randomLimit makes one that New and the store accept. Most are small, so that scripts meet their edges; some are as large as
+// randomLimit makes one that New and the store accept. Most are small, so that scripts meet their edges; some are as
+// large as
 // the arithmetic carries.
 func (w *world) randomLimit(id string) limit.Limit {
 	samples := w.s.c.samples()
@@ -96,10 +97,12 @@ func (w *world) randomLimit(id string) limit.Limit {
 
 func (w *world) randomTier(a limit.Algorithm, large bool) limit.Tier {
 	// Up to a second a sliding window's weight is counted by the µs, as the model does.
-	periods := []time.Duration{time.Millisecond, 7 * time.Millisecond, 100 * time.Millisecond, 333 * time.Millisecond, time.Second}
+	periods := []time.Duration{time.Millisecond, 7 * time.Millisecond, 100 * time.Millisecond,
+		333 * time.Millisecond, time.Second}
 	t := limit.Tier{Algorithm: a, Period: periods[w.r.IntN(len(periods))]}
 	if a != limit.SlidingWindow && w.r.IntN(3) == 0 {
-		t.Period = []time.Duration{10 * time.Second, 59999 * time.Millisecond, time.Hour, 36 * time.Hour, limit.MaxPeriod}[w.r.IntN(5)]
+		t.Period = []time.Duration{10 * time.Second, 59999 * time.Millisecond, time.Hour, 36 * time.Hour,
+			limit.MaxPeriod}[w.r.IntN(5)]
 	}
 	units := func() int64 {
 		if large {
@@ -251,7 +254,8 @@ func (w *world) compare(d *limit.Decision, o *Outcome) {
 	}
 	for i := range d.Results {
 		r := &d.Results[i]
-		got := TierOutcome{Admits: r.Admits, Never: r.Never, Charged: r.Charged, Remaining: r.Remaining(), RetryAt: r.RetryAt, ResetAt: r.ResetAt()}
+		got := TierOutcome{Admits: r.Admits, Never: r.Never, Charged: r.Charged, Remaining: r.Remaining(),
+			RetryAt: r.RetryAt, ResetAt: r.ResetAt()}
 		if want := o.Tiers[i]; got != want {
 			w.differ(fmt.Sprintf("result %d (%s)", i+1, r.Limit().ID), fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want))
 		}

@@ -29,7 +29,8 @@ func testShadow(tb testing.TB, c Config) {
 			d := s.allowed(Start, charge(shadow, cost))
 			r := &d.Results[0]
 			if r.Admits || r.Charged != 0 || r.Never != (cost > 5) || (!r.Never && r.RetryAt <= d.Now) {
-				s.Errorf("shadow with cost %d: admits=%t charged=%d never=%t retry=%d; want a report of a denial", cost, r.Admits, r.Charged, r.Never, r.RetryAt)
+				s.Errorf("shadow with cost %d: admits=%t charged=%d never=%t retry=%d; want a report of a denial", cost,
+					r.Admits, r.Charged, r.Never, r.RetryAt)
 			}
 			s.unchanged("a shadow that would deny", before, s.counters(Start, charge(shadow, 1)))
 		}

@@ -84,7 +84,8 @@ func (s *subject) sane(now time.Time, charges []limit.Charge, d *limit.Decision)
 	case d.Owner != s.owner:
 		s.Fatalf("%s at %s: decision is about owner %v, want %v", describe(charges), stamp(now), d.Owner, s.owner)
 	case d.Allowed && (d.Never || d.RetryAt != 0 || d.RetryAfter() != 0):
-		s.Fatalf("%s at %s: allowed, yet never=%t retry at %d after %s", describe(charges), stamp(now), d.Never, d.RetryAt, d.RetryAfter())
+		s.Fatalf("%s at %s: allowed, yet never=%t retry at %d after %s", describe(charges), stamp(now), d.Never,
+			d.RetryAt, d.RetryAfter())
 	case d.Never && (d.RetryAt != 0 || d.RetryAfter() != 0):
 		s.Fatalf("%s at %s: never, yet retry at %d after %s", describe(charges), stamp(now), d.RetryAt, d.RetryAfter())
 	case !d.Allowed && !d.Never && d.RetryAt <= at:
@@ -92,11 +93,14 @@ func (s *subject) sane(now time.Time, charges []limit.Charge, d *limit.Decision)
 	}
 	b := d.Binding()
 	if !d.Allowed && (b == nil || b.Admits || b.Shadow() || b.Never != d.Never || (!d.Never && b.RetryAt != d.RetryAt)) {
-		s.Fatalf("%s at %s: the binding result %+v does not explain the denial (never=%t, retry at %d)", describe(charges), stamp(now), b, d.Never, d.RetryAt)
+		s.Fatalf("%s at %s: the binding result %+v does not explain the denial (never=%t, retry at %d)",
+			describe(charges), stamp(now), b, d.Never, d.RetryAt)
 	}
 	for i := range d.Results {
-		if r := &d.Results[i]; r.Remaining() < 0 || (!d.Allowed && r.Charged != 0) || (r.Charged != 0 && r.Charged != r.Cost) {
-			s.Fatalf("%s at %s: result %d has remaining %d, charged %d of %d, allowed=%t", describe(charges), stamp(now), i+1, r.Remaining(), r.Charged, r.Cost, d.Allowed)
+		if r := &d.Results[i]; r.Remaining() < 0 || (!d.Allowed && r.Charged != 0) || (r.Charged != 0 &&
+			r.Charged != r.Cost) {
+			s.Fatalf("%s at %s: result %d has remaining %d, charged %d of %d, allowed=%t", describe(charges), stamp(now),
+				i+1, r.Remaining(), r.Charged, r.Cost, d.Allowed)
 		}
 	}
 }
@@ -105,11 +109,13 @@ func (s *subject) allowed(now time.Time, charges ...limit.Charge) *limit.Decisio
 	s.Helper()
 	d := s.decide(now, charges...)
 	if !d.Allowed {
-		s.Fatalf("%s at %s: denied (never=%t, retry at %s), want allowed", describe(charges), stamp(now), d.Never, stamp(time.UnixMicro(d.RetryAt)))
+		s.Fatalf("%s at %s: denied (never=%t, retry at %s), want allowed", describe(charges), stamp(now), d.Never,
+			stamp(time.UnixMicro(d.RetryAt)))
 	}
 	for i := range d.Results {
 		if r := &d.Results[i]; !r.Shadow() && r.Charged != r.Cost {
-			s.Fatalf("%s at %s: allowed, yet result %d charged %d, want %d", describe(charges), stamp(now), i+1, r.Charged, r.Cost)
+			s.Fatalf("%s at %s: allowed, yet result %d charged %d, want %d", describe(charges), stamp(now), i+1, r.Charged,
+				r.Cost)
 		}
 	}
 	return d
@@ -132,7 +138,8 @@ func (s *subject) refund(now time.Time, d *limit.Decision, units int64) limit.Re
 		s.Fatalf("Refund(%d units at %s): %v", units, stamp(now), err)
 	}
 	if len(r.Units) != len(d.Receipt().Entries()) {
-		s.Fatalf("Refund(%d units at %s): %d entries, want %d, one for each of the receipt", units, stamp(now), len(r.Units), len(d.Receipt().Entries()))
+		s.Fatalf("Refund(%d units at %s): %d entries, want %d, one for each of the receipt", units, stamp(now),
+			len(r.Units), len(d.Receipt().Entries()))
 	}
 	return r
 }

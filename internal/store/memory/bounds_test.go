@@ -62,10 +62,14 @@ func TestFullStoreForgetsNothingInUse(t *testing.T) {
 	const maxBytes = 64 << 10
 	for _, l := range []*limit.Limit{
 		bucket(t, "bucket", 1, 1, time.Hour),
-		newLimit(t, limit.Limit{ID: "window", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1, Period: time.Hour}}}),
-		newLimit(t, limit.Limit{ID: "leaky", Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Threshold: 1, Period: time.Hour}}}),
-		newLimit(t, limit.Limit{ID: "sliding", Tiers: []limit.Tier{{Algorithm: limit.SlidingWindow, Threshold: 1, Period: 30 * time.Minute}}}),
-		newLimit(t, limit.Limit{ID: "quota", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 1, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}}),
+		newLimit(t, limit.Limit{ID: "window", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1,
+			Period: time.Hour}}}),
+		newLimit(t, limit.Limit{ID: "leaky", Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Threshold: 1,
+			Period: time.Hour}}}),
+		newLimit(t, limit.Limit{ID: "sliding", Tiers: []limit.Tier{{Algorithm: limit.SlidingWindow, Threshold: 1,
+			Period: 30 * time.Minute}}}),
+		newLimit(t, limit.Limit{ID: "quota", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 1,
+			Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}}),
 	} {
 		t.Run(l.ID, func(t *testing.T) {
 			s := newStore(t, maxBytes)
@@ -110,16 +114,22 @@ func TestFullStoreForgetsNothingInUse(t *testing.T) {
 	}
 }
 
-// A store under pressure must still be exact: it answers as the model does, or says that it is full and charges nothing.
+// A store under pressure must still be exact: it answers as the model does, or says that it is full and charges
+// nothing.
 func TestSmallStoreAgreesWithTheModel(t *testing.T) {
 	const maxBytes = 40 << 10
 	limits := []*limit.Limit{
 		bucket(t, "bucket", 5, 3, 2*time.Second),
-		newLimit(t, limit.Limit{ID: "window", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 4, Period: 3 * time.Second}}}),
-		newLimit(t, limit.Limit{ID: "sliding", Tiers: []limit.Tier{{Algorithm: limit.SlidingWindow, Threshold: 4, Period: time.Second}}}),
-		newLimit(t, limit.Limit{ID: "leaky", Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Threshold: 4, Period: 5 * time.Second}}}),
-		newLimit(t, limit.Limit{ID: "log", Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Threshold: 6, Period: 4 * time.Second}}}),
-		newLimit(t, limit.Limit{ID: "subject", Per: "subject", Tiers: []limit.Tier{{Algorithm: limit.SlidingBuckets, Threshold: 3, Period: 2 * time.Second, Buckets: 4}}}),
+		newLimit(t, limit.Limit{ID: "window", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 4,
+			Period: 3 * time.Second}}}),
+		newLimit(t, limit.Limit{ID: "sliding", Tiers: []limit.Tier{{Algorithm: limit.SlidingWindow, Threshold: 4,
+			Period: time.Second}}}),
+		newLimit(t, limit.Limit{ID: "leaky", Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Threshold: 4,
+			Period: 5 * time.Second}}}),
+		newLimit(t, limit.Limit{ID: "log", Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Threshold: 6,
+			Period: 4 * time.Second}}}),
+		newLimit(t, limit.Limit{ID: "subject", Per: "subject", Tiers: []limit.Tier{{Algorithm: limit.SlidingBuckets,
+			Threshold: 3, Period: 2 * time.Second, Buckets: 4}}}),
 	}
 	for seed := range uint64(6) {
 		r := rand.New(rand.NewPCG(seed, 9))
@@ -155,7 +165,8 @@ func TestSmallStoreAgreesWithTheModel(t *testing.T) {
 			}
 			o := model.Decide(owner, charges, now.UnixMicro(), true)
 			if d.Allowed != o.Allowed || d.RetryAt != o.RetryAt {
-				t.Fatalf("seed %d, step %d, %s: allowed %t, retry at %d; the model says %t, %d", seed, step, owner.Name, d.Allowed, d.RetryAt, o.Allowed, o.RetryAt)
+				t.Fatalf("seed %d, step %d, %s: allowed %t, retry at %d; the model says %t, %d", seed, step, owner.Name,
+					d.Allowed, d.RetryAt, o.Allowed, o.RetryAt)
 			}
 			decided++
 			if !d.Allowed {
@@ -172,16 +183,20 @@ func TestSmallStoreAgreesWithTheModel(t *testing.T) {
 	}
 }
 
-// What is forgotten must be given back to the byte, else a store that runs for weeks counts itself full, or, worse, empty
+// What is forgotten must be given back to the byte, else a store that runs for weeks counts itself full, or, worse,
+// empty
 // and grows without bound.
 func TestBytesDoNotDrift(t *testing.T) {
 	const maxBytes = 256 << 10
 	limits := []*limit.Limit{
 		bucket(t, "bucket", 1, 9, time.Second),
-		newLimit(t, limit.Limit{ID: "log", MaxCost: 9, Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Threshold: 50, Period: 10 * time.Second}}}),
-		newLimit(t, limit.Limit{ID: "buckets", MaxCost: 9, Tiers: []limit.Tier{{Algorithm: limit.SlidingBuckets, Threshold: 50, Period: 10 * time.Second}}}),
+		newLimit(t, limit.Limit{ID: "log", MaxCost: 9, Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Threshold: 50,
+			Period: 10 * time.Second}}}),
+		newLimit(t, limit.Limit{ID: "buckets", MaxCost: 9, Tiers: []limit.Tier{{Algorithm: limit.SlidingBuckets,
+			Threshold: 50, Period: 10 * time.Second}}}),
 	}
-	subject := newLimit(t, limit.Limit{ID: "subject", Per: "subject", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 50, Period: 10 * time.Second}}})
+	subject := newLimit(t, limit.Limit{ID: "subject", Per: "subject",
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 50, Period: 10 * time.Second}}})
 	for _, refunds := range []bool{false, true} {
 		t.Run(fmt.Sprintf("refunds %t", refunds), func(t *testing.T) {
 			s := newStore(t, maxBytes)
@@ -217,7 +232,8 @@ func TestBytesDoNotDrift(t *testing.T) {
 					first = held
 				}
 				if held < first*9/10 || held > first*11/10 {
-					t.Fatalf("round %d: the store holds %d owners at once, at first it held %d in the same bytes", round+1, held, first)
+					t.Fatalf("round %d: the store holds %d owners at once, at first it held %d in the same bytes", round+1, held,
+						first)
 				}
 				now = now.Add(time.Hour)
 			}
@@ -230,9 +246,12 @@ func TestBytesEstimate(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector's own memory is in the heap's figures")
 	}
-	three := []*limit.Limit{bucket(t, "a", 1, 5, time.Hour), bucket(t, "b", 1, 5, time.Hour), bucket(t, "c", 1, 5, time.Hour)}
-	log := newLimit(t, limit.Limit{ID: "log", Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Threshold: 1000, Period: time.Hour}}})
-	subject := newLimit(t, limit.Limit{ID: "subject", Per: "subject", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 3, Period: time.Hour}}})
+	three := []*limit.Limit{bucket(t, "a", 1, 5, time.Hour), bucket(t, "b", 1, 5, time.Hour), bucket(t, "c", 1, 5,
+		time.Hour)}
+	log := newLimit(t, limit.Limit{ID: "log", Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Threshold: 1000,
+		Period: time.Hour}}})
+	subject := newLimit(t, limit.Limit{ID: "subject", Per: "subject",
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 3, Period: time.Hour}}})
 	many := func(s *memory.Store, owners int, limits ...*limit.Limit) {
 		for i := range owners {
 			if _, err := spend(t, s, tenant(i), start, limits...); err != nil {
@@ -247,12 +266,14 @@ func TestBytesEstimate(t *testing.T) {
 		{"owners with one limit", func(s *memory.Store) { many(s, 20_000, three[0]) }},
 		{"owners with three limits", func(s *memory.Store) { many(s, 20_000, three...) }},
 		{"owners with six limits", func(s *memory.Store) {
-			many(s, 10_000, append(three[:3:3], bucket(t, "d", 1, 5, time.Hour), bucket(t, "e", 1, 5, time.Hour), bucket(t, "f", 1, 5, time.Hour))...)
+			many(s, 10_000, append(three[:3:3], bucket(t, "d", 1, 5, time.Hour), bucket(t, "e", 1, 5, time.Hour), bucket(t,
+				"f", 1, 5, time.Hour))...)
 		}},
 		{"values", func(s *memory.Store) {
 			for i := range 40_000 {
 				var d limit.Decision
-				req := limit.Request{Owner: tenant(i % 200), Charges: []limit.Charge{{Limit: subject, Value: limit.ValueOf(fmt.Sprint("user-", i)), Cost: 1}}}
+				req := limit.Request{Owner: tenant(i % 200), Charges: []limit.Charge{{Limit: subject,
+					Value: limit.ValueOf(fmt.Sprint("user-", i)), Cost: 1}}}
 				if err := s.Decide(t.Context(), &req, start, &d); err != nil {
 					t.Fatal(err)
 				}
@@ -303,11 +324,13 @@ func TestBytesEstimate(t *testing.T) {
 // Whoever makes up values for one tenant gets one shared counter, not the store's memory.
 func TestValuesAreBounded(t *testing.T) {
 	s := newStore(t, 0)
-	l := newLimit(t, limit.Limit{ID: "subject", Per: "subject", MaxValues: 100, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1, Period: time.Hour}}})
+	l := newLimit(t, limit.Limit{ID: "subject", Per: "subject", MaxValues: 100,
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1, Period: time.Hour}}})
 	admitted, most := 0, int64(0)
 	for i := range 50_000 {
 		var d limit.Decision
-		req := limit.Request{Owner: tenant(1), Charges: []limit.Charge{{Limit: l, Value: limit.ValueOf(fmt.Sprint("user-", i)), Cost: 1}}}
+		req := limit.Request{Owner: tenant(1), Charges: []limit.Charge{{Limit: l,
+			Value: limit.ValueOf(fmt.Sprint("user-", i)), Cost: 1}}}
 		if err := s.Decide(t.Context(), &req, start, &d); err != nil {
 			t.Fatal(err)
 		}
@@ -326,7 +349,8 @@ func TestValuesAreBounded(t *testing.T) {
 	var d limit.Decision
 	later := start.Add(3 * time.Hour)
 	for i := range 500 {
-		req := limit.Request{Owner: tenant(1), Charges: []limit.Charge{{Limit: l, Value: limit.ValueOf(fmt.Sprint("late-", i)), Cost: 1}}}
+		req := limit.Request{Owner: tenant(1), Charges: []limit.Charge{{Limit: l,
+			Value: limit.ValueOf(fmt.Sprint("late-", i)), Cost: 1}}}
 		if err := s.Decide(t.Context(), &req, later, &d); err != nil {
 			t.Fatal(err)
 		}
@@ -341,7 +365,8 @@ func TestValuesAreBounded(t *testing.T) {
 func TestManyOwnersAtOnceWithSweeping(t *testing.T) {
 	const owners, goroutines, each, capacity = 300, 32, 1500, 4
 	s := newStore(t, 48<<10)
-	kept := newLimit(t, limit.Limit{ID: "kept", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: capacity, Period: 24 * time.Hour}}})
+	kept := newLimit(t, limit.Limit{ID: "kept", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow,
+		Threshold: capacity, Period: 24 * time.Hour}}})
 	passing := bucket(t, "passing", 1000, 1, time.Second) // full again in a ms, so soon stale
 	var admitted [owners]atomic.Int64
 	var full, ticks atomic.Int64
@@ -352,7 +377,8 @@ func TestManyOwnersAtOnceWithSweeping(t *testing.T) {
 			for range each {
 				at := start.Add(time.Duration(ticks.Add(1)) * time.Millisecond) // 48 s in all, within one day
 				if r.IntN(2) == 0 {
-					if _, err := spend(t, s, tenant(1_000_000+r.IntN(100_000)), at, passing); err != nil && !errors.Is(err, limit.ErrFull) {
+					if _, err := spend(t, s, tenant(1_000_000+r.IntN(100_000)), at, passing); err != nil && !errors.Is(err,
+						limit.ErrFull) {
 						t.Error(err)
 					}
 					continue
@@ -404,7 +430,8 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 				}
 				var charges []limit.Charge
 				for i := range n {
-					charges = append(charges, limit.Charge{Limit: bucket(t, fmt.Sprint("l", i), 1, burst, time.Duration(i+1)*time.Second), Cost: 1})
+					charges = append(charges, limit.Charge{Limit: bucket(t, fmt.Sprint("l", i), 1, burst,
+						time.Duration(i+1)*time.Second), Cost: 1})
 				}
 				req := limit.Request{Owner: tenant(1), Charges: charges}
 				var d limit.Decision
