@@ -57,6 +57,17 @@ func (s *Store) ask(ctx context.Context, q *question) (reply string, general boo
 	return reply, true, err
 }
 
+// inspect has decide.lua look at the packs that a script of a shape could not make sense of, so that what is unreadable is
+// dropped in a minute.
+func (s *Store) inspect(ctx context.Context, q *question) error {
+	q.charge = false
+	if err := q.encode(); err != nil {
+		return err
+	}
+	_, err := s.run(ctx, decideScript, q.generalArgs())
+	return err
+}
+
 func (s *Store) answered(general bool) {
 	if s.onAnswer != nil {
 		s.onAnswer(general)

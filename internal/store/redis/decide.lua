@@ -20,12 +20,54 @@ local admitted, refused, repaired = true, nil, nil
 local tier, P, redirects, before, summary = 0, 3 + 6 * npacks, {}, '', ''
 local joined, shared = {}, {} -- values that this request adds to each set, and counters of all others that it uses
 
+-- What cannot be read is an error, but for a minute only: it is in our place, and must not shut a tenant out for good.
+local function unreadable(key, why)
+  call('PEXPIRE', key, 60000, 'LT')
+  return redis.error_reply('SLUICE ' .. key .. ' ' .. why .. '; it is dropped in a minute')
+end
+
+-- parse fills the tables with the records of a pack, by id, and returns what its expiry is armed until.
+local function parse(value, rates, at_, n_, m_, order)
+  local magic, total = sunpack('<c4H', value)
+  assert(magic == 'SLU1')
+  local q, armed = 7 + 25 * total, 0
+  armed, q = sunpack('<d', value, q)
+  local function number(v)
+    assert(v == math.floor(v) and v >= -9007199254740992 and v <= 9007199254740992)
+    return v
+  end
+  local function record(id, rate)
+    local alg, a, n, m = string.byte(id), 0, 0, nil
+    assert(WIDTH[alg])
+    a, n, q = sunpack('<dd', value, q)
+    if WIDTH[alg] == 3 then m, q = sunpack('<d', value, q) end
+    order[#order + 1], rates[id], at_[id], n_[id], m_[id] = id, number(rate), number(a), number(n), m and number(m)
+  end
+  for j = 0, total - 1 do record(sub(value, 7 + 25 * j, 23 + 25 * j), (sunpack('<d', value, 24 + 25 * j))) end
+  while q <= #value do
+    local id, rate
+    id, rate, q = sunpack('<c17d', value, q)
+    record(id, rate)
+  end
+  return number(armed)
+end
+
+-- units is what an entry of a sorted set counts. One that is not ours counts nothing.
+local function units_of(e) return tonumber(string.match(e, '^%d+:(%d+)$')) or 0 end
+
+-- is_set tells whether the key can be used as a sorted set.
+local function is_set(key)
+  local t = call('TYPE', key).ok
+  return t == 'zset' or t == 'none'
+end
+
 for i = 1, npacks do
   local base = 6 * i - 3
   local key, n, redirected = KEYS[A[base + 1]], A[base + 2], false
-  local value = call('GET', key)
+  local value = redis.pcall('GET', key)
   if A[base + 3] == 1 and not value then
     local set = KEYS[A[base + 5]]
+    if not is_set(set) then return unreadable(set, 'is not a sorted set') end
     joined[set] = joined[set] or call('ZCOUNT', set, now, '+inf')
     if joined[set] < A[base + 6] then
       joined[set] = joined[set] + 1
@@ -33,32 +75,19 @@ for i = 1, npacks do
       key, redirected = KEYS[A[base + 4]], true
       if shared[key] then return redis.error_reply('SLUICE two values share a counter: ' .. key) end
       shared[key] = true
-      value = call('GET', key)
+      value = redis.pcall('GET', key)
     end
   end
+  if type(value) == 'table' then return unreadable(key, 'is not a string') end
   redirects[i] = redirected and 1 or 0
   -- Every record of the pack by its id: rate and state. Ours go to the front, and behind them what is kept for limits
   -- that may come back, and the refunds.
   local mine, armed = sub(ids, 25 * tier + 1, 25 * (tier + n)), 0
   local rates, at_, n_, m_, order = {}, {}, {}, {}, {}
   if value then
-    local magic, total = sunpack('<c4H', value)
-    if magic ~= 'SLU1' then return redis.error_reply('SLUICE not a pack of this layout: ' .. key) end
-    local q = 7 + 25 * total
-    armed, q = sunpack('<d', value, q)
-    for j = 0, total - 1 do
-      local id, rate = sub(value, 7 + 25 * j, 23 + 25 * j), sunpack('<d', value, 24 + 25 * j)
-      order[j + 1], rates[id] = id, rate
-      at_[id], n_[id], q = sunpack('<dd', value, q)
-      if WIDTH[string.byte(id)] == 3 then m_[id], q = sunpack('<d', value, q) end
-    end
-    while q <= #value do
-      local id, rate
-      id, rate, q = sunpack('<c17d', value, q)
-      order[#order + 1], rates[id] = id, rate
-      at_[id], n_[id], q = sunpack('<dd', value, q)
-      if WIDTH[string.byte(id)] == 3 then m_[id], q = sunpack('<d', value, q) end
-    end
+    local fine
+    fine, armed = pcall(parse, value, rates, at_, n_, m_, order)
+    if not fine then return unreadable(key, 'is not a pack of this layout') end
   end
   local st, refunds = {}, {}
   for j = 1, n do
@@ -185,6 +214,7 @@ for i = 1, npacks do
     else -- sliding_buckets, sliding_log: cost, threshold, period, width and buckets (0 for a log), key and key of the others
       local cost, period, width = A[P + 4], A[P + 6], A[P + 7]
       local zkey = KEYS[redirected and A[P + 10] or A[P + 9]]
+      if not is_set(zkey) then return unreadable(zkey, 'is not a sorted set') end
       local stamp, oldest = now, now - period + 1
       if width > 0 then
         local r = fmod(now, width)
@@ -200,13 +230,13 @@ for i = 1, npacks do
           local ahead = 0
           for _, e in ipairs(call('ZRANGEBYSCORE', zkey, stamp, stamp)) do far[#far + 1] = e end
           for _, e in ipairs(far) do
-            ahead = ahead + tonumber(string.match(e, ':(%d+)$'))
+            ahead = ahead + units_of(e)
             call('ZREM', zkey, e)
           end
           call('ZADD', zkey, string.format('%.0f', stamp), string.format('%.0f:%.0f', stamp, ahead))
         end
         for _, e in ipairs(call('ZRANGEBYSCORE', zkey, '-inf', string.format('(%.0f', oldest))) do
-          used = used - tonumber(string.match(e, ':(%d+)$'))
+          used = used - units_of(e)
         end
       end
       admits = flags < 2 and used + cost <= A[P + 5]
@@ -216,7 +246,7 @@ for i = 1, npacks do
           over = used + cost - A[P + 5]
           local left = over
           for _, e in ipairs(call('ZRANGEBYSCORE', zkey, string.format('%.0f', oldest), '+inf', 'LIMIT', 0, over)) do
-            left, retry = left - tonumber(string.match(e, ':(%d+)$')), tonumber(string.match(e, '^%d+'))
+            left, retry = left - units_of(e), tonumber(string.match(e, '^%d+')) or retry
             if left <= 0 then break end
           end
         end
@@ -260,7 +290,7 @@ if charge == 1 and (admitted or repaired) then
           call('ZREMRANGEBYSCORE', s[1], '-inf', s[4])
           local total = s[3]
           for _, e in ipairs(call('ZRANGEBYSCORE', s[1], s[2], s[2])) do
-            total = total + tonumber(string.match(e, ':(%d+)$'))
+            total = total + units_of(e)
             call('ZREM', s[1], e)
           end
           call('ZADD', s[1], string.format('%.0f', s[2]), string.format('%.0f:%.0f', s[2], total))

@@ -160,6 +160,9 @@ func (s *Store) decideInTime(parent context.Context, req *limit.Request, now tim
 	reply, general, err := s.ask(ctx, q)
 	if err == nil {
 		err = q.decode(reply, general, d)
+		if err != nil && !general {
+			err = errors.Join(err, s.inspect(ctx, q))
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("redis store: %d limits of %s: %w", len(req.Charges), ownerText(req.Owner), err)

@@ -16,6 +16,8 @@ import (
 const (
 	maxShapes     = 256 // remembered; the rest use decide.lua
 	maxShapeTiers = 10  // Lua has 200 locals
+
+	maxBehind = 4096 // bytes of a pack behind its first tiers; decide.lua keeps 64 records
 )
 
 var shapes struct {
@@ -280,8 +282,8 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, algorithms
 		doubles += len(numbers)
 	}
 	layout := fmt.Sprintf("<c%dd%s", size, strings.Repeat("d", doubles))
-	fmt.Fprintf(head, "local p%d, armed%d, %s = call('GET', KEYS[%d]), 0, %s\n", p, p, strings.Join(states, ", "), p, strings.Join(zeros, ", "))
-	fmt.Fprintf(head, "if p%d then\n  local h\n  if #p%d < %d then return 0 end\n", p, p, size+8+8*doubles)
+	fmt.Fprintf(head, "local p%d, armed%d, %s = redis.pcall('GET', KEYS[%d]), 0, %s\n", p, p, strings.Join(states, ", "), p, strings.Join(zeros, ", "))
+	fmt.Fprintf(head, "if p%d then\n  local h\n  if #p%d < %d or #p%d > %d then return 0 end\n", p, p, size+8+8*doubles, p, size+8+8*doubles+maxBehind)
 	fmt.Fprintf(head, "  h, armed%d, %s = unpack('%s', p%d)\n  if h ~= ARGV[%d] then return 0 end\n", p, strings.Join(states, ", "), layout, p, p+1)
 	if valued {
 		head.WriteString("else\n  return 0\nend\n")
