@@ -31,6 +31,8 @@ func Figures() []Figure {
 		{Name: "memory_1_limit", Unit: "x", Goal: 0.8, Digits: 2, Measure: memoryFigure(tiers[:1]...)},
 		{Name: "memory_3_limits", Unit: "x", Goal: 1.0, Digits: 2, Measure: memoryFigure(tiers[:]...)},
 		{Name: "redis_3_limits", Unit: "x", Goal: 0.9, Digits: 2, Measure: redisFigure},
+		{Name: "dynamodb_wcu_exact", Unit: "units/1,000", Goal: 1100, Digits: 0, Measure: dynamoExactFigure},
+		{Name: "dynamodb_wcu_denied", Unit: "units/1,000", Goal: 2, Digits: 2, Measure: dynamoDeniedFigure},
 		{Name: "route_match_500", Unit: "µs", Goal: 1.0, Digits: 3, Measure: routeFigure},
 		{Name: "request_to_headers", Unit: "ns", Digits: 0, Measure: requestFigure},
 		{Name: "simulate_lines_per_s", Unit: "lines/s", Goal: 300_000, Floor: true, Measure: simulateFigure},

@@ -214,7 +214,7 @@ func (c *decision) contend(key itemKey, known, shown *view) {
 
 func (c *decision) othersCharge(name string, known, shown *view) bool {
 	f := shown.counters[name]
-	if known != nil && !known.seen.IsZero() {
+	if known != nil && (!known.seen.IsZero() || known.counters[name] != nil) {
 		return !known.counters[name].equal(f)
 	}
 	t := f["t"] // a writer that knew nothing can tell by a token bucket: no stamp, or one from just now

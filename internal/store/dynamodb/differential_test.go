@@ -79,7 +79,7 @@ func TestAgreesWithMemory(t *testing.T) {
 		for i := range 1 + r.IntN(4) {
 			limits = append(limits, randomLimit(t, r, fmt.Sprintf("l%d", i)))
 		}
-		now := noon
+		now, latest := noon, noon
 		type pair struct{ ours, theirs *limit.Receipt }
 		var receipts []pair
 		trace := ""
@@ -100,6 +100,9 @@ func TestAgreesWithMemory(t *testing.T) {
 			case n == 33:
 				s = open(t, c) // a process that knows nothing, and finds no trace of others that charge just now
 				now = now.Add(6 * time.Second)
+			}
+			if latest = latest.Add(max(0, now.Sub(latest))); now.Before(latest.Add(-4 * time.Second)) {
+				now = latest.Add(-4 * time.Second)
 			}
 			if len(receipts) > 0 && r.IntN(5) == 0 {
 				i, units := r.IntN(len(receipts)), r.Int64N(4)

@@ -123,8 +123,8 @@ func (g *charge) tokenBucket(c counter) {
 		return
 	}
 	at := max(g.now, g.pre.At) // a clock that is behind decides at the counter's own time
-	if soon := at + lookahead*microsPerMs; g.contended && at > g.now && g.old["e"].Cmp(scaled(soon, p.Num, -p.Full)) >= 0 {
-		// Others move that time on; here the clock that is behind decides at its own, and finds less in the bucket.
+	if soon := at + lookahead*microsPerMs; g.contended && g.old["e"].Cmp(scaled(soon, p.Num, -p.Full)) >= 0 {
+		// Others may move that time on a little; a clock that is behind decides at its own, and finds less in the bucket.
 		c.mustBe("r", g.old["r"])
 		c.require(c.compare("e", ">=", scaled(soon, p.Num, -p.Full)))
 		c.require(c.compare("e", "<=", new(big.Int).Sub(scaled(g.now, p.Num, 0), spent)))

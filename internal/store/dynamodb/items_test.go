@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
 )
 
 func window(tb testing.TB, id string, threshold int64) *limit.Limit {
@@ -165,9 +166,7 @@ func TestTTL(t *testing.T) {
 // and each stays where it is: a counter that moved would be a counter that forgot.
 func TestChain(t *testing.T) {
 	client := server(t)
-	m := &meter{Client: client}
 	c := config(client)
-	c.Client = m
 	s := open(t, c)
 	l := must(t, limit.Limit{ID: "put-product", Per: "endpoint", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 3, Period: time.Hour}}})
 	const endpoints = 60
@@ -198,7 +197,7 @@ func TestChain(t *testing.T) {
 	}
 	counters := map[string]int{}
 	for sk, item := range all {
-		if size := itemSize(item); size > 1024 {
+		if size := dynamodbtest.ItemSize(item); size > 1024 {
 			t.Errorf("item %q has %d bytes, want at most 1024", sk, size)
 		}
 		for name := range item {

@@ -3,7 +3,6 @@ package dynamodb_test
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -12,12 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials"
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"go.uber.org/goleak"
 
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
 )
 
 const table = "counters"
@@ -52,14 +50,11 @@ func endpoint(tb testing.TB) string {
 
 // connect is a client of the endpoint with connections of its own.
 func connect(tb testing.TB, url string) *sdk.Client {
-	transport := &http.Transport{MaxIdleConnsPerHost: 128}
+	c, done := dynamodbtest.Connect(url)
 	if tb != nil {
-		tb.Cleanup(transport.CloseIdleConnections)
+		tb.Cleanup(done)
 	}
-	return sdk.New(sdk.Options{
-		Region: "eu-west-1", BaseEndpoint: aws.String(url), HTTPClient: &http.Client{Transport: transport},
-		Credentials: credentials.NewStaticCredentialsProvider("local", "local", ""),
-	})
+	return c
 }
 
 // server is a client of the DynamoDB under test, in which the table exists.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
 )
 
 var (
@@ -73,16 +74,17 @@ func TestUnitsExact(t *testing.T) {
 		"the bucket is nearly always full": {rate: 1_000_000},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &meter{Client: server(t)}
+			m := &dynamodbtest.Meter{Client: server(t)}
 			c := config(m.Client)
 			c.Client = m
 			o := load(t, c, writers, each, three(t, test.rate), time.Now)
 			if o.failed.Load() > 0 {
 				t.Errorf("%d decisions failed", o.failed.Load())
 			}
-			per := m.writes / float64(o.allowed.Load()+o.denied.Load()) * 1000
+			used := m.Take()
+			per := used.Writes / float64(o.allowed.Load()+o.denied.Load()) * 1000
 			t.Logf("%.0f write units per 1,000 decisions (%d allowed, %d denied, %d conditions failed), %.0f read units",
-				per, o.allowed.Load(), o.denied.Load(), m.failures, m.reads)
+				per, o.allowed.Load(), o.denied.Load(), used.Failed, used.Reads)
 			if per > 1100 {
 				t.Errorf("%.0f write units per 1,000 decisions of three limits, want at most 1100", per)
 			}
@@ -93,7 +95,7 @@ func TestUnitsExact(t *testing.T) {
 // A tenant that hammers after it was denied must not burn its partition, 1,000 writes a second, nor its operator's money.
 // Eight writers, 1,000 decisions a second, one window of 60 s; time goes by as the script says.
 func TestUnitsDenied(t *testing.T) {
-	m := &meter{Client: server(t)}
+	m := &dynamodbtest.Meter{Client: server(t)}
 	c := config(m.Client)
 	c.Client = m
 	l := must(t, limit.Limit{ID: "minutely", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1000, Period: time.Minute}}})
@@ -101,14 +103,15 @@ func TestUnitsDenied(t *testing.T) {
 	if o := load(t, c, 8, 125, charges, func() time.Time { return noon }); o.allowed.Load() != 1000 {
 		t.Fatalf("%d of 1,000 decisions were admitted", o.allowed.Load())
 	}
-	m.writes, m.reads, m.failures = 0, 0, 0
+	m.Take()
 	var ticks atomic.Int64
 	o := load(t, c, 8, 59_000/8, charges, func() time.Time { return noon.Add(time.Duration(ticks.Add(1)) * time.Millisecond) })
 	if o.failed.Load() > 0 || o.allowed.Load() > 0 {
 		t.Errorf("%d decisions failed and %d were admitted in a window that is used up", o.failed.Load(), o.allowed.Load())
 	}
-	per := m.writes / float64(o.denied.Load()) * 1000
-	t.Logf("%.2f write units per 1,000 denied decisions, %.2f read units", per, m.reads/float64(o.denied.Load())*1000)
+	used := m.Take()
+	per := used.Writes / float64(o.denied.Load()) * 1000
+	t.Logf("%.2f write units per 1,000 denied decisions, %.2f read units", per, used.Reads/float64(o.denied.Load())*1000)
 	if per > 2 {
 		t.Errorf("%.2f write units per 1,000 denied decisions, want at most 2", per)
 	}

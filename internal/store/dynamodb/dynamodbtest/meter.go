@@ -1,4 +1,6 @@
-package dynamodb_test
+// Package dynamodbtest is what tests and measurements of the DynamoDB store share: a server, a client and a meter of what
+// its calls cost.
+package dynamodbtest
 
 import (
 	"context"
@@ -9,24 +11,36 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
 
-// meter is a client that adds up what its calls are charged for. A condition that fails reports no capacity: it is a write unit
-// for each begun KB of the item.
-type meter struct {
+// Meter is a client that adds up what its calls are charged for. A condition that fails reports no capacity: it is a write
+// unit for each begun KB of the item, and twice that in a transaction.
+type Meter struct {
 	*sdk.Client
-	mu              sync.Mutex
-	writes, reads   float64
-	calls, failures int
-	before          func() // called before each write, if set
+	mu    sync.Mutex
+	usage Usage
 }
 
-func (m *meter) add(write, read float64, failed bool) {
+// Usage is what calls were charged for.
+type Usage struct {
+	Writes, Reads float64 // units
+	Failed        int     // writes whose condition failed; their units are in Writes
+}
+
+// Take returns the usage so far, and starts again from nothing.
+func (m *Meter) Take() Usage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.writes += write
-	m.reads += read
-	m.calls++
+	u := m.usage
+	m.usage = Usage{}
+	return u
+}
+
+func (m *Meter) add(write, read float64, failed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.usage.Writes += write
+	m.usage.Reads += read
 	if failed {
-		m.failures++
+		m.usage.Failed++
 	}
 }
 
@@ -37,23 +51,22 @@ func units(c *types.ConsumedCapacity) float64 {
 	return *c.CapacityUnits
 }
 
-func (m *meter) UpdateItem(ctx context.Context, in *sdk.UpdateItemInput, o ...func(*sdk.Options)) (*sdk.UpdateItemOutput, error) {
-	if m.before != nil {
-		m.before()
-	}
+// UpdateItem is the client's, counted.
+func (m *Meter) UpdateItem(ctx context.Context, in *sdk.UpdateItemInput, o ...func(*sdk.Options)) (*sdk.UpdateItemOutput, error) {
 	in.ReturnConsumedCapacity = types.ReturnConsumedCapacityTotal
 	out, err := m.Client.UpdateItem(ctx, in, o...)
 	var refused *types.ConditionalCheckFailedException
 	switch {
 	case errors.As(err, &refused):
-		m.add(float64((itemSize(refused.Item)+1023)/1024), 0, true)
+		m.add(float64((ItemSize(refused.Item)+1023)/1024), 0, true)
 	case err == nil:
 		m.add(units(out.ConsumedCapacity), 0, false)
 	}
 	return out, err
 }
 
-func (m *meter) GetItem(ctx context.Context, in *sdk.GetItemInput, o ...func(*sdk.Options)) (*sdk.GetItemOutput, error) {
+// GetItem is the client's, counted.
+func (m *Meter) GetItem(ctx context.Context, in *sdk.GetItemInput, o ...func(*sdk.Options)) (*sdk.GetItemOutput, error) {
 	in.ReturnConsumedCapacity = types.ReturnConsumedCapacityTotal
 	out, err := m.Client.GetItem(ctx, in, o...)
 	if err == nil {
@@ -62,7 +75,8 @@ func (m *meter) GetItem(ctx context.Context, in *sdk.GetItemInput, o ...func(*sd
 	return out, err
 }
 
-func (m *meter) TransactWriteItems(ctx context.Context, in *sdk.TransactWriteItemsInput, o ...func(*sdk.Options)) (*sdk.TransactWriteItemsOutput, error) {
+// TransactWriteItems is the client's, counted.
+func (m *Meter) TransactWriteItems(ctx context.Context, in *sdk.TransactWriteItemsInput, o ...func(*sdk.Options)) (*sdk.TransactWriteItemsOutput, error) {
 	in.ReturnConsumedCapacity = types.ReturnConsumedCapacityTotal
 	out, err := m.Client.TransactWriteItems(ctx, in, o...)
 	var refused *types.TransactionCanceledException
@@ -79,8 +93,8 @@ func (m *meter) TransactWriteItems(ctx context.Context, in *sdk.TransactWriteIte
 	return out, err
 }
 
-// itemSize is the size of an item by DynamoDB's rules, rounded up where they are vague.
-func itemSize(item map[string]types.AttributeValue) int {
+// ItemSize is the size of an item by DynamoDB's rules, rounded up where they are vague.
+func ItemSize(item map[string]types.AttributeValue) int {
 	n := 0
 	for name, v := range item {
 		n += len(name) + valueSize(v)

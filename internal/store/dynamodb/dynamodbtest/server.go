@@ -1,0 +1,43 @@
+package dynamodbtest
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+)
+
+// Endpoint is that of a DynamoDB on this machine: SLUICE_DYNAMODB, or else the one that scripts/dynamodb-local.sh starts, or
+// finds running.
+func Endpoint() (string, error) {
+	if url := os.Getenv("SLUICE_DYNAMODB"); url != "" {
+		return url, nil
+	}
+	_, here, _, _ := runtime.Caller(0)
+	script := filepath.Join(filepath.Dir(here), "..", "..", "..", "..", "scripts", "dynamodb-local.sh")
+	cmd := exec.Command(script)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("start DynamoDB Local: %w: %s", err, stderr.String())
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// Connect is a client with connections of its own; done closes those that idle.
+func Connect(endpoint string) (c *sdk.Client, done func()) {
+	transport := &http.Transport{MaxIdleConnsPerHost: 128}
+	return sdk.New(sdk.Options{
+		Region: "eu-west-1", BaseEndpoint: aws.String(endpoint), HTTPClient: &http.Client{Transport: transport},
+		Credentials: credentials.NewStaticCredentialsProvider("local", "local", ""),
+	}), transport.CloseIdleConnections
+}
