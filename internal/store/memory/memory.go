@@ -275,7 +275,10 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	for i := range entries {
 		e := &entries[i]
 		if pos := o.position(s, e.Tier, e.Value); pos >= 0 {
-			out.Units[i] = e.Apply(&o.counters[pos].state, units, us)
+			st := &o.counters[pos].state
+			before := cap(st.Stamps)
+			out.Units[i] = e.Apply(st, units, us)
+			s.used.Add(int64(cap(st.Stamps)-before) * stampBytes)
 		}
 	}
 	return out, nil
