@@ -21,8 +21,8 @@ const (
 	contendedIn = 100_000 // µs
 )
 
-// charge writes what the decision takes. It reports false where a guess was wrong; what the store showed is learned then.
-// The last try leaves the shadows out, so that they cannot fail a decision.
+// charge writes what the decision takes. It reports false where a guess was wrong; what the store showed is learned
+// then. The last try leaves the shadows out, so that they cannot fail a decision.
 func (c *decision) charge(ctx context.Context, last bool) (bool, error) {
 	if fulled, err := c.closeFull(ctx); fulled || err != nil {
 		return false, err
@@ -49,7 +49,8 @@ func (c *decision) charge(ctx context.Context, last bool) (bool, error) {
 		return done, err
 	}
 	if !c.d.Settle() {
-		return false, fmt.Errorf("internal error: owner %q was charged under a condition that the core does not share", c.req.Owner.Name)
+		return false, fmt.Errorf("internal error: owner %q was charged under a condition that the core does not share",
+			c.req.Owner.Name)
 	}
 	if err := c.chargeShadows(ctx); err != nil && enforcing == 0 {
 		return false, err
@@ -75,8 +76,8 @@ func (c *decision) confirm() {
 	}
 }
 
-// build makes the write of one item: of its enforcing counters, and of those shadows that would admit. It is nil where
-// there is nothing to write.
+// build makes the write of one item: of its enforcing counters, and of those shadows that would admit. It is nil
+// where there is nothing to write.
 func (c *decision) build(at int, shadows bool) *write {
 	it := c.items[at]
 	w := newWrite(it.key)
@@ -118,8 +119,9 @@ func (w *write) head(known *view, shared, creates bool) {
 	}
 }
 
-// arm raises the item's ttl where it is not far enough ahead: by so much that the next raise is a while off. The ttl goes by
-// the later of the decision's time and this machine's, so that decisions at a past time do not write items that are gone at once.
+// arm raises the item's ttl where it is not far enough ahead: by so much that the next raise is a while off. The ttl
+// goes by the later of the decision's time and this machine's, so that decisions at a past time do not write items
+// that are gone at once.
 func (w *write) arm(known *view, now, life int64) {
 	if known.full {
 		return
@@ -221,8 +223,8 @@ func (c *decision) othersCharge(name string, known, shown *view) bool {
 	return t != nil && (t.Sign() == 0 || t.IsInt64() && t.Int64() > c.now-contendedIn)
 }
 
-// chargeShadows charges the shadow counters of items in which nothing enforces, each item in a write of its own. They only report, so
-// what goes wrong is for the caller to ignore where anything enforces.
+// chargeShadows charges the shadow counters of items in which nothing enforces, each item in a write of its own. They
+// only report, so what goes wrong is for the caller to ignore where anything enforces.
 func (c *decision) chargeShadows(ctx context.Context) error {
 	var failed error
 	for at, it := range c.items {
@@ -282,8 +284,8 @@ func (c *decision) reweigh(at int) error {
 	return nil
 }
 
-// closeFull marks a shared item as full, once, when a counter is to be added that would make it too large. The decision
-// then finds another place for the counter.
+// closeFull marks a shared item as full, once, when a counter is to be added that would make it too large. The
+// decision then finds another place for the counter.
 func (c *decision) closeFull(ctx context.Context) (bool, error) {
 	for at, it := range c.items {
 		if it.view == nil || it.view.full || !isShared(it.key.sk) || it.view.size == 0 {
@@ -335,9 +337,9 @@ func newCounterBytes(t *limit.Tier) int {
 	}
 }
 
-// persistRepairs writes back counters that a clock which leapt ahead has stamped and that the decision has not charged: if
-// they stayed as they are, they would be repaired anew at each look, and never come free. A write that fails is left to
-// the next decision.
+// persistRepairs writes back counters that a clock which leapt ahead has stamped and that the decision has not
+// charged: if they stayed as they are, they would be repaired anew at each look, and never come free. A write that
+// fails is left to the next decision.
 func (c *decision) persistRepairs(ctx context.Context) {
 	for at, it := range c.items {
 		w := newWrite(it.key)

@@ -11,10 +11,10 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
-// serviceClock corrects this machine's clock by the Date of the service's replies. A Date has whole seconds and the reply
-// was on its way for a while, so each reply says only that the service's clock is ahead by something within
-// [Date − received, Date + 1 s − sent]. The correction is the least that every recent reply allows: none for a clock that is
-// right, and for one that is wrong it ends within a second of the truth.
+// serviceClock corrects this machine's clock by the Date of the service's replies. A Date has whole seconds and the
+// reply was on its way for a while, so each reply says only that the service's clock is ahead by something within
+// [Date − received, Date + 1 s − sent]. The correction is the least that every recent reply allows: none for a clock
+// that is right, and for one that is wrong it ends within a second of the truth.
 type serviceClock struct {
 	us     atomic.Int64
 	primed atomic.Bool
@@ -25,8 +25,8 @@ const smallStep = 10_000 // µs; corrections up to this are made at once
 // offset is what to add to this machine's time, µs.
 func (c *serviceClock) offset() int64 { return c.us.Load() }
 
-// observe takes one reply into account. The first is believed; later ones move the correction halfway to what they allow, so that
-// one wrong Date cannot move the clock by more than half of its error, and the next ones move it back.
+// observe takes one reply into account. The first is believed; later ones move the correction halfway to what they
+// allow, so that one wrong Date cannot move the clock by more than half of its error, and the next ones move it back.
 func (c *serviceClock) observe(date, sent, received time.Time) {
 	low := date.Sub(received.Round(0)).Microseconds()
 	high := date.Add(time.Second).Sub(sent.Round(0)).Microseconds()

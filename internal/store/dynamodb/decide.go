@@ -217,8 +217,8 @@ func (c *decision) redirect(r *limit.Result, i int) {
 	}
 }
 
-// place is the item of a counter, and its name there. A shared counter is in the first item of the chain that has it, or
-// that is not full.
+// place is the item of a counter, and its name there. A shared counter is in the first item of the chain that has it,
+// or that is not full.
 func (c *decision) place(t *limit.Tier, v limit.Value) (itemKey, string) {
 	name := counterName(t, v)
 	if !inShared(t.Limit()) {
@@ -288,7 +288,8 @@ func (c *decision) prepare(w *write, i int) {
 	r, at := &c.d.Results[i], &c.tiers[i]
 	v := c.items[at.item].view
 	g := charge{
-		tier: r.Tier, params: r.Tier.Params(c.d.Owner), cost: r.Cost, now: c.now, old: at.old, pre: at.pre, repaired: at.repaired,
+		tier: r.Tier, params: r.Tier.Params(c.d.Owner), cost: r.Cost, now: c.now,
+		old: at.old, pre: at.pre, repaired: at.repaired,
 		contended: v != nil && time.Now().Before(v.contended),
 		most:      func(next bool) int64 { return c.mostSliding(i, next) },
 	}
@@ -312,8 +313,8 @@ func copyState(st *limit.State) limit.State {
 	return out
 }
 
-// mostSliding asks the core for the largest count that a sliding window may have for the cost to fit: the count of this
-// window, or, with next, of the one that has just ended. It leaves result i as it was.
+// mostSliding asks the core for the largest count that a sliding window may have for the cost to fit: the count of
+// this window, or, with next, of the one that has just ended. It leaves result i as it was.
 func (c *decision) mostSliding(i int, next bool) int64 {
 	r, at := &c.d.Results[i], &c.tiers[i]
 	saved := *r

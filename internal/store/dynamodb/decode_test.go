@@ -53,8 +53,8 @@ func attributes(raw json.RawMessage) types.AttributeValue {
 	}
 }
 
-// Whatever lies under our key, reading it ends in an error or in a state that the core can judge and that is written back as
-// it was read. A panic here would be an outage that one bad item causes.
+// Whatever lies under our key, reading it ends in an error or in a state that the core can judge and that is written
+// back as it was read. A panic here would be an outage that one bad item causes.
 func FuzzItem(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `{"v":1}`, `{"v":2,"ttl":"x"}`, `{"v":1,"ttl":1795344812,"full":1}`,
@@ -122,7 +122,8 @@ func sameState(a, b *limit.State) bool {
 	return true
 }
 
-// Numbers are read to the last of their 38 digits: a float on the way would round a bucket's time to a quarter of a second.
+// Numbers are read to the last of their 38 digits: a float on the way would round a bucket's time to a quarter of a
+// second.
 func TestParseNumber(t *testing.T) {
 	for text, want := range map[string]string{
 		"0": "0", "-0": "0", "7": "7", "-7": "-7", "00012": "12", "1E3": "1000", "1.5e1": "15", "1.5E+3": "1500",
@@ -203,8 +204,8 @@ func TestBucketName(t *testing.T) {
 	}
 }
 
-// What a write does to a view is what DynamoDB does to the item; TestViewsAreItems holds the whole, this the order: the right
-// side of every assignment is the item as it was.
+// What a write does to a view is what DynamoDB does to the item; TestViewsAreItems holds the whole, this the order:
+// the right side of every assignment is the item as it was.
 func TestWriteApply(t *testing.T) {
 	w := newWrite(itemKey{"p", "s0"})
 	c := w.counter("a/f1")

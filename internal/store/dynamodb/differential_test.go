@@ -61,9 +61,9 @@ func summary(d *limit.Decision) string {
 	return out
 }
 
-// To the µs and to the unit, the table and the memory decide alike: charges, looks, refunds, changed limits, clocks that
-// step back a little or leap a day, shadows, values, and memory lost in between. A difference is a tenant that pays for what
-// it did not get, or gets what it did not pay for.
+// To the µs and to the unit, the table and the memory decide alike: charges, looks, refunds, changed limits, clocks
+// that step back a little or leap a day, shadows, values, and memory lost in between. A difference is a tenant that
+// pays for what it did not get, or gets what it did not pay for.
 func TestAgreesWithMemory(t *testing.T) {
 	client := server(t)
 	for seed := range uint64(60) {
@@ -92,7 +92,8 @@ func TestAgreesWithMemory(t *testing.T) {
 			case n == 30:
 				now = now.Add(time.Duration(r.IntN(20)) * time.Second)
 			case n == 31:
-				// No further back: the memory forgets what is five seconds past its use. Leaps back are in the contract.
+				// No further back: the memory forgets what is five seconds past its use. Leaps back are in the
+				// contract.
 				now = now.Add([]time.Duration{24 * time.Hour, -4 * time.Second}[r.IntN(2)])
 			case n == 32:
 				i := r.IntN(len(limits))

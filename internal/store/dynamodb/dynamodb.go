@@ -6,7 +6,7 @@
 //
 //	item            PK                            SK
 //	shared          namespace, kind, owner        "s" chain number: counters without a value, and per: endpoint
-//	value           namespace, kind, owner        "v" per, kind, value: one item for each value of subject, api_key, ip, claim
+//	value           namespace, kind, owner        "v" per, kind, value: an item for each subject, api_key, ip, claim
 //	refund          namespace, kind, owner        "r" receipt id: this receipt was refunded
 //
 //	attribute       type   meaning
@@ -34,29 +34,32 @@
 //
 // # Decisions
 //
-// The core in package limit is the only judge. A writer guesses what the item holds (it remembers the items it saw last),
-// asks the core, and writes with a condition that holds iff the core would admit in the same way whatever the item holds
-// by then. The conditions are inequalities, such as count ≤ threshold − cost, and no versions, so writers do not
-// disturb each other. The reply carries the item as it was before: from that the core fills in the decision. Where the
-// condition does not hold, the item in the reply tells *over the limit*, which is a denial, from *guessed wrong*, which is
-// tried again. After three tries, or at the deadline, the store could not answer: an error.
+// The core in package limit is the only judge. A writer guesses what the item holds (it remembers the items it saw
+// last), asks the core, and writes with a condition that holds iff the core would admit in the same way whatever the
+// item holds by then. The conditions are inequalities, such as count ≤ threshold − cost, and no versions, so writers
+// do not disturb each other. The reply carries the item as it was before: from that the core fills in the decision.
+// Where the condition does not hold, the item in the reply tells *over the limit*, which is a denial, from *guessed
+// wrong*, which is tried again. After three tries, or at the deadline, the store could not answer: an error.
 //
-// A decision whose enforcing counters lie in several items is one transaction, all or nothing, twice the write units. (Leases
-// will take the wider counters off that path; until then it serves every such decision, not only exact limits and
-// leaky buckets.) Its reply carries no items, so what it reports as remaining is what the writer knew: with other
+// A decision whose enforcing counters lie in several items is one transaction, all or nothing, twice the write units.
+// (Leases will take the wider counters off that path; until then it serves every such decision, not only exact limits
+// and leaky buckets.) Its reply carries no items, so what it reports as remaining is what the writer knew: with other
 // writers on the same counters it can be too much. What it admits is exact.
 //
 // A shadow limit never blocks and never fails a decision. It is charged in the same write where its counter is in the
-// same item as an enforcing one, else in a write of its own after the decision. Exact with one writer; approximate, always
-// towards fewer charges, where a third try leaves it out, or where the writer's memory of it was behind a refund.
+// same item as an enforcing one, else in a write of its own after the decision. Exact with one writer; approximate,
+// always towards fewer charges, where a third try leaves it out, or where the writer's memory of it was behind a
+// refund.
 //
 // # Errors and money
 //
-// The SDK's retries are off. An error other than a denial may come from a write that was carried out and whose reply was
-// lost: then the units are lost, never admitted twice and never too many. Throttling is an error and charges nothing.
+// The SDK's retries are off. An error other than a denial may come from a write that was carried out and whose reply
+// was lost: then the units are lost, never admitted twice and never too many. Throttling is an error and charges
+// nothing.
 //
-// What the writer knows not to fit is denied without a call for at most five seconds after the store last said so. It is
-// the core's answer over the item as it was then, under the limits as they are now: a raised limit is in force at once.
+// What the writer knows not to fit is denied without a call for at most five seconds after the store last said so. It
+// is the core's answer over the item as it was then, under the limits as they are now: a raised limit is in force at
+// once.
 package dynamodb
 
 import (
@@ -86,12 +89,13 @@ const (
 	maxTries = 3
 )
 
-// ErrUndecided is wrapped by the error of a decision that was tried three times and met other writers each time. It has
-// charged nothing.
+// ErrUndecided is wrapped by the error of a decision that was tried three times and met other writers each time. It
+// has charged nothing.
 var ErrUndecided = errors.New("counters changed at each try")
 
 // ErrBadItem is wrapped by the error of a decision that met an item which this package did not write, or not in this
-// layout. Nothing is charged, and the item's ttl is not raised, so an item of ours that has gone bad goes away by itself.
+// layout. Nothing is charged, and the item's ttl is not raised, so an item of ours that has gone bad goes away by
+// itself.
 var ErrBadItem = errors.New("item cannot be read")
 
 // client is the part of *dynamodb.Client that this package uses.
@@ -108,7 +112,7 @@ type Config struct {
 	Namespace   string        // keeps the counters of several programs in one table apart; any text up to 64 bytes
 	Timeout     time.Duration // deadline of one call to Decide, Peek or Refund; 0 means DefaultTimeout
 	MaxItems    int           // items remembered, which bounds the memory; 0 means DefaultMaxItems
-	DenyFor     time.Duration // how long a denial may be answered from memory, at most DefaultDenyFor; 0 means that, below 0 never
+	DenyFor     time.Duration // how long a denial may be answered from memory; 0 means DefaultDenyFor, the most; below 0 never
 	CallerClock bool          // go by the caller's now as it is, and not by the service's Date; for scripts and replays
 }
 
@@ -146,7 +150,7 @@ func New(c Config) (*Store, error) {
 		c.DenyFor = DefaultDenyFor
 	}
 	if c.Timeout < 0 || c.MaxItems < 0 || c.DenyFor > DefaultDenyFor {
-		return nil, fmt.Errorf("dynamodb store: timeout %s, %d items or %s of denials from memory (at most %s) is out of range",
+		return nil, fmt.Errorf("dynamodb store: timeout %s, %d items or %s of denials (at most %s) is out of range",
 			c.Timeout, c.MaxItems, c.DenyFor, DefaultDenyFor)
 	}
 	views, err := lru.New[itemKey, *view](c.MaxItems)

@@ -19,8 +19,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// between is a proxy in front of the DynamoDB under test; fault decides what happens to a call, and returns true where it
-// has answered itself.
+// between is a proxy in front of the DynamoDB under test; fault decides what happens to a call, and returns true
+// where it has answered itself.
 func between(t *testing.T, fault func(w http.ResponseWriter, r *http.Request, forward http.Handler) bool) string {
 	target, err := url.Parse(endpoint(t))
 	if err != nil {
@@ -45,16 +45,16 @@ func isUpdate(r *http.Request) bool {
 	return strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".UpdateItem")
 }
 
-// A table that throttles is a store that could not answer: an error, at once and once. A retry by the SDK would cost the
-// deadline, and more of the capacity that is short.
+// A table that throttles is a store that could not answer: an error, at once and once. A retry by the SDK would cost
+// the deadline, and more of the capacity that is short.
 func TestThrottled(t *testing.T) {
 	server(t)
 	var calls atomic.Int64
-	at := between(t, func(w http.ResponseWriter, r *http.Request, _ http.Handler) bool {
+	at := between(t, func(w http.ResponseWriter, _ *http.Request, _ http.Handler) bool {
 		calls.Add(1)
 		w.Header().Set("Content-Type", "application/x-amz-json-1.0")
 		w.WriteHeader(http.StatusBadRequest)
-		io.WriteString(w, `{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException","message":"too fast"}`)
+		_, _ = io.WriteString(w, `{"__type":"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException","message":"too fast"}`)
 		return true
 	})
 	s := open(t, config(connect(t, at)))
@@ -69,13 +69,13 @@ func TestThrottled(t *testing.T) {
 	}
 }
 
-// A store that stalls must not hold a request longer than its deadline, and nothing may be left waiting. (TestMain looks for
-// goroutines that are.)
+// A store that stalls must not hold a request longer than its deadline, and nothing may be left waiting. (TestMain
+// looks for goroutines that are.)
 func TestStalled(t *testing.T) {
 	server(t)
 	release := make(chan struct{})
-	at := between(t, func(w http.ResponseWriter, r *http.Request, _ http.Handler) bool {
-		io.Copy(io.Discard, r.Body)
+	at := between(t, func(_ http.ResponseWriter, r *http.Request, _ http.Handler) bool {
+		_, _ = io.Copy(io.Discard, r.Body)
 		select {
 		case <-release:
 		case <-r.Context().Done():
@@ -103,8 +103,8 @@ func TestStalled(t *testing.T) {
 	}
 }
 
-// A connection that is reset after the write was carried out: the caller gets an error, and the units are lost. They must
-// not be charged twice, and the store goes on right after it.
+// A connection that is reset after the write was carried out: the caller gets an error, and the units are lost. They
+// must not be charged twice, and the store goes on right after it.
 func TestResetInMidReply(t *testing.T) {
 	direct := server(t)
 	var broken atomic.Bool
@@ -118,8 +118,8 @@ func TestResetInMidReply(t *testing.T) {
 			t.Error(err)
 			return true
 		}
-		io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"Attr")
-		conn.(*net.TCPConn).SetLinger(0) // a reset, not a close
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"Attr")
+		_ = conn.(*net.TCPConn).SetLinger(0) // a reset, not a close
 		conn.Close()
 		return true
 	})

@@ -42,7 +42,8 @@ func parseFields(v types.AttributeValue) (fields, error) {
 	return f, nil
 }
 
-// parseNumber reads a whole number, in plain digits or with an exponent, as DynamoDB may write one that ends in zeros.
+// parseNumber reads a whole number, in plain digits or with an exponent, as DynamoDB may write one that ends in
+// zeros.
 func parseNumber(v types.AttributeValue) (*big.Int, error) {
 	n, ok := v.(*types.AttributeValueMemberN)
 	if !ok {
@@ -136,8 +137,8 @@ func stateOf(t *limit.Tier, p *limit.Params, f fields) (st limit.State, err erro
 	return st, err
 }
 
-// tokenState turns the empty time e into a level at a time. The time is that of the last charge, as far as it is known:
-// never before the level was zero.
+// tokenState turns the empty time e into a level at a time. The time is that of the last charge, as far as it is
+// known: never before the level was zero.
 func tokenState(p *limit.Params, f fields) (st limit.State, err error) {
 	if st.M, err = f.int("r", 1, maxAmount); err != nil {
 		return st, err

@@ -19,13 +19,13 @@ type charge struct {
 	repaired  bool        // old has the mark of a clock that leapt ahead
 	contended bool        // others charge the same item at the same time
 
-	// most is the largest count that the counter may have in state pre, or, where next is set, may have had in the window
-	// before, for the core to admit the cost.
+	// most is the largest count that the counter may have in state pre, or, where next is set, may have had in the
+	// window before, for the core to admit the cost.
 	most func(next bool) int64
 }
 
-// guess adds to the write the condition under which the core admits the cost, whatever the counter holds by then as long
-// as it is of the class that was guessed, and the assignments that make of it what the core would.
+// guess adds to the write the condition under which the core admits the cost, whatever the counter holds by then as
+// long as it is of the class that was guessed, and the assignments that make of it what the core would.
 func (g *charge) guess(c counter) {
 	switch {
 	case g.repaired:
@@ -84,8 +84,8 @@ func (g *charge) quota(c counter) {
 	c.replace(g.fresh())
 }
 
-// slidingWindow pins the last window's count while the window lasts. At the edge it moves the count over by reference, so
-// that charges of the old window that the writer has not seen are not lost.
+// slidingWindow pins the last window's count while the window lasts. At the edge it moves the count over by
+// reference, so that charges of the old window that the writer has not seen are not lost.
 func (g *charge) slidingWindow(c counter) {
 	switch {
 	case g.old != nil && g.post.At == g.pre.At:
@@ -105,8 +105,8 @@ func (g *charge) slidingWindow(c counter) {
 	}
 }
 
-// tokenBucket keeps e, the time at which the level was zero, in 1/num µs: the level at a time is min(full, time·num − e),
-// whatever the burst is by then. A charge adds to e. Where the bucket has run over, e is moved up first.
+// tokenBucket keeps e, the time at which the level was zero, in 1/num µs: the level at a time is min(full, time·num −
+// e), whatever the burst is by then. A charge adds to e. Where the bucket has run over, e is moved up first.
 func (g *charge) tokenBucket(c counter) {
 	p := &g.params
 	spent := new(big.Int).Mul(big.NewInt(g.cost), big.NewInt(p.Den))
@@ -124,7 +124,8 @@ func (g *charge) tokenBucket(c counter) {
 	}
 	at := max(g.now, g.pre.At) // a clock that is behind decides at the counter's own time
 	if soon := at + lookahead*microsPerMs; g.contended && g.old["e"].Cmp(scaled(soon, p.Num, -p.Full)) >= 0 {
-		// Others may move that time on a little; a clock that is behind decides at its own, and finds less in the bucket.
+		// Others may move that time on a little; a clock that is behind decides at its own, and finds less in the
+		// bucket.
 		c.mustBe("r", g.old["r"])
 		c.require(c.compare("e", ">=", scaled(soon, p.Num, -p.Full)))
 		c.require(c.compare("e", "<=", new(big.Int).Sub(scaled(g.now, p.Num, 0), spent)))
@@ -149,8 +150,9 @@ func (g *charge) tokenBucket(c counter) {
 	c.set("t", g.stamp())
 }
 
-// stamp is the counter's time after the charge. Where others charge it as well it would only make writers whose clocks differ by a
-// little disturb each other, and is left out: a clock that is behind then finds less in the bucket, never more.
+// stamp is the counter's time after the charge. Where others charge it as well it would only make writers whose
+// clocks differ by a little disturb each other, and is left out: a clock that is behind then finds less in the
+// bucket, never more.
 func (g *charge) stamp() *big.Int {
 	if g.contended {
 		return new(big.Int)
@@ -165,10 +167,11 @@ const (
 	microsPerMs = 1000
 )
 
-// nearlyFull charges a bucket that is full, or soon would be, and that others charge at the same time. Whether such a bucket
-// has run over since the others' charges is what a writer cannot know, and to guess it wrong costs a write unit. So one writer, drawn by
-// lot shortly before the others would have to, moves the level down to 31/32 of the burst: until that has refilled, a
-// charge is the same sum for every writer. A burst is cut by at most that part, and nothing is ever admitted by it.
+// nearlyFull charges a bucket that is full, or soon would be, and that others charge at the same time. Whether such a
+// bucket has run over since the others' charges is what a writer cannot know, and to guess it wrong costs a write
+// unit. So one writer, drawn by lot shortly before the others would have to, moves the level down to 31/32 of the
+// burst: until that has refilled, a charge is the same sum for every writer. A burst is cut by at most that part, and
+// nothing is ever admitted by it.
 func (g *charge) nearlyFull(c counter, full, spent *big.Int) bool {
 	p := &g.params
 	slack := p.Full / slackParts
@@ -189,11 +192,12 @@ func (g *charge) nearlyFull(c counter, full, spent *big.Int) bool {
 	return true
 }
 
-// fullBucket charges a bucket that is full now, or that was never used. An e so low also means that nobody has charged at a
-// time after now.
+// fullBucket charges a bucket that is full now, or that was never used. An e so low also means that nobody has
+// charged at a time after now.
 func (g *charge) fullBucket(c counter, full, e *big.Int) {
 	rate, stamp := big.NewInt(g.tier.Threshold), g.stamp()
-	isFull := c.compare("r", "=", rate) + " AND " + c.compare("e", "<=", full) + " AND " + c.compare("t", "<=", big.NewInt(g.now))
+	isFull := c.compare("r", "=", rate) + " AND " + c.compare("e", "<=", full) +
+		" AND " + c.compare("t", "<=", big.NewInt(g.now))
 	if g.old != nil { // what was refunded stays as it is
 		c.require(isFull)
 		c.set("e", e)
@@ -204,7 +208,8 @@ func (g *charge) fullBucket(c counter, full, e *big.Int) {
 	c.replace(fields{"e": e, "t": stamp, "r": rate})
 }
 
-// pinStamp requires that the counter's own time is the one that was seen. Where it is not t but e that is ahead, both count.
+// pinStamp requires that the counter's own time is the one that was seen. Where it is not t but e that is ahead, both
+// count.
 func (g *charge) pinStamp(c counter) {
 	c.mustBe("t", g.old["t"])
 	if g.old["t"].Cmp(big.NewInt(g.pre.At)) < 0 {
@@ -233,8 +238,8 @@ func (g *charge) leakyBucket(c counter) {
 
 const maxPinned = 16 // buckets that expire at once and are pinned one by one
 
-// slidingBuckets keeps the sum of all buckets. While none of them has expired a charge is a comparison with the sum. Else it
-// takes those that have off the sum, and requires that they are as they were seen.
+// slidingBuckets keeps the sum of all buckets. While none of them has expired a charge is a comparison with the sum.
+// Else it takes those that have off the sum, and requires that they are as they were seen.
 func (g *charge) slidingBuckets(c counter) {
 	p, cost := &g.params, big.NewInt(g.cost)
 	if g.old == nil {

@@ -3,6 +3,7 @@ package dynamodb_test
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +60,13 @@ func TestForeignItems(t *testing.T) {
 	m := func(f map[string]types.AttributeValue) types.AttributeValue {
 		return &types.AttributeValueMemberM{Value: f}
 	}
+	counted := func(n types.AttributeValue) map[string]types.AttributeValue { // in the window of noon
+		f := map[string]types.AttributeValue{"w": num(noon.UnixMicro()), "n": n}
+		if n == nil {
+			delete(f, "n")
+		}
+		return map[string]types.AttributeValue{"five/f10000": m(f)}
+	}
 	for name, test := range map[string]struct {
 		change map[string]types.AttributeValue // nil: taken away
 		want   string
@@ -69,11 +77,11 @@ func TestForeignItems(t *testing.T) {
 		"a layout in words":       {map[string]types.AttributeValue{"v": str}, `attribute "v"`},
 		"a text for a counter":    {map[string]types.AttributeValue{"five/f10000": str}, "five/f10000"},
 		"a number for a counter":  {map[string]types.AttributeValue{"five/f10000": num(7)}, "want a map"},
-		"a text for a count":      {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(noon.UnixMicro()), "n": str})}, `"n"`},
-		"a fraction for a count":  {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(noon.UnixMicro()), "n": num("0.5")})}, `"n"`},
-		"a negative count":        {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(noon.UnixMicro()), "n": num(-5)})}, `"n" is -`},
-		"a count beyond 64 bits":  {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(noon.UnixMicro()), "n": num("1E+30")})}, `"n"`},
-		"a counter without count": {map[string]types.AttributeValue{"five/f10000": m(map[string]types.AttributeValue{"w": num(noon.UnixMicro())})}, `"n" is missing`},
+		"a text for a count":      {counted(str), `"n"`},
+		"a fraction for a count":  {counted(num("0.5")), `"n"`},
+		"a negative count":        {counted(num(-5)), `"n" is -`},
+		"a count beyond 64 bits":  {counted(num("1E+30")), `"n"`},
+		"a counter without count": {counted(nil), `"n" is missing`},
 		"a ttl in words":          {map[string]types.AttributeValue{"ttl": str}, `"ttl"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +116,8 @@ func TestForeignItems(t *testing.T) {
 	}
 }
 
-// Somebody else's 400 KB in the same item: ours is still counted, or refused with an error, and never admitted uncounted.
+// Somebody else's 400 KB in the same item: ours is still counted, or refused with an error, and never admitted
+// uncounted.
 func TestHugeItem(t *testing.T) {
 	client := server(t)
 	c := config(client)
@@ -154,16 +163,18 @@ func TestTTL(t *testing.T) {
 		t.Errorf("100 charges within 100 s wrote %d values of ttl, want hardly more than one an hour", len(seen))
 	}
 	for at := range seen {
-		var seconds int64
-		fmt.Sscan(at, &seconds)
+		seconds, err := strconv.ParseInt(at, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if least := now.Add(24 * time.Hour).Unix(); seconds < least {
 			t.Errorf("ttl is %d, want at least a day ahead, %d", seconds, least)
 		}
 	}
 }
 
-// Tenant-wide and endpoint counters share an item up to 1 KB, so that a write is one unit; then they go on in the next,
-// and each stays where it is: a counter that moved would be a counter that forgot.
+// Tenant-wide and endpoint counters share an item up to 1 KB, so that a write is one unit; then they go on in the
+// next, and each stays where it is: a counter that moved would be a counter that forgot.
 func TestChain(t *testing.T) {
 	client := server(t)
 	c := config(client)

@@ -59,11 +59,12 @@ func receiptSK(id limit.ReceiptID) string {
 func inShared(l *limit.Limit) bool { return l.Per == limit.PerTenant || l.Per == perEndpoint }
 
 var letters = [...]byte{
-	limit.FixedWindow: 'f', limit.SlidingWindow: 'w', limit.SlidingBuckets: 'b', limit.TokenBucket: 't', limit.LeakyBucket: 'l', limit.Quota: 'q',
+	limit.FixedWindow: 'f', limit.SlidingWindow: 'w', limit.SlidingBuckets: 'b',
+	limit.TokenBucket: 't', limit.LeakyBucket: 'l', limit.Quota: 'q',
 }
 
-// counterName is the attribute of a counter. Within one item it is injective: the id has no slash, the period is digits or
-// a netstring, and what follows is the endpoint.
+// counterName is the attribute of a counter. Within one item it is injective: the id has no slash, the period is
+// digits or a netstring, and what follows is the endpoint.
 func counterName(t *limit.Tier, v limit.Value) string {
 	l := t.Limit()
 	b := make([]byte, 0, 64)

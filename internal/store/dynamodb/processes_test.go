@@ -78,11 +78,12 @@ func child() int {
 		})
 	}
 	wg.Wait()
-	fmt.Println(admitted)
+	fmt.Fprintln(os.Stdout, admitted)
 	return 0
 }
 
-// Four operating system processes on one key: nothing they share but the table keeps them from admitting one too many.
+// Four operating system processes on one key: nothing they share but the table keeps them from admitting one too
+// many.
 func TestProcesses(t *testing.T) {
 	client := server(t)
 	c := config(client)

@@ -12,8 +12,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// Refund gives back what a receipt names: one transaction over the items it charged and one that remembers the receipt until its
-// windows have ended. See [limit.Store].
+// Refund gives back what a receipt names: one transaction over the items it charged and one that remembers the
+// receipt until its windows have ended. See [limit.Store].
 func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
 	if err := ctx.Err(); err != nil {
 		return limit.Refund{}, err
@@ -28,7 +28,8 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	for range maxTries {
-		g := &refund{decision: &decision{Store: s, now: us, pk: s.partition(r.Owner()), answers: map[itemKey]*view{}}, r: r, units: units}
+		c := &decision{Store: s, now: us, pk: s.partition(r.Owner()), answers: map[itemKey]*view{}}
+		g := &refund{decision: c, r: r, units: units}
 		out, done, err := g.try(ctx)
 		if err != nil {
 			return limit.Refund{}, fmt.Errorf("refund to owner %q on table %s: %w", r.Owner().Name, *s.table, err)
@@ -37,7 +38,8 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 			return out, nil
 		}
 	}
-	return limit.Refund{}, fmt.Errorf("refund to owner %q on table %s: %w, %d tries", r.Owner().Name, *s.table, ErrUndecided, maxTries)
+	return limit.Refund{}, fmt.Errorf("refund to owner %q on table %s: %w, %d tries",
+		r.Owner().Name, *s.table, ErrUndecided, maxTries)
 }
 
 // refund is one try.
@@ -82,8 +84,8 @@ func (g *refund) try(ctx context.Context) (limit.Refund, bool, error) {
 	return out, true, nil
 }
 
-// carryOut writes the memory of the refund and what it gives back, all or nothing. Where nothing is given back, a plain
-// write of the memory does.
+// carryOut writes the memory of the refund and what it gives back, all or nothing. Where nothing is given back, a
+// plain write of the memory does.
 func (g *refund) carryOut(ctx context.Context) (map[int]map[string]types.AttributeValue, error) {
 	if len(g.writes) > 1 {
 		return g.transact(ctx, g.writes)
@@ -157,8 +159,8 @@ func (g *refund) find(ctx context.Context, e *limit.ReceiptEntry) (itemKey, stri
 	}
 }
 
-// giving is the way back of one counter. Like charges, refunds are inequalities, so that charges which come between the read
-// and the write do not disturb them.
+// giving is the way back of one counter. Like charges, refunds are inequalities, so that charges which come between
+// the read and the write do not disturb them.
 type giving struct {
 	tier      *limit.Tier
 	params    limit.Params
@@ -194,8 +196,8 @@ func (g *giving) count(c counter, field string, units int64) {
 	c.add(field, big.NewInt(-units))
 }
 
-// level lowers the empty time, which raises the level, as long as the bucket does not run over. What was refunded before
-// decides how much it is, so that is pinned.
+// level lowers the empty time, which raises the level, as long as the bucket does not run over. What was refunded
+// before decides how much it is, so that is pinned.
 func (g *giving) level(c counter) {
 	p := &g.params
 	give := new(big.Int).Sub(emptyTime(p, &g.pre), emptyTime(p, &g.post))

@@ -18,8 +18,8 @@ type creator interface {
 	UpdateTimeToLive(context.Context, *dynamodb.UpdateTimeToLiveInput, ...func(*dynamodb.Options)) (*dynamodb.UpdateTimeToLiveOutput, error)
 }
 
-// Create makes the table of the package comment, billed per request, and waits until it is there. A table that exists is
-// left as it is.
+// Create makes the table of the package comment, billed per request, and waits until it is there. A table that exists
+// is left as it is.
 func Create(ctx context.Context, c creator, table string) error {
 	_, err := c.CreateTable(ctx, &dynamodb.CreateTableInput{
 		TableName:   aws.String(table),
@@ -40,7 +40,9 @@ func Create(ctx context.Context, c creator, table string) error {
 	if err != nil {
 		return fmt.Errorf("create table %s: %w", table, err)
 	}
-	wait := dynamodb.NewTableExistsWaiter(c, func(o *dynamodb.TableExistsWaiterOptions) { o.MinDelay, o.MaxDelay = time.Second/4, time.Second })
+	wait := dynamodb.NewTableExistsWaiter(c, func(o *dynamodb.TableExistsWaiterOptions) {
+		o.MinDelay, o.MaxDelay = time.Second/4, time.Second
+	})
 	if err := wait.Wait(ctx, &dynamodb.DescribeTableInput{TableName: aws.String(table)}, 2*time.Minute); err != nil {
 		return fmt.Errorf("create table %s: %w", table, err)
 	}

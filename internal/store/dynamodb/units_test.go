@@ -27,10 +27,13 @@ func must(tb testing.TB, l limit.Limit) *limit.Limit {
 
 // three are tenant-wide limits of three algorithms, as a plan has them, wide enough for rate units per second.
 func three(tb testing.TB, rate int64) []limit.Charge {
+	wide := func(id string, t limit.Tier) limit.Charge {
+		return limit.Charge{Limit: must(tb, limit.Limit{ID: id, Tiers: []limit.Tier{t}}), Cost: 1}
+	}
 	return []limit.Charge{
-		{Limit: must(tb, limit.Limit{ID: "burst", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: rate, Period: time.Second, Burst: 2 * rate}}}), Cost: 1},
-		{Limit: must(tb, limit.Limit{ID: "steady", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 10 * rate, Period: 10 * time.Second}}}), Cost: 1},
-		{Limit: must(tb, limit.Limit{ID: "hourly", Tiers: []limit.Tier{{Algorithm: limit.SlidingWindow, Threshold: 3600 * rate, Period: time.Hour}}}), Cost: 1},
+		wide("burst", limit.Tier{Algorithm: limit.TokenBucket, Threshold: rate, Period: time.Second, Burst: 2 * rate}),
+		wide("steady", limit.Tier{Algorithm: limit.FixedWindow, Threshold: 10 * rate, Period: 10 * time.Second}),
+		wide("hourly", limit.Tier{Algorithm: limit.SlidingWindow, Threshold: 3600 * rate, Period: time.Hour}),
 	}
 }
 
@@ -64,8 +67,8 @@ func load(tb testing.TB, c dynamodb.Config, writers, each int, charges []limit.C
 	return &o
 }
 
-// The cost of a decision is the product's price: three limits, eight writers on one key, and hardly more than one write
-// unit each. Time goes by as on the eight writers' own clocks: none waits for another.
+// The cost of a decision is the product's price: three limits, eight writers on one key, and hardly more than one
+// write unit each. Time goes by as on the eight writers' own clocks: none waits for another.
 func TestUnitsExact(t *testing.T) {
 	const writers, each = 8, 500
 	for name, test := range map[string]struct{ rate int64 }{
@@ -92,8 +95,8 @@ func TestUnitsExact(t *testing.T) {
 	}
 }
 
-// A tenant that hammers after it was denied must not burn its partition, 1,000 writes a second, nor its operator's money.
-// Eight writers, 1,000 decisions a second, one window of 60 s; time goes by as the script says.
+// A tenant that hammers after it was denied must not burn its partition, 1,000 writes a second, nor its operator's
+// money. Eight writers, 1,000 decisions a second, one window of 60 s; time goes by as the script says.
 func TestUnitsDenied(t *testing.T) {
 	m := &dynamodbtest.Meter{Client: server(t)}
 	c := config(m.Client)

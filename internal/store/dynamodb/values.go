@@ -9,9 +9,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// valueCounts knows how many distinct values each limit of an owner has been charged for, by this process: so the bound on
-// values holds for each process, and over n processes it is at most n times as large. It is bounded itself: when it
-// forgets an owner, that owner's values are counted anew.
+// valueCounts knows how many distinct values each limit of an owner has been charged for, by this process: so the
+// bound on values holds for each process, and over n processes it is at most n times as large. It is bounded itself:
+// when it forgets an owner, that owner's values are counted anew.
 type valueCounts struct {
 	mu    sync.Mutex
 	seed  maphash.Seed
@@ -23,7 +23,8 @@ const maxValueHashes = 4 << 20 // values remembered over all owners; about 40 by
 
 type valueList struct{ pk, limit string }
 
-// values are those of this generation and of the one before. A value that was not charged for two generations is forgotten.
+// values are those of this generation and of the one before. A value that was not charged for two generations is
+// forgotten.
 type values struct {
 	now, before map[uint64]struct{}
 	since       int64 // µs
@@ -32,7 +33,9 @@ type values struct {
 
 func newValueCounts(owners int) *valueCounts {
 	c := &valueCounts{seed: maphash.MakeSeed()}
-	c.lists, _ = lru.NewWithEvict(owners, func(_ valueList, v *values) { c.total -= len(v.now) + len(v.before) }) // owners > 0
+	c.lists, _ = lru.NewWithEvict(owners, func(_ valueList, v *values) { // no error: owners > 0
+		c.total -= len(v.now) + len(v.before)
+	})
 	return c
 }
 

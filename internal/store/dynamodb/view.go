@@ -23,8 +23,8 @@ type view struct {
 
 const contendedFor = 10 * time.Second
 
-// parseItem reads an item as the store returns it, nil where there is none. An attribute that is not ours is an error only
-// where it stands in the place of one that is.
+// parseItem reads an item as the store returns it, nil where there is none. An attribute that is not ours is an error
+// only where it stands in the place of one that is.
 func parseItem(item map[string]types.AttributeValue) (*view, error) {
 	v := &view{counters: map[string]fields{}}
 	if len(item) == 0 {

@@ -11,7 +11,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
 
-// write is one conditional update of one item. It is built as an expression and as steps, which do the same to a view.
+// write is one conditional update of one item. It is built as an expression and as steps, which do the same to a
+// view.
 type write struct {
 	key     itemKey
 	names   map[string]string

@@ -1,5 +1,5 @@
-// Package dynamodbtest is what tests and measurements of the DynamoDB store share: a server, a client and a meter of what
-// its calls cost.
+// Package dynamodbtest is what tests and measurements of the DynamoDB store share: a server, a client and a meter of
+// what its calls cost.
 package dynamodbtest
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
 
-// Meter is a client that adds up what its calls are charged for. A condition that fails reports no capacity: it is a write
-// unit for each begun KB of the item, and twice that in a transaction.
+// Meter is a client that adds up what its calls are charged for. A condition that fails reports no capacity: it is a
+// write unit for each begun KB of the item, and twice that in a transaction.
 type Meter struct {
 	*sdk.Client
 	mu    sync.Mutex
