@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -60,3 +61,5 @@ func build(tb testing.TB, l limit.Limit) *limit.Limit {
 	}
 	return made
 }
+
+func contains(err error, text string) bool { return err != nil && strings.Contains(err.Error(), text) }

@@ -36,7 +36,7 @@ type question struct {
 
 	args   []any
 	texts  []string // the keys that args point at
-	bytes  []blob // what else they point at
+	bytes  []blob   // what else they point at
 	states []limit.State
 }
 
