@@ -465,6 +465,10 @@ func (q *question) finishPack(a, body *answer, pack int) {
 	if body.rest == "" {
 		return
 	}
+	if !wholeRecords(body.rest) {
+		a.bad = true
+		return
+	}
 	q.eachTier(func(i int, t *limit.Tier) {
 		if q.packs[q.chargeOf(i)] != pack || t.Algorithm != limit.TokenBucket {
 			return
@@ -506,6 +510,15 @@ func findBehind(records, id string) int {
 		at += idBytes + 8*stateWidth(limit.Algorithm(records[at]))
 	}
 	return -1
+}
+
+// wholeRecords reports whether there is nothing but records, each with its head.
+func wholeRecords(records string) bool {
+	at := 0
+	for at+idBytes <= len(records) {
+		at += idBytes + 8*stateWidth(limit.Algorithm(records[at]))
+	}
+	return at == len(records)
 }
 
 // state reads one counter's record.
