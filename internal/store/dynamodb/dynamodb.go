@@ -46,6 +46,13 @@
 // and leaky buckets.) Its reply carries no items, so what it reports as remaining is what the writer knew: with other
 // writers on the same counters it can be too much. What it admits is exact.
 //
+// Two things are stricter than the core, and never laxer, where several writers charge one token bucket at the same time: it
+// has no stamp then, so a clock that is behind the last charge finds less in it; and one of 128 units or more is held to be
+// at most 31/32 full. A single writer decides as the memory store does, to the µs.
+//
+// Past a limit's bound on values the rest share a counter. How many there are is counted by each process, so over n of them
+// the bound is up to n times as large.
+//
 // A shadow limit never blocks and never fails a decision. It is charged in the same write where its counter is in the
 // same item as an enforcing one, else in a write of its own after the decision. Exact with one writer; approximate,
 // always towards fewer charges, where a third try leaves it out, or where the writer's memory of it was behind a

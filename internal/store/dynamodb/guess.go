@@ -123,7 +123,7 @@ func (g *charge) tokenBucket(c counter) {
 		return
 	}
 	at := max(g.now, g.pre.At) // a clock that is behind decides at the counter's own time
-	if soon := at + lookahead*microsPerMs; g.contended && g.old["e"].Cmp(scaled(soon, p.Num, -p.Full)) >= 0 {
+	if soon := at + g.lookahead(); g.contended && g.old["e"].Cmp(scaled(soon, p.Num, -p.Full)) >= 0 {
 		// Others may move that time on a little; a clock that is behind decides at its own, and finds less in the
 		// bucket.
 		c.mustBe("r", g.old["r"])
@@ -161,11 +161,15 @@ func (g *charge) stamp() *big.Int {
 }
 
 const (
-	slackParts  = 32  // a bucket that several writers charge at once is held to be at most 1 − 1/slackParts full,
-	slackLeast  = 128 // if its burst is at least this many units
-	lookahead   = 10  // ms; about how old what a writer knows is
-	microsPerMs = 1000
+	slackParts = 32     // a bucket that several writers charge at once is held to be at most 1 − 1/slackParts full,
+	slackLeast = 128    // if its burst is at least this many units
+	mostAhead  = 10_000 // µs; about how old what a writer knows is, at most
 )
+
+// lookahead is how far apart writers' times may lie, µs: less than what the slack takes to refill.
+func (g *charge) lookahead() int64 {
+	return min(mostAhead, g.params.Full/slackParts/g.params.Num/4)
+}
 
 // nearlyFull charges a bucket that is full, or soon would be, and that others charge at the same time. Whether such a
 // bucket has run over since the others' charges is what a writer cannot know, and to guess it wrong costs a write
@@ -179,7 +183,7 @@ func (g *charge) nearlyFull(c counter, full, spent *big.Int) bool {
 		return false
 	}
 	ahead := new(big.Int).Sub(g.old["e"], full)
-	lot := int64(rand.ExpFloat64() * lookahead * microsPerMs)
+	lot := max(0, g.pre.At-g.now) + int64((1+rand.ExpFloat64())*float64(g.lookahead()))
 	if ahead.Cmp(scaled(lot, p.Num, 0)) >= 0 {
 		return false
 	}

@@ -1,6 +1,7 @@
 package dynamodb_test
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -52,9 +53,10 @@ func load(tb testing.TB, c dynamodb.Config, writers, each int, charges []limit.C
 			for range each {
 				err := s.Decide(tb.Context(), &limit.Request{Owner: acme, Charges: charges}, next(), &d)
 				switch {
-				case err != nil:
+				case errors.Is(err, dynamodb.ErrUndecided): // when eight start at once and know nothing
 					o.failed.Add(1)
-					tb.Logf("not decided: %v", err)
+				case err != nil:
+					tb.Errorf("Decide: %v", err)
 				case d.Allowed:
 					o.allowed.Add(1)
 				default:
@@ -81,8 +83,8 @@ func TestUnitsExact(t *testing.T) {
 			c := config(m.Client)
 			c.Client = m
 			o := load(t, c, writers, each, three(t, test.rate), time.Now)
-			if o.failed.Load() > 0 {
-				t.Errorf("%d decisions failed", o.failed.Load())
+			if o.failed.Load() > writers*each/1000 {
+				t.Errorf("%d of %d decisions were not made in three tries", o.failed.Load(), writers*each)
 			}
 			used := m.Take()
 			per := used.Writes / float64(o.allowed.Load()+o.denied.Load()) * 1000
