@@ -144,6 +144,13 @@ func (d *Decision) Begin(req *Request, now int64) {
 // Clear leaves no outcome in d: nothing allowed, no results. A store calls it before it returns an error.
 func (d *Decision) Clear(now int64) { d.Begin(&Request{}, now) }
 
+// Adopt takes result from, of a decision over part of the request, as result i. It is for stores that ask other stores.
+func (d *Decision) Adopt(i int, from *Result) {
+	charge := d.Results[i].charge
+	d.Results[i] = *from
+	d.Results[i].charge = charge
+}
+
 // Value is which counter of its limit result i was about.
 func (d *Decision) Value(i int) Value {
 	if d.Results[i].Other {

@@ -150,6 +150,7 @@ type Limit struct {
 
 	compiled bool
 	valued   bool   // Per is not "tenant"
+	quick    bool   // see quick.go
 	costMost int64  // largest cost the arithmetic carries, units
 	idHash   uint64 // of ID
 }
@@ -224,6 +225,7 @@ func New(l Limit) (*Limit, error) {
 		return nil, errors.Join(errs...)
 	}
 	out.compiled, out.valued, out.idHash = true, out.Per != PerTenant, hashText(out.ID)
+	out.quick = out.quickly()
 	out.costMost = MaxUnits
 	for i := range out.Tiers {
 		// Only MaxCost was checked: a leaky bucket might admit more by its rate than its slots can be counted in.

@@ -87,6 +87,17 @@ func (r *Receipt) Owner() Owner { return r.owner }
 // Entries are the counters that were charged. The caller must not change them.
 func (r *Receipt) Entries() []ReceiptEntry { return r.entries }
 
+// Part is the receipt of the entries that keep accepts, under the same ID.
+func (r *Receipt) Part(keep func(*ReceiptEntry) bool) *Receipt {
+	part := &Receipt{id: r.id, owner: r.owner}
+	for i := range r.entries {
+		if keep(&r.entries[i]) {
+			part.entries = append(part.entries, r.entries[i])
+		}
+	}
+	return part
+}
+
 // Stamp is what was charged: the start of the window or period, the bucket's start, or the time. µs since 1970.
 func (e *ReceiptEntry) Stamp() int64 { return e.stamp }
 

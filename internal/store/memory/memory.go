@@ -87,29 +87,68 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 }
 
 func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision, charge bool) error {
+	us := now.UnixMicro()
 	err := ctx.Err()
-	if err == nil {
-		err = req.Check()
-	}
 	if err != nil {
-		d.Clear(now.UnixMicro())
+		d.Clear(us)
 		return err
 	}
-	d.Begin(req, now.UnixMicro())
 	h := s.hash(req.Owner)
 	sh := &s.shards[h%shardCount]
 	sh.mu.Lock()
-	err = s.attempt(sh, h, d, charge)
-	if errors.Is(err, limit.ErrFull) {
-		// Full, and nothing else could go: what can go may be the owner's own, and then its counters have moved.
-		d.Begin(req, now.UnixMicro())
-		if o := sh.table.find(h, req.Owner); o != nil && s.release(o.sweep(d.Now, sweepWhenFull)) {
-			err = s.attempt(sh, h, d, charge)
-		}
+	o := sh.table.find(h, req.Owner)
+	if o == nil || !s.usual(sh, h, o, req, us, d, charge) {
+		err = s.unusual(sh, h, req, us, d, charge)
 	}
 	sh.mu.Unlock()
 	if err != nil {
-		d.Clear(now.UnixMicro())
+		d.Clear(us)
+	}
+	return err
+}
+
+// usual decides a request whose charges are all [limit.Decision.Weigh]'s, if their counters lie in the request's order,
+// as they do where one plan made them. It reports false, having changed nothing, if that is not so.
+func (s *Store) usual(sh *shard, h uint64, o *owner, req *limit.Request, now int64, d *limit.Decision, charge bool) bool {
+	n := len(req.Charges)
+	if n > len(o.counters) {
+		return false
+	}
+	counters := o.counters[:n]
+	d.Open(req, now)
+	for i := range counters {
+		if !d.Weigh(counters[i].tier, &counters[i].state) {
+			return false
+		}
+	}
+	if !d.Allowed || !charge {
+		return true
+	}
+	for i := range counters {
+		d.CommitWeighed(i, &counters[i].state)
+	}
+	d.ID = s.nextID(sh, h)
+	return true
+}
+
+func (s *Store) nextID(sh *shard, h uint64) limit.ReceiptID {
+	sh.serial++
+	return limit.ReceiptID{Hi: s.boot, Lo: sh.serial*shardCount + h%shardCount}
+}
+
+// unusual decides any request under the shard's lock.
+func (s *Store) unusual(sh *shard, h uint64, req *limit.Request, now int64, d *limit.Decision, charge bool) error {
+	if err := req.Check(); err != nil {
+		return err
+	}
+	d.Begin(req, now)
+	err := s.attempt(sh, h, d, charge)
+	if errors.Is(err, limit.ErrFull) {
+		// Nothing else could go: what can go may be the owner's own, and then its counters have moved.
+		d.Begin(req, now)
+		if o := sh.table.find(h, req.Owner); o != nil && s.release(o.sweep(now, sweepWhenFull)) {
+			err = s.attempt(sh, h, d, charge)
+		}
 	}
 	return err
 }
@@ -150,8 +189,7 @@ func (s *Store) attempt(sh *shard, h uint64, d *limit.Decision, charge bool) err
 			o = sh.table.add(h, d.Owner)
 		}
 	}
-	sh.serial++
-	d.ID = limit.ReceiptID{Hi: s.boot, Lo: sh.serial*shardCount + h%shardCount}
+	d.ID = s.nextID(sh, h)
 	for i := range d.Results {
 		if d.Commits(i) {
 			s.commit(o, d, i, at[i])
@@ -269,7 +307,7 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 		return limit.Refund{}, fmt.Errorf("memory store, remembering a refund: %w", limit.ErrFull)
 	}
 	if o.refunded == nil {
-		o.refunded = make(map[limit.ReceiptID]int64)
+		o.writable().refunded = make(map[limit.ReceiptID]int64)
 	}
 	o.refunded[r.ID()] = r.Until()
 	for i := range entries {

@@ -21,16 +21,32 @@ const (
 	scanned = 8 // up to here a scan beats a map
 )
 
-// owner is all that one owner has counted.
+// owner is all that one owner has counted. What every decision reads comes first; with its counters an owner of up to
+// three limits is 256 bytes.
 type owner struct {
 	name     limit.Owner
 	counters []counter // of any tier and value, in no order
+	*rare              // never nil; nothingRare until there is something to write
 	few      [inline]counter
+}
+
+// rare is what most owners never have.
+type rare struct {
 	byHash   map[uint64]int32 // position in counters, once there are more than scanned
 	clashed  bool             // two counters have had one hash, so a hit in byHash may need a scan
 	values   map[string]int   // distinct values per tier identity, for tiers that have values
 	refunded map[limit.ReceiptID]int64
 	hand     int // where the sweep goes on
+}
+
+var nothingRare rare // only read
+
+// writable is the owner's own rare part.
+func (o *owner) writable() *rare {
+	if o.rare == &nothingRare {
+		o.rare = new(rare)
+	}
+	return o.rare
 }
 
 // counter is one cache line.
@@ -124,7 +140,7 @@ func (o *owner) add(s *Store, t *limit.Tier, v limit.Value) int32 {
 		c.value = &value{hash: hashOf(s, t, v), Value: v}
 		if v.Kind != limit.ValueOther {
 			if o.values == nil {
-				o.values = make(map[string]int)
+				o.writable().values = make(map[string]int)
 			}
 			o.values[t.Identity()]++
 		}
@@ -149,8 +165,8 @@ func (o *owner) note(pos int32) {
 }
 
 func (o *owner) reindex() {
-	o.byHash = make(map[uint64]int32, 2*len(o.counters))
-	o.clashed = false
+	w := o.writable()
+	w.byHash, w.clashed = make(map[uint64]int32, 2*len(o.counters)), false
 	for i := range o.counters {
 		o.note(int32(i))
 	}
@@ -209,16 +225,7 @@ func (s *Store) sweep(sh *shard, now int64, n int, keep *owner) {
 
 // sweep looks at up to n counters and n receipts.
 func (o *owner) sweep(now int64, n int) (freed int64) {
-	for range min(n, len(o.counters)) {
-		if o.hand >= len(o.counters) {
-			o.hand = 0
-		}
-		if c := &o.counters[o.hand]; c.tier.FreshAt(&c.state) <= now {
-			freed += o.forget(int32(o.hand))
-			continue
-		}
-		o.hand++
-	}
+	freed = o.sweepCounters(now, n)
 	looked := 0
 	for id, until := range o.refunded {
 		if looked++; looked > n {
@@ -228,6 +235,27 @@ func (o *owner) sweep(now int64, n int) (freed int64) {
 			delete(o.refunded, id)
 			freed += receiptBytes
 		}
+	}
+	return freed
+}
+
+func (o *owner) sweepCounters(now int64, n int) (freed int64) {
+	at := 0
+	if len(o.counters) > n { // else all of them are looked at
+		at = o.hand
+	}
+	for range min(n, len(o.counters)) {
+		if at >= len(o.counters) {
+			at = 0
+		}
+		if c := &o.counters[at]; c.tier.FreshAt(&c.state) <= now {
+			freed += o.forget(int32(at))
+			continue
+		}
+		at++
+	}
+	if len(o.counters) > n {
+		o.writable().hand = at
 	}
 	return freed
 }

@@ -38,7 +38,7 @@ func (t *table) add(hash uint64, name limit.Owner) *owner {
 	if 4*(t.count+1) > 3*len(t.slots) {
 		t.resize(max(8, 2*len(t.slots)))
 	}
-	o := &owner{name: name}
+	o := &owner{name: name, rare: &nothingRare}
 	o.counters = o.few[:0]
 	t.put(hash, o)
 	return o

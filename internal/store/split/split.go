@@ -1,0 +1,267 @@
+// Package split keeps quotas in one store and rates in another, and decides over both all or nothing.
+//
+// The quotas' units come first, as a lease of what the request needs. Where the rates then deny, or fail, the lease is not
+// given back over the network but held here, and the next request for the same units spends it: so a client that hammers
+// against a rate costs the quotas' store nothing. A lease that nobody spends is refunded after a few seconds, and at
+// [Store.Close]; one whose period ends is dropped. A process that dies loses what it held: units lost, never too many.
+//
+// While leases are held, what is said to remain of a quota may be too little by them; nothing is admitted or denied wrongly
+// for it: before a quota denies, what is held for its owner is given back.
+//
+// Everything else is as the two stores say, each by its own clock; a decision over both has the rates' time.
+package split
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+var _ limit.Store = (*Store)(nil)
+
+// Store is a [limit.Store] over two others. Make it with [New].
+type Store struct {
+	rates, quotas limit.Store
+	held          leases
+	pool          sync.Pool
+}
+
+// Config sets up a store.
+type Config struct {
+	Rates, Quotas limit.Store   // required
+	HoldFor       time.Duration // how long a lease waits for a request that needs it; 0 means DefaultHoldFor, below 0 not at all
+}
+
+// DefaultHoldFor is how long a lease waits for a request that needs it.
+const DefaultHoldFor = 5 * time.Second
+
+// New puts quotas into one store and every other limit into the other. Close it when done; that closes neither store.
+func New(c Config) (*Store, error) {
+	if c.Rates == nil || c.Quotas == nil {
+		return nil, errors.New("split store: needs a store for rates and one for quotas")
+	}
+	if c.HoldFor == 0 {
+		c.HoldFor = DefaultHoldFor
+	}
+	s := &Store{rates: c.Rates, quotas: c.Quotas}
+	s.held.holdFor = c.HoldFor
+	s.held.refund = func(ctx context.Context, r *limit.Receipt, now time.Time) error {
+		_, err := c.Quotas.Refund(ctx, r, 0, now)
+		return err
+	}
+	s.pool.New = func() any { return new(halves) }
+	return s, nil
+}
+
+// halves is a request in two.
+type halves struct {
+	rates, quotas         limit.Request
+	rateAnswer, quotaPeek limit.Decision
+}
+
+// IsQuota reports whether the limit is kept in the store for quotas.
+func IsQuota(l *limit.Limit) bool {
+	return len(l.Tiers) > 0 && l.Tiers[0].Algorithm == limit.Quota
+}
+
+// Accepts asks the store that would keep the limit: that of the quotas if its first tier is one.
+func (s *Store) Accepts(l *limit.Limit) error {
+	if IsQuota(l) {
+		return s.quotas.Accepts(l)
+	}
+	return s.rates.Accepts(l)
+}
+
+// Decide charges all limits of the request or none, over both stores. See [limit.Store].
+func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if one, err := s.only(req); err != nil {
+		d.Clear(now.UnixMicro())
+		return err
+	} else if one == s.quotas {
+		return s.decideQuotas(ctx, req, now, d)
+	} else if one != nil {
+		return one.Decide(ctx, req, now, d)
+	}
+	h := s.divide(req)
+	defer s.pool.Put(h)
+	held := s.held.take(&h.quotas, now)
+	quotas := new(limit.Decision)
+	if held != nil {
+		quotas = held.decision
+	} else if err := s.decideQuotas(ctx, &h.quotas, now, quotas); err != nil {
+		d.Clear(now.UnixMicro())
+		return fmt.Errorf("quotas: %w", err)
+	} else if !quotas.Allowed {
+		return s.quotaDenied(ctx, req, h, quotas, now, d)
+	}
+	err := s.rates.Decide(ctx, &h.rates, now, &h.rateAnswer)
+	if err == nil {
+		join(d, req, &h.rateAnswer, quotas)
+		d.ID = h.rateAnswer.ID
+		if d.Settle() {
+			return nil
+		}
+		uncharge(d)
+	} else {
+		d.Clear(now.UnixMicro())
+		err = fmt.Errorf("rates: %w", err)
+	}
+	if held == nil {
+		held = newLease(&h.quotas, quotas, now)
+	}
+	s.held.put(ctx, req.Owner, held, now)
+	return err
+}
+
+// decideQuotas asks once more where units that are held here may be what is missing.
+func (s *Store) decideQuotas(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	err := s.quotas.Decide(ctx, req, now, d)
+	if err == nil && !d.Allowed && s.held.giveBack(ctx, req.Owner, now) {
+		err = s.quotas.Decide(ctx, req, now, d)
+	}
+	return err
+}
+
+// quotaDenied completes a denial with what the rates would say: when the cost fits is for all limits.
+func (s *Store) quotaDenied(ctx context.Context, req *limit.Request, h *halves, denial *limit.Decision, now time.Time, d *limit.Decision) error {
+	if err := s.rates.Peek(ctx, &h.rates, now, &h.rateAnswer); err != nil {
+		// The denial stands without the rates. It must not become an error, which might admit the request elsewhere.
+		quotas := limit.Request{Owner: req.Owner, Charges: append([]limit.Charge(nil), h.quotas.Charges...)}
+		d.Begin(&quotas, denial.Now)
+		for i := range denial.Results {
+			d.Adopt(i, &denial.Results[i])
+		}
+		d.Settle()
+		return nil //nolint:nilerr // said above
+	}
+	join(d, req, &h.rateAnswer, denial)
+	d.Settle()
+	return nil
+}
+
+// Peek is Decide without the charge. What is held for the owner is given back first: no request has spent it. See
+// [limit.Store].
+func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	s.held.giveBack(ctx, req.Owner, now)
+	if one, err := s.only(req); err != nil {
+		d.Clear(now.UnixMicro())
+		return err
+	} else if one != nil {
+		return one.Peek(ctx, req, now, d)
+	}
+	h := s.divide(req)
+	defer s.pool.Put(h)
+	err := s.quotas.Peek(ctx, &h.quotas, now, &h.quotaPeek)
+	if err == nil {
+		err = s.rates.Peek(ctx, &h.rates, now, &h.rateAnswer)
+	}
+	if err != nil {
+		d.Clear(now.UnixMicro())
+		return err
+	}
+	join(d, req, &h.rateAnswer, &h.quotaPeek)
+	d.Settle()
+	return nil
+}
+
+// Refund gives back in both stores. If one fails, asking again refunds what is still missing. See [limit.Store].
+func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+	if err := limit.CheckRefund(r, units); err != nil {
+		return limit.Refund{}, err
+	}
+	isQuota := func(e *limit.ReceiptEntry) bool { return IsQuota(e.Tier.Limit()) }
+	quotas, rates := r.Part(isQuota), r.Part(func(e *limit.ReceiptEntry) bool { return !isQuota(e) })
+	var parts [2]limit.Refund
+	for i, half := range []struct {
+		store limit.Store
+		r     *limit.Receipt
+	}{{s.quotas, quotas}, {s.rates, rates}} {
+		if len(half.r.Entries()) == 0 {
+			continue
+		}
+		var err error
+		if parts[i], err = half.store.Refund(ctx, half.r, units, now); err != nil {
+			return limit.Refund{}, err
+		}
+	}
+	out := limit.Refund{Units: make([]int64, 0, len(r.Entries()))}
+	given := int64(0)
+	for _, e := range r.Entries() {
+		p := &parts[1]
+		if isQuota(&e) {
+			p = &parts[0]
+		}
+		out.Units = append(out.Units, p.Units[0])
+		given += p.Units[0]
+		p.Units = p.Units[1:]
+	}
+	// One store may have forgotten the receipt by now, or have failed the first time.
+	out.Repeated = given == 0 && (parts[0].Repeated || parts[1].Repeated)
+	return out, nil
+}
+
+// Close refunds the leases that are held. Call it when no decision is under way.
+func (s *Store) Close(ctx context.Context) error { return s.held.close(ctx) }
+
+// Held is how many leases are held for requests to come.
+func (s *Store) Held() int { return s.held.len() }
+
+// only is the store that a request is for if it needs but one; nil if it needs both.
+func (s *Store) only(req *limit.Request) (limit.Store, error) {
+	if err := req.Check(); err != nil {
+		return nil, err
+	}
+	quotas := 0
+	for i := range req.Charges {
+		if IsQuota(req.Charges[i].Limit) {
+			quotas++
+		}
+	}
+	switch quotas {
+	case 0:
+		return s.rates, nil // also for no limits at all
+	case len(req.Charges):
+		return s.quotas, nil
+	}
+	return nil, nil //nolint:nilnil // both
+}
+
+func (s *Store) divide(req *limit.Request) *halves {
+	h := s.pool.Get().(*halves)
+	h.rates.Owner, h.quotas.Owner = req.Owner, req.Owner
+	h.rates.Charges, h.quotas.Charges = h.rates.Charges[:0], h.quotas.Charges[:0]
+	for i := range req.Charges {
+		half := &h.rates
+		if IsQuota(req.Charges[i].Limit) {
+			half = &h.quotas
+		}
+		half.Charges = append(half.Charges, req.Charges[i])
+	}
+	return h
+}
+
+// join puts the results of the halves into the request's order.
+func join(d *limit.Decision, req *limit.Request, rates, quotas *limit.Decision) {
+	d.Begin(req, rates.Now)
+	r, q := 0, 0
+	for i := range d.Results {
+		if IsQuota(d.Results[i].Limit()) {
+			d.Adopt(i, &quotas.Results[q])
+			q++
+		} else {
+			d.Adopt(i, &rates.Results[r])
+			r++
+		}
+	}
+}
+
+// uncharge says of the quotas what is true of them once their units are held for another request.
+func uncharge(d *limit.Decision) {
+	for i := range d.Results {
+		d.Results[i].Charged = 0
+	}
+}
