@@ -224,16 +224,19 @@ for i = 1, npacks do
       -- Entries are "time:units" by time; the state is their sum and the time their expiry is armed until.
       if m > 0 and call('EXISTS', zkey) == 0 then units, m = 0, 0 end
       local used, latest, retry, over = units, 0, 0, 0
+      local ahead, last = 0, string.format('%.0f', now + period + SKEW) -- units that a look sees at now, and may not move
       if units > 0 then
         local far = call('ZRANGEBYSCORE', zkey, string.format('(%.0f', now + period + SKEW), '+inf')
-        if #far > 0 and charge == 1 then -- stamped by a clock that leapt ahead: they count from now
-          local ahead = 0
+        if charge == 0 then
+          for _, e in ipairs(far) do ahead = ahead + units_of(e) end
+        elseif #far > 0 then -- stamped by a clock that leapt ahead: they count from now
           for _, e in ipairs(call('ZRANGEBYSCORE', zkey, stamp, stamp)) do far[#far + 1] = e end
           for _, e in ipairs(far) do
             ahead = ahead + units_of(e)
             call('ZREM', zkey, e)
           end
           call('ZADD', zkey, string.format('%.0f', stamp), string.format('%.0f:%.0f', stamp, ahead))
+          ahead = 0
         end
         for _, e in ipairs(call('ZRANGEBYSCORE', zkey, '-inf', string.format('(%.0f', oldest))) do
           used = used - units_of(e)
@@ -241,14 +244,19 @@ for i = 1, npacks do
       end
       admits = flags < 2 and used + cost <= A[P + 5]
       if used > 0 then
-        latest = tonumber(call('ZREVRANGEBYSCORE', zkey, '+inf', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
+        latest = tonumber(call('ZREVRANGEBYSCORE', zkey, last, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]) or stamp
+        if ahead > 0 and latest < stamp then latest = stamp end
         if not admits and flags < 2 then
           over = used + cost - A[P + 5]
           local left = over
-          for _, e in ipairs(call('ZRANGEBYSCORE', zkey, string.format('%.0f', oldest), '+inf', 'LIMIT', 0, over)) do
-            left, retry = left - units_of(e), tonumber(string.match(e, '^%d+')) or retry
+          for _, e in ipairs(call('ZRANGEBYSCORE', zkey, string.format('%.0f', oldest), last, 'LIMIT', 0, over)) do
+            local time = tonumber(string.match(e, '^%d+')) or stamp
+            if ahead > 0 and time > stamp then left, retry, ahead = left - ahead, stamp, 0 end
+            if left <= 0 then break end
+            left, retry = left - units_of(e), time
             if left <= 0 then break end
           end
+          if left > 0 and ahead > 0 then retry = stamp end
         end
       end
       summary = summary .. pack('<dddd', used, latest, retry, over)
