@@ -161,7 +161,7 @@ func applyTo(pack, member string, e *limit.ReceiptEntry, units, now int64, back 
 	width := stateWidth(e.Tier.Algorithm)
 	body := answer{rest: pack[at : at+8*width]}
 	st := body.state(e.Tier)
-	if st.M != 0 && rate != rateOf(e.Tier) {
+	if width == 2 && st.M != 0 { // counted in the rate that the head says
 		st.M = rate
 	}
 	refunded := int64(0)

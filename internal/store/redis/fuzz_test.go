@@ -1,0 +1,145 @@
+package redis
+
+import (
+	"bufio"
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// fuzzRequest is over two packs, with token buckets, windows, and a log if asked for.
+func fuzzRequest(tb testing.TB, withLog bool) *limit.Request {
+	tb.Helper()
+	var charges []limit.Charge
+	add := func(l limit.Limit, v limit.Value) {
+		built, err := limit.New(l)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		charges = append(charges, limit.Charge{Limit: built, Value: v, Cost: 1})
+	}
+	add(limit.Limit{ID: "a", Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Threshold: 10, Period: time.Second},
+		{Algorithm: limit.SlidingWindow, Threshold: 10, Period: time.Minute},
+	}}, limit.Value{})
+	add(limit.Limit{ID: "b", Per: "subject", Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Threshold: 3, Period: time.Second}}}, limit.ValueOf("u"))
+	if withLog {
+		add(limit.Limit{ID: "c", Mode: limit.Shadow, Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Threshold: 3, Period: time.Second}}}, limit.Value{})
+	}
+	return &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: charges}
+}
+
+// FuzzReply guarantees that no reply makes the decoder panic, hang, or hand out a decision that is not consistent with
+// itself: an error leaves none.
+func FuzzReply(f *testing.F) {
+	var unused []byte
+	for _, v := range []int64{2*1772452800000000 + 1, 0} {
+		unused = appendDouble(unused, v)
+	}
+	f.Add(string(unused), false)
+	var general []byte
+	general = appendDouble(appendDouble(general, 1772452800000000), 1)
+	for range 2 + 4*5 + 4 {
+		general = appendDouble(general, 0)
+	}
+	f.Add(string(general), true)
+	f.Add("", false)
+	f.Add(strings.Repeat("\x00", 400), true)
+	plain, logged := fuzzRequest(f, false), fuzzRequest(f, true)
+	f.Fuzz(func(t *testing.T, reply string, general bool) {
+		req := plain
+		if general {
+			req = logged
+		}
+		var q question
+		q.begin(&Store{}, req, 1772452800000000, true)
+		if general {
+			if err := q.encode(); err != nil {
+				t.Fatal(err)
+			}
+		} else if !q.encodeShape() {
+			t.Fatal("no shape")
+		}
+		var d limit.Decision
+		if err := q.decode(reply, general, &d); err != nil {
+			return
+		}
+		for i := range d.Results {
+			if r := &d.Results[i]; r.Charged != 0 && (!d.Allowed || r.Charged != r.Cost) {
+				t.Errorf("reply %q: allowed %t, result %d charged %d of %d", reply, d.Allowed, i, r.Charged, r.Cost)
+			}
+		}
+		if d.Allowed && d.RetryAfter() != 0 {
+			t.Errorf("reply %q: allowed, and retry after %s", reply, d.RetryAfter())
+		}
+	})
+}
+
+// FuzzPack guarantees that a refund on whatever lies under our key is an error or changes the entry's record alone.
+func FuzzPack(f *testing.F) {
+	req := fuzzRequest(f, true)
+	var q question
+	q.begin(&Store{}, req, 0, true)
+	if err := q.encode(); err != nil {
+		f.Fatal(err)
+	}
+	ids := string(q.ids)
+	pack := "SLU1\x02\x00" + ids[:2*idBytes] + strings.Repeat("\x00", 8+16+24)
+	f.Add(pack, int64(1))
+	f.Add(pack+withRefunded("", 0, &req.Charges[0].Limit.Tiers[0], 5), int64(0))
+	f.Add("SLU1\xff\xff", int64(0))
+	f.Add("", int64(3))
+	var d limit.Decision
+	d.Begin(req, 1772452800000000)
+	for i := range d.Results {
+		d.Evaluate(i, &limit.State{}, false)
+	}
+	d.Settle()
+	for i := range d.Results {
+		d.Commit(i, &limit.State{})
+	}
+	entries := d.Receipt().Entries()
+	f.Fuzz(func(t *testing.T, pack string, units int64) {
+		if units < 0 || units > limit.MaxUnits {
+			return
+		}
+		for i := range entries {
+			var back int64
+			after, _, err := applyTo(pack, "1772452800000000:1", &entries[i], units, 1772452800000001, &back)
+			if err != nil {
+				continue
+			}
+			if back < 0 || back > entries[i].Units {
+				t.Errorf("pack %q: entry %d of %d units gives back %d", pack, i, entries[i].Units, back)
+			}
+			if len(after) < len(pack) || len(after) > len(pack)+idBytes+16 {
+				t.Errorf("pack %q: %d bytes become %d", pack, len(pack), len(after))
+			}
+			if back == 0 && entries[i].Tier.Algorithm != limit.TokenBucket && after != pack {
+				t.Errorf("pack %q: nothing is given back, yet it becomes %q", pack, after)
+			}
+		}
+	})
+}
+
+// FuzzFirst guarantees that what a server says while a connection is made ready is bounded, whatever it is.
+func FuzzFirst(f *testing.F) {
+	f.Add([]byte("+OK\r\n"))
+	f.Add([]byte("*3\r\n$6\r\nmaster\r\n:0\r\n*1\r\n*3\r\n$9\r\n127.0.0.1\r\n$4\r\n6380\r\n$1\r\n0\r\n"))
+	f.Add([]byte("-NOAUTH Authentication required.\r\n"))
+	f.Add([]byte("$-1\r\n"))
+	f.Add([]byte("*1000000000\r\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		budget := maxReply
+		text, err := first(bufio.NewReader(bytes.NewReader(b)), &budget, 0)
+		if err != nil && text != "" {
+			t.Errorf("%q: %q and %v", b, text, err)
+		}
+		if len(text) > len(b) {
+			t.Errorf("%q: a text of %d bytes", b, len(text))
+		}
+	})
+}
