@@ -39,6 +39,7 @@ type Snapshot struct {
 type Config struct {
 	Current     func() *Snapshot // required; called once for each request
 	Store       limit.Store      // required
+	Addresses   limit.Store      // where ipLimits are counted; default Store
 	Now         func() time.Time // default time.Now
 	Log         *slog.Logger     // default slog.Default()
 	TrustedHops int              // proxies of the operator's own in front, 0..identity.MaxHops; see identity.SourceIP
@@ -70,6 +71,9 @@ func New(c Config) (*Authorizer, error) {
 		return nil, fmt.Errorf("authorizer: TrustedHops %d is outside 0..%d", c.TrustedHops, identity.MaxHops)
 	case c.Jitter < 0 || c.Jitter > 100:
 		return nil, fmt.Errorf("authorizer: Jitter %d is outside 0..100", c.Jitter)
+	}
+	if c.Addresses == nil {
+		c.Addresses = c.Store
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -311,6 +315,9 @@ func (z *Authorizer) charge(ctx context.Context, a *Answer, s *step) answer.Kind
 		return answer.Allowed
 	}
 	s.store = z.c.Store
+	if s.request.Owner.Kind == limit.Address {
+		s.store = z.c.Addresses
+	}
 	if err := s.store.Decide(ctx, &s.request, a.At, &s.decision); err != nil {
 		if kind := z.withoutStore(ctx, a, s, err); kind != answer.Allowed || !s.made {
 			return kind

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/clock"
 	"github.com/sluicelimits/sluice/internal/gateway"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/livepage"
@@ -36,6 +37,7 @@ type devOptions struct {
 	listen, upstream, livePage, logging string
 	hops, jitter                        int
 	maxBody, storeMB                    int64
+	stores                              storeOptions
 }
 
 func newDevCommand() *cobra.Command {
@@ -72,6 +74,7 @@ is the credential.`,
 	f.IntVar(&o.jitter, "retry-jitter", 0, "lengthen Retry-After by a random share of up to `PERCENT`, 0..100")
 	f.Int64Var(&o.maxBody, "max-body", gateway.DefaultMaxBodyBytes, "largest request body, `BYTES`; 0 is no bound")
 	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "memory for counters, `MiB`")
+	o.stores.flags(f)
 	f.StringVar(&o.logging, "log-level", "info", "`LEVEL`: debug (each denial), info, warn or error")
 	return c
 }
@@ -125,7 +128,12 @@ func (o devOptions) parse() (*dev, error) {
 // run serves until the context ends, and then until what is in flight is done.
 func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: d.level}))
-	plans, err := d.openPlans(log)
+	counters, err := d.stores.open(ctx, d.storeMB<<20)
+	if err != nil {
+		return err
+	}
+	defer counters.close(log)
+	plans, err := d.openPlans(counters, log)
 	if err != nil {
 		return err
 	}
@@ -139,7 +147,7 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	defer func() { _ = listener.Close() }() // a second close does nothing
 	lines := tryLines(plans.Current().Config, baseURL(listener.Addr()))
-	handler, err := d.handler(plans, upstream, listener.Addr().String(), lines.commands(), log)
+	handler, err := d.handler(counters, plans, upstream, listener.Addr().String(), lines.commands(), log)
 	if err != nil {
 		return err
 	}
@@ -160,7 +168,7 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 }
 
-func (d *dev) openPlans(log *slog.Logger) (*gateway.Plans, error) {
+func (d *dev) openPlans(counters *counters, log *slog.Logger) (*gateway.Plans, error) {
 	peppers := map[string][]byte{identity.DevPepperID: identity.DevPepper()}
 	for _, p := range d.peppers {
 		secret, err := p.read()
@@ -170,7 +178,7 @@ func (d *dev) openPlans(log *slog.Logger) (*gateway.Plans, error) {
 		peppers[p.id] = secret
 	}
 	return gateway.OpenPlans(gateway.PlansConfig{Files: d.plans, Source: plan.Source{Name: "example.yaml", Data: examplePlans},
-		Peppers: peppers, Log: log})
+		Peppers: peppers, Accepts: counters.tenants.Accepts, Log: log})
 }
 
 func (d *dev) parseUpstream() (*url.URL, error) {
@@ -196,17 +204,15 @@ func (d *dev) open() (net.Listener, error) {
 }
 
 // handler wires the parts: plans, counters, authorizer, gateway, live page.
-func (d *dev) handler(plans *gateway.Plans, upstream *url.URL, listen string, try []string, log *slog.Logger) (http.Handler, error) {
-	store, err := memory.New(memory.Config{MaxBytes: d.storeMB << 20})
-	if err != nil {
-		return nil, err
-	}
-	z, err := authorizer.New(authorizer.Config{Current: plans.Current, Store: store, Log: log, TrustedHops: d.hops, Jitter: d.jitter})
+func (d *dev) handler(counters *counters, plans *gateway.Plans, upstream *url.URL, listen string, try []string, log *slog.Logger) (http.Handler, error) {
+	var now clock.Clock
+	z, err := authorizer.New(authorizer.Config{Current: plans.Current, Store: counters.tenants, Addresses: counters.addresses,
+		Now: now.Now, Log: log, TrustedHops: d.hops, Jitter: d.jitter})
 	if err != nil {
 		return nil, err
 	}
 	recorder := livepage.NewRecorder()
-	status := &gateway.StatusSource{Plans: plans, Store: store, Bytes: store.Bytes, Upstream: upstream, Listen: listen, Try: try, Now: time.Now}
+	status := &gateway.StatusSource{Plans: plans, Store: counters.tenants, Bytes: counters.bytes, Upstream: upstream, Listen: listen, Try: try, Now: now.Now}
 	return gateway.New(gateway.Config{Authorizer: z, Upstream: upstream, TrustedHops: d.hops, Recorder: recorder,
 		LivePage: livepage.Handler(recorder, status.Status), Audience: d.audience, MaxBodyBytes: d.maxBody, Log: log})
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -37,11 +38,12 @@ type Plans struct {
 
 // PlansConfig sets up [Plans]: either Files or Source.
 type PlansConfig struct {
-	Files   []string          // watched
-	Source  plan.Source       // where there are no files
-	Peppers map[string][]byte // by id
-	Now     func() time.Time  // default time.Now
-	Log     *slog.Logger      // default slog.Default()
+	Files   []string                 // watched
+	Source  plan.Source              // where there are no files
+	Peppers map[string][]byte        // by id
+	Accepts func(*limit.Limit) error // whether the store can keep a tenant's limit; default: any
+	Now     func() time.Time         // default time.Now
+	Log     *slog.Logger             // default slog.Default()
 }
 
 // fileState tells whether a file changed; the zero fileState is a file that cannot be looked at.
@@ -92,12 +94,40 @@ func (p *Plans) load() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.Name(), err)
 	}
+	if err := p.accepted(cfg); err != nil {
+		return fmt.Errorf("%s: %w", p.Name(), err)
+	}
 	p.current.Store(&authorizer.Snapshot{Config: cfg, Keys: found})
 	p.loadedAt = p.c.Now()
 	for _, w := range cfg.Warnings() {
 		p.c.Log.Warn(w.String())
 	}
 	return nil
+}
+
+// accepted asks the store about every limit of a plan and of a tenant.
+func (p *Plans) accepted(cfg *plan.Config) error {
+	if p.c.Accepts == nil {
+		return nil
+	}
+	var errs []error
+	refused := make(map[string]bool)
+	check := func(where string, set *plan.Set) {
+		for _, e := range set.Limits {
+			if err := p.c.Accepts(e.Limit); err != nil && !refused[err.Error()] {
+				refused[err.Error()] = true // a plan's limit once, and not for each of its tenants
+				errs = append(errs, fmt.Errorf("%s: %w", where, err))
+			}
+		}
+	}
+	for _, pl := range cfg.Plans() {
+		check("plan "+pl.ID, pl.Set())
+	}
+	now := p.c.Now()
+	for _, t := range cfg.Tenants() {
+		check(fmt.Sprintf("tenant %q", t.ID), t.Limits(now))
+	}
+	return errors.Join(errs...)
 }
 
 func (p *Plans) read() (*plan.Config, error) {

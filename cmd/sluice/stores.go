@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	awsdynamodb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/spf13/pflag"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+	"github.com/sluicelimits/sluice/internal/store/redis"
+	"github.com/sluicelimits/sluice/internal/store/split"
+)
+
+// storeOptions say where counters are kept.
+type storeOptions struct {
+	redis, dynamodb, table string
+	redisDeadline          time.Duration
+	dynamodbDeadline       time.Duration
+}
+
+func (o *storeOptions) flags(f *pflag.FlagSet) {
+	f.StringVar(&o.redis, "redis", "", "keep counters in Redis at `HOST:PORT`; several gateways then hold one limit together")
+	f.DurationVar(&o.redisDeadline, "redis-deadline", redis.DefaultDeadline, "how long a decision waits for Redis, `TIME`")
+	f.StringVar(&o.dynamodb, "dynamodb", "", "keep counters in DynamoDB Local at `URL`; beside --redis: quotas only")
+	f.DurationVar(&o.dynamodbDeadline, "dynamodb-deadline", time.Second, "how long a decision waits for DynamoDB, `TIME` (deployed: "+dynamodb.DefaultTimeout.String()+")")
+	f.StringVar(&o.table, "dynamodb-table", "sluice-dev", "`TABLE` for --dynamodb; made if it is not there")
+}
+
+// counters are the stores of a gateway.
+type counters struct {
+	tenants, addresses limit.Store
+	bytes              func() int64
+	closers            []func(context.Context) error
+}
+
+// open connects to the stores: memory where nothing else is named, quotas in DynamoDB and rates in Redis where both are,
+// and addresses in memory where only DynamoDB is, which would pay a write for each attempt.
+func (o *storeOptions) open(ctx context.Context, maxBytes int64) (*counters, error) {
+	own, err := memory.New(memory.Config{MaxBytes: maxBytes})
+	if err != nil {
+		return nil, err
+	}
+	c := &counters{tenants: own, addresses: own, bytes: own.Bytes}
+	if o.dynamodb != "" {
+		s, err := o.openDynamoDB(ctx)
+		if err != nil {
+			return nil, err
+		}
+		c.tenants = s
+	}
+	if o.redis == "" {
+		return c, nil
+	}
+	rates, err := redis.New(ctx, redis.Config{Addrs: []string{o.redis}, Deadline: o.redisDeadline})
+	if err != nil {
+		return nil, err
+	}
+	c.closers = append(c.closers, func(context.Context) error { return rates.Close() })
+	if err := rates.Ping(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("--redis %s: %w", o.redis, err), rates.Close())
+	}
+	c.addresses = rates
+	if o.dynamodb == "" {
+		c.tenants = rates
+		return c, nil
+	}
+	both, err := split.New(split.Config{Rates: rates, Quotas: c.tenants})
+	if err != nil {
+		return nil, err
+	}
+	c.tenants = both
+	c.closers = append([]func(context.Context) error{both.Close}, c.closers...)
+	return c, nil
+}
+
+// openDynamoDB uses an endpoint that checks no credentials, as DynamoDB Local is one.
+func (o *storeOptions) openDynamoDB(ctx context.Context) (limit.Store, error) {
+	if u, err := url.Parse(o.dynamodb); err != nil || u.Host == "" {
+		return nil, fmt.Errorf("--dynamodb %q is not a URL such as http://127.0.0.1:8000", o.dynamodb)
+	}
+	client := awsdynamodb.New(awsdynamodb.Options{
+		Region: "local", BaseEndpoint: aws.String(o.dynamodb),
+		Credentials: credentials.NewStaticCredentialsProvider("local", "local", ""),
+	})
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	if err := dynamodb.Create(ctx, client, o.table); err != nil {
+		return nil, fmt.Errorf("--dynamodb %s: table %s: %w", o.dynamodb, o.table, err)
+	}
+	return dynamodb.New(dynamodb.Config{Client: client, Table: o.table, Timeout: o.dynamodbDeadline})
+}
+
+// close gives back what is held and ends the connections.
+func (c *counters) close(log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	for _, f := range c.closers {
+		if err := f(ctx); err != nil {
+			log.Warn("a store was not closed in order", "error", err)
+		}
+	}
+}

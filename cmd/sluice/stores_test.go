@@ -1,0 +1,148 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
+)
+
+// sharedPlans have a rate that does not refill while a test runs, and a quota.
+func sharedPlans(t *testing.T, rate, quota int, more string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "plans.yaml")
+	text := fmt.Sprintf(`
+plans:
+  - id: shared
+    limits:
+      - { id: rate, algorithm: token_bucket, rate: 1, period: 24h, burst: %d }
+      - { id: quota, quota: { units: %d, every: year } }
+%s
+tenants: [ { id: globex, plan: shared } ]
+keys: [ { id: k, tenant: globex, subject: web, hash: %s, pepper: dev } ]
+`, rate, quota, more, identity.HashKey(identity.DevPepper(), identity.ExampleKey("globex")))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// hammer sends requests to all gateways at once and counts the answers.
+func hammer(t *testing.T, requests int, gateways ...*running) (allowed, limited int64) {
+	t.Helper()
+	var ok, denied atomic.Int64
+	var done sync.WaitGroup
+	for i := range 8 {
+		done.Go(func() {
+			for n := range requests / 8 {
+				code, _, body := get(t, gateways[(i+n)%len(gateways)].base+"/x", identity.ExampleKey("globex"))
+				switch code {
+				case http.StatusOK:
+					ok.Add(1)
+				case http.StatusTooManyRequests:
+					denied.Add(1)
+				default:
+					t.Errorf("answer %d: %s", code, body)
+				}
+			}
+		})
+	}
+	done.Wait()
+	return ok.Load(), denied.Load()
+}
+
+// Two gateways that each counted for themselves would admit twice the limit.
+func TestDevSharesAStore(t *testing.T) {
+	redisAddr := func(t *testing.T) string { return redistest.Start(t).Addr }
+	for _, c := range []struct {
+		name        string
+		args        func(t *testing.T) []string
+		rate, quota int
+		want        int64
+	}{
+		{"redis", func(t *testing.T) []string { return []string{"--redis", redisAddr(t)} }, 20, 1000, 20},
+		{"dynamodb", func(t *testing.T) []string {
+			return []string{"--dynamodb", dynamoDB(t), "--dynamodb-table", tableName(t)}
+		}, 20, 1000, 20},
+		{"rates in redis, quotas in dynamodb", func(t *testing.T) []string {
+			return []string{"--redis", redisAddr(t), "--dynamodb", dynamoDB(t), "--dynamodb-table", tableName(t)}
+		}, 20, 1000, 20},
+		{"at the edge of the quota", func(t *testing.T) []string {
+			return []string{"--redis", redisAddr(t), "--dynamodb", dynamoDB(t), "--dynamodb-table", tableName(t)}
+		}, 1000, 15, 15},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			// The deadline is generous: this is about counting, on a machine that may be busy.
+			args := append(c.args(t), "--plans", sharedPlans(t, c.rate, c.quota, ""), "--redis-deadline", "5s", "--dynamodb-deadline", "20s")
+			one, other := startDev(t, args...), startDev(t, args...)
+			allowed, limited := hammer(t, 80, one, other)
+			if allowed != c.want || allowed+limited != 80 {
+				t.Errorf("two gateways together allowed %d and denied %d of 80, want %d allowed\n%s%s",
+					allowed, limited, c.want, one.stderr, other.stderr)
+			}
+			for _, r := range []*running{one, other} {
+				if err := r.finish(t); err != nil {
+					t.Errorf("stop: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// dynamoDB is the endpoint of a DynamoDB Local; without one the test is skipped, or fails where it is required.
+func dynamoDB(t *testing.T) string {
+	t.Helper()
+	endpoint := os.Getenv("SLUICE_DYNAMODB")
+	switch {
+	case endpoint != "":
+	case strings.Contains(os.Getenv("REQUIRE_STORES"), "dynamodb"):
+		t.Fatal("REQUIRE_STORES names dynamodb, and SLUICE_DYNAMODB names no endpoint")
+	default:
+		t.Skip("SLUICE_DYNAMODB names no endpoint; scripts/dynamodb-local.sh starts one")
+	}
+	return endpoint
+}
+
+func tableName(t *testing.T) string {
+	t.Helper()
+	return fmt.Sprintf("sluice-test-%d-%d", os.Getpid(), time.Now().UnixNano())
+}
+
+// A store that cannot be used is one clear line at the start, not a surprise at the first request.
+func TestDevRefusesStores(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"no redis there", []string{"--redis", "127.0.0.1:1"}, "--redis 127.0.0.1:1"},
+		{"no URL", []string{"--dynamodb", "localhost"}, `--dynamodb "localhost" is not a URL`},
+		{"no table name", []string{"--dynamodb", "http://127.0.0.1:1", "--dynamodb-table", ""}, "--dynamodb"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := sluice(t, "", append([]string{"dev", "--listen", "127.0.0.1:0"}, c.args...)...)
+			if got.code != exitFailed || !strings.Contains(got.stderr, c.want) {
+				t.Errorf("exit code %d, want %d; stderr %q, want %q in it", got.code, exitFailed, got.stderr, c.want)
+			}
+		})
+	}
+}
+
+// A limit that the store cannot keep must be refused when the plans are loaded: later it would be a failing store.
+func TestDevRefusesLimitsOfTheStore(t *testing.T) {
+	plans := sharedPlans(t, 5, 5, "      - { id: log, algorithm: sliding_log, threshold: 5, period: 1m }")
+	got := sluice(t, "", "dev", "--listen", "127.0.0.1:0", "--dynamodb", dynamoDB(t), "--dynamodb-table", tableName(t), "--plans", plans)
+	for _, want := range []string{"plan shared", "limit log", "sliding_log"} {
+		if got.code != exitFailed || !strings.Contains(got.stderr, want) {
+			t.Errorf("exit code %d, want %d; stderr %q, want %q in it", got.code, exitFailed, got.stderr, want)
+		}
+	}
+}
