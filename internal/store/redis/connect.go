@@ -22,6 +22,10 @@ var ErrReplica = errors.New("not a primary: give the primary endpoint")
 // beside the decisions, so a slow handshake completes for those that come after.
 const dialTimeout = 2 * time.Second
 
+// life is how long a connection is used, give or take a tenth. ElastiCache ends those of IAM users after 12 hours, whatever
+// they carry at that moment.
+const life = 10 * time.Hour
+
 // Options are the settings of a store's client for one server.
 func Options(c Config) *goredis.Options {
 	c = c.withDefaults()
@@ -37,6 +41,8 @@ func Options(c Config) *goredis.Options {
 		PoolTimeout:           c.Deadline,
 		PoolSize:              c.PoolSize,
 		PipelinePoolSize:      -1,
+		ConnMaxLifetime:       life,
+		ConnMaxLifetimeJitter: life / 10,
 		// A charge whose reply was lost may have been made, so the client sends nothing twice; see also once.
 		MaxRetries:               -1,
 		DisableIdentity:          true,
@@ -53,7 +59,8 @@ func client(c Config) goredis.UniversalClient {
 	return goredis.NewClusterClient(&goredis.ClusterOptions{
 		Addrs: c.Addrs, Dialer: o.Dialer, DialTimeout: o.DialTimeout, DialerRetries: o.DialerRetries, Protocol: o.Protocol,
 		ContextTimeoutEnabled: o.ContextTimeoutEnabled, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
-		PoolTimeout: o.PoolTimeout, PoolSize: o.PoolSize, PipelinePoolSize: o.PipelinePoolSize, MaxRetries: o.MaxRetries,
+		PoolTimeout: o.PoolTimeout, PoolSize: o.PoolSize, PipelinePoolSize: o.PipelinePoolSize, ConnMaxLifetime: o.ConnMaxLifetime,
+		ConnMaxLifetimeJitter: o.ConnMaxLifetimeJitter, MaxRetries: o.MaxRetries,
 		DisableIdentity: o.DisableIdentity, MaintNotificationsConfig: o.MaintNotificationsConfig,
 		DisableRoutingPolicies: true, // scripts go where their keys are
 	})
