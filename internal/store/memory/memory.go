@@ -186,7 +186,7 @@ func (s *Store) attempt(sh *shard, h uint64, d *limit.Decision, charge bool) err
 			return err
 		}
 		if o == nil {
-			o = sh.table.add(h, d.Owner)
+			o = sh.table.add(h, d.Owner, len(d.Results))
 		}
 	}
 	d.ID = s.nextID(sh, h)

@@ -16,18 +16,38 @@ const (
 	receiptBytes = 96
 )
 
-const (
-	inline  = 3 // counters that lie in the owner itself, where a decision finds them without another cache miss
-	scanned = 8 // up to here a scan beats a map
-)
+const scanned = 8 // counters; up to here a scan beats a map
 
-// owner is all that one owner has counted. What every decision reads comes first; with its counters an owner of up to
-// three limits is 256 bytes.
+// owner is all that one owner has counted.
 type owner struct {
 	name     limit.Owner
 	counters []counter // of any tier and value, in no order
 	*rare              // never nil; nothingRare until there is something to write
-	few      [inline]counter
+}
+
+// The first counters lie behind their owner, where a decision finds them without another cache miss: together they are
+// two or four cache lines.
+type (
+	ownerOfOne struct {
+		owner
+		few [1]counter
+	}
+	ownerOfThree struct {
+		owner
+		few [3]counter
+	}
+)
+
+// newOwner makes an owner that begins with a number of counters.
+func newOwner(name limit.Owner, counters int) *owner {
+	if counters == 1 {
+		o := &ownerOfOne{owner: owner{name: name, rare: &nothingRare}}
+		o.counters = o.few[:0]
+		return &o.owner
+	}
+	o := &ownerOfThree{owner: owner{name: name, rare: &nothingRare}}
+	o.counters = o.few[:0]
+	return &o.owner
 }
 
 // rare is what most owners never have.

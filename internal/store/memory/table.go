@@ -33,13 +33,12 @@ func (t *table) find(hash uint64, name limit.Owner) *owner {
 	}
 }
 
-// add puts a new owner in. It must not be there.
-func (t *table) add(hash uint64, name limit.Owner) *owner {
+// add puts a new owner in, which begins with a number of counters. It must not be there.
+func (t *table) add(hash uint64, name limit.Owner, counters int) *owner {
 	if 4*(t.count+1) > 3*len(t.slots) {
 		t.resize(max(8, 2*len(t.slots)))
 	}
-	o := &owner{name: name, rare: &nothingRare}
-	o.counters = o.few[:0]
+	o := newOwner(name, counters)
 	t.put(hash, o)
 	return o
 }
