@@ -12,7 +12,7 @@
 //	{rl:t4:acme,}refunded:<32 hex>            a receipt that was refunded
 //
 // A pack is a string: "SLU1", a number of tiers (16 bits), the head of each tier's record (its algorithm and half a
-// SHA-256 of its identity, 17 bytes, and the rate its state is counted in), the time its expiry is armed until, and the
+// SHA-256 of its identity, 17 bytes, and the rate its state is counted in, a double), the time its expiry is armed until, and the
 // state of each tier: At, N and, where it has three numbers, M of [limit.State]; numbers are doubles. These are the tiers of
 // the last request, so that the usual request finds all it needs in place. Behind them are, with their heads, up to 64
 // others for limits that come back, and what was refunded to token buckets. The state of a log or of buckets is the time the
@@ -21,8 +21,15 @@
 //
 // The server's clock decides; the caller's only names the calendar periods of quotas around it.
 //
+// Servers: Redis 7.0 or later, or Valkey, alone or as a cluster; a primary. A replica is refused when a connection is made,
+// and refuses each script itself, looks included, for what it holds is old.
+//
 // A charge is never sent twice: the client's retries are off. When the reply does not come, the charge may have been made:
-// units are lost then, never given twice.
+// units are lost then, never given twice. A server that comes back empty, or a replica that is promoted before it heard of
+// the last charges, forgets what it forgets: at most what was admitted in the windows that are open.
+//
+// What lies under our keys and cannot be read is an error that names the key, and it is dropped within a minute, so that
+// nobody is shut out for good.
 package redis
 
 import (

@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Redis for trying things out, on the loopback address and in memory: a primary, its replica, and a cluster of three.
+#
+#   scripts/redis.sh [start]   starts what does not run yet; prints three lines on stdout: "primary ADDR", "replica ADDR",
+#                              "cluster ADDR ADDR ADDR"
+#   scripts/redis.sh stop      stops them
+#   scripts/redis.sh status    prints the lines if all run, else exits 1
+#
+# So: SLUICE_REDIS=$(scripts/redis.sh | sed -n 's/^primary //p') go test ./internal/store/redis
+# The tests start servers of their own where SLUICE_REDIS is not set.
+#
+# Needs redis-server and redis-cli 7.0 or later; installs Debian's packages if they are missing and it may.
+# SLUICE_REDIS_PORT (default 17000) is the first of five ports (and of three more, 10 further up, for the cluster's talk);
+# SLUICE_REDIS_HOME (default the user's cache folder) keeps logs and process ids.
+set -euo pipefail
+port=${SLUICE_REDIS_PORT:-17000}
+home=${SLUICE_REDIS_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice/redis}/$port
+ports=("$port" $((port + 1)) $((port + 2)) $((port + 3)) $((port + 4)))
+cluster=("127.0.0.1:${ports[2]}" "127.0.0.1:${ports[3]}" "127.0.0.1:${ports[4]}")
+
+ask() { redis-cli -h 127.0.0.1 -p "$@" 2>/dev/null; }
+
+# ours PORT: the process id in the file is a server of this script on this port, and no other program that got the number.
+ours() {
+  [ -f "$home/$1.pid" ] && tr '\0' ' ' <"/proc/$(cat "$home/$1.pid")/cmdline" 2>/dev/null | grep -q "redis-server.*:$1 "
+}
+
+require() {
+  command -v redis-server >/dev/null && command -v redis-cli >/dev/null && return
+  local sudo=()
+  ((EUID == 0)) || sudo=(sudo -n)
+  { "${sudo[@]}" apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+    "${sudo[@]}" apt-get install -y -qq --no-install-recommends redis-server redis-tools; } >&2 ||
+    { echo "redis: install redis-server and redis-cli" >&2; exit 1; }
+}
+
+launch() { # launch PORT OPTION...
+  local at=$1
+  shift
+  ours "$at" && return
+  if (exec 3<>"/dev/tcp/127.0.0.1/$at") 2>/dev/null; then
+    echo "redis: port $at is taken by another program (set SLUICE_REDIS_PORT)" >&2
+    exit 1
+  fi
+  rm -f "$home/$at.pid" "$home/$at.nodes"
+  (cd "$home" && redis-server --port "$at" --bind 127.0.0.1 --save '' --appendonly no --daemonize yes --dir "$home" \
+    --dbfilename "$at.rdb" --pidfile "$home/$at.pid" --logfile "$home/$at.log" --repl-diskless-sync-delay 0 "$@" >&2 9>&-)
+  await "$at does not answer; see $home/$at.log" eval "[ \"\$(ask $at PING)\" = PONG ]"
+}
+
+await() { # await MESSAGE COMMAND...
+  local message=$1
+  shift
+  for _ in $(seq 100); do
+    "$@" && return
+    sleep 0.1
+  done
+  echo "redis: $message" >&2
+  exit 1
+}
+
+formed() { ask "${ports[2]}" CLUSTER INFO | grep -q 'cluster_state:ok' && ask "${ports[2]}" CLUSTER INFO | grep -q 'cluster_size:3'; }
+
+report() {
+  echo "primary 127.0.0.1:${ports[0]}"
+  echo "replica 127.0.0.1:${ports[1]}"
+  echo "cluster ${cluster[*]}"
+}
+
+running() {
+  local p
+  for p in "${ports[@]}"; do
+    ours "$p" && [ "$(ask "$p" PING)" = PONG ] || return 1
+  done
+}
+
+start() {
+  require
+  mkdir -p "$home"
+  exec 9>"$home/lock"
+  flock 9
+  launch "${ports[0]}"
+  launch "${ports[1]}" --replicaof 127.0.0.1 "${ports[0]}"
+  local p
+  for p in "${ports[@]:2}"; do
+    launch "$p" --cluster-enabled yes --cluster-config-file "$home/$p.nodes" --cluster-port $((p + 10))
+  done
+  formed || redis-cli --cluster create "${cluster[@]}" --cluster-yes >&2
+  await "the cluster does not form" formed
+  await "the replica is not in step" eval "ask ${ports[1]} INFO replication | grep -q master_link_status:up"
+  report
+}
+
+stop() {
+  local p pid
+  for p in "${ports[@]}"; do
+    if ours "$p"; then
+      pid=$(cat "$home/$p.pid")
+      kill "$pid" 2>/dev/null || true
+      for _ in $(seq 50); do
+        kill -0 "$pid" 2>/dev/null || break
+        sleep 0.1
+      done
+      if ours "$p"; then kill -9 "$pid"; fi
+    fi
+    rm -f "$home/$p.pid" "$home/$p.nodes" "$home/$p.rdb"
+  done
+}
+
+case ${1:-start} in
+start) start ;;
+stop) stop ;;
+status) if running; then report; else exit 1; fi ;;
+*) echo "usage: $0 [start|stop|status]" >&2; exit 2 ;;
+esac
