@@ -174,18 +174,7 @@ func first(r *bufio.Reader, budget *int, depth int) (string, error) {
 	}
 	switch line[0] {
 	case '$':
-		if n < 0 {
-			return "", nil
-		}
-		*budget -= n
-		body := make([]byte, n+2)
-		if _, err := io.ReadFull(r, body); err != nil {
-			return "", err
-		}
-		if body[n] != '\r' || body[n+1] != '\n' {
-			return "", errReply
-		}
-		return string(body[:n]), nil
+		return bulk(r, n, budget)
 	case '*':
 		head := ""
 		for i := range n {
@@ -200,4 +189,20 @@ func first(r *bufio.Reader, budget *int, depth int) (string, error) {
 		return head, nil
 	}
 	return "", errReply
+}
+
+// bulk reads a text of n bytes, -1 for none.
+func bulk(r *bufio.Reader, n int, budget *int) (string, error) {
+	if n < 0 {
+		return "", nil
+	}
+	*budget -= n
+	body := make([]byte, n+2)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return "", err
+	}
+	if body[n] != '\r' || body[n+1] != '\n' {
+		return "", errReply
+	}
+	return string(body[:n]), nil
 }

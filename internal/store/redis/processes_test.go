@@ -79,7 +79,7 @@ func child(args []string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	fmt.Println(admitted)
+	fmt.Fprintln(os.Stdout, admitted)
 	return 0
 }
 
