@@ -12,6 +12,7 @@ import (
 	"github.com/sethvargo/go-limiter/memorystore"
 	"golang.org/x/time/rate"
 
+	"github.com/sluicelimits/sluice/internal/clock"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
@@ -82,14 +83,15 @@ func deciding(store limit.Store, keys int, burst int64, with ...limit.Tier) (*co
 			ctx := context.Background()
 			req := request(first)
 			var d limit.Decision
+			var now clock.Clock
 			key := first
 			for range ops {
 				req.Owner.Name = names[key]
 				if key++; key == len(names) {
 					key = 0
 				}
-				// The clock is read here, as a gateway would: the peers read theirs inside.
-				if err := store.Decide(ctx, &req, time.Now(), &d); err != nil {
+				// The clock is read here, as the gateway does and with its clock: the peers read theirs inside.
+				if err := store.Decide(ctx, &req, now.Now(), &d); err != nil {
 					return admitted, err
 				}
 				if d.Allowed {

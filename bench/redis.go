@@ -90,7 +90,7 @@ func redisFigure(short bool) (Result, error) {
 	if err != nil {
 		return r, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	server, err := redistest.Launch(dir)
 	if err != nil {
 		return r, err
@@ -138,7 +138,7 @@ func allocations(c *contender) (float64, error) {
 // serverTime is what the server says that one script takes, in µs: the least of some bursts, since others use the machine.
 func serverTime(addr string, c *contender) (float64, error) {
 	client := redisClient(addr)
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	ctx := context.Background()
 	least := math.MaxFloat64
 	for range 20 {

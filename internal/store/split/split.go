@@ -136,7 +136,7 @@ func (s *Store) quotaDenied(ctx context.Context, req *limit.Request, h *halves, 
 			d.Adopt(i, &denial.Results[i])
 		}
 		d.Settle()
-		return nil //nolint:nilerr // said above
+		return nil
 	}
 	join(d, req, &h.rateAnswer, denial)
 	d.Settle()
