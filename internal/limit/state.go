@@ -40,7 +40,7 @@ type Result struct {
 	charge     int16 // index in the request
 	stale      int32 // leading Stamps that no longer count
 	at, n, m   int64 // the state as of now, before the charge; n is what is used (a bucket: its level)
-	background int64 // sliding_window: what the last window weighs; leaky_bucket: now; token_bucket: all that was refunded
+	background int64 // sliding_window: what the last window weighs; leaky_bucket: now; token_bucket: all that was refunded; stamps: m before the charge
 }
 
 // alignOffset is where an owner's windows begin, µs after the wall clock's. It is stable over processes.
@@ -301,7 +301,7 @@ func (t *Tier) commit(s *State, now int64, r *Result) {
 		}
 		s.N = r.n + r.Cost
 		s.Stamps = insertStamp(s.Stamps, Stamp{stamp, r.Cost})
-		r.m = max(r.m, t.leaves(stamp))
+		r.m, r.background = max(r.m, t.leaves(stamp)), r.m
 	}
 }
 
@@ -365,6 +365,14 @@ func (t *Tier) FreshAt(s *State) int64 {
 		at = t.leaves(s.Stamps[len(s.Stamps)-1].At)
 	}
 	return addSat(at, maxSkew)
+}
+
+// Uncharge makes the result say what it would had its charge not been made, for a store that takes it back.
+func (r *Result) Uncharge() {
+	if alg := r.Tier.Algorithm; r.Charged > 0 && (alg == SlidingBuckets || alg == SlidingLog) {
+		r.m = r.background
+	}
+	r.Charged = 0
 }
 
 // Limit is the limit the result is about.

@@ -262,6 +262,6 @@ func join(d *limit.Decision, req *limit.Request, rates, quotas *limit.Decision) 
 // uncharge says of the quotas what is true of them once their units are held for another request.
 func uncharge(d *limit.Decision) {
 	for i := range d.Results {
-		d.Results[i].Charged = 0
+		d.Results[i].Uncharge()
 	}
 }
