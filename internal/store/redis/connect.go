@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -50,8 +51,17 @@ func Options(c Config) *goredis.Options {
 	}
 }
 
+// silence keeps the client from writing every failed connection to stderr, in a format of its own: the decision that needed
+// it gets the error.
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
+
+var silenced sync.Once
+
 // client connects to a server, or to a cluster with the same settings for each of its nodes.
 func client(c Config) goredis.UniversalClient {
+	silenced.Do(func() { goredis.SetLogger(silence{}) })
 	o := Options(c)
 	if !c.Cluster {
 		return goredis.NewClient(o)
