@@ -219,8 +219,8 @@ func (c *decision) othersCharge(name string, known, shown *view) bool {
 	if known != nil && (!known.seen.IsZero() || known.counters[name] != nil) {
 		return !known.counters[name].equal(f)
 	}
-	t := f["t"] // a writer that knew nothing can tell by a token bucket: no stamp, or one from just now
-	return t != nil && (t.Sign() == 0 || t.IsInt64() && t.Int64() > c.now-contendedIn)
+	t := f["t"] // a writer that knew nothing can tell by a token bucket: a stamp from just now
+	return t != nil && t.IsInt64() && t.Int64() > c.now-contendedIn
 }
 
 // chargeShadows charges the shadow counters of items in which nothing enforces, each item in a write of its own. They

@@ -18,6 +18,8 @@ type decision struct {
 	req     *limit.Request
 	d       *limit.Decision
 	now     int64
+	first   int64     // now at the first try
+	began   time.Time // when that was, by this machine's monotonic clock
 	pk      string
 	items   []*item
 	tiers   []tierAt
@@ -80,7 +82,8 @@ func (s *Store) begin(ctx context.Context, req *limit.Request, now time.Time, d 
 		d.Begin(&limit.Request{Owner: req.Owner}, now.UnixMicro()) // an error leaves no outcome behind
 		return nil, err
 	}
-	c := &decision{Store: s, req: req, d: d, now: s.now(now), pk: s.partition(req.Owner), answers: map[itemKey]*view{}}
+	c := &decision{Store: s, req: req, d: d, now: s.now(now), began: time.Now(), pk: s.partition(req.Owner), answers: map[itemKey]*view{}}
+	c.first = c.now
 	d.Begin(req, c.now)
 	return c, nil
 }
@@ -108,6 +111,7 @@ func (c *decision) decide(ctx context.Context) error {
 		return nil
 	}
 	for try := range maxTries {
+		c.tick()
 		if err := c.evaluate(); err != nil {
 			return err
 		}
@@ -128,6 +132,14 @@ func (c *decision) decide(ctx context.Context) error {
 		}
 	}
 	return fmt.Errorf("%w, %d tries", ErrUndecided, maxTries)
+}
+
+// tick brings the decision's time up to date before a try: the others have not waited for this one. A caller's own time
+// stands still.
+func (c *decision) tick() {
+	if c.clock != nil {
+		c.now = c.first + time.Since(c.began).Microseconds()
+	}
 }
 
 // deny answers a denial if the items are known well enough for it to be true; items that are not are read first. It

@@ -26,7 +26,7 @@
 //	sliding_buckets  w newest bucket, s sum of all buckets, x charges to buckets more than a period before the newest, and
 //	                 a field for each bucket: b0 and its number in base 36 → units
 //	token_bucket     e the time at which the level was zero, in 1/num µs, where num/den is the rate in units per µs; r the
-//	                 rate, units per period; t time of the last charge, or 0 where several writers charge it at once; b all
+//	                 rate, units per period; t time of the last charge, or a little before, see together; b all
 //	                 that was ever refunded, in 1/den units, and u when last
 //	leaky_bucket     s the next free slot, in 1/r µs; r numerator of the rate in units per µs
 //
@@ -46,9 +46,9 @@
 // and leaky buckets.) Its reply carries no items, so what it reports as remaining is what the writer knew: with other
 // writers on the same counters it can be too much. What it admits is exact.
 //
-// Two things are stricter than the core, and never laxer, where several writers charge one token bucket at the same time: it
-// has no stamp then, so a clock that is behind the last charge finds less in it; and one of 128 units or more is held to be
-// at most 31/32 full. A single writer decides as the memory store does, to the µs.
+// Two things are stricter than the core, and never laxer, where several writers charge one token bucket at the same
+// time: its stamp moves in steps of about 0.1 s then, so a clock that is behind finds what was in it up to that long ago;
+// and a bucket of 128 units or more is held to be at most 31/32 full. A single writer decides as the memory store does.
 //
 // Past a limit's bound on values the rest share a counter. How many there are is counted by each process, so over n of them
 // the bound is up to n times as large.

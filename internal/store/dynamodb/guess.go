@@ -114,26 +114,15 @@ func (g *charge) tokenBucket(c counter) {
 		g.exact(c)
 		return
 	}
-	full := scaled(g.now, p.Num, -p.Full) // e of a bucket that is full now
-	if g.contended && g.old != nil && g.nearlyFull(c, full, spent) {
+	if g.contended && g.old != nil && g.together(c, spent) {
 		return
 	}
+	full := scaled(g.now, p.Num, -p.Full) // e of a bucket that is full now
 	if g.old == nil || g.old["e"].Cmp(full) <= 0 && g.pre.At <= g.now {
 		g.fullBucket(c, full, new(big.Int).Add(full, spent))
 		return
 	}
 	at := max(g.now, g.pre.At) // a clock that is behind decides at the counter's own time
-	if soon := at + g.lookahead(); g.contended && g.old["e"].Cmp(scaled(soon, p.Num, -p.Full)) >= 0 {
-		// Others may move that time on a little; a clock that is behind decides at its own, and finds less in the
-		// bucket.
-		c.mustBe("r", g.old["r"])
-		c.require(c.compare("e", ">=", scaled(soon, p.Num, -p.Full)))
-		c.require(c.compare("e", "<=", new(big.Int).Sub(scaled(g.now, p.Num, 0), spent)))
-		c.require(c.compare("t", "<=", big.NewInt(soon)))
-		c.add("e", spent)
-		c.set("t", new(big.Int))
-		return
-	}
 	if g.old["e"].Cmp(scaled(at, p.Num, -p.Full)) < 0 {
 		g.exact(c)
 		return
@@ -147,23 +136,14 @@ func (g *charge) tokenBucket(c counter) {
 		return
 	}
 	c.require(c.compare("t", "<=", big.NewInt(at)))
-	c.set("t", g.stamp())
-}
-
-// stamp is the counter's time after the charge. Where others charge it as well it would only make writers whose
-// clocks differ by a little disturb each other, and is left out: a clock that is behind then finds less in the
-// bucket, never more.
-func (g *charge) stamp() *big.Int {
-	if g.contended {
-		return new(big.Int)
-	}
-	return big.NewInt(g.now)
+	c.set("t", big.NewInt(at))
 }
 
 const (
 	slackParts = 32     // a bucket that several writers charge at once is held to be at most 1 − 1/slackParts full,
 	slackLeast = 128    // if its burst is at least this many units
 	mostAhead  = 10_000 // µs; about how old what a writer knows is, at most
+	stampSteps = 5      // the stamp of such a bucket moves by at least so many times that
 )
 
 // lookahead is how far apart writers' times may lie, µs: less than what the slack takes to refill.
@@ -171,35 +151,65 @@ func (g *charge) lookahead() int64 {
 	return min(mostAhead, g.params.Full/slackParts/g.params.Num/4)
 }
 
-// nearlyFull charges a bucket that is full, or soon would be, and that others charge at the same time. Whether such a
-// bucket has run over since the others' charges is what a writer cannot know, and to guess it wrong costs a write
-// unit. So one writer, drawn by lot shortly before the others would have to, moves the level down to 31/32 of the
-// burst: until that has refilled, a charge is the same sum for every writer. A burst is cut by at most that part, and
-// nothing is ever admitted by it.
-func (g *charge) nearlyFull(c counter, full, spent *big.Int) bool {
-	p := &g.params
-	slack := p.Full / slackParts
-	if p.Capacity < slackLeast || g.cost > p.Capacity-p.Capacity/slackParts-1 {
+// drawn is a time, µs, of at least least: another one for each writer, so that one of them does first what all would.
+func drawn(least int64) int64 { return int64((1 + rand.ExpFloat64()) * float64(least)) }
+
+// together charges a bucket that others charge at the same time, so that neither their charges nor their clocks, which
+// differ by a little, disturb it. The counter's own time moves on in steps then, by whoever is drawn first; a clock that
+// is behind decides at that time, as ever, less the lookahead by which a step may have gone back. It reports false where
+// the bucket is so full that it may run over at any moment, and too small for nearlyFull.
+func (g *charge) together(c counter, spent *big.Int) bool {
+	p, look := &g.params, g.lookahead()
+	if !g.old["t"].IsInt64() {
 		return false
 	}
+	seen := g.old["t"].Int64() - look
+	at := max(g.now, seen)
+	full := scaled(at, p.Num, -p.Full)
 	ahead := new(big.Int).Sub(g.old["e"], full)
-	lot := max(0, g.pre.At-g.now) + int64((1+rand.ExpFloat64())*float64(g.lookahead()))
-	if ahead.Cmp(scaled(lot, p.Num, 0)) >= 0 {
+	ahead.Quo(ahead, big.NewInt(p.Num)) // µs until the bucket is full
+	latest := at + look
+	nearly := p.Capacity >= slackLeast && g.cost < p.Capacity-p.Capacity/slackParts
+	switch {
+	case nearly && ahead.Cmp(big.NewInt(drawn(look))) < 0:
+		latest = at + p.Full/slackParts/p.Num
+		g.nearlyFull(c, full, spent)
+	case ahead.Cmp(big.NewInt(look)) < 0:
 		return false
+	default:
+		if ahead.IsInt64() {
+			latest = at + max(look, ahead.Int64()/4*3)
+		}
+		c.require(c.compare("e", ">=", scaled(latest, p.Num, -p.Full)))
+		c.require(c.compare("e", "<=", new(big.Int).Sub(scaled(at, p.Num, 0), spent)))
+		c.add("e", spent)
 	}
-	level := new(big.Int).Add(full, big.NewInt(slack))
 	c.mustBe("r", g.old["r"])
-	c.require(c.compare("e", "<=", level))
-	c.require(c.compare("t", "<=", big.NewInt(g.now+slack/p.Num)))
-	c.set("e", level.Add(level, spent))
-	c.set("t", new(big.Int))
+	if seen > g.now {
+		c.require(c.compare("t", ">=", big.NewInt(seen)))
+	}
+	if g.now-g.old["t"].Int64() > drawn(stampSteps*look) {
+		latest = at + look
+		c.set("t", big.NewInt(g.now))
+	}
+	c.require(c.compare("t", "<=", big.NewInt(latest)))
 	return true
+}
+
+// nearlyFull charges a bucket that is full, or soon would be. Whether such a bucket has run over since the others'
+// charges is what a writer cannot know, and to guess it wrong costs a write unit. So one writer, drawn by lot shortly
+// before the others would have to, moves the level down to 31/32 of the burst: until that has refilled, a charge is the
+// same sum for every writer. A burst is cut by at most that part, and nothing is ever admitted by it.
+func (g *charge) nearlyFull(c counter, full, spent *big.Int) {
+	level := new(big.Int).Add(full, big.NewInt(g.params.Full/slackParts))
+	c.require(c.compare("e", "<=", level))
+	c.set("e", level.Add(level, spent))
 }
 
 // fullBucket charges a bucket that is full now, or that was never used. An e so low also means that nobody has
 // charged at a time after now.
 func (g *charge) fullBucket(c counter, full, e *big.Int) {
-	rate, stamp := big.NewInt(g.tier.Threshold), g.stamp()
+	rate, stamp := big.NewInt(g.tier.Threshold), big.NewInt(g.now)
 	isFull := c.compare("r", "=", rate) + " AND " + c.compare("e", "<=", full) +
 		" AND " + c.compare("t", "<=", big.NewInt(g.now))
 	if g.old != nil { // what was refunded stays as it is

@@ -81,7 +81,7 @@ func TestUnitsExact(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := &dynamodbtest.Meter{Client: server(t)}
 			c := config(m.Client)
-			c.Client = m
+			c.Client, c.CallerClock = m, false
 			o := load(t, c, writers, each, three(t, test.rate), time.Now)
 			if o.failed.Load() > writers*each/1000 {
 				t.Errorf("%d of %d decisions were not made in three tries", o.failed.Load(), writers*each)
