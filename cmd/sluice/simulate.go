@@ -98,6 +98,9 @@ func (f *simulateFlags) run(c *cobra.Command) error {
 	if err != nil {
 		return &usageError{c.CommandPath(), err}
 	}
+	if err := f.keepInputs(); err != nil {
+		return &usageError{c.CommandPath(), err}
+	}
 	if o.Config, err = plan.Load(f.plans...); err != nil {
 		return err
 	}
@@ -152,6 +155,20 @@ func (f *simulateFlags) options() (simulate.Options, error) {
 		return o, errors.New("--log - is given twice: standard input can be read once")
 	}
 	return o, nil
+}
+
+// keepInputs refuses a report that would be written over one of the files it is made from.
+func (f *simulateFlags) keepInputs() error {
+	report, err := os.Stat(f.html)
+	if f.html == "" || err != nil {
+		return nil //nolint:nilerr // what is not there is not an input
+	}
+	for _, name := range append(append([]string(nil), f.plans...), f.logs...) {
+		if input, err := os.Stat(name); err == nil && os.SameFile(input, report) {
+			return fmt.Errorf("--html %s would be written over the input %s", f.html, name)
+		}
+	}
+	return nil
 }
 
 // write puts the report where it is wanted.

@@ -127,3 +127,28 @@ func TestSimulateErrors(t *testing.T) {
 		})
 	}
 }
+
+// The operator's only copy of a log must not become a report about itself.
+func TestSimulateKeepsItsInputs(t *testing.T) {
+	dir := t.TempDir()
+	plans, log := filepath.Join(dir, "plans.yaml"), filepath.Join(dir, "access.log")
+	for file, text := range map[string]string{plans: string(examplePlans), log: "192.0.2.1 - - [02/Mar/2026:12:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, report := range []string{plans, log, filepath.Join(dir, ".", "access.log")} {
+		before, err := os.ReadFile(report)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := sluice(t, "", "simulate", "--plans", plans, "--log", log, "--html", report)
+		after, err := os.ReadFile(report)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.code != exitUsage || !bytes.Equal(before, after) {
+			t.Errorf("--html %s: exit code %d, want %d; changed %t; %s", report, got.code, exitUsage, !bytes.Equal(before, after), got.stderr)
+		}
+	}
+}
