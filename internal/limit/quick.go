@@ -26,16 +26,7 @@ func (d *Decision) Weigh(tier *Tier, s *State) bool {
 		s.M != tier.Threshold || s.At > d.Now+maxSkew || len(s.Stamps) > 0 {
 		return false
 	}
-	at, level := s.At, s.N
-	if elapsed := d.Now - at; elapsed > 0 {
-		at = d.Now
-		if elapsed >= tier.fullIn {
-			level = tier.full
-		} else {
-			level += elapsed * tier.num
-		}
-	}
-	level = min(level, tier.full)
+	at, level := tier.refilled(s.At, s.N, d.Now)
 	if n == cap(d.Results) {
 		d.Results = append(d.Results, Result{})
 	}

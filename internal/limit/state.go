@@ -129,15 +129,7 @@ func (t *Tier) evaluateTokenBucket(s *State, now int64, r *Result) {
 		if s.M != t.Threshold { // the rate was changed: the same level in the new fraction of a unit, rounded down
 			level = t.rescaled(level, s.M)
 		}
-		if elapsed := now - at; elapsed > 0 {
-			at = now
-			if elapsed >= t.fullIn {
-				level = t.full
-			} else {
-				level += elapsed * t.num
-			}
-		}
-		level = min(level, t.full)
+		at, level = t.refilled(at, level, now)
 	}
 	r.at, r.n, r.background = at, level, 0
 	if len(s.Stamps) > 0 {
@@ -150,6 +142,16 @@ func (t *Tier) evaluateTokenBucket(s *State, now int64, r *Result) {
 	if r.Admits = level >= need; !r.Admits {
 		r.RetryAt = at + ceilDiv(need-level, t.num)
 	}
+}
+
+// refilled is a bucket's level of the time at, as of now: time only moves forward, and nothing is beyond full.
+func (t *Tier) refilled(at, level, now int64) (int64, int64) {
+	if elapsed := now - at; elapsed >= t.fullIn {
+		return now, t.full
+	} else if elapsed > 0 {
+		return now, min(level+elapsed*t.num, t.full)
+	}
+	return at, min(level, t.full)
 }
 
 func (t *Tier) evaluateFixedWindow(s *State, owner string, now int64, r *Result) {
