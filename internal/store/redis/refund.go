@@ -183,7 +183,9 @@ func applyTo(pack, member string, e *limit.ReceiptEntry, units, now int64, back 
 	if body.bad {
 		return pack, member, fmt.Errorf("%w: a number of the pack is none", errReply)
 	}
-	*back = e.Apply(&st, units, now)
+	if *back = e.Apply(&st, units, now); *back == 0 && e.Tier.Algorithm != limit.TokenBucket { // a bucket may gain less than a unit
+		return pack, member, nil
+	}
 	state := appendDouble(nil, st.At)
 	state = appendDouble(state, st.N)
 	if width == 3 {
