@@ -43,6 +43,7 @@ const (
 type Request struct {
 	Owner   Owner
 	Charges []Charge // one for each limit that applies; none is admitted
+	Ahead   []Ahead  // leases: none, or one for each tier of each charge, in their order
 }
 
 // Charge asks for units of one limit.
@@ -72,6 +73,9 @@ func (q *Request) Check() error {
 				return fmt.Errorf("%w: limit %s", ErrDuplicateCounter, l.ID)
 			}
 		}
+	}
+	if len(q.Ahead) > 0 {
+		return q.checkAhead()
 	}
 	return nil
 }
@@ -116,16 +120,21 @@ type Decision struct {
 	Owner   Owner
 	Now     int64 // the time of the decision by the store's clock, µs since 1970
 
+	// Degraded says that the store did not answer, and that each limit's OnStoreFailure was applied instead.
+	Degraded bool
+
 	charges []Charge
-	denier  int // index of the binding result of a denial, or -1
+	ahead   []Ahead
+	grants  []Grant // as many as results where ahead is not empty
+	denier  int     // index of the binding result of a denial, or -1
 }
 
 // Begin empties d and gives it one Result for each tier of the request, for a store to evaluate. d refers to the
 // request's charges from then on: they must not change while d is in use.
 func (d *Decision) Begin(req *Request, now int64) {
 	d.Allowed, d.Never, d.RetryAt, d.ID = false, false, 0, ReceiptID{}
-	d.Owner, d.Now, d.charges, d.denier = req.Owner, now, req.Charges, -1
-	d.Results = d.Results[:0]
+	d.Owner, d.Now, d.charges, d.denier, d.Degraded = req.Owner, now, req.Charges, -1, false
+	d.Results, d.ahead, d.grants = d.Results[:0], req.Ahead, d.grants[:0]
 	for i := range req.Charges {
 		c := &req.Charges[i]
 		for j := range c.Limit.Tiers {
@@ -136,6 +145,9 @@ func (d *Decision) Begin(req *Request, now int64) {
 			d.Results = d.Results[:n+1]
 			r := &d.Results[n] // every field is set here or by evaluate, so the rest need not be cleared
 			r.Tier, r.Cost, r.Charged, r.RetryAt = &c.Limit.Tiers[j], c.Cost, 0, 0
+			if r.slot = 0; len(d.ahead) > 0 {
+				d.grants = append(d.grants, Grant{})
+			}
 			r.Admits, r.Never, r.Other, r.shadow, r.charge = false, false, false, c.Limit.Mode == Shadow, int16(i)
 		}
 	}
@@ -151,6 +163,21 @@ func (d *Decision) Adopt(i int, from *Result) {
 	d.Results[i].charge = charge
 }
 
+// Grant is what result i was charged ahead; nothing where the decision denied.
+func (d *Decision) Grant(i int) Grant {
+	if i >= len(d.grants) {
+		return Grant{}
+	}
+	return d.grants[i]
+}
+
+// AdoptGrant takes what a result of a decision over part of the request was charged ahead as that of result i.
+func (d *Decision) AdoptGrant(i int, g Grant) {
+	if i < len(d.grants) {
+		d.grants[i] = g
+	}
+}
+
 // Value is which counter of its limit result i was about.
 func (d *Decision) Value(i int) Value {
 	if d.Results[i].Other {
@@ -164,7 +191,8 @@ func (d *Decision) Value(i int) Value {
 func (d *Decision) Evaluate(i int, s *State, repair bool) (grows bool) {
 	r := &d.Results[i]
 	t := r.Tier
-	if t.Algorithm == TokenBucket && s.At <= d.Now+maxSkew { // what most limits are, without the detours
+	r.need = r.Cost
+	if t.Algorithm == TokenBucket && s.At <= d.Now+maxSkew && len(s.Stamps) == 0 && len(d.ahead) == 0 { // what most limits are
 		t.evaluateTokenBucket(s, d.Now, r)
 		return false
 	}
@@ -174,17 +202,37 @@ func (d *Decision) Evaluate(i int, s *State, repair bool) (grows bool) {
 		}
 		t.repair(s, d.Now)
 	}
+	var a *Ahead
+	if len(d.ahead) > 0 {
+		a = &d.ahead[i]
+		if r.need = a.Need; a.Adjust != 0 {
+			s = s.clone()
+			t.adjust(s, d.Owner.Name, a.Adjust, a.AdjustAt, d.Now)
+		}
+	}
 	t.evaluate(s, d.Owner.Name, d.Now, r)
+	if a != nil {
+		if r.need == 0 && !r.Never { // nothing is lacking, however full the counter is
+			r.Admits, r.RetryAt = true, 0
+		}
+		t.grant(s, d.Owner.Name, d.Now, a, r, &d.grants[i])
+		return true
+	}
 	return t.Algorithm == SlidingLog || t.Algorithm == SlidingBuckets
 }
 
 // Settle decides from the evaluated results, and returns whether it is allowed: iff each enforcing tier admits.
 func (d *Decision) Settle() bool {
-	d.Allowed = true
+	d.Allowed, d.Never, d.RetryAt, d.denier = true, false, 0, -1
 	for i := range d.Results {
 		if r := &d.Results[i]; !r.Admits && !r.shadow {
 			d.Allowed = false
 			d.deny(i, r)
+		}
+	}
+	for i := range d.grants {
+		if !d.Commits(i) {
+			d.grants[i] = Grant{}
 		}
 	}
 	return d.Allowed
@@ -222,7 +270,15 @@ func (d *Decision) Commits(i int) bool {
 // Commit charges result i to its counter's state. It must be the state that Evaluate saw.
 func (d *Decision) Commit(i int, s *State) {
 	r := &d.Results[i]
+	if len(d.ahead) == 0 {
+		r.Tier.commit(s, d.Now, r)
+		return
+	}
+	if a := &d.ahead[i]; a.Adjust != 0 {
+		r.Tier.adjust(s, d.Owner.Name, a.Adjust, a.AdjustAt, d.Now)
+	}
 	r.Tier.commit(s, d.Now, r)
+	r.Tier.lease(s, r, &d.grants[i])
 }
 
 // Binding is the result that decided a denial, or that has least left by ratio on an allow; nil where there is no

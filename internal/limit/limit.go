@@ -144,6 +144,7 @@ type Limit struct {
 	OnStoreFailure FailurePolicy // default Backstop
 	Tiers          []Tier        // 1..MaxTiers
 	Scoped         bool          // applies to some of an owner's requests only, so stores keep its counters apart from those of every request
+	Exact          bool          // never leased: each decision asks the store
 	AlignOwner     bool          // shift fixed and sliding windows by a hash of the owner's name (align: tenant)
 	MaxCost        int64         // largest cost that will be asked, units; 0 means 1. Checked against the arithmetic
 	MaxValues      int           // distinct values per owner before the rest share one "other" counter; 0 means 10,000
@@ -176,6 +177,7 @@ type Tier struct {
 	tick     int64 // sliding_window: µs per tick of weight
 	ticks    int64 // sliding_window: ticks per period
 	width    int64 // sliding_buckets: µs per bucket
+	slot     int64 // µs; the grid on which leases end, see ahead.go
 }
 
 // FieldError says which field of a limit is wrong. Tier is the tier's index, or -1 where the field is the limit's own.
@@ -302,6 +304,7 @@ func (t *Tier) check(l *Limit, bad report) {
 	if t.checkPeriod(bad) && sound {
 		t.period = t.Period.Microseconds()
 		t.derive(l, bad)
+		t.deriveSlot()
 	}
 }
 

@@ -9,10 +9,11 @@ func (l *Limit) quickly() bool {
 	return l.Mode == Enforce && !l.valued && len(l.Tiers) == 1 && l.Tiers[0].Algorithm == TokenBucket
 }
 
-// Open empties d for a request that Weigh is going to decide.
+// Open empties d for a request that Weigh is going to decide. It must have no Ahead.
 func (d *Decision) Open(req *Request, now int64) {
 	d.Never, d.RetryAt, d.ID, d.denier = false, 0, ReceiptID{}, -1
 	d.Allowed, d.Owner, d.Now, d.charges, d.Results = true, req.Owner, now, req.Charges, d.Results[:0]
+	d.Degraded, d.ahead, d.grants = false, nil, d.grants[:0]
 }
 
 // Weigh evaluates the next charge of the request on a state that belongs to tier, and denies the decision if the charge
@@ -34,7 +35,7 @@ func (d *Decision) Weigh(tier *Tier, s *State) bool {
 	r := &d.Results[n]
 	r.Tier, r.Cost, r.Charged, r.RetryAt = tier, c.Cost, 0, 0
 	r.Admits, r.Never, r.Other, r.shadow, r.charge = true, false, false, false, int16(n)
-	r.at, r.n, r.background = at, level, 0
+	r.at, r.n, r.m, r.background, r.need, r.slot = at, level, 0, 0, c.Cost, 0
 	if need := c.Cost * tier.den; level < need {
 		r.Admits, r.RetryAt, d.Allowed = false, at+ceilDiv(need-level, tier.num), false
 		d.deny(n, r)

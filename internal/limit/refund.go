@@ -25,7 +25,7 @@ type ReceiptEntry struct {
 	stamp    int64 // the window, bucket or time that was charged, µs
 	headroom int64 // token_bucket: what the bucket could still refill before the charge, in 1/den units
 	refunded int64 // token_bucket: all that had been refunded to it before the charge, in 1/den units
-	slot     int64 // leaky_bucket: the slot that the charge set, µs and fraction
+	slot     int64 // leaky_bucket: the slot that the charge set, µs and fraction; token_bucket: that of a lease, or 0
 	frac     int64
 	end      int64 // from here on nothing can be given back
 }
@@ -61,7 +61,11 @@ func (r *Result) entry(v Value) ReceiptEntry {
 	case SlidingWindow:
 		e.end = r.at + 2*t.period
 	case TokenBucket:
-		e.headroom, e.refunded = t.full-r.n, r.background
+		if e.slot = r.slot; e.slot != 0 {
+			e.end = e.slot
+			break
+		}
+		e.headroom, e.refunded = t.full-r.n-r.m, r.background
 		e.end = r.at + ceilDiv(e.headroom+r.Charged*t.den, t.num)
 	case LeakyBucket:
 		spent := r.Charged * t.den
@@ -69,10 +73,12 @@ func (r *Result) entry(v Value) ReceiptEntry {
 		e.end = e.slot + 1
 	case Quota:
 		e.end = r.m
-	case SlidingLog:
-		e.end = t.leaves(e.stamp)
-	case SlidingBuckets:
-		e.stamp = floorTo(r.at, t.width)
+	case SlidingLog, SlidingBuckets:
+		if r.slot != 0 {
+			e.stamp = r.slot
+		} else if t.Algorithm == SlidingBuckets {
+			e.stamp = floorTo(r.at, t.width)
+		}
 		e.end = t.leaves(e.stamp)
 	}
 	return e
@@ -186,10 +192,13 @@ func (e *ReceiptEntry) applyLeakyBucket(s *State, units int64) int64 {
 // applyTokenBucket raises the level by what the bucket would hold more had the charge not been made. Without the charge
 // it could have gained headroom before running over; whatever it gained beyond that, by refill or by the refund of
 // another charge, would have been lost, and is not given back. So what was admitted and kept is never more than burst and
-// rate·t in any interval. A bucket whose rate was changed since gives nothing back. The result is rounded down to whole
+// rate·t in any interval. What was spent from a lease is held until its slot ends, and comes back only until then. A bucket whose rate was changed since gives nothing back. The result is rounded down to whole
 // units.
 func (e *ReceiptEntry) applyTokenBucket(s *State, units, now int64) int64 {
 	t := e.Tier
+	if e.slot != 0 {
+		return t.release(s, units, e.slot, now)
+	}
 	var r Result
 	t.evaluateTokenBucket(s, max(now, s.At), &r)
 	elapsed, others := r.at-e.stamp, r.background-e.refunded
@@ -200,7 +209,7 @@ func (e *ReceiptEntry) applyTokenBucket(s *State, units, now int64) int64 {
 	if elapsed < t.fullIn && others < t.full {
 		gained = elapsed*t.num + others
 	}
-	give := min(units*t.den-max(0, gained-e.headroom), t.full-r.n)
+	give := min(units*t.den-max(0, gained-e.headroom), t.full-r.m-r.n)
 	if give <= 0 {
 		return 0
 	}

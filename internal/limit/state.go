@@ -13,11 +13,13 @@ import (
 //	sliding_window   start of the window     count                   count of the last     -
 //	sliding_buckets  -                       sum of Stamps           -                     units per bucket's start
 //	sliding_log      -                       sum of Stamps           -                     units per time
-//	token_bucket     time of the level       level, in 1/den units   rate; 0 is never used one of all that was refunded
+//	token_bucket     time of the level       level, in 1/den units   rate; 0 is never used see below
 //	leaky_bucket     next free slot          1/M µs beyond At        num; 0 is never used  -
 //	quota            start of the period     count                   end of the period     -
 //
-// Times are µs since 1970. The units of a token bucket's stamp are 1/den; its time is that of the last refund.
+// Times are µs since 1970. A token bucket's first stamp is all that was ever refunded, in 1/den units, and when last; its
+// second one is what is leased, in units, and until when. Its level is below zero where a lease was granted ahead of the
+// refill, or units were counted that had been admitted without the store; it is never below -burst.
 type State struct {
 	At, N, M int64
 	Stamps   []Stamp // ascending by At
@@ -39,7 +41,9 @@ type Result struct {
 	shadow     bool  // only reports
 	charge     int16 // index in the request
 	stale      int32 // leading Stamps that no longer count
-	at, n, m   int64 // the state as of now, before the charge; n is what is used (a bucket: its level)
+	need       int64 // of Cost, what the counter must have room for
+	slot       int64 // of a lease, see ReceiptEntry; 0: none
+	at, n, m   int64 // the state as of now, before the charge; n is what is used (a bucket: its level), m what a bucket holds for leases
 	background int64 // sliding_window: what the last window weighs; leaky_bucket: now; token_bucket: all that was refunded; stamps: m before the charge
 }
 
@@ -66,6 +70,9 @@ func (t *Tier) ahead(s *State, now int64) bool {
 	case SlidingBuckets, SlidingLog:
 		last := len(s.Stamps) - 1
 		return last >= 0 && s.Stamps[last].At > now+t.period+maxSkew
+	case TokenBucket:
+		_, until := s.held()
+		return s.At > now+maxSkew || until > now+maxSlot+maxSkew
 	default:
 		return s.At > now+maxSkew
 	}
@@ -75,7 +82,10 @@ func (t *Tier) ahead(s *State, now int64) bool {
 func (t *Tier) repair(s *State, now int64) {
 	switch t.Algorithm {
 	case TokenBucket:
-		s.At = now
+		s.At = min(s.At, now)
+		if held, until := s.held(); until > now+t.slot {
+			s.hold(held, now+t.slot)
+		}
 	case Quota:
 		s.At, s.M = t.Calendar.Period(now)
 	case LeakyBucket:
@@ -129,29 +139,72 @@ func (t *Tier) evaluateTokenBucket(s *State, now int64, r *Result) {
 		if s.M != t.Threshold { // the rate was changed: the same level in the new fraction of a unit, rounded down
 			level = t.rescaled(level, s.M)
 		}
+		if len(s.Stamps) > 1 {
+			t.evaluateHeld(s, at, level, now, r)
+			return
+		}
 		at, level = t.refilled(at, level, now)
 	}
-	r.at, r.n, r.background = at, level, 0
+	r.at, r.n, r.m, r.background = at, level, 0, 0
 	if len(s.Stamps) > 0 {
 		r.background = s.Stamps[0].Units
 	}
 	if r.Never = r.Cost > t.capacity; r.Never {
 		return
 	}
-	need := r.Cost * t.den
+	need := r.need * t.den
 	if r.Admits = level >= need; !r.Admits {
 		r.RetryAt = at + ceilDiv(need-level, t.num)
 	}
 }
 
+// evaluateHeld is a bucket of which units are leased: until their slot ends, it refills up to burst less them.
+func (t *Tier) evaluateHeld(s *State, at, level, now int64, r *Result) {
+	held, until := s.held()
+	full := t.full - min(held, t.capacity)*t.den
+	if now < until {
+		at, level = refilledTo(full, t.num, at, level, now)
+	} else {
+		if at < until {
+			at, level = refilledTo(full, t.num, at, level, until)
+		}
+		held = 0
+		at, level = t.refilled(at, level, now)
+	}
+	r.at, r.n, r.m, r.background = at, level, held*t.den, s.Stamps[0].Units
+	if r.Never = r.Cost > t.capacity; r.Never {
+		return
+	}
+	need := r.need * t.den
+	if r.Admits = level >= need; r.Admits {
+		return
+	}
+	if r.RetryAt = at + ceilDiv(need-level, t.num); need > full && held > 0 && r.RetryAt > until {
+		_, level = refilledTo(full, t.num, at, level, until)
+		r.RetryAt = until + max(ceilDiv(need-level, t.num), 0)
+	}
+}
+
 // refilled is a bucket's level of the time at, as of now: time only moves forward, and nothing is beyond full.
 func (t *Tier) refilled(at, level, now int64) (int64, int64) {
-	if elapsed := now - at; elapsed >= t.fullIn {
+	if elapsed := now - at; elapsed >= t.fullIn && (level >= 0 || elapsed/2 >= t.fullIn) {
 		return now, t.full
 	} else if elapsed > 0 {
 		return now, min(level+elapsed*t.num, t.full)
 	}
 	return at, min(level, t.full)
+}
+
+// refilledTo is refilled for a bucket that is full at another level than its burst. The level is above -burst.
+func refilledTo(full, num, at, level, now int64) (int64, int64) {
+	elapsed := now - at
+	if elapsed <= 0 {
+		return at, min(level, full)
+	}
+	if elapsed > (full-level)/num { // at full before that; the product might not fit
+		return now, full
+	}
+	return now, min(level+elapsed*num, full)
 }
 
 func (t *Tier) evaluateFixedWindow(s *State, owner string, now int64, r *Result) {
@@ -164,7 +217,7 @@ func (t *Tier) evaluateFixedWindow(s *State, owner string, now int64, r *Result)
 	if r.Never = r.Cost > t.capacity; r.Never {
 		return
 	}
-	if r.Admits = count+r.Cost <= t.Threshold; !r.Admits {
+	if r.Admits = count+r.need <= t.Threshold; !r.Admits {
 		r.RetryAt = start + t.period
 	}
 }
@@ -183,14 +236,14 @@ func (t *Tier) evaluateSlidingWindow(s *State, owner string, now int64, r *Resul
 	if r.Never = r.Cost > t.capacity; r.Never {
 		return
 	}
-	if r.Admits = r.background+cur+r.Cost <= t.Threshold; r.Admits {
+	if r.Admits = r.background+cur+r.need <= t.Threshold; r.Admits {
 		return
 	}
 	// Solve for the time: prev·ticksLeft ≤ room·ticks, in this window if it can be, else in the next.
-	if room := t.Threshold - cur - r.Cost; room >= 0 {
+	if room := t.Threshold - cur - r.need; room >= 0 {
 		r.RetryAt = start + t.period - t.tick*min(t.ticks, room*t.ticks/prev)
 	} else {
-		r.RetryAt = start + 2*t.period - t.tick*min(t.ticks, (t.Threshold-r.Cost)*t.ticks/cur)
+		r.RetryAt = start + 2*t.period - t.tick*min(t.ticks, (t.Threshold-r.need)*t.ticks/cur)
 	}
 }
 
@@ -215,10 +268,10 @@ func (t *Tier) evaluateStamps(s *State, now int64, r *Result) {
 	if r.Never = r.Cost > t.capacity; r.Never {
 		return
 	}
-	if r.Admits = used+r.Cost <= t.Threshold; r.Admits {
+	if r.Admits = used+r.need <= t.Threshold; r.Admits {
 		return
 	}
-	for over := used + r.Cost - t.Threshold; over > 0; stale++ {
+	for over := used + r.need - t.Threshold; over > 0; stale++ {
 		over -= s.Stamps[stale].Units
 		r.RetryAt = t.leaves(s.Stamps[stale].At)
 	}
@@ -271,38 +324,49 @@ func (t *Tier) evaluateQuota(s *State, now int64, r *Result) {
 	if r.Never = r.Cost > t.capacity; r.Never {
 		return
 	}
-	if r.Admits = used+r.Cost <= t.Threshold; !r.Admits {
+	if r.Admits = used+r.need <= t.Threshold; !r.Admits {
 		r.RetryAt = end
 	}
 }
 
 // commit takes r's cost from s. r must come from evaluate on the same state.
 func (t *Tier) commit(s *State, now int64, r *Result) {
-	r.Charged = r.Cost
+	r.Charged = r.need
 	switch t.Algorithm {
 	case TokenBucket:
 		if len(s.Stamps) > 0 && s.M != t.Threshold { // counted at another rate: receipts from before must give nothing
 			r.background += maxExact
 			s.Stamps[0] = Stamp{r.at, r.background}
 		}
-		s.At, s.N, s.M = r.at, r.n-r.Cost*t.den, t.Threshold
+		s.At, s.N, s.M = r.at, r.n-r.need*t.den, t.Threshold
+		if len(s.Stamps) > 1 && s.Stamps[1].At <= r.at {
+			s.hold(0, 0)
+		}
 	case FixedWindow:
-		s.At, s.N = r.at, r.n+r.Cost
+		s.At, s.N = r.at, r.n+r.need
 	case SlidingWindow, Quota:
-		s.At, s.N, s.M = r.at, r.n+r.Cost, r.m
+		s.At, s.N, s.M = r.at, r.n+r.need, r.m
 	case LeakyBucket: // admitted, so the slot is not after now: max(now, slot) is now
-		spent := r.Cost * t.den
+		if r.need == 0 {
+			return
+		}
+		spent := r.need * t.den
 		s.At, s.N, s.M = now+spent/t.num, spent%t.num, t.num
 	case SlidingBuckets, SlidingLog:
 		stamp := now
 		if t.Algorithm == SlidingBuckets {
 			stamp = floorTo(now, t.width)
 		}
+		if r.slot != 0 {
+			stamp = r.slot
+		}
 		if r.stale > 0 {
 			s.Stamps = dropStale(s.Stamps, int(r.stale))
 		}
-		s.N = r.n + r.Cost
-		s.Stamps = insertStamp(s.Stamps, Stamp{stamp, r.Cost})
+		if s.N = r.n + r.need; r.need == 0 {
+			return
+		}
+		s.Stamps = insertStamp(s.Stamps, Stamp{stamp, r.need})
 		r.m, r.background = max(r.m, t.leaves(stamp)), r.m
 	}
 }
@@ -353,6 +417,9 @@ func (t *Tier) FreshAt(s *State) int64 {
 		if len(s.Stamps) > 0 { // receipts from before the last refund must find it, see applyTokenBucket
 			at = max(at, s.Stamps[0].At+t.fullIn)
 		}
+		if held, until := s.held(); held > 0 { // what is held has not made room for refill
+			at = max(at, until+ceilDiv(min(held, t.capacity)*t.den, t.num))
+		}
 	case LeakyBucket:
 		if s.M == 0 {
 			return math.MinInt64
@@ -389,7 +456,7 @@ func (r *Result) Used() int64 {
 	t := r.Tier
 	switch t.Algorithm {
 	case TokenBucket:
-		return t.capacity - (r.n-r.Charged*t.den)/t.den
+		return t.capacity - floorTo(r.n-r.Charged*t.den, t.den)/t.den
 	case LeakyBucket:
 		if r.Charged > 0 || !r.slotFree() {
 			return t.capacity

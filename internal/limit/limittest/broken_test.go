@@ -291,14 +291,10 @@ func (n *naive) write(d *limit.Decision, keys []string, states []*limit.State) {
 		if !commits {
 			continue
 		}
-		cost := r.Cost
-		if n.fault == offByOne && r.Remaining() == r.Cost {
-			r.Cost--
-		}
-		d.Commit(i, states[i])
-		r.Cost = cost
-		if r.Charged != 0 {
-			r.Charged = cost
+		if n.fault == offByOne && r.Remaining() == 1 {
+			d.Commit(i, &limit.State{})
+		} else {
+			d.Commit(i, states[i])
 		}
 		n.states[keys[i]], n.numbers[keys[i]] = states[i], r.Tier.Threshold
 	}

@@ -97,7 +97,7 @@ func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	sh := &s.shards[h%shardCount]
 	sh.mu.Lock()
 	o := sh.table.find(h, req.Owner)
-	if o == nil || !s.usual(sh, h, o, req, us, d, charge) {
+	if o == nil || len(req.Ahead) > 0 || !s.usual(sh, h, o, req, us, d, charge) {
 		err = s.unusual(sh, h, req, us, d, charge)
 	}
 	sh.mu.Unlock()
