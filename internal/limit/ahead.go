@@ -99,7 +99,8 @@ func (a *Ahead) sound(t *Tier, cost int64) bool {
 		}
 	}
 	switch {
-	case a.Need > cost, a.Share < 0 || a.Share > ShareOne, a.Adjust < -MaxUnits || a.Adjust > MaxUnits, a.Life < 0:
+	case a.Need > cost, a.Share < 0 || a.Share > ShareOne, a.Life < 0,
+		a.Adjust < -MaxUnits || a.Adjust > MaxUnits, a.AdjustAt < -2*maxExact || a.AdjustAt > 2*maxExact:
 		return false
 	case t.Algorithm == LeakyBucket:
 		return !a.leases() && !a.Ramp && a.Life == 0 && a.Adjust >= 0
@@ -112,7 +113,7 @@ func (a *Ahead) sound(t *Tier, cost int64) bool {
 // slotEnd is when the slot of now ends, in which a token bucket's leases are held: on a grid that is shifted for each
 // owner, so that not all come back at once.
 func (t *Tier) slotEnd(owner string, now int64) int64 {
-	offset := int64(hashText(owner) % uint64(t.slot))
+	offset := t.slotOffset(owner)
 	return floorTo(now-offset, t.slot) + offset + t.slot
 }
 
@@ -179,8 +180,9 @@ func (t *Tier) grant(s *State, owner string, now int64, a *Ahead, r *Result, g *
 		left = min(floorTo(level, t.den)/t.den, t.capacity-held-r.need)
 		if a.Ramp {
 			g.Upfront = max(left, 0)
+			most := floorTo(t.full+level, t.den) / t.den // down to -burst
 			level += (g.Until - r.at) * t.num
-			left = min(floorTo(level, t.den)/t.den, t.capacity-held-r.need)
+			left = min(floorTo(level, t.den)/t.den, t.capacity-held-r.need, most)
 		}
 		if a.leases() {
 			r.slot = g.At
@@ -325,7 +327,10 @@ func (t *Tier) adjustTokenBucket(s *State, units, at, now int64) {
 	}
 	var r Result
 	t.evaluateTokenBucket(s, now, &r)
-	s.At, s.N, s.M = r.at, max(r.n-min(units, 2*t.capacity)*t.den, -t.full), t.Threshold
+	if t.refundedElsewise(s) {
+		s.Stamps[0] = Stamp{r.at, r.background + maxExact}
+	}
+	s.At, s.N, s.M = r.at, max(r.n-min(units, 2*t.capacity)*t.den, min(r.n, -t.full)), t.Threshold
 }
 
 // release puts units that are held in the slot that ends at until back into the bucket, and returns how many.

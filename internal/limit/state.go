@@ -19,7 +19,7 @@ import (
 //
 // Times are µs since 1970. A token bucket's first stamp is all that was ever refunded, in 1/den units, and when last; its
 // second one is what is leased, in units, and until when. Its level is below zero where a lease was granted ahead of the
-// refill, or units were counted that had been admitted without the store; it is never below -burst.
+// refill, or units were counted that had been admitted without the store; neither takes it below -burst.
 type State struct {
 	At, N, M int64
 	Stamps   []Stamp // ascending by At
@@ -187,7 +187,10 @@ func (t *Tier) evaluateHeld(s *State, at, level, now int64, r *Result) {
 
 // refilled is a bucket's level of the time at, as of now: time only moves forward, and nothing is beyond full.
 func (t *Tier) refilled(at, level, now int64) (int64, int64) {
-	if elapsed := now - at; elapsed >= t.fullIn && (level >= 0 || elapsed/2 >= t.fullIn) {
+	if level < 0 { // it may take longer than fullIn
+		return refilledTo(t.full, t.num, at, level, now)
+	}
+	if elapsed := now - at; elapsed >= t.fullIn {
 		return now, t.full
 	} else if elapsed > 0 {
 		return now, min(level+elapsed*t.num, t.full)
@@ -195,7 +198,7 @@ func (t *Tier) refilled(at, level, now int64) (int64, int64) {
 	return at, min(level, t.full)
 }
 
-// refilledTo is refilled for a bucket that is full at another level than its burst. The level is above -burst.
+// refilledTo is refilled for a bucket that is full at another level than its burst, or is below zero.
 func refilledTo(full, num, at, level, now int64) (int64, int64) {
 	elapsed := now - at
 	if elapsed <= 0 {
@@ -334,7 +337,7 @@ func (t *Tier) commit(s *State, now int64, r *Result) {
 	r.Charged = r.need
 	switch t.Algorithm {
 	case TokenBucket:
-		if len(s.Stamps) > 0 && s.M != t.Threshold { // counted at another rate: receipts from before must give nothing
+		if t.refundedElsewise(s) {
 			r.background += maxExact
 			s.Stamps[0] = Stamp{r.at, r.background}
 		}
@@ -369,6 +372,12 @@ func (t *Tier) commit(s *State, now int64, r *Result) {
 		s.Stamps = insertStamp(s.Stamps, Stamp{stamp, r.need})
 		r.m, r.background = max(r.m, t.leaves(stamp)), r.m
 	}
+}
+
+// refundedElsewise reports a bucket to which something was refunded while it was counted at another rate: receipts from
+// before must give nothing.
+func (t *Tier) refundedElsewise(s *State) bool {
+	return len(s.Stamps) > 0 && s.Stamps[0].Units > 0 && s.M != t.Threshold
 }
 
 // dropStale forgets the first n stamps. It only moves the start of the slice, so a busy log does not pay its length on
@@ -504,14 +513,24 @@ func (r *Result) ResetAt() int64 {
 
 func (r *Result) slotFree() bool { return r.at < r.background || (r.at == r.background && r.n == 0) }
 
-// rescaled is a level counted at another rate as one in 1/den units, rounded down and cut to the burst. The products
-// pass 64 bits, so they are taken in 128.
+// rescaled is a level counted at another rate as one in 1/den units, rounded down and cut to the burst, also below zero.
+// The products pass 64 bits, so they are taken in 128.
 func (t *Tier) rescaled(level, rate int64) int64 {
 	from := t.period / gcd(rate, t.period)
-	if level/from >= t.capacity {
+	units := uint64(max(level, -level))
+	if int64(units)/from >= t.capacity {
+		if level < 0 {
+			return -t.full
+		}
 		return t.full
 	}
-	hi, lo := bits.Mul64(uint64(level), uint64(t.den))
-	q, _ := bits.Div64(hi, lo, uint64(from)) // the quotient is below capacity·den, so hi < from
-	return int64(q)
+	hi, lo := bits.Mul64(units, uint64(t.den))
+	q, rest := bits.Div64(hi, lo, uint64(from)) // the quotient is below capacity·den, so hi < from
+	if level >= 0 {
+		return int64(q)
+	}
+	if rest > 0 {
+		q++
+	}
+	return -int64(q)
 }

@@ -1,0 +1,142 @@
+package limit
+
+import (
+	"errors"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func tokenTier(tb testing.TB, rate, burst int64, period time.Duration) *Tier {
+	tb.Helper()
+	l, err := New(Limit{ID: "l", MaxCost: burst, Tiers: []Tier{{Algorithm: TokenBucket, Threshold: rate, Burst: burst, Period: period}}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &l.Tiers[0]
+}
+
+// A level below zero is what is owed, and a change of the rate keeps it: rounded down, to the fraction of a unit.
+func TestLevelBelowZeroAtAnotherRate(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	below := 0
+	for range 60_000 {
+		in := randomTier(r)
+		in.Algorithm, in.Buckets = TokenBucket, 0
+		in.Threshold, in.Burst = randomNumber(r, MaxUnits), randomNumber(r, MaxUnits)
+		was, err := New(Limit{ID: "l", MaxCost: in.Burst, Tiers: []Tier{in}})
+		in.Threshold, in.Burst = randomNumber(r, MaxUnits), randomNumber(r, MaxUnits)
+		is, err2 := New(Limit{ID: "l", MaxCost: in.Burst, Tiers: []Tier{in}})
+		if err != nil || err2 != nil {
+			continue
+		}
+		from, to := &was.Tiers[0], &is.Tiers[0]
+		level := r.Int64N(2*from.full+1) - from.full
+		product := new(big.Int).Mul(big.NewInt(level), big.NewInt(to.den))
+		product.Div(product, big.NewInt(from.den)) // Euclid's, so rounded down
+		want := big.NewInt(to.full)
+		if product.Cmp(want) < 0 {
+			want = product
+		}
+		if least := big.NewInt(-to.full); want.Cmp(least) < 0 {
+			want = least
+		}
+		if got := to.rescaled(level, from.Threshold); !want.IsInt64() || got != want.Int64() {
+			t.Fatalf("%d in 1/%d is %d in 1/%d, want %s", level, from.den, got, to.den, want)
+		}
+		if level < 0 {
+			below++
+		}
+	}
+	if below < 1000 {
+		t.Errorf("%d levels were below zero: hardly tested", below)
+	}
+}
+
+// What is owed is refilled at the rate, however much it is: a burst that shrank does not forgive it.
+func TestRefillFromBelowZero(t *testing.T) {
+	tier := tokenTier(t, 10, 10, time.Second) // 1/den = 1/100,000
+	for _, tt := range []struct{ owed, after, want int64 }{
+		{10, 1_000_000, 0}, {10, 1_500_000, 5}, {10, 2_000_000, 10}, {10, 9_000_000, 10},
+		{90, 2_000_000, -70}, {90, 9_000_000, 0}, {90, 10_000_000, 10}, {90, math.MaxInt64 / 2, 10},
+	} {
+		at, level := tier.refilled(0, -tt.owed*tier.den, tt.after)
+		if at != tt.after || level != tt.want*tier.den {
+			t.Errorf("%d units are owed: %d µs later the level of %d is %d/%d, want %d", tt.owed, tt.after, at, level, tier.den, tt.want)
+		}
+	}
+}
+
+// ask decides on one state.
+func ask(tb testing.TB, t *Tier, s *State, now, cost int64, a Ahead) *Decision {
+	tb.Helper()
+	req := &Request{Owner: Owner{Tenant, "acme"}, Charges: []Charge{{Limit: t.Limit(), Cost: cost}}, Ahead: []Ahead{a}}
+	if err := req.Check(); err != nil {
+		tb.Fatal(err)
+	}
+	d := new(Decision)
+	d.Begin(req, now)
+	d.Evaluate(0, s, true)
+	if d.Settle() {
+		d.Commit(0, s)
+	}
+	return d
+}
+
+// Neither a ramp in a slot that is longer than the bucket takes to fill, nor units that were admitted elsewhere, take a
+// level below -burst, where a store could no longer count it; nor do they raise one that is there already.
+func TestLevelStaysAboveMinusBurst(t *testing.T) {
+	const now = 1_000_000_000
+	tier := tokenTier(t, 50, 5, time.Millisecond) // full in 100 µs; slots are 1 ms
+	s := State{}
+	ask(t, tier, &s, now, 1, Ahead{Adjust: MaxUnits, AdjustAt: now})
+	if s.N != -tier.full {
+		t.Fatalf("the level is %d, want %d", s.N, -tier.full)
+	}
+	d := ask(t, tier, &s, now, 1, Ahead{Least: 5, Ramp: true})
+	if g := d.Grant(0); !d.Allowed || g.Units != 0 || s.N != -tier.full {
+		t.Errorf("a ramp from -burst: allowed %t, %+v, level %d; want nothing", d.Allowed, g, s.N)
+	}
+	s = State{At: now, N: -100 * tier.den, M: tier.Threshold} // the burst was larger
+	ask(t, tier, &s, now, 1, Ahead{Adjust: 1, AdjustAt: now})
+	if s.N != -100*tier.den {
+		t.Errorf("a level of -100 units became %d/%d by a charge", s.N, tier.den)
+	}
+}
+
+// A charge from elsewhere under a new rate ends what receipts from the old one can give, as any other charge does.
+func TestAdjustAtAnotherRateEndsReceipts(t *testing.T) {
+	const now = 1_000_000_000
+	old, changed := tokenTier(t, 10, 10, time.Second), tokenTier(t, 20, 20, time.Second)
+	for _, elsewhere := range []bool{false, true} {
+		s := State{}
+		first := ask(t, old, &s, now, 2, Ahead{Need: 2}).Receipt()
+		second := ask(t, old, &s, now, 2, Ahead{Need: 2}).Receipt()
+		if back := first.Entries()[0].Apply(&s, 1, now); back != 1 {
+			t.Fatalf("%d units came back, want 1", back)
+		}
+		for _, tier := range []*Tier{changed, old} {
+			a := Ahead{Need: 1}
+			if elsewhere {
+				a = Ahead{Adjust: 1, AdjustAt: now}
+			}
+			ask(t, tier, &s, now, 1, a)
+		}
+		if back := second.Entries()[0].Apply(&s, 0, now); back != 0 {
+			t.Errorf("elsewhere %t: a receipt from before the rate changed, twice, gives back %d", elsewhere, back)
+		}
+	}
+}
+
+// A time that no store can count with is refused.
+func TestAdjustAtIsATime(t *testing.T) {
+	tier := tokenTier(t, 10, 10, time.Second)
+	for _, at := range []int64{math.MinInt64, -1<<53 - 1, 1<<53 + 1, math.MaxInt64} {
+		req := &Request{Charges: []Charge{{Limit: tier.Limit(), Cost: 1}}, Ahead: []Ahead{{Adjust: 1, AdjustAt: at}}}
+		if err := req.Check(); !errors.Is(err, ErrInvalidRequest) {
+			t.Errorf("AdjustAt %d: %v, want ErrInvalidRequest", at, err)
+		}
+	}
+}
