@@ -4,6 +4,7 @@ package limit
 // granted them. It is a plain value: its holder guards it, and knows when it ends. The zero Lease has nothing.
 type Lease struct {
 	Units int64 // not spent yet
+	At    int64 // names the window, stamp or slot that they were charged in, for [Ahead.AdjustAt]; 0: nothing was leased
 
 	seen Result // after the grant, as if no unit of the lease were left
 }
@@ -11,20 +12,70 @@ type Lease struct {
 // Open reports whether the store has said anything of the counter.
 func (l *Lease) Open() bool { return l.seen.Tier != nil }
 
-// At names the window, stamp or slot that the units were charged in, for [Ahead.AdjustAt]. It is meaningful while the lease
-// lasts.
-func (l *Lease) At() int64 {
-	if l.seen.slot != 0 {
-		return l.seen.slot
+// Keep makes units and the window at, of a lease that was there before, those of l, which is what the store has said since.
+func (l *Lease) Keep(units, at int64) {
+	l.Units, l.At = units, at
+	if l.seen.Tier == nil {
+		return
 	}
-	return l.seen.at
+	switch l.seen.Tier.Algorithm {
+	case TokenBucket, SlidingLog, SlidingBuckets:
+		l.seen.slot = at
+	default: // a window's result says itself which one it is
+	}
 }
 
-// TakeLease makes of result i, and of units that were left of the lease before and are of the same window, the lease as the
-// store's answer leaves it. The need is part of it where the decision was allowed: the caller spends that too.
-func (d *Decision) TakeLease(i int, left int64) Lease {
+// Other reports that the counter is the one shared by all values beyond the limit's bound.
+func (l *Lease) Other() bool { return l.seen.Other }
+
+// Left is what remained in the store when it granted, units: what others may have by now is not known.
+func (l *Lease) Left() int64 {
+	if l.seen.Tier == nil {
+		return 0
+	}
+	return l.seen.Remaining()
+}
+
+// Rebind makes the lease one of another tier of the same identity and numbers.
+func (l *Lease) Rebind(t *Tier) {
+	if l.seen.Tier != nil {
+		l.seen.Tier = t
+	}
+}
+
+// Charge is the index, in the request, of the charge that result i is about.
+func (d *Decision) Charge(i int) int { return int(d.Results[i].charge) }
+
+// LeaseEnd is when a lease that is granted now ends at the latest, µs since 1970: the window, the period, the slot. Zero
+// for the algorithms whose leases have no end of their own.
+func (t *Tier) LeaseEnd(owner string, now int64) int64 {
+	switch t.Algorithm {
+	case FixedWindow, SlidingWindow:
+		offset := t.alignOffset(owner)
+		return floorTo(now-offset, t.period) + offset + t.period
+	case Quota:
+		_, end := t.Calendar.Period(now)
+		return end
+	case TokenBucket:
+		return t.slotEnd(owner, now)
+	default:
+		return 0
+	}
+}
+
+// RampEnd is when a ramp that is granted now ends. See [Ahead].
+func (t *Tier) RampEnd(owner string, now int64) int64 {
+	if t.Algorithm != SlidingWindow {
+		return t.LeaseEnd(owner, now)
+	}
+	return t.rampEnd(t.LeaseEnd(owner, now)-t.period, now)
+}
+
+// TakeLease is what the store said of result i, and the window of what it granted, without any units. Those are the need,
+// where the decision was allowed, and Grant(i).Units.
+func (d *Decision) TakeLease(i int) Lease {
 	r := &d.Results[i]
-	l := Lease{Units: left + d.Grant(i).Units + r.Charged, seen: *r}
+	l := Lease{At: d.Grant(i).At, seen: *r}
 	l.seen.Charged = 0
 	if r.Tier.Algorithm == TokenBucket {
 		l.seen.n -= r.Charged * r.Tier.den
@@ -54,7 +105,10 @@ func (d *Decision) FromLease(charge int, l *Lease, retryAt int64) {
 	r.Cost, r.Charged, r.charge = d.charges[charge].Cost, 0, int16(charge)
 	r.Admits, r.Never, r.RetryAt = retryAt == 0, false, retryAt
 	r.leave(l.Units)
-	if retryAt != 0 && !r.shadow {
+	if r.Cost > r.Tier.capacity {
+		r.Admits, r.Never, r.RetryAt = false, true, 0
+	}
+	if !r.Admits && !r.shadow {
 		d.Allowed = false
 		d.deny(n, r)
 	}
@@ -69,16 +123,12 @@ func (r *Result) leave(units int64) {
 	}
 }
 
-// ChargeLeased marks the results of an allowed decision that FromLease made as charged: those of each enforcing limit, and
-// of each shadow limit all of whose tiers admit. It calls spend for each, with the result's index and the units.
-func (d *Decision) ChargeLeased(spend func(i int, units int64)) {
-	for i := range d.Results {
-		if d.Commits(i) {
-			r := &d.Results[i]
-			r.Charged = r.Cost
-			spend(i, r.Cost)
-		}
-	}
+// ChargeLeased marks result i, which [Decision.Commits] says is to be charged, as charged, and returns the units that the
+// caller takes off its lease.
+func (d *Decision) ChargeLeased(i int) int64 {
+	r := &d.Results[i]
+	r.Charged = r.Cost
+	return r.Cost
 }
 
 // Credit says that units, of what the counter of result i counts, are in the asker's own hand, and evaluates anew whether

@@ -1,0 +1,455 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// errAnswer is a store's answer that cannot be: nothing is admitted for it.
+var errAnswer = errors.New("the store's answer makes no sense")
+
+// ask is one call on its way, reusable.
+type ask struct {
+	req     limit.Request
+	reply   limit.Decision
+	tiers   []asked
+	flights []*counter
+}
+
+// asked is one tier of it.
+type asked struct {
+	k      *counter
+	had    int64 // units that were in hand and are set aside for this request
+	back   int64 // units of an ended lease, which the call gives back
+	need   int64 // units that the call asks for
+	own    int64 // units that there are for this request, after the call
+	at     int64 // the window of had, and its end
+	until  int64
+	leased bool  // whether what comes goes into the hand
+	never  bool
+}
+
+// remote decides the request with at most one call of its own, after at most one wait for another's.
+func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if err := req.Check(); err != nil {
+		return err
+	}
+	began, since := now, s.c.Clock()
+	a := s.asks.Get().(*ask)
+	defer s.release(a)
+	sh.mu.Lock()
+	h := s.take(sh, hash, req.Owner, now, len(req.Charges))
+	if h == nil || len(req.Charges) == 0 || len(req.Ahead) > 0 {
+		sh.stats.Calls++
+		sh.mu.Unlock()
+		return s.c.Store.Decide(ctx, req, now, d) // no room to remember anything, or nothing to
+	}
+	h.meet(s, req, a)
+	if f := h.inFlight(now, s.base, req, a); f != nil {
+		sh.stats.Waited++
+		sh.mu.Unlock()
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if f.err != nil { // to ask again, one after the other, would take longer than a decision may
+			return f.err
+		}
+		now = began.Add(s.c.Clock().Sub(since))
+		sh.mu.Lock()
+		if h = s.take(sh, hash, req.Owner, now, len(req.Charges)); h == nil { // forgotten meanwhile
+			sh.stats.Calls++
+			sh.mu.Unlock()
+			return s.c.Store.Decide(ctx, req, now, d)
+		}
+		if h.local(s, sh, req, now, d) {
+			sh.mu.Unlock()
+			return nil
+		}
+		h.meet(s, req, a)
+	}
+	t := h.clock.at(now, s.base)
+	h.prepare(s, t, req, a)
+	sh.stats.Calls++
+	sh.mu.Unlock()
+
+	sent := s.c.Clock()
+	err := s.c.Store.Decide(ctx, &a.req, now, &a.reply)
+	received := now.Add(s.c.Clock().Sub(sent))
+
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if err == nil {
+		err = a.check()
+	}
+	if err != nil {
+		h.setBack(sh, h.clock.at(received, s.base), a)
+		a.land(err)
+		return err
+	}
+	h.receive(sh, s, t, h.clock.at(received, s.base), a)
+	h.answer(s, sh, req, h.clock.at(received, s.base), a, d)
+	a.land(nil)
+	return nil
+}
+
+// meet finds the counters of the request, and makes those that are new. A counter whose limit has changed gives its lease
+// back with the call, and what was denied is forgotten.
+func (h *holder) meet(s *Store, req *limit.Request, a *ask) {
+	a.tiers = a.tiers[:0]
+	for i := range req.Charges {
+		charge := &req.Charges[i]
+		for j := range charge.Limit.Tiers {
+			t := &charge.Limit.Tiers[j]
+			k := h.counter(t, charge.Value, len(a.tiers))
+			if k == nil {
+				k = h.add(t, charge.Value)
+				s.counters.Add(1)
+			}
+			if k.tier != t {
+				k.become(t)
+			}
+			leased := !charge.Limit.Exact && t.Algorithm != limit.LeakyBucket
+			a.tiers = append(a.tiers, asked{k: k, leased: leased, never: charge.Cost > t.Capacity()})
+		}
+	}
+}
+
+// become makes the counter one of a tier of the same identity, as a reload of the plan makes it.
+func (k *counter) become(t *limit.Tier) {
+	if k.tier.Threshold != t.Threshold || k.tier.Capacity() != t.Capacity() || k.tier.Limit().Exact != t.Limit().Exact {
+		k.until = 0 // the units ride back
+		k.denial = denial{}
+	}
+	k.lease.Rebind(t)
+	k.tier = t
+}
+
+// inFlight is a call that may bring what the request lacks, nil if there is none.
+func (h *holder) inFlight(now, base time.Time, req *limit.Request, a *ask) *flight {
+	t := h.clock.at(now, base)
+	n := 0
+	for i := range req.Charges {
+		for range req.Charges[i].Limit.Tiers {
+			x := &a.tiers[n]
+			n++
+			if f := x.k.flight; f != nil && x.leased && x.k.free(t) < req.Charges[i].Cost {
+				return f
+			}
+		}
+	}
+	return nil
+}
+
+// prepare sets aside what is in hand for the request and writes the call for the rest.
+func (h *holder) prepare(s *Store, t int64, req *limit.Request, a *ask) {
+	a.req.Owner, a.req.Charges, a.req.Ahead, a.flights = req.Owner, req.Charges, a.req.Ahead[:0], a.flights[:0]
+	n, plain, mustFit := 0, true, false
+	for i := range a.tiers { // what such a limit is charged cannot be kept for another request
+		mustFit = mustFit || !a.tiers[i].leased
+	}
+	for i := range req.Charges {
+		cost := req.Charges[i].Cost
+		for range req.Charges[i].Limit.Tiers {
+			x := &a.tiers[n]
+			n++
+			k := x.k
+			k.demand.add(t, cost)
+			ahead := limit.Ahead{Need: cost}
+			if x.leased && !x.never {
+				k.prepare(h, s, t, cost, mustFit, x, &ahead)
+			}
+			x.need = ahead.Need
+			plain = plain && ahead == (limit.Ahead{Need: cost})
+			a.req.Ahead = append(a.req.Ahead, ahead)
+		}
+	}
+	if plain { // what stores are quickest at
+		a.req.Ahead = a.req.Ahead[:0]
+		return
+	}
+	var f *flight
+	for i := range a.tiers {
+		if x, ahead := &a.tiers[i], &a.req.Ahead[i]; x.leased && x.k.flight == nil && (ahead.Need > 0 || ahead.Largest() > 0) {
+			if f == nil {
+				f = &flight{done: make(chan struct{})}
+			}
+			x.k.flight = f
+			a.flights = append(a.flights, x.k)
+		}
+	}
+}
+
+// prepare is holder.prepare for one counter that is leased.
+func (k *counter) prepare(h *holder, s *Store, t, cost int64, mustFit bool, x *asked, ahead *limit.Ahead) {
+	free := k.free(t)
+	x.had, x.at, x.until = min(free, cost), k.lease.At, k.until
+	ended := t >= k.until
+	if hasStamps(k.tier) && free < cost { // the lease's units have one stamp: what is left rides back
+		x.had, ended = 0, true
+	}
+	k.lease.Units -= x.had
+	if ended && k.lease.Units > 0 {
+		if !k.lease.Other() {
+			x.back = k.lease.Units
+			ahead.Adjust, ahead.AdjustAt = -x.back, k.lease.At
+		}
+		k.lease.Units, k.locked = 0, 0
+	}
+	ahead.Need = cost - x.had
+	if k.flight != nil || k.lease.Other() {
+		return
+	}
+	v := k.view(h, s, t, cost, ahead.Need)
+	v.MustFit = mustFit
+	need := ahead.Need
+	s.c.Rule.Ask(&v, ahead)
+	if ahead.Need != need && (mustFit || !ahead.Ramp || ahead.Need != 0) {
+		ahead.Need = need
+	}
+	if hasStamps(k.tier) && ahead.Largest() > 0 {
+		ahead.Life = s.stampLife(k.tier)
+	}
+}
+
+// stampLife is for how long a sliding log or buckets are leased, µs.
+func (s *Store) stampLife(t *limit.Tier) int64 {
+	return min(t.Period.Microseconds()/stampLives, s.life, maxStampLife)
+}
+
+const (
+	stampLives   = 20        // of a period: for how long a sliding log or buckets are leased,
+	maxStampLife = 1_000_000 // µs
+)
+
+func hasStamps(t *limit.Tier) bool {
+	return t.Algorithm == limit.SlidingLog || t.Algorithm == limit.SlidingBuckets
+}
+
+// check says whether the answer can be one to the question.
+func (a *ask) check() error {
+	d := &a.reply
+	if len(d.Results) != len(a.tiers) {
+		return fmt.Errorf("%w: %d results for %d tiers", errAnswer, len(d.Results), len(a.tiers))
+	}
+	for i := range d.Results {
+		r, g, need, most := &d.Results[i], d.Grant(i), a.tiers[i].need, int64(0)
+		if len(a.req.Ahead) > 0 {
+			most = a.req.Ahead[i].Largest()
+		}
+		if !d.Allowed {
+			most += need // a store may lease what was needed, and deny
+		}
+		switch {
+		case r.Tier != a.tiers[i].k.tier:
+			return fmt.Errorf("%w: result %d is about another tier", errAnswer, i)
+		case g.Units < 0 || g.Units > most || g.Upfront < 0 || g.Upfront > g.Units:
+			return fmt.Errorf("%w: %d units, %d of them at once, are leased of limit %s, at most %d were asked for", errAnswer,
+				g.Units, g.Upfront, r.Limit().ID, most)
+		case d.Commits(i) && r.Charged != need:
+			return fmt.Errorf("%w: %d units of limit %s are charged, want %d", errAnswer, r.Charged, r.Limit().ID, need)
+		}
+	}
+	return nil
+}
+
+// setBack puts what was set aside back after a call that failed. What rode back with it may have arrived: it is lost.
+func (h *holder) setBack(sh *shard, t int64, a *ask) {
+	for i := range a.tiers {
+		x := &a.tiers[i]
+		x.restore(sh, x.had, t)
+		sh.stats.Lost += x.back
+	}
+}
+
+// receive takes what was granted into the hand; what there is for the request itself is set aside.
+func (h *holder) receive(sh *shard, s *Store, sent, t int64, a *ask) {
+	d := &a.reply
+	h.lag = d.Now - sent
+	for i := range d.Results {
+		x, r, g := &a.tiers[i], &d.Results[i], d.Grant(i)
+		k, committed := x.k, d.Commits(i)
+		switch {
+		case x.back == 0:
+		case committed:
+			sh.stats.Returned += x.back
+		case k.lease.Units == 0: // a denial changed nothing
+			k.lease.Units = x.back
+		default:
+			sh.stats.Lost += x.back
+		}
+		x.own = x.had
+		if at := d.Grant(i).At; x.had > 0 && (t >= x.until || x.need > 0 && at != 0 && at != x.at) {
+			sh.stats.Lost += x.had // the window has ended meanwhile
+			x.own = 0
+		}
+		if committed {
+			x.own += x.need
+		}
+		k.take(s, sh, sent, t, d, i, x.leased)
+		if x.leased {
+			k.supply.note(h.owner, t, d.Now, r, max(x.need, 1))
+		}
+		switch {
+		case r.Never || k.tier.Limit().Exact:
+		case !r.Admits:
+			k.deny(s, h, t, r.Cost, r.RetryAt, d.Now)
+		case a.ahead(i).Ramp && g.Units == 0 && x.need == 0 && x.own < r.Cost: // nothing comes free in this slot that others have not
+			k.deny(s, h, t, r.Cost, g.Until, d.Now)
+		case x.need > 0:
+			k.admitted(sh, t, d.Now)
+		}
+	}
+}
+
+var nothing limit.Ahead
+
+func (a *ask) ahead(i int) *limit.Ahead {
+	if i < len(a.req.Ahead) {
+		return &a.req.Ahead[i]
+	}
+	return &nothing
+}
+
+// take puts what result i was granted into the hand.
+func (k *counter) take(s *Store, sh *shard, sent, t int64, d *limit.Decision, i int, leased bool) {
+	g, said, was := d.Grant(i), d.TakeLease(i), k.lease
+	if k.lease = said; g.At == 0 || !leased { // nothing is said of leases
+		k.lease.Keep(was.Units, was.At)
+		return
+	}
+	left, locked := int64(0), int64(0)
+	switch {
+	case was.Units == 0:
+	case t < k.until && was.At == g.At:
+		left, locked = was.Units, k.lockedAt(t)
+	default:
+		sh.stats.Lost += was.Units
+	}
+	life := min(g.Until-d.Now, s.life)
+	life -= life / driftPart
+	if sent+life <= t { // a window that ended before the answer came
+		sh.stats.Lost += g.Units
+		g.Units, g.Upfront = 0, 0
+	}
+	k.lease.Keep(left+g.Units, g.At)
+	if left == 0 {
+		k.until = t
+	}
+	if g.Units == 0 {
+		return
+	}
+	k.until = max(k.until, sent+life)
+	// A ramp begins after the store's own time, and ends with the slot, as those do that it is added to.
+	k.locked, k.from, k.to = locked+g.Units-g.Upfront, t, max(t+g.Until-d.Now, t+1)
+	if k.locked > 0 && k.tier.Algorithm == limit.SlidingWindow {
+		tick := k.tier.Params(limit.Owner{}).Tick // the weight falls in steps
+		k.from, k.to = k.from+tick, k.to+tick
+	}
+}
+
+const driftPart = 1000 // by so much of a lease's life two clocks may drift apart
+
+// answer writes the decision over what there is for the request, and charges it.
+func (h *holder) answer(s *Store, sh *shard, req *limit.Request, t int64, a *ask, d *limit.Decision) {
+	r := &a.reply
+	d.BeginLeased(req, r.Now, r.ID)
+	for i := range a.tiers {
+		x, res := &a.tiers[i], &r.Results[i]
+		l := x.k.lease
+		if x.need > 0 {
+			l = r.TakeLease(i)
+		}
+		l.Units = x.k.lease.Units + x.own
+		retryAt := int64(0)
+		switch {
+		case !res.Admits:
+			retryAt = max(res.RetryAt, 1)
+		case x.own < res.Cost && x.k.free(t) < res.Cost-x.own:
+			retryAt = x.k.later(t, res.Cost-x.own, r.Now)
+		}
+		d.FromLease(r.Charge(i), &l, retryAt)
+	}
+	if !d.Allowed {
+		d.ID = limit.ReceiptID{}
+	} else if d.ID == (limit.ReceiptID{}) {
+		d.ID = s.nextID(sh, h.hash)
+	}
+	for i := range a.tiers {
+		x := &a.tiers[i]
+		if d.Commits(i) {
+			x.own -= d.ChargeLeased(i)
+		}
+		// Below zero it takes from the hand. Above, the request was denied by another limit, or does not commit this one: what
+		// it had goes back to the hand. (An exact limit has none: the store charged it only if it admitted all.)
+		if x.own != 0 && x.leased {
+			x.restore(sh, x.own, t)
+		}
+	}
+}
+
+// restore puts units that were set aside back into the hand, where their window is still that of the lease. Below zero it
+// takes them.
+func (x *asked) restore(sh *shard, units, t int64) {
+	k := x.k
+	switch {
+	case units < 0, x.at == k.lease.At && t < x.until, units <= x.need && k.lease.At != 0:
+		if k.lease.Units += units; t >= k.until {
+			k.until = t // what was charged now, in a window that is open, rides back with the next call
+		}
+	default:
+		sh.stats.Lost += units
+	}
+}
+
+// deny remembers what the store did not admit, for as long as the rule says.
+func (k *counter) deny(s *Store, h *holder, t, cost, retryAt, now int64) {
+	n := &k.denial
+	if n.covers(cost, t) {
+		return
+	}
+	fits := max(retryAt-now, 0)
+	v := k.view(h, s, t, cost, cost)
+	again := s.c.Rule.Again(&v, time.Duration(fits)*time.Microsecond, n.times)
+	*n = denial{cost: cost, until: t + min(max(again.Microseconds(), 0), fits), at: retryAt, times: n.times + 1}
+}
+
+// admitted forgets the denials: what they waited for has come. If it came before its time, they were early.
+func (k *counter) admitted(sh *shard, t, now int64) {
+	if k.denial.count > 0 && now < k.denial.at {
+		sh.stats.Early += k.denial.count
+	}
+	k.denial = denial{}
+}
+
+// later is when, by the store's clock, what is in hand may suffice for the cost.
+func (k *counter) later(t, cost, now int64) int64 {
+	if at := k.fitsAt(t, cost); at > t {
+		return now + (at - t)
+	}
+	return now + max(k.until-t, 1000)
+}
+
+// land ends the call for those who wait for it.
+func (a *ask) land(err error) {
+	var f *flight
+	for _, k := range a.flights {
+		f, k.flight = k.flight, nil
+	}
+	if f != nil {
+		f.err = err
+		close(f.done)
+	}
+}
+
+func (s *Store) release(a *ask) {
+	clear(a.tiers)
+	clear(a.flights)
+	a.req.Owner, a.req.Charges = limit.Owner{}, nil
+	s.asks.Put(a)
+}

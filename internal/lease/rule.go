@@ -1,0 +1,244 @@
+package lease
+
+import (
+	"math"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// Rule says how much of a counter to lease. A rule decides about cost and about who waits, never about correctness:
+// whatever it asks for, the store grants no more than the algorithm's bound allows. It is called under a lock, and must be
+// quick.
+type Rule interface {
+	// Ask sets what to lease: Least, Most, Ample, Plenty, Share, and Ramp. It may set Need to 0 with Ramp, where View.MustFit
+	// does not forbid it: the request is then served from what comes at once, or denied.
+	Ask(v *View, a *limit.Ahead)
+
+	// Again says how long a cost that was denied is denied here before the store is asked again: until it fits by the
+	// store's answer, at the latest. times counts the denials in a row.
+	Again(v *View, fits time.Duration, times int) time.Duration
+}
+
+// View is what this process knows of one counter.
+type View struct {
+	Tier      *limit.Tier
+	Cost      int64         // of the request, units
+	Lacks     int64         // of the cost, what is not in hand; 0 where the call is for another counter
+	Free      int64         // in hand, and not needed for the request
+	Left      int64         // what remained in the store when it last said so in this window; else its capacity
+	Remains   time.Duration // until the window, the period or the slot ends
+	RampEnds  time.Duration // until a ramp would end
+	Rate      float64       // units per second that this process is asked for
+	Total     float64       // units per second of all processes; 0 where nothing is known of them
+	Instances int           // at least 1
+	Saturated bool          // the store had less than it was asked for
+	MustFit   bool          // Need must not be lowered
+}
+
+// Adaptive is the rule of this package: one call in a window while there is plenty, small steps near the limit, and ramps
+// once a token bucket or a sliding window is used up.
+type Adaptive struct{}
+
+const (
+	scarceFor = 2 * time.Second        // for how long to lease where there is not plenty
+	dryFor    = 250 * time.Millisecond // how long to wait before asking a dry counter again, doubled each time
+	mostDry   = 5 * time.Second
+)
+
+// Ask implements [Rule].
+func (Adaptive) Ask(v *View, a *limit.Ahead) {
+	n := float64(max(v.Instances, 1))
+	total := max(v.Total, v.Rate)
+	if v.Total == 0 {
+		total = n * v.Rate
+	}
+	share := 1 / n
+	if total > 0 {
+		share = max(v.Rate/total, share)
+	}
+	slack := 1.25
+	if float64(v.Tier.Capacity())/n <= 10 {
+		slack = 2
+	}
+	if v.Saturated && ramps(v.Tier) && !v.MustFit && v.ramp(share, a) {
+		return
+	}
+	t := v.Remains.Seconds()
+	expect := v.Rate * t
+	ample := expect + 3*math.Sqrt(expect) + 1
+	soon := v.Rate * min(t, scarceFor.Seconds())
+	if v.Lacks == 0 && float64(v.Free) > soon/2 { // the call is for another counter, and this one does not need it
+		return
+	}
+	ratio := 1.0
+	if total > 0 {
+		ratio = v.Rate / total
+	}
+	a.Plenty = units(2 * total * t)
+	a.Ample = units(ample)
+	a.Most = units(soon)
+	a.Share = int64(math.Min(share/slack, 1) * limit.ShareOne)
+	a.Least = units(min(math.Ceil(float64(v.Tier.Capacity())*ratio/100), expect+1))
+	if v.Instances <= 1 {
+		a.Share = limit.ShareOne
+	}
+}
+
+func ramps(t *limit.Tier) bool {
+	return t.Algorithm == limit.TokenBucket || t.Algorithm == limit.SlidingWindow
+}
+
+// ramp asks for a part of what comes free until the slot ends, if that is worth it.
+func (v *View) ramp(share float64, a *limit.Ahead) bool {
+	t := v.RampEnds.Seconds()
+	comes := float64(v.Tier.Threshold) / v.Tier.Period.Seconds() * t
+	if comes*share < 2*float64(v.Cost) {
+		return false
+	}
+	want := units(v.Rate*t + 1)
+	a.Need, a.Ramp, a.Most, a.Ample, a.Share = 0, true, want, want, limit.ShareOne
+	if v.Instances > 1 {
+		a.Share = limit.ShareOne / 2
+	}
+	return true
+}
+
+// Again implements [Rule].
+func (Adaptive) Again(_ *View, fits time.Duration, times int) time.Duration {
+	return min(fits, dryFor<<min(times, 5), mostDry)
+}
+
+// units rounds to what can be asked for.
+func units(v float64) int64 {
+	if !(v > 0) {
+		return 0
+	}
+	return int64(min(math.Ceil(v), limit.MaxUnits))
+}
+
+// demand is how many units a counter is asked for here, per second: the lesser of an average over some two seconds, which
+// follows a fall, and one over the last 32 to 64 requests, which is steady where they are few.
+type demand struct {
+	fast  float64 // units, fading
+	tick  int64   // of the fading, µs
+	last  int64   // µs, of the last request
+	since [2]int64
+	sum   [2]int64
+	count int
+}
+
+const (
+	fadeTick  = 250_000   // µs
+	fadeOver  = 2.0       // s
+	newFor    = 5_000_000 // µs; a new counter's demand is taken to be spread over at least so long
+	perEpochs = 32
+)
+
+var fade = math.Exp(-fadeTick / 1e6 / fadeOver)
+
+func (m *demand) add(t, cost int64) {
+	if m.count == 0 && m.sum[0] == 0 && m.sum[1] == 0 {
+		m.since[0], m.since[1], m.tick = t, t, t
+	}
+	if t-m.tick >= fadeTick {
+		m.turn(t)
+	}
+	m.fast += float64(cost)
+	m.last = t
+	m.sum[1] += cost
+	if m.count++; m.count >= perEpochs {
+		m.since[0], m.sum[0] = m.since[1], m.sum[1]
+		m.since[1], m.sum[1], m.count = t, 0, 0
+	}
+}
+
+func (m *demand) turn(t int64) {
+	steps := (t - m.tick) / fadeTick
+	m.fast *= math.Pow(fade, float64(steps))
+	m.tick += steps * fadeTick
+}
+
+// rate is units per second.
+func (m *demand) rate(t int64) float64 {
+	if m.sum[0]+m.sum[1] == 0 {
+		return 0
+	}
+	if t-m.tick >= fadeTick {
+		m.turn(t)
+	}
+	over := t - m.since[0]
+	if m.sum[0] == 0 || m.since[0] == m.since[1] {
+		over = max(over, newFor)
+	}
+	slow := float64(m.sum[0]+m.sum[1]) * 1e6 / float64(max(over, 1000))
+	fast := m.fast / fadeOver
+	return min(slow, fast)
+}
+
+// supply is what a process can tell of the others from the store's answers: how fast the counter is used in all.
+type supply struct {
+	used      int64 // at the last answer
+	at        int64 // when, µs by the holder's clock
+	end       int64 // of the window it was about, by the store's clock; 0: none yet
+	left      int64
+	total     float64 // units per second
+	saturated bool
+}
+
+// note takes one answer into account.
+func (u *supply) note(owner limit.Owner, t, now int64, r *limit.Result, need int64) {
+	tier, used, left := r.Tier, r.Used(), r.Remaining()
+	end := tier.LeaseEnd(owner.Name, now)
+	over := float64(t-u.at) / 1e6
+	sample := -1.0
+	switch tier.Algorithm {
+	case limit.TokenBucket:
+		if u.end != 0 && over >= leastOver {
+			sample = float64(used-u.used) / over
+			if used > 0 { // what it has refilled meanwhile was used, too
+				sample += float64(tier.Threshold) / tier.Period.Seconds()
+			}
+		}
+	case limit.FixedWindow, limit.SlidingWindow, limit.Quota:
+		if end == u.end {
+			if over >= leastOver {
+				sample = float64(used-u.used) / over
+			}
+		} else if period := tier.Period; period > 0 && tier.Algorithm == limit.FixedWindow {
+			if over = float64(now-end)/1e6 + period.Seconds(); over >= period.Seconds()/20 {
+				sample = float64(used) / over
+			}
+		}
+	default: // what counts has no one end
+	}
+	u.saturated = !r.Admits || left < max(need, 1)
+	if sample >= 0 && (r.Admits || sample > u.total) { // a counter that denies is asked for more than it is used
+		u.total += (1 - math.Exp(-over/fadeOver)) * (sample - u.total)
+	}
+	if sample >= 0 || end != u.end || u.at == 0 {
+		u.used, u.at = used, t
+	}
+	u.end, u.left = end, left
+}
+
+const leastOver = 0.05 // s; two answers closer together say nothing of a rate
+
+// view is what a rule is told.
+func (k *counter) view(h *holder, s *Store, t, cost, lacks int64) View {
+	v := View{Tier: k.tier, Cost: cost, Lacks: lacks, Free: k.free(t), Rate: k.demand.rate(t), Total: k.supply.total,
+		Instances: max(s.c.Instances(), 1), Saturated: k.supply.saturated}
+	now := t + h.lag
+	v.Left = k.tier.Capacity()
+	end := k.tier.LeaseEnd(h.owner.Name, now)
+	if end == 0 { // stamps
+		v.Remains = time.Duration(s.stampLife(k.tier)) * time.Microsecond
+	} else {
+		v.Remains = time.Duration(min(end-now, s.life)) * time.Microsecond
+		v.RampEnds = time.Duration(min(k.tier.RampEnd(h.owner.Name, now)-now, s.life)) * time.Microsecond
+	}
+	if end == k.supply.end {
+		v.Left = k.supply.left
+	}
+	return v
+}
