@@ -163,7 +163,8 @@ func (d *Decision) Adopt(i int, from *Result) {
 	d.Results[i].charge = charge
 }
 
-// Grant is what result i was charged ahead; nothing where the decision denied.
+// Grant is what result i was charged ahead. Where the decision denied that is nothing, unless the store charges wider
+// counters first, see KeepAhead: then it is the caller's lease all the same.
 func (d *Decision) Grant(i int) Grant {
 	if i >= len(d.grants) {
 		return Grant{}
@@ -171,11 +172,31 @@ func (d *Decision) Grant(i int) Grant {
 	return d.grants[i]
 }
 
-// AdoptGrant takes what a result of a decision over part of the request was charged ahead as that of result i.
+// AdoptGrant takes what a result was charged ahead, in a decision over part of the request or by a write that went through
+// before result i was evaluated anew, as that of result i.
 func (d *Decision) AdoptGrant(i int, g Grant) {
-	if i < len(d.grants) {
-		d.grants[i] = g
+	if i >= len(d.grants) {
+		return
 	}
+	d.grants[i] = g
+	if r := &d.Results[i]; r.slot != 0 {
+		r.slot = g.At
+	}
+}
+
+// KeepAhead makes of what result i was charged a lease: the need, too. It is for a store that charges the wider counters of
+// a decision first, by Commit, and whose narrower ones then deny. Call it after Settle and AdoptGrant; the request must have
+// asked for a lease of it.
+func (d *Decision) KeepAhead(i int) {
+	r, g := &d.Results[i], &d.grants[i]
+	g.Units += r.Charged
+	g.Upfront += r.Charged
+	if r.Tier.Algorithm == TokenBucket {
+		r.n -= r.Charged * r.Tier.den
+	} else {
+		r.n += r.Charged
+	}
+	r.Charged = 0
 }
 
 // Value is which counter of its limit result i was about.
