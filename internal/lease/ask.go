@@ -29,7 +29,7 @@ type asked struct {
 	own    int64 // units that there are for this request, after the call
 	at     int64 // the window of had, and its end
 	until  int64
-	leased bool  // whether what comes goes into the hand
+	leased bool // whether what comes goes into the hand
 	never  bool
 }
 
