@@ -65,6 +65,10 @@ bench-smoke: ## Every benchmark once, so that none rots
 figures: ## Measure against the goals, peers beside ours (ONLY=NAME for one)
 	@cd bench && go run ./figures $(if $(ONLY),-only $(ONLY)) $(FIGURESFLAGS)
 
+.PHONY: workload
+workload: ## The published workload: processes on a real Redis; SIM=1: in virtual time, old rule and new (WORKLOADFLAGS=-h)
+	@cd bench && go run ./workload $(if $(SIM),-sim) $(WORKLOADFLAGS)
+
 .PHONY: golden
 golden: ## Rewrite the golden files; then read the diff
 	@scripts/golden

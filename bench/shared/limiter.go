@@ -1,0 +1,56 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sluicelimits/sluice/internal/lease"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/store/redis"
+)
+
+// Limiter is how an instance decides.
+type Limiter string
+
+// The limiters.
+const (
+	Naive   Limiter = "naive"    // each decision is a call
+	OldRule Limiter = "old rule" // by leases, as the prototype asked for them
+	Leased  Limiter = "leased"   // by leases
+)
+
+// rule is what a limiter leases by.
+func (l Limiter) rule(frozen bool) lease.Rule {
+	switch {
+	case l != OldRule:
+		return lease.Adaptive{}
+	case frozen:
+		return prototype{shortLived}
+	default:
+		return prototype{longRunning}
+	}
+}
+
+// open connects an instance. done gives back what it holds.
+func (l Limiter) open(ctx context.Context, addr string, instances int) (store limit.Store, done func(context.Context) error, err error) {
+	s, err := redis.New(ctx, redis.Config{Addrs: []string{addr}, Deadline: storeDeadline})
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.Ping(ctx); err != nil {
+		return nil, nil, err
+	}
+	switch l {
+	case Naive:
+		return s, func(context.Context) error { return s.Close() }, nil
+	case OldRule, Leased:
+		leases, err := lease.New(lease.Config{Store: s, Instances: func() int { return instances }, Rule: l.rule(false)})
+		if err != nil {
+			return nil, nil, err
+		}
+		return leases, func(ctx context.Context) error { return errors.Join(leases.Close(ctx), s.Close()) }, nil
+	default:
+		return nil, nil, fmt.Errorf("no limiter is called %q", l)
+	}
+}

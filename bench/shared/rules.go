@@ -1,0 +1,47 @@
+package shared
+
+import (
+	"math"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/lease"
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// prototype is the rule that was measured before this project had one, to be shown beside what it has now. It takes no
+// ramps, and a cost that was denied is denied until it fits.
+type prototype struct{ scarceFor time.Duration }
+
+const (
+	longRunning = 2 * time.Second // for how long it leases what is scarce, in instances that run all the time,
+	shortLived  = time.Second     // and in those that may be frozen after each request
+	fewEach     = 10              // units of the limit for each instance, from where on it takes smaller parts
+)
+
+// Ask implements [lease.Rule].
+func (p prototype) Ask(v *lease.View, a *limit.Ahead) {
+	n := float64(max(v.Instances, 1))
+	rate, total, left := v.Rate, max(v.Total, v.Rate), v.Remains.Seconds()
+	if v.Total == 0 {
+		total = n * rate
+	}
+	ratio := 1.0
+	if total > 0 {
+		ratio = rate / total
+	}
+	part := 1.25
+	if float64(v.Tier.Capacity())/n <= fewEach {
+		part = 2
+	}
+	expected := rate * left
+	a.Plenty = whole(2 * total * left)
+	a.Ample = whole(expected + 3*math.Sqrt(expected) + 1)
+	a.Most = whole(rate * min(left, p.scarceFor.Seconds()))
+	a.Share = int64(max(ratio, 1/n) / part * limit.ShareOne)
+	a.Least = whole(min(math.Ceil(float64(v.Tier.Capacity())*ratio/100), expected+1))
+}
+
+// Again implements [lease.Rule].
+func (prototype) Again(_ *lease.View, fits time.Duration, _ int) time.Duration { return fits }
+
+func whole(v float64) int64 { return int64(min(math.Ceil(v), limit.MaxUnits)) }

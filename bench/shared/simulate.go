@@ -1,0 +1,138 @@
+package shared
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/lease"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+)
+
+// epoch is when simulations begin: at the start of a window.
+var epoch = time.Unix(1_800_000_000, 0)
+
+// counted counts the calls of all instances.
+type counted struct {
+	limit.Store
+	calls int64
+}
+
+func (c *counted) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	c.calls++
+	return c.Store.Decide(ctx, req, now, d)
+}
+
+// fleet is the instances of a simulation, all in one process and one goroutine.
+type fleet struct {
+	scenario *Scenario
+	store    *counted
+	by       Limiter
+	now      time.Time
+	members  []limit.Store
+	leases   []*lease.Store
+	asked    []time.Time // when each last was
+}
+
+// Simulate runs the scenario in virtual time, on the memory store. Every call is answered at once. The same arguments give
+// the same score.
+func Simulate(ctx context.Context, s *Scenario, by Limiter, seed uint64, length Length) (Score, error) {
+	g, err := simulate(ctx, s, by, seed, length)
+	if err != nil {
+		return g, fmt.Errorf("%s, %s: %w", s.Name, by, err)
+	}
+	return g, nil
+}
+
+func simulate(ctx context.Context, s *Scenario, by Limiter, seed uint64, length Length) (g Score, err error) {
+	inner, err := memory.New(memory.Config{})
+	if err != nil {
+		return g, err
+	}
+	f := &fleet{scenario: s, store: &counted{Store: inner}, by: by, now: epoch}
+	f.members, f.asked = make([]limit.Store, s.Instances), make([]time.Time, s.Instances)
+	events, err := s.drain(ctx, inner, f.clock)
+	if err != nil {
+		return g, err
+	}
+	requests, err := s.requests()
+	if err != nil {
+		return g, err
+	}
+	measured := span{epoch.Add(time.Duration(length.Warm) * Period).UnixMicro(), epoch.Add(length.total()).UnixMicro()}
+	var before int64 // calls, until the measuring began
+	var d limit.Decision
+	nextLook := epoch
+	for a := range s.Arrivals(seed, length.total()) {
+		for at := epoch.Add(a.At); !nextLook.After(at); nextLook = nextLook.Add(lease.DefaultLook) {
+			f.look(ctx, nextLook)
+		}
+		f.now = epoch.Add(a.At)
+		if f.now.UnixMicro() < measured.from {
+			before = f.store.calls
+		}
+		member, err := f.member(a.Instance)
+		if err != nil {
+			return g, err
+		}
+		req := requests[a.Tenant]
+		if err := member.Decide(ctx, &req, f.now, &d); err != nil {
+			return g, err
+		}
+		events = append(events, Event{At: f.now.UnixMicro(), Tenant: int32(a.Tenant), Units: 1, Allowed: d.Allowed})
+	}
+	calls := f.store.calls - before
+	for _, l := range f.leases {
+		if err := l.Close(ctx); err != nil {
+			return g, err
+		}
+	}
+	g = grade(s, events, measured)
+	g.StoreOps = float64(calls) / (time.Duration(length.Measured) * Period).Seconds()
+	return g, g.plausible(s, measured)
+}
+
+func (f *fleet) clock() time.Time { return f.now }
+
+// member is the instance, which begins with its first request.
+func (f *fleet) member(i int) (limit.Store, error) {
+	f.asked[i] = f.now
+	if f.members[i] != nil {
+		return f.members[i], nil
+	}
+	if f.by == Naive {
+		f.members[i] = f.store
+		return f.store, nil
+	}
+	l, err := lease.New(lease.Config{Store: f.store, Instances: f.alive, Rule: f.by.rule(f.scenario.Frozen), Look: -1, Clock: f.clock})
+	if err != nil {
+		return nil, err
+	}
+	f.members[i], f.leases = l, append(f.leases, l)
+	return l, nil
+}
+
+// look lets all instances give back what they do not need, where they run between requests.
+func (f *fleet) look(ctx context.Context, now time.Time) {
+	if f.now = now; f.scenario.Frozen {
+		return
+	}
+	for _, l := range f.leases {
+		l.Look(ctx, now)
+	}
+}
+
+// aliveFor is how long after its last request an instance counts.
+const aliveFor = 15 * time.Second
+
+// alive is how many instances are there, as one that hears of all of them knows.
+func (f *fleet) alive() int {
+	n := 0
+	for _, at := range f.asked {
+		if !at.IsZero() && f.now.Sub(at) < aliveFor {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,148 @@
+package shared
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// Row is one run and its score.
+type Row struct {
+	Scenario Scenario
+	By       Limiter
+	Score    Score
+	Err      error
+}
+
+// Processes are the runs of the table, for each scenario one without leases and one with them.
+func Processes(algorithms []limit.Algorithm) []Row {
+	var rows []Row
+	for _, alg := range algorithms {
+		scenarios := append(Published(alg, 1), Uneven(alg)...)
+		for _, s := range append(scenarios, Published(alg, 10)...) {
+			rows = append(rows, Row{Scenario: s, By: Naive}, Row{Scenario: s, By: Leased})
+		}
+	}
+	return rows
+}
+
+// Pair is a scenario in virtual time by the prototype's rule and by ours.
+type Pair struct {
+	Scenario Scenario
+	Old, New Score
+	Err      error
+}
+
+// Simulations are the runs in virtual time: those of the processes, and what no machine of ours can run as processes.
+func Simulations(algorithms []limit.Algorithm) []Pair {
+	var pairs []Pair
+	for _, alg := range algorithms {
+		scenarios := append(Published(alg, 1), Uneven(alg)...)
+		scenarios = append(scenarios, Published(alg, 10)...)
+		for _, s := range append(scenarios, Many(alg)...) {
+			pairs = append(pairs, Pair{Scenario: s})
+		}
+	}
+	return pairs
+}
+
+// Run simulates both.
+func (p *Pair) Run(ctx context.Context, seed uint64, length Length) {
+	if p.Old, p.Err = Simulate(ctx, &p.Scenario, OldRule, seed, length); p.Err == nil {
+		p.New, p.Err = Simulate(ctx, &p.Scenario, Leased, seed, length)
+	}
+}
+
+// PairHeading writes the names of the columns of pairs.
+func PairHeading(w io.Writer) {
+	fmt.Fprintf(w, "%-34s %19s %13s %17s %17s %9s\n%-34s %9s %9s %6s %6s %8s %8s %8s %8s %9s\n",
+		"", "calls/s", "over", "short %", "early %", "", "workload", "old", "new", "old", "new", "old", "new", "old", "new", "requests")
+}
+
+// Write writes the pair as a line of the table.
+func (p *Pair) Write(w io.Writer) {
+	if p.Err != nil {
+		fmt.Fprintf(w, "%-34s failed: %v\n", p.Scenario.Name, p.Err)
+		return
+	}
+	fmt.Fprintf(w, "%-34s %9.1f %9.1f %6d %6d %8.2f %8.2f %8.2f %8.2f %9d\n", p.Scenario.Name, p.Old.StoreOps, p.New.StoreOps,
+		p.Old.Over, p.New.Over, p.Old.ShortPct, p.New.ShortPct, p.Old.EarlyPct, p.New.EarlyPct, p.New.Requests)
+}
+
+// weight is how much of the machine a run takes, of [capacity]. A call costs about as much as forty decisions without one.
+func (r *Row) weight() int {
+	thousands := int(r.Scenario.Demand()/1000 + 0.5)
+	if r.By == Naive {
+		return min(thousands*2, capacity)
+	}
+	return min(max(thousands/2, 1), capacity)
+}
+
+const capacity = 10
+
+// RunAll runs the rows in order, several small ones at once, and calls each with every row in order as soon as it is done.
+func RunAll(ctx context.Context, rows []Row, seed uint64, length Length, each func(*Row)) {
+	done := make([]chan struct{}, len(rows))
+	for i := range done {
+		done[i] = make(chan struct{})
+	}
+	var mu sync.Mutex
+	room, used := sync.NewCond(&mu), 0
+	go func() {
+		for i := range rows {
+			r, w := &rows[i], rows[i].weight()
+			mu.Lock()
+			for used+w > capacity {
+				room.Wait()
+			}
+			used += w
+			mu.Unlock()
+			go func() {
+				r.Score, r.Err = Run(ctx, &r.Scenario, r.By, seed, length)
+				mu.Lock()
+				used -= w
+				mu.Unlock()
+				room.Signal()
+				close(done[i])
+			}()
+		}
+	}()
+	for i := range rows {
+		<-done[i]
+		each(&rows[i])
+	}
+}
+
+const layout = "%-34s %-9s %9.1f %6d %8.2f %8.2f %8.3f %8.3f %8.0f %9d %9d\n"
+
+// Heading writes the names of the columns.
+func Heading(w io.Writer) {
+	fmt.Fprintf(w, "%-34s %-9s %9s %6s %8s %8s %8s %8s %8s %9s %9s\n",
+		"workload", "limiter", "calls/s", "over", "short %", "early %", "p95 ms", "p99 ms", "KB", "admitted", "requests")
+}
+
+// Write writes the row as a line of the table.
+func (r *Row) Write(w io.Writer) {
+	if r.Err != nil {
+		fmt.Fprintf(w, "%-34s %-9s failed: %v\n", r.Scenario.Name, r.By, r.Err)
+		return
+	}
+	g := &r.Score
+	fmt.Fprintf(w, layout, r.Scenario.Name, r.By, g.StoreOps, g.Over, g.ShortPct, g.EarlyPct,
+		float64(g.P95)/float64(time.Millisecond), float64(g.P99)/float64(time.Millisecond), float64(g.Memory)/1024, g.Admitted, g.Requests)
+	if g.Late > lateness {
+		fmt.Fprintf(w, "    the machine did not carry this load: one request in a hundred was asked %s late or later\n", g.Late.Round(time.Millisecond))
+	}
+}
+
+// lateness is from when on a load was not what it should have been.
+const lateness = 50 * time.Millisecond
+
+// Algorithms are those that the workload is run with.
+func Algorithms() []limit.Algorithm {
+	return []limit.Algorithm{limit.FixedWindow, limit.TokenBucket, limit.SlidingWindow}
+}

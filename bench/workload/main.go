@@ -1,0 +1,119 @@
+// Command workload runs the published workload, as processes on a real Redis or in virtual time, and prints a table. It exits
+// with 1 where a run failed or admitted more than a limit, with 2 on a wrong command line.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/bench/shared"
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+func main() {
+	shared.Main()
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// options are the command line.
+type options struct {
+	length     shared.Length
+	seed       uint64
+	algorithms []limit.Algorithm
+	only       *regexp.Regexp
+	virtual    bool
+}
+
+func parse(args []string, errs io.Writer) (o options, err error) {
+	flags := flag.NewFlagSet("workload", flag.ContinueOnError)
+	flags.SetOutput(errs)
+	flags.IntVar(&o.length.Measured, "windows", 3, "measure so many windows of 10 s")
+	flags.IntVar(&o.length.Warm, "warm", 1, "after so many that are not measured")
+	flags.Uint64Var(&o.seed, "seed", 1, "of the arrivals")
+	flags.BoolVar(&o.virtual, "sim", false, "in virtual time and on the memory store, by the prototype's rule and by ours")
+	names := flags.String("algorithms", "fixed_window,token_bucket,sliding_window", "these, with commas between")
+	only := flags.String("only", "", "runs whose line (workload and limiter) matches this `pattern`")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("%q is no flag", flags.Arg(0))
+	}
+	if o.length.Measured < 1 || o.length.Warm < 0 {
+		return o, fmt.Errorf("%d windows after %d to warm up cannot be measured", o.length.Measured, o.length.Warm)
+	}
+	for name := range strings.SplitSeq(*names, ",") {
+		alg, ok := limit.ParseAlgorithm(name)
+		if !ok || !slices.Contains(shared.Algorithms(), alg) {
+			return o, fmt.Errorf("%q is none of %v", name, shared.Algorithms())
+		}
+		o.algorithms = append(o.algorithms, alg)
+	}
+	o.only, err = regexp.Compile(*only)
+	return o, err
+}
+
+func run(args []string, out, errs io.Writer) int {
+	o, err := parse(args, errs)
+	if err != nil {
+		fmt.Fprintf(errs, "workload: %v\n", err)
+		return 2
+	}
+	fmt.Fprintf(out, "# %s, %d processors, %s; %d windows of %s after %d, seed %d\n", runtime.Version(), runtime.GOMAXPROCS(0),
+		time.Now().UTC().Format(time.DateOnly), o.length.Measured, shared.Period, o.length.Warm, o.seed)
+	if o.virtual {
+		return o.simulate(out)
+	}
+	return o.processes(out)
+}
+
+// processes prints the table of runs as processes.
+func (o *options) processes(out io.Writer) int {
+	rows := slices.DeleteFunc(shared.Processes(o.algorithms), func(r shared.Row) bool {
+		return !o.only.MatchString(r.Scenario.Name + " " + string(r.By))
+	})
+	status := 0
+	var algorithm limit.Algorithm
+	shared.RunAll(context.Background(), rows, o.seed, o.length, func(r *shared.Row) {
+		if r.Scenario.Algorithm != algorithm {
+			algorithm = r.Scenario.Algorithm
+			fmt.Fprintf(out, "\n%s\n", algorithm)
+			shared.Heading(out)
+		}
+		r.Write(out)
+		if r.Err != nil || r.Score.Over > 0 {
+			status = 1
+		}
+	})
+	return status
+}
+
+// simulate prints the table of runs in virtual time.
+func (o *options) simulate(out io.Writer) int {
+	status := 0
+	var algorithm limit.Algorithm
+	for _, p := range shared.Simulations(o.algorithms) {
+		if !o.only.MatchString(p.Scenario.Name) {
+			continue
+		}
+		if p.Scenario.Algorithm != algorithm {
+			algorithm = p.Scenario.Algorithm
+			fmt.Fprintf(out, "\n%s\n", algorithm)
+			shared.PairHeading(out)
+		}
+		p.Run(context.Background(), o.seed, o.length)
+		p.Write(out)
+		if p.Err != nil || p.New.Over > 0 {
+			status = 1
+		}
+	}
+	return status
+}
