@@ -414,6 +414,7 @@ func (k *counter) deny(s *Store, h *holder, t, cost, retryAt, now int64) {
 		return
 	}
 	fits := max(retryAt-now, 0)
+	k.supply.dry(k.tier.LeaseEnd(h.owner.Name, now), now)
 	v := k.view(h, s, t, cost, cost)
 	again := s.c.Rule.Again(&v, time.Duration(fits)*time.Microsecond, n.times)
 	*n = denial{cost: cost, until: t + min(max(again.Microseconds(), 0), fits), at: retryAt, times: n.times + 1}

@@ -57,11 +57,21 @@ func (k *counter) excess(h *holder, s *Store, t int64) int64 {
 	if float64(v.Left) >= 2*total*v.Remains.Seconds() {
 		return 0
 	}
-	expect := v.Rate * min(v.Remains.Seconds(), lookAhead.Seconds())
-	return max(k.lease.Units-units(expect+3*math.Sqrt(expect)+1), 0)
+	rate := v.Rate
+	if gone := t - k.demand.last; gone > 0 { // so long without a request is news
+		rate = min(rate, 2e6/float64(gone))
+	}
+	expect := rate * min(v.Remains.Seconds(), lookAhead.Seconds())
+	excess := k.lease.Units - units(expect+math.Sqrt(expect))
+	if excess < 2 || excess < k.tier.Capacity()/lookParts { // not worth a call
+		return 0
+	}
+	return excess
 }
 
-const lookAhead = 3 * time.Second
+const lookParts = 50
+
+const lookAhead = 1000 * time.Millisecond
 
 // lookOften gives back what is not going to be used, again and again.
 func (s *Store) lookOften(ctx context.Context) {

@@ -28,6 +28,7 @@ type View struct {
 	Free      int64         // in hand, and not needed for the request
 	Left      int64         // what remained in the store when it last said so in this window; else its capacity
 	Remains   time.Duration // until the window, the period or the slot ends
+	DryEarly  bool          // the window ran dry earlier than others did: units are likely to lie in others' hands
 	RampEnds  time.Duration // until a ramp would end
 	Rate      float64       // units per second that this process is asked for
 	Total     float64       // units per second of all processes; 0 where nothing is known of them
@@ -41,9 +42,10 @@ type View struct {
 type Adaptive struct{}
 
 const (
-	scarceFor = 2 * time.Second        // for how long to lease where there is not plenty
-	dryFor    = 250 * time.Millisecond // how long to wait before asking a dry counter again, doubled each time
-	mostDry   = 5 * time.Second
+	scarceFor = 2500 * time.Millisecond // for how long to lease where there is not plenty
+	dryFor    = 2000 * time.Millisecond // how long to wait before asking a dry counter again, doubled each time
+	hoardedFor = 250 * time.Millisecond
+	mostDry    = 5 * time.Second
 )
 
 // Ask implements [Rule].
@@ -57,7 +59,7 @@ func (Adaptive) Ask(v *View, a *limit.Ahead) {
 	if total > 0 {
 		share = max(v.Rate/total, share)
 	}
-	slack := 1.25
+	slack := 2.5
 	if float64(v.Tier.Capacity())/n <= 10 {
 		slack = 2
 	}
@@ -78,7 +80,7 @@ func (Adaptive) Ask(v *View, a *limit.Ahead) {
 	a.Plenty = units(2 * total * t)
 	a.Ample = units(ample)
 	a.Most = units(soon)
-	a.Share = int64(math.Min(share/slack, 1) * limit.ShareOne)
+	a.Share = int64(math.Min(ratio/float64(slack), 1) * limit.ShareOne)
 	a.Least = units(min(math.Ceil(float64(v.Tier.Capacity())*ratio/100), expect+1))
 	if v.Instances <= 1 {
 		a.Share = limit.ShareOne
@@ -105,8 +107,12 @@ func (v *View) ramp(share float64, a *limit.Ahead) bool {
 }
 
 // Again implements [Rule].
-func (Adaptive) Again(_ *View, fits time.Duration, times int) time.Duration {
-	return min(fits, dryFor<<min(times, 5), mostDry)
+func (Adaptive) Again(v *View, fits time.Duration, times int) time.Duration {
+	wait := dryFor
+	if v.DryEarly {
+		wait = hoardedFor // more is charged than can have been spent: others have it, and may give it back
+	}
+	return min(fits, wait<<min(times, 5), mostDry)
 }
 
 // units rounds to what can be asked for.
@@ -130,7 +136,7 @@ type demand struct {
 
 const (
 	fadeTick  = 250_000   // µs
-	fadeOver  = 2.0       // s
+	fadeOver  = 1.0       // s
 	newFor    = 5_000_000 // µs; a new counter's demand is taken to be spread over at least so long
 	perEpochs = 32
 )
@@ -184,6 +190,10 @@ type supply struct {
 	left      int64
 	total     float64 // units per second
 	saturated bool
+
+	dryEnd   int64   // the last window in which the counter was found dry,
+	dryLeft  float64 // how much of a window is left by then, on average, in s,
+	dryEarly bool    // and whether it was more that time
 }
 
 // note takes one answer into account.
@@ -224,6 +234,19 @@ func (u *supply) note(owner limit.Owner, t, now int64, r *limit.Result, need int
 
 const leastOver = 0.05 // s; two answers closer together say nothing of a rate
 
+// dry notes that the counter has nothing left, at now.
+func (u *supply) dry(end, now int64) {
+	if u.dryEnd == end {
+		return
+	}
+	left := float64(end-now) / 1e6
+	if u.dryEarly = u.dryEnd != 0 && left > u.dryLeft*1.15+0.2; u.dryEnd == 0 {
+		u.dryLeft = left
+	}
+	u.dryEnd = end
+	u.dryLeft += (left - u.dryLeft) / 3
+}
+
 // view is what a rule is told.
 func (k *counter) view(h *holder, s *Store, t, cost, lacks int64) View {
 	v := View{Tier: k.tier, Cost: cost, Lacks: lacks, Free: k.free(t), Rate: k.demand.rate(t), Total: k.supply.total,
@@ -237,6 +260,7 @@ func (k *counter) view(h *holder, s *Store, t, cost, lacks int64) View {
 		v.Remains = time.Duration(min(end-now, s.life)) * time.Microsecond
 		v.RampEnds = time.Duration(min(k.tier.RampEnd(h.owner.Name, now)-now, s.life)) * time.Microsecond
 	}
+	v.DryEarly = k.supply.dryEnd == end && k.supply.dryEarly
 	if end == k.supply.end {
 		v.Left = k.supply.left
 	}
