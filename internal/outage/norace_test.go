@@ -1,0 +1,5 @@
+//go:build !race
+
+package outage_test
+
+const raceEnabled = false
