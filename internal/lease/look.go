@@ -71,7 +71,7 @@ func (k *counter) excess(h *holder, s *Store, t int64) int64 {
 
 const lookParts = 50
 
-const lookAhead = 1000 * time.Millisecond
+const lookAhead = 1500 * time.Millisecond
 
 // lookOften gives back what is not going to be used, again and again.
 func (s *Store) lookOften(ctx context.Context) {

@@ -42,8 +42,8 @@ type View struct {
 type Adaptive struct{}
 
 const (
-	scarceFor = 2500 * time.Millisecond // for how long to lease where there is not plenty
-	dryFor    = 2000 * time.Millisecond // how long to wait before asking a dry counter again, doubled each time
+	scarceFor  = 2 * time.Second // for how long to lease where there is not plenty
+	dryFor     = 2 * time.Second // how long to wait before asking a dry counter again, doubled each time
 	hoardedFor = 250 * time.Millisecond
 	mostDry    = 5 * time.Second
 )
@@ -59,7 +59,7 @@ func (Adaptive) Ask(v *View, a *limit.Ahead) {
 	if total > 0 {
 		share = max(v.Rate/total, share)
 	}
-	slack := 2.5
+	slack := 2.0
 	if float64(v.Tier.Capacity())/n <= 10 {
 		slack = 2
 	}
@@ -80,7 +80,7 @@ func (Adaptive) Ask(v *View, a *limit.Ahead) {
 	a.Plenty = units(2 * total * t)
 	a.Ample = units(ample)
 	a.Most = units(soon)
-	a.Share = int64(math.Min(ratio/float64(slack), 1) * limit.ShareOne)
+	a.Share = int64(math.Min(ratio/slack, 1) * limit.ShareOne)
 	a.Least = units(min(math.Ceil(float64(v.Tier.Capacity())*ratio/100), expect+1))
 	if v.Instances <= 1 {
 		a.Share = limit.ShareOne
