@@ -250,8 +250,9 @@ func TestBreakerOneProbe(t *testing.T) {
 			answer := make(chan error)
 			store.fault = func() error { return <-answer }
 			asked := store.asked.Load()
-			for store.asked.Load() == asked { // at every ms a thousand callers at once
-				time.Sleep(time.Millisecond)
+			time.Sleep(least - 20*time.Millisecond)
+			for store.asked.Load() == asked { // a thousand callers at once, and again
+				time.Sleep(20 * time.Millisecond)
 				var wg sync.WaitGroup
 				for range 1000 {
 					wg.Go(func() {
@@ -272,7 +273,7 @@ func TestBreakerOneProbe(t *testing.T) {
 				wg.Wait()
 			}
 			waited := time.Since(opened)
-			if waited < least || waited > least*12/10+2*time.Millisecond {
+			if waited < least || waited > least*12/10+20*time.Millisecond {
 				t.Errorf("round %d: probed after %s, want %s to a fifth more", round, waited, least)
 			}
 			longest = max(longest, waited)

@@ -1,0 +1,144 @@
+// Package fleet learns how many instances share a store, from the store itself.
+//
+// Each instance charges one unit of an internal limit once per [Period]; what the last period counts is how many they are.
+// So nothing but the store is needed, and only those count that reach it.
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+const (
+	// Period is what the internal limit looks back over. Its buckets are a second wide, so it sees the last 10 to 11 s.
+	Period = 10 * time.Second
+
+	// DefaultEvery is the longest time between two beats of an instance. It is below Period, so that a beat which is late by
+	// less than the difference is never missing.
+	DefaultEvery = 9800 * time.Millisecond
+
+	soonest  = Period / 2  // bounds Every: more often would count an instance more than twice
+	again    = time.Second // after a beat that failed
+	jitterIn = 20          // a beat comes up to a 20th of Every early, so that instances which started together drift apart
+)
+
+// owner is whose counter it is. No tenant, address or key of a plan is an AnyKey.
+var owner = limit.Owner{Kind: limit.AnyKey, Name: "sluice/instances"}
+
+// Config sets up a fleet.
+type Config struct {
+	Store limit.Store   // that the instances share: the store itself, not leases from it. Required
+	Max   int           // what Count says until something was learned: the most that may run (reserved concurrency); 0 means 1
+	Every time.Duration // between two beats, 5 s..DefaultEvery; 0 means DefaultEvery
+}
+
+// Fleet counts the instances. It is safe for concurrent use. Make it with [New], and call either Run, or Beat with each
+// request.
+//
+// With n instances running for a while Count is 1.0 to 1.2 n on the average (half as many again where beats happen to lie
+// close together), and never less than n where every beat arrives: the counter looks back over more than an instance's
+// longest pause, and sees some of them twice (10 to 11 s hold 1.02 to 1.18 beats that are 9.3 to 9.8 s apart). One that has just started may count twice at first, and one that has ended counts for some 20 s more.
+// Too many makes a backstop smaller; too few would make it larger, so of the last two readings the larger one holds.
+type Fleet struct {
+	c       Config
+	charges []limit.Charge
+
+	mu             sync.Mutex
+	learned, older int64     // the last two readings; 0: none
+	counted        int64     // when the store counted the last beat, µs by its clock; 0: none
+	beat           time.Time // when the last one was sent
+	next           time.Time
+	busy           bool
+}
+
+// New makes a fleet that has learned nothing yet. The error names the field.
+func New(c Config) (*Fleet, error) {
+	if c.Every == 0 {
+		c.Every = DefaultEvery
+	}
+	if c.Max == 0 {
+		c.Max = 1
+	}
+	switch {
+	case c.Store == nil:
+		return nil, errors.New("fleet: Store is missing")
+	case c.Max < 1:
+		return nil, fmt.Errorf("fleet: Max %d is below 1", c.Max)
+	case c.Every < soonest || c.Every > DefaultEvery:
+		return nil, fmt.Errorf("fleet: Every %s is outside %s..%s", c.Every, soonest, DefaultEvery)
+	}
+	l, err := limit.New(limit.Limit{ID: "instances", Exact: true, Tiers: []limit.Tier{
+		{Algorithm: limit.SlidingBuckets, Period: Period, Buckets: int(Period / time.Second), Threshold: limit.MaxUnits},
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("fleet: %w", err)
+	}
+	if err := c.Store.Accepts(l); err != nil {
+		return nil, fmt.Errorf("fleet: the store cannot count instances: %w", err)
+	}
+	return &Fleet{c: c, charges: []limit.Charge{{Limit: l, Cost: 1}}}, nil
+}
+
+// Count is how many instances share the store, at least 1: what was learned last, however long ago, or Config.Max.
+func (f *Fleet) Count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := max(f.learned, f.older); n > 0 {
+		return int(n)
+	}
+	return f.c.Max
+}
+
+// Beat says that this instance runs, if that is due, and learns how many do. It is for instances that cannot run in the
+// background: call it with each request; at most one in a period asks the store. Whatever the error, Count stays.
+func (f *Fleet) Beat(ctx context.Context, now time.Time) error {
+	f.mu.Lock()
+	due := !f.busy && (!now.Before(f.next) || now.Before(f.beat)) // or the clock leapt back
+	if due {
+		f.busy, f.beat = true, now
+	}
+	f.mu.Unlock()
+	if !due {
+		return nil
+	}
+	var d limit.Decision
+	err := f.c.Store.Decide(ctx, &limit.Request{Owner: owner, Charges: f.charges}, now, &d)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.busy = false
+	if err != nil || len(d.Results) == 0 {
+		f.next = now.Add(again)
+		return err
+	}
+	pause := f.c.Every - rand.N(f.c.Every/jitterIn)
+	if f.learned == 0 { // anywhere in the period: instances are often started together
+		pause = f.c.Every - rand.N(f.c.Every)
+	}
+	reading := d.Results[0].Used()
+	if second := time.Second.Microseconds(); f.counted != 0 && f.counted >= d.Now-d.Now%second-Period.Microseconds() {
+		reading-- // the beat before this one is still counted, too
+	}
+	f.learned, f.older, f.counted, f.next = max(reading, 1), f.learned, d.Now, now.Add(pause)
+	return nil
+}
+
+// Run beats until the context ends. It is for servers.
+func (f *Fleet) Run(ctx context.Context) {
+	for {
+		_ = f.Beat(ctx, time.Now()) // the store's failures are seen where requests are decided
+		f.mu.Lock()
+		wait := time.Until(f.next)
+		f.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(max(wait, 10*time.Millisecond)):
+		}
+	}
+}
