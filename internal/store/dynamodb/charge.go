@@ -27,23 +27,26 @@ func (c *decision) charge(ctx context.Context, last bool) (bool, error) {
 	if fulled, err := c.closeFull(ctx); fulled || err != nil {
 		return false, err
 	}
-	enforcing := 0
-	for _, it := range c.items {
-		if it.enforces {
-			enforcing++
+	enforces := false
+	var writes []itemWrite
+	for at, it := range c.items {
+		if !it.enforces || it.written {
+			continue
+		}
+		enforces = true
+		if w := c.build(at, !last); w != nil {
+			writes = append(writes, itemWrite{at, w})
 		}
 	}
 	var err error
 	done := true
 	switch {
-	case enforcing == 1:
-		for at, it := range c.items {
-			if it.enforces {
-				done, err = c.chargeOne(ctx, at, last)
-			}
-		}
-	case enforcing > 1:
-		done, err = c.chargeAll(ctx, last)
+	case len(writes) == 0 && enforces && !last:
+		done, err = c.mayRest(ctx)
+	case len(writes) > 1 && !c.stepwise(writes):
+		done, err = c.chargeAll(ctx, writes)
+	default:
+		done, err = c.chargeInSteps(ctx, writes)
 	}
 	if !done || err != nil {
 		return done, err
@@ -52,7 +55,7 @@ func (c *decision) charge(ctx context.Context, last bool) (bool, error) {
 		return false, fmt.Errorf("internal error: owner %q was charged under a condition that the core does not share",
 			c.req.Owner.Name)
 	}
-	if err := c.chargeShadows(ctx); err != nil && enforcing == 0 {
+	if err := c.chargeShadows(ctx); err != nil && !enforces && len(c.charged) == 0 {
 		return false, err
 	}
 	c.confirm()
@@ -60,17 +63,43 @@ func (c *decision) charge(ctx context.Context, last bool) (bool, error) {
 	return true, nil
 }
 
+// itemWrite is the write of an item of the decision.
+type itemWrite struct {
+	at int
+	*write
+}
+
+// mayRest reports whether a decision to which nothing is lacking, and nothing granted, is right to write nothing: what is
+// known of the counters is not so old that it is worth asking them.
+func (c *decision) mayRest(ctx context.Context) (bool, error) {
+	asks := map[int]bool{}
+	for i := range c.tiers {
+		asks[c.tiers[i].item] = asks[c.tiers[i].item] || c.req.Ahead[i].Largest() > 0
+	}
+	asked := false
+	for at, it := range c.items {
+		if asks[at] && c.answers[it.key] == nil && !c.sureOf(it.view, c.now) {
+			asked = true
+			if err := c.get(ctx, it.key); err != nil {
+				return false, err
+			}
+		}
+	}
+	return !asked, nil
+}
+
 // confirm writes down what was charged.
 func (c *decision) confirm() {
 	c.d.Settle()
 	c.d.ID = c.nextID()
 	for i := range c.d.Results {
-		if !c.tiers[i].written {
+		c.d.AdoptGrant(i, c.tiers[i].grant)
+		if !c.tiers[i].written && !(c.d.Commits(i) && c.idle(i)) {
 			continue
 		}
 		st := copyState(&c.tiers[i].pre)
 		c.d.Commit(i, &st)
-		if v := c.d.Value(i); v.Kind == limit.ValueIs || v.Kind == limit.ValueAbsent {
+		if v := c.d.Value(i); c.tiers[i].written && (v.Kind == limit.ValueIs || v.Kind == limit.ValueAbsent) {
 			c.values.note(c.pk, c.d.Results[i].Limit(), v, c.now)
 		}
 	}
@@ -83,16 +112,20 @@ func (c *decision) build(at int, shadows bool) *write {
 	w := newWrite(it.key)
 	life, creates := int64(0), false
 	for i := range c.d.Results {
-		if c.tiers[i].item != at {
+		t := &c.tiers[i]
+		if t.item != at {
 			continue
 		}
-		c.tiers[i].written = false
+		t.written, t.grant = false, limit.Grant{}
 		if r := &c.d.Results[i]; r.Shadow() && !(shadows && c.d.Commits(i)) {
+			continue
+		}
+		if t.grant = c.d.Grant(i); c.idle(i) {
 			continue
 		}
 		c.prepare(w, i)
 		life = max(life, c.lifeOf(i))
-		creates = creates || c.tiers[i].old == nil
+		creates = creates || t.old == nil
 	}
 	if len(w.sets) == 0 {
 		return nil
@@ -143,15 +176,14 @@ func (c *decision) lifeOf(i int) int64 {
 	t := c.d.Results[i].Tier
 	p := t.Params(c.d.Owner)
 	st := c.committed(i)
-	if t.Algorithm == limit.TokenBucket {
-		return max(st.At-c.now, 0) + p.FullIn
+	if t.Algorithm == limit.TokenBucket { // what is held makes room only when its slot ends
+		return max(st.At-c.now, 0) + 2*p.FullIn + p.Slot
 	}
 	return max(t.FreshAt(&st)-c.now, 0)
 }
 
 // chargeOne writes one item.
-func (c *decision) chargeOne(ctx context.Context, at int, last bool) (bool, error) {
-	w := c.build(at, !last)
+func (c *decision) chargeOne(ctx context.Context, at int, w *write) (bool, error) {
 	known := c.items[at].view
 	sent := time.Now()
 	out, err := c.client.UpdateItem(ctx, w.update(c.table), c.options...)
@@ -166,11 +198,12 @@ func (c *decision) chargeOne(ctx context.Context, at int, last bool) (bool, erro
 	case err != nil:
 		return false, err
 	}
-	return true, c.charged(at, w, known, out.Attributes, sent)
+	return true, c.learnBefore(at, w, known, out.Attributes, sent)
 }
 
-// charged takes over what a write that went through has shown: the item as it was before.
-func (c *decision) charged(at int, w *write, known *view, old map[string]types.AttributeValue, sent time.Time) error {
+// learnBefore takes over what a write that went through has shown: the item as it was before. What was granted is what was
+// written, whatever would have been granted had that been known.
+func (c *decision) learnBefore(at int, w *write, known *view, old map[string]types.AttributeValue, sent time.Time) error {
 	before, err := parseItem(old)
 	if err != nil {
 		return err
@@ -192,6 +225,7 @@ func (c *decision) charged(at int, w *write, known *view, old map[string]types.A
 			if err := c.weigh(i, before); err != nil {
 				return err
 			}
+			c.d.AdoptGrant(i, c.tiers[i].grant)
 		}
 	}
 	return nil
@@ -228,7 +262,7 @@ func (c *decision) othersCharge(name string, known, shown *view) bool {
 func (c *decision) chargeShadows(ctx context.Context) error {
 	var failed error
 	for at, it := range c.items {
-		if it.enforces {
+		if it.enforces || it.written {
 			continue
 		}
 		for range 2 {
@@ -247,7 +281,7 @@ func (c *decision) chargeShadows(ctx context.Context) error {
 				}
 				continue
 			}
-			done, err := c.chargeOne(ctx, at, false)
+			done, err := c.chargeOne(ctx, at, w)
 			if done {
 				break
 			}
@@ -266,7 +300,7 @@ func (c *decision) chargeShadows(ctx context.Context) error {
 func (c *decision) unwrite(at int) {
 	for i := range c.tiers {
 		if c.tiers[i].item == at {
-			c.tiers[i].written = false
+			c.tiers[i].written, c.tiers[i].grant = false, limit.Grant{}
 		}
 	}
 }
@@ -293,7 +327,7 @@ func (c *decision) closeFull(ctx context.Context) (bool, error) {
 		}
 		grown, added := it.view.size, 0
 		for i := range c.tiers {
-			if t := &c.tiers[i]; t.item == at && t.old == nil {
+			if t := &c.tiers[i]; t.item == at && t.old == nil && !t.written && !c.idle(i) {
 				grown += len(t.name) + newCounterBytes(c.d.Results[i].Tier)
 				added++
 			}
@@ -331,7 +365,7 @@ func newCounterBytes(t *limit.Tier) int {
 	case limit.SlidingBuckets:
 		return 30 + 12*(t.Buckets+2)
 	case limit.TokenBucket:
-		return 48
+		return 78 // with a lease
 	default:
 		return 34
 	}

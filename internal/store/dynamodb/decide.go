@@ -3,6 +3,7 @@ package dynamodb
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -25,6 +26,14 @@ type decision struct {
 	tiers   []tierAt
 	answers map[itemKey]*view // items as the store has shown them within this call
 	final   bool              // no try is left: only those count
+	charged map[int]*charged  // results whose items are written already, see chargeStepwise
+}
+
+// charged is a result as the write has left it.
+type charged struct {
+	tierAt
+	key    itemKey
+	result limit.Result
 }
 
 // item is one item of the decision.
@@ -32,6 +41,7 @@ type item struct {
 	key      itemKey
 	view     *view // nil: nothing is known
 	enforces bool  // holds an enforcing counter
+	written  bool  // by a step of this decision
 }
 
 // tierAt is where the counter of one result is, and what was made of it.
@@ -42,6 +52,7 @@ type tierAt struct {
 	pre      limit.State
 	repaired bool
 	written  bool
+	grant    limit.Grant // that was or is to be written
 }
 
 // Decide charges all limits of the request or none. See [limit.Store].
@@ -82,9 +93,9 @@ func (s *Store) begin(ctx context.Context, req *limit.Request, now time.Time, d 
 		d.Begin(&limit.Request{Owner: req.Owner}, now.UnixMicro()) // an error leaves no outcome behind
 		return nil, err
 	}
-	c := &decision{Store: s, req: req, d: d, now: s.now(now), began: time.Now(), pk: s.partition(req.Owner), answers: map[itemKey]*view{}}
+	c := &decision{Store: s, req: inSteps(req), d: d, now: s.now(now), began: time.Now(), pk: s.partition(req.Owner), answers: map[itemKey]*view{}}
 	c.first = c.now
-	d.Begin(req, c.now)
+	d.Begin(c.req, c.now)
 	return c, nil
 }
 
@@ -110,7 +121,11 @@ func (c *decision) decide(ctx context.Context) error {
 		c.d.ID = c.nextID()
 		return nil
 	}
-	for try := range maxTries {
+	tries := c.tries()
+	for try := range tries {
+		if err := c.giveWay(ctx, try); err != nil {
+			return err
+		}
 		c.tick()
 		if err := c.evaluate(); err != nil {
 			return err
@@ -120,7 +135,7 @@ func (c *decision) decide(ctx context.Context) error {
 				return err
 			}
 		}
-		done, err := c.charge(ctx, try == maxTries-1)
+		done, err := c.charge(ctx, try == tries-1)
 		if done || err != nil {
 			return err
 		}
@@ -131,7 +146,24 @@ func (c *decision) decide(ctx context.Context) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w, %d tries", ErrUndecided, maxTries)
+	return fmt.Errorf("%w, %d tries", ErrUndecided, tries)
+}
+
+// tries is how often the decision may meet other writers. One that leases is worth many others, and failing it denies them
+// all.
+func (c *decision) tries() int {
+	if len(c.req.Ahead) > 0 {
+		return maxTriesAhead
+	}
+	return maxTries
+}
+
+// giveWay waits before a try by how many have failed, so that those who met do not meet again.
+func (c *decision) giveWay(ctx context.Context, failed int) error {
+	if failed < maxTries-1 || len(c.req.Ahead) == 0 {
+		return nil
+	}
+	return pause(ctx, time.Duration(rand.Int64N(int64(failed)*int64(2*time.Millisecond))))
 }
 
 // tick brings the decision's time up to date before a try: the others have not waited for this one. A caller's own time
@@ -151,6 +183,7 @@ func (c *decision) deny(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		if !asked {
+			c.keepAhead()
 			c.persistRepairs(ctx)
 			return true, nil
 		}
@@ -167,7 +200,7 @@ func (c *decision) deny(ctx context.Context) (bool, error) {
 func (c *decision) read(ctx context.Context, wanted func(*item) bool) (bool, error) {
 	asked := false
 	for _, it := range c.items {
-		if !wanted(it) {
+		if it.written || !wanted(it) {
 			continue
 		}
 		asked = true
@@ -206,6 +239,9 @@ func (c *decision) evaluate() error {
 	c.d.Begin(c.req, c.now)
 	c.items, c.tiers = c.items[:0], c.tiers[:0]
 	for i := range c.d.Results {
+		if c.recall(i) {
+			continue
+		}
 		r := &c.d.Results[i]
 		c.redirect(r, i)
 		key, name := c.place(r.Tier, c.d.Value(i))
@@ -220,6 +256,20 @@ func (c *decision) evaluate() error {
 		}
 	}
 	return nil
+}
+
+// recall makes result i what it was when its item was written in this call, if it was.
+func (c *decision) recall(i int) bool {
+	done := c.charged[i]
+	if done == nil {
+		return false
+	}
+	c.d.Adopt(i, &done.result)
+	at := done.tierAt
+	at.item = c.item(done.key)
+	c.items[at.item].written = true
+	c.tiers = append(c.tiers, at)
+	return true
 }
 
 // redirect sends a value beyond the limit's bound to the counter that such values share.
@@ -295,15 +345,30 @@ func lastStamp(st *limit.State) limit.Stamp {
 	return limit.Stamp{}
 }
 
+// need is what result i is to be charged at least.
+func (c *decision) need(i int) int64 {
+	if len(c.req.Ahead) > 0 {
+		return c.req.Ahead[i].Need
+	}
+	return c.d.Results[i].Cost
+}
+
+// idle reports whether the decision has nothing to write to result i's counter: nothing is lacking, and nothing granted.
+func (c *decision) idle(i int) bool {
+	return len(c.req.Ahead) > 0 && c.need(i) == 0 && c.d.Grant(i).Units == 0 && c.req.Ahead[i].Adjust == 0
+}
+
 // prepare builds the write of result i's charge.
 func (c *decision) prepare(w *write, i int) {
 	r, at := &c.d.Results[i], &c.tiers[i]
 	v := c.items[at.item].view
 	g := charge{
-		tier: r.Tier, params: r.Tier.Params(c.d.Owner), cost: r.Cost, now: c.now,
+		tier: r.Tier, params: r.Tier.Params(c.d.Owner), need: c.need(i), grant: c.d.Grant(i), now: c.now,
 		old: at.old, pre: at.pre, repaired: at.repaired,
 		contended: v != nil && time.Now().Before(v.contended),
-		most:      func(next bool) int64 { return c.mostSliding(i, next) },
+	}
+	if len(c.req.Ahead) > 0 {
+		g.ahead = &c.req.Ahead[i]
 	}
 	g.post = c.committed(i)
 	g.guess(w.counter(at.name))
@@ -323,28 +388,4 @@ func copyState(st *limit.State) limit.State {
 	out := *st
 	out.Stamps = append([]limit.Stamp(nil), st.Stamps...)
 	return out
-}
-
-// mostSliding asks the core for the largest count that a sliding window may have for the cost to fit: the count of
-// this window, or, with next, of the one that has just ended. It leaves result i as it was.
-func (c *decision) mostSliding(i int, next bool) int64 {
-	r, at := &c.d.Results[i], &c.tiers[i]
-	saved := *r
-	defer func() { *r = saved }()
-	low, high := int64(0), int64(limit.MaxSlidingUnits)
-	if !next {
-		high = max(0, r.Tier.Threshold-r.Cost)
-	}
-	for low < high { // low always fits
-		middle := low + (high-low+1)/2
-		st := at.pre
-		st.N = middle
-		c.d.Evaluate(i, &st, false)
-		if r.Admits {
-			low = middle
-		} else {
-			high = middle - 1
-		}
-	}
-	return low
 }

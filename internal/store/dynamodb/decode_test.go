@@ -209,7 +209,7 @@ func TestBucketName(t *testing.T) {
 func TestWriteApply(t *testing.T) {
 	w := newWrite(itemKey{"p", "s0"})
 	c := w.counter("a/f1")
-	c.copy("p", "n")
+	c.copy("p", "n", new(big.Int))
 	c.set("n", big.NewInt(2))
 	c.addNew("k", big.NewInt(5))
 	c.drop("z")

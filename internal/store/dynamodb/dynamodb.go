@@ -93,7 +93,8 @@ const (
 	DefaultMaxItems = 10_000
 	DefaultDenyFor  = 5 * time.Second
 
-	maxTries = 3
+	maxTries      = 3
+	maxTriesAhead = 8 // of a decision that leases
 )
 
 // ErrUndecided is wrapped by the error of a decision that was tried three times and met other writers each time. It

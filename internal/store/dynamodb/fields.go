@@ -101,6 +101,7 @@ func (f fields) int(name string, least, most int64) (int64, error) {
 const (
 	maxTime   = 1 << 60 // µs, either way
 	maxAmount = 1 << 53
+	mostDebt  = 64 // bursts; of a bucket whose burst was cut since
 )
 
 // stateOf is the counter as the core knows it. A nil f is a counter that was never used.
@@ -137,14 +138,13 @@ func stateOf(t *limit.Tier, p *limit.Params, f fields) (st limit.State, err erro
 	return st, err
 }
 
-// tokenState turns the empty time e into a level at a time. The time is that of the last charge, as far as it is
-// known: never before the level was zero.
+// tokenState turns the empty time e into a level at a time: that of the last charge, as far as it is known. A level that
+// is further below zero than anything of ours takes it is one at the time at which it is zero, for the core to repair.
 func tokenState(p *limit.Params, f fields) (st limit.State, err error) {
 	if st.M, err = f.int("r", 1, maxAmount); err != nil {
 		return st, err
 	}
-	stamp, err := f.int("t", -maxTime, maxTime)
-	if err != nil {
+	if st.At, err = f.int("t", -maxTime, maxTime); err != nil {
 		return st, err
 	}
 	e, ok := f["e"]
@@ -152,28 +152,62 @@ func tokenState(p *limit.Params, f fields) (st limit.State, err error) {
 		return st, fmt.Errorf("field %q is missing", "e")
 	}
 	num := perMicrosecond(st.M, p)
-	empty := ceilQuotient(e, big.NewInt(num))
-	if !empty.IsInt64() || empty.Int64() < -maxTime || empty.Int64() > maxTime {
-		return st, fmt.Errorf("field %q is %s, which is no time", "e", e)
-	}
-	st.At = max(stamp, empty.Int64())
 	level := scaled(st.At, num, 0)
-	if level.Sub(level, e); !level.IsInt64() || level.Int64() > maxAmount {
+	level.Sub(level, e)
+	if debt := new(big.Int).Mul(big.NewInt(-mostDebt*p.Capacity), big.NewInt(perUnit(st.M, p))); level.Cmp(debt) < 0 {
+		empty := ceilQuotient(e, big.NewInt(num))
+		if !empty.IsInt64() || empty.Int64() > maxTime {
+			return st, fmt.Errorf("field %q is %s, which is no time", "e", e)
+		}
+		st.At = empty.Int64()
+		level = scaled(st.At, num, 0)
+		level.Sub(level, e)
+	}
+	if !level.IsInt64() || level.Int64() > maxAmount || level.Int64() < -maxAmount {
 		return st, fmt.Errorf("fields %q and %q make a level of %s", "e", "t", level)
 	}
 	st.N = level.Int64()
-	if f["b"] == nil {
-		return st, nil
+	if f["b"] != nil {
+		var back limit.Stamp
+		if back.Units, err = f.int("b", 0, 1<<62); err != nil {
+			return st, err
+		}
+		if back.At, err = f.int("u", -maxTime, maxTime); err != nil {
+			return st, err
+		}
+		if back != (limit.Stamp{}) {
+			st.Stamps = []limit.Stamp{back}
+		}
 	}
-	var back limit.Stamp
-	if back.Units, err = f.int("b", 0, 1<<62); err != nil {
-		return st, err
+	return st, heldOf(p, f, &st)
+}
+
+// heldOf adds to a bucket's state what of it is leased.
+func heldOf(p *limit.Params, f fields, st *limit.State) error {
+	if f["z"] == nil && f["q"] == nil {
+		return nil
 	}
-	if back.At, err = f.int("u", -maxTime, maxTime); err != nil {
-		return st, err
+	until, err := f.int("z", -maxTime, maxTime)
+	if err != nil {
+		return err
 	}
-	st.Stamps = []limit.Stamp{back}
-	return st, nil
+	q, ok := f["q"]
+	if !ok {
+		return fmt.Errorf("field %q is missing", "q")
+	}
+	held, rest := new(big.Int).Sub(f["e"], q), new(big.Int)
+	held.QuoRem(held, big.NewInt(perUnit(st.M, p)), rest)
+	if rest.Sign() != 0 || held.Sign() < 0 || !held.IsInt64() || held.Int64() > maxAmount {
+		return fmt.Errorf("fields %q and %q hold %s units, and a rest of %s", "e", "q", held, rest)
+	}
+	if held.Sign() == 0 {
+		return nil
+	}
+	if len(st.Stamps) == 0 {
+		st.Stamps = []limit.Stamp{{}}
+	}
+	st.Stamps = append(st.Stamps, limit.Stamp{At: until, Units: held.Int64()})
+	return nil
 }
 
 // perMicrosecond is the numerator of a rate in units per µs, in lowest terms.
@@ -184,6 +218,9 @@ func perMicrosecond(rate int64, p *limit.Params) int64 {
 	}
 	return rate / a
 }
+
+// perUnit is the denominator of a rate in units per µs, in lowest terms: what a unit is, in a bucket's level.
+func perUnit(rate int64, p *limit.Params) int64 { return p.Period / (rate / perMicrosecond(rate, p)) }
 
 func leakyState(f fields) (st limit.State, err error) {
 	if st.M, err = f.int("r", 1, maxAmount); err != nil {
@@ -272,8 +309,13 @@ func fieldsOf(t *limit.Tier, p *limit.Params, st *limit.State, now int64) fields
 		return fields{"w": big.NewInt(st.At), "e": big.NewInt(st.M), "n": big.NewInt(st.N)}
 	case limit.TokenBucket:
 		f := fields{"e": emptyTime(p, st), "t": big.NewInt(st.At), "r": big.NewInt(st.M)}
-		if len(st.Stamps) > 0 {
+		if len(st.Stamps) > 0 && st.Stamps[0] != (limit.Stamp{}) {
 			f["b"], f["u"] = big.NewInt(st.Stamps[0].Units), big.NewInt(st.Stamps[0].At)
+		}
+		if len(st.Stamps) > 1 {
+			f["q"] = scaled(st.Stamps[1].Units, -perUnit(st.M, p), 0)
+			f["q"].Add(f["q"], f["e"])
+			f["z"] = big.NewInt(st.Stamps[1].At)
 		}
 		return f
 	case limit.LeakyBucket:

@@ -11,18 +11,33 @@ import (
 type charge struct {
 	tier      *limit.Tier
 	params    limit.Params
-	cost      int64
+	need      int64        // units that must fit
+	ahead     *limit.Ahead // nil: none
+	grant     limit.Grant  // what is charged beyond the need
 	now       int64
 	old       fields      // in the view; nil: none
 	pre       limit.State // old, as the core knows it, repaired
 	post      limit.State // after the charge
 	repaired  bool        // old has the mark of a clock that leapt ahead
 	contended bool        // others charge the same item at the same time
-
-	// most is the largest count that the counter may have in state pre, or, where next is set, may have had in the
-	// window before, for the core to admit the cost.
-	most func(next bool) int64
 }
+
+// taken is all that is charged, units.
+func (g *charge) taken() int64 { return g.need + g.grant.Units }
+
+// leases reports whether what is taken is a lease, and not spent.
+func (g *charge) leases() bool { return g.ahead != nil && g.ahead.Largest() > 0 }
+
+// adjust is what the request corrects, units.
+func (g *charge) adjust() int64 {
+	if g.ahead == nil {
+		return 0
+	}
+	return g.ahead.Adjust
+}
+
+// ramps reports whether some of what is taken comes free later.
+func (g *charge) ramps() bool { return g.ahead != nil && g.ahead.Ramp && g.grant.Units > 0 }
 
 // guess adds to the write the condition under which the core admits the cost, whatever the counter holds by then as
 // long as it is of the class that was guessed, and the assignments that make of it what the core would.
@@ -63,9 +78,7 @@ func (g *charge) fresh() fields {
 
 func (g *charge) fixedWindow(c counter) {
 	if g.old != nil && g.post.At == g.pre.At {
-		c.mustBe("w", g.old["w"])
-		c.require(c.compare("n", "<=", big.NewInt(g.tier.Threshold-g.cost)))
-		c.add("n", big.NewInt(g.cost))
+		g.sameWindow(c, "w")
 		return
 	}
 	c.require("(" + c.absent() + " OR " + c.compare("w", "<", big.NewInt(g.post.At)) + ")")
@@ -74,14 +87,40 @@ func (g *charge) fixedWindow(c counter) {
 
 func (g *charge) quota(c counter) {
 	if g.old != nil && g.post.At == g.pre.At && g.post.M == g.pre.M {
-		c.mustBe("w", g.old["w"])
-		c.mustBe("e", g.old["e"])
-		c.require(c.compare("n", "<=", big.NewInt(g.tier.Threshold-g.cost)))
-		c.add("n", big.NewInt(g.cost))
+		g.sameWindow(c, "w", "e")
 		return
 	}
 	c.require("(" + c.absent() + " OR " + c.compare("e", "<=", big.NewInt(g.now)) + ")")
 	c.replace(g.fresh())
+}
+
+// sameWindow adds to the count of the window that the pinned fields name.
+func (g *charge) sameWindow(c counter, pinned ...string) {
+	adjusted := g.post.N - g.pre.N - g.taken()
+	if g.isCut(adjusted) {
+		g.exact(c)
+		return
+	}
+	for _, field := range pinned {
+		c.mustBe(field, g.old[field])
+	}
+	g.fits(c, "n", adjusted, g.tier.Threshold-g.taken(), 2*limit.MaxUnits)
+	c.add("n", big.NewInt(adjusted+g.taken()))
+}
+
+// isCut reports whether a correction, of which this much was effective, met a bound of the counter.
+func (g *charge) isCut(effective int64) bool { return effective != 0 && effective != g.adjust() }
+
+// fits requires of a count that the correction stays within 0..top, and that what is taken fits: the count, once it is
+// corrected, is at most most.
+func (g *charge) fits(c counter, field string, adjusted, most, top int64) {
+	if g.taken() == 0 {
+		most = top
+	}
+	c.require(c.compare(field, "<=", big.NewInt(most-adjusted)))
+	if adjusted < 0 {
+		c.require(c.compare(field, ">=", big.NewInt(-adjusted)))
+	}
 }
 
 // slidingWindow pins the last window's count while the window lasts. At the edge it moves the count over by
@@ -89,15 +128,28 @@ func (g *charge) quota(c counter) {
 func (g *charge) slidingWindow(c counter) {
 	switch {
 	case g.old != nil && g.post.At == g.pre.At:
+		adjusted := g.post.N - g.pre.N - g.taken()
+		if g.isCut(adjusted) || g.isCut(g.post.M-g.pre.M) {
+			g.exact(c)
+			return
+		}
 		c.mustBe("w", g.old["w"])
 		c.mustBe("p", g.old["p"])
-		c.require(c.compare("n", "<=", big.NewInt(g.most(false))))
-		c.add("n", big.NewInt(g.cost))
+		g.fits(c, "n", adjusted, g.mostBeside(g.post.M), limit.MaxSlidingUnits)
+		c.add("n", big.NewInt(adjusted+g.taken()))
+		if g.post.M != g.pre.M {
+			c.set("p", big.NewInt(g.post.M))
+		}
 	case g.old != nil && g.pre.At >= g.post.At-g.params.Period:
+		adjusted := g.post.M - g.pre.N // of the last window
+		if g.isCut(adjusted) {
+			g.exact(c)
+			return
+		}
 		c.mustBe("w", g.old["w"])
-		c.require(c.compare("n", "<=", big.NewInt(g.most(true))))
-		c.copy("p", "n")
-		c.set("n", big.NewInt(g.cost))
+		g.fits(c, "n", adjusted, g.mostBefore(g.post.N-g.taken()), limit.MaxSlidingUnits)
+		c.copy("p", "n", big.NewInt(adjusted))
+		c.set("n", big.NewInt(g.post.N))
 		c.set("w", big.NewInt(g.post.At))
 	default:
 		c.require("(" + c.absent() + " OR " + c.compare("w", "<", big.NewInt(g.post.At-g.params.Period)) + ")")
@@ -105,14 +157,62 @@ func (g *charge) slidingWindow(c counter) {
 	}
 }
 
+// claim is units that must be free at a time.
+type claim struct{ at, units int64 }
+
+// claims are all that is taken, by when it must be free.
+func (g *charge) claims() []claim {
+	if g.ramps() {
+		return []claim{{g.now, g.need + g.grant.Upfront}, {g.grant.Until, g.taken()}}
+	}
+	return []claim{{g.now, g.taken()}}
+}
+
+// ticksLeft is what of the last window a sliding one still weighs at a time, in ticks of the period.
+func (g *charge) ticksLeft(at int64) int64 {
+	p := &g.params
+	left := max(g.post.At+p.Period-at, 0)
+	return min((left+p.Tick-1)/p.Tick, p.Ticks)
+}
+
+// mostBeside is the largest count that a sliding window may have for what is taken to fit, where the last one's is last.
+func (g *charge) mostBeside(last int64) int64 {
+	most := int64(limit.MaxSlidingUnits)
+	for _, claim := range g.claims() {
+		weight := (last*g.ticksLeft(claim.at) + g.params.Ticks - 1) / g.params.Ticks
+		most = min(most, g.tier.Threshold-weight-claim.units)
+	}
+	return most
+}
+
+// mostBefore is the largest count that the window before may have for what is taken to fit, where this one's is count.
+func (g *charge) mostBefore(count int64) int64 {
+	most := int64(limit.MaxSlidingUnits)
+	for _, claim := range g.claims() {
+		room := g.tier.Threshold - count - claim.units
+		if ticks := g.ticksLeft(claim.at); ticks > 0 {
+			most = min(most, max(room, -1)*g.params.Ticks/ticks)
+		} else if room < 0 {
+			most = -1
+		}
+	}
+	return most
+}
+
 // tokenBucket keeps e, the time at which the level was zero, in 1/num µs: the level at a time is min(full, time·num −
 // e), whatever the burst is by then. A charge adds to e. Where the bucket has run over, e is moved up first.
 func (g *charge) tokenBucket(c counter) {
 	p := &g.params
-	spent := new(big.Int).Mul(big.NewInt(g.cost), big.NewInt(p.Den))
-	if g.old != nil && !g.sameRate() {
+	spent := new(big.Int).Mul(big.NewInt(g.need), big.NewInt(p.Den))
+	switch {
+	case g.old != nil && !g.sameRate():
 		g.exact(c)
 		return
+	case g.ahead != nil || g.old["z"] != nil:
+		g.heldBucket(c)
+		return
+	case g.old != nil:
+		c.require(c.without("z"))
 	}
 	if g.contended && g.old != nil && g.together(c, spent) {
 		return
@@ -169,7 +269,7 @@ func (g *charge) together(c counter, spent *big.Int) bool {
 	ahead := new(big.Int).Sub(g.old["e"], full)
 	ahead.Quo(ahead, big.NewInt(p.Num)) // µs until the bucket is full
 	latest := at + look
-	nearly := p.Capacity >= slackLeast && g.cost < p.Capacity-p.Capacity/slackParts
+	nearly := p.Capacity >= slackLeast && g.need < p.Capacity-p.Capacity/slackParts
 	switch {
 	case nearly && ahead.Cmp(big.NewInt(drawn(look))) < 0:
 		latest = at + p.Full/slackParts/p.Num
@@ -218,7 +318,7 @@ func (g *charge) fullBucket(c counter, full, e *big.Int) {
 		c.set("t", stamp)
 		return
 	}
-	c.require("(" + c.absent() + " OR (" + isFull + " AND attribute_not_exists(" + c.path("b") + ")))")
+	c.require("(" + c.absent() + " OR (" + isFull + " AND " + c.without("b") + " AND " + c.without("z") + "))")
 	c.replace(fields{"e": e, "t": stamp, "r": rate})
 }
 
@@ -241,7 +341,7 @@ func (g *charge) sameRate() bool {
 
 // leakyBucket has one class: the slot has come, however long ago.
 func (g *charge) leakyBucket(c counter) {
-	if g.old != nil && !g.sameRate() {
+	if g.old != nil && !g.sameRate() || g.adjust() != 0 {
 		g.exact(c)
 		return
 	}
@@ -253,9 +353,10 @@ func (g *charge) leakyBucket(c counter) {
 const maxPinned = 16 // buckets that expire at once and are pinned one by one
 
 // slidingBuckets keeps the sum of all buckets. While none of them has expired a charge is a comparison with the sum.
-// Else it takes those that have off the sum, and requires that they are as they were seen.
+// Else it takes those that have off the sum, and requires that they are as they were seen. A lease is charged to the bucket
+// in which it ends.
 func (g *charge) slidingBuckets(c counter) {
-	p, cost := &g.params, big.NewInt(g.cost)
+	p := &g.params
 	if g.old == nil {
 		c.require(c.absent())
 		c.replace(g.fresh())
@@ -263,43 +364,93 @@ func (g *charge) slidingBuckets(c counter) {
 	}
 	newest, current := g.old["w"].Int64(), floorQuotient(g.now, p.Width)
 	oldest := current - p.Buckets // the first that counts
-	stale := len(g.pre.Stamps) > 0 && floorQuotient(g.pre.Stamps[0].At, p.Width) < oldest
-	if current-newest > maxPinned {
+	expired, stale := int64(0), false
+	for _, stamp := range g.pre.Stamps {
+		if floorQuotient(stamp.At, p.Width) < oldest {
+			expired, stale = expired+stamp.Units, true
+		}
+	}
+	adjusted := g.post.N - g.taken() - (g.pre.N - expired)
+	if current-newest > maxPinned || g.isCut(adjusted) {
 		g.exact(c)
 		return
 	}
 	c.mustBe("w", g.old["w"])
-	room := big.NewInt(g.tier.Threshold - g.cost)
 	if stale || current > newest {
 		c.mustBe("x", g.old["x"])
-		expired, last := g.expire(c, newest, oldest)
-		if last { // the newest bucket goes too, and others may just have charged it
+		if g.expire(c, newest, oldest) { // the newest bucket goes too, and others may just have charged it
 			c.mustBe("s", g.old["s"])
 		}
-		room.Add(room, big.NewInt(expired))
-		c.require(c.compare("s", "<=", room))
-		c.add("s", big.NewInt(g.cost-expired))
 		c.set("w", big.NewInt(max(newest, current)))
-	} else {
-		c.require(c.compare("s", "<=", room))
-		c.add("s", cost)
 	}
-	c.addNew(bucketName(current), cost)
-	if current < newest-p.Buckets { // later than a period: writers at the newest bucket do not look for it
-		c.add("x", one)
+	if g.taken() > 0 {
+		c.require(c.compare("s", "<=", big.NewInt(g.tier.Threshold-g.taken()-adjusted+expired)))
+	}
+	c.add("s", big.NewInt(g.taken()+adjusted-expired))
+	late := int64(0) // charges to buckets that writers at the newest one do not look for: later than a period
+	for index, units := range g.perBucket(current, adjusted) {
+		g.addToBucket(c, index, units, adjusted)
+		if units > 0 && index < newest-p.Buckets {
+			late++
+		}
+	}
+	if late > 0 {
+		c.add("x", big.NewInt(late))
 	}
 }
 
-// expire drops the buckets before oldest and requires that they hold what was seen. It returns how much that is, and
-// whether the newest bucket is among them.
-func (g *charge) expire(c counter, newest, oldest int64) (units int64, last bool) {
+// perBucket is what is added to each bucket.
+func (g *charge) perBucket(current, adjusted int64) map[int64]int64 {
+	add := map[int64]int64{}
+	if g.taken() > 0 {
+		if g.leases() {
+			current = floorQuotient(g.grant.At, g.params.Width)
+		}
+		add[current] += g.taken()
+	}
+	if adjusted != 0 {
+		add[floorQuotient(g.ahead.AdjustAt, g.params.Width)] += adjusted
+	}
+	return add
+}
+
+// addToBucket adds units to a bucket, of which adjusted, if they are below zero, must be there before. One that is then
+// empty goes.
+func (g *charge) addToBucket(c counter, index, units, adjusted int64) {
+	name := bucketName(index)
+	adjusts := adjusted < 0 && index == floorQuotient(g.ahead.AdjustAt, g.params.Width)
+	if !adjusts {
+		c.addNew(name, big.NewInt(units))
+		return
+	}
+	held := int64(0)
+	for _, stamp := range g.pre.Stamps {
+		if floorQuotient(stamp.At, g.params.Width) == index {
+			held = stamp.Units
+		}
+	}
+	if held+units == 0 {
+		c.mustBe(name, big.NewInt(held))
+		c.drop(name)
+		return
+	}
+	least := -adjusted
+	if units == adjusted { // it would be left empty
+		least++
+	}
+	c.require(c.compare(name, ">=", big.NewInt(least)))
+	c.add(name, big.NewInt(units))
+}
+
+// expire drops the buckets before oldest and requires that they hold what was seen. It reports whether the newest bucket is
+// among them.
+func (g *charge) expire(c counter, newest, oldest int64) (last bool) {
 	held := map[int64]bool{}
 	for _, stamp := range g.pre.Stamps {
 		index := floorQuotient(stamp.At, g.params.Width)
 		if index >= oldest {
 			break
 		}
-		units += stamp.Units
 		last = last || index >= newest
 		held[index] = true
 		name := bucketName(index)
@@ -311,5 +462,5 @@ func (g *charge) expire(c counter, newest, oldest int64) (units int64, last bool
 			c.require("attribute_not_exists(" + c.path(bucketName(index)) + ")")
 		}
 	}
-	return units, last
+	return last
 }

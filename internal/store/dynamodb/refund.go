@@ -197,29 +197,62 @@ func (g *giving) count(c counter, field string, units int64) {
 }
 
 // level lowers the empty time, which raises the level, as long as the bucket does not run over. What was refunded
-// before decides how much it is, so that is pinned.
+// before decides how much it is, so that is pinned. Where units are held, they and the level together must not run over.
 func (g *giving) level(c counter) {
 	p := &g.params
 	give := new(big.Int).Sub(emptyTime(p, &g.pre), emptyTime(p, &g.post))
-	at := big.NewInt(g.post.At)
-	if give.Sign() <= 0 {
+	held := g.old["z"] != nil
+	switch {
+	case give.Sign() <= 0, held && g.old["z"].Cmp(big.NewInt(max(g.now, g.post.At))) <= 0:
 		c.isUnchanged(g.old)
 		c.replace(fieldsOf(g.tier, p, &g.post, g.now))
 		return
+	case held && refundedOf(&g.pre) == refundedOf(&g.post):
+		g.release(c, give)
+		return
 	}
+	at := big.NewInt(g.post.At)
 	c.mustBe("r", g.old["r"])
 	c.require(c.compare("t", "<=", at))
 	least := scaled(g.post.At, p.Num, -p.Full)
-	c.require(c.compare("e", ">=", least.Add(least, give)))
+	sum := "e"
+	if held {
+		sum = "q"
+		c.mustBe("z", g.old["z"])
+		c.add("q", new(big.Int).Neg(give))
+	} else {
+		c.require(c.without("z"))
+	}
+	c.require(c.compare(sum, ">=", least.Add(least, give)))
 	if before := g.old["b"]; before != nil {
 		c.mustBe("b", before)
 	} else {
-		c.require("attribute_not_exists(" + c.path("b") + ")")
+		c.require(c.without("b"))
 	}
 	c.add("e", new(big.Int).Neg(give))
 	c.set("t", at)
 	c.set("b", big.NewInt(g.post.Stamps[0].Units))
 	c.set("u", big.NewInt(g.post.Stamps[0].At))
+}
+
+// refundedOf is all that was refunded to a bucket other than what it held, and when last.
+func refundedOf(st *limit.State) limit.Stamp {
+	if len(st.Stamps) == 0 {
+		return limit.Stamp{}
+	}
+	return st.Stamps[0]
+}
+
+// release gives back units that are held. The bucket holds that much if e is that far ahead of q.
+func (g *giving) release(c counter, give *big.Int) {
+	spare := new(big.Int).Sub(g.old["e"], g.old["q"])
+	spare.Rsh(spare.Sub(spare, give), 1)
+	sum := new(big.Int).Add(g.old["q"], spare)
+	c.mustBe("r", g.old["r"])
+	c.mustBe("z", g.old["z"])
+	c.require(c.compare("q", "<=", sum))
+	c.require(c.compare("e", ">=", sum.Add(sum, give)))
+	c.add("e", new(big.Int).Neg(give))
 }
 
 // bucket takes units off one bucket. One that is then empty goes.

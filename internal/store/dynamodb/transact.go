@@ -20,13 +20,10 @@ const (
 )
 
 // chargeAll writes the enforcing counters of several items in one transaction.
-func (c *decision) chargeAll(ctx context.Context, last bool) (bool, error) {
-	var writes []*write
-	var ats []int
-	for at, it := range c.items {
-		if it.enforces {
-			writes, ats = append(writes, c.build(at, !last)), append(ats, at)
-		}
+func (c *decision) chargeAll(ctx context.Context, all []itemWrite) (bool, error) {
+	writes := make([]*write, len(all))
+	for n := range all {
+		writes[n] = all[n].write
 	}
 	if len(writes) > maxTransactItems {
 		return false, fmt.Errorf("counters lie in %d items, and a transaction has at most %d", len(writes), maxTransactItems)
@@ -45,7 +42,7 @@ func (c *decision) chargeAll(ctx context.Context, last bool) (bool, error) {
 		return false, nil
 	}
 	for n, w := range writes { // the reply has no items: what was believed is what is known
-		believed := c.items[ats[n]].view
+		believed := c.items[all[n].at].view
 		if believed == nil {
 			believed = &view{}
 		}

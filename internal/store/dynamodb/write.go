@@ -32,7 +32,7 @@ type step struct {
 	counter string
 	field   string
 	whole   fields   // the counter becomes this
-	from    string   // field = from, as it was before the write
+	from    string   // field = from, as it was before the write, + add
 	to      *big.Int // field = to
 	add     *big.Int // field += add; a missing field is 0
 	remove  bool
@@ -89,6 +89,8 @@ func (c counter) path(field string) string { return c.alias + "." + field }
 
 func (c counter) absent() string { return "attribute_not_exists(" + c.alias + ")" }
 
+func (c counter) without(field string) string { return "attribute_not_exists(" + c.path(field) + ")" }
+
 // compare is a condition on a field.
 func (c counter) compare(field, operator string, n *big.Int) string {
 	return c.path(field) + operator + c.number(n)
@@ -106,9 +108,14 @@ func (c counter) set(field string, n *big.Int) {
 	c.step(step{field: field, to: n})
 }
 
-func (c counter) copy(field, from string) {
-	c.sets = append(c.sets, c.path(field)+"="+c.path(from))
-	c.step(step{field: field, from: from})
+// copy sets a field to what another one was before the write, and more.
+func (c counter) copy(field, from string, add *big.Int) {
+	text := c.path(field) + "=" + c.path(from)
+	if add.Sign() != 0 {
+		text += "+" + c.number(add)
+	}
+	c.sets = append(c.sets, text)
+	c.step(step{field: field, from: from, add: add})
 }
 
 func (c counter) add(field string, n *big.Int) {
@@ -166,7 +173,11 @@ func (w *write) apply(v *view) *view {
 		case s.remove:
 			delete(f, s.field)
 		case s.from != "":
-			f[s.field] = v.counters[s.counter][s.from]
+			sum := new(big.Int).Set(s.add)
+			if from := v.counters[s.counter][s.from]; from != nil {
+				sum.Add(sum, from)
+			}
+			f[s.field] = sum
 		case s.to != nil:
 			f[s.field] = s.to
 		default:
