@@ -111,13 +111,19 @@ func compare(ours, theirs *contender, l load, limit int) (comparison, error) {
 	pair := [2]*contender{ours, theirs}
 	var ops, total, admitted [2]int
 	for i, c := range pair {
-		n := c.unit()
-		perOp, got, err := c.trial(n) // makes the counters, and shows how fast it is
-		if err != nil {
-			return comparison{}, fmt.Errorf("%s: %w", c.name, err)
+		// Makes the counters, and shows how fast it is: by as many as take long enough to tell.
+		for n := c.unit(); ; n *= 10 {
+			perOp, got, err := c.trial(n)
+			if err != nil {
+				return comparison{}, fmt.Errorf("%s: %w", c.name, err)
+			}
+			total[i] += n
+			admitted[i] += got
+			if took := perOp * float64(n); took >= float64(l.trial)/10 {
+				ops[i] = c.unit() * max(1, int(float64(l.trial)/(perOp*float64(c.unit()))))
+				break
+			}
 		}
-		ops[i] = n * max(1, int(float64(l.trial)/(perOp*float64(n))))
-		total[i], admitted[i] = n, got
 	}
 	var times [2][]float64
 	var ratios []float64

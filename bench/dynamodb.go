@@ -53,6 +53,9 @@ func newDynamoWorkload(name string, limits ...limit.Limit) (*dynamoWorkload, err
 	return w, nil
 }
 
+// store is a new writer.
+func (w *dynamoWorkload) store() (limit.Store, error) { return dynamodb.New(w.config) }
+
 // run has each writer decide so many times, the n-th of all at the time that now gives for n. One decision in 1,000 may be
 // undecided after three tries, as when eight writers start at once and know nothing: its units are counted.
 func (w *dynamoWorkload) run(each int, now func(n int) time.Time) (allowed, denied int, err error) {

@@ -6,7 +6,8 @@ import "fmt"
 type Figure struct {
 	Name   string
 	Unit   string
-	Goal   float64 // 0: none, the number is told for what it is
+	Goal   float64 // 0: none, the number is told for what it is, unless None
+	None   bool    // the goal is 0
 	Floor  bool    // the goal is the least, not the most
 	Digits int     // after the point
 
@@ -31,6 +32,16 @@ func Figures() []Figure {
 		{Name: "memory_1_limit", Unit: "x", Goal: 0.8, Digits: 2, Measure: memoryFigure(tiers[:1]...)},
 		{Name: "memory_3_limits", Unit: "x", Goal: 1.0, Digits: 2, Measure: memoryFigure(tiers[:]...)},
 		{Name: "redis_3_limits", Unit: "x", Goal: 0.9, Digits: 2, Measure: redisFigure},
+		{Name: "redis_leased_hot_key", Unit: "x", Goal: 100, Floor: true, Digits: 0, Measure: redisHotFigure},
+		{Name: "lease_local_3", Unit: "x", Digits: 2, Measure: leaseLocalFigure},
+		{Name: "shared_ops_per_s", Unit: "calls/s", Goal: 20, Digits: 1, Measure: workloadFigure(0, 1, storeOps)},
+		{Name: "shared_ops_per_s_binding", Unit: "calls/s", Goal: 75, Digits: 1, Measure: workloadFigure(1, 4, storeOps)},
+		{Name: "shared_over", Unit: "units", None: true, Measure: workloadFigure(0, 4, over)},
+		{Name: "shared_early_pct", Unit: "%", Goal: 1, Digits: 2, Measure: workloadFigure(1, 4, earlyPct)},
+		{Name: "shared_short_pct", Unit: "%", Goal: 1, Digits: 2, Measure: workloadFigure(1, 4, shortPct)},
+		{Name: "shared_p95_ms", Unit: "ms", Goal: 1, Digits: 3, Measure: workloadFigure(0, 4, p95)},
+		{Name: "dynamodb_wcu_hot", Unit: "units/1,000", Goal: 50, Digits: 1, Measure: dynamoHotFigure(false)},
+		{Name: "dynamodb_wcu_hot_binding", Unit: "units/1,000", Goal: 100, Digits: 1, Measure: dynamoHotFigure(true)},
 		{Name: "dynamodb_wcu_exact", Unit: "units/1,000", Goal: 1100, Digits: 0, Measure: dynamoExactFigure},
 		{Name: "dynamodb_wcu_denied", Unit: "units/1,000", Goal: 2, Digits: 2, Measure: dynamoDeniedFigure},
 		{Name: "route_match_500", Unit: "µs", Goal: 1.0, Digits: 3, Measure: routeFigure},
@@ -39,10 +50,12 @@ func Figures() []Figure {
 	}
 }
 
+func (f *Figure) goalless() bool { return f.Goal == 0 && !f.None }
+
 // Met reports whether v reaches the goal.
 func (f *Figure) Met(v float64) bool {
 	switch {
-	case f.Goal == 0:
+	case f.goalless():
 		return true
 	case f.Floor:
 		return v >= f.Goal
@@ -53,7 +66,7 @@ func (f *Figure) Met(v float64) bool {
 
 // Line is the figure as it is printed: "figure NAME VALUE UNIT GOAL", or a remark where it has no goal.
 func (f *Figure) Line(v float64) string {
-	if f.Goal == 0 {
+	if f.goalless() {
 		return fmt.Sprintf("# %s %.*f %s", f.Name, f.Digits, v, f.Unit)
 	}
 	sign := "<="

@@ -46,11 +46,11 @@ func sluiceRedis(addr string, with ...limit.Tier) (*contender, error) {
 }
 
 // redisRate is github.com/go-redis/redis_rate with one limit for each key.
-func redisRate(addr string) *contender {
+func redisRate(addr string, keys int) *contender {
 	client := redisClient(addr)
 	limiter := redis_rate.NewLimiter(client)
 	rule := redis_rate.Limit{Rate: 10, Period: time.Second, Burst: redisUnits}
-	names, began := keyNames(redisKeys), time.Now()
+	names, began := keyNames(keys), time.Now()
 	return &contender{
 		name:    "redis_rate",
 		keys:    len(names),
@@ -101,7 +101,7 @@ func redisFigure(short bool) (Result, error) {
 		return r, err
 	}
 	defer ours.close()
-	theirs := redisRate(server.Addr)
+	theirs := redisRate(server.Addr, redisKeys)
 	defer theirs.close()
 	c, err := compare(ours, theirs, loadFor(short), redisUnits)
 	if err != nil {

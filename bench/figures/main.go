@@ -13,9 +13,13 @@ import (
 	"strings"
 
 	"github.com/sluicelimits/sluice/bench"
+	"github.com/sluicelimits/sluice/bench/shared"
 )
 
-func main() { os.Exit(run(os.Args[1:], bench.Figures(), os.Stdout, os.Stderr)) }
+func main() {
+	shared.Main() // figures of the workload start this program again, as its instances
+	os.Exit(run(os.Args[1:], bench.Figures(), os.Stdout, os.Stderr))
+}
 
 func run(args []string, figures []bench.Figure, out, errs io.Writer) int {
 	flags := flag.NewFlagSet("figures", flag.ContinueOnError)

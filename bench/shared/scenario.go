@@ -229,6 +229,15 @@ func Uneven(alg limit.Algorithm) []Scenario {
 	return []Scenario{hot, hammer, pinned, jumping}
 }
 
+// Hot is one tenant, with the four limits of the published workload.
+func Hot(alg limit.Algorithm, instances int, rate float64) []Scenario {
+	var out []Scenario
+	for _, share := range shares {
+		out = append(out, withRates(share.name, alg, instances, evenly(1, rate), share.of))
+	}
+	return out
+}
+
 // Many is what no machine of ours can run as processes: Lambda environments, and many tenants.
 func Many(alg limit.Algorithm) []Scenario {
 	var out []Scenario
@@ -237,8 +246,8 @@ func Many(alg limit.Algorithm) []Scenario {
 		instances int
 		route     Route
 	}{{"40 environments", 40, AnyFree}, {"400, most recent first", 400, MostRecent}, {"400, round robin", 400, RoundRobin}} {
-		for _, share := range shares {
-			s := withRates(fleet.name+", "+share.name, alg, fleet.instances, evenly(1, 1000), share.of)
+		for _, s := range Hot(alg, fleet.instances, 1000) {
+			s.Name = fleet.name + ", " + s.Name
 			s.Route, s.Frozen = fleet.route, true
 			out = append(out, s)
 		}

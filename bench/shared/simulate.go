@@ -13,22 +13,23 @@ import (
 // epoch is when simulations begin: at the start of a window.
 var epoch = time.Unix(1_800_000_000, 0)
 
-// counted counts the calls of all instances.
+// counted counts the calls of one instance with those of the others.
 type counted struct {
 	limit.Store
-	calls int64
+	calls *int64
 }
 
-func (c *counted) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	c.calls++
+func (c counted) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	*c.calls++
 	return c.Store.Decide(ctx, req, now, d)
 }
 
 // fleet is the instances of a simulation, all in one process and one goroutine.
 type fleet struct {
 	scenario *Scenario
-	store    *counted
+	open     func() (limit.Store, error)
 	by       Limiter
+	calls    int64
 	now      time.Time
 	members  []limit.Store
 	leases   []*lease.Store
@@ -38,21 +39,33 @@ type fleet struct {
 // Simulate runs the scenario in virtual time, on the memory store. Every call is answered at once. The same arguments give
 // the same score.
 func Simulate(ctx context.Context, s *Scenario, by Limiter, seed uint64, length Length) (Score, error) {
-	g, err := simulate(ctx, s, by, seed, length)
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		return Score{}, err
+	}
+	return SimulateOn(ctx, s, by, seed, length, func() (limit.Store, error) { return store, nil })
+}
+
+// SimulateOn is Simulate on other stores, which go by the caller's clock: open makes each instance's.
+func SimulateOn(
+	ctx context.Context, s *Scenario, by Limiter, seed uint64, length Length, open func() (limit.Store, error),
+) (Score, error) {
+	f := &fleet{scenario: s, open: open, by: by, now: epoch}
+	f.members, f.asked = make([]limit.Store, s.Instances), make([]time.Time, s.Instances)
+	g, err := f.run(ctx, seed, length)
 	if err != nil {
 		return g, fmt.Errorf("%s, %s: %w", s.Name, by, err)
 	}
 	return g, nil
 }
 
-func simulate(ctx context.Context, s *Scenario, by Limiter, seed uint64, length Length) (g Score, err error) {
-	inner, err := memory.New(memory.Config{})
+func (f *fleet) run(ctx context.Context, seed uint64, length Length) (g Score, err error) {
+	s := f.scenario
+	first, err := f.open()
 	if err != nil {
 		return g, err
 	}
-	f := &fleet{scenario: s, store: &counted{Store: inner}, by: by, now: epoch}
-	f.members, f.asked = make([]limit.Store, s.Instances), make([]time.Time, s.Instances)
-	events, err := s.drain(ctx, inner, f.clock)
+	events, err := s.drain(ctx, first, f.clock)
 	if err != nil {
 		return g, err
 	}
@@ -70,7 +83,7 @@ func simulate(ctx context.Context, s *Scenario, by Limiter, seed uint64, length 
 		}
 		f.now = epoch.Add(a.At)
 		if f.now.UnixMicro() < measured.from {
-			before = f.store.calls
+			before = f.calls
 		}
 		member, err := f.member(a.Instance)
 		if err != nil {
@@ -82,7 +95,7 @@ func simulate(ctx context.Context, s *Scenario, by Limiter, seed uint64, length 
 		}
 		events = append(events, Event{At: f.now.UnixMicro(), Tenant: int32(a.Tenant), Units: 1, Allowed: d.Allowed})
 	}
-	calls := f.store.calls - before
+	calls := f.calls - before
 	for _, l := range f.leases {
 		if err := l.Close(ctx); err != nil {
 			return g, err
@@ -101,11 +114,16 @@ func (f *fleet) member(i int) (limit.Store, error) {
 	if f.members[i] != nil {
 		return f.members[i], nil
 	}
-	if f.by == Naive {
-		f.members[i] = f.store
-		return f.store, nil
+	store, err := f.open()
+	if err != nil {
+		return nil, err
 	}
-	l, err := lease.New(lease.Config{Store: f.store, Instances: f.alive, Rule: f.by.rule(f.scenario.Frozen), Look: -1, Clock: f.clock})
+	store = counted{store, &f.calls}
+	if f.by == Naive {
+		f.members[i] = store
+		return store, nil
+	}
+	l, err := lease.New(lease.Config{Store: store, Instances: f.alive, Rule: f.by.rule(f.scenario.Frozen), Look: -1, Clock: f.clock})
 	if err != nil {
 		return nil, err
 	}

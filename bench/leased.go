@@ -1,0 +1,174 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/lease"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+	"github.com/sluicelimits/sluice/internal/store/redis"
+	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
+)
+
+// asked counts the calls of a store.
+type asked struct {
+	limit.Store
+	calls atomic.Int64
+}
+
+func (a *asked) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	a.calls.Add(1)
+	return a.Store.Decide(ctx, req, now, d)
+}
+
+// leasing is a contender that decides by leases of a store, over a number of limits for each key. The store is asked only
+// for leases.
+func leasing(store limit.Store, keys int, with ...limit.Tier) (*contender, *asked, error) {
+	beneath := &asked{Store: store}
+	leases, err := lease.New(lease.Config{Store: beneath})
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := deciding(leases, keys, plenty, with...)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.name = fmt.Sprintf("sluice by leases of %d limits", len(with))
+	used := c.spent
+	c.spent = func(key int) (least, most int, err error) { // what ended unspent is used, too
+		_, most, err = used(key)
+		return 0, most, err
+	}
+	c.close = func() { _ = leases.Close(context.Background()) } // what is lost is nobody's now
+	return c, beneath, nil
+}
+
+// redisHotFigure measures decisions per second of one key by leases on Redis against those of redis_rate, the leases' calls
+// included.
+func redisHotFigure(short bool) (Result, error) {
+	var r Result
+	dir, err := os.MkdirTemp("", "sluice-bench-")
+	if err != nil {
+		return r, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	server, err := redistest.Launch(dir)
+	if err != nil {
+		return r, err
+	}
+	defer server.Kill()
+	store, err := redis.New(context.Background(), redis.Config{Addrs: []string{server.Addr}, Deadline: redisTimeout, PoolSize: redisWorkers})
+	if err != nil {
+		return r, err
+	}
+	defer func() { _ = store.Close() }()
+	ours, beneath, err := leasing(store, 1, tiers[0])
+	if err != nil {
+		return r, err
+	}
+	defer ours.close()
+	ours.workers = redisWorkers
+	theirs := redisRate(server.Addr, 1)
+	defer theirs.close()
+	began := time.Now()
+	c, err := compare(ours, theirs, loadFor(short), plenty)
+	if err != nil {
+		return r, err
+	}
+	if beneath.calls.Load() < 2 {
+		return r, fmt.Errorf("%d calls for leases: what was measured is no leasing", beneath.calls.Load())
+	}
+	r.Value = 1 / c.ratio
+	r.note("one key, %d in parallel: %.0f ns against %.0f ns per decision, middle half of the rounds %.0f to %.0f x",
+		redisWorkers, c.ours, c.theirs, 1/c.high, 1/c.low)
+	r.note("%d calls for leases in %.1f s", beneath.calls.Load(), time.Since(began).Seconds())
+	return r, nil
+}
+
+// busyKeys are as many as one process may be busy with: leases are for these.
+const busyKeys = 100
+
+// leaseLocalFigure measures a decision from leases over three limits beside one of the memory store over the same.
+func leaseLocalFigure(short bool) (Result, error) {
+	var r Result
+	if err := noLeaseAllocations(); err != nil {
+		return r, err
+	}
+	for _, keys := range []int{busyKeys, 1, memoryKeys} {
+		c, beneath, err := leasedAgainstMemory(keys, loadFor(short))
+		if err != nil {
+			return r, err
+		}
+		if keys == busyKeys {
+			r.Value = c.ratio
+		}
+		r.note("%d keys, 0 allocations: %.2f x, %s; %d calls for leases", keys, c.ratio, c, beneath.calls.Load())
+	}
+	return r, nil
+}
+
+func leasedAgainstMemory(keys int, l load) (c comparison, beneath *asked, err error) {
+	var pair [2]limit.Store
+	for i := range pair {
+		if pair[i], err = memory.New(memory.Config{}); err != nil {
+			return c, nil, err
+		}
+	}
+	ours, beneath, err := leasing(pair[0], keys, tiers[:]...)
+	if err != nil {
+		return c, nil, err
+	}
+	defer ours.close()
+	theirs, err := deciding(pair[1], keys, plenty, tiers[:]...)
+	if err != nil {
+		return c, nil, err
+	}
+	theirs.name = "memory store"
+	if c, err = compare(ours, theirs, l, plenty); err == nil && beneath.calls.Load() < int64(keys) {
+		err = fmt.Errorf("%d calls for leases of %d keys: what was measured is no leasing", beneath.calls.Load(), keys)
+	}
+	return c, beneath, err
+}
+
+// noLeaseAllocations checks that a decision from leases over three limits allocates nothing, and asks nobody.
+func noLeaseAllocations() error {
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		return err
+	}
+	c, beneath, err := leasing(store, 1, tiers[:]...)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if _, err := c.spend(0, 100_000); err != nil { // has leases, then
+		return err
+	}
+	const ops = 1000
+	var failed error
+	admitted, before := 0, beneath.calls.Load()
+	// spend itself makes one Decision's results per call, whatever the number of operations.
+	perCall := testing.AllocsPerRun(10, func() {
+		n, err := c.spend(0, ops)
+		if admitted += n; err != nil {
+			failed = err
+		}
+	})
+	calls := beneath.calls.Load() - before
+	switch {
+	case failed != nil:
+		return failed
+	case admitted != 11*ops: // AllocsPerRun runs once more than it is told
+		return fmt.Errorf("%s: %d of %d admitted", c.name, admitted, 11*ops)
+	case calls > 11:
+		return fmt.Errorf("%s: %d calls in %d decisions: those are not local", c.name, calls, 11*ops)
+	case perCall/ops >= 0.01:
+		return fmt.Errorf("%s: %.2f allocations per decision, want 0", c.name, perCall/ops)
+	}
+	return nil
+}
