@@ -170,10 +170,8 @@ func (t *Tier) grant(s *State, owner string, now int64, a *Ahead, r *Result, g *
 		}
 	case TokenBucket:
 		held, until := s.held()
-		if g.Until = t.slotEnd(owner, max(now, r.at)); until > r.at {
-			g.Until = max(g.Until, until)
-		} else {
-			held = 0
+		if g.Until = until; until <= r.at { // else, even where the slots have changed meanwhile, all end together
+			held, g.Until = 0, t.slotEnd(owner, max(now, r.at))
 		}
 		g.At = g.Until
 		level := r.n - r.need*t.den
@@ -181,7 +179,7 @@ func (t *Tier) grant(s *State, owner string, now int64, a *Ahead, r *Result, g *
 		if a.Ramp {
 			g.Upfront = max(left, 0)
 			most := floorTo(t.full+level, t.den) / t.den // down to -burst
-			level += (g.Until - r.at) * t.num
+			_, level = refilledTo(t.full, t.num, r.at, level, g.Until)
 			left = min(floorTo(level, t.den)/t.den, t.capacity-held-r.need, most)
 		}
 		if a.leases() {

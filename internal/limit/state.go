@@ -161,7 +161,8 @@ func (t *Tier) evaluateTokenBucket(s *State, now int64, r *Result) {
 // evaluateHeld is a bucket of which units are leased: until their slot ends, it refills up to burst less them.
 func (t *Tier) evaluateHeld(s *State, at, level, now int64, r *Result) {
 	held, until := s.held()
-	full := t.full - min(held, t.capacity)*t.den
+	held = min(held, t.capacity) // less than is held, where the burst has shrunk
+	full := t.full - held*t.den
 	if now < until {
 		at, level = refilledTo(full, t.num, at, level, now)
 	} else {
@@ -179,10 +180,10 @@ func (t *Tier) evaluateHeld(s *State, at, level, now int64, r *Result) {
 	if r.Admits = level >= need; r.Admits {
 		return
 	}
-	if r.RetryAt = at + ceilDiv(need-level, t.num); need > full && held > 0 && r.RetryAt > until {
-		_, level = refilledTo(full, t.num, at, level, until)
-		r.RetryAt = until + max(ceilDiv(need-level, t.num), 0)
+	if need > full && held > 0 { // it does not get there before the slot ends
+		at, level = refilledTo(full, t.num, at, level, max(at, until))
 	}
+	r.RetryAt = at + ceilDiv(need-level, t.num)
 }
 
 // refilled is a bucket's level of the time at, as of now: time only moves forward, and nothing is beyond full.
