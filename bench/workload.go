@@ -87,8 +87,8 @@ func dynamoHotFigure(binding bool) func(short bool) (Result, error) {
 				if alg == limit.FixedWindow {
 					r.Value = max(r.Value, units)
 				}
-				r.note("%s, limit %s: %.1f units for 1,000 decisions, %d of %d admitted, short %.2f %%, early %.2f %%",
-					alg, s.Name, units, g.Admitted, g.Requests, g.ShortPct, g.EarlyPct)
+				r.note("%s, limit %s: %.1f units for 1,000 decisions, %d of %d admitted, short %.2f %%, early %.2f %%, missed %.2f %%",
+					alg, s.Name, units, g.Admitted, g.Requests, g.ShortPct, g.EarlyPct, g.MissedPct)
 			}
 		}
 		return r, nil

@@ -147,9 +147,6 @@ const drainBefore = 300 * time.Millisecond
 
 // drain takes all out of the buckets that the load would else take half a minute to empty, and returns that as events.
 func drain(ctx context.Context, s *Scenario, addr string) ([]Event, error) {
-	if s.Algorithm != limit.TokenBucket {
-		return nil, nil
-	}
 	store, err := redis.New(ctx, redis.Config{Addrs: []string{addr}, Deadline: storeDeadline})
 	if err != nil {
 		return nil, err
@@ -159,6 +156,9 @@ func drain(ctx context.Context, s *Scenario, addr string) ([]Event, error) {
 }
 
 func (s *Scenario) drain(ctx context.Context, store limit.Store, now func() time.Time) ([]Event, error) {
+	if s.Algorithm != limit.TokenBucket {
+		return nil, nil
+	}
 	requests, err := s.requests()
 	if err != nil {
 		return nil, err

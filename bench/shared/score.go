@@ -27,8 +27,13 @@ type Score struct {
 	// any were denied.
 	ShortPct float64
 
-	// EarlyPct are denials at a moment when all that had been admitted until then, at all instances, left room, of the requests.
+	// EarlyPct are denials at a moment when all that had been admitted until then, at all instances, left room, of the requests:
+	// one unit that is left over counts each denial until it is spent, or the window ends.
 	EarlyPct float64
+
+	// MissedPct are denials of what one counter without leases would have admitted of the same requests, of the requests: what is
+	// short, and what was made up for by admitting a later request instead.
+	MissedPct float64
 
 	StoreOps float64 // calls per second; heartbeats are calls
 
@@ -60,7 +65,7 @@ func grade(s *Scenario, events []Event, measured span) Score {
 	})
 	var g Score
 	var took []time.Duration
-	early := int64(0)
+	early, missed := int64(0), int64(0)
 	judges := make([]judge, len(s.Rates))
 	for i := range judges {
 		judges[i] = newJudge(s.Algorithm, s.Limits[i])
@@ -71,7 +76,9 @@ func grade(s *Scenario, events []Event, measured span) Score {
 		j, inside := judges[e.Tenant], measured.has(e.At)
 		if inside {
 			g.Requests++
-			short.ask(e, j)
+			if short.ask(e, j) {
+				missed++
+			}
 			took = append(took, e.Took)
 		}
 		switch {
@@ -86,6 +93,7 @@ func grade(s *Scenario, events []Event, measured span) Score {
 	}
 	if g.Requests > 0 {
 		g.EarlyPct = 100 * float64(early) / float64(g.Requests)
+		g.MissedPct = 100 * float64(missed) / float64(g.Requests)
 	}
 	g.ShortPct = short.percent()
 	slices.Sort(took)
@@ -98,8 +106,7 @@ func grade(s *Scenario, events []Event, measured span) Score {
 // shortfall adds up what was possible and what was admitted, of counters whose limit bound.
 type shortfall struct {
 	fixed    bool
-	limits   []int64
-	ideal    []judge // as the counter was when the measuring began; then it admits all that fits
+	ideal    []judge // as the counter was when the measuring began; from there on it admits all that fits
 	counters map[counter]*tally
 }
 
@@ -113,12 +120,13 @@ type tally struct{ asked, possible, admitted int64 }
 
 func newShortfall(s *Scenario) *shortfall {
 	return &shortfall{
-		fixed: s.Algorithm == limit.FixedWindow, limits: s.Limits, ideal: make([]judge, len(s.Limits)), counters: make(map[counter]*tally),
+		fixed: s.Algorithm == limit.FixedWindow, ideal: make([]judge, len(s.Limits)), counters: make(map[counter]*tally),
 	}
 }
 
-// ask takes a request into account; j is the judge of what was admitted before it.
-func (f *shortfall) ask(e *Event, j judge) {
+// ask takes a request into account; j is the judge of what was admitted before it. It reports whether the request was denied
+// and need not have been.
+func (f *shortfall) ask(e *Event, j judge) (missed bool) {
 	c := counter{tenant: e.Tenant}
 	if f.fixed {
 		c.window = e.At / periodUS
@@ -128,21 +136,21 @@ func (f *shortfall) ask(e *Event, j judge) {
 		t = new(tally)
 		f.counters[c] = t
 	}
-	t.asked += int64(e.Units)
-	if e.Allowed {
-		t.admitted += int64(e.Units)
-	}
-	if f.fixed {
-		t.possible = min(t.asked, f.limits[e.Tenant])
-		return
-	}
 	if f.ideal[e.Tenant] == nil {
 		f.ideal[e.Tenant] = j.clone()
 	}
-	if one := f.ideal[e.Tenant]; one.fits(e.At, int64(e.Units)) {
-		one.spend(e.At, int64(e.Units))
-		t.possible += int64(e.Units)
+	units := int64(e.Units)
+	t.asked += units
+	if e.Allowed {
+		t.admitted += units
 	}
+	one := f.ideal[e.Tenant]
+	if !one.fits(e.At, units) {
+		return false
+	}
+	one.spend(e.At, units)
+	t.possible += units
+	return !e.Allowed
 }
 
 func (f *shortfall) percent() float64 {

@@ -59,8 +59,13 @@ func (p *Pair) Run(ctx context.Context, seed uint64, length Length) {
 
 // PairHeading writes the names of the columns of pairs.
 func PairHeading(w io.Writer) {
-	fmt.Fprintf(w, "%-34s %19s %13s %17s %17s %9s\n%-34s %9s %9s %6s %6s %8s %8s %8s %8s %9s\n",
-		"", "calls/s", "over", "short %", "early %", "", "workload", "old", "new", "old", "new", "old", "new", "old", "new", "requests")
+	fmt.Fprintf(w, "%-38s %17s %13s %13s %13s %13s\n", "", "calls/s", "over", "short %", "early %", "missed %")
+	fmt.Fprintf(w, "%-38s", "workload")
+	fmt.Fprintf(w, " %8s %8s", "old", "new")
+	for range 4 {
+		fmt.Fprintf(w, " %6s %6s", "old", "new")
+	}
+	fmt.Fprintf(w, " %9s\n", "requests")
 }
 
 // Write writes the pair as a line of the table.
@@ -69,8 +74,9 @@ func (p *Pair) Write(w io.Writer) {
 		fmt.Fprintf(w, "%-34s failed: %v\n", p.Scenario.Name, p.Err)
 		return
 	}
-	fmt.Fprintf(w, "%-34s %9.1f %9.1f %6d %6d %8.2f %8.2f %8.2f %8.2f %9d\n", p.Scenario.Name, p.Old.StoreOps, p.New.StoreOps,
-		p.Old.Over, p.New.Over, p.Old.ShortPct, p.New.ShortPct, p.Old.EarlyPct, p.New.EarlyPct, p.New.Requests)
+	old, now := &p.Old, &p.New
+	fmt.Fprintf(w, "%-38s %8.1f %8.1f %6d %6d %6.2f %6.2f %6.2f %6.2f %6.2f %6.2f %9d\n", p.Scenario.Name, old.StoreOps, now.StoreOps,
+		old.Over, now.Over, old.ShortPct, now.ShortPct, old.EarlyPct, now.EarlyPct, old.MissedPct, now.MissedPct, now.Requests)
 }
 
 // weight is how much of the machine a run takes, of [capacity]. A call costs about as much as forty decisions without one.
@@ -117,12 +123,12 @@ func RunAll(ctx context.Context, rows []Row, seed uint64, length Length, each fu
 	}
 }
 
-const layout = "%-34s %-9s %9.1f %6d %8.2f %8.2f %8.3f %8.3f %8.0f %9d %9d\n"
+const layout = "%-34s %-9s %9.1f %6d %8.2f %8.2f %8.2f %8.3f %8.3f %8.0f %9d %9d\n"
 
-// Heading writes the names of the columns.
+// Heading writes the names of the columns. [Score] says what they are.
 func Heading(w io.Writer) {
-	fmt.Fprintf(w, "%-34s %-9s %9s %6s %8s %8s %8s %8s %8s %9s %9s\n",
-		"workload", "limiter", "calls/s", "over", "short %", "early %", "p95 ms", "p99 ms", "KB", "admitted", "requests")
+	fmt.Fprintf(w, "%-34s %-9s %9s %6s %8s %8s %8s %8s %8s %8s %9s %9s\n",
+		"workload", "limiter", "calls/s", "over", "short %", "early %", "missed %", "p95 ms", "p99 ms", "KB", "admitted", "requests")
 }
 
 // Write writes the row as a line of the table.
@@ -132,7 +138,7 @@ func (r *Row) Write(w io.Writer) {
 		return
 	}
 	g := &r.Score
-	fmt.Fprintf(w, layout, r.Scenario.Name, r.By, g.StoreOps, g.Over, g.ShortPct, g.EarlyPct,
+	fmt.Fprintf(w, layout, r.Scenario.Name, r.By, g.StoreOps, g.Over, g.ShortPct, g.EarlyPct, g.MissedPct,
 		float64(g.P95)/float64(time.Millisecond), float64(g.P99)/float64(time.Millisecond), float64(g.Memory)/1024, g.Admitted, g.Requests)
 	if g.Late > lateness {
 		fmt.Fprintf(w, "    the machine did not carry this load: one request in a hundred was asked %s late or later\n", g.Late.Round(time.Millisecond))
