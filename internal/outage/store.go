@@ -1,0 +1,411 @@
+package outage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+)
+
+var _ limit.Store = (*Store)(nil)
+
+// ErrClosed is in the error where the store did not answer and there is nothing else to decide by: a limit says so
+// ([limit.Closed]), or there is no room to count here. Nothing was charged here.
+var ErrClosed = errors.New("denied, since the limits cannot be counted")
+
+const (
+	// DefaultBytes holds the counters of some 30,000 owners, and what is to be charged back of 15,000.
+	DefaultBytes = 16 << 20
+
+	// DefaultPerSecond is how many charges of units admitted meanwhile an instance makes when its store is back.
+	DefaultPerSecond = 100
+
+	minBytes    = 32 << 10
+	sharedBytes = 1 << 20
+	retryIn     = 1_000_000 // µs; the wait that is told for a cost that fits once the store is back
+)
+
+// Config sets up a [Store].
+type Config struct {
+	Store limit.Store // required
+
+	// ChargeTo is where units that were admitted without the store are charged when it answers again, by requests with
+	// [limit.Ahead]. Default Store, which must then pass them on.
+	ChargeTo limit.Store
+
+	// Instances is how many share the store now, as far as is known; see package fleet. Where it is nil or below 1,
+	// MaxInstances is taken: the most there may be (reserved concurrency); 0 means 1.
+	Instances    func() int
+	MaxInstances int
+
+	Bytes     int64 // bounds what is counted and remembered here, at least 32 KB; 0 means DefaultBytes
+	PerSecond int   // 1..10,000, see DefaultPerSecond; 0 means that
+
+	Log *slog.Logger // default slog.Default(); at most one line in a second
+}
+
+// Store is a [limit.Store] that decides also where the one behind it does not answer. A decision that it makes by itself is
+// marked Degraded, and each limit has its OnStoreFailure:
+//
+//   - open admits. What is said to be left of it is all.
+//   - closed is [ErrClosed] for the whole request.
+//   - backstop counts here: each tier is a token bucket of b = max(1, units/instances) per period and at once, for each owner
+//     and value; a quota is its units over the calendar period's length. In any interval as long as the period an instance
+//     admits at most 2·b, so all of them together at most the sum of 2·max(1, units/instances), on top of what was admitted
+//     before. A cost above b but not above what the limit can hold waits for the store; it is not never.
+//
+// A cost above what a limit can ever hold is never, as always. Shadow limits are not counted. All limits of a request are
+// charged or none. Clients see the limit's own id; its size and what is left are those of this instance's part.
+//
+// Addresses without room share one bucket of their limit, so that a flood of them is limited as one, and cannot take the room
+// of tenants. A tenant without room is [ErrClosed].
+//
+// When the store answers again, what was admitted here, by backstop or open limits, is charged there whatever it has left,
+// in the windows in which it was admitted, if they are still open; of buckets what the instance's part has not refilled
+// since. Until then the store may admit what it has left. A charge that was not sent is kept; one whose outcome is not known
+// is not sent again, so its units may be missing in the store: too much may be admitted then, within the bound above. A charge that failed in the store and was made there all the same is counted twice: too little is
+// admitted. Units that have no room, and those of a full store, are dropped, and counted as such.
+//
+// Errors that are the request's own ([limit.ErrInvalidRequest] and the like) are returned, and so is [context.Canceled]
+// where the caller has given up, and what becomes of a request with leases (Request.Ahead): who asks for those decides by
+// itself. There is no retry: a decision takes as long as the store behind takes to fail.
+type Store struct {
+	c         Config
+	own, rest local // rest: addresses without room
+	limits    *lru.Cache[*limit.Limit, *derived]
+	pool      sync.Pool
+
+	lag    atomic.Int64 // the store's clock less the caller's, µs, when it answered last
+	debts  debts
+	payer  payer
+	logged atomic.Int64 // s since 1970 of the last line about the store
+
+	failures, backstop, open, closed, chargedBack, dropped atomic.Int64
+}
+
+// local is a store in this process.
+type local struct {
+	*memory.Store
+	name atomic.Uint64 // Hi of its receipts
+}
+
+// overflow is the owner of the addresses without room. An address's name is 32 hex digits, so it cannot be one.
+var overflow = limit.Owner{Kind: limit.Address, Name: "overflow"}
+
+// Stats counts since the start.
+type Stats struct {
+	Failures    int64 // decisions that the store did not make
+	Backstop    int64 // of these, how many were made by a backstop, admitted or denied
+	Open        int64 // how many were admitted with no limit but open ones, and shadows
+	Closed      int64 // how many ended in ErrClosed
+	ChargedBack int64 // units charged in the store for what was admitted without it, over all tiers
+	Dropped     int64 // units that should have been, and were not
+	Waiting     int64 // owners whose units are still to be charged back, now
+	Bytes       int64 // what is counted and remembered here takes, now
+}
+
+// New makes a store that has counted nothing by itself. The error names the field. Close it when done; that closes no other
+// store.
+func New(c Config) (*Store, error) {
+	if c.ChargeTo == nil {
+		c.ChargeTo = c.Store
+	}
+	if c.MaxInstances == 0 {
+		c.MaxInstances = 1
+	}
+	if c.Bytes == 0 {
+		c.Bytes = DefaultBytes
+	}
+	if c.PerSecond == 0 {
+		c.PerSecond = DefaultPerSecond
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	switch {
+	case c.Store == nil:
+		return nil, errors.New("outage: Store is missing")
+	case c.MaxInstances < 1:
+		return nil, fmt.Errorf("outage: MaxInstances %d is below 1", c.MaxInstances)
+	case c.Bytes < minBytes:
+		return nil, fmt.Errorf("outage: Bytes %d is below %d", c.Bytes, minBytes)
+	case c.PerSecond < 1 || c.PerSecond > 10_000:
+		return nil, fmt.Errorf("outage: PerSecond %d is outside 1..10000", c.PerSecond)
+	}
+	s := &Store{c: c, debts: debts{of: make(map[limit.Owner]*ownerDebt), most: c.Bytes / 4}}
+	s.pool.New = func() any { return new(scratch) }
+	var err error
+	if s.own.Store, err = memory.New(memory.Config{MaxBytes: c.Bytes - c.Bytes/4}); err != nil {
+		return nil, fmt.Errorf("outage: %w", err)
+	}
+	if s.rest.Store, err = memory.New(memory.Config{MaxBytes: sharedBytes}); err != nil {
+		return nil, fmt.Errorf("outage: %w", err)
+	}
+	if s.limits, err = lru.New[*limit.Limit, *derived](derivedLimits); err != nil {
+		return nil, fmt.Errorf("outage: %w", err)
+	}
+	return s, nil
+}
+
+// scratch is what one decision without the store needs.
+type scratch struct {
+	request  limit.Request
+	decision limit.Decision
+	parts    []*derived // for each charge of the request; nil: it has no backstop
+}
+
+// Stats is what became of the decisions that the store did not make.
+func (s *Store) Stats() Stats {
+	return Stats{Failures: s.failures.Load(), Backstop: s.backstop.Load(), Open: s.open.Load(), Closed: s.closed.Load(),
+		ChargedBack: s.chargedBack.Load(), Dropped: s.dropped.Load() + s.debts.dropped.Load(),
+		Waiting: s.debts.waiting.Load(), Bytes: s.own.Bytes() + s.rest.Bytes() + s.debts.size()}
+}
+
+// Accepts asks the store behind.
+func (s *Store) Accepts(l *limit.Limit) error { return s.c.Store.Accepts(l) }
+
+// Decide asks the store behind, and decides here where that does not answer. See [Store] and [limit.Store].
+func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	err := s.c.Store.Decide(ctx, req, now, d)
+	if err == nil {
+		s.answered(now, d)
+		return nil
+	}
+	if !s.replaces(ctx, req, err) {
+		return err
+	}
+	s.note(now, err)
+	return s.without(req, now, d, err, true)
+}
+
+// Peek asks the store behind, and looks here where that does not answer. See [limit.Store].
+func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	err := s.c.Store.Peek(ctx, req, now, d)
+	if err == nil || !s.replaces(ctx, req, err) {
+		return err
+	}
+	return s.without(req, now, d, err, false)
+}
+
+// answered notes the store's clock, and has what is owed paid.
+func (s *Store) answered(now time.Time, d *limit.Decision) {
+	if lag := d.Now - now.UnixMicro(); s.lag.Load() != lag {
+		s.lag.Store(lag)
+	}
+	if s.debts.waiting.Load() > 0 {
+		s.startPaying(now)
+	}
+}
+
+// replaces reports whether the answer is to be found here.
+func (s *Store) replaces(ctx context.Context, req *limit.Request, err error) bool {
+	return !own(ctx, err) && len(req.Ahead) == 0
+}
+
+// note counts, and logs at most once in a second: a store that is away must not fill the disk too.
+func (s *Store) note(now time.Time, cause error) {
+	n := s.failures.Add(1)
+	last, sec := s.logged.Load(), now.Unix()
+	if sec != last && s.logged.CompareAndSwap(last, sec) {
+		s.c.Log.Warn("the store did not decide; each limit's onStoreFailure applies", "error", cause, "failures", n)
+	}
+}
+
+func (s *Store) instances() int64 {
+	if s.c.Instances != nil {
+		if n := s.c.Instances(); n > 0 {
+			return int64(n)
+		}
+	}
+	return int64(s.c.MaxInstances)
+}
+
+// part is this instance's part of a limit.
+func (s *Store) part(l *limit.Limit, instances int64, now time.Time) (*derived, error) {
+	if p, ok := s.limits.Get(l); ok && p.instances == instances {
+		return p, nil
+	}
+	p, err := derive(l, instances, now)
+	if err != nil {
+		return nil, err
+	}
+	s.limits.Add(l, p)
+	return p, nil
+}
+
+// without decides without the store.
+func (s *Store) without(req *limit.Request, now time.Time, d *limit.Decision, cause error, charge bool) error {
+	if err := req.Check(); err != nil {
+		d.Clear(now.UnixMicro())
+		return err
+	}
+	x := s.pool.Get().(*scratch)
+	defer s.pool.Put(x)
+	err := s.divide(req, now, x)
+	if err == nil {
+		d.Begin(req, now.UnixMicro())
+		err = s.weigh(req, now, d, x, charge)
+	}
+	if err != nil {
+		if charge {
+			s.closed.Add(1)
+		}
+		d.Clear(now.UnixMicro())
+		return fmt.Errorf("%w: %w; the store: %w", ErrClosed, err, cause)
+	}
+	d.Settle()
+	d.Degraded = true
+	if !charge {
+		return nil
+	}
+	if len(x.request.Charges) > 0 {
+		s.backstop.Add(1)
+	} else {
+		s.open.Add(1)
+	}
+	if d.Allowed {
+		s.owe(req, now, d, x, cause)
+	}
+	return nil
+}
+
+var errLimitClosed = errors.New("a limit is closed then")
+
+// divide says which charges the backstop counts, and as what.
+func (s *Store) divide(req *limit.Request, now time.Time, x *scratch) error {
+	instances := s.instances()
+	x.request.Owner, x.request.Charges, x.parts = req.Owner, x.request.Charges[:0], x.parts[:0]
+	for i := range req.Charges {
+		c := &req.Charges[i]
+		x.parts = append(x.parts, nil)
+		switch {
+		case c.Limit.Mode != limit.Enforce:
+			continue
+		case c.Limit.OnStoreFailure == limit.Closed:
+			return errLimitClosed
+		}
+		p, err := s.part(c.Limit, instances, now)
+		if err != nil {
+			return err
+		}
+		if x.parts[i] = p; c.Limit.OnStoreFailure == limit.Backstop {
+			x.request.Charges = append(x.request.Charges, limit.Charge{Limit: p.limit, Value: c.Value, Cost: c.Cost})
+		}
+	}
+	return nil
+}
+
+// weigh fills d's results, and charges the backstop unless one of them denies.
+func (s *Store) weigh(req *limit.Request, now time.Time, d *limit.Decision, x *scratch, charge bool) error {
+	for i := range d.Results { // as if nothing had been used: what may be asked at all, and all that is known of most
+		d.Evaluate(i, &limit.State{}, false)
+		if r := &d.Results[i]; r.Never && !r.Shadow() {
+			charge = false
+		}
+	}
+	if len(x.request.Charges) == 0 {
+		return nil
+	}
+	if err := s.ask(x, now, charge); err != nil {
+		return err
+	}
+	d.ID, d.Owner = x.decision.ID, x.request.Owner
+	i, j := 0, 0
+	for c := range req.Charges {
+		l := req.Charges[c].Limit
+		for range l.Tiers {
+			if l.Mode == limit.Enforce && l.OnStoreFailure == limit.Backstop {
+				never := d.Results[i].Never
+				d.Adopt(i, &x.decision.Results[j])
+				if r := &d.Results[i]; r.Never != never { // too much for this instance's part, not for the limit
+					r.Never, r.RetryAt = false, now.UnixMicro()+retryIn
+				}
+				j++
+			}
+			i++
+		}
+	}
+	return nil
+}
+
+// ask asks the own store, or that of the addresses without room.
+func (s *Store) ask(x *scratch, now time.Time, charge bool) error {
+	err := s.own.ask(x, now, charge)
+	if errors.Is(err, limit.ErrFull) && x.request.Owner.Kind == limit.Address {
+		x.request.Owner = overflow
+		err = s.rest.ask(x, now, charge)
+	}
+	return err
+}
+
+// ask takes no context: whoever asks waits for an answer, and it takes no time.
+func (m *local) ask(x *scratch, now time.Time, charge bool) error {
+	if !charge {
+		return m.Peek(context.Background(), &x.request, now, &x.decision)
+	}
+	err := m.Decide(context.Background(), &x.request, now, &x.decision)
+	if err == nil && x.decision.Allowed && m.name.Load() == 0 {
+		m.name.Store(x.decision.ID.Hi)
+	}
+	return err
+}
+
+// owe remembers what was admitted.
+func (s *Store) owe(req *limit.Request, now time.Time, d *limit.Decision, x *scratch, cause error) {
+	lost := d.Owner == overflow || errors.Is(cause, limit.ErrFull)
+	at := now.UnixMicro() + s.lag.Load()
+	for i := range req.Charges {
+		c := &req.Charges[i]
+		switch {
+		case x.parts[i] == nil: // not enforced
+		case lost:
+			s.dropped.Add(c.Cost * int64(len(c.Limit.Tiers)))
+		default:
+			s.debts.owe(req.Owner, c, x.parts[i].shares, at)
+		}
+	}
+}
+
+// Refund gives back what a decision charged, where that was. What the backstop gets back is not charged to the store later;
+// if it has been already, it stays there. See [limit.Store].
+func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+	if err := limit.CheckRefund(r, units); err != nil {
+		return limit.Refund{}, err
+	}
+	var of *local
+	switch hi := r.ID().Hi; {
+	case hi != 0 && hi == s.own.name.Load():
+		of = &s.own
+	case hi != 0 && hi == s.rest.name.Load():
+		of = &s.rest
+	default:
+		return s.c.Store.Refund(ctx, r, units, now)
+	}
+	back, err := of.Refund(ctx, r, units, now)
+	if err != nil || back.Repeated || of == &s.rest {
+		return back, err
+	}
+	entries := r.Entries()
+	for i := range entries {
+		e := &entries[i]
+		given := e.Units
+		if units > 0 {
+			given = min(given, units)
+		}
+		l := e.Tier.Limit()
+		for tier := range l.Tiers {
+			if &l.Tiers[tier] == e.Tier {
+				s.debts.forgive(r.Owner(), l.ID, tier, e.Value, e.Stamp()+s.lag.Load(), given)
+			}
+		}
+	}
+	return back, nil
+}
