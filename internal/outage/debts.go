@@ -21,6 +21,7 @@ type debts struct {
 	queue   []limit.Owner // in the order in which they are paid
 	bytes   int64
 	most    int64
+	paying  int   // owners taken out by next, and not done with
 	swept   int64 // when old ones were last looked for, µs
 	waiting atomic.Int64
 	dropped atomic.Int64
@@ -146,7 +147,7 @@ func (w *debts) owe(owner limit.Owner, c *limit.Charge, shares []share, at int64
 		o = new(ownerDebt)
 		w.of[owner] = o
 		w.queue = append(w.queue, owner)
-		w.waiting.Store(int64(len(w.of)))
+		w.recount()
 		w.bytes += ownerBytes + int64(len(owner.Name))
 	}
 	if d = o.find(c.Limit, c.Value); d == nil {
@@ -184,7 +185,7 @@ func (w *debts) room(need, now int64) bool {
 	for owner, o := range w.of {
 		w.bytes += o.size(owner)
 	}
-	w.waiting.Store(int64(len(w.of)))
+	w.recount()
 	return w.bytes+need <= w.most
 }
 
@@ -294,9 +295,19 @@ func (w *debts) next() (limit.Owner, *ownerDebt) {
 	o := w.of[owner]
 	delete(w.of, owner)
 	w.bytes -= o.size(owner)
-	w.waiting.Store(int64(len(w.of)))
+	w.paying++
 	return owner, o
 }
+
+// paid is called when nothing is left of what next took out.
+func (w *debts) paid() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.paying--
+	w.recount()
+}
+
+func (w *debts) recount() { w.waiting.Store(int64(len(w.of) + w.paying)) }
 
 // putBack keeps what could not be sent, behind all others. What the owner owes by now anew is added to it.
 func (w *debts) putBack(owner limit.Owner, o *ownerDebt) {
@@ -311,7 +322,8 @@ func (w *debts) putBack(owner limit.Owner, o *ownerDebt) {
 	}
 	w.of[owner] = o
 	w.bytes += o.size(owner)
-	w.waiting.Store(int64(len(w.of)))
+	w.paying--
+	w.recount()
 }
 
 // take adds what another owes.

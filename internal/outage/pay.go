@@ -58,6 +58,7 @@ func (s *Store) pay(ctx context.Context, pause time.Duration, now func() time.Ti
 		for {
 			b, part := o.bill(owner, now().UnixMicro()+s.lag.Load())
 			if len(b.request.Charges) == 0 {
+				s.debts.paid()
 				break
 			}
 			if sent, err := s.charge(ctx, &b, now()); err != nil {

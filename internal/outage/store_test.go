@@ -366,7 +366,7 @@ func TestRefundMeanwhile(t *testing.T) {
 		if back, err := s.Refund(t.Context(), early, 0, time.Now()); err != nil || fmt.Sprint(back) != "{[3 3] false}" {
 			t.Errorf("refund of what the store charged: %v, %v", back, err)
 		}
-		recover1(t, s)
+		recoverFrom(t, s)
 		if err := inner.Peek(t.Context(), req, time.Now(), &d); err != nil || d.Results[0].Used() != 4 || d.Results[1].Used() != 4 {
 			t.Errorf("err %v, used %d and %d; want 4: twice three less two", err, d.Results[0].Used(), d.Results[1].Used())
 		}
@@ -382,8 +382,8 @@ func newMemory(t testing.TB) *memory.Store {
 	return m
 }
 
-// recover1 has the store answer once, to somebody else, and waits until what is owed is paid.
-func recover1(t *testing.T, s *outage.Store) {
+// recoverFrom has the store answer once, to somebody else, and waits until what is owed is paid.
+func recoverFrom(t *testing.T, s *outage.Store) {
 	t.Helper()
 	var d limit.Decision
 	req := ask(window(t, "other", 1000, limit.Backstop))
@@ -394,8 +394,6 @@ func recover1(t *testing.T, s *outage.Store) {
 	for s.Stats().Waiting > 0 {
 		time.Sleep(time.Millisecond)
 	}
-	synctest.Wait()
-	time.Sleep(15 * time.Millisecond)
 }
 
 // Guarantees that the configuration is checked.
