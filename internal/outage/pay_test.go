@@ -108,6 +108,42 @@ func TestOnlyOpenWindowsAreChargedBack(t *testing.T) {
 	})
 }
 
+// Guarantees that units count from when they were admitted, not from when the store heard of them.
+func TestChargedBackAsOfThen(t *testing.T) {
+	for _, tier := range []limit.Tier{{Algorithm: limit.SlidingLog, Period: 16 * time.Second, Threshold: 10},
+		{Algorithm: limit.SlidingBuckets, Period: 16 * time.Second, Buckets: 16, Threshold: 10},
+		{Algorithm: limit.SlidingWindow, Period: 16 * time.Second, Threshold: 10}} {
+		synctest.Test(t, func(t *testing.T) {
+			inner := newMemory(t)
+			store := newFlaky(t, inner)
+			s := newStore(t, outage.Config{Store: store})
+			req := ask(newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{tier}}))
+			time.Sleep(time.Until(time.Now().Truncate(16 * time.Second).Add(27 * time.Second))) // 11 s into a window
+			store.down.Store(true)
+			spend(t, s, req, 8)
+			time.Sleep(9 * time.Second) // 4 s into the next
+			store.down.Store(false)
+			recoverFrom(t, s)
+			want := int64(8)
+			if tier.Algorithm == limit.SlidingWindow {
+				want = 6 // ⌈8·12/16⌉
+			}
+			if got := used(t, inner, req); got != want {
+				t.Errorf("%s: %d used, want %d", tier.Algorithm, got, want)
+			}
+			time.Sleep(9 * time.Second)
+			if tier.Algorithm == limit.SlidingWindow {
+				want = 2
+			} else {
+				want = 0
+			}
+			if got := used(t, inner, req); got != want {
+				t.Errorf("%s: %d used 18 s after they were admitted, want %d", tier.Algorithm, got, want)
+			}
+		})
+	}
+}
+
 // ahead is a store whose clock differs.
 type ahead struct {
 	limit.Store
