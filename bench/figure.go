@@ -38,6 +38,7 @@ func Figures() []Figure {
 		{Name: "shared_ops_per_s_binding", Unit: "calls/s", Goal: 75, Digits: 1, Measure: workloadFigure(1, 4, storeOps)},
 		{Name: "shared_over", Unit: "units", None: true, Measure: workloadFigure(0, 4, over)},
 		{Name: "shared_early_pct", Unit: "%", Goal: 1, Digits: 2, Measure: workloadFigure(1, 4, earlyPct)},
+		{Name: "shared_missed_pct", Unit: "%", Digits: 2, Measure: workloadFigure(1, 4, missedPct)},
 		{Name: "shared_short_pct", Unit: "%", Goal: 1, Digits: 2, Measure: workloadFigure(1, 4, shortPct)},
 		{Name: "shared_p95_ms", Unit: "ms", Goal: 1, Digits: 3, Measure: workloadFigure(0, 4, p95)},
 		{Name: "dynamodb_wcu_hot", Unit: "units/1,000", Goal: 50, Digits: 1, Measure: dynamoHotFigure(false)},

@@ -54,11 +54,12 @@ func workloadFigure(first, last int, of func(*shared.Score) float64) func(short 
 	}
 }
 
-func storeOps(g *shared.Score) float64 { return g.StoreOps }
-func over(g *shared.Score) float64     { return float64(g.Over) }
-func earlyPct(g *shared.Score) float64 { return g.EarlyPct }
-func shortPct(g *shared.Score) float64 { return g.ShortPct }
-func p95(g *shared.Score) float64      { return g.P95.Seconds() * 1e3 }
+func storeOps(g *shared.Score) float64  { return g.StoreOps }
+func over(g *shared.Score) float64      { return float64(g.Over) }
+func earlyPct(g *shared.Score) float64  { return g.EarlyPct }
+func missedPct(g *shared.Score) float64 { return g.MissedPct }
+func shortPct(g *shared.Score) float64  { return g.ShortPct }
+func p95(g *shared.Score) float64       { return g.P95.Seconds() * 1e3 }
 
 // hotInstances share one tenant that asks 1,000 times a second.
 const (

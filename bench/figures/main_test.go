@@ -19,6 +19,8 @@ func TestRun(t *testing.T) {
 	missed := figure("missed", 1.5, 1, false, nil)
 	floor := figure("floor", 299, 300, true, nil)
 	goalless := figure("goalless", 1.5, 0, false, nil)
+	none, some := figure("none", 0, 0, false, nil), figure("some", 1, 0, false, nil)
+	none.None, some.None, none.Digits, some.Digits = true, true, 0, 0
 	broken := figure("broken", 0.1, 1, false, errors.New("only one key was hit"))
 	tests := []struct {
 		name    string
@@ -35,6 +37,9 @@ func TestRun(t *testing.T) {
 			[]string{"figure missed 1.50 x <=1.0", "figure met 0.82 x <=1.0"}, nil, ""},
 		{"below a floor", []string{"-strict"}, []bench.Figure{floor}, 1, []string{"figure floor 299.00 x >=300.0"}, nil, ""},
 		{"no goal", []string{"-strict"}, []bench.Figure{goalless}, 0, []string{"# goalless 1.50 x"}, []string{"figure "}, ""},
+		{"a goal of nothing, met", []string{"-strict"}, []bench.Figure{none}, 0, []string{"figure none 0 x <=0"}, []string{"missed"}, ""},
+		{"a goal of nothing, missed", []string{"-strict"}, []bench.Figure{some}, 1,
+			[]string{"figure some 1 x <=0", "# some: the goal is missed"}, nil, ""},
 		{"broken", nil, []bench.Figure{broken, met}, 1, []string{"figure met 0.82 x <=1.0"}, []string{"figure broken"},
 			"broken: only one key was hit"},
 		{"only", []string{"-only", "met,floor"}, []bench.Figure{broken, met, floor}, 0,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sluicelimits/sluice/internal/fleet"
 	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/store/redis"
@@ -45,11 +46,20 @@ func (l Limiter) open(ctx context.Context, addr string, instances int) (store li
 	case Naive:
 		return s, func(context.Context) error { return s.Close() }, nil
 	case OldRule, Leased:
-		leases, err := lease.New(lease.Config{Store: s, Instances: func() int { return instances }, Rule: l.rule(false)})
+		all, err := fleet.New(fleet.Config{Store: s, Max: instances})
 		if err != nil {
 			return nil, nil, err
 		}
-		return leases, func(ctx context.Context) error { return errors.Join(leases.Close(ctx), s.Close()) }, nil
+		leases, err := lease.New(lease.Config{Store: s, Instances: all.Count, Rule: l.rule(false)})
+		if err != nil {
+			return nil, nil, err
+		}
+		beating, stop := context.WithCancel(ctx)
+		go all.Run(beating)
+		return leases, func(ctx context.Context) error {
+			stop()
+			return errors.Join(leases.Close(ctx), s.Close())
+		}, nil
 	default:
 		return nil, nil, fmt.Errorf("no limiter is called %q", l)
 	}

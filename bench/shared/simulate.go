@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/fleet"
 	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/store/memory"
@@ -24,8 +25,8 @@ func (c counted) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 	return c.Store.Decide(ctx, req, now, d)
 }
 
-// fleet is the instances of a simulation, all in one process and one goroutine.
-type fleet struct {
+// crowd is the instances of a simulation, all in one process and one goroutine.
+type crowd struct {
 	scenario *Scenario
 	open     func() (limit.Store, error)
 	by       Limiter
@@ -34,6 +35,7 @@ type fleet struct {
 	members  []limit.Store
 	leases   []*lease.Store
 	asked    []time.Time // when each last was
+	beats    []time.Time // when each last said that it is there
 }
 
 // Simulate runs the scenario in virtual time, on the memory store. Every call is answered at once. The same arguments give
@@ -50,8 +52,8 @@ func Simulate(ctx context.Context, s *Scenario, by Limiter, seed uint64, length 
 func SimulateOn(
 	ctx context.Context, s *Scenario, by Limiter, seed uint64, length Length, open func() (limit.Store, error),
 ) (Score, error) {
-	f := &fleet{scenario: s, open: open, by: by, now: epoch}
-	f.members, f.asked = make([]limit.Store, s.Instances), make([]time.Time, s.Instances)
+	f := &crowd{scenario: s, open: open, by: by, now: epoch}
+	f.members, f.asked, f.beats = make([]limit.Store, s.Instances), make([]time.Time, s.Instances), make([]time.Time, s.Instances)
 	g, err := f.run(ctx, seed, length)
 	if err != nil {
 		return g, fmt.Errorf("%s, %s: %w", s.Name, by, err)
@@ -59,7 +61,7 @@ func SimulateOn(
 	return g, nil
 }
 
-func (f *fleet) run(ctx context.Context, seed uint64, length Length) (g Score, err error) {
+func (f *crowd) run(ctx context.Context, seed uint64, length Length) (g Score, err error) {
 	s := f.scenario
 	first, err := f.open()
 	if err != nil {
@@ -106,11 +108,15 @@ func (f *fleet) run(ctx context.Context, seed uint64, length Length) (g Score, e
 	return g, g.plausible(s, measured)
 }
 
-func (f *fleet) clock() time.Time { return f.now }
+func (f *crowd) clock() time.Time { return f.now }
 
 // member is the instance, which begins with its first request.
-func (f *fleet) member(i int) (limit.Store, error) {
+func (f *crowd) member(i int) (limit.Store, error) {
 	f.asked[i] = f.now
+	if f.by != Naive && f.now.Sub(f.beats[i]) >= fleet.DefaultEvery {
+		f.beats[i] = f.now
+		f.calls++
+	}
 	if f.members[i] != nil {
 		return f.members[i], nil
 	}
@@ -132,7 +138,7 @@ func (f *fleet) member(i int) (limit.Store, error) {
 }
 
 // look lets all instances give back what they do not need, where they run between requests.
-func (f *fleet) look(ctx context.Context, now time.Time) {
+func (f *crowd) look(ctx context.Context, now time.Time) {
 	if f.now = now; f.scenario.Frozen {
 		return
 	}
@@ -141,11 +147,12 @@ func (f *fleet) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// aliveFor is how long after its last request an instance counts.
-const aliveFor = 15 * time.Second
+// aliveFor is how long after its last request an instance counts, as it does in package fleet. That one's beats are at
+// random times, so a simulation has its own; each is counted as a call.
+const aliveFor = fleet.Period + time.Second
 
-// alive is how many instances are there, as one that hears of all of them knows.
-func (f *fleet) alive() int {
+// alive is how many instances are there.
+func (f *crowd) alive() int {
 	n := 0
 	for _, at := range f.asked {
 		if !at.IsZero() && f.now.Sub(at) < aliveFor {

@@ -141,7 +141,7 @@ func (r *Row) Write(w io.Writer) {
 	fmt.Fprintf(w, layout, r.Scenario.Name, r.By, g.StoreOps, g.Over, g.ShortPct, g.EarlyPct, g.MissedPct,
 		float64(g.P95)/float64(time.Millisecond), float64(g.P99)/float64(time.Millisecond), float64(g.Memory)/1024, g.Admitted, g.Requests)
 	if g.Late > lateness {
-		fmt.Fprintf(w, "    the machine did not carry this load: one request in a hundred was asked %s late or later\n", g.Late.Round(time.Millisecond))
+		fmt.Fprintf(w, "    (the machine was too busy: one request in a hundred was asked %s late or later)\n", g.Late.Round(time.Millisecond))
 	}
 }
 

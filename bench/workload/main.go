@@ -67,19 +67,26 @@ func run(args []string, out, errs io.Writer) int {
 		fmt.Fprintf(errs, "workload: %v\n", err)
 		return 2
 	}
+	rows := slices.DeleteFunc(shared.Processes(o.algorithms), func(r shared.Row) bool {
+		return o.virtual || !o.only.MatchString(r.Scenario.Name+" "+string(r.By))
+	})
+	pairs := slices.DeleteFunc(shared.Simulations(o.algorithms), func(p shared.Pair) bool {
+		return !o.virtual || !o.only.MatchString(p.Scenario.Name)
+	})
+	if len(rows)+len(pairs) == 0 {
+		fmt.Fprintf(errs, "workload: no run matches %q\n", o.only)
+		return 2
+	}
 	fmt.Fprintf(out, "# %s, %d processors, %s; %d windows of %s after %d, seed %d\n", runtime.Version(), runtime.GOMAXPROCS(0),
 		time.Now().UTC().Format(time.DateOnly), o.length.Measured, shared.Period, o.length.Warm, o.seed)
 	if o.virtual {
-		return o.simulate(out)
+		return o.simulate(pairs, out)
 	}
-	return o.processes(out)
+	return o.processes(rows, out)
 }
 
 // processes prints the table of runs as processes.
-func (o *options) processes(out io.Writer) int {
-	rows := slices.DeleteFunc(shared.Processes(o.algorithms), func(r shared.Row) bool {
-		return !o.only.MatchString(r.Scenario.Name + " " + string(r.By))
-	})
+func (o *options) processes(rows []shared.Row, out io.Writer) int {
 	status := 0
 	var algorithm limit.Algorithm
 	shared.RunAll(context.Background(), rows, o.seed, o.length, func(r *shared.Row) {
@@ -97,13 +104,11 @@ func (o *options) processes(out io.Writer) int {
 }
 
 // simulate prints the table of runs in virtual time.
-func (o *options) simulate(out io.Writer) int {
+func (o *options) simulate(pairs []shared.Pair, out io.Writer) int {
 	status := 0
 	var algorithm limit.Algorithm
-	for _, p := range shared.Simulations(o.algorithms) {
-		if !o.only.MatchString(p.Scenario.Name) {
-			continue
-		}
+	for i := range pairs {
+		p := &pairs[i]
 		if p.Scenario.Algorithm != algorithm {
 			algorithm = p.Scenario.Algorithm
 			fmt.Fprintf(out, "\n%s\n", algorithm)
