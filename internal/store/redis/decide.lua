@@ -8,16 +8,21 @@ local SKEW = 5000000
 local A = {sunpack(ARGV[2], ARGV[1])}
 local ids = ARGV[3]
 local now, charge, npacks = A[1], A[2], A[3]
+local ahead, STEP = charge >= 2, 10 -- leases are asked for, with ten more numbers for each tier
+if ahead then charge, STEP = charge - 2, 20 end
 if now < 0 then
   local t = call('TIME')
   now = t[1] * 1000000 + t[2]
 end
 
-local WIDTH = {2, 3, 2, 2, 2, 2, 3, [133] = 2} -- doubles of each algorithm's state, and of what a bucket was refunded
+-- Doubles of each algorithm's state, of what a bucket was refunded, and of what of it is leased.
+local WIDTH = {2, 3, 2, 2, 2, 2, 3, [133] = 2, [197] = 2}
 local states, fresh, packs = {}, {}, {}
 local na, nb, nc, nfresh, stamped = {}, {}, {}, {}, nil
+local nheld = {} -- what is leased of a bucket after the charge
 local admitted, refused, repaired = true, nil, nil
 local tier, P, redirects, before, summary = 0, 3 + 6 * npacks, {}, '', ''
+local none = {0, 0}
 local joined, shared = {}, {} -- values that this request adds to each set, and counters of all others that it uses
 
 -- What cannot be read is an error, but for a minute only: it is in our place, and must not shut a tenant out for good.
@@ -29,7 +34,7 @@ end
 -- parse fills the tables with the records of a pack, by id, and returns what its expiry is armed until.
 local function parse(value, rates, at_, n_, m_, order)
   local magic, total = sunpack('<c4H', value)
-  assert(magic == 'SLU1')
+  assert(magic == 'SLU1' or magic == 'SLU2')
   local q, armed = 7 + 25 * total, 0
   armed, q = sunpack('<d', value, q)
   local function number(v)
@@ -41,6 +46,7 @@ local function parse(value, rates, at_, n_, m_, order)
     assert(WIDTH[alg])
     a, n, q = sunpack('<dd', value, q)
     if WIDTH[alg] == 3 then m, q = sunpack('<d', value, q) end
+    assert(alg ~= 197 or (n >= 0 and n <= 1099511627776))
     order[#order + 1], rates[id], at_[id], n_[id], m_[id] = id, number(rate), number(a), number(n), m and number(m)
   end
   for j = 0, total - 1 do record(sub(value, 7 + 25 * j, 23 + 25 * j), (sunpack('<d', value, 24 + 25 * j))) end
@@ -54,6 +60,52 @@ end
 
 -- units is what an entry of a sorted set counts. One that is not ours counts nothing.
 local function units_of(e) return tonumber(string.match(e, '^%d+:(%d+)$')) or 0 end
+
+-- alter makes the entry of a time count so much more, or less. It adds before it removes: a set that is empty in between
+-- loses its expiry.
+local function alter(key, time, units)
+  local text = string.format('%.0f', time)
+  local old = call('ZRANGEBYSCORE', key, text, text)
+  for _, e in ipairs(old) do units = units + units_of(e) end
+  local new = string.format('%s:%.0f', text, units)
+  if units > 0 then call('ZADD', key, text, new) end
+  for _, e in ipairs(old) do
+    if e ~= new then call('ZREM', key, e) end
+  end
+end
+
+-- offer is how much of what is left is leased, of a tier whose numbers begin behind p.
+local function offer(p, left)
+  if left <= 0 then return 0 end
+  local least, most, part = A[p + 11], A[p + 12], left * A[p + 15]
+  if left >= A[p + 14] then most = A[p + 13] end
+  part = (part - fmod(part, 1024)) / 1024
+  if most > part then most = part end
+  if most < least then most = least end
+  return most < left and most or left
+end
+
+-- leases tells whether the tier's numbers ask for one.
+local function leases(p) return ahead and (A[p + 11] > 0 or A[p + 12] > 0 or A[p + 13] > 0) end
+
+-- between is v, or the bound that it passes.
+local function between(low, v, high) return v < low and low or (v > high and high or v) end
+
+-- start_of is when the window of a time begins.
+local function start_of(time, period, offset)
+  local r = fmod(time - offset, period)
+  if r < 0 then r = r + period end
+  return time - r
+end
+
+-- weighted is what the last window weighs at a time.
+local function weighted(prev, start, time, period, tick, ticks)
+  local left = between(0, start + period - time, period)
+  local r = fmod(left, tick)
+  local w = prev * between(0, (left - r) / tick + (r > 0 and 1 or 0), ticks)
+  r = fmod(w, ticks)
+  return (w - r) / ticks + (r > 0 and 1 or 0)
+end
 
 -- is_set tells whether the key can be used as a sorted set.
 local function is_set(key)
@@ -80,8 +132,8 @@ for i = 1, npacks do
   end
   if type(value) == 'table' then return unreadable(key, 'is not a string') end
   redirects[i] = redirected and 1 or 0
-  -- Every record of the pack by its id: rate and state. Ours go to the front, and behind them what is kept for limits
-  -- that may come back, and the refunds.
+  -- Every record of the pack by its id: rate and state. Ours go to the front, with what was refunded and what is leased of
+  -- them, and behind them what is kept for limits that may come back.
   local mine, armed = sub(ids, 25 * tier + 1, 25 * (tier + n)), 0
   local rates, at_, n_, m_, order = {}, {}, {}, {}, {}
   if value then
@@ -89,7 +141,7 @@ for i = 1, npacks do
     fine, armed = pcall(parse, value, rates, at_, n_, m_, order)
     if not fine then return unreadable(key, 'is not a pack of this layout') end
   end
-  local st, refunds = {}, {}
+  local st, refunds, helds = {}, {}, {}
   for j = 1, n do
     local id = sub(mine, 25 * j - 24, 25 * j - 8)
     local alg, m = string.byte(id), m_[id] or 0
@@ -102,6 +154,9 @@ for i = 1, npacks do
     if alg == 5 then
       local r = '\133' .. sub(id, 2)
       if at_[r] then refunds[j] = {at_[r], n_[r]} end
+      local h = '\197' .. sub(id, 2)
+      if at_[h] and n_[h] > 0 then helds[j] = {at_[h], n_[h]} end
+      rates[r], rates[h] = nil, nil
     end
     rates[id] = nil
   end
@@ -120,8 +175,18 @@ for i = 1, npacks do
     local x, y, z = 3 * j - 2, 3 * j - 1, 3 * j
     local at, units, m = st[x], st[y], st[z]
     local admits = false
-    if alg == 5 then -- token_bucket: need, num, den, full, fullin, rate, period
+    local adjust = ahead and A[P + 18] or 0
+    if alg == 5 then -- token_bucket: need, num, den, full, slot, rate, period; ahead: where slots begin
       local num, den, full = A[P + 5], A[P + 6], A[P + 7]
+      local slot, held, ends = A[P + 8], 0, 0
+      if helds[j] then
+        ends, held = helds[j][1], helds[j][2]
+        if at > now + SKEW or ends > now + 2000000 + SKEW then
+          ends = ends > now + slot and now + slot or ends
+          helds[j], dirty = {ends, held}, true
+          if at > now then at, st[x] = now, now end
+        end
+      end
       if m == 0 then
         at, units = now, full
       else
@@ -130,6 +195,8 @@ for i = 1, npacks do
         end
         if m ~= A[P + 9] then
           -- The level in 1/den units, rounded down, by long division: the product passes 2^53.
+          local owes = units < 0
+          if owes then units = -units end
           local from, g = m, A[P + 10]
           while g ~= 0 do from, g = g, fmod(from, g) end
           m = A[P + 10] / from
@@ -147,8 +214,21 @@ for i = 1, npacks do
               end
               bit = bit / 2
             end
-            units = whole * den + q
+            units = whole * den + q + (owes and r > 0 and 1 or 0)
           end
+          if owes then units = -units end
+        elseif adjust < 0 and ends == A[P + 19] and now < ends then
+          local back = -adjust < held and -adjust or held
+          units, held = units + back * den, held - back
+          if held == 0 then ends = 0 end
+        end
+        if held > 0 and (now < ends or at < ends) then -- until the slot ends there is no room for refill in what is leased
+          local cap, to = full - (held < full / den and held * den or full), now < ends and now or ends
+          if to > at then
+            units = units + (to - at) * num
+            at = to
+          end
+          if units > cap then units = cap end
         end
         if now > at then
           units = units + (now - at) * num -- exact below full; beyond, it is cut
@@ -156,38 +236,69 @@ for i = 1, npacks do
         end
         if units > full then units = full end
       end
-      admits = flags < 2 and units >= A[P + 4]
-      if admits then
-        units = units - A[P + 4]
-        na[tier], nb[tier], nc[tier], nfresh[tier] = at, units, A[P + 9], at + (full - units) / num
+      if adjust > 0 and (now - A[P + 19]) * num < full then
+        local less = units - (adjust < 2 * full / den and adjust * den or 2 * full)
+        if less >= -full then units = less elseif units > -full then units = -full end
       end
-    elseif alg < 3 then -- fixed_window, sliding_window: cost, threshold, period, offset, tick, ticks
+      local need = A[P + 4]
+      admits = flags < 2 and (need == 0 or units >= need)
+      if admits then
+        units = units - need
+        if ends <= at then ends, held = 0, 0 end
+        if leases(P) then
+          if ends == 0 then ends = start_of(at, slot, A[P + 20]) + slot end
+          local left, room = units, full / den - held - need / den
+          if A[P + 17] == 1 then
+            left = units + (ends - at) * num
+            if full + units < room * den then room = (full + units - fmod(full + units, den)) / den end -- down to -full
+          end
+          left = (left - fmod(left, den)) / den -- below zero it is rounded up, and then it is nothing either way
+          left = offer(P, left < room and left or room)
+          units, held = units - left * den, held + need / den + left
+        end
+        na[tier], nb[tier], nc[tier], nfresh[tier] = at, units, A[P + 9], at + (full - units) / num
+        if held > 0 then
+          nheld[tier] = {ends, held}
+          local later = ends + (held < full / den and held * den or full) / num
+          if later > nfresh[tier] then nfresh[tier] = later end
+        end
+      end
+    elseif alg < 3 then -- fixed_window, sliding_window: cost, threshold, period, offset, tick, ticks, slot
       local cost, period, offset = A[P + 4], A[P + 6], A[P + 7]
       if at > now + SKEW then
         local r = fmod(at - now, period)
         at = at - (at - now - r) - (r > 0 and period or 0)
         st[x], dirty = at, true
       end
-      local r = fmod(now - offset, period)
-      if r < 0 then r = r + period end
-      local start, cur, prev, weighted = now - r, 0, 0, 0
+      local start, cur, prev, weight = start_of(now, period, offset), 0, 0, 0
       if at >= start then
         start, cur, prev = at, units, m
       elseif at >= start - period then
         prev = units
       end
-      if alg == 2 then
-        local left, tick, ticks = start + period - now, A[P + 8], A[P + 9]
-        if left > period then left = period elseif left < 0 then left = 0 end
-        r = fmod(left, tick)
-        weighted = prev * ((left - r) / tick + (r > 0 and 1 or 0))
-        r = fmod(weighted, ticks)
-        weighted = (weighted - r) / ticks + (r > 0 and 1 or 0)
-      else
-        prev = 0
+      if alg == 1 then prev = 0 end
+      if adjust ~= 0 then
+        local of = start_of(A[P + 19], period, offset)
+        if of == start then
+          cur = between(0, cur + adjust, alg == 1 and 2199023255552 or 4294967296)
+        elseif of == start - period and alg == 2 then
+          prev = between(0, prev + adjust, 4294967296)
+        end
       end
-      admits = flags < 2 and weighted + cur + cost <= A[P + 5]
-      if admits then na[tier], nb[tier], nc[tier], nfresh[tier] = start, cur + cost, prev, start + 2 * period end
+      if alg == 2 then weight = weighted(prev, start, now, period, A[P + 8], A[P + 9]) end
+      admits = flags < 2 and (cost == 0 or weight + cur + cost <= A[P + 5])
+      if admits then
+        cur = cur + cost
+        if leases(P) then
+          if A[P + 17] == 1 then -- what is left when the ramp ends
+            local since = now > start and now - start or 0
+            local ends = start + between(0, since - fmod(since, A[P + 10]) + A[P + 10], period)
+            weight = weighted(prev, start, ends, period, A[P + 8], A[P + 9])
+          end
+          cur = cur + offer(P, A[P + 5] - weight - cur)
+        end
+        na[tier], nb[tier], nc[tier], nfresh[tier] = start, cur, prev, start + 2 * period
+      end
     elseif alg == 7 then -- quota: cost, threshold, and four edges around the caller's now
       local e = P + 6
       while e < P + 9 and now >= A[e + 1] do e = e + 1 end
@@ -197,19 +308,36 @@ for i = 1, npacks do
         st[x], st[z], dirty = at, m, true
       end
       if (m == 0 and units == 0) or now >= m then at, units, m = A[e], 0, A[e + 1] end
-      admits = flags < 2 and units + A[P + 4] <= A[P + 5]
-      if admits then na[tier], nb[tier], nc[tier], nfresh[tier] = at, units + A[P + 4], m, m end
-    elseif alg == 6 then -- leaky_bucket: need, num, period
+      if adjust ~= 0 and A[P + 19] >= at and A[P + 19] < m then units = between(0, units + adjust, 2199023255552) end
+      admits = flags < 2 and (A[P + 4] == 0 or units + A[P + 4] <= A[P + 5])
+      if admits then
+        units = units + A[P + 4]
+        if leases(P) then units = units + offer(P, A[P + 5] - units) end
+        na[tier], nb[tier], nc[tier], nfresh[tier] = at, units, m, m
+      end
+    elseif alg == 6 then -- leaky_bucket: need, num, period; it adjusts in 1/num µs, as it needs
       local need, num, period = A[P + 4], A[P + 5], A[P + 6]
       if m ~= 0 and at > now + period + SKEW then
         at, units = now + period, 0
         st[x], st[y], dirty = at, units, true
       end
-      admits = flags < 2 and (m == 0 or at < now or (at == now and units == 0))
+      if adjust > 0 and now - A[P + 19] < period then
+        if m == 0 or at < now then
+          at, units = now, 0
+        elseif m ~= num and units > 0 then
+          at, units = at + 1, 0
+        end
+        local r = fmod(adjust + units, num)
+        at = at + (adjust + units - r) / num
+        at, units, m = at < now + period and at or now + period, r, num
+      end
+      admits = flags < 2 and (need == 0 or m == 0 or at < now or (at == now and units == 0))
       if admits then
-        local r = fmod(need, num)
-        at = now + (need - r) / num
-        na[tier], nb[tier], nc[tier], nfresh[tier] = at, r, num, at + 1
+        if need > 0 then
+          units, m = fmod(need, num), num
+          at = now + (need - units) / num
+        end
+        na[tier], nb[tier], nc[tier], nfresh[tier] = at, units, m, at < now and now or at + 1
       end
     else -- sliding_buckets, sliding_log: cost, threshold, period, width and buckets (0 for a log), key and key of the others
       local cost, period, width = A[P + 4], A[P + 6], A[P + 7]
@@ -224,46 +352,85 @@ for i = 1, npacks do
       -- Entries are "time:units" by time; the state is their sum and the time their expiry is armed until.
       if m > 0 and call('EXISTS', zkey) == 0 then units, m = 0, 0 end
       local used, latest, retry, over = units, 0, 0, 0
-      local ahead, last = 0, string.format('%.0f', now + period + SKEW) -- units that a look sees at now, and may not move
+      -- What the set does not show: units that count from a time on, in order; and such that count no more.
+      local unseen, gone, gone_at, last = {}, 0, nil, string.format('%.0f', now + period + SKEW)
+      local reach = now -- the last time that is stamped
       if units > 0 then
-        local far = call('ZRANGEBYSCORE', zkey, string.format('(%.0f', now + period + SKEW), '+inf')
-        if charge == 0 then
-          for _, e in ipairs(far) do ahead = ahead + units_of(e) end
-        elseif #far > 0 then -- stamped by a clock that leapt ahead: they count from now
-          for _, e in ipairs(call('ZRANGEBYSCORE', zkey, stamp, stamp)) do far[#far + 1] = e end
-          for _, e in ipairs(far) do
-            ahead = ahead + units_of(e)
-            call('ZREM', zkey, e)
-          end
-          call('ZADD', zkey, string.format('%.0f', stamp), string.format('%.0f:%.0f', stamp, ahead))
-          ahead = 0
+        local far, moved = call('ZRANGEBYSCORE', zkey, string.format('(%.0f', now + period + SKEW), '+inf'), 0
+        for _, e in ipairs(far) do moved = moved + units_of(e) end
+        if charge == 1 and #far > 0 then -- stamped by a clock that leapt ahead: they count from now
+          alter(zkey, stamp, moved)
+          for _, e in ipairs(far) do call('ZREM', zkey, e) end
+        elseif moved > 0 then -- and a look may not move them
+          unseen[1] = {stamp, moved}
         end
         for _, e in ipairs(call('ZRANGEBYSCORE', zkey, '-inf', string.format('(%.0f', oldest))) do
           used = used - units_of(e)
         end
       end
-      admits = flags < 2 and used + cost <= A[P + 5]
+      local change = nil
+      if adjust ~= 0 then
+        local time = A[P + 19]
+        if width > 0 then time = start_of(time, width, 0) end
+        if time >= oldest and time <= now + period then
+          if adjust > 0 then
+            if adjust > 2199023255552 - units then adjust = units < 2199023255552 and 2199023255552 - units or 0 end
+            table.insert(unseen, unseen[1] and unseen[1][1] <= time and 2 or 1, {time, adjust})
+            if time > reach then reach = time end
+          else
+            local there, text = 0, string.format('%.0f', time)
+            for _, e in ipairs(call('ZRANGEBYSCORE', zkey, text, text)) do there = there + units_of(e) end
+            gone, gone_at = there < -adjust and there or -adjust, time
+            adjust = -gone
+            if unseen[1] and unseen[1][1] == time then
+              local more = between(0, -A[P + 18] - gone, unseen[1][2])
+              unseen[1][2], adjust = unseen[1][2] - more, adjust - more
+            end
+          end
+          used, change = used + adjust, {time, adjust}
+        end
+      end
+      admits = flags < 2 and (cost == 0 or used + cost <= A[P + 5])
       if used > 0 then
-        latest = tonumber(call('ZREVRANGEBYSCORE', zkey, last, '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]) or stamp
-        if ahead > 0 and latest < stamp then latest = stamp end
+        for _, u in ipairs(unseen) do
+          if u[2] > 0 then latest = u[1] end
+        end
+        local e = call('ZREVRANGEBYSCORE', zkey, last, '-inf', 'WITHSCORES', 'LIMIT', 0, 2)
+        local time = tonumber(e[2]) or 0
+        if time == gone_at and units_of(e[1]) == gone then time = tonumber(e[4]) or 0 end
+        if time > latest then latest = time end
+        if latest == 0 then latest = stamp end
         if not admits and flags < 2 then
           over = used + cost - A[P + 5]
-          local left = over
-          for _, e in ipairs(call('ZRANGEBYSCORE', zkey, string.format('%.0f', oldest), last, 'LIMIT', 0, over)) do
-            local time = tonumber(string.match(e, '^%d+')) or stamp
-            if ahead > 0 and time > stamp then left, retry, ahead = left - ahead, stamp, 0 end
+          local left, k = over, 1
+          for _, e in ipairs(call('ZRANGEBYSCORE', zkey, string.format('%.0f', oldest), last, 'LIMIT', 0, over + 1)) do
+            local time, n = tonumber(string.match(e, '^%d+')) or stamp, units_of(e)
+            if time == gone_at then n = n - gone end
+            while left > 0 and unseen[k] and unseen[k][1] <= time do
+              if unseen[k][2] > 0 then left, retry = left - unseen[k][2], unseen[k][1] end
+              k = k + 1
+            end
             if left <= 0 then break end
-            left, retry = left - units_of(e), time
-            if left <= 0 then break end
+            if n > 0 then left, retry = left - n, time end
           end
-          if left > 0 and ahead > 0 then retry = stamp end
+          while left > 0 and unseen[k] do
+            if unseen[k][2] > 0 then left, retry = left - unseen[k][2], unseen[k][1] end
+            k = k + 1
+          end
         end
       end
       summary = summary .. pack('<dddd', used, latest, retry, over)
       if admits then
+        local total = cost
+        if leases(P) then
+          stamp = now + A[P + 16]
+          if width > 0 then stamp = start_of(stamp, width, 0) end
+          if stamp > reach then reach = stamp end
+          total = total + offer(P, A[P + 5] - used - cost)
+        end
         stamped = stamped or {}
-        stamped[tier] = {zkey, stamp, cost, string.format('(%.0f', oldest), period + 2 * width}
-        na[tier], nb[tier], nc[tier], nfresh[tier] = 0, used + cost, m, now + period + 2 * width
+        stamped[tier] = {zkey, stamp, total, string.format('(%.0f', oldest), reach - now + period + 2 * width, change}
+        na[tier], nb[tier], nc[tier], nfresh[tier] = 0, used + total, m, reach + period + 2 * width
       end
     end
     if not admits then
@@ -274,15 +441,18 @@ for i = 1, npacks do
         admitted = false
       end
     end
-    P = P + 10
+    P = P + STEP
   end
   repaired = repaired or dirty
   for j = 1, n do
-    local r = refunds[j]
-    before = before .. pack('<ddddd', st[3 * j - 2], st[3 * j - 1], st[3 * j], r and r[1] or 0, r and r[2] or 0)
+    before = before .. pack('<ddd', st[3 * j - 2], st[3 * j - 1], st[3 * j])
+    if string.byte(mine, 25 * j - 24) == 5 then
+      local r, h = refunds[j] or none, helds[j] or none
+      before = before .. pack('<dddd', r[1], r[2], h[1], h[2])
+    end
   end
   states[i], fresh[i] = st, dirty and now + 60000000 or 0
-  packs[i] = {key, armed, mine, behind, redirected, refunds}
+  packs[i] = {key, armed, mine, behind, redirected, refunds, helds}
 end
 
 if charge == 1 and (admitted or repaired) then
@@ -295,27 +465,22 @@ if charge == 1 and (admitted or repaired) then
       if admitted and nc[tier] and not (A[P + 2] % 2 == 1 and refused and refused[A[P + 3]]) then
         local s = stamped and stamped[tier]
         if s then
+          if s[6] then alter(s[1], s[6][1], s[6][2]) end
+          if s[3] > 0 then alter(s[1], s[2], s[3]) end
           call('ZREMRANGEBYSCORE', s[1], '-inf', s[4])
-          local total = s[3]
-          for _, e in ipairs(call('ZRANGEBYSCORE', s[1], s[2], s[2])) do
-            total = total + units_of(e)
-            call('ZREM', s[1], e)
-          end
-          call('ZADD', s[1], string.format('%.0f', s[2]), string.format('%.0f:%.0f', s[2], total))
           if nc[tier] < now + s[5] + SKEW then
             nc[tier] = now + 2 * s[5] + 60000000
             call('PEXPIRE', s[1], math.ceil((nc[tier] - now) / 1000))
           end
         end
-        if pk[6][j] and st[3 * j] ~= nc[tier] then
-          -- Refunded at another rate: receipts from before give nothing, so the next era of refunds begins.
-          local q = string.find(pk[4], '\133' .. sub(pk[3], 25 * j - 23, 25 * j - 8), 1, true)
-          pk[4] = sub(pk[4], 1, q + 32) .. pack('<d', pk[6][j][2] + 1) .. sub(pk[4], q + 41)
+        local r = pk[6][j]
+        if r and st[3 * j] ~= nc[tier] then -- at another rate: receipts from before give nothing, so the next era begins
+          pk[6][j] = {r[1], r[2] + 1}
         end
-        st[3 * j - 2], st[3 * j - 1], st[3 * j] = na[tier], nb[tier], nc[tier]
+        st[3 * j - 2], st[3 * j - 1], st[3 * j], pk[7][j] = na[tier], nb[tier], nc[tier], nheld[tier]
         if nfresh[tier] + SKEW > until_ then until_ = nfresh[tier] + SKEW end
       end
-      P = P + 10
+      P = P + STEP
     end
     if until_ > 0 then
       local armed, ttl = pk[2], nil
@@ -323,7 +488,7 @@ if charge == 1 and (admitted or repaired) then
         armed = math.floor(now + 2 * (until_ - now)) + 60000000
         ttl = math.ceil((armed - now) / 1000)
       end
-      local parts = {pack('<c4H', 'SLU1', n), pk[3], pack('<d', armed)}
+      local parts, behind, magic = {'', pk[3], pack('<d', armed)}, '', 'SLU1'
       for j = 1, n do
         local alg = string.byte(pk[3], 25 * j - 24)
         if (alg == 5 or alg == 6) and st[3 * j] ~= 0 then -- not charged: what it holds is counted in its old rate
@@ -337,7 +502,14 @@ if charge == 1 and (admitted or repaired) then
           parts[j + 3] = pack('<dd', st[3 * j - 2], st[3 * j - 1])
         end
       end
-      parts[n + 4] = pk[4]
+      for j, r in pairs(pk[6]) do
+        behind = behind .. '\133' .. sub(pk[3], 25 * j - 23, 25 * j - 8) .. pack('<ddd', st[3 * j], r[1], r[2])
+      end
+      for j, h in pairs(pk[7]) do
+        magic, behind = 'SLU2', behind .. '\197' .. sub(pk[3], 25 * j - 23, 25 * j - 8) .. pack('<ddd', st[3 * j], h[1], h[2])
+      end
+      parts[1] = pack('<c4H', magic, n)
+      parts[n + 4] = behind .. pk[4]
       local value = table.concat(parts)
       if ttl then
         call('SET', pk[1], value, 'PX', ttl)

@@ -34,8 +34,8 @@ func TestLikeMemory(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	for i := range uint64(120) {
 		s.SetSpace(newSpace())
-		p := newPair(t, s, server.Client(t), seed+i)
-		p.run()
+		p := newPair(t, s, server.Client(t), seed+i, 12, limit.Algorithms())
+		p.run(80)
 		if t.Failed() {
 			t.Fatalf("seed %d:\n%s", seed+i, strings.Join(p.trace, "\n"))
 		}
@@ -45,11 +45,104 @@ func TestLikeMemory(t *testing.T) {
 	}
 }
 
+// Leases that Redis grants, and what it holds of them, are to the unit what the core comes to: over all algorithms, tiers,
+// shadows, what is given back and what is counted from elsewhere, ramps, limits that change, refunds, and clocks that step
+// back. Every second script runs beside the memory store, which forgets; the others beside one that does not, and change the
+// sizes of buckets too.
+func TestLeasesLikeCore(t *testing.T) {
+	server := redistest.Start(t)
+	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+	seen := map[string]int{}
+	s.OnAnswer(func(g bool) {
+		seen[map[bool]string{false: "answers of scripts of shapes", true: "answers of decide.lua"}[g]]++
+	})
+	seed := uint64(time.Now().UnixNano())
+	algorithms := append(limit.Algorithms(), limit.TokenBucket, limit.TokenBucket, limit.TokenBucket, limit.SlidingWindow)
+	for i := range uint64(200) {
+		s.SetSpace(newSpace())
+		p := newPair(t, s, server.Client(t), seed+i, []int64{12, 300, 300}[i%3], algorithms)
+		p.leases, p.seen = map[string][]limit.Grant{}, seen
+		if i%2 == 0 {
+			p.model = &core{states: map[string]*limit.State{}, refunded: map[limit.ReceiptID]bool{}}
+		}
+		p.run(120)
+		if t.Failed() {
+			t.Fatalf("seed %d, script %d:\n%s", seed, i, strings.Join(p.trace, "\n"))
+		}
+	}
+	t.Log(seen)
+	for _, what := range []string{"answers of scripts of shapes", "answers of decide.lua", "leases", "ramps", "given back",
+		"counted from elsewhere", "needs of nothing", "denied"} {
+		if seen[what] < 20 {
+			t.Errorf("%s: %d, which is hardly tested", what, seen[what])
+		}
+	}
+}
+
+// core is a store without a bound that forgets nothing: the core, and a map.
+type core struct {
+	states   map[string]*limit.State
+	refunded map[limit.ReceiptID]bool
+	serial   uint64
+}
+
+func (c *core) state(t *limit.Tier, v limit.Value) *limit.State {
+	key := fmt.Sprint(t.Identity(), "=", v)
+	if c.states[key] == nil {
+		c.states[key] = &limit.State{}
+	}
+	return c.states[key]
+}
+
+func (c *core) ask(req *limit.Request, now time.Time, d *limit.Decision, charge bool) error {
+	if err := req.Check(); err != nil {
+		return err
+	}
+	d.Begin(req, now.UnixMicro())
+	for i := range d.Results {
+		d.Evaluate(i, c.state(d.Results[i].Tier, d.Value(i)), charge)
+	}
+	if !d.Settle() || !charge {
+		return nil
+	}
+	for i := range d.Results {
+		if d.Commits(i) {
+			d.Commit(i, c.state(d.Results[i].Tier, d.Value(i)))
+		}
+	}
+	c.serial++
+	d.ID = limit.ReceiptID{Lo: c.serial}
+	return nil
+}
+
+func (c *core) Decide(_ context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	return c.ask(req, now, d, true)
+}
+
+func (c *core) Peek(_ context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	return c.ask(req, now, d, false)
+}
+
+func (c *core) Refund(_ context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+	out := limit.Refund{Units: make([]int64, len(r.Entries()))}
+	if now.UnixMicro() >= r.Until() || c.refunded[r.ID()] {
+		return out, nil
+	}
+	c.refunded[r.ID()] = true
+	for i := range r.Entries() {
+		e := &r.Entries()[i]
+		out.Units[i] = e.Apply(c.state(e.Tier, e.Value), units, now.UnixMicro())
+	}
+	return out, nil
+}
+
+func (c *core) Accepts(*limit.Limit) error { return nil }
+
 // pair is one script on two stores.
 type pair struct {
 	*testing.T
 	ours   *redis.Store
-	model  *memory.Store
+	model  limit.Store
 	admin  *goredis.Client
 	r      *rand.Rand
 	now    time.Time
@@ -57,15 +150,17 @@ type pair struct {
 	built  []*limit.Limit
 	made   [][2]*limit.Receipt
 	trace  []string
+	most   int64                    // units of a limit
+	leases map[string][]limit.Grant // of each counter, where requests ask for some
+	seen   map[string]int
 }
 
-func newPair(t *testing.T, s *redis.Store, admin *goredis.Client, seed uint64) *pair {
+func newPair(t *testing.T, s *redis.Store, admin *goredis.Client, seed uint64, most int64, algorithms []limit.Algorithm) *pair {
 	model, err := memory.New(memory.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pair{T: t, ours: s, model: model, admin: admin, r: rand.New(rand.NewPCG(seed, 1)), now: noon.Add(time.Duration(seed%1e9) * time.Hour % (1e4 * time.Hour))}
-	algorithms := limit.Algorithms()
+	p := &pair{T: t, ours: s, model: model, admin: admin, most: most, r: rand.New(rand.NewPCG(seed, 1)), now: noon.Add(time.Duration(seed%1e9) * time.Hour % (1e4 * time.Hour))}
 	for i := 0; i < 3+p.r.IntN(4) || len(p.built) == 0; i++ {
 		l := limit.Limit{ID: fmt.Sprint("l", i), MaxCost: 12, MaxValues: 2, Scoped: p.r.IntN(3) == 0}
 		if p.r.IntN(3) == 0 {
@@ -76,10 +171,13 @@ func newPair(t *testing.T, s *redis.Store, admin *goredis.Client, seed uint64) *
 		}
 		l.AlignOwner = p.r.IntN(3) == 0
 		for j := range 1 + p.r.IntN(2) {
-			tier := limit.Tier{Algorithm: algorithms[p.r.IntN(len(algorithms))], Threshold: 1 + p.r.Int64N(12),
+			tier := limit.Tier{Algorithm: algorithms[p.r.IntN(len(algorithms))], Threshold: 1 + p.r.Int64N(most),
 				Period: []time.Duration{time.Second, 7 * time.Millisecond, time.Minute}[(i+j)%3]}
 			if tier.Algorithm == limit.Quota {
 				tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Day + limit.Every(j), Location: time.UTC, AnchorDay: 1}
+			}
+			if tier.Algorithm == limit.TokenBucket && p.r.IntN(2) == 0 {
+				tier.Burst = 1 + p.r.Int64N(3*most)
 			}
 			l.Tiers = append(l.Tiers, tier)
 		}
@@ -92,8 +190,8 @@ func newPair(t *testing.T, s *redis.Store, admin *goredis.Client, seed uint64) *
 	return p
 }
 
-func (p *pair) run() {
-	for range 80 {
+func (p *pair) run(steps int) {
+	for range steps {
 		switch n := p.r.IntN(20); {
 		case n < 6:
 			p.now = p.now.Add(time.Duration(p.r.Int64N(int64([]time.Duration{3 * time.Millisecond, 2 * time.Second, time.Minute, 30 * time.Hour}[p.r.IntN(4)]))))
@@ -132,6 +230,9 @@ func (p *pair) decide(charge bool) {
 		charges = append(charges, c)
 	}
 	req := &limit.Request{Owner: acme, Charges: charges}
+	if p.leases != nil && p.r.IntN(4) > 0 {
+		req.Ahead = p.ahead(charges, charge)
+	}
 	var a, b limit.Decision
 	stores := []struct {
 		store limit.Store
@@ -148,15 +249,84 @@ func (p *pair) decide(charge bool) {
 			return
 		}
 	}
-	p.log("charge=%t %s: %t", charge, describe(charges), a.Allowed)
+	p.log("charge=%t %s %+v: %t", charge, describe(charges), req.Ahead, a.Allowed)
 	if after := p.dump(!charge); !maps.Equal(before, after) {
 		p.Errorf("a look changes keys: %q before, %q after", before, after)
 	}
 	if got, want := render(&a), render(&b); got != want {
-		p.Errorf("Redis says\n%s\nmemory\n%s", got, want)
+		p.Errorf("Redis says\n%s\n%T\n%s", got, p.model, want)
+	}
+	if p.leases != nil && charge {
+		p.count(req, &a)
 	}
 	if charge && a.Allowed {
 		p.made = append(p.made, [2]*limit.Receipt{a.Receipt(), b.Receipt()})
+	}
+}
+
+// ahead asks for leases: at random, or, in a look, for whatever there is, which shows all that a counter knows.
+func (p *pair) ahead(charges []limit.Charge, charge bool) []limit.Ahead {
+	var out []limit.Ahead
+	some := func(most int64) int64 { return max(0, p.r.Int64N(2*most)-most) }
+	for _, c := range charges {
+		for j := range c.Limit.Tiers {
+			t := &c.Limit.Tiers[j]
+			a := limit.Ahead{Need: c.Cost, Share: p.r.Int64N(limit.ShareOne + 1)}
+			if p.r.IntN(2) == 0 {
+				a.Need = p.r.Int64N(c.Cost + 1)
+			}
+			if t.Algorithm != limit.LeakyBucket {
+				a.Least, a.Most, a.Ample, a.Plenty = some(p.most/3), some(p.most), some(2*p.most), p.r.Int64N(p.most)
+				if !charge {
+					a.Least = limit.MaxUnits
+				}
+			}
+			switch t.Algorithm {
+			case limit.TokenBucket, limit.SlidingWindow:
+				a.Ramp = p.r.IntN(3) > 0
+			case limit.SlidingLog, limit.SlidingBuckets:
+				a.Life = some(t.Period.Microseconds())
+			}
+			if p.r.IntN(3) == 0 {
+				a.Adjust, a.AdjustAt = some(6), p.now.UnixMicro()+p.r.Int64N(2_000_000)-1_900_000
+				if granted := p.leases[counter(t, c.Value)]; len(granted) > 0 && t.Algorithm != limit.LeakyBucket && p.r.IntN(3) > 0 {
+					g := granted[len(granted)-1-p.r.IntN(min(len(granted), 3))]
+					a.Adjust, a.AdjustAt = -p.r.Int64N(g.Units+2), g.At
+				}
+			}
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func counter(t *limit.Tier, v limit.Value) string { return fmt.Sprint(t.Identity(), v) }
+
+// count remembers what was granted, and what of all there is was tried.
+func (p *pair) count(req *limit.Request, d *limit.Decision) {
+	if !d.Allowed {
+		p.seen["denied"]++
+		return
+	}
+	for i := range req.Ahead {
+		g, a := d.Grant(i), &req.Ahead[i]
+		if g.Units > 0 {
+			name := counter(d.Results[i].Tier, d.Value(i))
+			p.leases[name] = append(p.leases[name], g)
+			p.seen["leases"]++
+		}
+		if g.Units > g.Upfront {
+			p.seen["ramps"]++
+		}
+		switch {
+		case a.Adjust < 0:
+			p.seen["given back"]++
+		case a.Adjust > 0:
+			p.seen["counted from elsewhere"]++
+		}
+		if a.Need == 0 {
+			p.seen["needs of nothing"]++
+		}
 	}
 }
 
@@ -203,10 +373,14 @@ func (p *pair) change() {
 	l := p.limits[i]
 	l.Tiers = slices.Clone(l.Tiers)
 	for j := range l.Tiers {
-		l.Tiers[j].Threshold = 1 + p.r.Int64N(12)
-		if l.Tiers[j].Algorithm == limit.TokenBucket || l.Tiers[j].Algorithm == limit.LeakyBucket {
-			// A full bucket may be forgotten or not, which makes a difference when its size changes, and only then.
-			l.Tiers[j].Threshold = p.limits[i].Tiers[j].Threshold
+		l.Tiers[j].Threshold = 1 + p.r.Int64N(p.most)
+		if a := l.Tiers[j].Algorithm; a == limit.TokenBucket || a == limit.LeakyBucket {
+			if _, forgets := p.model.(*memory.Store); forgets {
+				// A full bucket may be forgotten or not, which makes a difference when its size changes, and only then.
+				l.Tiers[j].Threshold = p.limits[i].Tiers[j].Threshold
+			} else if a == limit.TokenBucket {
+				l.Tiers[j].Burst = p.r.Int64N(3 * p.most)
+			}
 		}
 	}
 	if made, err := limit.New(l); err == nil {
@@ -235,6 +409,7 @@ func render(d *limit.Decision) string {
 		r := &d.Results[i]
 		out += fmt.Sprintf("\n%s value %v cost %d charged %d admits %t never %t retry %d used %d remaining %d reset %d",
 			r.Limit().ID, d.Value(i), r.Cost, r.Charged, r.Admits, r.Never, r.RetryAt, r.Used(), r.Remaining(), r.ResetAt())
+		out += fmt.Sprintf(" %+v", d.Grant(i))
 	}
 	return out
 }

@@ -3,6 +3,7 @@ package redis
 import (
 	"bufio"
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,13 @@ func fuzzRequest(tb testing.TB, withLog bool) *limit.Request {
 	return &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: charges}
 }
 
+// What a reply may be to.
+const (
+	fuzzShape byte = iota
+	fuzzGeneral
+	fuzzLeases
+)
+
 // FuzzReply guarantees that no reply makes the decoder panic, hang, or hand out a decision that is not consistent with
 // itself: an error leaves none.
 func FuzzReply(f *testing.F) {
@@ -39,20 +47,40 @@ func FuzzReply(f *testing.F) {
 	for _, v := range []int64{2*1772452800000000 + 1, 0} {
 		unused = appendDouble(unused, v)
 	}
-	f.Add(string(unused), false)
-	var general []byte
-	general = appendDouble(appendDouble(general, 1772452800000000), 1)
-	for range 2 + 4*5 + 4 {
-		general = appendDouble(general, 0)
+	f.Add(string(unused), fuzzShape)
+	const now = 1772452800000000
+	general := func(bucket ...int64) string { // the time, and that it admits; who shares; states, a bucket's first; a log
+		var b []byte
+		for _, v := range slices.Concat([]int64{now, 1, 0, 0}, bucket, make([]int64, 3*3+4)) {
+			b = appendDouble(b, v)
+		}
+		return string(b)
 	}
-	f.Add(string(general), true)
-	f.Add("", false)
-	f.Add(strings.Repeat("\x00", 400), true)
-	plain, logged := fuzzRequest(f, false), fuzzRequest(f, true)
-	f.Fuzz(func(t *testing.T, reply string, general bool) {
-		req := plain
-		if general {
+	f.Add(general(0, 0, 0, 0, 0, 0, 0), fuzzGeneral)
+	f.Add(general(now, 5_000_000, 10, 0, 0, now+300_000, 4), fuzzGeneral)
+	for _, held := range []int64{4, -4, 1 << 50} {
+		f.Add(general(now, 5_000_000, 10, 100, 1, now+300_000, held), fuzzLeases)
+	}
+	f.Add(general(now, -5_000_000, 10, 0, 0, now+1<<50, 4), fuzzLeases)
+	f.Add("", fuzzShape)
+	f.Add(strings.Repeat("\x00", 400), fuzzGeneral)
+	plain, logged, leased := fuzzRequest(f, false), fuzzRequest(f, true), fuzzRequest(f, true)
+	for range 4 {
+		leased.Ahead = append(leased.Ahead, limit.Ahead{Need: 1, Least: 3, Most: 8, Share: limit.ShareOne})
+	}
+	leased.Ahead[0].Ramp, leased.Ahead[0].Adjust, leased.Ahead[0].AdjustAt = true, -2, now+300_000
+	leased.Ahead[2] = limit.Ahead{Need: 1} // a leaky bucket's
+	leased.Ahead[3].Adjust, leased.Ahead[3].AdjustAt = 1, now
+	f.Fuzz(func(t *testing.T, reply string, kind byte) {
+		req, general := plain, kind != fuzzShape
+		switch kind {
+		case fuzzShape:
+		case fuzzGeneral:
 			req = logged
+		case fuzzLeases:
+			req = leased
+		default:
+			return
 		}
 		var q question
 		q.begin(&Store{}, req, 1772452800000000, true)
@@ -71,6 +99,9 @@ func FuzzReply(f *testing.F) {
 			if r := &d.Results[i]; r.Charged != 0 && (!d.Allowed || r.Charged != r.Cost) {
 				t.Errorf("reply %q: allowed %t, result %d charged %d of %d", reply, d.Allowed, i, r.Charged, r.Cost)
 			}
+			if g := d.Grant(i); g.Units < 0 || g.Upfront < 0 || g.Upfront > g.Units || (!d.Allowed && g.Units > 0) {
+				t.Errorf("reply %q: allowed %t, result %d grants %+v", reply, d.Allowed, i, g)
+			}
 		}
 		if d.Allowed && d.RetryAfter() != 0 {
 			t.Errorf("reply %q: allowed, and retry after %s", reply, d.RetryAfter())
@@ -87,21 +118,30 @@ func FuzzPack(f *testing.F) {
 		f.Fatal(err)
 	}
 	ids := string(q.ids)
-	pack := "SLU1\x02\x00" + ids[:2*idBytes] + strings.Repeat("\x00", 8+16+24)
+	pack := layout + "\x02\x00" + ids[:2*idBytes] + strings.Repeat("\x00", 8+16+24)
+	held := markedID(heldRecord, &req.Charges[0].Limit.Tiers[0]) + string(appendDouble(appendDouble(appendDouble(nil, 10), 1772452800300000), 4))
 	f.Add(pack, int64(1))
+	f.Add(layoutLeased+pack[4:]+held, int64(1))
+	f.Add(layoutLeased+pack[4:]+held[:len(held)-8], int64(0))
+	f.Add(layoutLeased+pack[4:]+withRefunded("", 0, &req.Charges[0].Limit.Tiers[0], 5)+held, int64(0))
 	f.Add(pack+withRefunded("", 0, &req.Charges[0].Limit.Tiers[0], 5), int64(0))
-	f.Add("SLU1\xff\xff", int64(0))
+	f.Add(layout+"\xff\xff", int64(0))
 	f.Add("", int64(3))
-	var d limit.Decision
-	d.Begin(req, 1772452800000000)
-	for i := range d.Results {
-		d.Evaluate(i, &limit.State{}, false)
+	leased := *req
+	leased.Ahead = []limit.Ahead{{Need: 1, Least: 3}, {Need: 1}, {Need: 1}, {Need: 1}}
+	var entries []limit.ReceiptEntry
+	for _, req := range []*limit.Request{req, &leased} {
+		var d limit.Decision
+		d.Begin(req, 1772452800000000)
+		for i := range d.Results {
+			d.Evaluate(i, &limit.State{}, false)
+		}
+		d.Settle()
+		for i := range d.Results {
+			d.Commit(i, &limit.State{})
+		}
+		entries = append(entries, d.Receipt().Entries()...)
 	}
-	d.Settle()
-	for i := range d.Results {
-		d.Commit(i, &limit.State{})
-	}
-	entries := d.Receipt().Entries()
 	f.Fuzz(func(t *testing.T, pack string, units int64) {
 		if units < 0 || units > limit.MaxUnits {
 			return

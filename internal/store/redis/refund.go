@@ -164,7 +164,7 @@ func applyTo(pack, member string, e *limit.ReceiptEntry, units, now int64, back 
 	if width == 2 && st.M != 0 { // counted in the rate that the head says
 		st.M = rate
 	}
-	refunded := int64(0)
+	refunded, held, heldAt := int64(0), limit.Stamp{}, -1
 	switch {
 	case hasStamps(e.Tier): // the state is the sum and the time of expiry; the entry lies in the sorted set
 		_, text, ok := strings.Cut(member, ":")
@@ -174,11 +174,18 @@ func applyTo(pack, member string, e *limit.ReceiptEntry, units, now int64, back 
 		}
 		st.Stamps = []limit.Stamp{{At: e.Stamp(), Units: n}}
 	case e.Tier.Algorithm == limit.TokenBucket:
-		if r := findBehind(pack[behind:], refundID(e.Tier)); r >= 0 {
+		if r := findBehind(pack[behind:], markedID(refundRecord, e.Tier)); r >= 0 {
 			was := answer{rest: pack[behind+r:]}
 			refunded = was.refunded()
-			st.Stamps = []limit.Stamp{{Units: refunded}}
+			body.bad = body.bad || was.bad
 		}
+		if h := findBehind(pack[behind:], markedID(heldRecord, e.Tier)); h >= 0 {
+			heldAt = behind + h
+			was := answer{rest: pack[heldAt:]}
+			held = was.held()
+			body.bad = body.bad || was.bad
+		}
+		st.Stamps = bucketStamps(refunded, held)
 	}
 	if body.bad {
 		return pack, member, fmt.Errorf("%w: a number of the pack is none", errReply)
@@ -197,15 +204,24 @@ func applyTo(pack, member string, e *limit.ReceiptEntry, units, now int64, back 
 		if member = ""; len(st.Stamps) > 0 && st.Stamps[0].Units > 0 {
 			member = fmt.Sprintf("%d:%d", e.Stamp(), st.Stamps[0].Units)
 		}
-	case len(st.Stamps) > 0 && st.Stamps[0].Units != refunded:
-		pack = withRefunded(pack, behind, e.Tier, st.Stamps[0].Units)
+	case e.Tier.Algorithm == limit.TokenBucket:
+		if heldAt >= 0 { // what is zero the next charge drops
+			left := limit.Stamp{At: held.At}
+			if len(st.Stamps) > 1 {
+				left = st.Stamps[1]
+			}
+			pack = pack[:heldAt] + string(appendDouble(appendDouble(nil, left.At), left.Units)) + pack[heldAt+16:]
+		}
+		if len(st.Stamps) > 0 && st.Stamps[0].Units != refunded {
+			pack = withRefunded(pack, behind, e.Tier, st.Stamps[0].Units)
+		}
 	}
 	return pack, member, nil
 }
 
 // withRefunded writes the record of what was refunded to a token bucket, behind all others if it is new.
 func withRefunded(pack string, behind int, t *limit.Tier, units int64) string {
-	id := refundID(t)
+	id := markedID(refundRecord, t)
 	numbers := string(appendDouble(appendDouble(nil, units%era), units/era))
 	if r := findBehind(pack[behind:], id); r >= 0 {
 		at := behind + r
@@ -221,7 +237,7 @@ func hasStamps(t *limit.Tier) bool {
 // findRecord is where the tier's state lies in a pack, -1 where it has none; the rate it is counted in; and where the
 // records begin that are not of the last request.
 func findRecord(pack string, t *limit.Tier) (at int, rate int64, behind int, err error) {
-	if len(pack) < 6 || pack[:4] != "SLU1" {
+	if len(pack) < 6 || (pack[:4] != layout && pack[:4] != layoutLeased) {
 		return 0, 0, 0, fmt.Errorf("%w: not a pack of this layout", errReply)
 	}
 	n := int(binary.LittleEndian.Uint16([]byte(pack[4:6])))

@@ -11,8 +11,8 @@ import (
 // The shape of requests is what they have in common so that one script can serve them: how many packs they have, and the algorithms in
 // each. Its script is written out for exactly these, with a local for each number and no table, closure or loop, because
 // those are most of what a script costs: decide.lua takes three times as long. What is out of the usual (another set of
-// limits than last time, a changed rate, a clock that leapt, a first use of a value, logs and buckets) makes it answer 0,
-// having done nothing, and decide.lua is asked instead.
+// limits than last time, a changed rate, a clock that leapt, a first use of a value, a bucket of which units are leased, logs
+// and buckets) makes it answer 0, having done nothing, and decide.lua is asked instead. It is asked for leases at once.
 const (
 	maxShapes     = 256 // remembered; the rest use decide.lua
 	maxShapeTiers = 10  // Lua has 200 locals
@@ -106,7 +106,7 @@ func (q *question) beginPack(c *limit.Charge, l *limit.Limit) {
 	if !scoped(l) {
 		n = q.shared
 	}
-	q.ids = append(q.ids, 'S', 'L', 'U', '1', byte(n), byte(n>>8))
+	q.ids = append(append(q.ids, layout...), byte(n), byte(n>>8))
 }
 
 func (q *question) addShapeTier(c *limit.Charge, t *limit.Tier) {
@@ -182,7 +182,9 @@ if a# >= b# then b#, v#, w# = a#, u#, m# elseif a# >= b# - period# then w# = u# 
 local f# = b# + period# - now
 if f# > period# then f# = period# elseif f# < 0 then f# = 0 end
 local r# = fmod(f#, tick#)
-f# = w# * ((f# - r#) / tick# + (r# > 0 and 1 or 0))
+f# = (f# - r#) / tick# + (r# > 0 and 1 or 0)
+if f# > ticks# then f# = ticks# end
+f# = w# * f#
 r# = fmod(f#, ticks#)
 v# = v# + cost#
 local ok# = (f# - r#) / ticks# + (r# > 0 and 1 or 0) + v# <= threshold#

@@ -184,7 +184,7 @@ func (q *question) reset() {
 // encode writes the arranged request for decide.lua.
 func (q *question) encode() error {
 	q.reset()
-	q.add(q.clock, asInt(q.charge), int64(q.count))
+	q.add(q.clock, asInt(q.charge)+2*asInt(len(q.req.Ahead) > 0), int64(q.count))
 	if q.shared > 0 || q.count == 0 { // a key even where there are no limits: it says which server of a cluster to ask
 		q.keys = append(q.keys, q.prefix...)
 		q.key()
@@ -200,7 +200,13 @@ func (q *question) encode() error {
 	for _, i := range q.order {
 		c := &q.req.Charges[i]
 		for j := range c.Limit.Tiers {
-			q.addTier(c, &c.Limit.Tiers[j], i)
+			if len(q.req.Ahead) == 0 {
+				q.addTier(c, &c.Limit.Tiers[j], c.Cost, i)
+				continue
+			}
+			a := &q.req.Ahead[q.first[i]+j]
+			q.addTier(c, &c.Limit.Tiers[j], a.Need, i)
+			q.addAhead(&c.Limit.Tiers[j], a)
 		}
 	}
 	if len(q.numbers) > maxNumbers*8 {
@@ -209,8 +215,8 @@ func (q *question) encode() error {
 	return nil
 }
 
-// maxNumbers keeps the question within what Lua can unpack at once.
-const maxNumbers = 4000
+// maxNumbers keeps the question within what Lua can unpack at once, which is 8000.
+const maxNumbers = 7500
 
 func (q *question) addPack(c *limit.Charge) {
 	tiers := int64(len(c.Limit.Tiers))
@@ -226,25 +232,26 @@ func (q *question) addPack(c *limit.Charge) {
 	q.add(key, tiers, 1, other, q.key(), int64(c.Limit.MaxValues))
 }
 
-func (q *question) addTier(c *limit.Charge, t *limit.Tier, group int) {
+// addTier writes what is asked of a tier: room for units.
+func (q *question) addTier(c *limit.Charge, t *limit.Tier, units int64, group int) {
 	q.addID(t)
 	flags := asInt(c.Limit.Mode == limit.Shadow)
 	p := t.Params(q.req.Owner)
-	need := c.Cost * p.Den
+	need := units * p.Den
 	if c.Cost > t.Capacity() { // never: the product might pass 2^53
 		flags, need = flags|2, 0
 	}
 	q.add(int64(t.Algorithm), flags, int64(group))
 	switch t.Algorithm {
 	case limit.TokenBucket:
-		q.add(need, p.Num, p.Den, p.Full, p.FullIn, t.Threshold, p.Period)
+		q.add(need, p.Num, p.Den, p.Full, p.Slot, t.Threshold, p.Period)
 	case limit.FixedWindow, limit.SlidingWindow:
-		q.add(c.Cost, t.Threshold, p.Period, p.Offset, p.Tick, p.Ticks, 0)
+		q.add(units, t.Threshold, p.Period, p.Offset, p.Tick, p.Ticks, p.Slot)
 	case limit.LeakyBucket:
 		q.add(need, p.Num, p.Period, 0, 0, 0, 0)
 	case limit.Quota:
 		before, start, end, after := edges(t, q.now)
-		q.add(c.Cost, t.Threshold, before, start, end, after, 0)
+		q.add(units, t.Threshold, before, start, end, after, 0)
 	case limit.SlidingBuckets, limit.SlidingLog:
 		digest := t.Digest()
 		key := q.stampsKey(c.Limit, c.Value, digest)
@@ -252,8 +259,22 @@ func (q *question) addTier(c *limit.Charge, t *limit.Tier, group int) {
 		if c.Value.Kind != limit.NoValue {
 			other = q.stampsKey(c.Limit, limit.Value{Kind: limit.ValueOther}, digest)
 		}
-		q.add(c.Cost, t.Threshold, p.Period, p.Width, p.Buckets, key, other)
+		q.add(units, t.Threshold, p.Period, p.Width, p.Buckets, key, other)
 	}
+}
+
+// addAhead writes what is asked of a tier beyond that.
+func (q *question) addAhead(t *limit.Tier, a *limit.Ahead) {
+	adjust, offset := a.Adjust, int64(0)
+	switch t.Algorithm {
+	case limit.TokenBucket:
+		offset = t.SlotOffset(q.req.Owner)
+	case limit.LeakyBucket: // in what it counts in, and no more than keeps below 2^53
+		p := t.Params(q.req.Owner)
+		adjust = min(adjust, t.Threshold, (1<<52-1)/p.Den) * p.Den
+	default:
+	}
+	q.add(a.Least, a.Most, a.Ample, a.Plenty, a.Share, a.Life, asInt(a.Ramp), adjust, a.AdjustAt, offset)
 }
 
 // idBytes is the length of a record's head in a pack: the algorithm, half a SHA-256 of the tier's identity, and what its
@@ -374,7 +395,7 @@ func (q *question) decode(reply string, general bool, d *limit.Decision) error {
 	} else {
 		now >>= 1
 	}
-	d.Begin(q.req, now)
+	d.Begin(q.adjusted(), now)
 	q.states = slices.Grow(q.states[:0], len(d.Results))[:len(d.Results)]
 	clear(q.states)
 	if general {
@@ -402,6 +423,25 @@ func (q *question) decode(reply string, general bool, d *limit.Decision) error {
 	return nil
 }
 
+// adjusted is the request for the core to decide once more: what the script says of logs and of buckets is what it came to
+// when they were adjusted.
+func (q *question) adjusted() *limit.Request {
+	req, copied := q.req, false
+	if len(req.Ahead) == 0 {
+		return req
+	}
+	q.eachTier(func(i int, t *limit.Tier) {
+		if !hasStamps(t) || req.Ahead[i].Adjust == 0 {
+			return
+		}
+		if !copied { // d refers to it for as long as it is in use
+			req, copied = &limit.Request{Owner: req.Owner, Charges: req.Charges, Ahead: slices.Clone(req.Ahead)}, true
+		}
+		req.Ahead[i].Adjust = 0
+	})
+	return req
+}
+
 // decodeGeneral reads what decide.lua sends: for each pack whether the counter of all other values was used, the states,
 // and what there is to know of logs and buckets.
 func (q *question) decodeGeneral(a *answer, d *limit.Decision) {
@@ -414,10 +454,11 @@ func (q *question) decodeGeneral(a *answer, d *limit.Decision) {
 			d.Results[q.first[c]+j].Other = other
 		}
 	}
-	q.eachTier(func(i int, _ *limit.Tier) {
+	q.eachTier(func(i int, t *limit.Tier) {
 		q.states[i] = limit.State{At: a.integer(), N: a.integer(), M: a.integer()}
-		if refunded := a.refunded(); refunded != 0 {
-			q.states[i].Stamps = []limit.Stamp{{Units: refunded}}
+		if t.Algorithm == limit.TokenBucket {
+			refunded, held := a.refunded(), a.held()
+			q.states[i].Stamps = bucketStamps(refunded, held)
 		}
 	})
 	q.eachTier(func(i int, t *limit.Tier) {
@@ -473,17 +514,28 @@ func (q *question) finishPack(a, body *answer, pack int) {
 		if q.packs[q.chargeOf(i)] != pack || t.Algorithm != limit.TokenBucket {
 			return
 		}
-		if at := findBehind(body.rest, refundID(t)); at >= 0 {
+		if at := findBehind(body.rest, markedID(refundRecord, t)); at >= 0 {
 			r := answer{rest: body.rest[at:]}
-			q.states[i].Stamps = []limit.Stamp{{Units: r.refunded()}}
+			q.states[i].Stamps = bucketStamps(r.refunded(), limit.Stamp{})
 			a.bad = a.bad || r.bad
 		}
+		a.bad = a.bad || findBehind(body.rest, markedID(heldRecord, t)) >= 0 // the script did not heed it
 	})
 }
 
 // refundRecord marks a record of what was refunded to a token bucket: units, and the era, which is how often the rate was
 // changed after a refund.
 const refundRecord = 128 + byte(limit.TokenBucket)
+
+// heldRecord marks a record of what of a token bucket is leased: until when, and units.
+const heldRecord = 192 + byte(limit.TokenBucket)
+
+// A pack is of the second layout while a held record belongs to one of its first tiers. The scripts of shapes know the
+// first one alone.
+const (
+	layout       = "SLU1"
+	layoutLeased = "SLU2"
+)
 
 // era is what a change of the rate adds to what was refunded, so that no receipt from before gives anything: what the core
 // adds. Units stay below it.
@@ -495,10 +547,30 @@ func (a *answer) refunded() int64 {
 	return units + eras*era
 }
 
-// refundID is the id, 17 bytes, of the record of what was refunded to the tier.
-func refundID(t *limit.Tier) string {
+// held reads the state of a held record.
+func (a *answer) held() limit.Stamp {
+	h := limit.Stamp{At: a.integer(), Units: a.integer()}
+	if h.Units < 0 || h.Units > limit.MaxUnits {
+		a.bad = true
+	}
+	return h
+}
+
+// bucketStamps are the stamps of a token bucket's [limit.State].
+func bucketStamps(refunded int64, held limit.Stamp) []limit.Stamp {
+	switch {
+	case held.Units > 0:
+		return []limit.Stamp{{Units: refunded}, held}
+	case refunded != 0:
+		return []limit.Stamp{{Units: refunded}}
+	}
+	return nil
+}
+
+// markedID is the id, 17 bytes, of another record of the tier than that of its state.
+func markedID(mark byte, t *limit.Tier) string {
 	digest := t.Digest()
-	return string(append([]byte{refundRecord}, digest[:]...))
+	return string(append([]byte{mark}, digest[:]...))
 }
 
 // findBehind is where the state of a record begins, among records that each carry their head with them; -1 for none.
