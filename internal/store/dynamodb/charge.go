@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"slices"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
@@ -19,6 +20,7 @@ const (
 	mostGrain  = 31 * 24 * 60 * 60
 
 	contendedIn = 100_000 // µs
+	justNow     = 10 * time.Millisecond
 )
 
 // charge writes what the decision takes. It reports false where a guess was wrong; what the store showed is learned
@@ -37,6 +39,9 @@ func (c *decision) charge(ctx context.Context, last bool) (bool, error) {
 		if w := c.build(at, !last); w != nil {
 			writes = append(writes, itemWrite{at, w})
 		}
+	}
+	if looked, err := c.look(ctx); looked || err != nil {
+		return false, err
 	}
 	var err error
 	done := true
@@ -67,6 +72,18 @@ func (c *decision) charge(ctx context.Context, last bool) (bool, error) {
 type itemWrite struct {
 	at int
 	*write
+}
+
+// look reads the items for which a lease's guess is doubtful, if they have not been seen just now. To guess wrong takes as
+// long, and a write unit. It reports whether there were any; the decision is then to be made anew.
+func (c *decision) look(ctx context.Context) (bool, error) {
+	if len(c.req.Ahead) == 0 {
+		return false, nil
+	}
+	return c.read(ctx, func(it *item) bool {
+		return c.answers[it.key] == nil && it.view != nil && time.Since(it.view.seen) > justNow &&
+			slices.ContainsFunc(c.tiers, func(t tierAt) bool { return t.doubtful && c.items[t.item] == it })
+	})
 }
 
 // mayRest reports whether a decision to which nothing is lacking, and nothing granted, is right to write nothing: what is
@@ -116,7 +133,7 @@ func (c *decision) build(at int, shadows bool) *write {
 		if t.item != at {
 			continue
 		}
-		t.written, t.grant = false, limit.Grant{}
+		t.written, t.doubtful, t.grant = false, false, limit.Grant{}
 		if r := &c.d.Results[i]; r.Shadow() && !(shadows && c.d.Commits(i)) {
 			continue
 		}

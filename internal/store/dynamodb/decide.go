@@ -52,6 +52,7 @@ type tierAt struct {
 	pre      limit.State
 	repaired bool
 	written  bool
+	doubtful bool
 	grant    limit.Grant // that was or is to be written
 }
 
@@ -158,12 +159,20 @@ func (c *decision) tries() int {
 	return maxTries
 }
 
-// giveWay waits before a try by how many have failed, so that those who met do not meet again.
+// giveWay waits before a try by how many have failed, so that those who met do not meet again, and asks for half as much
+// ahead each time, so that there is room for all of them.
 func (c *decision) giveWay(ctx context.Context, failed int) error {
 	if failed < maxTries-1 || len(c.req.Ahead) == 0 {
 		return nil
 	}
-	return pause(ctx, time.Duration(rand.Int64N(int64(failed)*int64(2*time.Millisecond))))
+	half := *c.req
+	half.Ahead = slices.Clone(half.Ahead)
+	for i := range half.Ahead {
+		a := &half.Ahead[i]
+		a.Least, a.Most, a.Ample = (a.Least+1)/2, (a.Most+1)/2, (a.Ample+1)/2
+	}
+	c.req = &half
+	return pause(ctx, time.Duration(rand.Int64N(int64(min(failed, 4))*int64(4*time.Millisecond))))
 }
 
 // tick brings the decision's time up to date before a try: the others have not waited for this one. A caller's own time
@@ -372,7 +381,7 @@ func (c *decision) prepare(w *write, i int) {
 	}
 	g.post = c.committed(i)
 	g.guess(w.counter(at.name))
-	at.written = true
+	at.written, at.doubtful = true, g.doubtful && g.contended
 }
 
 // committed is result i's state after its charge. The result stays as it is: only what the store confirms is charged.

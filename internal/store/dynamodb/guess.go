@@ -20,6 +20,8 @@ type charge struct {
 	post      limit.State // after the charge
 	repaired  bool        // old has the mark of a clock that leapt ahead
 	contended bool        // others charge the same item at the same time
+
+	doubtful bool // what was guessed is likely to be wrong where others charge the item, see look
 }
 
 // taken is all that is charged, units.
@@ -62,6 +64,7 @@ func (g *charge) guess(c counter) {
 
 // exact compares and sets the whole counter.
 func (g *charge) exact(c counter) {
+	g.doubtful = true
 	c.isUnchanged(g.old)
 	f := fieldsOf(g.tier, &g.params, &g.post, g.now)
 	if x := g.old["x"]; x != nil {
@@ -81,6 +84,7 @@ func (g *charge) fixedWindow(c counter) {
 		g.sameWindow(c, "w")
 		return
 	}
+	g.doubtful = true
 	c.require("(" + c.absent() + " OR " + c.compare("w", "<", big.NewInt(g.post.At)) + ")")
 	c.replace(g.fresh())
 }
@@ -90,6 +94,7 @@ func (g *charge) quota(c counter) {
 		g.sameWindow(c, "w", "e")
 		return
 	}
+	g.doubtful = true
 	c.require("(" + c.absent() + " OR " + c.compare("e", "<=", big.NewInt(g.now)) + ")")
 	c.replace(g.fresh())
 }
@@ -117,6 +122,9 @@ func (g *charge) fits(c counter, field string, adjusted, most, top int64) {
 	if g.taken() == 0 {
 		most = top
 	}
+	if left := most - adjusted - g.old[field].Int64(); left < g.taken() {
+		g.doubtful = true
+	}
 	c.require(c.compare(field, "<=", big.NewInt(most-adjusted)))
 	if adjusted < 0 {
 		c.require(c.compare(field, ">=", big.NewInt(-adjusted)))
@@ -141,6 +149,7 @@ func (g *charge) slidingWindow(c counter) {
 			c.set("p", big.NewInt(g.post.M))
 		}
 	case g.old != nil && g.pre.At >= g.post.At-g.params.Period:
+		g.doubtful = true
 		adjusted := g.post.M - g.pre.N // of the last window
 		if g.isCut(adjusted) {
 			g.exact(c)
@@ -152,6 +161,7 @@ func (g *charge) slidingWindow(c counter) {
 		c.set("n", big.NewInt(g.post.N))
 		c.set("w", big.NewInt(g.post.At))
 	default:
+		g.doubtful = true
 		c.require("(" + c.absent() + " OR " + c.compare("w", "<", big.NewInt(g.post.At-g.params.Period)) + ")")
 		c.replace(g.fresh())
 	}
@@ -377,6 +387,7 @@ func (g *charge) slidingBuckets(c counter) {
 	}
 	c.mustBe("w", g.old["w"])
 	if stale || current > newest {
+		g.doubtful = true
 		c.mustBe("x", g.old["x"])
 		if g.expire(c, newest, oldest) { // the newest bucket goes too, and others may just have charged it
 			c.mustBe("s", g.old["s"])
@@ -384,6 +395,9 @@ func (g *charge) slidingBuckets(c counter) {
 		c.set("w", big.NewInt(max(newest, current)))
 	}
 	if g.taken() > 0 {
+		if room := g.tier.Threshold - g.pre.N - adjusted + expired; room < 2*g.taken() {
+			g.doubtful = true
+		}
 		c.require(c.compare("s", "<=", big.NewInt(g.tier.Threshold-g.taken()-adjusted+expired)))
 	}
 	c.add("s", big.NewInt(g.taken()+adjusted-expired))

@@ -39,8 +39,8 @@ func (g *charge) heldBucket(c counter) {
 	b.set()
 }
 
-// usual reports whether the charge is none of the rare ones: units owed, a correction that meets a bound or comes after the
-// slot, more held than the burst is by now, another grid of slots.
+// usual reports whether the charge is none of the rare ones: units owed, a give-back that meets a bound, more held than the
+// burst is by now.
 func (b *heldBucket) usual() bool {
 	held := int64(0)
 	if len(b.pre.Stamps) > 1 {
@@ -53,7 +53,7 @@ func (b *heldBucket) usual() bool {
 		b.back = min(-b.adjust(), held)
 		return b.back == -b.adjust()
 	}
-	return b.adjust() == 0
+	return b.adjust() <= 0
 }
 
 // weigh finds what the sum is, and whether it has run over or soon will.
@@ -88,6 +88,7 @@ func (b *heldBucket) weigh() {
 	if b.fixed {
 		b.raise.Sub(b.target, b.sum)
 	}
+	b.doubtful = b.fixed || !b.inSlot
 }
 
 // larger is a − b where that is above zero, else zero.
@@ -119,10 +120,17 @@ func (b *heldBucket) most(sum *big.Int) *big.Int {
 			most = free
 		}
 	}
-	if b.ramps() && b.inSlot { // what is held stays within the burst
-		held := new(big.Int).Add(sum, big.NewInt(b.params.Full))
-		if held.Sub(held, b.units(b.taken())); most == nil || held.Cmp(most) < 0 {
-			most = held
+	if !b.ramps() {
+		return most
+	}
+	bounds := []*big.Int{scaled(b.at, b.params.Num, 0)} // the level stays above -burst
+	if b.inSlot {
+		bounds = append(bounds, sum) // and what is held within the burst
+	}
+	for _, bound := range bounds {
+		bound = new(big.Int).Add(bound, big.NewInt(b.params.Full))
+		if bound.Sub(bound, b.units(b.taken())); most == nil || bound.Cmp(most) < 0 {
+			most = bound
 		}
 	}
 	return most
@@ -173,7 +181,11 @@ func (b *heldBucket) require() {
 	sum := new(big.Int).Add(b.sum, b.raise)
 	if most := b.most(sum); most != nil {
 		most = new(big.Int).Add(most, b.units(b.back))
-		c.require(c.compare("e", "<=", most.Sub(most.Sub(most, b.over), b.raise)))
+		most.Sub(most.Sub(most, b.over), b.raise)
+		c.require(c.compare("e", "<=", most))
+		// Others may have taken what refilled since.
+		refilled := scaled(b.at-b.old["t"].Int64(), p.Num, b.taken()*p.Den)
+		b.doubtful = b.doubtful || refilled.Add(refilled, b.old["e"]).Cmp(most) > 0
 	}
 	if b.back > 0 { // that much is held: e is that far ahead of the sum, wherever between the two others have moved them
 		sum := b.old["q"]
