@@ -59,6 +59,18 @@ const (
 	forgets            fault = "forgets counters in use"
 	refusesAll         fault = "accepts nothing"
 	decidesOnWrongTime fault = "clock a second late"
+	leaseIgnored       fault = "leases nothing"
+	leaseUncharged     fault = "a lease is not charged"
+	leaseWhole         fault = "a lease charges the cost, whatever is needed"
+	leaseGreedy        fault = "a lease ignores the share"
+	leaseOnDenial      fault = "a denial leases"
+	leaseRampNever     fault = "no ramps"
+	leaseRampAtOnce    fault = "all of a ramp at once"
+	leasePlain         fault = "a lease is counted as what was spent" // at now, and not held
+	backIgnored        fault = "what comes back is dropped"
+	backTwice          fault = "what comes back comes back twice"
+	backOnDenial       fault = "a denial takes back what comes back"
+	owedIgnored        fault = "what was admitted elsewhere is dropped"
 )
 
 // naive is a store as simple as can be, one lock and one map by key, with at most one fault. Without any it is right.
@@ -72,6 +84,7 @@ type naive struct {
 	boot     uint64
 	serial   uint64
 	first    time.Time
+	ahead    []limit.Ahead // of the decision under way
 }
 
 func newNaive(f fault) *naive {
@@ -154,6 +167,7 @@ func (n *naive) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	us = n.bend(now)
+	req = n.bendAhead(req)
 	d.Begin(req, us)
 	keys, states := n.read(d, charge)
 	seen := map[string]bool{}
@@ -265,6 +279,61 @@ func (n *naive) shift(d *limit.Decision, by int64) {
 	}
 }
 
+// bendAhead is what the store makes of the leases it is asked for.
+func (n *naive) bendAhead(req *limit.Request) *limit.Request {
+	bent := *req
+	bent.Ahead = slices.Clone(req.Ahead)
+	for i := range bent.Ahead {
+		switch a := &bent.Ahead[i]; n.fault {
+		case leaseIgnored:
+			a.Least, a.Most, a.Ample = 0, 0, 0
+		case leaseGreedy:
+			a.Share = limit.ShareOne
+		case leaseRampNever:
+			a.Ramp = false
+		case backIgnored:
+			a.Adjust = max(a.Adjust, 0)
+		case owedIgnored:
+			a.Adjust = min(a.Adjust, 0)
+		case backTwice:
+			if a.Adjust < 0 {
+				a.Adjust *= 2
+			}
+		}
+	}
+	if n.fault == leaseWhole && len(bent.Ahead) == len(bent.Charges) {
+		for i := range bent.Ahead {
+			bent.Ahead[i].Need = bent.Charges[i].Cost
+		}
+	}
+	n.ahead = bent.Ahead
+	return &bent
+}
+
+// bendLease miscounts the lease of a result that was charged, or misreports it.
+func (n *naive) bendLease(d *limit.Decision, i int, s *limit.State) {
+	g, t := d.Grant(i), d.Results[i].Tier
+	switch n.fault {
+	case leaseRampAtOnce:
+		g.Upfront = g.Units
+		d.AdoptGrant(i, g)
+	case leaseUncharged:
+		if t.Algorithm == limit.TokenBucket {
+			s.N += g.Units * t.Params(d.Owner).Den
+		} else {
+			s.N -= g.Units
+		}
+	case leasePlain:
+		switch {
+		case g.Units == 0:
+		case t.Algorithm == limit.TokenBucket:
+			s.Stamps = s.Stamps[:1]
+		case len(s.Stamps) > 0:
+			s.Stamps[len(s.Stamps)-1].At = d.Now
+		}
+	}
+}
+
 // write charges what the store, in its way, believes it should.
 func (n *naive) write(d *limit.Decision, keys []string, states []*limit.State) {
 	denied := false
@@ -288,6 +357,13 @@ func (n *naive) write(d *limit.Decision, keys []string, states []*limit.State) {
 		case shadowTiers:
 			commits = commits || (d.Allowed && r.Admits)
 		}
+		if n.fault == leaseOnDenial && !d.Allowed {
+			d.AdoptGrant(i, limit.Grant{Units: 1, Upfront: 1, Until: d.Now + 1})
+		}
+		if n.fault == backOnDenial && !d.Allowed && i < len(n.ahead) && n.ahead[i].Adjust < 0 && r.Tier.Algorithm == limit.FixedWindow {
+			states[i].N = max(states[i].N+n.ahead[i].Adjust, 0)
+			n.states[keys[i]] = states[i]
+		}
 		if !commits {
 			continue
 		}
@@ -295,6 +371,7 @@ func (n *naive) write(d *limit.Decision, keys []string, states []*limit.State) {
 			d.Commit(i, &limit.State{})
 		} else {
 			d.Commit(i, states[i])
+			n.bendLease(d, i, states[i])
 		}
 		n.states[keys[i]], n.numbers[keys[i]] = states[i], r.Tier.Threshold
 	}
@@ -347,7 +424,7 @@ func (n *naive) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 }
 
 func config(f fault) limittest.Config {
-	return limittest.Config{New: func(testing.TB) limit.Store { return newNaive(f) }, Scripts: 10, Goroutines: 24}
+	return limittest.Config{New: func(testing.TB) limit.Store { return newNaive(f) }, Scripts: 10, Goroutines: 24, Leases: true}
 }
 
 // The suite must hold for any right store, not only for the one it was written beside.
@@ -367,6 +444,8 @@ func TestBrokenStores(t *testing.T) {
 		refundWhole, refundNever, refundOtherWindow, refundCreates, changeForgets, race, repairLost, errorCharges,
 		contextIgnored,
 		staleDecision, forgets, refusesAll, decidesOnWrongTime,
+		leaseIgnored, leaseUncharged, leaseWhole, leaseGreedy, leaseOnDenial, leaseRampNever, leaseRampAtOnce, leasePlain,
+		backIgnored, backTwice, backOnDenial, owedIgnored,
 	} {
 		t.Run(string(f), func(t *testing.T) {
 			var by []string

@@ -20,6 +20,7 @@ func newStore(tb testing.TB, maxBytes int64) *memory.Store {
 
 func TestContract(t *testing.T) {
 	limittest.RunStoreContract(t, limittest.Config{
-		New: func(tb testing.TB) limit.Store { return newStore(tb, 0) },
+		New:    func(tb testing.TB) limit.Store { return newStore(tb, 0) },
+		Leases: true,
 	})
 }
