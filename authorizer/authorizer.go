@@ -18,15 +18,14 @@ import (
 	"net/textproto"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/outage"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/route"
-	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
 // Snapshot is one consistent configuration. A request is decided on one snapshot from beginning to end.
@@ -37,27 +36,32 @@ type Snapshot struct {
 
 // Config sets up an [Authorizer].
 type Config struct {
-	Current     func() *Snapshot // required; called once for each request
-	Store       limit.Store      // required
-	Addresses   limit.Store      // where ipLimits are counted; default Store
+	Current func() *Snapshot // required; called once for each request
+
+	// Store is required; Addresses is where ipLimits are counted, default Store. Each is to be an [outage.Store], which knows
+	// how many instances there are and charges back what it admitted. Another one is put into one that takes itself for the
+	// only instance.
+	Store, Addresses limit.Store
+
 	Now         func() time.Time // default time.Now
 	Log         *slog.Logger     // default slog.Default()
 	TrustedHops int              // proxies of the operator's own in front, 0..identity.MaxHops; see identity.SourceIP
 	Jitter      int              // percent, 0..100; see answer.Encoder
 	Sources     *identity.Anonymiser
 
-	// BackstopBytes bounds what is counted in this process while the store does not answer; 0 is DefaultBackstopBytes.
+	// BackstopBytes bounds what is counted in this process while a store that is no [outage.Store] does not answer; 0 is
+	// outage.DefaultBytes.
 	BackstopBytes int64
 }
 
+const unavailableFor = time.Second // what a client is told to wait where nobody knows
+
 // Authorizer decides requests. It is safe for concurrent use. Make it with [New].
 type Authorizer struct {
-	c        Config
-	encoder  answer.Encoder
-	pool     sync.Pool
-	backstop fallback
-	failures atomic.Int64
-	logged   atomic.Int64 // s since 1970 of the last line about the store
+	c                Config
+	store, addresses *outage.Store
+	encoder          answer.Encoder
+	pool             sync.Pool
 }
 
 // New checks the configuration and makes an authorizer. The error names the field.
@@ -72,9 +76,6 @@ func New(c Config) (*Authorizer, error) {
 	case c.Jitter < 0 || c.Jitter > 100:
 		return nil, fmt.Errorf("authorizer: Jitter %d is outside 0..100", c.Jitter)
 	}
-	if c.Addresses == nil {
-		c.Addresses = c.Store
-	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -85,15 +86,14 @@ func New(c Config) (*Authorizer, error) {
 		c.Sources = identity.NewAnonymiser()
 	}
 	z := &Authorizer{c: c, encoder: answer.Encoder{JitterPercent: c.Jitter}}
-	if c.BackstopBytes == 0 {
-		c.BackstopBytes = DefaultBackstopBytes
-	}
 	var err error
-	if z.backstop.own, err = memory.New(memory.Config{MaxBytes: c.BackstopBytes}); err != nil {
+	if z.store, err = c.answering(c.Store); err != nil {
 		return nil, err
 	}
-	if z.backstop.shared, err = memory.New(memory.Config{MaxBytes: sharedBytes}); err != nil {
-		return nil, err
+	if z.addresses = z.store; c.Addresses != nil && c.Addresses != c.Store {
+		if z.addresses, err = c.answering(c.Addresses); err != nil {
+			return nil, err
+		}
 	}
 	z.pool.New = func() any {
 		a := &Answer{from: z}
@@ -101,6 +101,18 @@ func New(c Config) (*Authorizer, error) {
 		return a
 	}
 	return z, nil
+}
+
+// answering is the store as one that always has an answer.
+func (c *Config) answering(store limit.Store) (*outage.Store, error) {
+	if s, ok := store.(*outage.Store); ok {
+		return s, nil
+	}
+	s, err := outage.New(outage.Config{Store: store, Bytes: c.BackstopBytes, Log: c.Log})
+	if err != nil {
+		return nil, fmt.Errorf("authorizer: %w", err)
+	}
+	return s, nil
 }
 
 // Request is what of a request a decision needs.
@@ -120,7 +132,7 @@ type Answer struct {
 	Subject     string
 	KeyID       string
 	Anonymous   bool // no credential, under the anonymousPlan
-	StoreFailed bool // the store did not answer, and each limit's onStoreFailure was applied
+	StoreFailed bool // a store did not answer, and each limit's onStoreFailure was applied
 	Source      string
 	Header      answer.Header
 	Instance    string // URI of this occurrence; "" where allowed
@@ -132,7 +144,6 @@ type Answer struct {
 	attributes plan.Attributes
 	ip, plan   step
 	peek       limit.Decision
-	fromBackup []limit.Charge
 }
 
 // step is one decision with what it was asked.
@@ -140,7 +151,6 @@ type step struct {
 	request  limit.Request
 	decision limit.Decision
 	made     bool
-	store    limit.Store // that made it
 }
 
 // Allowed reports whether the request may pass.
@@ -303,26 +313,28 @@ func (z *Authorizer) limitTenant(ctx context.Context, a *Answer, owner limit.Own
 // waitForAddress lengthens the wait of a denial to when the next attempt fits the ipLimits too: the wait that is told
 // must be one after which the request passes. It only peeks.
 func (z *Authorizer) waitForAddress(ctx context.Context, a *Answer) {
-	if err := a.ip.store.Peek(ctx, &a.ip.request, a.At, &a.peek); err != nil || a.peek.Allowed || a.peek.Never {
+	if err := z.addresses.Peek(ctx, &a.ip.request, a.At, &a.peek); err != nil || a.peek.Allowed || a.peek.Never {
 		return
 	}
 	a.wait.Micros = max(a.wait.Micros, a.peek.RetryAt-a.peek.Now)
 }
 
-// charge decides a step and notes how long a denial lasts. A step without charges is allowed and makes no decision.
+// charge decides a step and notes how long a denial lasts. A step without charges is allowed and makes no decision. A request
+// that was given up meanwhile is denied, since nobody waits for it.
 func (z *Authorizer) charge(ctx context.Context, a *Answer, s *step) answer.Kind {
 	if len(s.request.Charges) == 0 {
 		return answer.Allowed
 	}
-	s.store = z.c.Store
+	store := z.store
 	if s.request.Owner.Kind == limit.Address {
-		s.store = z.c.Addresses
+		store = z.addresses
 	}
-	if err := s.store.Decide(ctx, &s.request, a.At, &s.decision); err != nil {
-		if kind := z.withoutStore(ctx, a, s, err); kind != answer.Allowed || !s.made {
-			return kind
-		}
+	if err := store.Decide(ctx, &s.request, a.At, &s.decision); err != nil {
+		a.StoreFailed = true
+		a.wait = answer.Wait{Micros: unavailableFor.Microseconds(), Known: true}
+		return answer.Unavailable
 	}
+	a.StoreFailed = a.StoreFailed || s.decision.Degraded
 	s.made = true
 	switch d := &s.decision; {
 	case d.Allowed:
@@ -333,6 +345,15 @@ func (z *Authorizer) charge(ctx context.Context, a *Answer, s *step) answer.Kind
 		a.wait = answer.Wait{Micros: d.RetryAt - d.Now, Known: true}
 		return answer.Limited
 	}
+}
+
+// Failures is how many steps the stores have not decided.
+func (z *Authorizer) Failures() int64 {
+	n := z.store.Stats().Failures
+	if z.addresses != z.store {
+		n += z.addresses.Stats().Failures
+	}
+	return n
 }
 
 // Path is the request's path, normalised, for display only. It may hold any byte.

@@ -18,6 +18,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/outage"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
@@ -347,6 +348,59 @@ func TestStoreAway(t *testing.T) {
 	}
 	store.down.Store(nil)
 	f.ask(t, request("acme"), answer.Allowed)
+}
+
+// Guarantees that a store which knows how many instances there are is asked as it is, for tenants and for addresses, and that
+// what it decides by itself is marked and says when to come back.
+func TestOutageStore(t *testing.T) {
+	inner, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &failing{Store: inner}
+	gone := errors.New("connection refused")
+	store.down.Store(&gone)
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	tenants, err := outage.New(outage.Config{Store: store, MaxInstances: 5, Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	addresses, err := outage.New(outage.Config{Store: store, MaxInstances: 2, Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFixture(t, ipPlans, nil, 0)
+	if f.Authorizer, err = authorizer.New(authorizer.Config{Current: func() *authorizer.Snapshot { return f.snap }, Store: tenants,
+		Addresses: addresses, Now: func() time.Time { return f.now }, Log: quiet}); err != nil {
+		t.Fatal(err)
+	}
+	if h := f.ask(t, request("acme"), answer.Allowed); h.Limit != "1" || h.Policy != `"burst";q=1;w=1, "ip:per-address";q=4;w=40` {
+		t.Errorf("%+v: want a fifth of 5, and half of 8", h)
+	}
+	a := f.Authorize(context.Background(), request("acme"))
+	if wait := retryAfterMs(t, a); a.Kind != answer.Limited || !a.StoreFailed || wait != 1000 {
+		t.Errorf("%s, marked %v, wait %d ms; want limited, marked, 1000", a.Kind, a.StoreFailed, wait)
+	}
+	a.Release()
+	a = f.Authorize(context.Background(), request("strict"))
+	if wait := retryAfterMs(t, a); a.Kind != answer.Unavailable || !a.StoreFailed || wait != 1000 || a.IPDecision() == nil {
+		t.Errorf("%s, marked %v, wait %d ms; want unavailable, marked, 1000", a.Kind, a.StoreFailed, wait)
+	}
+	a.Release()
+	if n := f.Failures(); n != 6 || tenants.Stats().Failures != 3 {
+		t.Errorf("%d failures, %d of tenants; want 6 and 3", n, tenants.Stats().Failures)
+	}
+	store.down.Store(nil)
+	a = f.Authorize(context.Background(), request("globex"))
+	if !a.Allowed() || a.StoreFailed {
+		t.Errorf("%s, marked %v with the store back", a.Kind, a.StoreFailed)
+	}
+	a.Release()
+	for _, s := range []*outage.Store{tenants, addresses} {
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // Guarantees that a flood of addresses that fills the store is limited as one, and cannot use up what tenants need.

@@ -52,7 +52,7 @@ func newWorld(t *testing.T, tier limit.Tier, instances int, breaker bool) *world
 // step lets a little time pass, the store come or go for somebody, and somebody ask.
 func (w *world) step(t *testing.T, rng *rand.Rand) {
 	t.Helper()
-	time.Sleep(time.Duration(rng.Int64N(int64(w.period) / 40)))
+	pass(time.Duration(rng.Int64N(int64(w.period) / 40)))
 	if rng.IntN(40) == 0 {
 		away := rng.IntN(2) == 0
 		if rng.IntN(2) == 0 { // for all
@@ -113,7 +113,7 @@ func (w *world) admits() int64 {
 	case limit.SlidingWindow:
 		return 2 * w.tier.Threshold
 	case limit.TokenBucket:
-		return 2 * w.tier.Threshold
+		return w.tier.Threshold + max(w.tier.Threshold, w.tier.Burst)
 	case limit.LeakyBucket:
 		return w.tier.Threshold + mostCost
 	default:
@@ -131,11 +131,12 @@ func TestBound(t *testing.T) {
 		{Algorithm: limit.SlidingBuckets, Period: time.Minute, Threshold: 40, Buckets: 10},
 		{Algorithm: limit.SlidingLog, Period: time.Minute, Threshold: 40},
 		{Algorithm: limit.TokenBucket, Period: time.Minute, Threshold: 40},
+		{Algorithm: limit.TokenBucket, Period: time.Minute, Threshold: 40, Burst: 90},
 		{Algorithm: limit.LeakyBucket, Period: time.Minute, Threshold: 40},
 		{Algorithm: limit.Quota, Threshold: 40, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}},
 	}
 	without, reached := int64(0), 0.0
-	for i := range 210 {
+	for i := range 240 {
 		rng := rand.New(rand.NewPCG(1, uint64(i)))
 		tier := tiers[i%len(tiers)]
 		synctest.Test(t, func(t *testing.T) {
@@ -144,7 +145,11 @@ func TestBound(t *testing.T) {
 			for range 200 + rng.IntN(100) {
 				w.step(t, rng)
 			}
-			part := 2 * int64(len(w.instances)) * max(1, tier.Threshold/int64(len(w.instances)))
+			n := int64(len(w.instances))
+			part := 2 * n * max(1, tier.Threshold/n)
+			if tier.Burst > 0 {
+				part = n*max(1, tier.Threshold/n) + n*max(1, tier.Burst/n)
+			}
 			windows := tier.Algorithm == limit.FixedWindow || tier.Algorithm == limit.Quota
 			alone := w.most(false, func(e event) bool { return e.without })
 			all := w.most(windows, func(event) bool { return true })
@@ -178,7 +183,7 @@ func (w *world) recover(t *testing.T, name string) {
 	dropped := int64(0)
 	for i, s := range w.instances {
 		for s.Stats().Waiting > 0 {
-			time.Sleep(100 * time.Millisecond) // till the breaker probes
+			pass(100 * time.Millisecond) // till the breaker probes
 			w.ask(t, i, mostCost)
 		}
 		dropped += s.Stats().Dropped

@@ -21,7 +21,7 @@ type share struct{ units, atOnce, period int64 } // period in µs
 const derivedLimits = 4096 // remembered
 
 // derive is the instance's part of each tier of l: a token bucket of max(1, units/instances) per period, and as much at once;
-// no more at once than the limit gives, for a token bucket with a burst below its rate.
+// of a token bucket its rate and its burst, each divided so.
 func derive(l *limit.Limit, instances int64, now time.Time) (*derived, error) {
 	d := &derived{instances: instances, shares: make([]share, len(l.Tiers))}
 	out := limit.Limit{ID: l.ID, Per: l.Per, MaxValues: l.MaxValues, Tiers: make([]limit.Tier, len(l.Tiers))}
@@ -29,7 +29,7 @@ func derive(l *limit.Limit, instances int64, now time.Time) (*derived, error) {
 		t := &l.Tiers[i]
 		s := share{units: max(1, t.Threshold/instances), period: t.Period.Microseconds()}
 		if s.atOnce = s.units; t.Algorithm == limit.TokenBucket {
-			s.atOnce = max(1, min(t.Threshold, t.Burst)/instances)
+			s.atOnce = max(1, t.Burst/instances)
 		}
 		if t.Calendar != nil {
 			start, end := t.Calendar.Period(now.UnixMicro())

@@ -92,12 +92,12 @@ func TestOnlyOpenWindowsAreChargedBack(t *testing.T) {
 		for _, req := range reqs {
 			spend(t, s, req, 10)
 		}
-		time.Sleep(10*time.Second + time.Millisecond)
+		pass(10*time.Second + time.Millisecond)
 		for _, req := range reqs {
 			spend(t, s, req, 2)
 		}
 		spend(t, s, reqs[limit.TokenBucket], 4) // six of ten
-		time.Sleep(3 * time.Second)             // and three are back
+		pass(3 * time.Second)                   // and three are back
 		store.down.Store(false)
 		recoverFrom(t, s)
 		for alg, want := range map[limit.Algorithm]int64{limit.FixedWindow: 2, limit.SlidingLog: 2, limit.TokenBucket: 3} {
@@ -118,10 +118,10 @@ func TestChargedBackAsOfThen(t *testing.T) {
 			store := newFlaky(t, inner)
 			s := newStore(t, outage.Config{Store: store})
 			req := ask(newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{tier}}))
-			time.Sleep(time.Until(time.Now().Truncate(16 * time.Second).Add(27 * time.Second))) // 11 s into a window
+			pass(time.Until(time.Now().Truncate(16 * time.Second).Add(27 * time.Second))) // 11 s into a window
 			store.down.Store(true)
 			spend(t, s, req, 8)
-			time.Sleep(9 * time.Second) // 4 s into the next
+			pass(9 * time.Second) // 4 s into the next
 			store.down.Store(false)
 			recoverFrom(t, s)
 			want := int64(8)
@@ -131,7 +131,7 @@ func TestChargedBackAsOfThen(t *testing.T) {
 			if got := used(t, inner, req); got != want {
 				t.Errorf("%s: %d used, want %d", tier.Algorithm, got, want)
 			}
-			time.Sleep(9 * time.Second)
+			pass(9 * time.Second)
 			if tier.Algorithm == limit.SlidingWindow {
 				want = 2
 			} else {
@@ -188,7 +188,7 @@ func TestChargedBackApart(t *testing.T) {
 		for round := range 2 {
 			store.down.Store(true)
 			spend(t, s, of("ann"), 3)
-			time.Sleep(10 * time.Minute) // another slot
+			pass(10 * time.Minute) // another slot
 			spend(t, s, of("ann"), 4)
 			spend(t, s, of("bob"), 5)
 			store.down.Store(false)
@@ -210,9 +210,9 @@ func TestUnsentIsKept(t *testing.T) {
 		req := ask(newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 100}}}))
 		answers := func() {
 			t.Helper()
-			time.Sleep(1100 * time.Millisecond)
+			pass(1100 * time.Millisecond)
 			spend(t, s, ask(window(t, "other", 1000, limit.Backstop)), 1)
-			time.Sleep(50 * time.Millisecond)
+			pass(50 * time.Millisecond)
 		}
 		store.down.Store(true)
 		spend(t, s, req, 7)
@@ -260,11 +260,11 @@ func TestRecoveryIsNoStampede(t *testing.T) {
 		store.down.Store(false)
 		asked := store.asked.Load()
 		spend(t, s, ask(day), 1)
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if n := store.asked.Load() - asked; n < 95 || n > 105 {
 			t.Errorf("%d charges in the first second, want about 100", n)
 		}
-		time.Sleep(3 * time.Second)
+		pass(3 * time.Second)
 		if st := s.Stats(); st.ChargedBack != 2*owners || st.Waiting != 0 {
 			t.Errorf("%+v, want %d charged back", st, 2*owners)
 		}
@@ -285,7 +285,7 @@ func TestClosePays(t *testing.T) {
 		}
 		store.down.Store(false)
 		spend(t, s, req, 1) // the paying begins, and is under way
-		time.Sleep(25 * time.Millisecond)
+		pass(25 * time.Millisecond)
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := s.Close(gone); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "owners") {

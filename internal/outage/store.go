@@ -58,9 +58,11 @@ type Config struct {
 //   - open admits. What is said to be left of it is all.
 //   - closed is [ErrClosed] for the whole request.
 //   - backstop counts here: each tier is a token bucket of b = max(1, units/instances) per period and at once, for each owner
-//     and value; a quota is its units over the calendar period's length. In any interval as long as the period an instance
-//     admits at most 2·b, so all of them together at most the sum of 2·max(1, units/instances), on top of what was admitted
-//     before. A cost above b but not above what the limit can hold waits for the store; it is not never.
+//     and value; a quota is its units over the calendar period's length; of a token bucket both rate and burst are divided so.
+//     A cost above what the bucket holds, but not above what the limit can hold, waits for the store; it is not never.
+//
+// Bound: in any interval as long as the period an instance admits at most 2·b by its backstop (of a token bucket its parts of
+// rate and burst), so all of them together at most the sum of 2·max(1, units/instances), on top of what the store admitted.
 //
 // A cost above what a limit can ever hold is never, as always. Shadow limits are not counted. All limits of a request are
 // charged or none. Clients see the limit's own id; its size and what is left are those of this instance's part.

@@ -189,7 +189,7 @@ func TestParts(t *testing.T) {
 		{limit.Tier{Algorithm: limit.SlidingWindow, Period: time.Minute, Threshold: 100}, 1, 100, 100},
 		{limit.Tier{Algorithm: limit.SlidingBuckets, Period: time.Minute, Threshold: 100}, 2, 50, 50},
 		{limit.Tier{Algorithm: limit.LeakyBucket, Period: time.Second, Threshold: 100}, 4, 25, 25},
-		{limit.Tier{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: 100, Burst: 1000}, 4, 25, 25},
+		{limit.Tier{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: 100, Burst: 1000}, 4, 250, 25},
 		{limit.Tier{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: 100, Burst: 8}, 4, 2, 25},
 		{limit.Tier{Algorithm: limit.Quota, Threshold: 1_000_000, Calendar: month}, 3, 333_333, 333_333},
 		{limit.Tier{Algorithm: limit.Quota, Threshold: 1, Calendar: year}, 3, 1, 1},
@@ -392,7 +392,7 @@ func recoverFrom(t *testing.T, s *outage.Store) {
 		t.Fatal(err, d.Degraded)
 	}
 	for s.Stats().Waiting > 0 {
-		time.Sleep(time.Millisecond)
+		pass(time.Millisecond)
 	}
 }
 
