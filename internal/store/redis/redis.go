@@ -11,13 +11,20 @@
 //	….stamps<16 bytes>                        sorted set "time:units" by time: a sliding log's entries, or buckets
 //	{rl:t4:acme,}refunded:<32 hex>            a receipt that was refunded
 //
-// A pack is a string: "SLU1", a number of tiers (16 bits), the head of each tier's record (its algorithm and half a
+// A pack is a string: "SLU1" or "SLU2", a number of tiers (16 bits), the head of each tier's record (its algorithm and half a
 // SHA-256 of its identity, 17 bytes, and the rate its state is counted in, a double), the time its expiry is armed until, and the
 // state of each tier: At, N and, where it has three numbers, M of [limit.State]; numbers are doubles. These are the tiers of
-// the last request, so that the usual request finds all it needs in place. Behind them are, with their heads, up to 64
-// others for limits that come back, and what was refunded to token buckets. The state of a log or of buckets is the time the
-// expiry of its sorted set is armed until, and the set's sum. Expiry is garbage collection only: windows are in the
-// states, and it is armed for more than twice as long as the state can matter, about once a window.
+// the last request, so that the usual request finds all it needs in place. Behind them are, with their heads, what was refunded
+// to token buckets among them, what of those is leased (until when, and units), and up to 64 others for limits that come back.
+// The state of a log or of buckets is the time the expiry of its sorted set is armed until, and the set's sum. Expiry is
+// garbage collection only: windows are in the states, and it is armed for more than twice as long as the state can matter, about
+// once a window.
+//
+// Leases (see [limit.Ahead]) are decide.lua's; the scripts of shapes (see shape.go) know nothing of them. While units of a bucket
+// in front are leased the pack is a "SLU2", which no script of a shape takes for its own: it would let the bucket refill beyond
+// what is held. The first charge after the slot makes it a "SLU1" again. In either, a bucket may owe: its level is below zero.
+// Leased units of a log or of buckets are entries of the sorted set at the lease's end; those of windows and quotas are counted
+// like others. What was adjusted is written with the charge, so a denial changes nothing.
 //
 // The server's clock decides; the caller's only names the calendar periods of quotas around it.
 //
@@ -128,7 +135,8 @@ func (s *Store) Close() error { return s.client.Close() }
 func (s *Store) Accepts(*limit.Limit) error { return nil }
 
 // Decide charges all limits of the request or none, in one round trip. See [limit.Store]. After an error the charge may have
-// been made or not, unless the error says that it was refused: units can be lost, and are never given twice.
+// been made or not, unless the error says that it was refused: units can be lost, and are never given twice. So may what it
+// adjusts: a caller that gives the same units of a lease back again after an error gives them back twice.
 func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	if err := s.decide(ctx, req, now, d, true); err != nil {
 		return err
