@@ -65,6 +65,8 @@ func isBucket(t *limit.Tier) bool {
 	return t.Algorithm == limit.TokenBucket || t.Algorithm == limit.LeakyBucket
 }
 
+func isQuota(l *limit.Limit) bool { return l.Tiers[0].Algorithm == limit.Quota }
+
 // span is the slot of a time.
 func span(t *limit.Tier, owner limit.Owner, at int64) (from, until int64) {
 	if t.Algorithm == limit.Quota {
@@ -364,8 +366,8 @@ type bill struct {
 	units   int64
 }
 
-// bill takes a part of the debt, one slot of each tier, off it: limits of different ids, for a request must not name one
-// counter twice. It reports false where nothing is owed any more.
+// bill takes a part of the debt, one slot of each tier, off it: of limits with different ids, for a request must not name one
+// counter twice, and either quotas or rates, which may lie in different stores. It is empty where nothing is owed any more.
 func (o *ownerDebt) bill(owner limit.Owner, now int64) (b bill, part *ownerDebt) {
 	o.settle(owner, now)
 	b.request.Owner = owner
@@ -373,7 +375,7 @@ func (o *ownerDebt) bill(owner limit.Owner, now int64) (b bill, part *ownerDebt)
 	var ids []string
 	for i := range o.of {
 		d := &o.of[i]
-		if slices.Contains(ids, d.limit.ID) || len(ids) == 64 {
+		if slices.Contains(ids, d.limit.ID) || len(ids) == 64 || isQuota(d.limit) != isQuota(o.of[0].limit) {
 			continue
 		}
 		ids = append(ids, d.limit.ID)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/outage"
+	"github.com/sluicelimits/sluice/internal/store/split"
 )
 
 // spend asks n times, each to be admitted.
@@ -196,6 +197,32 @@ func TestChargedBackApart(t *testing.T) {
 			if ann, bob := used(t, inner, of("ann")), used(t, inner, of("bob")); ann != int64(7*round+7) || bob != int64(5*round+5) {
 				t.Errorf("round %d: %d and %d", round, ann, bob)
 			}
+		}
+	})
+}
+
+// Guarantees that quotas and rates which lie in two stores are each charged back to theirs.
+func TestChargedBackToTwoStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rates, quotas := newMemory(t), newMemory(t)
+		both, err := split.New(split.Config{Rates: rates, Quotas: quotas})
+		if err != nil {
+			t.Fatal(err)
+		}
+		store := newFlaky(t, both)
+		s := newStore(t, outage.Config{Store: store})
+		rate := newLimit(t, limit.Limit{ID: "rate", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}})
+		quota := newLimit(t, limit.Limit{ID: "quota", Tiers: []limit.Tier{
+			{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}})
+		store.down.Store(true)
+		spend(t, s, ask(rate, quota), 7)
+		store.down.Store(false)
+		recoverFrom(t, s)
+		if r, q := used(t, rates, ask(rate)), used(t, quotas, ask(quota)); r != 7 || q != 7 {
+			t.Errorf("%d and %d used, want 7 and 7", r, q)
+		}
+		if err := both.Close(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 	})
 }
