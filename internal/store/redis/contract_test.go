@@ -42,6 +42,7 @@ func contract(t *testing.T, c redis.Config) {
 				},
 				SetClock: func(limit.Store, time.Time) {}, // its time is below 2^53 µs, and the test's own
 				Seed:     uint64(time.Now().UnixNano()),
+				Leases:   true,
 				Scripts:  map[bool]int{true: 50}[c.Cluster], // else the suite's default: the scripts are the same
 			}
 			limittest.RunStoreContract(t, config)
