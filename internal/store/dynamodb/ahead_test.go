@@ -154,4 +154,3 @@ func TestAheadAgreesWithMemory(t *testing.T) {
 		}
 	}
 }
-
