@@ -1,0 +1,151 @@
+package limit
+
+import (
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestLeasesAtTheBounds asks for leases of limits as large as New takes, with numbers as large as Check takes, and holds
+// every state to what a store that counts in doubles can carry. A bucket's level is computed beside it without a bound.
+func TestLeasesAtTheBounds(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 7))
+	leased, ramped := map[Algorithm]int64{}, 0
+	for range 20_000 {
+		in := randomTier(r)
+		if r.IntN(3) == 0 {
+			in.Algorithm, in.Buckets, in.Burst = TokenBucket, 0, randomNumber(r, MaxUnits)
+		}
+		l, err := New(Limit{ID: "l", MaxCost: MaxUnits, Tiers: []Tier{in}})
+		if err != nil {
+			continue
+		}
+		tier := &l.Tiers[0]
+		var s State
+		now := int64(1_772_452_800_000_000)
+		for range 12 {
+			now += r.Int64N(1 + []int64{2, 1000, tier.slot, 2 * tier.period}[r.IntN(4)])
+			if r.IntN(6) == 0 {
+				in.Threshold, in.Burst = randomNumber(r, mostOf(in.Algorithm)), min(in.Burst, 1)*randomNumber(r, MaxUnits)
+				if changed, err := New(Limit{ID: "l", MaxCost: MaxUnits, Tiers: []Tier{in}}); err == nil {
+					l, tier = changed, &changed.Tiers[0]
+				}
+			}
+			cost := 1 + r.Int64N(min(tier.capacity, l.costMost))
+			a := Ahead{Need: r.Int64N(cost + 1)}
+			if tier.Algorithm != LeakyBucket {
+				a.Least, a.Most, a.Ample, a.Share = r.Int64N(MaxUnits+1), MaxUnits, MaxUnits, ShareOne
+				a.Ramp = tier.Algorithm == TokenBucket || tier.Algorithm == SlidingWindow
+			}
+			switch r.IntN(4) {
+			case 0:
+				a.Adjust, a.AdjustAt = MaxUnits, now-r.Int64N(tier.period+1)
+			case 1:
+				if tier.Algorithm != LeakyBucket {
+					_, until := s.held()
+					a.Adjust, a.AdjustAt = -MaxUnits, until
+				}
+			}
+			before := *s.clone()
+			d := ask(t, tier, &s, now, cost, a)
+			g := d.Grant(0)
+			leased[tier.Algorithm] += g.Units
+			if tier.Algorithm == TokenBucket && d.Allowed && a.Adjust == 0 {
+				if want := levelAfter(tier, &before, now, a.Need+g.Units); before.M == tier.Threshold && want.Cmp(big.NewInt(s.N)) != 0 {
+					t.Fatalf("%+v: %+v and a lease of %d (need %d) at %d leave a level of %d, want %s", in, before, g.Units, a.Need, now, s.N, want)
+				}
+				if g.Upfront < g.Units {
+					ramped++
+				}
+			}
+			for _, v := range []int64{s.At, s.N, s.M, d.Results[0].n, d.Results[0].m, tier.FreshAt(&s)} {
+				if v != math.MinInt64 && (v < -2*maxExact || v > 2*maxExact) { // that is FreshAt's word for a state nobody used
+					t.Fatalf("%+v: %d is beyond 2^53 in %+v, after %+v at %d and %+v", in, v, s, a, now, before)
+				}
+			}
+			held, until := s.held()
+			if tier.Algorithm == TokenBucket && (held < 0 || held > 2*MaxUnits || until > now+maxSlot || g.Units > tier.capacity) {
+				t.Fatalf("%+v: %d are held until %d, %d leased", in, held, until-now, g.Units)
+			}
+			if !slices.IsSortedFunc(s.Stamps[min(len(s.Stamps), heldFrom(tier)):], func(x, y Stamp) int { return int(min(max(x.At-y.At, -1), 1)) }) {
+				t.Fatalf("%+v: stamps are out of order: %+v", in, s.Stamps)
+			}
+		}
+	}
+	for a := FixedWindow; a <= TokenBucket; a++ {
+		if leased[a] < 10_000 {
+			t.Errorf("%s leased only %d units: the test says little", a, leased[a])
+		}
+	}
+	if ramped < 300 {
+		t.Errorf("only %d ramps", ramped)
+	}
+}
+
+// heldFrom is where a state's stamps stop being times of units that count.
+func heldFrom(t *Tier) int {
+	if t.Algorithm == TokenBucket {
+		return 2
+	}
+	return 0
+}
+
+func mostOf(a Algorithm) int64 {
+	switch a {
+	case SlidingWindow:
+		return MaxSlidingUnits
+	case SlidingLog:
+		return MaxLogEntries
+	}
+	return MaxUnits
+}
+
+// levelAfter is a bucket's level once units were taken, in 1/den units: refilled up to burst less what is held while that is
+// held, and up to burst after it.
+func levelAfter(t *Tier, s *State, now, units int64) *big.Int {
+	level := big.NewInt(s.N)
+	refill := func(from, to, full int64) {
+		if to > from {
+			level.Add(level, new(big.Int).Mul(big.NewInt(to-from), big.NewInt(t.num)))
+		}
+		if most := big.NewInt(full); level.Cmp(most) > 0 {
+			level = most
+		}
+	}
+	held, until := s.held()
+	at := s.At
+	if held > 0 && at < until {
+		refill(at, min(until, now), t.full-min(held, t.capacity)*t.den)
+		at = min(until, now)
+	}
+	if held == 0 || now >= until {
+		refill(at, now, t.full)
+	}
+	return level.Sub(level, new(big.Int).Mul(big.NewInt(units), big.NewInt(t.den)))
+}
+
+// A minute of a slot's leases, at the smallest and largest slots, never holds more than the burst.
+func TestHeldNeverPassesTheBurst(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 8))
+	for range 3000 {
+		l, err := New(Limit{ID: "l", MaxCost: 1, Tiers: []Tier{{Algorithm: TokenBucket, Threshold: randomNumber(r, 1000), Burst: randomNumber(r, 1000),
+			Period: time.Duration(1+r.IntN(5000)) * time.Millisecond}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tier := &l.Tiers[0]
+		var s State
+		now := int64(1_772_452_800_000_000)
+		for range 40 {
+			now += r.Int64N(tier.slot)
+			ask(t, tier, &s, now, 1, Ahead{Need: r.Int64N(2), Ample: MaxUnits, Share: r.Int64N(ShareOne + 1), Ramp: r.IntN(2) == 0})
+			held, _ := s.held()
+			if held > tier.capacity || s.N+held*tier.den > tier.full || s.N < -tier.full {
+				t.Fatalf("burst %d: %d held beside a level of %d/%d", tier.Burst, held, s.N, tier.den)
+			}
+		}
+	}
+}
