@@ -45,6 +45,9 @@ const (
 	scarceFor  = 2 * time.Second // for how long to lease where there is not plenty
 	dryFor     = 2 * time.Second // how long to wait before asking a dry counter again, doubled each time
 	hoardedFor = 250 * time.Millisecond
+	rampPart   = 0.8 // of the part of what is used that this process uses, what it asks of what comes free
+	rampMore   = 1.5
+	rampPlenty = 1.1 // times what comes free in a slot: others have left something
 	mostDry    = 5 * time.Second
 )
 
@@ -79,6 +82,9 @@ func (Adaptive) Ask(v *View, a *limit.Ahead) {
 	}
 	a.Plenty = units(2 * total * t)
 	a.Ample = units(ample)
+	if v.Tier.Algorithm == limit.SlidingWindow && total*v.Tier.Period.Seconds() > float64(v.Tier.Capacity())/2 {
+		a.Ample = units(expect - math.Sqrt(expect)) // what is left at the end weighs on the next window
+	}
 	a.Most = units(soon)
 	a.Share = int64(math.Min(ratio/slack, 1) * limit.ShareOne)
 	a.Least = units(min(math.Ceil(float64(v.Tier.Capacity())*ratio/100), expect+1))
@@ -98,11 +104,16 @@ func (v *View) ramp(share float64, a *limit.Ahead) bool {
 	if comes*share < 2*float64(v.Cost) {
 		return false
 	}
-	want := units(v.Rate*t + 1)
-	a.Need, a.Ramp, a.Most, a.Ample, a.Share = 0, true, want, want, limit.ShareOne
-	if v.Instances > 1 {
-		a.Share = limit.ShareOne / 2
+	// What is used in all is less than what is asked for, so the part that is due here is less than it looks.
+	part := 1 / float64(max(v.Instances, 1))
+	if v.Total > 0 {
+		part = max(part, rampPart*v.Rate/v.Total)
 	}
+	a.Need, a.Ramp, a.Share = 0, true, limit.ShareOne
+	a.Ample = units(v.Rate*t + 1)
+	a.Plenty = units(comes * rampPlenty)
+	a.Most = min(units(comes*part), a.Ample)
+	a.Ample = min(units(comes*part*rampMore), a.Ample)
 	return true
 }
 
