@@ -164,7 +164,7 @@ func applyTo(pack, member string, e *limit.ReceiptEntry, units, now int64, back 
 	if width == 2 && st.M != 0 { // counted in the rate that the head says
 		st.M = rate
 	}
-	refunded, held, heldAt := int64(0), limit.Stamp{}, -1
+	refunded, heldAt := int64(0), -1
 	switch {
 	case hasStamps(e.Tier): // the state is the sum and the time of expiry; the entry lies in the sorted set
 		_, text, ok := strings.Cut(member, ":")
@@ -174,17 +174,8 @@ func applyTo(pack, member string, e *limit.ReceiptEntry, units, now int64, back 
 		}
 		st.Stamps = []limit.Stamp{{At: e.Stamp(), Units: n}}
 	case e.Tier.Algorithm == limit.TokenBucket:
-		if r := findBehind(pack[behind:], markedID(refundRecord, e.Tier)); r >= 0 {
-			was := answer{rest: pack[behind+r:]}
-			refunded = was.refunded()
-			body.bad = body.bad || was.bad
-		}
-		if h := findBehind(pack[behind:], markedID(heldRecord, e.Tier)); h >= 0 {
-			heldAt = behind + h
-			was := answer{rest: pack[heldAt:]}
-			held = was.held()
-			body.bad = body.bad || was.bad
-		}
+		var held limit.Stamp
+		refunded, held, heldAt = body.behind(pack, behind, e.Tier)
 		st.Stamps = bucketStamps(refunded, held)
 	}
 	if body.bad {
@@ -199,24 +190,46 @@ func applyTo(pack, member string, e *limit.ReceiptEntry, units, now int64, back 
 		state = appendDouble(state, st.M)
 	}
 	pack = pack[:at] + string(state) + pack[at+8*width:]
-	switch {
-	case hasStamps(e.Tier):
+	if hasStamps(e.Tier) {
 		if member = ""; len(st.Stamps) > 0 && st.Stamps[0].Units > 0 {
 			member = fmt.Sprintf("%d:%d", e.Stamp(), st.Stamps[0].Units)
 		}
-	case e.Tier.Algorithm == limit.TokenBucket:
-		if heldAt >= 0 { // what is zero the next charge drops
-			left := limit.Stamp{At: held.At}
-			if len(st.Stamps) > 1 {
-				left = st.Stamps[1]
-			}
-			pack = pack[:heldAt] + string(appendDouble(appendDouble(nil, left.At), left.Units)) + pack[heldAt+16:]
-		}
-		if len(st.Stamps) > 0 && st.Stamps[0].Units != refunded {
-			pack = withRefunded(pack, behind, e.Tier, st.Stamps[0].Units)
-		}
+		return pack, member, nil
 	}
-	return pack, member, nil
+	return withStamps(pack, behind, heldAt, e.Tier, refunded, st.Stamps), member, nil
+}
+
+// withStamps writes what a refund changed in the records behind the state of a token bucket.
+func withStamps(pack string, behind, heldAt int, t *limit.Tier, refunded int64, stamps []limit.Stamp) string {
+	if heldAt >= 0 { // what is zero the next charge drops
+		left := pack[heldAt:heldAt+8] + string(appendDouble(nil, 0))
+		if len(stamps) > 1 {
+			left = string(appendDouble(appendDouble(nil, stamps[1].At), stamps[1].Units))
+		}
+		pack = pack[:heldAt] + left + pack[heldAt+16:]
+	}
+	if len(stamps) > 0 && stamps[0].Units != refunded {
+		pack = withRefunded(pack, behind, t, stamps[0].Units)
+	}
+	return pack
+}
+
+// behind reads what the records behind the state of a token bucket say: the units refunded to it, those held by leases, and
+// where these lie, -1 if nowhere.
+func (a *answer) behind(pack string, at int, t *limit.Tier) (refunded int64, held limit.Stamp, heldAt int) {
+	if r := findBehind(pack[at:], markedID(refundRecord, t)); r >= 0 {
+		was := answer{rest: pack[at+r:]}
+		refunded = was.refunded()
+		a.bad = a.bad || was.bad
+	}
+	h := findBehind(pack[at:], markedID(heldRecord, t))
+	if h < 0 {
+		return refunded, held, -1
+	}
+	was := answer{rest: pack[at+h:]}
+	held = was.held()
+	a.bad = a.bad || was.bad
+	return refunded, held, at + h
 }
 
 // withRefunded writes the record of what was refunded to a token bucket, behind all others if it is new.
