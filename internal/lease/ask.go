@@ -274,15 +274,7 @@ func (h *holder) receive(sh *shard, s *Store, sent, t int64, a *ask) {
 	for i := range d.Results {
 		x, r, g := &a.tiers[i], &d.Results[i], d.Grant(i)
 		k, committed := x.k, d.Commits(i)
-		switch {
-		case x.back == 0:
-		case committed:
-			sh.stats.Returned += x.back
-		case k.lease.Units == 0: // a denial changed nothing
-			k.lease.Units = x.back
-		default:
-			sh.stats.Lost += x.back
-		}
+		x.settle(sh, committed)
 		x.own = x.had
 		if at := d.Grant(i).At; x.had > 0 && (t >= x.until || x.need > 0 && at != 0 && at != x.at) {
 			sh.stats.Lost += x.had // the window has ended meanwhile
@@ -302,8 +294,21 @@ func (h *holder) receive(sh *shard, s *Store, sent, t int64, a *ask) {
 		case a.ahead(i).Ramp && g.Units == 0 && x.need == 0 && x.own < r.Cost: // nothing comes free in this slot that others have not
 			k.deny(s, h, t, r.Cost, g.Until, d.Now)
 		case x.need > 0:
-			k.admitted(sh, t, d.Now)
+			k.admitted(sh, d.Now)
 		}
+	}
+}
+
+// settle is what became of what rode back with the call.
+func (x *asked) settle(sh *shard, committed bool) {
+	switch {
+	case x.back == 0:
+	case committed:
+		sh.stats.Returned += x.back
+	case x.k.lease.Units == 0: // a denial changed nothing
+		x.k.lease.Units = x.back
+	default:
+		sh.stats.Lost += x.back
 	}
 }
 
@@ -421,7 +426,7 @@ func (k *counter) deny(s *Store, h *holder, t, cost, retryAt, now int64) {
 }
 
 // admitted forgets the denials: what they waited for has come. If it came before its time, they were early.
-func (k *counter) admitted(sh *shard, t, now int64) {
+func (k *counter) admitted(sh *shard, now int64) {
 	if k.denial.count > 0 && now < k.denial.at {
 		sh.stats.Early += k.denial.count
 	}

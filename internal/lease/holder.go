@@ -201,7 +201,7 @@ func (h *holder) local(s *Store, sh *shard, req *limit.Request, now time.Time, d
 	if unknown && d.Allowed {
 		return false
 	}
-	h.finish(s, sh, req, t, d, nil)
+	h.finish(s, sh, t, d, nil)
 	return true
 }
 
@@ -229,7 +229,7 @@ func (h *holder) scattered(s *Store, sh *shard, req *limit.Request, t int64, d *
 	if unknown && d.Allowed {
 		return false
 	}
-	h.finish(s, sh, req, t, d, at)
+	h.finish(s, sh, t, d, at)
 	return true
 }
 
@@ -249,7 +249,7 @@ func (k *counter) outcome(cost, t, lag int64) (retryAt int64, known bool) {
 }
 
 // finish charges what was decided locally. at is nil where the counters lie in the order of the results.
-func (h *holder) finish(s *Store, sh *shard, req *limit.Request, t int64, d *limit.Decision, at []*counter) {
+func (h *holder) finish(s *Store, sh *shard, t int64, d *limit.Decision, at []*counter) {
 	sh.stats.Local++
 	if d.Allowed {
 		d.ID = s.nextID(sh, h.hash)
