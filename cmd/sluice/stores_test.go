@@ -23,8 +23,8 @@ func sharedPlans(t *testing.T, rate, quota int, more string) string {
 plans:
   - id: shared
     limits:
-      - { id: rate, algorithm: token_bucket, rate: 1, period: 24h, burst: %d }
-      - { id: quota, quota: { units: %d, every: year } }
+      - { id: rate, algorithm: token_bucket, rate: 1, period: 24h, burst: %d, onStoreFailure: closed }
+      - { id: quota, quota: { units: %d, every: year }, onStoreFailure: closed }
 %s
 tenants: [ { id: globex, plan: shared } ]
 keys: [ { id: k, tenant: globex, subject: web, hash: %s, pepper: dev } ]
@@ -35,10 +35,11 @@ keys: [ { id: k, tenant: globex, subject: web, hash: %s, pepper: dev } ]
 	return file
 }
 
-// hammer sends requests to all gateways at once and counts the answers.
+// hammer sends requests to all gateways at once and counts the answers. A few the store may leave undecided: that the
+// counters changed at each try is no failure of it, and no reason to count elsewhere.
 func hammer(t *testing.T, requests int, gateways ...*running) (allowed, limited int64) {
 	t.Helper()
-	var ok, denied atomic.Int64
+	var ok, denied, undecided atomic.Int64
 	var done sync.WaitGroup
 	for i := range 8 {
 		done.Go(func() {
@@ -49,6 +50,8 @@ func hammer(t *testing.T, requests int, gateways ...*running) (allowed, limited 
 					ok.Add(1)
 				case http.StatusTooManyRequests:
 					denied.Add(1)
+				case http.StatusServiceUnavailable:
+					undecided.Add(1)
 				default:
 					t.Errorf("answer %d: %s", code, body)
 				}
@@ -56,7 +59,10 @@ func hammer(t *testing.T, requests int, gateways ...*running) (allowed, limited 
 		})
 	}
 	done.Wait()
-	return ok.Load(), denied.Load()
+	if n := undecided.Load(); n > int64(requests)/8 {
+		t.Errorf("%d of %d requests were left undecided", n, requests)
+	}
+	return ok.Load(), denied.Load() + undecided.Load()
 }
 
 // Two gateways that each counted for themselves would admit twice the limit.
