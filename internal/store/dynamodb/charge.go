@@ -43,17 +43,7 @@ func (c *decision) charge(ctx context.Context, last bool) (bool, error) {
 	if looked, err := c.look(ctx); looked || err != nil {
 		return false, err
 	}
-	var err error
-	done := true
-	switch {
-	case len(writes) == 0 && enforces && !last:
-		done, err = c.mayRest(ctx)
-	case len(writes) > 1 && !c.stepwise(writes):
-		done, err = c.chargeAll(ctx, writes)
-	default:
-		done, err = c.chargeInSteps(ctx, writes)
-	}
-	if !done || err != nil {
+	if done, err := c.chargeWrites(ctx, writes, enforces && !last); !done || err != nil {
 		return done, err
 	}
 	if !c.d.Settle() {
@@ -66,6 +56,19 @@ func (c *decision) charge(ctx context.Context, last bool) (bool, error) {
 	c.confirm()
 	c.persistRepairs(ctx)
 	return true, nil
+}
+
+// chargeWrites writes to the items whose limits block. Where there is nothing to write, it asks, if it may, whether that is
+// right.
+func (c *decision) chargeWrites(ctx context.Context, writes []itemWrite, asks bool) (bool, error) {
+	switch {
+	case len(writes) == 0 && asks:
+		return c.mayRest(ctx)
+	case len(writes) > 1 && !c.stepwise(writes):
+		return c.chargeAll(ctx, writes)
+	default:
+		return c.chargeInSteps(ctx, writes)
+	}
 }
 
 // itemWrite is the write of an item of the decision.
