@@ -60,6 +60,9 @@ type Breaker struct {
 	opened, probes, refused atomic.Int64
 }
 
+// Name is the store's, as on the live page.
+func (b *Breaker) Name() string { return b.c.Name }
+
 // State is what a breaker does with a call.
 type State uint32
 

@@ -1,0 +1,130 @@
+// Package ladder stacks what stands between a limiter and its stores: a breaker before each store, leases over them, and what
+// decides when they do not answer.
+//
+// From the bottom: stores, a breaker for each, quotas and rates joined where they are apart, leases, the backstop. What the
+// backstop admitted is charged below the leases, where the stores can be told of it.
+package ladder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/sluicelimits/sluice/internal/fleet"
+	"github.com/sluicelimits/sluice/internal/lease"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/outage"
+	"github.com/sluicelimits/sluice/internal/store/split"
+)
+
+// Named is a store and what it is called in errors, in the log and on the live page.
+type Named struct {
+	Name  string
+	Store limit.Store
+}
+
+// Config sets up a [Ladder].
+type Config struct {
+	Rates  Named // required; everything is counted in it but quotas that have a store of their own
+	Quotas Named // a store of their own; without a Store there is none
+
+	NoLeases     bool // each decision asks the stores
+	MaxInstances int  // the most processes that may share the stores, known before they are counted; 0 means 1
+
+	Lease  lease.Config  // Store and Instances are set by New
+	Outage outage.Config // Store, ChargeTo, Instances and MaxInstances are set by New
+
+	Log *slog.Logger // default slog.Default()
+}
+
+// Ladder is a [limit.Store] that has an answer whatever becomes of the stores below. Make it with [New].
+type Ladder struct {
+	*outage.Store
+
+	Leases   *lease.Store // nil with Config.NoLeases
+	Breakers []*outage.Breaker
+	Fleet    *fleet.Fleet
+
+	joined  *split.Store // nil where one store counts everything
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// New builds the ladder and begins to count the processes that share the stores. The error names the field. Close it when done;
+// that closes no store.
+func New(c Config) (*Ladder, error) {
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.Rates.Store == nil {
+		return nil, errors.New("ladder: Rates is missing")
+	}
+	l := &Ladder{}
+	rates, err := l.guard(&c, c.Rates)
+	if err != nil {
+		return nil, err
+	}
+	below := rates
+	if c.Quotas.Store != nil {
+		quotas, err := l.guard(&c, c.Quotas)
+		if err != nil {
+			return nil, err
+		}
+		if l.joined, err = split.New(split.Config{Rates: rates, Quotas: quotas}); err != nil {
+			return nil, fmt.Errorf("ladder: %w", err)
+		}
+		below = l.joined
+	}
+	if l.Fleet, err = fleet.New(fleet.Config{Store: rates, Max: c.MaxInstances}); err != nil {
+		return nil, fmt.Errorf("ladder: %w", err)
+	}
+	deciding := below
+	if !c.NoLeases {
+		c.Lease.Store, c.Lease.Instances = below, l.Fleet.Count
+		if l.Leases, err = lease.New(c.Lease); err != nil {
+			return nil, fmt.Errorf("ladder: %w", err)
+		}
+		deciding = l.Leases
+	}
+	c.Outage.Store, c.Outage.ChargeTo = deciding, below
+	c.Outage.Instances, c.Outage.MaxInstances = l.Fleet.Count, c.MaxInstances
+	if c.Outage.Log == nil {
+		c.Outage.Log = c.Log
+	}
+	if l.Store, err = outage.New(c.Outage); err != nil {
+		if l.Leases != nil {
+			err = errors.Join(err, l.Leases.Close(context.Background()))
+		}
+		return nil, fmt.Errorf("ladder: %w", err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	l.stop = stop
+	l.running.Go(func() { l.Fleet.Run(ctx) })
+	return l, nil
+}
+
+func (l *Ladder) guard(c *Config, store Named) (limit.Store, error) {
+	b, err := outage.NewBreaker(outage.BreakerConfig{Store: store.Store, Name: store.Name, Log: c.Log})
+	if err != nil {
+		return nil, fmt.Errorf("ladder: %w", err)
+	}
+	l.Breakers = append(l.Breakers, b)
+	return b, nil
+}
+
+// Close charges what is still owed and gives back what was leased, as far as the stores answer before ctx ends. No decision may
+// be under way.
+func (l *Ladder) Close(ctx context.Context) error {
+	l.stop()
+	l.running.Wait()
+	errs := []error{l.Store.Close(ctx)}
+	if l.Leases != nil {
+		errs = append(errs, l.Leases.Close(ctx))
+	}
+	if l.joined != nil {
+		errs = append(errs, l.joined.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
