@@ -18,7 +18,7 @@ func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 	before := len(r.found)
 	l := limit.Limit{
 		ID: s.id.v, Per: s.per.v, Mode: s.mode.v, OnStoreFailure: s.onFailure.v, AlignOwner: s.align.v,
-		MaxCost: s.cost.v.Max, MaxValues: s.maxValues.v,
+		MaxCost: s.cost.v.Max, MaxValues: s.maxValues.v, Exact: s.exact.v,
 		Scoped: !s.rule.Any || len(s.rule.Methods) > 0 || s.group.v != "",
 	}
 	if s.id.bad {
@@ -39,7 +39,7 @@ func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 	if cost.Max == 0 {
 		cost = CostRule{Max: 1, Default: 1}
 	}
-	return &Effective{Limit: made, Cost: cost, Group: s.group.v, Exact: s.exact.v, spec: s, shape: shape}
+	return &Effective{Limit: made, Cost: cost, Group: s.group.v, spec: s, shape: shape}
 }
 
 // sound reports whether all of the limit's own settings could be read.

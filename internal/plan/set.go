@@ -25,7 +25,6 @@ type Effective struct {
 	Limit *limit.Limit
 	Cost  CostRule
 	Group string // "" for none
-	Exact bool   // never leased
 
 	spec  *spec // as written, overrides merged in
 	shape *shape

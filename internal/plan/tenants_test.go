@@ -203,3 +203,24 @@ func BenchmarkParse10000Tenants(b *testing.B) {
 		}
 	}
 }
+
+// What is exact is so for the store, too, also while a boost makes another limit of it.
+func TestExactReachesTheLimit(t *testing.T) {
+	c := parse(t, `
+plans:
+  - id: p
+    limits:
+      - { id: strict, rate: 10, exact: true }
+      - { id: loose, rate: 10 }
+tenants:
+  - { id: plain, plan: p }
+  - { id: boosted, plan: p, boosts: [ { id: strict, factor: 2, until: 2999-01-01T00:00:00Z } ] }
+`)
+	for _, id := range []string{"plain", "boosted"} {
+		tenant, _ := c.Tenant(id)
+		limits := tenant.Limits(noon).Limits
+		if !limits[0].Limit.Exact || limits[1].Limit.Exact {
+			t.Errorf("%s: exact is %t and %t, want true and false", id, limits[0].Limit.Exact, limits[1].Limit.Exact)
+		}
+	}
+}
