@@ -90,12 +90,10 @@ func RunStoreContract(t *testing.T, c Config) {
 		t.Fatal("limittest: Config.New is required")
 	}
 	for _, tc := range cases() {
-		t.Run(tc.name, func(t *testing.T) {
-			if !c.runs(tc) {
-				t.Skip("the store has no leases")
-			}
-			tc.run(t, c.withDefaults())
-		})
+		if !c.runs(tc) { // a contract that the store does not make
+			continue
+		}
+		t.Run(tc.name, func(t *testing.T) { tc.run(t, c.withDefaults()) })
 	}
 }
 
