@@ -210,11 +210,11 @@ func TestExactReachesTheLimit(t *testing.T) {
 plans:
   - id: p
     limits:
-      - { id: strict, rate: 10, exact: true }
-      - { id: loose, rate: 10 }
+      - { id: strict, quota: { units: 10, every: day }, exact: true }
+      - { id: loose, quota: { units: 10, every: day } }
 tenants:
   - { id: plain, plan: p }
-  - { id: boosted, plan: p, boosts: [ { id: strict, factor: 2, until: 2999-01-01T00:00:00Z } ] }
+  - { id: boosted, plan: p, boosts: [ { id: strict, factor: 2, until: 2026-12-01T00:00:00Z } ] }
 `)
 	for _, id := range []string{"plain", "boosted"} {
 		tenant, _ := c.Tenant(id)
