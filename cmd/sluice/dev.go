@@ -104,6 +104,8 @@ func (o devOptions) parse() (*dev, error) {
 		return nil, fmt.Errorf("--retry-jitter %d is outside 0..100", o.jitter)
 	case o.maxBody < 0:
 		return nil, fmt.Errorf("--max-body %d is negative", o.maxBody)
+	case o.stores.maxInstances < 1:
+		return nil, fmt.Errorf("--max-instances %d is below 1", o.stores.maxInstances)
 	case o.storeMB < 1 || o.storeMB > 1<<20:
 		return nil, fmt.Errorf("--store-mb %d is outside 1..%d", o.storeMB, 1<<20)
 	}
@@ -128,7 +130,7 @@ func (o devOptions) parse() (*dev, error) {
 // run serves until the context ends, and then until what is in flight is done.
 func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: d.level}))
-	counters, err := d.stores.open(ctx, d.storeMB<<20)
+	counters, err := d.stores.open(ctx, d.storeMB<<20, log)
 	if err != nil {
 		return err
 	}

@@ -13,11 +13,11 @@ import (
 	awsdynamodb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/spf13/pflag"
 
+	"github.com/sluicelimits/sluice/internal/ladder"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 	"github.com/sluicelimits/sluice/internal/store/redis"
-	"github.com/sluicelimits/sluice/internal/store/split"
 )
 
 // storeOptions say where counters are kept.
@@ -25,6 +25,8 @@ type storeOptions struct {
 	redis, dynamodb, table string
 	redisDeadline          time.Duration
 	dynamodbDeadline       time.Duration
+	leases                 bool
+	maxInstances           int
 }
 
 func (o *storeOptions) flags(f *pflag.FlagSet) {
@@ -33,53 +35,66 @@ func (o *storeOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.dynamodb, "dynamodb", "", "keep counters in DynamoDB Local at `URL`; beside --redis: quotas only")
 	f.DurationVar(&o.dynamodbDeadline, "dynamodb-deadline", time.Second, "how long a decision waits for DynamoDB, `TIME` (deployed: "+dynamodb.DefaultTimeout.String()+")")
 	f.StringVar(&o.table, "dynamodb-table", "sluice-dev", "`TABLE` for --dynamodb; made if it is not there")
+	f.BoolVar(&o.leases, "leases", true, "decide from units leased of a shared store, not asking it each time")
+	f.IntVar(&o.maxInstances, "max-instances", 1, "most gateways that share a store, `N`, to divide limits by while it is away and they are not counted")
 }
 
 // counters are the stores of a gateway.
 type counters struct {
 	tenants, addresses limit.Store
+	ladder             *ladder.Ladder // over the stores that are shared; nil where none is
 	bytes              func() int64
 	closers            []func(context.Context) error
 }
 
 // open connects to the stores: memory where nothing else is named, quotas in DynamoDB and rates in Redis where both are,
 // and addresses in memory where only DynamoDB is, which would pay a write for each attempt.
-func (o *storeOptions) open(ctx context.Context, maxBytes int64) (*counters, error) {
+func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logger) (*counters, error) {
 	own, err := memory.New(memory.Config{MaxBytes: maxBytes})
 	if err != nil {
 		return nil, err
 	}
 	c := &counters{tenants: own, addresses: own, bytes: own.Bytes}
+	if o.dynamodb == "" && o.redis == "" {
+		return c, nil
+	}
+	shared := ladder.Config{NoLeases: !o.leases, MaxInstances: o.maxInstances, Log: log}
 	if o.dynamodb != "" {
 		s, err := o.openDynamoDB(ctx)
 		if err != nil {
 			return nil, err
 		}
-		c.tenants = s
+		shared.Rates = ladder.Named{Name: "DynamoDB", Store: s}
 	}
-	if o.redis == "" {
-		return c, nil
+	if o.redis != "" {
+		rates, err := o.openRedis(ctx)
+		if err != nil {
+			return nil, err
+		}
+		c.closers = append(c.closers, func(context.Context) error { return rates.Close() })
+		shared.Quotas, shared.Rates = shared.Rates, ladder.Named{Name: "Redis", Store: rates}
 	}
-	rates, err := redis.New(ctx, redis.Config{Addrs: []string{o.redis}, Deadline: o.redisDeadline})
-	if err != nil {
+	if c.ladder, err = ladder.New(shared); err != nil {
+		c.close(log)
 		return nil, err
 	}
-	c.closers = append(c.closers, func(context.Context) error { return rates.Close() })
-	if err := rates.Ping(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("--redis %s: %w", o.redis, err), rates.Close())
+	c.closers = append([]func(context.Context) error{c.ladder.Close}, c.closers...)
+	c.tenants = c.ladder.Store
+	if o.redis != "" {
+		c.addresses = c.tenants
 	}
-	c.addresses = rates
-	if o.dynamodb == "" {
-		c.tenants = rates
-		return c, nil
-	}
-	both, err := split.New(split.Config{Rates: rates, Quotas: c.tenants})
-	if err != nil {
-		return nil, err
-	}
-	c.tenants = both
-	c.closers = append([]func(context.Context) error{both.Close}, c.closers...)
 	return c, nil
+}
+
+func (o *storeOptions) openRedis(ctx context.Context) (*redis.Store, error) {
+	s, err := redis.New(ctx, redis.Config{Addrs: []string{o.redis}, Deadline: o.redisDeadline})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Ping(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("--redis %s: %w", o.redis, err), s.Close())
+	}
+	return s, nil
 }
 
 // openDynamoDB uses an endpoint that checks no credentials, as DynamoDB Local is one.
