@@ -15,6 +15,7 @@ import (
 var leaseCases = []testCase{
 	{"leases: as much as the rule says", testLeaseRule},
 	{"leases: a denial leases nothing", testLeaseDenied},
+	{"leases: a denial gives nothing back", testLeaseDeniedBack},
 	{"leases: units count until they end", testLeaseEnds},
 	{"leases: a ramp is what comes free until it ends", testLeaseRamp},
 	{"leases: what comes back is there again", testLeaseBack},
@@ -165,6 +166,45 @@ func testLeaseDenied(tb testing.TB, c Config) {
 				s.left("a denial by "+other.algorithm.String(), Start, l, before-d.Grant(order[0]).Units)
 				s.left("a denial by itself", Start, full, 2)
 			}
+		}
+	})
+}
+
+// What rides back on a request that is denied stays with its holder, who would have it twice if it came back all the same.
+// Counters of several values are where a store might write one after the other; a handle that has not seen them yet might try.
+func testLeaseDeniedBack(tb testing.TB, c Config) {
+	samples := c.samples()
+	eachLeased(tb, c, func(s *subject, k sample) {
+		for j, other := range samples {
+			if other.oneAtATime() {
+				continue
+			}
+			l := k.limit(tb, fmt.Sprint("l", j), 40)
+			full := build(tb, limit.Limit{ID: fmt.Sprint("full", j), Per: "subject", MaxCost: 20, Tiers: []limit.Tier{other.tier(20)}})
+			user := limit.ValueOf("u")
+			s.allowed(Start, chargeValue(full, user, 18))
+			g := s.leased(Start, k.most(2, 10), 10, charge(l, 2)).Grant(0)
+			for _, handle := range s.handles() {
+				for _, back := range []int64{3, 0, 10} {
+					fresh := *s
+					fresh.store = handle
+					before := s.remaining(Start, l)
+					a := k.most(2, 2)
+					a.Adjust, a.AdjustAt = -back, g.At
+					d := fresh.ask(Start, []limit.Ahead{a, other.most(3, 2)}, charge(l, 2), chargeValue(full, user, 4))
+					if d.Allowed {
+						s.Fatalf("a need of 3 of %s where 2 are left is allowed", other.algorithm)
+					}
+					s.left(fmt.Sprintf("%d rode back on what %s denied", back, other.algorithm), Start, l, before-d.Grant(0).Units)
+				}
+			}
+			before := s.remaining(Start, l)
+			a := k.most(before+4, 2)
+			a.Adjust, a.AdjustAt = -3, g.At
+			if d := s.ask(Start, []limit.Ahead{a}, charge(l, before+4)); d.Allowed {
+				s.Fatalf("a need of %d where %d are left, and 3 come back, is allowed", before+4, before)
+			}
+			s.left("3 rode back on what the limit itself denied", Start, l, before)
 		}
 	})
 }

@@ -23,8 +23,10 @@ func TestContract(t *testing.T) {
 			c, _ := configs.Load(s)
 			return open(tb, c.(dynamodb.Config))
 		},
-		Refuses: []limit.Algorithm{limit.SlidingLog},
-		MayFail: true,
-		Scripts: 40,
+		Refuses:    []limit.Algorithm{limit.SlidingLog},
+		MayFail:    true,
+		Leases:     true,
+		KeepsAhead: true, // of the items that are written before the one that denies
+		Scripts:    40,
 	})
 }

@@ -31,7 +31,7 @@ func leasable(t *limit.Tier) bool { return t.Algorithm != limit.LeakyBucket && !
 
 // stepwise orders the writes of a decision that spans items, shared ones first, and reports whether they may be made one
 // after the other: then what the last one denies leaves the others' units with the caller, as a lease. A correction must
-// not be made without the caller hearing of it, so it needs a grant beside it.
+// not be made where the decision is denied, for the caller takes it that nothing came back, and would have those units twice.
 func (c *decision) stepwise(writes []itemWrite) bool {
 	if len(c.req.Ahead) == 0 {
 		return false
@@ -55,7 +55,7 @@ func (c *decision) stepwise(writes []itemWrite) bool {
 		if !t.written || !slices.ContainsFunc(first, func(w itemWrite) bool { return w.at == t.item }) {
 			continue
 		}
-		if !leasable(c.d.Results[i].Tier) || c.req.Ahead[i].Adjust != 0 && c.need(i)+t.grant.Units == 0 {
+		if !leasable(c.d.Results[i].Tier) || c.req.Ahead[i].Adjust != 0 {
 			return false
 		}
 	}
