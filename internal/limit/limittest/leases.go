@@ -259,11 +259,16 @@ func testLeaseRamp(tb testing.TB, c Config) {
 		s.allowed(Start, charge(l, 20))
 		a := k.most(0, 50)
 		a.Ramp = true
-		g := s.leased(now, a, units, charge(l, 1)).Grant(0)
-		if g.Upfront != upfront || g.Until != until {
+		a.Ample = units - 1
+		g := s.leased(now, a, units-1, charge(l, 1)).Grant(0)
+		if g.Upfront != min(upfront, units-1) || g.Until != until {
 			s.Errorf("a ramp at %s is %+v, want %d at once and the rest until %d", stamp(now), g, upfront, until)
 		}
 		s.left("a ramp", now, l, 0)
+		a.Ample = 50 // beside the first ramp the counter is more than full now, and will not be when both end
+		if g := s.leased(now, a, 1, charge(l, 1)).Grant(0); g.Upfront != max(upfront-units+1, 0) || g.Until != until {
+			s.Errorf("another ramp at %s is %+v, want none at once and one until %d", stamp(now), g, until)
+		}
 		s.leased(now, a, 0, charge(l, 1))
 		s.denied(time.UnixMicro(until-1), charge(l, 1))
 	})

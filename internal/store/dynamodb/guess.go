@@ -170,12 +170,17 @@ func (g *charge) slidingWindow(c counter) {
 // claim is units that must be free at a time.
 type claim struct{ at, units int64 }
 
-// claims are all that is taken, by when it must be free.
+// claims are all that is taken, by when it must be free. Of a ramp nothing may be: then the counter may be more than full
+// now, by other ramps that come free until the same time.
 func (g *charge) claims() []claim {
-	if g.ramps() {
-		return []claim{{g.now, g.need + g.grant.Upfront}, {g.grant.Until, g.taken()}}
+	now, all := g.need+g.grant.Upfront, claim{g.grant.Until, g.taken()}
+	switch {
+	case !g.ramps():
+		return []claim{{g.now, g.taken()}}
+	case now == 0:
+		return []claim{all}
 	}
-	return []claim{{g.now, g.taken()}}
+	return []claim{{g.now, now}, all}
 }
 
 // ticksLeft is what of the last window a sliding one still weighs at a time, in ticks of the period.

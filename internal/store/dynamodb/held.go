@@ -112,9 +112,6 @@ func (b *heldBucket) most(sum *big.Int) *big.Int {
 	}
 	var most *big.Int
 	for _, claim := range b.claims() {
-		if claim.units == 0 && claim.at == b.now { // nothing of the ramp is to be free at once
-			continue
-		}
 		free := scaled(max(claim.at, b.at), b.params.Num, 0)
 		if free.Sub(free, b.units(claim.units)); most == nil || free.Cmp(most) < 0 {
 			most = free
