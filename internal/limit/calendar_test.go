@@ -197,3 +197,15 @@ func TestCalendarTiles(t *testing.T) {
 		}
 	}
 }
+
+// An aligned limit may have a quota beside its windows. Stores ask for the parameters of each tier.
+func TestAlignedQuota(t *testing.T) {
+	l, err := limit.New(limit.Limit{ID: "l", AlignOwner: true, Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 5,
+		Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := l.Tiers[0].Params(limit.Owner{Kind: limit.Tenant, Name: "acme"}); p.Offset != 0 || p.Capacity != 5 {
+		t.Errorf("the parameters of an aligned quota are %+v, want no offset and a capacity of 5", p)
+	}
+}

@@ -49,7 +49,7 @@ type Result struct {
 
 // alignOffset is where an owner's windows begin, µs after the wall clock's. It is stable over processes.
 func (t *Tier) alignOffset(owner string) int64 {
-	if !t.limit.AlignOwner {
+	if !t.limit.AlignOwner || t.period == 0 { // a quota keeps to its calendar
 		return 0
 	}
 	return int64(hashText(owner) % uint64(t.period))
