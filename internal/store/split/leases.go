@@ -14,20 +14,19 @@ import (
 const (
 	heldPerOwner = 64 // more than are ever in flight together
 	heldInAll    = 4096
-	refundAfter  = 2 * time.Second // deadline of a refund that nobody waits for
 )
 
 // leases are charged quotas that no request has used yet.
 type leases struct {
 	refund  func(ctx context.Context, r *limit.Receipt, now time.Time) error
-	holdFor time.Duration // below 0: refund at once
+	later   func(giveBack) // refunds beside the decisions
+	holdFor time.Duration  // below 0: refund at once
 
 	mu     sync.Mutex
 	of     map[limit.Owner][]lease // in the order in which they were put
 	count  int
 	timer  *time.Timer
 	closed bool
-	busy   sync.WaitGroup
 }
 
 type lease struct {
@@ -131,7 +130,7 @@ func (l *leases) put(ctx context.Context, owner limit.Owner, e *lease, now time.
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || len(l.of[owner]) >= heldPerOwner || l.count >= heldInAll {
-		l.returnLater([]lease{*e}, now)
+		l.later(giveBack{receipt: e.receipt, now: now})
 		return
 	}
 	if l.of == nil {
@@ -144,17 +143,6 @@ func (l *leases) put(ctx context.Context, owner limit.Owner, e *lease, now time.
 	}
 }
 
-// returnLater refunds beside the decisions. The caller holds the lock.
-func (l *leases) returnLater(list []lease, now time.Time) {
-	l.busy.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), refundAfter)
-		defer cancel()
-		for _, e := range list {
-			_ = l.refund(ctx, e.receipt, now) // what cannot be given back is lost, not spent twice
-		}
-	})
-}
-
 // sweep refunds what has waited for l.holdFor, and comes again while anything is held.
 func (l *leases) sweep() {
 	l.mu.Lock()
@@ -163,18 +151,14 @@ func (l *leases) sweep() {
 		return
 	}
 	now := time.Now()
-	var old []lease
 	for owner := range l.of {
 		l.filter(owner, func(e *lease) bool {
 			if now.Sub(e.since) < l.holdFor {
 				return true
 			}
-			old = append(old, *e)
+			l.later(giveBack{receipt: e.receipt, now: now})
 			return false
 		})
-	}
-	if len(old) > 0 {
-		l.returnLater(old, now)
 	}
 	if l.timer = nil; l.count > 0 {
 		l.timer = time.AfterFunc(l.holdFor, l.sweep)
@@ -187,9 +171,10 @@ func (l *leases) len() int {
 	return l.count
 }
 
-// close refunds everything and waits for refunds under way.
+// close refunds everything.
 func (l *leases) close(ctx context.Context) error {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.closed = true
 	if l.timer != nil {
 		l.timer.Stop()
@@ -204,7 +189,5 @@ func (l *leases) close(ctx context.Context) error {
 		}
 	}
 	l.of, l.count = nil, 0
-	l.mu.Unlock()
-	l.busy.Wait()
 	return errors.Join(errs...)
 }

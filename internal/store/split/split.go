@@ -8,14 +8,32 @@
 // While leases are held, what is said to remain of a quota may be too little by them; nothing is admitted or denied wrongly
 // for it: before a quota denies, what is held for its owner is given back.
 //
-// Everything else is as the two stores say, each by its own clock; a decision over both has the rates' time.
+// A request that leases (Request.Ahead) is decided in the same order, and each half leases in its own store. Where the rates
+// then deny, what was charged to a quota of which the request leases stays with the caller, as a lease: [limit.Decision.Grant]
+// says so. What was charged to another quota, such as one that is exact, is held here if the request asks for nothing else of
+// the quotas, else refunded beside the decision. Units that the request gave back to a quota are charged again, for a denial
+// changes nothing: first out of what it was charged, then by a second call; should others have been admitted for them by then,
+// the whole decision is an error, and they count as given back. Where the rates fail, everything is given back beside the
+// decision, and until they answer again they are asked before the quotas are charged. What cannot be given back is lost, never
+// spent twice.
+//
+// A request that needs and leases nothing corrects what is counted ([limit.Ahead.Adjust]). It is the exception to all or
+// nothing: both stores are asked, whatever the other one says. Its error is, by errors.Is, only what both halves' errors are:
+// so what says that nothing was sent is true of both. Any other error means that either half may have been corrected. Units
+// counted by a request that needs something as well are taken off again where the rates deny, but for buckets, and stay
+// counted where they fail.
+//
+// Everything else is as the two stores say, each by its own clock; a decision over both has the rates' time, by which its
+// leases end, too.
 package split
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
@@ -27,6 +45,8 @@ var _ limit.Store = (*Store)(nil)
 type Store struct {
 	rates, quotas limit.Store
 	held          leases
+	returns       returns
+	ratesFail     atomic.Bool // the last decision that asked them had an error
 	pool          sync.Pool
 }
 
@@ -48,7 +68,9 @@ func New(c Config) (*Store, error) {
 		c.HoldFor = DefaultHoldFor
 	}
 	s := &Store{rates: c.Rates, quotas: c.Quotas}
-	s.held.holdFor = c.HoldFor
+	s.returns.quotas = c.Quotas
+	s.returns.ctx, s.returns.stop = context.WithCancel(context.Background())
+	s.held.holdFor, s.held.later = c.HoldFor, s.returns.later
 	s.held.refund = func(ctx context.Context, r *limit.Receipt, now time.Time) error {
 		_, err := c.Quotas.Refund(ctx, r, 0, now)
 		return err
@@ -59,8 +81,8 @@ func New(c Config) (*Store, error) {
 
 // halves is a request in two.
 type halves struct {
-	rates, quotas         limit.Request
-	rateAnswer, quotaPeek limit.Decision
+	rates, quotas           limit.Request
+	rateAnswer, quotaAnswer limit.Decision
 }
 
 // IsQuota reports whether the limit is kept in the store for quotas.
@@ -88,59 +110,126 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	}
 	h := s.divide(req)
 	defer s.pool.Put(h)
-	held := s.held.take(&h.quotas, now)
-	quotas := new(limit.Decision)
-	if held != nil {
-		quotas = held.decision
-	} else if err := s.decideQuotas(ctx, &h.quotas, now, quotas); err != nil {
+	if corrects(req) {
+		return s.correct(ctx, req, h, now, d)
+	}
+	if err := s.ratesAnswer(ctx, h, now); err != nil {
+		d.Clear(now.UnixMicro())
+		return fmt.Errorf("rates: %w", err)
+	}
+	quotas, held, err := s.decideQuotasHalf(ctx, h, now)
+	if err != nil {
 		d.Clear(now.UnixMicro())
 		return fmt.Errorf("quotas: %w", err)
 	} else if !quotas.Allowed {
 		return s.quotaDenied(ctx, req, h, quotas, now, d)
 	}
-	err := s.rates.Decide(ctx, &h.rates, now, &h.rateAnswer)
+	err = s.rates.Decide(ctx, &h.rates, now, &h.rateAnswer)
+	s.ratesFail.Store(err != nil)
 	if err == nil {
 		join(d, req, &h.rateAnswer, quotas)
 		d.ID = h.rateAnswer.ID
 		if d.Settle() {
 			return nil
 		}
-		uncharge(d)
 	} else {
 		d.Clear(now.UnixMicro())
 		err = fmt.Errorf("rates: %w", err)
 	}
-	if held == nil {
-		held = newLease(&h.quotas, quotas, now)
+	switch {
+	case plain(&h.quotas):
+		uncharge(d)
+		if held == nil {
+			held = newLease(&h.quotas, quotas, now)
+		}
+		s.held.put(ctx, req.Owner, held, now)
+	case err != nil:
+		s.giveBack(ctx, settle(h, quotas, false), now)
+	default:
+		return s.ratesDenied(ctx, h, quotas, now, d)
 	}
-	s.held.put(ctx, req.Owner, held, now)
 	return err
+}
+
+// ratesAnswer asks whether the rates answer, where they did not the last time: else each request that leases would be charged
+// its quotas, and given them back.
+func (s *Store) ratesAnswer(ctx context.Context, h *halves, now time.Time) error {
+	if plain(&h.quotas) || !s.ratesFail.Load() {
+		return nil
+	}
+	return s.rates.Peek(ctx, &h.rates, now, &h.rateAnswer)
+}
+
+// decideQuotasHalf answers from what is held for the request, if it needs just that, or asks.
+func (s *Store) decideQuotasHalf(ctx context.Context, h *halves, now time.Time) (*limit.Decision, *lease, error) {
+	if !plain(&h.quotas) {
+		return &h.quotaAnswer, nil, s.decideQuotas(ctx, &h.quotas, now, &h.quotaAnswer)
+	}
+	if held := s.held.take(&h.quotas, now); held != nil {
+		return held.decision, held, nil
+	}
+	d := new(limit.Decision) // it may be held
+	return d, nil, s.decideQuotas(ctx, &h.quotas, now, d)
 }
 
 // decideQuotas asks once more where units that are held here may be what is missing.
 func (s *Store) decideQuotas(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	err := s.quotas.Decide(ctx, req, now, d)
-	if err == nil && !d.Allowed && s.held.giveBack(ctx, req.Owner, now) {
+	if err == nil && !d.Allowed && !keepsAny(d) && s.held.giveBack(ctx, req.Owner, now) {
 		err = s.quotas.Decide(ctx, req, now, d)
 	}
 	return err
 }
 
-// quotaDenied completes a denial with what the rates would say: when the cost fits is for all limits.
-func (s *Store) quotaDenied(ctx context.Context, req *limit.Request, h *halves, denial *limit.Decision, now time.Time, d *limit.Decision) error {
-	if err := s.rates.Peek(ctx, &h.rates, now, &h.rateAnswer); err != nil {
-		// The denial stands without the rates. It must not become an error, which might admit the request elsewhere.
-		quotas := limit.Request{Owner: req.Owner, Charges: append([]limit.Charge(nil), h.quotas.Charges...)}
-		d.Begin(&quotas, denial.Now)
-		for i := range denial.Results {
-			d.Adopt(i, &denial.Results[i])
+// keepsAny reports whether a denial has leased something all the same.
+func keepsAny(d *limit.Decision) bool {
+	for i := range d.Results {
+		if d.Grant(i).Units > 0 {
+			return true
 		}
-		d.Settle()
+	}
+	return false
+}
+
+// quotaDenied completes a denial with what the rates would say: when the cost fits is for all limits. What the quotas' store has
+// leased all the same is the caller's.
+func (s *Store) quotaDenied(ctx context.Context, req *limit.Request, h *halves, denial *limit.Decision, now time.Time, d *limit.Decision) error {
+	if err := s.rates.Peek(ctx, &h.rates, now, &h.rateAnswer); err == nil {
+		join(d, req, &h.rateAnswer, denial)
+	} else {
+		// The denial stands without the rates. It must not become an error, which might admit the request elsewhere.
+		withoutRates(d, req, h, denial)
+	}
+	d.Settle()
+	if len(req.Ahead) == 0 {
 		return nil
 	}
-	join(d, req, &h.rateAnswer, denial)
-	d.Settle()
+	q := 0
+	for i := range d.Results {
+		if IsQuota(d.Results[i].Limit()) {
+			d.AdoptGrant(i, onClock(denial.Grant(q), denial, d))
+			q++
+		}
+	}
 	return nil
+}
+
+// withoutRates writes a denial of the quotas alone; for who leases, and wants a result of each tier, with rates that are as if
+// they had never been used.
+func withoutRates(d *limit.Decision, req *limit.Request, h *halves, denial *limit.Decision) {
+	if len(req.Ahead) == 0 {
+		req = &limit.Request{Owner: req.Owner, Charges: slices.Clone(h.quotas.Charges)}
+	}
+	d.Begin(req, denial.Now)
+	q := 0
+	for i := range d.Results {
+		if !IsQuota(d.Results[i].Limit()) {
+			d.Evaluate(i, &limit.State{}, false)
+			continue
+		}
+		d.Adopt(i, &denial.Results[q])
+		q++
+	}
 }
 
 // Peek is Decide without the charge. What is held for the owner is given back first: no request has spent it. See
@@ -155,7 +244,7 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 	}
 	h := s.divide(req)
 	defer s.pool.Put(h)
-	err := s.quotas.Peek(ctx, &h.quotas, now, &h.quotaPeek)
+	err := s.quotas.Peek(ctx, &h.quotas, now, &h.quotaAnswer)
 	if err == nil {
 		err = s.rates.Peek(ctx, &h.rates, now, &h.rateAnswer)
 	}
@@ -163,7 +252,7 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 		d.Clear(now.UnixMicro())
 		return err
 	}
-	join(d, req, &h.rateAnswer, &h.quotaPeek)
+	join(d, req, &h.rateAnswer, &h.quotaAnswer)
 	d.Settle()
 	return nil
 }
@@ -204,8 +293,10 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	return out, nil
 }
 
-// Close refunds the leases that are held. Call it when no decision is under way.
-func (s *Store) Close(ctx context.Context) error { return s.held.close(ctx) }
+// Close refunds what is held, and waits for what is being given back, until ctx ends. Call it when no decision is under way.
+func (s *Store) Close(ctx context.Context) error {
+	return errors.Join(s.held.close(ctx), s.returns.close(ctx))
+}
 
 // Held is how many leases are held for requests to come.
 func (s *Store) Held() int { return s.held.len() }
@@ -234,26 +325,34 @@ func (s *Store) divide(req *limit.Request) *halves {
 	h := s.pool.Get().(*halves)
 	h.rates.Owner, h.quotas.Owner = req.Owner, req.Owner
 	h.rates.Charges, h.quotas.Charges = h.rates.Charges[:0], h.quotas.Charges[:0]
+	h.rates.Ahead, h.quotas.Ahead = h.rates.Ahead[:0], h.quotas.Ahead[:0]
+	first := 0
 	for i := range req.Charges {
-		half := &h.rates
+		half, next := &h.rates, first+len(req.Charges[i].Limit.Tiers)
 		if IsQuota(req.Charges[i].Limit) {
 			half = &h.quotas
 		}
 		half.Charges = append(half.Charges, req.Charges[i])
+		if len(req.Ahead) > 0 {
+			half.Ahead = append(half.Ahead, req.Ahead[first:next]...)
+		}
+		first = next
 	}
 	return h
 }
 
-// join puts the results of the halves into the request's order.
+// join puts the results of the halves into the request's order, and what they were charged ahead.
 func join(d *limit.Decision, req *limit.Request, rates, quotas *limit.Decision) {
 	d.Begin(req, rates.Now)
 	r, q := 0, 0
 	for i := range d.Results {
 		if IsQuota(d.Results[i].Limit()) {
 			d.Adopt(i, &quotas.Results[q])
+			d.AdoptGrant(i, onClock(quotas.Grant(q), quotas, d))
 			q++
 		} else {
 			d.Adopt(i, &rates.Results[r])
+			d.AdoptGrant(i, rates.Grant(r))
 			r++
 		}
 	}

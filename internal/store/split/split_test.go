@@ -70,7 +70,8 @@ func newPairHolding(tb testing.TB, holdFor time.Duration) *pair {
 // leases, which make what remains look smaller.
 func TestContract(t *testing.T) {
 	limittest.RunStoreContract(t, limittest.Config{
-		New: func(tb testing.TB) limit.Store { return newPairHolding(tb, -1).Store },
+		New:    func(tb testing.TB) limit.Store { return newPairHolding(tb, -1).Store },
+		Leases: true, KeepsAhead: true,
 	})
 }
 
