@@ -42,6 +42,7 @@ type View struct {
 type Adaptive struct{}
 
 const (
+	slack      = 2               // where units are scarce, a process takes this part of what is due to it by its rate
 	scarceFor  = 2 * time.Second // for how long to lease where there is not plenty
 	dryFor     = 2 * time.Second // how long to wait before asking a dry counter again, doubled each time
 	hoardedFor = 250 * time.Millisecond
@@ -61,10 +62,6 @@ func (Adaptive) Ask(v *View, a *limit.Ahead) {
 	share := 1 / n
 	if total > 0 {
 		share = max(v.Rate/total, share)
-	}
-	slack := 2.0
-	if float64(v.Tier.Capacity())/n <= 10 {
-		slack = 2
 	}
 	if v.Saturated && ramps(v.Tier) && !v.MustFit && v.ramp(share, a) {
 		return
