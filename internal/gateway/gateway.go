@@ -138,9 +138,6 @@ func (g *Gateway) observe(a *authorizer.Answer, r *http.Request) {
 func outcome(a *authorizer.Answer) livepage.Outcome {
 	switch a.Kind {
 	case answer.Allowed:
-		if a.StoreFailed {
-			return livepage.StoreFailed
-		}
 		return livepage.Allowed
 	case answer.IPLimited:
 		return livepage.IPLimited

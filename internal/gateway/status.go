@@ -2,27 +2,54 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"net/url"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/ladder"
+	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/livepage"
+	"github.com/sluicelimits/sluice/internal/outage"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// maxStatusTenants bounds what one look at the live page costs: each tenant is a peek at the store.
-const maxStatusTenants = 200
+const (
+	// maxStatusTenants bounds what one look at the live page costs: each tenant is a peek at the store.
+	maxStatusTenants = 200
 
-// StatusSource gathers what the live page shows beside its counts.
+	// lookFor is how long a look goes on asking; the tenants that are left are shown as they were, and asked first next time.
+	lookFor = 500 * time.Millisecond
+
+	// peekWithin is for a store without a deadline of its own. It is longer than those, so that it is the store's that a breaker
+	// counts.
+	peekWithin = 2 * time.Second
+)
+
+// StatusSource gathers what the live page shows beside its counts. Do not copy it once it is in use.
 type StatusSource struct {
 	Plans    *Plans
 	Store    limit.Store
-	Bytes    func() int64 // of the store
-	Upstream *url.URL     // nil is the echo
+	Ladder   *ladder.Ladder // what stands before shared stores, and is looked at instead of Store; nil where there are none
+	Bytes    func() int64   // of the store
+	Upstream *url.URL       // nil is the echo
 	Listen   string
 	Try      []string
 	Now      func() time.Time
+
+	mu    sync.Mutex // over looks at tenants
+	next  int        // the tenant to begin with
+	known map[string]known
+}
+
+// known is a tenant as it was last looked at.
+type known struct {
+	set    *plan.Set
+	limits []livepage.LimitStatus
+	at     time.Time
 }
 
 // Status looks at the configuration and the counters; it charges nothing. It is safe for concurrent use.
@@ -51,36 +78,205 @@ func (s *StatusSource) Status() livepage.Status {
 	}
 	tenants := cfg.Tenants()
 	out.TenantsTotal = len(tenants)
-	for _, t := range tenants[:min(len(tenants), maxStatusTenants)] {
-		out.Tenants = append(out.Tenants, livepage.TenantStatus{ID: t.ID, Plan: t.Plan, Suspended: t.Suspended,
-			Limits: s.limits(limit.Owner{Kind: limit.Tenant, Name: t.ID}, t.Limits(now), now)})
+	out.Tenants = s.tenants(tenants[:min(len(tenants), maxStatusTenants)], now)
+	if s.Ladder != nil {
+		out.Store = storeStatus(s.Ladder) // after the peeks: one of them may have found out that a store is away
 	}
 	return out
 }
 
-// limits describes a tenant's limits, with a peek at those that have one counter.
-func (s *StatusSource) limits(owner limit.Owner, set *plan.Set, now time.Time) []livepage.LimitStatus {
-	req := limit.Request{Owner: owner}
-	for _, e := range set.Limits {
-		if e.Limit.Per == limit.PerTenant && e.Limit.Mode != limit.Off {
-			req.Charges = append(req.Charges, limit.Charge{Limit: e.Limit, Cost: 1})
-		}
+// storeStatus is what the ladder has done so far.
+func storeStatus(l *ladder.Ladder) *livepage.StoreStatus {
+	o := l.Store.Stats()
+	out := &livepage.StoreStatus{
+		Instances: l.Fleet.Count(),
+		Outage: livepage.OutageStatus{
+			Failures: o.Failures, Backstop: o.Backstop, Open: o.Open, Closed: o.Closed,
+			ChargedBack: o.ChargedBack, Dropped: o.Dropped, Waiting: o.Waiting,
+		},
 	}
-	var d limit.Decision
-	peeked := make(map[*limit.Tier]*limit.Result)
-	if err := s.Store.Peek(context.Background(), &req, now, &d); err == nil {
-		for i := range d.Results {
-			peeked[d.Results[i].Tier] = &d.Results[i]
-		}
+	for _, b := range l.Breakers {
+		n := b.Stats()
+		out.Breakers = append(out.Breakers, livepage.BreakerStatus{
+			Name: b.Name(), State: n.State.String(), Opened: n.Opened, Probes: n.Probes, Refused: n.Refused,
+		})
 	}
-	var out []livepage.LimitStatus
-	for _, e := range set.Limits {
-		for i := range e.Limit.Tiers {
-			t := &e.Limit.Tiers[i]
-			out = append(out, livepage.StatusOf(t, peeked[t], now, applies(e)))
+	if l.Leases != nil {
+		n := l.Leases.Stats()
+		out.Leases = &livepage.LeaseStatus{
+			Counters: n.Counters, Units: n.Units, Local: n.Local, Denied: n.Denied, Early: n.Early,
+			Calls: n.Calls, Waited: n.Waited, Returned: n.Returned, Lost: n.Lost,
 		}
 	}
 	return out
+}
+
+// tenants describes the tenants, each with a peek at its counters while there is time.
+func (s *StatusSource) tenants(list []*plan.Tenant, now time.Time) []livepage.TenantStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), peekWithin)
+	defer cancel()
+	l, began, first := s.look(), time.Now(), s.next
+	out, seen := make([]livepage.TenantStatus, len(list)), make(map[string]known, len(list))
+	for i := range list {
+		at := (first + i) % len(list)
+		t := list[at]
+		k := known{t.Limits(now), nil, now}
+		switch before := s.known[t.ID]; {
+		case l.away || time.Since(began) < lookFor:
+			k.limits = l.limits(ctx, limit.Owner{Kind: limit.Tenant, Name: t.ID}, k.set, now)
+			s.next = at + 1
+		case before.set == k.set:
+			k = before
+		default:
+			k.limits = l.describe(t.ID, k.set, &asked{}, now)
+		}
+		out[at] = livepage.TenantStatus{ID: t.ID, Plan: t.Plan, Suspended: t.Suspended, Limits: k.since(now)}
+		seen[t.ID] = k
+	}
+	s.known = seen
+	return out
+}
+
+// since is what was known, as of now.
+func (k *known) since(now time.Time) []livepage.LimitStatus {
+	gone := now.Sub(k.at).Milliseconds()
+	if gone <= 0 {
+		return k.limits
+	}
+	out := slices.Clone(k.limits)
+	for i := range out {
+		out[i].ResetMs = max(0, out[i].ResetMs-gone)
+	}
+	return out
+}
+
+// look is one look at the counters of many tenants.
+type look struct {
+	store  limit.Store
+	ladder *ladder.Ladder // nil: store is in this process
+	leased map[leasedTier]int64
+	away   bool // the only store there is did not answer: it is not asked again
+}
+
+type leasedTier struct{ tenant, identity string }
+
+func (s *StatusSource) look() *look {
+	l := &look{store: s.Store, ladder: s.Ladder}
+	if l.ladder == nil {
+		return l
+	}
+	l.store = l.ladder
+	if l.ladder.Leases != nil {
+		l.leased = make(map[leasedTier]int64)
+		l.ladder.Leases.Each(func(h lease.Held) bool {
+			if h.Owner.Kind == limit.Tenant {
+				l.leased[leasedTier{h.Owner.Name, h.Tier.Identity()}] += h.Units
+			}
+			return true
+		})
+	}
+	return l
+}
+
+// passed is a context whose time is over: nothing is asked with it, so that the backstop answers and no breaker counts a call.
+func passed() (context.Context, context.CancelFunc) {
+	return context.WithDeadline(context.Background(), time.Unix(0, 0))
+}
+
+// asked is what a tenant's counters say.
+type asked struct {
+	limit.Decision
+	results map[*limit.Limit][]limit.Result
+	away    bool // a store that is needed did not answer
+}
+
+// limits describes a tenant's limits, with a peek at those that have one counter: in the store, or where that does not
+// answer in the backstop.
+func (l *look) limits(ctx context.Context, owner limit.Owner, set *plan.Set, now time.Time) []livepage.LimitStatus {
+	var a asked
+	if !l.away {
+		err := l.peek(ctx, owner, set, counted, now, &a)
+		if a.away = l.ladder != nil && (a.Degraded || errors.Is(err, outage.ErrClosed)); !a.away {
+			return l.describe(owner.Name, set, &a, now)
+		}
+		l.away = len(l.ladder.Breakers) == 1
+	}
+	a.away = true
+	if l.away { // of two stores one may answer, and a call may give back what it holds of the tenant's
+		var cancel context.CancelFunc
+		ctx, cancel = passed()
+		defer cancel()
+	}
+	_ = l.peek(ctx, owner, set, backstopped, now, &a) // without an answer nothing is known of them
+	return l.describe(owner.Name, set, &a, now)
+}
+
+// counted reports whether the limit has one counter for a tenant.
+func counted(l *limit.Limit) bool { return l.Per == limit.PerTenant && l.Mode != limit.Off }
+
+// backstopped reports whether the backstop counts so, too.
+func backstopped(l *limit.Limit) bool {
+	return counted(l) && l.Mode == limit.Enforce && l.OnStoreFailure == limit.Backstop
+}
+
+// peek looks at some of the limits' counters.
+func (l *look) peek(ctx context.Context, owner limit.Owner, set *plan.Set, which func(*limit.Limit) bool, now time.Time, a *asked) error {
+	req := limit.Request{Owner: owner}
+	for _, e := range set.Limits {
+		if which(e.Limit) {
+			req.Charges = append(req.Charges, limit.Charge{Limit: e.Limit, Cost: 1})
+		}
+	}
+	a.results = make(map[*limit.Limit][]limit.Result, len(req.Charges))
+	if len(req.Charges) == 0 {
+		return nil
+	}
+	if err := l.store.Peek(ctx, &req, now, &a.Decision); err != nil {
+		return err
+	}
+	rest := a.Results
+	for i := range req.Charges {
+		of := req.Charges[i].Limit
+		a.results[of], rest = rest[:len(of.Tiers)], rest[len(of.Tiers):]
+	}
+	return nil
+}
+
+// describe puts what the counters say beside what is configured.
+func (l *look) describe(tenant string, set *plan.Set, a *asked, now time.Time) []livepage.LimitStatus {
+	var out []livepage.LimitStatus
+	for _, e := range set.Limits {
+		results := a.results[e.Limit]
+		for i := range e.Limit.Tiers {
+			t, peeked := &e.Limit.Tiers[i], (*limit.Result)(nil)
+			if results != nil {
+				peeked = &results[i]
+			}
+			row := livepage.StatusOf(t, peeked, now, applies(e))
+			switch {
+			case peeked != nil && a.Degraded: // the backstop's result is of its own tier
+				row.Counted, row.Capacity = livepage.CountedHere, peeked.Tier.Capacity()
+			case peeked == nil && counted(e.Limit):
+				row.Counted = uncounted(e.Limit, a.away)
+			}
+			row.Leased = l.leased[leasedTier{tenant, t.Identity()}]
+			out = append(out, row)
+		}
+	}
+	return out
+}
+
+// uncounted is what there is instead of a result.
+func uncounted(l *limit.Limit, away bool) livepage.Counting {
+	switch {
+	case away && l.Mode == limit.Enforce && l.OnStoreFailure == limit.Open:
+		return livepage.CountedOpen
+	case away && l.Mode == limit.Enforce && l.OnStoreFailure == limit.Closed:
+		return livepage.CountedClosed
+	}
+	return livepage.CountedUnknown
 }
 
 // applies says in words which requests a limit is for.

@@ -12,14 +12,57 @@ const MaxTenantRows = 100
 // Data is data.json: what the page shows. Times are milliseconds since 1970. Counts are listed per window, in the order
 // of Windows. All slices are present, if empty.
 type Data struct {
-	Version          int         `json:"version"` // of this contract: 1
-	NowMs            int64       `json:"now_ms"`
-	Gateway          Gateway     `json:"gateway"`
-	Windows          []Window    `json:"windows"`
-	Tenants          []TenantRow `json:"tenants"`
-	TenantsNotListed int         `json:"tenants_not_listed"` // tenants in force that Tenants leaves out
-	Limits           []LimitRow  `json:"limits"`             // by id, those before authentication first
-	Denials          []Denial    `json:"denials"`            // newest first, at most MaxDenials
+	Version          int          `json:"version"` // of this contract: 1
+	NowMs            int64        `json:"now_ms"`
+	Gateway          Gateway      `json:"gateway"`
+	Windows          []Window     `json:"windows"`
+	Tenants          []TenantRow  `json:"tenants"`
+	TenantsNotListed int          `json:"tenants_not_listed"` // tenants in force that Tenants leaves out
+	Limits           []LimitRow   `json:"limits"`             // by id, those before authentication first
+	Denials          []Denial     `json:"denials"`            // newest first, at most MaxDenials
+	Store            *StoreStatus `json:"store"`              // null where all counters are in the gateway's process
+}
+
+// StoreStatus is what stands between the gateway and the stores that it shares with others. Counts are since the gateway's
+// start.
+type StoreStatus struct {
+	Instances int             `json:"instances"` // that share the stores, as counted last
+	Breakers  []BreakerStatus `json:"breakers"`  // one before each store
+	Leases    *LeaseStatus    `json:"leases"`    // null where each decision asks the store
+	Outage    OutageStatus    `json:"outage"`
+}
+
+// BreakerStatus is what stops asking a store that keeps failing.
+type BreakerStatus struct {
+	Name    string `json:"name"`    // of the store
+	State   string `json:"state"`   // closed: the store is asked; open: it is not; probing: one call is let through
+	Opened  int64  `json:"opened"`  // times, failed probes not included
+	Probes  int64  `json:"probes"`  // calls let through to see whether the store is back
+	Refused int64  `json:"refused"` // calls not let through
+}
+
+// LeaseStatus is units charged ahead, and the decisions made out of them.
+type LeaseStatus struct {
+	Counters int64 `json:"counters"` // remembered, now
+	Units    int64 `json:"units"`    // in hand, now
+	Local    int64 `json:"local"`    // decisions without a call
+	Denied   int64 `json:"denied"`   // of these, denied
+	Early    int64 `json:"early"`    // of those, denied although units turned out to be there before the wait was over
+	Calls    int64 `json:"calls"`    // decisions by a call to the store
+	Waited   int64 `json:"waited"`   // decisions that waited for another's call
+	Returned int64 `json:"returned"` // units given back
+	Lost     int64 `json:"lost"`     // units that ended unspent, or could not be given back
+}
+
+// OutageStatus is what became of decisions that the store did not make.
+type OutageStatus struct {
+	Failures    int64 `json:"failures"`     // such decisions
+	Backstop    int64 `json:"backstop"`     // of these, those made by counting here
+	Open        int64 `json:"open"`         // those admitted, for each limit said to admit
+	Closed      int64 `json:"closed"`       // those denied, for a limit said to deny
+	ChargedBack int64 `json:"charged_back"` // units charged in the store afterwards
+	Dropped     int64 `json:"dropped"`      // units that should have been, and were not
+	Waiting     int64 `json:"waiting"`      // owners whose units are still to be charged, now
 }
 
 // Gateway is what runs, and on what configuration.
@@ -37,16 +80,17 @@ type Gateway struct {
 
 // Window is what happened to all requests within one of the page's two windows, in total and cell by cell.
 type Window struct {
-	ID      string   `json:"id"`      // "minute" or "ten_minutes"
-	StepMs  int64    `json:"step_ms"` // length of a cell
-	FromMs  int64    `json:"from_ms"` // start of the first cell; the last one is still filling
-	Totals  Counts   `json:"totals"`
-	Allowed []uint32 `json:"allowed"` // requests per cell, oldest first
-	Denied  []uint32 `json:"denied"`  // limited, by a plan or before authentication
-	Other   []uint32 `json:"other"`   // every other outcome
+	ID       string   `json:"id"`      // "minute" or "ten_minutes"
+	StepMs   int64    `json:"step_ms"` // length of a cell
+	FromMs   int64    `json:"from_ms"` // start of the first cell; the last one is still filling
+	Totals   Counts   `json:"totals"`
+	Allowed  []uint32 `json:"allowed"`  // requests per cell, oldest first
+	Denied   []uint32 `json:"denied"`   // limited, by a plan or before authentication
+	Other    []uint32 `json:"other"`    // every other outcome
+	Degraded []uint32 `json:"degraded"` // of all these, decided without the store
 }
 
-// Counts is requests by outcome. They sum up to Requests.
+// Counts is requests by outcome. They sum up to Requests, but for Degraded, which is about how they came to it.
 type Counts struct {
 	Requests     uint64 `json:"requests"`
 	Allowed      uint64 `json:"allowed"`
@@ -56,6 +100,7 @@ type Counts struct {
 	Forbidden    uint64 `json:"forbidden"`
 	NotFound     uint64 `json:"not_found"`
 	StoreFailed  uint64 `json:"store_failed"`
+	Degraded     uint64 `json:"degraded"` // of Requests, decided without the store
 }
 
 // TenantRow is a tenant's counts, and its limits where it is configured.
@@ -71,16 +116,18 @@ type TenantRow struct {
 
 // Meter is use against one tier of a limit.
 type Meter struct {
-	ID        string `json:"id"`
-	Tier      string `json:"tier"`
-	Algorithm string `json:"algorithm"`
-	Mode      string `json:"mode"`
-	Per       string `json:"per"`
-	Applies   string `json:"applies"`
-	Period    string `json:"period"`
-	Capacity  int64  `json:"capacity"` // units
-	Used      int64  `json:"used"`     // units; -1 where each value of per has a counter of its own
-	ResetMs   int64  `json:"reset_ms"` // from now until the counter is as if never used
+	ID        string   `json:"id"`
+	Tier      string   `json:"tier"`
+	Algorithm string   `json:"algorithm"`
+	Mode      string   `json:"mode"`
+	Per       string   `json:"per"`
+	Applies   string   `json:"applies"`
+	Period    string   `json:"period"`
+	Capacity  int64    `json:"capacity"` // units
+	Used      int64    `json:"used"`     // units; -1 where each value of per has a counter of its own, or it is not known
+	ResetMs   int64    `json:"reset_ms"` // from now until the counter is as if never used
+	Counted   Counting `json:"counted"`  // what used and capacity are of: store, here, open, closed or unknown
+	Leased    int64    `json:"leased"`   // units in hand of this gateway's leases; the store counts used and these
 }
 
 // LimitRow is what a limit did, over all tenants. An admitted request counts for each limit that applied to it, a denied
@@ -101,15 +148,16 @@ type LimitCounts struct {
 
 // Denial is one limited request.
 type Denial struct {
-	AtMs   int64  `json:"at_ms"`
-	Kind   Kind   `json:"kind"` // whose request: tenant, anonymous or nobody
-	Tenant string `json:"tenant"`
-	Method string `json:"method"`
-	Path   string `json:"path"`
-	Limit  string `json:"limit"` // the binding one; "" where no limit decided
-	Tier   string `json:"tier"`
-	By     string `json:"by"`      // "plan" or "ip_limits"
-	WaitMs int64  `json:"wait_ms"` // until the same request fits, rounded up; -1 is never
+	AtMs     int64  `json:"at_ms"`
+	Kind     Kind   `json:"kind"` // whose request: tenant, anonymous or nobody
+	Tenant   string `json:"tenant"`
+	Method   string `json:"method"`
+	Path     string `json:"path"`
+	Limit    string `json:"limit"` // the binding one; "" where no limit decided
+	Tier     string `json:"tier"`
+	By       string `json:"by"`       // "plan" or "ip_limits"
+	WaitMs   int64  `json:"wait_ms"`  // until the same request fits, rounded up; -1 is never
+	Degraded bool   `json:"degraded"` // decided without the store
 }
 
 // counts is a consistent copy of what a Recorder holds, taken under its lock.
@@ -140,19 +188,21 @@ func (r *Recorder) window(i int, second int64) Window {
 	last := floorDiv(second, stepSeconds[i])
 	first := last - cellCount + 1
 	w := Window{
-		ID:      windowIDs[i],
-		StepMs:  stepSeconds[i] * 1000,
-		FromMs:  (first*stepSeconds[i] - r.shift) * 1000,
-		Totals:  countsOf(r.all[i].total(last)),
-		Allowed: make([]uint32, 0, cellCount),
-		Denied:  make([]uint32, 0, cellCount),
-		Other:   make([]uint32, 0, cellCount),
+		ID:       windowIDs[i],
+		StepMs:   stepSeconds[i] * 1000,
+		FromMs:   (first*stepSeconds[i] - r.shift) * 1000,
+		Totals:   countsOf(r.all[i].total(last)),
+		Allowed:  make([]uint32, 0, cellCount),
+		Denied:   make([]uint32, 0, cellCount),
+		Other:    make([]uint32, 0, cellCount),
+		Degraded: make([]uint32, 0, cellCount),
 	}
 	for step := first; step <= last; step++ {
 		c := r.all[i].at(step)
 		w.Allowed = append(w.Allowed, c[laneAllowed])
 		w.Denied = append(w.Denied, c[laneLimited]+c[laneIPLimited])
 		w.Other = append(w.Other, c[laneUnauthorized]+c[laneForbidden]+c[laneNotFound]+c[laneStoreFailed])
+		w.Degraded = append(w.Degraded, c[laneDegraded])
 	}
 	return w
 }
@@ -175,6 +225,7 @@ func (d *denial) data() Denial {
 	out := Denial{
 		AtMs: d.at.UnixMilli(), Kind: d.who.kind, Tenant: d.who.text, Method: d.method, Path: d.path,
 		Limit: d.limit, Tier: d.tier, By: "plan", WaitMs: (d.wait + time.Millisecond - 1).Milliseconds(),
+		Degraded: d.degraded,
 	}
 	if d.byAddress {
 		out.By = "ip_limits"
@@ -199,12 +250,23 @@ func (r *Recorder) data(s *Status) Data {
 		Windows: c.windows,
 		Limits:  limitRows(s, c.limits),
 		Denials: c.denials,
+		Store:   storeOf(s.Store),
 	}
 	if !s.LoadedAt.IsZero() {
 		d.Gateway.LoadedMs = s.LoadedAt.UnixMilli()
 	}
 	d.Tenants, d.TenantsNotListed = tenantRows(s, c.tenants)
 	return d
+}
+
+// storeOf makes lists of what is there, so that none is null in the data.
+func storeOf(s *StoreStatus) *StoreStatus {
+	if s == nil {
+		return nil
+	}
+	out := *s
+	out.Breakers = append([]BreakerStatus{}, s.Breakers...)
+	return &out
 }
 
 // tenantRows lists the busiest tenants, those that are configured or were seen, and then the rows that are no tenant.
@@ -262,6 +324,7 @@ func meters(limits []LimitStatus) []Meter {
 		out = append(out, Meter{
 			ID: l.ID, Tier: l.Tier, Algorithm: l.Algorithm, Mode: l.Mode, Per: l.Per, Applies: l.Applies,
 			Period: l.Period, Capacity: l.Capacity, Used: l.Used, ResetMs: max(0, l.ResetMs),
+			Counted: cmp.Or(l.Counted, CountedInStore), Leased: max(0, l.Leased),
 		})
 	}
 	return out
@@ -311,9 +374,9 @@ func countsOf(sum [lanes]uint64) Counts {
 	c := Counts{
 		Allowed: sum[laneAllowed], Limited: sum[laneLimited], IPLimited: sum[laneIPLimited],
 		Unauthorized: sum[laneUnauthorized], Forbidden: sum[laneForbidden], NotFound: sum[laneNotFound],
-		StoreFailed: sum[laneStoreFailed],
+		StoreFailed: sum[laneStoreFailed], Degraded: sum[laneDegraded],
 	}
-	for _, n := range sum {
+	for _, n := range sum[:outcomes] {
 		c.Requests += n
 	}
 	return c

@@ -23,10 +23,11 @@ const (
 	Unauthorized Outcome = "unauthorized" // 401
 	Forbidden    Outcome = "forbidden"    // 403
 	NotFound     Outcome = "not_found"    // 404, no route
-	StoreFailed  Outcome = "store_failed" // decided without the store
+	StoreFailed  Outcome = "store_failed" // 429 without an answer of the store, where a limit is closed then
 )
 
-// Observation is one request, as seen by the gateway. The decisions are read while it is observed and not kept.
+// Observation is one request, as seen by the gateway. The decisions are read while it is observed and not kept. One that is
+// Degraded, or StoreFailed as the outcome, makes it a request that was decided without the store.
 type Observation struct {
 	At         time.Time
 	Outcome    Outcome // one of the constants; anything else counts as StoreFailed
@@ -50,7 +51,8 @@ type Status struct {
 	Listen       string
 	IPLimits     []LimitStatus
 	RoutesCount  int
-	Try          []string // commands that make traffic, a curl line for each tenant; shown while there is none
+	Try          []string     // commands that make traffic, a curl line for each tenant; shown while there is none
+	Store        *StoreStatus // nil where all counters are in this process
 }
 
 // TenantStatus is a tenant as configured, with a peek at its tenant-wide counters.
@@ -66,7 +68,22 @@ type LimitStatus struct {
 	Capacity, Used                          int64  // units; Used is -1 where the counter is per value
 	ResetMs                                 int64
 	Period                                  string
+
+	Counted Counting // what Used and Capacity are of; "" is CountedInStore
+	Leased  int64    // units in hand of this gateway's leases, of all values together. The store counts Used and these
 }
+
+// Counting is where the use of a limit is counted now, as far as is known.
+type Counting string
+
+// The ways to count.
+const (
+	CountedInStore Counting = "store"
+	CountedHere    Counting = "here"    // the store is away: by this gateway's backstop; Capacity is its part of the limit
+	CountedOpen    Counting = "open"    // the store is away, and the limit admits; Used is -1
+	CountedClosed  Counting = "closed"  // the store is away, and the limit denies; Used is -1
+	CountedUnknown Counting = "unknown" // the store could not be asked; Used is -1
+)
 
 // StatusOf describes a tier. peeked is its result in a peek at the tenant's counters, whose time is now; nil where there
 // is none, as for a tier whose counters are per value. applies says which requests: "PUT /product/*" or "every route".

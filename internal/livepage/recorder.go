@@ -44,6 +44,8 @@ const (
 	laneForbidden
 	laneNotFound
 	laneStoreFailed
+	outcomes
+	laneDegraded = outcomes // beside the outcome's own lane
 
 	laneDenied       = laneLimited
 	laneShadowDenied = laneIPLimited
@@ -69,6 +71,7 @@ type denial struct {
 	limit, tier  string
 	byAddress    bool
 	never        bool
+	degraded     bool
 	wait         time.Duration
 }
 
@@ -87,13 +90,23 @@ func (r *Recorder) Observe(o *Observation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	second := r.second(o.At)
+	of := r.tenants.at(who, second)
 	r.all.add(second, lane)
-	r.tenants.at(who, second).add(second, lane)
+	of.add(second, lane)
+	if degraded(o, lane) {
+		r.all.add(second, laneDegraded)
+		of.add(second, laneDegraded)
+	}
 	r.countLimits(o.Decision, second)
 	r.countLimits(o.IPDecision, second)
 	if lane == laneLimited || lane == laneIPLimited {
 		r.deny(o, who)
 	}
+}
+
+// degraded reports whether any part of the request was decided without the store.
+func degraded(o *Observation, lane int) bool {
+	return lane == laneStoreFailed || o.Decision != nil && o.Decision.Degraded || o.IPDecision != nil && o.IPDecision.Degraded
 }
 
 func laneOf(o Outcome) int {
@@ -180,7 +193,7 @@ func (r *Recorder) deny(o *Observation, who name) {
 	if o.Decision == nil {
 		return
 	}
-	d.never, d.wait = o.Decision.Never, o.Decision.RetryAfter()
+	d.never, d.wait, d.degraded = o.Decision.Never, o.Decision.RetryAfter(), o.Decision.Degraded
 	if b := o.Decision.Binding(); b != nil {
 		d.limit, d.tier = b.Limit().ID, TierName(b.Tier)
 	}

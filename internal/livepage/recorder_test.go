@@ -118,6 +118,7 @@ func TestOutcomes(t *testing.T) {
 	}
 	want := livepage.Counts{
 		Requests: 28, Allowed: 1, Limited: 2, IPLimited: 3, Unauthorized: 4, Forbidden: 5, NotFound: 6, StoreFailed: 7,
+		Degraded: 7, // those that nobody decided, too
 	}
 	d := seen(t, r, noon)
 	w := d.Windows[0]
@@ -129,6 +130,52 @@ func TestOutcomes(t *testing.T) {
 	}
 	if len(d.Tenants) != 1 || d.Tenants[0].Kind != livepage.KindNobody || d.Tenants[0].Counts[0] != want {
 		t.Errorf("rows are %+v, want all under %q", d.Tenants, livepage.KindNobody)
+	}
+}
+
+// What was decided without the store is counted under its own outcome, and beside it: else an outage that a backstop carries
+// would look like one that stops all traffic, or like none at all.
+func TestDecidedWithoutTheStore(t *testing.T) {
+	r := livepage.NewRecorder()
+	acme := limit.Owner{Kind: limit.Tenant, Name: "acme"}
+	s := newStore(t)
+	small := newLimit(t, "small", limit.Enforce, window(1, time.Minute))
+	ip := newLimit(t, "ip", limit.Enforce, window(9, time.Minute))
+	decide := func(owner limit.Owner, degraded bool, l *limit.Limit) *limit.Decision {
+		d := decided(t, s, owner, noon, l)
+		d.Degraded = degraded
+		return d
+	}
+	h := limit.Owner{Kind: limit.Address, Name: "h"}
+	for _, o := range []livepage.Observation{
+		{Outcome: livepage.Allowed, Tenant: "acme", Decision: decide(acme, true, small), IPDecision: decide(h, true, ip)}, // once
+		{Outcome: livepage.Limited, Tenant: "acme", Decision: decide(acme, true, small), Path: "/away"},
+		{Outcome: livepage.Limited, Tenant: "acme", Decision: decide(acme, false, small), Path: "/back"},
+		{Outcome: livepage.Allowed, IPDecision: decide(h, true, ip)},
+		{Outcome: livepage.Allowed, IPDecision: decide(h, false, ip)},
+		{Outcome: livepage.StoreFailed, Tenant: "acme"},
+	} {
+		o.At, o.Method = noon, "GET"
+		r.Observe(&o)
+	}
+	d := seen(t, r, noon)
+	want := livepage.Counts{Requests: 6, Allowed: 3, Limited: 2, StoreFailed: 1, Degraded: 4}
+	for _, w := range d.Windows {
+		last := len(w.Degraded) - 1
+		if w.Totals != want || w.Degraded[last] != 4 || w.Allowed[last] != 3 || w.Denied[last] != 2 || w.Other[last] != 1 {
+			t.Errorf("%s: totals %+v, last cell %d, %d, %d, %d degraded; want %+v", w.ID, w.Totals, w.Allowed[last], w.Denied[last],
+				w.Other[last], w.Degraded[last], want)
+		}
+	}
+	if row := find(d, livepage.KindTenant, "acme"); row == nil || row.Counts[0].Degraded != 3 || row.Counts[0].Requests != 4 {
+		t.Errorf("acme is %+v, want 3 of 4 decided without the store", row)
+	}
+	marks := make(map[string]bool)
+	for _, x := range d.Denials {
+		marks[x.Path] = x.Degraded
+	}
+	if len(marks) != 2 || !marks["/away"] || marks["/back"] {
+		t.Errorf("denials are marked %v, want only the one without the store", marks)
 	}
 }
 

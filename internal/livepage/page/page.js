@@ -29,8 +29,10 @@
     if (parent) parent.append(node);
     return node;
   }
+  const list = (x) => Array.isArray(x) ? x : [];
+  const amount = (n) => Number.isFinite(n) ? whole.format(n) : '–';
   function number(node, n, hot) {
-    text(node, whole.format(n));
+    text(node, amount(n));
     node.classList.toggle('zero', n === 0);
     node.classList.toggle('hot', Boolean(hot) && n > 0);
   }
@@ -87,6 +89,7 @@
   }
 
   const series = ['allowed', 'other', 'denied']; // from the bottom up
+  const alone = (w, i) => list(w.degraded)[i] || 0; // decided without the store
   const bars = [];
   let pointed = -1;
 
@@ -105,6 +108,8 @@
         node.setAttribute('width', part === 'band' ? width : width * .8);
       }
       bar.band.setAttribute('height', 100);
+      bar.away = svg('rect', 'bar-away');
+      for (const [k, v] of [['x', i * width], ['width', width], ['y', 101.5]]) bar.away.setAttribute(k, v);
       bars.push(bar);
     }
     const t = w.totals, sum = (i) => w.allowed[i] + w.denied[i] + w.other[i];
@@ -118,7 +123,10 @@
         bars[i][s].setAttribute('y', y -= h);
         bars[i][s].setAttribute('height', h);
       }
+      bars[i].away.setAttribute('height', alone(w, i) ? 3 : 0);
     }
+    $('away-key').hidden = !t.degraded;
+    text($('away-count'), amount(t.degraded) + ' decided without the store');
     text($('y-top'), t.requests ? short.format(top) : '');
     text($('y-mid'), top > 1 ? short.format(top / 2) : '');
     text($('x-from'), clock(w.from_ms));
@@ -126,7 +134,8 @@
     const step = w.step_ms === 1000 ? 'second' : w.step_ms / 1000 + ' seconds';
     text($('plot-desc'), t.requests === 0 ? 'No requests in the ' + label() + '.'
       : 'In the ' + label() + ': ' + whole.format(t.allowed) + ' allowed, ' + whole.format(t.limited + t.ip_limited) +
-        ' limited, of ' + whole.format(t.requests) + '. Most in one ' + step + ': ' + sum(peak) + ', at ' + clock(w.from_ms + peak * w.step_ms) + '.');
+        ' limited, of ' + whole.format(t.requests) + '. Most in one ' + step + ': ' + sum(peak) + ', at ' + clock(w.from_ms + peak * w.step_ms) + '.' +
+        (t.degraded ? ' ' + amount(t.degraded) + ' were decided without the store.' : ''));
     point(w);
     if ($('as-table').open) table(w);
   }
@@ -143,14 +152,20 @@
     $('readout').classList.toggle('on', pointed >= 0);
     text($('readout'), pointed < 0 ? clock(w.from_ms + w.step_ms * w.allowed.length / 2) :
       clock(w.from_ms + pointed * w.step_ms) + ': ' + whole.format(w.allowed[pointed]) + ' allowed, ' +
-      whole.format(w.denied[pointed]) + ' limited' + (w.other[pointed] ? ', ' + whole.format(w.other[pointed]) + ' other' : ''));
+      whole.format(w.denied[pointed]) + ' limited' + (w.other[pointed] ? ', ' + whole.format(w.other[pointed]) + ' other' : '') +
+      (alone(w, pointed) ? '; ' + whole.format(alone(w, pointed)) + ' without the store' : ''));
   }
   function table(w) {
     sync($('cells'), w.allowed.map((_, i) => i).reverse(), (i) => w.from_ms + i * w.step_ms, (i) => {
       const node = el('tr');
       el('th', '', clock(w.from_ms + i * w.step_ms), node).scope = 'row';
       const cells = ['allowed', 'denied', 'other'].map((s) => [s, el('td', 'num', '', node)]);
-      return { node, update: (i) => cells.forEach(([s, td]) => number(td, data.windows[shown][s][i], s === 'denied')) };
+      const away = el('td', 'num', '', node);
+      return { node, update(i) {
+        const w = data.windows[shown];
+        cells.forEach(([s, td]) => number(td, w[s][i], s === 'denied'));
+        number(away, alone(w, i));
+      } };
     });
   }
 
@@ -180,28 +195,32 @@
       node.dataset.kind = t.kind;
       el('span', 'special', names[t.kind][0], who);
     }
-    const plan = el('small', '', '', who), off = el('span', 'tag', 'suspended', who);
+    const plan = el('small', '', '', who), off = el('span', 'tag', 'suspended', who), lone = el('small', 'lone', '', who);
     const allowed = cell('num', 'Allowed'), denied = cell('num', 'Limited'), other = cell('num', 'Other');
     const meters = cell('meters', 'Use of limits');
     return { node, update(t) {
       const c = t.counts[shown];
       text(plan, t.kind !== 'tenant' ? names[t.kind][1] : t.configured ? t.plan || '\u00a0' : 'no longer configured');
       off.hidden = !t.suspended;
+      lone.hidden = !c.degraded;
+      text(lone, amount(c.degraded) + ' without the store');
       number(allowed, c.allowed);
       number(denied, limited(c), true);
       number(other, c.requests - c.allowed - limited(c));
       const limit = (m) => m && keyOf(m.id, m.mode, m.per, m.applies);
       const tiers = t.limits.map((m, i) => ({ ...m,
         first: limit(m) !== limit(t.limits[i - 1]), last: limit(m) !== limit(t.limits[i + 1]) }));
-      sync(meters, tiers, (m) => keyOf(limit(m), m.tier, m.algorithm, m.first, m.last, m.used < 0), meterRow);
+      sync(meters, tiers, (m) => keyOf(limit(m), m.tier, m.algorithm, m.first, m.last, m.used < 0, m.counted), meterRow);
     } };
   }
 
   // The tiers of a limit stand together: its name at the first, which requests it is for below the last.
+  const uncounted = { open: ': all admitted', closed: ': all denied', unknown: ': use not known' };
   function meterRow(m) {
     const node = el('div', 'meter-row'), what = el('div', 'what', '', node);
     el('span', m.first ? '' : 'hide', m.id, what);
     if (m.first && m.mode && m.mode !== 'enforce') el('span', 'tag', m.mode, what);
+    if (m.first && m.counted === 'here') el('span', 'tag away', 'backstop', what);
     el('div', 'tier', m.tier, node);
     const where = () => {
       if (m.last && m.applies && m.applies !== 'every route') el('bdi', 'applies mono', m.applies, el('div', 'where', undefined, node));
@@ -209,9 +228,11 @@
     if (m.used < 0) {
       const apart = el('div', 'apart', '', node);
       where();
-      return { node, update: (m) => text(apart, whole.format(m.capacity) + ' for each ' + m.per.replaceAll('_', ' ')) };
+      return { node, update: (m) => text(apart, whole.format(m.capacity) + (uncounted[m.counted] ||
+        (m.per === 'tenant' ? ': not counted' : ' for each ' + m.per.replaceAll('_', ' '))) +
+        (m.leased > 0 ? ', ' + compact(m.leased) + ' leased' : '')) };
     }
-    const track = el('div', 'track', undefined, node), fill = el('i', '', undefined, track);
+    const track = el('div', 'track', undefined, node), fill = el('i', '', undefined, track), held = el('i', 'held', undefined, track);
     track.setAttribute('role', 'meter');
     track.setAttribute('aria-label', m.id + ' ' + m.tier);
     track.setAttribute('aria-valuemin', '0');
@@ -220,12 +241,15 @@
     where();
     return { node, update(m) {
       const part = m.capacity > 0 ? Math.min(1, m.used / m.capacity) : 0;
-      const full = m.used >= m.capacity && m.mode !== 'shadow';
+      const full = m.used >= m.capacity && m.mode !== 'shadow', leased = m.leased > 0 ? m.leased : 0;
+      const says = whole.format(m.used) + ' of ' + whole.format(m.capacity) + ' used' + (leased ? ', ' + whole.format(leased) + ' more leased here' : '');
       track.setAttribute('aria-valuemax', m.capacity);
       track.setAttribute('aria-valuenow', Math.min(m.used, m.capacity));
-      track.setAttribute('aria-valuetext', whole.format(m.used) + ' of ' + whole.format(m.capacity) + ' used');
+      track.setAttribute('aria-valuetext', says);
+      track.title = says;
       track.classList.toggle('full', full);
       fill.style.width = (m.used > 0 ? Math.max(2, 100 * part) : 0) + '%';
+      held.style.width = m.capacity > 0 ? Math.min(1 - part, leased / m.capacity) * 100 + '%' : 0;
       text(used, compact(m.used));
       used.classList.toggle('hot', full);
       text(of, ' / ' + compact(m.capacity));
@@ -241,7 +265,7 @@
     $('tenants-empty').hidden = rows.length > 0;
     text($('tenants-note'), d.tenants_not_listed > 0
       ? whole.format(d.gateway.tenants) + ' configured; ' + whole.format(d.tenants_not_listed) + ' quieter ones are not listed'
-      : 'bars: use now, and the time to reset');
+      : 'bars: use now' + (d.store && d.store.leases ? ', striped: leased here, not used yet' : '') + '; and the time to reset');
   }
 
   // Limits and denials
@@ -267,11 +291,65 @@
     $('limits-empty').hidden = d.limits.length > 0;
   }
 
+  // The shared store
+
+  const states = { // what a breaker does
+    closed: 'in use', open: 'not asked', probing: 'being tried',
+  };
+  function breakerRow(b) {
+    const node = el('tr');
+    node.dataset.breaker = b.name;
+    el('th', '', b.name, node).scope = 'row';
+    const state = el('td', '', '', node);
+    const cells = ['opened', 'probes', 'refused'].map((k) => [k, el('td', 'num', '', node)]);
+    return { node, update(b) {
+      text(state, (b.state || 'not known') + (Object.hasOwn(states, b.state) ? ': ' + states[b.state] : ''));
+      state.classList.toggle('off', b.state !== 'closed');
+      cells.forEach(([k, td]) => number(td, b[k]));
+    } };
+  }
+  function pairs(parent, of, rows) {
+    sync(parent, rows.map(([name, label, say]) => ({ name, label, say: say || amount(of[name]) })), (r) => r.name, (r) => {
+      const node = el('div');
+      el('dt', '', r.label, node);
+      const value = el('dd', '', '', node);
+      node.dataset.count = r.name;
+      return { node, update(r) {
+        text(value, r.say);
+        value.classList.toggle('zero', r.say === '0');
+      } };
+    });
+  }
+  function store(d) {
+    const s = d.store, breakers = list(s && s.breakers).filter(Boolean);
+    const away = breakers.filter((b) => b.state === 'open' || b.state === 'probing').map((b) => b.name);
+    $('away').hidden = away.length === 0;
+    text($('away-h'), away.join(' and ') + (away.length > 1 ? ' do' : ' does') + ' not answer: limits are counted in this process');
+    $('store').hidden = !s;
+    if (!s) return;
+    text($('store-note'), (s.instances === 1 ? '1 gateway' : amount(s.instances) + ' gateways') + ' on it; counts since this one started');
+    sync($('breaker-rows'), breakers, (b) => keyOf(b.name), breakerRow);
+    const l = s.leases, o = s.outage || {};
+    $('leases').hidden = !l;
+    $('leases-empty').hidden = Boolean(l);
+    if (l) pairs($('leases'), l, [
+      ['local', 'Decided here'], ['calls', 'Calls to the store'],
+      ['share', 'Share decided here', percent(l.local, l.local + l.calls)], ['waited', 'Waited for a call'],
+      ['denied', 'Denied here'], ['early', 'Denied early'],
+      ['units', 'Units in hand'], ['counters', 'Counters'],
+      ['returned', 'Units returned'], ['lost', 'Units lost'],
+    ]);
+    pairs($('outage'), o, [
+      ['failures', 'Decisions'], ['backstop', 'By the backstop'], ['open', 'By open limits'], ['closed', 'By closed limits'],
+      ['charged_back', 'Units charged back'], ['waiting', 'Owners to charge yet'], ['dropped', 'Units dropped'],
+    ]);
+  }
+
   // Equal denials are one line with their number, so that a client which hammers does not push the others out of sight.
   function denials(d) {
     const groups = new Map();
     for (const x of d.denials) {
-      const key = keyOf(x.kind, x.tenant, x.method, x.path, x.limit, x.tier, x.by, x.wait_ms < 0);
+      const key = keyOf(x.kind, x.tenant, x.method, x.path, x.limit, x.tier, x.by, x.wait_ms < 0, x.degraded);
       const g = groups.get(key);
       if (g) g.count++;
       else groups.set(key, { key, count: 1, last: x });
@@ -295,8 +373,10 @@
     why.append(' ' + x.tier + ' · ');
     if (x.kind === 'tenant') el('bdi', '', x.tenant, why);
     else why.append(x.by === 'ip_limits' ? 'by address' : names[x.kind][0].toLowerCase());
+    if (x.degraded) el('span', 'tag away', 'backstop', why);
     const count = el('span', '', '', times), wait = el('small', '', '', times);
     node.dataset.limit = x.limit;
+    node.dataset.degraded = Boolean(x.degraded);
     return { node, update(g) {
       text(time, clock(g.last.at_ms));
       time.dateTime = new Date(g.last.at_ms).toISOString();
@@ -328,6 +408,7 @@
     if (!data) return;
     const w = data.windows[shown];
     header(data);
+    store(data);
     tiles(w);
     drawPlot(w);
     tenants(data);
