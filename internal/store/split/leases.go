@@ -121,7 +121,7 @@ func newLease(req *limit.Request, d *limit.Decision, now time.Time) *lease {
 	return e
 }
 
-// put holds a lease; one too many, or after close, is refunded at once.
+// put holds a lease; one too many is refunded beside the decisions.
 func (l *leases) put(ctx context.Context, owner limit.Owner, e *lease, now time.Time) {
 	if l.holdFor < 0 {
 		_ = l.refund(ctx, e.receipt, now) // what cannot be given back is lost, not spent twice

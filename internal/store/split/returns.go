@@ -74,10 +74,10 @@ func (r *returns) work() {
 	}
 }
 
-// close waits for what is being given back until ctx ends; the rest is lost then.
+// close waits for what is being given back until ctx ends; the rest is lost then, and so is what comes later.
 func (r *returns) close(ctx context.Context) error {
-	end := context.AfterFunc(ctx, r.stop)
-	defer end()
+	defer r.stop()
+	defer context.AfterFunc(ctx, r.stop)()
 	r.busy.Wait()
 	return r.ctx.Err()
 }
