@@ -25,7 +25,8 @@ const (
 
 // charge writes what the decision takes. It reports false where a guess was wrong; what the store showed is learned
 // then. The last try leaves the shadows out, so that they cannot fail a decision.
-func (c *decision) charge(ctx context.Context, last bool) (bool, error) {
+func (c *decision) charge(ctx context.Context, last bool) (done bool, err error) {
+	c.looked = false
 	if fulled, err := c.closeFull(ctx); fulled || err != nil {
 		return false, err
 	}
@@ -40,7 +41,7 @@ func (c *decision) charge(ctx context.Context, last bool) (bool, error) {
 			writes = append(writes, itemWrite{at, w})
 		}
 	}
-	if looked, err := c.look(ctx); looked || err != nil {
+	if c.looked, err = c.look(ctx); c.looked || err != nil {
 		return false, err
 	}
 	if done, err := c.chargeWrites(ctx, writes, enforces && !last); !done || err != nil {
@@ -115,6 +116,9 @@ func (c *decision) confirm() {
 	for i := range c.d.Results {
 		c.d.AdoptGrant(i, c.tiers[i].grant)
 		if !c.tiers[i].written && !(c.d.Commits(i) && c.idle(i)) {
+			if len(c.req.Ahead) > 0 && c.d.Results[i].Shadow() {
+				c.d.Results[i].Admits = false // else the caller would have units that nobody charged
+			}
 			continue
 		}
 		st := copyState(&c.tiers[i].pre)
@@ -136,7 +140,7 @@ func (c *decision) build(at int, shadows bool) *write {
 		if t.item != at {
 			continue
 		}
-		t.written, t.doubtful, t.grant = false, false, limit.Grant{}
+		t.written, t.doubtful, t.tight, t.grant = false, false, false, limit.Grant{}
 		if r := &c.d.Results[i]; r.Shadow() && !(shadows && c.d.Commits(i)) {
 			continue
 		}

@@ -26,6 +26,7 @@ type decision struct {
 	tiers   []tierAt
 	answers map[itemKey]*view // items as the store has shown them within this call
 	final   bool              // no try is left: only those count
+	looked  bool              // instead of the last write
 	charged map[int]*charged  // results whose items are written already, see chargeStepwise
 }
 
@@ -53,6 +54,7 @@ type tierAt struct {
 	repaired bool
 	written  bool
 	doubtful bool
+	tight    bool        // others at the same time leave too little room for what was guessed
 	grant    limit.Grant // that was or is to be written
 }
 
@@ -123,9 +125,11 @@ func (c *decision) decide(ctx context.Context) error {
 		return nil
 	}
 	tries := c.tries()
-	for try := range tries {
-		if err := c.giveWay(ctx, try); err != nil {
-			return err
+	for try := 0; try < tries; try++ {
+		if !c.looked {
+			if err := c.giveWay(ctx, try); err != nil {
+				return err
+			}
 		}
 		c.tick()
 		if err := c.evaluate(); err != nil {
@@ -139,6 +143,9 @@ func (c *decision) decide(ctx context.Context) error {
 		done, err := c.charge(ctx, try == tries-1)
 		if done || err != nil {
 			return err
+		}
+		if c.looked { // at most once for each item, and no guess was wrong
+			try--
 		}
 	}
 	c.final = true
@@ -159,8 +166,8 @@ func (c *decision) tries() int {
 	return maxTries
 }
 
-// giveWay waits before a try by how many have failed, so that those who met do not meet again, and asks for half as much
-// ahead each time, so that there is room for all of them.
+// giveWay waits before a try by how many have failed, so that those who met do not meet again, and asks each time for half as
+// much ahead of what there is little left of, so that there is room for all of them.
 func (c *decision) giveWay(ctx context.Context, failed int) error {
 	if failed < maxTries-1 || len(c.req.Ahead) == 0 {
 		return nil
@@ -169,6 +176,9 @@ func (c *decision) giveWay(ctx context.Context, failed int) error {
 	half.Ahead = slices.Clone(half.Ahead)
 	for i := range half.Ahead {
 		a := &half.Ahead[i]
+		if !c.tiers[i].tight {
+			continue
+		}
 		a.Least, a.Most, a.Ample = (a.Least+1)/2, (a.Most+1)/2, (a.Ample+1)/2
 	}
 	c.req = &half
@@ -381,7 +391,7 @@ func (c *decision) prepare(w *write, i int) {
 	}
 	g.post = c.committed(i)
 	g.guess(w.counter(at.name))
-	at.written, at.doubtful = true, g.doubtful && g.contended
+	at.written, at.doubtful, at.tight = true, g.doubtful && g.contended, g.tight
 }
 
 // committed is result i's state after its charge. The result stays as it is: only what the store confirms is charged.

@@ -22,6 +22,7 @@ type charge struct {
 	contended bool        // others charge the same item at the same time
 
 	doubtful bool // what was guessed is likely to be wrong where others charge the item, see look
+	tight    bool // there is less room than for twice what is taken
 }
 
 // taken is all that is charged, units.
@@ -123,7 +124,7 @@ func (g *charge) fits(c counter, field string, adjusted, most, top int64) {
 		most = top
 	}
 	if left := most - adjusted - g.old[field].Int64(); left < g.taken() {
-		g.doubtful = true
+		g.doubtful, g.tight = true, true
 	}
 	c.require(c.compare(field, "<=", big.NewInt(most-adjusted)))
 	if adjusted < 0 {
@@ -131,7 +132,7 @@ func (g *charge) fits(c counter, field string, adjusted, most, top int64) {
 	}
 }
 
-// slidingWindow pins the last window's count while the window lasts. At the edge it moves the count over by
+// slidingWindow goes by the most that the last window's count can be while the window lasts. At the edge it moves the count over by
 // reference, so that charges of the old window that the writer has not seen are not lost.
 func (g *charge) slidingWindow(c counter) {
 	switch {
@@ -142,11 +143,12 @@ func (g *charge) slidingWindow(c counter) {
 			return
 		}
 		c.mustBe("w", g.old["w"])
-		c.mustBe("p", g.old["p"])
+		c.require(c.compare("p", "<=", g.old["p"])) // others may have given some of it back: it weighs less then
 		g.fits(c, "n", adjusted, g.mostBeside(g.post.M), limit.MaxSlidingUnits)
 		c.add("n", big.NewInt(adjusted+g.taken()))
-		if g.post.M != g.pre.M {
-			c.set("p", big.NewInt(g.post.M))
+		if last := g.post.M - g.pre.M; last != 0 {
+			c.require(c.compare("p", ">=", big.NewInt(-last)))
+			c.add("p", big.NewInt(last))
 		}
 	case g.old != nil && g.pre.At >= g.post.At-g.params.Period:
 		g.doubtful = true
@@ -401,7 +403,7 @@ func (g *charge) slidingBuckets(c counter) {
 	}
 	if g.taken() > 0 {
 		if room := g.tier.Threshold - g.pre.N - adjusted + expired; room < 2*g.taken() {
-			g.doubtful = true
+			g.doubtful, g.tight = true, true
 		}
 		c.require(c.compare("s", "<=", big.NewInt(g.tier.Threshold-g.taken()-adjusted+expired)))
 	}

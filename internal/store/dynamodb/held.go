@@ -183,6 +183,7 @@ func (b *heldBucket) require() {
 		// Others may have taken what refilled since.
 		refilled := scaled(b.at-b.old["t"].Int64(), p.Num, b.taken()*p.Den)
 		b.doubtful = b.doubtful || refilled.Add(refilled, b.old["e"]).Cmp(most) > 0
+		b.tight = new(big.Int).Add(b.old["e"], b.units(b.taken())).Cmp(most) > 0
 	}
 	if b.back > 0 { // that much is held: e is that far ahead of the sum, wherever between the two others have moved them
 		sum := b.old["q"]
