@@ -26,10 +26,9 @@ type Server struct {
 	TLS  string // the same for TLS, where the server was started with it
 	Dir  string // its working folder
 
-	binary string
-	args   []string
-	stdin  io.Closer
-	done   chan struct{}
+	binary  string
+	args    []string
+	process *Process
 }
 
 const startWithin = 20 * time.Second
@@ -96,20 +95,10 @@ func Launch(dir string, options ...string) (*Server, error) {
 
 // Start starts a killed server again, at its old address and empty.
 func (s *Server) Start() error {
-	// The shell ends the server when its standard input closes, which it does with this process.
-	cmd := exec.Command("sh", append([]string{"-c", `"$@" & cat >/dev/null; kill -9 $!; wait`, "sh", s.binary}, s.args...)...)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
+	var err error
+	if s.process, err = Run(nil, nil, nil, nil, s.binary, s.args...); err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", s.binary, err)
-	}
-	s.stdin, s.done = stdin, make(chan struct{})
-	go func() {
-		defer close(s.done)
-		_ = cmd.Wait()
-	}()
 	if err := s.ready(); err != nil {
 		s.Kill()
 		log, _ := os.ReadFile(filepath.Join(s.Dir, "redis.log"))
@@ -161,10 +150,14 @@ func Until(ctx context.Context, f func() error) error {
 }
 
 // Kill ends the server with signal 9 and waits for it. What it held is lost.
-func (s *Server) Kill() {
-	_ = s.stdin.Close()
-	<-s.done
-}
+func (s *Server) Kill() { s.process.Kill() }
+
+// Freeze stops the server where it is: connections are accepted, and nothing is answered. What arrives meanwhile is carried
+// out after Thaw.
+func (s *Server) Freeze() error { return s.process.Freeze() }
+
+// Thaw lets a frozen server go on.
+func (s *Server) Thaw() error { return s.process.Thaw() }
 
 // Client is a plain client of the server, for what tests do behind a store's back.
 func (s *Server) Client(tb testing.TB) *goredis.Client {
