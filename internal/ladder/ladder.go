@@ -33,8 +33,9 @@ type Config struct {
 	NoLeases     bool // each decision asks the stores
 	MaxInstances int  // the most processes that may share the stores, known before they are counted; 0 means 1
 
-	Lease  lease.Config  // Store and Instances are set by New
-	Outage outage.Config // Store, ChargeTo, Instances and MaxInstances are set by New
+	Breaker outage.BreakerConfig // of each store; Store, Name and Log are set by New
+	Lease   lease.Config         // Store and Instances are set by New
+	Outage  outage.Config        // Store, ChargeTo, Instances and MaxInstances are set by New
 
 	Log *slog.Logger // default slog.Default()
 }
@@ -106,7 +107,9 @@ func New(c Config) (*Ladder, error) {
 }
 
 func (l *Ladder) guard(c *Config, store Named) (limit.Store, error) {
-	b, err := outage.NewBreaker(outage.BreakerConfig{Store: store.Store, Name: store.Name, Log: c.Log})
+	of := c.Breaker
+	of.Store, of.Name, of.Log = store.Store, store.Name, c.Log
+	b, err := outage.NewBreaker(of)
 	if err != nil {
 		return nil, fmt.Errorf("ladder: %w", err)
 	}
