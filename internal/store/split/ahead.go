@@ -35,6 +35,33 @@ func corrects(req *limit.Request) bool {
 	return len(req.Ahead) > 0
 }
 
+// idle reports whether nothing is asked: the caller has all that it needs in hand.
+func idle(req *limit.Request) bool {
+	for i := range req.Ahead {
+		if req.Ahead[i].Adjust != 0 {
+			return false
+		}
+	}
+	return corrects(req)
+}
+
+// needed is the error of a half, if anything was asked of it; if not, d is as if its counters had never been used.
+func needed(err error, half *limit.Request, now time.Time, d *limit.Decision) error {
+	if err != nil && idle(half) {
+		unused(d, half, now.UnixMicro())
+		return nil
+	}
+	return err
+}
+
+func unused(d *limit.Decision, half *limit.Request, now int64) {
+	d.Begin(half, now)
+	for i := range d.Results {
+		d.Evaluate(i, &limit.State{}, false)
+	}
+	d.Settle()
+}
+
 // errHalves is the error of a correction that is not known to have been made by both stores.
 type errHalves struct{ quotas, rates error }
 
@@ -58,8 +85,10 @@ func (e *errHalves) Is(target error) bool {
 func (s *Store) correct(ctx context.Context, req *limit.Request, h *halves, now time.Time, d *limit.Decision) error {
 	var both sync.WaitGroup
 	var failed errHalves
-	both.Go(func() { failed.quotas = s.quotas.Decide(ctx, &h.quotas, now, &h.quotaAnswer) })
-	failed.rates = s.rates.Decide(ctx, &h.rates, now, &h.rateAnswer)
+	both.Go(func() {
+		failed.quotas = needed(s.quotas.Decide(ctx, &h.quotas, now, &h.quotaAnswer), &h.quotas, now, &h.quotaAnswer)
+	})
+	failed.rates = needed(s.rates.Decide(ctx, &h.rates, now, &h.rateAnswer), &h.rates, now, &h.rateAnswer)
 	both.Wait()
 	if failed != (errHalves{}) {
 		d.Clear(now.UnixMicro())

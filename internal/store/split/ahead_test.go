@@ -212,21 +212,22 @@ func TestWhatCameBackIsSpent(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := &pair{Store: s, rates: rates, quotas: quotas, tb: t}
-		limits := []*limit.Limit{r, q}
-		held := p.leases(start, limits, limit.Ahead{Need: 1}, leaseOf(1, 10)).Grant(1)
+		week := newLimit(t, "week", limit.Tier{Algorithm: limit.Quota, Threshold: 9, Calendar: &limit.Calendar{Every: limit.Week, Location: time.UTC}})
+		held := p.leases(start, []*limit.Limit{r, q}, limit.Ahead{Need: 1}, leaseOf(1, 10)).Grant(1)
 		stolen = true
 		back := leaseOf(0, 0)
 		back.Adjust, back.AdjustAt = -10, held.At
-		d, err := p.ask(start, limits, limit.Ahead{Need: 1}, back)
+		d, err := p.ask(start, []*limit.Limit{r, q, week}, limit.Ahead{Need: 1}, back, leaseOf(1, 4))
 		if err == nil || d.Allowed || len(d.Results) != 0 || away != errors.Is(err, errAway) {
 			t.Errorf("away %t: Decide = %v, allowed %t with %d results; want an error and none", away, err, d.Allowed, len(d.Results))
 		}
 		quotas.failing.Store(false)
-		want := int64(2) // the one admitted first, and the other's
+		want, lost := int64(2), int64(0) // the one admitted first, and the other's
 		if away {
-			want = 1
+			want, lost = 1, 5
 		}
 		p.counts("after what came back was spent", start, q, want)
+		p.counts("an error leases nothing, if that can be given back", start, week, lost)
 	}
 }
 
@@ -258,6 +259,70 @@ func TestRatesFailUnderLeases(t *testing.T) {
 		p.counts("two of 21", start, q, 42)
 		p.counts("two of 4", start, r, 8)
 	})
+}
+
+// What was leased of the counter that other values share is lost with an error: by the time it would be given back, the value may
+// have a counter of its own, of which that would be too much.
+func TestSharedCounterIsNotGivenBack(t *testing.T) {
+	p := newPairHolding(t, -1)
+	values, err := limit.New(limit.Limit{ID: "values", Per: "subject", MaxValues: 1, MaxCost: 100, Tiers: []limit.Tier{{Algorithm: limit.Quota,
+		Threshold: 100, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(subject string) (limit.Decision, error) {
+		req := question(rate(t, 10), values)
+		req.Charges[1].Value = limit.Value{Kind: limit.ValueIs, Text: subject}
+		req.Ahead = []limit.Ahead{{Need: 1}, leaseOf(1, 4)}
+		var d limit.Decision
+		return d, p.Decide(context.Background(), req, start, &d)
+	}
+	if _, err := ask("one"); err != nil {
+		t.Fatal(err)
+	}
+	p.rates.failing.Store(true)
+	if _, err := ask("two"); !errors.Is(err, errAway) {
+		t.Fatal(err)
+	}
+	req, d := question(values), new(limit.Decision)
+	req.Charges[0].Value = limit.Value{Kind: limit.ValueIs, Text: "two"}
+	if err := p.Peek(context.Background(), req, start, d); err != nil || !d.Results[0].Other || d.Results[0].Used() != 5 {
+		t.Errorf("Peek = %v, shared %t, %d used; want 5", err, d.Results[0].Other, d.Results[0].Used())
+	}
+}
+
+// What was leased of a store that is away can be spent: nothing is asked of it.
+func TestLeasesOfAStoreThatIsAwayCanBeSpent(t *testing.T) {
+	p := newPair(t)
+	r, q := rate(t, 10), quota(t, 100)
+	limits := []*limit.Limit{r, q}
+	for _, tt := range []struct {
+		away  *away
+		ahead [2]limit.Ahead
+		lacks *limit.Limit
+	}{
+		{p.quotas, [2]limit.Ahead{leaseOf(1, 2), {}}, r},
+		{p.rates, [2]limit.Ahead{{}, leaseOf(1, 2)}, q},
+	} {
+		tt.away.failing.Store(true)
+		for try := range 2 { // also once the rates are known to be away
+			d := p.leases(start, limits, tt.ahead[:]...)
+			i := 0
+			if tt.lacks == q {
+				i = 1
+			}
+			if !d.Allowed || len(d.Results) != 2 || d.Grant(i).Units != 2 || d.Results[i].Charged != 1 || d.Results[1-i].Charged != 0 {
+				t.Errorf("try %d, %s lacks: allowed %t, leases %+v and %+v", try, tt.lacks.ID, d.Allowed, d.Grant(0), d.Grant(1))
+			}
+			if d, err := p.ask(start, limits, limit.Ahead{Need: 1}, limit.Ahead{Need: 1}); err == nil || d.Allowed {
+				t.Errorf("try %d, both lack: allowed %t, %v; want an error", try, d.Allowed, err)
+			}
+		}
+		tt.away.failing.Store(false)
+	}
+	p.close()
+	p.counts("two leases of 3", start, r, 6)
+	p.counts("two leases of 3", start, q, 6)
 }
 
 // Nobody waits for a return to a quotas' store that hangs; Close does, until its context ends.

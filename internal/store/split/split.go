@@ -17,6 +17,9 @@
 // decision, and until they answer again they are asked before the quotas are charged. What cannot be given back is lost, never
 // spent twice.
 //
+// A half of which nothing is asked, for the caller has all units of it in hand, need not answer: leases of a store that is away
+// can so be spent. Where it does not, its results are as if its counters had never been used.
+//
 // A request that needs and leases nothing corrects what is counted ([limit.Ahead.Adjust]). It is the exception to all or
 // nothing: both stores are asked, whatever the other one says. Its error is, by errors.Is, only what both halves' errors are:
 // so what says that nothing was sent is true of both. Any other error means that either half may have been corrected. Units
@@ -126,7 +129,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	}
 	err = s.rates.Decide(ctx, &h.rates, now, &h.rateAnswer)
 	s.ratesFail.Store(err != nil)
-	if err == nil {
+	if err = needed(err, &h.rates, now, &h.rateAnswer); err == nil {
 		join(d, req, &h.rateAnswer, quotas)
 		d.ID = h.rateAnswer.ID
 		if d.Settle() {
@@ -157,13 +160,14 @@ func (s *Store) ratesAnswer(ctx context.Context, h *halves, now time.Time) error
 	if plain(&h.quotas) || !s.ratesFail.Load() {
 		return nil
 	}
-	return s.rates.Peek(ctx, &h.rates, now, &h.rateAnswer)
+	return needed(s.rates.Peek(ctx, &h.rates, now, &h.rateAnswer), &h.rates, now, &h.rateAnswer)
 }
 
 // decideQuotasHalf answers from what is held for the request, if it needs just that, or asks.
 func (s *Store) decideQuotasHalf(ctx context.Context, h *halves, now time.Time) (*limit.Decision, *lease, error) {
 	if !plain(&h.quotas) {
-		return &h.quotaAnswer, nil, s.decideQuotas(ctx, &h.quotas, now, &h.quotaAnswer)
+		err := s.decideQuotas(ctx, &h.quotas, now, &h.quotaAnswer)
+		return &h.quotaAnswer, nil, needed(err, &h.quotas, now, &h.quotaAnswer)
 	}
 	if held := s.held.take(&h.quotas, now); held != nil {
 		return held.decision, held, nil
@@ -194,11 +198,18 @@ func keepsAny(d *limit.Decision) bool {
 // quotaDenied completes a denial with what the rates would say: when the cost fits is for all limits. What the quotas' store has
 // leased all the same is the caller's.
 func (s *Store) quotaDenied(ctx context.Context, req *limit.Request, h *halves, denial *limit.Decision, now time.Time, d *limit.Decision) error {
-	if err := s.rates.Peek(ctx, &h.rates, now, &h.rateAnswer); err == nil {
+	switch err := s.rates.Peek(ctx, &h.rates, now, &h.rateAnswer); {
+	case err == nil:
 		join(d, req, &h.rateAnswer, denial)
-	} else {
-		// The denial stands without the rates. It must not become an error, which might admit the request elsewhere.
-		withoutRates(d, req, h, denial)
+	// Else the denial stands without the rates. It must not become an error, which might admit the request elsewhere.
+	case len(req.Ahead) > 0: // who leases wants a result of each tier
+		unused(&h.rateAnswer, &h.rates, denial.Now)
+		join(d, req, &h.rateAnswer, denial)
+	default:
+		d.Begin(&limit.Request{Owner: req.Owner, Charges: slices.Clone(h.quotas.Charges)}, denial.Now)
+		for i := range denial.Results {
+			d.Adopt(i, &denial.Results[i])
+		}
 	}
 	d.Settle()
 	if len(req.Ahead) == 0 {
@@ -212,24 +223,6 @@ func (s *Store) quotaDenied(ctx context.Context, req *limit.Request, h *halves, 
 		}
 	}
 	return nil
-}
-
-// withoutRates writes a denial of the quotas alone; for who leases, and wants a result of each tier, with rates that are as if
-// they had never been used.
-func withoutRates(d *limit.Decision, req *limit.Request, h *halves, denial *limit.Decision) {
-	if len(req.Ahead) == 0 {
-		req = &limit.Request{Owner: req.Owner, Charges: slices.Clone(h.quotas.Charges)}
-	}
-	d.Begin(req, denial.Now)
-	q := 0
-	for i := range d.Results {
-		if !IsQuota(d.Results[i].Limit()) {
-			d.Evaluate(i, &limit.State{}, false)
-			continue
-		}
-		d.Adopt(i, &denial.Results[q])
-		q++
-	}
 }
 
 // Peek is Decide without the charge. What is held for the owner is given back first: no request has spent it. See
