@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -26,7 +27,8 @@ type scene struct {
 	tenants  []*sceneTenant
 	ip       *limit.Limit
 	events   []event
-	failure  string // of the last reload
+	failure  string                // of the last reload
+	shared   *livepage.StoreStatus // nil: all counters are in the process
 }
 
 type sceneTenant struct {
@@ -211,6 +213,7 @@ func (s *scene) status() livepage.Status {
 		}
 		out.Tenants = append(out.Tenants, row)
 	}
+	s.lend(&out)
 	return out
 }
 
@@ -222,7 +225,7 @@ func (s *scene) peek(t *sceneTenant, l *limit.Limit) []livepage.LimitStatus {
 	var d limit.Decision
 	if l.Per == limit.PerTenant {
 		req := limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: t.id}, Charges: []limit.Charge{{Limit: l, Cost: 1}}}
-		if err := s.store.Peek(s.t.Context(), &req, sceneNow, &d); err != nil {
+		if err := s.store.Peek(context.Background(), &req, sceneNow, &d); err != nil {
 			s.t.Error(err)
 			return nil
 		}

@@ -336,7 +336,7 @@
       ['local', 'Decided here'], ['calls', 'Calls to the store'],
       ['share', 'Share decided here', percent(l.local, l.local + l.calls)], ['waited', 'Waited for a call'],
       ['denied', 'Denied here'], ['early', 'Denied early'],
-      ['units', 'Units in hand'], ['counters', 'Counters'],
+      ['units', 'Units in hand'], ['counters', 'Counters known'],
       ['returned', 'Units returned'], ['lost', 'Units lost'],
     ]);
     pairs($('outage'), o, [
