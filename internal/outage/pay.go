@@ -20,7 +20,8 @@ type payer struct {
 	mu     sync.Mutex
 	closed bool
 	until  time.Time          // not before
-	stop   context.CancelFunc // of the one that runs; nil: none does
+	stop   context.CancelFunc // no further charge by the one that runs; nil: none does
+	cut    context.CancelFunc // nor the one that is under way
 	busy   sync.WaitGroup
 }
 
@@ -33,23 +34,25 @@ func (s *Store) startPaying(now time.Time) {
 	if p.closed || p.stop != nil || began.Before(p.until) {
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	p.stop = cancel
+	begun, cut := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(begun)
+	p.stop, p.cut = stop, cut
 	p.busy.Go(func() {
-		defer cancel()
-		err := s.pay(ctx, time.Second/time.Duration(s.c.PerSecond), func() time.Time { return now.Add(time.Since(began)) })
+		defer cut()
+		err := s.pay(ctx, begun, time.Second/time.Duration(s.c.PerSecond), func() time.Time { return now.Add(time.Since(began)) })
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.stop = nil
+		p.stop, p.cut = nil, nil
 		if err != nil {
 			p.until = time.Now().Add(payAgain)
 		}
 	})
 }
 
-// pay charges all that is owed, with a pause after each charge, until the store is not asked any more. now is the caller's
+// pay charges all that is owed, with a pause after each charge, until the store is not asked any more. It begins no charge
+// after ctx has ended, and ends the one under way with begun: what was begun is better awaited than lost. now is the caller's
 // clock.
-func (s *Store) pay(ctx context.Context, pause time.Duration, now func() time.Time) error {
+func (s *Store) pay(ctx, begun context.Context, pause time.Duration, now func() time.Time) error {
 	for {
 		owner, o := s.debts.next()
 		if o == nil {
@@ -61,7 +64,7 @@ func (s *Store) pay(ctx context.Context, pause time.Duration, now func() time.Ti
 				s.debts.paid()
 				break
 			}
-			if sent, err := s.charge(ctx, &b, now()); err != nil {
+			if sent, err := s.charge(ctx, begun, &b, now()); err != nil {
 				if !sent {
 					o.take(part)
 				}
@@ -77,11 +80,11 @@ func (s *Store) pay(ctx context.Context, pause time.Duration, now func() time.Ti
 }
 
 // charge sends one charge. An error means that the store did not answer; it may have been sent then, or not.
-func (s *Store) charge(ctx context.Context, b *bill, now time.Time) (sent bool, err error) {
+func (s *Store) charge(ctx, begun context.Context, b *bill, now time.Time) (sent bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), payTimeout) // what was begun is better awaited than lost
+	ctx, cancel := context.WithTimeout(begun, payTimeout)
 	defer cancel()
 	var d limit.Decision
 	err = s.c.ChargeTo.Decide(ctx, &b.request, now, &d)
@@ -93,25 +96,29 @@ func (s *Store) charge(ctx context.Context, b *bill, now time.Time) (sent bool, 
 		return true, nil
 	}
 	s.dropped.Add(b.units)
+	if cut := begun.Err(); cut != nil {
+		return true, cut
+	}
 	if errors.Is(err, limit.ErrFull) || own(ctx, err) {
 		err = nil // the store does answer
 	}
 	return true, err
 }
 
-// Close charges what is still owed, if the store answers, and returns what it left undone. Call it when no decision is under
-// way.
+// Close charges what is still owed, if the store answers before ctx ends, and returns what it left undone. Call it when no
+// decision is under way.
 func (s *Store) Close(ctx context.Context) error {
 	p := &s.payer
 	p.mu.Lock()
 	p.closed = true
 	if p.stop != nil {
 		p.stop()
+		defer context.AfterFunc(ctx, p.cut)()
 	}
 	p.mu.Unlock()
 	p.busy.Wait()
 	began := time.Now()
-	err := s.pay(ctx, 0, func() time.Time { return began.Add(time.Since(began)) })
+	err := s.pay(ctx, ctx, 0, func() time.Time { return began.Add(time.Since(began)) })
 	if n := s.debts.waiting.Load(); err != nil && n > 0 {
 		return fmt.Errorf("outage: what %d owners spent without the store is not charged there: %w", n, err)
 	}

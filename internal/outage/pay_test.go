@@ -354,3 +354,50 @@ func TestOwedIsBounded(t *testing.T) {
 		t.Errorf("%+v: want all of a thousand remembered or counted as dropped", st)
 	}
 }
+
+// hanging is a store that answers nothing until it is asked no more.
+type hanging struct {
+	limit.Store
+	hangs bool
+}
+
+func (h *hanging) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if h.hangs {
+		<-ctx.Done()
+		d.Clear(now.UnixMicro())
+		return ctx.Err()
+	}
+	return h.Store.Decide(ctx, req, now, d)
+}
+
+// Guarantees that closing takes no longer than it is given, whether the charge that hangs was begun before or by it; and that
+// what was lost is counted.
+func TestCloseIsBounded(t *testing.T) {
+	for _, begun := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newFlaky(t, nil)
+			back := &hanging{Store: store, hangs: true}
+			s := newStore(t, outage.Config{Store: store, ChargeTo: back})
+			req := ask(window(t, "l", 100, limit.Backstop))
+			store.down.Store(true)
+			for i := range 3 {
+				req.Owner.Name = fmt.Sprint(i)
+				spend(t, s, req, 1)
+			}
+			if store.down.Store(false); begun {
+				spend(t, s, req, 1)
+				synctest.Wait()
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			began := time.Now()
+			err := s.Close(ctx)
+			if took := time.Since(began); err == nil || !strings.Contains(err.Error(), "owners") || took != 300*time.Millisecond {
+				t.Errorf("begun before %v: Close took %s: %v; want 300ms, and how many owners are left", begun, took, err)
+			}
+			if st := s.Stats(); st.Dropped != 1 || st.ChargedBack != 0 {
+				t.Errorf("begun before %v: %+v; want the charge that hung dropped", begun, st)
+			}
+		})
+	}
+}
