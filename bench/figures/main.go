@@ -18,6 +18,7 @@ import (
 
 func main() {
 	shared.Main() // figures of the workload start this program again, as its instances
+	bench.Main()  // and so do others
 	os.Exit(run(os.Args[1:], bench.Figures(), os.Stdout, os.Stderr))
 }
 
