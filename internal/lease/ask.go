@@ -23,11 +23,15 @@ type ask struct {
 // asked is one tier of it.
 type asked struct {
 	k      *counter
-	had    int64 // units that were in hand and are set aside for this request
-	back   int64 // units of an ended lease, which the call gives back
-	need   int64 // units that the call asks for
-	own    int64 // units that there are for this request, after the call
-	at     int64 // the window of had, and its end
+	tier   *limit.Tier // as it was asked about: the plan may change meanwhile
+	charge int         // of the request
+	had    int64       // units that were in hand and are set aside for this request
+	back   int64       // units of an ended lease, which the call gives back
+	need   int64       // units that the call asks for
+	got    int64       // of these, charged,
+	gotAt  int64       // in this window
+	own    int64       // units that there are for this request, after the call
+	at     int64       // the window of had, and its end
 	until  int64
 	leased bool // whether what comes goes into the hand
 	never  bool
@@ -38,18 +42,21 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 	if err := req.Check(); err != nil {
 		return err
 	}
-	began, since := now, s.c.Clock()
+	at, since := s.read(now), s.c.Clock()
 	a := s.asks.Get().(*ask)
 	defer s.release(a)
 	sh.mu.Lock()
-	h := s.take(sh, hash, req.Owner, now, len(req.Charges))
-	if h == nil || len(req.Charges) == 0 || len(req.Ahead) > 0 {
+	var h *holder
+	if len(req.Charges) > 0 && len(req.Ahead) == 0 {
+		h = s.take(sh, hash, req, at)
+	}
+	if h == nil {
 		sh.stats.Calls++
 		sh.mu.Unlock()
 		return s.c.Store.Decide(ctx, req, now, d) // no room to remember anything, or nothing to
 	}
-	h.meet(s, req, a)
-	if f := h.inFlight(now, s.base, req, a); f != nil {
+	h.meet(req, a)
+	if f := h.inFlight(at, req, a); f != nil {
 		sh.stats.Waited++
 		sh.mu.Unlock()
 		select {
@@ -57,30 +64,31 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if f.err != nil { // to ask again, one after the other, would take longer than a decision may
+		if f.err != nil && !f.left { // to ask again, one after the other, would take longer than a decision may
 			return f.err
 		}
-		now = began.Add(s.c.Clock().Sub(since))
+		woken := s.c.Clock()
+		now, at = now.Add(wallGone(since, woken)), at.plus(since, woken)
 		sh.mu.Lock()
-		if h = s.take(sh, hash, req.Owner, now, len(req.Charges)); h == nil { // forgotten meanwhile
+		if h = s.take(sh, hash, req, at); h == nil { // forgotten meanwhile
 			sh.stats.Calls++
 			sh.mu.Unlock()
 			return s.c.Store.Decide(ctx, req, now, d)
 		}
-		if h.local(s, sh, req, now, d) {
+		if h.local(s, sh, req, at, d) {
 			sh.mu.Unlock()
 			return nil
 		}
-		h.meet(s, req, a)
+		h.meet(req, a)
 	}
-	t := h.clock.at(now, s.base)
+	t := h.clock.at(at)
 	h.prepare(s, t, req, a)
 	sh.stats.Calls++
 	sh.mu.Unlock()
 
 	sent := s.c.Clock()
 	err := s.c.Store.Decide(ctx, &a.req, now, &a.reply)
-	received := now.Add(s.c.Clock().Sub(sent))
+	received := at.plus(sent, s.c.Clock())
 
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -88,19 +96,19 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 		err = a.check()
 	}
 	if err != nil {
-		h.setBack(sh, h.clock.at(received, s.base), a)
-		a.land(err)
+		h.setBack(sh, h.clock.at(received), a)
+		a.land(err, ctx.Err() != nil)
 		return err
 	}
-	h.receive(sh, s, t, h.clock.at(received, s.base), a)
-	h.answer(s, sh, req, h.clock.at(received, s.base), a, d)
-	a.land(nil)
+	h.receive(sh, s, t, h.clock.at(received), a)
+	h.answer(s, sh, req, h.clock.at(received), a, d)
+	a.land(nil, false)
 	return nil
 }
 
 // meet finds the counters of the request, and makes those that are new. A counter whose limit has changed gives its lease
 // back with the call, and what was denied is forgotten.
-func (h *holder) meet(s *Store, req *limit.Request, a *ask) {
+func (h *holder) meet(req *limit.Request, a *ask) {
 	a.tiers = a.tiers[:0]
 	for i := range req.Charges {
 		charge := &req.Charges[i]
@@ -109,20 +117,19 @@ func (h *holder) meet(s *Store, req *limit.Request, a *ask) {
 			k := h.counter(t, charge.Value, len(a.tiers))
 			if k == nil {
 				k = h.add(t, charge.Value)
-				s.counters.Add(1)
 			}
 			if k.tier != t {
 				k.become(t)
 			}
 			leased := !charge.Limit.Exact && t.Algorithm != limit.LeakyBucket
-			a.tiers = append(a.tiers, asked{k: k, leased: leased, never: charge.Cost > t.Capacity()})
+			a.tiers = append(a.tiers, asked{k: k, tier: t, charge: i, leased: leased, never: charge.Cost > t.Capacity()})
 		}
 	}
 }
 
 // become makes the counter one of a tier of the same identity, as a reload of the plan makes it.
 func (k *counter) become(t *limit.Tier) {
-	if k.tier.Threshold != t.Threshold || k.tier.Capacity() != t.Capacity() || k.tier.Limit().Exact != t.Limit().Exact {
+	if !alike(k.tier, t) {
 		k.until = 0 // the units ride back
 		k.denial = denial{}
 	}
@@ -130,9 +137,14 @@ func (k *counter) become(t *limit.Tier) {
 	k.tier = t
 }
 
+// alike reports whether what is known of one tier holds for another of the same identity.
+func alike(a, b *limit.Tier) bool {
+	return a == b || a.Threshold == b.Threshold && a.Capacity() == b.Capacity() && a.Limit().Exact == b.Limit().Exact
+}
+
 // inFlight is a call that may bring what the request lacks, nil if there is none.
-func (h *holder) inFlight(now, base time.Time, req *limit.Request, a *ask) *flight {
-	t := h.clock.at(now, base)
+func (h *holder) inFlight(now reading, req *limit.Request, a *ask) *flight {
+	t := h.clock.at(now)
 	n := 0
 	for i := range req.Charges {
 		for range req.Charges[i].Limit.Tiers {
@@ -161,7 +173,11 @@ func (h *holder) prepare(s *Store, t int64, req *limit.Request, a *ask) {
 			k := x.k
 			k.demand.add(t, cost)
 			ahead := limit.Ahead{Need: cost}
-			if x.leased && !x.never {
+			switch {
+			case !x.leased: // it was leased before a change of the plan
+				x.at, x.until = k.lease.At, k.until
+				k.rideBack(x, &ahead)
+			case !x.never:
 				k.prepare(h, s, t, cost, mustFit, x, &ahead)
 			}
 			x.need = ahead.Need
@@ -194,12 +210,8 @@ func (k *counter) prepare(h *holder, s *Store, t, cost int64, mustFit bool, x *a
 		x.had, ended = 0, true
 	}
 	k.lease.Units -= x.had
-	if ended && k.lease.Units > 0 {
-		if !k.lease.Other() {
-			x.back = k.lease.Units
-			ahead.Adjust, ahead.AdjustAt = -x.back, k.lease.At
-		}
-		k.lease.Units, k.locked = 0, 0
+	if ended {
+		k.rideBack(x, ahead)
 	}
 	ahead.Need = cost - x.had
 	if k.flight != nil || k.lease.Other() {
@@ -217,6 +229,18 @@ func (k *counter) prepare(h *holder, s *Store, t, cost int64, mustFit bool, x *a
 	}
 }
 
+// rideBack gives what is in hand back with the call.
+func (k *counter) rideBack(x *asked, ahead *limit.Ahead) {
+	if k.lease.Units == 0 {
+		return
+	}
+	if !k.lease.Other() {
+		x.back = k.lease.Units
+		ahead.Adjust, ahead.AdjustAt = -x.back, k.lease.At
+	}
+	k.lease.Units, k.locked = 0, 0
+}
+
 // stampLife is for how long a sliding log or buckets are leased, µs.
 func (s *Store) stampLife(t *limit.Tier) int64 {
 	return min(t.Period.Microseconds()/stampLives, s.life, maxStampLife)
@@ -226,6 +250,9 @@ const (
 	stampLives   = 20        // of a period: for how long a sliding log or buckets are leased,
 	maxStampLife = 1_000_000 // µs
 )
+
+// hasSlots reports whether units can only be spent later where they were charged as a lease.
+func hasSlots(t *limit.Tier) bool { return hasStamps(t) || t.Algorithm == limit.TokenBucket }
 
 func hasStamps(t *limit.Tier) bool {
 	return t.Algorithm == limit.SlidingLog || t.Algorithm == limit.SlidingBuckets
@@ -237,6 +264,9 @@ func (a *ask) check() error {
 	if len(d.Results) != len(a.tiers) {
 		return fmt.Errorf("%w: %d results for %d tiers", errAnswer, len(d.Results), len(a.tiers))
 	}
+	if !sane(d.Now) {
+		return fmt.Errorf("%w: its time is %d", errAnswer, d.Now)
+	}
 	for i := range d.Results {
 		r, g, need, most := &d.Results[i], d.Grant(i), a.tiers[i].need, int64(0)
 		if len(a.req.Ahead) > 0 {
@@ -246,8 +276,10 @@ func (a *ask) check() error {
 			most += need // a store may lease what was needed, and deny
 		}
 		switch {
-		case r.Tier != a.tiers[i].k.tier:
-			return fmt.Errorf("%w: result %d is about another tier", errAnswer, i)
+		case r.Tier != a.tiers[i].tier || r.Cost != a.req.Charges[a.tiers[i].charge].Cost || r.Shadow() != (r.Limit().Mode == limit.Shadow):
+			return fmt.Errorf("%w: result %d is about something else", errAnswer, i)
+		case !sane(g.Until) || !sane(g.At) || !sane(r.RetryAt):
+			return fmt.Errorf("%w: a lease of limit %s at %d until %d, or a retry at %d", errAnswer, r.Limit().ID, g.At, g.Until, r.RetryAt)
 		case g.Units < 0 || g.Units > most || g.Upfront < 0 || g.Upfront > g.Units:
 			return fmt.Errorf("%w: %d units, %d of them at once, are leased of limit %s, at most %d were asked for", errAnswer,
 				g.Units, g.Upfront, r.Limit().ID, most)
@@ -257,6 +289,11 @@ func (a *ask) check() error {
 	}
 	return nil
 }
+
+// sane reports whether a time, µs since 1970, is one that can be counted with.
+func sane(at int64) bool { return -latest <= at && at <= latest }
+
+const latest = 1 << 53
 
 // setBack puts what was set aside back after a call that failed. What rode back with it may have arrived: it is lost.
 func (h *holder) setBack(sh *shard, t int64, a *ask) {
@@ -274,21 +311,29 @@ func (h *holder) receive(sh *shard, s *Store, sent, t int64, a *ask) {
 	for i := range d.Results {
 		x, r, g := &a.tiers[i], &d.Results[i], d.Grant(i)
 		k, committed := x.k, d.Commits(i)
-		x.settle(sh, committed)
+		x.settle(sh, committed || g.Units > 0)
 		x.own = x.had
-		if at := d.Grant(i).At; x.had > 0 && (t >= x.until || x.need > 0 && at != 0 && at != x.at) {
+		if x.had > 0 && (t >= x.until || x.need > 0 && g.At != 0 && g.At != x.at) {
 			sh.stats.Lost += x.had // the window has ended meanwhile
 			x.own = 0
 		}
 		if committed {
-			x.own += x.need
+			x.got, x.gotAt = x.need, g.At
+			x.own += x.got
+			if hasSlots(x.tier) && a.ahead(i).Largest() == 0 {
+				x.gotAt = 0 // charged, but not as a lease is: it cannot be spent later
+			}
 		}
-		k.take(s, sh, sent, t, d, i, x.leased)
+		x.take(s, sh, sent, t, d, i)
+		same := alike(k.tier, x.tier)
+		if k.lease.Rebind(k.tier); !same { // the plan has changed meanwhile: the units ride back with the next call
+			k.until = min(k.until, t)
+		}
 		if x.leased {
 			k.supply.note(h.owner, t, d.Now, r, max(x.need, 1))
 		}
 		switch {
-		case r.Never || k.tier.Limit().Exact:
+		case r.Never || !x.leased || !same:
 		case !r.Admits:
 			k.deny(s, h, t, r.Cost, r.RetryAt, d.Now)
 		case a.ahead(i).Ramp && g.Units == 0 && x.need == 0 && x.own < r.Cost: // nothing comes free in this slot that others have not
@@ -299,14 +344,15 @@ func (h *holder) receive(sh *shard, s *Store, sent, t int64, a *ask) {
 	}
 }
 
-// settle is what became of what rode back with the call.
-func (x *asked) settle(sh *shard, committed bool) {
+// settle is what became of what rode back with the call. A store that leases on a denial has taken it, too.
+func (x *asked) settle(sh *shard, taken bool) {
+	k := x.k
 	switch {
 	case x.back == 0:
-	case committed:
+	case taken:
 		sh.stats.Returned += x.back
-	case x.k.lease.Units == 0: // a denial changed nothing
-		x.k.lease.Units = x.back
+	case k.lease.Units == 0 && k.lease.At == x.at && k.until == x.until: // a denial changed nothing
+		k.lease.Units = x.back
 	default:
 		sh.stats.Lost += x.back
 	}
@@ -321,10 +367,11 @@ func (a *ask) ahead(i int) *limit.Ahead {
 	return &nothing
 }
 
-// take puts what result i was granted into the hand.
-func (k *counter) take(s *Store, sh *shard, sent, t int64, d *limit.Decision, i int, leased bool) {
+// take puts what result i was granted into the hand. Where that is nothing, what is in hand stays as it is.
+func (x *asked) take(s *Store, sh *shard, sent, t int64, d *limit.Decision, i int) {
+	k := x.k
 	g, said, was := d.Grant(i), d.TakeLease(i), k.lease
-	if k.lease = said; g.At == 0 || !leased { // nothing is said of leases
+	if k.lease = said; g.At == 0 || !x.leased || g.Units == 0 && was.Units > 0 {
 		k.lease.Keep(was.Units, was.At)
 		return
 	}
@@ -352,8 +399,8 @@ func (k *counter) take(s *Store, sh *shard, sent, t int64, d *limit.Decision, i 
 	k.until = max(k.until, sent+life)
 	// A ramp begins after the store's own time, and ends with the slot, as those do that it is added to.
 	k.locked, k.from, k.to = locked+g.Units-g.Upfront, t, max(t+g.Until-d.Now, t+1)
-	if k.locked > 0 && k.tier.Algorithm == limit.SlidingWindow {
-		tick := k.tier.Params(limit.Owner{}).Tick // the weight falls in steps
+	if k.locked > 0 && x.tier.Algorithm == limit.SlidingWindow {
+		tick := x.tier.Params(limit.Owner{}).Tick // the weight falls in steps
 		k.from, k.to = k.from+tick, k.to+tick
 	}
 }
@@ -367,9 +414,13 @@ func (h *holder) answer(s *Store, sh *shard, req *limit.Request, t int64, a *ask
 	for i := range a.tiers {
 		x, res := &a.tiers[i], &r.Results[i]
 		l := x.k.lease
-		if x.need > 0 {
+		switch {
+		case x.need > 0:
 			l = r.TakeLease(i)
+		case x.own > 0: // another call may have brought another lease meanwhile: a refund must find the units where they are
+			l.Keep(l.Units, x.at)
 		}
+		l.Rebind(x.tier)
 		l.Units = x.k.lease.Units + x.own
 		retryAt := int64(0)
 		switch {
@@ -378,7 +429,7 @@ func (h *holder) answer(s *Store, sh *shard, req *limit.Request, t int64, a *ask
 		case x.own < res.Cost && x.k.free(t) < res.Cost-x.own:
 			retryAt = x.k.later(t, res.Cost-x.own, r.Now)
 		}
-		d.FromLease(r.Charge(i), &l, retryAt)
+		d.FromLease(x.charge, &l, retryAt)
 	}
 	if !d.Allowed {
 		d.ID = limit.ReceiptID{}
@@ -398,17 +449,28 @@ func (h *holder) answer(s *Store, sh *shard, req *limit.Request, t int64, a *ask
 	}
 }
 
-// restore puts units that were set aside back into the hand, where their window is still that of the lease. Below zero it
-// takes them.
+// restore puts units that were set aside, and those that the call charged, back into the hand, where their window is still
+// that of the lease. Below zero it takes them.
 func (x *asked) restore(sh *shard, units, t int64) {
 	k := x.k
-	switch {
-	case units < 0, x.at == k.lease.At && t < x.until, units <= x.need && k.lease.At != 0:
-		if k.lease.Units += units; t >= k.until {
-			k.until = t // what was charged now, in a window that is open, rides back with the next call
-		}
+	if units < 0 {
+		k.lease.Units += units
+		return
+	}
+	got := min(x.got, units)
+	switch had := units - got; {
+	case had == 0:
+	case t >= x.until || k.lease.At != x.at || !alike(k.tier, x.tier) || t >= k.until && k.lease.Units > 0:
+		sh.stats.Lost += had
 	default:
-		sh.stats.Lost += units
+		k.lease.Units, k.until = k.lease.Units+had, max(k.until, x.until)
+	}
+	switch {
+	case got == 0:
+	case x.gotAt == 0 || k.lease.At != x.gotAt:
+		sh.stats.Lost += got
+	default: // what was charged now, in a window that is open, rides back with the next call if it cannot be spent here
+		k.lease.Units, k.until = k.lease.Units+got, max(k.until, t)
 	}
 }
 
@@ -422,7 +484,8 @@ func (k *counter) deny(s *Store, h *holder, t, cost, retryAt, now int64) {
 	k.supply.dry(k.tier.LeaseEnd(h.owner.Name, now), now)
 	v := k.view(h, s, t, cost, cost)
 	again := s.c.Rule.Again(&v, time.Duration(fits)*time.Microsecond, n.times)
-	*n = denial{cost: cost, until: t + min(max(again.Microseconds(), 0), fits), at: retryAt, times: n.times + 1}
+	until := min(t+max(again.Microseconds(), 0), retryAt-h.lag) // not after the store's own time, however long the reply took
+	*n = denial{cost: cost, until: until, at: retryAt, times: n.times + 1}
 }
 
 // admitted forgets the denials: what they waited for has come. If it came before its time, they were early.
@@ -441,14 +504,14 @@ func (k *counter) later(t, cost, now int64) int64 {
 	return now + max(k.until-t, 1000)
 }
 
-// land ends the call for those who wait for it.
-func (a *ask) land(err error) {
+// land ends the call for those who wait for it. left says that its own request was given up.
+func (a *ask) land(err error, left bool) {
 	var f *flight
 	for _, k := range a.flights {
 		f, k.flight = k.flight, nil
 	}
 	if f != nil {
-		f.err = err
+		f.err, f.left = err, left
 		close(f.done)
 	}
 }

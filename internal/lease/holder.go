@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -40,6 +41,7 @@ type holder struct {
 	clock    ages
 	lag      int64 // the store's clock less this one, µs
 	counters []*counter
+	swept    int                     // up to here the sweep has looked
 	index    map[counterKey]*counter // once there are many
 }
 
@@ -58,9 +60,23 @@ type ages struct {
 	begun      bool
 }
 
+// reading is what the two clocks said at one time.
+type reading struct{ mono, wall time.Duration }
+
+func (s *Store) read(now time.Time) reading {
+	return reading{now.Sub(s.base), time.Duration(now.UnixNano())}
+}
+
+// plus is the reading after what each clock has gone between two times: while a process is frozen one of them stands still.
+func (r reading) plus(from, to time.Time) reading {
+	return reading{r.mono + to.Sub(from), r.wall + wallGone(from, to)}
+}
+
+func wallGone(from, to time.Time) time.Duration { return to.Round(0).Sub(from.Round(0)) }
+
 // at is the clock's time, µs. A reading that comes late, of a time before the last one, does not turn it back.
-func (a *ages) at(now time.Time, base time.Time) int64 {
-	mono, wall := now.Sub(base), time.Duration(now.UnixNano())
+func (a *ages) at(now reading) int64 {
+	mono, wall := now.mono, now.wall
 	if !a.begun {
 		a.mono, a.wall, a.begun = mono, wall, true
 	}
@@ -103,7 +119,8 @@ func (n *denial) covers(cost, t int64) bool { return n.cost > 0 && cost >= n.cos
 // flight is a call that is under way.
 type flight struct {
 	done chan struct{}
-	err  error // set before done is closed
+	err  error // set before done is closed, as is
+	left bool  // that the request that made the call was given up: others need not be
 }
 
 // counter finds the counter, or nil. Most owners' counters lie in the order of their plan: guess is its place there.
@@ -171,14 +188,14 @@ func (k *counter) fitsAt(t, cost int64) int64 {
 }
 
 // local decides the request if that takes no call. It reports false, having changed nothing, where it does.
-func (h *holder) local(s *Store, sh *shard, req *limit.Request, now time.Time, d *limit.Decision) bool {
-	t := h.clock.at(now, s.base)
+func (h *holder) local(s *Store, sh *shard, req *limit.Request, now reading, d *limit.Decision) bool {
+	t := h.clock.at(now)
 	d.BeginLeased(req, t+h.lag, limit.ReceiptID{})
 	n, unknown := 0, false
 	for i := range req.Charges {
 		charge := &req.Charges[i]
 		l := charge.Limit
-		if l == nil || l.Exact || l.Mode == limit.Off || charge.Cost < 1 || len(l.Tiers) == 0 {
+		if l == nil || l.Exact || l.Mode == limit.Off || charge.Cost < 1 || charge.Cost > limit.MaxUnits || len(l.Tiers) == 0 {
 			return false
 		}
 		for j := range l.Tiers {
@@ -273,22 +290,55 @@ func (h *holder) finish(s *Store, sh *shard, t int64, d *limit.Decision, at []*c
 	}
 }
 
-// take finds the owner's holder or makes one; nil where there is no room.
-func (s *Store) take(sh *shard, hash uint64, o limit.Owner, t time.Time, tiers int) *holder {
-	if h := sh.find(hash, o); h != nil {
-		return h
-	}
-	s.sweep(sh, t, 2)
-	if s.counters.Load()+int64(tiers) > int64(s.c.MaxCounters) {
-		if s.sweep(sh, t, 64); s.counters.Load()+int64(tiers) > int64(s.c.MaxCounters) {
-			return nil
+// take finds the owner's holder or makes one, with room for the request's counters; nil where there is none.
+func (s *Store) take(sh *shard, hash uint64, req *limit.Request, now reading) *holder {
+	h, missing := sh.lacks(hash, req)
+	for _, look := range [...]int{2*missing + 2, 64} {
+		if missing == 0 {
+			return h
+		}
+		s.sweep(sh, now, look)
+		if h, missing = sh.lacks(hash, req); missing > 0 && s.reserve(missing) {
+			if h == nil {
+				h = s.hold(sh, hash, req.Owner, now)
+			}
+			return h
 		}
 	}
+	return nil
+}
+
+// lacks finds the owner's holder, and how many of the request's counters it has not met.
+func (sh *shard) lacks(hash uint64, req *limit.Request) (h *holder, missing int) {
+	h = sh.find(hash, req.Owner)
+	n := 0
+	for i := range req.Charges {
+		charge := &req.Charges[i]
+		for j := range charge.Limit.Tiers {
+			if h == nil || h.counter(&charge.Limit.Tiers[j], charge.Value, n) == nil {
+				missing++
+			}
+			n++
+		}
+	}
+	return h, missing
+}
+
+// reserve counts so many counters more, if there is room for all of them.
+func (s *Store) reserve(counters int) bool {
+	if s.counters.Add(int64(counters)) <= int64(s.c.MaxCounters) {
+		return true
+	}
+	s.counters.Add(-int64(counters))
+	return false
+}
+
+func (s *Store) hold(sh *shard, hash uint64, o limit.Owner, now reading) *holder {
 	if sh.owners == nil {
 		sh.owners = make(map[uint64]*holder)
 	}
 	h := &holder{owner: o, hash: hash, next: sh.owners[hash]}
-	h.lag = t.UnixMicro() - h.clock.at(t, s.base) // until the store says what time it is there
+	h.lag = now.wall.Microseconds() - h.clock.at(now) // until the store says what time it is there
 	sh.owners[hash] = h
 	sh.hand = append(sh.hand, h)
 	return h
@@ -296,26 +346,35 @@ func (s *Store) take(sh *shard, hash uint64, o limit.Owner, t time.Time, tiers i
 
 const idleFor = 60_000_000 // µs after which a counter's demand is nothing to remember
 
-// sweep looks at n holders, and forgets those that hold nothing and know nothing.
-func (s *Store) sweep(sh *shard, now time.Time, n int) {
-	for range min(n, len(sh.hand)) {
+// idle reports whether nothing is held of the counter, and nothing known that is of use.
+func (k *counter) idle(t int64) bool {
+	return k.flight == nil && (t >= k.until || k.lease.Units == 0) && t >= k.denial.until && t-k.demand.last >= idleFor
+}
+
+// sweep looks at n counters, in turn, and forgets those that are idle.
+func (s *Store) sweep(sh *shard, now reading, n int) {
+	for n > 0 && len(sh.hand) > 0 {
 		if sh.next >= len(sh.hand) {
 			sh.next = 0
 		}
 		h := sh.hand[sh.next]
-		t := h.clock.at(now, s.base)
-		kept := h.counters[:0]
-		for _, k := range h.counters {
-			if k.flight != nil || t < k.until && k.lease.Units > 0 || t < k.denial.until || t-k.demand.last < idleFor {
-				kept = append(kept, k)
+		t := h.clock.at(now)
+		for ; n > 0 && h.swept < len(h.counters); n-- {
+			k := h.counters[h.swept]
+			if !k.idle(t) {
+				h.swept++
 				continue
 			}
 			sh.stats.Lost += k.lease.Units
 			delete(h.index, counterKey{k.tier.Identity(), k.value})
+			h.counters = slices.Delete(h.counters, h.swept, h.swept+1)
+			s.counters.Add(-1)
 		}
-		s.counters.Add(int64(len(kept) - len(h.counters)))
-		clear(h.counters[len(kept):])
-		if h.counters = kept; len(kept) > 0 {
+		if h.swept < len(h.counters) {
+			return
+		}
+		n--
+		if h.swept = 0; len(h.counters) > 0 {
 			sh.next++
 			continue
 		}

@@ -119,7 +119,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	hash := s.hash(req.Owner)
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
-	if h := sh.find(hash, req.Owner); h != nil && h.local(s, sh, req, now, d) {
+	if h := sh.find(hash, req.Owner); h != nil && h.local(s, sh, req, s.read(now), d) {
 		sh.mu.Unlock()
 		return nil
 	}
@@ -141,7 +141,7 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
 	if h := sh.find(hash, req.Owner); h != nil {
-		t := h.clock.at(now, s.base)
+		t := h.clock.at(s.read(now))
 		i := 0
 		for c := range req.Charges {
 			charge := &req.Charges[c]
@@ -198,13 +198,13 @@ type Stats struct {
 // Stats sums up. It takes each shard's lock in turn.
 func (s *Store) Stats() Stats {
 	var sum Stats
-	now := s.c.Clock()
+	now := s.read(s.c.Clock())
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		sum.add(&sh.stats)
 		sh.each(func(h *holder) {
-			t := h.clock.at(now, s.base)
+			t := h.clock.at(now)
 			for _, k := range h.counters {
 				sum.Counters++
 				if t < k.until {
@@ -239,13 +239,13 @@ type Held struct {
 
 // Each calls f for each lease that has units, until f returns false. f must not call the store.
 func (s *Store) Each(f func(Held) bool) {
-	now := s.c.Clock()
+	now := s.read(s.c.Clock())
 	for i := range s.shards {
 		var list []Held
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		sh.each(func(h *holder) {
-			t := h.clock.at(now, s.base)
+			t := h.clock.at(now)
 			for _, k := range h.counters {
 				if k.lease.Units > 0 && t < k.until {
 					list = append(list, Held{h.owner, k.tier, k.value, k.lease.Units, time.Duration(k.until-t) * time.Microsecond})

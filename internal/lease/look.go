@@ -17,6 +17,20 @@ type back struct {
 	units int64
 }
 
+// mostBack is how many limits one call gives back to: one with a counter for each of many values would be too large.
+const mostBack = 25
+
+// takes reports whether the call can give back to the counter, too: after a change of the plan two limits may share one.
+func (b *back) takes(k *counter) bool {
+	l := k.tier.Limit()
+	for i := range b.req.Charges {
+		if c := &b.req.Charges[i]; c.Limit.ID == l.ID && c.Value == k.value {
+			return c.Limit == l
+		}
+	}
+	return len(b.req.Charges) < mostBack
+}
+
 // add puts units of one counter into the call, taken out of the hand.
 func (b *back) add(k *counter, t, units int64) {
 	i, first := -1, 0
@@ -105,15 +119,16 @@ func (s *Store) collect(sh *shard, now time.Time, of func(k *counter, h *holder,
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	var calls []*back
+	at := s.read(now)
 	sh.each(func(h *holder) {
 		var b *back
-		t := h.clock.at(now, s.base)
+		t := h.clock.at(at)
 		for _, k := range h.counters {
 			units := of(k, h, s, t)
 			if units <= 0 {
 				continue
 			}
-			if b == nil {
+			if b == nil || !b.takes(k) {
 				b = &back{req: limit.Request{Owner: h.owner}}
 				calls = append(calls, b)
 			}
@@ -131,7 +146,10 @@ func (s *Store) giveBack(ctx context.Context, sh *shard, b *back, now time.Time)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	sh.stats.Returns++
-	if err != nil || !d.Allowed {
+	if err == nil && !d.Allowed {
+		err = errAnswer
+	}
+	if err != nil {
 		sh.stats.Lost += b.units
 		return fmt.Errorf("lease store: %d units of %q are lost: %w", b.units, b.req.Owner.Name, err)
 	}
