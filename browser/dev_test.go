@@ -11,23 +11,25 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
 )
 
-// started is a running `sluice dev` without flags but its address, and what it printed to try.
+// started is a running `sluice dev`, and what it printed to try.
 type started struct {
 	base string
 	keys map[string]string // by tenant
 }
 
 // startDev builds and starts the program, and stops it at the test's end; it has to end well.
-func startDev(t *testing.T) started {
+func startDev(t *testing.T, flags ...string) started {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "sluice")
 	build := exec.CommandContext(t.Context(), "go", "build", "-C", "..", "-o", program, "./cmd/sluice")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	c := exec.Command(program, "dev", "--listen", "127.0.0.1:0")
+	c := exec.Command(program, append([]string{"dev", "--listen", "127.0.0.1:0"}, flags...)...)
 	c.Stderr = os.Stderr
 	out, err := c.StdoutPipe()
 	if err != nil {
@@ -131,6 +133,71 @@ func TestLivePageOfDev(t *testing.T) {
 		p.inspect(v.String())
 		p.picture("dev " + v.String())
 	}
+}
+
+// A Redis that is killed under a real gateway, and comes back empty: the page says so, shows what the backstop does, and that
+// all is well again. No answer is a fault meanwhile.
+func TestLivePageOfDevWithRedis(t *testing.T) {
+	findChromium(t)
+	redis := redistest.Start(t)
+	d := startDev(t, "--redis", redis.Addr)
+	p := openTab(t, d.base+"/_sluice/", views[0])
+	defer p.quiet()
+	p.until("document.querySelector('[data-breaker=Redis] td')?.textContent === 'closed: in use'")
+	calls := func(n int) {
+		for range n {
+			if status := d.call(t, d.keys["acme"]); status != http.StatusOK && status != http.StatusTooManyRequests {
+				t.Fatalf("a call is answered %d", status)
+			}
+		}
+	}
+	calls(30)
+	p.until("document.querySelector('[data-total=requests]').textContent === '30'")
+	if got := p.number("[data-count=local] dd"); got == 0 {
+		t.Error("of 30 calls none was decided from a lease")
+	}
+	if shown := eval[bool](p, "document.getElementById('away').checkVisibility()"); shown {
+		t.Error("the banner is shown while Redis answers")
+	}
+	pictures := func(state string) {
+		for _, v := range views {
+			p.look(v)
+			p.inspect(state + " " + v.String())
+			p.picture("redis " + state + " " + v.String())
+		}
+		p.look(views[0])
+	}
+	pictures("up")
+
+	redis.Kill()
+	const banner = "document.getElementById('away').checkVisibility()"
+	for range 100 { // until the breaker opens; some are still decided from leases
+		if calls(5); eval[bool](p, banner) {
+			break
+		}
+		p.until("document.documentElement.dataset.now !== window.seen && (window.seen = document.documentElement.dataset.now)")
+	}
+	p.until(banner)
+	calls(10)
+	p.until("document.querySelector('[data-count=backstop] dd').textContent !== '0'")
+	p.until("document.getElementById('away-key').checkVisibility()")
+	if got := p.texts("[data-tenant=globex] .what .tag.away"); len(got) == 0 {
+		t.Error("no limit is marked as counted here")
+	}
+	pictures("killed")
+
+	if err := redis.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.until("!" + banner)
+	p.until("document.querySelector('[data-breaker=Redis] td').textContent === 'closed: in use'")
+	calls(1)
+	p.until("document.querySelector('[data-count=waiting] dd').textContent === '0'")
+	p.until("document.querySelectorAll('.what .tag.away').length === 0")
+	if got := p.number("[data-breaker=Redis] td:nth-child(3)"); got != 1 {
+		t.Errorf("the breaker opened %d times, want once", got)
+	}
+	pictures("back")
 }
 
 // call sends one request and returns the status of its answer.

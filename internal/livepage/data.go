@@ -48,7 +48,7 @@ type LeaseStatus struct {
 	Local    int64 `json:"local"`    // decisions without a call
 	Denied   int64 `json:"denied"`   // of these, denied
 	Early    int64 `json:"early"`    // of those, denied although units turned out to be there before the wait was over
-	Calls    int64 `json:"calls"`    // decisions by a call to the store
+	Calls    int64 `json:"calls"`    // decisions that asked the store, answered or not
 	Waited   int64 `json:"waited"`   // decisions that waited for another's call
 	Returned int64 `json:"returned"` // units given back
 	Lost     int64 `json:"lost"`     // units that ended unspent, or could not be given back

@@ -327,7 +327,7 @@
     text($('away-h'), away.join(' and ') + (away.length > 1 ? ' do' : ' does') + ' not answer: limits are counted in this process');
     $('store').hidden = !s;
     if (!s) return;
-    text($('store-note'), (s.instances === 1 ? '1 gateway' : amount(s.instances) + ' gateways') + ' on it; counts since this one started');
+    text($('store-note'), (s.instances === 1 ? '1 gateway' : amount(s.instances) + ' gateways') + ' on it; decisions since this one started, up to two for a request');
     sync($('breaker-rows'), breakers, (b) => keyOf(b.name), breakerRow);
     const l = s.leases, o = s.outage || {};
     $('leases').hidden = !l;
@@ -341,7 +341,7 @@
     ]);
     pairs($('outage'), o, [
       ['failures', 'Decisions'], ['backstop', 'By the backstop'], ['open', 'By open limits'], ['closed', 'By closed limits'],
-      ['charged_back', 'Units charged back'], ['waiting', 'Owners to charge yet'], ['dropped', 'Units dropped'],
+      ['charged_back', 'Units charged back'], ['waiting', 'Owners waiting'], ['dropped', 'Units dropped'],
     ]);
   }
 
