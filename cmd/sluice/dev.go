@@ -214,7 +214,7 @@ func (d *dev) handler(counters *counters, plans *gateway.Plans, upstream *url.UR
 		return nil, err
 	}
 	recorder := livepage.NewRecorder()
-	status := &gateway.StatusSource{Plans: plans, Store: counters.tenants, Bytes: counters.bytes, Upstream: upstream, Listen: listen, Try: try, Now: now.Now}
+	status := &gateway.StatusSource{Plans: plans, Store: counters.tenants, Ladder: counters.ladder, Bytes: counters.bytes, Upstream: upstream, Listen: listen, Try: try, Now: now.Now}
 	return gateway.New(gateway.Config{Authorizer: z, Upstream: upstream, TrustedHops: d.hops, Recorder: recorder,
 		LivePage: livepage.Handler(recorder, status.Status), Audience: d.audience, MaxBodyBytes: d.maxBody, Log: log})
 }
