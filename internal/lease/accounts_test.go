@@ -1,0 +1,275 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/lease"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+)
+
+var noon = time.UnixMicro(1_772_452_800_000_000)
+
+// stepwise charges one limit after the other, as stores do that cannot write all at once: where a later one denies, what the
+// earlier ones were charged is the caller's lease, and what rode back to them has arrived.
+type stepwise struct{ *memory.Store }
+
+func (s stepwise) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if len(req.Ahead) == 0 || len(req.Charges) < 2 {
+		return s.Store.Decide(ctx, req, now, d)
+	}
+	d.Begin(req, now.UnixMicro())
+	parts := make([]limit.Decision, len(req.Charges))
+	done := 0
+	for i := range req.Charges {
+		part := limit.Request{Owner: req.Owner, Charges: req.Charges[i : i+1], Ahead: append([]limit.Ahead(nil), req.Ahead[i])}
+		if a := &part.Ahead[0]; a.Need > 0 && a.Largest() == 0 {
+			a.Most, a.Share = 1, 0 // a lease, of nothing more
+		}
+		decide := s.Store.Decide
+		if done < i {
+			decide = s.Peek
+		}
+		if err := decide(ctx, &part, now, &parts[i]); err != nil {
+			return err
+		}
+		if parts[i].Allowed && done == i {
+			done++
+		}
+		d.Adopt(i, &parts[i].Results[0])
+	}
+	allowed := d.Settle()
+	d.ID = parts[0].ID
+	for i := range done {
+		if d.AdoptGrant(i, parts[i].Grant(0)); !allowed {
+			d.KeepAhead(i)
+		}
+	}
+	return nil
+}
+
+// greedy leases all there is.
+type greedy struct{}
+
+func (greedy) Ask(v *lease.View, a *limit.Ahead) {
+	a.Most, a.Ample, a.Share = v.Tier.Capacity(), v.Tier.Capacity(), limit.ShareOne
+}
+
+func (greedy) Again(_ *lease.View, fits time.Duration, _ int) time.Duration { return fits }
+
+// plainly leases nothing.
+type plainly struct{ greedy }
+
+func (plainly) Ask(*lease.View, *limit.Ahead) {}
+
+// daily is a limit with whose units nothing happens by itself for a while.
+func daily(tb testing.TB, id string, a limit.Algorithm, threshold int64) *limit.Limit {
+	t := limit.Tier{Algorithm: a, Period: 24 * time.Hour, Threshold: threshold}
+	if a == limit.Quota {
+		t.Period, t.Calendar = 0, &limit.Calendar{Every: limit.Day, Location: time.UTC}
+	}
+	return newLimit(tb, id, nil, t)
+}
+
+func used(tb testing.TB, s limit.Store, l *limit.Limit, now time.Time) int64 {
+	tb.Helper()
+	var d limit.Decision
+	if err := s.Peek(context.Background(), ask(l), now, &d); err != nil {
+		tb.Fatal(err)
+	}
+	return d.Results[0].Used()
+}
+
+func inHand(s *lease.Store, l *limit.Limit) int64 {
+	n := int64(0)
+	s.Each(func(h lease.Held) bool {
+		if h.Tier.Limit().ID == l.ID {
+			n += h.Units
+		}
+		return true
+	})
+	return n
+}
+
+// At any time the store counts what was admitted and what is in hand: also where it denies with a lease. After Close it
+// counts what was admitted, and what was lost.
+func TestStoreCountsWhatIsOut(t *testing.T) {
+	for _, a := range leased {
+		for _, kind := range []string{"at once", "stepwise"} {
+			t.Run(fmt.Sprintf("%s/%s", a, kind), func(t *testing.T) {
+				returned := int64(0)
+				for seed := range uint64(60) {
+					r := rand.New(rand.NewPCG(seed, 9))
+					below := newMemory(t)
+					now := noon
+					c := lease.Config{Store: below, Look: -1, Clock: func() time.Time { return now }, Rule: &wild{r}}
+					if kind == "stepwise" {
+						c.Store = stepwise{below}
+					}
+					s := open(t, c)
+					l, gate := daily(t, "a", a, 300), window(t, "b", time.Second, 3)
+					admitted := int64(0)
+					for range 150 {
+						now = now.Add(time.Duration(r.IntN(400)) * time.Millisecond)
+						req := ask(l)
+						if r.IntN(3) > 0 {
+							req = ask(l, gate)
+						}
+						if req.Charges[0].Cost = 1 + r.Int64N(4); decide(t, s, req, now).Allowed {
+							admitted += req.Charges[0].Cost
+						}
+						if r.IntN(10) == 0 {
+							s.Look(context.Background(), now)
+						}
+						if out, counted := admitted+inHand(s, l), used(t, below, l, now); out > counted {
+							t.Fatalf("seed %d: %d units were admitted, %d are in hand, and the store counts %d", seed, admitted,
+								inHand(s, l), counted)
+						}
+					}
+					if err := s.Close(context.Background()); err != nil {
+						t.Fatal(err)
+					}
+					stats := s.Stats()
+					returned += stats.Returned
+					counted := used(t, below, l, now)
+					if counted < admitted || a != limit.TokenBucket && counted > admitted+stats.Lost {
+						t.Fatalf("seed %d: after Close the store counts %d, %d were admitted and %d lost", seed, counted, admitted, stats.Lost)
+					}
+				}
+				if returned < 100 {
+					t.Errorf("%d units came back: too few to show anything", returned)
+				}
+			})
+		}
+	}
+}
+
+// What a change of the plan makes of units in hand: they return with the next request.
+func TestChangeReturnsUnits(t *testing.T) {
+	for _, a := range leased {
+		for _, change := range []string{"raised", "lowered", "exact", "removed"} {
+			if a == limit.TokenBucket && (change == "raised" || change == "lowered") {
+				continue // a bucket that was counted at another rate takes nothing back
+			}
+			t.Run(fmt.Sprintf("%s/%s", a, change), func(t *testing.T) {
+				below := newMemory(t)
+				s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+				was := daily(t, "a", a, 100)
+				decide(t, s, ask(was), noon)
+				if n := inHand(s, was); n != 99 {
+					t.Fatalf("%d units are in hand, want 99", n)
+				}
+				to, b := *was, daily(t, "b", a, 10)
+				switch change {
+				case "raised":
+					to.Tiers = append([]limit.Tier(nil), limit.Tier{Algorithm: a, Period: was.Tiers[0].Period, Threshold: 200, Calendar: was.Tiers[0].Calendar})
+				case "lowered":
+					to.Tiers = append([]limit.Tier(nil), limit.Tier{Algorithm: a, Period: was.Tiers[0].Period, Threshold: 50, Calendar: was.Tiers[0].Calendar})
+				case "exact":
+					to.Exact = true
+				case "removed":
+					decide(t, s, ask(b), noon)
+					if err := s.Close(context.Background()); err != nil {
+						t.Fatal(err)
+					}
+					if n := used(t, below, was, noon); n != 1 {
+						t.Errorf("the store counts %d after Close, want 1", n)
+					}
+					return
+				}
+				l, err := limit.New(to)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d := decide(t, s, ask(l), noon); !d.Allowed {
+					t.Errorf("what is in hand of the old limit keeps the new one from admitting: %+v", d.Results)
+				}
+				if counted, hand := used(t, below, l, noon), inHand(s, l); counted-hand != 2 || change == "exact" && hand != 0 {
+					t.Errorf("the store counts %d, %d are in hand; 2 were admitted", counted, hand)
+				}
+			})
+		}
+	}
+}
+
+// A plan may change while a call is under way: the answer is one to what was asked, and no denial outlives its limit.
+func TestChangeUnderACall(t *testing.T) {
+	small, large := window(t, "a", time.Hour, 2), window(t, "a", time.Hour, 1000)
+	below := newMemory(t)
+	var s *lease.Store
+	during := func() {}
+	s = open(t, lease.Config{Store: hook{below, func() { f := during; during = func() {}; f() }}, Look: -1, Rule: plainly{},
+		Clock: func() time.Time { return noon }})
+	decide(t, s, ask(small), noon)
+	decide(t, s, ask(small), noon)
+	during = func() { decide(t, s, ask(large), noon) }
+	if decide(t, s, ask(small), noon).Allowed {
+		t.Error("a third unit of two is admitted")
+	}
+	if !decide(t, s, ask(large), noon).Allowed {
+		t.Error("the denial of the old limit denies under the new one")
+	}
+}
+
+// hook calls f before each answer.
+type hook struct {
+	limit.Store
+	f func()
+}
+
+func (h hook) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	err := h.Store.Decide(ctx, req, now, d)
+	h.f()
+	return err
+}
+
+// Close gives back to more counters than a request may have, and to two versions of one limit.
+func TestCloseGivesBackToMany(t *testing.T) {
+	below := newMemory(t)
+	s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+	day, hour := limit.Tier{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 10},
+		limit.Tier{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 10}
+	per := func(l *limit.Limit) { l.Per = "subject" }
+	old, l := newLimit(t, "a", per, day, hour), newLimit(t, "a", per, day)
+	const values = 3000
+	for i := range values {
+		for _, version := range []*limit.Limit{old, l} {
+			req := ask(version)
+			req.Charges[0].Value = limit.ValueOf(fmt.Sprint(i))
+			decide(t, s, req, noon)
+		}
+	}
+	if err := s.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range values {
+		req := ask(old)
+		req.Charges[0].Value = limit.ValueOf(fmt.Sprint(i))
+		var d limit.Decision
+		if err := below.Peek(context.Background(), req, noon, &d); err != nil || d.Results[0].Used() != 2 || d.Results[1].Used() != 1 {
+			t.Fatalf("value %d: %d and %d are used, want 2 and 1: %v", i, d.Results[0].Used(), d.Results[1].Used(), err)
+		}
+	}
+}
+
+// Look gives back what is not going to be used, where it is scarce.
+func TestLookGivesBack(t *testing.T) {
+	for _, a := range leased {
+		t.Run(a.String(), func(t *testing.T) {
+			below := newMemory(t)
+			s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+			l := daily(t, "a", a, 100)
+			decide(t, s, ask(l), noon)
+			before := used(t, below, l, noon)
+			s.Look(context.Background(), noon.Add(500*time.Millisecond))
+			after, hand := used(t, below, l, noon), inHand(s, l)
+			if before != 100 || after > 50 || after != 1+hand {
+				t.Errorf("the store counted %d, and %d after a look; %d are in hand, 1 was admitted", before, after, hand)
+			}
+		})
+	}
+}
