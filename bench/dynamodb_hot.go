@@ -197,7 +197,10 @@ func runHot(t *testing.T, limits []limit.Limit, length time.Duration) (*hot, err
 	defer stop()
 	w.config.Client, w.config.Timeout = bubble, dynamodb.DefaultTimeout
 	h := &hot{}
-	synctest.Test(t, func(*testing.T) { err = h.run(w, length) })
+	synctest.Test(t, func(*testing.T) {
+		bubble.Enter()
+		err = h.run(w, length)
+	})
 	h.Used = w.meter.Take()
 	return h, errors.Join(err, h.failed)
 }

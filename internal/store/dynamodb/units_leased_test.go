@@ -115,7 +115,10 @@ func TestUnitsLeased(t *testing.T) {
 			defer stop()
 			c := config(m.Client)
 			c.Client = bubble
-			synctest.Test(t, func(t *testing.T) { h.run(t, c) })
+			synctest.Test(t, func(t *testing.T) {
+				bubble.Enter()
+				h.run(t, c)
+			})
 			requests, calls, used := h.requests.Load(), h.calls.Load(), m.Take()
 			t.Logf("%.0f write units, %d conditions failed, %.0f read units; %d requests, %d calls, %d allowed, %d failed", used.Writes, used.Failed,
 				used.Reads, requests, calls, h.allowed.Load(), h.failed.Load())

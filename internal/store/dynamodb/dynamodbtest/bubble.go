@@ -11,6 +11,7 @@ import (
 // Bubble is a client for bubbles of testing/synctest. Its calls are made outside, while time stands still in the bubble;
 // there they take as long as they would take to DynamoDB, whatever else this machine does.
 type Bubble struct {
+	made  time.Time
 	meter *Meter
 	away  time.Duration
 	calls chan call
@@ -27,7 +28,7 @@ const outside = 32 // calls at a time
 // NewBubble makes a client whose calls take away, and up to half as long again, in the bubble. Call it outside, and stop there
 // when no call is under way.
 func NewBubble(m *Meter, away time.Duration) (b *Bubble, stop func()) {
-	b = &Bubble{meter: m, away: away, calls: make(chan call), free: make(chan chan struct{}, outside)}
+	b = &Bubble{made: time.Now(), meter: m, away: away, calls: make(chan call), free: make(chan chan struct{}, outside)}
 	for range outside {
 		b.free <- make(chan struct{})
 		go func() {
@@ -39,6 +40,10 @@ func NewBubble(m *Meter, away time.Duration) (b *Bubble, stop func()) {
 	}
 	return b, func() { close(b.calls) }
 }
+
+// Enter has the bubble's clock, which begins in the year 2000, go on to the time outside: items are garbage when their ttl is
+// past. Call it in the bubble, first of all.
+func (b *Bubble) Enter() { time.Sleep(time.Until(b.made)) }
 
 // through makes a call, half-way through the time that it takes.
 func (b *Bubble) through(ctx context.Context, f func()) error {
