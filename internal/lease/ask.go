@@ -312,18 +312,7 @@ func (h *holder) receive(sh *shard, s *Store, sent, t int64, a *ask) {
 		x, r, g := &a.tiers[i], &d.Results[i], d.Grant(i)
 		k, committed := x.k, d.Commits(i)
 		x.settle(sh, committed || g.Units > 0)
-		x.own = x.had
-		if x.had > 0 && (t >= x.until || x.need > 0 && g.At != 0 && g.At != x.at) {
-			sh.stats.Lost += x.had // the window has ended meanwhile
-			x.own = 0
-		}
-		if committed {
-			x.got, x.gotAt = x.need, g.At
-			x.own += x.got
-			if hasSlots(x.tier) && a.ahead(i).Largest() == 0 {
-				x.gotAt = 0 // charged, but not as a lease is: it cannot be spent later
-			}
-		}
+		x.gather(sh, t, committed, g.At, a.ahead(i).Largest() > 0)
 		x.take(s, sh, sent, t, d, i)
 		same := alike(k.tier, x.tier)
 		if k.lease.Rebind(k.tier); !same { // the plan has changed meanwhile: the units ride back with the next call
@@ -332,15 +321,39 @@ func (h *holder) receive(sh *shard, s *Store, sent, t int64, a *ask) {
 		if x.leased {
 			k.supply.note(h.owner, t, d.Now, r, max(x.need, 1))
 		}
-		switch {
-		case r.Never || !x.leased || !same:
-		case !r.Admits:
-			k.deny(s, h, t, r.Cost, r.RetryAt, d.Now)
-		case a.ahead(i).Ramp && g.Units == 0 && x.need == 0 && x.own < r.Cost: // nothing comes free in this slot that others have not
-			k.deny(s, h, t, r.Cost, g.Until, d.Now)
-		case x.need > 0:
-			k.admitted(sh, d.Now)
+		if x.leased && same && !r.Never {
+			h.learn(sh, s, t, a, i)
 		}
+	}
+}
+
+// gather counts what there is for the request: what was set aside, if its window is still open, and what was charged now.
+func (x *asked) gather(sh *shard, t int64, committed bool, at int64, leases bool) {
+	x.own = x.had
+	if x.had > 0 && (t >= x.until || x.need > 0 && at != 0 && at != x.at) {
+		sh.stats.Lost += x.had // the window has ended meanwhile
+		x.own = 0
+	}
+	if !committed {
+		return
+	}
+	x.got, x.gotAt = x.need, at
+	x.own += x.got
+	if hasSlots(x.tier) && !leases {
+		x.gotAt = 0 // charged, but not as a lease is: it cannot be spent later
+	}
+}
+
+// learn remembers what result i denies, or that it admits.
+func (h *holder) learn(sh *shard, s *Store, t int64, a *ask, i int) {
+	d, x := &a.reply, &a.tiers[i]
+	switch r, g := &d.Results[i], d.Grant(i); {
+	case !r.Admits:
+		x.k.deny(s, h, t, r.Cost, r.RetryAt, d.Now)
+	case a.ahead(i).Ramp && g.Units == 0 && x.need == 0 && x.own < r.Cost: // nothing comes free in this slot that others have not
+		x.k.deny(s, h, t, r.Cost, g.Until, d.Now)
+	case x.need > 0:
+		x.k.admitted(sh, d.Now)
 	}
 }
 

@@ -40,7 +40,7 @@ func reading(wall, mono int64) time.Time {
 		wall uint64
 		ext  int64
 		loc  *time.Location
-	})(unsafe.Pointer(&t)) //nolint:gosec // see above
+	})(unsafe.Pointer(&t))
 	const since = 1<<63 | uint64(wallBase)<<30
 	sec := floorDiv(wall, 1_000_000)
 	f.wall = since + uint64(sec)<<30 | uint64(wall-sec*1_000_000)*1000
