@@ -56,6 +56,7 @@ type spec struct {
 // The tenants, each with limits of its own. Those of a year do not come back while a test runs.
 const (
 	year    = "year"
+	single  = "single" // never leased
 	after   = "after"
 	second  = "second"
 	bucket  = "bucket"
@@ -72,7 +73,7 @@ const (
 	turnUnits   = 2000
 )
 
-var backstopped = []string{year, second, bucket, pair, address}
+var backstopped = []string{year, single, second, bucket, pair, address}
 
 // requests is what each tenant asks.
 func requests() (map[string]*limit.Request, error) {
@@ -83,6 +84,7 @@ func requests() (map[string]*limit.Request, error) {
 	of := make(map[string]*limit.Request)
 	for name, limits := range map[string][]limit.Limit{
 		year:    {{ID: "year", Tiers: []limit.Tier{window(yearUnits, limit.MaxPeriod)}}},
+		single:  {{ID: "single", Exact: true, Tiers: []limit.Tier{window(yearUnits, limit.MaxPeriod)}}},
 		after:   {{ID: "after", Tiers: []limit.Tier{window(afterUnits, limit.MaxPeriod)}}},
 		second:  {{ID: "second", Tiers: []limit.Tier{window(secondUnits, time.Second)}}},
 		bucket:  {{ID: "bucket", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: secondUnits, Period: time.Second}}}},
