@@ -53,6 +53,7 @@ func (s *Store) startPaying(now time.Time) {
 // after ctx has ended, and ends the one under way with begun: what was begun is better awaited than lost. now is the caller's
 // clock.
 func (s *Store) pay(ctx, begun context.Context, pause time.Duration, now func() time.Time) error {
+	looked := false
 	for {
 		owner, o := s.debts.next()
 		if o == nil {
@@ -64,7 +65,16 @@ func (s *Store) pay(ctx, begun context.Context, pause time.Duration, now func() 
 				s.debts.paid()
 				break
 			}
-			if sent, err := s.charge(ctx, begun, &b, now()); err != nil {
+			var sent bool
+			var err error
+			if !looked {
+				looked = true
+				err = s.look(ctx, begun, &b, now())
+			}
+			if err == nil {
+				sent, err = s.charge(ctx, begun, &b, now())
+			}
+			if err != nil {
 				if !sent {
 					o.take(part)
 				}
@@ -77,6 +87,25 @@ func (s *Store) pay(ctx, begun context.Context, pause time.Duration, now func() 
 			}
 		}
 	}
+}
+
+// look returns an error if the store does not answer. The decision before may have come from a lease, and a charge to a store
+// that is away is lost, all that its owner spent meanwhile; a look is not.
+func (s *Store) look(ctx, begun context.Context, b *bill, now time.Time) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(begun, payTimeout)
+	defer cancel()
+	var d limit.Decision
+	err := s.c.ChargeTo.Peek(ctx, &limit.Request{Owner: b.request.Owner, Charges: b.request.Charges}, now, &d)
+	if cut := begun.Err(); cut != nil {
+		return cut
+	}
+	if errors.Is(err, limit.ErrFull) || own(ctx, err) {
+		return nil
+	}
+	return err
 }
 
 // charge sends one charge. An error means that the store did not answer; it may have been sent then, or not.

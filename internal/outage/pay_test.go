@@ -240,6 +240,7 @@ func TestUnsentIsKept(t *testing.T) {
 			pass(1100 * time.Millisecond)
 			spend(t, s, ask(window(t, "other", 1000, limit.Backstop)), 1)
 			pass(50 * time.Millisecond)
+			synctest.Wait()
 		}
 		store.down.Store(true)
 		spend(t, s, req, 7)
@@ -249,7 +250,7 @@ func TestUnsentIsKept(t *testing.T) {
 			answers()
 		}
 		if st := s.Stats(); st.Waiting != 1 || st.Dropped != 0 || charge.asked.Load() != 3 {
-			t.Errorf("%+v after %d charges that were not sent", st, charge.asked.Load())
+			t.Errorf("%+v after %d questions that were not sent", st, charge.asked.Load())
 		}
 		charge.fault = nil
 		answers()
@@ -260,11 +261,33 @@ func TestUnsentIsKept(t *testing.T) {
 		store.down.Store(true)
 		spend(t, s, req, 5)
 		store.down.Store(false)
-		charge.down.Store(true)
-		answers()
+		charge.down.Store(true) // as where a lease answers, and the store behind it is still away
+		for range 3 {
+			answers()
+		}
+		if st := s.Stats(); st.Waiting != 1 || st.Dropped != 0 {
+			t.Errorf("%+v while the store is away; want all kept", st)
+		}
 		charge.down.Store(false)
 		answers()
-		if st := s.Stats(); st.Waiting != 0 || st.Dropped != 5 || st.ChargedBack != 7 || used(t, inner, req) != 7 {
+		if st := s.Stats(); st.Waiting != 0 || st.Dropped != 0 || st.ChargedBack != 12 || used(t, inner, req) != 12 {
+			t.Errorf("%+v, %d used; want 12 charged back", st, used(t, inner, req))
+		}
+
+		store.down.Store(true)
+		spend(t, s, req, 5)
+		store.down.Store(false)
+		questions := 0
+		charge.fault = func() error {
+			if questions++; questions > 1 { // it is gone just when it is charged
+				return errGone
+			}
+			return nil
+		}
+		answers()
+		charge.fault = nil
+		answers()
+		if st := s.Stats(); st.Waiting != 0 || st.Dropped != 5 || st.ChargedBack != 12 || used(t, inner, req) != 12 {
 			t.Errorf("%+v, %d used; want 5 dropped", st, used(t, inner, req))
 		}
 	})
