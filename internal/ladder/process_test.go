@@ -158,8 +158,8 @@ func sound(t *testing.T, reports []report) {
 				t.Errorf("process %d: %d of %s are admitted without a mark, and the store gave %d", i, got, tenant, granted)
 			}
 		}
-		if r.ProbesAtOnce > 1 {
-			t.Errorf("process %d: %d probes at once", i, r.ProbesAtOnce)
+		if r.ProbesAtOnce > 1 || r.Probed > r.Breaker.Probes || r.Probed < r.Breaker.Probes-1 { // the last may find nobody who asks
+			t.Errorf("process %d: %d calls while probing, %d at once; want %d, one at a time", i, r.Probed, r.ProbesAtOnce, r.Breaker.Probes)
 		}
 	}
 }
