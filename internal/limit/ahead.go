@@ -1,6 +1,9 @@
 package limit
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Ahead asks for more of one tier than the request spends: a lease, which the caller spends later without asking. The
 // bounds of the algorithms hold for what is spent, however late within the lease that is:
@@ -9,7 +12,9 @@ import "fmt"
 //	sliding_window       so, too: after the grant the last window only weighs less
 //	sliding_log, -buckets units are stamped at the lease's end, so that they count for as long as the last of them would
 //	token_bucket         level + outstanding ≤ burst: what is outstanding is held, and does not make room for refill, until
-//	                     its slot ends. Slots lie on a grid, so that the leases of a bucket end together
+//	                     its slot ends. Slots lie on a grid, so that the leases of a bucket end together. What was not
+//	                     spent by then may come back for one slot more: as much of it as the bucket would hold now, had it
+//	                     never been leased
 //	leaky_bucket         is never leased
 //
 // Ramp leases what is not free yet. What a bucket refills, and what the last window of a sliding one loses in weight, comes
@@ -27,8 +32,8 @@ type Ahead struct {
 	Life int64 // µs; sliding_log and sliding_buckets: how long the lease is to last, 0..period
 	Ramp bool  // token_bucket and sliding_window: what is left is taken as of the end of the slot
 
-	// Adjust corrects what is counted in the window, stamp or slot of AdjustAt, if it is still open, before anything else and
-	// whatever the limit says. Below zero it gives unspent units of a lease back, and AdjustAt is the lease's At. Above zero it
+	// Adjust corrects what is counted in the window, stamp or slot of AdjustAt, if it is still open (a slot: or the last that was
+	// leased in, for a slot's time), before anything else and whatever the limit says. Below zero it gives unspent units of a lease back, and AdjustAt is the lease's At. Above zero it
 	// counts units that were admitted without the store, at the time AdjustAt (µs since 1970).
 	Adjust, AdjustAt int64
 }
@@ -128,15 +133,43 @@ func (s *State) held() (units, until int64) {
 // hold sets what of a token bucket is leased.
 func (s *State) hold(units, until int64) {
 	if units == 0 {
-		if len(s.Stamps) > 1 {
-			s.Stamps = s.Stamps[:1]
-		}
+		s.stampAs(1, Stamp{})
 		return
 	}
-	for len(s.Stamps) < 2 {
-		s.Stamps = append(s.Stamps, Stamp{})
+	s.stampAs(1, Stamp{until, units})
+}
+
+// late is what of a token bucket's slot that ended last may still come back, 1/den units, and when it ended.
+func (s *State) late() (level, ended int64) {
+	if len(s.Stamps) < 3 {
+		return 0, 0
 	}
-	s.Stamps[1] = Stamp{until, units}
+	return s.Stamps[2].Units, s.Stamps[2].At
+}
+
+func (s *State) setLate(level, ended int64) {
+	if level <= 0 {
+		s.stampAs(2, Stamp{})
+		return
+	}
+	s.stampAs(2, Stamp{ended, level})
+}
+
+// stampAs sets one of a token bucket's stamps. None that is zero is kept behind the first.
+func (s *State) stampAs(i int, stamp Stamp) {
+	if stamp == (Stamp{}) && i >= len(s.Stamps) {
+		return
+	}
+	if len(s.Stamps) <= i {
+		s.Stamps = slices.Grow(s.Stamps, 3-len(s.Stamps))
+		for len(s.Stamps) <= i {
+			s.Stamps = append(s.Stamps, Stamp{})
+		}
+	}
+	s.Stamps[i] = stamp
+	for n := len(s.Stamps); n > 1 && s.Stamps[n-1] == (Stamp{}); n-- {
+		s.Stamps = s.Stamps[:n-1]
+	}
 }
 
 // grant fills what the evaluated result would lease, were it allowed.
@@ -317,7 +350,9 @@ func (t *Tier) adjustStamps(s *State, units, at, now int64) {
 // adjustTokenBucket: units that come back were held, so level and outstanding together stay what they were.
 func (t *Tier) adjustTokenBucket(s *State, units, at, now int64) {
 	if units < 0 {
-		t.release(s, -units, at, now)
+		if t.release(s, -units, at, now) == 0 {
+			t.releaseLate(s, -units, at, now)
+		}
 		return
 	}
 	if now-at >= t.fullIn || units == 0 {
@@ -328,6 +363,11 @@ func (t *Tier) adjustTokenBucket(s *State, units, at, now int64) {
 	if t.refundedElsewise(s) {
 		s.Stamps[0] = Stamp{r.at, r.background + maxExact}
 	}
+	late, ended := t.lateAt(s, &r)
+	if _, until := s.held(); until <= r.at {
+		s.hold(0, 0)
+	}
+	s.setLate(late, ended)
 	s.At, s.N, s.M = r.at, max(r.n-min(units, 2*t.capacity)*t.den, min(r.n, -t.full)), t.Threshold
 }
 
@@ -341,6 +381,43 @@ func (t *Tier) release(s *State, units, until, now int64) int64 {
 	s.N += units * t.den
 	s.hold(held-units, end)
 	return units
+}
+
+// lateAt is what of the slot that ended last may still come back, 1/den units, and when that slot ended. r is the bucket
+// evaluated, before it is charged.
+//
+// Had the units never been leased, the level would be higher by them at the slot's end, and from then on until the bucket
+// is full: so what may come back is the least room that there was above the level since. Charges and new leases leave that
+// room as it is, for they lower the level and what is held above it alike.
+func (t *Tier) lateAt(s *State, r *Result) (level, ended int64) {
+	if s.M != t.Threshold {
+		return 0, 0
+	}
+	if held, until := s.held(); held > 0 && until <= r.at {
+		level, ended = min(held, t.capacity)*t.den, until
+	} else {
+		level, ended = s.late()
+	}
+	if ended > r.at || r.at >= ended+t.slot {
+		return 0, 0
+	}
+	return max(min(level, t.full-r.m-r.n), 0), ended
+}
+
+// releaseLate puts units of the slot that ended at the time ended back into the bucket.
+func (t *Tier) releaseLate(s *State, units, ended, now int64) {
+	var r Result
+	t.evaluateTokenBucket(s, now, &r)
+	level, of := t.lateAt(s, &r)
+	if of != ended || level == 0 {
+		return
+	}
+	give := min(min(units, t.capacity)*t.den, level)
+	if _, until := s.held(); until <= r.at {
+		s.hold(0, 0)
+	}
+	s.At, s.N = r.at, r.n+give
+	s.setLate(level-give, ended)
 }
 
 // owe moves a leaky bucket's slot by units that were admitted elsewhere; by a period at most, for it admits nothing until

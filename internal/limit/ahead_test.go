@@ -312,8 +312,58 @@ func TestLeaseOfABucket(t *testing.T) {
 	k.left(start+second/5, 9)
 	k.left(end, 13) // 20 less the 7 that are still held
 	k.left(end+second*7/10, 20)
-	k.adjust(end, -7, end) // the slot is over
-	k.left(end, 13)
+}
+
+// What was not spent when the slot ended comes back afterwards as far as the bucket would hold it, had it never been leased.
+func TestLateReturnToABucket(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		do    func(k *lessee, end int64)
+		after int64 // since the slot's end
+		want  int64
+	}{
+		{"at once", func(k *lessee, end int64) { k.adjust(end, -7, end) }, 0, 12},
+		{"in two parts", func(k *lessee, end int64) { k.adjust(end, -3, end); k.adjust(end, -4, end) }, 0, 12},
+		{"no more than was held", func(k *lessee, end int64) { k.adjust(end, -18, end) }, 0, 20},
+		{"no more than was held, in parts", func(k *lessee, end int64) { k.adjust(end, -8, end); k.adjust(end, -8, end) }, 0, 20},
+		{"twice all of it, once it was spent again", func(k *lessee, end int64) {
+			k.adjust(end, -15, end)
+			k.spend(end, 20)
+			k.adjust(end, -15, end)
+		}, 0, 0},
+		{"when a second's refill has come", func(k *lessee, end int64) { k.adjust(end+second/2, -7, end) }, second / 2, 17},
+		{"when it is all but full", func(k *lessee, end int64) { k.spend(end, 2); k.adjust(end+999_999, -15, end) }, second, 20},
+		{"after it was full and spent again", func(k *lessee, end int64) {
+			k.left(end+second*8/10, 13)
+			k.spend(end+second*9/10, 14)
+			k.adjust(end+second*9/10, -7, end)
+		}, second * 9 / 10, 6},
+		{"a slot later", func(k *lessee, end int64) { k.adjust(end+second, -7, end) }, second, 15},
+		{"of another slot", func(k *lessee, end int64) { k.adjust(end, -7, end-second); k.adjust(end, -7, end+1) }, 0, 5},
+		{"beside new leases", func(k *lessee, end int64) {
+			k.lease(end, limit.Ahead{Most: 5}, limit.Grant{Units: 5, Upfront: 5, Until: end + second, At: end + second})
+			k.adjust(end+second/10, -7, end)
+		}, second / 10, 8},
+		{"when new leases have been full", func(k *lessee, end int64) {
+			k.lease(end, limit.Ahead{Most: 5}, limit.Grant{Units: 5, Upfront: 5, Until: end + second, At: end + second})
+			k.left(end+second*9/10, 9)
+			k.spend(end+second*9/10, 9)
+			k.adjust(end+second*9/10, -10, end)
+		}, second * 9 / 10, 6},
+		{"beside what was refunded", func(k *lessee, end int64) {
+			r := k.spend(end, 5).Receipt()
+			r.Entries()[0].Apply(&k.state, 0, end)
+			k.adjust(end, -15, end)
+		}, 0, 20},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			k := newLessee(t, bucket)
+			start, end := slotOf(k)
+			k.lease(start, limit.Ahead{Most: 15}, limit.Grant{Units: 15, Upfront: 15, Until: end, At: end})
+			tt.do(k, end)
+			k.left(end+tt.after, tt.want)
+		})
+	}
 }
 
 // A ramp leases what comes free until the slot ends; the level is below zero until then.

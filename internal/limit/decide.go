@@ -239,7 +239,7 @@ func (d *Decision) Evaluate(i int, s *State, repair bool) (grows bool) {
 		t.grant(s, d.Owner.Name, d.Now, a, r, &d.grants[i])
 		return true
 	}
-	return t.Algorithm == SlidingLog || t.Algorithm == SlidingBuckets
+	return t.Algorithm == SlidingLog || t.Algorithm == SlidingBuckets || t.Algorithm == TokenBucket && len(s.Stamps) > 1
 }
 
 // Settle decides from the evaluated results, and returns whether it is allowed: iff each enforcing tier admits.

@@ -28,7 +28,7 @@ const (
 	keepsSlope     leaseFault = "who gives back keeps the slope of the ramp"
 	backTwice      leaseFault = "what comes back comes back twice"
 	backAnywhere   leaseFault = "what comes back is taken off the present window"
-	backLate       leaseFault = "what was held comes back after its slot"
+	backLate       leaseFault = "what was held comes back after its slot, full as the bucket has been"
 	refundLate     leaseFault = "spent units of a lease come back after its slot"
 	owedDropped    leaseFault = "units that were admitted elsewhere are dropped"
 )

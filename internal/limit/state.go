@@ -86,6 +86,7 @@ func (t *Tier) repair(s *State, now int64) {
 		if held, until := s.held(); until > now+t.slot {
 			s.hold(held, now+t.slot)
 		}
+		s.setLate(0, 0)
 	case Quota:
 		s.At, s.M = t.Calendar.Period(now)
 	case LeakyBucket:
@@ -342,10 +343,14 @@ func (t *Tier) commit(s *State, now int64, r *Result) {
 			r.background += maxExact
 			s.Stamps[0] = Stamp{r.at, r.background}
 		}
-		s.At, s.N, s.M = r.at, r.n-r.need*t.den, t.Threshold
-		if len(s.Stamps) > 1 && s.Stamps[1].At <= r.at {
-			s.hold(0, 0)
+		if len(s.Stamps) > 1 {
+			late, ended := t.lateAt(s, r)
+			if s.Stamps[1].At <= r.at {
+				s.hold(0, 0)
+			}
+			s.setLate(late, ended)
 		}
+		s.At, s.N, s.M = r.at, r.n-r.need*t.den, t.Threshold
 	case FixedWindow:
 		s.At, s.N = r.at, r.n+r.need
 	case SlidingWindow, Quota:
