@@ -388,7 +388,8 @@ func (t *Tier) release(s *State, units, until, now int64) int64 {
 //
 // Had the units never been leased, the level would be higher by them at the slot's end, and from then on until the bucket
 // is full: so what may come back is the least room that there was above the level since. Charges and new leases leave that
-// room as it is, for they lower the level and what is held above it alike.
+// room as it is, for they lower the level and what is held above it alike. Refunds raise the level, which is seen here the
+// next time, before anything lowers it.
 func (t *Tier) lateAt(s *State, r *Result) (level, ended int64) {
 	if s.M != t.Threshold {
 		return 0, 0
@@ -404,7 +405,8 @@ func (t *Tier) lateAt(s *State, r *Result) (level, ended int64) {
 	return max(min(level, t.full-r.m-r.n), 0), ended
 }
 
-// releaseLate puts units of the slot that ended at the time ended back into the bucket.
+// releaseLate puts units of the slot that ended at the time ended back into the bucket. Like a refund it takes of the room that
+// other refunds have.
 func (t *Tier) releaseLate(s *State, units, ended, now int64) {
 	var r Result
 	t.evaluateTokenBucket(s, now, &r)
@@ -418,6 +420,7 @@ func (t *Tier) releaseLate(s *State, units, ended, now int64) {
 	}
 	s.At, s.N = r.at, r.n+give
 	s.setLate(level-give, ended)
+	s.stampAs(0, Stamp{r.at, r.background + give})
 }
 
 // owe moves a leaky bucket's slot by units that were admitted elsewhere; by a period at most, for it admits nothing until

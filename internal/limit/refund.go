@@ -213,13 +213,6 @@ func (e *ReceiptEntry) applyTokenBucket(s *State, units, now int64) int64 {
 	if give <= 0 {
 		return 0
 	}
-	if len(s.Stamps) > 1 {
-		late, ended := t.lateAt(s, &r)
-		if _, until := s.held(); until <= r.at {
-			s.hold(0, 0)
-		}
-		s.setLate(min(late, t.full-r.m-r.n-give), ended)
-	}
 	s.At, s.N = r.at, r.n+give
 	if len(s.Stamps) == 0 {
 		s.Stamps = make([]Stamp, 1)

@@ -15,11 +15,11 @@ if now < 0 then
   now = t[1] * 1000000 + t[2]
 end
 
--- Doubles of each algorithm's state, of what a bucket was refunded, and of what of it is leased.
-local WIDTH = {2, 3, 2, 2, 2, 2, 3, [133] = 2, [197] = 2}
+-- Doubles of each algorithm's state, of what a bucket was refunded, of what of it is leased, and of what may come back late.
+local WIDTH = {2, 3, 2, 2, 2, 2, 3, [133] = 2, [197] = 2, [229] = 2}
 local states, fresh, packs = {}, {}, {}
 local na, nb, nc, nfresh, stamped = {}, {}, {}, {}, nil
-local nheld = {} -- what is leased of a bucket after the charge
+local nheld, nlate, ngiven = {}, {}, {} -- of a bucket after the charge: what is leased, what may come back late, what did
 local admitted, refused, repaired = true, nil, nil
 local tier, P, redirects, before, summary = 0, 3 + 6 * npacks, {}, '', ''
 local none = {0, 0}
@@ -47,6 +47,7 @@ local function parse(value, rates, at_, n_, m_, order)
     a, n, q = sunpack('<dd', value, q)
     if WIDTH[alg] == 3 then m, q = sunpack('<d', value, q) end
     assert(alg ~= 197 or (n >= 0 and n <= 1099511627776))
+    assert(alg ~= 229 or n >= 0)
     order[#order + 1], rates[id], at_[id], n_[id], m_[id] = id, number(rate), number(a), number(n), m and number(m)
   end
   for j = 0, total - 1 do record(sub(value, 7 + 25 * j, 23 + 25 * j), (sunpack('<d', value, 24 + 25 * j))) end
@@ -56,7 +57,7 @@ local function parse(value, rates, at_, n_, m_, order)
     record(id, rate)
   end
   if magic == 'SLU1' then -- the scripts of shapes would not heed it
-    for j = 1, total do assert(not rates['\197' .. sub(order[j], 2)]) end
+    for j = 1, total do assert(not rates['\197' .. sub(order[j], 2)] and not rates['\229' .. sub(order[j], 2)]) end
   end
   return number(armed)
 end
@@ -144,7 +145,7 @@ for i = 1, npacks do
     fine, armed = pcall(parse, value, rates, at_, n_, m_, order)
     if not fine then return unreadable(key, 'is not a pack of this layout') end
   end
-  local st, refunds, helds = {}, {}, {}
+  local st, refunds, helds, lates = {}, {}, {}, {}
   for j = 1, n do
     local id = sub(mine, 25 * j - 24, 25 * j - 8)
     local alg, m = string.byte(id), m_[id] or 0
@@ -159,7 +160,9 @@ for i = 1, npacks do
       if at_[r] then refunds[j] = {at_[r], n_[r]} end
       local h = '\197' .. sub(id, 2)
       if at_[h] and n_[h] > 0 then helds[j] = {at_[h], n_[h]} end
-      rates[r], rates[h] = nil, nil
+      local l = '\229' .. sub(id, 2)
+      if at_[l] and n_[l] > 0 then lates[j] = {at_[l], n_[l]} end
+      rates[r], rates[h], rates[l] = nil, nil, nil
     end
     rates[id] = nil
   end
@@ -182,21 +185,23 @@ for i = 1, npacks do
     if alg == 5 then -- token_bucket: need, num, den, full, slot, rate, period; ahead: where slots begin
       local num, den, full = A[P + 5], A[P + 6], A[P + 7]
       local slot, held, ends = A[P + 8], 0, 0
+      local late, ended, given = lates[j] and lates[j][2] or 0, lates[j] and lates[j][1] or 0, 0
       if helds[j] then
         ends, held = helds[j][1], helds[j][2]
         if at > now + SKEW or ends > now + 2000000 + SKEW then
           ends = ends > now + slot and now + slot or ends
-          helds[j], dirty = {ends, held}, true
+          helds[j], lates[j], late, dirty = {ends, held}, nil, 0, true
           if at > now then at, st[x] = now, now end
         end
       end
+      local same = m == A[P + 9]
       if m == 0 then
         at, units = now, full
       else
         if at > now + SKEW then
-          at, st[x], dirty = now, now, true
+          at, st[x], lates[j], late, dirty = now, now, nil, 0, true
         end
-        if m ~= A[P + 9] then
+        if not same then
           -- The level in 1/den units, rounded down, by long division: the product passes 2^53.
           local owes = units < 0
           if owes then units = -units end
@@ -220,9 +225,9 @@ for i = 1, npacks do
             units = whole * den + q + (owes and r > 0 and 1 or 0)
           end
           if owes then units = -units end
-        elseif adjust < 0 and ends == A[P + 19] and now < ends then
+        elseif adjust < 0 and held > 0 and ends == A[P + 19] and now < ends then
           local back = -adjust < held and -adjust or held
-          units, held = units + back * den, held - back
+          units, held, adjust = units + back * den, held - back, 0
           if held == 0 then ends = 0 end
         end
         if held > 0 and (now < ends or at < ends) then -- until the slot ends there is no room for refill in what is leased
@@ -239,6 +244,20 @@ for i = 1, npacks do
         end
         if units > full then units = full end
       end
+      -- What may come back of the slot that ended last: the least room above the level since then.
+      local cap = full
+      if held > 0 then
+        local of = held < full / den and held * den or full
+        if ends <= at then late, ended, held, ends = of, ends, 0, 0 else cap = full - of end
+      end
+      if not same or ended > at or at >= ended + slot then late = 0 end
+      if late > cap - units then late = cap - units end
+      if late < 0 then late = 0 end
+      if adjust < 0 and late > 0 and ended == A[P + 19] then
+        given = -adjust < full / den and -adjust * den or full
+        if given > late then given = late end
+        units, late = units + given, late - given
+      end
       if adjust > 0 and (now - A[P + 19]) * num < full then
         local less = units - (adjust < 2 * full / den and adjust * den or 2 * full)
         if less >= -full then units = less elseif units > -full then units = -full end
@@ -247,7 +266,6 @@ for i = 1, npacks do
       admits = flags < 2 and (need == 0 or units >= need)
       if admits then
         units = units - need
-        if ends <= at then ends, held = 0, 0 end
         if leases(P) then
           if ends == 0 then ends = start_of(at, slot, A[P + 20]) + slot end
           local left, room = units, full / den - held - need / den
@@ -260,6 +278,11 @@ for i = 1, npacks do
           units, held = units - left * den, held + need / den + left
         end
         na[tier], nb[tier], nc[tier], nfresh[tier] = at, units, A[P + 9], at + (full - units) / num
+        if late > 0 then nlate[tier] = {ended, late} end
+        if given > 0 then -- receipts from before must find it
+          ngiven[tier] = given
+          if at + full / num > nfresh[tier] then nfresh[tier] = at + full / num end
+        end
         if held > 0 then
           nheld[tier] = {ends, held}
           local later = ends + (held < full / den and held * den or full) / num
@@ -450,12 +473,12 @@ for i = 1, npacks do
   for j = 1, n do
     before = before .. pack('<ddd', st[3 * j - 2], st[3 * j - 1], st[3 * j])
     if string.byte(mine, 25 * j - 24) == 5 then
-      local r, h = refunds[j] or none, helds[j] or none
-      before = before .. pack('<dddd', r[1], r[2], h[1], h[2])
+      local r, h, l = refunds[j] or none, helds[j] or none, lates[j] or none
+      before = before .. pack('<dddddd', r[1], r[2], h[1], h[2], l[1], l[2])
     end
   end
   states[i], fresh[i] = st, dirty and now + 60000000 or 0
-  packs[i] = {key, armed, mine, behind, redirected, refunds, helds}
+  packs[i] = {key, armed, mine, behind, redirected, refunds, helds, lates}
 end
 
 if charge == 1 and (admitted or repaired) then
@@ -481,6 +504,12 @@ if charge == 1 and (admitted or repaired) then
           pk[6][j] = {r[1], r[2] + 1}
         end
         st[3 * j - 2], st[3 * j - 1], st[3 * j], pk[7][j] = na[tier], nb[tier], nc[tier], nheld[tier]
+        pk[8][j] = nlate[tier]
+        if ngiven[tier] then
+          local sum, eras = (r and r[1] or 0) + ngiven[tier], r and r[2] or 0
+          if sum >= 4503599627370496 then sum, eras = sum - 4503599627370496, eras + 1 end
+          pk[6][j] = {sum, eras}
+        end
         if nfresh[tier] + SKEW > until_ then until_ = nfresh[tier] + SKEW end
       end
       P = P + STEP
@@ -510,6 +539,9 @@ if charge == 1 and (admitted or repaired) then
       end
       for j, h in pairs(pk[7]) do
         magic, behind = 'SLU2', behind .. '\197' .. sub(pk[3], 25 * j - 23, 25 * j - 8) .. pack('<ddd', st[3 * j], h[1], h[2])
+      end
+      for j, l in pairs(pk[8]) do
+        magic, behind = 'SLU2', behind .. '\229' .. sub(pk[3], 25 * j - 23, 25 * j - 8) .. pack('<ddd', st[3 * j], l[1], l[2])
       end
       parts[1] = pack('<c4H', magic, n)
       parts[n + 4] = behind .. pk[4]

@@ -176,7 +176,7 @@ func applyTo(pack, member string, e *limit.ReceiptEntry, units, now int64, back 
 	case e.Tier.Algorithm == limit.TokenBucket:
 		var held limit.Stamp
 		refunded, held, heldAt = body.behind(pack, behind, e.Tier)
-		st.Stamps = bucketStamps(refunded, held)
+		st.Stamps = bucketStamps(refunded, held, limit.Stamp{}) // what may come back late is seen by the next charge
 	}
 	if body.bad {
 		return pack, member, fmt.Errorf("%w: a number of the pack is none", errReply)

@@ -457,8 +457,8 @@ func (q *question) decodeGeneral(a *answer, d *limit.Decision) {
 	q.eachTier(func(i int, t *limit.Tier) {
 		q.states[i] = limit.State{At: a.integer(), N: a.integer(), M: a.integer()}
 		if t.Algorithm == limit.TokenBucket {
-			refunded, held := a.refunded(), a.held()
-			q.states[i].Stamps = bucketStamps(refunded, held)
+			refunded, held, late := a.refunded(), a.held(), a.late()
+			q.states[i].Stamps = bucketStamps(refunded, held, late)
 		}
 	})
 	q.eachTier(func(i int, t *limit.Tier) {
@@ -516,10 +516,11 @@ func (q *question) finishPack(a, body *answer, pack int) {
 		}
 		if at := findBehind(body.rest, markedID(refundRecord, t)); at >= 0 {
 			r := answer{rest: body.rest[at:]}
-			q.states[i].Stamps = bucketStamps(r.refunded(), limit.Stamp{})
+			q.states[i].Stamps = bucketStamps(r.refunded(), limit.Stamp{}, limit.Stamp{})
 			a.bad = a.bad || r.bad
 		}
-		a.bad = a.bad || findBehind(body.rest, markedID(heldRecord, t)) >= 0 // the script did not heed it
+		a.bad = a.bad || findBehind(body.rest, markedID(heldRecord, t)) >= 0 ||
+			findBehind(body.rest, markedID(lateRecord, t)) >= 0 // the script did not heed it
 	})
 }
 
@@ -530,7 +531,10 @@ const refundRecord = 128 + byte(limit.TokenBucket)
 // heldRecord marks a record of what of a token bucket is leased: until when, and units.
 const heldRecord = 192 + byte(limit.TokenBucket)
 
-// A pack is of the second layout while a held record belongs to one of its first tiers. The scripts of shapes know the
+// lateRecord marks a record of what of a token bucket may still come back from the slot that ended last: when, and 1/den units.
+const lateRecord = 224 + byte(limit.TokenBucket)
+
+// A pack is of the second layout while a held or a late record belongs to one of its first tiers. The scripts of shapes know the
 // first one alone.
 const (
 	layout       = "SLU1"
@@ -556,9 +560,18 @@ func (a *answer) held() limit.Stamp {
 	return h
 }
 
+// late reads the state of a late record.
+func (a *answer) late() limit.Stamp {
+	l := limit.Stamp{At: a.integer(), Units: a.integer()}
+	a.bad = a.bad || l.Units < 0
+	return l
+}
+
 // bucketStamps are the stamps of a token bucket's [limit.State].
-func bucketStamps(refunded int64, held limit.Stamp) []limit.Stamp {
+func bucketStamps(refunded int64, held, late limit.Stamp) []limit.Stamp {
 	switch {
+	case late.Units > 0:
+		return []limit.Stamp{{Units: refunded}, held, late}
 	case held.Units > 0:
 		return []limit.Stamp{{Units: refunded}, held}
 	case refunded != 0:
