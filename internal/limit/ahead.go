@@ -374,7 +374,7 @@ func (t *Tier) adjustTokenBucket(s *State, units, at, now int64) {
 // release puts units that are held in the slot that ends at until back into the bucket, and returns how many.
 func (t *Tier) release(s *State, units, until, now int64) int64 {
 	held, end := s.held()
-	if s.M != t.Threshold || end != until || now >= end {
+	if s.M != t.Threshold || end != until || max(now, s.At) >= end {
 		return 0
 	}
 	units = min(units, held)

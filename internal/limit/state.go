@@ -164,7 +164,7 @@ func (t *Tier) evaluateHeld(s *State, at, level, now int64, r *Result) {
 	held, until := s.held()
 	held = min(held, t.capacity) // less than is held, where the burst has shrunk
 	full := t.full - held*t.den
-	if now < until {
+	if max(now, at) < until {
 		at, level = refilledTo(full, t.num, at, level, now)
 	} else {
 		if at < until {

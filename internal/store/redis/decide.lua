@@ -225,12 +225,12 @@ for i = 1, npacks do
             units = whole * den + q + (owes and r > 0 and 1 or 0)
           end
           if owes then units = -units end
-        elseif adjust < 0 and held > 0 and ends == A[P + 19] and now < ends then
+        elseif adjust < 0 and held > 0 and ends == A[P + 19] and now < ends and at < ends then
           local back = -adjust < held and -adjust or held
           units, held, adjust = units + back * den, held - back, 0
           if held == 0 then ends = 0 end
         end
-        if held > 0 and (now < ends or at < ends) then -- until the slot ends there is no room for refill in what is leased
+        if held > 0 and at < ends then -- until the slot ends there is no room for refill in what is leased
           local cap, to = full - (held < full / den and held * den or full), now < ends and now or ends
           if to > at then
             units = units + (to - at) * num

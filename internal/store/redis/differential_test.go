@@ -71,7 +71,7 @@ func TestLeasesLikeCore(t *testing.T) {
 		}
 	}
 	t.Log(seen)
-	for _, what := range []string{"answers of scripts of shapes", "answers of decide.lua", "leases", "ramps", "given back",
+	for _, what := range []string{"answers of scripts of shapes", "answers of decide.lua", "leases", "ramps", "given back", "given back late",
 		"counted from elsewhere", "needs of nothing", "denied"} {
 		if seen[what] < 20 {
 			t.Errorf("%s: %d, which is hardly tested", what, seen[what])
@@ -319,6 +319,8 @@ func (p *pair) count(req *limit.Request, d *limit.Decision) {
 			p.seen["ramps"]++
 		}
 		switch {
+		case a.Adjust < 0 && d.Results[i].Tier.Algorithm == limit.TokenBucket && a.AdjustAt <= d.Now:
+			p.seen["given back late"]++
 		case a.Adjust < 0:
 			p.seen["given back"]++
 		case a.Adjust > 0:
