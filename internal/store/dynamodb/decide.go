@@ -96,7 +96,7 @@ func (s *Store) begin(ctx context.Context, req *limit.Request, now time.Time, d 
 		d.Begin(&limit.Request{Owner: req.Owner}, now.UnixMicro()) // an error leaves no outcome behind
 		return nil, err
 	}
-	c := &decision{Store: s, req: inSteps(req), d: d, now: s.now(now), began: time.Now(), pk: s.partition(req.Owner), answers: map[itemKey]*view{}}
+	c := &decision{Store: s, req: withOwnBacks(inSteps(req)), d: d, now: s.now(now), began: time.Now(), pk: s.partition(req.Owner), answers: map[itemKey]*view{}}
 	c.first = c.now
 	d.Begin(c.req, c.now)
 	return c, nil
@@ -351,10 +351,33 @@ func (c *decision) weigh(i int, v *view) error {
 		c.views.Remove(c.items[at.item].key)
 		return fmt.Errorf("%w: counter %q of item %q: %w", ErrBadItem, at.name, c.items[at.item].key.sk, err)
 	}
+	c.dropLate(i, &st)
 	before, newest := st.At, lastStamp(&st)
 	c.d.Evaluate(i, &st, true)
 	at.pre, at.repaired = st, at.old != nil && (st.At != before || lastStamp(&st) != newest)
 	return nil
+}
+
+// dropLate leaves out what would come back to a bucket after its slot: how much there is room for depends on all that the
+// bucket has been since, which no condition can tell. The units are lost, as the contract allows.
+func (c *decision) dropLate(i int, st *limit.State) {
+	if len(c.req.Ahead) == 0 || c.d.Results[i].Tier.Algorithm != limit.TokenBucket {
+		return
+	}
+	if a := &c.req.Ahead[i]; a.Adjust >= 0 || max(c.now, st.At) < a.AdjustAt {
+		return
+	}
+	c.req.Ahead[i].Adjust = 0 // in our own copy
+}
+
+// withOwnBacks is the request with a copy of its own of what it gives back.
+func withOwnBacks(req *limit.Request) *limit.Request {
+	if !slices.ContainsFunc(req.Ahead, func(a limit.Ahead) bool { return a.Adjust < 0 }) {
+		return req
+	}
+	out := *req
+	out.Ahead = slices.Clone(req.Ahead)
+	return &out
 }
 
 func lastStamp(st *limit.State) limit.Stamp {
