@@ -98,6 +98,7 @@ func TestAheadAgreesWithMemory(t *testing.T) {
 				s = open(t, c)
 				now = now.Add(6 * time.Second)
 			}
+			newest = max(newest, now.UnixMicro())
 			if len(receipts) > 0 && r.IntN(6) == 0 {
 				i, units := r.IntN(len(receipts)), r.Int64N(4)
 				ours, err := s.Refund(t.Context(), receipts[i].ours, units, now)
@@ -120,7 +121,6 @@ func TestAheadAgreesWithMemory(t *testing.T) {
 				req.Charges = append(req.Charges, charge)
 			}
 			if r.IntN(4) > 0 {
-				newest = max(newest, now.UnixMicro())
 				randomAhead(r, req, held, now.UnixMicro(), newest, rests)
 			}
 			var ours, theirs limit.Decision
