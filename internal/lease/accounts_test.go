@@ -15,7 +15,8 @@ import (
 var noon = time.UnixMicro(1_772_452_800_000_000)
 
 // stepwise charges one limit after the other, as stores do that cannot write all at once: where a later one denies, what the
-// earlier ones were charged is the caller's lease, and what rode back to them has arrived.
+// earlier ones were charged is the caller's lease, and what rode back to them has arrived; where there is no lease to say so, it
+// is charged again.
 type stepwise struct{ *memory.Store }
 
 func (s stepwise) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
@@ -45,8 +46,19 @@ func (s stepwise) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	allowed := d.Settle()
 	d.ID = parts[0].ID
 	for i := range done {
-		if d.AdoptGrant(i, parts[i].Grant(0)); !allowed {
-			d.KeepAhead(i)
+		if d.AdoptGrant(i, parts[i].Grant(0)); allowed {
+			continue
+		}
+		d.KeepAhead(i)
+		if a := req.Ahead[i]; a.Adjust < 0 && d.Grant(i).Units == 0 {
+			again := limit.Ahead{Adjust: -a.Adjust, AdjustAt: a.AdjustAt}
+			if req.Charges[i].Limit.Tiers[0].Algorithm == limit.TokenBucket {
+				again.AdjustAt = now.UnixMicro()
+			}
+			part := limit.Request{Owner: req.Owner, Charges: req.Charges[i : i+1], Ahead: []limit.Ahead{again}}
+			if err := s.Store.Decide(ctx, &part, now, new(limit.Decision)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

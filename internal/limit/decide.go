@@ -164,7 +164,8 @@ func (d *Decision) Adopt(i int, from *Result) {
 }
 
 // Grant is what result i was charged ahead. Where the decision denied that is nothing, unless the store charges wider
-// counters first, see KeepAhead: then it is the caller's lease all the same.
+// counters first, see KeepAhead: then it is the caller's lease all the same, and what Ahead.Adjust gave back has arrived. A
+// result that is denied without a grant has changed nothing.
 func (d *Decision) Grant(i int) Grant {
 	if i >= len(d.grants) {
 		return Grant{}
