@@ -95,6 +95,7 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 	if err == nil {
 		err = a.check()
 	}
+	s.silent.Store(err != nil)
 	if err != nil {
 		h.setBack(sh, h.clock.at(received), a)
 		a.land(err, ctx.Err() != nil)
@@ -214,7 +215,7 @@ func (k *counter) prepare(h *holder, s *Store, t, cost int64, mustFit bool, x *a
 		k.rideBack(x, ahead)
 	}
 	ahead.Need = cost - x.had
-	if k.flight != nil || k.lease.Other() {
+	if k.flight != nil || k.lease.Other() || s.silent.Load() {
 		return
 	}
 	v := k.view(h, s, t, cost, ahead.Need)

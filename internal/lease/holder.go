@@ -284,7 +284,7 @@ func (h *holder) finish(s *Store, sh *shard, t int64, d *limit.Decision, at []*c
 		k.demand.add(t, cost)
 		if d.Commits(i) {
 			k.lease.Units -= d.ChargeLeased(i)
-		} else if !d.Results[i].Admits && k.denial.covers(cost, t) {
+		} else if r := &d.Results[i]; !r.Admits && !r.Shadow() && k.denial.covers(cost, t) {
 			k.denial.count++
 		}
 	}

@@ -63,6 +63,7 @@ type Store struct {
 	boot     uint64
 	life     int64 // µs
 	counters atomic.Int64
+	silent   atomic.Bool // the last call failed: until one succeeds none leases, for the store may grant what nobody hears of
 	shards   [shardCount]shard
 	asks     sync.Pool
 
@@ -110,7 +111,7 @@ func New(c Config) (*Store, error) {
 func (s *Store) Accepts(l *limit.Limit) error { return s.c.Store.Accepts(l) }
 
 // Decide charges all limits of the request or none, from leases where they suffice. See [limit.Store]. After an error of
-// the store beneath, what it may have granted is lost.
+// the store beneath, what it may have granted is lost; calls after it ask for no lease until one has an answer.
 func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	if err := ctx.Err(); err != nil {
 		d.Clear(now.UnixMicro())
