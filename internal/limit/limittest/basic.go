@@ -140,7 +140,7 @@ func testRemaining(tb testing.TB, c Config) {
 		r := rand.New(rand.NewPCG(1, 2))
 		l := k.limit(tb, "twenty", 20)
 		at := Start
-		for range 60 {
+		for range c.Repeats / 2 {
 			at = at.Add(time.Duration(r.Int64N(int64(k.period) / 4)).Truncate(time.Microsecond))
 			d := s.decide(at, charge(l, 1+r.Int64N(8)))
 			left := d.Results[0].Remaining()
@@ -161,7 +161,7 @@ func testRemaining(tb testing.TB, c Config) {
 func testRetry(tb testing.TB, c Config) {
 	check := func(s *subject, r *rand.Rand, period time.Duration, limits ...*limit.Limit) {
 		at, denials := Start, 0
-		for range 150 {
+		for range c.Repeats {
 			at = at.Add(time.Duration(r.Int64N(int64(period) / 8)).Truncate(time.Microsecond))
 			charges := make([]limit.Charge, len(limits))
 			for i, l := range limits {

@@ -43,9 +43,13 @@ type Config struct {
 	// KeepsAhead is set for a store that may lease although it denies: what Decision.Grant then says was charged.
 	KeepsAhead bool
 
+	// Parallel runs the cases side by side, for a store that waits much.
+	Parallel bool
+
 	Goroutines int // in concurrent cases; 0 means 64
 	Scripts    int // random scripts that are run beside the model; 0 means 150
 	Steps      int // steps in each; 0 means 60
+	Repeats    int // of what scripts do again and again at other times; 0 means 150
 	Seed       uint64
 }
 
@@ -58,6 +62,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Steps == 0 {
 		c.Steps = 60
+	}
+	if c.Repeats == 0 {
+		c.Repeats = 150
 	}
 	return c
 }

@@ -213,7 +213,7 @@ func testRefundBound(tb testing.TB, c Config) {
 		var open []*limit.Decision
 		var spends []*spend
 		at := Start
-		for range 150 {
+		for range c.Repeats {
 			if r.IntN(2) == 0 {
 				at = at.Add(time.Duration(r.IntN(4)) * unit)
 			}
@@ -241,7 +241,7 @@ func testRefundBound(tb testing.TB, c Config) {
 func testRefundTurns(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		l := k.limit(tb, "five", 5)
-		for i := range 300 {
+		for i := range 2 * c.Repeats {
 			at := Start.Add(time.Duration(i) * k.period / 1000)
 			if r := s.refund(at, s.allowed(at, charge(l, 5)), 0); r.Units[0] != 5 {
 				s.Fatalf("refund %d gave back %d of 5 units", i+1, r.Units[0])

@@ -160,14 +160,17 @@ func (w *lessees) spends() []spend {
 // spend, and whatever each of them believed, what they have together is within the algorithm's bound: this is what a lease
 // must never cost.
 func TestLeasedBounds(t *testing.T) {
+	t.Parallel()
 	start := func(tier limit.Tier) *lessees {
 		w := &lessees{l: must(t, limit.Limit{ID: "l", MaxCost: 3, Tiers: []limit.Tier{tier}}), now: noon, asking: map[int]time.Time{}}
 		w.done = sync.NewCond(&w.mu)
 		return w
 	}
 	t.Run("token_bucket", func(t *testing.T) {
+		t.Parallel()
 		for name, burst := range map[string]int64{"small": 60, "with slack": 300} {
 			t.Run(name, func(t *testing.T) {
+				t.Parallel()
 				const rate = 400
 				w := start(limit.Tier{Algorithm: limit.TokenBucket, Threshold: rate, Period: time.Second, Burst: burst})
 				w.T = t
@@ -186,6 +189,7 @@ func TestLeasedBounds(t *testing.T) {
 		}
 	})
 	t.Run("sliding_buckets", func(t *testing.T) {
+		t.Parallel()
 		w := start(limit.Tier{Algorithm: limit.SlidingBuckets, Threshold: 200, Period: time.Second, Buckets: 10})
 		w.T = t
 		w.run()
@@ -208,6 +212,7 @@ func TestLeasedBounds(t *testing.T) {
 		"sliding_window": {Algorithm: limit.SlidingWindow, Threshold: 200, Period: time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := start(tier)
 			w.T = t
 			w.run()

@@ -16,6 +16,7 @@ import (
 // A process whose clock is behind by more than a bucket takes to fill must not be denied for as long as others charge that
 // bucket: it has room, and the tenant would be locked out of one process in many.
 func TestSlowClock(t *testing.T) {
+	t.Parallel()
 	client := server(t)
 	for name, tier := range map[string]limit.Tier{
 		"a bucket with room":         {Algorithm: limit.TokenBucket, Threshold: 1000, Period: time.Second, Burst: 500},
@@ -67,6 +68,7 @@ func TestSlowClock(t *testing.T) {
 // The short cuts that writers of one bucket take together, with clocks that differ, may only ever admit less: burst and what
 // the rate gives in the time that went by, counted over every interval between two decisions.
 func TestBoundTogether(t *testing.T) {
+	t.Parallel()
 	client := server(t)
 	const rate, burst, writers, each = 1000, 200, 8, 150
 	c := config(client)

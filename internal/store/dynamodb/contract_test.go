@@ -10,6 +10,7 @@ import (
 )
 
 func TestContract(t *testing.T) {
+	t.Parallel()
 	client := server(t)
 	var configs sync.Map // by store, for peers on the same counters
 	limittest.RunStoreContract(t, limittest.Config{
@@ -27,6 +28,8 @@ func TestContract(t *testing.T) {
 		MayFail:    true,
 		Leases:     true,
 		KeepsAhead: true, // of the items that are written before the one that denies
+		Parallel:   true,
 		Scripts:    40,
+		Repeats:    50,
 	})
 }

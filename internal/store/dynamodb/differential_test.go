@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/store/memory"
@@ -65,88 +67,98 @@ func summary(d *limit.Decision) string {
 // that step back a little or leap a day, shadows, values, and memory lost in between. A difference is a tenant that
 // pays for what it did not get, or gets what it did not pay for.
 func TestAgreesWithMemory(t *testing.T) {
-	client := server(t)
-	for seed := range uint64(60) {
-		r := rand.New(rand.NewPCG(seed, 11))
-		c := config(client)
-		c.DenyFor = []time.Duration{0, -1}[seed%2]
-		s := open(t, c)
-		model, err := memory.New(memory.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var limits []*limit.Limit
-		for i := range 1 + r.IntN(4) {
-			limits = append(limits, randomLimit(t, r, fmt.Sprintf("l%d", i)))
-		}
-		now, latest := noon, noon
-		type pair struct{ ours, theirs *limit.Receipt }
-		var receipts []pair
-		trace := ""
-		for step := range 60 {
-			switch n := r.IntN(40); {
-			case n < 25:
-				now = now.Add(time.Duration(r.Int64N(int64(400 * time.Millisecond))).Truncate(time.Microsecond))
-			case n < 30:
-				now = now.Add(-time.Duration(r.Int64N(int64(300 * time.Millisecond))).Truncate(time.Microsecond))
-			case n == 30:
-				now = now.Add(time.Duration(r.IntN(20)) * time.Second)
-			case n == 31:
-				// No further back: the memory forgets what is five seconds past its use. Leaps back are in the
-				// contract.
-				now = now.Add([]time.Duration{24 * time.Hour, -4 * time.Second}[r.IntN(2)])
-			case n == 32:
-				i := r.IntN(len(limits))
-				limits[i] = changed(t, r, limits[i])
-			case n == 33:
-				s = open(t, c) // a process that knows nothing, and finds no trace of others that charge just now
-				now = now.Add(6 * time.Second)
+	const groups = 4 // side by side
+	for first := range uint64(groups) {
+		t.Run(fmt.Sprint("group ", first), func(t *testing.T) {
+			t.Parallel()
+			client := server(t)
+			for seed := first; seed < 60; seed += groups {
+				agreesWithMemory(t, client, seed)
 			}
-			if latest = latest.Add(max(0, now.Sub(latest))); now.Before(latest.Add(-4 * time.Second)) {
-				now = latest.Add(-4 * time.Second)
+		})
+	}
+}
+
+func agreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 11))
+	c := config(client)
+	c.DenyFor = []time.Duration{0, -1}[seed%2]
+	s := open(t, c)
+	model, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var limits []*limit.Limit
+	for i := range 1 + r.IntN(4) {
+		limits = append(limits, randomLimit(t, r, fmt.Sprintf("l%d", i)))
+	}
+	now, latest := noon, noon
+	type pair struct{ ours, theirs *limit.Receipt }
+	var receipts []pair
+	trace := ""
+	for step := range 60 {
+		switch n := r.IntN(40); {
+		case n < 25:
+			now = now.Add(time.Duration(r.Int64N(int64(400 * time.Millisecond))).Truncate(time.Microsecond))
+		case n < 30:
+			now = now.Add(-time.Duration(r.Int64N(int64(300 * time.Millisecond))).Truncate(time.Microsecond))
+		case n == 30:
+			now = now.Add(time.Duration(r.IntN(20)) * time.Second)
+		case n == 31:
+			// No further back: the memory forgets what is five seconds past its use. Leaps back are in the
+			// contract.
+			now = now.Add([]time.Duration{24 * time.Hour, -4 * time.Second}[r.IntN(2)])
+		case n == 32:
+			i := r.IntN(len(limits))
+			limits[i] = changed(t, r, limits[i])
+		case n == 33:
+			s = open(t, c) // a process that knows nothing, and finds no trace of others that charge just now
+			now = now.Add(6 * time.Second)
+		}
+		if latest = latest.Add(max(0, now.Sub(latest))); now.Before(latest.Add(-4 * time.Second)) {
+			now = latest.Add(-4 * time.Second)
+		}
+		if len(receipts) > 0 && r.IntN(5) == 0 {
+			i, units := r.IntN(len(receipts)), r.Int64N(4)
+			ours, err := s.Refund(t.Context(), receipts[i].ours, units, now)
+			theirs, err2 := model.Refund(t.Context(), receipts[i].theirs, units, now)
+			trace += fmt.Sprintf("\n%2d %s refund %d of receipt %d: %v", step, now.Format("15:04:05.000000"), units, i, theirs)
+			if err != nil || err2 != nil || !slices.Equal(ours.Units, theirs.Units) {
+				t.Fatalf("seed %d: refund %v %v, want %v %v; script: %s%s", seed, ours, err, theirs, err2, describe(limits), trace)
 			}
-			if len(receipts) > 0 && r.IntN(5) == 0 {
-				i, units := r.IntN(len(receipts)), r.Int64N(4)
-				ours, err := s.Refund(t.Context(), receipts[i].ours, units, now)
-				theirs, err2 := model.Refund(t.Context(), receipts[i].theirs, units, now)
-				trace += fmt.Sprintf("\n%2d %s refund %d of receipt %d: %v", step, now.Format("15:04:05.000000"), units, i, theirs)
-				if err != nil || err2 != nil || !slices.Equal(ours.Units, theirs.Units) {
-					t.Fatalf("seed %d: refund %v %v, want %v %v; script: %s%s", seed, ours, err, theirs, err2, describe(limits), trace)
-				}
+			continue
+		}
+		req := &limit.Request{Owner: acme}
+		for _, l := range limits {
+			if r.IntN(4) == 0 {
 				continue
 			}
-			req := &limit.Request{Owner: acme}
-			for _, l := range limits {
-				if r.IntN(4) == 0 {
-					continue
-				}
-				charge := limit.Charge{Limit: l, Cost: 1 + r.Int64N(3)}
-				if l.Per != limit.PerTenant {
-					charge.Value = limit.ValueOf([]string{"a", "b"}[r.IntN(2)])
-				}
-				req.Charges = append(req.Charges, charge)
+			charge := limit.Charge{Limit: l, Cost: 1 + r.Int64N(3)}
+			if l.Per != limit.PerTenant {
+				charge.Value = limit.ValueOf([]string{"a", "b"}[r.IntN(2)])
 			}
-			var ours, theirs limit.Decision
-			decide, same, what := s.Decide, model.Decide, "decide"
-			if r.IntN(5) == 0 {
-				decide, same, what = s.Peek, model.Peek, "peek"
-			}
-			if err := same(t.Context(), req, now, &theirs); err != nil {
-				t.Fatal(err)
-			}
-			trace += fmt.Sprintf("\n%2d %s %s %s", step, now.Format("02 15:04:05.000000"), what, summary(&theirs))
-			if err := decide(t.Context(), req, now, &ours); err != nil {
-				t.Fatalf("seed %d: %v%s", seed, err, trace)
-			}
-			if got, want := summary(&ours), summary(&theirs); got != want {
-				t.Fatalf("seed %d, step %d:\n got %s\nwant %s\nscript: %s%s", seed, step, got, want, describe(limits), trace)
-			}
-			if theirs.Allowed {
-				receipts = append(receipts, pair{ours.Receipt(), theirs.Receipt()})
-			}
-			if seed%7 == 0 {
-				viewsAreItems(t, s, c.Namespace)
-			}
+			req.Charges = append(req.Charges, charge)
+		}
+		var ours, theirs limit.Decision
+		decide, same, what := s.Decide, model.Decide, "decide"
+		if r.IntN(5) == 0 {
+			decide, same, what = s.Peek, model.Peek, "peek"
+		}
+		if err := same(t.Context(), req, now, &theirs); err != nil {
+			t.Fatal(err)
+		}
+		trace += fmt.Sprintf("\n%2d %s %s %s", step, now.Format("02 15:04:05.000000"), what, summary(&theirs))
+		if err := decide(t.Context(), req, now, &ours); err != nil {
+			t.Fatalf("seed %d: %v%s", seed, err, trace)
+		}
+		if got, want := summary(&ours), summary(&theirs); got != want {
+			t.Fatalf("seed %d, step %d:\n got %s\nwant %s\nscript: %s%s", seed, step, got, want, describe(limits), trace)
+		}
+		if theirs.Allowed {
+			receipts = append(receipts, pair{ours.Receipt(), theirs.Receipt()})
+		}
+		if seed%7 == 0 {
+			viewsAreItems(t, s, c.Namespace)
 		}
 	}
 }

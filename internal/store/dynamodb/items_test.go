@@ -119,6 +119,7 @@ func TestForeignItems(t *testing.T) {
 // Somebody else's 400 KB in the same item: ours is still counted, or refused with an error, and never admitted
 // uncounted.
 func TestHugeItem(t *testing.T) {
+	t.Parallel()
 	client := server(t)
 	c := config(client)
 	l := window(t, "five", 5)
@@ -145,6 +146,7 @@ func TestHugeItem(t *testing.T) {
 
 // The ttl is later than any use, only raised, and not written with every charge.
 func TestTTL(t *testing.T) {
+	t.Parallel()
 	client := server(t)
 	c := config(client)
 	s := open(t, c)
@@ -176,6 +178,7 @@ func TestTTL(t *testing.T) {
 // Tenant-wide and endpoint counters share an item up to 1 KB, so that a write is one unit; then they go on in the
 // next, and each stays where it is: a counter that moved would be a counter that forgot.
 func TestChain(t *testing.T) {
+	t.Parallel()
 	client := server(t)
 	c := config(client)
 	s := open(t, c)

@@ -2,6 +2,7 @@ package dynamodb_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -29,6 +30,9 @@ var (
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) != "" {
 		os.Exit(child())
+	}
+	if err := flag.Set("test.parallel", "8"); err != nil { // calls wait more than they compute; the command line may say otherwise
+		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }
