@@ -320,7 +320,7 @@ func (h *holder) receive(sh *shard, s *Store, sent, t int64, a *ask) {
 			k.until = min(k.until, t)
 		}
 		if x.leased {
-			k.supply.note(h.owner, t, d.Now, r, max(x.need, 1))
+			k.supply.note(h.owner, t, d.Now, r, d.Held(i), max(x.need, 1))
 		}
 		if x.leased && same && !r.Never {
 			h.learn(sh, s, t, a, i)

@@ -42,7 +42,7 @@ type View struct {
 type Adaptive struct{}
 
 const (
-	slack      = 2               // where units are scarce, a process takes this part of what is due to it by its rate
+	slack      = 2.3             // where units are scarce, a process takes this part of what is due to it by its rate
 	scarceFor  = 2 * time.Second // for how long to lease where there is not plenty
 	dryFor     = 2 * time.Second // how long to wait before asking a dry counter again, doubled each time
 	hoardedFor = 250 * time.Millisecond
@@ -63,7 +63,8 @@ func (Adaptive) Ask(v *View, a *limit.Ahead) {
 	if total > 0 {
 		share = max(v.Rate/total, share)
 	}
-	if v.Saturated && ramps(v.Tier) && !v.MustFit && v.ramp(share, a) {
+	low := v.Tier.Algorithm == limit.TokenBucket && float64(v.Left) < total*v.RampEnds.Seconds()
+	if (v.Saturated || low) && ramps(v.Tier) && !v.MustFit && v.ramp(share, a) {
 		return
 	}
 	t := v.Remains.Seconds()
@@ -205,26 +206,22 @@ type supply struct {
 }
 
 // note takes one answer into account.
-func (u *supply) note(owner limit.Owner, t, now int64, r *limit.Result, need int64) {
+func (u *supply) note(owner limit.Owner, t, now int64, r *limit.Result, held, need int64) {
 	tier, used, left := r.Tier, r.Used(), r.Remaining()
+	if tier.Algorithm == limit.TokenBucket {
+		used = held // what it refills beside that tells nothing: it may have been full
+	}
 	end := tier.LeaseEnd(owner.Name, now)
 	over := float64(t-u.at) / 1e6
 	sample := -1.0
 	switch tier.Algorithm {
-	case limit.TokenBucket:
-		if u.end != 0 && over >= leastOver {
-			sample = float64(used-u.used) / over
-			if used > 0 { // what it has refilled meanwhile was used, too
-				sample += float64(tier.Threshold) / tier.Period.Seconds()
-			}
-		}
-	case limit.FixedWindow, limit.SlidingWindow, limit.Quota:
+	case limit.FixedWindow, limit.SlidingWindow, limit.Quota, limit.TokenBucket:
 		if end == u.end {
 			if over >= leastOver {
 				sample = float64(used-u.used) / over
 			}
-		} else if period := tier.Period; period > 0 && tier.Algorithm == limit.FixedWindow {
-			if over = float64(now-end)/1e6 + period.Seconds(); over >= period.Seconds()/20 {
+		} else if length := tier.LeaseTime(); length > 0 && tier.Algorithm != limit.SlidingWindow {
+			if over = (float64(now-end) + float64(length)) / 1e6; over >= float64(length)/20e6 {
 				sample = float64(used) / over
 			}
 		}

@@ -200,6 +200,20 @@ func (d *Decision) KeepAhead(i int) {
 	r.Charged = 0
 }
 
+// Held is what of result i's token bucket is leased in the slot of the decision, units, what the decision itself leased
+// included; 0 for other algorithms.
+func (d *Decision) Held(i int) int64 {
+	r := &d.Results[i]
+	if r.Tier.Algorithm != TokenBucket {
+		return 0
+	}
+	held := r.m / r.Tier.den
+	if r.slot != 0 && d.Commits(i) {
+		held += r.Charged + d.Grant(i).Units
+	}
+	return held
+}
+
 // Value is which counter of its limit result i was about.
 func (d *Decision) Value(i int) Value {
 	if d.Results[i].Other {

@@ -63,6 +63,18 @@ func (t *Tier) LeaseEnd(owner string, now int64) int64 {
 	}
 }
 
+// LeaseTime is the longest time, µs, to LeaseEnd; 0 for a quota and for the algorithms whose leases have no end of their own.
+func (t *Tier) LeaseTime() int64 {
+	switch t.Algorithm {
+	case FixedWindow, SlidingWindow:
+		return t.period
+	case TokenBucket:
+		return t.slot
+	default:
+		return 0
+	}
+}
+
 // RampEnd is when a ramp that is granted now ends. See [Ahead].
 func (t *Tier) RampEnd(owner string, now int64) int64 {
 	if t.Algorithm != SlidingWindow {

@@ -203,3 +203,27 @@ func TestLeaseEndIsTheGrants(t *testing.T) {
 		}
 	}
 }
+
+// What is held of a bucket is what was leased in the slot, and what those who leased needed, until it ends or comes back.
+func TestHeldOfABucket(t *testing.T) {
+	k := newLessee(t, bucket)
+	start, end := slotOf(k)
+	held := func(now, want int64, a ...limit.Ahead) {
+		t.Helper()
+		if got := k.decide(now, 1, true, a...).Held(0); got != want {
+			t.Errorf("%d are held at %d, want %d", got, now, want)
+		}
+	}
+	held(start, 0)
+	held(start, 5, limit.Ahead{Need: 1, Most: 4, Plenty: limit.MaxUnits, Share: limit.ShareOne})
+	held(start, 7, limit.Ahead{Most: 2, Plenty: limit.MaxUnits, Share: limit.ShareOne})
+	held(start+1, 4, limit.Ahead{Adjust: -3, AdjustAt: end})
+	held(start+2, 4)
+	held(end, 0)
+	if got := k.l.Tiers[0].LeaseTime(); got != end-start {
+		t.Errorf("a lease lasts at most %d µs, want %d", got, end-start)
+	}
+	if d := newLessee(t, window).decide(noon, 1, true); d.Held(0) != 0 {
+		t.Errorf("%d are held of a window", d.Held(0))
+	}
+}
