@@ -27,7 +27,8 @@
 //	                 a field for each bucket: b0 and its number in base 36 → units
 //	token_bucket     e the time at which the level was zero, in 1/num µs, where num/den is the rate in units per µs; r the
 //	                 rate, units per period; t time of the last charge, or a little before, see together; b all
-//	                 that was ever refunded, in 1/den units, and u when last
+//	                 that was ever refunded, in 1/den units, and u when last; while units are leased, z the end of their
+//	                 slot, and q the time at which the level and they together were zero, in 1/num µs
 //	leaky_bucket     s the next free slot, in 1/r µs; r numerator of the rate in units per µs
 //
 // Times are µs since 1970, buckets are counted in their widths since then.
@@ -41,10 +42,14 @@
 // Where the condition does not hold, the item in the reply tells *over the limit*, which is a denial, from *guessed
 // wrong*, which is tried again. After three tries, or at the deadline, the store could not answer: an error.
 //
-// A decision whose enforcing counters lie in several items is one transaction, all or nothing, twice the write units.
-// (Leases will take the wider counters off that path; until then it serves every such decision, not only exact limits
-// and leaky buckets.) Its reply carries no items, so what it reports as remaining is what the writer knew: with other
-// writers on the same counters it can be too much. What it admits is exact.
+// A decision whose enforcing counters lie in several items is one transaction, all or nothing, twice the write units. Its
+// reply carries no items, so what it reports as remaining is what the writer knew: with other writers on the same counters
+// it can be too much. What it admits is exact.
+//
+// One that leases (limit.Request.Ahead) writes the shared items first and then the value's, one after the other: where the
+// last one denies, what the others were charged stays with the caller, as a lease. It is a transaction all the same where
+// it writes to the items of several values, or where a shared item has an exact limit, a leaky bucket or a correction. What
+// comes back to a token bucket after its slot is left out.
 //
 // Two things are stricter than the core, and never laxer, where several writers charge one token bucket at the same
 // time: its stamp moves in steps of about 0.1 s then, so a clock that is behind finds what was in it up to that long ago;
