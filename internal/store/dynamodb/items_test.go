@@ -3,6 +3,7 @@ package dynamodb_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -121,27 +122,47 @@ func TestForeignItems(t *testing.T) {
 func TestHugeItem(t *testing.T) {
 	t.Parallel()
 	client := server(t)
+	var err error
+	for range 3 { // now and then a connection to DynamoDB Local breaks within a reply of 400 KB; the store does not try again, on purpose
+		if err = chargeHugeItem(t, client); !errors.Is(err, net.ErrClosed) {
+			break
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func chargeHugeItem(t *testing.T, client *sdk.Client) error {
+	t.Helper()
 	c := config(client)
 	l := window(t, "five", 5)
 	s := open(t, c)
 	var d limit.Decision
 	if err := s.Decide(t.Context(), one(l), noon, &d); err != nil {
-		t.Fatal(err)
+		return err
 	}
 	item := items(t, client, c.Namespace)["s0"]
 	item["alien"] = &types.AttributeValueMemberS{Value: strings.Repeat("x", 400*1024-200)}
 	put(t, client, item)
 	for range 4 {
-		if err := s.Decide(t.Context(), one(l), noon, &d); err != nil || !d.Allowed {
-			t.Fatalf("a charge of a counter in an item of 400 KB: %v, allowed %t", err, d.Allowed)
+		if err := s.Decide(t.Context(), one(l), noon, &d); err != nil {
+			return fmt.Errorf("a charge of a counter in an item of 400 KB: %w", err)
+		} else if !d.Allowed {
+			return errors.New("a charge of a counter in an item of 400 KB is denied")
 		}
 	}
-	if err := s.Decide(t.Context(), one(l), noon, &d); err != nil || d.Allowed {
-		t.Errorf("after five of five: %v, allowed %t, want denied", err, d.Allowed)
+	if err := s.Decide(t.Context(), one(l), noon, &d); err != nil {
+		return fmt.Errorf("after five of five: %w", err)
+	} else if d.Allowed {
+		return errors.New("six of five are admitted")
 	}
-	if err := open(t, c).Decide(t.Context(), one(window(t, strings.Repeat("new", 20), 5)), noon, &d); err != nil || !d.Allowed {
-		t.Errorf("a new counter beside 400 KB: %v, allowed %t; want it in the next item", err, d.Allowed)
+	if err := open(t, c).Decide(t.Context(), one(window(t, strings.Repeat("new", 20), 5)), noon, &d); err != nil {
+		return fmt.Errorf("a new counter beside 400 KB: %w", err)
+	} else if !d.Allowed {
+		return errors.New("a new counter beside 400 KB is denied; want it in the next item")
 	}
+	return nil
 }
 
 // The ttl is later than any use, only raised, and not written with every charge.
