@@ -169,7 +169,7 @@ func TestDevWithoutRedis(t *testing.T) {
 	if err := os.WriteFile(plans, []byte(strings.ReplaceAll(string(text), ", onStoreFailure: closed", "")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := startProcess(t, "--redis", server.Addr, "--log-level", "error", "--plans", plans, "--max-instances", "4")
+	p := startProcess(t, "--redis", server.Addr, "--redis-deadline", "1s", "--log-level", "error", "--plans", plans, "--max-instances", "4")
 	if of := answers(t, p.base, 40); of[http.StatusOK] != 40 {
 		t.Fatalf("with Redis: %v, want 40 admitted", of)
 	}

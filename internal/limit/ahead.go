@@ -32,9 +32,10 @@ type Ahead struct {
 	Life int64 // µs; sliding_log and sliding_buckets: how long the lease is to last, 0..period
 	Ramp bool  // token_bucket and sliding_window: what is left is taken as of the end of the slot
 
-	// Adjust corrects what is counted in the window, stamp or slot of AdjustAt, if it is still open (a slot: or the last that was
-	// leased in, for a slot's time), before anything else and whatever the limit says. Below zero it gives unspent units of a lease back, and AdjustAt is the lease's At. Above zero it
-	// counts units that were admitted without the store, at the time AdjustAt (µs since 1970).
+	// Adjust corrects what is counted in the window, stamp or slot of AdjustAt, before anything else and whatever the limit
+	// says, if that is still open; of a bucket's slot also for as long again after it, if it is the last that was leased in.
+	// Below zero it gives unspent units of a lease back, and AdjustAt is the lease's At. Above zero it counts units that were
+	// admitted without the store, at the time AdjustAt (µs since 1970).
 	Adjust, AdjustAt int64
 }
 
