@@ -224,7 +224,7 @@ func testOutage(t *testing.T, c dynamodb.Config, client *faulty, away fault, may
 	}
 	// A charge that is sent while the store is away is dropped: one on its way when it went, and one that was the breaker's probe.
 	owed := loads[limit.Backstop].degraded + loads[limit.Open].degraded
-	if sum.Waiting > 0 || sum.ChargedBack+sum.Dropped != owed || sum.ChargedBack == 0 {
+	if sum.Waiting > 0 || sum.ChargedBack+sum.Dropped != owed || owed > 100 && sum.ChargedBack == 0 {
 		t.Errorf("%d units were admitted without the store: %+v", owed, sum)
 	}
 }

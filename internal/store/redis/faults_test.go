@@ -239,10 +239,12 @@ func TestLostRepliesNeverOver(t *testing.T) {
 		}
 	})
 	var admitted, failed atomic.Int64
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // a pool that has lost all of its connections fails all for a second
+	defer cancel()
 	for range 8 {
 		wg.Go(func() {
 			var d limit.Decision
-			for range 400 {
+			for n := 0; n < 400 || (admitted.Load() == 0 || failed.Load() == 0) && ctx.Err() == nil; n++ {
 				err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, time.Now(), &d)
 				switch {
 				case err != nil:
