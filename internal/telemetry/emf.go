@@ -1,0 +1,196 @@
+package telemetry
+
+import (
+	"strconv"
+
+	"github.com/sluicelimits/sluice/internal/answer"
+)
+
+// Units of CloudWatch.
+const (
+	unitCount   = "Count"
+	unitMicros  = "Microseconds"
+	unitPercent = "Percent"
+	unitNone    = "None"
+)
+
+// directive is what all lines have in common: the namespace and the dimensions as the directive names them, and the
+// dimensions as members. What it writes was checked to need no escapes.
+func directive(c *Config) (head, members string) {
+	names := ""
+	for _, d := range []struct{ name, value string }{{"cell", c.Cell}, {"function", c.Function}} {
+		if d.value == "" {
+			continue
+		}
+		if names != "" {
+			names += ","
+		}
+		names += `"` + d.name + `"`
+		members += `"` + d.name + `":"` + d.value + `",`
+	}
+	return `"Namespace":"` + c.Namespace + `","Dimensions":[[` + names + `]]`, members
+}
+
+// lineBuilder builds the line of a bucket: an EMF document and a line end. Its slices are used again for the next one.
+type lineBuilder struct {
+	line        []byte
+	definitions []byte // of the metrics
+	numbers     []byte // members that are one number
+	arrays      []byte // members with values and counts; they come last, where a reader that stops early has seen the rest
+}
+
+// build returns the line; it is valid until the next call. What is never absent is so because an alarm on it must be able to
+// tell "none" from "not known".
+func (l *lineBuilder) build(r *Recorder, b *bucket, grown Totals, lost int64) []byte {
+	l.definitions, l.numbers, l.arrays = l.definitions[:0], l.numbers[:0], l.arrays[:0]
+	l.decisions(b)
+	l.number("requests_served_by_backstop", unitCount, grown.Backstop)
+	stale := int64(0)
+	if b.configStale {
+		stale = 1
+	}
+	l.number("config_stale", unitNone, stale)
+	l.some("early_denials", grown.Early)
+	l.some("cold_starts", b.coldStarts)
+	l.some("telemetry_lines_lost", lost)
+	l.hitRate(grown.LeaseLocal, grown.LeaseCalls)
+	l.latency("limiter_latency", &b.limiter)
+	for s := range storeCount {
+		l.some("store_errors_"+s.String(), b.stores[s].errors)
+		l.latency("store_latency_"+s.String(), &b.stores[s].took)
+	}
+	l.limits(b)
+
+	out := append(l.line[:0], `{"_aws":{"Timestamp":`...)
+	out = strconv.AppendInt(out, b.second*1000, 10)
+	out = append(out, `,"CloudWatchMetrics":[{`...)
+	out = append(out, r.head...)
+	out = append(out, `,"Metrics":[`...)
+	out = append(out, l.definitions[:len(l.definitions)-1]...)
+	out = append(out, `]}]},`...)
+	out = append(out, r.dims...)
+	out = append(out, l.numbers...)
+	out = append(out, l.arrays...)
+	out[len(out)-1] = '}'
+	l.line = append(out, '\n')
+	return l.line
+}
+
+func (l *lineBuilder) decisions(b *bucket) {
+	all, denied := int64(0), int64(0)
+	for k, n := range b.kinds {
+		all += n
+		switch answer.Kind(k) {
+		case answer.Limited, answer.IPLimited, answer.NeverFits, answer.Unavailable:
+			denied += n
+		default: // no limit denied it
+		}
+	}
+	l.number("decisions", unitCount, all)
+	for k, n := range b.kinds {
+		l.some("decisions_"+answer.Kind(k).String(), n)
+	}
+	l.number("enforce_denied", unitCount, denied)
+	l.number("shadow_denied", unitCount, b.shadowDenied)
+}
+
+// define begins a metric.
+func (l *lineBuilder) define(name, unit string) {
+	l.definitions = append(l.definitions, `{"Name":"`...)
+	l.definitions = append(l.definitions, name...)
+	l.definitions = append(l.definitions, `","Unit":"`...)
+	l.definitions = append(l.definitions, unit...)
+	l.definitions = append(l.definitions, `"},`...)
+}
+
+// member begins a member of the document.
+func member(to []byte, name string) []byte {
+	to = append(to, '"')
+	to = append(to, name...)
+	return append(to, '"', ':')
+}
+
+func (l *lineBuilder) number(name, unit string, n int64) {
+	l.define(name, unit)
+	l.numbers = append(strconv.AppendInt(member(l.numbers, name), n, 10), ',')
+}
+
+// some is a count that is absent where it is 0.
+func (l *lineBuilder) some(name string, n int64) {
+	if n != 0 {
+		l.number(name, unitCount, n)
+	}
+}
+
+// hitRate tells each decision from a lease as 100 % and each call as 0 %: the average over any time and any number of
+// instances is then the true rate, and not an average of rates.
+func (l *lineBuilder) hitRate(local, calls int64) {
+	values, counts := make([]string, 0, 2), make([]int64, 0, 2)
+	if calls > 0 {
+		values, counts = append(values, "0"), append(counts, calls)
+	}
+	if local > 0 {
+		values, counts = append(values, "100"), append(counts, local)
+	}
+	l.distribution("lease_hit_rate", unitPercent, values, counts)
+}
+
+func (l *lineBuilder) latency(name string, h *histogram) {
+	l.distribution(name, unitMicros, stepValues[:], h[:])
+}
+
+// distribution is a metric with how often it had each value; values that it never had are left out, and so is a metric that
+// has none.
+func (l *lineBuilder) distribution(name, unit string, values []string, counts []int64) {
+	begun := false
+	for i, n := range counts {
+		if n == 0 {
+			continue
+		}
+		if !begun {
+			begun = true
+			l.arrays = append(member(l.arrays, name), `{"Values":[`...)
+		}
+		l.arrays = append(append(l.arrays, values[i]...), ',')
+	}
+	if !begun {
+		return
+	}
+	l.define(name, unit)
+	l.arrays[len(l.arrays)-1] = ']'
+	l.arrays = append(l.arrays, `,"Counts":[`...)
+	for _, n := range counts {
+		if n != 0 {
+			l.arrays = append(strconv.AppendInt(l.arrays, n, 10), ',')
+		}
+	}
+	l.arrays[len(l.arrays)-1] = ']'
+	l.arrays = append(l.arrays, '}', ',')
+}
+
+// limits tells which limits denied. It is a property and no metric: a plan's ids would make metrics without end.
+func (l *lineBuilder) limits(b *bucket) {
+	if b.limitCount == 0 && b.otherLimits == (limitBucket{}) {
+		return
+	}
+	l.arrays = append(member(l.arrays, "limits"), '{')
+	for i := range b.limitCount {
+		l.limit(&b.limits[i], b.limits[i].id)
+	}
+	if b.otherLimits != (limitBucket{}) {
+		l.limit(&b.otherLimits, otherLimits)
+	}
+	l.arrays[len(l.arrays)-1] = '}'
+	l.arrays = append(l.arrays, ',')
+}
+
+// otherLimits is no limit's id, for those have no brackets.
+const otherLimits = "(other)"
+
+func (l *lineBuilder) limit(counted *limitBucket, id string) {
+	l.arrays = append(member(l.arrays, id), `{"denied":`...)
+	l.arrays = strconv.AppendInt(l.arrays, counted.denied, 10)
+	l.arrays = append(l.arrays, `,"shadow_denied":`...)
+	l.arrays = strconv.AppendInt(l.arrays, counted.shadow, 10)
+	l.arrays = append(l.arrays, '}', ',')
+}
