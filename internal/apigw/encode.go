@@ -1,0 +1,37 @@
+package apigw
+
+import "strings"
+
+// encode is percent-encoding of everything but unreserved characters, as the local gateway does it: one spelling for each
+// text, safe in any header.
+func encode(s string) string { return escape(s, unreserved) }
+
+// printable is percent-encoding of everything but printable ASCII.
+func printable(s string) string { return escape(s, func(c byte) bool { return c >= ' ' && c <= '~' }) }
+
+func escape(s string, plain func(byte) bool) string {
+	first := 0
+	for first < len(s) && plain(s[first]) {
+		first++
+	}
+	if first == len(s) {
+		return s
+	}
+	const hex = "0123456789ABCDEF"
+	var b strings.Builder
+	b.WriteString(s[:first])
+	for i := first; i < len(s); i++ {
+		if c := s[i]; plain(c) {
+			b.WriteByte(c)
+		} else {
+			b.WriteByte('%')
+			b.WriteByte(hex[c>>4])
+			b.WriteByte(hex[c&15])
+		}
+	}
+	return b.String()
+}
+
+func unreserved(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_' || c == '~'
+}

@@ -1,0 +1,117 @@
+package apigw
+
+import "strings"
+
+// arn is what the ARN of a method or route says: arn:aws:execute-api:REGION:ACCOUNT:API/STAGE/METHOD/PATH.
+type arn struct{ api, stage, method, path string }
+
+func splitARN(s string, shape Shape) (a arn, ok bool) {
+	parts := strings.SplitN(s, ":", 6) // a path may hold colons
+	if len(parts) != 6 || parts[0] != "arn" || parts[2] != "execute-api" {
+		return a, false
+	}
+	var more bool
+	if a.api, parts[5], more = strings.Cut(parts[5], "/"); !more {
+		return a, false
+	}
+	if a.stage, parts[5], more = strings.Cut(parts[5], "/"); !more {
+		return a, false
+	}
+	a.method, a.path, _ = strings.Cut(parts[5], "/")
+	a.path = "/" + a.path
+	if shape == WebSocket && a.method != "$connect" {
+		return a, false
+	}
+	return a, a.api != "" && a.stage != "" && a.method != ""
+}
+
+// maxCuts bounds how many segments a base path may have.
+const maxCuts = 16
+
+// requestPath takes stage and base path off a path as it was sent. How much that is the ARN tells, which has neither: REST
+// APIs leave the base path of a custom domain in the path; HTTP APIs do so too, and on their own domain leave the stage in,
+// unless it is $default.
+//
+// An ARN's path may be decoded where the sent one is not. Where the two cannot be brought together, a REST API's request
+// counts as what the ARN says, which is what the gateway itself goes by; of an HTTP API's the stage is taken off.
+func requestPath(e *Event, sent string, a arn) string {
+	if a.method == e.Method {
+		if strings.TrimSuffix(sent, "/") == strings.TrimSuffix(a.path, "/") {
+			return slashed(sent)
+		}
+		if tail, ok := tailLike(sent, a.path); ok {
+			return tail
+		}
+		if e.Shape == RESTRequest {
+			return a.path
+		}
+	}
+	if e.Shape != RESTRequest && e.Stage != "$default" {
+		if rest, ok := strings.CutPrefix(sent, "/"+e.Stage); ok && (rest == "" || rest[0] == '/') {
+			return slashed(rest)
+		}
+	}
+	return slashed(sent)
+}
+
+// tailLike finds the longest tail of sent, from a slash on, that reads as the path does.
+func tailLike(sent, path string) (string, bool) {
+	asIs, decoded := squeeze(path), squeeze(decode(path))
+	for cuts, i := 0, 0; cuts <= maxCuts && i <= len(sent); i++ {
+		if i < len(sent) && sent[i] != '/' {
+			continue
+		}
+		cuts++
+		if tail := squeeze(decode(sent[i:])); tail == decoded || tail == asIs {
+			return slashed(sent[i:]), true
+		}
+	}
+	return "", false
+}
+
+func slashed(path string) string {
+	if path == "" || path[0] != '/' {
+		return "/" + path
+	}
+	return path
+}
+
+// decode undoes percent-encoding once; what is no escape stays.
+func decode(s string) string {
+	if !strings.Contains(s, "%") {
+		return s
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] == '%' && i+2 < len(s) {
+			hi, lo := unhex(s[i+1]), unhex(s[i+2])
+			if hi >= 0 && lo >= 0 {
+				b = append(b, byte(hi<<4|lo))
+				i += 2
+				continue
+			}
+		}
+		b = append(b, s[i])
+	}
+	return string(b)
+}
+
+func unhex(c byte) int {
+	switch {
+	case c >= '0' && c <= '9':
+		return int(c - '0')
+	case c >= 'a' && c <= 'f':
+		return int(c-'a') + 10
+	case c >= 'A' && c <= 'F':
+		return int(c-'A') + 10
+	}
+	return -1
+}
+
+// squeeze makes runs of slashes one, and drops the last.
+func squeeze(s string) string {
+	for strings.Contains(s, "//") {
+		s = strings.ReplaceAll(s, "//", "/")
+	}
+	return strings.TrimSuffix(s, "/")
+}
