@@ -62,7 +62,7 @@ func TestLinesNameTheirRequest(t *testing.T) {
 	ctx := telemetry.WithOrigin(context.Background(), origin)
 	log, out := newLogger(nil)
 	for name, l := range map[string]*slog.Logger{
-		"plain": log, "attributes": log.With("a", 1), "group": log.WithGroup("g"), "all": log.With("a", 1).WithGroup("g").With("b", 2).WithGroup("h"),
+		"plain": log, "attributes": log.With("a", 1), "group": log.WithGroup("g"), "no group": slog.New(log.Handler().WithGroup("")), "all": log.With("a", 1).WithGroup("g").With("b", 2).WithGroup("h"),
 	} {
 		out.Reset()
 		l.InfoContext(ctx, "decided", "k", "v")

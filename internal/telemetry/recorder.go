@@ -28,12 +28,7 @@ const (
 var storeNames = [storeCount]string{Redis: "redis", DynamoDB: "dynamodb", Memory: "memory", OtherStore: "other"}
 
 // String is the store's name in those of its metrics.
-func (s Store) String() string {
-	if s >= storeCount {
-		s = OtherStore
-	}
-	return storeNames[s]
-}
+func (s Store) String() string { return storeNames[min(s, OtherStore)] }
 
 // Decision is what is counted of one decision. It has no place for a tenant or an address.
 type Decision struct {
@@ -209,11 +204,8 @@ func (r *Recorder) ShadowDenied(now time.Time, limit string) {
 
 // StoreCall counts a call of a store, and how long it took, whether it failed or not.
 func (r *Recorder) StoreCall(now time.Time, s Store, took time.Duration, failed bool) {
-	if s >= storeCount {
-		s = OtherStore
-	}
 	r.mu.Lock()
-	b := &r.at(now).stores[s]
+	b := &r.at(now).stores[min(s, OtherStore)]
 	b.took.add(took)
 	if failed {
 		b.errors++
