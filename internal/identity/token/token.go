@@ -208,7 +208,7 @@ func prepare(in Issuer) (*issuer, error) {
 		return nil, errors.New("its name is missing")
 	}
 	if len(i.Audiences) == 0 || slices.Contains(i.Audiences, "") {
-		return nil, errors.New("Audiences is empty, or one of them is: a token for anyone would do")
+		return nil, errors.New("no Audiences, or an empty one: a token for anyone would do")
 	}
 	if i.AllTenants == (len(i.Tenants) > 0) {
 		return nil, errors.New("want either Tenants or AllTenants")
