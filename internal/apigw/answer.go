@@ -14,7 +14,7 @@ import (
 // ErrUnauthorized is what the Lambda handler must return as it is where [Encoder.Append] does: API Gateway answers 401 if
 // the error's text is exactly this, and 500 at any other.
 //
-//nolint:revive,staticcheck // the text is API Gateway's, capital letter and all
+//nolint:staticcheck // the text is API Gateway's, capital letter and all
 var ErrUnauthorized = errors.New("Unauthorized")
 
 // What API Gateway takes. The size of a result is documented for WebSocket APIs, and kept for all. The length is that of a
@@ -76,7 +76,7 @@ type Value struct {
 
 // Text is a value of printable ASCII; bytes that are not come percent-encoded, so that it can stand in a header. The name
 // is of A-Z a-z 0-9 _, at most 64 of them, begins with a letter, and is none of the Context constants.
-func Text(name, value string) Value { return Value{name, printable(value), true} }
+func Text(name, value string) Value { return Value{name, ascii(value), true} }
 
 // Name is a value that somebody chose: all but A-Z a-z 0-9 - . _ ~ is percent-encoded, so that each has one spelling.
 func Name(name, value string) Value { return Value{name, encode(value), true} }
@@ -201,7 +201,7 @@ func (w *writer) context(a *Answer) {
 	w.texted(ContextReset, a.Header.Reset)
 	w.texted(ContextProblemType, a.Kind.Type())
 	w.texted(ContextInstance, a.Instance)
-	w.lists(printable(a.Header.RateLimit), printable(a.Header.Policy), a)
+	w.lists(ascii(a.Header.RateLimit), ascii(a.Header.Policy), a)
 	if a.Kind != answer.Allowed {
 		w.texted(ContextProblem, string(a.Problem))
 	}

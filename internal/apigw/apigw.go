@@ -16,6 +16,8 @@
 // Results must not be cached (TTL 0): an answer is about one request. A policy names the one method and path that was asked for.
 package apigw
 
+import "log/slog"
+
 // Shape is the kind of event, and so of answer. The zero Shape is none.
 type Shape uint8
 
@@ -72,3 +74,12 @@ type Event struct {
 	// and calls without a credential cannot be served from it.
 	HasContext bool
 }
+
+// String says which request it is, without what a log must not hold: token, headers, address. Fields that are logged are
+// picked one by one.
+func (e *Event) String() string {
+	return e.Shape.String() + " " + e.API + "/" + e.Stage + " " + e.RequestID
+}
+
+// LogValue is String, so that an event that is logged whole tells no secret.
+func (e *Event) LogValue() slog.Value { return slog.StringValue(e.String()) }

@@ -6,8 +6,8 @@ import "strings"
 // text, safe in any header.
 func encode(s string) string { return escape(s, unreserved) }
 
-// printable is percent-encoding of everything but printable ASCII.
-func printable(s string) string { return escape(s, func(c byte) bool { return c >= ' ' && c <= '~' }) }
+// ascii is percent-encoding of everything but printable ASCII.
+func ascii(s string) string { return escape(s, func(c byte) bool { return c >= ' ' && c <= '~' }) }
 
 func escape(s string, plain func(byte) bool) string {
 	first := 0

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/textproto"
 	"reflect"
 	"strings"
@@ -285,6 +286,26 @@ func TestTrace(t *testing.T) {
 		e, err := apigw.Parse(change(t, apigw.RESTRequest, set("multiValueHeaders", map[string]any{"X-Amzn-Trace-Id": []string{in}})))
 		if err != nil || e.Trace != want {
 			t.Errorf("%q: %q, %v; want %q", in, e.Trace, err, want)
+		}
+	}
+}
+
+// Guarantees that an event that is logged whole tells neither credential nor address.
+func TestEventTellsNoSecret(t *testing.T) {
+	for _, s := range shapes {
+		e := parseEvent(t, s)
+		var b strings.Builder
+		log := slog.New(slog.NewJSONHandler(&b, nil))
+		log.Info("event", "event", e, "again", slog.AnyValue(e))
+		slog.New(slog.NewTextHandler(&b, nil)).Info("event", "event", e)
+		fmt.Fprintf(&b, "%v %+v %s %q", e, e, e, e)
+		for _, private := range []string{secret, "Bearer", "203.0.113", "198.51.100", "2001:db8"} {
+			if strings.Contains(b.String(), private) {
+				t.Errorf("%s: %q in %s", s, private, b.String())
+			}
+		}
+		if !strings.Contains(b.String(), e.API) || !strings.Contains(b.String(), s.String()) {
+			t.Errorf("%s: which event is not told: %s", s, b.String())
 		}
 	}
 }
