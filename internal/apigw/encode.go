@@ -2,16 +2,27 @@ package apigw
 
 import "strings"
 
+// charset marks the bytes that stay as they are.
+type charset [256]bool
+
+var unreserved, visible = func() (u, v charset) {
+	for c := byte(' '); c <= '~'; c++ {
+		v[c] = true
+		u[c] = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_' || c == '~'
+	}
+	return u, v
+}()
+
 // encode is percent-encoding of everything but unreserved characters, as the local gateway does it: one spelling for each
 // text, safe in any header.
-func encode(s string) string { return escape(s, unreserved) }
+func encode(s string) string { return escape(s, &unreserved) }
 
 // ascii is percent-encoding of everything but printable ASCII.
-func ascii(s string) string { return escape(s, func(c byte) bool { return c >= ' ' && c <= '~' }) }
+func ascii(s string) string { return escape(s, &visible) }
 
-func escape(s string, plain func(byte) bool) string {
+func escape(s string, plain *charset) string {
 	first := 0
-	for first < len(s) && plain(s[first]) {
+	for first < len(s) && plain[s[first]] {
 		first++
 	}
 	if first == len(s) {
@@ -21,7 +32,7 @@ func escape(s string, plain func(byte) bool) string {
 	var b strings.Builder
 	b.WriteString(s[:first])
 	for i := first; i < len(s); i++ {
-		if c := s[i]; plain(c) {
+		if c := s[i]; plain[c] {
 			b.WriteByte(c)
 		} else {
 			b.WriteByte('%')
@@ -30,8 +41,4 @@ func escape(s string, plain func(byte) bool) string {
 		}
 	}
 	return b.String()
-}
-
-func unreserved(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_' || c == '~'
 }
