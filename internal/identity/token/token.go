@@ -142,6 +142,7 @@ var (
 // New checks the configuration and makes a verifier, which fetches nothing yet; see [Verifier.Warm]. The error names the
 // field and joins all that is wrong.
 func New(c Config) (*Verifier, error) {
+	c.Claims = slices.Clone(c.Claims)
 	v := &Verifier{c: c, issuers: make(map[string]*issuer, len(c.Issuers))}
 	errs := v.c.complete()
 	for n := range c.Issuers {
@@ -213,6 +214,7 @@ func prepare(in Issuer) (*issuer, error) {
 	if i.AllTenants == (len(i.Tenants) > 0) {
 		return nil, errors.New("want either Tenants or AllTenants")
 	}
+	i.Audiences = slices.Clone(i.Audiences)
 	for _, t := range i.Tenants {
 		if !nameable(t, maxTenantBytes) {
 			return nil, fmt.Errorf("tenant %.40q is not 1 to %d bytes of text", t, maxTenantBytes)

@@ -430,6 +430,26 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
+// Guarantees that what the caller does to its lists afterwards opens nothing.
+func TestNewCopiesItsConfig(t *testing.T) {
+	conf := config(publishing(good), func(c *token.Config) { c.Claims = []string{"region"} })
+	v := newVerifier(t, conf)
+	i := &conf.Issuers[0]
+	i.Audiences[0], i.Tenants[0], conf.Claims[0] = "app", "umbrella", "email"
+	got, err := v.Verify(t.Context(), good.sign(claims(noon, with("region", "eu", "email", "a@b"))), noon)
+	if _, ok := got.Claim("email"); ok || err != nil {
+		t.Errorf("Verify = %+v, %v; want no email", got, err)
+	}
+	for _, c := range []struct {
+		by   map[string]any
+		want error
+	}{{nil, nil}, {with("aud", "app"), token.ErrAudience}, {with("tenant_id", "umbrella"), token.ErrNotBound}} {
+		if err := verify(v, good.sign(claims(noon, c.by)), noon); !errors.Is(err, c.want) {
+			t.Errorf("Verify with %v = %v, want %v", c.by, err, c.want)
+		}
+	}
+}
+
 func TestNewJoinsErrors(t *testing.T) {
 	conf := config(publishing(good))
 	conf.Issuers[0].Audiences, conf.Wait = nil, -1
