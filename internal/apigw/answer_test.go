@@ -119,6 +119,14 @@ func TestAnswerIsBounded(t *testing.T) {
 		}
 	}
 
+	for pad := range 100 { // wherever the last value ends, what ends the answer fits
+		a.Values[0] = apigw.Text("pad", strings.Repeat("p", pad))
+		for i := 1; i < len(a.Values); i++ {
+			a.Values[i] = apigw.Text("v"+strconv.Itoa(i), strings.Repeat("v", max(0, 40-i)))
+		}
+		appendAnswer(t, parseEvent(t, apigw.RESTRequest), &a)
+	}
+
 	a = limited()
 	a.Problem = []byte(`{"detail":"` + strings.Repeat("<", 8000) + `"}`)
 	a.Values = []apigw.Value{apigw.Number("after", 1)}
@@ -135,6 +143,7 @@ func TestLargestNames(t *testing.T) {
 		{name, name, strings.Repeat("%00", 128) + "/" + strings.Repeat("%00", 128)},
 		{name, strings.Repeat("x", 1<<20), strings.Repeat("%00", 128)},
 		{strings.Repeat("x", 1<<20), "ci", "(unknown)"},
+		{"acme", strings.Repeat("x", 7000), "acme"},
 		{"a/b", "c", "a%2Fb/c"},
 		{"a", "b/c", "a/b%2Fc"},
 		{"", "c", "(unknown)"},

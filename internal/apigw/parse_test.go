@@ -231,8 +231,8 @@ func TestHeaders(t *testing.T) {
 			e["headers"], e["cookies"] = map[string]any{}, []string{"a=1", "b=2"}
 		}, map[string][]string{"Cookie": {"a=1; b=2"}}},
 		{"a cookie header stays", apigw.HTTP2, func(e, _ map[string]any) {
-			e["headers"], e["cookies"] = map[string]any{"cookie": "a=1"}, []string{"a=1"}
-		}, map[string][]string{"Cookie": {"a=1"}}},
+			e["headers"], e["cookies"] = map[string]any{"cookie": "a=1;b=2"}, []string{"a=1", "b=2"}
+		}, map[string][]string{"Cookie": {"a=1;b=2"}}},
 		{"a token with its scheme", apigw.RESTToken, set("authorizationToken", "Basic x"), map[string][]string{"Authorization": {"Basic x"}}},
 		{"a token without a scheme", apigw.RESTToken, set("authorizationToken", " slk_1 "), map[string][]string{"Authorization": {"Bearer slk_1"}}},
 		{"an empty token", apigw.RESTToken, set("authorizationToken", ""), map[string][]string{"Authorization": {""}}},
