@@ -1,0 +1,441 @@
+// Package lambdahost runs a Lambda binary as processes on this machine, over the Lambda Runtime API, so that what is called is
+// what is deployed.
+//
+// Each process is an environment, with a Runtime API of its own on a loopback port, and serves one call at a time. As on
+// Lambda:
+//
+//   - A call goes to the idle environment that was used last. A new one is started only where none is idle or has just
+//     answered, and a call takes whichever is ready first.
+//   - When Environments are busy, further calls are throttled at once with [ErrThrottled], unless Queue lets them wait.
+//   - A call that the function cannot end fails with an [*Error], and that environment is replaced when a call needs another.
+//     A caller that leaves does not stop the function.
+//   - The environment sees nothing of this process's own variables, and runs in the folder of its binary.
+//   - SIGTERM is for functions that register an extension (lambda.WithEnableSIGTERM does). Others get SIGKILL, as there.
+//
+// Unlike Lambda it tells the caller of a failed init at once instead of trying again within the call, and starts nothing for a
+// while after one. It has no memory limit, no credentials, no response streaming, and no extensions that wait for events.
+package lambdahost
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The limits of Lambda's synchronous calls, bytes.
+const (
+	MaxRequestBytes  = 6 << 20
+	MaxResponseBytes = 6<<20 + 100
+)
+
+// Config sets up a [Host]. Only Binary is required.
+type Config struct {
+	Binary string            // the executable: Lambda's bootstrap; a path without a slash is looked up in PATH
+	Args   []string          // after the program's name; Lambda gives none
+	Env    map[string]string // of the function, beside Lambda's own; those that are Lambda's alone are refused
+
+	Name     string // of the function; default the binary's file name
+	MemoryMB int    // told to the function, and not held; 128..10240, default 128
+
+	Environments int           // the most processes at a time, at least 1; default 1
+	Queue        int           // calls that may wait while all are busy; 0 throttles them, as Lambda does
+	InitTimeout  time.Duration // from the start of a process to its first poll; default 10 s
+	Timeout      time.Duration // of a call; also within it the function polls again. Default 3 s
+	Grace        time.Duration // from SIGTERM to SIGKILL; default 2 s
+
+	// After a failed init no process is started for InitBackoff, doubled with each that follows up to MaxInitBackoff. Calls
+	// that find no environment then fail with the error of that init. Defaults 100 ms and 10 s.
+	InitBackoff, MaxInitBackoff time.Duration
+
+	Freeze bool // an idle environment is stopped (SIGSTOP) until its next call; on Unix only
+
+	// Output is given each line that a function writes to stdout or stderr, from one goroutine for each environment. A slow one
+	// holds up the function. Default: each line goes to Log, at Info.
+	Output func(Line)
+	Log    *slog.Logger // default slog.Default()
+}
+
+// Line is one line that a function wrote.
+type Line struct {
+	Environment int    // see [Environment.ID]
+	RequestID   string // of the call that the environment served last when the line was read; empty in init
+	Text        string // without its line end; one above 256 KiB comes in pieces
+}
+
+// Host starts, calls and ends the environments of one function. It is safe for concurrent use. Make it with [Start].
+type Host struct {
+	c         Config
+	env       []string
+	arn       string
+	stopWatch func() bool // no longer waits for Start's ctx
+
+	processes sync.WaitGroup // and all that belongs to them
+
+	mu      sync.Mutex
+	closing bool
+	live    map[int]*environment // by ID: a process, or about to be one
+	idle    []*environment       // the last was used last
+	waiting []*invocation        // the first waits longest
+	failure *Error               // of the last init, if it failed
+	stats   Stats                // what it has counted
+	pause   time.Duration        // after the last init, if it failed
+	resume  time.Time            // no process is started before
+}
+
+// Start checks the configuration, naming the field in an error, and makes a host. No process runs before the first call. When
+// ctx ends, everything is killed; [Host.Close] is the gentle way.
+func Start(ctx context.Context, c Config) (*Host, error) {
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("lambdahost: %w", err)
+	}
+	c.setDefaults()
+	h := &Host{c: c, env: c.environ(), live: make(map[int]*environment)}
+	h.arn = "arn:aws:lambda:" + c.region() + ":000000000000:function:" + c.Name
+	h.stopWatch = context.AfterFunc(ctx, func() { _ = h.Close(ctx) })
+	return h, nil
+}
+
+func (c *Config) check() error {
+	binary, err := exec.LookPath(c.Binary)
+	if err == nil {
+		binary, err = filepath.Abs(binary)
+	}
+	if err != nil {
+		return fmt.Errorf("Binary: %w", err)
+	}
+	c.Binary = binary
+	for _, f := range []struct {
+		name  string
+		value int
+	}{
+		{"Environments", c.Environments},
+		{"Queue", c.Queue},
+		{"InitTimeout", int(c.InitTimeout)},
+		{"Timeout", int(c.Timeout)},
+		{"Grace", int(c.Grace)},
+		{"InitBackoff", int(c.InitBackoff)},
+		{"MaxInitBackoff", int(c.MaxInitBackoff)},
+	} {
+		if f.value < 0 {
+			return fmt.Errorf("%s %d is below 0", f.name, f.value)
+		}
+	}
+	if c.MemoryMB != 0 && (c.MemoryMB < 128 || c.MemoryMB > 10240) {
+		return fmt.Errorf("MemoryMB %d is outside 128..10240", c.MemoryMB)
+	}
+	if c.Freeze && !canFreeze {
+		return errors.New("Freeze: this system cannot stop a process and let it go on")
+	}
+	for name, value := range c.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
+			return fmt.Errorf("Env: %q cannot be a variable", name)
+		}
+		if slices.Contains(reserved, name) || strings.HasPrefix(name, "AWS_LAMBDA_") {
+			return fmt.Errorf("Env: %s is Lambda's own", name)
+		}
+	}
+	return nil
+}
+
+func (c *Config) setDefaults() {
+	if c.Name == "" {
+		c.Name = filepath.Base(c.Binary)
+	}
+	c.MemoryMB = max(c.MemoryMB, 128)
+	c.Environments = max(c.Environments, 1)
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&c.InitTimeout, 10 * time.Second},
+		{&c.Timeout, 3 * time.Second},
+		{&c.Grace, 2 * time.Second},
+		{&c.InitBackoff, 100 * time.Millisecond},
+		{&c.MaxInitBackoff, 10 * time.Second},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.Output == nil {
+		c.Output = func(l Line) {
+			c.Log.Info("function output", "environment", l.Environment, "request", l.RequestID, "line", l.Text)
+		}
+	}
+}
+
+// invocation is one call, from Invoke to its answer. Its fields but the first three are guarded by the host's mu.
+type invocation struct {
+	id, trace string
+	payload   []byte
+	deadline  time.Time
+
+	returned bool // to the queue, once; see lose
+	ended    bool
+	response []byte
+	err      error
+	done     chan struct{} // closed when it has ended
+}
+
+// finish ends the call, if nothing has before.
+func (i *invocation) finish(response []byte, err error) {
+	if i.ended {
+		return
+	}
+	i.ended, i.response, i.err = true, response, err
+	close(i.done)
+}
+
+type traceKey struct{}
+
+// WithTraceID gives calls with the context an X-Ray trace id, the value of X-Amzn-Trace-Id. Others get one made for them.
+func WithTraceID(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, traceKey{}, id)
+}
+
+// Invoke calls the function and returns what it answered, whether that is JSON or not. An error is one of
+//
+//   - an [*Error]: the function reported one, or could not end the call
+//   - [ErrThrottled], [ErrTooLarge], [ErrClosed]: the function was not called, or with ErrClosed perhaps cut off
+//   - ctx's own: the call was left, and if it had begun the function goes on with it
+func (h *Host) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
+	if len(payload) > MaxRequestBytes {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(payload), MaxRequestBytes)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("invoke %s: %w", h.c.Name, err)
+	}
+	i := &invocation{id: newRequestID(), payload: bytes.Clone(payload), done: make(chan struct{})}
+	if i.trace, _ = ctx.Value(traceKey{}).(string); i.trace == "" {
+		i.trace = newTraceID(time.Now())
+	}
+	if err := h.enqueue(i); err != nil {
+		return nil, err
+	}
+	select {
+	case <-i.done:
+		return i.response, i.err
+	case <-ctx.Done():
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if i.ended {
+		return i.response, i.err
+	}
+	h.waiting = remove(h.waiting, i)
+	return nil, fmt.Errorf("invoke %s: %w", h.c.Name, ctx.Err())
+}
+
+// enqueue lets the call wait for an environment, or says why it cannot.
+func (h *Host) enqueue(i *invocation) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closing {
+		return ErrClosed
+	}
+	backoff := time.Until(h.resume) > 0
+	if backoff && len(h.live) == 0 {
+		return h.failure.in(i)
+	}
+	room := h.c.Queue - h.count(busy) // and those that are not busy are idle, or will be or make room shortly
+	if backoff {
+		room += len(h.live)
+	} else {
+		room += h.c.Environments
+	}
+	if len(h.waiting) >= room {
+		return fmt.Errorf("%w: %d of %d are busy, %d calls wait", ErrThrottled, h.count(busy), h.c.Environments, len(h.waiting))
+	}
+	h.waiting = append(h.waiting, i)
+	h.settle()
+	return nil
+}
+
+// settle brings calls and environments together. It is called with mu held, after every change to either.
+func (h *Host) settle() {
+	for len(h.waiting) > 0 && len(h.idle) > 0 {
+		e := h.idle[len(h.idle)-1]
+		i := h.waiting[0]
+		h.idle, h.waiting = h.idle[:len(h.idle)-1], h.waiting[1:]
+		e.give(i)
+	}
+	if h.closing {
+		return
+	}
+	coming := h.count(starting) + h.count(answered)
+	for len(h.waiting) > coming && len(h.live) < h.c.Environments && time.Until(h.resume) <= 0 {
+		h.launch()
+		coming++
+	}
+	if len(h.live) == 0 { // then resume is to come, and nobody would wake those that wait
+		for _, i := range h.waiting {
+			i.finish(nil, h.failure.in(i))
+		}
+		h.waiting = nil
+	}
+}
+
+func (h *Host) count(s state) int {
+	n := 0
+	for _, e := range h.live {
+		if e.state == s {
+			n++
+		}
+	}
+	return n
+}
+
+// launch starts an environment.
+func (h *Host) launch() {
+	h.stats.Started++
+	e := &environment{h: h, id: h.stats.Started, ready: make(chan struct{})}
+	h.live[e.id] = e
+	h.processes.Go(e.run)
+}
+
+// initFailed tells the call that waits longest, as that is what the environment was started for.
+func (h *Host) initFailed(e *environment, err *Error) {
+	h.stats.InitErrors++
+	h.failure = err
+	h.pause = min(max(2*h.pause, h.c.InitBackoff), h.c.MaxInitBackoff)
+	h.resume = time.Now().Add(h.pause)
+	h.c.Log.Error("init failed", "environment", e.id, "type", err.Type, "error", err.Message, "pause", h.pause)
+	if len(h.waiting) > 0 {
+		i := h.waiting[0]
+		h.waiting = h.waiting[1:]
+		i.finish(nil, err.in(i))
+	}
+}
+
+// Close takes no more calls, lets those under way end, and then ends every environment. When ctx ends before, the rest is killed
+// and their calls end with [ErrClosed]; the error is ctx's then. On return no process and no goroutine is left. It may be
+// called again.
+func (h *Host) Close(ctx context.Context) error {
+	h.stopWatch()
+	h.mu.Lock()
+	h.closing = true
+	for _, i := range h.waiting {
+		i.finish(nil, ErrClosed)
+	}
+	h.waiting = nil
+	for _, e := range h.live {
+		switch e.state {
+		case idle:
+			e.terminate()
+		case starting, lost:
+			e.kill(nil)
+		case busy, answered, ending: // end by themselves
+		}
+	}
+	h.mu.Unlock()
+
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		h.processes.Wait()
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+	}
+	h.mu.Lock()
+	cut := len(h.live)
+	for _, e := range h.live {
+		e.kill(nil)
+	}
+	h.mu.Unlock()
+	<-ended
+	if cut == 0 {
+		return nil
+	}
+	return fmt.Errorf("close %s: killed %d environments: %w", h.c.Name, cut, ctx.Err())
+}
+
+// Stats is what a host has done so far.
+type Stats struct {
+	Environments []Environment // that live, by ID
+	Waiting      int           // calls that have no environment yet
+
+	Started    int // environments
+	InitErrors int // of these, those that never polled
+	Exits      int // those that ended by themselves afterwards
+	Timeouts   int // those that were killed because a call, or the next poll, took too long
+}
+
+// Environment is one process.
+type Environment struct {
+	ID     int           // 1 is the host's first
+	PID    int           // 0 before the process is started
+	Init   time.Duration // from exec to the first poll; 0 before that
+	Calls  int           // given to it
+	Idle   bool          // has polled for a call
+	Frozen bool          // is stopped; see Config.Freeze
+}
+
+// Stats returns a copy.
+func (h *Host) Stats() Stats {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.stats
+	s.Waiting = len(h.waiting)
+	for _, e := range h.live {
+		s.Environments = append(s.Environments, Environment{
+			ID: e.id, PID: e.pid, Init: e.init, Calls: e.calls, Idle: e.state == idle, Frozen: e.frozen,
+		})
+	}
+	slices.SortFunc(s.Environments, func(a, b Environment) int { return a.ID - b.ID })
+	return s
+}
+
+// remove takes x out of list.
+func remove[T comparable](list []T, x T) []T {
+	return slices.DeleteFunc(list, func(y T) bool { return x == y })
+}
+
+// reserved are the variables that Lambda sets and a function's configuration may not, beside AWS_LAMBDA_*.
+var reserved = []string{"_HANDLER", "_X_AMZN_TRACE_ID", "LAMBDA_TASK_ROOT", "LAMBDA_RUNTIME_DIR"}
+
+func (c *Config) region() string {
+	if r := c.Env["AWS_REGION"]; r != "" {
+		return r
+	}
+	return "us-east-1"
+}
+
+// environ is the function's environment but for the Runtime API's address and the log stream, which are an environment's own.
+func (c *Config) environ() []string {
+	root := filepath.Dir(c.Binary)
+	env := []string{
+		"AWS_LAMBDA_FUNCTION_NAME=" + c.Name,
+		"AWS_LAMBDA_FUNCTION_VERSION=$LATEST",
+		fmt.Sprintf("AWS_LAMBDA_FUNCTION_MEMORY_SIZE=%d", c.MemoryMB),
+		"AWS_LAMBDA_INITIALIZATION_TYPE=on-demand",
+		"AWS_LAMBDA_LOG_GROUP_NAME=/aws/lambda/" + c.Name,
+		"AWS_REGION=" + c.region(),
+		"AWS_DEFAULT_REGION=" + c.region(),
+		"LAMBDA_TASK_ROOT=" + root,
+		"LAMBDA_RUNTIME_DIR=" + root,
+		"_HANDLER=" + filepath.Base(c.Binary),
+		"LANG=en_US.UTF-8",
+		"TZ=:UTC",
+		"PATH=/usr/local/bin:/usr/bin:/bin:/opt/bin",
+		"TMPDIR=" + os.TempDir(),
+	}
+	for name, value := range c.Env {
+		env = append(env, name+"="+value) // the last of a name counts
+	}
+	return env
+}

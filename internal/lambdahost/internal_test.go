@@ -1,0 +1,135 @@
+package lambdahost
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+func newTestHost(t *testing.T) *Host {
+	t.Helper()
+	h, err := Start(context.Background(), Config{Binary: os.Args[0], Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// A call that no function has seen is nobody's failure: the next environment that polls has it.
+func TestCallOfABrokenPollIsGivenAgain(t *testing.T) {
+	h := newTestHost(t)
+	e := &environment{h: h, id: 1}
+	h.live[e.id] = e
+	i := &invocation{id: "i", payload: []byte("payload"), done: make(chan struct{})}
+	h.waiting = []*invocation{i}
+
+	broken, cancel := context.WithCancel(t.Context())
+	cancel()
+	e.next(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(broken))
+	if e.state != lost || len(h.waiting) != 1 || h.waiting[0] != i || len(h.idle) != 0 {
+		t.Fatalf("after a broken poll the state is %d, waiting %v, idle %v", e.state, h.waiting, h.idle)
+	}
+	w := httptest.NewRecorder()
+	e.next(w, httptest.NewRequest("GET", "/", nil))
+	if e.state != busy || w.Body.String() != "payload" || w.Header().Get(headerRequestID) != "i" {
+		t.Errorf("after another poll the state is %d, the poll's answer %q", e.state, w.Body)
+	}
+	e.disarm()
+}
+
+// Two environments in a row that break on one call break on the next, too.
+func TestCallOfABrokenPollIsGivenAgainOnlyOnce(t *testing.T) {
+	h := newTestHost(t)
+	e := &environment{h: h, id: 1}
+	h.live[e.id] = e
+	i := &invocation{id: "i", done: make(chan struct{})}
+	h.waiting = []*invocation{i}
+	broken, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 2 {
+		e.next(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(broken))
+	}
+	var failure *Error
+	if !errors.As(i.err, &failure) || failure.Kind != Exited || len(h.waiting) != 0 {
+		t.Errorf("the call = %v, waiting %v; want it failed", i.err, h.waiting)
+	}
+	e.disarm()
+}
+
+// An idle environment whose poll broke off gets no call until it polls again.
+func TestEnvironmentWithoutAPollIsNotIdle(t *testing.T) {
+	h := newTestHost(t)
+	e := &environment{h: h, id: 1}
+	h.live[e.id] = e
+	broken, cancel := context.WithCancel(t.Context())
+	cancel()
+	e.next(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(broken))
+	if e.state != lost || len(h.idle) != 0 || e.deadline == nil {
+		t.Fatalf("state %d, idle %v, deadline %v; want it lost, and to be killed", e.state, h.idle, e.deadline)
+	}
+	i := &invocation{id: "i", done: make(chan struct{})}
+	if err := h.enqueue(i); err != nil || len(h.waiting) != 1 {
+		t.Fatalf("enqueue = %v, waiting %v", err, h.waiting)
+	}
+	e.next(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	if e.state != busy || e.current != i {
+		t.Errorf("after a poll the state is %d, the call %v", e.state, e.current)
+	}
+	e.disarm()
+}
+
+// A second poll takes the place of the first, of which the client may know no more.
+func TestLaterPollReplaces(t *testing.T) {
+	h := newTestHost(t)
+	e := &environment{h: h, id: 1}
+	h.live[e.id] = e
+	first, second := &poll{replaced: make(chan struct{})}, &poll{work: make(chan *invocation, 1), replaced: make(chan struct{})}
+	if !e.accept(first) || !e.accept(second) {
+		t.Fatal("a poll of an idle environment was refused")
+	}
+	<-first.replaced
+	e.lose(first, nil) // its connection ends now
+	i := &invocation{id: "i", done: make(chan struct{})}
+	if err := h.enqueue(i); err != nil || <-second.work != i || len(h.idle) != 0 {
+		t.Errorf("enqueue = %v, idle %v", err, h.idle)
+	}
+	e.disarm()
+}
+
+func TestPauseGrowsWithEachFailedInit(t *testing.T) {
+	h := newTestHost(t)
+	h.c.InitBackoff, h.c.MaxInitBackoff = 3*time.Second, 20*time.Second
+	for _, want := range []time.Duration{3, 6, 12, 20, 20} {
+		h.initFailed(&environment{h: h}, &Error{Kind: InitFailed})
+		if h.pause != want*time.Second {
+			t.Errorf("pause = %v, want %d s", h.pause, want)
+		}
+	}
+	e := &environment{h: h}
+	if !e.accept(&poll{}) || h.pause != 0 {
+		t.Errorf("pause = %v after a good init, want none", h.pause)
+	}
+}
+
+// FuzzReported guarantees that whatever a function posts as its error is an error with a type.
+func FuzzReported(f *testing.F) {
+	f.Add([]byte(`{"errorType":"T","errorMessage":"m"}`), "")
+	f.Add([]byte(`{"errorType":"","errorMessage":"m","stackTrace":[]}`), "Of.Header")
+	f.Add([]byte(`[1]`), "\n")
+	f.Add([]byte{}, "")
+	f.Fuzz(func(t *testing.T, document []byte, header string) {
+		e := reported(document, header)
+		if e.Kind != Reported || e.Type == "" || string(e.Document) != string(document) {
+			t.Errorf("reported(%q, %q) = %+v", document, header, e)
+		}
+		var back *Error
+		if !errors.As(e.in(&invocation{id: "r"}), &back) || !strings.HasSuffix(back.Error(), "(request r)") {
+			t.Errorf("Error() = %q", back.Error())
+		}
+	})
+}
