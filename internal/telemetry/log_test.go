@@ -109,6 +109,22 @@ func TestLinesNameTheirRequest(t *testing.T) {
 	}
 }
 
+// Guarantees that two loggers made from one do not write each other's attributes.
+func TestLoggersOfOneOrigin(t *testing.T) {
+	ctx := telemetry.WithOrigin(context.Background(), origin)
+	log, out := newLogger(nil)
+	parent := log.With("a", 1).WithGroup("g").With("b", 2)
+	first, second := parent.With("first", 1), parent.With("second", 2)
+	first.InfoContext(ctx, "m")
+	second.InfoContext(ctx, "m")
+	one, two, _ := bytes.Cut(out.Bytes(), []byte("\n"))
+	for line, want := range map[string]string{string(one): "first", string(two): "second"} {
+		if g := decoded(t, []byte(line))["g"].(map[string]any); g[want] == nil || len(g) != 2 {
+			t.Errorf("the %s logger wrote %s", want, line)
+		}
+	}
+}
+
 func TestLevel(t *testing.T) {
 	log, out := newLogger(slog.LevelWarn)
 	log.Info("not this")

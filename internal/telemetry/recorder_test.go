@@ -556,6 +556,25 @@ func TestRun(t *testing.T) {
 	})
 }
 
+// Guarantees that Run does not cut the second under way in two, wherever its ticks fall.
+func TestRunEndsWholeSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out lines
+		r := newRecorder(t, telemetry.Config{Writer: &out})
+		<-time.After(500 * time.Millisecond)
+		go r.Run(t.Context()) // ticks in the middle of each second
+		<-time.After(600 * time.Millisecond)
+		for range 8 {
+			r.Decision(time.Now(), telemetry.Decision{})
+			<-time.After(100 * time.Millisecond)
+		}
+		<-time.After(time.Second)
+		if docs := out.flushed(t, r); len(docs) != 1 || docs[0].number(t, "decisions") != 8 {
+			t.Errorf("%d lines, the first with %v decisions; want 1 with all 8", len(docs), docs[0].number(t, "decisions"))
+		}
+	})
+}
+
 // Guarantees the stated error: each latency alone, and the percentiles that are derived from a line.
 func TestLatencyError(t *testing.T) {
 	within := func(got, want float64) bool { return math.Abs(got-want) <= 0.092*want }
