@@ -161,14 +161,12 @@ func (e *environment) lose(p *poll, i *invocation) {
 		h.idle = remove(h.idle, e)
 	case e.state == busy && e.current == i:
 		e.current = nil
-		switch {
-		case i.ended:
-		case i.returned:
+		if i.returned {
 			i.finish(nil, (&Error{Kind: Exited, Type: TypeExit, Message: "The poll broke off"}).in(i))
-		default:
-			i.returned = true
-			h.waiting = append([]*invocation{i}, h.waiting...)
+			break
 		}
+		i.returned = true
+		h.waiting = append([]*invocation{i}, h.waiting...)
 	default:
 		return
 	}
@@ -179,10 +177,10 @@ func (e *environment) lose(p *poll, i *invocation) {
 }
 
 func (e *environment) response(w http.ResponseWriter, r *http.Request) {
-	body, whole, err := read(r)
+	body, no := read(r)
 	document, _ := base64.StdEncoding.DecodeString(r.Trailer.Get(headerErrorBody)) // what is no base64 tells nothing
 	failed := r.Trailer.Get(headerErrorType)
-	write(w, e.answer(r.PathValue("id"), whole, err, func(i *invocation) {
+	write(w, e.answer(r.PathValue("id"), no, func(i *invocation) {
 		if failed != "" {
 			i.finish(nil, reported(document, failed).in(i))
 			return
@@ -192,13 +190,14 @@ func (e *environment) response(w http.ResponseWriter, r *http.Request) {
 }
 
 func (e *environment) failure(w http.ResponseWriter, r *http.Request) {
-	body, whole, err := read(r)
+	body, no := read(r)
 	failed := reported(body, r.Header.Get(headerErrorType))
-	write(w, e.answer(r.PathValue("id"), whole, err, func(i *invocation) { i.finish(nil, failed.in(i)) }))
+	write(w, e.answer(r.PathValue("id"), no, func(i *invocation) { i.finish(nil, failed.in(i)) }))
 }
 
-// answer ends the call of that id with finish, if it is the current one and has no answer yet.
-func (e *environment) answer(id string, whole bool, err error, finish func(*invocation)) *refusal {
+// answer ends the call of that id with finish, if it is the current one and has no answer yet. no is what is wrong with
+// the body: what is too large is an answer, what broke off is not.
+func (e *environment) answer(id string, no *refusal, finish func(*invocation)) *refusal {
 	e.h.mu.Lock()
 	defer e.h.mu.Unlock()
 	i := e.current
@@ -207,67 +206,42 @@ func (e *environment) answer(id string, whole bool, err error, finish func(*invo
 		return unknownID
 	case e.state != busy:
 		return notNow
-	case err != nil:
-		return truncated
-	}
-	e.state = answered // its deadline stays: the function is to poll again by then
-	if !whole {
+	case no == truncated:
+		return no
+	case no == tooLarge:
 		i.finish(nil, (&Error{Kind: ResponseSize, Type: TypeResponseSize,
 			Message: fmt.Sprintf("Response payload size exceeded maximum allowed payload size (%d bytes).", MaxResponseBytes)}).in(i))
-		return tooLarge
+	default:
+		finish(i)
 	}
-	finish(i)
-	return nil
+	e.state = answered // its deadline stays: the function is to poll again by then
+	return no
 }
 
 // initFailure notes why the init failed. The call is told when the process has ended.
 func (e *environment) initFailure(w http.ResponseWriter, r *http.Request) {
-	body, whole, err := read(r)
-	if err != nil {
-		write(w, truncated)
-		return
+	body, no := read(r)
+	if no == nil {
+		failed := reported(body, r.Header.Get(headerErrorType))
+		no = e.initialise(func() { e.reported = failed })
 	}
-	if !whole {
-		write(w, tooLarge)
-		return
-	}
-	e.h.mu.Lock()
-	allowed := e.state == starting && e.reported == nil
-	if allowed {
-		e.reported = reported(body, r.Header.Get(headerErrorType))
-	}
-	e.h.mu.Unlock()
-	if !allowed {
-		write(w, notNow)
-		return
-	}
-	write(w, nil)
+	write(w, no)
 }
 
 // register lets a function ask for SIGTERM, as lambda.WithEnableSIGTERM does.
 func (e *environment) register(w http.ResponseWriter, r *http.Request) {
+	body, no := read(r)
 	var request struct {
 		Events []string `json:"events"`
 	}
-	body, whole, err := read(r)
-	switch {
-	case err != nil:
-		write(w, truncated)
-		return
-	case !whole:
-		write(w, tooLarge)
-		return
+	if err := json.Unmarshal(body, &request); no == nil && (err != nil || len(request.Events) > 0) {
+		no = noEvents
 	}
-	if err := json.Unmarshal(body, &request); err != nil || len(request.Events) > 0 {
-		write(w, noEvents)
-		return
+	if no == nil {
+		no = e.initialise(func() { e.wantTerm = true })
 	}
-	e.h.mu.Lock()
-	allowed := e.state == starting
-	e.wantTerm = e.wantTerm || allowed
-	e.h.mu.Unlock()
-	if !allowed {
-		write(w, notNow)
+	if no != nil {
+		write(w, no)
 		return
 	}
 	w.Header().Set(headerExtension, newRequestID())
@@ -275,17 +249,31 @@ func (e *environment) register(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]string{"functionName": e.h.c.Name, "functionVersion": "$LATEST"})
 }
 
+// initialise does what has its place only in an init that has not failed.
+func (e *environment) initialise(do func()) *refusal {
+	e.h.mu.Lock()
+	defer e.h.mu.Unlock()
+	if e.state != starting || e.reported != nil {
+		return notNow
+	}
+	do()
+	return nil
+}
+
 // event is where an extension waits. There are none, so it waits until the process ends.
 func (e *environment) event(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
-// read takes a body of at most MaxResponseBytes. A larger one is not whole, and none of it is returned.
-func read(r *http.Request) (body []byte, whole bool, err error) {
-	body, err = io.ReadAll(io.LimitReader(r.Body, MaxResponseBytes+1))
-	if len(body) <= MaxResponseBytes {
-		return body, true, err
+// read takes a body of at most MaxResponseBytes, or says that it is truncated or tooLarge.
+func read(r *http.Request) ([]byte, *refusal) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, MaxResponseBytes+1))
+	if err != nil {
+		return nil, truncated
 	}
-	_, err = io.Copy(io.Discard, io.LimitReader(r.Body, maxDiscardBytes))
-	return nil, false, err
+	if len(body) <= MaxResponseBytes {
+		return body, nil
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxDiscardBytes)) // whatever happens, it is too large
+	return nil, tooLarge
 }
 
 // write answers a request of the Runtime API: 202 without a refusal.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Why the function was not called, or with ErrClosed perhaps cut off.
@@ -45,12 +46,11 @@ func (k Kind) String() string {
 
 // The types of errors that the function did not name itself, as Lambda writes them.
 const (
-	TypeExit          = "Runtime.ExitError"
-	TypeEntrypoint    = "Runtime.InvalidEntrypoint" // the binary could not be run
-	TypeTimeout       = "Sandbox.Timedout"
-	TypeResponseSize  = "Function.ResponseSizeTooLarge"
-	TypeUnknown       = "Runtime.Unknown" // the function reported an error without a type
-	maxMessageInError = 1 << 10           // bytes of a message that Error() shows
+	TypeExit         = "Runtime.ExitError"
+	TypeEntrypoint   = "Runtime.InvalidEntrypoint" // the binary could not be run
+	TypeTimeout      = "Sandbox.Timedout"
+	TypeResponseSize = "Function.ResponseSizeTooLarge"
+	TypeUnknown      = "Runtime.Unknown" // the function reported an error without a type
 )
 
 // Error is a call that failed in the function.
@@ -62,11 +62,13 @@ type Error struct {
 	Document  []byte // what the function posted as the error; nil where it posted none
 }
 
-// Error names the kind, the type, the message and the call.
+const maxMessageInError = 1 << 10 // bytes
+
+// Error names the kind, the type, the message, of which it shows at most 1 KiB, and the call.
 func (e *Error) Error() string {
 	message := e.Message
 	if len(message) > maxMessageInError {
-		message = message[:maxMessageInError] + "..."
+		message = strings.ToValidUTF8(message[:maxMessageInError], "") + "..."
 	}
 	return fmt.Sprintf("lambdahost: %s: %s: %s (request %s)", e.Kind, e.Type, message, e.RequestID)
 }

@@ -173,14 +173,16 @@ func (handler) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 }
 
 func failInit() {
-	url := "http://" + os.Getenv("AWS_LAMBDA_RUNTIME_API") + "/2018-06-01/runtime/init/error"
-	for range 2 { // the second is refused
-		res, err := http.Post(url, "application/json", strings.NewReader(`{"errorType":"Mine","errorMessage":"no plans"}`))
-		if err != nil {
-			panic(err)
-		}
-		fmt.Fprintln(os.Stdout, res.StatusCode)
-		res.Body.Close()
+	base := "http://" + os.Getenv("AWS_LAMBDA_RUNTIME_API")
+	for _, s := range []step{
+		{Path: "/2018-06-01/runtime/init/error", Body: `{"errorMessage":"half`, Truncated: true},
+		{Path: "/2018-06-01/runtime/init/error", Body: strings.Repeat("a", 7<<20)},
+		{Path: "/2018-06-01/runtime/init/error", Body: `{"errorType":"Mine","errorMessage":"no plans"}`},
+		{Path: "/2018-06-01/runtime/init/error", Body: `{"errorType":"Other","errorMessage":"no more"}`},
+		{Path: "/2018-06-01/runtime/invocation/next", Method: http.MethodGet},
+		{Path: "/2020-01-01/extension/register", Body: `{"events":[]}`},
+	} {
+		fmt.Fprintln(os.Stdout, s.do(base))
 	}
 	os.Exit(1)
 }
@@ -193,6 +195,7 @@ type step struct {
 	Trailer      map[string]string
 	Body         string
 	Truncated    bool // the connection ends before the body does
+	Hang         bool // nothing follows, ever
 }
 
 // speak is a runtime without aws-lambda-go: it serves a call by the steps in its payload. No step is an order to answer with
@@ -228,6 +231,9 @@ func speak() {
 func answering(id string) string { return "/2018-06-01/runtime/invocation/" + id + "/response" }
 
 func (s *step) do(base string) int {
+	if s.Hang {
+		select {}
+	}
 	if s.Truncated {
 		c, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
 		if err != nil {

@@ -95,7 +95,7 @@ type Host struct {
 // ctx ends, everything is killed; [Host.Close] is the gentle way.
 func Start(ctx context.Context, c Config) (*Host, error) {
 	if err := c.check(); err != nil {
-		return nil, fmt.Errorf("lambdahost: %w", err)
+		return nil, err
 	}
 	c.setDefaults()
 	h := &Host{c: c, env: c.environ(), live: make(map[int]*environment)}
@@ -110,7 +110,7 @@ func (c *Config) check() error {
 		binary, err = filepath.Abs(binary)
 	}
 	if err != nil {
-		return fmt.Errorf("Binary: %w", err)
+		return fmt.Errorf("lambdahost: Binary: %w", err)
 	}
 	c.Binary = binary
 	for _, f := range []struct {
@@ -126,21 +126,21 @@ func (c *Config) check() error {
 		{"MaxInitBackoff", int(c.MaxInitBackoff)},
 	} {
 		if f.value < 0 {
-			return fmt.Errorf("%s %d is below 0", f.name, f.value)
+			return fmt.Errorf("lambdahost: %s %d is below 0", f.name, f.value)
 		}
 	}
 	if c.MemoryMB != 0 && (c.MemoryMB < 128 || c.MemoryMB > 10240) {
-		return fmt.Errorf("MemoryMB %d is outside 128..10240", c.MemoryMB)
+		return fmt.Errorf("lambdahost: MemoryMB %d is outside 128..10240", c.MemoryMB)
 	}
 	if c.Freeze && !canFreeze {
-		return errors.New("Freeze: this system cannot stop a process and let it go on")
+		return errors.New("lambdahost: Freeze: this system cannot stop a process and let it go on")
 	}
 	for name, value := range c.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
-			return fmt.Errorf("Env: %q cannot be a variable", name)
+			return fmt.Errorf("lambdahost: Env: %q cannot be a variable", name)
 		}
 		if slices.Contains(reserved, name) || strings.HasPrefix(name, "AWS_LAMBDA_") {
-			return fmt.Errorf("Env: %s is Lambda's own", name)
+			return fmt.Errorf("lambdahost: Env: %s is Lambda's own", name)
 		}
 	}
 	return nil
@@ -189,11 +189,8 @@ type invocation struct {
 	done     chan struct{} // closed when it has ended
 }
 
-// finish ends the call, if nothing has before.
+// finish ends the call, which has not ended before.
 func (i *invocation) finish(response []byte, err error) {
-	if i.ended {
-		return
-	}
 	i.ended, i.response, i.err = true, response, err
 	close(i.done)
 }

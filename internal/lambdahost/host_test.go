@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sluicelimits/sluice/internal/lambdahost"
 )
@@ -69,7 +70,10 @@ func start(t *testing.T, mode string, set func(*lambdahost.Config)) *lambdahost.
 	}
 	c := lambdahost.Config{
 		Binary: program, Name: "tested",
-		Env:         map[string]string{functionVar: mode, "GORACE": "atexit_sleep_ms=0"}, // an exit is not to take a second
+		Env: map[string]string{
+			functionVar: mode, "GORACE": "atexit_sleep_ms=0", // an exit is not to take a second
+			"GOCOVERDIR": t.TempDir(), // go test -cover has programs complain without
+		},
 		InitTimeout: time.Minute, Timeout: time.Minute, Output: func(lambdahost.Line) {}, Log: slog.New(slog.DiscardHandler),
 	}
 	if set != nil {
@@ -120,6 +124,9 @@ func failed(t *testing.T, err error, kind lambdahost.Kind, typ, message string) 
 	var e *lambdahost.Error
 	if !errors.As(err, &e) || e.Kind != kind || e.Type != typ || !strings.Contains(e.Message, message) {
 		t.Fatalf("error = %+v, want kind %q, type %s and %q in the message", err, kind, typ, message)
+	}
+	if text := err.Error(); !strings.Contains(text, kind.String()+": "+typ+": ") {
+		t.Errorf("Error() = %q, want kind %q and type %s in it", text, kind, typ)
 	}
 	if !uuid.MatchString(e.RequestID) {
 		t.Errorf("request id of the error = %q", e.RequestID)
@@ -425,6 +432,10 @@ func TestFunctionError(t *testing.T) {
 	if !json.Valid(e.Document) {
 		t.Errorf("Document = %q", e.Document)
 	}
+	_, err = invoke(h, order{Do: "fail", Text: strings.Repeat("ä", 10<<10)})
+	if text := err.Error(); len(text) > 2<<10 || !utf8.ValidString(text) || len(failure(t, err).Message) != 20<<10 {
+		t.Errorf("Error() of a long message has %d bytes: %q", len(text), text)
+	}
 	_, err = invoke(h, order{Do: "fail with type", Text: "a word"})
 	failed(t, err, lambdahost.Reported, "Mine", "a word")
 	if r := served(t, h, order{}); r.PID != pid {
@@ -536,8 +547,8 @@ func TestInit(t *testing.T) {
 			if s := h.Stats(); s.Started != 1 || s.InitErrors != 1 {
 				t.Errorf("Stats = %+v, want one environment: a failing init is not tried again at once", s)
 			}
-			if tt.mode == fails && !slices.Equal(out.texts(), []string{"202", "403"}) {
-				t.Errorf("init errors were answered with %q, want the first accepted, the second refused", out.texts())
+			if tt.mode == fails && !slices.Equal(out.texts(), []string{"400", "413", "202", "403", "403", "403"}) {
+				t.Errorf("the function was answered %q, want the whole init error accepted, and nothing after it", out.texts())
 			}
 			if all := out.take(); tt.mode == exits && !slices.Equal(all, []lambdahost.Line{{Environment: 1, Text: "about to exit"}}) {
 				t.Errorf("output of the init = %+v, want one line without a request", all)
@@ -553,6 +564,28 @@ func TestFailedInitTellsAllWhoWait(t *testing.T) {
 	})
 	for _, ended := range []<-chan result{begin(h, order{}), begin(h, order{}), begin(h, order{})} {
 		failed(t, (<-ended).err, lambdahost.InitFailed, lambdahost.TypeTimeout, "Init timed out")
+	}
+}
+
+// While inits fail, what is there goes on, and no caller waits for what may not be started.
+func TestFailedInitBesideABusyEnvironment(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "broken")
+	h, g := start(t, failsOnFile, func(c *lambdahost.Config) {
+		c.Env[fileVar], c.Environments, c.InitBackoff, c.MaxInitBackoff = file, 2, time.Hour, time.Hour
+	}), newGate(t)
+	held := g.hold(h)
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := invoke(h, order{})
+	failed(t, err, lambdahost.InitFailed, lambdahost.TypeExit, "exit status 1")
+	if _, err := invoke(h, order{}); !errors.Is(err, lambdahost.ErrThrottled) {
+		t.Errorf("a call while one is busy and none may be started = %v, want ErrThrottled", err)
+	}
+	g.open <- struct{}{}
+	r := <-held
+	if again := served(t, h, order{}); r.err != nil || again.PID != r.PID {
+		t.Errorf("the busy one = %+v, the next served by %d", r, again.PID)
 	}
 }
 
@@ -665,6 +698,26 @@ func TestRuntimeAPIRefusesWhatIsOutOfPlace(t *testing.T) {
 	})
 	if s := h.Stats(); s.Started != 1 {
 		t.Errorf("Stats = %+v, want one environment that lived through all", s)
+	}
+}
+
+// An answer is the caller's at once, but who does not poll after it is not waited for longer than for an answer.
+func TestEnvironmentThatDoesNotPollAgainIsKilled(t *testing.T) {
+	h := start(t, speaksItself, func(c *lambdahost.Config) { c.Timeout = time.Second })
+	text, err := json.Marshal([]step{{Path: answering("{id}"), Body: `"good"`}, {Hang: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		answer, err := h.Invoke(context.Background(), text)
+		if err == nil && string(answer) == `"good"` {
+			break
+		}
+		failed(t, err, lambdahost.TimedOut, lambdahost.TypeTimeout, "timed out") // the machine was too slow
+	}
+	eventually(t, "it is killed", func() bool { return len(h.Stats().Environments) == 0 })
+	if s := h.Stats(); s.Timeouts != s.Started || s.Exits != 0 {
+		t.Errorf("Stats = %+v, want all killed for their time", s)
 	}
 }
 
@@ -781,6 +834,26 @@ func TestCloseThatCannotWait(t *testing.T) {
 	}
 	if r := <-held; !errors.Is(r.err, lambdahost.ErrClosed) {
 		t.Errorf("the call = %v, want ErrClosed", r.err)
+	}
+}
+
+func TestCloseDuringInit(t *testing.T) {
+	for _, begun := range []bool{false, true} {
+		h := start(t, hangs, nil)
+		called := begin(h, order{})
+		eventually(t, "the init runs", func() bool {
+			s := h.Stats()
+			return s.Started == 1 && (!begun || s.Environments[0].PID != 0)
+		})
+		if err := h.Close(context.Background()); err != nil {
+			t.Errorf("Close = %v", err)
+		}
+		if r := <-called; !errors.Is(r.err, lambdahost.ErrClosed) {
+			t.Errorf("the call = %v, want ErrClosed", r.err)
+		}
+		if s := h.Stats(); s.InitErrors != 0 {
+			t.Errorf("Stats = %+v, want no failed init: it was broken off", s)
+		}
 	}
 }
 

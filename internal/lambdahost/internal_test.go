@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -88,11 +90,27 @@ func TestLaterPollReplaces(t *testing.T) {
 	h := newTestHost(t)
 	e := &environment{h: h, id: 1}
 	h.live[e.id] = e
-	first, second := &poll{replaced: make(chan struct{})}, &poll{work: make(chan *invocation, 1), replaced: make(chan struct{})}
-	if !e.accept(first) || !e.accept(second) {
+	w, ended := httptest.NewRecorder(), make(chan struct{})
+	go func() {
+		defer close(ended)
+		e.next(w, httptest.NewRequest("GET", "/", nil))
+	}()
+	polls := func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return e.state == idle
+	}
+	for !polls() {
+		runtime.Gosched()
+	}
+	first, second := e.poll, &poll{work: make(chan *invocation, 1), replaced: make(chan struct{})}
+	if !e.accept(second) {
 		t.Fatal("a poll of an idle environment was refused")
 	}
-	<-first.replaced
+	<-ended
+	if w.Code != http.StatusForbidden {
+		t.Errorf("status of the first poll = %d, want 403", w.Code)
+	}
 	e.lose(first, nil) // its connection ends now
 	i := &invocation{id: "i", done: make(chan struct{})}
 	if err := h.enqueue(i); err != nil || <-second.work != i || len(h.idle) != 0 {
