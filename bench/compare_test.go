@@ -131,7 +131,7 @@ func TestCompareTakesTurns(t *testing.T) {
 	if _, err := compare(a, b, load{rounds: 4}, plenty); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := strings.Join(calls, ""), "AB"+"AB"+"BA"+"AB"+"BA"; got != want {
+	if got, want := strings.Join(calls, ""), "AAABBB"+"AB"+"BA"+"AB"+"BA"; got != want {
 		t.Errorf("order of trials %s, want %s", got, want)
 	}
 }
