@@ -18,8 +18,7 @@ import (
 const (
 	maxSetBytes = 256 << 10
 	maxKeys     = 256
-	minRSABits  = 2048
-	maxRSABits  = 8192 // verifying with a longer one takes longer than a request may
+	minRSABits  = 2048 // go-jose takes none of more than 4096 bits, or with an exponent below 2
 )
 
 // key is a public key of an issuer.
@@ -122,7 +121,7 @@ func (s *keySet) add(raw json.RawMessage, accepted []jose.SignatureAlgorithm, ol
 func fits(public any) []jose.SignatureAlgorithm {
 	switch k := public.(type) {
 	case *rsa.PublicKey:
-		if bits := k.N.BitLen(); bits >= minRSABits && bits <= maxRSABits && k.E >= 3 && k.E&1 == 1 {
+		if k.N.BitLen() >= minRSABits && k.E&1 == 1 {
 			return asymmetric[:6]
 		}
 	case *ecdsa.PublicKey:

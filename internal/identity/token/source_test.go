@@ -219,6 +219,45 @@ func TestFloodOfUnknownKeys(t *testing.T) {
 	}
 }
 
+// Guarantees that an unknown key is not held against its bearer while nobody can know whether it exists, and that a known
+// key under an algorithm that is not its own asks nobody.
+func TestUnknownKeyAndTheIssuerAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := publishing(good)
+		v := newVerifier(t, config(a))
+		check := func(text string, want error, fetches int) {
+			t.Helper()
+			if err := verify(v, text, time.Now()); !errors.Is(err, want) || a.fetches() != fetches {
+				t.Errorf("Verify = %v after %d fetches, want %v after %d", err, a.fetches(), want, fetches)
+			}
+		}
+		next := newEC("k2", elliptic.P256()).sign(claims(time.Now(), nil))
+		check(next, token.ErrUnknownKey, 1)
+		pass(token.DefaultCooldown)
+		check((&signer{"k1", "RS256", rsaKey()}).sign(claims(time.Now(), nil)), token.ErrUnknownKey, 1)
+		a.set(answer(http.StatusInternalServerError, ""))
+		check(next, token.ErrKeysUnavailable, 2)
+		check(next, token.ErrKeysUnavailable, 2)
+		a.set(answer(http.StatusOK, document(good)))
+		pass(token.DefaultCooldown)
+		check(next, token.ErrUnknownKey, 3)
+	})
+}
+
+// Guarantees that a clock that was ahead and is set right does not keep new keys away until it is where it was.
+func TestClockSetBack(t *testing.T) {
+	next := newEC("k2", elliptic.P256())
+	a := publishing(good)
+	v := newVerifier(t, config(a))
+	if err := verify(v, good.sign(claims(noon.Add(24*time.Hour), nil)), noon.Add(24*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	a.set(answer(http.StatusOK, document(good, next)))
+	if err := verify(v, next.sign(claims(noon, nil)), noon); err != nil {
+		t.Errorf("Verify = %v, want the new key", err)
+	}
+}
+
 // Guarantees that all who wait share one fetch, and that nobody waits longer than allowed: Config.Wait, or ctx if that ends
 // before. Those who come after the fetch are served.
 func TestOneFetchAndABoundedWait(t *testing.T) {
@@ -336,7 +375,13 @@ func TestOldKeysAreReplacedInFront(t *testing.T) {
 			t.Errorf("%d fetches, want one beside", n)
 		}
 		a.set(slowly(next))
+		var beside sync.WaitGroup
+		beside.Go(func() {
+			pass(24*time.Hour + 100*time.Millisecond)
+			step(0, nil, 0) // only who begins the fetch waits for it
+		})
 		step(24*time.Hour, token.ErrUnknownKey, 200*time.Millisecond)
+		beside.Wait()
 		if n := a.fetches(); n != 3 {
 			t.Errorf("%d fetches, want one in front", n)
 		}
@@ -357,21 +402,33 @@ func TestWarm(t *testing.T) {
 		if err := verify(v, good.sign(claims(time.Now(), nil)), time.Now()); err != nil || a.fetches() != 1 {
 			t.Errorf("Verify = %v after %d fetches, want that Warm's did", err, a.fetches())
 		}
+		pass(token.DefaultCooldown)
+		v.Warm(time.Now())
+		synctest.Wait()
+		if n := a.fetches(); n != 1 {
+			t.Errorf("%d fetches, want none for keys that are there", n)
+		}
 	})
 }
 
 // Guarantees that Close ends what is under way and returns after it, and that Verify then says so.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &authority{respond: hang}
+		a := &authority{respond: func(r *http.Request) (reply, error) {
+			<-r.Context().Done()
+			pass(time.Second)
+			return reply{}, r.Context().Err()
+		}}
 		v := newVerifier(t, config(a))
 		v.Warm(time.Now())
+		synctest.Wait()
 		began := time.Now()
 		v.Close()
 		v.Close()
-		if took := time.Since(began); took != 0 {
-			t.Errorf("Close took %v", took)
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("Close took %v, want the second that the fetch takes to end", took)
 		}
+		began = time.Now()
 		if err := verify(v, good.sign(claims(began, nil)), began); !errors.Is(err, token.ErrKeysUnavailable) || time.Since(began) != 0 {
 			t.Errorf("Verify after Close = %v, want ErrKeysUnavailable at once", err)
 		}

@@ -72,7 +72,7 @@ type Issuer struct {
 	JWKSURL   string   // required; https, or http on a loopback address
 
 	// Algorithms that are accepted; default RS256 and ES256. Possible are RS, PS and ES with 256, 384 and 512, and EdDSA
-	// (Ed25519). Symmetric ones are not: their secret would have to be here.
+	// (Ed25519), RSA with keys of 2048 to 4096 bits. Symmetric ones are not: their secret would have to be here.
 	Algorithms []string
 
 	AudienceClaim string // default "aud"; access tokens of Cognito have "client_id"
