@@ -191,8 +191,14 @@ func TestLivePageOfDevWithRedis(t *testing.T) {
 	}
 	p.until("!" + banner)
 	p.until("document.querySelector('[data-breaker=Redis] td').textContent === 'closed: in use'")
-	calls(1)
-	p.until("document.querySelector('[data-count=waiting] dd').textContent === '0'")
+	const paid = "document.querySelector('[data-count=waiting] dd').textContent === '0'"
+	for range 20 { // requests set off the charging back; one that was tried too early is tried again after a second
+		if calls(1); eval[bool](p, paid) {
+			break
+		}
+		p.until("document.documentElement.dataset.now !== window.seen && (window.seen = document.documentElement.dataset.now)")
+	}
+	p.until(paid)
 	p.until("document.querySelectorAll('.what .tag.away').length === 0")
 	if got := p.number("[data-breaker=Redis] td:nth-child(3)"); got != 1 {
 		t.Errorf("the breaker opened %d times, want once", got)
