@@ -367,14 +367,16 @@ func TestManyCallersAtOnce(t *testing.T) {
 	}
 }
 
-// Sequential calls in one environment are never throttled, though it polls again only after its answer.
+// Sequential calls are neither throttled nor start another environment, though the one polls again only after its answer.
 func TestNextCallWaitsForThePollAfterAnAnswer(t *testing.T) {
-	h := start(t, ordinary, nil)
-	for range 200 {
-		served(t, h, order{})
-	}
-	if s := h.Stats(); s.Started != 1 {
-		t.Errorf("Stats = %+v, want one environment", s)
+	for _, environments := range []int{1, 2} {
+		h := start(t, ordinary, func(c *lambdahost.Config) { c.Environments = environments })
+		for range 200 {
+			served(t, h, order{})
+		}
+		if s := h.Stats(); s.Started != 1 {
+			t.Errorf("Stats = %+v, want one environment", s)
+		}
 	}
 }
 

@@ -1,3 +1,5 @@
+//go:build unix
+
 package lambdahost
 
 import (
@@ -7,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
@@ -83,6 +86,31 @@ func TestEnvironmentWithoutAPollIsNotIdle(t *testing.T) {
 		t.Errorf("after a poll the state is %d, the call %v", e.state, e.current)
 	}
 	e.disarm()
+}
+
+// The time of a call ends with the poll after it: an idle environment stays.
+func TestIdleEnvironmentHasNoDeadline(t *testing.T) {
+	h := newTestHost(t)
+	e := &environment{h: h, id: 1, state: answered}
+	e.arm(time.Hour, &Error{})
+	if !e.accept(&poll{}) || e.state != idle || e.deadline != nil {
+		t.Errorf("after a poll the state is %d, the deadline %v; want it idle without one", e.state, e.deadline)
+	}
+}
+
+// Close may come between the decision to start a process and its start.
+func TestProcessThatIsStartedTooLateIsKilled(t *testing.T) {
+	e := &environment{h: newTestHost(t), ready: make(chan struct{})}
+	e.kill(nil)
+	cmd := exec.Command("sleep", "1000")
+	setGroup(cmd)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	e.started(cmd, time.Now())
+	if err := cmd.Wait(); err == nil || err.Error() != "signal: killed" {
+		t.Errorf("the process = %v, want it killed", err)
+	}
 }
 
 // A second poll takes the place of the first, of which the client may know no more.
