@@ -101,6 +101,7 @@ func TestIdleEnvironmentHasNoDeadline(t *testing.T) {
 // Close may come between the decision to start a process and its start.
 func TestProcessThatIsStartedTooLateIsKilled(t *testing.T) {
 	e := &environment{h: newTestHost(t), ready: make(chan struct{})}
+	e.h.c.InitTimeout = time.Hour // which would kill it, too
 	e.kill(nil)
 	cmd := exec.Command("sleep", "1000")
 	setGroup(cmd)
