@@ -10,11 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -25,6 +27,8 @@ import (
 	"github.com/aws/aws-lambda-go/lambda/messages"
 	"github.com/aws/aws-lambda-go/lambdacontext"
 	"go.uber.org/goleak"
+
+	"github.com/sluicelimits/sluice/internal/lambdahost"
 )
 
 // functionVar makes the test binary a Lambda function. It holds what its init does.
@@ -272,4 +276,39 @@ func (s *step) do(base string) int {
 	}
 	res.Body.Close()
 	return res.StatusCode
+}
+
+// hostVar makes the test binary a host: it starts functions and is killed.
+const hostVar = "SLUICE_TEST_HOST"
+
+// hostUntilKilled says the process ids of a frozen environment and of one whose init hangs, each a line.
+func hostUntilKilled() {
+	program, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	for _, mode := range []string{ordinary, hangs} {
+		h, err := lambdahost.Start(ctx, lambdahost.Config{
+			Binary: program, Env: map[string]string{functionVar: mode}, InitTimeout: time.Hour, Timeout: time.Hour, Freeze: true,
+			Output: func(lambdahost.Line) {}, Log: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			panic(err)
+		}
+		if mode == hangs {
+			go func() { _, _ = h.Invoke(ctx, []byte(`{}`)) }() // never ends
+		} else if _, err := h.Invoke(ctx, []byte(`{}`)); err != nil {
+			panic(err)
+		}
+		for {
+			e := h.Stats().Environments
+			if len(e) == 1 && e[0].PID != 0 && (mode == hangs || e[0].Frozen) {
+				fmt.Fprintln(os.Stdout, e[0].PID)
+				break
+			}
+			runtime.Gosched()
+		}
+	}
+	select {}
 }

@@ -3,14 +3,10 @@ package lambdahost_test
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
-	"runtime"
 	"testing"
-	"time"
 
 	"github.com/sluicelimits/sluice/internal/lambdahost"
 )
@@ -59,41 +55,6 @@ func TestIdleEnvironmentsAreFrozen(t *testing.T) {
 			}
 		})
 	}
-}
-
-// hostVar makes the test binary a host: it starts functions and is killed.
-const hostVar = "SLUICE_TEST_HOST"
-
-// hostUntilKilled says the process ids of a frozen environment and of one whose init hangs, each a line.
-func hostUntilKilled() {
-	program, err := os.Executable()
-	if err != nil {
-		panic(err)
-	}
-	ctx := context.Background()
-	for _, mode := range []string{ordinary, hangs} {
-		h, err := lambdahost.Start(ctx, lambdahost.Config{
-			Binary: program, Env: map[string]string{functionVar: mode}, InitTimeout: time.Hour, Timeout: time.Hour, Freeze: true,
-			Output: func(lambdahost.Line) {}, Log: slog.New(slog.DiscardHandler),
-		})
-		if err != nil {
-			panic(err)
-		}
-		if mode == hangs {
-			go func() { _, _ = h.Invoke(ctx, []byte(`{}`)) }() // never ends
-		} else if _, err := h.Invoke(ctx, []byte(`{}`)); err != nil {
-			panic(err)
-		}
-		for {
-			e := h.Stats().Environments
-			if len(e) == 1 && e[0].PID != 0 && (mode == hangs || e[0].Frozen) {
-				fmt.Fprintln(os.Stdout, e[0].PID)
-				break
-			}
-			runtime.Gosched()
-		}
-	}
-	select {}
 }
 
 func TestNoProcessOutlivesAHostThatIsKilled(t *testing.T) {
