@@ -368,7 +368,9 @@ func (n *naive) write(d *limit.Decision, keys []string, states []*limit.State) {
 			continue
 		}
 		if n.fault == offByOne && r.Remaining() == 1 {
-			d.Commit(i, &limit.State{})
+			forgotten := *states[i]
+			forgotten.Stamps = slices.Clone(forgotten.Stamps)
+			d.Commit(i, &forgotten)
 		} else {
 			d.Commit(i, states[i])
 			n.bendLease(d, i, states[i])
