@@ -5,7 +5,7 @@
 //
 //  1. ipLimits, charged before anything else: every attempt from an address counts, they protect the rest of the list
 //  2. the route, where routes are declared: after step 1, so that scanning for routes is limited
-//  3. the credential; none at all is anonymous where there is an anonymousPlan, a bad one never is
+//  3. the credentials, a JWT, an API key or both; none at all is anonymous where there is an anonymousPlan, a bad one never is
 //  4. the tenant: known, not suspended, with a plan
 //  5. all limits of the plan that match, all or nothing
 package authorizer
@@ -22,21 +22,22 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/identity/token"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/outage"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/route"
 )
 
-// Snapshot is one consistent configuration. A request is decided on one snapshot from beginning to end.
-type Snapshot struct {
-	Config *plan.Config
-	Keys   *identity.Keys
+// Tokens verifies JWTs; [token.Verifier] does.
+type Tokens interface {
+	Verify(ctx context.Context, token string, now time.Time) (token.Claims, error)
 }
 
 // Config sets up an [Authorizer].
 type Config struct {
-	Current func() *Snapshot // required; called once for each request
+	Source Source // required
+	Tokens Tokens // nil accepts no JWT
 
 	// Store is required; Addresses is where ipLimits are counted, default Store. Each is to be an [outage.Store], which knows
 	// how many instances there are and charges back what it admitted. Another one is put into one that takes itself for the
@@ -48,6 +49,7 @@ type Config struct {
 	TrustedHops int              // proxies of the operator's own in front, 0..identity.MaxHops; see identity.SourceIP
 	Jitter      int              // percent, 0..100; see answer.Encoder
 	Sources     *identity.Anonymiser
+	Measure     bool // fills Answer.Took
 
 	// BackstopBytes bounds what is counted in this process while a store that is no [outage.Store] does not answer; 0 is
 	// outage.DefaultBytes.
@@ -55,6 +57,8 @@ type Config struct {
 }
 
 const unavailableFor = time.Second // what a client is told to wait where nobody knows
+
+var errSourceless = errors.New("ipLimits are configured, and the authorizer's type tells it no address: attach it with type REQUEST")
 
 // Authorizer decides requests. It is safe for concurrent use. Make it with [New].
 type Authorizer struct {
@@ -67,8 +71,8 @@ type Authorizer struct {
 // New checks the configuration and makes an authorizer. The error names the field.
 func New(c Config) (*Authorizer, error) {
 	switch {
-	case c.Current == nil:
-		return nil, errors.New("authorizer: Current is missing")
+	case c.Source == nil:
+		return nil, errors.New("authorizer: Source is missing")
 	case c.Store == nil:
 		return nil, errors.New("authorizer: Store is missing")
 	case c.TrustedHops < 0 || c.TrustedHops > identity.MaxHops:
@@ -97,7 +101,7 @@ func New(c Config) (*Authorizer, error) {
 	}
 	z.pool.New = func() any {
 		a := &Answer{from: z}
-		a.attributes.Header = a.header
+		a.attributes.Header, a.attributes.Claim = a.header, a.claims.Claim
 		return a
 	}
 	return z, nil
@@ -121,6 +125,10 @@ type Request struct {
 	Path   string              // as sent: percent-encoded, not normalised, without the query
 	Header map[string][]string // names in canonical form
 	Peer   string              // address of the connection's other end, with or without port
+
+	// Sourceless says that nobody knows where the request comes from, and Peer means nothing. Where there are ipLimits such
+	// a request is denied: it is the operator who attached an authorizer that cannot see addresses.
+	Sourceless bool
 }
 
 // Answer is the outcome. It is valid until [Answer.Release].
@@ -133,14 +141,23 @@ type Answer struct {
 	KeyID       string
 	Anonymous   bool // no credential, under the anonymousPlan
 	StoreFailed bool // a store did not answer, and each limit's onStoreFailure was applied
+	ConfigStale bool // decided on a configuration that is older than it may be
 	Source      string
 	Header      answer.Header
 	Instance    string // URI of this occurrence; "" where allowed
+
+	// Took is what the limits' steps took, waiting for the stores included; 0 without Config.Measure.
+	Took time.Duration
+
+	// Err says why where the configuration or the keys of an issuer could not be had, or the authorizer is attached where it
+	// cannot work; for logs.
+	Err error
 
 	from       *Authorizer
 	wait       answer.Wait
 	request    *Request
 	path       route.Path
+	claims     token.Claims
 	attributes plan.Attributes
 	ip, plan   step
 	peek       limit.Decision
@@ -194,7 +211,7 @@ func (a *Answer) AppendProblem(b []byte) []byte {
 // Release gives the answer's memory back for another request. Neither it nor what it returned may be used afterwards.
 func (a *Answer) Release() {
 	z := a.from
-	a.request = nil
+	a.request, a.Err, a.claims = nil, nil, token.Claims{}
 	z.pool.Put(a)
 }
 
@@ -218,7 +235,12 @@ func (a *Answer) header(name string) (string, bool) {
 func (z *Authorizer) Authorize(ctx context.Context, req *Request) *Answer {
 	a := z.pool.Get().(*Answer)
 	a.reset(req, z.c.Now())
-	a.Kind = z.decide(ctx, a, z.c.Current())
+	configuration, join := z.c.Source.Begin(ctx, a.At)
+	a.ConfigStale = configuration.Stale()
+	a.Kind = z.decide(ctx, a, configuration)
+	if join != nil {
+		join()
+	}
 	if a.Kind != answer.Allowed {
 		a.Instance = answer.NewInstance()
 	}
@@ -229,23 +251,25 @@ func (z *Authorizer) Authorize(ctx context.Context, req *Request) *Answer {
 func (a *Answer) reset(req *Request, now time.Time) {
 	a.request, a.At = req, now
 	a.Tenant, a.Plan, a.Subject, a.KeyID, a.Source, a.Instance = "", "", "", "", "", ""
-	a.Anonymous, a.StoreFailed, a.wait = false, false, answer.Wait{}
+	a.Anonymous, a.StoreFailed, a.wait, a.Took = false, false, answer.Wait{}, 0
 	a.ip.made, a.plan.made = false, false
 	a.path = route.Clean(req.Path)
 	a.attributes.Method, a.attributes.Path = req.Method, &a.path
 	a.attributes.Subject, a.attributes.APIKey, a.attributes.IP = "", "", ""
 }
 
-func (z *Authorizer) decide(ctx context.Context, a *Answer, s *Snapshot) answer.Kind {
-	a.Source = z.c.Sources.Anonymise(identity.SourceIP(a.request.Peer, a.request.Header["X-Forwarded-For"], z.c.TrustedHops))
-	a.attributes.IP = a.Source
-	if kind := z.limitAddress(ctx, a, s); kind != answer.Allowed {
+func (z *Authorizer) decide(ctx context.Context, a *Answer, c Configuration) answer.Kind {
+	if !a.request.Sourceless {
+		a.Source = z.c.Sources.Anonymise(identity.SourceIP(a.request.Peer, a.request.Header["X-Forwarded-For"], z.c.TrustedHops))
+		a.attributes.IP = a.Source
+	}
+	if kind := z.limitAddress(ctx, a, c); kind != answer.Allowed {
 		return kind
 	}
-	if !s.Config.Routed(a.request.Method, &a.path) {
+	if !c.Routed(a.request.Method, &a.path) {
 		return answer.NoRoute
 	}
-	owner, set, kind := z.identify(a, s)
+	owner, set, kind := z.identify(ctx, a, c)
 	if kind != answer.Allowed {
 		return kind
 	}
@@ -253,10 +277,14 @@ func (z *Authorizer) decide(ctx context.Context, a *Answer, s *Snapshot) answer.
 }
 
 // limitAddress is step 1.
-func (z *Authorizer) limitAddress(ctx context.Context, a *Answer, s *Snapshot) answer.Kind {
-	set := s.Config.IPLimits()
+func (z *Authorizer) limitAddress(ctx context.Context, a *Answer, c Configuration) answer.Kind {
+	set := c.IPLimits()
 	if len(set.Limits) == 0 {
 		return answer.Allowed
+	}
+	if a.request.Sourceless {
+		a.Err = errSourceless
+		return answer.Internal
 	}
 	a.ip.request.Owner = limit.Owner{Kind: limit.Address, Name: a.Source}
 	a.ip.request.Charges = set.AppendCharges(a.ip.request.Charges[:0], &a.attributes)
@@ -268,27 +296,22 @@ func (z *Authorizer) limitAddress(ctx context.Context, a *Answer, s *Snapshot) a
 }
 
 // identify is steps 3 and 4: whose limits apply.
-func (z *Authorizer) identify(a *Answer, s *Snapshot) (limit.Owner, *plan.Set, answer.Kind) {
-	presented, present, err := identity.FindCredential(a.request.Header)
-	if !present {
-		if set := s.Config.Anonymous(); set != nil {
-			a.Anonymous, a.Plan = true, s.Config.AnonymousPlan()
-			return limit.Owner{Kind: limit.Anonymous}, set, answer.Allowed
-		}
-		return limit.Owner{}, nil, answer.NoCredential
-	}
-	if err != nil {
-		return limit.Owner{}, nil, answer.BadCredential
-	}
-	key, err := s.Keys.Verify(presented, a.At)
-	if err != nil {
-		return limit.Owner{}, nil, answer.BadCredential
-	}
-	a.Tenant, a.Subject, a.KeyID = key.Tenant, key.Subject, key.ID
-	a.attributes.Subject, a.attributes.APIKey = key.Subject, key.ID
-	tenant, ok := s.Config.Tenant(key.Tenant)
+func (z *Authorizer) identify(ctx context.Context, a *Answer, c Configuration) (limit.Owner, *plan.Set, answer.Kind) {
+	presented, err := identity.FindCredentials(a.request.Header)
 	switch {
-	case !ok:
+	case err != nil:
+		return limit.Owner{}, nil, answer.BadCredential
+	case !presented.Any():
+		return z.anonymous(ctx, a, c)
+	}
+	if kind := z.verify(ctx, a, c, presented); kind != answer.Allowed {
+		return limit.Owner{}, nil, kind
+	}
+	tenant, err := c.Tenant(ctx, a.Tenant)
+	switch {
+	case err != nil:
+		return limit.Owner{}, nil, a.unidentified(err)
+	case tenant == nil:
 		return limit.Owner{}, nil, answer.UnknownTenant
 	case tenant.Suspended:
 		return limit.Owner{}, nil, answer.SuspendedTenant
@@ -297,6 +320,65 @@ func (z *Authorizer) identify(a *Answer, s *Snapshot) (limit.Owner, *plan.Set, a
 	}
 	a.Plan = tenant.Plan
 	return limit.Owner{Kind: limit.Tenant, Name: tenant.ID}, tenant.Limits(a.At), answer.Allowed
+}
+
+// anonymous is what applies to a call without any credential.
+func (z *Authorizer) anonymous(ctx context.Context, a *Answer, c Configuration) (limit.Owner, *plan.Set, answer.Kind) {
+	id, set, err := c.Anonymous(ctx)
+	switch {
+	case err != nil:
+		return limit.Owner{}, nil, a.unidentified(err)
+	case set == nil:
+		return limit.Owner{}, nil, answer.NoCredential
+	}
+	a.Anonymous, a.Plan = true, id
+	return limit.Owner{Kind: limit.Anonymous}, set, answer.Allowed
+}
+
+// verify is step 3: every credential that is presented must be good. Where a JWT and a key are, the JWT says who acts, the
+// key must be of the same tenant, and limits per api_key count it.
+func (z *Authorizer) verify(ctx context.Context, a *Answer, c Configuration, presented identity.Credentials) answer.Kind {
+	key := presented.Key
+	bearsToken := z.c.Tokens != nil && token.Shaped(presented.Bearer)
+	switch {
+	case bearsToken:
+		claims, err := z.c.Tokens.Verify(ctx, presented.Bearer, a.At)
+		if errors.Is(err, token.ErrKeysUnavailable) {
+			return a.unidentified(err)
+		}
+		if err != nil {
+			return answer.BadCredential
+		}
+		a.claims, a.Tenant, a.Subject = claims, claims.Tenant, claims.Subject
+	case presented.Bearer != "" && key != "" && presented.Bearer != key:
+		return answer.BadCredential
+	case presented.Bearer != "":
+		key = presented.Bearer
+	}
+	if key != "" {
+		stored, err := c.Key(ctx, key, a.At)
+		switch {
+		case errors.Is(err, ErrNotLoaded):
+			return a.unidentified(err)
+		case err != nil || bearsToken && stored.Tenant != a.Tenant:
+			a.Tenant, a.Subject = "", "" // whoever it is, it is not shown to be this one
+			return answer.BadCredential
+		}
+		a.KeyID = stored.ID
+		if !bearsToken {
+			a.Tenant, a.Subject = stored.Tenant, stored.Subject
+		}
+	}
+	a.attributes.Subject, a.attributes.APIKey = a.Subject, a.KeyID
+	return answer.Allowed
+}
+
+// unidentified is the answer where who calls could not be looked up. The credential may be good.
+func (a *Answer) unidentified(err error) answer.Kind {
+	a.Err = err
+	a.Tenant, a.Subject, a.KeyID = "", "", ""
+	a.wait = answer.Wait{Micros: unavailableFor.Microseconds(), Known: true}
+	return answer.Unidentified
 }
 
 // limitTenant is step 5.
@@ -329,7 +411,8 @@ func (z *Authorizer) charge(ctx context.Context, a *Answer, s *step) answer.Kind
 	if s.request.Owner.Kind == limit.Address {
 		store = z.addresses
 	}
-	if err := store.Decide(ctx, &s.request, a.At, &s.decision); err != nil {
+	err := z.measured(ctx, a, store, s)
+	if err != nil {
 		a.StoreFailed = true
 		a.wait = answer.Wait{Micros: unavailableFor.Microseconds(), Known: true}
 		return answer.Unavailable
@@ -345,6 +428,17 @@ func (z *Authorizer) charge(ctx context.Context, a *Answer, s *step) answer.Kind
 		a.wait = answer.Wait{Micros: d.RetryAt - d.Now, Known: true}
 		return answer.Limited
 	}
+}
+
+// measured asks the store, and notes what it took where that is wanted.
+func (z *Authorizer) measured(ctx context.Context, a *Answer, store *outage.Store, s *step) error {
+	if !z.c.Measure {
+		return store.Decide(ctx, &s.request, a.At, &s.decision)
+	}
+	began := time.Now()
+	err := store.Decide(ctx, &s.request, a.At, &s.decision)
+	a.Took += time.Since(began)
+	return err
 }
 
 // Failures is how many steps the stores have not decided.

@@ -82,7 +82,7 @@ func newFixture(t testing.TB, text string, store limit.Store, hops int) *fixture
 	}
 	f := &fixture{now: noon, snap: &authorizer.Snapshot{Config: cfg, Keys: found}}
 	f.Authorizer, err = authorizer.New(authorizer.Config{
-		Current: func() *authorizer.Snapshot { return f.snap }, Store: store, Now: func() time.Time { return f.now },
+		Source: authorizer.Current(func() *authorizer.Snapshot { return f.snap }), Store: store, Now: func() time.Time { return f.now },
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), TrustedHops: hops,
 	})
 	if err != nil {
@@ -94,7 +94,7 @@ func newFixture(t testing.TB, text string, store limit.Store, hops int) *fixture
 // backstop gives the fixture a backstop of so many bytes.
 func (f *fixture) backstop(t *testing.T, store limit.Store, bytes int64) {
 	t.Helper()
-	z, err := authorizer.New(authorizer.Config{Current: func() *authorizer.Snapshot { return f.snap }, Store: store,
+	z, err := authorizer.New(authorizer.Config{Source: authorizer.Current(func() *authorizer.Snapshot { return f.snap }), Store: store,
 		Now: func() time.Time { return f.now }, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), BackstopBytes: bytes})
 	if err != nil {
 		t.Fatal(err)
@@ -370,7 +370,7 @@ func TestOutageStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := newFixture(t, ipPlans, nil, 0)
-	if f.Authorizer, err = authorizer.New(authorizer.Config{Current: func() *authorizer.Snapshot { return f.snap }, Store: tenants,
+	if f.Authorizer, err = authorizer.New(authorizer.Config{Source: authorizer.Current(func() *authorizer.Snapshot { return f.snap }), Store: tenants,
 		Addresses: addresses, Now: func() time.Time { return f.now }, Log: quiet}); err != nil {
 		t.Fatal(err)
 	}
@@ -497,12 +497,12 @@ func TestNewRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	current := func() *authorizer.Snapshot { return nil }
+	current := authorizer.Current(func() *authorizer.Snapshot { return nil })
 	for want, c := range map[string]authorizer.Config{
-		"Current is missing":    {Store: store},
-		"Store is missing":      {Current: current},
-		"TrustedHops -1 is":     {Current: current, Store: store, TrustedHops: -1},
-		"Jitter 101 is outside": {Current: current, Store: store, Jitter: 101},
+		"Source is missing":    {Store: store},
+		"Store is missing":      {Source: current},
+		"TrustedHops -1 is":     {Source: current, Store: store, TrustedHops: -1},
+		"Jitter 101 is outside": {Source: current, Store: store, Jitter: 101},
 	} {
 		if _, err := authorizer.New(c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New = %v, want an error with %q", err, want)

@@ -65,7 +65,7 @@ tenants:
 	}
 	snapshot := &authorizer.Snapshot{Config: config, Keys: known}
 	l.authorizer, err = authorizer.New(authorizer.Config{
-		Current: func() *authorizer.Snapshot { return snapshot }, Store: store,
+		Source: authorizer.Current(func() *authorizer.Snapshot { return snapshot }), Store: store,
 	})
 	return &l, err
 }

@@ -208,7 +208,7 @@ func (d *dev) open() (net.Listener, error) {
 // handler wires the parts: plans, counters, authorizer, gateway, live page.
 func (d *dev) handler(counters *counters, plans *gateway.Plans, upstream *url.URL, listen string, try []string, log *slog.Logger) (http.Handler, error) {
 	var now clock.Clock
-	z, err := authorizer.New(authorizer.Config{Current: plans.Current, Store: counters.tenants, Addresses: counters.addresses,
+	z, err := authorizer.New(authorizer.Config{Source: authorizer.Current(plans.Current), Store: counters.tenants, Addresses: counters.addresses,
 		Now: now.Now, Log: log, TrustedHops: d.hops, Jitter: d.jitter})
 	if err != nil {
 		return nil, err

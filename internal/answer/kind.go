@@ -17,6 +17,7 @@ const (
 	IPLimited            // 429 by an ipLimit, before authentication
 	NeverFits            // 429, the cost is above what a limit can ever hold: no wait helps
 	Unavailable          // 429, the counters could not be asked and a limit says to deny then
+	Unidentified         // 429, what says who calls could not be looked up in time
 	NoCredential         // 401
 	BadCredential        // 401
 	UnknownTenant        // 403, the key is good but its tenant is not configured
@@ -52,6 +53,7 @@ var kinds = [kindCount]kind{
 	IPLimited:       {"ip_limited", http.StatusTooManyRequests, quotaExceeded, "Rate limit of this address exceeded", ""},
 	NeverFits:       {"never_fits", http.StatusTooManyRequests, docs + "cost-above-limit", "Request costs more than a limit can ever allow", ""},
 	Unavailable:     {"unavailable", http.StatusTooManyRequests, docs + "limiter-unavailable", "Limits cannot be checked right now", "The counters could not be reached and a limit is set to deny then. Try again later."},
+	Unidentified:    {"unidentified", http.StatusTooManyRequests, docs + "caller-not-identified", "Caller cannot be identified right now", "The credential may be good: what it is checked against could not be read in time. Try again later."},
 	NoCredential:    {"no_credential", http.StatusUnauthorized, docs + "no-credential", "No credential", "Send an API key as 'X-API-Key: KEY' or 'Authorization: Bearer KEY'."},
 	BadCredential:   {"bad_credential", http.StatusUnauthorized, docs + "bad-credential", "Credential not valid", "The credential is malformed, unknown, expired or revoked."},
 	UnknownTenant:   {"unknown_tenant", http.StatusForbidden, docs + "unknown-tenant", "Tenant not known", "The credential is valid, but its tenant is not configured here."},

@@ -248,8 +248,8 @@ func TestHeaders(t *testing.T) {
 // where it is doubled or empty.
 func TestCredentialIsFound(t *testing.T) {
 	for _, s := range shapes {
-		if key, present, err := identity.FindCredential(parseEvent(t, s).Header); key != "slk_example."+secret || !present || err != nil {
-			t.Errorf("%s: %q, %v, %v", s, key, present, err)
+		if found, err := identity.FindCredentials(parseEvent(t, s).Header); found.Key+found.Bearer != "slk_example."+secret || err != nil {
+			t.Errorf("%s: %+v, %v", s, found, err)
 		}
 	}
 	for _, c := range []struct {
@@ -263,8 +263,8 @@ func TestCredentialIsFound(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, present, err := identity.FindCredential(e.Header); !present || err == nil {
-			t.Errorf("%v: a credential %v, %v; want a bad one", e.Header, present, err)
+		if found, err := identity.FindCredentials(e.Header); err == nil {
+			t.Errorf("%v: %+v; want a bad one", e.Header, found)
 		}
 	}
 }

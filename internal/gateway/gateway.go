@@ -147,7 +147,7 @@ func outcome(a *authorizer.Answer) livepage.Outcome {
 		return livepage.Unauthorized
 	case answer.NoRoute:
 		return livepage.NotFound
-	case answer.Unavailable:
+	case answer.Unavailable, answer.Unidentified:
 		return livepage.StoreFailed
 	default:
 		return livepage.Forbidden

@@ -120,7 +120,7 @@ func newFixture(t testing.TB, text []byte, change func(*gateway.Config)) *fixtur
 	if change != nil {
 		change(&c)
 	}
-	c.Authorizer, err = authorizer.New(authorizer.Config{Current: p.Current, Store: store, Now: f.now, Log: f.log, TrustedHops: c.TrustedHops})
+	c.Authorizer, err = authorizer.New(authorizer.Config{Source: authorizer.Current(p.Current), Store: store, Now: f.now, Log: f.log, TrustedHops: c.TrustedHops})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,7 +114,7 @@ func newShared(t *testing.T, c ladder.Config) *shared {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close(context.Background()) }) // the stores may be away then
-	z, err := authorizer.New(authorizer.Config{Current: p.Current, Store: l.Store, Now: time.Now, Log: silent})
+	z, err := authorizer.New(authorizer.Config{Source: authorizer.Current(p.Current), Store: l.Store, Now: time.Now, Log: silent})
 	if err != nil {
 		t.Fatal(err)
 	}

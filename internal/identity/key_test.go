@@ -162,7 +162,7 @@ func TestNewKeysRefuses(t *testing.T) {
 	}
 }
 
-func TestFindCredential(t *testing.T) {
+func TestFindCredentials(t *testing.T) {
 	h := func(pairs ...string) map[string][]string {
 		m := map[string][]string{}
 		for i := 0; i < len(pairs); i += 2 {
@@ -171,28 +171,29 @@ func TestFindCredential(t *testing.T) {
 		return m
 	}
 	for _, c := range []struct {
-		name    string
-		header  map[string][]string
-		key     string
-		present bool
-		bad     bool
+		name        string
+		header      map[string][]string
+		key, bearer string
+		bad         bool
 	}{
-		{"none", h("Accept", "x"), "", false, false},
-		{"key", h("X-Api-Key", " k "), "k", true, false},
-		{"bearer", h("Authorization", "bearer  k"), "k", true, false},
-		{"both, equal", h("X-Api-Key", "k", "Authorization", "Bearer k"), "k", true, false},
-		{"both, different", h("X-Api-Key", "k", "Authorization", "Bearer l"), "", true, true},
-		{"empty key", h("X-Api-Key", ""), "", true, true},
-		{"empty authorization", h("Authorization", ""), "", true, true},
-		{"bearer of nothing", h("Authorization", "Bearer "), "", true, true},
-		{"basic", h("Authorization", "Basic Zm9vOmJhcg=="), "", true, true},
-		{"two keys", h("X-Api-Key", "k", "X-Api-Key", "k"), "", true, true},
-		{"two authorizations", h("Authorization", "Bearer k", "Authorization", "Bearer k"), "", true, true},
-		{"empty key beside bearer", h("X-Api-Key", "", "Authorization", "Bearer k"), "", true, true},
+		{"none", h("Accept", "x"), "", "", false},
+		{"key", h("X-Api-Key", " k "), "k", "", false},
+		{"bearer", h("Authorization", "bearer  k"), "", "k", false},
+		{"both", h("X-Api-Key", "k", "Authorization", "Bearer l"), "k", "l", false},
+		{"empty key", h("X-Api-Key", ""), "", "", true},
+		{"empty authorization", h("Authorization", ""), "", "", true},
+		{"bearer of nothing", h("Authorization", "Bearer "), "", "", true},
+		{"basic", h("Authorization", "Basic Zm9vOmJhcg=="), "", "", true},
+		{"two keys", h("X-Api-Key", "k", "X-Api-Key", "k"), "", "", true},
+		{"two authorizations", h("Authorization", "Bearer k", "Authorization", "Bearer k"), "", "", true},
+		{"empty key beside bearer", h("X-Api-Key", "", "Authorization", "Bearer k"), "", "", true},
 	} {
-		key, present, err := identity.FindCredential(c.header)
-		if key != c.key || present != c.present || (err != nil) != c.bad {
-			t.Errorf("%s: FindCredential(%v) = %q, %v, %v; want %q, %v, bad %v", c.name, c.header, key, present, err, c.key, c.present, c.bad)
+		found, err := identity.FindCredentials(c.header)
+		if found.Key != c.key && !c.bad || found.Bearer != c.bearer && !c.bad || errors.Is(err, identity.ErrBadCredential) != c.bad {
+			t.Errorf("%s: FindCredentials(%v) = %+v, %v; want %q, %q, bad %v", c.name, c.header, found, err, c.key, c.bearer, c.bad)
+		}
+		if found.Any() != (len(c.header) > 0 && c.name != "none" && !c.bad) {
+			t.Errorf("%s: Any() = %v", c.name, found.Any())
 		}
 	}
 }

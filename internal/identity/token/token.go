@@ -257,6 +257,12 @@ func (v *Verifier) Close() {
 	}
 }
 
+// Shaped reports whether a text is meant as a JWT: three parts, of which the first begins as base64url of a JSON object
+// does. It says nothing about whether it is one.
+func Shaped(text string) bool {
+	return strings.HasPrefix(text, "ey") && strings.Count(text, ".") == 2
+}
+
 // Verify says what the token claims, if it is good at now. Other errors than [ErrKeysUnavailable] wrap [ErrBadToken]. It
 // waits at most Config.Wait for keys, and not longer than ctx; ErrKeysUnavailable then wraps ctx's error.
 //
