@@ -23,6 +23,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/livepage"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/planfile"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
@@ -170,7 +171,7 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 }
 
-func (d *dev) openPlans(counters *counters, log *slog.Logger) (*gateway.Plans, error) {
+func (d *dev) openPlans(counters *counters, log *slog.Logger) (*planfile.Plans, error) {
 	peppers := map[string][]byte{identity.DevPepperID: identity.DevPepper()}
 	for _, p := range d.peppers {
 		secret, err := p.read()
@@ -179,7 +180,7 @@ func (d *dev) openPlans(counters *counters, log *slog.Logger) (*gateway.Plans, e
 		}
 		peppers[p.id] = secret
 	}
-	return gateway.OpenPlans(gateway.PlansConfig{Files: d.plans, Source: plan.Source{Name: "example.yaml", Data: examplePlans},
+	return planfile.Open(planfile.Config{Files: d.plans, Source: plan.Source{Name: "example.yaml", Data: examplePlans},
 		Peppers: peppers, Accepts: counters.tenants.Accepts, Log: log})
 }
 
@@ -206,7 +207,7 @@ func (d *dev) open() (net.Listener, error) {
 }
 
 // handler wires the parts: plans, counters, authorizer, gateway, live page.
-func (d *dev) handler(counters *counters, plans *gateway.Plans, upstream *url.URL, listen string, try []string, log *slog.Logger) (http.Handler, error) {
+func (d *dev) handler(counters *counters, plans *planfile.Plans, upstream *url.URL, listen string, try []string, log *slog.Logger) (http.Handler, error) {
 	var now clock.Clock
 	z, err := authorizer.New(authorizer.Config{Source: authorizer.Current(plans.Current), Store: counters.tenants, Addresses: counters.addresses,
 		Now: now.Now, Log: log, TrustedHops: d.hops, Jitter: d.jitter})
@@ -220,7 +221,7 @@ func (d *dev) handler(counters *counters, plans *gateway.Plans, upstream *url.UR
 }
 
 // watch reloads the plans when they change or on SIGHUP, in a goroutine that ends with the context.
-func (d *dev) watch(ctx context.Context, plans *gateway.Plans, log *slog.Logger) {
+func (d *dev) watch(ctx context.Context, plans *planfile.Plans, log *slog.Logger) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	go func() {

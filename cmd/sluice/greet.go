@@ -12,6 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/gateway"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/planfile"
 )
 
 const maxTryTenants = 5
@@ -77,7 +78,7 @@ func tryLines(cfg *plan.Config, base string) attempts {
 }
 
 // greet says on stdout where everything is and what to try.
-func (d *dev) greet(w io.Writer, plans *gateway.Plans, upstream *url.URL, addr net.Addr, lines attempts) {
+func (d *dev) greet(w io.Writer, plans *planfile.Plans, upstream *url.URL, addr net.Addr, lines attempts) {
 	base := baseURL(addr)
 	from, to := "example plan (start with --plans FILE for yours)", "a built-in echo (--upstream URL for your service)"
 	if len(d.plans) > 0 {

@@ -25,6 +25,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/livepage"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/planfile"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
@@ -106,7 +107,7 @@ func newFixture(t testing.TB, text []byte, change func(*gateway.Config)) *fixtur
 	t.Helper()
 	f := &fixture{clock: &clock{t: noon}, logs: new(logs)}
 	f.log = slog.New(slog.NewTextHandler(f.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	p, err := gateway.OpenPlans(gateway.PlansConfig{Source: plan.Source{Name: "test.yaml", Data: text},
+	p, err := planfile.Open(planfile.Config{Source: plan.Source{Name: "test.yaml", Data: text},
 		Peppers: map[string][]byte{"dev": identity.DevPepper()}, Log: f.log})
 	if err != nil {
 		t.Fatal(err)

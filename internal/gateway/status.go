@@ -15,6 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/livepage"
 	"github.com/sluicelimits/sluice/internal/outage"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/planfile"
 )
 
 const (
@@ -31,7 +32,7 @@ const (
 
 // StatusSource gathers what the live page shows beside its counts. Do not copy it once it is in use.
 type StatusSource struct {
-	Plans    *Plans
+	Plans    *planfile.Plans
 	Store    limit.Store
 	Ladder   *ladder.Ladder // what stands before shared stores, and is looked at instead of Store; nil where there are none
 	Bytes    func() int64   // of the store

@@ -20,6 +20,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/livepage"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/planfile"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
@@ -82,9 +83,9 @@ func newFlaky(t *testing.T) *flaky {
 
 var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-func openPlans(t *testing.T, text string) *gateway.Plans {
+func openPlans(t *testing.T, text string) *planfile.Plans {
 	t.Helper()
-	p, err := gateway.OpenPlans(gateway.PlansConfig{Source: plan.Source{Name: "test.yaml", Data: []byte(text)},
+	p, err := planfile.Open(planfile.Config{Source: plan.Source{Name: "test.yaml", Data: []byte(text)},
 		Peppers: map[string][]byte{"dev": identity.DevPepper()}, Log: silent})
 	if err != nil {
 		t.Fatal(err)

@@ -1,38 +1,59 @@
-package gateway_test
+package planfile_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/gateway"
 	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/planfile"
 )
 
 const onePlan = "plans:\n  - id: free\n    limits:\n      - { id: burst, algorithm: token_bucket, rate: 1, period: 1s, burst: 5 }\n"
 
 // watched is plans that watch a file, and the signal that makes them read it again.
 type watched struct {
-	*gateway.Plans
+	*planfile.Plans
 	file   string
 	signal chan os.Signal
 	logs   *logs
 }
 
+// logs is a buffer that goroutines may share.
+type logs struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logs) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 func watch(t *testing.T, file string) *watched {
 	t.Helper()
-	f := newFixture(t, plansText(""), nil)
-	p, err := gateway.OpenPlans(gateway.PlansConfig{Files: []string{file}, Log: f.log,
+	l := new(logs)
+	p, err := planfile.Open(planfile.Config{Files: []string{file}, Log: slog.New(slog.NewTextHandler(l, nil)),
 		Peppers: map[string][]byte{"dev": identity.DevPepper()}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	w := &watched{p, file, make(chan os.Signal), f.logs}
+	w := &watched{p, file, make(chan os.Signal), l}
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- p.Watch(ctx, w.signal, ready) }()
 	t.Cleanup(func() {
@@ -79,7 +100,7 @@ func two(id string) string {
 	return onePlan + strings.Replace(onePlan[len("plans:\n"):], "free", id, 1)
 }
 
-// Guarantees that an edit takes effect while the gateway runs, that a bad file changes nothing and is reported with its
+// Guarantees that an edit takes effect while it runs, that a bad file changes nothing and is reported with its
 // place, and that a good one after it is taken. If a bad file got through, a typo would lift or drop every limit.
 func TestHotReload(t *testing.T) {
 	w := watch(t, newFile(t))

@@ -1,4 +1,5 @@
-package gateway
+// Package planfile holds the configuration that a plans file sets, and replaces it when the file changes.
+package planfile
 
 import (
 	"context"
@@ -25,9 +26,9 @@ import (
 const settle = 100 * time.Millisecond
 
 // Plans holds the configuration that is in force, and replaces it when its files change. A configuration with anything
-// wrong never replaces a good one. It is safe for concurrent use. Make it with [OpenPlans].
+// wrong never replaces a good one. It is safe for concurrent use. Make it with [Open].
 type Plans struct {
-	c       PlansConfig
+	c       Config
 	current atomic.Pointer[authorizer.Snapshot]
 
 	mu       sync.Mutex // over a reload
@@ -36,8 +37,8 @@ type Plans struct {
 	seen     []fileState
 }
 
-// PlansConfig sets up [Plans]: either Files or Source.
-type PlansConfig struct {
+// Config sets up [Plans]: either Files or Source.
+type Config struct {
 	Files   []string                 // watched
 	Source  plan.Source              // where there are no files
 	Peppers map[string][]byte        // by id
@@ -53,8 +54,8 @@ type fileState struct {
 	inode    os.FileInfo
 }
 
-// OpenPlans loads the configuration for the first time. The error is a *plan.Error, or says which file or key is wrong.
-func OpenPlans(c PlansConfig) (*Plans, error) {
+// Open loads the configuration for the first time. The error is a *plan.Error, or says which file or key is wrong.
+func Open(c Config) (*Plans, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
