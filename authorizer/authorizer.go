@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"net/textproto"
 	"strings"
 	"sync"
@@ -34,6 +35,12 @@ type Tokens interface {
 	Verify(ctx context.Context, token string, now time.Time) (token.Claims, error)
 }
 
+// Sources names addresses so that the name says nothing about them; [identity.Anonymiser] does. It is asked once for each
+// request, and is safe for concurrent use.
+type Sources interface {
+	Anonymise(addr netip.Addr) string
+}
+
 // Config sets up an [Authorizer].
 type Config struct {
 	Source Source // required
@@ -48,8 +55,8 @@ type Config struct {
 	Log         *slog.Logger     // default slog.Default()
 	TrustedHops int              // proxies of the operator's own in front, 0..identity.MaxHops; see identity.SourceIP
 	Jitter      int              // percent, 0..100; see answer.Encoder
-	Sources     *identity.Anonymiser
-	Measure     bool // fills Answer.Took
+	Sources     Sources          // default an identity.Anonymiser with a random key: names differ from process to process
+	Measure     bool             // fills Answer.Took
 
 	// BackstopBytes bounds what is counted in this process while a store that is no [outage.Store] does not answer; 0 is
 	// outage.DefaultBytes.

@@ -1,7 +1,9 @@
 package identity_test
 
 import (
+	"encoding/hex"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -209,6 +211,99 @@ func BenchmarkVerify(b *testing.B) {
 	for b.Loop() {
 		if k, err := keys.Verify(key, noon); err != nil || k.ID != "k" {
 			b.Fatal(k, err)
+		}
+	}
+}
+
+// Guarantees that what is looked up is what HashKey stored, under each pepper and in one order, that what cannot be a key
+// is refused before any hash, and that a look-up takes no memory.
+func TestHashes(t *testing.T) {
+	secrets := map[string][]byte{"2026": []byte("the pepper of this year"), "2025": []byte("the pepper of last year")}
+	p, err := identity.NewPeppers(secrets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clear(secrets["2025"]) // what was given is not held on to
+	secrets["2025"] = []byte("the pepper of last year")
+	key := identity.NewKey()
+	hashes, err := p.Hashes(key)
+	if err != nil || len(hashes) != 2 {
+		t.Fatalf("Hashes = %d of them, %v; want two", len(hashes), err)
+	}
+	for i, id := range []string{"2025", "2026"} {
+		if got, want := hex.EncodeToString(hashes[i].Hash[:]), identity.HashKey(secrets[id], key); hashes[i].Pepper != id || got != want {
+			t.Errorf("hash %d = %s under %s, want %s under %s", i, got, hashes[i].Pepper, want, id)
+		}
+	}
+	for _, bad := range []string{"", "a b", key + "x", strings.Repeat("k", identity.MaxKeyBytes+1)} {
+		if got, err := p.Hashes(bad); !errors.Is(err, identity.ErrMalformedKey) || len(got) != 0 {
+			t.Errorf("Hashes(%.40q) = %d of them, %v; want ErrMalformedKey", bad, len(got), err)
+		}
+	}
+	memory := make([]identity.KeyHash, 0, identity.MaxPeppers)
+	allocs := testing.AllocsPerRun(100, func() {
+		if got, err := p.AppendHashes(memory, key); err != nil || len(got) != 2 {
+			t.Error(len(got), err)
+		}
+	})
+	if allocs > 0 && !raceEnabled {
+		t.Errorf("AppendHashes allocates %v times, want 0", allocs)
+	}
+	if none, err := identity.NewPeppers(nil); err != nil {
+		t.Errorf("NewPeppers of none = %v, want nil", err)
+	} else if got, err := none.Hashes(key); err != nil || len(got) != 0 {
+		t.Errorf("Hashes without peppers = %d of them, %v; want none", len(got), err)
+	}
+}
+
+// Guarantees that peppers that protect too little are refused, all at once, and that the error does not show them.
+func TestNewPeppersRefuses(t *testing.T) {
+	good := "sixteen bytes ok"
+	many := map[string][]byte{}
+	for i := range identity.MaxPeppers + 1 {
+		many[strconv.Itoa(i)] = []byte(good)
+	}
+	for _, c := range []struct {
+		name    string
+		peppers map[string][]byte
+		want    []string
+	}{
+		{"too many", many, []string{"9 peppers, want at most 8"}},
+		{"short", map[string][]byte{"p1": []byte(good[1:])}, []string{`pepper "p1" has 15 bytes, want at least 16`}},
+		{"no id", map[string][]byte{"": []byte(good)}, []string{`pepper "": its id is not`}},
+		{"odd id", map[string][]byte{"a b": []byte(good)}, []string{`pepper "a b": its id is not`}},
+		{"two at once", map[string][]byte{"x": nil, "y/": []byte(good)}, []string{`"x" has 0 bytes`, `"y/": its id`}},
+	} {
+		p, err := identity.NewPeppers(c.peppers)
+		if err == nil || p != nil {
+			t.Errorf("%s: NewPeppers = %v, nil; want an error", c.name, p)
+			continue
+		}
+		for _, want := range c.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: NewPeppers = %v, want %q", c.name, err, want)
+			}
+		}
+		if strings.Contains(err.Error(), good[1:]) {
+			t.Errorf("%s: the error shows a pepper: %v", c.name, err)
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		key  identity.Key
+		want error
+	}{
+		{"for ever", identity.Key{}, nil},
+		{"for a while", identity.Key{ExpiresAt: noon.Add(1)}, nil},
+		{"ends now", identity.Key{ExpiresAt: noon}, identity.ErrExpiredKey},
+		{"revoked", identity.Key{Revoked: true}, identity.ErrRevokedKey},
+		{"revoked, then expired", identity.Key{Revoked: true, ExpiresAt: noon}, identity.ErrRevokedKey},
+	} {
+		if err := c.key.Check(noon); !errors.Is(err, c.want) {
+			t.Errorf("%s: Check = %v, want %v", c.name, err, c.want)
 		}
 	}
 }

@@ -1,20 +1,13 @@
 package identity
 
 import (
-	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
-	"slices"
-	"sync"
 	"time"
 )
-
-// MaxPeppers bounds the hashes that one presented key can cost.
-const MaxPeppers = 8
 
 // Why a key that is well formed is refused.
 var (
@@ -32,28 +25,26 @@ type Key struct {
 	Revoked             bool
 }
 
+// Check says whether a key that was found is valid at now. The error is ErrRevokedKey or ErrExpiredKey.
+func (k *Key) Check(now time.Time) error {
+	switch {
+	case k.Revoked:
+		return ErrRevokedKey
+	case !k.ExpiresAt.IsZero() && !now.Before(k.ExpiresAt):
+		return ErrExpiredKey
+	}
+	return nil
+}
+
 // Keys finds a stored key by the presented one. It is immutable and safe for concurrent use.
 type Keys struct {
-	peppers []*pepper
+	peppers Peppers
 	byHash  map[[sha256.Size]byte]*stored
 }
 
 type stored struct {
 	Key
-	pepper *pepper
-	hash   [sha256.Size]byte
-}
-
-// pepper keeps keyed hash states, since making one costs more than using it.
-type pepper struct {
-	id   string
-	macs sync.Pool
-}
-
-type mac struct {
-	hash.Hash
-	in  [MaxKeyBytes]byte
-	out [sha256.Size]byte
+	hash [sha256.Size]byte
 }
 
 // NewKeys prepares the keys for look-ups. Only peppers that a key uses are kept, at most MaxPeppers. The error joins all
@@ -67,8 +58,8 @@ func NewKeys(keys []Key, peppers map[string][]byte) (*Keys, error) {
 			errs = append(errs, fmt.Errorf("keys[%d] (%q): %w", i, keys[i].ID, err))
 		}
 	}
-	if len(k.peppers) > MaxPeppers {
-		errs = append(errs, fmt.Errorf("keys use %d peppers, want at most %d", len(k.peppers), MaxPeppers))
+	if len(k.peppers.list) > MaxPeppers {
+		errs = append(errs, fmt.Errorf("keys use %d peppers, want at most %d", len(k.peppers.list), MaxPeppers))
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
@@ -90,58 +81,52 @@ func (k *Keys) add(key Key, peppers map[string][]byte, ids map[string]bool) erro
 	if k.byHash[s.hash] != nil {
 		return fmt.Errorf("key %q has the same hash", k.byHash[s.hash].ID)
 	}
-	if s.pepper, err = k.pepper(key.Pepper, peppers); err != nil {
+	if err := k.usePepper(key.Pepper, peppers); err != nil {
 		return err
 	}
 	k.byHash[s.hash] = s
 	return nil
 }
 
-func (k *Keys) pepper(id string, peppers map[string][]byte) (*pepper, error) {
-	if i := slices.IndexFunc(k.peppers, func(p *pepper) bool { return p.id == id }); i >= 0 {
-		return k.peppers[i], nil
+// usePepper prepares a pepper at its first use.
+func (k *Keys) usePepper(id string, peppers map[string][]byte) error {
+	if k.peppers.find(id) != nil {
+		return nil
 	}
 	secret, ok := peppers[id]
 	if !ok {
-		return nil, fmt.Errorf("pepper %q is not known here", id)
+		return fmt.Errorf("pepper %q is not known here", id)
 	}
-	if len(secret) < MinPepperBytes {
-		return nil, fmt.Errorf("pepper %q has %d bytes, want at least %d", id, len(secret), MinPepperBytes)
+	p, err := newPepper(id, secret)
+	if err != nil {
+		return err
 	}
-	secret = slices.Clone(secret)
-	p := &pepper{id: id}
-	p.macs.New = func() any { return &mac{Hash: hmac.New(sha256.New, secret)} }
-	k.peppers = append(k.peppers, p)
-	return p, nil
+	k.peppers.list = append(k.peppers.list, p)
+	return nil
 }
 
 // Verify finds the presented key, which must be valid at now. The error is ErrMalformedKey, ErrUnknownKey, ErrExpiredKey
 // or ErrRevokedKey. A key that cannot be one costs no hash; any other costs one hash for each pepper, found or not, so
 // the time says nothing about what is stored.
 func (k *Keys) Verify(presented string, now time.Time) (*Key, error) {
-	if err := CheckKey(presented); err != nil {
+	var memory [MaxPeppers]KeyHash
+	hashes, err := k.peppers.AppendHashes(memory[:0], presented)
+	if err != nil {
 		return nil, err
 	}
 	var found *stored
-	for _, p := range k.peppers {
-		m := p.macs.Get().(*mac)
-		m.Reset()
-		m.Write(m.in[:copy(m.in[:], presented)])
-		m.Sum(m.out[:0])
-		clear(m.in[:len(presented)])
+	for i := range hashes {
+		h := &hashes[i]
 		// The map compares hashes under a secret pepper, which a caller can neither choose nor learn from the time it takes.
-		if s := k.byHash[m.out]; s != nil && s.pepper == p && subtle.ConstantTimeCompare(s.hash[:], m.out[:]) == 1 {
+		if s := k.byHash[h.Hash]; s != nil && s.Pepper == h.Pepper && subtle.ConstantTimeCompare(s.hash[:], h.Hash[:]) == 1 {
 			found = s
 		}
-		p.macs.Put(m)
 	}
-	switch {
-	case found == nil:
+	if found == nil {
 		return nil, ErrUnknownKey
-	case found.Revoked:
-		return nil, ErrRevokedKey
-	case !found.ExpiresAt.IsZero() && !now.Before(found.ExpiresAt):
-		return nil, ErrExpiredKey
+	}
+	if err := found.Check(now); err != nil {
+		return nil, err
 	}
 	return &found.Key, nil
 }

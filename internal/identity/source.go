@@ -1,9 +1,11 @@
 package identity
 
 import (
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"strings"
 )
@@ -95,6 +97,23 @@ func NewAnonymiser() *Anonymiser {
 	a := new(Anonymiser)
 	rand.Read(a.key[:])
 	return a
+}
+
+// MinAddressKeyBytes is the least length of an Anonymiser's key.
+const MinAddressKeyBytes = 32
+
+// NewAnonymiserFrom names addresses alike wherever the key is the same. A key shorter than MinAddressKeyBytes is an error.
+func NewAnonymiserFrom(key []byte) (*Anonymiser, error) {
+	if len(key) < MinAddressKeyBytes {
+		return nil, fmt.Errorf("address key has %d bytes, want at least %d", len(key), MinAddressKeyBytes)
+	}
+	// As HKDF extracts: any length becomes the fixed one. The key is the message, since as HMAC's key it would be padded with
+	// zeros, and two keys could be one. The label keeps the outcome from being of use elsewhere.
+	m := hmac.New(sha256.New, []byte("sluice: names of addresses, 1"))
+	m.Write(key)
+	a := new(Anonymiser)
+	m.Sum(a.key[:0])
+	return a, nil
 }
 
 // Anonymise names an address, in its canonical form, by 32 hex digits. An invalid one (a peer without an address, as on

@@ -114,6 +114,32 @@ func TestAnonymise(t *testing.T) {
 	}
 }
 
+// Guarantees that instances with one key count an address as one, that each byte of a key matters, and that a key that
+// could be guessed is refused.
+func TestAnonymiserFrom(t *testing.T) {
+	from := func(key string) *identity.Anonymiser {
+		t.Helper()
+		z, err := identity.NewAnonymiserFrom([]byte(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return z
+	}
+	key, a := strings.Repeat("k", identity.MinAddressKeyBytes), netip.MustParseAddr("203.0.113.7")
+	name := from(key).Anonymise(a)
+	if again := from(key).Anonymise(a); again != name {
+		t.Errorf("with one key %s is %q and %q", a, name, again)
+	}
+	for _, other := range []string{key + "k", key[:31] + "l", "l" + key[1:], key + "\x00"} {
+		if from(other).Anonymise(a) == name {
+			t.Errorf("with %q the name is that with %q", other, key)
+		}
+	}
+	if z, err := identity.NewAnonymiserFrom([]byte(key[1:])); err == nil || strings.Contains(err.Error(), key[1:]) {
+		t.Errorf("NewAnonymiserFrom of 31 bytes = %v, %v; want an error that does not show them", z, err)
+	}
+}
+
 func BenchmarkAnonymise(b *testing.B) {
 	z, a := identity.NewAnonymiser(), netip.MustParseAddr("203.0.113.7")
 	b.ReportAllocs()
