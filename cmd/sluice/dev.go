@@ -20,6 +20,7 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/clock"
 	"github.com/sluicelimits/sluice/internal/gateway"
+	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/livepage"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -73,7 +74,7 @@ is the credential.`,
 	f.StringArrayVar(&o.pepperFiles, "pepper", nil, "pepper of API keys, as `ID=FILE`; may be repeated (\"dev\" is built in)")
 	f.StringVar(&o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/, `WHO`: loopback, all or off")
 	f.IntVar(&o.jitter, "retry-jitter", 0, "lengthen Retry-After by a random share of up to `PERCENT`, 0..100")
-	f.Int64Var(&o.maxBody, "max-body", gateway.DefaultMaxBodyBytes, "largest request body, `BYTES`; 0 is no bound")
+	f.Int64Var(&o.maxBody, "max-body", front.DefaultMaxBodyBytes, "largest request body, `BYTES`; 0 is no bound")
 	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "memory for counters, `MiB`")
 	o.stores.flags(f)
 	f.StringVar(&o.logging, "log-level", "info", "`LEVEL`: debug (each denial), info, warn or error")
@@ -84,7 +85,7 @@ is the credential.`,
 type dev struct {
 	devOptions
 	level    slog.Level
-	audience gateway.Audience
+	audience front.Audience
 	peppers  []pepperFlag
 }
 
@@ -95,7 +96,7 @@ func (o devOptions) parse() (*dev, error) {
 		return nil, fmt.Errorf("--log-level %q is not debug, info, warn or error", o.logging)
 	}
 	var err error
-	if d.audience, err = gateway.ParseAudience(o.livePage); err != nil {
+	if d.audience, err = front.ParseAudience(o.livePage); err != nil {
 		return nil, fmt.Errorf("--live-page %w", err)
 	}
 	switch {
@@ -154,7 +155,7 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	server := gateway.NewServer(handler, log)
+	server := front.NewServer(handler, log)
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 
@@ -192,7 +193,7 @@ func (d *dev) parseUpstream() (*url.URL, error) {
 	if err != nil {
 		return nil, fmt.Errorf("upstream: %w", err)
 	}
-	return u, gateway.CheckUpstream(u)
+	return u, front.CheckUpstream(u)
 }
 
 func (d *dev) open() (net.Listener, error) {

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluicelimits/sluice/internal/gateway"
+	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/planfile"
@@ -89,7 +89,7 @@ func (d *dev) greet(w io.Writer, plans *planfile.Plans, upstream *url.URL, addr 
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "Sluice listens on %s\n  plans      %s\n  upstream   %s\n", base, from, to)
-	if d.audience != gateway.Off {
+	if d.audience != front.Off {
 		fmt.Fprintf(&b, "  live page  %s/_sluice/\n", base)
 	}
 	if !onlyLocal(addr) && usesDevPepper(plans.Current().Config) {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/gateway"
+	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/livepage"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -138,7 +139,7 @@ func (f *fixture) serve(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := gateway.NewServer(f.Gateway, f.log)
+	s := front.NewServer(f.Gateway, f.log)
 	go func() { _ = s.Serve(ln) }() // ends with Close
 	t.Cleanup(func() { _ = s.Close() })
 	return "http://" + ln.Addr().String()
@@ -346,19 +347,19 @@ func upstreamThatReads(t *testing.T) *url.URL {
 func TestLivePageAudience(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		audience gateway.Audience
+		audience front.Audience
 		peer     string
 		host     string
 		header   http.Header
 		want     int
 	}{
-		{"this machine", gateway.Loopback, "127.0.0.1:5", "localhost:8080", nil, 200},
-		{"this machine, IPv6", gateway.Loopback, "[::1]:5", "[::1]:8080", nil, 200},
-		{"another machine", gateway.Loopback, "198.51.100.9:5", "localhost:8080", nil, 403},
-		{"another machine behind a proxy on this one", gateway.Loopback, "127.0.0.1:5", "localhost", http.Header{"X-Forwarded-For": {"198.51.100.9"}}, 403},
-		{"a name that was pointed at this machine", gateway.Loopback, "127.0.0.1:5", "evil.example:8080", nil, 403},
-		{"all", gateway.All, "198.51.100.9:5", "api.example", nil, 200},
-		{"off", gateway.Off, "127.0.0.1:5", "localhost", nil, 404},
+		{"this machine", front.Loopback, "127.0.0.1:5", "localhost:8080", nil, 200},
+		{"this machine, IPv6", front.Loopback, "[::1]:5", "[::1]:8080", nil, 200},
+		{"another machine", front.Loopback, "198.51.100.9:5", "localhost:8080", nil, 403},
+		{"another machine behind a proxy on this one", front.Loopback, "127.0.0.1:5", "localhost", http.Header{"X-Forwarded-For": {"198.51.100.9"}}, 403},
+		{"a name that was pointed at this machine", front.Loopback, "127.0.0.1:5", "evil.example:8080", nil, 403},
+		{"all", front.All, "198.51.100.9:5", "api.example", nil, 200},
+		{"off", front.Off, "127.0.0.1:5", "localhost", nil, 404},
 	} {
 		f := newFixture(t, plansText(""), func(g *gateway.Config) { g.Audience = c.audience })
 		for _, path := range []string{"/_sluice/", "/_sluice/data.json"} {
@@ -412,7 +413,7 @@ func TestLogsHoldNoAddressAndNoKey(t *testing.T) {
 	}()
 	f := newFixture(t, plansText(""), func(c *gateway.Config) {
 		c.Upstream, c.TrustedHops = &url.URL{Scheme: "http", Host: ln.Addr().String()}, 1
-		c.LivePage, c.Audience = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("x") }), gateway.All
+		c.LivePage, c.Audience = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("x") }), front.All
 	})
 	base := f.serve(t)
 	strange := identity.NewKey()
@@ -432,7 +433,7 @@ func TestLogsHoldNoAddressAndNoKey(t *testing.T) {
 	fmt.Fprint(conn, "GARBAGE\r\n\r\n")
 	_, _ = bufio.NewReader(conn).ReadString('\n')
 	conn.Close()
-	gateway.NewServer(f.Gateway, f.log).ErrorLog.Printf("http: TLS handshake error from 203.0.113.7:1234 and [2001:db8:aa::1]:5: EOF")
+	front.NewServer(f.Gateway, f.log).ErrorLog.Printf("http: TLS handshake error from 203.0.113.7:1234 and [2001:db8:aa::1]:5: EOF")
 
 	text := f.logs.String()
 	if !strings.Contains(text, "denied") || !strings.Contains(text, "the upstream did not answer") || !strings.Contains(text, "panic") || !strings.Contains(text, "TLS handshake") {

@@ -5,13 +5,14 @@ import (
 	"strings"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/identity"
 )
 
 // The headers in which a backend learns who calls. Values are percent-encoded (all but A-Z a-z 0-9 - . _ ~), since names
 // may be any UTF-8.
 const (
-	tenantHeader      = "X-Sluice-Tenant"
+	tenantHeader      = front.TenantHeader
 	subjectHeader     = "X-Sluice-Subject"
 	planHeader        = "X-Sluice-Plan"
 	keyHeader         = "X-Sluice-Key-Id"

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/gateway"
+	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/ladder"
 	"github.com/sluicelimits/sluice/internal/limit"
@@ -121,7 +122,7 @@ func newShared(t *testing.T, c ladder.Config) *shared {
 	}
 	recorder := livepage.NewRecorder()
 	s := &shared{t, nil, l, &gateway.StatusSource{Plans: p, Ladder: l, Now: time.Now}}
-	s.gateway, err = gateway.New(gateway.Config{Authorizer: z, Recorder: recorder, Log: silent, Audience: gateway.All,
+	s.gateway, err = gateway.New(gateway.Config{Authorizer: z, Recorder: recorder, Log: silent, Audience: front.All,
 		LivePage: livepage.Handler(recorder, s.status.Status)})
 	if err != nil {
 		t.Fatal(err)

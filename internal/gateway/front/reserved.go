@@ -1,4 +1,4 @@
-package gateway
+package front
 
 import (
 	"fmt"
@@ -40,21 +40,29 @@ func reserved(path string) bool {
 	return strings.HasPrefix(path, reservedPrefix) || path == strings.TrimSuffix(reservedPrefix, "/")
 }
 
-func (g *Gateway) serveReserved(w *response, r *http.Request) {
+func (f *Front) serveReserved(w *Response, r *http.Request) {
 	switch {
 	case r.URL.Path == reservedPrefix+"healthz":
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
 		_, _ = w.Write([]byte("{\"status\":\"ok\"}\n")) // the client may be gone
-	case g.livePage == nil || g.c.Audience == Off:
-		writeProblem(w, answer.NoRoute, answer.NewInstance())
-	case g.c.Audience == Loopback && !local(r):
-		writeProblem(w, answer.LocalOnly, answer.NewInstance())
+	case f.c.LivePage == nil || f.c.Audience == Off:
+		reservedProblem(w, answer.NoRoute)
+	case f.c.Audience == Loopback && !local(r):
+		reservedProblem(w, answer.LocalOnly)
 	case !strings.HasPrefix(r.URL.Path, reservedPrefix):
 		http.Redirect(w, r, reservedPrefix, http.StatusMovedPermanently)
 	default:
-		g.livePage.ServeHTTP(w, r)
+		f.c.LivePage.ServeHTTP(w, r)
 	}
+}
+
+// reservedProblem is the front's own answer: reserved pages are no part of the API that is served beside them.
+func reservedProblem(w *Response, k answer.Kind) {
+	var none answer.Header
+	none.Set(w.Header()) // exposes what scripts may read
+	p := answer.Problem{Kind: k, Instance: answer.NewInstance()}
+	Problem(w, k, p.Append(nil))
 }
 
 // local reports whether a request comes from this machine itself. A proxy on it would make every caller look local, and

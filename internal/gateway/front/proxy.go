@@ -1,4 +1,4 @@
-package gateway
+package front
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -36,39 +37,39 @@ func CheckUpstream(u *url.URL) error {
 	return nil
 }
 
-// newProxy passes requests to the upstream. Bodies stream in both directions, upgrades (WebSocket) work.
-func (g *Gateway) newProxy() http.Handler {
+// Proxy sets up [NewProxy].
+type Proxy struct {
+	Rewrite func(*httputil.ProxyRequest)
+	Modify  func(*http.Response) error // of the upstream's answer; nil leaves it as it is
+
+	// Refuse answers where the upstream did not, as [Handler.Refuse] does.
+	Refuse  func(w *Response, r *http.Request, kind answer.Kind, instance string)
+	Timeout time.Duration // until the upstream's headers are there; 0 is a minute
+	Log     *slog.Logger
+}
+
+// NewProxy passes requests to an upstream. Bodies stream in both directions, upgrades (WebSocket) work.
+func NewProxy(p Proxy) http.Handler {
+	if p.Timeout == 0 {
+		p.Timeout = slowAfter
+	}
 	return &httputil.ReverseProxy{
-		Rewrite: func(p *httputil.ProxyRequest) {
-			p.SetURL(g.c.Upstream)
-			for _, name := range identityHeaders { // a client can name any header in Connection, and that takes it out
-				if v := p.In.Header[name]; v != nil {
-					p.Out.Header[name] = v
-				}
-			}
-			if g.c.TrustedHops > 0 { // what the operator's own proxies said; else it is a client's claim, and is dropped
-				p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
-			}
-			p.SetXForwarded()
-		},
+		Rewrite:        p.Rewrite,
+		ModifyResponse: p.Modify,
 		Transport: &http.Transport{
 			DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
-			ResponseHeaderTimeout: slowAfter,
+			ResponseHeaderTimeout: p.Timeout,
 			MaxIdleConnsPerHost:   256,
 			IdleConnTimeout:       90 * time.Second,
 			ForceAttemptHTTP2:     true,
 			DisableCompression:    true, // what the client asked for, it gets as the upstream sent it
 		},
-		ErrorHandler: g.upstreamFailed,
-		ErrorLog:     log.New(proxyLog{g}, "", 0),
+		ErrorHandler: p.failed,
+		ErrorLog:     log.New(proxyLog{p.Log}, "", 0),
 	}
 }
 
-func (g *Gateway) upstreamFailed(w http.ResponseWriter, r *http.Request, err error) {
-	out, ok := w.(*response)
-	if !ok {
-		out = &response{ResponseWriter: w}
-	}
+func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	kind, timeout := answer.UpstreamDown, net.Error(nil)
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -81,21 +82,30 @@ func (g *Gateway) upstreamFailed(w http.ResponseWriter, r *http.Request, err err
 	}
 	instance := answer.NewInstance()
 	if kind != answer.TooLarge {
-		g.c.Log.Warn("the upstream did not answer", "instance", instance, "method", r.Method, "path", bounded(r.URL.Path), "error", redact(err.Error()))
+		p.Log.Warn("the upstream did not answer", "instance", instance, "method", r.Method, "path", Bounded(r.URL.Path), "error", redact(err.Error()))
 	}
-	writeProblem(out, kind, instance)
+	p.Refuse(ResponseOf(w), r, kind, instance)
 }
 
 // proxyLog takes the few lines that the reverse proxy writes itself.
-type proxyLog struct{ g *Gateway }
+type proxyLog struct{ log *slog.Logger }
 
 func (l proxyLog) Write(b []byte) (int, error) {
-	l.g.c.Log.Warn("proxy", "message", redact(string(b)))
+	l.log.Warn("proxy", "message", redact(string(b)))
 	return len(b), nil
 }
 
-// echo stands in for an upstream: it answers with what one would have seen.
-func echo(w http.ResponseWriter, r *http.Request) {
+// TenantHeader is where a backend finds the tenant, percent-encoded.
+const TenantHeader = "X-Sluice-Tenant"
+
+// Echo stands in for an upstream: it answers with what one would have seen.
+type Echo struct {
+	Message string
+	Refuse  func(w *Response, r *http.Request, kind answer.Kind, instance string) // as [Handler.Refuse] does
+}
+
+// ServeHTTP reads the body to its end.
+func (e *Echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n, err := io.Copy(io.Discard, r.Body)
 	if err != nil {
 		kind := answer.BadRequest
@@ -103,9 +113,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 		if errors.As(err, &tooLarge) {
 			kind = answer.TooLarge
 		}
-		if out, ok := w.(*response); ok {
-			writeProblem(out, kind, answer.NewInstance())
-		}
+		e.Refuse(ResponseOf(w), r, kind, answer.NewInstance())
 		return
 	}
 	body, err := json.MarshalIndent(struct {
@@ -116,8 +124,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 		Tenant    string      `json:"tenant"`
 		BodyBytes int64       `json:"bodyBytes"`
 		Headers   http.Header `json:"headers"`
-	}{"Allowed. There is no upstream (--upstream), so this is what it would have seen.", r.Method, r.URL.EscapedPath(),
-		r.URL.RawQuery, r.Header.Get(tenantHeader), n, r.Header}, "", "  ")
+	}{e.Message, r.Method, r.URL.EscapedPath(), r.URL.RawQuery, r.Header.Get(TenantHeader), n, r.Header}, "", "  ")
 	if err != nil { // not reached: strings and numbers always marshal
 		panic(fmt.Sprintf("echo: %v", err))
 	}
