@@ -52,7 +52,7 @@ type Fleet struct {
 	mu             sync.Mutex
 	learned, older int64     // the last two readings; 0: none
 	counted        int64     // when the store counted the last beat, µs by its clock; 0: none
-	beat           time.Time // when the last one was sent
+	beat           time.Time // when the last one was sent; by the wall clock, as next: the other may stand still in a frozen process
 	next           time.Time
 	busy           bool
 }
@@ -95,13 +95,25 @@ func (f *Fleet) Count() int {
 	return f.c.Max
 }
 
+// Due reports whether Beat would ask the store now.
+func (f *Fleet) Due(now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.due(now.Round(0))
+}
+
+func (f *Fleet) due(wall time.Time) bool {
+	return !f.busy && (!wall.Before(f.next) || wall.Before(f.beat)) // or the clock leapt back
+}
+
 // Beat says that this instance runs, if that is due, and learns how many do. It is for instances that cannot run in the
 // background: call it with each request; at most one in a period asks the store. Whatever the error, Count stays.
 func (f *Fleet) Beat(ctx context.Context, now time.Time) error {
+	wall := now.Round(0)
 	f.mu.Lock()
-	due := !f.busy && (!now.Before(f.next) || now.Before(f.beat)) // or the clock leapt back
+	due := f.due(wall)
 	if due {
-		f.busy, f.beat = true, now
+		f.busy, f.beat = true, wall
 	}
 	f.mu.Unlock()
 	if !due {
@@ -113,7 +125,7 @@ func (f *Fleet) Beat(ctx context.Context, now time.Time) error {
 	defer f.mu.Unlock()
 	f.busy = false
 	if err != nil || len(d.Results) == 0 {
-		f.next = now.Add(again)
+		f.next = wall.Add(again)
 		return err
 	}
 	pause := f.c.Every - rand.N(f.c.Every/jitterIn)
@@ -124,7 +136,7 @@ func (f *Fleet) Beat(ctx context.Context, now time.Time) error {
 	if second := time.Second.Microseconds(); f.counted != 0 && f.counted >= d.Now-d.Now%second-Period.Microseconds() {
 		reading-- // the beat before this one is still counted, too
 	}
-	f.learned, f.older, f.counted, f.next = max(reading, 1), f.learned, d.Now, now.Add(pause)
+	f.learned, f.older, f.counted, f.next = max(reading, 1), f.learned, d.Now, wall.Add(pause)
 	return nil
 }
 

@@ -3,6 +3,9 @@
 //
 // From the bottom: stores, a breaker for each, quotas and rates joined where they are apart, leases, the backstop. What the
 // backstop admitted is charged below the leases, where the stores can be told of it.
+//
+// A server's ladder counts its instances and gives back spare leases by itself. One in a process that is frozen between
+// requests ([Config.Frozen]) does so in [Ladder.Beat], beside a request.
 package ladder
 
 import (
@@ -11,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/sluicelimits/sluice/internal/fleet"
 	"github.com/sluicelimits/sluice/internal/lease"
@@ -37,6 +41,15 @@ type Config struct {
 	Lease   lease.Config         // Store and Instances are set by New
 	Outage  outage.Config        // Store, ChargeTo, Instances and MaxInstances are set by New
 
+	// Frozen is for a process that may stand still between requests, as on Lambda: nothing runs by itself, and Beat is to be
+	// called with each request.
+	Frozen bool
+
+	// Observe is told of each call of a store beneath its breaker: the store's name, how long it took, and whether it failed.
+	// What the store says of the request, and what a caller gave up, is no failure. It is called beside decisions and must not
+	// wait; nil where nobody watches.
+	Observe func(store string, took time.Duration, failed bool)
+
 	Log *slog.Logger // default slog.Default()
 }
 
@@ -51,10 +64,11 @@ type Ladder struct {
 	joined  *split.Store // nil where one store counts everything
 	stop    context.CancelFunc
 	running sync.WaitGroup
+	beats   beats
 }
 
-// New builds the ladder and begins to count the processes that share the stores. The error names the field. Close it when done;
-// that closes no store.
+// New builds the ladder and, unless it is Frozen, begins to count the processes that share the stores. The error names the
+// field. Close it when done; that closes no store.
 func New(c Config) (*Ladder, error) {
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -83,6 +97,12 @@ func New(c Config) (*Ladder, error) {
 	}
 	deciding := below
 	if !c.NoLeases {
+		if l.beats.look = c.Lease.Look; l.beats.look == 0 {
+			l.beats.look = lease.DefaultLook
+		}
+		if c.Frozen {
+			c.Lease.Look = -1
+		}
 		c.Lease.Store, c.Lease.Instances = below, l.Fleet.Count
 		if l.Leases, err = lease.New(c.Lease); err != nil {
 			return nil, fmt.Errorf("ladder: %w", err)
@@ -101,14 +121,19 @@ func New(c Config) (*Ladder, error) {
 		return nil, fmt.Errorf("ladder: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	l.stop = stop
-	l.running.Go(func() { l.Fleet.Run(ctx) })
+	l.stop, l.beats.ctx = stop, ctx
+	if !c.Frozen {
+		l.running.Go(func() { l.Fleet.Run(ctx) })
+	}
 	return l, nil
 }
 
 func (l *Ladder) guard(c *Config, store Named) (limit.Store, error) {
 	of := c.Breaker
 	of.Store, of.Name, of.Log = store.Store, store.Name, c.Log
+	if c.Observe != nil {
+		of.Store = &observed{store: store.Store, name: store.Name, tell: c.Observe}
+	}
 	b, err := outage.NewBreaker(of)
 	if err != nil {
 		return nil, fmt.Errorf("ladder: %w", err)
@@ -120,8 +145,7 @@ func (l *Ladder) guard(c *Config, store Named) (limit.Store, error) {
 // Close charges what is still owed and gives back what was leased, as far as the stores answer before ctx ends. No decision may
 // be under way.
 func (l *Ladder) Close(ctx context.Context) error {
-	l.stop()
-	l.running.Wait()
+	l.closing()
 	errs := []error{l.Store.Close(ctx)}
 	if l.Leases != nil {
 		errs = append(errs, l.Leases.Close(ctx))
