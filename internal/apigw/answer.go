@@ -39,6 +39,8 @@ const (
 	ContextKeyID       = "keyId"
 	ContextAnonymous   = "anonymous"   // true; else left out
 	ContextStoreFailed = "storeFailed" // true where limits were checked without their store; else left out
+	ContextConfigStale = "configStale" // true where the decision was made on a configuration that is older than it may be; else left out
+	ContextBinding     = "binding"     // name of the limit that denied or has least left, as in rateLimit: "burst", "put-product/10s", "ip:per-address"
 	ContextRetryAfter  = "retryAfter"  // the value of the header Retry-After; so the next three, and rateLimit and -Policy
 	ContextLimit       = "rateLimitLimit"
 	ContextRemaining   = "rateLimitRemaining"
@@ -53,7 +55,7 @@ const (
 
 // taken are the names that a Value cannot have: ours, and those that API Gateway itself fills in beside a context.
 var taken = []string{ContextDecision, ContextHTTPStatus, ContextTenant, ContextSubject, ContextPlan, ContextKeyID, ContextAnonymous,
-	ContextStoreFailed, ContextRetryAfter, ContextLimit, ContextRemaining, ContextReset, ContextProblemType, ContextInstance,
+	ContextStoreFailed, ContextConfigStale, ContextBinding, ContextRetryAfter, ContextLimit, ContextRemaining, ContextReset, ContextProblemType, ContextInstance,
 	ContextRateLimit, ContextPolicy, ContextProblem, ContextLeftOut,
 	"principalId", "integrationLatency", "integrationStatus", "latency", "requestId", "status", "error", "claims", "scopes"}
 
@@ -63,6 +65,7 @@ type Answer struct {
 	Header                       answer.Header
 	Tenant, Subject, Plan, KeyID string // "" where not known
 	Anonymous, StoreFailed       bool
+	ConfigStale                  bool
 	Instance                     string  // URI of this occurrence; "" where allowed
 	Problem                      []byte  // body of a denial, as answer.Problem writes it; empty is left out
 	Values                       []Value // further values of the context, the most important first
@@ -195,6 +198,10 @@ func (w *writer) context(a *Answer) {
 	if a.StoreFailed {
 		w.add(Bool(ContextStoreFailed, true))
 	}
+	if a.ConfigStale {
+		w.add(Bool(ContextConfigStale, true))
+	}
+	w.texted(ContextBinding, bindingName(a.Header.RateLimit))
 	w.texted(ContextRetryAfter, a.Header.RetryAfter)
 	w.texted(ContextLimit, a.Header.Limit)
 	w.texted(ContextRemaining, a.Header.Remaining)
@@ -211,6 +218,16 @@ func (w *writer) context(a *Answer) {
 		w.b = strconv.AppendInt(w.b, min(w.leftOut, 999), 10)
 	}
 	w.raw("}")
+}
+
+// bindingName is the name of the first item of the list, which is the binding limit's.
+func bindingName(rateLimit string) string {
+	rest, quoted := strings.CutPrefix(rateLimit, `"`)
+	name, _, whole := strings.Cut(rest, `"`)
+	if !quoted || !whole {
+		return ""
+	}
+	return name
 }
 
 // named writes what a plan or a credential chose. Too long a name must not cost the values behind it.

@@ -13,8 +13,10 @@ var unreserved, visible = func() (u, v charset) {
 	return u, v
 }()
 
-// encode is percent-encoding of everything but unreserved characters, as the local gateway does it: one spelling for each
-// text, safe in any header.
+// EncodeName is how names that somebody chose leave, in a context, a header or a log line: everything but A-Z a-z 0-9 - . _ ~
+// is percent-encoded, so that each has one spelling and none can end a line.
+func EncodeName(name string) string { return encode(name) }
+
 func encode(s string) string { return escape(s, &unreserved) }
 
 // ascii is percent-encoding of everything but printable ASCII.

@@ -99,7 +99,7 @@ func TestAnswers(t *testing.T) {
 	allowed.Header.Remaining, allowed.Header.RetryAfter, allowed.Header.RateLimit = "12", "", `"burst";r=12;t=2, "monthly";r=99000;t=777600`
 	allowed.Values = []apigw.Value{apigw.Text("source", "00112233445566778899aabbccddeeff"), apigw.Name("region", "Île-de-France"),
 		apigw.Number("cost", 3), apigw.Bool("trial", false)}
-	degraded := apigw.Answer{Kind: answer.Allowed, Anonymous: true, Plan: "public", StoreFailed: true}
+	degraded := apigw.Answer{Kind: answer.Allowed, Anonymous: true, Plan: "public", StoreFailed: true, ConfigStale: true}
 	suspended := apigw.Answer{Kind: answer.SuspendedTenant, Tenant: "acme", KeyID: "k1", Instance: "urn:uuid:0b0e9d3c-7a66-4d3e-8a41-6f5e4d3c2b1a",
 		Problem: (&answer.Problem{Kind: answer.SuspendedTenant}).Append(nil)}
 	address := apigw.Answer{Kind: answer.IPLimited, Header: answer.Header{Limit: "100", Remaining: "0", Reset: "2", RetryAfter: "1",

@@ -14,6 +14,9 @@
 //	lease_hit_rate               percent; its average is the rate, its number of samples is decisions from leases and calls
 //	early_denials                count, of leases
 //	cold_starts                  count
+//	propagation_seconds          s, from the write of a change to when it was in force here
+//	events_refused               count, of events that are none of an authorizer
+//	panics                       count
 //	telemetry_lines_lost         count
 //
 // decisions, enforce_denied, shadow_denied, requests_served_by_backstop and config_stale stand in each line, the others where

@@ -10,6 +10,7 @@ import (
 const (
 	unitCount   = "Count"
 	unitMicros  = "Microseconds"
+	unitSeconds = "Seconds"
 	unitPercent = "Percent"
 	unitNone    = "None"
 )
@@ -52,9 +53,12 @@ func (l *lineBuilder) build(r *Recorder, b *bucket, grown Totals, lost int64) []
 	l.number("config_stale", unitNone, stale)
 	l.some("early_denials", grown.Early)
 	l.some("cold_starts", b.coldStarts)
+	l.some("events_refused", b.refused)
+	l.some("panics", b.panics)
 	l.some("telemetry_lines_lost", lost)
 	l.hitRate(grown.LeaseLocal, grown.LeaseCalls)
 	l.latency("limiter_latency", &b.limiter)
+	l.distribution("propagation_seconds", unitSeconds, stepSeconds[:], b.propagation[:])
 	for s := range storeCount {
 		l.some("store_errors_"+s.String(), b.stores[s].errors)
 		l.latency("store_latency_"+s.String(), &b.stores[s].took)

@@ -19,19 +19,20 @@ const (
 type histogram [steps]int64
 
 var (
-	stepEnds   [steps]time.Duration // the longest latency of each step
-	stepValues [steps]string        // what it is told as, µs
-	firstSteps [65]uint8            // by the number of a latency's bits: where to begin to look
+	stepEnds    [steps]time.Duration // the longest latency of each step
+	stepValues  [steps]string        // what it is told as, µs
+	stepSeconds [steps]string        // the same, s
+	firstSteps  [65]uint8            // by the number of a latency's bits: where to begin to look
 )
 
 func init() {
 	end := 1.0 // µs
-	stepEnds[0], stepValues[0] = time.Microsecond, "1"
+	stepEnds[0], stepValues[0], stepSeconds[0] = time.Microsecond, "1", "0.000001"
 	for i := 1; i < steps; i++ {
 		value := end * 2 * stepGrowth / (1 + stepGrowth)
 		end *= stepGrowth
 		stepEnds[i] = time.Duration(end * float64(time.Microsecond))
-		stepValues[i] = fourDigits(value)
+		stepValues[i], stepSeconds[i] = fourDigits(value), fourDigits(value/1e6)
 	}
 	for n := range firstSteps {
 		shortest := uint64(1) << n >> 1

@@ -115,8 +115,11 @@ type bucket struct {
 	kinds        []int64 // by answer.Kind
 	shadowDenied int64
 	coldStarts   int64
+	refused      int64
+	panics       int64
 	configStale  bool
 	limiter      histogram
+	propagation  histogram
 	stores       [storeCount]storeBucket
 	limits       [maxLimits]limitBucket
 	limitCount   int
@@ -217,6 +220,28 @@ func (r *Recorder) StoreCall(now time.Time, s Store, took time.Duration, failed 
 func (r *Recorder) ColdStart(now time.Time) {
 	r.mu.Lock()
 	r.at(now).coldStarts++
+	r.mu.Unlock()
+}
+
+// Propagated counts a change of the configuration, and how long it took from its write until it was in force here. Latencies
+// below 1 µs, of a writer whose clock is ahead, count as 1 µs; above 63 s as 63 s.
+func (r *Recorder) Propagated(now time.Time, took time.Duration) {
+	r.mu.Lock()
+	r.at(now).propagation.add(took)
+	r.mu.Unlock()
+}
+
+// EventRefused counts an event that is none that the function answers: it is attached to the wrong thing.
+func (r *Recorder) EventRefused(now time.Time) {
+	r.mu.Lock()
+	r.at(now).refused++
+	r.mu.Unlock()
+}
+
+// Panic counts a request that ended in a panic which was caught.
+func (r *Recorder) Panic(now time.Time) {
+	r.mu.Lock()
+	r.at(now).panics++
 	r.mu.Unlock()
 }
 

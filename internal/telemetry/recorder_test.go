@@ -91,6 +91,9 @@ func TestGolden(t *testing.T) {
 	r.StoreCall(noon, telemetry.Redis, 800*time.Microsecond, false)
 	r.StoreCall(noon, telemetry.Redis, 8*time.Millisecond, true)
 	r.StoreCall(noon, telemetry.DynamoDB, 5*time.Millisecond, false)
+	r.Propagated(noon, 1200*time.Millisecond)
+	r.EventRefused(noon)
+	r.Panic(noon)
 	out.flushed(t, r)
 
 	const name = "testdata/second.json"
@@ -130,7 +133,10 @@ func TestFullestLineFits(t *testing.T) {
 		for s := telemetry.Redis; s <= telemetry.OtherStore; s++ {
 			r.StoreCall(noon, s, took, true)
 		}
+		r.Propagated(noon, took)
 	}
+	r.EventRefused(noon)
+	r.Panic(noon)
 	d := out.flushed(t, r)[0]
 	if n := len(d.distribution(t, "limiter_latency").Values); n != 100 {
 		t.Errorf("the limiter's latency has %d values, want all 100: the line is not the fullest", n)
@@ -664,6 +670,9 @@ func TestRecordingDoesNotAllocate(t *testing.T) {
 		"ShadowDenied": func() { r.ShadowDenied(noon, "burst") },
 		"StoreCall":    func() { r.StoreCall(noon, telemetry.Redis, time.Millisecond, true) },
 		"ColdStart":    func() { r.ColdStart(noon) },
+		"Propagated":   func() { r.Propagated(noon, time.Second) },
+		"EventRefused": func() { r.EventRefused(noon) },
+		"Panic":        func() { r.Panic(noon) },
 	} {
 		if n := testing.AllocsPerRun(1000, record); n != 0 {
 			t.Errorf("%s allocates %v times", name, n)
