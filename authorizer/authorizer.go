@@ -1,5 +1,6 @@
-// Package authorizer decides about one request: who sends it, which limits apply, and what to answer. It knows neither
-// HTTP servers nor event shapes; those translate into a [Request] and out of an [Answer].
+// Package authorizer decides about one request: who sends it, which limits apply, and what to answer. An [Authorizer] knows
+// neither HTTP servers nor event shapes; those translate into a [Request] and out of an [Answer]. A [Handler] does so for
+// the events that API Gateway sends to a Lambda.
 //
 // The order, each step only where the one before let the request pass:
 //
@@ -153,6 +154,10 @@ type Answer struct {
 	Header      answer.Header
 	Instance    string // URI of this occurrence; "" where allowed
 
+	// Reason says why there is no identity, in words of ours such as "token_expired"; "" where there is one, and where nobody
+	// asked for it. It is for logs: a client is not told what exactly is wrong with a credential.
+	Reason string
+
 	// Took is what the limits' steps took, waiting for the stores included; 0 without Config.Measure.
 	Took time.Duration
 
@@ -258,6 +263,7 @@ func (z *Authorizer) Authorize(ctx context.Context, req *Request) *Answer {
 func (a *Answer) reset(req *Request, now time.Time) {
 	a.request, a.At = req, now
 	a.Tenant, a.Plan, a.Subject, a.KeyID, a.Source, a.Instance = "", "", "", "", "", ""
+	a.Reason, a.Err = "", nil
 	a.Anonymous, a.StoreFailed, a.wait, a.Took = false, false, answer.Wait{}, 0
 	a.ip.made, a.plan.made = false, false
 	a.path = route.Clean(req.Path)
@@ -307,7 +313,7 @@ func (z *Authorizer) identify(ctx context.Context, a *Answer, c Configuration) (
 	presented, err := identity.FindCredentials(a.request.Header)
 	switch {
 	case err != nil:
-		return limit.Owner{}, nil, answer.BadCredential
+		return limit.Owner{}, nil, a.refused(reasonOf(err))
 	case !presented.Any():
 		return z.anonymous(ctx, a, c)
 	}
@@ -336,6 +342,7 @@ func (z *Authorizer) anonymous(ctx context.Context, a *Answer, c Configuration) 
 	case err != nil:
 		return limit.Owner{}, nil, a.unidentified(err)
 	case set == nil:
+		a.Reason = reasonNone
 		return limit.Owner{}, nil, answer.NoCredential
 	}
 	a.Anonymous, a.Plan = true, id
@@ -354,11 +361,11 @@ func (z *Authorizer) verify(ctx context.Context, a *Answer, c Configuration, pre
 			return a.unidentified(err)
 		}
 		if err != nil {
-			return answer.BadCredential
+			return a.refused(reasonOf(err))
 		}
 		a.claims, a.Tenant, a.Subject = claims, claims.Tenant, claims.Subject
 	case presented.Bearer != "" && key != "" && presented.Bearer != key:
-		return answer.BadCredential
+		return a.refused(reasonTwoKeys)
 	case presented.Bearer != "":
 		key = presented.Bearer
 	}
@@ -367,9 +374,12 @@ func (z *Authorizer) verify(ctx context.Context, a *Answer, c Configuration, pre
 		switch {
 		case errors.Is(err, ErrNotLoaded):
 			return a.unidentified(err)
-		case err != nil || bearsToken && stored.Tenant != a.Tenant:
-			a.Tenant, a.Subject = "", "" // whoever it is, it is not shown to be this one
-			return answer.BadCredential
+		case err != nil && !bearsToken && token.Shaped(key):
+			return a.refused(reasonTokenUnwanted)
+		case err != nil:
+			return a.refused(reasonOf(err))
+		case bearsToken && stored.Tenant != a.Tenant:
+			return a.refused(reasonOtherTenant)
 		}
 		a.KeyID = stored.ID
 		if !bearsToken {
@@ -378,6 +388,13 @@ func (z *Authorizer) verify(ctx context.Context, a *Answer, c Configuration, pre
 	}
 	a.attributes.Subject, a.attributes.APIKey = a.Subject, a.KeyID
 	return answer.Allowed
+}
+
+// refused is the answer to a bad credential. Whoever it is, it is not shown to be the one whom another credential names.
+func (a *Answer) refused(reason string) answer.Kind {
+	a.Tenant, a.Subject, a.KeyID, a.Reason = "", "", "", reason
+	a.claims = token.Claims{}
+	return answer.BadCredential
 }
 
 // unidentified is the answer where who calls could not be looked up. The credential may be good.
