@@ -97,7 +97,7 @@ func (e *Encoder) Header(ip, plan *limit.Decision, wait Wait) Header {
 		h    Header
 	)
 	b := few[:0]
-	if d, r := binding(ip, plan); r != nil {
+	if d, r := Binding(ip, plan); r != nil {
 		left := ceilSeconds(r.ResetAt() - d.Now)
 		b = strconv.AppendInt(b, r.Tier.Capacity(), 10)
 		ends[0] = len(b)
@@ -188,8 +188,9 @@ func appendQuotedName(b []byte, t *limit.Tier, ip bool) []byte {
 	return append(b, '"')
 }
 
-// binding is the result that decided a denial, or that has least left by ratio over both decisions; the plan's on a tie.
-func binding(ip, plan *limit.Decision) (*limit.Decision, *limit.Result) {
+// Binding is the result that decided a denial, or that has least left by ratio over both decisions; the plan's on a tie. It
+// is nil where neither has an enforcing result; either decision may be nil.
+func Binding(ip, plan *limit.Decision) (*limit.Decision, *limit.Result) {
 	if ip != nil && !ip.Allowed {
 		return ip, ip.Binding()
 	}

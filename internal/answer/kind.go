@@ -30,6 +30,7 @@ const (
 	UpstreamDown         // 502
 	UpstreamTimeout      // 504
 	Internal             // 500
+	NoDecision           // 403, a backend was reached without a decision of the authorizer that it could read
 	kindCount
 )
 
@@ -66,6 +67,7 @@ var kinds = [kindCount]kind{
 	UpstreamDown:    {"upstream_down", http.StatusBadGateway, docs + "upstream-down", "Upstream not reachable", "The request was allowed, but the service behind the gateway did not answer."},
 	UpstreamTimeout: {"upstream_timeout", http.StatusGatewayTimeout, docs + "upstream-timeout", "Upstream too slow", "The request was allowed, but the service behind the gateway did not answer in time."},
 	Internal:        {"internal", http.StatusInternalServerError, docs + "internal", "Internal error", "The gateway failed on this request. Its log has the instance."},
+	NoDecision:      {"no_decision", http.StatusForbidden, docs + "no-decision", "Request without a decision", "The request reached this service without a readable decision about its limits, so it is denied."},
 }
 
 // Kinds lists all kinds, for tables of tests.
@@ -79,6 +81,16 @@ func Kinds() []Kind {
 
 // String is a stable name for logs and metrics.
 func (k Kind) String() string { return k.row().name }
+
+// ParseKind is the inverse of String. It reports false for an unknown name.
+func ParseKind(name string) (Kind, bool) {
+	for i := range kinds {
+		if kinds[i].name == name {
+			return Kind(i), true
+		}
+	}
+	return Internal, false
+}
 
 // Status is the HTTP status of the answer; 200 for Allowed, where the upstream has the last word.
 func (k Kind) Status() int { return k.row().status }

@@ -54,7 +54,7 @@ const (
 )
 
 // taken are the names that a Value cannot have: ours, and those that API Gateway itself fills in beside a context.
-var taken = []string{ContextDecision, ContextHTTPStatus, ContextTenant, ContextSubject, ContextPlan, ContextKeyID, ContextAnonymous,
+var taken = []string{ContextDecision, ContextHTTPStatus, ContextCaller, ContextTenant, ContextSubject, ContextPlan, ContextKeyID, ContextAnonymous,
 	ContextStoreFailed, ContextConfigStale, ContextBinding, ContextRetryAfter, ContextLimit, ContextRemaining, ContextReset, ContextProblemType, ContextInstance,
 	ContextRateLimit, ContextPolicy, ContextProblem, ContextLeftOut,
 	"principalId", "integrationLatency", "integrationStatus", "latency", "requestId", "status", "error", "claims", "scopes"}
@@ -188,6 +188,7 @@ func (w *writer) context(a *Answer) {
 	w.raw(`,"context":{`)
 	w.add(Value{ContextDecision, a.Kind.String(), true})
 	w.add(Number(ContextHTTPStatus, int64(a.Kind.Status())))
+	w.add(caller(a))
 	w.named(ContextTenant, a.Tenant)
 	w.named(ContextSubject, a.Subject)
 	w.named(ContextPlan, a.Plan)

@@ -161,13 +161,13 @@ func TestLargestNames(t *testing.T) {
 // Guarantees that names of values are those that API Gateway takes, and that none can stand for one of ours: a tenant's claim
 // that is called "decision" must not make one.
 func TestNamesOfValues(t *testing.T) {
-	bad := []string{"", "decision", "httpStatus", "tenant", "principalId", "error", "leftOut", "a-b", "a.b", "1a", "_a", "é", "a\n", strings.Repeat("a", 65), "twice"}
+	bad := []string{"", "decision", "caller", "httpStatus", "tenant", "principalId", "error", "leftOut", "a-b", "a.b", "1a", "_a", "é", "a\n", strings.Repeat("a", 65), "twice"}
 	a := apigw.Answer{Kind: answer.SuspendedTenant, Values: []apigw.Value{apigw.Text("twice", "1"), apigw.Text("ok_1", "yes")}}
 	for _, name := range bad {
 		a.Values = append(a.Values, apigw.Text(name, "allowed"))
 	}
 	got := appendAnswer(t, parseEvent(t, apigw.HTTP2), &a)
-	want := map[string]any{"decision": "suspended_tenant", "httpStatus": json.Number("403"), "problemType": answer.SuspendedTenant.Type(),
+	want := map[string]any{"decision": "suspended_tenant", "caller": "d=suspended_tenant", "httpStatus": json.Number("403"), "problemType": answer.SuspendedTenant.Type(),
 		"twice": "1", "ok_1": "yes", "leftOut": json.Number(strconv.Itoa(len(bad)))}
 	if fmt.Sprint(got.Context) != fmt.Sprint(want) {
 		t.Errorf("got %v\nwant %v", got.Context, want)

@@ -8,7 +8,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/answer"
 )
 
-// ContextCaller is the decision and who calls in one text, always there: "d=allowed&t=acme&s=ci&p=pro&k=k1". It is for gateways
+// ContextCaller is the decision and who calls in one text, always there: "d=allowed;t=acme;s=ci;p=pro;k=k1". It is for gateways
 // that hand the context on in headers. A value that is left out of the context may leave a client's own header of that name
 // in place; this one is never left out, so what overwrites one header with it leaves nothing to forge.
 //
@@ -32,17 +32,17 @@ func caller(a *Answer) Value {
 	var b strings.Builder
 	b.WriteString("d=")
 	b.WriteString(a.Kind.String())
-	for _, m := range [...]struct{ name, value string }{{"&t=", a.Tenant}, {"&s=", a.Subject}, {"&p=", a.Plan}, {"&k=", a.KeyID}} {
+	for _, m := range [...]struct{ name, value string }{{";t=", a.Tenant}, {";s=", a.Subject}, {";p=", a.Plan}, {";k=", a.KeyID}} {
 		if text := encode(m.value); text != "" && len(text) <= maxNameBytes {
 			b.WriteString(m.name)
 			b.WriteString(text)
 		}
 	}
 	if a.Anonymous {
-		b.WriteString("&a=1")
+		b.WriteString(";a=1")
 	}
 	if a.StoreFailed {
-		b.WriteString("&f=1")
+		b.WriteString(";f=1")
 	}
 	return Value{ContextCaller, b.String(), true}
 }
@@ -57,7 +57,7 @@ func ReadCaller(text string) (Answer, error) {
 		seen string
 		err  error
 	)
-	for member := range strings.SplitSeq(text, "&") {
+	for member := range strings.SplitSeq(text, ";") {
 		name, value, whole := strings.Cut(member, "=")
 		if !whole || len(name) != 1 || value == "" || strings.Contains(seen, name) {
 			return Answer{}, distrust("a member that is empty, unknown or there twice")
@@ -88,7 +88,10 @@ func ReadCaller(text string) (Answer, error) {
 	if !strings.Contains(seen, "d") {
 		return Answer{}, distrust("no decision")
 	}
-	return a, coherent(&a)
+	if err := coherent(&a); err != nil {
+		return Answer{}, err
+	}
+	return a, nil
 }
 
 func readKind(a *Answer, name string) error {

@@ -41,7 +41,10 @@ func ReadContext(data []byte) (*Answer, error) {
 	if err := readKind(a, decision); err != nil {
 		return nil, err
 	}
-	return a, coherent(a)
+	if err := coherent(a); err != nil {
+		return nil, err
+	}
+	return a, nil
 }
 
 // contextReader keeps the first thing that is wrong.
