@@ -109,7 +109,7 @@ func New(c Config) (*Authorizer, error) {
 	}
 	z.pool.New = func() any {
 		a := &Answer{from: z}
-		a.attributes.Header, a.attributes.Claim = a.header, a.claims.Claim
+		a.attributes.Header, a.attributes.Claim = a.header, a.claim
 		return a
 	}
 	return z, nil
@@ -137,6 +137,14 @@ type Request struct {
 	// Sourceless says that nobody knows where the request comes from, and Peer means nothing. Where there are ipLimits such
 	// a request is denied: it is the operator who attached an authorizer that cannot see addresses.
 	Sourceless bool
+
+	// Identify says who calls where the host has its own authentication; nil reads the credentials in Header. It is called
+	// after the ipLimits and the routes let the request pass, at most once. Its error is ErrNoCredential, or one that wraps
+	// ErrNotLoaded where who calls could not be looked up; any other is a bad credential.
+	Identify func(context.Context) (Caller, error)
+
+	// Cost is the units that the request spends of each limit of the plan; 0 is what the plan says. Never a client's choice.
+	Cost int64
 }
 
 // Answer is the outcome. It is valid until [Answer.Release].
@@ -170,6 +178,8 @@ type Answer struct {
 	request    *Request
 	path       route.Path
 	claims     token.Claims
+	caller     *Caller // of Request.Identify
+	peeking    bool    // nothing is charged
 	attributes plan.Attributes
 	ip, plan   step
 	peek       limit.Decision
@@ -223,7 +233,7 @@ func (a *Answer) AppendProblem(b []byte) []byte {
 // Release gives the answer's memory back for another request. Neither it nor what it returned may be used afterwards.
 func (a *Answer) Release() {
 	z := a.from
-	a.request, a.Err, a.claims = nil, nil, token.Claims{}
+	a.request, a.Err, a.claims, a.caller = nil, nil, token.Claims{}, nil
 	z.pool.Put(a)
 }
 
@@ -245,7 +255,12 @@ func (a *Answer) header(name string) (string, bool) {
 
 // Authorize decides about the request. It never fails: whatever goes wrong has a defined answer.
 func (z *Authorizer) Authorize(ctx context.Context, req *Request) *Answer {
+	return z.answer(ctx, req, false)
+}
+
+func (z *Authorizer) answer(ctx context.Context, req *Request, peek bool) *Answer {
 	a := z.pool.Get().(*Answer)
+	a.peeking = peek
 	a.reset(req, z.c.Now())
 	configuration, join := z.c.Source.Begin(ctx, a.At)
 	a.ConfigStale = configuration.Stale()
@@ -310,6 +325,9 @@ func (z *Authorizer) limitAddress(ctx context.Context, a *Answer, c Configuratio
 
 // identify is steps 3 and 4: whose limits apply.
 func (z *Authorizer) identify(ctx context.Context, a *Answer, c Configuration) (limit.Owner, *plan.Set, answer.Kind) {
+	if a.request.Identify != nil {
+		return z.identified(ctx, a, c)
+	}
 	presented, err := identity.FindCredentials(a.request.Header)
 	switch {
 	case err != nil:
@@ -320,6 +338,11 @@ func (z *Authorizer) identify(ctx context.Context, a *Answer, c Configuration) (
 	if kind := z.verify(ctx, a, c, presented); kind != answer.Allowed {
 		return limit.Owner{}, nil, kind
 	}
+	return z.tenant(ctx, a, c)
+}
+
+// tenant is step 4.
+func (z *Authorizer) tenant(ctx context.Context, a *Answer, c Configuration) (limit.Owner, *plan.Set, answer.Kind) {
 	tenant, err := c.Tenant(ctx, a.Tenant)
 	switch {
 	case err != nil:
@@ -409,6 +432,11 @@ func (a *Answer) unidentified(err error) answer.Kind {
 func (z *Authorizer) limitTenant(ctx context.Context, a *Answer, owner limit.Owner, set *plan.Set) answer.Kind {
 	a.plan.request.Owner = owner
 	a.plan.request.Charges = set.AppendCharges(a.plan.request.Charges[:0], &a.attributes)
+	if cost := a.request.Cost; cost != 0 {
+		for i := range a.plan.request.Charges {
+			a.plan.request.Charges[i].Cost = cost
+		}
+	}
 	kind := z.charge(ctx, a, &a.plan)
 	if kind == answer.Limited && a.ip.made {
 		z.waitForAddress(ctx, a)
@@ -436,6 +464,10 @@ func (z *Authorizer) charge(ctx context.Context, a *Answer, s *step) answer.Kind
 		store = z.addresses
 	}
 	err := z.measured(ctx, a, store, s)
+	if errors.Is(err, limit.ErrInvalidCost) { // of Request.Cost: more than can be counted
+		a.Err = err
+		return answer.NeverFits
+	}
 	if err != nil {
 		a.StoreFailed = true
 		a.wait = answer.Wait{Micros: unavailableFor.Microseconds(), Known: true}
@@ -456,6 +488,9 @@ func (z *Authorizer) charge(ctx context.Context, a *Answer, s *step) answer.Kind
 
 // measured asks the store, and notes what it took where that is wanted.
 func (z *Authorizer) measured(ctx context.Context, a *Answer, store *outage.Store, s *step) error {
+	if a.peeking {
+		return store.Peek(ctx, &s.request, a.At, &s.decision)
+	}
 	if !z.c.Measure {
 		return store.Decide(ctx, &s.request, a.At, &s.decision)
 	}
