@@ -15,11 +15,11 @@ import (
 // claims of the good token, whatever is not is refused without a word of it.
 func FuzzVerify(f *testing.F) {
 	v := newVerifier(f, config(publishing(good), func(c *token.Config) { c.Cooldown = c.Refresh }))
-	text := good.sign(claims(noon, nil))
+	text := good.Sign(claims(noon, nil))
 	parts := strings.Split(text, ".")
 	for _, seed := range []string{
 		"", "..", text, text + "=", parts[0] + "." + parts[1] + ".", encode(`{"alg":"none"}`) + "." + parts[1] + ".",
-		attacker.sign(claims(noon, nil)), attacker.sign(claims(noon, nil), with("jwk", attacker.jwk())),
+		attacker.Sign(claims(noon, nil)), attacker.Sign(claims(noon, nil), with("jwk", attacker.JWK())),
 		encode(`{"alg":"ES256","alg":"none","crit":["b64"],"b64":false,"kid":"k1","x5c":["AA"]}`) + "." + parts[1] + "." + parts[2],
 		parts[0] + "." + encode(`{"iss":"`+issuerName+`","exp":1e400}`) + "." + parts[2],
 	} {
@@ -48,7 +48,7 @@ func FuzzPayload(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, payload string) {
-		got, err := v.Verify(t.Context(), good.raw(`{"alg":"ES256","kid":"k1"}`, payload), noon)
+		got, err := v.Verify(t.Context(), good.Raw(`{"alg":"ES256","kid":"k1"}`, payload), noon)
 		if err != nil {
 			if !errors.Is(err, token.ErrBadToken) {
 				t.Fatalf("Verify(%q) = %v, want ErrBadToken", payload, err)
@@ -66,7 +66,7 @@ func FuzzPayload(f *testing.F) {
 // FuzzKeySet guarantees that no answer of an issuer ends the process, and that only one which holds the key makes its token
 // pass.
 func FuzzKeySet(f *testing.F) {
-	text := good.sign(claims(noon, nil))
+	text := good.Sign(claims(noon, nil))
 	x := jwkWith(good, "kty", absent{}, "crv", absent{}, "y", absent{}, "kid", absent{}, "alg", absent{}, "use", absent{})
 	x = strings.Trim(x, `{}`) // "x":"…"
 	for _, seed := range []string{document(good), document(everyKind()...), `{"keys":[]}`, "null", keysOf(jwkWith(good, "x5c", []string{"AA=="}), `{"kty":"RSA","n":"AQ","e":"AQAB"}`),
@@ -74,7 +74,7 @@ func FuzzKeySet(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		v := newVerifier(t, config(&authority{respond: answer(http.StatusOK, body)}, all))
+		v := newVerifier(t, config(newAuthority(answer(http.StatusOK, body)), all))
 		err := verify(v, text, noon)
 		switch {
 		case err == nil && !strings.Contains(body, x[len(`"x":"`):len(x)-1]) && !strings.Contains(body, `\`):
@@ -90,7 +90,7 @@ func BenchmarkSeen(b *testing.B) {
 	v := newVerifier(b, config(publishing(good)))
 	tokens := make([]string, 1000)
 	for i := range tokens {
-		tokens[i] = good.sign(claims(noon, with("jti", fmt.Sprint(i), "scope", strings.Repeat("read write ", 30))))
+		tokens[i] = good.Sign(claims(noon, with("jti", fmt.Sprint(i), "scope", strings.Repeat("read write ", 30))))
 		if err := verify(v, tokens[i], noon); err != nil {
 			b.Fatal(err)
 		}
@@ -108,12 +108,12 @@ func BenchmarkSeen(b *testing.B) {
 
 // BenchmarkFirstSight is a token that was not: two take turns in a memory for one.
 func BenchmarkFirstSight(b *testing.B) {
-	for _, key := range []*signer{{"k1", "RS256", rsaKey()}, good} {
-		b.Run(key.alg, func(b *testing.B) {
+	for _, key := range []*signer{keyed("k1", "RS256", rsaKey()), good} {
+		b.Run(key.Algorithm, func(b *testing.B) {
 			v := newVerifier(b, config(publishing(key), func(c *token.Config) { c.MaxRemembered = 1 }))
 			var tokens [2]string
 			for i := range tokens {
-				tokens[i] = key.sign(claims(noon, with("jti", fmt.Sprint(i), "scope", strings.Repeat("read write ", 30))))
+				tokens[i] = key.Sign(claims(noon, with("jti", fmt.Sprint(i), "scope", strings.Repeat("read write ", 30))))
 			}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
@@ -128,15 +128,15 @@ func BenchmarkFirstSight(b *testing.B) {
 // BenchmarkRefused is what a forged token costs: one that is refused unread, and one that takes a signature.
 func BenchmarkRefused(b *testing.B) {
 	v := newVerifier(b, config(publishing(good)))
-	if err := verify(v, good.sign(claims(noon, nil)), noon); err != nil {
+	if err := verify(v, good.Sign(claims(noon, nil)), noon); err != nil {
 		b.Fatal(err)
 	}
 	for name, c := range map[string]struct {
 		text string
 		want error
 	}{
-		"large": {strings.Repeat("a", 1<<20), token.ErrTooLarge}, "expired": {good.sign(claims(noon, with("exp", math.MaxInt32-1e9))), token.ErrExpired},
-		"forged": {attacker.sign(claims(noon, nil)), token.ErrSignature},
+		"large": {strings.Repeat("a", 1<<20), token.ErrTooLarge}, "expired": {good.Sign(claims(noon, with("exp", math.MaxInt32-1e9))), token.ErrExpired},
+		"forged": {attacker.Sign(claims(noon, nil)), token.ErrSignature},
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

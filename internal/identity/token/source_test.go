@@ -50,7 +50,7 @@ var broken = map[string]struct {
 }
 
 func redirect(*http.Request) (reply, error) {
-	return reply{status: http.StatusFound, location: "https://evil.example/jwks"}, nil
+	return reply{Status: http.StatusFound, Location: "https://evil.example/jwks"}, nil
 }
 
 // Guarantees that keys that cannot be had are told apart from a bad token, within the wait, and that what the issuer
@@ -59,9 +59,9 @@ func TestKeysUnavailable(t *testing.T) {
 	for name, b := range broken {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := &authority{respond: b.respond}
+				a := newAuthority(b.respond)
 				v := newVerifier(t, config(a))
-				text := good.sign(claims(time.Now(), nil))
+				text := good.Sign(claims(time.Now(), nil))
 				began := time.Now()
 				err := verify(v, text, began)
 				if !errors.Is(err, token.ErrKeysUnavailable) || errors.Is(err, token.ErrBadToken) || !strings.Contains(err.Error(), b.cause) ||
@@ -72,9 +72,9 @@ func TestKeysUnavailable(t *testing.T) {
 				if took := time.Since(began); took > token.DefaultWait {
 					t.Errorf("Verify took %v, want at most %v", took, token.DefaultWait)
 				}
-				for _, r := range a.requests() {
-					if r.url != jwksURL {
-						t.Errorf("keys were asked for at %s", r.url)
+				for _, r := range a.Requests() {
+					if r.URL != jwksURL {
+						t.Errorf("keys were asked for at %s", r.URL)
 					}
 				}
 			})
@@ -91,14 +91,14 @@ func TestLastKnownGood(t *testing.T) {
 				a := publishing(good)
 				v := newVerifier(t, config(a))
 				long := with("exp", time.Now().Add(1000*time.Hour).Unix())
-				text := good.sign(claims(time.Now(), long))
+				text := good.Sign(claims(time.Now(), long))
 				if err := verify(v, text, time.Now()); err != nil {
 					t.Fatal(err)
 				}
-				a.set(b.respond)
+				a.Set(b.respond)
 				for range 20 {
 					pass(time.Hour)
-					fresh := good.sign(claims(time.Now(), with("exp", time.Now().Add(time.Minute).Unix())))
+					fresh := good.Sign(claims(time.Now(), with("exp", time.Now().Add(time.Minute).Unix())))
 					for _, text := range []string{text, fresh} {
 						began := time.Now()
 						if err := verify(v, text, began); err != nil {
@@ -112,7 +112,7 @@ func TestLastKnownGood(t *testing.T) {
 				if s := v.Stats(); s.Failures == 0 || s.KeysFrom.After(time.Now().Add(-19*time.Hour)) {
 					t.Errorf("Stats = %+v, want failures and the age of the keys", s)
 				}
-				a.set(answer(http.StatusOK, document(good, newEC("k2", elliptic.P256()))))
+				a.Set(answer(http.StatusOK, document(good, newEC("k2", elliptic.P256()))))
 				pass(time.Hour)
 				if err := verify(v, text, time.Now()); err != nil {
 					t.Errorf("Verify = %v after the issuer is back", err)
@@ -132,9 +132,9 @@ func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gaps [2][]time.Duration
 		for i := range gaps {
-			a := &authority{respond: answer(http.StatusServiceUnavailable, "")}
+			a := newAuthority(answer(http.StatusServiceUnavailable, ""))
 			v := newVerifier(t, config(a))
-			text := good.sign(claims(time.Now(), nil))
+			text := good.Sign(claims(time.Now(), nil))
 			for range 3000 {
 				began := time.Now()
 				if err := verify(v, text, began); !errors.Is(err, token.ErrKeysUnavailable) {
@@ -145,9 +145,9 @@ func TestBackoff(t *testing.T) {
 				}
 				pass(200 * time.Millisecond)
 			}
-			asked := a.requests()
+			asked := a.Requests()
 			for n := 1; n < len(asked); n++ {
-				gaps[i] = append(gaps[i], asked[n].at.Sub(asked[n-1].at))
+				gaps[i] = append(gaps[i], asked[n].At.Sub(asked[n-1].At))
 			}
 		}
 		for n, gap := range gaps[0] {
@@ -175,18 +175,18 @@ func TestFloodOfUnknownKeys(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := publishing(good)
 				v := newVerifier(t, config(a))
-				known := good.sign(claims(time.Now(), nil))
+				known := good.Sign(claims(time.Now(), nil))
 				if err := verify(v, known, time.Now()); err != nil {
 					t.Fatal(err)
 				}
-				a.set(respond)
+				a.Set(respond)
 				const minutes = 2
 				var flood sync.WaitGroup
 				for worker := range 8 {
 					flood.Go(func() {
 						for i := range minutes * 60 {
 							began := time.Now()
-							text := attacker.sign(claims(began, nil), with("kid", fmt.Sprint(worker, "-", i)))
+							text := attacker.Sign(claims(began, nil), with("kid", fmt.Sprint(worker, "-", i)))
 							if err := verify(v, text, began); !errors.Is(err, token.ErrUnknownKey) && !errors.Is(err, token.ErrKeysUnavailable) {
 								t.Errorf("Verify = %v, want ErrUnknownKey or ErrKeysUnavailable", err)
 							}
@@ -202,13 +202,13 @@ func TestFloodOfUnknownKeys(t *testing.T) {
 					})
 				}
 				flood.Wait()
-				asked := a.requests()
+				asked := a.Requests()
 				for n := 1; n < len(asked); n++ {
-					if gap := asked[n].at.Sub(asked[n-1].at); gap < token.DefaultCooldown {
+					if gap := asked[n].At.Sub(asked[n-1].At); gap < token.DefaultCooldown {
 						t.Errorf("fetch %d came after %v, want at least the cooldown", n+1, gap)
 					}
 				}
-				if n := a.fetches(); n < 2 {
+				if n := a.Fetches(); n < 2 {
 					t.Errorf("%d fetches, want that unknown keys cause some", n)
 				}
 				if n := v.Stats().Remembered; n != 1 {
@@ -227,18 +227,18 @@ func TestUnknownKeyAndTheIssuerAway(t *testing.T) {
 		v := newVerifier(t, config(a))
 		check := func(text string, want error, fetches int) {
 			t.Helper()
-			if err := verify(v, text, time.Now()); !errors.Is(err, want) || a.fetches() != fetches {
-				t.Errorf("Verify = %v after %d fetches, want %v after %d", err, a.fetches(), want, fetches)
+			if err := verify(v, text, time.Now()); !errors.Is(err, want) || a.Fetches() != fetches {
+				t.Errorf("Verify = %v after %d fetches, want %v after %d", err, a.Fetches(), want, fetches)
 			}
 		}
-		next := newEC("k2", elliptic.P256()).sign(claims(time.Now(), nil))
+		next := newEC("k2", elliptic.P256()).Sign(claims(time.Now(), nil))
 		check(next, token.ErrUnknownKey, 1)
 		pass(token.DefaultCooldown)
-		check((&signer{"k1", "RS256", rsaKey()}).sign(claims(time.Now(), nil)), token.ErrUnknownKey, 1)
-		a.set(answer(http.StatusInternalServerError, ""))
+		check(keyed("k1", "RS256", rsaKey()).Sign(claims(time.Now(), nil)), token.ErrUnknownKey, 1)
+		a.Set(answer(http.StatusInternalServerError, ""))
 		check(next, token.ErrKeysUnavailable, 2)
 		check(next, token.ErrKeysUnavailable, 2)
-		a.set(answer(http.StatusOK, document(good)))
+		a.Set(answer(http.StatusOK, document(good)))
 		pass(token.DefaultCooldown)
 		check(next, token.ErrUnknownKey, 3)
 	})
@@ -249,11 +249,11 @@ func TestClockSetBack(t *testing.T) {
 	next := newEC("k2", elliptic.P256())
 	a := publishing(good)
 	v := newVerifier(t, config(a))
-	if err := verify(v, good.sign(claims(noon.Add(24*time.Hour), nil)), noon.Add(24*time.Hour)); err != nil {
+	if err := verify(v, good.Sign(claims(noon.Add(24*time.Hour), nil)), noon.Add(24*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	a.set(answer(http.StatusOK, document(good, next)))
-	if err := verify(v, next.sign(claims(noon, nil)), noon); err != nil {
+	a.Set(answer(http.StatusOK, document(good, next)))
+	if err := verify(v, next.Sign(claims(noon, nil)), noon); err != nil {
 		t.Errorf("Verify = %v, want the new key", err)
 	}
 }
@@ -263,13 +263,13 @@ func TestClockSetBack(t *testing.T) {
 func TestOneFetchAndABoundedWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
-		a := &authority{respond: func(r *http.Request) (reply, error) {
+		a := newAuthority(func(r *http.Request) (reply, error) {
 			pass(3 * time.Second)
 			open.Store(true)
 			return answer(http.StatusOK, document(good))(r)
-		}}
+		})
 		v := newVerifier(t, config(a))
-		text := good.sign(claims(time.Now(), nil))
+		text := good.Sign(claims(time.Now(), nil))
 		began := time.Now()
 		var waiting sync.WaitGroup
 		for i := range 100 {
@@ -293,7 +293,7 @@ func TestOneFetchAndABoundedWait(t *testing.T) {
 		if err := verify(v, text, time.Now()); err != nil || !open.Load() {
 			t.Errorf("Verify = %v, want to be served by the fetch under way", err)
 		}
-		if n := a.fetches(); n != 1 {
+		if n := a.Fetches(); n != 1 {
 			t.Errorf("%d fetches for 101 requests, want 1", n)
 		}
 	})
@@ -307,7 +307,7 @@ func TestRotation(t *testing.T) {
 		a := publishing(good)
 		v := newVerifier(t, config(a))
 		sign := func(s *signer) string {
-			return s.sign(claims(time.Now(), with("exp", time.Now().Add(24*time.Hour).Unix())))
+			return s.Sign(claims(time.Now(), with("exp", time.Now().Add(24*time.Hour).Unix())))
 		}
 		old := sign(good)
 		check := func(when, text string, want error) {
@@ -318,14 +318,14 @@ func TestRotation(t *testing.T) {
 		}
 		check("at first", old, nil)
 
-		a.set(answer(http.StatusOK, document(good, next)))
+		a.Set(answer(http.StatusOK, document(good, next)))
 		rotated := sign(next)
 		check("a new key, at once", rotated, token.ErrUnknownKey)
 		pass(token.DefaultCooldown)
 		check("a new key, a cooldown later", rotated, nil)
 		check("the old key", sign(good), nil)
 
-		a.set(answer(http.StatusOK, document(next)))
+		a.Set(answer(http.StatusOK, document(next)))
 		check("withdrawn, not yet noticed", old, nil)
 		check("withdrawn, not yet noticed, first sight", sign(good), nil)
 		pass(token.DefaultRefresh * 6 / 5)
@@ -336,7 +336,7 @@ func TestRotation(t *testing.T) {
 		check("the new key", rotated, nil)
 
 		usurper := newEC("k2", elliptic.P256())
-		a.set(answer(http.StatusOK, document(usurper)))
+		a.Set(answer(http.StatusOK, document(usurper)))
 		pass(token.DefaultRefresh * 6 / 5)
 		if err := verify(v, rotated, time.Now()); err != nil && !errors.Is(err, token.ErrSignature) { // it is noticed beside this call
 			t.Errorf("what makes it be noticed: Verify = %v", err)
@@ -360,7 +360,7 @@ func TestOldKeysAreReplacedInFront(t *testing.T) {
 		next := newEC("k2", elliptic.P256())
 		a := publishing(good)
 		v := newVerifier(t, config(a))
-		old := good.sign(claims(time.Now(), with("exp", time.Now().Add(100*time.Hour).Unix())))
+		old := good.Sign(claims(time.Now(), with("exp", time.Now().Add(100*time.Hour).Unix())))
 		step := func(after time.Duration, want error, wait time.Duration) {
 			t.Helper()
 			pass(after)
@@ -370,13 +370,13 @@ func TestOldKeysAreReplacedInFront(t *testing.T) {
 			}
 		}
 		step(0, nil, 0)
-		a.set(slowly(good))
+		a.Set(slowly(good))
 		step(token.DefaultRefresh*6/5, nil, 0)
 		step(time.Second, nil, 0)
-		if n := a.fetches(); n != 2 {
+		if n := a.Fetches(); n != 2 {
 			t.Errorf("%d fetches, want one beside", n)
 		}
-		a.set(slowly(next))
+		a.Set(slowly(next))
 		var beside sync.WaitGroup
 		beside.Go(func() {
 			pass(24*time.Hour + 100*time.Millisecond)
@@ -384,7 +384,7 @@ func TestOldKeysAreReplacedInFront(t *testing.T) {
 		})
 		step(24*time.Hour, token.ErrUnknownKey, 200*time.Millisecond)
 		beside.Wait()
-		if n := a.fetches(); n != 3 {
+		if n := a.Fetches(); n != 3 {
 			t.Errorf("%d fetches, want one in front", n)
 		}
 	})
@@ -398,16 +398,16 @@ func TestWarm(t *testing.T) {
 		synctest.Wait()
 		v.Warm(time.Now())
 		synctest.Wait()
-		if n := a.fetches(); n != 1 {
+		if n := a.Fetches(); n != 1 {
 			t.Errorf("%d fetches, want 1", n)
 		}
-		if err := verify(v, good.sign(claims(time.Now(), nil)), time.Now()); err != nil || a.fetches() != 1 {
-			t.Errorf("Verify = %v after %d fetches, want that Warm's did", err, a.fetches())
+		if err := verify(v, good.Sign(claims(time.Now(), nil)), time.Now()); err != nil || a.Fetches() != 1 {
+			t.Errorf("Verify = %v after %d fetches, want that Warm's did", err, a.Fetches())
 		}
 		pass(token.DefaultCooldown)
 		v.Warm(time.Now())
 		synctest.Wait()
-		if n := a.fetches(); n != 1 {
+		if n := a.Fetches(); n != 1 {
 			t.Errorf("%d fetches, want none for keys that are there", n)
 		}
 	})
@@ -416,11 +416,11 @@ func TestWarm(t *testing.T) {
 // Guarantees that Close ends what is under way and returns after it, and that Verify then says so.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &authority{respond: func(r *http.Request) (reply, error) {
+		a := newAuthority(func(r *http.Request) (reply, error) {
 			<-r.Context().Done()
 			pass(time.Second)
 			return reply{}, r.Context().Err()
-		}}
+		})
 		v := newVerifier(t, config(a))
 		v.Warm(time.Now())
 		synctest.Wait()
@@ -431,12 +431,12 @@ func TestClose(t *testing.T) {
 			t.Errorf("Close took %v, want the second that the fetch takes to end", took)
 		}
 		began = time.Now()
-		if err := verify(v, good.sign(claims(began, nil)), began); !errors.Is(err, token.ErrKeysUnavailable) || time.Since(began) != 0 {
+		if err := verify(v, good.Sign(claims(began, nil)), began); !errors.Is(err, token.ErrKeysUnavailable) || time.Since(began) != 0 {
 			t.Errorf("Verify after Close = %v, want ErrKeysUnavailable at once", err)
 		}
 		fresh := newVerifier(t, config(publishing(good)))
 		fresh.Close()
-		if err := verify(fresh, good.sign(claims(began, nil)), began); !errors.Is(err, token.ErrKeysUnavailable) {
+		if err := verify(fresh, good.Sign(claims(began, nil)), began); !errors.Is(err, token.ErrKeysUnavailable) {
 			t.Errorf("Verify after Close = %v, want ErrKeysUnavailable", err)
 		}
 	})
@@ -446,7 +446,7 @@ func TestClose(t *testing.T) {
 func TestUnusableKeysAreLeftOut(t *testing.T) {
 	weak := must(rsa.GenerateKey(rand.Reader, 1024))
 	public := func(s *signer) string { return jwkWith(s) }
-	rsaSigner := &signer{"k1", "RS256", rsaKey()}
+	rsaSigner := keyed("k1", "RS256", rsaKey())
 	one := &rsa.PublicKey{N: rsaKey().N, E: 1}
 	even := &rsa.PublicKey{N: rsaKey().N, E: 65536}
 	long := &rsa.PublicKey{N: new(big.Int).SetBit(big.NewInt(1), 16000, 1), E: 65537}
@@ -457,7 +457,7 @@ func TestUnusableKeysAreLeftOut(t *testing.T) {
 		by  *signer
 		jwk string
 	}{
-		"RSA of 1024 bits":         {&signer{"k1", "RS256", weak}, public(&signer{"k1", "RS256", weak})},
+		"RSA of 1024 bits":         {keyed("k1", "RS256", weak), public(keyed("k1", "RS256", weak))},
 		"RSA of 16000 bits":        {rsaSigner, raw(long)},
 		"RSA with exponent 1":      {rsaSigner, raw(one)},
 		"RSA with an even one":     {rsaSigner, raw(even)},
@@ -467,7 +467,7 @@ func TestUnusableKeysAreLeftOut(t *testing.T) {
 		"for no operation":         {good, jwkWith(good, "key_ops", []string{})},
 		"of another algorithm":     {rsaSigner, jwkWith(rsaSigner, "alg", "RSA-OAEP")},
 		"of one that is not taken": {rsaSigner, jwkWith(rsaSigner, "alg", "RS512")},
-		"a private one":            {good, string(must(jose.JSONWebKey{Key: good.private, KeyID: "k1", Algorithm: "ES256", Use: "sig"}.MarshalJSON()))},
+		"a private one":            {good, string(must(jose.JSONWebKey{Key: good.Private, KeyID: "k1", Algorithm: "ES256", Use: "sig"}.MarshalJSON()))},
 		"a secret":                 {good, `{"kty":"oct","kid":"k1","k":"AAAA","alg":"HS256"}`},
 		"not on its curve":         {good, jwkWith(good, "x", encode(strings.Repeat("\x01", 32)))},
 		"a curve nobody knows":     {good, jwkWith(good, "crv", "P-111")},
@@ -477,15 +477,15 @@ func TestUnusableKeysAreLeftOut(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			other := newEC("other", elliptic.P256())
-			alone := newVerifier(t, config(&authority{respond: answer(http.StatusOK, keysOf(c.jwk))}))
-			if err := verify(alone, c.by.sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrKeysUnavailable) {
+			alone := newVerifier(t, config(newAuthority(answer(http.StatusOK, keysOf(c.jwk)))))
+			if err := verify(alone, c.by.Sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrKeysUnavailable) {
 				t.Errorf("alone: Verify = %v, want ErrKeysUnavailable", err)
 			}
-			beside := newVerifier(t, config(&authority{respond: answer(http.StatusOK, keysOf(c.jwk, public(other)))}))
-			if err := verify(beside, c.by.sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrUnknownKey) {
+			beside := newVerifier(t, config(newAuthority(answer(http.StatusOK, keysOf(c.jwk, public(other))))))
+			if err := verify(beside, c.by.Sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrUnknownKey) {
 				t.Errorf("beside another: Verify = %v, want ErrUnknownKey", err)
 			}
-			if err := verify(beside, other.sign(claims(noon, nil)), noon); err != nil {
+			if err := verify(beside, other.Sign(claims(noon, nil)), noon); err != nil {
 				t.Errorf("the other: Verify = %v, want nil", err)
 			}
 		})
@@ -495,26 +495,26 @@ func TestUnusableKeysAreLeftOut(t *testing.T) {
 // Guarantees what a set may leave open: a key without "alg" and "use" does for each algorithm of its kind that the issuer
 // is allowed, one without "kid" for tokens without, as long as there is no choice, and of two with one name the first.
 func TestNamesInASet(t *testing.T) {
-	bare := &signer{"k1", "RS256", rsaKey()}
-	v := newVerifier(t, config(&authority{respond: answer(http.StatusOK, keysOf(jwkWith(bare, "alg", absent{}, "use", absent{}, "key_ops", []string{"verify"})))}, all))
+	bare := keyed("k1", "RS256", rsaKey())
+	v := newVerifier(t, config(newAuthority(answer(http.StatusOK, keysOf(jwkWith(bare, "alg", absent{}, "use", absent{}, "key_ops", []string{"verify"})))), all))
 	for _, alg := range []string{"RS256", "PS512"} {
-		if err := verify(v, (&signer{"k1", alg, rsaKey()}).sign(claims(noon, nil)), noon); err != nil {
+		if err := verify(v, keyed("k1", alg, rsaKey()).Sign(claims(noon, nil)), noon); err != nil {
 			t.Errorf("%s: Verify = %v, want nil", alg, err)
 		}
 	}
-	nameless := newVerifier(t, config(&authority{respond: answer(http.StatusOK, keysOf(jwkWith(good, "kid", absent{}), jwkWith(bare)))}))
-	if err := verify(nameless, good.sign(claims(noon, nil), with("kid", absent{})), noon); err != nil {
+	nameless := newVerifier(t, config(newAuthority(answer(http.StatusOK, keysOf(jwkWith(good, "kid", absent{}), jwkWith(bare))))))
+	if err := verify(nameless, good.Sign(claims(noon, nil), with("kid", absent{})), noon); err != nil {
 		t.Errorf("without names: Verify = %v, want nil", err)
 	}
 	two := newVerifier(t, config(publishing(good, newEC("k2", elliptic.P256()))))
-	if err := verify(two, good.sign(claims(noon, nil), with("kid", absent{})), noon); !errors.Is(err, token.ErrUnknownKey) {
+	if err := verify(two, good.Sign(claims(noon, nil), with("kid", absent{})), noon); !errors.Is(err, token.ErrUnknownKey) {
 		t.Errorf("without a name, of two: Verify = %v, want ErrUnknownKey", err)
 	}
 	same := newVerifier(t, config(publishing(good, attacker)))
-	if err := verify(same, good.sign(claims(noon, nil)), noon); err != nil {
+	if err := verify(same, good.Sign(claims(noon, nil)), noon); err != nil {
 		t.Errorf("the first of one name: Verify = %v, want nil", err)
 	}
-	if err := verify(same, attacker.sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrSignature) {
+	if err := verify(same, attacker.Sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrSignature) {
 		t.Errorf("the second of one name: Verify = %v, want ErrSignature", err)
 	}
 }
@@ -565,7 +565,7 @@ func TestOverHTTP(t *testing.T) {
 			c.Client, c.Issuers[0].JWKSURL, c.Wait = nil, issuer.URL+path, 30*time.Second
 			c.Log = slog.New(slog.NewTextHandler(&lines, nil))
 		}))
-		text := c.by.sign(claims(noon, nil))
+		text := c.by.Sign(claims(noon, nil))
 		err := verify(v, text, noon)
 		if !errors.Is(err, c.want) || (err != nil && !strings.Contains(err.Error(), c.cause)) {
 			t.Errorf("%s: Verify = %v, want %v, %q", path, err, c.want, c.cause)
@@ -578,7 +578,7 @@ func TestOverHTTP(t *testing.T) {
 	}
 	issuer.Close()
 	v := newVerifier(t, config(nil, func(c *token.Config) { c.Client, c.Issuers[0].JWKSURL = nil, issuer.URL+"/jwks?code=abcd" }))
-	if err := verify(v, good.sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrKeysUnavailable) || strings.Contains(err.Error(), "abcd") {
+	if err := verify(v, good.Sign(claims(noon, nil)), noon); !errors.Is(err, token.ErrKeysUnavailable) || strings.Contains(err.Error(), "abcd") {
 		t.Errorf("nobody listens: Verify = %v, want ErrKeysUnavailable without the query", err)
 	}
 	if n := elsewhere.Load(); n != 0 {
@@ -594,9 +594,9 @@ func TestConcurrently(t *testing.T) {
 		v := newVerifier(t, config(a, func(c *token.Config) { c.MaxRemembered = 50 }))
 		var tokens []string
 		for i := range 100 {
-			tokens = append(tokens, good.sign(claims(time.Now(), with("jti", fmt.Sprint(i), "exp", time.Now().Add(10*time.Hour).Unix()))))
+			tokens = append(tokens, good.Sign(claims(time.Now(), with("jti", fmt.Sprint(i), "exp", time.Now().Add(10*time.Hour).Unix()))))
 		}
-		forged := attacker.sign(claims(time.Now(), with("exp", time.Now().Add(10*time.Hour).Unix())))
+		forged := attacker.Sign(claims(time.Now(), with("exp", time.Now().Add(10*time.Hour).Unix())))
 		if err := verify(v, tokens[0], time.Now()); err != nil {
 			t.Fatal(err)
 		}
@@ -621,7 +621,7 @@ func TestConcurrently(t *testing.T) {
 				if i%2 == 0 {
 					respond = answer(http.StatusInternalServerError, "")
 				}
-				a.set(respond)
+				a.Set(respond)
 				pass(2 * time.Minute)
 			}
 		})

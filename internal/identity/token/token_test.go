@@ -22,10 +22,10 @@ func TestVerifyAcceptsEachAlgorithm(t *testing.T) {
 	keys := everyKind()
 	v := newVerifier(t, config(publishing(keys...), all))
 	for _, k := range keys {
-		got, err := v.Verify(t.Context(), k.sign(claims(noon, nil)), noon)
+		got, err := v.Verify(t.Context(), k.Sign(claims(noon, nil)), noon)
 		if err != nil || got.Tenant != "acme" || got.Subject != "user-1" || got.Issuer != issuerName || got.ID != "id-1" ||
 			!got.Expires.Equal(noon.Add(time.Hour)) {
-			t.Errorf("%s: Verify = %+v, %v", k.alg, got, err)
+			t.Errorf("%s: Verify = %+v, %v", k.Algorithm, got, err)
 		}
 	}
 }
@@ -33,16 +33,16 @@ func TestVerifyAcceptsEachAlgorithm(t *testing.T) {
 func TestVerifyAcceptsVariants(t *testing.T) {
 	v := newVerifier(t, config(publishing(good)))
 	for name, text := range map[string]string{
-		"several audiences":             good.sign(claims(noon, with("aud", []string{"other", audience}))),
-		"no id, no nbf, no iat":         good.sign(claims(noon, with("jti", absent{}, "nbf", absent{}, "iat", absent{}))),
-		"access token":                  good.sign(claims(noon, nil), with("typ", "application/at+JWT")),
-		"no type":                       good.sign(claims(noon, nil), with("typ", absent{})),
-		"no kid, and one key":           good.sign(claims(noon, nil), with("kid", absent{})),
-		"fractions of seconds":          good.sign(claims(noon, with("exp", 1e10+0.5, "nbf", 1e9+0.5))),
-		"nbf within the leeway":         good.sign(claims(noon, with("nbf", noon.Add(30*time.Second).Unix()))),
-		"exp within the leeway":         good.sign(claims(noon, with("exp", noon.Add(-29*time.Second).Unix()))),
-		"names that match only in case": good.sign(claims(noon, with("EXP", 1, "Iss", "x", "AUD", "y", "Tenant_ID", "umbrella"))),
-		"names of other keys":           good.sign(claims(noon, nil), with("jku", "https://evil.example/jwks", "x5u", "https://evil.example/x", "jwk", attacker.jwk())),
+		"several audiences":             good.Sign(claims(noon, with("aud", []string{"other", audience}))),
+		"no id, no nbf, no iat":         good.Sign(claims(noon, with("jti", absent{}, "nbf", absent{}, "iat", absent{}))),
+		"access token":                  good.Sign(claims(noon, nil), with("typ", "application/at+JWT")),
+		"no type":                       good.Sign(claims(noon, nil), with("typ", absent{})),
+		"no kid, and one key":           good.Sign(claims(noon, nil), with("kid", absent{})),
+		"fractions of seconds":          good.Sign(claims(noon, with("exp", 1e10+0.5, "nbf", 1e9+0.5))),
+		"nbf within the leeway":         good.Sign(claims(noon, with("nbf", noon.Add(30*time.Second).Unix()))),
+		"exp within the leeway":         good.Sign(claims(noon, with("exp", noon.Add(-29*time.Second).Unix()))),
+		"names that match only in case": good.Sign(claims(noon, with("EXP", 1, "Iss", "x", "AUD", "y", "Tenant_ID", "umbrella"))),
+		"names of other keys":           good.Sign(claims(noon, nil), with("jku", "https://evil.example/jwks", "x5u", "https://evil.example/x", "jwk", attacker.JWK())),
 	} {
 		got, err := v.Verify(t.Context(), text, noon)
 		if err != nil || got.Tenant != "acme" {
@@ -57,9 +57,9 @@ func TestVerifyRefuses(t *testing.T) {
 	type m = map[string]any
 	base := claims(noon, nil)
 	payload := string(must(json.Marshal(base)))
-	signed := func(pairs ...any) string { return good.sign(clone(base, pairs...)) }
-	headed := func(pairs ...any) string { return good.sign(base, with(pairs...)) }
-	parts := strings.Split(good.sign(base), ".")
+	signed := func(pairs ...any) string { return good.Sign(clone(base, pairs...)) }
+	headed := func(pairs ...any) string { return good.Sign(base, with(pairs...)) }
+	parts := strings.Split(good.Sign(base), ".")
 	none := func(alg string) string { return encode(`{"alg":"`+alg+`","kid":"k1"}`) + "." + encode(payload) + "." }
 	deep := strings.Repeat("[", 2500) + strings.Repeat("]", 2500)
 	p384 := everyKind()[1]
@@ -78,24 +78,24 @@ func TestVerifyRefuses(t *testing.T) {
 		{"padding", parts[0] + "." + parts[1] + "." + parts[2] + "=", token.ErrMalformed, true},
 		{"a JSON serialisation", `{"payload":"` + parts[1] + `","protected":"` + parts[0] + `","signature":"` + parts[2] + `"}`, token.ErrMalformed, true},
 		{"header is not JSON", encode("alg") + "." + parts[1] + "." + parts[2], token.ErrMalformed, true},
-		{"payload is not JSON", good.raw(`{"alg":"ES256","kid":"k1"}`, "acme"), token.ErrMalformed, true},
-		{"payload is null", good.raw(`{"alg":"ES256","kid":"k1"}`, "null"), token.ErrMalformed, true},
-		{"payload is a list", good.raw(`{"alg":"ES256","kid":"k1"}`, "["+payload+"]"), token.ErrMalformed, true},
-		{"payload and more", good.raw(`{"alg":"ES256","kid":"k1"}`, payload+payload), token.ErrMalformed, true},
-		{"payload nested deeply", good.raw(`{"alg":"ES256","kid":"k1"}`, `{"x":`+deep), token.ErrMalformed, true},
-		{"payload is not UTF-8", good.raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, "acme", "ac\xffme", 1)), token.ErrMalformed, true},
+		{"payload is not JSON", good.Raw(`{"alg":"ES256","kid":"k1"}`, "acme"), token.ErrMalformed, true},
+		{"payload is null", good.Raw(`{"alg":"ES256","kid":"k1"}`, "null"), token.ErrMalformed, true},
+		{"payload is a list", good.Raw(`{"alg":"ES256","kid":"k1"}`, "["+payload+"]"), token.ErrMalformed, true},
+		{"payload and more", good.Raw(`{"alg":"ES256","kid":"k1"}`, payload+payload), token.ErrMalformed, true},
+		{"payload nested deeply", good.Raw(`{"alg":"ES256","kid":"k1"}`, `{"x":`+deep), token.ErrMalformed, true},
+		{"payload is not UTF-8", good.Raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, "acme", "ac\xffme", 1)), token.ErrMalformed, true},
 
 		{"alg none", none("none"), token.ErrAlgorithm, true},
 		{"alg None", none("None"), token.ErrAlgorithm, true},
 		{"alg NONE", none("NONE"), token.ErrAlgorithm, true},
 		{"alg empty", none(""), token.ErrAlgorithm, true},
 		{"alg missing", headed("alg", absent{}), token.ErrAlgorithm, true},
-		{"alg outside the list", (&signer{"k1", "RS512", rsaKey()}).sign(base), token.ErrAlgorithm, true},
+		{"alg outside the list", keyed("k1", "RS512", rsaKey()).Sign(base), token.ErrAlgorithm, true},
 		{"alg in other letters", headed("alg", "es256"), token.ErrAlgorithm, true},
 		{"alg is a list", headed("alg", []string{"ES256"}), token.ErrAlgorithm, true},
-		{"alg twice", good.raw(`{"alg":"none","alg":"ES256","kid":"k1"}`, payload), token.ErrMalformed, true},
-		{"alg of a key of another kind", (&signer{"k1", "RS256", rsaKey()}).sign(base), token.ErrUnknownKey, false},
-		{"alg ES256, key P-384", (&signer{"p384", "ES256", p384.private}).sign(base), token.ErrUnknownKey, false},
+		{"alg twice", good.Raw(`{"alg":"none","alg":"ES256","kid":"k1"}`, payload), token.ErrMalformed, true},
+		{"alg of a key of another kind", keyed("k1", "RS256", rsaKey()).Sign(base), token.ErrUnknownKey, false},
+		{"alg ES256, key P-384", keyed("p384", "ES256", p384.Private).Sign(base), token.ErrUnknownKey, false},
 
 		{"critical extension", headed("crit", []string{"exp"}, "exp", 1), token.ErrMalformed, true},
 		{"payload that is not encoded", headed("b64", false, "crit", []string{"b64"}), token.ErrMalformed, true},
@@ -112,7 +112,7 @@ func TestVerifyRefuses(t *testing.T) {
 		{"exp is null", signed("exp", nil), token.ErrMalformed, true},
 		{"exp is text", signed("exp", "9999999999"), token.ErrMalformed, true},
 		{"exp is negative", signed("exp", -1), token.ErrMalformed, true},
-		{"exp overflows", good.raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, `"exp":`, `"exp":1e999,"x":`, 1)), token.ErrMalformed, true},
+		{"exp overflows", good.Raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, `"exp":`, `"exp":1e999,"x":`, 1)), token.ErrMalformed, true},
 		{"exp after the year 9999", signed("exp", 1e15), token.ErrMalformed, true},
 		{"exp is true", signed("exp", true), token.ErrMalformed, true},
 		{"nbf is text", signed("nbf", "0"), token.ErrMalformed, true},
@@ -122,7 +122,7 @@ func TestVerifyRefuses(t *testing.T) {
 		{"wrong issuer", signed("iss", "https://evil.example/"), token.ErrIssuer, true},
 		{"issuer without the slash", signed("iss", strings.TrimSuffix(issuerName, "/")), token.ErrIssuer, true},
 		{"issuer is a list", signed("iss", []string{issuerName}), token.ErrIssuer, true},
-		{"issuer twice", good.raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, "{", `{"iss":"x",`, 1)), token.ErrMalformed, true},
+		{"issuer twice", good.Raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, "{", `{"iss":"x",`, 1)), token.ErrMalformed, true},
 
 		{"no audience", signed("aud", absent{}), token.ErrAudience, true},
 		{"wrong audience", signed("aud", "https://other.example"), token.ErrAudience, true},
@@ -140,9 +140,9 @@ func TestVerifyRefuses(t *testing.T) {
 		{"oversized tenant", signed("tenant_id", strings.Repeat("a", 129)), token.ErrTenant, true},
 		{"tenant with a line end", signed("tenant_id", "acme\r\nX-Evil: 1"), token.ErrTenant, true},
 		{"tenant with a zero byte", signed("tenant_id", "acme\x00"), token.ErrTenant, true},
-		{"tenant with half a character", good.raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, "acme", `acme\ud800`, 1)), token.ErrTenant, true},
-		{"tenant twice", good.raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, "{", `{"tenant_id":"umbrella",`, 1)), token.ErrMalformed, true},
-		{"tenant twice, once escaped", good.raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, "{", `{"tenant\u005fid":"umbrella",`, 1)), token.ErrMalformed, true},
+		{"tenant with half a character", good.Raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, "acme", `acme\ud800`, 1)), token.ErrTenant, true},
+		{"tenant twice", good.Raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, "{", `{"tenant_id":"umbrella",`, 1)), token.ErrMalformed, true},
+		{"tenant twice, once escaped", good.Raw(`{"alg":"ES256","kid":"k1"}`, strings.Replace(payload, "{", `{"tenant\u005fid":"umbrella",`, 1)), token.ErrMalformed, true},
 		{"tenant of another issuer", signed("tenant_id", "umbrella"), token.ErrNotBound, true},
 		{"tenant in other letters", signed("tenant_id", "Acme"), token.ErrNotBound, true},
 		{"tenant with a space", signed("tenant_id", "acme "), token.ErrNotBound, true},
@@ -151,11 +151,11 @@ func TestVerifyRefuses(t *testing.T) {
 		{"oversized subject", signed("sub", strings.Repeat("s", 257)), token.ErrSubject, true},
 		{"id is a number", signed("jti", 1), token.ErrMalformed, true},
 
-		{"another's key under a known name", attacker.sign(base), token.ErrSignature, false},
-		{"the key is in the header", attacker.sign(base, with("jwk", attacker.jwk())), token.ErrSignature, false},
-		{"the key is in the header, no kid", attacker.sign(base, with("jwk", attacker.jwk(), "kid", absent{})), token.ErrSignature, false},
-		{"the key is behind jku", attacker.sign(base, with("jku", "https://evil.example/jwks")), token.ErrSignature, false},
-		{"the key is behind x5u", attacker.sign(base, with("x5u", "https://evil.example/cert")), token.ErrSignature, false},
+		{"another's key under a known name", attacker.Sign(base), token.ErrSignature, false},
+		{"the key is in the header", attacker.Sign(base, with("jwk", attacker.JWK())), token.ErrSignature, false},
+		{"the key is in the header, no kid", attacker.Sign(base, with("jwk", attacker.JWK(), "kid", absent{})), token.ErrSignature, false},
+		{"the key is behind jku", attacker.Sign(base, with("jku", "https://evil.example/jwks")), token.ErrSignature, false},
+		{"the key is behind x5u", attacker.Sign(base, with("x5u", "https://evil.example/cert")), token.ErrSignature, false},
 		{"no signature", parts[0] + "." + parts[1] + ".", token.ErrSignature, false},
 		{"signature of zeros", parts[0] + "." + parts[1] + "." + encode(string(make([]byte, 64))), token.ErrSignature, false},
 		{"another payload", parts[0] + "." + encode(strings.Replace(payload, "user-1", "user-2", 1)) + "." + parts[2], token.ErrSignature, false},
@@ -169,7 +169,7 @@ func TestVerifyRefuses(t *testing.T) {
 	}
 	published := publishing(good, p384)
 	warm := newVerifier(t, config(published))
-	if err := verify(warm, good.sign(base), noon); err != nil {
+	if err := verify(warm, good.Sign(base), noon); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range cases {
@@ -182,23 +182,23 @@ func TestVerifyRefuses(t *testing.T) {
 				t.Errorf("Verify = %+v beside the error, want nothing", got)
 			}
 			wantSilent(t, err, c.text)
-			away := &authority{respond: answer(http.StatusInternalServerError, "")}
+			away := newAuthority(answer(http.StatusInternalServerError, ""))
 			err = verify(newVerifier(t, config(away)), c.text, noon)
 			switch {
-			case c.keyless && (!errors.Is(err, c.want) || away.fetches() != 0):
-				t.Errorf("with the keys away, Verify = %v after %d fetches; want %v after none", err, away.fetches(), c.want)
+			case c.keyless && (!errors.Is(err, c.want) || away.Fetches() != 0):
+				t.Errorf("with the keys away, Verify = %v after %d fetches; want %v after none", err, away.Fetches(), c.want)
 			case !c.keyless && (!errors.Is(err, token.ErrKeysUnavailable) || errors.Is(err, token.ErrBadToken)):
 				t.Errorf("with the keys away, Verify = %v; want ErrKeysUnavailable", err)
 			}
 			wantSilent(t, err, c.text)
 		})
 	}
-	for _, r := range published.requests() {
-		if r.url != jwksURL {
-			t.Errorf("a token made us ask for %s", r.url)
+	for _, r := range published.Requests() {
+		if r.URL != jwksURL {
+			t.Errorf("a token made us ask for %s", r.URL)
 		}
 	}
-	if n := published.fetches(); n != 1 {
+	if n := published.Fetches(); n != 1 {
 		t.Errorf("%d fetches within one cooldown, want 1", n)
 	}
 	if s := warm.Stats(); s.Remembered != 1 {
@@ -229,15 +229,15 @@ func wantSilent(t testing.TB, err error, text string) {
 // Guarantees that a public key never serves as an HMAC secret, in whatever form the attacker takes it, also where all
 // algorithms that can be allowed are.
 func TestVerifyRefusesHMACWithThePublicKey(t *testing.T) {
-	key := &signer{"k1", "RS256", rsaKey()}
-	der := must(x509.MarshalPKIXPublicKey(key.private.Public()))
-	public := must(json.Marshal(key.jwk()))
+	key := keyed("k1", "RS256", rsaKey())
+	der := must(x509.MarshalPKIXPublicKey(key.Private.Public()))
+	public := must(json.Marshal(key.JWK()))
 	secrets := map[string][]byte{
 		"PKIX": der, "PKCS1": x509.MarshalPKCS1PublicKey(&rsaKey().PublicKey), "JWK": public, "modulus": rsaKey().N.Bytes(), "nothing": nil,
 		"PEM": pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}),
 	}
 	v := newVerifier(t, config(publishing(key), all))
-	if err := verify(v, key.sign(claims(noon, nil)), noon); err != nil {
+	if err := verify(v, key.Sign(claims(noon, nil)), noon); err != nil {
 		t.Fatal(err)
 	}
 	for form, secret := range secrets {
@@ -260,7 +260,7 @@ func TestVerifyRefusesHMACWithThePublicKey(t *testing.T) {
 // Guarantees that a megabyte costs nothing: it is refused by its length, before a hash or an allocation.
 func TestVerifyRefusesLargeTokensUnread(t *testing.T) {
 	v := newVerifier(t, config(publishing(good)))
-	large := good.sign(claims(noon, with("x", strings.Repeat("a", 1<<20))))
+	large := good.Sign(claims(noon, with("x", strings.Repeat("a", 1<<20))))
 	allocs := testing.AllocsPerRun(100, func() {
 		if err := verify(v, large, noon); !errors.Is(err, token.ErrTooLarge) {
 			t.Errorf("Verify = %v, want ErrTooLarge", err)
@@ -271,7 +271,7 @@ func TestVerifyRefusesLargeTokensUnread(t *testing.T) {
 	}
 	just := func(n int) string { // a good token of exactly n bytes
 		for pad := 0; ; pad++ {
-			text := good.sign(claims(noon, with("x", strings.Repeat("a", pad))))
+			text := good.Sign(claims(noon, with("x", strings.Repeat("a", pad))))
 			if len(text) >= n {
 				return text
 			}
@@ -287,33 +287,33 @@ func TestVerifyRefusesLargeTokensUnread(t *testing.T) {
 func TestIssuersAreApart(t *testing.T) {
 	const otherName, otherURL = "https://other.example/", "https://other.example/jwks"
 	other := everyKind()[1] // P-384
-	other.kid = "k1"
-	a := &authority{respond: func(r *http.Request) (reply, error) {
+	other.KeyID = "k1"
+	a := newAuthority(func(r *http.Request) (reply, error) {
 		if r.URL.String() == otherURL {
 			return answer(http.StatusOK, document(other))(r)
 		}
 		return answer(http.StatusOK, document(good))(r)
-	}}
+	})
 	v := newVerifier(t, config(a, func(c *token.Config) {
 		c.Issuers = append(c.Issuers, token.Issuer{Issuer: otherName, Audiences: []string{"app"}, AudienceClaim: "client_id", JWKSURL: otherURL,
 			Algorithms: []string{"ES384"}, TenantClaim: "custom:tenant", SubjectClaim: "username", AllTenants: true})
 	}))
 	theirs := with("iss", otherName, "client_id", "app", "custom:tenant", "umbrella", "username", "bo", "exp", noon.Add(time.Hour).Unix())
-	if got, err := v.Verify(t.Context(), other.sign(theirs), noon); err != nil || got.Tenant != "umbrella" || got.Subject != "bo" || got.Issuer != otherName {
+	if got, err := v.Verify(t.Context(), other.Sign(theirs), noon); err != nil || got.Tenant != "umbrella" || got.Subject != "bo" || got.Issuer != otherName {
 		t.Errorf("Verify = %+v, %v; want umbrella, bo", got, err)
 	}
-	if err := verify(v, good.sign(claims(noon, nil)), noon); err != nil {
+	if err := verify(v, good.Sign(claims(noon, nil)), noon); err != nil {
 		t.Errorf("Verify = %v, want nil", err)
 	}
 	for name, c := range map[string]struct {
 		text string
 		want error
 	}{
-		"signed by the other":        {other.sign(claims(noon, nil)), token.ErrAlgorithm},
-		"for the other, by the one":  {good.sign(theirs), token.ErrAlgorithm},
-		"audience of the other":      {good.sign(claims(noon, with("aud", "app"))), token.ErrAudience},
-		"tenant of the other":        {good.sign(claims(noon, with("tenant_id", "umbrella"))), token.ErrNotBound},
-		"tenant in the other's name": {other.sign(clone(theirs, "custom:tenant", absent{}, "tenant_id", "acme")), token.ErrTenant},
+		"signed by the other":        {other.Sign(claims(noon, nil)), token.ErrAlgorithm},
+		"for the other, by the one":  {good.Sign(theirs), token.ErrAlgorithm},
+		"audience of the other":      {good.Sign(claims(noon, with("aud", "app"))), token.ErrAudience},
+		"tenant of the other":        {good.Sign(claims(noon, with("tenant_id", "umbrella"))), token.ErrNotBound},
+		"tenant in the other's name": {other.Sign(clone(theirs, "custom:tenant", absent{}, "tenant_id", "acme")), token.ErrTenant},
 	} {
 		if err := verify(v, c.text, noon); !errors.Is(err, c.want) {
 			t.Errorf("%s: Verify = %v, want %v", name, err, c.want)
@@ -325,7 +325,7 @@ func TestClaimsThatAreKept(t *testing.T) {
 	v := newVerifier(t, config(publishing(good), func(c *token.Config) {
 		c.Claims = []string{"region", "level", "beta", "list", "nothing", "long", "evil", "missing"}
 	}))
-	got, err := v.Verify(t.Context(), good.sign(claims(noon, with("region", "eu-\u00e9", "level", 7, "beta", true, "list", []int{1},
+	got, err := v.Verify(t.Context(), good.Sign(claims(noon, with("region", "eu-\u00e9", "level", 7, "beta", true, "list", []int{1},
 		"nothing", nil, "long", strings.Repeat("x", 257), "evil", "a\r\nb", "other", "x"))), noon)
 	if err != nil {
 		t.Fatal(err)
@@ -345,7 +345,7 @@ func TestClaimsThatAreKept(t *testing.T) {
 // Guarantees that a second sight gives what the first gave, for a copy of the token at most, and only while the token is good.
 func TestRememberedUntilItExpires(t *testing.T) {
 	v := newVerifier(t, config(publishing(good), func(c *token.Config) { c.Claims = []string{"region"} }))
-	text := good.sign(claims(noon, with("region", "eu")))
+	text := good.Sign(claims(noon, with("region", "eu")))
 	first, err := v.Verify(t.Context(), text, noon)
 	if err != nil {
 		t.Fatal(err)
@@ -376,7 +376,7 @@ func TestRememberedUntilItExpires(t *testing.T) {
 func TestRememberedAreBounded(t *testing.T) {
 	v := newVerifier(t, config(publishing(good), func(c *token.Config) { c.MaxRemembered = 10 }))
 	for i := range 100 {
-		if err := verify(v, good.sign(claims(noon, with("jti", fmt.Sprint("id-", i)))), noon); err != nil {
+		if err := verify(v, good.Sign(claims(noon, with("jti", fmt.Sprint("id-", i)))), noon); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -436,7 +436,7 @@ func TestNewCopiesItsConfig(t *testing.T) {
 	v := newVerifier(t, conf)
 	i := &conf.Issuers[0]
 	i.Audiences[0], i.Tenants[0], conf.Claims[0] = "app", "umbrella", "email"
-	got, err := v.Verify(t.Context(), good.sign(claims(noon, with("region", "eu", "email", "a@b"))), noon)
+	got, err := v.Verify(t.Context(), good.Sign(claims(noon, with("region", "eu", "email", "a@b"))), noon)
 	if _, ok := got.Claim("email"); ok || err != nil {
 		t.Errorf("Verify = %+v, %v; want no email", got, err)
 	}
@@ -444,7 +444,7 @@ func TestNewCopiesItsConfig(t *testing.T) {
 		by   map[string]any
 		want error
 	}{{nil, nil}, {with("aud", "app"), token.ErrAudience}, {with("tenant_id", "umbrella"), token.ErrNotBound}} {
-		if err := verify(v, good.sign(claims(noon, c.by)), noon); !errors.Is(err, c.want) {
+		if err := verify(v, good.Sign(claims(noon, c.by)), noon); !errors.Is(err, c.want) {
 			t.Errorf("Verify with %v = %v, want %v", c.by, err, c.want)
 		}
 	}
