@@ -95,23 +95,12 @@ func (f *Fleet) Count() int {
 	return f.c.Max
 }
 
-// Due reports whether Beat would ask the store now.
-func (f *Fleet) Due(now time.Time) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.due(now.Round(0))
-}
-
-func (f *Fleet) due(wall time.Time) bool {
-	return !f.busy && (!wall.Before(f.next) || wall.Before(f.beat)) // or the clock leapt back
-}
-
 // Beat says that this instance runs, if that is due, and learns how many do. It is for instances that cannot run in the
 // background: call it with each request; at most one in a period asks the store. Whatever the error, Count stays.
 func (f *Fleet) Beat(ctx context.Context, now time.Time) error {
 	wall := now.Round(0)
 	f.mu.Lock()
-	due := f.due(wall)
+	due := !f.busy && (!wall.Before(f.next) || wall.Before(f.beat)) // or the clock leapt back
 	if due {
 		f.busy, f.beat = true, wall
 	}

@@ -181,24 +181,3 @@ func TestNewRefuses(t *testing.T) {
 
 // pass lets virtual time pass. It is for tests in a bubble only.
 func pass(d time.Duration) { <-time.After(d) }
-
-// Guarantees that a caller who asks first whether a beat is due is told what Beat would do, so that nothing is begun for nothing.
-func TestDue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := newShared(t)
-		f := newFleet(t, fleet.Config{Store: store})
-		for range 2000 {
-			before, due := store.asked.Load(), f.Due(time.Now())
-			if err := f.Beat(t.Context(), time.Now()); err != nil {
-				t.Fatal(err)
-			}
-			if asked := store.asked.Load() > before; asked != due {
-				t.Fatalf("due %v, but asked %v", due, asked)
-			}
-			pass(37 * time.Millisecond)
-		}
-		if n := store.asked.Load(); n < 7 || n > 10 {
-			t.Errorf("%d beats in 74 s", n)
-		}
-	})
-}

@@ -12,12 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// beat is what a request does beside its decision.
-func beat(l *ladder.Ladder) {
-	if join := l.Beat(time.Now()); join != nil {
-		join()
-	}
-}
+func beat(l *ladder.Ladder) { l.Beat(context.Background(), time.Now()) }
 
 // Guarantees that a frozen ladder does nothing by itself: a goroutine would stand still with the process, and wake up in
 // another request with what it knew before. What it has to do it does when it is told to.
@@ -52,9 +47,6 @@ func TestFrozenDoesNothingByItself(t *testing.T) {
 			t.Errorf("%d beats in 100 s, want about one in 10 s", asked)
 		}
 		shut(t, l)
-		if l.Beat(time.Now().Add(time.Hour)) != nil {
-			t.Error("it beats after Close")
-		}
 	})
 }
 
@@ -66,9 +58,7 @@ func TestBeatGoesByTheWallClock(t *testing.T) {
 		defer shut(t, l)
 		now := time.Now().Round(0)
 		for _, after := range []time.Duration{0, 0, time.Hour, time.Hour, 2 * time.Hour} {
-			if join := l.Beat(now.Add(after)); join != nil {
-				join()
-			}
+			l.Beat(t.Context(), now.Add(after))
 		}
 		if asked := store.all(); len(asked) != 3 {
 			t.Errorf("%d beats, want one at each of 3 times", len(asked))
@@ -83,7 +73,7 @@ func TestBeatGivesBackSpareLeases(t *testing.T) {
 		l := climb(t, ladder.Config{Rates: ladder.Named{Name: "redis", Store: store}, Frozen: true})
 		req := asks(acme, hourly(t, "l", 2000))
 		decides(t, l, req, 1000)
-		l.Beat(time.Now())()
+		beat(l)
 		held := l.Leases.Stats().Units
 		if held == 0 {
 			t.Fatal("no units in hand; nothing is tested")
@@ -110,24 +100,25 @@ func TestBeatGivesBackSpareLeases(t *testing.T) {
 	})
 }
 
-// Guarantees that a store which hangs holds up an answer for a tenth of a second at most, and only one of several at a time.
-func TestBeatHoldsNoAnswerUp(t *testing.T) {
+// Guarantees that a beat which a store holds up ends with its context: what goes on beside a request must not outlive it for long.
+func TestBeatEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
 		l := climb(t, ladder.Config{Rates: ladder.Named{Name: "redis", Store: store}, Frozen: true})
+		defer shut(t, l)
 		store.set(false, true)
 		began := time.Now()
-		join := l.Beat(began)
-		if again := l.Beat(began.Add(time.Minute)); again != nil {
-			t.Error("a second beat begins while one is under way")
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		l.Beat(ctx, began)
+		if took := time.Since(began); took != 50*time.Millisecond {
+			t.Errorf("a beat takes %s, want the 50ms of its context", took)
 		}
-		join()
-		if took := time.Since(began); took != 100*time.Millisecond {
-			t.Errorf("an answer waits %s for a store that hangs, want 100ms", took)
+		store.set(false, false)
+		l.Beat(t.Context(), began.Add(2*time.Second))
+		if n := l.Fleet.Count(); n != 1 {
+			t.Errorf("%d instances, want 1", n)
 		}
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = l.Close(ctx) // ends the beat, or the test would not end
 	})
 }
 

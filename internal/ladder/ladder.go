@@ -64,7 +64,7 @@ type Ladder struct {
 	joined  *split.Store // nil where one store counts everything
 	stop    context.CancelFunc
 	running sync.WaitGroup
-	beats   beats
+	looks   looks
 }
 
 // New builds the ladder and, unless it is Frozen, begins to count the processes that share the stores. The error names the
@@ -97,8 +97,8 @@ func New(c Config) (*Ladder, error) {
 	}
 	deciding := below
 	if !c.NoLeases {
-		if l.beats.look = c.Lease.Look; l.beats.look == 0 {
-			l.beats.look = lease.DefaultLook
+		if l.looks.every = c.Lease.Look; l.looks.every == 0 {
+			l.looks.every = lease.DefaultLook
 		}
 		if c.Frozen {
 			c.Lease.Look = -1
@@ -121,7 +121,7 @@ func New(c Config) (*Ladder, error) {
 		return nil, fmt.Errorf("ladder: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	l.stop, l.beats.ctx = stop, ctx
+	l.stop = stop
 	if !c.Frozen {
 		l.running.Go(func() { l.Fleet.Run(ctx) })
 	}
@@ -145,7 +145,8 @@ func (l *Ladder) guard(c *Config, store Named) (limit.Store, error) {
 // Close charges what is still owed and gives back what was leased, as far as the stores answer before ctx ends. No decision may
 // be under way.
 func (l *Ladder) Close(ctx context.Context) error {
-	l.closing()
+	l.stop()
+	l.running.Wait()
 	errs := []error{l.Store.Close(ctx)}
 	if l.Leases != nil {
 		errs = append(errs, l.Leases.Close(ctx))
