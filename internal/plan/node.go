@@ -21,6 +21,7 @@ type reader struct {
 	found     []ordered
 	warned    []ordered
 	now       time.Time
+	stored    bool   // a stored document is read: what holds only of the moment of writing is not asked again
 	nodes     int    // upper bound of the nodes in all documents
 	visited   int    // nodes looked at, aliases followed each time
 	exhausted bool   // visited passed its bound: nothing more is read

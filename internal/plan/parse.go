@@ -63,6 +63,16 @@ func Parse(sources ...Source) (*Config, error) { return ParseAt(time.Now(), sour
 // that is good at one time is good at any later one.
 func ParseAt(now time.Time, sources ...Source) (*Config, error) {
 	r := &reader{now: now}
+	raw, err := r.parse(sources)
+	if err != nil {
+		return nil, err
+	}
+	r.drop()
+	return raw.config, nil
+}
+
+// parse reads the sources and resolves them. The trees stay, until drop.
+func (r *reader) parse(sources []Source) (*rawConfig, error) {
 	raw := &rawConfig{config: &Config{byID: map[string]*Tenant{}, ipLimits: &Set{match: emptyMatcher}}}
 	if len(sources) == 0 {
 		return nil, &Error{[]Problem{{File: "-", Message: "no file is given"}}}
@@ -75,19 +85,31 @@ func ParseAt(now time.Time, sources ...Source) (*Config, error) {
 		}
 	}
 	r.resolve(raw)
-	if len(r.found) > 0 {
-		problems := inOrder(r.found)
-		if r.overflow != nil {
-			more := fmt.Sprintf("more than %d problems: the rest is not listed", maxProblems)
-			problems = append(problems, Problem{File: r.overflow.doc.name, Message: more})
-		}
-		return nil, &Error{problems}
+	if err := r.failed(); err != nil {
+		return nil, err
 	}
 	raw.config.warnings = inOrder(r.warned)
+	return raw, nil
+}
+
+// failed is every problem as an *Error, or nil.
+func (r *reader) failed() error {
+	if len(r.found) == 0 {
+		return nil
+	}
+	problems := inOrder(r.found)
+	if r.overflow != nil {
+		more := fmt.Sprintf("more than %d problems: the rest is not listed", maxProblems)
+		problems = append(problems, Problem{File: r.overflow.doc.name, Message: more})
+	}
+	return &Error{problems}
+}
+
+// drop lets go of the trees: places need only their documents' names.
+func (r *reader) drop() {
 	for _, d := range r.documents {
 		d.root = nil
 	}
-	return raw.config, nil
 }
 
 // rawConfig is what the files hold, before ids are looked up across them.
@@ -270,15 +292,7 @@ func (r *reader) resolve(raw *rawConfig) {
 	plans := make(map[string]*Plan, len(raw.plans))
 	ids := make([]string, 0, len(raw.plans))
 	for _, rp := range raw.plans {
-		p := &Plan{ID: rp.id.v}
-		p.set = r.set(rp.limits, rules)
-		p.ids, p.at = make([]string, 0, len(rp.limits)), make(map[string]int, len(rp.limits))
-		for i, s := range rp.limits {
-			if _, twice := p.at[s.id.v]; !twice {
-				p.at[s.id.v] = i
-			}
-			p.ids = append(p.ids, s.id.v)
-		}
+		p := r.made(rp, rules)
 		c.plans = append(c.plans, p)
 		if _, twice := plans[p.ID]; !twice && !rp.id.bad {
 			plans[p.ID] = p
@@ -291,6 +305,19 @@ func (r *reader) resolve(raw *rawConfig) {
 	r.anonymous(raw, plans, ids)
 	r.tenants(raw, plans, ids)
 	r.keys(raw)
+}
+
+// made is the plan with its limits.
+func (r *reader) made(raw *rawPlan, routes []route.Rule) *Plan {
+	p := &Plan{ID: raw.id.v, set: r.set(raw.limits, routes)}
+	p.ids, p.at = make([]string, 0, len(raw.limits)), make(map[string]int, len(raw.limits))
+	for i, s := range raw.limits {
+		if _, twice := p.at[s.id.v]; !twice {
+			p.at[s.id.v] = i
+		}
+		p.ids = append(p.ids, s.id.v)
+	}
+	return p
 }
 
 func (r *reader) anonymous(raw *rawConfig, plans map[string]*Plan, ids []string) {

@@ -75,12 +75,14 @@ func (c *Config) AnonymousPlan() string {
 func (c *Config) IPLimits() *Set { return c.ipLimits }
 
 // Routed reports whether the request is for a declared route. It is true for all where no routes are declared.
-func (c *Config) Routed(method string, path *route.Path) bool {
-	if c.routes == nil {
+func (c *Config) Routed(method string, path *route.Path) bool { return routed(c.routes, method, path) }
+
+func routed(routes *route.Index, method string, path *route.Path) bool {
+	if routes == nil {
 		return true
 	}
 	var buf [inlineMatches]int32
-	return len(c.routes.Match(buf[:0], method, path)) > 0
+	return len(routes.Match(buf[:0], method, path)) > 0
 }
 
 // Keys returns the API keys that the file holds (local use only).

@@ -8,6 +8,8 @@ var (
 		what: "a plans file",
 		keys: []string{"plans", "tenants", "ipLimits", "anonymousPlan", "routes", "keys", "slas"},
 	}
+	settingsSchema = &schema{what: "settings", keys: []string{"ipLimits", "anonymousPlan", "routes"}}
+
 	planSchema  = &schema{what: "a plan", keys: []string{"id", "limits"}}
 	limitSchema = &schema{
 		what: "a limit",

@@ -212,7 +212,7 @@ func (r *reader) boost(v value) (*boost, bool) {
 	case b.until.bad || b.from.bad:
 	case b.from.set && lasts <= 0:
 		r.problemAt(b.until.from, "the boost ends before it begins")
-	case lasts > MaxBoost:
+	case lasts > MaxBoost && (b.from.set || !r.stored):
 		r.problemAt(b.until.from, "the boost lasts longer than %d days%s", MaxBoost/(24*time.Hour), since)
 	}
 	return b, !factor.bad && !b.until.bad && !b.from.bad

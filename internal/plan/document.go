@@ -1,0 +1,390 @@
+package plan
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sluicelimits/sluice/internal/route"
+)
+
+// Kind says what a [Document] holds.
+type Kind string
+
+// The kinds of documents that a plans file is split into.
+const (
+	KindPlan     Kind = "plan"
+	KindTenant   Kind = "tenant"
+	KindKey      Kind = "key"
+	KindSettings Kind = "settings" // ipLimits, anonymousPlan and routes; there is one, with the id SettingsID
+)
+
+// SettingsID is the id of the one document of KindSettings.
+const SettingsID = "settings"
+
+// Document is one plan, tenant or key, or the settings, as it is stored and sent by itself.
+type Document struct {
+	Kind Kind
+	ID   string
+	Body []byte // JSON in one spelling: keys sorted, no spaces, instants in UTC; the keys are those of a plans file
+}
+
+// Name is the document in words, as in `tenant "acme"`. It stands for the file in problems.
+func (d Document) Name() string {
+	if d.Kind == KindSettings {
+		return string(d.Kind)
+	}
+	return string(d.Kind) + " " + strconv.Quote(clip(d.ID))
+}
+
+// Split parses the sources as one configuration, as [ParseAt] does, and takes it apart: plans first, then the settings,
+// tenants and keys, each kind in file order, so that none names what comes after it. The SLA form becomes the plan that it
+// stands for. The error is an *Error with all problems at once, and their places in the sources.
+func Split(now time.Time, sources ...Source) ([]Document, error) {
+	r := &reader{now: now}
+	raw, err := r.parse(sources)
+	if err != nil {
+		return nil, err
+	}
+	s := splitter{r: r, settings: map[string]any{}, slas: raw.slas != nil, slasAt: -1}
+	for _, d := range r.documents {
+		s.source(r.at(d, d.root, ""))
+	}
+	if s.slasAt >= 0 {
+		s.plans[s.slasAt] = newDocument(KindPlan, slasPlan, map[string]any{"id": slasPlan, "limits": s.slaLimits})
+	}
+	settings := newDocument(KindSettings, SettingsID, s.settings)
+	return slices.Concat(s.plans, []Document{settings}, s.tenants, s.keys), nil
+}
+
+// splitter takes valid sources apart.
+type splitter struct {
+	r                    *reader
+	plans, tenants, keys []Document
+	settings             map[string]any
+	slas                 bool  // there is an SLA form, so a tenant without a plan is one of its
+	slasAt               int   // its place among the plans; -1 before it came
+	slaLimits            []any // of all sources
+}
+
+func newDocument(kind Kind, id string, body map[string]any) Document {
+	return Document{Kind: kind, ID: id, Body: appendJSON(nil, body)}
+}
+
+func (s *splitter) source(v value) {
+	for i := 0; i+1 < len(v.node.Content); i += 2 {
+		key, section := s.r.at(v.doc, v.node.Content[i], "").node.Value, s.tree("", v, i+1)
+		list, _ := section.([]any)
+		switch key {
+		case "plans":
+			s.plans = appendDocuments(s.plans, KindPlan, list)
+		case "tenants":
+			if s.slas {
+				for _, one := range list {
+					if t := one.(map[string]any); t["plan"] == nil {
+						t["plan"] = slasPlan
+					}
+				}
+			}
+			s.tenants = appendDocuments(s.tenants, KindTenant, list)
+		case "keys":
+			s.keys = appendDocuments(s.keys, KindKey, list)
+		case "slas":
+			if s.slasAt < 0 {
+				s.slasAt = len(s.plans)
+				s.plans = append(s.plans, Document{}) // replaced when every source is read
+			}
+			for _, one := range list {
+				s.slaLimits = append(s.slaLimits, slaAsLimit(one.(map[string]any)))
+			}
+		case "ipLimits", "routes":
+			if before, ok := s.settings[key].([]any); ok {
+				list = append(before, list...)
+			}
+			if len(list) > 0 {
+				s.settings[key] = list
+			}
+		case "anonymousPlan":
+			s.settings[key] = section
+		}
+	}
+}
+
+func appendDocuments(to []Document, kind Kind, list []any) []Document {
+	for _, one := range list {
+		body := one.(map[string]any)
+		to = append(to, newDocument(kind, body["id"].(string), body))
+	}
+	return to
+}
+
+// slaAsLimit writes an entry of the SLA form as the limit that it stands for; see reader.sla.
+func slaAsLimit(sla map[string]any) map[string]any {
+	sla["per"] = "endpoint"
+	if on, ok := sla["enabled"].(bool); ok {
+		sla["mode"] = map[bool]string{true: "enforce", false: "off"}[on]
+		delete(sla, "enabled")
+	}
+	return sla
+}
+
+// tree is the i-th node below v, with aliases resolved, as what encoding/json would make of it; numbers stay text.
+func (s *splitter) tree(key string, v value, i int) any {
+	v = s.r.at(v.doc, v.node.Content[i], "")
+	n := v.node
+	switch n.Kind {
+	case yaml.MappingNode:
+		out := make(map[string]any, len(n.Content)/2)
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			k := s.r.at(v.doc, n.Content[i], "").node.Value
+			out[k] = s.tree(k, v, i+1)
+		}
+		return out
+	case yaml.SequenceNode:
+		out := make([]any, len(n.Content))
+		for i := range n.Content {
+			out[i] = s.tree(key, v, i)
+		}
+		return out
+	default: // a scalar: nothing else is left
+	}
+	switch n.ShortTag() {
+	case "!!bool":
+		return strings.EqualFold(n.Value, "true")
+	case "!!int", "!!float":
+		return json.Number(canonicalNumber(n.Value))
+	}
+	if key == "from" || key == "until" || key == "expires" {
+		if at, err := time.Parse(time.RFC3339, n.Value); err == nil {
+			return at.UTC().Format(time.RFC3339Nano)
+		}
+	}
+	return n.Value
+}
+
+// canonicalNumber writes a decimal that the reader accepts (1_000, +5, 2.50) in one way.
+func canonicalNumber(text string) string {
+	whole, fraction, _ := strings.Cut(strings.TrimLeft(strings.ReplaceAll(text, "_", ""), "+"), ".")
+	if whole = strings.TrimLeft(whole, "0"); whole == "" {
+		whole = "0"
+	}
+	if fraction = strings.TrimRight(fraction, "0"); fraction != "" {
+		return whole + "." + fraction
+	}
+	return whole
+}
+
+func appendJSON(b []byte, v any) []byte {
+	switch v := v.(type) {
+	case map[string]any:
+		b = append(b, '{')
+		for i, key := range slices.Sorted(maps.Keys(v)) {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(appendJSONString(b, key), ':')
+			b = appendJSON(b, v[key])
+		}
+		return append(b, '}')
+	case []any:
+		b = append(b, '[')
+		for i, one := range v {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendJSON(b, one)
+		}
+		return append(b, ']')
+	case bool:
+		return strconv.AppendBool(b, v)
+	case json.Number:
+		return append(b, v...)
+	default:
+		return appendJSONString(b, v.(string))
+	}
+}
+
+// appendJSONString escapes, beyond what JSON must, what YAML would not take or would take for the end of a line.
+func appendJSONString(b []byte, s string) []byte {
+	b = append(b, '"')
+	for _, c := range s {
+		switch {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', byte(c))
+		case c < ' ' || c >= 0x7f && c < 0xa0 || c == 0x2028 || c == 0x2029 || c == 0xfeff || c == 0xfffe || c == 0xffff:
+			b = fmt.Appendf(b, `\u%04x`, c)
+		default:
+			b = utf8.AppendRune(b, c)
+		}
+	}
+	return append(b, '"')
+}
+
+// open reads the body. What it returns is good only where no problem was found.
+func (d Document) open(kind Kind) (*reader, value) {
+	r := &reader{stored: true}
+	bad := func(format string, args ...any) (*reader, value) {
+		r.found = append(r.found, ordered{Problem: Problem{File: d.Name(), Message: fmt.Sprintf(format, args...)}})
+		return r, value{}
+	}
+	switch {
+	case d.Kind != kind:
+		return bad("want a document of kind %s", kind)
+	case len(d.Body) > MaxFileBytes:
+		return bad("the document is larger than %d MiB", MaxFileBytes>>20)
+	case !json.Valid(d.Body):
+		return bad("the document is not valid JSON")
+	case bytes.Equal(bytes.TrimSpace(d.Body), []byte("null")):
+		return bad("the document is empty")
+	}
+	doc := r.open(Source{Name: d.Name(), Data: d.Body})
+	if doc.root == nil {
+		return r, value{}
+	}
+	return r, r.at(doc, doc.root, "")
+}
+
+// closed is what open and reading found, and whether the document is what it is called.
+func (d Document) closed(r *reader, id field[string]) error {
+	if len(r.found) == 0 && id.v != d.ID {
+		r.problemAt(id.from, "the id is %s, want that of the document", quote(id.v))
+	}
+	r.drop()
+	return r.failed()
+}
+
+// CompilePlan makes the plan of a document. The error is an *Error in which the document's name stands for the file.
+func CompilePlan(d Document) (*Plan, error) {
+	r, v := d.open(KindPlan)
+	if v.node == nil {
+		return nil, r.failed()
+	}
+	raw, ok := r.plan(v)
+	if !ok {
+		return nil, r.failed()
+	}
+	p := r.made(raw, nil)
+	if err := d.closed(r, raw.id); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// TenantDocument is a tenant that was read and not yet resolved against its plan. It is immutable.
+type TenantDocument struct{ raw *rawTenant }
+
+// ReadTenant reads the document of a tenant, as far as that can be done without its plan. A boost without a from is not
+// measured again: it was when it was written. The error is an *Error.
+func ReadTenant(d Document) (*TenantDocument, error) {
+	r, v := d.open(KindTenant)
+	if v.node == nil {
+		return nil, r.failed()
+	}
+	raw := r.tenant(v)
+	if raw == nil {
+		return nil, r.failed()
+	}
+	if err := d.closed(r, raw.id); err != nil {
+		return nil, err
+	}
+	return &TenantDocument{raw}, nil
+}
+
+// PlanID is the id of the plan that Compile is to be given; "" where the tenant has none.
+func (t *TenantDocument) PlanID() string { return t.raw.plan.v }
+
+// Compile makes the tenant's effective limits from those of its plan, which is the one with PlanID. Where it has neither
+// overrides nor boosts it shares the plan's set, so that many tenants of one plan cost little. A tenant without a plan is
+// compiled with nil and has no limits. The error is an *Error: an override or a boost that does not fit the plan.
+func (t *TenantDocument) Compile(p *Plan) (*Tenant, error) {
+	raw, tenant := *t.raw, *t.raw.tenant
+	raw.tenant = &tenant
+	if p == nil && tenant.Plan == "" {
+		tenant.spans = []span{{math.MinInt64, &Set{match: emptyMatcher}}}
+		return &tenant, nil
+	}
+	if p == nil || p.ID != tenant.Plan {
+		return nil, &Error{[]Problem{t.raw.plan.from.says("the plan %s is not at hand", quote(tenant.Plan)).Problem}}
+	}
+	r := &reader{stored: true}
+	r.effective(&raw, p)
+	if err := r.failed(); err != nil {
+		return nil, err
+	}
+	return &tenant, nil
+}
+
+// Settings are what of a configuration is neither plan, tenant nor key. They are immutable and safe for concurrent use.
+type Settings struct {
+	ipLimits  *Set
+	anonymous string
+	routes    *route.Index // nil where none are declared
+}
+
+// NoSettings are those of an empty document: no ipLimits, no anonymousPlan, every route.
+func NoSettings() *Settings { return &Settings{ipLimits: &Set{match: emptyMatcher}} }
+
+// IPLimits returns the limits before authentication; it may be empty, never nil.
+func (s *Settings) IPLimits() *Set { return s.ipLimits }
+
+// AnonymousPlan returns the id of the plan for calls without a credential, or "". Whether there is such a plan is not
+// known here.
+func (s *Settings) AnonymousPlan() string { return s.anonymous }
+
+// Routed reports whether the request is for a declared route. It is true for all where no routes are declared.
+func (s *Settings) Routed(method string, path *route.Path) bool {
+	return routed(s.routes, method, path)
+}
+
+// CompileSettings makes the settings of a document. The error is an *Error.
+func CompileSettings(d Document) (*Settings, error) {
+	r, v := d.open(KindSettings)
+	if v.node == nil {
+		return nil, r.failed()
+	}
+	o, ok := r.object(v, settingsSchema)
+	if !ok {
+		return nil, r.failed()
+	}
+	s := NoSettings()
+	s.anonymous = take(o, "anonymousPlan", "", r.id).v
+	if list, ok := o.get("ipLimits"); ok {
+		if limits := each(r, list, "limits", r.limitsOf(ipLimit, "ipLimits")); len(limits) > 0 {
+			s.ipLimits = r.set(limits, nil)
+		}
+	}
+	if list, ok := o.get("routes"); ok {
+		if rules := r.routes(each(r, list, "routes", r.route)); len(rules) > 0 {
+			s.routes = route.NewIndex(rules)
+		}
+	}
+	if err := d.closed(r, field[string]{v: SettingsID, from: v.place("")}); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// CompileKey makes the stored API key of a document. Whether there is its tenant is not known here. The error is an *Error.
+func CompileKey(d Document) (*Key, error) {
+	r, v := d.open(KindKey)
+	if v.node == nil {
+		return nil, r.failed()
+	}
+	raw, ok := r.key(v)
+	if !ok {
+		return nil, r.failed()
+	}
+	if err := d.closed(r, raw.id); err != nil {
+		return nil, err
+	}
+	return &raw.key, nil
+}
