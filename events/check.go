@@ -1,0 +1,143 @@
+package events
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/control/canonical"
+)
+
+// hashChars is hex of SHA-256.
+const hashChars = 64
+
+// in puts a field's name before what is wrong with it.
+func in(field string, err error) error {
+	if err == nil || errors.Is(err, ErrTooLarge) || errors.Is(err, ErrMalformed) {
+		return err
+	}
+	return fmt.Errorf("%w: %s: %w", ErrMalformed, field, err)
+}
+
+func first(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Changed) check() error {
+	table := e.Type.table()
+	if table == "" {
+		return in("type", fmt.Errorf("%.64q is no type of a changed document", e.Type))
+	}
+	if err := in("key", CheckKey(table, e.Key)); err != nil {
+		return err
+	}
+	if t, ok := ChangedType(table, e.Key); !ok || t != e.Type {
+		return in("key", fmt.Errorf("%q in an event %s", e.Key, e.Type))
+	}
+	return first(
+		in("item_version", checkVersion(e.ItemVersion)),
+		in("time", checkTime(e.Time)),
+		in("hash", checkHash(e.Hash)),
+		checkBody("body", e.Body, e.Deleted),
+	)
+}
+
+func (e *AuditRecord) check() error {
+	err := first(
+		in("table", CheckTable(e.Table)),
+		in("key", CheckKey(e.Table, e.Key)),
+		in("item_version", checkVersion(e.ItemVersion)),
+		in("time", checkTime(e.Time)),
+		in("actor", CheckText(e.Actor)),
+		in("reason", CheckText(e.Reason)),
+		checkBody("before", e.Before, e.Before == nil),
+		checkBody("after", e.After, e.Deleted),
+		in("hash", checkHash(e.Hash)),
+	)
+	switch {
+	case err != nil:
+		return err
+	case e.ItemVersion > 1:
+		return in("prev_hash", checkHash(e.PrevHash))
+	case e.PrevHash != "" || e.Before != nil || e.Deleted:
+		return fmt.Errorf("%w: version 1 has no version before, and is not deleted", ErrMalformed)
+	}
+	return nil
+}
+
+func (e *Throttled) check() error {
+	err := first(
+		in("time", checkTime(e.Time)),
+		in("cell", checkID(e.Cell)),
+		in("tenant", checkName(e.Tenant)),
+		in("plan", checkID(e.Plan)),
+		in("limit", checkID(e.Limit)),
+		in("window_start", checkTime(e.WindowStart)),
+		in("window_end", checkTime(e.WindowEnd)),
+	)
+	switch {
+	case err != nil:
+		return err
+	case e.Threshold < 1 || e.Threshold > MaxUnits:
+		return in("threshold", fmt.Errorf("%d, want 1..%d", e.Threshold, int64(MaxUnits)))
+	case !instant(e.WindowEnd).After(instant(e.WindowStart)):
+		return in("window_end", errors.New("not after window_start"))
+	}
+	return nil
+}
+
+// check returns an error unless the data is an event that says what the head says, and which this package does not know.
+func (e *Raw) check() error {
+	again, err := Decode(e.Data)
+	if err != nil {
+		return err
+	}
+	if r, ok := again.(*Raw); !ok || r.Head != e.Head {
+		return fmt.Errorf("%w: a raw event of type %.64q, version %d, whose data says otherwise", ErrMalformed, e.Head.Type, e.Head.Version)
+	}
+	return nil
+}
+
+func checkVersion(v int64) error {
+	if v < 1 || v > MaxVersion {
+		return fmt.Errorf("%d, want 1..%d", v, int64(MaxVersion))
+	}
+	return nil
+}
+
+func checkTime(t time.Time) error {
+	if y := t.UTC().Year(); y < 1970 || y > 9999 {
+		return fmt.Errorf("the year %d, want 1970..9999", y)
+	}
+	return nil
+}
+
+func checkHash(s string) error {
+	if len(s) != hashChars {
+		return fmt.Errorf("%d characters, want %d hex digits", len(s), hashChars)
+	}
+	for _, c := range []byte(s) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return fmt.Errorf("want %d hex digits in lower case", hashChars)
+		}
+	}
+	return nil
+}
+
+func checkBody(field string, body json.RawMessage, none bool) error {
+	switch {
+	case none && body != nil:
+		return in(field, errors.New("a deleted document has no body"))
+	case none:
+		return nil
+	case len(body) > MaxBodyBytes:
+		return fmt.Errorf("%w: %s has %d bytes, want at most %d", ErrTooLarge, field, len(body), MaxBodyBytes)
+	}
+	return in(field, canonical.Check(body))
+}

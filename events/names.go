@@ -1,0 +1,98 @@
+package events
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// Table is a control table.
+type Table string
+
+// The control tables.
+const (
+	Plans      Table = "plans"      // plans by id; and SettingsKey, CanaryKey
+	Tenants    Table = "tenants"    // by id
+	Keys       Table = "keys"       // API keys by id
+	Cells      Table = "cells"      // by name; and SharesKey
+	Operations Table = "operations" // what was done to a cell's counters, by the operation's id
+)
+
+// AllTables lists the control tables.
+func AllTables() []Table { return []Table{Plans, Tenants, Keys, Cells, Operations} }
+
+// Keys of the documents that are there once. No plan and no cell can be called so.
+const (
+	SettingsKey = "@settings" // in Plans: ipLimits, anonymousPlan, routes
+	CanaryKey   = "@canary"   // in Plans, since they go the way of a plan's change
+	SharesKey   = "@shares"   // in Cells
+)
+
+// CheckKey returns an error unless an item of the table can have the key: an id of 1 to 64 of A-Z a-z 0-9 . _ - in plans,
+// cells and operations, or else 1 to 128 bytes of UTF-8 without control characters.
+func CheckKey(t Table, key string) error {
+	switch t {
+	case Plans:
+		if key == SettingsKey || key == CanaryKey {
+			return nil
+		}
+		return checkID(key)
+	case Cells:
+		if key == SharesKey {
+			return nil
+		}
+		return checkID(key)
+	case Operations:
+		return checkID(key)
+	case Tenants, Keys:
+		return checkName(key)
+	}
+	return fmt.Errorf("%.64q is no control table", t)
+}
+
+func checkID(s string) error {
+	if !limit.ValidID(s) {
+		return fmt.Errorf("%.64q is not 1 to 64 of A-Z a-z 0-9 . _ -", s)
+	}
+	return nil
+}
+
+func checkName(s string) error {
+	switch {
+	case s == "" || len(s) > limit.MaxNameBytes:
+		return fmt.Errorf("%d bytes, want 1..%d", len(s), limit.MaxNameBytes)
+	case !utf8.ValidString(s):
+		return fmt.Errorf("not valid UTF-8")
+	case strings.ContainsFunc(s, unicode.IsControl):
+		return fmt.Errorf("%q holds a control character", s)
+	}
+	return nil
+}
+
+// CheckText returns an error unless s can be an actor or a reason: 1 to MaxTextChars characters of UTF-8 without control
+// characters or line ends, so that it is one line wherever it is shown.
+func CheckText(s string) error {
+	switch {
+	case len(s) > utf8.UTFMax*MaxTextChars || utf8.RuneCountInString(s) > MaxTextChars:
+		return fmt.Errorf("more than %d characters", MaxTextChars)
+	case strings.TrimSpace(s) == "":
+		return fmt.Errorf("empty")
+	case !utf8.ValidString(s):
+		return fmt.Errorf("not valid UTF-8")
+	case strings.ContainsFunc(s, func(r rune) bool { return unicode.In(r, unicode.Cc, unicode.Zl, unicode.Zp) }):
+		return fmt.Errorf("holds a control character")
+	}
+	return nil
+}
+
+// CheckTable returns an error unless t is a control table.
+func CheckTable(t Table) error {
+	if !slices.Contains(AllTables(), t) {
+		return fmt.Errorf("%.64q is no control table", t)
+	}
+	return nil
+}
