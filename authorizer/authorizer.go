@@ -138,6 +138,9 @@ type Request struct {
 	// a request is denied: it is the operator who attached an authorizer that cannot see addresses.
 	Sourceless bool
 
+	// NoAddress says that no ipLimits apply: the caller was let in already, by whoever knows where the request comes from.
+	NoAddress bool
+
 	// Identify says who calls where the host has its own authentication; nil reads the credentials in Header. It is called
 	// after the ipLimits and the routes let the request pass, at most once. Its error is ErrNoCredential, or one that wraps
 	// ErrNotLoaded where who calls could not be looked up; any other is a bad credential.
@@ -287,7 +290,7 @@ func (a *Answer) reset(req *Request, now time.Time) {
 }
 
 func (z *Authorizer) decide(ctx context.Context, a *Answer, c Configuration) answer.Kind {
-	if !a.request.Sourceless {
+	if !a.request.Sourceless && !a.request.NoAddress {
 		a.Source = z.c.Sources.Anonymise(identity.SourceIP(a.request.Peer, a.request.Header["X-Forwarded-For"], z.c.TrustedHops))
 		a.attributes.IP = a.Source
 	}
@@ -307,7 +310,7 @@ func (z *Authorizer) decide(ctx context.Context, a *Answer, c Configuration) ans
 // limitAddress is step 1.
 func (z *Authorizer) limitAddress(ctx context.Context, a *Answer, c Configuration) answer.Kind {
 	set := c.IPLimits()
-	if len(set.Limits) == 0 {
+	if len(set.Limits) == 0 || a.request.NoAddress {
 		return answer.Allowed
 	}
 	if a.request.Sourceless {

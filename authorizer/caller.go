@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/limit"
@@ -68,3 +69,8 @@ func (a *Answer) claim(name string) (string, bool) {
 
 // Peek answers as [Authorizer.Authorize] would, and charges nothing, anywhere.
 func (z *Authorizer) Peek(ctx context.Context, req *Request) *Answer { return z.answer(ctx, req, true) }
+
+// RetryAfter is the exact wait of a denial; false where no wait helps, or none is known.
+func (a *Answer) RetryAfter() (time.Duration, bool) {
+	return time.Duration(a.wait.Micros) * time.Microsecond, a.wait.Known
+}

@@ -51,7 +51,10 @@ func TestIdentifyAfterAddresses(t *testing.T) {
 	f := newFixture(t, ipPlans, nil, 0)
 	asked := 0
 	req := as(authorizer.Caller{}, nil)
-	req.Identify = func(context.Context) (authorizer.Caller, error) { asked++; return authorizer.Caller{}, errors.New("bad") }
+	req.Identify = func(context.Context) (authorizer.Caller, error) {
+		asked++
+		return authorizer.Caller{}, errors.New("bad")
+	}
 	for range 8 {
 		f.ask(t, req, answer.BadCredential)
 	}

@@ -1,0 +1,59 @@
+// Package redisstore keeps the counters of package sluice in Redis or Valkey (ElastiCache, node-based or cluster), so that
+// all processes that share a server hold each limit together.
+//
+// A decision is one round trip at most, by one script, on the server's clock. It opens connections of its own and takes no client
+// of yours: a client that sends a command again, as clients do by default, would charge twice.
+package redisstore
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/backend"
+	"github.com/sluicelimits/sluice/internal/store/redis"
+)
+
+// DefaultDeadline is how long a decision waits for the server, where Config.Deadline is 0.
+const DefaultDeadline = redis.DefaultDeadline
+
+// ErrReplica is a server that is not a primary. What it holds is old, and it would lose what is charged.
+var ErrReplica = redis.ErrReplica
+
+// Config says where the server is.
+type Config struct {
+	Addrs   []string // host:port of the primary, one; or of some nodes of a cluster. Required
+	Cluster bool     // cluster mode
+
+	// Credentials returns user and password for each new connection; nil is none. Tokens that expire are renewed so.
+	Credentials func(ctx context.Context) (user, password string, err error)
+	TLS         *tls.Config // nil is plain text
+
+	// Deadline of one decision, connecting included, 1 ms or more; default DefaultDeadline. One that is not answered by then is
+	// decided by each limit's onStoreFailure.
+	Deadline time.Duration
+	PoolSize int // connections per node; 0 is ten for each CPU
+}
+
+// Store is a store for sluice.Config. It is safe for concurrent use. Make it with [New].
+type Store struct{ inner *redis.Store }
+
+// New connects. It refuses a server that is not a primary with [ErrReplica]; other errors name the field. A server that cannot be
+// reached is no error, and limits are held by their onStoreFailure until it can: call Ping to know. Close the store when done.
+func New(ctx context.Context, c Config) (*Store, error) {
+	s, err := redis.New(ctx, redis.Config(c))
+	if err != nil {
+		return nil, fmt.Errorf("redisstore: %w", err)
+	}
+	return &Store{s}, nil
+}
+
+// Ping asks the server, or each primary of the cluster, whether it is there.
+func (s *Store) Ping(ctx context.Context) error { return s.inner.Ping(ctx) }
+
+// Close ends the connections. Close limiters that use the store first.
+func (s *Store) Close() error { return s.inner.Close() }
+
+// Backend is for package sluice.
+func (s *Store) Backend() backend.Backend { return backend.Backend{Name: "Redis", Counters: s.inner} }
