@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/forward"
 	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/livepage"
 )
@@ -62,7 +63,7 @@ func New(c Config) (*Gateway, error) {
 // rewrite makes the upstream's request of one that may pass.
 func (g *serving) rewrite(p *httputil.ProxyRequest) {
 	p.SetURL(g.c.Upstream)
-	for _, name := range identityHeaders { // a client can name any header in Connection, and that takes it out
+	for _, name := range forward.Names { // a client can name any header in Connection, and that takes it out
 		if v := p.In.Header[name]; v != nil {
 			p.Out.Header[name] = v
 		}

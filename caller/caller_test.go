@@ -1,0 +1,23 @@
+package caller_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/sluicelimits/sluice/caller"
+	"github.com/sluicelimits/sluice/internal/layers"
+)
+
+// Guarantees that nobody is told from somebody: the zero Caller would be a tenant without a name.
+func TestFromContext(t *testing.T) {
+	if c, ok := caller.FromContext(context.Background()); ok {
+		t.Errorf("FromContext of a bare context = %+v, true", c)
+	}
+	want := caller.Caller{Tenant: "acme", Subject: "ci", Plan: "pro", KeyID: "k1", StoreFailed: true}
+	if c, ok := caller.FromContext(caller.NewContext(context.Background(), want)); !ok || c != want {
+		t.Errorf("FromContext = %+v, %v; want %+v", c, ok, want)
+	}
+}
+
+// Handlers that only read who calls link nothing with it.
+func TestLayers(t *testing.T) { layers.Only(t, layers.Std) }
