@@ -284,7 +284,7 @@ func (h *Handler) refused(ctx context.Context, now time.Time, err error) {
 }
 
 // panicked logs and counts a panic. The value of one may hold anything, so only those that the runtime itself makes are told.
-func (h *Handler) panicked(ctx context.Context, p any) error {
+func (h *Handler) panicked(ctx context.Context, p any) (err error) {
 	now := h.c.Authorizer.c.Now()
 	if h.c.Recorder != nil {
 		h.c.Recorder.Panic(now)
@@ -294,10 +294,13 @@ func (h *Handler) panicked(ctx context.Context, p any) error {
 	if fault, ok := p.(runtime.Error); ok {
 		value = fault.Error()
 	}
+	at := stack()
+	defer func() { _ = recover() }() // what panicked may be what logs, and there is nobody left to tell
+	err = fmt.Errorf("internal error %s", instance)
 	ctx = telemetry.WithOrigin(ctx, telemetry.Origin{Trace: origin(ctx, "")})
 	h.c.Log.LogAttrs(ctx, slog.LevelError, "a request made the authorizer panic", h.invocation(ctx, []slog.Attr{
-		slog.String("instance", instance), slog.String("panic", value), slog.String("stack", stack())})...)
-	return fmt.Errorf("internal error %s", instance)
+		slog.String("instance", instance), slog.String("panic", value), slog.String("stack", at)})...)
+	return err
 }
 
 // stack is where the panic came from: functions and lines, without the arguments that the runtime would print.

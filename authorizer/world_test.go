@@ -1,0 +1,490 @@
+package authorizer_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"crypto/elliptic"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/apigw"
+	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/identity/token"
+	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+	"github.com/sluicelimits/sluice/internal/telemetry"
+)
+
+var (
+	shapes = []apigw.Shape{apigw.RESTToken, apigw.RESTRequest, apigw.HTTP1, apigw.HTTP2, apigw.WebSocket}
+	signer = tokentest.NewEC("k1", elliptic.P256())
+	thief  = tokentest.NewEC("k1", elliptic.P256()) // the same name, another key
+)
+
+// world is a handler with all around it: a plan, keys, an issuer of tokens, a store that can be away, a clock that tests set.
+// Whatever it logs or counts is looked through for secrets.
+type world struct {
+	t         testing.TB
+	now       time.Time
+	mu        sync.Mutex // guards now
+	snap      *authorizer.Snapshot
+	broken    broken
+	store     *failing
+	authority *tokentest.Authority
+	log       *guard
+	lines     *guard
+	recorder  *telemetry.Recorder
+	*authorizer.Handler
+}
+
+// setting changes how a world is made.
+type setting struct {
+	authorizer authorizer.Config
+	handler    authorizer.HandlerConfig
+	tokens     token.Config
+	level      slog.Level
+}
+
+// broken is a configuration of which parts could not be had.
+type broken struct {
+	*authorizer.Snapshot
+	key, tenant, anonymous error
+	stale                  bool
+	panics                 any
+}
+
+func (b *broken) Begin(context.Context, time.Time) (authorizer.Configuration, func()) { return b, nil }
+func (b *broken) Stale() bool                                                         { return b.stale }
+func (b *broken) Routed(method string, path *route.Path) bool {
+	if b.panics != nil {
+		panic(b.panics)
+	}
+	return b.Snapshot.Routed(method, path)
+}
+
+func (b *broken) Key(ctx context.Context, presented string, now time.Time) (*identity.Key, error) {
+	if b.key != nil {
+		return nil, b.key
+	}
+	return b.Snapshot.Key(ctx, presented, now)
+}
+
+func (b *broken) Tenant(ctx context.Context, id string) (*plan.Tenant, error) {
+	if b.tenant != nil {
+		return nil, b.tenant
+	}
+	if id == "planless" { // no file has such a tenant, but a table may
+		return &plan.Tenant{ID: id}, nil
+	}
+	return b.Snapshot.Tenant(ctx, id)
+}
+
+func (b *broken) Anonymous(ctx context.Context) (string, *plan.Set, error) {
+	if b.anonymous != nil {
+		return "", nil, b.anonymous
+	}
+	return b.Snapshot.Anonymous(ctx)
+}
+
+// keys are of everyone who is in the plans, and of one who is not.
+var keyed = []string{"acme", "globex", "initech", "planless", "lax", "strict", "people", "a", "a/b", "nobody", "expired", "revoked"}
+
+func newWorld(t testing.TB, text string, settings ...func(*setting)) *world {
+	t.Helper()
+	w := &world{t: t, now: noon, authority: tokentest.Publishing(signer, tokentest.NewRSA("rsa"))}
+	w.log, w.lines = &guard{t: t}, &guard{t: t}
+	cfg, err := plan.Parse(plan.Source{Name: "test.yaml", Data: []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []identity.Key
+	for _, name := range keyed {
+		k := identity.Key{ID: "k-" + name, Tenant: name, Subject: "ci", Pepper: "dev", Hash: identity.HashKey(identity.DevPepper(), identity.ExampleKey(name))}
+		switch name {
+		case "expired":
+			k.Tenant, k.ExpiresAt = "acme", noon
+		case "revoked":
+			k.Tenant, k.Revoked = "acme", true
+		}
+		keys = append(keys, k)
+	}
+	found, err := identity.NewKeys(keys, map[string][]byte{"dev": identity.DevPepper()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.snap = &authorizer.Snapshot{Config: cfg, Keys: found}
+	w.broken = broken{Snapshot: w.snap}
+	inner, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.store = &failing{Store: inner}
+	if w.recorder, err = telemetry.New(telemetry.Config{Writer: w.lines, Cell: "eu-1", Function: "authorizer"}); err != nil {
+		t.Fatal(err)
+	}
+	s := setting{level: slog.LevelDebug}
+	s.tokens = token.Config{Claims: []string{"region"}, Client: &http.Client{Transport: w.authority}, Issuers: []token.Issuer{{
+		Issuer: tokentest.Issuer, Audiences: []string{tokentest.Audience}, JWKSURL: tokentest.JWKSURL, AllTenants: true,
+	}}}
+	s.authorizer = authorizer.Config{Source: &w.broken, Store: w.store, Now: w.clock, Measure: true}
+	s.handler = authorizer.HandlerConfig{Recorder: w.recorder, Cell: "eu-1"}
+	for _, change := range settings {
+		change(&s)
+	}
+	log := slog.New(both{telemetry.NewHandler(w.log, s.level), slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: s.level})})
+	s.tokens.Log, s.authorizer.Log, s.handler.Log = log, log, log
+	if len(s.tokens.Issuers) > 0 {
+		v, err := token.New(s.tokens)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(v.Close)
+		s.authorizer.Tokens = v
+	}
+	z, err := authorizer.New(s.authorizer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.handler.Authorizer = z
+	if w.Handler, err = authorizer.NewHandler(s.handler); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) clock() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now
+}
+
+func (w *world) pass(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.now = w.now.Add(d)
+}
+
+// away takes the store away.
+func (w *world) away() {
+	gone := errors.New("connection refused")
+	w.store.down.Store(&gone)
+}
+
+// both hands each record to two handlers: one that redacts, as deployed, and one that does not.
+type both [2]slog.Handler
+
+func (b both) Enabled(ctx context.Context, l slog.Level) bool { return b[0].Enabled(ctx, l) }
+func (b both) Handle(ctx context.Context, r slog.Record) error {
+	return errors.Join(b[0].Handle(ctx, r.Clone()), b[1].Handle(ctx, r.Clone()))
+}
+func (b both) WithAttrs(a []slog.Attr) slog.Handler {
+	return both{b[0].WithAttrs(a), b[1].WithAttrs(a)}
+}
+func (b both) WithGroup(n string) slog.Handler { return both{b[0].WithGroup(n), b[1].WithGroup(n)} }
+
+// guard keeps what is written and fails the test at once where that holds a secret.
+type guard struct {
+	t    testing.TB
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (g *guard) Write(p []byte) (int, error) {
+	if found := secretIn(string(p)); found != "" {
+		g.t.Errorf("%q is in the line %s", found, p)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.text.Write(p)
+}
+
+func (g *guard) String() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.text.String()
+}
+
+var private = regexp.MustCompile(`slk_|\beyJ|s3cr3t|Bearer|\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b|[0-9a-f]{1,4}(:[0-9a-f]{0,4}){3,}|BEGIN CERTIFICATE|session=`)
+
+// secretIn is the first thing that no log may hold: a key, a token, a cookie, a certificate, an address.
+func secretIn(text string) string { return private.FindString(text) }
+
+// Guarantees that the guard which all these tests rely on finds what it is to find.
+func TestGuardFindsSecrets(t *testing.T) {
+	text := signer.Sign(tokentest.Claims(noon, nil))
+	for _, line := range []string{identity.ExampleKey("acme"), identity.NewKey(), text, "addr 203.0.113.7:1", "[2001:db8:1:2::99]:443", "::ffff:203.0.113.7",
+		"Authorization: Bearer x", "session=s3cr3t"} {
+		if secretIn("before "+line+" after") == "" {
+			t.Errorf("%q passes", line)
+		}
+	}
+	for _, line := range []string{"2026-03-01T12:00:00.000Z", `"instance":"urn:uuid:0b0e9d3c-7a66-4d3e-8a41-6f5e4d3c2b1a"`, "Root=1-69206f10-5f84a1c21bd2f3b94c0e7a66",
+		"tenant=acme source=00112233445566778899aabbccddeeff"} {
+		if found := secretIn(line); found != "" {
+			t.Errorf("%q in %q is no secret", found, line)
+		}
+	}
+}
+
+// call is a request of a client, as one of the gateways hands it on.
+type call struct {
+	method, path string   // the path as sent, without stage and base path; default GET /product/1
+	header       []string // names and values by turns
+	peer         string   // default 198.51.100.9
+	arn          string   // path of the ARN; default the sent one
+	base         string   // base path of a custom domain, before the path
+	stage        string   // default prod
+}
+
+func by(name string, extra ...string) call {
+	return call{header: append([]string{"X-API-Key", identity.ExampleKey(name)}, extra...)}
+}
+
+func with(header ...string) call { return call{header: header} }
+
+func bearing(text string, extra ...string) call {
+	return call{header: append([]string{"Authorization", "Bearer " + text}, extra...)}
+}
+
+// goldenEvents are the events that package apigw holds as API Gateway sends them.
+var goldenEvents = sync.OnceValue(func() map[apigw.Shape][]byte {
+	out := map[apigw.Shape][]byte{}
+	for _, s := range shapes {
+		data, err := os.ReadFile(filepath.Join("..", "internal", "apigw", "testdata", s.String()+".event.json"))
+		if err != nil {
+			panic(err)
+		}
+		out[s] = data
+	}
+	return out
+})
+
+// event is the golden event of the shape with what the call says in the places of its own.
+func (c call) event(t testing.TB, shape apigw.Shape) []byte {
+	t.Helper()
+	var e map[string]any
+	if err := json.Unmarshal(goldenEvents()[shape], &e); err != nil {
+		t.Fatal(err)
+	}
+	c.complete()
+	context, _ := e["requestContext"].(map[string]any)
+	arn := "arn:aws:execute-api:eu-west-1:210987654321:" + api(shape) + "/" + c.stage + "/" + c.method + "/" + strings.TrimPrefix(c.arn, "/")
+	lines := c.lines()
+	switch shape {
+	case apigw.RESTToken:
+		e["methodArn"], e["authorizationToken"] = arn, ""
+		for _, name := range []string{"Authorization", "X-Api-Key"} {
+			if v := lines[name]; len(v) > 0 {
+				e["authorizationToken"] = v[0]
+			}
+		}
+	case apigw.RESTRequest:
+		e["methodArn"], e["httpMethod"], e["path"] = arn, c.method, c.base+c.path
+		context["stage"], context["identity"].(map[string]any)["sourceIp"] = c.stage, c.peer
+		e["headers"], e["multiValueHeaders"] = last(lines), lines
+	case apigw.HTTP1:
+		e["methodArn"], e["httpMethod"], e["path"] = arn, c.method, c.sent()
+		context["stage"], context["identity"].(map[string]any)["sourceIp"] = c.stage, c.peer
+		e["headers"] = joined(lines)
+		delete(e, "authorizationToken")
+		delete(e, "identitySource")
+	case apigw.HTTP2:
+		e["routeArn"], e["rawPath"] = arn, c.sent()
+		h := context["http"].(map[string]any)
+		h["method"], h["path"], h["sourceIp"], context["stage"] = c.method, c.sent(), c.peer, c.stage
+		e["headers"] = joined(lines)
+	case apigw.WebSocket:
+		context["identity"].(map[string]any)["sourceIp"] = c.peer
+		e["headers"], e["multiValueHeaders"] = last(lines), lines
+	}
+	out, err := json.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func (c *call) complete() {
+	for field, standard := range map[*string]string{&c.method: "GET", &c.path: "/product/1", &c.peer: "198.51.100.9", &c.stage: "prod"} {
+		if *field == "" {
+			*field = standard
+		}
+	}
+	if c.arn == "" {
+		c.arn = c.path
+	}
+}
+
+// sent is the path of an HTTP API's event: with the stage in front, but where a custom domain has a base path instead.
+func (c *call) sent() string {
+	if c.base != "" || c.stage == "$default" {
+		return c.base + c.path
+	}
+	return "/" + c.stage + c.path
+}
+
+func (c *call) lines() map[string][]string {
+	h := http.Header{"Accept": {"application/json"}, "User-Agent": {"catalogue-sync/7.1"}, "X-Amzn-Trace-Id": {"Root=1-69206f10-5f84a1c21bd2f3b94c0e7a66"}}
+	for i := 0; i < len(c.header); i += 2 {
+		h.Add(c.header[i], c.header[i+1])
+	}
+	if h["X-Forwarded-For"] == nil {
+		h.Set("X-Forwarded-For", c.peer)
+	}
+	return h
+}
+
+func last(lines map[string][]string) map[string]string {
+	out := map[string]string{}
+	for name, v := range lines {
+		out[name] = v[len(v)-1]
+	}
+	return out
+}
+
+// joined is how HTTP APIs hand headers on.
+func joined(lines map[string][]string) map[string]string {
+	out := map[string]string{}
+	for name, v := range lines {
+		out[strings.ToLower(name)] = strings.Join(v, ",")
+	}
+	return out
+}
+
+// api is the id of the API in the golden event.
+func api(shape apigw.Shape) string {
+	e, err := apigw.Parse(goldenEvents()[shape])
+	if err != nil {
+		panic(err)
+	}
+	return e.API
+}
+
+// reply is what the gateway is answered.
+type reply struct {
+	text      string
+	allow     bool
+	decision  string // "unauthorized" for a 401
+	principal string
+	resource  string
+	context   map[string]any
+}
+
+func (w *world) send(shape apigw.Shape, c call) reply {
+	w.t.Helper()
+	return w.read(w.Invoke(context.Background(), c.event(w.t, shape)))
+}
+
+// read reads an answer as strictly as the gateway does.
+func (w *world) read(out []byte, err error) reply {
+	w.t.Helper()
+	if err != nil {
+		if err != apigw.ErrUnauthorized || out != nil { //nolint:errorlint // the very error, unwrapped, is what the runtime makes "Unauthorized" of
+			w.t.Fatalf("Invoke = %s, %v", out, err)
+		}
+		return reply{decision: "unauthorized"}
+	}
+	var a struct {
+		IsAuthorized   *bool          `json:"isAuthorized"`
+		PrincipalID    string         `json:"principalId"`
+		Context        map[string]any `json:"context"`
+		PolicyDocument struct {
+			Statement []struct{ Effect, Resource string }
+		} `json:"policyDocument"`
+	}
+	if err := json.Unmarshal(out, &a); err != nil || len(out) > apigw.MaxAnswerBytes {
+		w.t.Fatalf("%d bytes, %v: %s", len(out), err, out)
+	}
+	r := reply{text: string(out), context: a.Context, principal: a.PrincipalID}
+	for name, v := range a.Context {
+		switch v.(type) {
+		case string, bool, float64:
+		default:
+			w.t.Errorf("context value %s is no scalar: %v", name, v)
+		}
+	}
+	r.decision, _ = a.Context["decision"].(string)
+	if a.IsAuthorized != nil {
+		r.allow = *a.IsAuthorized
+		return r
+	}
+	if len(a.PolicyDocument.Statement) != 1 {
+		w.t.Fatalf("not one statement: %s", out)
+	}
+	r.allow, r.resource = a.PolicyDocument.Statement[0].Effect == "Allow", a.PolicyDocument.Statement[0].Resource
+	return r
+}
+
+// want sends a call and checks what becomes of it.
+func (w *world) want(shape apigw.Shape, c call, decision string) reply {
+	w.t.Helper()
+	r := w.send(shape, c)
+	if r.decision != decision || r.allow != (decision == "allowed") {
+		w.t.Fatalf("%s, %s %s: %s (allow %v), want %s: %s\n%s", shape, c.method, c.path, r.decision, r.allow, decision, r.text, w.log)
+	}
+	return r
+}
+
+// metrics are the numbers of all lines, summed, and which limits denied.
+func (w *world) metrics() (numbers map[string]float64, limits map[string]map[string]int) {
+	w.t.Helper()
+	if err := w.recorder.Flush(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+	numbers, limits = map[string]float64{}, map[string]map[string]int{}
+	for line := range strings.Lines(w.lines.String()) {
+		var doc map[string]json.RawMessage
+		if err := json.Unmarshal([]byte(line), &doc); err != nil {
+			w.t.Fatalf("%v in %s", err, line)
+		}
+		for name, raw := range doc {
+			var n float64
+			if json.Unmarshal(raw, &n) == nil {
+				numbers[name] += n
+			}
+		}
+		var told map[string]map[string]int
+		if raw := doc["limits"]; raw != nil && json.Unmarshal(raw, &told) == nil {
+			for id, by := range told {
+				if limits[id] == nil {
+					limits[id] = map[string]int{}
+				}
+				for what, n := range by {
+					limits[id][what] += n
+				}
+			}
+		}
+	}
+	return numbers, limits
+}
+
+// records are the log's lines of the handler that redacts, as JSON.
+func (w *world) records(message string) (out []map[string]any) {
+	w.t.Helper()
+	for line := range strings.Lines(w.log.String()) {
+		var r map[string]any
+		if strings.HasPrefix(line, "{") && json.Unmarshal([]byte(line), &r) == nil && r["msg"] == message {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// without is the shapes but these.
+func without(not ...apigw.Shape) []apigw.Shape {
+	return slices.DeleteFunc(slices.Clone(shapes), func(s apigw.Shape) bool { return slices.Contains(not, s) })
+}
