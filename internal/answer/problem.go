@@ -2,6 +2,7 @@ package answer
 
 import (
 	"math/rand/v2"
+	"net/http"
 	"strconv"
 
 	"github.com/sluicelimits/sluice/internal/limit"
@@ -147,4 +148,25 @@ func (p *Problem) appendPolicies(b []byte) []byte {
 	b = strconv.AppendInt(b, r.Tier.Capacity(), 10)
 	b = append(b, `,"remaining":`...)
 	return strconv.AppendInt(b, r.Remaining(), 10)
+}
+
+// Write answers with a problem of ours: its body, a line end, and nothing for caches. Rate-limit headers are set before.
+func Write(w http.ResponseWriter, k Kind, body []byte) {
+	Describe(w.Header(), k)
+	w.WriteHeader(k.Status())
+	_, _ = w.Write(append(body[:len(body):len(body)], '\n')) // the client may be gone, and there is nobody else to tell
+}
+
+// Describe sets the headers that go with the body of a problem.
+func Describe(h http.Header, k Kind) {
+	h.Set("Content-Type", ContentType)
+	h.Set("Cache-Control", "no-store") // a cached 429 would outlast its wait
+	h.Set("X-Content-Type-Options", "nosniff")
+	switch k {
+	case NoCredential:
+		h.Set("WWW-Authenticate", `Bearer realm="sluice"`)
+	case BadCredential:
+		h.Set("WWW-Authenticate", `Bearer realm="sluice", error="invalid_token"`)
+	default: // no credential is asked for
+	}
 }

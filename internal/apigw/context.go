@@ -47,6 +47,58 @@ func ReadContext(data []byte) (*Answer, error) {
 	return a, nil
 }
 
+// ReadRequestContext is ReadContext of the member "authorizer" of a requestContext. The error wraps ErrContext.
+func ReadRequestContext(data []byte) (*Answer, error) {
+	if len(data) > MaxEventBytes || tooDeep(data) || !gjson.ValidBytes(data) {
+		return nil, distrust("too large, too deep, or not JSON")
+	}
+	r := contextReader{}
+	context, found := r.fields(gjson.ParseBytes(data))["authorizer"]
+	switch {
+	case r.err != nil:
+		return nil, r.err
+	case !found:
+		return nil, distrust("there is none")
+	}
+	return ReadContext([]byte(context.Raw))
+}
+
+// ReadProxyEvent is ReadContext of an event as API Gateway sends it to a Lambda behind it, which may be as large as a Lambda
+// takes, and the version of its format: "2.0", "1.0", or "" of REST and WebSocket APIs. The error wraps ErrContext.
+func ReadProxyEvent(data []byte) (a *Answer, version string, err error) {
+	if tooDeep(data) || !gjson.ValidBytes(data) {
+		return nil, "", distrust("the event is nested too deep, or not JSON")
+	}
+	var r contextReader
+	var context gjson.Result
+	seen := 0
+	root := gjson.ParseBytes(data)
+	if !root.IsObject() {
+		return nil, "", distrust("the event is not an object")
+	}
+	root.ForEach(func(key, v gjson.Result) bool {
+		switch key.Str {
+		case "requestContext":
+			context = v
+			seen++
+		case "version":
+			if v.Type != gjson.String || version != "" {
+				r.fail("version is not one string")
+			}
+			version = v.Str
+		}
+		return true
+	})
+	switch {
+	case r.err != nil:
+		return nil, "", r.err
+	case seen != 1:
+		return nil, version, distrust("the event has not one requestContext")
+	}
+	a, err = ReadRequestContext([]byte(context.Raw))
+	return a, version, err
+}
+
 // contextReader keeps the first thing that is wrong.
 type contextReader struct{ err error }
 

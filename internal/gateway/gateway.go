@@ -84,7 +84,7 @@ func (g *serving) Serve(w *front.Response, r *http.Request) {
 	a.Header.Set(w.Header())
 	if !a.Allowed() {
 		g.logDenied(a, r)
-		front.Problem(w, a.Kind, a.AppendProblem(make([]byte, 0, 768)))
+		answer.Write(w, a.Kind, a.AppendProblem(make([]byte, 0, 768)))
 		return
 	}
 	cleanHeaders(r.Header, a)
@@ -97,7 +97,7 @@ func (g *serving) Refuse(w *front.Response, _ *http.Request, k answer.Kind, inst
 		w.Last = new(answer.Header)
 	}
 	p := answer.Problem{Kind: k, Instance: instance}
-	front.Problem(w, k, p.Append(nil))
+	answer.Write(w, k, p.Append(nil))
 }
 
 func (g *serving) logDenied(a *authorizer.Answer, r *http.Request) {

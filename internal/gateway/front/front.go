@@ -134,23 +134,6 @@ func (w *Response) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// Problem answers with a problem of ours: a body of application/problem+json, a line end, and nothing for caches.
-func Problem(w http.ResponseWriter, k answer.Kind, body []byte) {
-	h := w.Header()
-	h.Set("Content-Type", answer.ContentType)
-	h.Set("Cache-Control", "no-store") // a cached 429 would outlast its wait
-	h.Set("X-Content-Type-Options", "nosniff")
-	switch k {
-	case answer.NoCredential:
-		h.Set("WWW-Authenticate", `Bearer realm="sluice"`)
-	case answer.BadCredential:
-		h.Set("WWW-Authenticate", `Bearer realm="sluice", error="invalid_token"`)
-	default: // no credential is asked for
-	}
-	w.WriteHeader(k.Status())
-	_, _ = w.Write(append(body, '\n')) // the client may be gone, and there is nobody else to tell
-}
-
 // Bounded cuts a text for logs and pages.
 func Bounded(s string) string {
 	const most = 200
