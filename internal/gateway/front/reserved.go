@@ -62,7 +62,7 @@ func reservedProblem(w *Response, k answer.Kind) {
 	var none answer.Header
 	none.Set(w.Header()) // exposes what scripts may read
 	p := answer.Problem{Kind: k, Instance: answer.NewInstance()}
-	Problem(w, k, p.Append(nil))
+	answer.Write(w, k, p.Append(nil))
 }
 
 // local reports whether a request comes from this machine itself. A proxy on it would make every caller look local, and
