@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net/netip"
 	"strings"
 )
@@ -98,6 +99,9 @@ func NewAnonymiser() *Anonymiser {
 	rand.Read(a.key[:])
 	return a
 }
+
+// Format shows nothing of the key, whatever the verb.
+func (z *Anonymiser) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "address key") }
 
 // MinAddressKeyBytes is the least length of an Anonymiser's key.
 const MinAddressKeyBytes = 32

@@ -1,6 +1,7 @@
 package identity_test
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -133,6 +134,11 @@ func TestAnonymiserFrom(t *testing.T) {
 	for _, other := range []string{key + "k", key[:31] + "l", "l" + key[1:], key + "\x00"} {
 		if from(other).Anonymise(a) == name {
 			t.Errorf("with %q the name is that with %q", other, key)
+		}
+	}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x", "%d", "%q"} {
+		if got := fmt.Sprintf(verb, from(key)); got != "address key" {
+			t.Errorf("printed with %s it is %q, want nothing of the key", verb, got)
 		}
 	}
 	if z, err := identity.NewAnonymiserFrom([]byte(key[1:])); err == nil || strings.Contains(err.Error(), key[1:]) {

@@ -1,0 +1,23 @@
+package secrets
+
+// Parse is parse, for its fuzz target.
+func Parse(text string) (*Values, error) { return parse(text, "v") }
+
+// Login is the login for Redis.
+func (v *Values) Login() (username, password string, ok bool) {
+	if v.in.login == nil {
+		return "", "", false
+	}
+	return v.in.login.username, v.in.login.password, true
+}
+
+// HasAddressKey reports whether there is one.
+func (v *Values) HasAddressKey() bool { return v.in.addresses != nil }
+
+// Timing of reads.
+const (
+	ReadTimeout = readTimeout
+	FrozenAfter = frozenAfter
+	ReplaceWait = replaceWait
+	MaxBackoff  = maxBackoff
+)
