@@ -56,14 +56,17 @@ func (s *Cache) start(now time.Time) *flight {
 	now = now.Round(0) // a frozen Lambda's monotonic clock may stand still
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.base.Err() != nil:
+	if s.base.Err() != nil {
 		return nil
-	case s.flight != nil && now.Sub(s.flight.begun).Abs() < frozenAfter:
-		return s.flight
-	case s.flight != nil:
+	}
+	if s.flight != nil {
+		if now.Sub(s.flight.begun).Abs() < frozenAfter {
+			return s.flight
+		}
 		s.flight.cancel() // it ends, and nobody asks how
-	case !s.begun.IsZero() && now.Sub(s.begun).Abs() < s.gap:
+		s.flight = nil
+	}
+	if !s.begun.IsZero() && now.Sub(s.begun).Abs() < s.gap {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(s.base, readTimeout)
@@ -206,6 +209,10 @@ func options(o *secretsmanager.Options) {
 func tellable(err error) error {
 	var unread *smithy.DeserializationError
 	if errors.As(err, &unread) {
+		var response interface{ HTTPStatusCode() int }
+		if errors.As(err, &response) {
+			return fmt.Errorf("%w (status %d)", errAnswer, response.HTTPStatusCode())
+		}
 		return errAnswer
 	}
 	var api smithy.APIError

@@ -25,17 +25,19 @@ var broken = map[string]struct {
 	arrange func(*secretstest.Manager)
 	cause   string
 }{
-	"down":           {fails(secretstest.Down()), "InternalServiceError"},
-	"throttled":      {fails(secretstest.Throttled()), "ThrottlingException: Rate exceeded"},
-	"forbidden":      {fails(secretstest.Fault{Code: "AccessDeniedException", Message: "not authorized to perform: secretsmanager:GetSecretValue"}), "AccessDeniedException: not authorized"},
-	"a long story":   {fails(secretstest.Fault{Code: "X", Message: strings.Repeat("x", 9000)}), "X: xxx"},
-	"dropped":        {fails(secretstest.Fault{Drop: true}), "EOF"},
-	"hangs":          {fails(secretstest.Fault{Hang: true}), "longer than"},
-	"removed":        {func(m *secretstest.Manager) { m.Remove(name) }, "ResourceNotFoundException"},
-	"binary":         {func(m *secretstest.Manager) { m.SetBinary(name, pepper2) }, "it is binary"},
-	"garbage inside": {func(m *secretstest.Manager) { m.Set(name, string(pepper2)) }, "not JSON at byte 1"},
-	"another form":   {func(m *secretstest.Manager) { m.Set(name, `{"redis":{"password":1}}`) }, "redis.password: not a string"},
-	"garbage":        {fails(secretstest.Fault{Body: `{"SecretString": PEPPER-two`}), "the answer cannot be read"},
+	"down":                  {fails(secretstest.Down()), "InternalServiceError"},
+	"throttled":             {fails(secretstest.Throttled()), "ThrottlingException: Rate exceeded"},
+	"forbidden":             {fails(secretstest.Fault{Code: "AccessDeniedException", Message: "not authorized to perform: secretsmanager:GetSecretValue"}), "AccessDeniedException: not authorized"},
+	"a long story":          {fails(secretstest.Fault{Code: "X", Message: strings.Repeat("x", 9000)}), "X: xxx"},
+	"dropped":               {fails(secretstest.Fault{Drop: true}), "EOF"},
+	"hangs":                 {fails(secretstest.Fault{Hang: true}), "longer than"},
+	"removed":               {func(m *secretstest.Manager) { m.Remove(name) }, "ResourceNotFoundException"},
+	"binary":                {func(m *secretstest.Manager) { m.SetBinary(name, pepper2) }, "it is binary"},
+	"garbage inside":        {func(m *secretstest.Manager) { m.Set(name, string(pepper2)) }, "not JSON at byte 1"},
+	"another form":          {func(m *secretstest.Manager) { m.Set(name, `{"redis":{"password":1}}`) }, "redis.password: not a string"},
+	"garbage":               {fails(secretstest.Fault{Body: `{"SecretString": PEPPER-two`}), "the answer cannot be read"},
+	"a proxy's page":        {fails(secretstest.Fault{Body: "<html>PEPPER-two is not here", Status: http.StatusBadGateway}), "the answer cannot be read (status 502)"},
+	"an error that is none": {fails(secretstest.Fault{Body: `{"__type": {"PEPPER-two": 1}, "Message": [PEPPER-two`, Status: http.StatusBadRequest}), "the answer cannot be read (status 400)"},
 	"another type": {fails(secretstest.Fault{Body: `{"SecretString": {"PEPPER-two": "PEPPER-two"}, "VersionId": "x", "VersionStages": ["AWSCURRENT"]}`}),
 		"the answer cannot be read"},
 	"an empty answer": {fails(secretstest.Fault{Body: `{}`}), "not of the stage"},
@@ -297,6 +299,18 @@ func TestFrozenRead(t *testing.T) {
 		if v := get2(thaw.Add(time.Hour)); v.Version() != version {
 			t.Errorf("after the second thaw Get = %v, want %s", v, version)
 		}
+		thaw = thaw.Add(2 * time.Hour)
+		m.Fail(secretstest.Fault{Hang: true}, -1)
+		calls := m.Calls()
+		for n := range 40 { // frozen after each request, of which there is one in ten seconds
+			get2(thaw.Add(time.Duration(n) * 10 * time.Second))
+		}
+		synctest.Wait()
+		if n, most := m.Calls()-calls, 400/30+1; n > most || n < most/2 {
+			t.Errorf("%d reads in 400 seconds of freezes, want one per cooldown", n)
+		}
+		m.Fail(secretstest.Fault{}, 0)
+		get2(thaw.Add(time.Hour)) // gives the last of them up
 		pass(secrets.ReadTimeout)
 		if f := s.Stats().Failures; f != 0 || log.count("cannot be read") != 0 {
 			t.Errorf("%d failures, want none for reads that were given up: %s", f, log)

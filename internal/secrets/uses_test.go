@@ -169,3 +169,55 @@ func TestPublicPepper(t *testing.T) {
 		}
 	}
 }
+
+// Guarantees that values which are there cost a request nothing that a collector has to find again.
+func TestGetAllocatesNothing(t *testing.T) {
+	m := new(secretstest.Manager)
+	m.Set(name, whole().text())
+	s, _ := open(t, sdk(m))
+	get(t, s)
+	s.Close() // what goes on beside would be counted
+	now := time.Now()
+	if n := testing.AllocsPerRun(100, func() {
+		if v, err := s.Get(t.Context(), now); err != nil || v == nil {
+			t.Error(v, err)
+		}
+	}); n > 0 {
+		t.Errorf("Get allocates %v times, want 0", n)
+	}
+}
+
+func BenchmarkGet(b *testing.B) {
+	m := new(secretstest.Manager)
+	m.Set(name, whole().text())
+	s, err := secrets.New(secrets.Config{Client: sdk(m), ID: name})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	b.ReportAllocs()
+	for b.Loop() {
+		if v, err := s.Get(b.Context(), time.Now()); err != nil || v == nil {
+			b.Fatal(v, err)
+		}
+	}
+}
+
+func BenchmarkAnonymise(b *testing.B) {
+	m := new(secretstest.Manager)
+	m.Set(name, whole().text())
+	s, err := secrets.New(secrets.Config{Client: sdk(m), ID: name})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Get(b.Context(), time.Now()); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if len(s.Anonymise(loopback)) != 32 {
+			b.Fatal("wrong length")
+		}
+	}
+}

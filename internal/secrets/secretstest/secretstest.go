@@ -4,6 +4,7 @@
 package secretstest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,8 +61,8 @@ type Fault struct {
 	Drop    bool          // the connection ends without an answer
 	Code    string        // an error's name, such as ThrottlingException
 	Message string        // its message
-	Status  int           // its status; default 400
 	Body    string        // instead of the answer
+	Status  int           // of an error, default 400, or of a Body, default 200
 	Stage   string        // answers with the version of this stage, whatever was asked for
 }
 
@@ -224,13 +225,10 @@ func (m *Manager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case bad != nil:
 		refuse(w, bad)
 	case fault.Code != "":
-		status := http.StatusBadRequest
-		if fault.Status != 0 {
-			status = fault.Status
-		}
-		refuse(w, &refusal{status, fault.Code, fault.Message})
+		refuse(w, &refusal{cmp.Or(fault.Status, http.StatusBadRequest), fault.Code, fault.Message})
 	case fault.Body != "":
 		w.Header().Set("Content-Type", contentType)
+		w.WriteHeader(cmp.Or(fault.Status, http.StatusOK))
 		_, _ = io.WriteString(w, fault.Body)
 	default:
 		if fault.Stage != "" {
