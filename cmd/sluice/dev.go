@@ -40,6 +40,7 @@ type devOptions struct {
 	hops, jitter                        int
 	maxBody, storeMB                    int64
 	stores                              storeOptions
+	api                                 apiOptions
 }
 
 func newDevCommand() *cobra.Command {
@@ -55,9 +56,14 @@ file with anything wrong is reported and the last good one stays.
 
 Who calls is told by an API key (X-API-Key, or Authorization: Bearer), see 'sluice key'. Backends get X-Sluice-Tenant,
 X-Sluice-Subject, X-Sluice-Plan and X-Sluice-Key-Id, percent-encoded; the same headers from clients are dropped, and so
-is the credential.`,
-		Example: "  sluice dev\n  sluice dev --plans plans.yaml --upstream http://localhost:3000\n  sluice dev --listen :0",
-		Args:    usageArgs(cobra.NoArgs),
+is the credential.
+
+With --api the requests go through what stands for AWS's API Gateway instead: routes, authorizer, gateway responses and
+mappings as described, so that each answer is what a client would get there. With --function the authorizer is the real
+Lambda binary, configured by --function-env; without, it is this process, on the plans and stores of the other flags.`,
+		Example: "  sluice dev\n  sluice dev --plans plans.yaml --upstream http://localhost:3000\n  sluice dev --listen :0\n" +
+			"  sluice dev --api rest\n  sluice dev --api api.yaml --function ./bootstrap --function-env SLUICE_PLANS=plans.yaml",
+		Args: usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			d, err := o.parse()
 			if err != nil {
@@ -77,6 +83,7 @@ is the credential.`,
 	f.Int64Var(&o.maxBody, "max-body", front.DefaultMaxBodyBytes, "largest request body, `BYTES`; 0 is no bound")
 	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "memory for counters, `MiB`")
 	o.stores.flags(f)
+	o.api.flags(f)
 	f.StringVar(&o.logging, "log-level", "info", "`LEVEL`: debug (each denial), info, warn or error")
 	return c
 }
@@ -87,6 +94,7 @@ type dev struct {
 	level    slog.Level
 	audience front.Audience
 	peppers  []pepperFlag
+	served   *servedAPI // nil: the authorizer is asked without an API Gateway in between
 }
 
 // parse checks what can be checked without touching anything; its errors are wrong command lines.
@@ -126,17 +134,29 @@ func (o devOptions) parse() (*dev, error) {
 		}
 		d.peppers = append(d.peppers, p)
 	}
-	return d, nil
+	d.served, err = o.api.parse()
+	return d, err
 }
 
 // run serves until the context ends, and then until what is in flight is done.
 func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: d.level}))
+	if d.served != nil {
+		if err := d.served.start(ctx, log); err != nil {
+			return err
+		}
+		defer d.served.close(log)
+		if d.served.remote {
+			return d.runRemote(ctx, stdout, log)
+		}
+	}
 	counters, err := d.stores.open(ctx, d.storeMB<<20, log)
 	if err != nil {
 		return err
 	}
 	defer counters.close(log)
+	ctx, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
 	plans, err := d.openPlans(counters, log)
 	if err != nil {
 		return err
@@ -150,20 +170,30 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer func() { _ = listener.Close() }() // a second close does nothing
-	lines := tryLines(plans.Current().Config, baseURL(listener.Addr()))
+	base := baseURL(listener.Addr())
+	if d.served != nil {
+		base += d.served.description.Prefix()
+	}
+	lines := tryLines(plans.Current().Config, base)
+	if d.served != nil {
+		d.served.adapt(lines)
+	}
 	handler, err := d.handler(counters, plans, upstream, listener.Addr().String(), lines.commands(), log)
 	if err != nil {
 		return err
 	}
+	return serve(ctx, listener, handler, log, func() {
+		d.watch(ctx, plans, log)
+		d.greet(stdout, plans, upstream, listener.Addr(), lines)
+	})
+}
+
+// serve serves until the context ends, and then until what is in flight is done. begun is called once requests are served.
+func serve(ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger, begun func()) error {
 	server := front.NewServer(handler, log)
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
-
-	watching, stopWatching := context.WithCancel(ctx)
-	defer stopWatching()
-	d.watch(watching, plans, log)
-
-	d.greet(stdout, plans, upstream, listener.Addr(), lines)
+	begun()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve %s: %w", listener.Addr(), err)
@@ -217,6 +247,9 @@ func (d *dev) handler(counters *counters, plans *planfile.Plans, upstream *url.U
 	}
 	recorder := livepage.NewRecorder()
 	status := &gateway.StatusSource{Plans: plans, Store: counters.tenants, Ladder: counters.ladder, Bytes: counters.bytes, Upstream: upstream, Listen: listen, Try: try, Now: now.Now}
+	if d.served != nil {
+		return d.served.handler(z, d.stageConfig(recorder, livepage.Handler(recorder, status.Status), upstream, now.Now, log))
+	}
 	return gateway.New(gateway.Config{Authorizer: z, Upstream: upstream, TrustedHops: d.hops, Recorder: recorder,
 		LivePage: livepage.Handler(recorder, status.Status), Audience: d.audience, MaxBodyBytes: d.maxBody, Log: log})
 }

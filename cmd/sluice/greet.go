@@ -88,7 +88,11 @@ func (d *dev) greet(w io.Writer, plans *planfile.Plans, upstream *url.URL, addr 
 		to = upstream.Redacted()
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "Sluice listens on %s\n  plans      %s\n  upstream   %s\n", base, from, to)
+	fmt.Fprintf(&b, "Sluice listens on %s\n", base)
+	if d.served != nil {
+		fmt.Fprintf(&b, "  API        %s\n", d.served)
+	}
+	fmt.Fprintf(&b, "  plans      %s\n  upstream   %s\n", from, to)
 	if d.audience != front.Off {
 		fmt.Fprintf(&b, "  live page  %s/_sluice/\n", base)
 	}

@@ -1,0 +1,260 @@
+package stage
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// object is a JSON object. Its keys are written in order, so that two events of the same request are the same bytes.
+type object map[string]any
+
+func (o object) bytes() []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(o); err != nil { // not reached: strings, numbers and lists of them always marshal
+		panic(fmt.Sprintf("event: %v", err))
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// authorizerEvent is what an authorizer's function is sent.
+func (c *call) authorizerEvent(a *authorizer) object {
+	switch {
+	case a.Type == "TOKEN":
+		token, _ := a.sources[0](c)
+		return object{"type": "TOKEN", "methodArn": c.arn(), "authorizationToken": token}
+	case c.s.d.Kind == HTTP && a.Payload == "2.0":
+		o := c.http2()
+		o["type"], o["routeArn"], o["identitySource"] = "REQUEST", c.arn(), nil
+		if len(a.sources) > 0 {
+			o["identitySource"] = a.identity(c)
+		}
+		return o
+	case c.s.d.Kind == HTTP:
+		o := c.http1()
+		delete(o, "multiValueHeaders")
+		delete(o, "multiValueQueryStringParameters")
+		o["type"], o["methodArn"] = "REQUEST", c.arn()
+		o["identitySource"], o["authorizationToken"] = nil, nil
+		if len(a.sources) > 0 {
+			identity := strings.Join(a.identity(c), ",")
+			o["identitySource"], o["authorizationToken"] = identity, identity
+		}
+		return o
+	case c.s.d.Kind == WebSocket:
+		return object{"type": "REQUEST", "methodArn": c.arn(), "headers": last(c.header), "multiValueHeaders": c.header,
+			"queryStringParameters": c.lastQuery(), "multiValueQueryStringParameters": c.multiQuery(),
+			"stageVariables": present(c.s.d.StageVariables), "requestContext": c.socketContext()}
+	}
+	o := c.rest()
+	o["type"], o["methodArn"] = "REQUEST", c.arn()
+	o["queryStringParameters"], o["multiValueQueryStringParameters"] = c.lastQuery(), c.multiQuery() // {} where there is none
+	o["pathParameters"], o["stageVariables"] = present(c.parameters), present(c.s.d.StageVariables)
+	return o
+}
+
+// rest is what the events of a REST API have in common.
+func (c *call) rest() object {
+	return object{
+		"resource": c.resource(), "path": c.eventPath(), "httpMethod": c.r.Method,
+		"headers": last(c.header), "multiValueHeaders": c.header,
+		"queryStringParameters": orNull(c.lastQuery()), "multiValueQueryStringParameters": orNull(c.multiQuery()),
+		"pathParameters": orNull(c.parameters), "stageVariables": orNull(c.s.d.StageVariables),
+		"requestContext": c.restContext(),
+	}
+}
+
+// eventPath is without the stage, and on a custom domain with the base path.
+func (c *call) eventPath() string {
+	if c.s.d.Domain != nil {
+		return c.fullPath
+	}
+	return c.path
+}
+
+func (c *call) restContext() object {
+	agent, _ := c.requestHeader("User-Agent")
+	o := object{
+		"accountId": c.s.d.Account, "apiId": c.s.d.API, "stage": c.s.d.Stage, "domainName": c.domainName(), "domainPrefix": c.domainPrefix(),
+		"extendedRequestId": c.extendedID, "requestId": c.id, "httpMethod": c.r.Method, "path": c.fullPath, "protocol": c.r.Proto,
+		"requestTime": c.requestTime(), "requestTimeEpoch": c.now.UnixMilli(), "resourceId": c.route.id, "resourcePath": c.resource(),
+		"identity": object{"sourceIp": c.peer, "userAgent": agent, "accessKey": nil, "accountId": nil, "caller": nil,
+			"cognitoAuthenticationProvider": nil, "cognitoAuthenticationType": nil, "cognitoIdentityId": nil,
+			"cognitoIdentityPoolId": nil, "principalOrgId": nil, "user": nil, "userArn": nil, "apiKey": c.apiKey(), "apiKeyId": nil},
+	}
+	if c.s.d.Kind == HTTP {
+		o["resourceId"] = c.route.Key
+	}
+	return o
+}
+
+func (c *call) apiKey() any {
+	if v, ok := c.requestHeader("X-Api-Key"); ok && c.s.d.Kind == REST {
+		return v
+	}
+	return nil
+}
+
+func (c *call) socketContext() object {
+	agent, _ := c.requestHeader("User-Agent")
+	return object{
+		"routeKey": connectRoute, "eventType": "CONNECT", "messageDirection": "IN", "stage": c.s.d.Stage, "apiId": c.s.d.API,
+		"domainName": c.domainName(), "extendedRequestId": c.extendedID, "requestId": c.id, "connectionId": c.id,
+		"connectedAt": c.now.UnixMilli(), "requestTime": c.requestTime(), "requestTimeEpoch": c.now.UnixMilli(),
+		"identity": object{"sourceIp": c.peer, "userAgent": agent},
+	}
+}
+
+// http1 is payload 1.0 of an HTTP API: as a REST API's, with names of headers in lower case.
+func (c *call) http1() object {
+	o := c.rest()
+	multi, joined := make(map[string][]string), make(map[string]string)
+	for name, lines := range c.header {
+		multi[strings.ToLower(name)], joined[strings.ToLower(name)] = lines, strings.Join(lines, ",")
+	}
+	o["version"], o["headers"], o["multiValueHeaders"] = "1.0", joined, multi
+	o["path"] = c.fullPath // with the stage, and on a custom domain with the base path
+	return o
+}
+
+// http2 is payload 2.0 of an HTTP API.
+func (c *call) http2() object {
+	agent, _ := c.requestHeader("User-Agent")
+	headers, joined := make(map[string]string), make(map[string]string)
+	for name, lines := range c.header {
+		headers[strings.ToLower(name)] = strings.Join(lines, ",")
+	}
+	for _, p := range c.query {
+		if v, ok := joined[p.name]; ok {
+			p.value = v + "," + p.value
+		}
+		joined[p.name] = p.value
+	}
+	path := c.rawPath()
+	o := object{
+		"version": "2.0", "routeKey": c.routeKey(), "rawPath": path, "rawQueryString": c.r.URL.RawQuery, "headers": headers,
+		"requestContext": object{
+			"accountId": c.s.d.Account, "apiId": c.s.d.API, "domainName": c.domainName(), "domainPrefix": c.domainPrefix(),
+			"http":      object{"method": c.r.Method, "path": path, "protocol": c.r.Proto, "sourceIp": c.peer, "userAgent": agent},
+			"requestId": c.id, "routeKey": c.routeKey(), "stage": c.s.d.Stage, "time": c.requestTime(), "timeEpoch": c.now.UnixMilli(),
+		},
+	}
+	if lines := c.header["Cookie"]; len(lines) > 0 {
+		delete(headers, "cookie")
+		var cookies []string
+		for one := range strings.SplitSeq(strings.Join(lines, ";"), ";") {
+			if one = strings.TrimSpace(one); one != "" {
+				cookies = append(cookies, one)
+			}
+		}
+		o["cookies"] = cookies
+	}
+	for name, values := range map[string]map[string]string{"queryStringParameters": joined, "pathParameters": c.parameters, "stageVariables": c.s.d.StageVariables} {
+		if len(values) > 0 {
+			o[name] = values
+		}
+	}
+	return o
+}
+
+// rawPath has the stage, unless that is $default, and never the base path of a custom domain.
+func (c *call) rawPath() string {
+	if c.s.d.Stage == defaultStage {
+		return c.path
+	}
+	return "/" + c.s.d.Stage + c.path
+}
+
+// proxyEvent is what a Lambda function behind a route is sent.
+func (c *call) proxyEvent(payload string, body []byte) object {
+	var o object
+	switch {
+	case c.s.d.Kind == HTTP && payload == "2.0":
+		o = c.http2()
+		if c.granted.context != nil {
+			o["requestContext"].(object)["authorizer"] = object{"lambda": c.granted.values()}
+		}
+	case c.s.d.Kind == HTTP:
+		o = c.http1()
+		if c.granted.context != nil {
+			o["requestContext"].(object)["authorizer"] = c.granted.with(c.granted.values())
+		}
+		o["body"] = nil
+	default:
+		o = c.rest()
+		if c.granted.context != nil {
+			texts := make(object, len(c.granted.context)+2)
+			for name, v := range c.granted.context {
+				texts[name] = v.text
+			}
+			texts["integrationLatency"] = c.granted.took.Milliseconds()
+			o["requestContext"].(object)["authorizer"] = c.granted.with(texts)
+		}
+		o["body"] = nil
+	}
+	o["isBase64Encoded"] = false
+	if len(body) > 0 {
+		o["body"], o["isBase64Encoded"] = string(body), false
+		if !textual(c, body) {
+			o["body"], o["isBase64Encoded"] = base64.StdEncoding.EncodeToString(body), true
+		}
+	}
+	return o
+}
+
+// textual says whether a body goes into an event as it is. An HTTP API goes by the content type, a REST API without binary media
+// types takes every body for text. What is not UTF-8 cannot be text in JSON.
+func textual(c *call, body []byte) bool {
+	if !utf8.Valid(body) {
+		return false
+	}
+	kind, _ := c.requestHeader("Content-Type")
+	kind, _, _ = strings.Cut(strings.ToLower(kind), ";")
+	kind = strings.TrimSpace(kind)
+	return c.s.d.Kind != HTTP || kind == "" || strings.HasPrefix(kind, "text/") || slices.ContainsFunc([]string{"json", "xml", "javascript", "x-www-form-urlencoded"},
+		func(s string) bool { return strings.HasSuffix(kind, s) })
+}
+
+// last has the last line of each header, as a REST API's headers do.
+func last(h map[string][]string) map[string]string {
+	out := make(map[string]string, len(h))
+	for name, lines := range h {
+		if len(lines) > 0 {
+			out[name] = lines[len(lines)-1]
+		}
+	}
+	return out
+}
+
+func (c *call) multiQuery() map[string][]string {
+	out := make(map[string][]string)
+	for _, p := range c.query {
+		out[p.name] = append(out[p.name], p.value)
+	}
+	return out
+}
+
+func (c *call) lastQuery() map[string]string { return last(c.multiQuery()) }
+
+// orNull is null for an empty map, as the events of integrations have it.
+func orNull[V any](m map[string]V) any {
+	if len(m) == 0 {
+		return nil
+	}
+	return m
+}
+
+// present is {} for an empty map, as the events of authorizers have it.
+func present(m map[string]string) map[string]string {
+	if m == nil {
+		return map[string]string{}
+	}
+	return maps.Clone(m)
+}

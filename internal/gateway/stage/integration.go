@@ -1,0 +1,305 @@
+package stage
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/gateway/front"
+	"github.com/sluicelimits/sluice/internal/lambdahost"
+)
+
+type callKey struct{}
+
+// callOf is the call that a request is part of.
+func callOf(ctx context.Context) *call {
+	c, _ := ctx.Value(callKey{}).(*call)
+	return c
+}
+
+// integrate passes an authorized request to what stands behind its route.
+func (c *call) integrate(w *front.Response) {
+	switch c.route.Integration.Type {
+	case Mock:
+		c.send(w, c.finish(http.StatusOK, w.Header()), nil)
+	case AWSProxy:
+		c.invokeBackend(w)
+	default:
+		c.proxy(w)
+	}
+}
+
+// proxy makes the integration's request and passes it on: to its URL, to the upstream that stands for echoes, or to the echo.
+func (c *call) proxy(w *front.Response) {
+	r := c.r.WithContext(context.WithValue(c.r.Context(), callKey{}, c))
+	r.Header = c.header.Clone()
+	delete(r.Header, "Host")
+	c.apply(c.route.requestChanges, r.Header, false)
+	target := c.target()
+	u, err := url.Parse(target)
+	if err != nil || u.Host == "" {
+		c.s.c.Log.Warn("the integration's URL is none after its parameters were filled in", "route", c.route.Key, "request", c.id)
+		c.fail(w, failureOf(apiConfiguration))
+		return
+	}
+	u.RawQuery = c.integrationQuery()
+	r.URL = u
+	if _, echoes := c.route.backend.(*front.Echo); echoes {
+		w.Last = finisher{c} // a proxy's answer is mapped before it is sent
+	}
+	c.route.backend.ServeHTTP(w, r)
+}
+
+// target is the integration's URL. Without one, which is to an upstream that stands for echoes or an echo, the path is kept.
+func (c *call) target() string {
+	g := &c.route.Integration
+	if g.Type == Echo {
+		base := "http://echo"
+		if c.s.c.Upstream != nil {
+			base = strings.TrimSuffix(c.s.c.Upstream.String(), "/")
+		}
+		path := c.path
+		if c.s.d.Kind == HTTP {
+			path = (&url.URL{Path: path}).EscapedPath() // was decoded
+		}
+		for _, m := range c.route.requestChanges {
+			if v, ok := m.value(c); m.where == "path" && ok {
+				path = v
+			}
+		}
+		if !strings.HasPrefix(path, "/") {
+			path = "/" + path
+		}
+		return base + path
+	}
+	out := placeholder.ReplaceAllStringFunc(g.URL, func(name string) string {
+		v := c.parameters[name[1:len(name)-1]]
+		for _, m := range c.route.requestChanges {
+			if m.where == "path" && "{"+m.name+"}" == name {
+				v, _ = m.value(c)
+			}
+		}
+		if c.s.d.Kind != HTTP {
+			v = unescape(v) // HTTP APIs have decoded it
+		}
+		return (&url.URL{Path: v}).EscapedPath() // slashes stay, {proxy+} holds some
+	})
+	for _, m := range c.route.requestChanges {
+		if m.where == "path" && m.name == "" { // overwrite:path
+			if u, err := url.Parse(out); err == nil {
+				v, _ := m.value(c)
+				u.Path, u.RawPath = "/"+strings.TrimPrefix(v, "/"), ""
+				out = u.String()
+			}
+		}
+	}
+	return out
+}
+
+func (c *call) integrationQuery() string {
+	out := c.r.URL.RawQuery
+	for _, m := range c.route.requestChanges {
+		if v, ok := m.value(c); m.where == "querystring" && ok {
+			if out != "" {
+				out += "&"
+			}
+			out += url.QueryEscape(m.name) + "=" + url.QueryEscape(v)
+		}
+	}
+	return out
+}
+
+// readyProxy makes the backend of a route. Requests reach it with their URL and headers as they are to leave.
+func (s *serving) readyProxy(r *route) {
+	if r.Integration.Type == Echo && s.c.Upstream == nil {
+		r.backend = &front.Echo{Message: "Allowed. There is no upstream, so this is the request that it would have seen.", Refuse: s.Refuse}
+		return
+	}
+	r.backend = front.NewProxy(front.Proxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.Host = ""
+			for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Proto"} {
+				p.Out.Header[name] = p.In.Header[name]
+			}
+			for _, m := range r.requestChanges { // a client can name any header in Connection, and that takes it out
+				if v := p.In.Header[m.name]; v != nil && m.where == "header" {
+					p.Out.Header[m.name] = v
+				}
+			}
+		},
+		Modify: func(resp *http.Response) error {
+			if c := callOf(resp.Request.Context()); c != nil && resp.StatusCode >= 200 {
+				resp.StatusCode = c.finish(resp.StatusCode, resp.Header)
+			}
+			return nil
+		},
+		Refuse: s.Refuse, Timeout: time.Duration(r.Integration.TimeoutMillis) * time.Millisecond, Log: s.c.Log,
+	})
+}
+
+// finisher maps the headers of an echo's answer.
+type finisher struct{ c *call }
+
+// Set implements what [front.Response] asks for.
+func (f finisher) Set(h http.Header) {
+	if f.c.failure.name == "" {
+		_ = f.c.finish(http.StatusOK, h) // the echo's status is 200, and stays so
+	}
+}
+
+// invokeBackend calls the function behind a route.
+func (c *call) invokeBackend(w *front.Response) {
+	g := &c.route.Integration
+	var body []byte
+	if c.r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(c.r.Body); err != nil {
+			kind := answer.BadRequest
+			var tooLarge *http.MaxBytesError
+			if errors.As(err, &tooLarge) {
+				kind = answer.TooLarge
+			}
+			c.fail(w, failureFor(kind))
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(lambdahost.WithTraceID(c.r.Context(), c.trace), time.Duration(g.TimeoutMillis)*time.Millisecond)
+	defer cancel()
+	out, err := invoke(ctx, c.route.function, c.proxyEvent(g.Payload, body).bytes())
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		c.s.c.Log.Warn("the function behind a route did not answer in time", "route", c.route.Key, "request", c.id)
+		c.fail(w, failureOf(integrationTimeout))
+		return
+	case err != nil:
+		c.backendFailed(w, err)
+		return
+	}
+	reply, err := readReply(out, c.s.d.Kind == HTTP && g.Payload == "2.0")
+	if err != nil {
+		c.backendFailed(w, err)
+		return
+	}
+	reply.send(c, w)
+}
+
+// backendFailed answers where a function failed or answered with something that is no answer: 502 on a REST API, 500 on an HTTP
+// API.
+func (c *call) backendFailed(w *front.Response, err error) {
+	c.s.c.Log.Warn("the function behind a route gave no answer", "route", c.route.Key, "request", c.id, "error", err)
+	f := failureOf(apiConfiguration)
+	f.status = http.StatusBadGateway
+	f.name = "" // no type of its own: only DEFAULT_5XX changes it
+	c.fail(w, f)
+}
+
+// reply is a function's answer to a proxy event.
+type reply struct {
+	status  int
+	headers http.Header
+	body    []byte
+}
+
+func readReply(out []byte, v2 bool) (*reply, error) {
+	var in struct {
+		Status  *json.Number               `json:"statusCode"`
+		Headers map[string]json.RawMessage `json:"headers"`
+		Multi   map[string][]string        `json:"multiValueHeaders"`
+		Cookies []string                   `json:"cookies"`
+		Body    *string                    `json:"body"`
+		Base64  bool                       `json:"isBase64Encoded"`
+	}
+	err := json.Unmarshal(out, &in)
+	if v2 && json.Valid(out) && (err != nil || in.Status == nil) { // anything that is no such answer is the body
+		return &reply{200, http.Header{"Content-Type": {"application/json"}}, out}, nil
+	}
+	if err != nil {
+		return nil, errors.New("the function's answer is not readable: " + describeJSON(err))
+	}
+	if in.Status == nil {
+		return nil, errors.New("the function's answer has no statusCode")
+	}
+	r := &reply{headers: make(http.Header)}
+	if r.status, err = strconv.Atoi(in.Status.String()); err != nil || r.status < 200 || r.status > 599 {
+		return nil, errors.New("the function's answer has a statusCode that is not 200 to 599")
+	}
+	set := func(name, value string) error {
+		canonical, ok := headerName(name)
+		if !ok || !printable(value) {
+			return errors.New("the function's answer has a header that cannot be sent")
+		}
+		r.headers[canonical] = append(r.headers[canonical], value)
+		return nil
+	}
+	for name, lines := range in.Multi {
+		for _, l := range lines {
+			if err := set(name, l); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for name, raw := range in.Headers {
+		text := strings.TrimSpace(string(raw))
+		switch {
+		case text == "null" || text == "":
+			continue
+		case text[0] == '{' || text[0] == '[':
+			return nil, errors.New("the function's answer has a header that is no text")
+		case text[0] == '"':
+			if err := json.Unmarshal(raw, &text); err != nil {
+				return nil, errors.New("the function's answer has a header that is no text")
+			}
+		}
+		canonical, _ := headerName(name)
+		if lines := r.headers[canonical]; len(lines) > 0 && lines[len(lines)-1] == text {
+			continue // both forms name it: sent once
+		}
+		if err := set(name, text); err != nil {
+			return nil, err
+		}
+	}
+	for _, cookie := range in.Cookies {
+		if err := set("Set-Cookie", cookie); err != nil {
+			return nil, err
+		}
+	}
+	if in.Body != nil {
+		r.body = []byte(*in.Body)
+	}
+	if in.Base64 {
+		if r.body, err = base64.StdEncoding.DecodeString(string(r.body)); err != nil {
+			return nil, errors.New("the function's answer has a body that is not base64")
+		}
+	}
+	return r, nil
+}
+
+// unsent are headers that describe a connection or a length, which are this server's to write.
+var unsent = []string{"Connection", "Content-Length", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
+func (p *reply) send(c *call, w *front.Response) {
+	for _, name := range unsent {
+		delete(p.headers, name)
+	}
+	h := w.Header()
+	for name, lines := range p.headers {
+		h[name] = lines
+	}
+	if h["Content-Type"] == nil {
+		h["Content-Type"] = []string{"application/json"}
+		if c.s.d.Kind == HTTP {
+			h["Content-Type"] = []string{"text/plain;charset=UTF-8"}
+		}
+	}
+	status := c.finish(p.status, h)
+	c.send(w, status, p.body)
+}

@@ -1,0 +1,140 @@
+package stage
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// policy is an IAM policy as an authorizer may answer with.
+type policy struct {
+	Version   string          `json:"Version"`
+	Statement json.RawMessage `json:"Statement"` // one or a list
+}
+
+type statement struct {
+	Sid      string
+	Effect   string
+	Action   texts
+	Resource texts
+
+	// What IAM knows and this evaluation does not: refused, not passed over.
+	Condition    json.RawMessage
+	NotAction    json.RawMessage
+	NotResource  json.RawMessage
+	Principal    json.RawMessage
+	NotPrincipal json.RawMessage
+}
+
+// texts is a string or a list of strings.
+type texts []string
+
+// UnmarshalJSON reads either form.
+func (t *texts) UnmarshalJSON(data []byte) error {
+	if data[0] == '"' {
+		*t = make(texts, 1)
+		return json.Unmarshal(data, &(*t)[0])
+	}
+	return json.Unmarshal(data, (*[]string)(t))
+}
+
+const invoking = "execute-api:Invoke"
+
+// evaluate says what the policy says about invoking the ARN: any Deny that matches wins, then any Allow. An error means that it
+// is no policy, or one that only IAM can evaluate.
+func (p *policy) evaluate(arn string) (verdict, error) {
+	if p.Version != "2012-10-17" && p.Version != "2008-10-17" && p.Version != "" {
+		return 0, errors.New("the policy's Version is neither 2012-10-17 nor 2008-10-17")
+	}
+	var statements []statement
+	switch trimmed := bytes.TrimSpace(p.Statement); {
+	case len(trimmed) == 0:
+		return 0, errors.New("the policy has no Statement")
+	case trimmed[0] == '{':
+		statements = make([]statement, 1)
+		if err := json.Unmarshal(trimmed, &statements[0]); err != nil {
+			return 0, fmt.Errorf("the policy's Statement: %s", describeJSON(err))
+		}
+	default:
+		if err := json.Unmarshal(trimmed, &statements); err != nil {
+			return 0, fmt.Errorf("the policy's Statement: %s", describeJSON(err))
+		}
+	}
+	out := implicitDeny
+	for i := range statements {
+		s := &statements[i]
+		if err := s.check(); err != nil {
+			return 0, fmt.Errorf("the policy's Statement %d: %w", i+1, err)
+		}
+		if !s.matches(arn) {
+			continue
+		}
+		if s.Effect == "Deny" {
+			out = explicitDeny
+		} else if out != explicitDeny {
+			out = allow
+		}
+	}
+	return out, nil
+}
+
+func (s *statement) check() error {
+	switch {
+	case s.Effect != "Allow" && s.Effect != "Deny":
+		return errors.New("Effect is neither Allow nor Deny")
+	case len(s.Action) == 0:
+		return errors.New("Action is missing")
+	case len(s.Resource) == 0:
+		return errors.New("Resource is missing")
+	case s.Condition != nil || s.NotAction != nil || s.NotResource != nil || s.Principal != nil || s.NotPrincipal != nil:
+		return errors.New("has a Condition, Principal, NotPrincipal, NotAction or NotResource, which the local gateway cannot evaluate")
+	}
+	for _, r := range s.Resource {
+		if strings.Contains(r, "${") {
+			return errors.New("Resource holds a policy variable, which the local gateway cannot evaluate")
+		}
+		if r != "*" && !strings.HasPrefix(r, "arn:") {
+			return errors.New("Resource is neither * nor an ARN")
+		}
+	}
+	return nil
+}
+
+func (s *statement) matches(arn string) bool {
+	action, resource := false, false
+	for _, a := range s.Action {
+		action = action || glob(strings.ToLower(a), strings.ToLower(invoking))
+	}
+	for _, r := range s.Resource {
+		resource = resource || glob(r, arn)
+	}
+	return action && resource
+}
+
+// glob matches a whole text: * is any number of characters, slashes and colons too, and ? is one. It takes time in proportion to
+// the product of the lengths at worst.
+func glob(pattern, s string) bool {
+	p, t := []rune(pattern), []rune(s)
+	i, j, star, from := 0, 0, -1, 0
+	for j < len(t) {
+		switch {
+		case i < len(p) && p[i] == '*':
+			star, from = i, j
+			i++
+		case i < len(p) && (p[i] == '?' || p[i] == t[j]):
+			i++
+			j++
+		case star >= 0:
+			from++
+			i, j = star+1, from
+		default:
+			return false
+		}
+	}
+	for i < len(p) && p[i] == '*' {
+		i++
+	}
+	return i == len(p)
+}
