@@ -1,24 +1,15 @@
 package apigw
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/textproto"
 	"strings"
-
-	"github.com/tidwall/gjson"
 )
 
 // MaxEventBytes bounds an event. API Gateway takes 10,240 bytes of headers and as much of path and query; an event holds each
 // up to four times, and escaped.
 const MaxEventBytes = 512 << 10
-
-// maxDepth bounds how deep an event is nested, where it opens more than maxBrackets. Those of API Gateway have five levels.
-const (
-	maxDepth    = 32
-	maxBrackets = 1000
-)
 
 // ErrEvent is an event that is not one of the five shapes, or not whole. What wraps it names the field; it never holds a
 // value of the event.
@@ -34,183 +25,198 @@ func Parse(data []byte) (*Event, error) {
 	if len(data) > MaxEventBytes {
 		return nil, refuse("%d bytes, at most %d are read", len(data), MaxEventBytes)
 	}
-	if tooDeep(data) {
+	r := reader{s: string(data)}
+	var event raw
+	r.space()
+	object := r.next() == '{'
+	var ok bool
+	if object {
+		ok = event.readRoot(&r)
+	} else {
+		_, ok = r.skip()
+	}
+	switch {
+	case r.deep:
 		return nil, refuse("nested more than %d deep", maxDepth)
-	}
-	if !gjson.ValidBytes(data) {
+	case !ok || r.i < len(r.s):
 		return nil, refuse("not valid JSON")
-	}
-	root := gjson.Parse(string(data))
-	if !root.IsObject() {
+	case !object:
 		return nil, refuse("not a JSON object")
+	case event.err != nil:
+		return nil, event.err
 	}
-	var r raw
-	if err := r.readRoot(root); err != nil {
-		return nil, err
-	}
-	shape, err := r.shape()
+	shape, err := event.shape()
 	if err != nil {
 		return nil, err
 	}
-	return r.event(shape)
+	return event.event(shape)
 }
 
-// tooDeep is what keeps the validator, which recurses, from a stack that a small function's memory does not hold. Few events
-// open as many brackets as could be a danger, so few are looked through.
-func tooDeep(data []byte) bool {
-	if bytes.Count(data, []byte("["))+bytes.Count(data, []byte("{")) <= maxBrackets {
-		return false
-	}
-	depth, quoted := 0, false
-	for i := 0; i < len(data); i++ {
-		switch c := data[i]; {
-		case quoted:
-			if c == '\\' {
-				i++
-			} else if c == '"' {
-				quoted = false
-			}
-		case c == '"':
-			quoted = true
-		case c == '{' || c == '[':
-			if depth++; depth > maxDepth {
-				return true
-			}
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return false
-}
-
-// text is a field that was looked for: a string, or absent. null is absent, as the gateway's test console sends it.
-type text struct {
+// field is a string that was looked for, or absent. null is absent, as the gateway's test console sends it.
+type field struct {
 	value string
 	set   bool
 }
 
+// part is an object or a list that is looked into later: when it is known which shape the event has. The zero part is absent.
+type part struct {
+	first   byte // of its text
+	text    string
+	members int // of an object
+}
+
+func (p *part) set() bool { return p.first != 0 }
+
 // raw is what an event holds of the fields that matter, before it is known which shape it has.
 type raw struct {
-	typ, version                        text
-	methodARN, routeARN, token          text
-	resource, path, httpMethod, rawPath text
-	routeKey                            text
-	headers, multi, cookies, context    gjson.Result
+	typ, version                        field
+	methodARN, routeARN, token          field
+	resource, path, httpMethod, rawPath field
+	routeKey                            field
+	headers, multi, cookies             part
 
-	api, stage, requestID, eventType, contextRoute text
-	http                                           gjson.Result
-	identityIP, httpIP, contextMethod              text
+	context, identity, http                        bool // there is such an object
+	api, stage, requestID, eventType, contextRoute field
+	identityIP, httpIP, contextMethod              field
+
+	err error // the first that is wrong with a field
 }
 
-func (r *raw) readRoot(root gjson.Result) error {
-	err := eachField(root, "", func(name string) (*text, *gjson.Result) {
-		switch name {
+// readRoot fills in the fields that matter, checks the rest, and reports whether it is JSON.
+func (p *raw) readRoot(r *reader) bool {
+	return r.object(func(name string, escaped bool) bool {
+		switch text(name, escaped) {
 		case "type":
-			return &r.typ, nil
+			return p.readField(r, "type", &p.typ)
 		case "version":
-			return &r.version, nil
+			return p.readField(r, "version", &p.version)
 		case "methodArn":
-			return &r.methodARN, nil
+			return p.readField(r, "methodArn", &p.methodARN)
 		case "routeArn":
-			return &r.routeARN, nil
+			return p.readField(r, "routeArn", &p.routeARN)
 		case "authorizationToken":
-			return &r.token, nil
+			return p.readField(r, "authorizationToken", &p.token)
 		case "resource":
-			return &r.resource, nil
+			return p.readField(r, "resource", &p.resource)
 		case "path":
-			return &r.path, nil
+			return p.readField(r, "path", &p.path)
 		case "httpMethod":
-			return &r.httpMethod, nil
+			return p.readField(r, "httpMethod", &p.httpMethod)
 		case "rawPath":
-			return &r.rawPath, nil
+			return p.readField(r, "rawPath", &p.rawPath)
 		case "routeKey":
-			return &r.routeKey, nil
+			return p.readField(r, "routeKey", &p.routeKey)
 		case "headers":
-			return nil, &r.headers
+			return p.readPart(r, "headers", &p.headers)
 		case "multiValueHeaders":
-			return nil, &r.multi
+			return p.readPart(r, "multiValueHeaders", &p.multi)
 		case "cookies":
-			return nil, &r.cookies
+			return p.readPart(r, "cookies", &p.cookies)
 		case "requestContext":
-			return nil, &r.context
+			return p.readObject(r, "requestContext", &p.context, p.readContext)
 		}
-		return nil, nil
-	})
-	if err != nil || !r.context.Exists() {
-		return err
-	}
-	return r.readContext()
-}
-
-func (r *raw) readContext() error {
-	var identity gjson.Result
-	err := eachField(r.context, "requestContext.", func(name string) (*text, *gjson.Result) {
-		switch name {
-		case "apiId":
-			return &r.api, nil
-		case "stage":
-			return &r.stage, nil
-		case "requestId":
-			return &r.requestID, nil
-		case "eventType":
-			return &r.eventType, nil
-		case "routeKey":
-			return &r.contextRoute, nil
-		case "identity":
-			return nil, &identity
-		case "http":
-			return nil, &r.http
-		}
-		return nil, nil
-	})
-	if err != nil {
-		return err
-	}
-	if identity.Exists() {
-		err = eachField(identity, "requestContext.identity.", func(name string) (*text, *gjson.Result) {
-			if name == "sourceIp" {
-				return &r.identityIP, nil
-			}
-			return nil, nil
-		})
-	}
-	if err != nil || !r.http.Exists() {
-		return err
-	}
-	return eachField(r.http, "requestContext.http.", func(name string) (*text, *gjson.Result) {
-		switch name {
-		case "method":
-			return &r.contextMethod, nil
-		case "sourceIp":
-			return &r.httpIP, nil
-		}
-		return nil, nil
+		_, ok := r.skip()
+		return ok
 	})
 }
 
-// eachField fills in the fields of an object that field names a place for: a string, or a value that is looked into later. A
-// field that stands there twice is refused, since readers differ on which one counts.
-func eachField(object gjson.Result, prefix string, field func(name string) (*text, *gjson.Result)) error {
-	if !object.IsObject() {
-		return refuse("%s is not an object", strings.TrimSuffix(prefix, "."))
+func (p *raw) readContext(r *reader, name string) bool {
+	switch name {
+	case "apiId":
+		return p.readField(r, "requestContext.apiId", &p.api)
+	case "stage":
+		return p.readField(r, "requestContext.stage", &p.stage)
+	case "requestId":
+		return p.readField(r, "requestContext.requestId", &p.requestID)
+	case "eventType":
+		return p.readField(r, "requestContext.eventType", &p.eventType)
+	case "routeKey":
+		return p.readField(r, "requestContext.routeKey", &p.contextRoute)
+	case "identity":
+		return p.readObject(r, "requestContext.identity", &p.identity, p.readIdentity)
+	case "http":
+		return p.readObject(r, "requestContext.http", &p.http, p.readHTTP)
 	}
-	var err error
-	object.ForEach(func(key, v gjson.Result) bool {
-		str, inner := field(key.Str)
-		switch {
-		case str == nil && inner == nil, v.Type == gjson.Null:
-		case str != nil && str.set || inner != nil && inner.Exists():
-			err = refuse("%s%s stands there twice", prefix, key.Str)
-		case inner != nil:
-			*inner = v
-		case v.Type != gjson.String:
-			err = refuse("%s%s is not a string", prefix, key.Str)
-		default:
-			*str = text{v.Str, true}
+	_, ok := r.skip()
+	return ok
+}
+
+func (p *raw) readIdentity(r *reader, name string) bool {
+	if name == "sourceIp" {
+		return p.readField(r, "requestContext.identity.sourceIp", &p.identityIP)
+	}
+	_, ok := r.skip()
+	return ok
+}
+
+func (p *raw) readHTTP(r *reader, name string) bool {
+	switch name {
+	case "method":
+		return p.readField(r, "requestContext.http.method", &p.contextMethod)
+	case "sourceIp":
+		return p.readField(r, "requestContext.http.sourceIp", &p.httpIP)
+	}
+	_, ok := r.skip()
+	return ok
+}
+
+// wrong notes the first field that is wrong; whether the rest is JSON is to be known all the same.
+func (p *raw) wrong(format string, args ...any) {
+	if p.err == nil {
+		p.err = refuse(format, args...)
+	}
+}
+
+// readField reads a string. A field that stands there twice is refused, here and in what follows, since readers differ on which
+// one counts.
+func (p *raw) readField(r *reader, name string, to *field) bool {
+	switch r.next() {
+	case '"':
+		raw, escaped, ok := r.quoted()
+		if to.set {
+			p.wrong("%s stands there twice", name)
 		}
-		return err == nil
-	})
-	return err
+		if ok {
+			*to = field{text(raw, escaped), true}
+		}
+		return ok
+	case 'n':
+	default:
+		p.wrong("%s is not a string", name)
+	}
+	_, ok := r.skip()
+	return ok
+}
+
+// readPart notes where a value is, for later.
+func (p *raw) readPart(r *reader, name string, to *part) bool {
+	first, from := r.next(), r.i
+	members, ok := r.skip()
+	switch {
+	case first == 'n' || !ok:
+	case to.set():
+		p.wrong("%s stands there twice", name)
+	default:
+		*to = part{first, r.s[from:r.i], members}
+	}
+	return ok
+}
+
+// readObject reads an object by a function that reads the value of a member.
+func (p *raw) readObject(r *reader, name string, there *bool, member func(*reader, string) bool) bool {
+	switch r.next() {
+	case '{':
+		if *there {
+			p.wrong("%s stands there twice", name)
+		}
+		*there = true
+		return r.object(func(name string, escaped bool) bool { return member(r, text(name, escaped)) })
+	case 'n':
+	default:
+		p.wrong("%s is not an object", name)
+	}
+	_, ok := r.skip()
+	return ok
 }
 
 // shape tells what the event is by what it holds, and refuses one that holds what two shapes would.
@@ -220,12 +226,12 @@ func (r *raw) shape() (Shape, error) {
 		return 0, r.notOurs()
 	case r.typ.value == "TOKEN":
 		return RESTToken, r.without("type is TOKEN", names{
-			{"version", r.version.set}, {"routeArn", r.routeARN.set}, {"requestContext", r.context.Exists()},
-			{"headers", r.headers.Exists()}, {"multiValueHeaders", r.multi.Exists()}, {"httpMethod", r.httpMethod.set},
+			{"version", r.version.set}, {"routeArn", r.routeARN.set}, {"requestContext", r.context},
+			{"headers", r.headers.set()}, {"multiValueHeaders", r.multi.set()}, {"httpMethod", r.httpMethod.set},
 			{"path", r.path.set}, {"rawPath", r.rawPath.set}})
 	case r.typ.value != "REQUEST":
 		return 0, refuse("type is neither TOKEN nor REQUEST")
-	case !r.context.Exists():
+	case !r.context:
 		return 0, refuse("type is REQUEST, but requestContext is missing")
 	case r.version.set:
 		return r.httpShape()
@@ -233,14 +239,14 @@ func (r *raw) shape() (Shape, error) {
 		return r.socketShape()
 	}
 	return RESTRequest, r.without("type is REQUEST without version, as of a REST API", names{
-		{"routeArn", r.routeARN.set}, {"rawPath", r.rawPath.set}, {"requestContext.http", r.http.Exists()}})
+		{"routeArn", r.routeARN.set}, {"rawPath", r.rawPath.set}, {"requestContext.http", r.http}})
 }
 
 func (r *raw) httpShape() (Shape, error) {
 	switch r.version.value {
 	case "1.0":
 		return HTTP1, r.without("version is 1.0", names{
-			{"routeArn", r.routeARN.set}, {"rawPath", r.rawPath.set}, {"requestContext.eventType", r.eventType.set}, {"requestContext.http", r.http.Exists()}})
+			{"routeArn", r.routeARN.set}, {"rawPath", r.rawPath.set}, {"requestContext.eventType", r.eventType.set}, {"requestContext.http", r.http}})
 	case "2.0":
 		return HTTP2, r.without("version is 2.0", names{
 			{"methodArn", r.methodARN.set}, {"path", r.path.set}, {"httpMethod", r.httpMethod.set},
@@ -255,13 +261,13 @@ func (r *raw) socketShape() (Shape, error) {
 	}
 	return WebSocket, r.without("requestContext.eventType is CONNECT", names{
 		{"routeArn", r.routeARN.set}, {"path", r.path.set}, {"httpMethod", r.httpMethod.set}, {"rawPath", r.rawPath.set},
-		{"requestContext.http", r.http.Exists()}})
+		{"requestContext.http", r.http}})
 }
 
 // notOurs says what an event without a type may be instead: functions are attached to the wrong thing.
 func (r *raw) notOurs() error {
 	switch {
-	case r.context.Exists() && (r.httpMethod.set || r.rawPath.set || r.eventType.set):
+	case r.context && (r.httpMethod.set || r.rawPath.set || r.eventType.set):
 		return refuse("type is missing: it looks like the event of an integration or a function URL, not of an authorizer")
 	case r.methodARN.set || r.routeARN.set:
 		return refuse("type is missing")
@@ -380,34 +386,37 @@ func require(fields names) error {
 
 // readHeaders takes multiValueHeaders where there are any, which hold every line; headers hold only the last of each name.
 func (r *raw) readHeaders(e *Event) error {
-	field, from := "multiValueHeaders", r.multi
-	if !hasFields(from) && from.IsObject() || !from.Exists() {
-		field, from = "headers", r.headers
+	name, from := "multiValueHeaders", &r.multi
+	if !from.set() || from.first == '{' && from.members == 0 {
+		name, from = "headers", &r.headers
 	}
-	e.Header = make(map[string][]string, 32)
-	if !from.Exists() {
+	if !from.set() {
+		e.Header = map[string][]string{}
 		return nil
 	}
-	if !from.IsObject() {
-		return refuse("%s is not an object", field)
+	if from.first != '{' {
+		return refuse("%s is not an object", name)
 	}
-	lines := make([]string, 0, 32) // the one allocation for all values, as long as there are few
+	e.Header = make(map[string][]string, from.members)
+	lines := make([]string, 0, from.members+4) // the one allocation for all values, as long as few names have several
 	var err error
-	from.ForEach(func(key, v gjson.Result) bool {
-		name := textproto.CanonicalMIMEHeaderKey(key.Str)
+	values := reader{s: from.text}
+	values.object(func(raw string, escaped bool) bool {
+		key := canonical(text(raw, escaped))
 		before := len(lines)
-		switch {
-		case v.Type == gjson.String && field == "headers":
-			lines = append(lines, v.Str)
-		case v.IsArray() && field != "headers":
-			lines, err = appendStrings(lines, v, "multiValueHeaders holds a value that is not a list of strings")
+		switch c := values.next(); {
+		case c == '"' && from == &r.headers:
+			raw, escaped, _ := values.quoted()
+			lines = append(lines, text(raw, escaped))
+		case c == '[' && from == &r.multi:
+			lines, err = appendStrings(lines, &values, "multiValueHeaders holds a value that is not a list of strings")
 		default:
-			err = refuse("%s holds a value of the wrong type", field)
+			err = refuse("%s holds a value of the wrong type", name)
 		}
-		if had := e.Header[name]; had != nil {
-			e.Header[name] = append(had, lines[before:]...)
+		if had := e.Header[key]; had != nil {
+			e.Header[key] = append(had, lines[before:]...)
 		} else if len(lines) > before {
-			e.Header[name] = lines[before:len(lines):len(lines)]
+			e.Header[key] = lines[before:len(lines):len(lines)]
 		}
 		return err == nil
 	})
@@ -415,41 +424,60 @@ func (r *raw) readHeaders(e *Event) error {
 }
 
 func (r *raw) readCookies(e *Event) error {
-	if !r.cookies.Exists() {
+	if !r.cookies.set() {
 		return nil
 	}
 	const wrong = "cookies is not a list of strings"
-	if !r.cookies.IsArray() {
+	if r.cookies.first != '[' {
 		return refuse(wrong)
 	}
 	var err error
-	e.Cookies, err = appendStrings(nil, r.cookies, wrong)
+	e.Cookies, err = appendStrings(nil, &reader{s: r.cookies.text}, wrong)
 	if len(e.Cookies) > 0 && e.Header["Cookie"] == nil {
 		e.Header["Cookie"] = []string{strings.Join(e.Cookies, "; ")}
 	}
 	return err
 }
 
-func appendStrings(to []string, list gjson.Result, wrong string) ([]string, error) {
-	var err error
-	list.ForEach(func(_, v gjson.Result) bool {
-		if v.Type != gjson.String {
-			err = refuse("%s", wrong)
-			return false
+// appendStrings reads a list of strings, which was found to be JSON before.
+func appendStrings(to []string, list *reader, wrong string) ([]string, error) {
+	ok := list.array(func() bool {
+		raw, escaped, ok := list.quoted()
+		if ok {
+			to = append(to, text(raw, escaped))
 		}
-		to = append(to, v.Str)
-		return true
+		return ok
 	})
-	return to, err
+	if !ok {
+		return to, refuse("%s", wrong)
+	}
+	return to, nil
 }
 
-// hasFields reports whether an object has any.
-func hasFields(object gjson.Result) (found bool) {
-	object.ForEach(func(_, _ gjson.Result) bool {
-		found = true
-		return false
-	})
-	return found
+// usual are the names that most events have, in the two spellings in which they come: each as the client or API Gateway writes
+// it, and in lower case, as HTTP/2 and HTTP APIs have it.
+var usual = func() map[string]string {
+	out := map[string]string{}
+	for _, name := range strings.Fields(`Accept Accept-Encoding Accept-Language Authorization Cache-Control Content-Length Content-Type Cookie
+		Cloudfront-Forwarded-Proto Cloudfront-Is-Desktop-Viewer Cloudfront-Is-Mobile-Viewer Cloudfront-Is-Smarttv-Viewer Cloudfront-Is-Tablet-Viewer
+		Cloudfront-Viewer-Asn Cloudfront-Viewer-Country Forwarded Host If-None-Match Origin Priority Referer Sec-Ch-Ua Sec-Ch-Ua-Mobile Sec-Ch-Ua-Platform
+		Sec-Fetch-Dest Sec-Fetch-Mode Sec-Fetch-Site Sec-Fetch-User Sec-Websocket-Extensions Sec-Websocket-Key Sec-Websocket-Version Traceparent Tracestate
+		User-Agent Via X-Amz-Cf-Id X-Amzn-Trace-Id X-Api-Key X-Forwarded-For X-Forwarded-Host X-Forwarded-Port X-Forwarded-Proto X-Request-Id`) {
+		out[name], out[strings.ToLower(name)] = name, name
+	}
+	for _, name := range strings.Fields(`CloudFront-Forwarded-Proto CloudFront-Is-Desktop-Viewer CloudFront-Is-Mobile-Viewer CloudFront-Is-SmartTV-Viewer
+		CloudFront-Is-Tablet-Viewer CloudFront-Viewer-ASN CloudFront-Viewer-Country Sec-WebSocket-Extensions Sec-WebSocket-Key Sec-WebSocket-Version`) {
+		out[name] = textproto.CanonicalMIMEHeaderKey(name)
+	}
+	return out
+}()
+
+// canonical is textproto's canonical form.
+func canonical(name string) string {
+	if known, ok := usual[name]; ok {
+		return known
+	}
+	return textproto.CanonicalMIMEHeaderKey(name)
 }
 
 // trace takes the trace header if it is one: what a client sends there is handed on by the gateway, and it ends in logs.

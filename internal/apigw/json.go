@@ -1,0 +1,300 @@
+package apigw
+
+import (
+	"math/bits"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// reader reads JSON (RFC 8259) from front to back and checks all of it on the way, also what nobody asks for. It is here
+// because an event is read for each call that a client makes: what libraries do in one pass to check and in another for
+// each level took most of an authorizer's time. A fuzz target holds it to encoding/json's readings.
+//
+// Each method stands at the first byte of what it reads, and behind it and the white space after it when it returns true.
+// Where one returns false the text is no JSON, or deep is set.
+type reader struct {
+	s     string
+	i     int
+	depth int
+	deep  bool // nested more than maxDepth
+}
+
+// maxDepth bounds how deep an event is nested: this reader recurses. Those of API Gateway have five levels.
+const maxDepth = 32
+
+func (r *reader) space() {
+	if r.i < len(r.s) && r.s[r.i] <= ' ' { // API Gateway's events have none
+		r.spaces()
+	}
+}
+
+func (r *reader) spaces() {
+	for r.i < len(r.s) {
+		switch r.s[r.i] {
+		case ' ', '\t', '\n', '\r':
+			r.i++
+		default:
+			return
+		}
+	}
+}
+
+// next is the first byte of what is to be read; 0 at the end.
+func (r *reader) next() byte {
+	if r.i < len(r.s) {
+		return r.s[r.i]
+	}
+	return 0
+}
+
+// take reads c.
+func (r *reader) take(c byte) bool {
+	if r.next() != c {
+		return false
+	}
+	r.i++
+	r.space()
+	return true
+}
+
+// skip reads a value that nobody needs. members is how many an object has.
+func (r *reader) skip() (members int, ok bool) {
+	switch c := r.next(); {
+	case c == '"':
+		_, _, ok = r.quoted()
+		return 0, ok
+	case c == '{':
+		ok = r.object(func(_ string, _ bool) bool {
+			members++
+			_, ok := r.skip()
+			return ok
+		})
+		return members, ok
+	case c == '[':
+		return 0, r.array(func() bool { _, ok := r.skip(); return ok })
+	case c == 't':
+		return 0, r.word("true")
+	case c == 'f':
+		return 0, r.word("false")
+	case c == 'n':
+		return 0, r.word("null")
+	}
+	return 0, r.number()
+}
+
+// object reads an object. f is called for each member with its name as it is written, and whether that has escapes, and
+// reads the value.
+func (r *reader) object(f func(name string, escaped bool) bool) bool {
+	return r.nested('{', '}', func() bool {
+		name, escaped, ok := r.quoted()
+		return ok && r.take(':') && f(name, escaped)
+	})
+}
+
+func (r *reader) array(f func() bool) bool { return r.nested('[', ']', f) }
+
+// nested reads what stands between brackets, item by item.
+func (r *reader) nested(first, last byte, item func() bool) bool {
+	if r.depth++; r.depth > maxDepth {
+		r.deep = true
+		return false
+	}
+	if !r.take(first) {
+		return false
+	}
+	for n := 0; ; n++ {
+		if r.next() == last && n == 0 {
+			break
+		}
+		if !item() {
+			return false
+		}
+		if r.next() != ',' {
+			break
+		}
+		r.take(',')
+	}
+	r.depth--
+	return r.take(last)
+}
+
+func (r *reader) word(w string) bool {
+	if !strings.HasPrefix(r.s[r.i:], w) {
+		return false
+	}
+	r.i += len(w)
+	r.space()
+	return true
+}
+
+func (r *reader) number() bool {
+	if r.next() == '-' {
+		r.i++
+	}
+	switch c := r.next(); {
+	case c == '0':
+		r.i++
+	case !r.digits():
+		return false
+	}
+	if r.next() == '.' {
+		r.i++
+		if !r.digits() {
+			return false
+		}
+	}
+	if c := r.next(); c == 'e' || c == 'E' {
+		r.i++
+		if c := r.next(); c == '+' || c == '-' {
+			r.i++
+		}
+		if !r.digits() {
+			return false
+		}
+	}
+	r.space()
+	return true
+}
+
+// digits reads one or more.
+func (r *reader) digits() bool {
+	from := r.i
+	for c := r.next(); c >= '0' && c <= '9'; c = r.next() {
+		r.i++
+	}
+	return r.i > from
+}
+
+// quoted reads a string: what stands between its quotes, and whether there are escapes in it.
+func (r *reader) quoted() (raw string, escaped, ok bool) {
+	if r.next() != '"' {
+		return "", false, false
+	}
+	s, from := r.s, r.i+1
+	for i := from; ; {
+		i = plainUntil(s, i)
+		if i >= len(s) {
+			return "", false, false
+		}
+		switch c := s[i]; {
+		case c == '"':
+			r.i = i + 1
+			r.space()
+			return s[from:i], escaped, true
+		case c != '\\': // a control character
+			return "", false, false
+		}
+		escaped = true
+		n := escapeLen(s[i:])
+		if n == 0 {
+			return "", false, false
+		}
+		i += n
+	}
+}
+
+// Bytes of a word, to look at eight at once.
+const (
+	lows  = 0x0101010101010101
+	highs = 0x8080808080808080
+)
+
+// plainUntil is the first byte from i on that is a quote, a backslash or a control character; the length where there is none.
+func plainUntil(s string, i int) int {
+	for ; i+8 <= len(s); i += 8 {
+		b := s[i : i+8]
+		w := uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
+			uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56 // the compiler makes one load of it
+		quote, slash := w^(lows*'"'), w^(lows*'\\')
+		// Each term has the high bit of the first byte that it looks for, and of none before.
+		found := ((quote-lows)&^quote | (slash-lows)&^slash | (w-lows*' ')&^w) & highs
+		if found != 0 {
+			return i + bits.TrailingZeros64(found)/8
+		}
+	}
+	for ; i < len(s); i++ {
+		if c := s[i]; c == '"' || c == '\\' || c < ' ' {
+			return i
+		}
+	}
+	return i
+}
+
+// escapeLen is the length of the escape at the beginning of s; 0 where it is none.
+func escapeLen(s string) int {
+	if len(s) < 2 {
+		return 0
+	}
+	switch s[1] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return 2
+	case 'u':
+		if len(s) >= 6 && hex4(s[2:6]) >= 0 {
+			return 6
+		}
+	}
+	return 0
+}
+
+// hex4 is the number that four digits write, or -1.
+func hex4(s string) rune {
+	var n rune
+	for i := range 4 {
+		d := unhex(s[i])
+		if d < 0 {
+			return -1
+		}
+		n = n<<4 | rune(d)
+	}
+	return n
+}
+
+// unescape is the text of a string that [reader.quoted] read. Half a surrogate pair is U+FFFD. Bytes that are no UTF-8 stay.
+func unescape(raw string) string {
+	b := make([]byte, 0, len(raw))
+	for {
+		at := strings.IndexByte(raw, '\\')
+		if at < 0 {
+			return string(append(b, raw...))
+		}
+		b = append(b, raw[:at]...)
+		switch c := raw[at+1]; c {
+		case 'b':
+			b = append(b, '\b')
+		case 'f':
+			b = append(b, '\f')
+		case 'n':
+			b = append(b, '\n')
+		case 'r':
+			b = append(b, '\r')
+		case 't':
+			b = append(b, '\t')
+		case 'u':
+			c := hex4(raw[at+2 : at+6])
+			raw = raw[at+6:]
+			if utf16.IsSurrogate(c) {
+				low := rune(-1)
+				if strings.HasPrefix(raw, `\u`) {
+					low = hex4(raw[2:6])
+				}
+				if c = utf16.DecodeRune(c, low); c != utf8.RuneError {
+					raw = raw[6:]
+				}
+			}
+			b = utf8.AppendRune(b, c)
+			continue
+		default:
+			b = append(b, c)
+		}
+		raw = raw[at+2:]
+	}
+}
+
+// text is what a string says.
+func text(raw string, escaped bool) string {
+	if escaped {
+		return unescape(raw)
+	}
+	return raw
+}
