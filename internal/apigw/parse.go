@@ -220,56 +220,56 @@ func (p *raw) readObject(r *reader, name string, there *bool, member func(*reade
 }
 
 // shape tells what the event is by what it holds, and refuses one that holds what two shapes would.
-func (r *raw) shape() (Shape, error) {
+func (p *raw) shape() (Shape, error) {
 	switch {
-	case !r.typ.set:
-		return 0, r.notOurs()
-	case r.typ.value == "TOKEN":
-		return RESTToken, r.without("type is TOKEN", names{
-			{"version", r.version.set}, {"routeArn", r.routeARN.set}, {"requestContext", r.context},
-			{"headers", r.headers.set()}, {"multiValueHeaders", r.multi.set()}, {"httpMethod", r.httpMethod.set},
-			{"path", r.path.set}, {"rawPath", r.rawPath.set}})
-	case r.typ.value != "REQUEST":
+	case !p.typ.set:
+		return 0, p.notOurs()
+	case p.typ.value == "TOKEN":
+		return RESTToken, p.without("type is TOKEN", names{
+			{"version", p.version.set}, {"routeArn", p.routeARN.set}, {"requestContext", p.context},
+			{"headers", p.headers.set()}, {"multiValueHeaders", p.multi.set()}, {"httpMethod", p.httpMethod.set},
+			{"path", p.path.set}, {"rawPath", p.rawPath.set}})
+	case p.typ.value != "REQUEST":
 		return 0, refuse("type is neither TOKEN nor REQUEST")
-	case !r.context:
+	case !p.context:
 		return 0, refuse("type is REQUEST, but requestContext is missing")
-	case r.version.set:
-		return r.httpShape()
-	case r.eventType.set || r.contextRoute.set:
-		return r.socketShape()
+	case p.version.set:
+		return p.httpShape()
+	case p.eventType.set || p.contextRoute.set:
+		return p.socketShape()
 	}
-	return RESTRequest, r.without("type is REQUEST without version, as of a REST API", names{
-		{"routeArn", r.routeARN.set}, {"rawPath", r.rawPath.set}, {"requestContext.http", r.http}})
+	return RESTRequest, p.without("type is REQUEST without version, as of a REST API", names{
+		{"routeArn", p.routeARN.set}, {"rawPath", p.rawPath.set}, {"requestContext.http", p.http}})
 }
 
-func (r *raw) httpShape() (Shape, error) {
-	switch r.version.value {
+func (p *raw) httpShape() (Shape, error) {
+	switch p.version.value {
 	case "1.0":
-		return HTTP1, r.without("version is 1.0", names{
-			{"routeArn", r.routeARN.set}, {"rawPath", r.rawPath.set}, {"requestContext.eventType", r.eventType.set}, {"requestContext.http", r.http}})
+		return HTTP1, p.without("version is 1.0", names{
+			{"routeArn", p.routeARN.set}, {"rawPath", p.rawPath.set}, {"requestContext.eventType", p.eventType.set}, {"requestContext.http", p.http}})
 	case "2.0":
-		return HTTP2, r.without("version is 2.0", names{
-			{"methodArn", r.methodARN.set}, {"path", r.path.set}, {"httpMethod", r.httpMethod.set},
-			{"requestContext.eventType", r.eventType.set}, {"requestContext.identity.sourceIp", r.identityIP.set}})
+		return HTTP2, p.without("version is 2.0", names{
+			{"methodArn", p.methodARN.set}, {"path", p.path.set}, {"httpMethod", p.httpMethod.set},
+			{"requestContext.eventType", p.eventType.set}, {"requestContext.identity.sourceIp", p.identityIP.set}})
 	}
 	return 0, refuse("version is neither 1.0 nor 2.0")
 }
 
-func (r *raw) socketShape() (Shape, error) {
-	if r.eventType.value != "CONNECT" || r.contextRoute.value != "$connect" {
+func (p *raw) socketShape() (Shape, error) {
+	if p.eventType.value != "CONNECT" || p.contextRoute.value != "$connect" {
 		return 0, refuse("a WebSocket event that is not of $connect, the only route that is authorized")
 	}
-	return WebSocket, r.without("requestContext.eventType is CONNECT", names{
-		{"routeArn", r.routeARN.set}, {"path", r.path.set}, {"httpMethod", r.httpMethod.set}, {"rawPath", r.rawPath.set},
-		{"requestContext.http", r.http}})
+	return WebSocket, p.without("requestContext.eventType is CONNECT", names{
+		{"routeArn", p.routeARN.set}, {"path", p.path.set}, {"httpMethod", p.httpMethod.set}, {"rawPath", p.rawPath.set},
+		{"requestContext.http", p.http}})
 }
 
 // notOurs says what an event without a type may be instead: functions are attached to the wrong thing.
-func (r *raw) notOurs() error {
+func (p *raw) notOurs() error {
 	switch {
-	case r.context && (r.httpMethod.set || r.rawPath.set || r.eventType.set):
+	case p.context && (p.httpMethod.set || p.rawPath.set || p.eventType.set):
 		return refuse("type is missing: it looks like the event of an integration or a function URL, not of an authorizer")
-	case r.methodARN.set || r.routeARN.set:
+	case p.methodARN.set || p.routeARN.set:
 		return refuse("type is missing")
 	}
 	return refuse("type, methodArn and routeArn are missing")
@@ -281,7 +281,7 @@ type names []struct {
 }
 
 // without refuses an event that holds one of the fields.
-func (r *raw) without(because string, fields names) error {
+func (p *raw) without(because string, fields names) error {
 	for _, f := range fields {
 		if f.set {
 			return refuse("%s, but there is %s", because, f.name)
@@ -291,11 +291,11 @@ func (r *raw) without(because string, fields names) error {
 }
 
 // event fills in an event of a known shape.
-func (r *raw) event(shape Shape) (*Event, error) {
-	e := &Event{Shape: shape, API: r.api.value, Stage: r.stage.value, RequestID: r.requestID.value, HasContext: shape != RESTToken}
-	arnField, given := "methodArn", r.methodARN
+func (p *raw) event(shape Shape) (*Event, error) {
+	e := &Event{Shape: shape, API: p.api.value, Stage: p.stage.value, RequestID: p.requestID.value, HasContext: shape != RESTToken}
+	arnField, given := "methodArn", p.methodARN
 	if shape == HTTP2 {
-		arnField, given = "routeArn", r.routeARN
+		arnField, given = "routeArn", p.routeARN
 	}
 	if !given.set {
 		return nil, refuse("%s is missing", arnField)
@@ -314,13 +314,13 @@ func (r *raw) event(shape Shape) (*Event, error) {
 	var err error
 	switch shape {
 	case RESTToken:
-		err = r.fromToken(e, a)
+		err = p.fromToken(e, a)
 	case HTTP2:
-		err = r.fromHTTP2(e, a)
+		err = p.fromHTTP2(e, a)
 	case WebSocket:
-		err = r.fromSocket(e)
+		err = p.fromSocket(e)
 	default:
-		err = r.fromRequest(e, a)
+		err = p.fromRequest(e, a)
 	}
 	if err != nil {
 		return nil, err
@@ -329,11 +329,11 @@ func (r *raw) event(shape Shape) (*Event, error) {
 	return e, nil
 }
 
-func (r *raw) fromToken(e *Event, a arn) error {
-	if !r.token.set {
+func (p *raw) fromToken(e *Event, a arn) error {
+	if !p.token.set {
 		return refuse("type is TOKEN, but authorizationToken is missing")
 	}
-	token := r.token.value
+	token := p.token.value
 	if t := textproto.TrimString(token); t != "" && !strings.ContainsAny(t, " \t") {
 		token = "Bearer " + t
 	}
@@ -343,35 +343,35 @@ func (r *raw) fromToken(e *Event, a arn) error {
 }
 
 // fromRequest is for the two shapes with httpMethod and path.
-func (r *raw) fromRequest(e *Event, a arn) error {
-	if err := require(names{{"httpMethod", r.httpMethod.value != ""}, {"path", r.path.set},
-		{"requestContext.identity.sourceIp", r.identityIP.set}}); err != nil {
+func (p *raw) fromRequest(e *Event, a arn) error {
+	if err := require(names{{"httpMethod", p.httpMethod.value != ""}, {"path", p.path.set},
+		{"requestContext.identity.sourceIp", p.identityIP.set}}); err != nil {
 		return err
 	}
-	e.Method, e.Peer, e.Route = r.httpMethod.value, r.identityIP.value, r.resource.value
-	e.Path = requestPath(e, r.path.value, a)
-	return r.readHeaders(e)
+	e.Method, e.Peer, e.Route = p.httpMethod.value, p.identityIP.value, p.resource.value
+	e.Path = requestPath(e, p.path.value, a)
+	return p.readHeaders(e)
 }
 
-func (r *raw) fromHTTP2(e *Event, a arn) error {
-	if err := require(names{{"rawPath", r.rawPath.set}, {"requestContext.http.method", r.contextMethod.value != ""},
-		{"requestContext.http.sourceIp", r.httpIP.set}}); err != nil {
+func (p *raw) fromHTTP2(e *Event, a arn) error {
+	if err := require(names{{"rawPath", p.rawPath.set}, {"requestContext.http.method", p.contextMethod.value != ""},
+		{"requestContext.http.sourceIp", p.httpIP.set}}); err != nil {
 		return err
 	}
-	e.Method, e.Peer, e.Route = r.contextMethod.value, r.httpIP.value, r.routeKey.value
-	e.Path = requestPath(e, r.rawPath.value, a)
-	if err := r.readHeaders(e); err != nil {
+	e.Method, e.Peer, e.Route = p.contextMethod.value, p.httpIP.value, p.routeKey.value
+	e.Path = requestPath(e, p.rawPath.value, a)
+	if err := p.readHeaders(e); err != nil {
 		return err
 	}
-	return r.readCookies(e)
+	return p.readCookies(e)
 }
 
-func (r *raw) fromSocket(e *Event) error {
-	if err := require(names{{"requestContext.identity.sourceIp", r.identityIP.set}}); err != nil {
+func (p *raw) fromSocket(e *Event) error {
+	if err := require(names{{"requestContext.identity.sourceIp", p.identityIP.set}}); err != nil {
 		return err
 	}
-	e.Method, e.Path, e.Peer, e.Route = "GET", "/$connect", r.identityIP.value, r.contextRoute.value
-	return r.readHeaders(e)
+	e.Method, e.Path, e.Peer, e.Route = "GET", "/$connect", p.identityIP.value, p.contextRoute.value
+	return p.readHeaders(e)
 }
 
 // require refuses an event that lacks one of the fields.
@@ -385,10 +385,10 @@ func require(fields names) error {
 }
 
 // readHeaders takes multiValueHeaders where there are any, which hold every line; headers hold only the last of each name.
-func (r *raw) readHeaders(e *Event) error {
-	name, from := "multiValueHeaders", &r.multi
+func (p *raw) readHeaders(e *Event) error {
+	name, from := "multiValueHeaders", &p.multi
 	if !from.set() || from.first == '{' && from.members == 0 {
-		name, from = "headers", &r.headers
+		name, from = "headers", &p.headers
 	}
 	if !from.set() {
 		e.Header = map[string][]string{}
@@ -405,10 +405,10 @@ func (r *raw) readHeaders(e *Event) error {
 		key := canonical(text(raw, escaped))
 		before := len(lines)
 		switch c := values.next(); {
-		case c == '"' && from == &r.headers:
+		case c == '"' && from == &p.headers:
 			raw, escaped, _ := values.quoted()
 			lines = append(lines, text(raw, escaped))
-		case c == '[' && from == &r.multi:
+		case c == '[' && from == &p.multi:
 			lines, err = appendStrings(lines, &values, "multiValueHeaders holds a value that is not a list of strings")
 		default:
 			err = refuse("%s holds a value of the wrong type", name)
@@ -423,16 +423,16 @@ func (r *raw) readHeaders(e *Event) error {
 	return err
 }
 
-func (r *raw) readCookies(e *Event) error {
-	if !r.cookies.set() {
+func (p *raw) readCookies(e *Event) error {
+	if !p.cookies.set() {
 		return nil
 	}
 	const wrong = "cookies is not a list of strings"
-	if r.cookies.first != '[' {
+	if p.cookies.first != '[' {
 		return refuse(wrong)
 	}
 	var err error
-	e.Cookies, err = appendStrings(nil, &reader{s: r.cookies.text}, wrong)
+	e.Cookies, err = appendStrings(nil, &reader{s: p.cookies.text}, wrong)
 	if len(e.Cookies) > 0 && e.Header["Cookie"] == nil {
 		e.Header["Cookie"] = []string{strings.Join(e.Cookies, "; ")}
 	}
