@@ -115,32 +115,27 @@ func (c *Config) complete() error {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	bad := func(format string, args ...any) error {
-		return fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...)
-	}
-	switch {
-	case len(c.Plans) == 0 && len(c.PlansData) == 0:
-		return bad("Plans and PlansData are both missing")
-	case len(c.Plans) > 0 && len(c.PlansData) > 0:
-		return bad("Plans and PlansData are both set")
-	case c.Quotas != nil && c.Store == nil:
-		return bad("Quotas is set without Store")
-	case c.NoLeases && c.Store == nil:
-		return bad("NoLeases is set without Store, and memory has no leases")
-	case c.MaxInstances < 1:
-		return bad("MaxInstances %d is below 1", c.MaxInstances)
-	case c.Memory < minMemory:
-		return bad("Memory %d is below %d", c.Memory, minMemory)
-	case c.TrustedHops < 0 || c.TrustedHops > identity.MaxHops:
-		return bad("TrustedHops %d is outside 0..%d", c.TrustedHops, identity.MaxHops)
-	case c.RetryJitter < 0 || c.RetryJitter > 100:
-		return bad("RetryJitter %d is outside 0..100", c.RetryJitter)
-	case len(c.TokenClaims) > 0 && len(c.Issuers) == 0:
-		return bad("TokenClaims is set without Issuers")
-	}
 	for _, f := range c.Plans {
 		if f == "" || f == "-" {
-			return bad("Plans: %q is not a file that can be watched", f)
+			return fmt.Errorf("%w: Plans: %q is not a file that can be watched", ErrConfig, f)
+		}
+	}
+	for _, wrong := range []struct {
+		is   bool
+		what string
+	}{
+		{len(c.Plans) == 0 && len(c.PlansData) == 0, "Plans and PlansData are both missing"},
+		{len(c.Plans) > 0 && len(c.PlansData) > 0, "Plans and PlansData are both set"},
+		{c.Quotas != nil && c.Store == nil, "Quotas is set without Store"},
+		{c.NoLeases && c.Store == nil, "NoLeases is set without Store, and memory has no leases"},
+		{c.MaxInstances < 1, fmt.Sprintf("MaxInstances %d is below 1", c.MaxInstances)},
+		{c.Memory < minMemory, fmt.Sprintf("Memory %d is below %d", c.Memory, minMemory)},
+		{c.TrustedHops < 0 || c.TrustedHops > identity.MaxHops, fmt.Sprintf("TrustedHops %d is outside 0..%d", c.TrustedHops, identity.MaxHops)},
+		{c.RetryJitter < 0 || c.RetryJitter > 100, fmt.Sprintf("RetryJitter %d is outside 0..100", c.RetryJitter)},
+		{len(c.TokenClaims) > 0 && len(c.Issuers) == 0, "TokenClaims is set without Issuers"},
+	} {
+		if wrong.is {
+			return fmt.Errorf("%w: %s", ErrConfig, wrong.what)
 		}
 	}
 	return nil

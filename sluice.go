@@ -19,8 +19,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
-// ErrClosed is in the decisions of a limiter that was closed.
-var ErrClosed = errors.New("sluice: the limiter is closed")
+// Errors in the decisions of reason Internal.
+var (
+	ErrClosed = errors.New("sluice: the limiter is closed")
+	ErrCost   = errors.New("sluice: a cost is 1..2^40 units")
+)
 
 // Limiter decides. It is safe for concurrent use. Make it with [New].
 type Limiter struct {
@@ -227,6 +230,9 @@ func (l *Limiter) caller(who *Identity) (authorizer.Caller, error) {
 func (l *Limiter) decide(ctx context.Context, req *authorizer.Request, peek bool) Decision {
 	if l.closed.Load() {
 		return refusal(ErrClosed)
+	}
+	if req.Cost < 0 || req.Cost > limit.MaxUnits {
+		return refusal(ErrCost)
 	}
 	ask := l.authorizer.Authorize
 	if peek {

@@ -111,14 +111,14 @@ func readMapped(h http.Header) (*apigw.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.Header = answer.Header{Limit: printable(h, limitHeader), Remaining: printable(h, remainingHeader), Reset: printable(h, resetHeader),
-		RateLimit: printable(h, rateLimitHeader), Policy: printable(h, policyHeader), RetryAfter: printable(h, retryAfterHeader)}
-	a.Problem = []byte(printable(h, problemHeader))
+	a.Header = answer.Header{Limit: oneLine(h, limitHeader), Remaining: oneLine(h, remainingHeader), Reset: oneLine(h, resetHeader),
+		RateLimit: oneLine(h, rateLimitHeader), Policy: oneLine(h, policyHeader), RetryAfter: oneLine(h, retryAfterHeader)}
+	a.Problem = []byte(oneLine(h, problemHeader))
 	return &a, nil
 }
 
-// printable is the one line of a header that may be left out, if the authorizer could have written it; "" otherwise.
-func printable(h http.Header, name string) string {
+// oneLine is the one line of a header that may be left out, if the authorizer could have written it; "" otherwise.
+func oneLine(h http.Header, name string) string {
 	line, err := only(h, name)
 	if err != nil || len(line) > maxLineBytes || strings.IndexFunc(line, func(c rune) bool { return c < ' ' || c > '~' }) >= 0 {
 		return ""

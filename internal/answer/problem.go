@@ -84,6 +84,9 @@ func (p *Problem) ip() bool { return p.Decision.Owner.Kind == limit.Address }
 // appendDetail says what the binding limit allows and what is left of it, in words.
 func (p *Problem) appendDetail(b []byte) []byte {
 	r := p.denier()
+	if r == nil && p.Kind == NeverFits {
+		return append(b, "The cost is more than a limit can count."...)
+	}
 	if r == nil {
 		return b
 	}

@@ -45,7 +45,7 @@ func (h *wrapped) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 	a, version, err := apigw.ReadProxyEvent(payload)
 	switch {
 	case err != nil:
-		return refusal(&apigw.Answer{Kind: answer.NoDecision, Instance: answer.NewInstance()}), nil
+		return refusal(&apigw.Answer{Kind: answer.NoDecision, Instance: answer.NewInstance()}), nil //nolint:nilerr // a denial is the answer; an error would be a 502
 	case a.Kind != answer.Allowed:
 		return refusal(a), nil
 	}

@@ -1,0 +1,95 @@
+package sluice_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"time"
+
+	"github.com/sluicelimits/sluice"
+)
+
+const plans = `
+plans:
+  - id: free
+    limits:
+      - { id: burst, algorithm: token_bucket, rate: 1, period: 1s, burst: 2 }
+      - { id: daily, quota: { units: 1000, every: day, timezone: UTC } }
+tenants:
+  - { id: acme, plan: free }
+`
+
+func Example() {
+	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = limiter.Close(context.Background()) }()
+
+	for range 3 {
+		d := limiter.Decide(context.Background(), sluice.Identity{Tenant: "acme"}, sluice.Request{Method: "GET", Path: "/product/1"})
+		fmt.Println(d.Allowed, d.Reason, d.Limit, d.Remaining, d.RetryAfter > 0)
+	}
+	// Output:
+	// true allowed burst 1 false
+	// true allowed burst 0 false
+	// false limited burst 0 true
+}
+
+// Tenants that are in a database of the program's own, and not in the plans, bring the id of their plan along.
+func ExampleLimiter_Decide_plan() {
+	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = limiter.Close(context.Background()) }()
+
+	who := sluice.Identity{Tenant: "globex", Subject: "hank", Plan: "free"}
+	d := limiter.Decide(context.Background(), who, sluice.Request{Cost: 2})
+	fmt.Println(d.Allowed, d.Plan, d.Remaining)
+
+	d = limiter.Decide(context.Background(), sluice.Identity{Tenant: "initech"}, sluice.Request{})
+	fmt.Println(d.Allowed, d.Reason, d.Status())
+	// Output:
+	// true free 0
+	// false unknown_tenant 403
+}
+
+// Work that failed through no fault of the caller need not count.
+func ExampleLimiter_Refund() {
+	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans), Now: func() time.Time { return time.Unix(1_800_000_000, 0) }})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	defer func() { _ = limiter.Close(ctx) }()
+
+	acme := sluice.Identity{Tenant: "acme"}
+	d := limiter.Decide(ctx, acme, sluice.Request{Cost: 2})
+	fmt.Println("left:", d.Remaining)
+
+	back, err := limiter.Refund(ctx, d.Receipt(), 0)
+	fmt.Println("given back:", back.Units, err)
+
+	back, err = limiter.Refund(ctx, d.Receipt(), 0) // a receipt is good once
+	fmt.Println("given back:", back.Units, back.Repeated, err)
+
+	fmt.Println("left:", limiter.Peek(ctx, acme, sluice.Request{}).Remaining)
+	// Output:
+	// left: 0
+	// given back: 2 <nil>
+	// given back: 0 true <nil>
+	// left: 2
+}
+
+// Everything that is wrong with plans is said at once, with its place.
+func ExampleNew_badPlans() {
+	_, err := sluice.New(sluice.Config{PlansData: []byte("plans:\n  - id: free\n    limits: [ { id: burst, rat: 1 } ]\n")})
+	if err != nil {
+		fmt.Fprintln(os.Stdout, err)
+	}
+	// Output:
+	// sluice: bad plans: plans:3:15: plans[0].limits[0]: the limit counts nothing: give it algorithm (with rate or threshold, and period), tiers, or quota
+	// plans:3:28: plans[0].limits[0]: unknown key "rat" in a limit (did you mean "rate"?)
+}

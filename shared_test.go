@@ -1,0 +1,143 @@
+package sluice_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice"
+	"github.com/sluicelimits/sluice/dynamodbstore"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
+	"github.com/sluicelimits/sluice/redisstore"
+)
+
+// patient is a deadline for tests that are not about deadlines, on a machine that does much else.
+const patient = 20 * time.Second
+
+func openRedis(t testing.TB, addr string) *redisstore.Store {
+	t.Helper()
+	s, err := redisstore.New(context.Background(), redisstore.Config{Addrs: []string{addr}, Deadline: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ping(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// daily is a limit that two limiters hold together: its window does not end while a test runs, whatever the time is.
+const daily = "plans: [ { id: p, limits: [ { id: total, algorithm: token_bucket, rate: 1, period: 1h, burst: 500 } ] } ]\ntenants: [ { id: acme, plan: p } ]\n"
+
+// together opens two limiters, each with a store of its own as two processes have, and holds that they admit what one may.
+func together(t *testing.T, goroutines int, store func() sluice.Store) {
+	for _, leases := range []bool{true, false} {
+		t.Run(fmt.Sprintf("leases=%t", leases), func(t *testing.T) {
+			text := strings.ReplaceAll(daily, "id: total", fmt.Sprintf("id: total%d-%t", os.Getpid(), leases))
+			var two []*sluice.Limiter
+			for range 2 {
+				two = append(two, open(t, text, func(c *sluice.Config) {
+					c.Store, c.NoLeases, c.MaxInstances, c.Now = store(), !leases, 2, time.Now
+				}))
+			}
+			n := hammer(t, goroutines, two...)
+			if n > 500 || n == 0 || !leases && n != 500 { // with leases one may sit on units that the other is asked for
+				t.Errorf("two limiters admitted %d, want 500 together", n)
+			}
+		})
+	}
+}
+
+// Guarantees that two processes on one Redis hold one limit together.
+func TestSharedRedis(t *testing.T) {
+	addr := redistest.Start(t).Addr
+	together(t, 64, func() sluice.Store { return openRedis(t, addr) })
+}
+
+// Guarantees that two processes on one table hold one limit together.
+func TestSharedDynamoDB(t *testing.T) {
+	url := os.Getenv("SLUICE_DYNAMODB")
+	if url == "" {
+		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
+		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
+			t.Fatal(message)
+		}
+		t.Skip(message)
+	}
+	client, done := dynamodbtest.Connect(url)
+	t.Cleanup(done)
+	const table = "sluice-library"
+	if err := dynamodbstore.Create(t.Context(), client, table); err != nil {
+		t.Fatal(err)
+	}
+	// One for each limiter: more who write one item at once than it takes is a failure of the store, which has its own answer.
+	together(t, 2, func() sluice.Store {
+		s, err := dynamodbstore.New(dynamodbstore.Config{Client: client, Table: table, Namespace: t.Name(), Timeout: patient})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	})
+}
+
+// Guarantees that a store that goes away turns into no error: the limits are held here, decisions say so, and the limiter
+// closes in time. One that has to have its store (closed) denies with a wait.
+func TestRedisGone(t *testing.T) {
+	server := redistest.Start(t)
+	text := "plans: [ { id: p, limits: [ { id: l, algorithm: fixed_window, threshold: 10, period: 1h } ] }, " +
+		"{ id: strict, limits: [ { id: l, algorithm: fixed_window, threshold: 10, period: 1h, onStoreFailure: closed } ] } ]\n" +
+		"tenants: [ { id: acme, plan: p }, { id: strict, plan: strict } ]\n"
+	store := openRedis(t, server.Addr)
+	l, err := sluice.New(sluice.Config{PlansData: []byte(text), Store: store, NoLeases: true, Log: quiet, MaxInstances: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := l.Decide(t.Context(), acme, sluice.Request{}); !d.Allowed || d.StoreFailed {
+		t.Fatalf("with Redis: %+v", d)
+	}
+	server.Kill()
+	allowed := 0
+	for range 50 {
+		d := l.Decide(t.Context(), acme, sluice.Request{})
+		if !d.StoreFailed || !d.Allowed && d.Reason != sluice.Limited {
+			t.Fatalf("without Redis: %+v", d)
+		}
+		if d.Allowed {
+			allowed++
+		}
+	}
+	if allowed == 0 || allowed > 20 {
+		t.Errorf("%d of 50 admitted without Redis, want some, and at most twice the limit of 10", allowed)
+	}
+	if d := l.Decide(t.Context(), sluice.Identity{Tenant: "strict"}, sluice.Request{}); d.Reason != sluice.Unavailable || d.RetryAfter != time.Second {
+		t.Errorf("a limit that is closed without Redis: %+v", d)
+	}
+	if n := l.StoreFailures(); n != 51 {
+		t.Errorf("%d failures, want 51", n)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_ = l.Close(ctx) // it cannot give back what the server does not take; that it returns is what is held
+	if ctx.Err() != nil {
+		t.Error("Close waited for a server that is gone")
+	}
+}
+
+// Guarantees that what cannot be a store is refused when it is opened, by the field's name.
+func TestStoreErrors(t *testing.T) {
+	if _, err := redisstore.New(t.Context(), redisstore.Config{}); err == nil || !strings.Contains(err.Error(), "no address") {
+		t.Errorf("redisstore.New without an address: %v", err)
+	}
+	if _, err := dynamodbstore.New(dynamodbstore.Config{Table: "t"}); err == nil || !strings.Contains(err.Error(), "Client") {
+		t.Errorf("dynamodbstore.New without a client: %v", err)
+	}
+	if _, err := sluice.New(sluice.Config{PlansData: []byte(daily), Quotas: &redisstore.Store{}}); err == nil || !strings.Contains(err.Error(), "Quotas") {
+		t.Errorf("Quotas without Store: %v", err)
+	}
+}
