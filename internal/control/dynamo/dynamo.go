@@ -1,0 +1,270 @@
+// Package dynamo keeps the control tables in DynamoDB: package row has the layout.
+//
+// A Put is a consistent read and one conditional write, which costs one write unit for each begun KB of the item. Any number
+// of processes may write. The tables' streams are the feed; package streamrecord reads what they bring.
+package dynamo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/row"
+)
+
+var _ control.Tables = (*Tables)(nil)
+
+// client is the part of *dynamodb.Client that this package uses.
+type client interface {
+	GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error)
+	PutItem(context.Context, *dynamodb.PutItemInput, ...func(*dynamodb.Options)) (*dynamodb.PutItemOutput, error)
+	Scan(context.Context, *dynamodb.ScanInput, ...func(*dynamodb.Options)) (*dynamodb.ScanOutput, error)
+}
+
+// Tables are the control tables in DynamoDB. They are safe for concurrent use.
+type Tables struct {
+	client client
+	names  map[control.Table]string
+}
+
+// Names are the names of the tables in DynamoDB where all begin alike: prefix and the table's own.
+func Names(prefix string) map[control.Table]string {
+	names := make(map[control.Table]string)
+	for _, t := range events.AllTables() {
+		names[t] = prefix + string(t)
+	}
+	return names
+}
+
+// New makes the tables over a *dynamodb.Client. Names may leave out tables that are not used: these are errors when they are.
+// The client's retries are safe: a Put that is repeated makes one version.
+func New(c client, names map[control.Table]string) (*Tables, error) {
+	if c == nil || len(names) == 0 {
+		return nil, errors.New("control tables: need a client and the names of tables")
+	}
+	t := &Tables{client: c, names: make(map[control.Table]string, len(names))}
+	for table, name := range names {
+		if err := events.CheckTable(table); err != nil || name == "" {
+			return nil, fmt.Errorf("control tables: %q for the table %q: want names for control tables", name, table)
+		}
+		t.names[table] = name
+	}
+	return t, nil
+}
+
+func (t *Tables) name(table control.Table) (*string, error) {
+	name, ok := t.names[table]
+	if !ok {
+		return nil, fmt.Errorf("%w: the name of the table %s is not configured", control.ErrInvalid, table)
+	}
+	return aws.String(name), nil
+}
+
+// Get implements [control.Tables].
+func (t *Tables) Get(ctx context.Context, table control.Table, key string) (control.Item, error) {
+	if err := control.CheckGet(table, key); err != nil {
+		return control.Item{}, err
+	}
+	i, err := t.get(ctx, table, key)
+	if err == nil && i == nil {
+		err = fmt.Errorf("get %s/%q: %w", table, key, control.ErrNotFound)
+	}
+	if err != nil {
+		return control.Item{}, err
+	}
+	return *i, nil
+}
+
+// get returns nil where there is no item.
+func (t *Tables) get(ctx context.Context, table control.Table, key string) (*control.Item, error) {
+	name, err := t.name(table)
+	if err != nil {
+		return nil, err
+	}
+	out, err := t.client.GetItem(ctx, &dynamodb.GetItemInput{
+		TableName: name, Key: map[string]types.AttributeValue{row.ID: &types.AttributeValueMemberS{Value: key}},
+		ConsistentRead: aws.Bool(true),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("get %s/%q: %w", table, key, err)
+	}
+	if len(out.Item) == 0 {
+		return nil, nil //nolint:nilnil // no item is an answer, and its callers look
+	}
+	i, err := read(table, out.Item)
+	if err != nil {
+		return nil, err
+	}
+	return &i, nil
+}
+
+// List implements [control.Tables], by consistent scans.
+func (t *Tables) List(ctx context.Context, table control.Table, after string, most int) ([]control.Item, string, error) {
+	if err := control.CheckList(table, most); err != nil {
+		return nil, "", err
+	}
+	name, err := t.name(table)
+	if err != nil {
+		return nil, "", err
+	}
+	in := &dynamodb.ScanInput{TableName: name, ConsistentRead: aws.Bool(true), Limit: aws.Int32(int32(most))}
+	if after != "" {
+		in.ExclusiveStartKey = map[string]types.AttributeValue{row.ID: &types.AttributeValueMemberS{Value: after}}
+	}
+	out, err := t.client.Scan(ctx, in)
+	if err != nil {
+		return nil, "", fmt.Errorf("list %s: %w", table, err)
+	}
+	next := ""
+	if len(out.LastEvaluatedKey) > 0 {
+		next = value(out.LastEvaluatedKey[row.ID]).Text
+	}
+	var errs []error
+	items := make([]control.Item, 0, len(out.Items))
+	for _, attributes := range out.Items {
+		i, err := read(table, attributes)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		items = append(items, i)
+	}
+	return items, next, errors.Join(errs...)
+}
+
+// Put implements [control.Tables].
+func (t *Tables) Put(ctx context.Context, c control.Change) (control.Item, error) {
+	c, err := c.Check()
+	if err != nil {
+		return control.Item{}, err
+	}
+	name, err := t.name(c.Table)
+	if err != nil {
+		return control.Item{}, err
+	}
+	var current *control.Item
+	if c.Expect > 0 { // the first version needs no look: its condition shows what is there
+		if current, err = t.get(ctx, c.Table, c.Key); err != nil {
+			return control.Item{}, err
+		}
+	}
+	next, done, err := control.Next(current, c)
+	if err != nil || done {
+		return next, err
+	}
+	_, err = t.client.PutItem(ctx, write(name, &next, current))
+	var refused *types.ConditionalCheckFailedException
+	switch {
+	case err == nil:
+		return next, nil
+	case !errors.As(err, &refused):
+		return control.Item{}, fmt.Errorf("put %s/%q version %d: %w", c.Table, c.Key, next.Version, err)
+	}
+	// Another writer was faster, or this one, if the answer to its first try was lost.
+	there, err := read(c.Table, refused.Item)
+	if err != nil {
+		return control.Item{}, err
+	}
+	next, done, err = control.Next(&there, c)
+	if err == nil && !done {
+		// The version that was expected, under another hash: it was altered by hand since it was read.
+		err = &control.ConflictError{Table: c.Table, Key: c.Key, Expect: c.Expect, Have: there.Version}
+	}
+	return next, err
+}
+
+// write puts next in the place of current, and of nothing else.
+func write(name *string, next, current *control.Item) *dynamodb.PutItemInput {
+	item := make(map[string]types.AttributeValue)
+	for name, v := range row.Of(next) {
+		item[name] = attribute(v)
+	}
+	in := &dynamodb.PutItemInput{
+		TableName: name, Item: item,
+		ConditionExpression:                 aws.String("attribute_not_exists(#i)"),
+		ExpressionAttributeNames:            map[string]string{"#i": row.ID},
+		ReturnValuesOnConditionCheckFailure: types.ReturnValuesOnConditionCheckFailureAllOld,
+	}
+	if current != nil {
+		in.ConditionExpression = aws.String("#v = :v AND #h = :h")
+		in.ExpressionAttributeNames = map[string]string{"#v": row.Version, "#h": row.Hash}
+		in.ExpressionAttributeValues = map[string]types.AttributeValue{
+			":v": &types.AttributeValueMemberN{Value: strconv.FormatInt(current.Version, 10)},
+			":h": &types.AttributeValueMemberS{Value: current.Hash},
+		}
+	}
+	return in
+}
+
+func read(table control.Table, attributes map[string]types.AttributeValue) (control.Item, error) {
+	r := make(row.Row, len(attributes))
+	for name, a := range attributes {
+		r[name] = value(a)
+	}
+	return r.Item(table)
+}
+
+func value(a types.AttributeValue) row.Value {
+	switch a := a.(type) {
+	case *types.AttributeValueMemberS:
+		return row.Value{Kind: row.S, Text: a.Value}
+	case *types.AttributeValueMemberN:
+		return row.Value{Kind: row.N, Text: a.Value}
+	case *types.AttributeValueMemberBOOL:
+		return row.Value{Kind: row.Bool, Bool: a.Value}
+	default:
+		return row.Value{Kind: row.Other}
+	}
+}
+
+func attribute(v row.Value) types.AttributeValue {
+	switch v.Kind {
+	case row.N:
+		return &types.AttributeValueMemberN{Value: v.Text}
+	case row.Bool:
+		return &types.AttributeValueMemberBOOL{Value: v.Bool}
+	default: // package row writes no other
+		return &types.AttributeValueMemberS{Value: v.Text}
+	}
+}
+
+// creator is the part of *dynamodb.Client that makes tables.
+type creator interface {
+	dynamodb.DescribeTableAPIClient
+	CreateTable(context.Context, *dynamodb.CreateTableInput, ...func(*dynamodb.Options)) (*dynamodb.CreateTableOutput, error)
+}
+
+// Create makes the tables, billed per request, with streams of new and old images, and waits until they are there. One that
+// exists is left as it is. Backups and the protection against deletion are the deployment's affair.
+func Create(ctx context.Context, c creator, names map[control.Table]string) error {
+	for _, name := range names {
+		_, err := c.CreateTable(ctx, &dynamodb.CreateTableInput{
+			TableName:            aws.String(name),
+			BillingMode:          types.BillingModePayPerRequest,
+			AttributeDefinitions: []types.AttributeDefinition{{AttributeName: aws.String(row.ID), AttributeType: types.ScalarAttributeTypeS}},
+			KeySchema:            []types.KeySchemaElement{{AttributeName: aws.String(row.ID), KeyType: types.KeyTypeHash}},
+			StreamSpecification:  &types.StreamSpecification{StreamEnabled: aws.Bool(true), StreamViewType: types.StreamViewTypeNewAndOldImages},
+		})
+		var exists *types.ResourceInUseException
+		if err != nil && !errors.As(err, &exists) {
+			return fmt.Errorf("create table %s: %w", name, err)
+		}
+	}
+	for _, name := range names {
+		wait := dynamodb.NewTableExistsWaiter(c, func(o *dynamodb.TableExistsWaiterOptions) {
+			o.MinDelay, o.MaxDelay = time.Second/4, time.Second
+		})
+		if err := wait.Wait(ctx, &dynamodb.DescribeTableInput{TableName: aws.String(name)}, 2*time.Minute); err != nil {
+			return fmt.Errorf("create table %s: %w", name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+package control
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/control/canonical"
+)
+
+// layout is that of the hashed object. Another one would be another hash for the same item.
+const layout = 1
+
+// TimeLayout is how times are hashed and stored: RFC 3339 in UTC with microseconds, always of one length.
+const TimeLayout = "2006-01-02T15:04:05.000000Z"
+
+// Item is a version of an item. Items are compared with [Item.Equal], and Body is not to be changed.
+type Item struct {
+	Table         Table
+	Key           string
+	Version       int64 // 1..events.MaxVersion
+	Actor, Reason string
+	ChangedAt     time.Time       // by its writer's clock, UTC, in microseconds; it may be before that of the version before
+	Deleted       bool            // a tombstone
+	Body          json.RawMessage // canonical; nil iff Deleted
+	PrevHash      string          // Hash of the version before; empty iff Version is 1
+	Hash          string          // over all of the above; see the package comment
+}
+
+// Equal reports whether two items are the same version with the same content. Hashes cover every other field.
+func (i *Item) Equal(o *Item) bool {
+	return i.Version == o.Version && i.Hash == o.Hash && i.ComputeHash() == o.ComputeHash()
+}
+
+// ComputeHash is the hash that the item should have.
+func (i *Item) ComputeHash() string {
+	b := make([]byte, 0, len(i.Body)+512)
+	text := func(name, s string) {
+		b = append(b, name...)
+		b = canonical.AppendString(b, s)
+	}
+	text(`{"actor":`, i.Actor)
+	b = append(b, `,"body":`...)
+	if i.Body == nil {
+		b = append(b, "null"...)
+	}
+	b = append(b, i.Body...)
+	text(`,"changed_at":`, i.ChangedAt.Format(TimeLayout))
+	b = append(b, `,"deleted":`...)
+	b = strconv.AppendBool(b, i.Deleted)
+	text(`,"key":`, i.Key)
+	b = append(b, `,"layout":`...)
+	b = strconv.AppendInt(b, layout, 10)
+	text(`,"prev_hash":`, i.PrevHash)
+	text(`,"reason":`, i.Reason)
+	text(`,"table":`, string(i.Table))
+	b = append(b, `,"version":`...)
+	b = strconv.AppendInt(b, i.Version, 10)
+	b = append(b, '}')
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// Check returns an error that wraps ErrBadItem and names the first field that is out of bounds. It does not compute the hash.
+func (i *Item) Check() error {
+	// The bounds of an item are those of its audit record.
+	_, err := events.Encode(i.record(nil))
+	switch {
+	case err != nil:
+	case !i.ChangedAt.Equal(i.ChangedAt.Truncate(time.Microsecond)) || i.ChangedAt.Location() != time.UTC:
+		err = errors.New("changed_at is not in UTC and microseconds")
+	default:
+		return nil
+	}
+	return fmt.Errorf("%s/%q: %w: %w", i.Table, i.Key, ErrBadItem, err)
+}
+
+// Verify returns an error that wraps ErrBadItem unless every field is within its bounds and the hash is that of the others.
+func (i *Item) Verify() error {
+	if err := i.Check(); err != nil {
+		return err
+	}
+	if want := i.ComputeHash(); i.Hash != want {
+		return fmt.Errorf("%s/%q: %w: version %d says its hash is %s, and it is %s: it was altered", i.Table, i.Key, ErrBadItem, i.Version, i.Hash, want)
+	}
+	return nil
+}
+
+// record is the item as the audit has it, in place of a version with the body before.
+func (i *Item) record(before json.RawMessage) *events.AuditRecord {
+	return &events.AuditRecord{
+		Table: i.Table, Key: i.Key, ItemVersion: i.Version, Time: i.ChangedAt, Actor: i.Actor, Reason: i.Reason,
+		Deleted: i.Deleted, Before: before, After: i.Body, PrevHash: i.PrevHash, Hash: i.Hash,
+	}
+}
+
+// Encode is the item as text, for stores that keep it whole. The error is that of Check.
+func (i *Item) Encode() ([]byte, error) {
+	if err := i.Check(); err != nil {
+		return nil, err
+	}
+	return events.Encode(i.record(nil))
+}
+
+// DecodeItem is the inverse of [Item.Encode]. The error wraps ErrBadItem. The hash is not computed.
+func DecodeItem(data []byte) (Item, error) {
+	e, err := events.Decode(data)
+	r, ok := e.(*events.AuditRecord)
+	if err == nil && !ok {
+		err = fmt.Errorf("an event %s of version %d", e.Header().Type, e.Header().Version)
+	}
+	if err != nil {
+		return Item{}, fmt.Errorf("%w: %w", ErrBadItem, err)
+	}
+	return FromAudit(r), nil
+}
+
+// FromAudit is the version of the item that the record tells of.
+func FromAudit(r *events.AuditRecord) Item {
+	return Item{
+		Table: r.Table, Key: r.Key, Version: r.ItemVersion, Actor: r.Actor, Reason: r.Reason, ChangedAt: r.Time,
+		Deleted: r.Deleted, Body: r.After, PrevHash: r.PrevHash, Hash: r.Hash,
+	}
+}
