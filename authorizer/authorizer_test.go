@@ -499,7 +499,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 	current := authorizer.Current(func() *authorizer.Snapshot { return nil })
 	for want, c := range map[string]authorizer.Config{
-		"Source is missing":    {Store: store},
+		"Source is missing":     {Store: store},
 		"Store is missing":      {Source: current},
 		"TrustedHops -1 is":     {Source: current, Store: store, TrustedHops: -1},
 		"Jitter 101 is outside": {Source: current, Store: store, Jitter: 101},

@@ -40,7 +40,6 @@ ipLimits:
   - { id: per-address, algorithm: fixed_window, threshold: 2, period: 1h }
 `
 
-
 func passing(c *setting) { c.handler.Encoder.PassDenials = []string{api(apigw.HTTP1)} }
 
 // outcome is one thing that can become of a call, on every shape that it can become of.

@@ -48,6 +48,9 @@ type world struct {
 	log       *guard
 	lines     *guard
 	recorder  *telemetry.Recorder
+
+	authorizer *authorizer.Authorizer
+	verifier   *token.Verifier // nil where there are no issuers
 	*authorizer.Handler
 }
 
@@ -153,13 +156,12 @@ func newWorld(t testing.TB, text string, settings ...func(*setting)) *world {
 			t.Fatal(err)
 		}
 		t.Cleanup(v.Close)
-		s.authorizer.Tokens = v
+		w.verifier, s.authorizer.Tokens = v, v
 	}
-	z, err := authorizer.New(s.authorizer)
-	if err != nil {
+	if w.authorizer, err = authorizer.New(s.authorizer); err != nil {
 		t.Fatal(err)
 	}
-	s.handler.Authorizer = z
+	s.handler.Authorizer = w.authorizer
 	if w.Handler, err = authorizer.NewHandler(s.handler); err != nil {
 		t.Fatal(err)
 	}

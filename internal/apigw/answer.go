@@ -129,7 +129,17 @@ type writer struct {
 }
 
 func (w *writer) raw(s string)    { w.b = append(w.b, s...) }
-func (w *writer) quoted(s string) { w.b = gjson.AppendJSONString(w.b, s) }
+func (w *writer) quoted(s string) {
+	for i := range len(s) {
+		if !unescaped[s[i]] {
+			w.b = gjson.AppendJSONString(w.b, s)
+			return
+		}
+	}
+	w.b = append(w.b, '"')
+	w.b = append(w.b, s...)
+	w.b = append(w.b, '"')
+}
 
 func (w *writer) policy(e *Event, a *Answer, allow bool) {
 	w.raw(`{"principalId":"`)

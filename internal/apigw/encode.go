@@ -5,12 +5,14 @@ import "strings"
 // charset marks the bytes that stay as they are.
 type charset [256]bool
 
-var unreserved, visible = func() (u, v charset) {
+// unescaped are those that a JSON string has as they are, and its length with escapes counts once.
+var unreserved, visible, unescaped = func() (u, v, j charset) {
 	for c := byte(' '); c <= '~'; c++ {
 		v[c] = true
+		j[c] = !strings.ContainsRune(`"\<>&`, rune(c))
 		u[c] = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_' || c == '~'
 	}
-	return u, v
+	return u, v, j
 }()
 
 // EncodeName is how names that somebody chose leave, in a context, a header or a log line: everything but A-Z a-z 0-9 - . _ ~
