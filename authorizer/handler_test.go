@@ -536,6 +536,38 @@ func TestHandlerLogs(t *testing.T) {
 
 type invocation struct{}
 
+// Guarantees that what an operator has to mend is a warning that says why, once in a second however many calls suffer from it; and
+// what a denial's line tells where denials are wanted in the log.
+func TestHandlerWarns(t *testing.T) {
+	w := newWorld(t, allPlans, func(c *setting) { c.level, c.handler.LogDenials = slog.LevelInfo, true })
+	w.broken.key, w.broken.stale = errNotLoaded, true
+	for range 2 {
+		for range 5 {
+			w.want(apigw.HTTP2, by("acme"), "unidentified")
+		}
+		w.pass(time.Second)
+	}
+	for message, level := range map[string]string{"could not be decided": "WARN", "decided on a configuration that is older than it may be": "WARN"} {
+		lines := w.records(message)
+		if len(lines) != 2 || lines[0]["level"] != level || lines[1]["more"] != 4.0 {
+			t.Errorf("%s: %v; want two lines, the second with 4 more", message, lines)
+		}
+	}
+	if line := w.records("could not be decided")[0]; !strings.Contains(fmt.Sprint(line["error"]), "tenant documents") || line["outcome"] != "unidentified" {
+		t.Errorf("why is not told: %v", line)
+	}
+	w.broken.key = nil
+	for range 5 {
+		w.want(apigw.RESTRequest, by("acme"), "allowed")
+	}
+	w.want(apigw.RESTRequest, by("acme"), "limited")
+	lines := w.records("denied")
+	if len(lines) != 1 || lines[0]["limit"] != "burst" || lines[0]["tenant"] != "acme" || lines[0]["key_id"] != "k-acme" || lines[0]["plan"] != "small" ||
+		lines[0]["route"] != "/v1/organizations/{orgId}/product/{id}" || len(fmt.Sprint(lines[0]["source"])) != 32 {
+		t.Errorf("a denial: %v", lines)
+	}
+}
+
 // Guarantees that a hook of the operator's that panics, even while a panic is logged, ends a request and no more.
 func TestHandlerSurvivesItsHooks(t *testing.T) {
 	w := newWorld(t, allPlans, func(c *setting) { c.handler.InvocationID = func(context.Context) string { panic("s3cr3t") } })

@@ -1,0 +1,71 @@
+package authorizer
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Guarantees that each way in which a credential is refused has a class of its own in the log, and that an error of a kind to come
+// is told by no text of its own, which could hold what was presented.
+func TestReasons(t *testing.T) {
+	seen := map[string]bool{}
+	for _, r := range reasons {
+		if got := reasonOf(fmt.Errorf("wrapped: %w", r.err)); got != r.name || seen[got] || strings.Trim(got, "abcdefghijklmnopqrstuvwxyz_") != "" {
+			t.Errorf("%v is %q, want %q and no other's", r.err, got, r.name)
+		}
+		seen[r.name] = true
+	}
+	if got := reasonOf(fmt.Errorf("slk_secret")); got != reasonOther { //nolint:perfsprint // any error
+		t.Errorf("another error is %q", got)
+	}
+}
+
+// Guarantees that no error of the packages which check credentials is forgotten in the table.
+func TestEachRefusalHasAReason(t *testing.T) {
+	// ErrBadToken is what the others wrap, ErrKeysUnavailable says nothing about the credential; ErrUnknownKey is in both packages.
+	const otherwise, twice = 2, 1
+	names := declared(t, "../internal/identity/*.go", "../internal/identity/token/*.go")
+	if want := len(reasons) - twice + otherwise; len(names) != want {
+		t.Errorf("the packages declare %d errors, %v; the table has reasons for %d", len(names), names, want)
+	}
+}
+
+// declared are the names of exported errors.
+func declared(t *testing.T, globs ...string) map[string]bool {
+	t.Helper()
+	out := map[string]bool{}
+	for _, glob := range globs {
+		files, err := filepath.Glob(glob)
+		if err != nil || len(files) == 0 {
+			t.Fatal(glob, err)
+		}
+		for _, f := range files {
+			if strings.HasSuffix(f, "_test.go") {
+				continue
+			}
+			parsed, err := parser.ParseFile(token.NewFileSet(), f, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range parsed.Decls {
+				vars, ok := d.(*ast.GenDecl)
+				if !ok || vars.Tok != token.VAR {
+					continue
+				}
+				for _, spec := range vars.Specs {
+					for _, name := range spec.(*ast.ValueSpec).Names {
+						if strings.HasPrefix(name.Name, "Err") {
+							out[name.Name] = true
+						}
+					}
+				}
+			}
+		}
+	}
+	return out
+}
