@@ -1,0 +1,131 @@
+package shares
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+func mustJSON(t *testing.T, v any) []byte {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// randomLimit is one of every algorithm, with numbers that are small enough to be hit.
+func randomLimit(r *rand.Rand, id string, a limit.Algorithm) limit.Limit {
+	periods := []time.Duration{time.Second, 2500 * time.Millisecond, 7 * time.Second, 20 * time.Second}
+	t := limit.Tier{Algorithm: a, Period: periods[r.IntN(len(periods))], Threshold: 6 + r.Int64N(60)}
+	switch a {
+	case limit.TokenBucket:
+		t.Burst = 6 + r.Int64N(10)*r.Int64N(30)
+	case limit.SlidingBuckets:
+		t.Buckets = 1 + r.IntN(8)
+	default:
+	}
+	return limit.Limit{ID: id, Tiers: []limit.Tier{t}, AlignOwner: r.IntN(2) == 0, MaxCost: 1 + r.Int64N(3)}
+}
+
+var counted = []limit.Algorithm{
+	limit.FixedWindow, limit.SlidingWindow, limit.SlidingBuckets, limit.SlidingLog, limit.TokenBucket, limit.LeakyBucket,
+}
+
+// populate makes a world with every algorithm and three cells.
+func populate(t *testing.T, seed uint64, algorithms ...limit.Algorithm) *world {
+	w := newWorld(t, seed)
+	for i, a := range algorithms {
+		w.add(randomLimit(w.r, fmt.Sprint("limit", i), a))
+	}
+	for _, id := range []string{"eu-1", "us-1", "us-2"}[:2+w.r.IntN(2)] {
+		w.join(id, 1+w.r.Int64N(5), w.r.IntN(2) == 0)
+	}
+	return w
+}
+
+// change asks for anything that an operator may ask for.
+func (w *world) change() {
+	id := w.order[w.r.IntN(len(w.order))]
+	switch w.r.IntN(8) {
+	case 0:
+		if len(w.order) < 6 {
+			w.join(fmt.Sprint("ap-", len(w.order)), 1+w.r.Int64N(5), w.r.IntN(2) == 0)
+		}
+	case 1:
+		w.ask(Request{Kind: Drain, Cell: id})
+	case 2:
+		w.ask(Request{Kind: Join, Cell: id, Weight: 1 + w.r.Int64N(5)})
+	case 3, 4:
+		w.ask(Request{Kind: Weigh, Cell: id, Weight: 1 + w.r.Int64N(9)})
+	case 5:
+		w.ask(Request{Kind: Place, Tenant: w.tenants[w.r.IntN(len(w.tenants))], Cells: []string{id}})
+	case 6:
+		w.ask(Request{Kind: Place, Tenant: w.tenants[0], Cells: []string{id, w.order[0]}[:1+w.r.IntN(2)], Homed: []string{"limit0", "limit4"}})
+	case 7:
+		w.ask(Request{Kind: Place, Tenant: w.tenants[w.r.IntN(len(w.tenants))]})
+	}
+}
+
+// greedy takes from every cell now and then, sometimes all there is, sometimes after a pause: what a bucket has forgotten
+// in one shows after the other.
+func (w *world) greedy() {
+	for _, s := range w.limits {
+		for _, tenant := range w.tenants {
+			if w.r.IntN(6) == 0 {
+				w.grab(s, tenant, func() int64 { return 1 + w.r.Int64N(s.limit.MaxCost) })
+			}
+		}
+	}
+}
+
+// thirsty rests for long, then takes everything.
+func (w *world) thirsty() {
+	if rests := w.now / (17 * second); rests%3 != 0 {
+		return
+	}
+	w.greedy()
+}
+
+// Guarantees that cells never grant more than the algorithm's bound of the whole limit, whatever an operator asks for, in
+// whatever order messages arrive, if at all, while every cell hears within the grace. A broken one is a customer's backend
+// that gets more than was agreed on, on the day on which a cell is added.
+func TestNeverPassesTheLimit(t *testing.T) {
+	worlds := 40
+	if testing.Short() {
+		worlds = 8
+	}
+	for seed := range worlds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			w := populate(t, uint64(seed), counted...)
+			client := w.greedy
+			if seed%2 == 1 {
+				client = w.thirsty
+			}
+			w.run(5, client)
+			for range 10 {
+				for range 1 + w.r.IntN(3) {
+					w.change()
+				}
+				w.run(5+w.r.Int64N(40), client)
+			}
+			for _, word := range w.found() {
+				t.Error(word)
+			}
+			for _, s := range w.limits {
+				if s.books["acme"].total() == 0 {
+					t.Errorf("nothing was granted of %s (%s)", s.limit.ID, s.limit.Tiers[0].Algorithm)
+				}
+			}
+			if w.ended == 0 {
+				t.Error("no transition ended")
+			}
+		})
+	}
+}

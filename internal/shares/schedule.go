@@ -1,0 +1,283 @@
+package shares
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// Span is what a cell may grant of a limit from a time until the next span's.
+type Span struct {
+	From  int64        // µs since 1970; of the first span before all time
+	Limit *limit.Limit // nil: nothing
+}
+
+// At is the span that holds at a time, µs since 1970.
+func At(spans []Span, now int64) (in Span, until int64) {
+	i := 1
+	for i < len(spans) && spans[i].From <= now {
+		i++
+	}
+	if i < len(spans) {
+		return spans[i-1], spans[i].From
+	}
+	return spans[i-1], math.MaxInt64
+}
+
+// Limit is what the cell may grant of the limit l of a plan, over time, to the tenant, whose name as an owner of counters
+// is owner. The spans hold until another document or placement is known; there is at least one. Where all of the limit is
+// granted, Limit is l itself. Quotas are never divided: see [View.QuotaHome].
+func (v *View) Limit(plan string, l *limit.Limit, owner string) []Span {
+	if v == nil {
+		return []Span{{beginning, l}}
+	}
+	steps := make([][]step, len(l.Tiers))
+	edges := []int64{beginning}
+	for i := range l.Tiers {
+		steps[i] = v.schedule(plan, &l.Tiers[i], owner)
+		for _, s := range steps[i] {
+			edges = append(edges, s.from)
+		}
+	}
+	slices.Sort(edges)
+	var out []Span
+	amounts := make([]amount, len(l.Tiers))
+	var last []amount
+	for _, edge := range slices.Compact(edges) {
+		for i := range steps {
+			amounts[i] = stepAt(steps[i], edge)
+		}
+		if last != nil && slices.Equal(last, amounts) {
+			continue
+		}
+		last = slices.Clone(amounts)
+		out = append(out, Span{edge, sized(l, amounts)})
+	}
+	return out
+}
+
+// sized is l with the amounts, or nil where one is nothing, or cannot be counted exactly.
+func sized(l *limit.Limit, amounts []amount) *limit.Limit {
+	same := true
+	for i, a := range amounts {
+		if a.closed() {
+			return nil
+		}
+		same = same && a == amountOf(&l.Tiers[i])
+	}
+	if same {
+		return l
+	}
+	out, err := resized(l, amounts)
+	if err != nil {
+		return nil // granting nothing is safe, and the balancer homes such a limit, see NeedsHome
+	}
+	return out
+}
+
+// QuotaHome is the cell that keeps the count of a quota's calendar period at now, µs since 1970; from it others lease. A
+// new home takes over when a period begins, since only the old one knows what is used; unless the old one was removed: then
+// the count begins anew in the next one, and the period may see twice the units. It is "" where no cell serves the tenant,
+// and around the edge at which the home changes, while clocks may take each other's period for the next one.
+func (v *View) QuotaHome(t *limit.Tier, now int64) string {
+	home := v.quotaHome(t, now-v.skew)
+	if home != v.quotaHome(t, now+v.skew) {
+		return ""
+	}
+	return home
+}
+
+func (v *View) quotaHome(t *limit.Tier, now int64) string {
+	start, _ := t.Calendar.Period(now)
+	g := 0
+	for g+1 < len(v.gens) && v.gens[g+1].from != 0 && v.gens[g+1].from <= start {
+		g++
+	}
+	for ; g < len(v.gens); g++ {
+		if _, there := slices.BinarySearch(v.members, v.gens[g].home); there {
+			return v.gens[g].home
+		}
+	}
+	return ""
+}
+
+// step is what may be granted of a tier from a time on.
+type step struct {
+	from int64
+	amount
+}
+
+func stepAt(steps []step, at int64) amount {
+	i := 1
+	for i < len(steps) && steps[i].from <= at {
+		i++
+	}
+	return steps[i-1].amount
+}
+
+// part is the cell's share of a tier in an era.
+func (v *View) part(e *era, plan string, t *limit.Tier) amount {
+	all := amountOf(t)
+	if e.homes(plan, t) {
+		if e.home == v.cell && v.cell != "" {
+			return all
+		}
+		return amount{}
+	}
+	for i := range e.cells {
+		if e.cells[i].Cell == v.cell {
+			return all.part(e.cells, i)
+		}
+	}
+	return amount{}
+}
+
+func (e *era) homes(plan string, t *limit.Tier) bool {
+	id := t.Limit().ID
+	return t.Algorithm == limit.LeakyBucket || slices.Contains(e.homedBy, id) || slices.Contains(e.homed, PlanLimit{plan, id})
+}
+
+// schedule is what the cell may grant of the tier, over time.
+func (v *View) schedule(plan string, t *limit.Tier, owner string) []step {
+	if t.Algorithm == limit.Quota {
+		return []step{{beginning, amountOf(t)}}
+	}
+	parts := make([]amount, len(v.gens))
+	for i := range v.gens {
+		parts[i] = v.part(&v.gens[i], plan, t)
+	}
+	if t.Algorithm == limit.TokenBucket {
+		return v.bucketSchedule(t, parts)
+	}
+	var out []step
+	if v.gens[0].from != always { // what was granted in windows from before is not known
+		out = append(out, step{from: beginning})
+	}
+	for g := range parts {
+		from := v.gens[g].from
+		if from == 0 {
+			break
+		}
+		at := int64(beginning)
+		if from != always {
+			at = v.countsFrom(t, owner, from)
+		}
+		least := parts[g]
+		for _, later := range parts[g+1:] {
+			least.threshold = min(least.threshold, later.threshold)
+		}
+		if n := len(out); n > 0 && out[n-1].from == at {
+			out[n-1].amount = least
+			continue
+		}
+		out = append(out, step{at, least})
+	}
+	return out
+}
+
+// countsFrom is when growth of the time from counts for a tier with windows: see the package comment.
+func (v *View) countsFrom(t *limit.Tier, owner string, from int64) int64 {
+	period := t.Period.Microseconds()
+	switch t.Algorithm {
+	case limit.FixedWindow:
+		from = t.LeaseEnd(owner, from-1) // the first edge at from or later
+	case limit.SlidingWindow:
+		from = t.LeaseEnd(owner, from-1) + period
+	case limit.SlidingBuckets:
+		p := t.Params(limit.Owner{Name: owner})
+		from += (p.Buckets + 1) * p.Width
+	case limit.SlidingLog, limit.LeakyBucket:
+		from += period
+	case limit.TokenBucket, limit.Quota: // not with windows
+	}
+	return from + v.skew
+}
+
+// bucketSchedule is schedule for a token bucket.
+func (v *View) bucketSchedule(t *limit.Tier, parts []amount) []step {
+	period := t.Period.Microseconds()
+	now := amount{}
+	first := 0
+	if v.gens[0].from == always {
+		now, first = parts[0], 1
+	}
+	out := []step{{beginning, now}}
+	for g := first; g < len(parts); g++ {
+		held := now
+		for i := range out {
+			out[i].amount = hold(out[i].amount, parts[g]) // at once, whatever it comes to
+		}
+		if held = hold(held, parts[g]); v.gens[g].from == 0 {
+			break
+		}
+		from := v.gens[g].from
+		out = append(out, step{from, held})
+		now = held
+		if held == parts[g] {
+			continue
+		}
+		at := addSat(from+v.skew, ripens(held, parts[g], period))
+		if g+1 < len(parts) && v.gens[g+1].from != 0 && v.gens[g+1].from <= at {
+			continue // it never came to that
+		}
+		out = append(out, step{at, parts[g]})
+		now = parts[g]
+	}
+	return out
+}
+
+// hold is what a bucket of the numbers now has from a shrink on until it grows to next: neither number above either's, and
+// slower to fill than before in nothing, so that a state which is forgotten as full would be full by now. If only the burst
+// is to grow, the rate makes room for that.
+func hold(now, next amount) amount {
+	to := amount{min(now.threshold, next.threshold), min(now.burst, next.burst)}.inProportion(now)
+	if to.threshold == next.threshold && to.burst < next.burst {
+		to.threshold--
+		to = to.inProportion(now)
+	}
+	return to.whole()
+}
+
+// inProportion is a bucket that does not take longer to fill than that of the numbers before.
+func (a amount) inProportion(before amount) amount {
+	if a.threshold < before.threshold {
+		hi, lo := bits.Mul64(uint64(before.burst), uint64(max(a.threshold, 0)))
+		most, _ := bits.Div64(hi, lo, uint64(before.threshold)) // at most before.burst
+		a.burst = min(a.burst, int64(most))
+	}
+	return a
+}
+
+// ripens is how long a bucket is held before it grows to next, µs: see the package comment.
+func ripens(held, next amount, period int64) int64 {
+	wait := mulDivUp(next.burst, period, next.threshold)
+	if more := next.threshold - held.threshold; more > 0 {
+		wait = max(wait, mulDivUp(next.burst-held.burst, period, more))
+	}
+	return wait
+}
+
+// mulDivUp is a·b/c rounded up, or the largest number where that does not fit.
+func mulDivUp(a, b, c int64) int64 {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	if hi >= uint64(c) {
+		return math.MaxInt64
+	}
+	q, rest := bits.Div64(hi, lo, uint64(c))
+	if rest > 0 {
+		q++
+	}
+	if q > math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return int64(q)
+}
+
+func addSat(a, b int64) int64 {
+	if b > math.MaxInt64-a {
+		return math.MaxInt64
+	}
+	return a + b
+}
