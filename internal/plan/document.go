@@ -323,6 +323,15 @@ func (t *TenantDocument) Compile(p *Plan) (*Tenant, error) {
 	return &tenant, nil
 }
 
+// Sets are the sets that Limits returns, over all time.
+func (t *Tenant) Sets() []*Set {
+	sets := make([]*Set, len(t.spans))
+	for i := range t.spans {
+		sets[i] = t.spans[i].set
+	}
+	return sets
+}
+
 // Settings are what of a configuration is neither plan, tenant nor key. They are immutable and safe for concurrent use.
 type Settings struct {
 	ipLimits  *Set

@@ -1,0 +1,197 @@
+// Package cellconfig is the configuration of one cell as a table of documents with a change log: what is in it, how it is
+// written, and a [Reader] that keeps a copy of what requests need.
+//
+// # The table
+//
+// A table holds documents (plans, tenants, API keys, the settings; other kinds are kept and not read here), a change log, and
+// a head. A [Document] has a version of its own, counted where it is edited. The log counts the table's states: entry n names
+// every document, with its version, that the n-th change replaced; the head is the number of the last entry. Documents, entry
+// and the step of the head from n to n+1 are one transaction, so a table is in state n or in state n+1 and nothing between. A
+// document knows the entry that it came with ([Document.Seq]).
+//
+// An API key is there twice: under its id, for those who manage it, and under its hash ([KindKeyHash]), since that is all
+// that a request shows. The second is made by [Apply]; its version is the number of its entry.
+//
+// A deleted document stays as a tombstone, so that a message from before the deletion is still known to be old. Entries of the
+// log are dropped some time after they were written ([Head.Retention]).
+//
+// # Reading
+//
+// A [Reader] loads documents when a request needs them, and learns from the log which of them it must read again. It holds:
+//
+//   - The head is read before any document, and documents are read consistently. So what is read is at least as new as the
+//     head, and what changes later is in the log.
+//   - A document that is ahead of the head that is known here is not used before the log has been read up to it. So all that
+//     the copy holds is of one state of the table: a tenant is never resolved against a plan of another state.
+//   - After an entry, a document that it names is read again, and one that is older than the entry says is not accepted.
+//   - A gap in the log, a copy older than half the log's retention, a head that went backwards, or another table in its place:
+//     the whole copy is dropped.
+//   - The log is polled at most once per second: beside the decision while the copy is at most 2 s old, in front of it when
+//     the copy is older, by the wall clock or the monotonic one, whichever went further; a process that was frozen has a
+//     monotonic clock that stood still. One poll serves all requests.
+//   - Where the table does not answer, what is here goes on being used, and is stale after 30 s. What is not here gives
+//     [authorizer.ErrNotLoaded]. No read is waited for longer than [Config.Timeout], and a table that keeps failing is not asked
+//     for a while.
+//   - A document that does not compile never replaces one that did. Where there is none, only what needs it is not loaded.
+//
+// A request keeps the settings that it began with. Its key and its tenant are looked up in the newest state that is known when
+// they are asked for, so a change in between may be seen by the second and not by the first.
+package cellconfig
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sluicelimits/sluice/internal/plan"
+)
+
+// Kind is that of a document. The kinds of package plan are read here.
+type Kind = plan.Kind
+
+// KindKeyHash is an API key under its hash, 64 hex digits in lower case, as id. It is never applied by itself.
+const KindKeyHash Kind = "keyhash"
+
+// Bounds of documents.
+const (
+	MaxIDBytes   = 512
+	MaxBodyBytes = 4 << 20
+	maxKindBytes = 16
+	hashHexBytes = 64
+)
+
+var (
+	// ErrEmpty is a table that nothing was ever written to.
+	ErrEmpty = errors.New("the cell configuration is empty: nothing was ever written to it")
+
+	// ErrConflict is a [Step] that is not from the head that the table is at.
+	ErrConflict = errors.New("the head moved")
+
+	// ErrInvalid is a document that is refused. What wraps it names the document and says why.
+	ErrInvalid = errors.New("invalid document")
+)
+
+// Ref names a document.
+type Ref struct {
+	Kind Kind
+	ID   string // 1 to MaxIDBytes of UTF-8
+}
+
+// Document is one document of the table.
+type Document struct {
+	Ref
+	Version int64  // from 1, rising with each edit; 0 where there is none and never was
+	Seq     int64  // number of the log entry that it came with
+	Deleted bool   // a tombstone
+	Body    []byte // JSON; of a tombstone, nil
+}
+
+// Change is what a log entry says of a document.
+type Change struct {
+	Ref
+	Version int64
+	Deleted bool
+}
+
+// Entry is one entry of the change log.
+type Entry struct {
+	Seq     int64 // from 1
+	At      time.Time
+	Changes []Change
+}
+
+// Head is the state of a table.
+type Head struct {
+	Incarnation string        // of the table: another one is another table, and nothing of one says anything about the other
+	Seq         int64         // number of the last log entry
+	Retention   time.Duration // how long a log entry stays; 0 is for ever
+}
+
+// Table is what a [Reader] needs. It is safe for concurrent use. Every read is consistent: it sees what was written before it
+// began.
+type Table interface {
+	// Head is the table's state. The error wraps ErrEmpty where nothing was ever written.
+	Head(ctx context.Context) (Head, error)
+
+	// Log is the entries after..upTo, the first left out, in order. What is not there any more is missing.
+	Log(ctx context.Context, after, upTo int64) ([]Entry, error)
+
+	// Get is the documents, in the order asked for. One that never was has Version 0.
+	Get(ctx context.Context, refs ...Ref) ([]Document, error)
+}
+
+// Lister lists documents: for reconciling and for operators.
+type Lister interface {
+	// List is all documents of a kind, tombstones included, in no order. It ends after an error. What is written meanwhile
+	// may be in it or not.
+	List(ctx context.Context, kind Kind) iter.Seq2[Document, error]
+}
+
+// Store is a table that can be written. Use [Apply].
+type Store interface {
+	Table
+	Lister
+
+	// Commit writes the step's documents and log entry and moves the head, all or nothing, where the head is still at
+	// Entry.Seq-1 of the incarnation; else the error wraps ErrConflict and nothing is written. The incarnation may be "" where
+	// the table is empty; it is then made.
+	Commit(ctx context.Context, step Step) error
+}
+
+// Step is one change of a table's state.
+type Step struct {
+	Incarnation string
+	Entry       Entry
+	Documents   []Document
+}
+
+// Check says what is wrong with a document that is to be applied; the error wraps ErrInvalid and names it.
+func (d *Document) Check() error {
+	why := ""
+	switch {
+	case d.Kind == "" || len(d.Kind) > maxKindBytes || strings.Trim(string(d.Kind), "abcdefghijklmnopqrstuvwxyz") != "":
+		why = "the kind is not 1 to 16 of a-z"
+	case d.Kind == KindKeyHash:
+		why = "a key is applied under its id"
+	case d.ID == "" || len(d.ID) > MaxIDBytes || !utf8.ValidString(d.ID):
+		why = fmt.Sprintf("the id is not 1 to %d bytes of UTF-8", MaxIDBytes)
+	case d.Version < 1:
+		why = fmt.Sprintf("version %d is below 1", d.Version)
+	case d.Deleted && len(d.Body) > 0:
+		why = "a tombstone has no body"
+	case d.Deleted:
+	case len(d.Body) > MaxBodyBytes:
+		why = fmt.Sprintf("%d bytes, want at most %d", len(d.Body), MaxBodyBytes)
+	case !json.Valid(d.Body):
+		why = "the body is not JSON"
+	case d.Kind == plan.KindKey:
+		if id, hash := keyOf(d.Body); id != d.ID || len(hash) != hashHexBytes || strings.Trim(hash, "0123456789abcdef") != "" {
+			why = "a key needs its id and a hash of 64 hex digits in lower case"
+		}
+	}
+	if why != "" {
+		return fmt.Errorf("%w %s: %s", ErrInvalid, d.name(), why)
+	}
+	return nil
+}
+
+func (r Ref) name() string {
+	if r.Kind == KindKeyHash {
+		return string(r.Kind) // what is stored of a key is nobody's to read
+	}
+	return plan.Document{Kind: r.Kind, ID: r.ID}.Name()
+}
+
+// keyOf is the id and the hash in the body of a key; both "" where it is none.
+func keyOf(body []byte) (id, hash string) {
+	var key struct{ ID, Hash string }
+	if json.Unmarshal(body, &key) != nil {
+		return "", ""
+	}
+	return key.ID, key.Hash
+}

@@ -1,0 +1,13 @@
+package cellconfig_test
+
+import (
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/layers"
+)
+
+// The reader of a cell's configuration knows what the authorizer needs and not where the table is: AWS stands behind Table.
+func TestLayers(t *testing.T) {
+	layers.Only(t, layers.Std, "./authorizer", "./internal/identity", "./internal/limit", "./internal/plan", "./internal/route",
+		"github.com/hashicorp/golang-lru/v2/...", "github.com/sony/gobreaker/v2")
+}

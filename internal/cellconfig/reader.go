@@ -1,0 +1,478 @@
+package cellconfig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
+)
+
+var _ authorizer.Source = (*Reader)(nil)
+
+// The ages of a copy.
+const (
+	PollEvery  = time.Second      // the log is not polled more often
+	Fresh      = 2 * time.Second  // a copy that is older is renewed in front of a decision
+	StaleAfter = 30 * time.Second // decisions on one that is older are marked
+
+	thawed    = 5 * time.Second // without a request: what failed before says nothing about now
+	maxBehind = 500             // log entries; who is further behind starts anew
+)
+
+// Config sets up a [Reader].
+type Config struct {
+	Table Table // required
+
+	// Hashes are what the presented key may be stored under. nil knows no key. An error other than identity.ErrMalformedKey is
+	// taken for authorizer.ErrNotLoaded.
+	Hashes func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error)
+
+	// Accepts says whether the store can keep a limit; a document with one that it cannot keep does not compile. nil is any.
+	Accepts func(*limit.Limit) error
+
+	// OnApply is called for each log entry that was seen, with the time of that: for how long changes take to arrive. It is not
+	// called for what a first or fresh start passes over. It may be called by several goroutines at once.
+	OnApply func(e Entry, now time.Time)
+
+	Log *slog.Logger // default slog.Default()
+
+	// Timeout bounds one read of the table, 1 ms to 10 s; 0 is 100 ms. A poll is at most two of it, and a request that finds
+	// nothing in the cache waits for at most five in all: a poll, its key, its tenant and the tenant's plan.
+	Timeout time.Duration
+
+	// FirstTimeout bounds the first poll, which opens the connections, 1 ms to 60 s; 0 is 1 s.
+	FirstTimeout time.Duration
+
+	MaxDocuments int   // in the cache, 16 or more; 0 is 20,000
+	MaxAbsent    int   // ids and hashes that are known to be nobody's, 16 or more; 0 is 10,000
+	MaxBytes     int64 // of the cache, by an estimate of what documents take compiled, 1 MiB or more; 0 is 64 MiB
+}
+
+// Reader keeps a copy of what requests need of a table. It is safe for concurrent use. Make it with [New].
+type Reader struct {
+	c    Config
+	gate *gate
+
+	mu        sync.Mutex
+	known     *simplelru.LRU[cacheKey, *entry]
+	absent    *simplelru.LRU[cacheKey, struct{}]
+	bytes     int64
+	flights   map[cacheKey]*flight
+	poll      *poll // the one under way, or nil
+	loaded    bool
+	head      Head
+	settings  settings
+	fresh     *view     // of the settings in force
+	stale     *view     // the same, marked
+	synced    time.Time // when the last poll that succeeded began: the copy holds all that was written before
+	tried     time.Time // when the last poll began
+	begun     time.Time // the last request
+	failing   bool      // the last poll failed
+	polls     int64
+	failures  int64
+	resets    int64
+	bad       int64
+	documents int64 // read
+}
+
+// settings are the document in force.
+type settings struct {
+	version int64 // newest that was looked at
+	good    *plan.Settings
+}
+
+// New makes a reader. It reads nothing yet. The error names the field.
+func New(c Config) (*Reader, error) {
+	set := func(d *time.Duration, to time.Duration) {
+		if *d == 0 {
+			*d = to
+		}
+	}
+	set(&c.Timeout, 100*time.Millisecond)
+	set(&c.FirstTimeout, time.Second)
+	if c.MaxDocuments == 0 {
+		c.MaxDocuments = 20_000
+	}
+	if c.MaxAbsent == 0 {
+		c.MaxAbsent = 10_000
+	}
+	if c.MaxBytes == 0 {
+		c.MaxBytes = 64 << 20
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	switch {
+	case c.Table == nil:
+		return nil, errors.New("cellconfig: Table is missing")
+	case c.Timeout < time.Millisecond || c.Timeout > 10*time.Second:
+		return nil, fmt.Errorf("cellconfig: Timeout %s is outside 1ms..10s", c.Timeout)
+	case c.FirstTimeout < time.Millisecond || c.FirstTimeout > time.Minute:
+		return nil, fmt.Errorf("cellconfig: FirstTimeout %s is outside 1ms..1m", c.FirstTimeout)
+	case c.MaxDocuments < 16:
+		return nil, fmt.Errorf("cellconfig: MaxDocuments %d is below 16", c.MaxDocuments)
+	case c.MaxAbsent < 16:
+		return nil, fmt.Errorf("cellconfig: MaxAbsent %d is below 16", c.MaxAbsent)
+	case c.MaxBytes < 1<<20:
+		return nil, fmt.Errorf("cellconfig: MaxBytes %d is below 1 MiB", c.MaxBytes)
+	}
+	r := &Reader{c: c, gate: newGate(), flights: map[cacheKey]*flight{}}
+	var err error
+	if r.known, err = simplelru.NewLRU(c.MaxDocuments, func(_ cacheKey, e *entry) { r.bytes -= e.size }); err != nil {
+		return nil, fmt.Errorf("cellconfig: %w", err)
+	}
+	if r.absent, err = simplelru.NewLRU[cacheKey, struct{}](c.MaxAbsent, nil); err != nil {
+		return nil, fmt.Errorf("cellconfig: %w", err)
+	}
+	r.unloaded(errors.New("not read yet"))
+	return r, nil
+}
+
+// Begin implements [authorizer.Source].
+func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configuration, func()) {
+	r.mu.Lock()
+	if elapsed(now, r.begun) > thawed {
+		r.gate.reset()
+	}
+	r.begun = now
+	front := !r.loaded || elapsed(now, r.synced) > Fresh
+	p, mine := r.due(now, false)
+	if p != nil && front {
+		r.mu.Unlock()
+		p.wait(ctx)
+		r.mu.Lock()
+	}
+	v := r.fresh
+	if elapsed(now, r.synced) > StaleAfter {
+		v = r.stale
+	}
+	r.mu.Unlock()
+	if mine && !front {
+		return v, func() { p.wait(ctx) }
+	}
+	return v, nil
+}
+
+// Load brings the copy up to what was written before the call; it is what a process does before its first request. The error
+// says why the copy is not up to date.
+func (r *Reader) Load(ctx context.Context, now time.Time) error {
+	for {
+		r.mu.Lock()
+		p, mine := r.due(now, true)
+		r.mu.Unlock()
+		p.wait(ctx)
+		select {
+		case <-p.done:
+		default:
+			return fmt.Errorf("read the cell configuration: %w", context.DeadlineExceeded)
+		}
+		if mine { // one that was under way may have read the head too early
+			return p.err
+		}
+	}
+}
+
+// elapsed is the time since then by the wall clock or the monotonic one, whichever went further: the one may have been set,
+// the other stands still while a process is frozen.
+func elapsed(now, then time.Time) time.Duration {
+	return max(now.Sub(then), now.Round(0).Sub(then.Round(0)))
+}
+
+// poll is one look at the log, for all who wait.
+type poll struct {
+	began time.Time // by the clock of the request that began it
+	done  chan struct{}
+	over  <-chan struct{} // nobody waits longer
+	err   error           // when done
+}
+
+func (p *poll) wait(ctx context.Context) {
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+	case <-p.over:
+	}
+}
+
+// due is the poll that is under way, or a new one where it is time or forced; mine says that it is new. r.mu is held.
+func (r *Reader) due(now time.Time, force bool) (p *poll, mine bool) {
+	timeout := 2 * r.c.Timeout
+	if !r.loaded {
+		timeout = r.c.FirstTimeout
+	}
+	// One that began too long ago is of a process that was frozen since: its connection is gone.
+	if r.poll != nil && elapsed(now, r.poll.began) < timeout+PollEvery {
+		return r.poll, false
+	}
+	if !force && elapsed(now, r.tried) < PollEvery {
+		return nil, false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	p = &poll{began: now, done: make(chan struct{}), over: ctx.Done()}
+	r.poll, r.tried = p, now
+	r.polls++
+	each := r.c.Timeout
+	if !r.loaded {
+		each = timeout
+	}
+	go func() {
+		defer cancel()
+		p.err = r.sync(ctx, p, each)
+		close(p.done)
+	}()
+	return p, true
+}
+
+// sync is a poll. What it found is forgotten if another one took its place.
+func (r *Reader) sync(ctx context.Context, p *poll, timeout time.Duration) error {
+	start := time.Now()
+	entries, err := r.follow(ctx, p, timeout)
+	r.mu.Lock()
+	if r.poll == p {
+		r.poll = nil
+		if err != nil {
+			r.failures++
+			if !r.loaded {
+				r.unloaded(err)
+			}
+		}
+		if failing := err != nil; failing != r.failing {
+			r.failing = failing
+			defer r.tell(err)
+		}
+	}
+	r.mu.Unlock()
+	if r.c.OnApply != nil {
+		for _, e := range entries {
+			r.c.OnApply(e, p.began.Add(time.Since(start)))
+		}
+	}
+	return err
+}
+
+func (r *Reader) tell(err error) {
+	if err != nil {
+		r.c.Log.Warn("the cell configuration cannot be read; decisions go on with what is here", "error", err)
+		return
+	}
+	r.c.Log.Info("the cell configuration is read again")
+}
+
+// base is what a poll starts from.
+type base struct {
+	loaded   bool
+	head     Head
+	settings settings
+	synced   time.Time
+}
+
+// follow reads the log up to the head and puts it into force; the entries are those that were new. What is written between its
+// reads may make it start again.
+func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]Entry, error) {
+	for range 3 {
+		r.mu.Lock()
+		from := base{r.loaded, r.head, r.settings, r.synced}
+		r.mu.Unlock()
+		var head Head
+		err := r.gate.do(ctx, timeout, func(ctx context.Context) (err error) { head, err = r.c.Table.Head(ctx); return err })
+		if err != nil {
+			return nil, fmt.Errorf("read the head: %w", err)
+		}
+		entries, anew, err := r.entries(ctx, p, timeout, &from, head)
+		if err != nil {
+			return nil, err
+		}
+		now := from.settings
+		if need, named := settingsVersion(entries); anew != "" || named {
+			var ahead bool
+			if now, ahead, err = r.readSettings(ctx, timeout, head, from.settings, need, anew != ""); err != nil {
+				return nil, err
+			}
+			if ahead {
+				continue
+			}
+		}
+		return entries, r.advance(p, head, now, entries, anew)
+	}
+	return nil, errors.New("read the settings: they change faster than they can be read")
+}
+
+// entries are those from the known head to the new one; where that is not the way on, anew says why.
+func (r *Reader) entries(ctx context.Context, p *poll, timeout time.Duration, from *base, head Head) (entries []Entry, anew string, err error) {
+	switch {
+	case !from.loaded:
+		return nil, "it is read for the first time", nil
+	case head.Incarnation != from.head.Incarnation:
+		return nil, "it is another table", nil
+	case head.Seq < from.head.Seq:
+		return nil, "its head went back", nil
+	case head.Retention > 0 && elapsed(p.began, from.synced) > head.Retention/2:
+		return nil, "the copy is older than half of the log", nil
+	case head.Seq-from.head.Seq > maxBehind:
+		return nil, "the copy is far behind", nil
+	case head.Seq == from.head.Seq:
+		return nil, "", nil
+	}
+	err = r.gate.do(ctx, timeout, func(ctx context.Context) (err error) {
+		entries, err = r.c.Table.Log(ctx, from.head.Seq, head.Seq)
+		return err
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("read the log: %w", err)
+	}
+	if int64(len(entries)) != head.Seq-from.head.Seq {
+		return nil, "its log has a gap", nil
+	}
+	for i := range entries {
+		if entries[i].Seq != from.head.Seq+1+int64(i) {
+			return nil, "its log has a gap", nil
+		}
+	}
+	return entries, "", nil
+}
+
+// settingsVersion is the newest version of the settings that the entries name.
+func settingsVersion(entries []Entry) (version int64, named bool) {
+	for i := range entries {
+		for _, c := range entries[i].Changes {
+			if c.Kind == plan.KindSettings && c.ID == plan.SettingsID {
+				version, named = max(version, c.Version), true
+			}
+		}
+	}
+	return version, named
+}
+
+// readSettings reads the settings, at least version need. ahead says that they are of a later state than head. Those that do
+// not compile leave the last good ones in force; where there are none, that is an error.
+func (r *Reader) readSettings(ctx context.Context, timeout time.Duration, head Head, before settings, need int64, anew bool) (s settings, ahead bool, err error) {
+	var d Document
+	err = r.gate.do(ctx, timeout, func(ctx context.Context) error {
+		got, err := r.c.Table.Get(ctx, Ref{plan.KindSettings, plan.SettingsID})
+		if err == nil {
+			d, err = only(got)
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return before, false, fmt.Errorf("read the settings: %w", err)
+	case d.Seq > head.Seq:
+		return before, true, nil
+	case d.Version < need:
+		return before, false, fmt.Errorf("read the settings: version %d, and the log says %d", d.Version, need)
+	}
+	s = settings{version: d.Version}
+	if d.Version == 0 || d.Deleted {
+		s.good = plan.NoSettings()
+		return s, false, nil
+	}
+	if s.good, err = r.compileSettings(d); err == nil {
+		return s, false, nil
+	}
+	if before.version != d.Version || anew {
+		r.refuse(d.Ref, d.Version, err)
+	}
+	if before.good == nil {
+		return before, false, err
+	}
+	s.good = before.good
+	return s, false, nil
+}
+
+func only(documents []Document) (Document, error) {
+	if len(documents) != 1 {
+		return Document{}, fmt.Errorf("%d documents for one", len(documents))
+	}
+	return documents[0], nil
+}
+
+// advance puts a new state into force: what the log names is read again before it is used.
+func (r *Reader) advance(p *poll, head Head, now settings, entries []Entry, anew string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.poll != p {
+		return errors.New("another poll took its place")
+	}
+	if anew != "" {
+		if r.loaded {
+			r.resets++
+			r.c.Log.Warn("the copy of the cell configuration is dropped: "+anew, "entry", head.Seq)
+		}
+		r.known.Purge()
+		r.absent.Purge()
+		for _, f := range r.flights {
+			f.void = true
+		}
+	}
+	for i := range entries {
+		for _, c := range entries[i].Changes {
+			r.supersede(c)
+		}
+	}
+	r.loaded, r.head, r.synced = true, head, p.began
+	if r.fresh.settings != now.good || !r.fresh.loaded {
+		r.fresh = &view{r: r, settings: now.good, loaded: true}
+		r.stale = &view{r: r, settings: now.good, loaded: true, stale: true}
+	}
+	r.settings = now
+	return nil
+}
+
+// unloaded is the state before anything was read. r.mu is held.
+func (r *Reader) unloaded(err error) {
+	r.fresh = &view{r: r, settings: plan.NoSettings(), stale: true, err: fmt.Errorf("%w: %w", authorizer.ErrNotLoaded, err)}
+	r.stale = r.fresh
+}
+
+// refuse tells of a document that does not compile.
+func (r *Reader) refuse(ref Ref, version int64, err error) {
+	r.mu.Lock()
+	r.bad++
+	r.mu.Unlock()
+	r.c.Log.Error("a document of the cell configuration is not good; the last good one stays", "document", ref.name(), "version", version, "error", err)
+}
+
+// Stats is what a reader holds, and what it did since it was made.
+type Stats struct {
+	Loaded   bool
+	Seq      int64         // of the last log entry that is in force
+	Age      time.Duration // of the copy: since the last poll that succeeded began; 0 where nothing was loaded
+	Stale    bool
+	Polls    int64
+	Failures int64 // of polls
+	Resets   int64 // times that the whole copy was dropped
+
+	Documents    int   // in the cache
+	Absent       int   // known to be nobody's
+	Bytes        int64 // of the cache, estimated
+	Reads        int64 // documents that were read, those that are not there included
+	ReadFailures int64 // reads of the table that failed
+	Refused      int64 // reads that were not tried, since the table kept failing
+	BadDocuments int64 // versions of documents that do not compile
+}
+
+// Stats tells what the reader holds at now.
+func (r *Reader) Stats(now time.Time) Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := Stats{
+		Loaded: r.loaded, Seq: r.head.Seq, Stale: true, Polls: r.polls, Failures: r.failures, Resets: r.resets,
+		Documents: r.known.Len(), Absent: r.absent.Len(), Bytes: r.bytes, Reads: r.documents,
+		ReadFailures: r.gate.failures.Load(), Refused: r.gate.refused.Load(), BadDocuments: r.bad,
+	}
+	if r.loaded {
+		s.Age = max(elapsed(now, r.synced), 0)
+		s.Stale = s.Age > StaleAfter
+	}
+	return s
+}

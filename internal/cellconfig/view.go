@@ -1,0 +1,280 @@
+package cellconfig
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/route"
+)
+
+var _ authorizer.Configuration = (*view)(nil)
+
+// view is what a request sees: the settings that it began with, and the rest from the reader.
+type view struct {
+	r        *Reader
+	settings *plan.Settings
+	loaded   bool
+	stale    bool
+	err      error // why nothing is loaded
+}
+
+// IPLimits implements [authorizer.Configuration].
+func (v *view) IPLimits() *plan.Set { return v.settings.IPLimits() }
+
+// Routed implements [authorizer.Configuration].
+func (v *view) Routed(method string, path *route.Path) bool { return v.settings.Routed(method, path) }
+
+// Stale implements [authorizer.Configuration].
+func (v *view) Stale() bool { return v.stale }
+
+// Anonymous implements [authorizer.Configuration].
+func (v *view) Anonymous(ctx context.Context) (string, *plan.Set, error) {
+	if !v.loaded {
+		return "", nil, v.err
+	}
+	id := v.settings.AnonymousPlan()
+	if id == "" {
+		return "", nil, nil
+	}
+	p, err := v.r.plan(ctx, id)
+	if err != nil {
+		return "", nil, fmt.Errorf("%w: the plan of anonymous calls: %w", authorizer.ErrNotLoaded, err)
+	}
+	return id, p.Set(), nil
+}
+
+// Tenant implements [authorizer.Configuration].
+func (v *view) Tenant(ctx context.Context, id string) (*plan.Tenant, error) {
+	if !v.loaded {
+		return nil, v.err
+	}
+	if id == "" || len(id) > MaxIDBytes {
+		return nil, nil
+	}
+	t, err := v.r.tenant(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("%w: a tenant: %w", authorizer.ErrNotLoaded, err)
+	}
+	return t, nil
+}
+
+// Key implements [authorizer.Configuration].
+func (v *view) Key(ctx context.Context, presented string, now time.Time) (*identity.Key, error) {
+	if v.r.c.Hashes == nil {
+		return nil, identity.ErrUnknownKey
+	}
+	hashes, err := v.r.c.Hashes(ctx, now, presented)
+	switch {
+	case errors.Is(err, identity.ErrMalformedKey):
+		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("%w: the peppers: %w", authorizer.ErrNotLoaded, err)
+	case len(hashes) > identity.MaxPeppers:
+		return nil, fmt.Errorf("%w: %d peppers, want at most %d", authorizer.ErrNotLoaded, len(hashes), identity.MaxPeppers)
+	case !v.loaded:
+		return nil, v.err
+	}
+	key, err := v.r.key(ctx, hashes)
+	if err != nil {
+		return nil, fmt.Errorf("%w: an API key: %w", authorizer.ErrNotLoaded, err)
+	}
+	if key == nil {
+		return nil, identity.ErrUnknownKey
+	}
+	return key, key.Check(now)
+}
+
+// rounds bound how often one look-up asks for what it finds missing: a tenant, then its plan, and once more for each where
+// they change meanwhile.
+const rounds = 4
+
+var errRestless = errors.New("it changes faster than it can be read")
+
+// plan is the plan, read if need be.
+func (r *Reader) plan(ctx context.Context, id string) (*plan.Plan, error) {
+	at := cacheKey{kind: cachedPlan, id: id}
+	for range rounds {
+		r.mu.Lock()
+		e, found := r.find(at)
+		r.mu.Unlock()
+		switch found {
+		case isAbsent:
+			return nil, errNoPlan
+		case isCurrent:
+			if e.plan == nil {
+				return nil, e.err
+			}
+			return e.plan, nil
+		case isUnknown, isSuperseded:
+		}
+		if err := r.load(ctx, at); err != nil {
+			if lastGood(found, err) && e.plan != nil {
+				return e.plan, nil
+			}
+			return nil, err
+		}
+	}
+	return nil, errRestless
+}
+
+// tenant is the tenant, resolved against its plan; nil where there is none.
+func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
+	at := cacheKey{kind: cachedTenant, id: id}
+	for range rounds {
+		r.mu.Lock()
+		e, found := r.find(at)
+		if found == isCurrent {
+			t, missing, err := r.resolve(e)
+			if missing.kind == 0 || err != nil {
+				r.mu.Unlock()
+				return t, err
+			}
+			r.mu.Unlock()
+			if err := r.load(ctx, missing); err != nil {
+				if t != nil && !errors.Is(err, errOlder) { // on the plan as it was last known
+					return t, nil
+				}
+				return nil, err
+			}
+			continue
+		}
+		var before *plan.Tenant
+		if e != nil {
+			before = e.tenant
+		}
+		r.mu.Unlock()
+		if found == isAbsent {
+			return nil, nil
+		}
+		if err := r.load(ctx, at); err != nil {
+			if lastGood(found, err) && before != nil {
+				return before, nil
+			}
+			return nil, err
+		}
+	}
+	return nil, errRestless
+}
+
+// lastGood reports whether what is here may be used although it is known to have changed: the table does not answer. One that
+// answers with what is older than its log says is not believed.
+func lastGood(found found, err error) bool { return found == isSuperseded && !errors.Is(err, errOlder) }
+
+// resolve is the tenant with the limits of its plan. missing is a plan that must be read first; t is then what was resolved
+// last, or nil. r.mu is held.
+func (r *Reader) resolve(e *entry) (t *plan.Tenant, missing cacheKey, err error) {
+	if e.read == nil {
+		return nil, missing, e.err
+	}
+	id := e.read.PlanID()
+	if id == "" {
+		if e.with != planless {
+			e.tenant, err = e.read.Compile(nil)
+			e.with = planless
+		}
+		return e.tenant, missing, err
+	}
+	at := cacheKey{kind: cachedPlan, id: id}
+	p, found := r.find(at)
+	switch {
+	case found == isUnknown || found == isSuperseded:
+		return e.tenant, at, nil
+	case found == isAbsent:
+		if !errors.Is(e.unfit, errNoPlan) {
+			r.unfit(e, nil, errNoPlan)
+		}
+	case p.plan == nil:
+		return e.tenant, missing, e.refused(p.err)
+	case e.with == p.plan:
+	default:
+		made, err := e.read.Compile(p.plan)
+		if err == nil {
+			err = r.accepted(made, p.plan)
+		}
+		if err != nil {
+			r.unfit(e, p.plan, err)
+		} else {
+			e.tenant, e.with, e.unfit = made, p.plan, nil
+		}
+	}
+	return e.tenant, missing, e.refused(e.unfit)
+}
+
+// planless stands for the plan of a tenant that has none.
+var planless = &plan.Plan{}
+
+// unfit takes note of a tenant that does not go with its plan. r.mu is held.
+func (r *Reader) unfit(e *entry, p *plan.Plan, err error) {
+	e.with, e.unfit = p, err
+	r.bad++
+	r.c.Log.Error("a tenant does not go with its plan; its last good limits stay", "plan", e.read.PlanID(), "version", e.version, "error", err)
+}
+
+// key is the stored key of one of the hashes; nil where there is none.
+func (r *Reader) key(ctx context.Context, hashes []identity.KeyHash) (*identity.Key, error) {
+	for range rounds {
+		var missing [identity.MaxPeppers]cacheKey
+		n := 0
+		var bad error
+		r.mu.Lock()
+		for i := range hashes {
+			at := cacheKey{kind: cachedKey, hash: hashes[i].Hash}
+			e, found := r.find(at)
+			switch found {
+			case isAbsent:
+			case isCurrent:
+				if e.key != nil && e.key.Pepper == hashes[i].Pepper {
+					r.mu.Unlock()
+					return e.key, nil
+				}
+				if e.key == nil {
+					bad = e.err
+				}
+			case isUnknown, isSuperseded:
+				missing[n] = at
+				n++
+			}
+		}
+		r.mu.Unlock()
+		if n == 0 {
+			return nil, bad
+		}
+		// A key that the log names is never used as it was: it may be revoked.
+		if err := r.load(ctx, missing[:n]...); err != nil {
+			return nil, err
+		}
+	}
+	return nil, errRestless
+}
+
+// cached is the cache's name of what the log names; false where it is nothing that is cached.
+func (r Ref) cached() (cacheKey, bool) {
+	switch r.Kind {
+	case plan.KindPlan:
+		return cacheKey{kind: cachedPlan, id: r.ID}, true
+	case plan.KindTenant:
+		return cacheKey{kind: cachedTenant, id: r.ID}, true
+	case KindKeyHash:
+		k := cacheKey{kind: cachedKey}
+		n, err := hex.Decode(k.hash[:], []byte(r.ID[:min(len(r.ID), hashHexBytes)]))
+		return k, err == nil && n == len(k.hash) && len(r.ID) == hashHexBytes
+	}
+	return cacheKey{}, false
+}
+
+func (k *cacheKey) ref() Ref {
+	switch k.kind {
+	case cachedPlan:
+		return Ref{plan.KindPlan, k.id}
+	case cachedTenant:
+		return Ref{plan.KindTenant, k.id}
+	default:
+		return Ref{KindKeyHash, hex.EncodeToString(k.hash[:])}
+	}
+}
