@@ -165,8 +165,10 @@ func TestNothingShows(t *testing.T) {
 		}
 		wantSilent(t, what+" in a log", b.String())
 	}
-	if got, want := fmt.Sprint(v), v.Version(); !strings.Contains(got, want) {
-		t.Errorf("printed the values are %q, want their version %q", got, want)
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+		if got, want := fmt.Sprintf(verb, v), "secret values, version "+v.Version(); got != want {
+			t.Errorf("with %s the values are %q, want %q", verb, got, want)
+		}
 	}
 	if b, err := json.Marshal(v); err != nil || !strings.Contains(string(b), v.Version()) {
 		t.Errorf("as JSON the values are %s, %v; want their version %q", b, err, v.Version())
