@@ -1,0 +1,118 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/sluicelimits/sluice"
+	"github.com/sluicelimits/sluice/middleware"
+)
+
+const plans = `
+plans:
+  - id: free
+    limits: [ { id: burst, algorithm: token_bucket, rate: 1, period: 1h, burst: 2 } ]
+  - id: public
+    limits: [ { id: shared, algorithm: token_bucket, rate: 1, period: 1h, burst: 1 } ]
+tenants: [ { id: acme, plan: free } ]
+anonymousPlan: public
+`
+
+func hello(w http.ResponseWriter, r *http.Request) {
+	who, _ := middleware.FromContext(r.Context())
+	fmt.Fprintf(w, "hello, %s", who.Tenant)
+}
+
+// get is what a client sees.
+func get(h http.Handler, header ...string) {
+	r := httptest.NewRequest(http.MethodGet, "/product/1", http.NoBody)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	body, _ := io.ReadAll(w.Result().Body)
+	text := string(body)
+	if w.Code != http.StatusOK {
+		text = w.Header().Get("Content-Type")
+	}
+	fmt.Println(w.Code, "remaining:", w.Header()["X-RateLimit-Remaining"], text)
+}
+
+// With an authentication of the program's own.
+func ExampleLimit() {
+	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = limiter.Close(context.Background()) }()
+
+	session := func(r *http.Request) (sluice.Identity, error) {
+		switch r.Header.Get("Session") {
+		case "":
+			return sluice.Identity{}, sluice.ErrNoCredential
+		case "good":
+			return sluice.Identity{Tenant: "acme", Subject: "alice"}, nil
+		}
+		return sluice.Identity{}, errors.New("no such session")
+	}
+	api := middleware.Limit(limiter, middleware.WithIdentity(session))(http.HandlerFunc(hello))
+
+	get(api, "Session", "good")
+	get(api, "Session", "good")
+	get(api, "Session", "good")
+	get(api, "Session", "stolen")
+	get(api)
+	// Output:
+	// 200 remaining: [1] hello, acme
+	// 200 remaining: [0] hello, acme
+	// 429 remaining: [0] application/problem+json
+	// 401 remaining: [] application/problem+json
+	// 200 remaining: [0] hello,
+}
+
+// A request that failed gives back what it was charged.
+func ExampleDecision() {
+	limiter, err := sluice.New(sluice.Config{PlansData: []byte(plans)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = limiter.Close(context.Background()) }()
+
+	failing := func(w http.ResponseWriter, r *http.Request) {
+		if d, ok := middleware.Decision(r.Context()); ok {
+			if _, err := limiter.Refund(r.Context(), d.Receipt(), 0); err != nil {
+				log.Print(err)
+			}
+		}
+		http.Error(w, "the database is away", http.StatusBadGateway)
+	}
+	acme := func(*http.Request) (sluice.Identity, error) { return sluice.Identity{Tenant: "acme"}, nil }
+	api := middleware.Limit(limiter, middleware.WithIdentity(acme))(http.HandlerFunc(failing))
+
+	for range 3 {
+		get(api)
+	}
+	// Output:
+	// 502 remaining: [1] text/plain; charset=utf-8
+	// 502 remaining: [1] text/plain; charset=utf-8
+	// 502 remaining: [1] text/plain; charset=utf-8
+}
+
+// Behind an HTTP API whose authorizer passes denials on, and whose parameter mappings write these headers.
+func ExampleBehind() {
+	service := middleware.Behind(middleware.MappedHeaders)(http.HandlerFunc(hello))
+
+	get(service, "X-Sluice-Caller", "d=allowed;t=acme;s=alice;p=pro", "X-Sluice-Remaining", "41")
+	get(service, "X-Sluice-Caller", "d=limited;t=acme;s=alice;p=pro", "X-Sluice-Remaining", "0")
+	get(service) // around the gateway
+	// Output:
+	// 200 remaining: [41] hello, acme
+	// 429 remaining: [0] application/problem+json
+	// 403 remaining: [] application/problem+json
+}
