@@ -2,6 +2,7 @@ package authorizer_test
 
 import (
 	"context"
+	"crypto/elliptic"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/apigw"
 	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/identity/token"
 	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
 )
 
@@ -114,7 +116,7 @@ func outcomes() []outcome {
 		{name: "a token for another audience", call: bearing(signer.Sign(tokentest.Claims(noon, tokentest.With("aud", "elsewhere")))), want: "unauthorized"},
 		{name: "a token with a path for a kid", call: bearing(signer.Sign(tokentest.Claims(noon, nil), tokentest.With("kid", "../../etc/passwd"))), want: "unauthorized"},
 		{name: "a token without a tenant", call: bearing(signer.Sign(tokentest.Claims(noon, tokentest.With("tenant_id", tokentest.Absent{})))), want: "unauthorized"},
-		{name: "a token of half a megabyte", call: bearing(good + strings.Repeat("a", 100<<10)), want: "unauthorized"},
+		{name: "a token of 100 KB", call: bearing(good + strings.Repeat("a", 100<<10)), want: "unauthorized"},
 		{name: "a token for a suspended tenant", call: bearing(signer.Sign(tokentest.Claims(noon, tokentest.With("tenant_id", "initech")))), want: "suspended_tenant", status: 403},
 		{name: "a token for an unknown tenant", call: bearing(signer.Sign(tokentest.Claims(noon, tokentest.With("tenant_id", "else")))), want: "unknown_tenant", status: 403},
 
@@ -394,7 +396,7 @@ func TestHandlerCountsIPv6ByNetwork(t *testing.T) {
 func TestHandlerRefusesOtherEvents(t *testing.T) {
 	w := newWorld(t, allPlans)
 	for _, event := range []string{"", "null", "[]", `{"Records":[{"body":"s3cr3t"}]}`, `{"type":"TOKEN","authorizationToken":"s3cr3t"`, `{"version":"2.0","rawPath":"/s3cr3t","requestContext":{}}`,
-		`{"type":"REQUEST","requestContext":{},"methodArn":"s3cr3t"}`, strings.Repeat("[", 1<<20)} {
+		`{"type":"REQUEST","requestContext":{},"methodArn":"s3cr3t"}`, strings.Repeat("[", 1<<20), string(bearing("s3cr3t"+strings.Repeat("a", 1<<20)).event(t, apigw.RESTToken))} {
 		out, err := w.Invoke(context.Background(), []byte(event))
 		if out != nil || !errors.Is(err, apigw.ErrEvent) || strings.Contains(err.Error(), "s3cr3t") || err.Error() == "Unauthorized" {
 			t.Errorf("%.40s: %s, %v", event, out, err)
@@ -405,11 +407,11 @@ func TestHandlerRefusesOtherEvents(t *testing.T) {
 		t.Error("an empty event is answered")
 	}
 	lines := w.records("the event is not answered")
-	if len(lines) != 2 || lines[0]["level"] != "ERROR" || lines[1]["more"] != 7.0 {
-		t.Errorf("%d lines, want 2, the second with 7 more: %v", len(lines), lines)
+	if len(lines) != 2 || lines[0]["level"] != "ERROR" || lines[1]["more"] != 8.0 {
+		t.Errorf("%d lines, want 2, the second with 8 more: %v", len(lines), lines)
 	}
-	if n, _ := w.metrics(); n["events_refused"] != 9 || n["decisions"] != 0 {
-		t.Errorf("%v events refused, %v decisions; want 9 and 0", n["events_refused"], n["decisions"])
+	if n, _ := w.metrics(); n["events_refused"] != 10 || n["decisions"] != 0 {
+		t.Errorf("%v events refused, %v decisions; want 10 and 0", n["events_refused"], n["decisions"])
 	}
 }
 
@@ -628,6 +630,25 @@ func TestHandlerBeside(t *testing.T) {
 		}
 		<-time.After(11 * time.Second)
 		synctest.Wait()
+	})
+}
+
+// Guarantees that an issuer can change its key: tokens of the new one pass after the cooldown at most, and those of the one that it
+// took back stop, remembered or not.
+func TestHandlerFollowsKeyRotation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, allPlans, func(c *setting) { c.authorizer.Now = time.Now })
+		next := tokentest.NewEC("k2", elliptic.P256())
+		text := func(s *tokentest.Signer) call {
+			return bearing(s.Sign(tokentest.Claims(time.Now(), tokentest.With("exp", time.Now().Add(24*time.Hour).Unix(), "tenant_id", "globex"))))
+		}
+		old := text(signer)
+		w.want(apigw.HTTP2, old, "allowed")
+		w.authority.Set(tokentest.Answer(http.StatusOK, tokentest.Document(next)))
+		w.want(apigw.HTTP2, text(next), "unauthorized") // within the cooldown nobody is asked
+		<-time.After(token.DefaultCooldown)
+		w.want(apigw.HTTP2, text(next), "allowed")
+		w.want(apigw.HTTP2, old, "unauthorized")
 	})
 }
 

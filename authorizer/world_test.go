@@ -3,6 +3,7 @@ package authorizer_test
 import (
 	"bytes"
 	"context"
+	"crypto/elliptic"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -15,8 +16,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"crypto/elliptic"
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/apigw"

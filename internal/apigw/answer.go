@@ -128,7 +128,7 @@ type writer struct {
 	leftOut int64
 }
 
-func (w *writer) raw(s string)    { w.b = append(w.b, s...) }
+func (w *writer) raw(s string) { w.b = append(w.b, s...) }
 func (w *writer) quoted(s string) {
 	for i := range len(s) {
 		if !unescaped[s[i]] {
