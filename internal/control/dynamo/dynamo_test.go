@@ -1,0 +1,555 @@
+package dynamo_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodbstreams"
+	streamtypes "github.com/aws/aws-sdk-go-v2/service/dynamodbstreams/types"
+	"go.uber.org/goleak"
+
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/controltest"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/control/streamrecord"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
+)
+
+// childEnv makes the test binary a process that writes: it names the prefix of the tables.
+const childEnv = "SLUICE_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if prefix := os.Getenv(childEnv); prefix != "" {
+		os.Exit(child(prefix))
+	}
+	if err := flag.Set("test.parallel", "4"); err != nil { // calls wait more than they compute
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+var (
+	noon     = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	prefixes atomic.Int64
+)
+
+// endpoint is the DynamoDB to test against: SLUICE_DYNAMODB, as scripts/dynamodb-local.sh prints it.
+func endpoint(tb testing.TB) string {
+	tb.Helper()
+	url := os.Getenv("SLUICE_DYNAMODB")
+	if url != "" {
+		return url
+	}
+	const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
+	if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
+		tb.Fatal(message)
+	}
+	tb.Skip(message)
+	return ""
+}
+
+func connect(tb testing.TB) *sdk.Client {
+	tb.Helper()
+	c, done := dynamodbtest.Connect(endpoint(tb))
+	tb.Cleanup(done)
+	return c
+}
+
+// named are tables under test, with what reads their streams.
+type named struct {
+	*dynamo.Tables
+	prefix  string
+	streams *dynamodbstreams.Client
+	decoder *streamrecord.Decoder
+}
+
+// fresh makes empty tables of their own, and removes them at the end.
+func fresh(tb testing.TB) *named {
+	tb.Helper()
+	c := connect(tb)
+	prefix := fmt.Sprintf("control-%d-%d-", os.Getpid(), prefixes.Add(1))
+	names := dynamo.Names(prefix)
+	if err := dynamo.Create(context.Background(), c, names); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		for _, name := range names {
+			if _, err := c.DeleteTable(context.Background(), &sdk.DeleteTableInput{TableName: aws.String(name)}); err != nil {
+				tb.Error(err)
+			}
+		}
+	})
+	return over(tb, c, prefix)
+}
+
+func over(tb testing.TB, c *sdk.Client, prefix string) *named {
+	tb.Helper()
+	names := dynamo.Names(prefix)
+	tables, err := dynamo.New(c, names)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	decoder, err := streamrecord.New(names)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	client := c.Options().HTTPClient
+	streams := dynamodbstreams.New(dynamodbstreams.Options{
+		Region: "eu-west-1", BaseEndpoint: aws.String(endpoint(tb)), HTTPClient: client,
+		Credentials: credentials.NewStaticCredentialsProvider("local", "local", ""),
+	})
+	return &named{tables, prefix, streams, decoder}
+}
+
+func TestContract(t *testing.T) {
+	endpoint(t)
+	controltest.Run(t, controltest.Config{
+		New: func(tb testing.TB) control.Tables { return fresh(tb) },
+		Peer: func(tb testing.TB, tables control.Tables) control.Tables {
+			return over(tb, connect(tb), tables.(*named).prefix)
+		},
+		Feed: func(ctx context.Context, tables control.Tables, n int) ([]control.Delivery, error) {
+			return tables.(*named).feed(ctx, n)
+		},
+		Parallel: true,
+		Steps:    40,
+	})
+}
+
+// feed reads the five streams to their present ends, again and again until there are n records, as Lambda would hand them
+// to a function.
+func (t *named) feed(ctx context.Context, n int) ([]control.Delivery, error) {
+	for {
+		var all []control.Delivery
+		for _, name := range dynamo.Names(t.prefix) {
+			some, err := t.stream(ctx, name)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, some...)
+		}
+		// Across tables a stream knows no order: by name they come the same way each time, each in its own.
+		slices.SortStableFunc(all, func(a, b control.Delivery) int { return strings.Compare(tableOf(a), tableOf(b)) })
+		if len(all) >= n || ctx.Err() != nil {
+			return all, nil
+		}
+	}
+}
+
+func tableOf(d control.Delivery) string {
+	var e *control.RecordError
+	if errors.As(d.Err, &e) {
+		return string(e.Table)
+	}
+	return string(d.Record.New.Table)
+}
+
+func (t *named) stream(ctx context.Context, table string) ([]control.Delivery, error) {
+	list, err := t.streams.ListStreams(ctx, &dynamodbstreams.ListStreamsInput{TableName: aws.String(table)})
+	if err != nil {
+		return nil, err
+	}
+	if len(list.Streams) != 1 {
+		return nil, fmt.Errorf("%s has %d streams", table, len(list.Streams))
+	}
+	arn := list.Streams[0].StreamArn
+	described, err := t.streams.DescribeStream(ctx, &dynamodbstreams.DescribeStreamInput{StreamArn: arn})
+	if err != nil {
+		return nil, err
+	}
+	if described.StreamDescription.StreamViewType != streamtypes.StreamViewTypeNewAndOldImages {
+		return nil, fmt.Errorf("the stream of %s carries %s", table, described.StreamDescription.StreamViewType)
+	}
+	var all []control.Delivery
+	for _, shard := range described.StreamDescription.Shards {
+		it, err := t.streams.GetShardIterator(ctx, &dynamodbstreams.GetShardIteratorInput{
+			StreamArn: arn, ShardId: shard.ShardId, ShardIteratorType: streamtypes.ShardIteratorTypeTrimHorizon,
+		})
+		if err != nil {
+			return nil, err
+		}
+		for next := it.ShardIterator; next != nil; {
+			page, err := t.streams.GetRecords(ctx, &dynamodbstreams.GetRecordsInput{ShardIterator: next})
+			if err != nil {
+				return nil, err
+			}
+			if len(page.Records) == 0 {
+				break
+			}
+			event, err := lambdaEvent(aws.ToString(arn), page.Records)
+			if err != nil {
+				return nil, err
+			}
+			some, err := t.decoder.Decode(event)
+			if err != nil {
+				return nil, err
+			}
+			all, next = append(all, some...), page.NextShardIterator
+		}
+	}
+	return all, nil
+}
+
+// lambdaEvent is what Lambda calls a function with for these records.
+func lambdaEvent(arn string, records []streamtypes.Record) ([]byte, error) {
+	type object = map[string]any
+	var list []object
+	for i := range records {
+		r := &records[i]
+		change := object{
+			"ApproximateCreationDateTime": r.Dynamodb.ApproximateCreationDateTime.Unix(),
+			"Keys":                        image(r.Dynamodb.Keys),
+			"SequenceNumber":              r.Dynamodb.SequenceNumber,
+			"SizeBytes":                   r.Dynamodb.SizeBytes,
+			"StreamViewType":              r.Dynamodb.StreamViewType,
+		}
+		for name, attributes := range map[string]map[string]streamtypes.AttributeValue{"NewImage": r.Dynamodb.NewImage, "OldImage": r.Dynamodb.OldImage} {
+			if len(attributes) > 0 {
+				change[name] = image(attributes)
+			}
+		}
+		list = append(list, object{
+			"eventID": r.EventID, "eventName": r.EventName, "eventVersion": "1.1", "eventSource": "aws:dynamodb", "awsRegion": "eu-west-1",
+			"eventSourceARN": arn, "dynamodb": change,
+		})
+	}
+	return json.Marshal(object{"Records": list})
+}
+
+func image(attributes map[string]streamtypes.AttributeValue) map[string]any {
+	out := make(map[string]any)
+	for name, a := range attributes {
+		switch a := a.(type) {
+		case *streamtypes.AttributeValueMemberS:
+			out[name] = map[string]any{"S": a.Value}
+		case *streamtypes.AttributeValueMemberN:
+			out[name] = map[string]any{"N": a.Value}
+		case *streamtypes.AttributeValueMemberBOOL:
+			out[name] = map[string]any{"BOOL": a.Value}
+		default:
+			out[name] = map[string]any{"NULL": true}
+		}
+	}
+	return out
+}
+
+func change(key string, expect int64) control.Change {
+	return control.Change{
+		Table: control.Tenants, Key: key, Expect: expect, Body: fmt.Appendf(nil, `{"pid":%d}`, os.Getpid()), Actor: "jo",
+		Reason: fmt.Sprintf("process %d", os.Getpid()), Now: noon,
+	}
+}
+
+const perProcess = 25
+
+// child makes versions of one item, against the other process, and prints each that it was told it made.
+func child(prefix string) int {
+	c, done := dynamodbtest.Connect(os.Getenv("SLUICE_DYNAMODB"))
+	defer done()
+	tables, err := dynamo.New(c, dynamo.Names(prefix))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	expect := int64(0)
+	for made := 0; made < perProcess; {
+		i, err := tables.Put(context.Background(), change("acme", expect))
+		var lost *control.ConflictError
+		switch {
+		case errors.As(err, &lost):
+			expect = lost.Have
+		case err != nil:
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		default:
+			fmt.Fprintln(os.Stdout, i.Version)
+			expect = i.Version
+			made++
+		}
+	}
+	return 0
+}
+
+// Guarantees that operating system processes which share nothing but the table make each version once.
+func TestProcesses(t *testing.T) {
+	tables := fresh(t)
+	const processes = 2
+	var (
+		mu   sync.Mutex
+		wg   sync.WaitGroup
+		made = make(map[string]bool)
+	)
+	for range processes {
+		wg.Go(func() {
+			cmd := exec.CommandContext(t.Context(), os.Args[0])
+			cmd.Env = append(os.Environ(), childEnv+"="+tables.prefix)
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			out, err := cmd.Output()
+			if err != nil || stderr.Len() > 0 {
+				t.Errorf("process: %v, on stderr %q", err, stderr.String())
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for version := range strings.Lines(string(out)) {
+				if made[version] {
+					t.Errorf("version %s was made twice", strings.TrimSpace(version))
+				}
+				made[version] = true
+			}
+		})
+	}
+	wg.Wait()
+	records, err := tables.feed(t.Context(), processes*perProcess)
+	if err != nil || len(records) != processes*perProcess || len(made) != len(records) {
+		t.Fatalf("%d records of %d versions, %v; want %d", len(records), len(made), err, processes*perProcess)
+	}
+	chain := control.NewChain(control.Tenants, "acme")
+	for _, d := range records {
+		if d.Err != nil {
+			t.Fatal(d.Err)
+		}
+		for _, b := range chain.AddRecord(d.Record.Audit()) {
+			t.Error(b)
+		}
+	}
+	head, err := tables.Get(t.Context(), control.Tenants, "acme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range chain.End(&head) {
+		t.Error(b)
+	}
+}
+
+// reserved are the names in an expression that stand for reserved words.
+func reserved(expression string) map[string]string {
+	if strings.Contains(expression, "#h") {
+		return map[string]string{"#h": "hash"}
+	}
+	return nil
+}
+
+// edit changes attributes of an item past this program, as a hand in the console would.
+func edit(t *testing.T, c *sdk.Client, table, key, expression string, values map[string]types.AttributeValue) {
+	t.Helper()
+	_, err := c.UpdateItem(t.Context(), &sdk.UpdateItemInput{
+		TableName: aws.String(table), Key: map[string]types.AttributeValue{"id": &types.AttributeValueMemberS{Value: key}},
+		UpdateExpression: aws.String(expression), ExpressionAttributeValues: values,
+		ExpressionAttributeNames: reserved(expression),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Guarantees that what is written past this program is named and stops nothing: neither the list of the others, nor the
+// records behind it.
+func TestAltered(t *testing.T) {
+	ctx, tables, c := t.Context(), fresh(t), connect(t)
+	name := dynamo.Names(tables.prefix)[control.Tenants]
+	for _, key := range []string{"a", "b", "c"} {
+		if _, err := tables.Put(ctx, change(key, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := func(s string) map[string]types.AttributeValue {
+		return map[string]types.AttributeValue{":x": &types.AttributeValueMemberS{Value: s}}
+	}
+	edit(t, c, name, "a", "SET body = :x", text(`{"plan":"free of charge"}`)) // a raise that nobody signed
+	edit(t, c, name, "b", "SET version = :x", text("1"))                      // of another type
+	if _, err := tables.Get(ctx, control.Tenants, "b"); !errors.Is(err, control.ErrBadItem) || !strings.Contains(err.Error(), `tenants/"b"`) {
+		t.Errorf("Get of what cannot be read = %v", err)
+	}
+	if _, err := tables.Put(ctx, change("b", 1)); !errors.Is(err, control.ErrBadItem) {
+		t.Errorf("Put over what cannot be read = %v", err)
+	}
+	if _, err := tables.Put(ctx, change("b", 0)); !errors.Is(err, control.ErrBadItem) {
+		t.Errorf("Put over what cannot be read = %v", err)
+	}
+	items, next, err := tables.List(ctx, control.Tenants, "", 10)
+	if !errors.Is(err, control.ErrBadItem) || !strings.Contains(err.Error(), `"b"`) || len(items) != 2 || next != "" {
+		t.Errorf("List = %d items, %q, %v; want the two that can be read, and an error that names the other", len(items), next, err)
+	}
+	if i, err := tables.Get(ctx, control.Tenants, "a"); err != nil || i.Verify() == nil {
+		t.Errorf("Verify of what was altered = %v, %v", i.Verify(), err)
+	}
+	// The next version is the repair of what was altered, and gets through.
+	if _, err := tables.Put(ctx, change("a", 1)); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.DeleteItem(ctx, &sdk.DeleteItemInput{
+		TableName: aws.String(name), Key: map[string]types.AttributeValue{"id": &types.AttributeValueMemberS{Value: "c"}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	records, err := tables.feed(ctx, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bad []string
+	good := 0
+	for _, d := range records {
+		var e *control.RecordError
+		if d.Err == nil {
+			good++
+		} else if errors.As(d.Err, &e) && e.Sequence != "" && e.Table == control.Tenants && len(d.Raw) > 0 {
+			bad = append(bad, e.Key)
+		}
+	}
+	slices.Sort(bad)
+	if good != 4 || !slices.Equal(bad, []string{"a", "b", "c"}) {
+		t.Errorf("of 7 records %d are in order and those of %v are not; want 4, and one of each item", good, bad)
+		for _, d := range records {
+			t.Log(d.Sequence, d.Err)
+		}
+	}
+}
+
+// flaky loses the answer to a write: it was carried out, and the caller does not know.
+type flaky struct {
+	*sdk.Client
+	lose func() bool
+}
+
+var errLost = errors.New("the answer was lost")
+
+func (f *flaky) PutItem(ctx context.Context, in *sdk.PutItemInput, o ...func(*sdk.Options)) (*sdk.PutItemOutput, error) {
+	out, err := f.Client.PutItem(ctx, in, o...)
+	if err == nil && f.lose() {
+		return nil, errLost
+	}
+	return out, err
+}
+
+// Guarantees that a writer whose answer was lost asks again and learns that its version is there, whether it is the first or a
+// later one, and that the write is not made twice.
+func TestLostAnswer(t *testing.T) {
+	ctx, made := t.Context(), fresh(t)
+	lose := false
+	tables, err := dynamo.New(&flaky{connect(t), func() bool { lose = !lose; return lose }}, dynamo.Names(made.prefix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range int64(3) {
+		if _, err := tables.Put(ctx, change("acme", n)); !errors.Is(err, errLost) {
+			t.Fatalf("Put = %v, want the client's error", err)
+		}
+		if i, err := tables.Put(ctx, change("acme", n)); err != nil || i.Version != n+1 {
+			t.Fatalf("Put again = version %d, %v; want version %d", i.Version, err, n+1)
+		}
+		lose = false
+	}
+	if records, err := made.feed(ctx, 3); err != nil || len(records) != 3 {
+		t.Errorf("%d records of 3 versions, %v", len(records), err)
+	}
+}
+
+// between lets another writer in between the read of a Put and its write.
+type between struct {
+	*sdk.Client
+	do func()
+}
+
+func (b *between) PutItem(ctx context.Context, in *sdk.PutItemInput, o ...func(*sdk.Options)) (*sdk.PutItemOutput, error) {
+	b.do()
+	return b.Client.PutItem(ctx, in, o...)
+}
+
+// Guarantees that a write between a Put's read and its own write is a conflict, and is not overwritten; also one by hand that
+// left the version as it was.
+func TestBetweenReadAndWrite(t *testing.T) {
+	ctx, made, c := t.Context(), fresh(t), connect(t)
+	for _, tt := range []struct {
+		key  string
+		have int64
+		do   func(t *testing.T, key string)
+	}{
+		{"a Put", 2, func(t *testing.T, key string) {
+			other := change(key, 1)
+			other.Actor = "another"
+			if _, err := made.Put(ctx, other); err != nil {
+				t.Error(err)
+			}
+		}},
+		{"by hand", 1, func(t *testing.T, key string) {
+			edit(t, c, dynamo.Names(made.prefix)[control.Tenants], key, "SET #h = :x", map[string]types.AttributeValue{
+				":x": &types.AttributeValueMemberS{Value: strings.Repeat("0", 64)},
+			})
+		}},
+	} {
+		t.Run(tt.key, func(t *testing.T) {
+			if _, err := made.Put(ctx, change(tt.key, 0)); err != nil {
+				t.Fatal(err)
+			}
+			tables, err := dynamo.New(&between{c, func() { tt.do(t, tt.key) }}, dynamo.Names(made.prefix))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var lost *control.ConflictError
+			if i, err := tables.Put(ctx, change(tt.key, 1)); !errors.As(err, &lost) || lost.Have != tt.have {
+				t.Errorf("Put = version %d, %v; want a conflict at version %d", i.Version, err, tt.have)
+			}
+		})
+	}
+}
+
+func TestNew(t *testing.T) {
+	c := &sdk.Client{}
+	for name, names := range map[string]map[control.Table]string{
+		"none": nil, "of no table": {"counters": "x"}, "empty": {control.Plans: ""},
+	} {
+		if tables, err := dynamo.New(c, names); err == nil {
+			t.Errorf("New with names %s = %v", name, tables)
+		}
+	}
+	tables, err := dynamo.New(c, map[control.Table]string{control.Plans: "plans"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tables.Get(t.Context(), control.Tenants, "acme"); !errors.Is(err, control.ErrInvalid) || !strings.Contains(err.Error(), "tenants") {
+		t.Errorf("Get of a table without a name = %v", err)
+	}
+	if _, err := tables.Put(t.Context(), change("acme", 0)); !errors.Is(err, control.ErrInvalid) {
+		t.Errorf("Put into a table without a name = %v", err)
+	}
+	if _, _, err := tables.List(t.Context(), control.Tenants, "", 1); !errors.Is(err, control.ErrInvalid) {
+		t.Errorf("List of a table without a name = %v", err)
+	}
+}
+
+// Guarantees that making the tables twice is no error: two deployments at once, or a test that runs again.
+func TestCreateTwice(t *testing.T) {
+	tables := fresh(t)
+	if err := dynamo.Create(t.Context(), connect(t), dynamo.Names(tables.prefix)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A Put is a consistent read and a write; apply makes 10,000 of them.
+func BenchmarkPut(b *testing.B) {
+	tables := fresh(b)
+	n := int64(0)
+	for b.Loop() {
+		if i, err := tables.Put(b.Context(), change("acme", n)); err != nil || i.Version != n+1 {
+			b.Fatal(i, err)
+		}
+		n++
+	}
+}
