@@ -15,7 +15,7 @@ const ObjectPrefix = "audit/"
 const versionDigits = 16
 
 // ObjectName is the name of the object that holds the audit record of a version:
-// audit/<table>/<key>/<version with 16 digits>.json, in at most 420 bytes.
+// audit/<table>/<key>/<version with 16 digits>.json, in at most 423 bytes.
 //
 // In the key, A-Z a-z 0-9 - _ stand for themselves, as does a point that is not first; any other byte is ! and two
 // hex digits. All of these are safe in names of S3, none of them is a slash, and no segment is . or .. — so no two keys share a

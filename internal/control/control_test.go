@@ -1,0 +1,326 @@
+package control_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/control"
+)
+
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 123456000, time.UTC)
+
+// next makes the version after current.
+func next(tb testing.TB, current *control.Item, table control.Table, key, body string) control.Item {
+	tb.Helper()
+	c := control.Change{
+		Table: table, Key: key, Body: []byte(body), Delete: body == "", Actor: "arn:aws:iam::1:user/jo", Reason: "ticket \"4711\"", Now: noon,
+	}
+	if current != nil {
+		c.Expect = current.Version
+	}
+	c, err := c.Check()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	i, done, err := control.Next(current, c)
+	if err != nil || done {
+		tb.Fatal(done, err)
+	}
+	return i
+}
+
+// history is n versions of an item.
+func history(tb testing.TB, n int) []control.Item {
+	tb.Helper()
+	var items []control.Item
+	var last *control.Item
+	for v := range n {
+		i := next(tb, last, control.Tenants, "acme", fmt.Sprintf(`{"n":%d}`, v+1))
+		items, last = append(items, i), &i
+	}
+	return items
+}
+
+// Guarantees what is hashed, byte for byte. Whoever changes it breaks every chain that there is.
+func TestHash(t *testing.T) {
+	first := next(t, nil, control.Tenants, "acmé/1", `{"b":1.50,"a":"<é>"}`)
+	gone := next(t, &first, control.Tenants, "acmé/1", "")
+	for _, tt := range []struct {
+		item control.Item
+		text string
+	}{
+		{first, `{"actor":"arn:aws:iam::1:user/jo","body":{"a":"<é>","b":1.50},"changed_at":"2026-11-21T12:00:00.123456Z","deleted":false,` +
+			`"key":"acmé/1","layout":1,"prev_hash":"","reason":"ticket \"4711\"","table":"tenants","version":1}`},
+		{gone, `{"actor":"arn:aws:iam::1:user/jo","body":null,"changed_at":"2026-11-21T12:00:00.123456Z","deleted":true,` +
+			`"key":"acmé/1","layout":1,"prev_hash":"` + first.Hash + `","reason":"ticket \"4711\"","table":"tenants","version":2}`},
+	} {
+		sum := sha256.Sum256([]byte(tt.text))
+		if want := hex.EncodeToString(sum[:]); tt.item.Hash != want {
+			t.Errorf("version %d has the hash %s, want that of %s, %s", tt.item.Version, tt.item.Hash, tt.text, want)
+		}
+		if err := tt.item.Verify(); err != nil {
+			t.Error(err)
+		}
+	}
+	if first.Hash != "a339761b3e8b7e5ca09a9419800b9cb0c6905a49713e3f8f4f4dd182e428a14d" {
+		t.Errorf("the hash of version 1 is %s", first.Hash)
+	}
+}
+
+// Guarantees that every field counts: whoever alters one is found out.
+func TestEveryFieldIsHashed(t *testing.T) {
+	items := history(t, 2)
+	for name, edit := range map[string]func(*control.Item){
+		"Table":     func(i *control.Item) { i.Table = control.Keys },
+		"Key":       func(i *control.Item) { i.Key = "acme2" },
+		"Version":   func(i *control.Item) { i.Version++ },
+		"Actor":     func(i *control.Item) { i.Actor = "another" },
+		"Reason":    func(i *control.Item) { i.Reason = "another" },
+		"ChangedAt": func(i *control.Item) { i.ChangedAt = i.ChangedAt.Add(time.Microsecond) },
+		"Deleted":   func(i *control.Item) { i.Deleted, i.Body = true, nil },
+		"Body":      func(i *control.Item) { i.Body = json.RawMessage(`{"n":3}`) },
+		"PrevHash":  func(i *control.Item) { i.PrevHash = strings.Repeat("0", 64) },
+		"Hash":      func(i *control.Item) { i.Hash = strings.Repeat("0", 64) },
+	} {
+		i := items[1]
+		edit(&i)
+		if err := i.Verify(); !errors.Is(err, control.ErrBadItem) || !strings.Contains(err.Error(), "altered") {
+			t.Errorf("an item whose %s was altered: %v", name, err)
+		}
+		if i.Equal(&items[1]) || items[1].Equal(&i) {
+			t.Errorf("an item whose %s was altered is equal to what it was", name)
+		}
+	}
+	if n := reflect.TypeFor[control.Item]().NumField(); n != 10 {
+		t.Errorf("an item has %d fields, and 10 are tried", n)
+	}
+}
+
+// Guarantees that an item out of bounds is not taken for one, whatever its hash.
+func TestItemBounds(t *testing.T) {
+	for name, edit := range map[string]func(*control.Item){
+		"no table":            func(i *control.Item) { i.Table = "" },
+		"no key":              func(i *control.Item) { i.Key = "" },
+		"version 0":           func(i *control.Item) { i.Version = 0 },
+		"version 1 with prev": func(i *control.Item) { i.Version = 1 },
+		"no actor":            func(i *control.Item) { i.Actor = "" },
+		"a reason of lines":   func(i *control.Item) { i.Reason = "a\nb" },
+		"no time":             func(i *control.Item) { i.ChangedAt = time.Time{} },
+		"nanoseconds":         func(i *control.Item) { i.ChangedAt = i.ChangedAt.Add(1) },
+		"another zone":        func(i *control.Item) { i.ChangedAt = i.ChangedAt.In(time.FixedZone("", 3600)) },
+		"no body":             func(i *control.Item) { i.Body = nil },
+		"a deleted body":      func(i *control.Item) { i.Deleted = true },
+		"a body of spaces":    func(i *control.Item) { i.Body = json.RawMessage(`{ }`) },
+		"no prev":             func(i *control.Item) { i.PrevHash = "" },
+	} {
+		i := history(t, 2)[1]
+		edit(&i)
+		i.Hash = i.ComputeHash()
+		if err := i.Verify(); !errors.Is(err, control.ErrBadItem) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if data, err := i.Encode(); !errors.Is(err, control.ErrBadItem) {
+			t.Errorf("%s: Encode = %s, %v", name, data, err)
+		}
+	}
+}
+
+// Guarantees that an item is read as it was written, and nothing else is read as one.
+func TestEncode(t *testing.T) {
+	first := next(t, nil, control.Plans, "pro", `{"a":1}`)
+	gone := next(t, &first, control.Plans, "pro", "")
+	for _, i := range []control.Item{first, gone} {
+		data, err := i.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := control.DecodeItem(data); err != nil || !reflect.DeepEqual(got, i) {
+			t.Errorf("DecodeItem(%s) = %+v, %v; want %+v", data, got, err, i)
+		}
+		event, err := events.Encode(i.Event())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, bad := range []string{"", "{}", string(data[:len(data)-1]), string(event), `{"type":"audit.record","version":2}`} {
+			if got, err := control.DecodeItem([]byte(bad)); !errors.Is(err, control.ErrBadItem) {
+				t.Errorf("DecodeItem(%s) = %+v, %v", bad, got, err)
+			}
+		}
+	}
+}
+
+// Guarantees that a record in a feed is the change that was made, and that what was written past the tables never passes for one.
+func TestRecordCheck(t *testing.T) {
+	items := history(t, 3)
+	other := next(t, nil, control.Tenants, "other", `{}`)
+	altered := items[0]
+	altered.Body = json.RawMessage(`{"n":100}`)
+	forged := next(t, nil, control.Tenants, "acme", `{"n":100}`)
+	tests := []struct {
+		name string
+		r    control.Record
+		want string // part of the error; none: in order
+	}{
+		{"the first", control.Record{New: items[0]}, ""},
+		{"the next", control.Record{Old: &items[1], New: items[2]}, ""},
+		{"over one that was altered", control.Record{Old: &altered, New: items[1]}, ""},
+		{"a later one in the place of none", control.Record{New: items[1]}, "the place of none"},
+		{"one left out", control.Record{Old: &items[0], New: items[2]}, "not linked"},
+		{"the same again", control.Record{Old: &items[1], New: items[1]}, "not linked"},
+		{"backwards", control.Record{Old: &items[2], New: items[1]}, "not linked"},
+		{"of another item", control.Record{Old: &other, New: items[1]}, `tenants/"other"`},
+		{"over a forged one", control.Record{Old: &forged, New: items[1]}, "not linked"},
+		{"altered", control.Record{New: altered}, "altered"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			err := tt.r.Check()
+			if (err == nil) != (tt.want == "") || err != nil && (!errors.Is(err, control.ErrBadItem) || !strings.Contains(err.Error(), tt.want)) {
+				t.Errorf("Check = %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// Guarantees who is told of what: one event for each change, and none for what only the balancer or the archive reads.
+func TestEvent(t *testing.T) {
+	tests := []struct {
+		table control.Table
+		key   string
+		want  events.Type
+	}{
+		{control.Plans, "pro", events.PlanChanged},
+		{control.Plans, events.SettingsKey, events.SettingsChanged},
+		{control.Plans, events.CanaryKey, events.Canary},
+		{control.Tenants, "acme", events.TenantChanged},
+		{control.Tenants, events.SettingsKey, events.TenantChanged}, // a tenant may be called anything
+		{control.Keys, "k1", events.KeyChanged},
+		{control.Cells, events.SharesKey, events.SharesChanged},
+		{control.Cells, "eu-1", ""},
+		{control.Operations, "op", ""},
+	}
+	body := `{"hash":"` + strings.Repeat("a", 64) + `","pepper":"p"}`
+	for _, tt := range tests {
+		r := control.Record{New: next(t, nil, tt.table, tt.key, body)}
+		e := r.Event()
+		if tt.want == "" {
+			if e != nil {
+				t.Errorf("%s/%s: %+v, want no event", tt.table, tt.key, e)
+			}
+			continue
+		}
+		want := &events.Changed{Type: tt.want, Key: tt.key, ItemVersion: 1, Time: noon, Hash: r.New.Hash, Body: json.RawMessage(body)}
+		if !reflect.DeepEqual(e, want) {
+			t.Errorf("%s/%s: %+v, want %+v", tt.table, tt.key, e, want)
+		}
+		data, err := events.Encode(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := e.Header().ID; got != string(tt.table)+"/"+tt.key+"/1" || !strings.Contains(string(data), `"id":"`+got+`"`) {
+			t.Errorf("%s/%s: the id is %s", tt.table, tt.key, got)
+		}
+	}
+	first := next(t, nil, control.Tenants, "acme", `{}`)
+	gone := next(t, &first, control.Tenants, "acme", "")
+	if e := gone.Event(); e == nil || !e.Deleted || e.Body != nil || e.ItemVersion != 2 {
+		t.Errorf("a tombstone: %+v", e)
+	}
+}
+
+// Guarantees that a record of the archive holds all that the hash is over, and what it took the place of.
+func TestAudit(t *testing.T) {
+	items := history(t, 2)
+	gone := next(t, &items[1], control.Tenants, "acme", "")
+	again := next(t, &gone, control.Tenants, "acme", `{"n":4}`)
+	for _, tt := range []struct {
+		r      control.Record
+		before string
+	}{
+		{control.Record{New: items[0]}, ""},
+		{control.Record{Old: &items[0], New: items[1]}, `{"n":1}`},
+		{control.Record{Old: &items[1], New: gone}, `{"n":2}`},
+		{control.Record{Old: &gone, New: again}, ""},
+	} {
+		data, err := events.Encode(tt.r.Audit())
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := events.Decode(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		record := e.(*events.AuditRecord)
+		if got := control.FromAudit(record); !reflect.DeepEqual(got, tt.r.New) || got.Verify() != nil {
+			t.Errorf("from the archive: %+v, want %+v", got, tt.r.New)
+		}
+		if string(record.Before) != tt.before {
+			t.Errorf("version %d says it took the place of %q, want %q", tt.r.New.Version, record.Before, tt.before)
+		}
+	}
+}
+
+// pages are tables whose List is scripted: one page for each call.
+type pages struct {
+	control.Tables
+	errs []error
+}
+
+func (p *pages) List(_ context.Context, _ control.Table, after string, _ int) ([]control.Item, string, error) {
+	n := len(after)
+	next := after + "x"
+	if n == len(p.errs)-1 {
+		next = ""
+	}
+	return []control.Item{{Version: int64(n) + 1}}, next, p.errs[n]
+}
+
+// Guarantees that what cannot be read stops nobody from reading the rest, and that any other error ends the list as one.
+func TestAll(t *testing.T) {
+	down := errors.New("down")
+	for _, tt := range []struct {
+		name  string
+		errs  []error
+		items int
+		bad   int
+	}{
+		{"in order", []error{nil, nil, nil}, 3, 0},
+		{"a bad item", []error{nil, fmt.Errorf("x: %w", control.ErrBadItem), nil}, 3, 1},
+		{"down", []error{nil, down, nil}, 1, 1},
+	} {
+		items, bad := 0, 0
+		for i, err := range control.All(t.Context(), &pages{errs: tt.errs}, control.Plans) {
+			if err != nil {
+				bad++
+			} else if items++; i.Version != int64(items) {
+				t.Errorf("%s: item %d is of page %d", tt.name, items, i.Version)
+			}
+		}
+		if items != tt.items || bad != tt.bad {
+			t.Errorf("%s: %d items and %d errors, want %d and %d", tt.name, items, bad, tt.items, tt.bad)
+		}
+	}
+	for range control.All(t.Context(), &pages{errs: []error{nil, nil}}, control.Plans) {
+		break // a second call of yield would panic
+	}
+}
+
+// The chain is computed at each write, and for each object of the archive.
+func BenchmarkVerify(b *testing.B) {
+	i := next(b, nil, control.Tenants, "acme", `{"a":"`+strings.Repeat("x", 1000)+`"}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := i.Verify(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
