@@ -173,8 +173,7 @@ func (r *contextReader) flag(f map[string]gjson.Result, name string) bool {
 	return false
 }
 
-// Body is the problem of a denial: the one that came with it, or one without what only the limiter knew. It ends in a line
-// end, as all our bodies do.
+// Body is the problem of a denial: the one that came with it, or one without what only the limiter knew.
 func (a *Answer) Body() []byte {
 	body := a.Problem
 	if len(body) == 0 || !gjson.ValidBytes(body) {
@@ -184,5 +183,5 @@ func (a *Answer) Body() []byte {
 		}
 		body = p.Append(nil)
 	}
-	return append(body[:len(body):len(body)], '\n')
+	return body
 }

@@ -38,7 +38,7 @@ func refusal(a *apigw.Answer) []byte {
 		b = appendMember(b, name, h[name][0])
 	}
 	b = append(b, `},"isBase64Encoded":false,"body":`...)
-	b = gjson.AppendJSONString(b, string(a.Body()))
+	b = gjson.AppendJSONString(b, string(a.Body())+"\n")
 	return append(b, '}')
 }
 
