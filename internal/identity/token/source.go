@@ -150,9 +150,10 @@ func (s *source) fetch(from time.Time) {
 	if err == nil {
 		set, err = parseKeys(body, s.algorithms, s.set.Load())
 	}
+	givenUp := s.base.Err() != nil // before anybody hears of the end, and closes
 	before, after := s.land(set, err, from)
 	switch {
-	case err != nil && s.base.Err() == nil:
+	case err != nil && !givenUp:
 		s.c.Log.Warn("keys cannot be fetched", "issuer", s.issuer, "in_use", s.set.Load() != nil, "failures", after, "error", err)
 	case err == nil && before > 0:
 		s.c.Log.Info("keys are available again", "issuer", s.issuer, "failures", before)
