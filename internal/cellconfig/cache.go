@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/identity"
@@ -30,7 +31,8 @@ const (
 type entry struct {
 	version int64 // newest that was looked at
 	need    int64 // newest that the log names
-	size    int64
+	size    int64 // bytes, estimated
+	own     int64 // of these, what weigh added
 	err     error // why the newest is not good; the forms are then of an earlier one, or nil
 
 	plan *plan.Plan
@@ -170,11 +172,24 @@ func (r *Reader) accepted(t *plan.Tenant, p *plan.Plan) error {
 	return nil
 }
 
-// What an entry takes, roughly: measured on plans of 20 to 2,000 limits and on tenants without overrides.
+// What an entry takes, roughly and rather more; a test holds it against what tenants and large plans do take.
 const (
-	entryBytes = 1200
-	bodyFactor = 20
+	entryBytes = 1000
+	bodyFactor = 40
+	limitBytes = 8 // for each limit of a set that a tenant has for itself
 )
+
+// weigh counts the sets that a tenant does not share with its plan. r.mu is held.
+func (r *Reader) weigh(e *entry, p *plan.Plan) {
+	own := int64(0)
+	for _, s := range e.tenant.Sets() {
+		if s != p.Set() {
+			own += int64(len(s.Limits)) * limitBytes
+		}
+	}
+	r.bytes += own - e.own
+	e.size, e.own = e.size+own-e.own, own
+}
 
 // store puts a document into the cache. r.mu is held. It returns what is to be logged of one that is not good.
 func (r *Reader) store(k cacheKey, d *Document, f form) (refused error) {
@@ -198,7 +213,7 @@ func (r *Reader) store(k cacheKey, d *Document, f form) (refused error) {
 		e.plan, e.key = f.plan, f.key
 	}
 	r.bytes -= e.size
-	e.size = entryBytes + bodyFactor*int64(len(d.Body))
+	e.size, e.own = entryBytes+bodyFactor*int64(len(d.Body)), 0
 	r.bytes += e.size
 	r.known.Add(k, e)
 	for r.bytes > r.c.MaxBytes && r.known.Len() > 1 {
@@ -215,6 +230,8 @@ type flight struct {
 	need int64           // newest version that the log names since it began; r.mu guards it
 	void bool            // the copy was dropped since it began; r.mu guards it
 	err  error           // when done
+
+	older atomic.Bool // the table gave an older version than its log says
 }
 
 // late reports whether nobody waits for the flight any more.
@@ -233,8 +250,11 @@ func (f *flight) result() error {
 	case <-f.done:
 		return f.err
 	default:
-		return context.DeadlineExceeded
 	}
+	if f.older.Load() {
+		return errOlder
+	}
+	return context.DeadlineExceeded
 }
 
 // load reads documents into the cache, at most identity.MaxPeppers of them. It returns when they are there, or with why they
@@ -282,8 +302,8 @@ func (r *Reader) load(ctx context.Context, keys ...cacheKey) error {
 
 // fetch reads the documents of the flights and ends them.
 func (r *Reader) fetch(ctx context.Context, flights []*flight) {
-	err := errRestless
-	for wait := 2 * time.Millisecond; ; wait *= 2 {
+	var err error
+	for wait := 2 * time.Millisecond; wait <= 16*time.Millisecond; wait *= 2 {
 		var documents []Document
 		if documents, err = r.get(ctx, flights); err != nil {
 			break
@@ -299,15 +319,17 @@ func (r *Reader) fetch(ctx context.Context, flights []*flight) {
 		}
 		select {
 		case <-time.After(wait):
-			continue
 		case <-ctx.Done():
 		}
-		break
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, f := range flights {
-		r.land(f, err)
+		if f.older.Load() {
+			r.land(f, errOlder)
+		} else {
+			r.land(f, err)
+		}
 	}
 }
 
@@ -319,33 +341,34 @@ func (r *Reader) settle(ctx context.Context, flights []*flight, documents []Docu
 	}
 	why := r.catchUp(ctx, newest)
 	r.mu.Lock()
-	var again []*flight
-	type refusal struct {
-		ref     Ref
-		version int64
-		err     error
-	}
-	var refusals []refusal
+	var again, landed []*flight
+	var refused []func()
 	for i, f := range flights {
 		d := &documents[i]
 		switch {
 		case f.void:
 			f.void, f.need, why = false, 0, errRestless
 		case d.Version < f.need:
+			f.older.Store(true)
 			why = errOlder
 		case d.Seq > r.head.Seq: // why it could not be caught up with is known
 		default:
 			if err := r.store(f.key, d, forms[i]); err != nil {
-				refusals = append(refusals, refusal{d.Ref, d.Version, err})
+				refused = append(refused, func() { r.refuse(d.Ref, d.Version, err) })
 			}
-			r.land(f, nil)
+			landed = append(landed, f)
 			continue
 		}
 		again = append(again, f)
 	}
 	r.mu.Unlock()
-	for _, one := range refusals {
-		r.refuse(one.ref, one.version, one.err)
+	for _, tell := range refused {
+		tell()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range landed {
+		r.land(f, nil)
 	}
 	return again, why
 }

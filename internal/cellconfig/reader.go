@@ -216,12 +216,17 @@ func (r *Reader) due(now time.Time, force bool) (p *poll, mine bool) {
 	if !force && elapsed(now, r.tried) < PollEvery {
 		return nil, false
 	}
+	return r.start(now, timeout), true
+}
+
+// start begins a poll. r.mu is held.
+func (r *Reader) start(now time.Time, timeout time.Duration) *poll {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	p = &poll{began: now, done: make(chan struct{}), over: ctx.Done()}
+	p := &poll{began: now, done: make(chan struct{}), over: ctx.Done()}
 	r.poll, r.tried = p, now
 	r.polls++
-	each := r.c.Timeout
-	if !r.loaded {
+	each := min(r.c.Timeout, timeout)
+	if !r.loaded { // connections are to be opened
 		each = timeout
 	}
 	go func() {
@@ -229,7 +234,7 @@ func (r *Reader) due(now time.Time, force bool) (p *poll, mine bool) {
 		p.err = r.sync(ctx, p, each)
 		close(p.done)
 	}()
-	return p, true
+	return p
 }
 
 // sync is a poll. What it found is forgotten if another one took its place.

@@ -201,6 +201,7 @@ func (r *Reader) resolve(e *entry) (t *plan.Tenant, missing cacheKey, err error)
 			r.unfit(e, p.plan, err)
 		} else {
 			e.tenant, e.with, e.unfit = made, p.plan, nil
+			r.weigh(e, p.plan)
 		}
 	}
 	return e.tenant, missing, e.refused(e.unfit)
