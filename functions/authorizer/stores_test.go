@@ -1,0 +1,287 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"crypto/elliptic"
+	"crypto/rand"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/store/redis"
+	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
+)
+
+var elliptic256 = elliptic.P256()
+
+// jwks is the URL of an issuer that publishes the signer's key.
+func jwks(t *testing.T, signer *tokentest.Signer) string {
+	t.Helper()
+	s := httptest.NewServer(tokentest.Publishing(signer))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// withRedis counts in a Redis server, with a deadline that a machine which does much else can hold.
+func (w *world) withRedis(options ...string) *redistest.Server {
+	w.t.Helper()
+	s := redistest.Start(w.t, options...)
+	w.env["SLUICE_REDIS"], w.env["SLUICE_REDIS_TLS"], w.env["SLUICE_REDIS_DEADLINE"] = s.Addr, "false", "2s"
+	return s
+}
+
+// withDynamoDB is a small cell: it counts in a table of its own. It returns the endpoint.
+func (w *world) withDynamoDB() string {
+	w.t.Helper()
+	url := os.Getenv("SLUICE_DYNAMODB")
+	if url == "" {
+		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
+		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
+			w.t.Fatal(message)
+		}
+		w.t.Skip(message)
+	}
+	client, done := dynamodbtest.Connect(url)
+	w.t.Cleanup(done)
+	w.env["SLUICE_COUNTERS_TABLE"] = "authorizer-" + strings.ToLower(rand.Text())
+	w.env["SLUICE_DYNAMODB_DEADLINE"], w.env["AWS_ENDPOINT_URL_DYNAMODB"] = "5s", url
+	if err := dynamodb.Create(w.t.Context(), client, w.env["SLUICE_COUNTERS_TABLE"]); err != nil {
+		w.t.Fatal(err)
+	}
+	return url
+}
+
+// used is what a store has counted of tenant acme's limit.
+func (w *world) used(s limit.Store, limits string) int64 {
+	w.t.Helper()
+	c, err := plan.Parse(plan.Source{Name: "plans.yaml", Data: []byte(plans(limits, w.key))})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	tenant, _ := c.Tenant("acme")
+	path := route.Clean("/v1/organizations/o1/product/42")
+	req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"},
+		Charges: tenant.Limits(time.Now()).AppendCharges(nil, &plan.Attributes{Method: "PUT", Path: &path})}
+	var d limit.Decision
+	if err := s.Peek(context.Background(), req, time.Now(), &d); err != nil {
+		w.t.Fatal(err)
+	}
+	return d.Results[0].Used()
+}
+
+const thousand = `      - { id: burst, tiers: [ { period: 24h, threshold: 100000 } ] }`
+
+// Guarantees that the deployed binary answers REST's events: allowed with what the backend is to know, denied over the limit, and
+// 401 without a credential or with a bad one; and that what it writes are log lines and metrics, without the key or the address.
+func TestRedis(t *testing.T) {
+	w := newWorld(t, ten)
+	w.withRedis()
+	w.start()
+	for range 10 {
+		o := w.is("Allow", "allowed", "x-api-key", w.key)
+		if o.PrincipalID != "acme/ci" || o.Context["tenant"] != "acme" || o.Context["rateLimitLimit"] != "10" || o.Context["storeFailed"] != nil {
+			t.Fatalf("%+v", o)
+		}
+	}
+	o := w.is("Deny", "limited", "x-api-key", w.key)
+	if o.Context["httpStatus"] != 429.0 || o.Context["retryAfter"] == nil || !strings.Contains(fmt.Sprint(o.Context["problem"]), "violated-policies") {
+		t.Errorf("a denial's context: %v", o.Context)
+	}
+	w.unauthorized()
+	w.unauthorized("x-api-key", identity.NewKey())
+	w.close()
+
+	lines := w.output()
+	metrics := checkLines(t, lines)
+	for name, want := range map[string]float64{"decisions": 13, "enforce_denied": 1, "cold_starts": 1, "requests_served_by_backstop": 0, "config_stale": 0} {
+		if got := sum(metrics, name); got != want {
+			t.Errorf("metric %s: %v, want %v", name, got, want)
+		}
+	}
+	if all := names(metrics); !slices.Contains(all, "store_latency_redis") || slices.Contains(all, "store_latency_dynamodb") {
+		t.Errorf("metrics %v, want the latency of Redis, which is what was asked", all)
+	}
+	for _, l := range lines {
+		for _, secret := range []string{w.key, client, "not-to-be-seen", pepper} {
+			if strings.Contains(l, secret) {
+				t.Errorf("a line holds %q: %s", secret, l)
+			}
+		}
+	}
+}
+
+// Guarantees that a function which Lambda ends gives back what it leased and did not spend.
+func TestEndReturnsLeases(t *testing.T) {
+	w := newWorld(t, thousand)
+	server := w.withRedis()
+	w.start()
+	store, err := redis.New(t.Context(), redis.Config{Addrs: []string{server.Addr}, Deadline: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	const calls = 60
+	leased := false
+	for range calls {
+		w.is("Allow", "allowed", "x-api-key", w.key)
+	}
+	leased = w.used(store, thousand) > calls
+	w.close()
+	if got := w.used(store, thousand); got != calls || !leased {
+		t.Errorf("%d counted after the end, leased before: %v; want the %d that were spent\n%s", got, leased, calls, strings.Join(w.output(), "\n"))
+	}
+}
+
+// Guarantees that Redis may ask for a password, which only the secret has.
+func TestRedisPasswordFromTheSecret(t *testing.T) {
+	const password = "not-to-be-seen-password"
+	w := newWorld(t, ten)
+	w.withRedis("--requirepass", password)
+	w.env["SLUICE_REDIS_AUTH"] = "secret"
+	w.secrets.Set(secretName, fmt.Sprintf(`{"peppers":{"p1":"bm90LXRoZS1kZXYtcGVwcGVyLW9mLWV2ZXJ5b25l"},"redis":{"password":%q}}`, password))
+	w.start()
+	if o := w.is("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != nil {
+		t.Errorf("decided without Redis\n%s", strings.Join(w.output(), "\n"))
+	}
+}
+
+// Guarantees that without Redis calls are decided by the backstop, none is an error, and each is marked and counted as such.
+func TestRedisAway(t *testing.T) {
+	w := newWorld(t, ten)
+	server := w.withRedis()
+	w.env["SLUICE_REDIS_DEADLINE"], w.env["SLUICE_MAX_INSTANCES"] = "50ms", "5"
+	server.Kill()
+	w.start()
+	for range 2 { // ten by five instances
+		if o := w.is("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != true {
+			t.Errorf("not marked: %v", o.Context)
+		}
+	}
+	w.is("Deny", "limited", "x-api-key", w.key)
+	w.close()
+	metrics := checkLines(t, w.output())
+	if got := sum(metrics, "requests_served_by_backstop"); got != 3 {
+		t.Errorf("%v decisions by the backstop, want 3", got)
+	}
+	if sum(metrics, "store_errors_redis") < 1 {
+		t.Errorf("no failure of Redis is counted: %v", metrics)
+	}
+}
+
+// Guarantees that a secret which cannot be read is no reason to let anybody in, and that the function recovers by itself.
+func TestSecretAway(t *testing.T) {
+	w := newWorld(t, ten)
+	w.withRedis()
+	w.secrets.Fail(secretstest.Down(), -1)
+	w.start()
+	w.is("Deny", "unidentified", "x-api-key", w.key)
+	w.secrets.Fail(secretstest.Fault{}, 0)
+	for end := time.Now().Add(patient); ; {
+		o, err := w.call("x-api-key", w.key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Context["decision"] == "allowed" {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("still %v", o.Context)
+		}
+		<-time.After(100 * time.Millisecond)
+	}
+}
+
+// Guarantees that a small cell keeps its limits in DynamoDB, and gives back there what it leased.
+func TestSmallCell(t *testing.T) {
+	w := newWorld(t, thousand)
+	w.file("plans.yaml", plans(thousand, w.key)+"ipLimits: [ { id: address, tiers: [ { period: 24h, threshold: 50 } ] } ]\n")
+	url := w.withDynamoDB()
+	w.start()
+	const calls = 50
+	for range calls {
+		if o := w.is("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != nil {
+			t.Fatalf("decided without DynamoDB\n%s", strings.Join(w.output(), "\n"))
+		}
+	}
+	w.is("Deny", "ip_limited", "x-api-key", w.key)
+	w.close()
+	client, done := dynamodbtest.Connect(url)
+	defer done()
+	store, err := dynamodb.New(dynamodb.Config{Client: client, Table: w.env["SLUICE_COUNTERS_TABLE"], Timeout: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := w.used(store, thousand); got != calls {
+		t.Errorf("%d counted after the end, want the %d that were spent\n%s", got, calls, strings.Join(w.output(), "\n"))
+	}
+	metrics := checkLines(t, w.output())
+	if all := names(metrics); !slices.Contains(all, "store_latency_dynamodb") {
+		t.Errorf("metrics %v, want the latency of DynamoDB", all)
+	}
+}
+
+// Guarantees that a cell's config table is what calls are decided by, and a change in it within seconds: a revoked key stops.
+func TestConfigTable(t *testing.T) {
+	w := newWorld(t, ten)
+	client, done := dynamodbtest.Connect(w.withDynamoDB())
+	defer done()
+	name := "config-" + strings.ToLower(rand.Text())
+	if err := table.Create(t.Context(), client, name); err != nil {
+		t.Fatal(err)
+	}
+	delete(w.env, "SLUICE_CONFIG_FILE")
+	w.env["SLUICE_CONFIG_TABLE"] = name
+	documents, err := table.New(table.Config{Client: client, Table: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply := func(version int64, text string) {
+		t.Helper()
+		split, err := plan.Split(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(text)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []cellconfig.Document
+		for _, d := range split {
+			all = append(all, cellconfig.Document{Ref: cellconfig.Ref{Kind: d.Kind, ID: d.ID}, Version: version, Body: d.Body})
+		}
+		if _, err := documents.Apply(t.Context(), all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(1, plans(thousand, w.key))
+	w.start()
+	w.is("Allow", "allowed", "x-api-key", w.key)
+	w.unauthorized("x-api-key", identity.NewKey())
+	apply(2, strings.Replace(plans(thousand, w.key), "subject: ci,", "subject: ci, revoked: true,", 1))
+	for end := time.Now().Add(patient); ; {
+		if _, err := w.call("x-api-key", w.key); err != nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("a revoked key is still accepted")
+		}
+		<-time.After(100 * time.Millisecond)
+	}
+	w.unauthorized("x-api-key", w.key)
+	w.close()
+	if metrics := checkLines(t, w.output()); !slices.Contains(names(metrics), "propagation_seconds") {
+		t.Errorf("metrics %v, want how long the change took", names(metrics))
+	}
+}

@@ -1,0 +1,136 @@
+package cell
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/secrets"
+)
+
+// file is the configuration that lies in the bundle: whole, in memory, and the same for as long as the process runs.
+type file struct {
+	authorizer.Snapshot // without Keys: their peppers are in the secret
+
+	keys    map[identity.KeyHash]*identity.Key
+	peppers []string // that keys name
+	secret  *secrets.Cache
+	log     *slog.Logger
+}
+
+// readFile reads and compiles a plans file of the bundle. The error names every problem.
+func readFile(bundle fs.FS, name string, accepts func(*limit.Limit) error, secret *secrets.Cache, log *slog.Logger) (*file, error) {
+	in, err := bundle.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(in, plan.MaxFileBytes+1)) // one more, so that Parse sees that it is too large
+	if err := errors.Join(err, in.Close()); err != nil {
+		return nil, err
+	}
+	c, err := plan.Parse(plan.Source{Name: name, Data: data})
+	if err != nil {
+		return nil, err
+	}
+	f := &file{keys: make(map[identity.KeyHash]*identity.Key), secret: secret, log: log}
+	f.Config = c
+	errs := refused(c, accepts)
+	peppers := make(map[string]bool)
+	for _, k := range c.Keys() {
+		at := identity.KeyHash{Pepper: k.Pepper}
+		if n, err := hex.Decode(at.Hash[:], []byte(k.Hash)); err != nil || n != len(at.Hash) {
+			errs = append(errs, fmt.Errorf("%s: the hash of key %q is not %d hex digits", name, k.ID, 2*len(at.Hash)))
+		}
+		if k.Pepper == identity.DevPepperID {
+			errs = append(errs, fmt.Errorf("%s: key %q is hashed with the pepper %q, which everybody knows", name, k.ID, k.Pepper))
+		}
+		if f.keys[at] != nil {
+			errs = append(errs, fmt.Errorf("%s: keys %q and %q are one", name, f.keys[at].ID, k.ID))
+		}
+		f.keys[at] = &identity.Key{ID: k.ID, Tenant: k.Tenant, Subject: k.Subject, Hash: k.Hash, Pepper: k.Pepper,
+			ExpiresAt: k.ExpiresAt, Revoked: k.Revoked}
+		peppers[k.Pepper] = true
+	}
+	f.peppers = slices.Sorted(maps.Keys(peppers))
+	for _, w := range c.Warnings() {
+		log.Warn("a setting cannot do what it seems to", "setting", w.String())
+	}
+	return f, errors.Join(errs...)
+}
+
+// refused is what a store says of each limit that it cannot keep, once.
+func refused(c *plan.Config, accepts func(*limit.Limit) error) (errs []error) {
+	seen := make(map[string]bool)
+	check := func(where string, set *plan.Set) {
+		for _, e := range set.Limits {
+			if err := accepts(e.Limit); err != nil && !seen[err.Error()] {
+				seen[err.Error()] = true // a plan's limit, and not for each of its tenants
+				errs = append(errs, fmt.Errorf("%s: %w", where, err))
+			}
+		}
+	}
+	for _, p := range c.Plans() {
+		check("plan "+p.ID, p.Set())
+	}
+	for _, t := range c.Tenants() {
+		check(fmt.Sprintf("tenant %q", t.ID), t.Limits(time.Now()))
+	}
+	return errs
+}
+
+// Begin implements [authorizer.Source].
+func (f *file) Begin(context.Context, time.Time) (authorizer.Configuration, func()) { return f, nil }
+
+// Key implements [authorizer.Configuration].
+func (f *file) Key(ctx context.Context, presented string, now time.Time) (*identity.Key, error) {
+	hashes, err := hashes(ctx, f.secret, now, presented)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range hashes {
+		if k := f.keys[h]; k != nil {
+			return k, k.Check(now)
+		}
+	}
+	return nil, identity.ErrUnknownKey
+}
+
+// prepare tells which keys cannot be known, once the secret is there.
+func (f *file) prepare(ctx context.Context) {
+	v, err := f.secret.Get(ctx, time.Now())
+	if err != nil {
+		return // each request that needs it says so
+	}
+	have, err := v.Peppers().Hashes(identity.ExampleKey("nobody"))
+	if err != nil {
+		return
+	}
+	for _, p := range f.peppers {
+		if !slices.ContainsFunc(have, func(h identity.KeyHash) bool { return h.Pepper == p }) {
+			f.log.Error("the secret does not have a pepper, and no key that is hashed with it is known", "pepper", p)
+		}
+	}
+}
+
+// hashes are what the presented key may be stored under.
+func hashes(ctx context.Context, secret *secrets.Cache, now time.Time, presented string) ([]identity.KeyHash, error) {
+	if err := identity.CheckKey(presented); err != nil {
+		return nil, err // it costs no wait
+	}
+	v, err := secret.Get(ctx, now)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", authorizer.ErrNotLoaded, err)
+	}
+	return v.Peppers().Hashes(presented)
+}

@@ -1,0 +1,111 @@
+package cell
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/elasticache"
+	"github.com/sluicelimits/sluice/internal/environ"
+	"github.com/sluicelimits/sluice/internal/ladder"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/secrets"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+	"github.com/sluicelimits/sluice/internal/store/redis"
+	"github.com/sluicelimits/sluice/internal/telemetry"
+)
+
+// addressBytes bounds the ipLimits of a small cell: some 100,000 addresses.
+const addressBytes = 16 << 20
+
+// connections are to one node of Redis, at most: a function serves one call at a time, with a little beside it; one on a managed
+// instance several.
+const connections = 32
+
+// stores are where a cell counts.
+type stores struct {
+	ladder    *ladder.Ladder
+	addresses limit.Store  // nil: with everything else
+	redis     *redis.Store // nil in a small cell
+}
+
+// newStores connects to nobody yet.
+func newStores(s *environ.Settings, a *amazon, secret *secrets.Cache, recorder func() *telemetry.Recorder, log *slog.Logger) (*stores, error) {
+	counters, err := dynamodb.New(dynamodb.Config{Client: a.dynamodb(), Table: s.CountersTable, Timeout: s.DynamoDBDeadline})
+	if err != nil {
+		return nil, err
+	}
+	made := &stores{}
+	c := ladder.Config{
+		Rates:  ladder.Named{Name: telemetry.DynamoDB.String(), Store: counters},
+		Frozen: true, NoLeases: !s.Leases, MaxInstances: s.MaxInstances, Log: log,
+		Observe: func(store string, took time.Duration, failed bool) {
+			kind := telemetry.DynamoDB
+			if store == telemetry.Redis.String() {
+				kind = telemetry.Redis
+			}
+			recorder().StoreCall(time.Now(), kind, took, failed)
+		},
+	}
+	if s.Redis == nil {
+		if made.addresses, err = memory.New(memory.Config{MaxBytes: addressBytes}); err != nil {
+			return nil, err
+		}
+	} else {
+		if made.redis, err = newRedis(s.Redis, a, secret); err != nil {
+			return nil, err
+		}
+		c.Quotas, c.Rates = c.Rates, ladder.Named{Name: telemetry.Redis.String(), Store: made.redis}
+	}
+	if made.ladder, err = ladder.New(c); err != nil {
+		return nil, err
+	}
+	return made, nil
+}
+
+func newRedis(r *environ.Redis, a *amazon, secret *secrets.Cache) (*redis.Store, error) {
+	c := redis.Config{Addrs: r.Addrs, Cluster: r.Cluster, Deadline: r.Deadline, PoolSize: connections}
+	if r.TLS {
+		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	switch r.Auth {
+	case environ.AuthNone:
+	case environ.AuthSecret:
+		c.Credentials = secret.RedisCredentials
+	case environ.AuthIAM:
+		signer, err := elasticache.New(elasticache.Config{
+			Cache: r.Cache, Serverless: r.Serverless, User: r.User, Region: a.config.Region, Credentials: a.config.Credentials,
+		})
+		if err != nil {
+			return nil, err
+		}
+		c.Credentials = signer.Credentials
+	}
+	// New looks at the server, and this is no time to wait for it: with a context that has ended it only makes the client. Each
+	// connection is checked when it is made, see warm.
+	ended, end := context.WithCancel(context.Background())
+	end()
+	return redis.New(ended, c)
+}
+
+// warm opens connections and says that this instance runs, so that the first decision waits for neither.
+func (s *stores) warm(ctx context.Context, log *slog.Logger) {
+	if s.redis != nil {
+		if err := s.redis.Ping(ctx); err != nil {
+			log.Warn("Redis does not answer yet", "error", err)
+		}
+	}
+	s.ladder.Beat(ctx, time.Now())
+}
+
+// totals are what the ladder has counted, for the metrics.
+func (s *stores) totals() telemetry.Totals {
+	t := telemetry.Totals{Backstop: s.ladder.Stats().Backstop}
+	if s.ladder.Leases != nil {
+		l := s.ladder.Leases.Stats()
+		t.LeaseLocal, t.LeaseCalls, t.Early = l.Local, l.Calls, l.Early
+	}
+	return t
+}
