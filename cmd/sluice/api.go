@@ -64,25 +64,34 @@ func (o *apiOptions) parse() (*servedAPI, error) {
 		return nil, errors.New("--function-env is for --function; without it the authorizer is this process")
 	}
 	s := &servedAPI{o: *o, binaries: make(map[string]string), variables: make(map[string]string)}
-	for _, text := range o.functions {
+	if err := s.parseFunctions(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *servedAPI) parseFunctions() error {
+	for _, text := range s.o.functions {
 		name, binary, named := strings.Cut(text, "=")
 		if !named {
 			name, binary = "", text
 		}
 		if _, twice := s.binaries[name]; twice || binary == "" || named && name == "" {
-			return nil, fmt.Errorf("--function %q: want BOOTSTRAP or NAME=BOOTSTRAP, each once", text)
+			return fmt.Errorf("--function %q: want BOOTSTRAP or NAME=BOOTSTRAP, each once", text)
 		}
 		s.binaries[name] = binary
 	}
-	for _, text := range o.variables {
+	for _, text := range s.o.variables {
 		name, value, ok := strings.Cut(text, "=")
-		if _, twice := s.variables[name]; !ok || name == "" || twice {
-			// the value may be a secret
-			return nil, fmt.Errorf("--function-env %q: want NAME=VALUE, each name once", name)
+		if !ok { // what stands there may be a secret without its name
+			return errors.New("--function-env: want NAME=VALUE")
+		}
+		if _, twice := s.variables[name]; name == "" || twice {
+			return fmt.Errorf("--function-env %q: want NAME=VALUE, each name once", name)
 		}
 		s.variables[name] = value
 	}
-	return s, nil
+	return nil
 }
 
 // start reads the description and makes a host for each binary. No process runs before the first call.

@@ -198,17 +198,34 @@ func (c *checker) check() {
 	case d.Stage == "":
 		d.Stage = "dev"
 	}
+	c.names()
+	for _, name := range slices.Sorted(maps.Keys(d.Authorizers)) {
+		a := d.Authorizers[name]
+		c.authorizer("authorizers."+name, &a)
+		d.Authorizers[name] = a
+	}
+	c.routes()
+	c.responses()
+}
+
+// names checks what ARNs, hosts and paths are made of.
+func (c *checker) names() {
+	d := c.d
+	for _, f := range []struct {
+		at, value string
+		form      *regexp.Regexp
+		want      string
+	}{
+		{"api", d.API, plainName, "the id of an API"},
+		{"region", d.Region, plainName, "a region"},
+		{"account", d.Account, number12, "12 digits"},
+	} {
+		if !f.form.MatchString(f.value) {
+			c.problem(f.at, "%s is not %s", shown(f.value), f.want)
+		}
+	}
 	if !plainName.MatchString(d.Stage) && (d.Kind != HTTP || d.Stage != defaultStage) {
 		c.problem("stage", "%s is not the name of a stage", shown(d.Stage))
-	}
-	if !plainName.MatchString(d.API) {
-		c.problem("api", "%s is not the id of an API", shown(d.API))
-	}
-	if !plainName.MatchString(d.Region) {
-		c.problem("region", "%s is not a region", shown(d.Region))
-	}
-	if !number12.MatchString(d.Account) {
-		c.problem("account", "%s is not 12 digits", shown(d.Account))
 	}
 	if m := d.Domain; m != nil {
 		if !hostName.MatchString(m.Name) {
@@ -223,13 +240,6 @@ func (c *checker) check() {
 			c.problem("stageVariables."+name, "not the name of a stage variable")
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(d.Authorizers)) {
-		a := d.Authorizers[name]
-		c.authorizer("authorizers."+name, &a)
-		d.Authorizers[name] = a
-	}
-	c.routes()
-	c.responses()
 }
 
 func (c *checker) authorizer(at string, a *Authorizer) {
@@ -250,6 +260,16 @@ func (c *checker) authorizer(at string, a *Authorizer) {
 	if a.TimeoutMillis == 0 {
 		a.TimeoutMillis = most
 	}
+	c.authorizerForm(at, a)
+	for i, s := range a.IdentitySource {
+		if _, err := c.d.identityValue(s); err != nil {
+			c.problem(at+".identitySource["+strconv.Itoa(i)+"]", "%v", err)
+		}
+	}
+}
+
+// authorizerForm checks what the API's kind has to do with.
+func (c *checker) authorizerForm(at string, a *Authorizer) {
 	if a.Type == "" {
 		a.Type = "REQUEST"
 	}
@@ -268,11 +288,6 @@ func (c *checker) authorizer(at string, a *Authorizer) {
 		c.problem(at+".payloadFormatVersion", "payload formats and simple responses are of HTTP APIs only")
 	case a.Simple && a.Payload != "2.0":
 		c.problem(at+".enableSimpleResponses", "simple responses need payload 2.0")
-	}
-	for i, s := range a.IdentitySource {
-		if _, err := c.d.identityValue(s); err != nil {
-			c.problem(at+".identitySource["+strconv.Itoa(i)+"]", "%v", err)
-		}
 	}
 }
 
@@ -309,29 +324,8 @@ func (c *checker) integration(at string, g *Integration, t *target) {
 	if g.TimeoutMillis < minMillis || g.TimeoutMillis > most {
 		c.problem(at+".timeoutInMillis", "%d is outside %d..%d", g.TimeoutMillis, minMillis, most)
 	}
-	switch g.Type {
-	case HTTPProxy:
-		if err := checkURL(g.URL); err != nil {
-			c.problem(at+".url", "%v", err)
-		}
-	case AWSProxy:
-		if g.Function == "" {
-			c.problem(at+".function", "missing")
-		}
-	case Mock, Echo:
-	default:
-		c.problem(at+".type", "%s is not known; there are %s, %s, %s and %s", shown(g.Type), HTTPProxy, AWSProxy, Mock, Echo)
+	if !c.integrationType(at, g) {
 		return
-	}
-	switch {
-	case g.URL != "" && g.Type != HTTPProxy:
-		c.problem(at+".url", "only %s has one", HTTPProxy)
-	case g.Function != "" && g.Type != AWSProxy:
-		c.problem(at+".function", "only %s has one", AWSProxy)
-	case c.d.Kind == HTTP && g.Type == Mock:
-		c.problem(at+".type", "an HTTP API has no %s", Mock)
-	case c.d.Kind == WebSocket && g.Type != Mock:
-		c.problem(at+".type", "only %s is served for a WebSocket API: connections are authorized, and no messages passed", Mock)
 	}
 	switch v2 := c.d.Kind == HTTP && g.Type == AWSProxy; {
 	case v2 && g.Payload != "1.0" && g.Payload != "2.0":
@@ -345,6 +339,35 @@ func (c *checker) integration(at string, g *Integration, t *target) {
 	if _, err := c.d.responseMappings(g); err != nil {
 		c.problem(at+".responseParameters", "%v", err)
 	}
+}
+
+// integrationType checks the type and what belongs to it; it reports false for one that is none.
+func (c *checker) integrationType(at string, g *Integration) bool {
+	switch g.Type {
+	case HTTPProxy:
+		if err := checkURL(g.URL); err != nil {
+			c.problem(at+".url", "%v", err)
+		}
+	case AWSProxy:
+		if g.Function == "" {
+			c.problem(at+".function", "missing")
+		}
+	case Mock, Echo:
+	default:
+		c.problem(at+".type", "%s is not known; there are %s, %s, %s and %s", shown(g.Type), HTTPProxy, AWSProxy, Mock, Echo)
+		return false
+	}
+	switch {
+	case g.URL != "" && g.Type != HTTPProxy:
+		c.problem(at+".url", "only %s has one", HTTPProxy)
+	case g.Function != "" && g.Type != AWSProxy:
+		c.problem(at+".function", "only %s has one", AWSProxy)
+	case c.d.Kind == HTTP && g.Type == Mock:
+		c.problem(at+".type", "an HTTP API has no %s", Mock)
+	case c.d.Kind == WebSocket && g.Type != Mock:
+		c.problem(at+".type", "only %s is served for a WebSocket API: connections are authorized, and no messages passed", Mock)
+	}
+	return true
 }
 
 var placeholder = regexp.MustCompile(`\{([A-Za-z0-9._-]+)\}`)
@@ -376,7 +399,7 @@ func (c *checker) responses() {
 			c.problem(at+".responseParameters", "%v", err)
 		}
 		for _, contentType := range slices.Sorted(maps.Keys(g.Templates)) {
-			if !strings.Contains(contentType, "/") || !printable(contentType) {
+			if !strings.Contains(contentType, "/") || !sendable(contentType) {
 				c.problem(at+".responseTemplates", "%s is not a content type", shown(contentType))
 			}
 			if _, err := parseTemplate(g.Templates[contentType]); err != nil {
@@ -400,8 +423,8 @@ func headerName(s string) (string, bool) {
 	return http.CanonicalHeaderKey(s), true
 }
 
-// printable reports whether a value may stand in a header: nothing that ends a line, and no other control character.
-func printable(s string) bool {
+// sendable reports whether a value may stand in a header: nothing that ends a line, and no other control character.
+func sendable(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
 			return false

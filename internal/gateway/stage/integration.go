@@ -209,68 +209,35 @@ type reply struct {
 	body    []byte
 }
 
+// proxyReply is the form of a function's answer.
+type proxyReply struct {
+	Status  *json.Number               `json:"statusCode"`
+	Headers map[string]json.RawMessage `json:"headers"`
+	Multi   map[string][]string        `json:"multiValueHeaders"`
+	Cookies []string                   `json:"cookies"`
+	Body    *string                    `json:"body"`
+	Base64  bool                       `json:"isBase64Encoded"`
+}
+
+// readReply reads a function's answer. To payload 2.0 anything that is JSON and no such answer is the body itself.
 func readReply(out []byte, v2 bool) (*reply, error) {
-	var in struct {
-		Status  *json.Number               `json:"statusCode"`
-		Headers map[string]json.RawMessage `json:"headers"`
-		Multi   map[string][]string        `json:"multiValueHeaders"`
-		Cookies []string                   `json:"cookies"`
-		Body    *string                    `json:"body"`
-		Base64  bool                       `json:"isBase64Encoded"`
-	}
+	var in proxyReply
 	err := json.Unmarshal(out, &in)
-	if v2 && json.Valid(out) && (err != nil || in.Status == nil) { // anything that is no such answer is the body
-		return &reply{200, http.Header{"Content-Type": {"application/json"}}, out}, nil
-	}
-	if err != nil {
+	formed := err == nil && in.Status != nil
+	switch {
+	case !formed && v2 && json.Valid(out):
+		return &reply{http.StatusOK, http.Header{"Content-Type": {"application/json"}}, out}, nil
+	case err != nil:
 		return nil, errors.New("the function's answer is not readable: " + describeJSON(err))
-	}
-	if in.Status == nil {
+	case !formed:
 		return nil, errors.New("the function's answer has no statusCode")
 	}
 	r := &reply{headers: make(http.Header)}
 	if r.status, err = strconv.Atoi(in.Status.String()); err != nil || r.status < 200 || r.status > 599 {
 		return nil, errors.New("the function's answer has a statusCode that is not 200 to 599")
 	}
-	set := func(name, value string) error {
-		canonical, ok := headerName(name)
-		if !ok || !printable(value) {
-			return errors.New("the function's answer has a header that cannot be sent")
-		}
-		r.headers[canonical] = append(r.headers[canonical], value)
-		return nil
-	}
-	for name, lines := range in.Multi {
-		for _, l := range lines {
-			if err := set(name, l); err != nil {
-				return nil, err
-			}
-		}
-	}
-	for name, raw := range in.Headers {
-		text := strings.TrimSpace(string(raw))
-		switch {
-		case text == "null" || text == "":
-			continue
-		case text[0] == '{' || text[0] == '[':
-			return nil, errors.New("the function's answer has a header that is no text")
-		case text[0] == '"':
-			if err := json.Unmarshal(raw, &text); err != nil {
-				return nil, errors.New("the function's answer has a header that is no text")
-			}
-		}
-		canonical, _ := headerName(name)
-		if lines := r.headers[canonical]; len(lines) > 0 && lines[len(lines)-1] == text {
-			continue // both forms name it: sent once
-		}
-		if err := set(name, text); err != nil {
-			return nil, err
-		}
-	}
-	for _, cookie := range in.Cookies {
-		if err := set("Set-Cookie", cookie); err != nil {
-			return nil, err
-		}
+	if err := r.readHeaders(&in); err != nil {
+		return nil, err
 	}
 	if in.Body != nil {
 		r.body = []byte(*in.Body)
@@ -281,6 +248,52 @@ func readReply(out []byte, v2 bool) (*reply, error) {
 		}
 	}
 	return r, nil
+}
+
+// readHeaders takes both forms; a line that both name is sent once.
+func (p *reply) readHeaders(in *proxyReply) error {
+	for name, lines := range in.Multi {
+		for _, l := range lines {
+			if err := p.add(name, l); err != nil {
+				return err
+			}
+		}
+	}
+	for name, raw := range in.Headers {
+		text := strings.TrimSpace(string(raw))
+		switch {
+		case text == "null" || text == "":
+			continue
+		case text[0] == '{' || text[0] == '[':
+			return errors.New("the function's answer has a header that is no text")
+		case text[0] == '"':
+			if err := json.Unmarshal(raw, &text); err != nil {
+				return errors.New("the function's answer has a header that is no text")
+			}
+		}
+		canonical, _ := headerName(name)
+		if lines := p.headers[canonical]; len(lines) > 0 && lines[len(lines)-1] == text {
+			continue
+		}
+		if err := p.add(name, text); err != nil {
+			return err
+		}
+	}
+	for _, cookie := range in.Cookies {
+		if err := p.add("Set-Cookie", cookie); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *reply) add(name, value string) error {
+	canonical, ok := headerName(name)
+	if !ok || !sendable(value) {
+		return errors.New("the function's answer has a header that cannot be sent")
+	}
+	p.headers[canonical] = append(p.headers[canonical], value)
+	return nil
 }
 
 // unsent are headers that describe a connection or a length, which are this server's to write.

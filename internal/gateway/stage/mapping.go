@@ -23,7 +23,7 @@ var errBody = errors.New("parts of bodies are not supported")
 func (d *Description) restValue(s string) (value, error) {
 	if text, ok := strings.CutPrefix(s, "'"); ok {
 		text, ok = strings.CutSuffix(text, "'")
-		if !ok || !printable(text) {
+		if !ok || !sendable(text) {
 			return nil, fmt.Errorf("%s is not a value between quotes", shown(s))
 		}
 		return literal(text), nil
@@ -42,7 +42,7 @@ func (d *Description) restValue(s string) (value, error) {
 // httpValue reads an expression of an HTTP API: $request.header.X, $context.X and the like, one alone or several as ${…} in a
 // text; or a static text.
 func (d *Description) httpValue(s string) (value, error) {
-	if !printable(s) {
+	if !sendable(s) {
 		return nil, fmt.Errorf("%s holds control characters", shown(s))
 	}
 	if strings.HasPrefix(s, "$") && !strings.Contains(s, "{") {
@@ -365,7 +365,7 @@ func (c *call) apply(changes []change, h http.Header, answer bool) {
 			delete(h, m.name)
 			delete(h, name)
 		case !ok:
-		case !printable(v):
+		case !sendable(v):
 			c.s.c.Log.Warn("a mapped header is left out: its value holds control characters", "mapping", m.source, "request", c.id)
 		case m.how == "append":
 			h[name] = append(h[name], v)

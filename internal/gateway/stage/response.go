@@ -19,7 +19,6 @@ type failure struct {
 	name    string // type of gateway response
 	status  int
 	message string // "" is null
-	exact   string // body that a REST API sends where no gateway response says otherwise; "" is {"message": message}
 	typ     string // x-amzn-ErrorType
 
 	httpStatus  int // of an HTTP API

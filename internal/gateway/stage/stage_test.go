@@ -494,7 +494,7 @@ func TestRoutes(t *testing.T) {
 
 // Guarantees that bodies and headers that API Gateway does not take are not passed on.
 func TestBounds(t *testing.T) {
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	defer upstream.Close()
 	u, err := url.Parse(upstream.URL)
 	if err != nil {
