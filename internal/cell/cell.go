@@ -124,7 +124,7 @@ func (f *Function) source(c *Config, a *amazon) (_ authorizer.Source, prepare fu
 func (f *Function) newHandler(c *Config, source authorizer.Source) (*authorizer.Handler, error) {
 	s := c.Settings
 	of := authorizer.Config{
-		Source: source, Store: f.stores.ladder.Store, Addresses: f.stores.addresses, Log: c.Log, TrustedHops: s.TrustedHops,
+		Source: &renewing{source, f.secret}, Store: f.stores.ladder.Store, Addresses: f.stores.addresses, Log: c.Log, TrustedHops: s.TrustedHops,
 		Jitter: s.RetryJitter, Sources: f.secret, Measure: true,
 	}
 	if f.tokens != nil {

@@ -1,0 +1,286 @@
+package cell
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/secrets"
+	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
+)
+
+// env is an environment as Lambda gives it, with changes as pairs.
+func env(changes ...string) func(string) string {
+	m := map[string]string{"AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_SESSION_TOKEN": "token"}
+	for i := 0; i < len(changes); i += 2 {
+		m[changes[i]] = changes[i+1]
+	}
+	return func(name string) string { return m[name] }
+}
+
+// Guarantees that clients are as the SDK's own loader would make them from a Lambda's environment: it is not used for what it
+// costs, and nobody should notice.
+func TestClientsOfAWS(t *testing.T) {
+	for _, tt := range []struct {
+		name              string
+		env               []string
+		dynamodb, secrets string // base endpoints; "" the service's own
+		fips, dual        uint
+	}{
+		{name: "nothing said"},
+		{"everything elsewhere", []string{"AWS_ENDPOINT_URL", "http://all"}, "http://all", "http://all", 0, 0},
+		{"one service elsewhere", []string{"AWS_ENDPOINT_URL_DYNAMODB", "http://one"}, "http://one", "", 0, 0},
+		{"one elsewhere still", []string{"AWS_ENDPOINT_URL", "http://all", "AWS_ENDPOINT_URL_SECRETS_MANAGER", "http://one"}, "http://all", "http://one", 0, 0},
+		{"not looked at", []string{"AWS_ENDPOINT_URL", "http://all", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"}, "", "", 0, 0},
+		{"FIPS and dual stack", []string{"AWS_USE_FIPS_ENDPOINT", "true", "AWS_USE_DUALSTACK_ENDPOINT", "true"}, "", "",
+			uint(aws.FIPSEndpointStateEnabled), uint(aws.DualStackEndpointStateEnabled)},
+		{"without", []string{"AWS_USE_FIPS_ENDPOINT", "false", "AWS_USE_DUALSTACK_ENDPOINT", "false"}, "", "",
+			uint(aws.FIPSEndpointStateDisabled), uint(aws.DualStackEndpointStateDisabled)},
+	} {
+		a, err := newAmazon(env(tt.env...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, s := a.dynamodb().Options(), a.secretsManager().Options()
+		if got := aws.ToString(d.BaseEndpoint); got != tt.dynamodb {
+			t.Errorf("%s: DynamoDB at %q, want %q", tt.name, got, tt.dynamodb)
+		}
+		if got := aws.ToString(s.BaseEndpoint); got != tt.secrets {
+			t.Errorf("%s: Secrets Manager at %q, want %q", tt.name, got, tt.secrets)
+		}
+		for _, got := range [][2]uint{
+			{uint(d.EndpointOptions.UseFIPSEndpoint), uint(d.EndpointOptions.UseDualStackEndpoint)},
+			{uint(s.EndpointOptions.UseFIPSEndpoint), uint(s.EndpointOptions.UseDualStackEndpoint)},
+		} {
+			if got != [2]uint{tt.fips, tt.dual} {
+				t.Errorf("%s: FIPS and dual stack %v, want %d and %d", tt.name, got, tt.fips, tt.dual)
+			}
+		}
+		c, err := d.Credentials.Retrieve(t.Context())
+		if err != nil || d.Region != "eu-west-1" || c.AccessKeyID != "id" || c.SecretAccessKey != "key" || c.SessionToken != "token" {
+			t.Errorf("%s: region %q, credentials %+v, %v", tt.name, d.Region, c, err)
+		}
+	}
+	for _, missing := range []string{"AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
+		if _, err := newAmazon(env(missing, "")); err == nil || !strings.Contains(err.Error(), missing) {
+			t.Errorf("without %s: %v", missing, err)
+		}
+	}
+}
+
+// Guarantees that the first request waits for what began with the function, not longer than it may, and none after it.
+func TestWarming(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waits := func(w *warming, ctx context.Context) time.Duration {
+			began := time.Now()
+			w.wait(ctx)
+			return time.Since(began)
+		}
+		soon := begin(time.Second, func() { <-time.After(300 * time.Millisecond) })
+		if got := waits(soon, t.Context()); got != 300*time.Millisecond {
+			t.Errorf("waited %s for what took 300ms", got)
+		}
+		never := begin(time.Second, func() { <-t.Context().Done() })
+		if first, second := waits(never, t.Context()), waits(never, t.Context()); first != time.Second || second != 0 {
+			t.Errorf("waited %s and %s for what does not end, want 1s and no more", first, second)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if got := waits(begin(time.Second, func() { <-t.Context().Done() }), ctx); got != 100*time.Millisecond {
+			t.Errorf("waited %s with a context of 100ms", got)
+		}
+	})
+}
+
+const (
+	one = "pepper-number-one"
+	two = "pepper-number-two"
+)
+
+// secret is a cache of a secret with these peppers, by id and value as pairs, and what sets it again.
+func secret(t *testing.T, cooldown time.Duration, peppers ...string) (*secrets.Cache, func(peppers ...string)) {
+	t.Helper()
+	m := &secretstest.Manager{}
+	url, stop, err := m.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(peppers ...string) {
+		var all []string
+		for i := 0; i < len(peppers); i += 2 {
+			all = append(all, fmt.Sprintf("%q:%q", peppers[i], base64.StdEncoding.EncodeToString([]byte(peppers[i+1]))))
+		}
+		m.Set("s", `{"peppers":{`+strings.Join(all, ",")+`}}`)
+	}
+	set(peppers...)
+	a, err := newAmazon(env("AWS_ENDPOINT_URL", url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := secrets.New(secrets.Config{Client: a.secretsManager(), ID: "s", Cooldown: cooldown, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Close()
+		_ = stop()
+	})
+	return c, set
+}
+
+func anything(*limit.Limit) error { return nil }
+
+// withKeys is a plans file with these keys, in YAML.
+func withKeys(keys ...string) fstest.MapFS {
+	return fstest.MapFS{"plans.yaml": {Data: []byte(`
+plans: [ { id: pro, limits: [ { id: l, tiers: [ { period: 1s, threshold: 5 } ] } ] } ]
+tenants: [ { id: acme, plan: pro } ]
+keys: [` + strings.Join(keys, ", ") + "]\n")}}
+}
+
+func key(id, pepper, value, presented string) string {
+	return fmt.Sprintf("{ id: %s, tenant: acme, pepper: %s, hash: %q }", id, pepper, identity.HashKey([]byte(value), presented))
+}
+
+// Guarantees that a key is known by its hash under the pepper it names and no other, and that expired and revoked ones are not.
+func TestKeysOfAFile(t *testing.T) {
+	cache, _ := secret(t, 0, "p1", one, "p2", two)
+	keys := make([]string, 5)
+	for i := range keys {
+		keys[i] = identity.NewKey()
+	}
+	late := strings.Replace(key("k3", "p1", one, keys[2]), " }", ", expires: 2030-01-01T00:00:00Z }", 1)
+	gone := strings.Replace(key("k4", "p1", one, keys[3]), " }", ", revoked: true }", 1)
+	f, err := readFile(withKeys(key("k1", "p1", one, keys[0]), key("k2", "p2", two, keys[1]), late, gone, key("k5", "p1", two, keys[4])),
+		"plans.yaml", anything, cache, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2029, 12, 31, 23, 59, 59, 0, time.UTC)
+	for i, want := range []error{nil, nil, nil, identity.ErrRevokedKey, identity.ErrUnknownKey} {
+		k, err := f.Key(t.Context(), keys[i], now)
+		if !errors.Is(err, want) || err == nil && k.ID != fmt.Sprint("k", i+1) {
+			t.Errorf("k%d: %+v, %v; want %v", i+1, k, err, want)
+		}
+	}
+	if _, err := f.Key(t.Context(), keys[2], now.Add(time.Second)); !errors.Is(err, identity.ErrExpiredKey) {
+		t.Errorf("k3 later: %v", err)
+	}
+	if _, err := f.Key(t.Context(), "not a key", now); !errors.Is(err, identity.ErrMalformedKey) {
+		t.Errorf("a malformed key: %v", err)
+	}
+}
+
+// Guarantees that a key may be used as soon as its pepper is in the secret, and that keys which nobody knows have that looked at
+// once in its cooldown only.
+func TestNewPepper(t *testing.T) {
+	const cooldown = time.Minute
+	cache, set := secret(t, cooldown, "p1", one)
+	fresh, unknown := identity.NewKey(), identity.NewKey()
+	f, err := readFile(withKeys(key("k1", "p1", one, identity.NewKey()), key("k2", "p2", two, fresh)), "plans.yaml", anything, cache, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := &renewing{f, cache}
+	now := time.Now()
+	ask := func(presented string, now time.Time) error {
+		c, _ := source.Begin(t.Context(), now)
+		_, err := c.Key(t.Context(), presented, now)
+		return err
+	}
+	if err := ask(fresh, now); !errors.Is(err, identity.ErrUnknownKey) {
+		t.Fatalf("a key without its pepper: %v", err)
+	}
+	set("p1", one, "p2", two)
+	for range 100 {
+		if err := ask(unknown, now.Add(cooldown/2)); !errors.Is(err, identity.ErrUnknownKey) {
+			t.Fatal(err)
+		}
+	}
+	if n := cache.Stats().Reads; n != 1 {
+		t.Errorf("%d reads of the secret in its cooldown, want 1", n)
+	}
+	if err := ask(fresh, now.Add(2*cooldown)); err != nil {
+		t.Errorf("a key whose pepper is new: %v", err)
+	}
+	if n := cache.Stats().Reads; n != 2 {
+		t.Errorf("%d reads of the secret, want 2", n)
+	}
+}
+
+// Guarantees that a secret which cannot be had is not told as an unknown key: the client's key may be good.
+func TestKeyWithoutSecret(t *testing.T) {
+	cache, _ := secret(t, 0, "p1", one)
+	cache.Close()
+	f, err := readFile(withKeys(), "plans.yaml", anything, cache, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c, _ := (&renewing{f, cache}).Begin(ctx, time.Now())
+	if _, err := c.Key(ctx, identity.NewKey(), time.Now()); !errors.Is(err, authorizer.ErrNotLoaded) {
+		t.Errorf("%v, want ErrNotLoaded", err)
+	}
+}
+
+// Guarantees that a file with anything wrong is refused with what and where, and one that is good tells what of it has no use.
+func TestFile(t *testing.T) {
+	cache, _ := secret(t, 0, "p1", one)
+	same := identity.NewKey()
+	picky := func(l *limit.Limit) error { return fmt.Errorf("limit %s cannot be kept", l.ID) }
+	for _, tt := range []struct {
+		name    string
+		bundle  fstest.MapFS
+		accepts func(*limit.Limit) error
+		want    []string
+	}{
+		{"no file", fstest.MapFS{}, anything, []string{"plans.yaml", "not exist"}},
+		{"too large", fstest.MapFS{"plans.yaml": {Data: make([]byte, plan.MaxFileBytes+1)}}, anything, []string{"plans.yaml"}},
+		{"mistakes", fstest.MapFS{"plans.yaml": {Data: []byte("plan: 1\ntenant: 2\n")}}, anything, []string{"plans.yaml:1:1", "plans.yaml:2:1"}},
+		{"a limit that the store cannot keep", withKeys(), picky, []string{"plan pro", "limit l cannot be kept"}},
+		{"one key twice", withKeys(key("a", "p1", one, same), key("b", "p1", one, same)), anything, []string{"keys[1].hash", `"a"`}},
+		{"the dev pepper", withKeys(key("a", "dev", one, same)), anything, []string{`"a"`, "everybody knows"}},
+	} {
+		_, err := readFile(tt.bundle, "plans.yaml", tt.accepts, cache, slog.New(slog.DiscardHandler))
+		for _, want := range tt.want {
+			if !strings.Contains(fmt.Sprint(err), want) {
+				t.Errorf("%s: %v, want an error with %q", tt.name, err, want)
+			}
+		}
+	}
+	var log bytes.Buffer
+	useless := fstest.MapFS{"plans.yaml": {Data: []byte(
+		"plans: [ { id: pro, limits: [ { id: l, tiers: [ { period: 1s, threshold: 5 }, { period: 1m, threshold: 1000 } ] } ] } ]\n")}}
+	if _, err := readFile(useless, "plans.yaml", anything, cache, slog.New(slog.NewTextHandler(&log, nil))); err != nil || !strings.Contains(log.String(), "plans.yaml:1:") {
+		t.Errorf("%v; logged %q, want the tier that has no use", err, log.String())
+	}
+}
+
+// Guarantees that the operator is told of keys that cannot be known, and of no others.
+func TestMissingPepperIsTold(t *testing.T) {
+	cache, _ := secret(t, 0, "p1", one)
+	var log bytes.Buffer
+	f, err := readFile(withKeys(key("a", "p1", one, "key-a"), key("b", "p9", two, "key-b")), "plans.yaml", anything, cache, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.prepare(t.Context())
+	if said := log.String(); strings.Count(said, "level=ERROR") != 1 || !strings.Contains(said, "pepper=p9") {
+		t.Errorf("logged %q, want one line about p9", said)
+	}
+}
