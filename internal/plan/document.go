@@ -313,7 +313,11 @@ func (t *TenantDocument) Compile(p *Plan) (*Tenant, error) {
 		return &tenant, nil
 	}
 	if p == nil || p.ID != tenant.Plan {
-		return nil, &Error{[]Problem{t.raw.plan.from.says("the plan %s is not at hand", quote(tenant.Plan)).Problem}}
+		at := t.raw.at
+		if t.raw.plan.set {
+			at = t.raw.plan.from
+		}
+		return nil, &Error{[]Problem{at.says("the plan at hand is not %s", quote(tenant.Plan)).Problem}}
 	}
 	r := &reader{stored: true}
 	r.effective(&raw, p)

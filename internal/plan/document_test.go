@@ -245,7 +245,7 @@ func TestBadDocuments(t *testing.T) {
 		{plan.KindTenant, "t", `{"id":"t","plan":"p","limit":1}`, `tenant "t":1:22: unknown key "limit" in a tenant`},
 		{plan.KindTenant, "t", `"t"`, `tenant "t":1:1: want a tenant (a mapping)`},
 		{plan.KindTenant, "t", `{"id":"t","plan":"p","overrides":[{"id":"b","threshold":1}]}`, `tenant "t":1:41: overrides[0].id: plan p has no limit "b"`},
-		{plan.KindTenant, "t", `{"id":"t","plan":"other"}`, `tenant "t":1:18: plan: the plan "other" is not at hand`},
+		{plan.KindTenant, "t", `{"id":"t","plan":"other"}`, `tenant "t":1:18: plan: the plan at hand is not "other"`},
 	} {
 		d := plan.Document{Kind: c.kind, ID: c.id, Body: []byte(c.body)}
 		var err error
@@ -343,4 +343,59 @@ func BenchmarkCompileTenant(b *testing.B) {
 			b.Fatal("a tenant without overrides has a set of its own")
 		}
 	}
+}
+
+// FuzzDocument guarantees that no body, of whatever kind, can stop the program that compiles it: each gives what it should or
+// problems under the document's name, and limits that the core accepts.
+func FuzzDocument(f *testing.F) {
+	for _, text := range splitCases(f) {
+		documents, err := plan.Split(noon, plan.Source{Name: "f", Data: []byte(text)})
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, d := range documents {
+			f.Add(string(d.Kind), d.ID, d.Body)
+		}
+	}
+	f.Add("tenant", "t", []byte(`{"id":"t"}`))
+	f.Add("plan", "p", []byte(`null`))
+	p := bigPlan(f)
+	a := request("GET", "/v1/r1/x")
+	f.Fuzz(func(t *testing.T, kind, id string, body []byte) {
+		d := plan.Document{Kind: plan.Kind(kind), ID: id, Body: body}
+		var sets []*plan.Set
+		_, keyErr := plan.CompileKey(d)
+		made, planErr := plan.CompilePlan(d)
+		settings, settingsErr := plan.CompileSettings(d)
+		read, tenantErr := plan.ReadTenant(d)
+		good := 0
+		for _, err := range []error{keyErr, planErr, settingsErr, tenantErr} {
+			var bad *plan.Error
+			if err == nil {
+				good++
+			} else if !errors.As(err, &bad) || len(bad.Problems) == 0 || bad.Problems[0].File != d.Name() {
+				t.Fatalf("%s %q: error %v", d.Name(), body, err)
+			}
+		}
+		if good > 1 {
+			t.Fatalf("%s %q is of %d kinds", d.Name(), body, good)
+		}
+		if planErr == nil {
+			sets = append(sets, made.Set())
+		}
+		if settingsErr == nil {
+			sets = append(sets, settings.IPLimits())
+		}
+		if tenantErr == nil {
+			if tenant, err := read.Compile(p); err == nil {
+				sets = append(sets, tenant.Sets()...)
+			}
+			if tenant, err := read.Compile(nil); err == nil {
+				sets = append(sets, tenant.Limits(noon))
+			}
+		}
+		for _, set := range sets {
+			checkSet(t, body, set, a)
+		}
+	})
 }
