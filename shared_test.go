@@ -39,7 +39,7 @@ const daily = "plans: [ { id: p, limits: [ { id: total, algorithm: token_bucket,
 func together(t *testing.T, goroutines int, store func() sluice.Store) {
 	for _, leases := range []bool{true, false} {
 		t.Run(fmt.Sprintf("leases=%t", leases), func(t *testing.T) {
-			text := strings.ReplaceAll(daily, "id: total", fmt.Sprintf("id: total%d-%t", os.Getpid(), leases))
+			text := strings.ReplaceAll(daily, "id: total", fmt.Sprintf("id: total%d-%t", time.Now().UnixNano(), leases)) // stores outlive tests
 			var two []*sluice.Limiter
 			for range 2 {
 				two = append(two, open(t, text, func(c *sluice.Config) {

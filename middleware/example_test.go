@@ -8,6 +8,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"os"
 
 	"github.com/sluicelimits/sluice"
 	"github.com/sluicelimits/sluice/middleware"
@@ -41,7 +42,7 @@ func get(h http.Handler, header ...string) {
 	if w.Code != http.StatusOK {
 		text = w.Header().Get("Content-Type")
 	}
-	fmt.Println(w.Code, "remaining:", w.Header()["X-RateLimit-Remaining"], text)
+	fmt.Fprintln(os.Stdout, w.Code, "remaining:", w.Header()["X-RateLimit-Remaining"], text)
 }
 
 // With an authentication of the program's own.

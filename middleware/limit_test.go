@@ -65,8 +65,15 @@ func request(t testing.TB, method, target string, header ...string) *http.Reques
 	return r
 }
 
+// answered is an answer that was read to its end.
+type answered struct {
+	StatusCode int
+	Status     string
+	Header     http.Header
+}
+
 // do sends a request and reads the whole answer.
-func do(t testing.TB, r *http.Request) (*http.Response, string) {
+func do(t testing.TB, r *http.Request) (answered, string) {
 	t.Helper()
 	resp, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
@@ -77,7 +84,7 @@ func do(t testing.TB, r *http.Request) (*http.Response, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return resp, string(body)
+	return answered{resp.StatusCode, resp.Status, resp.Header}, string(body)
 }
 
 func key(tenant string) []string { return []string{"X-Api-Key", identity.ExampleKey(tenant)} }
