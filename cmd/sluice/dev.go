@@ -62,7 +62,7 @@ With --api the requests go through what stands for AWS's API Gateway instead: ro
 mappings as described, so that each answer is what a client would get there. With --function the authorizer is the real
 Lambda binary, configured by --function-env; without, it is this process, on the plans and stores of the other flags.`,
 		Example: "  sluice dev\n  sluice dev --plans plans.yaml --upstream http://localhost:3000\n  sluice dev --listen :0\n" +
-			"  sluice dev --api rest\n  sluice dev --api api.yaml --function ./bootstrap --function-env SLUICE_PLANS=plans.yaml",
+			"  sluice dev --api rest\n  sluice dev --api api.yaml --function ./bootstrap --function-env SLUICE_CELL=local --function-env …",
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			d, err := o.parse()

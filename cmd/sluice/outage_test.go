@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-lambda-go/lambda"
+
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
 )
@@ -23,6 +25,9 @@ const argsEnv = "SLUICE_TEST_ARGS"
 func TestMain(m *testing.M) {
 	if args := os.Getenv(argsEnv); args != "" {
 		os.Exit(run(strings.Split(args, "\n")))
+	}
+	if os.Getenv(functionEnv) != "" {
+		lambda.Start(testFunction)
 	}
 	os.Exit(m.Run())
 }

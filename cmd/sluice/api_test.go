@@ -1,0 +1,194 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// functionEnv makes the test binary a Lambda function: one for an API's authorizer and for what stands behind it.
+const functionEnv = "SLUICE_TEST_FUNCTION"
+
+// testFunction lets "good" pass, denies "limited", and answers a request of an integration with who it was told calls.
+func testFunction(event struct {
+	ARN            string `json:"methodArn"`
+	Headers        map[string]string
+	RequestContext struct{ Authorizer map[string]any }
+}) (map[string]any, error) {
+	if event.ARN == "" {
+		return map[string]any{"statusCode": 200, "body": fmt.Sprint("hello ", event.RequestContext.Authorizer["tenant"])}, nil
+	}
+	effect := "Allow"
+	switch event.Headers["X-Api-Key"] {
+	case "good":
+	case "limited":
+		effect = "Deny"
+	default:
+		return nil, errors.New("Unauthorized") //nolint:staticcheck // API Gateway's word
+	}
+	return map[string]any{
+		"principalId": "acme", "context": map[string]any{"tenant": "acme", "retryAfter": "7", "problem": `{"status":429}`},
+		"policyDocument": map[string]any{"Version": "2012-10-17",
+			"Statement": []any{map[string]any{"Action": "execute-api:Invoke", "Effect": effect, "Resource": event.ARN}}},
+	}, nil
+}
+
+// Guarantees that a newcomer sees in one command what API Gateway would answer: every printed line does what it says, for
+// each kind of API, and the live page counts it.
+func TestDevBuiltinAPIs(t *testing.T) {
+	for api, want := range map[string]struct {
+		codes  []int
+		denied int
+	}{
+		"rest": {[]int{200, 200, 429, 401}, 429},
+		"http": {[]int{200, 200, 403, 401}, 403},
+	} {
+		r := startDev(t, "--api", api)
+		lines := curlLine.FindAllStringSubmatch(r.stdout.String(), -1)
+		if len(lines) != len(want.codes) {
+			t.Fatalf("%s: %d curl lines:\n%s", api, len(lines), r.stdout)
+		}
+		for i, code := range want.codes {
+			if got, _, body := get(t, lines[i][2], lines[i][1]); got != code {
+				t.Errorf("%s: %s: %d, want %d: %s", api, lines[i][0], got, code, body)
+			}
+		}
+		loop := regexp.MustCompile(`200s, then (\d+)s\n  for i in ([\d ]+); do curl .* -H "X-API-Key: (\S+)" (\S+); done`).FindStringSubmatch(r.stdout.String())
+		if loop == nil {
+			t.Fatalf("%s: no loop:\n%s", api, r.stdout)
+		}
+		denied := 0
+		for range strings.Fields(loop[2]) {
+			code, h, body := get(t, loop[4], loop[3])
+			if code != want.denied {
+				continue
+			}
+			denied++
+			if api == "rest" && (h.Get("Retry-After") == "" || !strings.Contains(body, `"retry-after-ms"`) || h.Get("Content-Type") != "application/problem+json") {
+				t.Errorf("%s: %d with %v: %s", api, code, h, body)
+			}
+		}
+		if denied < 2 || loop[1] != strconv.Itoa(want.denied) {
+			t.Errorf("%s: %d of the loop's requests were denied, and %ss promised", api, denied, loop[1])
+		}
+		var page struct{ Denials []json.RawMessage }
+		if code, _, body := get(t, r.base+"/_sluice/data.json", ""); code != 200 || json.Unmarshal([]byte(body), &page) != nil || len(page.Denials) < 2 {
+			t.Errorf("%s: live data: %d, %d denials: %.400s", api, code, len(page.Denials), body)
+		}
+		if err := r.finish(t); err != nil {
+			t.Errorf("%s: a stop that was asked for is %v, want nil", api, err)
+		}
+		if log := r.stderr.String(); strings.Contains(log, "slk_") || strings.Contains(log, "127.0.0.1") {
+			t.Errorf("%s: the log holds a key or an address: %s", api, log)
+		}
+	}
+}
+
+// Guarantees that the printed line of a WebSocket API is a handshake, which is authorized.
+func TestDevBuiltinWebSocket(t *testing.T) {
+	r := startDev(t, "--api", "websocket")
+	line := regexp.MustCompile(`(?m)^  curl .*-H "X-API-Key: (\S+)" (\S+)$`).FindStringSubmatch(r.stdout.String())
+	if line == nil || !strings.Contains(line[0], "-H") {
+		t.Fatalf("no line:\n%s", r.stdout)
+	}
+	req, err := http.NewRequest("GET", line[2], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range regexp.MustCompile(`-H "([^:]+): ([^"]+)"`).FindAllStringSubmatch(line[0], -1) {
+		req.Header.Set(h[1], h[2])
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Errorf("%s: %d, want 101", line[0], resp.StatusCode)
+	}
+}
+
+// Guarantees that an API's functions can be real Lambda binaries, authorizer and backend, and that they end with the command.
+func TestDevWithBinaries(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "api.yaml")
+	text := strings.Replace(string(readBuiltin(t, "rest")), `"ANY /product/{id}", authorizer: sluice, integration: *backend`,
+		`"ANY /product/{id}", authorizer: sluice, integration: { type: AWS_PROXY, function: shop }`, 1)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := startDev(t, "--api", file, "--function", os.Args[0], "--function", "shop="+os.Args[0], "--function-env", functionEnv+"=1", "--environments", "2")
+	for key, want := range map[string]struct {
+		code int
+		body string
+	}{"good": {200, "hello acme"}, "limited": {429, `{"status":429}`}, "": {401, `"status":401`}} {
+		code, h, body := get(t, r.base+"/dev/product/1", key)
+		if code != want.code || !strings.Contains(body, want.body) || (h.Get("Retry-After") == "7") != (code == 429) {
+			t.Errorf("key %q: %d %s with %v, want %d\n%s", key, code, body, h, want.code, r.stderr)
+		}
+	}
+	if err := r.finish(t); err != nil {
+		t.Errorf("a stop that was asked for is %v, want nil\n%s", err, r.stderr)
+	}
+}
+
+func readBuiltin(t *testing.T, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", "internal", "gateway", "stage", "builtin", name+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// Guarantees that a wrong command line, and an API that cannot be served, are told before anything is, and that no variable's
+// value is.
+func TestDevAPIProblems(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	bad := file("bad.yaml", "kind: REST\ncors: {}\n")
+	backend := file("backend.yaml", "kind: REST\nroutes: [ { route: GET /a, integration: { type: AWS_PROXY, function: shop } } ]\n")
+	for _, c := range []struct {
+		args  []string
+		want  string
+		usage bool
+	}{
+		{[]string{"--function", "x"}, "need --api", true},
+		{[]string{"--api", "rest", "--environments", "0"}, "--environments 0 is outside 1..1000", true},
+		{[]string{"--api", "rest", "--function-env", "A=1"}, "--function-env is for --function", true},
+		{[]string{"--api", "rest", "--function", "x", "--function", "y"}, `--function "y": want BOOTSTRAP or NAME=BOOTSTRAP, each once`, true},
+		{[]string{"--api", "rest", "--function", "x", "--function-env", "s3cr3t"}, "want NAME=VALUE", true},
+		{[]string{"--api", "rest", "--function", "x", "--function-env", "A=s3cr3t", "--function-env", "A=s3cr3t"}, `--function-env "A"`, true},
+		{[]string{"--api", filepath.Join(dir, "none.yaml")}, "built in are http, rest, websocket", false},
+		{[]string{"--api", bad}, "bad.yaml:2:1: cors: not known", false},
+		{[]string{"--api", backend}, "--function shop=BOOTSTRAP", false},
+		{[]string{"--api", "rest", "--function", "other=" + os.Args[0]}, "no function of that name", false},
+		{[]string{"--api", "rest", "--function", filepath.Join(dir, "none")}, "--function", false},
+		{[]string{"--api", "rest", "--function", os.Args[0], "--plans", "p.yaml"}, "--plans is for the authorizer in this process", false},
+		{[]string{"--api", "http", "--function", os.Args[0], "--pass-denials"}, "a binary has its own setting", false},
+	} {
+		root := newRootCommand()
+		root.SetArgs(append([]string{"dev", "--listen", "127.0.0.1:0"}, c.args...))
+		root.SetOut(io.Discard)
+		root.SetErr(io.Discard)
+		err := root.ExecuteContext(t.Context())
+		var u *usageError
+		if err == nil || !strings.Contains(err.Error(), c.want) || errors.As(err, &u) != c.usage || strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("%q: %v (a wrong command line: %v), want %q", c.args, err, errors.As(err, &u), c.want)
+		}
+	}
+}
