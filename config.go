@@ -69,7 +69,7 @@ type Config struct {
 	// HTTPClient fetches the issuers' keys; default one of its own.
 	HTTPClient *http.Client
 
-	// TrustedHops is how many proxies of your own stand in front, 0..16: the address that counts is the Nth entry of
+	// TrustedHops is how many proxies of your own stand in front, N of 0..16: the address that counts is the Nth entry of
 	// X-Forwarded-For from the right. Default 0, the connection's other end.
 	TrustedHops int
 
@@ -159,7 +159,7 @@ func (c *Config) tokens() (authorizer.Tokens, error) {
 	return v, nil
 }
 
-// Errors that an [Request.Identify] returns; any other is a credential that is refused.
+// Errors that a [Request.Identify] returns; any other is a credential that is refused.
 var (
 	// ErrNoCredential says that nothing says who calls. The call is then anonymous where the plans have an anonymousPlan.
 	ErrNoCredential = authorizer.ErrNoCredential
