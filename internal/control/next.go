@@ -78,7 +78,7 @@ func Next(current *Item, c Change) (next Item, done bool, err error) {
 	if current != nil {
 		have = current.Version
 	}
-	if have == next.Version {
+	if current != nil && have == next.Version {
 		next.PrevHash = current.PrevHash
 		if next.Hash = next.ComputeHash(); next.Hash == current.Hash && next.Equal(current) {
 			return *current, true, nil
