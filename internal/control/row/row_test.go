@@ -1,0 +1,104 @@
+package row_test
+
+import (
+	"errors"
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/row"
+)
+
+func items(tb testing.TB) (first, gone control.Item) {
+	tb.Helper()
+	c, err := control.Change{
+		Table: control.Tenants, Key: "acmé/1", Body: []byte(`{"a":"<é>"}`), Actor: "jo", Reason: "r",
+		Now: time.Date(2026, 11, 21, 12, 0, 0, 1000, time.UTC),
+	}.Check()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	first, _, err = control.Next(nil, c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c.Expect, c.Delete, c.Body = 1, true, nil
+	gone, _, err = control.Next(&first, c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return first, gone
+}
+
+// Guarantees that an item comes out of its attributes as it went in, hash included.
+func TestRow(t *testing.T) {
+	first, gone := items(t)
+	for _, i := range []control.Item{first, gone} {
+		got, err := row.Of(&i).Item(control.Tenants)
+		if err != nil || !reflect.DeepEqual(got, i) || got.Verify() != nil {
+			t.Errorf("of %+v comes %+v, %v", i, got, err)
+		}
+	}
+	if _, there := row.Of(&gone)[row.Body]; there {
+		t.Error("a tombstone has a body")
+	}
+}
+
+// Guarantees that an attribute which is missing, of another type or out of bounds is an error that names the item and the
+// attribute: a guess would reach every cell.
+func TestBadRow(t *testing.T) {
+	first, gone := items(t)
+	text := func(s string) *row.Value { return &row.Value{Kind: row.S, Text: s} }
+	number := func(s string) *row.Value { return &row.Value{Kind: row.N, Text: s} }
+	bad := map[string][]*row.Value{ // nil: missing
+		row.ID:        {nil, number("1"), text(""), text("a\x00b")},
+		row.Layout:    {nil, text("1"), number("2"), number("1.0")},
+		row.Version:   {nil, text("1"), number("0"), number("-1"), number("1.5"), number("1e3"), number("9007199254740992"), number("")},
+		row.Actor:     {nil, number("1"), text(""), text("a\nb")},
+		row.Reason:    {nil, {Kind: row.Other}, text(" ")},
+		row.ChangedAt: {nil, number("1"), text("2026-11-21T12:00:00Z"), text("2026-11-21T12:00:00.000001+00:00"), text("2026-11-21T12:00:00,000001Z"), text("noon")},
+		row.Deleted:   {nil, text("false"), number("0")},
+		row.Body:      {nil, number("1"), text(""), text("[]"), text(`{"b":1,"a":1}`), text(" {}")},
+		row.PrevHash:  {nil, number("1"), text("ab")},
+		row.Hash:      {nil, number("1"), text(""), text(strings.Repeat("G", 64))},
+	}
+	for name := range row.Of(&first) {
+		if len(bad[name]) == 0 {
+			t.Errorf("no bad values for %s", name)
+		}
+	}
+	names := map[string]string{row.ID: "key", row.Version: "version", row.Body: "after"}
+	for name, values := range bad {
+		for _, v := range values {
+			r := maps.Clone(row.Of(&first))
+			delete(r, name)
+			if v != nil {
+				r[name] = *v
+			}
+			got, err := r.Item(control.Tenants)
+			if !errors.Is(err, control.ErrBadItem) {
+				t.Errorf("%s = %+v is read as %+v, %v", name, v, got, err)
+			} else if text := err.Error(); !strings.Contains(text, name) && !strings.Contains(text, names[name]) && name != row.PrevHash && name != row.Deleted {
+				t.Errorf("%s = %+v: the error does not name it: %v", name, v, err)
+			} else if name != row.ID && !strings.Contains(text, `tenants/"acmé/1"`) {
+				t.Errorf("%s = %+v: the error does not name the item: %v", name, v, err)
+			}
+		}
+	}
+	r := row.Of(&gone)
+	r[row.Body] = row.Value{Kind: row.S, Text: "{}"}
+	if got, err := r.Item(control.Tenants); !errors.Is(err, control.ErrBadItem) {
+		t.Errorf("a tombstone with a body is read as %+v, %v", got, err)
+	}
+	if got, err := row.Of(&first).Item(control.Plans); !errors.Is(err, control.ErrBadItem) {
+		t.Errorf("a tenant in the table of plans is read as %+v, %v", got, err)
+	}
+	delete(r, row.Body)
+	r["aws:rep:region"] = row.Value{Kind: row.Other}
+	if got, err := r.Item(control.Tenants); err != nil || !got.Equal(&gone) {
+		t.Errorf("with an attribute of somebody else's: %+v, %v", got, err)
+	}
+}
