@@ -53,7 +53,8 @@ type Decision struct {
 	// Shadowed are the ids of the limits in mode shadow that would have denied.
 	Shadowed []string
 
-	// Err says why the reason is Unidentified or Internal, where that is known. For logs, not for clients.
+	// Err says why the reason is Unidentified or Internal, where that is known, and is the error of Request.Identify where that
+	// refused. For logs, not for clients.
 	Err error
 
 	kind    answer.Kind
