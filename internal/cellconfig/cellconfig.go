@@ -152,32 +152,45 @@ type Step struct {
 
 // Check says what is wrong with a document that is to be applied; the error wraps ErrInvalid and names it.
 func (d *Document) Check() error {
-	why := ""
-	switch {
-	case d.Kind == "" || len(d.Kind) > maxKindBytes || strings.Trim(string(d.Kind), "abcdefghijklmnopqrstuvwxyz") != "":
-		why = "the kind is not 1 to 16 of a-z"
-	case d.Kind == KindKeyHash:
-		why = "a key is applied under its id"
-	case d.ID == "" || len(d.ID) > MaxIDBytes || !utf8.ValidString(d.ID):
-		why = fmt.Sprintf("the id is not 1 to %d bytes of UTF-8", MaxIDBytes)
-	case d.Version < 1:
-		why = fmt.Sprintf("version %d is below 1", d.Version)
-	case d.Deleted && len(d.Body) > 0:
-		why = "a tombstone has no body"
-	case d.Deleted:
-	case len(d.Body) > MaxBodyBytes:
-		why = fmt.Sprintf("%d bytes, want at most %d", len(d.Body), MaxBodyBytes)
-	case !json.Valid(d.Body):
-		why = "the body is not JSON"
-	case d.Kind == plan.KindKey:
-		if id, hash := keyOf(d.Body); id != d.ID || len(hash) != hashHexBytes || strings.Trim(hash, "0123456789abcdef") != "" {
-			why = "a key needs its id and a hash of 64 hex digits in lower case"
-		}
+	why := d.wrong()
+	if why == "" && !d.Deleted {
+		why = d.wrongBody()
 	}
 	if why != "" {
 		return fmt.Errorf("%w %s: %s", ErrInvalid, d.name(), why)
 	}
 	return nil
+}
+
+func (d *Document) wrong() string {
+	switch {
+	case d.Kind == "" || len(d.Kind) > maxKindBytes || strings.Trim(string(d.Kind), "abcdefghijklmnopqrstuvwxyz") != "":
+		return fmt.Sprintf("the kind is not 1 to %d of a-z", maxKindBytes)
+	case d.Kind == KindKeyHash:
+		return "a key is applied under its id"
+	case d.ID == "" || len(d.ID) > MaxIDBytes || !utf8.ValidString(d.ID):
+		return fmt.Sprintf("the id is not 1 to %d bytes of UTF-8", MaxIDBytes)
+	case d.Version < 1:
+		return fmt.Sprintf("version %d is below 1", d.Version)
+	case d.Deleted && len(d.Body) > 0:
+		return "a tombstone has no body"
+	}
+	return ""
+}
+
+func (d *Document) wrongBody() string {
+	switch {
+	case len(d.Body) > MaxBodyBytes:
+		return fmt.Sprintf("%d bytes, want at most %d", len(d.Body), MaxBodyBytes)
+	case !json.Valid(d.Body):
+		return "the body is not JSON"
+	case d.Kind != plan.KindKey:
+		return ""
+	}
+	if id, hash := keyOf(d.Body); id != d.ID || len(hash) != hashHexBytes || strings.Trim(hash, "0123456789abcdef") != "" {
+		return "a key needs its id and a hash of 64 hex digits in lower case"
+	}
+	return ""
 }
 
 func (r Ref) name() string {

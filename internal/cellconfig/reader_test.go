@@ -118,7 +118,7 @@ func TestShared(t *testing.T) {
 		}
 		w.onHead = func(ctx context.Context, _ *cellconfig.Head) error { return slow(ctx) }
 		w.onGet = func(ctx context.Context, _ []cellconfig.Document) error { return slow(ctx) }
-		time.Sleep(5 * time.Second)
+		<-time.After(5 * time.Second)
 		heads, gets := w.heads.Load(), w.gets.Load()
 		var wg sync.WaitGroup
 		for range 50 {
@@ -251,7 +251,7 @@ func TestHanging(t *testing.T) {
 		var total, longest time.Duration
 		const requests = 200
 		for i := range requests {
-			time.Sleep(50 * time.Millisecond)
+			<-time.After(50 * time.Millisecond)
 			began := time.Now()
 			w.want(began, "t", "5")
 			w.want(began, fmt.Sprintf("unknown%d", i), "not loaded")
@@ -776,8 +776,8 @@ func TestGivenUp(t *testing.T) {
 		if err := w.r.Load(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		w.onGet = func(ctx context.Context, _ []cellconfig.Document) error {
-			time.Sleep(50 * time.Millisecond)
+		w.onGet = func(context.Context, []cellconfig.Document) error {
+			<-time.After(50 * time.Millisecond)
 			return nil
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -785,7 +785,7 @@ func TestGivenUp(t *testing.T) {
 		began := time.Now()
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			time.Sleep(10 * time.Millisecond)
+			<-time.After(10 * time.Millisecond)
 			if got := w.at(time.Now(), "t"); got != "5" {
 				t.Errorf("the other request has %q", got)
 			}
@@ -813,5 +813,41 @@ func TestConfig(t *testing.T) {
 		if _, err := cellconfig.New(c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New(%+v): %v, want it to name %s", c, err, want)
 		}
+	}
+}
+
+// Guarantees that what was read before a change and arrives after it is not taken for what is: be it that the log names it, or
+// that the whole copy was dropped meanwhile.
+func TestChangedWhileRead(t *testing.T) {
+	for name, restore := range map[string]bool{"named by the log": false, "another table": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.seed()
+			if err := w.r.Load(t.Context(), noon); err != nil {
+				t.Fatal(err)
+			}
+			var once sync.Once
+			w.onGet = func(ctx context.Context, d []cellconfig.Document) error {
+				if d[0].Kind != plan.KindTenant {
+					return nil
+				}
+				once.Do(func() { // this read has the tenant as it was
+					w.apply(cellconfigtest.Plan("q", 8, 1), cellconfigtest.Tenant("t", "q", 2))
+					if restore {
+						w.mu.Lock()
+						w.onHead = func(_ context.Context, h *cellconfig.Head) error { h.Incarnation = "restored"; return nil }
+						w.mu.Unlock()
+					}
+					if err := w.r.Load(ctx, noon.Add(time.Second)); err != nil {
+						t.Error(err)
+					}
+				})
+				return nil
+			}
+			c, _ := w.begin(noon)
+			if got := threshold(c, "t", noon); got != "8" {
+				t.Errorf("tenant is %q, want 8", got)
+			}
+		})
 	}
 }

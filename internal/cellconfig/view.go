@@ -265,8 +265,9 @@ func (r Ref) cached() (cacheKey, bool) {
 		k := cacheKey{kind: cachedKey}
 		n, err := hex.Decode(k.hash[:], []byte(r.ID[:min(len(r.ID), hashHexBytes)]))
 		return k, err == nil && n == len(k.hash) && len(r.ID) == hashHexBytes
+	default: // a key under its id, the settings, and what others read
+		return cacheKey{}, false
 	}
-	return cacheKey{}, false
 }
 
 func (k *cacheKey) ref() Ref {

@@ -85,9 +85,9 @@ func get(t *testing.T, s cellconfig.Store, refs ...cellconfig.Ref) []cellconfig.
 	if err != nil || len(got) != len(refs) {
 		t.Fatalf("Get(%v) = %d documents, %v", refs, len(got), err)
 	}
-	for i := range got {
-		if got[i].Ref != refs[i] {
-			t.Fatalf("document %d is %v, want %v", i, got[i].Ref, refs[i])
+	for i, ref := range refs {
+		if got[i].Ref != ref {
+			t.Fatalf("document %d is %v, want %v", i, got[i].Ref, ref)
 		}
 	}
 	return got
@@ -365,8 +365,11 @@ func listed(t *testing.T, s cellconfig.Store) {
 	if !maps.Equal(got, want) {
 		t.Errorf("listed %v, want %v", got, want)
 	}
-	for range s.List(t.Context(), plan.KindTenant) {
-		break // must not be called again
+	for _, err := range s.List(t.Context(), plan.KindTenant) {
+		if err != nil {
+			t.Error(err)
+		}
+		break // it must not go on
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
