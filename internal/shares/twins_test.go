@@ -21,7 +21,7 @@ func TestBrokenWorldsAreCaught(t *testing.T) {
 		{"a new bucket is full", wrong{fullBucket: true}, []limit.Algorithm{limit.TokenBucket}},
 		{"an acknowledgement of an older epoch", wrong{anyAck: true}, []limit.Algorithm{limit.FixedWindow, limit.SlidingLog}},
 		{"placements count at once", wrong{pinsAtOnce: true}, []limit.Algorithm{limit.FixedWindow, limit.SlidingLog}},
-		{"shares shrink when others grow", wrong{shrinkLater: true}, []limit.Algorithm{limit.FixedWindow, limit.TokenBucket}},
+		{"shares shrink when others grow", wrong{shrinkLater: true}, []limit.Algorithm{limit.FixedWindow, limit.SlidingBuckets}},
 	} {
 		for _, of := range twin.of {
 			t.Run(fmt.Sprint(twin.name, "/", of), func(t *testing.T) {

@@ -1,0 +1,198 @@
+package shares
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// duel is cells that grant one token bucket through transitions, without messages: each cell knows each document at once.
+// Stores forget as soon as they may.
+type duel struct {
+	limit  *limit.Limit
+	doc    Document
+	cells  []string
+	stores []*forgetfulStore
+	spans  [][]Span
+	book   *ledger
+	now    int64
+}
+
+func newDuel(t *testing.T, rate, burst int64, weights []int64) *duel {
+	t.Helper()
+	l, err := limit.New(limit.Limit{ID: "bucket", Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: rate, Burst: burst},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &duel{limit: l, now: worldStart, book: newLedger(&l.Tiers[0], "acme")}
+	d.doc = Document{Version: Layout, Phase: Steady, SkewMicros: second}
+	for i := range weights {
+		d.cells = append(d.cells, fmt.Sprint("c", i))
+		d.stores = append(d.stores, &forgetfulStore{states: map[string]*kept{}})
+	}
+	d.change(weights)
+	d.doc.Generations[0].From = always
+	d.learn()
+	return d
+}
+
+// change publishes a generation that shrinks; a weight of 0 is a cell that does not serve.
+func (d *duel) change(weights []int64) {
+	g := Generation{Epoch: int64(len(d.doc.Generations)) + 1}
+	for i, w := range weights {
+		if w > 0 {
+			g.Cells = append(g.Cells, Weight{d.cells[i], w})
+		}
+	}
+	d.doc.Epoch = g.Epoch
+	d.doc.Generations = append(d.doc.Generations, g)
+	d.learn()
+}
+
+// grow lets it grow, from now on.
+func (d *duel) grow() {
+	d.doc.Generations[len(d.doc.Generations)-1].From = d.now
+	d.learn()
+}
+
+func (d *duel) learn() {
+	d.spans = d.spans[:0]
+	for _, cell := range d.cells {
+		d.spans = append(d.spans, d.doc.View(cell, "acme", nil).Limit("pro", d.limit, "acme"))
+	}
+}
+
+// take is what a cell grants of at most so many units.
+func (d *duel) take(t *testing.T, cell int, most int64) {
+	t.Helper()
+	in, _ := At(d.spans[cell], d.now)
+	if in.Limit == nil {
+		return
+	}
+	for unit := min(most, in.Limit.Tiers[0].Burst); unit > 0; unit /= 2 {
+		for most >= unit {
+			var dec limit.Decision
+			req := &limit.Request{
+				Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: []limit.Charge{{Limit: in.Limit, Cost: unit}},
+			}
+			if err := d.stores[cell].Decide(context.Background(), req, time.UnixMicro(d.now), &dec); err != nil {
+				t.Fatal(err)
+			}
+			if !dec.Allowed {
+				break
+			}
+			d.book.write(d.now, unit)
+			most -= unit
+		}
+	}
+}
+
+// Guarantees that a bucket whose state was forgotten in the course of a transition has no unit that was not refilled, also
+// where rounding puts shares out of proportion: 4 per second are 2 and 2, then 1 and 3, while 2,000 are 1,000 and 1,000,
+// then 600 and 1,400. The cell that shrinks is emptied just before, left alone until its store forgets it, and emptied again.
+func TestForgottenBucket(t *testing.T) {
+	for idle := range int64(1000) {
+		d := newDuel(t, 4, 2000, []int64{50, 50})
+		d.take(t, 0, 2000)
+		d.take(t, 1, 2000)
+		d.now++
+		d.change([]int64{30, 70})
+		d.now += 8 * second
+		d.grow()
+		for end, back := d.now+1500*second, d.now+idle*second; d.now < end; d.now += second {
+			d.take(t, 1, 2000)
+			if d.now >= back {
+				d.take(t, 0, 2000)
+			}
+		}
+		for _, word := range d.book.check() {
+			t.Fatalf("back after %d s: %s", idle, word)
+		}
+	}
+}
+
+// Guarantees the bound of a token bucket over any interval, through changes at any time, for cells that take all or a
+// little or rest, and whose stores forget as early as they may.
+func TestTokenBucketsOverCells(t *testing.T) {
+	runs := 3000
+	if testing.Short() {
+		runs = 300
+	}
+	for seed := range runs {
+		if words := chaos(t, uint64(seed)); len(words) > 0 {
+			t.Fatalf("run %d: %s (and %d more)", seed, words[0], len(words)-1)
+		}
+	}
+}
+
+func chaos(t *testing.T, seed uint64) []string {
+	t.Helper()
+	r := rand.New(rand.NewPCG(seed, 1))
+	weights := make([]int64, 2+r.IntN(2))
+	shuffle := func() {
+		for i := range weights {
+			weights[i] = max(r.Int64N(12)-2, 0)
+		}
+		weights[r.IntN(len(weights))] = 1 + r.Int64N(9)
+	}
+	shuffle()
+	rate := 1 + r.Int64N(12)
+	burst := 1 + r.Int64N(rate*(1+r.Int64N(60)))
+	d := newDuel(t, rate, burst, weights)
+	rests := make([]int64, len(weights)) // until when a cell is not asked
+	act := func(seconds int64) {
+		for end := d.now + seconds*second; d.now < end; d.now += 1 + r.Int64N(2*second) {
+			for i := range weights {
+				if d.now < rests[i] {
+					continue
+				}
+				d.take(t, i, []int64{burst, 1 + r.Int64N(burst)}[r.IntN(2)])
+				if r.IntN(3) == 0 {
+					rests[i] = d.now + r.Int64N(2*burst/rate+10)*second
+				}
+			}
+		}
+	}
+	act(burst / rate)
+	for range 6 {
+		shuffle()
+		d.change(weights)
+		act(8) // the grace
+		d.grow()
+		act(r.Int64N(3*burst/rate + 20))
+	}
+	return d.book.check()
+}
+
+// Guarantees that a bucket is granted as a whole again some time after a change: nothing is lost for good.
+func TestTokenBucketIsWholeInTheEnd(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		rate := 10 + r.Int64N(100)
+		burst := 10 + r.Int64N(1000)
+		d := newDuel(t, rate, burst, []int64{1 + r.Int64N(9), 1 + r.Int64N(9), 1 + r.Int64N(9)})
+		for range 4 {
+			d.change([]int64{1 + r.Int64N(9), 1 + r.Int64N(9), r.Int64N(9)})
+			d.now += 8 * second
+			d.grow()
+			d.now += r.Int64N(30) * second
+		}
+		d.now += (burst + 10) * second // at worst the burst grows alone, and one unit per period makes room for it
+		sum := amount{}
+		for i := range d.cells {
+			if in, _ := At(d.spans[i], d.now); in.Limit != nil {
+				sum.threshold += in.Limit.Tiers[0].Threshold
+				sum.burst += in.Limit.Tiers[0].Burst
+			}
+		}
+		if want := (amount{rate, burst}); sum != want {
+			t.Fatalf("run %d: the cells have %+v of %+v", seed, sum, want)
+		}
+	}
+}
