@@ -128,6 +128,7 @@ func (w *world) start() {
 	w.t.Helper()
 	host, err := lambdahost.Start(context.Background(), lambdahost.Config{
 		Binary: filepath.Join(w.dir, "bootstrap"), Name: "authorizer", Env: w.env, Environments: 1, Queue: 1000, InitTimeout: patient, Timeout: patient,
+		Freeze: true, // nothing may need to run between two calls
 		Output: func(l lambdahost.Line) {
 			w.mu.Lock()
 			defer w.mu.Unlock()

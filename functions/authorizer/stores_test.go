@@ -161,6 +161,22 @@ func TestRedisPasswordFromTheSecret(t *testing.T) {
 	}
 }
 
+// Guarantees that the first call waits for the connections that began with the function, where these take longer than a decision
+// waits for Redis: a cold start is no outage.
+func TestFirstCallWaitsForConnections(t *testing.T) {
+	const password = "not-to-be-seen-password"
+	w := newWorld(t, ten)
+	w.file("plans.yaml", plans(ten, w.key)+"ipLimits: [ { id: address, tiers: [ { period: 24h, threshold: 50 } ] } ]\n")
+	w.withRedis("--requirepass", password)
+	w.env["SLUICE_REDIS_AUTH"], w.env["SLUICE_REDIS_DEADLINE"] = "secret", "250ms"
+	w.secrets.Set(secretName, fmt.Sprintf(`{"peppers":{"p1":"bm90LXRoZS1kZXYtcGVwcGVyLW9mLWV2ZXJ5b25l"},"redis":{"password":%q}}`, password))
+	w.secrets.Fail(secretstest.Fault{Delay: 400 * time.Millisecond}, 1) // without it nobody can log in
+	w.start()
+	if o := w.is("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != nil {
+		t.Errorf("decided without Redis\n%s", strings.Join(w.output(), "\n"))
+	}
+}
+
 // Guarantees that without Redis calls are decided by the backstop, none is an error, and each is marked and counted as such.
 func TestRedisAway(t *testing.T) {
 	w := newWorld(t, ten)

@@ -57,18 +57,21 @@ type Function struct {
 }
 
 // New makes the authorizer, and begins to read the secret, the issuers' keys and the configuration, and to connect to the
-// stores; it waits for none of these. The error says what in the environment, or in a file of the bundle, is wrong.
+// stores; it waits for none of these. It bounds the memory of the whole process. The error says what in the environment, or in a
+// file of the bundle, is wrong.
 func New(c Config) (*Function, error) {
 	s := c.Settings
 	a, err := newAmazon(c.Env)
 	if err != nil {
 		return nil, err
 	}
+	m := divide(c.Env("AWS_LAMBDA_FUNCTION_MEMORY_SIZE"))
+	m.hold()
 	f := &Function{}
 	if f.secret, err = secrets.New(secrets.Config{Client: a.secretsManager(), ID: s.Secret, Log: c.Log}); err != nil {
 		return nil, err
 	}
-	if f.stores, err = newStores(s, a, f.secret, func() *telemetry.Recorder { return f.recorder }, c.Log); err != nil {
+	if f.stores, err = newStores(s, m, a, f.secret, func() *telemetry.Recorder { return f.recorder }, c.Log); err != nil {
 		return nil, err
 	}
 	if f.recorder, err = telemetry.New(telemetry.Config{
@@ -81,11 +84,11 @@ func New(c Config) (*Function, error) {
 			return nil, err
 		}
 	}
-	source, prepare, err := f.source(&c, a)
+	source, prepare, err := f.source(&c, m, a)
 	if err != nil {
 		return nil, err
 	}
-	if f.handler, err = f.newHandler(&c, source); err != nil {
+	if f.handler, err = f.newHandler(&c, m, source); err != nil {
 		return nil, err
 	}
 	f.warm(prepare, c.Log)
@@ -93,7 +96,7 @@ func New(c Config) (*Function, error) {
 }
 
 // source is the configuration, and what prepares it beside the start.
-func (f *Function) source(c *Config, a *amazon) (_ authorizer.Source, prepare func(context.Context), err error) {
+func (f *Function) source(c *Config, m memory, a *amazon) (_ authorizer.Source, prepare func(context.Context), err error) {
 	accepts := f.stores.ladder.Accepts
 	if name := c.Settings.ConfigFile; name != "" {
 		s, err := readFile(c.Bundle, name, accepts, f.secret, c.Log)
@@ -107,7 +110,7 @@ func (f *Function) source(c *Config, a *amazon) (_ authorizer.Source, prepare fu
 		return nil, nil, err
 	}
 	reader, err := cellconfig.New(cellconfig.Config{
-		Table: documents, Accepts: accepts, Log: c.Log,
+		Table: documents, Accepts: accepts, MaxBytes: m.documents, Log: c.Log,
 		Hashes: func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error) {
 			return hashes(ctx, f.secret, now, presented)
 		},
@@ -121,11 +124,11 @@ func (f *Function) source(c *Config, a *amazon) (_ authorizer.Source, prepare fu
 	}, nil
 }
 
-func (f *Function) newHandler(c *Config, source authorizer.Source) (*authorizer.Handler, error) {
+func (f *Function) newHandler(c *Config, m memory, source authorizer.Source) (*authorizer.Handler, error) {
 	s := c.Settings
 	of := authorizer.Config{
 		Source: &renewing{source, f.secret}, Store: f.stores.ladder.Store, Addresses: f.stores.addresses, Log: c.Log, TrustedHops: s.TrustedHops,
-		Jitter: s.RetryJitter, Sources: f.secret, Measure: true,
+		Jitter: s.RetryJitter, Sources: f.secret, Measure: true, BackstopBytes: m.backstop,
 	}
 	if f.tokens != nil {
 		of.Tokens = f.tokens

@@ -284,3 +284,19 @@ func TestMissingPepperIsTold(t *testing.T) {
 		t.Errorf("logged %q, want one line about p9", said)
 	}
 }
+
+// Guarantees that what grows with the users of a function stays within half of its memory, whatever that is.
+func TestMemory(t *testing.T) {
+	for _, mb := range []string{"", "none", "-1", "0", "128", "129", "512", "10240", "999999999999999999999"} {
+		m := divide(mb)
+		if sum := m.documents + m.addresses + 2*m.backstop + int64(m.leases)*leaseBytes; sum > m.all/2 || m.all < leastMemory {
+			t.Errorf("%q: %+v, %d bytes in all", mb, m, sum)
+		}
+		if m.documents < 1<<20 || m.addresses < 1<<20 || m.backstop < 1<<20 || m.leases < 10_000 {
+			t.Errorf("%q: %+v is too little", mb, m)
+		}
+	}
+	if small, large := divide("128"), divide("1024"); large.documents != mostDocuments || small.documents >= large.documents {
+		t.Errorf("%+v and %+v", small, large)
+	}
+}

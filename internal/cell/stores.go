@@ -9,16 +9,15 @@ import (
 	"github.com/sluicelimits/sluice/internal/elasticache"
 	"github.com/sluicelimits/sluice/internal/environ"
 	"github.com/sluicelimits/sluice/internal/ladder"
+	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/outage"
 	"github.com/sluicelimits/sluice/internal/secrets"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/store/memory"
+	memstore "github.com/sluicelimits/sluice/internal/store/memory"
 	"github.com/sluicelimits/sluice/internal/store/redis"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
-
-// addressBytes bounds the ipLimits of a small cell: some 100,000 addresses.
-const addressBytes = 16 << 20
 
 // connections are to one node of Redis, at most: a function serves one call at a time, with a little beside it; one on a managed
 // instance several.
@@ -32,7 +31,7 @@ type stores struct {
 }
 
 // newStores connects to nobody yet.
-func newStores(s *environ.Settings, a *amazon, secret *secrets.Cache, recorder func() *telemetry.Recorder, log *slog.Logger) (*stores, error) {
+func newStores(s *environ.Settings, m memory, a *amazon, secret *secrets.Cache, recorder func() *telemetry.Recorder, log *slog.Logger) (*stores, error) {
 	counters, err := dynamodb.New(dynamodb.Config{Client: a.dynamodb(), Table: s.CountersTable, Timeout: s.DynamoDBDeadline})
 	if err != nil {
 		return nil, err
@@ -41,6 +40,7 @@ func newStores(s *environ.Settings, a *amazon, secret *secrets.Cache, recorder f
 	c := ladder.Config{
 		Rates:  ladder.Named{Name: telemetry.DynamoDB.String(), Store: counters},
 		Frozen: true, NoLeases: !s.Leases, MaxInstances: s.MaxInstances, Log: log,
+		Lease: lease.Config{MaxCounters: m.leases}, Outage: outage.Config{Bytes: m.backstop},
 		Observe: func(store string, took time.Duration, failed bool) {
 			kind := telemetry.DynamoDB
 			if store == telemetry.Redis.String() {
@@ -50,7 +50,7 @@ func newStores(s *environ.Settings, a *amazon, secret *secrets.Cache, recorder f
 		},
 	}
 	if s.Redis == nil {
-		if made.addresses, err = memory.New(memory.Config{MaxBytes: addressBytes}); err != nil {
+		if made.addresses, err = memstore.New(memstore.Config{MaxBytes: m.addresses}); err != nil {
 			return nil, err
 		}
 	} else {
