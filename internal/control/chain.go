@@ -38,10 +38,10 @@ func (b Break) Error() string {
 // Chain follows the versions of one item, oldest first, and keeps only one of them: histories are long. Its zero value is not
 // used; see [NewChain].
 type Chain struct {
-	table Table
-	key   string
-	last  *Item  // nil: none yet
-	real  string // the hash that last should have
+	table  Table
+	key    string
+	last   *Item  // nil: none yet
+	actual string // the hash that last should have
 }
 
 // NewChain begins at version 1 of the item.
@@ -70,15 +70,15 @@ func (c *Chain) Add(i Item) []Break {
 	} else {
 		breaks = c.link(i.PrevHash, i.Version)
 	}
-	c.last, c.real = &i, i.ComputeHash()
+	c.last, c.actual = &i, i.ComputeHash()
 	return breaks
 }
 
 // AddRecord is Add for an archived record, which also says what it took the place of.
 func (c *Chain) AddRecord(r *events.AuditRecord) []Break {
-	last, real := c.last, c.real
+	last, actual := c.last, c.actual
 	breaks := c.Add(FromAudit(r))
-	if last != nil && r.ItemVersion == last.Version+1 && last.Hash == real && !bytes.Equal(r.Before, last.Body) {
+	if last != nil && r.ItemVersion == last.Version+1 && last.Hash == actual && !bytes.Equal(r.Before, last.Body) {
 		breaks = append(breaks, c.broken(Altered, r.ItemVersion, "what it says was before is not version %d", last.Version))
 	}
 	return breaks
@@ -90,7 +90,7 @@ func (c *Chain) link(prev string, version int64) []Break {
 	switch {
 	case c.last == nil && prev != "":
 		breaks = append(breaks, c.broken(BrokenLink, version, "the first version names one before it, %s", prev))
-	case c.last != nil && prev != c.last.Hash && prev != c.real:
+	case c.last != nil && prev != c.last.Hash && prev != c.actual:
 		breaks = append(breaks, c.broken(BrokenLink, version, "it names %s as the version before, which has %s", prev, c.last.Hash))
 	}
 	return breaks
@@ -100,12 +100,12 @@ func (c *Chain) link(prev string, version int64) []Break {
 // it by, empty where nobody does.
 func (c *Chain) settle(next string) []Break {
 	switch {
-	case c.last == nil || c.last.Hash == c.real:
+	case c.last == nil || c.last.Hash == c.actual:
 		return nil
-	case next == c.real:
-		return []Break{c.broken(WrongHash, c.last.Version, "it says %s, and its fields have %s", c.last.Hash, c.real)}
+	case next == c.actual:
+		return []Break{c.broken(WrongHash, c.last.Version, "it says %s, and its fields have %s", c.last.Hash, c.actual)}
 	}
-	return []Break{c.broken(Altered, c.last.Version, "its fields have the hash %s, and were written with %s", c.real, c.last.Hash)}
+	return []Break{c.broken(Altered, c.last.Version, "its fields have the hash %s, and were written with %s", c.actual, c.last.Hash)}
 }
 
 // End compares the chain with the newest version in the live table, nil where the table has none, and returns what is
@@ -126,10 +126,10 @@ func (c *Chain) End(head *Item) []Break {
 		return append(c.settle(""), c.broken(Unknown, head.Version+1, "the table is at version %d", head.Version))
 	}
 	breaks := c.settle(head.Hash)
-	if real := head.ComputeHash(); head.Hash != c.last.Hash && head.Hash != c.real {
+	if actual := head.ComputeHash(); head.Hash != c.last.Hash && head.Hash != c.actual {
 		breaks = append(breaks, c.broken(WrongHead, head.Version, "it has %s, and in the table %s", c.last.Hash, head.Hash))
-	} else if real != head.Hash {
-		breaks = append(breaks, c.broken(WrongHead, head.Version, "in the table its fields have the hash %s, and were written with %s", real, head.Hash))
+	} else if actual != head.Hash {
+		breaks = append(breaks, c.broken(WrongHead, head.Version, "in the table its fields have the hash %s, and were written with %s", actual, head.Hash))
 	}
 	return breaks
 }

@@ -106,12 +106,12 @@ type Tables interface {
 	// ErrNotFound where there never was one.
 	Get(ctx context.Context, t Table, key string) (Item, error)
 
-	// List returns some of a table's items, tombstones included, at most max (1..MaxPage), and where to go on: next is the
+	// List returns some of a table's items, tombstones included, no more than most (1..MaxPage), and where to go on: next is the
 	// after of the next call, and empty at the end. After is empty in the first call. A page may be empty before the end. The
 	// order is the table's own. An item that is there when the first call begins comes exactly once, as it was at some time
 	// since; one that is created meanwhile comes at most once. Items that cannot be read are left out: the error then wraps
 	// ErrBadItem and names them, and comes beside the others and next.
-	List(ctx context.Context, t Table, after string, max int) (items []Item, next string, err error)
+	List(ctx context.Context, t Table, after string, most int) (items []Item, next string, err error)
 
 	// Put makes the version after c.Expect, and returns it. The error wraps ErrInvalid, ErrTooLarge, ErrNotFound (for the
 	// delete of what is not there), or is a *ConflictError. A Put that is repeated with every field as it was, because the
@@ -123,9 +123,9 @@ type Tables interface {
 // Feed is the changes of all tables in one process, in the order in which they were made, from the first one on. In AWS there
 // is none: streams call functions, and package streamrecord reads what they bring.
 type Feed interface {
-	// Read returns up to max (1..MaxPage) records behind a position, which is the Sequence of one, or empty for the beginning.
+	// Read returns up to most (1..MaxPage) records behind a position, which is the Sequence of one, or empty for the beginning.
 	// It returns none where there are none yet.
-	Read(ctx context.Context, after string, max int) ([]Delivery, error)
+	Read(ctx context.Context, after string, most int) ([]Delivery, error)
 
 	// Wait returns as soon as there are records behind the position, or the error of ctx.
 	Wait(ctx context.Context, after string) error

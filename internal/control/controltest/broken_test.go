@@ -129,7 +129,7 @@ func (n *naive) List(ctx context.Context, t control.Table, after string, most in
 
 // offset is how lists are often cut: an item that is created before it moves all behind it.
 func offset(all []control.Item, after string, most int) ([]control.Item, string, error) {
-	from, _ := strconv.Atoi(after) //nolint:errcheck // empty is the beginning
+	from, _ := strconv.Atoi(after) // empty is the beginning
 	from = min(from, len(all))
 	to := min(from+most, len(all))
 	if to == len(all) {

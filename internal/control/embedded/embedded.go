@@ -190,14 +190,9 @@ func (t *Tables) Put(ctx context.Context, c control.Change) (control.Item, error
 		answer error // of this Put alone: it must not undo the others that share the transaction
 	)
 	err = t.db.Batch(func(tx *bolt.Tx) error {
-		current, err := get(tx, c.Table, c.Key)
-		if err != nil {
-			next, answer = control.Item{}, fmt.Errorf("put %s/%q: %w", c.Table, c.Key, err)
-			return nil
-		}
 		var done bool
-		if next, done, answer = control.Next(current, c); answer != nil || done {
-			return nil
+		if next, done, answer = step(tx, c); answer != nil || done {
+			return nil //nolint:nilerr // answer goes to its own caller, below
 		}
 		return put(tx, &next)
 	})
@@ -209,6 +204,15 @@ func (t *Tables) Put(ctx context.Context, c control.Change) (control.Item, error
 	}
 	t.wake()
 	return next, nil
+}
+
+// step is control.Next on what the file holds.
+func step(tx *bolt.Tx, c control.Change) (next control.Item, done bool, err error) {
+	current, err := get(tx, c.Table, c.Key)
+	if err != nil {
+		return control.Item{}, false, fmt.Errorf("put %s/%q: %w", c.Table, c.Key, err)
+	}
+	return control.Next(current, c)
 }
 
 func put(tx *bolt.Tx, next *control.Item) error {

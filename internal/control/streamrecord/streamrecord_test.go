@@ -71,13 +71,13 @@ func image(i *control.Item) object {
 }
 
 // record is what Lambda hands over for the change, with every field that it has.
-func record(old, new *control.Item) object {
+func record(before, after *control.Item) object {
 	name, change := "INSERT", object{
-		"ApproximateCreationDateTime": 1795262400, "Keys": object{"id": object{"S": new.Key}}, "NewImage": image(new),
-		"SequenceNumber": strconv.Itoa(int(new.Version)) + "00000000000000000001", "SizeBytes": 500, "StreamViewType": "NEW_AND_OLD_IMAGES",
+		"ApproximateCreationDateTime": 1795262400, "Keys": object{"id": object{"S": after.Key}}, "NewImage": image(after),
+		"SequenceNumber": strconv.Itoa(int(after.Version)) + "00000000000000000001", "SizeBytes": 500, "StreamViewType": "NEW_AND_OLD_IMAGES",
 	}
-	if old != nil {
-		name, change["OldImage"] = "MODIFY", image(old)
+	if before != nil {
+		name, change["OldImage"] = "MODIFY", image(before)
 	}
 	return object{
 		"eventID": "f07f8ca4b0b26cb9c4e5e77e69f274ee", "eventName": name, "eventVersion": "1.1", "eventSource": "aws:dynamodb",
