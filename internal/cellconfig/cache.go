@@ -203,7 +203,7 @@ func (r *Reader) store(k cacheKey, d *Document, f form) (refused error) {
 	if !ok {
 		e = &entry{}
 	}
-	e.version, e.need, e.err = d.Version, max(e.need, d.Version), f.err
+	e.version, e.err = d.Version, f.err
 	switch {
 	case f.err != nil:
 		refused = f.err

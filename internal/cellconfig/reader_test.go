@@ -16,6 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/route"
@@ -433,6 +434,15 @@ func TestOlderThanItsEntry(t *testing.T) {
 	if got, err := c.Tenant(t.Context(), "t"); err != nil || !got.Suspended {
 		t.Errorf("tenant %+v, %v; want the suspended one", got, err)
 	}
+	plans, err := w.table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindPlan, ID: "p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.apply(cellconfigtest.Plan("p", 6, 2))
+	w.onGet = func(_ context.Context, d []cellconfig.Document) error { copy(d, plans); return nil }
+	w.want(noon.Add(6*time.Second), "t", "not loaded")
+	w.onGet = nil
+	w.want(noon.Add(6*time.Second), "t", "6")
 }
 
 // Guarantees that a key which is known to have changed is not used as it was when it cannot be read, and a tenant is.
@@ -849,5 +859,61 @@ func TestChangedWhileRead(t *testing.T) {
 				t.Errorf("tenant is %q, want 8", got)
 			}
 		})
+	}
+}
+
+// Guarantees that a key is found only by the hash under its own pepper.
+func TestPepperOfAnotherKey(t *testing.T) {
+	w := newWorld(t, func(c *cellconfig.Config) {
+		c.Hashes = func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error) {
+			all, err := hashes(ctx, now, presented)
+			return all[:1], err // under the pepper old, and the same hash
+		}
+	})
+	w.seed()
+	if got := w.keyAt(noon, "a"); got != "unknown API key" {
+		t.Errorf("the key is %q, want unknown", got)
+	}
+}
+
+// Guarantees that settings are of the same state as the head, and at least as new as the log says.
+func TestSettingsOfTheHead(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.apply(settings(1, `{"anonymousPlan":"p"}`))
+	w.want(noon, "t", "5")
+	was, err := w.table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	anonymous := func(now time.Time) string {
+		c, _ := w.begin(now)
+		id, _, err := c.Anonymous(t.Context())
+		if err != nil {
+			return err.Error()
+		}
+		return id
+	}
+	w.apply(settings(2, `{}`))
+	w.onGet = func(_ context.Context, d []cellconfig.Document) error { copy(d, was); return nil }
+	if got := anonymous(noon.Add(3 * time.Second)); got != "p" || w.r.Stats(noon).Failures != 1 {
+		t.Errorf("settings that are older than the log says: anonymousPlan %q after %d failures", got, w.r.Stats(noon).Failures)
+	}
+	var once sync.Once
+	w.onGet = func(_ context.Context, d []cellconfig.Document) error {
+		var err error
+		once.Do(func() { // the settings change between the head and their reading
+			w.apply(cellconfigtest.Plan("q", 8, 1), settings(3, `{"anonymousPlan":"q"}`))
+			var now []cellconfig.Document
+			now, err = w.table.Get(context.Background(), d[0].Ref)
+			copy(d, now)
+		})
+		return err
+	}
+	if w.begin(noon.Add(6 * time.Second)); w.r.Stats(noon).Seq != 4 {
+		t.Errorf("settings of entry 4 are in force at entry %d", w.r.Stats(noon).Seq)
+	}
+	if got := anonymous(noon.Add(6 * time.Second)); got != "q" {
+		t.Errorf("anonymousPlan %q, want q", got)
 	}
 }
