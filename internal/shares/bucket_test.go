@@ -3,6 +3,7 @@ package shares
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -95,24 +96,46 @@ func (d *duel) take(t *testing.T, cell int, most int64) {
 
 // Guarantees that a bucket whose state was forgotten in the course of a transition has no unit that was not refilled, also
 // where rounding puts shares out of proportion: 4 per second are 2 and 2, then 1 and 3, while 2,000 are 1,000 and 1,000,
-// then 600 and 1,400. The cell that shrinks is emptied just before, left alone until its store forgets it, and emptied again.
+// then 600 and 1,400. Both cells are emptied just before, left alone for as long as it may pay, and emptied again.
 func TestForgottenBucket(t *testing.T) {
-	for idle := range int64(1000) {
-		d := newDuel(t, 4, 2000, []int64{50, 50})
-		d.take(t, 0, 2000)
-		d.take(t, 1, 2000)
-		d.now++
-		d.change([]int64{30, 70})
-		d.now += 8 * second
-		d.grow()
-		for end, back := d.now+1500*second, d.now+idle*second; d.now < end; d.now += second {
-			d.take(t, 1, 2000)
-			if d.now >= back {
-				d.take(t, 0, 2000)
+	for _, tc := range []struct {
+		rate, burst int64
+		from, to    []int64
+	}{
+		{4, 2000, []int64{50, 50}, []int64{30, 70}},
+		{4, 2000, []int64{30, 70}, []int64{50, 50}},
+		{4, 2000, []int64{50, 50}, []int64{45, 55}}, // only the bursts change
+		{2, 100, []int64{50, 50}, []int64{45, 55}},  // at a rate of one, too
+		{100, 200, []int64{1, 1}, []int64{1, 9}},
+		{7, 900, []int64{3, 4}, []int64{4, 3}},
+		{7, 900, []int64{3, 4}, []int64{0, 3}},
+	} {
+		for back := int64(0); back < 3*tc.burst/tc.rate; back += 1 + tc.burst/tc.rate/50 {
+			for rest := int64(0); rest < 3*tc.burst/tc.rate; rest += 1 + tc.burst/tc.rate/50 {
+				d := newDuel(t, tc.rate, tc.burst, tc.from)
+				d.take(t, 0, tc.burst)
+				d.take(t, 1, tc.burst)
+				start := d.now
+				d.now++
+				d.change(tc.to)
+				d.now += 8 * second
+				d.grow()
+				at := [2]int64{start + max(back, 9)*second, start + max(rest, 9)*second}
+				for range 2 {
+					first := 0
+					if at[1] < at[0] {
+						first = 1
+					}
+					d.now = max(d.now, at[first])
+					d.take(t, first, tc.burst)
+					at[first] = math.MaxInt64
+				}
+				d.take(t, 0, tc.burst)
+				d.take(t, 1, tc.burst)
+				for _, word := range d.book.check() {
+					t.Fatalf("%+v, back after %d s and %d s: %s", tc, back, rest, word)
+				}
 			}
-		}
-		for _, word := range d.book.check() {
-			t.Fatalf("back after %d s: %s", idle, word)
 		}
 	}
 }
@@ -120,9 +143,9 @@ func TestForgottenBucket(t *testing.T) {
 // Guarantees the bound of a token bucket over any interval, through changes at any time, for cells that take all or a
 // little or rest, and whose stores forget as early as they may.
 func TestTokenBucketsOverCells(t *testing.T) {
-	runs := 3000
+	runs := 8000
 	if testing.Short() {
-		runs = 300
+		runs = 800
 	}
 	for seed := range runs {
 		if words := chaos(t, uint64(seed)); len(words) > 0 {
@@ -159,13 +182,32 @@ func chaos(t *testing.T, seed uint64) []string {
 			}
 		}
 	}
+	if seed%4 != 0 { // a few times in all, so that a store forgets in between
+		act = func(seconds int64) {
+			end := d.now + seconds*second
+			for range r.IntN(4) {
+				d.now += r.Int64N(end - d.now + 1)
+				d.take(t, r.IntN(len(weights)), burst)
+			}
+			d.now = end
+		}
+	}
 	act(burst / rate)
 	for range 6 {
+		for i := range weights {
+			if r.IntN(2) == 0 {
+				d.take(t, i, burst)
+			}
+		}
+		d.now++
 		shuffle()
 		d.change(weights)
 		act(8) // the grace
 		d.grow()
 		act(r.Int64N(3*burst/rate + 20))
+	}
+	for i := range weights {
+		d.take(t, i, burst)
 	}
 	return d.book.check()
 }

@@ -53,7 +53,9 @@ func (v *View) Limit(plan string, l *limit.Limit, owner string) []Span {
 			continue
 		}
 		last = slices.Clone(amounts)
-		out = append(out, Span{edge, sized(l, amounts)})
+		if to := sized(l, amounts); len(out) == 0 || to != nil || out[len(out)-1].Limit != nil {
+			out = append(out, Span{edge, to})
+		}
 	}
 	return out
 }

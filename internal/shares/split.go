@@ -52,7 +52,9 @@ func NeedsHome(l *limit.Limit, cells []Weight) bool {
 	for i := range cells {
 		amounts := make([]amount, len(l.Tiers))
 		for j := range l.Tiers {
-			amounts[j] = amountOf(&l.Tiers[j]).part(cells, i)
+			if amounts[j] = amountOf(&l.Tiers[j]); l.Tiers[j].Algorithm != limit.Quota {
+				amounts[j] = amounts[j].part(cells, i)
+			}
 		}
 		if _, err := resized(l, amounts); err != nil {
 			return true

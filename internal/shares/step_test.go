@@ -1,0 +1,467 @@
+package shares
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// desk is a balancer whose steps a test takes by hand.
+type desk struct {
+	t     *testing.T
+	state State
+	now   time.Time
+	out   Output
+	n     int
+}
+
+func (d *desk) step(in Input) {
+	d.t.Helper()
+	for i := range in.Requests {
+		if in.Requests[i].ID == "" {
+			d.n++
+			in.Requests[i].ID = fmt.Sprint("q", d.n)
+		}
+	}
+	if in.Placements == nil {
+		in.Placements = map[string]*Placement{"acme": nil, "globex": nil}
+	}
+	before := string(mustJSON(d.t, d.state))
+	next, out := d.state.Step(Settings{}, in, d.now)
+	if after := string(mustJSON(d.t, d.state)); after != before {
+		d.t.Fatalf("the step changed the state that it was given: %s, was %s", after, before)
+	}
+	d.state, d.out = next, out
+}
+
+func (d *desk) ack(phase Phase, epoch int64, cells ...string) {
+	d.t.Helper()
+	var in Input
+	for _, c := range cells {
+		in.Acks = append(in.Acks, Ack{Cell: c, Epoch: epoch, Phase: phase})
+	}
+	d.step(in)
+}
+
+func (d *desk) want(phase Phase, epoch int64, awaited ...string) {
+	d.t.Helper()
+	if d.state.Phase != phase || d.state.Epoch != epoch || !slices.Equal(d.state.Awaited(), awaited) {
+		d.t.Fatalf("phase %s of epoch %d awaits %v, want %s of %d and %v", d.state.Phase, d.state.Epoch, d.state.Awaited(), phase, epoch, awaited)
+	}
+}
+
+// through goes to the end of the transition under way.
+func (d *desk) through() {
+	d.t.Helper()
+	for _, phase := range []Phase{Shrink, Grow} {
+		d.want(phase, d.state.Epoch, d.state.Awaited()...)
+		d.ack(phase, d.state.Epoch, d.state.Awaited()...)
+		if phase == Shrink {
+			d.now = d.out.Wake
+			d.step(Input{})
+		}
+	}
+}
+
+func two(t *testing.T) *desk {
+	t.Helper()
+	d := &desk{t: t, now: noon}
+	d.step(Input{Requests: []Request{{Kind: Join, Cell: "a", Weight: 1}, {Kind: Join, Cell: "b", Weight: 1}}})
+	d.want(Steady, 1)
+	if d.out.Publish == nil || d.out.Publish.Generations[0].From != always {
+		t.Fatalf("the first cells: %+v", d.out)
+	}
+	return d
+}
+
+// Guarantees the two phases: growth waits for each cell's acknowledgement of this very shrink, and for the grace from the
+// last one on. An acknowledgement of another epoch, another phase or a stranger is none; one that comes twice is one.
+func TestTwoPhases(t *testing.T) {
+	d := two(t)
+	d.step(Input{Requests: []Request{{Kind: Join, Cell: "c", Weight: 2}}})
+	d.want(Shrink, 2, "a", "b", "c")
+	if p := d.out.Publish; p == nil || p.Generations[1].From != 0 {
+		t.Fatalf("a shrink publishes a generation without a time, got %+v", p)
+	}
+	d.ack(Shrink, 2, "a", "c", "a", "stranger")
+	d.ack(Shrink, 1, "b")
+	d.ack(Steady, 1, "b")
+	d.ack(Grow, 2, "b")
+	d.ack(Shrink, 3, "b")
+	d.now = d.now.Add(time.Hour)
+	d.step(Input{})
+	d.want(Shrink, 2, "b")
+	d.ack(Shrink, 2, "b")
+	d.want(Shrink, 2)
+	if want := d.now.Add(18 * time.Second); !d.out.Wake.Equal(want) {
+		t.Fatalf("growth is due at %s, want %s", d.out.Wake, want)
+	}
+	d.now = d.out.Wake.Add(-time.Microsecond)
+	d.step(Input{})
+	d.want(Shrink, 2)
+	d.now = d.now.Add(time.Microsecond)
+	d.step(Input{})
+	d.want(Grow, 2, "a", "b", "c")
+	if got := d.out.Publish.Generations[1].From; got != d.now.UnixMicro() {
+		t.Fatalf("growth counts from %d, want %d", got, d.now.UnixMicro())
+	}
+	d.ack(Shrink, 2, "a", "b", "c")
+	d.want(Grow, 2, "a", "b", "c")
+	d.ack(Grow, 2, "a", "b", "c")
+	d.want(Steady, 2)
+	d.ack(Grow, 2, "a")
+	if d.out.Publish != nil {
+		t.Error("a late acknowledgement has a document published")
+	}
+}
+
+// Guarantees that a balancer whose clock is behind does not cut the grace short: the cells' own clocks count, too. Nor does
+// a cell whose clock is years ahead stop the change for years.
+func TestClocks(t *testing.T) {
+	d := two(t)
+	d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 3}}})
+	d.step(Input{Acks: []Ack{{Cell: "a", Epoch: 2, Phase: Shrink, At: d.now.Add(time.Minute)}, {Cell: "b", Epoch: 2, Phase: Shrink}}})
+	if want := d.now.Add(time.Minute + 18*time.Second); !d.out.Wake.Equal(want) {
+		t.Errorf("growth is due at %s, want %s", d.out.Wake, want)
+	}
+	d = two(t)
+	d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 3}}})
+	d.step(Input{Acks: []Ack{{Cell: "a", Epoch: 2, Phase: Shrink, At: d.now.AddDate(9, 0, 0)}, {Cell: "b", Epoch: 2, Phase: Shrink}}})
+	if want := d.now.Add(time.Hour + 18*time.Second); !d.out.Wake.Equal(want) {
+		t.Errorf("growth is due at %s, want %s", d.out.Wake, want)
+	}
+	// A clock that leapt back: the time of a growth is after that of the one before.
+	d.through()
+	from := d.state.Generations[1].From
+	d.now = noon.Add(-24 * time.Hour)
+	d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 5}}})
+	d.through()
+	if got := d.state.Generations[2].From; got <= from {
+		t.Errorf("growth from %d, after one from %d", got, from)
+	}
+}
+
+// Guarantees that what is asked for while a transition goes on waits, in order, is done once, and is done together.
+func TestRequestsWait(t *testing.T) {
+	d := two(t)
+	d.step(Input{Requests: []Request{{ID: "join", Kind: Join, Cell: "c", Weight: 1}}})
+	for range 2 { // the second time it is there already
+		d.step(Input{Requests: []Request{
+			{ID: "join", Kind: Join, Cell: "c", Weight: 1},
+			{ID: "w1", Kind: Weigh, Cell: "c", Weight: 2},
+			{ID: "w2", Kind: Weigh, Cell: "c", Weight: 7},
+			{ID: "drain", Kind: Drain, Cell: "a"},
+			{ID: "remove", Kind: Remove, Cell: "b"},
+			{ID: "none", Kind: Weigh, Cell: "z", Weight: 1},
+		}})
+	}
+	d.want(Shrink, 2, "a", "b", "c")
+	if len(d.state.Queue) != 5 {
+		t.Fatalf("%d requests wait, want 5", len(d.state.Queue))
+	}
+	d.through()
+	d.want(Shrink, 3, "a", "b", "c")
+	if got, want := fmt.Sprint(d.out.Refused), "[{remove cell b is active: drain it first} {none there is no cell z}]"; got != want {
+		t.Errorf("refused %s, want %s", got, want)
+	}
+	if got, want := d.out.Publish.Generations[2].Cells, []Weight{{"b", 1}, {"c", 7}}; !slices.Equal(got, want) {
+		t.Errorf("shares of %v, want %v", got, want)
+	}
+	d.through()
+	d.want(Steady, 3)
+	if got, want := fmt.Sprint(d.state.Members), "[{a drained 0 false} {b active 1 false} {c active 7 false}]"; got != want {
+		t.Errorf("members %s, want %s", got, want)
+	}
+	// A drained cell is a member until it is removed, in a transition of its own, since it may be a quota's home.
+	d.step(Input{Requests: []Request{{Kind: Remove, Cell: "a"}, {ID: "w1", Kind: Weigh, Cell: "c", Weight: 2}}})
+	d.want(Shrink, 4, "b", "c")
+	if got := d.out.Publish; len(got.Generations) != 3 || !slices.Equal(got.Members, []string{"b", "c"}) {
+		t.Errorf("a removal publishes %+v", got)
+	}
+}
+
+// Guarantees that no request leaves a tenant without any cell, and that the last cell cannot be drained by two requests at
+// once.
+func TestLastCellStays(t *testing.T) {
+	d := two(t)
+	d.step(Input{Requests: []Request{{Kind: Drain, Cell: "a"}, {Kind: Drain, Cell: "b"}, {Kind: Force, Cell: "b"}}})
+	if len(d.out.Refused) != 1 || !strings.Contains(d.out.Refused[0].Reason, "last one") {
+		t.Errorf("refused %v", d.out.Refused)
+	}
+	d.want(Shrink, 2, "a")
+	d.step(Input{Requests: []Request{{Kind: Force, Cell: "a"}}})
+	d.want(Shrink, 2, "a")
+}
+
+// Guarantees that a dead cell stops nothing for ever: removed by force it is not waited for, in the transition under way
+// either, and what it had is given away by the next one, after the grace. What it acknowledges then counts for nothing.
+func TestForce(t *testing.T) {
+	d := two(t)
+	d.step(Input{Requests: []Request{{Kind: Join, Cell: "c", Weight: 1}}})
+	d.ack(Shrink, 2, "a", "c")
+	d.want(Shrink, 2, "b")
+	d.now = d.now.Add(time.Hour)
+	d.step(Input{Requests: []Request{{Kind: Force, Cell: "b"}}})
+	d.want(Shrink, 2)
+	if want := d.now.Add(18 * time.Second); !d.out.Wake.Equal(want) {
+		t.Fatalf("growth is due at %s, want %s", d.out.Wake, want)
+	}
+	d.now = d.out.Wake
+	d.step(Input{})
+	d.want(Grow, 2, "a", "c")
+	d.ack(Grow, 2, "a", "b", "c")
+	d.want(Shrink, 3, "a", "c")
+	d.ack(Shrink, 3, "b", "a")
+	d.want(Shrink, 3, "c")
+	d.ack(Shrink, 3, "c")
+	d.now = d.out.Wake
+	d.step(Input{})
+	if got, want := d.out.Publish.Generations[2].Cells, []Weight{{"a", 1}, {"c", 1}}; !slices.Equal(got, want) {
+		t.Errorf("shares of %v, want %v", got, want)
+	}
+	if got := d.out.Publish.Members; !slices.Equal(got, []string{"a", "c"}) {
+		t.Errorf("members %v", got)
+	}
+}
+
+// Guarantees that a tenant's placement goes through the two phases and is stored when it has a time, and that the balancer
+// asks for the stored one rather than guess.
+func TestPlacements(t *testing.T) {
+	d := two(t)
+	pin := Request{ID: "pin", Kind: Place, Tenant: "acme", Cells: []string{"b"}}
+	d.step(Input{Requests: []Request{pin}, Placements: map[string]*Placement{}})
+	d.want(Steady, 1)
+	if !slices.Equal(d.out.Load, []string{"acme"}) {
+		t.Fatalf("asks for %v", d.out.Load)
+	}
+	d.step(Input{})
+	d.want(Shrink, 2, "a", "b")
+	if p := d.out.Publish; len(p.Generations) != 1 || len(p.Placements) != 1 || p.Placements[0].Generations[1].From != 0 || len(d.out.Store) > 0 {
+		t.Fatalf("published %+v, to be stored %+v", p, d.out.Store)
+	}
+	d.ack(Shrink, 2, "a", "b")
+	d.now = d.out.Wake
+	d.step(Input{})
+	if len(d.out.Store) != 1 || d.out.Store[0].Generations[1].From != d.now.UnixMicro() {
+		t.Fatalf("to be stored: %+v", d.out.Store)
+	}
+	stored := d.out.Store[0]
+	d.ack(Grow, 2, "a", "b")
+	d.want(Steady, 2)
+	if len(d.out.Publish.Placements) > 0 {
+		t.Error("placements are published for good")
+	}
+	// The same again changes nothing; another one follows on the stored one; one at a cell that does not serve is refused.
+	with := map[string]*Placement{"acme": &stored}
+	d.step(Input{Requests: []Request{{Kind: Place, Tenant: "acme", Cells: []string{"b"}}}, Placements: with})
+	d.want(Steady, 2)
+	d.step(Input{Requests: []Request{{Kind: Place, Tenant: "acme", Cells: []string{"z"}}}, Placements: with})
+	if d.want(Steady, 2); len(d.out.Refused) != 1 {
+		t.Errorf("refused %v", d.out.Refused)
+	}
+	d.step(Input{Requests: []Request{{Kind: Place, Tenant: "acme", Homed: []string{"x"}}}, Placements: with})
+	d.want(Shrink, 3, "a", "b")
+	if got := len(d.out.Publish.Placements[0].Generations); got != 3 {
+		t.Errorf("%d generations of the placement, want 3", got)
+	}
+	if len(stored.Generations) != 2 {
+		t.Error("the stored placement was changed in place")
+	}
+}
+
+// Guarantees that 10,000 tenants are pinned in batches that fit in one event, none lost and each once.
+func TestManyPlacements(t *testing.T) {
+	d := two(t)
+	const tenants = 10_000
+	var waiting []Request
+	for i := range tenants {
+		id := fmt.Sprintf("tenant %d %s", i, strings.Repeat("é", 40))
+		waiting = append(waiting, Request{ID: id, Kind: Place, Tenant: id, Cells: []string{"b", "a"}})
+	}
+	stored := map[string]*Placement{}
+	for rounds := 0; len(stored) < tenants; rounds++ {
+		if rounds > 200 {
+			t.Fatalf("%d tenants after %d transitions", len(stored), rounds)
+		}
+		in := Input{Requests: waiting[:min(len(waiting), 200)], Placements: map[string]*Placement{}}
+		d.step(in)
+		later := map[string]bool{}
+		for _, id := range d.out.Later {
+			later[id] = true
+		}
+		waiting = slices.Concat(slices.DeleteFunc(slices.Clone(in.Requests), func(r Request) bool { return !later[r.ID] }), waiting[len(in.Requests):])
+		in = Input{Placements: map[string]*Placement{}}
+		for _, tenant := range d.out.Load {
+			in.Placements[tenant] = stored[tenant]
+		}
+		d.step(in)
+		if size := len(mustJSON(t, d.state)); size > 400_000 {
+			t.Fatalf("the state has %d bytes", size)
+		}
+		d.ack(Shrink, d.state.Epoch, "a", "b")
+		d.now = d.out.Wake
+		d.step(Input{Placements: map[string]*Placement{}})
+		if size := len(mustJSON(t, d.out.Publish)); size > MaxDocumentBytes {
+			t.Fatalf("the document has %d bytes", size)
+		}
+		for i := range d.out.Store {
+			p := &d.out.Store[i]
+			if stored[p.Tenant] != nil {
+				t.Fatalf("%s is placed twice", p.Tenant)
+			}
+			stored[p.Tenant] = p
+		}
+		d.step(Input{Acks: []Ack{{Cell: "a", Epoch: d.state.Epoch, Phase: Grow}, {Cell: "b", Epoch: d.state.Epoch, Phase: Grow}},
+			Placements: map[string]*Placement{}})
+	}
+	if n := len(d.state.Generations); n != 1 {
+		t.Errorf("%d generations, though no cell's weight changed", n)
+	}
+}
+
+// Guarantees that limits are homed by the transition that makes their shares too small, and divided again when they can be.
+func TestHomedByTransition(t *testing.T) {
+	l, err := limit.New(limit.Limit{ID: "exports", MaxCost: 5, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 10}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := []Limited{{"pro", l}}
+	d := two(t)
+	d.step(Input{Limits: limits, Requests: []Request{{Kind: Join, Cell: "c", Weight: 1}}})
+	if got, want := d.out.Publish.Generations[1].Homed, []PlanLimit{{"pro", "exports"}}; !slices.Equal(got, want) {
+		t.Fatalf("homed %v, want %v", got, want)
+	}
+	d.through()
+	d.step(Input{Requests: []Request{{Kind: Drain, Cell: "c"}}}) // the limits are not known now
+	if got := d.out.Publish.Generations[2].Homed; len(got) != 1 {
+		t.Fatalf("homed %v", got)
+	}
+	d.through()
+	d.want(Steady, 3)
+	d.step(Input{Limits: limits})
+	d.want(Shrink, 4, "a", "b")
+	if got := d.out.Publish.Generations[3].Homed; len(got) != 0 {
+		t.Errorf("homed %v, want none", got)
+	}
+}
+
+// Guarantees that the history is bounded, whatever is done, and that what was dropped from it closes windows rather than
+// opening them.
+func TestHistoryIsBounded(t *testing.T) {
+	d := two(t)
+	for i := range int64(MaxGenerations + 10) {
+		d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 2 + i}}})
+		d.through()
+	}
+	if n := len(d.state.Generations); n != MaxGenerations {
+		t.Fatalf("%d generations, want %d", n, MaxGenerations)
+	}
+	if _, err := DecodeState(mustJSON(t, d.state)); err != nil {
+		t.Fatal(err)
+	}
+	year, err := limit.New(limit.Limit{ID: "year", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 360 * 24 * time.Hour, Threshold: 1000}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spans := d.state.Document().View("a", "acme", nil).Limit("pro", year, "acme")
+	if in, until := At(spans, d.now.UnixMicro()); in.Limit != nil {
+		t.Errorf("a window that began before what is known is granted %d until %d", in.Limit.Tiers[0].Threshold, until)
+	} else if next, _ := At(spans, until); next.Limit == nil {
+		t.Error("the next window is closed, too")
+	}
+}
+
+// Guarantees that a bad request is refused with its place and changes nothing.
+func TestBadRequests(t *testing.T) {
+	for name, r := range map[string]Request{
+		"kind":      {Kind: "grow"},
+		"cell":      {Kind: Drain, Cell: "a b"},
+		"weight: 0": {Kind: Join, Cell: "c"},
+		"weight: 1": {Kind: Drain, Cell: "a", Weight: 1},
+		"tenant":    {Kind: Place, Cells: []string{"a"}},
+		"cells":     {Kind: Place, Tenant: "acme", Cells: []string{"a", "a"}},
+		"homed":     {Kind: Place, Tenant: "acme", Homed: []string{"y", "x"}},
+		"place":     {Kind: Drain, Cell: "a", Tenant: "acme"},
+		"id":        {ID: strings.Repeat("x", 129), Kind: Drain, Cell: "a"},
+	} {
+		d := two(t)
+		d.step(Input{Requests: []Request{r}})
+		if d.want(Steady, 1); len(d.out.Refused) != 1 || !strings.Contains(d.out.Refused[0].Reason, name) {
+			t.Errorf("%s: refused %v", name, d.out.Refused)
+		}
+	}
+}
+
+// Guarantees that a state, a document and a placement come back from JSON as they were, in every phase.
+func TestRoundTrip(t *testing.T) {
+	d := two(t)
+	check := func() {
+		t.Helper()
+		state, err := DecodeState(mustJSON(t, d.state))
+		if err != nil || string(mustJSON(t, state)) != string(mustJSON(t, d.state)) {
+			t.Fatalf("state %s: %v", mustJSON(t, d.state), err)
+		}
+		doc, err := DecodeDocument(mustJSON(t, d.state.Document()))
+		if err != nil || string(mustJSON(t, doc)) != string(mustJSON(t, d.state.Document())) {
+			t.Fatalf("document %s: %v", mustJSON(t, d.state.Document()), err)
+		}
+		for i := range d.out.Store {
+			if _, err := DecodePlacement(mustJSON(t, d.out.Store[i])); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	check()
+	d.step(Input{Requests: []Request{{Kind: Join, Cell: "c", Weight: 1}, {Kind: Place, Tenant: "acme", Cells: []string{"c", "a"}, Homed: []string{"x"}}}})
+	check()
+	d.ack(Shrink, 2, d.state.Awaited()...)
+	check()
+	d.now = d.out.Wake
+	d.step(Input{})
+	check()
+	d.ack(Grow, 2, d.state.Awaited()...)
+	check()
+}
+
+// Guarantees that what is not quite a document is refused, with the place, and never half read.
+func TestStrict(t *testing.T) {
+	d := two(t)
+	d.step(Input{Requests: []Request{{Kind: Weigh, Cell: "a", Weight: 3}, {Kind: Place, Tenant: "acme", Cells: []string{"a"}}}})
+	good := string(mustJSON(t, d.state.Document()))
+	for _, tc := range []struct{ old, by, want string }{
+		{`"version":1,"epoch"`, `"version":2,"epoch"`, "unknown layout 2"},
+		{`"epoch":2,"phase"`, `"epoch":1,"phase"`, "from: 0"},
+		{`"phase":"shrink"`, `"phase":"steady"`, "from: 0"},
+		{`"phase":"shrink"`, `"phase":"odd"`, "phase"},
+		{`"members":["a","b"]`, `"members":["b","a"]`, "members"},
+		{`"weight":3`, `"weight":0`, "weight of cell"},
+		{`"weight":3`, `"weight":3,"x":1`, `unknown field "x"`},
+		{`"tenant":"acme"`, `"tenant":""`, "tenant"},
+		{`"from":1,"cells"`, `"from":0,"cells"`, "from: 0"},
+		{`"skew_us":5000000`, `"skew_us":-1`, "skew_us"},
+		{`"cells":[{`, `"cells":[],"y":[{`, "unknown field"},
+	} {
+		bad := strings.Replace(good, tc.old, tc.by, 1)
+		if bad == good {
+			t.Fatalf("%s is not in %s", tc.old, good)
+		}
+		if _, err := DecodeDocument([]byte(bad)); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s for %s: %v, want %q", tc.by, tc.old, err, tc.want)
+		}
+	}
+	for _, text := range []string{"", "null", "{}", good + "x", good + good, "[" + good + "]", strings.Repeat(" ", maxStateBytes+1)} {
+		if _, err := DecodeDocument([]byte(text)); err == nil {
+			t.Errorf("%.40q is read as a document", text)
+		}
+	}
+	if !json.Valid([]byte(good)) {
+		t.Error("the good one is not JSON")
+	}
+}
