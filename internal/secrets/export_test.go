@@ -1,5 +1,7 @@
 package secrets
 
+import "github.com/sluicelimits/sluice/internal/refresh"
+
 // Parse is parse, for its fuzz target.
 func Parse(text string) (*Values, error) { return parse(text, "v") }
 
@@ -16,8 +18,8 @@ func (v *Values) HasAddressKey() bool { return v.in.addresses != nil }
 
 // Timing of reads.
 const (
-	ReadTimeout = readTimeout
-	FrozenAfter = frozenAfter
-	ReplaceWait = replaceWait
-	MaxBackoff  = maxBackoff
+	ReadTimeout = refresh.ReadTimeout
+	FrozenAfter = refresh.FrozenAfter
+	ReplaceWait = refresh.ReplaceWait
+	MaxBackoff  = refresh.MaxBackoff
 )

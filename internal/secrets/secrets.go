@@ -35,13 +35,13 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 
 	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/refresh"
 )
 
 // ErrUnavailable is a secret that could not be had in time, and of which there is no earlier copy.
@@ -88,28 +88,9 @@ type Config struct {
 // Cache has the values of one secret. It is safe for concurrent use. Make it with [New].
 type Cache struct {
 	c      Config
-	held   atomic.Pointer[held] // nil until the secret was read once
+	values *refresh.Cache[Values]
 	random *identity.Anonymiser // for as long as there is no key
 	said   [reasons]atomic.Bool // why random is used
-
-	mu       sync.Mutex
-	flight   *flight       // the read under way; nil while there is none
-	begun    time.Time     // when the latest read was asked for
-	gap      time.Duration // after begun, before the next
-	row      int           // failures in a row
-	last     error         // of the latest read
-	reads    int64
-	failures int64
-	base     context.Context // ends with Close
-	stop     context.CancelFunc
-	running  sync.WaitGroup
-}
-
-// held is what was read, and how old it may become.
-type held struct {
-	values     *Values
-	from       time.Time     // when the read of it was asked for
-	soft, hard time.Duration // ages at which it is read again, beside the caller and in front of it
 }
 
 // New checks the configuration and makes a cache, which reads nothing yet; see [Cache.Warm]. The error names the field and
@@ -119,7 +100,7 @@ func New(c Config) (*Cache, error) {
 		return nil, fmt.Errorf("secrets: %w", errors.Join(errs...))
 	}
 	s := &Cache{c: c, random: identity.NewAnonymiser()}
-	s.base, s.stop = context.WithCancel(context.Background())
+	s.values = refresh.New(refresh.Config[Values]{Read: s.read, Ended: s.ended, Wait: s.c.Wait, Refresh: s.c.Refresh, Cooldown: s.c.Cooldown})
 	return s, nil
 }
 
@@ -152,54 +133,41 @@ func bound(name string, value *time.Duration, standard, most time.Duration) erro
 }
 
 // Close ends a read under way and waits for its end. Values that are there stay.
-func (s *Cache) Close() {
-	s.mu.Lock() // after it, no read begins
-	s.stop()
-	s.mu.Unlock()
-	s.running.Wait()
-}
+func (s *Cache) Close() { s.values.Close() }
 
 // Warm begins to read the secret if it was not yet, and does not wait for it: while a Lambda starts there is time.
-func (s *Cache) Warm(now time.Time) {
-	if s.held.Load() == nil {
-		s.start(now)
-	}
-}
+func (s *Cache) Warm(now time.Time) { s.values.Warm(now) }
 
 // Get is the values, as fresh as Config.Refresh says. It waits at most Config.Wait, and only for the first ones; where those
 // cannot be had the error wraps ErrUnavailable.
 func (s *Cache) Get(ctx context.Context, now time.Time) (*Values, error) {
-	have := s.held.Load()
-	if have == nil {
-		return s.first(ctx, s.start(now))
+	if s.values.Value() == nil {
+		return s.first(ctx, now)
 	}
-	if hard, f := s.upkeep(now, have); hard {
-		_ = s.wait(ctx, f, s.remaining(f)) // the old ones are used on
-		have = s.held.Load()
+	if reading, overdue := s.values.Upkeep(now); overdue {
+		s.values.Await(ctx, reading)
 	}
-	return have.values, nil
+	return s.values.Value(), nil
 }
 
 // Renew is Get after something was unknown or refused that a newer version may know: a key's hash under no pepper, a
 // password. It looks again unless a look began less than Config.Cooldown ago, and waits for that half a second at most.
 // Where the outcome has the Version that the caller had, there is nothing new.
 func (s *Cache) Renew(ctx context.Context, now time.Time) (*Values, error) {
-	f := s.start(now)
-	if s.held.Load() == nil {
-		return s.first(ctx, f)
+	if s.values.Value() == nil {
+		return s.first(ctx, now)
 	}
-	_ = s.wait(ctx, f, s.remaining(f)) // what is there is used on
-	return s.held.Load().values, nil
+	s.values.Await(ctx, s.values.Look(now))
+	return s.values.Value(), nil
 }
 
 // RedisCredentials returns the login for a new connection to Redis, in the form that the Redis store takes. Without one in
 // the secret the error is ErrNoRedis; before the secret was read it waits as Get does, and the error wraps ErrUnavailable.
 func (s *Cache) RedisCredentials(ctx context.Context) (username, password string, err error) {
-	f := s.start(s.c.Now())
-	var v *Values
-	if have := s.held.Load(); have != nil {
-		v = have.values
-	} else if v, err = s.first(ctx, f); err != nil {
+	now := s.c.Now()
+	s.values.Look(now) // the password may be about to be refused
+	v, err := s.first(ctx, now)
+	if err != nil {
 		return "", "", err
 	}
 	if v.in.login == nil {
@@ -219,19 +187,17 @@ const (
 // before the secret was read, it is a key of this process alone, which the log says once: then instances count an address
 // apart. It never waits; it begins a read where one is due, since nobody else may ask.
 func (s *Cache) Anonymise(addr netip.Addr) string {
-	now := s.c.Now()
-	have := s.held.Load()
-	if have == nil {
-		s.start(now)
+	s.values.Upkeep(s.c.Now())
+	v := s.values.Value()
+	switch {
+	case v == nil:
 		s.say(notRead, "the secret is not read yet")
 		return s.random.Anonymise(addr)
-	}
-	s.upkeep(now, have)
-	if have.values.in.addresses == nil {
+	case v.in.addresses == nil:
 		s.say(noAddressKey, "the secret has no addressKey")
 		return s.random.Anonymise(addr)
 	}
-	return have.values.in.addresses.Anonymise(addr)
+	return v.in.addresses.Anonymise(addr)
 }
 
 func (s *Cache) say(reason int, why string) {
@@ -253,11 +219,6 @@ type Stats struct {
 
 // Stats returns the counts.
 func (s *Cache) Stats() Stats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := Stats{Reads: s.reads, Failures: s.failures}
-	if have := s.held.Load(); have != nil {
-		out.From, out.Version = have.from, have.values.version
-	}
-	return out
+	is := s.values.Stats()
+	return Stats{Reads: is.Reads, Failures: is.Failures, From: is.From, Version: is.Value.Version()}
 }

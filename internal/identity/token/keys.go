@@ -9,7 +9,6 @@ import (
 	"errors"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/json"
@@ -45,9 +44,6 @@ type keySet struct {
 	byName map[name]*key                    // where two have a name, the first
 	kids   map[string]bool                  // of all usable keys
 	only   map[jose.SignatureAlgorithm]*key // for tokens without "kid": nil where more than one fits
-
-	from       time.Time // when it was asked for
-	soft, hard time.Time // when it is to be replaced beside verification, and in front of it
 }
 
 var errNoKeys = errors.New("it holds no key that can be used")

@@ -390,6 +390,53 @@ func TestOldKeysAreReplacedInFront(t *testing.T) {
 	})
 }
 
+// Guarantees that a fetch which a freeze cut does not stand in the way of the next: the clock of requests jumps, this
+// process's does not, and the answer never comes. Keys that were withdrawn meanwhile verify nothing, and fetches that were
+// given up are neither counted nor told of, and come once per cooldown.
+func TestFrozenFetch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		next := newEC("k2", elliptic.P256())
+		a := newAuthority(hang)
+		var lines bytes.Buffer
+		v := newVerifier(t, config(a, func(c *token.Config) { c.Log = slog.New(slog.NewTextHandler(&lines, nil)) }))
+		start := time.Now()
+		text := good.Sign(claims(start, with("exp", start.Add(1000*time.Hour).Unix())))
+		unknown := attacker.Sign(claims(start, with("exp", start.Add(1000*time.Hour).Unix())), with("kid", "nobody's"))
+		step := func(what, text string, after time.Duration, want error, wait time.Duration) {
+			t.Helper()
+			began := time.Now()
+			if err := verify(v, text, start.Add(after)); !errors.Is(err, want) || time.Since(began) != wait {
+				t.Errorf("%s: Verify = %v after %v, want %v after %v", what, err, time.Since(began), want, wait)
+			}
+		}
+		v.Warm(start)
+		synctest.Wait()
+		a.Set(answer(http.StatusOK, document(good)))
+		step("thawed after Warm", text, time.Hour, nil, 0)
+		a.Set(hang)
+		step("the issuer hangs", text, 2*time.Hour, nil, 500*time.Millisecond)
+		a.Set(answer(http.StatusOK, document(next)))
+		step("thawed, and the key was withdrawn", text, 3*time.Hour, token.ErrUnknownKey, 0)
+		a.Set(hang)
+		fetches := a.Fetches()
+		for n := range 40 { // frozen after each request, of which there is one in ten seconds
+			if err := verify(v, unknown, start.Add(4*time.Hour+time.Duration(n)*10*time.Second)); !errors.Is(err, token.ErrKeysUnavailable) {
+				t.Errorf("an unknown key, while nobody can know whether it exists: Verify = %v, want ErrKeysUnavailable", err)
+			}
+		}
+		synctest.Wait()
+		if n := a.Fetches() - fetches; n != 14 {
+			t.Errorf("%d fetches in 400 seconds of freezes, want 14, one per cooldown", n)
+		}
+		a.Set(answer(http.StatusOK, document(next)))
+		step("which gives the last of them up", text, 5*time.Hour, token.ErrUnknownKey, 0)
+		synctest.Wait()
+		if s := v.Stats(); s.Failures != 0 || s.Fetches != 3 || lines.String() != "" {
+			t.Errorf("Stats = %+v and the log %q, want three fetches and nothing of those that were given up", s, lines.String())
+		}
+	})
+}
+
 func TestWarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := publishing(good)

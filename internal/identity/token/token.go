@@ -244,16 +244,14 @@ func prepare(in Issuer) (*issuer, error) {
 // request would otherwise wait for all of it.
 func (v *Verifier) Warm(now time.Time) {
 	for _, i := range v.issuers {
-		if i.source.set.Load() == nil {
-			i.source.start(now)
-		}
+		i.source.keys.Warm(now)
 	}
 }
 
 // Close gives up fetches under way, and waits for their end. Verify then fetches no more.
 func (v *Verifier) Close() {
 	for _, i := range v.issuers {
-		i.source.close()
+		i.source.keys.Close()
 	}
 }
 
@@ -273,7 +271,7 @@ func (v *Verifier) Verify(ctx context.Context, token string, now time.Time) (Cla
 	}
 	id := sha256.Sum256([]byte(token))
 	if r, ok := v.seen.Get(id); ok {
-		r.issuer.source.upkeep(ctx, now, r.issuer.source.set.Load())
+		r.issuer.source.upkeep(ctx, now)
 		if r.validity.check(now) == nil && !r.key.gone.Load() {
 			return r.claims, nil
 		}
@@ -382,15 +380,14 @@ func (v *Verifier) Stats() Stats {
 	s := Stats{Remembered: v.seen.Len()}
 	missing := false
 	for _, i := range v.issuers {
-		fetches, failures := i.source.counts()
-		s.Fetches += fetches
-		s.Failures += failures
-		set := i.source.set.Load()
+		keys := i.source.keys.Stats()
+		s.Fetches += keys.Reads
+		s.Failures += keys.Failures
 		switch {
-		case set == nil:
+		case keys.Value == nil:
 			missing = true
-		case s.KeysFrom.IsZero() || set.from.Before(s.KeysFrom):
-			s.KeysFrom = set.from
+		case s.KeysFrom.IsZero() || keys.From.Before(s.KeysFrom):
+			s.KeysFrom = keys.From
 		}
 	}
 	if missing {
