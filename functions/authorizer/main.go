@@ -26,6 +26,7 @@ func main() {
 	if err != nil {
 		refuse(err)
 	}
+	// SIGTERM takes an extension, which is registered first: some 0.7 ms of a cold start, for leases that come back at its end.
 	lambda.StartWithOptions(f, lambda.WithEnableSIGTERM(func() { end(f) }))
 }
 
