@@ -368,7 +368,12 @@ func (c *call) apply(changes []change, h http.Header, answer bool) {
 		case !sendable(v):
 			c.s.c.Log.Warn("a mapped header is left out: its value holds control characters", "mapping", m.source, "request", c.id)
 		case m.how == "append":
-			h[name] = append(h[name], v)
+			lines := h[m.name]
+			if name != m.name { // one name in two spellings would have its lines in any order
+				lines = append(lines, h[name]...)
+				delete(h, m.name)
+			}
+			h[name] = append(lines, v)
 		default:
 			delete(h, m.name)
 			h[name] = []string{v}

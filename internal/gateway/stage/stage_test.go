@@ -588,3 +588,17 @@ func TestReservedPagesAndObservations(t *testing.T) {
 		t.Errorf("observed %+v", seen)
 	}
 }
+
+// Guarantees the documented bound of an authorizer's answer on a WebSocket API, 8 KiB: what is larger there is no answer.
+func TestSizeOfAnswers(t *testing.T) {
+	sized := func(n int) string {
+		out := policy("Allow", all, `{"a":"%"}`)
+		return strings.Replace(out, "%", strings.Repeat("x", n-len(out)+1), 1)
+	}
+	for size, want := range map[int]int{8 << 10: 101, 8<<10 + 1: 500} {
+		base, log := serve(t, describe(t, apis["WebSocket"]), &answers{out: sized(size)}, nil, nil)
+		if got := call(t, "WebSocket", base); got.status != want {
+			t.Errorf("an answer of %d bytes: %d, want %d\n%s", size, got.status, want, log)
+		}
+	}
+}
