@@ -167,8 +167,8 @@ func rehash(keys []Document, before map[Ref]*Document) (map[string][]byte, error
 			continue
 		}
 		holder, staged := hashes[hash]
-		if there := before[Ref{KindKeyHash, hash}]; !staged && !there.Deleted {
-			holder = there.Body
+		if !staged {
+			holder = before[Ref{KindKeyHash, hash}].Body
 		}
 		if other, _ := keyOf(holder); other != "" && other != d.ID {
 			return nil, fmt.Errorf("%w %s: key %q has its hash", ErrInvalid, d.name(), other)

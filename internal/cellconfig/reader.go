@@ -70,7 +70,8 @@ type Reader struct {
 	poll      *poll // the one under way, or nil
 	loaded    bool
 	head      Head
-	settings  settings
+	settings  *plan.Settings
+	told      int64     // version of the settings that were refused last
 	fresh     *view     // of the settings in force
 	stale     *view     // the same, marked
 	synced    time.Time // when the last poll that succeeded began: the copy holds all that was written before
@@ -82,12 +83,6 @@ type Reader struct {
 	resets    int64
 	bad       int64
 	documents int64 // read
-}
-
-// settings are the document in force.
-type settings struct {
-	version int64 // newest that was looked at
-	good    *plan.Settings
 }
 
 // New makes a reader. It reads nothing yet. The error names the field.
@@ -276,7 +271,7 @@ func (r *Reader) tell(err error) {
 type base struct {
 	loaded   bool
 	head     Head
-	settings settings
+	settings *plan.Settings
 	synced   time.Time
 }
 
@@ -299,7 +294,7 @@ func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]
 		now := from.settings
 		if need, named := settingsVersion(entries); anew != "" || named {
 			var ahead bool
-			if now, ahead, err = r.readSettings(ctx, timeout, head, from.settings, need, anew != ""); err != nil {
+			if now, ahead, err = r.readSettings(ctx, timeout, head, from.settings, need); err != nil {
 				return nil, err
 			}
 			if ahead {
@@ -359,7 +354,7 @@ func settingsVersion(entries []Entry) (version int64, named bool) {
 
 // readSettings reads the settings, at least version need. ahead says that they are of a later state than head. Those that do
 // not compile leave the last good ones in force; where there are none, that is an error.
-func (r *Reader) readSettings(ctx context.Context, timeout time.Duration, head Head, before settings, need int64, anew bool) (s settings, ahead bool, err error) {
+func (r *Reader) readSettings(ctx context.Context, timeout time.Duration, head Head, before *plan.Settings, need int64) (s *plan.Settings, ahead bool, err error) {
 	var d Document
 	err = r.gate.do(ctx, timeout, func(ctx context.Context) error {
 		got, err := r.c.Table.Get(ctx, Ref{plan.KindSettings, plan.SettingsID})
@@ -376,22 +371,23 @@ func (r *Reader) readSettings(ctx context.Context, timeout time.Duration, head H
 	case d.Version < need:
 		return before, false, fmt.Errorf("read the settings: version %d, and the log says %d", d.Version, need)
 	}
-	s = settings{version: d.Version}
 	if d.Version == 0 || d.Deleted {
-		s.good = plan.NoSettings()
+		return plan.NoSettings(), false, nil
+	}
+	if s, err = r.compileSettings(d); err == nil {
 		return s, false, nil
 	}
-	if s.good, err = r.compileSettings(d); err == nil {
-		return s, false, nil
-	}
-	if before.version != d.Version || anew {
+	r.mu.Lock()
+	told := r.told == d.Version // where there are no good ones, they are read with each poll
+	r.told = d.Version
+	r.mu.Unlock()
+	if !told {
 		r.refuse(d.Ref, d.Version, err)
 	}
-	if before.good == nil {
-		return before, false, err
+	if before == nil {
+		return nil, false, err
 	}
-	s.good = before.good
-	return s, false, nil
+	return before, false, nil
 }
 
 func only(documents []Document) (Document, error) {
@@ -402,7 +398,7 @@ func only(documents []Document) (Document, error) {
 }
 
 // advance puts a new state into force: what the log names is read again before it is used.
-func (r *Reader) advance(p *poll, head Head, now settings, entries []Entry, anew string) error {
+func (r *Reader) advance(p *poll, head Head, now *plan.Settings, entries []Entry, anew string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.poll != p {
@@ -425,9 +421,9 @@ func (r *Reader) advance(p *poll, head Head, now settings, entries []Entry, anew
 		}
 	}
 	r.loaded, r.head, r.synced = true, head, p.began
-	if r.fresh.settings != now.good || !r.fresh.loaded {
-		r.fresh = &view{r: r, settings: now.good, loaded: true}
-		r.stale = &view{r: r, settings: now.good, loaded: true, stale: true}
+	if r.fresh.settings != now || !r.fresh.loaded {
+		r.fresh = &view{r: r, settings: now, loaded: true}
+		r.stale = &view{r: r, settings: now, loaded: true, stale: true}
 	}
 	r.settings = now
 	return nil

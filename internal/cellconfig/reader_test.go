@@ -523,7 +523,12 @@ func TestBadSettingsAtFirst(t *testing.T) {
 	w := newWorld(t)
 	w.seed()
 	w.apply(settings(1, `{"ipLimits":[{}]}`))
-	w.want(noon, "t", "not loaded")
+	for i := range 4 {
+		w.want(noon.Add(time.Duration(i-3)*time.Second), "t", "not loaded")
+	}
+	if n := strings.Count(w.logged(), "is not good"); n != 1 || w.r.Stats(noon).BadDocuments != 1 {
+		t.Errorf("one bad document is logged %d times and counted as %d", n, w.r.Stats(noon).BadDocuments)
+	}
 	w.apply(settings(2, `{"ipLimits":[{"id":"x","tiers":[{"period":1,"threshold":4}]}],"routes":[{"pathPattern":"/a"}]}`))
 	now := noon.Add(2 * time.Second)
 	w.want(now, "t", "5")
