@@ -152,7 +152,8 @@ func TestThaw(t *testing.T) {
 	w, s := calm(t)
 	w.cells["a"].frozen = true
 	w.ask(Request{Kind: Weigh, Cell: "b", Weight: 4})
-	w.run(24*3600, nil)
+	w.run(60, nil)
+	w.now += 24 * 3600 * second
 	w.nextWindow(s)
 	w.grab(s, "acme", one) // the poll fails
 	if got, most := s.in(w.now), int64(100+50-20); got != most {

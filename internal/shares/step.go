@@ -96,6 +96,7 @@ func (b *balancer) done(id string) {
 
 // enqueue takes new requests.
 func (b *balancer) enqueue() {
+	size := sizeOf(b.s.Queue)
 	for i := range b.in.Requests {
 		r := &b.in.Requests[i]
 		same := func(q Request) bool { return q.ID == r.ID }
@@ -107,7 +108,8 @@ func (b *balancer) enqueue() {
 			b.done(r.ID)
 			continue
 		}
-		if len(b.s.Queue) >= MaxQueue || sizeOf(b.s.Queue)+sizeOf(r) > mostQueueBytes {
+		size += sizeOf(r) + 1
+		if len(b.s.Queue) >= MaxQueue || size > mostQueueBytes {
 			b.out.Later = append(b.out.Later, r.ID)
 			continue
 		}

@@ -15,7 +15,7 @@ var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // desk is a balancer whose steps a test takes by hand.
 type desk struct {
-	t     *testing.T
+	t     testing.TB
 	state State
 	now   time.Time
 	out   Output

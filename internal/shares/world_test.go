@@ -160,11 +160,14 @@ func (w *world) run(seconds int64, client func()) {
 	}
 	for end := w.now + seconds*second; w.now < end; w.now += length {
 		w.deliver()
-		w.balance(Input{})
+		schedule := w.now%(3*second) < length
+		if due := w.state.Transition != nil && w.state.Transition.GrowAt > 0 && w.now >= w.state.Transition.GrowAt; due || schedule || len(w.queue) > 0 {
+			w.balance(Input{Limits: w.all()})
+		}
 		for _, id := range w.order {
 			w.cells[id].poll(w)
 		}
-		if w.now%(3*second) < length { // the schedule: documents are published again, cells acknowledge what they have again
+		if schedule { // the schedule: documents are published again, cells acknowledge what they have again
 			w.spread(w.state.Document())
 			for _, id := range w.order {
 				w.acknowledge(w.cells[id])
@@ -196,6 +199,13 @@ func (w *world) deliver() {
 	}
 }
 
+func (w *world) all() (out []Limited) {
+	for _, s := range w.limits {
+		out = append(out, Limited{s.plan, s.limit})
+	}
+	return out
+}
+
 // balance is a step of the balancer, through the stored form.
 func (w *world) balance(in Input) {
 	in.Requests, w.queue = w.queue, nil
@@ -207,9 +217,6 @@ func (w *world) balance(in Input) {
 		if _, ok := in.Placements[tenant]; !ok {
 			in.Placements[tenant] = nil
 		}
-	}
-	for _, s := range w.limits {
-		in.Limits = append(in.Limits, Limited{s.plan, s.limit})
 	}
 	if w.wrong.anyAck {
 		for i := range in.Acks {
