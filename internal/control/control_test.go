@@ -162,8 +162,9 @@ func TestEncode(t *testing.T) {
 func TestRecordCheck(t *testing.T) {
 	items := history(t, 3)
 	other := next(t, nil, control.Tenants, "other", `{}`)
-	altered := items[0]
+	altered, moved := items[0], items[0]
 	altered.Body = json.RawMessage(`{"n":100}`)
+	moved.Version = 7
 	forged := next(t, nil, control.Tenants, "acme", `{"n":100}`)
 	tests := []struct {
 		name string
@@ -179,6 +180,7 @@ func TestRecordCheck(t *testing.T) {
 		{"backwards", control.Record{Old: &items[2], New: items[1]}, "not linked"},
 		{"of another item", control.Record{Old: &other, New: items[1]}, `tenants/"other"`},
 		{"over a forged one", control.Record{Old: &forged, New: items[1]}, "not linked"},
+		{"over one whose version was altered", control.Record{Old: &moved, New: items[1]}, "not linked"},
 		{"altered", control.Record{New: altered}, "altered"},
 	}
 	for _, tt := range tests {
@@ -188,6 +190,25 @@ func TestRecordCheck(t *testing.T) {
 				t.Errorf("Check = %v, want %q", err, tt.want)
 			}
 		})
+	}
+}
+
+// Guarantees that a repeated change is not taken for done where its version was altered meanwhile: its writer would go home.
+func TestRepeatedOverAltered(t *testing.T) {
+	c, err := control.Change{Table: control.Plans, Key: "pro", Body: []byte(`{"n":1}`), Actor: "jo", Reason: "r", Now: noon}.Check()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, err := control.Next(nil, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, done, err := control.Next(&first, c); err != nil || !done || !again.Equal(&first) {
+		t.Errorf("repeated: %+v, %t, %v", again, done, err)
+	}
+	first.Body = json.RawMessage(`{"n":1000}`) // under the hash that it had
+	if again, done, err := control.Next(&first, c); !errors.Is(err, control.ErrConflict) || done {
+		t.Errorf("repeated over what was altered: %+v, %t, %v; want a conflict", again, done, err)
 	}
 }
 

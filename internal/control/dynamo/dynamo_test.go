@@ -515,6 +515,53 @@ func TestBetweenReadAndWrite(t *testing.T) {
 	}
 }
 
+// weak counts reads that may miss what was just written. DynamoDB Local has none, so only the request shows it.
+type weak struct {
+	*sdk.Client
+	reads, consistent int
+}
+
+func (w *weak) count(consistent *bool) {
+	if w.reads++; aws.ToBool(consistent) {
+		w.consistent++
+	}
+}
+
+func (w *weak) GetItem(ctx context.Context, in *sdk.GetItemInput, o ...func(*sdk.Options)) (*sdk.GetItemOutput, error) {
+	w.count(in.ConsistentRead)
+	return w.Client.GetItem(ctx, in, o...)
+}
+
+func (w *weak) Scan(ctx context.Context, in *sdk.ScanInput, o ...func(*sdk.Options)) (*sdk.ScanOutput, error) {
+	w.count(in.ConsistentRead)
+	return w.Client.Scan(ctx, in, o...)
+}
+
+// Guarantees that every read is consistent, and that a Put reads at most once: a first version not at all.
+func TestReads(t *testing.T) {
+	ctx, made := t.Context(), fresh(t)
+	w := &weak{Client: connect(t)}
+	tables, err := dynamo.New(w, dynamo.Names(made.prefix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := 0
+	reads := func(what string, n int, err error) {
+		t.Helper()
+		if want += n; err != nil || w.reads != want || w.consistent != want {
+			t.Errorf("after %s: %d reads, %d of them consistent, %v; want %d", what, w.reads, w.consistent, err, want)
+		}
+	}
+	_, err = tables.Put(ctx, change("acme", 0))
+	reads("a first version", 0, err)
+	_, err = tables.Put(ctx, change("acme", 1))
+	reads("a second version", 1, err)
+	_, err = tables.Get(ctx, control.Tenants, "acme")
+	reads("Get", 1, err)
+	_, _, err = tables.List(ctx, control.Tenants, "", 10)
+	reads("List", 1, err)
+}
+
 func TestNew(t *testing.T) {
 	c := &sdk.Client{}
 	for name, names := range map[string]map[control.Table]string{
