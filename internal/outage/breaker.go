@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,16 +49,28 @@ type BreakerConfig struct {
 type Breaker struct {
 	c       BreakerConfig
 	refusal error
-	start   time.Time
-	// gobreaker and not failsafe-go: it ignores what a call that began before the state changed comes to, where failsafe-go
-	// takes that for the probe's outcome and gives out a second permit. It has no jitter, hence until.
-	breaker *gobreaker.CircuitBreaker[struct{}]
-	until   atomic.Int64 // time since start before which nothing is asked; the monotonic clock's, so a clock that leaps cannot shut the store out
+	current atomic.Pointer[life]
+	until   atomic.Pointer[instant] // before which nothing is asked; nil: now
+	now     func() instant
 	state   atomic.Uint32
 	news    atomic.Bool // the state changed, and nobody has said so yet
-	failed  int         // probes in a row; guarded by the breaker's lock
+
+	mu     sync.Mutex
+	failed int // probes in a row
 
 	opened, probes, refused atomic.Int64
+}
+
+// life is a breaker between two thaws of the process. gobreaker goes by the monotonic clock alone, which may stand still in a
+// process that is frozen between requests: a cooldown would then last for as many requests as fit into it.
+type life struct {
+	// gobreaker and not failsafe-go: it ignores what a call that began before the state changed comes to, where failsafe-go
+	// takes that for the probe's outcome and gives out a second permit. It has no jitter, hence Breaker.until.
+	*gobreaker.CircuitBreaker[struct{}]
+
+	// probing says that it began in the place of one that was open, and no call has succeeded. The first failure opens it. Until
+	// then it lets all calls through, but a process that was frozen begins with one.
+	probing atomic.Bool
 }
 
 // Name is the store's, as on the live page.
@@ -123,12 +136,36 @@ func NewBreaker(c BreakerConfig) (*Breaker, error) {
 	case c.Cooldown < time.Millisecond || c.MaxCooldown < c.Cooldown:
 		return nil, fmt.Errorf("breaker of %s: Cooldown %s..%s, want at least 1ms and no more than MaxCooldown", c.Name, c.Cooldown, c.MaxCooldown)
 	}
-	b := &Breaker{c: c, refusal: fmt.Errorf("%s: %w", c.Name, ErrOpen), start: time.Now()}
-	b.breaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
-		Name: c.Name, MaxRequests: 1, Interval: c.Window, BucketPeriod: c.Window / 10, Timeout: c.Cooldown,
-		ReadyToTrip: b.burst, OnStateChange: b.changed, IsExcluded: func(err error) bool { return errors.Is(err, errOwn) },
-	})
+	b := &Breaker{c: c, refusal: fmt.Errorf("%s: %w", c.Name, ErrOpen), now: read}
+	b.current.Store(b.begin(false))
 	return b, nil
+}
+
+func (b *Breaker) begin(probing bool) *life {
+	l := new(life)
+	l.probing.Store(probing)
+	l.CircuitBreaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
+		Name: b.c.Name, MaxRequests: 1, Interval: b.c.Window, BucketPeriod: b.c.Window / 10, Timeout: b.c.Cooldown,
+		ReadyToTrip:   func(n gobreaker.Counts) bool { return l.probing.Load() || b.burst(n) },
+		OnStateChange: func(_ string, from, to gobreaker.State) { b.changed(l, from, to) },
+		IsExcluded:    func(err error) bool { return errors.Is(err, errOwn) },
+	})
+	return l
+}
+
+// thaw puts a new breaker in the place of one whose cooldown is over and which may not know it.
+func (b *Breaker) thaw(old *life) *life {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if now := b.current.Load(); now != old {
+		return now
+	}
+	l := b.begin(true)
+	b.current.Store(l)
+	b.until.Store(nil)
+	b.state.Store(uint32(StateProbing))
+	b.probes.Add(1)
+	return l
 }
 
 // burst reports whether these failures open the breaker.
@@ -137,11 +174,17 @@ func (b *Breaker) burst(n gobreaker.Counts) bool {
 		int(n.TotalSuccesses+n.TotalFailures) >= 4*b.c.Failures && n.TotalFailures >= n.TotalSuccesses
 }
 
-// changed is called under the breaker's lock, so it only takes notes.
-func (b *Breaker) changed(_ string, from, to gobreaker.State) {
+// changed is called under gobreaker's lock, so it only takes notes. What calls of an earlier life come to is none of this one's
+// affair.
+func (b *Breaker) changed(l *life, from, to gobreaker.State) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.current.Load() != l {
+		return
+	}
 	switch to {
 	case gobreaker.StateOpen:
-		if from == gobreaker.StateClosed {
+		if from == gobreaker.StateClosed && !l.probing.Load() {
 			b.opened.Add(1)
 			b.failed = 0
 			b.news.Store(true)
@@ -156,15 +199,30 @@ func (b *Breaker) changed(_ string, from, to gobreaker.State) {
 			}
 		}
 		cooldown += rand.N(cooldown/5 + 1)
-		b.until.Store(int64(time.Since(b.start) + cooldown))
+		until := b.now().plus(cooldown)
+		b.until.Store(&until)
 		b.state.Store(uint32(StateOpen))
 	case gobreaker.StateHalfOpen:
 		b.probes.Add(1)
 		b.state.Store(uint32(StateProbing))
 	case gobreaker.StateClosed:
-		b.until.Store(0)
-		b.state.Store(uint32(StateClosed))
-		b.news.Store(true)
+		b.closed()
+	}
+}
+
+func (b *Breaker) closed() {
+	b.until.Store(nil)
+	b.state.Store(uint32(StateClosed))
+	b.news.Store(true)
+}
+
+// succeeded ends the probing after a thaw.
+func (b *Breaker) succeeded(l *life) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if l.probing.Swap(false) && b.current.Load() == l {
+		b.failed = 0
+		b.closed()
 	}
 }
 
@@ -173,13 +231,19 @@ func (b *Breaker) through(ctx context.Context, call func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if until := b.until.Load(); until > 0 && int64(time.Since(b.start)) < until {
-		b.refused.Add(1)
-		return b.refusal
+	l := b.current.Load()
+	if until := b.until.Load(); until != nil {
+		switch now := b.now(); {
+		case now.before(*until):
+			b.refused.Add(1)
+			return b.refusal
+		case now.mono < until.mono: // what gobreaker goes by
+			l = b.thaw(l)
+		}
 	}
 	var err error
 	called := false
-	_, _ = b.breaker.Execute(func() (struct{}, error) { // its error is ours, or says that it did not call
+	_, _ = l.Execute(func() (struct{}, error) { // its error is ours, or says that it did not call
 		called = true
 		if err = call(); err == nil || errors.Is(err, limit.ErrFull) {
 			return struct{}{}, nil
@@ -191,6 +255,9 @@ func (b *Breaker) through(ctx context.Context, call func() error) error {
 	if !called {
 		b.refused.Add(1)
 		return b.refusal
+	}
+	if l.probing.Load() && (err == nil || errors.Is(err, limit.ErrFull)) {
+		b.succeeded(l)
 	}
 	if b.news.Load() && b.news.Swap(false) {
 		b.say(err)

@@ -19,7 +19,7 @@ const (
 type payer struct {
 	mu     sync.Mutex
 	closed bool
-	until  time.Time          // not before
+	until  instant            // not before
 	stop   context.CancelFunc // no further charge by the one that runs; nil: none does
 	cut    context.CancelFunc // nor the one that is under way
 	busy   sync.WaitGroup
@@ -30,8 +30,8 @@ func (s *Store) startPaying(now time.Time) {
 	p := &s.payer
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	began := time.Now()
-	if p.closed || p.stop != nil || began.Before(p.until) {
+	began := read()
+	if p.closed || p.stop != nil || began.before(p.until) {
 		return
 	}
 	begun, cut := context.WithCancel(context.Background())
@@ -39,12 +39,12 @@ func (s *Store) startPaying(now time.Time) {
 	p.stop, p.cut = stop, cut
 	p.busy.Go(func() {
 		defer cut()
-		err := s.pay(ctx, begun, time.Second/time.Duration(s.c.PerSecond), func() time.Time { return now.Add(time.Since(began)) })
+		err := s.pay(ctx, begun, time.Second/time.Duration(s.c.PerSecond), func() time.Time { return now.Add(read().since(began)) })
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.stop, p.cut = nil, nil
 		if err != nil {
-			p.until = time.Now().Add(payAgain)
+			p.until = read().plus(payAgain)
 		}
 	})
 }
