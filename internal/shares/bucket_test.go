@@ -143,8 +143,8 @@ func TestForgottenBucket(t *testing.T) {
 		{7, 900, []int64{3, 4}, []int64{4, 3}},
 		{7, 900, []int64{3, 4}, []int64{0, 3}},
 	} {
-		for back := int64(0); back < 3*tc.burst/tc.rate; back += 1 + tc.burst/tc.rate/30 {
-			for rest := int64(0); rest < 3*tc.burst/tc.rate; rest += 1 + tc.burst/tc.rate/30 {
+		for back := int64(0); back < 3*tc.burst/tc.rate; back += 1 + tc.burst/tc.rate/20 {
+			for rest := int64(0); rest < 3*tc.burst/tc.rate; rest += 1 + tc.burst/tc.rate/20 {
 				d := newDuel(t, tc.rate, tc.burst, tc.from)
 				d.take(t, 0, tc.burst)
 				d.take(t, 1, tc.burst)
@@ -176,7 +176,7 @@ func TestForgottenBucket(t *testing.T) {
 // Guarantees the bound of a token bucket over any interval, through changes at any time, for cells that take all or a
 // little or rest, and whose stores forget as early as they may.
 func TestTokenBucketsOverCells(t *testing.T) {
-	runs := 4000
+	runs := 1500
 	if testing.Short() {
 		runs = 500
 	}
