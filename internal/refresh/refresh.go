@@ -61,7 +61,7 @@ type Cache[V any] struct {
 	mu       sync.Mutex
 	flight   *flight       // the read under way; nil while there is none
 	begun    time.Time     // when the latest read was asked for
-	gap      time.Duration // after begun, before the next
+	gap      time.Duration // after begun, before the next; none before a read ended
 	row      int           // failures in a row
 	last     error         // of the latest read
 	reads    int64
@@ -185,7 +185,7 @@ func (k *Cache[V]) Look(now time.Time) Reading {
 		k.flight.cancel() // it ends, and nobody asks how
 		k.flight, k.last = nil, errCut
 	}
-	if !k.begun.IsZero() && now.Sub(k.begun).Abs() < k.gap {
+	if now.Sub(k.begun).Abs() < k.gap {
 		return Reading{}
 	}
 	ctx, cancel := context.WithTimeout(k.base, ReadTimeout)

@@ -318,6 +318,66 @@ func TestFrozenRead(t *testing.T) {
 	})
 }
 
+// Guarantees that Get waits for values that are overdue also where the naming of an address, which comes first in a request
+// and waits for nothing, began to read them.
+func TestOverdueBesideAnonymise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := new(secretstest.Manager)
+		m.Set(name, whole().text())
+		s, _ := open(t, sdk(m))
+		get(t, s)
+		pass(24 * time.Hour)
+		version := m.Set(name, whole().text())
+		m.Fail(secretstest.Fault{Delay: 100 * time.Millisecond}, -1)
+		s.Anonymise(loopback)
+		if v := get(t, s); v.Version() != version {
+			t.Errorf("Get = %v, want %s, which is under way", v, version)
+		}
+	})
+}
+
+// Guarantees that the log tells what changed, and no more: a version once, failures as they add up, and their end once.
+func TestTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := new(secretstest.Manager)
+		m.Set(name, whole().text())
+		s, log := open(t, sdk(m))
+		look := func() {
+			get(t, s)
+			pass(secrets.DefaultRefresh * 6 / 5)
+		}
+		want := func(when string, fresh, failed, again int) {
+			t.Helper()
+			f, x, a := log.count("has a version that is new here"), log.count("cannot be read"), log.count("can be read again")
+			if f != fresh || x != failed || a != again {
+				t.Errorf("%s the log tells of %d versions, %d failures and %d times of their end; want %d, %d, %d: %s", when, f, x, a, fresh, failed, again, log)
+			}
+		}
+		for range 4 {
+			look()
+		}
+		want("without a change", 1, 0, 0)
+		m.Remove(name)
+		for range 3 {
+			look()
+		}
+		want("while it is away", 1, 3, 0)
+		for n := 1; n <= 3; n++ {
+			if log.count(fmt.Sprintf(`"failures":%d`, n)) != 1 {
+				t.Errorf("the log does not count failure %d: %s", n, log)
+			}
+		}
+		m.Set(name, whole().text())
+		look()
+		want("with another version", 2, 3, 0)
+		m.Fail(secretstest.Fault{Code: "AccessDeniedException"}, 1)
+		for range 4 {
+			look()
+		}
+		want("after a failure", 2, 4, 1)
+	})
+}
+
 func TestWarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(secretstest.Manager)
