@@ -1,0 +1,81 @@
+//go:build unix
+
+package endtoend_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/aws/aws-lambda-go/lambda"
+	"go.uber.org/goleak"
+
+	"github.com/sluicelimits/sluice/middleware/lambdaproxy"
+)
+
+// built is the authorizer's executable, as it is deployed but for the processor.
+var built string
+
+// functionVar makes this binary a Lambda function of ours. It holds which one.
+const functionVar = "SLUICE_ENDTOEND_FUNCTION"
+
+// The functions.
+const (
+	behind = "behind" // an API's backend with our wrapper
+	open   = "open"   // one without it, which answers whoever comes
+	leaky  = "leaky"  // prints what it is sent, as an authorizer must not
+)
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(functionVar) {
+	case behind:
+		lambda.Start(lambdaproxy.Wrap(lambdaproxy.HandlerFunc(backendLambda)))
+	case open:
+		lambda.Start(lambdaproxy.HandlerFunc(func(context.Context, []byte) ([]byte, error) {
+			return []byte(`{"statusCode":200,"body":"open"}`), nil
+		}))
+	case leaky:
+		lambda.Start(lambdaproxy.HandlerFunc(func(_ context.Context, event []byte) ([]byte, error) {
+			fmt.Printf("%s\n", event)
+			return []byte(`{}`), nil
+		}))
+	}
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "sluice-endtoend-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	built = filepath.Join(dir, "bootstrap")
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc", "-ldflags=-s -w -buildid=", "-o", built,
+		"github.com/sluicelimits/sluice/functions/authorizer")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+		return 1
+	}
+	status := m.Run()
+	if status != 0 {
+		return status
+	}
+	// Each test has looked at its own lines already; this is for what a process said after its test, and for what of one test
+	// stands in the lines of another.
+	for _, leak := range told.leaks() {
+		fmt.Fprintln(os.Stderr, "a log line of this run tells "+leak)
+		status = 1
+	}
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		status = 1
+	}
+	return status
+}
