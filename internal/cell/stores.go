@@ -76,7 +76,7 @@ func newRedis(r *environ.Redis, a *amazon, secret *secrets.Cache) (*redis.Store,
 		c.Credentials = secret.RedisCredentials
 	case environ.AuthIAM:
 		signer, err := elasticache.New(elasticache.Config{
-			Cache: r.Cache, Serverless: r.Serverless, User: r.User, Region: a.config.Region, Credentials: a.config.Credentials,
+			Cache: r.Cache, Serverless: r.Serverless, User: r.User, Region: a.Config("").Region, Credentials: a.Config("").Credentials,
 		})
 		if err != nil {
 			return nil, err

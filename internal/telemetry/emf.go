@@ -67,17 +67,22 @@ func (l *lineBuilder) build(r *Recorder, b *bucket, grown Totals, lost int64) []
 
 	out := append(l.line[:0], `{"_aws":{"Timestamp":`...)
 	out = strconv.AppendInt(out, b.second*1000, 10)
+	l.line = l.finish(out, r.head, r.dims)
+	return l.line
+}
+
+// finish appends what follows the time stamp.
+func (l *lineBuilder) finish(out []byte, head, members string) []byte {
 	out = append(out, `,"CloudWatchMetrics":[{`...)
-	out = append(out, r.head...)
+	out = append(out, head...)
 	out = append(out, `,"Metrics":[`...)
 	out = append(out, l.definitions[:len(l.definitions)-1]...)
 	out = append(out, `]}]},`...)
-	out = append(out, r.dims...)
+	out = append(out, members...)
 	out = append(out, l.numbers...)
 	out = append(out, l.arrays...)
 	out[len(out)-1] = '}'
-	l.line = append(out, '\n')
-	return l.line
+	return append(out, '\n')
 }
 
 func (l *lineBuilder) decisions(b *bucket) {
