@@ -15,7 +15,7 @@ func TestBrokenWorldsAreCaught(t *testing.T) {
 		wrong wrong
 		of    []limit.Algorithm
 	}{
-		{"growth without grace", wrong{noGrace: true}, []limit.Algorithm{limit.SlidingBuckets, limit.SlidingLog}},
+		{"growth without grace", wrong{noGrace: true}, []limit.Algorithm{limit.FixedWindow, limit.SlidingLog}},
 		{"growth in mid-window", wrong{midWindow: true}, []limit.Algorithm{limit.FixedWindow}},
 		{"growth in mid-window, of sliding ones", wrong{midWindow: true}, []limit.Algorithm{limit.SlidingWindow, limit.SlidingBuckets, limit.SlidingLog}},
 		{"a new bucket is full", wrong{fullBucket: true}, []limit.Algorithm{limit.TokenBucket}},
