@@ -1,0 +1,125 @@
+// Package audit is the archive of every version of every item of the control tables, what tells whether it still holds
+// what was put there, and what shows it.
+//
+// The archive has one object for each version of an item, control.ObjectName, which holds the record of the change
+// (events.AuditRecord, as events.Encode writes it): who, when and why, the body before and after, and the link of the hash
+// chain. Objects are never overwritten. A record that could not be kept so lies below [RejectedPrefix], with the reason.
+//
+// What it holds of secrets: none. API keys are in it as keyed hashes with the id of their pepper. Tenants' names, their limits
+// and the identities of operators are in it, for as long as objects are kept, whatever is deleted from the tables.
+//
+// [Verify] finds out what was altered, removed, replaced or hidden since; [Show] reads it for people.
+package audit
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/control"
+)
+
+// RejectedPrefix is what the names of rejected records begin with: rejected/<hex of SHA-256 over the record as it came>.json.
+const RejectedPrefix = "rejected/"
+
+// MaxBytes is the most that an object may have. A rejected record in base64 is the largest: Lambda brings at most 6 MB.
+const MaxBytes = 10 << 20
+
+// Errors of archives. What wraps them names the object.
+var (
+	ErrUnequal  = errors.New("there is another object of this name")
+	ErrNotFound = errors.New("no such object")
+	ErrTooLarge = errors.New("object too large")
+)
+
+// Archive keeps objects by name. Whatever happens to a name later, the versions that it had can be listed and read as long as
+// the archive has them. Implementations are safe for concurrent use by several processes, and pass audittest.Run.
+type Archive interface {
+	// Put keeps an object of at most MaxBytes under a name that has none, whole or not at all: it is durable when Put returns.
+	// Where there is an equal one nothing happens, and made is false. Where there is an unequal one nothing happens either, and
+	// the error wraps ErrUnequal. After any other error the object may be there: repeat the Put.
+	Put(ctx context.Context, name string, data []byte) (made bool, err error)
+
+	// Get reads the version of an object that List has told of. The error wraps ErrNotFound where it is gone, and ErrTooLarge.
+	Get(ctx context.Context, e Entry) (Object, error)
+
+	// List goes through all versions of all objects whose names begin with prefix and come after another name (empty: from the
+	// first on), delete markers included, in the order of the names' bytes; of one name, the newest version first. What is put
+	// meanwhile may or may not come. After an error it ends.
+	List(ctx context.Context, prefix, after string) iter.Seq2[Entry, error]
+
+	// Locks reports whether objects can be locked, so that one that is not is suspect.
+	Locks(ctx context.Context) (bool, error)
+}
+
+// Entry is a version of an object, or a mark that hides those before it.
+type Entry struct {
+	Name         string
+	Version      string // names it among those of the name; empty where there is only one
+	DeleteMarker bool   // it has no content, and reads without a version say that there is no object
+	SizeBytes    int64
+	PutAt        time.Time // by the archive's clock, in seconds
+}
+
+// Object is the content of one version.
+type Object struct {
+	Data        []byte
+	Locked      bool      // a retention is or was set: until LockedUntil nobody removes it
+	LockedUntil time.Time // zero where not Locked
+	LockMode    string    // GOVERNANCE, which some may bypass, or COMPLIANCE; empty where not Locked
+}
+
+// Reasons of rejected records.
+const (
+	Unreadable = "unreadable" // it is no change that this program made
+	Unequal    = "unequal"    // its name has an object that is not equal
+)
+
+// Rejected is a record that has no object of its own: kept, for people to look at.
+type Rejected struct {
+	Layout   int           `json:"layout"` // 1
+	Reason   string        `json:"reason"`
+	Table    control.Table `json:"table,omitempty"` // as far as they are known
+	Key      string        `json:"key,omitempty"`
+	Version  int64         `json:"item_version,omitempty"`
+	Sequence string        `json:"sequence,omitempty"`
+	Error    string        `json:"error"`
+	Raw      []byte        `json:"raw"` // the record as it came; JSON has it in base64, whatever it is
+}
+
+// Name is the same for each copy of the record.
+func (r *Rejected) Name() string {
+	sum := sha256.Sum256(r.Raw)
+	return RejectedPrefix + hex.EncodeToString(sum[:]) + ".json"
+}
+
+// Reject keeps a rejected record. One that is there already, whatever was known of it then, is success.
+func Reject(ctx context.Context, a Archive, r Rejected) error {
+	r.Layout = 1
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("reject a record: %w", err)
+	}
+	if _, err := a.Put(ctx, r.Name(), data); err != nil && !errors.Is(err, ErrUnequal) {
+		return fmt.Errorf("reject a record: %w", err)
+	}
+	return nil
+}
+
+// CheckPut returns an error unless a Put may be called so.
+func CheckPut(name string, data []byte) error {
+	if name == "" || len(name) > maxNameBytes {
+		return fmt.Errorf("an object's name has %d bytes, want 1..%d", len(name), maxNameBytes)
+	}
+	if len(data) > MaxBytes {
+		return fmt.Errorf("put %s: %w: %d bytes, want at most %d", name, ErrTooLarge, len(data), MaxBytes)
+	}
+	return nil
+}
+
+const maxNameBytes = 1024 // what S3 takes

@@ -1,0 +1,288 @@
+// Package bucket is the archive of the audit trail as an S3 bucket with Object Lock.
+//
+// An object is written with If-None-Match: * and its SHA-256, which S3 compares with what arrived, and with a retention. The
+// bucket has versions, without which there is no Object Lock: a delete hides an object behind a marker, a write of the same name
+// by somebody else comes on top, and both show in the list of versions. Until its retention ends, nobody removes a version,
+// but in GOVERNANCE mode those who may bypass it.
+//
+// What it needs to write: s3:PutObject, s3:PutObjectRetention, s3:GetObject. To verify: s3:ListBucketVersions,
+// s3:GetObjectVersion, s3:GetObjectRetention (without it S3 does not tell of locks), s3:GetBucketObjectLockConfiguration.
+package bucket
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/sluicelimits/sluice/internal/audit"
+)
+
+var _ audit.Archive = (*Archive)(nil)
+
+// client is the part of *s3.Client that this package uses. Its retries are safe: an object is made once.
+type client interface {
+	PutObject(context.Context, *s3.PutObjectInput, ...func(*s3.Options)) (*s3.PutObjectOutput, error)
+	GetObject(context.Context, *s3.GetObjectInput, ...func(*s3.Options)) (*s3.GetObjectOutput, error)
+	ListObjectVersions(context.Context, *s3.ListObjectVersionsInput, ...func(*s3.Options)) (*s3.ListObjectVersionsOutput, error)
+	GetObjectLockConfiguration(context.Context, *s3.GetObjectLockConfigurationInput, ...func(*s3.Options)) (*s3.GetObjectLockConfigurationOutput, error)
+}
+
+// Mode is how a retention holds.
+type Mode string
+
+// The modes.
+const (
+	Default    Mode = ""           // as the bucket's own default says, which may be none
+	Governance Mode = "GOVERNANCE" // those with s3:BypassGovernanceRetention may remove objects
+	Compliance Mode = "COMPLIANCE" // nobody may, the account's root included
+)
+
+// MaxRetention is the longest that S3 takes, 100 years.
+const MaxRetention = 36500 * 24 * time.Hour
+
+// Config says which bucket, and how objects are kept.
+type Config struct {
+	Client    client // a *s3.Client; required
+	Bucket    string // required
+	Mode      Mode
+	Retention time.Duration    // from the write on; 1 ns..MaxRetention iff Mode is not Default
+	Now       func() time.Time // nil is time.Now; for the end of the retention
+}
+
+// Archive is a bucket. It is safe for concurrent use.
+type Archive struct{ c Config }
+
+// New makes an archive. It calls nobody.
+func New(c Config) (*Archive, error) {
+	switch {
+	case c.Client == nil:
+		return nil, errors.New("audit bucket: no Client")
+	case c.Bucket == "":
+		return nil, errors.New("audit bucket: no Bucket")
+	case c.Mode != Default && c.Mode != Governance && c.Mode != Compliance:
+		return nil, fmt.Errorf("audit bucket: Mode %q is not GOVERNANCE or COMPLIANCE", c.Mode)
+	case (c.Mode == Default) != (c.Retention == 0) || c.Retention < 0 || c.Retention > MaxRetention:
+		return nil, fmt.Errorf("audit bucket: Retention %v with Mode %q", c.Retention, c.Mode)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &Archive{c}, nil
+}
+
+const (
+	putTries    = 6                     // of a write that meets others of the same name
+	firstPause  = 20 * time.Millisecond // before the second; it doubles, and half of it is random
+	mostPerPage = 1000
+)
+
+// Put implements [audit.Archive].
+func (a *Archive) Put(ctx context.Context, name string, data []byte) (made bool, err error) {
+	if err := audit.CheckPut(name, data); err != nil {
+		return false, err
+	}
+	pause := firstPause
+	for try := 1; ; try++ {
+		err = a.put(ctx, name, data)
+		switch status(err) {
+		case 0:
+			if err == nil {
+				return true, nil
+			}
+		case http.StatusPreconditionFailed: // there is one, which an earlier try of ours may have made
+			if err = a.compare(ctx, name, data); err == nil || errors.Is(err, audit.ErrUnequal) {
+				return false, err
+			}
+			if !errors.Is(err, audit.ErrNotFound) { // removed, or hidden, since
+				return false, fmt.Errorf("put %s: %w", name, err)
+			}
+		case http.StatusConflict: // somebody is writing, or removing, the same name at this moment
+		default:
+			return false, fmt.Errorf("put %s: %w", name, err)
+		}
+		if try == putTries || status(err) == 0 && !errors.Is(err, audit.ErrNotFound) {
+			return false, fmt.Errorf("put %s: %w", name, err)
+		}
+		if err := wait(ctx, pause/2+rand.N(pause/2)); err != nil {
+			return false, fmt.Errorf("put %s: %w", name, err)
+		}
+		pause *= 2
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+func (a *Archive) put(ctx context.Context, name string, data []byte) error {
+	sum := sha256.Sum256(data)
+	in := &s3.PutObjectInput{
+		Bucket: &a.c.Bucket, Key: &name, Body: bytes.NewReader(data), ContentType: aws.String("application/json"), IfNoneMatch: aws.String("*"),
+		ChecksumAlgorithm: types.ChecksumAlgorithmSha256, ChecksumSHA256: aws.String(base64.StdEncoding.EncodeToString(sum[:])),
+	}
+	if a.c.Mode != Default {
+		in.ObjectLockMode = types.ObjectLockMode(a.c.Mode)
+		in.ObjectLockRetainUntilDate = aws.Time(a.c.Now().Add(a.c.Retention).UTC())
+	}
+	_, err := a.c.Client.PutObject(ctx, in)
+	return err
+}
+
+// compare returns nil iff the newest version of the name has this content.
+func (a *Archive) compare(ctx context.Context, name string, data []byte) error {
+	o, err := a.Get(ctx, audit.Entry{Name: name})
+	if errors.Is(err, audit.ErrTooLarge) || err == nil && !bytes.Equal(o.Data, data) {
+		return fmt.Errorf("put %s: %w", name, audit.ErrUnequal)
+	}
+	return err
+}
+
+// status is that of S3's answer; 0 where there was none.
+func status(err error) int {
+	var r *awshttp.ResponseError
+	if errors.As(err, &r) {
+		return r.HTTPStatusCode()
+	}
+	return 0
+}
+
+// Get implements [audit.Archive]. An entry without a version is the newest one.
+func (a *Archive) Get(ctx context.Context, e audit.Entry) (audit.Object, error) {
+	in := &s3.GetObjectInput{Bucket: &a.c.Bucket, Key: &e.Name, ChecksumMode: types.ChecksumModeEnabled}
+	if e.Version != "" {
+		in.VersionId = &e.Version
+	}
+	out, err := a.c.Client.GetObject(ctx, in)
+	if status(err) == http.StatusNotFound && code(err) != "NoSuchBucket" {
+		err = fmt.Errorf("%w: %w", audit.ErrNotFound, err)
+	}
+	if err != nil {
+		return audit.Object{}, fmt.Errorf("get %.200q: %w", e.Name, err)
+	}
+	data, err := io.ReadAll(io.LimitReader(out.Body, audit.MaxBytes+1))
+	if closed := out.Body.Close(); err == nil && len(data) <= audit.MaxBytes {
+		err = closed
+	}
+	if err == nil && len(data) > audit.MaxBytes {
+		err = fmt.Errorf("%w: more than %d bytes", audit.ErrTooLarge, audit.MaxBytes)
+	}
+	if err != nil {
+		return audit.Object{}, fmt.Errorf("get %.200q: %w", e.Name, err)
+	}
+	return audit.Object{
+		Data: data, Locked: out.ObjectLockMode != "", LockMode: string(out.ObjectLockMode), LockedUntil: aws.ToTime(out.ObjectLockRetainUntilDate),
+	}, nil
+}
+
+func code(err error) string {
+	var api smithy.APIError
+	if errors.As(err, &api) {
+		return api.ErrorCode()
+	}
+	return ""
+}
+
+// List implements [audit.Archive], page by page.
+func (a *Archive) List(ctx context.Context, prefix, after string) iter.Seq2[audit.Entry, error] {
+	return func(yield func(audit.Entry, error) bool) {
+		in := &s3.ListObjectVersionsInput{Bucket: &a.c.Bucket, Prefix: &prefix, MaxKeys: aws.Int32(mostPerPage), EncodingType: types.EncodingTypeUrl}
+		if after != "" {
+			in.KeyMarker = &after
+		}
+		for {
+			out, err := a.c.Client.ListObjectVersions(ctx, in)
+			var page []audit.Entry
+			if err == nil {
+				page, err = entries(out)
+			}
+			if err != nil {
+				yield(audit.Entry{}, fmt.Errorf("list %s: %w", prefix, err))
+				return
+			}
+			for _, e := range page {
+				if !yield(e, nil) {
+					return
+				}
+			}
+			if !aws.ToBool(out.IsTruncated) {
+				return
+			}
+			marker, err := url.QueryUnescape(aws.ToString(out.NextKeyMarker))
+			if err != nil || marker == "" {
+				yield(audit.Entry{}, fmt.Errorf("list %s: a page that is not the last says %.200q comes next", prefix, aws.ToString(out.NextKeyMarker)))
+				return
+			}
+			in.KeyMarker, in.VersionIdMarker = &marker, out.NextVersionIdMarker
+		}
+	}
+}
+
+// entries are a page in the order of names. The client has taken versions and markers apart, each newest first within a name.
+func entries(out *s3.ListObjectVersionsOutput) ([]audit.Entry, error) {
+	page := make([]audit.Entry, 0, len(out.Versions)+len(out.DeleteMarkers))
+	versions, markers := out.Versions, out.DeleteMarkers
+	for len(versions)+len(markers) > 0 {
+		var v audit.Entry
+		var d audit.Entry
+		var err, failed error
+		if len(versions) > 0 {
+			v, err = entry(versions[0].Key, versions[0].VersionId, versions[0].LastModified)
+			v.SizeBytes = aws.ToInt64(versions[0].Size)
+		}
+		if len(markers) > 0 {
+			d, failed = entry(markers[0].Key, markers[0].VersionId, markers[0].LastModified)
+			d.DeleteMarker = true
+		}
+		switch {
+		case err != nil || failed != nil:
+			return nil, errors.Join(err, failed)
+		case len(markers) == 0 || len(versions) > 0 && (v.Name < d.Name || v.Name == d.Name && v.PutAt.After(d.PutAt)):
+			page, versions = append(page, v), versions[1:]
+		default:
+			page, markers = append(page, d), markers[1:]
+		}
+	}
+	return page, nil
+}
+
+func entry(name, version *string, at *time.Time) (audit.Entry, error) {
+	decoded, err := url.QueryUnescape(aws.ToString(name))
+	if err != nil {
+		return audit.Entry{}, fmt.Errorf("the name %.200q: %w", aws.ToString(name), err)
+	}
+	return audit.Entry{Name: decoded, Version: aws.ToString(version), PutAt: aws.ToTime(at).UTC()}, nil
+}
+
+// Locks implements [audit.Archive]: whether the bucket has Object Lock.
+func (a *Archive) Locks(ctx context.Context) (bool, error) {
+	out, err := a.c.Client.GetObjectLockConfiguration(ctx, &s3.GetObjectLockConfigurationInput{Bucket: &a.c.Bucket})
+	if code(err) == "ObjectLockConfigurationNotFoundError" {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("whether bucket %s has Object Lock: %w", a.c.Bucket, err)
+	}
+	return out.ObjectLockConfiguration != nil && out.ObjectLockConfiguration.ObjectLockEnabled == types.ObjectLockEnabledEnabled, nil
+}

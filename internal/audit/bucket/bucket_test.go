@@ -1,0 +1,267 @@
+package bucket_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/sluicelimits/sluice/internal/audit"
+	"github.com/sluicelimits/sluice/internal/audit/audittest"
+	"github.com/sluicelimits/sluice/internal/audit/bucket"
+	"github.com/sluicelimits/sluice/internal/audit/s3test"
+)
+
+func open(t *testing.T, b *s3test.Bucket, mode bucket.Mode) *bucket.Archive {
+	t.Helper()
+	c := bucket.Config{Client: b.Client(), Bucket: s3test.Name, Mode: mode}
+	if mode != bucket.Default {
+		c.Retention = 24 * time.Hour
+	}
+	a, err := bucket.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func TestContract(t *testing.T) {
+	for _, mode := range []bucket.Mode{bucket.Default, bucket.Governance, bucket.Compliance} {
+		t.Run("mode "+string(mode), func(t *testing.T) {
+			audittest.Run(t, func(t *testing.T) func() audit.Archive {
+				b := s3test.New(t, s3test.Config{Lock: mode != bucket.Default, PageSize: 3})
+				return func() audit.Archive { return open(t, b, mode) }
+			})
+		})
+	}
+}
+
+// careless puts without a condition.
+type careless struct{ *s3.Client }
+
+func (c careless) PutObject(ctx context.Context, in *s3.PutObjectInput, o ...func(*s3.Options)) (*s3.PutObjectOutput, error) {
+	in.IfNoneMatch = nil
+	return c.Client.PutObject(ctx, in, o...)
+}
+
+// shortsighted reads the first page of a list.
+type shortsighted struct{ *s3.Client }
+
+func (c shortsighted) ListObjectVersions(ctx context.Context, in *s3.ListObjectVersionsInput, o ...func(*s3.Options)) (*s3.ListObjectVersionsOutput, error) {
+	out, err := c.Client.ListObjectVersions(ctx, in, o...)
+	if err == nil {
+		out.IsTruncated = aws.Bool(false)
+	}
+	return out, err
+}
+
+// Twins: the contract finds an archive that overwrites, and one that forgets what is behind the first page.
+func TestContractFindsBrokenArchives(t *testing.T) {
+	for want, c := range map[string]bucket.Config{
+		"of several writers": {Bucket: s3test.Name, Client: careless{}},
+		"lists":              {Bucket: s3test.Name, Client: shortsighted{}},
+	} {
+		broken := audittest.Broken(t, func(t *testing.T) func() audit.Archive {
+			client := s3test.New(t, s3test.Config{PageSize: 3}).Client()
+			if _, ok := c.Client.(careless); ok {
+				c.Client = careless{client}
+			} else {
+				c.Client = shortsighted{client}
+			}
+			a, err := bucket.New(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return func() audit.Archive { return a }
+		})
+		if !strings.Contains(strings.Join(broken, "\n"), want) {
+			t.Errorf("the contract finds %q wrong, want one with %q", broken, want)
+		}
+	}
+}
+
+// Guarantees that a kept record cannot be removed while its retention lasts: in COMPLIANCE by nobody, in GOVERNANCE by those who may.
+func TestLocks(t *testing.T) {
+	for _, mode := range []bucket.Mode{bucket.Governance, bucket.Compliance} {
+		now := time.Now()
+		b := s3test.New(t, s3test.Config{Lock: true, Now: func() time.Time { return now }})
+		a := open(t, b, mode)
+		if locks, err := a.Locks(t.Context()); err != nil || !locks {
+			t.Fatalf("Locks of a bucket with Object Lock: %t, %v", locks, err)
+		}
+		if _, err := a.Put(t.Context(), "audit/a/1", []byte("one")); err != nil {
+			t.Fatal(err)
+		}
+		e := only(t, a)
+		o, err := a.Get(t.Context(), e)
+		if err != nil || !o.Locked || o.LockMode != string(mode) || o.LockedUntil.Sub(now).Abs() < 23*time.Hour {
+			t.Errorf("%s: the object is %+v, %v", mode, o, err)
+		}
+		remove := func(bypass bool) error {
+			_, err := b.Client().DeleteObject(t.Context(), &s3.DeleteObjectInput{
+				Bucket: aws.String(s3test.Name), Key: &e.Name, VersionId: &e.Version, BypassGovernanceRetention: &bypass,
+			})
+			return err
+		}
+		if remove(false) == nil {
+			t.Errorf("%s: a locked version is removed", mode)
+		}
+		if err := remove(true); (err == nil) != (mode == bucket.Governance) {
+			t.Errorf("%s: a bypass returns %v", mode, err)
+		}
+		if now = now.Add(25 * time.Hour); mode == bucket.Compliance && remove(false) != nil {
+			t.Error("a version whose retention has ended is not removed")
+		}
+	}
+	plain := open(t, s3test.New(t, s3test.Config{}), bucket.Default)
+	if locks, err := plain.Locks(t.Context()); err != nil || locks {
+		t.Errorf("Locks of a bucket without Object Lock: %t, %v", locks, err)
+	}
+}
+
+// only is the one entry of an archive.
+func only(t *testing.T, a audit.Archive) audit.Entry {
+	t.Helper()
+	var all []audit.Entry
+	for e, err := range a.List(t.Context(), "", "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, e)
+	}
+	if len(all) != 1 {
+		t.Fatalf("the archive has %v, want one entry", all)
+	}
+	return all[0]
+}
+
+// Guarantees that what hides or covers an object shows, newest first, and that the object behind can still be read.
+func TestVersions(t *testing.T) {
+	for _, size := range []int{1, 2, 3, 1000} {
+		b := s3test.New(t, s3test.Config{Lock: true, PageSize: size})
+		a := open(t, b, bucket.Governance)
+		for _, name := range []string{"audit/a/1", "audit/a/2 +%&", "audit/a/3"} {
+			if _, err := a.Put(t.Context(), name, []byte("first")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.Overwrite("audit/a/2 +%&", []byte("second"))
+		b.Hide("audit/a/3")
+		var got []string
+		for e, err := range a.List(t.Context(), "audit/", "") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.DeleteMarker {
+				got = append(got, e.Name+" hidden")
+				continue
+			}
+			o, err := a.Get(t.Context(), e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, e.Name+" "+string(o.Data))
+		}
+		want := "audit/a/1 first, audit/a/2 +%& second, audit/a/2 +%& first, audit/a/3 hidden, audit/a/3 first"
+		if got := strings.Join(got, ", "); got != want {
+			t.Errorf("pages of %d:\ngot  %s\nwant %s", size, got, want)
+		}
+		if _, err := a.Get(t.Context(), audit.Entry{Name: "audit/a/3"}); !errors.Is(err, audit.ErrNotFound) {
+			t.Errorf("a hidden object without a version: %v, want ErrNotFound", err)
+		}
+	}
+}
+
+// Guarantees that a write meets refusals, conflicts, throttling and lost answers with what each needs: another try where that
+// helps, an error where it does not, and one object in the end.
+func TestFaults(t *testing.T) {
+	const forever = 1 << 30
+	tests := []struct {
+		name  string
+		fault s3test.Fault
+		times int64 // of the first writes
+		fails bool
+		made  bool
+	}{
+		{"throttled twice", s3test.Fault{Status: 503, Code: "SlowDown"}, 2, false, true},
+		{"throttled on and on", s3test.Fault{Status: 503, Code: "SlowDown"}, forever, true, false},
+		{"two writers at once", s3test.Fault{Status: 409, Code: "ConditionalRequestConflict"}, 3, false, true},
+		{"writers without end", s3test.Fault{Status: 409, Code: "ConditionalRequestConflict"}, forever, true, false},
+		{"refused", s3test.Fault{Status: 403, Code: "AccessDenied"}, forever, true, false},
+		{"an answer that is lost", s3test.Fault{Lost: true}, 1, false, false},
+		{"an error inside S3", s3test.Fault{Status: 500, Code: "InternalError"}, 1, false, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var puts atomic.Int64
+			b := s3test.New(t, s3test.Config{Lock: true, Fault: func(r *http.Request) *s3test.Fault {
+				if r.Method == http.MethodPut && puts.Add(1) <= tt.times {
+					return &tt.fault
+				}
+				return nil
+			}})
+			made, err := open(t, b, bucket.Governance).Put(t.Context(), "audit/a/1", []byte("one"))
+			if (err != nil) != tt.fails || made != tt.made || errors.Is(err, audit.ErrUnequal) {
+				t.Errorf("made %t, %v; want made %t, an error: %t", made, err, tt.made, tt.fails)
+			}
+			if n := len(b.Versions("audit/a/1")); (n == 0) != tt.fails || n > 1 {
+				t.Errorf("there are %d versions", n)
+			}
+		})
+	}
+}
+
+// Guarantees that an object that is hidden between two tries is written again, and does not count as kept.
+func TestHiddenInBetween(t *testing.T) {
+	var b *s3test.Bucket
+	var gets atomic.Int64
+	b = s3test.New(t, s3test.Config{Fault: func(r *http.Request) *s3test.Fault {
+		if r.Method == http.MethodGet && gets.Add(1) == 1 {
+			b.Hide("audit/a/1")
+		}
+		return nil
+	}})
+	a := open(t, b, bucket.Default)
+	b.Overwrite("audit/a/1", []byte("one"))
+	if made, err := a.Put(t.Context(), "audit/a/1", []byte("one")); err != nil || !made {
+		t.Errorf("made %t, %v", made, err)
+	}
+}
+
+// Guarantees that a wrong configuration and a wrong bucket are errors, never an archive that keeps nothing.
+func TestConfig(t *testing.T) {
+	client := s3test.New(t, s3test.Config{}).Client()
+	for name, c := range map[string]bucket.Config{
+		"no client":               {Bucket: "b"},
+		"no bucket":               {Client: client},
+		"a mode that is none":     {Client: client, Bucket: "b", Mode: "governance", Retention: time.Hour},
+		"a mode for no time":      {Client: client, Bucket: "b", Mode: bucket.Governance},
+		"a retention and no mode": {Client: client, Bucket: "b", Retention: time.Hour},
+		"a negative retention":    {Client: client, Bucket: "b", Mode: bucket.Compliance, Retention: -time.Hour},
+		"more than S3 takes":      {Client: client, Bucket: "b", Mode: bucket.Compliance, Retention: bucket.MaxRetention + 1},
+	} {
+		if _, err := bucket.New(c); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+	a, err := bucket.New(bucket.Config{Client: client, Bucket: "another-bucket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, put := a.Put(t.Context(), "audit/a/1", nil)
+	_, get := a.Get(t.Context(), audit.Entry{Name: "audit/a/1"})
+	_, locks := a.Locks(t.Context())
+	var list error
+	for _, err := range a.List(t.Context(), "", "") {
+		list = err
+	}
+	if put == nil || get == nil || errors.Is(get, audit.ErrNotFound) || locks == nil || list == nil {
+		t.Errorf("of a bucket that is not there: put %v, get %v, locks %v, list %v", put, get, locks, list)
+	}
+}

@@ -1,0 +1,453 @@
+// Package s3test is a stand-in for one S3 bucket, spoken to over HTTP as the real one is, for tests.
+//
+// It has versions, delete markers, Object Lock, conditional writes, checksums and lists in pages, and answers wrong requests as
+// S3 does, with its status and code. What it does not know it refuses with 501. Its own methods do what no request can: they
+// are for tampering. Requests are not authenticated.
+package s3test
+
+import (
+	"crypto/md5" //nolint:gosec // an ETag is one
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+)
+
+// Name is that of the bucket.
+const Name = "audit-bucket"
+
+// Fault is what becomes of a request instead of, or after, what it asks for.
+type Fault struct {
+	Status int    // with Code: the answer
+	Code   string // as SlowDown, AccessDenied, ConditionalRequestConflict
+
+	Lost bool // the request is done, and the connection ends without an answer
+}
+
+// Config sets up a bucket.
+type Config struct {
+	Lock     bool                           // the bucket has Object Lock
+	PageSize int                            // of a list of versions, at most; 0 is 1000
+	Now      func() time.Time               // nil is time.Now
+	Fault    func(r *http.Request) *Fault   // asked for each request; nil, or a nil Fault, is none. Called by several at once
+	Seen     func(method, operation string) // told of each request: PUT object, GET versions. Called by several at once
+}
+
+// Bucket is the stand-in. It is safe for concurrent use.
+type Bucket struct {
+	c      Config
+	server *httptest.Server
+
+	mu      sync.Mutex
+	objects map[string][]version // oldest first
+	names   []string             // sorted
+	last    int                  // of the ids given
+}
+
+type version struct {
+	id     string
+	marker bool
+	data   []byte
+	sum    string // base64 of SHA-256, where the writer gave it
+	at     time.Time
+	mode   string
+	until  time.Time
+}
+
+// cleaner is the part of testing.TB that is used.
+type cleaner interface {
+	Helper()
+	Cleanup(f func())
+}
+
+// New starts an empty bucket, which ends with the test.
+func New(t cleaner, c Config) *Bucket {
+	t.Helper()
+	if c.PageSize == 0 {
+		c.PageSize = 1000
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	b := &Bucket{c: c, objects: make(map[string][]version)}
+	b.server = httptest.NewServer(http.HandlerFunc(b.serve))
+	t.Cleanup(b.server.Close)
+	return b
+}
+
+// URL is the endpoint of the S3 that has the bucket.
+func (b *Bucket) URL() string { return b.server.URL }
+
+// Client is the real client, with the bucket's endpoint; options may change it.
+func (b *Bucket) Client(options ...func(*s3.Options)) *s3.Client {
+	return s3.New(s3.Options{
+		Region: "eu-west-1", BaseEndpoint: aws.String(b.server.URL), UsePathStyle: true, HTTPClient: b.server.Client(),
+		Credentials: credentials.NewStaticCredentialsProvider("local", "local", ""),
+	}, options...)
+}
+
+// Names are those of all objects, hidden ones included.
+func (b *Bucket) Names() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.names)
+}
+
+// Versions are the contents of a name, oldest first; nil for a delete marker.
+func (b *Bucket) Versions(name string) [][]byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all [][]byte
+	for _, v := range b.objects[name] {
+		all = append(all, v.data)
+	}
+	return all
+}
+
+// Erase removes a name with all its versions, whatever locks them.
+func (b *Bucket) Erase(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.objects, name)
+	b.names = slices.DeleteFunc(b.names, func(n string) bool { return n == name })
+}
+
+// Alter changes the content of a name's oldest version in its place.
+func (b *Bucket) Alter(name string, change func([]byte) []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v := &b.objects[name][0]
+	v.data, v.sum = change(slices.Clone(v.data)), ""
+}
+
+// Overwrite puts a version on top of a name's, as whoever may write can.
+func (b *Bucket) Overwrite(name string, data []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v := version{data: data, at: b.c.Now()}
+	if b.c.Lock {
+		v.mode, v.until = "GOVERNANCE", b.c.Now().Add(time.Hour)
+	}
+	b.add(name, v)
+}
+
+// Hide puts a delete marker on top of a name, as whoever may delete can.
+func (b *Bucket) Hide(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.add(name, version{marker: true, at: b.c.Now()})
+}
+
+// Unlock takes the retention from a name's oldest version.
+func (b *Bucket) Unlock(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v := &b.objects[name][0]
+	v.mode, v.until = "", time.Time{}
+}
+
+func (b *Bucket) add(name string, v version) string {
+	b.last++
+	v.id = fmt.Sprintf("v%08d", b.last)
+	if len(b.objects[name]) == 0 {
+		at, _ := slices.BinarySearch(b.names, name)
+		b.names = slices.Insert(b.names, at, name)
+	}
+	b.objects[name] = append(b.objects[name], v)
+	return v.id
+}
+
+// answer is a status with a code of S3.
+type answer struct {
+	status int
+	code   string
+}
+
+func (a *answer) write(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/xml")
+	w.WriteHeader(a.status)
+	fmt.Fprintf(w, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>%s</Code><Message>%[1]s</Message><RequestId>r</RequestId></Error>", a.code)
+}
+
+var notImplemented = &answer{http.StatusNotImplemented, "NotImplemented"}
+
+// operation says what a request is, by the part of its query that names it.
+func operation(r *http.Request, name string) string {
+	q := r.URL.Query()
+	for _, sub := range []string{"versions", "object-lock", "acl", "tagging", "uploads", "uploadId", "retention", "legal-hold", "list-type"} {
+		if q.Has(sub) {
+			return sub
+		}
+	}
+	if name == "" {
+		return "bucket"
+	}
+	return "object"
+}
+
+func (b *Bucket) serve(w http.ResponseWriter, r *http.Request) {
+	bucket, name, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	op := operation(r, name)
+	if b.c.Seen != nil {
+		b.c.Seen(r.Method, op)
+	}
+	var fault *Fault
+	if b.c.Fault != nil {
+		fault = b.c.Fault(r)
+	}
+	if fault != nil && !fault.Lost {
+		(&answer{fault.Status, fault.Code}).write(w)
+		return
+	}
+	into := w
+	if fault != nil {
+		into = httptest.NewRecorder()
+	}
+	if bucket != Name {
+		(&answer{http.StatusNotFound, "NoSuchBucket"}).write(into)
+	} else if a := b.handle(into, r, op, name); a != nil {
+		a.write(into)
+	}
+	if fault != nil {
+		panic(http.ErrAbortHandler) // how a handler ends a connection
+	}
+}
+
+func (b *Bucket) handle(w http.ResponseWriter, r *http.Request, op, name string) *answer {
+	switch {
+	case r.Method == http.MethodPut && op == "object":
+		return b.put(w, r, name)
+	case r.Method == http.MethodGet && op == "object":
+		return b.get(w, r, name)
+	case r.Method == http.MethodDelete && op == "object":
+		return b.remove(w, r, name)
+	case r.Method == http.MethodGet && op == "versions" && name == "":
+		return b.list(w, r)
+	case r.Method == http.MethodGet && op == "object-lock" && name == "":
+		if !b.c.Lock {
+			return &answer{http.StatusNotFound, "ObjectLockConfigurationNotFoundError"}
+		}
+		fmt.Fprint(w, "<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled></ObjectLockConfiguration>")
+		return nil
+	}
+	return notImplemented
+}
+
+func (b *Bucket) put(w http.ResponseWriter, r *http.Request, name string) *answer {
+	data, err := io.ReadAll(r.Body)
+	if err != nil || strings.HasPrefix(r.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
+		return notImplemented // a body in chunks, which a client sends only where it is not told the checksum
+	}
+	v := version{data: data, sum: r.Header.Get("X-Amz-Checksum-Sha256"), mode: r.Header.Get("X-Amz-Object-Lock-Mode")}
+	sum := sha256.Sum256(data)
+	if v.sum != "" && v.sum != base64.StdEncoding.EncodeToString(sum[:]) {
+		return &answer{http.StatusBadRequest, "BadDigest"}
+	}
+	until := r.Header.Get("X-Amz-Object-Lock-Retain-Until-Date")
+	if until != "" {
+		if v.until, err = time.Parse(time.RFC3339, until); err != nil {
+			return &answer{http.StatusBadRequest, "InvalidArgument"}
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v.at = b.c.Now()
+	match := r.Header.Get("If-None-Match")
+	switch {
+	case (v.mode == "") != (until == ""), v.mode != "" && v.mode != "GOVERNANCE" && v.mode != "COMPLIANCE", v.mode != "" && !v.until.After(v.at):
+		return &answer{http.StatusBadRequest, "InvalidArgument"}
+	case v.mode != "" && (!b.c.Lock || v.sum == "" && r.Header.Get("Content-Md5") == ""):
+		return &answer{http.StatusBadRequest, "InvalidRequest"}
+	case match != "" && match != "*":
+		return notImplemented
+	}
+	if all := b.objects[name]; match == "*" && len(all) > 0 && !all[len(all)-1].marker {
+		return &answer{http.StatusPreconditionFailed, "PreconditionFailed"}
+	}
+	w.Header().Set("X-Amz-Version-Id", b.add(name, v))
+	w.Header().Set("Etag", etag(data))
+	return nil
+}
+
+func etag(data []byte) string {
+	sum := md5.Sum(data) //nolint:gosec // an ETag is one
+	return `"` + hex.EncodeToString(sum[:]) + `"`
+}
+
+// find is the version that a request names, or the newest.
+func (b *Bucket) find(name, id string) (int, *answer) {
+	all := b.objects[name]
+	if id == "" {
+		if len(all) == 0 || all[len(all)-1].marker {
+			return 0, &answer{http.StatusNotFound, "NoSuchKey"}
+		}
+		return len(all) - 1, nil
+	}
+	i := slices.IndexFunc(all, func(v version) bool { return v.id == id })
+	if i < 0 {
+		return 0, &answer{http.StatusNotFound, "NoSuchVersion"}
+	}
+	return i, nil
+}
+
+func (b *Bucket) get(w http.ResponseWriter, r *http.Request, name string) *answer {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i, refused := b.find(name, r.URL.Query().Get("versionId"))
+	if refused != nil {
+		return refused
+	}
+	v := b.objects[name][i]
+	if v.marker {
+		return &answer{http.StatusMethodNotAllowed, "MethodNotAllowed"}
+	}
+	h := w.Header()
+	h.Set("Etag", etag(v.data))
+	h.Set("Content-Length", strconv.Itoa(len(v.data)))
+	h.Set("Last-Modified", v.at.UTC().Format(http.TimeFormat))
+	h.Set("X-Amz-Version-Id", v.id)
+	if v.sum != "" && r.Header.Get("X-Amz-Checksum-Mode") == "ENABLED" {
+		h.Set("X-Amz-Checksum-Sha256", v.sum)
+	}
+	if v.mode != "" {
+		h.Set("X-Amz-Object-Lock-Mode", v.mode)
+		h.Set("X-Amz-Object-Lock-Retain-Until-Date", v.until.UTC().Format("2006-01-02T15:04:05.000Z"))
+	}
+	_, _ = w.Write(v.data) // the client has gone
+	return nil
+}
+
+// remove hides a name, or removes one of its versions for good unless it is locked.
+func (b *Bucket) remove(w http.ResponseWriter, r *http.Request, name string) *answer {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	id := r.URL.Query().Get("versionId")
+	if id == "" {
+		w.Header().Set("X-Amz-Version-Id", b.add(name, version{marker: true, at: b.c.Now()}))
+		w.Header().Set("X-Amz-Delete-Marker", "true")
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	i, refused := b.find(name, id)
+	if refused != nil {
+		w.WriteHeader(http.StatusNoContent) // S3 does not say that there was nothing
+		return nil
+	}
+	v := b.objects[name][i]
+	bypass := v.mode == "GOVERNANCE" && r.Header.Get("X-Amz-Bypass-Governance-Retention") == "true"
+	if v.mode != "" && v.until.After(b.c.Now()) && !bypass {
+		return &answer{http.StatusForbidden, "AccessDenied"}
+	}
+	b.objects[name] = slices.Delete(b.objects[name], i, i+1)
+	if len(b.objects[name]) == 0 {
+		delete(b.objects, name)
+		b.names = slices.DeleteFunc(b.names, func(n string) bool { return n == name })
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// listed is one entry of a list, and page one answer. Versions and delete markers come mixed, in order.
+type listed struct {
+	XMLName      xml.Name
+	Key          string
+	VersionID    string `xml:"VersionId"`
+	IsLatest     bool
+	LastModified string
+	ETag         string `xml:",omitempty"`
+	Size         int    `xml:",omitempty"`
+	StorageClass string `xml:",omitempty"`
+}
+
+type page struct {
+	XMLName             xml.Name `xml:"ListVersionsResult"`
+	Name                string
+	Prefix              string
+	KeyMarker           string
+	VersionIDMarker     string `xml:"VersionIdMarker"`
+	MaxKeys             int
+	EncodingType        string `xml:",omitempty"`
+	IsTruncated         bool
+	NextKeyMarker       string `xml:",omitempty"`
+	NextVersionIDMarker string `xml:"NextVersionIdMarker,omitempty"`
+	Entries             []listed
+}
+
+func (b *Bucket) list(w http.ResponseWriter, r *http.Request) *answer {
+	q := r.URL.Query()
+	most := b.c.PageSize
+	if text := q.Get("max-keys"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return &answer{http.StatusBadRequest, "InvalidArgument"}
+		}
+		most = min(most, n)
+	}
+	key, id, prefix := q.Get("key-marker"), q.Get("version-id-marker"), q.Get("prefix")
+	if q.Has("delimiter") || q.Get("encoding-type") != "url" {
+		return notImplemented
+	}
+	if id != "" && key == "" {
+		return &answer{http.StatusBadRequest, "InvalidArgument"}
+	}
+	encode := func(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "%2F", "/") }
+	out := page{Name: Name, Prefix: encode(prefix), KeyMarker: encode(key), VersionIDMarker: id, MaxKeys: most, EncodingType: "url"}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, _ := slices.BinarySearch(b.names, max(key, prefix))
+	for _, name := range b.names[at:] {
+		if !strings.HasPrefix(name, prefix) {
+			break
+		}
+		all := b.objects[name]
+		passed := name == key && id == "" // all of a marker without a version are behind us
+		until := len(all) - 1
+		if name == key && id != "" {
+			until = slices.IndexFunc(all, func(v version) bool { return v.id == id }) - 1
+		}
+		for i := until; i >= 0 && !passed; i-- {
+			if len(out.Entries) == most {
+				out.IsTruncated = true
+				last := out.Entries[most-1]
+				out.NextKeyMarker, out.NextVersionIDMarker = last.Key, last.VersionID
+				return b.write(w, out)
+			}
+			out.Entries = append(out.Entries, entry(encode(name), all[i], i == len(all)-1))
+		}
+	}
+	return b.write(w, out)
+}
+
+func entry(name string, v version, latest bool) listed {
+	e := listed{
+		XMLName: xml.Name{Local: "Version"}, Key: name, VersionID: v.id, IsLatest: latest, LastModified: v.at.UTC().Format("2006-01-02T15:04:05.000Z"),
+	}
+	if v.marker {
+		e.XMLName.Local = "DeleteMarker"
+		return e
+	}
+	e.ETag, e.Size, e.StorageClass = etag(v.data), len(v.data), "STANDARD"
+	return e
+}
+
+func (*Bucket) write(w http.ResponseWriter, out page) *answer {
+	w.Header().Set("Content-Type", "application/xml")
+	if err := xml.NewEncoder(w).Encode(out); err != nil {
+		return &answer{http.StatusInternalServerError, "InternalError"}
+	}
+	return nil
+}
