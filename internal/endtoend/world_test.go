@@ -104,7 +104,12 @@ func (w *world) entry(id, tenant, key string) string {
 }
 
 // plans is a plans file with the cell's keys.
-func (w *world) plans(text string) string { return text + "\nkeys:\n" + w.entries }
+func (w *world) plans(text string) string {
+	if w.entries == "" {
+		return text
+	}
+	return text + "\nkeys:\n" + w.entries
+}
 
 func (w *world) file(name, text string) {
 	w.t.Helper()
@@ -295,6 +300,7 @@ type reply struct {
 	status int
 	header http.Header
 	body   string
+	sent   time.Time
 	took   time.Duration
 }
 
@@ -318,10 +324,10 @@ func (a *api) try(method, path string, header ...string) (*reply, error) {
 	}
 	defer res.Body.Close()
 	if res.StatusCode == http.StatusSwitchingProtocols {
-		return &reply{res.StatusCode, res.Header, "", time.Since(began)}, nil
+		return &reply{res.StatusCode, res.Header, "", began, time.Since(began)}, nil
 	}
 	body, err := io.ReadAll(res.Body)
-	return &reply{res.StatusCode, res.Header, string(body), time.Since(began)}, err
+	return &reply{res.StatusCode, res.Header, string(body), began, time.Since(began)}, err
 }
 
 func (a *api) send(method, path string, header ...string) *reply {
@@ -480,3 +486,11 @@ func (l *load) until(t *testing.T, what string, ok func(counts map[string]int) b
 
 // escape is a value as it stands in a path.
 func escape(s string) string { return url.PathEscape(s) }
+
+// cutLast is strings.Cut at the last separator.
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
