@@ -177,7 +177,9 @@ func TestRevokedKeyStops(t *testing.T) {
 // that what was consumed under it before stays consumed: a limit below that denies at once, one above it lets the rest pass.
 func TestPlanChangeIsEnforced(t *testing.T) {
 	t.Parallel()
-	limited := func(n int) string { return strings.Replace(wide, "threshold: 1000000", fmt.Sprint("threshold: ", n), 1) }
+	limited := func(n int) string {
+		return strings.Replace(wide, "threshold: 1000000", fmt.Sprint("threshold: ", n), 1)
+	}
 	c := newConfigured(t, limited(1_000_000), "acme")
 	c.start(3)
 	a := c.serve(restAnswered(t), c.function(open))
