@@ -1,0 +1,276 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/canonical"
+	"github.com/sluicelimits/sluice/internal/plan"
+)
+
+// MaxChanges of one Apply.
+const MaxChanges = 1000
+
+// writers is how many items are written at once.
+const writers = 16
+
+// Change is one item as it is to be.
+type Change struct {
+	Table  control.Table   `json:"table"` // plans, tenants or keys
+	Key    string          `json:"key"`
+	Expect int64           `json:"expect"` // the version that the operator saw, a tombstone's included; 0: none
+	Body   json.RawMessage `json:"body,omitempty"`
+	Delete bool            `json:"delete,omitempty"` // of a plan or a tenant
+}
+
+// ApplyRequest asks for changes that are looked at together.
+type ApplyRequest struct {
+	Reason  string   `json:"reason"`
+	Changes []Change `json:"changes"`           // 1..MaxChanges
+	DryRun  bool     `json:"dry_run,omitempty"` // all checks, and nothing is written
+	Yes     bool     `json:"yes,omitempty"`     // counters may start afresh
+}
+
+// Applied is what became of a change.
+type Applied struct {
+	Table     control.Table `json:"table"`
+	Key       string        `json:"key"`
+	Version   int64         `json:"version"`             // that is there now; of a dry run: that would be
+	Unchanged bool          `json:"unchanged,omitempty"` // it was so already, and nothing was written
+}
+
+// ApplyResponse is what became of all of them, in their order.
+type ApplyResponse struct {
+	Results []Applied `json:"results"`
+	Written int       `json:"written"`
+	Afresh  []string  `json:"afresh,omitempty"` // counters that begin anew, one sentence each
+}
+
+// Apply makes the changes. First all of them are checked, by themselves, together, and with what is stored and depends on
+// them; then their versions; and where anything is wrong nothing is written. What is so already costs no write, whatever
+// version was expected, so an Apply that was cut can be repeated.
+//
+// The items are then written one by one, plans before tenants before keys, and deletes last. Only another operator's write
+// in that moment can stop it in the middle; the error counts what was written, and the rest can be applied again.
+func (s *Service) Apply(ctx context.Context, actor string, r *ApplyRequest) (*ApplyResponse, error) {
+	if err := checkReason(r.Reason); err != nil {
+		return nil, err
+	}
+	edits, err := s.edits(ctx, r.Changes)
+	if err != nil {
+		return nil, err
+	}
+	var open []*edit // those that change anything
+	out := &ApplyResponse{Results: make([]Applied, len(edits))}
+	for i, e := range edits {
+		out.Results[i] = Applied{Table: e.Table, Key: e.Key}
+		if e.have != nil {
+			out.Results[i].Version = e.have.Version
+		}
+		if e.already() {
+			out.Results[i].Unchanged = true
+			continue
+		}
+		open = append(open, e)
+	}
+	if len(open) == 0 {
+		return out, nil
+	}
+	w := s.world(open)
+	if err := w.check(ctx); err != nil {
+		return nil, err
+	}
+	if len(w.problems) > 0 {
+		e := call.Refuse(call.Invalid, "nothing was written")
+		e.Problems = few(w.problems)
+		return nil, e
+	}
+	if err := unseen(open); err != nil {
+		return nil, err
+	}
+	if out.Afresh, err = w.afresh(ctx); err != nil {
+		return nil, err
+	}
+	if len(out.Afresh) > 0 && !r.Yes && !r.DryRun {
+		e := call.Refuse(call.Confirm, "counters would start afresh, and yes is not said; nothing was written")
+		e.Problems = few(out.Afresh)
+		return nil, e
+	}
+	for i, e := range edits {
+		if !out.Results[i].Unchanged {
+			out.Results[i].Version = e.Expect + 1
+		}
+	}
+	if r.DryRun {
+		return out, nil
+	}
+	if out.Written, err = s.writeAll(ctx, actor, r.Reason, open); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// edits reads what the changes are about.
+func (s *Service) edits(ctx context.Context, changes []Change) ([]*edit, error) {
+	if len(changes) == 0 || len(changes) > MaxChanges {
+		return nil, call.Refuse(call.Invalid, "changes: %d, want 1..%d", len(changes), MaxChanges)
+	}
+	edits := make([]*edit, len(changes))
+	seen := map[string]bool{}
+	for i := range changes {
+		c := &changes[i]
+		bad := func(format string, args ...any) ([]*edit, error) {
+			return nil, call.Refuse(call.Invalid, "changes[%d]: %s", i, fmt.Sprintf(format, args...))
+		}
+		doc, ok := DocumentOf(c.Table, c.Key, c.Body)
+		if !ok {
+			return bad("%.64q/%.140q is not a plan, a tenant or a key", c.Table, c.Key)
+		}
+		if err := events.CheckKey(c.Table, c.Key); err != nil {
+			return bad("key: %v", err)
+		}
+		if c.Expect < 0 || c.Expect >= events.MaxVersion {
+			return bad("expect: %d is no version", c.Expect)
+		}
+		if seen[place(c.Table, c.Key)] {
+			return bad("%s comes twice", name(c.Table, c.Key))
+		}
+		seen[place(c.Table, c.Key)] = true
+		switch {
+		case c.Delete && len(c.Body) > 0:
+			return bad("a delete has no body")
+		case c.Delete && c.Table == control.Keys:
+			return bad("a key is revoked, not deleted")
+		case !c.Delete:
+			body, err := canonical.Object(c.Body)
+			if err != nil {
+				return bad("body: want a JSON object")
+			}
+			if len(body) > control.MaxBodyBytes {
+				return bad("body: %d bytes, want at most %d", len(body), control.MaxBodyBytes)
+			}
+			c.Body, doc.Body = body, body
+		}
+		edits[i] = &edit{Change: c, doc: doc}
+	}
+	return edits, each(edits, func(e *edit) (err error) {
+		e.have, err = s.item(ctx, e.Table, e.Key)
+		return err
+	})
+}
+
+// already reports whether there is nothing to write.
+func (e *edit) already() bool {
+	if e.Delete {
+		return e.gone()
+	}
+	return !e.gone() && bytes.Equal(e.have.Body, e.Body)
+}
+
+// unseen refuses changes of what another has changed.
+func unseen(edits []*edit) error {
+	var clashes []call.Clash
+	for _, e := range edits {
+		version := int64(0)
+		if e.have != nil {
+			version = e.have.Version
+		}
+		if version == e.Expect {
+			continue
+		}
+		clash := call.Clash{Table: e.Table, Key: e.Key, Expect: e.Expect}
+		if e.have != nil {
+			clash.Have = call.ItemOf(e.have)
+		}
+		clashes = append(clashes, clash)
+	}
+	if len(clashes) > 0 {
+		return conflict(clashes...)
+	}
+	return nil
+}
+
+// writeAll writes in an order in which nothing names what is not there. It returns how many were.
+func (s *Service) writeAll(ctx context.Context, actor, reason string, edits []*edit) (int, error) {
+	stages := make([][]*edit, 5)
+	for _, e := range edits {
+		stage := map[plan.Kind]int{plan.KindPlan: 0, plan.KindSettings: 1, plan.KindTenant: 2, plan.KindKey: 3}[e.doc.Kind]
+		if e.Delete {
+			stage = 4
+			if e.doc.Kind == plan.KindTenant {
+				stages = append(stages[:4:4], append([]*edit{e}, stages[4]...)) // before plans
+				continue
+			}
+		}
+		stages[stage] = append(stages[stage], e)
+	}
+	var mu sync.Mutex
+	written := 0
+	for _, stage := range stages {
+		err := each(stage, func(e *edit) error {
+			if e.doc.Kind == plan.KindTenant {
+				if err := s.pinEdit(ctx, actor, reason, e); err != nil {
+					return err
+				}
+			}
+			_, err := s.put(ctx, control.Change{Table: e.Table, Key: e.Key, Expect: e.Expect, Body: e.Body, Delete: e.Delete, Actor: actor, Reason: reason})
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				written++
+			}
+			return err
+		})
+		if err == nil {
+			continue
+		}
+		var refused *call.Error
+		if errors.As(err, &refused) {
+			refused.Written = written
+			return written, refused
+		}
+		return written, err
+	}
+	return written, nil
+}
+
+// each calls f for all, several at once, and returns the first error in their order. After one, those not begun are left out.
+func each[T any](all []T, f func(T) error) error {
+	errs := make([]error, len(all))
+	next := make(chan int)
+	stop := make(chan struct{})
+	var once sync.Once
+	var wait sync.WaitGroup
+	for range min(writers, len(all)) {
+		wait.Go(func() {
+			for i := range next {
+				if errs[i] = f(all[i]); errs[i] != nil {
+					once.Do(func() { close(stop) })
+				}
+			}
+		})
+	}
+feed:
+	for i := range all {
+		select {
+		case next <- i:
+		case <-stop:
+			break feed
+		}
+	}
+	close(next)
+	wait.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,285 @@
+package admin
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/canonical"
+	"github.com/sluicelimits/sluice/internal/shares"
+)
+
+// CellDocument is the body of an item of the table cells: of a cell, under its name, or of a tenant's pin, under PinKey.
+type CellDocument struct {
+	ID      string         `json:"id"`            // the item's key
+	Ops     string         `json:"ops,omitempty"` // of a cell: URL of its ops function
+	Request shares.Request `json:"request"`       // the newest; its id is key@version
+}
+
+// pinPrefix begins the keys of pins. A cell cannot be called so.
+const pinPrefix = "pin."
+
+// PinKey is the key, in the table cells, of the requests that place a tenant.
+func PinKey(tenant string) string {
+	sum := sha256.Sum256([]byte(tenant))
+	return pinPrefix + hex.EncodeToString(sum[:20])
+}
+
+// ReadCell reads the body of an item of the table cells, but that of events.SharesKey. For the balancer it is enough: the
+// request is what to put into shares.Input.
+func ReadCell(body []byte) (*CellDocument, error) {
+	var c CellDocument
+	decoder := json.NewDecoder(strings.NewReader(string(body)))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&c); err != nil {
+		return nil, fmt.Errorf("not the document of a cell: %w", err)
+	}
+	return &c, nil
+}
+
+// AddCellRequest asks for a share.
+type AddCellRequest struct {
+	Cell   string `json:"cell"`
+	Weight int64  `json:"weight,omitempty"` // 1..shares.MaxWeight; 0 is 1
+	Ops    string `json:"ops,omitempty"`    // URL of the cell's ops function; empty: as it was
+	Reason string `json:"reason"`
+	Expect *int64 `json:"expect,omitempty"`
+}
+
+// AddCell asks the balancer to have the cell serve, or, where it serves, for another weight. Its share comes through the two
+// phases of package shares, not at once.
+func (s *Service) AddCell(ctx context.Context, actor string, r *AddCellRequest) (*call.Item, error) {
+	weight := r.Weight
+	if weight == 0 {
+		weight = 1
+	}
+	if weight < 1 || weight > shares.MaxWeight {
+		return nil, call.Refuse(call.Invalid, "weight: %d, want 1..%d", weight, shares.MaxWeight)
+	}
+	if err := checkURL(r.Ops); err != nil {
+		return nil, err
+	}
+	return s.ask(ctx, actor, r.Cell, r.Reason, r.Expect, func(have *CellDocument) (*CellDocument, error) {
+		kind := shares.Join
+		if have != nil && (have.Request.Kind == shares.Join || have.Request.Kind == shares.Weigh) {
+			kind = shares.Weigh
+		}
+		doc := &CellDocument{Ops: r.Ops, Request: shares.Request{Kind: kind, Cell: r.Cell, Weight: weight}}
+		if doc.Ops == "" && have != nil {
+			doc.Ops = have.Ops
+		}
+		return doc, nil
+	})
+}
+
+func checkURL(text string) error {
+	if text == "" {
+		return nil
+	}
+	u, err := url.Parse(text)
+	if err != nil || len(text) > 1024 || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
+		u.Scheme != "https" && u.Scheme != "http" {
+		return call.Refuse(call.Invalid, "ops: %.80q is not a URL such as https://example.com/ops", text)
+	}
+	return nil
+}
+
+// CellRequest names a cell.
+type CellRequest struct {
+	Cell   string `json:"cell"`
+	Force  bool   `json:"force,omitempty"` // of a removal: nobody waits to hear from it; see package shares on what that may cost
+	Reason string `json:"reason"`
+	Expect *int64 `json:"expect,omitempty"`
+}
+
+// DrainCell asks the balancer to give the cell's share to the others.
+func (s *Service) DrainCell(ctx context.Context, actor string, r *CellRequest) (*call.Item, error) {
+	if r.Force {
+		return nil, call.Refuse(call.Invalid, "force goes with a removal: a drain waits until the cell was heard")
+	}
+	return s.askMore(ctx, actor, r, shares.Drain)
+}
+
+// RemoveCell asks the balancer to forget a drained cell, or with force any.
+func (s *Service) RemoveCell(ctx context.Context, actor string, r *CellRequest) (*call.Item, error) {
+	if r.Force {
+		return s.askMore(ctx, actor, r, shares.Force)
+	}
+	return s.askMore(ctx, actor, r, shares.Remove)
+}
+
+func (s *Service) askMore(ctx context.Context, actor string, r *CellRequest, kind shares.Kind) (*call.Item, error) {
+	return s.ask(ctx, actor, r.Cell, r.Reason, r.Expect, func(have *CellDocument) (*CellDocument, error) {
+		switch {
+		case have == nil:
+			return nil, call.Refuse(call.NotFound, "there is no cell %q", r.Cell)
+		case kind == shares.Remove && have.Request.Kind != shares.Drain && have.Request.Kind != shares.Remove:
+			return nil, call.Refuse(call.Invalid, "cell %q serves: drain it first, or remove it by force if it has stopped for good", r.Cell)
+		}
+		return &CellDocument{Ops: have.Ops, Request: shares.Request{Kind: kind, Cell: r.Cell}}, nil
+	})
+}
+
+// ask writes a cell's next request. One that asks for the same again is a request of its own, for the first may have been
+// refused by the balancer.
+func (s *Service) ask(ctx context.Context, actor, cell, reason string, expect *int64, next func(have *CellDocument) (*CellDocument, error)) (*call.Item, error) {
+	if err := checkReason(reason); err != nil {
+		return nil, err
+	}
+	if err := events.CheckKey(control.Cells, cell); err != nil || cell == events.SharesKey || strings.HasPrefix(cell, pinPrefix) {
+		return nil, call.Refuse(call.Invalid, "cell: %.80q is no name of a cell: 1 to 64 of A-Z a-z 0-9 . _ -, not beginning with %s", cell, pinPrefix)
+	}
+	item, err := s.item(ctx, control.Cells, cell)
+	if err != nil {
+		return nil, err
+	}
+	if err := seen(control.Cells, cell, item, expect); err != nil {
+		return nil, err
+	}
+	var have *CellDocument
+	version := int64(0)
+	if item != nil {
+		if version = item.Version; !item.Deleted {
+			if have, err = ReadCell(item.Body); err != nil {
+				return nil, call.Refuse(call.Internal, "cell %q: %v", cell, err)
+			}
+		}
+	}
+	doc, err := next(have)
+	if err != nil {
+		return nil, err
+	}
+	return s.request(ctx, actor, reason, cell, version, doc)
+}
+
+// request writes a document of the table cells.
+func (s *Service) request(ctx context.Context, actor, reason, key string, version int64, doc *CellDocument) (*call.Item, error) {
+	doc.ID, doc.Request.ID = key, fmt.Sprintf("%s@%d", key, version+1)
+	body, err := canonical.Marshal(doc)
+	if err != nil {
+		return nil, call.Refuse(call.Invalid, "%v", err)
+	}
+	written, err := s.put(ctx, control.Change{Table: control.Cells, Key: key, Expect: version, Body: body, Actor: actor, Reason: reason})
+	if err != nil {
+		return nil, err
+	}
+	return call.ItemOf(written), nil
+}
+
+// pinEdit asks the balancer to place the tenant of an edit where its document will say. It comes before the document is
+// written: an Apply that is cut between the two is found and repeated by whoever compares the documents.
+func (s *Service) pinEdit(ctx context.Context, actor, reason string, e *edit) error {
+	now, before := cellsOf(e.Body), []string(nil)
+	if !e.gone() {
+		before = cellsOf(e.have.Body)
+	}
+	if len(now) == 0 && len(before) == 0 {
+		return nil // most tenants: nothing to read
+	}
+	return s.pin(ctx, actor, reason, e.Key, now)
+}
+
+func cellsOf(body []byte) []string {
+	var t struct{ Cells []string }
+	_ = json.Unmarshal(body, &t) // a tombstone has none, and others were compiled
+	return t.Cells
+}
+
+// pin writes the tenant's placement, where it is not so already.
+func (s *Service) pin(ctx context.Context, actor, reason, tenant string, cells []string) error {
+	key := PinKey(tenant)
+	item, err := s.item(ctx, control.Cells, key)
+	if err != nil {
+		return err
+	}
+	version := int64(0)
+	if item != nil {
+		version = item.Version
+		if doc, err := ReadCell(item.Body); err == nil && doc.Request.Tenant == tenant && slices.Equal(doc.Request.Cells, cells) {
+			return nil
+		}
+	} else if len(cells) == 0 {
+		return nil
+	}
+	_, err = s.request(ctx, actor, reason, key, version, &CellDocument{Request: shares.Request{Kind: shares.Place, Tenant: tenant, Cells: cells}})
+	return err
+}
+
+// CellsRequest asks for all cells.
+type CellsRequest struct{}
+
+// CellRow is one cell.
+type CellRow struct {
+	Cell      string      `json:"cell"`
+	Asked     shares.Kind `json:"asked"` // the newest request
+	Weight    int64       `json:"weight,omitempty"`
+	Version   int64       `json:"version"`
+	Actor     string      `json:"actor"`
+	ChangedAt time.Time   `json:"changed_at"`
+	Ops       string      `json:"ops,omitempty"`
+	State     string      `json:"state"`             // of the balancer: joining, active, draining, drained; "waiting": it has not come to it, or refused; "removed"
+	Share     int64       `json:"share,omitempty"`   // weight that counts now
+	Awaited   bool        `json:"awaited,omitempty"` // the transition under way waits to hear from it
+}
+
+// CellsResponse is all cells, by name.
+type CellsResponse struct {
+	Cells []CellRow    `json:"cells"`
+	Epoch int64        `json:"epoch"` // 0: the balancer has not begun
+	Phase shares.Phase `json:"phase,omitempty"`
+	Note  string       `json:"note,omitempty"`
+}
+
+// Cells lists the cells: what was asked for, and what the balancer made of it.
+func (s *Service) Cells(ctx context.Context, _ string, _ *CellsRequest) (*CellsResponse, error) {
+	out := &CellsResponse{Cells: []CellRow{}}
+	var state *shares.State
+	err := s.all(ctx, control.Cells, func(i *control.Item) error {
+		switch {
+		case i.Key == events.SharesKey:
+			var err error
+			if state, err = shares.DecodeState(i.Body); err != nil {
+				out.Note = "what the balancer wrote cannot be read here: " + err.Error()
+			}
+		case strings.HasPrefix(i.Key, pinPrefix):
+		default:
+			doc, err := ReadCell(i.Body)
+			if err != nil {
+				return call.Refuse(call.Internal, "cell %q: %v", i.Key, err)
+			}
+			out.Cells = append(out.Cells, CellRow{Cell: i.Key, Asked: doc.Request.Kind, Weight: doc.Request.Weight, Version: i.Version,
+				Actor: i.Actor, ChangedAt: i.ChangedAt, Ops: doc.Ops, State: "waiting"})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(out.Cells, func(a, b CellRow) int { return strings.Compare(a.Cell, b.Cell) })
+	if state == nil {
+		return out, nil
+	}
+	out.Epoch, out.Phase = state.Epoch, state.Phase
+	awaited := state.Awaited()
+	for i := range out.Cells {
+		c := &out.Cells[i]
+		c.Awaited = slices.Contains(awaited, c.Cell)
+		at := slices.IndexFunc(state.Members, func(m shares.Member) bool { return m.Cell == c.Cell })
+		switch {
+		case at >= 0:
+			c.State, c.Share = string(state.Members[at].State), state.Members[at].Weight
+		case c.Asked == shares.Remove || c.Asked == shares.Force:
+			c.State = "removed"
+		}
+	}
+	return out, nil
+}
