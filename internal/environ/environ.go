@@ -1,7 +1,7 @@
-// Package environ reads the settings of the deployed authorizer from environment variables, strictly and all at once.
+// Package environ reads the settings of deployed functions from environment variables, strictly and all at once.
 //
 // A problem names its variable and never repeats the value, which may be a secret that was put in the wrong place. The
-// variables are described in docs/authorizer.md.
+// variables are described in docs/authorizer.md and docs/functions.md.
 package environ
 
 import (
@@ -85,37 +85,50 @@ func (e *Error) Error() string {
 type parser struct {
 	Settings
 
-	bundle   fs.FS
-	given    map[string]string
-	redis    Redis
-	problems []Problem
+	problems
+
+	bundle fs.FS
+	redis  Redis
 }
 
-func (p *parser) wrong(variable, text string) {
-	p.problems = append(p.problems, Problem{variable, text})
+// problems are the variables of one function as they are given, and what is wrong with them.
+type problems struct {
+	given map[string]string
+	found []Problem
+}
+
+func (p *problems) wrong(variable, text string) {
+	p.found = append(p.found, Problem{variable, text})
 }
 
 // bad reports whether anything is known to be wrong with the variable.
-func (p *parser) bad(variable string) bool {
-	return slices.ContainsFunc(p.problems, func(w Problem) bool { return w.Variable == variable })
+func (p *problems) bad(variable string) bool {
+	return slices.ContainsFunc(p.found, func(w Problem) bool { return w.Variable == variable })
 }
 
-// Parse reads variables as os.Environ has them; those that do not begin with SLUICE_ are not looked at, and an empty one
-// counts as not set. Files are read from bundle, which is the folder of the function's code. The error is an *[Error].
-func Parse(environ []string, bundle fs.FS) (*Settings, error) {
-	p := &parser{bundle: bundle, given: make(map[string]string)}
+// err is all that is wrong, or nil.
+func (p *problems) err() error {
+	if len(p.found) > 0 {
+		return &Error{p.found}
+	}
+	return nil
+}
+
+// read reads the function's variables from an environment.
+func (p *problems) read(function string, variables []variable, environ []string) {
+	p.given = make(map[string]string)
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")
 		if !strings.HasPrefix(name, prefix) {
 			continue
 		}
 		if !slices.ContainsFunc(variables, func(v variable) bool { return v.name == name }) {
-			p.wrong(shown(name), "is not a variable of the authorizer")
+			p.wrong(shown(name), "is not a variable of the "+function)
 		} else {
 			p.given[name] = value
 		}
 	}
-	slices.SortFunc(p.problems, func(a, b Problem) int { return strings.Compare(a.Variable, b.Variable) })
+	slices.SortFunc(p.found, func(a, b Problem) int { return strings.Compare(a.Variable, b.Variable) })
 	for _, v := range variables {
 		value := p.given[v.name]
 		switch {
@@ -128,13 +141,20 @@ func Parse(environ []string, bundle fs.FS) (*Settings, error) {
 		if value == "" {
 			continue
 		}
-		if text := v.read(p, strings.TrimSpace(value)); text != "" {
+		if text := v.read(strings.TrimSpace(value)); text != "" {
 			p.wrong(v.name, text)
 		}
 	}
+}
+
+// Parse reads variables as os.Environ has them; those that do not begin with SLUICE_ are not looked at, and an empty one
+// counts as not set. Files are read from bundle, which is the folder of the function's code. The error is an *[Error].
+func Parse(environ []string, bundle fs.FS) (*Settings, error) {
+	p := &parser{bundle: bundle}
+	p.read("authorizer", p.variables(), environ)
 	p.together()
-	if len(p.problems) > 0 {
-		return nil, &Error{p.problems}
+	if err := p.err(); err != nil {
+		return nil, err
 	}
 	return &p.Settings, nil
 }
@@ -167,7 +187,7 @@ func (p *parser) together() {
 	}
 	p.aboutTokens()
 	if p.given["SLUICE_REDIS"] == "" {
-		for _, v := range variables {
+		for _, v := range p.variables() {
 			if strings.HasPrefix(v.name, "SLUICE_REDIS_") && p.given[v.name] != "" {
 				p.wrong(v.name, "has no use without SLUICE_REDIS")
 			}

@@ -20,7 +20,7 @@ type variable struct {
 	otherwise string // the value where it is not set
 	required  bool
 	text      string // for the table in the documentation
-	read      func(p *parser, value string) (wrong string)
+	read      func(value string) (wrong string)
 }
 
 // Bounds of what is read.
@@ -60,95 +60,99 @@ func (s shape) fits(v string) bool {
 	return len(v) >= s.least && len(v) <= s.most
 }
 
-// variables are all there are, in the order of the documentation.
-var variables = []variable{
-	{"SLUICE_CELL", "", true, "The cell's id, in metrics and for `cells:` of a tenant.",
-		func(p *parser, v string) string { return match(&p.Cell, v, cellName, "1 to 64 of A-Z a-z 0-9 . _ -") }},
-	{"SLUICE_CONFIG_FILE", "", false, "A plans file beside `bootstrap` in the zip. Either this or the next.",
-		func(p *parser, v string) string {
-			if !fs.ValidPath(v) || v == "." {
-				return "is to be a path inside the bundle, without a slash in front and without . and .."
-			}
-			p.ConfigFile = v
-			return ""
-		}},
-	{"SLUICE_CONFIG_TABLE", "", false, "The cell's config table, by name or ARN.",
-		func(p *parser, v string) string { return match(&p.ConfigTable, v, tableName, "a table's name or ARN") }},
-	{"SLUICE_COUNTERS_TABLE", "", true, "The DynamoDB table of quotas; in a small cell of everything but `ipLimits`.",
-		func(p *parser, v string) string {
-			return match(&p.CountersTable, v, tableName, "a table's name or ARN")
-		}},
-	{"SLUICE_DYNAMODB_DEADLINE", "100ms", false, "How long a decision waits for DynamoDB.",
-		func(p *parser, v string) string { return deadline(&p.DynamoDBDeadline, v) }},
-	{"SLUICE_SECRET", "", true, "The secret with the peppers, the key for addresses, and Redis's password: its name or ARN.",
-		func(p *parser, v string) string { return match(&p.Secret, v, secretName, "a secret's name or ARN") }},
-	{"SLUICE_REDIS", "", false, "`host:port` of the primary, or of some nodes of a cluster, separated by commas. Not set is a small cell.",
-		func(p *parser, v string) string { return addresses(&p.redis.Addrs, v) }},
-	{"SLUICE_REDIS_CLUSTER", "false", false, "`true` in cluster mode.",
-		func(p *parser, v string) string { return boolean(&p.redis.Cluster, v) }},
-	{"SLUICE_REDIS_TLS", "true", false, "`false` connects in plain text.",
-		func(p *parser, v string) string { return boolean(&p.redis.TLS, v) }},
-	{"SLUICE_REDIS_AUTH", "none", false, "`none`, `secret` (user and password are in the secret), or `iam` (by the function's role).",
-		func(p *parser, v string) string {
-			way := slices.Index([]string{"none", "secret", "iam"}, v)
-			if way < 0 {
-				return "is to be none, secret or iam"
-			}
-			p.redis.Auth = Auth(way)
-			return ""
-		}},
-	{"SLUICE_REDIS_IAM_CACHE", "", false, "With `iam`: the replication group's id, or the serverless cache's name.",
-		func(p *parser, v string) string {
-			return match(&p.redis.Cache, v, cacheName, "a replication group's id or a serverless cache's name")
-		}},
-	{"SLUICE_REDIS_IAM_USER", "", false, "With `iam`: the ElastiCache user.",
-		func(p *parser, v string) string {
-			return match(&p.redis.User, v, cacheName, "the id of an ElastiCache user")
-		}},
-	{"SLUICE_REDIS_IAM_SERVERLESS", "false", false, "With `iam`: `true` for a serverless cache.",
-		func(p *parser, v string) string { return boolean(&p.redis.Serverless, v) }},
-	{"SLUICE_REDIS_DEADLINE", "8ms", false, "How long a decision waits for Redis.",
-		func(p *parser, v string) string { return deadline(&p.redis.Deadline, v) }},
-	{"SLUICE_ISSUERS", "", false, "Who may issue JWTs: a JSON array, see [below](#issuers). Not set accepts none.",
-		func(p *parser, v string) string { return issuers(&p.Issuers, []byte(v)) }},
-	{"SLUICE_ISSUERS_FILE", "", false, "The same in a file beside `bootstrap`: variables have 4 KB in all.",
-		func(p *parser, v string) string { return issuersFile(&p.Issuers, p.bundle, v) }},
-	{"SLUICE_CLAIMS", "", false, "Claims that limits have in `per: claim:…`, separated by commas.",
-		func(p *parser, v string) string {
-			return list(&p.Claims, v, claimName, maxClaims, "names of claims, separated by commas")
-		}},
-	{"SLUICE_TRUSTED_HOPS", "0", false, "How many proxies of your own stand in front of the API: the address of a client is then the entry of `X-Forwarded-For` that the outermost wrote.",
-		func(p *parser, v string) string { return integer(&p.TrustedHops, v, 0, identity.MaxHops) }},
-	{"SLUICE_RETRY_JITTER", "0", false, "Percent by which waits that clients are told are lengthened, at random.",
-		func(p *parser, v string) string { return integer(&p.RetryJitter, v, 0, maxJitter) }},
-	{"SLUICE_PASS_DENIALS", "", false, "Ids of HTTP and WebSocket APIs, separated by commas, whose denials go through to our middleware in the backend. **Without that middleware it is an open door.**",
-		func(p *parser, v string) string {
-			return list(&p.PassDenials, v, apiID, maxPassDenials, "ids of APIs, separated by commas")
-		}},
-	{"SLUICE_LEASES", "true", false, "`false` asks the stores for each decision.",
-		func(p *parser, v string) string { return boolean(&p.Leases, v) }},
-	{"SLUICE_MAX_INSTANCES", "1000", false, "The function's reserved concurrency: what limits are divided by while a store is away and nobody has counted.",
-		func(p *parser, v string) string { return integer(&p.MaxInstances, v, 1, maxInstances) }},
-	{"SLUICE_METRICS_NAMESPACE", "Sluice", false, "Of the metrics in CloudWatch.",
-		func(p *parser, v string) string {
-			if strings.HasPrefix(v, "AWS/") {
-				return "must not begin with AWS/"
-			}
-			return match(&p.MetricsNamespace, v, metricName, "1 to 255 of A-Z a-z 0-9 . _ # / : -")
-		}},
-	{"SLUICE_LOG_LEVEL", "info", false, "`debug`, `info`, `warn` or `error`.",
-		func(p *parser, v string) string {
-			i := slices.Index([]string{"debug", "info", "warn", "error"}, v)
-			if i < 0 {
-				return "is to be debug, info, warn or error"
-			}
-			p.LogLevel = []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError}[i]
-			return ""
-		}},
+// variables are those of the authorizer, in the order of the documentation.
+func (p *parser) variables() []variable {
+	return []variable{
+		{"SLUICE_CELL", "", true, "The cell's id, in metrics and for `cells:` of a tenant.",
+			func(v string) string { return match(&p.Cell, v, cellName, "1 to 64 of A-Z a-z 0-9 . _ -") }},
+		{"SLUICE_CONFIG_FILE", "", false, "A plans file beside `bootstrap` in the zip. Either this or the next.",
+			func(v string) string {
+				if !fs.ValidPath(v) || v == "." {
+					return "is to be a path inside the bundle, without a slash in front and without . and .."
+				}
+				p.ConfigFile = v
+				return ""
+			}},
+		{"SLUICE_CONFIG_TABLE", "", false, "The cell's config table, by name or ARN.",
+			func(v string) string { return match(&p.ConfigTable, v, tableName, "a table's name or ARN") }},
+		{"SLUICE_COUNTERS_TABLE", "", true, "The DynamoDB table of quotas; in a small cell of everything but `ipLimits`.",
+			func(v string) string {
+				return match(&p.CountersTable, v, tableName, "a table's name or ARN")
+			}},
+		{"SLUICE_DYNAMODB_DEADLINE", "100ms", false, "How long a decision waits for DynamoDB.",
+			func(v string) string { return deadline(&p.DynamoDBDeadline, v) }},
+		{"SLUICE_SECRET", "", true, "The secret with the peppers, the key for addresses, and Redis's password: its name or ARN.",
+			func(v string) string { return match(&p.Secret, v, secretName, "a secret's name or ARN") }},
+		{"SLUICE_REDIS", "", false, "`host:port` of the primary, or of some nodes of a cluster, separated by commas. Not set is a small cell.",
+			func(v string) string { return addresses(&p.redis.Addrs, v) }},
+		{"SLUICE_REDIS_CLUSTER", "false", false, "`true` in cluster mode.",
+			func(v string) string { return boolean(&p.redis.Cluster, v) }},
+		{"SLUICE_REDIS_TLS", "true", false, "`false` connects in plain text.",
+			func(v string) string { return boolean(&p.redis.TLS, v) }},
+		{"SLUICE_REDIS_AUTH", "none", false, "`none`, `secret` (user and password are in the secret), or `iam` (by the function's role).",
+			func(v string) string {
+				way := slices.Index([]string{"none", "secret", "iam"}, v)
+				if way < 0 {
+					return "is to be none, secret or iam"
+				}
+				p.redis.Auth = Auth(way)
+				return ""
+			}},
+		{"SLUICE_REDIS_IAM_CACHE", "", false, "With `iam`: the replication group's id, or the serverless cache's name.",
+			func(v string) string {
+				return match(&p.redis.Cache, v, cacheName, "a replication group's id or a serverless cache's name")
+			}},
+		{"SLUICE_REDIS_IAM_USER", "", false, "With `iam`: the ElastiCache user.",
+			func(v string) string {
+				return match(&p.redis.User, v, cacheName, "the id of an ElastiCache user")
+			}},
+		{"SLUICE_REDIS_IAM_SERVERLESS", "false", false, "With `iam`: `true` for a serverless cache.",
+			func(v string) string { return boolean(&p.redis.Serverless, v) }},
+		{"SLUICE_REDIS_DEADLINE", "8ms", false, "How long a decision waits for Redis.",
+			func(v string) string { return deadline(&p.redis.Deadline, v) }},
+		{"SLUICE_ISSUERS", "", false, "Who may issue JWTs: a JSON array, see [below](#issuers). Not set accepts none.",
+			func(v string) string { return issuers(&p.Issuers, []byte(v)) }},
+		{"SLUICE_ISSUERS_FILE", "", false, "The same in a file beside `bootstrap`: variables have 4 KB in all.",
+			func(v string) string { return issuersFile(&p.Issuers, p.bundle, v) }},
+		{"SLUICE_CLAIMS", "", false, "Claims that limits have in `per: claim:…`, separated by commas.",
+			func(v string) string {
+				return list(&p.Claims, v, claimName, maxClaims, "names of claims, separated by commas")
+			}},
+		{"SLUICE_TRUSTED_HOPS", "0", false, "How many proxies of your own stand in front of the API: the address of a client is then the entry of `X-Forwarded-For` that the outermost wrote.",
+			func(v string) string { return integer(&p.TrustedHops, v, 0, identity.MaxHops) }},
+		{"SLUICE_RETRY_JITTER", "0", false, "Percent by which waits that clients are told are lengthened, at random.",
+			func(v string) string { return integer(&p.RetryJitter, v, 0, maxJitter) }},
+		{"SLUICE_PASS_DENIALS", "", false, "Ids of HTTP and WebSocket APIs, separated by commas, whose denials go through to our middleware in the backend. **Without that middleware it is an open door.**",
+			func(v string) string {
+				return list(&p.PassDenials, v, apiID, maxPassDenials, "ids of APIs, separated by commas")
+			}},
+		{"SLUICE_LEASES", "true", false, "`false` asks the stores for each decision.",
+			func(v string) string { return boolean(&p.Leases, v) }},
+		{"SLUICE_MAX_INSTANCES", "1000", false, "The function's reserved concurrency: what limits are divided by while a store is away and nobody has counted.",
+			func(v string) string { return integer(&p.MaxInstances, v, 1, maxInstances) }},
+		{"SLUICE_METRICS_NAMESPACE", "Sluice", false, "Of the metrics in CloudWatch.",
+			func(v string) string {
+				if strings.HasPrefix(v, "AWS/") {
+					return "must not begin with AWS/"
+				}
+				return match(&p.MetricsNamespace, v, metricName, "1 to 255 of A-Z a-z 0-9 . _ # / : -")
+			}},
+		{"SLUICE_LOG_LEVEL", "info", false, "`debug`, `info`, `warn` or `error`.",
+			func(v string) string {
+				i := slices.Index([]string{"debug", "info", "warn", "error"}, v)
+				if i < 0 {
+					return "is to be debug, info, warn or error"
+				}
+				p.LogLevel = []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError}[i]
+				return ""
+			}},
+	}
 }
 
-// Table is the variables as a table in Markdown, for the documentation.
-func Table() string {
+// Table is the variables of the authorizer as a table in Markdown, for the documentation.
+func Table() string { return markdown(new(parser).variables()) }
+
+func markdown(variables []variable) string {
 	var b strings.Builder
 	b.WriteString("| variable | default | |\n|---|---|---|\n")
 	for _, v := range variables {

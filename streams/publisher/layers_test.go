@@ -1,0 +1,12 @@
+package publisher_test
+
+import (
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/layers"
+)
+
+// It runs over a stream and SNS, and in one process over neither: what it needs of AWS is in its interfaces.
+func TestLayers(t *testing.T) {
+	layers.Only(t, layers.Std, "./events", "./internal/control", "./streams/kept")
+}

@@ -1,0 +1,523 @@
+// Package reconcile compares the control tables with a cell's copy on a schedule, repairs what the cell has missed, and reports
+// what it finds.
+//
+// It reads every item of the control tables once and every document of the cell once, both as pages in whatever order they come,
+// and keeps of them a sketch whose size does not grow with their number. What the sketch shows to differ is read again, one by one:
+// much of it is under way. So where nothing differs, there is at most one read for each item and no write.
+//
+//	missing     the cell has never had the item         applied
+//	older       the cell has an older version           applied
+//	ahead       the cell has a newer version            reported: the control tables have lost a write
+//	unknown     no item of the control tables           reported: somebody else wrote it
+//	altered     the same version with other content     reported: somebody else wrote it
+//	unreadable  an item that is not as it was written    reported: it reaches no cell
+//	refused     the cell's table does not take it       reported
+//
+// What is reported only is left alone, for no version can be made for it that the control tables do not have; an operator's
+// write of the item makes one, and so repairs the cell. A version that is younger than Config.Grace may be under way: it is
+// neither drift nor written.
+//
+// Where more differs than the sketch can show, as in an empty cell, the control tables are gone through once more, page by page
+// against the cell, and what is missing or older is applied.
+//
+// A run ends before its time does. Where it could not do all, it leaves in the cell's table where it was (a document of KindState),
+// and the next run goes on there.
+//
+// Metrics: drift (all but what is under way), drift_missing and so on, reconcile_items, reconcile_reads, reconcile_repaired,
+// reconcile_under_way, reconcile_unfinished.
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/celldoc"
+	"github.com/sluicelimits/sluice/internal/control"
+)
+
+// Tables is the part of control.Tables that is used.
+type Tables interface {
+	Get(ctx context.Context, t control.Table, key string) (control.Item, error)
+	List(ctx context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error)
+}
+
+// Meter counts; a *telemetry.Meter is one.
+type Meter interface {
+	Count(name string, n int64)
+}
+
+// Config sets up a Reconciler. All but the last four are required.
+type Config struct {
+	Tables Tables
+	Store  cellconfig.Store // of the cell
+	Meter  Meter
+
+	Log   *slog.Logger     // default slog.Default()
+	Now   func() time.Time // default time.Now
+	Grace time.Duration    // for which a version may be under way, 0 or more; by the writer's clock and this one's
+	Spare time.Duration    // of a run's time is left for its end; 0 is 5 s
+}
+
+// KindState is the kind of the document that says where a run was that could not do all; its id is StateID.
+const (
+	KindState cellconfig.Kind = "reconcile"
+	StateID                   = "state"
+)
+
+// Drift is a kind of difference.
+type Drift string
+
+// The kinds of differences.
+const (
+	Missing    Drift = "missing"
+	Older      Drift = "older"
+	Ahead      Drift = "ahead"
+	Unknown    Drift = "unknown"
+	Altered    Drift = "altered"
+	Unreadable Drift = "unreadable"
+	Refused    Drift = "refused"
+)
+
+// Drifts lists them.
+func Drifts() []Drift { return []Drift{Missing, Older, Ahead, Unknown, Altered, Unreadable, Refused} }
+
+// Result is what a run did and found.
+type Result struct {
+	Items        int64 // of the control tables that cells are told of, and read
+	Documents    int64 // of the cell that were read
+	ControlReads int64 // of items; each page counts as the items that it has
+	CellReads    int64 // of documents, the same; that of where the last run was is not counted
+	Repaired     int64 // documents that were written
+	UnderWay     int64 // differences that are too young to be drift
+	Drift        map[Drift]int64
+	Finished     bool
+}
+
+// ReadsPerItem is how often an item or document was read, on average; 0 where there is none.
+func (r *Result) ReadsPerItem() float64 {
+	if r.Items+r.Documents == 0 {
+		return 0
+	}
+	return float64(r.ControlReads+r.CellReads) / float64(r.Items+r.Documents)
+}
+
+// state is where a run was: Table is the one it is at, and in Bulk mode After is how far it got.
+type state struct {
+	Table control.Table `json:"table"`
+	Bulk  bool          `json:"bulk"`
+	After string        `json:"after"`
+}
+
+// Reconciler reconciles one cell. Make it with New.
+type Reconciler struct{ c Config }
+
+// New makes a reconciler. The error names the field.
+func New(c Config) (*Reconciler, error) {
+	switch {
+	case c.Tables == nil:
+		return nil, errors.New("reconcile: Tables is missing")
+	case c.Store == nil:
+		return nil, errors.New("reconcile: Store is missing")
+	case c.Meter == nil:
+		return nil, errors.New("reconcile: Meter is missing")
+	case c.Grace < 0:
+		return nil, fmt.Errorf("reconcile: Grace %s is below 0", c.Grace)
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Spare == 0 {
+		c.Spare = 5 * time.Second
+	}
+	return &Reconciler{c}, nil
+}
+
+// order is in which control tables are gone through: what others name comes first.
+func order() []control.Table {
+	return []control.Table{control.Plans, control.Cells, control.Tenants, control.Keys}
+}
+
+// run is one run.
+type run struct {
+	*Reconciler
+	state
+	result   *Result
+	compared bool // the state's table, by this run: what there is was counted
+}
+
+// errLate has a run end, and the next one go on.
+var errLate = errors.New("the time is over")
+
+// Run compares and repairs, and returns what it did. Where its time was over before it was through, the result is not Finished,
+// and that is no error; the next run goes on. An error leaves the rest to the next run, too. Two runs at once do no harm.
+func (r *Reconciler) Run(ctx context.Context) (Result, error) {
+	result := Result{Drift: map[Drift]int64{}}
+	end := ctx
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, deadline.Add(-r.c.Spare), errLate)
+		defer cancel()
+	}
+	left, err := r.load(ctx)
+	if err != nil {
+		return result, err
+	}
+	at := run{Reconciler: r, state: left.state, result: &result}
+	err = at.all(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), errLate) {
+		r.c.Log.WarnContext(ctx, "the time is over; the next run goes on", "table", at.Table, "bulk", at.Bulk)
+		err = r.save(end, left.version, &at.state)
+	} else if err == nil {
+		result.Finished = true
+		err = r.save(end, left.version, nil)
+	}
+	r.count(&result)
+	return result, err
+}
+
+func (r *Reconciler) count(result *Result) {
+	m := r.c.Meter
+	all := int64(0)
+	for _, d := range Drifts() {
+		all += result.Drift[d]
+		m.Count("drift_"+string(d), result.Drift[d])
+	}
+	m.Count("drift", all)
+	m.Count("reconcile_items", result.Items)
+	m.Count("reconcile_reads", result.ControlReads+result.CellReads)
+	m.Count("reconcile_repaired", result.Repaired)
+	m.Count("reconcile_under_way", result.UnderWay)
+	unfinished := int64(1)
+	if result.Finished {
+		unfinished = 0
+	}
+	m.Count("reconcile_unfinished", unfinished)
+}
+
+// saved is the state of an earlier run, and the version of the document that it is in.
+type saved struct {
+	state
+	version int64
+}
+
+// load is where the last run was; from the beginning where it was through.
+func (r *Reconciler) load(ctx context.Context) (saved, error) {
+	first := saved{state: state{Table: order()[0]}}
+	got, err := r.c.Store.Get(ctx, cellconfig.Ref{Kind: KindState, ID: StateID})
+	if err != nil || len(got) != 1 {
+		return first, fmt.Errorf("read where the last run was: %w", errors.Join(err, wrongCount(len(got), 1)))
+	}
+	first.version = got[0].Version
+	if got[0].Version == 0 || got[0].Deleted {
+		return first, nil
+	}
+	var s state
+	if err := json.Unmarshal(got[0].Body, &s); err != nil || !slices.Contains(order(), s.Table) {
+		return first, nil //nolint:nilerr // of another version of this program: from the beginning
+	}
+	return saved{s, got[0].Version}, nil
+}
+
+func wrongCount(have, want int) error {
+	if have != want {
+		return fmt.Errorf("%d documents for %d", have, want)
+	}
+	return nil
+}
+
+// save leaves where the run was, nil where it is through. Nothing is written for a run that was through in one go.
+func (r *Reconciler) save(ctx context.Context, before int64, s *state) error {
+	d := cellconfig.Document{Ref: cellconfig.Ref{Kind: KindState, ID: StateID}, Version: before + 1}
+	switch {
+	case s == nil && before == 0:
+		return nil
+	case s == nil:
+		got, err := r.c.Store.Get(ctx, d.Ref)
+		if err != nil || len(got) == 1 && got[0].Deleted {
+			return err
+		}
+		d.Deleted = true
+	default:
+		body, err := json.Marshal(s)
+		if err != nil {
+			return err
+		}
+		d.Body = body
+	}
+	if _, err := cellconfig.Apply(ctx, r.c.Store, []cellconfig.Document{d}, r.c.Now); err != nil {
+		return fmt.Errorf("write where the run was: %w", err)
+	}
+	return nil
+}
+
+// all goes through the tables from where the state is.
+func (r *run) all(ctx context.Context) error {
+	for _, t := range order()[slices.Index(order(), r.Table):] {
+		if t != r.Table {
+			r.state, r.compared = state{Table: t}, false
+		}
+		if !r.Bulk {
+			few, err := r.compare(ctx)
+			r.compared = true
+			if err != nil {
+				return err
+			}
+			if few {
+				continue
+			}
+			r.Bulk = true
+		}
+		if err := r.bulk(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare sketches both sides and settles what differs; false where that is too much.
+func (r *run) compare(ctx context.Context) (few bool, err error) {
+	s := newSketch()
+	kinds := celldoc.Kinds(r.Table)
+	var long []cellconfig.Ref
+	for i, kind := range kinds {
+		for d, err := range r.c.Store.List(ctx, kind) {
+			if err != nil {
+				return false, fmt.Errorf("list each %s of the cell: %w", kind, err)
+			}
+			r.result.Documents++
+			r.result.CellReads++
+			e, ok := s.pack(i, d.ID, d.Version, d.Deleted, d.Body)
+			if ok {
+				s.add(&e, inCell)
+			} else if long = append(long, d.Ref); len(long) > mostOdd {
+				return false, errors.New("the cell is full of documents that no item is")
+			}
+		}
+	}
+	err = r.pages(ctx, "", func(items []control.Item, _ string) error {
+		for i := range items {
+			ref, ok := celldoc.Ref(r.Table, items[i].Key)
+			if !ok {
+				continue
+			}
+			e, ok := s.pack(slices.Index(kinds, ref.Kind), ref.ID, items[i].Version, items[i].Deleted, items[i].Body)
+			if !ok {
+				return fmt.Errorf("%s/%.140q: the id is longer than can be", r.Table, items[i].Key)
+			}
+			s.add(&e, inControl)
+		}
+		return nil
+	})
+	if err != nil {
+		return false, err
+	}
+	odd, ok := s.differences()
+	if !ok {
+		return false, nil
+	}
+	refs := make(map[cellconfig.Ref]bool, len(odd)+len(long))
+	for e := range odd {
+		kind, id := e.name()
+		refs[cellconfig.Ref{Kind: kinds[kind], ID: id}] = true
+	}
+	for _, ref := range long {
+		refs[ref] = true
+	}
+	return true, r.settle(ctx, refs)
+}
+
+// pages goes through the items of the control table that cells are told of.
+func (r *run) pages(ctx context.Context, after string, each func(items []control.Item, next string) error) error {
+	for {
+		items, next, err := r.c.Tables.List(ctx, r.Table, after, page)
+		if errors.Is(err, control.ErrBadItem) {
+			if !r.compared {
+				r.report(ctx, Unreadable, cellconfig.Ref{}, err)
+			}
+			err = nil
+		}
+		if err != nil {
+			return fmt.Errorf("list %s: %w", r.Table, err)
+		}
+		mine := items[:0:0]
+		for i := range items {
+			if _, ok := celldoc.Ref(r.Table, items[i].Key); ok {
+				mine = append(mine, items[i])
+			}
+		}
+		if !r.compared {
+			r.result.Items += int64(len(mine))
+		}
+		r.result.ControlReads += int64(len(mine))
+		if err := each(mine, next); err != nil {
+			return err
+		}
+		if next == "" {
+			return nil
+		}
+		after = next
+	}
+}
+
+// settle looks at what differed, each by itself and as it is now, and repairs what can be.
+func (r *run) settle(ctx context.Context, refs map[cellconfig.Ref]bool) error {
+	var repair []cellconfig.Document
+	for ref := range refs {
+		// The cell first: what it has then, the control tables have when they are read.
+		got, err := r.c.Store.Get(ctx, ref)
+		if err = errors.Join(err, wrongCount(len(got), 1)); err != nil {
+			return fmt.Errorf("read a %s of the cell: %w", ref.Kind, err)
+		}
+		r.result.CellReads++
+		item, err := r.item(ctx, ref)
+		if errors.Is(err, control.ErrBadItem) {
+			continue // it was reported with its page
+		}
+		if err != nil {
+			return err
+		}
+		if d, ok := r.judge(ctx, item, &got[0]); ok {
+			repair = append(repair, d)
+		}
+	}
+	return r.apply(ctx, repair)
+}
+
+// item is the item that a document is; nil where there is none.
+func (r *run) item(ctx context.Context, ref cellconfig.Ref) (*control.Item, error) {
+	t, key, ok := celldoc.Item(ref)
+	if !ok {
+		return nil, nil //nolint:nilnil // no item is an answer
+	}
+	r.result.ControlReads++
+	item, err := r.c.Tables.Get(ctx, t, key)
+	switch {
+	case errors.Is(err, control.ErrNotFound):
+		return nil, nil //nolint:nilnil // the same
+	case err != nil:
+		return nil, fmt.Errorf("read %s/%.140q: %w", t, key, err)
+	}
+	return &item, nil
+}
+
+// judge compares an item, or none, with the cell's document of it; true where the cell is to have the returned one.
+func (r *run) judge(ctx context.Context, item *control.Item, have *cellconfig.Document) (cellconfig.Document, bool) {
+	if item == nil {
+		if have.Version > 0 {
+			r.report(ctx, Unknown, have.Ref, nil)
+		}
+		return cellconfig.Document{}, false
+	}
+	want := celldoc.Of(item.Event())
+	switch {
+	case have.Version > want.Version:
+		r.report(ctx, Ahead, want.Ref, nil)
+		return want, false
+	case have.Version == want.Version:
+		if have.Deleted != want.Deleted || string(have.Body) != string(want.Body) {
+			r.report(ctx, Altered, want.Ref, nil)
+		}
+		return want, false
+	case r.c.Now().Sub(item.ChangedAt).Abs() < r.c.Grace:
+		r.result.UnderWay++
+		return want, false
+	}
+	if err := item.Verify(); err != nil { // as the publisher does: what was written by hand reaches no cell
+		r.report(ctx, Unreadable, want.Ref, err)
+		return want, false
+	}
+	switch have.Version {
+	case 0:
+		r.report(ctx, Missing, want.Ref, nil)
+	default:
+		r.report(ctx, Older, want.Ref, nil)
+	}
+	return want, true
+}
+
+// page is how many items are asked for at a time.
+const page = 500
+
+// logged is how many differences of a kind a run logs by name.
+const logged = 20
+
+func (r *run) report(ctx context.Context, d Drift, ref cellconfig.Ref, err error) {
+	r.result.Drift[d]++
+	if r.result.Drift[d] > logged {
+		return
+	}
+	level := slog.LevelError
+	if d == Missing || d == Older {
+		level = slog.LevelWarn // it is repaired
+	}
+	attrs := []slog.Attr{slog.String("drift", string(d)), slog.String("table", string(r.Table))}
+	if err != nil {
+		attrs = append(attrs, slog.Any("error", err))
+	} else {
+		attrs = append(attrs, slog.String("kind", string(ref.Kind)), slog.String("document", fmt.Sprintf("%.140q", ref.ID)))
+	}
+	r.c.Log.LogAttrs(ctx, level, "the cell differs from the control tables", attrs...)
+}
+
+// apply writes documents as an applier does. One that is refused is reported, and does not hold up the others.
+func (r *run) apply(ctx context.Context, documents []cellconfig.Document) error {
+	if len(documents) == 0 {
+		return nil
+	}
+	n, err := cellconfig.Apply(ctx, r.c.Store, documents, r.c.Now)
+	r.result.Repaired += int64(n)
+	switch {
+	case err == nil:
+		return nil
+	case !errors.Is(err, cellconfig.ErrInvalid):
+		return err
+	case len(documents) == 1:
+		r.report(ctx, Refused, documents[0].Ref, err)
+		return nil
+	}
+	half := len(documents) / 2
+	return errors.Join(r.apply(ctx, documents[:half]), r.apply(ctx, documents[half:]))
+}
+
+// bulk goes through the control table again, from where the state is, and brings each page to the cell.
+func (r *run) bulk(ctx context.Context) error {
+	return r.pages(ctx, r.After, func(items []control.Item, next string) error {
+		refs := make([]cellconfig.Ref, len(items))
+		for i := range items {
+			refs[i], _ = celldoc.Ref(r.Table, items[i].Key)
+		}
+		if len(refs) > 0 {
+			got, err := r.c.Store.Get(ctx, refs...)
+			if err = errors.Join(err, wrongCount(len(got), len(refs))); err != nil {
+				return fmt.Errorf("read %d documents of the cell: %w", len(refs), err)
+			}
+			r.result.CellReads += int64(len(refs))
+			if !r.compared {
+				r.result.Documents += int64(len(refs))
+			}
+			var repair []cellconfig.Document
+			ahead := map[cellconfig.Ref]bool{}
+			for i := range items {
+				if got[i].Version > items[i].Version { // perhaps written since the page was read
+					ahead[refs[i]] = true
+				} else if d, ok := r.judge(ctx, &items[i], &got[i]); ok {
+					repair = append(repair, d)
+				}
+			}
+			if err := errors.Join(r.apply(ctx, repair), r.settle(ctx, ahead)); err != nil {
+				return err
+			}
+		}
+		r.After = next
+		return nil
+	})
+}

@@ -1,0 +1,120 @@
+package reconcile
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+)
+
+// The size of a sketch: three tables of rows. Differences up to two thirds of all rows are found with near certainty.
+const (
+	tables   = 3
+	rows     = 1024 // in each table
+	mostOdd  = 1500 // entries that one side has and the other has not; beyond them the sketch is not asked
+	maxID    = 128  // bytes of an id, as items of the control tables have them
+	entryLen = 1 + 1 + maxID + 8 + 8
+)
+
+// entry is a version of a document on one side, as bytes of one length: kind, length of the id, the id, version and whether it is
+// deleted, and a hash of its body.
+type entry [entryLen]byte
+
+// side is where an entry was seen.
+type side int64
+
+const (
+	inControl side = 1
+	inCell    side = -1
+)
+
+// sketch tells in which entries two sides differ, in memory that does not grow with them: an invertible Bloom lookup table
+// (Goodrich and Mitzenmacher, 2011). Each entry is added to one row of each table; what both sides have cancels out, in whatever
+// order it comes; a row with one entry left shows it, and taking it out of its other rows shows others.
+type sketch struct {
+	seed maphash.Seed
+	rows [tables * rows]row
+}
+
+type row struct {
+	count int64 // of control's entries, less those of the cell
+	check uint64
+	sum   entry
+}
+
+func newSketch() *sketch { return &sketch{seed: maphash.MakeSeed()} }
+
+// add adds an entry of a side. Adding it for the other one takes it out.
+func (s *sketch) add(e *entry, of side) {
+	h := maphash.Bytes(s.seed, e[:])
+	for t := range tables {
+		s.rows[place(h, t)].add(e, h, of)
+	}
+}
+
+func (r *row) add(e *entry, h uint64, of side) {
+	r.count += int64(of)
+	r.check ^= h
+	for i := 0; i < entryLen; i++ {
+		r.sum[i] ^= e[i]
+	}
+}
+
+// place is the row of a hash in a table.
+func place(h uint64, table int) int {
+	h ^= uint64(table+1) * 0x9e3779b97f4a7c15
+	h ^= h >> 33
+	h *= 0xff51afd7ed558ccd
+	h ^= h >> 33
+	return table*rows + int(h%rows)
+}
+
+// differences takes out all entries that only one side has; false where they are too many. The sketch is empty after it.
+func (s *sketch) differences() (map[entry]side, bool) {
+	found := map[entry]side{}
+	look := make([]int, len(s.rows))
+	for i := range look {
+		look[i] = i
+	}
+	for len(look) > 0 {
+		at := look[len(look)-1]
+		look = look[:len(look)-1]
+		r := &s.rows[at]
+		if r.count != 1 && r.count != -1 || maphash.Bytes(s.seed, r.sum[:]) != r.check {
+			continue
+		}
+		e, of, h := r.sum, side(r.count), r.check
+		if _, twice := found[e]; twice || len(found) == mostOdd {
+			return nil, false
+		}
+		found[e] = of
+		for t := range tables {
+			p := place(h, t)
+			s.rows[p].add(&e, h, -of)
+			look = append(look, p)
+		}
+	}
+	for i := range s.rows {
+		if r := &s.rows[i]; r.count != 0 || r.check != 0 {
+			return nil, false
+		}
+	}
+	return found, true
+}
+
+// pack makes an entry; false where the id is longer than any item's.
+func (s *sketch) pack(kind int, id string, version int64, deleted bool, body []byte) (e entry, ok bool) {
+	if len(id) > maxID {
+		return e, false
+	}
+	e[0], e[1] = byte(kind), byte(len(id))
+	copy(e[2:], id)
+	v := uint64(version) << 1
+	if deleted {
+		v |= 1
+	}
+	binary.BigEndian.PutUint64(e[2+maxID:], v)
+	binary.BigEndian.PutUint64(e[2+maxID+8:], maphash.Bytes(s.seed, body))
+	return e, true
+}
+
+// name is the kind and the id of an entry.
+func (e *entry) name() (kind int, id string) { return int(e[0]), string(e[2 : 2+int(e[1])]) }

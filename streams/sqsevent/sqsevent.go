@@ -1,0 +1,73 @@
+// Package sqsevent reads the event with which SQS calls a Lambda function, and writes which of its messages are to come again.
+package sqsevent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// MaxMessages is how many messages one event may bring, those that a window gathered included.
+const MaxMessages = 10_000
+
+const maxIDBytes = 100 // of a message's id, as SQS documents it
+
+// ErrMalformed is wrapped by the error of Parse.
+var ErrMalformed = errors.New("malformed event of SQS")
+
+// Message is one message. With raw delivery from SNS, which is required, the body is what was published.
+type Message struct {
+	ID   string // names it to SQS, to have it again
+	Body []byte
+}
+
+// Parse reads an event. Fields that are not needed are left alone. The error names the message by its place, from 0.
+func Parse(event []byte) ([]Message, error) {
+	var batch struct {
+		Records []struct {
+			MessageID   string  `json:"messageId"`
+			EventSource string  `json:"eventSource"`
+			Body        *string `json:"body"`
+		}
+	}
+	if err := json.Unmarshal(event, &batch); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	if batch.Records == nil {
+		return nil, fmt.Errorf("%w: no Records", ErrMalformed)
+	}
+	if len(batch.Records) > MaxMessages {
+		return nil, fmt.Errorf("%w: %d messages, want at most %d", ErrMalformed, len(batch.Records), MaxMessages)
+	}
+	messages := make([]Message, len(batch.Records))
+	seen := make(map[string]bool, len(batch.Records))
+	for i, r := range batch.Records {
+		switch {
+		case r.EventSource != "aws:sqs":
+			return nil, fmt.Errorf("%w: message %d comes from %.40q, want aws:sqs", ErrMalformed, i, r.EventSource)
+		case r.MessageID == "" || len(r.MessageID) > maxIDBytes:
+			return nil, fmt.Errorf("%w: message %d has an id of %d bytes, want 1..%d", ErrMalformed, i, len(r.MessageID), maxIDBytes)
+		case seen[r.MessageID]:
+			return nil, fmt.Errorf("%w: message %d has the id of another", ErrMalformed, i)
+		case r.Body == nil:
+			return nil, fmt.Errorf("%w: message %d has no body", ErrMalformed, i)
+		}
+		seen[r.MessageID] = true
+		messages[i] = Message{ID: r.MessageID, Body: []byte(*r.Body)}
+	}
+	return messages, nil
+}
+
+// Answer is what Lambda reads of a function whose batches may fail in part: the messages with these ids come again.
+func Answer(failed []string) ([]byte, error) {
+	type failure struct {
+		ID string `json:"itemIdentifier"`
+	}
+	answer := struct {
+		Failures []failure `json:"batchItemFailures"`
+	}{make([]failure, 0, len(failed))}
+	for _, id := range failed {
+		answer.Failures = append(answer.Failures, failure{id})
+	}
+	return json.Marshal(answer)
+}
