@@ -3,7 +3,6 @@
 package endtoend_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -129,7 +128,7 @@ func follow(t *testing.T) *attached {
 		}
 	}
 	for name, text := range map[string]string{"aws": standIn, "make": "#!/bin/sh\n[ \"$*\" = 'lambdas PLANS=plans.yaml' ]\n"} {
-		if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o700); err != nil { //nolint:gosec // they are to be run
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -320,6 +319,7 @@ func (a *actions) proxy(t *testing.T, endpoint string) string {
 // variables that they make are those of a function which works, within the actions that its role allows; and each kind of API, with
 // the authorizer, gateway responses and mappings of the page, answers as the page says.
 func TestAttach(t *testing.T) {
+	t.Parallel()
 	scratch := newWorld(t, "plans: []")
 	endpoint := scratch.dynamodb() // or the test is skipped
 	a := follow(t)
@@ -480,7 +480,7 @@ func (a *attached) policy(asked *actions) {
 	if got := slices.Sorted(maps.Keys(asked.seen)); !slices.Equal(got, dynamo) {
 		t.Errorf("the function asked DynamoDB for %q, and its role has %q", got, dynamo)
 	}
-	if got := a.one("secretsmanager", "create-secret").arg("--name"); !strings.Contains(string(bytes.TrimSpace([]byte(role.Statement[1].Resource))), got) || role.Statement[1].Action != "secretsmanager:GetSecretValue" {
+	if got := a.one("secretsmanager", "create-secret").arg("--name"); !strings.Contains(role.Statement[1].Resource, got) || role.Statement[1].Action != "secretsmanager:GetSecretValue" {
 		t.Errorf("the role's secret: %v", role.Statement[1])
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -449,7 +448,7 @@ func (a *api) begin(clients int, next func(client, n int) (path string, header [
 			}
 		})
 	}
-	a.w.t.Cleanup(func() { l.end() })
+	a.w.t.Cleanup(func() { _, _, _ = l.end() })
 	return l
 }
 
@@ -483,9 +482,6 @@ func (l *load) until(t *testing.T, what string, ok func(counts map[string]int) b
 	})
 	return counts
 }
-
-// escape is a value as it stands in a path.
-func escape(s string) string { return url.PathEscape(s) }
 
 // cutLast is strings.Cut at the last separator.
 func cutLast(s, sep string) (before, after string, found bool) {
