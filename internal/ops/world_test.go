@@ -1,0 +1,175 @@
+package ops_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/ops"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+	"github.com/sluicelimits/sluice/internal/store/redis"
+	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
+)
+
+const plans = `
+plans:
+  - id: pro
+    limits:
+      - { id: fixed, tiers: [ { period: 24h, threshold: 1000 } ] }
+      - { id: sliding, algorithm: sliding_window, threshold: 1000, period: 24h }
+      - { id: buckets, algorithm: sliding_buckets, threshold: 1000, period: 24h }
+      - { id: bucket, algorithm: token_bucket, rate: 1, period: 24h, burst: 1000 }
+      - { id: long, quota: { units: 1000, every: year } }
+      - { id: leaky, algorithm: leaky_bucket, rate: 1000000, period: 1s }
+      - { id: silent, algorithm: sliding_window, threshold: 1000, period: 24h, mode: shadow }
+      - { id: person, per: subject, tiers: [ { period: 24h, threshold: 1000 } ] }
+      - { id: puts, match: { methods: [PUT], pathPattern: /things/* }, per: endpoint, tiers: [ { period: 24h, threshold: 1000 } ] }
+tenants: [ { id: acme, plan: pro }, { id: other, plan: pro } ]
+`
+
+// world is a cell and its operators.
+type world struct {
+	*testing.T
+	store  limit.Store
+	tables *embedded.Tables
+	config *plan.Config
+	now    func() time.Time
+	s      *ops.Service
+}
+
+func newWorld(t *testing.T, store limit.Store) *world {
+	t.Helper()
+	config, err := plan.Parse(plan.Source{Name: "plans.yaml", Data: []byte(plans)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := embedded.Open(filepath.Join(t.TempDir(), "control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tables.Close() })
+	w := &world{T: t, store: store, tables: tables, config: config, now: time.Now}
+	w.s = w.service(store, tables)
+	return w
+}
+
+func (w *world) service(store limit.Store, tables control.Tables) *ops.Service {
+	s, err := ops.New(ops.Config{Cell: "eu-1", Store: store, Tables: tables, Now: w.now,
+		Tenant: func(_ context.Context, id string) (*plan.Tenant, error) {
+			t, _ := w.config.Tenant(id)
+			return t, nil
+		}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return s
+}
+
+// spend charges units of one limit of a tenant.
+func (w *world) spend(tenant, id string, units int64) bool {
+	w.Helper()
+	t, _ := w.config.Tenant(tenant)
+	var d limit.Decision
+	for _, e := range t.Limits(w.now()).Limits {
+		if e.Limit.ID == id {
+			charge := limit.Charge{Limit: e.Limit, Cost: units}
+			if id == "person" {
+				charge.Value = limit.ValueOf("ann")
+			}
+			req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: tenant}, Charges: []limit.Charge{charge}}
+			if err := w.store.Decide(w.Context(), req, w.now(), &d); err != nil {
+				w.Fatal(err)
+			}
+			return d.Allowed
+		}
+	}
+	w.Fatalf("no limit %s", id)
+	return false
+}
+
+// record is what an operation left, version by version.
+func (w *world) record(id string) (versions []string) {
+	w.Helper()
+	after := ""
+	for {
+		deliveries, err := w.tables.Read(w.Context(), after, control.MaxPage)
+		if err != nil {
+			w.Fatal(err)
+		}
+		for _, d := range deliveries {
+			if d.Record.New.Key == id {
+				var body struct{ State string }
+				if err := json.Unmarshal(d.Record.New.Body, &body); err != nil {
+					w.Fatal(err)
+				}
+				versions = append(versions, fmt.Sprintf("%d %s by %s: %s", d.Record.New.Version, body.State, d.Record.New.Actor, d.Record.New.Reason))
+			}
+			after = d.Sequence
+		}
+		if len(deliveries) == 0 {
+			return versions
+		}
+	}
+}
+
+// eachStore runs a test on every store that there is.
+func eachStore(t *testing.T, f func(t *testing.T, store limit.Store)) {
+	t.Helper()
+	missing := func(t *testing.T, name, why string) {
+		t.Helper()
+		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), name) {
+			t.Fatal(why)
+		}
+		t.Skip(why)
+	}
+	t.Run("memory", func(t *testing.T) {
+		store, err := memory.New(memory.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(t, store)
+	})
+	t.Run("redis", func(t *testing.T) {
+		if _, err := redistest.Find(); err != nil {
+			missing(t, "redis", err.Error())
+		}
+		store, err := redis.New(t.Context(), redis.Config{Addrs: []string{redistest.Start(t).Addr}, Deadline: 20 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = store.Close() })
+		f(t, store)
+	})
+	t.Run("dynamodb", func(t *testing.T) {
+		url := os.Getenv("SLUICE_DYNAMODB")
+		if url == "" {
+			missing(t, "dynamodb", "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)")
+		}
+		client, done := dynamodbtest.Connect(url)
+		t.Cleanup(done)
+		name := fmt.Sprintf("ops-%d-%d", os.Getpid(), time.Now().UnixNano())
+		if err := dynamodb.Create(t.Context(), client, name); err != nil {
+			t.Fatal(err)
+		}
+		store, err := dynamodb.New(dynamodb.Config{Client: client, Table: name, Timeout: 20 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(t, store)
+	})
+}
+
+var errAway = errors.New("away")
