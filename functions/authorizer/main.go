@@ -2,11 +2,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"log/slog"
-	"net/http"
 	"os"
 	"time"
 
@@ -15,6 +12,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/cell"
 	"github.com/sluicelimits/sluice/internal/environ"
+	"github.com/sluicelimits/sluice/internal/function"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
@@ -24,7 +22,7 @@ const ending = 400 * time.Millisecond
 func main() {
 	f, err := start()
 	if err != nil {
-		refuse(err)
+		function.Refuse(err)
 	}
 	// SIGTERM takes an extension, which is registered first: some 0.7 ms of a cold start, for leases that come back at its end.
 	lambda.StartWithOptions(f, lambda.WithEnableSIGTERM(func() { end(f) }))
@@ -60,21 +58,4 @@ func end(f *cell.Function) {
 		slog.Warn("the function ends", "error", err)
 	}
 	os.Exit(0)
-}
-
-// refuse says why the function does not start, in the log and to Lambda, which tells those who call it.
-func refuse(err error) {
-	slog.Error("the function does not start", "error", err)
-	body, _ := json.Marshal(map[string]string{"errorType": "Sluice.Configuration", "errorMessage": err.Error()}) //nolint:errchkjson // two texts
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	url := "http://" + os.Getenv("AWS_LAMBDA_RUNTIME_API") + "/2018-06-01/runtime/init/error"
-	req, failed := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body)) //nolint:gosec // Lambda names the host
-	if failed == nil {
-		direct := http.Client{Transport: &http.Transport{}} // whatever proxy the environment names
-		if res, failed := direct.Do(req); failed == nil {   //nolint:gosec // the same
-			_ = res.Body.Close()
-		}
-	}
-	cancel()
-	os.Exit(1)
 }

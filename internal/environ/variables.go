@@ -131,21 +131,9 @@ func (p *parser) variables() []variable {
 		{"SLUICE_MAX_INSTANCES", "1000", false, "The function's reserved concurrency: what limits are divided by while a store is away and nobody has counted.",
 			func(v string) string { return integer(&p.MaxInstances, v, 1, maxInstances) }},
 		{"SLUICE_METRICS_NAMESPACE", "Sluice", false, "Of the metrics in CloudWatch.",
-			func(v string) string {
-				if strings.HasPrefix(v, "AWS/") {
-					return "must not begin with AWS/"
-				}
-				return match(&p.MetricsNamespace, v, metricName, "1 to 255 of A-Z a-z 0-9 . _ # / : -")
-			}},
+			func(v string) string { return namespace(&p.MetricsNamespace, v) }},
 		{"SLUICE_LOG_LEVEL", "info", false, "`debug`, `info`, `warn` or `error`.",
-			func(v string) string {
-				i := slices.Index([]string{"debug", "info", "warn", "error"}, v)
-				if i < 0 {
-					return "is to be debug, info, warn or error"
-				}
-				p.LogLevel = []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError}[i]
-				return ""
-			}},
+			func(v string) string { return level(&p.LogLevel, v) }},
 	}
 }
 
@@ -249,4 +237,20 @@ func allLoopback(addrs []string) bool {
 		ip, err := netip.ParseAddr(host)
 		return host != "localhost" && (err != nil || !ip.IsLoopback())
 	})
+}
+
+func namespace(to *string, v string) string {
+	if strings.HasPrefix(v, "AWS/") {
+		return "must not begin with AWS/"
+	}
+	return match(to, v, metricName, "1 to 255 of A-Z a-z 0-9 . _ # / : -")
+}
+
+func level(to *slog.Level, v string) string {
+	i := slices.Index([]string{"debug", "info", "warn", "error"}, v)
+	if i < 0 {
+		return "is to be debug, info, warn or error"
+	}
+	*to = []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError}[i]
+	return ""
 }

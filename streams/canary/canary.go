@@ -66,11 +66,11 @@ type Config struct {
 
 // Seen is what became of the canary in a cell.
 type Seen struct {
-	Cell     string
-	Applied  time.Duration // from the write to when the cell's table had it; 0 where it had not
-	Enforced time.Duration // from the write to when a reader had it; 0 where none had
-	Missed   bool
-	Err      error // of the last look, where it was missed
+	Cell     string        `json:"cell"`
+	Applied  time.Duration `json:"applied_ns"`  // from the write to when the cell's table had it; 0 where it had not
+	Enforced time.Duration `json:"enforced_ns"` // from the write to when a reader had it; 0 where none had
+	Missed   bool          `json:"missed"`
+	Err      error         `json:"-"` // of the last look, where it was missed
 }
 
 // Canary measures. Make it with New.

@@ -1,0 +1,56 @@
+// Command canary is the Lambda that measures on a schedule how long a change takes until every cell enforces it.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+
+	"github.com/sluicelimits/sluice/internal/awsio"
+	"github.com/sluicelimits/sluice/internal/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/environ"
+	"github.com/sluicelimits/sluice/internal/function"
+	"github.com/sluicelimits/sluice/streams/canary"
+)
+
+func main() { function.Main(start) }
+
+func start() (*function.Process, function.Handler, error) {
+	s, err := environ.ParseCanary(os.Environ())
+	if err != nil {
+		return nil, nil, err
+	}
+	process, err := function.Start(s.Common)
+	if err != nil {
+		return nil, nil, err
+	}
+	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Plans)), map[control.Table]string{control.Plans: s.Plans})
+	if err != nil {
+		return nil, nil, err
+	}
+	cells := make([]canary.Cell, len(s.Cells))
+	for i, c := range s.Cells {
+		cells[i].ID = c.Cell
+		if cells[i].Meter, err = process.Meter(c.Cell); err != nil {
+			return nil, nil, err
+		}
+		if cells[i].Table, err = table.New(table.Config{Client: process.DynamoDB(awsio.Region(c.Table)), Table: c.Table}); err != nil {
+			return nil, nil, err
+		}
+	}
+	c, err := canary.New(canary.Config{
+		Tables: tables, Cells: cells, Actor: "function:" + os.Getenv("AWS_LAMBDA_FUNCTION_NAME"), Log: process.Log, Wait: s.Wait,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return process, func(ctx context.Context, _ []byte) ([]byte, error) { // a schedule's event says nothing
+		seen, err := c.Run(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(seen)
+	}, nil
+}
