@@ -16,6 +16,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -28,7 +29,7 @@ const (
 	SettingsChanged Type = "settings.changed" // Changed: ipLimits, anonymousPlan and routes
 	TenantChanged   Type = "tenant.changed"   // Changed: a tenant
 	KeyChanged      Type = "key.changed"      // Changed: an API key, as its hash
-	SharesChanged   Type = "shares.changed"   // Changed: the cells' shares of all tenants
+	SharesChanged   Type = "shares.changed"   // Changed: the cells' shares of all tenants; or where one tenant is served, see PlacementPrefix
 	Canary          Type = "canary"           // Changed: nothing but a mark whose way through the system is timed
 	AuditRecorded   Type = "audit.record"     // AuditRecord
 	TenantThrottled Type = "tenant.throttled" // Throttled
@@ -174,7 +175,7 @@ func ChangedType(t Table, key string) (Type, bool) {
 	case Keys:
 		return KeyChanged, true
 	case Cells:
-		return SharesChanged, key == SharesKey
+		return SharesChanged, key == SharesKey || strings.HasPrefix(key, PlacementPrefix)
 	case Operations:
 	}
 	return "", false

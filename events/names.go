@@ -18,7 +18,7 @@ const (
 	Plans      Table = "plans"      // plans by id; and SettingsKey, CanaryKey
 	Tenants    Table = "tenants"    // by id
 	Keys       Table = "keys"       // API keys by id
-	Cells      Table = "cells"      // by name; and SharesKey
+	Cells      Table = "cells"      // by name; and SharesKey, and what begins with PlacementPrefix
 	Operations Table = "operations" // what was done to a cell's counters, by the operation's id
 )
 
@@ -31,6 +31,9 @@ const (
 	CanaryKey   = "@canary"   // in Plans, since they go the way of a plan's change
 	SharesKey   = "@shares"   // in Cells
 )
+
+// PlacementPrefix begins the keys, in Cells, of the placements of tenants that not every cell serves. No cell is called so.
+const PlacementPrefix = "placed."
 
 // CheckKey returns an error unless an item of the table can have the key: an id of 1 to 64 of A-Z a-z 0-9 . _ - in plans,
 // cells and operations, or else 1 to 128 bytes of UTF-8 without control characters.

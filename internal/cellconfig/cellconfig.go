@@ -57,6 +57,14 @@ type Kind = plan.Kind
 // KindKeyHash is an API key under its hash, 64 hex digits in lower case, as id. It is never applied by itself.
 const KindKeyHash Kind = "keyhash"
 
+// Documents about the cells' shares of limits: what [shares.State] is to all of them, and the placement of each tenant that not
+// every cell serves, under [shares.PlacementKey].
+const (
+	KindShares    Kind = "shares"
+	SharesID           = "shares"
+	KindPlacement Kind = "placement"
+)
+
 // Bounds of documents.
 const (
 	MaxIDBytes   = 512

@@ -7,6 +7,7 @@
 //	tenants        a tenant's id        tenant        the same
 //	keys           a key's id           key           the same
 //	cells          events.SharesKey     KindShares    SharesID
+//	cells          a placement's key    KindPlacement the same
 //
 // Operations and single cells are in no cell's configuration. Version and body are the item's own.
 package celldoc
@@ -17,10 +18,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// Kinds of documents that are not those of a plans file. There is one document of each.
+// KindPlacement is that of the placements of tenants which not every cell serves.
+const KindPlacement = cellconfig.KindPlacement
+
+// Kinds of documents that are not those of a plans file, and of which there is one each.
 const (
-	KindShares cellconfig.Kind = "shares"
-	SharesID                   = "shares"
+	KindShares = cellconfig.KindShares
+	SharesID   = cellconfig.SharesID
 
 	KindCanary cellconfig.Kind = "canary"
 	CanaryID                   = "canary"
@@ -57,6 +61,9 @@ func refOf(t events.Type, key string) cellconfig.Ref {
 	case events.Canary:
 		return cellconfig.Ref{Kind: KindCanary, ID: CanaryID}
 	case events.SharesChanged:
+		if key != events.SharesKey {
+			return cellconfig.Ref{Kind: KindPlacement, ID: key}
+		}
 		return cellconfig.Ref{Kind: KindShares, ID: SharesID}
 	default: // no document
 		return cellconfig.Ref{}
@@ -78,6 +85,8 @@ func Item(r cellconfig.Ref) (t events.Table, key string, ok bool) {
 		t, key = events.Plans, events.CanaryKey
 	case KindShares:
 		t, key = events.Cells, events.SharesKey
+	case KindPlacement:
+		t, key = events.Cells, r.ID
 	default:
 		return "", "", false
 	}
@@ -95,7 +104,7 @@ func Kinds(t events.Table) []cellconfig.Kind {
 	case events.Keys:
 		return []cellconfig.Kind{plan.KindKey}
 	case events.Cells:
-		return []cellconfig.Kind{KindShares}
+		return []cellconfig.Kind{KindShares, KindPlacement}
 	case events.Operations:
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/celldoc"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/shares"
 )
 
 // Guarantees that each item that cells are told of is one document, and that this is the item again: what reconcile finds on one
@@ -25,6 +26,8 @@ func TestItems(t *testing.T) {
 		{events.Tenants, "@settings", cellconfig.Ref{Kind: plan.KindTenant, ID: "@settings"}},
 		{events.Keys, "k1", cellconfig.Ref{Kind: plan.KindKey, ID: "k1"}},
 		{events.Cells, events.SharesKey, cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID}},
+		{events.Cells, shares.PlacementKey("acme"), cellconfig.Ref{Kind: celldoc.KindPlacement, ID: shares.PlacementKey("acme")}},
+		{events.Cells, shares.AckKey("eu-1"), cellconfig.Ref{}},
 		{events.Cells, "eu-1", cellconfig.Ref{}},
 		{events.Operations, "op", cellconfig.Ref{}},
 	} {
@@ -48,7 +51,7 @@ func TestItems(t *testing.T) {
 func TestNoItems(t *testing.T) {
 	for _, r := range []cellconfig.Ref{
 		{}, {Kind: "keyhash", ID: "00"}, {Kind: plan.KindSettings, ID: "other"}, {Kind: plan.KindPlan, ID: "no id"}, {Kind: plan.KindPlan, ID: events.SettingsKey},
-		{Kind: celldoc.KindShares, ID: "eu-1"}, {Kind: plan.KindTenant, ID: "a\x00b"},
+		{Kind: celldoc.KindShares, ID: "eu-1"}, {Kind: celldoc.KindPlacement, ID: "eu-1"}, {Kind: plan.KindTenant, ID: "a\x00b"},
 	} {
 		if table, key, ok := celldoc.Item(r); ok {
 			t.Errorf("%+v is the item %s %q", r, table, key)

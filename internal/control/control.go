@@ -14,6 +14,7 @@
 //	keys        the key's id                 an API key, as its hash
 //	cells       the cell's name              a cell
 //	cells       events.SharesKey             the shares of all tenants and the transition under way
+//	cells       pin.…, placed.…, ack.…       see package streams/balancer
 //	operations  the operation's id           what was done to a cell's counters
 //
 // Keys are kept by id, which is what operators and the audit trail name them by; a hash would name another item whenever a

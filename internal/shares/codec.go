@@ -15,9 +15,6 @@ import (
 // ErrLayout is a document, placement or state of a layout that this version does not know.
 var ErrLayout = errors.New("unknown layout")
 
-// maxStateBytes bounds what is read at all.
-const maxStateBytes = 1 << 20
-
 // DecodeDocument reads a document, strictly: what is unknown, out of order or out of bounds is an error that names it.
 func DecodeDocument(text []byte) (*Document, error) {
 	d := &Document{}
@@ -46,8 +43,8 @@ func DecodeState(text []byte) (*State, error) {
 }
 
 func decode(what string, text []byte, into any, version *int, check func() error) error {
-	if len(text) > maxStateBytes {
-		return fmt.Errorf("%s: %d bytes, want at most %d", what, len(text), maxStateBytes)
+	if len(text) > MaxStateBytes {
+		return fmt.Errorf("%s: %d bytes, want at most %d", what, len(text), MaxStateBytes)
 	}
 	var head struct {
 		Version int `json:"version"`

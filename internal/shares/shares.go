@@ -74,23 +74,26 @@ import (
 // Layout is the version of the JSON of documents, placements and states.
 const Layout = 1
 
-// Bounds.
+// Bounds. A state is one item of the control tables, whose body may have 200 KB (204,800 bytes), and an event that carries
+// it: MaxDocumentBytes for what cells must know, and the rest of MaxStateBytes for what waits, what is done, and names. So
+// every state that Step makes fits. Two generations with all that they may hold fit into a document, too.
 const (
 	MaxCells         = 64
 	MaxWeight        = 1_000_000
 	MaxGenerations   = 64
-	MaxHomed         = 512     // homed limits of a generation
+	MaxHomed         = 192     // homed limits of a generation
 	MaxPlaced        = 64      // placements changed by one transition, and homed limits of a placement
-	MaxDocumentBytes = 192_000 // of a document's JSON; SNS carries 262,144 with what is around it
+	MaxDocumentBytes = 128_000 // of a document's JSON
+	MaxStateBytes    = 200_000 // of a state's JSON
 	MaxQueue         = 256     // requests that wait
 	MaxTenantBytes   = 128
 
-	mostQueueBytes       = 96_000 // of the JSON of what waits: an item of DynamoDB holds 400 KB, with the document and what is done
-	mostPlacedBytes      = 64_000 // of the JSON of a transition's placements, but one
-	maxPlacedGenerations = 8
+	mostQueueBytes       = 32_000 // of the JSON of what waits
+	mostPlacedBytes      = 16_000 // of the JSON of a transition's placements, but one
+	maxPlacedGenerations = 4
 
-	maxDone    = 512     // requests that are remembered as done
-	maxIDBytes = 128     // of a request's id
+	maxDone    = 128     // requests that are remembered as done
+	maxIDBytes = 100     // of a request's id
 	maxInstant = 1 << 52 // µs since 1970
 	maxEpoch   = 1 << 52
 	always     = 1 // From of a generation before which there was none

@@ -67,7 +67,7 @@ const (
 
 // Request is a change that an operator asks for.
 type Request struct {
-	ID     string   `json:"id"` // 1..128 bytes; a request of the same id is done once
+	ID     string   `json:"id"` // 1..100 bytes; a request of the same id is done once
 	Kind   Kind     `json:"kind"`
 	Cell   string   `json:"cell,omitempty"`
 	Weight int64    `json:"weight,omitempty"`

@@ -456,7 +456,7 @@ func TestStrict(t *testing.T) {
 			t.Errorf("%s for %s: %v, want %q", tc.by, tc.old, err, tc.want)
 		}
 	}
-	for _, text := range []string{"", "null", "{}", good + "x", good + good, "[" + good + "]", strings.Repeat(" ", maxStateBytes+1)} {
+	for _, text := range []string{"", "null", "{}", good + "x", good + good, "[" + good + "]", strings.Repeat(" ", MaxStateBytes+1)} {
 		if _, err := DecodeDocument([]byte(text)); err == nil {
 			t.Errorf("%.40q is read as a document", text)
 		}
