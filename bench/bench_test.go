@@ -3,6 +3,7 @@ package bench
 import (
 	"testing"
 
+	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
@@ -90,4 +91,25 @@ func BenchmarkSimulate(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(l.lines)*float64(b.N)/b.Elapsed().Seconds(), "lines/s")
+}
+
+func BenchmarkAuthorizerJWT(b *testing.B) {
+	l, err := newJWTLoad(tokentest.NewRSA("one"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.close()
+	event, err := l.d.call("wide-0", "1")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	if _, err := l.run([][]byte{event}, b.N); err != nil {
+		b.Fatal(err)
+	}
+	b.StopTimer()
+	if err := l.verify(); err != nil {
+		b.Fatal(err)
+	}
 }

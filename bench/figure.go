@@ -46,6 +46,13 @@ func Figures() []Figure {
 		{Name: "dynamodb_wcu_exact", Unit: "units/1,000", Goal: 1100, Digits: 0, Measure: dynamoExactFigure},
 		{Name: "dynamodb_wcu_denied", Unit: "units/1,000", Goal: 2, Digits: 2, Measure: dynamoDeniedFigure},
 		{Name: "route_match_500", Unit: "µs", Goal: 1.0, Digits: 3, Measure: routeFigure},
+		{Name: "authorizer_cold_start", Unit: "x", Goal: 3, Digits: 2, Measure: coldStartFigure},
+		{Name: "authorizer_warm", Unit: "x", Goal: 1.3, Digits: 2, Measure: warmFigure},
+		{Name: "authorizer_jwt_us", Unit: "µs", Goal: 10, Digits: 1, Measure: jwtFigure},
+		{Name: "authorizer_jwt_first_us", Unit: "µs", Digits: 0, Measure: jwtFirstFigure},
+		{Name: "authorizer_p99_ms", Unit: "ms", Goal: 10, Digits: 2, Measure: concurrentFigure},
+		{Name: "authorizer_p99_paused_ms", Unit: "ms", Goal: 10, Digits: 2, Measure: pausedFigure},
+		{Name: "authorizer_zip_mb", Unit: "MB", Goal: 12, Digits: 1, Measure: zipFigure},
 		{Name: "request_to_headers", Unit: "ns", Digits: 0, Measure: requestFigure},
 		{Name: "simulate_lines_per_s", Unit: "lines/s", Goal: 300_000, Floor: true, Measure: simulateFigure},
 	}

@@ -1,0 +1,400 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"crypto/elliptic"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
+)
+
+// The load of the figures on the limiter's step: so many callers, each call of one of the tenants at random.
+const (
+	callers       = 200
+	apart         = 100 * time.Millisecond // two calls of a caller, on average
+	manyTenants   = 1000
+	narrowTenants = 20 // beside them; theirs is one call in narrowShare
+	narrowShare   = 10
+)
+
+// crowd is many calls at once of one function.
+type crowd struct {
+	d            *deployment
+	f            *inProcess
+	wide, narrow [][]byte
+	callers      []net.Conn // a connection for each
+	sum          tally      // of all that it called
+}
+
+// tally is what came of calls.
+type tally struct{ wide, wideDenied, narrow, narrowAllowed, degraded atomic.Int64 }
+
+func newCrowd(pairs ...string) (*crowd, error) {
+	d, err := deploy(tokentest.NewEC("one", elliptic.P256()), manyTenants, narrowTenants)
+	if err != nil {
+		return nil, err
+	}
+	c := &crowd{d: d}
+	if c.f, err = d.here(pairs...); err == nil {
+		c.wide, err = d.calls("wide", manyTenants)
+	}
+	if err == nil {
+		c.narrow, err = d.calls("narrow", narrowTenants)
+	}
+	if err == nil {
+		err = c.connect()
+	}
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// connect has each caller on a connection of its own, as a server of requests has them. Callers that never wait for the network
+// would keep Go from looking at it, and Redis's answers would lie there.
+func (c *crowd) connect() error {
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }()
+	for range callers {
+		caller, err := new(net.Dialer).DialContext(context.Background(), "tcp", l.Addr().String())
+		if err != nil {
+			return err
+		}
+		c.callers = append(c.callers, caller)
+		served, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go c.serve(served) // ends with the caller's connection
+	}
+	return nil
+}
+
+// serve answers events until the connection ends. One that is not answered with a policy is answered with the error.
+func (c *crowd) serve(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	for {
+		event, err := receive(conn)
+		if err != nil {
+			return
+		}
+		answer, err := c.f.Invoke(context.Background(), event)
+		if err != nil {
+			answer = []byte(err.Error())
+		}
+		if err := send(conn, answer); err != nil {
+			return
+		}
+	}
+}
+
+func send(to io.Writer, text []byte) error {
+	message := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(text)), uint32(len(text)))
+	_, err := to.Write(append(message, text...))
+	return err
+}
+
+func receive(from io.Reader) ([]byte, error) {
+	var length [4]byte
+	if _, err := io.ReadFull(from, length[:]); err != nil {
+		return nil, err
+	}
+	text := make([]byte, binary.BigEndian.Uint32(length[:]))
+	_, err := io.ReadFull(from, text)
+	return text, err
+}
+
+func (c *crowd) close() {
+	for _, caller := range c.callers {
+		_ = caller.Close()
+	}
+	if c.f != nil {
+		_ = c.f.close()
+	}
+	c.d.close()
+}
+
+// run has the callers call until the time has passed: each by itself with pauses of random lengths, or all at the same moment,
+// again and again. An error, or an answer that is none of the limiter's, ends it.
+func (c *crowd) run(length time.Duration, seed uint64, together bool) (*tally, error) {
+	var t tally
+	errs := make([]error, len(c.callers))
+	var all sync.WaitGroup
+	began := time.Now()
+	for i, caller := range c.callers {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(seed, uint64(i)))
+			for at := time.Duration(0); errs[i] == nil; {
+				if together {
+					at += apart
+				} else {
+					at += time.Duration(random.ExpFloat64() * float64(apart))
+				}
+				if at >= length {
+					return
+				}
+				time.Sleep(time.Until(began.Add(at)))
+				errs[i] = c.one(&t, random, caller)
+			}
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	c.sum.wide.Add(t.wide.Load())
+	c.sum.wideDenied.Add(t.wideDenied.Load())
+	c.sum.narrow.Add(t.narrow.Load())
+	c.sum.narrowAllowed.Add(t.narrowAllowed.Load())
+	c.sum.degraded.Add(t.degraded.Load())
+	return &t, nil
+}
+
+var (
+	effectAllow  = []byte(`"Effect":"Allow"`)
+	effectDeny   = []byte(`"Effect":"Deny"`)
+	wasLimited   = []byte(`"decision":"limited"`)
+	storeAway    = []byte(`"storeFailed":true`)
+	policyHeader = []byte(`"rateLimitPolicy":`)
+)
+
+// one makes one call.
+func (c *crowd) one(t *tally, random *rand.Rand, caller net.Conn) error {
+	events, isNarrow := c.wide, random.IntN(narrowShare) == 0
+	if isNarrow {
+		events = c.narrow
+	}
+	if err := send(caller, events[random.IntN(len(events))]); err != nil {
+		return err
+	}
+	answer, err := receive(caller)
+	if err != nil {
+		return err
+	}
+	allowed, denied := bytes.Contains(answer, effectAllow), bytes.Contains(answer, effectDeny) && bytes.Contains(answer, wasLimited)
+	if allowed == denied || !bytes.Contains(answer, policyHeader) {
+		return fmt.Errorf("an answer that is not the limiter's: %s", answer)
+	}
+	if bytes.Contains(answer, storeAway) {
+		t.degraded.Add(1)
+	}
+	switch {
+	case !isNarrow && denied: // units that were set aside for it have ended while it waited for others
+		t.wideDenied.Add(1)
+		fallthrough
+	case !isNarrow:
+		t.wide.Add(1)
+	case allowed:
+		t.narrowAllowed.Add(1)
+		fallthrough
+	default:
+		t.narrow.Add(1)
+	}
+	return nil
+}
+
+// warmUp has every JWT seen and the connections made, and waits for the second to end, so that what follows is in other lines
+// of metrics. It returns the second that follows.
+func (c *crowd) warmUp(length time.Duration) (second int64, err error) {
+	for _, events := range [][][]byte{c.wide, c.narrow} {
+		for _, event := range events {
+			if _, err := c.f.Invoke(context.Background(), event); err != nil {
+				return 0, err
+			}
+		}
+	}
+	c.sum.wide.Add(manyTenants)
+	c.sum.narrow.Add(narrowTenants)
+	c.sum.narrowAllowed.Add(narrowTenants)
+	if _, err := c.run(length, 1, false); err != nil {
+		return 0, err
+	}
+	next := time.Now().Truncate(time.Second).Add(time.Second)
+	time.Sleep(time.Until(next))
+	return next.Unix(), nil
+}
+
+// told ends the function and checks that its metrics since the second are those of t. Where Redis was away, leases may be lost.
+func (c *crowd) told(t *tally, second int64) (line, error) {
+	if err := c.f.close(); err != nil && c.sum.degraded.Load() == 0 {
+		return line{}, err
+	}
+	l, err := c.f.metrics.since(second)
+	if calls := t.wide.Load() + t.narrow.Load(); err == nil && (l.Decisions != calls || l.Limiter.count() != calls) {
+		err = fmt.Errorf("metrics of %d decisions with %d times, want %d", l.Decisions, l.Limiter.count(), calls)
+	}
+	return l, err
+}
+
+// counted checks that Redis has counted each call that was admitted, and no other.
+func (c *crowd) counted() error {
+	for _, of := range []struct {
+		word    string
+		tenants int
+		calls   int64
+	}{{"wide", manyTenants, c.sum.wide.Load() - c.sum.wideDenied.Load()}, {"narrow", narrowTenants, c.sum.narrowAllowed.Load()}} {
+		spent, err := c.d.spent(of.word, of.tenants)
+		if err != nil {
+			return err
+		}
+		if spent != of.calls {
+			return fmt.Errorf("redis has counted %d units of %d admitted calls of %s tenants", spent, of.calls, of.word)
+		}
+	}
+	return nil
+}
+
+const millis = 1e3 // µs
+
+// concurrentFigure is the 99th percentile of the limiter's step where many call at once.
+func concurrentFigure(short bool) (Result, error) {
+	var r Result
+	length, deadline := 10*time.Second, "" // the default, and with it late answers count as none
+	if short {
+		length, deadline = time.Second, "2s" // what is checked is the load, also where the machine does much else
+	}
+	for _, together := range []bool{false, true} {
+		for _, leases := range []bool{true, false} {
+			l, err := concurrent(&r, leases, together, length, deadline)
+			if err != nil {
+				return r, err
+			}
+			if leases && !together {
+				r.Value = l.Limiter.quantile(0.99) / millis
+			}
+		}
+	}
+	r.note("%d callers of one process, on connections of their own, each %s on average after its last call, of %d tenants with %d limits; the step "+
+		"is from the question to the stores until the decision, by the function's own metric, which is exact to 9 %%",
+		callers, apart, manyTenants+narrowTenants, functionLimits)
+	return r, nil
+}
+
+func concurrent(r *Result, leases, together bool, length time.Duration, deadline string) (line, error) {
+	c, err := newCrowd("SLUICE_LEASES", strconv.FormatBool(leases), "SLUICE_REDIS_DEADLINE", deadline)
+	if err != nil {
+		return line{}, err
+	}
+	defer c.close()
+	second, err := c.warmUp(length / 2)
+	if err != nil {
+		return line{}, err
+	}
+	t, err := c.run(length, 2, together)
+	if err != nil {
+		return line{}, err
+	}
+	l, err := c.told(t, second)
+	if err != nil {
+		return l, err
+	}
+	r.note("%s, %s: %s", moments(together), means(leases), c.summary(t, &l, length))
+	calls := t.wide.Load() + t.narrow.Load()
+	switch degraded := t.degraded.Load(); {
+	case leases && !together && degraded > calls/10: // all together may be more than Redis can answer in time
+		return l, fmt.Errorf("%d of %d calls were decided without Redis, whose answers came too late: the machine is too busy", degraded, calls)
+	case t.wideDenied.Load() > calls/100:
+		return l, fmt.Errorf("%d of %d calls were denied by limits that are wide enough", t.wideDenied.Load(), t.wide.Load())
+	case c.sum.narrowAllowed.Load() >= c.sum.narrow.Load():
+		return l, fmt.Errorf("none of %d calls of tenants with %d units each was denied", c.sum.narrow.Load(), narrowUnits)
+	case c.sum.degraded.Load() > 0:
+		return l, nil // a late answer may have counted, so the counts need not agree
+	case c.sum.narrowAllowed.Load() != narrowUnits*narrowTenants:
+		return l, fmt.Errorf("%d calls of %d tenants with %d units each were admitted", c.sum.narrowAllowed.Load(), narrowTenants, narrowUnits)
+	}
+	return l, c.counted()
+}
+
+func moments(together bool) string {
+	if together {
+		return "all at the same moments"
+	}
+	return "at random moments"
+}
+
+func means(leases bool) string {
+	if leases {
+		return "by leases, as is the default"
+	}
+	return "without leases"
+}
+
+func (c *crowd) summary(t *tally, l *line, length time.Duration) string {
+	calls := t.wide.Load() + t.narrow.Load()
+	var b strings.Builder
+	fmt.Fprintf(&b, "p50 %.3f ms, p99 %.2f ms, p99.9 %.2f ms; %.0f calls/s, denied %d of %d of narrow tenants and %d of %d of wide ones",
+		l.Limiter.quantile(0.5)/millis, l.Limiter.quantile(0.99)/millis, l.Limiter.quantile(0.999)/millis,
+		float64(calls)/length.Seconds(), t.narrow.Load()-t.narrowAllowed.Load(), t.narrow.Load(), t.wideDenied.Load(), t.wide.Load())
+	fmt.Fprintf(&b, "; %d calls of Redis, p99 %.2f ms, %d failed; %d of %d decided without it",
+		l.RedisCalls.count(), l.RedisCalls.quantile(0.99)/millis, l.RedisErrors, t.degraded.Load(), calls)
+	return b.String()
+}
+
+// pausedFigure is the same from the moment on in which Redis stops to answer.
+func pausedFigure(short bool) (Result, error) {
+	var r Result
+	length := 10 * time.Second
+	if short {
+		length = time.Second
+	}
+	for _, leases := range []bool{true, false} {
+		l, err := paused(&r, leases, length)
+		if err != nil {
+			return r, err
+		}
+		if leases {
+			r.Value = l.Limiter.quantile(0.99) / millis
+		}
+	}
+	r.note("the callers of authorizer_p99_ms, all at the same moments; after a warm-up Redis is stopped by a signal, and all calls of the %s from then on are counted", length)
+	return r, nil
+}
+
+func paused(r *Result, leases bool, length time.Duration) (line, error) {
+	c, err := newCrowd("SLUICE_LEASES", strconv.FormatBool(leases))
+	if err != nil {
+		return line{}, err
+	}
+	defer c.close()
+	second, err := c.warmUp(length / 2)
+	if err != nil {
+		return line{}, err
+	}
+	if err := c.d.redis.Freeze(); err != nil {
+		return line{}, err
+	}
+	t, err := c.run(length, 2, true)
+	if err := errors.Join(err, c.d.redis.Thaw()); err != nil {
+		return line{}, err
+	}
+	l, err := c.told(t, second)
+	if err != nil {
+		return l, err
+	}
+	r.note("%s: %s", means(leases), c.summary(t, &l, length))
+	calls, degraded := t.wide.Load()+t.narrow.Load(), t.degraded.Load()
+	switch {
+	case l.RedisErrors == 0 || l.RedisErrors != l.RedisCalls.count():
+		return l, fmt.Errorf("%d of %d calls of Redis failed, want all: it was not away", l.RedisErrors, l.RedisCalls.count())
+	case degraded == 0 || !leases && degraded != calls:
+		return l, fmt.Errorf("%d of %d were decided without Redis", degraded, calls)
+	case t.narrowAllowed.Load() == t.narrow.Load():
+		return l, fmt.Errorf("none of %d calls of tenants with %d units each was denied", t.narrow.Load(), narrowUnits)
+	}
+	return l, nil
+}
