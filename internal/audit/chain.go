@@ -1,0 +1,175 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/control"
+)
+
+// chain follows the versions of one item through the archive. The archiver writes in any order and a moment later, so where a
+// version misses that may yet come, it is waited for.
+type chain struct {
+	v     *verifier
+	of    *control.Chain
+	table control.Table
+	key   string
+	at    int64 // the last version that was there
+	seen  int64 // the last one that was looked at, whether it was there or hidden
+	any   bool  // a version was there
+	good  bool  // one with a record was
+
+	// spoiled is how many versions since the last good one are there and hold no record. Nothing can be compared with them.
+	spoiled int64
+}
+
+func newChain(v *verifier, t control.Table, key string) *chain {
+	return &chain{v: v, of: control.NewChain(t, key), table: t, key: key}
+}
+
+// next takes the next name of the item.
+func (c *chain) next(ctx context.Context, n *content) error {
+	if n.version > c.at+1 {
+		written := time.Time{}
+		if n.record != nil {
+			written = n.record.Time
+		}
+		if err := c.fill(ctx, n.version-1, written); err != nil {
+			return err
+		}
+	}
+	if n.version > c.seen { // else it came with those that were waited for
+		c.add(n)
+	}
+	return nil
+}
+
+func (c *chain) add(n *content) {
+	c.seen = n.version
+	if !c.v.look(n) {
+		return
+	}
+	if !c.any {
+		c.any = true
+		c.v.report.Items++
+	}
+	if n.version > c.at+1 && (n.record == nil || c.spoiled > 0) {
+		c.miss(control.MissingVersion, c.at+1, n.version-1) // the chain cannot tell them from those that are spoiled
+	}
+	if n.record != nil {
+		c.tell(c.of.AddRecord(n.record))
+		c.spoiled, c.good = 0, true
+	} else {
+		c.spoiled++
+	}
+	c.at = n.version
+}
+
+// tell leaves out that versions miss where add has said so, or they are there and spoiled.
+func (c *chain) tell(breaks []control.Break) {
+	kept := breaks[:0]
+	for _, b := range breaks {
+		if missing := b.Kind == control.MissingVersion || b.Kind == control.MissingTail; missing && c.spoiled > 0 && b.Version <= c.at {
+			continue
+		}
+		kept = append(kept, b)
+	}
+	c.v.breaks(kept)
+}
+
+func (c *chain) broken(kind control.BreakKind, version int64, format string, args ...any) {
+	c.v.breaks([]control.Break{{Kind: kind, Table: c.table, Key: c.key, Version: version, Detail: fmt.Sprintf(format, args...)}})
+}
+
+func (c *chain) miss(kind control.BreakKind, from, to int64) {
+	c.broken(kind, from, "versions %d to %d are not there", from, to)
+}
+
+// end compares the item with the table.
+func (c *chain) end(ctx context.Context, h *head) error {
+	if h.bad != nil {
+		c.broken(BadHead, max(c.at, 1), "%v", h.bad)
+		return nil
+	}
+	if h.item != nil && h.item.Version > c.at {
+		if err := c.fill(ctx, h.item.Version, h.item.ChangedAt); err != nil {
+			return err
+		}
+	}
+	c.close(h.item)
+	return nil
+}
+
+func (c *chain) close(live *control.Item) {
+	if live != nil && c.any {
+		c.v.met(c.table)[c.v.place(c.key)]++
+	}
+	c.tell(c.of.End(live))
+	if c.spoiled == 0 {
+		return
+	}
+	switch { // the chain knows nothing of the versions that are spoiled
+	case live == nil && !c.good:
+		c.broken(control.Unknown, c.at, "the table has no such item")
+	case live != nil && live.Version > c.at:
+		c.miss(control.MissingTail, c.at+1, live.Version)
+	case live != nil && live.Version < c.at && live.Version >= c.at-c.spoiled:
+		c.broken(control.Unknown, live.Version+1, "the table is at version %d", live.Version)
+	}
+}
+
+// pause is between two looks for a version that has yet to come.
+const pause = 200 * time.Millisecond
+
+// fill takes the versions after the last one up to another that are there by now. The version behind them was written at a time:
+// as long as that is within the grace, those that miss may still be on their way.
+func (c *chain) fill(ctx context.Context, to int64, written time.Time) error {
+	until := written.Add(c.v.Grace)
+	if latest := c.v.Now().Add(c.v.Grace); until.After(latest) { // a writer whose clock is ahead
+		until = latest
+	}
+	for {
+		last := !c.v.Now().Before(until)
+		if err := c.take(ctx, to, last); err != nil || last || c.at >= to {
+			return err
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		case <-t.C:
+		}
+	}
+}
+
+// take takes those that follow without a gap; the last time all that there are.
+func (c *chain) take(ctx context.Context, to int64, last bool) error {
+	after := control.ObjectFolder(c.table, c.key)
+	if c.at > 0 {
+		after = control.ObjectName(c.table, c.key, c.at)
+	}
+	var failed error
+	err := names(ctx, c.v.Archive, control.ObjectFolder(c.table, c.key), after, func(n *name) bool {
+		switch {
+		case n.table == "" || n.version <= c.seen: // the walk's affair
+			return true
+		case n.version > to || n.version > c.at+1 && !last:
+			return false
+		}
+		var read *content
+		if read, failed = n.read(ctx, c.v.Archive); failed != nil {
+			return false
+		}
+		if (read.oldest == nil || read.gone) && !last {
+			return false
+		}
+		c.add(read)
+		return true
+	})
+	if failed != nil {
+		return failed
+	}
+	return err
+}

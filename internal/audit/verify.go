@@ -1,0 +1,558 @@
+package audit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/control"
+)
+
+// What can be wrong with an archive beside the breaks of a chain, which package control names.
+const (
+	Hidden   control.BreakKind = "delete marker"      // the record is there, and whoever asks for it is told that it is not
+	Replaced control.BreakKind = "replaced"           // its name has another version, with another content
+	BadName  control.BreakKind = "not an item's name" // an object that no item can have
+	Unlocked control.BreakKind = "not locked"         // in an archive that locks its objects
+	BadHead  control.BreakKind = "unreadable head"    // the live table's newest version cannot be read
+)
+
+// Tables is the part of control.Tables that is compared with.
+type Tables interface {
+	Get(ctx context.Context, t control.Table, key string) (control.Item, error)
+	List(ctx context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error)
+}
+
+// VerifyConfig says what to compare. Archive and Tables are required.
+type VerifyConfig struct {
+	Archive Archive
+	Tables  Tables
+
+	// Grace is how long after its write a version may be missing: an archiver needs a moment. Verify waits for one that is younger,
+	// by its writer's clock. 0 is 30 s; negative is none.
+	Grace time.Duration
+
+	Parallel int                      // objects that are read at once; 0 is 32
+	Now      func() time.Time         // nil is time.Now
+	Progress func(objects, items int) // told from time to time, by one goroutine; nil is nobody
+}
+
+// Finding is what is wrong in one way: the first place, by object name, and how many there are.
+type Finding struct {
+	control.Break
+	Object string // the name that it is about; empty where it is about none
+	Count  int64
+}
+
+// Report is what was checked, and what is wrong.
+type Report struct {
+	Objects  int64 // versions of items, each once
+	Items    int64 // with an object at least
+	Bytes    int64
+	From, To time.Time // the oldest and the newest change, by their writers' clocks; zero where there is none
+
+	Locks       bool      // the archive locks its objects
+	Modes       []string  // of the locks that were met, sorted
+	LockedUntil time.Time // the first end of a retention; zero where there is none
+	Repeated    int64     // versions of objects with the same content as the first
+	Rejected    int64     // records that could not be archived and lie beside
+	Findings    []Finding // one of each kind, in the order of kinds
+}
+
+// OK reports whether the archive holds what was written, all of it, and as it was.
+func (r *Report) OK() bool { return len(r.Findings) == 0 }
+
+// Kinds are all kinds of findings, in the order in which they are told.
+func Kinds() []control.BreakKind {
+	return []control.BreakKind{
+		control.MissingVersion, control.MissingTail, control.WrongHash, control.Altered, Hidden, Replaced, control.BrokenLink, control.WrongHead,
+		BadHead, control.Unknown, control.OutOfOrder, BadName, Unlocked,
+	}
+}
+
+// Verify walks every version of every object and every item of the tables, and finds what is wrong. It holds a bounded number of
+// objects, however many there are. Changes may go on meanwhile: of what is written after the walk has passed nothing is told.
+//
+// Of several versions of an object the oldest is the record: it was there before whoever wrote the others. Tables are read one
+// item at a time, after the item's objects were listed, so that a version that is not in the table has never been.
+//
+// An error says that the check could not be done, and nothing about the archive.
+func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
+	if c.Archive == nil || c.Tables == nil {
+		return nil, errors.New("verify: Archive or Tables is missing")
+	}
+	if c.Grace == 0 {
+		c.Grace = 30 * time.Second
+	}
+	if c.Parallel <= 0 {
+		c.Parallel = 32
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	locks, err := c.Archive.Locks(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
+	}
+	v := &verifier{VerifyConfig: c, report: Report{Locks: locks}, found: make(map[control.BreakKind]*Finding), seed: maphash.MakeSeed(), live: make(map[control.Table][]int32)}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := v.walk(ctx); err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
+	}
+	for _, t := range events.AllTables() {
+		if err := v.table(ctx, t); err != nil {
+			return nil, fmt.Errorf("verify: %w", err)
+		}
+	}
+	for _, err := range c.Archive.List(ctx, RejectedPrefix, "") {
+		if err != nil {
+			return nil, fmt.Errorf("verify: %w", err)
+		}
+		v.report.Rejected++
+	}
+	for _, k := range Kinds() {
+		if f := v.found[k]; f != nil {
+			v.report.Findings = append(v.report.Findings, *f)
+		}
+	}
+	return &v.report, nil
+}
+
+// verifier is one run. Its fields are those of the goroutine that called Verify.
+type verifier struct {
+	VerifyConfig
+
+	report Report
+	found  map[control.BreakKind]*Finding
+	item   *chain // under way; nil between two
+
+	// live counts the items with objects that their table has, too, by their place. Where a place has fewer than the table has
+	// items of it, one of these has no object: so all can be found, however many there are, in little memory.
+	live map[control.Table][]int32
+	seed maphash.Seed
+}
+
+// places is how many places the items of a table are divided among.
+const places = 1 << 16
+
+func (v *verifier) place(key string) int { return int(maphash.String(v.seed, key) % places) }
+
+func (v *verifier) met(t control.Table) []int32 {
+	if v.live[t] == nil {
+		v.live[t] = make([]int32, places)
+	}
+	return v.live[t]
+}
+
+func (v *verifier) find(b control.Break, object string) {
+	f := v.found[b.Kind]
+	if f == nil {
+		f = &Finding{Break: b, Object: object}
+		v.found[b.Kind] = f
+	}
+	if f.Object > object {
+		f.Break, f.Object = b, object
+	}
+	f.Count++
+}
+
+// breaks are those of an item's chain.
+func (v *verifier) breaks(all []control.Break) {
+	for _, b := range all {
+		v.find(b, control.ObjectName(b.Table, b.Key, b.Version))
+	}
+}
+
+// name is one name of an object with its versions as far as they count.
+type name struct {
+	name    string
+	table   control.Table // empty where it is no name of an item
+	key     string
+	version int64
+	oldest  *Entry  // nil: there is nothing but markers
+	others  []Entry // newer ones with content, maxOthers at most
+	more    bool    // there are others still
+	hidden  bool    // by a marker somewhere above
+}
+
+// maxOthers is how many versions on top of a name are compared with the first. Who writes more has replaced it.
+const maxOthers = 8
+
+// names puts the entries of a list together by name.
+func names(ctx context.Context, a Archive, prefix, after string, yield func(*name) bool) error {
+	var n *name
+	for e, err := range a.List(ctx, prefix, after) {
+		if err != nil {
+			return err
+		}
+		if n != nil && n.name != e.Name {
+			if !yield(n) {
+				return nil
+			}
+			n = nil
+		}
+		if n == nil {
+			n = &name{name: e.Name}
+			if t, key, version, err := control.ParseObjectName(e.Name); err == nil {
+				n.table, n.key, n.version = t, key, version
+			}
+		}
+		n.add(e)
+	}
+	if n != nil {
+		yield(n)
+	}
+	return nil
+}
+
+// add takes the next older entry.
+func (n *name) add(e Entry) {
+	if e.DeleteMarker {
+		n.hidden = true
+		return
+	}
+	if n.oldest != nil {
+		if len(n.others) < maxOthers {
+			n.others = append(n.others, *n.oldest)
+		} else {
+			n.more = true
+		}
+	}
+	n.oldest = &e
+}
+
+// content is what was read of a name.
+type content struct {
+	*name
+	object   Object
+	record   *events.AuditRecord // nil: it has none, and why says so
+	why      error
+	fetched  bool // object is there
+	gone     bool // removed since it was listed
+	replaced bool
+	repeated int64
+}
+
+// read reads a name's versions.
+func (n *name) read(ctx context.Context, a Archive) (*content, error) {
+	c := &content{name: n, replaced: n.more}
+	if n.oldest == nil || n.table == "" {
+		return c, nil
+	}
+	if n.oldest.SizeBytes > events.MaxAuditBytes {
+		c.why = fmt.Errorf("it has %d bytes, and a record at most %d", n.oldest.SizeBytes, events.MaxAuditBytes)
+		return c, nil
+	}
+	var err error
+	if c.object, err = a.Get(ctx, *n.oldest); errors.Is(err, ErrNotFound) {
+		c.gone = true
+		return c, nil
+	} else if err != nil {
+		return nil, err
+	}
+	c.fetched = true
+	for _, e := range n.others {
+		if e.SizeBytes != n.oldest.SizeBytes {
+			c.replaced = true
+			continue
+		}
+		o, err := a.Get(ctx, e)
+		switch {
+		case errors.Is(err, ErrNotFound):
+		case err != nil:
+			return nil, err
+		case bytes.Equal(o.Data, c.object.Data):
+			c.repeated++
+		default:
+			c.replaced = true
+		}
+	}
+	c.record, c.why = decode(n, c.object.Data)
+	return c, nil
+}
+
+// decode reads the record that an object of this name must hold.
+func decode(n *name, data []byte) (*events.AuditRecord, error) {
+	e, err := events.Decode(data)
+	if err != nil {
+		return nil, err
+	}
+	r, ok := e.(*events.AuditRecord)
+	if !ok {
+		h := e.Header()
+		return nil, fmt.Errorf("it holds %s in version %d, want %s in version %d", h.Type, h.Version, events.AuditRecorded, events.Version)
+	}
+	if r.Table != n.table || r.Key != n.key || r.ItemVersion != n.version {
+		return nil, fmt.Errorf("it holds version %d of %s/%q", r.ItemVersion, r.Table, r.Key)
+	}
+	return r, nil
+}
+
+// step is what the walk does next, in order: a name that was read, or with head the end of an item.
+type step struct {
+	read *content
+	head *head
+	err  error
+}
+
+// head is the newest version of an item in its table; nil where there is none.
+type head struct {
+	item *control.Item
+	bad  error // it cannot be read
+}
+
+// walk goes through the archive. Reads are made side by side, and looked at in order.
+func (v *verifier) walk(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	steps := make(chan chan step, v.Parallel) // which bounds what is under way, and waits to be looked at
+	var wg sync.WaitGroup
+	var listed error // read when steps is closed
+	defer func() {
+		cancel()
+		wg.Wait()
+	}()
+	wg.Go(func() {
+		defer close(steps)
+		put := func(work func() step) bool {
+			result := make(chan step, 1)
+			select {
+			case steps <- result:
+			case <-ctx.Done():
+				return false
+			}
+			wg.Go(func() { result <- work() })
+			return true
+		}
+		listed = v.produce(ctx, put)
+	})
+	told := 0
+	for result := range steps {
+		s := <-result
+		if s.err != nil {
+			return s.err
+		}
+		if err := v.step(ctx, s); err != nil {
+			return err
+		}
+		if told++; v.Progress != nil && told%1000 == 0 {
+			v.Progress(int(v.report.Objects), int(v.report.Items))
+		}
+	}
+	return errors.Join(listed, ctx.Err())
+}
+
+// produce lists the archive, and has each name read, and each item's head behind its last name.
+func (v *verifier) produce(ctx context.Context, put func(work func() step) bool) error {
+	var last *name
+	end := func() bool {
+		if last == nil {
+			return true
+		}
+		of := last
+		return put(func() step {
+			h, err := v.head(ctx, of.table, of.key)
+			return step{head: h, err: err}
+		})
+	}
+	going := true
+	err := names(ctx, v.Archive, control.ObjectPrefix, "", func(n *name) bool {
+		if n.table != "" && (last == nil || last.table != n.table || last.key != n.key) {
+			going = end()
+		}
+		if n.table != "" {
+			last = n
+		}
+		going = going && put(func() step {
+			c, err := n.read(ctx, v.Archive)
+			return step{read: c, err: err}
+		})
+		return going
+	})
+	if err == nil && going {
+		end()
+	}
+	return err
+}
+
+func (v *verifier) head(ctx context.Context, t control.Table, key string) (*head, error) {
+	i, err := v.Tables.Get(ctx, t, key)
+	switch {
+	case err == nil:
+		return &head{item: &i}, nil
+	case errors.Is(err, control.ErrNotFound):
+		return &head{}, nil
+	case errors.Is(err, control.ErrBadItem):
+		return &head{bad: err}, nil
+	}
+	return nil, err
+}
+
+func (v *verifier) step(ctx context.Context, s step) error {
+	if s.read != nil && s.read.table == "" {
+		n := s.read.name
+		v.find(control.Break{Kind: BadName, Detail: fmt.Sprintf("%.200q", n.name)}, n.name)
+		return nil
+	}
+	if s.read != nil {
+		if v.item == nil {
+			v.item = newChain(v, s.read.table, s.read.key)
+		}
+		return v.item.next(ctx, s.read)
+	}
+	err := v.item.end(ctx, s.head)
+	v.item = nil
+	return err
+}
+
+// look takes what a name tells beside its record. It reports whether there is an object.
+func (v *verifier) look(c *content) bool {
+	place := control.Break{Table: c.table, Key: c.key, Version: c.version}
+	told := func(kind control.BreakKind, format string, args ...any) {
+		b := place
+		b.Kind, b.Detail = kind, fmt.Sprintf(format, args...)
+		v.find(b, c.name.name)
+	}
+	if c.hidden {
+		told(Hidden, "a delete marker hides it, or did")
+	}
+	if c.oldest == nil || c.gone {
+		return false
+	}
+	v.report.Objects++
+	v.report.Bytes += c.oldest.SizeBytes
+	v.report.Repeated += c.repeated
+	if c.replaced {
+		told(Replaced, "there are other versions of the object with another content, the newest of %s", c.newest().UTC().Format(time.RFC3339))
+	}
+	switch {
+	case c.fetched && v.report.Locks && !c.object.Locked:
+		told(Unlocked, "the object has no retention: it can be removed")
+	case c.object.Locked:
+		v.lock(c.object)
+	}
+	if c.record == nil {
+		told(control.Altered, "it is no record of this version: %v", c.why)
+		return true
+	}
+	at := c.record.Time
+	if v.report.From.IsZero() || at.Before(v.report.From) {
+		v.report.From = at
+	}
+	if at.After(v.report.To) {
+		v.report.To = at
+	}
+	return true
+}
+
+func (n *name) newest() time.Time {
+	if len(n.others) > 0 {
+		return n.others[0].PutAt
+	}
+	return n.oldest.PutAt
+}
+
+func (v *verifier) lock(o Object) {
+	r := &v.report
+	if r.LockedUntil.IsZero() || o.LockedUntil.Before(r.LockedUntil) {
+		r.LockedUntil = o.LockedUntil
+	}
+	for at, m := range r.Modes {
+		if m == o.LockMode {
+			return
+		}
+		if m > o.LockMode {
+			r.Modes = append(r.Modes[:at], append([]string{o.LockMode}, r.Modes[at:]...)...)
+			return
+		}
+	}
+	r.Modes = append(r.Modes, o.LockMode)
+}
+
+// table looks for items of a table that have no object. Items are never removed from it, so the walk met all of a place where it
+// met as many as there are now.
+func (v *verifier) table(ctx context.Context, t control.Table) error {
+	there, met := make([]int32, places), v.met(t)
+	all := true
+	err := v.each(ctx, t, func(items []control.Item) error {
+		for i := range items {
+			there[v.place(items[i].Key)]++
+		}
+		return nil
+	})
+	for at := range there {
+		all = all && there[at] <= met[at]
+	}
+	if err != nil || all {
+		return err
+	}
+	return v.each(ctx, t, func(items []control.Item) error {
+		return v.without(ctx, slices.DeleteFunc(items, func(i control.Item) bool {
+			at := v.place(i.Key)
+			return there[at] <= met[at]
+		}))
+	})
+}
+
+// without finds which of the items have no object.
+func (v *verifier) without(ctx context.Context, items []control.Item) error {
+	none, failed := make([]bool, len(items)), make([]error, len(items))
+	turns := make(chan struct{}, v.Parallel)
+	var wg sync.WaitGroup
+	for n, i := range items {
+		turns <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-turns }()
+			none[n] = true
+			for _, err := range v.Archive.List(ctx, control.ObjectFolder(i.Table, i.Key), "") {
+				none[n], failed[n] = false, err // there is one: it was met, or is newer than the walk
+				break
+			}
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	for n, i := range items {
+		if !none[n] {
+			continue
+		}
+		c := newChain(v, i.Table, i.Key)
+		if v.Now().Sub(i.ChangedAt) >= v.Grace {
+			c.close(&i)
+		} else if err := c.end(ctx, &head{item: &i}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each goes through a table. Items that cannot be read are told of once, where the walk did not meet them.
+func (v *verifier) each(ctx context.Context, t control.Table, f func([]control.Item) error) error {
+	after := ""
+	for {
+		items, next, err := v.Tables.List(ctx, t, after, control.MaxPage)
+		if errors.Is(err, control.ErrBadItem) {
+			if v.found[BadHead] == nil {
+				v.find(control.Break{Kind: BadHead, Table: t, Detail: strings.ReplaceAll(err.Error(), "\n", "; ")}, "")
+			}
+		} else if err != nil {
+			return err
+		}
+		if err := f(items); err != nil {
+			return err
+		}
+		if next == "" {
+			return nil
+		}
+		after = next
+	}
+}

@@ -1,0 +1,219 @@
+// Package archiver keeps the audit trail: each version of each item of the control tables becomes an object that is never
+// overwritten (package audit has the archive).
+//
+// It holds:
+//
+//   - The order in which records come means nothing, nor how often they come. A stream that is read again from its beginning
+//     changes nothing.
+//   - A record whose name has an unequal object is an alarm: somebody wrote one of the two past this program. The object stays
+//     what it is, the record is rejected, and those behind it go on.
+//   - A record that cannot be read is rejected in the same way. Rejected records are kept in the archive (audit.Reject), whole and
+//     under the same lock; one that cannot even be kept is delivered again.
+//   - An archive that refuses, throttles or does not answer loses nothing: what is not there when the time is over is delivered
+//     again, from the first such record of the batch on.
+//
+// Metrics: records_read, objects_made, objects_equal (they were there), records_unequal and records_unreadable (both are to be
+// alarms), records_again (delivered again), archive_seconds (from the write of a change to when it was kept).
+package archiver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/audit"
+	"github.com/sluicelimits/sluice/internal/control"
+)
+
+// Meter counts; a *telemetry.Meter is one.
+type Meter interface {
+	Count(name string, n int64)
+	Took(name string, d time.Duration)
+}
+
+// Config sets up an Archiver. Archive and Meter are required.
+type Config struct {
+	Archive audit.Archive
+	Meter   Meter
+
+	Log      *slog.Logger     // default slog.Default()
+	Now      func() time.Time // default time.Now
+	Parallel int              // objects that are written at once; 0 is 8
+	Spare    time.Duration    // of a call's time is left for its answer; 0 is 1 s
+}
+
+// Archiver keeps changes. It is safe for concurrent use. Make it with [New].
+type Archiver struct{ c Config }
+
+// New makes an archiver. The error names the field that is missing.
+func New(c Config) (*Archiver, error) {
+	switch {
+	case c.Archive == nil:
+		return nil, errors.New("archiver: Archive is missing")
+	case c.Meter == nil:
+		return nil, errors.New("archiver: Meter is missing")
+	case c.Parallel < 0 || c.Spare < 0:
+		return nil, errors.New("archiver: Parallel or Spare is negative")
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Parallel == 0 {
+		c.Parallel = 8
+	}
+	if c.Spare == 0 {
+		c.Spare = time.Second
+	}
+	return &Archiver{c}, nil
+}
+
+// Handle keeps what a batch of records tells, and returns how many of them, from the first on, need not come again: all behind
+// them must. The error is why, and nil where all are done.
+func (a *Archiver) Handle(ctx context.Context, deliveries []control.Delivery) (done int, err error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-a.c.Spare))
+		defer cancel()
+	}
+	for _, name := range []string{"objects_made", "objects_equal", "records_unequal", "records_unreadable"} {
+		a.c.Meter.Count(name, 0)
+	}
+	a.c.Meter.Count("records_read", int64(len(deliveries)))
+	failed := make([]error, len(deliveries))
+	places := make(chan struct{}, a.c.Parallel)
+	var wg sync.WaitGroup
+	for i := range deliveries {
+		places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			failed[i] = a.one(ctx, &deliveries[i])
+		})
+	}
+	wg.Wait()
+	for done < len(failed) && failed[done] == nil {
+		done++
+	}
+	again := len(deliveries) - done
+	a.c.Meter.Count("records_again", int64(again))
+	if again == 0 {
+		return done, nil
+	}
+	a.c.Log.WarnContext(ctx, "records have to come again", "records", again, "of", len(deliveries), "error", failed[done])
+	return done, fmt.Errorf("archive %d of %d records: %w", again, len(deliveries), failed[done])
+}
+
+// one keeps a record, or rejects it. An error has it delivered again.
+func (a *Archiver) one(ctx context.Context, d *control.Delivery) (err error) {
+	defer func() {
+		if p := recover(); p != nil { // a goroutine's panic would end the process, and the batch with it, each time
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if d.Record == nil {
+		return a.unreadable(ctx, d, d.Err, d.Raw)
+	}
+	record := d.Record.Audit()
+	data, err := events.Encode(record)
+	if err == nil {
+		err = d.Record.Check()
+	}
+	if err != nil {
+		raw, failed := json.Marshal(d.Record)
+		if failed != nil { // a body that is no JSON
+			raw = d.Record.New.Body
+		}
+		return a.unreadable(ctx, d, err, raw)
+	}
+	made, err := a.c.Archive.Put(ctx, control.ObjectName(record.Table, record.Key, record.ItemVersion), data)
+	switch {
+	case errors.Is(err, audit.ErrUnequal):
+		return a.unequal(ctx, d, record, err, data)
+	case err != nil:
+		return err
+	case made:
+		a.c.Meter.Count("objects_made", 1)
+		a.c.Meter.Took("archive_seconds", a.c.Now().Sub(record.Time))
+	default:
+		a.c.Meter.Count("objects_equal", 1)
+	}
+	return nil
+}
+
+// unequal raises the alarm. What the object says is for people to compare: it may be anything.
+func (a *Archiver) unequal(ctx context.Context, d *control.Delivery, r *events.AuditRecord, why error, data []byte) error {
+	err := audit.Reject(ctx, a.c.Archive, audit.Rejected{
+		Reason: audit.Unequal, Table: r.Table, Key: r.Key, Version: r.ItemVersion, Sequence: d.Sequence, Error: why.Error(), Raw: data,
+	})
+	if err != nil {
+		return err
+	}
+	a.c.Meter.Count("records_unequal", 1)
+	a.c.Log.ErrorContext(ctx, "the archive has another record of this version: one of the two was not written by this program",
+		"table", r.Table, "item", fmt.Sprintf("%q", r.Key), "version", r.ItemVersion, "sequence", d.Sequence, "hash", r.Hash)
+	return nil
+}
+
+func (a *Archiver) unreadable(ctx context.Context, d *control.Delivery, why error, raw []byte) error {
+	r := audit.Rejected{Reason: audit.Unreadable, Sequence: d.Sequence, Raw: raw, Error: "no reason is known"}
+	if why != nil {
+		r.Error = why.Error()
+	}
+	var bad *control.RecordError
+	if errors.As(why, &bad) {
+		r.Table, r.Key = bad.Table, bad.Key
+	} else if d.Record != nil {
+		r.Table, r.Key, r.Version = d.Record.New.Table, d.Record.New.Key, d.Record.New.Version
+	}
+	if err := audit.Reject(ctx, a.c.Archive, r); err != nil {
+		return err
+	}
+	a.c.Meter.Count("records_unreadable", 1)
+	a.c.Log.ErrorContext(ctx, "a record cannot be read, and was rejected", "table", r.Table, "item", fmt.Sprintf("%.140q", r.Key),
+		"sequence", d.Sequence, "object", r.Name(), "error", r.Error)
+	return nil
+}
+
+// Decoder reads what a stream brings; a *streamrecord.Decoder is one.
+type Decoder interface {
+	Decode(event []byte) ([]control.Delivery, error)
+}
+
+// Answer is what Lambda reads of a function whose batches may fail in part: the first record of the shard that is to come
+// again. Lambda goes on from the lowest one that is named, so there is never another.
+type Answer struct {
+	Failures []Failure `json:"batchItemFailures"`
+}
+
+// Failure names a record by its sequence number.
+type Failure struct {
+	Sequence string `json:"itemIdentifier"`
+}
+
+// Invoke handles the event of a DynamoDB stream and answers in JSON. The error has Lambda deliver the whole batch again: it is
+// for what is no batch, and for a record without a sequence number that could not be kept.
+func (a *Archiver) Invoke(ctx context.Context, d Decoder, event []byte) ([]byte, error) {
+	deliveries, err := d.Decode(event)
+	if err != nil {
+		return nil, fmt.Errorf("archiver: %w", err)
+	}
+	answer := Answer{Failures: []Failure{}}
+	if done, err := a.Handle(ctx, deliveries); err != nil {
+		sequence := deliveries[done].Sequence
+		if sequence == "" {
+			return nil, fmt.Errorf("archiver: a record without a sequence number: %w", err)
+		}
+		answer.Failures = append(answer.Failures, Failure{sequence})
+	}
+	return json.Marshal(answer)
+}
