@@ -1,0 +1,126 @@
+// Package streamstest is what tests of the streams have in common: counts that can be read, a place where things are kept that can
+// be away, and histories of items.
+package streamstest
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/streams/kept"
+)
+
+// Meter remembers what was counted. Its zero value is ready.
+type Meter struct {
+	mu     sync.Mutex
+	counts map[string]int64
+	times  map[string][]time.Duration
+}
+
+// Count implements the meters of the streams.
+func (m *Meter) Count(name string, n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.counts == nil {
+		m.counts = map[string]int64{}
+	}
+	m.counts[name] += n
+}
+
+// Took implements the meters of the streams.
+func (m *Meter) Took(name string, d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.times == nil {
+		m.times = map[string][]time.Duration{}
+	}
+	m.times[name] = append(m.times[name], d)
+}
+
+// Of is a count.
+func (m *Meter) Of(name string) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.counts[name]
+}
+
+// Times are all times of a name, shortest first.
+func (m *Meter) Times(name string) []time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(slices.Values(m.times[name]))
+}
+
+// Want fails the test unless the counts are these.
+func (m *Meter) Want(t testing.TB, want map[string]int64) {
+	t.Helper()
+	for name, n := range want {
+		if got := m.Of(name); got != n {
+			t.Errorf("%s is %d, want %d", name, got, n)
+		}
+	}
+}
+
+// Keeper keeps in memory. Its zero value is ready.
+type Keeper struct {
+	mu    sync.Mutex
+	err   error
+	items []kept.Item
+}
+
+// Keep implements [kept.Keeper].
+func (k *Keeper) Keep(_ context.Context, i kept.Item) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.err == nil {
+		k.items = append(k.items, i)
+	}
+	return k.err
+}
+
+// Away has Keep fail with the error; nil has it keep again.
+func (k *Keeper) Away(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.err = err
+}
+
+// Items are those that were kept.
+func (k *Keeper) Items() []kept.Item {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.items)
+}
+
+// Written is when histories were written.
+var Written = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// History is the records of one item: a version with each body, and a tombstone for an empty one. Their sequence numbers are
+// table/key/version.
+func History(t testing.TB, table control.Table, key string, bodies ...string) []control.Delivery {
+	t.Helper()
+	var current *control.Item
+	var out []control.Delivery
+	for i, body := range bodies {
+		c, err := control.Change{
+			Table: table, Key: key, Expect: int64(i), Body: []byte(body), Delete: body == "", Actor: "tester", Reason: "test", Now: Written,
+		}.Check()
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, _, err := control.Next(current, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, control.Delivery{
+			Sequence: string(table) + "/" + key + "/" + strconv.Itoa(i+1),
+			Record:   &control.Record{Sequence: strconv.Itoa(i + 1), Old: current, New: next},
+		})
+		current = &next
+	}
+	return out
+}
