@@ -1,0 +1,466 @@
+package applier_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/streams/applier"
+	"github.com/sluicelimits/sluice/streams/sqsevent"
+	"github.com/sluicelimits/sluice/streams/streamstest"
+)
+
+var errAway = errors.New("the table is away")
+
+// world is an applier over a table that can fail.
+type world struct {
+	*memtable.Table
+	t       *testing.T
+	applier *applier.Applier
+	meter   streamstest.Meter
+	keep    streamstest.Keeper
+	now     time.Time
+	ids     int
+
+	mu     sync.Mutex
+	before func(step *cellconfig.Step) error // of a commit
+	after  func(step *cellconfig.Step) error // of one that was made: its answer is lost
+}
+
+func (w *world) Commit(ctx context.Context, step cellconfig.Step) error {
+	w.mu.Lock()
+	before, after := w.before, w.after
+	w.mu.Unlock()
+	if before != nil {
+		if err := before(&step); err != nil {
+			return err
+		}
+	}
+	err := w.Table.Commit(ctx, step)
+	if err == nil && after != nil {
+		err = after(&step)
+	}
+	return err
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	table, err := memtable.New(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{Table: table, t: t, now: streamstest.Written.Add(2 * time.Second)}
+	w.applier = w.another()
+	return w
+}
+
+// another is one more applier of the same cell.
+func (w *world) another() *applier.Applier {
+	a, err := applier.New(applier.Config{Cell: "eu-1", Store: w, Keep: &w.keep, Meter: &w.meter, Log: slog.New(slog.DiscardHandler),
+		Now: func() time.Time { return w.now }})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return a
+}
+
+// messages are those of records, each with an id of its own.
+func (w *world) messages(deliveries ...control.Delivery) []sqsevent.Message {
+	w.t.Helper()
+	var out []sqsevent.Message
+	for _, d := range deliveries {
+		body, err := events.Encode(d.Record.Event())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		out = append(out, w.message(string(body)))
+	}
+	return out
+}
+
+func (w *world) message(body string) sqsevent.Message {
+	w.ids++
+	return sqsevent.Message{ID: fmt.Sprintf("m%d", w.ids), Body: []byte(body)}
+}
+
+// handle fails unless these messages have to come again.
+func (w *world) handle(messages []sqsevent.Message, again ...string) {
+	w.t.Helper()
+	failed, err := w.applier.Handle(w.t.Context(), messages)
+	if !slices.Equal(failed, again) || (err == nil) != (len(again) == 0) {
+		w.t.Fatalf("%q have to come again, %v; want %q", failed, err, again)
+	}
+}
+
+// at fails unless the document is at the version; 0 is not there.
+func (w *world) at(kind cellconfig.Kind, id string, version int64) cellconfig.Document {
+	w.t.Helper()
+	d, err := w.Get(w.t.Context(), cellconfig.Ref{Kind: kind, ID: id})
+	if err != nil || d[0].Version != version {
+		w.t.Fatalf("%s %q is at version %d, %v; want %d", kind, id, d[0].Version, err, version)
+	}
+	return d[0]
+}
+
+// head is how many transactions there were.
+func (w *world) head() int64 {
+	h, err := w.Head(w.t.Context())
+	if err != nil && !errors.Is(err, cellconfig.ErrEmpty) {
+		w.t.Fatal(err)
+	}
+	return h.Seq
+}
+
+func tenant(t *testing.T, id string, versions int) []control.Delivery {
+	var bodies []string
+	for v := range versions {
+		bodies = append(bodies, fmt.Sprintf(`{"id":%q,"plan":"p%d"}`, id, v+1))
+	}
+	return streamstest.History(t, control.Tenants, id, bodies...)
+}
+
+func key(t *testing.T, id, hash string) []control.Delivery {
+	return streamstest.History(t, control.Keys, id, fmt.Sprintf(`{"id":%q,"hash":%q,"pepper":"p","tenant":"acme"}`, id, strings.Repeat(hash, 64)))
+}
+
+// Guarantees that what one call brings is one transaction, with each document as it was written, and that the time it took is told.
+func TestApply(t *testing.T) {
+	w := newWorld(t)
+	w.handle(w.messages(slices.Concat(
+		streamstest.History(t, control.Plans, "p1", `{"id":"p1"}`),
+		streamstest.History(t, control.Plans, events.SettingsKey, `{"routes":[]}`),
+		streamstest.History(t, control.Plans, events.CanaryKey, `{"at":"now"}`),
+		streamstest.History(t, control.Cells, events.SharesKey, `{"epoch":1}`),
+		tenant(t, "acme", 2), key(t, "k1", "a"),
+	)...))
+	w.at(plan.KindPlan, "p1", 1)
+	w.at(plan.KindSettings, plan.SettingsID, 1)
+	w.at("canary", "canary", 1)
+	w.at("shares", "shares", 1)
+	w.at(plan.KindKey, "k1", 1)
+	if d := w.at(plan.KindTenant, "acme", 2); string(d.Body) != `{"id":"acme","plan":"p2"}` {
+		t.Errorf("the tenant is %s", d.Body)
+	}
+	if w.head() != 1 {
+		t.Errorf("%d transactions, want 1", w.head())
+	}
+	w.meter.Want(t, map[string]int64{"messages_read": 7, "documents_applied": 6, "messages_old": 1, "messages_kept": 0, "messages_again": 0, "events_unknown": 0})
+	if took := w.meter.Times("apply_seconds"); len(took) != 6 || took[0] != 2*time.Second {
+		t.Errorf("apply_seconds %v", took)
+	}
+}
+
+// Guarantees that the same batch twice writes once.
+func TestSameBatchTwice(t *testing.T) {
+	w := newWorld(t)
+	batch := w.messages(slices.Concat(tenant(t, "a", 1), tenant(t, "b", 1))...)
+	w.handle(batch)
+	w.handle(batch)
+	w.handle(append(batch, batch...))
+	if w.head() != 1 {
+		t.Errorf("%d transactions, want 1", w.head())
+	}
+	w.meter.Want(t, map[string]int64{"documents_applied": 2, "messages_old": 6})
+}
+
+// Guarantees that batches in reverse end in the newest versions, a tombstone included, and that no older one comes back.
+func TestBatchesInReverse(t *testing.T) {
+	w := newWorld(t)
+	gone := streamstest.History(t, control.Tenants, "gone", `{"id":"gone"}`, "")
+	all := slices.Concat(tenant(t, "a", 4), gone)
+	slices.Reverse(all)
+	for _, d := range all {
+		w.handle(w.messages(d))
+	}
+	w.at(plan.KindTenant, "a", 4)
+	if d := w.at(plan.KindTenant, "gone", 2); !d.Deleted {
+		t.Errorf("a deleted tenant is back: %+v", d)
+	}
+	if w.head() != 2 {
+		t.Errorf("%d transactions, want 2", w.head())
+	}
+}
+
+// Guarantees that an event of an unknown version or type is kept, counted and done, and the others are applied.
+func TestRecordOfAnUnknownVersion(t *testing.T) {
+	w := newWorld(t)
+	const next = `{"type":"tenant.changed","version":2,"id":"tenants/a/1","time":"2026-11-21T18:00:00.000000Z","what":"ever"}`
+	const odd = `{"type":"moon.changed","version":1,"id":"x","time":"2026-11-21T18:00:00.000000Z"}`
+	w.handle(slices.Concat([]sqsevent.Message{w.message(next)}, w.messages(tenant(t, "b", 1)...), []sqsevent.Message{w.message(odd)}))
+	w.at(plan.KindTenant, "b", 1)
+	w.meter.Want(t, map[string]int64{"events_unknown": 2, "messages_kept": 2, "documents_applied": 1, "messages_again": 0})
+	items := w.keep.Items()
+	if len(items) != 2 || string(items[0].Data) != next || items[0].Cell != "eu-1" || !strings.Contains(items[0].Reason, "tenant.changed version 2") {
+		t.Errorf("kept %+v", items)
+	}
+}
+
+// Guarantees that messages which are no events, or whose document no cell could use, are kept and done.
+func TestPoisonMessages(t *testing.T) {
+	w := newWorld(t)
+	wrapped := `{"Type":"Notification","Message":"{}"}` // without raw delivery
+	noHash, err := events.Encode(&events.Changed{Type: events.KeyChanged, Key: "k1", ItemVersion: 1, Time: streamstest.Written,
+		Hash: strings.Repeat("0", 64), Body: []byte(`{"id":"k1","tenant":"acme"}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.handle(append(w.messages(tenant(t, "b", 1)...), w.message("not JSON"), w.message(wrapped), w.message(string(noHash))))
+	w.at(plan.KindTenant, "b", 1)
+	w.at(plan.KindKey, "k1", 0)
+	w.meter.Want(t, map[string]int64{"messages_kept": 3, "documents_applied": 1, "messages_again": 0})
+}
+
+// Guarantees that a message which cannot be kept comes again, and only that one.
+func TestPoisonThatCannotBeKept(t *testing.T) {
+	w := newWorld(t)
+	w.keep.Away(errAway)
+	bad := w.message("not JSON")
+	w.handle(append(w.messages(tenant(t, "b", 1)...), bad), bad.ID)
+	w.at(plan.KindTenant, "b", 1)
+	w.keep.Away(nil)
+	w.handle([]sqsevent.Message{bad})
+}
+
+// Guarantees that a document which is refused only within its transaction, here two keys of one hash, is found among others, and
+// costs none of them.
+func TestRefusedDocument(t *testing.T) {
+	w := newWorld(t)
+	w.handle(w.messages(key(t, "k1", "a")...))
+	var batch []control.Delivery
+	for i := range 9 {
+		batch = append(batch, tenant(t, fmt.Sprintf("t%d", i), 1)...)
+	}
+	thief := w.messages(key(t, "k2", "a")...)
+	w.handle(slices.Concat(w.messages(batch[:6]...), thief, thief, w.messages(batch[6:]...)))
+	for i := range 9 {
+		w.at(plan.KindTenant, fmt.Sprintf("t%d", i), 1)
+	}
+	w.at(plan.KindKey, "k2", 0)
+	if items := w.keep.Items(); len(items) != 2 || items[0].ID != thief[0].ID || items[0].Key != "k2" || strings.Contains(items[0].Reason, "aaaa") {
+		t.Errorf("kept %+v", items)
+	}
+}
+
+// Guarantees that events of other subscribers are done and not kept.
+func TestOtherEvents(t *testing.T) {
+	w := newWorld(t)
+	at := streamstest.Written
+	body, err := events.Encode(&events.Throttled{Time: at, Cell: "eu-1", Tenant: "acme", Plan: "pro", Limit: "burst", Threshold: 5, WindowStart: at, WindowEnd: at.Add(time.Second)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.handle([]sqsevent.Message{w.message(string(body))})
+	w.meter.Want(t, map[string]int64{"messages_other": 1, "messages_kept": 0})
+}
+
+// Guarantees that while the table is throttled, messages come again, and are applied when it is not.
+func TestTableThrottled(t *testing.T) {
+	w := newWorld(t)
+	w.before = func(*cellconfig.Step) error { return errAway }
+	batch := w.messages(tenant(t, "a", 1)[0], tenant(t, "b", 1)[0])
+	w.handle(batch, batch[0].ID, batch[1].ID)
+	if w.head() != 0 {
+		t.Error("something was written")
+	}
+	w.before = nil
+	w.handle(batch)
+	w.at(plan.KindTenant, "b", 1)
+	w.meter.Want(t, map[string]int64{"messages_again": 2, "messages_kept": 0, "documents_applied": 2})
+}
+
+// Guarantees that of a batch of several transactions, one that fails has only its own messages come again.
+func TestOneOfSeveralTransactionsFails(t *testing.T) {
+	w := newWorld(t)
+	w.before = func(step *cellconfig.Step) error {
+		if step.Entry.Seq == 2 {
+			return errAway
+		}
+		return nil
+	}
+	var batch []control.Delivery
+	for i := range 100 {
+		batch = append(batch, tenant(t, fmt.Sprintf("t%03d", i), 1)...)
+	}
+	messages := w.messages(batch...)
+	failed, err := w.applier.Handle(t.Context(), messages)
+	if err == nil || len(failed) != 4 || failed[0] != messages[96].ID {
+		t.Fatalf("%q, %v; want those of the second transaction", failed, err)
+	}
+	w.at(plan.KindTenant, "t095", 1)
+}
+
+// Guarantees that an applier which dies in the middle of a transaction leaves all of it or nothing, and that its messages, which come
+// again, end in the same state either way.
+func TestApplierDiesInMidTransaction(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		died func(w *world)
+		head int64 // after its death
+	}{
+		{"before it is written", func(w *world) { w.before = func(*cellconfig.Step) error { return context.Canceled } }, 0},
+		{"after it is written", func(w *world) { w.after = func(*cellconfig.Step) error { return context.Canceled } }, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			batch := w.messages(slices.Concat(tenant(t, "a", 1), tenant(t, "b", 2), key(t, "k1", "a"))...)
+			tt.died(w)
+			if failed, err := w.applier.Handle(t.Context(), batch); len(failed) != len(batch) || err == nil {
+				t.Fatalf("%q come again, %v; want all", failed, err)
+			}
+			if w.head() != tt.head {
+				t.Fatalf("%d transactions, want %d", w.head(), tt.head)
+			}
+			w.before, w.after = nil, nil
+			w.applier = w.another()
+			w.handle(batch)
+			w.at(plan.KindTenant, "a", 1)
+			w.at(plan.KindTenant, "b", 2)
+			w.at(plan.KindKey, "k1", 1)
+			w.at(cellconfig.KindKeyHash, strings.Repeat("a", 64), 1)
+			if w.head() != 1 {
+				t.Errorf("%d transactions, want 1", w.head())
+			}
+		})
+	}
+}
+
+// Guarantees that two appliers at once, with the same and with other messages, lose nothing, leave no gap in the log, and end in the
+// newest versions.
+func TestTwoAppliersAtOnce(t *testing.T) {
+	w := newWorld(t)
+	const tenants, versions = 8, 6
+	batches := make([][]sqsevent.Message, 0, 2*versions)
+	for v := range versions {
+		var batch []control.Delivery
+		for i := range tenants {
+			batch = append(batch, tenant(t, fmt.Sprintf("t%d", i), versions)[v])
+		}
+		batches = append(batches, w.messages(batch...))
+	}
+	var all sync.WaitGroup
+	for n := range 3 {
+		a := w.another()
+		all.Go(func() {
+			for i := range batches {
+				at := i
+				if n > 0 { // another order
+					at = len(batches) - 1 - i
+				}
+				if failed, err := a.Handle(t.Context(), batches[at]); err != nil {
+					t.Errorf("%q come again: %v", failed, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	for i := range tenants {
+		w.at(plan.KindTenant, fmt.Sprintf("t%d", i), versions)
+	}
+	log, err := w.Log(t.Context(), 0, w.head())
+	if err != nil || int64(len(log)) != w.head() {
+		t.Fatalf("%d entries of %d, %v", len(log), w.head(), err)
+	}
+	last := map[cellconfig.Ref]int64{}
+	for _, e := range log {
+		for _, c := range e.Changes {
+			if c.Version <= last[c.Ref] {
+				t.Errorf("entry %d: %s %q went from %d to %d", e.Seq, c.Kind, c.ID, last[c.Ref], c.Version)
+			}
+			last[c.Ref] = c.Version
+		}
+	}
+}
+
+// Guarantees that clocks decide nothing: versions written by a clock an hour behind, and then ahead, and applied by one an hour behind,
+// win by their numbers.
+func TestClocksAnHourOff(t *testing.T) {
+	w := newWorld(t)
+	w.now = streamstest.Written.Add(-time.Hour)
+	h := tenant(t, "a", 3)
+	h[1].Record.New.ChangedAt = streamstest.Written.Add(-time.Hour)
+	h[0].Record.New.ChangedAt = streamstest.Written.Add(time.Hour)
+	for _, i := range []int{1, 0, 2, 1} {
+		w.handle(w.messages(h[i]))
+	}
+	w.at(plan.KindTenant, "a", 3)
+	if took := w.meter.Times("apply_seconds"); len(took) != 2 || took[0] != -time.Hour {
+		t.Errorf("apply_seconds %v", took)
+	}
+}
+
+// Guarantees that an applier answers before its time is over.
+func TestTimeIsOver(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // less than what is spared for the answer
+	defer cancel()
+	batch := w.messages(tenant(t, "a", 1)...)
+	if failed, err := w.applier.Handle(ctx, batch); len(failed) != 1 || !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+		t.Errorf("%q, %v", failed, err)
+	}
+}
+
+// Guarantees that Lambda is told which messages come again, and that an event that is none of SQS is an error.
+func TestInvoke(t *testing.T) {
+	w := newWorld(t)
+	m := w.messages(tenant(t, "a", 1)...)[0]
+	event, err := json.Marshal(map[string]any{"Records": []map[string]string{
+		{"messageId": m.ID, "body": string(m.Body), "eventSource": "aws:sqs"}, {"messageId": "bad", "body": "{", "eventSource": "aws:sqs"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.keep.Away(errAway)
+	if out, err := w.applier.Invoke(t.Context(), event); err != nil || string(out) != `{"batchItemFailures":[{"itemIdentifier":"bad"}]}` {
+		t.Errorf("%s, %v", out, err)
+	}
+	w.keep.Away(nil)
+	if out, err := w.applier.Invoke(t.Context(), event); err != nil || string(out) != `{"batchItemFailures":[]}` {
+		t.Errorf("%s, %v", out, err)
+	}
+	if out, err := w.applier.Invoke(t.Context(), []byte(`{}`)); !errors.Is(err, sqsevent.ErrMalformed) {
+		t.Errorf("%s, %v", out, err)
+	}
+}
+
+// FuzzHandle guarantees that no message takes the applier down, and that each is applied, done, kept or comes again.
+func FuzzHandle(f *testing.F) {
+	for _, d := range streamstest.History(f, control.Tenants, "acme", `{"id":"acme"}`, "") {
+		body, err := events.Encode(d.Record.Event())
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(body)
+	}
+	f.Add([]byte(`{"type":"a","version":9}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		w := newWorld(t)
+		w.handle([]sqsevent.Message{{ID: "m", Body: body}})
+		if n := w.meter.Of("documents_applied") + w.meter.Of("messages_other") + w.meter.Of("messages_kept"); n != 1 {
+			t.Fatalf("%d outcomes of %q", n, body)
+		}
+	})
+}
+
+// Guarantees that an applier without one of its parts is not made.
+func TestNewRefuses(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []applier.Config{
+		{Store: w, Keep: &w.keep, Meter: &w.meter}, {Cell: "c", Keep: &w.keep, Meter: &w.meter}, {Cell: "c", Store: w, Meter: &w.meter}, {Cell: "c", Store: w, Keep: &w.keep},
+	} {
+		if _, err := applier.New(c); err == nil {
+			t.Errorf("%+v is taken", c)
+		}
+	}
+}
