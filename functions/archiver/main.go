@@ -1,0 +1,64 @@
+// Command archiver is the Lambda behind the streams of the control tables that keeps the audit trail: each version of each item
+// as an object that nobody can rewrite.
+//
+// Its event sources are the streams of all five tables, with ReportBatchItemFailures, bisecting on errors, bounded retries and
+// age, and a destination for what fails. Its role may put objects with their retention into the bucket and read them, and
+// nothing else of S3.
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/sluicelimits/sluice/internal/audit/bucket"
+	"github.com/sluicelimits/sluice/internal/awsenv"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/streamrecord"
+	"github.com/sluicelimits/sluice/internal/environ"
+	"github.com/sluicelimits/sluice/internal/function"
+	"github.com/sluicelimits/sluice/streams/archiver"
+)
+
+func main() { function.Main(start) }
+
+func start() (*function.Process, function.Handler, error) {
+	s, err := environ.ParseArchiver(os.Environ())
+	if err != nil {
+		return nil, nil, err
+	}
+	process, err := function.Start(s.Common)
+	if err != nil {
+		return nil, nil, err
+	}
+	meter, err := process.Meter("")
+	if err != nil {
+		return nil, nil, err
+	}
+	decoder, err := streamrecord.New(map[control.Table]string{
+		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys, control.Cells: s.Tables.Cells,
+		control.Operations: s.Operations,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	archive, err := bucket.New(bucket.Config{Client: client(process.Env), Bucket: s.Bucket, Mode: bucket.Mode(s.Mode), Retention: s.Retention})
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := archiver.New(archiver.Config{Archive: archive, Meter: meter, Log: process.Log})
+	if err != nil {
+		return nil, nil, err
+	}
+	return process, func(ctx context.Context, event []byte) ([]byte, error) { return a.Invoke(ctx, decoder, event) }, nil
+}
+
+func client(env *awsenv.Env) *s3.Client {
+	return s3.NewFromConfig(env.Config(""), func(o *s3.Options) {
+		o.BaseEndpoint = env.Endpoint("S3")
+		o.EndpointOptions.UseFIPSEndpoint = env.FIPS()
+		o.EndpointOptions.UseDualStackEndpoint = env.DualStack()
+		o.UsePathStyle = o.BaseEndpoint != nil // a stand-in has no name for each bucket
+	})
+}
