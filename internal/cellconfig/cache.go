@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/shares"
 )
 
 // cacheKey names what is cached. A key's hash is no text, so that looking one up allocates nothing.
@@ -25,6 +26,7 @@ const (
 	cachedPlan cachedKind = iota + 1
 	cachedTenant
 	cachedKey
+	cachedPlacement // that there is none is an entry, too: most tenants have none
 )
 
 // entry is a document in the cache, compiled. r.mu guards it; what it points to is immutable.
@@ -42,6 +44,16 @@ type entry struct {
 	tenant *plan.Tenant // the last that compiled
 	with   *plan.Plan   // the plan that it was compiled with last
 	unfit  error        // and why that failed
+
+	placed *shares.Placement // of a placement; nil: none
+
+	placedAt  cacheKey // of a tenant: its placement's
+	placedOf  string
+	divided   *plan.Tenant // of a tenant: as the cell grants it, made of the three that follow
+	dividedOf *plan.Tenant
+	dividedBy *sharing
+	dividedAt *shares.Placement
+	shared    int64 // bytes, of size, that dividing added
 }
 
 // found is what the cache knows of a document.
@@ -101,7 +113,9 @@ type form struct {
 	plan *plan.Plan
 	read *plan.TenantDocument
 	key  *identity.Key
-	err  error
+
+	placed *shares.Placement
+	err    error
 }
 
 // compile makes what the document holds.
@@ -118,6 +132,10 @@ func (r *Reader) compile(k *cacheKey, d *Document) (f form) {
 		}
 	case cachedTenant:
 		f.read, f.err = plan.ReadTenant(plan.Document{Kind: plan.KindTenant, ID: k.id, Body: d.Body})
+	case cachedPlacement:
+		if f.placed, f.err = shares.DecodePlacement(d.Body); f.err == nil && shares.PlacementKey(f.placed.Tenant) != k.id {
+			f.err = errors.New("it is that of another tenant")
+		}
 	case cachedKey:
 		id, hash := keyOf(d.Body)
 		var key *plan.Key
@@ -193,7 +211,7 @@ func (r *Reader) weigh(e *entry, p *plan.Plan) {
 
 // store puts a document into the cache. r.mu is held. It returns what is to be logged of one that is not good.
 func (r *Reader) store(k cacheKey, d *Document, f form) (refused error) {
-	if d.Version == 0 || d.Deleted {
+	if (d.Version == 0 || d.Deleted) && k.kind != cachedPlacement {
 		r.known.Remove(k)
 		r.absent.Add(k, struct{}{})
 		return nil
@@ -209,11 +227,14 @@ func (r *Reader) store(k cacheKey, d *Document, f form) (refused error) {
 		refused = f.err
 	case k.kind == cachedTenant:
 		e.read, e.with, e.unfit = f.read, nil, nil
+	case k.kind == cachedPlacement:
+		e.placed = f.placed
 	default:
 		e.plan, e.key = f.plan, f.key
 	}
 	r.bytes -= e.size
-	e.size, e.own = entryBytes+bodyFactor*int64(len(d.Body)), 0
+	e.size, e.own, e.shared = entryBytes+bodyFactor*int64(len(d.Body)), 0, 0
+	e.dividedOf = nil
 	r.bytes += e.size
 	r.known.Add(k, e)
 	for r.bytes > r.c.MaxBytes && r.known.Len() > 1 {

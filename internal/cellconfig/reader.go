@@ -32,6 +32,10 @@ const (
 type Config struct {
 	Table Table // required
 
+	// Cell is the id of the cell, whose share of each limit tenants are given; see package shares. Where there are no shares, and
+	// where it is "", a tenant has the whole of each limit.
+	Cell string
+
 	// Hashes are what the presented key may be stored under. nil knows no key. An error other than identity.ErrMalformedKey is
 	// taken for authorizer.ErrNotLoaded.
 	Hashes func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error)
@@ -71,7 +75,8 @@ type Reader struct {
 	loaded    bool
 	head      Head
 	settings  *plan.Settings
-	told      int64     // version of the settings that were refused last
+	shares    *sharing  // nil: every limit is whole here
+	told      [2]int64  // versions of the settings and shares that were refused last
 	fresh     *view     // of the settings in force
 	stale     *view     // the same, marked
 	synced    time.Time // when the last poll that succeeded began: the copy holds all that was written before
@@ -122,7 +127,11 @@ func New(c Config) (*Reader, error) {
 	}
 	r := &Reader{c: c, gate: newGate(), flights: map[cacheKey]*flight{}}
 	var err error
-	if r.known, err = simplelru.NewLRU(c.MaxDocuments, func(_ cacheKey, e *entry) { r.bytes -= e.size }); err != nil {
+	size := c.MaxDocuments
+	if c.Cell != "" { // for each tenant, whether it has a placement
+		size *= 2
+	}
+	if r.known, err = simplelru.NewLRU(size, func(_ cacheKey, e *entry) { r.bytes -= e.size }); err != nil {
 		return nil, fmt.Errorf("cellconfig: %w", err)
 	}
 	if r.absent, err = simplelru.NewLRU[cacheKey, struct{}](c.MaxAbsent, nil); err != nil {
@@ -269,10 +278,16 @@ func (r *Reader) tell(err error) {
 
 // base is what a poll starts from.
 type base struct {
-	loaded   bool
-	head     Head
+	loaded bool
+	head   Head
+	central
+	synced time.Time
+}
+
+// central is what is not read when it is needed, but with the log.
+type central struct {
 	settings *plan.Settings
-	synced   time.Time
+	shares   *sharing
 }
 
 // follow reads the log up to the head and puts it into force; the entries are those that were new. What is written between its
@@ -280,7 +295,7 @@ type base struct {
 func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]Entry, error) {
 	for range 3 {
 		r.mu.Lock()
-		from := base{r.loaded, r.head, r.settings, r.synced}
+		from := base{r.loaded, r.head, central{r.settings, r.shares}, r.synced}
 		r.mu.Unlock()
 		var head Head
 		err := r.gate.do(ctx, timeout, func(ctx context.Context) (err error) { head, err = r.c.Table.Head(ctx); return err })
@@ -291,10 +306,10 @@ func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]
 		if err != nil {
 			return nil, err
 		}
-		now := from.settings
-		if need, named := settingsVersion(entries); anew != "" || named {
+		now := from.central
+		if need, named := centralVersions(entries); anew != "" || named {
 			var ahead bool
-			if now, ahead, err = r.readSettings(ctx, timeout, head, from.settings, need); err != nil {
+			if now, ahead, err = r.readCentral(ctx, timeout, head, from.central, need); err != nil {
 				return nil, err
 			}
 			if ahead {
@@ -340,65 +355,81 @@ func (r *Reader) entries(ctx context.Context, p *poll, timeout time.Duration, fr
 	return entries, "", nil
 }
 
-// settingsVersion is the newest version of the settings that the entries name.
-func settingsVersion(entries []Entry) (version int64, named bool) {
+// central are the documents that are read with the log. The second is only where there is a cell.
+var centralRefs = [...]Ref{{plan.KindSettings, plan.SettingsID}, {KindShares, SharesID}}
+
+// centralVersions are the newest versions of them that the entries name.
+func centralVersions(entries []Entry) (need [2]int64, named bool) {
 	for i := range entries {
 		for _, c := range entries[i].Changes {
-			if c.Kind == plan.KindSettings && c.ID == plan.SettingsID {
-				version, named = max(version, c.Version), true
+			for j := range centralRefs {
+				if c.Ref == centralRefs[j] {
+					need[j], named = max(need[j], c.Version), true
+				}
 			}
 		}
 	}
-	return version, named
+	return need, named
 }
 
-// readSettings reads the settings, at least version need. ahead says that they are of a later state than head. Those that do
-// not compile leave the last good ones in force; where there are none, that is an error.
-func (r *Reader) readSettings(ctx context.Context, timeout time.Duration, head Head, before *plan.Settings, need int64) (s *plan.Settings, ahead bool, err error) {
-	var d Document
-	err = r.gate.do(ctx, timeout, func(ctx context.Context) error {
-		got, err := r.c.Table.Get(ctx, Ref{plan.KindSettings, plan.SettingsID})
-		if err == nil {
-			d, err = only(got)
+// readCentral reads the settings and the shares, at least versions need. ahead says that they are of a later state than head.
+// One that does not compile leaves the last good one in force; where there is none, that is an error.
+func (r *Reader) readCentral(ctx context.Context, timeout time.Duration, head Head, before central, need [2]int64) (now central, ahead bool, err error) {
+	refs := centralRefs[:]
+	if r.c.Cell == "" {
+		refs = refs[:1]
+	}
+	var got []Document
+	err = r.gate.do(ctx, timeout, func(ctx context.Context) (err error) {
+		if got, err = r.c.Table.Get(ctx, refs...); err == nil && len(got) != len(refs) {
+			err = fmt.Errorf("%d documents for %d", len(got), len(refs))
 		}
 		return err
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return before, false, fmt.Errorf("read the settings: %w", err)
-	case d.Seq > head.Seq:
-		return before, true, nil
-	case d.Version < need:
-		return before, false, fmt.Errorf("read the settings: version %d, and the log says %d", d.Version, need)
 	}
-	if d.Version == 0 || d.Deleted {
-		return plan.NoSettings(), false, nil
+	for i := range got {
+		if got[i].Seq > head.Seq {
+			return before, true, nil
+		}
+		if got[i].Version < need[i] {
+			return before, false, fmt.Errorf("read the %s: version %d, and the log says %d", refs[i].Kind, got[i].Version, need[i])
+		}
 	}
-	if s, err = r.compileSettings(d); err == nil {
-		return s, false, nil
+	now = central{plan.NoSettings(), nil}
+	if d := &got[0]; d.Version > 0 && !d.Deleted {
+		if now.settings, err = r.compileSettings(*d); err != nil {
+			r.refuseOnce(0, d, err)
+			if now.settings = before.settings; before.settings == nil {
+				return before, false, err
+			}
+		}
 	}
+	if len(got) > 1 {
+		if now.shares, err = readShares(r.c.Cell, &got[1]); err != nil {
+			r.refuseOnce(1, &got[1], err)
+			if now.shares = before.shares; before.shares == nil {
+				return before, false, err
+			}
+		}
+	}
+	return now, false, nil
+}
+
+// refuseOnce tells of a document that is read with each poll where no good one is in force.
+func (r *Reader) refuseOnce(which int, d *Document, err error) {
 	r.mu.Lock()
-	told := r.told == d.Version // where there are no good ones, they are read with each poll
-	r.told = d.Version
+	told := r.told[which] == d.Version
+	r.told[which] = d.Version
 	r.mu.Unlock()
 	if !told {
 		r.refuse(d.Ref, d.Version, err)
 	}
-	if before == nil {
-		return nil, false, err
-	}
-	return before, false, nil
-}
-
-func only(documents []Document) (Document, error) {
-	if len(documents) != 1 {
-		return Document{}, fmt.Errorf("%d documents for one", len(documents))
-	}
-	return documents[0], nil
 }
 
 // advance puts a new state into force: what the log names is read again before it is used.
-func (r *Reader) advance(p *poll, head Head, now *plan.Settings, entries []Entry, anew string) error {
+func (r *Reader) advance(p *poll, head Head, now central, entries []Entry, anew string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.poll != p {
@@ -421,11 +452,11 @@ func (r *Reader) advance(p *poll, head Head, now *plan.Settings, entries []Entry
 		}
 	}
 	r.loaded, r.head, r.synced = true, head, p.began
-	if r.fresh.settings != now || !r.fresh.loaded {
-		r.fresh = &view{r: r, settings: now, loaded: true}
-		r.stale = &view{r: r, settings: now, loaded: true, stale: true}
+	if r.fresh.settings != now.settings || !r.fresh.loaded {
+		r.fresh = &view{r: r, settings: now.settings, loaded: true}
+		r.stale = &view{r: r, settings: now.settings, loaded: true, stale: true}
 	}
-	r.settings = now
+	r.settings, r.shares = now.settings, now.shares
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/shares"
 )
 
 var _ authorizer.Configuration = (*view)(nil)
@@ -46,7 +47,17 @@ func (v *view) Anonymous(ctx context.Context) (string, *plan.Set, error) {
 	if err != nil {
 		return "", nil, fmt.Errorf("%w: the plan of anonymous calls: %w", authorizer.ErrNotLoaded, err)
 	}
-	return id, p.Set(), nil
+	return id, v.r.anonymous(p), nil
+}
+
+// anonymous is the plan of calls without a credential, as the cell grants it to the request that began last.
+func (r *Reader) anonymous(p *plan.Plan) *plan.Set {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.shares == nil {
+		return p.Set()
+	}
+	return r.shares.anonymousSet(p, r.begun.UnixMicro())
 }
 
 // Tenant implements [authorizer.Configuration].
@@ -90,9 +101,9 @@ func (v *view) Key(ctx context.Context, presented string, now time.Time) (*ident
 	return key, key.Check(now)
 }
 
-// rounds bound how often one look-up asks for what it finds missing: a tenant, then its plan, and once more for each where
+// rounds bound how often one look-up asks for what it finds missing: a tenant, then its plan, its placement, and once more for two of them where
 // they change meanwhile.
-const rounds = 4
+const rounds = 5
 
 var errRestless = errors.New("it changes faster than it can be read")
 
@@ -132,13 +143,24 @@ func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 		if found == isCurrent {
 			t, missing, err := r.resolve(e)
 			if missing.kind == 0 || err != nil {
+				out, placed, unplaced := r.share(e, t)
 				r.mu.Unlock()
-				return t, err
+				if placed.kind == 0 || err != nil {
+					return out, errors.Join(err, unplaced)
+				}
+				if err := r.load(ctx, placed); err != nil {
+					if out != nil && lastGood(isSuperseded, err) { // as it was last known
+						return out, nil
+					}
+					return nil, err
+				}
+				continue
 			}
+			before, _, _ := r.share(e, t)
 			r.mu.Unlock()
 			if err := r.load(ctx, missing); err != nil {
-				if t != nil && !errors.Is(err, errOlder) { // on the plan as it was last known
-					return t, nil
+				if before != nil && !errors.Is(err, errOlder) { // on the plan as it was last known
+					return before, nil
 				}
 				return nil, err
 			}
@@ -146,13 +168,18 @@ func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 		}
 		var before *plan.Tenant
 		if e != nil {
-			before = e.tenant
+			before, _, _ = r.share(e, e.tenant)
 		}
+		with := r.shares != nil
 		r.mu.Unlock()
 		if found == isAbsent {
 			return nil, nil
 		}
-		if err := r.load(ctx, at); err != nil {
+		keys := []cacheKey{at}
+		if with && e == nil { // both at once, since both are needed
+			keys = append(keys, cacheKey{kind: cachedPlacement, id: shares.PlacementKey(id)})
+		}
+		if err := r.load(ctx, keys...); err != nil {
 			if lastGood(found, err) && before != nil {
 				return before, nil
 			}
@@ -261,6 +288,8 @@ func (r Ref) cached() (cacheKey, bool) {
 		return cacheKey{kind: cachedPlan, id: r.ID}, true
 	case plan.KindTenant:
 		return cacheKey{kind: cachedTenant, id: r.ID}, true
+	case KindPlacement:
+		return cacheKey{kind: cachedPlacement, id: r.ID}, true
 	case KindKeyHash:
 		k := cacheKey{kind: cachedKey}
 		n, err := hex.Decode(k.hash[:], []byte(r.ID[:min(len(r.ID), hashHexBytes)]))
@@ -276,6 +305,8 @@ func (k *cacheKey) ref() Ref {
 		return Ref{plan.KindPlan, k.id}
 	case cachedTenant:
 		return Ref{plan.KindTenant, k.id}
+	case cachedPlacement:
+		return Ref{KindPlacement, k.id}
 	default:
 		return Ref{KindKeyHash, hex.EncodeToString(k.hash[:])}
 	}

@@ -130,7 +130,7 @@ func (l *lister) tier(i int) {
 	}
 }
 
-// amount lists what a boost raises: its origin is then the boost, which names what was raised and whose it is.
+// amount lists what a boost raises and cells divide: its origin is then that, which names what it was before and whose it is.
 func (l *lister) amount(name string, i int, m mark, of func(*limit.Tier) int64) {
 	n := of(&l.e.Limit.Tiers[i])
 	from := m.origin()
@@ -139,6 +139,12 @@ func (l *lister) amount(name string, i int, m mark, of func(*limit.Tier) int64) 
 		at := b.factorAt
 		from = Origin{at.doc.name, at.line, at.column, fmt.Sprintf("boost ×%s until %s of %s",
 			b.factor(), b.until.v.Format(time.RFC3339), was)}
+	}
+	if sh := l.e.share; sh != nil {
+		was := fmt.Sprintf("%s of %d from %s", sh.Why, of(&l.e.whole.Limit.Tiers[i]), from.Layer)
+		if from.Layer = was; sh.Limit == nil {
+			n = 0
+		}
 	}
 	l.values = append(l.values, Value{name, strconv.FormatInt(n, 10), from})
 }

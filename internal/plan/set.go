@@ -17,7 +17,8 @@ const inlineMatches = 64
 type Set struct {
 	Limits []*Effective // in file order
 
-	match *matcher
+	match    *matcher
+	withheld bool // of one of the limits nothing is granted
 }
 
 // Effective is one limit as it applies, with where each value comes from.
@@ -30,6 +31,8 @@ type Effective struct {
 	shape *shape
 	boost *boost // nil without
 	base  *Effective
+	share *Share     // nil where this cell grants all of the limit
+	whole *Effective // with share: the limit before it was divided
 }
 
 // shape is what of a limit names its counters; overrides cannot change it.
@@ -99,7 +102,8 @@ type Attributes struct {
 var rootPath route.Path
 
 // AppendCharges appends one charge for each limit that applies to the request (groups resolved, limits that are off left
-// out) and returns the slice. It does not allocate when dst has room, at most 64 limits match, the path has one reading,
+// out) and returns the slice. A limit of which the cell grants nothing is charged what no store takes: see [Set.Withheld]. It
+// does not allocate when dst has room, at most 64 limits match, the path has one reading,
 // and no limit is per a list of values or per a value longer than limit.MaxNameBytes.
 //
 // A group is resolved in each reading of the path by itself, and what any reading gives applies: a client cannot trade a
@@ -121,7 +125,13 @@ func (s *Set) AppendCharges(dst []limit.Charge, a *Attributes) []limit.Charge {
 	}
 	for _, h := range hits {
 		e := s.Limits[s.match.order[h]]
-		if e.Limit.Mode != limit.Off {
+		switch {
+		case e.Limit.Mode == limit.Off:
+		case e.share != nil && e.share.Limit == nil:
+			if e.Limit.Mode == limit.Enforce { // a shadow has nothing to report here
+				dst = append(dst, limit.Charge{Limit: e.Limit, Value: e.shape.value(a), Cost: withheldCost})
+			}
+		default:
 			dst = append(dst, limit.Charge{Limit: e.Limit, Value: e.shape.value(a), Cost: e.Cost.of(a)})
 		}
 	}

@@ -105,6 +105,77 @@ func (v *View) quotaHome(t *limit.Tier, now int64) string {
 	return ""
 }
 
+// HomeSpan is where a quota is kept from a time until the next span's.
+type HomeSpan struct {
+	From int64 // µs since 1970; of the first span before all time
+	Here bool  // in the view's own cell
+}
+
+// QuotaSpans is [View.QuotaHome] over time.
+func (v *View) QuotaSpans(t *limit.Tier) []HomeSpan {
+	if v == nil {
+		return []HomeSpan{{beginning, true}}
+	}
+	edges := []int64{beginning}
+	for i := range v.gens {
+		if from := v.gens[i].from; from > always {
+			_, edge := t.Calendar.Period(from - 1) // the first period that begins at from or later
+			edges = append(edges, edge-v.skew, edge+v.skew)
+		}
+	}
+	slices.Sort(edges)
+	var out []HomeSpan
+	for _, edge := range slices.Compact(edges) {
+		at := edge
+		if edge == beginning {
+			at = always // no calendar goes back for ever, and there was none before
+		}
+		here := v.QuotaHome(t, at) == v.cell && v.cell != ""
+		if n := len(out); n == 0 || out[n-1].Here != here {
+			out = append(out, HomeSpan{edge, here})
+		}
+	}
+	return out
+}
+
+// Key stands for everything that two views of one cell and document may differ in, if neither tenant has a placement: where
+// they are at home. Views of one key give the same spans of a limit that is not aligned to its owner.
+type Key struct{ here, member uint64 }
+
+// Key returns the view's; false where there is none, as for a tenant that has a placement.
+func (v *View) Key() (k Key, ok bool) {
+	if v == nil {
+		return k, true
+	}
+	for i := range v.gens {
+		e := &v.gens[i]
+		if i >= 64 || len(e.pinned) > 0 || len(e.homedBy) > 0 {
+			return Key{}, false
+		}
+		if e.home == v.cell {
+			k.here |= 1 << i
+		}
+		if _, there := slices.BinarySearch(v.members, e.home); there {
+			k.member |= 1 << i
+		}
+	}
+	return k, true
+}
+
+// Weight is what part the cell has in limits that are divided, once everything under way has taken effect: its weight and that
+// of all that serve the tenant.
+func (v *View) Weight() (own, all int64) {
+	if v == nil {
+		return 1, 1
+	}
+	for _, w := range v.gens[len(v.gens)-1].cells {
+		if all += w.Weight; w.Cell == v.cell {
+			own = w.Weight
+		}
+	}
+	return own, all
+}
+
 // step is what may be granted of a tier from a time on.
 type step struct {
 	from int64

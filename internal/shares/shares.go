@@ -69,6 +69,8 @@ package shares
 
 import (
 	"math"
+
+	"github.com/sluicelimits/sluice/internal/limit"
 )
 
 // Layout is the version of the JSON of documents, placements and states.
@@ -273,6 +275,12 @@ func (v *View) Home() string {
 		return ""
 	}
 	return v.gens[len(v.gens)-1].home
+}
+
+// Homed reports whether the limit of a plan is whole in the tenant's home cell, once everything under way has taken effect.
+// Quotas always are, see [View.QuotaHome].
+func (v *View) Homed(plan string, l *limit.Limit) bool {
+	return v != nil && v.gens[len(v.gens)-1].homes(plan, &l.Tiers[0])
 }
 
 // homeOf is the first serving one of the pinned cells, or else the one with the highest hash (rendezvous: a cell that joins

@@ -1,0 +1,245 @@
+package cellconfig
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/shares"
+)
+
+// maxSharedSets bounds the sets that are kept for tenants which have the same.
+const maxSharedSets = 4096
+
+// sharing is the shares in force, and what was divided by them. r.mu guards its maps.
+type sharing struct {
+	cell      string
+	doc       *shares.Document
+	sets      map[setKey][]plan.Part
+	anonymous map[*plan.Plan][]plan.Part
+}
+
+// setKey names a set as all tenants have it that are at home in the same cells.
+type setKey struct {
+	set  *plan.Set
+	home shares.Key
+}
+
+// readShares makes the document that holds the state of the shares. A nil sharing grants all of each limit.
+func readShares(cell string, d *Document) (s *sharing, err error) {
+	if d.Version == 0 || d.Deleted {
+		return nil, nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("it cannot be read: %v", p)
+		}
+	}()
+	state, err := shares.DecodeState(d.Body)
+	if err != nil {
+		return nil, err
+	}
+	doc := state.Document()
+	if doc == nil { // there is no cell yet
+		return nil, nil
+	}
+	return &sharing{cell: cell, doc: doc, sets: map[setKey][]plan.Part{}, anonymous: map[*plan.Plan][]plan.Part{}}, nil
+}
+
+// divided is the tenant as the cell grants it; own is the number of limits that it shares with no other tenant.
+func (s *sharing) divided(t *plan.Tenant, placed *shares.Placement) (out *plan.Tenant, own int) {
+	v := s.doc.View(s.cell, t.ID, placed)
+	key, shared := v.Key()
+	return t.Divided(func(set *plan.Set) []plan.Part {
+		shared := shared && !slices.ContainsFunc(set.Limits, func(e *plan.Effective) bool { return e.Limit.AlignOwner })
+		if parts, ok := s.sets[setKey{set, key}]; ok && shared {
+			return parts
+		}
+		parts := s.parts(v, t.Plan, t.ID, set)
+		if !shared {
+			own += len(parts) * len(set.Limits)
+			return parts
+		}
+		if len(s.sets) >= maxSharedSets { // of plans that were since replaced
+			clear(s.sets)
+		}
+		s.sets[setKey{set, key}] = parts
+		return parts
+	}), own
+}
+
+// anonymousSet is the plan of calls without a credential as the cell grants it at now.
+func (s *sharing) anonymousSet(p *plan.Plan, now int64) *plan.Set {
+	parts, ok := s.anonymous[p]
+	if !ok {
+		clear(s.anonymous)
+		parts = s.parts(s.doc.View(s.cell, "", nil), p.ID, "", p.Set())
+		s.anonymous[p] = parts
+	}
+	i := 1
+	for i < len(parts) && parts[i].From <= now {
+		i++
+	}
+	return parts[i-1].Set
+}
+
+// parts are what the cell grants of the set, over time.
+func (s *sharing) parts(v *shares.View, planID, owner string, set *plan.Set) []plan.Part {
+	spans := make(map[*plan.Effective][]shares.Span, len(set.Limits))
+	var edges []int64
+	for _, e := range set.Limits {
+		spans[e] = s.spans(v, planID, owner, e.Limit)
+		for _, span := range spans[e] {
+			edges = append(edges, span.From)
+		}
+	}
+	if len(edges) == 0 {
+		return []plan.Part{{Set: set}}
+	}
+	slices.Sort(edges)
+	weight, all := v.Weight()
+	var out []plan.Part
+	for _, edge := range slices.Compact(edges) {
+		out = append(out, plan.Part{From: edge, Set: set.Shared(func(e *plan.Effective) plan.Share {
+			in, until := shares.At(spans[e], edge)
+			sh := plan.Share{Limit: in.Limit}
+			switch {
+			case in.Limit == e.Limit:
+				return sh
+			case e.Limit.Tiers[0].Algorithm == limit.Quota:
+				sh.Why = fmt.Sprintf("kept in another cell than %s, epoch %d", s.cell, s.doc.Epoch)
+			default:
+				sh.Why = fmt.Sprintf("share %d/%d of cell %s, epoch %d", weight, all, s.cell, s.doc.Epoch)
+			}
+			if in.Limit == nil {
+				if next, _ := shares.At(spans[e], until); next.Limit != nil {
+					sh.Until = until
+				}
+			}
+			return sh
+		})})
+	}
+	return out
+}
+
+// spans are what the cell grants of one limit. A quota is whole where it is kept. From there nothing is leased yet: elsewhere
+// it is as if its store were away, and since nobody could add up what local buckets grant in a month, the backstop grants
+// nothing.
+func (s *sharing) spans(v *shares.View, planID, owner string, l *limit.Limit) []shares.Span {
+	if l.Tiers[0].Algorithm != limit.Quota {
+		return v.Limit(planID, l, owner)
+	}
+	var elsewhere *limit.Limit
+	if l.OnStoreFailure == limit.Open {
+		off := *l
+		off.Mode, off.Tiers = limit.Off, slices.Clone(l.Tiers)
+		elsewhere, _ = limit.New(off) // what cannot be made grants nothing
+	}
+	var out []shares.Span
+	for _, h := range v.QuotaSpans(&l.Tiers[0]) {
+		out = append(out, shares.Span{From: h.From, Limit: elsewhere})
+		if h.Here {
+			out[len(out)-1].Limit = l
+		}
+	}
+	return out
+}
+
+// share divides a tenant that was resolved. missing is its placement where that must be read first. r.mu is held.
+func (r *Reader) share(e *entry, t *plan.Tenant) (out *plan.Tenant, missing cacheKey, err error) {
+	if r.shares == nil || t == nil || t.Plan == "" {
+		return t, missing, nil
+	}
+	if e.placedAt.kind == 0 || e.placedOf != t.ID {
+		e.placedAt, e.placedOf = cacheKey{kind: cachedPlacement, id: shares.PlacementKey(t.ID)}, t.ID
+	}
+	p, found := r.find(e.placedAt)
+	if found != isCurrent {
+		missing = e.placedAt
+	}
+	if p == nil || (p.placed == nil && p.err != nil) { // where the tenant is served is not known
+		if p != nil {
+			err = p.err
+		}
+		return nil, missing, err
+	}
+	if e.divided == nil || e.dividedOf != t || e.dividedBy != r.shares || e.dividedAt != p.placed {
+		var own int
+		e.divided, own = r.shares.divided(t, p.placed)
+		e.dividedOf, e.dividedBy, e.dividedAt = t, r.shares, p.placed
+		r.bytes += int64(own)*sharedLimitBytes - e.shared
+		e.size, e.shared = e.size+int64(own)*sharedLimitBytes-e.shared, int64(own)*sharedLimitBytes
+	}
+	return e.divided, missing, nil
+}
+
+// sharedLimitBytes is what a divided limit takes that no other tenant has, roughly.
+const sharedLimitBytes = 1000
+
+// Grant is what a cell grants of a limit of a plan to a tenant that has no placement.
+type Grant struct {
+	Plan, Limit string
+	Tier        int
+	Whole       int64 // threshold, rate or units of all cells together
+	Granted     int64 // of this cell's; of a homed limit, to the tenants that are at home here
+	Homed       bool  // not divided: each tenant's is whole in one cell
+}
+
+// Grants is what the cell grants of the plan at now, by a document of the shares; nil is a cell that is alone. It is for metrics
+// (per_cell_limit_effective) and for operators.
+func Grants(doc *shares.Document, cell string, p *plan.Plan, now time.Time) []Grant {
+	var v *shares.View
+	if doc != nil {
+		v = doc.View(cell, "", nil)
+	}
+	var out []Grant
+	for _, e := range p.Set().Limits {
+		quota := e.Limit.Tiers[0].Algorithm == limit.Quota
+		homed := doc != nil && (quota || v.Homed(p.ID, e.Limit))
+		granted := e.Limit
+		if !homed {
+			in, _ := shares.At(v.Limit(p.ID, e.Limit, ""), now.UnixMicro())
+			granted = in.Limit
+		}
+		for i := range e.Limit.Tiers {
+			g := Grant{Plan: p.ID, Limit: e.Limit.ID, Tier: i, Whole: e.Limit.Tiers[i].Threshold, Homed: homed}
+			if granted != nil {
+				g.Granted = granted.Tiers[i].Threshold
+			}
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// Grants is what the cell grants of the plans that are in the cache, by the shares in force. See [Grants].
+func (r *Reader) Grants(now time.Time) []Grant {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var doc *shares.Document
+	if r.shares != nil {
+		doc = r.shares.doc
+	}
+	var out []Grant
+	for _, k := range r.known.Keys() {
+		if e, ok := r.known.Peek(k); ok && k.kind == cachedPlan && e.plan != nil {
+			out = append(out, Grants(doc, r.c.Cell, e.plan, now)...)
+		}
+	}
+	slices.SortFunc(out, func(a, b Grant) int {
+		return slices.Compare([]string{a.Plan, a.Limit}, []string{b.Plan, b.Limit})
+	})
+	return out
+}
+
+// Shares is the epoch and phase that are in force; 0 where there are none.
+func (r *Reader) Shares() (epoch int64, phase shares.Phase) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.shares == nil {
+		return 0, ""
+	}
+	return r.shares.doc.Epoch, r.shares.doc.Phase
+}
