@@ -1,0 +1,418 @@
+package archiver_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/audit"
+	"github.com/sluicelimits/sluice/internal/audit/bucket"
+	"github.com/sluicelimits/sluice/internal/audit/folder"
+	"github.com/sluicelimits/sluice/internal/audit/s3test"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/control/row"
+	"github.com/sluicelimits/sluice/internal/control/streamrecord"
+	"github.com/sluicelimits/sluice/streams/archiver"
+)
+
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// counts is a meter that remembers.
+type counts struct {
+	mu sync.Mutex
+	n  map[string]int64
+}
+
+func (c *counts) Count(name string, n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == nil {
+		c.n = make(map[string]int64)
+	}
+	c.n[name] += n
+}
+
+func (c *counts) Took(name string, _ time.Duration) { c.Count(name, 1) }
+
+func (c *counts) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []string
+	for name, n := range c.n {
+		if n != 0 {
+			all = append(all, fmt.Sprintf("%s=%d", name, n))
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+type world struct {
+	*archiver.Archiver
+	bucket *s3test.Bucket
+	counts *counts
+	log    *bytes.Buffer
+}
+
+func newWorld(t *testing.T, c s3test.Config) *world {
+	t.Helper()
+	c.Lock = true
+	w := &world{bucket: s3test.New(t, c), counts: &counts{}, log: &bytes.Buffer{}}
+	archive, err := bucket.New(bucket.Config{Client: w.bucket.Client(), Bucket: s3test.Name, Mode: bucket.Compliance, Retention: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Archiver, err = archiver.New(archiver.Config{Archive: archive, Meter: w.counts, Log: slog.New(slog.NewJSONHandler(w.log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// history is the versions of one item as a feed tells them.
+func history(t *testing.T, key string, n int) []control.Delivery {
+	t.Helper()
+	var all []control.Delivery
+	var last *control.Item
+	for v := range n {
+		c, err := control.Change{Table: control.Tenants, Key: key, Expect: int64(v), Body: fmt.Appendf(nil, `{"n":%d}`, v), Actor: "ann", Reason: "because", Now: noon}.Check()
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, _, err := control.Next(last, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sequence := fmt.Sprintf("%s-%06d", key, v+1)
+		all = append(all, control.Delivery{Sequence: sequence, Record: &control.Record{Sequence: sequence, Old: last, New: next}})
+		last = &next
+	}
+	return all
+}
+
+func name(d control.Delivery) string {
+	return control.ObjectName(d.Record.New.Table, d.Record.New.Key, d.Record.New.Version)
+}
+
+func want(t *testing.T, d control.Delivery) []byte {
+	t.Helper()
+	data, err := events.Encode(d.Record.Audit())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// kept fails the test unless the bucket has one version of each record, as it is, and so many rejected ones.
+func (w *world) kept(t *testing.T, all []control.Delivery, rejected int) {
+	t.Helper()
+	var other int
+	for _, n := range w.bucket.Names() {
+		if strings.HasPrefix(n, audit.RejectedPrefix) {
+			other++
+		}
+	}
+	if other != rejected || len(w.bucket.Names()) != len(all)+rejected {
+		t.Errorf("the bucket has %d objects, %d of them rejected records; want %d and %d", len(w.bucket.Names()), other, len(all)+rejected, rejected)
+	}
+	for _, d := range all {
+		if v := w.bucket.Versions(name(d)); len(v) != 1 || !bytes.Equal(v[0], want(t, d)) {
+			t.Errorf("%s has %d versions, %.300q", name(d), len(v), v)
+		}
+	}
+}
+
+// Guarantees that the order of records, how often they come, and a stream that is read again from its beginning change nothing.
+func TestAnyOrderAnyNumber(t *testing.T) {
+	w := newWorld(t, s3test.Config{})
+	all := append(history(t, "acme", 8), history(t, "Ünïcode/..", 8)...)
+	for seed := range uint64(5) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		batch := make([]control.Delivery, 0, 32)
+		for _, i := range r.Perm(16) {
+			batch = append(batch, all[i], all[r.IntN(16)])
+		}
+		if done, err := w.Handle(t.Context(), batch); err != nil || done != len(batch) {
+			t.Fatalf("%d of %d are done: %v", done, len(batch), err)
+		}
+		w.kept(t, all, 0)
+	}
+	if got := w.counts.String(); got != "archive_seconds=16 objects_equal=144 objects_made=16 records_read=160" {
+		t.Error(got)
+	}
+}
+
+// Guarantees that a record that cannot be read, wherever it is in a batch, is kept whole and counted, once however often it
+// comes, and stops nothing.
+func TestPoison(t *testing.T) {
+	w := newWorld(t, s3test.Config{})
+	all := history(t, "acme", 5)
+	altered := *all[4].Record
+	altered.New.Reason = "another"
+	batch := slices.Concat(all[:2], []control.Delivery{
+		{Sequence: "s1", Raw: []byte(`{"poison":"\u0000"`), Err: &control.RecordError{Table: control.Tenants, Key: "acme", Sequence: "s1", Err: control.ErrBadItem}},
+		{Raw: []byte{0xff}},
+		{Sequence: "s3", Record: &altered}, // its hash is another
+		{Sequence: "s4", Record: &control.Record{}},
+	}, all[2:4])
+	for range 2 {
+		if done, err := w.Handle(t.Context(), batch); err != nil || done != len(batch) {
+			t.Fatalf("%d of %d are done: %v", done, len(batch), err)
+		}
+	}
+	w.kept(t, all[:4], 4)
+	if got := w.counts.String(); got != "archive_seconds=4 objects_equal=4 objects_made=4 records_read=16 records_unreadable=8" {
+		t.Error(got)
+	}
+	var whole bool
+	for _, n := range w.bucket.Names() {
+		var r audit.Rejected
+		if strings.HasPrefix(n, audit.RejectedPrefix) && json.Unmarshal(w.bucket.Versions(n)[0], &r) == nil && r.Key == "acme" && r.Sequence == "s1" {
+			whole = string(r.Raw) == `{"poison":"\u0000"` && r.Reason == audit.Unreadable && r.Table == control.Tenants && strings.Contains(r.Error, "cannot be read")
+		}
+	}
+	if !whole {
+		t.Error("no rejected record is the first one, whole")
+	}
+}
+
+// Guarantees that an unequal object is an alarm, stays what it is, and holds up nothing: what should be there is kept beside.
+func TestUnequal(t *testing.T) {
+	w := newWorld(t, s3test.Config{})
+	all := history(t, "acme", 3)
+	w.bucket.Overwrite(name(all[1]), []byte("forged"))
+	for range 3 {
+		if done, err := w.Handle(t.Context(), all); err != nil || done != 3 {
+			t.Fatalf("%d are done: %v", done, err)
+		}
+	}
+	if v := w.bucket.Versions(name(all[1])); len(v) != 1 || string(v[0]) != "forged" {
+		t.Errorf("the unequal object is now %q", v)
+	}
+	r := audit.Rejected{Raw: want(t, all[1])}
+	var kept audit.Rejected
+	if v := w.bucket.Versions(r.Name()); len(v) != 1 || json.Unmarshal(v[0], &kept) != nil || kept.Version != 2 || kept.Reason != audit.Unequal {
+		t.Errorf("the record is kept as %q", v)
+	}
+	if got := w.counts.String(); !strings.Contains(got, "records_unequal=3") || !strings.Contains(w.log.String(), `"level":"ERROR","msg":"the archive has another record`) {
+		t.Errorf("no alarm: %s %s", got, w.log)
+	}
+}
+
+// Guarantees that while S3 refuses, throttles, or does not answer, nothing is done with and nothing lost: records come again
+// from the first one on that is not kept, and are then kept once.
+func TestArchiveIsAway(t *testing.T) {
+	faults := map[string]s3test.Fault{
+		"refusing": {Status: 403, Code: "AccessDenied"}, "throttling": {Status: 503, Code: "SlowDown"}, "conflicts": {Status: 409, Code: "ConditionalRequestConflict"},
+		"lost answers": {Lost: true}, "no bucket": {Status: 404, Code: "NoSuchBucket"},
+	}
+	for what, fault := range faults {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			var back atomic.Bool
+			all := history(t, "acme", 4)
+			bad := name(all[2])
+			w := newWorld(t, s3test.Config{Fault: func(r *http.Request) *s3test.Fault {
+				if strings.HasSuffix(r.URL.Path, bad) && !back.Load() {
+					return &fault
+				}
+				return nil
+			}})
+			poison := control.Delivery{Sequence: "p", Raw: []byte("x"), Err: &control.RecordError{Err: control.ErrBadItem}}
+			batch := []control.Delivery{all[0], poison, all[1], all[2], all[3]}
+			if done, err := w.Handle(t.Context(), batch); err == nil || done != 3 || errors.Is(err, audit.ErrUnequal) {
+				t.Fatalf("%d are done, %v; want 3 and an error", done, err)
+			}
+			if !strings.Contains(w.counts.String(), "records_again=2") {
+				t.Error(w.counts)
+			}
+			back.Store(true)
+			if done, err := w.Handle(t.Context(), batch[3:]); err != nil || done != 2 {
+				t.Fatalf("again: %d are done, %v", done, err)
+			}
+			w.kept(t, all, 1)
+		})
+	}
+}
+
+// Guarantees that a record that can neither be archived nor rejected comes again.
+func TestNothingCanBeKept(t *testing.T) {
+	w := newWorld(t, s3test.Config{Fault: func(*http.Request) *s3test.Fault { return &s3test.Fault{Status: 403, Code: "AccessDenied"} }})
+	poison := control.Delivery{Sequence: "p", Raw: []byte("x")}
+	if done, err := w.Handle(t.Context(), []control.Delivery{poison}); done != 0 || err == nil {
+		t.Errorf("%d are done, %v", done, err)
+	}
+}
+
+// stuck is an archive that panics, or hangs until it is told to stop.
+type stuck struct {
+	audit.Archive
+	panics bool
+}
+
+func (s stuck) Put(ctx context.Context, _ string, _ []byte) (bool, error) {
+	if s.panics {
+		panic("boom")
+	}
+	<-ctx.Done()
+	return false, ctx.Err()
+}
+
+// Guarantees that an archive that hangs leaves time for the answer, and that a panic is a record that comes again.
+func TestStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, panics := range []bool{false, true} {
+			a, err := archiver.New(archiver.Config{Archive: stuck{panics: panics}, Meter: &counts{}, Log: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			began := time.Now()
+			done, err := a.Handle(ctx, history(t, "acme", 30))
+			if took := time.Since(began); done != 0 || err == nil || took > 9*time.Second || !panics && took != 9*time.Second {
+				t.Errorf("panics %t: %d are done after %v, %v", panics, done, took, err)
+			}
+			cancel()
+		}
+	})
+}
+
+// Guarantees what Lambda reads: nothing to do again, or the sequence number of the first record that is; and that what is no batch
+// is an error.
+func TestInvoke(t *testing.T) {
+	const arn = "arn:aws:dynamodb:eu-west-1:123456789012:table/tenants/stream/2026-11-21T00:00:00.000"
+	all := history(t, "acme", 3)
+	var records []any
+	for i, d := range all {
+		image := func(item *control.Item) map[string]any {
+			out := make(map[string]any)
+			for n, v := range row.Of(item) {
+				out[n] = map[string]any{string(v.Kind): v.Text}
+				if v.Kind == row.Bool {
+					out[n] = map[string]any{"BOOL": v.Bool}
+				}
+			}
+			return out
+		}
+		change := map[string]any{"SequenceNumber": fmt.Sprint(100 + i), "Keys": map[string]any{"id": map[string]any{"S": "acme"}}, "NewImage": image(&d.Record.New)}
+		event := "INSERT"
+		if d.Record.Old != nil {
+			event, change["OldImage"] = "MODIFY", image(d.Record.Old)
+		}
+		records = append(records, map[string]any{"eventName": event, "eventSource": "aws:dynamodb", "eventSourceARN": arn, "dynamodb": change})
+	}
+	event, err := json.Marshal(map[string]any{"Records": records})
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder, err := streamrecord.New(map[control.Table]string{control.Tenants: "tenants"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var away atomic.Bool
+	w := newWorld(t, s3test.Config{Fault: func(r *http.Request) *s3test.Fault {
+		if away.Load() && !strings.HasSuffix(r.URL.Path, name(all[0])) {
+			return &s3test.Fault{Status: 403, Code: "AccessDenied"}
+		}
+		return nil
+	}})
+	away.Store(true)
+	if got, err := w.Invoke(t.Context(), decoder, event); err != nil || string(got) != `{"batchItemFailures":[{"itemIdentifier":"101"}]}` {
+		t.Errorf("%s, %v", got, err)
+	}
+	if got, err := w.Invoke(t.Context(), decoder, []byte(`{"Records":[{}]}`)); err == nil {
+		t.Errorf("a record without a number that cannot be kept: %s", got)
+	}
+	away.Store(false)
+	if got, err := w.Invoke(t.Context(), decoder, event); err != nil || string(got) != `{"batchItemFailures":[]}` {
+		t.Errorf("%s, %v", got, err)
+	}
+	w.kept(t, all, 0)
+	if got, err := w.Invoke(t.Context(), decoder, []byte(`[]`)); err == nil {
+		t.Errorf("what is no batch: %s", got)
+	}
+}
+
+// Guarantees that in one process, too, everything is archived from the first change on, through failures and restarts, and that
+// the archive then verifies.
+func TestFollow(t *testing.T) {
+	dir := t.TempDir()
+	tables, err := embedded.Open(filepath.Join(dir, "control.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tables.Close()
+	archive, err := folder.New(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fragile := &fragile{Archive: archive}
+	write := func(n int) {
+		for v := range 4 {
+			c := control.Change{Table: control.Plans, Key: fmt.Sprintf("p%d", n), Expect: int64(v), Body: fmt.Appendf(nil, `{"n":%d}`, v), Actor: "ann", Reason: "r", Now: time.Now()}
+			if _, err := tables.Put(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for n := range 3 {
+		write(n)
+		a, err := archiver.New(archiver.Config{Archive: fragile, Meter: &counts{}, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- a.Follow(ctx, tables) }()
+		for last := ""; last != fmt.Sprint(4*(n+1)); {
+			if last, err = tables.Cursor(t.Context(), archiver.Consumer); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stop()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("Follow ends with %v", err)
+		}
+	}
+	report, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: archive, Tables: tables, Grace: -1})
+	if err != nil || !report.OK() || report.Objects != 12 || fragile.calls.Load() < 14 {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// fragile refuses some writes.
+type fragile struct {
+	audit.Archive
+	calls atomic.Int64
+}
+
+func (f *fragile) Put(ctx context.Context, name string, data []byte) (bool, error) {
+	if f.calls.Add(1)%5 == 2 {
+		return false, errors.New("the disk is full")
+	}
+	return f.Archive.Put(ctx, name, data)
+}
+
+// Guarantees that an archiver without an archive, or whose work nobody counts, is not made.
+func TestConfig(t *testing.T) {
+	for _, c := range []archiver.Config{{}, {Archive: stuck{}}, {Meter: &counts{}}, {Archive: stuck{}, Meter: &counts{}, Parallel: -1}} {
+		if _, err := archiver.New(c); err == nil {
+			t.Errorf("%+v is taken", c)
+		}
+	}
+}
