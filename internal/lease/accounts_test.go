@@ -208,6 +208,27 @@ func TestChangeReturnsUnits(t *testing.T) {
 	}
 }
 
+// Guarantees that a denial after a limit was lowered, which leaves units of the old one in hand that the store will not take back yet, tells
+// what remains in truth: nothing. A client would read more than the limit itself.
+func TestDenialAfterALimitWasLowered(t *testing.T) {
+	for _, a := range leased {
+		t.Run(a.String(), func(t *testing.T) {
+			below := newMemory(t)
+			s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+			for range 30 {
+				decide(t, s, ask(daily(t, "a", a, 100)), noon)
+			}
+			low := daily(t, "a", a, 10)
+			for range 3 { // by the store, and then by what is known of it
+				d := decide(t, s, ask(low), noon)
+				if d.Allowed || d.Results[0].Remaining() != 0 || d.Results[0].Used() < 10 {
+					t.Errorf("allowed: %v, %d used and %d remain; want a denial without any", d.Allowed, d.Results[0].Used(), d.Results[0].Remaining())
+				}
+			}
+		})
+	}
+}
+
 // A plan may change while a call is under way: the answer is one to what was asked, and no denial outlives its limit.
 func TestChangeUnderACall(t *testing.T) {
 	small, large := window(t, "a", time.Hour, 2), window(t, "a", time.Hour, 1000)

@@ -35,6 +35,8 @@ type asked struct {
 	until  int64
 	leased bool // whether what comes goes into the hand
 	never  bool
+
+	refused bool // what rode back was not taken: the store denied
 }
 
 // remote decides the request with at most one call of its own, after at most one wait for another's.
@@ -361,6 +363,7 @@ func (h *holder) learn(sh *shard, s *Store, t int64, a *ask, i int) {
 // settle is what became of what rode back with the call. A store that leases on a denial has taken it, too.
 func (x *asked) settle(sh *shard, taken bool) {
 	k := x.k
+	x.refused = x.back > 0 && !taken
 	switch {
 	case x.back == 0:
 	case taken:
@@ -370,6 +373,16 @@ func (x *asked) settle(sh *shard, taken bool) {
 	default:
 		sh.stats.Lost += x.back
 	}
+}
+
+// said is what the store said of result i. A denial was evaluated without what rode back, and changed nothing: the store counts
+// that still, and where it is in hand again it is taken off what is used there.
+func (x *asked) said(d *limit.Decision, i int) limit.Lease {
+	l := d.TakeLease(i)
+	if x.refused {
+		l.Count(x.back)
+	}
+	return l
 }
 
 var nothing limit.Ahead
@@ -384,7 +397,7 @@ func (a *ask) ahead(i int) *limit.Ahead {
 // take puts what result i was granted into the hand. Where that is nothing, what is in hand stays as it is.
 func (x *asked) take(s *Store, sh *shard, sent, t int64, d *limit.Decision, i int) {
 	k := x.k
-	g, said, was := d.Grant(i), d.TakeLease(i), k.lease
+	g, said, was := d.Grant(i), x.said(d, i), k.lease
 	if k.lease = said; g.At == 0 || !x.leased || g.Units == 0 && was.Units > 0 {
 		k.lease.Keep(was.Units, was.At)
 		return
@@ -430,7 +443,7 @@ func (h *holder) answer(s *Store, sh *shard, req *limit.Request, t int64, a *ask
 		l := x.k.lease
 		switch {
 		case x.need > 0:
-			l = r.TakeLease(i)
+			l = x.said(r, i)
 		case x.own > 0: // another call may have brought another lease meanwhile: a refund must find the units where they are
 			l.Keep(l.Units, x.at)
 		}

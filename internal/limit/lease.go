@@ -43,6 +43,9 @@ func (l *Lease) Rebind(t *Tier) {
 	}
 }
 
+// Count says that so many units are used, too, which what the store said leaves out.
+func (l *Lease) Count(units int64) { l.seen.leave(-units) }
+
 // Charge is the index, in the request, of the charge that result i is about.
 func (d *Decision) Charge(i int) int { return int(d.Results[i].charge) }
 
