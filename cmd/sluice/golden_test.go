@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -46,16 +45,8 @@ func sluice(t *testing.T, stdin string, args ...string) ran {
 	root.SetOut(&out)
 	root.SetErr(&errs)
 	err := root.ExecuteContext(t.Context())
-	code := 0
-	var u *usageError
-	switch {
-	case errors.As(err, &u):
-		code = exitUsage
-	case err != nil:
-		code = exitFailed
-	}
 	if err != nil {
 		errs.WriteString("sluice: " + err.Error() + "\n")
 	}
-	return ran{code, out.String(), errs.String()}
+	return ran{exitCode(err), out.String(), errs.String()}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limit"
 )
@@ -24,22 +25,26 @@ should accept keys under it.`
 func newKeyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "key",
-		Short: "Make API keys and hash them for a plans file",
+		Short: "Make, list and revoke API keys, and hash them for a plans file",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newKeyCreateCommand(), newKeyHashCommand())
+	c.AddCommand(newKeyCreateCommand(), newKeyHashCommand(), newKeyListCommand(), newKeyRevokeCommand())
 	return c
 }
 
 func newKeyCreateCommand() *cobra.Command {
 	var tenant, subject, id, pepper, expires string
+	var r remote
 	c := &cobra.Command{
 		Use:   "create --tenant TENANT [--subject SUBJECT]",
-		Short: "Make a new API key and print it once, with its entry for a plans file",
+		Short: "Make a new API key and print it once, stored or with its entry for a plans file",
 		Long: "Makes a new API key and prints it, once, with the entry that goes below keys: in a plans file. The entry holds\n" +
-			"only the key's hash, so the key cannot be found again.\n\n" + pepperHelp,
+			"only the key's hash, so the key cannot be found again.\n\n" +
+			"With --reason or --endpoint the key is stored for every cell instead, and only the key is printed. It is then made where it\n" +
+			"is stored, with the pepper that is there, or with --pepper here, so that only its hash is sent.\n\n" + pepperHelp,
 		Example: "  sluice key create --tenant acme --subject ci\n" +
+			"  sluice key create --tenant acme --subject ci --reason 'for their pipeline'\n" +
 			"  head -c 32 /dev/urandom | base64 > prod.pepper\n" +
 			"  sluice key create --tenant acme --subject ci --pepper prod=prod.pepper --expires 2027-01-01T00:00:00Z",
 		Args: usageArgs(cobra.NoArgs),
@@ -59,6 +64,12 @@ func newKeyCreateCommand() *cobra.Command {
 					return usage(fmt.Errorf("--expires %q: want a time as in 2027-01-01T00:00:00Z", expires))
 				}
 			}
+			if c.Flags().Changed("reason") || c.Flags().Changed("endpoint") {
+				return storeKey(c, &r, &admin.CreateKeyRequest{Tenant: tenant, Subject: subject, ID: id}, expires, pepper)
+			}
+			if r.json {
+				return usage(errors.New("--json goes with --reason"))
+			}
 			pepperID, secret, err := choosePepper(c, pepper)
 			if err != nil {
 				return err
@@ -71,6 +82,7 @@ func newKeyCreateCommand() *cobra.Command {
 			return err
 		},
 	}
+	r.writes(c)
 	f := c.Flags()
 	f.StringVar(&tenant, "tenant", "", "id of the tenant that the key speaks for (required)")
 	f.StringVar(&subject, "subject", "", "who acts inside the tenant: a user, a service")

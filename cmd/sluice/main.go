@@ -11,12 +11,16 @@ import (
 	_ "time/tzdata" // time zones of quotas, also where the machine has none
 
 	"github.com/spf13/cobra"
+
+	"github.com/sluicelimits/sluice/internal/admin/call"
 )
 
 // Exit codes.
 const (
 	exitFailed = 1 // the command ran and failed, or what it checked is bad
 	exitUsage  = 2 // the command line is wrong; nothing was done
+
+	exitConflict = 3 // another operator changed it; nothing was overwritten
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -30,12 +34,26 @@ func run(args []string) int {
 	var u *usageError
 	switch {
 	case err == nil:
-		return 0
 	case errors.As(err, &u):
 		fmt.Fprintf(os.Stderr, "sluice: %v\nRun '%s --help' for usage.\n", u.err, u.command)
-		return exitUsage
 	default:
 		fmt.Fprintf(os.Stderr, "sluice: %v\n", err)
+	}
+	return exitCode(err)
+}
+
+// exitCode is what a process ends with whose command gave err.
+func exitCode(err error) int {
+	var u *usageError
+	var refused *call.Error
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &u):
+		return exitUsage
+	case errors.As(err, &refused) && refused.Code == call.Conflict:
+		return exitConflict
+	default:
 		return exitFailed
 	}
 }
@@ -60,6 +78,8 @@ func newRootCommand() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return &usageError{c.CommandPath(), err} })
 	root.AddCommand(newDevCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(), newKeyCommand())
+	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newPeekCommand(), newResetCommand(), newRefundCommand(),
+		newShadowCommand(), newCellCommand(), newConfigCommand())
 	return root
 }
 

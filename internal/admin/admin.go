@@ -23,9 +23,9 @@
 //
 // # Cells
 //
-// An item of the table cells holds the newest request for the balancer, which reads the table's stream, as package shares
-// has them: see [CellDocument]. The request's id is that of the item's version, so a record that comes twice is one request.
-// A tenant's pin is such a request, too, in an item of its own: see [PinKey].
+// An item of the table cells holds what a cell is to be, as the request of package shares that would make it so: see
+// [CellDocument]. The balancer reads it, and carries it out in its own time. A tenant's pin is such a request, too, in an item
+// of its own: see [PinKey].
 package admin
 
 import (

@@ -25,13 +25,10 @@ type CellDocument struct {
 	Request shares.Request `json:"request"`       // the newest; its id is key@version
 }
 
-// pinPrefix begins the keys of pins. A cell cannot be called so.
-const pinPrefix = "pin."
-
 // PinKey is the key, in the table cells, of the requests that place a tenant.
 func PinKey(tenant string) string {
 	sum := sha256.Sum256([]byte(tenant))
-	return pinPrefix + hex.EncodeToString(sum[:20])
+	return shares.PinPrefix + hex.EncodeToString(sum[:20])
 }
 
 // ReadCell reads the body of an item of the table cells, but that of events.SharesKey. For the balancer it is enough: the
@@ -129,14 +126,13 @@ func (s *Service) askMore(ctx context.Context, actor string, r *CellRequest, kin
 	})
 }
 
-// ask writes a cell's next request. One that asks for the same again is a request of its own, for the first may have been
-// refused by the balancer.
+// ask writes what a cell is to be.
 func (s *Service) ask(ctx context.Context, actor, cell, reason string, expect *int64, next func(have *CellDocument) (*CellDocument, error)) (*call.Item, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, err
 	}
-	if err := events.CheckKey(control.Cells, cell); err != nil || cell == events.SharesKey || strings.HasPrefix(cell, pinPrefix) {
-		return nil, call.Refuse(call.Invalid, "cell: %.80q is no name of a cell: 1 to 64 of A-Z a-z 0-9 . _ -, not beginning with %s", cell, pinPrefix)
+	if err := events.CheckKey(control.Cells, cell); err != nil || shares.Reserved(cell) {
+		return nil, call.Refuse(call.Invalid, "cell: %.80q is no name of a cell: 1 to 64 of A-Z a-z 0-9 . _ -, and none that begins with pin., placed. or ack.", cell)
 	}
 	item, err := s.item(ctx, control.Cells, cell)
 	if err != nil {
@@ -250,7 +246,7 @@ func (s *Service) Cells(ctx context.Context, _ string, _ *CellsRequest) (*CellsR
 			if state, err = shares.DecodeState(i.Body); err != nil {
 				out.Note = "what the balancer wrote cannot be read here: " + err.Error()
 			}
-		case strings.HasPrefix(i.Key, pinPrefix):
+		case shares.Reserved(i.Key):
 		default:
 			doc, err := ReadCell(i.Body)
 			if err != nil {

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluicelimits/sluice/internal/admin"
+	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/admin/client"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/ops"
+)
+
+const countersHelp = `
+
+Counters are those of one cell. Without --path they are those of the limits per tenant. With --path, and --method,
+--subject and --key-id as need be, they are those that such a request would be charged to. Each use is an item in the
+table operations, and so in the audit trail.`
+
+// countersFlags say which counters are meant.
+type countersFlags struct {
+	remote
+	cell, ops string
+	counters  ops.Counters
+}
+
+func (f *countersFlags) flags(c *cobra.Command, changes bool) {
+	c.Long += countersHelp
+	if changes {
+		f.writes(c)
+	} else {
+		f.remote.flags(c)
+		c.Flags().StringVar(&f.reason, "reason", "", "`WHY`, for the record (default: peek)")
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.cell, "cell", "local", "`CELL` whose counters are meant")
+	flags.StringVar(&f.ops, "ops-endpoint", "", "`URL` of the cell's ops function (default: as 'sluice cell add' stored it, or SLUICE_OPS_ENDPOINT)")
+	flags.StringVar(&f.counters.Method, "method", "", "`METHOD` of the request (default GET)")
+	flags.StringVar(&f.counters.Path, "path", "", "`PATH` of the request")
+	flags.StringVar(&f.counters.Subject, "subject", "", "`SUBJECT` of the request")
+	flags.StringVar(&f.counters.APIKey, "key-id", "", "`ID` of the request's API key")
+}
+
+// run calls the cell's ops function.
+func (f *countersFlags) run(c *cobra.Command, does string) error {
+	to, err := f.connectOps(c)
+	if err != nil {
+		return err
+	}
+	f.counters.Reason = f.reason
+	return operateAt(c, &f.remote, to, "counters/"+does, &f.counters, writeCounters)
+}
+
+// connectOps is a client of the cell's ops function: below the admin endpoint, unless the cell has a URL of its own.
+func (f *countersFlags) connectOps(c *cobra.Command) (*client.Client, error) {
+	own := f.ops
+	if own == "" {
+		own = os.Getenv("SLUICE_OPS_ENDPOINT")
+	}
+	if own != "" {
+		to, err := client.New(own, (&signer{region: f.region}).sign)
+		if err != nil {
+			return nil, &usageError{c.CommandPath(), err}
+		}
+		return to, nil
+	}
+	to, err := f.connect(c)
+	if err != nil {
+		return nil, err
+	}
+	item, err := client.Do[call.Item](c.Context(), to, "documents/get", admin.GetRequest{Table: control.Cells, Key: f.cell})
+	if err == nil {
+		var cell struct{ Ops string }
+		if json.Unmarshal(item.Body, &cell) == nil && cell.Ops != "" {
+			return client.New(cell.Ops, (&signer{region: f.region}).sign)
+		}
+	}
+	return to.At("ops", f.cell), nil // whoever answers there says what is wrong
+}
+
+func writeCounters(w io.Writer, r *ops.Response) error {
+	rows := make([][]string, len(r.Counters))
+	head := "LIMIT WINDOW ALGORITHM MODE USED OF REMAINING RESETS"
+	for i, k := range r.Counters {
+		rows[i] = []string{k.Limit, k.Tier, k.Algorithm, k.Mode, strconv.FormatInt(k.Used, 10), strconv.FormatInt(k.Capacity, 10),
+			strconv.FormatInt(k.Remaining, 10), day(k.ResetAt)}
+		if k.UsedBefore != nil {
+			head = "LIMIT WINDOW ALGORITHM MODE USED OF REMAINING RESETS BEFORE"
+			rows[i] = append(rows[i], strconv.FormatInt(*k.UsedBefore, 10))
+		}
+	}
+	if err := table(w, head, rows); err != nil {
+		return err
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintf(w, "note: %s\n", n)
+	}
+	_, err := fmt.Fprintf(w, "operation %s\n", r.Operation)
+	return err
+}
+
+func newPeekCommand() *cobra.Command {
+	var f countersFlags
+	c := &cobra.Command{
+		Use: "peek TENANT [LIMIT]", Short: "Show what of a tenant's limits is used in a cell", Long: "Shows counters, and changes none.",
+		Example: "  sluice peek acme\n  sluice peek acme put-product --method PUT --path /product/1 --cell eu-1",
+		Args:    usageArgs(cobra.RangeArgs(1, 2)),
+		RunE: func(c *cobra.Command, args []string) error {
+			if f.counters.Tenant = args[0]; len(args) == 2 {
+				f.counters.Limit = args[1]
+			}
+			return f.run(c, "peek")
+		},
+	}
+	f.flags(c, false)
+	return c
+}
+
+func newResetCommand() *cobra.Command {
+	var f countersFlags
+	c := &cobra.Command{
+		Use: "reset TENANT LIMIT", Short: "Empty a counter of a tenant in a cell",
+		Long: "Makes a counter as if it had never been used. What instances have leased stays used until the leases end, within 10 s.\n" +
+			"A sliding_log and a leaky_bucket cannot be reset.",
+		Example: "  sluice reset acme burst --reason 'their loop is fixed'\n  sluice reset acme monthly --cell eu-1 --reason 'our test used it up'",
+		Args:    usageArgs(cobra.ExactArgs(2)),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := f.why(c); err != nil {
+				return err
+			}
+			f.counters.Tenant, f.counters.Limit = args[0], args[1]
+			return f.run(c, "reset")
+		},
+	}
+	f.flags(c, true)
+	return c
+}
+
+func newRefundCommand() *cobra.Command {
+	var f countersFlags
+	c := &cobra.Command{
+		Use: "refund TENANT LIMIT", Short: "Give units back to a tenant in a cell",
+		Long: "Gives units back in the windows that are open now. A counter does not go below zero. It works on fixed and sliding windows and\n" +
+			"quotas; a bucket refills by itself, and can be reset or boosted.",
+		Example: "  sluice refund acme monthly --units 5000 --cell eu-1 --reason 'retries of our outage'",
+		Args:    usageArgs(cobra.ExactArgs(2)),
+		RunE: func(c *cobra.Command, args []string) error {
+			if f.counters.Units < 1 {
+				return &usageError{c.CommandPath(), fmt.Errorf("--units %d is below 1", f.counters.Units)}
+			}
+			if err := f.why(c); err != nil {
+				return err
+			}
+			f.counters.Tenant, f.counters.Limit = args[0], args[1]
+			return f.run(c, "refund")
+		},
+	}
+	f.flags(c, true)
+	c.Flags().Int64Var(&f.counters.Units, "units", 0, "how many `UNITS` come back to each window of the limit (required)")
+	return c
+}

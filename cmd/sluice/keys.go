@@ -1,0 +1,106 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluicelimits/sluice/internal/admin"
+	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/identity"
+)
+
+// storeKey creates a key in the control tables. Its text is made there, or here where there is a pepper at hand; it is
+// printed once it is stored, and nowhere else.
+func storeKey(c *cobra.Command, r *remote, request *admin.CreateKeyRequest, expires, pepper string) error {
+	if err := r.why(c); err != nil {
+		return err
+	}
+	request.Reason = r.reason
+	if expires != "" {
+		at, err := time.Parse(time.RFC3339, expires)
+		if err != nil {
+			return &usageError{c.CommandPath(), err}
+		}
+		request.Expires = &at
+	}
+	own := ""
+	if pepper != "" {
+		id, secret, err := choosePepper(c, pepper)
+		if err != nil {
+			return err
+		}
+		own = identity.NewKey()
+		request.Hash, request.Pepper = identity.HashKey(secret, own), id
+	}
+	return operate(c, r, "keys/create", request, func(w io.Writer, k *admin.CreateKeyResponse) error {
+		fmt.Fprintf(c.ErrOrStderr(), "sluice: key %s is stored, version %d; its text is shown this once\n", shown(k.Item.Key), k.Item.Version)
+		_, err := fmt.Fprintln(w, k.Key)
+		return err
+	}, func(k *admin.CreateKeyResponse) {
+		if k.Key == "" {
+			k.Key = own
+		}
+	})
+}
+
+func newKeyListCommand() *cobra.Command {
+	var r remote
+	var tenant string
+	c := &cobra.Command{
+		Use: "list", Short: "List the stored API keys", Long: "Lists the stored API keys by their ids. What a key is cannot be found again.",
+		Example: "  sluice key list --tenant acme",
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return listing(c, &r, control.Keys, "KEY TENANT SUBJECT STATE EXPIRES PEPPER VERSION CHANGED BY", func(i *call.Item) []string {
+				var k struct {
+					Tenant, Subject, Pepper string
+					Revoked                 bool
+					Expires                 time.Time
+				}
+				state := "valid"
+				switch err := json.Unmarshal(i.Body, &k); {
+				case err != nil:
+					state = "unreadable"
+				case k.Revoked:
+					state = "revoked"
+				case !k.Expires.IsZero() && !k.Expires.After(time.Now()):
+					state = "expired"
+				}
+				if tenant != "" && k.Tenant != tenant {
+					return nil
+				}
+				return []string{i.Key, k.Tenant, k.Subject, state, day(k.Expires), k.Pepper, strconv.FormatInt(i.Version, 10), day(i.ChangedAt), i.Actor}
+			})
+		},
+	}
+	r.flags(c)
+	c.Flags().StringVar(&tenant, "tenant", "", "only the keys of tenant `ID`")
+	return c
+}
+
+func newKeyRevokeCommand() *cobra.Command {
+	var r remote
+	c := &cobra.Command{
+		Use: "revoke KEY-ID", Short: "Refuse an API key from now on, for good",
+		Long:    "Revokes a key by its id, as 'sluice key list' shows it. There is no way back: create another.",
+		Example: "  sluice key revoke key-7hq2mzw4bd --reason 'it was in a log'",
+		Args:    usageArgs(cobra.ExactArgs(1)),
+		RunE: func(c *cobra.Command, args []string) error {
+			if identity.CheckKey(args[0]) == nil && len(args[0]) > 40 {
+				return &usageError{c.CommandPath(), fmt.Errorf("that is a key, not the id of one; whoever sees your shell's history has it now: revoke it by its id")}
+			}
+			if err := r.why(c); err != nil {
+				return err
+			}
+			return operate(c, &r, "keys/revoke", admin.KeyRequest{ID: args[0], Reason: r.reason}, written("key "+shown(args[0])+" is revoked"))
+		},
+	}
+	r.writes(c)
+	return c
+}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/admin"
+	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/admin/client"
+	"github.com/sluicelimits/sluice/internal/control"
+)
+
+// defaultEndpoint is that of `sluice dev`.
+const defaultEndpoint = "http://127.0.0.1:8080/_sluice/admin"
+
+const remoteHelp = `
+
+The command calls the admin endpoint: that of 'sluice dev' on this machine, or the one of --endpoint or SLUICE_ENDPOINT.
+A deployed one is called with a signature by the AWS credentials of the environment or profile, and their identity is the
+actor on record. With --json the answer is one JSON document, {"error": …} where it failed. The exit status is 1 for what
+failed or was refused, 2 for a wrong command line, 3 where another operator changed the same thing first.`
+
+// remote is how a command calls the admin endpoint.
+type remote struct {
+	endpoint, region, reason string
+	json, yes                bool
+}
+
+// flags adds what every such command has.
+func (r *remote) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&r.endpoint, "endpoint", "", "`URL` of the admin endpoint (default: SLUICE_ENDPOINT, or "+defaultEndpoint+")")
+	f.StringVar(&r.region, "region", "", "AWS `REGION` of the endpoint (default: told by its name, or by the environment)")
+	f.BoolVar(&r.json, "json", false, "print one JSON document")
+	c.Long += remoteHelp
+}
+
+// writes adds what a command has that writes.
+func (r *remote) writes(c *cobra.Command) {
+	r.flags(c)
+	c.Flags().StringVar(&r.reason, "reason", "", "`WHY`, for the record; required, and asked for on a terminal")
+}
+
+// connect makes the client.
+func (r *remote) connect(c *cobra.Command) (*client.Client, error) {
+	to := cmp.Or(r.endpoint, os.Getenv("SLUICE_ENDPOINT"), defaultEndpoint)
+	made, err := client.New(to, (&signer{region: r.region}).sign)
+	if err != nil {
+		return nil, &usageError{c.CommandPath(), err}
+	}
+	return made, nil
+}
+
+// why makes sure that there is a reason.
+func (r *remote) why(c *cobra.Command) error {
+	if r.reason == "" && isTerminal(c.InOrStdin()) {
+		line, err := askFor(c, "Reason: ")
+		if err != nil {
+			return err
+		}
+		r.reason = line
+	}
+	if r.reason == "" {
+		return &usageError{c.CommandPath(), errors.New("--reason is missing: every change says why")}
+	}
+	if err := events.CheckText(r.reason); err != nil {
+		return &usageError{c.CommandPath(), fmt.Errorf("--reason: %w", err)}
+	}
+	return nil
+}
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// askFor reads a line from the terminal.
+func askFor(c *cobra.Command, question string) (string, error) {
+	fmt.Fprint(c.ErrOrStderr(), question)
+	line, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", err
+	}
+	return strings.TrimSpace(line), nil
+}
+
+// operate calls one operation and prints its answer: as JSON, or as show writes it. look sees it before.
+func operate[Response any](c *cobra.Command, r *remote, path string, request any, show func(io.Writer, *Response) error, look ...func(*Response)) error {
+	to, err := r.connect(c)
+	if err != nil {
+		return err
+	}
+	return operateAt(c, r, to, path, request, show, look...)
+}
+
+func operateAt[Response any](
+	c *cobra.Command, r *remote, to *client.Client, path string, request any, show func(io.Writer, *Response) error, look ...func(*Response),
+) error {
+	out, err := client.Do[Response](c.Context(), to, path, request)
+	if err != nil {
+		return r.failed(c, err)
+	}
+	for _, f := range look {
+		f(out)
+	}
+	if r.json {
+		return writeJSON(c.OutOrStdout(), out)
+	}
+	return show(c.OutOrStdout(), out)
+}
+
+// failed prints an error as JSON where that is asked for, and returns it.
+func (r *remote) failed(c *cobra.Command, err error) error {
+	if !r.json {
+		return err
+	}
+	var refused *call.Error
+	if !errors.As(err, &refused) {
+		refused = &call.Error{Code: "failed", Message: err.Error()}
+	}
+	if failed := writeJSON(c.OutOrStdout(), map[string]any{"error": refused}); failed != nil {
+		return failed
+	}
+	return err
+}
+
+// written says what became of an item.
+func written(what string) func(io.Writer, *call.Item) error {
+	return func(w io.Writer, i *call.Item) error {
+		_, err := fmt.Fprintf(w, "%s: version %d, by %s\n", what, i.Version, shown(i.Actor))
+		return err
+	}
+}
+
+// listAll reads a table, without tombstones.
+func listAll(ctx context.Context, to *client.Client, t control.Table) ([]*call.Item, error) {
+	items := []*call.Item{}
+	for after := ""; ; {
+		page, err := to.List(ctx, &admin.ListRequest{Table: t, After: after})
+		if err != nil {
+			return nil, err
+		}
+		for _, i := range page.Items {
+			if !i.Deleted {
+				items = append(items, i)
+			}
+		}
+		for _, d := range page.Damaged {
+			return nil, errors.New(d)
+		}
+		if after = page.Next; after == "" {
+			return items, nil
+		}
+	}
+}
+
+// listing is a command that shows a table. Row is the cells of an item; nil leaves it out.
+func listing(c *cobra.Command, r *remote, t control.Table, head string, row func(*call.Item) []string) error {
+	to, err := r.connect(c)
+	if err != nil {
+		return err
+	}
+	all, err := listAll(c.Context(), to, t)
+	if err != nil {
+		return r.failed(c, err)
+	}
+	rows, items := [][]string{}, []*call.Item{}
+	for _, i := range all {
+		if cells := row(i); cells != nil {
+			rows, items = append(rows, cells), append(items, i)
+		}
+	}
+	if r.json {
+		return writeJSON(c.OutOrStdout(), map[string]any{"items": items})
+	}
+	return table(c.OutOrStdout(), head, rows)
+}
+
+// table prints rows below a head whose columns are separated by spaces.
+func table(w io.Writer, head string, rows [][]string) error {
+	tabs := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tabs, strings.ReplaceAll(head, " ", "\t"))
+	for _, cells := range rows {
+		for i := range cells {
+			cells[i] = cmp.Or(shown(cells[i]), "-")
+		}
+		fmt.Fprintln(tabs, strings.Join(cells, "\t"))
+	}
+	return tabs.Flush()
+}
+
+// day is a time as tables show it.
+func day(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02T15:04:05Z")
+}
+
+// signer signs calls for API Gateway with the credentials of the environment, read when they are first needed.
+type signer struct {
+	region string
+	once   sync.Once
+	config aws.Config
+	err    error
+}
+
+// regionOf finds the region in the name of an API.
+var regionOf = regexp.MustCompile(`\.execute-api\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?$`)
+
+func (s *signer) sign(ctx context.Context, r *http.Request, bodyHash string) error {
+	s.once.Do(func() { s.config, s.err = awsconfig.LoadDefaultConfig(ctx) })
+	if s.err != nil {
+		return s.err
+	}
+	region, err := s.regionFor(r.URL)
+	if err != nil {
+		return err
+	}
+	if s.config.Credentials == nil {
+		return errors.New("there are no AWS credentials")
+	}
+	credentials, err := s.config.Credentials.Retrieve(ctx)
+	if err != nil {
+		return fmt.Errorf("AWS credentials: %w", err)
+	}
+	return v4.NewSigner().SignHTTP(ctx, credentials, r, bodyHash, "execute-api", region, time.Now())
+}
+
+func (s *signer) regionFor(u *url.URL) (string, error) {
+	if s.region != "" {
+		return s.region, nil
+	}
+	if m := regionOf.FindStringSubmatch(u.Hostname()); m != nil {
+		return m[1], nil
+	}
+	if s.config.Region != "" {
+		return s.config.Region, nil
+	}
+	return "", errors.New("the endpoint's name does not tell its region: say it with --region")
+}

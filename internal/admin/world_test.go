@@ -1,0 +1,165 @@
+package admin_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/admin"
+	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
+)
+
+const (
+	ann = "arn:aws:iam::123456789012:user/ann"
+	bob = "arn:aws:sts::123456789012:assumed-role/operators/bob"
+)
+
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// counting is tables that count what is written to them, and can fail.
+type counting struct {
+	control.Tables
+	mu      sync.Mutex
+	puts    int
+	failAt  int                  // the put before which the tables go away; 0: never
+	before  func(control.Change) // is called before each put
+	changes []control.Change
+}
+
+var errAway = errors.New("the table is away")
+
+func (c *counting) Put(ctx context.Context, change control.Change) (control.Item, error) {
+	c.mu.Lock()
+	if c.failAt > 0 && c.puts >= c.failAt {
+		c.mu.Unlock()
+		return control.Item{}, errAway
+	}
+	c.puts++
+	c.changes = append(c.changes, change)
+	before := c.before
+	c.mu.Unlock()
+	if before != nil {
+		before(change)
+	}
+	return c.Tables.Put(ctx, change)
+}
+
+// world is control tables and their operators.
+type world struct {
+	*testing.T
+	tables *counting
+	config admin.Config
+	*admin.Service
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	tables, err := embedded.Open(filepath.Join(t.TempDir(), "control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tables.Close() })
+	w := &world{T: t, tables: &counting{Tables: tables}}
+	w.config = admin.Config{Tables: w.tables, Now: func() time.Time { return noon },
+		Pepper: func(context.Context) (string, []byte, error) { return "p1", []byte("a pepper of 16 bytes"), nil },
+		Accepts: func(l *limit.Limit) error {
+			if l.ID == "unkept" {
+				return errors.New("no store keeps it")
+			}
+			return nil
+		}}
+	w.remake()
+	return w
+}
+
+func (w *world) remake() {
+	w.Helper()
+	s, err := admin.New(w.config)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Service = s
+}
+
+const plans = `
+plans:
+  - id: free
+    limits: [ { id: burst, algorithm: token_bucket, rate: 10, period: 1s, burst: 20 } ]
+  - id: pro
+    limits:
+      - { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }
+      - { id: writes, match: { methods: [PUT] }, tiers: [ { period: 1m, threshold: 60 } ], mode: shadow }
+tenants:
+  - { id: acme, plan: pro, overrides: [ { id: burst, rate: 500 } ] }
+  - { id: "b & <c>", plan: free }
+`
+
+// documents are those of a plans file.
+func (w *world) documents(text string) []plan.Document {
+	w.Helper()
+	documents, err := plan.Split(noon, plan.Source{Name: "plans.yaml", Data: []byte(text)})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return documents
+}
+
+// seed applies a plans file whose documents are not there yet.
+func (w *world) seed(text string) {
+	w.Helper()
+	r := &admin.ApplyRequest{Reason: "seed"}
+	for _, d := range w.documents(text) {
+		t, key := admin.Place(d)
+		r.Changes = append(r.Changes, admin.Change{Table: t, Key: key, Body: d.Body})
+	}
+	if _, err := w.Apply(w.Context(), ann, r); err != nil {
+		w.Fatal(err)
+	}
+	w.tables.puts, w.tables.changes = 0, nil
+}
+
+// apply changes one document.
+func (w *world) apply(t control.Table, key string, expect int64, body string) error {
+	w.Helper()
+	_, err := w.Apply(w.Context(), ann, &admin.ApplyRequest{Reason: "why", Changes: []admin.Change{{Table: t, Key: key, Expect: expect, Body: json.RawMessage(body)}}})
+	return err
+}
+
+// body is what is stored.
+func (w *world) body(t control.Table, key string) string {
+	w.Helper()
+	item, err := w.Get(w.Context(), ann, &admin.GetRequest{Table: t, Key: key})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return string(item.Body)
+}
+
+func codeOf(err error) call.Code {
+	var e *call.Error
+	if !errors.As(err, &e) {
+		return ""
+	}
+	return e.Code
+}
+
+// refused fails the test unless err has the code and says so, and nothing was written since the last look.
+func (w *world) refused(err error, code call.Code, says string) {
+	w.Helper()
+	if codeOf(err) != code || !strings.Contains(err.Error(), says) {
+		w.Errorf("got %q: %v; want %s with %q", codeOf(err), err, code, says)
+	}
+	if w.tables.puts != 0 {
+		w.Errorf("it wrote %d items: %+v", w.tables.puts, w.tables.changes)
+		w.tables.puts = 0
+	}
+}
