@@ -1,0 +1,143 @@
+package audit
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluicelimits/sluice/events"
+)
+
+// Field is a difference between two bodies: one value that is new, gone, or another.
+type Field struct {
+	Path   string `json:"path"`             // limits[burst].rate; a member whose name is no word is quoted
+	Before string `json:"before,omitempty"` // JSON; empty where there was none
+	After  string `json:"after,omitempty"`
+}
+
+// Diff is what a change did to the body, field by field, in the order of the paths' first appearance, before and then after. Elements
+// of a list that have ids are compared by them, so that one that moved is no change; others by their place.
+func Diff(r *events.AuditRecord) []Field {
+	before, after := flat(r.Before), flat(r.After)
+	var all []Field
+	for _, path := range before.paths {
+		if b, a := before.values[path], after.values[path]; a != b {
+			all = append(all, Field{path, b, a})
+		}
+	}
+	for _, path := range after.paths {
+		if _, was := before.values[path]; !was {
+			all = append(all, Field{path, "", after.values[path]})
+		}
+	}
+	return all
+}
+
+// values are the leaves of a body.
+type values struct {
+	paths  []string
+	values map[string]string
+}
+
+func flat(body json.RawMessage) *values {
+	v := &values{values: make(map[string]string)}
+	if len(body) == 0 {
+		return v
+	}
+	var tree any
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber() // as they are written
+	if err := d.Decode(&tree); err != nil {
+		v.put("", string(body)) // not reached: bodies are canonical JSON
+		return v
+	}
+	v.add("", tree)
+	return v
+}
+
+func (v *values) put(path, value string) {
+	if _, there := v.values[path]; !there {
+		v.paths = append(v.paths, path)
+	}
+	v.values[path] = value
+}
+
+func (v *values) add(path string, tree any) {
+	switch tree := tree.(type) {
+	case map[string]any:
+		if len(tree) == 0 {
+			v.put(path, "{}")
+		}
+		for _, name := range ordered(tree) {
+			at := member(name)
+			if path != "" && !strings.HasPrefix(at, "[") {
+				at = "." + at
+			}
+			v.add(path+at, tree[name])
+		}
+	case []any:
+		if len(tree) == 0 {
+			v.put(path, "[]")
+		}
+		seen := make(map[string]bool)
+		for i, e := range tree {
+			at := fmt.Sprintf("[%d]", i)
+			if id := idOf(e); id != "" && !seen[id] {
+				seen[id] = true
+				at = "[" + word(id) + "]"
+			}
+			v.add(path+at, e)
+		}
+	default:
+		text, err := json.Marshal(tree)
+		if err != nil { // not reached: it came from JSON
+			text = []byte("?")
+		}
+		v.put(path, string(text))
+	}
+}
+
+// ordered are the names of an object, id first.
+func ordered(o map[string]any) []string {
+	names := make([]string, 0, len(o))
+	for name := range o {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(x, y string) int {
+		if (x == "id") != (y == "id") {
+			if x == "id" {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(x, y)
+	})
+	return names
+}
+
+func idOf(e any) string {
+	o, _ := e.(map[string]any)
+	id, _ := o["id"].(string)
+	return id
+}
+
+func member(name string) string {
+	if w := word(name); w != name {
+		return "[" + w + "]"
+	}
+	return name
+}
+
+// word is a name as it is, or quoted where it could be taken for something else. An id that is a number could be a place.
+func word(s string) string {
+	plain := s != "" && (s[0] < '0' || s[0] > '9')
+	for _, c := range []byte(s) {
+		plain = plain && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_')
+	}
+	if plain {
+		return s
+	}
+	return fmt.Sprintf("%q", s)
+}
