@@ -130,7 +130,7 @@ func TestCountersThatBeginAnew(t *testing.T) {
 	}
 	w.tables.puts = 0
 	body := `{"id":"free","limits":[{"id":"burst","algorithm":"token_bucket","rate":99,"period":"2s","burst":200}]}`
-	w.refused(w.apply(control.Plans, "free", 2, body), call.Confirm, `plan "free": limit burst starts afresh`)
+	w.refused(w.apply(control.Plans, "free", 2, body), call.Confirm, `plan "free": limit burst starts afresh: it was a token_bucket of 1s per tenant, and is a token_bucket of 2s per tenant`)
 	_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Yes: true, Changes: []admin.Change{{Table: control.Plans, Key: "free", Expect: 2, Body: json.RawMessage(body)}}})
 	if err != nil {
 		t.Error(err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -357,22 +358,25 @@ func (w *world) checkDependents(ctx context.Context) error {
 }
 
 // Afresh says which counters begin anew when the limits of before become those of after: those whose limit is in both under
-// one id, with another identity.
+// one id, with another identity. A limit that is off has none.
 func Afresh(before, after *plan.Set) []string {
-	had := map[string][]string{}
+	had := map[string]*plan.Effective{}
 	for _, e := range before.Limits {
-		had[e.Limit.ID] = identities(e)
+		had[e.Limit.ID] = e
 	}
 	var out []string
 	for _, e := range after.Limits {
-		was, there := had[e.Limit.ID]
-		if !there {
+		was := had[e.Limit.ID]
+		if was == nil || was.Limit.Mode == limit.Off || e.Limit.Mode == limit.Off {
 			continue
 		}
-		for _, i := range identities(e) {
-			if !slices.Contains(was, i) {
-				out = append(out, fmt.Sprintf("limit %s starts afresh: its counter was %s, and is %s",
-					e.Limit.ID, strings.Join(was, " and "), strings.Join(identities(e), " and ")))
+		known := map[string]bool{}
+		for i := range was.Limit.Tiers {
+			known[was.Limit.Tiers[i].Identity()] = true
+		}
+		for i := range e.Limit.Tiers {
+			if !known[e.Limit.Tiers[i].Identity()] {
+				out = append(out, fmt.Sprintf("limit %s starts afresh: it was a %s, and is a %s", e.Limit.ID, counters(was.Limit), counters(e.Limit)))
 				break
 			}
 		}
@@ -380,12 +384,21 @@ func Afresh(before, after *plan.Set) []string {
 	return out
 }
 
-func identities(e *plan.Effective) []string {
-	out := make([]string, len(e.Limit.Tiers))
-	for i := range e.Limit.Tiers {
-		out[i] = e.Limit.Tiers[i].Identity()
+// counters says in words what makes a limit's counters these.
+func counters(l *limit.Limit) string {
+	var windows []string
+	for i := range l.Tiers {
+		if t := &l.Tiers[i]; t.Calendar != nil {
+			windows = append(windows, t.Calendar.String())
+		} else {
+			windows = append(windows, t.Period.String())
+		}
 	}
-	return out
+	text := fmt.Sprintf("%s of %s per %s", l.Tiers[0].Algorithm, strings.Join(windows, " and "), l.Per)
+	if l.Mode == limit.Shadow {
+		text += ", as a shadow"
+	}
+	return text
 }
 
 // afresh says it of every edit.

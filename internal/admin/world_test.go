@@ -69,7 +69,7 @@ func newWorld(t *testing.T) *world {
 	}
 	t.Cleanup(func() { _ = tables.Close() })
 	w := &world{T: t, tables: &counting{Tables: tables}}
-	w.config = admin.Config{Tables: w.tables, Now: func() time.Time { return noon },
+	w.config = admin.Config{Tables: w.tables, Log: discard, Now: func() time.Time { return noon },
 		Pepper: func(context.Context) (string, []byte, error) { return "p1", []byte("a pepper of 16 bytes"), nil },
 		Accepts: func(l *limit.Limit) error {
 			if l.ID == "unkept" {
