@@ -91,6 +91,8 @@ func (c *configured) enforced(a *api, tenant string, change func(), refused int)
 			return "before"
 		}
 		switch late := r.sent.After(written.Add(cellconfig.Fresh)); {
+		case strings.Contains(r.body, "#caller-not-identified"): // a document that changed could not be read again in time
+			return "unread"
 		case r.status == refused && late:
 			return "refused late"
 		case r.status == refused:
@@ -115,6 +117,10 @@ func (c *configured) enforced(a *api, tenant string, change func(), refused int)
 	for what := range counts {
 		switch what {
 		case "before", "after", "late", "refused", "refused late":
+		case "unread":
+			if told := strings.Count(strings.Join(c.output(), "\n"), `"outcome":"unidentified"`); told < counts[what] {
+				t.Errorf("%d answers say that a document could not be read in time, and %d lines", counts[what], told)
+			}
 		default:
 			t.Errorf("an answer of status %s", what)
 		}
@@ -136,7 +142,7 @@ func TestRevokedKeyStops(t *testing.T) {
 	t.Parallel()
 	c := newConfigured(t, wide, "acme", "globex")
 	c.start(3)
-	a := c.serve(restLambda, c.function(open))
+	a := c.serve(restAnswered(t), c.function(open))
 	a.is(200, "GET", "/product/1", c.key("acme")...)
 	tries := 0
 	for {
@@ -203,7 +209,8 @@ func TestPlanChangeIsEnforced(t *testing.T) {
 		})
 	}
 	got := a.is(429, "GET", "/product/1", c.key("acme")...)
-	if p := got.problem(t); got.header.Get("X-Ratelimit-Limit") != "20" || p.RetryAfterMs == 0 {
+	wantDenial(t, got)
+	if got.header.Get("X-Ratelimit-Limit") != "20" {
 		t.Errorf("the denial's limit: %s", got)
 	}
 	c.write(limited(2_000_000))
