@@ -32,6 +32,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"slices"
 	"time"
@@ -92,7 +93,7 @@ type Result struct {
 	Items        int64 // of the control tables that cells are told of, and read
 	Documents    int64 // of the cell that were read
 	ControlReads int64 // of items; each page counts as the items that it has
-	CellReads    int64 // of documents, the same; that of where the last run was is not counted
+	CellReads    int64 // of documents, the same, and those before a write; that of where the last run was is not counted
 	Repaired     int64 // documents that were written
 	UnderWay     int64 // differences that are too young to be drift
 	Drift        map[Drift]int64
@@ -151,7 +152,34 @@ type run struct {
 	*Reconciler
 	state
 	result   *Result
+	store    cellconfig.Store
 	compared bool // the state's table, by this run: what there is was counted
+}
+
+// counted is a store whose reads are counted.
+type counted struct {
+	cellconfig.Store
+	result *Result
+}
+
+// Get implements [cellconfig.Table].
+func (c *counted) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+	c.result.CellReads += int64(len(refs))
+	return c.Store.Get(ctx, refs...)
+}
+
+// List implements [cellconfig.Lister].
+func (c *counted) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
+	return func(yield func(cellconfig.Document, error) bool) {
+		for d, err := range c.Store.List(ctx, kind) {
+			if err == nil {
+				c.result.CellReads++
+			}
+			if !yield(d, err) {
+				return
+			}
+		}
+	}
 }
 
 // errLate has a run end, and the next one go on.
@@ -171,7 +199,7 @@ func (r *Reconciler) Run(ctx context.Context) (Result, error) {
 	if err != nil {
 		return result, err
 	}
-	at := run{Reconciler: r, state: left.state, result: &result}
+	at := run{Reconciler: r, state: left.state, result: &result, store: &counted{r.c.Store, &result}}
 	err = at.all(ctx)
 	if err != nil && errors.Is(context.Cause(ctx), errLate) {
 		r.c.Log.WarnContext(ctx, "the time is over; the next run goes on", "table", at.Table, "bulk", at.Bulk)
@@ -289,12 +317,11 @@ func (r *run) compare(ctx context.Context) (few bool, err error) {
 	kinds := celldoc.Kinds(r.Table)
 	var long []cellconfig.Ref
 	for i, kind := range kinds {
-		for d, err := range r.c.Store.List(ctx, kind) {
+		for d, err := range r.store.List(ctx, kind) {
 			if err != nil {
 				return false, fmt.Errorf("list each %s of the cell: %w", kind, err)
 			}
 			r.result.Documents++
-			r.result.CellReads++
 			e, ok := s.pack(i, d.ID, d.Version, d.Deleted, d.Body)
 			if ok {
 				s.add(&e, inCell)
@@ -373,11 +400,10 @@ func (r *run) settle(ctx context.Context, refs map[cellconfig.Ref]bool) error {
 	var repair []cellconfig.Document
 	for ref := range refs {
 		// The cell first: what it has then, the control tables have when they are read.
-		got, err := r.c.Store.Get(ctx, ref)
+		got, err := r.store.Get(ctx, ref)
 		if err = errors.Join(err, wrongCount(len(got), 1)); err != nil {
 			return fmt.Errorf("read a %s of the cell: %w", ref.Kind, err)
 		}
-		r.result.CellReads++
 		item, err := r.item(ctx, ref)
 		if errors.Is(err, control.ErrBadItem) {
 			continue // it was reported with its page
@@ -473,7 +499,7 @@ func (r *run) apply(ctx context.Context, documents []cellconfig.Document) error 
 	if len(documents) == 0 {
 		return nil
 	}
-	n, err := cellconfig.Apply(ctx, r.c.Store, documents, r.c.Now)
+	n, err := cellconfig.Apply(ctx, r.store, documents, r.c.Now)
 	r.result.Repaired += int64(n)
 	switch {
 	case err == nil:
@@ -496,11 +522,10 @@ func (r *run) bulk(ctx context.Context) error {
 			refs[i], _ = celldoc.Ref(r.Table, items[i].Key)
 		}
 		if len(refs) > 0 {
-			got, err := r.c.Store.Get(ctx, refs...)
+			got, err := r.store.Get(ctx, refs...)
 			if err = errors.Join(err, wrongCount(len(got), len(refs))); err != nil {
 				return fmt.Errorf("read %d documents of the cell: %w", len(refs), err)
 			}
-			r.result.CellReads += int64(len(refs))
 			if !r.compared {
 				r.result.Documents += int64(len(refs))
 			}

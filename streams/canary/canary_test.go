@@ -1,0 +1,311 @@
+package canary_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/celldoc"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/streams/canary"
+	"github.com/sluicelimits/sluice/streams/streamstest"
+)
+
+var errAway = errors.New("away")
+
+// tables are control tables in memory that have each write arrive in the cells after a while.
+type tables struct {
+	item      *control.Item
+	conflicts int // of writes to come
+	err       error
+	arrive    func(control.Item)
+}
+
+func (s *tables) Get(context.Context, control.Table, string) (control.Item, error) {
+	if s.item == nil {
+		return control.Item{}, control.ErrNotFound
+	}
+	return *s.item, nil
+}
+
+func (s *tables) Put(_ context.Context, c control.Change) (control.Item, error) {
+	if s.conflicts > 0 {
+		s.conflicts--
+		return control.Item{}, &control.ConflictError{}
+	}
+	if s.err != nil {
+		return control.Item{}, s.err
+	}
+	c, err := c.Check()
+	if err != nil {
+		return control.Item{}, err
+	}
+	next, _, err := control.Next(s.item, c)
+	if err == nil {
+		s.item = &next
+		s.arrive(next)
+	}
+	return next, err
+}
+
+// away is a table that can be away.
+type away struct {
+	*memtable.Table
+	err error
+}
+
+func (a *away) Head(ctx context.Context) (cellconfig.Head, error) {
+	if a.err != nil {
+		return cellconfig.Head{}, a.err
+	}
+	return a.Table.Head(ctx)
+}
+
+func (a *away) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+	if a.err != nil {
+		return nil, a.err
+	}
+	return a.Table.Get(ctx, refs...)
+}
+
+type world struct {
+	t      *testing.T
+	tables *tables
+	cells  map[string]*away
+	delay  map[string]time.Duration // until a change arrives; below 0 is never
+	meters map[string]*streamstest.Meter
+	c      *canary.Canary
+}
+
+func newWorld(t *testing.T, delay map[string]time.Duration) *world {
+	t.Helper()
+	w := &world{t: t, delay: delay, cells: map[string]*away{}, meters: map[string]*streamstest.Meter{}}
+	w.tables = &tables{arrive: func(i control.Item) {
+		for id, d := range w.delay {
+			if d >= 0 {
+				time.AfterFunc(d, func() { w.apply(id, celldoc.Of(i.Event())) })
+			}
+		}
+	}}
+	config := canary.Config{Tables: w.tables, Actor: "function:canary", Log: slog.New(slog.DiscardHandler), Wait: 10 * time.Second}
+	for _, id := range []string{"eu-1", "us-1", "ap-1"} {
+		if _, ok := delay[id]; !ok {
+			continue
+		}
+		table, err := memtable.New(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.cells[id], w.meters[id] = &away{Table: table}, &streamstest.Meter{}
+		config.Cells = append(config.Cells, canary.Cell{ID: id, Table: w.cells[id], Meter: w.meters[id]})
+	}
+	var err error
+	if w.c, err = canary.New(config); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) apply(cell string, d cellconfig.Document) {
+	if _, err := w.cells[cell].Apply(context.Background(), []cellconfig.Document{d}); err != nil {
+		w.t.Error(err)
+	}
+}
+
+// seed has each cell hold something, as one that is in use.
+func (w *world) seed() {
+	for id := range w.cells {
+		w.apply(id, cellconfig.Document{Ref: cellconfig.Ref{Kind: "tenant", ID: "acme"}, Version: 1, Body: []byte(`{"id":"acme"}`)})
+	}
+}
+
+func (w *world) run() map[string]canary.Seen {
+	w.t.Helper()
+	seen, err := w.c.Run(w.t.Context())
+	if err != nil || len(seen) != len(w.cells) {
+		w.t.Fatalf("%+v, %v", seen, err)
+	}
+	out := map[string]canary.Seen{}
+	for _, s := range seen {
+		out[s.Cell] = s
+	}
+	return out
+}
+
+// within fails unless it took so long and less than what a poll and a look take longer.
+func within(t *testing.T, what string, got, least, most time.Duration) {
+	t.Helper()
+	if got < least || got > most {
+		t.Errorf("%s after %s, want %s to %s", what, got, least, most)
+	}
+}
+
+// Guarantees that the time is that from the write to when a reader which polls once per second enforces it, of each cell by itself,
+// and again with each run.
+func TestMeasures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, map[string]time.Duration{"eu-1": 200 * time.Millisecond, "us-1": 3 * time.Second})
+		w.seed()
+		for n := range 3 {
+			seen := w.run()
+			within(t, "eu-1 applied", seen["eu-1"].Applied, 200*time.Millisecond, 300*time.Millisecond)
+			within(t, "eu-1 enforced", seen["eu-1"].Enforced, 200*time.Millisecond, 1200*time.Millisecond)
+			within(t, "us-1 enforced", seen["us-1"].Enforced, 3*time.Second, 4100*time.Millisecond)
+			if took := w.meters["us-1"].Times("propagation_seconds"); len(took) != n+1 || took[0] < 3*time.Second {
+				t.Errorf("propagation_seconds %v", took)
+			}
+			if w.tables.item.Version != int64(n+1) || w.tables.item.Actor != "function:canary" {
+				t.Errorf("%+v", w.tables.item)
+			}
+		}
+		w.meters["eu-1"].Want(t, map[string]int64{"canary_missed": 0})
+	})
+}
+
+// Guarantees that a cell which nothing was ever written to is measured as well.
+func TestFirstChangeOfACell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, map[string]time.Duration{"eu-1": time.Second})
+		seen := w.run()["eu-1"]
+		if seen.Missed {
+			t.Fatalf("%+v", seen)
+		}
+		within(t, "enforced", seen.Enforced, time.Second, 2200*time.Millisecond)
+	})
+}
+
+// Guarantees that a cell which does not get the change, or whose table is away, counts as missed with the whole time, and holds up no
+// other.
+func TestMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, map[string]time.Duration{"eu-1": 0, "us-1": -1, "ap-1": 0})
+		w.seed()
+		w.cells["ap-1"].err = errAway
+		seen := w.run()
+		within(t, "eu-1 enforced", seen["eu-1"].Enforced, 1, 1200*time.Millisecond)
+		for _, id := range []string{"us-1", "ap-1"} {
+			if !seen[id].Missed || seen[id].Enforced != 0 {
+				t.Errorf("%+v", seen[id])
+			}
+			if took := w.meters[id].Times("propagation_seconds"); len(took) != 1 || took[0] != 10*time.Second {
+				t.Errorf("%s: propagation_seconds %v", id, took)
+			}
+			w.meters[id].Want(t, map[string]int64{"canary_missed": 1})
+		}
+		if !errors.Is(seen["ap-1"].Err, errAway) {
+			t.Errorf("%v, want %v", seen["ap-1"].Err, errAway)
+		}
+	})
+}
+
+// Guarantees that an older canary which arrives late is not taken for the new one.
+func TestOlderCanary(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, map[string]time.Duration{"eu-1": -1})
+		w.seed()
+		w.run()
+		old := *w.tables.item
+		w.delay["eu-1"] = 4 * time.Second
+		time.AfterFunc(time.Second, func() { w.apply("eu-1", celldoc.Of(old.Event())) })
+		seen := w.run()["eu-1"]
+		within(t, "enforced", seen.Enforced, 4*time.Second, 5200*time.Millisecond)
+	})
+}
+
+// Guarantees that another canary at the same time is written after, and that what cannot be written is an error and no measurement.
+func TestWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, map[string]time.Duration{"eu-1": 0})
+		w.seed()
+		w.tables.conflicts = 2
+		if seen := w.run()["eu-1"]; seen.Missed {
+			t.Errorf("%+v", seen)
+		}
+		w.tables.conflicts = 100
+		if _, err := w.c.Run(t.Context()); !errors.Is(err, control.ErrConflict) {
+			t.Errorf("%v, want a conflict", err)
+		}
+		w.tables.conflicts, w.tables.err = 0, errAway
+		if _, err := w.c.Run(t.Context()); !errors.Is(err, errAway) {
+			t.Errorf("%v, want %v", err, errAway)
+		}
+		if took := w.meters["eu-1"].Times("propagation_seconds"); len(took) != 1 {
+			t.Errorf("propagation_seconds %v", took)
+		}
+	})
+}
+
+// Guarantees that the canary's change is one that the control tables take.
+func TestRealTables(t *testing.T) {
+	file, err := embedded.Open(filepath.Join(t.TempDir(), "control.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	table, err := memtable.New(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &streamstest.Meter{}
+	put := putter{file, func(i control.Item) {
+		if _, err := table.Apply(t.Context(), []cellconfig.Document{celldoc.Of(i.Event())}); err != nil {
+			t.Error(err)
+		}
+	}}
+	c, err := canary.New(canary.Config{Tables: put, Cells: []canary.Cell{{ID: "c", Table: table, Meter: m}}, Actor: "me"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for version := range int64(2) {
+		if seen, err := c.Run(t.Context()); err != nil || seen[0].Missed {
+			t.Fatalf("%+v, %v", seen, err)
+		}
+		if i, err := file.Get(t.Context(), control.Plans, events.CanaryKey); err != nil || i.Version != version+1 || i.Verify() != nil {
+			t.Fatalf("%+v, %v", i, err)
+		}
+	}
+}
+
+type putter struct {
+	*embedded.Tables
+	then func(control.Item)
+}
+
+func (p putter) Put(ctx context.Context, c control.Change) (control.Item, error) {
+	i, err := p.Tables.Put(ctx, c)
+	if err == nil {
+		p.then(i)
+	}
+	return i, err
+}
+
+// Guarantees that wrong settings are named.
+func TestNewRefuses(t *testing.T) {
+	table, err := memtable.New(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := canary.Cell{ID: "c", Table: table, Meter: &streamstest.Meter{}}
+	for want, c := range map[string]canary.Config{
+		"Tables":   {Cells: []canary.Cell{one}, Actor: "a"},
+		"Cells is": {Tables: &tables{}, Actor: "a"},
+		"Actor":    {Tables: &tables{}, Cells: []canary.Cell{one}},
+		"Wait":     {Tables: &tables{}, Cells: []canary.Cell{one}, Actor: "a", Wait: time.Millisecond},
+		"Cells[1]": {Tables: &tables{}, Cells: []canary.Cell{one, one}, Actor: "a"},
+		"Cells[0]": {Tables: &tables{}, Cells: []canary.Cell{{ID: "c"}}, Actor: "a"},
+	} {
+		if _, err := canary.New(c); err == nil || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%v, want one that names %s", err, want)
+		}
+	}
+}

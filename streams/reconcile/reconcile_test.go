@@ -1,0 +1,741 @@
+package reconcile_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/celldoc"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/streams/reconcile"
+	"github.com/sluicelimits/sluice/streams/streamstest"
+)
+
+var errAway = errors.New("away")
+
+// name is that of an item.
+type name struct {
+	table control.Table
+	key   string
+}
+
+// world is control tables in memory, whose lists come in an order of their own, and a cell that is reconciled with them.
+type world struct {
+	*memtable.Table
+	t       testing.TB
+	meter   streamstest.Meter
+	log     bytes.Buffer
+	now     time.Time
+	grace   time.Duration
+	spare   time.Duration
+	items   map[name]control.Item
+	order   map[control.Table][]string // of lists
+	bad     map[name]bool
+	last    reconcile.Result
+	mu      sync.Mutex
+	onList  func(t control.Table, after string) error
+	onGet   func(t control.Table, key string)
+	onCell  func(refs []cellconfig.Ref) error
+	commits int
+	reads   int // of the control tables: items
+	cells   int // the same of the cell
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	table, err := memtable.New(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &world{Table: table, t: t, now: streamstest.Written.Add(time.Hour), grace: time.Minute, items: map[name]control.Item{},
+		order: map[control.Table][]string{}, bad: map[name]bool{}}
+}
+
+// put writes the next version of an item; an empty body deletes it.
+func (w *world) put(table control.Table, key, body string) control.Item {
+	w.t.Helper()
+	var current *control.Item
+	if i, ok := w.items[name{table, key}]; ok {
+		current = &i
+	}
+	c := control.Change{Table: table, Key: key, Body: []byte(body), Delete: body == "", Actor: "tester", Reason: "test", Now: streamstest.Written}
+	if current != nil {
+		c.Expect = current.Version
+	}
+	c, err := c.Check()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	next, _, err := control.Next(current, c)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if current == nil {
+		order := w.order[table]
+		at := rand.IntN(len(order) + 1)
+		w.order[table] = append(order, key)
+		last := len(order)
+		w.order[table][at], w.order[table][last] = w.order[table][last], w.order[table][at]
+	}
+	w.items[name{table, key}] = next
+	return next
+}
+
+// apply brings items to the cell.
+func (w *world) apply(items ...control.Item) {
+	w.t.Helper()
+	var documents []cellconfig.Document
+	for _, i := range items {
+		documents = append(documents, celldoc.Of(i.Event()))
+	}
+	if _, err := w.Table.Apply(w.t.Context(), documents); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// both writes an item and brings it to the cell.
+func (w *world) both(table control.Table, key, body string) control.Item {
+	i := w.put(table, key, body)
+	w.apply(i)
+	return i
+}
+
+func tenant(id string, n int) string { return fmt.Sprintf(`{"id":%q,"plan":"p%d"}`, id, n) }
+
+// tenants are n that the cell has.
+func (w *world) tenants(n int) {
+	var all []control.Item
+	for i := range n {
+		id := fmt.Sprintf("t%06d", i)
+		all = append(all, w.put(control.Tenants, id, tenant(id, 1)))
+	}
+	w.apply(all...)
+}
+
+func (w *world) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+	if w.onCell != nil {
+		if err := w.onCell(refs); err != nil {
+			return nil, err
+		}
+	}
+	if len(refs) == 0 || refs[0].Kind != reconcile.KindState {
+		w.cells += len(refs)
+	}
+	return w.Table.Get(ctx, refs...)
+}
+
+func (w *world) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
+	return func(yield func(cellconfig.Document, error) bool) {
+		for d, err := range w.Table.List(ctx, kind) {
+			w.cells++
+			if !yield(d, err) {
+				return
+			}
+		}
+	}
+}
+
+func (w *world) Commit(ctx context.Context, step cellconfig.Step) error {
+	w.commits++
+	return w.Table.Commit(ctx, step)
+}
+
+// tables is the control side of a world.
+type tables struct{ *world }
+
+func (w tables) Get(ctx context.Context, t control.Table, key string) (control.Item, error) {
+	if w.onGet != nil {
+		w.onGet(t, key)
+	}
+	w.reads++
+	i, ok := w.items[name{t, key}]
+	switch {
+	case ctx.Err() != nil:
+		return control.Item{}, ctx.Err()
+	case w.bad[name{t, key}]:
+		return control.Item{}, fmt.Errorf("get: %w", control.ErrBadItem)
+	case !ok:
+		return control.Item{}, fmt.Errorf("get: %w", control.ErrNotFound)
+	}
+	return i, nil
+}
+
+func (w tables) List(ctx context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error) {
+	if w.onList != nil {
+		if err := w.onList(t, after); err != nil {
+			return nil, "", err
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, "", ctx.Err()
+	}
+	from := 0
+	if after != "" {
+		from = slices.Index(w.order[t], after) + 1
+	}
+	to := min(from+min(most, 100), len(w.order[t]))
+	for _, key := range w.order[t][from:to] {
+		if w.bad[name{t, key}] {
+			err = fmt.Errorf("list: %w", control.ErrBadItem)
+			continue
+		}
+		w.reads++
+		items = append(items, w.items[name{t, key}])
+	}
+	if to < len(w.order[t]) {
+		next = w.order[t][to-1]
+	}
+	return items, next, err
+}
+
+func (w *world) try(ctx context.Context) (reconcile.Result, error) {
+	w.t.Helper()
+	w.meter, w.commits, w.reads, w.cells = streamstest.Meter{}, 0, 0, 0
+	w.log.Reset()
+	r, err := reconcile.New(reconcile.Config{Tables: tables{w}, Store: w, Meter: &w.meter, Log: slog.New(slog.NewTextHandler(&w.log, nil)),
+		Now: func() time.Time { return w.now }, Grace: w.grace, Spare: w.spare})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r.Run(ctx)
+}
+
+// run fails unless a run is through and finds this drift.
+func (w *world) run(want map[reconcile.Drift]int64) reconcile.Result {
+	w.t.Helper()
+	result, err := w.try(w.t.Context())
+	if err != nil || !result.Finished {
+		w.t.Fatalf("%+v, %v", result, err)
+	}
+	all := int64(0)
+	for _, d := range reconcile.Drifts() {
+		if result.Drift[d] != want[d] || w.meter.Of("drift_"+string(d)) != want[d] {
+			w.t.Errorf("%s drift is %d and counted %d, want %d\n%s", d, result.Drift[d], w.meter.Of("drift_"+string(d)), want[d], w.log.String())
+		}
+		all += want[d]
+	}
+	w.meter.Want(w.t, map[string]int64{"drift": all, "reconcile_unfinished": 0, "reconcile_repaired": result.Repaired, "reconcile_items": result.Items})
+	if int(result.ControlReads) != w.reads || int(result.CellReads) != w.cells {
+		w.t.Errorf("the result tells of %d and %d reads, and there were %d and %d", result.ControlReads, result.CellReads, w.reads, w.cells)
+	}
+	return result
+}
+
+// same fails unless the cell has what the control tables have.
+func (w *world) same() {
+	w.t.Helper()
+	for n, i := range w.items {
+		ref, ok := celldoc.Ref(n.table, n.key)
+		if !ok {
+			continue
+		}
+		got, err := w.Table.Get(w.t.Context(), ref)
+		if err != nil || got[0].Version != i.Version || got[0].Deleted != i.Deleted || string(got[0].Body) != string(i.Body) {
+			w.t.Fatalf("%s/%q is at version %d in the cell, %v; want %d", n.table, n.key, got[0].Version, err, i.Version)
+		}
+	}
+}
+
+type drift = map[reconcile.Drift]int64
+
+// Guarantees that a cell in order costs one read of each item and of each document, and no write, whatever its size; this is
+// reconcile_reads_per_item.
+func TestNothingDrifted(t *testing.T) {
+	w := newWorld(t)
+	w.both(control.Plans, "p1", `{"id":"p1"}`)
+	w.both(control.Plans, events.SettingsKey, `{"routes":[]}`)
+	w.both(control.Cells, events.SharesKey, `{"epoch":1}`)
+	w.put(control.Cells, "eu-1", `{"weight":1}`) // in no cell's copy
+	w.both(control.Keys, "k1", `{"hash":"`+strings.Repeat("a", 64)+`","id":"k1","pepper":"p","tenant":"t000001"}`)
+	w.tenants(10_000)
+	w.both(control.Tenants, "gone", tenant("gone", 1))
+	w.both(control.Tenants, "gone", "")
+	result, err := w.try(t.Context())
+	if err != nil || !result.Finished || len(result.Drift) != 0 || w.commits != 0 {
+		t.Fatalf("%+v, %v, %d writes\n%s", result, err, w.commits, w.log.String())
+	}
+	if result.Items != 10_005 || result.Documents != 10_005 || result.ReadsPerItem() != 1 {
+		t.Errorf("%d items, %d documents, %.3f reads of each", result.Items, result.Documents, result.ReadsPerItem())
+	}
+	if w.reads != 10_006 || w.cells != 10_005 {
+		t.Errorf("%d reads of the control tables, %d of the cell", w.reads, w.cells)
+	}
+}
+
+// Guarantees that what the cell missed is found among what it has, and repaired: new items, newer versions, tombstones, and keys with
+// their hashes.
+func TestRepairs(t *testing.T) {
+	w := newWorld(t)
+	w.tenants(2000)
+	w.put(control.Plans, "p1", `{"id":"p1"}`)
+	w.put(control.Keys, "k1", `{"hash":"`+strings.Repeat("a", 64)+`","id":"k1","pepper":"p","tenant":"acme"}`)
+	for i := range 300 {
+		id := fmt.Sprintf("t%06d", 5*i)
+		w.put(control.Tenants, id, tenant(id, 2))
+	}
+	w.put(control.Tenants, "t000001", "")
+	result := w.run(drift{reconcile.Missing: 2, reconcile.Older: 301})
+	if result.Repaired != 303 {
+		t.Errorf("%d repaired, want 303", result.Repaired)
+	}
+	w.same()
+	got, err := w.Table.Get(t.Context(), cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat("a", 64)})
+	if err != nil || got[0].Version == 0 {
+		t.Errorf("the key is not found by its hash: %+v, %v", got, err)
+	}
+	if w.run(drift{}); w.commits != 0 {
+		t.Errorf("%d writes of a run after it", w.commits)
+	}
+}
+
+// Guarantees that an empty cell, and one that was away for so long that most of it is old, are brought up all the same.
+func TestMuchDrifted(t *testing.T) {
+	w := newWorld(t)
+	for i := range 3000 {
+		id := fmt.Sprintf("t%06d", i)
+		w.put(control.Tenants, id, tenant(id, 1))
+	}
+	w.run(drift{reconcile.Missing: 3000})
+	w.same()
+	for i := range 3000 {
+		id := fmt.Sprintf("t%06d", i)
+		w.put(control.Tenants, id, tenant(id, 2))
+	}
+	result := w.run(drift{reconcile.Older: 3000})
+	w.same()
+	if result.ReadsPerItem() > 2.5 { // the control side twice; the cell once more to compare, and once more to write
+		t.Errorf("%.3f reads of each item", result.ReadsPerItem())
+	}
+	w.run(drift{})
+}
+
+// Guarantees that what no version can repair is told and left alone: somebody else has written to the cell, or the control tables have
+// lost a write.
+func TestWhatIsOnlyTold(t *testing.T) {
+	w := newWorld(t)
+	w.tenants(100)
+	foreign := cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: "forged"}, Version: 5, Body: []byte(`{"id":"forged"}`)}
+	long := cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: strings.Repeat("x", 500)}, Version: 1, Body: []byte(`{}`)}
+	ahead := cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: "t000007"}, Version: 9, Body: []byte(`{"id":"t000007"}`)}
+	if _, err := w.Table.Apply(t.Context(), []cellconfig.Document{foreign, long, ahead}); err != nil {
+		t.Fatal(err)
+	}
+	h, err := w.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	altered := cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: "t000008"}, Version: 1, Seq: h.Seq + 1, Body: []byte(`{"id":"t000008","plan":"gold"}`)}
+	if err := w.Table.Commit(t.Context(), cellconfig.Step{Incarnation: h.Incarnation, Entry: cellconfig.Entry{Seq: h.Seq + 1}, Documents: []cellconfig.Document{altered}}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		result := w.run(drift{reconcile.Unknown: 2, reconcile.Ahead: 1, reconcile.Altered: 1})
+		if result.Repaired != 0 || w.commits != 0 {
+			t.Errorf("%d repaired, %d writes", result.Repaired, w.commits)
+		}
+		if log := w.log.String(); !strings.Contains(log, "forged") || !strings.Contains(log, "t000008") || !strings.Contains(log, "level=ERROR") {
+			t.Error(log)
+		}
+	}
+}
+
+// Guarantees that an item which was written past this program, or cannot be read, reaches no cell through a repair either.
+func TestUnreadableItems(t *testing.T) {
+	w := newWorld(t)
+	w.tenants(10)
+	i := w.put(control.Tenants, "t000003", tenant("t000003", 2))
+	i.Body = []byte(`{"id":"t000003","plan":"gold"}`) // by hand: the hash is that of another body
+	w.items[name{control.Tenants, "t000003"}] = i
+	w.bad[name{control.Tenants, "t000004"}] = true
+	w.run(drift{reconcile.Unreadable: 2})
+	got, err := w.Table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindTenant, ID: "t000003"})
+	if err != nil || got[0].Version != 1 {
+		t.Errorf("the cell has version %d, %v", got[0].Version, err)
+	}
+}
+
+// Guarantees that a document which the cell's table refuses does not hold up the others.
+func TestRefusedDocument(t *testing.T) {
+	w := newWorld(t)
+	hash := strings.Repeat("a", 64)
+	w.both(control.Keys, "k1", `{"hash":"`+hash+`","id":"k1","pepper":"p","tenant":"acme"}`)
+	w.put(control.Keys, "k2", `{"hash":"`+hash+`","id":"k2","pepper":"p","tenant":"acme"}`)
+	w.put(control.Keys, "k3", `{"hash":"`+strings.Repeat("b", 64)+`","id":"k3","pepper":"p","tenant":"acme"}`)
+	result := w.run(drift{reconcile.Missing: 2, reconcile.Refused: 1})
+	if result.Repaired != 1 {
+		t.Errorf("%d repaired, want 1", result.Repaired)
+	}
+}
+
+// Guarantees that a change which is under way is neither drift nor written, and that one with a time an hour off is not taken for one.
+func TestUnderWay(t *testing.T) {
+	for _, tt := range []struct {
+		off   time.Duration // of this clock from the writer's
+		young bool
+	}{
+		{0, true}, {59 * time.Second, true}, {-59 * time.Second, true}, {time.Minute, false}, {time.Hour, false}, {-time.Hour, false},
+	} {
+		w := newWorld(t)
+		w.tenants(10)
+		w.put(control.Tenants, "new", tenant("new", 1))
+		w.now = streamstest.Written.Add(tt.off)
+		want := drift{reconcile.Missing: 1}
+		if tt.young {
+			want = drift{}
+		}
+		result := w.run(want)
+		if (result.UnderWay == 1) != tt.young || (w.commits == 0) != tt.young {
+			t.Errorf("%s off: %+v, %d writes", tt.off, result, w.commits)
+		}
+	}
+}
+
+// Guarantees that an applier at work between two reads makes no drift: a newer version in the cell is one that the control tables have
+// by then.
+func TestChangesMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	w.tenants(300)
+	once := sync.OnceFunc(func() {
+		for i := range 20 {
+			id := fmt.Sprintf("t%06d", 10*i)
+			w.both(control.Tenants, id, tenant(id, 2))
+		}
+	})
+	w.onList = func(_ control.Table, after string) error {
+		if after != "" { // the cell was read, and half of the control table
+			once()
+		}
+		return nil
+	}
+	w.grace = 0
+	if result := w.run(drift{}); result.Repaired != 0 {
+		t.Errorf("%+v", result)
+	}
+	w.same()
+
+	w = newWorld(t) // the same while all of it is brought up
+	for i := range 3000 {
+		id := fmt.Sprintf("t%06d", i)
+		w.put(control.Tenants, id, tenant(id, 1))
+	}
+	w.onCell = func(refs []cellconfig.Ref) error {
+		if len(refs) > 1 && w.items[name{control.Tenants, refs[0].ID}].Version < 3 {
+			w.both(control.Tenants, refs[0].ID, tenant(refs[0].ID, 3))
+		}
+		return nil
+	}
+	result, err := w.try(t.Context())
+	if err != nil || result.Drift[reconcile.Ahead] != 0 || result.Drift[reconcile.Unknown] != 0 {
+		t.Errorf("%+v, %v", result, err)
+	}
+	w.onCell = nil
+	w.same()
+}
+
+// Guarantees that a run whose time is over leaves where it was, and the next one goes on there and not from the beginning; and that
+// nothing stays of it when it is through.
+func TestGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.put(control.Plans, "p1", `{"id":"p1"}`)
+		for i := range 3000 {
+			id := fmt.Sprintf("t%06d", i)
+			w.put(control.Tenants, id, tenant(id, 1))
+		}
+		ref := cellconfig.Ref{Kind: reconcile.KindState, ID: reconcile.StateID}
+		w.onCell = func(refs []cellconfig.Ref) error {
+			if len(refs) > 1 {
+				time.Sleep(4 * time.Second) // each page is read and written
+			}
+			return nil
+		}
+		repaired, runs := int64(0), 0
+		for done := false; !done; runs++ {
+			if runs > 20 {
+				t.Fatal("it never ends")
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			result, err := w.try(ctx)
+			cancel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			repaired += result.Repaired
+			done = result.Finished
+			d, err := w.Table.Get(t.Context(), ref)
+			if err != nil || (d[0].Version > 0 && !d[0].Deleted) == done {
+				t.Fatalf("finished %t, and the state is %+v, %v", done, d, err)
+			}
+			w.meter.Want(t, map[string]int64{"reconcile_unfinished": map[bool]int64{true: 0, false: 1}[done]})
+			if runs > 0 && w.reads > 3000 {
+				t.Errorf("run %d read %d items: it began again", runs, w.reads)
+			}
+		}
+		if repaired != 3001 || runs < 3 {
+			t.Errorf("%d repaired in %d runs", repaired, runs)
+		}
+		w.onCell = nil
+		w.same()
+		w.run(drift{})
+		if w.commits != 0 {
+			t.Errorf("%d writes of a run after it", w.commits)
+		}
+	})
+}
+
+// Guarantees that a side which does not answer is an error, that nothing is taken for missing because of it, and that the next run is
+// whole.
+func TestSideIsAway(t *testing.T) {
+	for what, fail := range map[string]func(w *world){
+		"a page of the control table": func(w *world) {
+			w.onList = func(table control.Table, after string) error {
+				if table == control.Tenants && after != "" {
+					return errAway
+				}
+				return nil
+			}
+		},
+		"the cell": func(w *world) {
+			w.onCell = func(refs []cellconfig.Ref) error {
+				if refs[0].Kind != reconcile.KindState {
+					return errAway
+				}
+				return nil
+			}
+		},
+		"the cell's state": func(w *world) { w.onCell = func([]cellconfig.Ref) error { return errAway } },
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.tenants(500)
+			w.put(control.Tenants, "new", tenant("new", 1))
+			fail(w)
+			result, err := w.try(t.Context())
+			if !errors.Is(err, errAway) || result.Finished || len(result.Drift) != 0 || w.commits != 0 {
+				t.Fatalf("%+v, %v, %d writes", result, err, w.commits)
+			}
+			w.onList, w.onCell = nil, nil
+			w.run(drift{reconcile.Missing: 1})
+			w.same()
+		})
+	}
+}
+
+// Guarantees that two runs at once end as one does.
+func TestTwoRunsAtOnce(t *testing.T) {
+	w := newWorld(t)
+	for i := range 200 {
+		id := fmt.Sprintf("t%06d", i)
+		w.put(control.Tenants, id, tenant(id, 1))
+	}
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			r, err := reconcile.New(reconcile.Config{Tables: readOnly{w.items, w.order}, Store: w.Table, Meter: &w.meter, Log: slog.New(slog.DiscardHandler)})
+			if err == nil {
+				_, err = r.Run(t.Context())
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	w.same()
+}
+
+// readOnly are tables for several at once.
+type readOnly struct {
+	items map[name]control.Item
+	order map[control.Table][]string
+}
+
+func (r readOnly) Get(_ context.Context, t control.Table, key string) (control.Item, error) {
+	if i, ok := r.items[name{t, key}]; ok {
+		return i, nil
+	}
+	return control.Item{}, control.ErrNotFound
+}
+
+func (r readOnly) List(_ context.Context, t control.Table, _ string, _ int) (items []control.Item, _ string, _ error) {
+	for _, key := range r.order[t] {
+		items = append(items, r.items[name{t, key}])
+	}
+	return items, "", nil
+}
+
+// endless are as many tenants as one likes, in no memory, on both sides.
+type endless struct {
+	cellconfig.Store
+	n int
+	i control.Item
+}
+
+func (e *endless) item(i int) control.Item {
+	it := e.i
+	it.Key = fmt.Sprintf("t%08d", i)
+	return it
+}
+
+func (e *endless) Get(context.Context, control.Table, string) (control.Item, error) {
+	return control.Item{}, control.ErrNotFound
+}
+
+func (e *endless) List(_ context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error) {
+	if t != control.Tenants {
+		return nil, "", nil
+	}
+	from := 0
+	if _, err := fmt.Sscanf(after, "t%d", &from); err == nil {
+		from++
+	}
+	for i := from; i < min(from+most, e.n); i++ {
+		items = append(items, e.item(i))
+	}
+	if from+most < e.n {
+		next = items[len(items)-1].Key
+	}
+	return items, next, nil
+}
+
+// endlessCell is the cell's side of it, in the reverse order.
+type endlessCell struct {
+	*memtable.Table
+	*endless
+	peak *uint64
+}
+
+func (e *endlessCell) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+	return e.Table.Get(ctx, refs...)
+}
+
+func (e *endlessCell) Head(ctx context.Context) (cellconfig.Head, error) { return e.Table.Head(ctx) }
+
+func (e *endlessCell) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry, error) {
+	return e.Table.Log(ctx, after, upTo)
+}
+
+func (e *endlessCell) Commit(ctx context.Context, s cellconfig.Step) error {
+	return e.Table.Commit(ctx, s)
+}
+
+func (e *endlessCell) List(_ context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
+	return func(yield func(cellconfig.Document, error) bool) {
+		if kind != plan.KindTenant {
+			return
+		}
+		for i := e.n - 1; i >= 0; i-- {
+			it := e.item(i)
+			if !yield(celldoc.Of(it.Event()), nil) {
+				return
+			}
+			if i%(e.n/8) == 0 {
+				var m runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&m)
+				*e.peak = max(*e.peak, m.HeapAlloc)
+			}
+		}
+	}
+}
+
+// Guarantees that thirty times as many tenants take no more memory.
+func TestMemoryIsFlat(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it goes through many tenants")
+	}
+	peaks := map[int]uint64{}
+	item := streamstest.History(t, control.Tenants, "x", tenant("x", 1))[0].Record.New
+	for _, n := range []int{2_000, 60_000} {
+		table, err := memtable.New(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		peak := uint64(0)
+		e := &endless{n: n, i: item}
+		r, err := reconcile.New(reconcile.Config{Tables: e, Store: &endlessCell{table, e, &peak}, Meter: &streamstest.Meter{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		result, err := r.Run(t.Context())
+		if err != nil || result.Items != int64(n) || len(result.Drift) != 0 || result.ReadsPerItem() != 1 {
+			t.Fatalf("%+v, %v", result, err)
+		}
+		peaks[n] = peak
+	}
+	if peaks[60_000] > peaks[2_000]+1<<20 {
+		t.Errorf("%d bytes of heap with 60,000 tenants, %d with 2,000", peaks[60_000], peaks[2_000])
+	}
+}
+
+// Guarantees that whatever a cell has lost, of whatever it had, one run finds every item of, and the next one nothing.
+func TestRandomDrift(t *testing.T) {
+	for seed := range uint64(16) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		w := newWorld(t)
+		want := drift{}
+		for i := range r.IntN(1500) {
+			id := fmt.Sprintf("t%06d", i)
+			versions := 1 + r.IntN(3)
+			var all []control.Item
+			for v := range versions {
+				body := tenant(id, v)
+				if v > 0 && r.IntN(4) == 0 && !w.items[name{control.Tenants, id}].Deleted {
+					body = ""
+				}
+				all = append(all, w.put(control.Tenants, id, body))
+			}
+			if r.IntN(1+int(seed%4)*20) > 0 || seed%4 == 0 { // the cell has it
+				w.apply(all[versions-1])
+				continue
+			}
+			if have := r.IntN(versions); have > 0 {
+				w.apply(all[have-1])
+				want[reconcile.Older]++
+			} else {
+				want[reconcile.Missing]++
+			}
+		}
+		w.run(want)
+		w.same()
+		w.run(drift{})
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+// Guarantees that a reconciler without one of its parts is not made, and that figures of nothing are none.
+func TestNewRefuses(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []reconcile.Config{
+		{Store: w, Meter: &w.meter}, {Tables: tables{w}, Meter: &w.meter}, {Tables: tables{w}, Store: w},
+		{Tables: tables{w}, Store: w, Meter: &w.meter, Grace: -1},
+	} {
+		if _, err := reconcile.New(c); err == nil {
+			t.Errorf("%+v is taken", c)
+		}
+	}
+	if got := w.run(drift{}); got.ReadsPerItem() != 0 {
+		t.Errorf("%.3f reads of each of no items", got.ReadsPerItem())
+	}
+	if got := slices.Collect(maps.Keys(w.items)); len(got) != 0 {
+		t.Error(got)
+	}
+}
