@@ -305,9 +305,10 @@ func concurrent(r *Result, leases, together bool, length time.Duration, deadline
 	}
 	r.note("%s, %s: %s", moments(together), means(leases), c.summary(t, &l, length))
 	calls := t.wide.Load() + t.narrow.Load()
-	switch degraded := t.degraded.Load(); {
-	case leases && !together && degraded > calls/10: // all together may be more than Redis can answer in time
-		return l, fmt.Errorf("%d of %d calls were decided without Redis, whose answers came too late: the machine is too busy", degraded, calls)
+	switch answered := l.RedisCalls.count() - l.RedisErrors; {
+	// A busy machine makes answers come too late, and all calls together make it busy: the note tells how many.
+	case !together && answered < calls/10:
+		return l, fmt.Errorf("%d calls were decided by %d answers of Redis: %s", calls, answered, c.summary(t, &l, length))
 	case t.wideDenied.Load() > calls/100:
 		return l, fmt.Errorf("%d of %d calls were denied by limits that are wide enough", t.wideDenied.Load(), t.wide.Load())
 	case c.sum.narrowAllowed.Load() >= c.sum.narrow.Load():
