@@ -229,6 +229,11 @@ func appendJSONString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
+// lineBreaks escapes what is a character of a text in JSON, where it can stand nowhere else, and in YAML the end of a line or
+// not allowed: stored bodies are in a canonical form of JSON that writes them as they are.
+var lineBreaks = strings.NewReplacer("\u2028", `\u2028`, "\u2029", `\u2029`, "\ufeff", `\ufeff`, "\ufffe", `\ufffe`, "\uffff", `\uffff`,
+	"\u007f", `\u007f`)
+
 // open reads the body. What it returns is good only where no problem was found.
 func (d Document) open(kind Kind) (*reader, value) {
 	r := &reader{stored: true}
@@ -246,7 +251,7 @@ func (d Document) open(kind Kind) (*reader, value) {
 	case bytes.Equal(bytes.TrimSpace(d.Body), []byte("null")):
 		return bad("the document is empty")
 	}
-	doc := r.open(Source{Name: d.Name(), Data: d.Body})
+	doc := r.open(Source{Name: d.Name(), Data: []byte(lineBreaks.Replace(string(d.Body)))})
 	if doc.root == nil {
 		return r, value{}
 	}

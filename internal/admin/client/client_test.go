@@ -1,0 +1,294 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/admin"
+	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/admin/client"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/plan"
+)
+
+// world is control tables behind HTTP, as `sluice dev` has them.
+type world struct {
+	*testing.T
+	tables *tables
+	client *client.Client
+	calls  int
+	reads  int
+	cut    int // after how many applies the connection breaks; 0: never
+}
+
+// tables count what is written.
+type tables struct {
+	control.Tables
+	puts int64
+	w    chan struct{}
+}
+
+func (c *tables) Put(ctx context.Context, change control.Change) (control.Item, error) {
+	<-c.w
+	c.puts++
+	c.w <- struct{}{}
+	return c.Tables.Put(ctx, change)
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	file, err := embedded.Open(filepath.Join(t.TempDir(), "control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	w := &world{T: t, tables: &tables{Tables: file, w: make(chan struct{}, 1)}}
+	w.tables.w <- struct{}{}
+	s, err := admin.New(admin.Config{Tables: w.tables, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := call.Local(admin.NewMux(s), "ann@local")
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/apply":
+			if w.calls++; w.cut > 0 && w.calls > w.cut {
+				panic(http.ErrAbortHandler)
+			}
+		case "/documents/list":
+			w.reads++
+		}
+		h.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(server.Close)
+	if w.client, err = client.New(server.URL, nil); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) compare(text string, prune bool) *client.Diff {
+	w.Helper()
+	documents, err := plan.Split(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(text)})
+	if err != nil {
+		w.Fatal(err)
+	}
+	d, err := client.Compare(w.Context(), w.client, documents, prune)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return d
+}
+
+func (w *world) apply(text string) client.Result {
+	w.Helper()
+	d := w.compare(text, false)
+	if len(d.Problems) > 0 {
+		w.Fatal(d.Problems)
+	}
+	r, err := d.Apply(w.Context(), w.client, "why", true, nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return r
+}
+
+// many is a plans file with n tenants, of which every tenth has an override.
+func many(n int, rate int64) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: %d, period: 1s, burst: 1000 } ] } ]\ntenants:\n", rate)
+	for i := range n {
+		overrides := ""
+		if i%10 == 0 {
+			overrides = ", overrides: [ { id: burst, rate: 500 } ]"
+		}
+		fmt.Fprintf(&b, "  - { id: tenant-%05d, plan: pro%s }\n", i, overrides)
+	}
+	return b.String()
+}
+
+// Guarantees that 10,000 tenants are applied in few calls, that an apply which was cut is taken up where it was, that one which
+// changes a plan of all of them writes one item, and that one which changes nothing writes nothing.
+func TestApplyOfTenThousandTenants(t *testing.T) {
+	w := newWorld(t)
+	const n = 10_000
+	w.cut = 21 // the plan, and 20 calls of 250 tenants
+	d := w.compare(many(n, 100), false)
+	result, err := d.Apply(t.Context(), w.client, "first", false, nil)
+	if err == nil || result.Written != 1+20*250 || w.tables.puts != 1+20*250 {
+		t.Fatalf("cut in the middle: %+v, %d writes, %v", result, w.tables.puts, err)
+	}
+	w.cut, w.calls, w.tables.puts = 0, 0, 0
+	d = w.compare(many(n, 100), false)
+	if d.Unchanged != 1+20*250 || len(d.Edits) != n-20*250 {
+		t.Errorf("after the cut %d differ and %d do not", len(d.Edits), d.Unchanged)
+	}
+	progress, began := 0, time.Now()
+	if result, err = d.Apply(t.Context(), w.client, "second", false, func(done int) { progress += done }); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(began)
+	if result.Written != n/2 || w.tables.puts != n/2 || w.calls != 20 || progress != n/2 {
+		t.Errorf("resumed: %+v, %d writes in %d calls, progress %d", result, w.tables.puts, w.calls, progress)
+	}
+	t.Logf("%d tenants in %s: %.0f/s", n/2, took.Round(time.Millisecond), float64(n/2)/took.Seconds())
+	w.tables.puts, w.reads = 0, 0
+	if d := w.compare(many(n, 100), false); len(d.Edits) != 0 || d.Unchanged != n+1 || w.reads > 16 {
+		t.Errorf("applied again, %d differ, read in %d pages", len(d.Edits), w.reads)
+	}
+	if r := w.apply(many(n, 200)); r.Written != 1 || w.tables.puts != 1 {
+		t.Errorf("a change of the plan of all wrote %d items", w.tables.puts)
+	}
+}
+
+const small = `
+plans:
+  - { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }, { id: "day", quota: { units: 5, every: day } } ] }
+  - { id: "free", limits: [ { id: burst, algorithm: token_bucket, rate: 1, period: 1s } ] }
+tenants: [ { id: acme, plan: pro, overrides: [ { id: burst, rate: 500 } ] }, { id: "<b> & \u2028c", plan: free } ]
+`
+
+// Guarantees that a diff names each value that changes, and leaves what commands set: an older file must not undo a suspension.
+func TestDiff(t *testing.T) {
+	w := newWorld(t)
+	w.apply(small)
+	for path, request := range map[string]any{
+		"tenants/suspend": admin.TenantRequest{Tenant: "acme", Reason: "x"},
+		"boosts/add":      admin.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "2", Until: time.Now().Add(time.Hour), Reason: "x"},
+	} {
+		if _, err := client.Do[call.Item](t.Context(), w.client, path, request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d := w.compare(small, false); len(d.Edits) != 0 || d.Unchanged != 4 {
+		t.Errorf("of the same file, %+v differ", d.Edits)
+	}
+	d := w.compare(strings.NewReplacer("rate: 500", "rate: 600, burst: 700", "every: day", "every: week", `- { id: "free"`, `- { id: "new"`, "plan: free", "plan: new").Replace(small), false)
+	var got []string
+	for _, e := range d.Edits {
+		got = append(got, fmt.Sprintf("%s %s %s %v", e.Action, e.Kind, e.ID, e.Fields))
+	}
+	got = append(got, d.Afresh...)
+	const want = `change plan pro [{limits[day].quota.every "day" "week"}]
+create plan new []
+change tenant acme [{overrides[burst].burst  700} {overrides[burst].rate 500 600}]
+change tenant <b> & ` + "\u2028" + `c [{plan "free" "new"}]
+plan "pro": limit day starts afresh: it was a quota of day UTC per tenant, and is a quota of week UTC per tenant`
+	if all := strings.Join(got, "\n"); all != want || d.Elsewhere != 1 || len(d.Problems) != 0 {
+		t.Errorf("got\n%s\n%d elsewhere, problems %q; want\n%s", all, d.Elsewhere, d.Problems, want)
+	}
+}
+
+// Guarantees that pruning deletes tenants before their plans, and that a plan which a tenant outside the file is on stays a problem.
+func TestPrune(t *testing.T) {
+	w := newWorld(t)
+	w.apply(small)
+	only := "plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: 100, period: 1s, burst: 200 }, { id: day, quota: { units: 5, every: day } } ] } ]\n"
+	d := w.compare(only, true)
+	if len(d.Edits) != 3 || d.Edits[2].Kind != plan.KindPlan || d.Edits[2].Action != client.Delete || len(d.Problems) != 0 {
+		t.Fatalf("%+v, %q", d.Edits, d.Problems)
+	}
+	if r, err := d.Apply(t.Context(), w.client, "gone", true, nil); err != nil || r.Written != 3 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if d := w.compare(small, false); len(d.Edits) != 3 || d.Edits[0].Action != client.Create || d.Edits[0].Version != 2 {
+		t.Errorf("what was deleted is made again: %+v", d.Edits)
+	}
+	w.apply(small)
+}
+
+// Guarantees that a plan change which breaks the override of a tenant that the file does not have is a problem that names it,
+// and that one which comes with the tenant's own change is written together with it.
+func TestPlanAndOverride(t *testing.T) {
+	w := newWorld(t)
+	w.apply(small)
+	without := "plans: [ { id: pro, limits: [ { id: other, algorithm: token_bucket, rate: 100, period: 1s } ] } ]\n"
+	d := w.compare(without, false)
+	if len(d.Problems) != 1 || !strings.Contains(d.Problems[0], `plan pro has no limit "burst"`) || !strings.Contains(d.Problems[0], "acme") {
+		t.Errorf("problems %q", d.Problems)
+	}
+	if _, err := d.Apply(t.Context(), w.client, "x", true, nil); codeOf(err) != call.Invalid {
+		t.Errorf("applied all the same: %v", err)
+	}
+	w.calls = 0
+	if r := w.apply(without + "tenants: [ { id: acme, plan: pro, overrides: [ { id: other, rate: 7 } ] } ]\n"); r.Written != 2 || w.calls != 1 {
+		t.Errorf("both: %+v in %d calls", r, w.calls)
+	}
+}
+
+// Guarantees that what another operator changed after the comparison is not overwritten.
+func TestChangedMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	w.apply(small)
+	d := w.compare(strings.ReplaceAll(small, "rate: 500", "rate: 600"), false)
+	if _, err := client.Do[call.Item](t.Context(), w.client, "tenants/suspend", admin.TenantRequest{Tenant: "acme", Reason: "mine"}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.Apply(t.Context(), w.client, "x", false, nil)
+	if codeOf(err) != call.Conflict || !strings.Contains(err.Error(), "by ann@local") || !strings.Contains(err.Error(), "mine") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func codeOf(err error) call.Code {
+	var e *call.Error
+	if !errors.As(err, &e) {
+		return ""
+	}
+	return e.Code
+}
+
+// Guarantees that calls go to nowhere but the endpoint: signed or to this machine, over TLS or not at all, and never where an
+// answer points to.
+func TestEndpoints(t *testing.T) {
+	sign := func(context.Context, *http.Request, string) error { return errors.New("no credentials") }
+	for endpoint, says := range map[string]string{
+		"http://example.com/prod": "https", "ftp://localhost/": "URL", "": "URL", "localhost:8080": "URL", "https://u:p@example.com": "URL", "https://x/?a=b": "URL",
+		"http://localhost.example.com/": "https", "http://127.0.0.1.example.com/": "https",
+	} {
+		if _, err := client.New(endpoint, sign); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v, want an error with %q", endpoint, err, says)
+		}
+	}
+	if _, err := client.New("https://example.com/prod", nil); err == nil {
+		t.Error("an endpoint far away is called without a signature")
+	}
+	c, err := client.New("https://example.invalid/prod", sign)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil || !strings.Contains(err.Error(), "no credentials") {
+		t.Errorf("unsigned: %v", err)
+	}
+	for name, answer := range map[string]http.HandlerFunc{
+		"302": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://example.com/", http.StatusFound)
+		},
+		"may not call it": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = w.Write([]byte(`{"message":"Missing Authentication Token"}`))
+		},
+		"admin endpoint": http.NotFound,
+		"not Sluice's":   func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
+		"larger than":    func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 17<<20)) },
+	} {
+		server := httptest.NewServer(answer)
+		c, err := client.New(server.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+		server.Close()
+	}
+}
