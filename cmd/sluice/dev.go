@@ -12,24 +12,32 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/clock"
-	"github.com/sluicelimits/sluice/internal/gateway"
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/devcells"
 	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/livepage"
+	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/planfile"
+	"github.com/sluicelimits/sluice/internal/shares"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
 //go:embed example.yaml
 var examplePlans []byte
+
+// exampleName is what the example is called in messages.
+const exampleName = "example.yaml"
 
 // grace is how long requests in flight may take once a stop was asked for.
 const grace = 15 * time.Second
@@ -37,6 +45,7 @@ const grace = 15 * time.Second
 type devOptions struct {
 	plans, pepperFiles                  []string
 	listen, upstream, livePage, logging string
+	data, cells                         string
 	hops, jitter                        int
 	maxBody, storeMB                    int64
 	stores                              storeOptions
@@ -54,6 +63,17 @@ on an example plan, answers with an echo, and prints what to try.
 The plans files are watched (SIGHUP rereads them, too). A change is in force within a second and counters survive it; a
 file with anything wrong is reported and the last good one stays.
 
+Behind the gateway runs the control plane that is deployed: a change is a version of an item in the control tables, with
+who made it and why, and goes by events to the cell. 'sluice plan apply', 'tenant set', 'key create' and the other
+operators' commands find a dev on this machine by themselves, and what they change is enforced at once. A plans file writes an
+item when what the file says of it changes, so an operator's change stays until then, also over a restart with the same
+file; what the file never named is the operators' alone.
+
+With --data everything but counters outlives the process: plans, tenants, keys, cells, and the audit trail ('sluice audit
+verify'). Without --plans what is there is in force. With --cells there are several cells, each with a port and counters
+of its own, that share each tenant's limits; 'sluice cell add', 'drain' and 'remove' move the shares while they run. The
+quotas of all of them are counted in one place, which stands for the tenants' home cells.
+
 Who calls is told by an API key (X-API-Key, or Authorization: Bearer), see 'sluice key'. Backends get X-Sluice-Tenant,
 X-Sluice-Subject, X-Sluice-Plan and X-Sluice-Key-Id, percent-encoded; the same headers from clients are dropped, and so
 is the credential.
@@ -62,6 +82,7 @@ With --api the requests go through what stands for AWS's API Gateway instead: ro
 mappings as described, so that each answer is what a client would get there. With --function the authorizer is the real
 Lambda binary, configured by --function-env; without, it is this process, on the plans and stores of the other flags.`,
 		Example: "  sluice dev\n  sluice dev --plans plans.yaml --upstream http://localhost:3000\n  sluice dev --listen :0\n" +
+			"  sluice dev --data ./sluice-data --cells 3\n" +
 			"  sluice dev --api rest\n  sluice dev --api api.yaml --function ./bootstrap --function-env SLUICE_CELL=local --function-env …",
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -74,6 +95,8 @@ Lambda binary, configured by --function-env; without, it is this process, on the
 	}
 	f := c.Flags()
 	f.StringArrayVar(&o.plans, "plans", nil, "plans `FILE`; may be repeated (default: the example plan)")
+	f.StringVar(&o.data, "data", "", "keep plans, tenants, keys, cells and the audit trail in `DIR`, which is made if need be (default: nothing is kept)")
+	f.StringVar(&o.cells, "cells", "", "run several cells that share the limits: `N`, or their names as in eu-1,us-1 (default: one that has them alone)")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`ADDRESS` to listen on; port 0 takes a free one")
 	f.StringVar(&o.upstream, "upstream", "", "`URL` of the service behind the gateway (default: a built-in echo)")
 	f.IntVar(&o.hops, "trusted-hops", 0, "`N` proxies of your own in front: the client is the Nth X-Forwarded-For entry from the right")
@@ -94,6 +117,7 @@ type dev struct {
 	level    slog.Level
 	audience front.Audience
 	peppers  []pepperFlag
+	names    []string   // of several cells
 	served   *servedAPI // nil: the authorizer is asked without an API Gateway in between
 }
 
@@ -121,6 +145,12 @@ func (o devOptions) parse() (*dev, error) {
 	}
 	if d.maxBody == 0 {
 		d.maxBody = -1
+	}
+	if d.names, err = parseCells(o.cells); err != nil {
+		return nil, err
+	}
+	if d.several() && (o.stores.redis != "" || o.stores.dynamodb != "" || o.api.api != "") {
+		return nil, errors.New("--cells goes without --redis, --dynamodb and --api: each cell counts in memory, behind a gateway of its own")
 	}
 	for _, p := range o.plans {
 		if p == "" || p == "-" {
@@ -150,42 +180,48 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 			return d.runRemote(ctx, stdout, log)
 		}
 	}
-	counters, err := d.stores.open(ctx, d.storeMB<<20, log)
-	if err != nil {
-		return err
-	}
-	defer counters.close(log)
-	ctx, stopWatching := context.WithCancel(ctx)
-	defer stopWatching()
-	plans, err := d.openPlans(counters, log)
-	if err != nil {
-		return err
-	}
 	upstream, err := d.parseUpstream()
 	if err != nil {
 		return err
 	}
-	listener, err := d.open()
+	counters, err := d.stores.open(ctx, d.storeMB<<20, log)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = listener.Close() }() // a second close does nothing
-	base := baseURL(listener.Addr())
-	if d.served != nil {
-		base += d.served.description.Prefix()
-	}
-	lines := tryLines(plans.Current().Config, base)
-	if d.served != nil {
-		d.served.adapt(lines)
-	}
-	handler, err := d.handler(counters, plans, upstream, listener.Addr().String(), lines.commands(), log)
-	if err != nil {
+	f := &fleet{dev: d, upstream: upstream, log: log, quotas: counters.base, cells: map[string]*servedCell{}, failed: make(chan error, 1)}
+	if err := f.openPlane(ctx, counters.tenants.Accepts); err != nil {
+		counters.close(log)
 		return err
 	}
-	return serve(ctx, listener, handler, log, func() {
-		d.watch(ctx, plans, log)
-		d.greet(stdout, plans, upstream, listener.Addr(), lines)
-	})
+	err = f.run(ctx, stdout, counters)
+	return errors.Join(err, f.plane.Close())
+}
+
+// several reports whether there are cells that share the limits.
+func (d *dev) several() bool { return len(d.names) > 0 }
+
+// parseCells reads a number of cells, or their names; none where there is to be one that is alone.
+func parseCells(text string) ([]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var names []string
+	if n, err := strconv.Atoi(text); err == nil {
+		if n < 1 || n > shares.MaxCells {
+			return nil, fmt.Errorf("--cells %d is outside 1..%d", n, shares.MaxCells)
+		}
+		for i := range n {
+			names = append(names, fmt.Sprintf("cell-%d", i+1))
+		}
+		return names, nil
+	}
+	for name := range strings.SplitSeq(text, ",") {
+		if events.CheckKey(events.Cells, name) != nil || shares.Reserved(name) || slices.Contains(names, name) || len(names) == shares.MaxCells {
+			return nil, fmt.Errorf("--cells %.80q: want a number or names of 1 to 64 of A-Z a-z 0-9 . _ -, each once, at most %d", text, shares.MaxCells)
+		}
+		names = append(names, name)
+	}
+	return names, nil
 }
 
 // serve serves until the context ends, and then until what is in flight is done. begun is called once requests are served.
@@ -202,17 +238,118 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler, log
 	}
 }
 
-func (d *dev) openPlans(counters *counters, log *slog.Logger) (*planfile.Plans, error) {
-	peppers := map[string][]byte{identity.DevPepperID: identity.DevPepper()}
-	for _, p := range d.peppers {
+// openPlane opens the control plane and brings the plans files into it.
+func (f *fleet) openPlane(ctx context.Context, accepts func(*limit.Limit) error) error {
+	peppers, newKeys := map[string][]byte{identity.DevPepperID: identity.DevPepper()}, identity.DevPepperID
+	for i, p := range f.peppers {
 		secret, err := p.read()
 		if err != nil {
-			return nil, err
+			return err
 		}
-		peppers[p.id] = secret
+		if peppers[p.id] = secret; i == 0 {
+			newKeys = p.id
+		}
 	}
-	return planfile.Open(planfile.Config{Files: d.plans, Source: plan.Source{Name: "example.yaml", Data: examplePlans},
-		Peppers: peppers, Accepts: counters.tenants.Accepts, Log: log})
+	var err error
+	f.plane, err = devcells.Open(devcells.Config{Folder: f.data, Peppers: peppers, NewKeys: newKeys, Several: f.several(), Accepts: accepts,
+		Shadow: f.shadows, Log: f.log, Now: f.clock.Now})
+	if errors.Is(err, devcells.ErrInUse) {
+		return fmt.Errorf("--data %s: another sluice dev uses it: %w", f.data, err)
+	}
+	if err != nil {
+		return err
+	}
+	if err = f.openPlans(ctx, peppers, accepts); err != nil {
+		return errors.Join(err, f.plane.Close())
+	}
+	return nil
+}
+
+// openPlans reads the plans files; without any the example, unless something is kept from before.
+func (f *fleet) openPlans(ctx context.Context, peppers map[string][]byte, accepts func(*limit.Limit) error) error {
+	if f.several() { // tenants may be pinned to them
+		if _, err := f.plane.Join(ctx, f.names); err != nil {
+			return err
+		}
+	}
+	if len(f.dev.plans) == 0 {
+		kept, _, err := f.plane.Tables().List(ctx, control.Plans, "", 1)
+		if err != nil || len(kept) > 0 {
+			return err
+		}
+	}
+	name := strings.Join(f.dev.plans, ", ")
+	if name == "" {
+		name = exampleName
+	}
+	var err error
+	f.plans, err = planfile.Open(planfile.Config{Files: f.dev.plans, Source: plan.Source{Name: exampleName, Data: examplePlans},
+		Peppers: peppers, Accepts: accepts, Log: f.log, Now: f.clock.Now,
+		Apply: func(sources []plan.Source) error {
+			_, err := f.plane.ApplyFiles(context.WithoutCancel(ctx), name, sources)
+			return err
+		}})
+	return err
+}
+
+// run serves the cells until the context ends, and then until what is in flight is done.
+func (f *fleet) run(ctx context.Context, stdout io.Writer, counters *counters) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if err := f.begin(ctx, counters); err != nil {
+		stop()
+		f.serving.Wait()
+		return err
+	}
+	background := sync.WaitGroup{}
+	defer background.Wait()
+	defer stop()
+	if f.several() {
+		background.Go(func() { f.plane.Balance(ctx, func(names []string) { f.follow(ctx, names) }) })
+	}
+	if f.plans != nil {
+		f.watch(ctx)
+	}
+	f.greet(stdout)
+	select {
+	case <-ctx.Done():
+	case err := <-f.failed:
+		stop()
+		f.serving.Wait()
+		return err
+	}
+	f.serving.Wait()
+	select {
+	case err := <-f.failed:
+		return err
+	default:
+		return nil
+	}
+}
+
+// begin starts the cells.
+func (f *fleet) begin(ctx context.Context, counters *counters) error {
+	if f.several() {
+		names, err := f.plane.Join(ctx, f.names)
+		for _, name := range names {
+			if err == nil {
+				err = f.startCell(ctx, name)
+			}
+		}
+		return err
+	}
+	listener, err := f.open()
+	if err != nil {
+		counters.close(f.log)
+		return err
+	}
+	c, err := f.add(ctx, aloneCell, counters, listener)
+	if err != nil {
+		counters.close(f.log)
+		return err
+	}
+	f.serve(ctx, c)
+	return nil
 }
 
 func (d *dev) parseUpstream() (*url.URL, error) {
@@ -237,31 +374,14 @@ func (d *dev) open() (net.Listener, error) {
 	return nil, fmt.Errorf("listen on %q: %w", d.listen, err)
 }
 
-// handler wires the parts: plans, counters, authorizer, gateway, live page.
-func (d *dev) handler(counters *counters, plans *planfile.Plans, upstream *url.URL, listen string, try []string, log *slog.Logger) (http.Handler, error) {
-	var now clock.Clock
-	z, err := authorizer.New(authorizer.Config{Source: authorizer.Current(plans.Current), Store: counters.tenants, Addresses: counters.addresses,
-		Now: now.Now, Log: log, TrustedHops: d.hops, Jitter: d.jitter})
-	if err != nil {
-		return nil, err
-	}
-	recorder := livepage.NewRecorder()
-	status := &gateway.StatusSource{Plans: plans, Store: counters.tenants, Ladder: counters.ladder, Bytes: counters.bytes, Upstream: upstream, Listen: listen, Try: try, Now: now.Now}
-	if d.served != nil {
-		return d.served.handler(z, d.stageConfig(recorder, livepage.Handler(recorder, status.Status), upstream, now.Now, log))
-	}
-	return gateway.New(gateway.Config{Authorizer: z, Upstream: upstream, TrustedHops: d.hops, Recorder: recorder,
-		LivePage: livepage.Handler(recorder, status.Status), Audience: d.audience, MaxBodyBytes: d.maxBody, Log: log})
-}
-
 // watch reloads the plans when they change or on SIGHUP, in a goroutine that ends with the context.
-func (d *dev) watch(ctx context.Context, plans *planfile.Plans, log *slog.Logger) {
+func (f *fleet) watch(ctx context.Context) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	go func() {
 		defer signal.Stop(hangup)
-		if err := plans.Watch(ctx, hangup, nil); err != nil {
-			log.Warn("changes of the plans are not seen; restart to load them", "error", err)
+		if err := f.plans.Watch(ctx, hangup, nil); err != nil {
+			f.log.Warn("changes of the plans are not seen; restart to load them", "error", err)
 		}
 	}()
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/devcells"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
@@ -370,11 +371,7 @@ func TestExamplePlans(t *testing.T) {
 }
 
 func TestTryLinesWithoutKeys(t *testing.T) {
-	cfg, err := plan.Parse(plan.Source{Name: "x.yaml", Data: []byte("plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\n")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if lines := tryLines(cfg, "http://x"); len(lines) != 0 {
+	if lines := tryLines(devcells.Overview{Tenants: []*plan.Tenant{{ID: "acme", Plan: "p"}}}, nil, "", "http://x"); len(lines) != 0 {
 		t.Errorf("with no way in there is nothing to try, got %v", lines)
 	}
 	if got := printable("a\x1b[31m"); strings.ContainsRune(got, 0x1b) {

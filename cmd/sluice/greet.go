@@ -1,18 +1,19 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
-	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/sluicelimits/sluice/internal/devcells"
 	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/planfile"
 )
 
 const maxTryTenants = 5
@@ -31,16 +32,16 @@ func (t attempts) commands() (out []string) {
 
 // tryLines makes a curl line for each of the first tenants, and one that goes over a limit. Keys are known only where they
 // are those of the example plan; others were shown once and are the reader's.
-func tryLines(cfg *plan.Config, base string) attempts {
+func tryLines(now devcells.Overview, keys []*plan.Key, anonymousPlan, base string) attempts {
 	hashes := make(map[string]bool)
 	withKey := make(map[string]bool)
-	for _, k := range cfg.Keys() {
-		hashes[k.Hash] = true
-		withKey[k.Tenant] = true
+	for _, k := range keys {
+		hashes[k.Hash] = !k.Revoked
+		withKey[k.Tenant] = withKey[k.Tenant] || !k.Revoked
 	}
 	var out attempts
 	var loop *attempt
-	for _, t := range cfg.Tenants() {
+	for _, t := range now.Tenants {
 		if len(out) == maxTryTenants {
 			break
 		}
@@ -66,8 +67,8 @@ func tryLines(cfg *plan.Config, base string) attempts {
 		}
 	}
 	switch {
-	case cfg.Anonymous() != nil:
-		out = append(out, attempt{"no key, plan " + cfg.AnonymousPlan(), "curl -i " + base + "/product/1"})
+	case anonymousPlan != "":
+		out = append(out, attempt{"no key, plan " + anonymousPlan, "curl -i " + base + "/product/1"})
 	case len(out) > 0:
 		out = append(out, attempt{"no key: 401", "curl -i " + base + "/product/1"})
 	}
@@ -78,28 +79,34 @@ func tryLines(cfg *plan.Config, base string) attempts {
 }
 
 // greet says on stdout where everything is and what to try.
-func (d *dev) greet(w io.Writer, plans *planfile.Plans, upstream *url.URL, addr net.Addr, lines attempts) {
-	base := baseURL(addr)
-	from, to := "example plan (start with --plans FILE for yours)", "a built-in echo (--upstream URL for your service)"
-	if len(d.plans) > 0 {
-		from = plans.Name()
-	}
-	if upstream != nil {
-		to = upstream.Redacted()
+func (f *fleet) greet(w io.Writer) {
+	cells := f.all()
+	at := slices.IndexFunc(cells, func(c *servedCell) bool { return c.first })
+	first := cells[at]
+	base := first.url()
+	to := "a built-in echo (--upstream URL for your service)"
+	if f.upstream != nil {
+		to = f.upstream.Redacted()
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "Sluice listens on %s\n", base)
-	if d.served != nil {
-		fmt.Fprintf(&b, "  API        %s\n", d.served)
+	if f.several() {
+		for _, c := range cells {
+			fmt.Fprintf(&b, "  cell       %s at %s\n", c.Name, c.url())
+		}
 	}
-	fmt.Fprintf(&b, "  plans      %s\n  upstream   %s\n", from, to)
-	if d.audience != front.Off {
-		fmt.Fprintf(&b, "  live page  %s/_sluice/\n", base)
+	if f.served != nil {
+		fmt.Fprintf(&b, "  API        %s\n", f.served)
 	}
-	if !onlyLocal(addr) && usesDevPepper(plans.Current().Config) {
+	fmt.Fprintf(&b, "  plans      %s\n  data       %s\n  upstream   %s\n", f.plansFrom(), f.dataIn(), to)
+	if f.audience != front.Off {
+		fmt.Fprintf(&b, "  live page  %s/_sluice/\n  operate    sluice plan, tenant, key, boost, cell, config …%s\n", base, endpointFlag(base))
+	}
+	if !onlyLocal(first.listener.Addr()) && usesDevPepper(first.Keys(context.Background())) {
 		b.WriteString("\nOthers can reach this address, and keys under the built-in pepper \"dev\" are no secret to them:\n" +
 			"make keys with 'sluice key create --pepper ID=FILE'.\n")
 	}
+	lines := first.lines
 	if len(lines) == 0 {
 		b.WriteString("\nNo call can get in: the plans have no keys and no anonymousPlan. 'sluice key create --tenant T' makes a key.\n")
 	} else {
@@ -111,9 +118,36 @@ func (d *dev) greet(w io.Writer, plans *planfile.Plans, upstream *url.URL, addr 
 	_, _ = io.WriteString(w, b.String()) // nobody reads it: no reason not to serve
 }
 
-func usesDevPepper(cfg *plan.Config) bool {
-	for _, k := range cfg.Keys() {
-		if k.Pepper == identity.DevPepperID {
+// plansFrom says what decides on plans.
+func (f *fleet) plansFrom() string {
+	switch {
+	case len(f.dev.plans) > 0:
+		return f.plans.Name()
+	case f.plans != nil:
+		return "example plan (start with --plans FILE for yours)"
+	}
+	return "those of the data folder"
+}
+
+// dataIn says what outlives the process.
+func (f *fleet) dataIn() string {
+	if f.data == "" {
+		return "in memory: what operators change is gone at the end (--data DIR keeps it, and the audit trail)"
+	}
+	return f.data
+}
+
+// endpointFlag is what operators' commands need to find this process; "" where they find it by themselves.
+func endpointFlag(base string) string {
+	if endpoint := base + "/_sluice/admin"; endpoint != defaultEndpoint {
+		return " --endpoint " + endpoint
+	}
+	return ""
+}
+
+func usesDevPepper(keys []*plan.Key) bool {
+	for _, k := range keys {
+		if k.Pepper == identity.DevPepperID && !k.Revoked {
 			return true
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 	"github.com/sluicelimits/sluice/internal/store/redis"
+	"github.com/sluicelimits/sluice/internal/store/split"
 )
 
 // storeOptions say where counters are kept.
@@ -42,6 +43,7 @@ func (o *storeOptions) flags(f *pflag.FlagSet) {
 // counters are the stores of a gateway.
 type counters struct {
 	tenants, addresses limit.Store
+	base               limit.Store    // what tenants is in the end: without leases and what decides while a store is away
 	ladder             *ladder.Ladder // over the stores that are shared; nil where none is
 	bytes              func() int64
 	closers            []func(context.Context) error
@@ -54,7 +56,7 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 	if err != nil {
 		return nil, err
 	}
-	c := &counters{tenants: own, addresses: own, bytes: own.Bytes}
+	c := &counters{tenants: own, base: own, addresses: own, bytes: own.Bytes}
 	if o.dynamodb == "" && o.redis == "" {
 		return c, nil
 	}
@@ -79,6 +81,13 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 		return nil, err
 	}
 	c.closers = append([]func(context.Context) error{c.ladder.Close}, c.closers...)
+	c.base = shared.Rates.Store
+	if shared.Quotas.Store != nil {
+		if c.base, err = split.New(split.Config{Rates: shared.Rates.Store, Quotas: shared.Quotas.Store}); err != nil {
+			c.close(log)
+			return nil, err
+		}
+	}
 	c.tenants = c.ladder.Store
 	if o.redis != "" {
 		c.addresses = c.tenants

@@ -118,7 +118,7 @@ func newFixture(t testing.TB, text []byte, change func(*gateway.Config)) *fixtur
 		t.Fatal(err)
 	}
 	c := gateway.Config{Log: f.log, Recorder: livepage.NewRecorder()}
-	c.LivePage = livepage.Handler(c.Recorder, (&gateway.StatusSource{Plans: p, Store: store, Now: f.now}).Status)
+	c.LivePage = livepage.Handler(c.Recorder, (&gateway.StatusSource{Overview: overview(p), Store: store, Now: f.now}).Status)
 	if change != nil {
 		change(&c)
 	}

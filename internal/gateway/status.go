@@ -15,7 +15,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/livepage"
 	"github.com/sluicelimits/sluice/internal/outage"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/planfile"
 )
 
 const (
@@ -30,9 +29,21 @@ const (
 	peekWithin = 2 * time.Second
 )
 
+// Overview is what is in force, as far as the live page shows it.
+type Overview struct {
+	Name      string // of where it is kept
+	LoadedAt  time.Time
+	LastError error          // what is wrong with a later one that is not in force
+	Tenants   []*plan.Tenant // the first of them, by id
+	Total     int            // of tenants
+	IPLimits  *plan.Set
+	Routes    int // that are declared
+}
+
 // StatusSource gathers what the live page shows beside its counts. Do not copy it once it is in use.
 type StatusSource struct {
-	Plans    *planfile.Plans
+	Overview func(most int) Overview      // with at most so many tenants; required
+	Cells    func() []livepage.CellStatus // nil where there is only this one
 	Store    limit.Store
 	Ladder   *ladder.Ladder // what stands before shared stores, and is looked at instead of Store; nil where there are none
 	Bytes    func() int64   // of the store
@@ -56,30 +67,27 @@ type known struct {
 // Status looks at the configuration and the counters; it charges nothing. It is safe for concurrent use.
 func (s *StatusSource) Status() livepage.Status {
 	now := s.Now()
-	cfg := s.Plans.Current().Config
-	out := livepage.Status{PlansFile: s.Plans.Name(), Upstream: "echo (built in)", Now: now, Listen: s.Listen, Try: s.Try}
+	over := s.Overview(maxStatusTenants)
+	out := livepage.Status{PlansFile: over.Name, LoadedAt: over.LoadedAt, Upstream: "echo (built in)", Now: now, Listen: s.Listen, Try: s.Try,
+		TenantsTotal: over.Total, RoutesCount: over.Routes}
 	if s.Upstream != nil {
 		out.Upstream = s.Upstream.Redacted()
 	}
-	loadedAt, err := s.Plans.Status()
-	out.LoadedAt = loadedAt
-	if err != nil {
-		out.LastError = err.Error()
+	if over.LastError != nil {
+		out.LastError = over.LastError.Error()
 	}
 	if s.Bytes != nil {
 		out.StoreBytes = s.Bytes()
 	}
-	for _, f := range cfg.Files() {
-		out.RoutesCount += f.Routes
-	}
-	for _, e := range cfg.IPLimits().Limits {
+	for _, e := range over.IPLimits.Limits {
 		for i := range e.Limit.Tiers {
 			out.IPLimits = append(out.IPLimits, livepage.StatusOf(&e.Limit.Tiers[i], nil, now, applies(e)))
 		}
 	}
-	tenants := cfg.Tenants()
-	out.TenantsTotal = len(tenants)
-	out.Tenants = s.tenants(tenants[:min(len(tenants), maxStatusTenants)], now)
+	out.Tenants = s.tenants(over.Tenants, now)
+	if s.Cells != nil {
+		out.Cells = s.Cells()
+	}
 	if s.Ladder != nil {
 		out.Store = storeStatus(s.Ladder) // after the peeks: one of them may have found out that a store is away
 	}

@@ -99,7 +99,17 @@ type shared struct {
 	*testing.T
 	gateway *gateway.Gateway
 	ladder  *ladder.Ladder
+	plans   *planfile.Plans
 	status  *gateway.StatusSource
+}
+
+// overview is a plans file as the live page shows it.
+func overview(p *planfile.Plans) func(most int) gateway.Overview {
+	return func(most int) gateway.Overview {
+		cfg := p.Current().Config
+		tenants := cfg.Tenants()
+		return gateway.Overview{Name: p.Name(), Tenants: tenants[:min(len(tenants), most)], Total: len(tenants), IPLimits: cfg.IPLimits()}
+	}
 }
 
 func newShared(t *testing.T, c ladder.Config) *shared {
@@ -121,7 +131,7 @@ func newShared(t *testing.T, c ladder.Config) *shared {
 		t.Fatal(err)
 	}
 	recorder := livepage.NewRecorder()
-	s := &shared{t, nil, l, &gateway.StatusSource{Plans: p, Ladder: l, Now: time.Now}}
+	s := &shared{t, nil, l, p, &gateway.StatusSource{Overview: overview(p), Ladder: l, Now: time.Now}}
 	s.gateway, err = gateway.New(gateway.Config{Authorizer: z, Recorder: recorder, Log: silent, Audience: front.All,
 		LivePage: livepage.Handler(recorder, s.status.Status)})
 	if err != nil {
@@ -258,7 +268,7 @@ func TestStatusThroughAnOutage(t *testing.T) {
 // counted is what the store itself says of a tenant's limit.
 func (s *shared) counted(store limit.Store, tenant, id string) int64 {
 	s.Helper()
-	found, _ := s.status.Plans.Current().Config.Tenant(tenant)
+	found, _ := s.plans.Current().Config.Tenant(tenant)
 	for _, e := range found.Limits(time.Now()).Limits {
 		if e.Limit.ID != id {
 			continue
@@ -307,7 +317,7 @@ func TestStatusWithOneOfTwoStoresAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rates, quotas := newFlaky(t), newFlaky(t)
 		s := newShared(t, ladder.Config{Rates: ladder.Named{Name: "Redis", Store: rates}, Quotas: ladder.Named{Name: "DynamoDB", Store: quotas}})
-		s.status.Plans = openPlans(t, `
+		s.status.Overview = overview(openPlans(t, `
 plans:
   - { id: rated, limits: [ { id: window, tiers: [ { period: 1h, threshold: 50 } ] } ] }
   - { id: sold, limits: [ { id: monthly, quota: { every: month, units: 900 } } ] }
@@ -315,7 +325,7 @@ tenants:
   - { id: buyer, plan: sold }
   - { id: guest, plan: rated }
 keys: []
-`)
+`))
 		quotas.down.Store(true)
 		d := s.data()
 		if m := meter(t, d, "guest", "window"); m.Counted != livepage.CountedInStore || m.Used != 0 {
@@ -343,7 +353,7 @@ func TestStatusOfASlowStore(t *testing.T) {
 		}
 		store := newFlaky(t)
 		store.slow = 100 * time.Millisecond
-		s := &gateway.StatusSource{Plans: openPlans(t, text+"keys: []\n"), Store: store, Now: time.Now}
+		s := &gateway.StatusSource{Overview: overview(openPlans(t, text+"keys: []\n")), Store: store, Now: time.Now}
 		known := func() (n int, out livepage.Status) {
 			began := time.Now()
 			out = s.Status()
@@ -381,7 +391,7 @@ func TestStatusOfASlowStore(t *testing.T) {
 
 // Where all counters are in the process, there is nothing to say of stores.
 func TestStatusWithoutASharedStore(t *testing.T) {
-	s := &gateway.StatusSource{Plans: openPlans(t, sharedPlans+"  []\n"), Store: newFlaky(t), Now: time.Now}
+	s := &gateway.StatusSource{Overview: overview(openPlans(t, sharedPlans+"  []\n")), Store: newFlaky(t), Now: time.Now}
 	out := s.Status()
 	if out.Store != nil {
 		t.Errorf("the store is %+v, want none", out.Store)

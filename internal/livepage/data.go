@@ -21,6 +21,34 @@ type Data struct {
 	Limits           []LimitRow   `json:"limits"`             // by id, those before authentication first
 	Denials          []Denial     `json:"denials"`            // newest first, at most MaxDenials
 	Store            *StoreStatus `json:"store"`              // null where all counters are in the gateway's process
+	Cells            []CellStatus `json:"cells"`              // that share the limits, by name; empty where the gateway's is the only one
+}
+
+// CellStatus is one of several cells that share the limits of tenants.
+type CellStatus struct {
+	Name   string `json:"name"`
+	URL    string `json:"url"`   // of its gateway; "" where none runs
+	Here   bool   `json:"here"`  // it is the cell of this page
+	State  string `json:"state"` // of the balancer: joining, active, draining or drained; "waiting" before it came to it
+	Weight int64  `json:"weight"`
+
+	Epoch  int64  `json:"epoch"`   // of the shares that it knows; 0: none
+	Phase  string `json:"phase"`   // of these
+	Await  bool   `json:"awaited"` // the change of shares under way waits to hear from it
+	Head   int64  `json:"head"`    // number of the last change of its configuration
+	Behind int64  `json:"behind"`  // changes that are there and not in force yet
+	AgeMs  int64  `json:"age_ms"`  // of what is in force: since the cell looked last
+
+	Limits []CellLimit `json:"limits"` // of the busiest tenant that is configured: what this cell may grant of each
+}
+
+// CellLimit is what a cell may grant of a tier of a tenant's limit now.
+type CellLimit struct {
+	Tenant   string `json:"tenant"`
+	ID       string `json:"id"`
+	Tier     string `json:"tier"`
+	Capacity int64  `json:"capacity"` // units of all cells
+	Share    int64  `json:"share"`    // units that this cell may grant; 0 is none
 }
 
 // StoreStatus is what stands between the gateway and the stores that it shares with others. Counts are since the gateway's
@@ -251,6 +279,7 @@ func (r *Recorder) data(s *Status) Data {
 		Limits:  limitRows(s, c.limits),
 		Denials: c.denials,
 		Store:   storeOf(s.Store),
+		Cells:   cellsOf(s.Cells),
 	}
 	if !s.LoadedAt.IsZero() {
 		d.Gateway.LoadedMs = s.LoadedAt.UnixMilli()
@@ -267,6 +296,15 @@ func storeOf(s *StoreStatus) *StoreStatus {
 	out := *s
 	out.Breakers = append([]BreakerStatus{}, s.Breakers...)
 	return &out
+}
+
+// cellsOf is the same of cells.
+func cellsOf(cells []CellStatus) []CellStatus {
+	out := append([]CellStatus{}, cells...)
+	for i := range out {
+		out[i].Limits = append([]CellLimit{}, out[i].Limits...)
+	}
+	return out
 }
 
 // tenantRows lists the busiest tenants, those that are configured or were seen, and then the rows that are no tenant.
@@ -381,6 +419,9 @@ func countsOf(sum [lanes]uint64) Counts {
 	}
 	return c
 }
+
+// Limits is what each limit did, as in Data; the status says which are configured.
+func (r *Recorder) Limits(s *Status) []LimitRow { return limitRows(s, r.count(s.Now).limits) }
 
 // Busiest is the ids of up to n tenants (at most MaxTenantRows), in the order of the page: those to peek at where there are
 // too many to peek at all.

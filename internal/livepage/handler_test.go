@@ -203,6 +203,11 @@ func TestDataGolden(t *testing.T) {
 			{ID: "globex", Plan: "free", Suspended: true},
 		},
 		IPLimits: []livepage.LimitStatus{livepage.StatusOf(&address.Tiers[0], nil, now, "every route")},
+		Cells: []livepage.CellStatus{
+			{Name: "cell-1", URL: "http://127.0.0.1:8080", Here: true, State: "active", Weight: 2, Epoch: 3, Phase: "grow", Head: 9, Behind: 1, AgeMs: 20,
+				Limits: []livepage.CellLimit{{Tenant: "acme", ID: "burst", Tier: "1s", Capacity: 3, Share: 2}}},
+			{Name: "cell-2", State: "waiting", Await: true},
+		},
 	}
 	golden(t, "data.json", get(mounted(r, status), "GET", "/_sluice/data.json").Body.Bytes())
 }

@@ -53,6 +53,7 @@ type Status struct {
 	RoutesCount  int
 	Try          []string     // commands that make traffic, a curl line for each tenant; shown while there is none
 	Store        *StoreStatus // nil where all counters are in this process
+	Cells        []CellStatus // of all that share the limits, by name; none where there is only this one
 }
 
 // TenantStatus is a tenant as configured, with a peek at its tenant-wide counters.

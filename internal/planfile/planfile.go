@@ -43,8 +43,13 @@ type Config struct {
 	Source  plan.Source              // where there are no files
 	Peppers map[string][]byte        // by id
 	Accepts func(*limit.Limit) error // whether the store can keep a tenant's limit; default: any
-	Now     func() time.Time         // default time.Now
-	Log     *slog.Logger             // default slog.Default()
+
+	// Apply is given what each configuration was read from, once it is known to be good, before it is in force. What it refuses
+	// goes as one with something wrong. nil: nothing else is to be done.
+	Apply func([]plan.Source) error
+
+	Now func() time.Time // default time.Now
+	Log *slog.Logger     // default slog.Default()
 }
 
 // fileState tells whether a file changed; the zero fileState is a file that cannot be looked at.
@@ -81,7 +86,11 @@ func (p *Plans) Status() (loadedAt time.Time, lastErr error) {
 
 func (p *Plans) load() error {
 	p.seen = p.look() // before reading: a change in between is then seen as one
-	cfg, err := p.read()
+	sources, err := p.read()
+	if err != nil {
+		return err
+	}
+	cfg, err := plan.Parse(sources...)
 	if err != nil {
 		return err
 	}
@@ -97,6 +106,11 @@ func (p *Plans) load() error {
 	}
 	if err := p.accepted(cfg); err != nil {
 		return fmt.Errorf("%s: %w", p.Name(), err)
+	}
+	if p.c.Apply != nil {
+		if err := p.c.Apply(sources); err != nil {
+			return err
+		}
 	}
 	p.current.Store(&authorizer.Snapshot{Config: cfg, Keys: found})
 	p.loadedAt = p.c.Now()
@@ -131,11 +145,11 @@ func (p *Plans) accepted(cfg *plan.Config) error {
 	return errors.Join(errs...)
 }
 
-func (p *Plans) read() (*plan.Config, error) {
+func (p *Plans) read() ([]plan.Source, error) {
 	if len(p.c.Files) == 0 {
-		return plan.Parse(p.c.Source)
+		return []plan.Source{p.c.Source}, nil
 	}
-	return plan.Load(p.c.Files...)
+	return plan.ReadFiles(os.Stdin, p.c.Files...)
 }
 
 // Name is what the configuration was loaded from.

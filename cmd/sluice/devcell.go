@@ -1,0 +1,369 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/admin"
+	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/clock"
+	"github.com/sluicelimits/sluice/internal/devcells"
+	"github.com/sluicelimits/sluice/internal/gateway"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/livepage"
+	"github.com/sluicelimits/sluice/internal/ops"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/planfile"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+	"github.com/sluicelimits/sluice/internal/store/split"
+)
+
+// aloneCell is the one cell where there are not several; operators' commands know it by that.
+const aloneCell = "local"
+
+const (
+	maxPorts    = 100 // beyond the first one's are tried for further cells
+	maxPageRows = 8   // limits of the busiest tenant that a cell's row shows
+)
+
+// fleet is the cells of this process, each with a gateway of its own.
+type fleet struct {
+	*dev
+	plane    *devcells.Plane
+	plans    *planfile.Plans // nil: there is no file
+	upstream *url.URL
+	log      *slog.Logger
+	clock    clock.Clock
+	quotas   limit.Store // of several cells: that of each tenant's home cell
+
+	mu      sync.Mutex
+	cells   map[string]*servedCell
+	failed  chan error // of a server
+	serving sync.WaitGroup
+}
+
+// servedCell is a cell and its gateway.
+type servedCell struct {
+	*devcells.Cell
+	counters *counters
+	recorder *livepage.Recorder
+	listener net.Listener
+	lines    attempts
+	first    bool // listens where --listen says
+	handler  http.Handler
+	operate  http.Handler // calls about its counters
+	status   func() livepage.Status
+	stop     context.CancelFunc
+}
+
+func (c *servedCell) url() string { return baseURL(c.listener.Addr()) }
+
+// add makes a cell on a listener, which it closes if it cannot.
+func (f *fleet) add(ctx context.Context, name string, counters *counters, listener net.Listener) (*servedCell, error) {
+	own, err := f.plane.AddCell(ctx, name)
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	c := &servedCell{Cell: own, counters: counters, recorder: livepage.NewRecorder(), listener: listener}
+	base := c.url()
+	if f.served != nil {
+		base += f.served.description.Prefix()
+	}
+	now := time.Now()
+	c.lines = tryLines(c.Overview(ctx, now, maxTryTenants*4), c.Keys(ctx), anonymousPlan(ctx, own, now), base)
+	if f.served != nil {
+		f.served.adapt(c.lines)
+	}
+	if c.handler, err = f.handler(c); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	f.mu.Lock()
+	c.first = len(f.cells) == 0
+	f.cells[name] = c
+	f.mu.Unlock()
+	return c, nil
+}
+
+// anonymousPlan is the plan of calls without a key; "" where there is none.
+func anonymousPlan(ctx context.Context, c *devcells.Cell, now time.Time) string {
+	view, _ := c.Reader.Begin(ctx, now)
+	id, _, err := view.Anonymous(ctx)
+	if err != nil {
+		return ""
+	}
+	return id
+}
+
+// handler wires a cell's parts: counters, authorizer, gateway, live page, operators' calls.
+func (f *fleet) handler(c *servedCell) (http.Handler, error) {
+	z, err := authorizer.New(authorizer.Config{Source: c.Reader, Store: c.counters.tenants, Addresses: c.counters.addresses,
+		Now: f.clock.Now, Log: f.log, TrustedHops: f.hops, Jitter: f.jitter})
+	if err != nil {
+		return nil, err
+	}
+	status := &gateway.StatusSource{Overview: f.overview(c), Store: c.counters.tenants, Ladder: c.counters.ladder, Bytes: c.counters.bytes,
+		Upstream: f.upstream, Listen: c.listener.Addr().String(), Try: c.lines.commands(), Now: f.clock.Now}
+	if f.several() {
+		status.Cells = func() []livepage.CellStatus { return f.status(c) }
+	}
+	c.status = status.Status
+	page, err := f.reserved(c, livepage.Handler(c.recorder, c.status))
+	if err != nil {
+		return nil, err
+	}
+	if f.served != nil {
+		return f.served.handler(z, f.stageConfig(c.recorder, page, f.upstream, f.clock.Now, f.log))
+	}
+	return gateway.New(gateway.Config{Authorizer: z, Upstream: f.upstream, TrustedHops: f.hops, Recorder: c.recorder,
+		LivePage: page, Audience: f.audience, MaxBodyBytes: f.maxBody, Log: f.log})
+}
+
+// reserved is what is below /_sluice/: operators' calls below admin, those about the cell's own counters below admin/ops/CELL, and
+// the live page.
+func (f *fleet) reserved(c *servedCell, page http.Handler) (http.Handler, error) {
+	service, err := ops.New(ops.Config{Cell: c.Name, Store: c.counters.base, Tables: f.plane.Tables(), Now: f.clock.Now, Log: f.log,
+		Tenant: func(ctx context.Context, id string) (*plan.Tenant, error) { return c.Tenant(ctx, id, f.clock.Now()) }})
+	if err != nil {
+		return nil, err
+	}
+	c.operate = call.Local(ops.NewMux(service), call.LocalActor())
+	operators := http.StripPrefix("/admin", f.plane.Operate())
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rest, isOps := strings.CutPrefix(r.URL.Path, "/admin/ops/")
+		name, _, _ := strings.Cut(rest, "/")
+		switch {
+		case isOps && f.find(name) != nil:
+			http.StripPrefix("/admin/ops/"+name, f.find(name).operate).ServeHTTP(w, r)
+		case strings.HasPrefix(r.URL.Path, "/admin/"):
+			operators.ServeHTTP(w, r)
+		default:
+			page.ServeHTTP(w, r)
+		}
+	}), nil
+}
+
+// all are the cells, by name.
+func (f *fleet) all() []*servedCell {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.SortedFunc(maps.Values(f.cells), func(a, b *servedCell) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+func (f *fleet) find(name string) *servedCell {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.cells[name]
+}
+
+// overview is what the live page of a cell shows of what is in force.
+func (f *fleet) overview(c *servedCell) func(most int) gateway.Overview {
+	return func(most int) gateway.Overview {
+		o := c.Overview(context.Background(), f.clock.Now(), most)
+		out := gateway.Overview{Name: f.source(), LoadedAt: o.ChangedAt, Tenants: o.Tenants, Total: o.Total, IPLimits: o.IPLimits, Routes: o.Routes}
+		if f.plans != nil {
+			_, out.LastError = f.plans.Status()
+		}
+		return out
+	}
+}
+
+// source is where the configuration comes from, in words.
+func (f *fleet) source() string {
+	if f.plans != nil {
+		return f.plans.Name()
+	}
+	return f.plane.Folder()
+}
+
+// status is the cells as the live page of one of them shows them: with what each may grant of that one's busiest tenant.
+func (f *fleet) status(here *servedCell) []livepage.CellStatus {
+	ctx, now := context.Background(), f.clock.Now()
+	balanced, err := f.plane.Shares(ctx)
+	if err != nil {
+		f.log.Warn("the cells cannot be shown", "error", err)
+		return nil
+	}
+	var busiest string
+	if ids := here.recorder.Busiest(now, 1); len(ids) > 0 {
+		busiest = ids[0]
+	}
+	out := make([]livepage.CellStatus, 0, len(balanced.Cells))
+	for _, row := range balanced.Cells {
+		s := livepage.CellStatus{Name: row.Cell, Here: row.Cell == here.Name, State: row.State, Weight: row.Share, Await: row.Awaited}
+		if c := f.find(row.Cell); c != nil {
+			o := c.Overview(ctx, now, 1)
+			s.URL, s.Epoch, s.Phase = c.url(), o.Epoch, string(o.Phase)
+			s.Head, s.Behind, s.AgeMs = o.Head, max(o.Head-o.InForce, 0), o.Age.Milliseconds()
+			if busiest == "" && len(o.Tenants) > 0 {
+				busiest = o.Tenants[0].ID
+			}
+			s.Limits = granted(ctx, c, busiest, now)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// granted is what a cell may grant of a tenant's limits.
+func granted(ctx context.Context, c *servedCell, tenant string, now time.Time) []livepage.CellLimit {
+	t, err := c.Tenant(ctx, tenant, now)
+	if err != nil || t == nil {
+		return nil
+	}
+	var out []livepage.CellLimit
+	for _, e := range t.Limits(now).Limits {
+		part := e.Limit
+		if s := e.Share(); s != nil {
+			part = s.Limit // nil: nothing
+		}
+		for i := range e.Whole().Tiers {
+			if len(out) == maxPageRows {
+				return out
+			}
+			row := livepage.CellLimit{Tenant: tenant, ID: e.Limit.ID, Tier: livepage.TierName(&e.Whole().Tiers[i]), Capacity: e.Whole().Tiers[i].Capacity()}
+			if part != nil {
+				row.Share = part.Tiers[i].Capacity()
+			}
+			out = append(out, row)
+		}
+	}
+	return out
+}
+
+// shadows is what shadow limits did in the last ten minutes, in all cells.
+func (f *fleet) shadows(context.Context) (*admin.ShadowReport, error) {
+	sums := map[string]admin.ShadowLimit{}
+	for _, c := range f.all() {
+		now := c.status()
+		for _, row := range c.recorder.Limits(&now) {
+			if row.Kind == livepage.KindLimit && slices.Contains(row.Modes, limit.Shadow.String()) {
+				n, sum := row.Counts[len(row.Counts)-1], sums[row.ID]
+				sums[row.ID] = admin.ShadowLimit{Limit: row.ID, Admitted: sum.Admitted + n.Allowed, Denied: sum.Denied + n.ShadowDenied}
+			}
+		}
+	}
+	out := &admin.ShadowReport{Window: "the last 10 minutes", Limits: []admin.ShadowLimit{}}
+	for _, sum := range sums {
+		out.Limits = append(out.Limits, sum)
+	}
+	slices.SortFunc(out.Limits, func(a, b admin.ShadowLimit) int { return cmp.Compare(a.Limit, b.Limit) })
+	return out, nil
+}
+
+// memoryCounters are the counters of one of several cells: rates of its own, quotas where all have theirs.
+func (f *fleet) memoryCounters() (*counters, error) {
+	own, err := memory.New(memory.Config{MaxBytes: f.storeMB << 20})
+	if err != nil {
+		return nil, err
+	}
+	both, err := split.New(split.Config{Rates: own, Quotas: f.quotas})
+	if err != nil {
+		return nil, err
+	}
+	return &counters{tenants: both, base: both, addresses: own, bytes: own.Bytes}, nil
+}
+
+// follow starts cells that are to run and do not, and stops those that are removed. The one at --listen stays, for operators
+// call there; it knows that it has no share.
+func (f *fleet) follow(ctx context.Context, names []string) {
+	for _, name := range names {
+		if f.find(name) != nil {
+			continue
+		}
+		if err := f.startCell(ctx, name); err != nil {
+			f.log.Error("a cell does not start; it is tried again", "cell", name, "error", err)
+			continue
+		}
+		f.log.Info("a cell was added", "cell", name, "url", f.find(name).url())
+	}
+	f.mu.Lock()
+	var over []*servedCell
+	for name, c := range f.cells {
+		if !c.first && !slices.Contains(names, name) {
+			over = append(over, c)
+			delete(f.cells, name)
+		}
+	}
+	f.mu.Unlock()
+	for _, c := range over {
+		c.stop()
+		if err := f.plane.RemoveCell(c.Name); err != nil {
+			f.log.Warn("a removed cell did not end in order", "cell", c.Name, "error", err)
+		}
+		f.log.Info("a cell was removed", "cell", c.Name)
+	}
+}
+
+// startCell adds a cell on a port of its own and serves it.
+func (f *fleet) startCell(ctx context.Context, name string) error {
+	listener, err := f.listenNext()
+	if err != nil {
+		return err
+	}
+	counters, err := f.memoryCounters()
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	c, err := f.add(ctx, name, counters, listener)
+	if err != nil {
+		return err
+	}
+	f.serve(ctx, c)
+	return nil
+}
+
+// listenNext is a listener for another cell: the port of --listen, or the first free one after it.
+func (f *fleet) listenNext() (net.Listener, error) {
+	f.mu.Lock()
+	first := len(f.cells) == 0
+	f.mu.Unlock()
+	if first {
+		return f.open()
+	}
+	host, text, err := net.SplitHostPort(f.listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %q: %w", f.listen, err)
+	}
+	port, err := net.LookupPort("tcp", text)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %q: %w", f.listen, err)
+	}
+	if port == 0 {
+		return f.open()
+	}
+	for n := 1; n <= maxPorts; n++ {
+		listener, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port+n)))
+		if err == nil {
+			return listener, nil
+		}
+	}
+	return nil, fmt.Errorf("none of the %d ports after %s is free", maxPorts, f.listen)
+}
+
+// serve serves a cell until it is stopped or ctx ends.
+func (f *fleet) serve(ctx context.Context, c *servedCell) {
+	ctx, c.stop = context.WithCancel(ctx)
+	f.serving.Go(func() {
+		defer func() { _ = c.listener.Close() }() // a second close does nothing
+		if err := serve(ctx, c.listener, c.handler, f.log, func() {}); err != nil {
+			select {
+			case f.failed <- err:
+			default: // another is told of already
+			}
+		}
+		c.counters.close(f.log)
+	})
+}
