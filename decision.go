@@ -27,6 +27,7 @@ const (
 	SuspendedTenant Reason = "suspended_tenant" // 403
 	NoPlan          Reason = "no_plan"          // 403, the tenant has no plan, or one that is not there
 	NoRoute         Reason = "no_route"         // 404, the plans declare routes and none matches
+	NotHere         Reason = "not_here"         // 429, another cell grants this
 	Internal        Reason = "internal"         // 500, a request that the limiter cannot decide; Err says why
 )
 

@@ -8,7 +8,7 @@
 //  2. the route, where routes are declared: after step 1, so that scanning for routes is limited
 //  3. the credentials, a JWT, an API key or both; none at all is anonymous where there is an anonymousPlan, a bad one never is
 //  4. the tenant: known, not suspended, with a plan
-//  5. all limits of the plan that match, all or nothing
+//  5. all limits of the plan that match, all or nothing; where there are several cells, the parts of them that this one grants
 package authorizer
 
 import (
@@ -435,12 +435,24 @@ func (a *Answer) unidentified(err error) answer.Kind {
 func (z *Authorizer) limitTenant(ctx context.Context, a *Answer, owner limit.Owner, set *plan.Set) answer.Kind {
 	a.plan.request.Owner = owner
 	a.plan.request.Charges = set.AppendCharges(a.plan.request.Charges[:0], &a.attributes)
+	if e := set.Withheld(a.plan.request.Charges); e != nil {
+		if until := e.Share().Until; until > 0 {
+			a.wait = answer.Wait{Micros: max(until-a.At.UnixMicro(), 1), Known: true}
+		}
+		return answer.NotHere
+	}
 	if cost := a.request.Cost; cost != 0 {
 		for i := range a.plan.request.Charges {
 			a.plan.request.Charges[i].Cost = cost
 		}
 	}
 	kind := z.charge(ctx, a, &a.plan)
+	if kind == answer.NeverFits && a.plan.made {
+		// Never is judged against the plan, and not against a cell's share.
+		if r := a.plan.decision.Binding(); r != nil && set.FitsWhole(r.Tier, r.Cost) {
+			return answer.NotHere
+		}
+	}
 	if kind == answer.Limited && a.ip.made {
 		z.waitForAddress(ctx, a)
 	}

@@ -242,7 +242,7 @@ func observation(o *stage.Observation) *livepage.Observation {
 		out.Outcome = livepage.Allowed
 	case decision == answer.IPLimited.String():
 		out.Outcome = livepage.IPLimited
-	case decision == answer.Limited.String(), decision == answer.NeverFits.String():
+	case decision == answer.Limited.String(), decision == answer.NeverFits.String(), decision == answer.NotHere.String():
 		out.Outcome = livepage.Limited
 	case decision == answer.NoRoute.String():
 		out.Outcome = livepage.NotFound
@@ -263,7 +263,7 @@ func (d *dev) runRemote(ctx context.Context, stdout io.Writer, log *slog.Logger)
 		set  bool
 	}{
 		{"--plans", len(d.plans) > 0}, {"--pepper", len(d.pepperFiles) > 0}, {"--redis", d.stores.redis != ""},
-		{"--dynamodb", d.stores.dynamodb != ""}, {"--trusted-hops", d.hops != 0}, {"--retry-jitter", d.jitter != 0},
+		{"--dynamodb", d.stores.dynamodb != ""}, {"--data", d.data != ""}, {"--trusted-hops", d.hops != 0}, {"--retry-jitter", d.jitter != 0},
 	} {
 		if f.set {
 			return fmt.Errorf("%s is for the authorizer in this process; a binary has its settings from --function-env", f.flag)

@@ -30,6 +30,7 @@ const (
 	UpstreamDown         // 502
 	UpstreamTimeout      // 504
 	Internal             // 500
+	NotHere              // 429, of a limit of the plan this cell grants nothing, or less than the cost, and others do
 	NoDecision           // 403, a backend was reached without a decision of the authorizer that it could read
 	kindCount
 )
@@ -67,6 +68,7 @@ var kinds = [kindCount]kind{
 	UpstreamDown:    {"upstream_down", http.StatusBadGateway, docs + "upstream-down", "Upstream not reachable", "The request was allowed, but the service behind the gateway did not answer."},
 	UpstreamTimeout: {"upstream_timeout", http.StatusGatewayTimeout, docs + "upstream-timeout", "Upstream too slow", "The request was allowed, but the service behind the gateway did not answer in time."},
 	Internal:        {"internal", http.StatusInternalServerError, docs + "internal", "Internal error", "The gateway failed on this request. Its log has the instance."},
+	NotHere:         {"not_here", http.StatusTooManyRequests, docs + "not-granted-here", "Not granted in this cell", "This cell grants nothing of a limit of the tenant's plan, or less than the request costs: another cell does, or this one will. Try again later, or where the tenant is served."},
 	NoDecision:      {"no_decision", http.StatusForbidden, docs + "no-decision", "Request without a decision", "The request reached this service without a readable decision about its limits, so it is denied."},
 }
 

@@ -120,7 +120,7 @@ func outcome(a *authorizer.Answer) livepage.Outcome {
 		return livepage.Allowed
 	case answer.IPLimited:
 		return livepage.IPLimited
-	case answer.Limited, answer.NeverFits:
+	case answer.Limited, answer.NeverFits, answer.NotHere:
 		return livepage.Limited
 	case answer.NoCredential, answer.BadCredential:
 		return livepage.Unauthorized

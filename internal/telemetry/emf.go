@@ -90,7 +90,7 @@ func (l *lineBuilder) decisions(b *bucket) {
 	for k, n := range b.kinds {
 		all += n
 		switch answer.Kind(k) {
-		case answer.Limited, answer.IPLimited, answer.NeverFits, answer.Unavailable:
+		case answer.Limited, answer.IPLimited, answer.NeverFits, answer.Unavailable, answer.NotHere:
 			denied += n
 		default: // no limit denied it
 		}

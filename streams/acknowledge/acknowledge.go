@@ -1,0 +1,217 @@
+// Package acknowledge tells the balancer what a cell knows of the shares. It belongs to the cell's applier, which calls it after
+// the shares or a placement came, and to its reconcile, which makes up for calls that were lost.
+//
+// An acknowledgement says that the cell's configuration table holds the document of an epoch and phase, and all that goes with it.
+// Every environment of the cell that polls then knows it, and the balancer's grace is longer than one that does not poll may
+// decide. So the cell acknowledges
+//
+//   - a shrink as soon as it is stored. A cell that joins was not told of the placements from before: it fetches them first.
+//   - a growth once the placements of its transition are stored, too: the next document is without them.
+//   - nothing where it is not awaited, by the document it has.
+//
+// It looks at what is stored, not at what came: so it may be called as often and as late as one likes, and by several at once. An
+// acknowledgement is never replaced by an older one.
+package acknowledge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/celldoc"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/streams/balancer"
+)
+
+// attempts bound how often others may come in between.
+const attempts = 4
+
+// Config sets up an Acknowledger. All but the last are required.
+type Config struct {
+	Cell   string           // its id
+	Tables control.Tables   // those of the control plane; only cells is used, and written under shares.AckKey of the cell
+	Store  cellconfig.Store // of the cell
+
+	Now func() time.Time // default time.Now
+}
+
+// Acknowledger acknowledges for one cell. It is safe for concurrent use. Make it with New.
+type Acknowledger struct{ c Config }
+
+// New makes an acknowledger. The error names the field that is missing.
+func New(c Config) (*Acknowledger, error) {
+	switch {
+	case c.Cell == "":
+		return nil, errors.New("acknowledge: Cell is missing")
+	case c.Tables == nil:
+		return nil, errors.New("acknowledge: Tables is missing")
+	case c.Store == nil:
+		return nil, errors.New("acknowledge: Store is missing")
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &Acknowledger{c}, nil
+}
+
+// Concerns reports whether a document is one after which Run is to be called.
+func Concerns(d *cellconfig.Document) bool {
+	return d.Kind == cellconfig.KindShares || d.Kind == cellconfig.KindPlacement
+}
+
+// Run acknowledges what the cell has, if it is awaited, and reports whether it wrote. The error says why it could not: call again.
+func (a *Acknowledger) Run(ctx context.Context) (wrote bool, err error) {
+	state, err := a.state(ctx)
+	if err != nil {
+		return false, fmt.Errorf("acknowledge: %w", err)
+	}
+	if state == nil || state.Transition == nil || !slices.Contains(state.Transition.Awaiting, a.c.Cell) {
+		return false, nil
+	}
+	ready, err := a.complete(ctx, state)
+	if err != nil {
+		return false, fmt.Errorf("acknowledge: %w", err)
+	}
+	if !ready {
+		return false, nil
+	}
+	for range attempts {
+		if wrote, err = a.write(ctx, state); !errors.Is(err, control.ErrConflict) {
+			break
+		}
+	}
+	if err != nil {
+		return false, fmt.Errorf("acknowledge: %w", err)
+	}
+	return wrote, nil
+}
+
+// state is what the cell knows; nil where it knows of no shares.
+func (a *Acknowledger) state(ctx context.Context) (*shares.State, error) {
+	got, err := a.c.Store.Get(ctx, cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(got) != 1:
+		return nil, fmt.Errorf("%d documents for one", len(got))
+	case got[0].Version == 0 || got[0].Deleted:
+		return nil, nil
+	}
+	return shares.DecodeState(got[0].Body)
+}
+
+// complete reports whether what goes with the state is stored, and fetches what is not.
+func (a *Acknowledger) complete(ctx context.Context, s *shares.State) (bool, error) {
+	joins := slices.ContainsFunc(s.Members, func(m shares.Member) bool { return m.Cell == a.c.Cell && m.State == shares.Joining })
+	if joins {
+		if err := a.fetchAll(ctx); err != nil {
+			return false, err
+		}
+	}
+	if s.Phase != shares.Grow {
+		return true, nil
+	}
+	for i := range s.Transition.Placements {
+		p := &s.Transition.Placements[i]
+		there, err := a.placed(ctx, p)
+		if err == nil && !there {
+			if err = a.fetch(ctx, shares.PlacementKey(p.Tenant)); err == nil {
+				there, err = a.placed(ctx, p)
+			}
+		}
+		if err != nil || !there {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// placed reports whether the cell has the placement, or a later one.
+func (a *Acknowledger) placed(ctx context.Context, p *shares.Placement) (bool, error) {
+	got, err := a.c.Store.Get(ctx, cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: shares.PlacementKey(p.Tenant)})
+	switch {
+	case err != nil:
+		return false, err
+	case len(got) != 1:
+		return false, fmt.Errorf("%d documents for one", len(got))
+	case got[0].Version == 0 || got[0].Deleted:
+		return false, nil
+	}
+	have, err := shares.DecodePlacement(got[0].Body)
+	if err != nil {
+		return false, err
+	}
+	return have.Generations[len(have.Generations)-1].Epoch >= p.Generations[len(p.Generations)-1].Epoch, nil
+}
+
+// fetch stores the placement under a key, if the control table has it.
+func (a *Acknowledger) fetch(ctx context.Context, key string) error {
+	item, err := a.c.Tables.Get(ctx, control.Cells, key)
+	if errors.Is(err, control.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return a.apply(ctx, []cellconfig.Document{celldoc.Of(item.Event())})
+}
+
+// fetchPage is how many placements are stored at once.
+const fetchPage = 200
+
+// fetchAll stores every placement that there is.
+func (a *Acknowledger) fetchAll(ctx context.Context) error {
+	var page []cellconfig.Document
+	for item, err := range control.All(ctx, a.c.Tables, control.Cells) {
+		if err != nil {
+			return err // also where an item cannot be read: it may be a placement
+		}
+		if !strings.HasPrefix(item.Key, shares.PlacementPrefix) {
+			continue
+		}
+		if page = append(page, celldoc.Of(item.Event())); len(page) == fetchPage {
+			if err := a.apply(ctx, page); err != nil {
+				return err
+			}
+			page = page[:0]
+		}
+	}
+	return a.apply(ctx, page)
+}
+
+func (a *Acknowledger) apply(ctx context.Context, documents []cellconfig.Document) error {
+	_, err := cellconfig.Apply(ctx, a.c.Store, documents, a.c.Now)
+	return err
+}
+
+// write writes the acknowledgement, unless it or a newer one is there.
+func (a *Acknowledger) write(ctx context.Context, s *shares.State) (bool, error) {
+	key := shares.AckKey(a.c.Cell)
+	item, err := a.c.Tables.Get(ctx, control.Cells, key)
+	if err != nil && !errors.Is(err, control.ErrNotFound) {
+		return false, err
+	}
+	var have balancer.Ack
+	if err == nil && !item.Deleted && json.Unmarshal(item.Body, &have) == nil { // what makes no sense is replaced
+		then := shares.Document{Epoch: have.Epoch, Phase: have.Phase}
+		if then.Revision() >= s.Document().Revision() {
+			return false, nil
+		}
+	}
+	now := a.c.Now()
+	body, err := json.Marshal(balancer.Ack{Cell: a.c.Cell, Epoch: s.Epoch, Phase: s.Phase, AtUS: now.UnixMicro()})
+	if err != nil {
+		return false, err
+	}
+	_, err = a.c.Tables.Put(ctx, control.Change{
+		Table: control.Cells, Key: key, Expect: item.Version, Body: body, Actor: "sluice cell " + a.c.Cell,
+		Reason: fmt.Sprintf("epoch %d, %s", s.Epoch, s.Phase), Now: now,
+	})
+	return err == nil, err
+}
