@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -302,9 +303,15 @@ func writeItem(w io.Writer, i *call.Item) error {
 	return errors.Join(e.Encode(&body), e.Close())
 }
 
-// block takes the style of JSON off a node; what has to be quoted still is.
+// block takes the style of JSON off a node, and begins what has an id with it; what has to be quoted still is.
 func block(n *yaml.Node) {
 	n.Style = 0
+	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == "id" {
+			pair := []*yaml.Node{n.Content[i], n.Content[i+1]}
+			n.Content = append(pair, slices.Delete(n.Content, i, i+2)...)
+		}
+	}
 	for _, inner := range n.Content {
 		block(inner)
 	}

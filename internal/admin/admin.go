@@ -124,7 +124,7 @@ func (s *Service) Get(ctx context.Context, _ string, r *GetRequest) (*call.Item,
 		return nil, err
 	}
 	if item == nil {
-		return nil, call.Refuse(call.NotFound, "there is no %s/%q", r.Table, r.Key)
+		return nil, call.Refuse(call.NotFound, "there is no %s", name(r.Table, r.Key))
 	}
 	return call.ItemOf(item), nil
 }

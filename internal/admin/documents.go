@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -391,7 +392,7 @@ func counters(l *limit.Limit) string {
 		if t := &l.Tiers[i]; t.Calendar != nil {
 			windows = append(windows, t.Calendar.String())
 		} else {
-			windows = append(windows, t.Period.String())
+			windows = append(windows, call.Duration(t.Period))
 		}
 	}
 	text := fmt.Sprintf("%s of %s per %s", l.Tiers[0].Algorithm, strings.Join(windows, " and "), l.Per)

@@ -282,7 +282,7 @@ func tierName(t *limit.Tier) string {
 	if t.Calendar != nil {
 		return t.Calendar.String()
 	}
-	return t.Period.String()
+	return call.Duration(t.Period)
 }
 
 // changed looks before and after. do is given the time by the store's clock.

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluicelimits/sluice/internal/admin"
+	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/ops"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+)
+
+// operated is control tables and a cell that commands operate on, as `sluice dev` has them.
+func operated(t *testing.T) (endpoint string) {
+	t.Helper()
+	tables, err := embedded.Open(filepath.Join(t.TempDir(), "control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tables.Close() })
+	log := slog.New(slog.DiscardHandler)
+	s, err := admin.New(admin.Config{Tables: tables, Log: log,
+		Pepper: func(context.Context) (string, []byte, error) { return identity.DevPepperID, identity.DevPepper(), nil },
+		Shadow: func(context.Context) (*admin.ShadowReport, error) {
+			return &admin.ShadowReport{Window: "the last ten minutes", Limits: []admin.ShadowLimit{{Limit: "writes", Admitted: 40, Denied: 2}}}, nil
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := plan.Load("testdata/operator/plans.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := ops.New(ops.Config{Cell: "local", Store: store, Tables: tables, Log: log, Tenant: func(_ context.Context, id string) (*plan.Tenant, error) {
+		tenant, _ := config.Tenant(id)
+		return tenant, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/_sluice/admin/ops/local/", http.StripPrefix("/_sluice/admin/ops/local", call.Local(ops.NewMux(o), "ann@local")))
+	mux.Handle("/_sluice/admin/", http.StripPrefix("/_sluice/admin", call.Local(admin.NewMux(s), "ann@local")))
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	t.Setenv("SLUICE_ENDPOINT", server.URL+"/_sluice/admin")
+	return server.URL + "/_sluice/admin"
+}
+
+// moments are times and ids that are others in each run, with the spaces that a table puts behind them.
+var moments = regexp.MustCompile(`20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(\.[0-9]+)?Z|20[0-9]{6}T[0-9]{6}Z-[0-9a-f]{16}|[0-9a-f]{64}`)
+
+// Guarantees what operators see of each command, on a terminal and as JSON, word by word.
+func TestOperatorCommands(t *testing.T) {
+	operated(t)
+	plans := filepath.Join("testdata", "operator", "plans.yaml")
+	changed := filepath.Join("testdata", "operator", "changed.yaml")
+	var all strings.Builder
+	for _, line := range [][]string{
+		{"plan", "diff", plans},
+		{"plan", "apply", plans, "--reason", "the first plans"},
+		{"plan", "apply", plans, "--reason", "again"},
+		{"plan", "list"},
+		{"plan", "get", "pro"},
+		{"plan", "diff", changed},
+		{"plan", "apply", changed, "--reason", "no yes"},
+		{"plan", "apply", "--dry-run", "--json", changed},
+		{"plan", "apply", "--prune", changed, "--reason", "no yes"},
+		{"plan", "apply", "--prune", "--yes", changed, "--reason", "free ends"},
+		{"plan", "get", "free"},
+		{"tenant", "list"},
+		{"tenant", "set", "acme", "--override", "{ id: burst, burst: 800 }", "--reason", "launch"},
+		{"tenant", "set", "acme", "--override", "{ id: burst, burst: 800 }", "--expect", "1", "--reason", "too late"},
+		{"boost", "add", "acme", "burst", "--factor", "2", "--until", "2027-06-01T00:00:00Z", "--reason", "launch"},
+		{"tenant", "suspend", "acme", "--reason", "invoice 4711"},
+		{"tenant", "get", "acme"},
+		{"tenant", "resume", "acme", "--reason", "paid"},
+		{"boost", "remove", "acme", "burst", "--reason", "over"},
+		{"tenant", "get", "nobody"},
+		{"key", "revoke", "none", "--reason", "x"},
+		{"cell", "add", "eu-1", "--weight", "3", "--reason", "first"},
+		{"cell", "list"},
+		{"cell", "remove", "eu-1", "--reason", "x"},
+		{"cell", "drain", "eu-1", "--reason", "moved"},
+		{"shadow", "report"},
+		{"shadow", "promote", "pro", "writes", "--reason", "a quiet week"},
+		{"config", "status"},
+		{"peek", "acme"},
+		{"reset", "acme", "burst", "--reason", "their loop is fixed"},
+		{"refund", "acme", "monthly", "--units", "5", "--reason", "our outage"},
+		{"refund", "acme", "burst", "--units", "5", "--reason", "our outage"},
+		{"peek", "nobody", "--json"},
+	} {
+		r := sluice(t, "", line...)
+		all.WriteString("$ sluice " + strings.Join(line, " ") + "\n" + r.stdout + r.stderr)
+		if r.code != 0 {
+			all.WriteString("exit status " + string(rune('0'+r.code)) + "\n")
+		}
+	}
+	golden(t, "operator/session.golden", moments.ReplaceAllString(all.String(), "…"))
+}
+
+// Guarantees that a key is printed once, is the one that is stored, and can be found in no other output; made there or here.
+func TestStoredKeys(t *testing.T) {
+	operated(t)
+	if r := sluice(t, "", "plan", "apply", filepath.Join("testdata", "operator", "plans.yaml"), "--reason", "x"); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	pepper := filepath.Join(t.TempDir(), "pepper")
+	if err := os.WriteFile(pepper, []byte("a pepper of our own"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for id, c := range map[string]struct {
+		flags  []string
+		pepper []byte
+	}{"there": {nil, identity.DevPepper()}, "here": {[]string{"--pepper", "own=" + pepper}, []byte("a pepper of our own")}} {
+		r := sluice(t, "", append([]string{"key", "create", "--tenant", "acme", "--id", id, "--reason", "pipeline"}, c.flags...)...)
+		key := strings.TrimSuffix(r.stdout, "\n")
+		if r.code != 0 || identity.CheckKey(key) != nil || strings.Contains(r.stderr, key) {
+			t.Fatalf("create: %+v", r)
+		}
+		list := sluice(t, "", "key", "list", "--json", "--tenant", "acme")
+		if !strings.Contains(list.stdout, identity.HashKey(c.pepper, key)) || strings.Contains(list.stdout, key) {
+			t.Errorf("listed is %s", list.stdout)
+		}
+		again := sluice(t, "", append([]string{"key", "create", "--tenant", "acme", "--id", id, "--reason", "pipeline", "--json"}, c.flags...)...)
+		if again.code != exitConflict || strings.Contains(again.stdout+again.stderr, "slk_") {
+			t.Errorf("a second of the same id: %+v", again)
+		}
+		r = sluice(t, "", append([]string{"key", "create", "--tenant", "acme", "--reason", "pipeline", "--json"}, c.flags...)...)
+		var made struct{ Key string }
+		if err := json.Unmarshal([]byte(r.stdout), &made); err != nil || identity.CheckKey(made.Key) != nil || strings.Count(r.stdout+r.stderr, made.Key) != 1 {
+			t.Errorf("as JSON: %+v, %v", r, err)
+		}
+		if r := sluice(t, "", "key", "revoke", made.Key, "--reason", "x"); r.code != exitUsage || strings.Contains(r.stderr, made.Key) {
+			t.Errorf("revoke by the key itself: %+v", r)
+		}
+		if r := sluice(t, "", "key", "revoke", id, "--reason", "leaked"); r.code != 0 {
+			t.Errorf("revoke: %+v", r)
+		}
+	}
+	if r := sluice(t, "", "key", "list"); strings.Count(r.stdout, "revoked") != 2 || strings.Count(r.stdout, "valid") != 2 {
+		t.Errorf("listed is\n%s", r.stdout)
+	}
+}
+
+// Guarantees that a wrong command line is told from what the other side refuses, and changes nothing.
+func TestOperatorUsage(t *testing.T) {
+	t.Setenv("SLUICE_ENDPOINT", "http://127.0.0.1:1/") // nobody listens there
+	for _, args := range [][]string{
+		{"plan", "apply"},
+		{"plan", "apply", "testdata/operator/plans.yaml"},
+		{"tenant", "suspend", "acme"},
+		{"tenant", "suspend", "acme", "--reason", "two\nlines"},
+		{"tenant", "set", "acme", "--reason", "x"},
+		{"tenant", "set", "acme", "--reason", "x", "--override", "burst=3"},
+		{"tenant", "set", "acme", "--reason", "x", "--cells", "a", "--all-cells"},
+		{"boost", "add", "acme", "burst", "--reason", "x"},
+		{"boost", "add", "acme", "burst", "--reason", "x", "--for", "1h", "--until", "2027-01-01T00:00:00Z"},
+		{"boost", "add", "acme", "burst", "--reason", "x", "--for", "1h", "--factor", "twice"},
+		{"boost", "add", "acme", "burst", "--reason", "x", "--until", "tomorrow"},
+		{"refund", "acme", "burst", "--reason", "x"},
+		{"cell", "add", "c", "--weight", "0", "--reason", "x"},
+		{"plan", "list", "--endpoint", "http://example.com"},
+		{"plan", "list", "--endpoint", "nowhere"},
+		{"key", "create", "--tenant", "acme", "--json"},
+		{"shadow", "promote", "pro"},
+	} {
+		if r := sluice(t, "", args...); r.code != exitUsage {
+			t.Errorf("sluice %q exits %d: %s", args, r.code, r.stderr)
+		}
+	}
+	r := sluice(t, "", "plan", "list", "--json")
+	if r.code != exitFailed || !strings.Contains(r.stdout, `"error"`) || !strings.Contains(r.stderr, "127.0.0.1:1") {
+		t.Errorf("without an answer: %+v", r)
+	}
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	if err := os.WriteFile(bad, []byte("plans:\n  - id: p\n    limits: [ { id: l, rate: 0 } ]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := sluice(t, "", "plan", "apply", bad, "--reason", "x"); r.code != exitFailed || !strings.Contains(r.stderr, "bad.yaml:3:") {
+		t.Errorf("a bad file: %+v", r)
+	}
+}
+
+// Guarantees that each operator's command has a help with an example, and that it reads as it did.
+func TestOperatorHelp(t *testing.T) {
+	t.Setenv("SLUICE_ENDPOINT", "")
+	var all strings.Builder
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		if !c.HasSubCommands() {
+			if c.Example == "" || c.Long == "" {
+				t.Errorf("%s has no example or no long text", c.CommandPath())
+			}
+		}
+		path := strings.Fields(c.CommandPath())[1:]
+		all.WriteString("$ sluice " + strings.Join(path, " ") + " --help\n" + sluice(t, "", append(path, "--help")...).stdout + "\n")
+		for _, inner := range c.Commands() {
+			walk(inner)
+		}
+	}
+	for _, c := range newRootCommand().Commands() {
+		switch c.Name() {
+		case "plan", "tenant", "boost", "peek", "reset", "refund", "shadow", "cell", "config", "key":
+			walk(c)
+		}
+	}
+	golden(t, "operator/help.golden", all.String())
+}
+
+// Guarantees that calls to a deployed endpoint carry a signature of the right service and region, over the body.
+func TestSigning(t *testing.T) {
+	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "example-secret")
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	t.Setenv("AWS_REGION", "us-east-2")
+	t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
+	for url, want := range map[string][2]string{
+		"https://abc.execute-api.eu-west-1.amazonaws.com/prod/apply": {"", "eu-west-1"},
+		"https://admin.example.com/apply":                            {"", "us-east-2"},
+		"https://other.example.com/apply":                            {"ap-south-1", "ap-south-1"},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := (&signer{region: want[0]}).sign(t.Context(), r, strings.Repeat("0", 64)); err != nil {
+			t.Fatal(err)
+		}
+		got := r.Header.Get("Authorization")
+		if !strings.HasPrefix(got, "AWS4-HMAC-SHA256 Credential=AKIAEXAMPLE/") || !strings.Contains(got, "/"+want[1]+"/execute-api/aws4_request") || strings.Contains(got, "example-secret") {
+			t.Errorf("%s is signed %q, want region %s", url, got, want[1])
+		}
+	}
+}
