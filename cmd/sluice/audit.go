@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	awsdynamodb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sluicelimits/sluice/internal/audit"
+	"github.com/sluicelimits/sluice/internal/audit/bucket"
+	"github.com/sluicelimits/sluice/internal/audit/folder"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+)
+
+// What a folder of `sluice dev` holds, see package devcells.
+const (
+	dataTables  = "control.db"
+	dataArchive = "audit"
+)
+
+const auditHelp = `
+
+Where the audit trail is: --data names the folder of a 'sluice dev'. What is deployed is named by --archive s3://BUCKET and
+read with the AWS credentials of the environment or profile.
+
+The trail holds who changed what, when and why, with the whole item before and after. API keys are in it as keyed hashes; no
+secret is.`
+
+func newAuditCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "audit",
+		Short: "Show who changed what and when, and check that nobody has rewritten it",
+		Args:  usageArgs(cobra.NoArgs),
+		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newAuditShowCommand(), newAuditVerifyCommand())
+	return c
+}
+
+// auditSource says where the archive and the tables are.
+type auditSource struct {
+	data, archive, tables, db, endpoint, region string
+}
+
+func (s *auditSource) flags(c *cobra.Command, f *pflag.FlagSet) {
+	f.StringVar(&s.data, "data", "", "`DIR` of a 'sluice dev': its tables and its archive")
+	f.StringVar(&s.archive, "archive", "", "`WHERE` the archive is: s3://BUCKET, or a folder")
+	f.StringVar(&s.endpoint, "aws-endpoint", "", "`URL` of what stands in for S3 and DynamoDB (default: AWS_ENDPOINT_URL, or AWS)")
+	f.StringVar(&s.region, "region", "", "AWS `REGION` (default: that of the environment or profile)")
+	c.Long += auditHelp
+}
+
+func (s *auditSource) tableFlags(f *pflag.FlagSet) {
+	f.StringVar(&s.tables, "tables", "", "`PREFIX` of the names of the control tables in DynamoDB")
+	f.StringVar(&s.db, "db", "", "`FILE` of control tables, of a 'sluice dev' that does not run")
+}
+
+// check returns an error unless exactly one archive is named, and with needsTables one place of tables.
+func (s *auditSource) check(c *cobra.Command, needsTables bool) error {
+	wrong := func(text string) error { return &usageError{c.CommandPath(), errors.New(text)} }
+	tables := c.Flags().Changed("tables")
+	switch {
+	case s.data != "" && (s.archive != "" || s.db != "" || tables):
+		return wrong("--data names archive and tables: leave --archive, --tables and --db out")
+	case s.data == "" && s.archive == "":
+		return wrong("name the archive: --data DIR, or --archive s3://BUCKET")
+	case needsTables && s.data == "" && (s.db != "") == tables:
+		return wrong("name the live tables: --tables PREFIX, or --db FILE")
+	}
+	if name, ok := strings.CutPrefix(s.archive, "s3://"); ok && (name == "" || strings.Contains(name, "/")) {
+		return wrong("--archive s3://BUCKET has nothing behind the bucket's name")
+	}
+	if u, err := url.Parse(s.endpoint); s.endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		return wrong(fmt.Sprintf("--aws-endpoint %q is not a URL such as http://127.0.0.1:4566", s.endpoint))
+	}
+	return nil
+}
+
+// aws is the configuration of clients. A stand-in may be called without credentials of one's own.
+func (s *auditSource) aws(ctx context.Context) (aws.Config, error) {
+	var options []func(*awsconfig.LoadOptions) error
+	if s.region != "" {
+		options = append(options, awsconfig.WithRegion(s.region))
+	}
+	config, err := awsconfig.LoadDefaultConfig(ctx, options...)
+	if err != nil {
+		return aws.Config{}, fmt.Errorf("read the AWS configuration: %w", err)
+	}
+	if s.endpoint != "" {
+		config.BaseEndpoint = &s.endpoint
+		if config.Region == "" {
+			config.Region = "us-east-1"
+		}
+		if os.Getenv("AWS_ACCESS_KEY_ID") == "" && os.Getenv("AWS_PROFILE") == "" {
+			config.Credentials = credentials.NewStaticCredentialsProvider("local", "local", "")
+		}
+	}
+	if config.Region == "" {
+		return aws.Config{}, errors.New("no AWS region: set AWS_REGION, or --region")
+	}
+	return config, nil
+}
+
+// openArchive opens the archive to read it.
+func (s *auditSource) openArchive(ctx context.Context) (audit.Archive, error) {
+	if name, ok := strings.CutPrefix(s.archive, "s3://"); ok {
+		config, err := s.aws(ctx)
+		if err != nil {
+			return nil, err
+		}
+		client := s3.NewFromConfig(config, func(o *s3.Options) { o.UsePathStyle = s.endpoint != "" || config.BaseEndpoint != nil })
+		return bucket.New(bucket.Config{Client: client, Bucket: name})
+	}
+	dir := s.archive
+	if s.data != "" {
+		dir = filepath.Join(s.data, dataArchive)
+	}
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return nil, fmt.Errorf("there is no folder %s", dir)
+	}
+	return folder.New(dir)
+}
+
+// openTables opens the live tables to read them.
+func (s *auditSource) openTables(ctx context.Context) (tables audit.Tables, done func() error, err error) {
+	file := s.db
+	if s.data != "" {
+		file = filepath.Join(s.data, dataTables)
+	}
+	if file == "" {
+		config, err := s.aws(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		t, err := dynamo.New(awsdynamodb.NewFromConfig(config), dynamo.Names(s.tables))
+		return t, func() error { return nil }, err
+	}
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) { // opening it would make it
+		return nil, nil, fmt.Errorf("there are no control tables in %s", file)
+	}
+	t, err := embedded.Open(file)
+	if errors.Is(err, embedded.ErrInUse) {
+		return nil, nil, fmt.Errorf("%w: 'sluice dev' has them while it runs; stop it, and check then", err)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return t, t.Close, nil
+}

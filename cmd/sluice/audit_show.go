@@ -1,0 +1,221 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/audit"
+)
+
+const showLong = `Show who changed what, when and why, oldest first, with each field that changed.
+
+TABLE is plans, tenants, keys, cells or operations; the key of an item follows behind a slash. Without either, all tables are
+shown. Times are those of the writers' clocks. What was done to a record since (hidden, covered, altered) is said beside it;
+whether something misses is what 'sluice audit verify' finds out.`
+
+// showFlags is the command line of show.
+type showFlags struct {
+	auditSource
+	version               int64
+	from, to, since, with string
+	json                  bool
+}
+
+func newAuditShowCommand() *cobra.Command {
+	var f showFlags
+	c := &cobra.Command{
+		Use:   "show [TABLE[/KEY]]",
+		Short: "Show who changed what, when and why, field by field",
+		Long:  showLong,
+		Example: "  sluice audit show tenants/acme --data ./sluice-data\n" +
+			"  sluice audit show plans/pro --version 7 --archive s3://acme-sluice-audit\n" +
+			"  sluice audit show --since 24h --actor alice --archive s3://acme-sluice-audit --json",
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(c *cobra.Command, args []string) error { return f.run(c, args, time.Now()) },
+	}
+	flags := c.Flags()
+	f.flags(c, flags)
+	flags.Int64Var(&f.version, "version", 0, "the version `N` alone")
+	flags.StringVar(&f.from, "from", "", "changes from `TIME` on, as 2026-12-24T00:00:00Z")
+	flags.StringVar(&f.to, "to", "", "changes before `TIME`")
+	flags.StringVar(&f.since, "since", "", "changes of the last `TIME`, as 90m, 24h or 7d")
+	flags.StringVar(&f.with, "actor", "", "changes by those whose name has `TEXT` in it")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object for each change, on a line")
+	return c
+}
+
+// filter reads the command line.
+func (f *showFlags) filter(args []string, version bool, now time.Time) (audit.Filter, error) {
+	filter := audit.Filter{Version: f.version, Actor: f.with}
+	if len(args) > 0 {
+		table, key, slash := strings.Cut(args[0], "/")
+		filter.Table, filter.Key = events.Table(table), key
+		if slash && key == "" {
+			return filter, fmt.Errorf("%q names no item", args[0])
+		}
+	}
+	if version && f.version < 1 {
+		return filter, errors.New("--version is 1 or more")
+	}
+	if f.since != "" && (f.from != "" || f.to != "") {
+		return filter, errors.New("--since is without --from and --to")
+	}
+	for _, bound := range []struct {
+		flag, text string
+		to         *time.Time
+	}{{"--from", f.from, &filter.From}, {"--to", f.to, &filter.To}} {
+		if bound.text == "" {
+			continue
+		}
+		t, err := time.Parse(time.RFC3339, bound.text)
+		if err != nil {
+			return filter, fmt.Errorf("%s %q: want a time as in 2026-12-24T00:00:00Z", bound.flag, bound.text)
+		}
+		*bound.to = t
+	}
+	if f.since != "" {
+		d, err := parseSince(f.since)
+		if err != nil {
+			return filter, err
+		}
+		filter.From = now.Add(-d)
+	}
+	return filter, filter.Check()
+}
+
+// parseSince reads a duration, also in days.
+func parseSince(text string) (time.Duration, error) {
+	const most = 36500
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.Atoi(days); err == nil && n > 0 && n <= most {
+			return time.Duration(n) * 24 * time.Hour, nil
+		}
+	}
+	if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		return d, nil
+	}
+	return 0, fmt.Errorf("--since %q: want a time as 90m, 24h or 7d", text)
+}
+
+func (f *showFlags) run(c *cobra.Command, args []string, now time.Time) error {
+	if err := f.check(c, false); err != nil {
+		return err
+	}
+	filter, err := f.filter(args, c.Flags().Changed("version"), now)
+	if err != nil {
+		return &usageError{c.CommandPath(), err}
+	}
+	archive, err := f.openArchive(c.Context())
+	if err != nil {
+		return err
+	}
+	var wrote error
+	n := 0
+	err = audit.Show(c.Context(), archive, filter, func(s audit.Shown) bool {
+		n++
+		if f.json {
+			wrote = printShownJSON(c.OutOrStdout(), &s)
+		} else {
+			wrote = printShown(c.OutOrStdout(), &s)
+		}
+		return wrote == nil
+	})
+	if err := errors.Join(err, wrote); err != nil {
+		return err
+	}
+	if n == 0 {
+		fmt.Fprintln(c.ErrOrStderr(), "sluice: no change is there that this asks for")
+	}
+	return nil
+}
+
+// changeJSON is the machine form of one change.
+type changeJSON struct {
+	Object  string          `json:"object"`
+	Table   string          `json:"table,omitempty"`
+	Key     string          `json:"key,omitempty"`
+	Version int64           `json:"version,omitempty"`
+	Time    string          `json:"time,omitempty"`
+	Actor   string          `json:"actor,omitempty"`
+	Reason  string          `json:"reason,omitempty"`
+	Deleted bool            `json:"deleted"`
+	Changes []audit.Field   `json:"changes"`
+	Before  json.RawMessage `json:"before,omitempty"`
+	After   json.RawMessage `json:"after,omitempty"`
+	Hash    string          `json:"hash,omitempty"`
+	Hidden  bool            `json:"hidden"`
+	Covered bool            `json:"covered"` // another content was put on top
+	Error   string          `json:"error,omitempty"`
+}
+
+func printShownJSON(out io.Writer, s *audit.Shown) error {
+	j := changeJSON{Object: s.Name, Hidden: s.Hidden, Covered: s.Others, Changes: []audit.Field{}}
+	if r := s.Record; r != nil {
+		j.Table, j.Key, j.Version, j.Time, j.Actor, j.Reason = string(r.Table), r.Key, r.ItemVersion, timeText(r.Time), r.Actor, r.Reason
+		j.Deleted, j.Before, j.After, j.Hash = r.Deleted, r.Before, r.After, r.Hash
+		j.Changes = append(j.Changes, audit.Diff(r)...)
+	}
+	if s.Err != nil {
+		j.Error = s.Err.Error()
+	}
+	e := json.NewEncoder(out)
+	e.SetEscapeHTML(false)
+	return e.Encode(j)
+}
+
+func printShown(out io.Writer, s *audit.Shown) error {
+	var b strings.Builder
+	r := s.Record
+	if r == nil {
+		fmt.Fprintf(&b, "%s\n", plainText(s.Name))
+	} else {
+		did := "changed"
+		switch {
+		case r.Deleted:
+			did = "deleted"
+		case len(r.Before) == 0:
+			did = "created"
+		}
+		fmt.Fprintf(&b, "%s  %s/%s  version %d  %s by %s\n", timeText(r.Time), r.Table, plainText(r.Key), r.ItemVersion, did, plainText(r.Actor))
+		fmt.Fprintf(&b, "    because: %s\n", plainText(r.Reason))
+	}
+	for _, note := range []struct {
+		is   bool
+		text string
+	}{
+		{r == nil, "the object holds no such record: "}, {r != nil && s.Err != nil, "the record is not what its writer hashed: "},
+		{s.Hidden, "hidden by a delete marker"}, {s.Others, "another content was put on top of it"},
+	} {
+		if note.is && strings.HasSuffix(note.text, ": ") {
+			note.text += plainText(fmt.Sprint(s.Err))
+		}
+		if note.is {
+			fmt.Fprintf(&b, "    ! %s\n", note.text)
+		}
+	}
+	if r != nil {
+		for _, f := range audit.Diff(r) {
+			b.WriteString("    " + fieldText(f) + "\n")
+		}
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+func fieldText(f audit.Field) string {
+	switch {
+	case f.Before == "":
+		return fmt.Sprintf("+ %s: %s", f.Path, plainText(f.After))
+	case f.After == "":
+		return fmt.Sprintf("- %s: %s", f.Path, plainText(f.Before))
+	}
+	return fmt.Sprintf("~ %s: %s → %s", f.Path, plainText(f.Before), plainText(f.After))
+}

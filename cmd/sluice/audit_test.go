@@ -1,0 +1,213 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/audit"
+	"github.com/sluicelimits/sluice/internal/audit/bucket"
+	"github.com/sluicelimits/sluice/internal/audit/folder"
+	"github.com/sluicelimits/sluice/internal/audit/s3test"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+)
+
+// trail is the data of a `sluice dev` with some changes, each of them archived; to is a further archive.
+func trail(t *testing.T, to ...audit.Archive) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	tables, err := embedded.Open(filepath.Join(dir, dataTables))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tables.Close()
+	own, err := folder.New(filepath.Join(dir, dataArchive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last *control.Item
+	for _, c := range []control.Change{
+		{Table: control.Plans, Key: "pro", Body: []byte(`{"id":"pro","limits":[{"id":"burst","rate":100}]}`), Actor: "alice", Reason: "launch", Now: time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC)},
+		{Table: control.Plans, Key: "pro", Expect: 1, Body: []byte(`{"id":"pro","limits":[{"id":"burst","rate":250},{"id":"m","quota":{"units":1}}]}`), Actor: "bob", Reason: "sale\u202e", Now: time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)},
+		{Table: control.Plans, Key: "pro", Expect: 2, Delete: true, Actor: "alice", Reason: "gone", Now: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)},
+	} {
+		next, err := tables.Put(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := control.Record{Old: last, New: next}
+		data, err := events.Encode(r.Audit())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range append([]audit.Archive{own}, to...) {
+			if _, err := a.Put(t.Context(), control.ObjectName(next.Table, next.Key, next.Version), data); err != nil {
+				t.Fatal(err)
+			}
+		}
+		last = &next
+	}
+	return dir
+}
+
+const wholeTrail = `2026-11-20T09:00:00Z  plans/pro  version 1  created by alice
+    because: launch
+    + id: "pro"
+    + limits[burst].id: "burst"
+    + limits[burst].rate: 100
+2026-11-21T09:00:00Z  plans/pro  version 2  changed by bob
+    because: "sale\u202e"
+    ~ limits[burst].rate: 100 → 250
+    + limits[m].id: "m"
+    + limits[m].quota.units: 1
+2026-11-21T10:00:00Z  plans/pro  version 3  deleted by alice
+    because: gone
+    - id: "pro"
+    - limits[burst].id: "burst"
+    - limits[burst].rate: 250
+    - limits[m].id: "m"
+    - limits[m].quota.units: 1
+`
+
+// Guarantees that people see who changed which field, and that each flag leaves out what it says.
+func TestAuditShow(t *testing.T) {
+	dir := trail(t)
+	entries := strings.SplitAfter(regexp.MustCompile(`(?m)^2`).ReplaceAllString(wholeTrail, "\x002"), "\x00")
+	one, two, three := strings.Trim(entries[1], "\x00"), strings.Trim(entries[2], "\x00"), strings.Trim(entries[3], "\x00")
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{}, wholeTrail},
+		{[]string{"plans"}, wholeTrail},
+		{[]string{"plans/pro"}, wholeTrail},
+		{[]string{"plans/pro", "--version", "2"}, two},
+		{[]string{"plans/pro", "--from", "2026-11-21T09:00:00Z"}, two + three},
+		{[]string{"--to", "2026-11-21T09:00:00Z"}, one},
+		{[]string{"--actor", "BOB"}, two},
+		{[]string{"plans", "--since", "36500d"}, wholeTrail},
+		{[]string{"tenants"}, ""},
+		{[]string{"plans/free"}, ""},
+	} {
+		out, errs, err := execute(t, "", append([]string{"audit", "show", "--data", dir}, tt.args...)...)
+		if err != nil || out != tt.want || (errs != "") != (tt.want == "") {
+			t.Errorf("%q: %v %s\n%s\nwant\n%s", tt.args, err, errs, out, tt.want)
+		}
+	}
+	out, _, err := execute(t, "", "audit", "show", "plans/pro", "--data", dir, "--json")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	var second changeJSON
+	if err != nil || len(lines) != 3 || json.Unmarshal([]byte(lines[1]), &second) != nil || second.Version != 2 || second.Actor != "bob" || len(second.Changes) != 3 ||
+		second.Changes[0] != (audit.Field{Path: "limits[burst].rate", Before: "100", After: "250"}) || second.Hidden || second.Error != "" {
+		t.Errorf("%v %s", err, out)
+	}
+}
+
+// Guarantees that a good trail is green, that each tampering is red with its place in both forms, and that people are told that a
+// folder is not locked.
+func TestAuditVerify(t *testing.T) {
+	dir := trail(t)
+	out, _, err := execute(t, "", "audit", "verify", "--data", dir)
+	if err != nil || !strings.Contains(out, "3 versions of 1 item") || !strings.Contains(out, "2026-11-20T09:00:00Z to 2026-11-21T10:00:00Z") ||
+		!strings.Contains(out, "locks    none") || !strings.HasSuffix(out, "breaks   none\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if err := os.Remove(filepath.Join(dir, dataArchive, filepath.FromSlash(control.ObjectName(control.Plans, "pro", 2)))); err != nil {
+		t.Fatal(err)
+	}
+	out, _, err = execute(t, "", "audit", "verify", "--archive", filepath.Join(dir, dataArchive), "--db", filepath.Join(dir, dataTables))
+	if err == nil || !regexp.MustCompile(`missing version +1 +plans/pro version 2 +`).MatchString(out) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, _, err = execute(t, "", "audit", "verify", "--data", dir, "--json")
+	var got verified
+	if err == nil || json.Unmarshal([]byte(out), &got) != nil || got.OK || got.Objects != 2 || len(got.Breaks) != 1 || got.Breaks[0].Kind != "missing version" ||
+		got.Breaks[0].Object != control.ObjectName(control.Plans, "pro", 2) || got.Breaks[0].Count != 1 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Guarantees that a bucket is read with its locks and its hidden versions.
+func TestAuditBucket(t *testing.T) {
+	t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"} {
+		t.Setenv(name, "")
+	}
+	b := s3test.New(t, s3test.Config{Lock: true})
+	a, err := bucket.New(bucket.Config{Client: b.Client(), Bucket: s3test.Name, Mode: bucket.Compliance, Retention: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := trail(t, a)
+	where := []string{"--archive", "s3://" + s3test.Name, "--aws-endpoint", b.URL()}
+	verify := append([]string{"audit", "verify", "--db", filepath.Join(dir, dataTables)}, where...)
+	if out, _, err := execute(t, "", verify...); err != nil || !strings.Contains(out, "COMPLIANCE, the first until") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	b.Hide(control.ObjectName(control.Plans, "pro", 3))
+	b.Overwrite(control.ObjectName(control.Plans, "pro", 1), []byte("forged"))
+	out, _, err := execute(t, "", verify...)
+	if err == nil || !strings.Contains(out, "delete marker") || !strings.Contains(out, "replaced") || strings.Contains(out, "altered") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, _, err = execute(t, "", append([]string{"audit", "show"}, where...)...)
+	if err != nil || !strings.Contains(out, "! hidden by a delete marker\n    - id") || !strings.Contains(out, "! another content was put on top of it\n    + id") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Guarantees that a wrong place is an error, never an empty archive that is green.
+func TestAuditPlaces(t *testing.T) {
+	dir := trail(t)
+	held, err := embedded.Open(filepath.Join(dir, dataTables))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"audit", "verify", "--data", dir}, "'sluice dev' has them while it runs"},
+		{[]string{"audit", "verify", "--data", filepath.Join(dir, "none")}, "there is no folder"},
+		{[]string{"audit", "verify", "--archive", dir, "--db", filepath.Join(dir, "none")}, "there are no control tables"},
+		{[]string{"audit", "show", "--archive", filepath.Join(dir, dataTables)}, "there is no folder"},
+	} {
+		if out, _, err := execute(t, "", tt.args...); err == nil || !strings.Contains(err.Error(), tt.want) || out != "" {
+			t.Errorf("%q: %v, want one with %q\n%s", tt.args, err, tt.want, out)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "none")); err == nil {
+		t.Error("what was not there was made")
+	}
+	if out, _, err := execute(t, "", "audit", "show", "--data", dir); err != nil || out != wholeTrail {
+		t.Errorf("the archive alone is not shown while another process has the tables: %v %s", err, out)
+	}
+}
+
+func TestAuditUsage(t *testing.T) {
+	for _, args := range [][]string{
+		{"verify"}, {"verify", "--archive", "x"}, {"verify", "--archive", "x", "--db", "y", "--tables", "z"}, {"verify", "--data", "x", "--archive", "y"},
+		{"verify", "--data", "x", "--tables", ""}, {"verify", "--data", "x", "--parallel", "0"}, {"verify", "--data", "x", "--grace", "-1s"},
+		{"verify", "--archive", "s3://", "--db", "x"}, {"verify", "--archive", "s3://a/b", "--db", "x"}, {"verify", "more", "--data", "x"},
+		{"verify", "--archive", "s3://a", "--db", "x", "--aws-endpoint", "localhost"},
+		{"show"}, {"show", "nothing", "--data", "x"}, {"show", "plans/", "--data", "x"}, {"show", "plans", "--version", "1", "--data", "x"},
+		{"show", "plans/a", "--version", "0", "--data", "x"}, {"show", "--since", "1h", "--from", "2026-01-01T00:00:00Z", "--data", "x"},
+		{"show", "--since", "yesterday", "--data", "x"}, {"show", "--since", "-1h", "--data", "x"}, {"show", "--from", "today", "--data", "x"},
+		{"show", "a", "b", "--data", "x"}, {"nonsense"},
+	} {
+		captureStderr(t, func() {
+			if got := run(append([]string{"audit"}, args...)); got != exitUsage {
+				t.Errorf("sluice audit %s exits %d, want %d", fmt.Sprint(args), got, exitUsage)
+			}
+		})
+	}
+}
