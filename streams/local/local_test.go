@@ -1,0 +1,439 @@
+package local_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/celldoc"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/streams/local"
+	"github.com/sluicelimits/sluice/streams/streamstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var errAway = errors.New("away")
+
+// world is control tables in a file, and the pump over them.
+type world struct {
+	t      testing.TB
+	path   string
+	tables *embedded.Tables
+	pump   *local.Pump
+	meter  *streamstest.Meter
+	keep   *streamstest.Keeper
+	stop   context.CancelFunc
+	ended  chan error
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{t: t, path: filepath.Join(t.TempDir(), "control.db")}
+	w.open()
+	t.Cleanup(w.close)
+	return w
+}
+
+func (w *world) open() {
+	w.t.Helper()
+	var err error
+	if w.tables, err = embedded.Open(w.path); err != nil {
+		w.t.Fatal(err)
+	}
+	w.meter, w.keep = &streamstest.Meter{}, &streamstest.Keeper{}
+	w.pump, err = local.New(local.Config{Feed: w.tables, Tables: w.tables, Keep: w.keep, Meter: w.meter, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) start() {
+	var ctx context.Context
+	ctx, w.stop = context.WithCancel(context.Background())
+	w.ended = make(chan error, 1)
+	go func() { w.ended <- w.pump.Run(ctx) }()
+}
+
+// close ends what runs; again is harmless.
+func (w *world) close() {
+	if w.stop != nil {
+		w.stop()
+		if err := <-w.ended; err != nil {
+			w.t.Error(err)
+		}
+		w.stop = nil
+	}
+	if err := w.tables.Close(); err != nil {
+		w.t.Error(err)
+	}
+}
+
+// put writes the next version of an item; an empty body deletes it.
+func (w *world) put(table control.Table, key, body string) control.Item {
+	w.t.Helper()
+	i, err := w.write(table, key, body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return i
+}
+
+func (w *world) write(table control.Table, key, body string) (control.Item, error) {
+	before, err := w.tables.Get(context.Background(), table, key)
+	if err != nil && !errors.Is(err, control.ErrNotFound) {
+		return before, err
+	}
+	return w.tables.Put(context.Background(), control.Change{Table: table, Key: key, Expect: before.Version, Body: []byte(body), Delete: body == "",
+		Actor: "tester", Reason: "test", Now: time.Now()})
+}
+
+func planOf(id string, threshold int) string {
+	return fmt.Sprintf(`{"id":%q,"limits":[{"id":"all","tiers":[{"period":"1s","threshold":%d}]}]}`, id, threshold)
+}
+
+func tenantOf(id, plan string) string { return fmt.Sprintf(`{"id":%q,"plan":%q}`, id, plan) }
+
+func newCell(t testing.TB) *memtable.Table {
+	t.Helper()
+	table, err := memtable.New(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+func (w *world) add(id string, store cellconfig.Store) {
+	w.t.Helper()
+	if err := w.pump.Add(w.t.Context(), id, store); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) settle() {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	if err := w.pump.Settle(ctx); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// same fails unless the cell has what the control tables have.
+func (w *world) same(cell cellconfig.Table) {
+	w.t.Helper()
+	for _, table := range []control.Table{control.Plans, control.Tenants, control.Keys, control.Cells} {
+		for i, err := range control.All(w.t.Context(), w.tables, table) {
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			ref, ok := celldoc.Ref(table, i.Key)
+			if !ok {
+				continue
+			}
+			got, err := cell.Get(w.t.Context(), ref)
+			if err != nil || got[0].Version != i.Version || got[0].Deleted != i.Deleted || string(got[0].Body) != string(i.Body) {
+				w.t.Fatalf("%s/%q is at version %d in the cell, %v; want %d", table, i.Key, got[0].Version, err, i.Version)
+			}
+		}
+	}
+}
+
+// Guarantees that each change arrives in every cell, those that are added while it runs included, and that a cell which was removed
+// holds nothing up.
+func TestCarries(t *testing.T) {
+	w := newWorld(t)
+	first, second := newCell(t), newCell(t)
+	w.put(control.Plans, "pro", planOf("pro", 5))
+	w.add("one", first)
+	w.same(first) // before it runs
+	w.start()
+	w.put(control.Tenants, "acme", tenantOf("acme", "pro"))
+	w.settle()
+	w.same(first)
+	w.add("two", second)
+	w.same(second)
+	w.put(control.Tenants, "acme", "")
+	w.put(control.Plans, events.SettingsKey, `{"anonymousPlan":"pro"}`)
+	w.settle()
+	w.same(first)
+	w.same(second)
+	if got := w.pump.Cells(); !slices.Equal(got, []string{"one", "two"}) {
+		t.Errorf("cells %q", got)
+	}
+	w.pump.Remove("one")
+	w.pump.Remove("never")
+	w.put(control.Plans, "pro", planOf("pro", 7))
+	w.settle()
+	w.same(second)
+	if d, err := first.Get(t.Context(), cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}); err != nil || d[0].Version != 1 {
+		t.Errorf("a removed cell has version %d, %v", d[0].Version, err)
+	}
+	if err := w.pump.Add(t.Context(), "two", second); err == nil {
+		t.Error("a cell is there twice")
+	}
+}
+
+// Guarantees that what was written before the process ended arrives after it begins again: in a cell that kept what it had, and in one
+// that begins empty.
+func TestRestart(t *testing.T) {
+	w := newWorld(t)
+	kept := newCell(t)
+	w.add("one", kept)
+	w.start()
+	w.put(control.Plans, "pro", planOf("pro", 5))
+	w.settle()
+	w.stop()
+	if err := <-w.ended; err != nil {
+		t.Fatal(err)
+	}
+	w.stop = nil
+	w.put(control.Plans, "pro", planOf("pro", 6)) // nobody is there to carry it
+	w.put(control.Tenants, "acme", tenantOf("acme", "pro"))
+	if err := w.tables.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.open()
+	empty := newCell(t)
+	w.add("one", kept)
+	w.add("two", empty)
+	w.start()
+	w.settle()
+	w.same(kept)
+	w.same(empty)
+	if got := w.meter.Of("records_read"); got != 2 {
+		t.Errorf("%d records were read again, want those 2 that no cell had", got)
+	}
+}
+
+// failing is a cell whose table fails.
+type failing struct {
+	*memtable.Table
+	mu  sync.Mutex
+	err error
+}
+
+func (f *failing) away(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+func (f *failing) Commit(ctx context.Context, s cellconfig.Step) error {
+	f.mu.Lock()
+	err := f.err
+	f.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return f.Table.Commit(ctx, s)
+}
+
+// Guarantees that a cell which is away holds up no other, that the cursor waits for it, and that it has everything when it is back.
+func TestCellIsAway(t *testing.T) {
+	w := newWorld(t)
+	good, bad := newCell(t), &failing{Table: newCell(t)}
+	w.add("good", good)
+	w.add("bad", bad)
+	w.start()
+	bad.away(errAway)
+	for n := range 5 {
+		w.put(control.Plans, "pro", planOf("pro", 5+n))
+	}
+	for !func() bool {
+		d, err := good.Get(t.Context(), cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"})
+		return err == nil && d[0].Version == 5
+	}() {
+		<-time.After(time.Millisecond)
+	}
+	if cursor, err := w.tables.Cursor(t.Context(), local.Consumer); err != nil || cursor != "" {
+		t.Errorf("the cursor is at %q, %v, and a cell has nothing of it", cursor, err)
+	}
+	bad.away(nil)
+	w.settle()
+	w.same(bad)
+}
+
+// Guarantees that a cell which cannot be brought up is not added, and that a feed which fails ends the pump with its error.
+func TestFailures(t *testing.T) {
+	w := newWorld(t)
+	w.put(control.Plans, "pro", planOf("pro", 5))
+	bad := &failing{Table: newCell(t), err: errAway}
+	if err := w.pump.Add(t.Context(), "bad", bad); !errors.Is(err, errAway) || len(w.pump.Cells()) != 0 {
+		t.Errorf("%v, cells %q", err, w.pump.Cells())
+	}
+	for _, c := range []local.Config{{Feed: w.tables}, {Tables: w.tables}} {
+		if _, err := local.New(c); err == nil {
+			t.Errorf("%+v is taken", c)
+		}
+	}
+	p, err := local.New(local.Config{Feed: broken{w.tables}, Tables: w.tables, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Run(t.Context()); !errors.Is(err, errAway) {
+		t.Errorf("%v, want %v", err, errAway)
+	}
+}
+
+// broken is a feed whose cursor cannot be moved.
+type broken struct{ *embedded.Tables }
+
+func (broken) Commit(context.Context, string, string) error { return errAway }
+
+// slow is a cell's table with the times of DynamoDB.
+type slow struct {
+	*memtable.Table
+}
+
+func (s slow) Head(ctx context.Context) (cellconfig.Head, error) {
+	time.Sleep(5 * time.Millisecond)
+	return s.Table.Head(ctx)
+}
+
+func (s slow) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+	time.Sleep(5 * time.Millisecond)
+	return s.Table.Get(ctx, refs...)
+}
+
+func (s slow) Commit(ctx context.Context, step cellconfig.Step) error {
+	time.Sleep(25 * time.Millisecond)
+	return s.Table.Commit(ctx, step)
+}
+
+// Guarantees the figures of a burst, in the time of a simulated clock with calls as slow as AWS's: 500 changes of tenants are enforced
+// by readers in each of 3 cells within 5 s at p99, by at most 60 publishes.
+func TestBurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		const changes, cells = 500, 3
+		w.put(control.Plans, "pro", planOf("pro", 5))
+		var mu sync.Mutex
+		written := map[string]time.Time{}
+		took := map[string][]time.Duration{}
+		ctx, cancel := context.WithCancel(t.Context())
+		var readers sync.WaitGroup
+		for n := range cells {
+			id := fmt.Sprintf("cell-%d", n)
+			table := slow{newCell(t)}
+			w.add(id, table)
+			r, err := cellconfig.New(cellconfig.Config{Table: table, Log: slog.New(slog.DiscardHandler), OnApply: func(e cellconfig.Entry, now time.Time) {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, c := range e.Changes {
+					if at, ok := written[c.ID]; ok && c.Kind == plan.KindTenant {
+						took[id] = append(took[id], now.Sub(at))
+					}
+				}
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Load(ctx, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			readers.Go(func() { // requests
+				for ctx.Err() == nil {
+					if _, join := r.Begin(ctx, time.Now()); join != nil {
+						join()
+					}
+					time.Sleep(20 * time.Millisecond)
+				}
+			})
+		}
+		before := w.meter.Of("publish_calls")
+		w.start()
+		var writers sync.WaitGroup
+		for n := range 10 {
+			writers.Go(func() {
+				for i := range changes / 10 {
+					id := fmt.Sprintf("t%d-%d", n, i)
+					mu.Lock()
+					written[id] = time.Now()
+					mu.Unlock()
+					if _, err := w.write(control.Tenants, id, tenantOf(id, "pro")); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		writers.Wait()
+		w.settle()
+		time.Sleep(3 * time.Second) // until each reader has polled
+		cancel()
+		readers.Wait()
+		calls := w.meter.Of("publish_calls") - before
+		if calls > 60 {
+			t.Errorf("%d publishes, want at most 60", calls)
+		}
+		for _, id := range slices.Sorted(maps.Keys(took)) {
+			all := slices.Sorted(slices.Values(took[id]))
+			if len(all) != changes {
+				t.Fatalf("%s: %d changes were seen, want %d", id, len(all), changes)
+			}
+			p99 := all[len(all)*99/100]
+			t.Logf("%s: propagation_p99_s %.3f, median %.3f, %d publishes of %d events", id, p99.Seconds(), all[len(all)/2].Seconds(), calls, changes)
+			if p99 > 5*time.Second {
+				t.Errorf("%s: p99 is %s, want at most 5s", id, p99)
+			}
+		}
+		if len(took) != cells {
+			t.Errorf("%d cells saw anything, want %d", len(took), cells)
+		}
+		w.close()
+	})
+}
+
+// Guarantees that a change of a plan is one event and one publish, and one document in each cell, however many tenants have it: this is
+// publish_events_per_plan_change.
+func TestPlanOfManyTenants(t *testing.T) {
+	w := newWorld(t)
+	w.put(control.Plans, "pro", planOf("pro", 5))
+	var writers sync.WaitGroup
+	for n := range 50 {
+		writers.Go(func() {
+			for i := range 40 {
+				id := fmt.Sprintf("t%d-%d", n, i)
+				if _, err := w.write(control.Tenants, id, tenantOf(id, "pro")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	cells := []*memtable.Table{newCell(t), newCell(t)}
+	w.add("one", cells[0])
+	w.add("two", cells[1])
+	w.start()
+	w.settle()
+	before := map[string]int64{}
+	for _, name := range []string{"events_published", "publish_calls", "documents_applied", "messages_read"} {
+		before[name] = w.meter.Of(name)
+	}
+	w.put(control.Plans, "pro", planOf("pro", 50))
+	w.settle()
+	for name, want := range map[string]int64{"events_published": 1, "publish_calls": 1, "messages_read": 2, "documents_applied": 2} {
+		if got := w.meter.Of(name) - before[name]; got != want {
+			t.Errorf("a change of a plan with 2,000 tenants: %s grew by %d, want %d", name, got, want)
+		}
+	}
+	w.same(cells[0])
+	if items := w.keep.Items(); len(items) > 0 {
+		t.Errorf("kept %+v", items)
+	}
+}
