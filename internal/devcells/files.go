@@ -118,7 +118,7 @@ func (p *Plane) remember(ctx context.Context) (map[place]version, error) {
 		}
 		for i := range records {
 			after = records[i].Sequence
-			if r := records[i].Record; r != nil && r.New.Actor == FileActor {
+			if r := records[i].Record; r != nil && r.New.Actor == FileActor && r.New.Table != control.Cells {
 				written[place{r.New.Table, r.New.Key}] = version{sha256.Sum256(r.New.Body), r.New.Deleted || r.New.Table == control.Keys && revoked(r.New.Body)}
 			}
 		}

@@ -291,6 +291,36 @@
     $('limits-empty').hidden = d.limits.length > 0;
   }
 
+  // Cells that share the limits
+
+  function fleetRow() {
+    const node = el('tr'), name = el('th', '', '', node);
+    name.scope = 'row';
+    const link = el('a', '', '', name), here = el('span', 'tag', 'this one', name);
+    const [state, weight, epoch, head, behind, grants] = ['', 'num', '', 'num', 'num', ''].map((c) => el('td', c, '', node));
+    return { node, update(c) {
+      node.dataset.cell = c.name;
+      text(link, c.name);
+      if (/^http:\/\//.test(c.url)) link.href = c.url + '/_sluice/';
+      else link.removeAttribute('href');
+      here.hidden = !c.here;
+      text(state, c.state + (c.awaited ? ', awaited' : ''));
+      number(weight, c.weight);
+      text(epoch, c.epoch ? 'epoch ' + c.epoch + ', ' + c.phase : 'none yet');
+      number(head, c.head);
+      number(behind, c.behind, true);
+      text(grants, list(c.limits).map((l) => l.id + ' ' + l.tier + ': ' + amount(l.share) + ' of ' + amount(l.capacity)).join(' · ') || '–');
+    } };
+  }
+  function fleet(d) {
+    const cells = list(d.cells).filter(Boolean);
+    $('fleet').hidden = cells.length === 0;
+    if (!cells.length) return;
+    const of = cells.map((c) => list(c.limits)[0]).find(Boolean);
+    text($('fleet-note'), of ? 'what each may grant to ' + of.tenant + ', the busiest here' : 'that share the limits of tenants');
+    sync($('fleet-rows'), cells, (c) => keyOf(c.name), fleetRow);
+  }
+
   // The shared store
 
   const states = { // what a breaker does
@@ -409,6 +439,7 @@
     const w = data.windows[shown];
     header(data);
     store(data);
+    fleet(data);
     tiles(w);
     drawPlot(w);
     tenants(data);
