@@ -5,12 +5,17 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"os"
 
 	"github.com/sluicelimits/sluice/internal/awsio"
 	"github.com/sluicelimits/sluice/internal/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/environ"
 	"github.com/sluicelimits/sluice/internal/function"
+	"github.com/sluicelimits/sluice/streams/acknowledge"
 	"github.com/sluicelimits/sluice/streams/applier"
 )
 
@@ -39,5 +44,25 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return process, a.Invoke, nil
+	if s.Cells == "" {
+		return process, a.Invoke, nil
+	}
+	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Cells)), map[control.Table]string{control.Cells: s.Cells})
+	if err != nil {
+		return nil, nil, err
+	}
+	heard, err := acknowledge.New(acknowledge.Config{Cell: s.Cell, Tables: tables, Store: store})
+	if err != nil {
+		return nil, nil, err
+	}
+	return process, func(ctx context.Context, event []byte) ([]byte, error) {
+		answer, err := a.Invoke(ctx, event)
+		if err == nil && acknowledge.Concerned(event) {
+			if _, err = heard.Run(ctx); errors.Is(err, control.ErrBadItem) {
+				process.Log.ErrorContext(ctx, "the shares are not acknowledged", "error", err) // to have it again changes nothing
+				err = nil
+			}
+		}
+		return answer, err
+	}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/environ"
 	"github.com/sluicelimits/sluice/internal/function"
+	"github.com/sluicelimits/sluice/streams/acknowledge"
 	"github.com/sluicelimits/sluice/streams/reconcile"
 )
 
@@ -45,9 +46,16 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	heard, err := acknowledge.New(acknowledge.Config{Cell: s.Cell, Tables: tables, Store: store})
+	if err != nil {
+		return nil, nil, err
+	}
 	return process, func(ctx context.Context, _ []byte) ([]byte, error) { // a schedule's event says nothing
 		result, err := r.Run(ctx)
 		if err != nil {
+			return nil, err
+		}
+		if _, err := heard.Run(ctx); err != nil { // what was lost, or just repaired
 			return nil, err
 		}
 		return json.Marshal(result)

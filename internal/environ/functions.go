@@ -25,10 +25,19 @@ type Publisher struct {
 	KeptQueue string        // URL
 }
 
+// Balancer are the settings of the balancer.
+type Balancer struct {
+	Common
+	Tables    ControlTables // Cells by name; Tenants and Keys are not read by it
+	Topic     string        // ARN
+	KeptQueue string        // URL
+}
+
 // Applier are the settings of a cell's applier.
 type Applier struct {
 	Common
 	Cell        string
+	Cells       string // name or ARN of the control table of cells; "" where the cell is alone
 	ConfigTable string
 	KeptQueue   string // URL
 }
@@ -75,13 +84,19 @@ func ParsePublisher(environ []string) (*Publisher, error) {
 func (s *Publisher) variables() []variable {
 	return append([]variable{
 		table("PLANS", &s.Tables.Plans, nameAlone), table("TENANTS", &s.Tables.Tenants, nameAlone), table("KEYS", &s.Tables.Keys, nameAlone),
-		{"SLUICE_TOPIC", "", true, "ARN of the topic on which changes are published.", func(v string) string {
-			if !strings.HasPrefix(v, "arn:") || strings.HasSuffix(v, ".fifo") {
-				return "is to be the ARN of a standard topic"
-			}
-			return match(&s.Topic, v, topicARN, "the ARN of a standard topic")
-		}},
-		keptQueue(&s.KeptQueue),
+		topic(&s.Topic), keptQueue(&s.KeptQueue),
+	}, s.common()...)
+}
+
+// ParseBalancer reads the balancer's settings, as Parse does.
+func ParseBalancer(environ []string) (*Balancer, error) {
+	s := &Balancer{}
+	return parse("balancer", environ, s, s.variables())
+}
+
+func (s *Balancer) variables() []variable {
+	return append([]variable{
+		table("CELLS", &s.Tables.Cells, nameAlone), table("PLANS", &s.Tables.Plans, tableName), topic(&s.Topic), keptQueue(&s.KeptQueue),
 	}, s.common()...)
 }
 
@@ -92,7 +107,11 @@ func ParseApplier(environ []string) (*Applier, error) {
 }
 
 func (s *Applier) variables() []variable {
-	return append([]variable{cell(&s.Cell), configTable(&s.ConfigTable), keptQueue(&s.KeptQueue)}, s.common()...)
+	return append([]variable{
+		cell(&s.Cell), configTable(&s.ConfigTable), keptQueue(&s.KeptQueue),
+		{"SLUICE_CELLS_TABLE", "", false, "The control table of cells, name or ARN, in which the cell says what it knows of its shares; none where there is one cell only.",
+			func(v string) string { return match(&s.Cells, v, tableName, "a table's name or ARN") }},
+	}, s.common()...)
 }
 
 // ParseReconcile reads the settings of a cell's reconcile, as Parse does.
@@ -143,6 +162,8 @@ func FunctionTable(function string) string {
 	switch function {
 	case "publisher":
 		return markdown(new(Publisher).variables())
+	case "balancer":
+		return markdown(new(Balancer).variables())
 	case "applier":
 		return markdown(new(Applier).variables())
 	case "reconcile":
@@ -168,6 +189,15 @@ func cell(to *string) variable {
 func configTable(to *string) variable {
 	return variable{"SLUICE_CONFIG_TABLE", "", true, "The cell's config table, by name or ARN.",
 		func(v string) string { return match(to, v, tableName, "a table's name or ARN") }}
+}
+
+func topic(to *string) variable {
+	return variable{"SLUICE_TOPIC", "", true, "ARN of the topic on which changes are published.", func(v string) string {
+		if !strings.HasPrefix(v, "arn:") || strings.HasSuffix(v, ".fifo") {
+			return "is to be the ARN of a standard topic"
+		}
+		return match(to, v, topicARN, "the ARN of a standard topic")
+	}}
 }
 
 func keptQueue(to *string) variable {

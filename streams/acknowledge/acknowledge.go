@@ -14,6 +14,7 @@
 package acknowledge
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,6 +23,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/celldoc"
 	"github.com/sluicelimits/sluice/internal/control"
@@ -60,10 +62,9 @@ func New(c Config) (*Acknowledger, error) {
 	return &Acknowledger{c}, nil
 }
 
-// Concerns reports whether a document is one after which Run is to be called.
-func Concerns(d *cellconfig.Document) bool {
-	return d.Kind == cellconfig.KindShares || d.Kind == cellconfig.KindPlacement
-}
+// Concerned reports whether messages bring something after which Run is to be called, be it old or new: an acknowledgement that
+// failed is tried again with them.
+func Concerned(messages []byte) bool { return bytes.Contains(messages, []byte(events.SharesChanged)) }
 
 // Run acknowledges what the cell has, if it is awaited, and reports whether it wrote. The error says why it could not: call again.
 func (a *Acknowledger) Run(ctx context.Context) (wrote bool, err error) {

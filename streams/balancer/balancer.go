@@ -10,7 +10,8 @@
 //	placed.…         shares.Placement: where a tenant is served               this package only
 //	ack.…            [Ack]: what a cell has heard of last                     each cell's applier, its own only
 //
-// Cells are told of the state and of placements, by the publisher and like of any other item.
+// Cells are told of the state and of placements as of any other item: what the stream brings is published first, see
+// [Config.Publish].
 //
 // # How it works
 //
@@ -84,6 +85,10 @@ type Config struct {
 	Tables   control.Tables
 	Meter    Meter
 	Settings shares.Settings // what the grace is made of
+
+	// Publish tells cells what a batch of the stream brings, and answers for Lambda; a *publisher.Publisher's Invoke. The stream of
+	// the cells has two readers, this one and the archive, so there is no publisher of its own. nil where somebody else does.
+	Publish func(ctx context.Context, event []byte) ([]byte, error)
 
 	Log   *slog.Logger     // default slog.Default()
 	Now   func() time.Time // default time.Now

@@ -1,0 +1,63 @@
+// Command balancer is the Lambda that decides what share of each limit a cell has.
+//
+// Its event sources are the stream of the control table of cells, with ReportBatchItemFailures, bisecting on errors, bounded retries
+// and age, and a destination for what fails; and a schedule, once a minute. It publishes what the stream brings, as the publisher
+// does of the other tables. Its timeout is to be longer than the grace, of 18 seconds, by some.
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/sluicelimits/sluice/internal/awsio"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/control/streamrecord"
+	"github.com/sluicelimits/sluice/internal/environ"
+	"github.com/sluicelimits/sluice/internal/function"
+	"github.com/sluicelimits/sluice/streams/balancer"
+	"github.com/sluicelimits/sluice/streams/publisher"
+)
+
+func main() { function.Main(start) }
+
+func start() (*function.Process, function.Handler, error) {
+	s, err := environ.ParseBalancer(os.Environ())
+	if err != nil {
+		return nil, nil, err
+	}
+	process, err := function.Start(s.Common)
+	if err != nil {
+		return nil, nil, err
+	}
+	meter, err := process.Meter("")
+	if err != nil {
+		return nil, nil, err
+	}
+	decoder, err := streamrecord.New(map[control.Table]string{control.Cells: s.Tables.Cells})
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := publisher.New(publisher.Config{
+		Topic: awsio.NewTopic(awsio.SNS(process.Env, awsio.Region(s.Topic)), s.Topic),
+		Keep:  awsio.NewQueue(awsio.SQS(process.Env), s.KeptQueue),
+		Meter: meter, Log: process.Log,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
+		control.Cells: s.Tables.Cells, control.Plans: s.Tables.Plans,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := balancer.New(balancer.Config{
+		Tables: tables, Meter: meter, Log: process.Log,
+		Publish: func(ctx context.Context, event []byte) ([]byte, error) { return p.Invoke(ctx, decoder, event) },
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return process, b.Invoke, nil
+}
