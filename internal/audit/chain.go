@@ -90,7 +90,7 @@ func (c *chain) miss(kind control.BreakKind, from, to int64) {
 func (c *chain) end(ctx context.Context, h *head) error {
 	if h.bad != nil {
 		c.broken(BadHead, max(c.at, 1), "%v", h.bad)
-		return nil
+		return nil //nolint:nilerr // it is found, and the check goes on
 	}
 	if h.item != nil && h.item.Version > c.at {
 		if err := c.fill(ctx, h.item.Version, h.item.ChangedAt); err != nil {

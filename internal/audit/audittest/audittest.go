@@ -133,10 +133,10 @@ func lists(ctx context.Context, handle func() audit.Archive) error {
 			}
 		}
 	}
-	for range a.List(ctx, "", "") {
-		break // must be possible
+	for _, err := range a.List(ctx, "", "") {
+		return err // ending a list must be possible
 	}
-	return nil
+	return errors.New("the list of all objects is empty")
 }
 
 // has compares a list, with the contents.

@@ -180,7 +180,7 @@ type answer struct {
 func (a *answer) write(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/xml")
 	w.WriteHeader(a.status)
-	fmt.Fprintf(w, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>%s</Code><Message>%[1]s</Message><RequestId>r</RequestId></Error>", a.code)
+	fmt.Fprintf(w, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>%s</Code><Message>%[1]s</Message><RequestId>r</RequestId></Error>", a.code) //nolint:gosec // a code is a word of ours or of the test's
 }
 
 var notImplemented = &answer{http.StatusNotImplemented, "NotImplemented"}
@@ -248,27 +248,16 @@ func (b *Bucket) handle(w http.ResponseWriter, r *http.Request, op, name string)
 }
 
 func (b *Bucket) put(w http.ResponseWriter, r *http.Request, name string) *answer {
-	data, err := io.ReadAll(r.Body)
-	if err != nil || strings.HasPrefix(r.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
-		return notImplemented // a body in chunks, which a client sends only where it is not told the checksum
-	}
-	v := version{data: data, sum: r.Header.Get("X-Amz-Checksum-Sha256"), mode: r.Header.Get("X-Amz-Object-Lock-Mode")}
-	sum := sha256.Sum256(data)
-	if v.sum != "" && v.sum != base64.StdEncoding.EncodeToString(sum[:]) {
-		return &answer{http.StatusBadRequest, "BadDigest"}
-	}
-	until := r.Header.Get("X-Amz-Object-Lock-Retain-Until-Date")
-	if until != "" {
-		if v.until, err = time.Parse(time.RFC3339, until); err != nil {
-			return &answer{http.StatusBadRequest, "InvalidArgument"}
-		}
+	v, refused := upload(r)
+	if refused != nil {
+		return refused
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	v.at = b.c.Now()
 	match := r.Header.Get("If-None-Match")
 	switch {
-	case (v.mode == "") != (until == ""), v.mode != "" && v.mode != "GOVERNANCE" && v.mode != "COMPLIANCE", v.mode != "" && !v.until.After(v.at):
+	case v.mode != "" && !v.until.After(v.at):
 		return &answer{http.StatusBadRequest, "InvalidArgument"}
 	case v.mode != "" && (!b.c.Lock || v.sum == "" && r.Header.Get("Content-Md5") == ""):
 		return &answer{http.StatusBadRequest, "InvalidRequest"}
@@ -279,8 +268,29 @@ func (b *Bucket) put(w http.ResponseWriter, r *http.Request, name string) *answe
 		return &answer{http.StatusPreconditionFailed, "PreconditionFailed"}
 	}
 	w.Header().Set("X-Amz-Version-Id", b.add(name, v))
-	w.Header().Set("Etag", etag(data))
+	w.Header().Set("Etag", etag(v.data))
 	return nil
+}
+
+// upload is what a request wants to put.
+func upload(r *http.Request) (version, *answer) {
+	data, err := io.ReadAll(r.Body)
+	if err != nil || strings.HasPrefix(r.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
+		return version{}, notImplemented // a body in chunks, which a client sends only where it is not told the checksum
+	}
+	v := version{data: data, sum: r.Header.Get("X-Amz-Checksum-Sha256"), mode: r.Header.Get("X-Amz-Object-Lock-Mode")}
+	sum := sha256.Sum256(data)
+	if v.sum != "" && v.sum != base64.StdEncoding.EncodeToString(sum[:]) {
+		return version{}, &answer{http.StatusBadRequest, "BadDigest"}
+	}
+	until := r.Header.Get("X-Amz-Object-Lock-Retain-Until-Date")
+	if until != "" {
+		v.until, err = time.Parse(time.RFC3339, until)
+	}
+	if err != nil || (v.mode == "") != (until == "") || v.mode != "" && v.mode != "GOVERNANCE" && v.mode != "COMPLIANCE" {
+		return version{}, &answer{http.StatusBadRequest, "InvalidArgument"}
+	}
+	return v, nil
 }
 
 func etag(data []byte) string {
