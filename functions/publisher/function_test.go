@@ -1,0 +1,100 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/row"
+	"github.com/sluicelimits/sluice/internal/function/functiontest"
+	"github.com/sluicelimits/sluice/streams/kept"
+	"github.com/sluicelimits/sluice/streams/streamstest"
+)
+
+func env() map[string]string {
+	return map[string]string{
+		"SLUICE_PLANS_TABLE": "plans", "SLUICE_TENANTS_TABLE": "tenants", "SLUICE_KEYS_TABLE": "keys",
+		"SLUICE_TOPIC": "arn:aws:sns:eu-west-1:123456789012:changes", "SLUICE_KEPT_QUEUE": "https://sqs.eu-west-1.amazonaws.com/123456789012/kept",
+	}
+}
+
+// record is a stream's record of an item.
+func record(t *testing.T, sequence int, d control.Delivery) string {
+	t.Helper()
+	image := func(i *control.Item) map[string]any {
+		out := map[string]any{}
+		for name, v := range row.Of(i) {
+			if v.Kind == row.Bool {
+				out[name] = map[string]any{"BOOL": v.Bool}
+			} else {
+				out[name] = map[string]any{string(v.Kind): v.Text}
+			}
+		}
+		return out
+	}
+	change := map[string]any{"SequenceNumber": fmt.Sprint(sequence), "Keys": map[string]any{"id": map[string]any{"S": d.Record.New.Key}}, "NewImage": image(&d.Record.New)}
+	name := "INSERT"
+	if d.Record.Old != nil {
+		name, change["OldImage"] = "MODIFY", image(d.Record.Old)
+	}
+	out, err := json.Marshal(map[string]any{"eventName": name, "eventSource": "aws:dynamodb", "dynamodb": change,
+		"eventSourceARN": "arn:aws:dynamodb:eu-west-1:123456789012:table/" + string(d.Record.New.Table) + "/stream/2026-11-21T00:00:00.000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// Guarantees that the deployed binary publishes what a stream brings, through SNS that throttles, keeps a poison record, and counts.
+func TestFunction(t *testing.T) {
+	aws := functiontest.StartAWS(t)
+	f := functiontest.Start(t, aws.URL, env())
+	h := streamstest.History(t, control.Tenants, "acme", `{"id":"acme","plan":"pro"}`, `{"id":"acme","plan":"free"}`)
+	good := []string{record(t, 1, h[0]), record(t, 3, h[1])}
+	poison := strings.Replace(strings.Replace(good[0], `"acme"`, `"odd"`, 1), `"SequenceNumber":"1"`, `"SequenceNumber":"2"`, 1)
+	aws.Throttle(1)
+	if got := f.Call(`{"Records":[` + good[0] + "," + poison + "," + good[1] + `]}`); got != `{"batchItemFailures":[]}` {
+		t.Errorf("answered %s", got)
+	}
+	published := aws.Published()
+	if len(published) != 2 {
+		t.Fatalf("published %q", published)
+	}
+	for i, body := range published {
+		e, err := events.Decode([]byte(body))
+		if err != nil || e.Header().ID != fmt.Sprintf("tenants/acme/%d", i+1) {
+			t.Errorf("published %s, %v", body, err)
+		}
+	}
+	if all := aws.Kept(); len(all) != 1 {
+		t.Errorf("kept %q", all)
+	} else if i, _, err := kept.Decode([]byte(all[0])); err != nil || i.ID != "2" {
+		t.Errorf("kept %+v, %v", i, err)
+	}
+	for name, want := range map[string]float64{"records_read": 3, "events_published": 2, "records_kept": 1, "records_again": 0} {
+		if got := f.Metric(name); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+}
+
+// Guarantees that wrong settings stop the function, all of them named and none of their values told.
+func TestBadEnvironment(t *testing.T) {
+	e := env()
+	delete(e, "SLUICE_PLANS_TABLE")
+	e["SLUICE_TOPIC"], e["SLUICE_CELL"] = "hunter2", "hunter2"
+	told := functiontest.Start(t, "http://127.0.0.1:9", e).Refusal()
+	for _, want := range []string{"SLUICE_PLANS_TABLE is missing", "SLUICE_TOPIC is to be", "SLUICE_CELL is not a variable of the publisher"} {
+		if !strings.Contains(told, want) {
+			t.Errorf("Lambda is not told of %q: %s", want, told)
+		}
+	}
+	if strings.Contains(told, "hunter2") {
+		t.Errorf("a value is told: %s", told)
+	}
+}
