@@ -1,0 +1,103 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/audit/s3test"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/row"
+	"github.com/sluicelimits/sluice/internal/lambdahost"
+)
+
+// Guarantees that the binary that is deployed starts without asking anybody, keeps what a stream brings in the bucket with its
+// lock, answers as Lambda reads it, and writes its metrics.
+func TestFunction(t *testing.T) {
+	built := filepath.Join(t.TempDir(), "bootstrap")
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc", "-o", built, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	b := s3test.New(t, s3test.Config{Lock: true})
+	nobody, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nobody.Close()
+	var mu sync.Mutex
+	var lines bytes.Buffer
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	host, err := lambdahost.Start(ctx, lambdahost.Config{
+		Binary: built, Timeout: 30 * time.Second,
+		Env: map[string]string{
+			"AWS_ENDPOINT_URL": "http://" + nobody.Addr().String(), "AWS_ENDPOINT_URL_S3": b.URL(), "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local",
+			"AWS_REGION": "eu-west-1", "SLUICE_PLANS_TABLE": "t-plans", "SLUICE_TENANTS_TABLE": "t-tenants", "SLUICE_KEYS_TABLE": "t-keys", "SLUICE_CELLS_TABLE": "t-cells",
+			"SLUICE_OPERATIONS_TABLE": "t-operations", "SLUICE_AUDIT_BUCKET": s3test.Name, "SLUICE_RETENTION_MODE": "COMPLIANCE", "SLUICE_RETENTION_DAYS": "30",
+		},
+		Output: func(l lambdahost.Line) {
+			mu.Lock()
+			defer mu.Unlock()
+			fmt.Fprintf(&lines, "%s\n", l.Text)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := control.Change{Table: control.Operations, Key: "op-1", Body: []byte(`{"did":"reset"}`), Actor: "ann", Reason: "because", Now: time.Now()}.Check()
+	if err != nil {
+		t.Fatal(err)
+	}
+	item, _, err := control.Next(nil, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := make(map[string]any)
+	for name, v := range row.Of(&item) {
+		image[name] = map[string]any{string(v.Kind): v.Text}
+		if v.Kind == row.Bool {
+			image[name] = map[string]any{"BOOL": v.Bool}
+		}
+	}
+	event, err := json.Marshal(map[string]any{"Records": []any{map[string]any{
+		"eventName": "INSERT", "eventSource": "aws:dynamodb", "eventSourceARN": "arn:aws:dynamodb:eu-west-1:123456789012:table/t-operations/stream/2026",
+		"dynamodb": map[string]any{"SequenceNumber": "1", "Keys": map[string]any{"id": map[string]any{"S": "op-1"}}, "NewImage": image},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if got, err := host.Invoke(ctx, event); err != nil || string(got) != `{"batchItemFailures":[]}` {
+			t.Errorf("%s, %v", got, err)
+		}
+	}
+	if err := host.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	record := (&control.Record{New: item}).Audit()
+	want, err := events.Encode(record)
+	if v := b.Versions(control.ObjectName(control.Operations, "op-1", 1)); err != nil || len(v) != 1 || !bytes.Equal(v[0], want) {
+		t.Errorf("the bucket has %q, %v", v, err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, metric := range []string{`"objects_made":1`, `"objects_equal":1`, `"records_unequal":0`} {
+		if !strings.Contains(lines.String(), metric) {
+			t.Errorf("no line has %s:\n%s", metric, lines.String())
+		}
+	}
+}
