@@ -33,7 +33,9 @@ func operated(t *testing.T) (endpoint string) {
 	t.Cleanup(func() { _ = tables.Close() })
 	log := slog.New(slog.DiscardHandler)
 	s, err := admin.New(admin.Config{Tables: tables, Log: log,
-		Pepper: func(context.Context) (string, []byte, error) { return identity.DevPepperID, identity.DevPepper(), nil },
+		Hash: func(_ context.Context, key string) (string, string, error) {
+			return identity.DevPepperID, identity.HashKey(identity.DevPepper(), key), nil
+		},
 		Shadow: func(context.Context) (*admin.ShadowReport, error) {
 			return &admin.ShadowReport{Window: "the last ten minutes", Limits: []admin.ShadowLimit{{Limit: "writes", Admitted: 40, Denied: 2}}}, nil
 		}})

@@ -51,8 +51,9 @@ type Config struct {
 	// Accepts says whether the cells' stores can keep a limit; plans with one that they cannot are refused. nil is any.
 	Accepts func(*limit.Limit) error
 
-	// Pepper is what new keys are hashed with, and its id. Without it, CreateKey takes hashes that were made elsewhere.
-	Pepper func(ctx context.Context) (id string, pepper []byte, err error)
+	// Hash is what a new key is stored as: hex of HMAC-SHA256(pepper, key), and the pepper's id. Without it, CreateKey takes
+	// hashes that were made elsewhere.
+	Hash func(ctx context.Context, key string) (pepper, hash string, err error)
 
 	// CellTables are the cells' copies, by cell, for ConfigStatus.
 	CellTables map[string]CellTable

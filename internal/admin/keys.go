@@ -43,15 +43,14 @@ func (s *Service) CreateKey(ctx context.Context, actor string, r *CreateKeyReque
 	case (hash == "") != (pepper == ""):
 		return nil, call.Refuse(call.Invalid, "hash and pepper go together")
 	case hash == "":
-		if s.c.Pepper == nil {
+		if s.c.Hash == nil {
 			return nil, call.Refuse(call.Unsupported, "no pepper is at hand here: make the key on your side, and send its hash and the pepper's id")
 		}
-		id, secret, err := s.c.Pepper(ctx)
-		if err != nil {
+		text = identity.NewKey()
+		var err error
+		if pepper, hash, err = s.c.Hash(ctx, text); err != nil {
 			return nil, s.failed(ctx, "read the pepper", err)
 		}
-		text, pepper = identity.NewKey(), id
-		hash = identity.HashKey(secret, text)
 	}
 	id := r.ID
 	if id == "" {

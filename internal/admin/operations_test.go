@@ -193,10 +193,10 @@ func TestKeys(t *testing.T) {
 	w.refused(create(admin.CreateKeyRequest{Tenant: "acme", Subject: strings.Repeat("s", 129)}), call.Invalid, "subject")
 	_, err = w.RevokeKey(ctx, ann, &admin.KeyRequest{ID: "none", Reason: "x"})
 	w.refused(err, call.NotFound, `no key "none"`)
-	w.config.Pepper = func(context.Context) (string, []byte, error) { return "", nil, errors.New("secret is away") }
+	w.config.Hash = func(context.Context, string) (string, string, error) { return "", "", errors.New("secret is away") }
 	w.remake()
 	w.refused(create(admin.CreateKeyRequest{Tenant: "acme"}), call.Unavailable, "pepper")
-	w.config.Pepper = nil
+	w.config.Hash = nil
 	w.remake()
 	w.refused(create(admin.CreateKeyRequest{Tenant: "acme"}), call.Unsupported, "make the key on your side")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
@@ -70,7 +71,9 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(func() { _ = tables.Close() })
 	w := &world{T: t, tables: &counting{Tables: tables}}
 	w.config = admin.Config{Tables: w.tables, Log: discard, Now: func() time.Time { return noon },
-		Pepper: func(context.Context) (string, []byte, error) { return "p1", []byte("a pepper of 16 bytes"), nil },
+		Hash: func(_ context.Context, key string) (string, string, error) {
+			return "p1", identity.HashKey([]byte("a pepper of 16 bytes"), key), nil
+		},
 		Accepts: func(l *limit.Limit) error {
 			if l.ID == "unkept" {
 				return errors.New("no store keeps it")

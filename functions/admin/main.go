@@ -1,0 +1,86 @@
+// Command admin is the Lambda behind the operators' REST API: what they change in the control tables.
+//
+// Its methods have AWS_IAM authorization, and an event without the identity that comes of it is refused. Its role may read and
+// write items of the control tables, and read the cells' config tables and the secret of peppers where these are set.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
+
+	"github.com/sluicelimits/sluice/internal/admin"
+	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/awsio"
+	"github.com/sluicelimits/sluice/internal/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/environ"
+	"github.com/sluicelimits/sluice/internal/function"
+	"github.com/sluicelimits/sluice/internal/secrets"
+)
+
+func main() { function.Main(start) }
+
+func start() (*function.Process, function.Handler, error) {
+	s, err := environ.ParseAdmin(os.Environ())
+	if err != nil {
+		return nil, nil, err
+	}
+	process, err := function.Start(s.Common)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := admin.Config{Log: process.Log, CellTables: map[string]admin.CellTable{}}
+	if c.Tables, err = dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
+		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys, control.Cells: s.Tables.Cells,
+	}); err != nil {
+		return nil, nil, err
+	}
+	for _, t := range s.CellTable {
+		if c.CellTables[t.Cell], err = table.New(table.Config{Client: process.DynamoDB(awsio.Region(t.Table)), Table: t.Table}); err != nil {
+			return nil, nil, err
+		}
+	}
+	if s.Secret != "" {
+		if c.Hash, err = hashes(process, s.Secret, s.Pepper); err != nil {
+			return nil, nil, err
+		}
+	}
+	service, err := admin.New(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	return process, call.Lambda(admin.NewMux(service)).Invoke, nil
+}
+
+// hashes is what new keys are stored as, under one pepper of a secret.
+func hashes(process *function.Process, id, pepper string) (func(context.Context, string) (string, string, error), error) {
+	client := secretsmanager.NewFromConfig(process.Config(""), func(o *secretsmanager.Options) {
+		o.BaseEndpoint = process.Endpoint("SECRETS_MANAGER")
+		o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = process.FIPS(), process.DualStack()
+	})
+	cache, err := secrets.New(secrets.Config{Client: client, ID: id, Log: process.Log})
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, key string) (string, string, error) {
+		values, err := cache.Get(ctx, time.Now())
+		if err != nil {
+			return "", "", err
+		}
+		all, err := values.Peppers().Hashes(key)
+		if err != nil {
+			return "", "", err
+		}
+		for _, h := range all {
+			if h.Pepper == pepper {
+				return pepper, fmt.Sprintf("%x", h.Hash), nil
+			}
+		}
+		return "", "", fmt.Errorf("the secret has no pepper %q", pepper)
+	}, nil
+}

@@ -1,0 +1,45 @@
+// Command ops is the Lambda behind a cell's REST API for operators: what touches the cell's counters.
+//
+// Its methods have AWS_IAM authorization, and an event without the identity that comes of it is refused. Its settings are those
+// of the cell's authorizer, and the control table of operations, which it writes to before it does anything.
+package main
+
+import (
+	"log/slog"
+	"os"
+
+	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/awsio"
+	"github.com/sluicelimits/sluice/internal/cell"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/environ"
+	"github.com/sluicelimits/sluice/internal/function"
+	"github.com/sluicelimits/sluice/internal/ops"
+)
+
+func main() { function.Main(start) }
+
+func start() (*function.Process, function.Handler, error) {
+	s, err := environ.ParseOps(os.Environ(), os.DirFS(os.Getenv("LAMBDA_TASK_ROOT")))
+	if err != nil {
+		return nil, nil, err
+	}
+	process, err := function.Start(environ.Common{LogLevel: s.LogLevel, MetricsNamespace: s.MetricsNamespace})
+	if err != nil {
+		return nil, nil, err
+	}
+	counters, err := cell.NewCounters(cell.Config{Settings: s.Settings, Env: os.Getenv, Log: slog.Default()})
+	if err != nil {
+		return nil, nil, err
+	}
+	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Operations)), map[control.Table]string{control.Operations: s.Operations})
+	if err != nil {
+		return nil, nil, err
+	}
+	service, err := ops.New(ops.Config{Cell: s.Cell, Store: counters.Store, Tables: tables, Tenant: counters.Tenant, Log: process.Log})
+	if err != nil {
+		return nil, nil, err
+	}
+	return process, call.Lambda(ops.NewMux(service)).Invoke, nil
+}
