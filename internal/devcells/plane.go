@@ -201,7 +201,9 @@ func (p *Plane) serveOperators() error {
 func (p *Plane) service(cells map[string]admin.CellTable) (*admin.Service, error) {
 	return admin.New(admin.Config{
 		Tables: p.tables, Accepts: p.c.Accepts, CellTables: cells, Shadow: p.c.Shadow, Now: p.c.Now, Log: p.c.Log,
-		Pepper: func(context.Context) (string, []byte, error) { return p.c.NewKeys, p.c.Peppers[p.c.NewKeys], nil },
+		Hash: func(_ context.Context, key string) (pepper, hash string, err error) {
+			return p.c.NewKeys, identity.HashKey(p.c.Peppers[p.c.NewKeys], key), nil
+		},
 	})
 }
 
