@@ -302,17 +302,17 @@ type slow struct {
 }
 
 func (s slow) Head(ctx context.Context) (cellconfig.Head, error) {
-	time.Sleep(5 * time.Millisecond)
+	<-time.After(5 * time.Millisecond)
 	return s.Table.Head(ctx)
 }
 
 func (s slow) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
-	time.Sleep(5 * time.Millisecond)
+	<-time.After(5 * time.Millisecond)
 	return s.Table.Get(ctx, refs...)
 }
 
 func (s slow) Commit(ctx context.Context, step cellconfig.Step) error {
-	time.Sleep(25 * time.Millisecond)
+	<-time.After(25 * time.Millisecond)
 	return s.Table.Commit(ctx, step)
 }
 
@@ -352,7 +352,7 @@ func TestBurst(t *testing.T) {
 					if _, join := r.Begin(ctx, time.Now()); join != nil {
 						join()
 					}
-					time.Sleep(20 * time.Millisecond)
+					<-time.After(20 * time.Millisecond)
 				}
 			})
 		}
@@ -374,7 +374,7 @@ func TestBurst(t *testing.T) {
 		}
 		writers.Wait()
 		w.settle()
-		time.Sleep(3 * time.Second) // until each reader has polled
+		<-time.After(3 * time.Second) // until each reader has polled
 		cancel()
 		readers.Wait()
 		calls := w.meter.Of("publish_calls") - before

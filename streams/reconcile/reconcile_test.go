@@ -47,8 +47,6 @@ type world struct {
 	items   map[name]control.Item
 	order   map[control.Table][]string // of lists
 	bad     map[name]bool
-	last    reconcile.Result
-	mu      sync.Mutex
 	onList  func(t control.Table, after string) error
 	onGet   func(t control.Table, key string)
 	onCell  func(refs []cellconfig.Ref) error
@@ -461,7 +459,7 @@ func TestGoesOn(t *testing.T) {
 		ref := cellconfig.Ref{Kind: reconcile.KindState, ID: reconcile.StateID}
 		w.onCell = func(refs []cellconfig.Ref) error {
 			if len(refs) > 1 {
-				time.Sleep(4 * time.Second) // each page is read and written
+				<-time.After(4 * time.Second) // each page is read and written
 			}
 			return nil
 		}

@@ -8,5 +8,9 @@ import (
 
 // It knows functions from outside only.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./internal/lambdahost")
+	layers.Forbid(t, map[string]string{
+		"./functions":         "what is tested is the binary",
+		"./streams":           "the same",
+		"./internal/function": "the same",
+	})
 }
