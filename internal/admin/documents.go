@@ -187,8 +187,7 @@ func (w *world) checkOne(ctx context.Context, e *edit) error {
 		}
 		w.accepted(e.doc.Name(), settings.IPLimits())
 	case plan.KindTenant:
-		_, err := w.tenant(ctx, e.doc, true)
-		return err
+		return w.tenant(ctx, e.doc, true)
 	case plan.KindKey:
 		key, err := plan.CompileKey(e.doc)
 		if err != nil {
@@ -213,44 +212,47 @@ func (w *world) checkOne(ctx context.Context, e *edit) error {
 	return nil
 }
 
-// tenant compiles a tenant with the plan that it will have; nil where there is a problem. New ones are also held to what
-// depends on the time and on cells.
-func (w *world) tenant(ctx context.Context, d plan.Document, isNew bool) (*plan.Tenant, error) {
+// tenant compiles a tenant with the plan that it will have, and keeps its problems. New ones are also held to what depends on
+// the time and on cells.
+func (w *world) tenant(ctx context.Context, d plan.Document, isNew bool) error {
 	doc, err := plan.ReadTenant(d)
 	if err != nil {
 		w.bad(err)
-		return nil, nil //nolint:nilnil,nilerr // the problem is kept
+		return nil
 	}
 	var p *plan.Plan
 	if id := doc.PlanID(); id != "" {
-		before := len(w.problems)
 		if p, err = w.plan(ctx, id); err != nil {
-			return nil, err
+			return err
 		}
 		if p == nil {
-			if len(w.problems) == before && w.byPlace[place(control.Plans, id)] == nil {
-				w.problem("%s: plan: there is no plan %q", d.Name(), id)
-			} else if e := w.byPlace[place(control.Plans, id)]; e != nil && e.Delete {
-				w.problem("%s: plan: plan %q is being deleted", d.Name(), id)
-			}
-			return nil, nil //nolint:nilnil // as above
+			w.planless(d, id)
+			return nil
 		}
 	}
 	t, err := doc.Compile(p)
 	if err != nil {
 		w.bad(err)
-		return nil, nil //nolint:nilnil,nilerr // as above
+		return nil
 	}
-	if isNew {
-		for _, set := range t.Sets() {
-			w.accepted(d.Name(), set)
-		}
-		w.measure(d)
-		if err := w.pinned(ctx, d.Name(), t.Cells); err != nil {
-			return nil, err
-		}
+	if !isNew {
+		return nil
 	}
-	return t, nil
+	for _, set := range t.Sets() {
+		w.accepted(d.Name(), set)
+	}
+	w.measure(d)
+	return w.pinned(ctx, d.Name(), t.Cells)
+}
+
+// planless says why a tenant has no plan to be compiled with. Where the plan itself is bad, that was said.
+func (w *world) planless(d plan.Document, id string) {
+	switch e := w.byPlace[place(control.Plans, id)]; {
+	case e == nil:
+		w.problem("%s: plan: there is no plan %q", d.Name(), id)
+	case e.Delete:
+		w.problem("%s: plan: plan %q is being deleted", d.Name(), id)
+	}
 }
 
 // measure holds boosts without a beginning to their longest time, which is counted from now.
@@ -349,8 +351,7 @@ func (w *world) checkDependents(ctx context.Context) error {
 		case e.Delete:
 			without = append(without, fmt.Sprintf("plan %q: tenant %q is on it", t.Plan, i.Key))
 		case len(t.Overrides)+len(t.Boosts) > 0:
-			_, err := w.tenant(ctx, plan.Document{Kind: plan.KindTenant, ID: i.Key, Body: i.Body}, false)
-			return err
+			return w.tenant(ctx, plan.Document{Kind: plan.KindTenant, ID: i.Key, Body: i.Body}, false)
 		}
 		return nil
 	})

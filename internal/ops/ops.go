@@ -200,19 +200,8 @@ func only(req *limit.Request, what string, algorithms ...limit.Algorithm) error 
 
 // charges are the counters that are meant, each asked for one unit.
 func (s *Service) charges(ctx context.Context, r *Counters) (*limit.Request, error) {
-	if err := events.CheckKey(control.Tenants, r.Tenant); err != nil {
-		return nil, call.Refuse(call.Invalid, "tenant: %v", err)
-	}
-	for name, text := range map[string]string{"subject": r.Subject, "api_key": r.APIKey} {
-		if len(text) > limit.MaxNameBytes {
-			return nil, call.Refuse(call.Invalid, "%s: %d bytes, want at most %d", name, len(text), limit.MaxNameBytes)
-		}
-	}
-	if strings.HasPrefix(r.APIKey, "slk_") {
-		return nil, call.Refuse(call.Invalid, "api_key: want the id of a key, not the key")
-	}
-	if r.Path == "" && (r.Method != "" || r.Subject != "" || r.APIKey != "") {
-		return nil, call.Refuse(call.Invalid, "path is missing: a method, a subject and an API key say which counter of a request with that path")
+	if err := r.check(); err != nil {
+		return nil, err
 	}
 	tenant, err := s.c.Tenant(ctx, r.Tenant)
 	switch {
@@ -222,19 +211,15 @@ func (s *Service) charges(ctx context.Context, r *Counters) (*limit.Request, err
 	case tenant == nil:
 		return nil, call.Refuse(call.NotFound, "cell %s knows no tenant %q", s.c.Cell, r.Tenant)
 	}
-	req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: r.Tenant}}
 	set := tenant.Limits(s.c.Now())
 	if r.Limit != "" && !slices.ContainsFunc(set.Limits, func(e *plan.Effective) bool { return e.Limit.ID == r.Limit }) {
 		return nil, call.Refuse(call.NotFound, "tenant %q has no limit %.64q", r.Tenant, r.Limit)
 	}
+	req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: r.Tenant}}
 	if r.Path == "" {
-		for _, e := range set.Limits {
-			if e.Limit.Per == limit.PerTenant && e.Limit.Mode != limit.Off && (r.Limit == "" || r.Limit == e.Limit.ID) {
-				req.Charges = append(req.Charges, limit.Charge{Limit: e.Limit, Cost: 1})
-			}
-		}
-	} else if req.Charges, err = r.ofRequest(set); err != nil {
-		return nil, err
+		req.Charges = r.ofTenant(set)
+	} else {
+		req.Charges = r.ofRequest(set)
 	}
 	if r.Limit != "" && len(req.Charges) == 0 {
 		return nil, call.Refuse(call.Invalid, "limit %q has no such counter: it is off, does not apply to the request, or is not per tenant and needs a path", r.Limit)
@@ -242,20 +227,46 @@ func (s *Service) charges(ctx context.Context, r *Counters) (*limit.Request, err
 	return req, nil
 }
 
-// ofRequest are the charges of a request.
-func (r *Counters) ofRequest(set *plan.Set) ([]limit.Charge, error) {
-	if len(r.Path) > 4096 || !strings.HasPrefix(r.Path, "/") || len(r.Method) > 32 {
-		return nil, call.Refuse(call.Invalid, "path: want one such as /v1/products, of at most 4096 bytes")
+// check refuses what names no counter of any tenant.
+func (r *Counters) check() error {
+	if err := events.CheckKey(control.Tenants, r.Tenant); err != nil {
+		return call.Refuse(call.Invalid, "tenant: %v", err)
 	}
+	switch {
+	case len(r.Subject) > limit.MaxNameBytes:
+		return call.Refuse(call.Invalid, "subject: %d bytes, want at most %d", len(r.Subject), limit.MaxNameBytes)
+	case strings.HasPrefix(r.APIKey, "slk_"):
+		return call.Refuse(call.Invalid, "api_key: want the id of a key, not the key")
+	case len(r.APIKey) > limit.MaxNameBytes:
+		return call.Refuse(call.Invalid, "api_key: %d bytes, want at most %d", len(r.APIKey), limit.MaxNameBytes)
+	case r.Path == "" && (r.Method != "" || r.Subject != "" || r.APIKey != ""):
+		return call.Refuse(call.Invalid, "path is missing: a method, a subject and an API key say which counter of a request with that path")
+	case r.Path != "" && (len(r.Path) > 4096 || r.Path[0] != '/' || len(r.Method) > 32):
+		return call.Refuse(call.Invalid, "path: want one such as /v1/products, of at most 4096 bytes, and a method of at most 32")
+	}
+	return nil
+}
+
+// ofTenant are the charges of the limits that have one counter for the tenant.
+func (r *Counters) ofTenant(set *plan.Set) (out []limit.Charge) {
+	for _, e := range set.Limits {
+		if e.Limit.Per == limit.PerTenant && e.Limit.Mode != limit.Off && (r.Limit == "" || r.Limit == e.Limit.ID) {
+			out = append(out, limit.Charge{Limit: e.Limit, Cost: 1})
+		}
+	}
+	return out
+}
+
+// ofRequest are the charges of a request.
+func (r *Counters) ofRequest(set *plan.Set) (out []limit.Charge) {
 	path := route.Clean(r.Path)
-	var out []limit.Charge
 	for _, c := range set.AppendCharges(nil, &plan.Attributes{Method: cmp.Or(r.Method, "GET"), Path: &path, Subject: r.Subject, APIKey: r.APIKey}) {
 		if r.Limit == "" || c.Limit.ID == r.Limit {
 			c.Cost = 1
 			out = append(out, c)
 		}
 	}
-	return out, nil
+	return out
 }
 
 // look peeks.

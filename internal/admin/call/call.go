@@ -273,7 +273,7 @@ func checkNames(t reflect.Type, raw []byte, at string) error {
 	case t.Kind() == reflect.Slice:
 		var list []json.RawMessage
 		if json.Unmarshal(raw, &list) != nil {
-			return nil // its type is what is wrong; json.Unmarshal says so
+			return nil //nolint:nilerr // its type is what is wrong; json.Unmarshal says so
 		}
 		for i, one := range list {
 			if err := checkNames(t.Elem(), one, fmt.Sprintf("%s[%d]", strings.TrimSuffix(at, "."), i)); err != nil {
@@ -283,7 +283,7 @@ func checkNames(t reflect.Type, raw []byte, at string) error {
 	case t.Kind() == reflect.Struct && t != reflect.TypeFor[time.Time]():
 		var members map[string]json.RawMessage
 		if json.Unmarshal(raw, &members) != nil {
-			return nil // as above
+			return nil //nolint:nilerr // as above
 		}
 		known := map[string]reflect.Type{}
 		for i := range t.NumField() {
