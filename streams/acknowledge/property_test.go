@@ -1,0 +1,88 @@
+package acknowledge_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/streams/balancer"
+)
+
+// Guarantees that what cells grant together never passes a limit, while cells join, drain, change their weights and lag, a tenant is
+// pinned and freed, and messages between them are lost, repeated and reordered: over the real control tables, balancer, configuration
+// readers, leases and stores. It also shows that the shares do move, and that the whole of a limit is granted when they are at rest.
+func TestCellsTogetherKeepTheLimits(t *testing.T) {
+	seeds := uint64(3)
+	if testing.Short() {
+		seeds = 1
+	}
+	for seed := range seeds {
+		w := newWorld(t, seed)
+		w.cell("eu-1", 2)
+		w.run(15*time.Second, true)
+		w.cell("us-1", 1)
+		w.run(40*time.Second, true)
+		lags := w.cell("ap-1", 3)
+		w.run(5*time.Second, true)
+		lags.deaf = true
+		w.run(20*time.Second, true)
+		lags.deaf = false
+		w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1", "ap-1"}})
+		w.run(45*time.Second, true)
+		w.ask(shares.Request{Kind: shares.Drain, Cell: "eu-1"})
+		w.ask(shares.Request{Kind: shares.Weigh, Cell: "ap-1", Weight: 1})
+		w.run(40*time.Second, true)
+		w.ask(shares.Request{Kind: shares.Place, Tenant: "acme"})
+		w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
+		w.run(60*time.Second, true)
+		for _, word := range w.over() {
+			t.Errorf("seed %d: %s", seed, word)
+		}
+		if w.epochs < 6 || !w.phases[shares.Shrink] || !w.phases[shares.Grow] || w.denied == 0 {
+			t.Fatalf("seed %d: epoch %d, phases %v, %d denied since nothing is granted there: nothing was tried", seed, w.epochs, w.phases, w.denied)
+		}
+		w.loss = 0
+		w.run(60*time.Second, true) // at rest: whole windows follow
+		rest := w.now.Add(time.Second).Truncate(10 * time.Second).Add(10 * time.Second)
+		w.run(40*time.Second, true)
+		for _, tenant := range []string{"acme", "globex"} {
+			if n := w.total("/window of "+tenant, rest); n < 61*2 {
+				t.Errorf("seed %d: %d units of %s since the shares are at rest, want all of several windows", seed, n, tenant)
+			}
+		}
+	}
+}
+
+// Guarantees that the test above can fail: a cell that is said to have heard, and has not, is found to grant too much.
+func TestFalseAcknowledgementIsFound(t *testing.T) {
+	w := newWorld(t, 1)
+	deaf := w.cell("eu-1", 1)
+	w.run(15*time.Second, true)
+	if over := w.over(); len(over) > 0 {
+		t.Fatalf("one cell passes the limit: %v", over)
+	}
+	deaf.deaf = true
+	w.cell("us-1", 1)
+	for range 60 {
+		w.run(time.Second, true)
+		item, err := w.tables.Get(t.Context(), control.Cells, events.SharesKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := shares.DecodeState(item.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lie, err := json.Marshal(balancer.Ack{Cell: "eu-1", Epoch: s.Epoch, Phase: s.Phase, AtUS: w.now.UnixMicro()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.put(control.Cells, shares.AckKey("eu-1"), string(lie))
+	}
+	if len(w.over()) == 0 {
+		t.Fatal("a cell that has not heard grants all of the limit, and so does another: nobody finds it")
+	}
+}

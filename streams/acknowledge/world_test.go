@@ -1,0 +1,371 @@
+package acknowledge_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/celldoc"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/lease"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+	"github.com/sluicelimits/sluice/streams/acknowledge"
+	"github.com/sluicelimits/sluice/streams/balancer"
+)
+
+// The world of these tests is the real pieces in virtual time: control tables, balancer, cells with their configuration tables,
+// environments that read these and lease from the cell's store. Between the control tables and the cells messages are lost,
+// repeated and reordered.
+
+var begins = time.Date(2026, 11, 21, 18, 0, 0, 0, time.UTC)
+
+const tick = 250 * time.Millisecond
+
+// grace is short, so that a run holds many transitions; leases live as long as it says.
+var grace = shares.Settings{Copy: 2 * time.Second, Lease: time.Second, Decision: 500 * time.Millisecond, Skew: 2 * time.Second}
+
+// the limits, each on a path of its own.
+const pro = `{"id":"pro","limits":[
+	{"id":"window","match":{"pathPattern":"/window"},"algorithm":"fixed_window","threshold":61,"period":"10s"},
+	{"id":"bucket","match":{"pathPattern":"/bucket"},"algorithm":"token_bucket","rate":40,"period":"10s","burst":25},
+	{"id":"tiny","match":{"pathPattern":"/tiny"},"algorithm":"fixed_window","threshold":2,"period":"10s"}]}`
+
+var paths = []string{"/window", "/bucket", "/tiny"}
+
+type nothing struct{}
+
+func (nothing) Count(string, int64)        {}
+func (nothing) Took(string, time.Duration) {}
+
+type environment struct {
+	reader *cellconfig.Reader
+	leases *lease.Store
+}
+
+type cell struct {
+	id    string
+	skew  time.Duration
+	table *memtable.Table
+	heard *acknowledge.Acknowledger
+	envs  []*environment
+	deaf  bool
+}
+
+type message struct {
+	at   time.Time
+	to   *cell
+	docs []cellconfig.Document
+}
+
+type world struct {
+	t       *testing.T
+	r       *rand.Rand
+	now     time.Time
+	tables  *embedded.Tables
+	b       *balancer.Balancer
+	cells   []*cell
+	net     []message
+	after   string // of the feed
+	loss    int    // of 100 messages
+	epochs  int64
+	granted map[string]map[time.Time]int64 // by path and tenant
+	phases  map[shares.Phase]bool
+	denied  int // since nothing is granted here
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	t.Helper()
+	tables, err := embedded.Open(filepath.Join(t.TempDir(), "control.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := tables.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 11)), now: begins, tables: tables, loss: 15,
+		granted: map[string]map[time.Time]int64{}, phases: map[shares.Phase]bool{}}
+	w.b = w.balancer()
+	w.put(control.Plans, "pro", pro)
+	w.put(control.Tenants, "acme", `{"id":"acme","plan":"pro"}`)
+	w.put(control.Tenants, "globex", `{"id":"globex","plan":"pro"}`)
+	return w
+}
+
+func (w *world) balancer() *balancer.Balancer {
+	b, err := balancer.New(balancer.Config{Tables: w.tables, Meter: nothing{}, Settings: grace, Log: slog.New(slog.DiscardHandler),
+		Now: func() time.Time { return w.now }})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return b
+}
+
+// put writes the next version of an item.
+func (w *world) put(table control.Table, key, body string) {
+	w.t.Helper()
+	item, err := w.tables.Get(w.t.Context(), table, key)
+	if err != nil && !errors.Is(err, control.ErrNotFound) {
+		w.t.Fatal(err)
+	}
+	if _, err := w.tables.Put(w.t.Context(), control.Change{Table: table, Key: key, Expect: item.Version, Body: []byte(body),
+		Actor: "an operator", Reason: "a test", Now: w.now}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// ask writes what a cell is to be, or where a tenant is to be served.
+func (w *world) ask(r shares.Request) {
+	w.t.Helper()
+	key := r.Cell
+	if r.Kind == shares.Place {
+		key = shares.PinPrefix + r.Tenant
+	}
+	body, err := json.Marshal(balancer.Wish{Request: r})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.put(control.Cells, key, string(body))
+}
+
+// cell makes a cell whose configuration is whole, as after a reconcile, and asks for a share of it.
+func (w *world) cell(id string, weight int64) *cell {
+	w.t.Helper()
+	table, err := memtable.New(0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	c := &cell{id: id, table: table, skew: time.Duration(w.r.IntN(1000)-500) * time.Millisecond}
+	if c.heard, err = acknowledge.New(acknowledge.Config{Cell: id, Tables: w.tables, Store: table, Now: func() time.Time { return w.now.Add(c.skew) }}); err != nil {
+		w.t.Fatal(err)
+	}
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for range 2 {
+		e := &environment{}
+		if e.reader, err = cellconfig.New(cellconfig.Config{Table: table, Cell: id, Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second,
+			Log: slog.New(slog.DiscardHandler)}); err != nil {
+			w.t.Fatal(err)
+		}
+		if e.leases, err = lease.New(lease.Config{Store: store, Instances: func() int { return 2 }, Life: grace.Lease, Look: -1,
+			Clock: func() time.Time { return w.now.Add(c.skew) }}); err != nil {
+			w.t.Fatal(err)
+		}
+		c.envs = append(c.envs, e)
+	}
+	w.reconcile(c)
+	w.cells = append(w.cells, c)
+	w.ask(shares.Request{Kind: shares.Join, Cell: id, Weight: weight})
+	return c
+}
+
+// reconcile brings everything into a cell, old versions left out.
+func (w *world) reconcile(c *cell) {
+	var docs []cellconfig.Document
+	for _, table := range []control.Table{control.Plans, control.Tenants, control.Cells} {
+		for item, err := range control.All(w.t.Context(), w.tables, table) {
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if e := item.Event(); e != nil {
+				docs = append(docs, celldoc.Of(e))
+			}
+		}
+	}
+	w.apply(c, docs)
+}
+
+func (w *world) apply(c *cell, docs []cellconfig.Document) {
+	if _, err := cellconfig.Apply(w.t.Context(), c.table, docs, func() time.Time { return w.now }); err != nil {
+		w.t.Fatal(err)
+	}
+	if w.r.IntN(100) < w.loss {
+		return // the applier died before it acknowledged
+	}
+	if _, err := c.heard.Run(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// run lets time pass, with clients that take what they can get, or without.
+func (w *world) run(d time.Duration, clients bool) {
+	w.t.Helper()
+	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(tick) {
+		changed := w.publish()
+		schedule := w.now.Sub(begins)%(3*time.Second) == 0
+		if changed || schedule {
+			r, err := w.b.Run(w.t.Context())
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			w.epochs, w.phases[r.Phase] = r.Epoch, true
+		}
+		w.deliver()
+		if schedule {
+			for _, c := range w.cells {
+				if !c.deaf && w.r.IntN(2) == 0 {
+					w.reconcile(c)
+				}
+			}
+		}
+		if clients {
+			w.take()
+		}
+	}
+}
+
+// publish sends what the feed brings to each cell: perhaps not, perhaps twice, and in any order.
+func (w *world) publish() (changed bool) {
+	records, err := w.tables.Read(w.t.Context(), w.after, control.MaxPage)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i := range records {
+		w.after, changed = records[i].Sequence, true
+		e := records[i].Record.Event()
+		if e == nil {
+			continue
+		}
+		text, err := events.Encode(e)
+		if err != nil {
+			w.t.Fatalf("what was written cannot be published: %v", err)
+		}
+		again, err := events.Decode(text)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, c := range w.cells {
+			for n := 1 + w.r.IntN(2); n > 0 && w.r.IntN(100) >= w.loss; n-- {
+				at := w.now.Add(time.Duration(w.r.IntN(2000)) * time.Millisecond)
+				w.net = append(w.net, message{at, c, []cellconfig.Document{celldoc.Of(again.(*events.Changed))}})
+			}
+		}
+	}
+	return changed
+}
+
+func (w *world) deliver() {
+	var due []message
+	w.net = slices.DeleteFunc(w.net, func(m message) bool {
+		if m.at.After(w.now) {
+			return false
+		}
+		due = append(due, m)
+		return true
+	})
+	w.r.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
+	for _, m := range due {
+		if !m.to.deaf {
+			w.apply(m.to, m.docs)
+		}
+	}
+}
+
+// take has each environment of each cell grant what it may.
+func (w *world) take() {
+	for _, i := range w.r.Perm(len(w.cells)) {
+		for _, e := range w.cells[i].envs {
+			for _, tenant := range []string{"acme", "globex"} {
+				for _, path := range paths {
+					w.spend(w.cells[i], e, tenant, path)
+				}
+			}
+		}
+	}
+}
+
+func (w *world) spend(c *cell, e *environment, tenant, path string) {
+	now := w.now.Add(c.skew)
+	configuration, join := e.reader.Begin(w.t.Context(), now)
+	if join != nil {
+		defer join()
+	}
+	t, err := configuration.Tenant(w.t.Context(), tenant)
+	if err != nil || t == nil {
+		return // not known here yet
+	}
+	set := t.Limits(now)
+	clean := route.Clean(path)
+	charges := set.AppendCharges(nil, &plan.Attributes{Method: "GET", Path: &clean})
+	if set.Withheld(charges) != nil {
+		w.denied++
+		return
+	}
+	var d limit.Decision
+	for range 100 {
+		req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: tenant}, Charges: charges}
+		if err := e.leases.Decide(context.Background(), req, now, &d); err != nil {
+			w.t.Fatal(err)
+		}
+		if !d.Allowed {
+			return
+		}
+		name := path + " of " + tenant
+		if w.granted[name] == nil {
+			w.granted[name] = map[time.Time]int64{}
+		}
+		w.granted[name][now] += charges[0].Cost
+	}
+}
+
+// over is every way in which the cells have granted more than the limits together.
+func (w *world) over() []string {
+	var out []string
+	for name, at := range w.granted {
+		times := make([]time.Time, 0, len(at))
+		for t := range at {
+			times = append(times, t)
+		}
+		slices.SortFunc(times, time.Time.Compare)
+		most := map[byte]int64{'w': 61, 't': 2}[name[1]]
+		if name[1] != 'b' {
+			sums := map[time.Time]int64{}
+			for _, t := range times {
+				sums[t.Truncate(10*time.Second)] += at[t]
+			}
+			for start, n := range sums {
+				if n > most {
+					out = append(out, fmt.Sprintf("%s: %d of %d in the window of +%s", name, n, most, start.Sub(begins)))
+				}
+			}
+			continue
+		}
+		level, last := int64(25_000_000), times[0] // in millionths: 4 units a second
+		for _, t := range times {
+			level = min(level+4*t.Sub(last).Microseconds(), 25_000_000) - at[t]*1_000_000
+			if last = t; level < 0 {
+				out = append(out, fmt.Sprintf("%s: %d units too many at +%s", name, -level/1_000_000+1, t.Sub(begins)))
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// total is what was granted since a time.
+func (w *world) total(name string, since time.Time) (n int64) {
+	for t, units := range w.granted[name] {
+		if !t.Before(since) {
+			n += units
+		}
+	}
+	return n
+}
