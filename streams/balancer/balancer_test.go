@@ -1,0 +1,527 @@
+package balancer_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/admin"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/streams/balancer"
+)
+
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+type nothing struct{}
+
+func (nothing) Count(string, int64)        {}
+func (nothing) Took(string, time.Duration) {}
+
+// tables are control tables that may fail, and act between two calls.
+type tables struct {
+	*embedded.Tables
+	before func(call string, key string) error // of each call; nil: nothing
+	after  func(call string, key string) error // of one that went well
+	puts   int
+}
+
+func (t *tables) do(call, key string, f func() error) error {
+	if t.before != nil {
+		if err := t.before(call, key); err != nil {
+			return err
+		}
+	}
+	if err := f(); err != nil {
+		return err
+	}
+	if t.after != nil {
+		return t.after(call, key)
+	}
+	return nil
+}
+
+func (t *tables) Get(ctx context.Context, table control.Table, key string) (i control.Item, err error) {
+	err = t.do("get", key, func() (err error) { i, err = t.Tables.Get(ctx, table, key); return err })
+	return i, err
+}
+
+func (t *tables) List(ctx context.Context, table control.Table, after string, most int) (items []control.Item, next string, err error) {
+	err = t.do("list "+string(table), after, func() (err error) { items, next, err = t.Tables.List(ctx, table, after, most); return err })
+	return items, next, err
+}
+
+func (t *tables) Put(ctx context.Context, c control.Change) (i control.Item, err error) {
+	err = t.do("put", c.Key, func() (err error) { t.puts++; i, err = t.Tables.Put(ctx, c); return err })
+	return i, err
+}
+
+type bench struct {
+	t      *testing.T
+	tables *tables
+	b      *balancer.Balancer
+	now    time.Time
+	log    strings.Builder
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	file, err := embedded.Open(filepath.Join(t.TempDir(), "control.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := file.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w := &bench{t: t, tables: &tables{Tables: file}, now: noon}
+	w.b = w.balancer(func() time.Time { return w.now })
+	return w
+}
+
+func (w *bench) balancer(now func() time.Time) *balancer.Balancer {
+	w.t.Helper()
+	b, err := balancer.New(balancer.Config{Tables: w.tables, Meter: nothing{}, Now: now, Log: slog.New(slog.NewTextHandler(&w.log, nil))})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return b
+}
+
+func (w *bench) put(table control.Table, key, body string) {
+	w.t.Helper()
+	item, err := w.tables.Tables.Get(w.t.Context(), table, key)
+	if err != nil && !errors.Is(err, control.ErrNotFound) {
+		w.t.Fatal(err)
+	}
+	if _, err := w.tables.Tables.Put(w.t.Context(), control.Change{Table: table, Key: key, Expect: item.Version, Body: []byte(body),
+		Actor: "an operator", Reason: "a test", Now: noon}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *bench) ask(r shares.Request) {
+	w.t.Helper()
+	key := r.Cell
+	if r.Kind == shares.Place {
+		key = admin.PinKey(r.Tenant)
+	}
+	r.ID = "any"
+	body, err := json.Marshal(admin.CellDocument{ID: key, Request: r})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.put(control.Cells, key, string(body))
+}
+
+func (w *bench) run() balancer.Result {
+	w.t.Helper()
+	r, err := w.b.Run(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+func (w *bench) state() *shares.State {
+	w.t.Helper()
+	item, err := w.tables.Tables.Get(w.t.Context(), control.Cells, events.SharesKey)
+	if errors.Is(err, control.ErrNotFound) {
+		return &shares.State{}
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := events.Encode(item.Event()); err != nil {
+		w.t.Fatalf("the state does not fit an event: %v", err)
+	}
+	s, err := shares.DecodeState(item.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+// acknowledge writes that each of the cells has heard of what is under way.
+func (w *bench) acknowledge(cells ...string) {
+	w.t.Helper()
+	s := w.state()
+	for _, cell := range cells {
+		body, err := json.Marshal(balancer.Ack{Cell: cell, Epoch: s.Epoch, Phase: s.Phase, AtUS: w.now.UnixMicro()})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.put(control.Cells, shares.AckKey(cell), string(body))
+	}
+}
+
+// settle lets transitions end, all of whose cells hear at once.
+func (w *bench) settle() balancer.Result {
+	w.t.Helper()
+	for range 400 {
+		r := w.run()
+		if s := w.state(); s.Transition == nil && !r.Changed {
+			return r
+		}
+		w.acknowledge(r.Awaited...)
+		w.now = w.now.Add(10 * time.Second)
+	}
+	w.t.Fatalf("no end: %+v", w.state())
+	return balancer.Result{}
+}
+
+// weights are what the cells have now.
+func (w *bench) weights() string {
+	var out []string
+	for _, m := range w.state().Members {
+		out = append(out, fmt.Sprintf("%s %s %d", m.Cell, m.State, m.Weight))
+	}
+	return strings.Join(out, ", ")
+}
+
+func (w *bench) want(want string) {
+	w.t.Helper()
+	if got := w.weights(); got != want {
+		w.t.Fatalf("cells are %q, want %q\n%s", got, want, w.log.String())
+	}
+}
+
+// Guarantees that cells become what operators ask for, through both phases and in as many transitions as it takes, in the form in
+// which admin writes it; and that what is at rest is not written again.
+func TestWishes(t *testing.T) {
+	w := newBench(t)
+	if r := w.run(); r.Changed || r.Epoch != 0 {
+		t.Fatalf("without a cell: %+v", r)
+	}
+	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 2})
+	if r := w.run(); r.Phase != shares.Steady || r.Cells != 1 {
+		t.Fatalf("the first cell: %+v", r)
+	}
+	w.ask(shares.Request{Kind: shares.Weigh, Cell: "us-1", Weight: 1}) // its join was replaced before anybody saw it
+	r := w.run()
+	if r.Phase != shares.Shrink || !slices.Equal(r.Awaited, []string{"eu-1", "us-1"}) {
+		t.Fatalf("a second cell: %+v", r)
+	}
+	w.acknowledge("eu-1", "us-1")
+	if r = w.run(); !r.Wake.Equal(w.now.Add(shares.Settings{}.Grace())) || r.Phase != shares.Shrink {
+		t.Fatalf("all have heard: %+v", r)
+	}
+	w.now = r.Wake.Add(-time.Microsecond)
+	if r = w.run(); r.Phase != shares.Shrink {
+		t.Fatal("the grace was cut short")
+	}
+	w.now = r.Wake
+	if r = w.run(); r.Phase != shares.Grow {
+		t.Fatalf("after the grace: %+v", r)
+	}
+	w.settle()
+	w.want("eu-1 active 2, us-1 active 1")
+	w.ask(shares.Request{Kind: shares.Remove, Cell: "us-1"}) // it was not drained
+	w.settle()
+	w.want("eu-1 active 2")
+	w.ask(shares.Request{Kind: shares.Drain, Cell: "eu-1"}) // the last one
+	w.settle()
+	w.want("eu-1 active 2")
+	w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 5}) // now it is not
+	w.settle()
+	w.want("eu-1 drained 0, us-1 active 5")
+	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 3})
+	w.settle()
+	w.want("eu-1 active 3, us-1 active 5")
+	w.ask(shares.Request{Kind: shares.Force, Cell: "us-1"})
+	if r = w.run(); slices.Contains(r.Awaited, "us-1") {
+		t.Errorf("a cell that was removed by force is awaited: %+v", r)
+	}
+	w.settle()
+	w.want("eu-1 active 3")
+	before := w.tables.puts
+	for range 5 {
+		w.now = w.now.Add(time.Minute)
+		w.run()
+	}
+	if w.tables.puts != before {
+		t.Errorf("%d writes at rest", w.tables.puts-before)
+	}
+}
+
+// Guarantees that a pin is a transition of its own, whose placement is an item before the transition can end; that it waits until
+// the cells it names serve; and that more pins than a transition takes are all carried out.
+func TestPins(t *testing.T) {
+	w := newBench(t)
+	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
+	w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
+	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"ap-1"}})
+	w.settle()
+	if s := w.state(); len(s.Queue) > 0 || s.Epoch != 1 {
+		t.Fatalf("a pin to a cell that does not serve: %+v", s)
+	}
+	for i := range 100 {
+		w.ask(shares.Request{Kind: shares.Place, Tenant: fmt.Sprint("tenant ", i), Cells: []string{"us-1"}})
+	}
+	w.settle()
+	placed := 0
+	for item, err := range control.All(t.Context(), w.tables.Tables, control.Cells) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(item.Key, shares.PlacementPrefix) {
+			p, err := shares.DecodePlacement(item.Body)
+			if err != nil || !slices.Equal(p.Generations[len(p.Generations)-1].Cells, []string{"us-1"}) || item.Event() == nil {
+				t.Fatalf("%+v, %v: want a placement that cells are told of", p, err)
+			}
+			placed++
+		}
+	}
+	if placed != 100 {
+		t.Fatalf("%d of 100 tenants are placed", placed)
+	}
+	w.ask(shares.Request{Kind: shares.Join, Cell: "ap-1", Weight: 1})
+	w.settle()
+	item, err := w.tables.Get(t.Context(), control.Cells, shares.PlacementKey("acme"))
+	if err != nil || !strings.Contains(string(item.Body), `"ap-1"`) {
+		t.Errorf("the pin that waited: %s, %v", item.Body, err)
+	}
+}
+
+// Guarantees that a balancer which dies at any call, before it or after it went through, leaves what the next one goes on from: in
+// the end cells and placements are as they were asked for, and no phase was skipped.
+func TestDiesAnywhere(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	w := newBench(t)
+	var seen []string
+	fault := func(call, key string) error {
+		if r.IntN(3) == 0 {
+			return errors.New("throttled")
+		}
+		return nil
+	}
+	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
+	w.run()
+	w.tables.before, w.tables.after = fault, fault
+	w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
+	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"eu-1"}})
+	died := 0
+	for range 400 {
+		if _, err := w.b.Run(t.Context()); err != nil {
+			died++
+		}
+		s := w.state()
+		if now := fmt.Sprint(s.Epoch, s.Phase); len(seen) == 0 || seen[len(seen)-1] != now {
+			seen = append(seen, now)
+		}
+		if s.Phase == shares.Steady {
+			for i := range s.Done {
+				if strings.HasPrefix(s.Done[i], shares.PinPrefix) {
+					if _, err := w.tables.Tables.Get(t.Context(), control.Cells, shares.PlacementKey("acme")); err != nil {
+						t.Fatalf("the transition ended before the placement was stored: %v", err)
+					}
+				}
+			}
+		}
+		w.acknowledge(s.Awaited()...)
+		w.now = w.now.Add(10 * time.Second)
+	}
+	w.want("eu-1 active 1, us-1 active 1")
+	if want := "[1steady 2shrink 2grow 2steady]"; fmt.Sprint(seen) != want || died < 50 {
+		t.Errorf("phases %v, want %s; it died %d times", seen, want, died)
+	}
+}
+
+// Guarantees that of two balancers that look at the same time one finds that the other has written, looks again, and loses nothing
+// of either.
+func TestTwoAtOnce(t *testing.T) {
+	w := newBench(t)
+	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
+	w.settle()
+	other, twice := w.balancer(func() time.Time { return w.now }), 0
+	w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
+	w.tables.before = func(call, key string) error {
+		if call != "put" || twice > 0 {
+			return nil
+		}
+		twice++
+		w.ask(shares.Request{Kind: shares.Join, Cell: "ap-1", Weight: 1})
+		_, err := other.Run(t.Context()) // with one more cell
+		return err
+	}
+	if r := w.run(); r.Changed || !slices.Equal(r.Awaited, []string{"ap-1", "eu-1", "us-1"}) {
+		t.Fatalf("%+v; want what the other has written", r)
+	}
+	if s := w.state(); twice != 1 || s.Epoch != 2 {
+		t.Errorf("epoch %d after %d times at once, want one transition", s.Epoch, twice)
+	}
+	w.settle()
+	w.want("ap-1 active 1, eu-1 active 1, us-1 active 1")
+}
+
+// Guarantees that no clock that is an hour off makes what grows count before the grace is over: an hour ahead it counts later, an
+// hour behind it waits.
+func TestClockAnHourOff(t *testing.T) {
+	for _, off := range []time.Duration{time.Hour, -time.Hour} {
+		w := newBench(t)
+		skewed := w.balancer(func() time.Time { return w.now.Add(off) })
+		w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
+		w.settle()
+		w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
+		w.run()
+		heard := w.now
+		w.acknowledge("eu-1", "us-1")
+		for i := 0; w.state().Phase == shares.Shrink; i++ {
+			b := w.b
+			if i%2 == 0 {
+				b = skewed
+			}
+			if _, err := b.Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w.now = w.now.Add(time.Second)
+		}
+		gens := w.state().Generations
+		from := time.UnixMicro(gens[len(gens)-1].From)
+		if from.Before(heard.Add(shares.Settings{}.Grace())) {
+			t.Errorf("%s off: the growth counts from %s after the last was heard, before the grace is over", off, from.Sub(heard))
+		}
+	}
+}
+
+// Guarantees that items which make no sense stop nothing, that a state which cannot be read or was deleted is never written over,
+// and that acknowledgements that are old, of the future or of nobody change nothing.
+func TestBadItems(t *testing.T) {
+	w := newBench(t)
+	w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
+	w.settle()
+	w.put(control.Cells, "odd", `{"request":{"kind":"join","cell":"other","weight":1}}`)
+	w.put(control.Cells, "odder", `{"request":7}`)
+	w.put(control.Cells, shares.PinPrefix+"x", `{"request":{"kind":"drain","cell":"eu-1"}}`)
+	w.put(control.Cells, shares.PlacementPrefix+"x", `{}`)
+	w.put(control.Cells, shares.AckPrefix+"x", `{"cell":"eu-1"}`)
+	w.put(control.Cells, "huge", `{"request":{"kind":"join","cell":"huge","weight":99999999}}`)
+	w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
+	r := w.run()
+	if r.Unread != 5 || !slices.Equal(r.Awaited, []string{"eu-1", "us-1"}) {
+		t.Fatalf("%+v\n%s", r, w.log.String())
+	}
+	for _, a := range []balancer.Ack{{"eu-1", 1, shares.Shrink, 0}, {"eu-1", 2, shares.Grow, 0}, {"eu-1", 3, shares.Shrink, 0}, {"nobody", 2, shares.Shrink, 0}} {
+		body, err := json.Marshal(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.put(control.Cells, shares.AckKey(a.Cell), string(body))
+		if r := w.run(); len(r.Awaited) != 2 {
+			t.Fatalf("%+v is believed", a)
+		}
+	}
+	w.put(control.Cells, events.SharesKey, `{"version":99}`)
+	if _, err := w.b.Run(t.Context()); !errors.Is(err, shares.ErrLayout) {
+		t.Errorf("a state of another layout: %v", err)
+	}
+	item, err := w.tables.Get(t.Context(), control.Cells, events.SharesKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.tables.Put(t.Context(), control.Change{Table: control.Cells, Key: events.SharesKey, Expect: item.Version, Delete: true, Actor: "a", Reason: "b", Now: noon}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.b.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "deleted") {
+		t.Errorf("a state that was deleted: %v", err)
+	}
+}
+
+// Guarantees that the largest state that there can be fits its item and its event: a balancer whose state does not would stand still.
+func TestLargestState(t *testing.T) {
+	w := newBench(t)
+	var limits []string
+	for i := range shares.MaxHomed + 20 {
+		limits = append(limits, fmt.Sprintf(`{"id":"%s%03d","algorithm":"fixed_window","threshold":1,"period":"1s"}`, strings.Repeat("l", 61), i))
+	}
+	for i := range 4 {
+		id := strings.Repeat("p", 63) + fmt.Sprint(i)
+		w.put(control.Plans, id, `{"id":"`+id+`","limits":[`+strings.Join(limits[i*53:(i+1)*53], ",")+`]}`)
+	}
+	var cells []string
+	for i := range shares.MaxCells {
+		cells = append(cells, fmt.Sprintf("%s%02d", strings.Repeat("c", 62), i))
+		w.ask(shares.Request{Kind: shares.Join, Cell: cells[i], Weight: shares.MaxWeight})
+	}
+	w.settle()
+	for round := range 3 {
+		for i := range 80 {
+			w.ask(shares.Request{Kind: shares.Place, Tenant: fmt.Sprintf("%s%02d", strings.Repeat("<", 126), i), Cells: append(slices.Clone(cells[round:]), cells[:round]...)})
+		}
+		for i := range cells {
+			w.ask(shares.Request{Kind: shares.Weigh, Cell: cells[i], Weight: shares.MaxWeight - int64(round) - 1})
+		}
+		for range 4 {
+			r := w.run()
+			w.state() // checks that it fits
+			w.acknowledge(r.Awaited...)
+			w.now = w.now.Add(time.Minute)
+		}
+	}
+	if s := w.state(); len(s.Generations[len(s.Generations)-1].Homed) != shares.MaxHomed {
+		t.Errorf("%d limits are homed, want %d", len(s.Generations[len(s.Generations)-1].Homed), shares.MaxHomed)
+	}
+}
+
+// Guarantees that any event is a reason to look, that what a stream brings is published first and its answer handed on, that a failure
+// of either has Lambda call again, and that the schedule waits for the end of a grace, if it has the time.
+func TestInvoke(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newBench(t)
+		published := 0
+		b, err := balancer.New(balancer.Config{Tables: w.tables, Meter: nothing{}, Log: slog.New(slog.DiscardHandler),
+			Publish: func(context.Context, []byte) ([]byte, error) {
+				if published++; published == 2 {
+					return nil, errors.New("the topic is away")
+				}
+				return []byte(`{"batchItemFailures":[{"itemIdentifier":"7"}]}`), nil
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.ask(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1})
+		answer, err := b.Invoke(t.Context(), []byte(`{"Records":[{"poison":true}]}`))
+		if err != nil || string(answer) != `{"batchItemFailures":[{"itemIdentifier":"7"}]}` || w.state().Epoch != 1 {
+			t.Fatalf("a batch: %s, %v", answer, err)
+		}
+		if _, err := b.Invoke(t.Context(), []byte(`{"Records":[{}]}`)); err == nil {
+			t.Error("what could not be published is not asked for again")
+		}
+		w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
+		if _, err = b.Invoke(t.Context(), []byte(`what a schedule sends`)); err != nil {
+			t.Fatal(err)
+		}
+		w.now = time.Now()
+		w.acknowledge("eu-1", "us-1")
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		_, err = b.Invoke(ctx, nil)
+		cancel()
+		if err != nil || w.state().Phase != shares.Shrink || time.Since(w.now) > time.Second {
+			t.Fatalf("without the time to wait: %v, %s after %s", err, w.state().Phase, time.Since(w.now))
+		}
+		if _, err = b.Invoke(t.Context(), nil); err != nil || w.state().Phase != shares.Grow {
+			t.Fatalf("with the time: %v, %s", err, w.state().Phase)
+		}
+	})
+}
+
+func TestNewNeeds(t *testing.T) {
+	if _, err := balancer.New(balancer.Config{Meter: nothing{}}); err == nil || !strings.Contains(err.Error(), "Tables") {
+		t.Errorf("without tables: %v", err)
+	}
+	if _, err := balancer.New(balancer.Config{Tables: &tables{}}); err == nil || !strings.Contains(err.Error(), "Meter") {
+		t.Errorf("without a meter: %v", err)
+	}
+}
