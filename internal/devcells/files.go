@@ -2,6 +2,7 @@ package devcells
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -67,9 +68,11 @@ func (p *Plane) ApplyFiles(ctx context.Context, name string, sources []plan.Sour
 		switch {
 		case err == nil:
 			return n, nil
+		case errors.Is(err, control.ErrConflict) && try < tries: // an operator was faster
+			continue
 		case !errors.As(err, &refused):
 			return n, err
-		case refused.Code == call.Conflict && try < tries: // an operator was faster
+		case refused.Code == call.Conflict && try < tries: // the same
 			continue
 		}
 		return n, problems(name, refused)
@@ -132,7 +135,7 @@ func revoked(body []byte) bool {
 
 // applyFiles is one try.
 func (p *Plane) applyFiles(ctx context.Context, name string, documents []plan.Document) (int, error) {
-	changes, now, err := p.changes(ctx, documents)
+	changes, revokes, now, err := p.changes(ctx, documents)
 	if err != nil {
 		return 0, err
 	}
@@ -150,6 +153,13 @@ func (p *Plane) applyFiles(ctx context.Context, name string, documents []plan.Do
 		for _, line := range done.Afresh {
 			p.c.Log.Warn(line)
 		}
+	}
+	for _, c := range revokes { // past the checks: a key may be revoked whatever became of its tenant
+		c.Actor, c.Reason, c.Now = FileActor, reason(name), p.c.Now()
+		if _, err := p.tables.Put(ctx, c); err != nil {
+			return written, err
+		}
+		written++
 	}
 	for at, v := range now {
 		p.written[at] = v
@@ -170,14 +180,14 @@ func reason(name string) string {
 
 // changes are what the documents say that they did not say last, in an order in which none names what comes after it, and what all
 // of them will have said last then.
-func (p *Plane) changes(ctx context.Context, documents []plan.Document) ([]admin.Change, map[place]version, error) {
-	var changes, gone []admin.Change
-	now := make(map[place]version, len(documents))
+func (p *Plane) changes(ctx context.Context, documents []plan.Document) (changes []admin.Change, revokes []control.Change, now map[place]version, err error) {
+	var gone []admin.Change
+	now = make(map[place]version, len(documents))
 	for i := range documents {
 		table, key := admin.Place(documents[i])
 		body, err := canonical.Object(documents[i].Body)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", documents[i].Name(), err)
+			return nil, nil, nil, fmt.Errorf("%s: %w", documents[i].Name(), err)
 		}
 		at, v := place{table, key}, version{body: sha256.Sum256(body)}
 		now[at] = v
@@ -186,7 +196,7 @@ func (p *Plane) changes(ctx context.Context, documents []plan.Document) ([]admin
 		}
 		have, err := p.have(ctx, at)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		changes = append(changes, admin.Change{Table: table, Key: key, Expect: have.Version, Body: body})
 	}
@@ -196,7 +206,7 @@ func (p *Plane) changes(ctx context.Context, documents []plan.Document) ([]admin
 		}
 		have, err := p.have(ctx, at)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		last.gone = true
 		now[at] = last
@@ -207,12 +217,12 @@ func (p *Plane) changes(ctx context.Context, documents []plan.Document) ([]admin
 		case !revoked(have.Body):
 			body, err := revoke(have.Body)
 			if err != nil {
-				return nil, nil, err
+				return nil, nil, nil, err
 			}
-			gone = append(gone, admin.Change{Table: at.table, Key: at.key, Expect: have.Version, Body: body})
+			revokes = append(revokes, control.Change{Table: at.table, Key: at.key, Expect: have.Version, Body: body})
 		}
 	}
-	return append(changes, order(gone)...), now, nil
+	return append(changes, order(gone)...), revokes, now, nil
 }
 
 // have is an item, or one of version 0.
@@ -235,16 +245,10 @@ func revoke(body []byte) ([]byte, error) {
 	return canonical.Marshal(key)
 }
 
-// order has keys go before tenants and tenants before plans, each by its key.
+// order has tenants go before plans, each by its key.
 func order(gone []admin.Change) []admin.Change {
-	rank := func(t control.Table) int {
-		return slices.Index([]control.Table{control.Keys, control.Tenants, control.Plans}, t)
-	}
 	slices.SortFunc(gone, func(a, b admin.Change) int {
-		if a.Table != b.Table {
-			return rank(a.Table) - rank(b.Table)
-		}
-		return strings.Compare(a.Key, b.Key)
+		return cmp.Or(-cmp.Compare(a.Table, b.Table), cmp.Compare(a.Key, b.Key))
 	})
 	return gone
 }
