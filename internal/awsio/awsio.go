@@ -63,8 +63,24 @@ type Topic struct {
 // NewTopic makes a topic over an *sns.Client, whose retries are harmless: what is published twice is applied once.
 func NewTopic(client batchClient, arn string) *Topic { return &Topic{client, arn} }
 
-// Publish implements [publisher.Topic] with one PublishBatch.
+// Publish implements [publisher.Topic] with one PublishBatch. Where SNS refuses that as a whole, which does not say whose fault it
+// is, each message is published by itself, so that one holds up no other.
 func (t *Topic) Publish(ctx context.Context, messages []publisher.Message) []error {
+	errs, whole := t.publish(ctx, messages)
+	var api smithy.APIError
+	if len(messages) == 1 || !errors.As(whole, &api) || !refusals[api.ErrorCode()] {
+		return errs
+	}
+	for i := range messages {
+		one, _ := t.publish(ctx, messages[i:i+1])
+		errs[i] = errors.Join(one...)
+	}
+	return errs
+}
+
+// publish is one call. whole is its error where it failed as a whole: it is then that of each message, and no message is refused for
+// ever by it, since it may as well be the topic's.
+func (t *Topic) publish(ctx context.Context, messages []publisher.Message) (errs []error, whole error) {
 	in := &sns.PublishBatchInput{TopicArn: &t.arn, PublishBatchRequestEntries: make([]snstypes.PublishBatchRequestEntry, len(messages))}
 	for i, m := range messages {
 		attributes := make(map[string]snstypes.MessageAttributeValue, len(m.Attributes))
@@ -77,12 +93,12 @@ func (t *Topic) Publish(ctx context.Context, messages []publisher.Message) []err
 	}
 	out, err := t.client.PublishBatch(ctx, in)
 	if err != nil {
-		return t.all(len(messages), err)
+		return all(len(messages), err), err
 	}
 	if len(out.Failed) == 0 && len(out.Successful) == len(messages) {
-		return nil
+		return nil, nil
 	}
-	errs := t.all(len(messages), errors.New("the answer does not name it"))
+	errs = all(len(messages), errors.New("the answer does not name it"))
 	for _, s := range out.Successful {
 		if i, ok := place(s.Id, errs); ok {
 			errs[i] = nil
@@ -93,7 +109,7 @@ func (t *Topic) Publish(ctx context.Context, messages []publisher.Message) []err
 			errs[i] = failure(&f)
 		}
 	}
-	return errs
+	return errs, nil
 }
 
 // failure is why one message was not taken. The sender's fault stays one, however often it is published.
@@ -106,20 +122,16 @@ func failure(f *snstypes.BatchResultErrorEntry) error {
 	return err
 }
 
-// refusals are the errors of a message by itself. Others that SNS calls the sender's fault go by: a key that is not there, a role
-// that may not, or a rate that is too high.
+// refusals are the errors of a message. Others that SNS calls the sender's fault go by: a key that is not there, a role that may not,
+// or a rate that is too high.
 var refusals = map[string]bool{
 	"InvalidParameter": true, "InvalidParameterValue": true, "ParameterValueInvalid": true, "ValidationException": true, "ValidationError": true,
+	"BatchRequestTooLong": true, // of a batch alone
 }
 
-// all is an error for each of n messages. A call that was refused as a whole is not an error of any of its messages, unless it has
-// only one.
-func (t *Topic) all(n int, err error) []error {
+// all is an error for each of n messages.
+func all(n int, err error) []error {
 	err = fmt.Errorf("publish to the topic: %w", err)
-	var api smithy.APIError
-	if n == 1 && errors.As(err, &api) && refusals[api.ErrorCode()] {
-		err = fmt.Errorf("%w: %w", publisher.ErrRefused, err)
-	}
 	errs := make([]error, n)
 	for i := range errs {
 		errs[i] = err

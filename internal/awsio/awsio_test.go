@@ -26,12 +26,20 @@ type topic struct {
 	t      *testing.T
 	taken  []snstypes.PublishBatchRequestEntry
 	err    error
+	calls  int
+	bad    string                                                  // a message that no batch may have
 	answer func(in *sns.PublishBatchInput) *sns.PublishBatchOutput // nil takes all
 }
 
 func (s *topic) PublishBatch(_ context.Context, in *sns.PublishBatchInput, _ ...func(*sns.Options)) (*sns.PublishBatchOutput, error) {
+	s.calls++
 	if s.err != nil {
 		return nil, s.err
+	}
+	for _, e := range in.PublishBatchRequestEntries {
+		if s.bad != "" && *e.Message == s.bad {
+			return nil, &snstypes.InvalidParameterException{}
+		}
 	}
 	bytes, ids := 0, map[string]bool{}
 	for _, e := range in.PublishBatchRequestEntries {
@@ -114,19 +122,25 @@ func TestPublishInPart(t *testing.T) {
 	}
 }
 
-// Guarantees that a call which fails as a whole condemns no message among several, for the fault may be another's; alone it is its own.
+// Guarantees that a call which fails as a whole condemns no message, for the fault may be the topic's, and that one message which SNS
+// will not have in a batch holds up no other.
 func TestPublishFails(t *testing.T) {
 	s := &topic{t: t, err: &snstypes.InvalidParameterException{Message: aws.String("m")}}
 	topic := awsio.NewTopic(s, "arn:t")
 	for n := 1; n <= 2; n++ {
 		errs := topic.Publish(t.Context(), []publisher.Message{message("a"), message("b")}[:n])
-		if len(errs) != n || errors.Is(errs[0], publisher.ErrRefused) != (n == 1) {
+		if len(errs) != n || errs[0] == nil || errors.Is(errs[0], publisher.ErrRefused) {
 			t.Errorf("%d messages: %v", n, errs)
 		}
 	}
 	s.err = &snstypes.ThrottledException{}
-	if errs := topic.Publish(t.Context(), []publisher.Message{message("a")}); len(errs) != 1 || errs[0] == nil || errors.Is(errs[0], publisher.ErrRefused) {
-		t.Errorf("throttled: %v", errs)
+	if errs := topic.Publish(t.Context(), []publisher.Message{message("a"), message("b")}); len(errs) != 2 || errs[1] == nil || s.calls != 5 { // 1 and 3 before it
+		t.Errorf("throttled: %v, after %d calls", errs, s.calls)
+	}
+	s.err, s.bad = nil, "b"
+	errs := topic.Publish(t.Context(), []publisher.Message{message("a"), message("b"), message("c")})
+	if len(errs) != 3 || errs[0] != nil || errs[1] == nil || errs[2] != nil || len(s.taken) != 2 {
+		t.Errorf("one of three: %v, %d taken", errs, len(s.taken))
 	}
 }
 
