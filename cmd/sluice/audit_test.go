@@ -6,9 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	awsdynamodb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/audit"
@@ -16,7 +19,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/audit/folder"
 	"github.com/sluicelimits/sluice/internal/audit/s3test"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
 )
 
 // trail is the data of a `sluice dev` with some changes, each of them archived; to is a further archive.
@@ -209,5 +214,70 @@ func TestAuditUsage(t *testing.T) {
 				t.Errorf("sluice audit %s exits %d, want %d", fmt.Sprint(args), got, exitUsage)
 			}
 		})
+	}
+}
+
+// Guarantees that deployed tables are compared with: the same trail is green over them, and red when they have another version.
+func TestAuditDynamoDB(t *testing.T) {
+	endpoint := os.Getenv("SLUICE_DYNAMODB")
+	if endpoint == "" {
+		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
+		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
+			t.Fatal(message)
+		}
+		t.Skip(message)
+	}
+	t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_PROFILE"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("AWS_REGION", "eu-west-1")
+	client, done := dynamodbtest.Connect(endpoint)
+	defer done()
+	prefix := fmt.Sprintf("audit-%d-%d-", os.Getpid(), time.Now().UnixNano())
+	if err := dynamo.Create(t.Context(), client, dynamo.Names(prefix)); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		for _, name := range dynamo.Names(prefix) {
+			if _, err := client.DeleteTable(t.Context(), &awsdynamodb.DeleteTableInput{TableName: &name}); err != nil {
+				t.Log(err)
+			}
+		}
+	}()
+	tables, err := dynamo.New(client, dynamo.Names(prefix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	archive, err := folder.New(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for version := range int64(2) {
+		item, err := tables.Put(t.Context(), control.Change{
+			Table: control.Tenants, Key: "acme", Expect: version, Body: []byte(`{"plan":"pro"}`), Actor: "alice", Reason: "because", Now: time.Now().Add(-time.Hour),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if version == 1 {
+			break // not archived
+		}
+		data, err := events.Encode((&control.Record{New: item}).Audit())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := archive.Put(t.Context(), control.ObjectName(item.Table, item.Key, item.Version), data); err != nil {
+			t.Fatal(err)
+		}
+		verify := []string{"audit", "verify", "--archive", dir, "--tables", prefix, "--aws-endpoint", endpoint}
+		if out, _, err := execute(t, "", verify...); err != nil || !strings.Contains(out, "1 version of 1 item") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+	out, _, err := execute(t, "", "audit", "verify", "--archive", dir, "--tables", prefix, "--aws-endpoint", endpoint)
+	if err == nil || !regexp.MustCompile(`missing tail +1 +tenants/acme version 2 +`).MatchString(out) {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
