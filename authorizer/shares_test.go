@@ -1,0 +1,70 @@
+package authorizer_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
+)
+
+// shared is the first plan's set where a cell grants what share says of each limit.
+func shared(f *fixture, number int, share func(*plan.Effective) plan.Share) *authorizer.Request {
+	p := f.snap.Config.Plans()[number]
+	return as(authorizer.Caller{Tenant: "of its own", Plan: p.ID, Limits: p.Set().Shared(share)}, nil)
+}
+
+// Guarantees that a limit of which the cell grants nothing denies without asking a store, also one that says open, whatever the
+// caller's cost, and says when the cell is going to grant some where that is known.
+func TestNothingIsGrantedHere(t *testing.T) {
+	store := &failing{} // without one behind it: whoever asks it fails
+	away := errors.New("away")
+	store.down.Store(&away)
+	f := newFixture(t, plans, store, 0)
+	until := noon.Add(7 * time.Second)
+	req := shared(f, 2, func(*plan.Effective) plan.Share { return plan.Share{Why: "share 0/1", Until: until.UnixMicro()} })
+	for _, cost := range []int64{0, 1, limit.MaxUnits} {
+		req.Cost = cost
+		a := f.Authorize(t.Context(), req)
+		if a.Kind != answer.NotHere || a.Kind.Status() != 429 || a.Header.RetryAfter != "7" || a.StoreFailed || a.Decision() != nil {
+			t.Errorf("cost %d: %s, retry after %q", cost, a.Kind, a.Header.RetryAfter)
+		}
+		if body := string(a.AppendProblem(nil)); !strings.Contains(body, "not-granted-here") || !strings.Contains(body, `"retry-after-ms":7000`) {
+			t.Errorf("body %s", body)
+		}
+		a.Release()
+	}
+	req = shared(f, 2, func(*plan.Effective) plan.Share { return plan.Share{Why: "share 0/1"} })
+	if h := f.ask(t, req, answer.NotHere); h.RetryAfter != "" {
+		t.Errorf("retry after %q, and nobody knows when", h.RetryAfter)
+	}
+	if n := f.Failures(); n > 0 {
+		t.Errorf("the store was asked %d times", n)
+	}
+}
+
+// Guarantees that never is judged against the plan: a cost that fits the whole limit and not the cell's share is not never, one that
+// does not fit the whole is, and what fits the share is admitted.
+func TestNeverIsJudgedAgainstThePlan(t *testing.T) {
+	f := newFixture(t, plans, nil, 0)
+	req := shared(f, 1, func(e *plan.Effective) plan.Share { // 4 of 10
+		l := *e.Limit
+		l.Tiers = []limit.Tier{{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: 4, Burst: 4}}
+		part, err := limit.New(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return plan.Share{Limit: part, Why: "share 2/5 of cell eu-1, epoch 3"}
+	})
+	for _, tt := range []struct {
+		cost int64
+		want answer.Kind
+	}{{4, answer.Allowed}, {1, answer.Limited}, {5, answer.NotHere}, {10, answer.NotHere}, {11, answer.NeverFits}} {
+		req.Cost = tt.cost
+		f.ask(t, req, tt.want)
+	}
+}
