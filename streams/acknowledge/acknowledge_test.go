@@ -1,0 +1,167 @@
+package acknowledge_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/celldoc"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/streams/acknowledge"
+	"github.com/sluicelimits/sluice/streams/balancer"
+)
+
+// quiet is a world in which nothing happens by itself.
+func quiet(t *testing.T) *world {
+	w := newWorld(t, 1)
+	w.loss = 0
+	return w
+}
+
+// balance has the balancer look, and tells the cells of the state if they are named.
+func (w *world) balance(cells ...*cell) *shares.State {
+	w.t.Helper()
+	if _, err := w.b.Run(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+	item, err := w.tables.Get(w.t.Context(), control.Cells, events.SharesKey)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, c := range cells {
+		if _, err := cellconfig.Apply(w.t.Context(), c.table, []cellconfig.Document{celldoc.Of(item.Event())}, time.Now); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	s, err := shares.DecodeState(item.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+// ack is what the cell has acknowledged, and the version of that.
+func (w *world) ack(c *cell) (balancer.Ack, int64) {
+	w.t.Helper()
+	item, err := w.tables.Get(w.t.Context(), control.Cells, shares.AckKey(c.id))
+	if errors.Is(err, control.ErrNotFound) {
+		return balancer.Ack{}, 0
+	}
+	var a balancer.Ack
+	if err == nil {
+		err = json.Unmarshal(item.Body, &a)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return a, item.Version
+}
+
+func (w *world) hear(c *cell) bool {
+	w.t.Helper()
+	wrote, err := c.heard.Run(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return wrote
+}
+
+func (w *world) has(c *cell, tenant string) bool {
+	w.t.Helper()
+	got, err := c.table.Get(w.t.Context(), cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: shares.PlacementKey(tenant)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return got[0].Version > 0
+}
+
+// Guarantees that a cell acknowledges what it has stored, once, and not what it has not: and that what it acknowledged is never
+// replaced by something older.
+func TestAcknowledgesWhatIsStored(t *testing.T) {
+	w := quiet(t)
+	eu := w.cell("eu-1", 1)
+	w.balance(eu)
+	if w.hear(eu) {
+		t.Error("the first shares wait for nobody, and were acknowledged")
+	}
+	us := w.cell("us-1", 1)
+	w.balance(us)
+	if w.hear(eu) {
+		t.Error("a cell acknowledges what it has not heard of")
+	}
+	if !w.hear(us) || w.hear(us) {
+		t.Error("a cell acknowledges what it has heard of once")
+	}
+	if a, v := w.ack(us); a.Epoch != 2 || a.Phase != shares.Shrink || v != 1 || a.AtUS != w.now.Add(us.skew).UnixMicro() {
+		t.Errorf("%+v, version %d", a, v)
+	}
+	w.put(control.Cells, shares.AckKey("eu-1"), `{"cell":"eu-1","epoch":9,"phase":"grow","at_us":1}`)
+	w.balance(eu)
+	if w.hear(eu) {
+		t.Error("a newer acknowledgement was replaced")
+	}
+	w.put(control.Cells, shares.AckKey("eu-1"), `{"cell":7}`)
+	if !w.hear(eu) {
+		t.Error("one that makes no sense stays")
+	}
+}
+
+// Guarantees that a cell which joins has every placement from before when it acknowledges, and that a growth is acknowledged with the
+// placements of its transition: the next document is without them, and a cell that lacked one would grant what it may not.
+func TestPlacementsComeFirst(t *testing.T) {
+	w := quiet(t)
+	eu, us := w.cell("eu-1", 1), w.cell("us-1", 1)
+	w.run(60*time.Second, false)
+	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
+	w.balance(eu, us)
+	if !w.hear(eu) || !w.hear(us) || w.has(eu, "acme") {
+		t.Fatal("a shrink waits for placements")
+	}
+	w.balance()
+	w.now = w.now.Add(time.Minute)
+	if s := w.balance(eu, us); s.Phase != shares.Grow {
+		t.Fatalf("phase %s", s.Phase)
+	}
+	if w.hear(eu) || w.has(eu, "acme") { // the balancer has not stored it yet: it does so before it can end the transition
+		t.Fatal("a growth was acknowledged without its placement")
+	}
+	w.balance()
+	if !w.hear(eu) || !w.has(eu, "acme") {
+		t.Fatal("a growth whose placement can be had was not acknowledged")
+	}
+	w.hear(us)
+	if s := w.balance(eu, us); s.Phase != shares.Steady {
+		t.Fatalf("phase %s", s.Phase)
+	}
+	ap := w.cell("ap-1", 1)
+	empty := *ap
+	fresh := newWorld(t, 2).cell("ap-1", 1).table // as if nothing had come but the shares
+	empty.table = fresh
+	var err error
+	if empty.heard, err = acknowledge.New(acknowledge.Config{Cell: "ap-1", Tables: w.tables, Store: fresh}); err != nil {
+		t.Fatal(err)
+	}
+	w.balance(&empty)
+	if w.has(&empty, "acme") || !w.hear(&empty) || !w.has(&empty, "acme") {
+		t.Fatal("a cell that joins acknowledges without the placements from before")
+	}
+}
+
+func TestNewNeeds(t *testing.T) {
+	w := quiet(t)
+	for missing, c := range map[string]acknowledge.Config{
+		"Cell": {Tables: w.tables, Store: w.cell("a", 1).table}, "Tables": {Cell: "a", Store: w.cell("b", 1).table}, "Store": {Cell: "a", Tables: w.tables},
+	} {
+		if _, err := acknowledge.New(c); err == nil || !strings.Contains(err.Error(), missing) {
+			t.Errorf("without %s: %v", missing, err)
+		}
+	}
+	if !acknowledge.Concerned([]byte(`{"Records":[{"body":"{\"type\":\"shares.changed\"}"}]}`)) || acknowledge.Concerned([]byte(`{"type":"plan.changed"}`)) {
+		t.Error("which messages concern the shares")
+	}
+}
