@@ -43,6 +43,10 @@ func (p *Plane) Join(ctx context.Context, names []string) ([]string, error) {
 			return nil, fmt.Errorf("cell %s: %w", name, err)
 		}
 	}
+	// A cell that knows of no shares has all limits alone: they are there before any cell is.
+	if _, err := p.balancer.Run(ctx); err != nil {
+		return nil, err
+	}
 	return slices.Sorted(slices.Values(names)), nil
 }
 
