@@ -88,7 +88,7 @@ func (s *Service) Apply(ctx context.Context, actor string, r *ApplyRequest) (*Ap
 		return nil, err
 	}
 	if len(w.problems) > 0 {
-		e := call.Refuse(call.Invalid, "nothing was written")
+		e := call.Refuse(call.Invalid, "the changes do not fit; nothing of this call was written")
 		e.Problems = few(w.problems)
 		return nil, e
 	}

@@ -242,9 +242,7 @@ func FuzzLocal(f *testing.F) {
 		if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#% ") || strings.ContainsFunc(path, func(c rune) bool { return c < ' ' || c > '~' }) {
 			t.Skip("not a path of a request")
 		}
-		w := newWorld(t)
-		w.config.Log = discard
-		w.remake()
+		w := newWorldOn(t, &serial{Tables: inMemory{}})
 		w.seed(plans)
 		r := local(t, "/", body)
 		r.URL.Path = path

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -69,6 +71,11 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tables.Close() })
+	return newWorldOn(t, tables)
+}
+
+func newWorldOn(t *testing.T, tables control.Tables) *world {
+	t.Helper()
 	w := &world{T: t, tables: &counting{Tables: tables}}
 	w.config = admin.Config{Tables: w.tables, Log: discard, Now: func() time.Time { return noon },
 		Hash: func(_ context.Context, key string) (string, string, error) {
@@ -165,4 +172,74 @@ func (w *world) refused(err error, code call.Code, says string) {
 		w.Errorf("it wrote %d items: %+v", w.tables.puts, w.tables.changes)
 		w.tables.puts = 0
 	}
+}
+
+// inMemory is control tables for fuzzing, which a file would slow down.
+type inMemory map[string]control.Item
+
+func (m inMemory) Get(_ context.Context, t control.Table, key string) (control.Item, error) {
+	if err := control.CheckGet(t, key); err != nil {
+		return control.Item{}, err
+	}
+	item, ok := m[string(t)+"/"+key]
+	if !ok {
+		return control.Item{}, control.ErrNotFound
+	}
+	return item, nil
+}
+
+func (m inMemory) List(_ context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error) {
+	if err := control.CheckList(t, most); err != nil {
+		return nil, "", err
+	}
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		switch item := m[name]; {
+		case item.Table != t || item.Key <= after:
+		case len(items) == most:
+			return items, items[most-1].Key, nil
+		default:
+			items = append(items, item)
+		}
+	}
+	return items, "", nil
+}
+
+func (m inMemory) Put(_ context.Context, c control.Change) (control.Item, error) {
+	c, err := c.Check()
+	if err != nil {
+		return control.Item{}, err
+	}
+	var current *control.Item
+	if item, ok := m[string(c.Table)+"/"+c.Key]; ok {
+		current = &item
+	}
+	next, _, err := control.Next(current, c)
+	if err == nil {
+		m[string(c.Table)+"/"+c.Key] = next
+	}
+	return next, err
+}
+
+// serial lets one call at a time through.
+type serial struct {
+	mu sync.Mutex
+	control.Tables
+}
+
+func (s *serial) Get(ctx context.Context, t control.Table, key string) (control.Item, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.Tables.Get(ctx, t, key)
+}
+
+func (s *serial) List(ctx context.Context, t control.Table, after string, most int) ([]control.Item, string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.Tables.List(ctx, t, after, most)
+}
+
+func (s *serial) Put(ctx context.Context, c control.Change) (control.Item, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.Tables.Put(ctx, c)
 }

@@ -30,19 +30,16 @@ func LocalActor() string {
 func Local(m *Mux, actor string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		in := &input{actor: actor, method: r.Method, path: r.URL.Path, mediaType: r.Header.Get("Content-Type")}
-		status, answer := 0, []byte(nil)
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBodyBytes))
-		var tooLarge *http.MaxBytesError
-		switch {
-		case !fromHere(r):
-			in.actor = ""
-		case errors.As(err, &tooLarge):
-			body = make([]byte, MaxBodyBytes+1)
-		case err != nil:
+		if !fromHere(r) {
+			in.actor = "" // and what it brings is not even read
+		} else if body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBodyBytes+1)); err == nil {
+			in.body = body
+		} else if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+			in.body = make([]byte, MaxBodyBytes+1)
+		} else {
 			return // the caller went away
 		}
-		in.body = body
-		status, answer = m.do(r.Context(), in)
+		status, answer := m.do(r.Context(), in)
 		h := w.Header()
 		h.Set("Content-Type", "application/json")
 		h.Set("Cache-Control", "no-store")
