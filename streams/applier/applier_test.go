@@ -166,13 +166,17 @@ func TestApply(t *testing.T) {
 func TestSameBatchTwice(t *testing.T) {
 	w := newWorld(t)
 	batch := w.messages(slices.Concat(tenant(t, "a", 1), tenant(t, "b", 1))...)
-	w.handle(batch)
+	w.handle(append(batch, batch...))
+	w.meter.Want(t, map[string]int64{"documents_applied": 2, "messages_old": 2})
 	w.handle(batch)
 	w.handle(append(batch, batch...))
 	if w.head() != 1 {
 		t.Errorf("%d transactions, want 1", w.head())
 	}
-	w.meter.Want(t, map[string]int64{"documents_applied": 2, "messages_old": 6})
+	w.meter.Want(t, map[string]int64{"documents_applied": 2, "messages_old": 8})
+	if took := w.meter.Times("apply_seconds"); len(took) != 2 {
+		t.Errorf("apply_seconds %v, want one for each document", took)
+	}
 }
 
 // Guarantees that batches in reverse end in the newest versions, a tombstone included, and that no older one comes back.

@@ -164,10 +164,7 @@ type watcher struct {
 	*Canary
 	cell   *Cell
 	reader *cellconfig.Reader
-
-	mu       sync.Mutex
-	enforced int64 // version
-	at       time.Time
+	entry  int64 // of the change log, with which the change came; 0 where the table does not have it
 }
 
 func (c *Canary) watcher(cell *Cell) (*watcher, error) {
@@ -175,23 +172,12 @@ func (c *Canary) watcher(cell *Cell) (*watcher, error) {
 	var err error
 	w.reader, err = cellconfig.New(cellconfig.Config{
 		Table: cell.Table, Log: slog.New(slog.DiscardHandler), Timeout: 2 * time.Second, FirstTimeout: 10 * time.Second,
-		MaxDocuments: 16, MaxAbsent: 16, OnApply: w.applied,
+		MaxDocuments: 16, MaxAbsent: 16,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("canary: cell %s: %w", cell.ID, err)
 	}
 	return w, nil
-}
-
-// applied is told each entry of the log that the reader puts into force.
-func (w *watcher) applied(e cellconfig.Entry, _ time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, c := range e.Changes {
-		if c.Kind == celldoc.KindCanary && c.ID == celldoc.CanaryID && c.Version > w.enforced {
-			w.enforced, w.at = c.Version, w.c.Now()
-		}
-	}
 }
 
 // load has the reader know where the log is, so that it is told what comes. What cannot be loaded now may be in time.
@@ -207,51 +193,46 @@ func (w *watcher) watch(ctx context.Context, version int64, began time.Time) See
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()
 	for {
-		if seen.Applied == 0 {
-			d, err := w.cell.Table.Get(ctx, cellconfig.Ref{Kind: celldoc.KindCanary, ID: celldoc.CanaryID})
-			switch {
-			case err != nil:
-				seen.Err = err
-			case len(d) == 1 && d[0].Version >= version:
-				seen.Applied, seen.Err = max(w.c.Now().Sub(began), 1), nil
-				w.cell.Meter.Took("canary_applied_seconds", seen.Applied)
-			}
+		enforced, err := w.look(ctx, version)
+		if w.entry != 0 && seen.Applied == 0 {
+			seen.Applied = max(w.c.Now().Sub(began), 1)
+			w.cell.Meter.Took("canary_applied_seconds", seen.Applied)
 		}
-		if seen.Applied != 0 {
-			if at, ok := w.poll(ctx, version); ok {
-				seen.Enforced = max(at.Sub(began), 1)
-				w.cell.Meter.Count("canary_missed", 0)
-				w.cell.Meter.Took("propagation_seconds", seen.Enforced)
-				return seen
-			}
+		if enforced {
+			seen.Enforced = max(w.c.Now().Sub(began), 1)
+			w.cell.Meter.Count("canary_missed", 0)
+			w.cell.Meter.Took("propagation_seconds", seen.Enforced)
+			return seen
 		}
 		select {
 		case <-ctx.Done():
-			seen.Missed = true
+			seen.Missed, seen.Err = true, err
 			w.cell.Meter.Count("canary_missed", 1)
 			w.cell.Meter.Took("propagation_seconds", w.c.Wait)
 			w.c.Log.ErrorContext(ctx, "a change was not enforced in time", "cell", w.cell.ID, "version", version, "applied", seen.Applied != 0,
-				"waited", w.c.Wait, "error", seen.Err)
+				"waited", w.c.Wait, "error", err)
 			return seen
 		case <-ticker.C:
 		}
 	}
 }
 
-// poll is what a request does: the reader looks at the log where a second has gone by. A reader that began only now, or anew, has
-// not been told of the entry, and holds all that it was told of: that the table has it.
-func (w *watcher) poll(ctx context.Context, version int64) (time.Time, bool) {
-	before := w.reader.Stats(w.c.Now())
-	_, join := w.reader.Begin(ctx, w.c.Now())
-	if join != nil {
+// look does what a request does, which has the reader poll the log where a second has gone by, and reports whether the reader has the
+// version in force: all up to the log's entry with which the table got it.
+func (w *watcher) look(ctx context.Context, version int64) (bool, error) {
+	if _, join := w.reader.Begin(ctx, w.c.Now()); join != nil {
 		join()
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.enforced >= version {
-		return w.at, true
+	if w.entry == 0 {
+		d, err := w.cell.Table.Get(ctx, cellconfig.Ref{Kind: celldoc.KindCanary, ID: celldoc.CanaryID})
+		if err != nil {
+			return false, err
+		}
+		if len(d) != 1 || d[0].Version < version {
+			return false, nil
+		}
+		w.entry = d[0].Seq
 	}
-	after := w.reader.Stats(w.c.Now())
-	anew := after.Loaded && (!before.Loaded || after.Resets > before.Resets)
-	return w.c.Now(), anew // the whole copy was read after the table had it
+	s := w.reader.Stats(w.c.Now())
+	return s.Loaded && s.Seq >= w.entry, nil
 }

@@ -159,7 +159,7 @@ func TestMeasures(t *testing.T) {
 		for n := range 3 {
 			seen := w.run()
 			within(t, "eu-1 applied", seen["eu-1"].Applied, 200*time.Millisecond, 300*time.Millisecond)
-			within(t, "eu-1 enforced", seen["eu-1"].Enforced, 200*time.Millisecond, 1200*time.Millisecond)
+			within(t, "eu-1 enforced", seen["eu-1"].Enforced, 900*time.Millisecond, 1200*time.Millisecond) // with the next poll
 			within(t, "us-1 enforced", seen["us-1"].Enforced, 3*time.Second, 4100*time.Millisecond)
 			if took := w.meters["us-1"].Times("propagation_seconds"); len(took) != n+1 || took[0] < 3*time.Second {
 				t.Errorf("propagation_seconds %v", took)
