@@ -65,14 +65,17 @@ file with anything wrong is reported and the last good one stays.
 
 Behind the gateway runs the control plane that is deployed: a change is a version of an item in the control tables, with
 who made it and why, and goes by events to the cell. 'sluice plan apply', 'tenant set', 'key create' and the other
-operators' commands find a dev on this machine by themselves, and what they change is enforced at once. A plans file writes an
-item when what the file says of it changes, so an operator's change stays until then, also over a restart with the same
-file; what the file never named is the operators' alone.
+operators' commands find a dev on this machine by themselves, and what they change is enforced at once. A plans file
+writes an item when what the file says of it changes: an operator's change stays until then, also over a restart with the
+same file, and what the file never named is the operators' alone. What a file drops is deleted, and a key revoked.
 
-With --data everything but counters outlives the process: plans, tenants, keys, cells, and the audit trail ('sluice audit
-verify'). Without --plans what is there is in force. With --cells there are several cells, each with a port and counters
-of its own, that share each tenant's limits; 'sluice cell add', 'drain' and 'remove' move the shares while they run. The
-quotas of all of them are counted in one place, which stands for the tenants' home cells.
+With --data everything but counters outlives the process: plans, tenants, keys, cells, and the audit trail, which 'sluice
+audit show' and 'verify' read once the dev has ended. Without --plans, what is there is then in force.
+
+With --cells there are several cells, each with a port and counters of its own, that share each tenant's limits; 'sluice
+cell add', 'drain' and 'remove' move the shares while they run. A quota is granted in the tenant's home cell only, so a
+tenant that has one is served there and refused elsewhere. Cells that --data has from before are there again, whatever
+--cells says.
 
 Who calls is told by an API key (X-API-Key, or Authorization: Bearer), see 'sluice key'. Backends get X-Sluice-Tenant,
 X-Sluice-Subject, X-Sluice-Plan and X-Sluice-Key-Id, percent-encoded; the same headers from clients are dropped, and so
@@ -146,11 +149,8 @@ func (o devOptions) parse() (*dev, error) {
 	if d.maxBody == 0 {
 		d.maxBody = -1
 	}
-	if d.names, err = parseCells(o.cells); err != nil {
+	if d.names, err = o.parseCells(); err != nil {
 		return nil, err
-	}
-	if d.several() && (o.stores.redis != "" || o.stores.dynamodb != "" || o.api.api != "") {
-		return nil, errors.New("--cells goes without --redis, --dynamodb and --api: each cell counts in memory, behind a gateway of its own")
 	}
 	for _, p := range o.plans {
 		if p == "" || p == "-" {
@@ -201,9 +201,13 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 func (d *dev) several() bool { return len(d.names) > 0 }
 
 // parseCells reads a number of cells, or their names; none where there is to be one that is alone.
-func parseCells(text string) ([]string, error) {
-	if text == "" {
+func (o *devOptions) parseCells() ([]string, error) {
+	text := o.cells
+	switch {
+	case text == "":
 		return nil, nil
+	case o.stores.redis != "" || o.stores.dynamodb != "" || o.api.api != "":
+		return nil, errors.New("--cells goes without --redis, --dynamodb and --api: each cell counts in memory, behind a gateway of its own")
 	}
 	var names []string
 	if n, err := strconv.Atoi(text); err == nil {

@@ -42,10 +42,10 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 		return nil, err
 	}
 	c := &Cell{Name: name, table: table, applied: make(chan struct{}, 1)}
-	sharedAs := ""
+	watched, sharedAs := &told{table, c.applied}, ""
 	if p.c.Several {
 		sharedAs = name
-		c.heard, err = acknowledge.New(acknowledge.Config{Cell: name, Tables: p.tables, Store: &told{table, c.applied}, Now: p.c.Now})
+		c.heard, err = acknowledge.New(acknowledge.Config{Cell: name, Tables: p.tables, Store: watched, Now: p.c.Now})
 		if err != nil {
 			return nil, err
 		}
@@ -60,12 +60,14 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.pump.Add(ctx, name, &told{c.table, c.applied}); err != nil {
+	if err := p.pump.Add(ctx, name, watched); err != nil {
 		return nil, err
 	}
 	run, stop := context.WithCancel(context.Background())
 	c.stop = stop
-	p.follow(run, c) // once before the first request
+	if err := p.follow(run, c); err != nil { // before the first request
+		watched.tell() // look again
+	}
 	c.running.Go(func() { p.followAll(run, c) })
 	p.mu.Lock()
 	p.cells[name] = c
@@ -116,11 +118,15 @@ type told struct {
 // Commit implements [cellconfig.Store].
 func (t *told) Commit(ctx context.Context, step cellconfig.Step) error {
 	err := t.Table.Commit(ctx, step)
+	t.tell()
+	return err
+}
+
+func (t *told) tell() {
 	select {
 	case t.applied <- struct{}{}:
 	default: // it is to look already
 	}
-	return err
 }
 
 // RemoveCell ends a cell: it is told of nothing more.

@@ -47,7 +47,7 @@ const (
 
 // Config sets up a Plane.
 type Config struct {
-	Folder    string                   // made if it is not there; "": a temporary one, removed by Close
+	Folder    string                   // made if it is not there; "": a temporary one without an archive, removed by Close
 	Peppers   map[string][]byte        // of API keys, by id; required
 	NewKeys   string                   // id of the pepper that new keys are made with; required
 	Several   bool                     // cells share the limits; else there is one, which grants all of them
@@ -123,7 +123,9 @@ func (p *Plane) open() (err error) {
 	if p.archive, err = folder.New(filepath.Join(p.folder, auditFolder)); err != nil {
 		return err
 	}
-	p.tables, err = embedded.Open(filepath.Join(p.folder, tablesFile))
+	if p.tables, err = embedded.Open(filepath.Join(p.folder, tablesFile)); err == nil && p.temporary {
+		p.tables.Unsynced()
+	}
 	return err
 }
 
@@ -149,6 +151,9 @@ func (p *Plane) start(ctx context.Context) error {
 			p.c.Log.Error("changes do not reach the cells any more", "error", err)
 		}
 	})
+	if p.temporary { // the archive would go with the folder
+		return nil
+	}
 	p.running.Go(func() {
 		if err := keep.Follow(ctx, p.tables); err != nil && ctx.Err() == nil {
 			p.c.Log.Error("changes are not archived any more; the next start archives them", "error", err)

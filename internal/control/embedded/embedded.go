@@ -89,6 +89,10 @@ func Open(path string) (*Tables, error) {
 	return &Tables{db: db, changed: make(chan struct{})}, nil
 }
 
+// Unsynced has Puts return before they are on the disk: for a file that is of no use once the process is over. It is called
+// before any Put.
+func (t *Tables) Unsynced() { t.db.NoSync = true }
+
 // Close closes the file, after calls that are under way. Calls after it are errors, and so are those that wait.
 func (t *Tables) Close() error {
 	err := t.db.Close()
