@@ -141,26 +141,14 @@ func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 		r.mu.Lock()
 		e, found := r.find(at)
 		if found == isCurrent {
-			t, missing, err := r.resolve(e)
-			if missing.kind == 0 || err != nil {
-				out, placed, unplaced := r.share(e, t)
-				r.mu.Unlock()
-				if placed.kind == 0 || err != nil {
-					return out, errors.Join(err, unplaced)
-				}
-				if err := r.load(ctx, placed); err != nil {
-					if out != nil && lastGood(isSuperseded, err) { // as it was last known
-						return out, nil
-					}
-					return nil, err
-				}
-				continue
-			}
-			before, _, _ := r.share(e, t)
+			t, missing, err := r.whole(e)
 			r.mu.Unlock()
+			if missing.kind == 0 || err != nil {
+				return t, err
+			}
 			if err := r.load(ctx, missing); err != nil {
-				if before != nil && !errors.Is(err, errOlder) { // on the plan as it was last known
-					return before, nil
+				if t != nil && !errors.Is(err, errOlder) { // on the plan, or the placement, as it was last known
+					return t, nil
 				}
 				return nil, err
 			}
@@ -232,6 +220,18 @@ func (r *Reader) resolve(e *entry) (t *plan.Tenant, missing cacheKey, err error)
 		}
 	}
 	return e.tenant, missing, e.refused(e.unfit)
+}
+
+// whole is resolve and then share: a tenant as the cell limits it.
+func (r *Reader) whole(e *entry) (t *plan.Tenant, missing cacheKey, err error) {
+	t, missing, err = r.resolve(e)
+	t, placed, unplaced := r.share(e, t)
+	if missing.kind == 0 && err == nil {
+		if missing = placed; placed.kind == 0 {
+			err = unplaced
+		}
+	}
+	return t, missing, err
 }
 
 // planless stands for the plan of a tenant that has none.

@@ -301,7 +301,7 @@ func TestDiesAnywhere(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	w := newBench(t)
 	var seen []string
-	fault := func(call, key string) error {
+	fault := func(string, string) error {
 		if r.IntN(3) == 0 {
 			return errors.New("throttled")
 		}
@@ -347,7 +347,7 @@ func TestTwoAtOnce(t *testing.T) {
 	w.settle()
 	other, twice := w.balancer(func() time.Time { return w.now }), 0
 	w.ask(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
-	w.tables.before = func(call, key string) error {
+	w.tables.before = func(call, _ string) error {
 		if call != "put" || twice > 0 {
 			return nil
 		}
