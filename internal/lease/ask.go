@@ -83,30 +83,57 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 		}
 		h.meet(req, a)
 	}
-	t := h.clock.at(at)
-	h.prepare(s, t, req, a)
-	sh.stats.Calls++
-	sh.mu.Unlock()
+	for again := true; ; again = false {
+		t := h.clock.at(at)
+		h.prepare(s, t, req, a)
+		sh.stats.Calls++
+		sh.mu.Unlock()
 
-	sent := s.c.Clock()
-	err := s.c.Store.Decide(ctx, &a.req, now, &a.reply)
-	received := at.plus(sent, s.c.Clock())
+		sent := s.c.Clock()
+		err := s.c.Store.Decide(ctx, &a.req, now, &a.reply)
+		back := s.c.Clock()
+		received := at.plus(sent, back)
 
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if err == nil {
-		err = a.check()
+		sh.mu.Lock()
+		if err == nil {
+			err = a.check()
+		}
+		s.silent.Store(err != nil)
+		arrived := h.clock.at(received)
+		if err != nil {
+			h.setBack(sh, arrived, a)
+			a.land(err, ctx.Err() != nil)
+			sh.mu.Unlock()
+			return err
+		}
+		h.receive(sh, s, t, arrived, a)
+		over := again && h.ranOut(arrived, req, a)
+		h.answer(s, sh, req, arrived, a, d)
+		a.land(nil, false)
+		if !over || d.Allowed {
+			sh.mu.Unlock()
+			return nil
+		}
+		now, at = now.Add(wallGone(sent, back)), received
+		h.meet(req, a)
 	}
-	s.silent.Store(err != nil)
-	if err != nil {
-		h.setBack(sh, h.clock.at(received), a)
-		a.land(err, ctx.Err() != nil)
-		return err
+}
+
+// ranOut reports whether all that keeps the request from being admitted is that leases ended while the call was away, which is
+// no reason to deny it. A request that an exact limit was charged for is not asked about twice.
+func (h *holder) ranOut(t int64, req *limit.Request, a *ask) bool {
+	if !a.reply.Allowed {
+		return false
 	}
-	h.receive(sh, s, t, h.clock.at(received), a)
-	h.answer(s, sh, req, h.clock.at(received), a, d)
-	a.land(nil, false)
-	return nil
+	short := false
+	for i := range a.tiers {
+		x := &a.tiers[i]
+		if !x.leased {
+			return false
+		}
+		short = short || x.had > 0 && x.own < x.had && x.own+x.k.free(t) < req.Charges[x.charge].Cost
+	}
+	return short
 }
 
 // meet finds the counters of the request, and makes those that are new. A counter whose limit has changed gives its lease
