@@ -88,7 +88,7 @@ func TestExact(t *testing.T) {
 // Guarantees that each kind of refusal has its reason, and that reasons are the names that the headers, logs and contexts use.
 func TestReasons(t *testing.T) {
 	reasons := []sluice.Reason{sluice.Allowed, sluice.Limited, sluice.AddressLimited, sluice.NeverFits, sluice.Unavailable, sluice.Unidentified,
-		sluice.NoCredential, sluice.BadCredential, sluice.UnknownTenant, sluice.SuspendedTenant, sluice.NoPlan, sluice.NoRoute, sluice.Internal}
+		sluice.NoCredential, sluice.BadCredential, sluice.UnknownTenant, sluice.SuspendedTenant, sluice.NoPlan, sluice.NoRoute, sluice.NotHere, sluice.Internal}
 	gateways := []answer.Kind{answer.TooLarge, answer.BadRequest, answer.LocalOnly, answer.UpstreamDown, answer.UpstreamTimeout, answer.NoDecision}
 	for _, k := range answer.Kinds() {
 		if slices.Contains(reasons, sluice.Reason(k.String())) == slices.Contains(gateways, k) {
