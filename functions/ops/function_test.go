@@ -1,0 +1,211 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/lambdahost"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
+)
+
+const patient = 60 * time.Second
+
+// deployed is a deployed function.
+type deployed struct {
+	t    *testing.T
+	host *lambdahost.Host
+}
+
+// deploy builds a function and starts it in what stands for Lambda.
+func deploy(t *testing.T, name string, env map[string]string) *deployed {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "bootstrap")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-tags", "lambda.norpc", "-o", binary, "../"+name)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	host, err := lambdahost.Start(t.Context(), lambdahost.Config{Binary: binary, Name: name, Env: env, InitTimeout: patient, Timeout: patient, Queue: 10,
+		Output: func(l lambdahost.Line) {
+			if strings.Contains(l.Text, "not-to-be-seen") || strings.Contains(l.Text, "slk_") {
+				t.Errorf("%s wrote a secret: %s", name, l.Text)
+			}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patient)
+		defer cancel()
+		if err := host.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return &deployed{t, host}
+}
+
+// post calls an operation as API Gateway does for ann, and reads the answer.
+func (f *deployed) post(path, body string, status int, into any) {
+	f.t.Helper()
+	event, err := json.Marshal(map[string]any{
+		"httpMethod": "POST", "path": "/any/base" + path, "pathParameters": map[string]string{"proxy": strings.TrimPrefix(path, "/")},
+		"headers": map[string]string{"content-type": "application/json"}, "body": body,
+		"requestContext": map[string]any{"identity": map[string]string{"accountId": "123456789012", "caller": "AIDAEXAMPLE", "userArn": ann}},
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	out, err := f.host.Invoke(f.t.Context(), event)
+	if err != nil {
+		f.t.Fatalf("%s: %v", path, err)
+	}
+	var answer struct {
+		StatusCode int
+		Body       string
+	}
+	if err := json.Unmarshal(out, &answer); err != nil || answer.StatusCode != status {
+		f.t.Fatalf("%s gives %s, want status %d", path, out, status)
+	}
+	if err := json.Unmarshal([]byte(answer.Body), into); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+const ann = "arn:aws:iam::123456789012:user/ann"
+
+// Guarantees that the two operators' functions, as they are deployed, do their work over DynamoDB: a plan and a key are written
+// by the signed caller, and a counter of the cell is looked at and emptied, on record.
+func TestOperatorsFunctions(t *testing.T) {
+	url := os.Getenv("SLUICE_DYNAMODB")
+	if url == "" {
+		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
+		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
+			t.Fatal(message)
+		}
+		t.Skip(message)
+	}
+	client, done := dynamodbtest.Connect(url)
+	t.Cleanup(done)
+	prefix := fmt.Sprintf("operators-%d-%d-", os.Getpid(), time.Now().UnixNano())
+	names := dynamo.Names(prefix)
+	for _, err := range []error{
+		dynamo.Create(t.Context(), client, names), table.Create(t.Context(), client, prefix+"config"), dynamodb.Create(t.Context(), client, prefix+"counters"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	manager := &secretstest.Manager{}
+	secrets, stop, err := manager.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stop() })
+	pepper := []byte("not-to-be-seen-pepper")
+	manager.Set("sluice", `{"peppers":{"p1":"`+base64.StdEncoding.EncodeToString(pepper)+`"}}`)
+	env := func(more map[string]string) map[string]string {
+		all := map[string]string{"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen-key", "AWS_ENDPOINT_URL_DYNAMODB": url,
+			"AWS_ENDPOINT_URL_SECRETS_MANAGER": secrets, "SLUICE_SECRET": "sluice"}
+		for name, value := range more {
+			all[name] = value
+		}
+		return all
+	}
+	admin := deploy(t, "admin", env(map[string]string{"SLUICE_PLANS_TABLE": names[control.Plans], "SLUICE_TENANTS_TABLE": names[control.Tenants],
+		"SLUICE_KEYS_TABLE": names[control.Keys], "SLUICE_CELLS_TABLE": names[control.Cells], "SLUICE_KEY_PEPPER": "p1", "SLUICE_STATUS_CELLS": "eu-1=" + prefix + "config"}))
+	ops := deploy(t, "ops", env(map[string]string{"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_TABLE": prefix + "config", "SLUICE_COUNTERS_TABLE": prefix + "counters",
+		"SLUICE_MAX_INSTANCES": "10", "SLUICE_OPERATIONS_TABLE": names[control.Operations]}))
+
+	const pro, acme = `{"id":"pro","limits":[{"algorithm":"token_bucket","burst":100,"id":"burst","period":"24h","rate":1}]}`, `{"id":"acme","plan":"pro"}`
+	var applied struct{ Written int }
+	admin.post("/apply", `{"reason":"first","changes":[{"table":"plans","key":"pro","expect":0,"body":`+pro+`},{"table":"tenants","key":"acme","expect":0,"body":`+acme+`}]}`, 200, &applied)
+	var key struct {
+		Key  string
+		Item struct {
+			Actor string
+			Body  struct{ Hash string }
+		}
+	}
+	admin.post("/keys/create", `{"tenant":"acme","reason":"pipeline"}`, 200, &key)
+	if applied.Written != 2 || key.Item.Actor != ann || key.Item.Body.Hash != identity.HashKey(pepper, key.Key) {
+		t.Fatalf("applied %+v, created %+v", applied, key)
+	}
+	var status struct {
+		Cells []struct{ Behind, Drifted int }
+	}
+	admin.post("/config/status", `{}`, 200, &status)
+	if len(status.Cells) != 1 || status.Cells[0].Behind != 3 || status.Cells[0].Drifted != 0 {
+		t.Errorf("the status is %+v, want 3 documents behind", status)
+	}
+
+	config, err := table.New(table.Config{Client: client, Table: prefix + "config"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := config.Apply(t.Context(), []cellconfig.Document{
+		{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 1, Body: []byte(pro)}, {Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: "acme"}, Version: 1, Body: []byte(acme)},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	spend(t, url, prefix+"counters", pro)
+	var counters struct {
+		Operation string
+		Counters  []struct{ Used, Remaining int64 }
+	}
+	ops.post("/counters/peek", `{"tenant":"acme"}`, 200, &counters)
+	if len(counters.Counters) != 1 || counters.Counters[0].Used != 70 {
+		t.Fatalf("peek gives %+v, want 70 used", counters)
+	}
+	ops.post("/counters/reset", `{"tenant":"acme","limit":"burst","reason":"their loop is fixed"}`, 200, &counters)
+	if counters.Counters[0].Used != 0 || counters.Counters[0].Remaining != 100 {
+		t.Errorf("reset gives %+v", counters)
+	}
+	tables, err := dynamo.New(client, names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	item, err := tables.Get(t.Context(), control.Operations, counters.Operation)
+	if err != nil || item.Version != 2 || item.Actor != ann || item.Reason != "their loop is fixed" || !strings.Contains(string(item.Body), `"state":"done"`) {
+		t.Errorf("on record is %+v, %v", item, err)
+	}
+}
+
+// spend uses 70 units of the limit, as the cell's authorizer would.
+func spend(t *testing.T, url, counters, pro string) {
+	t.Helper()
+	client, done := dynamodbtest.Connect(url)
+	t.Cleanup(done)
+	store, err := dynamodb.New(dynamodb.Config{Client: client, Table: counters, Timeout: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := plan.CompilePlan(plan.Document{Kind: plan.KindPlan, ID: "pro", Body: []byte(pro)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d limit.Decision
+	if err := store.Decide(t.Context(), &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"},
+		Charges: []limit.Charge{{Limit: p.Set().Limits[0].Limit, Cost: 70}}}, time.Now(), &d); err != nil || !d.Allowed {
+		t.Fatalf("spend: %v, allowed %v", err, d.Allowed)
+	}
+}
