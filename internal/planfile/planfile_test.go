@@ -3,6 +3,7 @@ package planfile_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/planfile"
 )
 
@@ -175,4 +177,32 @@ func TestReloadOnSignal(t *testing.T) {
 	before, _ := w.Status()
 	w.signal <- syscall.SIGHUP
 	eventually(t, "a reload", func() bool { at, _ := w.Status(); return at.After(before) })
+}
+
+// Guarantees that a configuration which is refused where it is to be applied does not replace the one in force, and is reported;
+// and that what is applied is what was read.
+func TestApplyMayRefuse(t *testing.T) {
+	file := newFile(t)
+	var applied [][]plan.Source
+	refuse := error(nil)
+	p, err := planfile.Open(planfile.Config{Files: []string{file}, Log: slog.New(slog.DiscardHandler),
+		Apply: func(sources []plan.Source) error {
+			applied = append(applied, sources)
+			return refuse
+		}})
+	if err != nil || len(applied) != 1 || len(applied[0]) != 1 || applied[0][0].Name != file || string(applied[0][0].Data) != onePlan {
+		t.Fatalf("applied %v, %v", applied, err)
+	}
+	refuse = errors.New("not today")
+	write(t, file, two("pro"))
+	if err := p.Reload(); !errors.Is(err, refuse) || len(p.Current().Config.Plans()) != 1 {
+		t.Errorf("a refused file gives %v, and %d plans are in force, want 1", err, len(p.Current().Config.Plans()))
+	}
+	if _, err := p.Status(); !errors.Is(err, refuse) {
+		t.Errorf("status = %v, want why it was refused", err)
+	}
+	write(t, file, "plans: 3\n")
+	if err := p.Reload(); err == nil || len(applied) != 2 {
+		t.Errorf("a bad file: %v, and %d were to be applied, want 2", err, len(applied))
+	}
 }
