@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,9 +26,9 @@ type world struct {
 	*testing.T
 	tables *tables
 	client *client.Client
-	calls  int
-	reads  int
-	cut    int // after how many applies the connection breaks; 0: never
+	calls  atomic.Int64
+	reads  atomic.Int64
+	cut    atomic.Int64 // after how many applies the connection breaks; 0: never
 }
 
 // tables count what is written.
@@ -61,11 +62,11 @@ func newWorld(t *testing.T) *world {
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/apply":
-			if w.calls++; w.cut > 0 && w.calls > w.cut {
+			if n, cut := w.calls.Add(1), w.cut.Load(); cut > 0 && n > cut {
 				panic(http.ErrAbortHandler)
 			}
 		case "/documents/list":
-			w.reads++
+			w.reads.Add(1)
 		}
 		h.ServeHTTP(rw, r)
 	}))
@@ -120,16 +121,18 @@ func many(n int, rate int64) string {
 // changes a plan of all of them writes one item, and that one which changes nothing writes nothing.
 func TestApplyOfTenThousandTenants(t *testing.T) {
 	w := newWorld(t)
-	const n = 10_000
-	w.cut = 21 // the plan, and 20 calls of 250 tenants
+	const n, half = manyTenants, manyTenants / 2
+	w.cut.Store(1 + half/250) // the plan, and half of the tenants
 	d := w.compare(many(n, 100), false)
 	result, err := d.Apply(t.Context(), w.client, "first", false, nil)
-	if err == nil || result.Written != 1+20*250 || w.tables.puts != 1+20*250 {
+	if err == nil || result.Written != 1+half || w.tables.puts != 1+half {
 		t.Fatalf("cut in the middle: %+v, %d writes, %v", result, w.tables.puts, err)
 	}
-	w.cut, w.calls, w.tables.puts = 0, 0, 0
+	w.cut.Store(0)
+	w.calls.Store(0)
+	w.tables.puts = 0
 	d = w.compare(many(n, 100), false)
-	if d.Unchanged != 1+20*250 || len(d.Edits) != n-20*250 {
+	if d.Unchanged != 1+half || len(d.Edits) != n-half {
 		t.Errorf("after the cut %d differ and %d do not", len(d.Edits), d.Unchanged)
 	}
 	progress, began := 0, time.Now()
@@ -137,13 +140,14 @@ func TestApplyOfTenThousandTenants(t *testing.T) {
 		t.Fatal(err)
 	}
 	took := time.Since(began)
-	if result.Written != n/2 || w.tables.puts != n/2 || w.calls != 20 || progress != n/2 {
-		t.Errorf("resumed: %+v, %d writes in %d calls, progress %d", result, w.tables.puts, w.calls, progress)
+	if result.Written != half || w.tables.puts != half || w.calls.Load() != half/250 || progress != half {
+		t.Errorf("resumed: %+v, %d writes in %d calls, progress %d", result, w.tables.puts, w.calls.Load(), progress)
 	}
-	t.Logf("%d tenants in %s: %.0f/s", n/2, took.Round(time.Millisecond), float64(n/2)/took.Seconds())
-	w.tables.puts, w.reads = 0, 0
-	if d := w.compare(many(n, 100), false); len(d.Edits) != 0 || d.Unchanged != n+1 || w.reads > 16 {
-		t.Errorf("applied again, %d differ, read in %d pages", len(d.Edits), w.reads)
+	t.Logf("%d tenants in %s: %.0f/s", half, took.Round(time.Millisecond), half/took.Seconds())
+	w.tables.puts = 0
+	w.reads.Store(0)
+	if d := w.compare(many(n, 100), false); len(d.Edits) != 0 || d.Unchanged != n+1 || w.reads.Load() > 16 {
+		t.Errorf("applied again, %d differ, read in %d pages", len(d.Edits), w.reads.Load())
 	}
 	if r := w.apply(many(n, 200)); r.Written != 1 || w.tables.puts != 1 {
 		t.Errorf("a change of the plan of all wrote %d items", w.tables.puts)
@@ -219,9 +223,9 @@ func TestPlanAndOverride(t *testing.T) {
 	if _, err := d.Apply(t.Context(), w.client, "x", true, nil); codeOf(err) != call.Invalid {
 		t.Errorf("applied all the same: %v", err)
 	}
-	w.calls = 0
-	if r := w.apply(without + "tenants: [ { id: acme, plan: pro, overrides: [ { id: other, rate: 7 } ] } ]\n"); r.Written != 2 || w.calls != 1 {
-		t.Errorf("both: %+v in %d calls", r, w.calls)
+	w.calls.Store(0)
+	if r := w.apply(without + "tenants: [ { id: acme, plan: pro, overrides: [ { id: other, rate: 7 } ] } ]\n"); r.Written != 2 || w.calls.Load() != 1 {
+		t.Errorf("both: %+v in %d calls", r, w.calls.Load())
 	}
 }
 
