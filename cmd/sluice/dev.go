@@ -335,6 +335,9 @@ func (f *fleet) run(ctx context.Context, stdout io.Writer, counters *counters) e
 func (f *fleet) begin(ctx context.Context, counters *counters) error {
 	if f.several() {
 		names, err := f.plane.Join(ctx, f.names)
+		if err == nil {
+			err = f.plane.Divide(ctx)
+		}
 		for _, name := range names {
 			if err == nil {
 				err = f.startCell(ctx, name)

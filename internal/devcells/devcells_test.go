@@ -32,6 +32,9 @@ func opened(t *testing.T, dir string, cells ...string) *devcells.Plane {
 		if cells, err = p.Join(t.Context(), cells); err != nil {
 			t.Fatal(err)
 		}
+		if err := p.Divide(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, name := range cells {
 		if _, err := p.AddCell(t.Context(), name); err != nil {

@@ -43,11 +43,14 @@ func (p *Plane) Join(ctx context.Context, names []string) ([]string, error) {
 			return nil, fmt.Errorf("cell %s: %w", name, err)
 		}
 	}
-	// A cell that knows of no shares has all limits alone: they are there before any cell is.
-	if _, err := p.balancer.Run(ctx); err != nil {
-		return nil, err
-	}
 	return slices.Sorted(slices.Values(names)), nil
+}
+
+// Divide has the balancer look once. It comes after Join and before any AddCell: a cell that knows of no shares would have all
+// limits alone.
+func (p *Plane) Divide(ctx context.Context) error {
+	_, err := p.balancer.Run(ctx)
+	return err
 }
 
 // wanted are the cells that are to run: all but those that were removed.
