@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -147,12 +148,23 @@ func (f *fleet) reserved(c *servedCell, page http.Handler) (http.Handler, error)
 		switch {
 		case isOps && f.find(name) != nil:
 			http.StripPrefix("/admin/ops/"+name, f.find(name).operate).ServeHTTP(w, r)
+		case !f.several() && strings.HasPrefix(r.URL.Path, "/admin/cells/") && r.URL.Path != "/admin/cells/list":
+			refuseCells(w)
 		case strings.HasPrefix(r.URL.Path, "/admin/"):
 			operators.ServeHTTP(w, r)
 		default:
 			page.ServeHTTP(w, r)
 		}
 	}), nil
+}
+
+// refuseCells answers what would wait for ever where there is no balancer.
+func refuseCells(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusNotImplemented)
+	_ = json.NewEncoder(w).Encode(map[string]any{ // nobody is left to be told
+		"error": call.Refuse(call.Unsupported, "this sluice dev has one cell, alone: start it with --cells to add, drain and remove cells"),
+	})
 }
 
 // all are the cells, by name.

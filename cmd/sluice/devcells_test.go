@@ -96,6 +96,10 @@ func TestDevOperators(t *testing.T) {
 	operateOn(t, r.base, "key", "revoke", "theirs", "--reason", "lost")
 	until(t, "the revoked key does not", func() bool { code, _, _ := get(t, r.base, key); return code == 401 })
 
+	if out := sluice(t, "", "cell", "add", "x", "--reason", "a test", "--endpoint", r.base+"/_sluice/admin"); out.code != exitFailed || !strings.Contains(out.stderr, "--cells") {
+		t.Errorf("a cell is added to one that is alone: %d %s", out.code, out.stderr)
+	}
+
 	// The file changes in another place: what operators said of globex stays. Then it says something of globex.
 	write(strings.Replace(string(examplePlans), "burst: 5", "burst: 6", 1))
 	until(t, "the file's change of the plan is in force", func() bool {
