@@ -29,8 +29,9 @@ type BreakerConfig struct {
 	Name  string      // of the store, for errors and the log; required
 
 	// Failures open the breaker if no call succeeded between them, all within Window; so does a Window in which at least half
-	// of 4 × Failures calls or more failed. 0 means 5: a lost packet or a reconnect does not open it, and a store that is gone
-	// has cost five calls their deadline.
+	// of 4 × Failures calls or more failed. Calls that were under way together and failed are one failure, or a pause of some
+	// milliseconds would open it for who makes many calls at once. 0 means 5: a lost packet or a reconnect does not open it, and a
+	// store that is gone has cost five calls, one after the other, their deadline.
 	Failures int
 	Window   time.Duration // 0 means 10 s, at least 1 s: an instance with a call a second must notice, too
 
@@ -54,6 +55,10 @@ type Breaker struct {
 	now     func() instant
 	state   atomic.Uint32
 	news    atomic.Bool // the state changed, and nobody has said so yet
+
+	// Failures of calls none of which began before the one before had failed: all, and those since a call succeeded.
+	rounds, inRow atomic.Int64
+	base          atomic.Int64 // rounds when it closed
 
 	mu     sync.Mutex
 	failed int // probes in a row
@@ -170,8 +175,9 @@ func (b *Breaker) thaw(old *life) *life {
 
 // burst reports whether these failures open the breaker.
 func (b *Breaker) burst(n gobreaker.Counts) bool {
-	return int(n.ConsecutiveFailures) >= b.c.Failures ||
-		int(n.TotalSuccesses+n.TotalFailures) >= 4*b.c.Failures && n.TotalFailures >= n.TotalSuccesses
+	least := int64(b.c.Failures)
+	return int(n.ConsecutiveFailures) >= b.c.Failures && b.inRow.Load() >= least ||
+		int(n.TotalSuccesses+n.TotalFailures) >= 4*b.c.Failures && n.TotalFailures >= n.TotalSuccesses && b.rounds.Load()-b.base.Load() >= least
 }
 
 // changed is called under gobreaker's lock, so it only takes notes. What calls of an earlier life come to is none of this one's
@@ -211,6 +217,8 @@ func (b *Breaker) changed(l *life, from, to gobreaker.State) {
 }
 
 func (b *Breaker) closed() {
+	b.base.Store(b.rounds.Load())
+	b.inRow.Store(0)
 	b.until.Store(nil)
 	b.state.Store(uint32(StateClosed))
 	b.news.Store(true)
@@ -245,10 +253,15 @@ func (b *Breaker) through(ctx context.Context, call func() error) error {
 	called := false
 	_, _ = l.Execute(func() (struct{}, error) { // its error is ours, or says that it did not call
 		called = true
+		round := b.rounds.Load()
 		if err = call(); err == nil || errors.Is(err, limit.ErrFull) {
+			b.inRow.Store(0)
 			return struct{}{}, nil
 		} else if own(ctx, err) {
 			return struct{}{}, errOwn
+		}
+		if b.rounds.CompareAndSwap(round, round+1) {
+			b.inRow.Add(1)
 		}
 		return struct{}{}, err
 	})
