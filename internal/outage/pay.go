@@ -19,7 +19,7 @@ const (
 type payer struct {
 	mu     sync.Mutex
 	closed bool
-	until  instant            // not before
+	until  *instant           // not before; nil: now
 	stop   context.CancelFunc // no further charge by the one that runs; nil: none does
 	cut    context.CancelFunc // nor the one that is under way
 	busy   sync.WaitGroup
@@ -31,7 +31,7 @@ func (s *Store) startPaying(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	began := read()
-	if p.closed || p.stop != nil || began.before(p.until) {
+	if p.closed || p.stop != nil || p.until != nil && began.before(*p.until) {
 		return
 	}
 	begun, cut := context.WithCancel(context.Background())
@@ -44,7 +44,8 @@ func (s *Store) startPaying(now time.Time) {
 		defer p.mu.Unlock()
 		p.stop, p.cut = nil, nil
 		if err != nil {
-			p.until = read().plus(payAgain)
+			until := read().plus(payAgain)
+			p.until = &until
 		}
 	})
 }
