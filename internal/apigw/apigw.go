@@ -49,7 +49,7 @@ type Event struct {
 	ARN string
 
 	API, Stage string // the API's id and the stage's name; both are the operator's
-	RequestID  string // the gateway's, for logs; "" where HasContext is false
+	RequestID  string // the gateway's, for logs, if it has the form of those that gateways make; else "", as where HasContext is false
 	Trace      string // X-Amzn-Trace-Id, at most 256 bytes of its own alphabet; else ""
 
 	Method string

@@ -290,9 +290,33 @@ func (p *raw) without(because string, fields names) error {
 	return nil
 }
 
+// ownRequestID is the gateway's request id, or "" for a text of another form: on REST APIs a client can send its own, and may put
+// into it what logs must not have. REST APIs make UUIDs; the others some 15 base64 digits and "=".
+func ownRequestID(id string) string {
+	const uuid = "00000000-0000-0000-0000-000000000000"
+	if len(id) == len(uuid) {
+		for i := range len(id) {
+			if c := id[i]; uuid[i] == '-' != (c == '-') || c != '-' && !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') {
+				return ""
+			}
+		}
+		return id
+	}
+	digits, padded := strings.CutSuffix(id, "=")
+	if !padded || len(digits) < 12 || len(digits) > 20 {
+		return ""
+	}
+	for i := range len(digits) {
+		if c := digits[i]; !(c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '+' || c == '/' || c == '-' || c == '_') {
+			return ""
+		}
+	}
+	return id
+}
+
 // event fills in an event of a known shape.
 func (p *raw) event(shape Shape) (*Event, error) {
-	e := &Event{Shape: shape, API: p.api.value, Stage: p.stage.value, RequestID: p.requestID.value, HasContext: shape != RESTToken}
+	e := &Event{Shape: shape, API: p.api.value, Stage: p.stage.value, RequestID: ownRequestID(p.requestID.value), HasContext: shape != RESTToken}
 	arnField, given := "methodArn", p.methodARN
 	if shape == HTTP2 {
 		arnField, given = "routeArn", p.routeARN

@@ -409,3 +409,24 @@ func BenchmarkBaseline(b *testing.B) {
 		}
 	}
 }
+
+// Guarantees that a request id is the gateway's: on REST APIs a client may send its own, and with it anything that logs must not
+// have.
+func TestRequestIDIsTheGateways(t *testing.T) {
+	for id, want := range map[string]string{
+		"5f0e7c1a-8f3b-4a0e-9d55-0b6f7f1e2d3c": "5f0e7c1a-8f3b-4a0e-9d55-0b6f7f1e2d3c",
+		"UaB1cExampleDub=":                     "UaB1cExampleDub=",
+		"203.0.113.77":                         "",
+		"slk_" + secret:                        "",
+		"5f0e7c1a-8f3b-4a0e-9d55-0b6f7f1e2d3G": "",
+		"5f0e7c1a08f3b-4a0e-9d55-0b6f7f1e2d3c": "",
+		"5f0e7c1a-8f3b-4a0e-9d55--b6f7f1e2d3c": "",
+		"UaB1cExample.ub=":                     "",
+		"UaB1cExampleDubQ":                     "",
+	} {
+		e, err := apigw.Parse(change(t, apigw.RESTRequest, func(_, context map[string]any) { context["requestId"] = id }))
+		if err != nil || e.RequestID != want {
+			t.Errorf("%q is %q, %v; want %q", id, e.RequestID, err, want)
+		}
+	}
+}
