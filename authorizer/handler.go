@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/apigw"
+	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
@@ -116,6 +117,9 @@ func (h *Handler) Invoke(ctx context.Context, payload []byte) (out []byte, err e
 	ctx, cancel := context.WithTimeout(ctx, h.c.Deadline)
 	defer cancel()
 	join := h.beside.begin(ctx, now)
+	if lines := event.Header[forwardedFor]; len(lines) > 0 { // so that trusted hops are the operator's own, and not the gateway
+		event.Header[forwardedFor] = identity.BeforeGateway(lines, event.Peer)
+	}
 	a := h.c.Authorizer.Authorize(ctx, &Request{
 		Method: event.Method, Path: event.Path, Header: event.Header, Peer: event.Peer, Sourceless: !event.HasContext,
 	})
@@ -126,6 +130,8 @@ func (h *Handler) Invoke(ctx context.Context, payload []byte) (out []byte, err e
 	join.wait()
 	return out, err
 }
+
+const forwardedFor = "X-Forwarded-For"
 
 // usualAnswer is how many bytes most answers have at most.
 const usualAnswer = 1536

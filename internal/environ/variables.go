@@ -118,7 +118,7 @@ func (p *parser) variables() []variable {
 			func(v string) string {
 				return list(&p.Claims, v, claimName, maxClaims, "names of claims, separated by commas")
 			}},
-		{"SLUICE_TRUSTED_HOPS", "0", false, "How many proxies of your own stand in front of the API: the address of a client is then the entry of `X-Forwarded-For` that the outermost wrote.",
+		{"SLUICE_TRUSTED_HOPS", "0", false, "How many proxies of your own stand in front of the API, itself not counted: the address of a client is then the entry of `X-Forwarded-For` that the outermost wrote. Above 0, close every way around them (the default endpoint of the API): who takes one writes that entry.",
 			func(v string) string { return integer(&p.TrustedHops, v, 0, identity.MaxHops) }},
 		{"SLUICE_RETRY_JITTER", "0", false, "Percent by which waits that clients are told are lengthened, at random.",
 			func(v string) string { return integer(&p.RetryJitter, v, 0, maxJitter) }},

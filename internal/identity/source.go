@@ -40,6 +40,23 @@ func SourceIP(peer string, forwardedFor []string, hops int) netip.Addr {
 	return own
 }
 
+// BeforeGateway is what X-Forwarded-For held when the request came to a gateway that adds the address of its peer, as API Gateway
+// does: the lines without that last entry. Where the last entry is not the peer, nothing was added and nothing is taken.
+func BeforeGateway(forwardedFor []string, peer string) []string {
+	if len(forwardedFor) == 0 {
+		return forwardedFor
+	}
+	before, last := forwardedFor[:len(forwardedFor)-1], forwardedFor[len(forwardedFor)-1]
+	comma := strings.LastIndexByte(last, ',')
+	if own := parseAddr(peer); !own.IsValid() || parseAddr(last[comma+1:]) != own {
+		return forwardedFor
+	}
+	if comma < 0 {
+		return before
+	}
+	return append(before[:len(before):len(before)], last[:comma])
+}
+
 // fromRight is the nth element from the right, from 1, of the lines as one comma-separated list.
 func fromRight(lines []string, n int) (string, bool) {
 	for i := len(lines) - 1; i >= 0; i-- {

@@ -3,6 +3,7 @@ package identity_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -152,6 +153,31 @@ func BenchmarkAnonymise(b *testing.B) {
 	for b.Loop() {
 		if len(z.Anonymise(a)) != 32 {
 			b.Fatal("wrong length")
+		}
+	}
+}
+
+// Guarantees that what a gateway itself added is not taken for a proxy of the operator, however the address is spelled, and that
+// nothing else is taken away.
+func TestBeforeGateway(t *testing.T) {
+	for _, c := range []struct {
+		lines []string
+		peer  string
+		want  []string
+	}{
+		{nil, "198.51.100.20", nil},
+		{[]string{"198.51.100.20"}, "198.51.100.20", []string{}},
+		{[]string{"203.0.113.7, 198.51.100.20"}, "198.51.100.20", []string{"203.0.113.7"}},
+		{[]string{"203.0.113.7", " 198.51.100.20 "}, "198.51.100.20", []string{"203.0.113.7"}},
+		{[]string{"203.0.113.7,::ffff:198.51.100.20"}, "198.51.100.20:443", []string{"203.0.113.7"}},
+		{[]string{"198.51.100.20, 198.51.100.20"}, "198.51.100.20", []string{"198.51.100.20"}},
+		{[]string{"198.51.100.20, 203.0.113.7"}, "198.51.100.20", []string{"198.51.100.20, 203.0.113.7"}},
+		{[]string{"203.0.113.7, unknown"}, "unknown", []string{"203.0.113.7, unknown"}},
+		{[]string{"203.0.113.7, "}, "198.51.100.20", []string{"203.0.113.7, "}},
+	} {
+		kept := slices.Clone(c.lines)
+		if got := identity.BeforeGateway(c.lines, c.peer); !slices.Equal(got, c.want) || !slices.Equal(c.lines, kept) {
+			t.Errorf("BeforeGateway(%q, %q) = %q, want %q; the lines are now %q", kept, c.peer, got, c.want, c.lines)
 		}
 	}
 }
