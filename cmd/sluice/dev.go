@@ -81,7 +81,7 @@ Who calls is told by an API key (X-API-Key, or Authorization: Bearer), see 'slui
 X-Sluice-Subject, X-Sluice-Plan and X-Sluice-Key-Id, percent-encoded; the same headers from clients are dropped, and so
 is the credential.
 
-With --api the requests go through what stands for AWS's API Gateway instead: routes, authorizer, gateway responses and
+With --api headers are as the described mappings hand them on, and the requests go through what stands for AWS's API Gateway instead: routes, authorizer, gateway responses and
 mappings as described, so that each answer is what a client would get there. With --function the authorizer is the real
 Lambda binary, configured by --function-env; without, it is this process, on the plans and stores of the other flags.`,
 		Example: "  sluice dev\n  sluice dev --plans plans.yaml --upstream http://localhost:3000\n  sluice dev --listen :0\n" +

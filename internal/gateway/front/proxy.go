@@ -102,6 +102,7 @@ const TenantHeader = "X-Sluice-Tenant"
 type Echo struct {
 	Message string
 	Refuse  func(w *Response, r *http.Request, kind answer.Kind, instance string) // as [Handler.Refuse] does
+	Tenant  func(http.Header) string                                              // who the backend takes for the caller; default TenantHeader
 }
 
 // ServeHTTP reads the body to its end.
@@ -116,6 +117,10 @@ func (e *Echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.Refuse(ResponseOf(w), r, kind, answer.NewInstance())
 		return
 	}
+	tenant := e.Tenant
+	if tenant == nil {
+		tenant = func(h http.Header) string { return h.Get(TenantHeader) }
+	}
 	body, err := json.MarshalIndent(struct {
 		Message   string      `json:"message"`
 		Method    string      `json:"method"`
@@ -124,7 +129,7 @@ func (e *Echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Tenant    string      `json:"tenant"`
 		BodyBytes int64       `json:"bodyBytes"`
 		Headers   http.Header `json:"headers"`
-	}{e.Message, r.Method, r.URL.EscapedPath(), r.URL.RawQuery, r.Header.Get(TenantHeader), n, r.Header}, "", "  ")
+	}{e.Message, r.Method, r.URL.EscapedPath(), r.URL.RawQuery, tenant(r.Header), n, r.Header}, "", "  ")
 	if err != nil { // not reached: strings and numbers always marshal
 		panic(fmt.Sprintf("echo: %v", err))
 	}

@@ -121,7 +121,7 @@ func (c *call) integrationQuery() string {
 // readyProxy makes the backend of a route. Requests reach it with their URL and headers as they are to leave.
 func (s *serving) readyProxy(r *route) {
 	if r.Integration.Type == Echo && s.c.Upstream == nil {
-		r.backend = &front.Echo{Message: "Allowed. There is no upstream, so this is the request that it would have seen.", Refuse: s.Refuse}
+		r.backend = &front.Echo{Message: "Allowed. There is no upstream, so this is the request that it would have seen.", Refuse: s.Refuse, Tenant: tenantOfCaller}
 		return
 	}
 	r.backend = front.NewProxy(front.Proxy{
@@ -315,4 +315,18 @@ func (p *reply) send(c *call, w *front.Response) {
 	}
 	status := c.finish(p.status, h)
 	c.send(w, status, p.body)
+}
+
+// tenantOfCaller is the tenant as a backend has it that believes X-Sluice-Caller alone, as Sluice's middleware does.
+func tenantOfCaller(h http.Header) string {
+	lines := h["X-Sluice-Caller"]
+	if len(lines) != 1 {
+		return ""
+	}
+	for member := range strings.SplitSeq(lines[0], ";") {
+		if tenant, ok := strings.CutPrefix(member, "t="); ok {
+			return tenant
+		}
+	}
+	return ""
 }
