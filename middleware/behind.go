@@ -16,7 +16,7 @@ type Source uint8
 const (
 	// MappedHeaders are headers that the gateway overwrites with values of the authorizer's context. X-Sluice-Caller is required:
 	// it holds the decision and who calls, and is always there, so a client's own never gets through a mapping that has it. The
-	// service must not be reachable around the gateway. As parameter mappings of an HTTP API's integration:
+	// service must not be reachable around the gateway, nor by a route without the authorizer, where the value is absent. As parameter mappings of an HTTP API's integration:
 	//
 	//	overwrite:header.x-sluice-caller            $context.authorizer.caller
 	//	overwrite:header.x-sluice-limit             $context.authorizer.rateLimitLimit
