@@ -491,7 +491,8 @@ func TestHandlerLogs(t *testing.T) {
 		c.handler.InvocationID = func(ctx context.Context) string { return ctx.Value(invocation{}).(string) }
 	})
 	ctx := context.WithValue(context.Background(), invocation{}, "lambda-7")
-	ctx = context.WithValue(ctx, "x-amzn-trace-id", "Root=1-5759e988-bd862e3fe1be46a994272793;Sampled=1") //nolint:staticcheck // the key is aws-lambda-go's
+	//lint:ignore SA1029 the key is aws-lambda-go's
+	ctx = context.WithValue(ctx, "x-amzn-trace-id", "Root=1-5759e988-bd862e3fe1be46a994272793;Sampled=1")
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for range 10 {
 		_, err := w.Invoke(ctx, with("Traceparent", parent).event(t, apigw.HTTP2))

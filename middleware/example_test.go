@@ -1,5 +1,7 @@
 package middleware_test
 
+//lint:file-ignore SA1008 names are spelled as on the wire
+
 import (
 	"context"
 	"errors"

@@ -71,7 +71,7 @@ type Service struct{ c Config }
 // New makes a service. It calls nothing yet. The error names the field.
 func New(c Config) (*Service, error) {
 	if c.Tables == nil {
-		return nil, errors.New("Tables is missing")
+		return nil, errors.New("admin: Tables is missing")
 	}
 	if c.Now == nil {
 		c.Now = time.Now

@@ -293,26 +293,17 @@ func (p *raw) without(because string, fields names) error {
 // ownRequestID is the gateway's request id, or "" for a text of another form: on REST APIs a client can send its own, and may put
 // into it what logs must not have. REST APIs make UUIDs; the others some 15 base64 digits and "=".
 func ownRequestID(id string) string {
-	const uuid = "00000000-0000-0000-0000-000000000000"
-	if len(id) == len(uuid) {
-		for i := range len(id) {
-			if c := id[i]; uuid[i] == '-' != (c == '-') || c != '-' && !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') {
-				return ""
-			}
-		}
+	if len(id) == 36 && id[8] == '-' && id[13] == '-' && id[18] == '-' && id[23] == '-' && madeOf(id[:8]+id[9:13]+id[14:18]+id[19:23]+id[24:], "0123456789abcdef") {
 		return id
 	}
-	digits, padded := strings.CutSuffix(id, "=")
-	if !padded || len(digits) < 12 || len(digits) > 20 {
-		return ""
+	const base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_"
+	if digits, padded := strings.CutSuffix(id, "="); padded && len(digits) >= 12 && len(digits) <= 20 && madeOf(digits, base64) {
+		return id
 	}
-	for i := range len(digits) {
-		if c := digits[i]; !(c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '+' || c == '/' || c == '-' || c == '_') {
-			return ""
-		}
-	}
-	return id
+	return ""
 }
+
+func madeOf(text, alphabet string) bool { return strings.Trim(text, alphabet) == "" }
 
 // event fills in an event of a known shape.
 func (p *raw) event(shape Shape) (*Event, error) {

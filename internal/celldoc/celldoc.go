@@ -27,7 +27,7 @@ const (
 	SharesID   = cellconfig.SharesID
 
 	KindCanary cellconfig.Kind = "canary"
-	CanaryID                   = "canary"
+	CanaryID   string          = "canary"
 )
 
 // Of is the document that a changed item is.

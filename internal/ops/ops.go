@@ -65,13 +65,13 @@ type Service struct{ c Config }
 func New(c Config) (*Service, error) {
 	switch {
 	case !limit.ValidID(c.Cell):
-		return nil, fmt.Errorf("Cell %q is not 1 to 64 of A-Z a-z 0-9 . _ -", c.Cell)
+		return nil, fmt.Errorf("ops: Cell %q is not 1 to 64 of A-Z a-z 0-9 . _ -", c.Cell)
 	case c.Store == nil:
-		return nil, errors.New("Store is missing")
+		return nil, errors.New("ops: Store is missing")
 	case c.Tables == nil:
-		return nil, errors.New("Tables is missing")
+		return nil, errors.New("ops: Tables is missing")
 	case c.Tenant == nil:
-		return nil, errors.New("Tenant is missing")
+		return nil, errors.New("ops: Tenant is missing")
 	}
 	if c.Now == nil {
 		c.Now = time.Now

@@ -28,7 +28,7 @@ func TestBreakerCountsPauses(t *testing.T) {
 				Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}}, time.Now(), &d) // what becomes of it, the breaker's state says
 		}
 		store.fault = func() error {
-			time.Sleep(8 * time.Millisecond) // of the test's own clock: the store's deadline
+			<-time.After(8 * time.Millisecond) // of the test's own clock: the store's deadline
 			return errGone
 		}
 		for pause := 1; pause <= 5; pause++ {

@@ -68,7 +68,7 @@ type Config struct {
 // KindState is the kind of the document that says where a run was that could not do all; its id is StateID.
 const (
 	KindState cellconfig.Kind = "reconcile"
-	StateID                   = "state"
+	StateID   string          = "state"
 )
 
 // Drift is a kind of difference.

@@ -1,5 +1,7 @@
 package controltest
 
+//lint:file-ignore ST1005 the errors begin with names of methods
+
 import (
 	"context"
 	"errors"

@@ -4,6 +4,8 @@
 // failing a test, and tells what broken tables were caught at.
 package controltest
 
+//lint:file-ignore ST1005 the errors begin with names of methods
+
 import (
 	"context"
 	"fmt"

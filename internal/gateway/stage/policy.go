@@ -1,5 +1,7 @@
 package stage
 
+//lint:file-ignore ST1005 the errors begin with names of a policy's members
+
 import (
 	"bytes"
 	"encoding/json"
