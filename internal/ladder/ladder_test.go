@@ -378,7 +378,7 @@ func TestCloseIsBounded(t *testing.T) {
 			defer cancel()
 			began := time.Now()
 			err := l.Close(ctx)
-			if took := time.Since(began); took > 500*time.Millisecond || err == nil || !strings.Contains(err.Error(), "units of") {
+			if took := time.Since(began); took > 500*time.Millisecond || err == nil || !strings.Contains(err.Error(), "units are lost") {
 				t.Errorf("quotas apart %v: Close took %s: %v; want at most 500ms, and what is lost", apart, took, err)
 			}
 		})

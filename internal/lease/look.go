@@ -151,19 +151,23 @@ func (s *Store) giveBack(ctx context.Context, sh *shard, b *back, now time.Time)
 	}
 	if err != nil {
 		sh.stats.Lost += b.units
-		return fmt.Errorf("lease store: %d units of %q are lost: %w", b.units, b.req.Owner.Name, err)
+		return fmt.Errorf("lease store: %d units are lost: %w", b.units, err) // whose, no log is to have
 	}
 	sh.stats.Returned += b.units
 	return nil
 }
 
-const returning = 8 // calls at a time when all is given back
+const (
+	returning = 8 // calls at a time when all is given back
+	told      = 3 // of the errors of those, in full; thousands may fail for one reason
+)
 
 // returnAll gives back everything.
 func (s *Store) returnAll(ctx context.Context) error {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
+	failed := 0
 	free := make(chan struct{}, returning)
 	now := s.c.Clock()
 	for i := range s.shards {
@@ -179,12 +183,17 @@ func (s *Store) returnAll(ctx context.Context) error {
 				defer func() { <-free }()
 				if err := s.giveBack(ctx, sh, b, now); err != nil {
 					mu.Lock()
-					errs = append(errs, err)
+					if failed++; failed <= told {
+						errs = append(errs, err)
+					}
 					mu.Unlock()
 				}
 			})
 		}
 	}
 	all.Wait()
+	if failed > told {
+		errs = append(errs, fmt.Errorf("lease store: %d returns more failed", failed-told))
+	}
 	return errors.Join(errs...)
 }
