@@ -29,9 +29,9 @@ type BreakerConfig struct {
 	Name  string      // of the store, for errors and the log; required
 
 	// Failures open the breaker if no call succeeded between them, all within Window; so does a Window in which at least half
-	// of 4 × Failures calls or more failed. Calls that were under way together and failed are one failure, or a pause of some
-	// milliseconds would open it for who makes many calls at once. 0 means 5: a lost packet or a reconnect does not open it, and a
-	// store that is gone has cost five calls, one after the other, their deadline.
+	// of 4 × Failures calls or more failed. Some of them must have begun after others had failed: calls that fail together may be
+	// those of one pause of some milliseconds. 0 means 5: a lost packet or a reconnect does not open it, and a store that is gone
+	// has cost five calls their deadline.
 	Failures int
 	Window   time.Duration // 0 means 10 s, at least 1 s: an instance with a call a second must notice, too
 
@@ -173,9 +173,11 @@ func (b *Breaker) thaw(old *life) *life {
 	return l
 }
 
+const pauses = 2 // that a store must have made, at least: calls that failed, the one begun after the other had
+
 // burst reports whether these failures open the breaker.
 func (b *Breaker) burst(n gobreaker.Counts) bool {
-	least := int64(b.c.Failures)
+	least := min(int64(b.c.Failures), pauses)
 	return int(n.ConsecutiveFailures) >= b.c.Failures && b.inRow.Load() >= least ||
 		int(n.TotalSuccesses+n.TotalFailures) >= 4*b.c.Failures && n.TotalFailures >= n.TotalSuccesses && b.rounds.Load()-b.base.Load() >= least
 }
