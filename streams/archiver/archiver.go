@@ -28,6 +28,7 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/audit"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/streams/streamevent"
 )
 
 // Meter counts; a *telemetry.Meter is one.
@@ -184,36 +185,7 @@ func (a *Archiver) unreadable(ctx context.Context, d *control.Delivery, why erro
 	return nil
 }
 
-// Decoder reads what a stream brings; a *streamrecord.Decoder is one.
-type Decoder interface {
-	Decode(event []byte) ([]control.Delivery, error)
-}
-
-// Answer is what Lambda reads of a function whose batches may fail in part: the first record of the shard that is to come
-// again. Lambda goes on from the lowest one that is named, so there is never another.
-type Answer struct {
-	Failures []Failure `json:"batchItemFailures"`
-}
-
-// Failure names a record by its sequence number.
-type Failure struct {
-	Sequence string `json:"itemIdentifier"`
-}
-
-// Invoke handles the event of a DynamoDB stream and answers in JSON. The error has Lambda deliver the whole batch again: it is
-// for what is no batch, and for a record without a sequence number that could not be kept.
-func (a *Archiver) Invoke(ctx context.Context, d Decoder, event []byte) ([]byte, error) {
-	deliveries, err := d.Decode(event)
-	if err != nil {
-		return nil, fmt.Errorf("archiver: %w", err)
-	}
-	answer := Answer{Failures: []Failure{}}
-	if done, err := a.Handle(ctx, deliveries); err != nil {
-		sequence := deliveries[done].Sequence
-		if sequence == "" {
-			return nil, fmt.Errorf("archiver: a record without a sequence number: %w", err)
-		}
-		answer.Failures = append(answer.Failures, Failure{sequence})
-	}
-	return json.Marshal(answer)
+// Invoke handles the event of a DynamoDB stream and answers in JSON; see [streamevent.Invoke].
+func (a *Archiver) Invoke(ctx context.Context, d streamevent.Decoder, event []byte) ([]byte, error) {
+	return streamevent.Invoke(ctx, "archiver", d, event, a.Handle)
 }

@@ -8,5 +8,5 @@ import (
 
 // It runs over a stream and SNS, and in one process over neither: what it needs of AWS is in its interfaces.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./events", "./internal/control", "./streams/kept")
+	layers.Only(t, layers.Std, "./events", "./internal/control", "./streams/kept", "./streams/streamevent")
 }
