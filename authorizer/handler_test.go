@@ -377,6 +377,26 @@ func TestHandlerForgedForwardedFor(t *testing.T) {
 	}
 }
 
+// Guarantees that trusted hops are the operator's own proxies, in an event as API Gateway makes it: with its peer's address as the last
+// entry. Were that one taken for a proxy of the operator, one proxy would put all clients into its own counter.
+func TestHandlerLeavesOutTheGateway(t *testing.T) {
+	const gateways = "198.51.100.9" // the peer of the events, which the gateway appends
+	for hops, through := range map[int]string{1: "%s, " + gateways, 2: "%s, 10.0.0.1, " + gateways} {
+		for _, s := range without(apigw.RESTToken) {
+			w := newWorld(t, allPlans+addressLimit, func(c *setting) { c.authorizer.TrustedHops = hops })
+			for i, client := range []string{"203.0.113.77", "1.2.3.4, 203.0.113.77", "5.6.7.8, 203.0.113.77", "203.0.113.78", "203.0.113.79"} {
+				want := "unauthorized"
+				if i == 2 {
+					want = "ip_limited"
+				}
+				c := with("X-Forwarded-For", fmt.Sprintf(through, client))
+				c.peer = gateways
+				w.want(s, c, want)
+			}
+		}
+	}
+}
+
 // Guarantees that IPv6 clients, who can pick any address of their /64, are counted by it.
 func TestHandlerCountsIPv6ByNetwork(t *testing.T) {
 	for _, s := range without(apigw.RESTToken) {
