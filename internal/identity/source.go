@@ -25,6 +25,8 @@ const MaxHops = 16
 // proxies did not get to write the entry, so it is missing only for one who went around them (then the peer is the
 // caller), or where the proxies are set up wrong (then the callers share the proxy's counter: limited too early, never
 // too late).
+//
+// Who can go around the proxies can also write the entry: with N above 0 that way must be closed.
 func SourceIP(peer string, forwardedFor []string, hops int) netip.Addr {
 	own := parseAddr(peer)
 	if hops <= 0 {
