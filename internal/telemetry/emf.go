@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"math"
 	"strconv"
 
 	"github.com/sluicelimits/sluice/internal/answer"
@@ -42,7 +43,7 @@ type lineBuilder struct {
 
 // build returns the line; it is valid until the next call. What is never absent is so because an alarm on it must be able to
 // tell "none" from "not known".
-func (l *lineBuilder) build(r *Recorder, b *bucket, grown Totals, lost int64) []byte {
+func (l *lineBuilder) build(r *Recorder, b *bucket, grown Totals, stand Gauges, lost int64) []byte {
 	l.definitions, l.numbers, l.arrays = l.definitions[:0], l.numbers[:0], l.arrays[:0]
 	l.decisions(b)
 	l.number("requests_served_by_backstop", unitCount, grown.Backstop)
@@ -51,6 +52,12 @@ func (l *lineBuilder) build(r *Recorder, b *bucket, grown Totals, lost int64) []
 		stale = 1
 	}
 	l.number("config_stale", unitNone, stale)
+	if stand.LimitEffective >= 0 {
+		l.decimal("per_cell_limit_effective", unitPercent, stand.LimitEffective, 2)
+	}
+	if over := max(b.fullest, stand.ChargedBack); over > 0 {
+		l.decimal("over_admission_ratio", unitNone, over, 3)
+	}
 	l.some("early_denials", grown.Early)
 	l.some("cold_starts", b.coldStarts)
 	l.some("events_refused", b.refused)
@@ -122,6 +129,13 @@ func member(to []byte, name string) []byte {
 func (l *lineBuilder) number(name, unit string, n int64) {
 	l.define(name, unit)
 	l.numbers = append(strconv.AppendInt(member(l.numbers, name), n, 10), ',')
+}
+
+// decimal is a number of 0 or more that has so many digits after its point.
+func (l *lineBuilder) decimal(name, unit string, n int64, digits int) {
+	l.define(name, unit)
+	l.numbers = strconv.AppendFloat(member(l.numbers, name), float64(n)/math.Pow10(digits), 'f', -1, 64)
+	l.numbers = append(l.numbers, ',')
 }
 
 // some is a count that is absent where it is 0.

@@ -39,8 +39,8 @@ type meterTimes struct {
 
 // NewMeter checks the configuration, of which Totals is not used, and makes a meter. The error names the field.
 func NewMeter(c Config) (*Meter, error) {
-	if c.Totals != nil {
-		return nil, errors.New("telemetry: Totals is for a Recorder")
+	if c.Totals != nil || c.Gauges != nil {
+		return nil, errors.New("telemetry: Totals and Gauges are for a Recorder")
 	}
 	r, err := New(c)
 	if err != nil {

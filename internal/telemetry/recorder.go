@@ -40,6 +40,16 @@ type Decision struct {
 	Limit string
 
 	ConfigStale bool // decided on a configuration that is older than it may be
+
+	// Fullest is what the fullest counter that was charged has taken in, in thousandths of what its limit holds; 0 where the
+	// store charged none.
+	Fullest int64
+}
+
+// Gauges is how things stand.
+type Gauges struct {
+	LimitEffective int64 // what the cell grants, in hundredths of a percent of what all cells do; below 0: not known, or not looked at
+	ChargedBack    int64 // Decision.Fullest of what was charged since the last time without a decision: after an outage; 0 where nothing was
 }
 
 // Totals is what other parts have counted since their start; lease.Stats and outage.Stats have these numbers. The metrics
@@ -64,6 +74,9 @@ type Config struct {
 	// Totals is asked once for each line, after its second and beside decisions. It must not wait for the recorder; nil where
 	// there is nothing to ask.
 	Totals func() Totals
+
+	// Gauges is asked in the same way, with the time of the line; nil where there is nothing to ask.
+	Gauges func(now time.Time) Gauges
 }
 
 const (
@@ -118,6 +131,7 @@ type bucket struct {
 	refused      int64
 	panics       int64
 	configStale  bool
+	fullest      int64 // thousandths
 	limiter      histogram
 	propagation  histogram
 	stores       [storeCount]storeBucket
@@ -190,6 +204,7 @@ func (r *Recorder) Decision(now time.Time, d Decision) {
 	b.kinds[kind]++
 	b.limiter.add(d.Took)
 	b.configStale = b.configStale || d.ConfigStale
+	b.fullest = max(b.fullest, d.Fullest)
 	if d.Limit != "" {
 		b.limit(d.Limit).denied++
 	}
@@ -414,7 +429,11 @@ func (r *Recorder) writeLine(b *bucket, lost int64) error {
 		grown = now.since(r.before)
 		r.before = now
 	}
-	out := r.line.build(r, b, grown, lost-r.told)
+	stand := Gauges{LimitEffective: -1}
+	if r.c.Gauges != nil {
+		stand = r.c.Gauges(time.Unix(b.second, 0))
+	}
+	out := r.line.build(r, b, grown, stand, lost-r.told)
 	if r.partial {
 		out = append([]byte{'\n'}, out...)
 	}

@@ -1,0 +1,151 @@
+package telemetry
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/sluicelimits/sluice/internal/answer"
+)
+
+// Form says what a metric's numbers are, and so which statistic of CloudWatch tells something.
+type Form string
+
+// The forms.
+const (
+	Counted  Form = "count"  // how often something happened: Sum
+	Level    Form = "level"  // how something stands, each time it is looked at: Maximum or Minimum, never Sum
+	Spread   Form = "spread" // a value for each thing that happened: percentiles
+	Averaged Form = "rate"   // 0 or 100 for each thing that happened: Average
+)
+
+// Metric is one that a function of Sluice writes.
+type Metric struct {
+	Name       string
+	Unit       string   // of CloudWatch
+	Form       Form
+	Dimensions []string // its dimensions, all of them: "cell" and "function", or "function"
+	Functions  []string // that write it, by their folders below functions/, sorted
+	Always     bool     // told with each line, batch or run, 0 included, so that an alarm can tell none from not known
+	Meaning    string   // one sentence or more, in Markdown
+}
+
+// The functions that write metrics, by their folders. Admin and ops write none.
+const (
+	inAuthorizer = "authorizer"
+	inPublisher  = "publisher"
+	inBalancer   = "balancer"
+	inApplier    = "applier"
+	inArchiver   = "archiver"
+	inReconcile  = "reconcile"
+	inCanary     = "canary"
+)
+
+// streaming is who publishes: the balancer does so of the table of cells.
+const streaming = inPublisher + " " + inBalancer
+
+// ofCell is the functions of which each cell has its own, or that tell cells apart.
+var ofCell = []string{inApplier, inAuthorizer, inCanary, inReconcile}
+
+// Metrics lists every metric that there is, by name and then by function. Alarms, dashboards and docs/metrics.md are made of it,
+// and tests hold that each is written under exactly this name, unit and dimensions, and none beside.
+//
+// The age of a stream's iterator is none of ours: it is IteratorAge in the namespace AWS/Lambda, with the dimension FunctionName.
+func Metrics() []Metric {
+	var all []Metric
+	add := func(functions, name, unit string, form Form, always bool, meaning string) {
+		m := Metric{Name: name, Unit: unit, Form: form, Functions: strings.Fields(functions), Dimensions: []string{"function"}, Always: always, Meaning: meaning}
+		if slices.Contains(ofCell, m.Functions[0]) {
+			m.Dimensions = []string{"cell", "function"}
+		}
+		slices.Sort(m.Functions)
+		all = append(all, m)
+	}
+	addAuthorizer(func(name, unit string, form Form, always bool, meaning string) { add(inAuthorizer, name, unit, form, always, meaning) })
+	add(inAuthorizer+" "+inCanary, "propagation_seconds", unitSeconds, Spread, false,
+		"From the write of a change in the control tables to when it is enforced: by the canary for its own change, one that was missed with the whole time that it waited; by an authorizer for each change that it comes by.")
+
+	add(streaming+" "+inArchiver, "records_read", unitCount, Counted, true, "Records of the streams, those that came again included.")
+	add(streaming+" "+inArchiver, "records_again", unitCount, Counted, true, "Records that failed, and are delivered again.")
+	add(streaming, "events_published", unitCount, Counted, false, "Events that the topic took.")
+	add(streaming, "publish_calls", unitCount, Counted, false, "Calls of SNS, of at most ten events each.")
+	add(streaming, "publish_retries", unitCount, Counted, false, "Events that a call did not take.")
+	add(streaming, "records_kept", unitCount, Counted, true, "Records that cannot be used, and were put into the queue of what is kept: somebody must look.")
+	add(streaming, "publish_seconds", unitSeconds, Spread, false, "From the write of a change to when the topic had it.")
+
+	add(inBalancer, "active_cell_count", unitCount, Level, true, "Cells that have a weight in the shares. It falls where one is drained or removed, and by nothing else: a cell that is down keeps its share.")
+	add(inBalancer, "shares_awaited", unitCount, Level, true, "Cells that the change of shares under way waits to hear from. Above 0 for long: a cell is down, and no change goes on until it is back or removed by force.")
+	add(inBalancer, "shares_unread", unitCount, Level, true, "Items of the table of cells that cannot be read or make no sense.")
+	add(inBalancer, "shares_changes", unitCount, Counted, false, "Steps of the shares that were published.")
+	add(inBalancer, "shares_refused", unitCount, Counted, false, "Requests of operators that the balancer refused.")
+
+	add(inApplier, "messages_read", unitCount, Counted, true, "Messages of the cell's queue, those that came again included.")
+	add(inApplier, "messages_again", unitCount, Counted, true, "Messages that failed, and are delivered again.")
+	add(inApplier, "messages_old", unitCount, Counted, false, "Messages with nothing newer than what the cell has: repeated or overtaken, and harmless.")
+	add(inApplier, "messages_other", unitCount, Counted, false, "Events that are no document's, and so not a cell's affair.")
+	add(inApplier, "messages_kept", unitCount, Counted, true, "Messages that cannot be used, those of an unknown version included, and were put into the queue of what is kept: somebody must look.")
+	add(inApplier, "events_unknown", unitCount, Counted, true, "Events of a type or version that this applier does not know: publisher and applier are of different versions.")
+	add(inApplier, "documents_applied", unitCount, Counted, false, "Documents that were newer than what the cell had.")
+	add(inApplier, "apply_seconds", unitSeconds, Spread, false, "From the write of a change in the control tables to when the cell's table had it.")
+
+	add(inArchiver, "objects_made", unitCount, Counted, true, "Versions that were put into the archive.")
+	add(inArchiver, "objects_equal", unitCount, Counted, true, "Versions that were there already, and equal.")
+	add(inArchiver, "records_unequal", unitCount, Counted, true, "Versions whose place in the archive has something else: somebody must look.")
+	add(inArchiver, "records_unreadable", unitCount, Counted, true, "Records that are no change that Sluice made: somebody must look.")
+	add(inArchiver, "archive_seconds", unitSeconds, Spread, false, "From the write of a change to when the archive had it.")
+
+	add(inReconcile, "drift", unitCount, Level, true, "Differences between the control tables and the cell's copy that are old enough not to be under way: the sum of the next seven.")
+	for _, d := range [...][2]string{
+		{"missing", "the cell has never had the item; repaired"}, {"older", "the cell has an older version; repaired"},
+		{"ahead", "the cell has a newer version: the control tables have lost a write"}, {"unknown", "a document of no item: somebody has written past Sluice"},
+		{"altered", "the same version with another content: somebody has written past Sluice"},
+		{"unreadable", "an item that is not as it was written, and reaches no cell"}, {"refused", "an item that the cell's table does not take"},
+	} {
+		add(inReconcile, "drift_"+d[0], unitCount, Level, true, "Of `drift`: "+d[1]+".")
+	}
+	add(inReconcile, "reconcile_items", unitCount, Level, true, "Items of the control tables that a run read.")
+	add(inReconcile, "reconcile_reads", unitCount, Level, true, "Reads of items and documents that a run made.")
+	add(inReconcile, "reconcile_repaired", unitCount, Level, true, "Documents that a run wrote.")
+	add(inReconcile, "reconcile_under_way", unitCount, Level, true, "Differences that are too young to be drift.")
+	add(inReconcile, "reconcile_unfinished", unitCount, Level, true, "1 where a run's time was over before it was through; the next one goes on.")
+
+	add(inCanary, "canary_missed", unitCount, Counted, true, "1 where the canary's change was not enforced in the cell within its time.")
+	add(inCanary, "canary_applied_seconds", unitSeconds, Spread, false, "From the write of the canary's change to when the cell's table had it.")
+
+	add(strings.Join([]string{inApplier, inCanary, inReconcile}, " "), "telemetry_names_lost", unitCount, Counted, false, namesLost)
+	add(strings.Join([]string{inArchiver, inBalancer, inPublisher}, " "), "telemetry_names_lost", unitCount, Counted, false, namesLost)
+	slices.SortStableFunc(all, func(a, b Metric) int {
+		return slices.Compare([]string{a.Name, a.Functions[0]}, []string{b.Name, b.Functions[0]})
+	})
+	return all
+}
+
+const namesLost = "Metrics that were not told, for their names are none or there are too many: a mistake in the program."
+
+// addAuthorizer adds what a Recorder writes.
+func addAuthorizer(add func(name, unit string, form Form, always bool, meaning string)) {
+	add("decisions", unitCount, Counted, true, "Requests that were answered. A line is written for each second in which there was one.")
+	for _, k := range answer.Kinds() {
+		add("decisions_"+k.String(), unitCount, Counted, false, "Of `decisions`: those answered `"+k.String()+"`.")
+	}
+	add("enforce_denied", unitCount, Counted, true, "Requests that a limit denied, or would have needed and could not be asked.")
+	add("shadow_denied", unitCount, Counted, true, "What shadow limits would have denied of what was admitted.")
+	add("requests_served_by_backstop", unitCount, Counted, true, "Decisions that were made by counting in the instance, for a store was away.")
+	add("config_stale", unitNone, Level, true, "1 in a second in which a request was decided on a configuration older than 30 s, otherwise 0.")
+	add("per_cell_limit_effective", unitPercent, Level, false,
+		"What the cell grants of the limits that it knows of, in percent of what all cells grant together: the mean over the tiers of plans that are divided among cells (of the first 100 plans that an instance has read; quotas and limits that are kept whole in one cell left out), once a minute and instance. "+
+			"The sum of the cells' is 100: above it for longer than a change of shares takes, cells grant more together than the limits; below it, a part of the limits lies unused. 100 where the cell is alone. A boost or override of one tenant does not change it.")
+	add("over_admission_ratio", unitNone, Level, false,
+		"Of the counters that a second's requests were charged to, what the fullest had taken in, beside what its limit holds: at most 1 where all is well, above 1 where more was admitted than the limit, by the store's own count. Two things are looked at: each request that a store, or a lease from it, admitted; and each counter after it was charged what a backstop or an open limit had admitted while the store was away. "+
+			"The limit is the cell's share of it. It does not see what the store has forgotten (a failover), what is admitted while the store is still away, what several cells admit together (see `per_cell_limit_effective`), and `ipLimits`. A limit that was lowered does not raise it by itself, for what was consumed before is no admission.")
+	add("limiter_latency", unitMicros, Spread, false, "What the limits' part of a request took, waiting for stores included.")
+	for s := range storeCount {
+		add("store_latency_"+s.String(), unitMicros, Spread, false, "What a call of the store took, failed ones included.")
+		add("store_errors_"+s.String(), unitCount, Counted, false, "Calls that the store did not answer, or not in time.")
+	}
+	add("lease_hit_rate", unitPercent, Averaged, false, "100 for each decision from a lease, 0 for each call of the store beneath the leases.")
+	add("early_denials", unitCount, Counted, false, "Denials from leases that turned out to be early: others held units that came back in time.")
+	add("cold_starts", unitCount, Counted, false, "Instances that began.")
+	add("events_refused", unitCount, Counted, false, "Events that are none of an authorizer: it is attached to the wrong thing.")
+	add("panics", unitCount, Counted, false, "Requests that ended in a panic. Each was refused.")
+	add("telemetry_lines_lost", unitCount, Counted, false, "Lines of metrics that could not be written.")
+}

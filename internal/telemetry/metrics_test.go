@@ -1,0 +1,440 @@
+package telemetry_test
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/telemetry"
+)
+
+// of are the metrics of a function by name; repeated are names that it has twice.
+func of(all []telemetry.Metric, function string) (names map[string]telemetry.Metric, repeated []string) {
+	names = map[string]telemetry.Metric{}
+	for _, m := range all {
+		if !slices.Contains(m.Functions, function) {
+			continue
+		}
+		if _, there := names[m.Name]; there {
+			repeated = append(repeated, m.Name)
+		}
+		names[m.Name] = m
+	}
+	return names, repeated
+}
+
+// functionsOf are all functions that write metrics.
+func functionsOf(all []telemetry.Metric) []string {
+	var names []string
+	for _, m := range all {
+		names = append(names, m.Functions...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Guarantees that whoever makes alarms of the list finds in it what CloudWatch has to be told, once for each function.
+func TestMetricsAreWhole(t *testing.T) {
+	all := telemetry.Metrics()
+	form := regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
+	for _, m := range all {
+		if !form.MatchString(m.Name) || !slices.Contains(units, m.Unit) || !strings.HasSuffix(m.Meaning, ".") || len(m.Functions) == 0 {
+			t.Errorf("%+v: not a name, a unit of CloudWatch, functions and a sentence", m)
+		}
+		if d := strings.Join(m.Dimensions, " "); d != "function" && d != "cell function" {
+			t.Errorf("%s has the dimensions %q", m.Name, d)
+		}
+		if !slices.Contains([]telemetry.Form{telemetry.Counted, telemetry.Level, telemetry.Spread, telemetry.Averaged}, m.Form) {
+			t.Errorf("%s has the form %q", m.Name, m.Form)
+		}
+	}
+	for _, f := range functionsOf(all) {
+		if _, repeated := of(all, f); repeated != nil {
+			t.Errorf("%s has twice: %v", f, repeated)
+		}
+		if _, err := os.Stat(filepath.Join("../../functions", f, "main.go")); err != nil {
+			t.Errorf("there is no function %q", f)
+		}
+	}
+}
+
+// Guarantees that the authorizer's lines have the metrics of the list, under their names and units, those and no others; and that
+// those which the list says are always told are.
+func TestRecorderWritesTheList(t *testing.T) {
+	var out lines
+	r := newRecorder(t, telemetry.Config{
+		Writer: &out, Cell: "eu-1", Function: "authorizer",
+		Totals: func() telemetry.Totals { return telemetry.Totals{Backstop: 1, LeaseLocal: 1, LeaseCalls: 1, Early: 1} },
+		Gauges: func(time.Time) telemetry.Gauges { return telemetry.Gauges{LimitEffective: 3333} },
+	})
+	for _, k := range answer.Kinds() {
+		r.Decision(noon, telemetry.Decision{Kind: k, Fullest: 500})
+	}
+	r.ShadowDenied(noon, "l")
+	for s := telemetry.Redis; s <= telemetry.OtherStore; s++ {
+		r.StoreCall(noon, s, time.Millisecond, true)
+	}
+	r.ColdStart(noon)
+	r.Propagated(noon, time.Second)
+	r.EventRefused(noon)
+	r.Panic(noon)
+	list, _ := of(telemetry.Metrics(), "authorizer")
+	wrote := out.flushed(t, r)[0].Units
+	delete(list, "telemetry_lines_lost") // TestFailingWriter has it
+	for name, m := range list {
+		if wrote[name] != m.Unit {
+			t.Errorf("%s is in the list with unit %q, and written with %q", name, m.Unit, wrote[name])
+		}
+	}
+	for name := range wrote {
+		if _, there := list[name]; !there {
+			t.Errorf("%s is written, and not in the list", name)
+		}
+	}
+
+	var least lines
+	r = newRecorder(t, telemetry.Config{Writer: &least})
+	r.Panic(noon)
+	wrote = least.flushed(t, r)[0].Units
+	delete(wrote, "panics")
+	for name, m := range list {
+		if _, there := wrote[name]; there != m.Always {
+			t.Errorf("%s is in the least line: %t, and the list says %t", name, there, m.Always)
+		}
+	}
+}
+
+// meters are the names in a folder's calls of Count and Took, with the unit that each has. A name must be a text, one of a list of
+// texts that is gone through, or a text with a value of a type of texts behind it.
+func meters(dir string) (map[string]string, error) {
+	names := map[string]string{}
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(files) == 0 {
+		return nil, fmt.Errorf("%s: %d files, %w", dir, len(files), err)
+	}
+	var parsed []*ast.File
+	for _, f := range files {
+		if strings.HasSuffix(f, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), f, nil, 0)
+		if err != nil {
+			return nil, err
+		}
+		parsed = append(parsed, file)
+	}
+	typed, listed := texts(parsed)
+	for _, file := range parsed {
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) != 2 {
+				return true
+			}
+			method, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || method.Sel.Name != "Count" && method.Sel.Name != "Took" {
+				return true
+			}
+			unit := map[string]string{"Count": "Count", "Took": "Seconds"}[method.Sel.Name]
+			switch name := call.Args[0].(type) {
+			case *ast.BasicLit:
+				names[unquoted(name)] = unit
+			case *ast.Ident:
+				if listed[name.Name] == nil {
+					err = fmt.Errorf("%s: a metric's name is the variable %s", dir, name.Name)
+				}
+				for _, text := range listed[name.Name] {
+					names[text] = unit
+				}
+			case *ast.BinaryExpr:
+				prefix, ok := name.X.(*ast.BasicLit)
+				if !ok || typed == nil {
+					err = fmt.Errorf("%s: a metric's name is put together in a way that this test does not know", dir)
+					return false
+				}
+				for _, text := range typed {
+					names[unquoted(prefix)+text] = unit
+				}
+			default:
+				err = fmt.Errorf("%s: a metric's name is a %T", dir, name)
+			}
+			return true
+		})
+	}
+	return names, err
+}
+
+// texts are the constants that have a type of their own, and the lists of texts that a variable goes through.
+func texts(files []*ast.File) (typed []string, listed map[string][]string) {
+	listed = map[string][]string{}
+	for _, file := range files {
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.ValueSpec:
+				if of, ok := n.Type.(*ast.Ident); ok && of.Name == "Drift" {
+					typed = append(typed, unquoted(n.Values[0].(*ast.BasicLit)))
+				}
+			case *ast.RangeStmt:
+				list, isList := n.X.(*ast.CompositeLit)
+				value, isNamed := n.Value.(*ast.Ident)
+				if !isList || !isNamed {
+					return true
+				}
+				for _, e := range list.Elts {
+					if text, ok := e.(*ast.BasicLit); ok && text.Kind == token.STRING {
+						listed[value.Name] = append(listed[value.Name], unquoted(text))
+					}
+				}
+			}
+			return true
+		})
+	}
+	return typed, listed
+}
+
+func unquoted(l *ast.BasicLit) string {
+	text, err := strconv.Unquote(l.Value)
+	if err != nil {
+		return l.Value
+	}
+	return text
+}
+
+// packages are those that count for a function.
+var packages = map[string][]string{
+	"publisher": {"publisher"}, "balancer": {"balancer", "publisher"}, "applier": {"applier"}, "archiver": {"archiver"},
+	"reconcile": {"reconcile"}, "canary": {"canary"},
+}
+
+// differences are what a function counts that the list does not have so, and the other way round.
+func differences(list map[string]telemetry.Metric, counts map[string]string) (wrong []string) {
+	for name, unit := range counts {
+		if m, there := list[name]; !there || m.Unit != unit {
+			wrong = append(wrong, fmt.Sprintf("%s is counted in %s, and listed in %q", name, unit, m.Unit))
+		}
+	}
+	for name := range list {
+		if _, there := counts[name]; !there && name != "telemetry_names_lost" { // which Flush writes, see TestMeterNames
+			wrong = append(wrong, name+" is listed, and counted by nobody")
+		}
+	}
+	return wrong
+}
+
+// Guarantees that what the other functions count is in the list, and that nothing is in it which nobody counts: an alarm on a
+// metric that is never written would never ring. It looks at the source, for no test can make every function count everything.
+func TestMetersWriteTheList(t *testing.T) {
+	all := telemetry.Metrics()
+	for _, f := range functionsOf(all) {
+		if f == "authorizer" {
+			continue
+		}
+		counts := map[string]string{}
+		for _, p := range packages[f] {
+			names, err := meters(filepath.Join("../../streams", p))
+			if err != nil {
+				t.Fatal(err)
+			}
+			maps.Copy(counts, names)
+		}
+		list, _ := of(all, f)
+		for _, wrong := range differences(list, counts) {
+			t.Errorf("%s: %s", f, wrong)
+		}
+		main, err := os.ReadFile(filepath.Join("../../functions", f, "main.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole := bytes.Contains(main, []byte(`process.Meter("")`))
+		for _, m := range list {
+			if whole == slices.Contains(m.Dimensions, "cell") {
+				t.Errorf("%s is listed with the dimensions %v, and its function has a meter of a cell: %t", m.Name, m.Dimensions, !whole)
+			}
+		}
+	}
+	entries, err := os.ReadDir("../../streams")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names, err := meters(filepath.Join("../../streams", e.Name()))
+		if err == nil && len(names) > 0 && packages[e.Name()] == nil && e.Name() != "streamstest" {
+			t.Errorf("streams/%s counts %v, and this test does not know of which function", e.Name(), names)
+		}
+	}
+}
+
+// Proves that the check of the list can fail: for a name that is misspelt in the source, one that is forgotten in the list, and
+// another unit.
+func TestDifferences(t *testing.T) {
+	dir := t.TempDir()
+	const source = "package p\ntype Drift string\nconst A Drift = \"a\"\nfunc f(m M, d Drift) {\n\tm.Count(\"right\", 1)\n\tm.Count(\"misspelt\", 1)\n\tm.Took(\"unit\", 1)\n" +
+		"\tm.Count(\"drift_\"+string(d), 1)\n\tfor _, n := range []string{\"listed\"} {\n\t\tm.Count(n, 0)\n\t}\n}\n"
+	write := func(text string) map[string]string {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, "p.go"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		names, err := meters(dir)
+		if err != nil {
+			t.Log(err)
+			return nil
+		}
+		return names
+	}
+	list := map[string]telemetry.Metric{}
+	for _, name := range []string{"right", "spelt", "unit", "drift_a", "listed"} {
+		list[name] = telemetry.Metric{Name: name, Unit: "Count"}
+	}
+	got := differences(list, write(source))
+	slices.Sort(got)
+	want := []string{
+		`misspelt is counted in Count, and listed in ""`, "spelt is listed, and counted by nobody", `unit is counted in Seconds, and listed in "Count"`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if names := write("package p\nfunc f(m M, name string) { m.Count(name, 1) }\n"); names != nil {
+		t.Errorf("a name that comes from anywhere is taken for %v", names)
+	}
+}
+
+// alarmed are the metrics that a page says to have alarms on, by the function in whose section that stands.
+func alarmed(page string) map[string][]string {
+	names := map[string][]string{}
+	word := regexp.MustCompile("`([a-z]+(?:_[a-z]+)+)`")
+	section, inAlarms := "", false
+	for line := range strings.Lines(page) {
+		switch {
+		case strings.HasPrefix(line, "## "):
+			section = strings.TrimSpace(line[3:])
+		case strings.HasPrefix(line, "Alarms"):
+			inAlarms = true
+		case strings.TrimSpace(line) == "":
+			inAlarms = false
+		}
+		if inAlarms {
+			for _, m := range word.FindAllStringSubmatch(line, -1) {
+				names[section] = append(names[section], m[1])
+			}
+		}
+	}
+	return names
+}
+
+// Guarantees that every alarm that the docs ask for is on a metric that this function writes, and that those which the design asks
+// for are there.
+func TestAlarmsAreOnMetricsThatThereAre(t *testing.T) {
+	page, err := os.ReadFile("../../docs/functions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := telemetry.Metrics()
+	names := alarmed(string(page))
+	if len(names) < 4 {
+		t.Fatalf("alarms of %d functions: this test does not read the page any more", len(names))
+	}
+	for function, wanted := range names {
+		list, _ := of(all, function)
+		for _, name := range wanted {
+			if _, there := list[name]; !there {
+				t.Errorf("docs/functions.md has an alarm of %s on %s, which it does not write", function, name)
+			}
+		}
+	}
+	if got := alarmed("## a\n`no_alarm`\n\nAlarms: `x_y` above 0,\n`z_w` too\n\n`not_this`\n")["a"]; !slices.Equal(got, []string{"x_y", "z_w"}) {
+		t.Errorf("alarms are read as %v", got)
+	}
+	for _, name := range []string{
+		"decisions", "limiter_latency", "store_latency_redis", "store_latency_dynamodb", "store_errors_redis", "store_errors_dynamodb",
+		"requests_served_by_backstop", "config_stale", "propagation_seconds", "active_cell_count", "per_cell_limit_effective",
+		"over_admission_ratio", "lease_hit_rate", "early_denials", "drift", "canary_missed",
+	} {
+		if !slices.ContainsFunc(all, func(m telemetry.Metric) bool { return m.Name == name }) {
+			t.Errorf("there is no metric %s", name)
+		}
+	}
+}
+
+// Guarantees that docs/metrics.md is what the list says.
+func TestMetricsPage(t *testing.T) {
+	const file = "../../docs/metrics.md"
+	var b strings.Builder
+	b.WriteString(metricsHead)
+	for _, m := range telemetry.Metrics() {
+		always := ""
+		if m.Always {
+			always = " Always told."
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s%s |\n", m.Name, strings.Join(m.Functions, ", "), m.Unit, m.Form, m.Meaning, always)
+	}
+	if *update {
+		if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(page) != b.String() {
+		t.Errorf("%s is not what the list says; make golden rewrites it", file)
+	}
+}
+
+const metricsHead = `# Metrics
+
+What Sluice's functions tell CloudWatch, as lines in the embedded metric format in their logs. The namespace is ` + "`SLUICE_METRICS_NAMESPACE`" + `,
+` + "`Sluice`" + ` unless said otherwise. The dimensions are ` + "`cell` and `function`" + ` (the function's name in AWS) for the authorizer, applier, reconcile and canary, and
+` + "`function`" + ` alone for the others: never a tenant, never an address. The page is made of the list that alarms are made of.
+
+The form says which statistic tells something: of a *count* the Sum; of a *level* the Maximum or Minimum, never the Sum; of a *spread* a
+percentile, whose relative error is at most 9.2 %; of a *rate* the Average. What is *always told* is told as 0, too, with each line, batch
+or run, so that its absence means that nothing ran. The age of a stream's iterator is not among them: CloudWatch has it itself, as
+` + "`IteratorAge`" + ` in the namespace ` + "`AWS/Lambda`" + ` with the dimension ` + "`FunctionName`" + `.
+
+| metric | function | unit | form | what it says |
+|---|---|---|---|---|
+`
+
+// Guarantees that a line tells the fullest counter of its second, whether a request filled it or what an outage admitted, and the
+// cell's part of the limits where it is known; and neither where nobody knows.
+func TestGauges(t *testing.T) {
+	var out lines
+	asked, stand := []time.Time{}, []telemetry.Gauges{{LimitEffective: 3334}, {LimitEffective: -1, ChargedBack: 2250}, {LimitEffective: 10000}, {LimitEffective: -1}}
+	r := newRecorder(t, telemetry.Config{Writer: &out, Gauges: func(now time.Time) telemetry.Gauges {
+		asked = append(asked, now)
+		return stand[len(asked)-1]
+	}})
+	for second, fullest := range [][]int64{{10, 875, 0}, {1000}, {1001}, {0}} {
+		for _, f := range fullest {
+			r.Decision(noon.Add(time.Duration(second)*time.Second), telemetry.Decision{Fullest: f})
+		}
+		if err := r.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	docs := out.flushed(t, r)
+	for i, want := range []struct{ over, part float64 }{{0.875, 33.34}, {2.25, 0}, {1.001, 100}, {0, 0}} {
+		if over, part := docs[i].number(t, "over_admission_ratio"), docs[i].number(t, "per_cell_limit_effective"); over != want.over || part != want.part {
+			t.Errorf("line %d: over_admission_ratio %v, per_cell_limit_effective %v, want %v", i, over, part, want)
+		}
+		if !asked[i].Equal(noon.Add(time.Duration(i) * time.Second)) {
+			t.Errorf("line %d asks for %s", i, asked[i])
+		}
+	}
+	if _, err := telemetry.NewMeter(telemetry.Config{Writer: &out, Gauges: func(time.Time) telemetry.Gauges { return telemetry.Gauges{} }}); err == nil {
+		t.Error("a meter with gauges, which it would never ask")
+	}
+}
