@@ -18,6 +18,9 @@ import (
 // MaxChanges of one Apply.
 const MaxChanges = 1000
 
+// pinBytes is what a tenant's pin has beside what it repeats of the tenant, at most: see [Service.pin].
+const pinBytes = 8 << 10
+
 // writers is how many items are written at once.
 const writers = 16
 
@@ -153,8 +156,12 @@ func (s *Service) edits(ctx context.Context, changes []Change) ([]*edit, error) 
 			if err != nil {
 				return bad("body: want a JSON object")
 			}
-			if len(body) > control.MaxBodyBytes {
-				return bad("body: %d bytes, want at most %d", len(body), control.MaxBodyBytes)
+			most := control.MaxBodyBytes
+			if c.Table == control.Tenants {
+				most -= pinBytes
+			}
+			if len(body) > most {
+				return bad("body: %d bytes, want at most %d", len(body), most)
 			}
 			c.Body, doc.Body = body, body
 		}

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -23,6 +24,10 @@ type CellDocument struct {
 	ID      string         `json:"id"`            // the item's key
 	Ops     string         `json:"ops,omitempty"` // of a cell: URL of its ops function
 	Request shares.Request `json:"request"`       // the newest; its id is key@version
+
+	// Tenant is, of a pin, what of the tenant's document says which of its limits are not those of its plan. The balancer has
+	// those homed that are too small to be divided.
+	Tenant json.RawMessage `json:"tenant,omitempty"`
 }
 
 // PinKey is the key, in the table cells, of the requests that place a tenant.
@@ -171,27 +176,54 @@ func (s *Service) request(ctx context.Context, actor, reason, key string, versio
 	return call.ItemOf(written), nil
 }
 
-// pinEdit asks the balancer to place the tenant of an edit where its document will say. It comes before the document is
-// written: an Apply that is cut between the two is found and repeated by whoever compares the documents.
+// pinEdit tells the balancer where the tenant of an edit is to be served, and which limits it has for itself. It comes before the
+// document is written: an Apply that is cut between the two is found and repeated by whoever compares the documents.
 func (s *Service) pinEdit(ctx context.Context, actor, reason string, e *edit) error {
-	now, before := cellsOf(e.Body), []string(nil)
+	now := placed(e.Body)
+	var before placing
 	if !e.gone() {
-		before = cellsOf(e.have.Body)
+		before = placed(e.have.Body)
 	}
-	if len(now) == 0 && len(before) == 0 {
+	if !now.needed() && !before.needed() {
 		return nil // most tenants: nothing to read
 	}
-	return s.pin(ctx, actor, reason, e.Key, now)
+	return s.pin(ctx, actor, reason, e.Key, &now)
 }
 
-func cellsOf(body []byte) []string {
-	var t struct{ Cells []string }
-	_ = json.Unmarshal(body, &t) // a tombstone has none, and others were compiled
-	return t.Cells
+// placing is what of a tenant's document decides where its limits are granted.
+type placing struct {
+	ID        string          `json:"id"`
+	Plan      string          `json:"plan,omitempty"`
+	Cells     []string        `json:"cells,omitempty"`
+	Overrides json.RawMessage `json:"overrides,omitempty"`
+	Boosts    json.RawMessage `json:"boosts,omitempty"`
+}
+
+func placed(body []byte) (p placing) {
+	_ = json.Unmarshal(body, &p) // a tombstone has none of it, and others were compiled
+	return p
+}
+
+// needed reports whether the tenant is not placed as every other.
+func (p *placing) needed() bool { return len(p.Cells) > 0 || p.own() }
+
+// own reports whether limits of the tenant may be smaller, in a cell, than those of its plan.
+func (p *placing) own() bool {
+	return len(p.Cells) != 1 && (len(p.Cells) > 1 || len(p.Overrides) > 0 || len(p.Boosts) > 0)
 }
 
 // pin writes the tenant's placement, where it is not so already.
-func (s *Service) pin(ctx context.Context, actor, reason, tenant string, cells []string) error {
+func (s *Service) pin(ctx context.Context, actor, reason, tenant string, p *placing) error {
+	doc := &CellDocument{Request: shares.Request{Kind: shares.Place, Tenant: tenant, Cells: p.Cells}}
+	if p.own() {
+		own := *p
+		own.Cells = nil
+		text, err := canonical.Marshal(own)
+		if err != nil {
+			return call.Refuse(call.Invalid, "tenant %.140q: %v", tenant, err)
+		}
+		doc.Tenant = text
+	}
 	key := PinKey(tenant)
 	item, err := s.item(ctx, control.Cells, key)
 	if err != nil {
@@ -200,13 +232,14 @@ func (s *Service) pin(ctx context.Context, actor, reason, tenant string, cells [
 	version := int64(0)
 	if item != nil {
 		version = item.Version
-		if doc, err := ReadCell(item.Body); err == nil && doc.Request.Tenant == tenant && slices.Equal(doc.Request.Cells, cells) {
+		if have, err := ReadCell(item.Body); err == nil && have.Request.Tenant == tenant &&
+			slices.Equal(have.Request.Cells, p.Cells) && bytes.Equal(have.Tenant, doc.Tenant) {
 			return nil
 		}
-	} else if len(cells) == 0 {
+	} else if !p.needed() {
 		return nil
 	}
-	_, err = s.request(ctx, actor, reason, key, version, &CellDocument{Request: shares.Request{Kind: shares.Place, Tenant: tenant, Cells: cells}})
+	_, err = s.request(ctx, actor, reason, key, version, doc)
 	return err
 }
 

@@ -328,3 +328,50 @@ func TestPins(t *testing.T) {
 		t.Errorf("unpinned it is %+v, %v", doc, err)
 	}
 }
+
+// Guarantees that the balancer is told which limits a tenant has for itself, before they count: by overrides and boosts, whoever sets
+// them; that what decides nothing of it writes no pin; and that a tenant without any more has a pin that says so.
+func TestPinsOfTheirOwn(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	ctx := t.Context()
+	own := func() string {
+		doc, err := admin.ReadCell([]byte(w.body(control.Cells, admin.PinKey("acme"))))
+		if err != nil || doc.Request.Kind != shares.Place || doc.Request.Tenant != "acme" {
+			t.Fatalf("the pin is %+v, %v", doc, err)
+		}
+		return string(doc.Tenant)
+	}
+	want := func(why, want string) {
+		t.Helper()
+		if got := own(); got != want {
+			t.Errorf("%s: the pin says %s, want %s", why, got, want)
+		}
+	}
+	want("of a plans file", `{"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`)
+	w.tables.changes = nil
+	if _, err := w.AddBoost(ctx, ann, &admin.BoostRequest{Tenant: "acme", Limit: "burst", Factor: "2", Until: noon.Add(time.Hour), Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.tables.changes) != 2 || w.tables.changes[0].Key != admin.PinKey("acme") {
+		t.Errorf("a boost writes %+v, want the pin first", w.tables.changes)
+	}
+	want("a boost", `{"boosts":[{"factor":2,"id":"burst","until":"`+noon.Add(time.Hour).UTC().Format(time.RFC3339)+`"}],"id":"acme","overrides":[{"id":"burst","rate":500}],"plan":"pro"}`)
+	w.tables.changes = nil
+	if _, err := w.Suspend(ctx, ann, &admin.TenantRequest{Tenant: "acme", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.tables.changes) != 1 {
+		t.Errorf("a suspension writes %+v, want the tenant alone", w.tables.changes)
+	}
+	if _, err := w.RemoveBoost(ctx, ann, &admin.UnboostRequest{Tenant: "acme", Limit: "burst", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Drop: []string{"burst"}, Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	want("nothing of its own", "")
+	if _, err := w.tables.Get(ctx, control.Cells, admin.PinKey("b & <c>")); !errors.Is(err, control.ErrNotFound) {
+		t.Errorf("a tenant that is as its plan has a pin: %v", err)
+	}
+}

@@ -30,7 +30,16 @@
 // minute, so 10,000 new pins take an hour and a half. Each look reads the whole table: 10,000 pins cost some 1,500 read units.
 //
 // A tenants' document names its cells, too, but is not read here: a third reader of that stream would throttle the other two.
-// Admin writes the pin beside it.
+// Admin writes the pin beside it, with what of the document decides which limits the tenant has for itself.
+//
+// # Limits that are too small
+//
+// Limits of plans that cannot be divided between the cells ([shares.NeedsHome]) are homed by the transition that makes them so. A
+// tenant's own, by an override, or since few cells serve the tenant, are homed by its placement: at each look they are worked out
+// for the cells that serve and for those that are asked for, so that a join and what it makes too small are one transition, up to
+// [shares.MaxPlaced] tenants. Those beyond follow in the next ones; until then no limit is passed, but costs above a cell's share
+// are denied. Of a boost the least number counts, so that its end moves nothing. A limit whose plan or override cannot be read stays
+// where it is.
 //
 // # Clocks
 //
@@ -72,6 +81,9 @@ type Ack struct {
 // Wish is the part that is read here of the body of a cell, or of a tenant's pin.
 type Wish struct {
 	Request shares.Request `json:"request"`
+
+	// Tenant is, of a pin, the id, plan, overrides and boosts of the tenant's document; nil where all its limits are its plan's.
+	Tenant json.RawMessage `json:"tenant,omitempty"`
 }
 
 // Meter counts; a *telemetry.Meter is one.
@@ -162,12 +174,20 @@ func (b *Balancer) look(ctx context.Context) (Result, error) {
 	if err := b.place(ctx, state, t); err != nil {
 		return Result{}, err
 	}
-	in := shares.Input{Requests: t.requests(state), Acks: t.acks, Placements: t.known(state)}
-	if state.Phase != shares.Shrink { // no transition can begin in a shrink
-		if in.Limits, err = b.limits(ctx); err != nil {
+	in := shares.Input{Acks: t.acks, Placements: t.known(state)}
+	if state.Phase != shares.Shrink { // no transition can begin in a shrink: pins wait
+		plans, whole, err := b.plans(ctx)
+		if err != nil {
 			return Result{}, err
 		}
+		if whole {
+			in.Limits = limitsOf(plans)
+		}
+		b.home(ctx, state, t, plans)
+	} else {
+		t.pins = nil
 	}
+	in.Requests = t.requests(state)
 	now := b.c.Now()
 	next, out := state.Step(b.c.Settings, in, now)
 	b.tell(ctx, &out)
@@ -258,35 +278,39 @@ func (b *Balancer) place(ctx context.Context, s *shares.State, t *table) error {
 
 func epochOf(p *shares.Placement) int64 { return p.Generations[len(p.Generations)-1].Epoch }
 
-// limits are all limits of all plans, which decide what cannot be divided; nil, so that nothing changes in this, where one of
-// the plans cannot be read.
-func (b *Balancer) limits(ctx context.Context) ([]shares.Limited, error) {
-	out, bad := []shares.Limited{}, false
+// plans are all plans by id; not whole where one of them cannot be read, so that what is homed of plans stays as it is.
+func (b *Balancer) plans(ctx context.Context) (plans map[string]*plan.Plan, whole bool, err error) {
+	plans, whole = map[string]*plan.Plan{}, true
 	for item, err := range control.All(ctx, b.c.Tables, control.Plans) {
 		switch {
 		case errors.Is(err, control.ErrBadItem):
-			bad = true
+			whole = false
 			b.c.Log.ErrorContext(ctx, "plans cannot be read; limits are divided as they were", "error", err)
 			continue
 		case err != nil:
-			return nil, fmt.Errorf("read the plans: %w", err)
+			return nil, false, fmt.Errorf("read the plans: %w", err)
 		case item.Deleted || item.Key == events.SettingsKey || item.Key == events.CanaryKey:
 			continue
 		}
 		p, err := plan.CompilePlan(plan.Document{Kind: plan.KindPlan, ID: item.Key, Body: item.Body})
 		if err != nil {
-			bad = true
+			whole = false
 			b.c.Log.ErrorContext(ctx, "a plan cannot be read; limits are divided as they were", "plan", item.Key, "error", err)
 			continue
 		}
+		plans[p.ID] = p
+	}
+	return plans, whole, nil
+}
+
+func limitsOf(plans map[string]*plan.Plan) []shares.Limited {
+	out := []shares.Limited{}
+	for _, p := range plans {
 		for _, e := range p.Set().Limits {
 			out = append(out, shares.Limited{Plan: p.ID, Limit: e.Limit})
 		}
 	}
-	if bad {
-		return nil, nil
-	}
-	return out, nil
+	return out
 }
 
 // tell logs what an operator has to know.

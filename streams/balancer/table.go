@@ -27,6 +27,7 @@ type table struct {
 type wish struct {
 	key     string
 	version int64
+	tenant  []byte // of a pin: as in [Wish]
 	shares.Request
 }
 
@@ -118,7 +119,7 @@ func read(i *control.Item) (wish, error) {
 			return wish{}, err
 		}
 	}
-	return wish{i.Key, i.Version, body.Request}, nil
+	return wish{i.Key, i.Version, body.Tenant, body.Request}, nil
 }
 
 // known are the placements of all tenants that requests may be about.
@@ -214,16 +215,21 @@ func othersServe(s *shares.State, cell string) bool {
 	return slices.ContainsFunc(s.Members, func(m shares.Member) bool { return m.Cell != cell && m.Weight > 0 && !m.Forced })
 }
 
-// isPlaced reports whether the tenant is where the request wants it, or on its way there.
-func (t *table) isPlaced(s *shares.State, r *shares.Request) bool {
-	p := t.placed[r.Tenant].placement
+// placement is the tenant's, once the transition under way has ended; nil where it has none.
+func (t *table) placement(s *shares.State, tenant string) *shares.Placement {
 	if s.Transition != nil {
 		for i := range s.Transition.Placements {
-			if s.Transition.Placements[i].Tenant == r.Tenant {
-				p = &s.Transition.Placements[i]
+			if s.Transition.Placements[i].Tenant == tenant {
+				return &s.Transition.Placements[i]
 			}
 		}
 	}
+	return t.placed[tenant].placement
+}
+
+// isPlaced reports whether the tenant is where the request wants it, or on its way there.
+func (t *table) isPlaced(s *shares.State, r *shares.Request) bool {
+	p := t.placement(s, r.Tenant)
 	if p == nil {
 		return len(r.Cells) == 0 && len(r.Homed) == 0
 	}

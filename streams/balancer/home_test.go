@@ -1,0 +1,217 @@
+package balancer_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/admin"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/canonical"
+	"github.com/sluicelimits/sluice/internal/shares"
+)
+
+// ofItsOwn is a plan whose limits any three cells of like weight can divide.
+const ofItsOwn = `{"id":"pro","limits":[
+	{"id":"burst","algorithm":"token_bucket","rate":90,"period":"1s","burst":90},
+	{"id":"calls","algorithm":"fixed_window","threshold":90,"period":"1s","cost":{"max":20,"default":1,"trustedHeader":"x-cost"}},
+	{"id":"month","quota":{"units":1,"every":"month"}}]}`
+
+// pin writes a tenant's pin as admin does: where it is to be served, and what of its document is its own.
+func (w *bench) pin(tenant, own string, cells ...string) {
+	w.t.Helper()
+	doc := admin.CellDocument{ID: admin.PinKey(tenant),
+		Request: shares.Request{ID: "any", Kind: shares.Place, Tenant: tenant, Cells: cells}}
+	if own != "" {
+		doc.Tenant = fmt.Appendf(nil, `{"id":%q,"plan":"pro",%s}`, tenant, own)
+	}
+	body, err := canonical.Marshal(doc)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.put(control.Cells, doc.ID, string(body))
+}
+
+// homed are the tenant's homed limits by its stored placement.
+func (w *bench) homed(tenant string) string {
+	w.t.Helper()
+	for item, err := range control.All(w.t.Context(), w.tables.Tables, control.Cells) {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if item.Key != shares.PlacementKey(tenant) {
+			continue
+		}
+		p, err := shares.DecodePlacement(item.Body)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return strings.Join(p.Generations[len(p.Generations)-1].Homed, " ")
+	}
+	return ""
+}
+
+func (w *bench) wantHomed(why, tenant, want string) {
+	w.t.Helper()
+	if got := w.homed(tenant); got != want {
+		w.t.Errorf("%s: homed of %s are %q, want %q\n%s", why, tenant, got, want, w.log.String())
+	}
+}
+
+// Guarantees that a tenant's own limit whose smallest share is below its largest cost is homed, and one that can be divided is not:
+// else a cost that the limit allows is denied in every cell. What follows from a plan, from cells that come and go, and from a boost
+// is seen, too, and the end of a boost changes nothing.
+func TestOverridesAreHomed(t *testing.T) {
+	w := newBench(t)
+	w.put(control.Plans, "pro", ofItsOwn)
+	for _, cell := range []string{"a", "b", "c"} {
+		w.ask(shares.Request{Kind: shares.Join, Cell: cell, Weight: 1})
+	}
+	w.settle()
+	if n := len(w.state().Generations[0].Homed); n > 0 {
+		t.Fatalf("%d limits of the plan are homed: the test is about those of tenants", n)
+	}
+	w.pin("small", `"overrides":[{"id":"burst","rate":2,"burst":2}]`)
+	w.pin("large", `"overrides":[{"id":"burst","rate":500,"burst":500}]`)
+	w.pin("costly", `"overrides":[{"id":"calls","threshold":59}]`) // 59/3 is below 20
+	w.pin("just", `"overrides":[{"id":"calls","threshold":60}]`)
+	w.pin("few", `"overrides":[{"id":"month","quota":{"units":2}}]`) // quotas are not divided
+	w.pin("raised", `"overrides":[{"id":"burst","rate":2,"burst":2}],"boosts":[{"id":"burst","factor":100,"until":"2026-11-21T13:00:00Z"}]`)
+	w.settle()
+	w.wantHomed("too small", "small", "burst")
+	w.wantHomed("large", "large", "")
+	w.wantHomed("below the largest cost", "costly", "calls")
+	w.wantHomed("as large as the largest cost", "just", "")
+	w.wantHomed("a quota", "few", "")
+	w.wantHomed("too small without its boost", "raised", "burst")
+	epoch := w.state().Epoch
+	w.now = noon.AddDate(0, 0, 2)
+	w.settle()
+	if w.state().Epoch != epoch {
+		t.Error("the end of a boost is a transition")
+	}
+
+	w.pin("small", `"overrides":[{"id":"burst","rate":60,"burst":60}]`)
+	w.pin("large", "") // its override is gone
+	w.settle()
+	w.wantHomed("raised", "small", "")
+	w.wantHomed("as all others", "large", "")
+
+	w.ask(shares.Request{Kind: shares.Join, Cell: "d", Weight: 1})
+	w.settle()
+	w.wantHomed("a fourth cell", "just", "calls")
+	w.ask(shares.Request{Kind: shares.Remove, Cell: "d"})
+	w.settle()
+	w.wantHomed("three again", "just", "")
+	w.ask(shares.Request{Kind: shares.Weigh, Cell: "a", Weight: 2})
+	w.settle()
+	w.wantHomed("a quarter for the smallest", "just", "calls")
+
+	w.put(control.Plans, "pro", strings.Replace(ofItsOwn, `"max":20`, `"max":2`, 1))
+	w.settle()
+	w.wantHomed("the plan lowers the cost", "just", "")
+	w.wantHomed("the plan lowers the cost", "costly", "")
+	w.put(control.Plans, "pro", "{}") // as nobody should have written it
+	w.settle()
+	w.wantHomed("a plan that cannot be read", "raised", "burst")
+}
+
+// Guarantees that a tenant which few cells serve has those limits of its plan homed that these cannot divide, and that one with a
+// single cell has none.
+func TestPinnedTenantsAreHomed(t *testing.T) {
+	w := newBench(t)
+	w.put(control.Plans, "pro", `{"id":"pro","limits":[{"id":"calls","algorithm":"fixed_window","threshold":10,"period":"1s",
+		"cost":{"max":3,"default":1,"trustedHeader":"x-cost"}}]}`)
+	for _, c := range []shares.Weight{{Cell: "a", Weight: 1}, {Cell: "b", Weight: 1}} {
+		w.ask(shares.Request{Kind: shares.Join, Cell: c.Cell, Weight: c.Weight})
+	}
+	w.pin("both", `"overrides":[{"id":"calls","threshold":4}]`, "b", "a")
+	w.pin("one", `"overrides":[{"id":"calls","threshold":4}]`, "b")
+	w.settle()
+	w.wantHomed("two cells", "both", "calls")
+	w.wantHomed("one cell", "one", "")
+	w.pin("both", `"overrides":[{"id":"calls","threshold":9}]`, "b", "a")
+	w.settle()
+	w.wantHomed("two cells, larger", "both", "")
+}
+
+// Guarantees that a join and the homing of what it makes too small are one transition, and that homing counts through both phases
+// alone: while it shrinks no cell grants more than before, and none but the home afterwards.
+func TestHomingIsATransition(t *testing.T) {
+	w := newBench(t)
+	w.put(control.Plans, "pro", ofItsOwn)
+	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
+	w.pin("acme", `"overrides":[{"id":"burst","rate":1,"burst":1}]`)
+	w.settle()
+	w.wantHomed("alone", "acme", "")
+	w.ask(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
+	r := w.run()
+	s := w.state()
+	if r.Phase != shares.Shrink || len(s.Transition.Placements) != 1 || len(s.Generations) != 2 {
+		t.Fatalf("the join is %+v, and places %d tenants", r, len(s.Transition.Placements))
+	}
+	p := &s.Transition.Placements[0]
+	last := p.Generations[len(p.Generations)-1]
+	if p.Tenant != "acme" || !slices.Equal(last.Homed, []string{"burst"}) || last.From != 0 {
+		t.Fatalf("placed %+v", p)
+	}
+	w.wantHomed("it has not grown", "acme", "")
+	w.settle()
+	w.wantHomed("it has", "acme", "burst")
+
+	w.pin("acme", `"overrides":[{"id":"burst","rate":80,"burst":80}]`) // and back: nobody grants a share of it before the growth
+	w.run()
+	doc := w.state().Document()
+	if doc.Phase != shares.Shrink || len(doc.Placements) != 1 || doc.Placements[0].Generations[len(doc.Placements[0].Generations)-1].From != 0 {
+		t.Fatalf("divided again: %+v", doc)
+	}
+}
+
+// Guarantees that a pin which cannot be read homes nothing and stops nothing.
+func TestPinsThatMakeNoSense(t *testing.T) {
+	w := newBench(t)
+	w.put(control.Plans, "pro", ofItsOwn)
+	for _, cell := range []string{"a", "b", "c"} {
+		w.ask(shares.Request{Kind: shares.Join, Cell: cell, Weight: 1})
+	}
+	w.pin("small", `"overrides":[{"id":"burst","rate":2,"burst":2}]`)
+	w.settle()
+	for i, own := range []string{`"overrides":[{"id":"burst","rate":-1}]`, `"overrides":[{"id":"no-such","rate":1}]`, `"plans":1`} {
+		w.pin(fmt.Sprint("bad", i), own)
+		w.pin("small", own)
+	}
+	w.pin("other", `"overrides":[{"id":"burst","rate":2,"burst":2}]`)
+	w.settle()
+	w.wantHomed("its pin cannot be read", "small", "burst")
+	w.wantHomed("its pin can be read", "other", "burst")
+	if got := strings.Count(w.log.String(), "what a tenant has for itself cannot be read"); got == 0 {
+		t.Error("nobody is told of pins that cannot be read")
+	}
+	if _, err := w.tables.Get(t.Context(), control.Cells, events.SharesKey); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Guarantees that more tenants than a transition takes are all homed, in the transitions that follow.
+func TestManyAreHomed(t *testing.T) {
+	w := newBench(t)
+	w.put(control.Plans, "pro", ofItsOwn)
+	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
+	const many = shares.MaxPlaced + 10
+	for i := range many {
+		w.pin(fmt.Sprint("tenant ", i), `"overrides":[{"id":"burst","rate":1,"burst":1}]`)
+	}
+	w.settle()
+	w.ask(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
+	began := w.now
+	w.settle()
+	for i := range many {
+		w.wantHomed("after all transitions", fmt.Sprint("tenant ", i), "burst")
+	}
+	if w.state().Epoch != 3 || w.now.Sub(began) > 10*time.Minute {
+		t.Errorf("it took until epoch %d and %s", w.state().Epoch, w.now.Sub(began))
+	}
+}
