@@ -156,7 +156,11 @@ func (h *Handler) count(a *Answer) {
 	if r == nil {
 		return
 	}
-	r.Decision(a.At, telemetry.Decision{Kind: a.Kind, Took: a.Took, Limit: a.deniedBy(), ConfigStale: a.ConfigStale})
+	full := int64(0)
+	if d := a.plan.outcome(); d != nil && a.Kind == answer.Allowed {
+		full = d.Fullest()
+	}
+	r.Decision(a.At, telemetry.Decision{Kind: a.Kind, Took: a.Took, Limit: a.deniedBy(), ConfigStale: a.ConfigStale, Fullest: full})
 	if a.Kind != answer.Allowed {
 		return // a shadow tells what it would have denied of what passed
 	}

@@ -468,7 +468,7 @@ func fault(f func()) (p any) {
 }
 
 // Guarantees what is counted: each decision by its outcome, which limit denied, once for each shadow that would have, cold starts
-// once, a stale configuration.
+// once, a stale configuration, how full the fullest counter of a plan is.
 func TestHandlerCounts(t *testing.T) {
 	const text = `
 plans:
@@ -490,7 +490,7 @@ ipLimits: [ { id: per-address, algorithm: fixed_window, threshold: 6, period: 1h
 	w.want(apigw.HTTP1, by("acme"), "ip_limited")
 	n, limits := w.metrics()
 	for name, want := range map[string]float64{"decisions": 7, "decisions_allowed": 3, "decisions_limited": 1, "decisions_ip_limited": 1, "decisions_no_credential": 2,
-		"enforce_denied": 2, "shadow_denied": 2, "cold_starts": 1, "config_stale": 1} {
+		"enforce_denied": 2, "shadow_denied": 2, "cold_starts": 1, "config_stale": 1, "over_admission_ratio": 1} {
 		if n[name] != want {
 			t.Errorf("%s = %v, want %v", name, n[name], want)
 		}

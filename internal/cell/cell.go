@@ -51,6 +51,7 @@ type Function struct {
 	stores   *stores
 	secret   *secrets.Cache
 	tokens   *token.Verifier // nil without issuers
+	gauges   gauges
 
 	stop            context.CancelFunc // what warms up
 	secretIn, ready *warming
@@ -74,8 +75,10 @@ func New(c Config) (*Function, error) {
 	if f.stores, err = newStores(s, m, a, f.secret, func() *telemetry.Recorder { return f.recorder }, c.Log); err != nil {
 		return nil, err
 	}
+	f.gauges.chargedBack = f.stores.ladder.TakeFullest
 	if f.recorder, err = telemetry.New(telemetry.Config{
 		Writer: c.Output, Namespace: s.MetricsNamespace, Cell: s.Cell, Function: c.Env("AWS_LAMBDA_FUNCTION_NAME"), Totals: f.stores.totals,
+		Gauges: f.gauges.at,
 	}); err != nil {
 		return nil, err
 	}
@@ -119,6 +122,7 @@ func (f *Function) source(c *Config, m memory, a *amazon) (_ authorizer.Source, 
 	if err != nil {
 		return nil, nil, err
 	}
+	f.gauges.grants = reader.Grants
 	return reader, func(ctx context.Context) {
 		_ = reader.Load(ctx, time.Now()) // the first request waits for it, and says what is wrong
 	}, nil

@@ -2,6 +2,7 @@ package cellconfig
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -214,24 +215,47 @@ func Grants(doc *shares.Document, cell string, p *plan.Plan, now time.Time) []Gr
 	return out
 }
 
-// Grants is what the cell grants of the plans that are in the cache, by the shares in force. See [Grants].
+// maxGrants bounds the plans that are looked at for metrics.
+const maxGrants = 100
+
+// Grants is what the cell grants of the plans that are in the cache, at most 100 of them, by the shares in force. See [Grants].
 func (r *Reader) Grants(now time.Time) []Grant {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	var doc *shares.Document
 	if r.shares != nil {
 		doc = r.shares.doc
 	}
-	var out []Grant
+	var plans []*plan.Plan
 	for _, k := range r.known.Keys() {
-		if e, ok := r.known.Peek(k); ok && k.kind == cachedPlan && e.plan != nil {
-			out = append(out, Grants(doc, r.c.Cell, e.plan, now)...)
+		if e, ok := r.known.Peek(k); ok && k.kind == cachedPlan && e.plan != nil && len(plans) < maxGrants {
+			plans = append(plans, e.plan)
 		}
+	}
+	r.mu.Unlock() // requests do not wait for the arithmetic
+	var out []Grant
+	for _, p := range plans {
+		out = append(out, Grants(doc, r.c.Cell, p, now)...)
 	}
 	slices.SortFunc(out, func(a, b Grant) int {
 		return slices.Compare([]string{a.Plan, a.Limit}, []string{b.Plan, b.Limit})
 	})
 	return out
+}
+
+// Part is the mean of what is granted of each tier, in hundredths of a percent of the whole, rounded to the nearest; what is homed
+// does not count. It reports false where there is nothing to take a mean of.
+func Part(grants []Grant) (hundredths int64, ok bool) {
+	sum, n := 0.0, 0
+	for i := range grants {
+		if g := &grants[i]; !g.Homed && g.Whole > 0 {
+			sum += float64(g.Granted) / float64(g.Whole)
+			n++
+		}
+	}
+	if n == 0 {
+		return 0, false
+	}
+	return int64(math.Round(sum / float64(n) * 10_000)), true
 }
 
 // Shares is the epoch and phase that are in force; 0 where there are none.

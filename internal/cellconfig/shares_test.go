@@ -123,6 +123,13 @@ func TestShares(t *testing.T) {
 	if len(grants) != 1 || grants[0].Whole != 11 || grants[0].Granted != 6 || grants[0].Homed {
 		t.Errorf("grants %+v", grants)
 	}
+	if part, ok := cellconfig.Part(grants); part != 5455 || !ok { // 6 of 11
+		t.Errorf("the cell's part is %d, %t, want 5455", part, ok)
+	}
+	grants[0].Homed = true
+	if part, ok := cellconfig.Part(grants); ok {
+		t.Errorf("the cell's part of what is homed is %d", part)
+	}
 	b.do(shares.Request{Kind: shares.Drain, Cell: "eu-1"})
 	w.apply(b.document(3))
 	c, _ = w.begin(later.Add(3 * time.Second))

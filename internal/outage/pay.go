@@ -123,6 +123,9 @@ func (s *Store) charge(ctx, begun context.Context, b *bill, now time.Time) (sent
 		return false, err
 	case err == nil && d.Allowed:
 		s.chargedBack.Add(b.units)
+		for full, most := d.Fullest(), s.fullest.Load(); full > most && !s.fullest.CompareAndSwap(most, full); {
+			most = s.fullest.Load()
+		}
 		return true, nil
 	}
 	s.dropped.Add(b.units)

@@ -71,6 +71,9 @@ func TestChargedBack(t *testing.T) {
 				if st := s.Stats(); st.ChargedBack != 40 || st.Dropped != 0 || st.Waiting != 0 {
 					t.Errorf("%s, %s: %+v", c.tier.Algorithm, policy, st)
 				}
+				if full, again := s.TakeFullest(), s.TakeFullest(); full != 10*c.want || again != 0 {
+					t.Errorf("%s, %s: the fullest counter has %d thousandths, and then %d; want %d, and nothing new", c.tier.Algorithm, policy, full, again, 10*c.want)
+				}
 			})
 		}
 	}
@@ -423,4 +426,26 @@ func TestCloseIsBounded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Guarantees that who watches sees how far a counter has passed its limit once the store knows of it, also where a later one has not.
+func TestTakeFullest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFlaky(t, newMemory(t))
+		s := newStore(t, outage.Config{Store: store})
+		req := ask(newLimit(t, limit.Limit{ID: "l", OnStoreFailure: limit.Open, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}}))
+		other := ask(newLimit(t, limit.Limit{ID: "other", OnStoreFailure: limit.Open, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}}))
+		spend(t, s, req, 60)
+		if full := s.TakeFullest(); full != 0 {
+			t.Errorf("%d thousandths, and nothing was charged back", full)
+		}
+		store.down.Store(true)
+		spend(t, s, req, 150)
+		spend(t, s, other, 1)
+		store.down.Store(false)
+		recoverFrom(t, s)
+		if full := s.TakeFullest(); full != 2100 {
+			t.Errorf("%d thousandths of the limit, want 2100", full)
+		}
+	})
 }

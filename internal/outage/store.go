@@ -91,6 +91,7 @@ type Store struct {
 	logged atomic.Int64 // s since 1970 of the last line about the store
 
 	failures, backstop, open, closed, chargedBack, dropped atomic.Int64
+	fullest                                                atomic.Int64 // of what was charged back since TakeFullest
 }
 
 // local is a store in this process.
@@ -113,6 +114,10 @@ type Stats struct {
 	Waiting     int64 // owners whose units are still to be charged back, now
 	Bytes       int64 // what is counted and remembered here takes, now
 }
+
+// TakeFullest is limit.Decision.Fullest of the fullest counter that was charged back since the last call; 0 where none was. Above
+// 1000, more was admitted without the store, and before it was away, than the limit.
+func (s *Store) TakeFullest() int64 { return s.fullest.Swap(0) }
 
 // New makes a store that has counted nothing by itself. The error names the field. Close it when done; that closes no other
 // store.
