@@ -57,7 +57,7 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 		sh.mu.Unlock()
 		return s.c.Store.Decide(ctx, req, now, d) // no room to remember anything, or nothing to
 	}
-	h.meet(req, a)
+	h.meet(sh, req, a)
 	if f := h.inFlight(at, req, a); f != nil {
 		sh.stats.Waited++
 		sh.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 			sh.mu.Unlock()
 			return nil
 		}
-		h.meet(req, a)
+		h.meet(sh, req, a)
 	}
 	for again := true; ; again = false {
 		t := h.clock.at(at)
@@ -98,7 +98,7 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 		if err == nil {
 			err = a.check()
 		}
-		s.silent.Store(err != nil)
+		s.silence(a).Store(err != nil)
 		arrived := h.clock.at(received)
 		if err != nil {
 			h.setBack(sh, arrived, a)
@@ -115,7 +115,7 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 			return nil
 		}
 		now, at = now.Add(wallGone(sent, back)), received
-		h.meet(req, a)
+		h.meet(sh, req, a)
 	}
 }
 
@@ -138,7 +138,7 @@ func (h *holder) ranOut(t int64, req *limit.Request, a *ask) bool {
 
 // meet finds the counters of the request, and makes those that are new. A counter whose limit has changed gives its lease
 // back with the call, and what was denied is forgotten.
-func (h *holder) meet(req *limit.Request, a *ask) {
+func (h *holder) meet(sh *shard, req *limit.Request, a *ask) {
 	a.tiers = a.tiers[:0]
 	for i := range req.Charges {
 		charge := &req.Charges[i]
@@ -149,7 +149,7 @@ func (h *holder) meet(req *limit.Request, a *ask) {
 				k = h.add(t, charge.Value)
 			}
 			if k.tier != t {
-				k.become(t)
+				sh.stats.Lost += k.become(t)
 			}
 			leased := !charge.Limit.Exact && t.Algorithm != limit.LeakyBucket
 			a.tiers = append(a.tiers, asked{k: k, tier: t, charge: i, leased: leased, never: charge.Cost > t.Capacity()})
@@ -157,19 +157,34 @@ func (h *holder) meet(req *limit.Request, a *ask) {
 	}
 }
 
-// become makes the counter one of a tier of the same identity, as a reload of the plan makes it.
-func (k *counter) become(t *limit.Tier) {
+// become makes the counter one of a tier of the same identity, as a reload of the plan makes it. It returns how many units are
+// lost by that.
+func (k *counter) become(t *limit.Tier) (lost int64) {
 	if !alike(k.tier, t) {
 		k.until = 0 // the units ride back
 		k.denial = denial{}
 	}
+	if moved(k.tier, t) {
+		lost = k.leave()
+	}
 	k.lease.Rebind(t)
-	k.tier = t
+	k.tier, k.far = t, t.Limit().Home != ""
+	return lost
 }
 
 // alike reports whether what is known of one tier holds for another of the same identity.
 func alike(a, b *limit.Tier) bool {
-	return a == b || a.Threshold == b.Threshold && a.Capacity() == b.Capacity() && a.Limit().Exact == b.Limit().Exact
+	return a == b || a.Threshold == b.Threshold && a.Capacity() == b.Capacity() && a.Limit().Exact == b.Limit().Exact && !moved(a, b)
+}
+
+// moved reports whether two tiers of the same identity are counted in different places.
+func moved(a, b *limit.Tier) bool { return a.Limit().Home != b.Limit().Home }
+
+// leave forgets what was leased where the counter is not any more: it must never come back to where it was not charged.
+func (k *counter) leave() (lost int64) {
+	lost = k.lease.Units
+	k.lease, k.until, k.locked, k.denial, k.supply = limit.Lease{}, 0, 0, denial{}, supply{}
+	return lost
 }
 
 // inFlight is a call that may bring what the request lacks, nil if there is none.
@@ -244,7 +259,7 @@ func (k *counter) prepare(h *holder, s *Store, t, cost int64, mustFit bool, x *a
 		k.rideBack(x, ahead)
 	}
 	ahead.Need = cost - x.had
-	if k.flight != nil || k.lease.Other() || s.silent.Load() {
+	if k.flight != nil || k.lease.Other() || s.isSilent(k) {
 		return
 	}
 	v := k.view(h, s, t, cost, ahead.Need)
@@ -343,6 +358,13 @@ func (h *holder) receive(sh *shard, s *Store, sent, t int64, a *ask) {
 		k, committed := x.k, d.Commits(i)
 		x.settle(sh, committed || g.Units > 0)
 		x.gather(sh, t, committed, g.At, a.ahead(i).Largest() > 0)
+		if r.Unasked && k.lease.Open() { // what is known of it stays
+			continue
+		}
+		if moved(k.tier, x.tier) {
+			sh.stats.Lost += g.Units
+			continue
+		}
 		x.take(s, sh, sent, t, d, i)
 		same := alike(k.tier, x.tier)
 		if k.lease.Rebind(k.tier); !same { // the plan has changed meanwhile: the units ride back with the next call
@@ -395,7 +417,7 @@ func (x *asked) settle(sh *shard, taken bool) {
 	case x.back == 0:
 	case taken:
 		sh.stats.Returned += x.back
-	case k.lease.Units == 0 && k.lease.At == x.at && k.until == x.until: // a denial changed nothing
+	case k.lease.Units == 0 && k.lease.At == x.at && k.until == x.until && !moved(k.tier, x.tier): // a denial changed nothing
 		k.lease.Units = x.back
 	default:
 		sh.stats.Lost += x.back
@@ -437,7 +459,7 @@ func (x *asked) take(s *Store, sh *shard, sent, t int64, d *limit.Decision, i in
 	default:
 		sh.stats.Lost += was.Units
 	}
-	life := min(g.Until-d.Now, s.life)
+	life := min(g.Until-d.Now, s.lifeOf(k))
 	life -= life / driftPart
 	if sent+life <= t { // a window that ended before the answer came
 		sh.stats.Lost += g.Units
@@ -480,7 +502,7 @@ func (h *holder) answer(s *Store, sh *shard, req *limit.Request, t int64, a *ask
 		switch {
 		case !res.Admits:
 			retryAt = max(res.RetryAt, 1)
-		case x.own < res.Cost && x.k.free(t) < res.Cost-x.own:
+		case x.own < res.Cost && x.free(t) < res.Cost-x.own:
 			retryAt = x.k.later(t, res.Cost-x.own, r.Now)
 		}
 		d.FromLease(x.charge, &l, retryAt)
@@ -503,6 +525,14 @@ func (h *holder) answer(s *Store, sh *shard, req *limit.Request, t int64, a *ask
 	}
 }
 
+// free is how many units in hand may be spent for the request.
+func (x *asked) free(t int64) int64 {
+	if moved(x.k.tier, x.tier) { // they were charged elsewhere, and could not be refunded there
+		return 0
+	}
+	return x.k.free(t)
+}
+
 // restore puts units that were set aside, and those that the call charged, back into the hand, where their window is still
 // that of the lease. Below zero it takes them.
 func (x *asked) restore(sh *shard, units, t int64) {
@@ -521,7 +551,7 @@ func (x *asked) restore(sh *shard, units, t int64) {
 	}
 	switch {
 	case got == 0:
-	case x.gotAt == 0 || k.lease.At != x.gotAt:
+	case x.gotAt == 0 || k.lease.At != x.gotAt || moved(k.tier, x.tier):
 		sh.stats.Lost += got
 	default: // what was charged now, in a window that is open, rides back with the next call if it cannot be spent here
 		k.lease.Units, k.until = k.lease.Units+got, max(k.until, t)

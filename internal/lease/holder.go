@@ -93,6 +93,7 @@ func (a *ages) at(now reading) int64 {
 type counter struct {
 	tier  *limit.Tier
 	value limit.Value
+	far   bool // another cell keeps it
 
 	lease limit.Lease
 	until int64 // the lease ends
@@ -103,6 +104,7 @@ type counter struct {
 	flight *flight // the call that is under way
 	demand demand
 	supply supply
+	lookAt int64 // before which it is not asked whether units are to be leased ahead
 }
 
 // denial is what the store did not admit: costs from cost on, until the time until; then it is worth asking again. The
@@ -142,7 +144,7 @@ func (h *holder) counter(t *limit.Tier, v limit.Value, guess int) *counter {
 }
 
 func (h *holder) add(t *limit.Tier, v limit.Value) *counter {
-	k := &counter{tier: t, value: v}
+	k := &counter{tier: t, value: v, far: t.Limit().Home != ""}
 	h.counters = append(h.counters, k)
 	if h.index != nil {
 		h.index[counterKey{t.Identity(), v}] = k

@@ -36,6 +36,7 @@ var _ limit.Store = (*Store)(nil)
 // Defaults and bounds.
 const (
 	DefaultLife        = 10 * time.Second
+	DefaultHomeLife    = 60 * time.Second
 	DefaultLook        = 500 * time.Millisecond
 	DefaultMaxCounters = 200_000
 
@@ -48,8 +49,17 @@ const (
 type Config struct {
 	Store       limit.Store      // required; its errors are returned as they are
 	Instances   func() int       // how many processes share the store, at least 1; nil is one
+
+	// InstancesAt is so for limits that another cell keeps, by its name; nil is Instances.
+	InstancesAt func(home string) int
+
+	// Ahead has units of limits that another cell keeps leased before they run out, beside the decisions, which else wait for
+	// them. It is for processes that do not stand still between decisions.
+	Ahead bool
+
 	Rule        Rule             // how much to ask for; nil is [Adaptive]
 	Life        time.Duration    // longest life of a lease; 0 is DefaultLife
+	HomeLife    time.Duration    // so, of a limit that another cell keeps (limit.Limit.Home), to which it may be far; 0 is DefaultHomeLife
 	Look        time.Duration    // how often to give back what is not going to be used; 0 is DefaultLook, below 0 never
 	MaxCounters int              // counters that are held; those beyond are not leased; 0 is DefaultMaxCounters
 	Clock       func() time.Time // how long a call took is measured by it; nil is time.Now
@@ -62,8 +72,10 @@ type Store struct {
 	base     time.Time
 	boot     uint64
 	life     int64 // µs
+	homeLife int64 // µs
 	counters atomic.Int64
 	silent   atomic.Bool // the last call failed: until one succeeds none leases, for the store may grant what nobody hears of
+	homeless sync.Map    // so, of calls that other cells have a part in: *atomic.Bool by home
 	shards   [shardCount]shard
 	asks     sync.Pool
 
@@ -76,11 +88,14 @@ func New(c Config) (*Store, error) {
 	switch {
 	case c.Store == nil:
 		return nil, errors.New("lease store: Store is missing")
-	case c.Life < 0 || c.MaxCounters < 0:
-		return nil, fmt.Errorf("lease store: Life %s or MaxCounters %d is below zero", c.Life, c.MaxCounters)
+	case c.Life < 0 || c.HomeLife < 0 || c.MaxCounters < 0:
+		return nil, fmt.Errorf("lease store: Life %s, HomeLife %s or MaxCounters %d is below zero", c.Life, c.HomeLife, c.MaxCounters)
 	}
 	if c.Life == 0 {
 		c.Life = DefaultLife
+	}
+	if c.HomeLife == 0 {
+		c.HomeLife = DefaultHomeLife
 	}
 	if c.Look == 0 {
 		c.Look = DefaultLook
@@ -94,10 +109,14 @@ func New(c Config) (*Store, error) {
 	if c.Instances == nil {
 		c.Instances = func() int { return 1 }
 	}
+	if c.InstancesAt == nil {
+		c.InstancesAt = func(string) int { return c.Instances() }
+	}
 	if c.Clock == nil {
 		c.Clock = time.Now
 	}
-	s := &Store{c: c, seed: maphash.MakeSeed(), base: c.Clock(), boot: rand.Uint64(), life: c.Life.Microseconds()}
+	s := &Store{c: c, seed: maphash.MakeSeed(), base: c.Clock(), boot: rand.Uint64(), life: c.Life.Microseconds(),
+		homeLife: c.HomeLife.Microseconds()}
 	s.asks.New = func() any { return new(ask) }
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
@@ -121,6 +140,9 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
 	if h := sh.find(hash, req.Owner); h != nil && h.local(s, sh, req, s.read(now), d) {
+		if s.c.Ahead {
+			s.leaseAhead(h, sh, req, now)
+		}
 		sh.mu.Unlock()
 		return nil
 	}

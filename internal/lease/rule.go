@@ -255,14 +255,14 @@ func (u *supply) dry(end, now int64) {
 // view is what a rule is told.
 func (k *counter) view(h *holder, s *Store, t, cost, lacks int64) View {
 	v := View{Tier: k.tier, Cost: cost, Lacks: lacks, Free: k.free(t), Rate: k.demand.rate(t), Total: k.supply.total,
-		Instances: max(s.c.Instances(), 1), Saturated: k.supply.saturated}
+		Instances: max(s.instances(k), 1), Saturated: k.supply.saturated}
 	now := t + h.lag
 	v.Left = k.tier.Capacity()
 	end := k.tier.LeaseEnd(h.owner.Name, now)
 	if end == 0 { // stamps
 		v.Remains = time.Duration(s.stampLife(k.tier)) * time.Microsecond
 	} else {
-		v.Remains = time.Duration(min(end-now, s.life)) * time.Microsecond
+		v.Remains = time.Duration(min(end-now, s.lifeOf(k))) * time.Microsecond
 		v.RampEnds = time.Duration(min(k.tier.RampEnd(h.owner.Name, now)-now, s.life)) * time.Microsecond
 	}
 	v.DryEarly = k.supply.dryEnd == end && k.supply.dryEarly

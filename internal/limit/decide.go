@@ -148,7 +148,7 @@ func (d *Decision) Begin(req *Request, now int64) {
 			if r.slot = 0; len(d.ahead) > 0 {
 				d.grants = append(d.grants, Grant{})
 			}
-			r.Admits, r.Never, r.Other, r.shadow, r.charge = false, false, false, c.Limit.Mode == Shadow, int16(i)
+			r.Admits, r.Never, r.Other, r.Unasked, r.shadow, r.charge = false, false, false, false, c.Limit.Mode == Shadow, int16(i)
 		}
 	}
 }

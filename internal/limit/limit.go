@@ -148,6 +148,7 @@ type Limit struct {
 	AlignOwner     bool          // shift fixed and sliding windows by a hash of the owner's name (align: tenant)
 	MaxCost        int64         // largest cost that will be asked, units; 0 means 1. Checked against the arithmetic
 	MaxValues      int           // distinct values per owner before the rest share one "other" counter; 0 means 10,000
+	Home           string        // the cell whose stores keep the counters, under the same names; "" is the one that decides
 
 	compiled bool
 	valued   bool   // Per is not "tenant"
@@ -236,6 +237,16 @@ func New(l Limit) (*Limit, error) {
 		}
 	}
 	return &out, nil
+}
+
+// KeptIn is l, made by [New], with its counters in the stores of another cell: of another Home.
+func (l *Limit) KeptIn(home string) *Limit {
+	out := *l
+	out.Home, out.Tiers = home, slices.Clone(l.Tiers)
+	for i := range out.Tiers {
+		out.Tiers[i].limit = &out
+	}
+	return &out
 }
 
 // report says what is wrong with a field.

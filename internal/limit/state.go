@@ -37,6 +37,7 @@ type Result struct {
 	Admits  bool  // this tier has room for the cost
 	Never   bool  // the cost is above what the tier can ever hold
 	Other   bool  // set by a store: counted in the counter shared by all values beyond the limit's bound
+	Unasked bool  // set by a store, of a request with leases: what is counted was not looked up, for nothing was asked of it or nobody answered
 
 	shadow     bool  // only reports
 	charge     int16 // index in the request

@@ -160,6 +160,9 @@ func (g *Generation) check() error {
 	if len(ids) == 0 {
 		return errors.New("cells: no cell serves")
 	}
+	if g.HomeFrom < 0 || g.HomeFrom > maxInstant || (g.HomeFrom != 0 && g.From != 0 && g.HomeFrom > g.From) {
+		return fmt.Errorf("home_from: %d is outside 0..%d", g.HomeFrom, g.From)
+	}
 	if len(g.Homed) > MaxHomed {
 		return fmt.Errorf("homed: %d limits, want at most %d", len(g.Homed), MaxHomed)
 	}

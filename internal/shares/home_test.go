@@ -50,8 +50,8 @@ func TestQuotaSpans(t *testing.T) {
 							in = s
 						}
 					}
-					if want := v.QuotaHome(tier, at) == cell; in.Here != want {
-						t.Fatalf("seed %d: %s in %s at +%d s: %t, want %t", seed, tenant, cell, (at-worldStart)/second, in.Here, want)
+					if want := v.QuotaHome(tier, at); in.Home != want {
+						t.Fatalf("seed %d: %s in %s at +%d s: %q, want %q", seed, tenant, cell, (at-worldStart)/second, in.Home, want)
 					}
 				}
 				for at := worldStart; at < worldStart+300*3600*second; at += 1800 * second {

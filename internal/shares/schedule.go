@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"strings"
 
 	"github.com/sluicelimits/sluice/internal/limit"
 )
@@ -80,9 +81,9 @@ func sized(l *limit.Limit, amounts []amount) *limit.Limit {
 }
 
 // QuotaHome is the cell that keeps the count of a quota's calendar period at now, µs since 1970; from it others lease. A
-// new home takes over when a period begins, since only the old one knows what is used; unless the old one was removed: then
-// the count begins anew in the next one, and the period may see twice the units. It is "" where no cell serves the tenant,
-// and around the edge at which the home changes, while clocks may take each other's period for the next one.
+// new home takes over when a period begins, since only the old one knows what is used: also one that was drained or removed
+// keeps it until then. It is "" where no cell serves the tenant, around the edge at which the home changes, while clocks may
+// take each other's period for the next one, and where the period began before all that is known of who kept it.
 func (v *View) QuotaHome(t *limit.Tier, now int64) string {
 	home := v.quotaHome(t, now-v.skew)
 	if home != v.quotaHome(t, now+v.skew) {
@@ -93,35 +94,37 @@ func (v *View) QuotaHome(t *limit.Tier, now int64) string {
 
 func (v *View) quotaHome(t *limit.Tier, now int64) string {
 	start, _ := t.Calendar.Period(now)
+	if start < v.gens[0].homeFrom && v.gens[0].homeFrom > always {
+		return ""
+	}
 	g := 0
 	for g+1 < len(v.gens) && v.gens[g+1].from != 0 && v.gens[g+1].from <= start {
 		g++
 	}
-	for ; g < len(v.gens); g++ {
-		if _, there := slices.BinarySearch(v.members, v.gens[g].home); there {
-			return v.gens[g].home
-		}
-	}
-	return ""
+	return v.gens[g].home
 }
 
 // HomeSpan is where a quota is kept from a time until the next span's.
 type HomeSpan struct {
-	From int64 // µs since 1970; of the first span before all time
-	Here bool  // in the view's own cell
+	From int64  // µs since 1970; of the first span before all time
+	Home string // the cell; "": nowhere, and nothing is granted
 }
 
-// QuotaSpans is [View.QuotaHome] over time.
+// QuotaSpans is [View.QuotaHome] over time. A nil View, of a cell that is alone, has none.
 func (v *View) QuotaSpans(t *limit.Tier) []HomeSpan {
 	if v == nil {
-		return []HomeSpan{{beginning, true}}
+		return nil
 	}
 	edges := []int64{beginning}
-	for i := range v.gens {
-		if from := v.gens[i].from; from > always {
+	next := func(from int64) {
+		if from > always {
 			_, edge := t.Calendar.Period(from - 1) // the first period that begins at from or later
 			edges = append(edges, edge-v.skew, edge+v.skew)
 		}
+	}
+	next(v.gens[0].homeFrom)
+	for i := range v.gens {
+		next(v.gens[i].from)
 	}
 	slices.Sort(edges)
 	var out []HomeSpan
@@ -130,9 +133,9 @@ func (v *View) QuotaSpans(t *limit.Tier) []HomeSpan {
 		if edge == beginning {
 			at = always // no calendar goes back for ever, and there was none before
 		}
-		here := v.QuotaHome(t, at) == v.cell && v.cell != ""
-		if n := len(out); n == 0 || out[n-1].Here != here {
-			out = append(out, HomeSpan{edge, here})
+		home := v.QuotaHome(t, at)
+		if n := len(out); n == 0 || out[n-1].Home != home {
+			out = append(out, HomeSpan{edge, home})
 		}
 	}
 	return out
@@ -140,26 +143,23 @@ func (v *View) QuotaSpans(t *limit.Tier) []HomeSpan {
 
 // Key stands for everything that two views of one cell and document may differ in, if neither tenant has a placement: where
 // they are at home. Views of one key give the same spans of a limit that is not aligned to its owner.
-type Key struct{ here, member uint64 }
+type Key struct{ homes string }
 
 // Key returns the view's; false where there is none, as for a tenant that has a placement.
 func (v *View) Key() (k Key, ok bool) {
 	if v == nil {
 		return k, true
 	}
+	var homes strings.Builder
 	for i := range v.gens {
 		e := &v.gens[i]
-		if i >= 64 || len(e.pinned) > 0 || len(e.homedBy) > 0 {
+		if len(e.pinned) > 0 || len(e.homedBy) > 0 {
 			return Key{}, false
 		}
-		if e.home == v.cell {
-			k.here |= 1 << i
-		}
-		if _, there := slices.BinarySearch(v.members, e.home); there {
-			k.member |= 1 << i
-		}
+		homes.WriteString(e.home)
+		homes.WriteByte(',') // which no cell's name has
 	}
-	return k, true
+	return Key{homes.String()}, true
 }
 
 // Weight is what part the cell has in limits that are divided, once everything under way has taken effect: its weight and that

@@ -109,8 +109,9 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// Guarantees that a quota has one home at a time, which changes when its period does, or when the old home is removed; and
-// that around the change nobody asks either, lest clocks that differ count one period in two places.
+// Guarantees that a quota has one home at a time, which changes when its period does, also when the old home was drained or
+// removed: another one would count the period from nothing, and grant its units twice. Around the change nobody asks either, lest
+// clocks that differ count one period in two places; and where nobody knows any more who kept a period, nobody is asked in it.
 func TestQuotaHome(t *testing.T) {
 	midnight := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC).UnixMicro()
 	doc := &Document{SkewMicros: second, Members: []string{"a", "b"}, Generations: []Generation{
@@ -130,8 +131,19 @@ func TestQuotaHome(t *testing.T) {
 		}
 	}
 	doc.Members = []string{"b"}
+	if got := home(midnight - 600*second); got != "a" {
+		t.Errorf("home %q after the old one was removed, want a until the period ends", got)
+	}
+	doc.Generations = doc.Generations[1:]
+	if got := home(midnight - 600*second); got != "" {
+		t.Errorf("home %q in a period that began before all that is known, want none", got)
+	}
+	if got := home(midnight + second); got != "b" {
+		t.Errorf("home %q in the period after, want b", got)
+	}
+	doc.Generations[0].HomeFrom = always
 	if got := home(midnight - 600*second); got != "b" {
-		t.Errorf("home %q after the old one was removed, want b", got)
+		t.Errorf("home %q where the generations that were dropped had the same cells, want b", got)
 	}
 	if got := text(doc.View("b", "acme", nil).Limit("pro", q, "acme")); got != "-: 10; " {
 		t.Errorf("a quota is divided: %s", got)

@@ -141,6 +141,10 @@ type Generation struct {
 	From  int64       `json:"from"`            // µs since 1970; 0: not yet, it only shrinks; 1: there was none before
 	Cells []Weight    `json:"cells"`           // those that serve, by id
 	Homed []PlanLimit `json:"homed,omitempty"` // limits that are not divided, by plan and limit
+
+	// HomeFrom is, in the oldest generation, since when tenants without a placement are at home where they are in it: older ones
+	// that were dropped had the same cells. 0: From.
+	HomeFrom int64 `json:"home_from,omitempty"`
 }
 
 // Placement is where a tenant is served that is not served by every cell, or some of whose limits are homed though its
@@ -190,24 +194,24 @@ func (d *Document) Serves(cell string) bool {
 type View struct {
 	cell, tenant string
 	skew         int64
-	members      []string
 	gens         []era
 }
 
 // era is a generation as it is for one tenant.
 type era struct {
-	from    int64
-	cells   []Weight
-	pinned  []string
-	homed   []PlanLimit
-	homedBy []string
-	home    string
+	from     int64
+	homeFrom int64 // since when home is known to be
+	cells    []Weight
+	pinned   []string
+	homed    []PlanLimit
+	homedBy  []string
+	home     string
 }
 
 // View returns what cell may grant to tenant. stored is the placement that the cell has stored for the tenant, or nil;
 // what the document itself says of the tenant goes before it.
 func (d *Document) View(cell, tenant string, stored *Placement) *View {
-	v := &View{cell: cell, tenant: tenant, skew: d.SkewMicros, members: d.Members}
+	v := &View{cell: cell, tenant: tenant, skew: d.SkewMicros}
 	for i := range d.Placements {
 		if d.Placements[i].Tenant == tenant {
 			stored = &d.Placements[i]
@@ -245,7 +249,7 @@ func (d *Document) View(cell, tenant string, stored *Placement) *View {
 }
 
 func (v *View) era(g *Generation, p *Placed) era {
-	e := era{from: laterFrom(g.From, p.From), cells: g.Cells, pinned: p.Cells, homed: g.Homed, homedBy: p.Homed}
+	e := era{from: laterFrom(g.From, p.From), homeFrom: laterFrom(g.homeFrom(), p.From), cells: g.Cells, pinned: p.Cells, homed: g.Homed, homedBy: p.Homed}
 	if len(p.Cells) > 0 {
 		e.cells = make([]Weight, 0, len(p.Cells))
 		for _, w := range g.Cells {
@@ -259,6 +263,14 @@ func (v *View) era(g *Generation, p *Placed) era {
 	}
 	e.home = homeOf(v.tenant, e.cells, p.Cells)
 	return e
+}
+
+// homeFrom is since when tenants are at home where they are in the generation.
+func (g *Generation) homeFrom() int64 {
+	if g.HomeFrom != 0 {
+		return g.HomeFrom
+	}
+	return g.From
 }
 
 // laterFrom is the later of two times from which generations count; not yet is the latest.

@@ -315,8 +315,17 @@ func (b *balancer) prune() {
 		if len(b.s.Generations) <= MaxGenerations && sizeOf(b.s.Document()) <= MaxDocumentBytes {
 			return
 		}
+		dropped, kept := &b.s.Generations[0], &b.s.Generations[1]
+		if sameCells(dropped.Cells, kept.Cells) { // who is at home where has not changed
+			kept.HomeFrom = dropped.homeFrom()
+		}
 		b.s.Generations = slices.Delete(b.s.Generations, 0, 1)
 	}
+}
+
+// sameCells reports whether the same cells serve, whatever their weights.
+func sameCells(a, b []Weight) bool {
+	return slices.EqualFunc(a, b, func(a, b Weight) bool { return a.Cell == b.Cell })
 }
 
 // sizeOf is the length of the JSON of what always has one.

@@ -58,6 +58,7 @@ func unused(d *limit.Decision, half *limit.Request, now int64) {
 	d.Begin(half, now)
 	for i := range d.Results {
 		d.Evaluate(i, &limit.State{}, false)
+		d.Results[i].Unasked = true
 	}
 	d.Settle()
 }
@@ -86,6 +87,10 @@ func (s *Store) correct(ctx context.Context, req *limit.Request, h *halves, now 
 	var both sync.WaitGroup
 	var failed errHalves
 	both.Go(func() {
+		if s.home != "" && idle(&h.quotas) {
+			unused(&h.quotaAnswer, &h.quotas, now.UnixMicro())
+			return
+		}
 		failed.quotas = needed(s.quotas.Decide(ctx, &h.quotas, now, &h.quotaAnswer), &h.quotas, now, &h.quotaAnswer)
 	})
 	failed.rates = needed(s.rates.Decide(ctx, &h.rates, now, &h.rateAnswer), &h.rates, now, &h.rateAnswer)
@@ -94,7 +99,7 @@ func (s *Store) correct(ctx context.Context, req *limit.Request, h *halves, now 
 		d.Clear(now.UnixMicro())
 		return &failed
 	}
-	join(d, req, &h.rateAnswer, &h.quotaAnswer)
+	s.join(d, req, &h.rateAnswer, &h.quotaAnswer)
 	d.ID = h.rateAnswer.ID
 	d.Settle()
 	return nil
@@ -220,7 +225,7 @@ func (s *Store) ratesDenied(ctx context.Context, h *halves, quotas *limit.Decisi
 	s.giveBack(ctx, x, now)
 	q := 0
 	for i := range d.Results {
-		if !IsQuota(d.Results[i].Limit()) {
+		if !s.isQuota(d.Results[i].Limit()) {
 			continue
 		}
 		if x.keeps[q] {

@@ -1,4 +1,5 @@
-// Package split keeps quotas in one store and rates in another, and decides over both all or nothing.
+// Package split keeps quotas in one store and rates in another, and decides over both all or nothing. [Homes] does so with the
+// quotas that other cells keep.
 //
 // The quotas' units come first, as a lease of what the request needs. Where the rates then deny, or fail, the lease is not
 // given back over the network but held here, and the next request for the same units spends it: so a client that hammers
@@ -47,6 +48,7 @@ var _ limit.Store = (*Store)(nil)
 // Store is a [limit.Store] over two others. Make it with [New].
 type Store struct {
 	rates, quotas limit.Store
+	home          string // "": the quotas are those of this cell; else those that are kept in that one
 	held          leases
 	returns       returns
 	ratesFail     atomic.Bool // the last decision that asked them had an error
@@ -57,6 +59,9 @@ type Store struct {
 type Config struct {
 	Rates, Quotas limit.Store   // required
 	HoldFor       time.Duration // how long a lease waits for a request that needs it; 0 means DefaultHoldFor, below 0 not at all
+
+	// home has only the quotas of that home in Quotas. See Homes.
+	home string
 }
 
 // DefaultHoldFor is how long a lease waits for a request that needs it.
@@ -70,7 +75,7 @@ func New(c Config) (*Store, error) {
 	if c.HoldFor == 0 {
 		c.HoldFor = DefaultHoldFor
 	}
-	s := &Store{rates: c.Rates, quotas: c.Quotas}
+	s := &Store{rates: c.Rates, quotas: c.Quotas, home: c.home}
 	s.returns.quotas = c.Quotas
 	s.returns.ctx, s.returns.stop = context.WithCancel(context.Background())
 	s.held.holdFor, s.held.later = c.HoldFor, s.returns.later
@@ -93,9 +98,12 @@ func IsQuota(l *limit.Limit) bool {
 	return len(l.Tiers) > 0 && l.Tiers[0].Algorithm == limit.Quota
 }
 
+// isQuota reports whether the limit is kept in s.quotas.
+func (s *Store) isQuota(l *limit.Limit) bool { return IsQuota(l) && (s.home == "" || l.Home == s.home) }
+
 // Accepts asks the store that would keep the limit: that of the quotas if its first tier is one.
 func (s *Store) Accepts(l *limit.Limit) error {
-	if IsQuota(l) {
+	if s.isQuota(l) {
 		return s.quotas.Accepts(l)
 	}
 	return s.rates.Accepts(l)
@@ -130,7 +138,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	err = s.rates.Decide(ctx, &h.rates, now, &h.rateAnswer)
 	s.ratesFail.Store(err != nil)
 	if err = needed(err, &h.rates, now, &h.rateAnswer); err == nil {
-		join(d, req, &h.rateAnswer, quotas)
+		s.join(d, req, &h.rateAnswer, quotas)
 		d.ID = h.rateAnswer.ID
 		if d.Settle() {
 			return nil
@@ -165,6 +173,10 @@ func (s *Store) ratesAnswer(ctx context.Context, h *halves, now time.Time) error
 
 // decideQuotasHalf answers from what is held for the request, if it needs just that, or asks.
 func (s *Store) decideQuotasHalf(ctx context.Context, h *halves, now time.Time) (*limit.Decision, *lease, error) {
+	if s.home != "" && idle(&h.quotas) {
+		unused(&h.quotaAnswer, &h.quotas, now.UnixMicro())
+		return &h.quotaAnswer, nil, nil
+	}
 	if !plain(&h.quotas) {
 		err := s.decideQuotas(ctx, &h.quotas, now, &h.quotaAnswer)
 		return &h.quotaAnswer, nil, needed(err, &h.quotas, now, &h.quotaAnswer)
@@ -200,11 +212,11 @@ func keepsAny(d *limit.Decision) bool {
 func (s *Store) quotaDenied(ctx context.Context, req *limit.Request, h *halves, denial *limit.Decision, now time.Time, d *limit.Decision) error {
 	switch err := s.rates.Peek(ctx, &h.rates, now, &h.rateAnswer); {
 	case err == nil:
-		join(d, req, &h.rateAnswer, denial)
+		s.join(d, req, &h.rateAnswer, denial)
 	// Else the denial stands without the rates. It must not become an error, which might admit the request elsewhere.
 	case len(req.Ahead) > 0: // who leases wants a result of each tier
 		unused(&h.rateAnswer, &h.rates, denial.Now)
-		join(d, req, &h.rateAnswer, denial)
+		s.join(d, req, &h.rateAnswer, denial)
 	default:
 		d.Begin(&limit.Request{Owner: req.Owner, Charges: slices.Clone(h.quotas.Charges)}, denial.Now)
 		for i := range denial.Results {
@@ -217,7 +229,7 @@ func (s *Store) quotaDenied(ctx context.Context, req *limit.Request, h *halves, 
 	}
 	q := 0
 	for i := range d.Results {
-		if IsQuota(d.Results[i].Limit()) {
+		if s.isQuota(d.Results[i].Limit()) {
 			d.AdoptGrant(i, onClock(denial.Grant(q), denial, d))
 			q++
 		}
@@ -245,7 +257,7 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 		d.Clear(now.UnixMicro())
 		return err
 	}
-	join(d, req, &h.rateAnswer, &h.quotaAnswer)
+	s.join(d, req, &h.rateAnswer, &h.quotaAnswer)
 	d.Settle()
 	return nil
 }
@@ -255,7 +267,7 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	if err := limit.CheckRefund(r, units); err != nil {
 		return limit.Refund{}, err
 	}
-	isQuota := func(e *limit.ReceiptEntry) bool { return IsQuota(e.Tier.Limit()) }
+	isQuota := func(e *limit.ReceiptEntry) bool { return s.isQuota(e.Tier.Limit()) }
 	quotas, rates := r.Part(isQuota), r.Part(func(e *limit.ReceiptEntry) bool { return !isQuota(e) })
 	var parts [2]limit.Refund
 	for i, half := range []struct {
@@ -301,7 +313,7 @@ func (s *Store) only(req *limit.Request) (limit.Store, error) {
 	}
 	quotas := 0
 	for i := range req.Charges {
-		if IsQuota(req.Charges[i].Limit) {
+		if s.isQuota(req.Charges[i].Limit) {
 			quotas++
 		}
 	}
@@ -322,7 +334,7 @@ func (s *Store) divide(req *limit.Request) *halves {
 	first := 0
 	for i := range req.Charges {
 		half, next := &h.rates, first+len(req.Charges[i].Limit.Tiers)
-		if IsQuota(req.Charges[i].Limit) {
+		if s.isQuota(req.Charges[i].Limit) {
 			half = &h.quotas
 		}
 		half.Charges = append(half.Charges, req.Charges[i])
@@ -335,11 +347,11 @@ func (s *Store) divide(req *limit.Request) *halves {
 }
 
 // join puts the results of the halves into the request's order, and what they were charged ahead.
-func join(d *limit.Decision, req *limit.Request, rates, quotas *limit.Decision) {
+func (s *Store) join(d *limit.Decision, req *limit.Request, rates, quotas *limit.Decision) {
 	d.Begin(req, rates.Now)
 	r, q := 0, 0
 	for i := range d.Results {
-		if IsQuota(d.Results[i].Limit()) {
+		if s.isQuota(d.Results[i].Limit()) {
 			d.Adopt(i, &quotas.Results[q])
 			d.AdoptGrant(i, onClock(quotas.Grant(q), quotas, d))
 			q++

@@ -1,0 +1,147 @@
+package split
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+var _ limit.Store = (*Homes)(nil)
+
+// ErrNoHome is in the error for a limit that is kept in a cell whose counters there is no way to. Nothing was asked.
+var ErrNoHome = errors.New("no way to the counters of its home cell")
+
+// Homes is a [limit.Store] over a cell's own store and those of other cells, in which quotas are that are kept there
+// ([limit.Limit.Home]). All or nothing holds over all of them as over two stores, in the order of the homes' names, the own
+// store last.
+//
+// Another cell may be far away. Of a request with leases that asks nothing of it (Request.Ahead), it is not asked at all: its
+// results are then [limit.Result.Unasked]. Make it with [NewHomes].
+type Homes struct {
+	own     limit.Store
+	numbers map[string]int // by name
+	joined  []*Store       // of each home: its quotas, and all that is below
+}
+
+// HomesConfig sets up a [Homes].
+type HomesConfig struct {
+	Own     limit.Store            // required
+	Homes   map[string]limit.Store // the counters of other cells, by cell
+	HoldFor time.Duration          // as in [Config]
+}
+
+// NewHomes joins the stores. Close it when done; that closes none of them.
+func NewHomes(c HomesConfig) (*Homes, error) {
+	if c.Own == nil {
+		return nil, errors.New("split store: needs the cell's own store")
+	}
+	h := &Homes{own: c.Own, numbers: make(map[string]int, len(c.Homes))}
+	below := c.Own
+	names := slices.Sorted(maps.Keys(c.Homes))
+	for i, name := range slices.Backward(names) { // what is on top is asked first
+		if name == "" || c.Homes[name] == nil {
+			return nil, fmt.Errorf("split store: home %q needs a name and a store", name)
+		}
+		s, err := New(Config{Rates: below, Quotas: c.Homes[name], HoldFor: c.HoldFor, home: name})
+		if err != nil {
+			return nil, err
+		}
+		h.numbers[name] = len(names) - 1 - i
+		h.joined = append(h.joined, s)
+		below = s
+	}
+	return h, nil
+}
+
+// of is the store for limits of all these homes: the lowest one that reaches each.
+func (h *Homes) of(homes func(yield func(*limit.Limit) bool)) (limit.Store, error) {
+	most := -1
+	for l := range homes {
+		if l == nil || l.Home == "" {
+			continue
+		}
+		n, known := h.numbers[l.Home]
+		if !known {
+			return nil, fmt.Errorf("limit %s of cell %s: %w", l.ID, l.Home, ErrNoHome)
+		}
+		if !IsQuota(l) {
+			return nil, fmt.Errorf("%w: limit %s is no quota, and is kept in cell %s", limit.ErrInvalidRequest, l.ID, l.Home)
+		}
+		most = max(most, n)
+	}
+	if most < 0 {
+		return h.own, nil
+	}
+	return h.joined[most], nil
+}
+
+func (h *Homes) ofRequest(req *limit.Request) (limit.Store, error) {
+	return h.of(func(yield func(*limit.Limit) bool) {
+		for i := range req.Charges {
+			if !yield(req.Charges[i].Limit) {
+				return
+			}
+		}
+	})
+}
+
+// Decide charges all limits of the request or none. See [limit.Store].
+func (h *Homes) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	s, err := h.ofRequest(req)
+	if err != nil {
+		d.Clear(now.UnixMicro())
+		return err
+	}
+	return s.Decide(ctx, req, now, d)
+}
+
+// Peek is Decide without the charge. See [limit.Store].
+func (h *Homes) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	s, err := h.ofRequest(req)
+	if err != nil {
+		d.Clear(now.UnixMicro())
+		return err
+	}
+	return s.Peek(ctx, req, now, d)
+}
+
+// Refund gives back in each store. See [limit.Store].
+func (h *Homes) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+	if err := limit.CheckRefund(r, units); err != nil {
+		return limit.Refund{}, err
+	}
+	s, err := h.of(func(yield func(*limit.Limit) bool) {
+		for _, e := range r.Entries() {
+			if !yield(e.Tier.Limit()) {
+				return
+			}
+		}
+	})
+	if err != nil {
+		return limit.Refund{}, err
+	}
+	return s.Refund(ctx, r, units, now)
+}
+
+// Accepts asks the store that would keep the limit.
+func (h *Homes) Accepts(l *limit.Limit) error {
+	s, err := h.of(func(yield func(*limit.Limit) bool) { yield(l) })
+	if err != nil {
+		return err
+	}
+	return s.Accepts(l)
+}
+
+// Close refunds what is held, and waits for what is being given back, until ctx ends. Call it when no decision is under way.
+func (h *Homes) Close(ctx context.Context) error {
+	var errs []error
+	for _, s := range slices.Backward(h.joined) { // from the top, while what is below still answers
+		errs = append(errs, s.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
