@@ -35,7 +35,8 @@ type Ahead struct {
 	// Adjust corrects what is counted in the window, stamp or slot of AdjustAt, before anything else and whatever the limit
 	// says, if that is still open; of a bucket's slot also for as long again after it, if it is the last that was leased in.
 	// Below zero it gives unspent units of a lease back, and AdjustAt is the lease's At. Above zero it counts units that were
-	// admitted without the store, at the time AdjustAt (µs since 1970).
+	// admitted without the store, at the time AdjustAt (µs since 1970). A leaky_bucket's slot comes earlier by the units that
+	// are given back, whatever AdjustAt says, and is free now at the earliest.
 	Adjust, AdjustAt int64
 }
 
@@ -109,7 +110,7 @@ func (a *Ahead) sound(t *Tier, cost int64) bool {
 		a.Adjust < -MaxUnits || a.Adjust > MaxUnits, a.AdjustAt < -2*maxExact || a.AdjustAt > 2*maxExact:
 		return false
 	case t.Algorithm == LeakyBucket:
-		return !a.leases() && !a.Ramp && a.Life == 0 && a.Adjust >= 0
+		return !a.leases() && !a.Ramp && a.Life == 0
 	case t.Algorithm == SlidingLog || t.Algorithm == SlidingBuckets:
 		return !a.Ramp && a.Life <= t.period
 	}
@@ -294,7 +295,10 @@ func (t *Tier) adjust(s *State, owner string, units, at, now int64) {
 	case TokenBucket:
 		t.adjustTokenBucket(s, units, at, now)
 	case LeakyBucket:
-		if units > 0 && now-at < t.period {
+		switch {
+		case units < 0:
+			t.hasten(s, -units, now)
+		case now-at < t.period:
 			t.owe(s, units, now)
 		}
 	}
@@ -435,4 +439,29 @@ func (t *Tier) owe(s *State, units, now int64) {
 	}
 	spent := min(units, t.Threshold, (maxExact-1)/t.den)*t.den + frac
 	s.At, s.N, s.M = min(slot+spent/t.num, now+t.period), spent%t.num, t.num
+}
+
+// hasten moves a leaky bucket's slot back by units, to now at most. As many as a charge can have free it now, for rounding and
+// what was owed may have put it further than they reach.
+func (t *Tier) hasten(s *State, units, now int64) {
+	if s.M == 0 || s.At < now {
+		return
+	}
+	slot, frac := s.At, s.N
+	if s.M != t.num && frac > 0 {
+		slot, frac = slot+1, 0
+	}
+	if units >= min(t.Threshold, (maxExact-1)/t.den) {
+		slot, frac = now, 0
+	} else {
+		back := units * t.den
+		slot, frac = slot-back/t.num, frac-back%t.num
+		if frac < 0 {
+			slot, frac = slot-1, frac+t.num
+		}
+	}
+	if slot < now {
+		slot, frac = now, 0
+	}
+	s.At, s.N, s.M = slot, frac, t.num
 }

@@ -503,6 +503,42 @@ func TestOwedByALeakyBucket(t *testing.T) {
 	}
 }
 
+// A slot of a leaky bucket comes earlier by what is given back, never before now: nobody saves up units by giving them back.
+func TestGivesBackToALeakyBucket(t *testing.T) {
+	k := newLessee(t, leaky)
+	k.adjust(noon, -limit.MaxUnits, noon)
+	if k.state.M != 0 {
+		t.Errorf("a bucket that nobody used is %+v after units came back", k.state)
+	}
+	for _, step := range []struct{ back, at, wait int64 }{
+		{3, noon, 5 * second / 10}, {1, noon, 4 * second / 10}, {2, noon + second/10, second / 10},
+		{1, noon + second/10, 0}, {1, noon + second/10, 0}, {limit.MaxUnits, noon + second/2, 0},
+	} {
+		if step.back == 3 {
+			k.spend(noon, 8)
+		}
+		k.adjust(step.at, -step.back, step.at)
+		if d := k.decide(step.at, 1, false); d.Allowed != (step.wait == 0) || !d.Allowed && d.RetryAt != step.at+step.wait {
+			t.Errorf("%d came back: allowed %t, retry after %d µs, want %d", step.back, d.Allowed, d.RetryAt-step.at, step.wait)
+		}
+	}
+	k.spend(noon+second/2, 10)
+	if d := k.decide(noon+second/2, 1, false); d.Allowed || d.RetryAt != noon+3*second/2 {
+		t.Errorf("after that the whole rate is admitted at once, and then: allowed %t, retry after %d µs", d.Allowed, d.RetryAt-noon)
+	}
+	odd := limit.Tier{Algorithm: limit.LeakyBucket, Threshold: 7, Period: time.Second} // a unit is 142857 1/7 µs
+	k = newLessee(t, odd)
+	k.spend(noon, 3)
+	k.adjust(noon, -1, noon)
+	if d := k.decide(noon, 1, false); d.RetryAt != noon+285_715 { // 2/7 s, rounded up
+		t.Errorf("1 of 3 came back at 7/s: retry after %d µs, want 285715", d.RetryAt-noon)
+	}
+	k.adjust(noon, -7, noon)
+	if d := k.decide(noon, 1, false); !d.Allowed {
+		t.Errorf("all came back: denied until %d µs later", d.RetryAt-noon)
+	}
+}
+
 // A peek with an adjustment answers as if it had been made, and changes nothing.
 func TestPeekAdjusts(t *testing.T) {
 	for _, tier := range []limit.Tier{window, sliding, daily, logged, buckets, bucket} {
@@ -717,7 +753,7 @@ func TestCheckAhead(t *testing.T) {
 		{"a life of a period", limit.Ahead{Life: 10 * second}, []limit.Algorithm{limit.SlidingLog, limit.SlidingBuckets}},
 		{"a longer life", limit.Ahead{Life: 10*second + 1}, nil},
 		{"a negative life", limit.Ahead{Life: -1}, nil},
-		{"units given back", limit.Ahead{Adjust: -limit.MaxUnits, AdjustAt: noon}, leased},
+		{"units given back", limit.Ahead{Adjust: -limit.MaxUnits, AdjustAt: noon}, limit.Algorithms()},
 		{"units owed", limit.Ahead{Adjust: limit.MaxUnits, AdjustAt: noon}, limit.Algorithms()},
 		{"too many units given back", limit.Ahead{Adjust: -limit.MaxUnits - 1}, nil},
 		{"too many units owed", limit.Ahead{Adjust: limit.MaxUnits + 1}, nil},

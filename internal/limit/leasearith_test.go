@@ -44,9 +44,9 @@ func TestLeasesAtTheBounds(t *testing.T) {
 			case 0:
 				a.Adjust, a.AdjustAt = MaxUnits, now-r.Int64N(tier.period+1)
 			case 1:
-				if tier.Algorithm != LeakyBucket {
-					_, until := s.held()
-					a.Adjust, a.AdjustAt = -MaxUnits, until
+				_, until := s.held()
+				if a.Adjust, a.AdjustAt = -MaxUnits, until; tier.Algorithm == LeakyBucket {
+					a.Adjust = -1 - r.Int64N(2*tier.Threshold)%MaxUnits
 				}
 			}
 			before := *s.clone()

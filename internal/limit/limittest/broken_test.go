@@ -70,6 +70,7 @@ const (
 	backIgnored        fault = "what comes back is dropped"
 	backTwice          fault = "what comes back comes back twice"
 	backOnDenial       fault = "a denial takes back what comes back"
+	slotStays          fault = "a leaky bucket's slot stays where it is"
 	owedIgnored        fault = "what was admitted elsewhere is dropped"
 )
 
@@ -293,6 +294,10 @@ func (n *naive) bendAhead(req *limit.Request) *limit.Request {
 			a.Ramp = false
 		case backIgnored:
 			a.Adjust = max(a.Adjust, 0)
+		case slotStays:
+			if len(bent.Charges) == 1 && bent.Charges[0].Limit.Tiers[i].Algorithm == limit.LeakyBucket {
+				a.Adjust = max(a.Adjust, 0)
+			}
 		case owedIgnored:
 			a.Adjust = min(a.Adjust, 0)
 		case backTwice:
@@ -447,7 +452,7 @@ func TestBrokenStores(t *testing.T) {
 		contextIgnored,
 		staleDecision, forgets, refusesAll, decidesOnWrongTime,
 		leaseIgnored, leaseUncharged, leaseWhole, leaseGreedy, leaseOnDenial, leaseRampNever, leaseRampAtOnce, leasePlain,
-		backIgnored, backTwice, backOnDenial, owedIgnored,
+		backIgnored, backTwice, backOnDenial, slotStays, owedIgnored,
 	} {
 		t.Run(string(f), func(t *testing.T) {
 			var by []string

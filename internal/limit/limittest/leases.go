@@ -19,6 +19,8 @@ var leaseCases = []testCase{
 	{"leases: units count until they end", testLeaseEnds},
 	{"leases: a ramp is what comes free until it ends", testLeaseRamp},
 	{"leases: what comes back is there again", testLeaseBack},
+	{"leases: a slot comes earlier by what comes back", testSlotBack},
+	{"leases: all that is counted comes back", testAllBack},
 	{"leases: what was admitted elsewhere counts", testLeaseOwed},
 	{"leases: a peek leases nothing", testLeasePeek},
 	{"leases: who needs nothing is admitted", testLeaseNeedsNothing},
@@ -293,6 +295,55 @@ func testLeaseBack(tb testing.TB, c Config) {
 				s.Errorf("5 of 16 come back when their window or slot is over: %d are left, %d were before", left, before)
 			}
 		}
+	})
+}
+
+// A leaky bucket is never leased, but an operator gives back to it, too: its slot comes earlier, and is free now at the earliest.
+func testSlotBack(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		if !k.oneAtATime() {
+			return
+		}
+		l := k.limit(tb, "twenty", 20)
+		give := func(at time.Time, units int64) {
+			s.leased(at, limit.Ahead{Adjust: -units, AdjustAt: at.UnixMicro()}, 0, charge(l, 1))
+		}
+		wait := func(at time.Time, units int64) {
+			s.Helper()
+			if got, want := s.denied(at, charge(l, 1)).RetryAfter(), k.period*time.Duration(units)/20; got != want {
+				s.Errorf("at %s the wait is %s, want %s, for %d units", stamp(at), got, want, units)
+			}
+		}
+		give(Start, 5) // of a counter that nobody used
+		s.allowed(Start, charge(l, 10))
+		wait(Start, 10)
+		give(Start, 4)
+		wait(Start, 6)
+		later := Start.Add(k.period / 10)
+		give(later, 1)
+		wait(later, 3)
+		give(later, limit.MaxUnits)
+		s.allowed(later, charge(l, 20)) // what came back beyond that is no credit
+		wait(later, 20)
+	})
+}
+
+// What operators do to empty a counter: give back more than there can be, window by window and stamp by stamp.
+func testAllBack(tb testing.TB, c Config) {
+	eachLeased(tb, c, func(s *subject, k sample) {
+		if k.algorithm == limit.TokenBucket { // only what is leased comes back to it
+			return
+		}
+		l, other := k.limit(tb, "twenty", 20), k.limit(tb, "others", 20)
+		s.allowed(Start, charge(l, 4), charge(other, 4))
+		g := s.leased(Start, k.most(2, 6), 6, charge(l, 2)).Grant(0)
+		for _, at := range []int64{g.At, Start.UnixMicro()} {
+			s.leased(Start, limit.Ahead{Adjust: -limit.MaxUnits, AdjustAt: at}, 0, charge(l, 1))
+		}
+		s.left("12 were used, and all came back", Start, l, 20)
+		s.left("none of another limit's came back", Start, other, 16)
+		s.allowed(Start, charge(l, 20))
+		s.denied(Start, charge(l, 1))
 	})
 }
 

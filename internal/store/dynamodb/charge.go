@@ -203,7 +203,7 @@ func (c *decision) lifeOf(i int) int64 {
 	if t.Algorithm == limit.TokenBucket { // what is held makes room only when its slot ends
 		return max(st.At-c.now, 0) + 2*p.FullIn + p.Slot
 	}
-	return max(t.FreshAt(&st)-c.now, 0)
+	return max(t.FreshAt(&st), c.now) - c.now // one that was never used is fresh since before all time
 }
 
 // chargeOne writes one item.

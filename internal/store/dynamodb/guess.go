@@ -359,6 +359,9 @@ func (g *charge) sameRate() bool {
 // leakyBucket has one class: the slot has come, however long ago.
 func (g *charge) leakyBucket(c counter) {
 	if g.old != nil && !g.sameRate() || g.adjust() != 0 {
+		if g.post.M == 0 { // nobody used it, and units came back: a slot that is free has a form, one that never was has none
+			g.post = limit.State{At: g.now, M: g.params.Num}
+		}
 		g.exact(c)
 		return
 	}

@@ -356,6 +356,17 @@ for i = 1, npacks do
         local r = fmod(adjust + units, num)
         at = at + (adjust + units - r) / num
         at, units, m = at < now + period and at or now + period, r, num
+      elseif adjust < 0 and m ~= 0 and at >= now then
+        if m ~= num and units > 0 then at, units = at + 1, 0 end
+        if adjust <= -4503599627370496 then -- all
+          at, units = now, 0
+        else
+          local r = fmod(-adjust, num)
+          at, units = at + (adjust + r) / num, units - r
+          if units < 0 then at, units = at - 1, units + num end
+        end
+        if at < now then at, units = now, 0 end
+        m = num
       end
       admits = flags < 2 and (need == 0 or m == 0 or at < now or (at == now and units == 0))
       if admits then

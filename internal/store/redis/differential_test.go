@@ -71,7 +71,7 @@ func TestLeasesLikeCore(t *testing.T) {
 		}
 	}
 	t.Log(seen)
-	for _, what := range []string{"answers of scripts of shapes", "answers of decide.lua", "leases", "ramps", "given back", "given back late",
+	for _, what := range []string{"answers of scripts of shapes", "answers of decide.lua", "leases", "ramps", "given back", "given back late", "slots moved back",
 		"counted from elsewhere", "needs of nothing", "denied"} {
 		if seen[what] < 20 {
 			t.Errorf("%s: %d, which is hardly tested", what, seen[what])
@@ -293,6 +293,9 @@ func (p *pair) ahead(charges []limit.Charge, charge bool) []limit.Ahead {
 					g := granted[len(granted)-1-p.r.IntN(min(len(granted), 3))]
 					a.Adjust, a.AdjustAt = -p.r.Int64N(g.Units+2), g.At
 				}
+				if t.Algorithm == limit.LeakyBucket && p.r.IntN(2) == 0 {
+					a.Adjust = -[...]int64{1, 1 + p.r.Int64N(6), 1 + p.r.Int64N(p.most), limit.MaxUnits}[p.r.IntN(4)]
+				}
 			}
 			out = append(out, a)
 		}
@@ -321,6 +324,8 @@ func (p *pair) count(req *limit.Request, d *limit.Decision) {
 		switch {
 		case a.Adjust < 0 && d.Results[i].Tier.Algorithm == limit.TokenBucket && a.AdjustAt <= d.Now:
 			p.seen["given back late"]++
+		case a.Adjust < 0 && d.Results[i].Tier.Algorithm == limit.LeakyBucket:
+			p.seen["slots moved back"]++
 		case a.Adjust < 0:
 			p.seen["given back"]++
 		case a.Adjust > 0:

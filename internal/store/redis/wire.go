@@ -271,7 +271,10 @@ func (q *question) addAhead(t *limit.Tier, a *limit.Ahead) {
 		offset = t.SlotOffset(q.req.Owner)
 	case limit.LeakyBucket: // in what it counts in, and no more than keeps below 2^53
 		p := t.Params(q.req.Owner)
-		adjust = min(adjust, t.Threshold, (1<<52-1)/p.Den) * p.Den
+		most := min(t.Threshold, (1<<52-1)/p.Den)
+		if adjust = min(adjust, most) * p.Den; a.Adjust <= -most {
+			adjust = -1 << 52
+		}
 	default:
 	}
 	q.add(a.Least, a.Most, a.Ample, a.Plenty, a.Share, a.Life, asInt(a.Ramp), adjust, a.AdjustAt, offset)
