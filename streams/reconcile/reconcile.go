@@ -20,6 +20,15 @@
 // Where more differs than the sketch can show, as in an empty cell, the control tables are gone through once more, page by page
 // against the cell, and what is missing or older is applied.
 //
+// # Cells and tenants
+//
+// The control table of the cells comes before that of tenants: a cell must not know a tenant before it knows what it may grant. Of
+// that table the shares come last where the cell has none yet, after the placement of every tenant: by a document of the shares
+// alone it would grant to a tenant that is pinned to another cell. So they are not written where an item of that table cannot be
+// read, or was refused, for it may be such a placement.
+//
+// # Time
+//
 // A run ends before its time does. Where it could not do all, it leaves in the cell's table where it was (a document of KindState),
 // and the next run goes on there.
 //
@@ -113,6 +122,9 @@ type state struct {
 	Table control.Table `json:"table"`
 	Bulk  bool          `json:"bulk"`
 	After string        `json:"after"`
+
+	// Lacking: something of this table did not reach the cell.
+	Lacking bool `json:"lacking,omitempty"`
 }
 
 // Reconciler reconciles one cell. Make it with New.
@@ -314,6 +326,7 @@ func (r *run) all(ctx context.Context) error {
 // compare sketches both sides and settles what differs; false where that is too much.
 func (r *run) compare(ctx context.Context) (few bool, err error) {
 	s := newSketch()
+	r.Lacking = false
 	kinds := celldoc.Kinds(r.Table)
 	var long []cellconfig.Ref
 	for i, kind := range kinds {
@@ -398,6 +411,7 @@ func (r *run) pages(ctx context.Context, after string, each func(items []control
 // settle looks at what differed, each by itself and as it is now, and repairs what can be.
 func (r *run) settle(ctx context.Context, refs map[cellconfig.Ref]bool) error {
 	var repair []cellconfig.Document
+	first := -1 // of repair: the cell's first shares
 	for ref := range refs {
 		// The cell first: what it has then, the control tables have when they are read.
 		got, err := r.store.Get(ctx, ref)
@@ -412,10 +426,28 @@ func (r *run) settle(ctx context.Context, refs map[cellconfig.Ref]bool) error {
 			return err
 		}
 		if d, ok := r.judge(ctx, item, &got[0]); ok {
-			repair = append(repair, d)
+			if repair = append(repair, d); firstShares(ref, &got[0]) {
+				first = len(repair) - 1
+			}
 		}
 	}
-	return r.apply(ctx, repair)
+	if first < 0 {
+		return r.apply(ctx, repair)
+	}
+	shares := repair[first]
+	if err := r.apply(ctx, slices.Delete(repair, first, first+1)); err != nil {
+		return err
+	}
+	if r.Lacking {
+		r.c.Log.ErrorContext(ctx, "the cell is not given its first shares, since a placement may be lacking: it grants nothing")
+		return nil
+	}
+	return r.apply(ctx, []cellconfig.Document{shares})
+}
+
+// firstShares reports whether a document of the cell is that of the shares, and was never there.
+func firstShares(ref cellconfig.Ref, have *cellconfig.Document) bool {
+	return ref.Kind == cellconfig.KindShares && have.Version == 0
 }
 
 // item is the item that a document is; nil where there is none.
@@ -478,6 +510,9 @@ const logged = 20
 
 func (r *run) report(ctx context.Context, d Drift, ref cellconfig.Ref, err error) {
 	r.result.Drift[d]++
+	if d == Unreadable || d == Refused {
+		r.Lacking = true
+	}
 	if r.result.Drift[d] > logged {
 		return
 	}
@@ -516,7 +551,7 @@ func (r *run) apply(ctx context.Context, documents []cellconfig.Document) error 
 
 // bulk goes through the control table again, from where the state is, and brings each page to the cell.
 func (r *run) bulk(ctx context.Context) error {
-	return r.pages(ctx, r.After, func(items []control.Item, next string) error {
+	err := r.pages(ctx, r.After, func(items []control.Item, next string) error {
 		refs := make([]cellconfig.Ref, len(items))
 		for i := range items {
 			refs[i], _ = celldoc.Ref(r.Table, items[i].Key)
@@ -534,6 +569,8 @@ func (r *run) bulk(ctx context.Context) error {
 			for i := range items {
 				if got[i].Version > items[i].Version { // perhaps written since the page was read
 					ahead[refs[i]] = true
+				} else if firstShares(refs[i], &got[i]) {
+					continue // they are the last of the table
 				} else if d, ok := r.judge(ctx, &items[i], &got[i]); ok {
 					repair = append(repair, d)
 				}
@@ -545,4 +582,16 @@ func (r *run) bulk(ctx context.Context) error {
 		r.After = next
 		return nil
 	})
+	if err != nil || r.Table != control.Cells {
+		return err
+	}
+	shares := cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}
+	got, err := r.store.Get(ctx, shares)
+	if err = errors.Join(err, wrongCount(len(got), 1)); err != nil {
+		return fmt.Errorf("read the shares of the cell: %w", err)
+	}
+	if !firstShares(shares, &got[0]) {
+		return nil
+	}
+	return r.settle(ctx, map[cellconfig.Ref]bool{shares: true})
 }

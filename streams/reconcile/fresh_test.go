@@ -1,0 +1,177 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/streams/reconcile"
+)
+
+// ordered is a cell's table that finds what is written too early.
+type ordered struct {
+	*world
+	placed, shares, tenants int
+	wrong                   []string
+}
+
+// Commit implements [cellconfig.Store].
+func (o *ordered) Commit(ctx context.Context, step cellconfig.Step) error {
+	if err := o.world.Commit(ctx, step); err != nil {
+		return err
+	}
+	for i := range step.Documents {
+		switch d := &step.Documents[i]; d.Kind {
+		case cellconfig.KindPlacement:
+			if o.placed++; o.shares > 0 {
+				o.wrong = append(o.wrong, "a placement after the shares")
+			}
+		case cellconfig.KindShares:
+			o.shares++
+		case "tenant":
+			if o.tenants++; o.shares == 0 {
+				o.wrong = append(o.wrong, "a tenant before the shares")
+			}
+		}
+	}
+	return nil
+}
+
+// fresh is a world with shares, placements and tenants, of which the cell has nothing.
+func fresh(t *testing.T, placements, tenants int) *ordered {
+	w := newWorld(t)
+	for i := range placements {
+		key := shares.PlacementKey(fmt.Sprintf("t%06d", i))
+		w.put(control.Cells, key, `{"version":1}`) // what is in it is not read here
+		if i == placements/2 {
+			w.put(control.Cells, events.SharesKey, `{"version":1}`)
+		}
+	}
+	w.put(control.Cells, "eu-1", `{"id":"eu-1"}`) // cells are not told of it
+	for i := range tenants {
+		id := fmt.Sprintf("t%06d", i)
+		w.put(control.Tenants, id, tenant(id, 1))
+	}
+	return &ordered{world: w}
+}
+
+// reconcile runs until it is through, each run for at most a time.
+func (o *ordered) reconcile(d time.Duration) (runs int) {
+	o.t.Helper()
+	for runs = 1; ; runs++ {
+		ctx, cancel := context.WithTimeout(o.t.Context(), d)
+		r, err := reconcile.New(reconcile.Config{Tables: tables{o.world}, Store: o, Meter: &o.meter, Log: slog.New(slog.NewTextHandler(&o.log, nil)),
+			Now: func() time.Time { return o.now }})
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		result, err := r.Run(ctx)
+		cancel()
+		switch {
+		case err != nil:
+			o.t.Fatal(err)
+		case result.Finished:
+			return runs
+		case runs > 100:
+			o.t.Fatal("no end")
+		}
+	}
+}
+
+// Guarantees that a fresh cell has its shares before it has a tenant, and before its shares the placement of every tenant: else it
+// would grant a limit whole, or a share of it to a tenant that is pinned elsewhere. Also where there is so much that it takes many
+// runs, each of which ends in the middle.
+func TestFreshCell(t *testing.T) {
+	for _, tt := range []struct {
+		name                string
+		placements, tenants int
+		run                 time.Duration
+		runs                int // at least
+	}{
+		{"few", 5, 20, time.Hour, 1},
+		{"many", 1500, 1500, time.Hour, 1},
+		{"many in many runs", 1500, 700, 20 * time.Second, 3},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := fresh(t, tt.placements, tt.tenants)
+				o.onCell = func(refs []cellconfig.Ref) error {
+					if len(refs) > 1 {
+						<-time.After(time.Second) // each page is read and written
+					}
+					return nil
+				}
+				if runs := o.reconcile(tt.run); runs < tt.runs {
+					t.Errorf("%d runs, want at least %d: nothing was cut", runs, tt.runs)
+				}
+				if len(o.wrong) > 0 {
+					t.Errorf("%d times, first %s", len(o.wrong), o.wrong[0])
+				}
+				if o.placed != tt.placements || o.shares != 1 || o.tenants != tt.tenants {
+					t.Errorf("%d placements, %d shares, %d tenants", o.placed, o.shares, o.tenants)
+				}
+				o.onCell = nil
+				o.same()
+			})
+		})
+	}
+}
+
+// Guarantees that a cell is not given its first shares where a placement may be lacking, and is as soon as none is; and that shares
+// which it has are kept up to date all the same.
+func TestFirstSharesWaitForEveryPlacement(t *testing.T) {
+	for size, many := range map[string]int{"few": 5, "many": 1500} {
+		t.Run(size, func(t *testing.T) {
+			o := fresh(t, many, 3)
+			lost := shares.PlacementKey("t000003")
+			o.bad[name{control.Cells, lost}] = true
+			o.reconcile(time.Hour)
+			if o.shares != 0 {
+				t.Fatal("the cell has shares, and lacks a placement")
+			}
+			clear(o.bad)
+			o.reconcile(time.Hour)
+			o.same()
+			if o.shares != 1 {
+				t.Fatalf("%d shares", o.shares)
+			}
+			o.put(control.Cells, events.SharesKey, `{"version":1,"epoch":2}`)
+			o.bad[name{control.Cells, lost}] = true
+			o.reconcile(time.Hour)
+			if o.shares != 2 {
+				t.Error("a cell that has shares is not told of newer ones")
+			}
+		})
+	}
+}
+
+// Guarantees that a table of cells which does not answer leaves the cell without tenants.
+func TestCellsAreAway(t *testing.T) {
+	o := fresh(t, 5, 5)
+	o.onList = func(table control.Table, _ string) error {
+		if table == control.Cells {
+			return errAway
+		}
+		return nil
+	}
+	r, err := reconcile.New(reconcile.Config{Tables: tables{o.world}, Store: o, Meter: &o.meter, Log: slog.New(slog.NewTextHandler(&o.log, nil)),
+		Now: func() time.Time { return o.now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Run(t.Context()); !errors.Is(err, errAway) || !strings.Contains(err.Error(), "cells") {
+		t.Errorf("got %v, want that the cells are away", err)
+	}
+	if o.tenants != 0 {
+		t.Errorf("the cell was given %d tenants", o.tenants)
+	}
+}
