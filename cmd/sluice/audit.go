@@ -18,11 +18,15 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sluicelimits/sluice/internal/admin/client"
 	"github.com/sluicelimits/sluice/internal/audit"
 	"github.com/sluicelimits/sluice/internal/audit/bucket"
 	"github.com/sluicelimits/sluice/internal/audit/folder"
+	"github.com/sluicelimits/sluice/internal/audit/livetables"
+	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/devcells"
 )
 
 // What a folder of `sluice dev` holds, see package devcells.
@@ -33,7 +37,8 @@ const (
 
 const auditHelp = `
 
-Where the audit trail is: --data names the folder of a 'sluice dev'. What is deployed is named by --archive s3://BUCKET and
+Where the audit trail is: --data names the folder of a 'sluice dev', which may go on meanwhile: it is asked for the live
+tables then. What is deployed is named by --archive s3://BUCKET and
 read with the AWS credentials of the environment or profile.
 
 The trail holds who changed what, when and why, with the whole item before and after. API keys are in it as keyed hashes; no
@@ -65,7 +70,7 @@ func (s *auditSource) flags(c *cobra.Command, f *pflag.FlagSet) {
 
 func (s *auditSource) tableFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.tables, "tables", "", "`PREFIX` of the names of the control tables in DynamoDB")
-	f.StringVar(&s.db, "db", "", "`FILE` of control tables, of a 'sluice dev' that does not run")
+	f.StringVar(&s.db, "db", "", "`FILE` of control tables, of a 'sluice dev' that runs or not")
 }
 
 // check returns an error unless exactly one archive is named, and with needsTables one place of tables.
@@ -134,6 +139,23 @@ func (s *auditSource) openArchive(ctx context.Context) (audit.Archive, error) {
 	return folder.New(dir)
 }
 
+// liveTables are those of the 'sluice dev' that has the folder open. The error says that none answers for it.
+func liveTables(ctx context.Context, folder string) (audit.Tables, error) {
+	at, err := devcells.FindEndpoint(folder)
+	if err != nil {
+		return nil, err
+	}
+	to, err := client.New(at.URL, nil)
+	if err != nil {
+		return nil, err
+	}
+	live := livetables.New(to, at.Of)
+	if _, _, err := live.List(ctx, control.Plans, "", 1); err != nil && !errors.Is(err, control.ErrBadItem) {
+		return nil, err
+	}
+	return live, nil
+}
+
 // openTables opens the live tables to read them.
 func (s *auditSource) openTables(ctx context.Context) (tables audit.Tables, done func() error, err error) {
 	file := s.db
@@ -151,9 +173,13 @@ func (s *auditSource) openTables(ctx context.Context) (tables audit.Tables, done
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) { // opening it would make it
 		return nil, nil, fmt.Errorf("there are no control tables in %s", file)
 	}
+	live, asked := liveTables(ctx, filepath.Dir(file))
+	if asked == nil {
+		return live, func() error { return nil }, nil
+	}
 	t, err := embedded.Open(file)
 	if errors.Is(err, embedded.ErrInUse) {
-		return nil, nil, fmt.Errorf("%w: 'sluice dev' has them while it runs; stop it, and check then", err)
+		return nil, nil, fmt.Errorf("%w, and it cannot be asked for them: %w", err, asked)
 	}
 	if err != nil {
 		return nil, nil, err

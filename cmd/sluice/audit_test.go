@@ -181,7 +181,7 @@ func TestAuditPlaces(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"audit", "verify", "--data", dir}, "'sluice dev' has them while it runs"},
+		{[]string{"audit", "verify", "--data", dir}, "no process says where it answers"},
 		{[]string{"audit", "verify", "--data", filepath.Join(dir, "none")}, "there is no folder"},
 		{[]string{"audit", "verify", "--archive", dir, "--db", filepath.Join(dir, "none")}, "there are no control tables"},
 		{[]string{"audit", "show", "--archive", filepath.Join(dir, dataTables)}, "there is no folder"},

@@ -70,7 +70,7 @@ writes an item when what the file says of it changes: an operator's change stays
 same file, and what the file never named is the operators' alone. What a file drops is deleted, and a key revoked.
 
 With --data everything but counters outlives the process: plans, tenants, keys, cells, and the audit trail, which 'sluice
-audit show' and 'verify' read once the dev has ended. Without --plans, what is there is then in force.
+audit show' and 'verify' read while it runs and afterwards. Without --plans, what is there is then in force.
 
 With --cells there are several cells, each with a port and counters of its own, that share each tenant's limits; 'sluice
 cell add', 'drain' and 'remove' move the shares while they run. A quota is granted in the tenant's home cell only, so a
@@ -104,7 +104,7 @@ Lambda binary, configured by --function-env; without, it is this process, on the
 	f.StringVar(&o.upstream, "upstream", "", "`URL` of the service behind the gateway (default: a built-in echo)")
 	f.IntVar(&o.hops, "trusted-hops", 0, "`N` proxies of your own in front: the client is the Nth X-Forwarded-For entry from the right")
 	f.StringArrayVar(&o.pepperFiles, "pepper", nil, "pepper of API keys, as `ID=FILE`; may be repeated (\"dev\" is built in)")
-	f.StringVar(&o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/, `WHO`: loopback, all or off")
+	f.StringVar(&o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/, `WHO`: loopback, all or off; operators' commands work from this machine with each of them")
 	f.IntVar(&o.jitter, "retry-jitter", 0, "lengthen Retry-After by a random share of up to `PERCENT`, 0..100")
 	f.Int64Var(&o.maxBody, "max-body", front.DefaultMaxBodyBytes, "largest request body, `BYTES`; 0 is no bound")
 	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "memory for counters, `MiB`")
@@ -118,7 +118,8 @@ Lambda binary, configured by --function-env; without, it is this process, on the
 type dev struct {
 	devOptions
 	level    slog.Level
-	audience front.Audience
+	audience front.Audience // of what is below /_sluice/: operators' calls, and the live page
+	pageOff  bool           // nobody may see the live page
 	peppers  []pepperFlag
 	names    []string   // of several cells
 	served   *servedAPI // nil: the authorizer is asked without an API Gateway in between
@@ -133,6 +134,9 @@ func (o devOptions) parse() (*dev, error) {
 	var err error
 	if d.audience, err = front.ParseAudience(o.livePage); err != nil {
 		return nil, fmt.Errorf("--live-page %w", err)
+	}
+	if d.audience == front.Off { // operators are still to be answered, who call from this machine
+		d.audience, d.pageOff = front.Loopback, true
 	}
 	switch {
 	case o.hops < 0 || o.hops > identity.MaxHops:
@@ -313,6 +317,9 @@ func (f *fleet) run(ctx context.Context, stdout io.Writer, counters *counters) e
 	}
 	if f.plans != nil {
 		f.watch(ctx)
+	}
+	if err := f.plane.AnswersAt(f.operatorsAt()); err != nil {
+		f.log.Warn("'sluice audit verify' has to wait until this process has ended", "error", err)
 	}
 	f.greet(stdout)
 	select {

@@ -152,6 +152,8 @@ func (f *fleet) reserved(c *servedCell, page http.Handler) (http.Handler, error)
 			refuseCells(w)
 		case strings.HasPrefix(r.URL.Path, "/admin/"):
 			operators.ServeHTTP(w, r)
+		case f.pageOff:
+			http.Error(w, "there is no live page: --live-page off", http.StatusNotFound)
 		default:
 			page.ServeHTTP(w, r)
 		}
@@ -363,6 +365,19 @@ func (f *fleet) listenNext() (net.Listener, error) {
 		}
 	}
 	return nil, fmt.Errorf("none of the %d ports after %s is free", maxPorts, f.listen)
+}
+
+// adminPath is where a gateway answers operators.
+const adminPath = "/_sluice/admin"
+
+// operatorsAt is where operators are answered.
+func (f *fleet) operatorsAt() string {
+	for _, c := range f.all() {
+		if c.first {
+			return c.url() + adminPath
+		}
+	}
+	return "" // not reached: one listens where --listen says
 }
 
 // serve serves a cell until it is stopped or ctx ends.

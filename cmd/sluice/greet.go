@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/sluicelimits/sluice/internal/devcells"
-	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
@@ -99,9 +98,10 @@ func (f *fleet) greet(w io.Writer) {
 		fmt.Fprintf(&b, "  API        %s\n", f.served)
 	}
 	fmt.Fprintf(&b, "  plans      %s\n  data       %s\n  upstream   %s\n", f.plansFrom(), f.dataIn(), to)
-	if f.audience != front.Off {
-		fmt.Fprintf(&b, "  live page  %s/_sluice/\n  operate    sluice plan, tenant, key, boost, cell, config …%s\n", base, endpointFlag(base))
+	if !f.pageOff {
+		fmt.Fprintf(&b, "  live page  %s/_sluice/\n", base)
 	}
+	fmt.Fprintf(&b, "  operate    sluice plan, tenant, key, boost, cell, config …%s\n", endpointFlag(base))
 	if !onlyLocal(first.listener.Addr()) && usesDevPepper(first.Keys(context.Background())) {
 		b.WriteString("\nOthers can reach this address, and keys under the built-in pepper \"dev\" are no secret to them:\n" +
 			"make keys with 'sluice key create --pepper ID=FILE'.\n")
@@ -139,7 +139,7 @@ func (f *fleet) dataIn() string {
 
 // endpointFlag is what operators' commands need to find this process; "" where they find it by themselves.
 func endpointFlag(base string) string {
-	if endpoint := base + "/_sluice/admin"; endpoint != defaultEndpoint {
+	if endpoint := base + adminPath; endpoint != defaultEndpoint {
 		return " --endpoint " + endpoint
 	}
 	return ""

@@ -3,8 +3,9 @@
 //
 // A folder holds all that outlives the process:
 //
-//	control.db  the control tables (package control/embedded)
-//	audit/      the archive of every version (package audit/folder)
+//	control.db     the control tables (package control/embedded)
+//	audit/         the archive of every version (package audit/folder)
+//	endpoint.json  where operators' calls are answered, while a process has the folder
 //
 // A write is on the disk when it is acknowledged, and everything else is made of what is written: cells are filled from the tables
 // at each start, and what was not archived when the process ended is archived by the next one.
@@ -13,6 +14,7 @@ package devcells
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -26,6 +28,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/audit/folder"
+	"github.com/sluicelimits/sluice/internal/audit/livetables"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/identity"
@@ -65,6 +68,7 @@ type Config struct {
 type Plane struct {
 	c         Config
 	folder    string
+	of        string // names the folder as this process has it open
 	temporary bool
 	peppers   *identity.Peppers
 	tables    *embedded.Tables
@@ -94,7 +98,7 @@ func Open(c Config) (*Plane, error) {
 	if c.Peppers[c.NewKeys] == nil {
 		return nil, fmt.Errorf("devcells: there is no pepper %q for new keys", c.NewKeys)
 	}
-	p := &Plane{c: c, folder: c.Folder, cells: map[string]*Cell{}, look: make(chan struct{}, 1)}
+	p := &Plane{c: c, folder: c.Folder, of: rand.Text(), cells: map[string]*Cell{}, look: make(chan struct{}, 1)}
 	var err error
 	if p.peppers, err = identity.NewPeppers(c.Peppers); err != nil {
 		return nil, err
@@ -123,10 +127,16 @@ func (p *Plane) open() (err error) {
 	if p.archive, err = folder.New(filepath.Join(p.folder, auditFolder)); err != nil {
 		return err
 	}
-	if p.tables, err = embedded.Open(filepath.Join(p.folder, tablesFile)); err == nil && p.temporary {
+	if p.tables, err = embedded.Open(filepath.Join(p.folder, tablesFile)); err != nil {
+		return err
+	}
+	if p.temporary {
 		p.tables.Unsynced()
 	}
-	return err
+	if err := p.answersNowhere(); err != nil {
+		return errors.Join(err, p.tables.Close())
+	}
+	return nil
 }
 
 // start begins what carries changes.
@@ -198,7 +208,9 @@ func (p *Plane) serveOperators() error {
 	if err != nil {
 		return err
 	}
-	h := call.Local(admin.NewMux(service), p.c.Operators)
+	operations := admin.NewMux(service)
+	livetables.Register(operations, p.of, p.tables)
+	h := call.Local(operations, p.c.Operators)
 	p.operate.Store(&h)
 	return nil
 }
@@ -240,7 +252,7 @@ func (p *Plane) Close() error {
 	for _, c := range cells {
 		c.close()
 	}
-	return errors.Join(p.tables.Close(), p.remove())
+	return errors.Join(p.answersNowhere(), p.tables.Close(), p.remove())
 }
 
 func (p *Plane) remove() error {
