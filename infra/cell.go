@@ -1,0 +1,125 @@
+package infra
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsapigateway"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsdynamodb"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awssns"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awssqs"
+	"github.com/aws/constructs-go/constructs/v10"
+	"github.com/aws/jsii-runtime-go"
+
+	"github.com/sluicelimits/sluice/infra/config"
+)
+
+// CellProps say which cell.
+type CellProps struct {
+	Deployment *config.Deployment // required; NewCell completes it
+	Cell       string             // id of one of its cells; required
+	Lambdas    string             // folder of the functions' zips, each NAME.zip; default DefaultLambdas
+}
+
+// Cell is what decides: counters, configuration, and the authorizer in front of APIs. It goes on without the control plane.
+type Cell struct {
+	Construct constructs.Construct
+
+	Counters, Config awsdynamodb.Table
+	Functions        map[string]awslambda.Function // by config.Authorizer and so on
+	Authorizer       awslambda.Function            // the same as in Functions: what APIs are attached to
+	Changes          awssqs.Queue                  // what the topic brings
+	API              awsapigateway.RestApi         // of operators, for the counters; who may call it is a matter of IAM
+
+	// Queues in which something is only ever when it needs a look: config.Kept, config.Refused.
+	Queues map[string]awssqs.Queue
+}
+
+// NewCell makes a cell in a scope that is in the cell's region. The deployment's control plane must be there first. The error says
+// what is wrong with the deployment, which zip is missing, or what CDK says.
+func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cell, err error) {
+	defer recovered(id, &err)
+	if err := props.Deployment.Complete(); err != nil {
+		return nil, err
+	}
+	d, lambdas := props.Deployment, props.Lambdas
+	if lambdas == "" {
+		lambdas = DefaultLambdas
+	}
+	p := &place{deployment: d, names: namesOf(d), cell: d.Cell(props.Cell)}
+	if p.cell == nil {
+		return nil, fmt.Errorf("the deployment has no cell %q", props.Cell)
+	}
+	if p.cell.Profile != config.Small {
+		return nil, fmt.Errorf("cell %s: the profile %s is not there yet", p.cell.ID, p.cell.Profile)
+	}
+	c := &Cell{Functions: map[string]awslambda.Function{}, Queues: map[string]awssqs.Queue{}}
+	c.Construct = constructs.NewConstruct(scope, &id)
+	c.tables(p)
+	made := map[string]*function{}
+	for _, name := range config.CellFunctions() {
+		f, err := newFunction(c.Construct, p, name, lambdas)
+		if err != nil {
+			return nil, err
+		}
+		made[name], c.Functions[name] = f, f.lambda
+	}
+	c.Authorizer = c.Functions[config.Authorizer]
+	c.queues(p, made[config.Applier])
+	c.API = newOperatorsAPI(c.Construct, p.name(config.Operators), c.Functions[config.Ops])
+	return c, nil
+}
+
+func (c *Cell) tables(p *place) {
+	c.Counters = newTable(c.Construct, "Table-"+config.Counters, p.name(config.Counters), &awsdynamodb.TableProps{
+		PartitionKey: attribute("PK", awsdynamodb.AttributeType_BINARY), SortKey: attribute("SK", awsdynamodb.AttributeType_BINARY),
+		TimeToLiveAttribute: jsii.String("ttl"),
+	})
+	c.Config = newTable(c.Construct, "Table-"+config.Config, p.name(config.Config), &awsdynamodb.TableProps{
+		PartitionKey: attribute("pk", awsdynamodb.AttributeType_STRING), SortKey: attribute("sk", awsdynamodb.AttributeType_STRING),
+		TimeToLiveAttribute: jsii.String("ttl"),
+	})
+}
+
+// queues are how changes come: the topic sends to the cell's queue, and the applier reads it. What the topic cannot deliver goes to
+// a queue beside the topic, where SNS wants it.
+func (c *Cell) queues(p *place, applier *function) {
+	for _, name := range []string{config.Kept, config.Refused} {
+		c.Queues[name] = newKeepingQueue(c.Construct, "Queue-"+name, p.name(name))
+	}
+	settings := applier.of.Queue
+	c.Changes = newQueue(c.Construct, "Queue-"+config.Changes, p.name(config.Changes), &awssqs.QueueProps{
+		VisibilityTimeout: duration(settings.Visibility), RetentionPeriod: duration(settings.Retention),
+		DeadLetterQueue: &awssqs.DeadLetterQueue{Queue: c.Queues[config.Refused], MaxReceiveCount: jsii.Number(settings.MaxReceives)},
+	})
+	control := p.deployment.Control.Region
+	topic := p.names.TopicARN(control)
+	c.Changes.AddToResourcePolicy(mayDeliver(c.Changes, topicPrincipal(control, p.cell.Region), topic))
+	awssns.NewCfnSubscription(c.Construct, jsii.String("Subscription"), &awssns.CfnSubscriptionProps{
+		TopicArn: topic, Region: &control, Protocol: jsii.String("sqs"), Endpoint: c.Changes.QueueArn(), RawMessageDelivery: jsii.Bool(true),
+		RedrivePolicy: map[string]any{"deadLetterTargetArn": p.names.ARN("sqs", control, p.names.Control(config.Undelivered))},
+	}).Node().AddDependency(c.Changes.Node().FindChild(jsii.String("Policy")))
+	applier.readQueue(c.Changes)
+}
+
+// CellStack is a stack with a cell and nothing else.
+type CellStack struct {
+	Stack awscdk.Stack
+	Cell  *Cell
+}
+
+func newCellStack(app constructs.Construct, props *CellProps) (*CellStack, error) {
+	d := props.Deployment
+	region := d.Cell(props.Cell).Region
+	s := &CellStack{Stack: newStack(app, config.Names{Prefix: d.Prefix}.CellStack(props.Cell), d, region, "Sluice's cell "+props.Cell)}
+	cell, err := NewCell(s.Stack, "Cell", props)
+	if err != nil {
+		return nil, fmt.Errorf("cell %s: %w", props.Cell, err)
+	}
+	s.Cell = cell
+	output(s.Stack, "Authorizer", "The function that APIs are attached to", *cell.Authorizer.FunctionArn())
+	output(s.Stack, "Ops", "What sluice cell add is given as --ops", strings.TrimSuffix(*cell.API.Url(), "/"))
+	return s, nil
+}

@@ -1,0 +1,197 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sluicelimits/sluice/internal/identity"
+)
+
+// Bounds and defaults. Those of AWS are as of November 2026.
+const (
+	maxCells            = 50 // that one canary watches
+	maxCellID           = 24
+	maxRetention        = 36_500
+	maxConcurrency      = 10_000
+	minMemory           = 128
+	maxMemory           = 10_240
+	maxListed           = 100
+	maxTextBytes        = 1024
+	defaultPrefix       = "sluice"
+	defaultPepper       = "p1"
+	defaultNamespace    = "Sluice"
+	defaultRetention    = 365
+	defaultLogDays      = 30
+	defaultMaxInstances = 100
+	defaultMemory       = 512
+)
+
+var (
+	prefixes   = regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`)
+	accounts   = regexp.MustCompile(`^[0-9]{12}$`)
+	cellIDs    = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
+	pepperIDs  = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+	namespaces = regexp.MustCompile(`^[A-Za-z0-9._#/:-]{1,255}$`)
+	apiIDs     = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
+	claimNames = regexp.MustCompile(`^[!-+\--~]{1,256}$`) // printable, and no comma, which separates them
+	algorithms = regexp.MustCompile(`^((RS|PS|ES)(256|384|512)|EdDSA)$`)
+)
+
+// Complete fills in what is left to its default, and checks everything. The error is an *[Error], with all that is wrong; its
+// problems have paths and no places. To complete again changes nothing.
+func (d *Deployment) Complete() error {
+	var c checks
+	standard(&d.Prefix, defaultPrefix)
+	c.text("prefix", d.Prefix, "a letter and up to 15 of a-z 0-9", prefixes.MatchString)
+	if d.Account != "" {
+		c.text("account", d.Account, "an account's 12 digits", accounts.MatchString)
+	}
+	d.Control.complete(&c)
+	if n := len(d.Cells); n < 1 || n > maxCells {
+		c.problem("cells", "there are %d, want 1 to %d", n, maxCells)
+	}
+	for i := range d.Cells {
+		cell, path := &d.Cells[i], fmt.Sprintf("cells[%d]", i)
+		cell.complete(&c, path)
+		if first := slices.IndexFunc(d.Cells, func(other Cell) bool { return other.ID == cell.ID }); first < i && cell.ID != "" {
+			c.problem(path+".id", "cell %s is there twice, first as cells[%d]", shown(cell.ID), first)
+		}
+		if slices.Contains(regions, cell.Region) && slices.Contains(regions, d.Control.Region) && partition(cell.Region) != partition(d.Control.Region) {
+			c.problem(path+".region", "%s is of the partition %s and the control plane's %s of %s, and nothing goes from one to the other",
+				cell.Region, partition(cell.Region), d.Control.Region, partition(d.Control.Region))
+		}
+	}
+	if len(c.found) > 0 {
+		return &Error{c.found}
+	}
+	return nil
+}
+
+func (control *Control) complete(c *checks) {
+	standard(&control.Audit.Mode, Governance)
+	standard(&control.Audit.RetentionDays, defaultRetention)
+	standard(&control.Pepper, defaultPepper)
+	standard(&control.MetricsNamespace, defaultNamespace)
+	standard(&control.LogLevel, "info")
+	standard(&control.LogDays, defaultLogDays)
+	c.region("control.region", control.Region)
+	c.oneOf("control.audit.mode", control.Audit.Mode, Governance, Compliance)
+	c.within("control.audit.retentionDays", control.Audit.RetentionDays, 1, maxRetention)
+	switch want := Confirmation(control.Audit.RetentionDays); {
+	case control.Audit.Mode == Compliance && control.Audit.Confirm != want:
+		c.problem("control.audit.mode", "COMPLIANCE cannot be taken back, by anybody: confirm it with the key confirm, %q", want)
+	case control.Audit.Mode != Compliance && control.Audit.Confirm != "":
+		c.problem("control.audit.confirm", "has no use without the mode COMPLIANCE")
+	}
+	c.text("control.pepper", control.Pepper, "1 to 64 of A-Z a-z 0-9 . _ -", pepperIDs.MatchString)
+	c.text("control.metricsNamespace", control.MetricsNamespace, "1 to 255 of A-Z a-z 0-9 . _ # / : - that do not begin with AWS/",
+		func(s string) bool { return namespaces.MatchString(s) && !strings.HasPrefix(s, "AWS/") })
+	c.oneOf("control.logLevel", control.LogLevel, "debug", "info", "warn", "error")
+	if !slices.Contains(logDays, control.LogDays) {
+		c.problem("control.logDays", "%d is not a retention of CloudWatch Logs: %s", control.LogDays, strings.Trim(fmt.Sprint(logDays), "[]"))
+	}
+}
+
+func (cell *Cell) complete(c *checks, path string) {
+	standard(&cell.Profile, Small)
+	standard(&cell.MaxInstances, defaultMaxInstances)
+	standard(&cell.MemoryMB, defaultMemory)
+	c.text(path+".id", cell.ID, "1 to 24 of a-z 0-9 and single hyphens between them, a letter first",
+		func(s string) bool { return len(s) <= maxCellID && cellIDs.MatchString(s) })
+	c.region(path+".region", cell.Region)
+	c.oneOf(path+".profile", cell.Profile, Small, Full)
+	c.within(path+".maxInstances", cell.MaxInstances, 1, maxConcurrency)
+	c.within(path+".memoryMB", cell.MemoryMB, minMemory, maxMemory)
+	c.within(path+".trustedHops", cell.TrustedHops, 0, identity.MaxHops)
+	c.within(path+".retryJitter", cell.RetryJitter, 0, 100)
+	c.texts(path+".claims", cell.Claims, "a claim's name without a comma", claimNames.MatchString)
+	if len(cell.Claims) > 0 && len(cell.Issuers) == 0 {
+		c.problem(path+".claims", "have no use without issuers")
+	}
+	c.texts(path+".passDenials", cell.PassDenials, "an API's id", apiIDs.MatchString)
+	if len(cell.Issuers) > maxListed {
+		c.problem(path+".issuers", "there are %d, want at most %d", len(cell.Issuers), maxListed)
+	}
+	for i := range cell.Issuers {
+		cell.Issuers[i].check(c, fmt.Sprintf("%s.issuers[%d]", path, i))
+	}
+}
+
+func (i *Issuer) check(c *checks, path string) {
+	isText := func(s string) bool { return len(s) <= maxTextBytes }
+	c.text(path+".issuer", i.Issuer, "at most 1024 bytes", isText)
+	c.text(path+".jwksUrl", i.JWKSURL, "an https URL", func(s string) bool {
+		u, err := url.Parse(s)
+		return err == nil && u.Scheme == "https" && u.Host != "" && u.User == nil && isText(s)
+	})
+	if len(i.Audiences) == 0 {
+		c.problem(path+".audiences", "is missing")
+	}
+	c.texts(path+".audiences", i.Audiences, "at most 1024 bytes", isText)
+	c.texts(path+".algorithms", i.Algorithms, "RS, PS or ES with 256, 384 or 512, or EdDSA", algorithms.MatchString)
+	c.texts(path+".tenants", i.Tenants, "a tenant's id of at most 128 bytes", func(s string) bool { return len(s) <= 128 })
+	for _, claim := range []struct{ key, name string }{
+		{"audienceClaim", i.AudienceClaim}, {"tenantClaim", i.TenantClaim}, {"subjectClaim", i.SubjectClaim},
+	} {
+		if claim.name != "" {
+			c.text(path+"."+claim.key, claim.name, "a claim's name", claimNames.MatchString)
+		}
+	}
+	if (len(i.Tenants) > 0) == i.AllTenants {
+		c.problem(path, "say for which tenants it may speak: either tenants, or allTenants: true")
+	}
+}
+
+// standard fills in a default.
+func standard[T comparable](to *T, value T) {
+	var zero T
+	if *to == zero {
+		*to = value
+	}
+}
+
+type checks struct{ found []Problem }
+
+func (c *checks) problem(path, format string, args ...any) {
+	c.found = append(c.found, Problem{Path: path, Message: fmt.Sprintf(format, args...)})
+}
+
+func (c *checks) text(path, s, want string, ok func(string) bool) {
+	switch {
+	case s == "":
+		c.problem(path, "is missing")
+	case !ok(s):
+		c.problem(path, "%s is not %s", shown(s), want)
+	}
+}
+
+func (c *checks) texts(path string, all []string, want string, ok func(string) bool) {
+	if len(all) > maxListed {
+		c.problem(path, "there are %d, want at most %d", len(all), maxListed)
+		return
+	}
+	for i, s := range all {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		c.text(at, s, want, ok)
+		if first := slices.Index(all, s); first < i {
+			c.problem(at, "%s is there twice", shown(s))
+		}
+	}
+}
+
+func (c *checks) oneOf(path, s string, words ...string) {
+	c.text(path, s, "one of "+strings.Join(words, ", "), func(s string) bool { return slices.Contains(words, s) })
+}
+
+func (c *checks) within(path string, n, least, most int) {
+	if n < least || n > most {
+		c.problem(path, "%d is outside %d to %d", n, least, most)
+	}
+}
+
+func (c *checks) region(path, region string) {
+	c.text(path, region, "a region of AWS that is known here", func(s string) bool { return slices.Contains(regions, s) })
+}

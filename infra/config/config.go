@@ -1,0 +1,158 @@
+// Package config reads the deployment file: which cells there are, where, how large, and in which modes.
+//
+// It knows nothing of CDK. Reading is strict, and all problems are told at once, each with file, line and column:
+//
+//	prefix: sluice                 # of every name in AWS; one letter and up to 15 of a-z 0-9
+//	account: "123456789012"        # optional: deploying to another one is refused
+//	control:
+//	  region: eu-west-1
+//	  audit: { mode: GOVERNANCE, retentionDays: 365 }
+//	cells:
+//	  - { id: eu-1, region: eu-west-1 }
+//	  - { id: us-1, region: us-east-1, maxInstances: 200 }
+//
+// The fields of [Deployment] tell what else there is.
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Deployment is everything that one deployment file says. Zero values are the defaults, which [Deployment.Complete] fills in.
+type Deployment struct {
+	Prefix  string // of every physical name: [a-z][a-z0-9]{0,15}; default "sluice"
+	Account string // 12 digits; "": the one of the credentials that deploy
+
+	Control Control
+	Cells   []Cell // at least one, each id once; the order is that in which they are deployed
+}
+
+// Control is the control plane.
+type Control struct {
+	Region string // required
+	Audit  Audit
+
+	NoTrail          bool   // do not record data events of the control tables, the config tables and the operators' functions
+	Pepper           string // id of the pepper that new API keys are hashed with; default "p1"
+	MetricsNamespace string // of the metrics in CloudWatch, in the cells too; default "Sluice"
+	LogLevel         string // debug, info, warn or error, in the cells too; default "info"
+	LogDays          int    // how long logs stay, one of those that CloudWatch Logs has; in the cells too; default 30
+}
+
+// Audit says how the audit trail is locked.
+type Audit struct {
+	Mode          string // Governance (default) or Compliance
+	RetentionDays int    // 1 to 36500; default 365
+	Confirm       string // with Compliance: what Confirmation returns
+}
+
+// The modes of Object Lock.
+const (
+	Governance = "GOVERNANCE" // those with s3:BypassGovernanceRetention may remove records
+	Compliance = "COMPLIANCE" // nobody may, not even AWS, and nobody can take that back; needs a confirmation
+)
+
+// Confirmation is what Audit.Confirm must be before records are locked so that nobody can remove them.
+func Confirmation(days int) string {
+	return fmt.Sprintf("nobody can delete audit records for %d days", days)
+}
+
+// Cell is one cell.
+type Cell struct {
+	ID      string // [a-z][a-z0-9-]{0,23}, in which no hyphen is last or beside another
+	Region  string // required; several cells may be in one
+	Profile string // Small (default) or Full
+
+	MaxInstances int  // of the authorizer: its reserved concurrency; 1 to 10000; default 100
+	MemoryMB     int  // of the authorizer: 128 to 10240; default 512
+	TrustedHops  int  // 0 to 16; see docs/authorizer.md
+	RetryJitter  int  // percent, 0 to 100
+	NoLeases     bool // ask the stores for each decision
+
+	Issuers     []Issuer // who may issue JWTs; none accepts no JWT
+	Claims      []string // of JWTs, that limits have in "per: claim:…"
+	PassDenials []string // ids of HTTP and WebSocket APIs whose denials go through to the middleware in the backend
+}
+
+// The profiles of a cell.
+const (
+	Small = "small" // no VPC, no Redis: everything is counted in DynamoDB
+	Full  = "full"  // rates are counted in Redis, in a VPC
+)
+
+// Issuer is as in docs/authorizer.md. It marshals to the form of SLUICE_ISSUERS.
+type Issuer struct {
+	Issuer        string   `json:"issuer"`
+	Audiences     []string `json:"audiences"`
+	JWKSURL       string   `json:"jwksUrl"`
+	Algorithms    []string `json:"algorithms,omitempty"`
+	AudienceClaim string   `json:"audienceClaim,omitempty"`
+	TenantClaim   string   `json:"tenantClaim,omitempty"`
+	SubjectClaim  string   `json:"subjectClaim,omitempty"`
+	Tenants       []string `json:"tenants,omitempty"`
+	AllTenants    bool     `json:"allTenants,omitempty"`
+}
+
+// Names are the deployment's, for what CDK's tokens or a test stand in for the rest.
+func (d *Deployment) Names(partition, account, suffix string) Names {
+	return Names{Prefix: d.Prefix, Partition: partition, Account: account, Suffix: suffix}
+}
+
+// Cell is the cell of that id; nil where there is none.
+func (d *Deployment) Cell(id string) *Cell {
+	for i := range d.Cells {
+		if d.Cells[i].ID == id {
+			return &d.Cells[i]
+		}
+	}
+	return nil
+}
+
+// Regions are the regions of the deployment, each once: the control plane's, then those of the cells in their order.
+func (d *Deployment) Regions() []string {
+	regions := []string{d.Control.Region}
+	seen := map[string]bool{d.Control.Region: true}
+	for i := range d.Cells {
+		if r := d.Cells[i].Region; !seen[r] {
+			seen[r] = true
+			regions = append(regions, r)
+		}
+	}
+	return regions
+}
+
+// Problem is one thing that is wrong in a deployment file.
+type Problem struct {
+	File         string // "" where there is none
+	Line, Column int    // from 1; 0 where the file as a whole is meant
+	Path         string // as in cells[1].region; "" where the whole is meant
+	Message      string
+}
+
+// String is "file:line:column: path: message". What is not known is left out.
+func (p Problem) String() string {
+	s := p.File
+	if p.Line > 0 {
+		s += fmt.Sprintf(":%d:%d", p.Line, p.Column)
+	}
+	if s != "" {
+		s += ": "
+	}
+	if p.Path != "" {
+		s += p.Path + ": "
+	}
+	return s + p.Message
+}
+
+// Error is every problem of one file, in its order.
+type Error struct{ Problems []Problem }
+
+// Error has a line for each problem.
+func (e *Error) Error() string {
+	lines := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,107 @@
+package config
+
+import "go.yaml.in/yaml/v3"
+
+// deployment reads what a file has; whether it makes sense is for [Deployment.Complete].
+func (r *reader) deployment(root value) *Deployment {
+	d := &Deployment{}
+	r.mapping(root, "a deployment", keys{
+		"prefix":  r.text(&d.Prefix),
+		"account": r.text(&d.Account),
+		"control": func(v value) { r.control(v, &d.Control) },
+		"cells": func(v value) {
+			r.list(v, "cells", func(v value) {
+				d.Cells = append(d.Cells, Cell{})
+				r.cell(v, &d.Cells[len(d.Cells)-1])
+			})
+		},
+	})
+	return d
+}
+
+func (r *reader) control(v value, c *Control) {
+	r.mapping(v, "the control plane", keys{
+		"region": r.text(&c.Region),
+		"audit": func(v value) {
+			r.mapping(v, "the audit trail", keys{
+				"mode": r.text(&c.Audit.Mode), "retentionDays": r.number(&c.Audit.RetentionDays), "confirm": r.text(&c.Audit.Confirm),
+			})
+		},
+		"trail": r.not(&c.NoTrail), "pepper": r.text(&c.Pepper),
+		"metricsNamespace": r.text(&c.MetricsNamespace), "logLevel": r.text(&c.LogLevel), "logDays": r.number(&c.LogDays),
+	})
+}
+
+func (r *reader) cell(v value, c *Cell) {
+	r.mapping(v, "a cell", keys{
+		"id": r.text(&c.ID), "region": r.text(&c.Region), "profile": r.text(&c.Profile),
+		"maxInstances": r.number(&c.MaxInstances), "memoryMB": r.number(&c.MemoryMB),
+		"trustedHops": r.numberOrZero(&c.TrustedHops), "retryJitter": r.numberOrZero(&c.RetryJitter), "leases": r.not(&c.NoLeases),
+		"issuers": func(v value) {
+			r.list(v, "issuers", func(v value) {
+				c.Issuers = append(c.Issuers, Issuer{})
+				r.issuer(v, &c.Issuers[len(c.Issuers)-1])
+			})
+		},
+		"claims": r.texts(&c.Claims), "passDenials": r.texts(&c.PassDenials),
+	})
+}
+
+func (r *reader) issuer(v value, i *Issuer) {
+	r.mapping(v, "an issuer", keys{
+		"issuer": r.text(&i.Issuer), "audiences": r.texts(&i.Audiences), "jwksUrl": r.text(&i.JWKSURL), "algorithms": r.texts(&i.Algorithms),
+		"audienceClaim": r.text(&i.AudienceClaim), "tenantClaim": r.text(&i.TenantClaim), "subjectClaim": r.text(&i.SubjectClaim),
+		"tenants": r.texts(&i.Tenants), "allTenants": r.boolean(&i.AllTenants),
+	})
+}
+
+// text reads a string.
+func (r *reader) text(to *string) func(value) {
+	return func(v value) {
+		switch {
+		case v.node.Kind != yaml.ScalarNode || v.node.ShortTag() != "!!str":
+			hint := ""
+			if v.node.Kind == yaml.ScalarNode && v.node.ShortTag() != "!!null" {
+				hint = ": write it in quotes"
+			}
+			r.problem(v, "want a string, got %s%s", describe(v.node), hint)
+		case v.node.Value == "":
+			r.problem(v, "is empty: leave it out for the default")
+		default:
+			*to = v.node.Value
+		}
+	}
+}
+
+func (r *reader) texts(to *[]string) func(value) {
+	return func(v value) {
+		r.list(v, "strings", func(v value) {
+			var one string
+			r.text(&one)(v)
+			*to = append(*to, one)
+		})
+	}
+}
+
+func (r *reader) boolean(to *bool) func(value) {
+	return func(v value) {
+		tag := v.node.Kind == yaml.ScalarNode && v.node.ShortTag() == "!!bool"
+		switch {
+		case tag && v.node.Value == "true":
+			*to = true
+		case tag && v.node.Value == "false":
+			*to = false
+		default:
+			r.problem(v, "want true or false, got %s", describe(v.node))
+		}
+	}
+}
+
+// not reads what is true by default.
+func (r *reader) not(to *bool) func(value) {
+	return func(v value) {
+		is := true
+		r.boolean(&is)(v)
+		*to = !is
+	}
+}

@@ -1,0 +1,20 @@
+// Package infra has what Sluice is on AWS, as CDK constructs that others can use in stacks of their own, and the stacks of the
+// deployment file.
+//
+// Where each thing lives:
+//
+//	config          the deployment file: types, defaults, checks, and every physical name; no CDK
+//	app             the program that cdk runs; cdk.json names it, make synth and make deploy call it
+//	stacks.go       which stacks a deployment has, and their order
+//	control.go      ControlPlane: control tables, publisher, archiver, balancer, canary, admin
+//	audit.go        its audit bucket, and the trail of data events
+//	cell.go         Cell: counters, config table, queue, authorizer, applier, reconcile, ops
+//	environment.go  what each function's variables are; checked at synth by the function's own reader of them
+//	function.go     one Lambda function with its role, log group and sources, from internal/grants
+//	policy.go       what a role may do: internal/grants, with the ARNs of this deployment
+//	parts.go        tables, queues and the operators' API
+//	testdata        each stack's template as it is made; make golden rewrites them
+//
+// Nothing is exported from one stack to another: what must be known elsewhere has a name that follows from the deployment, see
+// [config.Names]. Constructors return errors and do not panic.
+package infra

@@ -1,0 +1,173 @@
+package infra
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+
+	"github.com/sluicelimits/sluice/infra/config"
+	"github.com/sluicelimits/sluice/internal/environ"
+)
+
+// maxEnvironment is what Lambda takes, names and values, in bytes.
+const maxEnvironment = 4 << 10
+
+// namesOf are the deployment's names in whatever partition and account it is deployed to.
+func namesOf(d *config.Deployment) config.Names {
+	return d.Names(*awscdk.Aws_PARTITION(), *awscdk.Aws_ACCOUNT_ID(), *awscdk.Aws_URL_SUFFIX())
+}
+
+// environment are the variables of a function. They are read as the function will read them, so that what is deployed starts.
+func (p *place) environment(function string) (map[string]string, error) {
+	variables, err := p.variables(function)
+	if err != nil {
+		return nil, err
+	}
+	control := &p.deployment.Control
+	variables["SLUICE_METRICS_NAMESPACE"], variables["SLUICE_LOG_LEVEL"] = control.MetricsNamespace, control.LogLevel
+	example := strings.NewReplacer(p.names.Partition, "aws", p.names.Account, "123456789012", p.names.Suffix, "amazonaws.com")
+	given, size := []string(nil), 0
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
+		value := example.Replace(variables[name])
+		given, size = append(given, name+"="+value), size+len(name)+len(value)
+	}
+	if size > maxEnvironment {
+		return nil, fmt.Errorf("%s: its variables have %d bytes, and Lambda takes %d: fewer issuers or cells", function, size, maxEnvironment)
+	}
+	if err := readEnvironment(function, given); err != nil {
+		return nil, fmt.Errorf("%s: %w", function, err)
+	}
+	return variables, nil
+}
+
+// readEnvironment reads variables as the function does when it starts.
+func readEnvironment(function string, variables []string) (err error) {
+	var bundle fs.FS // nothing of ours is beside the binary
+	switch function {
+	case config.Publisher:
+		_, err = environ.ParsePublisher(variables)
+	case config.Archiver:
+		_, err = environ.ParseArchiver(variables)
+	case config.Balancer:
+		_, err = environ.ParseBalancer(variables)
+	case config.Admin:
+		_, err = environ.ParseAdmin(variables)
+	case config.Canary:
+		_, err = environ.ParseCanary(variables)
+	case config.Authorizer:
+		_, err = environ.Parse(variables, bundle)
+	case config.Applier:
+		_, err = environ.ParseApplier(variables)
+	case config.Reconcile:
+		_, err = environ.ParseReconcile(variables)
+	case config.Ops:
+		_, err = environ.ParseOps(variables, bundle)
+	default:
+		err = fmt.Errorf("nobody reads its variables")
+	}
+	return err
+}
+
+// variables are what each function alone has.
+func (p *place) variables(function string) (map[string]string, error) {
+	n, control := p.names, &p.deployment.Control
+	switch function {
+	case config.Publisher:
+		return map[string]string{
+			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_TENANTS_TABLE": n.Control(config.Tenants),
+			"SLUICE_KEYS_TABLE": n.Control(config.Keys), "SLUICE_TOPIC": n.TopicARN(control.Region), "SLUICE_KEPT_QUEUE": p.kept(),
+		}, nil
+	case config.Archiver:
+		return map[string]string{
+			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_TENANTS_TABLE": n.Control(config.Tenants),
+			"SLUICE_KEYS_TABLE": n.Control(config.Keys), "SLUICE_CELLS_TABLE": n.Control(config.Cells),
+			"SLUICE_OPERATIONS_TABLE": n.Control(config.Operations), "SLUICE_AUDIT_BUCKET": n.AuditBucket(control.Region),
+			"SLUICE_RETENTION_MODE": control.Audit.Mode, "SLUICE_RETENTION_DAYS": strconv.Itoa(control.Audit.RetentionDays),
+		}, nil
+	case config.Balancer:
+		return map[string]string{
+			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_CELLS_TABLE": n.Control(config.Cells),
+			"SLUICE_TOPIC": n.TopicARN(control.Region), "SLUICE_KEPT_QUEUE": p.kept(),
+		}, nil
+	case config.Admin:
+		return map[string]string{
+			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_TENANTS_TABLE": n.Control(config.Tenants),
+			"SLUICE_KEYS_TABLE": n.Control(config.Keys), "SLUICE_CELLS_TABLE": n.Control(config.Cells),
+			"SLUICE_STATUS_CELLS": p.configTables(), "SLUICE_SECRET": n.Control(config.Secret), "SLUICE_KEY_PEPPER": control.Pepper,
+		}, nil
+	case config.Canary:
+		return map[string]string{"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_CANARY_CELLS": p.configTables()}, nil
+	}
+	if p.cell == nil {
+		return nil, fmt.Errorf("%s is not a function of the control plane", function)
+	}
+	own := map[string]string{"SLUICE_CELL": p.cell.ID, "SLUICE_CONFIG_TABLE": p.name(config.Config)}
+	switch function {
+	case config.Authorizer:
+		return own, p.counting(own)
+	case config.Ops:
+		own["SLUICE_OPERATIONS_TABLE"] = p.controlTable(config.Operations)
+		return own, p.counting(own)
+	case config.Applier:
+		own["SLUICE_KEPT_QUEUE"], own["SLUICE_CELLS_TABLE"] = p.kept(), p.controlTable(config.Cells)
+	case config.Reconcile:
+		for name, table := range map[string]string{
+			"SLUICE_PLANS_TABLE": config.Plans, "SLUICE_TENANTS_TABLE": config.Tenants, "SLUICE_KEYS_TABLE": config.Keys, "SLUICE_CELLS_TABLE": config.Cells,
+		} {
+			own[name] = p.controlTable(table)
+		}
+	}
+	return own, nil
+}
+
+// counting adds the variables of what decides: the authorizer, and ops, which must come to the same counters.
+func (p *place) counting(to map[string]string) error {
+	c := p.cell
+	to["SLUICE_COUNTERS_TABLE"], to["SLUICE_SECRET"] = p.name(config.Counters), p.names.Control(config.Secret)
+	to["SLUICE_MAX_INSTANCES"] = strconv.Itoa(c.MaxInstances)
+	to["SLUICE_TRUSTED_HOPS"], to["SLUICE_RETRY_JITTER"] = strconv.Itoa(c.TrustedHops), strconv.Itoa(c.RetryJitter)
+	to["SLUICE_LEASES"] = strconv.FormatBool(!c.NoLeases)
+	if len(c.Issuers) > 0 {
+		issuers, err := json.Marshal(c.Issuers)
+		if err != nil {
+			return err
+		}
+		to["SLUICE_ISSUERS"] = string(issuers)
+	}
+	if len(c.Claims) > 0 {
+		to["SLUICE_CLAIMS"] = strings.Join(c.Claims, ",")
+	}
+	if len(c.PassDenials) > 0 {
+		to["SLUICE_PASS_DENIALS"] = strings.Join(c.PassDenials, ",")
+	}
+	return nil
+}
+
+// kept is the URL of the place's queue of what cannot be used.
+func (p *place) kept() string { return p.names.QueueURL(p.region(), p.name(config.Kept)) }
+
+// controlTable is a control table as a cell's function calls it: by its ARN, which has its region.
+func (p *place) controlTable(table string) string {
+	return p.names.ControlTableARN(p.deployment.Control.Region, table)
+}
+
+// configTables are each cell's config table as the control plane's functions call them: by name where it is in their region, since
+// variables have 4 KB, and else by ARN.
+func (p *place) configTables() string {
+	var all []string
+	for i := range p.deployment.Cells {
+		c := &p.deployment.Cells[i]
+		table := p.names.Cell(c.ID, config.Config)
+		if c.Region != p.region() {
+			table = p.names.CellTableARN(c.Region, c.ID, config.Config)
+		}
+		all = append(all, c.ID+"="+table)
+	}
+	return strings.Join(all, ",")
+}

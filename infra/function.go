@@ -1,0 +1,144 @@
+package infra
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsdynamodb"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsevents"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsiam"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awslogs"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awssqs"
+	"github.com/aws/constructs-go/constructs/v10"
+	"github.com/aws/jsii-runtime-go"
+
+	"github.com/sluicelimits/sluice/internal/grants"
+)
+
+// DefaultLambdas is the folder in which make lambdas puts the functions' zips, as seen from infra.
+const DefaultLambdas = "../dist/lambdas"
+
+// function is one Lambda with what belongs to it alone.
+type function struct {
+	Construct constructs.Construct
+
+	of     grants.Function
+	lambda awslambda.Function
+}
+
+// newFunction makes the function of that name, its role and its log group.
+func newFunction(scope constructs.Construct, p *place, name, lambdas string) (*function, error) {
+	of, ok := grants.Of(name)
+	if !ok {
+		return nil, fmt.Errorf("%s: internal/grants has no function of that name", name)
+	}
+	variables, err := p.environment(name)
+	if err != nil {
+		return nil, err
+	}
+	zip := filepath.Join(lambdas, name+".zip")
+	if _, err := os.Stat(zip); err != nil {
+		return nil, fmt.Errorf("%s: %s is not there: run make lambdas", name, zip)
+	}
+	physical := p.name(name)
+	allowed, err := p.policy(&of, physical, variables)
+	if err != nil {
+		return nil, err
+	}
+
+	f := &function{of: of}
+	f.Construct = constructs.NewConstruct(scope, jsii.String(strings.ToUpper(name[:1])+name[1:]))
+	role := awsiam.NewRole(f.Construct, jsii.String("Role"), &awsiam.RoleProps{
+		AssumedBy:      awsiam.NewServicePrincipal(jsii.String("lambda.amazonaws.com"), nil),
+		Description:    jsii.String("Sluice: " + physical),
+		InlinePolicies: &map[string]awsiam.PolicyDocument{"sluice": allowed},
+	})
+	logs := awslogs.NewCfnLogGroup(f.Construct, jsii.String("Logs"), &awslogs.CfnLogGroupProps{
+		LogGroupName: jsii.String("/aws/lambda/" + physical), RetentionInDays: jsii.Number(p.deployment.Control.LogDays),
+	})
+	// What must outlast the stack is in the audit bucket. A group that stayed would be in the way of the next stack.
+	logs.ApplyRemovalPolicy(awscdk.RemovalPolicy_DESTROY, nil)
+	group := awslogs.LogGroup_FromLogGroupName(f.Construct, jsii.String("LogGroup"), logs.Ref()) // the same, as functions take it
+	props := &awslambda.FunctionProps{
+		FunctionName: &physical, Role: role, LogGroup: group,
+		Runtime: awslambda.Runtime_PROVIDED_AL2023(), Architecture: awslambda.Architecture_ARM_64(),
+		Handler: jsii.String("bootstrap"), Code: awslambda.Code_FromAsset(&zip, nil),
+		MemorySize: jsii.Number(of.MemoryMB), Timeout: duration(of.Timeout), ReservedConcurrentExecutions: jsii.Number(of.Reserved),
+		Environment: pointers(variables),
+	}
+	if of.Reserved == 0 && p.cell != nil { // the cell's size
+		props.ReservedConcurrentExecutions, props.MemorySize = jsii.Number(p.cell.MaxInstances), jsii.Number(p.cell.MemoryMB)
+	}
+	if of.Schedule > 0 {
+		props.RetryAttempts = jsii.Number(0) // the next run makes up for one that failed
+	}
+	f.lambda = awslambda.NewFunction(f.Construct, jsii.String("Function"), props)
+	if of.Schedule > 0 {
+		f.schedule()
+	}
+	return f, nil
+}
+
+// schedule has EventBridge call the function at its rate.
+func (f *function) schedule() {
+	rate := awsevents.Schedule_Rate(duration(f.of.Schedule)).ExpressionString()
+	rule := awsevents.NewCfnRule(f.Construct, jsii.String("Schedule"), &awsevents.CfnRuleProps{
+		ScheduleExpression: rate, State: jsii.String("ENABLED"), Description: jsii.String("Sluice: calls the " + f.of.Name),
+		Targets: []any{&awsevents.CfnRule_TargetProperty{
+			Id: jsii.String("function"), Arn: f.lambda.FunctionArn(),
+			RetryPolicy: &awsevents.CfnRule_RetryPolicyProperty{MaximumRetryAttempts: jsii.Number(0)},
+		}},
+	})
+	awslambda.NewCfnPermission(f.Construct, jsii.String("MayBeScheduled"), &awslambda.CfnPermissionProps{
+		Action: jsii.String("lambda:InvokeFunction"), FunctionName: f.lambda.FunctionArn(),
+		Principal: jsii.String("events.amazonaws.com"), SourceArn: rule.AttrArn(),
+	})
+}
+
+// readStreams has Lambda bring the streams of tables, which are by their names.
+func (f *function) readStreams(tables map[string]awsdynamodb.Table, failed awssqs.Queue) {
+	s := f.of.Streams
+	for _, t := range s.Of {
+		awslambda.NewCfnEventSourceMapping(f.Construct, jsii.String("Stream-"+string(t)), &awslambda.CfnEventSourceMappingProps{
+			FunctionName: f.lambda.FunctionName(), EventSourceArn: tables[string(t)].TableStreamArn(),
+			StartingPosition: jsii.String("TRIM_HORIZON"), BatchSize: jsii.Number(s.Batch),
+			MaximumBatchingWindowInSeconds: jsii.Number(s.Window.Seconds()), BisectBatchOnFunctionError: jsii.Bool(true),
+			MaximumRetryAttempts: jsii.Number(s.Retries), MaximumRecordAgeInSeconds: jsii.Number(s.MaxAge.Seconds()),
+			FunctionResponseTypes: jsii.Strings("ReportBatchItemFailures"),
+			DestinationConfig: &awslambda.CfnEventSourceMapping_DestinationConfigProperty{
+				OnFailure: &awslambda.CfnEventSourceMapping_OnFailureProperty{Destination: failed.QueueArn()},
+			},
+		})
+	}
+}
+
+// readQueue has Lambda bring the messages of a queue.
+func (f *function) readQueue(queue awssqs.Queue) {
+	q := f.of.Queue
+	awslambda.NewCfnEventSourceMapping(f.Construct, jsii.String("Queue"), &awslambda.CfnEventSourceMappingProps{
+		FunctionName: f.lambda.FunctionName(), EventSourceArn: queue.QueueArn(),
+		BatchSize: jsii.Number(q.Batch), MaximumBatchingWindowInSeconds: jsii.Number(q.Window.Seconds()),
+		ScalingConfig:         &awslambda.CfnEventSourceMapping_ScalingConfigProperty{MaximumConcurrency: jsii.Number(q.MaxConcurrent)},
+		FunctionResponseTypes: jsii.Strings("ReportBatchItemFailures"),
+	})
+}
+
+func duration(d time.Duration) awscdk.Duration {
+	if d%time.Minute == 0 {
+		return awscdk.Duration_Minutes(jsii.Number(d.Minutes()))
+	}
+	return awscdk.Duration_Seconds(jsii.Number(d.Seconds()))
+}
+
+func pointers(values map[string]string) *map[string]*string {
+	all := make(map[string]*string, len(values))
+	for name, value := range values {
+		all[name] = &value
+	}
+	return &all
+}

@@ -1,0 +1,123 @@
+package infra
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsiam"
+	"github.com/aws/jsii-runtime-go"
+
+	"github.com/sluicelimits/sluice/infra/config"
+	"github.com/sluicelimits/sluice/internal/grants"
+)
+
+// place is where a function is, which says what ARN is meant by each kind of resource.
+type place struct {
+	deployment *config.Deployment
+	names      config.Names
+	cell       *config.Cell // nil beside the control tables
+	cache      []string     // ARNs of the cell's cache and its user; none in a small cell
+}
+
+// region is the one that the function is in.
+func (p *place) region() string {
+	if p.cell != nil {
+		return p.cell.Region
+	}
+	return p.deployment.Control.Region
+}
+
+// name is the physical name of one of the place's things.
+func (p *place) name(what string) string {
+	if p.cell != nil {
+		return p.names.Cell(p.cell.ID, what)
+	}
+	return p.names.Control(what)
+}
+
+// controlTables are the kinds of resources that are control tables and their streams.
+var controlTables = map[grants.Resource]string{
+	grants.Plans: config.Plans, grants.Tenants: config.Tenants, grants.Keys: config.Keys, grants.Cells: config.Cells,
+	grants.Operations:  config.Operations,
+	grants.PlansStream: config.Plans, grants.TenantsStream: config.Tenants, grants.KeysStream: config.Keys,
+	grants.CellsStream: config.Cells, grants.OperationsStream: config.Operations,
+}
+
+// arns are those of a kind of resource, for a function of that name. An error is a kind that this place does not have.
+func (p *place) arns(kind grants.Resource, function string) ([]string, error) {
+	control := p.deployment.Control.Region
+	if table := controlTables[kind]; table != "" {
+		arn := p.names.ControlTableARN(control, table)
+		if strings.HasPrefix(string(kind), "the stream") {
+			return []string{arn + "/stream/*"}, nil
+		}
+		return []string{arn}, nil
+	}
+	switch kind {
+	case grants.Topic:
+		return []string{p.names.TopicARN(control)}, nil
+	case grants.Secret:
+		return []string{p.names.SecretARN(p.region())}, nil
+	case grants.Objects:
+		bucket := p.names.ARN("s3", "", p.names.AuditBucket(control))
+		return []string{bucket + "/audit/*", bucket + "/rejected/*"}, nil
+	case grants.Kept:
+		return []string{p.names.ARN("sqs", p.region(), p.name(config.Kept))}, nil
+	case grants.Logs:
+		return []string{p.names.ARN("logs", p.region(), "log-group:/aws/lambda/"+function+":*")}, nil
+	case grants.Network:
+		return []string{"*"}, nil // Lambda makes them, and AWS has nothing narrower for it
+	case grants.AllConfig:
+		var all []string
+		for i := range p.deployment.Cells {
+			c := &p.deployment.Cells[i]
+			all = append(all, p.names.CellTableARN(c.Region, c.ID, config.Config))
+		}
+		return all, nil
+	}
+	if p.cell == nil && kind == grants.Failed {
+		return []string{p.names.ARN("sqs", control, p.names.Control(config.Failed))}, nil
+	}
+	if p.cell != nil {
+		switch kind {
+		case grants.Config:
+			return []string{p.names.CellTableARN(p.cell.Region, p.cell.ID, config.Config)}, nil
+		case grants.Counters:
+			return []string{p.names.CellTableARN(p.cell.Region, p.cell.ID, config.Counters)}, nil
+		case grants.Changes:
+			return []string{p.names.ARN("sqs", p.cell.Region, p.name(config.Changes))}, nil
+		case grants.Cache:
+			return p.cache, nil
+		}
+	}
+	return nil, fmt.Errorf("%s may do something on %s, of which there is none here", function, kind)
+}
+
+// policy is what the function's role may do, with its variables.
+func (p *place) policy(f *grants.Function, name string, variables map[string]string) (awsiam.PolicyDocument, error) {
+	document := awsiam.NewPolicyDocument(nil)
+	for i := range f.Grants {
+		g := &f.Grants[i]
+		if variable, value, bound := strings.Cut(g.With, "="); variable != "" && (variables[variable] == "" || bound && variables[variable] != value) {
+			continue
+		}
+		arns, err := p.arns(g.On, name)
+		if err != nil {
+			return nil, err
+		}
+		statement := &awsiam.PolicyStatementProps{Actions: jsii.Strings(g.Actions...), Resources: jsii.Strings(arns...)}
+		cell := ""
+		if p.cell != nil {
+			cell = p.cell.ID
+		}
+		if keys := g.LeadingKeys(cell); len(keys) > 0 {
+			// Without the second condition a request that names no key at all would pass.
+			statement.Conditions = &map[string]any{
+				"ForAllValues:StringLike": map[string]any{"dynamodb:LeadingKeys": keys},
+				"Null":                    map[string]any{"dynamodb:LeadingKeys": "false"},
+			}
+		}
+		document.AddStatements(awsiam.NewPolicyStatement(statement))
+	}
+	return document, nil
+}
