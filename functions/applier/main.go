@@ -56,8 +56,14 @@ func start() (*function.Process, function.Handler, error) {
 		return nil, nil, err
 	}
 	return process, func(ctx context.Context, event []byte) ([]byte, error) {
+		if !acknowledge.Concerned(event) {
+			return a.Invoke(ctx, event)
+		}
+		if err := heard.Prepare(ctx); err != nil {
+			return nil, err // all messages come again
+		}
 		answer, err := a.Invoke(ctx, event)
-		if err == nil && acknowledge.Concerned(event) {
+		if err == nil {
 			if _, err = heard.Run(ctx); errors.Is(err, control.ErrBadItem) {
 				process.Log.ErrorContext(ctx, "the shares are not acknowledged", "error", err) // to have it again changes nothing
 				err = nil

@@ -262,7 +262,7 @@ func TestConfigTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	delete(w.env, "SLUICE_CONFIG_FILE")
-	w.env["SLUICE_CONFIG_TABLE"] = name
+	w.env["SLUICE_CONFIG_TABLE"], w.env["SLUICE_ALONE"] = name, "true"
 	documents, err := table.New(table.Config{Client: client, Table: name})
 	if err != nil {
 		t.Fatal(err)

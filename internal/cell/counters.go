@@ -49,7 +49,8 @@ func NewCounters(c Config) (*Counters, error) {
 		return nil, err
 	}
 	out.reader, err = cellconfig.New(cellconfig.Config{
-		Table: documents, Cell: c.Settings.Cell, Accepts: out.Store.Accepts, Log: c.Log, Timeout: patience, FirstTimeout: patience,
+		Table: documents, Cell: c.Settings.Cell, Alone: true, // operators see limits also before there are shares: nothing is granted here
+		Accepts: out.Store.Accepts, Log: c.Log, Timeout: patience, FirstTimeout: patience,
 	})
 	return out, err
 }

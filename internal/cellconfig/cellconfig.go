@@ -32,6 +32,8 @@
 //   - Where the table does not answer, what is here goes on being used, and is stale after 30 s. What is not here gives
 //     [authorizer.ErrNotLoaded]. No read is waited for longer than [Config.Timeout], and a table that keeps failing is not asked
 //     for a while.
+//   - A cell that is one of several grants nothing before it has heard its shares, and goes on with those that it heard last where
+//     they are not there any more. See [Config.Cell] and [Config.Alone].
 //   - A document that does not compile never replaces one that did. Where there is none, only what needs it is not loaded.
 //
 // A request keeps the settings that it began with. Its key and its tenant are looked up in the newest state that is known when

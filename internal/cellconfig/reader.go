@@ -32,9 +32,14 @@ const (
 type Config struct {
 	Table Table // required
 
-	// Cell is the id of the cell, whose share of each limit tenants are given; see package shares. Where there are no shares, and
-	// where it is "", a tenant has the whole of each limit.
+	// Cell is the id of the cell, whose share of each limit tenants are given; see package shares. Before the table has shares
+	// nothing is loaded: a cell that is one of several must not grant what others grant, too. Where Cell is "", shares are not
+	// looked at, and a tenant has the whole of each limit.
 	Cell string
+
+	// Alone says that there is no other cell: as long as the table has no shares, a tenant has the whole of each limit. Once it has
+	// some, they count.
+	Alone bool
 
 	// Hashes are what the presented key may be stored under. nil knows no key. An error other than identity.ErrMalformedKey is
 	// taken for authorizer.ErrNotLoaded.
@@ -372,6 +377,9 @@ func centralVersions(entries []Entry) (need [2]int64, named bool) {
 	return need, named
 }
 
+// errNoShares is a cell that does not know what it may grant, or does not any more.
+var errNoShares = errors.New("there are no shares: what this cell may grant of each limit is not known, and it is not alone")
+
 // readCentral reads the settings and the shares, at least versions need. ahead says that they are of a later state than head.
 // One that does not compile leaves the last good one in force; where there is none, that is an error.
 func (r *Reader) readCentral(ctx context.Context, timeout time.Duration, head Head, before central, need [2]int64) (now central, ahead bool, err error) {
@@ -407,8 +415,13 @@ func (r *Reader) readCentral(ctx context.Context, timeout time.Duration, head He
 		}
 	}
 	if len(got) > 1 {
-		if now.shares, err = readShares(r.c.Cell, &got[1]); err != nil {
-			r.refuseOnce(1, &got[1], err)
+		if now.shares, err = readShares(r.c.Cell, &got[1]); err == nil && now.shares == nil && (before.shares != nil || !r.c.Alone) {
+			err = errNoShares
+		}
+		if err != nil {
+			if got[1].Version > 0 { // a cell that has just begun has heard nothing yet
+				r.refuseOnce(1, &got[1], err)
+			}
 			if now.shares = before.shares; before.shares == nil {
 				return before, false, err
 			}

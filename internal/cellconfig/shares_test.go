@@ -82,10 +82,10 @@ func inCell(id string) func(*cellconfig.Config) {
 	return func(c *cellconfig.Config) { c.Cell = id }
 }
 
-// Guarantees that a tenant has its cell's share of each limit as soon as the cell knows the shares, all of it where there are none, and
-// that tenants who may have the same set do.
+// Guarantees that a tenant has its cell's share of each limit as soon as the cell knows the shares, all of it in a cell that is alone
+// and knows none, and that tenants who may have the same set do.
 func TestShares(t *testing.T) {
-	w := newWorld(t, inCell("eu-1"))
+	w := newWorld(t, inCell("eu-1"), alone)
 	w.apply(cellconfigtest.Plan("p", 11, 1), cellconfigtest.Tenant("t", "p", 1), cellconfigtest.Tenant("u", "p", 1))
 	w.want(noon, "t", "11")
 	b := newBalanced(t, "eu-1")
@@ -141,8 +141,80 @@ func TestShares(t *testing.T) {
 	if set.Withheld(set.AppendCharges(nil, &plan.Attributes{Method: "GET"})) == nil {
 		t.Error("a drained cell grants something")
 	}
-	w.apply(cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 4, Deleted: true})
-	w.want(later.Add(6*time.Second), "t", "11")
+}
+
+func alone(c *cellconfig.Config) { c.Alone = true }
+
+// Guarantees that a cell which is one of several grants nothing before it has heard its shares, and then no more than they give it:
+// also where tenants came first, where it has none of them, and where they are not there any more or the table is another one. One that
+// is alone grants all until there are shares, and then does as they say.
+func TestBeforeShares(t *testing.T) {
+	two := newBalanced(t, "eu-1", "us-1").document(1)
+	gone := cellconfig.Document{Ref: two.Ref, Version: 2, Deleted: true}
+	none := body(cellconfig.KindShares, cellconfig.SharesID, 1, `{"version":1,"epoch":0,"phase":"","skew_us":0,"members":null,"generations":null}`)
+	for _, tt := range []struct {
+		name   string
+		cell   string
+		alone  bool
+		shares []cellconfig.Document // that come one after the other, after the tenant
+		want   string
+	}{
+		{"none", "eu-1", false, nil, "not loaded"},
+		{"none, and alone", "eu-1", true, nil, "10"},
+		{"none, and no cell", "", false, nil, "10"},
+		{"shares", "eu-1", false, []cellconfig.Document{two}, "5"},
+		{"shares, and said to be alone", "eu-1", true, []cellconfig.Document{two}, "5"},
+		{"shares, and no cell", "", false, []cellconfig.Document{two}, "10"},
+		{"shares without the cell", "ap-1", false, []cellconfig.Document{two}, "withheld"},
+		{"shares without the cell, and said to be alone", "ap-1", true, []cellconfig.Document{two}, "withheld"},
+		{"shares before there is a cell", "eu-1", false, []cellconfig.Document{none}, "not loaded"},
+		{"shares before there is a cell, and alone", "eu-1", true, []cellconfig.Document{none}, "10"},
+		{"deleted", "eu-1", false, []cellconfig.Document{two, gone}, "5"},
+		{"deleted, and said to be alone", "eu-1", true, []cellconfig.Document{two, gone}, "5"},
+		{"deleted before they were heard", "eu-1", false, []cellconfig.Document{gone}, "not loaded"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, inCell(tt.cell), func(c *cellconfig.Config) { c.Alone = tt.alone })
+			w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1))
+			now := noon
+			got := w.granted(now, "t")
+			for _, d := range tt.shares {
+				w.apply(d)
+				now = now.Add(3 * time.Second)
+				got = w.granted(now, "t")
+			}
+			if got != tt.want {
+				t.Errorf("granted is %s, want %s\n%s", got, tt.want, w.logged())
+			}
+		})
+	}
+}
+
+// granted is the threshold that the cell grants of the tenant's first limit, in words.
+func (w *world) granted(now time.Time, tenant string) string {
+	w.t.Helper()
+	c, join := w.begin(now)
+	defer join()
+	if got, err := c.Tenant(w.t.Context(), tenant); err == nil && got != nil {
+		set := got.Limits(now)
+		if set.Withheld(set.AppendCharges(nil, &plan.Attributes{Method: "GET"})) != nil {
+			return "withheld"
+		}
+	}
+	return threshold(c, tenant, now)
+}
+
+// Guarantees that a table which takes the place of another, and has no shares yet, leaves those in force that were heard last.
+func TestSharesOfAnotherTable(t *testing.T) {
+	w := newWorld(t, inCell("eu-1"))
+	w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1), newBalanced(t, "eu-1", "us-1").document(1))
+	w.want(noon, "t", "5")
+	other, err := memtableOf(t, cellconfigtest.Plan("p", 20, 1), cellconfigtest.Tenant("t", "p", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.table = other
+	w.want(noon.Add(3*time.Second), "t", "10") // half of the new one
 }
 
 // Guarantees that tenants of one plan share the divided set, and that a request which finds everything allocates nothing.

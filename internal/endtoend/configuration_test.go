@@ -31,7 +31,7 @@ func newConfigured(t *testing.T, plans string, tenants ...string) *configured {
 	t.Cleanup(done)
 	name := "endtoend-config-" + strings.ToLower(rand.Text())
 	delete(c.env, "SLUICE_CONFIG_FILE")
-	c.env["SLUICE_CONFIG_TABLE"] = name
+	c.env["SLUICE_CONFIG_TABLE"], c.env["SLUICE_ALONE"] = name, "true"
 	if err := table.Create(t.Context(), client, name); err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,8 @@ type Settings struct {
 	Cell     string // id of the cell
 	LogLevel slog.Level
 
+	Alone bool // with ConfigTable: there is no other cell
+
 	// Either of these two is set: a plans file, slash-separated and relative to the bundle, or the cell's config table.
 	ConfigFile, ConfigTable string
 
@@ -178,6 +180,9 @@ func shown(name string) string {
 func (p *parser) together() {
 	if (p.given["SLUICE_CONFIG_FILE"] == "") == (p.given["SLUICE_CONFIG_TABLE"] == "") {
 		p.wrong("SLUICE_CONFIG_FILE", "or SLUICE_CONFIG_TABLE must be set, and not both")
+	}
+	if p.given["SLUICE_ALONE"] != "" && p.given["SLUICE_CONFIG_TABLE"] == "" {
+		p.wrong("SLUICE_ALONE", "has no use without SLUICE_CONFIG_TABLE")
 	}
 	if p.given["SLUICE_ISSUERS"] != "" && p.given["SLUICE_ISSUERS_FILE"] != "" {
 		p.wrong("SLUICE_ISSUERS", "and SLUICE_ISSUERS_FILE must not both be set")

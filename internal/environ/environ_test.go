@@ -59,7 +59,7 @@ func TestDefaults(t *testing.T) {
 // Guarantees that each variable reaches its setting.
 func TestEverySetting(t *testing.T) {
 	given := []string{
-		"SLUICE_CELL=us.a_1", "SLUICE_CONFIG_TABLE=arn:aws:dynamodb:eu-west-1:123456789012:table/config", "SLUICE_COUNTERS_TABLE=c_1",
+		"SLUICE_CELL=us.a_1", "SLUICE_CONFIG_TABLE=arn:aws:dynamodb:eu-west-1:123456789012:table/config", "SLUICE_ALONE=true", "SLUICE_COUNTERS_TABLE=c_1",
 		"SLUICE_DYNAMODB_DEADLINE=50ms", "SLUICE_SECRET=arn:aws:secretsmanager:eu-west-1:123456789012:secret:sluice-AbCdEf",
 		"SLUICE_REDIS=a.example:6379, [::1]:6380", "SLUICE_REDIS_CLUSTER=true", "SLUICE_REDIS_TLS=true", "SLUICE_REDIS_AUTH=iam",
 		"SLUICE_REDIS_IAM_CACHE=cache-1", "SLUICE_REDIS_IAM_USER=sluice", "SLUICE_REDIS_IAM_SERVERLESS=true", "SLUICE_REDIS_DEADLINE=20ms",
@@ -69,7 +69,7 @@ func TestEverySetting(t *testing.T) {
 		"SLUICE_LEASES=false", "SLUICE_MAX_INSTANCES=40", "SLUICE_METRICS_NAMESPACE=My/Sluice", "SLUICE_LOG_LEVEL=debug",
 	}
 	want := &environ.Settings{
-		Cell: "us.a_1", ConfigTable: "arn:aws:dynamodb:eu-west-1:123456789012:table/config", CountersTable: "c_1",
+		Cell: "us.a_1", ConfigTable: "arn:aws:dynamodb:eu-west-1:123456789012:table/config", Alone: true, CountersTable: "c_1",
 		DynamoDBDeadline: 50 * time.Millisecond, Secret: "arn:aws:secretsmanager:eu-west-1:123456789012:secret:sluice-AbCdEf",
 		Redis: &environ.Redis{Addrs: []string{"a.example:6379", "[::1]:6380"}, Cluster: true, TLS: true, Deadline: 20 * time.Millisecond,
 			Auth: environ.AuthIAM, Cache: "cache-1", User: "sluice", Serverless: true},
@@ -112,6 +112,8 @@ func TestProblems(t *testing.T) {
 		{[]string{"SLUICE_CONFIG_FILE=/etc/" + marker}, "SLUICE_CONFIG_FILE is to be a path inside"},
 		{[]string{"SLUICE_CONFIG_FILE=../" + marker}, "SLUICE_CONFIG_FILE is to be a path inside"},
 		{[]string{"SLUICE_CONFIG_FILE=."}, "SLUICE_CONFIG_FILE is to be a path inside"},
+		{[]string{"SLUICE_ALONE=true"}, "SLUICE_ALONE has no use without SLUICE_CONFIG_TABLE"},
+		{[]string{"SLUICE_CONFIG_FILE=", "SLUICE_CONFIG_TABLE=config", "SLUICE_ALONE=" + marker}, "SLUICE_ALONE is to be true or false"},
 		{[]string{"SLUICE_COUNTERS_TABLE="}, "SLUICE_COUNTERS_TABLE is missing"},
 		{[]string{"SLUICE_COUNTERS_TABLE=" + marker + "?"}, "SLUICE_COUNTERS_TABLE is to be a table's name"},
 		{[]string{"SLUICE_SECRET="}, "SLUICE_SECRET is missing"},

@@ -75,6 +75,8 @@ func (p *parser) variables() []variable {
 			}},
 		{"SLUICE_CONFIG_TABLE", "", false, "The cell's config table, by name or ARN.",
 			func(v string) string { return match(&p.ConfigTable, v, tableName, "a table's name or ARN") }},
+		{"SLUICE_ALONE", "false", false, "With a config table: `true` where there is no other cell; see [below](#one-cell-and-several).",
+			func(v string) string { return boolean(&p.Alone, v) }},
 		{"SLUICE_COUNTERS_TABLE", "", true, "The DynamoDB table of quotas; in a small cell of everything but `ipLimits`.",
 			func(v string) string {
 				return match(&p.CountersTable, v, tableName, "a table's name or ARN")

@@ -9,6 +9,10 @@
 //   - a growth once the placements of its transition are stored, too: the next document is without them.
 //   - nothing where it is not awaited, by the document it has.
 //
+// A cell whose table has no shares yet, since it is new or was lost, was not told of the placements from before either. With shares
+// alone it would grant to a tenant that is pinned elsewhere; so before the first are stored it fetches every placement: see
+// [Acknowledger.Prepare].
+//
 // It looks at what is stored, not at what came: so it may be called as often and as late as one likes, and by several at once. An
 // acknowledgement is never replaced by an older one.
 package acknowledge
@@ -91,6 +95,23 @@ func (a *Acknowledger) Run(ctx context.Context) (wrote bool, err error) {
 		return false, fmt.Errorf("acknowledge: %w", err)
 	}
 	return wrote, nil
+}
+
+// Prepare stores the placement of every tenant where the cell has no shares yet. It is called before messages are applied that are
+// [Concerned]: the shares that they bring may be the cell's first. The error says why it could not: then they must not be applied.
+func (a *Acknowledger) Prepare(ctx context.Context) error {
+	got, err := a.c.Store.Get(ctx, cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID})
+	switch {
+	case err != nil:
+	case len(got) != 1:
+		err = fmt.Errorf("%d documents for one", len(got))
+	case got[0].Version == 0:
+		err = a.fetchAll(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("prepare for the first shares: %w", err)
+	}
+	return nil
 }
 
 // state is what the cell knows; nil where it knows of no shares.

@@ -1,6 +1,7 @@
 package acknowledge_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -150,6 +151,86 @@ func TestPlacementsComeFirst(t *testing.T) {
 	if w.has(&empty, "acme") || !w.hear(&empty) || !w.has(&empty, "acme") {
 		t.Fatal("a cell that joins acknowledges without the placements from before")
 	}
+}
+
+// Guarantees that a cell whose table was lost while it serves grants nothing before it has heard its shares, and then nothing to a
+// tenant that is pinned to another cell: the placements come first. By the shares alone it would grant it, which is shown, too.
+func TestLostTable(t *testing.T) {
+	w := quiet(t)
+	w.cell("eu-1", 1)
+	w.cell("us-1", 1)
+	w.run(60*time.Second, false)
+	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
+	w.run(60*time.Second, false)
+	items := func(table control.Table, keys ...string) (docs []cellconfig.Document) {
+		for _, key := range keys {
+			item, err := w.tables.Get(t.Context(), table, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			docs = append(docs, celldoc.Of(item.Event()))
+		}
+		return docs
+	}
+	for _, prepared := range []bool{true, false} {
+		lost := w.empty("eu-1")
+		grants := func(tenant string) int64 {
+			name := "/window of " + tenant
+			w.granted = map[string]map[time.Time]int64{}
+			w.now = w.now.Add(10 * time.Second)
+			w.spend(lost, lost.envs[0], tenant, "/window")
+			return w.total(name, time.Time{})
+		}
+		w.apply(lost, append(items(control.Tenants, "acme", "globex"), items(control.Plans, "pro")...))
+		if n := grants("globex"); n != 0 {
+			t.Errorf("before it has heard its shares the cell grants %d", n)
+		}
+		if prepared {
+			if err := lost.heard.Prepare(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.apply(lost, items(control.Cells, events.SharesKey))
+		if n := grants("globex"); n == 0 || n > 31 {
+			t.Errorf("of 61 in two cells it grants %d", n)
+		}
+		if n := grants("acme"); (n == 0) != prepared {
+			t.Errorf("prepared %t, it grants %d to a tenant that is pinned to another cell", prepared, n)
+		}
+	}
+}
+
+// Guarantees that a cell does not prepare where it has shares, and that one which cannot be prepared is not said to be.
+func TestPrepare(t *testing.T) {
+	w := quiet(t)
+	eu := w.cell("eu-1", 1)
+	w.cell("us-1", 1)
+	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
+	w.run(60*time.Second, false)
+	away := errors.New("away")
+	for _, tt := range []struct {
+		name string
+		cell *cell
+		want error
+	}{{"a cell that has shares", eu, nil}, {"a cell that has none", w.empty("eu-1"), away}} {
+		a, err := acknowledge.New(acknowledge.Config{Cell: "eu-1", Tables: unread{w.tables, away}, Store: tt.cell.table})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Prepare(t.Context()); !errors.Is(err, tt.want) {
+			t.Errorf("%s, with tables that do not answer: %v, want %v", tt.name, err, tt.want)
+		}
+	}
+}
+
+// unread are tables that nothing can be read of.
+type unread struct {
+	control.Tables
+	err error
+}
+
+func (u unread) List(context.Context, control.Table, string, int) ([]control.Item, string, error) {
+	return nil, "", u.err
 }
 
 func TestNewNeeds(t *testing.T) {

@@ -48,12 +48,29 @@ func TestCellsTogetherKeepTheLimits(t *testing.T) {
 		w.run(60*time.Second, true) // at rest: whole windows follow
 		rest := w.now.Add(time.Second).Truncate(10 * time.Second).Add(10 * time.Second)
 		w.run(40*time.Second, true)
-		for _, tenant := range []string{"acme", "globex"} {
-			if n := w.total("/window of "+tenant, rest); n < 61*2 {
+		if homed := w.homed("initech"); len(homed) != 1 || homed[0] != "window" {
+			t.Errorf("seed %d: a limit of 2 in three cells is not homed: %q", seed, homed)
+		}
+		for tenant, most := range map[string]int64{"acme": 61, "globex": 61, "initech": 2} {
+			if n := w.total("/window of "+tenant, rest); n < most*2 {
 				t.Errorf("seed %d: %d units of %s since the shares are at rest, want all of several windows", seed, n, tenant)
 			}
 		}
 	}
+}
+
+// homed are the limits of a tenant that are homed for it alone.
+func (w *world) homed(tenant string) []string {
+	w.t.Helper()
+	item, err := w.tables.Get(w.t.Context(), control.Cells, shares.PlacementKey(tenant))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	p, err := shares.DecodePlacement(item.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return p.Generations[len(p.Generations)-1].Homed
 }
 
 // Guarantees that the test above can fail: a cell that is said to have heard, and has not, is found to grant too much.
