@@ -10,7 +10,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/canonical"
-	"github.com/sluicelimits/sluice/internal/limit"
 )
 
 // The states of an operation.
@@ -32,16 +31,24 @@ type record struct {
 }
 
 // audited carries out an operation between two records: nothing is done before the first is stored.
-func (s *Service) audited(ctx context.Context, actor, does string, r *Counters, do func(context.Context, *limit.Request) (*Response, error)) (*Response, error) {
-	req, err := s.charges(ctx, r)
+func (s *Service) audited(ctx context.Context, actor, does string, r *Counters, do func(*counters, context.Context) (*Response, error)) (*Response, error) {
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	asked := *r
+	var err error
+	if asked.Address, err = s.nameOf(ctx, r); err != nil { // the address itself goes no further
+		return nil, err
+	}
+	k, err := s.find(ctx, &asked, asked.Address)
 	if err != nil {
 		return nil, err
 	}
-	rec := record{ID: operationID(s.c.Now()), Cell: s.c.Cell, Does: does, Counters: *r, State: begun}
+	rec := record{ID: operationID(s.c.Now()), Cell: s.c.Cell, Does: does, Counters: asked, State: begun}
 	if err := s.write(ctx, actor, &rec, 0); err != nil {
 		return nil, err
 	}
-	out, failed := do(ctx, req)
+	out, failed := do(k, ctx)
 	if rec.State = done; failed != nil {
 		rec.State, rec.Error = refused, "the operation did not end in time"
 		var e *call.Error

@@ -14,17 +14,21 @@
 //
 // # What is reached
 //
-// An operation reaches what the cell's store has. It does not reach
+// An operation reaches what the cell's store has, the counters per address included: an address is named as the cell's authorizer
+// names it, by a keyed hash, and is on no record, in no log and in no error. It does not reach
 //
-//   - units that instances have leased: they are spent within the lease's life, 10 s at most, and count as used until then;
+//   - units that instances have leased. Those of a token_bucket count as used until their slot ends. Those of the other algorithms
+//     stay with who leased them: they may be spent on top of what the counter then admits, or come back from what was counted
+//     since. So after a reset at most the threshold and what was leased then are admitted in a window. Leases end within 10 s,
+//     those of another cell's quota within 60 s;
 //   - denials that instances remember, 5 s at most, and their backstops while the store is away;
 //   - other cells: each has counters of its own, and a quota's are in the tenant's home cell only;
-//   - counters per address: these are named by a keyed hash, which operators do not have.
+//   - ipLimits of a small cell, which each instance counts in its own memory;
+//   - counters per claim.
 //
-// Reset works on fixed_window, sliding_window, sliding_buckets, quota and token_bucket. A sliding_log's units are stored under
-// the times at which they came, and a leaky_bucket's slot never reaches further than its next one or few requests: neither
-// can be emptied through what stores offer. Refund works on fixed_window, sliding_window and quota, whose units have a window that
-// can be named; buckets refill by themselves, and can be reset or boosted.
+// Reset works on every algorithm. Refund works on all but token_bucket: what that has refilled since the units were charged has made
+// up for them, and without a receipt nobody knows how much that is. In what has stamps (sliding_log, sliding_buckets) the newest
+// units come back first; a leaky_bucket's slot comes nearer, to now at most.
 package ops
 
 import (
@@ -33,6 +37,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -53,6 +58,14 @@ type Config struct {
 
 	// Tenant is a tenant with the limits that the cell enforces; nil where there is none. Required.
 	Tenant func(ctx context.Context, id string) (*plan.Tenant, error)
+
+	// NameAddress is the name under which the cell counts an address, without waiting for longer than ctx. nil: counters per address
+	// are not reached.
+	NameAddress func(ctx context.Context, a netip.Addr) (string, error)
+
+	// IPLimits are the limits before authentication, and Addresses is where they are counted. nil: they are not reached.
+	IPLimits  func(ctx context.Context) (*plan.Set, error)
+	Addresses limit.Store
 
 	Now func() time.Time // default time.Now
 	Log *slog.Logger     // default slog.Default()
@@ -90,14 +103,16 @@ func NewMux(s *Service) *call.Mux {
 }
 
 // Counters names counters of a tenant. Without a path they are those of the limits per tenant, whatever their match. With
-// one they are those that a request like this would be charged to.
+// one they are those that a request like this would be charged to. With an address and without a tenant they are those of
+// ipLimits.
 type Counters struct {
-	Tenant  string `json:"tenant"`
+	Tenant  string `json:"tenant,omitempty"`
 	Limit   string `json:"limit,omitempty"` // empty: all limits; required for what changes anything
 	Method  string `json:"method,omitempty"`
 	Path    string `json:"path,omitempty"`
 	Subject string `json:"subject,omitempty"`
 	APIKey  string `json:"api_key,omitempty"` // the id of a key, never a key
+	Address string `json:"address,omitempty"` // of a client, IPv4 or IPv6; in the table operations its name
 	Reason  string `json:"reason,omitempty"`  // required for what changes anything
 	Units   int64  `json:"units,omitempty"`   // of a refund: to each tier, 1..limit.MaxUnits
 }
@@ -119,7 +134,7 @@ type Counter struct {
 type Response struct {
 	Operation string    `json:"operation"` // key in the table operations
 	Cell      string    `json:"cell"`
-	Tenant    string    `json:"tenant"`
+	Tenant    string    `json:"tenant,omitempty"`
 	At        time.Time `json:"at"` // by the store's clock
 	Counters  []Counter `json:"counters"`
 	Notes     []string  `json:"notes,omitempty"` // what was not reached
@@ -132,14 +147,13 @@ func (s *Service) Peek(ctx context.Context, actor string, r *Counters) (*Respons
 	}
 	asked := *r
 	asked.Reason = cmp.Or(r.Reason, "peek")
-	return s.audited(ctx, actor, "peek", &asked, func(ctx context.Context, req *limit.Request) (*Response, error) {
-		return s.look(ctx, r.Tenant, req)
-	})
+	return s.audited(ctx, actor, "peek", &asked, (*counters).look)
 }
 
 // notReached is said wherever counters were changed.
 var notReached = []string{
-	"units that instances have leased count as used until their leases end, within 10 s",
+	"units that instances have leased: a token_bucket's count as used until the leases end; others may be spent on top, or come back from what was counted since",
+	"leases end within 10 s, those of another cell's quota within 60 s",
 	"instances may go on denying for up to 5 s out of what they remember",
 	"other cells have counters of their own; a quota is counted in the tenant's home cell only",
 }
@@ -152,8 +166,8 @@ func (s *Service) Reset(ctx context.Context, actor string, r *Counters) (*Respon
 	if err := r.changes(); err != nil {
 		return nil, err
 	}
-	return s.audited(ctx, actor, "reset", r, func(ctx context.Context, req *limit.Request) (*Response, error) {
-		return s.changed(ctx, r.Tenant, req, func(now int64) error { return s.reset(ctx, req, now) })
+	return s.audited(ctx, actor, "reset", r, func(k *counters, ctx context.Context) (*Response, error) {
+		return k.changed(ctx, func(now int64) error { return k.reset(ctx, now) })
 	})
 }
 
@@ -166,13 +180,8 @@ func (s *Service) Refund(ctx context.Context, actor string, r *Counters) (*Respo
 	if err := r.changes(); err != nil {
 		return nil, err
 	}
-	return s.audited(ctx, actor, "refund", r, func(ctx context.Context, req *limit.Request) (*Response, error) {
-		if err := only(req, "refunded", limit.FixedWindow, limit.SlidingWindow, limit.Quota); err != nil {
-			return nil, err
-		}
-		return s.changed(ctx, r.Tenant, req, func(now int64) error {
-			return s.adjust(ctx, req, func(*limit.Tier) limit.Ahead { return limit.Ahead{Adjust: -r.Units, AdjustAt: now} })
-		})
+	return s.audited(ctx, actor, "refund", r, func(k *counters, ctx context.Context) (*Response, error) {
+		return k.changed(ctx, func(now int64) error { return k.refund(ctx, r.Units, now) })
 	})
 }
 
@@ -186,69 +195,94 @@ func (r *Counters) changes() error {
 	return nil
 }
 
-// only refuses limits with a tier that counts in another way.
-func only(req *limit.Request, what string, algorithms ...limit.Algorithm) error {
-	for _, c := range req.Charges {
-		for i := range c.Limit.Tiers {
-			if a := c.Limit.Tiers[i].Algorithm; !slices.Contains(algorithms, a) {
-				return call.Refuse(call.Unsupported, "limit %s: a %s cannot be %s; nothing was changed", c.Limit.ID, a, what)
-			}
-		}
-	}
-	return nil
+// counters are those that an operation is about, each asked for one unit, and where they are.
+type counters struct {
+	*Service
+	tenant string // "": an address
+	store  limit.Store
+	req    *limit.Request
 }
 
-// charges are the counters that are meant, each asked for one unit.
-func (s *Service) charges(ctx context.Context, r *Counters) (*limit.Request, error) {
-	if err := r.check(); err != nil {
+// find finds the counters that are meant. address is the name of r.Address.
+func (s *Service) find(ctx context.Context, r *Counters, address string) (*counters, error) {
+	k := &counters{s, r.Tenant, s.c.Store, &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: r.Tenant}}}
+	var set *plan.Set
+	var err error
+	if r.Tenant == "" {
+		k.store, k.req.Owner = s.c.Addresses, limit.Owner{Kind: limit.Address, Name: address}
+		set, err = s.ipLimits(ctx)
+	} else {
+		set, err = s.ofTenant(ctx, r.Tenant)
+	}
+	if err != nil {
 		return nil, err
 	}
-	tenant, err := s.c.Tenant(ctx, r.Tenant)
-	switch {
-	case err != nil:
-		s.c.Log.ErrorContext(ctx, "a tenant could not be read", "tenant", r.Tenant, "error", err)
-		return nil, call.Refuse(call.Unavailable, "the cell's configuration did not answer; try again")
-	case tenant == nil:
-		return nil, call.Refuse(call.NotFound, "cell %s knows no tenant %q", s.c.Cell, r.Tenant)
-	}
-	set := tenant.Limits(s.c.Now())
 	if r.Limit != "" && !slices.ContainsFunc(set.Limits, func(e *plan.Effective) bool { return e.Limit.ID == r.Limit }) {
+		if r.Tenant == "" {
+			return nil, call.Refuse(call.NotFound, "ipLimits have no limit %.64q", r.Limit)
+		}
 		return nil, call.Refuse(call.NotFound, "tenant %q has no limit %.64q", r.Tenant, r.Limit)
 	}
-	req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: r.Tenant}}
 	if r.Path == "" {
-		req.Charges = r.ofTenant(set)
+		k.req.Charges = r.perOwner(set)
 	} else {
-		req.Charges = r.ofRequest(set)
+		k.req.Charges = r.ofRequest(set, address)
 	}
-	if r.Limit != "" && len(req.Charges) == 0 {
+	if r.Limit != "" && len(k.req.Charges) == 0 {
 		return nil, call.Refuse(call.Invalid, "limit %q has no such counter: it is off, does not apply to the request, or is not per tenant and needs a path", r.Limit)
 	}
-	return req, nil
+	return k, nil
+}
+
+func (s *Service) ofTenant(ctx context.Context, id string) (*plan.Set, error) {
+	tenant, err := s.c.Tenant(ctx, id)
+	switch {
+	case err != nil:
+		s.c.Log.ErrorContext(ctx, "a tenant could not be read", "tenant", id, "error", err)
+		return nil, call.Refuse(call.Unavailable, "the cell's configuration did not answer; try again")
+	case tenant == nil:
+		return nil, call.Refuse(call.NotFound, "cell %s knows no tenant %q", s.c.Cell, id)
+	}
+	return tenant.Limits(s.c.Now()), nil
+}
+
+func (s *Service) ipLimits(ctx context.Context) (*plan.Set, error) {
+	if s.c.IPLimits == nil || s.c.Addresses == nil {
+		return nil, call.Refuse(call.Unsupported,
+			"cell %s counts ipLimits in the memory of each of its instances, which nothing else reaches: they end with the instance", s.c.Cell)
+	}
+	set, err := s.c.IPLimits(ctx)
+	if err != nil {
+		s.c.Log.ErrorContext(ctx, "ipLimits could not be read", "error", err)
+		return nil, call.Refuse(call.Unavailable, "the cell's configuration did not answer; try again")
+	}
+	return set, nil
 }
 
 // check refuses what names no counter of any tenant.
 func (r *Counters) check() error {
-	if err := events.CheckKey(control.Tenants, r.Tenant); err != nil {
+	if err := events.CheckKey(control.Tenants, r.Tenant); err != nil && (r.Tenant != "" || r.Address == "") {
 		return call.Refuse(call.Invalid, "tenant: %v", err)
 	}
 	switch {
+	case r.Tenant == "" && (r.Subject != "" || r.APIKey != ""):
+		return call.Refuse(call.Invalid, "tenant is missing: ipLimits are counted before anybody is known")
 	case len(r.Subject) > limit.MaxNameBytes:
 		return call.Refuse(call.Invalid, "subject: %d bytes, want at most %d", len(r.Subject), limit.MaxNameBytes)
 	case strings.HasPrefix(r.APIKey, "slk_"):
 		return call.Refuse(call.Invalid, "api_key: want the id of a key, not the key")
 	case len(r.APIKey) > limit.MaxNameBytes:
 		return call.Refuse(call.Invalid, "api_key: %d bytes, want at most %d", len(r.APIKey), limit.MaxNameBytes)
-	case r.Path == "" && (r.Method != "" || r.Subject != "" || r.APIKey != ""):
-		return call.Refuse(call.Invalid, "path is missing: a method, a subject and an API key say which counter of a request with that path")
+	case r.Path == "" && (r.Method != "" || r.Subject != "" || r.APIKey != "" || r.Tenant != "" && r.Address != ""):
+		return call.Refuse(call.Invalid, "path is missing: a method, a subject, an API key and an address say which counter of a request with that path")
 	case r.Path != "" && (len(r.Path) > 4096 || r.Path[0] != '/' || len(r.Method) > 32):
 		return call.Refuse(call.Invalid, "path: want one such as /v1/products, of at most 4096 bytes, and a method of at most 32")
 	}
 	return nil
 }
 
-// ofTenant are the charges of the limits that have one counter for the tenant.
-func (r *Counters) ofTenant(set *plan.Set) (out []limit.Charge) {
+// perOwner are the charges of the limits that have one counter for the tenant, or for the address.
+func (r *Counters) perOwner(set *plan.Set) (out []limit.Charge) {
 	for _, e := range set.Limits {
 		if e.Limit.Per == limit.PerTenant && e.Limit.Mode != limit.Off && (r.Limit == "" || r.Limit == e.Limit.ID) {
 			out = append(out, limit.Charge{Limit: e.Limit, Cost: 1})
@@ -258,9 +292,9 @@ func (r *Counters) ofTenant(set *plan.Set) (out []limit.Charge) {
 }
 
 // ofRequest are the charges of a request.
-func (r *Counters) ofRequest(set *plan.Set) (out []limit.Charge) {
+func (r *Counters) ofRequest(set *plan.Set, address string) (out []limit.Charge) {
 	path := route.Clean(r.Path)
-	for _, c := range set.AppendCharges(nil, &plan.Attributes{Method: cmp.Or(r.Method, "GET"), Path: &path, Subject: r.Subject, APIKey: r.APIKey}) {
+	for _, c := range set.AppendCharges(nil, &plan.Attributes{Method: cmp.Or(r.Method, "GET"), Path: &path, Subject: r.Subject, APIKey: r.APIKey, IP: address}) {
 		if r.Limit == "" || c.Limit.ID == r.Limit {
 			c.Cost = 1
 			out = append(out, c)
@@ -270,14 +304,14 @@ func (r *Counters) ofRequest(set *plan.Set) (out []limit.Charge) {
 }
 
 // look peeks.
-func (s *Service) look(ctx context.Context, tenant string, req *limit.Request) (*Response, error) {
-	out := &Response{Cell: s.c.Cell, Tenant: tenant, At: s.c.Now().UTC(), Counters: []Counter{}}
-	if len(req.Charges) == 0 {
+func (k *counters) look(ctx context.Context) (*Response, error) {
+	out := &Response{Cell: k.c.Cell, Tenant: k.tenant, At: k.c.Now().UTC(), Counters: []Counter{}}
+	if len(k.req.Charges) == 0 {
 		return out, nil
 	}
-	var d limit.Decision
-	if err := s.c.Store.Peek(ctx, req, s.c.Now(), &d); err != nil {
-		return nil, s.failed(ctx, err)
+	d, err := k.peek(ctx, k.req)
+	if err != nil {
+		return nil, err
 	}
 	out.At = time.UnixMicro(d.Now).UTC()
 	for i := range d.Results {
@@ -297,15 +331,15 @@ func tierName(t *limit.Tier) string {
 }
 
 // changed looks before and after. do is given the time by the store's clock.
-func (s *Service) changed(ctx context.Context, tenant string, req *limit.Request, do func(now int64) error) (*Response, error) {
-	before, err := s.look(ctx, tenant, req)
+func (k *counters) changed(ctx context.Context, do func(now int64) error) (*Response, error) {
+	before, err := k.look(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if err := do(before.At.UnixMicro()); err != nil {
 		return nil, err
 	}
-	after, err := s.look(ctx, tenant, req)
+	after, err := k.look(ctx)
 	if err != nil {
 		return nil, err
 	}

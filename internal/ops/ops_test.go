@@ -21,7 +21,7 @@ const actor = "arn:aws:iam::123456789012:user/ann"
 func TestResetEmptiesOneCounter(t *testing.T) {
 	eachStore(t, func(t *testing.T, store limit.Store) {
 		w := newWorld(t, store)
-		all := []string{"fixed", "sliding", "buckets", "bucket", "long", "silent"}
+		all := w.has("fixed", "sliding", "buckets", "log", "bucket", "long", "silent")
 		for _, tenant := range []string{"acme", "other"} {
 			for _, id := range all {
 				if !w.spend(tenant, id, 700) {
@@ -73,7 +73,7 @@ func (w *world) used(tenant, id string) int64 {
 func TestRefundGivesBack(t *testing.T) {
 	eachStore(t, func(t *testing.T, store limit.Store) {
 		w := newWorld(t, store)
-		for _, id := range []string{"fixed", "sliding", "long", "silent"} {
+		for _, id := range w.has("fixed", "sliding", "buckets", "log", "long", "silent") {
 			w.spend("acme", id, 700)
 			for _, step := range []struct{ units, used int64 }{{100, 600}, {1, 599}, {limit.MaxUnits, 0}, {5, 0}} {
 				r, err := w.s.Refund(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Units: step.units, Reason: "our fault"})
@@ -170,11 +170,11 @@ func TestCountersOfARequest(t *testing.T) {
 		}
 	}
 	r, err := w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Method: "PUT", Path: "/things/1"})
-	if err != nil || len(r.Counters) != 9 {
-		t.Errorf("peek of a PUT shows %d counters, %v; want 9", len(r.Counters), err)
+	if err != nil || len(r.Counters) != 11 {
+		t.Errorf("peek of a PUT shows %d counters, %v; want 11", len(r.Counters), err)
 	}
-	if r, err = w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Path: "/"}); err != nil || len(r.Counters) != 8 {
-		t.Errorf("peek of a GET of / shows %d counters, %v; want 8", len(r.Counters), err)
+	if r, err = w.s.Peek(t.Context(), actor, &ops.Counters{Tenant: "acme", Path: "/"}); err != nil || len(r.Counters) != 10 {
+		t.Errorf("peek of a GET of / shows %d counters, %v; want 10", len(r.Counters), err)
 	}
 }
 
@@ -206,8 +206,10 @@ func TestRefusals(t *testing.T) {
 		"all limits":     {w.s.Reset, ops.Counters{Tenant: "acme", Reason: "x"}, call.Invalid, "limit is missing"},
 		"no units":       {w.s.Refund, ops.Counters{Tenant: "acme", Limit: "fixed", Reason: "x"}, call.Invalid, "units"},
 		"negative units": {w.s.Refund, ops.Counters{Tenant: "acme", Limit: "fixed", Reason: "x", Units: -1}, call.Invalid, "units"},
-		"leaky":          {w.s.Reset, ops.Counters{Tenant: "acme", Limit: "leaky", Reason: "x"}, call.Unsupported, "leaky_bucket cannot be reset"},
-		"bucket":         {w.s.Refund, ops.Counters{Tenant: "acme", Limit: "bucket", Reason: "x", Units: 1}, call.Unsupported, "token_bucket cannot be refunded"},
+		"bucket":         {w.s.Refund, ops.Counters{Tenant: "acme", Limit: "bucket", Reason: "x", Units: 1}, call.Unsupported, "token_bucket cannot be refunded without a receipt"},
+		"address only":   {w.s.Peek, ops.Counters{Tenant: "acme", Address: "203.0.113.77"}, call.Invalid, "path is missing"},
+		"whose subject":  {w.s.Peek, ops.Counters{Address: "203.0.113.77", Path: "/", Subject: "ann"}, call.Invalid, "tenant is missing"},
+		"no limit of ip": {w.s.Reset, ops.Counters{Address: "203.0.113.77", Limit: "fixed", Reason: "x"}, call.NotFound, "ipLimits have no limit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := c.do(t.Context(), actor, &c.r)

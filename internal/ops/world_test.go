@@ -1,10 +1,13 @@
 package ops_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/ops"
 	"github.com/sluicelimits/sluice/internal/plan"
@@ -33,11 +37,14 @@ plans:
       - { id: buckets, algorithm: sliding_buckets, threshold: 1000, period: 24h }
       - { id: bucket, algorithm: token_bucket, rate: 1, period: 24h, burst: 1000 }
       - { id: long, quota: { units: 1000, every: year } }
-      - { id: leaky, algorithm: leaky_bucket, rate: 1000000, period: 1s }
+      - { id: leaky, algorithm: leaky_bucket, rate: 1000, period: 24h }
+      - { id: log, algorithm: sliding_log, threshold: 1000, period: 24h }
       - { id: silent, algorithm: sliding_window, threshold: 1000, period: 24h, mode: shadow }
       - { id: person, per: subject, tiers: [ { period: 24h, threshold: 1000 } ] }
       - { id: puts, match: { methods: [PUT], pathPattern: /things/* }, per: endpoint, tiers: [ { period: 24h, threshold: 1000 } ] }
+      - { id: client, per: ip, tiers: [ { period: 24h, threshold: 1000 } ] }
 tenants: [ { id: acme, plan: pro }, { id: other, plan: pro } ]
+ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1, period: 24h, burst: 1000 } ]
 `
 
 // world is a cell and its operators.
@@ -48,6 +55,8 @@ type world struct {
 	config *plan.Config
 	now    func() time.Time
 	s      *ops.Service
+	names  *identity.Anonymiser
+	logged *bytes.Buffer
 }
 
 func newWorld(t *testing.T, store limit.Store) *world {
@@ -61,43 +70,78 @@ func newWorld(t *testing.T, store limit.Store) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tables.Close() })
-	w := &world{T: t, store: store, tables: tables, config: config, now: time.Now}
+	names, err := identity.NewAnonymiserFrom(bytes.Repeat([]byte{7}, identity.MinAddressKeyBytes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{T: t, store: store, tables: tables, config: config, now: time.Now, names: names, logged: new(bytes.Buffer)}
 	w.s = w.service(store, tables)
 	return w
 }
 
 func (w *world) service(store limit.Store, tables control.Tables) *ops.Service {
-	s, err := ops.New(ops.Config{Cell: "eu-1", Store: store, Tables: tables, Now: w.now,
-		Tenant: func(_ context.Context, id string) (*plan.Tenant, error) {
-			t, _ := w.config.Tenant(id)
-			return t, nil
-		}})
+	s, err := ops.New(w.settings(store, tables))
 	if err != nil {
 		w.Fatal(err)
 	}
 	return s
 }
 
+func (w *world) settings(store limit.Store, tables control.Tables) ops.Config {
+	return ops.Config{Cell: "eu-1", Store: store, Tables: tables, Now: w.now, Log: slog.New(slog.NewTextHandler(w.logged, nil)),
+		Tenant: func(_ context.Context, id string) (*plan.Tenant, error) {
+			t, _ := w.config.Tenant(id)
+			return t, nil
+		},
+		NameAddress: func(_ context.Context, a netip.Addr) (string, error) { return w.names.Anonymise(a), nil },
+		IPLimits:    func(context.Context) (*plan.Set, error) { return w.config.IPLimits(), nil }, Addresses: store,
+	}
+}
+
 // spend charges units of one limit of a tenant.
 func (w *world) spend(tenant, id string, units int64) bool {
 	w.Helper()
 	t, _ := w.config.Tenant(tenant)
-	var d limit.Decision
-	for _, e := range t.Limits(w.now()).Limits {
-		if e.Limit.ID == id {
-			charge := limit.Charge{Limit: e.Limit, Cost: units}
-			if id == "person" {
-				charge.Value = limit.ValueOf("ann")
-			}
-			req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: tenant}, Charges: []limit.Charge{charge}}
-			if err := w.store.Decide(w.Context(), req, w.now(), &d); err != nil {
-				w.Fatal(err)
-			}
-			return d.Allowed
+	return w.decide(limit.Owner{Kind: limit.Tenant, Name: tenant}, t.Limits(w.now()), id, limit.Ahead{Need: units}, units).Allowed
+}
+
+// decide charges units of one limit of a set, and leases.
+func (w *world) decide(o limit.Owner, set *plan.Set, id string, a limit.Ahead, units int64) *limit.Decision {
+	w.Helper()
+	for _, e := range set.Limits {
+		if e.Limit.ID != id {
+			continue
 		}
+		charge := limit.Charge{Limit: e.Limit, Cost: max(units, 1)}
+		switch id {
+		case "person":
+			charge.Value = limit.ValueOf("ann")
+		case "client":
+			charge.Value = limit.ValueOf(w.names.Anonymise(client))
+		}
+		req := &limit.Request{Owner: o, Charges: []limit.Charge{charge}}
+		if a != (limit.Ahead{Need: units}) {
+			req.Ahead = []limit.Ahead{a}
+		}
+		d := new(limit.Decision)
+		if err := w.store.Decide(w.Context(), req, w.now(), d); err != nil {
+			w.Fatal(err)
+		}
+		return d
 	}
 	w.Fatalf("no limit %s", id)
-	return false
+	return nil
+}
+
+// client is who calls.
+var client = netip.MustParseAddr("203.0.113.77")
+
+// has leaves out the limits that the store does not take.
+func (w *world) has(ids ...string) []string {
+	t, _ := w.config.Tenant("acme")
+	return slices.DeleteFunc(ids, func(id string) bool {
+		return !slices.ContainsFunc(t.Limits(w.now()).Limits, func(e *plan.Effective) bool { return e.Limit.ID == id && w.store.Accepts(e.Limit) == nil })
+	})
 }
 
 // record is what an operation left, version by version.

@@ -1,0 +1,38 @@
+package ops
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+
+	"github.com/sluicelimits/sluice/internal/admin/call"
+)
+
+// nameOf is the name under which the cell counts the address, "" where there is none. No error has the address.
+func (s *Service) nameOf(ctx context.Context, r *Counters) (string, error) {
+	if r.Address == "" {
+		return "", nil
+	}
+	address, err := netip.ParseAddr(r.Address)
+	if err != nil || address.Zone() != "" {
+		return "", call.Refuse(call.Invalid, "address: want one such as 192.0.2.1 or 2001:db8::1, without a zone and a port")
+	}
+	for _, f := range []struct{ name, text string }{
+		{"reason", r.Reason}, {"path", r.Path}, {"subject", r.Subject}, {"api_key", r.APIKey}, {"tenant", r.Tenant}, {"method", r.Method}, {"limit", r.Limit},
+	} {
+		for _, a := range []string{r.Address, address.String(), address.Unmap().String()} {
+			if strings.Contains(strings.ToLower(f.text), strings.ToLower(a)) {
+				return "", call.Refuse(call.Invalid, "%s: has the address, which is not to be on record", f.name)
+			}
+		}
+	}
+	if s.c.NameAddress == nil {
+		return "", call.Refuse(call.Unsupported, "cell %s has no key to name addresses with, so each instance counts them under names of its own", s.c.Cell)
+	}
+	name, err := s.c.NameAddress(ctx, address)
+	if err != nil {
+		s.c.Log.ErrorContext(ctx, "the key of addresses could not be read", "error", err)
+		return "", call.Refuse(call.Unavailable, "the key that the cell names addresses with could not be read: the log of the ops function says why")
+	}
+	return name, nil
+}
