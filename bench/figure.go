@@ -55,6 +55,14 @@ func Figures() []Figure {
 		{Name: "authorizer_zip_mb", Unit: "MB", Goal: 12, Digits: 1, Measure: zipFigure},
 		{Name: "request_to_headers", Unit: "ns", Digits: 0, Measure: requestFigure},
 		{Name: "simulate_lines_per_s", Unit: "lines/s", Goal: 300_000, Floor: true, Measure: simulateFigure},
+		{Name: "publish_events_per_plan_change", Unit: "events", Goal: 1, Digits: 2, Measure: publishFigure},
+		{Name: "propagation_p99_s", Unit: "s", Goal: 5, Digits: 2, Measure: burstFigure(propagationP99)},
+		{Name: "propagation_publishes", Unit: "publishes", Goal: 60, Digits: 0, Measure: burstFigure(publishes)},
+		{Name: "reconcile_reads_per_item", Unit: "reads", Goal: 1, Digits: 3, Measure: reconcileFigure(readsPerItem)},
+		{Name: "reconcile_writes", Unit: "writes", None: true, Measure: reconcileFigure(reconcileWrites)},
+		{Name: "plan_apply_10000_per_s", Unit: "tenants/s", Measure: planApplyFigure(applyRate)},
+		{Name: "plan_apply_wcu", Unit: "units/tenant", Digits: 3, Measure: planApplyFigure(applyUnits)},
+		{Name: "plan_apply_wcu_cell", Unit: "units/tenant", Digits: 3, Measure: planApplyFigure(applyUnitsInCell)},
 	}
 }
 

@@ -1,0 +1,334 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/admin"
+	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/admin/client"
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/streams/local"
+	"github.com/sluicelimits/sluice/streams/streamstest"
+)
+
+const (
+	planeTenants      = 10_000
+	planeTenantsShort = 500 // of a short measurement
+	controlCells      = 3
+	everyOwn          = 10 // each so many tenants, one has a limit of its own,
+	ownRate           = 5000
+)
+
+func tenantName(i int) string { return fmt.Sprintf("tenant-%05d", i) }
+
+// rateOf is what a tenant's limit should be where the plan has the rate.
+func rateOf(i int, rate int64) int64 {
+	if i%everyOwn == 0 {
+		return ownRate
+	}
+	return rate
+}
+
+// tenantsFile is the documents of a plans file with so many tenants on one plan of the rate.
+func tenantsFile(tenants int, rate int64) ([]plan.Document, error) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "plans: [ { id: pro, limits: [ { id: all, tiers: [ { period: 1s, threshold: %d } ] } ] } ]\ntenants:\n", rate)
+	for i := range tenants {
+		own := ""
+		if i%everyOwn == 0 {
+			own = fmt.Sprintf(", overrides: [ { id: all, tiers: [ { period: 1s, threshold: %d } ] } ]", ownRate)
+		}
+		fmt.Fprintf(&b, "  - { id: %s, plan: pro%s }\n", tenantName(i), own)
+	}
+	return plan.Split(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(b.String())})
+}
+
+// operator is somebody at the CLI: calls over HTTP of the admin service, which is over the given tables.
+type operator struct {
+	*client.Client
+	server *httptest.Server
+}
+
+func newOperator(tables control.Tables) (*operator, error) {
+	s, err := admin.New(admin.Config{Tables: tables, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	o := &operator{server: httptest.NewServer(call.Local(admin.NewMux(s), "ann@local"))}
+	if o.Client, err = client.New(o.server.URL, nil); err != nil {
+		o.server.Close()
+		return nil, err
+	}
+	return o, nil
+}
+
+// apply is `sluice plan apply`: it compares, and writes what differs. The number of documents written must be as wanted.
+func (o *operator) apply(documents []plan.Document, want int) (client.Result, error) {
+	var r client.Result
+	ctx := context.Background()
+	diff, err := client.Compare(ctx, o, documents, false)
+	if err != nil {
+		return r, err
+	}
+	if len(diff.Problems) > 0 {
+		return r, fmt.Errorf("refused: %q", diff.Problems)
+	}
+	if r, err = diff.Apply(ctx, o, "measured", true, nil); err != nil {
+		return r, err
+	}
+	if r.Written != want {
+		return r, fmt.Errorf("an apply has written %d documents, want %d", r.Written, want)
+	}
+	return r, nil
+}
+
+// cellStore is a cell's table that counts what is read and written.
+type cellStore struct {
+	cellconfig.Store
+	reads, commits, changes atomic.Int64
+}
+
+// plane is a control plane in this process: tables in a file, operators, the pump, and cells.
+type plane struct {
+	dir      string
+	tables   *embedded.Tables
+	operator *operator
+	meter    streamstest.Meter
+	keep     streamstest.Keeper
+	pump     *local.Pump
+	deployed *sources // instead of the pump, or nil
+	cells    []*cellStore
+	tenants  int
+	loaded   time.Duration // what the apply of its tenants took
+
+	stop  context.CancelFunc
+	ended chan error
+}
+
+// newPlane makes a control plane with tenants on a plan of the rate, and no cells. Nothing is carried yet; what will be is by the
+// pump of `sluice dev`, or as deployed.
+func newPlane(tenants int, rate int64, deployed bool) (p *plane, err error) {
+	p = &plane{tenants: tenants}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+			p = nil
+		}
+	}()
+	if p.dir, err = os.MkdirTemp("", "sluice-bench-"); err != nil {
+		return p, err
+	}
+	if p.tables, err = embedded.Open(filepath.Join(p.dir, "control")); err != nil {
+		return p, err
+	}
+	if p.operator, err = newOperator(p.tables); err != nil {
+		return p, err
+	}
+	p.pump, err = local.New(local.Config{
+		Feed: p.tables, Tables: p.tables, Keep: &p.keep, Meter: &p.meter, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return p, err
+	}
+	if deployed {
+		if p.deployed, err = newSources(p); err != nil {
+			return p, err
+		}
+	}
+	documents, err := tenantsFile(tenants, rate)
+	if err != nil {
+		return p, err
+	}
+	began := time.Now()
+	if _, err = p.operator.apply(documents, tenants+1); err != nil {
+		return p, err
+	}
+	p.loaded = time.Since(began)
+	return p, nil
+}
+
+// add adds a cell over a table, and brings it up.
+func (p *plane) add(store cellconfig.Store) error {
+	c := &cellStore{Store: store}
+	p.cells = append(p.cells, c)
+	id := fmt.Sprintf("cell-%d", len(p.cells))
+	if p.deployed != nil {
+		return p.deployed.add(id, c)
+	}
+	return p.pump.Add(context.Background(), id, c)
+}
+
+// addInMemory adds all cells, with tables in memory that may be wrapped.
+func (p *plane) addInMemory(wrap func(cellconfig.Store) cellconfig.Store) error {
+	for range controlCells {
+		table, err := memtable.New(0)
+		if err != nil {
+			return err
+		}
+		if err := p.add(wrap(table)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start has what changes carried from now on.
+func (p *plane) start() error {
+	ctx, stop := context.WithCancel(context.Background())
+	p.stop, p.ended = stop, make(chan error, 1)
+	if p.deployed == nil {
+		go func() { p.ended <- p.pump.Run(ctx) }()
+		return p.settle()
+	}
+	after, err := end(ctx, p.tables)
+	go func() { p.ended <- errors.Join(err, p.deployed.run(ctx, after)) }()
+	return err
+}
+
+// settle waits until the pump has brought every cell all that was written.
+func (p *plane) settle() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 4*patient)
+	defer cancel()
+	return p.pump.Settle(ctx)
+}
+
+// kept is an error where anything was put aside and not carried.
+func (p *plane) kept() error {
+	if items := p.keep.Items(); len(items) > 0 {
+		return fmt.Errorf("%d records were kept and not carried: %s", len(items), items[0].Reason)
+	}
+	return nil
+}
+
+func (p *plane) close() error {
+	var errs []error
+	if p.stop != nil {
+		p.stop()
+		errs = append(errs, <-p.ended)
+	}
+	if p.operator != nil {
+		p.operator.server.Close()
+	}
+	if p.tables != nil {
+		errs = append(errs, p.tables.Close())
+	}
+	return errors.Join(append(errs, os.RemoveAll(p.dir))...)
+}
+
+// reader is what a function of the cell reads of its table.
+func (c *cellStore) reader() (*cellconfig.Reader, error) {
+	r, err := cellconfig.New(cellconfig.Config{
+		Table: c.Store, Timeout: time.Second, FirstTimeout: patient, Log: slog.New(slog.DiscardHandler), // a busy machine is no outage
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r, r.Load(context.Background(), time.Now())
+}
+
+// enforced is the threshold that a request of the tenant is held to.
+func enforced(c authorizer.Configuration, tenant string) (int64, error) {
+	t, err := c.Tenant(context.Background(), tenant)
+	if err != nil {
+		return 0, err
+	}
+	if t == nil {
+		return 0, fmt.Errorf("there is no tenant %s", tenant)
+	}
+	limits := t.Limits(time.Now()).Limits
+	if len(limits) != 1 || len(limits[0].Limit.Tiers) != 1 {
+		return 0, fmt.Errorf("tenant %s: %d limits, want one with one tier", tenant, len(limits))
+	}
+	return limits[0].Limit.Tiers[0].Threshold, nil
+}
+
+// holds is an error unless every tenant of every cell is held to what the plan's rate makes of it.
+func (p *plane) holds(rate int64) error {
+	for n, c := range p.cells {
+		r, err := c.reader()
+		if err != nil {
+			return err
+		}
+		view, join := r.Begin(context.Background(), time.Now())
+		if join != nil {
+			join()
+		}
+		for i := range p.tenants {
+			got, err := enforced(view, tenantName(i))
+			if err != nil {
+				return fmt.Errorf("cell %d: %w", n+1, err)
+			}
+			if want := rateOf(i, rate); got != want {
+				return fmt.Errorf("cell %d: %s is held to %d, want %d", n+1, tenantName(i), got, want)
+			}
+		}
+	}
+	return nil
+}
+
+func inMemory(s cellconfig.Store) cellconfig.Store { return s }
+
+// publishFigure counts the events of a change to a plan that many tenants have.
+func publishFigure(short bool) (r Result, err error) {
+	tenants := planeTenants
+	if short {
+		tenants = planeTenantsShort
+	}
+	const rate, changes = 100, 5
+	p, err := newPlane(tenants, rate, false)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	if err := errors.Join(p.addInMemory(inMemory), p.start(), p.holds(rate)); err != nil {
+		return r, err
+	}
+	before := map[string]int64{}
+	for _, name := range []string{"events_published", "publish_calls"} {
+		before[name] = p.meter.Of(name)
+	}
+	for _, c := range p.cells {
+		c.commits.Store(0)
+		c.changes.Store(0)
+	}
+	for i := range changes {
+		documents, err := tenantsFile(tenants, rate+1+int64(i))
+		if err != nil {
+			return r, err
+		}
+		if _, err := p.operator.apply(documents, 1); err != nil {
+			return r, err
+		}
+		if err := p.settle(); err != nil { // else two changes could travel as one
+			return r, err
+		}
+	}
+	for n, c := range p.cells {
+		if commits, written := c.commits.Load(), c.changes.Load(); commits != changes || written != changes {
+			return r, fmt.Errorf("cell %d: %d transactions with %d documents, want %d of one", n+1, commits, written, changes)
+		}
+	}
+	if err := errors.Join(p.holds(rate+changes), p.kept()); err != nil {
+		return r, err
+	}
+	r.Value = float64(p.meter.Of("events_published")-before["events_published"]) / changes
+	r.note("%d changes, one after the other, of a plan with %d tenants, each by `plan apply`: %d publishes, and in each of %d cells "+
+		"%d transactions of one document, after which each tenant is held to the new limit",
+		changes, tenants, p.meter.Of("publish_calls")-before["publish_calls"], len(p.cells), changes)
+	r.note("the file's %d tenants were applied at %.0f per second to the file of `sluice dev`", tenants, float64(tenants)/p.loaded.Seconds())
+	return r, nil
+}

@@ -1,0 +1,76 @@
+package bench
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/streams/reconcile"
+)
+
+// Get implements [cellconfig.Table].
+func (c *cellStore) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+	for _, ref := range refs {
+		if ref.Kind != reconcile.KindState { // where an earlier run was is no item
+			c.reads.Add(1)
+		}
+	}
+	return c.Store.Get(ctx, refs...)
+}
+
+// List implements [cellconfig.Lister].
+func (c *cellStore) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
+	return func(yield func(cellconfig.Document, error) bool) {
+		for d, err := range c.Store.List(ctx, kind) {
+			c.reads.Add(1)
+			if !yield(d, err) {
+				return
+			}
+		}
+	}
+}
+
+// Commit implements [cellconfig.Store].
+func (c *cellStore) Commit(ctx context.Context, step cellconfig.Step) error {
+	err := c.Store.Commit(ctx, step)
+	if err == nil {
+		c.commits.Add(1)
+		c.changes.Add(int64(len(step.Documents)))
+	}
+	return err
+}
+
+// asFar is a cell's table whose calls take as long as those of DynamoDB do in the same region, rather more than less.
+type asFar struct{ cellconfig.Store }
+
+const (
+	readAway  = 5 * time.Millisecond
+	writeAway = 25 * time.Millisecond // a transaction
+)
+
+func dynamoFar(s cellconfig.Store) cellconfig.Store { return asFar{s} }
+
+// Head implements [cellconfig.Table].
+func (s asFar) Head(ctx context.Context) (cellconfig.Head, error) {
+	<-time.After(readAway)
+	return s.Store.Head(ctx)
+}
+
+// Log implements [cellconfig.Table].
+func (s asFar) Log(ctx context.Context, after, upTo int64) ([]cellconfig.Entry, error) {
+	<-time.After(readAway)
+	return s.Store.Log(ctx, after, upTo)
+}
+
+// Get implements [cellconfig.Table].
+func (s asFar) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+	<-time.After(readAway)
+	return s.Store.Get(ctx, refs...)
+}
+
+// Commit implements [cellconfig.Store].
+func (s asFar) Commit(ctx context.Context, step cellconfig.Step) error {
+	<-time.After(writeAway)
+	return s.Store.Commit(ctx, step)
+}

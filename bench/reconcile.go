@@ -1,0 +1,127 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/streams/reconcile"
+)
+
+// controlReads counts what is read of control tables: each item of a page.
+type controlReads struct {
+	reconcile.Tables
+	items atomic.Int64
+}
+
+func (t *controlReads) Get(ctx context.Context, table control.Table, key string) (control.Item, error) {
+	t.items.Add(1)
+	return t.Tables.Get(ctx, table, key)
+}
+
+func (t *controlReads) List(ctx context.Context, table control.Table, after string, most int) ([]control.Item, string, error) {
+	items, next, err := t.Tables.List(ctx, table, after, most)
+	t.items.Add(int64(len(items)))
+	return items, next, err
+}
+
+// reconciled is what a run did, counted around it.
+type reconciled struct {
+	result reconcile.Result
+	reads  int64
+	writes int64 // transactions
+	took   time.Duration
+}
+
+// reconcile runs over the first cell.
+func (p *plane) reconcile() (r reconciled, err error) {
+	cell, tables := p.cells[0], &controlReads{Tables: p.tables}
+	cell.reads.Store(0)
+	cell.commits.Store(0)
+	run, err := reconcile.New(reconcile.Config{Tables: tables, Store: cell, Meter: &p.meter, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return r, err
+	}
+	began := time.Now()
+	r.result, err = run.Run(context.Background())
+	r.took, r.reads, r.writes = time.Since(began), tables.items.Load()+cell.reads.Load(), cell.commits.Load()
+	switch {
+	case err != nil:
+		return r, err
+	case !r.result.Finished:
+		return r, errors.New("a run has not finished")
+	case r.result.ControlReads+r.result.CellReads != r.reads:
+		return r, fmt.Errorf("a run tells of %d reads, and there were %d", r.result.ControlReads+r.result.CellReads, r.reads)
+	}
+	return r, nil
+}
+
+// runReconcile compares a cell that has everything with the control tables, and then one that has missed a change, which
+// shows that reads and writes are counted.
+func runReconcile(tenants int) (r reconciled, err error) {
+	const rate = 1
+	p, err := newPlane(tenants, rate, false)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	if err := errors.Join(p.addInMemory(inMemory), p.holds(rate)); err != nil {
+		return r, err
+	}
+	if r, err = p.reconcile(); err != nil {
+		return r, err
+	}
+	if want := int64(tenants) + 1; r.result.Items != want || r.result.Documents != want {
+		return r, fmt.Errorf("%d items and %d documents were compared, want %d of each", r.result.Items, r.result.Documents, want)
+	}
+	documents, err := tenantsFile(tenants, rate+1)
+	if err != nil {
+		return r, err
+	}
+	if _, err := p.operator.apply(documents, 1); err != nil { // which nobody carries
+		return r, err
+	}
+	missed, err := p.reconcile()
+	if err != nil {
+		return r, err
+	}
+	if missed.result.Repaired != 1 || missed.writes != 1 || missed.reads <= r.reads {
+		return r, fmt.Errorf("where the cell has missed a change, %d were repaired by %d writes after %d reads; want 1, 1, and more than %d",
+			missed.result.Repaired, missed.writes, missed.reads, r.reads)
+	}
+	return r, nil
+}
+
+var reconcileRun = [2]func() (reconciled, error){
+	sync.OnceValues(func() (reconciled, error) { return runReconcile(planeTenants) }),
+	sync.OnceValues(func() (reconciled, error) { return runReconcile(planeTenantsShort) }),
+}
+
+// reconcileFigure is a value of a run in which nothing has drifted.
+func reconcileFigure(of func(*reconciled) float64) func(short bool) (Result, error) {
+	return func(short bool) (r Result, err error) {
+		run := reconcileRun[0]
+		if short {
+			run = reconcileRun[1]
+		}
+		got, err := run()
+		if err != nil {
+			return r, err
+		}
+		r.Value = of(&got)
+		r.note("%d items and %d documents of a cell in order: %d reads, %d writes, %.2f s with the cell in memory",
+			got.result.Items, got.result.Documents, got.reads, got.writes, got.took.Seconds())
+		return r, nil
+	}
+}
+
+func readsPerItem(r *reconciled) float64 {
+	return float64(r.reads) / float64(r.result.Items+r.result.Documents)
+}
+
+func reconcileWrites(r *reconciled) float64 { return float64(r.writes) }
