@@ -31,6 +31,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/planfile"
 	"github.com/sluicelimits/sluice/internal/shares"
 	"github.com/sluicelimits/sluice/internal/store/memory"
+	"github.com/sluicelimits/sluice/internal/store/split"
 )
 
 //go:embed example.yaml
@@ -73,8 +74,8 @@ With --data everything but counters outlives the process: plans, tenants, keys, 
 audit show' and 'verify' read while it runs and afterwards. Without --plans, what is there is then in force.
 
 With --cells there are several cells, each with a port and counters of its own, that share each tenant's limits; 'sluice
-cell add', 'drain' and 'remove' move the shares while they run. A quota is granted in the tenant's home cell only, so a
-tenant that has one is served there and refused elsewhere. Cells that --data has from before are there again, whatever
+cell add', 'drain' and 'remove' move the shares while they run. A quota is counted whole in the tenant's home cell,
+and the other cells lease from there. Cells that --data has from before are there again, whatever
 --cells says.
 
 Who calls is told by an API key (X-API-Key, or Authorization: Bearer), see 'sluice key'. Backends get X-Sluice-Tenant,
@@ -192,7 +193,8 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	f := &fleet{dev: d, upstream: upstream, log: log, quotas: counters.base, cells: map[string]*servedCell{}, failed: make(chan error, 1)}
+	f := &fleet{dev: d, upstream: upstream, log: log, homes: map[string]*memory.Store{}, away: map[string]*split.Homes{},
+		cells: map[string]*servedCell{}, failed: make(chan error, 1)}
 	if err := f.openPlane(ctx, counters.tenants.Accepts); err != nil {
 		counters.close(log)
 		return err
@@ -259,7 +261,7 @@ func (f *fleet) openPlane(ctx context.Context, accepts func(*limit.Limit) error)
 		}
 	}
 	var err error
-	f.plane, err = devcells.Open(devcells.Config{Folder: f.data, Peppers: peppers, NewKeys: newKeys, Several: f.several(), Accepts: accepts,
+	f.plane, err = devcells.Open(devcells.Config{Folder: f.data, Peppers: peppers, NewKeys: newKeys, Several: f.several(), Accepts: accepts, Reaches: f.reaches,
 		Shadow: f.shadows, Log: f.log, Now: f.clock.Now})
 	if errors.Is(err, devcells.ErrInUse) {
 		return fmt.Errorf("--data %s: another sluice dev uses it: %w", f.data, err)

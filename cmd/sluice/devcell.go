@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -23,6 +24,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/clock"
 	"github.com/sluicelimits/sluice/internal/devcells"
 	"github.com/sluicelimits/sluice/internal/gateway"
+	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/livepage"
 	"github.com/sluicelimits/sluice/internal/ops"
@@ -48,7 +51,8 @@ type fleet struct {
 	upstream *url.URL
 	log      *slog.Logger
 	clock    clock.Clock
-	quotas   limit.Store // of several cells: that of each tenant's home cell
+	homes    map[string]*memory.Store // of several cells: the counters of each, also of those that were removed
+	away     map[string]*split.Homes  // what each cell sees of them
 
 	mu      sync.Mutex
 	cells   map[string]*servedCell
@@ -108,9 +112,19 @@ func anonymousPlan(ctx context.Context, c *devcells.Cell, now time.Time) string 
 	return id
 }
 
+// ipLimits are those that the cell enforces now.
+func (c *servedCell) ipLimits(ctx context.Context, now time.Time) *plan.Set {
+	view, join := c.Reader.Begin(ctx, now)
+	if join != nil {
+		defer join()
+	}
+	return view.IPLimits()
+}
+
 // handler wires a cell's parts: counters, authorizer, gateway, live page, operators' calls.
 func (f *fleet) handler(c *servedCell) (http.Handler, error) {
-	z, err := authorizer.New(authorizer.Config{Source: c.Reader, Store: c.counters.tenants, Addresses: c.counters.addresses,
+	names := identity.NewAnonymiser()
+	z, err := authorizer.New(authorizer.Config{Source: c.Reader, Store: c.counters.tenants, Addresses: c.counters.addresses, Sources: names,
 		Now: f.clock.Now, Log: f.log, TrustedHops: f.hops, Jitter: f.jitter})
 	if err != nil {
 		return nil, err
@@ -121,7 +135,7 @@ func (f *fleet) handler(c *servedCell) (http.Handler, error) {
 		status.Cells = func() []livepage.CellStatus { return f.status(c) }
 	}
 	c.status = status.Status
-	page, err := f.reserved(c, livepage.Handler(c.recorder, c.status))
+	page, err := f.reserved(c, names, livepage.Handler(c.recorder, c.status))
 	if err != nil {
 		return nil, err
 	}
@@ -134,9 +148,15 @@ func (f *fleet) handler(c *servedCell) (http.Handler, error) {
 
 // reserved is what is below /_sluice/: operators' calls below admin, those about the cell's own counters below admin/ops/CELL, and
 // the live page.
-func (f *fleet) reserved(c *servedCell, page http.Handler) (http.Handler, error) {
+func (f *fleet) reserved(c *servedCell, names *identity.Anonymiser, page http.Handler) (http.Handler, error) {
+	addresses := c.counters.addresses
+	if addresses == c.counters.tenants {
+		addresses = c.counters.base
+	}
 	service, err := ops.New(ops.Config{Cell: c.Name, Store: c.counters.base, Tables: f.plane.Tables(), Now: f.clock.Now, Log: f.log,
-		Tenant: func(ctx context.Context, id string) (*plan.Tenant, error) { return c.Tenant(ctx, id, f.clock.Now()) }})
+		Tenant:      func(ctx context.Context, id string) (*plan.Tenant, error) { return c.Tenant(ctx, id, f.clock.Now()) },
+		NameAddress: func(_ context.Context, a netip.Addr) (string, error) { return names.Anonymise(a), nil },
+		IPLimits:    func(ctx context.Context) (*plan.Set, error) { return c.ipLimits(ctx, f.clock.Now()), nil }, Addresses: addresses})
 	if err != nil {
 		return nil, err
 	}
@@ -277,17 +297,65 @@ func (f *fleet) shadows(context.Context) (*admin.ShadowReport, error) {
 	return out, nil
 }
 
-// memoryCounters are the counters of one of several cells: rates of its own, quotas where all have theirs.
-func (f *fleet) memoryCounters() (*counters, error) {
+// memoryCounters are the counters of one of several cells: those of its own, and for quotas that others keep a lease from theirs.
+func (f *fleet) memoryCounters(name string) (*counters, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	own, err := f.counts(name)
+	if err != nil {
+		return nil, err
+	}
+	all, err := split.NewHomes(split.HomesConfig{Own: own})
+	if err != nil {
+		return nil, err
+	}
+	for home, store := range f.homes {
+		if home != name {
+			err = errors.Join(err, all.Add(home, store))
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	f.away[name] = all
+	leases, err := lease.New(lease.Config{Store: all, HomesOnly: true, Ahead: true, Instances: func() int {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.cells)
+	}})
+	if err != nil {
+		return nil, err
+	}
+	c := &counters{tenants: leases, base: all, addresses: own, bytes: own.Bytes}
+	c.closers = append(c.closers, leases.Close, all.Close)
+	return c, nil
+}
+
+// counts is where a cell counts. The others can lease from there from then on. f.mu is held.
+func (f *fleet) counts(name string) (*memory.Store, error) {
+	if own := f.homes[name]; own != nil {
+		return own, nil
+	}
 	own, err := memory.New(memory.Config{MaxBytes: f.storeMB << 20})
 	if err != nil {
 		return nil, err
 	}
-	both, err := split.New(split.Config{Rates: own, Quotas: f.quotas})
-	if err != nil {
-		return nil, err
+	f.homes[name] = own
+	for other, cell := range f.away {
+		if other != name {
+			err = errors.Join(err, cell.Add(name, own))
+		}
 	}
-	return &counters{tenants: both, base: both, addresses: own, bytes: own.Bytes}, nil
+	return own, err
+}
+
+// reaches makes sure that there are counters of that cell to lease quotas from: one that was removed before this process began
+// has none here, and still keeps quotas.
+func (f *fleet) reaches(home string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, err := f.counts(home)
+	return err == nil
 }
 
 // follow starts cells that are to run and do not, and stops those that are removed. The one at --listen stays, for operators
@@ -327,12 +395,13 @@ func (f *fleet) startCell(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	counters, err := f.memoryCounters()
+	counters, err := f.memoryCounters(name)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	c, err := f.add(ctx, name, counters, listener)
 	if err != nil {
+		counters.close(f.log)
 		return err
 	}
 	f.serve(ctx, c)

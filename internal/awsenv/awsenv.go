@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -73,6 +74,15 @@ func (e *Env) Endpoint(service string) *string {
 		}
 	}
 	return nil
+}
+
+// Region is that of an ARN; "" for a name, which is in the function's own.
+func Region(nameOrARN string) string {
+	parts := strings.SplitN(nameOrARN, ":", 6)
+	if len(parts) != 6 || parts[0] != "arn" {
+		return ""
+	}
+	return parts[3]
 }
 
 // FIPS and DualStack say which kinds of endpoints are asked for.

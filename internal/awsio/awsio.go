@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sns"
@@ -25,13 +24,7 @@ var (
 )
 
 // Region is that of an ARN; "" for a name.
-func Region(nameOrARN string) string {
-	parts := strings.SplitN(nameOrARN, ":", 6)
-	if len(parts) != 6 || parts[0] != "arn" {
-		return ""
-	}
-	return parts[3]
-}
+func Region(nameOrARN string) string { return awsenv.Region(nameOrARN) }
 
 // SNS is a client of SNS in the region; "" is the function's own.
 func SNS(e *awsenv.Env, region string) *sns.Client {

@@ -1,10 +1,17 @@
 package cell
 
 import (
+	"fmt"
+	"slices"
+	"time"
+
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 
 	"github.com/sluicelimits/sluice/internal/awsenv"
+	"github.com/sluicelimits/sluice/internal/environ"
+	"github.com/sluicelimits/sluice/internal/limit"
+	dynamostore "github.com/sluicelimits/sluice/internal/store/dynamodb"
 )
 
 // amazon makes the clients of AWS.
@@ -19,6 +26,31 @@ func newAmazon(env func(string) string) (*amazon, error) {
 }
 
 func (a *amazon) dynamodb() *dynamodb.Client { return a.DynamoDB("") }
+
+// homes are the counters tables of other cells, with a client for each region.
+func (a *amazon) homes(tables []environ.CellTable, timeout time.Duration) (map[string]limit.Store, error) {
+	clients := map[string]*dynamodb.Client{}
+	out := make(map[string]limit.Store, len(tables))
+	for _, t := range tables {
+		region := awsenv.Region(t.Table)
+		if clients[region] == nil {
+			clients[region] = a.DynamoDB(region)
+		}
+		s, err := dynamostore.New(dynamostore.Config{Client: clients[region], Table: t.Table, Timeout: timeout})
+		if err != nil {
+			return nil, fmt.Errorf("the counters of cell %s: %w", t.Cell, err)
+		}
+		out[t.Cell] = s
+	}
+	return out, nil
+}
+
+// reaches is which homes there is a way to.
+func reaches(homes []environ.CellTable) func(home string) bool {
+	return func(home string) bool {
+		return slices.ContainsFunc(homes, func(t environ.CellTable) bool { return t.Cell == home })
+	}
+}
 
 func (a *amazon) secretsManager() *secretsmanager.Client {
 	return secretsmanager.NewFromConfig(a.Config(""), func(o *secretsmanager.Options) {

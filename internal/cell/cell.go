@@ -114,6 +114,7 @@ func (f *Function) source(c *Config, m memory, a *amazon) (_ authorizer.Source, 
 	}
 	reader, err := cellconfig.New(cellconfig.Config{
 		Table: documents, Cell: c.Settings.Cell, Alone: c.Settings.Alone, Accepts: accepts, MaxBytes: m.documents, Log: c.Log,
+		Reaches: reaches(c.Settings.Homes),
 		Hashes: func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error) {
 			return hashes(ctx, f.secret, now, presented)
 		},

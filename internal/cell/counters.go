@@ -44,13 +44,16 @@ func NewCounters(c Config) (*Counters, error) {
 			return nil, err
 		}
 	}
+	if err := out.addHomes(c, a); err != nil {
+		return nil, err
+	}
 	documents, err := table.New(table.Config{Client: a.dynamodb(), Table: c.Settings.ConfigTable})
 	if err != nil {
 		return nil, err
 	}
 	out.reader, err = cellconfig.New(cellconfig.Config{
 		Table: documents, Cell: c.Settings.Cell, Alone: true, // operators see limits also before there are shares: nothing is granted here
-		Accepts: out.Store.Accepts, Log: c.Log, Timeout: patience, FirstTimeout: patience,
+		Accepts: out.Store.Accepts, Log: c.Log, Timeout: patience, FirstTimeout: patience, Reaches: reaches(c.Settings.Homes),
 	})
 	return out, err
 }
@@ -73,6 +76,21 @@ func (k *Counters) addRedis(c Config, a *amazon, quotas limit.Store) error {
 	}
 	k.Store = both
 	k.close = []func() error{func() error { return both.Close(context.Background()) }, rates.Close, func() error { secret.Close(); return nil }}
+	return nil
+}
+
+// addHomes has quotas that other cells keep looked at, and changed, there.
+func (k *Counters) addHomes(c Config, a *amazon) error {
+	stores, err := a.homes(c.Settings.Homes, patience)
+	if err != nil || len(stores) == 0 {
+		return err
+	}
+	all, err := split.NewHomes(split.HomesConfig{Own: k.Store, Homes: stores, HoldFor: -1})
+	if err != nil {
+		return err
+	}
+	k.Store = all
+	k.close = append([]func() error{func() error { return all.Close(context.Background()) }}, k.close...)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/elasticache"
@@ -36,18 +37,22 @@ func newStores(s *environ.Settings, m memory, a *amazon, secret *secrets.Cache, 
 	if err != nil {
 		return nil, err
 	}
+	homes, err := a.homes(s.Homes, s.HomeDeadline)
+	if err != nil {
+		return nil, err
+	}
 	made := &stores{}
 	c := ladder.Config{
 		Rates:  ladder.Named{Name: telemetry.DynamoDB.String(), Store: counters},
 		Frozen: true, NoLeases: !s.Leases, MaxInstances: s.MaxInstances, Log: log,
 		Lease: lease.Config{MaxCounters: m.leases}, Outage: outage.Config{Bytes: m.backstop},
 		Observe: func(store string, took time.Duration, failed bool) {
-			kind := telemetry.DynamoDB
-			if store == telemetry.Redis.String() {
-				kind = telemetry.Redis
-			}
-			recorder().StoreCall(time.Now(), kind, took, failed)
+			recorder().StoreCall(time.Now(), kindOf(store), took, failed)
 		},
+		Homes: make(map[string]ladder.Named, len(homes)),
+	}
+	for cell, store := range homes {
+		c.Homes[cell] = ladder.Named{Name: homePrefix + cell, Store: store}
 	}
 	if s.Redis == nil {
 		if made.addresses, err = memstore.New(memstore.Config{MaxBytes: m.addresses}); err != nil {
@@ -63,6 +68,20 @@ func newStores(s *environ.Settings, m memory, a *amazon, secret *secrets.Cache, 
 		return nil, err
 	}
 	return made, nil
+}
+
+// homePrefix is before the name of a cell, in that of its counters in logs.
+const homePrefix = "home "
+
+// kindOf is what metrics call a store.
+func kindOf(name string) telemetry.Store {
+	switch {
+	case name == telemetry.Redis.String():
+		return telemetry.Redis
+	case strings.HasPrefix(name, homePrefix):
+		return telemetry.Home
+	}
+	return telemetry.DynamoDB
 }
 
 func newRedis(r *environ.Redis, a *amazon, secret *secrets.Cache) (*redis.Store, error) {

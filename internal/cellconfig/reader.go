@@ -41,6 +41,10 @@ type Config struct {
 	// some, they count.
 	Alone bool
 
+	// Reaches says whether quotas that are kept in another cell can be leased from there: limits with that limit.Limit.Home are
+	// then given to the store. Of a quota of any other cell this one grants nothing, and the log says so. nil is of none.
+	Reaches func(home string) bool
+
 	// Hashes are what the presented key may be stored under. nil knows no key. An error other than identity.ErrMalformedKey is
 	// taken for authorizer.ErrNotLoaded.
 	Hashes func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error)
@@ -415,7 +419,7 @@ func (r *Reader) readCentral(ctx context.Context, timeout time.Duration, head He
 		}
 	}
 	if len(got) > 1 {
-		if now.shares, err = readShares(r.c.Cell, &got[1]); err == nil && now.shares == nil && (before.shares != nil || !r.c.Alone) {
+		if now.shares, err = readShares(&r.c, &got[1]); err == nil && now.shares == nil && (before.shares != nil || !r.c.Alone) {
 			err = errNoShares
 		}
 		if err != nil {

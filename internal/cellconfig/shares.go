@@ -2,6 +2,7 @@ package cellconfig
 
 import (
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"time"
@@ -18,6 +19,9 @@ const maxSharedSets = 4096
 type sharing struct {
 	cell      string
 	doc       *shares.Document
+	reaches   func(home string) bool // see Config.Reaches
+	log       *slog.Logger
+	told      map[string]bool // homes that cannot be reached, and of which the log has it
 	sets      map[setKey][]plan.Part
 	anonymous map[*plan.Plan][]plan.Part
 }
@@ -29,7 +33,7 @@ type setKey struct {
 }
 
 // readShares makes the document that holds the state of the shares. A nil sharing grants all of each limit.
-func readShares(cell string, d *Document) (s *sharing, err error) {
+func readShares(c *Config, d *Document) (s *sharing, err error) {
 	if d.Version == 0 || d.Deleted {
 		return nil, nil
 	}
@@ -46,7 +50,8 @@ func readShares(cell string, d *Document) (s *sharing, err error) {
 	if doc == nil { // there is no cell yet
 		return nil, nil
 	}
-	return &sharing{cell: cell, doc: doc, sets: map[setKey][]plan.Part{}, anonymous: map[*plan.Plan][]plan.Part{}}, nil
+	return &sharing{cell: c.Cell, doc: doc, reaches: c.Reaches, log: c.Log, told: map[string]bool{}, sets: map[setKey][]plan.Part{},
+		anonymous: map[*plan.Plan][]plan.Part{}}, nil
 }
 
 // divided is the tenant as the cell grants it; own is the number of limits that it shares with no other tenant.
@@ -109,6 +114,8 @@ func (s *sharing) parts(v *shares.View, planID, owner string, set *plan.Set) []p
 			switch {
 			case in.Limit == e.Limit:
 				return sh
+			case e.Limit.Tiers[0].Algorithm == limit.Quota && in.Limit != nil && in.Limit.Home != "":
+				sh.Why = fmt.Sprintf("kept in cell %s, from which %s leases, epoch %d", in.Limit.Home, s.cell, s.doc.Epoch)
 			case e.Limit.Tiers[0].Algorithm == limit.Quota:
 				sh.Why = fmt.Sprintf("kept in another cell than %s, epoch %d", s.cell, s.doc.Epoch)
 			default:
@@ -125,27 +132,43 @@ func (s *sharing) parts(v *shares.View, planID, owner string, set *plan.Set) []p
 	return out
 }
 
-// spans are what the cell grants of one limit. A quota is whole where it is kept. From there nothing is leased yet: elsewhere
-// it is as if its store were away, and since nobody could add up what local buckets grant in a month, the backstop grants
-// nothing.
+// spans are what the cell grants of one limit. A quota is whole where it is kept, and leased from there by the others. One that
+// has no way to there grants none of it: it is as if the store were away, and since nobody could add up what local buckets of a
+// whole cell grant in a month, the backstop grants nothing.
 func (s *sharing) spans(v *shares.View, planID, owner string, l *limit.Limit) []shares.Span {
 	if l.Tiers[0].Algorithm != limit.Quota {
 		return v.Limit(planID, l, owner)
 	}
-	var elsewhere *limit.Limit
+	var without *limit.Limit
 	if l.OnStoreFailure == limit.Open {
 		off := *l
 		off.Mode, off.Tiers = limit.Off, slices.Clone(l.Tiers)
-		elsewhere, _ = limit.New(off) // what cannot be made grants nothing
+		without, _ = limit.New(off) // what cannot be made grants nothing
 	}
 	var out []shares.Span
 	for _, h := range v.QuotaSpans(&l.Tiers[0]) {
-		out = append(out, shares.Span{From: h.From, Limit: elsewhere})
-		if h.Here {
-			out[len(out)-1].Limit = l
+		at := shares.Span{From: h.From, Limit: without}
+		switch {
+		case h.Home == "": // until its next period begins
+		case h.Home == s.cell:
+			at.Limit = l
+		case s.reaches != nil && s.reaches(h.Home):
+			at.Limit = l.KeptIn(h.Home)
+		default:
+			s.tell(h.Home)
 		}
+		out = append(out, at)
 	}
 	return out
+}
+
+// tell says once of a document that quotas are kept where there is no way to.
+func (s *sharing) tell(home string) {
+	if s.told[home] {
+		return
+	}
+	s.told[home] = true
+	s.log.Warn("tenants' quotas are kept in a cell whose counters this one has no way to; it grants none of them", "home", home, "cell", s.cell)
 }
 
 // share divides a tenant that was resolved. missing is its placement where that must be read first. r.mu is held.

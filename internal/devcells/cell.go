@@ -51,7 +51,7 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 		}
 	}
 	c.Reader, err = cellconfig.New(cellconfig.Config{
-		Table: table, Cell: sharedAs, Accepts: p.c.Accepts, Log: p.c.Log, Timeout: readTimeout, FirstTimeout: 10 * readTimeout,
+		Table: table, Cell: sharedAs, Accepts: p.c.Accepts, Reaches: p.c.Reaches, Log: p.c.Log, Timeout: readTimeout, FirstTimeout: 10 * readTimeout,
 		MaxDocuments: keptDocuments, MaxBytes: keptBytes,
 		Hashes: func(_ context.Context, _ time.Time, presented string) ([]identity.KeyHash, error) {
 			return p.peppers.Hashes(presented)

@@ -55,6 +55,7 @@ type Config struct {
 	NewKeys   string                   // id of the pepper that new keys are made with; required
 	Several   bool                     // cells share the limits; else there is one, which grants all of them
 	Accepts   func(*limit.Limit) error // whether the cells' stores can keep a limit; nil is any
+	Reaches   func(home string) bool   // whether quotas that a cell keeps can be leased by the others; nil is of none
 	Operators string                   // who calls Operate, as the audit trail has it; default: the user of this process
 
 	// Shadow counts what shadow limits did; nil: nobody does.

@@ -14,8 +14,8 @@ import (
 // lookEvery is how often the balancer looks without being told to.
 const lookEvery = time.Second
 
-// grace is that of cells in one process: their clocks are one, and nothing is leased from their counters. A reader may decide on a
-// copy of this age without looking.
+// grace is that of cells in one process: their clocks are one, and nothing that is divided is leased from their counters. A reader
+// may decide on a copy of this age without looking.
 func grace() shares.Settings {
 	return shares.Settings{Copy: cellconfig.Fresh, Lease: time.Millisecond, Decision: time.Second, Skew: time.Millisecond}
 }

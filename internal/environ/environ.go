@@ -29,6 +29,8 @@ type Settings struct {
 
 	CountersTable    string // of DynamoDB
 	DynamoDBDeadline time.Duration
+	Homes            []CellTable // counters tables of other cells, from which their quotas are leased
+	HomeDeadline     time.Duration
 	Redis            *Redis // nil in a small cell: everything is in DynamoDB, but for ipLimits, which are in memory
 
 	Secret string // name or ARN of the secret that has peppers, the address key, and Redis's password
@@ -183,6 +185,13 @@ func (p *parser) together() {
 	}
 	if p.given["SLUICE_ALONE"] != "" && p.given["SLUICE_CONFIG_TABLE"] == "" {
 		p.wrong("SLUICE_ALONE", "has no use without SLUICE_CONFIG_TABLE")
+	}
+	p.Homes = slices.DeleteFunc(p.Homes, func(c CellTable) bool { return c.Cell == p.Cell })
+	if p.given["SLUICE_HOMES"] != "" && p.given["SLUICE_CONFIG_TABLE"] == "" {
+		p.wrong("SLUICE_HOMES", "has no use without SLUICE_CONFIG_TABLE: a cell with a plans file is alone")
+	}
+	if p.given["SLUICE_HOMES"] == "" && p.given["SLUICE_HOME_DEADLINE"] != "" {
+		p.wrong("SLUICE_HOME_DEADLINE", "has no use without SLUICE_HOMES")
 	}
 	if p.given["SLUICE_ISSUERS"] != "" && p.given["SLUICE_ISSUERS_FILE"] != "" {
 		p.wrong("SLUICE_ISSUERS", "and SLUICE_ISSUERS_FILE must not both be set")

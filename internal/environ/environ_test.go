@@ -41,7 +41,7 @@ func TestDefaults(t *testing.T) {
 	}
 	want := &environ.Settings{
 		Cell: "eu-1", LogLevel: slog.LevelInfo, ConfigFile: "plans.yaml", CountersTable: "counters", DynamoDBDeadline: 100 * time.Millisecond,
-		Secret: "sluice/eu-1", Leases: true, MaxInstances: 1000, MetricsNamespace: "Sluice",
+		HomeDeadline: 500 * time.Millisecond, Secret: "sluice/eu-1", Leases: true, MaxInstances: 1000, MetricsNamespace: "Sluice",
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -60,7 +60,7 @@ func TestDefaults(t *testing.T) {
 func TestEverySetting(t *testing.T) {
 	given := []string{
 		"SLUICE_CELL=us.a_1", "SLUICE_CONFIG_TABLE=arn:aws:dynamodb:eu-west-1:123456789012:table/config", "SLUICE_ALONE=true", "SLUICE_COUNTERS_TABLE=c_1",
-		"SLUICE_DYNAMODB_DEADLINE=50ms", "SLUICE_SECRET=arn:aws:secretsmanager:eu-west-1:123456789012:secret:sluice-AbCdEf",
+		"SLUICE_DYNAMODB_DEADLINE=50ms", "SLUICE_HOMES=us.a_1=c_1, eu-1=arn:aws:dynamodb:eu-west-1:123456789012:table/c, ap-1=c_3", "SLUICE_HOME_DEADLINE=250ms", "SLUICE_SECRET=arn:aws:secretsmanager:eu-west-1:123456789012:secret:sluice-AbCdEf",
 		"SLUICE_REDIS=a.example:6379, [::1]:6380", "SLUICE_REDIS_CLUSTER=true", "SLUICE_REDIS_TLS=true", "SLUICE_REDIS_AUTH=iam",
 		"SLUICE_REDIS_IAM_CACHE=cache-1", "SLUICE_REDIS_IAM_USER=sluice", "SLUICE_REDIS_IAM_SERVERLESS=true", "SLUICE_REDIS_DEADLINE=20ms",
 		"SLUICE_ISSUERS=[" + issuer + `,{"issuer":"two","audiences":["a","b"],"jwksUrl":"https://two.example/keys","algorithms":["ES256"],` +
@@ -70,7 +70,9 @@ func TestEverySetting(t *testing.T) {
 	}
 	want := &environ.Settings{
 		Cell: "us.a_1", ConfigTable: "arn:aws:dynamodb:eu-west-1:123456789012:table/config", Alone: true, CountersTable: "c_1",
-		DynamoDBDeadline: 50 * time.Millisecond, Secret: "arn:aws:secretsmanager:eu-west-1:123456789012:secret:sluice-AbCdEf",
+		DynamoDBDeadline: 50 * time.Millisecond, HomeDeadline: 250 * time.Millisecond,
+		Homes:  []environ.CellTable{{Cell: "eu-1", Table: "arn:aws:dynamodb:eu-west-1:123456789012:table/c"}, {Cell: "ap-1", Table: "c_3"}},
+		Secret: "arn:aws:secretsmanager:eu-west-1:123456789012:secret:sluice-AbCdEf",
 		Redis: &environ.Redis{Addrs: []string{"a.example:6379", "[::1]:6380"}, Cluster: true, TLS: true, Deadline: 20 * time.Millisecond,
 			Auth: environ.AuthIAM, Cache: "cache-1", User: "sluice", Serverless: true},
 		Issuers: []token.Issuer{
@@ -118,6 +120,11 @@ func TestProblems(t *testing.T) {
 		{[]string{"SLUICE_COUNTERS_TABLE=" + marker + "?"}, "SLUICE_COUNTERS_TABLE is to be a table's name"},
 		{[]string{"SLUICE_SECRET="}, "SLUICE_SECRET is missing"},
 		{[]string{`SLUICE_SECRET={"peppers":"` + marker + `"}`}, "SLUICE_SECRET is to be a secret's name"},
+		{[]string{"SLUICE_HOMES=us-1=counters"}, "SLUICE_HOMES has no use without SLUICE_CONFIG_TABLE"},
+		{[]string{"SLUICE_CONFIG_FILE=", "SLUICE_CONFIG_TABLE=config", "SLUICE_HOMES=" + marker}, "SLUICE_HOMES is to be 1 to 50 cells, each once, such as eu-1=counters-eu-1"},
+		{[]string{"SLUICE_CONFIG_FILE=", "SLUICE_CONFIG_TABLE=config", "SLUICE_HOMES=us-1=" + marker + ",us-1=" + marker}, "SLUICE_HOMES is to be 1 to 50 cells, each once"},
+		{[]string{"SLUICE_HOME_DEADLINE=250ms"}, "SLUICE_HOME_DEADLINE has no use without SLUICE_HOMES"},
+		{[]string{"SLUICE_CONFIG_FILE=", "SLUICE_CONFIG_TABLE=config", "SLUICE_HOMES=us-1=counters", "SLUICE_HOME_DEADLINE=" + marker}, "SLUICE_HOME_DEADLINE is to be a time"},
 		{[]string{"SLUICE_DYNAMODB_DEADLINE=0"}, "SLUICE_DYNAMODB_DEADLINE is to be a time such as 8ms, 1ms to 5s"},
 		{[]string{"SLUICE_DYNAMODB_DEADLINE=6s"}, "SLUICE_DYNAMODB_DEADLINE is to be a time"},
 		{[]string{"SLUICE_DYNAMODB_DEADLINE=100"}, "SLUICE_DYNAMODB_DEADLINE is to be a time"},

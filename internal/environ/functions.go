@@ -59,7 +59,7 @@ type Canary struct {
 	Wait  time.Duration
 }
 
-// CellTable is a cell and its config table, by name or ARN.
+// CellTable is a cell and its config table, or its counters table, by name or ARN.
 type CellTable struct{ Cell, Table string }
 
 const (
@@ -140,7 +140,7 @@ func (s *Canary) variables() []variable {
 	return append([]variable{
 		table("PLANS", &s.Plans, tableName),
 		{"SLUICE_CANARY_CELLS", "", true, "The cells that are watched, separated by commas: `eu-1=` and the name or ARN of its config table.",
-			func(v string) string { return cells(&s.Cells, v) }},
+			func(v string) string { return cells(&s.Cells, v, "config") }},
 		{"SLUICE_CANARY_WAIT", "30s", false, "How long a change is waited for in all cells; less than the function's timeout.",
 			func(v string) string { return within(&s.Wait, v, minWait, maxWait) }},
 	}, s.common()...)
@@ -229,8 +229,9 @@ func within(to *time.Duration, v string, least, most time.Duration) string {
 	return ""
 }
 
-func cells(to *[]CellTable, v string) string {
-	const want = "is to be 1 to 50 cells, each once, such as eu-1=config-eu-1, separated by commas"
+// cells reads cells and a table of each; such says what the tables are for.
+func cells(to *[]CellTable, v, such string) string {
+	want := "is to be 1 to 50 cells, each once, such as eu-1=" + such + "-eu-1, separated by commas"
 	var all []CellTable
 	for one := range strings.SplitSeq(v, ",") {
 		id, table, _ := strings.Cut(strings.TrimSpace(one), "=")

@@ -32,7 +32,7 @@ func (s *Admin) variables() []variable {
 		table("PLANS", &s.Tables.Plans, tableName), table("TENANTS", &s.Tables.Tenants, tableName),
 		table("KEYS", &s.Tables.Keys, tableName), table("CELLS", &s.Tables.Cells, tableName),
 		{"SLUICE_STATUS_CELLS", "", false, "The cells whose configuration has a status, separated by commas: `eu-1=` and the name or ARN of its config table.",
-			func(v string) string { return cells(&s.CellTable, v) }},
+			func(v string) string { return cells(&s.CellTable, v, "config") }},
 		{"SLUICE_SECRET", "", false, "The secret with the peppers of keys: its name or ARN. Not set: keys are made by the caller.",
 			func(v string) string { return match(&s.Secret, v, secretName, "a secret's name or ARN") }},
 		{"SLUICE_KEY_PEPPER", "", false, "With SLUICE_SECRET: the id of the pepper that new keys are hashed with.",

@@ -28,14 +28,21 @@ const (
 	jitterIn = 20          // a beat comes up to a 20th of Every early, so that instances which started together drift apart
 )
 
-// owner is whose counter it is. No tenant, address or key of a plan is an AnyKey.
-var owner = limit.Owner{Kind: limit.AnyKey, Name: "sluice/instances"}
+// names of the counters of instances. No tenant, address or key of a plan is an AnyKey.
+const (
+	ofInstances = "sluice/instances"
+	ofQuotas    = "sluice/quotas" // those of all cells that lease quotas here
+)
 
 // Config sets up a fleet.
 type Config struct {
 	Store limit.Store   // that the instances share: the store itself, not leases from it. Required
 	Max   int           // what Count says until something was learned: the most that may run (reserved concurrency); 0 means 1
 	Every time.Duration // between two beats, 5 s..DefaultEvery; 0 means DefaultEvery
+
+	// Quotas counts those that share the quotas in the store, which are instances of several cells; else those of its own cell,
+	// which share everything in it.
+	Quotas bool
 }
 
 // Fleet counts the instances. It is safe for concurrent use. Make it with [New], and call either Run, or Beat with each
@@ -47,6 +54,7 @@ type Config struct {
 // Too many makes a backstop smaller; too few would make it larger, so of the last two readings the larger one holds.
 type Fleet struct {
 	c       Config
+	owner   limit.Owner
 	charges []limit.Charge
 
 	mu             sync.Mutex
@@ -82,7 +90,11 @@ func New(c Config) (*Fleet, error) {
 	if err := c.Store.Accepts(l); err != nil {
 		return nil, fmt.Errorf("fleet: the store cannot count instances: %w", err)
 	}
-	return &Fleet{c: c, charges: []limit.Charge{{Limit: l, Cost: 1}}}, nil
+	owner := limit.Owner{Kind: limit.AnyKey, Name: ofInstances}
+	if c.Quotas {
+		owner.Name = ofQuotas
+	}
+	return &Fleet{c: c, owner: owner, charges: []limit.Charge{{Limit: l, Cost: 1}}}, nil
 }
 
 // Count is how many instances share the store, at least 1: what was learned last, however long ago, or Config.Max.
@@ -109,7 +121,7 @@ func (f *Fleet) Beat(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	var d limit.Decision
-	err := f.c.Store.Decide(ctx, &limit.Request{Owner: owner, Charges: f.charges}, now, &d)
+	err := f.c.Store.Decide(ctx, &limit.Request{Owner: f.owner, Charges: f.charges}, now, &d)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.busy = false

@@ -30,6 +30,7 @@ func (k *looks) due(now time.Time) bool {
 // afterwards the process may be frozen. Nearly always nothing is due. What fails is seen where requests are decided.
 func (l *Ladder) Beat(ctx context.Context, now time.Time) {
 	_ = l.Fleet.Beat(ctx, now)
+	l.beatHomes(ctx, now)
 	if l.Leases != nil && l.looks.due(now) {
 		l.Leases.Look(ctx, now)
 	}

@@ -1,8 +1,8 @@
 // Package ladder stacks what stands between a limiter and its stores: a breaker before each store, leases over them, and what
 // decides when they do not answer.
 //
-// From the bottom: stores, a breaker for each, quotas and rates joined where they are apart, leases, the backstop. What the
-// backstop admitted is charged below the leases, where the stores can be told of it.
+// From the bottom: stores, a breaker for each, quotas and rates joined where they are apart, and with them the quotas that other
+// cells keep, leases, the backstop. What the backstop admitted is charged below the leases, where the stores can be told of it.
 //
 // A server's ladder counts its instances and gives back spare leases by itself. One in a process that is frozen between
 // requests ([Config.Frozen]) does so in [Ladder.Beat], beside a request.
@@ -34,6 +34,10 @@ type Config struct {
 	Rates  Named // required; everything is counted in it but quotas that have a store of their own
 	Quotas Named // a store of their own; without a Store there is none
 
+	// Homes are the counters of other cells, by cell, of quotas that these keep (limit.Limit.Home): as far away as they are, of
+	// these a decision asks only what it lacks.
+	Homes map[string]Named
+
 	NoLeases     bool // each decision asks the stores
 	MaxInstances int  // the most processes that may share the stores, known before they are counted; 0 means 1
 
@@ -62,6 +66,9 @@ type Ladder struct {
 	Fleet    *fleet.Fleet
 
 	joined  *split.Store // nil where one store counts everything
+	away    *split.Homes // nil without homes, as are the next two
+	homes   map[string]*home
+	quotas  *fleet.Fleet // who shares this cell's own quotas
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	looks   looks
@@ -81,16 +88,18 @@ func New(c Config) (*Ladder, error) {
 	if err != nil {
 		return nil, err
 	}
-	below := rates
+	below, quotas := rates, rates
 	if c.Quotas.Store != nil {
-		quotas, err := l.guard(&c, c.Quotas)
-		if err != nil {
+		if quotas, err = l.guard(&c, c.Quotas); err != nil {
 			return nil, err
 		}
 		if l.joined, err = split.New(split.Config{Rates: rates, Quotas: quotas}); err != nil {
 			return nil, fmt.Errorf("ladder: %w", err)
 		}
 		below = l.joined
+	}
+	if below, err = l.addHomes(&c, below, quotas); err != nil {
+		return nil, err
 	}
 	if l.Fleet, err = fleet.New(fleet.Config{Store: rates, Max: c.MaxInstances}); err != nil {
 		return nil, fmt.Errorf("ladder: %w", err)
@@ -103,14 +112,15 @@ func New(c Config) (*Ladder, error) {
 		if c.Frozen {
 			c.Lease.Look = -1
 		}
-		c.Lease.Store, c.Lease.Instances = below, l.Fleet.Count
+		c.Lease.Store, c.Lease.Instances, c.Lease.InstancesOf = below, l.Fleet.Count, l.instancesOf
+		c.Lease.Ahead = !c.Frozen && len(c.Homes) > 0
 		if l.Leases, err = lease.New(c.Lease); err != nil {
 			return nil, fmt.Errorf("ladder: %w", err)
 		}
 		deciding = l.Leases
 	}
 	c.Outage.Store, c.Outage.ChargeTo = deciding, below
-	c.Outage.Instances, c.Outage.MaxInstances = l.Fleet.Count, c.MaxInstances
+	c.Outage.Instances, c.Outage.InstancesOf, c.Outage.MaxInstances = l.Fleet.Count, l.instancesOf, c.MaxInstances
 	if c.Outage.Log == nil {
 		c.Outage.Log = c.Log
 	}
@@ -124,6 +134,9 @@ func New(c Config) (*Ladder, error) {
 	l.stop = stop
 	if !c.Frozen {
 		l.running.Go(func() { l.Fleet.Run(ctx) })
+		if l.quotas != nil {
+			l.running.Go(func() { l.runHomes(ctx) })
+		}
 	}
 	return l, nil
 }
@@ -150,6 +163,9 @@ func (l *Ladder) Close(ctx context.Context) error {
 	errs := []error{l.Store.Close(ctx)}
 	if l.Leases != nil {
 		errs = append(errs, l.Leases.Close(ctx))
+	}
+	if l.away != nil {
+		errs = append(errs, l.away.Close(ctx))
 	}
 	if l.joined != nil {
 		errs = append(errs, l.joined.Close(ctx))

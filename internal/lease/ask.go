@@ -57,7 +57,7 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 		sh.mu.Unlock()
 		return s.c.Store.Decide(ctx, req, now, d) // no room to remember anything, or nothing to
 	}
-	h.meet(sh, req, a)
+	h.meet(s, sh, req, a)
 	if f := h.inFlight(at, req, a); f != nil {
 		sh.stats.Waited++
 		sh.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 			sh.mu.Unlock()
 			return nil
 		}
-		h.meet(sh, req, a)
+		h.meet(s, sh, req, a)
 	}
 	for again := true; ; again = false {
 		t := h.clock.at(at)
@@ -111,11 +111,14 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 		h.answer(s, sh, req, arrived, a, d)
 		a.land(nil, false)
 		if !over || d.Allowed {
+			if s.c.Ahead {
+				s.leaseAhead(h, sh, req, now)
+			}
 			sh.mu.Unlock()
 			return nil
 		}
 		now, at = now.Add(wallGone(sent, back)), received
-		h.meet(sh, req, a)
+		h.meet(s, sh, req, a)
 	}
 }
 
@@ -138,7 +141,7 @@ func (h *holder) ranOut(t int64, req *limit.Request, a *ask) bool {
 
 // meet finds the counters of the request, and makes those that are new. A counter whose limit has changed gives its lease
 // back with the call, and what was denied is forgotten.
-func (h *holder) meet(sh *shard, req *limit.Request, a *ask) {
+func (h *holder) meet(s *Store, sh *shard, req *limit.Request, a *ask) {
 	a.tiers = a.tiers[:0]
 	for i := range req.Charges {
 		charge := &req.Charges[i]
@@ -151,7 +154,7 @@ func (h *holder) meet(sh *shard, req *limit.Request, a *ask) {
 			if k.tier != t {
 				sh.stats.Lost += k.become(t)
 			}
-			leased := !charge.Limit.Exact && t.Algorithm != limit.LeakyBucket
+			leased := s.leases(charge.Limit) && t.Algorithm != limit.LeakyBucket
 			a.tiers = append(a.tiers, asked{k: k, tier: t, charge: i, leased: leased, never: charge.Cost > t.Capacity()})
 		}
 	}

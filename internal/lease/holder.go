@@ -197,7 +197,7 @@ func (h *holder) local(s *Store, sh *shard, req *limit.Request, now reading, d *
 	for i := range req.Charges {
 		charge := &req.Charges[i]
 		l := charge.Limit
-		if l == nil || l.Exact || l.Mode == limit.Off || charge.Cost < 1 || charge.Cost > limit.MaxUnits || len(l.Tiers) == 0 {
+		if l == nil || !s.leases(l) || l.Mode == limit.Off || charge.Cost < 1 || charge.Cost > limit.MaxUnits || len(l.Tiers) == 0 {
 			return false
 		}
 		for j := range l.Tiers {
@@ -236,7 +236,7 @@ func (h *holder) scattered(s *Store, sh *shard, req *limit.Request, t int64, d *
 		charge := &req.Charges[i]
 		for j := range charge.Limit.Tiers {
 			k := h.counter(&charge.Limit.Tiers[j], charge.Value, len(at))
-			if k == nil || k.tier != &charge.Limit.Tiers[j] || charge.Limit.Exact || !k.lease.Open() {
+			if k == nil || k.tier != &charge.Limit.Tiers[j] || !s.leases(charge.Limit) || !k.lease.Open() {
 				return false
 			}
 			retryAt, known := k.outcome(charge.Cost, t, h.lag)

@@ -25,14 +25,6 @@ func (s *Store) lifeOf(k *counter) int64 {
 	return s.life
 }
 
-// instances is how many processes share the counter, as far as is known.
-func (s *Store) instances(k *counter) int {
-	if k.far {
-		return s.c.InstancesAt(k.tier.Limit().Home)
-	}
-	return s.c.Instances()
-}
-
 // silence is whether nobody answered, of those that the call asks something of: the cell's own store, or a home.
 func (s *Store) silence(a *ask) *atomic.Bool {
 	for i := range a.tiers {
@@ -58,11 +50,11 @@ func (s *Store) silenceOf(home string) *atomic.Bool {
 func (s *Store) isSilent(k *counter) bool { return s.silenceOf(k.tier.Limit().Home).Load() }
 
 // leaseAhead begins a call for each limit of the request that another cell keeps and of which, by the rule, more is to be leased
-// although this decision did not lack any. The caller holds the shard's lock.
+// before one lacks it. The caller holds the shard's lock.
 func (s *Store) leaseAhead(h *holder, sh *shard, req *limit.Request, now time.Time) {
 	for i := range req.Charges {
 		c := &req.Charges[i]
-		if c.Limit.Home == "" || c.Limit.Exact {
+		if c.Limit.Home == "" || !s.leases(c.Limit) {
 			continue
 		}
 		at := s.read(now)

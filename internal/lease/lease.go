@@ -47,16 +47,17 @@ const (
 
 // Config sets up a store.
 type Config struct {
-	Store       limit.Store      // required; its errors are returned as they are
-	Instances   func() int       // how many processes share the store, at least 1; nil is one
+	Store     limit.Store // required; its errors are returned as they are
+	Instances func() int  // how many processes share the store, at least 1; nil is one
 
-	// InstancesAt is so for limits that another cell keeps, by its name; nil is Instances.
-	InstancesAt func(home string) int
+	// InstancesOf is so for one limit: other cells may share what keeps it. nil is Instances.
+	InstancesOf func(*limit.Limit) int
 
 	// Ahead has units of limits that another cell keeps leased before they run out, beside the decisions, which else wait for
 	// them. It is for processes that do not stand still between decisions.
 	Ahead bool
 
+	HomesOnly   bool             // lease only what another cell keeps
 	Rule        Rule             // how much to ask for; nil is [Adaptive]
 	Life        time.Duration    // longest life of a lease; 0 is DefaultLife
 	HomeLife    time.Duration    // so, of a limit that another cell keeps (limit.Limit.Home), to which it may be far; 0 is DefaultHomeLife
@@ -109,8 +110,8 @@ func New(c Config) (*Store, error) {
 	if c.Instances == nil {
 		c.Instances = func() int { return 1 }
 	}
-	if c.InstancesAt == nil {
-		c.InstancesAt = func(string) int { return c.Instances() }
+	if c.InstancesOf == nil {
+		c.InstancesOf = func(*limit.Limit) int { return c.Instances() }
 	}
 	if c.Clock == nil {
 		c.Clock = time.Now
@@ -194,6 +195,9 @@ func (s *Store) Close(ctx context.Context) error {
 	s.looking.Wait()
 	return s.returnAll(ctx)
 }
+
+// leases reports whether the limit's counters may be leased.
+func (s *Store) leases(l *limit.Limit) bool { return !l.Exact && (!s.c.HomesOnly || l.Home != "") }
 
 func (s *Store) hash(o limit.Owner) uint64 {
 	return maphash.String(s.seed, o.Name) ^ uint64(o.Kind)*0x9e3779b97f4a7c15

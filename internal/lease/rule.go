@@ -255,7 +255,7 @@ func (u *supply) dry(end, now int64) {
 // view is what a rule is told.
 func (k *counter) view(h *holder, s *Store, t, cost, lacks int64) View {
 	v := View{Tier: k.tier, Cost: cost, Lacks: lacks, Free: k.free(t), Rate: k.demand.rate(t), Total: k.supply.total,
-		Instances: max(s.instances(k), 1), Saturated: k.supply.saturated}
+		Instances: max(s.c.InstancesOf(k.tier.Limit()), 1), Saturated: k.supply.saturated}
 	now := t + h.lag
 	v.Left = k.tier.Capacity()
 	end := k.tier.LeaseEnd(h.owner.Name, now)

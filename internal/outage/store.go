@@ -46,6 +46,9 @@ type Config struct {
 	Instances    func() int
 	MaxInstances int
 
+	// InstancesOf is so for one limit: other cells may share what keeps it. nil is Instances.
+	InstancesOf func(*limit.Limit) int
+
 	Bytes     int64 // bounds what is counted and remembered here, at least 32 KB; 0 means DefaultBytes
 	PerSecond int   // 1..10,000, see DefaultPerSecond; 0 means that
 
@@ -226,7 +229,11 @@ func (s *Store) note(now time.Time, cause error) {
 	}
 }
 
-func (s *Store) instances() int64 {
+// instances is how many share the limit.
+func (s *Store) instances(l *limit.Limit) int64 {
+	if s.c.InstancesOf != nil {
+		return int64(max(s.c.InstancesOf(l), 1))
+	}
 	if s.c.Instances != nil {
 		if n := s.c.Instances(); n > 0 {
 			return int64(n)
@@ -288,7 +295,6 @@ var errLimitClosed = errors.New("a limit is closed then")
 
 // divide says which charges the backstop counts, and as what.
 func (s *Store) divide(req *limit.Request, now time.Time, x *scratch) error {
-	instances := s.instances()
 	x.request.Owner, x.request.Charges, x.parts = req.Owner, x.request.Charges[:0], x.parts[:0]
 	for i := range req.Charges {
 		c := &req.Charges[i]
@@ -299,7 +305,7 @@ func (s *Store) divide(req *limit.Request, now time.Time, x *scratch) error {
 		case c.Limit.OnStoreFailure == limit.Closed:
 			return errLimitClosed
 		}
-		p, err := s.part(c.Limit, instances, now)
+		p, err := s.part(c.Limit, s.instances(c.Limit), now)
 		if err != nil {
 			return err
 		}

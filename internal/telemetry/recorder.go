@@ -21,11 +21,12 @@ const (
 	Redis Store = iota
 	DynamoDB
 	Memory
+	Home // the DynamoDB of another cell, which keeps quotas
 	OtherStore
 	storeCount
 )
 
-var storeNames = [storeCount]string{Redis: "redis", DynamoDB: "dynamodb", Memory: "memory", OtherStore: "other"}
+var storeNames = [storeCount]string{Redis: "redis", DynamoDB: "dynamodb", Memory: "memory", Home: "home", OtherStore: "other"}
 
 // String is the store's name in those of its metrics.
 func (s Store) String() string { return storeNames[min(s, OtherStore)] }

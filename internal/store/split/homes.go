@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
@@ -24,6 +26,13 @@ var ErrNoHome = errors.New("no way to the counters of its home cell")
 // results are then [limit.Result.Unasked]. Make it with [NewHomes].
 type Homes struct {
 	own     limit.Store
+	holdFor time.Duration
+	adding  sync.Mutex
+	known   atomic.Pointer[chain]
+}
+
+// chain is the homes there are. It does not change.
+type chain struct {
 	numbers map[string]int // by name
 	joined  []*Store       // of each home: its quotas, and all that is below
 }
@@ -40,32 +49,48 @@ func NewHomes(c HomesConfig) (*Homes, error) {
 	if c.Own == nil {
 		return nil, errors.New("split store: needs the cell's own store")
 	}
-	h := &Homes{own: c.Own, numbers: make(map[string]int, len(c.Homes))}
-	below := c.Own
-	names := slices.Sorted(maps.Keys(c.Homes))
-	for i, name := range slices.Backward(names) { // what is on top is asked first
-		if name == "" || c.Homes[name] == nil {
-			return nil, fmt.Errorf("split store: home %q needs a name and a store", name)
-		}
-		s, err := New(Config{Rates: below, Quotas: c.Homes[name], HoldFor: c.HoldFor, home: name})
-		if err != nil {
+	h := &Homes{own: c.Own, holdFor: c.HoldFor}
+	h.known.Store(&chain{})
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(c.Homes))) { // what is on top is asked first
+		if err := h.Add(name, c.Homes[name]); err != nil {
 			return nil, err
 		}
-		h.numbers[name] = len(names) - 1 - i
-		h.joined = append(h.joined, s)
-		below = s
 	}
 	return h, nil
 }
 
+// Add makes one more home known, whose quotas are asked before those of others.
+func (h *Homes) Add(name string, store limit.Store) error {
+	h.adding.Lock()
+	defer h.adding.Unlock()
+	was, below := h.known.Load(), h.own
+	if _, twice := was.numbers[name]; name == "" || store == nil || twice {
+		return fmt.Errorf("split store: home %q needs a name of its own and a store", name)
+	}
+	if n := len(was.joined); n > 0 {
+		below = was.joined[n-1]
+	}
+	s, err := New(Config{Rates: below, Quotas: store, HoldFor: h.holdFor, home: name})
+	if err != nil {
+		return err
+	}
+	now := &chain{numbers: maps.Clone(was.numbers), joined: append(slices.Clip(was.joined), s)}
+	if now.numbers == nil {
+		now.numbers = make(map[string]int)
+	}
+	now.numbers[name] = len(was.joined)
+	h.known.Store(now)
+	return nil
+}
+
 // of is the store for limits of all these homes: the lowest one that reaches each.
 func (h *Homes) of(homes func(yield func(*limit.Limit) bool)) (limit.Store, error) {
-	most := -1
+	most, k := -1, h.known.Load()
 	for l := range homes {
 		if l == nil || l.Home == "" {
 			continue
 		}
-		n, known := h.numbers[l.Home]
+		n, known := k.numbers[l.Home]
 		if !known {
 			return nil, fmt.Errorf("limit %s of cell %s: %w", l.ID, l.Home, ErrNoHome)
 		}
@@ -77,7 +102,7 @@ func (h *Homes) of(homes func(yield func(*limit.Limit) bool)) (limit.Store, erro
 	if most < 0 {
 		return h.own, nil
 	}
-	return h.joined[most], nil
+	return k.joined[most], nil
 }
 
 func (h *Homes) ofRequest(req *limit.Request) (limit.Store, error) {
@@ -140,7 +165,7 @@ func (h *Homes) Accepts(l *limit.Limit) error {
 // Close refunds what is held, and waits for what is being given back, until ctx ends. Call it when no decision is under way.
 func (h *Homes) Close(ctx context.Context) error {
 	var errs []error
-	for _, s := range slices.Backward(h.joined) { // from the top, while what is below still answers
+	for _, s := range slices.Backward(h.known.Load().joined) { // from the top, while what is below still answers
 		errs = append(errs, s.Close(ctx))
 	}
 	return errors.Join(errs...)
