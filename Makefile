@@ -6,7 +6,7 @@ MAKEFLAGS   += --no-builtin-rules
 
 FUZZTIME ?= 30s
 ONLY     ?=
-export FUZZTIME
+export FUZZTIME DEPLOYMENT
 
 # The race detector needs a C compiler. Without one the tests still run, and say so.
 RACE = $(shell command -v "$$(go env CC)" >/dev/null 2>&1 && echo -race)
@@ -30,6 +30,18 @@ lambdas: ## Build dist/lambdas/NAME.zip of each functions/NAME, for arm64 (PLANS
 .PHONY: lambdas-twice
 lambdas-twice: ## Build each Lambda in two folders, with two build caches: the same bytes, or it fails
 	@scripts/lambdas --twice
+
+.PHONY: synth
+synth: ## CDK's templates of DEPLOYMENT (infra/deployment.yaml) into infra/cdk.out; builds the Lambdas where one is missing
+	@scripts/cdk --lambdas missing synth --quiet $(CDKFLAGS)
+
+.PHONY: deploy
+deploy: ## Build the Lambdas and deploy DEPLOYMENT to the account of AWS_PROFILE, one stack after the other (CDKFLAGS=...)
+	@scripts/cdk --lambdas all deploy --all --concurrency 1 $(CDKFLAGS)
+
+.PHONY: test-infra
+test-infra: ## The tests of infra: what must hold of the templates (needs Node.js)
+	cd infra && JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION=$$(node -p 'process.versions.node.split(".")[0]') go test -shuffle=on ./...
 
 .PHONY: dev
 dev: ## Start the whole of it in one process, on the example plan

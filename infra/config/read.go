@@ -57,17 +57,23 @@ func (r *reader) sense(err error) {
 		bad[p.Path] = true
 	}
 	for _, p := range all.Problems {
-		if bad[p.Path] {
-			continue
-		}
+		place, follows := (*yaml.Node)(nil), false
 		for path := p.Path; ; path = path[:max(0, strings.LastIndexAny(path, ".["))] {
-			if n := r.places[path]; n != nil {
-				p.File, p.Line, p.Column = r.file, n.Line, n.Column
-				break
+			n := r.places[path]
+			if n != nil && place == nil {
+				place = n
 			}
+			follows = follows || bad[path] && (path == p.Path || n != nil && n.Kind != yaml.MappingNode)
 			if path == "" {
 				break
 			}
+		}
+		if follows {
+			continue
+		}
+		p.File = r.file
+		if place != nil {
+			p.Line, p.Column = place.Line, place.Column
 		}
 		r.found = append(r.found, p)
 	}

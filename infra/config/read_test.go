@@ -1,0 +1,222 @@
+package config_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/infra/config"
+)
+
+const least = "control: { region: eu-west-1 }\ncells: [ { id: eu-1, region: eu-west-1 } ]\n"
+
+var leastWant = config.Deployment{
+	Prefix: "sluice",
+	Control: config.Control{
+		Region: "eu-west-1", Audit: config.Audit{Mode: "GOVERNANCE", RetentionDays: 365},
+		Pepper: "p1", MetricsNamespace: "Sluice", LogLevel: "info", LogDays: 30,
+	},
+	Cells: []config.Cell{{ID: "eu-1", Region: "eu-west-1", Profile: "small", MaxInstances: 100, MemoryMB: 512}},
+}
+
+// Guarantees the defaults that the types tell, and that the file in the repository is one.
+func TestReadDefaults(t *testing.T) {
+	shipped, err := os.ReadFile("../deployment.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"the least": least, "deployment.yaml": string(shipped)} {
+		d, err := config.Read("d.yaml", []byte(text))
+		if err != nil || !reflect.DeepEqual(*d, leastWant) {
+			t.Errorf("%s: %+v, %v\nwant %+v", name, d, err, leastWant)
+		}
+	}
+}
+
+const all = `prefix: mine
+account: "123456789012"
+control:
+  region: us-east-1
+  audit: { mode: COMPLIANCE, retentionDays: 30, confirm: nobody can delete audit records for 30 days }
+  trail: false
+  pepper: p2
+  metricsNamespace: My/Own
+  logLevel: debug
+  logDays: 90
+cells:
+  - id: us-1
+    region: us-east-1
+    profile: full
+    maxInstances: 7
+    memoryMB: 1024
+    trustedHops: 1
+    retryJitter: 20
+    leases: false
+    claims: [region]
+    passDenials: [abc123]
+    issuers:
+      - issuer: https://id.example.com/
+        audiences: [api]
+        jwksUrl: https://id.example.com/keys
+        algorithms: [ES256]
+        audienceClaim: client_id
+        tenantClaim: org
+        subjectClaim: user
+        tenants: [acme]
+`
+
+// Guarantees that every key is read into its field: each field of this file differs from its default.
+func TestReadAll(t *testing.T) {
+	d, err := config.Read("d.yaml", []byte(all))
+	want := config.Deployment{
+		Prefix: "mine", Account: "123456789012",
+		Control: config.Control{
+			Region:  "us-east-1",
+			Audit:   config.Audit{Mode: "COMPLIANCE", RetentionDays: 30, Confirm: "nobody can delete audit records for 30 days"},
+			NoTrail: true, Pepper: "p2", MetricsNamespace: "My/Own", LogLevel: "debug", LogDays: 90,
+		},
+		Cells: []config.Cell{{
+			ID: "us-1", Region: "us-east-1", Profile: "full", MaxInstances: 7, MemoryMB: 1024, TrustedHops: 1, RetryJitter: 20, NoLeases: true,
+			Claims: []string{"region"}, PassDenials: []string{"abc123"},
+			Issuers: []config.Issuer{{
+				Issuer: "https://id.example.com/", Audiences: []string{"api"}, JWKSURL: "https://id.example.com/keys", Algorithms: []string{"ES256"},
+				AudienceClaim: "client_id", TenantClaim: "org", SubjectClaim: "user", Tenants: []string{"acme"},
+			}},
+		}},
+	}
+	if err != nil || !reflect.DeepEqual(*d, want) {
+		t.Errorf("%+v, %v\nwant %+v", d, err, want)
+	}
+	for _, part := range []any{want, want.Control, want.Control.Audit, want.Cells[0]} {
+		v := reflect.ValueOf(part)
+		for i := range v.NumField() {
+			if v.Field(i).IsZero() {
+				t.Errorf("the file has no %s.%s: it is not known to be read", v.Type().Name(), v.Type().Field(i).Name)
+			}
+		}
+	}
+	if first := *d; first.Complete() != nil || !reflect.DeepEqual(first, want) {
+		t.Errorf("to complete again makes %+v", first)
+	}
+}
+
+// with is the least file with another control plane and other cells.
+func with(control, cells string) string {
+	return "control: { region: eu-west-1" + control + " }\ncells:\n" + cells
+}
+
+func manyCells(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "  - { id: eu-%d, region: eu-west-1 }\n", i)
+	}
+	return b.String()
+}
+
+// Guarantees that what makes no sense is refused, in one clear line that has the place of each.
+func TestReadProblems(t *testing.T) {
+	const cell = "  - { id: eu-1, region: eu-west-1 }\n"
+	for name, tt := range map[string]struct{ text, want string }{
+		"a cell twice": {with("", cell+"  - { id: us-1, region: us-east-1 }\n"+cell), `d.yaml:5:11: cells[2].id: cell "eu-1" is there twice, first as cells[0]`},
+		"an unknown region": {with("", "  - { id: eu-1, region: eu-west-9 }\n"),
+			`d.yaml:3:25: cells[0].region: "eu-west-9" is not a region of AWS that is known here`},
+		"an unknown region of the control plane": {"control: { region: mars }\ncells:\n" + cell, `d.yaml:1:20: control.region: "mars" is not a region of AWS that is known here`},
+		"COMPLIANCE without a confirmation": {with(", audit: { mode: COMPLIANCE }", cell),
+			`d.yaml:1:46: control.audit.mode: COMPLIANCE cannot be taken back, by anybody: confirm it with the key confirm, "nobody can delete audit records for 365 days"`},
+		"the confirmation of another time": {with(", audit: { mode: COMPLIANCE, retentionDays: 7, confirm: nobody can delete audit records for 365 days }", cell),
+			`d.yaml:1:46: control.audit.mode: COMPLIANCE cannot be taken back, by anybody: confirm it with the key confirm, "nobody can delete audit records for 7 days"`},
+		"a confirmation of nothing": {with(", audit: { confirm: x }", cell), `d.yaml:1:49: control.audit.confirm: has no use without the mode COMPLIANCE`},
+		"zero concurrency":          {with("", "  - { id: eu-1, region: eu-west-1, maxInstances: 0 }\n"), `d.yaml:3:50: cells[0].maxInstances: must not be 0`},
+		"negative concurrency":      {with("", "  - { id: eu-1, region: eu-west-1, maxInstances: -1 }\n"), `d.yaml:3:50: cells[0].maxInstances: -1 is outside 1 to 10000`},
+		"no cells":                  {"control: { region: eu-west-1 }\ncells: []\n", `d.yaml:2:8: cells: there are 0, want 1 to 50`},
+		"no key cells":              {"control: { region: eu-west-1 }\n", `d.yaml:1:1: cells: there are 0, want 1 to 50`},
+		"too many cells":            {with("", manyCells(51)), `d.yaml:3:3: cells: there are 51, want 1 to 50`},
+		"no control plane":          {"cells:\n" + cell, `d.yaml:1:1: control.region: is missing`},
+		"no id":                     {with("", "  - { region: eu-west-1 }\n"), `d.yaml:3:5: cells[0].id: is missing`},
+		"another partition": {with("", "  - { id: cn-1, region: cn-north-1 }\n"),
+			`d.yaml:3:25: cells[0].region: cn-north-1 is of the partition aws-cn and the control plane's eu-west-1 of aws, and nothing goes from one to the other`},
+		"an unknown key": {with("", "  - { id: eu-1, region: eu-west-1, size: 3 }\n"),
+			`d.yaml:3:36: cells[0]: unknown key "size" in a cell; known: claims, id, issuers, leases, maxInstances, memoryMB, passDenials, profile, region, retryJitter, trustedHops`},
+		"a key twice":     {with("", "  - { id: eu-1, id: eu-2, region: eu-west-1 }\n"), `d.yaml:3:17: cells[0]: key "id" is there twice, first at line 3`},
+		"an id of ours":   {with("", "  - { id: EU_1, region: eu-west-1 }\n"), `d.yaml:3:11: cells[0].id: "EU_1" is not 1 to 24 of a-z 0-9 and single hyphens between them, a letter first`},
+		"two hyphens":     {with("", "  - { id: eu--1, region: eu-west-1 }\n"), `d.yaml:3:11: cells[0].id: "eu--1" is not 1 to 24`},
+		"a bare account":  {"account: 123456789012\n" + least, `d.yaml:1:10: account: want a string, got "123456789012": write it in quotes`},
+		"a short account": {"account: '12'\n" + least, `d.yaml:1:10: account: "12" is not an account's 12 digits`},
+		"a prefix":        {"prefix: my-own\n" + least, `d.yaml:1:9: prefix: "my-own" is not a letter and up to 15 of a-z 0-9`},
+		"an empty text":   {"prefix: ''\n" + least, `d.yaml:1:9: prefix: is empty: leave it out for the default`},
+		"octal":           {with("", "  - { id: eu-1, region: eu-west-1, memoryMB: 0512 }\n"), `d.yaml:3:46: cells[0].memoryMB: want a whole number, got "0512"`},
+		"yes":             {with("", "  - { id: eu-1, region: eu-west-1, leases: yes }\n"), `d.yaml:3:44: cells[0].leases: want true or false, got "yes"`},
+		"a mapping":       {"control: eu-west-1\ncells:\n" + cell, `d.yaml:1:10: control: want the control plane (a mapping), got "eu-west-1"`},
+		"a list":          {"control: { region: eu-west-1 }\ncells: eu-1\n", `d.yaml:2:8: cells: want a list of cells, got "eu-1"`},
+		"an alias":        {"control: &a { region: eu-west-1 }\ncells: [ *a ]\n", `d.yaml:2:10: cells[0]: want a cell (a mapping), got an alias (*), which is not supported here`},
+		"log days":        {with(", logDays: 31", cell), `d.yaml:1:40: control.logDays: 31 is not a retention of CloudWatch Logs: 1 3 5 7 14 30 60`},
+		"claims of nobody": {with("", "  - { id: eu-1, region: eu-west-1, claims: [region] }\n"),
+			`d.yaml:3:44: cells[0].claims: have no use without issuers`},
+		"an open issuer": {with("", "  - { id: eu-1, region: eu-west-1, issuers: [ { issuer: x, audiences: [a], jwksUrl: 'https://x/' } ] }\n"),
+			`d.yaml:3:47: cells[0].issuers[0]: say for which tenants it may speak: either tenants, or allTenants: true`},
+		"keys in clear": {with("", "  - { id: eu-1, region: eu-west-1, issuers: [ { issuer: x, audiences: [a], jwksUrl: 'http://x/', allTenants: true } ] }\n"),
+			`d.yaml:3:85: cells[0].issuers[0].jwksUrl: "http://x/" is not an https URL`},
+		"an API twice": {with("", "  - { id: eu-1, region: eu-west-1, passDenials: [a, a] }\n"), `d.yaml:3:53: cells[0].passDenials[1]: "a" is there twice`},
+		"nothing":      {"", `d.yaml: is empty`},
+		"comments":     {"# nothing\n", `d.yaml: is empty`},
+		"two files":    {least + "---\n" + least, `d.yaml:3:1: a second document: want one`},
+		"no YAML":      {"control: [\n", `d.yaml:1:1: not YAML: `},
+		"too large":    {"#" + strings.Repeat("x", 1<<18) + "\n" + least, `d.yaml: has 262220 bytes, want at most 262144`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, err := config.Read("d.yaml", []byte(tt.text))
+			var all *config.Error
+			if !errors.As(err, &all) || d != nil || !strings.HasPrefix(all.Problems[0].String(), tt.want) {
+				t.Fatalf("%v\nwant %s", err, tt.want)
+			}
+			if len(all.Problems) > 1 {
+				t.Errorf("more than one line of one mistake:\n%v", err)
+			}
+		})
+	}
+}
+
+// Guarantees that all problems of a file are told in one run, in the order of the file.
+func TestReadAllProblems(t *testing.T) {
+	_, err := config.Read("d.yaml", []byte(with(", logLevel: loud", "  - { id: 1, region: mars }\n  - { id: a, region: eu-west-1, memoryMB: 1 }\n")))
+	want := []string{"d.yaml:1:41: control.logLevel: ", "d.yaml:3:11: cells[0].id: ", "d.yaml:3:22: cells[0].region: ", "d.yaml:4:43: cells[1].memoryMB: "}
+	lines := strings.Split(fmt.Sprint(err), "\n")
+	if len(lines) != len(want) {
+		t.Fatalf("%v\nwant %d lines", err, len(want))
+	}
+	for i, line := range lines {
+		if !strings.HasPrefix(line, want[i]) {
+			t.Errorf("line %d is %s, want %s…", i+1, line, want[i])
+		}
+	}
+}
+
+// FuzzRead guarantees that no file makes the reader panic or hang, that what it takes is within its bounds, and that a problem has a
+// place and a text of one line.
+func FuzzRead(f *testing.F) {
+	f.Add(least)
+	f.Add(all)
+	f.Add("control: &a { region: eu-west-1 }\ncells: [ *a, *a ]\n? [x]\n: y\n")
+	f.Add("cells: [[[[{")
+	f.Fuzz(func(t *testing.T, text string) {
+		d, err := config.Read("d.yaml", []byte(text))
+		var all *config.Error
+		switch {
+		case err == nil:
+			if again := *d; again.Complete() != nil || !reflect.DeepEqual(again, *d) {
+				t.Errorf("what was taken is not complete: %+v", d)
+			}
+		case !errors.As(err, &all) || d != nil || len(all.Problems) == 0:
+			t.Errorf("%v with %+v", err, d)
+		default:
+			for _, p := range all.Problems {
+				if p.File != "d.yaml" || p.Message == "" || strings.Contains(p.String(), "\n") {
+					t.Errorf("a problem without a place or of several lines: %q", p.String())
+				}
+			}
+		}
+	})
+}
