@@ -146,8 +146,8 @@ func (f *fleet) handler(c *servedCell) (http.Handler, error) {
 		LivePage: page, Audience: f.audience, MaxBodyBytes: f.maxBody, Log: f.log})
 }
 
-// reserved is what is below /_sluice/: operators' calls below admin, those about the cell's own counters below admin/ops/CELL, and
-// the live page.
+// reserved is what is below /_sluice/: operators' calls below admin, those about the cell's own counters below admin/ops/CELL, the
+// metrics of the control plane's functions, and the live page.
 func (f *fleet) reserved(c *servedCell, names *identity.Anonymiser, page http.Handler) (http.Handler, error) {
 	addresses := c.counters.addresses
 	if addresses == c.counters.tenants {
@@ -174,6 +174,8 @@ func (f *fleet) reserved(c *servedCell, names *identity.Anonymiser, page http.Ha
 			operators.ServeHTTP(w, r)
 		case f.pageOff:
 			http.Error(w, "there is no live page: --live-page off", http.StatusNotFound)
+		case r.URL.Path == "/metrics":
+			f.metrics(w, r)
 		default:
 			page.ServeHTTP(w, r)
 		}
@@ -241,6 +243,7 @@ func (f *fleet) status(here *servedCell) []livepage.CellStatus {
 			o := c.Overview(ctx, now, 1)
 			s.URL, s.Epoch, s.Phase = c.url(), o.Epoch, string(o.Phase)
 			s.Head, s.Behind, s.AgeMs = o.Head, max(o.Head-o.InForce, 0), o.Age.Milliseconds()
+			measured(&s, &o.Checked)
 			if busiest == "" && len(o.Tenants) > 0 {
 				busiest = o.Tenants[0].ID
 			}
@@ -249,6 +252,36 @@ func (f *fleet) status(here *servedCell) []livepage.CellStatus {
 		out = append(out, s)
 	}
 	return out
+}
+
+// measured shows what was measured of a cell.
+func measured(s *livepage.CellStatus, c *devcells.Checked) {
+	if !c.CanaryAt.IsZero() {
+		s.CanaryMs, s.Missed = c.CanaryAt.UnixMilli(), c.Missed
+		s.AppliedMs, s.EnforcedMs = wholeMs(c.Applied), wholeMs(c.Enforced)
+	}
+	if !c.ReconciledAt.IsZero() {
+		s.ReconciledMs, s.Drift, s.Repaired = c.ReconciledAt.UnixMilli(), c.Drift, c.Repaired
+	}
+}
+
+// wholeMs rounds up, so that what was measured is never 0.
+func wholeMs(d time.Duration) int64 { return (d + time.Millisecond - 1).Milliseconds() }
+
+// metrics answers with what the functions of this process have counted since its start.
+func (f *fleet) metrics(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		h.Set("Allow", "GET, HEAD")
+		http.Error(w, "only GET and HEAD are answered here", http.StatusMethodNotAllowed)
+		return
+	}
+	h.Set("Content-Type", "application/json")
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	_ = e.Encode(map[string]any{"version": 1, "metrics": f.plane.Metrics()}) // nobody is left to be told
 }
 
 // granted is what a cell may grant of a tenant's limits.

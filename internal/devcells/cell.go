@@ -26,10 +26,14 @@ type Cell struct {
 	Reader *cellconfig.Reader // an [authorizer.Source]
 
 	table   *memtable.Table
+	store   *told                     // the table, as changes are written to it
 	heard   *acknowledge.Acknowledger // nil: the cell is alone
 	applied chan struct{}             // has room for one: the table changed
 	stop    context.CancelFunc
 	running sync.WaitGroup
+
+	mu      sync.Mutex
+	checked Checked
 }
 
 var _ authorizer.Source = (*cellconfig.Reader)(nil)
@@ -42,10 +46,11 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 		return nil, err
 	}
 	c := &Cell{Name: name, table: table, applied: make(chan struct{}, 1)}
-	watched, sharedAs := &told{table, c.applied}, ""
+	c.store = &told{table, c.applied}
+	sharedAs := ""
 	if p.c.Several {
 		sharedAs = name
-		c.heard, err = acknowledge.New(acknowledge.Config{Cell: name, Tables: p.tables, Store: watched, Now: p.c.Now})
+		c.heard, err = acknowledge.New(acknowledge.Config{Cell: name, Tables: p.tables, Store: c.store, Now: p.c.Now})
 		if err != nil {
 			return nil, err
 		}
@@ -53,6 +58,9 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	c.Reader, err = cellconfig.New(cellconfig.Config{
 		Table: table, Cell: sharedAs, Accepts: p.c.Accepts, Reaches: p.c.Reaches, Log: p.c.Log, Timeout: readTimeout, FirstTimeout: 10 * readTimeout,
 		MaxDocuments: keptDocuments, MaxBytes: keptBytes,
+		OnApply: func(e cellconfig.Entry, now time.Time) {
+			p.board.Meter("authorizer", name).Took("propagation_seconds", now.Sub(e.At))
+		},
 		Hashes: func(_ context.Context, _ time.Time, presented string) ([]identity.KeyHash, error) {
 			return p.peppers.Hashes(presented)
 		},
@@ -60,13 +68,13 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.pump.Add(ctx, name, watched); err != nil {
+	if err := p.pump.Add(ctx, name, c.store); err != nil {
 		return nil, err
 	}
 	run, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	if err := p.follow(run, c); err != nil { // before the first request
-		watched.tell() // look again
+		c.store.tell() // look again
 	}
 	c.running.Go(func() { p.followAll(run, c) })
 	p.mu.Lock()
@@ -153,13 +161,7 @@ func (p *Plane) Settle(ctx context.Context) error {
 	if err := p.pump.Settle(ctx); err != nil {
 		return err
 	}
-	p.mu.Lock()
-	cells := make([]*Cell, 0, len(p.cells))
-	for _, c := range p.cells {
-		cells = append(cells, c)
-	}
-	p.mu.Unlock()
-	for _, c := range cells {
+	for _, c := range p.all() {
 		if _, err := c.table.Head(ctx); err != nil {
 			continue // nothing was ever written
 		}

@@ -25,6 +25,7 @@ type Overview struct {
 	Routes    int          // that are declared
 	Epoch     int64        // of the shares that the cell knows; 0: none
 	Phase     shares.Phase // of these
+	Checked   Checked
 }
 
 // Overview looks at the cell; it shows at most so many tenants.
@@ -34,7 +35,7 @@ func (c *Cell) Overview(ctx context.Context, now time.Time, most int) Overview {
 		defer join()
 	}
 	stats := c.Reader.Stats(now)
-	out := Overview{InForce: stats.Seq, Age: stats.Age, IPLimits: view.IPLimits()}
+	out := Overview{InForce: stats.Seq, Age: stats.Age, IPLimits: view.IPLimits(), Checked: c.lastChecked()}
 	if head, err := c.table.Head(ctx); err == nil {
 		out.Head = head.Seq
 		if last, err := c.table.Log(ctx, head.Seq-1, head.Seq); err == nil && len(last) == 1 {

@@ -18,9 +18,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,10 +31,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/audit/folder"
 	"github.com/sluicelimits/sluice/internal/audit/livetables"
+	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/telemetry"
 	"github.com/sluicelimits/sluice/streams/archiver"
 	"github.com/sluicelimits/sluice/streams/balancer"
 	"github.com/sluicelimits/sluice/streams/local"
@@ -58,6 +62,10 @@ type Config struct {
 	Reaches   func(home string) bool   // whether quotas that a cell keeps can be leased by the others; nil is of none
 	Operators string                   // who calls Operate, as the audit trail has it; default: the user of this process
 
+	// How often a cell is compared with the control tables, and how often a change of the canary is sent through all of them, where
+	// there are several; 0 is every 15 minutes and every minute, as in AWS.
+	ReconcileEvery, CanaryEvery time.Duration
+
 	// Shadow counts what shadow limits did; nil: nobody does.
 	Shadow func(ctx context.Context) (*admin.ShadowReport, error)
 
@@ -72,6 +80,7 @@ type Plane struct {
 	of        string // names the folder as this process has it open
 	temporary bool
 	peppers   *identity.Peppers
+	board     *telemetry.Board
 	tables    *embedded.Tables
 	archive   *folder.Archive
 	pump      *local.Pump
@@ -99,7 +108,7 @@ func Open(c Config) (*Plane, error) {
 	if c.Peppers[c.NewKeys] == nil {
 		return nil, fmt.Errorf("devcells: there is no pepper %q for new keys", c.NewKeys)
 	}
-	p := &Plane{c: c, folder: c.Folder, of: rand.Text(), cells: map[string]*Cell{}, look: make(chan struct{}, 1)}
+	p := &Plane{c: c, folder: c.Folder, of: rand.Text(), board: telemetry.NewBoard(), cells: map[string]*Cell{}, look: make(chan struct{}, 1)}
 	var err error
 	if p.peppers, err = identity.NewPeppers(c.Peppers); err != nil {
 		return nil, err
@@ -143,14 +152,17 @@ func (p *Plane) open() (err error) {
 // start begins what carries changes.
 func (p *Plane) start(ctx context.Context) error {
 	var err error
-	if p.pump, err = local.New(local.Config{Feed: p.tables, Tables: p.tables, Log: p.c.Log, Now: p.c.Now}); err != nil {
+	if p.pump, err = local.New(local.Config{
+		Feed: p.tables, Tables: p.tables, Log: p.c.Log, Now: p.c.Now, Meter: p.board.Meter("publisher", ""),
+		Cells: func(id string) local.Meter { return p.board.Meter("applier", id) },
+	}); err != nil {
 		return err
 	}
-	keep, err := archiver.New(archiver.Config{Archive: p.archive, Meter: nothing{}, Log: p.c.Log, Now: p.c.Now})
+	keep, err := archiver.New(archiver.Config{Archive: p.archive, Meter: p.board.Meter("archiver", ""), Log: p.c.Log, Now: p.c.Now})
 	if err != nil {
 		return err
 	}
-	p.balancer, err = balancer.New(balancer.Config{Tables: p.tables, Meter: nothing{}, Settings: grace(), Log: p.c.Log, Now: p.c.Now})
+	p.balancer, err = balancer.New(balancer.Config{Tables: p.tables, Meter: p.board.Meter("balancer", ""), Settings: grace(), Log: p.c.Log, Now: p.c.Now})
 	if err != nil {
 		return err
 	}
@@ -162,6 +174,10 @@ func (p *Plane) start(ctx context.Context) error {
 			p.c.Log.Error("changes do not reach the cells any more", "error", err)
 		}
 	})
+	if p.c.Several {
+		p.running.Go(func() { p.every(ctx, cmp.Or(p.c.CanaryEvery, canaryEvery), p.canary) })
+		p.running.Go(func() { p.every(ctx, cmp.Or(p.c.ReconcileEvery, reconcileEvery), p.reconcile) })
+	}
 	if p.temporary { // the archive would go with the folder
 		return nil
 	}
@@ -172,12 +188,6 @@ func (p *Plane) start(ctx context.Context) error {
 	})
 	return nil
 }
-
-// nothing counts nothing: there is nobody to read metrics.
-type nothing struct{}
-
-func (nothing) Count(string, int64)        {}
-func (nothing) Took(string, time.Duration) {}
 
 // drain waits for a while until the archive has what was written: what it does not have by then, the next start archives.
 func (p *Plane) drain() {
@@ -235,6 +245,24 @@ func (p *Plane) Operate() http.Handler {
 
 // Tables are the control tables.
 func (p *Plane) Tables() control.Tables { return p.tables }
+
+// Metrics are those of all functions that run here, since the start, and what each cell grants now.
+func (p *Plane) Metrics() []telemetry.Told {
+	now := p.c.Now()
+	for _, c := range p.all() {
+		if part, ok := cellconfig.Part(c.Reader.Grants(now)); ok {
+			p.board.Meter("authorizer", c.Name).Stands("per_cell_limit_effective", float64(part)/100)
+		}
+	}
+	return p.board.All()
+}
+
+// all are the cells, by name.
+func (p *Plane) all() []*Cell {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.SortedFunc(maps.Values(p.cells), func(a, b *Cell) int { return cmp.Compare(a.Name, b.Name) })
+}
 
 // Folder is where everything is that outlives the process.
 func (p *Plane) Folder() string { return p.folder }

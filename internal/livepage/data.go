@@ -39,6 +39,15 @@ type CellStatus struct {
 	Behind int64  `json:"behind"`  // changes that are there and not in force yet
 	AgeMs  int64  `json:"age_ms"`  // of what is in force: since the cell looked last
 
+	// What was measured last of how changes come to it, and whether it has all of them; times of 0 are those of nothing yet.
+	CanaryMs     int64 `json:"canary_ms"`     // when a change of the canary was sent
+	AppliedMs    int64 `json:"applied_ms"`    // how long that took to be in the cell's table, at least 1; 0 where it is not known
+	EnforcedMs   int64 `json:"enforced_ms"`   // how long to where an authorizer enforces it that looks once per second
+	Missed       bool  `json:"missed"`        // it was not enforced in its time
+	ReconciledMs int64 `json:"reconciled_ms"` // when it was compared with the control tables
+	Drift        int64 `json:"drift"`         // differences that were found then
+	Repaired     int64 `json:"repaired"`      // of these, those that were made good
+
 	Limits []CellLimit `json:"limits"` // of the busiest tenant that is configured: what this cell may grant of each
 }
 

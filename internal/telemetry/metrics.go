@@ -21,7 +21,7 @@ const (
 // Metric is one that a function of Sluice writes.
 type Metric struct {
 	Name       string
-	Unit       string   // of CloudWatch
+	Unit       string // of CloudWatch
 	Form       Form
 	Dimensions []string // its dimensions, all of them: "cell" and "function", or "function"
 	Functions  []string // that write it, by their folders below functions/, sorted
@@ -60,7 +60,9 @@ func Metrics() []Metric {
 		slices.Sort(m.Functions)
 		all = append(all, m)
 	}
-	addAuthorizer(func(name, unit string, form Form, always bool, meaning string) { add(inAuthorizer, name, unit, form, always, meaning) })
+	addAuthorizer(func(name, unit string, form Form, always bool, meaning string) {
+		add(inAuthorizer, name, unit, form, always, meaning)
+	})
 	add(inAuthorizer+" "+inCanary, "propagation_seconds", unitSeconds, Spread, false,
 		"From the write of a change in the control tables to when it is enforced: by the canary for its own change, one that was missed with the whole time that it waited; by an authorizer for each change that it comes by.")
 

@@ -70,7 +70,7 @@ type Seen struct {
 	Applied  time.Duration `json:"applied_ns"`  // from the write to when the cell's table had it; 0 where it had not
 	Enforced time.Duration `json:"enforced_ns"` // from the write to when a reader had it; 0 where none had
 	Missed   bool          `json:"missed"`
-	Err      error         `json:"-"` // of the last look, where it was missed
+	Err      error         `json:"-"` // of the last look, where it was missed; context.Canceled where the run was called off
 }
 
 // Canary measures. Make it with New.
@@ -206,6 +206,10 @@ func (w *watcher) watch(ctx context.Context, version int64, began time.Time) See
 		}
 		select {
 		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) { // nobody waits any more: it says nothing of the cell
+				seen.Err = ctx.Err()
+				return seen
+			}
 			seen.Missed, seen.Err = true, err
 			w.cell.Meter.Count("canary_missed", 1)
 			w.cell.Meter.Took("propagation_seconds", w.c.Wait)

@@ -208,6 +208,29 @@ func TestMissed(t *testing.T) {
 	})
 }
 
+// Guarantees that a run which is called off says nothing of a cell, while one whose time is over, as a function's may be before the
+// canary's own, says that the cell missed the change.
+func TestCalledOff(t *testing.T) {
+	for _, called := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, map[string]time.Duration{"eu-1": -1})
+			w.seed()
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			if called {
+				time.AfterFunc(2*time.Second, cancel)
+			}
+			seen, err := w.c.Run(ctx)
+			if err != nil || len(seen) != 1 || seen[0].Missed == called || errors.Is(seen[0].Err, context.Canceled) != called {
+				t.Errorf("called off %t: %+v, %v", called, seen, err)
+			}
+			if took := w.meters["eu-1"].Times("propagation_seconds"); (len(took) == 0) != called {
+				t.Errorf("called off %t: propagation_seconds %v", called, took)
+			}
+		})
+	}
+}
+
 // Guarantees that an older canary which arrives late is not taken for the new one.
 func TestOlderCanary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

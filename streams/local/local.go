@@ -49,10 +49,11 @@ type Config struct {
 	Feed   control.Feed
 	Tables reconcile.Tables // the same tables
 
-	Keep  kept.Keeper      // default: lines of Log
-	Meter Meter            // default: nothing is counted
-	Log   *slog.Logger     // default slog.Default()
-	Now   func() time.Time // default time.Now
+	Keep  kept.Keeper           // default: lines of Log
+	Meter Meter                 // of the publisher; default: nothing is counted
+	Cells func(id string) Meter // of a cell's applier; default: Meter
+	Log   *slog.Logger          // default slog.Default()
+	Now   func() time.Time      // default time.Now
 }
 
 // Pump carries changes. It is safe for concurrent use. Make it with New, and call Run.
@@ -91,6 +92,9 @@ func New(c Config) (*Pump, error) {
 	}
 	if c.Meter == nil {
 		c.Meter = nothing{}
+	}
+	if c.Cells == nil {
+		c.Cells = func(string) Meter { return c.Meter }
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -140,7 +144,7 @@ func (g *group) done() {
 // Add adds a cell and brings it up to what the control tables have; from then on it is told of changes. Its error is for a cell that
 // is there already, or that could not be brought up, and was not added.
 func (p *Pump) Add(ctx context.Context, id string, store cellconfig.Store) error {
-	a, err := applier.New(applier.Config{Cell: id, Store: store, Keep: p.c.Keep, Meter: p.c.Meter, Log: p.c.Log, Now: p.c.Now})
+	a, err := applier.New(applier.Config{Cell: id, Store: store, Keep: p.c.Keep, Meter: p.c.Cells(id), Log: p.c.Log, Now: p.c.Now})
 	if err != nil {
 		return err
 	}
