@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,13 +20,15 @@ import (
 const countersHelp = `
 
 Counters are those of one cell. Without --path they are those of the limits per tenant. With --path, and --method,
---subject and --key-id as need be, they are those that such a request would be charged to. Each use is an item in the
-table operations, and so in the audit trail.`
+--subject, --key-id and --ip as need be, they are those that such a request would be charged to. With --ip-limits and
+--ip they are those of ipLimits, which have no tenant. Each use is an item in the table operations, and so in the audit
+trail; an address is there by its keyed hash only.`
 
 // countersFlags say which counters are meant.
 type countersFlags struct {
 	remote
 	cell, ops string
+	ipLimits  bool
 	counters  ops.Counters
 }
 
@@ -44,6 +47,37 @@ func (f *countersFlags) flags(c *cobra.Command, changes bool) {
 	flags.StringVar(&f.counters.Path, "path", "", "`PATH` of the request")
 	flags.StringVar(&f.counters.Subject, "subject", "", "`SUBJECT` of the request")
 	flags.StringVar(&f.counters.APIKey, "key-id", "", "`ID` of the request's API key")
+	flags.StringVar(&f.counters.Address, "ip", "", "source `ADDRESS` of the request; on record is its keyed hash")
+	flags.BoolVar(&f.ipLimits, "ip-limits", false, "counters of ipLimits for --ip: no TENANT, only a LIMIT")
+}
+
+// takes is which arguments are right: a tenant and a limit, or with --ip-limits a limit; the limit may be left out where it need not
+// be named.
+func (f *countersFlags) takes(named bool) cobra.PositionalArgs {
+	return usageArgs(func(c *cobra.Command, args []string) error {
+		most := 2
+		if f.ipLimits {
+			most = 1
+			if f.counters.Address == "" {
+				return errors.New("--ip-limits goes with --ip")
+			}
+		}
+		least := most - 1
+		if named {
+			least = most
+		}
+		return cobra.RangeArgs(least, most)(c, args)
+	})
+}
+
+// name says which counters the arguments mean.
+func (f *countersFlags) name(args []string) {
+	if !f.ipLimits {
+		f.counters.Tenant, args = args[0], args[1:]
+	}
+	if len(args) > 0 {
+		f.counters.Limit = args[0]
+	}
 }
 
 // run calls the cell's ops function.
@@ -108,12 +142,10 @@ func newPeekCommand() *cobra.Command {
 	var f countersFlags
 	c := &cobra.Command{
 		Use: "peek TENANT [LIMIT]", Short: "Show what of a tenant's limits is used in a cell", Long: "Shows counters, and changes none.",
-		Example: "  sluice peek acme\n  sluice peek acme put-product --method PUT --path /product/1 --cell eu-1",
-		Args:    usageArgs(cobra.RangeArgs(1, 2)),
+		Example: "  sluice peek acme\n  sluice peek acme put-product --method PUT --path /product/1 --cell eu-1\n  sluice peek --ip-limits --ip 192.0.2.1",
+		Args:    f.takes(false),
 		RunE: func(c *cobra.Command, args []string) error {
-			if f.counters.Tenant = args[0]; len(args) == 2 {
-				f.counters.Limit = args[1]
-			}
+			f.name(args)
 			return f.run(c, "peek")
 		},
 	}
@@ -125,15 +157,15 @@ func newResetCommand() *cobra.Command {
 	var f countersFlags
 	c := &cobra.Command{
 		Use: "reset TENANT LIMIT", Short: "Empty a counter of a tenant in a cell",
-		Long: "Makes a counter as if it had never been used. What instances have leased stays used until the leases end, within 10 s.\n" +
-			"A sliding_log and a leaky_bucket cannot be reset.",
+		Long: "Makes a counter as if it had never been used. What instances have leased then may be spent on top, or come back from what is\n" +
+			"counted later, until the leases end, within 10 s; of a token_bucket it stays used until then.",
 		Example: "  sluice reset acme burst --reason 'their loop is fixed'\n  sluice reset acme monthly --cell eu-1 --reason 'our test used it up'",
-		Args:    usageArgs(cobra.ExactArgs(2)),
+		Args:    f.takes(true),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := f.why(c); err != nil {
 				return err
 			}
-			f.counters.Tenant, f.counters.Limit = args[0], args[1]
+			f.name(args)
 			return f.run(c, "reset")
 		},
 	}
@@ -145,10 +177,10 @@ func newRefundCommand() *cobra.Command {
 	var f countersFlags
 	c := &cobra.Command{
 		Use: "refund TENANT LIMIT", Short: "Give units back to a tenant in a cell",
-		Long: "Gives units back in the windows that are open now. A counter does not go below zero. It works on fixed and sliding windows and\n" +
-			"quotas; a bucket refills by itself, and can be reset or boosted.",
+		Long: "Gives units back in the windows that are open now. A counter does not go below zero. Of a log and of sliding_buckets the newest\n" +
+			"units come back first; a leaky_bucket's slot comes nearer. A token_bucket refills by itself, and can be reset or boosted.",
 		Example: "  sluice refund acme monthly --units 5000 --cell eu-1 --reason 'retries of our outage'",
-		Args:    usageArgs(cobra.ExactArgs(2)),
+		Args:    f.takes(true),
 		RunE: func(c *cobra.Command, args []string) error {
 			if f.counters.Units < 1 {
 				return &usageError{c.CommandPath(), fmt.Errorf("--units %d is below 1", f.counters.Units)}
@@ -156,7 +188,7 @@ func newRefundCommand() *cobra.Command {
 			if err := f.why(c); err != nil {
 				return err
 			}
-			f.counters.Tenant, f.counters.Limit = args[0], args[1]
+			f.name(args)
 			return f.run(c, "refund")
 		},
 	}

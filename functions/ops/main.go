@@ -29,7 +29,12 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	counters, err := cell.NewCounters(cell.Config{Settings: s.Settings, Env: os.Getenv, Log: slog.Default()})
+	of := cell.Config{Settings: s.Settings, Env: os.Getenv, Log: slog.Default()}
+	counters, err := cell.NewCounters(of)
+	if err != nil {
+		return nil, nil, err
+	}
+	names, err := cell.NewAddressNames(of)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -37,7 +42,11 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	service, err := ops.New(ops.Config{Cell: s.Cell, Store: counters.Store, Tables: tables, Tenant: counters.Tenant, Log: process.Log})
+	c := ops.Config{Cell: s.Cell, Store: counters.Store, Tables: tables, Tenant: counters.Tenant, NameAddress: names.Name, Log: process.Log}
+	if s.Redis != nil { // else instances count addresses in their own memory
+		c.IPLimits, c.Addresses = counters.IPLimits, counters.Store
+	}
+	service, err := ops.New(c)
 	if err != nil {
 		return nil, nil, err
 	}

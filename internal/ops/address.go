@@ -26,13 +26,16 @@ func (s *Service) nameOf(ctx context.Context, r *Counters) (string, error) {
 			}
 		}
 	}
-	if s.c.NameAddress == nil {
-		return "", call.Refuse(call.Unsupported, "cell %s has no key to name addresses with, so each instance counts them under names of its own", s.c.Cell)
+	name := ""
+	if s.c.NameAddress != nil {
+		name, err = s.c.NameAddress(ctx, address)
 	}
-	name, err := s.c.NameAddress(ctx, address)
-	if err != nil {
+	switch {
+	case err != nil:
 		s.c.Log.ErrorContext(ctx, "the key of addresses could not be read", "error", err)
 		return "", call.Refuse(call.Unavailable, "the key that the cell names addresses with could not be read: the log of the ops function says why")
+	case name == "":
+		return "", call.Refuse(call.Unsupported, "cell %s has no key to name addresses with, so each instance counts them under names of its own", s.c.Cell)
 	}
 	return name, nil
 }

@@ -80,6 +80,8 @@ func TestAddressesThatAreRefused(t *testing.T) {
 	const secret = "203.0.113.77"
 	keyless, away, small := w.settings(w.store, w.tables), w.settings(w.store, w.tables), w.settings(w.store, w.tables)
 	keyless.NameAddress = nil
+	nameless := w.settings(w.store, w.tables)
+	nameless.NameAddress = func(context.Context, netip.Addr) (string, error) { return "", nil }
 	away.NameAddress = func(context.Context, netip.Addr) (string, error) { return "", errors.New("the secret is away") }
 	small.Addresses = nil
 	for name, c := range map[string]struct {
@@ -95,6 +97,7 @@ func TestAddressesThatAreRefused(t *testing.T) {
 		"mapped, too":      {w.settings(w.store, w.tables), ops.Counters{Address: "::ffff:" + secret, Reason: secret + " is loud"}, call.Invalid, "reason: has the address"},
 		"in the path":      {w.settings(w.store, w.tables), ops.Counters{Address: "2001:DB8::5", Path: "/from/2001:db8::5"}, call.Invalid, "path: has the address"},
 		"no key":           {keyless, ops.Counters{Address: secret}, call.Unsupported, "no key to name addresses with"},
+		"no key in it":     {nameless, ops.Counters{Address: secret}, call.Unsupported, "no key to name addresses with"},
 		"no key to be had": {away, ops.Counters{Address: secret}, call.Unavailable, "could not be read"},
 		"in memory":        {small, ops.Counters{Address: secret}, call.Unsupported, "in the memory of each of its instances"},
 	} {

@@ -59,8 +59,8 @@ type Config struct {
 	// Tenant is a tenant with the limits that the cell enforces; nil where there is none. Required.
 	Tenant func(ctx context.Context, id string) (*plan.Tenant, error)
 
-	// NameAddress is the name under which the cell counts an address, without waiting for longer than ctx. nil: counters per address
-	// are not reached.
+	// NameAddress is the name under which the cell counts an address; "" where it has no key for that. nil: so, too, and counters per
+	// address are not reached.
 	NameAddress func(ctx context.Context, a netip.Addr) (string, error)
 
 	// IPLimits are the limits before authentication, and Addresses is where they are counted. nil: they are not reached.

@@ -54,6 +54,9 @@ func (v *Values) Version() string {
 // Peppers hash presented keys; never nil, and none of them where the secret has none.
 func (v *Values) Peppers() *identity.Peppers { return v.in.peppers }
 
+// Addresses names addresses; nil where the secret has no addressKey.
+func (v *Values) Addresses() *identity.Anonymiser { return v.in.addresses }
+
 // String is the version alone.
 func (v Values) String() string { return "secret values, version " + v.version }
 

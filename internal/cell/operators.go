@@ -1,0 +1,54 @@
+package cell
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/secrets"
+)
+
+// IPLimits are the limits before authentication that the cell enforces now. The error wraps [authorizer.ErrNotLoaded].
+func (k *Counters) IPLimits(ctx context.Context) (*plan.Set, error) {
+	configuration, join := k.reader.Begin(ctx, time.Now())
+	if join != nil {
+		defer join()
+	}
+	if !k.reader.Stats(time.Now()).Loaded {
+		return nil, authorizer.ErrNotLoaded
+	}
+	return configuration.IPLimits(), nil
+}
+
+// AddressNames name addresses as the cell's authorizer does, for operators. Make them with [NewAddressNames].
+type AddressNames struct{ secret *secrets.Cache }
+
+// NewAddressNames makes them from the settings of the cell's authorizer, which name a secret. Nothing is read yet.
+func NewAddressNames(c Config) (*AddressNames, error) {
+	a, err := newAmazon(c.Env)
+	if err != nil {
+		return nil, err
+	}
+	secret, err := secrets.New(secrets.Config{Client: a.secretsManager(), ID: c.Settings.Secret, Wait: patience, Log: c.Log})
+	if err != nil {
+		return nil, err
+	}
+	return &AddressNames{secret}, nil
+}
+
+// Name is the address's name, "" where the secret has no addressKey: the cell's instances then name it each in its own way.
+func (n *AddressNames) Name(ctx context.Context, address netip.Addr) (string, error) {
+	values, err := n.secret.Get(ctx, time.Now())
+	if err != nil {
+		return "", err
+	}
+	if names := values.Addresses(); names != nil {
+		return names.Anonymise(address), nil
+	}
+	return "", nil
+}
+
+// Close ends a read under way.
+func (n *AddressNames) Close() { n.secret.Close() }
