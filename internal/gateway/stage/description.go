@@ -36,7 +36,8 @@ type Description struct {
 	StageVariables map[string]string          `yaml:"stageVariables"`
 	Authorizers    map[string]Authorizer      `yaml:"authorizers"` // by name
 	Routes         []Route                    `yaml:"routes"`
-	Responses      map[string]GatewayResponse `yaml:"gatewayResponses"` // by type; REST APIs only
+	Responses      map[string]GatewayResponse `yaml:"gatewayResponses"`  // by type; REST APIs only
+	CORS           *CORS                      `yaml:"corsConfiguration"` // HTTP APIs only; nil is none
 }
 
 // Domain is a custom domain that is mapped to the stage. Requests then come below BasePath instead of below the stage's name.
@@ -64,18 +65,20 @@ type Route struct {
 }
 
 // The types of integrations. Echo is ours: it answers with the request that an HTTP_PROXY would have made, or passes it to
-// Config.Upstream.
+// Config.Upstream. With a URL it is the request to that URL, of which the host is not asked.
 const (
 	HTTPProxy = "HTTP_PROXY"
 	AWSProxy  = "AWS_PROXY"
-	Mock      = "MOCK" // REST and WebSocket APIs: answers 200 with no body
+	Mock      = "MOCK" // REST and WebSocket APIs: answers with a status and no body
 	Echo      = "ECHO"
 )
 
 // Integration is what stands behind a route.
 type Integration struct {
 	Type          string `yaml:"type"`
-	URL           string `yaml:"url"`                  // HTTP_PROXY; may hold {name} of a path parameter
+	URL           string `yaml:"url"`                  // HTTP_PROXY, ECHO may have one; may hold {name} of a path parameter
+	Method        string `yaml:"httpMethod"`           // HTTP_PROXY and ECHO: the method of the backend's request; "" is the client's
+	StatusCode    string `yaml:"statusCode"`           // MOCK on a REST API: what it answers, default "200"
 	Function      string `yaml:"function"`             // AWS_PROXY: a name of Config.Functions
 	Payload       string `yaml:"payloadFormatVersion"` // AWS_PROXY of an HTTP API: "1.0" or "2.0", which must be given
 	TimeoutMillis int    `yaml:"timeoutInMillis"`      // 50..30000; default 29000, of an HTTP API 30000
@@ -206,6 +209,7 @@ func (c *checker) check() {
 	}
 	c.routes()
 	c.responses()
+	c.cors()
 }
 
 // names checks what ARNs, hosts and paths are made of.
@@ -352,14 +356,33 @@ func (c *checker) integrationType(at string, g *Integration) bool {
 		if g.Function == "" {
 			c.problem(at+".function", "missing")
 		}
-	case Mock, Echo:
+	case Echo:
+		if g.URL == "" {
+			break
+		}
+		if err := checkURL(g.URL); err != nil {
+			c.problem(at+".url", "%v", err)
+		}
+	case Mock:
+		if g.StatusCode == "" {
+			g.StatusCode = "200"
+		}
+		if !isStatus(g.StatusCode) {
+			c.problem(at+".statusCode", "%s is not a status of 200 to 599", shown(g.StatusCode))
+		}
 	default:
 		c.problem(at+".type", "%s is not known; there are %s, %s, %s and %s", shown(g.Type), HTTPProxy, AWSProxy, Mock, Echo)
 		return false
 	}
 	switch {
-	case g.URL != "" && g.Type != HTTPProxy:
-		c.problem(at+".url", "only %s has one", HTTPProxy)
+	case g.URL != "" && g.Type != HTTPProxy && g.Type != Echo:
+		c.problem(at+".url", "only %s and %s have one", HTTPProxy, Echo)
+	case g.Method != "" && g.Type != HTTPProxy && g.Type != Echo:
+		c.problem(at+".httpMethod", "only %s and %s have one", HTTPProxy, Echo)
+	case g.Method != "" && !slices.Contains(methods, g.Method):
+		c.problem(at+".httpMethod", "%s is none of %s", shown(g.Method), strings.Join(methods, ", "))
+	case g.StatusCode != "" && g.Type != Mock:
+		c.problem(at+".statusCode", "only %s has one", Mock)
 	case g.Function != "" && g.Type != AWSProxy:
 		c.problem(at+".function", "only %s has one", AWSProxy)
 	case c.d.Kind == HTTP && g.Type == Mock:
@@ -392,7 +415,7 @@ func (c *checker) responses() {
 				strings.Join(slices.Sorted(maps.Keys(failures)), ", "))
 			continue
 		}
-		if code, err := strconv.Atoi(g.StatusCode); g.StatusCode != "" && (err != nil || code < 200 || code > 599 || len(g.StatusCode) != 3) {
+		if g.StatusCode != "" && !isStatus(g.StatusCode) {
 			c.problem(at+".statusCode", "%s is not a status of 200 to 599", shown(g.StatusCode))
 		}
 		if _, err := c.d.gatewayHeaders(g.Parameters); err != nil {
@@ -407,6 +430,11 @@ func (c *checker) responses() {
 			}
 		}
 	}
+}
+
+func isStatus(s string) bool {
+	code, err := strconv.Atoi(s)
+	return err == nil && len(s) == 3 && code >= 200 && code <= 599
 }
 
 // headerName reports whether a header may be set: a token, in canonical form.

@@ -30,7 +30,7 @@ func callOf(ctx context.Context) *call {
 func (c *call) integrate(w *front.Response) {
 	switch c.route.Integration.Type {
 	case Mock:
-		c.send(w, c.finish(http.StatusOK, w.Header()), nil)
+		c.send(w, c.finish(c.route.mockStatus, w.Header()), nil)
 	case AWSProxy:
 		c.invokeBackend(w)
 	default:
@@ -43,6 +43,9 @@ func (c *call) proxy(w *front.Response) {
 	r := c.r.WithContext(context.WithValue(c.r.Context(), callKey{}, c))
 	r.Header = c.header.Clone()
 	delete(r.Header, "Host")
+	if m := c.route.Integration.Method; m != "" {
+		r.Method = m
+	}
 	c.apply(c.route.requestChanges, r.Header, false)
 	target := c.target()
 	u, err := url.Parse(target)
@@ -62,7 +65,7 @@ func (c *call) proxy(w *front.Response) {
 // target is the integration's URL. Without one, which is to an upstream that stands for echoes or an echo, the path is kept.
 func (c *call) target() string {
 	g := &c.route.Integration
-	if g.Type == Echo {
+	if g.Type == Echo && g.URL == "" {
 		base := "http://echo"
 		if c.s.c.Upstream != nil {
 			base = strings.TrimSuffix(c.s.c.Upstream.String(), "/")
@@ -100,6 +103,11 @@ func (c *call) target() string {
 				u.Path, u.RawPath = "/"+strings.TrimPrefix(v, "/"), ""
 				out = u.String()
 			}
+		}
+	}
+	if up := c.s.c.Upstream; g.Type == Echo && up != nil {
+		if u, err := url.Parse(out); err == nil {
+			out = strings.TrimSuffix(up.String(), "/") + u.EscapedPath()
 		}
 	}
 	return out

@@ -215,6 +215,9 @@ func (c *call) finish(status int, h http.Header) int {
 	}
 	changes := c.route.responseChanges[status]
 	c.apply(changes, h, true)
+	if c.s.d.CORS != nil {
+		c.s.d.CORS.share(h, c.r.Header.Get("Origin"), false)
+	}
 	for _, m := range changes {
 		if m.where != "statuscode" {
 			continue

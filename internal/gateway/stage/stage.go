@@ -23,6 +23,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -74,6 +75,7 @@ type route struct {
 	authorizer      *authorizer // nil lets everybody pass
 	function        Function    // of AWS_PROXY
 	backend         http.Handler
+	mockStatus      int
 	requestChanges  []change
 	responseChanges map[int][]change // by status
 }
@@ -134,6 +136,10 @@ func (s *serving) ready() error {
 			return err
 		}
 		switch r.Integration.Type {
+		case Mock:
+			if r.mockStatus, err = strconv.Atoi(r.Integration.StatusCode); err != nil {
+				return err
+			}
 		case AWSProxy:
 			if r.function = s.c.Functions[r.Integration.Function]; r.function == nil {
 				return fmt.Errorf("stage: there is no function %s, which route %s names", shown(r.Integration.Function), shown(r.Key))
@@ -170,11 +176,18 @@ func (s *serving) Serve(w *front.Response, r *http.Request) {
 		}
 		method = ""
 	}
-	if c.route, c.parameters = s.find(method, c.path); c.route == nil {
+	c.route, c.parameters = s.find(method, c.path)
+	switch {
+	case c.route == nil && c.preflight():
+	case c.route == nil:
 		c.fail(w, failureOf(missingToken))
 		return
+	case !c.authorized(w):
+		return
 	}
-	if !c.authorized(w) {
+	if c.preflight() {
+		s.d.CORS.share(w.Header(), c.r.Header.Get("Origin"), true)
+		c.send(w, http.StatusNoContent, nil)
 		return
 	}
 	if s.d.Kind == WebSocket {
