@@ -55,6 +55,7 @@ func Figures() []Figure {
 		{Name: "authorizer_zip_mb", Unit: "MB", Goal: 12, Digits: 1, Measure: zipFigure},
 		{Name: "request_to_headers", Unit: "ns", Digits: 0, Measure: requestFigure},
 		{Name: "simulate_lines_per_s", Unit: "lines/s", Goal: 300_000, Floor: true, Measure: simulateFigure},
+		{Name: "small_cell_idle_usd", Unit: "USD/month", Goal: 5, Digits: 2, Measure: idleCostFigure},
 		{Name: "publish_events_per_plan_change", Unit: "events", Goal: 1, Digits: 2, Measure: publishFigure},
 		{Name: "propagation_p99_s", Unit: "s", Goal: 5, Digits: 2, Measure: burstFigure(propagationP99)},
 		{Name: "propagation_publishes", Unit: "publishes", Goal: 60, Digits: 0, Measure: burstFigure(publishes)},

@@ -79,7 +79,7 @@ func newRootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return &usageError{c.CommandPath(), err} })
 	root.AddCommand(newDevCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(), newKeyCommand())
 	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newPeekCommand(), newResetCommand(), newRefundCommand(),
-		newShadowCommand(), newCellCommand(), newConfigCommand(), newAuditCommand())
+		newShadowCommand(), newCellCommand(), newConfigCommand(), newAuditCommand(), newCostCommand())
 	return root
 }
 

@@ -1,0 +1,53 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"math/big"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/cost"
+)
+
+// idleCostFigure is what the default deployment costs in a month in which nobody calls, by the cost command's own model: no number of
+// it is a measurement.
+func idleCostFigure(bool) (Result, error) {
+	var r Result
+	prices, err := cost.ListPrices()
+	if err != nil {
+		return r, err
+	}
+	w := cost.NewWorkload(new(big.Rat))
+	bill, err := cost.New(&w, prices)
+	if err != nil {
+		return r, err
+	}
+	var sum cost.Micros
+	var parts []string
+	by := map[string]cost.Micros{}
+	for _, l := range bill.Lines {
+		if l.Anyway || strings.HasPrefix(l.What, "authorizer") {
+			return r, fmt.Errorf("an idle deployment has the line %s, %s", l.Service, l.What)
+		}
+		service := l.Service
+		if service == "CloudWatch" && (l.What == "metrics" || l.What == "alarms") {
+			service += " " + l.What
+		}
+		if by[service] == 0 {
+			parts = append(parts, service)
+		}
+		by[service] += l.Amount
+		sum += l.Amount
+	}
+	if sum != bill.Total || sum == 0 {
+		return r, errors.New("the lines of the bill are not its sum")
+	}
+	for i, service := range parts {
+		parts[i] = service + " " + by[service].String()
+	}
+	r.Value = float64(bill.Total) / 1e6
+	r.note("%s; prices as of %s: %s", bill.Title(), prices.Date.Format(time.DateOnly), strings.Join(parts, ", "))
+	r.note("%s metrics, by the hours in which they are written, %d looked at by alarms", bill.Usage.Metrics.FloatString(1), bill.Usage.AlarmMetrics)
+	return r, nil
+}

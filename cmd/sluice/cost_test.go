@@ -1,0 +1,189 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/cost"
+)
+
+// The deployments whose bills documentation quotes.
+var costPoints = map[string][]string{
+	"idle":  {"cost", "--rps", "0"},
+	"small": {"cost", "--rps", "50", "--tenants", "20"},
+	"full":  {"cost", "--rps", "1000000", "--tenants", "10000", "--profile", "full", "--peak", "1", "--published"},
+}
+
+// Guarantees that a change of what a deployment costs, or is assumed to, is seen as a diff of three bills.
+func TestCost(t *testing.T) {
+	for name, args := range costPoints {
+		t.Run(name, func(t *testing.T) {
+			got := sluice(t, "", args...)
+			if got.code != 0 || got.stderr != "" {
+				t.Fatalf("%+v", got)
+			}
+			golden(t, "cost/"+name+".txt", got.stdout)
+			if !strings.Contains(got.stdout, "not checked against AWS today") {
+				t.Error("not said that prices are not checked")
+			}
+			got = sluice(t, "", append(args, "--json")...)
+			if got.code != 0 {
+				t.Fatalf("%+v", got)
+			}
+			golden(t, "cost/"+name+".json", got.stdout)
+			var bill struct {
+				USD   string
+				Lines []struct{ USD, PriceFrom, How string }
+			}
+			if err := json.Unmarshal([]byte(got.stdout), &bill); err != nil || bill.USD == "" || len(bill.Lines) < 10 {
+				t.Fatalf("%+v, %v", bill, err)
+			}
+			for i, l := range bill.Lines {
+				if l.USD == "" || l.How == "" || !strings.Contains(l.PriceFrom, "https://") {
+					t.Errorf("line %d says %+v", i, l)
+				}
+			}
+		})
+	}
+}
+
+// costRow is a command of a page's table, or of its text, and what the page says that it gives.
+var costRow = regexp.MustCompile("`sluice cost ([^`]+)` (?:\\| |comes to\\s\\**)([0-9][0-9,]*\\.[0-9]{2})")
+
+// misquoted lists what a page says wrongly of what commands give, and how many it quotes.
+func misquoted(t *testing.T, page string) (wrong []string, quoted int) {
+	t.Helper()
+	for _, m := range costRow.FindAllStringSubmatch(page, -1) {
+		quoted++
+		if got := costTotal(t, append([]string{"cost"}, strings.Fields(m[1])...)...); got != m[2] {
+			wrong = append(wrong, fmt.Sprintf("`sluice cost %s` gives %s, not %s", m[1], got, m[2]))
+		}
+	}
+	return wrong, quoted
+}
+
+// Guarantees that the bills which README.md and docs/cost.md quote are those that the command gives, and that its price file is one.
+func TestCostIsQuoted(t *testing.T) {
+	for file, least := range map[string]int{"README.md": 3, "docs/cost.md": 14} {
+		page, err := os.ReadFile(filepath.Join("..", "..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wrong, quoted := misquoted(t, string(page))
+		for _, w := range wrong {
+			t.Errorf("%s: %s", file, w)
+		}
+		if quoted < least {
+			t.Errorf("%s quotes %d bills, want %d", file, quoted, least)
+		}
+		if file != "docs/cost.md" {
+			continue
+		}
+		_, form, _ := strings.Cut(string(page), "```yaml\n")
+		form, _, _ = strings.Cut(form, "```")
+		path := filepath.Join(t.TempDir(), "page.yaml")
+		if err := os.WriteFile(path, []byte(form), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := sluice(t, "", "cost", "--rps", "50", "--price-file", path); got.code != 0 || !strings.Contains(got.stdout, "$0.18 for 1,000,000") {
+			t.Errorf("the price file of %s: %+v", file, got)
+		}
+	}
+}
+
+// The twin of the test above: a bill that is quoted wrongly is found.
+func TestCostMisquoted(t *testing.T) {
+	right := costTotal(t, "cost", "--rps", "7")
+	page := "| `sluice cost --rps 7` | " + right + " |\n| `sluice cost --rps 8` | " + right + " |\nand `sluice cost --rps 9` comes to **1.00**"
+	if wrong, quoted := misquoted(t, page); len(wrong) != 2 || quoted != 3 || !strings.Contains(wrong[0], "--rps 8") || !strings.Contains(wrong[1], "--rps 9") {
+		t.Errorf("%q, %d quoted", wrong, quoted)
+	}
+}
+
+// costTotal is what a bill says is paid for Sluice, as it is printed.
+func costTotal(t *testing.T, args ...string) string {
+	t.Helper()
+	for line := range strings.Lines(sluice(t, "", args...).stdout) {
+		if total, ok := strings.CutSuffix(strings.TrimSpace(line), "  paid for Sluice"); ok {
+			return strings.TrimSpace(total)
+		}
+	}
+	t.Fatalf("%q gives no total", args)
+	return ""
+}
+
+// Guarantees that a command line that makes no sense is refused in one line that names the flag, and prints no bill.
+func TestCostRefuses(t *testing.T) {
+	tests := []struct {
+		args string
+		want string
+	}{
+		{"", "--rps is needed: requests per second, 0 for an idle deployment"},
+		{"--rps -1", `--rps: "-1" is no number of 0 or more: write one such as 50, 0.25 or 1_000_000`},
+		{"--rps NaN", `--rps: "NaN" is no number`},
+		{"--rps 1e6", `--rps: "1e6" is no number`},
+		{"--rps 2_000_000_000", "--rps is outside 0..1000000000"},
+		{"--rps 50 --tenants 0", "--tenants is outside 1..10000000"},
+		{"--rps 50 --cells 0", "--cells is outside 1..1000"},
+		{"--rps 50 --cells -1", "--cells is outside 1..1000"},
+		{"--rps 50 --cells two", `invalid argument "two" for "--cells" flag`},
+		{"--rps 50 --region nowhere-1", `--region "nowhere-1" has no prices; there are eu-west-1, us-east-1, and --price-file adds others`},
+		{"--rps 50 --profile medium", `--profile "medium" is neither small nor full`},
+		{"--rps 50 --api soap", `--api "soap" is none of rest, http and websocket`},
+		{"--rps 50 --denied-share 2", "--denied-share is outside 0..1"},
+		{"--rps 50 --denied-share x", `--denied-share: "x" is no number`},
+		{"--rps 50 --peak 0.5", "--peak is outside 1..1000"},
+		{"--rps 50 --peak x", `--peak: "x" is no number`},
+		{"--rps 50 --duration -5ms", "--duration -5ms is outside 1ms..10s"},
+		{"--rps 50 --nat 1", "--quotas and nat are for --profile full"},
+		{"--rps 50 --profile full --node cache.big", `--node "cache.big" has no price in us-east-1`},
+		{"--rps 50 --published", "--published: the published bill is for --rps 1000000"},
+		{"--rps 50 more", `unknown command "more" for "sluice cost"`},
+	}
+	for _, tt := range tests {
+		got := sluice(t, "", append([]string{"cost"}, strings.Fields(tt.args)...)...)
+		if got.code != exitUsage || got.stdout != "" || !strings.Contains(got.stderr, "sluice: "+tt.want) || strings.Count(got.stderr, "\n") != 1 {
+			t.Errorf("cost %s: %+v; want exit %d and one line with %q", tt.args, got, exitUsage, tt.want)
+		}
+	}
+}
+
+// Guarantees that a file's prices replace those of the program, that the printed form is such a file, and that one with something
+// wrong is refused with the place.
+func TestCostPriceFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "prices.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	form := sluice(t, "", "cost", "--print-prices")
+	if form.code != 0 || form.stdout != cost.ListedPrices() {
+		t.Fatalf("%+v", form)
+	}
+	write(form.stdout)
+	before := costTotal(t, "cost", "--rps", "50")
+	if same := costTotal(t, "cost", "--rps", "50", "--price-file", file); same != before {
+		t.Errorf("with the printed prices %s, with those of the program %s", same, before)
+	}
+	write("date: 2026-10-01\nprices: [ { id: lambda.requests, usd: { us-east-1: 0 } } ]\n")
+	got := sluice(t, "", "cost", "--rps", "50", "--price-file", file)
+	if got.code != 0 || !strings.Contains(got.stdout, "as of 2026-10-01") || strings.Contains(got.stdout, before) {
+		t.Errorf("%+v", got)
+	}
+	write("date: 2026-10-01\nprices:\n  - { id: lambda.requests, usd: { us-east-1: cheap } }\n")
+	got = sluice(t, "", "cost", "--rps", "50", "--price-file", file)
+	if want := file + `:3:46: prices[0].usd.us-east-1: "cheap" is no number`; got.code != exitFailed || got.stdout != "" || !strings.Contains(got.stderr, want) {
+		t.Errorf("%+v, want %s", got, want)
+	}
+	got = sluice(t, "", "cost", "--rps", "50", "--price-file", file+".none")
+	if got.code != exitFailed || !strings.Contains(got.stderr, "--price-file: open ") {
+		t.Errorf("%+v", got)
+	}
+}

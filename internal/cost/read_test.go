@@ -1,0 +1,179 @@
+package cost
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Guarantees that what comes with the program is whole: every price for at least two regions, each with where it is published.
+func TestListPrices(t *testing.T) {
+	p := listPrices(t)
+	if got := p.Regions(); !slices.Equal(got, []string{"eu-west-1", "us-east-1"}) {
+		t.Errorf("regions %v", got)
+	}
+	if p.Date.IsZero() || len(p.From) != 0 {
+		t.Errorf("of %s, from %v", p.Date, p.From)
+	}
+	for id, price := range p.prices {
+		if !strings.Contains(price.published, "pricing") || !strings.Contains(price.published, "https://aws.amazon.com/") {
+			t.Errorf("%s is published %q", id, price.published)
+		}
+	}
+}
+
+// Guarantees that a file replaces what it names and nothing else, and that the list stays what it was.
+func TestReplace(t *testing.T) {
+	base := listPrices(t)
+	p, err := ReadPrices(base, "mine.yaml", []byte(`
+date: 2026-03-01
+prices:
+  - { id: lambda.requests, usd: { us-east-1: 0.40 } }
+  - { id: dynamodb.writes, per: 1, usd: { eu-west-1: [ { upTo: 10, usd: 2 }, { usd: 1 } ] } }
+  - { id: elasticache.cache.r8g.large, per: 1, unit: node hours, published: ours, usd: { us-east-1: 0.2 } }
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Date.Format(time.DateOnly) != "2026-03-01" || !slices.Equal(p.From, []string{"mine.yaml"}) || !slices.Contains(p.Nodes(), "cache.r8g.large") {
+		t.Errorf("of %s, from %v, nodes %v", p.Date, p.From, p.Nodes())
+	}
+	amount := func(p *Prices, id, region, of string) string {
+		return p.prices[id].amount(region, number(t, of), false).FloatString(7)
+	}
+	for _, tt := range []struct{ id, region, of, want, before string }{
+		{"lambda.requests", "us-east-1", "1_000_000", "0.4000000", "0.2000000"},
+		{"lambda.requests", "eu-west-1", "1_000_000", "0.2000000", "0.2000000"},
+		{"dynamodb.writes", "eu-west-1", "12", "22.0000000", "0.0000085"},
+		{"sns.publishes", "us-east-1", "1_000_000", "0.5000000", "0.5000000"},
+	} {
+		if got, before := amount(p, tt.id, tt.region, tt.of), amount(base, tt.id, tt.region, tt.of); got != tt.want || before != tt.before {
+			t.Errorf("%s of %s in %s: %s where it was %s; want %s, %s", tt.of, tt.id, tt.region, got, before, tt.want, tt.before)
+		}
+	}
+	w := NewWorkload(num(10)) // 26.28 M requests
+	got, err := New(&w, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAmounts(t, got, map[string]string{"Lambda: authorizer, requests": "10.512000"})
+	if notes := strings.Join(got.Notes(), "\n"); !strings.Contains(notes, "mine.yaml") || !strings.Contains(notes, "2026-03-01") {
+		t.Errorf("the bill does not say where its prices are from:\n%s", notes)
+	}
+}
+
+// Guarantees that an amount beyond what is counted is an error, and no small number.
+func TestTooMuch(t *testing.T) {
+	p, err := ReadPrices(listPrices(t), "f.yaml", []byte("date: 2026-01-01\nprices: [ { id: lambda.requests, per: 1, usd: { us-east-1: 999_999_999_999_999_999 } } ]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := NewWorkload(num(50))
+	if b, err := New(&w, p); b != nil || err == nil || err.Error() != "Lambda, authorizer, requests: costs more than 100,000,000,000 dollars" {
+		t.Errorf("%v, %v", b, err)
+	}
+}
+
+// Guarantees that a region comes with all of its prices or not at all.
+func TestNewRegion(t *testing.T) {
+	text := ListedPrices()
+	p, err := ReadPrices(listPrices(t), "tokyo.yaml", []byte(strings.ReplaceAll(text, "eu-west-1", "ap-northeast-1")))
+	if err != nil || !slices.Contains(p.Regions(), "ap-northeast-1") || len(p.Regions()) != 3 {
+		t.Fatalf("%v, %v", p, err)
+	}
+	_, err = ReadPrices(listPrices(t), "tokyo.yaml", []byte("date: 2026-01-01\nprices: [ { id: lambda.requests, usd: { ap-northeast-1: 0.2 } } ]"))
+	want := "tokyo.yaml: region ap-northeast-1 lacks the price of apigateway.rest, apigateway.http, apigateway.websocket.messages, " +
+		"apigateway.websocket.minutes, lambda.duration and 27 more"
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+// Guarantees that what is wrong in a price file is told with its place, all of it in one run, and that no price is taken from it.
+func TestPriceProblems(t *testing.T) {
+	tests := []struct{ name, text, want string }{
+		{"empty", "", "f.yaml: the file is empty: it needs date and prices"},
+		{"no YAML", "date: [", "f.yaml:1:1: not valid YAML: did not find expected node content"},
+		{"two documents", "date: 2026-01-01\n---\na: 1\n", "f.yaml: the file has a second YAML document; want one"},
+		{"a list", "- 1\n", "f.yaml:1:1: want a mapping"},
+		{"no date", "prices: [ { id: sns.publishes, usd: { us-east-1: 1 } } ]", "f.yaml:1:1: date is missing: of which day the prices are"},
+		{"bad date", "date: tomorrow\nprices: [ { id: sns.publishes, usd: { us-east-1: 1 } } ]", "f.yaml:1:7: date: want a day such as 2026-03-01"},
+		{"no prices", "date: 2026-01-01\n", "f.yaml:1:1: prices is missing"},
+		{"unknown key", "date: 2026-01-01\nprices:\n  - { id: sns.publishes, usd: { us-east-1: 1 }, discount: 5 }\n",
+			`f.yaml:3:49: prices[0]: unknown key "discount"; known: id, per, unit, free, published, usd`},
+		{"unknown price", "date: 2026-01-01\nprices: [ { id: sns.hugs, usd: {} } ]", `f.yaml:2:17: prices[0].id: no price is called "sns.hugs"; there are apigateway.rest`},
+		{"twice", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: 1 } }, { id: sns.publishes, usd: { us-east-1: 1 } } ]",
+			`f.yaml:2:63: prices[1].id: price "sns.publishes" is there twice`},
+		{"a key twice", "date: 2026-01-01\ndate: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: 1 } } ]", "date"},
+		{"negative", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: -1 } } ]",
+			`f.yaml:2:50: prices[0].usd.us-east-1: "-1" is no number of 0 or more: write one such as 50, 0.25 or 1_000_000`},
+		{"not a number", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: .nan } } ]", `prices[0].usd.us-east-1: ".nan" is no number`},
+		{"an exponent", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: 1e-7 } } ]", `"1e-7" is no number`},
+		{"per nothing", "date: 2026-01-01\nprices: [ { id: sns.publishes, per: 0, usd: { us-east-1: 1 } } ]", "f.yaml:2:37: prices[0].per: want a number above 0"},
+		{"per a part", "date: 2026-01-01\nprices: [ { id: sns.publishes, per: 0.5, usd: { us-east-1: 1 } } ]", "prices[0].per: want a whole number"},
+		{"no region", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { Ireland: 1 } } ]", `f.yaml:2:37: prices[0].usd: "Ireland" is no name of a region`},
+		{"steps that fall", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [ { upTo: 5, usd: 1 }, { upTo: 5, usd: 1 }, { usd: 1 } ] } } ]",
+			"f.yaml:2:81: prices[0].usd.us-east-1[1].upTo: want more than the step before"},
+		{"steps that end", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [ { upTo: 5, usd: 1 } ] } } ]",
+			"prices[0].usd.us-east-1[0].upTo: the last step holds for all that is beyond, and has no upTo"},
+		{"a step without an end", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [ { usd: 1 }, { usd: 2 } ] } } ]",
+			"prices[0].usd.us-east-1[0]: upTo is missing: only the last step has none"},
+		{"no steps", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: [] } } ]", "prices[0].usd.us-east-1: want 1 to 20 steps"},
+		{"a new node without a unit", "date: 2026-01-01\nprices: [ { id: elasticache.cache.a.b, per: 1, published: x, usd: { us-east-1: 1 } } ]", "prices[0]: unit is missing"},
+		{"an alias", "date: &d 2026-01-01\nprices: [ { id: sns.publishes, per: *d, usd: { us-east-1: 1 } } ]", "prices[0].per: want a number"},
+		{"too large", strings.Repeat("#", MaxFileBytes+1), "f.yaml: the file has more than 1048576 bytes"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			base := listPrices(t)
+			before := maps.Clone(base.prices)
+			p, err := ReadPrices(base, "f.yaml", []byte(tt.text))
+			var told *PriceError
+			if p != nil || !errors.As(err, &told) || !strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), "f.yaml:") {
+				t.Fatalf("got  %v, %v\nwant %s", p, err, tt.want)
+			}
+			if !maps.Equal(before, base.prices) {
+				t.Error("the list was changed")
+			}
+		})
+	}
+	_, err := ReadPrices(listPrices(t), "f.yaml", []byte("date: x\nprices: [ { id: y, usd: {} }, { id: sns.publishes, usd: { us-east-1: z } } ]"))
+	if err == nil || strings.Count(err.Error(), "\n") != 2 {
+		t.Errorf("three problems, of which were told: %v", err)
+	}
+}
+
+// Guarantees that no text ends the program, and that prices which are taken make a bill.
+func FuzzReadPrices(f *testing.F) {
+	f.Add([]byte(ListedPrices()))
+	f.Add([]byte("date: 2026-01-01\nprices: [ { id: sns.publishes, per: 1, usd: { us-east-1: [ { upTo: 5, usd: 1 }, { usd: 0 } ] } } ]"))
+	f.Add([]byte("date: &a 2026-01-01\nprices: [ *a, { id: *a } ]"))
+	f.Add([]byte("a: &a [*a]"))
+	f.Add([]byte("? [x]\n: y"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, err := ReadPrices(listPrices(t), "f.yaml", data)
+		if err != nil {
+			if p != nil || err.Error() == "" {
+				t.Fatalf("%v, %q", p, err)
+			}
+			return
+		}
+		w := NewWorkload(num(50))
+		w.Profile = Full
+		b, err := New(&w, p)
+		if err != nil {
+			if b != nil || !strings.Contains(err.Error(), "costs more than") {
+				t.Fatal(err)
+			}
+			return
+		}
+		for _, l := range b.Lines {
+			if l.Amount < 0 {
+				t.Fatalf("%s costs %s", l.What, l.Amount.Dollars())
+			}
+		}
+	})
+}
