@@ -75,8 +75,9 @@ audit show' and 'verify' read while it runs and afterwards. Without --plans, wha
 
 With --cells there are several cells, each with a port and counters of its own, that share each tenant's limits; 'sluice
 cell add', 'drain' and 'remove' move the shares while they run. A quota is counted whole in the tenant's home cell,
-and the other cells lease from there. Cells that --data has from before are there again, whatever
---cells says.
+and the other cells lease from there. Cells that --data has from before are there again, whatever --cells says. Every
+minute a change of the canary is sent through all of them, and every 15 minutes each is compared with the control tables,
+as in AWS; the live page shows what came of it, and /_sluice/metrics what all functions have counted.
 
 Who calls is told by an API key (X-API-Key, or Authorization: Bearer), see 'sluice key'. Backends get X-Sluice-Tenant,
 X-Sluice-Subject, X-Sluice-Plan and X-Sluice-Key-Id, percent-encoded; the same headers from clients are dropped, and so
@@ -132,12 +133,8 @@ func (o devOptions) parse() (*dev, error) {
 	if err := d.level.UnmarshalText([]byte(o.logging)); err != nil {
 		return nil, fmt.Errorf("--log-level %q is not debug, info, warn or error", o.logging)
 	}
-	var err error
-	if d.audience, err = front.ParseAudience(o.livePage); err != nil {
-		return nil, fmt.Errorf("--live-page %w", err)
-	}
-	if d.audience == front.Off { // operators are still to be answered, who call from this machine
-		d.audience, d.pageOff = front.Loopback, true
+	if err := d.parseAudience(); err != nil {
+		return nil, err
 	}
 	switch {
 	case o.hops < 0 || o.hops > identity.MaxHops:
@@ -154,6 +151,7 @@ func (o devOptions) parse() (*dev, error) {
 	if d.maxBody == 0 {
 		d.maxBody = -1
 	}
+	var err error
 	if d.names, err = o.parseCells(); err != nil {
 		return nil, err
 	}
@@ -171,6 +169,18 @@ func (o devOptions) parse() (*dev, error) {
 	}
 	d.served, err = o.api.parse()
 	return d, err
+}
+
+// parseAudience reads who may see what. Without the live page operators are still to be answered, who call from this machine.
+func (d *dev) parseAudience() error {
+	who, err := front.ParseAudience(d.livePage)
+	if err != nil {
+		return fmt.Errorf("--live-page %w", err)
+	}
+	if d.audience = who; who == front.Off {
+		d.audience, d.pageOff = front.Loopback, true
+	}
+	return nil
 }
 
 // run serves until the context ends, and then until what is in flight is done.
