@@ -238,9 +238,29 @@ func decode(body []byte, into any) error {
 		if errors.As(err, &mistyped) {
 			return Refuse(Invalid, "%s: want %s, and it is a %s", mistyped.Field, kindName(mistyped.Type), strings.Fields(mistyped.Value + " value")[0])
 		}
-		return Refuse(Invalid, "the call cannot be read: a time must be as in 2027-01-01T00:00:00Z")
+		return unread(reflect.TypeOf(into).Elem(), clean)
 	}
 	return nil
+}
+
+// unread is the refusal of a call of which one member cannot be read, be it a time or a number: it names that.
+func unread(t reflect.Type, object []byte) error {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(object, &members); err != nil {
+		return Refuse(Invalid, "the call is not a JSON object")
+	}
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		value, there := members[name]
+		if !there || json.Unmarshal(value, reflect.New(t.Field(i).Type).Interface()) == nil {
+			continue
+		}
+		if t.Field(i).Type == reflect.TypeFor[json.Number]() {
+			return Refuse(Invalid, "%s: want a number", name)
+		}
+		return Refuse(Invalid, "%s: want a time as in 2027-01-01T00:00:00Z", name)
+	}
+	return Refuse(Invalid, "the call cannot be read")
 }
 
 func kindName(t reflect.Type) string {
