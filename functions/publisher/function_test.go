@@ -3,14 +3,12 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/internal/function/functiontest"
 	"github.com/sluicelimits/sluice/streams/kept"
 	"github.com/sluicelimits/sluice/streams/streamstest"
@@ -23,39 +21,12 @@ func env() map[string]string {
 	}
 }
 
-// record is a stream's record of an item.
-func record(t *testing.T, sequence int, d control.Delivery) string {
-	t.Helper()
-	image := func(i *control.Item) map[string]any {
-		out := map[string]any{}
-		for name, v := range row.Of(i) {
-			if v.Kind == row.Bool {
-				out[name] = map[string]any{"BOOL": v.Bool}
-			} else {
-				out[name] = map[string]any{string(v.Kind): v.Text}
-			}
-		}
-		return out
-	}
-	change := map[string]any{"SequenceNumber": fmt.Sprint(sequence), "Keys": map[string]any{"id": map[string]any{"S": d.Record.New.Key}}, "NewImage": image(&d.Record.New)}
-	name := "INSERT"
-	if d.Record.Old != nil {
-		name, change["OldImage"] = "MODIFY", image(d.Record.Old)
-	}
-	out, err := json.Marshal(map[string]any{"eventName": name, "eventSource": "aws:dynamodb", "dynamodb": change,
-		"eventSourceARN": "arn:aws:dynamodb:eu-west-1:123456789012:table/" + string(d.Record.New.Table) + "/stream/2026-11-21T00:00:00.000"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(out)
-}
-
 // Guarantees that the deployed binary publishes what a stream brings, through SNS that throttles, keeps a poison record, and counts.
 func TestFunction(t *testing.T) {
 	aws := functiontest.StartAWS(t)
 	f := functiontest.Start(t, aws.URL, env())
 	h := streamstest.History(t, control.Tenants, "acme", `{"id":"acme","plan":"pro"}`, `{"id":"acme","plan":"free"}`)
-	good := []string{record(t, 1, h[0]), record(t, 3, h[1])}
+	good := []string{functiontest.Record(t, 1, h[0]), functiontest.Record(t, 3, h[1])}
 	poison := strings.Replace(strings.Replace(good[0], `"acme"`, `"odd"`, 1), `"SequenceNumber":"1"`, `"SequenceNumber":"2"`, 1)
 	aws.Throttle(1)
 	if got := f.Call(`{"Records":[` + good[0] + "," + poison + "," + good[1] + `]}`); got != `{"batchItemFailures":[]}` {

@@ -25,6 +25,8 @@ const patient = 60 * time.Second
 
 // Function is a function that runs.
 type Function struct {
+	*Role // nil where there is no DynamoDB
+
 	t    testing.TB
 	host *lambdahost.Host
 
@@ -33,7 +35,7 @@ type Function struct {
 }
 
 // Start builds the function of the test's folder and starts it with these variables beside Lambda's. Its services are looked for at
-// the endpoint, where there may be nobody.
+// the endpoint, where there may be nobody; DynamoDB where AWS_ENDPOINT_URL_DYNAMODB says, if it is there, as the function's [Role].
 func Start(t testing.TB, endpoint string, env map[string]string) *Function {
 	t.Helper()
 	bootstrap := filepath.Join(t.TempDir(), "bootstrap")
@@ -50,7 +52,14 @@ func Start(t testing.TB, endpoint string, env map[string]string) *Function {
 		all[name] = value
 	}
 	f := &Function{t: t}
-	var err error
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if to := env["AWS_ENDPOINT_URL_DYNAMODB"]; to != "" {
+		f.Role = NewRole(t, filepath.Base(dir), env, to)
+		all["AWS_ENDPOINT_URL_DYNAMODB"] = f.Role.URL
+	}
 	f.host, err = lambdahost.Start(context.Background(), lambdahost.Config{
 		Binary: bootstrap, Env: all, Name: "sluice-test", MemoryMB: 256, InitTimeout: patient, Timeout: patient,
 		Output: func(l lambdahost.Line) {

@@ -1,0 +1,43 @@
+package functiontest
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/row"
+)
+
+// Record is a stream's record of a change, as JSON. The table has its name in the control plane.
+func Record(t testing.TB, sequence int, d control.Delivery) string {
+	t.Helper()
+	return RecordOf(t, sequence, string(d.Record.New.Table), d)
+}
+
+// RecordOf is a record of a table with another name.
+func RecordOf(t testing.TB, sequence int, table string, d control.Delivery) string {
+	t.Helper()
+	image := func(i *control.Item) map[string]any {
+		out := map[string]any{}
+		for name, v := range row.Of(i) {
+			if v.Kind == row.Bool {
+				out[name] = map[string]any{"BOOL": v.Bool}
+			} else {
+				out[name] = map[string]any{string(v.Kind): v.Text}
+			}
+		}
+		return out
+	}
+	change := map[string]any{"SequenceNumber": fmt.Sprint(sequence), "Keys": map[string]any{"id": map[string]any{"S": d.Record.New.Key}}, "NewImage": image(&d.Record.New)}
+	name := "INSERT"
+	if d.Record.Old != nil {
+		name, change["OldImage"] = "MODIFY", image(d.Record.Old)
+	}
+	out, err := json.Marshal(map[string]any{"eventName": name, "eventSource": "aws:dynamodb", "dynamodb": change,
+		"eventSourceARN": "arn:aws:dynamodb:eu-west-1:123456789012:table/" + table + "/stream/2026-11-21T00:00:00.000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
