@@ -1,0 +1,339 @@
+package infra_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsapigateway"
+	apis "github.com/aws/aws-cdk-go/awscdk/v2/awsapigatewayv2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsapigatewayv2integrations"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
+	"github.com/aws/jsii-runtime-go"
+
+	"github.com/sluicelimits/sluice/infra"
+)
+
+const (
+	authorizerARN = "arn:aws:lambda:eu-west-1:123456789012:function:sluice-eu-1-authorizer"
+	shopURL       = "https://shop.example.com"
+)
+
+// apiStack is a stack for APIs, with the functions that are elsewhere.
+type apiStack struct {
+	app                awscdk.App
+	stack              awscdk.Stack
+	authorizer, orders awslambda.IFunction
+}
+
+func newAPIStack(t *testing.T) *apiStack {
+	t.Helper()
+	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: jsii.String(t.TempDir())})
+	s := &apiStack{app: app, stack: awscdk.NewStack(app, jsii.String("Shop"), &awscdk.StackProps{
+		Env: &awscdk.Environment{Account: jsii.String("123456789012"), Region: jsii.String("eu-west-1")}, AnalyticsReporting: jsii.Bool(false),
+		Synthesizer: awscdk.NewDefaultStackSynthesizer(&awscdk.DefaultStackSynthesizerProps{GenerateBootstrapVersionRule: jsii.Bool(false)}),
+	})}
+	s.authorizer = awslambda.Function_FromFunctionArn(s.stack, jsii.String("Sluice"), jsii.String(authorizerARN))
+	s.orders = awslambda.Function_FromFunctionAttributes(s.stack, jsii.String("Orders"), &awslambda.FunctionAttributes{
+		FunctionArn: jsii.String("arn:aws:lambda:eu-west-1:123456789012:function:orders"), SameEnvironment: jsii.Bool(true)})
+	return s
+}
+
+func (s *apiStack) rest() awsapigateway.RestApi {
+	api := awsapigateway.NewRestApi(s.stack, jsii.String("Rest"), &awsapigateway.RestApiProps{CloudWatchRole: jsii.Bool(false),
+		DefaultCorsPreflightOptions: &awsapigateway.CorsOptions{AllowOrigins: jsii.Strings("https://app.example.com")}})
+	product := api.Root().AddResource(jsii.String("product"), nil).AddResource(jsii.String("{id}"), nil)
+	product.AddMethod(jsii.String("GET"), awsapigateway.NewHttpIntegration(jsii.String(shopURL+"/v1/product/{id}"), &awsapigateway.HttpIntegrationProps{
+		Options: &awsapigateway.IntegrationOptions{RequestParameters: &map[string]*string{"integration.request.path.id": jsii.String("method.request.path.id")}},
+	}), &awsapigateway.MethodOptions{RequestParameters: &map[string]*bool{"method.request.path.id": jsii.Bool(true)}})
+	api.Root().AddResource(jsii.String("orders"), nil).AddMethod(jsii.String("POST"), awsapigateway.NewLambdaIntegration(s.orders, nil), nil)
+	api.Root().AddResource(jsii.String("healthz"), nil).AddMethod(jsii.String("GET"), awsapigateway.NewHttpIntegration(jsii.String(shopURL+"/healthz"), nil), nil)
+	return api
+}
+
+func (s *apiStack) http() apis.HttpApi {
+	api := apis.NewHttpApi(s.stack, jsii.String("Http"), &apis.HttpApiProps{CorsPreflight: &apis.CorsPreflightOptions{
+		AllowOrigins: jsii.Strings("https://app.example.com"), AllowHeaders: jsii.Strings("x-api-key"), AllowMethods: &[]apis.CorsHttpMethod{apis.CorsHttpMethod_GET}}})
+	route := func(path string, method apis.HttpMethod, integration apis.HttpRouteIntegration) {
+		api.AddRoutes(&apis.AddRoutesOptions{Path: &path, Methods: &[]apis.HttpMethod{method}, Integration: integration})
+	}
+	route("/product/{id}", apis.HttpMethod_GET, awsapigatewayv2integrations.NewHttpUrlIntegration(jsii.String("Product"), jsii.String(shopURL+"/v1/product/{id}"), nil))
+	route("/orders", apis.HttpMethod_POST, awsapigatewayv2integrations.NewHttpLambdaIntegration(jsii.String("Orders"), s.orders, nil))
+	route("/healthz", apis.HttpMethod_GET, awsapigatewayv2integrations.NewHttpUrlIntegration(jsii.String("Health"), jsii.String(shopURL+"/healthz"), nil))
+	return api
+}
+
+func (s *apiStack) socket() apis.WebSocketApi {
+	api := apis.NewWebSocketApi(s.stack, jsii.String("Socket"), &apis.WebSocketApiProps{ConnectRouteOptions: &apis.WebSocketRouteOptions{
+		Integration: awsapigatewayv2integrations.NewWebSocketLambdaIntegration(jsii.String("Connect"), s.orders, nil)}})
+	api.AddRoute(jsii.String("say"), &apis.WebSocketRouteOptions{Integration: awsapigatewayv2integrations.NewWebSocketLambdaIntegration(jsii.String("Say"), s.orders, nil)})
+	apis.NewWebSocketStage(s.stack, jsii.String("SocketStage"), &apis.WebSocketStageProps{WebSocketApi: api, StageName: jsii.String("prod"), AutoDeploy: jsii.Bool(true)})
+	return api
+}
+
+// synth makes the template; the text is what CDK says where it refuses.
+func (s *apiStack) synth() (template map[string]any, refusal string) {
+	defer func() {
+		if p := recover(); p != nil {
+			refusal = fmt.Sprint(p)
+		}
+	}()
+	template, _ = s.app.Synth(nil).GetStackByName(s.stack.StackName()).Template().(map[string]any)
+	return template, ""
+}
+
+// attached is the template of the three kinds of APIs, attached.
+func attached(t *testing.T) map[string]any {
+	t.Helper()
+	s := newAPIStack(t)
+	healthz := []string{"GET /healthz"}
+	for _, err := range []error{
+		second(infra.AttachREST(s.stack, "SluiceRest", &infra.AttachRESTProps{API: s.rest(), Authorizer: s.authorizer, Except: healthz, AllowOrigin: "https://app.example.com"})),
+		second(infra.AttachHTTP(s.stack, "SluiceHttp", &infra.AttachHTTPProps{API: s.http(), Authorizer: s.authorizer, Except: healthz, PassDenials: true})),
+		second(infra.AttachWebSocket(s.stack, "SluiceSocket", &infra.AttachWebSocketProps{API: s.socket(), Authorizer: s.authorizer})),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	template, refusal := s.synth()
+	if refusal != "" {
+		t.Fatal(refusal)
+	}
+	return template
+}
+
+func second(_ *infra.Attachment, err error) error { return err }
+
+// Guarantees that every change of what is attached shows as a change of a file, which the local gateway is tested with, too.
+func TestAttachTemplate(t *testing.T) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", " ")
+	if err := e.Encode(attached(t)); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join("testdata", "attach.template.json")
+	if f := flag.Lookup("update"); f != nil && f.Value.String() == "true" {
+		if err := os.WriteFile(file, b.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil || !bytes.Equal(b.Bytes(), want) {
+		t.Errorf("%s is not what is made now (%v): make golden, and read the difference", file, err)
+	}
+}
+
+type part = map[string]any
+
+// each goes through the resources of a type, in the order of their ids.
+func each(template part, kind string, do func(id string, properties part)) {
+	all, _ := template["Resources"].(part)
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		if r, _ := all[id].(part); r["Type"] == kind {
+			p, _ := r["Properties"].(part)
+			do(id, p)
+		}
+	}
+}
+
+func asText(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// wrong is everything in a template that must not be where Sluice is attached.
+func wrong(template part) (all []string) {
+	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	sources := make(map[string]string) // by authorizer: from where the function may be invoked
+	each(template, "AWS::Lambda::Permission", func(id string, p part) {
+		if !strings.Contains(asText(p["FunctionName"]), "authorizer") {
+			return
+		}
+		source := asText(p["SourceArn"])
+		if strings.Contains(source, "*") || p["Action"] != "lambda:InvokeFunction" || p["Principal"] != "apigateway.amazonaws.com" {
+			say("%s permits %s", id, asText(p))
+		}
+		sources[id] = source
+	})
+	authorizer := func(id, api string, p part) {
+		for name, at := range sources {
+			if strings.HasSuffix(at, asText(p[api])+`,"/authorizers/",{"Ref":"`+id+`"}]]}`) {
+				delete(sources, name)
+				return
+			}
+		}
+		say("%s: nothing lets it invoke the function", id)
+	}
+	each(template, "AWS::ApiGateway::Authorizer", func(id string, p part) {
+		authorizer(id, "RestApiId", p)
+		if p["AuthorizerResultTtlInSeconds"] != 0.0 || p["Type"] != "REQUEST" || p["IdentitySource"] != nil {
+			say("%s: %s", id, asText(p))
+		}
+	})
+	socket := ""
+	each(template, "AWS::ApiGatewayV2::Api", func(id string, p part) {
+		if p["ProtocolType"] == "WEBSOCKET" {
+			socket = id
+		}
+	})
+	each(template, "AWS::ApiGatewayV2::Authorizer", func(id string, p part) {
+		authorizer(id, "ApiId", p)
+		http := !strings.Contains(asText(p["ApiId"]), `"`+socket+`"`)
+		if p["AuthorizerType"] != "REQUEST" || p["IdentitySource"] != nil || http &&
+			(p["AuthorizerResultTtlInSeconds"] != 0.0 || p["AuthorizerPayloadFormatVersion"] != "2.0" || p["EnableSimpleResponses"] != true) {
+			say("%s: %s", id, asText(p))
+		}
+	})
+	for id := range sources {
+		say("%s lets something else than an authorizer invoke the function", id)
+	}
+	wrongResponses(template, say)
+	wrongRoutes(template, socket, say)
+	return all
+}
+
+func wrongResponses(template part, say func(string, ...any)) {
+	limits := map[string]string{"Retry-After": "retryAfter", "X-RateLimit-Limit": "rateLimitLimit", "X-RateLimit-Remaining": "rateLimitRemaining",
+		"X-RateLimit-Reset": "rateLimitReset", "RateLimit": "rateLimit", "RateLimit-Policy": "rateLimitPolicy"}
+	want := map[string]any{"ACCESS_DENIED": "429", "UNAUTHORIZED": "401", "AUTHORIZER_FAILURE": "500", "AUTHORIZER_CONFIGURATION_ERROR": "500", "DEFAULT_4XX": nil, "DEFAULT_5XX": nil}
+	each(template, "AWS::ApiGateway::GatewayResponse", func(id string, p part) {
+		kind, _ := p["ResponseType"].(string)
+		status, known := want[kind]
+		if !known || p["StatusCode"] != status {
+			say("%s: %s", id, asText(p))
+		}
+		delete(want, kind)
+		headers, _ := p["ResponseParameters"].(part)
+		exposed := asText(headers["gatewayresponse.header.Access-Control-Expose-Headers"])
+		for name, member := range limits {
+			if !strings.Contains(exposed, name) {
+				say("%s does not expose %s", id, name)
+			}
+			if kind == "ACCESS_DENIED" && headers["gatewayresponse.header."+name] != "context.authorizer."+member {
+				say("%s has %v as %s", id, headers["gatewayresponse.header."+name], name)
+			}
+		}
+		if headers["gatewayresponse.header.Access-Control-Allow-Origin"] != "'https://app.example.com'" {
+			say("%s has another origin", id)
+		}
+		if templates, _ := p["ResponseTemplates"].(part); kind == "ACCESS_DENIED" && templates["application/json"] != "$context.authorizer.problem" {
+			say("%s has the body %s", id, asText(templates))
+		}
+	})
+	if len(want) > 0 {
+		say("no gateway responses for %v", want)
+	}
+}
+
+// wrongRoutes looks for what is not behind an authorizer, or not told who calls.
+func wrongRoutes(template part, socket string, say func(string, ...any)) {
+	mapping := func(id string, p part, key, prefix string) {
+		for header, member := range map[string]string{"caller": "caller", "limit": "rateLimitLimit", "remaining": "rateLimitRemaining", "reset": "rateLimitReset",
+			"ratelimit": "rateLimit", "ratelimit-policy": "rateLimitPolicy", "retry-after": "retryAfter", "problem": "problem"} {
+			if p[key+"x-sluice-"+header] != prefix+member {
+				say("%s maps %v to x-sluice-%s", id, p[key+"x-sluice-"+header], header)
+			}
+		}
+	}
+	each(template, "AWS::ApiGateway::Method", func(id string, p part) {
+		g, _ := p["Integration"].(part)
+		parameters, _ := g["RequestParameters"].(part)
+		switch {
+		case g["Type"] == "MOCK" && p["HttpMethod"] == "OPTIONS":
+		case strings.Contains(id, "healthz"):
+			if parameters["integration.request.header.x-sluice-caller"] != "'none'" {
+				say("%s lets a client say who calls", id)
+			}
+		case p["AuthorizationType"] != "CUSTOM" || p["AuthorizerId"] == nil:
+			say("%s is open to everybody", id)
+		case g["Type"] == "HTTP_PROXY":
+			mapping(id, parameters, "integration.request.header.", "context.authorizer.")
+		}
+	})
+	each(template, "AWS::ApiGatewayV2::Route", func(id string, p part) {
+		open := p["RouteKey"] == "GET /healthz" || strings.Contains(asText(p["ApiId"]), `"`+socket+`"`) && p["RouteKey"] != "$connect"
+		if !open && (p["AuthorizationType"] != "CUSTOM" || p["AuthorizerId"] == nil) {
+			say("%s is open to everybody", id)
+		}
+	})
+	each(template, "AWS::ApiGatewayV2::Integration", func(id string, p part) {
+		parameters, _ := p["RequestParameters"].(part)
+		switch {
+		case p["IntegrationType"] != "HTTP_PROXY":
+		case p["IntegrationUri"] == shopURL+"/healthz":
+			if parameters["overwrite:header.x-sluice-caller"] != "none" {
+				say("%s lets a client say who calls", id)
+			}
+		default:
+			mapping(id, parameters, "overwrite:header.", "$context.authorizer.")
+		}
+	})
+	each(template, "AWS::ApiGatewayV2::Api", func(id string, p part) {
+		cors, _ := p["CorsConfiguration"].(part)
+		if id != socket && !strings.Contains(asText(cors["ExposeHeaders"]), `"Retry-After"`) {
+			say("%s does not expose Retry-After", id)
+		}
+	})
+}
+
+// Guarantees of every API that is attached: nothing is cached; exactly the authorizer may invoke the function; every case has a
+// gateway response with all headers, which browsers may show; each route but the excepted is behind the authorizer, and no service is
+// told by a client who calls. And that each of these is looked at: a template with one of them broken is found.
+func TestAttachHolds(t *testing.T) {
+	template := attached(t)
+	if found := wrong(template); len(found) > 0 {
+		t.Errorf("%s", strings.Join(found, "\n"))
+	}
+	text := asText(template)
+	for _, c := range []struct{ name, old, broken string }{
+		{"a cached result", `"AuthorizerResultTtlInSeconds":0`, `"AuthorizerResultTtlInSeconds":300`},
+		{"a token authorizer", `"Type":"REQUEST"`, `"Type":"TOKEN"`},
+		{"payload 1.0", `"AuthorizerPayloadFormatVersion":"2.0"`, `"AuthorizerPayloadFormatVersion":"1.0"`},
+		{"a policy as answer", `"EnableSimpleResponses":true`, `"EnableSimpleResponses":false`},
+		{"any authorizer", `"/authorizers/"`, `"/authorizers/*"`},
+		{"any source", `"/authorizers/"`, `"/"`},
+		{"any principal", `"FunctionName":"` + authorizerARN + `","Principal":"apigateway.amazonaws.com"`, `"FunctionName":"` + authorizerARN + `","Principal":"*"`},
+		{"another status", `"StatusCode":"429"`, `"StatusCode":"403"`},
+		{"a case without response", `"ResponseType":"AUTHORIZER_FAILURE"`, `"ResponseType":"AUTHORIZER_FAILURES"`},
+		{"a header that is not mapped", `"gatewayresponse.header.Retry-After":"context.authorizer.retryAfter",`, ``},
+		{"one that is mapped wrongly", `"gatewayresponse.header.X-RateLimit-Reset":"context.authorizer.rateLimitReset"`, `"gatewayresponse.header.X-RateLimit-Reset":"context.authorizer.rateLimitLimit"`},
+		{"one that is not exposed", `, Retry-After,`, `,`},
+		{"another origin", `"gatewayresponse.header.Access-Control-Allow-Origin":"'https://app.example.com'"`, `"gatewayresponse.header.Access-Control-Allow-Origin":"'*'"`},
+		{"another body", `$context.authorizer.problem"},"ResponseType"`, `"},"ResponseType"`},
+		{"an open method or route", `"AuthorizationType":"CUSTOM"`, `"AuthorizationType":"NONE"`},
+		{"a mapping to a service", `"overwrite:header.x-sluice-problem":"$context.authorizer.problem",`, ``},
+		{"one on a REST API", `"integration.request.header.x-sluice-caller":"context.authorizer.caller"`, `"integration.request.header.x-sluice-caller":"method.request.header.x-sluice-caller"`},
+		{"a client that says who calls", `"overwrite:header.x-sluice-caller":"none"`, `"overwrite:header.x":"none"`},
+		{"CORS of an HTTP API", `"Retry-After","X-RateLimit-Limit"`, `"X-RateLimit-Limit"`},
+	} {
+		if n := strings.Count(text, c.old); n == 0 {
+			t.Errorf("%s: the template has no %s", c.name, c.old)
+			continue
+		}
+		for i := range strings.Count(text, c.old) { // each place by itself
+			parts := strings.SplitN(text, c.old, i+2)
+			broken := strings.Join(parts[:i+1], c.old) + c.broken + parts[i+1]
+			var mutant part
+			if err := json.Unmarshal([]byte(broken), &mutant); err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			if len(wrong(mutant)) == 0 {
+				t.Errorf("%s at place %d is not found", c.name, i+1)
+			}
+		}
+	}
+}

@@ -1,0 +1,472 @@
+package template
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// noValue stands for a property that is not there.
+const noValue = "AWS::NoValue"
+
+// absent reports whether a value is not there, or stands for that.
+func (n *node) absent() bool {
+	return n == nil || n.form == object && len(n.names) == 1 && n.names[0] == "Ref" && n.fields["Ref"].text == noValue
+}
+
+// references are the logical ids that a value names, in DependsOn or by Ref, Fn::GetAtt and Fn::Sub.
+func references(n *node, found []string) []string {
+	switch n.form {
+	case list:
+		for _, item := range n.items {
+			found = references(item, found)
+		}
+	case object:
+		for _, name := range n.names {
+			value := n.fields[name]
+			switch {
+			case name == "Ref" && value.form == text:
+				found = append(found, value.text)
+			case name == "Fn::GetAtt":
+				id, _, _ := getAtt(value)
+				found = append(found, id)
+			case name == "Fn::Sub":
+				for _, v := range subVariables(value) {
+					id, _, _ := strings.Cut(v, ".")
+					found = append(found, id)
+				}
+				found = references(value, found)
+			case name == "DependsOn" && value.form == text:
+				found = append(found, value.text)
+			case name == "DependsOn":
+				for _, item := range value.items {
+					found = append(found, item.text)
+				}
+			default:
+				found = references(value, found)
+			}
+		}
+	}
+	return found
+}
+
+// getAtt reads both forms: ["Id", "Attribute"] and "Id.Attribute".
+func getAtt(n *node) (id, attribute string, ok bool) {
+	switch {
+	case n.form == text:
+		return strings.Cut(n.text, ".")
+	case n.form == list && len(n.items) == 2 && n.items[0].form == text && n.items[1].form == text:
+		return n.items[0].text, n.items[1].text, true
+	}
+	return "", "", false
+}
+
+// subVariables are the ${names} in the text of a Fn::Sub.
+func subVariables(n *node) (names []string) {
+	if n.form == list && len(n.items) > 0 {
+		n = n.items[0]
+	}
+	_, _ = substitute(n.text, func(name string) (string, error) {
+		names = append(names, name)
+		return "", nil
+	})
+	return names
+}
+
+// substitute replaces ${name} by its value, and ${!name} by ${name}.
+func substitute(s string, value func(name string) (string, error)) (string, error) {
+	var b strings.Builder
+	for {
+		before, rest, found := strings.Cut(s, "${")
+		b.WriteString(before)
+		if !found {
+			return b.String(), nil
+		}
+		name, after, closed := strings.Cut(rest, "}")
+		if !closed {
+			return "", fmt.Errorf("Fn::Sub: %s is not closed", shown("${"+rest))
+		}
+		if literal, ok := strings.CutPrefix(name, "!"); ok {
+			b.WriteString("${" + literal + "}")
+		} else {
+			v, err := value(name)
+			if err != nil {
+				return "", err
+			}
+			b.WriteString(v)
+		}
+		s = after
+	}
+}
+
+// resolve makes a text of a scalar or of a function of the template's language.
+func (r *reader) resolve(n *node) (string, error) { return r.resolveAt(n, 0) }
+
+// maxHops bounds what refers to what: functions by aliases, parameters.
+const maxHops = 16
+
+func (r *reader) resolveAt(n *node, hops int) (string, error) {
+	switch {
+	case hops > maxHops:
+		return "", fmt.Errorf("it refers to itself, or by more than %d steps", maxHops)
+	case n.form == text || n.form == number || n.form == boolean:
+		return n.text, nil
+	case n.form != object || len(n.names) != 1:
+		return "", fmt.Errorf("want a text, got %s", n.describe())
+	}
+	name, value := n.names[0], n.fields[n.names[0]]
+	switch name {
+	case "Ref":
+		if value.form != text {
+			return "", fmt.Errorf("Ref: want a text, got %s", value.describe())
+		}
+		return r.ref(value.text, hops)
+	case "Fn::GetAtt":
+		id, attribute, ok := getAtt(value)
+		if !ok {
+			return "", fmt.Errorf("Fn::GetAtt: want an id and an attribute, got %s", value.describe())
+		}
+		return r.attribute(id, attribute, hops)
+	case "Fn::Join":
+		return r.join(value, hops)
+	case "Fn::Sub":
+		return r.sub(value, hops)
+	}
+	return "", fmt.Errorf("%s is not known to the local gateway; there are Ref, Fn::GetAtt, Fn::Join and Fn::Sub", shown(name))
+}
+
+// quiet resolves what is reported elsewhere if it is wrong.
+func (r *reader) quiet(n *node) string {
+	s, err := r.resolve(n)
+	if err != nil {
+		return ""
+	}
+	return s
+}
+
+func (r *reader) pseudo(name string) (string, bool) {
+	switch name {
+	case "AWS::Region":
+		return r.o.Region, true
+	case "AWS::AccountId":
+		return r.o.Account, true
+	case "AWS::Partition":
+		return "aws", true
+	case "AWS::URLSuffix":
+		return "amazonaws.com", true
+	case "AWS::StackName":
+		return "stack", true
+	}
+	return "", false
+}
+
+// ref is the value of a Ref: of an API, an authorizer and the like its logical id, which stands for the id that it will have.
+func (r *reader) ref(name string, hops int) (string, error) {
+	if v, ok := r.pseudo(name); ok {
+		return v, nil
+	}
+	if p := r.root.field("Parameters").field(name); p != nil {
+		return r.parameter(name, p)
+	}
+	res := r.resources[name]
+	switch {
+	case res == nil:
+		return "", fmt.Errorf("Ref: there is no %s", shown(name))
+	case res.is("AWS::Lambda::Function"):
+		return r.functionName(res, hops), nil
+	case res.is("AWS::Lambda::Alias", "AWS::Lambda::Version"):
+		return r.qualified(res, hops)
+	case res.is(restType("Stage"), v2Type("Stage")):
+		if n := res.properties().field("StageName"); n != nil {
+			return r.resolveAt(n, hops+1)
+		}
+		return "", fmt.Errorf("Ref: the stage %s has no name", shown(name))
+	case res.is(read...):
+		return res.id, nil
+	}
+	return "", fmt.Errorf("Ref: %s is a %s, whose value is not known here", shown(name), res.typ)
+}
+
+func (r *reader) parameter(name string, p *node) (string, error) {
+	if v, ok := r.o.Parameters[name]; ok {
+		return v, nil
+	}
+	kind, value := p.field("Type"), p.field("Default")
+	switch {
+	case kind == nil || kind.form != text || kind.text != "String" && kind.text != "Number":
+		return "", fmt.Errorf("Ref: the parameter %s is a %s: its value must be given", shown(name), kind.describe())
+	case value == nil || value.form == list || value.form == object || value.form == null:
+		return "", fmt.Errorf("Ref: the parameter %s has no default: its value must be given", shown(name))
+	}
+	return value.text, nil
+}
+
+func (r *reader) attribute(id, attribute string, hops int) (string, error) {
+	res := r.resources[id]
+	switch {
+	case res == nil:
+		return "", fmt.Errorf("Fn::GetAtt: there is no %s", shown(id))
+	case res.is("AWS::Lambda::Function") && attribute == "Arn":
+		return r.functionARN(r.functionName(res, hops)), nil
+	case res.is("AWS::Lambda::Alias") && (attribute == "AliasArn" || attribute == "Arn"), res.is("AWS::Lambda::Version") && attribute == "FunctionArn":
+		return r.qualified(res, hops)
+	case res.is(restType("RestApi")) && attribute == "RootResourceId":
+		return res.id + "/", nil
+	case res.is(restType("RestApi")) && attribute == "RestApiId", res.is(v2Type("Api")) && attribute == "ApiId",
+		res.is(restType("Authorizer"), v2Type("Authorizer")) && attribute == "AuthorizerId", res.is(restType("Resource")) && attribute == "ResourceId",
+		res.is(restType("Deployment")) && attribute == "DeploymentId", res.is(v2Type("Integration")) && attribute == "IntegrationId":
+		return res.id, nil
+	}
+	return "", fmt.Errorf("Fn::GetAtt: %s of %s, a %s, is not known to the local gateway", shown(attribute), shown(id), res.typ)
+}
+
+// functionName is a function's name where the template has it as text, else its logical id.
+func (r *reader) functionName(res *resource, hops int) string {
+	if n := res.properties().field("FunctionName"); !n.absent() {
+		if s, err := r.resolveAt(n, hops+1); err == nil {
+			return s
+		}
+	}
+	return res.id
+}
+
+func (r *reader) functionARN(name string) string {
+	return "arn:aws:lambda:" + r.o.Region + ":" + r.o.Account + ":function:" + name
+}
+
+// qualified is the ARN of an alias or version.
+func (r *reader) qualified(res *resource, hops int) (string, error) {
+	qualifier := "1"
+	n := res.properties().field("FunctionName")
+	if n == nil {
+		return "", fmt.Errorf("%s has no FunctionName", shown(res.id))
+	}
+	of, err := r.resolveAt(n, hops+1)
+	if err != nil {
+		return "", err
+	}
+	if alias := res.properties().field("Name"); alias != nil && alias.form == text {
+		qualifier = alias.text
+	}
+	if !strings.HasPrefix(of, "arn:") {
+		of = r.functionARN(of)
+	}
+	return of + ":" + qualifier, nil
+}
+
+func (r *reader) join(n *node, hops int) (string, error) {
+	if n.form != list || len(n.items) != 2 || n.items[0].form != text || n.items[1].form != list {
+		return "", fmt.Errorf("Fn::Join: want a text and a list, got %s", n.describe())
+	}
+	parts := make([]string, 0, len(n.items[1].items))
+	for _, item := range n.items[1].items {
+		s, err := r.resolveAt(item, hops+1)
+		if err != nil {
+			return "", fmt.Errorf("Fn::Join: %w", err)
+		}
+		parts = append(parts, s)
+	}
+	return strings.Join(parts, n.items[0].text), nil
+}
+
+func (r *reader) sub(n *node, hops int) (string, error) {
+	format, own := n, (*node)(nil)
+	if n.form == list && len(n.items) == 2 && n.items[1].form == object {
+		format, own = n.items[0], n.items[1]
+	}
+	if format.form != text {
+		return "", fmt.Errorf("Fn::Sub: want a text, or a text and an object, got %s", n.describe())
+	}
+	return substitute(format.text, func(name string) (string, error) {
+		if v := own.field(name); v != nil {
+			return r.resolveAt(v, hops+1)
+		}
+		if id, attribute, ok := strings.Cut(name, "."); ok {
+			return r.attribute(id, attribute, hops+1)
+		}
+		return r.ref(name, hops+1)
+	})
+}
+
+// lambda is the name of the function that a URI or an ARN names.
+func lambda(uri string) (string, error) {
+	arn := uri
+	if _, rest, ok := strings.Cut(uri, ":lambda:path/"); ok && strings.HasPrefix(uri, "arn:") && strings.Contains(uri, ":apigateway:") {
+		_, rest, _ = strings.Cut(rest, "/functions/")
+		arn, ok = strings.CutSuffix(rest, "/invocations")
+		if !ok {
+			return "", fmt.Errorf("%s is not the URI that invokes a function", shown(uri))
+		}
+	}
+	// arn:partition:lambda:region:account:function:name[:qualifier]
+	parts := strings.Split(arn, ":")
+	if len(parts) < 7 || len(parts) > 8 || parts[0] != "arn" || parts[2] != "lambda" || parts[5] != "function" || parts[6] == "" {
+		return "", fmt.Errorf("%s is not a function's", shown(uri))
+	}
+	return parts[6], nil
+}
+
+// properties reads an object and knows which of its members were read.
+type properties struct {
+	r    *reader
+	n    *node
+	path string
+	seen []string
+}
+
+func (r *reader) properties(res *resource) *properties {
+	return &properties{r: r, n: res.properties(), path: res.path() + ".Properties"}
+}
+
+func (p *properties) problem(name, format string, args ...any) {
+	path := p.path
+	if name != "" {
+		path += "." + name
+	}
+	n := p.n.field(name)
+	if n == nil {
+		n = p.n
+	}
+	p.r.problem(n, path, format, args...)
+}
+
+// node is a member; nil where it is not there.
+func (p *properties) node(name string) *node {
+	p.seen = append(p.seen, name)
+	if n := p.n.field(name); !n.absent() {
+		return n
+	}
+	return nil
+}
+
+// text is a member as text; "" where it is not there.
+func (p *properties) text(name string) string {
+	n := p.node(name)
+	if n == nil {
+		return ""
+	}
+	s, err := p.r.resolve(n)
+	if err != nil {
+		p.problem(name, "%v", err)
+	}
+	return s
+}
+
+// flag is a member that is true or false.
+func (p *properties) flag(name string) bool {
+	s := p.text(name)
+	if s != "" && s != "true" && s != "false" {
+		p.problem(name, "want true or false, got %s", shown(s))
+	}
+	return s == "true"
+}
+
+// integer is a member that is a whole number; nil where it is not there.
+func (p *properties) integer(name string) *int {
+	s := p.text(name)
+	if s == "" {
+		return nil
+	}
+	var i int
+	if err := json.Unmarshal([]byte(s), &i); err != nil {
+		p.problem(name, "want a whole number, got %s", shown(s))
+		return nil
+	}
+	return &i
+}
+
+// texts is a member that is a list.
+func (p *properties) texts(name string) (all []string) {
+	n := p.node(name)
+	if n == nil {
+		return nil
+	}
+	if n.form != list {
+		p.problem(name, "want a list, got %s", n.describe())
+		return nil
+	}
+	for _, item := range n.items {
+		s, err := p.r.resolve(item)
+		if err != nil {
+			p.problem(name, "%v", err)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// table is a member that maps names to texts.
+func (p *properties) table(name string) map[string]string {
+	n := p.node(name)
+	if n == nil {
+		return nil
+	}
+	if n.form != object {
+		p.problem(name, "want an object, got %s", n.describe())
+		return nil
+	}
+	all := make(map[string]string, len(n.names))
+	for _, key := range n.names {
+		if n.fields[key].absent() {
+			continue
+		}
+		var err error
+		if all[key], err = p.r.resolve(n.fields[key]); err != nil {
+			p.problem(name, "%s: %v", key, err)
+		}
+	}
+	return all
+}
+
+// part is a member that is an object with properties of its own; nil where it is not there.
+func (p *properties) part(name string) *properties {
+	n := p.node(name)
+	if n == nil {
+		return nil
+	}
+	if n.form != object {
+		p.problem(name, "want an object, got %s", n.describe())
+		return nil
+	}
+	return &properties{r: p.r, n: n, path: p.path + "." + name}
+}
+
+// parts is a member that is a list of such objects.
+func (p *properties) parts(name string) (all []*properties) {
+	n := p.node(name)
+	if n == nil {
+		return nil
+	}
+	if n.form != list {
+		p.problem(name, "want a list, got %s", n.describe())
+		return nil
+	}
+	for i, item := range n.items {
+		if item.form != object {
+			p.problem(name, "want objects, got %s", item.describe())
+			continue
+		}
+		all = append(all, &properties{r: p.r, n: item, path: fmt.Sprintf("%s.%s[%d]", p.path, name, i)})
+	}
+	return all
+}
+
+// only holds that a member, where it is there, has one of the values.
+func (p *properties) only(name, why string, values ...string) {
+	if s := p.text(name); s != "" && !slices.Contains(values, s) {
+		p.problem(name, "%s: %s", shown(s), why)
+	}
+}
+
+// end refuses every member that was neither read nor is among those without a bearing.
+func (p *properties) end(passedOver ...string) {
+	if p == nil || p.n == nil {
+		return
+	}
+	for _, name := range p.n.names {
+		if !slices.Contains(p.seen, name) && !slices.Contains(passedOver, name) {
+			p.problem(name, "not known to the local gateway")
+		}
+	}
+}
