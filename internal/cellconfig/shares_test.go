@@ -217,6 +217,23 @@ func TestSharesOfAnotherTable(t *testing.T) {
 	w.want(noon.Add(3*time.Second), "t", "10") // half of the new one
 }
 
+// Guarantees that an environment which thaws after a day, in which its cell's share went to others, grants by the shares of now from its
+// first decision on; and where the table does not answer it, no more than by those it heard last, which is the bound that is stated.
+func TestThawsWithShares(t *testing.T) {
+	for away, want := range map[bool]string{false: "withheld", true: "5"} {
+		w := newWorld(t, inCell("eu-1"))
+		b := newBalanced(t, "eu-1", "us-1")
+		w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1), b.document(1))
+		w.want(noon, "t", "5")
+		b.do(shares.Request{Kind: shares.Drain, Cell: "eu-1"})
+		w.apply(b.document(2))
+		w.away(away)
+		if got := w.granted(noon.Add(24*time.Hour), "t"); got != want {
+			t.Errorf("thawed after a day, the table away: %t: granted is %s, want %s", away, got, want)
+		}
+	}
+}
+
 // Guarantees that tenants of one plan share the divided set, and that a request which finds everything allocates nothing.
 func TestSharedSetsCostNothing(t *testing.T) {
 	w := newWorld(t, inCell("eu-1"))

@@ -256,6 +256,52 @@ func TestWishes(t *testing.T) {
 	}
 }
 
+// Guarantees that an acknowledgement of an older epoch, or of an earlier phase, which arrives late counts for nothing: the cell may not
+// have heard of the transition under way, and what others grow to would come on top of what it still grants.
+func TestLateAcknowledgement(t *testing.T) {
+	w := newBench(t)
+	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
+	w.ask(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
+	w.settle()
+	w.ask(shares.Request{Kind: shares.Weigh, Cell: "a", Weight: 3})
+	w.run()
+	w.acknowledge("a", "b") // of epoch 2, shrink
+	w.now = w.now.Add(time.Hour)
+	w.run()
+	w.now = w.now.Add(time.Hour)
+	if r := w.run(); r.Phase != shares.Grow {
+		t.Fatalf("%+v, want that it grows", r)
+	}
+	for range 3 { // the growth was not heard: what was acknowledged is the shrink
+		w.now = w.now.Add(time.Hour)
+		if r := w.run(); r.Phase != shares.Grow || len(r.Awaited) != 2 {
+			t.Fatalf("%+v: an acknowledgement of the shrink counts for the growth", r)
+		}
+	}
+	w.acknowledge("a", "b")
+	w.ask(shares.Request{Kind: shares.Weigh, Cell: "a", Weight: 5})
+	w.run()
+	if r := w.run(); r.Epoch != 3 || r.Phase != shares.Shrink || len(r.Awaited) != 2 {
+		t.Fatalf("%+v: what was acknowledged in epoch 2 counts in epoch 3", r)
+	}
+	for _, late := range []balancer.Ack{{Cell: "a", Epoch: 2, Phase: shares.Shrink}, {Cell: "a", Epoch: 2, Phase: shares.Grow}, {Cell: "a", Epoch: 3, Phase: shares.Grow}, {Cell: "a", Epoch: 4, Phase: shares.Shrink}} {
+		late.AtUS = w.now.UnixMicro()
+		body, err := json.Marshal(late)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.put(control.Cells, shares.AckKey("a"), string(body))
+		w.now = w.now.Add(time.Hour)
+		if r := w.run(); r.Phase != shares.Shrink || len(r.Awaited) != 2 {
+			t.Errorf("%+v, after %+v", r, late)
+		}
+	}
+	w.acknowledge("a")
+	if r := w.run(); len(r.Awaited) != 1 {
+		t.Errorf("%+v: the right one does not count", r)
+	}
+}
+
 // Guarantees that a pin is a transition of its own, whose placement is an item before the transition can end; that it waits until
 // the cells it names serve; and that more pins than a transition takes are all carried out.
 func TestPins(t *testing.T) {
