@@ -3,11 +3,8 @@ package infra_test
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -118,20 +115,10 @@ func TestAttachTemplate(t *testing.T) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	e.SetIndent("", " ")
 	if err := e.Encode(attached(t)); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join("testdata", "attach.template.json")
-	if f := flag.Lookup("update"); f != nil && f.Value.String() == "true" {
-		if err := os.WriteFile(file, b.Bytes(), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil || !bytes.Equal(b.Bytes(), want) {
-		t.Errorf("%s is not what is made now (%v): make golden, and read the difference", file, err)
-	}
+	golden(t, "attach.template.json", bytes.TrimSpace(b.Bytes()))
 }
 
 type part = map[string]any

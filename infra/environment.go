@@ -129,6 +129,9 @@ func (p *place) variables(function string) (map[string]string, error) {
 // counting adds the variables of what decides: the authorizer, and ops, which must come to the same counters.
 func (p *place) counting(to map[string]string) error {
 	c := p.cell
+	if homes := p.homes(); len(homes) > 1 {
+		to["SLUICE_HOMES"] = tables(homes)
+	}
 	to["SLUICE_COUNTERS_TABLE"], to["SLUICE_SECRET"] = p.name(config.Counters), p.names.Control(config.Secret)
 	to["SLUICE_MAX_INSTANCES"] = strconv.Itoa(c.MaxInstances)
 	to["SLUICE_TRUSTED_HOPS"], to["SLUICE_RETRY_JITTER"] = strconv.Itoa(c.TrustedHops), strconv.Itoa(c.RetryJitter)
@@ -157,17 +160,45 @@ func (p *place) controlTable(table string) string {
 	return p.names.ControlTableARN(p.deployment.Control.Region, table)
 }
 
-// configTables are each cell's config table as the control plane's functions call them: by name where it is in their region, since
-// variables have 4 KB, and else by ARN.
+// configTables are each cell's config table as the control plane's functions call them.
 func (p *place) configTables() string {
-	var all []string
+	var all []home
 	for i := range p.deployment.Cells {
-		c := &p.deployment.Cells[i]
-		table := p.names.Cell(c.ID, config.Config)
-		if c.Region != p.region() {
-			table = p.names.CellTableARN(c.Region, c.ID, config.Config)
-		}
-		all = append(all, c.ID+"="+table)
+		all = append(all, p.home(p.deployment.Cells[i].ID, p.deployment.Cells[i].Region, config.Config))
+	}
+	return tables(all)
+}
+
+// home is a cell and one of its tables.
+type home struct{ cell, table, arn string }
+
+// homes are the counters tables in which a quota may be: the cells', and those of the cells that are gone, in the order of their ids,
+// so that their order in the file is nothing to it.
+func (p *place) homes() []home {
+	var all []home
+	for i := range p.deployment.Cells {
+		all = append(all, p.home(p.deployment.Cells[i].ID, p.deployment.Cells[i].Region, config.Counters))
+	}
+	for _, gone := range p.deployment.Retired {
+		all = append(all, p.home(gone.ID, gone.Region, config.Counters))
+	}
+	slices.SortFunc(all, func(a, b home) int { return strings.Compare(a.cell, b.cell) })
+	return all
+}
+
+// home is called by name where it is in the place's region, since variables have 4 KB, and else by ARN.
+func (p *place) home(cell, region, table string) home {
+	h := home{cell: cell, table: p.names.Cell(cell, table), arn: p.names.CellTableARN(region, cell, table)}
+	if region != p.region() {
+		h.table = h.arn
+	}
+	return h
+}
+
+func tables(of []home) string {
+	all := make([]string, len(of))
+	for i, h := range of {
+		all[i] = h.cell + "=" + h.table
 	}
 	return strings.Join(all, ",")
 }

@@ -83,7 +83,11 @@ func (p *place) arns(kind grants.Resource, function string) ([]string, error) {
 		case grants.Config:
 			return []string{p.names.CellTableARN(p.cell.Region, p.cell.ID, config.Config)}, nil
 		case grants.Counters:
-			return []string{p.names.CellTableARN(p.cell.Region, p.cell.ID, config.Counters)}, nil
+			var all []string // with those of the other cells, from which their quotas are leased
+			for _, h := range p.homes() {
+				all = append(all, h.arn)
+			}
+			return all, nil
 		case grants.Changes:
 			return []string{p.names.ARN("sqs", p.cell.Region, p.name(config.Changes))}, nil
 		case grants.Cache:

@@ -32,7 +32,7 @@ func NewStacks(app constructs.Construct, d *config.Deployment, lambdas string) (
 		if err != nil {
 			return nil, err
 		}
-		cell.Stack.AddDependency(before, jsii.String("one at a time"))
+		cell.Stack.AddStackDependency(before, jsii.String("one at a time"))
 		s.Cells, before = append(s.Cells, cell), cell.Stack
 	}
 	return s, nil

@@ -53,21 +53,39 @@ func (d *Deployment) Complete() error {
 	if n := len(d.Cells); n < 1 || n > maxCells {
 		c.problem("cells", "there are %d, want 1 to %d", n, maxCells)
 	}
+	seen := map[string]string{}
 	for i := range d.Cells {
-		cell, path := &d.Cells[i], fmt.Sprintf("cells[%d]", i)
-		cell.complete(&c, path)
-		if first := slices.IndexFunc(d.Cells, func(other Cell) bool { return other.ID == cell.ID }); first < i && cell.ID != "" {
-			c.problem(path+".id", "cell %s is there twice, first as cells[%d]", shown(cell.ID), first)
-		}
-		if slices.Contains(regions, cell.Region) && slices.Contains(regions, d.Control.Region) && partition(cell.Region) != partition(d.Control.Region) {
-			c.problem(path+".region", "%s is of the partition %s and the control plane's %s of %s, and nothing goes from one to the other",
-				cell.Region, partition(cell.Region), d.Control.Region, partition(d.Control.Region))
-		}
+		path := fmt.Sprintf("cells[%d]", i)
+		d.Cells[i].complete(&c, path)
+		d.once(&c, seen, path, d.Cells[i].ID, d.Cells[i].Region)
+	}
+	if n := len(d.Retired); n > maxCells {
+		c.problem("retired", "there are %d, want at most %d", n, maxCells)
+	}
+	for i := range d.Retired {
+		gone, path := &d.Retired[i], fmt.Sprintf("retired[%d]", i)
+		c.cellID(path+".id", gone.ID)
+		c.region(path+".region", gone.Region)
+		d.once(&c, seen, path, gone.ID, gone.Region)
 	}
 	if len(c.found) > 0 {
 		return &Error{c.found}
 	}
 	return nil
+}
+
+// once says where a cell is there twice, or out of reach.
+func (d *Deployment) once(c *checks, seen map[string]string, path, id, region string) {
+	switch first := seen[id]; {
+	case first != "":
+		c.problem(path+".id", "cell %s is there twice, first as %s", shown(id), first)
+	case id != "":
+		seen[id] = path
+	}
+	if slices.Contains(regions, region) && slices.Contains(regions, d.Control.Region) && partition(region) != partition(d.Control.Region) {
+		c.problem(path+".region", "%s is of the partition %s and the control plane's %s of %s, and nothing goes from one to the other",
+			region, partition(region), d.Control.Region, partition(d.Control.Region))
+	}
 }
 
 func (control *Control) complete(c *checks) {
@@ -99,8 +117,7 @@ func (cell *Cell) complete(c *checks, path string) {
 	standard(&cell.Profile, Small)
 	standard(&cell.MaxInstances, defaultMaxInstances)
 	standard(&cell.MemoryMB, defaultMemory)
-	c.text(path+".id", cell.ID, "1 to 24 of a-z 0-9 and single hyphens between them, a letter first",
-		func(s string) bool { return len(s) <= maxCellID && cellIDs.MatchString(s) })
+	c.cellID(path+".id", cell.ID)
 	c.region(path+".region", cell.Region)
 	c.oneOf(path+".profile", cell.Profile, Small, Full)
 	c.within(path+".maxInstances", cell.MaxInstances, 1, maxConcurrency)
@@ -190,6 +207,11 @@ func (c *checks) within(path string, n, least, most int) {
 	if n < least || n > most {
 		c.problem(path, "%d is outside %d to %d", n, least, most)
 	}
+}
+
+func (c *checks) cellID(path, id string) {
+	c.text(path, id, "1 to 24 of a-z 0-9 and single hyphens between them, a letter first",
+		func(s string) bool { return len(s) <= maxCellID && cellIDs.MatchString(s) })
 }
 
 func (c *checks) region(path, region string) {

@@ -10,6 +10,7 @@
 //	cells:
 //	  - { id: eu-1, region: eu-west-1 }
 //	  - { id: us-1, region: us-east-1, maxInstances: 200 }
+//	retired: [ { id: us-0, region: us-east-1 } ]
 //
 // The fields of [Deployment] tell what else there is.
 package config
@@ -26,7 +27,14 @@ type Deployment struct {
 
 	Control Control
 	Cells   []Cell // at least one, each id once; the order is that in which they are deployed
+
+	// Retired are cells that are gone, and whose counters tables are still there: they stay the homes of quotas until the periods
+	// end that were open when they went. Take one out, and delete its table, after the longest period of your quotas.
+	Retired []Retired
 }
+
+// Retired is a cell that is gone.
+type Retired struct{ ID, Region string }
 
 // Control is the control plane.
 type Control struct {

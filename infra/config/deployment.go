@@ -15,6 +15,13 @@ func (r *reader) deployment(root value) *Deployment {
 				r.cell(v, &d.Cells[len(d.Cells)-1])
 			})
 		},
+		"retired": func(v value) {
+			r.list(v, "cells", func(v value) {
+				d.Retired = append(d.Retired, Retired{})
+				gone := &d.Retired[len(d.Retired)-1]
+				r.mapping(v, "a cell that is gone", keys{"id": r.text(&gone.ID), "region": r.text(&gone.Region)})
+			})
+		},
 	})
 	return d
 }

@@ -66,13 +66,14 @@ cells:
         tenantClaim: org
         subjectClaim: user
         tenants: [acme]
+retired: [ { id: us-0, region: us-west-2 } ]
 `
 
 // Guarantees that every key is read into its field: each field of this file differs from its default.
 func TestReadAll(t *testing.T) {
 	d, err := config.Read("d.yaml", []byte(all))
 	want := config.Deployment{
-		Prefix: "mine", Account: "123456789012",
+		Prefix: "mine", Account: "123456789012", Retired: []config.Retired{{ID: "us-0", Region: "us-west-2"}},
 		Control: config.Control{
 			Region:  "us-east-1",
 			Audit:   config.Audit{Mode: "COMPLIANCE", RetentionDays: 30, Confirm: "nobody can delete audit records for 30 days"},
@@ -120,7 +121,9 @@ func manyCells(n int) string {
 func TestReadProblems(t *testing.T) {
 	const cell = "  - { id: eu-1, region: eu-west-1 }\n"
 	for name, tt := range map[string]struct{ text, want string }{
-		"a cell twice": {with("", cell+"  - { id: us-1, region: us-east-1 }\n"+cell), `d.yaml:5:11: cells[2].id: cell "eu-1" is there twice, first as cells[0]`},
+		"a cell twice":               {with("", cell+"  - { id: us-1, region: us-east-1 }\n"+cell), `d.yaml:5:11: cells[2].id: cell "eu-1" is there twice, first as cells[0]`},
+		"a retired cell that serves": {with("", cell+"retired: [ { id: eu-1, region: eu-west-1 } ]\n"), `d.yaml:4:18: retired[0].id: cell "eu-1" is there twice, first as cells[0]`},
+		"a retired cell of nowhere":  {with("", cell+"retired: [ { id: eu-0 } ]\n"), `d.yaml:4:12: retired[0].region: is missing`},
 		"an unknown region": {with("", "  - { id: eu-1, region: eu-west-9 }\n"),
 			`d.yaml:3:25: cells[0].region: "eu-west-9" is not a region of AWS that is known here`},
 		"an unknown region of the control plane": {"control: { region: mars }\ncells:\n" + cell, `d.yaml:1:20: control.region: "mars" is not a region of AWS that is known here`},

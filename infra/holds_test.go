@@ -1,0 +1,619 @@
+package infra_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/infra/config"
+	"github.com/sluicelimits/sluice/internal/environ"
+	"github.com/sluicelimits/sluice/internal/grants"
+)
+
+// hold is one thing that must hold of every template. It returns a line for each place where it does not, and how many places it
+// looked at.
+type hold func(*template) (wrong []string, looked int)
+
+// everyOf is a hold that looks at the resources of a type.
+func everyOf(kind string, look func(one *template, id string, r *resource, wrong func(string, ...any))) hold {
+	return func(one *template) (all []string, looked int) {
+		resources := one.of(kind)
+		for _, id := range slices.Sorted(maps.Keys(resources)) {
+			look(one, id, resources[id], func(format string, args ...any) {
+				all = append(all, id+": "+fmt.Sprintf(format, args...))
+			})
+		}
+		return all, len(resources)
+	}
+}
+
+// holds are all of them, with what of each template they look at.
+var holds = map[string]struct {
+	hold          hold
+	control, cell int // how many places it has to look at: a check that looks at nothing cannot fail
+	spoil         map[string]func(*template)
+}{
+	"tables are kept, can be restored, and are encrypted": {
+		everyOf("AWS::DynamoDB::Table", tableHolds), 5, 2, map[string]func(*template){
+			"deletion policy":        func(one *template) { first(one, "AWS::DynamoDB::Table").DeletionPolicy = "Delete" },
+			"update replace policy":  func(one *template) { first(one, "AWS::DynamoDB::Table").UpdateReplacePolicy = "Delete" },
+			"deletion protection":    without("AWS::DynamoDB::Table", "DeletionProtectionEnabled"),
+			"point in time recovery": without("AWS::DynamoDB::Table", "PointInTimeRecoverySpecification"),
+			"encryption":             without("AWS::DynamoDB::Table", "SSESpecification"),
+			"on demand":              without("AWS::DynamoDB::Table", "BillingMode"),
+			"stream or TTL": func(one *template) {
+				p := first(one, "AWS::DynamoDB::Table").Properties
+				delete(p, "StreamSpecification")
+				delete(p, "TimeToLiveSpecification")
+			},
+		},
+	},
+	"buckets are private, versioned, encrypted and kept": {
+		everyOf("AWS::S3::Bucket", bucketHolds), 2, 0, map[string]func(*template){
+			"public access": func(one *template) {
+				first(one, "AWS::S3::Bucket").get("PublicAccessBlockConfiguration").(map[string]any)["BlockPublicPolicy"] = false
+			},
+			"versions":        without("AWS::S3::Bucket", "VersioningConfiguration"),
+			"encryption":      without("AWS::S3::Bucket", "BucketEncryption"),
+			"deletion policy": func(one *template) { first(one, "AWS::S3::Bucket").DeletionPolicy = "Delete" },
+			"lock": func(one *template) {
+				for _, r := range one.of("AWS::S3::Bucket") {
+					delete(r.Properties, "ObjectLockConfiguration")
+				}
+			},
+			"clear text": func(one *template) {
+				for _, r := range one.of("AWS::S3::BucketPolicy") {
+					r.Properties["PolicyDocument"] = map[string]any{"Statement": []any{}}
+				}
+			},
+		},
+	},
+	"queues are encrypted, and reached by TLS alone": {
+		everyOf("AWS::SQS::Queue", queueHolds), 3, 3, map[string]func(*template){
+			"encryption": without("AWS::SQS::Queue", "SqsManagedSseEnabled"),
+			"clear text": func(one *template) {
+				for id := range one.of("AWS::SQS::QueuePolicy") {
+					delete(one.Resources, id)
+				}
+			},
+			"dead letters": func(one *template) {
+				for _, r := range one.of("AWS::SQS::Queue") {
+					delete(r.Properties, "RedrivePolicy")
+					r.Properties["MessageRetentionPeriod"] = 60.0
+				}
+			},
+		},
+	},
+	"what fails in a stream or a queue is kept": {
+		everyOf("AWS::Lambda::EventSourceMapping", sourceHolds), 9, 1, map[string]func(*template){
+			"partial failures": without("AWS::Lambda::EventSourceMapping", "FunctionResponseTypes"),
+			"destination or concurrency": func(one *template) {
+				p := first(one, "AWS::Lambda::EventSourceMapping").Properties
+				delete(p, "DestinationConfig")
+				delete(p, "ScalingConfig")
+			},
+			"bisecting or batch": func(one *template) {
+				p := first(one, "AWS::Lambda::EventSourceMapping").Properties
+				delete(p, "BisectBatchOnFunctionError")
+				delete(p, "BatchSize")
+			},
+		},
+	},
+	"each stream has at most two readers": {streamHolds, 5, 0, map[string]func(*template){
+		"a third": func(one *template) {
+			for _, m := range one.of("AWS::Lambda::EventSourceMapping") {
+				one.Resources["Third"] = m
+				one.Resources["Fourth"] = m
+			}
+		},
+	}},
+	"subscriptions deliver raw, and keep what they cannot": {
+		everyOf("AWS::SNS::Subscription", subscriptionHolds), 0, 1, map[string]func(*template){
+			"raw":    without("AWS::SNS::Subscription", "RawMessageDelivery"),
+			"kept":   without("AWS::SNS::Subscription", "RedrivePolicy"),
+			"region": without("AWS::SNS::Subscription", "Region"),
+		},
+	},
+	"topics are encrypted": {
+		everyOf("AWS::SNS::Topic", func(_ *template, _ string, r *resource, wrong func(string, ...any)) {
+			if r.get("KmsMasterKeyId") == nil {
+				wrong("it is not encrypted")
+			}
+		}), 1, 0, map[string]func(*template){"encryption": without("AWS::SNS::Topic", "KmsMasterKeyId")},
+	},
+	"roles may do what is granted, and nothing else": {
+		everyOf("AWS::IAM::Role", roleHolds), 5, 4, map[string]func(*template){
+			"an action more": func(one *template) {
+				s := statement(one)
+				s["Action"] = append(list(s["Action"]), "dynamodb:DeleteItem")
+			},
+			"a wildcard of actions":   func(one *template) { statement(one)["Action"] = "dynamodb:*" },
+			"a wildcard of resources": func(one *template) { statement(one)["Resource"] = "*" },
+			"a statement more": func(one *template) {
+				p := first(one, "AWS::IAM::Role").get("Policies", 0, "PolicyDocument").(map[string]any)
+				p["Statement"] = append(p["Statement"].([]any), map[string]any{"Effect": "Allow", "Action": "s3:PutObject", "Resource": "arn:aws:s3:::x/y"})
+			},
+			"a managed policy": func(one *template) {
+				first(one, "AWS::IAM::Role").Properties["ManagedPolicyArns"] = []any{"arn:aws:iam::aws:policy/AdministratorAccess"}
+			},
+			"a bound of keys": func(one *template) {
+				for _, r := range one.of("AWS::IAM::Role") {
+					for _, s := range list(r.get("Policies", 0, "PolicyDocument", "Statement")) {
+						delete(s.(map[string]any), "Condition")
+					}
+				}
+			},
+			"somebody else": func(one *template) {
+				first(one, "AWS::IAM::Role").Properties["AssumeRolePolicyDocument"] = map[string]any{"Statement": []any{map[string]any{
+					"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": map[string]any{"AWS": "*"}}}}
+			},
+		},
+	},
+	"functions start, are bounded, and their logs end": {
+		everyOf("AWS::Lambda::Function", functionHolds), 5, 4, map[string]func(*template){
+			"architecture": without("AWS::Lambda::Function", "Architectures"),
+			"concurrency":  without("AWS::Lambda::Function", "ReservedConcurrentExecutions"),
+			"log group":    without("AWS::Lambda::Function", "LoggingConfig"),
+			"a variable less": func(one *template) {
+				for _, r := range one.of("AWS::Lambda::Function") {
+					v := r.get("Environment", "Variables").(map[string]any)
+					delete(v, "SLUICE_PLANS_TABLE")
+					delete(v, "SLUICE_CELL")
+				}
+			},
+			"a variable more": func(one *template) {
+				first(one, "AWS::Lambda::Function").get("Environment", "Variables").(map[string]any)["SLUICE_SIZE"] = "large"
+			},
+			"retention": func(one *template) {
+				for _, r := range one.of("AWS::Logs::LogGroup") {
+					delete(r.Properties, "RetentionInDays")
+				}
+			},
+		},
+	},
+	"only a named source may invoke a function": {
+		everyOf("AWS::Lambda::Permission", permissionHolds), 3, 2, map[string]func(*template){
+			"source":    without("AWS::Lambda::Permission", "SourceArn"),
+			"principal": func(one *template) { first(one, "AWS::Lambda::Permission").Properties["Principal"] = "*" },
+		},
+	},
+	"every method of an operators' API is for signed callers": {
+		everyOf("AWS::ApiGateway::Method", func(_ *template, _ string, r *resource, wrong func(string, ...any)) {
+			if r.get("AuthorizationType") != "AWS_IAM" {
+				wrong("its authorization is %v, want AWS_IAM", r.get("AuthorizationType"))
+			}
+		}), 1, 1, map[string]func(*template){
+			"open": func(one *template) { first(one, "AWS::ApiGateway::Method").Properties["AuthorizationType"] = "NONE" },
+		},
+	},
+	"no value of a secret is in a template": {
+		everyOf("AWS::SecretsManager::Secret", secretHolds), 1, 0, map[string]func(*template){
+			"value":     func(one *template) { first(one, "AWS::SecretsManager::Secret").Properties["SecretString"] = "x" },
+			"generated": without("AWS::SecretsManager::Secret", "GenerateSecretString"),
+			"kept":      func(one *template) { first(one, "AWS::SecretsManager::Secret").DeletionPolicy = "Delete" },
+		},
+	},
+	"the trail records tables and functions, not counters": {
+		everyOf("AWS::CloudTrail::Trail", trailHolds), 1, 0, map[string]func(*template){
+			"validation": without("AWS::CloudTrail::Trail", "EnableLogFileValidation"),
+			"regions":    without("AWS::CloudTrail::Trail", "IsMultiRegionTrail"),
+			"selectors":  without("AWS::CloudTrail::Trail", "AdvancedEventSelectors"),
+			"counters": func(one *template) {
+				fields := first(one, "AWS::CloudTrail::Trail").get("AdvancedEventSelectors", 0, "FieldSelectors").([]any)
+				fields[3].(map[string]any)["Equals"] = append(list(get(fields[3], "Equals")), "arn:aws:dynamodb:eu-west-1:123456789012:table/sluice-a-1-counters")
+			},
+		},
+	},
+	"nothing is open to the world, or needs another stack": {wholeHolds, 1, 1, map[string]func(*template){
+		"export": func(one *template) {
+			one.Outputs["X"] = map[string]any{"Value": "x", "Export": map[string]any{"Name": "x"}}
+		},
+		"import": func(one *template) {
+			first(one, "AWS::Lambda::Function").Properties["Role"] = map[string]any{"Fn::ImportValue": "x"}
+		},
+		"custom resource": func(one *template) { one.Resources["X"] = &resource{Type: "Custom::AWS"} },
+		"URL":             func(one *template) { one.Resources["X"] = &resource{Type: "AWS::Lambda::Url"} },
+		"loose policy":    func(one *template) { one.Resources["X"] = &resource{Type: "AWS::IAM::Policy"} },
+		"anybody": func(one *template) {
+			one.Resources["X"] = &resource{Type: "AWS::SQS::QueuePolicy", Properties: map[string]any{"PolicyDocument": map[string]any{
+				"Statement": []any{map[string]any{"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "*"}}}}}
+		},
+	}},
+}
+
+func without(kind, property string) func(*template) {
+	return func(one *template) { delete(first(one, kind).Properties, property) }
+}
+
+// first is the first resource of a type, by its id.
+func first(one *template, kind string) *resource {
+	all := one.of(kind)
+	return all[slices.Sorted(maps.Keys(all))[0]]
+}
+
+func statement(one *template) map[string]any {
+	return first(one, "AWS::IAM::Role").get("Policies", 0, "PolicyDocument", "Statement", 0).(map[string]any)
+}
+
+// Guarantees what must stay true of every template, whatever else changes in it; and that each of these checks can fail.
+func TestHolds(t *testing.T) {
+	for name, h := range holds {
+		for stackName, want := range map[string]int{"sluice-control": h.control, "sluice-cell-a-1": h.cell, "sluice-cell-us-1": h.cell} {
+			wrong, looked := h.hold(stack(t, stackName))
+			if looked != want {
+				t.Errorf("%s: %s: looked at %d, want %d", stackName, name, looked, want)
+			}
+			for _, line := range wrong {
+				t.Errorf("%s: %s: %s", stackName, name, line)
+			}
+		}
+		stackName := "sluice-control"
+		if h.control == 0 {
+			stackName = "sluice-cell-a-1"
+		}
+		for what, spoil := range h.spoil {
+			one := stack(t, stackName)
+			spoil(one)
+			if wrong, _ := h.hold(one); len(wrong) == 0 {
+				t.Errorf("%s: it does not see the %s spoiled", name, what)
+			}
+		}
+	}
+}
+
+func keptAlways(r *resource) bool {
+	return r.DeletionPolicy == "RetainExceptOnCreate" && r.UpdateReplacePolicy == "Retain"
+}
+
+func tableHolds(_ *template, _ string, r *resource, wrong func(string, ...any)) {
+	name := r.get("TableName").(string)
+	control := slices.ContainsFunc(config.ControlTables(), func(t string) bool { return name == "sluice-"+t })
+	switch {
+	case !keptAlways(r):
+		wrong("it goes with its stack")
+	case r.get("DeletionProtectionEnabled") != true:
+		wrong("it can be deleted")
+	case r.get("PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled") != true:
+		wrong("it cannot be restored")
+	case r.get("SSESpecification", "SSEEnabled") != true:
+		wrong("its key is not in the account")
+	case r.get("BillingMode") != "PAY_PER_REQUEST":
+		wrong("it costs while nobody uses it")
+	case control && r.get("StreamSpecification", "StreamViewType") != "NEW_AND_OLD_IMAGES":
+		wrong("its changes are told to nobody")
+	case !control && r.get("TimeToLiveSpecification", "AttributeName") != "ttl":
+		wrong("what is old stays")
+	}
+}
+
+func bucketHolds(one *template, id string, r *resource, wrong func(string, ...any)) {
+	for _, key := range []string{"BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"} {
+		if r.get("PublicAccessBlockConfiguration", key) != true {
+			wrong("%s is not set", key)
+		}
+	}
+	if r.get("VersioningConfiguration", "Status") != "Enabled" || !keptAlways(r) {
+		wrong("what is in it can be lost")
+	}
+	if r.get("BucketEncryption") == nil {
+		wrong("it is not encrypted")
+	}
+	if strings.Contains(one.text(r.get("BucketName")), "audit") && (r.get("ObjectLockEnabled") != true ||
+		r.get("ObjectLockConfiguration", "Rule", "DefaultRetention", "Mode") != "GOVERNANCE" || r.get("ObjectLockConfiguration", "Rule", "DefaultRetention", "Days") != 365.0) {
+		wrong("its objects are not locked")
+	}
+	if !tlsOnly(one, "AWS::S3::BucketPolicy", func(p *resource) bool { return get(p.get("Bucket"), "Ref") == id }) {
+		wrong("it is reached in clear")
+	}
+}
+
+// tlsOnly reports whether the policy of something denies everything that does not come by TLS.
+func tlsOnly(one *template, kind string, of func(*resource) bool) bool {
+	for _, p := range one.of(kind) {
+		for _, s := range list(p.get("PolicyDocument", "Statement")) {
+			if of(p) && get(s, "Effect") == "Deny" && get(s, "Condition", "Bool", "aws:SecureTransport") == "false" && strings.HasSuffix(fmt.Sprint(get(s, "Action")), ":*") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func queueHolds(one *template, id string, r *resource, wrong func(string, ...any)) {
+	if r.get("SqsManagedSseEnabled") != true {
+		wrong("it is not encrypted")
+	}
+	if !tlsOnly(one, "AWS::SQS::QueuePolicy", func(p *resource) bool { return get(p.get("Queues", 0), "Ref") == id }) {
+		wrong("it is reached in clear")
+	}
+	if strings.HasSuffix(r.get("QueueName").(string), "-changes") {
+		if target := one.text(r.get("RedrivePolicy", "deadLetterTargetArn")); !strings.Contains(target, "refused") || r.get("RedrivePolicy", "maxReceiveCount") != 1000.0 {
+			wrong("what is refused again and again goes to %s", target)
+		}
+		if r.get("VisibilityTimeout") != 180.0 || r.get("MessageRetentionPeriod") != 345600.0 {
+			wrong("its times are %v and %v", r.get("VisibilityTimeout"), r.get("MessageRetentionPeriod"))
+		}
+	} else if r.get("MessageRetentionPeriod") != 1209600.0 {
+		wrong("what it keeps goes after %v s, want 14 days", r.get("MessageRetentionPeriod"))
+	}
+}
+
+func sourceHolds(one *template, _ string, r *resource, wrong func(string, ...any)) {
+	function := one.text(one.Resources[get(r.get("FunctionName"), "Ref").(string)].get("FunctionName"))
+	of, _ := grants.Of(function[strings.LastIndex(function, "-")+1:])
+	if types := list(r.get("FunctionResponseTypes")); len(types) != 1 || types[0] != "ReportBatchItemFailures" {
+		wrong("one record that fails is all of the batch")
+	}
+	if q := of.Queue; q != nil {
+		if r.get("BatchSize") != float64(q.Batch) || r.get("ScalingConfig", "MaximumConcurrency") != float64(q.MaxConcurrent) || r.get("MaximumBatchingWindowInSeconds") != q.Window.Seconds() {
+			wrong("its numbers are not those of internal/grants")
+		}
+		return
+	}
+	s := of.Streams
+	if r.get("BatchSize") != float64(s.Batch) || r.get("MaximumRetryAttempts") != float64(s.Retries) || r.get("MaximumRecordAgeInSeconds") != s.MaxAge.Seconds() {
+		wrong("its numbers are not those of internal/grants")
+	}
+	if r.get("BisectBatchOnFunctionError") != true || r.get("StartingPosition") != "TRIM_HORIZON" {
+		wrong("a poison record stops it, or it begins in the middle")
+	}
+	if to := one.text(r.get("DestinationConfig", "OnFailure", "Destination")); !strings.Contains(to, "failed") {
+		wrong("what fails goes to %s", to)
+	}
+}
+
+func streamHolds(one *template) (wrong []string, looked int) {
+	readers := map[string]int{}
+	for _, m := range one.of("AWS::Lambda::EventSourceMapping") {
+		if arn := one.text(m.get("EventSourceArn")); strings.HasSuffix(arn, ".StreamArn}") {
+			readers[arn]++
+		}
+	}
+	for arn, n := range readers {
+		if n > 2 {
+			wrong = append(wrong, fmt.Sprintf("%s has %d readers", arn, n))
+		}
+	}
+	return wrong, len(readers)
+}
+
+func subscriptionHolds(one *template, _ string, r *resource, wrong func(string, ...any)) {
+	if r.get("RawMessageDelivery") != true {
+		wrong("the applier gets envelopes")
+	}
+	if to := one.text(r.get("RedrivePolicy", "deadLetterTargetArn")); to != "arn:aws:sqs:eu-west-1:123456789012:sluice-undelivered" {
+		wrong("what cannot be delivered goes to %s", to)
+	}
+	if one.text(r.get("TopicArn")) != "arn:aws:sns:eu-west-1:123456789012:sluice-changes" || r.get("Region") != "eu-west-1" {
+		wrong("its topic is %s of %v", one.text(r.get("TopicArn")), r.get("Region"))
+	}
+}
+
+// wild are the only ends in which a resource may have a wildcard.
+var wild = regexp.MustCompile(`^[^*?]+(:log-group:/aws/lambda/[a-z0-9-]+:\*|/stream/\*|/audit/\*|/rejected/\*|-\?{6})$`)
+
+func roleHolds(one *template, id string, r *resource, wrong func(string, ...any)) {
+	principals := list(r.get("AssumeRolePolicyDocument", "Statement"))
+	if len(principals) != 1 || get(principals[0], "Principal", "Service") != "lambda.amazonaws.com" {
+		wrong("%v may take it", r.get("AssumeRolePolicyDocument"))
+	}
+	if r.get("ManagedPolicyArns") != nil || len(list(r.get("Policies"))) != 1 {
+		wrong("it has policies beside its own")
+	}
+	var of grants.Function
+	for _, f := range grants.Functions() {
+		if strings.Contains(strings.ToLower(id), f.Name+"role") {
+			of = f
+		}
+	}
+	given := map[string]int{} // actions, with the bound of keys
+	for _, s := range list(r.get("Policies", 0, "PolicyDocument", "Statement")) {
+		for _, action := range one.texts(get(s, "Action")) {
+			if strings.ContainsAny(action, "*?") {
+				wrong("it may %s", action)
+			}
+			keys := fmt.Sprint(get(s, "Condition", "ForAllValues:StringLike", "dynamodb:LeadingKeys"))
+			if keys != "<nil>" && get(s, "Condition", "Null", "dynamodb:LeadingKeys") != "false" {
+				wrong("%s is bound to keys only where a request names some", action)
+			}
+			for _, on := range one.texts(get(s, "Resource")) {
+				if strings.ContainsAny(on, "*?") && !wild.MatchString(on) {
+					wrong("%s on %s", action, on)
+				}
+				given[action+" on "+kindOf(on)+" with "+keys]++
+			}
+		}
+	}
+	want := map[string]int{}
+	for i := range of.Grants {
+		g := &of.Grants[i]
+		if g.With == "SLUICE_REDIS" || g.With == "SLUICE_REDIS_AUTH=iam" {
+			continue // a small cell has none
+		}
+		keys := "<nil>"
+		if bound := g.LeadingKeys(cellOf(one)); bound != nil {
+			keys = fmt.Sprint(bound)
+		}
+		for _, action := range g.Actions {
+			on := expected[g.On]
+			if g.On == grants.Kept { // there is one beside the control tables, and one in each cell
+				on = map[string]int{map[bool]string{true: "sqs:sluice-kept", false: "sqs:sluice-CELL-kept"}[cellOf(one) == ""]: 1}
+			}
+			if len(on) == 0 {
+				wrong("it is not known what %s is", g.On)
+			}
+			for kind, n := range on {
+				want[action+" on "+kind+" with "+keys] += n
+			}
+		}
+	}
+	if !maps.Equal(given, want) {
+		for _, line := range slices.Sorted(maps.Keys(merged(given, want))) {
+			if given[line] != want[line] {
+				wrong("%s: given %d times, want %d", line, given[line], want[line])
+			}
+		}
+	}
+}
+
+// cellOf is the id of the cell whose template it is; "" of the control plane's.
+func cellOf(one *template) string {
+	for _, r := range one.of("AWS::Lambda::Function") {
+		if cell, ok := r.get("Environment", "Variables", "SLUICE_CELL").(string); ok {
+			return cell
+		}
+	}
+	return ""
+}
+
+var cellPart = regexp.MustCompile(`sluice-(a-1|us-1)-`)
+
+// kindOf is an ARN without its region and the cell's id.
+func kindOf(arn string) string {
+	parts := strings.SplitN(arn, ":", 6)
+	if len(parts) < 6 {
+		return arn
+	}
+	kind := parts[2] + ":" + cellPart.ReplaceAllString(parts[5], "sluice-CELL-")
+	if strings.HasPrefix(kind, "logs:") {
+		return "logs:"
+	}
+	return kind
+}
+
+// expected is what each kind of resource is in this deployment, and how many there are of it.
+var expected = map[grants.Resource]map[string]int{
+	grants.Plans: {"dynamodb:table/sluice-plans": 1}, grants.Tenants: {"dynamodb:table/sluice-tenants": 1}, grants.Keys: {"dynamodb:table/sluice-keys": 1},
+	grants.Cells: {"dynamodb:table/sluice-cells": 1}, grants.Operations: {"dynamodb:table/sluice-operations": 1},
+	grants.PlansStream: {"dynamodb:table/sluice-plans/stream/*": 1}, grants.TenantsStream: {"dynamodb:table/sluice-tenants/stream/*": 1},
+	grants.KeysStream: {"dynamodb:table/sluice-keys/stream/*": 1}, grants.CellsStream: {"dynamodb:table/sluice-cells/stream/*": 1},
+	grants.OperationsStream: {"dynamodb:table/sluice-operations/stream/*": 1},
+	grants.Config:           {"dynamodb:table/sluice-CELL-config": 1}, grants.AllConfig: {"dynamodb:table/sluice-CELL-config": 2},
+	grants.Counters: {"dynamodb:table/sluice-CELL-counters": 2}, // and those of the other cell, for its quotas
+	grants.Topic:    {"sns:sluice-changes": 1}, grants.Changes: {"sqs:sluice-CELL-changes": 1},
+	grants.Failed: {"sqs:sluice-failed": 1}, grants.Secret: {"secretsmanager:secret:sluice-identity-??????": 1},
+	grants.Objects: {"s3:sluice-audit-123456789012-eu-west-1/audit/*": 1, "s3:sluice-audit-123456789012-eu-west-1/rejected/*": 1},
+	grants.Logs:    {"logs:": 1},
+}
+
+// parsers read each function's variables as it does when it starts.
+var parsers = map[string]func([]string) error{
+	config.Publisher:  func(e []string) error { _, err := environ.ParsePublisher(e); return err },
+	config.Archiver:   func(e []string) error { _, err := environ.ParseArchiver(e); return err },
+	config.Balancer:   func(e []string) error { _, err := environ.ParseBalancer(e); return err },
+	config.Admin:      func(e []string) error { _, err := environ.ParseAdmin(e); return err },
+	config.Canary:     func(e []string) error { _, err := environ.ParseCanary(e); return err },
+	config.Authorizer: func(e []string) error { _, err := environ.Parse(e, nil); return err },
+	config.Applier:    func(e []string) error { _, err := environ.ParseApplier(e); return err },
+	config.Reconcile:  func(e []string) error { _, err := environ.ParseReconcile(e); return err },
+	config.Ops:        func(e []string) error { _, err := environ.ParseOps(e, nil); return err },
+}
+
+func functionHolds(one *template, _ string, r *resource, wrong func(string, ...any)) {
+	name := one.text(r.get("FunctionName"))
+	kind := name[strings.LastIndex(name, "-")+1:]
+	of, ok := grants.Of(kind)
+	if !ok || parsers[kind] == nil {
+		wrong("there is no function %s", kind)
+		return
+	}
+	var given []string
+	variables, _ := r.get("Environment", "Variables").(map[string]any)
+	for key, value := range variables {
+		given = append(given, key+"="+one.text(value))
+	}
+	if err := parsers[kind](given); err != nil {
+		wrong("it would not start: %v", err)
+	}
+	reserved, memory := float64(of.Reserved), float64(of.MemoryMB)
+	if kind == config.Authorizer {
+		reserved, memory = 40, 512
+		if variables["SLUICE_MAX_INSTANCES"] != "40" {
+			wrong("it takes itself for one of %v", variables["SLUICE_MAX_INSTANCES"])
+		}
+	}
+	if r.get("ReservedConcurrentExecutions") != reserved || r.get("MemorySize") != memory || r.get("Timeout") != of.Timeout.Seconds() {
+		wrong("its size is %v, %v MB and %v s", r.get("ReservedConcurrentExecutions"), r.get("MemorySize"), r.get("Timeout"))
+	}
+	if r.get("Runtime") != "provided.al2023" || r.get("Handler") != "bootstrap" || get(r.get("Architectures"), 0) != "arm64" {
+		wrong("it is made for another runtime")
+	}
+	group := one.Resources[fmt.Sprint(get(r.get("LoggingConfig", "LogGroup"), "Ref"))]
+	if group == nil || group.get("LogGroupName") != "/aws/lambda/"+name || group.get("RetentionInDays") != 30.0 {
+		wrong("its logs go nowhere, or stay for ever")
+	}
+}
+
+func permissionHolds(one *template, _ string, r *resource, wrong func(string, ...any)) {
+	if r.get("SourceArn") == nil {
+		wrong("whoever is at %v may invoke it", r.get("Principal"))
+	}
+	if p := one.text(r.get("Principal")); p != "events.amazonaws.com" && p != "apigateway.amazonaws.com" {
+		wrong("%s may invoke it", p)
+	}
+}
+
+func secretHolds(_ *template, _ string, r *resource, wrong func(string, ...any)) {
+	if r.get("SecretString") != nil || r.get("GenerateSecretString", "GenerateStringKey") != "addressKey" {
+		wrong("its value is in the template, or nowhere")
+	}
+	if r.get("GenerateSecretString", "PasswordLength") != 64.0 || r.get("GenerateSecretString", "ExcludePunctuation") != true {
+		wrong("what is generated is not base64")
+	}
+	if get(r.get("ReplicaRegions"), 0, "Region") != "us-east-1" || len(list(r.get("ReplicaRegions"))) != 1 {
+		wrong("it is in %v", r.get("ReplicaRegions"))
+	}
+	if !keptAlways(r) {
+		wrong("every key is lost with the stack")
+	}
+}
+
+func trailHolds(one *template, _ string, r *resource, wrong func(string, ...any)) {
+	if r.get("EnableLogFileValidation") != true || r.get("IsMultiRegionTrail") != true || r.get("IsLogging") != true {
+		wrong("it can be altered, or misses the cells of other regions")
+	}
+	var recorded []string
+	for _, s := range list(r.get("AdvancedEventSelectors")) {
+		for _, f := range list(get(s, "FieldSelectors")) {
+			if get(f, "Field") == "resources.ARN" {
+				for _, arn := range one.texts(get(f, "Equals")) {
+					recorded = append(recorded, arn[strings.LastIndexAny(arn, ":/")+1:])
+				}
+			}
+		}
+	}
+	want := []string{"sluice-plans", "sluice-tenants", "sluice-keys", "sluice-cells", "sluice-operations", "sluice-a-1-config", "sluice-us-1-config",
+		"sluice-admin", "sluice-a-1-ops", "sluice-us-1-ops"}
+	if !slices.Equal(recorded, want) {
+		wrong("it records %v, want %v", recorded, want)
+	}
+}
+
+func wholeHolds(one *template) (wrong []string, looked int) {
+	for id, output := range one.Outputs {
+		if output["Export"] != nil {
+			wrong = append(wrong, id+": another stack may hold on to it")
+		}
+	}
+	for id, r := range one.Resources {
+		text, err := json.Marshal(r.Properties)
+		switch {
+		case err != nil || strings.Contains(string(text), "Fn::ImportValue"):
+			wrong = append(wrong, id+": needs another stack")
+		case strings.HasPrefix(r.Type, "Custom::") || r.Type == "AWS::CloudFormation::CustomResource" || r.Type == "AWS::Lambda::Url" ||
+			r.Type == "AWS::IAM::Policy" || r.Type == "AWS::IAM::ManagedPolicy":
+			wrong = append(wrong, id+": a "+r.Type)
+		}
+		for _, s := range list(r.get("PolicyDocument", "Statement")) {
+			principal := fmt.Sprint(get(s, "Principal"))
+			if get(s, "Effect") == "Allow" && strings.Contains(principal, "*") {
+				wrong = append(wrong, id+": anybody may "+fmt.Sprint(get(s, "Action")))
+			}
+		}
+	}
+	return wrong, 1
+}

@@ -1,0 +1,209 @@
+package infra_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/jsii-runtime-go"
+
+	"github.com/sluicelimits/sluice/infra"
+	"github.com/sluicelimits/sluice/infra/config"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files; then read the diff")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code := m.Run()
+	jsii.Close()
+	os.Exit(code)
+}
+
+// template is a stack's, as CloudFormation gets it.
+type template struct {
+	Resources map[string]*resource
+	Outputs   map[string]map[string]any
+}
+
+type resource struct {
+	Type                string
+	Properties          map[string]any
+	DeletionPolicy      string
+	UpdateReplacePolicy string
+}
+
+// world is two cells in two regions, and every setting that ends up in a template.
+func world(cells ...string) *config.Deployment {
+	d := &config.Deployment{Control: config.Control{Region: "eu-west-1"}}
+	for _, id := range cells {
+		region := "eu-west-1"
+		if id == "us-1" {
+			region = "us-east-1"
+		}
+		d.Cells = append(d.Cells, config.Cell{ID: id, Region: region, MaxInstances: 40, TrustedHops: 1, RetryJitter: 10,
+			Claims: []string{"plan"}, PassDenials: []string{"a1b2c3"},
+			Issuers: []config.Issuer{{Issuer: "https://id.example.com/", Audiences: []string{"api"}, JWKSURL: "https://id.example.com/keys", AllTenants: true}}})
+	}
+	return d
+}
+
+// stubs is a folder with a zip for each function, so that no test needs a build.
+var stubs = sync.OnceValue(func() string {
+	dir, err := os.MkdirTemp("", "sluice-infra-test-")
+	if err != nil {
+		panic(err)
+	}
+	for _, name := range slices.Concat(config.ControlFunctions(), config.CellFunctions()) {
+		if err := os.WriteFile(filepath.Join(dir, name+".zip"), []byte(name), 0o600); err != nil {
+			panic(err)
+		}
+	}
+	return dir
+})
+
+// synthesize makes the templates of a deployment, by the names of the stacks, and the text of the assembly's manifest.
+func synthesize(d *config.Deployment) (raw map[string][]byte, manifest []byte, err error) {
+	dir, err := os.MkdirTemp("", "sluice-infra-test-")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer os.RemoveAll(dir)
+	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &dir})
+	if _, err := infra.NewStacks(app, d, stubs()); err != nil {
+		return nil, nil, err
+	}
+	app.Synth(nil)
+	files, err := filepath.Glob(filepath.Join(dir, "*.template.json"))
+	if err != nil {
+		return nil, nil, err
+	}
+	raw = map[string][]byte{}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".template.json")
+		if raw[name], err = os.ReadFile(file); err != nil { //nolint:gosec // of a folder that was made above
+			return nil, nil, err
+		}
+	}
+	manifest, err = os.ReadFile(filepath.Join(dir, "manifest.json")) //nolint:gosec // the same
+	return raw, manifest, err
+}
+
+type synthesized struct {
+	raw      map[string][]byte
+	manifest []byte
+	err      error
+}
+
+// made is the world with the cells a-1 and us-1, made once for all tests.
+var made = sync.OnceValue(func() synthesized {
+	raw, manifest, err := synthesize(world("a-1", "us-1"))
+	return synthesized{raw, manifest, err}
+})
+
+// stack is a fresh copy of a template, which the caller may spoil.
+func stack(t *testing.T, name string) *template {
+	t.Helper()
+	all := made()
+	if all.err != nil {
+		t.Fatal(all.err)
+	}
+	return decode(t, all.raw[name])
+}
+
+func decode(t *testing.T, raw []byte) *template {
+	t.Helper()
+	var one template
+	if err := json.Unmarshal(raw, &one); err != nil || len(one.Resources) == 0 {
+		t.Fatalf("%v in a template of %d resources", err, len(one.Resources))
+	}
+	return &one
+}
+
+// of are the resources of a type, by logical id.
+func (one *template) of(kind string) map[string]*resource {
+	all := map[string]*resource{}
+	for id, r := range one.Resources {
+		if r.Type == kind {
+			all[id] = r
+		}
+	}
+	return all
+}
+
+// get is what is at a path of keys and indices; nil where there is nothing.
+func get(v any, path ...any) any {
+	for _, step := range path {
+		switch step := step.(type) {
+		case string:
+			m, _ := v.(map[string]any)
+			v = m[step]
+		case int:
+			l, _ := v.([]any)
+			if step >= len(l) {
+				return nil
+			}
+			v = l[step]
+		}
+	}
+	return v
+}
+
+func (r *resource) get(path ...any) any { return get(r.Properties, path...) }
+
+// text is a value with its intrinsic functions done, in an account of examples: Fn::GetAtt is ${LogicalID.Attribute}.
+func (one *template) text(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case map[string]any:
+		if join, ok := v["Fn::Join"].([]any); ok && join[0] == "" {
+			var b strings.Builder
+			for _, part := range join[1].([]any) {
+				b.WriteString(one.text(part))
+			}
+			return b.String()
+		}
+		if at, ok := v["Fn::GetAtt"].([]any); ok {
+			return fmt.Sprintf("${%s.%s}", at[0], at[1])
+		}
+		switch ref, _ := v["Ref"].(string); ref {
+		case "AWS::Partition":
+			return "aws"
+		case "AWS::AccountId":
+			return "123456789012"
+		case "AWS::URLSuffix":
+			return "amazonaws.com"
+		case "":
+		default:
+			return "${" + ref + "}"
+		}
+	}
+	return fmt.Sprintf("?%v", v)
+}
+
+// list is a value as a list; what is no list is one of one.
+func list(v any) []any {
+	if l, ok := v.([]any); ok {
+		return l
+	}
+	if v == nil {
+		return nil
+	}
+	return []any{v}
+}
+
+func (one *template) texts(v any) []string {
+	var all []string
+	for _, each := range list(v) {
+		all = append(all, one.text(each))
+	}
+	return all
+}

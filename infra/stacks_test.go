@@ -1,0 +1,187 @@
+package infra_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/jsii-runtime-go"
+
+	"github.com/sluicelimits/sluice/infra"
+	"github.com/sluicelimits/sluice/infra/config"
+)
+
+// Guarantees that a cell that comes in the middle of the list changes nothing of the others but what they must know of it: the counters
+// from which its tenants' quotas are leased. Otherwise adding a cell could replace the tables of another one.
+func TestACellMoreChangesNothingElse(t *testing.T) {
+	more, _, err := synthesize(world("a-1", "b-1", "us-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"sluice-control", "sluice-cell-a-1", "sluice-cell-us-1"} {
+		before, after := stack(t, name), decode(t, more[name])
+		for _, problem := range changed(before, after) {
+			t.Errorf("%s: %s", name, problem)
+		}
+	}
+	if want, got := types(stack(t, "sluice-cell-a-1")), types(decode(t, more["sluice-cell-b-1"])); !maps.Equal(got, want) {
+		t.Errorf("the cell b-1 has %v, and a-1 %v", got, want)
+	}
+
+	// What the comparison would not see cannot fail.
+	for what, spoil := range map[string]func(*template){
+		"an id": func(one *template) {
+			one.Resources["Other"] = first(one, "AWS::DynamoDB::Table")
+			delete(one.Resources, slices.Sorted(maps.Keys(one.of("AWS::DynamoDB::Table")))[0])
+		},
+		"a name":     func(one *template) { first(one, "AWS::DynamoDB::Table").Properties["TableName"] = "x" },
+		"a variable": without("AWS::Lambda::Function", "Environment"),
+		"a type":     func(one *template) { first(one, "AWS::SQS::Queue").Type = "AWS::SNS::Topic" },
+	} {
+		after := stack(t, "sluice-cell-a-1")
+		spoil(after)
+		if len(changed(stack(t, "sluice-cell-a-1"), after)) == 0 {
+			t.Errorf("it does not see %s changed", what)
+		}
+	}
+}
+
+// types are how many resources of each type there are.
+func types(one *template) map[string]int {
+	all := map[string]int{}
+	for _, r := range one.Resources {
+		all[r.Type]++
+	}
+	return all
+}
+
+// knowing are the properties that are about all cells, by type.
+var knowing = map[string][]string{
+	"AWS::IAM::Role": {"Policies"}, "AWS::CloudTrail::Trail": {"AdvancedEventSelectors"},
+}
+
+// knowingVariables are the variables that name all cells.
+var knowingVariables = []string{"SLUICE_HOMES", "SLUICE_CANARY_CELLS", "SLUICE_STATUS_CELLS"}
+
+// changed is what differs beyond that.
+func changed(before, after *template) (all []string) {
+	for _, id := range slices.Sorted(maps.Keys(merged(before.Resources, after.Resources))) {
+		b, a := before.Resources[id], after.Resources[id]
+		if a == nil || b == nil || a.Type != b.Type {
+			all = append(all, id+" came or went")
+			continue
+		}
+		for _, r := range []*resource{a, b} {
+			for _, property := range knowing[r.Type] {
+				delete(r.Properties, property)
+			}
+			variables, _ := r.get("Environment", "Variables").(map[string]any)
+			for _, name := range knowingVariables {
+				delete(variables, name)
+			}
+		}
+		if !reflect.DeepEqual(a, b) {
+			all = append(all, id+" differs")
+		}
+	}
+	return all
+}
+
+func merged[V any](a, b map[string]V) map[string]V {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
+}
+
+// Guarantees that cells are deployed one at a time, each after the one before it and the first after the control plane, and that it is
+// the order of the file.
+func TestCellsOneAtATime(t *testing.T) {
+	all := made()
+	if all.err != nil {
+		t.Fatal(all.err)
+	}
+	var manifest struct {
+		Artifacts map[string]struct {
+			Type         string
+			Dependencies []string
+		}
+	}
+	if err := json.Unmarshal(all.manifest, &manifest); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string][]string{}
+	for name, artifact := range manifest.Artifacts {
+		if artifact.Type == "aws:cloudformation:stack" {
+			got[name] = slices.DeleteFunc(artifact.Dependencies, func(d string) bool { return strings.HasSuffix(d, ".assets") })
+		}
+	}
+	for name, before := range map[string]string{"sluice-cell-a-1": "sluice-control", "sluice-cell-us-1": "sluice-cell-a-1"} {
+		if !slices.Contains(got[name], before) {
+			t.Errorf("%s waits for %v, want %s", name, got[name], before)
+		}
+	}
+	if len(got) != 3 || len(got["sluice-control"]) != 0 {
+		t.Errorf("the stacks and what they wait for: %v", got)
+	}
+}
+
+// Guarantees that what cannot be deployed is refused when templates are made, in one line that says what, and not by CloudFormation when
+// half of it is there.
+func TestRefusals(t *testing.T) {
+	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: jsii.String(t.TempDir())})
+	many := world("a-1")
+	for i := range 49 {
+		many.Cells = append(many.Cells, config.Cell{ID: fmt.Sprintf("us-%d", i), Region: "us-east-1"})
+	}
+	for name, tt := range map[string]struct {
+		deployment *config.Deployment
+		lambdas    string
+		want       string
+	}{
+		"a cell twice":       {world("a-1", "a-1"), "", `cells[1].id: cell "a-1" is there twice, first as cells[0]`},
+		"unknown region":     {&config.Deployment{Control: config.Control{Region: "eu-west-1"}, Cells: []config.Cell{{ID: "a", Region: "x"}}}, "", `cells[0].region: "x" is not a region`},
+		"no zip":             {world("a-1"), t.TempDir(), "publisher.zip is not there: run make lambdas"},
+		"too many variables": {many, "", "its variables have "},
+		"COMPLIANCE": {&config.Deployment{Control: config.Control{Region: "eu-west-1", Audit: config.Audit{Mode: config.Compliance}}, Cells: []config.Cell{{ID: "a", Region: "eu-west-1"}}}, "",
+			"control.audit.mode: COMPLIANCE cannot be taken back"},
+		"an issuer that no token can be of": {issuing(world("a-1"), "HS256"), "", `cells[0].issuers[0].algorithms[0]: "HS256" is not RS, PS or ES`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lambdas := tt.lambdas
+			if lambdas == "" {
+				lambdas = stubs()
+			}
+			scope := awscdk.NewStage(app, jsii.String(strings.ReplaceAll(strings.ReplaceAll(name, " ", "-"), ".", "")), nil)
+			_, err := infra.NewStacks(scope, tt.deployment, lambdas)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%v\nwant one line with %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func issuing(d *config.Deployment, algorithm string) *config.Deployment {
+	d.Cells[0].Issuers[0].Algorithms = []string{algorithm}
+	return d
+}
+
+// Guarantees that what CDK says reaches the caller as an error and does not end the program.
+func TestPanicsStayInside(t *testing.T) {
+	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: jsii.String(t.TempDir())})
+	s := awscdk.NewStack(app, jsii.String("Twice"), &awscdk.StackProps{Env: &awscdk.Environment{Region: jsii.String("eu-west-1")}})
+	props := &infra.CellProps{Deployment: world("a-1"), Cell: "a-1", Lambdas: stubs()}
+	if _, err := infra.NewCell(s, "Cell", props); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := infra.NewCell(s, "Cell", props); err == nil || !strings.Contains(err.Error(), "Cell") {
+		t.Errorf("a second construct of the same id: %v", err)
+	}
+	if _, err := infra.NewCell(s, "Nobody", &infra.CellProps{Deployment: world("a-1"), Cell: "b-1", Lambdas: stubs()}); err == nil || err.Error() != `the deployment has no cell "b-1"` {
+		t.Errorf("a cell that is not in the deployment: %v", err)
+	}
+}
