@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +13,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/function/functiontest"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/streams/balancer"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
@@ -50,8 +53,12 @@ func TestFunction(t *testing.T) {
 		}
 		bodies = append(bodies, string(body))
 	}
+	plans, err := events.Encode(streamstest.History(t, control.Plans, "pro", `{"id":"pro","limits":[]}`)[0].Record.Event())
+	if err != nil {
+		t.Fatal(err)
+	}
 	for range 2 {
-		if got := f.Call(batch(t, bodies[1], "poison", bodies[0])); got != `{"batchItemFailures":[]}` {
+		if got := f.Call(batch(t, bodies[1], "poison", bodies[0], string(plans))); got != `{"batchItemFailures":[]}` {
 			t.Errorf("answered %s", got)
 		}
 	}
@@ -62,8 +69,50 @@ func TestFunction(t *testing.T) {
 	if len(aws.Kept()) != 2 {
 		t.Errorf("kept %q", aws.Kept())
 	}
-	if got := f.Metric("documents_applied"); got != 1 {
-		t.Errorf("documents_applied is %v, want 1", got)
+	if got := f.Metric("documents_applied"); got != 2 {
+		t.Errorf("documents_applied is %v, want 2", got)
+	}
+	if unused := f.Unused(); len(unused) > 0 {
+		t.Errorf("granted, and not needed: %q", unused)
+	}
+}
+
+// Guarantees that the deployed binary tells the balancer, in its role, that the cell knows of its shares: without that no cell's share
+// could grow.
+func TestAcknowledges(t *testing.T) {
+	stores := functiontest.NewStores(t)
+	e := env(stores.Config)
+	e["AWS_ENDPOINT_URL_DYNAMODB"], e["SLUICE_CELLS_TABLE"] = stores.URL, stores.Names[control.Cells]
+	f := functiontest.Start(t, functiontest.StartAWS(t).URL, e)
+	b, err := balancer.New(balancer.Config{Tables: stores.Control, Meter: new(streamstest.Meter)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, cell := range []string{"us-1", "eu-1"} { // the second takes of the first one's share, and both are to know
+		stores.Put(t, control.Cells, cell, `{"id":"`+cell+`","request":{"id":"","kind":"join","cell":"`+cell+`","weight":1}}`)
+		if r, err := b.Run(t.Context()); err != nil || len(r.Awaited) != 2*i {
+			t.Fatalf("the shares are %+v, %v; want that %d cells are awaited", r, err, 2*i)
+		}
+	}
+	item, err := stores.Control.Get(t.Context(), control.Cells, events.SharesKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	message, err := events.Encode(item.Event())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := f.Call(batch(t, string(message))); got != `{"batchItemFailures":[]}` {
+		t.Errorf("answered %s", got)
+	}
+	ack, err := stores.Control.Get(t.Context(), control.Cells, shares.AckKey("eu-1"))
+	if err != nil || ack.Actor != "sluice cell eu-1" || !strings.Contains(string(ack.Body), `"cell":"eu-1"`) {
+		t.Errorf("the acknowledgement is %+v, %v", ack, err)
+	}
+	for _, what := range []string{"dynamodb:Scan on the cells table", "dynamodb:GetItem on the cells table", "dynamodb:PutItem on the cells table"} {
+		if slices.Contains(f.Unused(), what) {
+			t.Errorf("granted, and not needed: %s", what)
+		}
 	}
 }
 

@@ -14,15 +14,20 @@ import (
 	"github.com/sluicelimits/sluice/internal/celldoc"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/function/functiontest"
+	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/streams/canary"
 )
 
 // Guarantees that the deployed binary writes its change and sees it in a cell's table in DynamoDB.
 func TestFunction(t *testing.T) {
 	stores := functiontest.NewStores(t)
-	f := functiontest.Start(t, stores.URL, map[string]string{
-		"SLUICE_PLANS_TABLE": stores.Names[control.Plans], "SLUICE_CANARY_CELLS": "eu-1=" + stores.Config,
+	f := functiontest.Start(t, "http://127.0.0.1:9", map[string]string{
+		"AWS_ENDPOINT_URL_DYNAMODB": stores.URL,
+		"SLUICE_PLANS_TABLE":        stores.Names[control.Plans], "SLUICE_CANARY_CELLS": "eu-1=" + stores.Config,
 	})
+	if _, err := stores.Cell.Apply(t.Context(), []cellconfig.Document{{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 1, Body: []byte(`{"id":"pro"}`)}}); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { // what brings changes to the cell
@@ -42,6 +47,9 @@ func TestFunction(t *testing.T) {
 	}
 	if got := f.Metric("canary_missed"); got != 0 {
 		t.Errorf("canary_missed is %v, want 0", got)
+	}
+	if unused := f.Unused(); len(unused) > 0 {
+		t.Errorf("granted, and not needed: %q", unused)
 	}
 }
 

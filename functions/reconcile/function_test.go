@@ -11,20 +11,36 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/function/functiontest"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/streams/balancer"
 	"github.com/sluicelimits/sluice/streams/reconcile"
+	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
 // Guarantees that the deployed binary repairs a cell in DynamoDB, counts the drift, and finds none the next time.
 func TestFunction(t *testing.T) {
 	stores := functiontest.NewStores(t)
-	f := functiontest.Start(t, stores.URL, map[string]string{
-		"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_TABLE": stores.Config, "SLUICE_GRACE": "0s",
+	f := functiontest.Start(t, "http://127.0.0.1:9", map[string]string{
+		"AWS_ENDPOINT_URL_DYNAMODB": stores.URL,
+		"SLUICE_CELL":               "eu-1", "SLUICE_CONFIG_TABLE": stores.Config, "SLUICE_GRACE": "0s",
 		"SLUICE_PLANS_TABLE": stores.Names[control.Plans], "SLUICE_TENANTS_TABLE": stores.Names[control.Tenants],
 		"SLUICE_KEYS_TABLE": stores.Names[control.Keys], "SLUICE_CELLS_TABLE": stores.Names[control.Cells],
 	})
-	stores.Put(t, control.Plans, "pro", `{"id":"pro"}`)
+	stores.Put(t, control.Plans, "pro", `{"id":"pro","limits":[]}`)
 	stores.Put(t, control.Tenants, "acme", `{"id":"acme","plan":"pro"}`)
-	for _, want := range []int64{2, 0} {
+	stores.Put(t, control.Tenants, "other", `{"id":"other","plan":"pro"}`)
+	stores.Put(t, control.Keys, "k1", `{"hash":"`+strings.Repeat("ab", 32)+`","id":"k1","pepper":"p1","tenant":"acme"}`)
+	b, err := balancer.New(balancer.Config{Tables: stores.Control, Meter: new(streamstest.Meter)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, cell := range []string{"us-1", "eu-1"} { // the second takes of the first one's share, and both are to know
+		stores.Put(t, control.Cells, cell, `{"id":"`+cell+`","request":{"id":"","kind":"join","cell":"`+cell+`","weight":1}}`)
+		if r, err := b.Run(t.Context()); err != nil || len(r.Awaited) != 2*i {
+			t.Fatalf("the shares are %+v, %v; want that %d cells are awaited", r, err, 2*i)
+		}
+	}
+	for _, want := range []int64{5, 0} {
 		var got reconcile.Result
 		if err := json.Unmarshal([]byte(f.Call(`{"source":"aws.events"}`)), &got); err != nil || !got.Finished || got.Repaired != want || got.Drift[reconcile.Missing] != want {
 			t.Errorf("%+v, %v; want %d repaired", got, err, want)
@@ -34,8 +50,14 @@ func TestFunction(t *testing.T) {
 	if err != nil || d[0].Version != 1 {
 		t.Errorf("%+v, %v", d, err)
 	}
-	if got := f.Metric("drift"); got != 2 {
-		t.Errorf("drift is %v, want 2", got)
+	if got := f.Metric("drift"); got != 5 {
+		t.Errorf("drift is %v, want 5", got)
+	}
+	if ack, err := stores.Control.Get(t.Context(), control.Cells, shares.AckKey("eu-1")); err != nil || ack.Actor != "sluice cell eu-1" {
+		t.Errorf("the shares' message was lost, and the acknowledgement is %+v, %v", ack, err)
+	}
+	if unused := f.Unused(); len(unused) > 0 {
+		t.Errorf("granted, and not needed: %q", unused)
 	}
 }
 
