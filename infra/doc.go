@@ -12,7 +12,9 @@
 //	environment.go  what each function's variables are; checked at synth by the function's own reader of them
 //	function.go     one Lambda function with its role, log group and sources, from internal/grants
 //	policy.go       what a role may do: internal/grants, with the ARNs of this deployment
+//	attach*.go      AttachREST, AttachHTTP, AttachWebSocket: the authorizer in front of an API
 //	parts.go        tables, queues and the operators' API
+//	pepper          puts a pepper into the secret: what Secrets Manager cannot make by itself
 //	testdata        each stack's template as it is made; make golden rewrites them
 //
 // Nothing is exported from one stack to another: what must be known elsewhere has a name that follows from the deployment, see
