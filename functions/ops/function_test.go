@@ -7,6 +7,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +21,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/function/functiontest"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/lambdahost"
 	"github.com/sluicelimits/sluice/internal/limit"
@@ -47,7 +50,7 @@ func deploy(t *testing.T, name string, env map[string]string) *deployed {
 	}
 	host, err := lambdahost.Start(t.Context(), lambdahost.Config{Binary: binary, Name: name, Env: env, InitTimeout: patient, Timeout: patient, Queue: 10,
 		Output: func(l lambdahost.Line) {
-			if strings.Contains(l.Text, "not-to-be-seen") || strings.Contains(l.Text, "slk_") {
+			if strings.Contains(l.Text, "not-to-be-seen") || strings.Contains(l.Text, "slk_") || strings.Contains(l.Text, address) {
 				t.Errorf("%s wrote a secret: %s", name, l.Text)
 			}
 		}})
@@ -91,7 +94,10 @@ func (f *deployed) post(path, body string, status int, into any) {
 	}
 }
 
-const ann = "arn:aws:iam::123456789012:user/ann"
+const (
+	ann     = "arn:aws:iam::123456789012:user/ann"
+	address = "203.0.113.77"
+)
 
 // Guarantees that the two operators' functions, as they are deployed, do their work over DynamoDB: a plan and a key are written
 // by the signed caller, and a counter of the cell is looked at and emptied, on record.
@@ -122,21 +128,25 @@ func TestOperatorsFunctions(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = stop() })
 	pepper := []byte("not-to-be-seen-pepper")
-	manager.Set("sluice", `{"peppers":{"p1":"`+base64.StdEncoding.EncodeToString(pepper)+`"}}`)
-	env := func(more map[string]string) map[string]string {
-		all := map[string]string{"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen-key", "AWS_ENDPOINT_URL_DYNAMODB": url,
+	addressKey := []byte("not-to-be-seen-key-of-addresses-of-this-cell")
+	manager.Set("sluice", `{"peppers":{"p1":"`+base64.StdEncoding.EncodeToString(pepper)+`"},"addressKey":"`+base64.StdEncoding.EncodeToString(addressKey)+`"}`)
+	roles := map[string]*functiontest.Role{}
+	env := func(name string, more map[string]string) map[string]string {
+		all := map[string]string{"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen-key",
 			"AWS_ENDPOINT_URL_SECRETS_MANAGER": secrets, "SLUICE_SECRET": "sluice"}
-		for name, value := range more {
-			all[name] = value
-		}
+		maps.Copy(all, more)
+		roles[name] = functiontest.NewRole(t, name, all, url)
+		all["AWS_ENDPOINT_URL_DYNAMODB"] = roles[name].URL
 		return all
 	}
-	admin := deploy(t, "admin", env(map[string]string{"SLUICE_PLANS_TABLE": names[control.Plans], "SLUICE_TENANTS_TABLE": names[control.Tenants],
+	admin := deploy(t, "admin", env("admin", map[string]string{"SLUICE_PLANS_TABLE": names[control.Plans], "SLUICE_TENANTS_TABLE": names[control.Tenants],
 		"SLUICE_KEYS_TABLE": names[control.Keys], "SLUICE_CELLS_TABLE": names[control.Cells], "SLUICE_KEY_PEPPER": "p1", "SLUICE_STATUS_CELLS": "eu-1=" + prefix + "config"}))
-	ops := deploy(t, "ops", env(map[string]string{"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_TABLE": prefix + "config", "SLUICE_COUNTERS_TABLE": prefix + "counters",
+	ops := deploy(t, "ops", env("ops", map[string]string{"SLUICE_CELL": "eu-1", "SLUICE_CONFIG_TABLE": prefix + "config", "SLUICE_COUNTERS_TABLE": prefix + "counters",
 		"SLUICE_MAX_INSTANCES": "10", "SLUICE_OPERATIONS_TABLE": names[control.Operations]}))
 
-	const pro, acme = `{"id":"pro","limits":[{"algorithm":"token_bucket","burst":100,"id":"burst","period":"24h","rate":1}]}`, `{"id":"acme","plan":"pro"}`
+	const pro = `{"id":"pro","limits":[{"algorithm":"token_bucket","burst":100,"id":"burst","period":"24h","rate":1},` +
+		`{"algorithm":"leaky_bucket","id":"client","per":"ip","period":"24h","rate":100}]}`
+	const acme = `{"id":"acme","plan":"pro"}`
 	var applied struct{ Written int }
 	admin.post("/apply", `{"reason":"first","changes":[{"table":"plans","key":"pro","expect":0,"body":`+pro+`},{"table":"tenants","key":"acme","expect":0,"body":`+acme+`}]}`, 200, &applied)
 	var key struct {
@@ -167,13 +177,17 @@ func TestOperatorsFunctions(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	spend(t, url, prefix+"counters", pro)
+	addresses, err := identity.NewAnonymiserFrom(addressKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spend(t, url, prefix+"counters", pro, limit.ValueOf(addresses.Anonymise(netip.MustParseAddr(address))))
 	var counters struct {
 		Operation string
-		Counters  []struct{ Used, Remaining int64 }
+		Counters  []struct{ Capacity, Used, Remaining int64 }
 	}
 	ops.post("/counters/peek", `{"tenant":"acme"}`, 200, &counters)
-	if len(counters.Counters) != 1 || counters.Counters[0].Used != 70 {
+	if len(counters.Counters) != 1 || counters.Counters[0].Used != 70 { // without a path, those per tenant
 		t.Fatalf("peek gives %+v, want 70 used", counters)
 	}
 	ops.post("/counters/reset", `{"tenant":"acme","limit":"burst","reason":"their loop is fixed"}`, 200, &counters)
@@ -188,14 +202,57 @@ func TestOperatorsFunctions(t *testing.T) {
 	if err != nil || item.Version != 2 || item.Actor != ann || item.Reason != "their loop is fixed" || !strings.Contains(string(item.Body), `"state":"done"`) {
 		t.Errorf("on record is %+v, %v", item, err)
 	}
+
+	const ofClient = `"tenant":"acme","limit":"client","path":"/","address":"` + address + `"`
+	ops.post("/counters/peek", `{`+ofClient+`}`, 200, &counters)
+	if counters.Counters[0].Used != 100 {
+		t.Errorf("the slot of an address is %+v, want one that is not free", counters)
+	}
+	ops.post("/counters/reset", `{`+ofClient+`,"reason":"an office"}`, 200, &counters)
+	if counters.Counters[0].Used != 0 {
+		t.Errorf("after the reset the slot of an address is %+v", counters)
+	}
+	item, err = tables.Get(t.Context(), control.Operations, counters.Operation)
+	if err != nil || !strings.Contains(string(item.Body), addresses.Anonymise(netip.MustParseAddr(address))) || strings.Contains(string(item.Body), address) {
+		t.Errorf("on record is %s, %v", item.Body, err)
+	}
+	if _, err := config.Apply(t.Context(), []cellconfig.Document{{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, Version: 2,
+		Body: []byte(strings.Replace(pro, `"burst":100`, `"burst":200`, 1))}}); err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(patient); counters.Counters[0].Capacity != 200; { // it looks once per second
+		ops.post("/counters/peek", `{"tenant":"acme"}`, 200, &counters)
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("a change of the plan is not followed: %+v", counters)
+		}
+	}
+	var cells struct{ Cells []struct{ ID string } }
+	admin.post("/cells/add", `{"cell":"eu-1","reason":"first"}`, 200, new(json.RawMessage))
+	if admin.post("/cells/list", `{}`, 200, &cells); len(cells.Cells) != 1 {
+		t.Errorf("the cells are %+v", cells)
+	}
+	var refused struct{ Error struct{ Message string } }
+	ops.post("/counters/peek", `{"address":"`+address+`"}`, 501, &refused)
+	if !strings.Contains(refused.Error.Message, "in the memory of each of its instances") {
+		t.Errorf("ipLimits of a small cell: %+v", refused)
+	}
+	for name, role := range roles {
+		if unused := role.Unused(); len(unused) > 0 {
+			t.Errorf("granted to %s, and not needed: %q", name, unused)
+		}
+	}
 }
 
-// spend uses 70 units of the limit, as the cell's authorizer would.
-func spend(t *testing.T, url, counters, pro string) {
+// spend uses 70 units of the limit, and one of the address, as the cell's authorizer would.
+func spend(t *testing.T, url, counters, pro string, client limit.Value) {
 	t.Helper()
-	client, done := dynamodbtest.Connect(url)
+	c, done := dynamodbtest.Connect(url)
 	t.Cleanup(done)
-	store, err := dynamodb.New(dynamodb.Config{Client: client, Table: counters, Timeout: patient})
+	store, err := dynamodb.New(dynamodb.Config{Client: c, Table: counters, Timeout: patient})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,8 +261,9 @@ func spend(t *testing.T, url, counters, pro string) {
 		t.Fatal(err)
 	}
 	var d limit.Decision
-	if err := store.Decide(t.Context(), &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"},
-		Charges: []limit.Charge{{Limit: p.Set().Limits[0].Limit, Cost: 70}}}, time.Now(), &d); err != nil || !d.Allowed {
+	if err := store.Decide(t.Context(), &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: []limit.Charge{
+		{Limit: p.Set().Limits[0].Limit, Cost: 70}, {Limit: p.Set().Limits[1].Limit, Value: client, Cost: 1},
+	}}, time.Now(), &d); err != nil || !d.Allowed {
 		t.Fatalf("spend: %v, allowed %v", err, d.Allowed)
 	}
 }
