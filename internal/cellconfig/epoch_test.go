@@ -236,3 +236,47 @@ func TestLeasesOfTheEpochBefore(t *testing.T) {
 		t.Errorf("%d were granted by the limit of the epoch before: nobody finds a lease that goes on", len(eu.spent))
 	}
 }
+
+// Guarantees that a cell which ran alone and is added by itself, and the second one after it, keep the limit in every window; and what
+// it costs to add both at once: in the window that is open the second one's part on top, and nothing in the next.
+func TestAloneAndThenNot(t *testing.T) {
+	const whole, period = 100, time.Minute
+	limits := fmt.Sprintf(epochPlan, "fixed_window", `"threshold":100,"period":"1m"`)
+	eu1 := shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1}
+	us1 := shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1}
+	for _, tt := range []struct {
+		name  string
+		asked [][]shares.Request
+		most  int
+	}{
+		{"one after the other", [][]shares.Request{{eu1}, {us1}}, whole},
+		{"both at once", [][]shares.Request{{eu1, us1}}, whole + whole/2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			now := noon
+			eu, us := newLeasing(t, "eu-1", limits, &now), newLeasing(t, "us-1", limits, &now)
+			eu.r = eu.reader(inCell("eu-1"), alone)
+			if eu.spend(now, whole+10) != whole {
+				t.Fatal("alone it grants all")
+			}
+			p := &phases{balanced: newBalanced(t), now: &now}
+			for _, requests := range tt.asked {
+				d := p.step(requests...)
+				eu.hears(d)
+				us.hears(d)
+				now = now.Add(4 * time.Second)
+				eu.spend(now, whole)
+				us.spend(now, whole)
+			}
+			if n := between(noon, period, eu, us); n != tt.most {
+				t.Errorf("the cells grant %d of %d in the window in which they join, want %d", n, whole, tt.most)
+			}
+			now = noon.Add(period + 4*time.Second)
+			eu.spend(now, whole)
+			us.spend(now, whole)
+			if n := between(noon.Add(period), period, eu, us); n > whole {
+				t.Errorf("the cells grant %d in the next window", n)
+			}
+		})
+	}
+}
