@@ -157,7 +157,7 @@ func parse[S any](function string, environ []string, into *S, variables []variab
 }
 
 // FunctionTable is the variables of a function other than the authorizer as a table in Markdown, for the documentation; "" where
-// there is none of that name.
+// there is none of that name. That of ops has what it has beside the authorizer's.
 func FunctionTable(function string) string {
 	switch function {
 	case "publisher":
@@ -170,6 +170,12 @@ func FunctionTable(function string) string {
 		return markdown(new(Reconcile).variables())
 	case "canary":
 		return markdown(new(Canary).variables())
+	case "archiver":
+		return markdown(new(Archiver).variables())
+	case "admin":
+		return markdown(new(Admin).variables())
+	case "ops": // beside those of the authorizer
+		return markdown(new(Ops).variables())
 	}
 	return ""
 }

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +32,11 @@ var functions = map[string]struct {
 		func(e []string) (any, error) { return environ.ParsePublisher(e) },
 		[]string{"SLUICE_PLANS_TABLE=plans", "SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys", "SLUICE_TOPIC=" + topic, "SLUICE_KEPT_QUEUE=" + queue},
 		&environ.Publisher{Common: common, Tables: environ.ControlTables{Plans: "plans", Tenants: "tenants", Keys: "keys"}, Topic: topic, KeptQueue: queue},
+	},
+	"balancer": {
+		func(e []string) (any, error) { return environ.ParseBalancer(e) },
+		[]string{"SLUICE_CELLS_TABLE=cells", "SLUICE_PLANS_TABLE=plans", "SLUICE_TOPIC=" + topic, "SLUICE_KEPT_QUEUE=" + queue},
+		&environ.Balancer{Common: common, Tables: environ.ControlTables{Plans: "plans", Cells: "cells"}, Topic: topic, KeptQueue: queue},
 	},
 	"applier": {
 		func(e []string) (any, error) { return environ.ParseApplier(e) },
@@ -113,8 +120,8 @@ func TestFunctionsDocumentation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name := range functions {
-		if table := environ.FunctionTable(name); !strings.Contains(string(text), "\n\n"+table) {
+	for _, name := range append(slices.Collect(maps.Keys(functions)), "archiver", "admin", "ops") {
+		if table := environ.FunctionTable(name); table == "" || !strings.Contains(string(text), "\n\n"+table) {
 			t.Errorf("%s does not have this table of the %s:\n\n%s", file, name, table)
 		}
 	}

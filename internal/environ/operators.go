@@ -57,7 +57,7 @@ func ParseOps(environ []string, bundle fs.FS) (*Ops, error) {
 			rest = append(rest, e)
 		}
 	}
-	_, bad := parse("ops function", own, s, []variable{table("OPERATIONS", &s.Operations, tableName)})
+	_, bad := parse("ops function", own, s, s.variables())
 	var err error
 	s.Settings, err = Parse(rest, bundle)
 	var all Error
@@ -76,4 +76,9 @@ func ParseOps(environ []string, bundle fs.FS) (*Ops, error) {
 		return nil, &Error{[]Problem{{"SLUICE_CONFIG_TABLE", "is not set: an ops function reads the cell's config table"}}}
 	}
 	return s, nil
+}
+
+// variables are those that the authorizer does not have.
+func (s *Ops) variables() []variable {
+	return []variable{table("OPERATIONS", &s.Operations, tableName)}
 }

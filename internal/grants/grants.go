@@ -76,9 +76,9 @@ const (
 	CellsStream      Resource = "the stream of cells"      // the same
 	OperationsStream Resource = "the stream of operations" // the same
 
-	Config    Resource = "the config table"         // that of the function's cell
-	AllConfig Resource = "each cell's config table" // one for each cell that the variable names
-	Counters  Resource = "the counters table"       // that of the function's cell
+	Config    Resource = "the config table"                                // that of the function's cell
+	AllConfig Resource = "each cell's config table"                        // one for each cell that the variable names
+	Counters  Resource = "the counters table, and those of `SLUICE_HOMES`" // that of the function's cell, and of each cell that the variable names
 
 	Topic   Resource = "the topic"                       // of changes
 	Changes Resource = "the cell's queue"                // which is subscribed to the topic, with raw message delivery
