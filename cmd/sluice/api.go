@@ -19,21 +19,27 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/apigw"
+	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/gateway/stage"
+	"github.com/sluicelimits/sluice/internal/gateway/template"
 	"github.com/sluicelimits/sluice/internal/lambdahost"
 	"github.com/sluicelimits/sluice/internal/livepage"
 )
 
 // apiOptions say which API is served as API Gateway serves it, and what its functions are.
 type apiOptions struct {
-	api                  string
+	api, id, stage       string
 	functions, variables []string
+	targets              []string
 	environments         int
 	passDenials          bool
 }
 
 func (o *apiOptions) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.api, "api", "", "serve the API described in `FILE` as API Gateway would, or a built-in one: "+strings.Join(stage.Builtin(), ", "))
+	f.StringVar(&o.api, "api", "", "serve the API described in `FILE` as API Gateway would, or in a template of cdk synth, or a built-in one: "+strings.Join(stage.Builtin(), ", "))
+	f.StringVar(&o.id, "api-id", "", "of a template with several APIs the one of this logical `ID`")
+	f.StringVar(&o.stage, "api-stage", "", "of a template's API with several stages the one of this `NAME`")
+	f.StringArrayVar(&o.targets, "target", nil, "where a template's integrations lead here, `FROM=URL`: FROM is what their URLs begin with; may be repeated. Others are shown, or go to --upstream")
 	f.StringArrayVar(&o.functions, "function", nil, "a Lambda binary for the API's authorizer, `BOOTSTRAP`, or NAME=BOOTSTRAP for the function with a name; may be repeated")
 	f.StringArrayVar(&o.variables, "function-env", nil, "a variable of those binaries, `NAME=VALUE`; may be repeated")
 	f.IntVar(&o.environments, "environments", 4, "most processes of each binary, `N`")
@@ -46,6 +52,7 @@ type servedAPI struct {
 	description *stage.Description
 	binaries    map[string]string // by name of the function
 	variables   map[string]string
+	targets     map[string]string // of a template's integrations, by what their URLs begin with
 	remote      bool // the authorizer is a binary
 	hosts       map[string]*lambdahost.Host
 }
@@ -54,8 +61,8 @@ type servedAPI struct {
 // line, so that its problems are not followed by how to call for help; start reads it.
 func (o *apiOptions) parse() (*servedAPI, error) {
 	switch {
-	case o.api == "" && (len(o.functions) > 0 || len(o.variables) > 0 || o.passDenials):
-		return nil, errors.New("--function, --function-env and --pass-denials need --api")
+	case o.api == "" && (len(o.functions) > 0 || len(o.variables) > 0 || o.passDenials || o.id != "" || o.stage != "" || len(o.targets) > 0):
+		return nil, errors.New("--function, --function-env, --pass-denials, --api-id, --api-stage and --target need --api")
 	case o.environments < 1 || o.environments > 1000:
 		return nil, fmt.Errorf("--environments %d is outside 1..1000", o.environments)
 	case o.api == "":
@@ -63,11 +70,29 @@ func (o *apiOptions) parse() (*servedAPI, error) {
 	case len(o.variables) > 0 && len(o.functions) == 0:
 		return nil, errors.New("--function-env is for --function; without it the authorizer is this process")
 	}
-	s := &servedAPI{o: *o, binaries: make(map[string]string), variables: make(map[string]string)}
+	s := &servedAPI{o: *o, binaries: make(map[string]string), variables: make(map[string]string), targets: make(map[string]string)}
 	if err := s.parseFunctions(); err != nil {
 		return nil, err
 	}
+	if err := s.parseTargets(); err != nil {
+		return nil, err
+	}
 	return s, nil
+}
+
+func (s *servedAPI) parseTargets() error {
+	for _, text := range s.o.targets {
+		from, to, ok := strings.Cut(text, "=")
+		u, err := url.Parse(to)
+		if err == nil {
+			err = front.CheckUpstream(u)
+		}
+		if _, twice := s.targets[from]; !ok || from == "" || twice || err != nil {
+			return errors.New("--target: want FROM=URL, each FROM once, and an http or https URL")
+		}
+		s.targets[from] = to
+	}
+	return nil
 }
 
 func (s *servedAPI) parseFunctions() error {
@@ -105,8 +130,7 @@ func (s *servedAPI) start(ctx context.Context, log *slog.Logger) error {
 			return fmt.Errorf("--api: %w; built in are %s", err, strings.Join(stage.Builtin(), ", "))
 		}
 	}
-	var err error
-	if s.description, err = stage.Parse(name, data); err != nil {
+	if err := s.describe(name, data); err != nil {
 		return err
 	}
 	authorizers, integrations := s.description.Functions()
@@ -138,6 +162,19 @@ func (s *servedAPI) start(ctx context.Context, log *slog.Logger) error {
 		return errors.New("--pass-denials is for the authorizer in this process; a binary has its own setting")
 	}
 	return s.startHosts(ctx, append(authorizers, integrations...), log)
+}
+
+// describe reads a description, or a template.
+func (s *servedAPI) describe(name string, data []byte) (err error) {
+	if template.Is(data) {
+		s.description, err = template.Parse(name, data, template.Options{API: s.o.id, Stage: s.o.stage, Targets: s.targets})
+		return err
+	}
+	if s.o.id != "" || s.o.stage != "" || len(s.targets) > 0 {
+		return fmt.Errorf("--api-id, --api-stage and --target are for a template, and %s is a description", name)
+	}
+	s.description, err = stage.Parse(name, data)
+	return err
 }
 
 func (s *servedAPI) startHosts(ctx context.Context, known []string, log *slog.Logger) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -35,7 +36,7 @@ func testFunction(event struct {
 		return nil, errors.New("Unauthorized") //nolint:staticcheck // API Gateway's word
 	}
 	return map[string]any{
-		"principalId": "acme", "context": map[string]any{"tenant": "acme", "retryAfter": "7", "problem": `{"status":429}`},
+		"principalId": "acme", "context": map[string]any{"tenant": "acme", "caller": "acme!", "retryAfter": "7", "problem": `{"status":429}`},
 		"policyDocument": map[string]any{"Version": "2012-10-17",
 			"Statement": []any{map[string]any{"Action": "execute-api:Invoke", "Effect": effect, "Resource": event.ARN}}},
 	}, nil
@@ -139,6 +140,58 @@ func TestDevWithBinaries(t *testing.T) {
 	}
 }
 
+// synthesized is a template with APIs, which the tests of infra keep.
+const synthesized = "../../infra/testdata/attach.template.json"
+
+// Guarantees that what is served is what was synthesized: with the real functions behind it, by the names in the template, and
+// its services on this machine.
+func TestDevTemplate(t *testing.T) {
+	data, err := os.ReadFile(synthesized)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := regexp.MustCompile(`"(Rest[0-9A-F]{8})": \{`).FindSubmatch(data)
+	if id == nil {
+		t.Fatal("the template has no REST API")
+	}
+	shop := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, "%s %s for %s", r.Method, r.URL.Path, r.Header.Get("X-Sluice-Caller"))
+	}))
+	t.Cleanup(shop.Close)
+	r := startDev(t, "--api", synthesized, "--api-id", string(id[1]), "--target", "https://shop.example.com/v1="+shop.URL+"/here",
+		"--function", os.Args[0], "--function", "orders="+os.Args[0], "--function-env", functionEnv+"=1", "--environments", "2")
+	for _, c := range []struct {
+		method, path, key string
+		code              int
+		body              string
+	}{
+		{"GET", "/product/7", "good", 200, "GET /here/product/7 for acme!"},
+		{"POST", "/orders", "good", 200, "hello acme"},
+		{"GET", "/product/7", "limited", 429, `{"status":429}`},
+		{"GET", "/product/7", "", 401, "#bad-credential"},
+		{"GET", "/healthz", "", 200, `"path": "/healthz"`}, // shown: nobody said where it leads here
+		{"OPTIONS", "/orders", "", 204, ""},
+	} {
+		req, err := http.NewRequest(c.method, r.base+"/prod"+c.path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header["X-Api-Key"], req.Header["X-Sluice-Caller"] = []string{c.key}, []string{"forged"}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != c.code || !strings.Contains(string(body), c.body) || strings.Contains(string(body), "forged") || (resp.Header.Get("Retry-After") == "7") != (c.code == 429) {
+			t.Errorf("%s %s with %q: %d %s with %v (%v), want %d %s\n%s", c.method, c.path, c.key, resp.StatusCode, body, resp.Header, err, c.code, c.body, r.stderr)
+		}
+	}
+	if err := r.finish(t); err != nil {
+		t.Errorf("a stop that was asked for is %v, want nil\n%s", err, r.stderr)
+	}
+}
+
 func readBuiltin(t *testing.T, name string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "..", "internal", "gateway", "stage", "builtin", name+".yaml"))
@@ -175,6 +228,11 @@ func TestDevAPIProblems(t *testing.T) {
 		{[]string{"--api", "rest", "--function", "x", "--function-env", "A=s3cr3t", "--function-env", "A=s3cr3t"}, `--function-env "A"`, true},
 		{[]string{"--api", filepath.Join(dir, "none.yaml")}, "built in are http, rest, websocket", false},
 		{[]string{"--api", bad}, "bad.yaml:2:1: cors: not known", false},
+		{[]string{"--api", synthesized}, "there are 3 APIs; say which: ", false},
+		{[]string{"--api", synthesized, "--api-id", "Other"}, `there is no API "Other"; there are `, false},
+		{[]string{"--api", "rest", "--api-id", "Other"}, "are for a template, and --api rest is a description", false},
+		{[]string{"--api", synthesized, "--target", "https://shop.example.com=nowhere"}, "--target: want FROM=URL", true},
+		{[]string{"--target", "a=http://b"}, "--target need --api", true},
 		{[]string{"--api", backend}, "--function shop=BOOTSTRAP", false},
 		{[]string{"--api", "rest", "--function", "other=" + os.Args[0]}, "no function of that name", false},
 		{[]string{"--api", "rest", "--function", filepath.Join(dir, "none")}, "--function", false},
