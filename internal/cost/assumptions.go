@@ -34,28 +34,31 @@ const (
 	redisMs  = 2 // more with a call of ElastiCache
 	burst    = 3 // standard deviations above the mean that environments are counted for: concurrency of random arrivals is a Poisson number
 
-	callsPerShard  = 50_000 // decisions of a cache shard in a second; the scripts alone take 9 µs each (redis_3_limits), network comes on top
-	callBytes      = 1024   // over the network for a decision in the cache, both directions, TLS included
-	otherZone      = 2      // in how many of 3 cases the cache's node is in another zone, with three zones
-	zones          = 3
-	documentsEach  = 3    // documents of the config table for a tenant: itself and two keys
-	itemBytes      = 1024 // of an item or document, and so a write unit
-	plans          = 20   // in all
-	environmentAge = 2    // h that an environment lives; then a new one reads its documents
-	pollAppConfig  = 45   // s
-	canaryReads    = 40   // read units of a canary's run in each cell: it looks every 50 ms until it sees its change, for 2 s
-	applyReads     = 3    // read units of a change in each cell
-	applyWrites    = 6    // write units: a transaction of document, log entry and head
-	longPolls      = 15   // of a queue by Lambda in a minute: five pollers, 20 s each
-	queueCalls     = 2    // more for each message: one to send, one to delete it
-	trailPuts      = 12   // log files of CloudTrail in an hour
-	retention      = 1    // months that logs are kept
-	platformBytes  = 400  // lines of Lambda's own for each call (START, END, REPORT)
-	wafRules       = 1
-	endpoints      = 2 // interface endpoints of a full cell: Secrets Manager, AppConfig
-	endpointZones  = 2
-	messagesEach   = 10 // messages of a WebSocket connection
-	minutesEach    = 10 // that it is open
+	callsPerShard     = 50_000 // decisions of a cache shard in a second; the scripts alone take 9 µs each (redis_3_limits), network comes on top
+	callBytes         = 1024   // over the network for a decision in the cache, both directions, TLS included
+	otherZone         = 2      // in how many of 3 cases the cache's node is in another zone, with three zones
+	zones             = 3
+	documentsEach     = 3    // documents of the config table for a tenant: itself and two keys
+	itemBytes         = 1024 // of an item or document, and so a write unit
+	plans             = 20   // in all
+	environmentAge    = 2    // h that an environment lives; then a new one reads its documents
+	pollAppConfig     = 45   // s
+	canaryReads       = 40   // read units of a canary's run in each cell: it looks every 50 ms until it sees its change, for 2 s
+	applyReads        = 3    // read units of a change in each cell
+	applyWrites       = 6    // write units: a transaction of document, log entry and head
+	longPolls         = 15   // of a queue by Lambda in a minute: five pollers, 20 s each
+	queueCalls        = 2    // more for each message: one to send, one to delete it
+	keyCalls          = 2    // of KMS in 5 minutes, for a topic encrypted by AWS's key: one to encrypt, one to decrypt
+	reconcileTables   = 6    // that a run reads or writes, each after more than 5 minutes, by AWS's key, too
+	environmentTables = 2    // that an environment calls
+	trailPuts         = 12   // log files of CloudTrail in an hour
+	retention         = 1    // months that logs are kept
+	platformBytes     = 400  // lines of Lambda's own for each call (START, END, REPORT)
+	wafRules          = 1
+	endpoints         = 2 // interface endpoints of a full cell: Secrets Manager, AppConfig
+	endpointZones     = 2
+	messagesEach      = 10 // messages of a WebSocket connection
+	minutesEach       = 10 // that it is open
 )
 
 // Of a call of a function of the control plane, how long it takes.

@@ -233,8 +233,11 @@ func (b *Bill) keys() {
 	b.add("Secrets Manager", "calls", "secretsmanager.calls", num(u.Environments*w.Cells*hours/environmentAge), "one for each environment, which lives %d h", environmentAge)
 	if w.CustomerKeys {
 		b.add("KMS", "keys", "kms.keys", num(w.Cells+1), "one beside the control tables, one in each cell")
-		b.add("KMS", "requests", "kms.requests", product(u.Changes, num(2+w.Cells)), "topic, bucket and queue for each change; DynamoDB caches its keys")
 	}
+	reconcile, _ := grants.Of("reconcile")
+	asked := sum(num(keyCalls*12*hours), product(every(reconcile.Schedule), num(w.Cells*reconcileTables)))
+	asked = sum(asked, num(u.Environments*w.Cells*hours/environmentAge*environmentTables))
+	b.add("KMS", "requests", "kms.requests", asked, "keys are kept for 5 minutes: %d calls for the topic in that time, %d of each reconcile, %d of each environment", keyCalls, reconcileTables, environmentTables)
 }
 
 func (b *Bill) cloudWatch() {
@@ -274,5 +277,5 @@ func (b *Bill) others() {
 		}
 	}
 	b.add("EventBridge", "schedules", "eventbridge.schedules", scheduled, "canary, balancer, and reconcile in each cell")
-	b.add("CloudTrail", "data events", "cloudtrail.data", product(u.Changes, sum(num(2), cells)), "writes of control tables, config tables and the audit bucket; not the authorizer's calls, nor counters")
+	b.add("CloudTrail", "data events", "cloudtrail.data", product(u.Changes, sum(num(1), cells)), "writes of control tables and config tables; not the authorizer's calls, nor counters")
 }

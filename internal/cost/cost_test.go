@@ -100,6 +100,7 @@ func TestSteps(t *testing.T) {
 func TestIdleByHand(t *testing.T) {
 	b := bill(t, NewWorkload(num(0)))
 	wantAmounts(t, b, map[string]string{
+		"KMS: requests":              "0.105120", // (2 x 12 x 730 + 6 x 2,920) x 0.03 / 10,000
 		"Secrets Manager: secrets":   "0.400000",
 		"S3: audit, objects":         "0.220521", // 44,104.1667 x 0.005 / 1,000
 		"S3: CloudTrail, log files":  "0.043800", // 12 x 730
@@ -109,7 +110,7 @@ func TestIdleByHand(t *testing.T) {
 		"DynamoDB: canary, reads":    "0.219000", // 40 x 43,800 x 0.125 / 1,000,000
 		"DynamoDB: reconcile, reads": "0.058400", // 2,920 runs x (320 + 320) KB / 4 KB x 0.125 / 1,000,000
 		"EventBridge: schedules":     "0.090520", // canary and balancer 43,800 each, reconcile 2,920
-		"CloudTrail: data events":    "0.132313", // 3 x 44,104.1667 x 0.10 / 100,000
+		"CloudTrail: data events":    "0.088208", // 2 x 44,104.1667 x 0.10 / 100,000
 	})
 	if b.Anyway != 0 || b.Usage.Environments != 0 {
 		t.Errorf("an idle API costs %s, in %d environments; want nothing", b.Anyway, b.Usage.Environments)
@@ -121,8 +122,8 @@ func TestIdleByHand(t *testing.T) {
 	}
 	with := NewWorkload(num(0))
 	with.Dashboard, with.CustomerKeys, with.WAF = true, true, true
-	// 3.00 for the dashboard; two keys and 3 x 44,104.1667 requests x 0.03 / 10,000; an ACL and a rule.
-	if got, want := bill(t, with).Total-b.Total, Micros(3_000_000+2_000_000+396_938+6_000_000); got != want {
+	// 3.00 for the dashboard; two keys; an ACL and a rule.
+	if got, want := bill(t, with).Total-b.Total, Micros(3_000_000+2_000_000+6_000_000); got != want {
 		t.Errorf("dashboard, keys and WAF add %s, want %s", got.Dollars(), want.Dollars())
 	}
 }
@@ -170,7 +171,7 @@ func TestRequestsByHand(t *testing.T) {
 		"Lambda: authorizer, duration":       "7.008035",   // 131,400,000 x 8 ms x 512 MB = 525,600 GB-s x 0.0000133334
 		"DynamoDB: counters, writes":         "85.245750",  // 131.4 x 1.038 x 0.625
 		"DynamoDB: config polls, reads":      "1.314000",   // 4/s x 2,628,000 s x 0.125 / 1,000,000
-		"CloudWatch: logs of the authorizer": "9.124339",   // 4/s x 2,628,000 s x 1,864 bytes = 18.248677 GB x 0.50
+		"CloudWatch: logs of the authorizer": "33.599496",  // 4/s x 2,628,000 s x 1,864 bytes = 18.248677 GB, 131.4 M x 400 bytes = 48.950315 GB; x 0.50
 		"AppConfig: configurations":          "1.168000",   // 4 x 730 / 2 x 0.0008
 	})
 

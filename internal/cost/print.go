@@ -36,9 +36,12 @@ func (b *Bill) Notes() []string {
 		notes = append(notes, "API Gateway does not bill what an authorizer denies; without Sluice those requests would be billed, and reach the backend.")
 	}
 	requests := b.month(u.perCell)
-	if !w.PlatformLogs {
-		extra := b.Prices.prices["cloudwatch.logs"].amount(w.Region, over(product(requests, num(platformBytes)), num(1<<30)), w.FreeTier)
-		notes = append(notes, fmt.Sprintf("Lambda's own log lines are taken to be off (LoggingConfig: JSON, SystemLogLevel WARN); kept, they cost $%s more.", micros(extra)))
+	if w.PlatformLogs {
+		b := *b
+		b.Workload.PlatformLogs = false
+		if without, err := New(&b.Workload, b.Prices); err == nil {
+			notes = append(notes, fmt.Sprintf("Lambda's own log lines are kept; without them (LoggingConfig: JSON, SystemLogLevel WARN; --platform-logs=false) the bill is $%s lower.", b.Total-without.Total))
+		}
 	}
 	trail := b.Prices.prices["cloudtrail.data"].amount(w.Region, requests, w.FreeTier)
 	notes = append(notes, fmt.Sprintf("CloudTrail does not record calls of the authorizer; if it did, they would cost $%s more.", micros(trail)))

@@ -66,7 +66,7 @@ type Workload struct {
 	WAF          bool // a web ACL with a rate rule on the API
 	Dashboard    bool // of CloudWatch, one in all
 	CustomerKeys bool // KMS keys of one's own, one beside the control tables and one in each cell
-	PlatformLogs bool // Lambda's own lines for each call of the authorizer are kept
+	PlatformLogs bool // Lambda's own lines for each call of the authorizer are kept, as they are unless its LoggingConfig says otherwise
 	FreeTier     bool // what AWS gives away each month without an end date is taken off
 }
 
@@ -75,6 +75,7 @@ func NewWorkload(rps *big.Rat) Workload {
 	return Workload{
 		RPS: rps, Tenants: 100, Cells: 1, Region: "us-east-1", Profile: Small, API: REST, Leases: true,
 		DeniedShare: new(big.Rat), Peak: num(2), Changes: 10, Canary: time.Minute, Node: "cache.r7g.large",
+		PlatformLogs: true,
 	}
 }
 
