@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -185,6 +186,15 @@ func TestBeforeShares(t *testing.T) {
 			}
 			if got != tt.want {
 				t.Errorf("granted is %s, want %s\n%s", got, tt.want, w.logged())
+			}
+			told := "not loaded" // by the grants, for metrics
+			for _, g := range w.r.Grants(now) {
+				if told = strconv.FormatInt(g.Granted, 10); g.Granted == 0 {
+					told = "withheld"
+				}
+			}
+			if told != tt.want {
+				t.Errorf("it is told that %s is granted, want %s", told, tt.want)
 			}
 		})
 	}

@@ -48,14 +48,18 @@ type answer struct {
 
 // Register has a mux answer for tables. of names them: a call for others, which has found this process by mistake, is refused.
 func Register(m *call.Mux, of string, tables audit.Tables) {
-	s := &served{of, tables}
+	register(m, &served{of, tables, maxPageBytes})
+}
+
+func register(m *call.Mux, s *served) {
 	call.Register(m, "/"+itemPath, s.item)
 	call.Register(m, "/"+pagePath, s.page)
 }
 
 type served struct {
-	of     string
-	tables audit.Tables
+	of        string
+	tables    audit.Tables
+	pageBytes int
 }
 
 func (s *served) check(of string) error {
@@ -99,10 +103,10 @@ func (s *served) page(ctx context.Context, _ string, r *pageRequest) (*answer, e
 			size += n
 			err = errors.Join(err, bad)
 		}
-		if size <= maxPageBytes || most == 1 {
+		if size <= s.pageBytes || most == 1 {
 			return out, out.told(err)
 		}
-		most = max(1, most*maxPageBytes/size/2)
+		most = max(1, most*s.pageBytes/size/2)
 	}
 }
 

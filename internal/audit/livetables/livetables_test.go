@@ -25,6 +25,11 @@ func served(t *testing.T, tables *embedded.Tables, of string) *livetables.Tables
 	t.Helper()
 	m := call.NewMux(slog.New(slog.DiscardHandler))
 	livetables.Register(m, "these", tables)
+	return asking(t, m, of)
+}
+
+func asking(t *testing.T, m *call.Mux, of string) *livetables.Tables {
+	t.Helper()
 	s := httptest.NewServer(call.Local(m, "tester@local"))
 	t.Cleanup(s.Close)
 	c, err := client.New(s.URL, nil)
@@ -104,14 +109,16 @@ func (pages) Put(context.Context, control.Change) (control.Item, error) {
 // Guarantees that a page of large items is cut rather than refused, and none of them left out.
 func TestLargeItems(t *testing.T) {
 	tables := open(t, filepath.Join(t.TempDir(), "control.db"))
-	const n, size = 12, 200_000
+	const n, size = 12, 2_000
 	for i := range n {
 		body := `{"plan":"` + strings.Repeat("x", size) + `"}`
 		if _, err := tables.Put(t.Context(), control.Change{Table: control.Tenants, Key: fmt.Sprintf("t%02d", i), Body: []byte(body), Actor: "a", Reason: "b", Now: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	live, seen, calls := served(t, tables, "these"), 0, 0
+	m := call.NewMux(slog.New(slog.DiscardHandler))
+	livetables.RegisterPaged(m, "these", tables, 10*size)
+	live, seen, calls := asking(t, m, "these"), 0, 0
 	for after := ""; ; calls++ {
 		items, next, err := live.List(t.Context(), control.Tenants, after, control.MaxPage)
 		if err != nil {
