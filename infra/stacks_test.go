@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/sluicelimits/sluice/infra"
 	"github.com/sluicelimits/sluice/infra/config"
+	"github.com/sluicelimits/sluice/internal/grants"
 )
 
 // Guarantees that a cell that comes in the middle of the list changes nothing of the others but what they must know of it: the counters
@@ -183,5 +185,30 @@ func TestPanicsStayInside(t *testing.T) {
 	}
 	if _, err := infra.NewCell(s, "Nobody", &infra.CellProps{Deployment: world("a-1"), Cell: "b-1", Lambdas: stubs()}); err == nil || err.Error() != `the deployment has no cell "b-1"` {
 		t.Errorf("a cell that is not in the deployment: %v", err)
+	}
+}
+
+// Guarantees the concurrency that the documentation tells to ask for: with less the first deployment fails half way.
+func TestReservedConcurrency(t *testing.T) {
+	control, cell := 0, 0
+	for _, f := range grants.Functions() {
+		if f.PerCell {
+			cell += f.Reserved
+		} else {
+			control += f.Reserved
+		}
+	}
+	const unreserved, instances = 100, 100
+	text, err := os.ReadFile("../docs/deploy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		fmt.Sprintf("%d in the control plane's region, and for each cell `maxInstances` and %d more", control, cell),
+		fmt.Sprintf("a quota of %d.", control+cell+instances+unreserved),
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("docs/deploy.md does not say %q", want)
+		}
 	}
 }

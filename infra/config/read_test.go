@@ -197,6 +197,40 @@ func TestReadAllProblems(t *testing.T) {
 	}
 }
 
+// Guarantees that the documentation's example is read, and that it has every key.
+func TestDocumentation(t *testing.T) {
+	const file = "../../docs/deploy.md"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(text), "```yaml\n")
+	example, _, _ = strings.Cut(example, "```")
+	if d, err := config.Read(file, []byte(example)); err != nil || len(d.Cells) != 2 {
+		t.Errorf("the example of %s: %+v, %v", file, d, err)
+	}
+	if !strings.Contains(string(text), config.Confirmation(365)) {
+		t.Errorf("%s does not say how COMPLIANCE is confirmed", file)
+	}
+	_, err = config.Read("d.yaml", []byte("x: 1\ncontrol: { x: 1, audit: { x: 1 } }\ncells: [ { x: 1, issuers: [ { x: 1 } ] } ]\nretired: [ { x: 1 } ]\n"))
+	known := 0
+	for line := range strings.SplitSeq(fmt.Sprint(err), "\n") {
+		_, keys, _ := strings.Cut(line, "; known: ")
+		for key := range strings.SplitSeq(keys, ", ") {
+			if key == "" {
+				continue
+			}
+			known++
+			if !strings.Contains(example, key+":") && !strings.Contains(string(text), "`"+key) {
+				t.Errorf("%s does not have the key %s", file, key)
+			}
+		}
+	}
+	if want := 37; known != want {
+		t.Errorf("the reader knows %d keys, want %d: this test is to look at all of them", known, want)
+	}
+}
+
 // FuzzRead guarantees that no file makes the reader panic or hang, that what it takes is within its bounds, and that a problem has a
 // place and a text of one line.
 func FuzzRead(f *testing.F) {
