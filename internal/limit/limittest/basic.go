@@ -125,8 +125,8 @@ func testDenial(tb testing.TB, c Config) {
 		l := k.limit(tb, "five", 5)
 		s.allowed(Start, charge(l, 5))
 		first := s.denied(Start, charge(l, 5))
-		for i := range 200 {
-			at := Start.Add(time.Duration(i) * first.RetryAfter() / 200)
+		for i := range c.Repeats {
+			at := Start.Add(time.Duration(i) * first.RetryAfter() / time.Duration(c.Repeats))
 			before := s.counters(at, charge(l, 1))
 			s.denied(at, charge(l, 5))
 			s.unchanged("a denial", before, s.counters(at, charge(l, 1)))

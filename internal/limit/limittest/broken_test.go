@@ -431,7 +431,7 @@ func (n *naive) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 }
 
 func config(f fault) limittest.Config {
-	return limittest.Config{New: func(testing.TB) limit.Store { return newNaive(f) }, Scripts: 10, Goroutines: 24, Leases: true}
+	return limittest.Config{New: func(testing.TB) limit.Store { return newNaive(f) }, Scripts: 10, Goroutines: 24, Repeats: 40, Leases: true}
 }
 
 // The suite must hold for any right store, not only for the one it was written beside.

@@ -58,17 +58,28 @@ type civilDay struct {
 var firstInstants sync.Map // civilDay to int64: the walk below is slow
 
 // firstInstant is the first time at which the clocks of loc show the civil day or a later one. It looks at the clocks
-// every half minute, to which every change since 1970 is a multiple.
+// every half minute, to which every change since 1970 is a multiple; hours in which they are not changed, and at whose end
+// the day has not begun, it leaves out.
 func firstInstant(day time.Time, loc *time.Location) int64 {
 	key := civilDay{day, loc.String()}
 	if at, ok := firstInstants.Load(key); ok {
 		return at.(int64)
 	}
-	for at := day.Add(-30 * time.Hour); ; at = at.Add(30 * time.Second) {
-		y, m, d := at.In(loc).Date()
-		if shown := time.Date(y, m, d, 0, 0, 0, 0, time.UTC); !shown.Before(day) {
+	begun := func(at time.Time) bool {
+		y, m, d := at.Date()
+		return !time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Before(day)
+	}
+	for at := day.Add(-30 * time.Hour).In(loc); ; {
+		if begun(at) {
 			firstInstants.Store(key, at.UnixMicro())
 			return at.UnixMicro()
+		}
+		later := at.Add(time.Hour)
+		_, offset := at.Zone()
+		if _, after := later.Zone(); offset == after && !begun(later) {
+			at = later
+		} else {
+			at = at.Add(30 * time.Second)
 		}
 	}
 }

@@ -130,10 +130,11 @@ func testConcurrentTime(tb testing.TB, c Config) {
 		var mu sync.Mutex
 		h := &counter{tier: l.Tiers[0]}
 		var ticks, late atomic.Int64
-		step := span / time.Duration(40*s.c.Goroutines)
+		turns := min(40, max(10, c.Repeats/3)) // with the fewest they still ask for several times what is admitted
+		step := span / time.Duration(turns*s.c.Goroutines)
 		s.crowd(func(g int, store limit.Store) {
 			var d limit.Decision
-			for range 40 {
+			for range turns {
 				tick := ticks.Add(1)
 				at := begin.Add(time.Duration(tick) * step)
 				cost := int64(1 + g%3)
