@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -209,6 +210,63 @@ func TestReservedConcurrency(t *testing.T) {
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("docs/deploy.md does not say %q", want)
+		}
+	}
+}
+
+// Guarantees what only some deployments have: the lock that was confirmed, and the name under which SNS speaks from a region that an
+// account has to ask for, without which nothing is delivered to other regions.
+func TestModes(t *testing.T) {
+	out := t.TempDir()
+	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &out})
+	d := &config.Deployment{
+		Control: config.Control{Region: "eu-south-1", NoTrail: true, LogDays: 90, Audit: config.Audit{
+			Mode: config.Compliance, RetentionDays: 7, Confirm: config.Confirmation(7)}},
+		Cells: []config.Cell{{ID: "here", Region: "eu-south-1"}, {ID: "afar", Region: "eu-west-1"}},
+	}
+	if _, err := infra.NewStacks(app, d, stubs()); err != nil {
+		t.Fatal(err)
+	}
+	app.Synth(nil)
+	read := func(name string) *template {
+		raw, err := os.ReadFile(filepath.Join(out, name+".template.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return decode(t, raw)
+	}
+
+	control := read("sluice-control")
+	if n := len(control.of("AWS::S3::Bucket")) + len(control.of("AWS::CloudTrail::Trail")); n != 1 {
+		t.Errorf("without a trail there are %d buckets and trails, want 1", n)
+	}
+	lock := first(control, "AWS::S3::Bucket").get("ObjectLockConfiguration", "Rule", "DefaultRetention")
+	if get(lock, "Mode") != "COMPLIANCE" || get(lock, "Days") != 7.0 {
+		t.Errorf("the bucket's lock is %v", lock)
+	}
+	for _, f := range control.of("AWS::Lambda::Function") {
+		v := f.get("Environment", "Variables")
+		if get(v, "SLUICE_AUDIT_BUCKET") != nil && (get(v, "SLUICE_RETENTION_MODE") != "COMPLIANCE" || get(v, "SLUICE_RETENTION_DAYS") != "7") {
+			t.Errorf("the archiver's variables are %v", v)
+		}
+	}
+	if days := first(control, "AWS::Logs::LogGroup").get("RetentionInDays"); days != 90.0 {
+		t.Errorf("logs stay %v days, want 90", days)
+	}
+	for name, want := range map[string]string{"sluice-cell-here": "sns.amazonaws.com", "sluice-cell-afar": "sns.eu-south-1.amazonaws.com"} {
+		one, got := read(name), []string(nil)
+		for _, p := range one.of("AWS::SQS::QueuePolicy") {
+			for _, s := range list(p.get("PolicyDocument", "Statement")) {
+				if get(s, "Effect") == "Allow" {
+					got = append(got, one.texts(get(s, "Principal", "Service"))...)
+				}
+			}
+		}
+		if !slices.Equal(got, []string{want}) {
+			t.Errorf("%s takes messages from %v, want %s", name, got, want)
+		}
+		if region := first(one, "AWS::SNS::Subscription").get("Region"); region != "eu-south-1" {
+			t.Errorf("%s subscribes in %v, where the topic is not", name, region)
 		}
 	}
 }
