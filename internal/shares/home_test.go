@@ -79,3 +79,48 @@ func TestQuotaSpans(t *testing.T) {
 		}
 	}
 }
+
+// Guarantees that quotas go on after more changes of weights than a document holds, since those move nobody's home, and that after a
+// change of the cells which was dropped nobody is asked in periods that began before it: who kept them is not known any more.
+func TestQuotasOutliveOldGenerations(t *testing.T) {
+	made, err := limit.New(limit.Limit{ID: "year", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 10,
+		Calendar: &limit.Calendar{Every: limit.Year, Location: time.UTC}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, grows := range []bool{false, true} {
+		d := two(t)
+		first := ""
+		for i := range int64(MaxGenerations + 10) {
+			request := Request{Kind: Weigh, Cell: "b", Weight: 2 + i}
+			if grows && i == 2 {
+				request = Request{Kind: Join, Cell: "c", Weight: 1}
+			}
+			d.step(Input{Requests: []Request{request}})
+			d.through()
+			if i == 0 {
+				first = d.state.Document().View("a", "acme", nil).QuotaHome(&made.Tiers[0], d.now.UnixMicro())
+			}
+		}
+		doc := d.state.Document()
+		if doc.Generations[0].From == always || first == "" {
+			t.Fatalf("no generation was dropped, or %q is no home", first)
+		}
+		want := first
+		if grows {
+			want = ""
+		}
+		v := doc.View("a", "acme", nil)
+		if got := v.QuotaHome(&made.Tiers[0], d.now.UnixMicro()); got != want {
+			t.Errorf("with another cell %t: home %q, want %q", grows, got, want)
+		}
+		next := d.now.AddDate(1, 0, 0).UnixMicro()
+		if got := v.QuotaHome(&made.Tiers[0], next); got != v.Home() {
+			t.Errorf("with another cell %t: home %q in the period after, want %q", grows, got, v.Home())
+		}
+		text := mustJSON(t, d.state)
+		if back, err := DecodeState(text); err != nil || back.Document().View("a", "acme", nil).QuotaHome(&made.Tiers[0], d.now.UnixMicro()) != want {
+			t.Errorf("with another cell %t: what is stored says another thing: %v", grows, err)
+		}
+	}
+}

@@ -308,6 +308,7 @@ func (w *world) change() {
 			l.MaxCost = max(l.MaxCost, capacity(&l.Tiers[j]))
 		}
 	}
+	l.Home = homeIn(w.s.TB, &l)
 	made, err := limit.New(l)
 	if err != nil || w.s.store.Accepts(made) != nil {
 		return

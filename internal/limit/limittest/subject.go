@@ -186,9 +186,24 @@ func (c Config) accepts(a limit.Algorithm) bool {
 	return true
 }
 
+// placed is a test whose quotas another cell keeps.
+type placed struct {
+	testing.TB
+	home string
+}
+
+// homeIn is which cell keeps the limit in the test; "" for the one that decides.
+func homeIn(tb testing.TB, l *limit.Limit) string {
+	if p, ok := tb.(placed); ok && len(l.Tiers) > 0 && l.Tiers[0].Algorithm == limit.Quota {
+		return p.home
+	}
+	return ""
+}
+
 // build is limit.New, for limits that are right.
 func build(tb testing.TB, l limit.Limit) *limit.Limit {
 	tb.Helper()
+	l.Home = homeIn(tb, &l)
 	out, err := limit.New(l)
 	if err != nil {
 		tb.Fatalf("limit %s: %v", l.ID, err)

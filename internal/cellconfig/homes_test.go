@@ -1,0 +1,79 @@
+package cellconfig_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/shares"
+)
+
+// Guarantees that a quota which another cell keeps is given to the store as one of that cell where there is a way to it, under the same
+// identity, and is not granted where there is none, which the log says once: each tenant's calls would else be refused for no reason
+// that anybody sees.
+func TestQuotasOfOtherCells(t *testing.T) {
+	text := `{"id":"p","limits":[{"id":"month","quota":{"units":100,"every":"month"}},{"id":"rate","algorithm":"fixed_window","period":"1s","threshold":10}]}`
+	b := newBalanced(t, "eu-1")
+	b.now = noon.AddDate(0, -2, 0)
+	b.do(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
+	var log bytes.Buffer
+	reaching := func(homes ...string) func(*cellconfig.Config) {
+		return func(c *cellconfig.Config) {
+			inCell("eu-1")(c)
+			c.Reaches = func(home string) bool { return slices.Contains(homes, home) }
+			c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		}
+	}
+	away := 0
+	for i := range 20 {
+		id := fmt.Sprint("t", i)
+		if b.state.Document().View("eu-1", id, nil).Home() == "eu-1" {
+			continue
+		}
+		away++
+		w := newWorld(t, reaching("us-1"))
+		w.apply(body(plan.KindPlan, "p", 1, text), cellconfigtest.Tenant(id, "p", 1), b.document(1))
+		c, _ := w.begin(noon)
+		got, err := c.Tenant(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := got.Limits(noon)
+		charges := set.AppendCharges(nil, &plan.Attributes{Method: "GET"})
+		if len(charges) != 2 || set.Withheld(charges) != nil || charges[0].Limit.Home != "us-1" || charges[1].Limit.Home != "" {
+			t.Fatalf("%s: %d charges, withheld %v, kept in %q; want the quota of us-1 and the rate of this cell", id, len(charges), set.Withheld(charges), charges[0].Limit.Home)
+		}
+		if e := set.Limits[0]; charges[0].Limit.Tiers[0].Identity() != e.Whole().Tiers[0].Identity() || !strings.Contains(e.Share().Why, "kept in cell us-1") {
+			t.Errorf("%s: identity %q, why %q", id, charges[0].Limit.Tiers[0].Identity(), e.Share().Why)
+		}
+		if log.Len() > 0 {
+			t.Errorf("the log has %s", &log)
+		}
+
+		w = newWorld(t, reaching("ap-1"))
+		w.apply(body(plan.KindPlan, "p", 1, text), cellconfigtest.Tenant(id, "p", 1), cellconfigtest.Tenant("other", "p", 1), b.document(1))
+		c, _ = w.begin(noon)
+		for _, who := range []string{id, "other", id} {
+			if got, err = c.Tenant(t.Context(), who); err != nil {
+				t.Fatal(err)
+			}
+			got.Limits(noon)
+		}
+		if got.Limits(noon).Withheld(got.Limits(noon).AppendCharges(nil, &plan.Attributes{Method: "GET"})) == nil {
+			t.Errorf("%s: a quota of a cell to which there is no way is granted", id)
+		}
+		if n := strings.Count(log.String(), "home=us-1"); n != 1 {
+			t.Errorf("the log names the home %d times, want once: %s", n, &log)
+		}
+		log.Reset()
+	}
+	if away == 0 {
+		t.Fatal("every tenant is at home in this cell")
+	}
+}

@@ -1,0 +1,194 @@
+package split_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limit/limittest"
+	"github.com/sluicelimits/sluice/internal/store/split"
+)
+
+// cells are a cell's own store and those of others, each of which can be made to fail.
+type cells struct {
+	*split.Homes
+	own, a, b *away
+}
+
+func newCells(tb testing.TB, holdFor time.Duration) *cells {
+	tb.Helper()
+	c := &cells{own: newMemory(tb), a: newMemory(tb), b: newMemory(tb)}
+	var err error
+	c.Homes, err = split.NewHomes(split.HomesConfig{Own: c.own, Homes: map[string]limit.Store{"a": c.a, "b": c.b}, HoldFor: holdFor})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+// Over the stores of several cells the same holds as over one, whichever of them keeps the quotas.
+func TestContractOfHomes(t *testing.T) {
+	for _, home := range []string{"a", "b"} {
+		t.Run(home, func(t *testing.T) {
+			limittest.RunStoreContract(t, limittest.Config{
+				New:    func(tb testing.TB) limit.Store { return newCells(tb, -1) },
+				Leases: true, KeepsAhead: true, Home: home, Scripts: 60, Goroutines: 16,
+			})
+		})
+	}
+}
+
+// kept is a daily quota that another cell keeps.
+func kept(tb testing.TB, id, home string, units int64) *limit.Limit {
+	tb.Helper()
+	return newLimit(tb, id, limit.Tier{
+		Algorithm: limit.Quota, Threshold: units, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC},
+	}).KeptIn(home)
+}
+
+func (c *cells) used(tb testing.TB, s *away, l *limit.Limit) int64 {
+	tb.Helper()
+	var d limit.Decision
+	if err := s.Store.Peek(tb.Context(), question(l), start, &d); err != nil {
+		tb.Fatal(err)
+	}
+	return d.Results[0].Used()
+}
+
+// want fails unless so much is charged in the cell's own store and in each home, and nothing of it anywhere else.
+func (c *cells) want(tb testing.TB, what string, r, qa, qb *limit.Limit, own, a, b int64) {
+	tb.Helper()
+	for _, x := range []struct {
+		name string
+		s    *away
+		l    *limit.Limit
+		want int64
+	}{{"own", c.own, r, own}, {"a", c.a, qa, a}, {"b", c.b, qb, b}, {"own", c.own, qa, 0}, {"own", c.own, qb, 0}, {"a", c.a, qb, 0}, {"b", c.b, qa, 0}} {
+		if got := c.used(tb, x.s, x.l); got != x.want {
+			tb.Errorf("%s: %s has %d of %s charged, want %d", what, x.name, got, x.l.ID, x.want)
+		}
+	}
+}
+
+// Guarantees that a decision over the stores of three cells charges each its own, or none, whichever of them denies or fails: else a
+// tenant whose quotas are moving would pay for calls that were refused.
+func TestHomesAllOrNothing(t *testing.T) {
+	for _, tt := range []struct {
+		name       string
+		r, qa, qb  int64 // what each limit has
+		away       string
+		wantDenial string
+	}{
+		{"all admit", 9, 9, 9, "", ""},
+		{"the rate denies", 1, 9, 9, "", "rate"},
+		{"the quota of a denies", 9, 1, 9, "", "qa"},
+		{"the quota of b denies", 9, 9, 1, "", "qb"},
+		{"the own store fails", 9, 9, 9, "own", ""},
+		{"a fails", 9, 9, 9, "a", ""},
+		{"b fails", 9, 9, 9, "b", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newCells(t, -1)
+			r, qa, qb := rate(t, tt.r), kept(t, "qa", "a", tt.qa), kept(t, "qb", "b", tt.qb)
+			req := question(qb, r, qa)
+			var d limit.Decision
+			if err := c.Decide(t.Context(), req, start, &d); err != nil || !d.Allowed {
+				t.Fatalf("the first: allowed %t, %v", d.Allowed, err)
+			}
+			c.want(t, "after the first", r, qa, qb, 1, 1, 1)
+			fails := map[string]*away{"own": c.own, "a": c.a, "b": c.b}[tt.away]
+			if fails != nil {
+				fails.failing.Store(true)
+			}
+			err := c.Decide(t.Context(), req, start, &d)
+			switch {
+			case tt.away != "":
+				if !errors.Is(err, errAway) || d.Allowed {
+					t.Errorf("allowed %t, %v; want the error", d.Allowed, err)
+				}
+				c.want(t, "after a failure", r, qa, qb, 1, 1, 1)
+			case tt.wantDenial != "":
+				if err != nil || d.Allowed || d.Binding().Limit().ID != tt.wantDenial {
+					t.Errorf("allowed %t, %v; want a denial by %s", d.Allowed, err, tt.wantDenial)
+				}
+				c.want(t, "after a denial", r, qa, qb, 1, 1, 1)
+			default:
+				if err != nil || !d.Allowed {
+					t.Errorf("allowed %t, %v", d.Allowed, err)
+				}
+				c.want(t, "after the second", r, qa, qb, 2, 2, 2)
+				if _, err := c.Refund(t.Context(), d.Receipt(), 0, start); err != nil {
+					t.Fatal(err)
+				}
+				c.want(t, "after a refund", r, qa, qb, 1, 1, 1)
+			}
+		})
+	}
+}
+
+// Guarantees that a decision which has nothing to ask of a home does not ask it, whatever its state, and says that it did not look:
+// each refill of a rate's lease would else wait for another region.
+func TestHomesAreAskedForWhatIsLacking(t *testing.T) {
+	c := newCells(t, -1)
+	r, qa := rate(t, 9), kept(t, "qa", "a", 100)
+	ask := func(rates, quotas limit.Ahead) *limit.Decision {
+		t.Helper()
+		req, d := question(r, qa), new(limit.Decision)
+		req.Ahead = []limit.Ahead{rates, quotas}
+		if err := c.Decide(t.Context(), req, start, d); err != nil || !d.Allowed {
+			t.Fatalf("allowed %t, %v", d.Allowed, err)
+		}
+		return d
+	}
+	if d := ask(leaseOf(1, 2), leaseOf(1, 10)); d.Results[1].Unasked || d.Grant(1).Units != 10 || c.a.decided.Load() != 1 {
+		t.Errorf("lacking: unasked %t, %+v, %d calls", d.Results[1].Unasked, d.Grant(1), c.a.decided.Load())
+	}
+	c.a.failing.Store(true)
+	if d := ask(leaseOf(1, 2), limit.Ahead{}); !d.Results[1].Unasked || d.Results[0].Unasked || d.Grant(0).Units != 2 || c.a.decided.Load() != 1 {
+		t.Errorf("in hand: unasked %t, %+v, %d calls; want no call of the home", d.Results[1].Unasked, d.Grant(0), c.a.decided.Load())
+	}
+	if d := ask(limit.Ahead{Adjust: -2, AdjustAt: start.UnixMicro()}, limit.Ahead{}); !d.Results[1].Unasked {
+		t.Error("a correction of the rates looks at the home")
+	}
+	var d limit.Decision
+	if err := c.Decide(t.Context(), question(r), start, &d); err != nil || !d.Allowed {
+		t.Errorf("rates alone, with the home away: allowed %t, %v", d.Allowed, err)
+	}
+	c.want(t, "at last", r, qa, kept(t, "qb", "b", 1), 7-2, 11, 0)
+}
+
+// Guarantees that a home which is not known is an error that charges nothing, also before it was added, and that nothing but quotas
+// is kept elsewhere: a rate that two cells counted in different places would be granted twice.
+func TestUnknownHome(t *testing.T) {
+	c := newCells(t, -1)
+	r, q := rate(t, 9), kept(t, "q", "c", 5)
+	var d limit.Decision
+	for name, call := range map[string]func() error{
+		"Decide":  func() error { return c.Decide(t.Context(), question(r, q), start, &d) },
+		"Peek":    func() error { return c.Peek(t.Context(), question(r, q), start, &d) },
+		"Accepts": func() error { return c.Accepts(q) },
+	} {
+		if err := call(); !errors.Is(err, split.ErrNoHome) || d.Allowed {
+			t.Errorf("%s: allowed %t, %v; want ErrNoHome", name, d.Allowed, err)
+		}
+	}
+	if n := c.own.decided.Load() + c.a.decided.Load() + c.b.decided.Load(); n != 0 {
+		t.Errorf("%d stores were asked", n)
+	}
+	if err := c.Decide(t.Context(), question(r.KeptIn("a")), start, &d); !errors.Is(err, limit.ErrInvalidRequest) {
+		t.Errorf("a rate that is kept elsewhere: %v", err)
+	}
+	late := newMemory(t)
+	if err := c.Add("c", late); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Decide(t.Context(), question(q, kept(t, "qa", "a", 5), r), start, &d); err != nil || !d.Allowed || c.used(t, late, q) != 1 {
+		t.Errorf("once it was added: allowed %t, %v, %d charged there", d.Allowed, err, c.used(t, late, q))
+	}
+	for _, twice := range []string{"c", ""} {
+		if err := c.Add(twice, late); err == nil {
+			t.Errorf("home %q is taken a second time, or without a name", twice)
+		}
+	}
+}
