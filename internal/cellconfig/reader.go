@@ -419,19 +419,30 @@ func (r *Reader) readCentral(ctx context.Context, timeout time.Duration, head He
 		}
 	}
 	if len(got) > 1 {
-		if now.shares, err = readShares(&r.c, &got[1]); err == nil && now.shares == nil && (before.shares != nil || !r.c.Alone) {
-			err = errNoShares
-		}
-		if err != nil {
-			if got[1].Version > 0 { // a cell that has just begun has heard nothing yet
-				r.refuseOnce(1, &got[1], err)
-			}
-			if now.shares = before.shares; before.shares == nil {
-				return before, false, err
-			}
+		if now.shares, err = r.heard(&got[1], before.shares); err != nil {
+			return before, false, err
 		}
 	}
 	return now, false, nil
+}
+
+// heard are the shares of the document, or those of before where it has none that are good. Without either a cell that is not alone
+// does not know what it may grant, which is an error.
+func (r *Reader) heard(d *Document, before *sharing) (*sharing, error) {
+	s, err := readShares(&r.c, d)
+	if err == nil && (s != nil || before == nil && r.c.Alone) {
+		return s, nil
+	}
+	if err == nil {
+		err = errNoShares
+	}
+	if d.Version > 0 { // a cell that has just begun has heard nothing yet
+		r.refuseOnce(1, d, err)
+	}
+	if before == nil {
+		return nil, err
+	}
+	return before, nil
 }
 
 // refuseOnce tells of a document that is read with each poll where no good one is in force.
