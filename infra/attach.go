@@ -104,10 +104,24 @@ func (c *cover) of(apiID *string) bool {
 	return apiID != nil && reflect.DeepEqual(c.stack.Resolve(apiID), c.api)
 }
 
-// text is a property as it will be in the template; "" where it is not there or no plain text.
+// resolved is a property as it will be in the template; nil where it is not there.
+func (c *cover) resolved(v any) any { return resolved(c.stack, v) }
+
+func resolved(stack awscdk.Stack, v any) any {
+	if none(v) {
+		return nil
+	}
+	return stack.Resolve(v)
+}
+
+// text is one that is plain text; "" where it is not there or not that.
 func (c *cover) text(v any) string {
-	s, _ := c.stack.Resolve(v).(string)
+	s, _ := c.resolved(v).(string)
 	return s
+}
+
+func none(v any) bool {
+	return v == nil || reflect.ValueOf(v).Kind() == reflect.Pointer && reflect.ValueOf(v).IsNil()
 }
 
 // excepted reports whether a route is to be left alone.
@@ -124,7 +138,7 @@ func (c *cover) authorize(name, kind string, authorizer any, own *string) bool {
 	switch {
 	case c.excepted(name):
 		return false
-	case kind == "CUSTOM" && authorizer != nil && reflect.DeepEqual(c.stack.Resolve(authorizer), c.stack.Resolve(own)):
+	case kind == "CUSTOM" && reflect.DeepEqual(c.resolved(authorizer), c.resolved(own)):
 	case kind != "" && kind != "NONE":
 		c.problem("%s already has an authorizer (%s): take it off, or leave the route alone by Except", name, kind)
 		return false
@@ -135,7 +149,7 @@ func (c *cover) authorize(name, kind string, authorizer any, own *string) bool {
 
 // invokedBy refuses another authorizer with our function: answers to one may be cached, or tell of no address.
 func (c *cover) invokedBy(path string, uri any) {
-	if strings.Contains(asJSON(c.stack.Resolve(uri)), strings.Trim(c.function, `"`)) {
+	if strings.Contains(asJSON(c.resolved(uri)), strings.Trim(c.function, `"`)) {
 		c.problem("%s is another authorizer with Sluice's function: of type TOKEN it sees no address and no route, so ipLimits, per: ip and anonymousPlan would not hold; attach instead", path)
 	}
 }

@@ -122,7 +122,7 @@ func (h *httpAPI) route(node constructs.IConstruct) {
 			h.open = append(h.open, key)
 		}
 	}
-	target := asJSON(h.stack.Resolve(r.Target()))
+	target := asJSON(h.resolved(r.Target()))
 	h.users[target] = append(h.users[target], use{key, covered})
 }
 
@@ -130,7 +130,7 @@ func (h *httpAPI) route(node constructs.IConstruct) {
 func (h *httpAPI) integration(n apis.CfnIntegration) {
 	var used []use
 	for target, routes := range h.users {
-		if strings.Contains(target, asJSON(h.stack.Resolve(n.Ref()))) {
+		if strings.Contains(target, asJSON(h.resolved(n.Ref()))) {
 			used = append(used, routes...)
 		}
 	}
@@ -156,7 +156,7 @@ func (h *httpAPI) integration(n apis.CfnIntegration) {
 
 // api adds our headers to those that the API's CORS exposes.
 func (h *httpAPI) api(n apis.CfnApi) {
-	cors, ok := h.stack.Resolve(n.CorsConfiguration()).(map[string]any)
+	cors, ok := h.resolved(n.CorsConfiguration()).(map[string]any)
 	if !ok {
 		return
 	}
@@ -183,7 +183,7 @@ func passDenials(stack awscdk.Stack, function awslambda.IFunction, apiID *string
 		return
 	}
 	if l1, ok := f.Node().DefaultChild().(awslambda.CfnFunction); ok && len(notes(f)) == 0 { // what it had before
-		environment, _ := stack.Resolve(l1.Environment()).(map[string]any)
+		environment, _ := resolved(stack, l1.Environment()).(map[string]any)
 		variables, _ := environment["variables"].(map[string]any)
 		if before, ok := variables[passDenialsVariable].(string); ok {
 			f.Node().AddMetadata(jsii.String(passing), before, nil)

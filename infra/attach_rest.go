@@ -106,7 +106,7 @@ func (props *AttachRESTProps) check() error {
 
 // method puts the authorizer on a method, and maps what it decided.
 func (props *AttachRESTProps) method(c *cover, m awsapigateway.CfnMethod, authorizer *string) {
-	integration, _ := c.stack.Resolve(m.Integration()).(map[string]any)
+	integration, _ := c.resolved(m.Integration()).(map[string]any)
 	kind, _ := integration["type"].(string)
 	verb, kept := c.text(m.HttpMethod()), c.text(m.AuthorizationType())
 	if verb == "OPTIONS" && kind == "MOCK" && (kept == "" || kept == "NONE") {

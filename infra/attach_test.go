@@ -3,17 +3,24 @@ package infra_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsapigateway"
 	apis "github.com/aws/aws-cdk-go/awscdk/v2/awsapigatewayv2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsapigatewayv2authorizers"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsapigatewayv2integrations"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awssqs"
 	"github.com/aws/jsii-runtime-go"
 
 	"github.com/sluicelimits/sluice/infra"
@@ -31,9 +38,8 @@ type apiStack struct {
 	authorizer, orders awslambda.IFunction
 }
 
-func newAPIStack(t *testing.T) *apiStack {
-	t.Helper()
-	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: jsii.String(t.TempDir())})
+func newAPIStack(outdir string) *apiStack {
+	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &outdir})
 	s := &apiStack{app: app, stack: awscdk.NewStack(app, jsii.String("Shop"), &awscdk.StackProps{
 		Env: &awscdk.Environment{Account: jsii.String("123456789012"), Region: jsii.String("eu-west-1")}, AnalyticsReporting: jsii.Bool(false),
 		Synthesizer: awscdk.NewDefaultStackSynthesizer(&awscdk.DefaultStackSynthesizerProps{GenerateBootstrapVersionRule: jsii.Bool(false)}),
@@ -87,10 +93,14 @@ func (s *apiStack) synth() (template map[string]any, refusal string) {
 	return template, ""
 }
 
-// attached is the template of the three kinds of APIs, attached.
-func attached(t *testing.T) map[string]any {
-	t.Helper()
-	s := newAPIStack(t)
+// attachedText is the template of the three kinds of APIs, attached.
+var attachedText = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "sluice-infra-test-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	s := newAPIStack(dir)
 	healthz := []string{"GET /healthz"}
 	for _, err := range []error{
 		second(infra.AttachREST(s.stack, "SluiceRest", &infra.AttachRESTProps{API: s.rest(), Authorizer: s.authorizer, Except: healthz, AllowOrigin: "https://app.example.com"})),
@@ -98,27 +108,29 @@ func attached(t *testing.T) map[string]any {
 		second(infra.AttachWebSocket(s.stack, "SluiceSocket", &infra.AttachWebSocketProps{API: s.socket(), Authorizer: s.authorizer})),
 	} {
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 	}
 	template, refusal := s.synth()
 	if refusal != "" {
-		t.Fatal(refusal)
+		return nil, errors.New(refusal)
 	}
-	return template
-}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err = e.Encode(template)
+	return bytes.TrimSpace(b.Bytes()), err
+})
 
 func second(_ *infra.Attachment, err error) error { return err }
 
 // Guarantees that every change of what is attached shows as a change of a file, which the local gateway is tested with, too.
 func TestAttachTemplate(t *testing.T) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(attached(t)); err != nil {
+	text, err := attachedText()
+	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "attach.template.json", bytes.TrimSpace(b.Bytes()))
+	golden(t, "attach.template.json", text)
 }
 
 type part = map[string]any
@@ -132,6 +144,14 @@ func each(template part, kind string, do func(id string, properties part)) {
 			do(id, p)
 		}
 	}
+}
+
+func parsed(t *testing.T, text string) (template part) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &template); err != nil {
+		t.Fatalf("%v in %.200s", err, text)
+	}
+	return template
 }
 
 func asText(v any) string {
@@ -281,11 +301,14 @@ func wrongRoutes(template part, socket string, say func(string, ...any)) {
 // gateway response with all headers, which browsers may show; each route but the excepted is behind the authorizer, and no service is
 // told by a client who calls. And that each of these is looked at: a template with one of them broken is found.
 func TestAttachHolds(t *testing.T) {
-	template := attached(t)
-	if found := wrong(template); len(found) > 0 {
+	raw, err := attachedText()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(raw)
+	if found := wrong(parsed(t, text)); len(found) > 0 {
 		t.Errorf("%s", strings.Join(found, "\n"))
 	}
-	text := asText(template)
 	for _, c := range []struct{ name, old, broken string }{
 		{"a cached result", `"AuthorizerResultTtlInSeconds":0`, `"AuthorizerResultTtlInSeconds":300`},
 		{"a token authorizer", `"Type":"REQUEST"`, `"Type":"TOKEN"`},
@@ -314,13 +337,192 @@ func TestAttachHolds(t *testing.T) {
 		for i := range strings.Count(text, c.old) { // each place by itself
 			parts := strings.SplitN(text, c.old, i+2)
 			broken := strings.Join(parts[:i+1], c.old) + c.broken + parts[i+1]
-			var mutant part
-			if err := json.Unmarshal([]byte(broken), &mutant); err != nil {
-				t.Fatalf("%s: %v", c.name, err)
-			}
-			if len(wrong(mutant)) == 0 {
+			if len(wrong(parsed(t, broken))) == 0 {
 				t.Errorf("%s at place %d is not found", c.name, i+1)
 			}
+		}
+	}
+}
+
+// Guarantees that what an attachment cannot cover is refused when the template is made, by one line that says what and where; and
+// that the same stack without it is not.
+func TestAttachRefuses(t *testing.T) {
+	type rest = infra.AttachRESTProps
+	type http = infra.AttachHTTPProps
+	attachREST := func(s *apiStack, api awsapigateway.IRestApi, p rest) error {
+		p.API, p.Authorizer = api, s.authorizer
+		return second(infra.AttachREST(s.stack, "Attachment", &p))
+	}
+	attachHTTP := func(s *apiStack, api apis.IHttpApi, p http) error {
+		p.API, p.Authorizer = api, s.authorizer
+		return second(infra.AttachHTTP(s.stack, "Attachment", &p))
+	}
+	get := func(api apis.HttpApi, path string, integration apis.HttpRouteIntegration, authorizer apis.IHttpRouteAuthorizer) {
+		api.AddRoutes(&apis.AddRoutesOptions{Path: &path, Methods: &[]apis.HttpMethod{apis.HttpMethod_GET}, Integration: integration, Authorizer: authorizer})
+	}
+	url := func(id string) apis.HttpRouteIntegration {
+		return awsapigatewayv2integrations.NewHttpUrlIntegration(&id, jsii.String(shopURL), nil)
+	}
+	for _, c := range []struct {
+		name, want string // "" is not refused
+		make       func(s *apiStack) error
+	}{
+		{"a REST API", "", func(s *apiStack) error { return attachREST(s, s.rest(), rest{}) }},
+		{"a method with an authorizer", "GET /mine already has an authorizer (AWS_IAM)", func(s *apiStack) error {
+			api := s.rest()
+			err := attachREST(s, api, rest{})
+			api.Root().AddResource(jsii.String("mine"), nil).AddMethod(jsii.String("GET"), nil, &awsapigateway.MethodOptions{AuthorizationType: awsapigateway.AuthorizationType_IAM})
+			return err
+		}},
+		{"one that is excepted", "", func(s *apiStack) error {
+			api := s.rest()
+			api.Root().AddResource(jsii.String("mine"), nil).AddMethod(jsii.String("GET"), nil, &awsapigateway.MethodOptions{AuthorizationType: awsapigateway.AuthorizationType_IAM})
+			return attachREST(s, api, rest{Except: []string{"GET /mine"}})
+		}},
+		{"an exception for nothing", "Except names GET /nothing, which the API has not", func(s *apiStack) error { return attachREST(s, s.rest(), rest{Except: []string{"GET /nothing"}}) }},
+		{"an API twice", "already has an authorizer (CUSTOM)", func(s *apiStack) error {
+			api := s.rest()
+			if err := attachREST(s, api, rest{OwnDefaults: true}); err != nil {
+				return err
+			}
+			return second(infra.AttachREST(s.stack, "Again", &rest{API: api, Authorizer: s.authorizer, OwnDefaults: true}))
+		}},
+		{"a TOKEN authorizer of ours", "of type TOKEN it sees no address", func(s *apiStack) error {
+			api := s.rest()
+			awsapigateway.NewCfnAuthorizer(s.stack, jsii.String("Token"), &awsapigateway.CfnAuthorizerProps{RestApiId: api.RestApiId(), Name: jsii.String("t"), Type: jsii.String("TOKEN"),
+				IdentitySource: jsii.String("method.request.header.Authorization"),
+				AuthorizerUri:  jsii.String("arn:aws:apigateway:eu-west-1:lambda:path/2015-03-31/functions/" + authorizerARN + "/invocations")})
+			return attachREST(s, api, rest{})
+		}},
+		{"a gateway response", "the API has a gateway response DEFAULT_4XX of its own at Shop/Rest/Own/Resource", func(s *apiStack) error {
+			api := s.rest()
+			api.AddGatewayResponse(jsii.String("Own"), &awsapigateway.GatewayResponseOptions{Type: awsapigateway.ResponseType_DEFAULT_4XX()})
+			return attachREST(s, api, rest{})
+		}},
+		{"one that may be", "", func(s *apiStack) error {
+			api := s.rest()
+			api.AddGatewayResponse(jsii.String("Own"), &awsapigateway.GatewayResponseOptions{Type: awsapigateway.ResponseType_DEFAULT_4XX()})
+			return attachREST(s, api, rest{OwnDefaults: true})
+		}},
+		{"a document", "Attachment: the API's routes are in an OpenAPI document", func(s *apiStack) error {
+			return attachREST(s, awsapigateway.NewSpecRestApi(s.stack, jsii.String("Spec"), &awsapigateway.SpecRestApiProps{
+				ApiDefinition: awsapigateway.ApiDefinition_FromInline(map[string]any{"openapi": "3.0.2"})}), rest{})
+		}},
+		{"two origins", "Attachment: AllowOrigin is neither", func(s *apiStack) error {
+			return attachREST(s, s.rest(), rest{AllowOrigin: "https://a.example, https://b.example"})
+		}},
+		{"no API", "Attachment: API is missing", func(s *apiStack) error { return attachREST(s, nil, rest{}) }},
+		{"no function", "Attachment: Authorizer is missing", func(s *apiStack) error {
+			return second(infra.AttachWebSocket(s.stack, "Attachment", &infra.AttachWebSocketProps{API: s.socket()}))
+		}},
+		{"another stack", "the API is in the stack Shop, and it is attached to in Other", func(s *apiStack) error {
+			other := awscdk.NewStack(s.app, jsii.String("Other"), nil)
+			return second(infra.AttachREST(other, "Attachment", &rest{API: s.rest(), Authorizer: s.authorizer}))
+		}},
+		{"an API by its id", "", func(s *apiStack) error {
+			return attachREST(s, awsapigateway.RestApi_FromRestApiId(s.stack, jsii.String("There"), jsii.String("abcde12345")), rest{})
+		}},
+
+		{"an HTTP API", "", func(s *apiStack) error { return attachHTTP(s, s.http(), http{PassDenials: true}) }},
+		{"a route with an authorizer", "GET /mine already has an authorizer (AWS_IAM)", func(s *apiStack) error {
+			api := s.http()
+			get(api, "/mine", url("Mine"), awsapigatewayv2authorizers.NewHttpIamAuthorizer())
+			return attachHTTP(s, api, http{})
+		}},
+		{"an HTTP API without routes", "the HTTP API has no route that is behind Sluice", func(s *apiStack) error {
+			return attachHTTP(s, apis.NewHttpApi(s.stack, jsii.String("Http"), nil), http{})
+		}},
+		{"an integration of both", "GET /open is left alone and shares its integration", func(s *apiStack) error {
+			api, one := s.http(), url("One")
+			get(api, "/open", one, nil)
+			get(api, "/closed", one, nil)
+			return attachHTTP(s, api, http{Except: []string{"GET /open"}})
+		}},
+		{"denials to a service that is not told", "PassDenials: what is behind GET /product/{id} cannot have the middleware", func(s *apiStack) error { return attachHTTP(s, s.http(), http{PassDenials: true, NoMapping: true}) }},
+		{"a service that is not told", "", func(s *apiStack) error { return attachHTTP(s, s.http(), http{NoMapping: true}) }},
+		{"denials to a queue", "PassDenials: what is behind POST /queue cannot have the middleware", func(s *apiStack) error {
+			api := s.http()
+			api.AddRoutes(&apis.AddRoutesOptions{Path: jsii.String("/queue"), Methods: &[]apis.HttpMethod{apis.HttpMethod_POST},
+				Integration: awsapigatewayv2integrations.NewHttpSqsIntegration(jsii.String("Q"), &awsapigatewayv2integrations.HttpSqsIntegrationProps{Queue: awssqs.NewQueue(s.stack, jsii.String("Queue"), nil)})})
+			return attachHTTP(s, api, http{PassDenials: true})
+		}},
+
+		{"a WebSocket API without $connect", "the WebSocket API has no route $connect", func(s *apiStack) error {
+			return second(infra.AttachWebSocket(s.stack, "Attachment", &infra.AttachWebSocketProps{API: apis.NewWebSocketApi(s.stack, jsii.String("Socket"), nil), Authorizer: s.authorizer}))
+		}},
+	} {
+		s := newAPIStack(t.TempDir())
+		refusal := ""
+		if err := c.make(s); err != nil {
+			refusal = err.Error()
+		} else {
+			_, refusal = s.synth()
+		}
+		lines := 0
+		for line := range strings.SplitSeq(refusal, "\n") {
+			if c.want != "" && strings.Contains(line, c.want) {
+				lines++
+			}
+		}
+		if c.want == "" && refusal != "" || c.want != "" && lines < 1 {
+			t.Errorf("%s: %q, want %q", c.name, refusal, c.want)
+		}
+	}
+}
+
+// Guarantees that denials are passed for the APIs that ask for it alone, beside those that the function had, and where the function
+// is made in the same stack.
+func TestAttachPassDenials(t *testing.T) {
+	s := newAPIStack(t.TempDir())
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "bootstrap"), []byte("stub"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	function := awslambda.NewFunction(s.stack, jsii.String("Authorizer"), &awslambda.FunctionProps{Runtime: awslambda.Runtime_PROVIDED_AL2023(), Handler: jsii.String("bootstrap"),
+		Code: awslambda.Code_FromAsset(&dir, nil), Environment: &map[string]*string{"SLUICE_PASS_DENIALS": jsii.String("a1b2c3")}})
+	for i, pass := range []bool{true, false, true} {
+		id := fmt.Sprintf("Api%d", i)
+		api := apis.NewHttpApi(s.stack, &id, &apis.HttpApiProps{DefaultIntegration: awsapigatewayv2integrations.NewHttpUrlIntegration(jsii.String("U"), jsii.String(shopURL), nil)})
+		if err := second(infra.AttachHTTP(s.stack, "Attachment"+id, &infra.AttachHTTPProps{API: api, Authorizer: function, PassDenials: pass})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	template, refusal := s.synth()
+	if refusal != "" {
+		t.Fatal(refusal)
+	}
+	each(template, "AWS::Lambda::Function", func(_ string, p part) {
+		got := asText(get(p, "Environment", "Variables", "SLUICE_PASS_DENIALS"))
+		if !strings.Contains(got, `"a1b2c3"`) || !strings.Contains(got, `"Ref":"Api0`) || strings.Contains(got, `"Ref":"Api1`) || !strings.Contains(got, `"Ref":"Api2`) {
+			t.Errorf("SLUICE_PASS_DENIALS is %s", got)
+		}
+	})
+}
+
+// Guarantees that the code in docs/attach.md is that of the examples, which compile.
+func TestAttachPage(t *testing.T) {
+	page, err := os.ReadFile("../docs/attach.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, err := os.ReadFile("attach_example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flat := func(code string) string {
+		lines := strings.Split(strings.TrimSpace(code), "\n")
+		for i := range lines {
+			lines[i] = strings.TrimSpace(lines[i])
+		}
+		return strings.Join(lines, "\n")
+	}
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	if len(blocks) != 2 {
+		t.Errorf("docs/attach.md has %d blocks of Go, want 2", len(blocks))
+	}
+	for _, b := range blocks {
+		if !strings.Contains(flat(string(code)), flat(b[1])) {
+			t.Errorf("in no example:\n%s", b[1])
 		}
 	}
 }

@@ -1,0 +1,46 @@
+package infra_test
+
+import (
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsapigateway"
+	apis "github.com/aws/aws-cdk-go/awscdk/v2/awsapigatewayv2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
+	"github.com/aws/jsii-runtime-go"
+
+	"github.com/sluicelimits/sluice/infra"
+)
+
+// The API of a shop, in a stack of its own, behind the authorizer of a cell that is deployed.
+func ExampleAttachREST() {
+	app := awscdk.NewApp(nil)
+	stack := awscdk.NewStack(app, jsii.String("Shop"), nil)
+	api := awsapigateway.NewRestApi(stack, jsii.String("Api"), nil)
+	api.Root().AddResource(jsii.String("product"), nil).AddMethod(jsii.String("GET"),
+		awsapigateway.NewHttpIntegration(jsii.String("https://shop.example.com/product"), nil), nil)
+
+	function := awslambda.Function_FromFunctionName(stack, jsii.String("Authorizer"), jsii.String("sluice-eu-1-authorizer"))
+	if _, err := infra.AttachREST(stack, "Sluice", &infra.AttachRESTProps{
+		API: api, Authorizer: function, AllowOrigin: "https://app.example.com",
+	}); err != nil {
+		panic(err)
+	}
+	app.Synth(nil)
+}
+
+// An HTTP API whose denials the middleware in the backend answers, and a WebSocket API.
+func ExampleAttachHTTP() {
+	var (
+		stack    awscdk.Stack
+		function awslambda.IFunction
+		shop     apis.HttpApi
+		chat     apis.WebSocketApi
+	)
+	if _, err := infra.AttachHTTP(stack, "SluiceShop", &infra.AttachHTTPProps{
+		API: shop, Authorizer: function, Except: []string{"GET /healthz"}, PassDenials: true,
+	}); err != nil {
+		panic(err)
+	}
+	if _, err := infra.AttachWebSocket(stack, "SluiceChat", &infra.AttachWebSocketProps{API: chat, Authorizer: function}); err != nil {
+		panic(err)
+	}
+}
