@@ -38,12 +38,12 @@ func golden(t *testing.T, file string, raw []byte) {
 	b.WriteByte('\n')
 	path := filepath.Join("testdata", file)
 	if *update {
-		if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil { //nolint:gosec // a file of the repository
+		if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	if want, err := os.ReadFile(path); err != nil || !bytes.Equal(b.Bytes(), want) { //nolint:gosec // the same
+	if want, err := os.ReadFile(path); err != nil || !bytes.Equal(b.Bytes(), want) {
 		t.Errorf("%s is not what is made now (%v): make golden, and read the diff", path, err)
 	}
 }

@@ -20,11 +20,27 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files; then read the diff")
 
+// temporary is the folder of what several tests use.
+var temporary string
+
 func TestMain(m *testing.M) {
 	flag.Parse()
-	code := m.Run()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) (code int) {
+	var err error
+	if temporary, err = os.MkdirTemp("", "sluice-infra-test-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code = m.Run()
 	jsii.Close()
-	os.Exit(code)
+	if err := os.RemoveAll(temporary); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
 }
 
 // template is a stack's, as CloudFormation gets it.
@@ -57,7 +73,7 @@ func world(cells ...string) *config.Deployment {
 
 // stubs is a folder with a zip for each function, so that no test needs a build.
 var stubs = sync.OnceValue(func() string {
-	dir, err := os.MkdirTemp("", "sluice-infra-test-")
+	dir, err := os.MkdirTemp(temporary, "")
 	if err != nil {
 		panic(err)
 	}
@@ -71,11 +87,10 @@ var stubs = sync.OnceValue(func() string {
 
 // synthesize makes the templates of a deployment, by the names of the stacks, and the text of the assembly's manifest.
 func synthesize(d *config.Deployment) (raw map[string][]byte, manifest []byte, err error) {
-	dir, err := os.MkdirTemp("", "sluice-infra-test-")
+	dir, err := os.MkdirTemp(temporary, "")
 	if err != nil {
 		return nil, nil, err
 	}
-	defer os.RemoveAll(dir)
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &dir})
 	if _, err := infra.NewStacks(app, d, stubs()); err != nil {
 		return nil, nil, err
@@ -88,11 +103,11 @@ func synthesize(d *config.Deployment) (raw map[string][]byte, manifest []byte, e
 	raw = map[string][]byte{}
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".template.json")
-		if raw[name], err = os.ReadFile(file); err != nil { //nolint:gosec // of a folder that was made above
+		if raw[name], err = os.ReadFile(file); err != nil {
 			return nil, nil, err
 		}
 	}
-	manifest, err = os.ReadFile(filepath.Join(dir, "manifest.json")) //nolint:gosec // the same
+	manifest, err = os.ReadFile(filepath.Join(dir, "manifest.json"))
 	return raw, manifest, err
 }
 

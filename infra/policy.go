@@ -45,56 +45,73 @@ var controlTables = map[grants.Resource]string{
 
 // arns are those of a kind of resource, for a function of that name. An error is a kind that this place does not have.
 func (p *place) arns(kind grants.Resource, function string) ([]string, error) {
+	all := p.shared(kind, function)
+	if all == nil && p.cell != nil {
+		all = p.ofCell(kind)
+	}
+	if all == nil && p.cell == nil && kind == grants.Failed {
+		all = []string{p.names.ARN("sqs", p.region(), p.name(config.Failed))}
+	}
+	if all == nil {
+		return nil, fmt.Errorf("%s may do something on %s, of which there is none here", function, kind)
+	}
+	return all, nil
+}
+
+// shared are the ARNs of what a function may be allowed wherever it is; nil for another kind.
+func (p *place) shared(kind grants.Resource, function string) []string {
 	control := p.deployment.Control.Region
 	if table := controlTables[kind]; table != "" {
 		arn := p.names.ControlTableARN(control, table)
 		if strings.HasPrefix(string(kind), "the stream") {
-			return []string{arn + "/stream/*"}, nil
+			arn += "/stream/*"
 		}
-		return []string{arn}, nil
+		return []string{arn}
 	}
 	switch kind {
 	case grants.Topic:
-		return []string{p.names.TopicARN(control)}, nil
+		return []string{p.names.TopicARN(control)}
 	case grants.Secret:
-		return []string{p.names.SecretARN(p.region())}, nil
+		return []string{p.names.SecretARN(p.region())}
 	case grants.Objects:
 		bucket := p.names.ARN("s3", "", p.names.AuditBucket(control))
-		return []string{bucket + "/audit/*", bucket + "/rejected/*"}, nil
+		return []string{bucket + "/audit/*", bucket + "/rejected/*"}
 	case grants.Kept:
-		return []string{p.names.ARN("sqs", p.region(), p.name(config.Kept))}, nil
+		return []string{p.names.ARN("sqs", p.region(), p.name(config.Kept))}
 	case grants.Logs:
-		return []string{p.names.ARN("logs", p.region(), "log-group:/aws/lambda/"+function+":*")}, nil
+		return []string{p.names.ARN("logs", p.region(), "log-group:/aws/lambda/"+function+":*")}
 	case grants.Network:
-		return []string{"*"}, nil // Lambda makes them, and AWS has nothing narrower for it
+		return []string{"*"} // Lambda makes them, and AWS has nothing narrower for it
 	case grants.AllConfig:
 		var all []string
 		for i := range p.deployment.Cells {
 			c := &p.deployment.Cells[i]
 			all = append(all, p.names.CellTableARN(c.Region, c.ID, config.Config))
 		}
-		return all, nil
+		return all
+	default:
+		return nil
 	}
-	if p.cell == nil && kind == grants.Failed {
-		return []string{p.names.ARN("sqs", control, p.names.Control(config.Failed))}, nil
-	}
-	if p.cell != nil {
-		switch kind {
-		case grants.Config:
-			return []string{p.names.CellTableARN(p.cell.Region, p.cell.ID, config.Config)}, nil
-		case grants.Counters:
-			var all []string // with those of the other cells, from which their quotas are leased
-			for _, h := range p.homes() {
-				all = append(all, h.arn)
-			}
-			return all, nil
-		case grants.Changes:
-			return []string{p.names.ARN("sqs", p.cell.Region, p.name(config.Changes))}, nil
-		case grants.Cache:
-			return p.cache, nil
+}
+
+// ofCell are the ARNs of what is in the cell; nil for another kind.
+func (p *place) ofCell(kind grants.Resource) []string {
+	switch kind {
+	case grants.Config:
+		return []string{p.names.CellTableARN(p.cell.Region, p.cell.ID, config.Config)}
+	case grants.Counters:
+		var all []string // with those of the other cells, from which their quotas are leased
+		for _, h := range p.homes() {
+			all = append(all, h.arn)
 		}
+		return all
+	case grants.Changes:
+		return []string{p.names.ARN("sqs", p.cell.Region, p.name(config.Changes))}
+	case grants.Cache:
+		return p.cache
+	default:
+		return nil
 	}
-	return nil, fmt.Errorf("%s may do something on %s, of which there is none here", function, kind)
 }
 
 // policy is what the function's role may do, with its variables.
