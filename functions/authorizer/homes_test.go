@@ -1,0 +1,126 @@
+//go:build unix
+
+package main
+
+import (
+	"crypto/rand"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
+)
+
+const yearly = `      - { id: year, quota: { units: 120, every: year } }`
+
+// Guarantees that deployed cells grant one quota between them, out of the counters table of the tenant's home cell, all of it and no
+// unit more; that the other one leases there, and gives back at its end what it did not spend; and that a cell without a way to the
+// home grants nothing and says so in its log.
+func TestCellsShareAQuota(t *testing.T) {
+	eu, us, lost := newWorld(t, yearly), newWorld(t, yearly), newWorld(t, yearly)
+	us.key, lost.key = eu.key, eu.key
+	client, done := dynamodbtest.Connect(eu.withDynamoDB())
+	defer done()
+	us.withDynamoDB()
+	lost.withDynamoDB()
+	config := "config-" + strings.ToLower(rand.Text())
+	if err := table.Create(t.Context(), client, config); err != nil {
+		t.Fatal(err)
+	}
+	documents, err := table.New(table.Config{Client: client, Table: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []cellconfig.Document{{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1, Body: []byte(
+		`{"version":1,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active","weight":1},{"cell":"us-1","state":"active","weight":1}],` +
+			`"generations":[{"epoch":1,"from":1,"cells":[{"cell":"eu-1","weight":1},{"cell":"us-1","weight":1}]}]}`)}}
+	split, err := plan.Split(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(plans(yearly, eu.key))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range split {
+		all = append(all, cellconfig.Document{Ref: cellconfig.Ref{Kind: d.Kind, ID: d.ID}, Version: 1, Body: d.Body})
+	}
+	if _, err := documents.Apply(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	homes := "eu-1=" + eu.env["SLUICE_COUNTERS_TABLE"] + ",us-1=" + us.env["SLUICE_COUNTERS_TABLE"]
+	for name, w := range map[string]*world{"eu-1": eu, "us-1": us, "ap-1": lost} {
+		delete(w.env, "SLUICE_CONFIG_FILE")
+		w.env["SLUICE_CELL"], w.env["SLUICE_CONFIG_TABLE"] = name, config
+		if w != lost {
+			w.env["SLUICE_HOMES"], w.env["SLUICE_HOME_DEADLINE"] = homes, "5s"
+		}
+		w.start()
+	}
+	admitted := map[*world]int{}
+	var mu sync.Mutex
+	// ask calls each cell until it denies, at most so often.
+	ask := func(most int) {
+		var both sync.WaitGroup
+		for _, w := range []*world{eu, us} {
+			both.Go(func() {
+				for range most {
+					o, err := w.call("x-api-key", w.key)
+					if err != nil || o.effect() != "Allow" && o.Context["decision"] != "limited" || o.Context["storeFailed"] != nil {
+						t.Errorf("%s answers %+v, %v\n%s", w.env["SLUICE_CELL"], o, err, strings.Join(w.output(), "\n"))
+						return
+					}
+					if o.effect() != "Allow" {
+						return
+					}
+					mu.Lock()
+					admitted[w]++
+					mu.Unlock()
+				}
+			})
+		}
+		both.Wait()
+	}
+	ask(20)
+	if admitted[eu] != 20 || admitted[us] != 20 {
+		t.Errorf("%d and %d admitted of 20 each", admitted[eu], admitted[us])
+	}
+	for end := time.Now().Add(patient); admitted[eu]+admitted[us] < 100 && time.Now().Before(end) && !t.Failed(); {
+		ask(1000)
+	}
+	eu.close()
+	us.close()
+	sum := admitted[eu] + admitted[us]
+	if sum > 120 || sum < 100 {
+		t.Errorf("%d and %d admitted, want 120 together, or nearly", admitted[eu], admitted[us])
+	}
+	counted := map[*world]int64{}
+	for _, w := range []*world{eu, us} {
+		store, err := dynamodb.New(dynamodb.Config{Client: client, Table: w.env["SLUICE_COUNTERS_TABLE"], Timeout: patient})
+		if err != nil {
+			t.Fatal(err)
+		}
+		counted[w] = w.used(store, yearly)
+	}
+	home, other := eu, us
+	if counted[us] > 0 {
+		home, other = us, eu
+	}
+	if counted[home] != int64(sum) || counted[other] != 0 {
+		t.Errorf("%d and %d counted after the end, want the %d that were spent in one table", counted[eu], counted[us], sum)
+	}
+	if here, there := names(checkLines(t, home.output())), names(checkLines(t, other.output())); slices.Contains(here, "store_latency_home") ||
+		!slices.Contains(there, "store_latency_home") {
+		t.Errorf("metrics of the home %v, of the other cell %v; want the home's latency in the other's", here, there)
+	}
+	o, err := lost.call("x-api-key", lost.key)
+	if err != nil || o.effect() != "Deny" || o.Context["decision"] != "not_here" {
+		t.Errorf("a cell without a way to the home answers %+v, %v", o, err)
+	}
+	lost.close()
+	if told := strings.Join(lost.output(), "\n"); !strings.Contains(told, `"home":"`+home.env["SLUICE_CELL"]+`"`) {
+		t.Errorf("the log does not name the home: %s", told)
+	}
+}
