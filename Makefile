@@ -94,5 +94,5 @@ browser: ## Open the pages in headless Chromium (REQUIRE_BROWSER=1: missing is a
 	cd browser && go test -count=1 ./...
 
 .PHONY: clean
-clean: ## Remove what was built: bin, dist, bench.txt
-	rm -rf bin dist bench.txt
+clean: ## Remove what was built: bin, dist, bench.txt, infra's templates and CLI
+	rm -rf bin dist bench.txt infra/cdk.out infra/node_modules
