@@ -13,6 +13,8 @@ import (
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
 	"github.com/aws/constructs-go/constructs/v10"
 	"github.com/aws/jsii-runtime-go"
+
+	"github.com/sluicelimits/sluice/internal/answer"
 )
 
 // Attachment is Sluice's authorizer in front of one API. It covers every route of the API that is in the stack when templates are made,
@@ -46,9 +48,7 @@ const (
 )
 
 // ExposedHeaders are those of answers that browsers must be allowed to show to scripts, for an API's own setting of CORS.
-func ExposedHeaders() []string {
-	return []string{"RateLimit", "RateLimit-Policy", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"}
-}
+func ExposedHeaders() []string { return strings.Split(answer.ExposeHeaders, ", ") }
 
 // cover puts the authorizer on what is in an API's stack. CDK calls it when the stack is made into a template, and asks it for
 // what is wrong then.

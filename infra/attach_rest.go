@@ -140,7 +140,7 @@ func (props *AttachRESTProps) responses(own constructs.Construct) map[string]str
 	paths := make(map[string]string)
 	common := map[string]string{
 		"Cache-Control": "'no-store'", "X-Content-Type-Options": "'nosniff'",
-		"Access-Control-Expose-Headers": "'" + strings.Join(ExposedHeaders(), ", ") + "'",
+		"Access-Control-Expose-Headers": "'" + answer.ExposeHeaders + "'",
 	}
 	if props.AllowOrigin != "" {
 		common["Access-Control-Allow-Origin"] = "'" + props.AllowOrigin + "'"

@@ -278,7 +278,13 @@ func (w *world) serve(description string, backend stage.Function) *api {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	s, err := stage.New(stage.Config{Description: d, Functions: map[string]stage.Function{"authorizer": w.host, "backend": backend}, Log: w.sink.log()})
+	return w.serveAPI(d, map[string]stage.Function{"authorizer": w.host, "backend": backend})
+}
+
+// serveAPI serves an API with its functions.
+func (w *world) serveAPI(d *stage.Description, functions map[string]stage.Function) *api {
+	w.t.Helper()
+	s, err := stage.New(stage.Config{Description: d, Functions: functions, Log: w.sink.log()})
 	if err != nil {
 		w.t.Fatal(err)
 	}
