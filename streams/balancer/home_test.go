@@ -215,3 +215,21 @@ func TestManyAreHomed(t *testing.T) {
 		t.Errorf("it took until epoch %d and %s", w.state().Epoch, w.now.Sub(began))
 	}
 }
+
+// Guarantees that a limit of the plan which all cells can divide is homed for a tenant whose few cells cannot: what is left over goes to
+// others of them.
+func TestFewCellsCannotDivide(t *testing.T) {
+	w := newBench(t)
+	w.put(control.Plans, "pro", `{"id":"pro","limits":[{"id":"calls","algorithm":"fixed_window","threshold":4,"period":"1s"}]}`)
+	for _, c := range []shares.Weight{{Cell: "a", Weight: 1}, {Cell: "b", Weight: 1}, {Cell: "c", Weight: 3}, {Cell: "d", Weight: 3}} {
+		w.ask(shares.Request{Kind: shares.Join, Cell: c.Cell, Weight: c.Weight})
+	}
+	w.pin("acme", `"suspended":false`, "a", "c", "d") // 0, 2 and 2
+	w.pin("globex", `"suspended":false`, "c", "d")
+	w.settle()
+	if s := w.state(); len(s.Generations[len(s.Generations)-1].Homed) > 0 { // 1 each
+		t.Fatalf("%+v: all cells together cannot divide it either", s.Generations)
+	}
+	w.wantHomed("three cells", "acme", "calls")
+	w.wantHomed("two cells", "globex", "")
+}
