@@ -259,24 +259,31 @@ func (s *Service) ipLimits(ctx context.Context) (*plan.Set, error) {
 	return set, nil
 }
 
-// check refuses what names no counter of any tenant.
+// check refuses what names no counter of any tenant, or address.
 func (r *Counters) check() error {
 	if err := events.CheckKey(control.Tenants, r.Tenant); err != nil && (r.Tenant != "" || r.Address == "") {
 		return call.Refuse(call.Invalid, "tenant: %v", err)
 	}
 	switch {
-	case r.Tenant == "" && (r.Subject != "" || r.APIKey != ""):
-		return call.Refuse(call.Invalid, "tenant is missing: ipLimits are counted before anybody is known")
 	case len(r.Subject) > limit.MaxNameBytes:
 		return call.Refuse(call.Invalid, "subject: %d bytes, want at most %d", len(r.Subject), limit.MaxNameBytes)
 	case strings.HasPrefix(r.APIKey, "slk_"):
 		return call.Refuse(call.Invalid, "api_key: want the id of a key, not the key")
 	case len(r.APIKey) > limit.MaxNameBytes:
 		return call.Refuse(call.Invalid, "api_key: %d bytes, want at most %d", len(r.APIKey), limit.MaxNameBytes)
-	case r.Path == "" && (r.Method != "" || r.Subject != "" || r.APIKey != "" || r.Tenant != "" && r.Address != ""):
-		return call.Refuse(call.Invalid, "path is missing: a method, a subject, an API key and an address say which counter of a request with that path")
 	case r.Path != "" && (len(r.Path) > 4096 || r.Path[0] != '/' || len(r.Method) > 32):
 		return call.Refuse(call.Invalid, "path: want one such as /v1/products, of at most 4096 bytes, and a method of at most 32")
+	}
+	return r.together()
+}
+
+// together refuses what makes no sense beside each other.
+func (r *Counters) together() error {
+	switch {
+	case r.Tenant == "" && (r.Subject != "" || r.APIKey != ""):
+		return call.Refuse(call.Invalid, "tenant is missing: ipLimits are counted before anybody is known")
+	case r.Path == "" && (r.Method != "" || r.Subject != "" || r.APIKey != "" || r.Tenant != "" && r.Address != ""):
+		return call.Refuse(call.Invalid, "path is missing: a method, a subject, an API key and an address say which counter of a request with that path")
 	}
 	return nil
 }
