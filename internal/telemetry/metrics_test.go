@@ -319,7 +319,7 @@ func alarmed(page string) map[string][]string {
 		switch {
 		case strings.HasPrefix(line, "## "):
 			section = strings.TrimSpace(line[3:])
-		case strings.Contains(line, "Alarms"):
+		case strings.Contains(line, "Alarms"), strings.HasPrefix(line, "| alarm |"):
 			inAlarms = true
 		case strings.TrimSpace(line) == "":
 			inAlarms = false
@@ -358,7 +358,7 @@ func TestAlarmsAreOnMetricsThatThereAre(t *testing.T) {
 			}
 		}
 	}
-	if got := alarmed("## a\n`no_alarm`\n\nAlarms: `x_y` above 0,\n`z_w` too\n\n`not_this`\n")["a"]; !slices.Equal(got, []string{"x_y", "z_w"}) {
+	if got := alarmed("## a\n`no_alarm`\n\nAlarms: `x_y` above 0,\n`z_w` too\n\n`not_this`\n\n| alarm | what |\n|---|---|\n| `in_table` (Sum) above 0 | x |\n\n`nor_this`\n")["a"]; !slices.Equal(got, []string{"x_y", "z_w", "in_table"}) {
 		t.Errorf("alarms are read as %v", got)
 	}
 	for _, name := range []string{
