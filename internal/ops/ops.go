@@ -22,7 +22,7 @@
 //     since. So after a reset at most the threshold and what was leased then are admitted in a window. Leases end within 10 s,
 //     those of another cell's quota within 60 s;
 //   - denials that instances remember, 5 s at most, and their backstops while the store is away;
-//   - other cells: each has counters of its own, and a quota's are in the tenant's home cell only;
+//   - other cells: each has counters of its own, but for a quota's, which are the tenant's home cell's whichever cell is asked;
 //   - ipLimits of a small cell, which each instance counts in its own memory;
 //   - counters per claim.
 //
@@ -155,7 +155,7 @@ var notReached = []string{
 	"units that instances have leased: a token_bucket's count as used until the leases end; others may be spent on top, or come back from what was counted since",
 	"leases end within 10 s, those of another cell's quota within 60 s",
 	"instances may go on denying for up to 5 s out of what they remember",
-	"other cells have counters of their own; a quota is counted in the tenant's home cell only",
+	"other cells have counters of their own, but for a quota's, which are the tenant's home cell's whichever cell is asked",
 }
 
 // Reset empties counters. What is charged while it goes on may be forgotten with the rest, or stay.
