@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"cmp"
 	"embed"
 	"fmt"
 	"maps"
@@ -357,27 +358,34 @@ func (c *checker) integrationType(at string, g *Integration) bool {
 			c.problem(at+".function", "missing")
 		}
 	case Echo:
-		if g.URL == "" {
-			break
-		}
-		if err := checkURL(g.URL); err != nil {
+		if err := checkURL(g.URL); err != nil && g.URL != "" {
 			c.problem(at+".url", "%v", err)
 		}
 	case Mock:
-		if g.StatusCode == "" {
-			g.StatusCode = "200"
-		}
-		if !isStatus(g.StatusCode) {
+		if g.StatusCode = cmp.Or(g.StatusCode, "200"); !isStatus(g.StatusCode) {
 			c.problem(at+".statusCode", "%s is not a status of 200 to 599", shown(g.StatusCode))
 		}
 	default:
 		c.problem(at+".type", "%s is not known; there are %s, %s, %s and %s", shown(g.Type), HTTPProxy, AWSProxy, Mock, Echo)
 		return false
 	}
+	c.integrationMembers(at, g)
 	switch {
-	case g.URL != "" && g.Type != HTTPProxy && g.Type != Echo:
+	case c.d.Kind == HTTP && g.Type == Mock:
+		c.problem(at+".type", "an HTTP API has no %s", Mock)
+	case c.d.Kind == WebSocket && g.Type != Mock:
+		c.problem(at+".type", "only %s is served for a WebSocket API: connections are authorized, and no messages passed", Mock)
+	}
+	return true
+}
+
+// integrationMembers refuses what the type has no use for.
+func (c *checker) integrationMembers(at string, g *Integration) {
+	proxies := g.Type == HTTPProxy || g.Type == Echo
+	switch {
+	case g.URL != "" && !proxies:
 		c.problem(at+".url", "only %s and %s have one", HTTPProxy, Echo)
-	case g.Method != "" && g.Type != HTTPProxy && g.Type != Echo:
+	case g.Method != "" && !proxies:
 		c.problem(at+".httpMethod", "only %s and %s have one", HTTPProxy, Echo)
 	case g.Method != "" && !slices.Contains(methods, g.Method):
 		c.problem(at+".httpMethod", "%s is none of %s", shown(g.Method), strings.Join(methods, ", "))
@@ -385,12 +393,7 @@ func (c *checker) integrationType(at string, g *Integration) bool {
 		c.problem(at+".statusCode", "only %s has one", Mock)
 	case g.Function != "" && g.Type != AWSProxy:
 		c.problem(at+".function", "only %s has one", AWSProxy)
-	case c.d.Kind == HTTP && g.Type == Mock:
-		c.problem(at+".type", "an HTTP API has no %s", Mock)
-	case c.d.Kind == WebSocket && g.Type != Mock:
-		c.problem(at+".type", "only %s is served for a WebSocket API: connections are authorized, and no messages passed", Mock)
 	}
-	return true
 }
 
 var placeholder = regexp.MustCompile(`\{([A-Za-z0-9._-]+)\}`)

@@ -66,23 +66,7 @@ func (c *call) proxy(w *front.Response) {
 func (c *call) target() string {
 	g := &c.route.Integration
 	if g.Type == Echo && g.URL == "" {
-		base := "http://echo"
-		if c.s.c.Upstream != nil {
-			base = strings.TrimSuffix(c.s.c.Upstream.String(), "/")
-		}
-		path := c.path
-		if c.s.d.Kind == HTTP {
-			path = (&url.URL{Path: path}).EscapedPath() // was decoded
-		}
-		for _, m := range c.route.requestChanges {
-			if v, ok := m.value(c); m.where == "path" && ok {
-				path = v
-			}
-		}
-		if !strings.HasPrefix(path, "/") {
-			path = "/" + path
-		}
-		return base + path
+		return c.echo()
 	}
 	out := placeholder.ReplaceAllStringFunc(g.URL, func(name string) string {
 		v := c.parameters[name[1:len(name)-1]]
@@ -105,12 +89,37 @@ func (c *call) target() string {
 			}
 		}
 	}
-	if up := c.s.c.Upstream; g.Type == Echo && up != nil {
-		if u, err := url.Parse(out); err == nil {
-			out = strings.TrimSuffix(up.String(), "/") + u.EscapedPath()
+	return c.upstream(g, out)
+}
+
+// echo is the URL of an echo that has none: the client's path.
+func (c *call) echo() string {
+	base := "http://echo"
+	if c.s.c.Upstream != nil {
+		base = strings.TrimSuffix(c.s.c.Upstream.String(), "/")
+	}
+	path := c.path
+	if c.s.d.Kind == HTTP {
+		path = (&url.URL{Path: path}).EscapedPath() // was decoded
+	}
+	for _, m := range c.route.requestChanges {
+		if v, ok := m.value(c); m.where == "path" && ok {
+			path = v
 		}
 	}
-	return out
+	if !strings.HasPrefix(path, "/") {
+		path = "/" + path
+	}
+	return base + path
+}
+
+// upstream puts the upstream that stands for echoes in the place of a URL's host.
+func (c *call) upstream(g *Integration, to string) string {
+	u, err := url.Parse(to)
+	if g.Type != Echo || c.s.c.Upstream == nil || err != nil {
+		return to
+	}
+	return strings.TrimSuffix(c.s.c.Upstream.String(), "/") + u.EscapedPath()
 }
 
 func (c *call) integrationQuery() string {

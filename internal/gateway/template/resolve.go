@@ -1,5 +1,7 @@
 package template
 
+//lint:file-ignore ST1005 the errors begin with the names of the language's functions
+
 import (
 	"encoding/json"
 	"fmt"
@@ -17,35 +19,31 @@ func (n *node) absent() bool {
 
 // references are the logical ids that a value names, in DependsOn or by Ref, Fn::GetAtt and Fn::Sub.
 func references(n *node, found []string) []string {
-	switch n.form {
-	case list:
-		for _, item := range n.items {
-			found = references(item, found)
-		}
-	case object:
-		for _, name := range n.names {
-			value := n.fields[name]
-			switch {
-			case name == "Ref" && value.form == text:
-				found = append(found, value.text)
-			case name == "Fn::GetAtt":
-				id, _, _ := getAtt(value)
+	for _, item := range n.items {
+		found = references(item, found)
+	}
+	for _, name := range n.names {
+		value := n.fields[name]
+		switch {
+		case name == "Ref" && value.form == text:
+			found = append(found, value.text)
+		case name == "Fn::GetAtt":
+			id, _, _ := getAtt(value)
+			found = append(found, id)
+		case name == "Fn::Sub":
+			for _, v := range subVariables(value) {
+				id, _, _ := strings.Cut(v, ".")
 				found = append(found, id)
-			case name == "Fn::Sub":
-				for _, v := range subVariables(value) {
-					id, _, _ := strings.Cut(v, ".")
-					found = append(found, id)
-				}
-				found = references(value, found)
-			case name == "DependsOn" && value.form == text:
-				found = append(found, value.text)
-			case name == "DependsOn":
-				for _, item := range value.items {
-					found = append(found, item.text)
-				}
-			default:
-				found = references(value, found)
 			}
+			found = references(value, found)
+		case name == "DependsOn" && value.form == text:
+			found = append(found, value.text)
+		case name == "DependsOn":
+			for _, item := range value.items {
+				found = append(found, item.text)
+			}
+		default:
+			found = references(value, found)
 		}
 	}
 	return found
@@ -103,13 +101,20 @@ func substitute(s string, value func(name string) (string, error)) (string, erro
 // resolve makes a text of a scalar or of a function of the template's language.
 func (r *reader) resolve(n *node) (string, error) { return r.resolveAt(n, 0) }
 
-// maxHops bounds what refers to what: functions by aliases, parameters.
-const maxHops = 16
+// maxHops bounds how many steps lead from a value to what it is, and maxSteps those of a whole template: a few lines can stand for
+// billions.
+const (
+	maxHops  = 16
+	maxSteps = 100_000
+)
 
 func (r *reader) resolveAt(n *node, hops int) (string, error) {
+	r.steps++
 	switch {
 	case hops > maxHops:
 		return "", fmt.Errorf("it refers to itself, or by more than %d steps", maxHops)
+	case r.steps > maxSteps:
+		return "", fmt.Errorf("the template's references are more than %d steps", maxSteps)
 	case n.form == text || n.form == number || n.form == boolean:
 		return n.text, nil
 	case n.form != object || len(n.names) != 1:

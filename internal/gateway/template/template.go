@@ -100,6 +100,7 @@ type reader struct {
 	api       *resource
 	places    map[string]at // of what the description has, by its path there
 	problems  []stage.Problem
+	steps     int // of resolving, so far
 }
 
 // at is a place in the template.

@@ -3,6 +3,7 @@ package template_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -246,6 +247,11 @@ func TestRefused(t *testing.T) {
 	refused(t, "an API that is not there", all, template.Options{API: "Api"}, `there is no API "Api"; there are `)
 	refused(t, "a stage that is not there", good, template.Options{Stage: "test"}, `the API has no stage "test"; there are prod-us-east-1`)
 	refused(t, "too much", good+strings.Repeat(" ", 1<<20), template.Options{}, "at most 1048576 are read")
+	aliases := `"L0": {"Type": "AWS::Lambda::Alias", "Properties": {"Name": "live", "FunctionName": "f"}},`
+	for i := range 6 {
+		aliases += fmt.Sprintf(`"L%d": {"Type": "AWS::Lambda::Alias", "Properties": {"Name": "live", "FunctionName": {"Fn::Sub": "%s"}}},`, i+1, strings.Repeat(fmt.Sprintf("${L%d}", i), 20))
+	}
+	refused(t, "too many steps", strings.Replace(strings.Replace(good, `"Resources": {`, `"Resources": {`+aliases, 1), `${Live}/inv`, `${L6}/inv`, 1), template.Options{}, "are more than 100000 steps")
 	refused(t, "too deep", strings.Repeat(`{"a":`, 100), template.Options{}, "more than 64 levels")
 }
 
