@@ -38,7 +38,8 @@ func (d *deployment) here(pairs ...string) (*inProcess, error) {
 	if err != nil {
 		return nil, err
 	}
-	memory := debug.SetMemoryLimit(-1) // which the function sets for its process
+	memory, garbage := debug.SetMemoryLimit(-1), debug.SetGCPercent(100) // which the function sets for its process
+	debug.SetGCPercent(garbage)
 	p := &inProcess{metrics: &metrics{}}
 	p.Function, err = cell.New(cell.Config{
 		Settings: settings, Env: func(name string) string { return env[name] }, Bundle: bundle, Output: p.metrics,
@@ -46,6 +47,7 @@ func (d *deployment) here(pairs ...string) (*inProcess, error) {
 	})
 	p.close = sync.OnceValue(func() error {
 		defer debug.SetMemoryLimit(memory)
+		defer debug.SetGCPercent(garbage)
 		if p.Function == nil {
 			return nil
 		}

@@ -1,0 +1,74 @@
+package cell
+
+import (
+	"math"
+	"runtime"
+	"runtime/debug"
+	"testing"
+)
+
+// asBefore has the process collect as it did before the test.
+func asBefore(t *testing.T) {
+	memory, percent := debug.SetMemoryLimit(-1), debug.SetGCPercent(goGarbagePercent)
+	t.Cleanup(func() {
+		debug.SetMemoryLimit(memory)
+		debug.SetGCPercent(percent)
+	})
+}
+
+// Guarantees that garbage is collected rarely, once and again, unless the operator has said how often.
+func TestGarbagePercent(t *testing.T) {
+	asBefore(t)
+	for range 2 {
+		divide("512").hold()
+		if got := debug.SetGCPercent(garbagePercent); got != garbagePercent {
+			t.Errorf("GOGC is %d, want %d", got, garbagePercent)
+		}
+	}
+	for _, theirs := range []int{50, 1000, -1} {
+		debug.SetGCPercent(theirs)
+		divide("512").hold()
+		if got := debug.SetGCPercent(theirs); got != theirs {
+			t.Errorf("GOGC is %d, and the operator's was %d", got, theirs)
+		}
+	}
+}
+
+var (
+	kept    [][]byte
+	garbage []byte
+)
+
+// churn keeps some MB, makes 400 MB of garbage, and returns the most that the heap was.
+func churn(keepMB int) (most uint64) {
+	kept = make([][]byte, keepMB)
+	for i := range kept {
+		kept[i] = make([]byte, 1<<20)
+	}
+	for range 400 {
+		garbage = make([]byte, 1<<20)
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		most = max(most, m.HeapInuse)
+	}
+	kept, garbage = nil, nil
+	return most
+}
+
+// Guarantees that the smallest function stays within its memory while it collects rarely, with a half of it in use; without the
+// limit it would not.
+func TestGarbageStaysWithinMemory(t *testing.T) {
+	asBefore(t)
+	m := divide("128")
+	m.hold()
+	const half = 64
+	runtime.GC()
+	if most := churn(half); most > uint64(m.all) {
+		t.Errorf("the heap was %d MB, of %d", most>>20, m.all>>20)
+	}
+	debug.SetMemoryLimit(math.MaxInt64)
+	runtime.GC()
+	if most := churn(half); most <= uint64(m.all) {
+		t.Errorf("without a limit the heap was %d MB of %d: nothing was tried", most>>20, m.all>>20)
+	}
+}
