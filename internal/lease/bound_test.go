@@ -104,7 +104,7 @@ func play(tb testing.TB, seed uint64, f fault, a limit.Algorithm, alone, changed
 func TestLeasesKeepTheBound(t *testing.T) {
 	scripts := uint64(100)
 	if testing.Short() || raceEnabled {
-		scripts = 25
+		scripts = 12
 	}
 	for _, a := range leased {
 		for _, kind := range []struct {
