@@ -54,9 +54,8 @@ func ExposedHeaders() []string { return strings.Split(answer.ExposeHeaders, ", "
 // what is wrong then.
 type cover struct {
 	stack    awscdk.Stack
-	api      any            // the API's id, resolved
-	function string         // its ARN, resolved, as JSON
-	own      map[string]any // of the attachment
+	api      any    // the API's id, resolved
+	function string // its ARN, resolved, as JSON
 	except   []string
 	what     func(all []constructs.IConstruct) // does it
 
@@ -184,10 +183,36 @@ func given(api, function any) error {
 	}
 	switch {
 	case none(api):
-		return errors.New("API is missing")
+		return errors.New("no API is given")
 	case none(function):
-		return errors.New("Authorizer is missing: the Authorizer of a Cell, or its function by ARN")
+		return errors.New("no Authorizer is given: the Authorizer of a Cell, or its function by ARN")
 	}
+	return nil
+}
+
+// byHand is the output of an attachment to an API whose routes are elsewhere.
+func byHand(own constructs.Construct, authorizerID *string, what string) {
+	awscdk.NewCfnOutput(own, jsii.String("AuthorizerId"), &awscdk.CfnOutputProps{Value: authorizerID, Description: &what})
+}
+
+// Synth makes the templates of an app. Where CDK panics, as it does in Go, the error has what it says, and of what attachments refuse a
+// line each.
+func Synth(app awscdk.App) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			var lines []string
+			for line := range strings.SplitSeq(fmt.Sprint(p), "\n") {
+				if line = strings.TrimSpace(line); strings.HasPrefix(line, "[") {
+					lines = append(lines, line)
+				}
+			}
+			if len(lines) == 0 {
+				lines = []string{fmt.Sprint(p)}
+			}
+			err = errors.New(strings.Join(lines, "\n"))
+		}
+	}()
+	app.Synth(nil)
 	return nil
 }
 

@@ -61,29 +61,15 @@ func AttachHTTP(scope constructs.Construct, id string, props *AttachHTTPProps) (
 	}
 	made := props.API.Node().DefaultChild() != nil
 	if !made {
-		awscdk.NewCfnOutput(own, jsii.String("AuthorizerId"), &awscdk.CfnOutputProps{Value: authorizer.Ref(),
-			Description: jsii.String("To put on the routes of the HTTP API")})
+		byHand(own, authorizer.Ref(), "To put on the routes of the HTTP API")
 	}
 	c.what = func(all []constructs.IConstruct) {
-		h := &httpAPI{cover: c, props: props, authorizer: authorizer.Ref(), users: make(map[string][]use)}
+		h := &httpAPI{cover: c, props: props, authorizer: authorizer, users: make(map[string][]use)}
 		for _, node := range all {
 			h.route(node)
 		}
-		for _, node := range all {
-			switch n := node.(type) {
-			case apis.CfnIntegration:
-				if c.of(n.ApiId()) {
-					h.integration(n)
-				}
-			case apis.CfnApi:
-				if c.of(n.Ref()) {
-					h.api(n)
-				}
-			case apis.CfnAuthorizer:
-				if c.of(n.ApiId()) && *n.Node().Addr() != *authorizer.Node().Addr() {
-					c.invokedBy(*n.Node().Path(), n.AuthorizerUri())
-				}
-			}
+		for _, node := range all { // which routes an integration is of is known now
+			h.look(node)
 		}
 		if made && c.covered == 0 {
 			c.problem("the HTTP API has no route that is behind Sluice")
@@ -103,7 +89,7 @@ type httpAPI struct {
 	*cover
 
 	props      *AttachHTTPProps
-	authorizer *string
+	authorizer apis.CfnAuthorizer
 	users      map[string][]use // by the target, resolved, as JSON
 	open       []string         // routes that take OPTIONS and are behind the authorizer
 }
@@ -114,16 +100,34 @@ func (h *httpAPI) route(node constructs.IConstruct) {
 		return
 	}
 	key := h.text(r.RouteKey())
-	covered := h.authorize(key, h.text(r.AuthorizationType()), r.AuthorizerId(), h.authorizer)
+	covered := h.authorize(key, h.text(r.AuthorizationType()), r.AuthorizerId(), h.authorizer.Ref())
 	if covered {
 		r.SetAuthorizationType(jsii.String("CUSTOM"))
-		r.SetAuthorizerId(h.authorizer)
+		r.SetAuthorizerId(h.authorizer.Ref())
 		if key == "$default" || strings.HasPrefix(key, "ANY ") {
 			h.open = append(h.open, key)
 		}
 	}
 	target := asJSON(h.resolved(r.Target()))
 	h.users[target] = append(h.users[target], use{key, covered})
+}
+
+// look does what is to be done about a construct that is no route.
+func (h *httpAPI) look(node constructs.IConstruct) {
+	switch n := node.(type) {
+	case apis.CfnIntegration:
+		if h.of(n.ApiId()) {
+			h.integration(n)
+		}
+	case apis.CfnApi:
+		if h.of(n.Ref()) {
+			h.api(n)
+		}
+	case apis.CfnAuthorizer:
+		if h.of(n.ApiId()) && *n.Node().Addr() != *h.authorizer.Node().Addr() {
+			h.invokedBy(*n.Node().Path(), n.AuthorizerUri())
+		}
+	}
 }
 
 // integration maps what the authorizer decided to a service, and takes out what a client sent in its place.

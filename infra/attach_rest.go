@@ -6,7 +6,6 @@ import (
 	"maps"
 	"strings"
 
-	"github.com/aws/aws-cdk-go/awscdk/v2"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsapigateway"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
 	"github.com/aws/constructs-go/constructs/v10"
@@ -67,32 +66,36 @@ func AttachREST(scope constructs.Construct, id string, props *AttachRESTProps) (
 		d.AddToLogicalId(map[string]any{"sluice": []any{props.Except, props.NoMapping, props.AllowOrigin, props.OwnDefaults}})
 	}
 	if !made {
-		awscdk.NewCfnOutput(own, jsii.String("AuthorizerId"), &awscdk.CfnOutputProps{Value: authorizer.Ref(),
-			Description: jsii.String("To put on the methods of the REST API, which is then to be deployed")})
+		byHand(own, authorizer.Ref(), "To put on the methods of the REST API, which is then to be deployed")
 	}
 	c.what = func(all []constructs.IConstruct) {
 		for _, node := range all {
-			switch n := node.(type) {
-			case awsapigateway.CfnMethod:
-				if c.of(n.RestApiId()) {
-					props.method(c, n, authorizer.Ref())
-				}
-			case awsapigateway.CfnGatewayResponse:
-				kind := c.text(n.ResponseType())
-				if mine := responses[kind]; c.of(n.RestApiId()) && mine != "" && mine != *n.Node().Path() {
-					c.problem("the API has a gateway response %s of its own at %s: it must go, or (DEFAULT_4XX and _5XX) stay by OwnDefaults", kind, *n.Node().Path())
-				}
-			case awsapigateway.CfnAuthorizer:
-				if c.of(n.RestApiId()) && *n.Node().Addr() != *authorizer.Node().Addr() {
-					c.invokedBy(*n.Node().Path(), n.AuthorizerUri())
-				}
-			}
+			props.look(c, node, authorizer, responses)
 		}
 		if made && c.covered == 0 {
 			c.problem("the REST API has no method that is behind Sluice")
 		}
 	}
 	return a, nil
+}
+
+// look does what is to be done about one construct of the stack. responses are the paths of ours, by type.
+func (props *AttachRESTProps) look(c *cover, node constructs.IConstruct, authorizer awsapigateway.CfnAuthorizer, responses map[string]string) {
+	switch n := node.(type) {
+	case awsapigateway.CfnMethod:
+		if c.of(n.RestApiId()) {
+			props.method(c, n, authorizer.Ref())
+		}
+	case awsapigateway.CfnGatewayResponse:
+		kind := c.text(n.ResponseType())
+		if mine := responses[kind]; c.of(n.RestApiId()) && mine != "" && mine != *n.Node().Path() {
+			c.problem("the API has a gateway response %s of its own at %s: it must go, or (DEFAULT_4XX and _5XX) stay by OwnDefaults", kind, *n.Node().Path())
+		}
+	case awsapigateway.CfnAuthorizer:
+		if c.of(n.RestApiId()) && *n.Node().Addr() != *authorizer.Node().Addr() {
+			c.invokedBy(*n.Node().Path(), n.AuthorizerUri())
+		}
+	}
 }
 
 var errDocument = errors.New("the API's routes are in an OpenAPI document, where no construct can put an authorizer on them")

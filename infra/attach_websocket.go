@@ -3,7 +3,6 @@ package infra
 import (
 	"fmt"
 
-	"github.com/aws/aws-cdk-go/awscdk/v2"
 	apis "github.com/aws/aws-cdk-go/awscdk/v2/awsapigatewayv2"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
 	"github.com/aws/constructs-go/constructs/v10"
@@ -37,8 +36,7 @@ func AttachWebSocket(scope constructs.Construct, id string, props *AttachWebSock
 	a = permit(own, props.Authorizer, props.API.ApiId(), authorizer.Ref())
 	made := props.API.Node().DefaultChild() != nil
 	if !made {
-		awscdk.NewCfnOutput(own, jsii.String("AuthorizerId"), &awscdk.CfnOutputProps{Value: authorizer.Ref(),
-			Description: jsii.String("To put on $connect of the WebSocket API, which is then to be deployed")})
+		byHand(own, authorizer.Ref(), "To put on $connect of the WebSocket API, which is then to be deployed")
 	}
 	c.what = func(all []constructs.IConstruct) {
 		for _, node := range all {
