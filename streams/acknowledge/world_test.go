@@ -94,6 +94,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tables.Unsynced() // no test here pulls the plug
 	t.Cleanup(func() {
 		if err := tables.Close(); err != nil {
 			t.Error(err)

@@ -81,6 +81,7 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
+	file.Unsynced() // no test here pulls the plug
 	t.Cleanup(func() {
 		if err := file.Close(); err != nil {
 			t.Error(err)

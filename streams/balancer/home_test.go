@@ -1,6 +1,7 @@
 package balancer_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -38,20 +39,18 @@ func (w *bench) pin(tenant, own string, cells ...string) {
 // homed are the tenant's homed limits by its stored placement.
 func (w *bench) homed(tenant string) string {
 	w.t.Helper()
-	for item, err := range control.All(w.t.Context(), w.tables.Tables, control.Cells) {
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		if item.Key != shares.PlacementKey(tenant) {
-			continue
-		}
-		p, err := shares.DecodePlacement(item.Body)
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		return strings.Join(p.Generations[len(p.Generations)-1].Homed, " ")
+	item, err := w.tables.Tables.Get(w.t.Context(), control.Cells, shares.PlacementKey(tenant))
+	if errors.Is(err, control.ErrNotFound) {
+		return ""
 	}
-	return ""
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	p, err := shares.DecodePlacement(item.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return strings.Join(p.Generations[len(p.Generations)-1].Homed, " ")
 }
 
 func (w *bench) wantHomed(why, tenant, want string) {
