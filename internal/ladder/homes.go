@@ -93,8 +93,11 @@ func (l *Ladder) beatHomes(ctx context.Context, now time.Time) {
 	all.Wait()
 }
 
-// runHomes is beatHomes until ctx ends.
+// runHomes is beatHomes until ctx ends. Without homes there is nothing to do.
 func (l *Ladder) runHomes(ctx context.Context) {
+	if l.quotas == nil {
+		return
+	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {

@@ -134,9 +134,7 @@ func New(c Config) (*Ladder, error) {
 	l.stop = stop
 	if !c.Frozen {
 		l.running.Go(func() { l.Fleet.Run(ctx) })
-		if l.quotas != nil {
-			l.running.Go(func() { l.runHomes(ctx) })
-		}
+		l.running.Go(func() { l.runHomes(ctx) })
 	}
 	return l, nil
 }

@@ -111,9 +111,7 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 		h.answer(s, sh, req, arrived, a, d)
 		a.land(nil, false)
 		if !over || d.Allowed {
-			if s.c.Ahead {
-				s.leaseAhead(h, sh, req, now)
-			}
+			s.leaseAhead(h, sh, req, now)
 			sh.mu.Unlock()
 			return nil
 		}

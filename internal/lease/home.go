@@ -49,9 +49,12 @@ func (s *Store) silenceOf(home string) *atomic.Bool {
 
 func (s *Store) isSilent(k *counter) bool { return s.silenceOf(k.tier.Limit().Home).Load() }
 
-// leaseAhead begins a call for each limit of the request that another cell keeps and of which, by the rule, more is to be leased
-// before one lacks it. The caller holds the shard's lock.
+// leaseAhead begins, with Config.Ahead, a call for each limit of the request that another cell keeps and of which, by the rule, more
+// is to be leased before one lacks it. The caller holds the shard's lock.
 func (s *Store) leaseAhead(h *holder, sh *shard, req *limit.Request, now time.Time) {
+	if !s.c.Ahead {
+		return
+	}
 	for i := range req.Charges {
 		c := &req.Charges[i]
 		if c.Limit.Home == "" || !s.leases(c.Limit) {
