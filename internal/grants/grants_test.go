@@ -72,6 +72,9 @@ var (
 		}},
 		{"internal/awsio", "batchClient", []grants.Resource{grants.Topic}, map[string][]string{"PublishBatch": {"sns:Publish"}}},
 		{"internal/awsio", "sendClient", []grants.Resource{grants.Kept}, map[string][]string{"SendMessage": {"sqs:SendMessage"}}},
+		{"internal/killswitch", "Client", []grants.Resource{grants.Switch}, map[string][]string{
+			"StartConfigurationSession": {"appconfig:StartConfigurationSession"}, "GetLatestConfiguration": {"appconfig:GetLatestConfiguration"},
+		}},
 		{"internal/secrets", "Client", []grants.Resource{grants.Secret}, map[string][]string{"GetSecretValue": {"secretsmanager:GetSecretValue"}}},
 	}
 	// byAWS are the resources on which Lambda acts for the function, or a protocol that is none of an SDK's.
@@ -216,8 +219,12 @@ func unsound(f *grants.Function) (wrong []string) {
 		}
 	}
 	for _, a := range f.Alarms {
-		if a.Metric == "" || a.Means == "" || !slices.Contains([]string{"Sum", "Maximum", "p99"}, a.Stat) {
+		rings := slices.Contains([]string{"Sum", "Maximum", "p99"}, a.Stat) || a.Stat == "" && a.Above == 0 && a.Silence
+		if a.Metric == "" || a.Means == "" || !rings {
 			bad("alarm %+v", a)
+		}
+		if a.Silence && f.Schedule == 0 {
+			bad("nothing is told of %s where nothing happens: silence says nothing", a.Metric)
 		}
 	}
 	return wrong
@@ -254,6 +261,10 @@ func TestSettingsAreSound(t *testing.T) {
 		"slow API":       func(f *grants.Function) { f.API = true },
 		"no memory":      func(f *grants.Function) { f.MemoryMB = 64 },
 		"no meaning":     func(f *grants.Function) { f.Alarms = append(f.Alarms, grants.Alarm{Metric: "x", Stat: "Sum"}) },
+		"never rings":    func(f *grants.Function) { f.Alarms = append(f.Alarms, grants.Alarm{Metric: "x", Means: "x"}) },
+		"always rings": func(f *grants.Function) {
+			f.Alarms = append(f.Alarms, grants.Alarm{Metric: "x", Means: "x", Stat: "Sum", Silence: true})
+		},
 	} {
 		f, _ := grants.Of("applier")
 		if bend(&f); len(unsound(&f)) == 0 {
@@ -318,6 +329,13 @@ func TestAlarmsAreOnMetrics(t *testing.T) {
 
 // Guarantees that the documentation says of each function what is in the table.
 func TestDocumentation(t *testing.T) {
+	own, err := os.ReadFile(root + "docs/authorizer.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, _ := grants.Of("authorizer"); !strings.Contains(string(own), "\n\n"+f.RoleTable()) {
+		t.Errorf("docs/authorizer.md does not have this table:\n\n%s", f.RoleTable())
+	}
 	for _, f := range grants.Functions() {
 		file := root + "docs/functions.md"
 		text, err := os.ReadFile(file)

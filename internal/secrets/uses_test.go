@@ -19,6 +19,29 @@ var _ authorizer.Sources = (*secrets.Cache)(nil)
 
 var loopback = netip.MustParseAddr("127.0.0.1")
 
+// Guarantees that operators name an address as the cell does, or know that they cannot: a name of their own process would find the
+// counter of nobody.
+func TestAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		named, err := identity.NewAnonymiserFrom(addressKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for text, want := range map[string]string{whole().text(): named.Anonymise(loopback), (form{Peppers: whole().Peppers}).text(): ""} {
+			m := new(secretstest.Manager)
+			m.Set(name, text)
+			s, _ := open(t, sdk(m))
+			values, err := s.Get(t.Context(), time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := values.Addresses(); (got == nil) != (want == "") || got != nil && got.Anonymise(loopback) != want {
+				t.Errorf("the key names addresses unlike the cell, want %q", want)
+			}
+		}
+	})
+}
+
 // Guarantees that addresses always have a name, that it is the secret's as soon as there is one and follows it, and that
 // names which only this process gives are told of once.
 func TestAnonymise(t *testing.T) {
