@@ -45,16 +45,13 @@ func authorizer() Function {
 func publisher() Function {
 	return Function{
 		Name: "publisher", MemoryMB: 512, Timeout: time.Minute, Reserved: 10,
-		Streams: &Streams{Of: []events.Table{events.Plans, events.Tenants, events.Keys}, Batch: 500, Retries: 20, MaxAge: 6 * time.Hour},
+		Streams: &Streams{Of: []events.Table{events.Plans, events.Tenants, events.Keys}, Batch: 500, Retries: 20, MaxAge: 6 * time.Hour, Silence: true},
 		Grants: []Grant{
 			{On: PlansStream, Actions: stream}, {On: TenantsStream, Actions: stream}, {On: KeysStream, Actions: stream},
 			{On: Topic, Actions: []string{"sns:Publish"}},
 			{On: Kept, Actions: send},
 			{On: Failed, Actions: send},
 			logs,
-		},
-		Alarms: []Alarm{
-			{"records_kept", "Sum", 0, "a record could not be published, and waits in the queue of what is kept"},
 		},
 	}
 }
@@ -75,9 +72,9 @@ func balancer() Function {
 			logs,
 		},
 		Alarms: []Alarm{
-			{"records_kept", "Sum", 0, "a record could not be published, and waits in the queue of what is kept"},
-			{"shares_refused", "Sum", 0, "a request of an operator cannot be carried out"},
-			{"shares_unread", "Sum", 0, "an item of the cells table makes no sense, and was left out"},
+			{Metric: "active_cell_count", Silence: true, Means: "the balancer does not run, or cannot: no change of the shares goes on"},
+			{Metric: "shares_refused", Stat: "Sum", Means: "a request of an operator cannot be carried out"},
+			{Metric: "shares_unread", Stat: "Maximum", Means: "an item of the cells table makes no sense, and was left out"},
 		},
 	}
 }
@@ -95,11 +92,6 @@ func applier() Function {
 			{On: Cells, Actions: writeItem, With: "SLUICE_CELLS_TABLE", Keys: []string{AckKey}},
 			logs,
 		},
-		Alarms: []Alarm{
-			{"messages_kept", "Sum", 0, "a message could not be applied, and waits in the queue of what is kept"},
-			{"events_unknown", "Sum", 0, "publisher and applier are of different versions"},
-			{"apply_seconds", "p99", 5, "changes take too long from their write to the cell"},
-		},
 	}
 }
 
@@ -113,28 +105,24 @@ func reconcile() Function {
 			logs,
 		},
 		Alarms: []Alarm{
-			{"drift_unknown", "Sum", 0, "the cell has what no control table has: somebody wrote past Sluice; nothing is repaired by itself"},
-			{"drift_altered", "Sum", 0, "the same version differs: the same"},
-			{"drift_ahead", "Sum", 0, "the cell has a later version: the same"},
-			{"drift_unreadable", "Sum", 0, "an item makes no sense: the same"},
-			{"drift_missing", "Sum", 0, "a message was lost; it is repaired"},
-			{"drift_older", "Sum", 0, "a message was lost; it is repaired"},
+			{Metric: "drift", Stat: "Maximum", Silence: true,
+				Means: "the cell is not what the control tables are: `drift_missing` and the like beside it tell how; or nobody compares them any more"},
 		},
 	}
 }
 
 func canary() Function {
 	return Function{
-		// Longer than SLUICE_CANARY_WAIT, and within a period of the schedule.
-		Name: "canary", MemoryMB: 256, Timeout: time.Minute, Reserved: 1, Schedule: time.Minute,
+		// Longer than SLUICE_CANARY_WAIT, and within a period of the schedule. Each run is a change on record for good.
+		Name: "canary", MemoryMB: 256, Timeout: time.Minute, Reserved: 1, Schedule: 5 * time.Minute,
 		Grants: []Grant{
 			{On: Plans, Actions: append(append([]string{}, readItem...), writeItem...), Keys: []string{events.CanaryKey}},
 			{On: AllConfig, Actions: []string{"dynamodb:GetItem", "dynamodb:Query"}},
 			logs,
 		},
 		Alarms: []Alarm{
-			{"propagation_seconds", "p99", 5, "a change takes too long until it is enforced, by cell"},
-			{"canary_missed", "Sum", 0, "a change was not enforced within SLUICE_CANARY_WAIT, by cell"},
+			{Metric: "propagation_seconds", Stat: "p99", Above: 5, Silence: true,
+				Means: "by cell: a change takes too long until it is enforced, or was not within `SLUICE_CANARY_WAIT` (`canary_missed` tells it); or no canary runs"},
 		},
 	}
 }
@@ -144,7 +132,7 @@ func archiver() Function {
 	return Function{
 		// What is not kept is tried again for most of the day that a stream holds it.
 		Name: "archiver", MemoryMB: 512, Timeout: time.Minute, Reserved: 10,
-		Streams: &Streams{Of: all, Batch: 100, Retries: 10_000, MaxAge: 20 * time.Hour},
+		Streams: &Streams{Of: all, Batch: 100, Retries: 10_000, MaxAge: 20 * time.Hour, Silence: true},
 		Grants: []Grant{
 			{On: PlansStream, Actions: stream}, {On: TenantsStream, Actions: stream}, {On: KeysStream, Actions: stream},
 			{On: CellsStream, Actions: stream}, {On: OperationsStream, Actions: stream},
@@ -153,9 +141,8 @@ func archiver() Function {
 			logs,
 		},
 		Alarms: []Alarm{
-			{"records_unequal", "Sum", 0, "the archive has another record of that version: one of the two was written past Sluice"},
-			{"records_unreadable", "Sum", 0, "a record makes no sense; it is kept whole under rejected/"},
-			{"records_again", "Sum", 0, "the archive refuses or does not answer; records are delivered again"},
+			{Metric: "records_unequal", Stat: "Sum", Means: "the archive has another record of that version: one of the two was written past Sluice"},
+			{Metric: "records_unreadable", Stat: "Sum", Means: "a record makes no sense; it is kept whole under rejected/"},
 		},
 	}
 }

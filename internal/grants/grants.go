@@ -99,6 +99,9 @@ type Streams struct {
 	Window  time.Duration // for which a batch is waited for
 	Retries int
 	MaxAge  time.Duration // of a record; older ones go to the queue
+
+	// Silence is alarming, and so is an iterator that is older than 30 s: the canary's changes come by, see [SilentAfter].
+	Silence bool
 }
 
 // Queue is the event source mapping of a standard queue, with ReportBatchItemFailures, and the queue's own settings.
@@ -111,13 +114,23 @@ type Queue struct {
 	MaxReceives   int // then a message goes to the dead-letter queue
 }
 
-// Alarm is on a metric of ours.
+// Alarm is on a metric of ours. What is kept in queues has none: each queue has one, on CloudWatch's own metric, which rings until
+// somebody has looked.
 type Alarm struct {
 	Metric string
-	Stat   string  // of CloudWatch: Sum, Maximum, p99
+	Stat   string  // of CloudWatch: Sum, Maximum, p99; "" where Silence alone is alarming (SampleCount below 1)
 	Above  float64 // of it is alarming; seconds where the metric ends in _seconds
-	Means  string  // what has happened
+
+	// Silence is alarming, too: missing data is breaching, over a period of [SilentAfter]. The function tells the metric in each run of
+	// its schedule. Without it missing data is as it should be: the metric is told only where it is not 0.
+	Silence bool
+
+	Means string // what has happened
 }
+
+// SilentAfter is how long nothing is heard of what runs on this schedule until that is alarming: two runs may be missed, and less than a
+// quarter of an hour is no silence. Of [Streams] the schedule is the canary's.
+func SilentAfter(schedule time.Duration) time.Duration { return max(3*schedule, 15*time.Minute) }
 
 // Functions are all of them, in the order of the documentation; the caller may change its copy.
 func Functions() []Function {

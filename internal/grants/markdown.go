@@ -88,7 +88,14 @@ func (f *Function) AlarmTable() string {
 		if strings.HasSuffix(a.Metric, "_seconds") {
 			unit = " s"
 		}
-		fmt.Fprintf(&b, "| `%s` (%s) above %s%s | %s |\n", a.Metric, a.Stat, strconv.FormatFloat(a.Above, 'f', -1, 64), unit, a.Means)
+		var when []string
+		if a.Stat != "" {
+			when = append(when, fmt.Sprintf("(%s) above %s%s", a.Stat, strconv.FormatFloat(a.Above, 'f', -1, 64), unit))
+		}
+		if a.Silence {
+			when = append(when, "not told for "+span(SilentAfter(f.Schedule)))
+		}
+		fmt.Fprintf(&b, "| `%s` %s | %s |\n", a.Metric, strings.Join(when, ", or "), a.Means)
 	}
 	return b.String()
 }

@@ -16,9 +16,9 @@ const (
 	unitNone    = "None"
 )
 
-// directive is what all lines have in common: the namespace and the dimensions as the directive names them, and the
+// headOf is what all lines have in common: the namespace and the dimensions as the directive names them, and the
 // dimensions as members. What it writes was checked to need no escapes.
-func directive(c *Config) (head, members string) {
+func headOf(c *Config) (head, members string) {
 	names := ""
 	for _, d := range []struct{ name, value string }{{"cell", c.Cell}, {"function", c.Function}} {
 		if d.value == "" {
@@ -80,12 +80,21 @@ func (l *lineBuilder) build(r *Recorder, b *bucket, grown Totals, stand Gauges, 
 
 // finish appends what follows the time stamp.
 func (l *lineBuilder) finish(out []byte, head, members string) []byte {
+	return l.members(l.directive(out, head), members)
+}
+
+// directive appends the rest of it, in which every metric is named.
+func (l *lineBuilder) directive(out []byte, head string) []byte {
 	out = append(out, `,"CloudWatchMetrics":[{`...)
 	out = append(out, head...)
 	out = append(out, `,"Metrics":[`...)
 	out = append(out, l.definitions[:len(l.definitions)-1]...)
-	out = append(out, `]}]},`...)
-	out = append(out, members...)
+	return append(out, `]}]},`...)
+}
+
+// members appends the dimensions and all numbers, and ends the line.
+func (l *lineBuilder) members(out []byte, dimensions string) []byte {
+	out = append(out, dimensions...)
 	out = append(out, l.numbers...)
 	out = append(out, l.arrays...)
 	out[len(out)-1] = '}'
@@ -124,6 +133,21 @@ func member(to []byte, name string) []byte {
 	to = append(to, '"')
 	to = append(to, name...)
 	return append(to, '"', ':')
+}
+
+// member is a number that is no metric.
+func (l *lineBuilder) member(name string, n int64) {
+	l.numbers = append(strconv.AppendInt(member(l.numbers, name), n, 10), ',')
+}
+
+// longest is a member with the longest of times, in seconds; absent where there is none.
+func (l *lineBuilder) longest(name string, h *histogram) {
+	for i := len(h) - 1; i >= 0; i-- {
+		if h[i] > 0 {
+			l.numbers = append(append(member(l.numbers, name), stepSeconds[i]...), ',')
+			return
+		}
+	}
 }
 
 func (l *lineBuilder) number(name, unit string, n int64) {

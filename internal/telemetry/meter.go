@@ -49,7 +49,19 @@ func NewMeter(c Config) (*Meter, error) {
 	return &Meter{c: r.c, head: r.head, dims: r.dims}, nil
 }
 
-// Count adds to a count. Adding 0 has the line tell 0, so that an alarm can tell "none" from "not known".
+// metered are the numbers that a Meter writes, by name; their functions tell those of one name alike.
+var metered = sync.OnceValue(func() map[string]Metric {
+	all := map[string]Metric{}
+	for _, m := range Metrics() {
+		if !slices.Contains(m.Functions, inAuthorizer) {
+			all[m.Name] = m
+		}
+	}
+	return all
+})
+
+// Count adds to a count. Adding 0 has the line tell 0: as a metric where the list says that it is always told ([Metric].Always),
+// otherwise as a member that costs nothing.
 func (m *Meter) Count(name string, n int64) {
 	if m == nil {
 		return
@@ -92,7 +104,7 @@ func (m *Meter) room(name string) bool {
 }
 
 // Flush writes what was counted since the last one as a line with the time now, and begins anew. Where nothing was, it writes
-// nothing. The error is the writer's; what was counted is then lost.
+// nothing; where none of it is a metric, a line of JSON without a directive. The error is the writer's; what was counted is then lost.
 func (m *Meter) Flush(now time.Time) error {
 	if m == nil {
 		return nil
@@ -103,17 +115,30 @@ func (m *Meter) Flush(now time.Time) error {
 	m.mu.Unlock()
 	var l lineBuilder
 	for _, c := range counts {
-		l.number(c.name, unitCount, c.n)
+		if is := metered()[c.name]; is.LineOnly || c.n == 0 && !is.Always {
+			l.member(c.name, c.n)
+		} else {
+			l.number(c.name, unitCount, c.n)
+		}
 	}
 	l.some("telemetry_names_lost", lost)
 	for i := range times {
-		l.distribution(times[i].name, unitSeconds, stepSeconds[:], times[i].took[:])
+		if metered()[times[i].name].LineOnly {
+			l.longest(times[i].name, &times[i].took)
+		} else {
+			l.distribution(times[i].name, unitSeconds, stepSeconds[:], times[i].took[:])
+		}
 	}
-	if len(l.definitions) == 0 {
+	if len(l.numbers)+len(l.arrays) == 0 {
 		return nil
 	}
-	out := strconv.AppendInt([]byte(`{"_aws":{"Timestamp":`), clampedSecond(now)*1000, 10)
-	out = l.finish(out, m.head, m.dims)
+	out := []byte{'{'}
+	if len(l.definitions) > 0 {
+		out = append(out, `"_aws":{"Timestamp":`...)
+		out = strconv.AppendInt(out, clampedSecond(now)*1000, 10)
+		out = l.directive(out, m.head)
+	}
+	out = l.members(out, m.dims)
 	if _, err := m.c.Writer.Write(out); err != nil {
 		return fmt.Errorf("telemetry: write a line: %w", err)
 	}

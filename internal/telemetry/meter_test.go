@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,7 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// Guarantees that a function's counts become one line that CloudWatch reads, that a 0 is told, and that the next line begins anew.
+// Guarantees that a function's counts become one line that CloudWatch reads, in which a 0 is no metric, and that the next line begins
+// anew.
 func TestMeter(t *testing.T) {
 	var out bytes.Buffer
 	m, err := telemetry.NewMeter(telemetry.Config{Writer: &out, Cell: "eu-1", Function: "applier"})
@@ -27,15 +29,15 @@ func TestMeter(t *testing.T) {
 	m.Count("events_applied", 2)
 	m.Count("events_applied", 3)
 	m.Count("events_kept", 0)
-	m.Took("apply_seconds", 2*time.Second)
-	m.Took("apply_seconds", 2*time.Second)
-	m.Took("apply_seconds", -time.Hour)
+	m.Took("waited_seconds", 2*time.Second)
+	m.Took("waited_seconds", 2*time.Second)
+	m.Took("waited_seconds", -time.Hour)
 	if err := m.Flush(now); err != nil {
 		t.Fatal(err)
 	}
 	const want = `{"_aws":{"Timestamp":1700000000000,"CloudWatchMetrics":[{"Namespace":"Sluice","Dimensions":[["cell","function"]],` +
-		`"Metrics":[{"Name":"events_applied","Unit":"Count"},{"Name":"events_kept","Unit":"Count"},{"Name":"apply_seconds","Unit":"Seconds"}]}]},` +
-		`"cell":"eu-1","function":"applier","events_applied":5,"events_kept":0,"apply_seconds":{"Values":[0.000001,1.964],"Counts":[1,2]}}` + "\n"
+		`"Metrics":[{"Name":"events_applied","Unit":"Count"},{"Name":"waited_seconds","Unit":"Seconds"}]}]},` +
+		`"cell":"eu-1","function":"applier","events_applied":5,"events_kept":0,"waited_seconds":{"Values":[0.000001,1.964],"Counts":[1,2]}}` + "\n"
 	if got := out.String(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -43,6 +45,65 @@ func TestMeter(t *testing.T) {
 	m.Count("events_applied", 1)
 	if err := m.Flush(now); err != nil || !strings.Contains(out.String(), `"events_applied":1}`) {
 		t.Errorf("%v, %s; want a line of 1", err, out.String())
+	}
+}
+
+// Guarantees that a line tells as a metric what the list says, and the rest as plain numbers: of what is always told the 0, too, of
+// faults only those that there are, and of what is usual nothing; a line without any metric has no directive, which would be none.
+func TestMeterTellsByTheList(t *testing.T) {
+	var out bytes.Buffer
+	m, err := telemetry.NewMeter(telemetry.Config{Writer: &out, Function: "f"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		count func()
+		want  string
+	}{
+		{func() {
+			m.Count("records_read", 3)
+			m.Count("records_kept", 0)
+			m.Took("publish_seconds", 2*time.Second)
+		},
+			`{"function":"f","records_read":3,"records_kept":0,"publish_seconds":1.964}`},
+		{func() {
+			m.Took("apply_seconds", time.Millisecond)
+			m.Took("apply_seconds", 2*time.Second)
+			m.Took("apply_seconds", time.Second)
+		},
+			`{"function":"f","apply_seconds":1.964}`},
+		{func() {
+			m.Count("drift", 0)
+			m.Count("drift_missing", 0)
+			m.Count("drift_older", 0)
+			m.Count("drift_older", 2)
+		},
+			`{"_aws":{"Timestamp":0,"CloudWatchMetrics":[{"Namespace":"Sluice","Dimensions":[["function"]],"Metrics":[{"Name":"drift","Unit":"Count"},` +
+				`{"Name":"drift_older","Unit":"Count"}]}]},"function":"f","drift":0,"drift_missing":0,"drift_older":2}`},
+		{func() { m.Count("not_listed", 0) }, `{"function":"f","not_listed":0}`},
+	} {
+		out.Reset()
+		tt.count()
+		if err := m.Flush(time.Unix(0, 0)); err != nil || out.String() != tt.want+"\n" {
+			t.Errorf("got  %s, %v\nwant %s", out.String(), err, tt.want)
+		}
+	}
+}
+
+// Guarantees that functions which share a number tell it alike: a meter goes by its name.
+func TestMetersTellAlike(t *testing.T) {
+	told := map[string]telemetry.Metric{}
+	for _, m := range telemetry.Metrics() {
+		if slices.Contains(m.Functions, "authorizer") {
+			continue
+		}
+		if is, there := told[m.Name]; there && (is.Always != m.Always || is.LineOnly != m.LineOnly) {
+			t.Errorf("%s is told in two ways", m.Name)
+		}
+		told[m.Name] = m
+		if m.Always && m.LineOnly {
+			t.Errorf("%s is always told as a metric, and never", m.Name)
+		}
 	}
 }
 

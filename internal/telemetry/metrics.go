@@ -18,15 +18,20 @@ const (
 	Averaged Form = "rate"   // 0 or 100 for each thing that happened: Average
 )
 
-// Metric is one that a function of Sluice writes.
+// Metric is a number that functions of Sluice write.
 type Metric struct {
 	Name       string
 	Unit       string // of CloudWatch
 	Form       Form
 	Dimensions []string // its dimensions, all of them: "cell" and "function", or "function"
 	Functions  []string // that write it, by their folders below functions/, sorted
-	Always     bool     // told with each line, batch or run, 0 included, so that an alarm can tell none from not known
-	Meaning    string   // one sentence or more, in Markdown
+	Always     bool     // told with each line, batch or run, 0 included, so that an alarm can tell none from not known; others where they are not 0
+
+	// LineOnly is a number that is no metric of CloudWatch, which bills one for each hour in which it is told: it is a member of the
+	// log line, which Logs Insights searches and sums. No alarm and no dashboard can be on it. Of a spread it is the longest.
+	LineOnly bool
+
+	Meaning string // one sentence or more, in Markdown
 }
 
 // The functions that write metrics, by their folders. Admin and ops write none.
@@ -46,80 +51,99 @@ const streaming = inPublisher + " " + inBalancer
 // ofCell is the functions of which each cell has its own, or that tell cells apart.
 var ofCell = []string{inApplier, inAuthorizer, inCanary, inReconcile}
 
+// telling is when a number is told, and how.
+type telling int
+
+const (
+	always   telling = iota // Metric.Always
+	not0                    // a metric where it is not 0
+	lineOnly                // Metric.LineOnly
+)
+
 // Metrics lists every metric that there is, by name and then by function. Alarms, dashboards and docs/metrics.md are made of it,
 // and tests hold that each is written under exactly this name, unit and dimensions, and none beside.
+//
+// What runs on a schedule runs where nobody uses it, too, and so costs what it tells. Always told is there only what has an alarm for
+// its silence; faults are metrics where there are any; and what is usual is in the line only.
 //
 // The age of a stream's iterator is none of ours: it is IteratorAge in the namespace AWS/Lambda, with the dimension FunctionName.
 func Metrics() []Metric {
 	var all []Metric
-	add := func(functions, name, unit string, form Form, always bool, meaning string) {
-		m := Metric{Name: name, Unit: unit, Form: form, Functions: strings.Fields(functions), Dimensions: []string{"function"}, Always: always, Meaning: meaning}
+	add := func(functions, name, unit string, form Form, told telling, meaning string) {
+		m := Metric{Name: name, Unit: unit, Form: form, Functions: strings.Fields(functions), Dimensions: []string{"function"}, Meaning: meaning}
+		m.Always, m.LineOnly = told == always, told == lineOnly
 		if slices.Contains(ofCell, m.Functions[0]) {
 			m.Dimensions = []string{"cell", "function"}
 		}
 		slices.Sort(m.Functions)
 		all = append(all, m)
 	}
-	addAuthorizer(func(name, unit string, form Form, always bool, meaning string) {
-		add(inAuthorizer, name, unit, form, always, meaning)
+	addAuthorizer(func(name, unit string, form Form, inEach bool, meaning string) {
+		told := not0
+		if inEach {
+			told = always
+		}
+		add(inAuthorizer, name, unit, form, told, meaning)
 	})
-	add(inAuthorizer+" "+inCanary, "propagation_seconds", unitSeconds, Spread, false,
-		"From the write of a change in the control tables to when it is enforced: by the canary for its own change, one that was missed with the whole time that it waited; by an authorizer for each change that it comes by.")
+	add(inAuthorizer, "propagation_seconds", unitSeconds, Spread, not0, propagation+"each change that it comes by.")
+	add(inCanary, "propagation_seconds", unitSeconds, Spread, always, propagation+"its own change; one that was missed with the whole time that it waited.")
 
-	add(streaming+" "+inArchiver, "records_read", unitCount, Counted, true, "Records of the streams, those that came again included.")
-	add(streaming+" "+inArchiver, "records_again", unitCount, Counted, true, "Records that failed, and are delivered again.")
-	add(streaming, "events_published", unitCount, Counted, false, "Events that the topic took.")
-	add(streaming, "publish_calls", unitCount, Counted, false, "Calls of SNS, of at most ten events each.")
-	add(streaming, "publish_retries", unitCount, Counted, false, "Events that a call did not take.")
-	add(streaming, "records_kept", unitCount, Counted, true, "Records that cannot be used, and were put into the queue of what is kept: somebody must look.")
-	add(streaming, "publish_seconds", unitSeconds, Spread, false, "From the write of a change to when the topic had it.")
+	add(streaming+" "+inArchiver, "records_read", unitCount, Counted, lineOnly, "Records of the streams, those that came again included.")
+	add(streaming+" "+inArchiver, "records_again", unitCount, Counted, not0, "Records that failed, and are delivered again.")
+	add(streaming, "events_published", unitCount, Counted, lineOnly, "Events that the topic took.")
+	add(streaming, "publish_calls", unitCount, Counted, lineOnly, "Calls of SNS, of at most ten events each.")
+	add(streaming, "publish_retries", unitCount, Counted, not0, "Events that a call did not take.")
+	add(streaming, "records_kept", unitCount, Counted, not0, "Records that cannot be used, and were put into the queue of what is kept: somebody must look.")
+	add(streaming, "publish_seconds", unitSeconds, Spread, lineOnly, "From the write of a change to when the topic had it.")
 
-	add(inBalancer, "active_cell_count", unitCount, Level, true, "Cells that have a weight in the shares. It falls where one is drained or removed, and by nothing else: a cell that is down keeps its share.")
-	add(inBalancer, "shares_awaited", unitCount, Level, true, "Cells that the change of shares under way waits to hear from. Above 0 for long: a cell is down, and no change goes on until it is back or removed by force.")
-	add(inBalancer, "shares_unread", unitCount, Level, true, "Items of the table of cells that cannot be read or make no sense.")
-	add(inBalancer, "shares_changes", unitCount, Counted, false, "Steps of the shares that were published.")
-	add(inBalancer, "shares_refused", unitCount, Counted, false, "Requests of operators that the balancer refused.")
+	add(inBalancer, "active_cell_count", unitCount, Level, always, "Cells that have a weight in the shares. It falls where one is drained or removed, and by nothing else: a cell that is down keeps its share.")
+	add(inBalancer, "shares_awaited", unitCount, Level, not0, "Cells that the change of shares under way waits to hear from. Above 0 for long: a cell is down, and no change goes on until it is back or removed by force.")
+	add(inBalancer, "shares_unread", unitCount, Level, not0, "Items of the table of cells that cannot be read or make no sense.")
+	add(inBalancer, "shares_changes", unitCount, Counted, not0, "Steps of the shares that were published.")
+	add(inBalancer, "shares_refused", unitCount, Counted, not0, "Requests of operators that the balancer refused.")
 
-	add(inApplier, "messages_read", unitCount, Counted, true, "Messages of the cell's queue, those that came again included.")
-	add(inApplier, "messages_again", unitCount, Counted, true, "Messages that failed, and are delivered again.")
-	add(inApplier, "messages_old", unitCount, Counted, false, "Messages with nothing newer than what the cell has: repeated or overtaken, and harmless.")
-	add(inApplier, "messages_other", unitCount, Counted, false, "Events that are no document's, and so not a cell's affair.")
-	add(inApplier, "messages_kept", unitCount, Counted, true, "Messages that cannot be used, those of an unknown version included, and were put into the queue of what is kept: somebody must look.")
-	add(inApplier, "events_unknown", unitCount, Counted, true, "Events of a type or version that this applier does not know: publisher and applier are of different versions.")
-	add(inApplier, "documents_applied", unitCount, Counted, false, "Documents that were newer than what the cell had.")
-	add(inApplier, "apply_seconds", unitSeconds, Spread, false, "From the write of a change in the control tables to when the cell's table had it.")
+	add(inApplier, "messages_read", unitCount, Counted, lineOnly, "Messages of the cell's queue, those that came again included.")
+	add(inApplier, "messages_again", unitCount, Counted, not0, "Messages that failed, and are delivered again.")
+	add(inApplier, "messages_old", unitCount, Counted, lineOnly, "Messages with nothing newer than what the cell has: repeated or overtaken, and harmless.")
+	add(inApplier, "messages_other", unitCount, Counted, lineOnly, "Events that are no document's, and so not a cell's affair.")
+	add(inApplier, "messages_kept", unitCount, Counted, not0, "Messages that cannot be used, those of an unknown version included, and were put into the queue of what is kept: somebody must look.")
+	add(inApplier, "events_unknown", unitCount, Counted, not0, "Events of a type or version that this applier does not know: publisher and applier are of different versions.")
+	add(inApplier, "documents_applied", unitCount, Counted, lineOnly, "Documents that were newer than what the cell had.")
+	add(inApplier, "apply_seconds", unitSeconds, Spread, lineOnly, "From the write of a change in the control tables to when the cell's table had it.")
 
-	add(inArchiver, "objects_made", unitCount, Counted, true, "Versions that were put into the archive.")
-	add(inArchiver, "objects_equal", unitCount, Counted, true, "Versions that were there already, and equal.")
-	add(inArchiver, "records_unequal", unitCount, Counted, true, "Versions whose place in the archive has something else: somebody must look.")
-	add(inArchiver, "records_unreadable", unitCount, Counted, true, "Records that are no change that Sluice made: somebody must look.")
-	add(inArchiver, "archive_seconds", unitSeconds, Spread, false, "From the write of a change to when the archive had it.")
+	add(inArchiver, "objects_made", unitCount, Counted, lineOnly, "Versions that were put into the archive.")
+	add(inArchiver, "objects_equal", unitCount, Counted, lineOnly, "Versions that were there already, and equal.")
+	add(inArchiver, "records_unequal", unitCount, Counted, not0, "Versions whose place in the archive has something else: somebody must look.")
+	add(inArchiver, "records_unreadable", unitCount, Counted, not0, "Records that are no change that Sluice made: somebody must look.")
+	add(inArchiver, "archive_seconds", unitSeconds, Spread, lineOnly, "From the write of a change to when the archive had it.")
 
-	add(inReconcile, "drift", unitCount, Level, true, "Differences between the control tables and the cell's copy that are old enough not to be under way: the sum of the next seven.")
+	add(inReconcile, "drift", unitCount, Level, always, "Differences between the control tables and the cell's copy that are old enough not to be under way: the sum of the next seven.")
 	for _, d := range [...][2]string{
 		{"missing", "the cell has never had the item; repaired"}, {"older", "the cell has an older version; repaired"},
 		{"ahead", "the cell has a newer version: the control tables have lost a write"}, {"unknown", "a document of no item: somebody has written past Sluice"},
 		{"altered", "the same version with another content: somebody has written past Sluice"},
 		{"unreadable", "an item that is not as it was written, and reaches no cell"}, {"refused", "an item that the cell's table does not take"},
 	} {
-		add(inReconcile, "drift_"+d[0], unitCount, Level, true, "Of `drift`: "+d[1]+".")
+		add(inReconcile, "drift_"+d[0], unitCount, Level, not0, "Of `drift`: "+d[1]+".")
 	}
-	add(inReconcile, "reconcile_items", unitCount, Level, true, "Items of the control tables that a run read.")
-	add(inReconcile, "reconcile_reads", unitCount, Level, true, "Reads of items and documents that a run made.")
-	add(inReconcile, "reconcile_repaired", unitCount, Level, true, "Documents that a run wrote.")
-	add(inReconcile, "reconcile_under_way", unitCount, Level, true, "Differences that are too young to be drift.")
-	add(inReconcile, "reconcile_unfinished", unitCount, Level, true, "1 where a run's time was over before it was through; the next one goes on.")
+	add(inReconcile, "reconcile_items", unitCount, Level, lineOnly, "Items of the control tables that a run read.")
+	add(inReconcile, "reconcile_reads", unitCount, Level, lineOnly, "Reads of items and documents that a run made.")
+	add(inReconcile, "reconcile_repaired", unitCount, Level, not0, "Documents that a run wrote.")
+	add(inReconcile, "reconcile_under_way", unitCount, Level, lineOnly, "Differences that are too young to be drift.")
+	add(inReconcile, "reconcile_unfinished", unitCount, Level, not0, "1 where a run's time was over before it was through; the next one goes on.")
 
-	add(inCanary, "canary_missed", unitCount, Counted, true, "1 where the canary's change was not enforced in the cell within its time.")
-	add(inCanary, "canary_applied_seconds", unitSeconds, Spread, false, "From the write of the canary's change to when the cell's table had it.")
+	add(inCanary, "canary_missed", unitCount, Counted, not0, "1 where the canary's change was not enforced in the cell within its time.")
+	add(inCanary, "canary_applied_seconds", unitSeconds, Spread, lineOnly, "From the write of the canary's change to when the cell's table had it.")
 
-	add(strings.Join([]string{inApplier, inCanary, inReconcile}, " "), "telemetry_names_lost", unitCount, Counted, false, namesLost)
-	add(strings.Join([]string{inArchiver, inBalancer, inPublisher}, " "), "telemetry_names_lost", unitCount, Counted, false, namesLost)
+	add(strings.Join([]string{inApplier, inCanary, inReconcile}, " "), "telemetry_names_lost", unitCount, Counted, not0, namesLost)
+	add(strings.Join([]string{inArchiver, inBalancer, inPublisher}, " "), "telemetry_names_lost", unitCount, Counted, not0, namesLost)
 	slices.SortStableFunc(all, func(a, b Metric) int {
 		return slices.Compare([]string{a.Name, a.Functions[0]}, []string{b.Name, b.Functions[0]})
 	})
 	return all
 }
+
+const propagation = "From the write of a change in the control tables to when it is enforced, of "
 
 const namesLost = "Metrics that were not told, for their names are none or there are too many: a mistake in the program."
 

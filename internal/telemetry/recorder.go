@@ -179,7 +179,7 @@ func New(c Config) (*Recorder, error) {
 		}
 	}
 	r := &Recorder{c: c}
-	r.head, r.dims = directive(&c)
+	r.head, r.dims = headOf(&c)
 	return r, nil
 }
 
