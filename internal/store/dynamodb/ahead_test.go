@@ -65,7 +65,7 @@ func TestAheadAgreesWithMemory(t *testing.T) {
 		t.Run(fmt.Sprint("group ", first), func(t *testing.T) {
 			t.Parallel()
 			client := server(t)
-			for seed := first; seed < 80; seed += groups {
+			for seed := first; seed < 40; seed += groups {
 				aheadAgreesWithMemory(t, client, seed)
 			}
 		})

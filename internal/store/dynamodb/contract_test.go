@@ -29,7 +29,7 @@ func TestContract(t *testing.T) {
 		Leases:     true,
 		KeepsAhead: true, // of the items that are written before the one that denies
 		Parallel:   true,
-		Scripts:    40,
-		Repeats:    50,
+		Scripts:    20,
+		Repeats:    25,
 	})
 }

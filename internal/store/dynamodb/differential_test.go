@@ -72,7 +72,7 @@ func TestAgreesWithMemory(t *testing.T) {
 		t.Run(fmt.Sprint("group ", first), func(t *testing.T) {
 			t.Parallel()
 			client := server(t)
-			for seed := first; seed < 60; seed += groups {
+			for seed := first; seed < 32; seed += groups {
 				agreesWithMemory(t, client, seed)
 			}
 		})
