@@ -34,7 +34,10 @@ func synth() error {
 	if err != nil {
 		return err
 	}
-	app := awscdk.NewApp(nil)
+	app := awscdk.NewApp(&awscdk.AppProps{
+		AnalyticsReporting: jsii.Bool(false),
+		StackTraces:        jsii.Bool(false), // they are of jsii's kernel, not of this program
+	})
 	if _, err := infra.NewStacks(app, d, cmp.Or(os.Getenv("SLUICE_LAMBDAS"), infra.DefaultLambdas)); err != nil {
 		return err
 	}
