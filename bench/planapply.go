@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
@@ -110,13 +109,6 @@ func runPlanApply(tenants, inCell int) (a planApply, err error) {
 			err = errors.Join(err, e)
 		}
 	}()
-	// DynamoDB Local takes 10 ms and more, one after the other, to write what has a stream. DynamoDB does not wait for streams.
-	for _, name := range names {
-		off := &types.StreamSpecification{StreamEnabled: aws.Bool(false)}
-		if _, err := connection.UpdateTable(ctx, &sdk.UpdateTableInput{TableName: &name, StreamSpecification: off}); err != nil {
-			return a, err
-		}
-	}
 	m := &putMeter{Client: connection}
 	tables, err := dynamo.New(m, names)
 	if err != nil {
