@@ -9,6 +9,8 @@
 //  3. the credentials, a JWT, an API key or both; none at all is anonymous where there is an anonymousPlan, a bad one never is
 //  4. the tenant: known, not suspended, with a plan
 //  5. all limits of the plan that match, all or nothing; where there are several cells, the parts of them that this one grants
+//
+// With [Config.Mode] limits deny nobody in steps 1 and 5, or are left out there; the other steps stay.
 package authorizer
 
 import (
@@ -58,6 +60,11 @@ type Config struct {
 	Jitter      int              // percent, 0..100; see answer.Encoder
 	Sources     Sources          // default an identity.Anonymiser with a random key: names differ from process to process
 	Measure     bool             // fills Answer.Took
+
+	// Mode is asked once for each request, and must not wait: what its limits do, nil for limit.Enforce always. With
+	// limit.Shadow they are decided and charged as by limit.Enforce, all or nothing, and then nobody is denied by one, nor by a
+	// store that is away. With limit.Off none is looked at. Who calls is known, or denied, in each mode.
+	Mode func() limit.Mode
 
 	// BackstopBytes bounds what is counted in this process while a store that is no [outage.Store] does not answer; 0 is
 	// outage.DefaultBytes.
@@ -158,9 +165,11 @@ type Answer struct {
 	Plan        string    // "" where it is not known
 	Subject     string
 	KeyID       string
-	Anonymous   bool // no credential, under the anonymousPlan
-	StoreFailed bool // a store did not answer, and each limit's onStoreFailure was applied
-	ConfigStale bool // decided on a configuration that is older than it may be
+	Anonymous   bool        // no credential, under the anonymousPlan
+	StoreFailed bool        // a store did not answer, and each limit's onStoreFailure was applied
+	ConfigStale bool        // decided on a configuration that is older than it may be
+	Mode        limit.Mode  // of Config.Mode
+	Spared      answer.Kind // with limit.Shadow, what a limit's denial would have been; else answer.Allowed
 	Source      string
 	Header      answer.Header
 	Instance    string // URI of this occurrence; "" where allowed
@@ -265,6 +274,9 @@ func (z *Authorizer) answer(ctx context.Context, req *Request, peek bool) *Answe
 	a := z.pool.Get().(*Answer)
 	a.peeking = peek
 	a.reset(req, z.c.Now())
+	if z.c.Mode != nil {
+		a.Mode = z.c.Mode()
+	}
 	configuration, join := z.c.Source.Begin(ctx, a.At)
 	a.ConfigStale = configuration.Stale()
 	a.Kind = z.decide(ctx, a, configuration)
@@ -283,6 +295,7 @@ func (a *Answer) reset(req *Request, now time.Time) {
 	a.Tenant, a.Plan, a.Subject, a.KeyID, a.Source, a.Instance = "", "", "", "", "", ""
 	a.Reason, a.Err = "", nil
 	a.Anonymous, a.StoreFailed, a.wait, a.Took = false, false, answer.Wait{}, 0
+	a.Mode, a.Spared = limit.Enforce, answer.Allowed
 	a.ip.made, a.plan.made = false, false
 	a.path = route.Clean(req.Path)
 	a.attributes.Method, a.attributes.Path = req.Method, &a.path
@@ -294,7 +307,7 @@ func (z *Authorizer) decide(ctx context.Context, a *Answer, c Configuration) ans
 		a.Source = z.c.Sources.Anonymise(identity.SourceIP(a.request.Peer, a.request.Header["X-Forwarded-For"], z.c.TrustedHops))
 		a.attributes.IP = a.Source
 	}
-	if kind := z.limitAddress(ctx, a, c); kind != answer.Allowed {
+	if kind := a.spare(z.limitAddress(ctx, a, c)); kind != answer.Allowed {
 		return kind
 	}
 	if !c.Routed(a.request.Method, &a.path) {
@@ -304,13 +317,22 @@ func (z *Authorizer) decide(ctx context.Context, a *Answer, c Configuration) ans
 	if kind != answer.Allowed {
 		return kind
 	}
-	return z.limitTenant(ctx, a, owner, set)
+	return a.spare(z.limitTenant(ctx, a, owner, set))
+}
+
+// spare lets pass, in shadow, what a limit denies. There is nothing to wait for then.
+func (a *Answer) spare(kind answer.Kind) answer.Kind {
+	if a.Mode != limit.Shadow || kind == answer.Allowed {
+		return kind
+	}
+	a.Spared, a.wait = kind, answer.Wait{}
+	return answer.Allowed
 }
 
 // limitAddress is step 1.
 func (z *Authorizer) limitAddress(ctx context.Context, a *Answer, c Configuration) answer.Kind {
 	set := c.IPLimits()
-	if len(set.Limits) == 0 || a.request.NoAddress {
+	if len(set.Limits) == 0 || a.request.NoAddress || a.Mode == limit.Off {
 		return answer.Allowed
 	}
 	if a.request.Sourceless {
@@ -431,8 +453,11 @@ func (a *Answer) unidentified(err error) answer.Kind {
 	return answer.Unidentified
 }
 
-// limitTenant is step 5.
+// limitTenant is step 5. What step 1 would have denied charges nothing in it, as if it had.
 func (z *Authorizer) limitTenant(ctx context.Context, a *Answer, owner limit.Owner, set *plan.Set) answer.Kind {
+	if a.Mode == limit.Off || a.Spared != answer.Allowed {
+		return answer.Allowed
+	}
 	a.plan.request.Owner = owner
 	a.plan.request.Charges = set.AppendCharges(a.plan.request.Charges[:0], &a.attributes)
 	if e := set.Withheld(a.plan.request.Charges); e != nil {
@@ -453,7 +478,7 @@ func (z *Authorizer) limitTenant(ctx context.Context, a *Answer, owner limit.Own
 			return answer.NotHere
 		}
 	}
-	if kind == answer.Limited && a.ip.made {
+	if kind == answer.Limited && a.ip.made && a.Mode == limit.Enforce {
 		z.waitForAddress(ctx, a)
 	}
 	return kind

@@ -15,6 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/apigw"
 	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
@@ -140,9 +141,13 @@ func (h *Handler) encode(event *apigw.Event, a *Answer) ([]byte, error) {
 	if a.Kind == answer.NoCredential || a.Kind == answer.BadCredential {
 		return nil, apigw.ErrUnauthorized
 	}
+	mode := ""
+	if a.Mode != limit.Enforce {
+		mode = a.Mode.String()
+	}
 	out := apigw.Answer{
 		Kind: a.Kind, Header: a.Header, Tenant: a.Tenant, Subject: a.Subject, Plan: a.Plan, KeyID: a.KeyID,
-		Anonymous: a.Anonymous, StoreFailed: a.StoreFailed, ConfigStale: a.ConfigStale, Instance: a.Instance,
+		Anonymous: a.Anonymous, StoreFailed: a.StoreFailed, ConfigStale: a.ConfigStale, Mode: mode, Spared: a.Spared, Instance: a.Instance,
 	}
 	if !a.Allowed() {
 		out.Problem = a.AppendProblem(make([]byte, 0, 768))
@@ -156,12 +161,14 @@ func (h *Handler) count(a *Answer) {
 	if r == nil {
 		return
 	}
+	admitted := a.Kind == answer.Allowed && a.Spared == answer.Allowed
 	full := int64(0)
-	if d := a.plan.outcome(); d != nil && a.Kind == answer.Allowed {
+	if d := a.plan.outcome(); d != nil && admitted {
 		full = d.Fullest()
 	}
-	r.Decision(a.At, telemetry.Decision{Kind: a.Kind, Took: a.Took, Limit: a.deniedBy(), ConfigStale: a.ConfigStale, Fullest: full})
-	if a.Kind != answer.Allowed {
+	r.Decision(a.At, telemetry.Decision{Kind: a.Kind, Took: a.Took, Limit: a.deniedBy(), ConfigStale: a.ConfigStale, Fullest: full,
+		Mode: uint8(a.Mode), Spared: a.Spared})
+	if !admitted {
 		return // a shadow tells what it would have denied of what passed
 	}
 	for _, s := range [...]*step{&a.ip, &a.plan} {
@@ -179,9 +186,17 @@ func (h *Handler) count(a *Answer) {
 	}
 }
 
-// deniedBy is the id of the limit that denied, with "ip:" before it where that is an ipLimit; "" where none did.
+// verdict is what enforcing comes to.
+func (a *Answer) verdict() answer.Kind {
+	if a.Kind == answer.Allowed {
+		return a.Spared
+	}
+	return a.Kind
+}
+
+// deniedBy is the id of the limit that denied, or would have, with "ip:" before it where that is an ipLimit; "" where none did.
 func (a *Answer) deniedBy() string {
-	switch a.Kind {
+	switch a.verdict() {
 	case answer.Limited, answer.IPLimited, answer.NeverFits:
 	default:
 		return ""
@@ -213,7 +228,9 @@ func (h *Handler) log(ctx context.Context, event *apigw.Event, a *Answer) {
 	}
 	switch a.Kind {
 	case answer.Allowed:
-		return
+		if level := h.atMost(h.c.LogDenials, slog.LevelInfo); a.Spared != answer.Allowed && h.c.Log.Enabled(ctx, level) {
+			h.write(ctx, level, "passed in shadow", event, a.decided()...)
+		}
 	case answer.NoCredential, answer.BadCredential:
 		more, ok := h.quiet.speak(a.Reason, a.At)
 		if level := h.atMost(ok, slog.LevelInfo); h.c.Log.Enabled(ctx, level) {
@@ -228,10 +245,17 @@ func (h *Handler) log(ctx context.Context, event *apigw.Event, a *Answer) {
 		}
 	default:
 		if level := h.atMost(h.c.LogDenials, slog.LevelInfo); h.c.Log.Enabled(ctx, level) {
-			h.write(ctx, level, "denied", event, slog.String("outcome", a.Kind.String()), slog.String("limit", a.deniedBy()),
-				slog.String("tenant", apigw.EncodeName(a.Tenant)), slog.String("plan", a.Plan), slog.String("key_id", apigw.EncodeName(a.KeyID)),
-				slog.String("source", a.Source), slog.Bool("store_failed", a.StoreFailed), slog.String("instance", a.Instance))
+			h.write(ctx, level, "denied", event, append(a.decided(), slog.String("instance", a.Instance))...)
 		}
+	}
+}
+
+// decided is what a line tells of a decision.
+func (a *Answer) decided() []slog.Attr {
+	return []slog.Attr{
+		slog.String("outcome", a.verdict().String()), slog.String("limit", a.deniedBy()), slog.String("mode", a.Mode.String()),
+		slog.String("tenant", apigw.EncodeName(a.Tenant)), slog.String("plan", a.Plan), slog.String("key_id", apigw.EncodeName(a.KeyID)),
+		slog.String("source", a.Source), slog.Bool("store_failed", a.StoreFailed),
 	}
 }
 

@@ -39,6 +39,8 @@ const (
 	ContextKeyID       = "keyId"
 	ContextAnonymous   = "anonymous"   // true; else left out
 	ContextStoreFailed = "storeFailed" // true where limits were checked without their store; else left out
+	ContextMode        = "mode"        // "shadow" or "off" where limits deny nobody; else left out
+	ContextSpared      = "spared"      // answer.Kind's name: in shadow, what a limit's denial would have been; else left out
 	ContextConfigStale = "configStale" // true where the decision was made on a configuration that is older than it may be; else left out
 	ContextBinding     = "binding"     // name of the limit that denied or has least left, as in rateLimit: "burst", "put-product/10s", "ip:per-address"
 	ContextRetryAfter  = "retryAfter"  // the value of the header Retry-After; so the next three, and rateLimit and -Policy
@@ -55,7 +57,7 @@ const (
 
 // taken are the names that a Value cannot have: ours, and those that API Gateway itself fills in beside a context.
 var taken = []string{ContextDecision, ContextHTTPStatus, ContextCaller, ContextTenant, ContextSubject, ContextPlan, ContextKeyID, ContextAnonymous,
-	ContextStoreFailed, ContextConfigStale, ContextBinding, ContextRetryAfter, ContextLimit, ContextRemaining, ContextReset, ContextProblemType, ContextInstance,
+	ContextStoreFailed, ContextMode, ContextSpared, ContextConfigStale, ContextBinding, ContextRetryAfter, ContextLimit, ContextRemaining, ContextReset, ContextProblemType, ContextInstance,
 	ContextRateLimit, ContextPolicy, ContextProblem, ContextLeftOut,
 	"principalId", "integrationLatency", "integrationStatus", "latency", "requestId", "status", "error", "claims", "scopes"}
 
@@ -66,9 +68,11 @@ type Answer struct {
 	Tenant, Subject, Plan, KeyID string // "" where not known
 	Anonymous, StoreFailed       bool
 	ConfigStale                  bool
-	Instance                     string  // URI of this occurrence; "" where allowed
-	Problem                      []byte  // body of a denial, as answer.Problem writes it; empty is left out
-	Values                       []Value // further values of the context, the most important first
+	Mode                         string      // "shadow" or "off" where limits deny nobody; empty is left out
+	Spared                       answer.Kind // in shadow, what a limit's denial would have been
+	Instance                     string      // URI of this occurrence; "" where allowed
+	Problem                      []byte      // body of a denial, as answer.Problem writes it; empty is left out
+	Values                       []Value     // further values of the context, the most important first
 }
 
 // Value is one value of the context. Make it with [Text], [Name], [Number] or [Bool].
@@ -208,6 +212,10 @@ func (w *writer) context(a *Answer) {
 	}
 	if a.StoreFailed {
 		w.add(Bool(ContextStoreFailed, true))
+	}
+	w.texted(ContextMode, a.Mode)
+	if a.Spared != answer.Allowed {
+		w.add(Value{ContextSpared, a.Spared.String(), true})
 	}
 	if a.ConfigStale {
 		w.add(Bool(ContextConfigStale, true))

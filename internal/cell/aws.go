@@ -2,14 +2,18 @@ package cell
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/appconfigdata"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 
+	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/awsenv"
 	"github.com/sluicelimits/sluice/internal/environ"
+	"github.com/sluicelimits/sluice/internal/killswitch"
 	"github.com/sluicelimits/sluice/internal/limit"
 	dynamostore "github.com/sluicelimits/sluice/internal/store/dynamodb"
 )
@@ -50,6 +54,22 @@ func reaches(homes []environ.CellTable) func(home string) bool {
 	return func(home string) bool {
 		return slices.ContainsFunc(homes, func(t environ.CellTable) bool { return t.Cell == home })
 	}
+}
+
+// newKillSwitch makes the switch, whose client is made by its first poll; nil without one.
+func newKillSwitch(of *environ.AppConfig, a *amazon, log *slog.Logger) (*killswitch.Switch, error) {
+	if of == nil {
+		return nil, nil
+	}
+	return killswitch.New(killswitch.Config{
+		Application: of.Application, Environment: of.Environment, Profile: of.Profile, Wait: authorizer.BesideWait, Log: log,
+		Client: func() killswitch.Client {
+			return appconfigdata.NewFromConfig(a.Config(""), func(o *appconfigdata.Options) {
+				o.BaseEndpoint = a.Endpoint("APPCONFIGDATA")
+				o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = a.FIPS(), a.DualStack()
+			})
+		},
+	})
 }
 
 func (a *amazon) secretsManager() *secretsmanager.Client {

@@ -21,6 +21,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/environ"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/identity/token"
+	"github.com/sluicelimits/sluice/internal/killswitch"
+	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/secrets"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
@@ -52,6 +54,7 @@ type Function struct {
 	secret   *secrets.Cache
 	tokens   *token.Verifier // nil without issuers
 	gauges   gauges
+	kill     *killswitch.Switch // nil: limits are enforced
 
 	stop            context.CancelFunc // what warms up
 	secretIn, ready *warming
@@ -76,8 +79,11 @@ func New(c Config) (*Function, error) {
 		return nil, err
 	}
 	f.gauges.chargedBack = f.stores.ladder.TakeFullest
+	if f.kill, err = newKillSwitch(s.KillSwitch, a, c.Log); err != nil {
+		return nil, err
+	}
 	if f.recorder, err = telemetry.New(telemetry.Config{
-		Writer: c.Output, Namespace: s.MetricsNamespace, Cell: s.Cell, Function: c.Env("AWS_LAMBDA_FUNCTION_NAME"), Totals: f.stores.totals,
+		Writer: c.Output, Namespace: s.MetricsNamespace, Cell: s.Cell, Function: c.Env("AWS_LAMBDA_FUNCTION_NAME"), Totals: f.totals,
 		Gauges: f.gauges.at,
 	}); err != nil {
 		return nil, err
@@ -138,14 +144,35 @@ func (f *Function) newHandler(c *Config, m memory, source authorizer.Source) (*a
 	if f.tokens != nil {
 		of.Tokens = f.tokens
 	}
+	beside := []func(context.Context, time.Time){f.stores.ladder.Beat}
+	if f.kill != nil {
+		of.Mode = f.kill.Mode
+		beside = []func(context.Context, time.Time){f.kill.Poll, f.beat}
+	}
 	decides, err := authorizer.New(of)
 	if err != nil {
 		return nil, err
 	}
 	return authorizer.NewHandler(authorizer.HandlerConfig{
 		Authorizer: decides, Encoder: apigw.Encoder{PassDenials: s.PassDenials}, Recorder: f.recorder, Log: c.Log, Cell: s.Cell,
-		InvocationID: c.InvocationID, Beside: []func(context.Context, time.Time){f.stores.ladder.Beat},
+		InvocationID: c.InvocationID, Beside: beside,
 	})
+}
+
+// beat has the stores told that this instance runs, but where they are not to be asked. What is leased meanwhile ends by itself.
+func (f *Function) beat(ctx context.Context, now time.Time) {
+	if f.kill.Mode() != limit.Off {
+		f.stores.ladder.Beat(ctx, now)
+	}
+}
+
+// totals are what has been counted, for the metrics.
+func (f *Function) totals() telemetry.Totals {
+	t := f.stores.totals()
+	if f.kill != nil {
+		t.Unheard = f.kill.Failures()
+	}
+	return t
 }
 
 // warm begins what the first request would have to wait for.
@@ -164,6 +191,9 @@ func (f *Function) warm(prepare func(context.Context), log *slog.Logger) {
 
 // Invoke implements aws-lambda-go's Handler. See [authorizer.Handler.Invoke].
 func (f *Function) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
+	if f.kill != nil {
+		f.kill.Begin(time.Now()) // so that the first call hears it while it waits for other things
+	}
 	f.secretIn.wait(ctx)
 	f.ready.wait(ctx)
 	return f.handler.Invoke(ctx, payload)
@@ -172,6 +202,9 @@ func (f *Function) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 // Close gives back what was leased, writes the last metrics and ends connections, as far as that is done before ctx ends.
 func (f *Function) Close(ctx context.Context) error {
 	f.stop()
+	if f.kill != nil {
+		f.kill.Close()
+	}
 	errs := []error{f.stores.ladder.Close(ctx), f.recorder.Flush(ctx)}
 	if f.stores.redis != nil {
 		errs = append(errs, f.stores.redis.Close())

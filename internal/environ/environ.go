@@ -42,9 +42,13 @@ type Settings struct {
 	RetryJitter      int      // percent
 	PassDenials      []string // ids of APIs
 	Leases           bool
-	MaxInstances     int // the most environments that may run
+	MaxInstances     int        // the most environments that may run
+	KillSwitch       *AppConfig // nil: limits are enforced, always
 	MetricsNamespace string
 }
+
+// AppConfig is a configuration in AWS AppConfig, by ids.
+type AppConfig struct{ Application, Environment, Profile string }
 
 // Redis is where rates are counted.
 type Redis struct {

@@ -66,7 +66,7 @@ func TestEverySetting(t *testing.T) {
 		"SLUICE_ISSUERS=[" + issuer + `,{"issuer":"two","audiences":["a","b"],"jwksUrl":"https://two.example/keys","algorithms":["ES256"],` +
 			`"audienceClaim":"client_id","tenantClaim":"org","subjectClaim":"uid","tenants":["acme"]}]`,
 		"SLUICE_CLAIMS=region, https://example.com/role", "SLUICE_TRUSTED_HOPS=2", "SLUICE_RETRY_JITTER=25", "SLUICE_PASS_DENIALS=a1b2,c3d4",
-		"SLUICE_LEASES=false", "SLUICE_MAX_INSTANCES=40", "SLUICE_METRICS_NAMESPACE=My/Sluice", "SLUICE_LOG_LEVEL=debug",
+		"SLUICE_LEASES=false", "SLUICE_MAX_INSTANCES=40", "SLUICE_KILL_SWITCH=abcd123/1e2f3g4/zyxw987", "SLUICE_METRICS_NAMESPACE=My/Sluice", "SLUICE_LOG_LEVEL=debug",
 	}
 	want := &environ.Settings{
 		Cell: "us.a_1", ConfigTable: "arn:aws:dynamodb:eu-west-1:123456789012:table/config", Alone: true, CountersTable: "c_1",
@@ -81,7 +81,7 @@ func TestEverySetting(t *testing.T) {
 				AudienceClaim: "client_id", TenantClaim: "org", SubjectClaim: "uid", Tenants: []string{"acme"}},
 		},
 		Claims: []string{"region", "https://example.com/role"}, TrustedHops: 2, RetryJitter: 25, PassDenials: []string{"a1b2", "c3d4"},
-		MaxInstances: 40, MetricsNamespace: "My/Sluice", LogLevel: slog.LevelDebug,
+		MaxInstances: 40, KillSwitch: &environ.AppConfig{Application: "abcd123", Environment: "1e2f3g4", Profile: "zyxw987"}, MetricsNamespace: "My/Sluice", LogLevel: slog.LevelDebug,
 	}
 	got, err := environ.Parse(given, bundle)
 	if err != nil {

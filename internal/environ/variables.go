@@ -48,6 +48,7 @@ var (
 	apiID      = shape{"", 1, 64}
 	metricName = shape{"._#/:-", 1, 255}
 	cacheName  = shape{"._-", 1, 128}
+	configID   = shape{"", 4, 7}                                    // of AppConfig
 	claimName  = shape{"!\"#$%&'()*+-./:;<=>?@[\\]^_`{|}~", 1, 256} // no comma, which separates them
 )
 
@@ -136,6 +137,8 @@ func (p *parser) variables() []variable {
 			func(v string) string { return boolean(&p.Leases, v) }},
 		{"SLUICE_MAX_INSTANCES", "1000", false, "The function's reserved concurrency: what limits are divided by while a store is away and nobody has counted.",
 			func(v string) string { return integer(&p.MaxInstances, v, 1, maxInstances) }},
+		{"SLUICE_KILL_SWITCH", "", false, "`application/environment/profile`: the ids, in AppConfig, of the configuration with the mode of the cell's limits; see [below](#the-kill-switch). Not set: limits are enforced.",
+			func(v string) string { return appConfig(&p.KillSwitch, v) }},
 		{"SLUICE_METRICS_NAMESPACE", "Sluice", false, "Of the metrics in CloudWatch.",
 			func(v string) string { return namespace(&p.MetricsNamespace, v) }},
 		{"SLUICE_LOG_LEVEL", "info", false, "`debug`, `info`, `warn` or `error`.",
@@ -216,6 +219,16 @@ func list(to *[]string, v string, of shape, most int, want string) string {
 		return fmt.Sprintf("has %d entries, want at most %d", len(all), most)
 	}
 	*to = all
+	return ""
+}
+
+func appConfig(to **AppConfig, v string) string {
+	ids := strings.Split(v, "/")
+	wrong := len(ids) != 3 || slices.ContainsFunc(ids, func(id string) bool { return !configID.fits(id) || id != strings.ToLower(id) })
+	if wrong {
+		return "is to be application/environment/profile, each an id of AppConfig: 4 to 7 of a-z 0-9"
+	}
+	*to = &AppConfig{Application: ids[0], Environment: ids[1], Profile: ids[2]}
 	return ""
 }
 

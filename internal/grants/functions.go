@@ -20,6 +20,7 @@ var (
 	send      = []string{"sqs:SendMessage"}
 	secret    = []string{"secretsmanager:GetSecretValue"}
 	connect   = []string{"elasticache:Connect"}
+	watch     = []string{"appconfig:StartConfigurationSession", "appconfig:GetLatestConfiguration"}
 	logs      = Grant{On: Logs, Actions: []string{"logs:CreateLogStream", "logs:PutLogEvents"}}
 
 	// network is what Lambda does for a function in a VPC, by the function's role.
@@ -36,6 +37,7 @@ func authorizer() Function {
 			{On: Counters, Actions: counting},
 			{On: Config, Actions: follow, With: "SLUICE_CONFIG_TABLE"},
 			{On: Secret, Actions: secret},
+			{On: Switch, Actions: watch, With: "SLUICE_KILL_SWITCH"},
 			{On: Cache, Actions: connect, With: "SLUICE_REDIS_AUTH=iam"},
 			network, logs,
 		},

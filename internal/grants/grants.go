@@ -87,6 +87,7 @@ const (
 	Objects Resource = "the objects of the audit bucket" // the bucket's and /audit/*, and the same with /rejected/*
 	Secret  Resource = "the secret"                      // of SLUICE_SECRET, with the random end of its ARN
 	Cache   Resource = "the cache and its user"          // the replication group's (or the serverless cache's) and the user's
+	Switch  Resource = "the kill switch"                 // the configuration of SLUICE_KILL_SWITCH: application/APPLICATION/environment/ENVIRONMENT/configuration/PROFILE
 	Logs    Resource = "its log group"                   // the group's and :*; the group is made with the function
 	Network Resource = "network interfaces (any: `*`)"   // *, since Lambda makes them
 )

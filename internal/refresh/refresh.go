@@ -29,7 +29,7 @@ var (
 	errPanic = errors.New("the read panicked")
 )
 
-// Config sets up a [Cache]. All of it is required.
+// Config sets up a [Cache]. All of it but RefreshOf is required.
 type Config[V any] struct {
 	// Read gets the value, or an error why there is none. before is the one in use, nil where there is none yet; where
 	// nothing changed it may be returned again. ctx ends after ReadTimeout, with Close, and when the read is given up. A panic
@@ -43,6 +43,9 @@ type Config[V any] struct {
 	Wait     time.Duration // that First and Renew wait at most
 	Refresh  time.Duration // age at which the value is read again, and up to a fifth more; it is overdue at twice this age
 	Cooldown time.Duration // least time between two reads, for as long as there is a value
+
+	// RefreshOf is Refresh for one value, where that says it itself; nil is Refresh for all. It is not below Cooldown.
+	RefreshOf func(*V) time.Duration
 }
 
 // End is how a read ended.
@@ -254,7 +257,11 @@ func (k *Cache[V]) land(f *flight, value *V, err error) (end End[V], tell bool) 
 	}
 	end = End[V]{Before: before, Value: value, Failures: k.row}
 	k.row, k.gap = 0, k.c.Cooldown
-	k.held.Store(&held[V]{value: value, from: f.begun, soft: spread(k.c.Refresh), due: 2 * k.c.Refresh})
+	age := k.c.Refresh
+	if k.c.RefreshOf != nil {
+		age = k.c.RefreshOf(value)
+	}
+	k.held.Store(&held[V]{value: value, from: f.begun, soft: spread(age), due: 2 * age})
 	return end, true
 }
 

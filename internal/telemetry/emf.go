@@ -58,6 +58,11 @@ func (l *lineBuilder) build(r *Recorder, b *bucket, grown Totals, stand Gauges, 
 	if over := max(b.fullest, stand.ChargedBack); over > 0 {
 		l.decimal("over_admission_ratio", unitNone, over, 3)
 	}
+	if b.mode != 0 {
+		l.number("kill_switch", unitNone, int64(b.mode))
+	}
+	l.some("kill_switch_spared", b.spared)
+	l.some("kill_switch_unheard", grown.Unheard)
 	l.some("early_denials", grown.Early)
 	l.some("cold_starts", b.coldStarts)
 	l.some("events_refused", b.refused)

@@ -157,6 +157,9 @@ func addAuthorizer(add func(name, unit string, form Form, always bool, meaning s
 	add("shadow_denied", unitCount, Counted, true, "What shadow limits would have denied of what was admitted.")
 	add("requests_served_by_backstop", unitCount, Counted, true, "Decisions that were made by counting in the instance, for a store was away.")
 	add("config_stale", unitNone, Level, true, "1 in a second in which a request was decided on a configuration older than 30 s, otherwise 0.")
+	add("kill_switch", unitNone, Level, false, "The mode of the cell's limits where they are not enforced: 1 in shadow, 2 off.")
+	add("kill_switch_spared", unitCount, Counted, false, "Requests that passed in shadow, and that a limit would have denied. They are not in `enforce_denied`.")
+	add("kill_switch_unheard", unitCount, Counted, false, "Polls of the kill switch that came to nothing, for AppConfig did not answer or its document cannot be used. The mode stays.")
 	add("per_cell_limit_effective", unitPercent, Level, false,
 		"What the cell grants of the limits that it knows of, in percent of what all cells grant together: the mean over the tiers of plans that are divided among cells (of the first 100 plans that an instance has read; quotas and limits that are kept whole in one cell left out), once a minute and instance. "+
 			"The sum of the cells' is 100: above it for longer than a change of shares takes, cells grant more together than the limits; below it, a part of the limits lies unused. 100 where the cell is alone. A boost or override of one tenant does not change it.")

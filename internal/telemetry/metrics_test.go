@@ -76,11 +76,11 @@ func TestRecorderWritesTheList(t *testing.T) {
 	var out lines
 	r := newRecorder(t, telemetry.Config{
 		Writer: &out, Cell: "eu-1", Function: "authorizer",
-		Totals: func() telemetry.Totals { return telemetry.Totals{Backstop: 1, LeaseLocal: 1, LeaseCalls: 1, Early: 1} },
+		Totals: func() telemetry.Totals { return telemetry.Totals{Backstop: 1, LeaseLocal: 1, LeaseCalls: 1, Early: 1, Unheard: 1} },
 		Gauges: func(time.Time) telemetry.Gauges { return telemetry.Gauges{LimitEffective: 3333} },
 	})
 	for _, k := range answer.Kinds() {
-		r.Decision(noon, telemetry.Decision{Kind: k, Fullest: 500})
+		r.Decision(noon, telemetry.Decision{Kind: k, Fullest: 500, Mode: 1, Spared: answer.Limited})
 	}
 	r.ShadowDenied(noon, "l")
 	for s := telemetry.Redis; s <= telemetry.OtherStore; s++ {

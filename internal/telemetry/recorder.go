@@ -42,6 +42,9 @@ type Decision struct {
 
 	ConfigStale bool // decided on a configuration that is older than it may be
 
+	Mode   uint8       // of the cell's limits, as limit.Mode: 0 enforced, 1 in shadow, 2 off
+	Spared answer.Kind // of what was allowed in shadow, the denial that it would have been, of Limit; else answer.Allowed
+
 	// Fullest is what the fullest counter that was charged has taken in, in thousandths of what its limit holds; 0 where the
 	// store charged none.
 	Fullest int64
@@ -60,6 +63,7 @@ type Totals struct {
 	LeaseLocal int64 // decisions from leases, without a call
 	LeaseCalls int64 // calls of the store beneath the leases
 	Early      int64 // denials from leases that turned out to be early
+	Unheard    int64 // polls of the kill switch that came to nothing
 }
 
 // Config sets up a [Recorder].
@@ -132,6 +136,8 @@ type bucket struct {
 	refused      int64
 	panics       int64
 	configStale  bool
+	mode         uint8 // the farthest from enforcing
+	spared       int64
 	fullest      int64 // thousandths
 	limiter      histogram
 	propagation  histogram
@@ -206,7 +212,16 @@ func (r *Recorder) Decision(now time.Time, d Decision) {
 	b.limiter.add(d.Took)
 	b.configStale = b.configStale || d.ConfigStale
 	b.fullest = max(b.fullest, d.Fullest)
-	if d.Limit != "" {
+	b.mode = max(b.mode, d.Mode)
+	spared := d.Kind == answer.Allowed && d.Spared != answer.Allowed
+	if spared {
+		b.spared++
+	}
+	switch {
+	case d.Limit == "":
+	case spared:
+		b.limit(d.Limit).shadow++
+	default:
 		b.limit(d.Limit).denied++
 	}
 	r.mu.Unlock()
@@ -462,5 +477,6 @@ func (t Totals) since(before Totals) Totals {
 		LeaseLocal: grown(t.LeaseLocal, before.LeaseLocal),
 		LeaseCalls: grown(t.LeaseCalls, before.LeaseCalls),
 		Early:      grown(t.Early, before.Early),
+		Unheard:    grown(t.Unheard, before.Unheard),
 	}
 }
