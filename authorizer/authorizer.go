@@ -284,7 +284,7 @@ func (z *Authorizer) answer(ctx context.Context, req *Request, peek bool) *Answe
 		join()
 	}
 	if a.Kind != answer.Allowed {
-		a.Instance = answer.NewInstance()
+		a.Spared, a.Instance = answer.Allowed, answer.NewInstance() // what an ipLimit spared may be refused by a later step
 	}
 	a.Header = z.encoder.Header(a.ip.outcome(), a.plan.outcome(), a.wait)
 	return a
