@@ -51,6 +51,9 @@ const (
 	keyCalls          = 2    // of KMS in 5 minutes, for a topic encrypted by AWS's key: one to encrypt, one to decrypt
 	reconcileTables   = 6    // that a run reads or writes, each after more than 5 minutes, by AWS's key, too
 	environmentTables = 2    // that an environment calls
+	canaryTables      = 2    // the config table of each cell, which applier and canary ask for, beside the table of plans
+	sharesItems       = 1    // items of the table of cells in all
+	cellItems         = 2    // and of each cell: itself, its acknowledgement
 	trailPuts         = 12   // log files of CloudTrail in an hour
 	retention         = 1    // months that logs are kept
 	platformBytes     = 400  // lines of Lambda's own for each call (START, END, REPORT)
@@ -82,10 +85,10 @@ type AlarmMetrics struct {
 }
 
 // Alarms are those that design and documentation ask for and package grants does not have: limiter errors, limiter p99, stale
-// configuration, backstop share (2), over-admission, errors with backend saturation (2), throttles of the authorizer and dead letters
-// in each cell; failover time in a full one; the age of the iterators of three functions, their silence as one, what is kept and what
-// failed beside the control tables.
-func Alarms() AlarmMetrics { return AlarmMetrics{Cell: 10, Full: 1, Control: 6} }
+// configuration, backstop share (2), over-admission, errors with backend saturation (2), throttles of the authorizer, what is kept and
+// dead letters in each cell; failover time in a full one; the age of the iterators of three functions, what is kept, what failed and what
+// was not delivered beside the control tables. An iterator's silence is the same metric's.
+func Alarms() AlarmMetrics { return AlarmMetrics{Cell: 11, Full: 1, Control: 6} }
 
 // alarmMetrics counts the metrics that alarms look at.
 func alarmMetrics(w *Workload) int64 {
@@ -106,34 +109,23 @@ func alarmMetrics(w *Workload) int64 {
 	return perCell*w.Cells + once
 }
 
-// changing are metrics that are told for a change only, of which the canary makes one in each run.
-func changing(name string) bool {
-	switch name {
-	case "events_published", "publish_calls", "publish_seconds", "documents_applied", "apply_seconds", "archive_seconds", "canary_applied_seconds", "propagation_seconds":
-		return true
-	}
-	return false
-}
-
 // metrics counts the metrics that are written, each by the share of a month's hours in which it is, as CloudWatch bills it: of
-// functions that are called, those that are always told, and those that requests or changes bring; errors and the like are taken to
-// be rare. Changes are taken to come in hours of their own.
+// functions that are called, those that are always told, and those that requests bring; errors and the like are taken to be rare.
+// Changes are taken to come in hours of their own. What is in a line only is no metric.
 func metrics(w *Workload, u *Usage) *big.Rat {
 	n := new(big.Rat)
 	for _, m := range telemetry.Metrics() {
 		for _, f := range m.Functions {
-			told, share := m.Always || changing(m.Name), num(1)
+			told, share := m.Always, num(1)
 			switch f {
 			case "authorizer":
 				told = w.RPS.Sign() > 0 && (m.Always || usual(w, m.Name))
-			case "balancer": // called by its schedule; what it publishes comes with changes of cells
-				told = m.Always && m.Name != "records_read" && m.Name != "records_again" && m.Name != "records_kept"
 			case "canary":
 				share = least(num(1), over(u.runs, num(hours)))
 			case "publisher", "archiver", "applier":
 				share = least(num(1), over(u.Changes, num(hours)))
 			}
-			if !told {
+			if !told || m.LineOnly {
 				continue
 			}
 			if len(m.Dimensions) > 1 {

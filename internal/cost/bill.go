@@ -180,6 +180,9 @@ func (b *Bill) dynamo() {
 	reconcile, _ := grants.Of("reconcile")
 	b.add("DynamoDB", "reconcile, reads", "dynamodb.reads", product(every(reconcile.Schedule), cells, frac(items*2*itemBytes, 4096)),
 		"%s items and as many documents, 4 KB a unit, every %s", grouped(items), reconcile.Schedule)
+	balancer, _ := grants.Of("balancer")
+	b.add("DynamoDB", "balancer, reads", "dynamodb.reads", product(every(balancer.Schedule), sum(num(1), frac((plans+sharesItems+cellItems*w.Cells)*itemBytes, 4096))),
+		"the shares, and all plans, cells and acknowledgements, 4 KB a unit, every %s", balancer.Schedule)
 	control, copied := num(items*itemBytes), product(cells, num((items+w.Tenants)*itemBytes))
 	b.add("DynamoDB", "storage", "dynamodb.storage", over(sum(control, copied), num(1<<30)), "items of 1 KB: %s in control tables, and in each cell as many and a counter for each tenant", grouped(items))
 	b.add("DynamoDB", "point-in-time recovery", "dynamodb.backup", over(control, num(1<<30)), "of the control tables; their streams are read by Lambda, which is free")
@@ -237,7 +240,9 @@ func (b *Bill) keys() {
 	reconcile, _ := grants.Of("reconcile")
 	asked := sum(num(keyCalls*12*hours), product(every(reconcile.Schedule), num(w.Cells*reconcileTables)))
 	asked = sum(asked, num(u.Environments*w.Cells*hours/environmentAge*environmentTables))
-	b.add("KMS", "requests", "kms.requests", asked, "keys are kept for 5 minutes: %d calls for the topic in that time, %d of each reconcile, %d of each environment", keyCalls, reconcileTables, environmentTables)
+	asked = sum(asked, product(least(u.runs, num(12*hours)), num(1+canaryTables*w.Cells)))
+	b.add("KMS", "requests", "kms.requests", asked, "keys are kept for 5 minutes: %d calls for the topic in that time, %d of each reconcile, %d of each environment, %d of a canary's run and %d more in each cell",
+		keyCalls, reconcileTables, environmentTables, 1, canaryTables)
 }
 
 func (b *Bill) cloudWatch() {

@@ -6,10 +6,14 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
 func listPrices(t testing.TB) *Prices {
@@ -96,21 +100,23 @@ func TestSteps(t *testing.T) {
 }
 
 // Guarantees the sums of a small deployment that nobody uses, each line worked out by hand. A month has 2,628,000 s; the canary
-// runs 43,800 times, and with 10 changes a day there are 43,800 + 304.1667 changes.
+// runs 8,760 times, and with 10 changes a day there are 8,760 + 304.1667 changes.
 func TestIdleByHand(t *testing.T) {
 	b := bill(t, NewWorkload(num(0)))
 	wantAmounts(t, b, map[string]string{
-		"KMS: requests":              "0.105120", // (2 x 12 x 730 + 6 x 2,920) x 0.03 / 10,000
+		"KMS: requests":              "0.183960", // (2 x 12 x 730 + 6 x 2,920 + 3 x 8,760) x 0.03 / 10,000
 		"Secrets Manager: secrets":   "0.400000",
-		"S3: audit, objects":         "0.220521", // 44,104.1667 x 0.005 / 1,000
+		"S3: audit, objects":         "0.045321", // 9,064.1667 x 0.005 / 1,000
 		"S3: CloudTrail, log files":  "0.043800", // 12 x 730
-		"SNS: publishes":             "0.022052", // 44,104.1667 x 0.50 / 1,000,000
-		"SQS: requests":              "0.298083", // (15 x 60 x 730 + 2 x 44,104.1667) x 0.40 / 1,000,000
-		"DynamoDB: changes, writes":  "0.192956", // 7 x 44,104.1667 x 0.625 / 1,000,000
-		"DynamoDB: canary, reads":    "0.219000", // 40 x 43,800 x 0.125 / 1,000,000
+		"SNS: publishes":             "0.004532", // 9,064.1667 x 0.50 / 1,000,000
+		"SQS: requests":              "0.270051", // (15 x 60 x 730 + 2 x 9,064.1667) x 0.40 / 1,000,000
+		"DynamoDB: changes, writes":  "0.039656", // 7 x 9,064.1667 x 0.625 / 1,000,000
+		"DynamoDB: canary, reads":    "0.043800", // 40 x 8,760 x 0.125 / 1,000,000
+		"DynamoDB: balancer, reads":  "0.036956", // 43,800 runs x (1 + (20 + 1 + 2) KB / 4 KB) x 0.125 / 1,000,000
 		"DynamoDB: reconcile, reads": "0.058400", // 2,920 runs x (320 + 320) KB / 4 KB x 0.125 / 1,000,000
-		"EventBridge: schedules":     "0.090520", // canary and balancer 43,800 each, reconcile 2,920
-		"CloudTrail: data events":    "0.088208", // 2 x 44,104.1667 x 0.10 / 100,000
+		"EventBridge: schedules":     "0.055480", // balancer 43,800, canary 8,760, reconcile 2,920
+		"CloudTrail: data events":    "0.018128", // 2 x 9,064.1667 x 0.10 / 100,000
+		"CloudWatch: metrics":        "0.900000", // active_cell_count, drift, propagation_seconds
 	})
 	if b.Anyway != 0 || b.Usage.Environments != 0 {
 		t.Errorf("an idle API costs %s, in %d environments; want nothing", b.Anyway, b.Usage.Environments)
@@ -132,26 +138,37 @@ func TestIdleByHand(t *testing.T) {
 // hand in the list of package telemetry and in that of package grants.
 func TestMetricsByHand(t *testing.T) {
 	w := NewWorkload(num(0))
-	// In each hour: reconcile 13, balancer 3; by the canary's changes publisher 6, applier 6, archiver 7, canary 3.
-	if got := bill(t, w).Usage.Metrics; got.Cmp(num(38)) != 0 {
-		t.Errorf("%s metrics in an idle deployment, want 38", got)
+	// In each hour: active_cell_count; of the cell drift and, by the canary, propagation_seconds.
+	if got := bill(t, w).Usage.Metrics; got.Cmp(num(3)) != 0 {
+		t.Errorf("%s metrics in an idle deployment, want 3", got)
 	}
-	w.Cells = 3 // 2 x (13 + 6 + 3) more
-	if got := bill(t, w).Usage.Metrics; got.Cmp(num(82)) != 0 {
-		t.Errorf("%s metrics with three cells, want 82", got)
+	w.Cells = 3 // 2 x 2 more
+	if got := bill(t, w).Usage.Metrics; got.Cmp(num(7)) != 0 {
+		t.Errorf("%s metrics with three cells, want 7", got)
 	}
 	w.Cells, w.Canary, w.Changes = 1, 2*time.Hour, 0 // each second hour
-	if got := bill(t, w).Usage.Metrics; got.Cmp(num(27)) != 0 {
-		t.Errorf("%s metrics with a canary each second hour, want 16 + 22/2", got)
+	if got := bill(t, w).Usage.Metrics; got.Cmp(frac(5, 2)) != 0 {
+		t.Errorf("%s metrics with a canary each second hour, want 2 + 1/2", got)
 	}
 	w.Canary = 0
-	if got := bill(t, w).Usage.Metrics; got.Cmp(num(16)) != 0 {
-		t.Errorf("%s metrics without any change, want 16", got)
+	if got := bill(t, w).Usage.Metrics; got.Cmp(num(2)) != 0 {
+		t.Errorf("%s metrics without any change, want 2", got)
 	}
 	own := Alarms()
-	// publisher 1, balancer 3, archiver 3; of the cell applier 3, reconcile 6, canary 2.
-	if got := bill(t, w).Usage.AlarmMetrics; got != 7+11+own.Control+own.Cell {
-		t.Errorf("alarms look at %d metrics, want 18 and %+v", got, own)
+	// balancer 3, archiver 2; of the cell reconcile 1, canary 1.
+	if got := bill(t, w).Usage.AlarmMetrics; got != 5+2+own.Control+own.Cell {
+		t.Errorf("alarms look at %d metrics, want 7 and %+v", got, own)
+	}
+}
+
+// Guarantees the aim: a default deployment that nobody uses stays below 5 dollars a month, whatever metric or alarm is added.
+func TestIdleStaysSmall(t *testing.T) {
+	if b := bill(t, NewWorkload(num(0))); b.Total >= 5*dollar {
+		t.Errorf("a month of an idle deployment costs %s, of which metrics %s and alarms %s; the aim is below 5", b.Total, amounts(b)["CloudWatch: metrics"], amounts(b)["CloudWatch: alarms"])
+	}
+	w := NewWorkload(num(0)) // the twin: it can fail
+	if w.Canary = time.Minute; bill(t, w).Total < 5*dollar {
+		t.Error("a canary each minute is within the aim, too: is it paid for?")
 	}
 }
 
@@ -475,6 +492,66 @@ func TestNoNumbers(t *testing.T) {
 	for _, s := range []string{"", "-1", "+1", "NaN", "Inf", "1e6", "1/3", ".5", "5.", "0x10", "1.2.3", "_1", "1,000", " 1", strings.Repeat("9", 19)} {
 		if n, err := ParseNumber(s); err == nil {
 			t.Errorf("ParseNumber(%q) = %s", s, n)
+		}
+	}
+}
+
+// unheard are alarms that could never ring, or would always: on what no function tells as a metric; on the silence of what is told
+// only now and then; and none on the silence of what is told for nothing else.
+func unheard(functions []grants.Function, metrics []telemetry.Metric) (wrong []string) {
+	for _, f := range functions {
+		if f.Name == "authorizer" {
+			continue
+		}
+		listed := map[string]telemetry.Metric{}
+		for _, m := range metrics {
+			if slices.Contains(m.Functions, f.Name) {
+				listed[m.Name] = m
+			}
+		}
+		silences := map[string]bool{}
+		for _, a := range f.Alarms {
+			m, there := listed[a.Metric]
+			switch {
+			case !there || m.LineOnly:
+				wrong = append(wrong, f.Name+" does not tell "+a.Metric+" as a metric")
+			case a.Silence && !m.Always:
+				wrong = append(wrong, f.Name+" does not always tell "+a.Metric)
+			}
+			silences[a.Metric] = a.Silence
+		}
+		for name, m := range listed {
+			if m.Always && !silences[name] {
+				wrong = append(wrong, f.Name+" always tells "+name+", and nobody hears its silence")
+			}
+		}
+	}
+	return wrong
+}
+
+// Guarantees that each function's alarms are on metrics which it tells, that silence is heard where there is an alarm for it, and that
+// nothing else is told, and paid, in each hour.
+func TestAlarmsAreHeard(t *testing.T) {
+	for _, w := range unheard(grants.Functions(), telemetry.Metrics()) {
+		t.Error(w)
+	}
+	bend := func(name string, change func(m *telemetry.Metric)) []string {
+		all := telemetry.Metrics()
+		for i := range all {
+			if all[i].Name == name {
+				change(&all[i])
+			}
+		}
+		return unheard(grants.Functions(), all)
+	}
+	for name, got := range map[string][]string{
+		"line only":      bend("records_unequal", func(m *telemetry.Metric) { m.LineOnly = true }),
+		"misspelt":       bend("shares_refused", func(m *telemetry.Metric) { m.Name = "shares_refsed" }),
+		"not always":     bend("drift", func(m *telemetry.Metric) { m.Always = false }),
+		"for no purpose": bend("records_kept", func(m *telemetry.Metric) { m.Always = true }),
+	} {
+		if len(got) == 0 {
+			t.Errorf("%s: not seen", name)
 		}
 	}
 }

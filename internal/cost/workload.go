@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/grants"
 )
 
 // Profile is how a cell is made.
@@ -72,9 +74,10 @@ type Workload struct {
 
 // NewWorkload is so many requests a second in one small cell of us-east-1.
 func NewWorkload(rps *big.Rat) Workload {
+	canary, _ := grants.Of("canary")
 	return Workload{
 		RPS: rps, Tenants: 100, Cells: 1, Region: "us-east-1", Profile: Small, API: REST, Leases: true,
-		DeniedShare: new(big.Rat), Peak: num(2), Changes: 10, Canary: time.Minute, Node: "cache.r7g.large",
+		DeniedShare: new(big.Rat), Peak: num(2), Changes: 10, Canary: canary.Schedule, Node: "cache.r7g.large",
 		PlatformLogs: true,
 	}
 }
