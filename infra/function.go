@@ -17,6 +17,7 @@ import (
 	"github.com/aws/constructs-go/constructs/v10"
 	"github.com/aws/jsii-runtime-go"
 
+	"github.com/sluicelimits/sluice/infra/config"
 	"github.com/sluicelimits/sluice/internal/grants"
 )
 
@@ -36,6 +37,9 @@ func newFunction(scope constructs.Construct, p *place, name, lambdas string) (*f
 	of, ok := grants.Of(name)
 	if !ok {
 		return nil, fmt.Errorf("%s: internal/grants has no function of that name", name)
+	}
+	if name == config.Canary {
+		of.Schedule = time.Duration(p.deployment.Control.CanaryMinutes) * time.Minute
 	}
 	variables, err := p.environment(name)
 	if err != nil {
@@ -73,6 +77,10 @@ func newFunction(scope constructs.Construct, p *place, name, lambdas string) (*f
 	}
 	if of.Reserved == 0 && p.cell != nil { // the cell's size
 		props.ReservedConcurrentExecutions, props.MemorySize = jsii.Number(p.cell.MaxInstances), jsii.Number(p.cell.MemoryMB)
+	}
+	if p.deployment.Control.NoPlatformLogs {
+		props.LoggingFormat, props.SystemLogLevelV2 = awslambda.LoggingFormat_JSON, awslambda.SystemLogLevel_WARN
+		props.ApplicationLogLevelV2 = awslambda.ApplicationLogLevel_TRACE // SLUICE_LOG_LEVEL has left out what is to be
 	}
 	if of.Schedule > 0 {
 		props.RetryAttempts = jsii.Number(0) // the next run makes up for one that failed

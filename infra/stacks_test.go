@@ -220,7 +220,7 @@ func TestModes(t *testing.T) {
 	out := t.TempDir()
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &out})
 	d := &config.Deployment{
-		Control: config.Control{Region: "eu-south-1", NoTrail: true, LogDays: 90, Audit: config.Audit{
+		Control: config.Control{Region: "eu-south-1", NoTrail: true, LogDays: 90, CanaryMinutes: 1, NoPlatformLogs: true, Audit: config.Audit{
 			Mode: config.Compliance, RetentionDays: 7, Confirm: config.Confirmation(7)}},
 		Cells: []config.Cell{{ID: "here", Region: "eu-south-1"}, {ID: "afar", Region: "eu-west-1"}},
 	}
@@ -237,6 +237,21 @@ func TestModes(t *testing.T) {
 	}
 
 	control := read("sluice-control")
+	quiet := map[string]any{"LogFormat": "JSON", "SystemLogLevel": "WARN", "ApplicationLogLevel": "TRACE"}
+	for _, r := range control.of("AWS::Lambda::Function") {
+		for setting, want := range quiet {
+			if got := r.get("LoggingConfig", setting); got != want {
+				t.Errorf("without Lambda's own lines, %v has the %s %v, want %v", r.get("FunctionName"), setting, got, want)
+			}
+		}
+	}
+	var rates []string
+	for _, r := range control.of("AWS::Events::Rule") {
+		rates = append(rates, fmt.Sprint(r.get("ScheduleExpression")))
+	}
+	if slices.Sort(rates); !slices.Equal(rates, []string{"rate(1 minute)", "rate(1 minute)"}) {
+		t.Errorf("balancer and canary run at %q, want each minute", rates)
+	}
 	if n := len(control.of("AWS::S3::Bucket")) + len(control.of("AWS::CloudTrail::Trail")); n != 1 {
 		t.Errorf("without a trail there are %d buckets and trails, want 1", n)
 	}

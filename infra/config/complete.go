@@ -25,6 +25,8 @@ const (
 	defaultNamespace    = "Sluice"
 	defaultRetention    = 365
 	defaultLogDays      = 30
+	defaultCanary       = 5
+	maxCanary           = 60
 	defaultMaxInstances = 100
 	defaultMemory       = 512
 )
@@ -95,6 +97,7 @@ func (control *Control) complete(c *checks) {
 	standard(&control.MetricsNamespace, defaultNamespace)
 	standard(&control.LogLevel, "info")
 	standard(&control.LogDays, defaultLogDays)
+	standard(&control.CanaryMinutes, defaultCanary)
 	c.region("control.region", control.Region)
 	c.oneOf("control.audit.mode", control.Audit.Mode, Governance, Compliance)
 	c.within("control.audit.retentionDays", control.Audit.RetentionDays, 1, maxRetention)
@@ -111,6 +114,7 @@ func (control *Control) complete(c *checks) {
 	if !slices.Contains(logDays, control.LogDays) {
 		c.problem("control.logDays", "%d is not a retention of CloudWatch Logs: %s", control.LogDays, strings.Trim(fmt.Sprint(logDays), "[]"))
 	}
+	c.within("control.canaryMinutes", control.CanaryMinutes, 1, maxCanary)
 }
 
 func (cell *Cell) complete(c *checks, path string) {

@@ -46,6 +46,13 @@ type Control struct {
 	MetricsNamespace string // of the metrics in CloudWatch, in the cells too; default "Sluice"
 	LogLevel         string // debug, info, warn or error, in the cells too; default "info"
 	LogDays          int    // how long logs stay, one of those that CloudWatch Logs has; in the cells too; default 30
+
+	// CanaryMinutes is how often the canary makes a change and watches it come to the cells: 1 to 60; default 5. Each is on record for good.
+	CanaryMinutes int
+
+	// NoPlatformLogs leaves out Lambda's own lines of each call that went well (START, END, REPORT), in the cells too. It has Lambda
+	// expect JSON, which all our lines are; that it passes lines with metrics as they are is by its documentation, and not tried yet.
+	NoPlatformLogs bool
 }
 
 // Audit says how the audit trail is locked.

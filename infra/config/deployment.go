@@ -36,6 +36,7 @@ func (r *reader) control(v value, c *Control) {
 		},
 		"trail": r.not(&c.NoTrail), "pepper": r.text(&c.Pepper),
 		"metricsNamespace": r.text(&c.MetricsNamespace), "logLevel": r.text(&c.LogLevel), "logDays": r.number(&c.LogDays),
+		"canaryMinutes": r.number(&c.CanaryMinutes), "platformLogs": r.not(&c.NoPlatformLogs),
 	})
 }
 

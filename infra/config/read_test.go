@@ -17,7 +17,7 @@ var leastWant = config.Deployment{
 	Prefix: "sluice",
 	Control: config.Control{
 		Region: "eu-west-1", Audit: config.Audit{Mode: "GOVERNANCE", RetentionDays: 365},
-		Pepper: "p1", MetricsNamespace: "Sluice", LogLevel: "info", LogDays: 30,
+		Pepper: "p1", MetricsNamespace: "Sluice", LogLevel: "info", LogDays: 30, CanaryMinutes: 5,
 	},
 	Cells: []config.Cell{{ID: "eu-1", Region: "eu-west-1", Profile: "small", MaxInstances: 100, MemoryMB: 512}},
 }
@@ -46,6 +46,8 @@ control:
   metricsNamespace: My/Own
   logLevel: debug
   logDays: 90
+  canaryMinutes: 15
+  platformLogs: false
 cells:
   - id: us-1
     region: us-east-1
@@ -77,7 +79,7 @@ func TestReadAll(t *testing.T) {
 		Control: config.Control{
 			Region:  "us-east-1",
 			Audit:   config.Audit{Mode: "COMPLIANCE", RetentionDays: 30, Confirm: "nobody can delete audit records for 30 days"},
-			NoTrail: true, Pepper: "p2", MetricsNamespace: "My/Own", LogLevel: "debug", LogDays: 90,
+			NoTrail: true, Pepper: "p2", MetricsNamespace: "My/Own", LogLevel: "debug", LogDays: 90, CanaryMinutes: 15, NoPlatformLogs: true,
 		},
 		Cells: []config.Cell{{
 			ID: "us-1", Region: "us-east-1", Profile: "full", MaxInstances: 7, MemoryMB: 1024, TrustedHops: 1, RetryJitter: 20, NoLeases: true,
@@ -155,6 +157,7 @@ func TestReadProblems(t *testing.T) {
 		"a mapping":       {"control: eu-west-1\ncells:\n" + cell, `d.yaml:1:10: control: want the control plane (a mapping), got "eu-west-1"`},
 		"a list":          {"control: { region: eu-west-1 }\ncells: eu-1\n", `d.yaml:2:8: cells: want a list of cells, got "eu-1"`},
 		"an alias":        {"control: &a { region: eu-west-1 }\ncells: [ *a ]\n", `d.yaml:2:10: cells[0]: want a cell (a mapping), got an alias (*), which is not supported here`},
+		"canary":          {with(", canaryMinutes: 61", cell), `d.yaml:1:46: control.canaryMinutes: 61 is outside 1 to 60`},
 		"log days":        {with(", logDays: 31", cell), `d.yaml:1:40: control.logDays: 31 is not a retention of CloudWatch Logs: 1 3 5 7 14 30 60`},
 		"claims of nobody": {with("", "  - { id: eu-1, region: eu-west-1, claims: [region] }\n"),
 			`d.yaml:3:44: cells[0].claims: have no use without issuers`},
@@ -226,7 +229,7 @@ func TestDocumentation(t *testing.T) {
 			}
 		}
 	}
-	if want := 37; known != want {
+	if want := 39; known != want {
 		t.Errorf("the reader knows %d keys, want %d: this test is to look at all of them", known, want)
 	}
 }
