@@ -19,14 +19,17 @@ const showLong = `Show who changed what, when and why, oldest first, with each f
 
 TABLE is plans, tenants, keys, cells or operations; the key of an item follows behind a slash. Without either, all tables are
 shown. Times are those of the writers' clocks. What was done to a record since (hidden, covered, altered) is said beside it;
-whether something misses is what 'sluice audit verify' finds out.`
+whether something misses is what 'sluice audit verify' finds out.
+
+Changes of the canary, which measures how long a change takes and sets nothing, are left out, and it is said how many: --canary
+or plans/` + events.CanaryKey + ` shows them.`
 
 // showFlags is the command line of show.
 type showFlags struct {
 	auditSource
 	version               int64
 	from, to, since, with string
-	json                  bool
+	json, canary          bool
 }
 
 func newAuditShowCommand() *cobra.Command {
@@ -48,6 +51,7 @@ func newAuditShowCommand() *cobra.Command {
 	flags.StringVar(&f.to, "to", "", "changes before `TIME`")
 	flags.StringVar(&f.since, "since", "", "changes of the last `TIME`, as 90m, 24h or 7d")
 	flags.StringVar(&f.with, "actor", "", "changes by those whose name has `TEXT` in it")
+	flags.BoolVar(&f.canary, "canary", false, "changes of the canary, too")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object for each change, on a line")
 	return c
 }
@@ -118,7 +122,16 @@ func (f *showFlags) run(c *cobra.Command, args []string, now time.Time) error {
 		return err
 	}
 	var wrote error
-	n := 0
+	n, skipped := 0, 0
+	if !f.canary && filter.Key != events.CanaryKey {
+		filter.Skip = func(table events.Table, key string) bool {
+			is := table == events.Plans && key == events.CanaryKey
+			if is {
+				skipped++
+			}
+			return is
+		}
+	}
 	err = audit.Show(c.Context(), archive, filter, func(s audit.Shown) bool {
 		n++
 		if f.json {
@@ -130,6 +143,9 @@ func (f *showFlags) run(c *cobra.Command, args []string, now time.Time) error {
 	})
 	if err := errors.Join(err, wrote); err != nil {
 		return err
+	}
+	if skipped > 0 {
+		fmt.Fprintf(c.ErrOrStderr(), "sluice: changes of the canary that are left out: %d; --canary shows them\n", skipped)
 	}
 	if n == 0 {
 		fmt.Fprintln(c.ErrOrStderr(), "sluice: no change is there that this asks for")

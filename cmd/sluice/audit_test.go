@@ -115,6 +115,64 @@ func TestAuditShow(t *testing.T) {
 	}
 }
 
+// Guarantees that the canary's changes are not among those of people unless they are asked for, and that it is said how many there
+// are: nothing is left out in silence, and what else is under plans is shown. The archive is verified with them.
+func TestAuditShowWithoutTheCanary(t *testing.T) {
+	dir := trail(t)
+	tables, err := embedded.Open(filepath.Join(dir, dataTables))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := folder.New(filepath.Join(dir, dataArchive))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last *control.Item
+	for v := range int64(2) {
+		next, err := tables.Put(t.Context(), control.Change{
+			Table: control.Plans, Key: events.CanaryKey, Expect: v, Body: []byte(`{"at":"x"}`), Actor: "canary", Reason: "canary: how long a change takes",
+			Now: time.Date(2026, 11, 22, 9, int(v), 0, 0, time.UTC),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := control.Record{Old: last, New: next}
+		data, err := events.Encode(r.Audit())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := own.Put(t.Context(), control.ObjectName(next.Table, next.Key, next.Version), data); err != nil {
+			t.Fatal(err)
+		}
+		last = &next
+	}
+	tables.Close()
+	const told = "sluice: changes of the canary that are left out: 2; --canary shows them\n"
+	for _, tt := range []struct {
+		args   []string
+		canary int
+		people bool
+		said   string
+	}{
+		{nil, 0, true, told},
+		{[]string{"plans"}, 0, true, told},
+		{[]string{"plans/pro"}, 0, true, ""},
+		{[]string{"--actor", "canary"}, 0, false, told + "sluice: no change is there that this asks for\n"},
+		{[]string{"--canary"}, 2, true, ""},
+		{[]string{"--canary", "--actor", "canary"}, 2, false, ""},
+		{[]string{"plans/" + events.CanaryKey}, 2, false, ""},
+		{[]string{"plans/" + events.CanaryKey, "--version", "2"}, 1, false, ""},
+	} {
+		out, errs, err := execute(t, "", append([]string{"audit", "show", "--data", dir}, tt.args...)...)
+		if n := strings.Count(out, "plans/"+events.CanaryKey); err != nil || n != tt.canary || strings.Contains(out, wholeTrail) != tt.people || errs != tt.said {
+			t.Errorf("%q: %v, %d of the canary, %q\n%s", tt.args, err, n, errs, out)
+		}
+	}
+	if out, _, err := execute(t, "", "audit", "verify", "--data", dir); err != nil || !strings.Contains(out, "5 versions of 2 items") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // Guarantees that a good trail is green, that each tampering is red with its place in both forms, and that people are told that a
 // folder is not locked.
 func TestAuditVerify(t *testing.T) {

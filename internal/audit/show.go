@@ -19,6 +19,10 @@ type Filter struct {
 	Version  int64     // of that item; 0 is all
 	From, To time.Time // when it was made, by its writer's clock: From included, To not; zero is no bound
 	Actor    string    // who made it: a part of the name, whatever its case
+
+	// Skip is asked for each version of an item that is there, once, and leaves out those of which it returns true, which are not read;
+	// nil leaves out none.
+	Skip func(table control.Table, key string) bool
 }
 
 // Check returns an error unless the filter makes sense.
@@ -73,6 +77,9 @@ func Show(ctx context.Context, a Archive, f Filter, yield func(Shown) bool) erro
 	var failed error
 	err := names(ctx, a, prefix, "", func(n *name) bool {
 		if n.table == "" || n.oldest == nil || !f.From.IsZero() && n.oldest.PutAt.Before(f.From.Add(-skew)) {
+			return true
+		}
+		if f.Skip != nil && f.Skip(n.table, n.key) {
 			return true
 		}
 		m := &match{name: n}
