@@ -27,11 +27,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/refresh"
 )
 
-// How often AppConfig is asked. It says itself when it wants to be asked next, and takes Every for the least.
+// Every is how often AppConfig is asked, the shortest that it grants, and up to a fifth more, so that instances spread. It says itself
+// when it wants to be asked next.
+const Every = 15 * time.Second
+
+// Bounds of the time between two polls, whatever AppConfig says; after one that failed it begins at the least, see package refresh.
 const (
-	Every    = 15 * time.Second
-	Cooldown = 5 * time.Second // after a poll that failed; more after several
-	longest  = 24 * time.Hour  // between two polls, whatever AppConfig says
+	least = time.Second
+	most  = 24 * time.Hour
 )
 
 // Client is the part of [appconfigdata.Client] that is used here.
@@ -85,7 +88,7 @@ func New(c Config) (*Switch, error) {
 	}
 	s := &Switch{c: c, client: sync.OnceValue(c.Client)}
 	s.heard = refresh.New(refresh.Config[heard]{
-		Read: s.read, Ended: s.ended, Wait: c.Wait, Refresh: Every, Cooldown: Cooldown,
+		Read: s.read, Ended: s.ended, Wait: c.Wait, Refresh: Every, Cooldown: least,
 		RefreshOf: func(h *heard) time.Duration { return h.every },
 	})
 	return s, nil

@@ -72,7 +72,10 @@ func (s *Switch) take(before *heard, out *appconfigdata.GetLatestConfigurationOu
 		*now = *before
 	}
 	now.token = aws.ToString(out.NextPollConfigurationToken)
-	now.every = min(max(time.Duration(out.NextPollIntervalInSeconds)*time.Second, Every), longest)
+	now.every = Every
+	if s := out.NextPollIntervalInSeconds; s > 0 {
+		now.every = min(max(time.Duration(s)*time.Second, least), most)
+	}
 	if len(out.Configuration) > 0 {
 		now.document = sha256.Sum256(out.Configuration)
 		var mode limit.Mode

@@ -700,3 +700,30 @@ func TestWallClock(t *testing.T) {
 		t.Errorf("the value is from %s, want no monotonic reading", from)
 	}
 }
+
+// Guarantees that a value which says itself how long it is good for is read again then, and not by the age of others.
+func TestRefreshOfTheValue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reads := 0
+		k := refresh.New(refresh.Config[string]{
+			Read: func(context.Context, *string) (*string, error) {
+				reads++
+				value := fmt.Sprint(reads)
+				return &value, nil
+			},
+			Ended: func(refresh.End[string]) {}, Wait: maxWait, Refresh: age, Cooldown: cooldown,
+			RefreshOf: func(v *string) time.Duration { return map[string]time.Duration{"1": time.Minute, "2": time.Hour}[*v] },
+		})
+		defer k.Close()
+		began := time.Now()
+		for reads < 3 {
+			r, _ := k.Upkeep(time.Now())
+			k.Await(t.Context(), r)
+			passed := time.Since(began)
+			if early := reads == 2 && passed < time.Minute || reads == 3 && passed < time.Minute+time.Hour; early || passed > 2*time.Hour {
+				t.Fatalf("%d reads after %s", reads, passed)
+			}
+			<-time.After(time.Second)
+		}
+	})
+}
