@@ -45,6 +45,14 @@ func (f *Filter) Check() error {
 // skew is by how much clocks of writers may be behind the archive's without a change being left out for its time.
 const skew = 24 * time.Hour
 
+// leavesOut reports whether what is known before reading leaves something out.
+func (f *Filter) leavesOut(n *name) bool {
+	if n.table == "" || n.oldest == nil || !f.From.IsZero() && n.oldest.PutAt.Before(f.From.Add(-skew)) {
+		return true
+	}
+	return f.Skip != nil && f.Skip(n.table, n.key)
+}
+
 // Shown is one change as the archive has it.
 type Shown struct {
 	Name   string              // of the object
@@ -76,10 +84,7 @@ func Show(ctx context.Context, a Archive, f Filter, yield func(Shown) bool) erro
 	held := 0
 	var failed error
 	err := names(ctx, a, prefix, "", func(n *name) bool {
-		if n.table == "" || n.oldest == nil || !f.From.IsZero() && n.oldest.PutAt.Before(f.From.Add(-skew)) {
-			return true
-		}
-		if f.Skip != nil && f.Skip(n.table, n.key) {
+		if f.leavesOut(n) {
 			return true
 		}
 		m := &match{name: n}

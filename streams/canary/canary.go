@@ -5,8 +5,10 @@
 // the change log once per second. A cell that does not have the change within the time is counted as missed, with that time: an
 // outage must not make the distribution look better.
 //
-// Metrics, for each cell: propagation_seconds (from the write to when a reader of the cell enforces it), canary_applied_seconds
-// (to when it is in the cell's table), canary_missed.
+// Its changes are on record as others are: each run is a version of the item, and an object in the archive.
+//
+// Metrics, for each cell: propagation_seconds (from the write to when a reader of the cell enforces it; told in each run, so its
+// silence means that none runs), canary_applied_seconds (to when it is in the cell's table), canary_missed.
 package canary
 
 import (
