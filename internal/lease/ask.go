@@ -85,6 +85,7 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 	}
 	for again := true; ; again = false {
 		t := h.clock.at(at)
+		asOf := t - h.clock.behind(at)
 		h.prepare(s, t, req, a)
 		sh.stats.Calls++
 		sh.mu.Unlock()
@@ -106,7 +107,7 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 			sh.mu.Unlock()
 			return err
 		}
-		h.receive(sh, s, t, arrived, a)
+		h.receive(sh, s, asOf, arrived, a)
 		over := again && h.ranOut(arrived, req, a)
 		h.answer(s, sh, req, arrived, a, d)
 		a.land(nil, false)

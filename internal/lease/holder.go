@@ -89,6 +89,12 @@ func (a *ages) at(now reading) int64 {
 	return int64(a.gone / time.Microsecond)
 }
 
+// behind is by how much a reading came late, µs: what either clock had gone since, when at was last asked. What a store says of the
+// time now is of the reading, and not of the clock's time, by which it would last longer than it does.
+func (a *ages) behind(now reading) int64 {
+	return int64(max(a.mono-now.mono, a.wall-now.wall, 0) / time.Microsecond)
+}
+
 // counter is one tier's counter for one value, as this process knows it. Times are of the holder's clock.
 type counter struct {
 	tier  *limit.Tier

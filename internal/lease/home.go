@@ -62,6 +62,7 @@ func (s *Store) leaseAhead(h *holder, sh *shard, req *limit.Request, now time.Ti
 		}
 		at := s.read(now)
 		t := h.clock.at(at)
+		asOf := t - h.clock.behind(at) // the request may have waited for a call of its own
 		a := s.asks.Get().(*ask)
 		if !h.prepareAhead(s, t, c, a) {
 			s.release(a)
@@ -69,7 +70,7 @@ func (s *Store) leaseAhead(h *holder, sh *shard, req *limit.Request, now time.Ti
 		}
 		a.req.Owner, a.req.Charges = req.Owner, []limit.Charge{{Limit: c.Limit, Value: c.Value, Cost: nobodys}}
 		sh.stats.Calls++
-		s.looking.Go(func() { s.callAhead(h, sh, a, now, at, t) })
+		s.looking.Go(func() { s.callAhead(h, sh, a, now, at, asOf) })
 	}
 }
 
@@ -109,8 +110,8 @@ func (h *holder) prepareAhead(s *Store, t int64, c *limit.Charge, a *ask) bool {
 	return true
 }
 
-// callAhead makes the call that prepareAhead wrote at t.
-func (s *Store) callAhead(h *holder, sh *shard, a *ask, now time.Time, at reading, t int64) {
+// callAhead makes the call that prepareAhead wrote, as of asOf.
+func (s *Store) callAhead(h *holder, sh *shard, a *ask, now time.Time, at reading, asOf int64) {
 	defer s.release(a)
 	ctx, cancel := context.WithTimeout(context.Background(), aheadIn)
 	defer cancel()
@@ -127,7 +128,7 @@ func (s *Store) callAhead(h *holder, sh *shard, a *ask, now time.Time, at readin
 	if err != nil {
 		h.setBack(sh, arrived, a)
 	} else {
-		h.receive(sh, s, t, arrived, a)
+		h.receive(sh, s, asOf, arrived, a)
 	}
 	a.land(err, false)
 }

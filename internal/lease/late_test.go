@@ -1,0 +1,57 @@
+package lease_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/lease"
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// Guarantees that the lease of a request that comes late, after others of its owner that began later, ends with its window: what is
+// counted in one window is not spent in the next.
+func TestLateRequest(t *testing.T) {
+	s := open(t, lease.Config{Store: newMemory(t), Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+	w, other := window(t, "w", time.Second, 100), window(t, "other", time.Hour, 100)
+	decide(t, s, ask(other), noon.Add(700*time.Millisecond))
+	decide(t, s, ask(w), noon.Add(100*time.Millisecond)) // waited for something before it came here
+	n := 0
+	for at := noon.Add(time.Second); at.Before(noon.Add(2 * time.Second)); at = at.Add(5 * time.Millisecond) {
+		if decide(t, s, ask(w), at).Allowed {
+			n++
+		}
+	}
+	if n > 100 {
+		t.Errorf("%d are admitted in a window of 100", n)
+	}
+}
+
+// Guarantees that what is leased ahead ends with its period, however long the call took after which that was asked.
+func TestAheadEndsWithItsPeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		home := &remote{Store: newMemory(t), took: 120 * time.Millisecond}
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Ahead: true, Look: -1, Rule: someAhead{}})
+		q := daily(t, "q", limit.Quota, 100).KeptIn("us")
+		<-time.After(24*time.Hour - 200*time.Millisecond) // the clock begins at midnight
+		decide(t, s, ask(q), time.Now())
+		<-time.After(130 * time.Millisecond)
+		n := 0
+		for range 150 {
+			if decide(t, s, ask(q), time.Now()).Allowed {
+				n++
+			}
+		}
+		if n > 100 {
+			t.Errorf("%d are admitted in a day of 100", n)
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// someAhead leases ten units more.
+type someAhead struct{ greedy }
+
+func (someAhead) Ask(_ *lease.View, a *limit.Ahead) { a.Least, a.Most = 10, 10 }
