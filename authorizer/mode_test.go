@@ -32,7 +32,7 @@ ipLimits:
 // is left. So what is charged is the same too, call by call, and what shadow counts is what enforce would have denied.
 func TestShadowIsEnforceWithoutDenials(t *testing.T) {
 	for seed := range uint64(4) {
-		random := rand.New(rand.NewPCG(seed, 8)) //nolint:gosec // a repeatable script
+		random := rand.New(rand.NewPCG(seed, 8))
 		enforcing, shadow := newWorld(t, modePlans, in(limit.Enforce)), newWorld(t, modePlans, in(limit.Shadow))
 		worlds := []*world{enforcing, shadow}
 		if seed%2 == 1 { // for good: when a store that came back is asked again is a matter of chance
