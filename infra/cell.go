@@ -33,6 +33,10 @@ type Cell struct {
 	Changes          awssqs.Queue                  // what the topic brings
 	API              awsapigateway.RestApi         // of operators, for the counters; who may call it is a matter of IAM
 
+	// KillSwitch is the ids of the configuration with the mode of the cell's limits, application/environment/profile; "" where there is
+	// none. Tokens.
+	KillSwitch string
+
 	// Queues in which something is only ever when it needs a look: config.Kept, config.Refused.
 	Queues map[string]awssqs.Queue
 }
@@ -58,6 +62,14 @@ func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cel
 	c := &Cell{Functions: map[string]awslambda.Function{}, Queues: map[string]awssqs.Queue{}}
 	c.Construct = constructs.NewConstruct(scope, &id)
 	c.tables(p)
+	alarms := newAlarms(c.Construct, p)
+	if !p.cell.NoKillSwitch {
+		var err error
+		if p.kill, err = newKillSwitch(c.Construct, alarms, p); err != nil {
+			return nil, err
+		}
+		c.KillSwitch = p.kill.setting()
+	}
 	made := map[string]*function{}
 	for _, name := range config.CellFunctions() {
 		f, err := newFunction(c.Construct, p, name, lambdas)
@@ -121,5 +133,8 @@ func newCellStack(app constructs.Construct, props *CellProps) (*CellStack, error
 	s.Cell = cell
 	output(s.Stack, "Authorizer", "The function that APIs are attached to", *cell.Authorizer.FunctionArn())
 	output(s.Stack, "Ops", "What sluice cell add is given as --ops", strings.TrimSuffix(*cell.API.Url(), "/"))
+	if cell.KillSwitch != "" {
+		output(s.Stack, "KillSwitch", "The mode of the cell's limits in AppConfig: application/environment/profile", cell.KillSwitch)
+	}
 	return s, nil
 }

@@ -80,6 +80,7 @@ func NewControlPlane(scope constructs.Construct, id string, props *ControlPlaneP
 	if !d.Control.NoTrail {
 		c.trail(p)
 	}
+	newAlarms(c.Construct, p)
 	return c, nil
 }
 
@@ -96,11 +97,7 @@ func (c *ControlPlane) topic(p *place) {
 				Sid: jsii.String("ThisAccount"), Principals: &[]awsiam.IPrincipal{awsiam.NewAccountRootPrincipal()},
 				Actions: jsii.Strings("sns:Publish", "sns:Subscribe"), Resources: jsii.Strings(arn),
 			}),
-			awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
-				Sid: jsii.String("NeverInClear"), Effect: awsiam.Effect_DENY, Principals: &[]awsiam.IPrincipal{awsiam.NewAnyPrincipal()},
-				Actions: jsii.Strings("sns:Publish"), Resources: jsii.Strings(arn),
-				Conditions: &map[string]any{"Bool": map[string]any{"aws:SecureTransport": "false"}},
-			}),
+			neverInClear(arn),
 		}}),
 	})
 	c.Queues[config.Undelivered].AddToResourcePolicy(mayDeliver(c.Queues[config.Undelivered], "sns.amazonaws.com", arn))

@@ -31,7 +31,11 @@ func (p *place) environment(function string) (map[string]string, error) {
 	}
 	control := &p.deployment.Control
 	variables["SLUICE_METRICS_NAMESPACE"], variables["SLUICE_LOG_LEVEL"] = control.MetricsNamespace, control.LogLevel
-	example := strings.NewReplacer(p.names.Partition, "aws", p.names.Account, "123456789012", p.names.Suffix, "amazonaws.com")
+	tokens := []string{p.names.Partition, "aws", p.names.Account, "123456789012", p.names.Suffix, "amazonaws.com"}
+	if p.kill != nil {
+		tokens = append(tokens, p.kill.application, "abc1234", p.kill.environment, "abc1234", p.kill.profile, "abc1234")
+	}
+	example := strings.NewReplacer(tokens...)
 	given, size := []string(nil), 0
 	for _, name := range slices.Sorted(maps.Keys(variables)) {
 		value := example.Replace(variables[name])
@@ -110,6 +114,9 @@ func (p *place) variables(function string) (map[string]string, error) {
 	own := map[string]string{"SLUICE_CELL": p.cell.ID, "SLUICE_CONFIG_TABLE": p.name(config.Config)}
 	switch function {
 	case config.Authorizer:
+		if p.kill != nil {
+			own["SLUICE_KILL_SWITCH"] = p.kill.setting()
+		}
 		return own, p.counting(own)
 	case config.Ops:
 		own["SLUICE_OPERATIONS_TABLE"] = p.controlTable(config.Operations)

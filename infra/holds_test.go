@@ -126,7 +126,7 @@ var holds = map[string]struct {
 		}), 1, 0, map[string]func(*template){"encryption": without("AWS::SNS::Topic", "KmsMasterKeyId")},
 	},
 	"roles may do what is granted, and nothing else": {
-		everyOf("AWS::IAM::Role", roleHolds), 5, 4, map[string]func(*template){
+		everyOf("AWS::IAM::Role", roleHolds), 5, 5, map[string]func(*template){
 			"an action more": func(one *template) {
 				s := statement(one)
 				s["Action"] = append(list(s["Action"]), "dynamodb:DeleteItem")
@@ -397,6 +397,10 @@ func subscriptionHolds(one *template, _ string, r *resource, wrong func(string, 
 var wild = regexp.MustCompile(`^[^*?]+(:log-group:/aws/lambda/[a-z0-9-]+:\*|/stream/\*|/audit/\*|/rejected/\*|-\?{6})$`)
 
 func roleHolds(one *template, id string, r *resource, wrong func(string, ...any)) {
+	if strings.Contains(id, "KillSwitchWatching") {
+		watchingHolds(one, r, wrong)
+		return
+	}
 	principals := list(r.get("AssumeRolePolicyDocument", "Statement"))
 	if len(principals) != 1 || get(principals[0], "Principal", "Service") != "lambda.amazonaws.com" {
 		wrong("%v may take it", r.get("AssumeRolePolicyDocument"))
@@ -460,6 +464,22 @@ func roleHolds(one *template, id string, r *resource, wrong func(string, ...any)
 	}
 }
 
+// watchingHolds is what AppConfig may do for the kill switch: look at the alarms of its environment.
+func watchingHolds(one *template, r *resource, wrong func(string, ...any)) {
+	if principals := list(r.get("AssumeRolePolicyDocument", "Statement")); len(principals) != 1 || get(principals[0], "Principal", "Service") != "appconfig.amazonaws.com" {
+		wrong("%v may take it", r.get("AssumeRolePolicyDocument"))
+	}
+	var watched []string
+	for _, m := range list(first(one, "AWS::AppConfig::Environment").get("Monitors")) {
+		watched = append(watched, one.text(get(m, "AlarmArn")))
+	}
+	statements := list(r.get("Policies", 0, "PolicyDocument", "Statement"))
+	if len(statements) != 1 || len(list(r.get("Policies"))) != 1 || r.get("ManagedPolicyArns") != nil ||
+		get(statements[0], "Action") != "cloudwatch:DescribeAlarms" || !slices.Equal(one.texts(get(statements[0], "Resource")), watched) || len(watched) < 2 {
+		wrong("it may do more than look at %v", watched)
+	}
+}
+
 // cellOf is the id of the cell whose template it is; "" of the control plane's.
 func cellOf(one *template) string {
 	for _, r := range one.of("AWS::Lambda::Function") {
@@ -472,6 +492,9 @@ func cellOf(one *template) string {
 
 var cellPart = regexp.MustCompile(`sluice-(a-1|us-1)-`)
 
+// idOf is a reference to one of the kill switch's resources.
+var idOf = regexp.MustCompile(`\$\{CellKillSwitch(Application|Environment|Profile)[0-9A-F]{8}\}`)
+
 // kindOf is an ARN without its region and the cell's id.
 func kindOf(arn string) string {
 	parts := strings.SplitN(arn, ":", 6)
@@ -479,6 +502,9 @@ func kindOf(arn string) string {
 		return arn
 	}
 	kind := parts[2] + ":" + cellPart.ReplaceAllString(parts[5], "sluice-CELL-")
+	if parts[2] == "appconfig" {
+		kind = "appconfig:" + idOf.ReplaceAllStringFunc(parts[5], func(ref string) string { return strings.ToUpper(idOf.FindStringSubmatch(ref)[1]) })
+	}
 	if strings.HasPrefix(kind, "logs:") {
 		return "logs:"
 	}
@@ -498,6 +524,7 @@ var expected = map[grants.Resource]map[string]int{
 	grants.Failed: {"sqs:sluice-failed": 1}, grants.Secret: {"secretsmanager:secret:sluice-identity-??????": 1},
 	grants.Objects: {"s3:sluice-audit-123456789012-eu-west-1/audit/*": 1, "s3:sluice-audit-123456789012-eu-west-1/rejected/*": 1},
 	grants.Logs:    {"logs:": 1},
+	grants.Switch:  {"appconfig:application/APPLICATION/environment/ENVIRONMENT/configuration/PROFILE": 1},
 }
 
 // parsers read each function's variables as it does when it starts.
@@ -524,7 +551,7 @@ func functionHolds(one *template, _ string, r *resource, wrong func(string, ...a
 	var given []string
 	variables, _ := r.get("Environment", "Variables").(map[string]any)
 	for key, value := range variables {
-		given = append(given, key+"="+one.text(value))
+		given = append(given, key+"="+idOf.ReplaceAllString(one.text(value), "abc1234"))
 	}
 	if err := parsers[kind](given); err != nil {
 		wrong("it would not start: %v", err)

@@ -16,6 +16,7 @@ type place struct {
 	deployment *config.Deployment
 	names      config.Names
 	cell       *config.Cell // nil beside the control tables
+	kill       *killSwitch  // nil: none
 	cache      []string     // ARNs of the cell's cache and its user; none in a small cell
 }
 
@@ -109,6 +110,8 @@ func (p *place) ofCell(kind grants.Resource) []string {
 		return []string{p.names.ARN("sqs", p.cell.Region, p.name(config.Changes))}
 	case grants.Cache:
 		return p.cache
+	case grants.Switch:
+		return []string{p.kill.arn(p)} // asked for where the variable is there, and so the switch
 	default:
 		return nil
 	}

@@ -29,6 +29,9 @@ const (
 	maxCanary           = 60
 	defaultMaxInstances = 100
 	defaultMemory       = 512
+	maxRollbackAlarms   = 3 // of the five of an environment of AppConfig; two are ours
+	minWAFRate          = 10
+	maxWAFRate          = 2_000_000_000
 )
 
 var (
@@ -39,6 +42,11 @@ var (
 	namespaces = regexp.MustCompile(`^[A-Za-z0-9._#/:-]{1,255}$`)
 	apiIDs     = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
 	claimNames = regexp.MustCompile(`^[!-+\--~]{1,256}$`) // printable, and no comma, which separates them
+	emails     = regexp.MustCompile(`^[!-?A-~]{1,64}@[A-Za-z0-9.-]{1,190}$`)
+	topics     = regexp.MustCompile(`^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}$`)
+	alarmARNs  = regexp.MustCompile(`^arn:aws[a-z-]*:cloudwatch:([a-z0-9-]+):[0-9]{12}:alarm:[!-)+->@-~ ]{1,255}$`) // without * and ?
+	stageARNs  = regexp.MustCompile(`^arn:aws[a-z-]*:apigateway:([a-z0-9-]+)::/restapis/[a-z0-9]+/stages/[A-Za-z0-9_-]{1,128}$`)
+	httpStages = regexp.MustCompile(`^arn:aws[a-z-]*:apigateway:[a-z0-9-]*::/apis/`)
 	algorithms = regexp.MustCompile(`^((RS|PS|ES)(256|384|512)|EdDSA)$`)
 )
 
@@ -70,10 +78,34 @@ func (d *Deployment) Complete() error {
 		c.region(path+".region", gone.Region)
 		d.once(&c, seen, path, gone.ID, gone.Region)
 	}
+	d.alarms(&c)
+	d.full(&c)
 	if len(c.found) > 0 {
 		return &Error{c.found}
 	}
 	return nil
+}
+
+// alarms fills in and checks who hears of what.
+func (d *Deployment) alarms(c *checks) {
+	a := &d.Alarms
+	standard(&a.Set, UsualAlarms)
+	c.oneOf("alarms.set", a.Set, UsualAlarms, AllAlarms)
+	if a.Email != "" {
+		c.text("alarms.email", a.Email, "an address of e-mail", emails.MatchString)
+	}
+	c.texts("alarms.topics", a.Topics, "the ARN of a topic", topics.MatchString)
+	if len(a.Topics) == 0 {
+		return
+	}
+	if a.Email != "" {
+		c.problem("alarms.email", "has no use beside topics of your own: subscribe it to them")
+	}
+	for _, region := range d.Regions() {
+		if slices.Contains(regions, region) && a.Topic(region) == "" {
+			c.problem("alarms.topics", "there is none in %s, and an alarm speaks to topics of its own region only", region)
+		}
+	}
 }
 
 // once says where a cell is there twice, or out of reach.
@@ -133,12 +165,38 @@ func (cell *Cell) complete(c *checks, path string) {
 		c.problem(path+".claims", "have no use without issuers")
 	}
 	c.texts(path+".passDenials", cell.PassDenials, "an API's id", apiIDs.MatchString)
+	cell.guards(c, path)
 	if len(cell.Issuers) > maxListed {
 		c.problem(path+".issuers", "there are %d, want at most %d", len(cell.Issuers), maxListed)
 	}
 	for i := range cell.Issuers {
 		cell.Issuers[i].check(c, fmt.Sprintf("%s.issuers[%d]", path, i))
 	}
+}
+
+// guards checks what holds where Sluice does not.
+func (cell *Cell) guards(c *checks, path string) {
+	here := func(of *regexp.Regexp) func(string) bool {
+		return func(s string) bool { m := of.FindStringSubmatch(s); return m != nil && m[1] == cell.Region }
+	}
+	c.texts(path+".rollbackAlarms", cell.RollbackAlarms, "the ARN of an alarm in "+cell.Region, here(alarmARNs))
+	if n := len(cell.RollbackAlarms); n > maxRollbackAlarms {
+		c.problem(path+".rollbackAlarms", "there are %d, want at most %d beside the cell's own", n, maxRollbackAlarms)
+	}
+	if len(cell.RollbackAlarms) > 0 && cell.NoKillSwitch {
+		c.problem(path+".rollbackAlarms", "have no use without the kill switch")
+	}
+	if cell.WAF == nil {
+		return
+	}
+	c.within(path+".waf.rate", cell.WAF.Rate, minWAFRate, maxWAFRate)
+	for i, arn := range cell.WAF.Stages {
+		if m := httpStages.FindStringSubmatch(arn); m != nil {
+			c.problem(fmt.Sprintf("%s.waf.stages[%d]", path, i), "%s is of an HTTP or WebSocket API, which AWS lets no firewall stand before: put CloudFront in front of it", shown(arn))
+			return
+		}
+	}
+	c.texts(path+".waf.stages", cell.WAF.Stages, "the ARN of a stage of a REST API in "+cell.Region+": arn:aws:apigateway:"+cell.Region+"::/restapis/ID/stages/NAME", here(stageARNs))
 }
 
 func (i *Issuer) check(c *checks, path string) {

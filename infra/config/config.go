@@ -31,7 +31,41 @@ type Deployment struct {
 	// Retired are cells that are gone, and whose counters tables are still there: they stay the homes of quotas until the periods
 	// end that were open when they went. Take one out, and delete its table, after the longest period of your quotas.
 	Retired []Retired
+
+	Alarms     Alarms
+	Dashboards bool // one of the control plane and one of each cell; the first three of an account are free
 }
+
+// Alarms say which alarms there are, and who hears of them. Without Email and Topics they are seen in the console only.
+type Alarms struct {
+	Set string // UsualAlarms (default) or AllAlarms
+
+	// Email gets them, by topics that are made for it, one in each region, each with a key of its own, which is 1 USD a month.
+	// AWS asks the address first.
+	Email string
+
+	// Topics are ARNs of topics of your own instead, one in each region of the deployment. CloudWatch must be allowed to publish on
+	// them, and to use their keys.
+	Topics []string
+}
+
+// The sets of alarms.
+const (
+	UsualAlarms = "usual" // what somebody must hear of
+	AllAlarms   = "all"   // and what is good to know
+)
+
+// Topic is the topic of your own in a region; "" where there is none.
+func (a *Alarms) Topic(region string) string {
+	for _, arn := range a.Topics {
+		if parts := strings.Split(arn, ":"); len(parts) > arnRegion && parts[arnRegion] == region {
+			return arn
+		}
+	}
+	return ""
+}
+
+const arnRegion = 3 // of an ARN's parts
 
 // Retired is a cell that is gone.
 type Retired struct{ ID, Region string }
@@ -88,6 +122,25 @@ type Cell struct {
 	Issuers     []Issuer // who may issue JWTs; none accepts no JWT
 	Claims      []string // of JWTs, that limits have in "per: claim:…"
 	PassDenials []string // ids of HTTP and WebSocket APIs whose denials go through to the middleware in the backend
+
+	// NoKillSwitch leaves out the kill switch, by which limits can be put in shadow or off without a deployment of the function.
+	NoKillSwitch bool
+
+	// RollbackAlarms are ARNs of alarms of your own in the cell's region, such as those of a backend, at most three: a watched deployment
+	// of the kill switch is taken back where one of them rings, as where the cell's own do.
+	RollbackAlarms []string
+
+	WAF *WAF // nil: none
+
+	// Of a full cell; nil: all by default.
+	Cache   *Valkey
+	Network *Network
+}
+
+// WAF is a firewall in front of REST APIs, which counts addresses without asking any store.
+type WAF struct {
+	Rate   int      // requests of an address in five minutes, 10 to 2000000000: those above it are blocked
+	Stages []string // ARNs of stages of REST APIs in the cell's region; none: attach it yourself, by its ARN
 }
 
 // The profiles of a cell.

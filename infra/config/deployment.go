@@ -22,6 +22,10 @@ func (r *reader) deployment(root value) *Deployment {
 				r.mapping(v, "a cell that is gone", keys{"id": r.text(&gone.ID), "region": r.text(&gone.Region)})
 			})
 		},
+		"alarms": func(v value) {
+			r.mapping(v, "the alarms", keys{"set": r.text(&d.Alarms.Set), "email": r.text(&d.Alarms.Email), "topics": r.texts(&d.Alarms.Topics)})
+		},
+		"dashboards": r.boolean(&d.Dashboards),
 	})
 	return d
 }
@@ -52,6 +56,12 @@ func (r *reader) cell(v value, c *Cell) {
 			})
 		},
 		"claims": r.texts(&c.Claims), "passDenials": r.texts(&c.PassDenials),
+		"cache": r.cache(&c.Cache), "network": r.network(&c.Network),
+		"killSwitch": r.not(&c.NoKillSwitch), "rollbackAlarms": r.texts(&c.RollbackAlarms),
+		"waf": func(v value) {
+			c.WAF = &WAF{}
+			r.mapping(v, "a firewall", keys{"rate": r.number(&c.WAF.Rate), "stages": r.texts(&c.WAF.Stages)})
+		},
 	})
 }
 

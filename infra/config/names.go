@@ -37,6 +37,8 @@ const (
 	Operators   = "operators"   // APIs of the admin function and of the cells' ops functions
 	Trail       = "trail"
 	Secret      = "identity"
+	Cache       = "cache"  // replication group of a full cell
+	AlarmTopic  = "alarms" // topics on which alarms are heard
 	audit       = "audit"
 )
 
@@ -60,6 +62,20 @@ func (n Names) ControlStack() string { return n.Prefix + "-control" }
 
 // CellStack is the name of a cell's stack.
 func (n Names) CellStack(cell string) string { return n.Prefix + "-cell-" + cell }
+
+// ControlAlarm is the name of one of the control plane's alarms. An alarm's name has an underscore or is one word, and may be of a
+// function or a cell.
+func (n Names) ControlAlarm(alarm, of string) string { return n.Control(alarmName(alarm, of)) }
+
+// CellAlarm is the name of one of a cell's alarms.
+func (n Names) CellAlarm(cell, alarm, of string) string { return n.Cell(cell, alarmName(alarm, of)) }
+
+func alarmName(alarm, of string) string {
+	if of == "" {
+		return alarm
+	}
+	return alarm + "." + of
+}
 
 // TopicARN is the ARN of the topic on which changes are published; region is the control plane's.
 func (n Names) TopicARN(region string) string { return n.ARN("sns", region, n.Control(Changes)) }

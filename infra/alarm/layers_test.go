@@ -1,0 +1,12 @@
+package alarm_test
+
+import (
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/layers"
+)
+
+// What is alarming is data: it can be looked at, counted and checked without CDK.
+func TestLayers(t *testing.T) {
+	layers.Only(t, layers.Std, "go.yaml.in/yaml/v3", "github.com/sluicelimits/sluice/")
+}
