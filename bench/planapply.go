@@ -129,8 +129,9 @@ func runPlanApply(tenants, inCell int) (a planApply, err error) {
 		return a, err
 	}
 	a = planApply{tenants: tenants, took: time.Since(began), calls: r.Calls, units: m.units, carried: inCell}
-	if m.puts != tenants+1 || m.units < float64(m.puts) {
-		return a, fmt.Errorf("%d items were put, for %.0f units, want %d for as many or more", m.puts, m.units, tenants+1)
+	// The plan, each tenant, and for the balancer one more item of each tenant that has a limit of its own.
+	if want := 1 + tenants + tenants/everyOwn; m.puts != want || m.units < float64(m.puts) {
+		return a, fmt.Errorf("%d items were put, for %.0f units, want %d for as many or more", m.puts, m.units, want)
 	}
 	if last, err := tables.Get(ctx, control.Tenants, tenantName(tenants-1)); err != nil || last.Version != 1 {
 		return a, fmt.Errorf("the last tenant is at version %d, %w", last.Version, err)
@@ -226,8 +227,8 @@ func applyRate(a *planApply, r *Result) {
 
 func applyUnits(a *planApply, r *Result) {
 	r.Value = a.units / float64(a.tenants)
-	r.note("%d tenants and their plan in the control tables: %.0f units, which at $%g a million are $%.4f",
-		a.tenants, a.units, writePrice, a.units*writePrice/1e6)
+	r.note("%d tenants and their plan in the control tables: %.0f units, which at $%g a million are $%.4f; each of the %d with a limit of "+
+		"its own is two items", a.tenants, a.units, writePrice, a.units*writePrice/1e6, a.tenants/everyOwn)
 }
 
 func applyUnitsInCell(a *planApply, r *Result) {

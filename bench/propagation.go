@@ -107,6 +107,15 @@ func (p *plane) burst(changes int) (b burst, err error) {
 		if err != nil {
 			return b, err
 		}
+		view, join := r.Begin(ctx, time.Now())
+		if join != nil {
+			join()
+		}
+		for i := range changes { // from now on it has them, so that what is new reaches it by its polls only
+			if got, err := enforced(view, tenantName(i)); err != nil || got == burstRate {
+				return b, fmt.Errorf("%s is held to %d before the burst, %w", tenantName(i), got, err)
+			}
+		}
 		c.commits.Store(0)
 		w := &watched{pending: map[string]time.Time{}}
 		cells[n] = w
