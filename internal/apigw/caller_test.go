@@ -15,7 +15,7 @@ import (
 
 // passed is what a backend may know of the answer: all but further values.
 func passed(a apigw.Answer) *apigw.Answer {
-	a.Values, a.ConfigStale = nil, false
+	a.Values, a.ConfigStale, a.Mode, a.Spared = nil, false, "", answer.Allowed
 	return &a
 }
 
@@ -25,7 +25,11 @@ func TestContextRoundTrip(t *testing.T) {
 	suspended := apigw.Answer{Kind: answer.SuspendedTenant, Tenant: "a;t=b%=\r\né", Subject: "=;", KeyID: "k", Instance: "urn:uuid:0",
 		Problem: (&answer.Problem{Kind: answer.SuspendedTenant}).Append(nil)}
 	anonymous := apigw.Answer{Kind: answer.Allowed, Anonymous: true, Plan: "public", StoreFailed: true}
-	for _, a := range []apigw.Answer{limited(), suspended, anonymous} {
+	spared := limited()
+	spared.Kind, spared.Instance, spared.Problem, spared.Header.RetryAfter = answer.Allowed, "", nil, ""
+	spared.Mode, spared.Spared = "shadow", answer.Limited
+	off := apigw.Answer{Kind: answer.Allowed, Tenant: "acme", Mode: "off"}
+	for _, a := range []apigw.Answer{limited(), suspended, anonymous, spared, off} {
 		e := parseEvent(t, apigw.HTTP2)
 		b, err := (&apigw.Encoder{PassDenials: []string{e.API}}).Append(nil, e, &a)
 		if err != nil {

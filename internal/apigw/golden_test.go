@@ -105,6 +105,9 @@ func TestAnswers(t *testing.T) {
 	address := apigw.Answer{Kind: answer.IPLimited, Header: answer.Header{Limit: "100", Remaining: "0", Reset: "2", RetryAfter: "1",
 		RateLimit: `"ip:per-address";r=0;t=2`, Policy: `"ip:per-address";q=100;w=2`}}
 	unavailable := apigw.Answer{Kind: answer.Unavailable, Tenant: "acme", StoreFailed: true, Header: answer.Header{RetryAfter: "1"}}
+	shadow := limited()
+	shadow.Kind, shadow.Instance, shadow.Problem, shadow.Header.RetryAfter = answer.Allowed, "", nil, ""
+	shadow.Mode, shadow.Spared = "shadow", answer.Limited
 	for _, s := range shapes {
 		e := parseEvent(t, s)
 		for _, c := range []struct {
@@ -119,6 +122,7 @@ func TestAnswers(t *testing.T) {
 			{"address_limited", address, apigw.Encoder{}},
 			{"suspended", suspended, apigw.Encoder{}},
 			{"unavailable", unavailable, apigw.Encoder{}},
+			{"in_shadow", shadow, apigw.Encoder{}},
 		} {
 			got, err := c.encoder.Append(nil, e, &c.answer)
 			if err != nil {
