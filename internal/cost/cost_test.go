@@ -555,3 +555,25 @@ func TestAlarmsAreHeard(t *testing.T) {
 		}
 	}
 }
+
+// Guarantees that the page says of an idle deployment how many metrics it tells and looks at.
+func TestPageOfIdle(t *testing.T) {
+	page, err := os.ReadFile("../../docs/cost.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := bill(t, NewWorkload(num(0)))
+	for what, n := range map[string]string{
+		"alarms":  fmt.Sprintf("| metrics that alarms look at | %d for %%s |", b.Usage.AlarmMetrics),
+		"metrics": fmt.Sprintf("| metrics that functions write in each hour | %s for %%s |", decimal(b.Usage.Metrics, 0)),
+	} {
+		for _, l := range b.Lines {
+			if l.Service != "CloudWatch" || l.What != what {
+				continue
+			}
+			if row := fmt.Sprintf(n, l.Amount); !strings.Contains(string(page), row) {
+				t.Errorf("docs/cost.md does not have %q", row)
+			}
+		}
+	}
+}
