@@ -95,7 +95,7 @@ func (d *Deployment) alarms(c *checks) {
 		c.text("alarms.email", a.Email, "an address of e-mail", emails.MatchString)
 	}
 	c.texts("alarms.topics", a.Topics, "the ARN of a topic", topics.MatchString)
-	if len(a.Topics) == 0 {
+	if len(a.Topics) == 0 || slices.ContainsFunc(a.Topics, func(s string) bool { return !topics.MatchString(s) }) {
 		return
 	}
 	if a.Email != "" {

@@ -12,7 +12,7 @@ func everyName(d *config.Deployment) []string {
 	n := d.Names("aws", "123456789012", "amazonaws.com")
 	var all []string
 	for _, what := range slices.Concat(config.ControlTables(), config.ControlFunctions(), []string{
-		config.Changes, config.Kept, config.Failed, config.Undelivered, config.Trail, config.Secret, config.Operators,
+		config.Changes, config.Kept, config.Failed, config.Undelivered, config.Trail, config.Secret, config.Operators, config.AlarmTopic,
 	}) {
 		all = append(all, n.Control(what))
 	}
@@ -20,7 +20,7 @@ func everyName(d *config.Deployment) []string {
 	for i := range d.Cells {
 		id := d.Cells[i].ID
 		for _, what := range slices.Concat(config.CellFunctions(), []string{
-			config.Counters, config.Config, config.Changes, config.Kept, config.Refused, config.Operators,
+			config.Counters, config.Config, config.Changes, config.Kept, config.Refused, config.Operators, config.AlarmTopic,
 		}) {
 			all = append(all, n.Cell(id, what))
 		}

@@ -19,7 +19,8 @@ var leastWant = config.Deployment{
 		Region: "eu-west-1", Audit: config.Audit{Mode: "GOVERNANCE", RetentionDays: 365},
 		Pepper: "p1", MetricsNamespace: "Sluice", LogLevel: "info", LogDays: 30, CanaryMinutes: 5,
 	},
-	Cells: []config.Cell{{ID: "eu-1", Region: "eu-west-1", Profile: "small", MaxInstances: 100, MemoryMB: 512}},
+	Cells:  []config.Cell{{ID: "eu-1", Region: "eu-west-1", Profile: "small", MaxInstances: 100, MemoryMB: 512}},
+	Alarms: config.Alarms{Set: "usual"},
 }
 
 // Guarantees the defaults that the types tell, and that the file in the repository is one.
@@ -59,6 +60,8 @@ cells:
     leases: false
     claims: [region]
     passDenials: [abc123]
+    rollbackAlarms: ["arn:aws:cloudwatch:us-east-1:123456789012:alarm:backend"]
+    waf: { rate: 2000, stages: ["arn:aws:apigateway:us-east-1::/restapis/abc123/stages/v1"] }
     issuers:
       - issuer: https://id.example.com/
         audiences: [api]
@@ -68,7 +71,12 @@ cells:
         tenantClaim: org
         subjectClaim: user
         tenants: [acme]
+  - id: us-2
+    region: us-east-1
+    killSwitch: false
 retired: [ { id: us-0, region: us-west-2 } ]
+alarms: { set: all, topics: ["arn:aws:sns:us-east-1:123456789012:ops"] }
+dashboards: true
 `
 
 // Guarantees that every key is read into its field: each field of this file differs from its default.
@@ -88,7 +96,10 @@ func TestReadAll(t *testing.T) {
 				Issuer: "https://id.example.com/", Audiences: []string{"api"}, JWKSURL: "https://id.example.com/keys", Algorithms: []string{"ES256"},
 				AudienceClaim: "client_id", TenantClaim: "org", SubjectClaim: "user", Tenants: []string{"acme"},
 			}},
-		}},
+			RollbackAlarms: []string{"arn:aws:cloudwatch:us-east-1:123456789012:alarm:backend"},
+			WAF:            &config.WAF{Rate: 2000, Stages: []string{"arn:aws:apigateway:us-east-1::/restapis/abc123/stages/v1"}},
+		}, {ID: "us-2", Region: "us-east-1", Profile: "small", MaxInstances: 100, MemoryMB: 512, NoKillSwitch: true}},
+		Alarms: config.Alarms{Set: "all", Topics: []string{"arn:aws:sns:us-east-1:123456789012:ops"}}, Dashboards: true,
 	}
 	if err != nil || !reflect.DeepEqual(*d, want) {
 		t.Errorf("%+v, %v\nwant %+v", d, err, want)
@@ -96,13 +107,21 @@ func TestReadAll(t *testing.T) {
 	for _, part := range []any{want, want.Control, want.Control.Audit, want.Cells[0]} {
 		v := reflect.ValueOf(part)
 		for i := range v.NumField() {
-			if v.Field(i).IsZero() {
+			if v.Field(i).IsZero() && v.Type().Field(i).Name != "NoKillSwitch" { // the other cell's: this one has alarms for it
 				t.Errorf("the file has no %s.%s: it is not known to be read", v.Type().Name(), v.Type().Field(i).Name)
 			}
 		}
 	}
 	if first := *d; first.Complete() != nil || !reflect.DeepEqual(first, want) {
 		t.Errorf("to complete again makes %+v", first)
+	}
+}
+
+// Guarantees that an address is read, which a file with topics of its own cannot have.
+func TestReadEmail(t *testing.T) {
+	d, err := config.Read("d.yaml", []byte(least+"alarms: { email: ops@example.com }\n"))
+	if err != nil || d.Alarms.Email != "ops@example.com" || d.Alarms.Topic("eu-west-1") != "" {
+		t.Errorf("%+v, %v", d, err)
 	}
 }
 
@@ -117,6 +136,14 @@ func manyCells(n int) string {
 		fmt.Fprintf(&b, "  - { id: eu-%d, region: eu-west-1 }\n", i)
 	}
 	return b.String()
+}
+
+func alarms(n int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("'arn:aws:cloudwatch:eu-west-1:123456789012:alarm:%d'", i)
+	}
+	return strings.Join(all, ", ")
 }
 
 // Guarantees that what makes no sense is refused, in one clear line that has the place of each.
@@ -144,10 +171,25 @@ func TestReadProblems(t *testing.T) {
 		"another partition": {with("", "  - { id: cn-1, region: cn-north-1 }\n"),
 			`d.yaml:3:25: cells[0].region: cn-north-1 is of the partition aws-cn and the control plane's eu-west-1 of aws, and nothing goes from one to the other`},
 		"an unknown key": {with("", "  - { id: eu-1, region: eu-west-1, size: 3 }\n"),
-			`d.yaml:3:36: cells[0]: unknown key "size" in a cell; known: claims, id, issuers, leases, maxInstances, memoryMB, passDenials, profile, region, retryJitter, trustedHops`},
-		"a key twice":     {with("", "  - { id: eu-1, id: eu-2, region: eu-west-1 }\n"), `d.yaml:3:17: cells[0]: key "id" is there twice, first at line 3`},
-		"an id of ours":   {with("", "  - { id: EU_1, region: eu-west-1 }\n"), `d.yaml:3:11: cells[0].id: "EU_1" is not 1 to 24 of a-z 0-9 and single hyphens between them, a letter first`},
-		"two hyphens":     {with("", "  - { id: eu--1, region: eu-west-1 }\n"), `d.yaml:3:11: cells[0].id: "eu--1" is not 1 to 24`},
+			`d.yaml:3:36: cells[0]: unknown key "size" in a cell; known: cache, claims, id, issuers, killSwitch, leases, maxInstances, memoryMB, network, passDenials, profile, region, retryJitter, rollbackAlarms, trustedHops, waf`},
+		"a key twice":        {with("", "  - { id: eu-1, id: eu-2, region: eu-west-1 }\n"), `d.yaml:3:17: cells[0]: key "id" is there twice, first at line 3`},
+		"an id of ours":      {with("", "  - { id: EU_1, region: eu-west-1 }\n"), `d.yaml:3:11: cells[0].id: "EU_1" is not 1 to 24 of a-z 0-9 and single hyphens between them, a letter first`},
+		"two hyphens":        {with("", "  - { id: eu--1, region: eu-west-1 }\n"), `d.yaml:3:11: cells[0].id: "eu--1" is not 1 to 24`},
+		"a set of alarms":    {least + "alarms: { set: some }\n", `d.yaml:3:16: alarms.set: "some" is not one of usual, all`},
+		"an address":         {least + "alarms: { email: ops }\n", `d.yaml:3:18: alarms.email: "ops" is not an address of e-mail`},
+		"a topic elsewhere":  {least + "alarms: { topics: ['arn:aws:sns:us-east-1:123456789012:ops'] }\n", `d.yaml:3:19: alarms.topics: there is none in eu-west-1, and an alarm speaks to topics of its own region only`},
+		"a topic's name":     {least + "alarms: { topics: [ops] }\n", `d.yaml:3:20: alarms.topics[0]: "ops" is not the ARN of a topic`},
+		"topics and address": {least + "alarms: { email: a@b.c, topics: ['arn:aws:sns:eu-west-1:123456789012:ops'] }\n", `d.yaml:3:18: alarms.email: has no use beside topics of your own: subscribe it to them`},
+		"alarms of nothing":  {with("", "  - { id: a, region: eu-west-1, killSwitch: false, rollbackAlarms: ['arn:aws:cloudwatch:eu-west-1:123456789012:alarm:x'] }\n"), `d.yaml:3:68: cells[0].rollbackAlarms: have no use without the kill switch`},
+		"an alarm elsewhere": {with("", "  - { id: a, region: eu-west-1, rollbackAlarms: ['arn:aws:cloudwatch:us-east-1:123456789012:alarm:x'] }\n"),
+			`d.yaml:3:50: cells[0].rollbackAlarms[0]: "arn:aws:cloudwatch:us-east-1:123456789012:alarm:x" is not the ARN of an alarm in eu-west-1`},
+		"any alarm":       {with("", "  - { id: a, region: eu-west-1, rollbackAlarms: ['arn:aws:cloudwatch:eu-west-1:123456789012:alarm:*'] }\n"), `d.yaml:3:50: cells[0].rollbackAlarms[0]: "arn:aws:cloudwatch:eu-west-1:123456789012:alarm:*" is not the ARN of an alarm in eu-west-1`},
+		"too many alarms": {with("", "  - { id: a, region: eu-west-1, rollbackAlarms: ["+alarms(4)+"] }\n"), `d.yaml:3:49: cells[0].rollbackAlarms: there are 4, want at most 3 beside the cell's own`},
+		"no rate":         {with("", "  - { id: a, region: eu-west-1, waf: { } }\n"), `d.yaml:3:38: cells[0].waf.rate: 0 is outside 10 to 2000000000`},
+		"a stage of an HTTP API": {with("", "  - { id: a, region: eu-west-1, waf: { rate: 100, stages: ['arn:aws:apigateway:eu-west-1::/apis/abc/stages/v1'] } }\n"),
+			`d.yaml:3:60: cells[0].waf.stages[0]: "arn:aws:apigateway:eu-west-1::/apis/abc/stages/v1" is of an HTTP or WebSocket API, which AWS lets no firewall stand before: put CloudFront in front of it`},
+		"a stage elsewhere": {with("", "  - { id: a, region: eu-west-1, waf: { rate: 100, stages: ['arn:aws:apigateway:us-east-1::/restapis/abc/stages/v1'] } }\n"),
+			`d.yaml:3:60: cells[0].waf.stages[0]: "arn:aws:apigateway:us-east-1::/restapis/abc/stages/v1" is not the ARN of a stage of a REST API in eu-west-1`},
 		"a bare account":  {"account: 123456789012\n" + least, `d.yaml:1:10: account: want a string, got "123456789012": write it in quotes`},
 		"a short account": {"account: '12'\n" + least, `d.yaml:1:10: account: "12" is not an account's 12 digits`},
 		"a prefix":        {"prefix: my-own\n" + least, `d.yaml:1:9: prefix: "my-own" is not a letter and up to 15 of a-z 0-9`},
