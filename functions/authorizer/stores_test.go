@@ -148,16 +148,25 @@ func TestEndReturnsLeases(t *testing.T) {
 	}
 }
 
-// Guarantees that Redis may ask for a password, which only the secret has.
-func TestRedisPasswordFromTheSecret(t *testing.T) {
-	const password = "not-to-be-seen-password"
-	w := newWorld(t, ten)
-	w.withRedis("--requirepass", password)
-	w.env["SLUICE_REDIS_AUTH"] = "secret"
-	w.secrets.Set(secretName, fmt.Sprintf(`{"peppers":{"p1":"bm90LXRoZS1kZXYtcGVwcGVyLW9mLWV2ZXJ5b25l"},"redis":{"password":%q}}`, password))
-	w.start()
-	if o := w.is("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != nil {
-		t.Errorf("decided without Redis\n%s", strings.Join(w.output(), "\n"))
+// Guarantees that Redis may ask for a password, which only the secret has, or one of Redis's own.
+func TestRedisPasswordFromASecret(t *testing.T) {
+	const password, peppers = "not-to-be-seen-password", `"peppers":{"p1":"bm90LXRoZS1kZXYtcGVwcGVyLW9mLWV2ZXJ5b25l"}`
+	for name, own := range map[string]bool{"the cell's": false, "its own": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, ten)
+			w.withRedis("--requirepass", password)
+			w.env["SLUICE_REDIS_AUTH"] = "secret"
+			w.secrets.Set(secretName, fmt.Sprintf(`{%s,"redis":{"password":%q}}`, peppers, password))
+			if own {
+				w.secrets.Set(secretName, "{"+peppers+"}")
+				w.secrets.Set("cache", fmt.Sprintf(`{"username":"default","password":%q}`, password))
+				w.env["SLUICE_REDIS_SECRET"] = "cache"
+			}
+			w.start()
+			if o := w.is("Allow", "allowed", "x-api-key", w.key); o.Context["storeFailed"] != nil {
+				t.Errorf("decided without Redis\n%s", strings.Join(w.output(), "\n"))
+			}
+		})
 	}
 }
 

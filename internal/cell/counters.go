@@ -67,7 +67,7 @@ func (k *Counters) addRedis(c Config, a *amazon, quotas limit.Store) error {
 	of := *c.Settings.Redis
 	of.Deadline = patience
 	var rates *redis.Store
-	if rates, err = newRedis(&of, a, secret); err != nil {
+	if rates, err = newRedis(&of, a, secret, c.Log); err != nil {
 		return err
 	}
 	both, err := split.New(split.Config{Rates: rates, Quotas: quotas, HoldFor: -1})

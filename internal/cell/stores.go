@@ -20,10 +20,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
-// connections are to one node of Redis, at most: a function serves one call at a time, with a little beside it; one on a managed
-// instance several.
-const connections = 32
-
 // stores are where a cell counts.
 type stores struct {
 	ladder    *ladder.Ladder
@@ -59,7 +55,7 @@ func newStores(s *environ.Settings, m memory, a *amazon, secret *secrets.Cache, 
 			return nil, err
 		}
 	} else {
-		if made.redis, err = newRedis(s.Redis, a, secret); err != nil {
+		if made.redis, err = newRedis(s.Redis, a, secret, log); err != nil {
 			return nil, err
 		}
 		c.Quotas, c.Rates = c.Rates, ladder.Named{Name: telemetry.Redis.String(), Store: made.redis}
@@ -84,14 +80,21 @@ func kindOf(name string) telemetry.Store {
 	return telemetry.DynamoDB
 }
 
-func newRedis(r *environ.Redis, a *amazon, secret *secrets.Cache) (*redis.Store, error) {
-	c := redis.Config{Addrs: r.Addrs, Cluster: r.Cluster, Deadline: r.Deadline, PoolSize: connections}
+// newRedis makes the store of rates. The secret is that of the cell, which has the login where Redis has none of its own.
+func newRedis(r *environ.Redis, a *amazon, secret *secrets.Cache, log *slog.Logger) (*redis.Store, error) {
+	c := redis.Config{Addrs: r.Addrs, Cluster: r.Cluster, Deadline: r.Deadline, PoolSize: environ.RedisConnections}
 	if r.TLS {
 		c.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	switch r.Auth {
 	case environ.AuthNone:
 	case environ.AuthSecret:
+		if r.Secret != "" {
+			var err error
+			if secret, err = secrets.New(secrets.Config{Client: a.secretsManager(), ID: r.Secret, Log: log}); err != nil {
+				return nil, err
+			}
+		}
 		c.Credentials = secret.RedisCredentials
 	case environ.AuthIAM:
 		signer, err := elasticache.New(elasticache.Config{

@@ -50,6 +50,10 @@ type Settings struct {
 // AppConfig is a configuration in AWS AppConfig, by ids.
 type AppConfig struct{ Application, Environment, Profile string }
 
+// RedisConnections are those of an environment to one node of Redis, at most: a function serves one call at a time, with a little beside
+// it; one on a managed instance several.
+const RedisConnections = 32
+
 // Redis is where rates are counted.
 type Redis struct {
 	Addrs    []string // host:port
@@ -58,6 +62,7 @@ type Redis struct {
 	Deadline time.Duration
 
 	Auth       Auth
+	Secret     string // with AuthSecret: name or ARN of the secret with user and password; "": they are in Settings.Secret
 	Cache      string // with AuthIAM: the replication group's id, or the serverless cache's name
 	User       string // with AuthIAM
 	Serverless bool   // with AuthIAM: Cache is a serverless cache
@@ -69,7 +74,7 @@ type Auth int
 // The ways.
 const (
 	AuthNone   Auth = iota
-	AuthSecret      // user and password are in the secret
+	AuthSecret      // user and password are in a secret
 	AuthIAM         // with a token made of the function's role
 )
 
@@ -248,6 +253,9 @@ func (p *parser) aboutRedis() {
 		if r.Auth != AuthIAM && p.given[name] != "" && !p.bad("SLUICE_REDIS_AUTH") {
 			p.wrong(name, "has no use without SLUICE_REDIS_AUTH=iam")
 		}
+	}
+	if r.Auth != AuthSecret && r.Secret != "" && !p.bad("SLUICE_REDIS_AUTH") {
+		p.wrong("SLUICE_REDIS_SECRET", "has no use without SLUICE_REDIS_AUTH=secret")
 	}
 	if r.Auth != AuthNone && !r.TLS && !allLoopback(r.Addrs) && !p.bad("SLUICE_REDIS_TLS") {
 		p.wrong("SLUICE_REDIS_TLS", "must be true with SLUICE_REDIS_AUTH: a password must not travel in clear")

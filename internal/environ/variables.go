@@ -96,7 +96,7 @@ func (p *parser) variables() []variable {
 			func(v string) string { return boolean(&p.redis.Cluster, v) }},
 		{"SLUICE_REDIS_TLS", "true", false, "`false` connects in plain text.",
 			func(v string) string { return boolean(&p.redis.TLS, v) }},
-		{"SLUICE_REDIS_AUTH", "none", false, "`none`, `secret` (user and password are in the secret), or `iam` (by the function's role).",
+		{"SLUICE_REDIS_AUTH", "none", false, "`none`, `secret` (user and password are in a secret), or `iam` (by the function's role).",
 			func(v string) string {
 				way := slices.Index([]string{"none", "secret", "iam"}, v)
 				if way < 0 {
@@ -105,6 +105,8 @@ func (p *parser) variables() []variable {
 				p.redis.Auth = Auth(way)
 				return ""
 			}},
+		{"SLUICE_REDIS_SECRET", "", false, "With `secret`: the secret with Redis's user and password, its name or ARN. Not set: they are in `SLUICE_SECRET`.",
+			func(v string) string { return match(&p.redis.Secret, v, secretName, "a secret's name or ARN") }},
 		{"SLUICE_REDIS_IAM_CACHE", "", false, "With `iam`: the replication group's id, or the serverless cache's name.",
 			func(v string) string {
 				return match(&p.redis.Cache, v, cacheName, "a replication group's id or a serverless cache's name")

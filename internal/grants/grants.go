@@ -86,11 +86,18 @@ const (
 	Failed  Resource = "the destination of what fails"   // a queue; see Streams
 	Objects Resource = "the objects of the audit bucket" // the bucket's and /audit/*, and the same with /rejected/*
 	Secret  Resource = "the secret"                      // of SLUICE_SECRET, with the random end of its ARN
+	Login   Resource = "the cache's secret"              // of SLUICE_REDIS_SECRET, the same
 	Cache   Resource = "the cache and its user"          // the replication group's (or the serverless cache's) and the user's
 	Switch  Resource = "the kill switch"                 // the configuration of SLUICE_KILL_SWITCH: application/APPLICATION/environment/ENVIRONMENT/configuration/PROFILE
 	Logs    Resource = "its log group"                   // the group's and :*; the group is made with the function
 	Network Resource = "network interfaces (any: `*`)"   // *, since Lambda makes them
 )
+
+// CacheAccess is what the user of a cache may do, in the words of Redis: what our scripts do on our counters, and what a client asks a
+// server or a cluster about itself.
+const CacheAccess = "on ~{rl:* -@all +eval +evalsha +exists +get +pexpire +set +time +type" +
+	" +zadd +zcount +zrangebyscore +zrem +zremrangebyscore +zrevrangebyscore +zscore" +
+	" +ping +role +hello +asking +command +cluster|slots"
 
 // Streams are event source mappings, one for each stream, all alike: NEW_AND_OLD_IMAGES, from TRIM_HORIZON on, with
 // ReportBatchItemFailures, bisecting on errors, and a queue for what fails all the same. One shard is read by one call at a time.

@@ -75,7 +75,7 @@ var (
 		{"internal/killswitch", "Client", []grants.Resource{grants.Switch}, map[string][]string{
 			"StartConfigurationSession": {"appconfig:StartConfigurationSession"}, "GetLatestConfiguration": {"appconfig:GetLatestConfiguration"},
 		}},
-		{"internal/secrets", "Client", []grants.Resource{grants.Secret}, map[string][]string{"GetSecretValue": {"secretsmanager:GetSecretValue"}}},
+		{"internal/secrets", "Client", []grants.Resource{grants.Secret, grants.Login}, map[string][]string{"GetSecretValue": {"secretsmanager:GetSecretValue"}}},
 	}
 	// byAWS are the resources on which Lambda acts for the function, or a protocol that is none of an SDK's.
 	byAWS = map[grants.Resource][]string{

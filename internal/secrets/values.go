@@ -84,7 +84,7 @@ func parse(text, version string) (*Values, error) {
 	}
 	in := new(inside)
 	d := &document{json.NewDecoder(bytes.NewReader(whole))}
-	members := 0
+	members, own := 0, login{}
 	err := d.object("", func(name, path string) (err error) {
 		members++
 		switch name {
@@ -94,9 +94,14 @@ func parse(text, version string) (*Values, error) {
 			return in.readAddressKey(d)
 		case "redis":
 			return in.readLogin(d)
+		case "username", "password":
+			return own.member(d, name, path)
 		}
-		return fmt.Errorf("%s: unknown, want peppers, addressKey and redis", path)
+		return fmt.Errorf("%s: unknown, want peppers, addressKey and redis, or username and password", path)
 	})
+	if err == nil && own != (login{}) {
+		err = in.takeLogin(&own)
+	}
 	switch {
 	case err != nil:
 		return nil, err
@@ -146,21 +151,36 @@ func (in *inside) readAddressKey(d *document) error {
 
 func (in *inside) readLogin(d *document) error {
 	l := new(login)
-	err := d.object("redis", func(name, path string) (err error) {
-		switch name {
-		case "username":
-			l.username, err = d.visible(path, 1, maxUsername)
-		case "password":
-			l.password, err = d.visible(path, minPassword, maxPassword)
-		default:
-			err = fmt.Errorf("%s: unknown, want username and password", path)
-		}
-		return err
-	})
+	err := d.object("redis", func(name, path string) error { return l.member(d, name, path) })
 	if err == nil && l.password == "" {
 		err = errors.New("redis.password: missing")
 	}
 	in.login = l
+	return err
+}
+
+// takeLogin takes the login of a secret that is Redis's alone, in the form in which Secrets Manager generates passwords.
+func (in *inside) takeLogin(l *login) error {
+	switch {
+	case in.login != nil:
+		return errors.New("redis: beside username and password, which are the same")
+	case l.password == "":
+		return errors.New("password: missing")
+	}
+	in.login = l
+	return nil
+}
+
+// member reads a member of a login.
+func (l *login) member(d *document, name, path string) (err error) {
+	switch name {
+	case "username":
+		l.username, err = d.visible(path, 1, maxUsername)
+	case "password":
+		l.password, err = d.visible(path, minPassword, maxPassword)
+	default:
+		err = fmt.Errorf("%s: unknown, want username and password", path)
+	}
 	return err
 }
 

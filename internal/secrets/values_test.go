@@ -120,6 +120,9 @@ func TestParseRefuses(t *testing.T) {
 		{"an odd password", `{"redis":{"password":"` + pw + `\n"}}`, "redis.password: a character that is not visible ASCII"},
 		{"an empty user", `{"redis":{"username":"","password":"` + pw + `"}}`, "redis.username: 0 characters"},
 		{"a user is a list", `{"redis":{"username":["sluice"],"password":"` + pw + `"}}`, "redis.username: not a string"},
+		{"a user alone", `{"username":"sluice"}`, "password: missing"},
+		{"a short password alone", `{"password":"PASSWORD-first"}`, "password: 14 characters, want 16..128"},
+		{"two logins", `{"redis":{"password":"` + pw + `"},"username":"sluice","password":"` + pw + `"}`, "redis: beside username and password"},
 		{"another member of redis", `{"redis":{"password":"` + pw + `","host":"` + pw + `"}}`, "redis.host: unknown"},
 		{"huge", `{"x":"` + strings.Repeat("x", 64<<10) + `"}`, "bytes, want at most 65536"},
 		{"deep", strings.Repeat(`{"peppers":`, 5900), "not JSON"},
@@ -218,6 +221,7 @@ var shape = regexp.MustCompile(`^(\d+ bytes, want at most 65536|not JSON( at byt
 func FuzzParse(f *testing.F) {
 	f.Add(whole().text())
 	f.Add(form{Peppers: map[string][]byte{"p1": pepper1, "p2": pepper2}}.text())
+	f.Add(`{"username":"u","password":"0123456789abcdef"}`)
 	f.Add(`{"redis":{"username":"u","password":"0123456789abcdef"},"redis":1}`)
 	f.Add(`{"peppers":{"p1":"` + string(pepper1) + `"}}`)
 	f.Add(`{"a":[{"b":null}]}`)
@@ -230,11 +234,18 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		var want form
+		var of struct {
+			form
+			redisForm // of a secret that is Redis's alone
+		}
 		d := json.NewDecoder(strings.NewReader(text))
 		d.DisallowUnknownFields()
-		if err := d.Decode(&want); err != nil {
+		if err := d.Decode(&of); err != nil {
 			t.Fatalf("taken, and not what it should be: %v", err)
+		}
+		want := of.form
+		if of.redisForm != (redisForm{}) {
+			want.Redis = &of.redisForm
 		}
 		const key = "a-key-made-elsewhere"
 		hashes, err := v.Peppers().Hashes(key)
