@@ -202,12 +202,12 @@ func (f *Function) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 // Close gives back what was leased, writes the last metrics and ends connections, as far as that is done before ctx ends.
 func (f *Function) Close(ctx context.Context) error {
 	f.stop()
-	if f.kill != nil {
-		f.kill.Close()
-	}
 	errs := []error{f.stores.ladder.Close(ctx), f.recorder.Flush(ctx)}
 	if f.stores.redis != nil {
 		errs = append(errs, f.stores.redis.Close())
+	}
+	if f.kill != nil {
+		f.kill.Close()
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("not everything ended in order: %w", err)
