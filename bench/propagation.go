@@ -95,6 +95,24 @@ func (w *watched) follow(ctx context.Context, r *cellconfig.Reader, changes int)
 	return nil
 }
 
+// seen has a reader read the tenants that are to change, so that what is new reaches it by its polls only.
+func seen(ctx context.Context, r *cellconfig.Reader, changes int) error {
+	view, join := r.Begin(ctx, time.Now())
+	if join != nil {
+		join()
+	}
+	for i := range changes {
+		got, err := enforced(view, tenantName(i))
+		if err != nil {
+			return err
+		}
+		if got == burstRate {
+			return fmt.Errorf("%s is held to %d before the burst", tenantName(i), got)
+		}
+	}
+	return nil
+}
+
 // burst changes tenants, one call of an operator for each, several operators at once, and waits until all are in force.
 func (p *plane) burst(changes int) (b burst, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*patient)
@@ -107,14 +125,8 @@ func (p *plane) burst(changes int) (b burst, err error) {
 		if err != nil {
 			return b, err
 		}
-		view, join := r.Begin(ctx, time.Now())
-		if join != nil {
-			join()
-		}
-		for i := range changes { // from now on it has them, so that what is new reaches it by its polls only
-			if got, err := enforced(view, tenantName(i)); err != nil || got == burstRate {
-				return b, fmt.Errorf("%s is held to %d before the burst, %w", tenantName(i), got, err)
-			}
+		if err := seen(ctx, r, changes); err != nil {
+			return b, err
 		}
 		c.commits.Store(0)
 		w := &watched{pending: map[string]time.Time{}}
