@@ -22,7 +22,8 @@
 //     since. So after a reset at most the threshold and what was leased then are admitted in a window. Leases end within 10 s,
 //     those of another cell's quota within 60 s;
 //   - denials that instances remember, 5 s at most, and their backstops while the store is away;
-//   - other cells: each has counters of its own, but for a quota's, which are the tenant's home cell's whichever cell is asked;
+//   - other cells: each has counters of its own, but for a quota's, which are the tenant's home cell's whichever cell is asked, where it
+//     has a way there. Limits of which the cell grants nothing are left out, and refused where the operation is about one;
 //   - ipLimits of a small cell, which each instance counts in its own memory;
 //   - counters per claim.
 //
@@ -201,11 +202,12 @@ type counters struct {
 	tenant string // "": an address
 	store  limit.Store
 	req    *limit.Request
+	notes  []string
 }
 
 // find finds the counters that are meant. address is the name of r.Address.
 func (s *Service) find(ctx context.Context, r *Counters, address string) (*counters, error) {
-	k := &counters{s, r.Tenant, s.c.Store, &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: r.Tenant}}}
+	k := &counters{Service: s, tenant: r.Tenant, store: s.c.Store, req: &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: r.Tenant}}}
 	var set *plan.Set
 	var err error
 	if r.Tenant == "" {
@@ -231,7 +233,34 @@ func (s *Service) find(ctx context.Context, r *Counters, address string) (*count
 	if r.Limit != "" && len(k.req.Charges) == 0 {
 		return nil, call.Refuse(call.Invalid, "limit %q has no such counter: it is off, does not apply to the request, or is not per tenant and needs a path", r.Limit)
 	}
-	return k, nil
+	return k, k.leaveOut(set, r.Limit)
+}
+
+// leaveOut leaves out limits of which the cell grants nothing: what its store has of them is not what is counted. It refuses where the
+// operation is about one.
+func (k *counters) leaveOut(set *plan.Set, named string) error {
+	var ids []string
+	var why error
+	for _, e := range set.Limits {
+		if e.Share() == nil || e.Share().Limit != nil {
+			continue
+		}
+		before := len(k.req.Charges)
+		k.req.Charges = slices.DeleteFunc(k.req.Charges, func(c limit.Charge) bool { return c.Limit == e.Limit })
+		if len(k.req.Charges) < before {
+			ids = append(ids, e.Limit.ID)
+			why = call.Refuse(call.Unsupported, "cell %s grants nothing of limit %q and reaches no counter of it (%s): ask a cell that does; nothing was changed",
+				k.c.Cell, e.Limit.ID, e.Share().Why)
+		}
+	}
+	switch {
+	case len(ids) == 0:
+		return nil
+	case named != "":
+		return why
+	}
+	k.notes = append(k.notes, "left out, for this cell grants nothing of them and reaches no counter of theirs: "+strings.Join(ids, ", "))
+	return nil
 }
 
 func (s *Service) ofTenant(ctx context.Context, id string) (*plan.Set, error) {
@@ -312,7 +341,7 @@ func (r *Counters) ofRequest(set *plan.Set, address string) (out []limit.Charge)
 
 // look peeks.
 func (k *counters) look(ctx context.Context) (*Response, error) {
-	out := &Response{Cell: k.c.Cell, Tenant: k.tenant, At: k.c.Now().UTC(), Counters: []Counter{}}
+	out := &Response{Cell: k.c.Cell, Tenant: k.tenant, At: k.c.Now().UTC(), Counters: []Counter{}, Notes: k.notes}
 	if len(k.req.Charges) == 0 {
 		return out, nil
 	}
@@ -353,7 +382,7 @@ func (k *counters) changed(ctx context.Context, do func(now int64) error) (*Resp
 	for i := range after.Counters {
 		after.Counters[i].UsedBefore = &before.Counters[i].Used
 	}
-	after.Notes = notReached
+	after.Notes = append(after.Notes, notReached...)
 	return after, nil
 }
 
