@@ -20,10 +20,8 @@ func (s *Service) nameOf(ctx context.Context, r *Counters) (string, error) {
 	for _, f := range []struct{ name, text string }{
 		{"reason", r.Reason}, {"path", r.Path}, {"subject", r.Subject}, {"api_key", r.APIKey}, {"tenant", r.Tenant}, {"method", r.Method}, {"limit", r.Limit},
 	} {
-		for _, a := range []string{r.Address, address.String(), address.Unmap().String()} {
-			if strings.Contains(strings.ToLower(f.text), strings.ToLower(a)) {
-				return "", call.Refuse(call.Invalid, "%s: has the address, which is not to be on record", f.name)
-			}
+		if has(f.text, r.Address, address.Unmap()) {
+			return "", call.Refuse(call.Invalid, "%s: has the address, which is not to be on record", f.name)
 		}
 	}
 	name := ""
@@ -38,4 +36,18 @@ func (s *Service) nameOf(ctx context.Context, r *Counters) (string, error) {
 		return "", call.Refuse(call.Unsupported, "cell %s has no key to name addresses with, so each instance counts them under names of its own", s.c.Cell)
 	}
 	return name, nil
+}
+
+// has reports whether a text has an address, in whatever way that is written.
+func has(text, typed string, address netip.Addr) bool {
+	text = strings.ToLower(text)
+	if strings.Contains(text, strings.ToLower(typed)) || strings.Contains(text, address.String()) {
+		return true
+	}
+	for word := range strings.FieldsFuncSeq(text, func(r rune) bool { return !strings.ContainsRune("0123456789abcdef.:", r) }) {
+		if a, err := netip.ParseAddr(strings.TrimRight(word, ".")); err == nil && a.Unmap() == address {
+			return true
+		}
+	}
+	return false
 }

@@ -95,6 +95,8 @@ func TestAddressesThatAreRefused(t *testing.T) {
 		"a zone":           {w.settings(w.store, w.tables), ops.Counters{Address: "fe80::1%" + secret}, call.Invalid, "address: want one"},
 		"in the reason":    {w.settings(w.store, w.tables), ops.Counters{Address: secret, Reason: "block of " + secret}, call.Invalid, "reason: has the address"},
 		"mapped, too":      {w.settings(w.store, w.tables), ops.Counters{Address: "::ffff:" + secret, Reason: secret + " is loud"}, call.Invalid, "reason: has the address"},
+		"written out":      {w.settings(w.store, w.tables), ops.Counters{Address: "2001:db8::5", Reason: "was [2001:0DB8:0:0::5]."}, call.Invalid, "reason: has the address"},
+		"in hex":           {w.settings(w.store, w.tables), ops.Counters{Address: secret, Reason: "it is ::ffff:cb00:714d."}, call.Invalid, "reason: has the address"},
 		"in the path":      {w.settings(w.store, w.tables), ops.Counters{Address: "2001:DB8::5", Path: "/from/2001:db8::5"}, call.Invalid, "path: has the address"},
 		"no key":           {keyless, ops.Counters{Address: secret}, call.Unsupported, "no key to name addresses with"},
 		"no key in it":     {nameless, ops.Counters{Address: secret}, call.Unsupported, "no key to name addresses with"},
