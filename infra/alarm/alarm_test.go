@@ -1,0 +1,327 @@
+package alarm_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/infra/alarm"
+	"github.com/sluicelimits/sluice/infra/config"
+	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/telemetry"
+)
+
+// deployment is a small and a full cell with every alarm.
+func deployment(t *testing.T) *config.Deployment {
+	t.Helper()
+	d := &config.Deployment{
+		Control: config.Control{Region: "eu-west-1", MetricsNamespace: "My/Own"}, Alarms: config.Alarms{Set: config.AllAlarms},
+		Cells: []config.Cell{{ID: "a-1", Region: "eu-west-1"}, {ID: "us-1", Region: "eu-west-1", Profile: config.Full}},
+	}
+	if err := d.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// every are all alarms of a deployment.
+func every(d *config.Deployment) []alarm.Alarm {
+	all := alarm.Control(d)
+	for i := range d.Cells {
+		all = append(all, alarm.Cell(d, &d.Cells[i])...)
+	}
+	return all
+}
+
+// amazons are the metrics of AWS that are looked at, by namespace, name and dimensions, and what is in their first dimension.
+var amazons = map[string][]string{
+	"AWS/Lambda IteratorAge FunctionName":                          {"publisher", "balancer", "archiver"},
+	"AWS/Lambda Throttles FunctionName":                            {"authorizer"},
+	"AWS/SQS ApproximateNumberOfMessagesVisible QueueName":         {"kept", "failed", "undelivered", "refused"},
+	"AWS/DynamoDB WriteThrottleEvents TableName":                   {"counters"},
+	"AWS/ElastiCache EngineCPUUtilization ReplicationGroupId Role": {"cache"},
+}
+
+// unheard says why nobody writes what an alarm looks at; "" where somebody does.
+func unheard(d *config.Deployment, a *alarm.Alarm, m *alarm.Metric) string {
+	var names []string
+	for _, dimension := range m.Dimensions {
+		names = append(names, dimension.Name)
+	}
+	last := func(value string) string { return value[strings.LastIndex(value, "-")+1:] }
+	if m.Namespace != d.Control.MetricsNamespace {
+		of := amazons[strings.Join(append([]string{m.Namespace, m.Name}, names...), " ")]
+		if !slices.Contains(of, last(m.Dimensions[0].Value)) || !strings.HasPrefix(m.Dimensions[0].Value, "sluice-") {
+			return "AWS has no such metric of this"
+		}
+		return ""
+	}
+	function := m.Dimensions[len(m.Dimensions)-1].Value
+	f, ok := grants.Of(last(function))
+	if !ok {
+		return "there is no function " + function
+	}
+	where, want := "", "sluice-"+f.Name
+	if len(m.Dimensions) > 1 {
+		where = m.Dimensions[0].Value
+	}
+	if f.PerCell {
+		want = "sluice-" + where + "-" + f.Name
+	}
+	if function != want {
+		return function + " is called " + want
+	}
+	for _, told := range telemetry.Metrics() {
+		if told.Name != m.Name || !slices.Contains(told.Functions, f.Name) {
+			continue
+		}
+		switch {
+		case told.LineOnly:
+			return "it is in the line only"
+		case !slices.Equal(told.Dimensions, names):
+			return fmt.Sprintf("its dimensions are %v", told.Dimensions)
+		case !fits(told.Form, m.Stat):
+			return m.Stat + " tells nothing of a " + string(told.Form)
+		case a.Missing == alarm.Bad && (!told.Always || f.Schedule == 0):
+			return "it may be missing though all is well"
+		}
+		return ""
+	}
+	return f.Name + " does not write it"
+}
+
+func fits(form telemetry.Form, stat string) bool {
+	switch form {
+	case telemetry.Counted:
+		return stat == "Sum"
+	case telemetry.Level:
+		return stat == "Maximum" || stat == "SampleCount"
+	case telemetry.Spread:
+		return stat == "p99"
+	default:
+		return stat == "Average"
+	}
+}
+
+// Guarantees that each alarm looks at what somebody writes, under exactly this namespace, name and dimensions, by a statistic that tells
+// something: an alarm on a misspelt metric is silent for ever.
+func TestSomebodyWritesIt(t *testing.T) {
+	d := deployment(t)
+	all := every(d)
+	for i := range all {
+		a := &all[i]
+		for j := range a.Metrics {
+			if why := unheard(d, a, &a.Metrics[j]); why != "" {
+				t.Errorf("%s %s: %s %s: %s", a.Name, a.Of, a.Metrics[j].Namespace, a.Metrics[j].Name, why)
+			}
+		}
+	}
+
+	for what, spoil := range map[string]func(*alarm.Alarm){
+		"misspelt":                     func(a *alarm.Alarm) { a.Metrics[0].Name += "s" },
+		"of another namespace":         func(a *alarm.Alarm) { a.Metrics[0].Namespace = "AWS/Lambda" },
+		"of another function":          func(a *alarm.Alarm) { a.Metrics[0].Dimensions[1].Value = "sluice-a-1-ops" },
+		"of a function of nobody":      func(a *alarm.Alarm) { a.Metrics[0].Dimensions[1].Value = "sluice-a-1-limiter" },
+		"of another cell":              func(a *alarm.Alarm) { a.Metrics[0].Dimensions[0].Value = "us-1" },
+		"without a dimension":          func(a *alarm.Alarm) { a.Metrics[0].Dimensions = a.Metrics[0].Dimensions[1:] },
+		"by another statistic":         func(a *alarm.Alarm) { a.Metrics[0].Stat = "Average" },
+		"of the line only":             func(a *alarm.Alarm) { a.Metrics[0].Name = "reconcile_items" },
+		"silent, and told seldom only": func(a *alarm.Alarm) { a.Metrics[0].Name = "drift_ahead" },
+	} {
+		drift := named(t, alarm.Cell(d, &d.Cells[0]), "drift")
+		spoil(drift)
+		if unheard(d, drift, &drift.Metrics[0]) == "" {
+			t.Errorf("it does not see a metric %s", what)
+		}
+	}
+	queue := named(t, alarm.Control(d), config.Failed)
+	queue.Metrics[0].Dimensions[0].Value = "sluice-changes"
+	if unheard(d, queue, &queue.Metrics[0]) == "" {
+		t.Error("it does not see another queue")
+	}
+}
+
+func named(t *testing.T, all []alarm.Alarm, name string) *alarm.Alarm {
+	t.Helper()
+	i := slices.IndexFunc(all, func(a alarm.Alarm) bool { return a.Name == name })
+	if i < 0 {
+		t.Fatalf("there is no alarm %s", name)
+	}
+	return &all[i]
+}
+
+// Guarantees what becomes of missing data, which decides whether an alarm hears of what stands still: what is told by a schedule must be there;
+// what is told where it is not 0, or where there are requests, need not; and what is in a queue stays there while CloudWatch hears nothing.
+func TestMissing(t *testing.T) {
+	d := deployment(t)
+	want := map[string]string{
+		"active_cell_count": "breaching 15m0s", "drift": "breaching 45m0s", "propagation_seconds a-1": "breaching 15m0s", "propagation_seconds us-1": "breaching 15m0s",
+		"iterator_age publisher": "breaching 15m0s", "iterator_age archiver": "breaching 15m0s",
+		"kept": "ignore 1m0s", "failed": "ignore 1m0s", "undelivered": "ignore 1m0s", "refused": "ignore 1m0s",
+	}
+	for _, a := range every(d) {
+		name := strings.TrimSpace(a.Name + " " + a.Of)
+		got := fmt.Sprint(a.Missing, " ", a.Period)
+		if w := want[name]; w == "" && a.Missing != alarm.Good || w != "" && got != w {
+			t.Errorf("%s: %s, want %s", name, got, w)
+		}
+	}
+	d.Control.CanaryMinutes = 20
+	if got := named(t, alarm.Control(d), "propagation_seconds").Period; got != time.Hour {
+		t.Errorf("a canary that runs every 20 min is missed after %s", got)
+	}
+	if got := named(t, alarm.Control(d), "iterator_age").Period; got != time.Hour {
+		t.Errorf("a stream by which the canary comes every 20 min is missed after %s", got)
+	}
+}
+
+// Guarantees the bounds that the design asks for, and that CloudWatch takes each alarm: periods of 10, 20, 30 or 60 s and their multiples, and a
+// day at most.
+func TestBounds(t *testing.T) {
+	d := deployment(t)
+	for _, a := range every(d) {
+		if a.Period%time.Minute != 0 || a.Period*time.Duration(a.Within) > 24*time.Hour || a.Points < 1 || a.Points > a.Within {
+			t.Errorf("%s: %d of %d periods of %s", a.Name, a.Points, a.Within, a.Period)
+		}
+		if a.Means == "" || strings.HasSuffix(a.Means, ".") || strings.Contains(a.Means, "`") || (len(a.Metrics) > 1) != (a.Expression != "") {
+			t.Errorf("%+v: its words, or its expression", a)
+		}
+	}
+	for name, above := range map[string]float64{"over_admission": 1.5, "iterator_age": 30_000, "propagation_seconds": 5, "config_stale": 0, "backstop_share": 1} {
+		if got := named(t, every(d), name).Above; got != above {
+			t.Errorf("%s rings above %v, want %v", name, got, above)
+		}
+	}
+	small, full := alarm.Cell(d, &d.Cells[0]), alarm.Cell(d, &d.Cells[1])
+	if named(t, small, alarm.LimiterErrors).Metrics[0].Name != "store_errors_dynamodb" || named(t, full, alarm.LimiterErrors).Metrics[0].Name != "store_errors_redis" {
+		t.Error("the errors are of another store than the one that counts")
+	}
+	named(t, full, "failover")
+	if slices.ContainsFunc(small, func(a alarm.Alarm) bool { return a.Name == "failover" }) {
+		t.Error("a small cell waits for a failover")
+	}
+}
+
+// Guarantees that nothing that internal/grants finds alarming is left out, that the usual set is the smaller, and that no two alarms have one name.
+func TestAllAreThere(t *testing.T) {
+	d := deployment(t)
+	all := every(d)
+	for _, f := range grants.Functions() {
+		for _, a := range f.Alarms {
+			if named(t, all, a.Metric).Above != a.Above {
+				t.Errorf("%s of %s rings above something else", a.Metric, f.Name)
+			}
+		}
+		if f.Streams != nil && !slices.ContainsFunc(all, func(a alarm.Alarm) bool { return a.Name == "iterator_age" && a.Of == f.Name }) {
+			t.Errorf("nobody hears that %s is behind", f.Name)
+		}
+	}
+	names := d.Names("aws", "123456789012", "amazonaws.com")
+	seen := map[string]bool{}
+	tell := func(name string) {
+		if seen[name] {
+			t.Errorf("%s is there twice", name)
+		}
+		seen[name] = true
+	}
+	for _, a := range alarm.Control(d) {
+		tell(names.ControlAlarm(a.Name, a.Of))
+	}
+	for i := range d.Cells {
+		for _, a := range alarm.Cell(d, &d.Cells[i]) {
+			tell(names.CellAlarm(d.Cells[i].ID, a.Name, a.Of))
+		}
+	}
+	d.Alarms.Set = config.UsualAlarms
+	if usual := every(d); len(usual) >= len(all) {
+		t.Errorf("there are %d alarms usually, and %d in all", len(usual), len(all))
+	}
+}
+
+// sections are what each runbook has, in this order.
+var sections = []string{"## What it means", "## First look", "## What to do", "## When it is harmless"}
+
+// runbooks says what is wrong between alarms and the runbooks in a folder.
+func runbooks(all []alarm.Alarm, dir string) (wrong []string) {
+	pages := map[string]bool{}
+	files, err := filepath.Glob(filepath.Join(dir, "*.md"))
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, file := range files {
+		pages[strings.TrimSuffix(filepath.Base(file), ".md")] = false
+	}
+	for _, a := range all {
+		if done, there := pages[a.Name]; !there {
+			wrong = append(wrong, "no runbook for "+a.Name)
+			continue
+		} else if done {
+			continue
+		}
+		pages[a.Name] = true
+		text, err := os.ReadFile(filepath.Join(dir, a.Name+".md"))
+		if err != nil {
+			return []string{err.Error()}
+		}
+		at := -1
+		for _, section := range append([]string{"# `" + a.Name + "`\n"}, sections...) {
+			next := strings.Index(string(text), section)
+			if next <= at {
+				wrong = append(wrong, a.Name+".md has no "+strings.TrimSpace(section)+", or elsewhere")
+			}
+			at = next
+		}
+		for j := range a.Metrics {
+			if !strings.Contains(string(text), "`"+a.Metrics[j].Name+"`") {
+				wrong = append(wrong, a.Name+".md does not name the metric "+a.Metrics[j].Name)
+			}
+		}
+	}
+	for page, done := range pages {
+		if !done && page != "README" {
+			wrong = append(wrong, "the runbook "+page+" is of no alarm")
+		}
+	}
+	return wrong
+}
+
+// Guarantees that whoever an alarm wakes finds its page, and that no page is of an alarm that is gone.
+func TestRunbooks(t *testing.T) {
+	all := every(deployment(t))
+	const dir = "../../docs/runbooks"
+	for _, line := range runbooks(all, dir) {
+		t.Error(line)
+	}
+	index, err := os.ReadFile(filepath.Join(dir, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		if !strings.Contains(string(index), "["+a.Name+"]("+a.Name+".md)") {
+			t.Errorf("the index does not have %s", a.Name)
+		}
+	}
+
+	spoiled := t.TempDir()
+	if err := os.CopyFS(spoiled, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"gone": "# gone", "drift": "# `drift`\n## What it means\n`drift`\n## First look\n## What to do\n", "failed": "# failed\n"} {
+		if err := os.WriteFile(filepath.Join(spoiled, name+".md"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(filepath.Join(spoiled, "kept.md")); err != nil {
+		t.Fatal(err)
+	}
+	found := strings.Join(runbooks(all, spoiled), "\n")
+	for _, want := range []string{"the runbook gone is of no alarm", "no runbook for kept", "drift.md has no ## When it is harmless", "failed.md has no # `failed`", "failed.md does not name the metric Approx"} {
+		if !strings.Contains(found, want) {
+			t.Errorf("it does not see: %s\nbut %s", want, found)
+		}
+	}
+}
