@@ -76,7 +76,9 @@ func TestRecorderWritesTheList(t *testing.T) {
 	var out lines
 	r := newRecorder(t, telemetry.Config{
 		Writer: &out, Cell: "eu-1", Function: "authorizer",
-		Totals: func() telemetry.Totals { return telemetry.Totals{Backstop: 1, LeaseLocal: 1, LeaseCalls: 1, Early: 1, Unheard: 1} },
+		Totals: func() telemetry.Totals {
+			return telemetry.Totals{Backstop: 1, LeaseLocal: 1, LeaseCalls: 1, Early: 1, Unheard: 1}
+		},
 		Gauges: func(time.Time) telemetry.Gauges { return telemetry.Gauges{LimitEffective: 3333} },
 	})
 	for _, k := range answer.Kinds() {
