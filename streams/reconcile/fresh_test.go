@@ -15,11 +15,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/shares"
 	"github.com/sluicelimits/sluice/streams/reconcile"
+	"github.com/sluicelimits/sluice/streams/streamstest"
 )
 
 // ordered is a cell's table that finds what is written too early.
 type ordered struct {
 	*world
+	grace                   time.Duration
 	placed, shares, tenants int
 	wrong                   []string
 }
@@ -70,7 +72,7 @@ func (o *ordered) reconcile(d time.Duration) (runs int) {
 	for runs = 1; ; runs++ {
 		ctx, cancel := context.WithTimeout(o.t.Context(), d)
 		r, err := reconcile.New(reconcile.Config{Tables: tables{o.world}, Store: o, Meter: &o.meter, Log: slog.New(slog.NewTextHandler(&o.log, nil)),
-			Now: func() time.Time { return o.now }})
+			Now: func() time.Time { return o.now }, Grace: o.grace})
 		if err != nil {
 			o.t.Fatal(err)
 		}
@@ -149,6 +151,41 @@ func TestFirstSharesWaitForEveryPlacement(t *testing.T) {
 			o.reconcile(time.Hour)
 			if o.shares != 2 {
 				t.Error("a cell that has shares is not told of newer ones")
+			}
+		})
+	}
+}
+
+// Guarantees that a cell is not given its first shares while a placement from before them is taken to be under way, and is once that is
+// not: a run takes a while, and the shares may be no younger than a placement that was when it was looked at.
+func TestFirstSharesWaitForPlacementsUnderWay(t *testing.T) {
+	for size, many := range map[string]int{"few": 5, "many": 1500} {
+		t.Run(size, func(t *testing.T) {
+			cut := 0
+			for range 12 { // what differs is looked at in any order
+				o := fresh(t, many, 0)
+				o.grace = 2 * time.Minute
+				o.now = streamstest.Written.Add(o.grace - time.Second)
+				o.onCell = func(refs []cellconfig.Ref) error {
+					if len(refs) == 1 && refs[0].Kind == cellconfig.KindShares {
+						o.now = o.now.Add(2 * time.Second)
+					}
+					return nil
+				}
+				o.reconcile(time.Hour)
+				if o.shares > 0 && o.placed < many {
+					t.Fatalf("the cell has shares, and %d placements of %d", o.placed, many)
+				}
+				if o.shares == 0 {
+					cut++
+				}
+				o.reconcile(time.Hour)
+				if o.same(); o.shares != 1 || o.placed != many {
+					t.Fatalf("%d shares and %d placements of %d", o.shares, o.placed, many)
+				}
+			}
+			if cut == 0 {
+				t.Error("no placement was taken to be under way")
 			}
 		})
 	}

@@ -25,7 +25,7 @@
 // The control table of the cells comes before that of tenants: a cell must not know a tenant before it knows what it may grant. Of
 // that table the shares come last where the cell has none yet, after the placement of every tenant: by a document of the shares
 // alone it would grant to a tenant that is pinned to another cell. So they are not written where an item of that table cannot be
-// read, or was refused, for it may be such a placement.
+// read, or was refused, for it may be such a placement, nor where a placement is taken to be under way.
 //
 // # Time
 //
@@ -487,6 +487,7 @@ func (r *run) judge(ctx context.Context, item *control.Item, have *cellconfig.Do
 		return want, false
 	case r.c.Now().Sub(item.ChangedAt).Abs() < r.c.Grace:
 		r.result.UnderWay++
+		r.Lacking = r.Lacking || want.Kind == cellconfig.KindPlacement
 		return want, false
 	}
 	if err := item.Verify(); err != nil { // as the publisher does: what was written by hand reaches no cell
