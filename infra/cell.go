@@ -7,6 +7,7 @@ import (
 	"github.com/aws/aws-cdk-go/awscdk/v2"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsapigateway"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsdynamodb"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awselasticache"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awssns"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awssqs"
@@ -37,6 +38,8 @@ type Cell struct {
 	// none. Tokens.
 	KillSwitch string
 
+	Cache awselasticache.CfnReplicationGroup // of a full cell; nil in a small one
+
 	// Queues in which something is only ever when it needs a look: config.Kept, config.Refused.
 	Queues map[string]awssqs.Queue
 }
@@ -56,9 +59,6 @@ func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cel
 	if p.cell == nil {
 		return nil, fmt.Errorf("the deployment has no cell %q", props.Cell)
 	}
-	if p.cell.Profile != config.Small {
-		return nil, fmt.Errorf("cell %s: the profile %s is not there yet", p.cell.ID, p.cell.Profile)
-	}
 	c := &Cell{Functions: map[string]awslambda.Function{}, Queues: map[string]awssqs.Queue{}}
 	c.Construct = constructs.NewConstruct(scope, &id)
 	c.tables(p)
@@ -70,11 +70,20 @@ func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cel
 		}
 		c.KillSwitch = p.kill.setting()
 	}
+	var vpc *network
+	if p.cell.Profile == config.Full {
+		vpc = newNetwork(c.Construct, p)
+		p.cache = newCache(c.Construct, p, vpc)
+		c.Cache = p.cache.group
+	}
 	made := map[string]*function{}
 	for _, name := range config.CellFunctions() {
 		f, err := newFunction(c.Construct, p, name, lambdas)
 		if err != nil {
 			return nil, err
+		}
+		if vpc != nil && f.callsCache() {
+			vpc.hold(f)
 		}
 		made[name], c.Functions[name] = f, f.lambda
 	}

@@ -35,6 +35,9 @@ func (p *place) environment(function string) (map[string]string, error) {
 	if p.kill != nil {
 		tokens = append(tokens, p.kill.application, "abc1234", p.kill.environment, "abc1234", p.kill.profile, "abc1234")
 	}
+	if p.cache != nil {
+		tokens = append(tokens, p.cache.endpoint, "cache.example.com:6379")
+	}
 	example := strings.NewReplacer(tokens...)
 	given, size := []string(nil), 0
 	for _, name := range slices.Sorted(maps.Keys(variables)) {
@@ -155,6 +158,9 @@ func (p *place) counting(to map[string]string) error {
 	}
 	if len(c.PassDenials) > 0 {
 		to["SLUICE_PASS_DENIALS"] = strings.Join(c.PassDenials, ",")
+	}
+	if p.cache != nil {
+		maps.Copy(to, p.cache.variables(p))
 	}
 	return nil
 }

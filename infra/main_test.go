@@ -127,6 +127,9 @@ var made = sync.OnceValue(func() synthesized {
 func stack(t *testing.T, name string) *template {
 	t.Helper()
 	all := made()
+	if strings.HasPrefix(name, "sluice-cell-f-") {
+		all = madeFull()
+	}
 	if all.err != nil {
 		t.Fatal(all.err)
 	}

@@ -17,7 +17,7 @@ type place struct {
 	names      config.Names
 	cell       *config.Cell // nil beside the control tables
 	kill       *killSwitch  // nil: none
-	cache      []string     // ARNs of the cell's cache and its user; none in a small cell
+	cache      *cache       // nil in a small cell
 }
 
 // region is the one that the function is in.
@@ -109,7 +109,11 @@ func (p *place) ofCell(kind grants.Resource) []string {
 	case grants.Changes:
 		return []string{p.names.ARN("sqs", p.cell.Region, p.name(config.Changes))}
 	case grants.Cache:
-		return p.cache
+		return []string{ // by their names: the same for both
+			p.names.ARN("elasticache", p.cell.Region, "replicationgroup:"+p.name(config.Cache)), p.names.ARN("elasticache", p.cell.Region, "user:"+p.name(config.Cache)),
+		}
+	case grants.Login:
+		return []string{p.names.ARN("secretsmanager", p.cell.Region, "secret:"+p.name(config.Cache)+"-??????")}
 	case grants.Switch:
 		return []string{p.kill.arn(p)} // asked for where the variable is there, and so the switch
 	default:

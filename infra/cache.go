@@ -1,0 +1,109 @@
+package infra
+
+import (
+	"strconv"
+
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awselasticache"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awssecretsmanager"
+	"github.com/aws/constructs-go/constructs/v10"
+	"github.com/aws/jsii-runtime-go"
+
+	"github.com/sluicelimits/sluice/infra/config"
+	"github.com/sluicelimits/sluice/internal/grants"
+)
+
+const (
+	cacheEngine   = "valkey"
+	cacheVersion  = "8.2"
+	cacheFamily   = "valkey8"
+	replicas      = 1  // of each shard, in another zone
+	passwordChars = 64 // letters and digits; ElastiCache takes 16 to 128
+	cacheUserName = "sluice"
+)
+
+// cache is where a full cell counts rates.
+type cache struct {
+	Construct constructs.Construct
+
+	group    awselasticache.CfnReplicationGroup
+	endpoint string                   // host:port; a token
+	password awssecretsmanager.Secret // nil where functions show who they are by their roles
+}
+
+// newCache makes the replication group of a full cell. Its name is given, so a change that needs another one is refused by CloudFormation
+// instead of made with the loss of all counters. What counters it has are worth a snapshot when it goes: windows of a day are there, too.
+func newCache(scope constructs.Construct, p *place, n *network) *cache {
+	c, of, name := &cache{Construct: constructs.NewConstruct(scope, jsii.String("Cache"))}, p.cell.Cache, p.name(config.Cache)
+	subnets := awselasticache.NewCfnSubnetGroup(c.Construct, jsii.String("Subnets"), &awselasticache.CfnSubnetGroupProps{
+		CacheSubnetGroupName: &name, Description: jsii.String("Sluice: " + name), SubnetIds: anys(n.subnets),
+	})
+	settings := map[string]any{"maxmemory-policy": "noeviction"} // a counter that is dropped is a limit that is passed
+	if of.Cluster {
+		settings["cluster-enabled"] = "yes"
+	}
+	parameters := awselasticache.NewCfnParameterGroup(c.Construct, jsii.String("Parameters"), &awselasticache.CfnParameterGroupProps{
+		CacheParameterGroupFamily: jsii.String(cacheFamily), Description: jsii.String("Sluice: " + name), Properties: settings,
+	})
+	props := &awselasticache.CfnReplicationGroupProps{
+		ReplicationGroupId: &name, ReplicationGroupDescription: jsii.String("Sluice: counters of cell " + p.cell.ID),
+		Engine: jsii.String(cacheEngine), EngineVersion: jsii.String(cacheVersion), CacheNodeType: &of.Node, Port: jsii.Number(redisPort),
+		CacheParameterGroupName: parameters.Ref(), CacheSubnetGroupName: subnets.Ref(), SecurityGroupIds: &[]*string{n.cache},
+		UserGroupIds:             &[]*string{c.users(p, name).Ref()},
+		AutomaticFailoverEnabled: jsii.Bool(true), MultiAzEnabled: jsii.Bool(true), AutoMinorVersionUpgrade: jsii.Bool(true),
+		TransitEncryptionEnabled: jsii.Bool(true), TransitEncryptionMode: jsii.String("required"), AtRestEncryptionEnabled: jsii.Bool(true),
+		SnapshotRetentionLimit: jsii.Number(of.SnapshotDays),
+	}
+	if of.Cluster {
+		props.ClusterMode, props.NumNodeGroups, props.ReplicasPerNodeGroup = jsii.String("enabled"), jsii.Number(of.Shards), jsii.Number(replicas)
+	} else {
+		props.ClusterMode, props.NumCacheClusters = jsii.String("disabled"), jsii.Number(1+replicas)
+	}
+	c.group = awselasticache.NewCfnReplicationGroup(c.Construct, jsii.String("Group"), props)
+	host, port := c.group.AttrPrimaryEndPointAddress(), c.group.AttrPrimaryEndPointPort()
+	if of.Cluster {
+		host, port = c.group.AttrConfigurationEndPointAddress(), c.group.AttrConfigurationEndPointPort()
+		c.group.CfnOptions().SetUpdatePolicy(&awscdk.CfnUpdatePolicy{UseOnlineResharding: jsii.Bool(true)}) // more shards are not another cache
+	}
+	c.endpoint = *host + ":" + *port
+	c.group.ApplyRemovalPolicy(awscdk.RemovalPolicy_SNAPSHOT, nil)
+	return c
+}
+
+// users makes the one user of the cache, and its group.
+func (c *cache) users(p *place, name string) awselasticache.CfnUserGroup {
+	props := &awselasticache.CfnUserProps{
+		UserId: &name, UserName: &name, Engine: jsii.String(cacheEngine), AccessString: jsii.String(grants.CacheAccess),
+		AuthenticationMode: map[string]any{"Type": "iam"}, // id and name are the same, as IAM wants it
+	}
+	if p.cell.Cache.Auth == config.AuthSecret {
+		c.password = awssecretsmanager.NewSecret(c.Construct, jsii.String("Password"), &awssecretsmanager.SecretProps{
+			SecretName: &name, Description: jsii.String("Sluice: who the functions of cell " + p.cell.ID + " are to its cache"),
+			GenerateSecretString: &awssecretsmanager.SecretStringGenerator{
+				SecretStringTemplate: jsii.String(`{"username":"` + cacheUserName + `"}`), GenerateStringKey: jsii.String("password"),
+				PasswordLength: jsii.Number(passwordChars), ExcludePunctuation: jsii.Bool(true), IncludeSpace: jsii.Bool(false),
+			},
+			RemovalPolicy: awscdk.RemovalPolicy_DESTROY, // it opens nothing but the cache
+		})
+		props.UserName = jsii.String(cacheUserName)
+		props.AuthenticationMode = map[string]any{"Type": "password", "Passwords": []*string{c.password.SecretValueFromJson(jsii.String("password")).UnsafeUnwrap()}}
+	}
+	user := awselasticache.NewCfnUser(c.Construct, jsii.String("User"), props)
+	return awselasticache.NewCfnUserGroup(c.Construct, jsii.String("Users"), &awselasticache.CfnUserGroupProps{
+		UserGroupId: &name, Engine: jsii.String(cacheEngine), UserIds: &[]*string{user.Ref()},
+	})
+}
+
+// variables are what functions know of the cache.
+func (c *cache) variables(p *place) map[string]string {
+	of, name := p.cell.Cache, p.name(config.Cache)
+	all := map[string]string{
+		"SLUICE_REDIS": c.endpoint, "SLUICE_REDIS_CLUSTER": strconv.FormatBool(of.Cluster), "SLUICE_REDIS_TLS": "true", "SLUICE_REDIS_AUTH": of.Auth,
+	}
+	if of.Auth == config.AuthSecret {
+		all["SLUICE_REDIS_SECRET"] = name
+	} else {
+		all["SLUICE_REDIS_IAM_CACHE"], all["SLUICE_REDIS_IAM_USER"] = name, name
+	}
+	return all
+}

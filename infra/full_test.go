@@ -1,0 +1,47 @@
+package infra_test
+
+import (
+	"regexp"
+	"sync"
+	"testing"
+
+	"github.com/sluicelimits/sluice/infra/config"
+)
+
+// full is a deployment of full cells: one with every default, and one that differs from it in everything.
+func full() *config.Deployment {
+	d := world("f-1", "f-2")
+	d.Cells[0].Issuers, d.Cells[0].Claims = nil, nil
+	for i := range d.Cells {
+		d.Cells[i].Profile = config.Full
+	}
+	d.Cells[1].NoKillSwitch = true
+	d.Cells[1].Cache = &config.Valkey{Node: "cache.r7g.xlarge", Cluster: true, Shards: 3, Auth: config.AuthSecret, SnapshotDays: 7}
+	d.Cells[1].Network = &config.Network{Zones: 3, CIDR: "10.20.0.0/16", Egress: config.EgressNAT}
+	return d
+}
+
+// madeFull are its templates, made once for all tests.
+var madeFull = sync.OnceValue(func() synthesized {
+	raw, manifest, err := synthesize(full())
+	return synthesized{raw, manifest, err}
+})
+
+// inFull is how many places more, or less, than in a small cell the checks of TestHolds have to look at.
+var inFull = map[string]map[string]int{
+	"sluice-cell-f-1": {},
+	"sluice-cell-f-2": {"no value of a secret is in a template": 1, "roles may do what is granted, and nothing else": -1}, // without a kill switch
+}
+
+// endpointOf is a cache's endpoint in a template.
+var endpointOf = regexp.MustCompile(`\$\{CellCacheGroup[0-9A-F]+\.(PrimaryEndPoint|ConfigurationEndPoint)\.Address\}:\$\{CellCacheGroup[0-9A-F]+\.(PrimaryEndPoint|ConfigurationEndPoint)\.Port\}`)
+
+// Guarantees that every change of what a full cell is shows as a diff.
+func TestFullTemplates(t *testing.T) {
+	all := madeFull()
+	if all.err != nil {
+		t.Fatal(all.err)
+	}
+	golden(t, "cell-full.template.json", all.raw["sluice-cell-f-1"])
+	golden(t, "cell-full-cluster.template.json", all.raw["sluice-cell-f-2"])
+}
