@@ -88,7 +88,7 @@ func (f *fleet) add(ctx context.Context, name string, counters *counters, listen
 		base += f.served.description.Prefix()
 	}
 	now := time.Now()
-	c.lines = tryLines(c.Overview(ctx, now, maxTryTenants*4), c.Keys(ctx), anonymousPlan(ctx, own, now), base)
+	c.lines = c.try(ctx, now, base, func(*plan.Tenant) string { return base })
 	if f.served != nil {
 		f.served.adapt(c.lines)
 	}
@@ -100,6 +100,11 @@ func (f *fleet) add(ctx context.Context, name string, counters *counters, listen
 	f.cells[name] = c
 	f.mu.Unlock()
 	return c, nil
+}
+
+// try is what to try with the tenants of now, each at the URL that at says.
+func (c *servedCell) try(ctx context.Context, now time.Time, base string, at func(*plan.Tenant) string) attempts {
+	return tryLines(c.Overview(ctx, now, maxTryTenants*4), c.Keys(ctx), anonymousPlan(ctx, c.Cell, now), base, at)
 }
 
 // anonymousPlan is the plan of calls without a key; "" where there is none.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sluicelimits/sluice/internal/devcells"
 	"github.com/sluicelimits/sluice/internal/identity"
@@ -30,8 +31,8 @@ func (t attempts) commands() (out []string) {
 }
 
 // tryLines makes a curl line for each of the first tenants, and one that goes over a limit. Keys are known only where they
-// are those of the example plan; others were shown once and are the reader's.
-func tryLines(now devcells.Overview, keys []*plan.Key, anonymousPlan, base string) attempts {
+// are those of the example plan; others were shown once and are the reader's. A tenant is tried at the URL that at says.
+func tryLines(now devcells.Overview, keys []*plan.Key, anonymousPlan, base string, at func(*plan.Tenant) string) attempts {
 	hashes := make(map[string]bool)
 	withKey := make(map[string]bool)
 	for _, k := range keys {
@@ -58,7 +59,7 @@ func tryLines(now devcells.Overview, keys []*plan.Key, anonymousPlan, base strin
 		if key == "$KEY" {
 			about += " (put its key into KEY)"
 		}
-		header := `-H "X-API-Key: ` + key + `"`
+		header, base := `-H "X-API-Key: `+key+`"`, at(t)
 		out = append(out, attempt{about, "curl -i " + header + " " + base + "/product/1"})
 		if !t.Suspended { // the last tenant's is kept: in the example it is the one with the smallest limit
 			loop = &attempt{"more than tenant " + printable(t.ID) + " may: 200s, then 429s",
@@ -107,6 +108,10 @@ func (f *fleet) greet(w io.Writer) {
 			"make keys with 'sluice key create --pepper ID=FILE'.\n")
 	}
 	lines := first.lines
+	if f.several() {
+		now := f.clock.Now()
+		lines = first.try(context.Background(), now, base, func(t *plan.Tenant) string { return f.granting(cells, t, now, base) })
+	}
 	if len(lines) == 0 {
 		b.WriteString("\nNo call can get in: the plans have no keys and no anonymousPlan. 'sluice key create --tenant T' makes a key.\n")
 	} else {
@@ -116,6 +121,18 @@ func (f *fleet) greet(w io.Writer) {
 		fmt.Fprintf(&b, "\n  # %s\n  %s\n", a.about, a.command)
 	}
 	_, _ = io.WriteString(w, b.String()) // nobody reads it: no reason not to serve
+}
+
+// granting is the URL of the first cell that grants something of each limit of a tenant: one that is too small to be divided is
+// granted in one cell, and the others deny. It is the URL given where there is none.
+func (f *fleet) granting(cells []*servedCell, t *plan.Tenant, now time.Time, none string) string {
+	for _, c := range cells {
+		view, _ := c.Reader.Begin(context.Background(), now)
+		if own, err := view.Tenant(context.Background(), t.ID); err == nil && own != nil && !own.Limits(now).Withholds() {
+			return c.url()
+		}
+	}
+	return none
 }
 
 // plansFrom says what decides on plans.

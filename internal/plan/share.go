@@ -85,6 +85,9 @@ func (s *Set) Withheld(charges []limit.Charge) *Effective {
 	return nil
 }
 
+// Withholds reports whether there is a limit of which the cell grants nothing.
+func (s *Set) Withholds() bool { return s.withheld }
+
 // Share is what the cell grants of the limit; nil where that is all of it.
 func (e *Effective) Share() *Share { return e.share }
 
