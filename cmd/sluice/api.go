@@ -53,7 +53,7 @@ type servedAPI struct {
 	binaries    map[string]string // by name of the function
 	variables   map[string]string
 	targets     map[string]string // of a template's integrations, by what their URLs begin with
-	remote      bool // the authorizer is a binary
+	remote      bool              // the authorizer is a binary
 	hosts       map[string]*lambdahost.Host
 }
 
