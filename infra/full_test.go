@@ -29,8 +29,17 @@ var madeFull = sync.OnceValue(func() synthesized {
 
 // inFull is how many places more, or less, than in a small cell the checks of TestHolds have to look at.
 var inFull = map[string]map[string]int{
-	"sluice-cell-f-1": {},
-	"sluice-cell-f-2": {"no value of a secret is in a template": 1, "roles may do what is granted, and nothing else": -1}, // without a kill switch
+	"sluice-cell-f-1": {
+		"security groups take nothing from addresses, and one port each": 2, "security groups call https, the cache, or nobody": 3,
+		"subnets give nobody a public address": 2, "endpoints are for what is called, by this account": 3,
+		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1,
+	},
+	"sluice-cell-f-2": { // without a kill switch
+		"no value of a secret is in a template": 1, "roles may do what is granted, and nothing else": -1,
+		"security groups take nothing from addresses, and one port each": 2, "security groups call https, the cache, or nobody": 3,
+		"subnets give nobody a public address": 6, "endpoints are for what is called, by this account": 2,
+		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1,
+	},
 }
 
 // endpointOf is a cache's endpoint in a template.
