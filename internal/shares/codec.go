@@ -117,6 +117,13 @@ func checkTenant(id string) error {
 	return nil
 }
 
+func checkHomeFrom(homeFrom, from int64) error {
+	if homeFrom < 0 || homeFrom > maxInstant || (homeFrom != 0 && from != 0 && homeFrom > from) {
+		return fmt.Errorf("home_from: %d is outside 0..%d", homeFrom, from)
+	}
+	return nil
+}
+
 func checkPlaced(cells, homed []string) error {
 	if len(cells) > MaxCells || len(homed) > MaxPlaced {
 		return fmt.Errorf("placement: %d cells and %d homed limits, want at most %d and %d", len(cells), len(homed), MaxCells, MaxPlaced)
@@ -160,8 +167,8 @@ func (g *Generation) check() error {
 	if len(ids) == 0 {
 		return errors.New("cells: no cell serves")
 	}
-	if g.HomeFrom < 0 || g.HomeFrom > maxInstant || (g.HomeFrom != 0 && g.From != 0 && g.HomeFrom > g.From) {
-		return fmt.Errorf("home_from: %d is outside 0..%d", g.HomeFrom, g.From)
+	if err := checkHomeFrom(g.HomeFrom, g.From); err != nil {
+		return err
 	}
 	if len(g.Homed) > MaxHomed {
 		return fmt.Errorf("homed: %d limits, want at most %d", len(g.Homed), MaxHomed)
@@ -273,7 +280,7 @@ func (p *Placement) checkIn(shrinks bool) error {
 		g := &p.Generations[i]
 		err := order(g.Epoch, g.From, beforeEpoch, beforeFrom, i == len(p.Generations)-1, shrinks)
 		if err == nil {
-			err = checkPlaced(g.Cells, g.Homed)
+			err = errors.Join(checkPlaced(g.Cells, g.Homed), checkHomeFrom(g.HomeFrom, g.From))
 		}
 		if err != nil {
 			return fmt.Errorf("generation %d: %w", i+1, err)

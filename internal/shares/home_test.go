@@ -1,7 +1,9 @@
 package shares
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -122,5 +124,155 @@ func TestQuotasOutliveOldGenerations(t *testing.T) {
 		if back, err := DecodeState(text); err != nil || back.Document().View("a", "acme", nil).QuotaHome(&made.Tiers[0], d.now.UnixMicro()) != want {
 			t.Errorf("with another cell %t: what is stored says another thing: %v", grows, err)
 		}
+	}
+}
+
+// Guarantees that quotas go on after more changes of a tenant's placement than one holds, as long as those move it to no other home: with
+// an override that is made and lifted again, its limits are homed and divided. After a move that was dropped nobody is asked in periods
+// that began before it.
+func TestQuotasOutliveOldPlacements(t *testing.T) {
+	made, err := limit.New(limit.Limit{ID: "year", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 10,
+		Calendar: &limit.Calendar{Every: limit.Year, Location: time.UTC}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := func(d *desk, stored *Placement, at time.Time) string {
+		return d.state.Document().View("a", "acme", stored).QuotaHome(&made.Tiers[0], at.UnixMicro())
+	}
+	for _, tt := range []struct {
+		name    string
+		moved   func(i int) bool // pinned to the other cell by change i
+		weights bool             // change, too, and more often than a document remembers
+		known   bool             // who keeps the quota of this year
+	}{
+		{"nowhere", func(int) bool { return false }, false, true},
+		{"nowhere, while weights change", func(int) bool { return false }, true, true},
+		{"away", func(int) bool { return true }, false, false},
+		{"away and back", func(i int) bool { return i < 3 }, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := two(t)
+			was, other := home(d, nil, d.now), "a"
+			if was == other {
+				other = "b"
+			}
+			var stored *Placement
+			for i := range 3 * maxPlacedGenerations {
+				r := Request{Kind: Place, Tenant: "acme"}
+				if tt.moved(i) {
+					r.Cells = []string{other}
+				}
+				if i%2 == 0 {
+					r.Homed = []string{"x"}
+				}
+				stored = d.change(stored, r)
+				if _, err := DecodePlacement(mustJSON(t, stored)); err != nil {
+					t.Fatal(err)
+				}
+				for n := range MaxGenerations / 4 {
+					if tt.weights {
+						stored = d.change(stored, Request{Kind: Weigh, Cell: "b", Weight: int64(2 + (i+n)%2)})
+					}
+				}
+			}
+			want := ""
+			if tt.known {
+				want = was
+			}
+			if got := home(d, stored, d.now); got != want {
+				t.Errorf("home %q, want %q", got, want)
+			}
+			v := d.state.Document().View("a", "acme", stored)
+			if got := home(d, stored, d.now.AddDate(1, 0, 0)); got == "" || got != v.Home() {
+				t.Errorf("home %q in the period after, want %q", got, v.Home())
+			}
+		})
+	}
+}
+
+// change goes through a transition, and returns the placement that the tenant has then.
+func (d *desk) change(stored *Placement, r Request) *Placement {
+	d.t.Helper()
+	d.step(Input{Requests: []Request{r}, Placements: map[string]*Placement{r.Tenant: stored}})
+	if d.state.Phase != Shrink { // it is so already
+		return stored
+	}
+	d.ack(Shrink, d.state.Epoch, d.state.Awaited()...)
+	d.now = d.out.Wake
+	d.step(Input{})
+	for i := range d.state.Transition.Placements {
+		p := d.state.Transition.Placements[i].clone()
+		stored = &p
+	}
+	d.ack(Grow, d.state.Epoch, d.state.Awaited()...)
+	d.want(Steady, d.state.Epoch)
+	return stored
+}
+
+// Guarantees that what was dropped of the histories of cells and of a placement changes nobody's home: who is said to keep a period's
+// quota keeps it by the whole histories, too.
+func TestDroppedHistoryMovesNobody(t *testing.T) {
+	var tiers []limit.Tier
+	for _, every := range []limit.Every{limit.Day, limit.Month, limit.Year} {
+		made, err := limit.New(limit.Limit{ID: "q", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 10,
+			Calendar: &limit.Calendar{Every: every, Location: time.UTC}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tiers = append(tiers, made.Tiers[0])
+	}
+	known, unknown, dropped := 0, 0, 0
+	for seed := range uint64(12) {
+		tenant, pinned := fmt.Sprint("t", seed), []string(nil)
+		r := rand.New(rand.NewPCG(seed, 1))
+		d := two(t)
+		d.step(Input{Requests: []Request{{Kind: Join, Cell: "c", Weight: 1}}})
+		d.through()
+		var stored *Placement
+		wholeCells, wholePlaced := slices.Clone(d.state.Document().Generations), []Placed{{From: always}}
+		for range 2 * MaxGenerations {
+			switch pins := [][]string{nil, {"a"}, {"b", "a"}, {"c"}}; r.IntN(5) {
+			case 0, 1:
+				if r.IntN(12) == 0 {
+					pinned = pins[r.IntN(len(pins))]
+				}
+				stored = d.change(stored, Request{Kind: Place, Tenant: tenant, Cells: pinned, Homed: []string{[]string{"x", "y"}[r.IntN(2)]}})
+			case 2:
+				if r.IntN(3) == 0 {
+					stored = d.change(stored, []Request{{Kind: Drain, Cell: "c"}, {Kind: Join, Cell: "c", Weight: 1}}[r.IntN(2)])
+				}
+			default:
+				stored = d.change(stored, Request{Kind: Weigh, Cell: "b", Weight: 1 + r.Int64N(5)})
+			}
+			d.now = d.now.Add(time.Duration(r.Int64N(int64(4 * 24 * time.Hour))))
+			doc := d.state.Document()
+			if g := doc.Generations[len(doc.Generations)-1]; g.Epoch > wholeCells[len(wholeCells)-1].Epoch {
+				wholeCells = append(wholeCells, g)
+			}
+			if stored != nil {
+				if p := stored.Generations[len(stored.Generations)-1]; p.Epoch > wholePlaced[len(wholePlaced)-1].Epoch {
+					wholePlaced = append(wholePlaced, p)
+				}
+			}
+			whole := *doc
+			whole.Generations, whole.Placements = wholeCells, nil
+			for i := range tiers {
+				got := doc.View("a", tenant, stored).QuotaHome(&tiers[i], d.now.UnixMicro())
+				want := whole.View("a", tenant, &Placement{Tenant: tenant, Generations: wholePlaced}).QuotaHome(&tiers[i], d.now.UnixMicro())
+				switch {
+				case got == want:
+					known++
+				case got == "":
+					unknown++
+				default:
+					t.Fatalf("seed %d: home %q of the %s, and %q by all that was", seed, got, tiers[i].Calendar, want)
+				}
+			}
+		}
+		dropped += len(wholeCells) - len(d.state.Generations) + len(wholePlaced) - len(stored.Generations)
+	}
+	t.Logf("%d known, %d unknown, %d dropped", known, unknown, dropped)
+	if known == 0 || unknown == 0 || dropped == 0 {
+		t.Errorf("what was to happen did not: %d known, %d unknown, %d dropped", known, unknown, dropped)
 	}
 }

@@ -161,6 +161,9 @@ type Placed struct {
 	From  int64    `json:"from"`            // as in Generation
 	Cells []string `json:"cells,omitempty"` // the cells it is pinned to, the home cell first; none: all
 	Homed []string `json:"homed,omitempty"` // ids of limits, ascending
+
+	// HomeFrom is, in the oldest, since when the tenant is pinned as it is in it: older ones that were dropped had the same cells. 0: From.
+	HomeFrom int64 `json:"home_from,omitempty"`
 }
 
 // Document is what every cell must know. One document, together with the placement of a tenant that has one, says what
@@ -226,6 +229,9 @@ func (d *Document) View(cell, tenant string, stored *Placement) *View {
 	for {
 		e := v.era(&d.Generations[i], &placed[j])
 		if n := len(v.gens); n > 0 && e.from != 0 && v.gens[n-1].from == e.from { // of before the other history begins
+			if v.gens[n-1].home == e.home {
+				e.homeFrom = min(v.gens[n-1].homeFrom, e.homeFrom)
+			}
 			v.gens = v.gens[:n-1]
 		}
 		v.gens = append(v.gens, e)
@@ -249,7 +255,7 @@ func (d *Document) View(cell, tenant string, stored *Placement) *View {
 }
 
 func (v *View) era(g *Generation, p *Placed) era {
-	e := era{from: laterFrom(g.From, p.From), homeFrom: laterFrom(g.homeFrom(), p.From), cells: g.Cells, pinned: p.Cells, homed: g.Homed, homedBy: p.Homed}
+	e := era{from: laterFrom(g.From, p.From), homeFrom: laterFrom(g.homeFrom(), p.homeFrom()), cells: g.Cells, pinned: p.Cells, homed: g.Homed, homedBy: p.Homed}
 	if len(p.Cells) > 0 {
 		e.cells = make([]Weight, 0, len(p.Cells))
 		for _, w := range g.Cells {
@@ -271,6 +277,14 @@ func (g *Generation) homeFrom() int64 {
 		return g.HomeFrom
 	}
 	return g.From
+}
+
+// homeFrom is since when the tenant is pinned as it is in the placement.
+func (p *Placed) homeFrom() int64 {
+	if p.HomeFrom != 0 {
+		return p.HomeFrom
+	}
+	return p.From
 }
 
 // laterFrom is the later of two times from which generations count; not yet is the latest.

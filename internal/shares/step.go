@@ -443,8 +443,11 @@ func (b *balancer) place(r *Request, taken []Placement) (p *Placement, wait bool
 		return nil, false // it is so already
 	}
 	gens = append(gens, Placed{Cells: slices.Clone(r.Cells), Homed: slices.Clone(r.Homed)})
-	if len(gens) > maxPlacedGenerations {
-		gens = slices.Delete(gens, 0, len(gens)-maxPlacedGenerations)
+	for len(gens) > maxPlacedGenerations {
+		if dropped, kept := &gens[0], &gens[1]; slices.Equal(dropped.Cells, kept.Cells) { // it was pinned so already
+			kept.HomeFrom = dropped.homeFrom()
+		}
+		gens = slices.Delete(gens, 0, 1)
 	}
 	out.Generations = gens
 	return &out, false
