@@ -6,6 +6,7 @@ import (
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsapigateway"
+	apis "github.com/aws/aws-cdk-go/awscdk/v2/awsapigatewayv2"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsdynamodb"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awselasticache"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
@@ -40,6 +41,8 @@ type Cell struct {
 
 	Cache awselasticache.CfnReplicationGroup // of a full cell; nil in a small one
 
+	WAF string // the ARN of the firewall, to be put before stages of REST APIs; "" where there is none. A token
+
 	// Queues in which something is only ever when it needs a look: config.Kept, config.Refused.
 	Queues map[string]awssqs.Queue
 }
@@ -62,13 +65,8 @@ func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cel
 	c := &Cell{Functions: map[string]awslambda.Function{}, Queues: map[string]awssqs.Queue{}}
 	c.Construct = constructs.NewConstruct(scope, &id)
 	c.tables(p)
-	alarms := newAlarms(c.Construct, p)
-	if !p.cell.NoKillSwitch {
-		var err error
-		if p.kill, err = newKillSwitch(c.Construct, alarms, p); err != nil {
-			return nil, err
-		}
-		c.KillSwitch = p.kill.setting()
+	if err := c.watch(p); err != nil {
+		return nil, err
 	}
 	var vpc *network
 	if p.cell.Profile == config.Full {
@@ -90,7 +88,52 @@ func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cel
 	c.Authorizer = c.Functions[config.Authorizer]
 	c.queues(p, made[config.Applier])
 	c.API = newOperatorsAPI(c.Construct, p.name(config.Operators), c.Functions[config.Ops])
-	return c, nil
+	return c, c.attach(p)
+}
+
+// attach puts the cell's authorizer in front of APIs that are there already.
+func (c *Cell) attach(p *place) error {
+	for i := range p.cell.Attach {
+		a := &p.cell.Attach[i]
+		id, own := a.ID(), constructs.NewConstruct(c.Construct, jsii.String("API-"+a.ID()))
+		var err error
+		switch {
+		case a.REST != "":
+			_, err = AttachREST(own, "Attached", &AttachRESTProps{Authorizer: c.Authorizer, AllowOrigin: a.AllowOrigin, OwnDefaults: a.NoDefaultResponses,
+				API: awsapigateway.RestApi_FromRestApiId(own, jsii.String("API"), &id)})
+		case a.HTTP != "":
+			_, err = AttachHTTP(own, "Attached", &AttachHTTPProps{Authorizer: c.Authorizer,
+				API: apis.HttpApi_FromHttpApiAttributes(own, jsii.String("API"), &apis.HttpApiAttributes{HttpApiId: &id})})
+		default:
+			_, err = AttachWebSocket(own, "Attached", &AttachWebSocketProps{Authorizer: c.Authorizer,
+				API: apis.WebSocketApi_FromWebSocketApiAttributes(own, jsii.String("API"), &apis.WebSocketApiAttributes{WebSocketId: &id})})
+		}
+		if err != nil {
+			return fmt.Errorf("the API %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// watch makes what tells how the cell is, and what stands or is done where it is not well.
+func (c *Cell) watch(p *place) (err error) {
+	alarms := newAlarms(c.Construct, p)
+	if p.deployment.Dashboards {
+		if err := newDashboard(c.Construct, p); err != nil {
+			return err
+		}
+	}
+	if p.cell.WAF != nil {
+		c.WAF = newWAF(c.Construct, p)
+	}
+	if p.cell.NoKillSwitch {
+		return nil
+	}
+	if p.kill, err = newKillSwitch(c.Construct, alarms, p); err != nil {
+		return err
+	}
+	c.KillSwitch = p.kill.setting()
+	return nil
 }
 
 func (c *Cell) tables(p *place) {
@@ -142,6 +185,9 @@ func newCellStack(app constructs.Construct, props *CellProps) (*CellStack, error
 	s.Cell = cell
 	output(s.Stack, "Authorizer", "The function that APIs are attached to", *cell.Authorizer.FunctionArn())
 	output(s.Stack, "Ops", "What sluice cell add is given as --ops", strings.TrimSuffix(*cell.API.Url(), "/"))
+	if cell.WAF != "" {
+		output(s.Stack, "WAF", "The firewall, to be put before stages of REST APIs", cell.WAF)
+	}
 	if cell.KillSwitch != "" {
 		output(s.Stack, "KillSwitch", "The mode of the cell's limits in AppConfig: application/environment/profile", cell.KillSwitch)
 	}

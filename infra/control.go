@@ -81,6 +81,11 @@ func NewControlPlane(scope constructs.Construct, id string, props *ControlPlaneP
 		c.trail(p)
 	}
 	newAlarms(c.Construct, p)
+	if d.Dashboards {
+		if err := newDashboard(c.Construct, p); err != nil {
+			return nil, err
+		}
+	}
 	return c, nil
 }
 

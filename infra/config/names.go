@@ -39,6 +39,7 @@ const (
 	Secret      = "identity"
 	Cache       = "cache"  // replication group of a full cell
 	AlarmTopic  = "alarms" // topics on which alarms are heard
+	Firewall    = "waf"
 	audit       = "audit"
 )
 
