@@ -15,6 +15,7 @@ func full() *config.Deployment {
 	for i := range d.Cells {
 		d.Cells[i].Profile = config.Full
 	}
+	d.Cells[0].Attach = []config.Attachment{{REST: "rest123456", AllowOrigin: "https://app.example.com"}, {HTTP: "http123456"}, {WebSocket: "sock123456"}}
 	d.Cells[1].NoKillSwitch = true
 	d.Cells[1].Cache = &config.Valkey{Node: "cache.r7g.xlarge", Cluster: true, Shards: 3, Auth: config.AuthSecret, SnapshotDays: 7}
 	d.Cells[1].Network = &config.Network{Zones: 3, CIDR: "10.20.0.0/16", Egress: config.EgressNAT}
@@ -29,7 +30,8 @@ var madeFull = sync.OnceValue(func() synthesized {
 
 // inFull is how many places more, or less, than in a small cell the checks of TestHolds have to look at.
 var inFull = map[string]map[string]int{
-	"sluice-cell-f-1": {
+	"sluice-cell-f-1": { // with three APIs
+		"only a named source may invoke a function": 3, "no answer of an authorizer is kept": 3,
 		"security groups take nothing from addresses, and one port each": 2, "security groups call https, the cache, or nobody": 3,
 		"subnets give nobody a public address": 2, "endpoints are for what is called, by this account": 3,
 		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1,

@@ -261,7 +261,7 @@ func TestHolds(t *testing.T) {
 			stackName = "sluice-cell-a-1"
 		}
 		if h.control+h.cell == 0 {
-			stackName = "sluice-cell-f-2"
+			stackName = "sluice-cell-f-1"
 		}
 		for what, spoil := range h.spoil {
 			one := stack(t, stackName)

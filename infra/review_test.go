@@ -27,6 +27,7 @@ var states = map[string]string{
 	"AWS::SQS::Queue":                    goes, "AWS::Logs::LogGroup": goes,
 
 	"AWS::ApiGateway::Deployment": no, "AWS::ApiGateway::Method": no, "AWS::ApiGateway::Resource": no, "AWS::ApiGateway::RestApi": no, "AWS::ApiGateway::Stage": no,
+	"AWS::ApiGateway::Authorizer": no, "AWS::ApiGateway::GatewayResponse": no, "AWS::ApiGatewayV2::Authorizer": no,
 	"AWS::AppConfig::Application": no, "AWS::AppConfig::ConfigurationProfile": no, "AWS::AppConfig::Deployment": no, "AWS::AppConfig::DeploymentStrategy": no,
 	"AWS::AppConfig::Environment": no, "AWS::AppConfig::HostedConfigurationVersion": no,
 	"AWS::CloudTrail::Trail": no, "AWS::CloudWatch::Alarm": no, "AWS::Events::Rule": no, "AWS::IAM::Role": no,
@@ -101,6 +102,16 @@ var review = map[string]checked{
 		},
 		"an output": func(one *template) {
 			one.Outputs["X"] = map[string]any{"Value": "{{resolve:secretsmanager:x:SecretString:password}}"}
+		},
+	}},
+	"no answer of an authorizer is kept": {authorizersHold, 0, 0, map[string]func(*template){
+		"five minutes": without("AWS::ApiGateway::Authorizer", "AuthorizerResultTtlInSeconds"),
+		"an hour": func(one *template) {
+			first(one, "AWS::ApiGatewayV2::Authorizer").Properties["AuthorizerResultTtlInSeconds"] = 3600.0
+		},
+		"a token": func(one *template) { first(one, "AWS::ApiGateway::Authorizer").Properties["Type"] = "TOKEN" },
+		"a source": func(one *template) {
+			first(one, "AWS::ApiGatewayV2::Authorizer").Properties["IdentitySource"] = []any{"$request.header.Authorization"}
 		},
 	}},
 	"functions are not traced, and APIs log no bodies": {choicesHold, 6, 5, map[string]func(*template){
@@ -272,6 +283,22 @@ func plainHolds(one *template) (wrong []string, looked int) {
 		walk(id, "", one.Outputs[id])
 	}
 	return wrong, 1
+}
+
+func authorizersHold(one *template) (wrong []string, looked int) {
+	for _, kind := range []string{"AWS::ApiGateway::Authorizer", "AWS::ApiGatewayV2::Authorizer"} {
+		for id, a := range one.of(kind) {
+			looked++
+			socket := kind == "AWS::ApiGatewayV2::Authorizer" && a.get("EnableSimpleResponses") == nil // none is kept there
+			if ttl := a.get("AuthorizerResultTtlInSeconds"); ttl != 0.0 && (!socket || ttl != nil) {
+				wrong = append(wrong, fmt.Sprintf("%s: its answers are kept for %v s", id, ttl))
+			}
+			if a.get("IdentitySource") != nil || a.get("Type") != nil && a.get("Type") != "REQUEST" || a.get("AuthorizerType") != nil && a.get("AuthorizerType") != "REQUEST" {
+				wrong = append(wrong, id+": calls without a credential do not reach it")
+			}
+		}
+	}
+	return wrong, looked
 }
 
 // choicesHold is what was decided about tracing: X-Ray would need rights on any resource, and tell no more than the metrics do.

@@ -41,6 +41,5 @@ func synth() error {
 	if _, err := infra.NewStacks(app, d, cmp.Or(os.Getenv("SLUICE_LAMBDAS"), infra.DefaultLambdas)); err != nil {
 		return err
 	}
-	app.Synth(nil)
-	return nil
+	return infra.Synth(app)
 }

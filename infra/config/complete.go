@@ -80,6 +80,7 @@ func (d *Deployment) Complete() error {
 	}
 	d.alarms(&c)
 	d.full(&c)
+	d.attached(&c)
 	if len(c.found) > 0 {
 		return &Error{c.found}
 	}

@@ -132,6 +132,8 @@ type Cell struct {
 
 	WAF *WAF // nil: none
 
+	Attach []Attachment // APIs that are there already
+
 	// Of a full cell; nil: all by default.
 	Cache   *Valkey
 	Network *Network

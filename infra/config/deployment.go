@@ -56,7 +56,7 @@ func (r *reader) cell(v value, c *Cell) {
 			})
 		},
 		"claims": r.texts(&c.Claims), "passDenials": r.texts(&c.PassDenials),
-		"cache": r.cache(&c.Cache), "network": r.network(&c.Network),
+		"cache": r.cache(&c.Cache), "network": r.network(&c.Network), "attach": r.attach(&c.Attach),
 		"killSwitch": r.not(&c.NoKillSwitch), "rollbackAlarms": r.texts(&c.RollbackAlarms),
 		"waf": func(v value) {
 			c.WAF = &WAF{}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -118,6 +119,9 @@ func (d *Deployment) full(c *checks) {
 		}
 		cell.Cache.complete(c, path+".cache")
 		cell.Network.complete(c, path+".network")
+		if cell.Network.VPC == "" && slices.Contains(regions, cell.Region) && partition(cell.Region) == china {
+			c.problem(path+".network", "endpoints have other names in China: give a VPC that has them, by vpc and subnets")
+		}
 		if most := cell.Cache.maxInstances(); cell.MaxInstances > most && cell.MaxInstances <= maxConcurrency {
 			c.problem(path+".maxInstances", "%d instances may open %d connections to a node each, beside those of ops, and %s takes as many as %d have: a larger node, or more cells",
 				cell.MaxInstances, Connections, cell.Cache.Node, most)

@@ -62,6 +62,9 @@ cells:
     passDenials: [abc123]
     rollbackAlarms: ["arn:aws:cloudwatch:us-east-1:123456789012:alarm:backend"]
     waf: { rate: 2000, stages: ["arn:aws:apigateway:us-east-1::/restapis/abc123/stages/v1"] }
+    cache: { node: cache.m7g.large, cluster: true, shards: 2, auth: secret, snapshotDays: 3 }
+    network: { zones: 3, cidr: 10.1.0.0/18, egress: nat }
+    attach: [ { rest: r1, allowOrigin: "*", defaultResponses: false }, { http: abc123 }, { webSocket: w1 } ]
     issuers:
       - issuer: https://id.example.com/
         audiences: [api]
@@ -98,6 +101,9 @@ func TestReadAll(t *testing.T) {
 			}},
 			RollbackAlarms: []string{"arn:aws:cloudwatch:us-east-1:123456789012:alarm:backend"},
 			WAF:            &config.WAF{Rate: 2000, Stages: []string{"arn:aws:apigateway:us-east-1::/restapis/abc123/stages/v1"}},
+			Cache:          &config.Valkey{Node: "cache.m7g.large", Cluster: true, Shards: 2, Auth: "secret", SnapshotDays: 3},
+			Network:        &config.Network{Zones: 3, CIDR: "10.1.0.0/18", Egress: "nat"},
+			Attach:         []config.Attachment{{REST: "r1", AllowOrigin: "*", NoDefaultResponses: true}, {HTTP: "abc123"}, {WebSocket: "w1"}},
 		}, {ID: "us-2", Region: "us-east-1", Profile: "small", MaxInstances: 100, MemoryMB: 512, NoKillSwitch: true}},
 		Alarms: config.Alarms{Set: "all", Topics: []string{"arn:aws:sns:us-east-1:123456789012:ops"}}, Dashboards: true,
 	}
@@ -171,7 +177,7 @@ func TestReadProblems(t *testing.T) {
 		"another partition": {with("", "  - { id: cn-1, region: cn-north-1 }\n"),
 			`d.yaml:3:25: cells[0].region: cn-north-1 is of the partition aws-cn and the control plane's eu-west-1 of aws, and nothing goes from one to the other`},
 		"an unknown key": {with("", "  - { id: eu-1, region: eu-west-1, size: 3 }\n"),
-			`d.yaml:3:36: cells[0]: unknown key "size" in a cell; known: cache, claims, id, issuers, killSwitch, leases, maxInstances, memoryMB, network, passDenials, profile, region, retryJitter, rollbackAlarms, trustedHops, waf`},
+			`d.yaml:3:36: cells[0]: unknown key "size" in a cell; known: attach, cache, claims, id, issuers, killSwitch, leases, maxInstances, memoryMB, network, passDenials, profile, region, retryJitter, rollbackAlarms, trustedHops, waf`},
 		"a key twice":        {with("", "  - { id: eu-1, id: eu-2, region: eu-west-1 }\n"), `d.yaml:3:17: cells[0]: key "id" is there twice, first at line 3`},
 		"an id of ours":      {with("", "  - { id: EU_1, region: eu-west-1 }\n"), `d.yaml:3:11: cells[0].id: "EU_1" is not 1 to 24 of a-z 0-9 and single hyphens between them, a letter first`},
 		"two hyphens":        {with("", "  - { id: eu--1, region: eu-west-1 }\n"), `d.yaml:3:11: cells[0].id: "eu--1" is not 1 to 24`},

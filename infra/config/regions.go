@@ -12,11 +12,13 @@ var regions = []string{
 	"us-east-1", "us-east-2", "us-gov-east-1", "us-gov-west-1", "us-west-1", "us-west-2",
 }
 
+const china = "aws-cn"
+
 // partition is the partition of a region, which no stack of another may reach.
 func partition(region string) string {
 	switch {
 	case strings.HasPrefix(region, "cn-"):
-		return "aws-cn"
+		return china
 	case strings.HasPrefix(region, "us-gov-"):
 		return "aws-us-gov"
 	default:

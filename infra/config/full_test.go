@@ -1,0 +1,130 @@
+package config_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/infra/config"
+)
+
+// Guarantees what a full cell has by default, and that a VPC of one's own takes the place of what is made.
+func TestFullDefaults(t *testing.T) {
+	for name, tt := range map[string]struct {
+		text    string
+		network config.Network
+	}{
+		"nothing said": {"", config.Network{Zones: 2, CIDR: "10.0.0.0/20", Egress: "none"}},
+		"a VPC of one's own": {", network: { vpc: vpc-0123456789abcdef0, subnets: [subnet-01234567, subnet-89abcdef], egress: nat }",
+			config.Network{Egress: "nat", VPC: "vpc-0123456789abcdef0", Subnets: []string{"subnet-01234567", "subnet-89abcdef"}}},
+	} {
+		d, err := config.Read("d.yaml", []byte(with("", "  - { id: a, region: eu-west-1, profile: full"+tt.text+" }\n")))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if want := (config.Valkey{Node: "cache.r7g.large", Shards: 1, Auth: "iam", SnapshotDays: 1}); *d.Cells[0].Cache != want {
+			t.Errorf("%s: the cache is %+v, want %+v", name, *d.Cells[0].Cache, want)
+		}
+		if !reflect.DeepEqual(*d.Cells[0].Network, tt.network) {
+			t.Errorf("%s: the network is %+v, want %+v", name, *d.Cells[0].Network, tt.network)
+		}
+	}
+}
+
+// Guarantees that a full cell that could not be made, would not reach what it calls, or would open more connections than the cache takes, is
+// refused in one line that says what to do; and an API that would be attached to twice, or in no way.
+func TestFullProblems(t *testing.T) {
+	full := func(more string) string { return with("", "  - { id: a, region: eu-west-1, profile: full"+more+" }\n") }
+	issuer := ", issuers: [ { issuer: x, audiences: [a], jwksUrl: 'https://x/', allTenants: true } ]"
+	for name, tt := range map[string]struct{ text, want string }{
+		"a cache of a small cell":   {with("", "  - { id: a, region: eu-west-1, cache: {} }\n"), `cells[0].cache: has no use in a small cell, which counts in DynamoDB alone: say profile: full`},
+		"a network of a small cell": {with("", "  - { id: a, region: eu-west-1, network: {} }\n"), `cells[0].network: has no use in a small cell, which is in no VPC: say profile: full`},
+		"a node":                    {full(", cache: { node: r7g.large }"), `cells[0].cache.node: "r7g.large" is not a type of node such as cache.r7g.large`},
+		"shards without a cluster":  {full(", cache: { shards: 2 }"), `cells[0].cache.shards: 2 shards are a cluster: say cluster: true`},
+		"too many shards":           {full(", cache: { cluster: true, shards: 251 }"), `cells[0].cache.shards: 251 is outside 1 to 250`},
+		"no password":               {full(", cache: { auth: none }"), `cells[0].cache.auth: "none" is not one of iam, secret`},
+		"snapshots":                 {full(", cache: { snapshotDays: 36 }"), `cells[0].cache.snapshotDays: 36 is outside 1 to 35`},
+		"connections": {full(", maxInstances: 2030"),
+			`cells[0].maxInstances: 2030 instances may open 32 connections to a node each, beside those of ops, and cache.r7g.large takes as many as 2029 have: a larger node, or more cells`},
+		"connections of a small node":   {full(", maxInstances: 623, cache: { node: cache.t4g.micro }"), `cells[0].maxInstances: 623 instances may open 32 connections to a node each, beside those of ops, and cache.t4g.micro takes as many as 622 have`},
+		"connections of an older node":  {full(", maxInstances: 1436, cache: { node: cache.t3.medium }"), `cells[0].maxInstances: 1436 instances may open 32 connections to a node each, beside those of ops, and cache.t3.medium takes as many as 1435 have`},
+		"issuers and no way out":        {full(issuer), `cells[0].issuers: their keys are outside of the cell's VPC, to which there is no way: say network: { egress: nat }`},
+		"issuers and no way out of one": {full(issuer + ", network: { vpc: vpc-01234567, subnets: [subnet-01234567, subnet-89abcdef] }"), `cells[0].issuers: their keys are outside of the cell's VPC`},
+		"the control plane elsewhere": {with("", "  - { id: a, region: us-east-1, profile: full }\n"),
+			`cells[0]: the control plane's tables are in another region, to which there is no way out of the cell's VPC: say network: { egress: nat }`},
+		"quotas elsewhere":          {full("") + "  - { id: b, region: us-east-1 }\n", `cells[0]: the quotas of cell b are in another region, to which there is no way out`},
+		"quotas that are left":      {full("") + "retired: [ { id: b, region: us-east-1 } ]\n", `cells[0]: the quotas of cell b are in another region`},
+		"zones":                     {full(", network: { zones: 4 }"), `cells[0].network.zones: 4 is outside 2 to 3`},
+		"a public range":            {full(", network: { cidr: 8.0.0.0/16 }"), `cells[0].network.cidr: "8.0.0.0/16" is not a private range of /16 to /24 such as 10.0.0.0/20`},
+		"a range with a host":       {full(", network: { cidr: 10.0.0.1/16 }"), `cells[0].network.cidr: "10.0.0.1/16" is not`},
+		"a small range":             {full(", network: { cidr: 10.0.0.0/25 }"), `cells[0].network.cidr: "10.0.0.0/25" is not`},
+		"egress":                    {full(", network: { egress: yes }"), `cells[0].network.egress: "yes" is not one of none, nat`},
+		"a VPC without subnets":     {full(", network: { vpc: vpc-01234567 }"), `cells[0].network.subnets: there are 0, want one in each of 2 or 3 zones`},
+		"subnets without a VPC":     {full(", network: { subnets: [subnet-01234567, subnet-89abcdef] }"), `cells[0].network.vpc: is missing`},
+		"a VPC and a range":         {full(", network: { vpc: vpc-01234567, subnets: [subnet-01234567, subnet-89abcdef], cidr: 10.0.0.0/20 }"), `cells[0].network.vpc: is there already: leave out zones and cidr`},
+		"a VPC by its name":         {full(", network: { vpc: main, subnets: [subnet-01234567, subnet-89abcdef] }"), `cells[0].network.vpc: "main" is not the id of a VPC`},
+		"a subnet by its name":      {full(", network: { vpc: vpc-01234567, subnets: [subnet-01234567, b] }"), `cells[0].network.subnets[1]: "b" is not the id of a subnet`},
+		"China":                     {"control: { region: cn-north-1 }\ncells: [ { id: a, region: cn-north-1, profile: full } ]\n", `cells[0].network: endpoints have other names in China: give a VPC that has them, by vpc and subnets`},
+		"a long name":               {"prefix: abcdefghijklmnop\n" + with("", "  - { id: abcdefghijklmnopqr, region: eu-west-1, profile: full }\n"), `cells[0].id: the cache's name would be "abcdefghijklmnop-abcdefghijklmnopqr-cache", and ElastiCache takes 40 characters`},
+		"an API of no kind":         {with("", "  - { id: a, region: eu-west-1, attach: [ {} ] }\n"), `cells[0].attach[0]: say one of rest, http and webSocket: the API's id`},
+		"an API of two":             {with("", "  - { id: a, region: eu-west-1, attach: [ { rest: x, http: y } ] }\n"), `cells[0].attach[0]: say one of rest, http and webSocket: the API's id`},
+		"an API by its ARN":         {with("", "  - { id: a, region: eu-west-1, attach: [ { rest: 'arn:x' } ] }\n"), `cells[0].attach[0].rest: "arn:x" is not an API's id`},
+		"an API twice":              {with("", "  - { id: a, region: eu-west-1, attach: [ { rest: x } ] }\n  - { id: b, region: eu-west-1, attach: [ { rest: x } ] }\n"), `cells[1].attach[0]: the API "x" is attached twice, first as cells[0].attach[0], and asks one cell only`},
+		"an origin of an HTTP API":  {with("", "  - { id: a, region: eu-west-1, attach: [ { http: x, allowOrigin: '*' } ] }\n"), `cells[0].attach[0]: allowOrigin and defaultResponses are of a REST API alone`},
+		"two origins":               {with("", "  - { id: a, region: eu-west-1, attach: [ { rest: x, allowOrigin: 'a, b' } ] }\n"), `cells[0].attach[0].allowOrigin: "a, b" is neither one origin nor "*"`},
+		"denials past a REST API":   {with("", "  - { id: a, region: eu-west-1, passDenials: [x], attach: [ { rest: x } ] }\n"), `cells[0].attach[0].rest: is in passDenials: a REST API gives true 429s by itself`},
+		"more APIs than a cell has": {with("", "  - { id: a, region: eu-west-1, attach: [ "+strings.Repeat("{ rest: x }, ", 101)+" ] }\n"), `cells[0].attach: there are 101, want at most 100`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := config.Read("d.yaml", []byte(tt.text))
+			var all *config.Error
+			if !errors.As(err, &all) || all.Problems[0].Line == 0 || !strings.HasPrefix(all.Problems[0].Path+": "+all.Problems[0].Message, tt.want) {
+				t.Fatalf("%v\nwant %s", err, tt.want)
+			}
+			if len(all.Problems) > 1 {
+				t.Errorf("more than one line of one mistake:\n%v", err)
+			}
+		})
+	}
+	for _, most := range []string{", maxInstances: 2029", ", maxInstances: 622, cache: { node: cache.t4g.micro }", issuer + ", network: { egress: nat }"} {
+		if _, err := config.Read("d.yaml", []byte(full(most))); err != nil {
+			t.Errorf("%s: %v", most, err)
+		}
+	}
+}
+
+// Guarantees that subnets are inside their VPC and apart from each other, and where they were when a zone is added.
+func TestRanges(t *testing.T) {
+	for _, cidr := range []string{"10.0.0.0/16", "10.0.0.0/20", "172.16.0.0/17", "192.168.255.0/24"} {
+		whole := netip.MustParsePrefix(cidr)
+		var before []string
+		for zones := 2; zones <= 3; zones++ {
+			private, public := (&config.Network{Zones: zones, CIDR: cidr}).Ranges()
+			all := slices.Concat(private, public)
+			if len(private) != zones || len(public) != zones {
+				t.Fatalf("%s in %d zones: %v", cidr, zones, all)
+			}
+			for i, one := range all {
+				p, err := netip.ParsePrefix(one)
+				if err != nil || p != p.Masked() || !whole.Contains(p.Addr()) || p.Bits() != whole.Bits()+3 {
+					t.Errorf("%s: %s, %v", cidr, one, err)
+				}
+				for _, other := range all[:i] {
+					if p.Overlaps(netip.MustParsePrefix(other)) {
+						t.Errorf("%s: %s and %s overlap", cidr, one, other)
+					}
+				}
+			}
+			for _, one := range before {
+				if !slices.Contains(all, one) {
+					t.Errorf("%s: %s is gone with a zone more: %s", cidr, one, fmt.Sprint(all))
+				}
+			}
+			before = all
+		}
+	}
+}
