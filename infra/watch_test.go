@@ -329,7 +329,7 @@ func written(l []any) string {
 
 // Guarantees that each line of the dashboards is of something that is written.
 func TestDashboards(t *testing.T) {
-	for name, want := range map[string]int{"sluice-control": 17, "sluice-cell-us-1": 34} {
+	for name, want := range map[string]int{"sluice-control": 17, "sluice-cell-us-1": 36} {
 		one := watchedStack(t, name)
 		body := one.text(first(one, "AWS::CloudWatch::Dashboard").get("DashboardBody"))
 		wrong, lines := boardHolds(body)
