@@ -362,22 +362,33 @@ func (td *tierDebt) merge(t *limit.Tier, s slot) {
 
 // bill is one request that counts some of what an owner owes, and which slots of it.
 type bill struct {
+	in      place
 	request limit.Request
 	units   int64
 }
 
+// place is where limits may be counted in a store of their own: the quotas or the rates of a cell.
+type place struct {
+	home   string
+	quotas bool
+}
+
+func placeOf(l *limit.Limit) place { return place{l.Home, isQuota(l)} }
+
 // bill takes a part of the debt, one slot of each tier, off it: of limits with different ids, for a request must not name one
-// counter twice, and either quotas or rates, which may lie in different stores. It is empty where nothing is owed any more.
-func (o *ownerDebt) bill(owner limit.Owner, now int64) (b bill, part *ownerDebt) {
+// counter twice, and of one place, for others may lie in other stores. It is empty where nothing is owed any more but in silent places.
+func (o *ownerDebt) bill(owner limit.Owner, now int64, silent map[place]bool) (b bill, part *ownerDebt) {
 	o.settle(owner, now)
 	b.request.Owner = owner
 	part = new(ownerDebt)
 	var ids []string
 	for i := range o.of {
 		d := &o.of[i]
-		if slices.Contains(ids, d.limit.ID) || len(ids) == 64 || isQuota(d.limit) != isQuota(o.of[0].limit) {
+		in := placeOf(d.limit)
+		if slices.Contains(ids, d.limit.ID) || len(ids) == 64 || silent[in] || len(ids) > 0 && in != b.in {
 			continue
 		}
+		b.in = in
 		ids = append(ids, d.limit.ID)
 		b.request.Charges = append(b.request.Charges, limit.Charge{Limit: d.limit, Value: d.value, Cost: 1})
 		taken := debt{limit: d.limit, value: d.value, tiers: make([]tierDebt, len(d.tiers))}

@@ -1,6 +1,7 @@
 package outage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,26 +51,26 @@ func (s *Store) startPaying(now time.Time) {
 	})
 }
 
-// pay charges all that is owed, with a pause after each charge, until the store is not asked any more. It begins no charge
-// after ctx has ended, and ends the one under way with begun: what was begun is better awaited than lost. now is the caller's
-// clock.
+// pay charges all that is owed, with a pause after each charge, to the stores that are asked and answer: what lies in one that does not
+// is kept, and holds up nobody else's. It begins no charge after ctx has ended, and ends the one under way with begun: what was begun is
+// better awaited than lost. now is the caller's clock.
 func (s *Store) pay(ctx, begun context.Context, pause time.Duration, now func() time.Time) error {
-	looked := false
-	for {
+	var failed error // of the first store that did not answer
+	looked, silent := map[place]bool{}, map[place]bool{}
+	for left := s.debts.waiting.Load(); failed == nil || left > 0; left-- { // those that are kept come again, behind all others
 		owner, o := s.debts.next()
 		if o == nil {
-			return nil
+			break
 		}
 		for {
-			b, part := o.bill(owner, now().UnixMicro()+s.lag.Load())
+			b, part := o.bill(owner, now().UnixMicro()+s.lag.Load(), silent)
 			if len(b.request.Charges) == 0 {
-				s.debts.paid()
 				break
 			}
 			var sent bool
 			var err error
-			if !looked {
-				looked = true
+			if !looked[b.in] {
+				looked[b.in] = true
 				err = s.look(ctx, begun, &b, now())
 			}
 			if err == nil {
@@ -79,15 +80,25 @@ func (s *Store) pay(ctx, begun context.Context, pause time.Duration, now func() 
 				if !sent {
 					o.take(part)
 				}
-				s.debts.putBack(owner, o)
-				return err
+				if ctx.Err() != nil || begun.Err() != nil {
+					s.debts.putBack(owner, o)
+					return err
+				}
+				silent[b.in], failed = true, cmp.Or(failed, err)
+				continue
 			}
 			select {
 			case <-ctx.Done():
 			case <-time.After(pause):
 			}
 		}
+		if len(o.of) > 0 {
+			s.debts.putBack(owner, o)
+		} else {
+			s.debts.paid()
+		}
 	}
+	return failed
 }
 
 // look returns an error if the store does not answer. The decision before may have come from a lease, and a charge to a store

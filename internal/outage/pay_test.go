@@ -230,6 +230,58 @@ func TestChargedBackToTwoStores(t *testing.T) {
 	})
 }
 
+// Guarantees that what is owed to a store that is away is kept until it is back, while another that answers is paid: each is looked at
+// before it is charged.
+func TestOneOfTwoStoresIsAway(t *testing.T) {
+	month := []limit.Tier{{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}
+	for _, quotaFirst := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			own, inner := newMemory(t), newMemory(t)
+			home := newFlaky(t, inner)
+			homes, err := split.NewHomes(split.HomesConfig{Own: own, Homes: map[string]limit.Store{"us": home}, HoldFor: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := newStore(t, outage.Config{Store: homes})
+			rate, quota := window(t, "rate", 100, limit.Backstop), newLimit(t, limit.Limit{ID: "quota", Tiers: month}).KeptIn("us")
+			limits := []*limit.Limit{rate, quota}
+			if quotaFirst {
+				limits = []*limit.Limit{quota, rate}
+			}
+			home.down.Store(true)
+			for _, name := range []string{"ann", "bob"} {
+				req := ask(limits...)
+				req.Owner.Name = name
+				spend(t, s, req, 7)
+			}
+			of := func(name string, store limit.Store, l *limit.Limit) int64 {
+				req := ask(l)
+				req.Owner.Name = name
+				return used(t, store, req)
+			}
+			other := ask(window(t, "other", 1000, limit.Backstop))
+			for range 3 {
+				pass(1100 * time.Millisecond)
+				spend(t, s, other, 1) // the own store answers
+				pass(200 * time.Millisecond)
+			}
+			synctest.Wait()
+			if st := s.Stats(); st.Dropped != 0 || of("ann", own, rate) != 7 || of("bob", own, rate) != 7 {
+				t.Errorf("while the home is away: %+v; %d and %d used in the own store, want 7 and 7", st, of("ann", own, rate), of("bob", own, rate))
+			}
+			home.down.Store(false)
+			pass(1100 * time.Millisecond)
+			recoverFrom(t, s)
+			if a, b := of("ann", inner, quota), of("bob", inner, quota); a != 7 || b != 7 {
+				t.Errorf("%d and %d used in the home, want 7 and 7", a, b)
+			}
+			if err := homes.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
 // Guarantees that what was not sent is kept, and that what may have been sent is not sent again.
 func TestUnsentIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
