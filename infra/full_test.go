@@ -2,10 +2,14 @@ package infra_test
 
 import (
 	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/sluicelimits/sluice/infra/config"
+	"github.com/sluicelimits/sluice/internal/environ"
+	"github.com/sluicelimits/sluice/internal/grants"
 )
 
 // full is a deployment of full cells: one with every default, and one that differs from it in everything.
@@ -55,4 +59,50 @@ func TestFullTemplates(t *testing.T) {
 	}
 	golden(t, "cell-full.template.json", all.raw["sluice-cell-f-1"])
 	golden(t, "cell-full-cluster.template.json", all.raw["sluice-cell-f-2"])
+}
+
+// Guarantees that the refusal of too many instances counts with the connections and instances that there are.
+func TestConnections(t *testing.T) {
+	ops, _ := grants.Of(config.Ops)
+	if config.Connections != environ.RedisConnections || config.OpsInstances != ops.Reserved {
+		t.Errorf("it counts with %d connections and %d instances of ops, want %d and %d", config.Connections, config.OpsInstances, environ.RedisConnections, ops.Reserved)
+	}
+}
+
+// Guarantees that in a VPC that is there already nothing is made but security groups, and that the cache and the functions are in its subnets.
+func TestOwnVPC(t *testing.T) {
+	d := world("f-1")
+	d.Cells[0].Profile, d.Cells[0].Issuers, d.Cells[0].Claims = config.Full, nil, nil
+	d.Cells[0].Network = &config.Network{VPC: "vpc-01234567", Subnets: []string{"subnet-01234567", "subnet-89abcdef"}}
+	raw, _, err := synthesize(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := decode(t, raw["sluice-cell-f-1"])
+	for kind, n := range types(one) {
+		if strings.HasPrefix(kind, "AWS::EC2::") && !strings.HasPrefix(kind, "AWS::EC2::SecurityGroup") {
+			t.Errorf("%d of %s are made", n, kind)
+		}
+	}
+	for _, g := range one.of("AWS::EC2::SecurityGroup") {
+		if g.get("VpcId") != "vpc-01234567" {
+			t.Errorf("a security group is in %v", g.get("VpcId"))
+		}
+	}
+	want := []string{"subnet-01234567", "subnet-89abcdef"}
+	if got := one.texts(first(one, "AWS::ElastiCache::SubnetGroup").get("SubnetIds")); !slices.Equal(got, want) {
+		t.Errorf("the cache is in %v, want %v", got, want)
+	}
+	inside := 0
+	for _, f := range one.of("AWS::Lambda::Function") {
+		if subnets := one.texts(f.get("VpcConfig", "SubnetIds")); len(subnets) > 0 {
+			inside++
+			if !slices.Equal(subnets, want) {
+				t.Errorf("%v is in %v, want %v", f.get("FunctionName"), subnets, want)
+			}
+		}
+	}
+	if inside != 2 {
+		t.Errorf("%d functions are in the VPC, want the authorizer and ops", inside)
+	}
 }

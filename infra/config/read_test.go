@@ -263,7 +263,8 @@ func TestDocumentation(t *testing.T) {
 	if !strings.Contains(string(text), config.Confirmation(365)) {
 		t.Errorf("%s does not say how COMPLIANCE is confirmed", file)
 	}
-	_, err = config.Read("d.yaml", []byte("x: 1\ncontrol: { x: 1, audit: { x: 1 } }\ncells: [ { x: 1, issuers: [ { x: 1 } ] } ]\nretired: [ { x: 1 } ]\n"))
+	_, err = config.Read("d.yaml", []byte("x: 1\nalarms: { x: 1 }\ncontrol: { x: 1, audit: { x: 1 } }\n"+
+		"cells: [ { x: 1, issuers: [ { x: 1 } ], waf: { x: 1 }, cache: { x: 1 }, network: { x: 1 }, attach: [ { x: 1 } ] } ]\nretired: [ { x: 1 } ]\n"))
 	known := 0
 	for line := range strings.SplitSeq(fmt.Sprint(err), "\n") {
 		_, keys, _ := strings.Cut(line, "; known: ")
@@ -277,7 +278,7 @@ func TestDocumentation(t *testing.T) {
 			}
 		}
 	}
-	if want := 39; known != want {
+	if want := 67; known != want {
 		t.Errorf("the reader knows %d keys, want %d: this test is to look at all of them", known, want)
 	}
 }
