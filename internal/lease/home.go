@@ -113,7 +113,7 @@ func (h *holder) prepareAhead(s *Store, t int64, c *limit.Charge, a *ask) bool {
 // callAhead makes the call that prepareAhead wrote, as of asOf.
 func (s *Store) callAhead(h *holder, sh *shard, a *ask, now time.Time, at reading, asOf int64) {
 	defer s.release(a)
-	ctx, cancel := context.WithTimeout(context.Background(), aheadIn)
+	ctx, cancel := context.WithTimeout(s.ahead, aheadIn)
 	defer cancel()
 	sent := s.c.Clock()
 	err := s.c.Store.Decide(ctx, &a.req, now, &a.reply)

@@ -1,6 +1,8 @@
 package lease_test
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,3 +57,34 @@ func TestAheadEndsWithItsPeriod(t *testing.T) {
 type someAhead struct{ greedy }
 
 func (someAhead) Ask(_ *lease.View, a *limit.Ahead) { a.Least, a.Most = 10, 10 }
+
+// hanging is a home that answers once, and then not before it need not any more.
+type hanging struct {
+	limit.Store
+	calls atomic.Int64
+}
+
+func (h *hanging) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if h.calls.Add(1) > 1 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return h.Store.Decide(ctx, req, now, d)
+}
+
+// Guarantees that Close waits no longer than it may for a call that leases ahead.
+func TestCloseCutsWhatIsLeasedAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		home := &hanging{Store: newMemory(t)}
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Ahead: true, Look: -1, Rule: someAhead{}})
+		decide(t, s, ask(daily(t, "q", limit.Quota, 100).KeptIn("us")), time.Now())
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		_ = s.Close(ctx) // what could not be given back is lost
+		if took := time.Since(began); home.calls.Load() < 2 || took > 100*time.Millisecond {
+			t.Errorf("it took %s, with %d calls of the home", took, home.calls.Load())
+		}
+	})
+}

@@ -81,6 +81,8 @@ type Store struct {
 	asks     sync.Pool
 
 	stop    context.CancelFunc
+	ahead   context.Context // of calls that lease ahead, which cut ends
+	cut     context.CancelFunc
 	looking sync.WaitGroup
 }
 
@@ -121,6 +123,8 @@ func New(c Config) (*Store, error) {
 	s.asks.New = func() any { return new(ask) }
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
+	ahead, cut := context.WithCancel(context.Background())
+	s.ahead, s.cut = ahead, cut
 	if c.Look > 0 {
 		s.looking.Go(func() { s.lookOften(ctx) })
 	}
@@ -192,6 +196,8 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 // lost, and the error says so.
 func (s *Store) Close(ctx context.Context) error {
 	s.stop()
+	defer s.cut()
+	defer context.AfterFunc(ctx, s.cut)()
 	s.looking.Wait()
 	return s.returnAll(ctx)
 }
