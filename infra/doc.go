@@ -12,6 +12,10 @@
 //	environment.go  what each function's variables are; checked at synth by the function's own reader of them
 //	function.go     one Lambda function with its role, log group and sources, from internal/grants
 //	policy.go       what a role may do: internal/grants, with the ARNs of this deployment
+//	alarm           which alarms there are, as data; no CDK
+//	alarms.go       the alarms, and the topic on which they are heard; dashboard.go draws what they look at
+//	killswitch.go   the mode of a cell's limits, in AppConfig
+//	waf.go          a firewall in front of REST APIs, and floor.go usage plans under them: what stands when every store is away
 //	attach*.go      AttachREST, AttachHTTP, AttachWebSocket: the authorizer in front of an API
 //	parts.go        tables, queues and the operators' API
 //	pepper          puts a pepper into the secret: what Secrets Manager cannot make by itself

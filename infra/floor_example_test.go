@@ -1,0 +1,59 @@
+package infra_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsapigateway"
+	"github.com/aws/jsii-runtime-go"
+
+	"github.com/sluicelimits/sluice/infra"
+)
+
+// A key for each plan of a file, on a REST API whose methods require one.
+func ExampleNewFloor() {
+	app := awscdk.NewApp(nil)
+	stack := awscdk.NewStack(app, jsii.String("Shop"), nil)
+	api := awsapigateway.NewRestApi(stack, jsii.String("Api"), &awsapigateway.RestApiProps{
+		DefaultMethodOptions: &awsapigateway.MethodOptions{ApiKeyRequired: jsii.Bool(true)},
+	})
+	plans, err := os.ReadFile("plans.yaml")
+	if err != nil {
+		panic(err)
+	}
+
+	floor, err := infra.NewFloor(stack, "Floor", &infra.FloorProps{
+		Stage: api.DeploymentStage(), Plans: plans, Tenants: map[string]int{"free": 10_000},
+	})
+	if err != nil {
+		panic(err)
+	}
+	awscdk.NewCfnOutput(stack, jsii.String("FreeKey"), &awscdk.CfnOutputProps{Value: floor.Keys["free"].Ref()}) // its id; the value is in API Gateway
+	app.Synth(nil)
+}
+
+// Guarantees that the page's code is the example's, which compiles.
+func TestFloorPage(t *testing.T) {
+	page, err := os.ReadFile("../docs/operate.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("floor_example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	flat := func(code string) string {
+		var lines []string
+		for line := range strings.Lines(code) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+		return strings.TrimSpace(strings.Join(lines, "\n"))
+	}
+	_, code, _ := strings.Cut(string(page), "```go\n")
+	code, _, found := strings.Cut(code, "```")
+	if !found || !strings.Contains(flat(string(source)), flat(code)) {
+		t.Errorf("in no example:\n%s", code)
+	}
+}
