@@ -105,7 +105,7 @@ func (props *FloorProps) rates() (map[string]rate, error) {
 	headroom := props.Headroom
 	standardInt(&headroom, defaultHeadroom)
 	if headroom < 1 || headroom > maxHeadroom {
-		return nil, fmt.Errorf("Headroom is %d, want 1 to %d percent", headroom, maxHeadroom)
+		return nil, fmt.Errorf("the headroom is %d, want 1 to %d percent", headroom, maxHeadroom)
 	}
 	name := props.PlansName
 	if name == "" {
@@ -123,37 +123,48 @@ func (props *FloorProps) rates() (map[string]rate, error) {
 	var errs []error
 	for _, p := range file.Plans() {
 		known[p.ID] = true
-		count, given := props.Tenants[p.ID]
-		if !given {
-			count = len(tenants[p.ID])
-		}
+		sum, err := props.sum(p, tenants[p.ID])
 		switch {
-		case count == 0 && !given:
-			continue
-		case count < 1 || count < len(tenants[p.ID]):
-			errs = append(errs, fmt.Errorf("plan %s: Tenants says %d, and the file has %d", p.ID, count, len(tenants[p.ID])))
-			continue
-		}
-		sum, err := together(p, tenants[p.ID], count)
-		if err != nil {
+		case err != nil:
 			errs = append(errs, fmt.Errorf("plan %s: %w", p.ID, err))
-			continue
-		}
-		const percent = 100
-		above := func(v float64) float64 { return math.Ceil(v * float64(percent+headroom) / percent) }
-		if all[p.ID] = (rate{above(sum.perSecond), above(sum.burst)}); all[p.ID].burst > math.MaxInt32 || all[p.ID].perSecond > math.MaxInt32 {
-			errs = append(errs, fmt.Errorf("plan %s: its tenants' limits together, %.0f/s and %.0f at once, are more than API Gateway can be told", p.ID, sum.perSecond, sum.burst))
+		case sum.perSecond > 0:
+			all[p.ID] = sum.above(headroom)
+			if all[p.ID].burst > math.MaxInt32 || all[p.ID].perSecond > math.MaxInt32 {
+				errs = append(errs, fmt.Errorf("plan %s: its tenants' limits together, %.0f/s and %.0f at once, are more than API Gateway can be told", p.ID, sum.perSecond, sum.burst))
+			}
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(props.Tenants)) {
 		if !known[id] {
-			errs = append(errs, fmt.Errorf("Tenants names the plan %s, which %s has not", id, name))
+			errs = append(errs, fmt.Errorf("the plan %s, of which Tenants speaks, is not in %s", id, name))
 		}
 	}
 	if len(errs) == 0 && len(all) == 0 {
 		errs = append(errs, fmt.Errorf("%s has no tenants: say by Tenants how many each plan may come to have", name))
 	}
 	return all, oneLine(errs)
+}
+
+// above is what is so many percent above it, in whole calls.
+func (r rate) above(percent int) rate {
+	const whole = 100
+	factor := func(v float64) float64 { return math.Ceil(v * float64(whole+percent) / whole) }
+	return rate{factor(r.perSecond), factor(r.burst)}
+}
+
+// sum is what all tenants of a plan are admitted together; nothing where it has none.
+func (props *FloorProps) sum(p *plan.Plan, tenants []*plan.Tenant) (rate, error) {
+	count, given := props.Tenants[p.ID]
+	if !given {
+		count = len(tenants)
+	}
+	switch {
+	case count == 0 && !given:
+		return rate{}, nil
+	case count < 1 || count < len(tenants):
+		return rate{}, fmt.Errorf("there may be %d tenants, says Tenants, and the file has %d", count, len(tenants))
+	}
+	return together(p, tenants, count)
 }
 
 func standardInt(to *int, value int) {
