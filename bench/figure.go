@@ -56,6 +56,8 @@ func Figures() []Figure {
 		{Name: "request_to_headers", Unit: "ns", Digits: 0, Measure: requestFigure},
 		{Name: "simulate_lines_per_s", Unit: "lines/s", Goal: 300_000, Floor: true, Measure: simulateFigure},
 		{Name: "small_cell_idle_usd", Unit: "USD/month", Goal: 5, Digits: 2, Measure: idleCostFigure},
+		{Name: "synth_s", Unit: "s", Goal: 10, Digits: 1, Measure: synthFigure},
+		{Name: "small_cell_resources", Unit: "resources", Digits: 0, Measure: smallCellFigure},
 		{Name: "publish_events_per_plan_change", Unit: "events", Goal: 1, Digits: 2, Measure: publishFigure},
 		{Name: "propagation_p99_s", Unit: "s", Goal: 5, Digits: 2, Measure: burstFigure(propagationP99)},
 		{Name: "propagation_publishes", Unit: "publishes", Goal: 60, Digits: 0, Measure: burstFigure(publishes)},

@@ -1,0 +1,137 @@
+package bench
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// synthesis is what the CDK CLI made of the deployment file that comes with Sluice.
+type synthesis struct {
+	took      []time.Duration // of each run, the app compiled before; ascending
+	resources map[string]int  // by stack
+	bytes     map[string]int64
+}
+
+// synthesized is made once: two figures are of it.
+var synthesized = sync.OnceValues(synthesize)
+
+// synthesize runs the CDK CLI over the compiled app. Whether its time is what a user waits depends on that: `make synth` compiles the
+// app before, a minute the first time and a second then.
+func synthesize() (*synthesis, error) {
+	dir, err := os.MkdirTemp("", "sluice-synth")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	app, out := filepath.Join(dir, "app"), filepath.Join(dir, "out")
+	build := exec.Command("go", "build", "-o", app, "./app") //nolint:gosec // a path of this process's own
+	build.Dir = filepath.Join(tree(), "infra")
+	if text, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("go build ./app: %w\n%s", err, text)
+	}
+	// The first run installs the CLI, builds the Lambdas where one is missing, and unpacks CDK's own code; it is not measured.
+	if err := cdk("--lambdas", "missing", "synth", "--quiet", "--app", app, "--output", out); err != nil {
+		return nil, err
+	}
+	s := &synthesis{resources: map[string]int{}, bytes: map[string]int64{}}
+	for range 3 {
+		if err := os.RemoveAll(out); err != nil {
+			return nil, err
+		}
+		began := time.Now()
+		if err := cdk("synth", "--quiet", "--app", app, "--output", out); err != nil {
+			return nil, err
+		}
+		s.took = append(s.took, time.Since(began))
+	}
+	slices.Sort(s.took)
+	return s, s.read(out)
+}
+
+func cdk(args ...string) error {
+	cmd := exec.Command(filepath.Join(tree(), "scripts", "cdk"), args...) //nolint:gosec // paths of this process's own
+	cmd.Env = append(os.Environ(), "DEPLOYMENT=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("scripts/cdk %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// read counts what is in the templates.
+func (s *synthesis) read(dir string) error {
+	const ending = ".template.json"
+	files, err := filepath.Glob(filepath.Join(dir, "*"+ending))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file) //nolint:gosec // of the folder that the CLI was given
+		if err != nil {
+			return err
+		}
+		var template struct{ Resources map[string]struct{ Type string } }
+		if err := json.Unmarshal(data, &template); err != nil {
+			return fmt.Errorf("%s: %w", filepath.Base(file), err)
+		}
+		stack := strings.TrimSuffix(filepath.Base(file), ending)
+		s.resources[stack], s.bytes[stack] = len(template.Resources), int64(len(data))
+		if !slices.ContainsFunc(keys(template.Resources), func(id string) bool { return template.Resources[id].Type == "AWS::Lambda::Function" }) {
+			return fmt.Errorf("the stack %s has no function", stack)
+		}
+	}
+	return nil
+}
+
+func keys[V any](of map[string]V) []string {
+	out := make([]string, 0, len(of))
+	for key := range of {
+		out = append(out, key)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// synthFigure is how long the CDK CLI takes for the templates, the app compiled: the middle one of three runs.
+func synthFigure(bool) (Result, error) {
+	var r Result
+	s, err := synthesized()
+	if err != nil {
+		return r, err
+	}
+	r.Value = s.took[len(s.took)/2].Seconds()
+	r.note("%d runs: %.1f to %.1f s", len(s.took), s.took[0].Seconds(), s.took[len(s.took)-1].Seconds())
+	for _, stack := range keys(s.bytes) {
+		r.note("%s: %d resources, a template of %.0f KB", stack, s.resources[stack], float64(s.bytes[stack])/1e3)
+	}
+	return r, nil
+}
+
+// smallCellFigure is how many resources the stack of a small cell has.
+func smallCellFigure(bool) (Result, error) {
+	var r Result
+	s, err := synthesized()
+	if err != nil {
+		return r, err
+	}
+	for stack, n := range s.resources {
+		if !strings.HasPrefix(stack, "sluice-cell-") {
+			continue
+		}
+		if r.Value != 0 {
+			return r, errors.New("the deployment file has several cells, want one")
+		}
+		r.Value = float64(n)
+	}
+	if r.Value == 0 {
+		return r, errors.New("the deployment file has no cell")
+	}
+	return r, nil
+}
