@@ -73,11 +73,13 @@ func (s *synthesis) read(dir string) error {
 		return err
 	}
 	for _, file := range files {
-		data, err := os.ReadFile(file) //nolint:gosec // of the folder that the CLI was given
+		data, err := os.ReadFile(file)
 		if err != nil {
 			return err
 		}
-		var template struct{ Resources map[string]struct{ Type string } }
+		var template struct {
+			Resources map[string]struct{ Type string }
+		}
 		if err := json.Unmarshal(data, &template); err != nil {
 			return fmt.Errorf("%s: %w", filepath.Base(file), err)
 		}
