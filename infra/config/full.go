@@ -219,7 +219,7 @@ func (n *Network) Ranges() (private, public []string) {
 	b := whole.Addr().As4()
 	first := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
 	at := func(i int) string {
-		a := first + uint32(i)*size //nolint:gosec // i is below eight
+		a := first + uint32(i)*size
 		return netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(a >> 24), byte(a >> 16), byte(a >> 8), byte(a)}), whole.Bits()+bits).String()
 	}
 	for i := range n.Zones {

@@ -211,7 +211,7 @@ func (b *Bill) fullCell() {
 	b.add("ElastiCache", w.Node, nodePrice+w.Node, num(u.Nodes*hours), "%d shards in each cell, each a primary and a replica: %s; %s calls/s a shard at peak",
 		u.Shards, b.explainCalls("calls"), grouped(callsPerShard))
 	b.add("Network", "between zones", "transfer.zones", over(product(b.month(u.calls), num(callBytes*otherZone)), num(zones<<30)), "%d bytes a call, %d of %d to another zone; billed at the function's side", callBytes, otherZone, zones)
-	b.add("Network", "interface endpoints", "vpc.endpoint.hours", num(endpoints*endpointZones*hours*w.Cells), "%d in each cell, in %d zones; DynamoDB and S3 by gateway endpoints, which are free", endpoints, endpointZones)
+	b.add("Network", "interface endpoints", "vpc.endpoint.hours", num(endpoints*endpointZones*hours*w.Cells), "%d in each cell, in %d zones; DynamoDB by a gateway endpoint, which is free", endpoints, endpointZones)
 	b.add("Network", "NAT gateways", "vpc.nat.hours", num(w.NAT*hours*w.Cells), "%d in each cell, for issuers of JWTs outside; what passes them is not counted", w.NAT)
 }
 
