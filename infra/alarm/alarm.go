@@ -170,8 +170,8 @@ func requests(d *config.Deployment, cell *config.Cell, authorizer []Dimension) [
 		{Name: "throttles", Period: minute, Points: 1, Within: 1, Missing: Good,
 			Metrics: []Metric{{Namespace: "AWS/Lambda", Name: "Throttles", Stat: "Sum", Dimensions: []Dimension{{"FunctionName", n.Cell(cell.ID, config.Authorizer)}}}},
 			Means:   "the authorizer has no environment left, and API Gateway answers 500"},
-		saturation(d, cell, errors, authorizer),
 	}
+	all = append(all, saturation(d, cell, errors, authorizer)...)
 	if cell.Profile == config.Full {
 		all = append(all, Alarm{Name: "failover", Metrics: ours(d, "requests_served_by_backstop", "Sum", authorizer), Period: minute, Points: few, Within: few, Missing: Good,
 			Means: "for three minutes in a row decisions were made without the cache: a failover that takes longer than one should, or none that comes"})
@@ -179,22 +179,46 @@ func requests(d *config.Deployment, cell *config.Cell, authorizer []Dimension) [
 	return all
 }
 
-// saturation is errors of a store that is at its limit: one alarm over two metrics, which costs less than a composite of two alarms. What is not
-// told is 0.
-func saturation(d *config.Deployment, cell *config.Cell, errors string, authorizer []Dimension) Alarm {
-	n := d.Names("", "", "")
+// saturation is errors of a store that is at its limit: one alarm over its metrics, which costs less than a composite of two alarms. What is
+// not told is 0. Of a cache there is one for each shard, since one may be busy alone; whichever of its nodes is the primary is the busy one.
+func saturation(d *config.Deployment, cell *config.Cell, errors string, authorizer []Dimension) []Alarm {
 	const points, within = 2, 5
-	a := Alarm{Name: "saturation", Period: minute, Points: points, Within: within, Missing: Good,
-		Expression: "IF(FILL(m1, 0) > 0 AND FILL(m2, 0) > 0, 1, 0)", Means: "the store of the counters does not answer, and it is DynamoDB that throttles it"}
-	busy := Metric{ID: "m2", Namespace: "AWS/DynamoDB", Name: "WriteThrottleEvents", Stat: "Sum", Dimensions: []Dimension{{"TableName", n.Cell(cell.ID, config.Counters)}}}
-	if cell.Profile == config.Full {
-		busy = Metric{ID: "m2", Namespace: "AWS/ElastiCache", Name: "EngineCPUUtilization", Stat: "Maximum",
-			Dimensions: []Dimension{{"ReplicationGroupId", n.Cell(cell.ID, config.Cache)}, {"Role", "Primary"}}}
-		a.Expression = fmt.Sprintf("IF(FILL(m1, 0) > 0 AND FILL(m2, 0) > %d, 1, 0)", busyPercent)
-		a.Means = "the store of the counters does not answer, and its processor is busy"
+	n := d.Names("", "", "")
+	one := func(of, means, busy string, nodes ...Metric) Alarm {
+		return Alarm{Name: "saturation", Of: of, Period: minute, Points: points, Within: within, Missing: Good, Means: means,
+			Expression: "IF(FILL(m1, 0) > 0 AND " + busy + ", 1, 0)", Metrics: append([]Metric{our(d, "m1", errors, "Sum", authorizer)}, nodes...)}
 	}
-	a.Metrics = []Metric{our(d, "m1", errors, "Sum", authorizer), busy}
-	return a
+	if cell.Profile != config.Full {
+		return []Alarm{one("", "the store of the counters does not answer, and it is DynamoDB that throttles it", "FILL(m2, 0) > 0",
+			Metric{ID: "m2", Namespace: "AWS/DynamoDB", Name: "WriteThrottleEvents", Stat: "Sum", Dimensions: []Dimension{{"TableName", n.Cell(cell.ID, config.Counters)}}})}
+	}
+	var all []Alarm
+	for _, shard := range shards(cell) {
+		var nodes []Metric
+		var busy []string
+		for i := range nodesOfShard {
+			id := fmt.Sprintf("m%d", 2+i)
+			nodes = append(nodes, Metric{ID: id, Namespace: "AWS/ElastiCache", Name: "EngineCPUUtilization", Stat: "Maximum",
+				Dimensions: []Dimension{{"CacheClusterId", fmt.Sprintf("%s%s-%03d", n.Cell(cell.ID, config.Cache), shard, 1+i)}}})
+			busy = append(busy, fmt.Sprintf("FILL(%s, 0) > %d", id, busyPercent))
+		}
+		all = append(all, one(strings.TrimPrefix(shard, "-"), "the store of the counters does not answer, and the processor of a node is busy", "("+strings.Join(busy, " OR ")+")", nodes...))
+	}
+	return all
+}
+
+const nodesOfShard = 2 // a primary and a replica
+
+// shards are what is in the names of a cache's nodes, of each shard: nothing where it is no cluster.
+func shards(cell *config.Cell) []string {
+	if cell.Cache == nil || !cell.Cache.Cluster {
+		return []string{""}
+	}
+	var all []string
+	for i := range cell.Cache.Shards {
+		all = append(all, fmt.Sprintf("-%04d", 1+i))
+	}
+	return all
 }
 
 // behind is a function that does not keep up with a stream: the age is CloudWatch's own metric. Where the canary's changes come by, no word of

@@ -28,6 +28,30 @@ func deployment(t *testing.T) *config.Deployment {
 	return d
 }
 
+// Guarantees that of a cache that is a cluster each shard is looked at, and both nodes of each, by the names that ElastiCache gives them.
+func TestShards(t *testing.T) {
+	d := deployment(t)
+	d.Cells[1].Cache = &config.Valkey{Cluster: true, Shards: 2}
+	if err := d.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, a := range alarm.Cell(d, &d.Cells[1]) {
+		if a.Name == "saturation" {
+			got = append(got, fmt.Sprint(a.Of, " ", a.Metrics[1].Dimensions, " ", a.Metrics[2].Dimensions, " ", a.Expression))
+		}
+	}
+	const busy = " IF(FILL(m1, 0) > 0 AND (FILL(m2, 0) > 80 OR FILL(m3, 0) > 80), 1, 0)"
+	if want := []string{"0001 [{CacheClusterId sluice-us-1-cache-0001-001}] [{CacheClusterId sluice-us-1-cache-0001-002}]" + busy,
+		"0002 [{CacheClusterId sluice-us-1-cache-0002-001}] [{CacheClusterId sluice-us-1-cache-0002-002}]" + busy}; !slices.Equal(got, want) {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+	d.Cells[1].Cache = nil
+	if got := named(t, alarm.Cell(d, &d.Cells[1]), "saturation").Metrics[1].Dimensions[0].Value; got != "sluice-us-1-cache-001" {
+		t.Errorf("the first node is %s", got)
+	}
+}
+
 // every are all alarms of a deployment.
 func every(d *config.Deployment) []alarm.Alarm {
 	all := alarm.Control(d)
@@ -39,11 +63,11 @@ func every(d *config.Deployment) []alarm.Alarm {
 
 // amazons are the metrics of AWS that are looked at, by namespace, name and dimensions, and what is in their first dimension.
 var amazons = map[string][]string{
-	"AWS/Lambda IteratorAge FunctionName":                          {"publisher", "balancer", "archiver"},
-	"AWS/Lambda Throttles FunctionName":                            {"authorizer"},
-	"AWS/SQS ApproximateNumberOfMessagesVisible QueueName":         {"kept", "failed", "undelivered", "refused"},
-	"AWS/DynamoDB WriteThrottleEvents TableName":                   {"counters"},
-	"AWS/ElastiCache EngineCPUUtilization ReplicationGroupId Role": {"cache"},
+	"AWS/Lambda IteratorAge FunctionName":                  {"publisher", "balancer", "archiver"},
+	"AWS/Lambda Throttles FunctionName":                    {"authorizer"},
+	"AWS/SQS ApproximateNumberOfMessagesVisible QueueName": {"kept", "failed", "undelivered", "refused"},
+	"AWS/DynamoDB WriteThrottleEvents TableName":           {"counters"},
+	"AWS/ElastiCache EngineCPUUtilization CacheClusterId":  {"001", "002"},
 }
 
 // unheard says why nobody writes what an alarm looks at; "" where somebody does.
