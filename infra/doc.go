@@ -9,6 +9,7 @@
 //	control.go      ControlPlane: control tables, publisher, archiver, balancer, canary, admin
 //	audit.go        its audit bucket, and the trail of data events
 //	cell.go         Cell: counters, config table, queue, authorizer, applier, reconcile, ops
+//	network.go      the VPC of a full cell, or the security groups in one that is there; cache.go its Valkey
 //	environment.go  what each function's variables are; checked at synth by the function's own reader of them
 //	function.go     one Lambda function with its role, log group and sources, from internal/grants
 //	policy.go       what a role may do: internal/grants, with the ARNs of this deployment
