@@ -158,9 +158,6 @@ func TestAlarmsCost(t *testing.T) {
 				tt.looked += len(a.Metrics)
 			}
 		}
-		if tt.profile == cost.Full {
-			tt.looked -= len(d.Cells) // the second node of a cache, which it does not count
-		}
 		w := cost.NewWorkload(new(big.Rat))
 		w.Cells, w.Profile = int64(len(d.Cells)), tt.profile
 		prices, err := cost.ListPrices()

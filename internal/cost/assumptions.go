@@ -81,21 +81,22 @@ func callMs(function string) int64 {
 type AlarmMetrics struct {
 	Cell    int64 // of each small cell
 	Full    int64 // more in a full cell
+	Shard   int64 // more for each shard of its cache but the first
 	Control int64 // beside the control tables
 }
 
 // Alarms are those that design and documentation ask for and package grants does not have: limiter errors, limiter p99, stale
 // configuration, backstop share (2), over-admission, errors with backend saturation (2), throttles of the authorizer, what is kept and
-// dead letters in each cell; failover time in a full one; the age of the iterators of three functions, what is kept, what failed and what
+// dead letters in each cell; failover time in a full one, and saturation of each shard (3: errors, and both nodes); the age of the iterators of three functions, what is kept, what failed and what
 // was not delivered beside the control tables. An iterator's silence is the same metric's.
-func Alarms() AlarmMetrics { return AlarmMetrics{Cell: 11, Full: 1, Control: 6} }
+func Alarms() AlarmMetrics { return AlarmMetrics{Cell: 11, Full: 2, Shard: 3, Control: 6} }
 
-// alarmMetrics counts the metrics that alarms look at.
-func alarmMetrics(w *Workload) int64 {
+// alarmMetrics counts the metrics that alarms look at, with so many shards in the cache of each full cell.
+func alarmMetrics(w *Workload, shards int64) int64 {
 	own := Alarms()
 	perCell, once := own.Cell, own.Control
 	if w.Profile == Full {
-		perCell += own.Full
+		perCell += own.Full + own.Shard*(shards-1)
 	}
 	for _, f := range grants.Functions() {
 		switch n := int64(len(f.Alarms)); {

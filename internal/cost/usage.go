@@ -31,7 +31,7 @@ type Usage struct {
 
 // usage derives what the lines are made of.
 func usage(w *Workload) *Usage {
-	u := &Usage{AlarmMetrics: alarmMetrics(w)}
+	u := &Usage{}
 	authorizer, _ := grants.Of("authorizer")
 	u.MemoryMB = int64(authorizer.MemoryMB)
 	cells := num(w.Cells)
@@ -68,6 +68,7 @@ func usage(w *Workload) *Usage {
 		u.Shards = max(1, up(over(product(u.calls, w.Peak), num(callsPerShard))).Int64())
 		u.Nodes = 2 * u.Shards * w.Cells // each with a replica in another zone
 	}
+	u.AlarmMetrics = alarmMetrics(w, u.Shards)
 	u.runs = new(big.Rat)
 	if w.Canary > 0 {
 		u.runs = every(w.Canary)
