@@ -72,15 +72,20 @@ func newOperatorsAPI(scope constructs.Construct, name string, function awslambda
 	return api
 }
 
-// optIn are the regions that an account has to ask for. In them, SNS speaks to other regions under a name of the region's own.
+// optIn are the regions that an account has to ask for. Where one is on either side, SNS speaks between regions under a name of a region's own.
 var optIn = []string{
 	"af-south-1", "ap-east-1", "ap-east-2", "ap-south-2", "ap-southeast-3", "ap-southeast-4", "ap-southeast-5", "ap-southeast-6",
 	"ap-southeast-7", "ca-west-1", "eu-central-2", "eu-south-1", "eu-south-2", "il-central-1", "me-central-1", "me-south-1", "mx-central-1",
 }
 
-// topicPrincipal is who delivers from a topic in one region to a queue in another.
+// topicPrincipal is who delivers from a topic in one region to a queue in another: as SNS documents it, the queue's region where an account has
+// to ask for that, else the topic's where it has to ask for that. A policy that names another one lets nothing in.
 func topicPrincipal(topic, queue string) string {
-	if topic != queue && slices.Contains(optIn, topic) {
+	switch {
+	case topic == queue:
+	case slices.Contains(optIn, queue):
+		return "sns." + queue + ".amazonaws.com"
+	case slices.Contains(optIn, topic):
 		return "sns." + topic + ".amazonaws.com"
 	}
 	return "sns.amazonaws.com"

@@ -217,15 +217,14 @@ func TestReservedConcurrency(t *testing.T) {
 	}
 }
 
-// Guarantees what only some deployments have: the lock that was confirmed, and the name under which SNS speaks from a region that an
-// account has to ask for, without which nothing is delivered to other regions.
+// Guarantees what only some deployments have: the lock that was confirmed, quiet logs, and no trail.
 func TestModes(t *testing.T) {
 	out := t.TempDir()
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &out})
 	d := &config.Deployment{
 		Control: config.Control{Region: "eu-south-1", NoTrail: true, LogDays: 90, CanaryMinutes: 1, NoPlatformLogs: true, Audit: config.Audit{
 			Mode: config.Compliance, RetentionDays: 7, Confirm: config.Confirmation(7)}},
-		Cells: []config.Cell{{ID: "here", Region: "eu-south-1"}, {ID: "afar", Region: "eu-west-1"}},
+		Cells: []config.Cell{{ID: "here", Region: "eu-south-1"}},
 	}
 	if _, err := infra.NewStacks(app, d, stubs()); err != nil {
 		t.Fatal(err)
@@ -271,20 +270,45 @@ func TestModes(t *testing.T) {
 	if days := first(control, "AWS::Logs::LogGroup").get("RetentionInDays"); days != 90.0 {
 		t.Errorf("logs stay %v days, want 90", days)
 	}
-	for name, want := range map[string]string{"sluice-cell-here": "sns.amazonaws.com", "sluice-cell-afar": "sns.eu-south-1.amazonaws.com"} {
-		one, got := read(name), []string(nil)
-		for _, p := range one.of("AWS::SQS::QueuePolicy") {
-			for _, s := range list(p.get("PolicyDocument", "Statement")) {
-				if get(s, "Effect") == "Allow" {
-					got = append(got, one.texts(get(s, "Principal", "Service"))...)
+}
+
+// Guarantees that each cell's queue takes messages under the name by which SNS speaks to it: where a region is one that an account has to ask for,
+// it is another than elsewhere, and under the wrong one nothing ever comes to the cell. The names are those of "Cross-region delivery support to
+// Amazon SQS" in SNS's documentation.
+func TestTopicReachesQueues(t *testing.T) {
+	for control, cells := range map[string]map[string]string{
+		"eu-south-1": {"eu-south-1": "sns.amazonaws.com", "eu-west-1": "sns.eu-south-1.amazonaws.com", "ap-east-1": "sns.ap-east-1.amazonaws.com"},
+		"eu-west-1":  {"eu-west-1": "sns.amazonaws.com", "us-east-1": "sns.amazonaws.com", "eu-south-1": "sns.eu-south-1.amazonaws.com"},
+	} {
+		out := t.TempDir()
+		app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &out})
+		d := &config.Deployment{Control: config.Control{Region: control}}
+		for region := range cells {
+			d.Cells = append(d.Cells, config.Cell{ID: region, Region: region})
+		}
+		if _, err := infra.NewStacks(app, d, stubs()); err != nil {
+			t.Fatal(err)
+		}
+		app.Synth(nil)
+		for region, want := range cells {
+			raw, err := os.ReadFile(filepath.Join(out, "sluice-cell-"+region+".template.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			one, got := decode(t, raw), []string(nil)
+			for _, p := range one.of("AWS::SQS::QueuePolicy") {
+				for _, s := range list(p.get("PolicyDocument", "Statement")) {
+					if get(s, "Effect") == "Allow" {
+						got = append(got, one.texts(get(s, "Principal", "Service"))...)
+					}
 				}
 			}
-		}
-		if !slices.Equal(got, []string{want}) {
-			t.Errorf("%s takes messages from %v, want %s", name, got, want)
-		}
-		if region := first(one, "AWS::SNS::Subscription").get("Region"); region != "eu-south-1" {
-			t.Errorf("%s subscribes in %v, where the topic is not", name, region)
+			if !slices.Equal(got, []string{want}) {
+				t.Errorf("from %s to %s: the queue takes messages from %v, want %s", control, region, got, want)
+			}
+			if at := first(one, "AWS::SNS::Subscription").get("Region"); at != control {
+				t.Errorf("from %s to %s: it is subscribed in %v, where the topic is not", control, region, at)
+			}
 		}
 	}
 }
