@@ -38,13 +38,13 @@ var inFull = map[string]map[string]int{
 		"only a named source may invoke a function": 3, "no answer of an authorizer is kept": 3,
 		"security groups take nothing from addresses, and one port each": 2, "security groups call https, the cache, or nobody": 3,
 		"subnets give nobody a public address": 2, "endpoints are for what is called, by this account": 3,
-		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1,
+		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1, "what Lambda does by a role, the function's code may not": 2,
 	},
 	"sluice-cell-f-2": { // without a kill switch
 		"no value of a secret is in a template": 1, "roles may do what is granted, and nothing else": -1,
 		"security groups take nothing from addresses, and one port each": 2, "security groups call https, the cache, or nobody": 3,
 		"subnets give nobody a public address": 6, "endpoints are for what is called, by this account": 2,
-		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1,
+		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1, "what Lambda does by a role, the function's code may not": 2,
 	},
 }
 

@@ -136,6 +136,10 @@ var holds = map[string]checked{
 			},
 			"a wildcard of actions":   func(one *template) { statement(one)["Action"] = "dynamodb:*" },
 			"a wildcard of resources": func(one *template) { statement(one)["Resource"] = "*" },
+			"a denial of what it needs": func(one *template) {
+				p := first(one, "AWS::IAM::Role").get("Policies", 0, "PolicyDocument").(map[string]any)
+				p["Statement"] = append(p["Statement"].([]any), map[string]any{"Effect": "Deny", "Action": "dynamodb:GetItem", "Resource": "*"})
+			},
 			"a statement more": func(one *template) {
 				p := first(one, "AWS::IAM::Role").get("Policies", 0, "PolicyDocument").(map[string]any)
 				p["Statement"] = append(p["Statement"].([]any), map[string]any{"Effect": "Allow", "Action": "s3:PutObject", "Resource": "arn:aws:s3:::x/y"})
@@ -156,6 +160,16 @@ var holds = map[string]checked{
 			},
 		},
 	},
+	"what Lambda does by a role, the function's code may not": {ownCodeHolds, 0, 0, map[string]func(*template){
+		"a denial": func(one *template) {
+			denial(one)["Effect"] = "Allow"
+		},
+		"one action": func(one *template) { denial(one)["Action"] = "ec2:DescribeSubnets" },
+		"another function": func(one *template) {
+			get(denial(one), "Condition", "ArnEquals").(map[string]any)["lambda:SourceFunctionArn"] = "arn:aws:lambda:eu-west-1:123456789012:function:other"
+		},
+		"Lambda": func(one *template) { delete(denial(one), "Condition") },
+	}},
 	"functions start, are bounded, and their logs end": {
 		everyOf("AWS::Lambda::Function", functionHolds), 5, 4, map[string]func(*template){
 			"architecture": without("AWS::Lambda::Function", "Architectures"),
@@ -240,6 +254,19 @@ func first(one *template, kind string) *resource {
 
 func statement(one *template) map[string]any {
 	return first(one, "AWS::IAM::Role").get("Policies", 0, "PolicyDocument", "Statement", 0).(map[string]any)
+}
+
+// denial is a statement of a role that denies something.
+func denial(one *template) map[string]any {
+	roles := one.of("AWS::IAM::Role")
+	for _, id := range slices.Sorted(maps.Keys(roles)) {
+		for _, s := range list(roles[id].get("Policies", 0, "PolicyDocument", "Statement")) {
+			if get(s, "Effect") == "Deny" {
+				return s.(map[string]any)
+			}
+		}
+	}
+	return map[string]any{}
 }
 
 // Guarantees what must stay true of every template, whatever else changes in it; and that each of these checks can fail.
@@ -441,6 +468,14 @@ func roleHolds(one *template, id string, r *resource, wrong func(string, ...any)
 	}
 	given := map[string]int{} // actions, with the bound of keys
 	for _, s := range list(r.get("Policies", 0, "PolicyDocument", "Statement")) {
+		if get(s, "Effect") != "Allow" { // what is denied besides, the function needs: see ownCodeHolds
+			for _, action := range one.texts(get(s, "Action")) {
+				if !slices.Contains(anywhere, action) {
+					wrong("%s is denied", action)
+				}
+			}
+			continue
+		}
 		for _, action := range one.texts(get(s, "Action")) {
 			if strings.ContainsAny(action, "*?") {
 				wrong("it may %s", action)
@@ -487,6 +522,51 @@ func roleHolds(one *template, id string, r *resource, wrong func(string, ...any)
 			}
 		}
 	}
+}
+
+// ownCodeHolds is that what a role may do for Lambda on any resource is denied to the function's own code, and to nobody else.
+func ownCodeHolds(one *template) (wrong []string, looked int) {
+	for id, r := range one.of("AWS::IAM::Role") {
+		open := map[string]bool{}
+		statements := list(r.get("Policies", 0, "PolicyDocument", "Statement"))
+		for _, s := range statements {
+			for _, action := range one.texts(get(s, "Action")) {
+				if get(s, "Effect") == "Allow" && get(s, "Resource") == "*" {
+					open[action] = true
+				}
+			}
+		}
+		if len(open) == 0 {
+			continue
+		}
+		looked++
+		for _, s := range statements {
+			if get(s, "Effect") != "Deny" {
+				continue
+			}
+			if condition, _ := get(s, "Condition").(map[string]any); len(condition) != 1 || one.text(get(condition, "ArnEquals", "lambda:SourceFunctionArn")) != functionOf(one, id) {
+				wrong = append(wrong, fmt.Sprintf("%s: %v is denied to others than the function's code", id, get(s, "Action")))
+				continue
+			}
+			for _, action := range one.texts(get(s, "Action")) {
+				delete(open, action)
+			}
+		}
+		if len(open) > 0 {
+			wrong = append(wrong, fmt.Sprintf("%s: the function's own code may %v", id, slices.Sorted(maps.Keys(open))))
+		}
+	}
+	return wrong, looked
+}
+
+// functionOf is the ARN of the function that has a role.
+func functionOf(one *template, role string) string {
+	for _, f := range one.of("AWS::Lambda::Function") {
+		if get(f.get("Role"), "Fn::GetAtt", 0) == role {
+			return "arn:aws:lambda:eu-west-1:123456789012:function:" + one.text(f.get("FunctionName"))
+		}
+	}
+	return ""
 }
 
 // watchingHolds is what AppConfig may do for the kill switch: look at the alarms of its environment.

@@ -146,6 +146,18 @@ func (p *place) policy(f *grants.Function, name string, variables map[string]str
 			}
 		}
 		document.AddStatements(awsiam.NewPolicyStatement(statement))
+		if g.On == grants.Network {
+			document.AddStatements(p.notByItself(name, g.Actions))
+		}
 	}
 	return document, nil
+}
+
+// notByItself keeps from the function's own code what Lambda does for it by its role: only calls that the code makes have the condition's key. A
+// function that was taken over could else delete network interfaces of the whole account.
+func (p *place) notByItself(function string, actions []string) awsiam.PolicyStatement {
+	return awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
+		Effect: awsiam.Effect_DENY, Actions: jsii.Strings(actions...), Resources: jsii.Strings("*"),
+		Conditions: &map[string]any{"ArnEquals": map[string]any{"lambda:SourceFunctionArn": p.names.ARN("lambda", p.region(), "function:"+function)}},
+	})
 }
