@@ -38,8 +38,9 @@ func newBucket(c *ControlPlane, id, name string, props *awss3.BucketProps) awss3
 
 const trailDays = 365 // for which CloudTrail's records stay
 
-// trail records who writes to the control tables and the cells' config tables, and who calls the operators' functions, past the
-// APIs or through them. Counters are left out: each decision would be a record that costs more than the decision.
+// trail records who writes to the control tables and the cells' config tables, who writes or deletes audit records or their locks, and who
+// calls the operators' functions, past the APIs or through them. Counters are left out: each decision would be a record that costs more than
+// the decision.
 func (c *ControlPlane) trail(p *place) {
 	name := p.name(config.Trail)
 	arn := p.names.ARN("cloudtrail", p.region(), "trail/"+name)
@@ -73,6 +74,10 @@ func (c *ControlPlane) trail(p *place) {
 		AdvancedEventSelectors: []any{
 			selector("Writes to tables", field("eventCategory", "Data"), field("resources.type", "AWS::DynamoDB::Table"),
 				field("readOnly", "false"), field("resources.ARN", tables...)),
+			selector("Writes of audit records", field("eventCategory", "Data"), field("resources.type", "AWS::S3::Object"), field("readOnly", "false"),
+				&awscloudtrail.CfnTrail_AdvancedFieldSelectorProperty{
+					Field: jsii.String("resources.ARN"), StartsWith: jsii.Strings(p.names.ARN("s3", "", p.names.AuditBucket(p.region())) + "/"),
+				}),
 			selector("Calls of the operators' functions", field("eventCategory", "Data"), field("resources.type", "AWS::Lambda::Function"),
 				field("resources.ARN", functions...)),
 		},

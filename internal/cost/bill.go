@@ -282,5 +282,5 @@ func (b *Bill) others() {
 		}
 	}
 	b.add("EventBridge", "schedules", "eventbridge.schedules", scheduled, "canary, balancer, and reconcile in each cell")
-	b.add("CloudTrail", "data events", "cloudtrail.data", product(u.Changes, sum(num(1), cells)), "writes of control tables and config tables; not the authorizer's calls, nor counters")
+	b.add("CloudTrail", "data events", "cloudtrail.data", product(u.Changes, sum(num(2), cells)), "writes of control tables, config tables and audit records; not the authorizer's calls, nor counters")
 }
