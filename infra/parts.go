@@ -13,7 +13,7 @@ import (
 )
 
 // keep is what happens to data when its stack goes, or another resource takes its place: it stays. What a failed first deployment
-// made is removed, so that the next one can make it.
+// made is removed, so that the next one can make it; but tables, whose protection is in the way of that: docs/deploy.md.
 const keep = awscdk.RemovalPolicy_RETAIN_ON_UPDATE_OR_DELETE
 
 // newTable makes a table with what all of ours have. An on-demand table costs nothing while nobody uses it, but for what is stored.

@@ -192,7 +192,8 @@ func TestPanicsStayInside(t *testing.T) {
 	}
 }
 
-// Guarantees the concurrency that the documentation tells to ask for: with less the first deployment fails half way.
+// Guarantees the concurrency that the documentation tells to ask for, and that it says what to do where that was less: the first deployment then
+// fails half way, with protected tables behind it.
 func TestReservedConcurrency(t *testing.T) {
 	control, cell := 0, 0
 	for _, f := range grants.Functions() {
@@ -210,6 +211,7 @@ func TestReservedConcurrency(t *testing.T) {
 	for _, want := range []string{
 		fmt.Sprintf("%d in the control plane's region, and for each cell `maxInstances` and %d more", control, cell),
 		fmt.Sprintf("a quota of %d.", control+cell+instances+unreserved),
+		"`make deploy CDKFLAGS=--no-rollback`", "--no-deletion-protection-enabled",
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("docs/deploy.md does not say %q", want)
