@@ -17,6 +17,10 @@ type Attachment struct {
 	NoDefaultResponses bool   // leaves the gateway responses DEFAULT_4XX and DEFAULT_5XX as they are
 }
 
+// maxAttached is how many APIs a cell's authorizer may be invoked by: each is a statement of up to 490 bytes in the function's own policy, of which
+// Lambda takes 20 KB.
+const maxAttached = 40
+
 // ID is the API's.
 func (a *Attachment) ID() string { return a.REST + a.HTTP + a.WebSocket }
 
@@ -38,8 +42,8 @@ func (d *Deployment) attached(c *checks) {
 	first := map[string]string{}
 	for i := range d.Cells {
 		cell := &d.Cells[i]
-		if n := len(cell.Attach); n > maxListed {
-			c.problem(fmt.Sprintf("cells[%d].attach", i), "there are %d, want at most %d", n, maxListed)
+		if n := len(cell.Attach); n > maxAttached {
+			c.problem(fmt.Sprintf("cells[%d].attach", i), "there are %d, want at most %d: Lambda takes no longer policy on one function", n, maxAttached)
 			continue
 		}
 		for j := range cell.Attach {

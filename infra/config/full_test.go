@@ -77,7 +77,7 @@ func TestFullProblems(t *testing.T) {
 		"an origin of an HTTP API":  {with("", "  - { id: a, region: eu-west-1, attach: [ { http: x, allowOrigin: '*' } ] }\n"), `cells[0].attach[0]: allowOrigin and defaultResponses are of a REST API alone`},
 		"two origins":               {with("", "  - { id: a, region: eu-west-1, attach: [ { rest: x, allowOrigin: 'a, b' } ] }\n"), `cells[0].attach[0].allowOrigin: "a, b" is neither one origin nor "*"`},
 		"denials past a REST API":   {with("", "  - { id: a, region: eu-west-1, passDenials: [x], attach: [ { rest: x } ] }\n"), `cells[0].attach[0].rest: is in passDenials: a REST API gives true 429s by itself`},
-		"more APIs than a cell has": {with("", "  - { id: a, region: eu-west-1, attach: [ "+strings.Repeat("{ rest: x }, ", 101)+" ] }\n"), `cells[0].attach: there are 101, want at most 100`},
+		"more APIs than a cell has": {with("", "  - { id: a, region: eu-west-1, attach: [ "+strings.Repeat("{ rest: x }, ", 41)+" ] }\n"), `cells[0].attach: there are 41, want at most 40: Lambda takes no longer policy on one function`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := config.Read("d.yaml", []byte(tt.text))
