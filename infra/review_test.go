@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"testing"
 
 	"github.com/sluicelimits/sluice/internal/grants"
 )
@@ -35,6 +36,7 @@ var states = map[string]string{
 	"AWS::EC2::SecurityGroupEgress": no, "AWS::EC2::SecurityGroupIngress": no, "AWS::EC2::Subnet": no, "AWS::EC2::SubnetRouteTableAssociation": no,
 	"AWS::EC2::VPC": no, "AWS::EC2::VPCEndpoint": no, "AWS::EC2::VPCGatewayAttachment": no,
 	"AWS::ElastiCache::ParameterGroup": no, "AWS::ElastiCache::SubnetGroup": no, "AWS::ElastiCache::User": no, "AWS::ElastiCache::UserGroup": no,
+	"AWS::KMS::Key": goes, "AWS::CloudWatch::Dashboard": no, "AWS::WAFv2::WebACL": no, "AWS::WAFv2::WebACLAssociation": no,
 	"AWS::Lambda::EventInvokeConfig": no, "AWS::Lambda::EventSourceMapping": no, "AWS::Lambda::Function": no, "AWS::Lambda::Permission": no,
 	"AWS::S3::BucketPolicy": no, "AWS::SNS::Subscription": no, "AWS::SNS::Topic": no, "AWS::SNS::TopicPolicy": no, "AWS::SQS::QueuePolicy": no,
 }
@@ -220,6 +222,28 @@ var review = map[string]checked{
 			"who takes its place": func(one *template) { first(one, "AWS::ElastiCache::ReplicationGroup").UpdateReplacePolicy = goes },
 		},
 	},
+}
+
+// Guarantees that what only watched deployments have, topics of alarms with their keys, dashboards and firewalls, is reviewed, too.
+func TestReviewWatched(t *testing.T) {
+	all := maps.Clone(review)
+	for _, name := range []string{"nothing is open to the world, or needs another stack", "topics are encrypted", "queues are encrypted, and reached by TLS alone"} {
+		all[name] = holds[name]
+	}
+	for _, stackName := range []string{"sluice-control", "sluice-cell-a-1", "sluice-cell-us-1"} {
+		for name, h := range all {
+			if h.hold == nil {
+				t.Fatalf("there is no check %q", name)
+			}
+			wrong, _ := h.hold(watchedStack(t, stackName))
+			for _, line := range wrong {
+				t.Errorf("%s: %s: %s", stackName, name, line)
+			}
+		}
+	}
+	if topics := len(watchedStack(t, "sluice-control").of("AWS::SNS::Topic")); topics != 2 {
+		t.Errorf("the control plane has %d topics to look at, want that of changes and that of alarms", topics)
+	}
 }
 
 func stateHolds(one *template) (wrong []string, looked int) {
