@@ -75,7 +75,8 @@ audit show' and 'verify' read while it runs and afterwards. Without --plans, wha
 
 With --cells there are several cells, each with a port and counters of its own, that share each tenant's limits; 'sluice
 cell add', 'drain' and 'remove' move the shares while they run. A quota is counted whole in the tenant's home cell,
-and the other cells lease from there. Cells that --data has from before are there again, whatever --cells says. Every
+and the other cells lease from there. Cells that --data has from before are there again, whichever --cells names; without
+--cells none of them runs, and one cell has all limits. Every
 minute a change of the canary is sent through all of them, and every 15 minutes each is compared with the control tables,
 as in AWS; the live page shows what came of it, and /_sluice/metrics what all functions have counted.
 
@@ -355,6 +356,9 @@ func (f *fleet) begin(ctx context.Context, counters *counters) error {
 	if f.several() {
 		names, err := f.plane.Join(ctx, f.names)
 		if err == nil {
+			if !slices.Equal(names, slices.Sorted(slices.Values(f.names))) {
+				f.log.Warn("the cells of the data folder run, not those of --cells", "cells", strings.Join(names, " "))
+			}
 			err = f.plane.Divide(ctx)
 		}
 		for _, name := range names {
@@ -362,6 +366,10 @@ func (f *fleet) begin(ctx context.Context, counters *counters) error {
 				err = f.startCell(ctx, name)
 			}
 		}
+		return err
+	}
+	if err := f.warnOfCells(ctx); err != nil {
+		counters.close(f.log)
 		return err
 	}
 	listener, err := f.open()

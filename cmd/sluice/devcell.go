@@ -173,6 +173,8 @@ func (f *fleet) reserved(c *servedCell, names *identity.Anonymiser, page http.Ha
 		switch {
 		case isOps && f.find(name) != nil:
 			http.StripPrefix("/admin/ops/"+name, f.find(name).operate).ServeHTTP(w, r)
+		case isOps:
+			f.refuseOps(w, name)
 		case !f.several() && strings.HasPrefix(r.URL.Path, "/admin/cells/") && r.URL.Path != "/admin/cells/list":
 			refuseCells(w)
 		case strings.HasPrefix(r.URL.Path, "/admin/"):
@@ -189,11 +191,41 @@ func (f *fleet) reserved(c *servedCell, names *identity.Anonymiser, page http.Ha
 
 // refuseCells answers what would wait for ever where there is no balancer.
 func refuseCells(w http.ResponseWriter) {
+	refuse(w, http.StatusNotImplemented, call.Refuse(call.Unsupported,
+		"this sluice dev has one cell, alone: start it with --cells to add, drain and remove cells"))
+}
+
+// refuseOps answers a call about the counters of a cell that does not run.
+func (f *fleet) refuseOps(w http.ResponseWriter, name string) {
+	var names []string
+	for _, c := range f.all() {
+		names = append(names, c.Name)
+	}
+	refuse(w, http.StatusNotFound, call.Refuse(call.NotFound, "no cell %.80q runs in this sluice dev; --cell is one of %s", name, strings.Join(names, ", ")))
+}
+
+func refuse(w http.ResponseWriter, status int, err error) {
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusNotImplemented)
-	_ = json.NewEncoder(w).Encode(map[string]any{ // nobody is left to be told
-		"error": call.Refuse(call.Unsupported, "this sluice dev has one cell, alone: start it with --cells to add, drain and remove cells"),
-	})
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]any{"error": err}) // nobody is left to be told
+}
+
+// warnOfCells says that cells of the data folder do not run, though they are listed as serving.
+func (f *fleet) warnOfCells(ctx context.Context) error {
+	kept, err := f.plane.Shares(ctx)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, row := range kept.Cells {
+		if row.State != "removed" {
+			names = append(names, row.Cell)
+		}
+	}
+	if len(names) > 0 {
+		f.log.Warn("the cells of the data folder do not run without --cells: one cell has all limits", "cells", strings.Join(names, " "))
+	}
+	return nil
 }
 
 // all are the cells, by name.

@@ -358,6 +358,37 @@ func TestDevCells(t *testing.T) {
 	}
 }
 
+// Guarantees that a start on a data folder says it where the cells that run are not those that the command line or 'cell list' has, and
+// that a cell which does not run is refused with those that do.
+func TestDevCellsFromBefore(t *testing.T) {
+	dir := t.TempDir()
+	for _, tt := range []struct{ cells, says, run string }{
+		{"2", "", "cell-1, cell-2"},
+		{"a", `those of --cells" cells="cell-1 cell-2"`, "cell-1, cell-2"},
+		{"", `do not run without --cells: one cell has all limits" cells="cell-1 cell-2"`, "local"},
+	} {
+		r := startDev(t, "--data", dir, "--cells", tt.cells)
+		if got := r.stderr.String(); !strings.Contains(got, tt.says) || tt.says == "" && strings.Contains(got, "WARN") {
+			t.Errorf("--cells %q: want %q, got\n%s", tt.cells, tt.says, got)
+		}
+		peek := sluice(t, "", "peek", "globex", "--cell", "gone", "--endpoint", r.base+"/_sluice/admin")
+		if want := `no cell "gone" runs in this sluice dev; --cell is one of ` + tt.run; peek.code != exitFailed || !strings.Contains(peek.stderr, want) {
+			t.Errorf("peek with --cells %q: %d %q, want %q", tt.cells, peek.code, peek.stderr, want)
+		}
+		if err := r.finish(t); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Guarantees that a start that fails says why and nothing else: what it had begun ends without a word.
+func TestDevFailsInOneLine(t *testing.T) {
+	dir := t.TempDir()
+	if r := sluice(t, "", "dev", "--listen", "127.0.0.1:0", "--plans", dir); r.code != exitFailed || r.stderr != "sluice: "+dir+": cannot be read: is a directory\n" {
+		t.Errorf("a folder for a plans file: %d %q", r.code, r.stderr)
+	}
+}
+
 // Guarantees that a wrong number or name of cells is a wrong command line.
 func TestDevCellsFlag(t *testing.T) {
 	for _, text := range []string{"0", "65", "-1", "a,a", "a/b", "pin.x", "a,", "@shares"} {

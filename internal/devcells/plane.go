@@ -170,7 +170,7 @@ func (p *Plane) start(ctx context.Context) error {
 		return err
 	}
 	p.running.Go(func() {
-		if err := p.pump.Run(ctx); err != nil {
+		if err := p.pump.Run(ctx); err != nil && ctx.Err() == nil {
 			p.c.Log.Error("changes do not reach the cells any more", "error", err)
 		}
 	})
