@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/admin"
@@ -89,6 +90,9 @@ func Do[Response any](ctx context.Context, c *Client, path string, request any) 
 		if errors.As(err, &failed) {
 			err = failed.Err
 		}
+		if Local(to) && errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, fmt.Errorf("call %s: %w (is 'sluice dev' running there? --endpoint or SLUICE_ENDPOINT say where else)", to.Redacted(), err)
+		}
 		return nil, fmt.Errorf("call %s: %w", to.Redacted(), err)
 	}
 	defer func() { _ = res.Body.Close() }() // it was read, or is of no use
@@ -125,7 +129,7 @@ func refusal(to *url.URL, status int, answer []byte) error {
 	switch status {
 	case http.StatusForbidden:
 		text += " (your IAM identity may not call it, or the credentials have ended)"
-	case http.StatusNotFound:
+	case http.StatusUnauthorized, http.StatusNotFound:
 		text += " (is this Sluice's admin endpoint?)"
 	}
 	return errors.New(text)

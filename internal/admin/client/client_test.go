@@ -284,9 +284,10 @@ func TestEndpoints(t *testing.T) {
 			w.WriteHeader(http.StatusForbidden)
 			_, _ = w.Write([]byte(`{"message":"Missing Authentication Token"}`))
 		},
-		"admin endpoint": http.NotFound,
-		"not Sluice's":   func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
-		"larger than":    func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 17<<20)) },
+		"admin endpoint":                 http.NotFound,
+		"Unauthorized (is this Sluice's": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
+		"not Sluice's":                   func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
+		"larger than":                    func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 17<<20)) },
 	} {
 		server := httptest.NewServer(answer)
 		c, err := client.New(server.URL, nil)
@@ -297,5 +298,8 @@ func TestEndpoints(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		server.Close()
+		if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil || !strings.Contains(err.Error(), "is 'sluice dev' running") {
+			t.Errorf("nobody listens: %v", err)
+		}
 	}
 }
