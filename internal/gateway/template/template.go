@@ -269,7 +269,7 @@ func (r *reader) description() *stage.Description {
 		r.problem(nil, "Resources", "there is no API: one that is only named by its id has its routes elsewhere")
 		return d
 	case r.o.API == "" && len(names) > 1:
-		r.problem(nil, "Resources", "there are %d APIs; say which: %s", len(names), strings.Join(names, ", "))
+		r.problem(nil, "Resources", "there are %d APIs; say which (--api-id): %s", len(names), strings.Join(names, ", "))
 		return d
 	case r.api == nil:
 		r.problem(nil, "Resources", "there is no API %s; there are %s", shown(r.o.API), strings.Join(names, ", "))
@@ -291,7 +291,7 @@ func (r *reader) pick(stages map[string]*resource) *resource {
 	case len(names) == 0:
 		r.problem(r.api.node, r.api.path(), "the API has no stage in this template")
 	case r.o.Stage == "" && len(names) > 1:
-		r.problem(r.api.node, r.api.path(), "the API has %d stages; say which: %s", len(names), strings.Join(names, ", "))
+		r.problem(r.api.node, r.api.path(), "the API has %d stages; say which (--api-stage): %s", len(names), strings.Join(names, ", "))
 	case r.o.Stage == "":
 		return stages[names[0]]
 	case stages[r.o.Stage] == nil:

@@ -32,7 +32,7 @@ func api(t *testing.T, data []byte, prefix string) string {
 	if err == nil {
 		t.Fatal("a template with three APIs is read without saying which")
 	}
-	_, list, _ := strings.Cut(err.Error(), "there are 3 APIs; say which: ")
+	_, list, _ := strings.Cut(err.Error(), "there are 3 APIs; say which (--api-id): ")
 	for id := range strings.SplitSeq(list, ", ") {
 		if strings.HasPrefix(id, prefix) {
 			return id
