@@ -84,9 +84,10 @@ Who calls is told by an API key (X-API-Key, or Authorization: Bearer), see 'slui
 X-Sluice-Subject, X-Sluice-Plan and X-Sluice-Key-Id, percent-encoded; the same headers from clients are dropped, and so
 is the credential.
 
-With --api headers are as the described mappings hand them on, and the requests go through what stands for AWS's API Gateway instead: routes, authorizer, gateway responses and
-mappings as described, so that each answer is what a client would get there. With --function the authorizer is the real
-Lambda binary, configured by --function-env; without, it is this process, on the plans and stores of the other flags.`,
+With --api the requests go through what stands for AWS's API Gateway instead: routes, authorizer, gateway responses and
+mappings as described, so that each answer is what a client would get there; the headers that backends get are those that
+the mappings hand on. With --function the authorizer is the real Lambda binary, configured by --function-env; without, it
+is this process, on the plans and stores of the other flags. A function behind a route needs a binary.`,
 		Example: "  sluice dev\n  sluice dev --plans plans.yaml --upstream http://localhost:3000\n  sluice dev --listen :0\n" +
 			"  sluice dev --data ./sluice-data --cells 3\n" +
 			"  sluice dev --api rest\n  sluice dev --api api.yaml --function ./bootstrap --function-env SLUICE_CELL=local --function-env …",
