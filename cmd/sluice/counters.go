@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -54,19 +55,22 @@ func (f *countersFlags) flags(c *cobra.Command, changes bool) {
 // takes is which arguments are right: a tenant and a limit, or with --ip-limits a limit; the limit may be left out where it need not
 // be named.
 func (f *countersFlags) takes(named bool) cobra.PositionalArgs {
-	return usageArgs(func(c *cobra.Command, args []string) error {
-		most := 2
+	return usageArgs(func(_ *cobra.Command, args []string) error {
+		most, form := 2, "TENANT [LIMIT]"
 		if f.ipLimits {
-			most = 1
+			most, form = 1, "[LIMIT]"
 			if f.counters.Address == "" {
 				return errors.New("--ip-limits goes with --ip")
 			}
 		}
 		least := most - 1
 		if named {
-			least = most
+			least, form = most, strings.NewReplacer("[", "", "]", "").Replace(form)
 		}
-		return cobra.RangeArgs(least, most)(c, args)
+		if len(args) < least || len(args) > most {
+			return fmt.Errorf("want %s, got %d arguments", form, len(args))
+		}
+		return nil
 	})
 }
 

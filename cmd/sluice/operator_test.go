@@ -194,6 +194,16 @@ func TestOperatorUsage(t *testing.T) {
 			t.Errorf("sluice %q exits %d: %s", args, r.code, r.stderr)
 		}
 	}
+	for want, args := range map[string][]string{
+		"want TENANT LIMIT, got 1 arguments":   {"reset", "acme", "--reason", "x"},
+		"want TENANT [LIMIT], got 0 arguments": {"peek"},
+		"want [LIMIT], got 2 arguments":        {"peek", "acme", "burst", "--ip-limits", "--ip", "192.0.2.1"},
+		"want LIMIT, got 0 arguments":          {"reset", "--ip-limits", "--ip", "192.0.2.1", "--reason", "x"},
+	} {
+		if r := sluice(t, "", args...); !strings.Contains(r.stderr, want) {
+			t.Errorf("sluice %q: %s, want %q", args, r.stderr, want)
+		}
+	}
 	r := sluice(t, "", "plan", "list", "--json")
 	if r.code != exitFailed || !strings.Contains(r.stdout, `"error"`) || !strings.Contains(r.stderr, "127.0.0.1:1") {
 		t.Errorf("without an answer: %+v", r)
