@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 	_ "time/tzdata" // time zones of quotas, also where the machine has none
 
@@ -71,6 +72,7 @@ func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "sluice",
 		Short:         "Per-tenant rate limits and quotas for APIs, exact and without servers",
+		Version:       version(debug.ReadBuildInfo),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          usageArgs(cobra.NoArgs),

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"runtime/debug"
+	"strings"
+	"testing"
+)
+
+// Guarantees that a bug report can say which sluice it is about, however it was built.
+func TestVersion(t *testing.T) {
+	of := func(version string, settings ...debug.BuildSetting) func() (*debug.BuildInfo, bool) {
+		return func() (*debug.BuildInfo, bool) {
+			return &debug.BuildInfo{GoVersion: "go1.26", Main: debug.Module{Version: version}, Settings: settings}, true
+		}
+	}
+	commit, changed := debug.BuildSetting{Key: "vcs.revision", Value: "abc"}, debug.BuildSetting{Key: "vcs.modified", Value: "true"}
+	for _, tt := range []struct {
+		read func() (*debug.BuildInfo, bool)
+		want string
+	}{
+		{of("v1.2.3"), "v1.2.3, go1.26"},
+		{of("(devel)", commit), "abc, go1.26"},
+		{of("", commit, changed), "abc, with changes, go1.26"},
+		{of(""), "of an unknown commit, go1.26"},
+		{func() (*debug.BuildInfo, bool) { return nil, false }, "unknown: built without module support"},
+	} {
+		if got := version(tt.read); got != tt.want {
+			t.Errorf("%q, want %q", got, tt.want)
+		}
+	}
+	if r := sluice(t, "", "--version"); r.code != 0 || !strings.HasPrefix(r.stdout, "sluice version ") || !strings.Contains(r.stdout, "go1.") {
+		t.Errorf("--version: %d %q %q", r.code, r.stdout, r.stderr)
+	}
+}
