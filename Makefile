@@ -34,6 +34,7 @@ lambdas-twice: ## Build each Lambda in two folders, with two build caches: the s
 .PHONY: synth
 synth: ## CDK's templates of DEPLOYMENT (infra/deployment.yaml) into infra/cdk.out; builds the Lambdas where one is missing
 	@scripts/cdk --lambdas missing synth --quiet $(CDKFLAGS)
+	@echo 'The templates are in infra/cdk.out.'
 
 .PHONY: deploy
 deploy: ## Build the Lambdas and deploy DEPLOYMENT to the account of AWS_PROFILE, one stack after the other (CDKFLAGS=...)

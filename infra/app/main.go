@@ -28,7 +28,7 @@ func synth() error {
 	file := cmp.Or(os.Getenv("SLUICE_DEPLOYMENT"), "deployment.yaml")
 	data, err := os.ReadFile(file) //nolint:gosec // the operator says which file
 	if err != nil {
-		return err
+		return fmt.Errorf("the deployment file: %w", err)
 	}
 	d, err := config.Read(file, data)
 	if err != nil {
