@@ -148,6 +148,26 @@ func TestEndReturnsLeases(t *testing.T) {
 	}
 }
 
+// Guarantees that the last metrics are written by a function that Lambda ends while Redis does not answer: returning what is leased
+// takes all the time there is, and nothing that was counted is lost to it.
+func TestEndWhileRedisHangs(t *testing.T) {
+	w := newWorld(t, thousand)
+	server := w.withRedis()
+	w.env["SLUICE_REDIS_DEADLINE"] = "5s"
+	w.start()
+	for range 60 {
+		w.is("Allow", "allowed", "x-api-key", w.key)
+	}
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Thaw() }()
+	w.close()
+	if got := sum(checkLines(t, w.output()), "decisions"); got != 60 {
+		t.Errorf("%v decisions are counted, want 60", got)
+	}
+}
+
 // Guarantees that Redis may ask for a password, which only the secret has, or one of Redis's own.
 func TestRedisPasswordFromASecret(t *testing.T) {
 	const password, peppers = "not-to-be-seen-password", `"peppers":{"p1":"bm90LXRoZS1kZXYtcGVwcGVyLW9mLWV2ZXJ5b25l"}`

@@ -202,7 +202,8 @@ func (f *Function) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 // Close gives back what was leased, writes the last metrics and ends connections, as far as that is done before ctx ends.
 func (f *Function) Close(ctx context.Context) error {
 	f.stop()
-	errs := []error{f.stores.ladder.Close(ctx), f.recorder.Flush(ctx)}
+	// First what is known: a store that is away may take all the time there is, and then the metrics that tell of it would be lost.
+	errs := []error{f.recorder.Flush(ctx), f.stores.ladder.Close(ctx), f.recorder.Flush(ctx)}
 	if f.stores.redis != nil {
 		errs = append(errs, f.stores.redis.Close())
 	}
