@@ -19,7 +19,7 @@ import (
 
 const yearly = `      - { id: year, quota: { units: 120, every: year } }`
 
-// Guarantees that deployed cells grant one quota between them, out of the counters table of the tenant's home cell, all of it and no
+// Guarantees that deployed cells grant one quota between them, out of the counters table of the tenant's home cell, nearly all of it and no
 // unit more; that the other one leases there, and gives back at its end what it did not spend; and that a cell without a way to the
 // home grants nothing and says so in its log.
 func TestCellsShareAQuota(t *testing.T) {
