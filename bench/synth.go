@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,6 +66,9 @@ func cdk(args ...string) error {
 	return nil
 }
 
+// resource is one of a template, as far as it is looked at.
+type resource struct{ Type string }
+
 // read counts what is in the templates.
 func (s *synthesis) read(dir string) error {
 	const ending = ".template.json"
@@ -77,28 +81,18 @@ func (s *synthesis) read(dir string) error {
 		if err != nil {
 			return err
 		}
-		var template struct {
-			Resources map[string]struct{ Type string }
-		}
+		var template struct{ Resources map[string]resource }
 		if err := json.Unmarshal(data, &template); err != nil {
 			return fmt.Errorf("%s: %w", filepath.Base(file), err)
 		}
 		stack := strings.TrimSuffix(filepath.Base(file), ending)
 		s.resources[stack], s.bytes[stack] = len(template.Resources), int64(len(data))
-		if !slices.ContainsFunc(keys(template.Resources), func(id string) bool { return template.Resources[id].Type == "AWS::Lambda::Function" }) {
+		isFunction := func(r resource) bool { return r.Type == "AWS::Lambda::Function" }
+		if !slices.ContainsFunc(slices.Collect(maps.Values(template.Resources)), isFunction) {
 			return fmt.Errorf("the stack %s has no function", stack)
 		}
 	}
 	return nil
-}
-
-func keys[V any](of map[string]V) []string {
-	out := make([]string, 0, len(of))
-	for key := range of {
-		out = append(out, key)
-	}
-	slices.Sort(out)
-	return out
 }
 
 // synthFigure is how long the CDK CLI takes for the templates, the app compiled: the middle one of three runs.
@@ -110,7 +104,7 @@ func synthFigure(bool) (Result, error) {
 	}
 	r.Value = s.took[len(s.took)/2].Seconds()
 	r.note("%d runs: %.1f to %.1f s", len(s.took), s.took[0].Seconds(), s.took[len(s.took)-1].Seconds())
-	for _, stack := range keys(s.bytes) {
+	for _, stack := range slices.Sorted(maps.Keys(s.bytes)) {
 		r.note("%s: %d resources, a template of %.0f KB", stack, s.resources[stack], float64(s.bytes[stack])/1e3)
 	}
 	return r, nil
