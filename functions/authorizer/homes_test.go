@@ -3,7 +3,6 @@
 package main
 
 import (
-	"crypto/rand"
 	"slices"
 	"strings"
 	"sync"
@@ -11,8 +10,6 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cellconfig/table"
-	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
 )
@@ -29,31 +26,14 @@ func TestCellsShareAQuota(t *testing.T) {
 	defer done()
 	us.withDynamoDB()
 	lost.withDynamoDB()
-	config := "config-" + strings.ToLower(rand.Text())
-	if err := table.Create(t.Context(), client, config); err != nil {
-		t.Fatal(err)
-	}
-	documents, err := table.New(table.Config{Client: client, Table: config})
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := []cellconfig.Document{{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1, Body: []byte(
+	config := newConfigTable(t, client)
+	config.apply(1, plans(yearly, eu.key), cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1, Body: []byte(
 		`{"version":1,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active","weight":1},{"cell":"us-1","state":"active","weight":1}],` +
-			`"generations":[{"epoch":1,"from":1,"cells":[{"cell":"eu-1","weight":1},{"cell":"us-1","weight":1}]}]}`)}}
-	split, err := plan.Split(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(plans(yearly, eu.key))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range split {
-		all = append(all, cellconfig.Document{Ref: cellconfig.Ref{Kind: d.Kind, ID: d.ID}, Version: 1, Body: d.Body})
-	}
-	if _, err := documents.Apply(t.Context(), all); err != nil {
-		t.Fatal(err)
-	}
+			`"generations":[{"epoch":1,"from":1,"cells":[{"cell":"eu-1","weight":1},{"cell":"us-1","weight":1}]}]}`)})
 	homes := "eu-1=" + eu.env["SLUICE_COUNTERS_TABLE"] + ",us-1=" + us.env["SLUICE_COUNTERS_TABLE"]
 	for name, w := range map[string]*world{"eu-1": eu, "us-1": us, "ap-1": lost} {
 		delete(w.env, "SLUICE_CONFIG_FILE")
-		w.env["SLUICE_CELL"], w.env["SLUICE_CONFIG_TABLE"] = name, config
+		w.env["SLUICE_CELL"], w.env["SLUICE_CONFIG_TABLE"] = name, config.name
 		if w != lost {
 			w.env["SLUICE_HOMES"], w.env["SLUICE_HOME_DEADLINE"] = homes, "5s"
 		}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	awsdynamodb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/identity"
@@ -65,6 +67,58 @@ func (w *world) withDynamoDB() string {
 		w.t.Fatal(err)
 	}
 	return url
+}
+
+// configTable is a cell's config table on DynamoDB Local.
+type configTable struct {
+	t         *testing.T
+	name      string
+	documents *table.Table
+}
+
+// newConfigTable makes one where client leads.
+func newConfigTable(t *testing.T, client *awsdynamodb.Client) *configTable {
+	t.Helper()
+	c := &configTable{t: t, name: "config-" + strings.ToLower(rand.Text())}
+	if err := table.Create(t.Context(), client, c.name); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if c.documents, err = table.New(table.Config{Client: client, Table: c.name}); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// withConfigTable has the function read its configuration there, and not in the file of its bundle.
+func (w *world) withConfigTable() *configTable {
+	w.t.Helper()
+	client, done := dynamodbtest.Connect(w.withDynamoDB())
+	w.t.Cleanup(done)
+	c := newConfigTable(w.t, client)
+	delete(w.env, "SLUICE_CONFIG_FILE")
+	w.env["SLUICE_CONFIG_TABLE"] = c.name
+	return c
+}
+
+// apply writes what a plans file says, and more documents with it.
+func (c *configTable) apply(version int64, text string, more ...cellconfig.Document) {
+	c.t.Helper()
+	split, err := plan.Split(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(text)})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, d := range split {
+		more = append(more, cellconfig.Document{Ref: cellconfig.Ref{Kind: d.Kind, ID: d.ID}, Version: version, Body: d.Body})
+	}
+	c.put(more...)
+}
+
+func (c *configTable) put(all ...cellconfig.Document) {
+	c.t.Helper()
+	if _, err := c.documents.Apply(c.t.Context(), all); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // used is what a store has counted of tenant acme's limit.
@@ -284,37 +338,13 @@ func TestSmallCell(t *testing.T) {
 // Guarantees that a cell's config table is what calls are decided by, and a change in it within seconds: a revoked key stops.
 func TestConfigTable(t *testing.T) {
 	w := newWorld(t, ten)
-	client, done := dynamodbtest.Connect(w.withDynamoDB())
-	defer done()
-	name := "config-" + strings.ToLower(rand.Text())
-	if err := table.Create(t.Context(), client, name); err != nil {
-		t.Fatal(err)
-	}
-	delete(w.env, "SLUICE_CONFIG_FILE")
-	w.env["SLUICE_CONFIG_TABLE"], w.env["SLUICE_ALONE"] = name, "true"
-	documents, err := table.New(table.Config{Client: client, Table: name})
-	if err != nil {
-		t.Fatal(err)
-	}
-	apply := func(version int64, text string) {
-		t.Helper()
-		split, err := plan.Split(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(text)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var all []cellconfig.Document
-		for _, d := range split {
-			all = append(all, cellconfig.Document{Ref: cellconfig.Ref{Kind: d.Kind, ID: d.ID}, Version: version, Body: d.Body})
-		}
-		if _, err := documents.Apply(t.Context(), all); err != nil {
-			t.Fatal(err)
-		}
-	}
-	apply(1, plans(thousand, w.key))
+	config := w.withConfigTable()
+	w.env["SLUICE_ALONE"] = "true"
+	config.apply(1, plans(thousand, w.key))
 	w.start()
 	w.is("Allow", "allowed", "x-api-key", w.key)
 	w.unauthorized("x-api-key", identity.NewKey())
-	apply(2, strings.Replace(plans(thousand, w.key), "subject: ci,", "subject: ci, revoked: true,", 1))
+	config.apply(2, strings.Replace(plans(thousand, w.key), "subject: ci,", "subject: ci, revoked: true,", 1))
 	for end := time.Now().Add(patient); ; {
 		if _, err := w.call("x-api-key", w.key); err != nil {
 			break
