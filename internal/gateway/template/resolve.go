@@ -345,6 +345,16 @@ func (p *properties) node(name string) *node {
 	return nil
 }
 
+// formed is a member of that form; nil, and a problem that says what is wanted, where it has another.
+func (p *properties) formed(name string, want form, what string) *node {
+	n := p.node(name)
+	if n != nil && n.form != want {
+		p.problem(name, "want %s, got %s", what, n.describe())
+		return nil
+	}
+	return n
+}
+
 // text is a member as text; "" where it is not there.
 func (p *properties) text(name string) string {
 	n := p.node(name)
@@ -383,12 +393,8 @@ func (p *properties) integer(name string) *int {
 
 // texts is a member that is a list.
 func (p *properties) texts(name string) (all []string) {
-	n := p.node(name)
+	n := p.formed(name, list, "a list")
 	if n == nil {
-		return nil
-	}
-	if n.form != list {
-		p.problem(name, "want a list, got %s", n.describe())
 		return nil
 	}
 	for _, item := range n.items {
@@ -403,12 +409,8 @@ func (p *properties) texts(name string) (all []string) {
 
 // table is a member that maps names to texts.
 func (p *properties) table(name string) map[string]string {
-	n := p.node(name)
+	n := p.formed(name, object, "an object")
 	if n == nil {
-		return nil
-	}
-	if n.form != object {
-		p.problem(name, "want an object, got %s", n.describe())
 		return nil
 	}
 	all := make(map[string]string, len(n.names))
@@ -426,12 +428,8 @@ func (p *properties) table(name string) map[string]string {
 
 // part is a member that is an object with properties of its own; nil where it is not there.
 func (p *properties) part(name string) *properties {
-	n := p.node(name)
+	n := p.formed(name, object, "an object")
 	if n == nil {
-		return nil
-	}
-	if n.form != object {
-		p.problem(name, "want an object, got %s", n.describe())
 		return nil
 	}
 	return &properties{r: p.r, n: n, path: p.path + "." + name}
@@ -439,12 +437,8 @@ func (p *properties) part(name string) *properties {
 
 // parts is a member that is a list of such objects.
 func (p *properties) parts(name string) (all []*properties) {
-	n := p.node(name)
+	n := p.formed(name, list, "a list")
 	if n == nil {
-		return nil
-	}
-	if n.form != list {
-		p.problem(name, "want a list, got %s", n.describe())
 		return nil
 	}
 	for i, item := range n.items {
