@@ -122,7 +122,7 @@ func (r *reader) event(t Type, version int64) Event {
 		return &AuditRecord{
 			Table: Table(r.text("table")), Key: r.text("key"), ItemVersion: r.integer("item_version"), Time: r.time("time"),
 			Actor: r.text("actor"), Reason: r.text("reason"), Deleted: r.boolean("deleted"),
-			Before: r.body("before"), After: r.body("after"), PrevHash: r.text("prev_hash"), Hash: r.text("hash"),
+			Before: r.document("before"), After: r.document("after"), PrevHash: r.text("prev_hash"), Hash: r.text("hash"),
 		}
 	case TenantThrottled:
 		return &Throttled{
@@ -204,8 +204,20 @@ func (r *reader) time(name string) time.Time {
 	return t
 }
 
-// body is nil for null. That it is canonical is checked with the event.
+// body is nil for null. It is brought back to canonical form: what carries events may spell JSON anew, as some event source mappings
+// do, and the document is the same.
 func (r *reader) body(name string) json.RawMessage {
+	v := r.take(name)
+	if v == nil || string(v) == "null" {
+		return nil
+	}
+	body, err := canonical.Object(v)
+	r.fail(name, err)
+	return body
+}
+
+// document is nil for null. It stays as it is, since records are compared byte by byte; that it is canonical is checked with the event.
+func (r *reader) document(name string) json.RawMessage {
 	v := r.take(name)
 	if string(v) == "null" {
 		return nil

@@ -86,7 +86,7 @@ type Changed struct {
 	Time        time.Time       // when it was written, by the writer's clock, which may go back: versions decide
 	Deleted     bool            // it is gone
 	Hash        string          // of the item, hex; see package control
-	Body        json.RawMessage // exactly as in the control table: a canonical JSON object of at most MaxBodyBytes; nil iff Deleted
+	Body        json.RawMessage // as in the control table: a canonical JSON object of at most MaxBodyBytes; nil iff Deleted
 }
 
 // Header implements [Event].

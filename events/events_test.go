@@ -222,8 +222,8 @@ func TestEveryField(t *testing.T) {
 		"deleted":      {``, `null`, `"false"`, `0`},
 		"hash":         {``, `null`, `1`, `""`, `"` + hash("A") + `"`, `"` + hash("g") + `"`, `"ab"`},
 		"prev_hash":    {``, `null`, `1`, `"ab"`},
-		"body":         {``, `1`, `"{}"`, `[]`, `{"b":1,"a":2}`, `{"a":1,"a":2}`, `{"a":1e3}`, `{ }`},
-		"after":        {``, `1`, `"{}"`, `[]`, `{"b":1,"a":2}`},
+		"body":         {``, `1`, `"{}"`, `[]`, `{"a":1,"a":2}`, `{"a":1e3}`, `{"a":-0}`, `{"a":"\ud800"}`},
+		"after":        {``, `1`, `"{}"`, `[]`, `{"b":1,"a":2}`, `{ }`},
 		"before":       {``, `1`, `[]`, `{"b":1,"a":2}`},
 		"table":        {``, `null`, `1`, `""`, `"counters"`},
 		"actor":        {``, `null`, `1`, `""`, `" "`, `"a\nb"`, `"a\u2028b"`, long},
@@ -459,5 +459,28 @@ func BenchmarkEncodeDecode(b *testing.B) {
 		if got, err := events.Decode(data); err != nil || got.Header().Type != events.PlanChanged {
 			b.Fatal(got, err)
 		}
+	}
+}
+
+// Guarantees that an event is what it was after something on its way spelled its JSON anew: with white space, with other escapes, with
+// members in another order. LocalStack's event source mapping of a queue does, with every message.
+func TestSpelledAnew(t *testing.T) {
+	body := `{"é<":["\u001f",1.50],"id":"acme","plan":"pro"}`
+	want := &events.Changed{Type: events.TenantChanged, Key: "acmé", ItemVersion: 7, Time: noon, Hash: hash("a"), Body: json.RawMessage(body)}
+	data, err := events.Encode(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	anew := strings.NewReplacer(body, `{ "plan": "pro", "\u00e9\u003c": [ "\u001F" ,1.50],`+"\n\t"+`"id": "\u0061cme"}`, "acmé", `acm\u00e9`, `":`, `": `, `,"`, `, "`).
+		Replace(string(data))
+	if anew == string(data) || strings.Contains(anew, body) {
+		t.Fatalf("not spelled anew: %s", anew)
+	}
+	got, err := events.Decode([]byte(anew))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, events.Event(want)) {
+		t.Errorf("%s is read as %+v, want %+v", anew, got, want)
 	}
 }
