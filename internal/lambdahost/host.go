@@ -202,6 +202,12 @@ func WithTraceID(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, traceKey{}, id)
 }
 
+// TraceID is what [WithTraceID] gave the context; "" is nothing.
+func TraceID(ctx context.Context) string {
+	id, _ := ctx.Value(traceKey{}).(string)
+	return id
+}
+
 // Invoke calls the function and returns what it answered, whether that is JSON or not. An error is one of
 //
 //   - an [*Error]: the function reported one, or could not end the call
@@ -215,7 +221,7 @@ func (h *Host) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 		return nil, fmt.Errorf("invoke %s: %w", h.c.Name, err)
 	}
 	i := &invocation{id: newRequestID(), payload: bytes.Clone(payload), done: make(chan struct{})}
-	if i.trace, _ = ctx.Value(traceKey{}).(string); i.trace == "" {
+	if i.trace = TraceID(ctx); i.trace == "" {
 		i.trace = newTraceID(time.Now())
 	}
 	if err := h.enqueue(i); err != nil {
