@@ -24,17 +24,29 @@ const (
 
 // cache is where a full cell counts rates.
 type cache struct {
-	Construct constructs.Construct
+	Construct constructs.Construct // nil of one that was there already
 
-	group    awselasticache.CfnReplicationGroup
-	endpoint string                   // host:port; a token
-	password awssecretsmanager.Secret // nil where functions show who they are by their roles
+	group    awselasticache.CfnReplicationGroup // the same
+	endpoint string                             // host:port; a token of one that is made
+	password awssecretsmanager.Secret           // nil where none is made
+
+	name, user string // with AuthIAM: the replication group's and its user's
+	secret     string // with AuthSecret: the name of the one with the login
 }
 
-// newCache makes the replication group of a full cell. Its name is given, so a change that needs another one is refused by CloudFormation
-// instead of made with the loss of all counters. What counters it has are worth a snapshot when it goes: windows of a day are there, too.
+// newCache is the cache of a full cell: the one that is there already, or one that is made.
 func newCache(scope constructs.Construct, p *place, n *network) *cache {
-	c, of, name := &cache{Construct: constructs.NewConstruct(scope, jsii.String("Cache"))}, p.cell.Cache, p.name(config.Cache)
+	if of := p.cell.Cache; of.Endpoint != "" {
+		return &cache{endpoint: of.Endpoint, name: of.Name, user: of.User, secret: of.Secret}
+	}
+	return makeCache(scope, p, n)
+}
+
+// makeCache makes the replication group of a full cell. Its name is given, so a change that needs another one is refused by CloudFormation
+// instead of made with the loss of all counters. What counters it has are worth a snapshot when it goes: windows of a day are there, too.
+func makeCache(scope constructs.Construct, p *place, n *network) *cache {
+	of, name := p.cell.Cache, p.name(config.Cache)
+	c := &cache{Construct: constructs.NewConstruct(scope, jsii.String("Cache")), name: name, user: name, secret: name}
 	subnets := awselasticache.NewCfnSubnetGroup(c.Construct, jsii.String("Subnets"), &awselasticache.CfnSubnetGroupProps{
 		CacheSubnetGroupName: &name, Description: jsii.String("Sluice: " + name), SubnetIds: anys(n.subnets),
 	})
@@ -96,14 +108,16 @@ func (c *cache) users(p *place, name string) awselasticache.CfnUserGroup {
 
 // variables are what functions know of the cache.
 func (c *cache) variables(p *place) map[string]string {
-	of, name := p.cell.Cache, p.name(config.Cache)
+	of := p.cell.Cache
 	all := map[string]string{
-		"SLUICE_REDIS": c.endpoint, "SLUICE_REDIS_CLUSTER": strconv.FormatBool(of.Cluster), "SLUICE_REDIS_TLS": "true", "SLUICE_REDIS_AUTH": of.Auth,
+		"SLUICE_REDIS": c.endpoint, "SLUICE_REDIS_CLUSTER": strconv.FormatBool(of.Cluster), "SLUICE_REDIS_TLS": strconv.FormatBool(!of.PlainText),
+		"SLUICE_REDIS_AUTH": of.Auth,
 	}
-	if of.Auth == config.AuthSecret {
-		all["SLUICE_REDIS_SECRET"] = name
-	} else {
-		all["SLUICE_REDIS_IAM_CACHE"], all["SLUICE_REDIS_IAM_USER"] = name, name
+	switch of.Auth {
+	case config.AuthSecret:
+		all["SLUICE_REDIS_SECRET"] = c.secret
+	case config.AuthIAM:
+		all["SLUICE_REDIS_IAM_CACHE"], all["SLUICE_REDIS_IAM_USER"] = c.name, c.user
 	}
 	return all
 }

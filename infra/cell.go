@@ -22,7 +22,7 @@ import (
 type CellProps struct {
 	Deployment *config.Deployment // required; NewCell completes it
 	Cell       string             // id of one of its cells; required
-	Lambdas    string             // folder of the functions' zips, each NAME.zip; default DefaultLambdas
+	Lambdas    string             // folder of the functions' zips, each NAME.zip; default that of Bundles
 }
 
 // Cell is what decides: counters, configuration, and the authorizer in front of APIs. It goes on without the control plane.
@@ -39,7 +39,9 @@ type Cell struct {
 	// none. Tokens.
 	KillSwitch string
 
-	Cache awselasticache.CfnReplicationGroup // of a full cell; nil in a small one
+	Cache awselasticache.CfnReplicationGroup // of a full cell; nil in a small one, and where the cache was there already
+
+	FunctionsGroup string // the id of the security group of a full cell's functions in the VPC; "" in a small one. A token
 
 	WAF string // the ARN of the firewall, to be put before stages of REST APIs; "" where there is none. A token
 
@@ -56,7 +58,7 @@ func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cel
 	}
 	d, lambdas := props.Deployment, props.Lambdas
 	if lambdas == "" {
-		lambdas = DefaultLambdas
+		_, lambdas = Bundles(d)
 	}
 	p := &place{deployment: d, names: namesOf(d), cell: d.Cell(props.Cell)}
 	if p.cell == nil {
@@ -72,7 +74,7 @@ func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cel
 	if p.cell.Profile == config.Full {
 		vpc = newNetwork(c.Construct, p)
 		p.cache = newCache(c.Construct, p, vpc)
-		c.Cache = p.cache.group
+		c.Cache, c.FunctionsGroup = p.cache.group, *vpc.function
 	}
 	made := map[string]*function{}
 	for _, name := range config.CellFunctions() {
@@ -185,6 +187,9 @@ func newCellStack(app constructs.Construct, props *CellProps) (*CellStack, error
 	s.Cell = cell
 	output(s.Stack, "Authorizer", "The function that APIs are attached to", *cell.Authorizer.FunctionArn())
 	output(s.Stack, "Ops", "What sluice cell add is given as --ops", strings.TrimSuffix(*cell.API.Url(), "/"))
+	if own := d.Cell(props.Cell).Cache; own != nil && own.Endpoint != "" && own.SecurityGroup == "" {
+		output(s.Stack, "FunctionsGroup", "The security group that the cache's is to let in", cell.FunctionsGroup)
+	}
 	if cell.WAF != "" {
 		output(s.Stack, "WAF", "The firewall, to be put before stages of REST APIs", cell.WAF)
 	}

@@ -22,7 +22,7 @@ import (
 // ControlPlaneProps say which control plane.
 type ControlPlaneProps struct {
 	Deployment *config.Deployment // required; NewControlPlane completes it
-	Lambdas    string             // folder of the functions' zips, each NAME.zip; default DefaultLambdas
+	Lambdas    string             // folder of the functions' zips, each NAME.zip; default that of Bundles
 }
 
 // ControlPlane is where operators write: the control tables, what brings their changes to the cells, and the audit trail. There is
@@ -50,7 +50,7 @@ func NewControlPlane(scope constructs.Construct, id string, props *ControlPlaneP
 	}
 	d, lambdas := props.Deployment, props.Lambdas
 	if lambdas == "" {
-		lambdas = DefaultLambdas
+		_, lambdas = Bundles(d)
 	}
 	c := &ControlPlane{
 		Tables: map[string]awsdynamodb.Table{}, Functions: map[string]awslambda.Function{}, Queues: map[string]awssqs.Queue{},

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
 
@@ -35,7 +36,7 @@ func (p *place) environment(function string) (map[string]string, error) {
 	if p.kill != nil {
 		tokens = append(tokens, p.kill.application, "abc1234", p.kill.environment, "abc1234", p.kill.profile, "abc1234")
 	}
-	if p.cache != nil {
+	if p.cache != nil && p.cache.group != nil {
 		tokens = append(tokens, p.cache.endpoint, "cache.example.com:6379")
 	}
 	example := strings.NewReplacer(tokens...)
@@ -146,6 +147,13 @@ func (p *place) counting(to map[string]string) error {
 	to["SLUICE_MAX_INSTANCES"] = strconv.Itoa(c.MaxInstances)
 	to["SLUICE_TRUSTED_HOPS"], to["SLUICE_RETRY_JITTER"] = strconv.Itoa(c.TrustedHops), strconv.Itoa(c.RetryJitter)
 	to["SLUICE_LEASES"] = strconv.FormatBool(!c.NoLeases)
+	for name, wait := range map[string]time.Duration{
+		"SLUICE_REDIS_DEADLINE": c.Deadlines.Redis, "SLUICE_DYNAMODB_DEADLINE": c.Deadlines.DynamoDB, "SLUICE_HOME_DEADLINE": c.Deadlines.Home,
+	} {
+		if wait > 0 {
+			to[name] = wait.String()
+		}
+	}
 	if len(c.Issuers) > 0 {
 		issuers, err := json.Marshal(c.Issuers)
 		if err != nil {

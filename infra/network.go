@@ -29,7 +29,7 @@ type network struct {
 	subnets  []*string // private ones, one in each zone
 	routes   []*string // their route tables; none of a VPC that was there already
 	function *string   // the security group of functions
-	cache    *string   // that of the cache
+	cache    *string   // that of the cache; nil of one that was there already and is let in by its owner
 }
 
 // newNetwork makes the network of a cell. It has no construct of CDK's for a VPC: that one looks the account's zones up when templates are
@@ -130,15 +130,34 @@ func (n *network) groups(p *place) {
 			Description: jsii.String("Services of AWS, and issuers where there is a way out"),
 		}},
 	})
-	cache := awsec2.NewCfnSecurityGroup(n.Construct, jsii.String("Cache"), &awsec2.CfnSecurityGroupProps{
-		GroupDescription: jsii.String("Sluice: cache of cell " + p.cell.ID), VpcId: n.vpc, Tags: tags, SecurityGroupEgress: nobodyCalled(),
-	})
-	n.function, n.cache = function.AttrGroupId(), cache.AttrGroupId()
-	awsec2.NewCfnSecurityGroupEgress(n.Construct, jsii.String("FunctionsToCache"), &awsec2.CfnSecurityGroupEgressProps{
-		GroupId: n.function, IpProtocol: jsii.String("tcp"), FromPort: jsii.Number(redisPort), ToPort: jsii.Number(redisPort), DestinationSecurityGroupId: n.cache,
-		Description: jsii.String("The cache"),
-	})
-	n.fromFunctions("CacheFromFunctions", n.cache, redisPort)
+	n.function = function.AttrGroupId()
+	port := float64(redisPort)
+	switch of := p.cell.Cache; {
+	case of.Endpoint == "":
+		n.cache = awsec2.NewCfnSecurityGroup(n.Construct, jsii.String("Cache"), &awsec2.CfnSecurityGroupProps{
+			GroupDescription: jsii.String("Sluice: cache of cell " + p.cell.ID), VpcId: n.vpc, Tags: tags, SecurityGroupEgress: nobodyCalled(),
+		}).AttrGroupId()
+	case of.SecurityGroup != "":
+		n.cache, port = &of.SecurityGroup, float64(of.Port())
+	default:
+		port = float64(of.Port())
+	}
+	n.toCache(port)
+}
+
+// toCache lets functions call the cache, and the cache take their calls. Where the group of one that was there already is not known, its owner
+// lets them in, and its port may be called as far as there are routes, like https.
+func (n *network) toCache(port float64) {
+	props := &awsec2.CfnSecurityGroupEgressProps{
+		GroupId: n.function, IpProtocol: jsii.String("tcp"), FromPort: &port, ToPort: &port, DestinationSecurityGroupId: n.cache, Description: jsii.String("The cache"),
+	}
+	if n.cache == nil {
+		props.CidrIp = jsii.String(world)
+	}
+	awsec2.NewCfnSecurityGroupEgress(n.Construct, jsii.String("FunctionsToCache"), props)
+	if n.cache != nil {
+		n.fromFunctions("CacheFromFunctions", n.cache, port)
+	}
 }
 
 // nobodyCalled is an egress that reaches nobody: without one, a group may call everybody.

@@ -109,11 +109,11 @@ func (p *place) ofCell(kind grants.Resource) []string {
 	case grants.Changes:
 		return []string{p.names.ARN("sqs", p.cell.Region, p.name(config.Changes))}
 	case grants.Cache:
-		return []string{ // by their names: the same for both
-			p.names.ARN("elasticache", p.cell.Region, "replicationgroup:"+p.name(config.Cache)), p.names.ARN("elasticache", p.cell.Region, "user:"+p.name(config.Cache)),
+		return []string{
+			p.names.ARN("elasticache", p.cell.Region, "replicationgroup:"+p.cache.name), p.names.ARN("elasticache", p.cell.Region, "user:"+p.cache.user),
 		}
 	case grants.Login:
-		return []string{p.names.ARN("secretsmanager", p.cell.Region, "secret:"+p.name(config.Cache)+"-??????")}
+		return []string{p.names.ARN("secretsmanager", p.cell.Region, "secret:"+p.cache.secret+"-??????")}
 	case grants.Switch:
 		return []string{p.kill.arn(p)} // asked for where the variable is there, and so the switch
 	default:

@@ -67,7 +67,7 @@ const (
 const (
 	errorsInAMinute = 10     // calls that a store did not answer, in a cell
 	slowSmall       = 50_000 // µs of the limits' part of a request, where a call of DynamoDB is a part of it
-	slowFull        = 10_000 // µs, where Redis is asked, whose deadline is 8 ms
+	slowFull        = 10_000 // µs, where Redis is asked, whose deadline is 8 ms by default
 	backstopPercent = 1
 	overAdmission   = 1.5
 	busyPercent     = 80     // of the one processor that a cache's node uses for commands
@@ -191,6 +191,9 @@ func saturation(d *config.Deployment, cell *config.Cell, errors string, authoriz
 	if cell.Profile != config.Full {
 		return []Alarm{one("", "the store of the counters does not answer, and it is DynamoDB that throttles it", "FILL(m2, 0) > 0",
 			Metric{ID: "m2", Namespace: "AWS/DynamoDB", Name: "WriteThrottleEvents", Stat: "Sum", Dimensions: []Dimension{{"TableName", n.Cell(cell.ID, config.Counters)}}})}
+	}
+	if cell.Cache != nil && cell.Cache.Endpoint != "" {
+		return nil // whoever made it knows its nodes
 	}
 	var all []Alarm
 	for _, shard := range shards(cell) {

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluicelimits/sluice/internal/identity"
 )
@@ -32,6 +33,9 @@ const (
 	maxRollbackAlarms   = 3 // of the five of an environment of AppConfig; two are ours
 	minWAFRate          = 10
 	maxWAFRate          = 2_000_000_000
+
+	MinDeadline = time.Millisecond // of a store; a test holds them to what the functions take
+	MaxDeadline = 5 * time.Second
 )
 
 var (
@@ -59,6 +63,8 @@ func (d *Deployment) Complete() error {
 	if d.Account != "" {
 		c.text("account", d.Account, "an account's 12 digits", accounts.MatchString)
 	}
+	standard(&d.Architecture, ARM64)
+	c.oneOf("architecture", d.Architecture, ARM64, X8664)
 	d.Control.complete(&c)
 	if n := len(d.Cells); n < 1 || n > maxCells {
 		c.problem("cells", "there are %d, want 1 to %d", n, maxCells)
@@ -79,6 +85,7 @@ func (d *Deployment) Complete() error {
 		d.once(&c, seen, path, gone.ID, gone.Region)
 	}
 	d.alarms(&c)
+	d.deadlines(&c)
 	d.full(&c)
 	d.attached(&c)
 	if len(c.found) > 0 {
@@ -105,6 +112,30 @@ func (d *Deployment) alarms(c *checks) {
 	for _, region := range d.Regions() {
 		if slices.Contains(regions, region) && a.Topic(region) == "" {
 			c.problem("alarms.topics", "there is none in %s, and an alarm speaks to topics of its own region only", region)
+		}
+	}
+}
+
+// deadlines checks how long the cells' decisions wait.
+func (d *Deployment) deadlines(c *checks) {
+	for i := range d.Cells {
+		cell, path := &d.Cells[i], fmt.Sprintf("cells[%d].deadlines", i)
+		for _, of := range []struct {
+			key  string
+			wait time.Duration
+			none string // why there is no such store
+		}{
+			{"redis", cell.Deadlines.Redis, map[bool]string{true: "a small cell counts in DynamoDB alone: say profile: full"}[cell.Profile == Small]},
+			{"dynamodb", cell.Deadlines.DynamoDB, ""},
+			{"home", cell.Deadlines.Home, map[bool]string{true: "there is no other cell, and so no other home of quotas"}[len(d.Cells)+len(d.Retired) == 1]},
+		} {
+			switch {
+			case of.wait == 0: // as it is by itself
+			case of.none != "":
+				c.problem(path+"."+of.key, "has no use: %s", of.none)
+			case of.wait < MinDeadline || of.wait > MaxDeadline:
+				c.problem(path+"."+of.key, "%s is outside %s to %s", of.wait, MinDeadline, MaxDeadline)
+			}
 		}
 	}
 }

@@ -18,12 +18,15 @@ package config
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Deployment is everything that one deployment file says. Zero values are the defaults, which [Deployment.Complete] fills in.
 type Deployment struct {
 	Prefix  string // of every physical name: [a-z][a-z0-9]{0,15}; default "sluice"
 	Account string // 12 digits; "": the one of the credentials that deploy
+
+	Architecture string // of the functions: ARM64 (default) or X8664
 
 	Control Control
 	Cells   []Cell // at least one, each id once; the order is that in which they are deployed
@@ -35,6 +38,12 @@ type Deployment struct {
 	Alarms     Alarms
 	Dashboards bool // one of the control plane and one of each cell; the first three of an account are free
 }
+
+// Architectures of functions, as Lambda spells them.
+const (
+	ARM64 = "arm64"
+	X8664 = "x86_64"
+)
 
 // Alarms say which alarms there are, and who hears of them. Without Email and Topics they are seen in the console only.
 type Alarms struct {
@@ -134,9 +143,18 @@ type Cell struct {
 
 	Attach []Attachment // APIs that are there already
 
+	Deadlines Deadlines
+
 	// Of a full cell; nil: all by default.
 	Cache   *Valkey
 	Network *Network
+}
+
+// Deadlines are how long a decision waits for each store, 1 ms to 5 s, before it goes on without it; 0: as docs/authorizer.md says.
+type Deadlines struct {
+	Redis    time.Duration // of a full cell
+	DynamoDB time.Duration
+	Home     time.Duration // the counters tables of other cells, where there are some
 }
 
 // WAF is a firewall in front of REST APIs, which counts addresses without asking any store.

@@ -1,13 +1,17 @@
 package config
 
-import "go.yaml.in/yaml/v3"
+import (
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
 
 // deployment reads what a file has; whether it makes sense is for [Deployment.Complete].
 func (r *reader) deployment(root value) *Deployment {
 	d := &Deployment{}
 	r.mapping(root, "a deployment", keys{
 		"prefix":  r.text(&d.Prefix),
-		"account": r.text(&d.Account),
+		"account": r.text(&d.Account), "architecture": r.text(&d.Architecture),
 		"control": func(v value) { r.control(v, &d.Control) },
 		"cells": func(v value) {
 			r.list(v, "cells", func(v value) {
@@ -56,6 +60,11 @@ func (r *reader) cell(v value, c *Cell) {
 			})
 		},
 		"claims": r.texts(&c.Claims), "passDenials": r.texts(&c.PassDenials),
+		"deadlines": func(v value) {
+			r.mapping(v, "the deadlines", keys{
+				"redis": r.duration(&c.Deadlines.Redis), "dynamodb": r.duration(&c.Deadlines.DynamoDB), "home": r.duration(&c.Deadlines.Home),
+			})
+		},
 		"cache": r.cache(&c.Cache), "network": r.network(&c.Network), "attach": r.attach(&c.Attach),
 		"killSwitch": r.not(&c.NoKillSwitch), "rollbackAlarms": r.texts(&c.RollbackAlarms),
 		"waf": func(v value) {
@@ -112,6 +121,18 @@ func (r *reader) boolean(to *bool) func(value) {
 		default:
 			r.problem(v, "want true or false, got %s", describe(v.node))
 		}
+	}
+}
+
+// duration reads a time with its unit. One of 0 would be taken for the default.
+func (r *reader) duration(to *time.Duration) func(value) {
+	return func(v value) {
+		d, err := time.ParseDuration(v.node.Value)
+		if v.node.Kind != yaml.ScalarNode || err != nil || d == 0 {
+			r.problem(v, "want a time such as 8ms or 2s, got %s", describe(v.node))
+			return
+		}
+		*to = d
 	}
 }
 

@@ -2,14 +2,16 @@ package config
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-// Valkey is the replication group in which a full cell counts rates: Valkey on nodes, each shard a primary and a replica in another
-// zone, reached by TLS alone.
+// Valkey is where a full cell counts rates. Without an Endpoint it is made: Valkey on nodes of ElastiCache, each shard a primary and a
+// replica in another zone, reached by TLS alone.
 type Valkey struct {
 	Node string // type of the nodes; default "cache.r7g.large"
 
@@ -18,14 +20,25 @@ type Valkey struct {
 	Cluster bool
 	Shards  int
 
-	Auth         string // AuthIAM (default) or AuthSecret
+	Auth         string // of one that is made: AuthIAM (default) or AuthSecret; of one that is there: required
 	SnapshotDays int    // for which daily snapshots stay: 1 to 35; default 1
+
+	// Endpoint is host:port of a cache that is there already, instead of one that is made: the primary's, or with
+	// Cluster the configuration endpoint. It is in the VPC of Network, or has a way from there. Node, Shards and SnapshotDays are then the affair of
+	// whoever made it. Its maxmemory-policy must be noeviction, and it must take Connections from each instance; templates do not see either.
+	Endpoint string
+
+	PlainText     bool   // of one that is there: no TLS. With a password only on this machine
+	Name, User    string // with AuthIAM: the id of the replication group of ElastiCache, and of its user, whose name is the same
+	Secret        string // with AuthSecret: the name of a secret in the cell's region, {"username": …, "password": …}
+	SecurityGroup string // of the cache: functions are let in, and may call it. Without one the cache's owner lets the functions' group in
 }
 
 // How functions show the cache who they are.
 const (
 	AuthIAM    = "iam"    // by their roles
-	AuthSecret = "secret" // by a password, which Secrets Manager makes and no template has
+	AuthSecret = "secret" // by a password, which Secrets Manager has and no template; of a cache that is made it makes it
+	AuthNone   = "none"   // not at all: of a cache that is there already
 )
 
 // Network is where the cache of a full cell is, and the functions that call it.
@@ -72,6 +85,11 @@ var (
 	nodeTypes = regexp.MustCompile(`^cache\.[a-z0-9]{2,8}\.[a-z0-9]{5,9}$`)
 	vpcs      = regexp.MustCompile(`^vpc-([0-9a-f]{8}|[0-9a-f]{17})$`)
 	subnets   = regexp.MustCompile(`^subnet-([0-9a-f]{8}|[0-9a-f]{17})$`)
+	groups    = regexp.MustCompile(`^sg-([0-9a-f]{8}|[0-9a-f]{17})$`)
+	hosts     = regexp.MustCompile(`^[A-Za-z0-9.:-]{1,253}$`)
+	groupIDs  = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)          // of ElastiCache's replication groups, as it spells them
+	userIDs   = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9-]{0,38}[A-Za-z0-9])?$`) // of its users
+	secrets   = regexp.MustCompile(`^[A-Za-z0-9/_+=.@-]{1,512}$`)
 )
 
 func (r *reader) cache(to **Valkey) func(value) {
@@ -81,6 +99,8 @@ func (r *reader) cache(to **Valkey) func(value) {
 		r.mapping(v, "a cache", keys{
 			"node": r.text(&c.Node), "cluster": r.boolean(&c.Cluster), "shards": r.number(&c.Shards), "auth": r.text(&c.Auth),
 			"snapshotDays": r.number(&c.SnapshotDays),
+			"endpoint":     r.text(&c.Endpoint), "tls": r.not(&c.PlainText), "name": r.text(&c.Name), "user": r.text(&c.User),
+			"secret": r.text(&c.Secret), "securityGroup": r.text(&c.SecurityGroup),
 		})
 	}
 }
@@ -114,7 +134,8 @@ func (d *Deployment) full(c *checks) {
 		if cell.Network == nil {
 			cell.Network = &Network{}
 		}
-		if id := (Names{Prefix: d.Prefix}).Cell(cell.ID, Cache); len(id) > maxCacheID {
+		given := cell.Cache.Endpoint != ""
+		if id := (Names{Prefix: d.Prefix}).Cell(cell.ID, Cache); !given && len(id) > maxCacheID {
 			c.problem(path+".id", "the cache's name would be %s, and ElastiCache takes %d characters: a shorter id or prefix", shown(id), maxCacheID)
 		}
 		cell.Cache.complete(c, path+".cache")
@@ -122,7 +143,15 @@ func (d *Deployment) full(c *checks) {
 		if cell.Network.VPC == "" && slices.Contains(regions, cell.Region) && partition(cell.Region) == china {
 			c.problem(path+".network", "endpoints have other names in China: give a VPC that has them, by vpc and subnets")
 		}
-		if most := cell.Cache.maxInstances(); cell.MaxInstances > most && cell.MaxInstances <= maxConcurrency {
+		if given && cell.Network.VPC == "" && len(cell.Network.Subnets) == 0 {
+			c.problem(path+".cache.endpoint", "is of a cache that is there already, which no VPC has that is made: give the cache's, by network: { vpc, subnets }; or leave endpoint out, and one is made in the VPC that is made")
+		}
+		for j := range i {
+			if before := &d.Cells[j]; given && before.Profile == Full && before.Cache.Endpoint == cell.Cache.Endpoint && before.Network.VPC == cell.Network.VPC {
+				c.problem(path+".cache.endpoint", "is the cache of cell %s, too, and counters have no cell in their names: a cache for each", before.ID)
+			}
+		}
+		if most := cell.Cache.maxInstances(); !given && cell.MaxInstances > most && cell.MaxInstances <= maxConcurrency {
 			c.problem(path+".maxInstances", "%d instances may open %d connections to a node each, beside those of ops, and %s takes as many as %d have: a larger node, or more cells",
 				cell.MaxInstances, Connections, cell.Cache.Node, most)
 		}
@@ -158,6 +187,20 @@ func (d *Deployment) wayOut(c *checks, cell *Cell, path string) {
 }
 
 func (cache *Valkey) complete(c *checks, path string) {
+	if cache.Endpoint != "" {
+		cache.given(c, path)
+		return
+	}
+	for _, of := range []struct {
+		key  string
+		said bool
+	}{
+		{"tls", cache.PlainText}, {"name", cache.Name != ""}, {"user", cache.User != ""}, {"secret", cache.Secret != ""}, {"securityGroup", cache.SecurityGroup != ""},
+	} {
+		if of.said {
+			c.problem(path+"."+of.key, "is of a cache that is there already: say its endpoint, or leave this out")
+		}
+	}
 	standard(&cache.Node, defaultNode)
 	standard(&cache.Auth, AuthIAM)
 	standard(&cache.SnapshotDays, 1)
@@ -169,6 +212,63 @@ func (cache *Valkey) complete(c *checks, path string) {
 	}
 	standard(&cache.Shards, 1)
 	c.within(path+".shards", cache.Shards, 1, maxShards)
+}
+
+// given checks what is said of a cache that is there already.
+func (cache *Valkey) given(c *checks, path string) {
+	host, port, err := net.SplitHostPort(cache.Endpoint)
+	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || !hosts.MatchString(host) {
+		c.problem(path+".endpoint", "is not host:port, such as cache.example.com:6379") // it may have a password
+	}
+	for _, of := range []struct {
+		key  string
+		said bool
+	}{{"node", cache.Node != ""}, {"shards", cache.Shards != 0}, {"snapshotDays", cache.SnapshotDays != 0}} {
+		if of.said {
+			c.problem(path+"."+of.key, "is of a cache that is made, and endpoint names one that is there already")
+		}
+	}
+	if cache.Auth == "" {
+		c.problem(path+".auth", "is missing: how do functions show the cache who they are? One of %s, %s, %s", AuthIAM, AuthSecret, AuthNone)
+		return
+	}
+	c.oneOf(path+".auth", cache.Auth, AuthIAM, AuthSecret, AuthNone)
+	for _, of := range []struct {
+		key, value, auth, want string
+		ok                     func(string) bool
+	}{
+		{"name", cache.Name, AuthIAM, "the id of a replication group, 1 to 40 of a-z 0-9 -", groupIDs.MatchString},
+		{"user", cache.User, AuthIAM, "the id of a user of ElastiCache, 1 to 40 of A-Z a-z 0-9 -", userIDs.MatchString},
+		{"secret", cache.Secret, AuthSecret, "the name of a secret, 1 to 512 of A-Z a-z 0-9 / _ + = . @ -", secrets.MatchString},
+	} {
+		switch {
+		case cache.Auth == of.auth && of.value == "":
+			c.problem(path+"."+of.key, "is missing, which auth: %s needs", of.auth)
+		case cache.Auth == of.auth && !of.ok(of.value):
+			c.problem(path+"."+of.key, "is not %s", of.want) // it may be a password
+		case cache.Auth != of.auth && of.value != "":
+			c.problem(path+"."+of.key, "has no use without auth: %s", of.auth)
+		}
+	}
+	if cache.PlainText && cache.Auth != AuthNone && !loopback(host) {
+		c.problem(path+".tls", "must be true with auth: %s: what shows who functions are must not travel in clear", cache.Auth)
+	}
+	if cache.SecurityGroup != "" {
+		c.text(path+".securityGroup", cache.SecurityGroup, "the id of a security group", groups.MatchString)
+	}
+}
+
+// loopback reports whether a host is this machine, as functions in LocalStack see one.
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+// Port is that of Endpoint; 0 of a cache that is made.
+func (cache *Valkey) Port() int {
+	_, port, _ := net.SplitHostPort(cache.Endpoint)
+	n, _ := strconv.Atoi(port) // complete has read it
+	return n
 }
 
 // maxInstances is how many instances of the authorizer a node has connections for. Each may connect to each shard.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -94,6 +95,100 @@ func TestFullProblems(t *testing.T) {
 		if _, err := config.Read("d.yaml", []byte(full(most))); err != nil {
 			t.Errorf("%s: %v", most, err)
 		}
+	}
+}
+
+// own is a VPC that is there already.
+const own = ", network: { vpc: vpc-01234567, subnets: [subnet-01234567, subnet-89abcdef] }"
+
+// Guarantees that a cache that is there already takes the place of the one that is made, whole: nothing of that is left.
+func TestGivenCache(t *testing.T) {
+	for cache, want := range map[string]config.Valkey{
+		"endpoint: 'a.example.com:6379', auth: iam, name: counters, user: Sluice-1, securityGroup: sg-0123456789abcdef0": {
+			Endpoint: "a.example.com:6379", Auth: "iam", Name: "counters", User: "Sluice-1", SecurityGroup: "sg-0123456789abcdef0"},
+		"endpoint: 'a.example.com:6379', cluster: true, auth: secret, secret: team/login": {Endpoint: "a.example.com:6379", Cluster: true, Auth: "secret", Secret: "team/login"},
+		"endpoint: '[fd00::1]:6379', auth: none, tls: false":                              {Endpoint: "[fd00::1]:6379", Auth: "none", PlainText: true},
+		"endpoint: 'localhost:1', auth: secret, secret: x, tls: false":                    {Endpoint: "localhost:1", Auth: "secret", Secret: "x", PlainText: true},
+		"endpoint: '127.0.0.1:65535', auth: none, tls: true":                              {Endpoint: "127.0.0.1:65535", Auth: "none"},
+	} {
+		d, err := config.Read("d.yaml", []byte(with("", "  - { id: a, region: eu-west-1, profile: full, maxInstances: 10000, cache: { "+cache+" }"+own+" }\n")))
+		if err != nil || *d.Cells[0].Cache != want {
+			t.Errorf("%s: %+v, %v\nwant %+v", cache, d, err, want)
+			continue
+		}
+		if port := d.Cells[0].Cache.Port(); !strings.HasSuffix(want.Endpoint, fmt.Sprint(":", port)) {
+			t.Errorf("the port of %s is %d", want.Endpoint, port)
+		}
+	}
+	// The page's example, in the cell of which it is a part.
+	const file = "../../docs/deploy.md"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(text), "```yaml\n    cache:\n")
+	example, _, _ = strings.Cut(example, "```")
+	d, err := config.Read(file, []byte(with("", "  - id: a\n    region: eu-west-1\n    profile: full\n    cache:\n"+example)))
+	if err != nil || d.Cells[0].Cache.Endpoint == "" || d.Cells[0].Network.VPC == "" {
+		t.Errorf("the example of %s: %+v, %v", file, d, err)
+	}
+}
+
+// Guarantees that what is said of a cache that is there already goes together, that no password of it travels in clear, and that what may be a
+// password, since it is in the wrong place, is not repeated.
+func TestGivenCacheProblems(t *testing.T) {
+	const marker = "hunter2"
+	cell := func(cache string) string {
+		return "  - { id: a, region: eu-west-1, profile: full, cache: { " + cache + " }" + own + " }\n"
+	}
+	for name, tt := range map[string]struct{ text, want string }{
+		"no port":             {cell("auth: none, endpoint: " + marker), `cells[0].cache.endpoint: is not host:port, such as cache.example.com:6379`},
+		"port 0":              {cell("auth: none, endpoint: 'a:0'"), `cells[0].cache.endpoint: is not host:port`},
+		"a high port":         {cell("auth: none, endpoint: 'a:65536'"), `cells[0].cache.endpoint: is not host:port`},
+		"a URL":               {cell("auth: none, endpoint: 'redis://:" + marker + "@a:6379'"), `cells[0].cache.endpoint: is not host:port`},
+		"a login":             {cell("auth: none, endpoint: '" + marker + "@a:6379'"), `cells[0].cache.endpoint: is not host:port`},
+		"two":                 {cell("auth: none, cluster: true, endpoint: 'a:6379,b:6379'"), `cells[0].cache.endpoint: is not host:port`},
+		"no way to show":      {cell("endpoint: 'a:6379'"), `cells[0].cache.auth: is missing: how do functions show the cache who they are? One of iam, secret, none`},
+		"another way":         {cell("endpoint: 'a:6379', auth: password"), `cells[0].cache.auth: "password" is not one of iam, secret, none`},
+		"iam without a name":  {cell("endpoint: 'a:6379', auth: iam, user: u"), `cells[0].cache.name: is missing, which auth: iam needs`},
+		"iam without a user":  {cell("endpoint: 'a:6379', auth: iam, name: n"), `cells[0].cache.user: is missing, which auth: iam needs`},
+		"any cache":           {cell("endpoint: 'a:6379', auth: iam, user: u, name: '*'"), `cells[0].cache.name: is not the id of a replication group`},
+		"any user":            {cell("endpoint: 'a:6379', auth: iam, user: '*', name: n"), `cells[0].cache.user: is not the id of a user`},
+		"no secret":           {cell("endpoint: 'a:6379', auth: secret"), `cells[0].cache.secret: is missing, which auth: secret needs`},
+		"any secret":          {cell("endpoint: 'a:6379', auth: secret, secret: '*'"), `cells[0].cache.secret: is not the name of a secret`},
+		"a password":          {cell("endpoint: 'a:6379', auth: secret, secret: '" + marker + "!'"), `cells[0].cache.secret: is not the name of a secret`},
+		"a secret of nobody":  {cell("endpoint: 'a:6379', auth: none, secret: x"), `cells[0].cache.secret: has no use without auth: secret`},
+		"a user of nobody":    {cell("endpoint: 'a:6379', auth: none, user: x"), `cells[0].cache.user: has no use without auth: iam`},
+		"a name of nobody":    {cell("endpoint: 'a:6379', auth: secret, secret: x, name: y"), `cells[0].cache.name: has no use without auth: iam`},
+		"a password in clear": {cell("endpoint: 'a:6379', auth: secret, secret: x, tls: false"), `cells[0].cache.tls: must be true with auth: secret`},
+		"a token in clear":    {cell("endpoint: '10.0.0.1:6379', auth: iam, name: n, user: u, tls: false"), `cells[0].cache.tls: must be true with auth: iam`},
+		"a group's name":      {cell("endpoint: 'a:6379', auth: none, securityGroup: cache"), `cells[0].cache.securityGroup: "cache" is not the id of a security group`},
+		"nodes":               {cell("endpoint: 'a:6379', auth: none, node: cache.r7g.large"), `cells[0].cache.node: is of a cache that is made, and endpoint names one that is there already`},
+		"shards":              {cell("endpoint: 'a:6379', auth: none, cluster: true, shards: 1"), `cells[0].cache.shards: is of a cache that is made`},
+		"snapshots":           {cell("endpoint: 'a:6379', auth: none, snapshotDays: 1"), `cells[0].cache.snapshotDays: is of a cache that is made`},
+		"a VPC that is made":  {"  - { id: a, region: eu-west-1, profile: full, cache: { endpoint: 'a:6379', auth: none } }\n", `cells[0].cache.endpoint: is of a cache that is there already, which no VPC has that is made: give the cache's, by network: { vpc, subnets }`},
+		"one for two cells":   {cell("endpoint: 'a:6379', auth: none") + strings.Replace(cell("endpoint: 'a:6379', auth: none"), "id: a", "id: b", 1), `cells[1].cache.endpoint: is the cache of cell a, too, and counters have no cell in their names: a cache for each`},
+		"no endpoint, no TLS": {cell("tls: false"), `cells[0].cache.tls: is of a cache that is there already: say its endpoint, or leave this out`},
+		"only a name":         {cell("name: x"), `cells[0].cache.name: is of a cache that is there already`},
+		"only a user":         {cell("user: x"), `cells[0].cache.user: is of a cache that is there already`},
+		"only a secret":       {cell("auth: secret, secret: x"), `cells[0].cache.secret: is of a cache that is there already`},
+		"only a group":        {cell("securityGroup: sg-01234567"), `cells[0].cache.securityGroup: is of a cache that is there already`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := config.Read("d.yaml", []byte(with("", tt.text)))
+			var all *config.Error
+			if !errors.As(err, &all) || all.Problems[0].Line == 0 || !strings.HasPrefix(all.Problems[0].Path+": "+all.Problems[0].Message, tt.want) {
+				t.Fatalf("%v\nwant %s", err, tt.want)
+			}
+			if len(all.Problems) > 1 || strings.Contains(err.Error(), marker) {
+				t.Errorf("more than one line of one mistake, or a password:\n%v", err)
+			}
+		})
+	}
+	// Two VPCs may each have a cache of that address.
+	elsewhere := strings.NewReplacer("id: a", "id: b", "vpc-01234567", "vpc-89abcdef").Replace(cell("endpoint: '10.0.0.1:6379', auth: none"))
+	if _, err := config.Read("d.yaml", []byte(with("", cell("endpoint: '10.0.0.1:6379', auth: none")+elsewhere))); err != nil {
+		t.Errorf("in two VPCs: %v", err)
 	}
 }
 

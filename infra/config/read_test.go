@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluicelimits/sluice/infra/config"
 )
@@ -14,7 +15,7 @@ import (
 const least = "control: { region: eu-west-1 }\ncells: [ { id: eu-1, region: eu-west-1 } ]\n"
 
 var leastWant = config.Deployment{
-	Prefix: "sluice",
+	Prefix: "sluice", Architecture: "arm64",
 	Control: config.Control{
 		Region: "eu-west-1", Audit: config.Audit{Mode: "GOVERNANCE", RetentionDays: 365},
 		Pepper: "p1", MetricsNamespace: "Sluice", LogLevel: "info", LogDays: 30, CanaryMinutes: 5,
@@ -39,6 +40,7 @@ func TestReadDefaults(t *testing.T) {
 
 const all = `prefix: mine
 account: "123456789012"
+architecture: x86_64
 control:
   region: us-east-1
   audit: { mode: COMPLIANCE, retentionDays: 30, confirm: nobody can delete audit records for 30 days }
@@ -58,6 +60,7 @@ cells:
     trustedHops: 1
     retryJitter: 20
     leases: false
+    deadlines: { redis: 9ms, dynamodb: 50ms, home: 1.5s }
     claims: [region]
     passDenials: [abc123]
     rollbackAlarms: ["arn:aws:cloudwatch:us-east-1:123456789012:alarm:backend"]
@@ -86,7 +89,7 @@ dashboards: true
 func TestReadAll(t *testing.T) {
 	d, err := config.Read("d.yaml", []byte(all))
 	want := config.Deployment{
-		Prefix: "mine", Account: "123456789012", Retired: []config.Retired{{ID: "us-0", Region: "us-west-2"}},
+		Prefix: "mine", Account: "123456789012", Architecture: "x86_64", Retired: []config.Retired{{ID: "us-0", Region: "us-west-2"}},
 		Control: config.Control{
 			Region:  "us-east-1",
 			Audit:   config.Audit{Mode: "COMPLIANCE", RetentionDays: 30, Confirm: "nobody can delete audit records for 30 days"},
@@ -94,7 +97,8 @@ func TestReadAll(t *testing.T) {
 		},
 		Cells: []config.Cell{{
 			ID: "us-1", Region: "us-east-1", Profile: "full", MaxInstances: 7, MemoryMB: 1024, TrustedHops: 1, RetryJitter: 20, NoLeases: true,
-			Claims: []string{"region"}, PassDenials: []string{"abc123"},
+			Deadlines: config.Deadlines{Redis: 9 * time.Millisecond, DynamoDB: 50 * time.Millisecond, Home: 1500 * time.Millisecond},
+			Claims:    []string{"region"}, PassDenials: []string{"abc123"},
 			Issuers: []config.Issuer{{
 				Issuer: "https://id.example.com/", Audiences: []string{"api"}, JWKSURL: "https://id.example.com/keys", Algorithms: []string{"ES256"},
 				AudienceClaim: "client_id", TenantClaim: "org", SubjectClaim: "user", Tenants: []string{"acme"},
@@ -110,7 +114,7 @@ func TestReadAll(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(*d, want) {
 		t.Errorf("%+v, %v\nwant %+v", d, err, want)
 	}
-	for _, part := range []any{want, want.Control, want.Control.Audit, want.Cells[0]} {
+	for _, part := range []any{want, want.Control, want.Control.Audit, want.Cells[0], want.Cells[0].Deadlines} {
 		v := reflect.ValueOf(part)
 		for i := range v.NumField() {
 			if v.Field(i).IsZero() && v.Type().Field(i).Name != "NoKillSwitch" { // the other cell's: this one has alarms for it
@@ -177,7 +181,7 @@ func TestReadProblems(t *testing.T) {
 		"another partition": {with("", "  - { id: cn-1, region: cn-north-1 }\n"),
 			`d.yaml:3:25: cells[0].region: cn-north-1 is of the partition aws-cn and the control plane's eu-west-1 of aws, and nothing goes from one to the other`},
 		"an unknown key": {with("", "  - { id: eu-1, region: eu-west-1, size: 3 }\n"),
-			`d.yaml:3:36: cells[0]: unknown key "size" in a cell; known: attach, cache, claims, id, issuers, killSwitch, leases, maxInstances, memoryMB, network, passDenials, profile, region, retryJitter, rollbackAlarms, trustedHops, waf`},
+			`d.yaml:3:36: cells[0]: unknown key "size" in a cell; known: attach, cache, claims, deadlines, id, issuers, killSwitch, leases, maxInstances, memoryMB, network, passDenials, profile, region, retryJitter, rollbackAlarms, trustedHops, waf`},
 		"a key twice":        {with("", "  - { id: eu-1, id: eu-2, region: eu-west-1 }\n"), `d.yaml:3:17: cells[0]: key "id" is there twice, first at line 3`},
 		"an id of ours":      {with("", "  - { id: EU_1, region: eu-west-1 }\n"), `d.yaml:3:11: cells[0].id: "EU_1" is not 1 to 24 of a-z 0-9 and single hyphens between them, a letter first`},
 		"two hyphens":        {with("", "  - { id: eu--1, region: eu-west-1 }\n"), `d.yaml:3:11: cells[0].id: "eu--1" is not 1 to 24`},
@@ -213,12 +217,20 @@ func TestReadProblems(t *testing.T) {
 			`d.yaml:3:47: cells[0].issuers[0]: say for which tenants it may speak: either tenants, or allTenants: true`},
 		"keys in clear": {with("", "  - { id: eu-1, region: eu-west-1, issuers: [ { issuer: x, audiences: [a], jwksUrl: 'http://x/', allTenants: true } ] }\n"),
 			`d.yaml:3:85: cells[0].issuers[0].jwksUrl: "http://x/" is not an https URL`},
-		"an API twice": {with("", "  - { id: eu-1, region: eu-west-1, passDenials: [a, a] }\n"), `d.yaml:3:53: cells[0].passDenials[1]: "a" is there twice`},
-		"nothing":      {"", `d.yaml: is empty`},
-		"comments":     {"# nothing\n", `d.yaml: is empty`},
-		"two files":    {least + "---\n" + least, `d.yaml:3:1: a second document: want one`},
-		"no YAML":      {"control: [\n", `d.yaml:1:1: not YAML: `},
-		"too large":    {"#" + strings.Repeat("x", 1<<18) + "\n" + least, `d.yaml: has 262220 bytes, want at most 262144`},
+		"an architecture":   {"architecture: amd64\n" + least, `d.yaml:1:15: architecture: "amd64" is not one of arm64, x86_64`},
+		"a bare deadline":   {with("", "  - { id: a, region: eu-west-1, deadlines: { dynamodb: 100 } }\n"), `d.yaml:3:56: cells[0].deadlines.dynamodb: want a time such as 8ms or 2s, got "100"`},
+		"no deadline":       {with("", "  - { id: a, region: eu-west-1, deadlines: { dynamodb: 0s } }\n"), `d.yaml:3:56: cells[0].deadlines.dynamodb: want a time such as 8ms or 2s, got "0s"`},
+		"a long deadline":   {with("", "  - { id: a, region: eu-west-1, deadlines: { dynamodb: 6s } }\n"), `d.yaml:3:56: cells[0].deadlines.dynamodb: 6s is outside 1ms to 5s`},
+		"a short deadline":  {with("", "  - { id: a, region: eu-west-1, deadlines: { dynamodb: 999us } }\n"), `d.yaml:3:56: cells[0].deadlines.dynamodb: 999µs is outside 1ms to 5s`},
+		"a past deadline":   {with("", "  - { id: a, region: eu-west-1, deadlines: { dynamodb: -1s } }\n"), `d.yaml:3:56: cells[0].deadlines.dynamodb: -1s is outside 1ms to 5s`},
+		"Redis in none":     {with("", "  - { id: a, region: eu-west-1, deadlines: { redis: 8ms } }\n"), `d.yaml:3:53: cells[0].deadlines.redis: has no use: a small cell counts in DynamoDB alone: say profile: full`},
+		"homes of one cell": {with("", "  - { id: a, region: eu-west-1, deadlines: { home: 1s } }\n"), `d.yaml:3:52: cells[0].deadlines.home: has no use: there is no other cell, and so no other home of quotas`},
+		"an API twice":      {with("", "  - { id: eu-1, region: eu-west-1, passDenials: [a, a] }\n"), `d.yaml:3:53: cells[0].passDenials[1]: "a" is there twice`},
+		"nothing":           {"", `d.yaml: is empty`},
+		"comments":          {"# nothing\n", `d.yaml: is empty`},
+		"two files":         {least + "---\n" + least, `d.yaml:3:1: a second document: want one`},
+		"no YAML":           {"control: [\n", `d.yaml:1:1: not YAML: `},
+		"too large":         {"#" + strings.Repeat("x", 1<<18) + "\n" + least, `d.yaml: has 262220 bytes, want at most 262144`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, err := config.Read("d.yaml", []byte(tt.text))
@@ -264,7 +276,7 @@ func TestDocumentation(t *testing.T) {
 		t.Errorf("%s does not say how COMPLIANCE is confirmed", file)
 	}
 	_, err = config.Read("d.yaml", []byte("x: 1\nalarms: { x: 1 }\ncontrol: { x: 1, audit: { x: 1 } }\n"+
-		"cells: [ { x: 1, issuers: [ { x: 1 } ], waf: { x: 1 }, cache: { x: 1 }, network: { x: 1 }, attach: [ { x: 1 } ] } ]\nretired: [ { x: 1 } ]\n"))
+		"cells: [ { x: 1, issuers: [ { x: 1 } ], deadlines: { x: 1 }, waf: { x: 1 }, cache: { x: 1 }, network: { x: 1 }, attach: [ { x: 1 } ] } ]\nretired: [ { x: 1 } ]\n"))
 	known := 0
 	for line := range strings.SplitSeq(fmt.Sprint(err), "\n") {
 		_, keys, _ := strings.Cut(line, "; known: ")
@@ -278,7 +290,7 @@ func TestDocumentation(t *testing.T) {
 			}
 		}
 	}
-	if want := 67; known != want {
+	if want := 78; known != want {
 		t.Errorf("the reader knows %d keys, want %d: this test is to look at all of them", known, want)
 	}
 }
