@@ -4,6 +4,7 @@
 #   scripts/dynamodb-local.sh [start]   starts it unless it runs already; prints its endpoint, nothing else, on stdout
 #   scripts/dynamodb-local.sh stop      stops it
 #   scripts/dynamodb-local.sh status    prints the endpoint if it runs, else exits 1
+#   scripts/dynamodb-local.sh jars      installs its jars unless they are there; prints their folder
 #
 # So: SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh) go test ./internal/store/dynamodb
 #
@@ -29,21 +30,27 @@ answers() {
   [ "$(curl -s -m 2 -o /dev/null -w '%{http_code}' "$endpoint/" || true)" = 400 ]
 }
 
+require() {
+  for tool in "$@"; do
+    command -v "$tool" >/dev/null || { echo "dynamodb-local: $tool is not installed" >&2; exit 1; }
+  done
+}
+
 install_jars() {
   ls "$jars"/DynamoDBLocal-*.jar >/dev/null 2>&1 && return
   local part
+  require mvn
+  mkdir -p "$home"
   part=$(mktemp -d "$home/part.XXXXXX")
   mvn -q -B -Dstyle.color=never -f "$here/dynamodb-local.xml" dependency:copy-dependencies \
-    -DincludeScope=runtime -DoutputDirectory="$part" >&2
+    -DincludeScope=runtime -DoutputDirectory="$part" >&2 || { rm -rf "$part"; exit 1; }
   # The native SQLite libraries come as artifacts of their own, beside the jars, where the server looks for them.
   ls "$part"/libsqlite4java-linux-*.so >/dev/null
   mv -T "$part" "$jars" 2>/dev/null || rm -rf "$part" # another start was faster
 }
 
 start() {
-  for tool in java javac mvn curl setsid flock; do
-    command -v "$tool" >/dev/null || { echo "dynamodb-local: $tool is not installed" >&2; exit 1; }
-  done
+  require java javac curl setsid flock
   mkdir -p "$home"
   exec 9>"$home/$port.lock"
   flock 9
@@ -88,5 +95,9 @@ case ${1:-start} in
 start) start ;;
 stop) stop ;;
 status) if ours && answers; then echo "$endpoint"; else exit 1; fi ;;
-*) echo "usage: $0 [start|stop|status]" >&2; exit 2 ;;
+jars)
+  install_jars
+  echo "$jars"
+  ;;
+*) echo "usage: $0 [start|stop|status|jars]" >&2; exit 2 ;;
 esac
