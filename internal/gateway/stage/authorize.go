@@ -69,20 +69,22 @@ func (g *grant) with(o object) object {
 
 // refusal is why a request is not authorized.
 type refusal struct {
-	failure string // a key of failures
-	message string // instead of that failure's own, where not ""
-	cause   error  // for the log; nil where nothing is wrong
+	failure failure
+	cause   error // for the log; nil where nothing is wrong
 }
 
-// authorize asks the route's authorizer. The refusal is nil where the request may pass.
+// authorize asks the route's authorizer, or who signed. The refusal is nil where the request may pass.
 func (c *call) authorize(ctx context.Context) *refusal {
 	a := c.route.authorizer
-	if a == nil {
+	switch {
+	case c.route.Authorization == AWSIAM:
+		return c.identify()
+	case a == nil:
 		return nil
 	}
 	for _, s := range a.sources {
 		if v, ok := s(c); !ok || v == "" {
-			return &refusal{failure: unauthorized} // without a call
+			return &refusal{failure: failureOf(unauthorized)} // without a call
 		}
 	}
 	ctx, cancel := context.WithTimeout(lambdahost.WithTraceID(ctx, c.trace), time.Duration(a.TimeoutMillis)*time.Millisecond)
@@ -92,18 +94,20 @@ func (c *call) authorize(ctx context.Context) *refusal {
 	c.granted.took = time.Since(began)
 	switch {
 	case err != nil && saysUnauthorized(err):
-		return &refusal{failure: unauthorized}
+		return &refusal{failure: failureOf(unauthorized)}
 	case err != nil:
-		return &refusal{failure: authorizerFailure, cause: err}
+		return &refusal{failure: failureOf(authorizerFailure), cause: err}
 	}
 	allowed, err := c.interpret(a, out)
 	switch {
 	case err != nil:
-		return &refusal{failure: authorizerConfiguration, cause: err}
+		return &refusal{failure: failureOf(authorizerConfiguration), cause: err}
 	case allowed == implicitDeny:
-		return &refusal{failure: accessDenied, message: "User is not authorized to access this resource"}
+		f := failureOf(accessDenied)
+		f.message = "User is not authorized to access this resource"
+		return &refusal{failure: f}
 	case allowed == explicitDeny:
-		return &refusal{failure: accessDenied}
+		return &refusal{failure: failureOf(accessDenied)}
 	}
 	return nil
 }

@@ -36,7 +36,9 @@ type call struct {
 	route      *route
 	parameters map[string]string
 	granted    grant
-	failure    failure // that is being answered
+	signer     *Credential // who signed; nil where the route has no AWS_IAM
+	accessKey  string      // the id of the signer's
+	failure    failure     // that is being answered
 }
 
 type pair struct{ name, value string }

@@ -60,9 +60,10 @@ type Authorizer struct {
 
 // Route is what is done with the requests that match its key.
 type Route struct {
-	Key         string      `yaml:"route"`      // "GET /product/{id}", "ANY /{proxy+}"; HTTP APIs also "$default"; WebSocket "$connect"
-	Authorizer  string      `yaml:"authorizer"` // a name of Authorizers; "" lets everybody pass
-	Integration Integration `yaml:"integration"`
+	Key           string      `yaml:"route"`         // "GET /product/{id}", "ANY /{proxy+}"; HTTP APIs also "$default"; WebSocket "$connect"
+	Authorizer    string      `yaml:"authorizer"`    // a name of Authorizers; "" lets everybody pass
+	Authorization string      `yaml:"authorization"` // REST APIs: AWS_IAM, without an Authorizer; "" is by the Authorizer, if there is one
+	Integration   Integration `yaml:"integration"`
 }
 
 // The types of integrations. Echo is ours: it answers with the request that an HTTP_PROXY would have made, or passes it to
@@ -314,7 +315,20 @@ func (c *checker) routes() {
 		if _, ok := c.d.Authorizers[r.Authorizer]; r.Authorizer != "" && !ok {
 			c.problem(at+".authorizer", "%s is none of authorizers", shown(r.Authorizer))
 		}
+		c.authorization(at+".authorization", r)
 		c.integration(at+".integration", &r.Integration, t)
+	}
+}
+
+func (c *checker) authorization(at string, r *Route) {
+	switch {
+	case r.Authorization == "":
+	case r.Authorization != AWSIAM:
+		c.problem(at, "%s is not known; there is %s", shown(r.Authorization), AWSIAM)
+	case c.d.Kind != REST:
+		c.problem(at, "%s is served for REST APIs only", AWSIAM)
+	case r.Authorizer != "":
+		c.problem(at, "a route with an authorizer has no %s beside it", AWSIAM)
 	}
 }
 

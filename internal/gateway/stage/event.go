@@ -85,9 +85,9 @@ func (c *call) restContext() object {
 		"accountId": c.s.d.Account, "apiId": c.s.d.API, "stage": c.s.d.Stage, "domainName": c.domainName(), "domainPrefix": c.domainPrefix(),
 		"extendedRequestId": c.extendedID, "requestId": c.id, "httpMethod": c.r.Method, "path": c.fullPath, "protocol": c.r.Proto,
 		"requestTime": c.requestTime(), "requestTimeEpoch": c.now.UnixMilli(), "resourceId": c.route.id, "resourcePath": c.resource(),
-		"identity": object{"sourceIp": c.peer, "userAgent": agent, "accessKey": nil, "accountId": nil, "caller": nil,
+		"identity": c.identity(object{"sourceIp": c.peer, "userAgent": agent,
 			"cognitoAuthenticationProvider": nil, "cognitoAuthenticationType": nil, "cognitoIdentityId": nil,
-			"cognitoIdentityPoolId": nil, "principalOrgId": nil, "user": nil, "userArn": nil, "apiKey": c.apiKey(), "apiKeyId": nil},
+			"cognitoIdentityPoolId": nil, "principalOrgId": nil, "apiKey": c.apiKey(), "apiKeyId": nil}),
 	}
 	if c.s.d.Kind == HTTP {
 		o["resourceId"] = c.route.Key

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/lambdahost"
 )
@@ -180,12 +179,7 @@ func (c *call) invokeBackend(w *front.Response) {
 	if c.r.Body != nil {
 		var err error
 		if body, err = io.ReadAll(c.r.Body); err != nil {
-			kind := answer.BadRequest
-			var tooLarge *http.MaxBytesError
-			if errors.As(err, &tooLarge) {
-				kind = answer.TooLarge
-			}
-			c.fail(w, failureFor(kind))
+			c.fail(w, failureFor(bodyKind(err)))
 			return
 		}
 	}

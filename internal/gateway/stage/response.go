@@ -33,6 +33,7 @@ const (
 	authorizerConfiguration = "AUTHORIZER_CONFIGURATION_ERROR"
 	missingToken            = "MISSING_AUTHENTICATION_TOKEN"
 	requestTooLarge         = "REQUEST_TOO_LARGE"
+	invalidSignature        = "INVALID_SIGNATURE"
 	integrationFailure      = "INTEGRATION_FAILURE"
 	integrationTimeout      = "INTEGRATION_TIMEOUT"
 	badRequest              = "BAD_REQUEST_PARAMETERS"
@@ -50,6 +51,7 @@ var failures = map[string]failure{
 	authorizerFailure:       {status: 500, typ: "AuthorizerFailureException", httpStatus: 500, httpMessage: "Internal Server Error"},
 	authorizerConfiguration: {status: 500, typ: "AuthorizerConfigurationException", httpStatus: 500, httpMessage: "Internal Server Error"},
 	missingToken:            {status: 403, message: "Missing Authentication Token", typ: "MissingAuthenticationTokenException", httpStatus: 404, httpMessage: "Not Found"},
+	invalidSignature:        {status: 403, message: wrongSignature, typ: "InvalidSignatureException", httpStatus: 403, httpMessage: "Forbidden"},
 	requestTooLarge:         {status: 413, message: "Request Too Long", typ: "RequestTooLargeException", httpStatus: 413, httpMessage: "Request Entity Too Large"},
 	integrationFailure:      {status: 504, message: "Network error communicating with endpoint", typ: "IntegrationFailureException", httpStatus: 503, httpMessage: "Service Unavailable"},
 	integrationTimeout:      {status: 504, message: "Endpoint request timed out", typ: "InternalServerErrorException", httpStatus: 503, httpMessage: "Service Unavailable"},

@@ -13,6 +13,9 @@
 //   - The status of a request whose headers are too large is not documented: 431 here, with a REST API's DEFAULT_4XX.
 //   - Scheme and port are always https and 443, as with API Gateway, whatever this process listens on.
 //   - Of a WebSocket API only $connect is served: a connection that is authorized gets its 101, and is then closed.
+//   - Who signs a request with the credentials of [Config] may call every route with AWS_IAM: the signature is checked, an IAM policy is
+//     not evaluated. Only signature version 4 is known, in the Authorization header or in the query, and the body's digest is
+//     always its own: UNSIGNED-PAYLOAD is a wrong signature. The answer to a wrong one does not show what would have been signed.
 //   - A policy with conditions is refused as an invalid answer, since only IAM can evaluate it.
 //   - Authorizer results are never cached, binary media types are not known, and nothing is throttled.
 package stage
@@ -33,15 +36,16 @@ import (
 
 // Config sets up a [Stage].
 type Config struct {
-	Description  *Description        // required
-	Functions    map[string]Function // by the names in the description; each must be there
-	Upstream     *url.URL            // where ECHO integrations lead; nil is the echo
-	Observe      func(Observation)   // is told about every request that came to an authorizer; nil is nobody
-	LivePage     http.Handler        // at /_sluice/, with the prefix stripped; nil is none
-	Audience     front.Audience      // of the live page; default Loopback
-	MaxBodyBytes int64               // of a request; 0 is front.DefaultMaxBodyBytes, below 0 no bound
-	Now          func() time.Time    // default time.Now
-	Log          *slog.Logger        // default slog.Default()
+	Description  *Description          // required
+	Functions    map[string]Function   // by the names in the description; each must be there
+	Credentials  map[string]Credential // of those who may sign, by the ids of their access keys; required where a route has AWS_IAM
+	Upstream     *url.URL              // where ECHO integrations lead; nil is the echo
+	Observe      func(Observation)     // is told about every request that came to an authorizer; nil is nobody
+	LivePage     http.Handler          // at /_sluice/, with the prefix stripped; nil is none
+	Audience     front.Audience        // of the live page; default Loopback
+	MaxBodyBytes int64                 // of a request; 0 is front.DefaultMaxBodyBytes, below 0 no bound
+	Now          func() time.Time      // default time.Now
+	Log          *slog.Logger          // default slog.Default()
 }
 
 // Observation is what an authorizer said about a request.
@@ -93,6 +97,9 @@ func New(c Config) (*Stage, error) {
 	if err := c.Description.Check(); err != nil {
 		return nil, err
 	}
+	if err := checkCredentials(c.Credentials); err != nil {
+		return nil, err
+	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -125,6 +132,9 @@ func (s *serving) ready() error {
 	}
 	for i := range s.d.Routes {
 		r := &route{Route: s.d.Routes[i], id: fmt.Sprintf("r%05d", i+1), authorizer: authorizers[s.d.Routes[i].Authorizer]}
+		if r.Authorization == AWSIAM && len(s.c.Credentials) == 0 {
+			return fmt.Errorf("stage: route %s has authorization %s, and there are no Credentials: nobody could call it", shown(r.Key), AWSIAM)
+		}
 		var err error
 		if r.target, err = s.d.parseKey(r.Key); err != nil {
 			return err
@@ -214,10 +224,7 @@ func (c *call) authorized(w *front.Response) bool {
 	refused := c.authorize(c.r.Context())
 	f := failure{status: http.StatusOK, httpStatus: http.StatusOK}
 	if refused != nil {
-		f = failureOf(refused.failure)
-		if refused.message != "" {
-			f.message = refused.message
-		}
+		f = refused.failure
 		if refused.cause != nil {
 			c.s.c.Log.Warn("the authorizer failed", "failure", f.name, "authorizer", c.route.Authorizer, "request", c.id, "error", refused.cause)
 		}

@@ -85,7 +85,7 @@ func (r *reader) restStage(d *stage.Description) (deployment *resource) {
 		if s.flag("CachingEnabled") {
 			s.problem("CachingEnabled", "the local gateway caches nothing")
 		}
-		s.end("HttpMethod", "ResourcePath", "LoggingLevel", "DataTraceEnabled", "MetricsEnabled")
+		s.end("HttpMethod", "ResourcePath", "LoggingLevel", "DataTraceEnabled", "MetricsEnabled", "ThrottlingBurstLimit", "ThrottlingRateLimit")
 	}
 	id := p.text("DeploymentId")
 	p.end("AccessLogSetting", "Description", "DocumentationVersion", "Tags", "TracingEnabled")
@@ -184,7 +184,8 @@ func (r *reader) method(d *stage.Description, res *resource) {
 	p := r.properties(res)
 	p.text("RestApiId")
 	path := r.resourcePath(p, p.text("ResourceId"))
-	route := stage.Route{Key: p.text("HttpMethod") + " " + path, Authorizer: r.authorized(p)}
+	route := stage.Route{Key: p.text("HttpMethod") + " " + path}
+	route.Authorizer, route.Authorization = r.authorized(p)
 	declared := p.table("RequestParameters")
 	statuses := make(map[string][]string) // the headers that a method response declares
 	for _, m := range p.parts("MethodResponses") {
@@ -209,8 +210,8 @@ func (r *reader) method(d *stage.Description, res *resource) {
 	r.route(d, res, route)
 }
 
-// authorized is the authorizer of a method or route; "" lets everybody pass.
-func (r *reader) authorized(p *properties) string {
+// authorized is who may call a method or route: whom an authorizer lets pass, or who signs. Neither lets everybody pass.
+func (r *reader) authorized(p *properties) (authorizer, authorization string) {
 	if p.flag("ApiKeyRequired") {
 		p.problem("ApiKeyRequired", "the local gateway knows no usage plans")
 	}
@@ -219,11 +220,13 @@ func (r *reader) authorized(p *properties) string {
 	case kind == "CUSTOM" && id == "":
 		p.problem("AuthorizerId", "missing, and AuthorizationType is CUSTOM")
 	case kind == "CUSTOM":
-		return id
+		return id, ""
+	case kind == stage.AWSIAM && r.api.is(restType("RestApi")):
+		return "", stage.AWSIAM
 	case kind != "NONE" && kind != "":
-		p.problem("AuthorizationType", "%s: the local gateway knows CUSTOM and NONE", shown(kind))
+		p.problem("AuthorizationType", "%s: the local gateway knows CUSTOM and NONE, and of a REST API %s", shown(kind), stage.AWSIAM)
 	}
-	return ""
+	return "", ""
 }
 
 // resourcePath is a resource's path, by its parents.

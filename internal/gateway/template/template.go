@@ -9,7 +9,7 @@
 //     resource: Metadata, DeletionPolicy, UpdateReplacePolicy.
 //   - Resources of services that stand beside an API: see beside. A firewall or a usage plan in front of it is refused.
 //   - AWS::ApiGateway::Account, Model and RequestValidator (a method that uses a validator is refused), and domain names.
-//   - Names, descriptions, tags, settings of logs, traces and metrics, request models, whether an API is regional or at the edge.
+//   - Names, descriptions, tags, settings of logs, traces and metrics, rates and bursts of throttling, request models, whether an API is regional or at the edge.
 //   - Of a WebSocket API: every route but $connect and every integration, since the local gateway passes no messages.
 //
 // Beyond that it holds three things that API Gateway finds out only in front of a client, or never: that every method and gateway
@@ -35,7 +35,7 @@ type Options struct {
 	API        string            // logical id of the API; "" where the template has one
 	Stage      string            // name of the stage; "" where the API has one
 	Parameters map[string]string // values of the template's parameters that have no default
-	Region     string            // AWS::Region; default the one that the template's ARNs name, else "us-east-1"
+	Region     string            // AWS::Region; default the one that the template's ARNs name, else "us-east-1"; a signature is for it
 	Account    string            // AWS::AccountId; default the one that they name, else "000000000000"
 
 	// Targets says where URLs of integrations lead on this machine, by what they begin with, up to the end of a segment, as in
@@ -75,16 +75,21 @@ func Parse(name string, data []byte, o Options) (*stage.Description, error) {
 	return d, nil
 }
 
-// homes are the region and account in ARNs of what is called.
-var homes = regexp.MustCompile(`:(?:execute-api|lambda):([a-z]{2,}(?:-[a-z]+)+-[0-9]+):([0-9]{12}):`)
+// homes are the region and account in ARNs of what is called, and the region alone in those by which API Gateway calls it.
+var homes = regexp.MustCompile(`:(?:execute-api|lambda):([a-z]{2,}(?:-[a-z]+)+-[0-9]+):([0-9]{12}):|:apigateway:([a-z]{2,}(?:-[a-z]+)+-[0-9]+):lambda:`)
 
 // home is where the template's ARNs say that it is for; "" where they do not agree, or do not say: a stack may be for any.
 func home(data []byte) (region, account string) {
+	agrees := func(with *string, found []byte) bool {
+		if *with == "" {
+			*with = string(found)
+		}
+		return len(found) == 0 || *with == string(found)
+	}
 	for _, m := range homes.FindAllSubmatch(data, -1) {
-		if region != "" && (string(m[1]) != region || string(m[2]) != account) {
+		if !agrees(&region, m[1]) || !agrees(&account, m[2]) || !agrees(&region, m[3]) {
 			return "", ""
 		}
-		region, account = string(m[1]), string(m[2])
 	}
 	return region, account
 }

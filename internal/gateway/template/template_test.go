@@ -178,7 +178,7 @@ func TestRefused(t *testing.T) {
 		{"a private API", `"Name": {"Ref": "AWS::StackName"}`, `"EndpointConfiguration": {"Types": ["PRIVATE"]}`, "EndpointConfiguration.Types"},
 		{"a validator", `"HttpMethod": "GET",`, `"HttpMethod": "GET", "RequestValidatorId": "x",`, "Resources.Get.Properties.RequestValidatorId: not known"},
 		{"a usage plan", `"HttpMethod": "GET",`, `"HttpMethod": "GET", "ApiKeyRequired": true,`, "Resources.Get.Properties.ApiKeyRequired: "},
-		{"another authorization", `"AuthorizationType": "CUSTOM"`, `"AuthorizationType": "AWS_IAM"`, `AuthorizationType: "AWS_IAM"`},
+		{"another authorization", `"AuthorizationType": "CUSTOM"`, `"AuthorizationType": "COGNITO_USER_POOLS"`, `AuthorizationType: "COGNITO_USER_POOLS"`},
 		{"no authorizer", `"AuthorizerId": {"Ref": "Auth"},`, ``, "AuthorizerId: missing"},
 		{"an authorizer that is none", `"AuthorizerId": {"Ref": "Auth"},`, `"AuthorizerId": {"Ref": "A"},`, `Resources.Get: authorizer: "A" is none of authorizers`},
 		{"a function of the language", `{"Ref": "Deployment"}`, `{"Fn::ImportValue": "x"}`, `DeploymentId: "Fn::ImportValue" is not known to the local gateway`},
@@ -212,7 +212,7 @@ func TestRefused(t *testing.T) {
 		{"no object", `"Variables": {"v": "1"}`, `"Variables": ["v"]`, "Resources.Stage.Properties.Variables: want an object, got"},
 		{"no part", `"Name": {"Ref": "AWS::StackName"}`, `"EndpointConfiguration": ["REGIONAL"]`, "Resources.Api.Properties.EndpointConfiguration: want an object, got"},
 		{"no list", `"Name": {"Ref": "AWS::StackName"}`, `"EndpointConfiguration": {"Types": {"a": "REGIONAL"}}`, "EndpointConfiguration.Types: want a list, got"},
-		{"throttling", `"TracingEnabled": true`, `"MethodSettings": [{"HttpMethod": "*", "ThrottlingRateLimit": 5}]`, "Resources.Stage.Properties.MethodSettings[0].ThrottlingRateLimit: not known"},
+		{"a setting of methods", `"TracingEnabled": true`, `"MethodSettings": [{"HttpMethod": "*", "CacheTtlInSeconds": 5}]`, "Resources.Stage.Properties.MethodSettings[0].CacheTtlInSeconds: not known"},
 		{"a path in a circle", `{"Fn::GetAtt": "Api.RootResourceId"}`, `{"Ref": "A"}`, "leads to no resource of the API"},
 		{"no API", `"AWS::ApiGateway::RestApi"`, `"AWS::ApiGateway::Account"`, "Resources: there is no API"},
 	} {
@@ -234,6 +234,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{"a JWT authorizer", `"AuthorizerType": "REQUEST"`, `"AuthorizerType": "JWT"`, `AuthorizerType: "JWT": the local gateway knows REQUEST`, http},
 		{"a queue behind a route", `"IntegrationType": "HTTP_PROXY"`, `"IntegrationSubtype": "SQS-SendMessage", "IntegrationType": "AWS_PROXY"`, "IntegrationSubtype: not known", http},
+		{"signatures on an HTTP API", `"AuthorizationType": "CUSTOM"`, `"AuthorizationType": "AWS_IAM"`, `AuthorizationType: "AWS_IAM": the local gateway knows CUSTOM and NONE, and of a REST API`, http},
 		{"scopes", `"RouteKey": "GET /product/{id}"`, `"AuthorizationScopes": ["a"], "RouteKey": "GET /product/{id}"`, "AuthorizationScopes: not known", http},
 		{"a target", `"integrations/"`, `"integration/"`, "Target: want integrations/", http},
 		{"no payload format", `"PayloadFormatVersion": "2.0"`, `"Description": "x"`, `payloadFormatVersion: want "1.0" or "2.0"`, http},
@@ -268,6 +269,9 @@ func refused(t *testing.T, name, text string, o template.Options, want string) {
 	}
 }
 
+// somebody may sign: without anybody who may, no API with AWS_IAM is served.
+var somebody = map[string]stage.Credential{"AKIAANN": {Secret: "secret", Account: "123456789012", Caller: "AIDAANN", UserARN: "arn:aws:iam::123456789012:user/ann"}}
+
 type nobody struct{}
 
 func (nobody) Invoke(context.Context, []byte) ([]byte, error) { return nil, errors.New("not asked") }
@@ -296,7 +300,7 @@ func FuzzParse(f *testing.F) {
 		for _, name := range slices.Concat(authorizers, integrations) {
 			functions[name] = nobody{}
 		}
-		if _, err := stage.New(stage.Config{Description: d, Functions: functions}); err != nil {
+		if _, err := stage.New(stage.Config{Description: d, Functions: functions, Credentials: somebody}); err != nil {
 			t.Fatalf("what Parse takes, New refuses: %v\n%s", err, text)
 		}
 	})

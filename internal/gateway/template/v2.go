@@ -82,7 +82,8 @@ func (r *reader) v2Authorizer(d *stage.Description, res *resource) {
 func (r *reader) v2Route(d *stage.Description, res *resource, integrations map[string]stage.Integration) {
 	p := r.properties(res)
 	p.text("ApiId")
-	route := stage.Route{Key: p.text("RouteKey"), Authorizer: r.authorized(p), Integration: stage.Integration{Type: stage.Mock}}
+	route := stage.Route{Key: p.text("RouteKey"), Integration: stage.Integration{Type: stage.Mock}}
+	route.Authorizer, route.Authorization = r.authorized(p)
 	id, ok := strings.CutPrefix(p.text("Target"), "integrations/")
 	target := r.resources[id]
 	switch {
