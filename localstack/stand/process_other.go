@@ -1,0 +1,13 @@
+//go:build !linux
+
+package stand
+
+import "errors"
+
+var errProcesses = errors.New("the processes of functions are found on Linux alone")
+
+// Processes is an error: see that of Linux.
+func (s *Stand) Processes(string) ([]int, error) { return nil, errProcesses }
+
+// Kill is an error: see that of Linux.
+func (s *Stand) Kill(string) (int, error) { return 0, errProcesses }

@@ -1,0 +1,143 @@
+package stand
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+)
+
+const maxAnswer = 16 << 20 // bytes of one answer of a service
+
+// query calls a service of AWS's query protocol, whose answers are XML. It is used for a few calls of EC2, IAM and CloudFormation: the
+// SDK's package for EC2 alone takes a minute and a half to compile.
+func (s *Stand) query(ctx context.Context, service, region string, form url.Values, answer any) error {
+	body := []byte(form.Encode())
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.endpoint+"/", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8")
+	sum := sha256.Sum256(body)
+	config := s.AWS(region)
+	credentials, err := config.Credentials.Retrieve(ctx)
+	if err != nil {
+		return err
+	}
+	if err := v4.NewSigner().SignHTTP(ctx, credentials, r, hex.EncodeToString(sum[:]), service, region, time.Now()); err != nil {
+		return err
+	}
+	said, err := s.client.Do(r)
+	if err != nil {
+		return fmt.Errorf("%s of %s: %w", form.Get("Action"), service, err)
+	}
+	defer said.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(said.Body, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("%s of %s: %w", form.Get("Action"), service, err)
+	}
+	if said.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s of %s: %s: %.500s", form.Get("Action"), service, said.Status, text)
+	}
+	if err := xml.Unmarshal(text, answer); err != nil {
+		return fmt.Errorf("%s of %s: %w", form.Get("Action"), service, err)
+	}
+	return nil
+}
+
+// subnets are a VPC of the region and subnets of it in two zones: those of the default VPC, which LocalStack has in each region.
+func (s *Stand) subnets(ctx context.Context, region string) (vpc string, subnets []string, err error) {
+	var answer struct {
+		Subnets []struct {
+			ID   string `xml:"subnetId"`
+			VPC  string `xml:"vpcId"`
+			Zone string `xml:"availabilityZone"`
+		} `xml:"subnetSet>item"`
+	}
+	form := url.Values{"Action": {"DescribeSubnets"}, "Version": {"2016-11-15"}, "Filter.1.Name": {"default-for-az"}, "Filter.1.Value.1": {"true"}}
+	if err := s.query(ctx, "ec2", region, form, &answer); err != nil {
+		return "", nil, err
+	}
+	zones := map[string]bool{}
+	for _, n := range answer.Subnets {
+		if (vpc == "" || n.VPC == vpc) && !zones[n.Zone] && len(subnets) < 2 {
+			zones[n.Zone], vpc, subnets = true, n.VPC, append(subnets, n.ID)
+		}
+	}
+	if len(subnets) < 2 {
+		return "", nil, fmt.Errorf("%s has no default VPC with subnets in two zones", region)
+	}
+	return vpc, subnets, nil
+}
+
+// operator makes the user that calls the operators' APIs, and a key of hers.
+func (s *Stand) operator(ctx context.Context) error {
+	var user struct {
+		ID  string `xml:"GetUserResult>User>UserId"`
+		ARN string `xml:"GetUserResult>User>Arn"`
+	}
+	get := url.Values{"Action": {"GetUser"}, "Version": {"2010-05-08"}, "UserName": {operatorName}}
+	if err := s.query(ctx, "iam", iamRegion, get, &user); err != nil {
+		form := url.Values{"Action": {"CreateUser"}, "Version": {"2010-05-08"}, "UserName": {operatorName}}
+		if err := s.query(ctx, "iam", iamRegion, form, &struct{}{}); err != nil {
+			return err
+		}
+		if err := s.query(ctx, "iam", iamRegion, get, &user); err != nil {
+			return err
+		}
+	}
+	var key struct {
+		ID     string `xml:"CreateAccessKeyResult>AccessKey>AccessKeyId"`
+		Secret string `xml:"CreateAccessKeyResult>AccessKey>SecretAccessKey"`
+	}
+	form := url.Values{"Action": {"CreateAccessKey"}, "Version": {"2010-05-08"}, "UserName": {operatorName}}
+	if err := s.query(ctx, "iam", iamRegion, form, &key); err != nil {
+		return err
+	}
+	if user.ID == "" || user.ARN == "" || key.ID == "" || key.Secret == "" {
+		return fmt.Errorf("IAM made no user %s with a key", operatorName)
+	}
+	s.Operator = Operator{ARN: user.ARN, ID: user.ID, Credentials: aws.Credentials{AccessKeyID: key.ID, SecretAccessKey: key.Secret}}
+	return nil
+}
+
+// Event is one of a stack's.
+type Event struct {
+	Logical, Type, Status, Reason string
+}
+
+// events are those of a stack, newest first.
+func (s *Stand) events(ctx context.Context, region, stack string) ([]Event, error) {
+	var all []Event
+	form := url.Values{"Action": {"DescribeStackEvents"}, "Version": {"2010-05-15"}, "StackName": {stack}}
+	for {
+		var answer struct {
+			Events []struct {
+				Logical string `xml:"LogicalResourceId"`
+				Type    string `xml:"ResourceType"`
+				Status  string `xml:"ResourceStatus"`
+				Reason  string `xml:"ResourceStatusReason"`
+			} `xml:"DescribeStackEventsResult>StackEvents>member"`
+			Next string `xml:"DescribeStackEventsResult>NextToken"`
+		}
+		if err := s.query(ctx, "cloudformation", region, form, &answer); err != nil {
+			return nil, err
+		}
+		for _, e := range answer.Events {
+			all = append(all, Event(e))
+		}
+		if answer.Next == "" {
+			return all, nil
+		}
+		form.Set("NextToken", answer.Next)
+	}
+}
