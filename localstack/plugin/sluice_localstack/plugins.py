@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import threading
 
 from localstack.runtime import hooks
 from localstack.services.lambda_.invocation.plugins import RuntimeExecutorPlugin
@@ -37,6 +38,14 @@ def sluice_ready() -> None:
 @hooks.on_infra_shutdown(priority=100)
 def sluice_stop_functions() -> None:
     """Before anything else stops, so that functions can still reach what they hand back their leases to."""
+    from localstack.runtime import events
+
     from sluice_localstack.executor import stop_all
 
+    def leave() -> None:
+        # The interpreter's own end is of no use to anyone, and takes some ten seconds where functions have run.
+        events.infra_stopped.wait()
+        os._exit(0)
+
+    threading.Thread(target=leave, daemon=True, name="leave").start()
     stop_all()
