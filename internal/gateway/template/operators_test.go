@@ -50,6 +50,7 @@ func TestOperatorsAPIs(t *testing.T) {
 		{"control-watched", "sluice-admin", "eu-west-1"},
 		{"cell-small", "sluice-a-1-ops", "eu-west-1"},
 		{"cell-small-afar", "sluice-us-1-ops", "us-east-1"},
+		{"cell-watched", "sluice-us-1-ops", "us-east-1"},
 		{"cell-full", "sluice-f-1-ops", "eu-west-1"},
 		{"cell-full-cluster", "sluice-f-2-ops", "eu-west-1"},
 	} {

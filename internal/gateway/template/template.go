@@ -7,7 +7,7 @@
 //
 //   - Of the template: Description, Metadata, Outputs, Rules, and Conditions and Mappings that nothing of the API uses. Of a
 //     resource: Metadata, DeletionPolicy, UpdateReplacePolicy.
-//   - Resources of services that stand beside an API: see beside. A firewall or a usage plan in front of it is refused.
+//   - Resources of services that stand beside an API: see beside. A usage plan in front of it is refused, and a firewall where it is associated with this very API.
 //   - AWS::ApiGateway::Account, Model and RequestValidator (a method that uses a validator is refused), and domain names.
 //   - Names, descriptions, tags, settings of logs, traces and metrics, rates and bursts of throttling, request models, whether an API is regional or at the edge.
 //   - Of a WebSocket API: every route but $connect and every integration, since the local gateway passes no messages.
@@ -212,7 +212,11 @@ var beside = []string{"AppConfig", "ApplicationAutoScaling", "CDK", "CloudTrail"
 	"Kinesis", "KinesisFirehose", "Lambda", "Logs", "S3", "SNS", "SQS", "SSM", "Scheduler", "SecretsManager", "StepFunctions", "XRay"}
 
 // passedOver are types of API Gateway that have no bearing by themselves.
-var passedOver = []string{restType("Account"), restType("Model"), restType("RequestValidator"), restType("DomainName"), v2Type("DomainName"), v2Type("Model")}
+var passedOver = []string{restType("Account"), restType("Model"), restType("RequestValidator"), restType("DomainName"), v2Type("DomainName"), v2Type("Model"),
+	"AWS::WAFv2::WebACL"}
+
+// association puts a firewall in front of a stage: see walled.
+const association = "AWS::WAFv2::WebACLAssociation"
 
 // read are those of which a description is made.
 var read = []string{restType("RestApi"), restType("Resource"), restType("Method"), restType("Authorizer"), restType("GatewayResponse"),
@@ -229,7 +233,7 @@ func (r *reader) known(res *resource) {
 	if len(parts) == 3 && parts[0] == "AWS" && slices.Contains(beside, parts[1]) || slices.Contains(passedOver, res.typ) {
 		return
 	}
-	if !slices.Contains(read, res.typ) {
+	if !slices.Contains(read, res.typ) && res.typ != association {
 		r.problem(res.node.field("Type"), res.path()+".Type", "%s is not known to the local gateway", shown(res.typ))
 		return
 	}
@@ -281,12 +285,26 @@ func (r *reader) description() *stage.Description {
 		return d
 	}
 	d.API = r.api.id
+	r.walled()
 	if r.api.is(restType("RestApi")) {
 		r.rest(d)
 	} else {
 		r.v2(d)
 	}
 	return d
+}
+
+// walled refuses a firewall in front of the API. One in front of another is nothing to it.
+func (r *reader) walled() {
+	for _, res := range r.order {
+		if !res.is(association) {
+			continue
+		}
+		p := r.properties(res)
+		if strings.Contains(p.text("ResourceArn")+"/", "/restapis/"+r.api.id+"/") {
+			p.problem("ResourceArn", "the local gateway has no firewall, and this one stands in front of %s", r.api.id)
+		}
+	}
 }
 
 // stages picks the stage, among those by name.
