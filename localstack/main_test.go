@@ -69,32 +69,11 @@ func settle(ctx context.Context, s *stand.Stand) error {
 	if err := deploy(ctx); err != nil {
 		return err
 	}
-	for _, c := range s.Cells() {
-		if err := s.AddCell(ctx, c); err != nil {
-			return err
-		}
-	}
-	if err := active(ctx, s, s.Cells()...); err != nil {
+	if err := s.Join(ctx); err != nil {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "deployed: %.0f s\n", time.Since(began).Seconds())
 	return nil
-}
-
-// active waits until cells have their shares.
-func active(ctx context.Context, s *stand.Stand, cells ...stand.Cell) error {
-	return stand.Until(ctx, patience, time.Second, func(ctx context.Context) error {
-		states, err := s.CellStates(ctx)
-		if err != nil {
-			return err
-		}
-		for _, c := range cells {
-			if state := states[c.ID]; state.State != "active" || state.Share == 0 {
-				return fmt.Errorf("cell %s is %q with share %d", c.ID, state.State, state.Share)
-			}
-		}
-		return nil
-	})
 }
 
 // apply applies a plans file.

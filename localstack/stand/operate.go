@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
@@ -96,6 +97,38 @@ func (s *Stand) CellStates(ctx context.Context) (map[string]CellState, error) {
 	}
 	return all, nil
 }
+
+// joins is how long cells take at most to get their shares, on a machine that does much else.
+const joins = 2 * time.Minute
+
+// Join has each cell of the deployment join, and waits until they have their shares.
+func (s *Stand) Join(ctx context.Context) error {
+	for _, c := range s.deployed.cells {
+		if err := s.AddCell(ctx, c); err != nil {
+			return err
+		}
+	}
+	return s.Active(ctx, s.deployed.cells...)
+}
+
+// Active waits until cells have their shares.
+func (s *Stand) Active(ctx context.Context, cells ...Cell) error {
+	return Until(ctx, joins, time.Second, func(ctx context.Context) error {
+		states, err := s.CellStates(ctx)
+		if err != nil {
+			return err
+		}
+		for _, c := range cells {
+			if state := states[c.ID]; state.State != "active" || state.Share == 0 {
+				return fmt.Errorf("cell %s is %q with share %d", c.ID, state.State, state.Share)
+			}
+		}
+		return nil
+	})
+}
+
+// Command is the path of the operator's command, built from the repository.
+func (s *Stand) Command() string { return s.file("sluice") }
 
 // Queue is the URL of a queue, as LocalStack has it.
 func (s *Stand) Queue(ctx context.Context, region, name string) (string, error) {
