@@ -1,11 +1,14 @@
 package infra_test
 
 import (
+	"maps"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sluicelimits/sluice/infra/config"
 	"github.com/sluicelimits/sluice/internal/environ"
@@ -32,16 +35,48 @@ var madeFull = sync.OnceValue(func() synthesized {
 	return synthesized{raw, manifest, err}
 })
 
+// given is a deployment of two cells whose caches were there already: one of ElastiCache that lets functions in by its group, and a cluster of
+// somebody else's that asks for a password, on a port of its own.
+func given() *config.Deployment {
+	d := world("g-1", "g-2")
+	for i := range d.Cells {
+		c := &d.Cells[i]
+		c.Issuers, c.Claims, c.Profile = nil, nil, config.Full
+		c.Network = &config.Network{VPC: "vpc-01234567", Subnets: []string{"subnet-01234567", "subnet-89abcdef"}}
+	}
+	d.Cells[0].Cache = &config.Valkey{Endpoint: "master.counters.example.com:6379", Auth: config.AuthIAM, Name: "counters", User: "limits", SecurityGroup: "sg-01234567"}
+	d.Cells[1].NoKillSwitch = true
+	d.Cells[1].Cache = &config.Valkey{Endpoint: "10.0.0.7:6390", Cluster: true, Auth: config.AuthSecret, Secret: "team/counters"}
+	d.Cells[1].Deadlines = config.Deadlines{Redis: 20 * time.Millisecond, DynamoDB: 2 * time.Second, Home: 250 * time.Millisecond}
+	return d
+}
+
+// madeGiven are its templates, made once for all tests.
+var madeGiven = sync.OnceValue(func() synthesized {
+	raw, manifest, err := synthesize(given())
+	return synthesized{raw, manifest, err}
+})
+
 // inFull is how many places more, or less, than in a small cell the checks of TestHolds have to look at.
 var inFull = map[string]map[string]int{
+	"sluice-cell-g-1": {
+		"security groups take nothing from addresses, and one port each": 1, "security groups call https, the cache, or nobody": 1,
+		"functions call the cache's port alone beside https": 1, "what Lambda does by a role, the function's code may not": 2,
+	},
+	"sluice-cell-g-2": { // without a kill switch, and let in by others
+		"roles may do what is granted, and nothing else": -1, "security groups call https, the cache, or nobody": 1,
+		"functions call the cache's port alone beside https": 1, "what Lambda does by a role, the function's code may not": 2,
+	},
 	"sluice-cell-f-1": { // with three APIs
-		"only a named source may invoke a function": 3, "no answer of an authorizer is kept": 3,
+		"functions call the cache's port alone beside https": 1,
+		"only a named source may invoke a function":          3, "no answer of an authorizer is kept": 3,
 		"security groups take nothing from addresses, and one port each": 2, "security groups call https, the cache, or nobody": 3,
 		"subnets give nobody a public address": 2, "endpoints are for what is called, by this account": 3,
 		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1, "what Lambda does by a role, the function's code may not": 2,
 	},
 	"sluice-cell-f-2": { // without a kill switch
-		"no value of a secret is in a template": 1, "roles may do what is granted, and nothing else": -1,
+		"functions call the cache's port alone beside https": 1,
+		"no value of a secret is in a template":              1, "roles may do what is granted, and nothing else": -1,
 		"security groups take nothing from addresses, and one port each": 2, "security groups call https, the cache, or nobody": 3,
 		"subnets give nobody a public address": 6, "endpoints are for what is called, by this account": 2,
 		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1, "what Lambda does by a role, the function's code may not": 2,
@@ -59,6 +94,87 @@ func TestFullTemplates(t *testing.T) {
 	}
 	golden(t, "cell-full.template.json", all.raw["sluice-cell-f-1"])
 	golden(t, "cell-full-cluster.template.json", all.raw["sluice-cell-f-2"])
+}
+
+// Guarantees that every change of what a cell is whose cache was there already shows as a diff.
+func TestGivenTemplates(t *testing.T) {
+	all := madeGiven()
+	if all.err != nil {
+		t.Fatal(all.err)
+	}
+	golden(t, "cell-full-given.template.json", all.raw["sluice-cell-g-1"])
+}
+
+// Guarantees that the functions go to the cache that was there already as its owner says, wait as long as they are to, and that nothing is made
+// of it: no cache, no secret, and no alarm on nodes that nobody knows.
+func TestGivenCache(t *testing.T) {
+	for name, want := range map[string]map[string]any{
+		"sluice-cell-g-1": {"SLUICE_REDIS": "master.counters.example.com:6379", "SLUICE_REDIS_CLUSTER": "false", "SLUICE_REDIS_TLS": "true", "SLUICE_REDIS_AUTH": "iam",
+			"SLUICE_REDIS_IAM_CACHE": "counters", "SLUICE_REDIS_IAM_USER": "limits"},
+		"sluice-cell-g-2": {"SLUICE_REDIS": "10.0.0.7:6390", "SLUICE_REDIS_CLUSTER": "true", "SLUICE_REDIS_TLS": "true", "SLUICE_REDIS_AUTH": "secret",
+			"SLUICE_REDIS_SECRET": "team/counters", "SLUICE_REDIS_DEADLINE": "20ms", "SLUICE_DYNAMODB_DEADLINE": "2s", "SLUICE_HOME_DEADLINE": "250ms"},
+	} {
+		one, callers := stack(t, name), 0
+		for id, f := range one.of("AWS::Lambda::Function") {
+			variables, _ := f.get("Environment", "Variables").(map[string]any)
+			if variables["SLUICE_REDIS"] == nil {
+				continue
+			}
+			callers++
+			got := map[string]any{}
+			for key, value := range variables {
+				if strings.HasPrefix(key, "SLUICE_REDIS") || strings.HasSuffix(key, "_DEADLINE") {
+					got[key] = value
+				}
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("%s: %s has %v, want %v", name, id, got, want)
+			}
+		}
+		if callers != 2 {
+			t.Errorf("%s: %d functions call the cache, want the authorizer and ops", name, callers)
+		}
+		for kind, n := range types(one) {
+			if strings.HasPrefix(kind, "AWS::ElastiCache::") || kind == "AWS::SecretsManager::Secret" || kind == "AWS::EC2::VPC" {
+				t.Errorf("%s: %d of %s are made", name, n, kind)
+			}
+		}
+		for id, a := range one.of("AWS::CloudWatch::Alarm") {
+			if slices.Contains(alarmMetrics(a), "EngineCPUUtilization") {
+				t.Errorf("%s: %s looks at nodes that nobody knows", name, id)
+			}
+		}
+	}
+	if by := first(stack(t, "sluice-cell-g-1"), "AWS::EC2::SecurityGroupIngress"); by.get("GroupId") != "sg-01234567" || by.get("FromPort") != 6379.0 {
+		t.Errorf("the group of the cache does not let functions in: %v", by.Properties)
+	}
+	if out := stack(t, "sluice-cell-g-1").Outputs["FunctionsGroup"]; out != nil {
+		t.Errorf("the owner of the cache is asked to let in whom its group lets in: %v", out)
+	}
+	two := stack(t, "sluice-cell-g-2")
+	if out := two.text(two.Outputs["FunctionsGroup"]["Value"]); !strings.HasPrefix(out, "${CellNetworkFunctions") || !strings.HasSuffix(out, ".GroupId}") {
+		t.Errorf("the owner of the cache is told to let in %s", out)
+	}
+}
+
+// Guarantees that the page tells the owner of a cache all that its user has to be allowed.
+func TestGivenUser(t *testing.T) {
+	text, err := os.ReadFile("../docs/deploy.md")
+	if err != nil || !strings.Contains(string(text), "\n"+grants.CacheAccess+"\n") {
+		t.Errorf("docs/deploy.md does not have %q (%v)", grants.CacheAccess, err)
+	}
+}
+
+// Guarantees that the refusal of deadlines is that of the functions which wait.
+func TestDeadlines(t *testing.T) {
+	for wait, ok := range map[time.Duration]bool{
+		config.MinDeadline: true, config.MaxDeadline: true, config.MinDeadline - time.Microsecond: false, config.MaxDeadline + time.Microsecond: false,
+	} {
+		_, err := environ.Parse([]string{"SLUICE_CELL=a", "SLUICE_CONFIG_TABLE=config", "SLUICE_COUNTERS_TABLE=counters", "SLUICE_SECRET=s", "SLUICE_DYNAMODB_DEADLINE=" + wait.String()}, nil)
+		if (err == nil) != ok {
+			t.Errorf("a function that is to wait %s: %v", wait, err)
+		}
+	}
 }
 
 // Guarantees that the refusal of too many instances counts with the connections and instances that there are.

@@ -2,7 +2,6 @@ package infra
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -20,28 +19,6 @@ import (
 	"github.com/sluicelimits/sluice/infra/config"
 	"github.com/sluicelimits/sluice/internal/grants"
 )
-
-// DefaultLambdas is the folder in which make lambdas puts the functions' zips for arm64, as seen from infra.
-const DefaultLambdas = "../dist/lambdas"
-
-// architecture is what a deployment's functions are built for.
-type architecture struct {
-	goarch  string // GOARCH
-	lambdas string // the folder in which make lambdas puts them, as seen from infra
-	lambda  func() awslambda.Architecture
-}
-
-var architectures = map[string]architecture{
-	config.ARM64: {"arm64", DefaultLambdas, awslambda.Architecture_ARM_64},
-	config.X8664: {"amd64", DefaultLambdas + "-amd64", awslambda.Architecture_X86_64},
-}
-
-// Bundles are the GOARCH that a complete deployment's functions are built for, and the folder in which make lambdas puts them for it, as
-// seen from infra.
-func Bundles(d *config.Deployment) (goarch, folder string) {
-	a := architectures[d.Architecture]
-	return a.goarch, a.lambdas
-}
 
 // function is one Lambda with what belongs to it alone.
 type function struct {
@@ -65,8 +42,9 @@ func newFunction(scope constructs.Construct, p *place, name, lambdas string) (*f
 		return nil, err
 	}
 	zip := filepath.Join(lambdas, name+".zip")
-	if _, err := os.Stat(zip); err != nil {
-		return nil, fmt.Errorf("%s: %s is not there: run make lambdas", name, zip)
+	built := architectures[p.deployment.Architecture]
+	if err := checkBundle(zip, &built); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	physical := p.name(name)
 	allowed, err := p.policy(&of, physical, variables)
@@ -89,8 +67,8 @@ func newFunction(scope constructs.Construct, p *place, name, lambdas string) (*f
 	group := awslogs.LogGroup_FromLogGroupName(f.Construct, jsii.String("LogGroup"), logs.Ref()) // the same, as functions take it
 	props := &awslambda.FunctionProps{
 		FunctionName: &physical, Role: role, LogGroup: group,
-		Runtime: awslambda.Runtime_PROVIDED_AL2023(), Architecture: architectures[p.deployment.Architecture].lambda(),
-		Handler: jsii.String("bootstrap"), Code: awslambda.Code_FromAsset(&zip, nil),
+		Runtime: awslambda.Runtime_PROVIDED_AL2023(), Architecture: built.lambda(),
+		Handler: jsii.String(bootstrap), Code: awslambda.Code_FromAsset(&zip, nil),
 		MemorySize: jsii.Number(of.MemoryMB), Timeout: duration(of.Timeout), ReservedConcurrentExecutions: jsii.Number(of.Reserved),
 		Environment: pointers(variables),
 	}

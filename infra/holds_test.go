@@ -278,6 +278,7 @@ func TestHolds(t *testing.T) {
 	for name, h := range merged(holds, review) {
 		for stackName, want := range map[string]int{
 			"sluice-control": h.control, "sluice-cell-a-1": h.cell, "sluice-cell-us-1": h.cell, "sluice-cell-f-1": h.cell, "sluice-cell-f-2": h.cell,
+			"sluice-cell-g-1": h.cell, "sluice-cell-g-2": h.cell,
 		} {
 			wrong, looked := h.hold(stack(t, stackName))
 			if want += inFull[stackName][name]; looked != want {
@@ -511,6 +512,12 @@ func roleHolds(one *template, id string, r *resource, wrong func(string, ...any)
 			if g.On == grants.Kept { // there is one beside the control tables, and one in each cell
 				on = map[string]int{map[bool]string{true: "sqs:sluice-kept", false: "sqs:sluice-CELL-kept"}[cellOf(one) == ""]: 1}
 			}
+			switch g.On { // what the function is told to call, and nothing else
+			case grants.Cache:
+				on = map[string]int{"elasticache:replicationgroup:" + named(variables["SLUICE_REDIS_IAM_CACHE"]): 1, "elasticache:user:" + named(variables["SLUICE_REDIS_IAM_USER"]): 1}
+			case grants.Login:
+				on = map[string]int{"secretsmanager:secret:" + named(variables["SLUICE_REDIS_SECRET"]) + "-??????": 1}
+			}
 			if len(on) == 0 {
 				wrong("it is not known what %s is", g.On)
 			}
@@ -599,7 +606,10 @@ func cellOf(one *template) string {
 	return ""
 }
 
-var cellPart = regexp.MustCompile(`sluice-(a-1|us-1|f-1|f-2)-`)
+var cellPart = regexp.MustCompile(`sluice-(a-1|us-1|f-1|f-2|g-1|g-2)-`)
+
+// named is a name as kindOf has it in an ARN.
+func named(v any) string { return cellPart.ReplaceAllString(fmt.Sprint(v), "sluice-CELL-") }
 
 // idOf is a reference to one of the kill switch's resources.
 var idOf = regexp.MustCompile(`\$\{CellKillSwitch(Application|Environment|Profile)[0-9A-F]{8}\}`)
@@ -633,8 +643,6 @@ var expected = map[grants.Resource]map[string]int{
 	grants.Failed: {"sqs:sluice-failed": 1}, grants.Secret: {"secretsmanager:secret:sluice-identity-??????": 1},
 	grants.Objects: {"s3:sluice-audit-123456789012-eu-west-1/audit/*": 1, "s3:sluice-audit-123456789012-eu-west-1/rejected/*": 1},
 	grants.Logs:    {"logs:": 1},
-	grants.Cache:   {"elasticache:replicationgroup:sluice-CELL-cache": 1, "elasticache:user:sluice-CELL-cache": 1},
-	grants.Login:   {"secretsmanager:secret:sluice-CELL-cache-??????": 1},
 	grants.Network: {"*": 1},
 	grants.Switch:  {"appconfig:application/APPLICATION/environment/ENVIRONMENT/configuration/PROFILE": 1},
 }

@@ -1,7 +1,11 @@
 package infra_test
 
 import (
+	"archive/zip"
+	"bytes"
+	"debug/elf"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -72,18 +76,39 @@ func world(cells ...string) *config.Deployment {
 }
 
 // stubs is a folder with a zip for each function, so that no test needs a build.
-var stubs = sync.OnceValue(func() string {
+var stubs = sync.OnceValue(func() string { return bundles(elf.EM_AARCH64) })
+
+// bundles is a folder with a zip for each function, whose program is one for a machine as far as its header goes.
+func bundles(machine elf.Machine) string {
 	dir, err := os.MkdirTemp(temporary, "")
 	if err != nil {
 		panic(err)
 	}
 	for _, name := range slices.Concat(config.ControlFunctions(), config.CellFunctions()) {
-		if err := os.WriteFile(filepath.Join(dir, name+".zip"), []byte(name), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name+".zip"), zipped("bootstrap", program(machine)+name), 0o600); err != nil {
 			panic(err)
 		}
 	}
 	return dir
-})
+}
+
+// program is the beginning of one for a machine: the identification, a type, the machine.
+func program(machine elf.Machine) string {
+	return elf.ELFMAG + "\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00" + string([]byte{byte(machine), byte(machine >> 8)})
+}
+
+func zipped(name, text string) []byte {
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	f, err := z.Create(name)
+	if err == nil {
+		_, err = f.Write([]byte(text))
+	}
+	if err := errors.Join(err, z.Close()); err != nil {
+		panic(err)
+	}
+	return b.Bytes()
+}
 
 // synthesize makes the templates of a deployment, by the names of the stacks, and the text of the assembly's manifest.
 func synthesize(d *config.Deployment) (raw map[string][]byte, manifest []byte, err error) {
@@ -127,8 +152,11 @@ var made = sync.OnceValue(func() synthesized {
 func stack(t *testing.T, name string) *template {
 	t.Helper()
 	all := made()
-	if strings.HasPrefix(name, "sluice-cell-f-") {
+	switch {
+	case strings.HasPrefix(name, "sluice-cell-f-"):
 		all = madeFull()
+	case strings.HasPrefix(name, "sluice-cell-g-"):
+		all = madeGiven()
 	}
 	if all.err != nil {
 		t.Fatal(all.err)

@@ -3,6 +3,7 @@ package infra_test
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -162,6 +163,26 @@ var review = map[string]checked{
 			"ingress": func(one *template) {
 				first(one, "AWS::EC2::SecurityGroup").Properties["SecurityGroupIngress"] = []any{map[string]any{"CidrIp": "0.0.0.0/0"}}
 			},
+		},
+	},
+	"functions call the cache's port alone beside https": {
+		everyOf("AWS::EC2::SecurityGroupEgress", func(one *template, _ string, r *resource, wrong func(string, ...any)) {
+			port, unknown := 6379.0, one.Outputs["FunctionsGroup"] != nil // unknown: the cache's group, whose owner lets functions in
+			for _, f := range one.of("AWS::Lambda::Function") {
+				if at, err := netip.ParseAddrPort(one.text(f.get("Environment", "Variables", "SLUICE_REDIS"))); err == nil {
+					port = float64(at.Port())
+				}
+			}
+			if r.get("IpProtocol") != "tcp" || r.get("FromPort") != port || r.get("ToPort") != port {
+				wrong("they may call ports %v to %v", r.get("FromPort"), r.get("ToPort"))
+			}
+			if unknown != (r.get("CidrIp") == "0.0.0.0/0") || unknown != (r.get("DestinationSecurityGroupId") == nil) {
+				wrong("they may call %v, %v", r.get("CidrIp"), r.get("DestinationSecurityGroupId"))
+			}
+		}), 0, 0, map[string]func(*template){
+			"ports":    func(one *template) { first(one, "AWS::EC2::SecurityGroupEgress").Properties["ToPort"] = 65535.0 },
+			"anywhere": func(one *template) { first(one, "AWS::EC2::SecurityGroupEgress").Properties["CidrIp"] = "0.0.0.0/0" },
+			"nobody":   without("AWS::EC2::SecurityGroupEgress", "DestinationSecurityGroupId"),
 		},
 	},
 	"functions that call the cache are in private subnets, and no other is in the VPC": {
@@ -373,7 +394,7 @@ func endpointsHold(one *template) (wrong []string, looked int) {
 	want := map[string]bool{}
 	for _, f := range one.of("AWS::Lambda::Function") {
 		variables, _ := f.get("Environment", "Variables").(map[string]any)
-		if variables["SLUICE_REDIS"] == nil {
+		if variables["SLUICE_REDIS"] == nil || len(one.of("AWS::EC2::VPC")) == 0 { // one that was there already has its own
 			continue
 		}
 		want["com.amazonaws.eu-west-1.dynamodb"], want["com.amazonaws.eu-west-1.secretsmanager"] = true, true

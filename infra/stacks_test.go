@@ -151,7 +151,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		"a cell twice":       {world("a-1", "a-1"), "", `cells[1].id: cell "a-1" is there twice, first as cells[0]`},
 		"unknown region":     {&config.Deployment{Control: config.Control{Region: "eu-west-1"}, Cells: []config.Cell{{ID: "a", Region: "x"}}}, "", `cells[0].region: "x" is not a region`},
-		"no zip":             {world("a-1"), t.TempDir(), "publisher.zip is not there: run make lambdas"},
+		"no zip":             {world("a-1"), t.TempDir(), "publisher.zip is not there: run make lambdas ARCH=arm64"},
 		"too many variables": {many, "", "its variables have "},
 		"COMPLIANCE": {&config.Deployment{Control: config.Control{Region: "eu-west-1", Audit: config.Audit{Mode: config.Compliance}}, Cells: []config.Cell{{ID: "a", Region: "eu-west-1"}}}, "",
 			"control.audit.mode: COMPLIANCE cannot be taken back"},
