@@ -101,11 +101,7 @@ func (f *countersFlags) connectOps(c *cobra.Command) (*client.Client, error) {
 		own = os.Getenv("SLUICE_OPS_ENDPOINT")
 	}
 	if own != "" {
-		to, err := client.New(own, (&signer{region: f.region}).sign)
-		if err != nil {
-			return nil, &usageError{c.CommandPath(), err}
-		}
-		return to, nil
+		return f.at(c, own)
 	}
 	to, err := f.connect(c)
 	if err != nil {
@@ -115,7 +111,7 @@ func (f *countersFlags) connectOps(c *cobra.Command) (*client.Client, error) {
 	if err == nil {
 		var cell struct{ Ops string }
 		if json.Unmarshal(item.Body, &cell) == nil && cell.Ops != "" {
-			return client.New(cell.Ops, (&signer{region: f.region}).sign)
+			return f.at(c, cell.Ops)
 		}
 	}
 	return to.At("ops", f.cell), nil // whoever answers there says what is wrong

@@ -243,6 +243,46 @@ func TestOperatorHelp(t *testing.T) {
 	golden(t, "operator/help.golden", all.String())
 }
 
+// Guarantees that calls to this machine are signed where that is asked for, by flag or variable, and need no credentials where it is not.
+func TestSignHere(t *testing.T) {
+	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "example-secret")
+	t.Setenv("AWS_REGION", "eu-west-1")
+	t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
+	var got string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header.Get("Authorization")
+		_, _ = w.Write([]byte("{}"))
+	}))
+	defer server.Close()
+	for _, tt := range []struct {
+		variable string
+		args     []string
+		signed   bool
+	}{
+		{"", []string{"cell", "list"}, false},
+		{"", []string{"cell", "list", "--sign"}, true},
+		{"true", []string{"cell", "list"}, true},
+		{"true", []string{"cell", "list", "--sign=false"}, false},
+		{"true", []string{"peek", "acme", "--ops-endpoint", server.URL}, true},
+		{"", []string{"peek", "acme", "--ops-endpoint", server.URL}, false},
+	} {
+		t.Setenv("SLUICE_SIGN", tt.variable)
+		got = ""
+		if r := sluice(t, "", append(tt.args, "--endpoint", server.URL)...); r.code != 0 {
+			t.Fatal(r.stderr)
+		}
+		if signed := strings.HasPrefix(got, "AWS4-HMAC-SHA256 Credential=AKIAEXAMPLE/"); signed != tt.signed {
+			t.Errorf("SLUICE_SIGN=%s sluice %q: signed %t (%q), want %t", tt.variable, tt.args, signed, got, tt.signed)
+		}
+	}
+	t.Setenv("SLUICE_SIGN", "perhaps")
+	if r := sluice(t, "", "cell", "list", "--endpoint", server.URL); r.code != exitUsage || !strings.Contains(r.stderr, `SLUICE_SIGN is "perhaps"`) {
+		t.Errorf("SLUICE_SIGN=perhaps: %d %s", r.code, r.stderr)
+	}
+}
+
 // Guarantees that calls to a deployed endpoint carry a signature of the right service and region, over the body.
 func TestSigning(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -36,13 +37,14 @@ const remoteHelp = `
 
 The command calls the admin endpoint: that of 'sluice dev' on this machine, or the one of --endpoint or SLUICE_ENDPOINT.
 A deployed one is called with a signature by the AWS credentials of the environment or profile, and their identity is the
-actor on record. With --json the answer is one JSON document, {"error": …} where it failed. The exit status is 1 for what
-failed or was refused, 2 for a wrong command line, 3 where another operator changed the same thing first.`
+actor on record; --sign has calls to this machine signed, too, for a gateway here that serves what is deployed. With --json
+the answer is one JSON document, {"error": …} where it failed. The exit status is 1 for what failed or was refused, 2 for
+a wrong command line, 3 where another operator changed the same thing first.`
 
 // remote is how a command calls the admin endpoint.
 type remote struct {
 	endpoint, region, reason string
-	json, yes                bool
+	json, yes, signs         bool
 }
 
 // flags adds what every such command has.
@@ -50,6 +52,7 @@ func (r *remote) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&r.endpoint, "endpoint", "", "`URL` of the admin endpoint (default: SLUICE_ENDPOINT, or "+defaultEndpoint+")")
 	f.StringVar(&r.region, "region", "", "AWS `REGION` of the endpoint (default: told by its name, or by the environment)")
+	f.BoolVar(&r.signs, "sign", false, "sign calls to this machine, too (default: SLUICE_SIGN)")
 	f.BoolVar(&r.json, "json", false, "print one JSON document")
 	c.Long += remoteHelp
 }
@@ -63,7 +66,24 @@ func (r *remote) writes(c *cobra.Command) {
 // connect makes the client.
 func (r *remote) connect(c *cobra.Command) (*client.Client, error) {
 	to := cmp.Or(r.endpoint, os.Getenv("SLUICE_ENDPOINT"), defaultEndpoint)
-	made, err := client.New(to, (&signer{region: r.region}).sign)
+	return r.at(c, to)
+}
+
+// at makes the client of an endpoint. 'sluice dev' takes calls as they are, and none should need AWS credentials for it; a gateway on this
+// machine that serves what is deployed wants them signed.
+func (r *remote) at(c *cobra.Command, endpoint string) (*client.Client, error) {
+	signs := r.signs
+	if text := os.Getenv("SLUICE_SIGN"); text != "" && !c.Flags().Changed("sign") {
+		var err error
+		if signs, err = strconv.ParseBool(text); err != nil {
+			return nil, &usageError{c.CommandPath(), fmt.Errorf("SLUICE_SIGN is %.20q, want true or false", text)}
+		}
+	}
+	sign := (&signer{region: r.region}).sign
+	if u, err := url.Parse(endpoint); err == nil && client.Local(u) && !signs {
+		sign = nil
+	}
+	made, err := client.New(endpoint, sign)
 	if err != nil {
 		return nil, &usageError{c.CommandPath(), err}
 	}

@@ -25,7 +25,7 @@ func (s *Stand) ControlTable(name string) string { return "sluice-" + name }
 func (s *Stand) Sluice(ctx context.Context, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, s.file("sluice"), args...)
 	c.Dir = s.o.Dir
-	c.Env = s.environment(s.deployed.control, "SLUICE_ENDPOINT="+s.gateways.control,
+	c.Env = s.environment(s.deployed.control, "SLUICE_ENDPOINT="+s.gateways.control, "SLUICE_SIGN=true",
 		"AWS_ACCESS_KEY_ID="+s.Operator.Credentials.AccessKeyID, "AWS_SECRET_ACCESS_KEY="+s.Operator.Credentials.SecretAccessKey)
 	var out, said bytes.Buffer
 	c.Stdout, c.Stderr = &out, &said

@@ -35,7 +35,8 @@ type Client struct {
 // maxAnswerBytes bounds what is read of an answer.
 const maxAnswerBytes = 16 << 20
 
-// New makes a client. The endpoint is a URL, of https unless it is this machine's; sign may be nil only there.
+// New makes a client. The endpoint is a URL, of https unless it is this machine's; sign may be nil only there. Where it is not nil, every
+// call is signed.
 func New(endpoint string, sign Sign) (*Client, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -53,7 +54,7 @@ func New(endpoint string, sign Sign) (*Client, error) {
 	}}, nil
 }
 
-// Local reports whether the URL is of this machine: calls to it are not signed.
+// Local reports whether the URL is of this machine: calls to it need no signature.
 func Local(u *url.URL) bool {
 	addr, err := netip.ParseAddr(u.Hostname())
 	return u.Hostname() == "localhost" || err == nil && addr.IsLoopback()
@@ -78,7 +79,7 @@ func Do[Response any](ctx context.Context, c *Client, path string, request any) 
 		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	if c.sign != nil && !Local(c.base) {
+	if c.sign != nil {
 		sum := sha256.Sum256(body)
 		if err := c.sign(ctx, r, hex.EncodeToString(sum[:])); err != nil {
 			return nil, fmt.Errorf("sign the call: %w", err)
