@@ -76,7 +76,13 @@ await() {
 }
 
 gone() { [[ -z $(stand "$run") ]]; }
-ended() { ! kill -0 "$1" 2>/dev/null; }
+
+# ended PID: it is not there, or only so that its parent can ask how it ended.
+ended() {
+  local stat
+  stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
+  [[ ${stat##*) } == [ZX]* ]]
+}
 
 # finish ends every process of the stand and removes its folder. LocalStack is asked first, so that it ends its functions as Lambda does.
 finish() {

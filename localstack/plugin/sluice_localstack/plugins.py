@@ -43,7 +43,7 @@ def sluice_stop_functions() -> None:
     from sluice_localstack.executor import stop_all
 
     def leave() -> None:
-        # The interpreter's own end is of no use to anyone, and takes some ten seconds where functions have run.
+        # The interpreter's own end is of no use to anyone, and can take a quarter of a minute where functions have run.
         events.infra_stopped.wait()
         os._exit(0)
 
