@@ -40,7 +40,7 @@ func run(args []string) error {
 	case len(args) == 0:
 		return synth(d, folder)
 	case len(args) == 1 && args[0] == "lambdas":
-		_, err := fmt.Println(goarch, folder)
+		_, err := fmt.Fprintln(os.Stdout, goarch, folder)
 		return err
 	default:
 		return errors.New("usage: app [lambdas]")

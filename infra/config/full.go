@@ -143,19 +143,26 @@ func (d *Deployment) full(c *checks) {
 		if cell.Network.VPC == "" && slices.Contains(regions, cell.Region) && partition(cell.Region) == china {
 			c.problem(path+".network", "endpoints have other names in China: give a VPC that has them, by vpc and subnets")
 		}
-		if given && cell.Network.VPC == "" && len(cell.Network.Subnets) == 0 {
-			c.problem(path+".cache.endpoint", "is of a cache that is there already, which no VPC has that is made: give the cache's, by network: { vpc, subnets }; or leave endpoint out, and one is made in the VPC that is made")
-		}
-		for j := range i {
-			if before := &d.Cells[j]; given && before.Profile == Full && before.Cache.Endpoint == cell.Cache.Endpoint && before.Network.VPC == cell.Network.VPC {
-				c.problem(path+".cache.endpoint", "is the cache of cell %s, too, and counters have no cell in their names: a cache for each", before.ID)
-			}
+		if given {
+			cell.reaches(c, path+".cache.endpoint", d.Cells[:i])
 		}
 		if most := cell.Cache.maxInstances(); !given && cell.MaxInstances > most && cell.MaxInstances <= maxConcurrency {
 			c.problem(path+".maxInstances", "%d instances may open %d connections to a node each, beside those of ops, and %s takes as many as %d have: a larger node, or more cells",
 				cell.MaxInstances, Connections, cell.Cache.Node, most)
 		}
 		d.wayOut(c, cell, path)
+	}
+}
+
+// reaches checks that a cache that is there already is where the cell's functions are, and is the cache of no cell before.
+func (cell *Cell) reaches(c *checks, path string, before []Cell) {
+	if cell.Network.VPC == "" && len(cell.Network.Subnets) == 0 {
+		c.problem(path, "is of a cache that is there already, which no VPC has that is made: give the cache's, by network: { vpc, subnets }; or leave endpoint out, and one is made in the VPC that is made")
+	}
+	for i := range before {
+		if other := &before[i]; other.Profile == Full && other.Cache.Endpoint == cell.Cache.Endpoint && other.Network.VPC == cell.Network.VPC {
+			c.problem(path, "is the cache of cell %s, too, and counters have no cell in their names: a cache for each", shown(other.ID))
+		}
 	}
 }
 
@@ -228,6 +235,17 @@ func (cache *Valkey) given(c *checks, path string) {
 			c.problem(path+"."+of.key, "is of a cache that is made, and endpoint names one that is there already")
 		}
 	}
+	if cache.PlainText && cache.Auth != AuthNone && cache.Auth != "" && !loopback(host) {
+		c.problem(path+".tls", "must be true: what shows the cache who functions are must not travel in clear")
+	}
+	if cache.SecurityGroup != "" {
+		c.text(path+".securityGroup", cache.SecurityGroup, "the id of a security group", groups.MatchString)
+	}
+	cache.shows(c, path)
+}
+
+// shows checks how functions show a cache that is there already who they are.
+func (cache *Valkey) shows(c *checks, path string) {
 	if cache.Auth == "" {
 		c.problem(path+".auth", "is missing: how do functions show the cache who they are? One of %s, %s, %s", AuthIAM, AuthSecret, AuthNone)
 		return
@@ -249,12 +267,6 @@ func (cache *Valkey) given(c *checks, path string) {
 		case cache.Auth != of.auth && of.value != "":
 			c.problem(path+"."+of.key, "has no use without auth: %s", of.auth)
 		}
-	}
-	if cache.PlainText && cache.Auth != AuthNone && !loopback(host) {
-		c.problem(path+".tls", "must be true with auth: %s: what shows who functions are must not travel in clear", cache.Auth)
-	}
-	if cache.SecurityGroup != "" {
-		c.text(path+".securityGroup", cache.SecurityGroup, "the id of a security group", groups.MatchString)
 	}
 }
 
