@@ -1,0 +1,109 @@
+// Command sample is a program for cdk, to be read and copied: a REST API behind the authorizer of each cell of a deployment file.
+//
+//	cd infra && npx cdk synth --app "go run ./sample"
+//
+// It stands for an app of yours: it knows nothing of a cell but its name, and its stacks, PREFIX-sample-CELL, hold nothing of Sluice's but
+// what [infra.AttachREST] puts in front of the API. SLUICE_DEPLOYMENT is the deployment file, by default deployment.yaml.
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsapigateway"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
+	"github.com/aws/constructs-go/constructs/v10"
+	"github.com/aws/jsii-runtime-go"
+
+	"github.com/sluicelimits/sluice/infra"
+	"github.com/sluicelimits/sluice/infra/config"
+)
+
+const (
+	backend = "https://backend.example.com" // the service behind the API
+	page    = "https://app.example.com"     // the origin of a web page that calls it
+)
+
+func main() {
+	err := run()
+	jsii.Close()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	file := cmp.Or(os.Getenv("SLUICE_DEPLOYMENT"), "deployment.yaml")
+	data, err := os.ReadFile(file) //nolint:gosec // the operator says which file
+	if err != nil {
+		return fmt.Errorf("the deployment file: %w", err)
+	}
+	d, err := config.Read(file, data) // with its defaults filled in
+	if err != nil {
+		return err
+	}
+	return synth(awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), StackTraces: jsii.Bool(false)}), d)
+}
+
+// synth makes the templates: a stack for each cell.
+func synth(app awscdk.App, d *config.Deployment) error {
+	for i := range d.Cells {
+		if err := newStack(app, d, &d.Cells[i]); err != nil {
+			return err
+		}
+	}
+	return infra.Synth(app)
+}
+
+// newStack makes the API of a cell, in that cell's region.
+func newStack(app awscdk.App, d *config.Deployment, cell *config.Cell) error {
+	env := &awscdk.Environment{Region: &cell.Region}
+	if d.Account != "" {
+		env.Account = &d.Account
+	}
+	stack := awscdk.NewStack(app, jsii.String(d.Prefix+"-sample-"+cell.ID), &awscdk.StackProps{
+		Env: env, AnalyticsReporting: jsii.Bool(false), Description: jsii.String("An API behind Sluice's cell " + cell.ID),
+	})
+	api := newAPI(stack)
+
+	// Names are all that one stack knows of another, so this one can be deployed before, after and without the cell's own.
+	names := config.Names{Prefix: d.Prefix, Partition: *stack.Partition(), Account: *stack.Account(), Suffix: *stack.UrlSuffix()}
+	authorizer := awslambda.Function_FromFunctionArn(stack, jsii.String("Authorizer"), jsii.String(names.CellFunctionARN(cell.Region, cell.ID, config.Authorizer)))
+	_, err := infra.AttachREST(stack, "Sluice", &infra.AttachRESTProps{API: api, Authorizer: authorizer, AllowOrigin: page})
+	return err
+}
+
+// newAPI makes an API as anybody would without Sluice: all of its methods lead to one service.
+func newAPI(scope constructs.Construct) awsapigateway.RestApi {
+	api := awsapigateway.NewRestApi(scope, jsii.String("Api"), &awsapigateway.RestApiProps{
+		CloudWatchRole: jsii.Bool(false), EndpointTypes: &[]awsapigateway.EndpointType{awsapigateway.EndpointType_REGIONAL},
+		// This answers preflights. What the gateway answers by itself has its headers of CORS from the attachment, and the service its own.
+		DefaultCorsPreflightOptions: &awsapigateway.CorsOptions{
+			AllowOrigins: jsii.Strings(page), AllowHeaders: jsii.Strings("Authorization", "Content-Type", "X-API-Key"),
+		},
+	})
+	product := api.Root().AddResource(jsii.String("product"), nil).AddResource(jsii.String("{id}"), nil)
+	orders := api.Root().AddResource(jsii.String("orders"), nil)
+	v1 := api.Root().AddResource(jsii.String("v1"), nil).AddResource(jsii.String("{proxy+}"), nil)
+	route(product, "GET", "/product/{id}", "id")
+	route(product, "PUT", "/product/{id}", "id")
+	route(orders, "GET", "/orders")
+	route(orders, "POST", "/orders")
+	route(v1, "ANY", "/v1/{proxy}", "proxy")
+	return api
+}
+
+// route passes a method of a resource on to a path of the service, which has the parameters of those names.
+func route(at awsapigateway.Resource, method, path string, parameters ...string) {
+	declared, filled := map[string]*bool{}, map[string]*string{}
+	for _, name := range parameters {
+		declared["method.request.path."+name] = jsii.Bool(true)
+		filled["integration.request.path."+name] = jsii.String("method.request.path." + name)
+	}
+	at.AddMethod(&method, awsapigateway.NewHttpIntegration(jsii.String(backend+path), &awsapigateway.HttpIntegrationProps{
+		HttpMethod: &method, Options: &awsapigateway.IntegrationOptions{RequestParameters: &filled},
+	}), &awsapigateway.MethodOptions{RequestParameters: &declared})
+}
