@@ -56,6 +56,18 @@ test: ## Unit tests with the race detector, in random order
 	$(if $(RACE),,@echo 'make test: no C compiler, so the tests run without the race detector' >&2)
 	go test $(RACE) -shuffle=on ./...
 
+.PHONY: integration
+integration: ## All of it deployed to LocalStack, without Docker, and tested there (SLUICE_LOCALSTACK=ENDPOINT: one that is there; docs/localstack.md)
+	@localstack/integration
+
+.PHONY: demo
+demo: ## So deployed, with load and a changed plan: what happened, on one screen
+	@localstack/with go run ./localstack/demo
+
+.PHONY: localstack
+localstack: ## So deployed, to play with, until Ctrl-C
+	@localstack/with go run ./localstack/serve
+
 .PHONY: lint
 lint: tools ## go vet, staticcheck, golangci-lint, gofmt, tidy modules, no binary in the tree
 	@scripts/lint
