@@ -55,6 +55,7 @@ type servedAPI struct {
 	targets     map[string]string // of a template's integrations, by what their URLs begin with
 	remote      bool              // the authorizer is a binary
 	hosts       map[string]*lambdahost.Host
+	signers     map[string]stage.Credential // who may sign, where routes have AWS_IAM
 }
 
 // parse reads what can be read without starting anything; nil without --api. A file with anything wrong is no wrong command
@@ -133,6 +134,9 @@ func (s *servedAPI) start(ctx context.Context, log *slog.Logger) error {
 	if err := s.describe(name, data); err != nil {
 		return err
 	}
+	if err := s.readSigner(); err != nil {
+		return err
+	}
 	authorizers, integrations := s.description.Functions()
 	if binary, ok := s.binaries[""]; ok {
 		if len(authorizers) != 1 {
@@ -162,6 +166,25 @@ func (s *servedAPI) start(ctx context.Context, log *slog.Logger) error {
 		return errors.New("--pass-denials is for the authorizer in this process; a binary has its own setting")
 	}
 	return s.startHosts(ctx, append(authorizers, integrations...), log)
+}
+
+// readSigner takes the AWS credentials of the environment for those of whoever may call routes with AWS_IAM: what signs with them on this
+// machine is let through, as a user whom no account has.
+func (s *servedAPI) readSigner() error {
+	at := slices.IndexFunc(s.description.Routes, func(r stage.Route) bool { return r.Authorization == stage.AWSIAM })
+	if at < 0 {
+		return nil
+	}
+	key, secret := os.Getenv("AWS_ACCESS_KEY_ID"), os.Getenv("AWS_SECRET_ACCESS_KEY")
+	if key == "" || secret == "" {
+		return fmt.Errorf("the API's route %s is for callers who sign (%s): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY here to those that they sign with; any will do",
+			s.description.Routes[at].Key, stage.AWSIAM)
+	}
+	account := s.description.Account
+	s.signers = map[string]stage.Credential{key: {
+		Secret: secret, SessionToken: os.Getenv("AWS_SESSION_TOKEN"), Account: account, Caller: "AIDALOCAL", UserARN: "arn:aws:iam::" + account + ":user/local",
+	}}
+	return nil
 }
 
 // describe reads a description, or a template.
@@ -237,7 +260,7 @@ func (s *servedAPI) adapt(lines attempts) {
 
 // handler is the stage, with the authorizer in this process where none is a binary.
 func (s *servedAPI) handler(z *authorizer.Authorizer, c stage.Config) (http.Handler, error) {
-	c.Description, c.Functions = s.description, make(map[string]stage.Function)
+	c.Description, c.Functions, c.Credentials = s.description, make(map[string]stage.Function), s.signers
 	for name, h := range s.hosts {
 		c.Functions[name] = h
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +15,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 )
 
 // functionEnv makes the test binary a Lambda function: one for an API's authorizer and for what stands behind it.
@@ -22,8 +28,14 @@ const functionEnv = "SLUICE_TEST_FUNCTION"
 func testFunction(event struct {
 	ARN            string `json:"methodArn"`
 	Headers        map[string]string
-	RequestContext struct{ Authorizer map[string]any }
+	RequestContext struct {
+		Authorizer map[string]any
+		Identity   struct{ UserArn string }
+	}
 }) (map[string]any, error) {
+	if who := event.RequestContext.Identity.UserArn; who != "" {
+		return map[string]any{"statusCode": 200, "body": "hello " + who}, nil
+	}
 	if event.ARN == "" {
 		return map[string]any{"statusCode": 200, "body": fmt.Sprint("hello ", event.RequestContext.Authorizer["tenant"])}, nil
 	}
@@ -189,6 +201,53 @@ func TestDevTemplate(t *testing.T) {
 	}
 	if err := r.finish(t); err != nil {
 		t.Errorf("a stop that was asked for is %v, want nil\n%s", err, r.stderr)
+	}
+}
+
+// Guarantees that an operators' API is served from the template of its stack, with a real function behind it, to who signs with the credentials
+// of the environment and to nobody else; and that without any the command says what to do.
+func TestDevSigned(t *testing.T) {
+	const control = "../../infra/testdata/control.template.json"
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"} {
+		t.Setenv(name, "")
+	}
+	args := []string{"--api", control, "--function", "sluice-admin=" + os.Args[0], "--function-env", functionEnv + "=1"}
+	root := newRootCommand()
+	root.SetArgs(append([]string{"dev", "--listen", "127.0.0.1:0"}, args...))
+	root.SetOut(io.Discard)
+	root.SetErr(io.Discard)
+	if err := root.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "route POST /{proxy+} is for callers who sign (AWS_IAM): set AWS_ACCESS_KEY_ID") {
+		t.Errorf("without credentials: %v", err)
+	}
+	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t")
+	r := startDev(t, args...)
+	for secret, want := range map[string]int{"s3cr3t": 200, "other": 403, "": 403} {
+		req, err := http.NewRequest("POST", r.base+"/v1/tenants/get", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		empty := sha256.Sum256(nil)
+		if secret != "" {
+			if err := v4.NewSigner().SignHTTP(t.Context(), aws.Credentials{AccessKeyID: "AKIAEXAMPLE", SecretAccessKey: secret}, req, hex.EncodeToString(empty[:]), "execute-api", "eu-west-1", time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != want || (string(body) == "hello arn:aws:iam::000000000000:user/local") != (want == 200) {
+			t.Errorf("signed with %q: %d %s (%v)\n%s", secret, resp.StatusCode, body, err, r.stderr)
+		}
+	}
+	if err := r.finish(t); err != nil {
+		t.Errorf("a stop that was asked for is %v, want nil", err)
+	}
+	if told := r.stdout.String() + r.stderr.String(); strings.Contains(told, "s3cr3t") {
+		t.Errorf("the secret is told: %s", told)
 	}
 }
 
