@@ -3,6 +3,7 @@
 //
 // Where each thing lives:
 //
+//	sample          a program to read and copy: a REST API behind the authorizer of each cell
 //	config          the deployment file: types, defaults, checks, and every physical name; no CDK
 //	app             the program that cdk runs; cdk.json names it, make synth and make deploy call it
 //	stacks.go       which stacks a deployment has, and their order

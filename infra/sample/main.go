@@ -1,6 +1,6 @@
 // Command sample is a program for cdk, to be read and copied: a REST API behind the authorizer of each cell of a deployment file.
 //
-//	cd infra && npx cdk synth --app "go run ./sample"
+//	scripts/cdk synth --quiet --app "go run ./sample" --output sample.out
 //
 // It stands for an app of yours: it knows nothing of a cell but its name, and its stacks, PREFIX-sample-CELL, hold nothing of Sluice's but
 // what [infra.AttachREST] puts in front of the API. SLUICE_DEPLOYMENT is the deployment file, by default deployment.yaml.
