@@ -95,6 +95,9 @@ func (s *Stand) operator(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := s.makeRoom(ctx); err != nil {
+		return err
+	}
 	var key struct {
 		ID     string `xml:"CreateAccessKeyResult>AccessKey>AccessKeyId"`
 		Secret string `xml:"CreateAccessKeyResult>AccessKey>SecretAccessKey"`
@@ -108,6 +111,31 @@ func (s *Stand) operator(ctx context.Context) error {
 	}
 	s.Operator = Operator{ARN: user.ARN, ID: user.ID, Credentials: aws.Credentials{AccessKeyID: key.ID, SecretAccessKey: key.Secret}}
 	return nil
+}
+
+// maxKeys are how many access keys IAM lets a user have.
+const maxKeys = 2
+
+// makeRoom removes the operator's oldest access key where she can have no further one: each stand that is opened makes its own.
+func (s *Stand) makeRoom(ctx context.Context) error {
+	var answer struct {
+		Keys []struct {
+			ID   string    `xml:"AccessKeyId"`
+			Made time.Time `xml:"CreateDate"`
+		} `xml:"ListAccessKeysResult>AccessKeyMetadata>member"`
+	}
+	list := url.Values{"Action": {"ListAccessKeys"}, "Version": {"2010-05-08"}, "UserName": {operatorName}}
+	if err := s.query(ctx, "iam", iamRegion, list, &answer); err != nil || len(answer.Keys) < maxKeys {
+		return err
+	}
+	oldest := answer.Keys[0]
+	for _, k := range answer.Keys {
+		if k.Made.Before(oldest.Made) {
+			oldest = k
+		}
+	}
+	remove := url.Values{"Action": {"DeleteAccessKey"}, "Version": {"2010-05-08"}, "UserName": {operatorName}, "AccessKeyId": {oldest.ID}}
+	return s.query(ctx, "iam", iamRegion, remove, &struct{}{})
 }
 
 // Event is one of a stack's.

@@ -1,0 +1,81 @@
+package localstack_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+
+	"github.com/sluicelimits/sluice/localstack/stand"
+	"github.com/sluicelimits/sluice/streams/kept"
+)
+
+// keptBy waits until a queue of what could not be used has so many different items that are ours, takes them from it, and returns them.
+// Others stay.
+func keptBy(t *testing.T, s *stand.Stand, by, region, queue string, n int, ours func(*kept.Item) bool) []kept.Item {
+	t.Helper()
+	url, err := s.Queue(t.Context(), region, queue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := sqs.NewFromConfig(s.AWS(region))
+	found := map[string]kept.Item{}
+	within(t, func(ctx context.Context) error {
+		out, err := client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &url, MaxNumberOfMessages: 10, VisibilityTimeout: 2})
+		if err != nil {
+			return err
+		}
+		for _, m := range out.Messages {
+			i, _, err := kept.Decode([]byte(*m.Body))
+			if err != nil {
+				return fmt.Errorf("%s: %w: %.200q", queue, err, *m.Body)
+			}
+			if !ours(&i) {
+				continue
+			}
+			if i.By != by || i.Reason == "" || i.At.IsZero() {
+				t.Errorf("%s has %+v, want it by %s, and why", queue, i, by)
+			}
+			found[i.ID] = i
+			if _, err := client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: &url, ReceiptHandle: m.ReceiptHandle}); err != nil {
+				return err
+			}
+		}
+		if len(found) != n {
+			return fmt.Errorf("%s has kept %d of ours, want %d", queue, len(found), n)
+		}
+		return nil
+	})
+	all := make([]kept.Item, 0, n)
+	for _, i := range found {
+		all = append(all, i)
+	}
+	return all
+}
+
+// noneWaits waits until the queues are empty through which changes come, and fails the test if any has something in it that has a queue
+// because it should not be: a test that makes such takes it out.
+func noneWaits(t *testing.T, s *stand.Stand) {
+	t.Helper()
+	type place struct{ region, queue string }
+	var changes []place
+	wrong := []place{{s.Region(), s.ControlTable("kept")}, {s.Region(), s.ControlTable("failed")}, {s.Region(), s.ControlTable("undelivered")}}
+	for _, c := range s.Cells() {
+		changes = append(changes, place{c.Region, c.Table("changes")})
+		wrong = append(wrong, place{c.Region, c.Table("kept")}, place{c.Region, c.Table("refused")})
+	}
+	within(t, func(ctx context.Context) error {
+		for _, p := range changes {
+			if n, err := s.Waiting(ctx, p.region, p.queue); err != nil || n > 0 {
+				return fmt.Errorf("%d messages are in %s: %w", n, p.queue, err)
+			}
+		}
+		return nil
+	})
+	for _, p := range wrong {
+		if n, err := s.Waiting(t.Context(), p.region, p.queue); err != nil || n > 0 {
+			t.Errorf("%d messages are in %s: %v", n, p.queue, err)
+		}
+	}
+}
