@@ -164,6 +164,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add([]byte(good))
 	f.Add([]byte(mapped))
+	f.Add([]byte(operators))
 	f.Add([]byte("kind: &a REST\nroutes: [*a]"))
 	f.Add([]byte("a: &a [*a]"))
 	f.Add([]byte(`{"kind":"HTTP","routes":[{"route":"$default","integration":{"type":"ECHO","requestParameters":{"overwrite:path":"/${request.path}"}}}]}`))
@@ -181,7 +182,7 @@ func FuzzParse(f *testing.F) {
 		for _, name := range append(authorizers, integrations...) {
 			functions[name] = new(answers)
 		}
-		if _, err := stage.New(stage.Config{Description: d, Functions: functions}); err != nil {
+		if _, err := stage.New(stage.Config{Description: d, Functions: functions, Credentials: map[string]stage.Credential{annKey: ann}}); err != nil {
 			t.Fatalf("what Parse takes, New refuses: %v\n%s", err, data)
 		}
 	})
