@@ -75,6 +75,12 @@ await() {
   done
 }
 
+# signal NAME: to every process of the stand; one that ended in between does not matter.
+signal() {
+  local pid
+  for pid in $(stand "$run"); do kill -s "$1" "$pid" 2>/dev/null || true; done
+}
+
 gone() { [[ -z $(stand "$run") ]]; }
 
 # ended PID: it is not there, or only so that its parent can ask how it ended.
@@ -92,9 +98,9 @@ finish() {
     await 15 ended "$pid" || say "LocalStack did not end when asked, so it is killed"
   fi
   if ! gone; then
-    stand "$run" | xargs -r kill -TERM 2>/dev/null || true
-    await 2 gone || stand "$run" | xargs -r kill -KILL 2>/dev/null || true
-    await 10 gone || die "these processes do not end: $(stand "$run" | xargs)"
+    signal TERM
+    await 2 gone || signal KILL
+    await 10 gone || die "these processes do not end: $(stand "$run" | tr '\n' ' ')"
   fi
   # A function that ends may still write its last line.
   rm -rf "$run" 2>/dev/null || rm -rf "$run"
