@@ -51,10 +51,15 @@ dev: ## Start the whole of it in one process, on the example plan
 .PHONY: check
 check: lint test bench-smoke ## All that must pass before a merge; no Docker, no AWS
 
+# The packages with tests that do less in a short run, or leave out what the race detector falsifies. It makes what only computes
+# seven times as slow, so under it they run short, and then once more in full without it.
+FULL = $(shell git grep -lE --untracked 'testing\.Short\(\)|\braceEnabled\b' -- '*_test.go' | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+
 .PHONY: test
-test: ## Unit tests with the race detector, in random order
+test: ## Unit tests in random order, with the race detector; what is short under it once more in full
 	$(if $(RACE),,@echo 'make test: no C compiler, so the tests run without the race detector' >&2)
-	go test $(RACE) -shuffle=on ./...
+	go test $(if $(RACE),-race -short) -shuffle=on ./...
+	$(if $(RACE),go test -shuffle=on $(FULL))
 
 .PHONY: integration
 integration: ## All of it deployed to LocalStack, without Docker, and tested there (SLUICE_LOCALSTACK=ENDPOINT: one that is there; docs/localstack.md)
@@ -80,6 +85,9 @@ tools: ## Install the pinned linters into ./bin
 fuzz: ## Each fuzz target for FUZZTIME (30s)
 	@scripts/fuzz
 
+# The packages with benchmarks: the go command would link the tests of all others, to find none.
+BENCHED = $(shell git grep -l --untracked '^func Benchmark' -- '*_test.go' ':!bench' | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+
 .PHONY: bench
 bench: ## Every benchmark ten times into bench.txt, for benchstat against another commit
 	go test -run='^$$' -bench=. -benchmem -count=10 ./... | tee bench.txt
@@ -87,7 +95,7 @@ bench: ## Every benchmark ten times into bench.txt, for benchstat against anothe
 
 .PHONY: bench-smoke
 bench-smoke: ## Every benchmark once, so that none rots
-	go test -run='^$$' -bench=. -benchtime=1x ./...
+	go test -run='^$$' -bench=. -benchtime=1x $(BENCHED)
 	cd bench && go test -bench=. -benchtime=1x ./...
 
 .PHONY: figures

@@ -102,9 +102,9 @@ func play(tb testing.TB, seed uint64, f fault, a limit.Algorithm, alone, changed
 
 // However instances behave, and whatever their clocks say, each algorithm's own bound holds for what they admit in all.
 func TestLeasesKeepTheBound(t *testing.T) {
-	scripts := uint64(100)
-	if testing.Short() || raceEnabled {
-		scripts = 12
+	scripts := uint64(50)
+	if testing.Short() {
+		scripts = 6
 	}
 	for _, a := range leased {
 		for _, kind := range []struct {

@@ -131,6 +131,10 @@ func (d *duel) take(t *testing.T, cell int, most int64) {
 // where rounding puts shares out of proportion: 4 per second are 2 and 2, then 1 and 3, while 2,000 are 1,000 and 1,000,
 // then 600 and 1,400. Both cells are emptied just before, left alone for as long as it may pay, and emptied again.
 func TestForgottenBucket(t *testing.T) {
+	steps := int64(20)
+	if testing.Short() {
+		steps = 7
+	}
 	for _, tc := range []struct {
 		rate, burst int64
 		from, to    []int64
@@ -143,8 +147,8 @@ func TestForgottenBucket(t *testing.T) {
 		{7, 900, []int64{3, 4}, []int64{4, 3}},
 		{7, 900, []int64{3, 4}, []int64{0, 3}},
 	} {
-		for back := int64(0); back < 3*tc.burst/tc.rate; back += 1 + tc.burst/tc.rate/20 {
-			for rest := int64(0); rest < 3*tc.burst/tc.rate; rest += 1 + tc.burst/tc.rate/20 {
+		for back := int64(0); back < 3*tc.burst/tc.rate; back += 1 + tc.burst/tc.rate/steps {
+			for rest := int64(0); rest < 3*tc.burst/tc.rate; rest += 1 + tc.burst/tc.rate/steps {
 				d := newDuel(t, tc.rate, tc.burst, tc.from)
 				d.take(t, 0, tc.burst)
 				d.take(t, 1, tc.burst)

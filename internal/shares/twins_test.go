@@ -10,6 +10,9 @@ import (
 // Guarantees that the worlds of these tests can fail: each rule that is left out is found out. A property test that lets
 // one of these pass would hold nothing.
 func TestBrokenWorldsAreCaught(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs some hundred worlds")
+	}
 	for _, twin := range []struct {
 		name  string
 		wrong wrong

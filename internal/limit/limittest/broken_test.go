@@ -2,6 +2,7 @@ package limittest_test
 
 import (
 	"context"
+	"flag"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -439,6 +440,9 @@ func TestContractOfNaiveStore(t *testing.T) {
 	limittest.RunStoreContract(t, config(none))
 }
 
+// every makes TestBrokenStores go on after the first guarantee that catches a fault: one is enough, all are good to know.
+var every = flag.Bool("every", false, "name every guarantee that catches a fault")
+
 // TestBrokenStores shows the suite catch each way of being broken. A suite that passes a broken store guards nothing.
 func TestBrokenStores(t *testing.T) {
 	for _, f := range []fault{
@@ -461,7 +465,7 @@ func TestBrokenStores(t *testing.T) {
 					continue
 				}
 				by = append(by, name)
-				if !testing.Verbose() { // one is enough, all are good to know
+				if !*every {
 					break
 				}
 			}

@@ -58,7 +58,7 @@ func TestLeasesLikeCore(t *testing.T) {
 	})
 	seed := uint64(time.Now().UnixNano())
 	algorithms := append(limit.Algorithms(), limit.TokenBucket, limit.TokenBucket, limit.TokenBucket, limit.SlidingWindow)
-	for i := range uint64(200) {
+	for i := range uint64(100) {
 		s.SetSpace(newSpace())
 		p := newPair(t, s, server.Client(t), seed+i, []int64{12, 300, 300}[i%3], algorithms)
 		p.leases, p.seen = map[string][]limit.Grant{}, seen
