@@ -93,7 +93,7 @@ ended() {
 # finish ends every process of the stand and removes its folder. LocalStack is asked first, so that it ends its functions as Lambda does.
 finish() {
   local pid
-  if pid=$(alive localstack); then
+  if [[ -e $run/ready ]] && pid=$(alive localstack); then # while it starts, it does not listen to SIGTERM
     kill "$pid" 2>/dev/null || true
     await 15 ended "$pid" || say "LocalStack did not end when asked, so it is killed"
   fi

@@ -379,7 +379,7 @@ func TestDownEndsOnlyItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	function := filepath.Join(m.folder(), "sleep")                // coreutils may be one binary that goes by its name
+	function := filepath.Join(m.folder(), "sleep") // coreutils may be one binary that goes by its name
 	if err := os.WriteFile(function, binary, 0o700); err != nil {
 		t.Fatal(err)
 	}
