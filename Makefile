@@ -51,9 +51,12 @@ dev: ## Start the whole of it in one process, on the example plan
 .PHONY: check
 check: lint test bench-smoke ## All that must pass before a merge; no Docker, no AWS
 
+# Modules of their own.
+NESTED = ':!bench' ':!browser' ':!infra'
+
 # The packages with tests that do less in a short run, or leave out what the race detector falsifies. It makes what only computes
 # seven times as slow, so under it they run short, and then once more in full without it.
-FULL = $(shell git grep -lE --untracked 'testing\.Short\(\)|\braceEnabled\b' -- '*_test.go' | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+FULL = $(shell git grep -lE --untracked 'testing\.Short\(\)|\braceEnabled\b' -- '*_test.go' $(NESTED) | xargs -n 1 dirname | sort -u | sed 's|^|./|')
 
 .PHONY: test
 test: ## Unit tests in random order, with the race detector; what is short under it once more in full
@@ -86,7 +89,7 @@ fuzz: ## Each fuzz target for FUZZTIME (30s)
 	@scripts/fuzz
 
 # The packages with benchmarks: the go command would link the tests of all others, to find none.
-BENCHED = $(shell git grep -l --untracked '^func Benchmark' -- '*_test.go' ':!bench' | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+BENCHED = $(shell git grep -l --untracked '^func Benchmark' -- '*_test.go' $(NESTED) | xargs -n 1 dirname | sort -u | sed 's|^|./|')
 
 .PHONY: bench
 bench: ## Every benchmark ten times into bench.txt, for benchstat against another commit
