@@ -2,11 +2,15 @@ package stand
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Processes are those of a function's environments, where LocalStack runs them as processes of this machine: that of localstack/up does.
@@ -53,4 +57,32 @@ func (s *Stand) Kill(function string) (int, error) {
 		}
 	}
 	return len(pids), nil
+}
+
+// KillRedis kills the Redis, and returns when it has gone. localstack/up starts another one.
+func (s *Stand) KillRedis(ctx context.Context) error {
+	client := redis.NewClient(&redis.Options{Addr: s.o.Redis, MaxRetries: -1})
+	defer client.Close()
+	info, err := client.InfoMap(ctx, "server").Result()
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(info["Server"]["process_id"])
+	if err != nil {
+		return fmt.Errorf("the Redis at %s says that it is process %q", s.o.Redis, info["Server"]["process_id"])
+	}
+	// The id is that of another process where the Redis is in a container.
+	command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if _, port, _ := strings.Cut(s.o.Redis, ":"); err != nil || !bytes.Contains(command, []byte("\x00"+port+"\x00")) {
+		return fmt.Errorf("process %d is not the Redis at %s: %.100q: %w", pid, s.o.Redis, command, err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill the Redis of process %d: %w", pid, err)
+	}
+	return Until(ctx, answersIn, answersIn/100, func(ctx context.Context) error {
+		if client.Ping(ctx).Err() == nil {
+			return fmt.Errorf("the Redis at %s still answers", s.o.Redis)
+		}
+		return nil
+	})
 }

@@ -2,7 +2,10 @@
 
 package stand
 
-import "errors"
+import (
+	"context"
+	"errors"
+)
 
 var errProcesses = errors.New("the processes of functions are found on Linux alone")
 
@@ -11,3 +14,6 @@ func (s *Stand) Processes(string) ([]int, error) { return nil, errProcesses }
 
 // Kill is an error: see that of Linux.
 func (s *Stand) Kill(string) (int, error) { return 0, errProcesses }
+
+// KillRedis is an error: see that of Linux.
+func (s *Stand) KillRedis(context.Context) error { return errProcesses }

@@ -1,0 +1,626 @@
+package localstack_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/lambda"
+	lambdatypes "github.com/aws/aws-sdk-go-v2/service/lambda/types"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	sqstypes "github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/lambdaremote"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/localstack/stand"
+)
+
+var applierFails = flag.Duration("applier-fails", time.Minute, "for how long the applier of a cell fails")
+
+// ours skips the test, or fails it where REQUIRE_LOCALSTACK is set, unless the LocalStack's processes are this machine's.
+func ours(t *testing.T, s *stand.Stand) {
+	t.Helper()
+	if s.Ours() {
+		return
+	}
+	const message = "this LocalStack was not started by localstack/up: its processes cannot be killed"
+	if os.Getenv("REQUIRE_LOCALSTACK") != "" {
+		t.Fatal(message)
+	}
+	t.Skip(message)
+}
+
+// The two cells of the deployment.
+func smallAndFull(t *testing.T, s *stand.Stand) (small, full stand.Cell) {
+	t.Helper()
+	for _, c := range s.Cells() {
+		if c.Full {
+			full = c
+		} else {
+			small = c
+		}
+	}
+	if small.ID == "" || full.ID == "" {
+		t.Fatalf("the cells are %v, want a small and a full one", s.Cells())
+	}
+	return small, full
+}
+
+// attempt is a call of a client, as the client saw it.
+type attempt struct {
+	cell           string
+	sent, answered time.Time
+	status         int
+	body           string
+	err            error
+}
+
+// load are clients that call until they are stopped, and write down each answer.
+type load struct {
+	mu   sync.Mutex
+	all  []attempt
+	stop func()
+}
+
+// calls has clients call each cell with a key, each with a pause between two calls, until the test ends or it is stopped.
+func calls(t *testing.T, s *stand.Stand, request, key string, clients int, pause time.Duration) *load {
+	l := &load{}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for _, c := range s.Cells() {
+		api := s.API(c.ID)
+		for range clients {
+			wg.Go(func() {
+				client := &http.Client{Timeout: time.Minute}
+				defer client.CloseIdleConnections()
+				again := time.NewTicker(max(pause, time.Microsecond))
+				defer again.Stop()
+				for {
+					one := attempt{cell: c.ID, sent: time.Now()}
+					a, err := stand.Call(t.Context(), client, api, request, key)
+					if one.answered, one.err = time.Now(), err; err == nil {
+						one.status, one.body = a.Status, a.Body
+					}
+					l.mu.Lock()
+					l.all = append(l.all, one)
+					l.mu.Unlock()
+					select {
+					case <-stop:
+						return
+					case <-again.C:
+					}
+				}
+			})
+		}
+	}
+	l.stop = sync.OnceFunc(func() {
+		close(stop)
+		wg.Wait()
+	})
+	t.Cleanup(l.stop)
+	return l
+}
+
+// of are a cell's attempts so far, in the order in which they were answered.
+func (l *load) of(cell string) []attempt {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []attempt
+	for _, a := range l.all {
+		if a.cell == cell {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// more waits until a cell has answered n calls more than now.
+func (l *load) more(t *testing.T, cell string, n int) {
+	t.Helper()
+	before := len(l.of(cell))
+	within(t, func(context.Context) error {
+		if got := len(l.of(cell)) - before; got < n {
+			return fmt.Errorf("%s has answered %d calls, want %d", cell, got, n)
+		}
+		return nil
+	})
+}
+
+// decided fails the test at each answer that is not Sluice's decision, but those that may be.
+func (l *load) decided(t *testing.T, may func(attempt) bool) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range l.all {
+		if a.status != http.StatusOK && a.status != http.StatusTooManyRequests && !may(a) {
+			t.Errorf("%s, sent at %s and answered %s later: %d %s %v", a.cell, a.sent.Format(time.StampMilli), a.answered.Sub(a.sent), a.status, strings.TrimSpace(a.body), a.err)
+		}
+	}
+}
+
+func none(attempt) bool { return false }
+
+// windows are how many calls of a cell were surely admitted in each fixed window: sent and answered in it.
+func (l *load) windows(cell string, period time.Duration) map[time.Time]int {
+	sums := map[time.Time]int{}
+	for _, a := range l.of(cell) {
+		if start := a.sent.Truncate(period); a.status == http.StatusOK && start.Equal(a.answered.Truncate(period)) {
+			sums[start]++
+		}
+	}
+	return sums
+}
+
+// exact fails the test unless each cell admits exactly its share of a tenant's limit, half of 10 in an hour, and of no call more. The
+// tenant's key has made no call of it yet.
+func exact(t *testing.T, s *stand.Stand, key string) {
+	t.Helper()
+	for _, c := range s.Cells() {
+		// An hour that ends meanwhile is another window.
+		for again := true; again; {
+			hour, admitted := time.Now().Truncate(time.Hour), 0
+			for range 8 {
+				switch a := call(t, s, c.ID, "PUT /product/1", key); a.Status {
+				case http.StatusOK:
+					admitted++
+				case http.StatusTooManyRequests:
+				default:
+					t.Fatalf("%s: %d %s", c.ID, a.Status, a.Body)
+				}
+			}
+			if again = !hour.Equal(time.Now().Truncate(time.Hour)); !again && admitted != 5 {
+				t.Errorf("%s admits %d of 8 calls, and its share is 5", c.ID, admitted)
+			}
+		}
+	}
+}
+
+// exactLimit is what exact calls for.
+const exactLimit = `{ id: exact, match: { methods: [PUT], pathPattern: "/product/*" }, tiers: [ { period: 1h, threshold: 10 } ] }`
+
+// marked reports whether a cell's authorizer says that it decided without its store. It asks the function itself: gateways keep this from
+// clients, for their logs and the backend.
+func marked(ctx context.Context, s *stand.Stand, c stand.Cell, key string) (bool, error) {
+	event, err := json.Marshal(map[string]any{
+		"type": "REQUEST", "methodArn": "arn:aws:execute-api:" + c.Region + ":" + stand.Account + ":test/v1/GET/orders", "resource": "/orders", "path": "/orders",
+		"httpMethod": "GET", "headers": map[string]string{"X-API-Key": key}, "multiValueHeaders": map[string][]string{"X-API-Key": {key}},
+		"requestContext": map[string]any{
+			"apiId": "test", "stage": "v1", "resourcePath": "/orders", "path": "/v1/orders", "httpMethod": "GET", "accountId": stand.Account, "requestId": "test",
+			"identity": map[string]string{"sourceIp": "192.0.2.1"},
+		},
+	})
+	if err != nil {
+		return false, err
+	}
+	out, err := lambdaremote.New(s.AWS(c.Region)).Function(c.Function("authorizer")).Invoke(ctx, event)
+	if err != nil {
+		return false, err
+	}
+	var answer struct {
+		Context struct {
+			Decision    string
+			StoreFailed bool
+		}
+	}
+	if err := json.Unmarshal(out, &answer); err != nil || answer.Context.Decision != "allowed" {
+		return false, fmt.Errorf("the authorizer of %s answers %s: %w", c.ID, out, err)
+	}
+	return answer.Context.StoreFailed, nil
+}
+
+// untilMarked waits until marked says so.
+func untilMarked(t *testing.T, s *stand.Stand, c stand.Cell, key string, want bool) {
+	t.Helper()
+	within(t, func(ctx context.Context) error {
+		got, err := marked(ctx, s, c, key)
+		if err == nil && got != want {
+			err = fmt.Errorf("the answer of %s is marked %t", c.ID, got)
+		}
+		return err
+	})
+}
+
+// Guarantees that a Redis which is killed under load costs no call: the full cell goes on, admits no more than the bound of the design, says
+// that it does, and holds its limits to the unit again once the Redis, which comes back empty, has been there for a window. The small cell
+// hears nothing of it.
+func TestRedisKilled(t *testing.T) {
+	s := open(t)
+	ours(t, s)
+	small, full := smallAndFull(t, s)
+	const (
+		period = 5 * time.Second
+		share  = 8 // of each cell
+
+		// After that a breaker asks again, see internal/outage: its longest cooldown, and a fifth.
+		cooldown = 4800 * time.Millisecond
+	)
+	name := unique("redis")
+	apply(t, s, fmt.Sprintf(`
+plans:
+  - id: redis-killed
+    limits:
+      - { id: few, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: 5s, threshold: 16 } ] }
+      - { id: many, match: { pathPattern: "/orders" }, tiers: [ { period: 1h, threshold: 100000 } ] }
+      - %s
+tenants: [ { id: %s, plan: redis-killed }, { id: %s-after, plan: redis-killed } ]
+`, exactLimit, name, name))
+	k, after := key(t, s, name), key(t, s, name+"-after")
+	for _, c := range s.Cells() {
+		known(t, s, c.ID, k)
+		known(t, s, c.ID, after)
+	}
+	l := calls(t, s, "GET /product/1", k, 1, 60*time.Millisecond)
+	l.more(t, full.ID, 20)
+	untilMarked(t, s, full, k, false)
+
+	t.Cleanup(func() { // whatever happens: others need it
+		if err := s.Up(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	killed := time.Now()
+	if err := s.KillRedis(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	untilMarked(t, s, full, k, true)
+	l.more(t, full.ID, 100)
+	instances, err := s.Processes(full.Function("authorizer"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	up := time.Now()
+	untilMarked(t, s, full, k, false)
+	again := up.Add(cooldown).Truncate(period).Add(period)
+	within(t, func(context.Context) error {
+		if left := time.Until(again.Add(2 * period)); left > 0 {
+			return fmt.Errorf("for %s windows go on that are judged", left)
+		}
+		return nil
+	})
+	l.stop()
+
+	l.decided(t, none)
+	for start, n := range l.windows(small.ID, period) {
+		if n > share {
+			t.Errorf("%s, which has no Redis, admitted %d in the window of %s, and its share is %d", small.ID, n, start.Format(time.TimeOnly), share)
+		}
+	}
+	// Before the outage, twice the backstops of the instances, and once more as the Redis comes back empty.
+	bound := share + 2*share*len(instances) + share
+	var judged, during int
+	for start, n := range l.windows(full.ID, period) {
+		t.Logf("%s: %d admitted, its share is %d", start.Format(time.TimeOnly), n, share)
+		most := bound
+		if end := start.Add(period); end.Before(killed) || !start.Before(again) {
+			most = share
+		}
+		if n > most {
+			t.Errorf("%s admitted %d in the window of %s, and may %d", full.ID, n, start.Format(time.TimeOnly), most)
+		}
+		if !start.Before(again) {
+			judged++
+		}
+	}
+	for _, a := range l.of(full.ID) {
+		if a.sent.After(killed) && a.answered.Before(up) && a.status == http.StatusOK {
+			during++
+		}
+	}
+	if judged == 0 || during == 0 {
+		t.Errorf("%d windows were judged afterwards, and %d calls admitted without the Redis: want some of each", judged, during)
+	}
+	logs, err := s.Logs(full.Function("authorizer"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"store_errors_redis"`, `"requests_served_by_backstop":`} {
+		if !strings.Contains(logs, want) {
+			t.Errorf("the authorizer of %s has not written %s", full.ID, want)
+		}
+	}
+	exact(t, s, after)
+	noneWaits(t, s)
+}
+
+// kill is when processes were killed.
+type kill struct{ from, to time.Time }
+
+// Guarantees that an authorizer which is killed in mid-call takes with it only the calls that it had, that the next call is answered as if
+// nothing had been, and that no limit is ever passed by it: what the process held is lost.
+func TestAuthorizerKilled(t *testing.T) {
+	s := open(t)
+	ours(t, s)
+	const share = 60 // of each cell, in an hour
+	name := unique("killed")
+	apply(t, s, fmt.Sprintf(`
+plans:
+  - id: authorizer-killed
+    limits:
+      - { id: few, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: 1h, threshold: %d } ] }
+      - %s
+tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer-killed } ]
+`, 2*share, exactLimit, name, name))
+	k, after := key(t, s, name), key(t, s, name+"-after")
+	for _, c := range s.Cells() {
+		known(t, s, c.ID, k)
+		known(t, s, c.ID, after)
+	}
+	l := calls(t, s, "GET /product/1", k, 2, 0)
+	kills := map[string][]kill{}
+	lost := func(cell string) (n int) {
+		for _, a := range l.of(cell) {
+			if a.status >= http.StatusInternalServerError {
+				n++
+			}
+		}
+		return n
+	}
+	for _, c := range s.Cells() {
+		for round := 0; round < 4 || lost(c.ID) < 2; round++ {
+			if round == 20 {
+				t.Fatalf("%s was killed %d times, and %d times in mid-call", c.ID, round, lost(c.ID))
+			}
+			l.more(t, c.ID, 10)
+			one := kill{from: time.Now()}
+			n, err := s.Kill(c.Function("authorizer"))
+			if err != nil || n == 0 {
+				t.Fatalf("killed %d authorizers of %s: %v", n, c.ID, err)
+			}
+			one.to = time.Now()
+			kills[c.ID] = append(kills[c.ID], one)
+		}
+		within(t, func(context.Context) error { // there is more demand than the limit has
+			if n := len(l.of(c.ID)); n < 2*share {
+				return fmt.Errorf("%s has answered %d calls", c.ID, n)
+			}
+			return nil
+		})
+	}
+	l.stop()
+	l.decided(t, func(a attempt) bool {
+		return a.status >= http.StatusInternalServerError && slices.ContainsFunc(kills[a.cell], func(k kill) bool {
+			return !a.sent.After(k.to) && !a.answered.Before(k.from)
+		})
+	})
+	for _, c := range s.Cells() {
+		for start, n := range l.windows(c.ID, time.Hour) {
+			t.Logf("%s: %d killed, %d calls lost, %d of %d admitted, its share is %d", c.ID, len(kills[c.ID]), lost(c.ID), n, len(l.of(c.ID)), share)
+			if n > share {
+				t.Errorf("%s admitted %d in the hour of %s, and its share is %d", c.ID, n, start.Format(time.TimeOnly), share)
+			}
+		}
+	}
+	exact(t, s, after)
+	noneWaits(t, s)
+}
+
+// configuration is a cell's config table.
+func configuration(t *testing.T, s *stand.Stand, c stand.Cell) *table.Table {
+	t.Helper()
+	made, err := table.New(table.Config{Client: dynamodb.NewFromConfig(s.AWS(c.Region)), Table: c.Table("config")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// position is where a cell's change log is.
+func position(t *testing.T, s *stand.Stand, c stand.Cell) cellconfig.Head {
+	t.Helper()
+	head, err := configuration(t, s, c).Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return head
+}
+
+// gapless fails the test unless a cell's change log has each entry since another position, and each document only ever got newer by it.
+func gapless(t *testing.T, s *stand.Stand, c stand.Cell, since cellconfig.Head) {
+	t.Helper()
+	head := position(t, s, c)
+	entries, err := configuration(t, s, c).Log(t.Context(), since.Seq, head.Seq)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if head.Incarnation != since.Incarnation || int64(len(entries)) != head.Seq-since.Seq {
+		t.Errorf("the log of %s has %d entries from %+v to %+v", c.ID, len(entries), since, head)
+	}
+	newest := map[cellconfig.Ref]int64{}
+	for i, e := range entries {
+		if e.Seq != since.Seq+int64(i)+1 {
+			t.Errorf("the log of %s: entry %d comes after %d", c.ID, e.Seq, since.Seq+int64(i))
+		}
+		for _, change := range e.Changes {
+			if change.Version <= newest[change.Ref] {
+				t.Errorf("the log of %s: entry %d brings %v after version %d", c.ID, e.Seq, change, newest[change.Ref])
+			}
+			newest[change.Ref] = change.Version
+		}
+	}
+}
+
+// enforces waits until a cell's API tells a limit's size. The answer may be any.
+func enforces(t *testing.T, s *stand.Stand, cell, key string, limit int) {
+	t.Helper()
+	within(t, func(ctx context.Context) error {
+		a, err := s.Call(ctx, cell, "GET /product/1", key)
+		if err != nil {
+			return err
+		}
+		if got := a.Header.Get("X-Ratelimit-Limit"); got != fmt.Sprint(limit) {
+			return fmt.Errorf("%s has the limit %q, want %d", cell, got, limit)
+		}
+		return nil
+	})
+}
+
+// applierOf changes the settings of a cell's applier, and waits until they are in force.
+func applierOf(ctx context.Context, s *stand.Stand, c stand.Cell, change func(map[string]string)) error {
+	client, name := lambda.NewFromConfig(s.AWS(c.Region)), c.Function("applier")
+	now, err := client.GetFunctionConfiguration(ctx, &lambda.GetFunctionConfigurationInput{FunctionName: &name})
+	if err != nil {
+		return err
+	}
+	change(now.Environment.Variables)
+	if _, err := client.UpdateFunctionConfiguration(ctx, &lambda.UpdateFunctionConfigurationInput{
+		FunctionName: &name, Environment: &lambdatypes.Environment{Variables: now.Environment.Variables},
+	}); err != nil {
+		return err
+	}
+	return stand.Until(ctx, patience, pace, func(ctx context.Context) error {
+		now, err := client.GetFunctionConfiguration(ctx, &lambda.GetFunctionConfigurationInput{FunctionName: &name})
+		if err == nil && now.LastUpdateStatus != lambdatypes.LastUpdateStatusSuccessful {
+			err = fmt.Errorf("%s: %s", name, now.LastUpdateStatus)
+		}
+		return err
+	})
+}
+
+// visibility sets for how long a message of a cell's queue that the applier failed at stays away, and returns what it was.
+func visibility(ctx context.Context, s *stand.Stand, c stand.Cell, seconds string) (before string, err error) {
+	client := sqs.NewFromConfig(s.AWS(c.Region))
+	url, err := s.Queue(ctx, c.Region, c.Table("changes"))
+	if err != nil {
+		return "", err
+	}
+	const name = sqstypes.QueueAttributeNameVisibilityTimeout
+	now, err := client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{QueueUrl: &url, AttributeNames: []sqstypes.QueueAttributeName{name}})
+	if err != nil {
+		return "", err
+	}
+	_, err = client.SetQueueAttributes(ctx, &sqs.SetQueueAttributesInput{QueueUrl: &url, Attributes: map[string]string{string(name): seconds}})
+	return now.Attributes[string(name)], err
+}
+
+// reconcileRuns lets a cell's reconcile function run, or not: it would repair what the test looks at.
+func reconcileRuns(ctx context.Context, s *stand.Stand, c stand.Cell, runs bool) error {
+	name, concurrency := c.Function("reconcile"), int32(0)
+	if runs {
+		concurrency = 1
+	}
+	_, err := lambda.NewFromConfig(s.AWS(c.Region)).PutFunctionConcurrency(ctx, &lambda.PutFunctionConcurrencyInput{
+		FunctionName: &name, ReservedConcurrentExecutions: aws.Int32(concurrency),
+	})
+	return err
+}
+
+// Guarantees that a cell whose applier fails goes on deciding by what it knew, without a call that is lost; that the other cell hears of
+// each change meanwhile; and that afterwards every change is there, the newest of each, by a change log without a gap.
+//
+// What a failed applier had comes again when it is visible again, which is after three minutes; here it is after half of one.
+func TestApplierFails(t *testing.T) {
+	s := open(t)
+	failing, other := smallAndFull(t, s)
+	name := unique("applier")
+	plans := func(limit int, tenants ...string) string {
+		text := fmt.Sprintf(`
+plans:
+  - id: %s
+    limits:
+      - { id: few, match: { methods: [GET], pathPattern: "/product/*" }, algorithm: token_bucket, rate: %d, period: 1s, burst: %d }
+      - %s
+tenants:
+  - { id: %s, plan: %s }
+  - { id: %s-after, plan: %s }
+`, name, 2*limit, 2*limit, exactLimit, name, name, name, name)
+		for _, tenant := range tenants {
+			text += fmt.Sprintf("  - { id: %s, plan: %s }\n", tenant, name)
+		}
+		return text
+	}
+	apply(t, s, plans(100))
+	k, after := key(t, s, name), key(t, s, name+"-after")
+	for _, c := range s.Cells() {
+		known(t, s, c.ID, k)
+		known(t, s, c.ID, after)
+		enforces(t, s, c.ID, k, 100)
+	}
+	before := map[string]cellconfig.Head{failing.ID: position(t, s, failing), other.ID: position(t, s, other)}
+
+	was, err := visibility(t.Context(), s, failing, "30")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tidy := context.WithoutCancel(t.Context())
+	t.Cleanup(func() {
+		if _, err := visibility(tidy, s, failing, was); err != nil {
+			t.Error(err)
+		}
+	})
+	const variable = "SLUICE_CONFIG_TABLE"
+	restore := sync.OnceValue(func() error {
+		return errors.Join(
+			applierOf(tidy, s, failing, func(v map[string]string) { v[variable] = failing.Table("config") }), reconcileRuns(tidy, s, failing, true))
+	})
+	t.Cleanup(func() {
+		if err := restore(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := reconcileRuns(t.Context(), s, failing, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := applierOf(t.Context(), s, failing, func(v map[string]string) { v[variable] += "-of-nowhere" }); err != nil {
+		t.Fatal(err)
+	}
+	l := calls(t, s, "GET /product/2", k, 1, 200*time.Millisecond)
+	limit, tenants := 100, []string(nil)
+	for end := time.Now().Add(*applierFails); time.Now().Before(end); {
+		limit++
+		tenants = append(tenants, fmt.Sprintf("%s-%d", name, limit))
+		apply(t, s, plans(limit, tenants...))
+		enforces(t, s, other.ID, k, limit)
+		enforces(t, s, failing.ID, k, 100)
+		l.more(t, failing.ID, 20)
+	}
+	if head := position(t, s, failing); head != before[failing.ID] {
+		t.Errorf("the cell whose applier fails is at %+v, and was at %+v", head, before[failing.ID])
+	}
+	if n, err := s.Waiting(t.Context(), failing.Region, failing.Table("changes")); err != nil || n == 0 {
+		t.Errorf("%d messages wait for the applier that fails: %v", n, err)
+	}
+	if err := restore(); err != nil {
+		t.Fatal(err)
+	}
+	enforces(t, s, failing.ID, k, limit)
+	noneWaits(t, s)
+	l.stop()
+	l.decided(t, none)
+	for _, c := range s.Cells() {
+		gapless(t, s, c, before[c.ID])
+		refs := []cellconfig.Ref{{Kind: plan.KindPlan, ID: name}}
+		for _, tenant := range tenants {
+			refs = append(refs, cellconfig.Ref{Kind: plan.KindTenant, ID: tenant})
+		}
+		documents, err := configuration(t, s, c).Get(t.Context(), refs...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, d := range documents {
+			want := int64(1)
+			if i == 0 {
+				want += int64(len(tenants))
+			}
+			if d.Version != want {
+				t.Errorf("%s has version %d of %v, want %d", c.ID, d.Version, refs[i], want)
+			}
+		}
+	}
+	exact(t, s, after)
+}

@@ -1,0 +1,91 @@
+package stand
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// folder is where localstack/up keeps what it started on LocalStack's port, and what that wrote.
+func (s *Stand) folder() (string, error) {
+	u, err := url.Parse(s.endpoint)
+	if err != nil {
+		return "", err
+	}
+	home := os.Getenv("SLUICE_LOCALSTACK_HOME")
+	if home == "" {
+		if home, err = os.UserCacheDir(); err != nil {
+			return "", err
+		}
+		home = filepath.Join(home, "sluice", "localstack")
+	}
+	return filepath.Join(home, "run-"+u.Port()), nil
+}
+
+// Ours reports whether localstack/up started this LocalStack on this machine: then it can be started anew, and its functions and its
+// Redis are processes that can be killed.
+func (s *Stand) Ours() bool {
+	folder, err := s.folder()
+	if err != nil {
+		return false
+	}
+	_, err = os.Stat(filepath.Join(folder, "localstack.pid"))
+	return err == nil
+}
+
+// Up runs localstack/up for this LocalStack, which starts what is gone, or all of it with --fresh. The error has what it said.
+func (s *Stand) Up(ctx context.Context, args ...string) error {
+	u, err := url.Parse(s.endpoint)
+	if err != nil {
+		return err
+	}
+	_, redis, err := net.SplitHostPort(s.o.Redis)
+	if err != nil {
+		return err
+	}
+	c := exec.CommandContext(ctx, filepath.Join(s.o.Root, "localstack", "up"), args...)
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "SLUICE_LOCALSTACK=") && !strings.HasPrefix(v, "SLUICE_LOCALSTACK_REDIS=") {
+			c.Env = append(c.Env, v)
+		}
+	}
+	c.Env = append(c.Env, "SLUICE_LOCALSTACK_PORT="+u.Port(), "SLUICE_LOCALSTACK_REDIS_PORT="+redis)
+	var said bytes.Buffer
+	c.Stderr = &said
+	if err := c.Run(); err != nil {
+		return fmt.Errorf("localstack/up: %w: %s", err, said.String())
+	}
+	s.say("%s", strings.TrimSpace(said.String()))
+	return nil
+}
+
+// Logs is what a function's environments have written, those that have ended included, where the LocalStack is ours.
+func (s *Stand) Logs(function string) (string, error) {
+	folder, err := s.folder()
+	if err != nil {
+		return "", err
+	}
+	files, err := filepath.Glob(filepath.Join(folder, "lambda", function+"-*", "output.log"))
+	if err != nil {
+		return "", err
+	}
+	if len(files) == 0 {
+		return "", errors.New("there is no log of " + function)
+	}
+	var all strings.Builder
+	for _, file := range files {
+		text, err := os.ReadFile(file) //nolint:gosec // of the stand
+		if err != nil {
+			return "", err
+		}
+		all.Write(text)
+	}
+	return all.String(), nil
+}
