@@ -5,13 +5,18 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/sluicelimits/sluice/internal/admin/client"
 )
 
 // Bucket is that of the audit trail.
@@ -33,6 +38,17 @@ func (s *Stand) Sluice(ctx context.Context, args ...string) (string, error) {
 		return out.String(), fmt.Errorf("sluice %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(said.String()))
 	}
 	return out.String(), nil
+}
+
+// Admin is a client of the control plane's operators' API, whose calls are signed with the credentials given; with none they are not.
+func (s *Stand) Admin(as aws.Credentials) (*client.Client, error) {
+	var sign client.Sign
+	if as.HasKeys() {
+		sign = func(ctx context.Context, r *http.Request, bodyHash string) error {
+			return v4.NewSigner().SignHTTP(ctx, as, r, bodyHash, "execute-api", s.deployed.control, time.Now())
+		}
+	}
+	return client.New(s.gateways.control, sign)
 }
 
 // Apply applies a plans file.

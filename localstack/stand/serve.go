@@ -35,6 +35,9 @@ type gateways struct {
 // API is the URL of a cell's sample API, with its stage's name and without a slash at the end.
 func (s *Stand) API(cell string) string { return s.gateways.api[cell] }
 
+// Ops is the URL of a cell's operators' API.
+func (s *Stand) Ops(cell string) string { return s.gateways.ops[cell] }
+
 // Endpoint is what the operator's command is given as --endpoint.
 func (s *Stand) Endpoint() string { return s.gateways.control }
 
@@ -96,10 +99,15 @@ func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (strin
 	port := 0
 	if s.o.Port != 0 {
 		port = s.o.Port + n
+	} else if before := s.ports[stack]; before != 0 {
+		port = before // the control plane knows the operators' APIs of cells by their URLs
 	}
 	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		return "", fmt.Errorf("the gateway of %s: %w", stack, err)
+	}
+	if at, ok := l.Addr().(*net.TCPAddr); ok {
+		s.ports[stack] = at.Port
 	}
 	server := front.NewServer(served, slog.New(slog.DiscardHandler))
 	g.servers = append(g.servers, server)

@@ -57,6 +57,7 @@ type Stand struct {
 
 	deployed deployed
 	gateways *gateways
+	ports    map[string]int // of the gateways, by stack
 }
 
 // Open finds a LocalStack. The error says that there is none, or what is wrong with the options.
@@ -85,7 +86,7 @@ func Open(ctx context.Context, o Options) (*Stand, error) {
 	if o.Log == nil {
 		o.Log = io.Discard
 	}
-	s := &Stand{o: o, endpoint: strings.TrimSuffix(o.Endpoint, "/"), client: &http.Client{Timeout: time.Minute}}
+	s := &Stand{o: o, endpoint: strings.TrimSuffix(o.Endpoint, "/"), client: &http.Client{Timeout: time.Minute}, ports: map[string]int{}}
 	if err := s.answers(ctx); err != nil {
 		return nil, fmt.Errorf("no LocalStack answers at %s: %w; localstack/up brings one up", s.endpoint, err)
 	}
