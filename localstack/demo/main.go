@@ -249,7 +249,7 @@ func (d *demo) show(ctx context.Context, out io.Writer) error {
 	for _, c := range cells {
 		fmt.Fprintf(&b, ", %s cell %s", map[bool]string{true: "full", false: "small"}[c.Full], c.ID)
 	}
-	fmt.Fprintf(&b, "\n\n%-10s %-24s %7s %9s %7s %10s %6s\n", "tenant", "limit", "sent", "admitted", "denied", "of another", "5xx")
+	fmt.Fprintf(&b, "\n\n%-10s %-24s %7s %9s %7s %6s %6s\n", "tenant", "limit", "sent", "admitted", "denied", "other", "5xx")
 	for _, t := range tenants {
 		sent, ok, denied := d.count(t.id, "", -1, 0), d.count(t.id, "", -1, http.StatusOK), d.count(t.id, "", -1, http.StatusTooManyRequests)
 		failed := 0
@@ -258,7 +258,7 @@ func (d *demo) show(ctx context.Context, out io.Writer) error {
 				failed++
 			}
 		}
-		fmt.Fprintf(&b, "%-10s %-24s %7d %9d %7d %10d %6d\n", t.id, t.limit, sent, ok, denied, sent-ok-denied-failed, failed)
+		fmt.Fprintf(&b, "%-10s %-24s %7d %9d %7d %6d %6d\n", t.id, t.limit, sent, ok, denied, sent-ok-denied-failed, failed)
 	}
 	fmt.Fprintf(&b, "\nacme, admitted in each 10 s by")
 	for i, c := range cells {
@@ -290,7 +290,7 @@ func (d *demo) show(ctx context.Context, out io.Writer) error {
 		}
 	}
 	fmt.Fprintf(&b, "\na denial: %s\n", detail(d.denial))
-	fmt.Fprintf(&b, "audit trail: %s\n", strings.TrimSpace(lastLine(verdict)))
+	fmt.Fprintf(&b, "sluice audit verify: %s\n", told(verdict))
 	_, err = io.WriteString(out, b.String())
 	return err
 }
@@ -309,7 +309,11 @@ func detail(problem string) string {
 	return fmt.Sprintf("%d %s", p.Status, p.Detail)
 }
 
-func lastLine(text string) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return lines[len(lines)-1]
+// told is a table of the command's on one line.
+func told(table string) string {
+	var lines []string
+	for line := range strings.Lines(table) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	return strings.Join(lines, "; ")
 }
