@@ -232,6 +232,13 @@ func writeDiff(w io.Writer, d *client.Diff) error {
 		}
 		fmt.Fprintf(&b, "! %s\n", shown(line))
 	}
+	for i, line := range d.Damaged {
+		if i == mostShown {
+			fmt.Fprintf(&b, "? and %d more that cannot be read\n", len(d.Damaged)-mostShown)
+			break
+		}
+		fmt.Fprintf(&b, "? left alone: %s\n", shown(line))
+	}
 	fmt.Fprintf(&b, "%d to create, %d to change, %d to delete, %d unchanged", totals[client.Create], totals[client.Change], totals[client.Delete], d.Unchanged)
 	if d.Elsewhere > 0 {
 		fmt.Fprintf(&b, ", %d not in the files stay", d.Elsewhere)

@@ -269,8 +269,15 @@ func seen(t control.Table, key string, have *control.Item, expect *int64) error 
 
 // all goes through the items of a table that are not deleted. One that cannot be read is an error: what it holds is not known.
 func (s *Service) all(ctx context.Context, t control.Table, f func(*control.Item) error) error {
+	return s.each(ctx, t, false, f)
+}
+
+// each is all, and with readable one that cannot be read is left out, and in the log.
+func (s *Service) each(ctx context.Context, t control.Table, readable bool, f func(*control.Item) error) error {
 	for item, err := range control.All(ctx, s.c.Tables, t) {
 		switch {
+		case readable && errors.Is(err, control.ErrBadItem):
+			s.c.Log.ErrorContext(ctx, "items cannot be read, and are left out", "table", t, "error", err)
 		case err != nil:
 			return s.failed(ctx, "list "+string(t), err)
 		case item.Deleted:

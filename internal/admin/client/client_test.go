@@ -31,17 +31,47 @@ type world struct {
 	cut    atomic.Int64 // after how many applies the connection breaks; 0: never
 }
 
-// tables count what is written.
+// tables count what is written, and cannot read some tenants.
 type tables struct {
 	control.Tables
-	puts int64
-	w    chan struct{}
+	puts    int64
+	w       chan struct{}
+	damaged string // what the keys of those begin with; "" is none
+}
+
+func (c *tables) damage(t control.Table, key string) error {
+	if c.damaged == "" || t != control.Tenants || !strings.HasPrefix(key, c.damaged) {
+		return nil
+	}
+	return fmt.Errorf("%s/%q: %w: layout is missing", t, key, control.ErrBadItem)
+}
+
+func (c *tables) Get(ctx context.Context, t control.Table, key string) (control.Item, error) {
+	if err := c.damage(t, key); err != nil {
+		return control.Item{}, err
+	}
+	return c.Tables.Get(ctx, t, key)
+}
+
+func (c *tables) List(ctx context.Context, t control.Table, after string, most int) (items []control.Item, next string, err error) {
+	all, next, err := c.Tables.List(ctx, t, after, most)
+	for _, i := range all {
+		if bad := c.damage(t, i.Key); bad != nil {
+			err = errors.Join(err, bad)
+		} else {
+			items = append(items, i)
+		}
+	}
+	return items, next, err
 }
 
 func (c *tables) Put(ctx context.Context, change control.Change) (control.Item, error) {
 	<-c.w
 	c.puts++
 	c.w <- struct{}{}
+	if err := c.damage(change.Table, change.Key); err != nil {
+		return control.Item{}, err
+	}
 	return c.Tables.Put(ctx, change)
 }
 
@@ -119,6 +149,46 @@ func many(n int, rate int64) string {
 
 // pins are what n tenants of many have in the table of cells.
 func pins(n int64) int64 { return n / 10 }
+
+// Guarantees that items which cannot be read stand in the way of no other change: they are named and left alone, and only a file that
+// names one of them, or a prune, which cannot know what it would delete, is refused. Somebody who writes to a table past Sluice would
+// otherwise take every operator's hands off it.
+func TestDamagedItems(t *testing.T) {
+	const file = `
+plans: [ { id: pro, limits: [ { id: burst, algorithm: token_bucket, rate: %d, period: 1s, burst: 1000 } ] } ]
+tenants: [ { id: acme, plan: pro }%s ]
+`
+	w := newWorld(t)
+	w.apply(fmt.Sprintf(file, 100, ", { id: bad-1, plan: pro }, { id: bad-2, plan: pro }"))
+	w.tables.damaged = "bad-"
+	text := fmt.Sprintf(file, 200, "")
+	d := w.compare(text, false)
+	if len(d.Damaged) != 2 || !strings.Contains(d.Damaged[0], "bad-1") || !strings.Contains(d.Damaged[1], "bad-2") || len(d.Edits) != 1 {
+		t.Fatalf("damaged %q, edits %+v", d.Damaged, d.Edits)
+	}
+	if r := w.apply(text); r.Written != 1 {
+		t.Errorf("%d were written, want the plan", r.Written)
+	}
+	if item, err := w.tables.Get(t.Context(), control.Plans, "pro"); err != nil || item.Version != 2 {
+		t.Errorf("the plan is at version %d: %v", item.Version, err)
+	}
+
+	documents, err := plan.Split(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Compare(t.Context(), w.client, documents, true); err == nil || !strings.Contains(err.Error(), "bad-1") {
+		t.Errorf("a prune: %v", err)
+	}
+	_, err = w.client.Apply(t.Context(), &admin.ApplyRequest{Reason: "why", Changes: []admin.Change{{Table: control.Plans, Key: "pro", Expect: 2, Delete: true}}})
+	if err == nil || !strings.Contains(err.Error(), "bad-1") { // who may be on it
+		t.Errorf("a plan deleted: %v", err)
+	}
+	d = w.compare(fmt.Sprintf(file, 200, ", { id: bad-2, plan: pro, suspended: true }"), false)
+	if _, err := d.Apply(t.Context(), w.client, "why", true, nil); err == nil || !strings.Contains(err.Error(), "bad-2") {
+		t.Errorf("a file that names one: %v", err)
+	}
+}
 
 // Guarantees that 10,000 tenants are applied in few calls, that an apply which was cut is taken up where it was, that one which
 // changes a plan of all of them writes one item, and that one which changes nothing writes nothing.

@@ -54,11 +54,12 @@ type Edit struct {
 
 // Diff is how a plans file differs from the control tables.
 type Diff struct {
-	Edits     []Edit   `json:"changes"`   // plans, settings, tenants, keys; then deletes
-	Unchanged int      `json:"unchanged"` // documents
-	Elsewhere int      `json:"elsewhere"` // plans and tenants that the file does not have, and that stay
-	Afresh    []string `json:"afresh"`    // counters that would begin anew, one sentence each
-	Problems  []string `json:"problems"`  // why it cannot be applied, one sentence each
+	Edits     []Edit   `json:"changes"`           // plans, settings, tenants, keys; then deletes
+	Unchanged int      `json:"unchanged"`         // documents
+	Elsewhere int      `json:"elsewhere"`         // plans and tenants that the file does not have, and that stay
+	Afresh    []string `json:"afresh"`            // counters that would begin anew, one sentence each
+	Problems  []string `json:"problems"`          // why it cannot be applied, one sentence each
+	Damaged   []string `json:"damaged,omitempty"` // items that cannot be read and are left alone, one sentence each
 	first     map[string]bool
 	stored    map[string]*call.Item
 }
@@ -71,11 +72,17 @@ var kept = map[plan.Kind][]string{plan.KindTenant: {"suspended", "boosts"}, plan
 
 // Compare reads the control tables and compares them with the documents of a file, as plan.Split gives them. With prune,
 // plans and tenants that the file does not have are deleted.
+//
+// Items that cannot be read, which somebody wrote past Sluice, are in nobody's way: the diff names them. The tables refuse the change of a
+// file that has one of them. With prune they are an error.
 func Compare(ctx context.Context, remote Remote, documents []plan.Document, prune bool) (*Diff, error) {
 	d := &Diff{Edits: []Edit{}, Afresh: []string{}, Problems: []string{}, first: map[string]bool{}}
 	var err error
-	if d.stored, err = load(ctx, remote); err != nil {
+	if d.stored, d.Damaged, err = load(ctx, remote); err != nil {
 		return nil, err
+	}
+	if prune && len(d.Damaged) > 0 {
+		return nil, fmt.Errorf("what a prune would delete is not known, as an item cannot be read: %s", d.Damaged[0])
 	}
 	named := map[string]bool{}
 	for _, doc := range documents {
@@ -109,22 +116,22 @@ func Compare(ctx context.Context, remote Remote, documents []plan.Document, prun
 	return d, nil
 }
 
-// load reads all plans, tenants and keys.
-func load(ctx context.Context, remote Remote) (map[string]*call.Item, error) {
-	stored := map[string]*call.Item{}
+// load reads all plans, tenants and keys. Of those that cannot be read it returns what is wrong.
+func load(ctx context.Context, remote Remote) (stored map[string]*call.Item, damaged []string, err error) {
+	stored = map[string]*call.Item{}
 	for _, t := range []control.Table{control.Plans, control.Tenants, control.Keys} {
 		for after := ""; ; {
 			page, err := remote.List(ctx, &admin.ListRequest{Table: t, After: after, Most: control.MaxPage})
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
-			if len(page.Damaged) > 0 {
-				return nil, fmt.Errorf("table %s: %s", t, page.Damaged[0])
+			for _, lines := range page.Damaged {
+				damaged = append(damaged, strings.Split(lines, "\n")...)
 			}
 			for _, item := range page.Items {
 				if !item.Deleted {
 					if item.Body, err = canonical.Object(item.Body); err != nil { // on the way < became \u003c
-						return nil, fmt.Errorf("%s/%q: %w", item.Table, item.Key, err)
+						return nil, nil, fmt.Errorf("%s/%q: %w", item.Table, item.Key, err)
 					}
 				}
 				stored[at(item.Table, item.Key)] = item
@@ -134,7 +141,7 @@ func load(ctx context.Context, remote Remote) (map[string]*call.Item, error) {
 			}
 		}
 	}
-	return stored, nil
+	return stored, damaged, nil
 }
 
 // compare adds the edit that makes a document what the file says, if it is not.
