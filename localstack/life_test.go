@@ -1,0 +1,390 @@
+package localstack_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/sluicelimits/sluice/internal/admin"
+	admincall "github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/admin/client"
+	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/ops"
+	"github.com/sluicelimits/sluice/localstack/stand"
+)
+
+// life is a tenant whose life is followed in each cell.
+type life struct {
+	*testing.T
+
+	stand             *stand.Stand
+	plan, tenant, key string
+	other, otherKey   string   // of the same plan, and nobody's concern
+	changes           []string // reasons of the changes to the tenant, in order
+}
+
+const (
+	product = "GET /product/1" // has the limit few
+	order   = "POST /orders"   // has the limit writes
+)
+
+// plans is the tenant's file, with so many units for few.
+func (l *life) plans(few int) string {
+	return fmt.Sprintf(`
+plans:
+  - id: %[1]s
+    limits:
+      - { id: few, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: 240h, threshold: %[2]d } ] }
+      - { id: writes, match: { methods: [POST], pathPattern: "/orders" }, tiers: [ { period: 240h, threshold: 8 } ] }
+tenants: [ { id: %[3]s, plan: %[1]s }, { id: %[4]s, plan: %[1]s } ]
+`, l.plan, few, l.tenant, l.other)
+}
+
+func (l *life) must(err error) {
+	l.Helper()
+	if err != nil {
+		l.Fatal(err)
+	}
+}
+
+// do runs the operator's command that changes the tenant.
+func (l *life) do(args ...string) {
+	l.Helper()
+	l.changes = append(l.changes, strings.Join(args[:2], " "))
+	sluice(l.T, l.stand, append(args, "--reason", l.changes[len(l.changes)-1])...)
+}
+
+// cells calls a function for each cell.
+func (l *life) cells(f func(cell string)) {
+	l.Helper()
+	for _, c := range l.stand.Cells() {
+		f(c.ID)
+	}
+}
+
+// number is a header's; -1 where there is none.
+func number(a *stand.Answer, name string) int64 {
+	n, err := strconv.ParseInt(a.Header.Get(name), 10, 64)
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// until waits until a cell answers a request of the tenant's with a status and, where it is a denial, with a limit (0: any), and returns how
+// many it admitted on the way, that answer's included.
+func (l *life) until(cell, request string, status int, limit int64) (admitted int) {
+	l.Helper()
+	within(l.T, func(ctx context.Context) error {
+		a, err := l.stand.Call(ctx, cell, request, l.key)
+		if err != nil {
+			return err
+		}
+		if a.Status == http.StatusOK {
+			admitted++
+		}
+		if has := number(a, "X-RateLimit-Limit"); a.Status != status || limit != 0 && has != limit {
+			return fmt.Errorf("%s: %s is answered %d with a limit of %d, want %d with %d: %s", cell, request, a.Status, has, status, limit, a.Body)
+		}
+		return nil
+	})
+	return admitted
+}
+
+// spend calls until a cell denies, which must be after exactly so many that are admitted, and by a limit of so much. It returns the denial.
+func (l *life) spend(cell, request, key, why string, want int, limit int64) *stand.Answer {
+	l.Helper()
+	for admitted := 0; ; admitted++ {
+		a := call(l.T, l.stand, cell, request, key)
+		switch {
+		case a.Status == http.StatusOK && admitted < want:
+		case a.Status != http.StatusTooManyRequests || admitted != want:
+			l.Fatalf("%s: %s: want %d of %s to be admitted, and the one after %d of them is answered %d: %s", cell, why, want, request, admitted, a.Status, a.Body)
+		case number(a, "X-RateLimit-Limit") != limit:
+			l.Fatalf("%s: %s: %s is denied by a limit of %d, want %d", cell, why, request, number(a, "X-RateLimit-Limit"), limit)
+		default:
+			return a
+		}
+	}
+}
+
+// problem is the body of a denial.
+type problem struct {
+	Type         string   `json:"type"`
+	Status       int      `json:"status"`
+	Instance     string   `json:"instance"`
+	Violated     []string `json:"violated-policies"`
+	Binding      string   `json:"binding-policy"`
+	Limit        int64    `json:"limit"`
+	Remaining    int64    `json:"remaining"`
+	RetryAfterMS int64    `json:"retry-after-ms"`
+}
+
+// denied checks all that a denial by the limit says to the client.
+func (l *life) denied(cell string, a *stand.Answer, limit int64) {
+	l.Helper()
+	var p problem
+	if err := json.Unmarshal([]byte(a.Body), &p); err != nil || a.Header.Get("Content-Type") != answer.ContentType {
+		l.Fatalf("%s: a denial is no problem: %v %v %s", cell, err, a.Header, a.Body)
+	}
+	if p.Type != answer.Limited.Type() || p.Status != http.StatusTooManyRequests || p.Binding != "few" || !slices.Equal(p.Violated, []string{"few"}) ||
+		p.Limit != limit || p.Remaining != 0 || p.Instance == "" {
+		l.Errorf("%s: the problem is %+v, want that few, of %d, is used up", cell, p, limit)
+	}
+	if most := (240 * time.Hour).Milliseconds(); p.RetryAfterMS < 1 || p.RetryAfterMS > most {
+		l.Errorf("%s: the denial says to wait %d ms, want 1..%d", cell, p.RetryAfterMS, most)
+	}
+	if s := number(a, "Retry-After"); s*1000 < p.RetryAfterMS || (s-1)*1000 >= p.RetryAfterMS {
+		l.Errorf("%s: Retry-After is %d, and the body says %d ms", cell, s, p.RetryAfterMS)
+	}
+	if number(a, "X-RateLimit-Limit") != limit || number(a, "X-RateLimit-Remaining") != 0 || number(a, "X-RateLimit-Reset") < 1 ||
+		!strings.Contains(a.Header.Get("RateLimit"), `"few";r=0;t=`) || !strings.Contains(a.Header.Get("RateLimit-Policy"), fmt.Sprintf(`"few";q=%d;w=864000`, limit)) {
+		l.Errorf("%s: the denial has the headers %v, want those of few with %d", cell, a.Header, limit)
+	}
+}
+
+// Guarantees a tenant's life through what is deployed, in each cell: what operators set by the command is what the gateway enforces, with all
+// that a client is told; a change keeps what was consumed; a boost ends by itself; who is suspended, and a key that is revoked, are refused,
+// each as documented; another tenant of the same plan is not touched by any of it. On record is who did it. It takes 25 s.
+func TestTenantsLife(t *testing.T) {
+	s := open(t)
+	id := unique("life")
+	l := &life{T: t, stand: s, plan: id, tenant: id + "-1", other: id + "-2"}
+	apply(t, s, l.plans(8))
+	l.key, l.otherKey = key(t, s, l.tenant), key(t, s, l.other)
+	l.cells(func(cell string) { known(t, s, cell, l.key) })
+	l.cells(func(cell string) { known(t, s, cell, l.otherKey) })
+
+	l.cells(func(cell string) {
+		if a := call(t, s, cell, product, l.otherKey); a.Status != 200 {
+			t.Errorf("%s: the first call of the other tenant: %d %s", cell, a.Status, a.Body)
+		}
+		l.spend(cell, order, l.key, "the plan's 8", 4, 4)
+	})
+	l.do("boost", "add", l.tenant, "writes", "--factor", "2", "--for", "30s")
+	l.cells(func(cell string) {
+		l.spend(cell, order, l.key, "a boost of 2 after 8 were used", 4-l.until(cell, order, 200, 0), 8)
+	})
+
+	l.enforces("the plan's 8", 8, 4, 4)
+	apply(t, s, l.plans(12))
+	l.enforces("the plan's 12 after 8", 12, 2-l.until("eu-1", product, 200, 0), 2-l.until("us-1", product, 200, 0))
+
+	l.do("tenant", "set", l.tenant, "--override", "{ id: few, tiers: [ { period: 240h, threshold: 16 } ] }")
+	l.cells(func(cell string) {
+		l.spend(cell, product, l.key, "the tenant's own 16 after 12", 2-l.until(cell, product, 200, 0), 8)
+	})
+
+	l.do("tenant", "suspend", l.tenant)
+	l.cells(func(cell string) {
+		within(t, func(ctx context.Context) error {
+			a, err := s.Call(ctx, cell, product, l.key)
+			// All denials of a REST API's authorizer have the one status of its gateway response; the problem has its own.
+			var p problem
+			if err == nil && (a.Status != http.StatusTooManyRequests || json.Unmarshal([]byte(a.Body), &p) != nil || p.Type != answer.SuspendedTenant.Type() || p.Status != 403) {
+				err = fmt.Errorf("%s: of a suspended tenant: %d %s", cell, a.Status, a.Body)
+			}
+			return err
+		})
+		if a := call(t, s, cell, "GET /orders", l.otherKey); a.Status != 200 {
+			t.Errorf("%s: the other tenant, which is not suspended: %d %s", cell, a.Status, a.Body)
+		}
+	})
+	l.do("tenant", "resume", l.tenant)
+	l.cells(func(cell string) { l.until(cell, product, http.StatusTooManyRequests, 8) })
+
+	l.operated()
+	l.revoked()
+	l.refused()
+	l.onRecord()
+
+	l.cells(func(cell string) {
+		l.until(cell, order, http.StatusTooManyRequests, 4) // the boost is over
+		l.spend(cell, product, l.otherKey, "the other tenant, which has used one of the plan's 12", 5, 6)
+	})
+}
+
+// enforces spends what the plan has left of few in each cell, and holds what sluice explain says to it.
+func (l *life) enforces(why string, few int, left ...int) {
+	l.Helper()
+	var denials []*stand.Answer
+	for i, c := range l.stand.Cells() {
+		a := l.spend(c.ID, product, l.key, why, left[i], int64(few/len(left)))
+		l.denied(c.ID, a, int64(few/len(left)))
+		denials = append(denials, a)
+	}
+	l.explained(few, denials)
+}
+
+// explained holds what sluice explain says of the plans file to what the cells' denials say: which limits apply, and of how much; each cell
+// grants its share.
+func (l *life) explained(few int, denials []*stand.Answer) {
+	l.Helper()
+	file := filepath.Join(l.TempDir(), "plans.yaml")
+	l.must(os.WriteFile(file, []byte(l.plans(few)), 0o600))
+	var x struct {
+		Limits []struct {
+			ID, Status string
+			Settings   []struct{ Name, Value string }
+		}
+	}
+	l.must(json.Unmarshal([]byte(sluice(l.T, l.stand, "explain", "--plans", file, "--tenant", l.tenant, "--path", "/product/1", "--json")), &x))
+	whole := int64(0)
+	for _, limit := range x.Limits {
+		for _, a := range denials {
+			if applies, told := limit.Status == "applies", strings.Contains(a.Header.Get("RateLimit-Policy"), `"`+limit.ID+`";`); applies != told {
+				l.Errorf("sluice explain: %s %s, and the gateway tells of %s", limit.ID, limit.Status, a.Header.Get("RateLimit-Policy"))
+			}
+		}
+		for _, setting := range limit.Settings {
+			if limit.Status == "applies" && setting.Name == "tiers[0].threshold" {
+				_, err := fmt.Sscan(setting.Value, &whole)
+				l.must(err)
+			}
+		}
+	}
+	sum := int64(0)
+	for _, a := range denials {
+		sum += number(a, "X-RateLimit-Limit")
+	}
+	if whole != int64(few) || sum != whole {
+		l.Errorf("sluice explain says %d, the file %d, and the cells grant %d", whole, few, sum)
+	}
+}
+
+// counters runs an operation on the tenant's limit few, and returns what it says of it.
+func (l *life) counters(c stand.Cell, does string, args ...string) (counter ops.Counter, operation string) {
+	l.Helper()
+	reason := does + " in " + c.ID
+	var r ops.Response
+	out := sluice(l.T, l.stand, append([]string{does, l.tenant, "few", "--path", "/product/1", "--ops-endpoint", l.stand.Ops(c.ID), "--region", c.Region,
+		"--reason", reason, "--json"}, args...)...)
+	l.must(json.Unmarshal([]byte(out), &r))
+	if r.Cell != c.ID || r.Tenant != l.tenant || len(r.Counters) != 1 || r.Operation == "" {
+		l.Fatalf("%s: %s says %s", c.ID, does, out)
+	}
+	l.recorded("operations", r.Operation, []string{reason, reason})
+	return r.Counters[0], r.Operation
+}
+
+// operated is what operators do to counters, through each cell's own API.
+func (l *life) operated() {
+	l.Helper()
+	for _, c := range l.stand.Cells() {
+		if k, _ := l.counters(c, "peek"); k.Used != 8 || k.Remaining != 0 || k.Capacity != 8 {
+			l.Errorf("%s: peek says %+v, want 8 of 8 used", c.ID, k)
+		}
+		if k, _ := l.counters(c, "refund", "--units", "3"); k.UsedBefore == nil || *k.UsedBefore != 8 || k.Used != 5 {
+			l.Errorf("%s: a refund of 3 says %+v", c.ID, k)
+		}
+		l.spend(c.ID, product, l.key, "a refund of 3", 3-l.until(c.ID, product, 200, 0), 8)
+		if k, _ := l.counters(c, "reset"); k.UsedBefore == nil || *k.UsedBefore != 8 || k.Used != 0 {
+			l.Errorf("%s: a reset says %+v", c.ID, k)
+		}
+		l.spend(c.ID, product, l.key, "a reset", 8-l.until(c.ID, product, 200, 0), 8)
+	}
+}
+
+// revoked ends a key of the tenant: its calls get a 401, those with another key do not.
+func (l *life) revoked() {
+	l.Helper()
+	id := l.tenant + "-key"
+	lost := strings.TrimSpace(sluice(l.T, l.stand, "key", "create", "--tenant", l.tenant, "--id", id, "--reason", "key create"))
+	l.cells(func(cell string) { known(l.T, l.stand, cell, lost) })
+	sluice(l.T, l.stand, "key", "revoke", id, "--reason", "key revoke")
+	l.cells(func(cell string) {
+		within(l.T, func(ctx context.Context) error {
+			a, err := l.stand.Call(ctx, cell, "GET /orders", lost)
+			if err == nil && a.Status != http.StatusUnauthorized {
+				err = fmt.Errorf("%s: with a revoked key: %d %s", cell, a.Status, a.Body)
+			}
+			return err
+		})
+		known(l.T, l.stand, cell, l.key)
+	})
+	l.recorded("keys", id, []string{"key create", "key revoke"})
+}
+
+// refused are calls of the operators' API by somebody who may not: they change nothing.
+func (l *life) refused() {
+	l.Helper()
+	version := func() int64 {
+		var i admincall.Item
+		l.must(json.Unmarshal([]byte(sluice(l.T, l.stand, "tenant", "get", l.tenant, "--json")), &i))
+		return i.Version
+	}
+	was := version()
+	request := admin.TenantRequest{Tenant: l.tenant, Reason: "a call by somebody"}
+	good := l.stand.Operator.Credentials
+	for who, as := range map[string]aws.Credentials{
+		"nobody":               {},
+		"with another secret":  {AccessKeyID: good.AccessKeyID, SecretAccessKey: good.SecretAccessKey + "x"},
+		"with an unknown key":  {AccessKeyID: "AKIAUNKNOWN", SecretAccessKey: good.SecretAccessKey},
+		"with a session token": {AccessKeyID: good.AccessKeyID, SecretAccessKey: good.SecretAccessKey, SessionToken: "token"},
+	} {
+		to, err := l.stand.Admin(as)
+		l.must(err)
+		var said *admincall.Error
+		if _, err = client.Do[admincall.Item](l.Context(), to, "tenants/suspend", request); err == nil || errors.As(err, &said) || !strings.Contains(err.Error(), "403") {
+			l.Errorf("a call of the operators' API %s: %v, want the gateway's 403", who, err)
+		}
+	}
+	if is := version(); is != was {
+		l.Errorf("calls that were refused brought the tenant from version %d to %d", was, is)
+	}
+	to, err := l.stand.Admin(good) // the same call, signed: so it is not for another reason that those were refused
+	l.must(err)
+	request.Reason = "tenant suspend"
+	if i, err := client.Do[admincall.Item](l.Context(), to, "tenants/suspend", request); err != nil || i.Version != was+1 || i.Actor != l.stand.Operator.ARN {
+		l.Errorf("the same call, signed: %+v %v", i, err)
+	}
+	l.changes = append(l.changes, request.Reason)
+	l.do("tenant", "resume", l.tenant)
+}
+
+// onRecord holds the audit trail of the tenant to what was done to it.
+func (l *life) onRecord() {
+	l.Helper()
+	l.recorded("tenants", l.tenant, append([]string{"the stand's plans"}, l.changes...))
+	l.recorded("tenants", l.other, []string{"the stand's plans"})
+}
+
+// recorded waits until the audit trail has the versions of an item, and fails the test unless each is by the operator, for these reasons.
+func (l *life) recorded(table, key string, reasons []string) {
+	l.Helper()
+	within(l.T, func(ctx context.Context) error {
+		out, err := l.stand.Sluice(ctx, "audit", "show", table+"/"+key, "--archive", "s3://"+l.stand.Bucket(), "--json")
+		if err != nil {
+			return err
+		}
+		var has []string
+		for d := json.NewDecoder(strings.NewReader(out)); d.More(); {
+			var r struct {
+				Version       int64
+				Actor, Reason string
+				Error         string
+			}
+			if err := d.Decode(&r); err != nil {
+				return err
+			}
+			if has = append(has, r.Reason); r.Error != "" || r.Actor != l.stand.Operator.ARN || r.Version != int64(len(has)) {
+				l.Fatalf("version %d of %s/%s on record is %+v, want it by %s", len(has), table, key, r, l.stand.Operator.ARN)
+			}
+		}
+		if !slices.Equal(has, reasons) {
+			return fmt.Errorf("on record of %s/%s are %q, want %q", table, key, has, reasons)
+		}
+		return nil
+	})
+}
