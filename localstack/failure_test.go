@@ -191,43 +191,44 @@ func exact(t *testing.T, s *stand.Stand, key string) {
 // exactLimit is what exact calls for.
 const exactLimit = `{ id: exact, match: { methods: [PUT], pathPattern: "/product/*" }, tiers: [ { period: 1h, threshold: 10 } ] }`
 
-// marked reports whether a cell's authorizer says that it decided without its store. It asks the function itself: gateways keep this from
-// clients, for their logs and the backend.
-func marked(ctx context.Context, s *stand.Stand, c stand.Cell, key string) (bool, error) {
+// decision is what an authorizer hands to the gateway beside its answer. A gateway keeps most of it from clients, for the backend and its logs.
+type decision struct {
+	Decision    string
+	StoreFailed bool
+	Limit       string `json:"rateLimitLimit"`
+}
+
+// decide asks the authorizer of a cell itself about a GET.
+func decide(ctx context.Context, s *stand.Stand, c stand.Cell, resource, path, key string) (decision, error) {
 	event, err := json.Marshal(map[string]any{
-		"type": "REQUEST", "methodArn": "arn:aws:execute-api:" + c.Region + ":" + stand.Account + ":test/v1/GET/orders", "resource": "/orders", "path": "/orders",
+		"type": "REQUEST", "methodArn": "arn:aws:execute-api:" + c.Region + ":" + stand.Account + ":test/v1/GET" + path, "resource": resource, "path": path,
 		"httpMethod": "GET", "headers": map[string]string{"X-API-Key": key}, "multiValueHeaders": map[string][]string{"X-API-Key": {key}},
 		"requestContext": map[string]any{
-			"apiId": "test", "stage": "v1", "resourcePath": "/orders", "path": "/v1/orders", "httpMethod": "GET", "accountId": stand.Account, "requestId": "test",
+			"apiId": "test", "stage": "v1", "resourcePath": resource, "path": "/v1" + path, "httpMethod": "GET", "accountId": stand.Account, "requestId": "test",
 			"identity": map[string]string{"sourceIp": "192.0.2.1"},
 		},
 	})
 	if err != nil {
-		return false, err
+		return decision{}, err
 	}
 	out, err := lambdaremote.New(s.AWS(c.Region)).Function(c.Function("authorizer")).Invoke(ctx, event)
 	if err != nil {
-		return false, err
+		return decision{}, err
 	}
-	var answer struct {
-		Context struct {
-			Decision    string
-			StoreFailed bool
-		}
+	var answer struct{ Context decision }
+	if err := json.Unmarshal(out, &answer); err != nil || answer.Context.Decision == "" {
+		return decision{}, fmt.Errorf("the authorizer of %s answers %s: %w", c.ID, out, err)
 	}
-	if err := json.Unmarshal(out, &answer); err != nil || answer.Context.Decision != "allowed" {
-		return false, fmt.Errorf("the authorizer of %s answers %s: %w", c.ID, out, err)
-	}
-	return answer.Context.StoreFailed, nil
+	return answer.Context, nil
 }
 
-// untilMarked waits until marked says so.
+// untilMarked waits until a cell's authorizer says that it decided without its store, or with it.
 func untilMarked(t *testing.T, s *stand.Stand, c stand.Cell, key string, want bool) {
 	t.Helper()
 	within(t, func(ctx context.Context) error {
-		got, err := marked(ctx, s, c, key)
-		if err == nil && got != want {
-			err = fmt.Errorf("the answer of %s is marked %t", c.ID, got)
+		got, err := decide(ctx, s, c, "/orders", "/orders", key)
+		if err == nil && (got.StoreFailed != want || got.Decision != "allowed") {
+			err = fmt.Errorf("%s answers %+v", c.ID, got)
 		}
 		return err
 	})
@@ -455,18 +456,15 @@ func gapless(t *testing.T, s *stand.Stand, c stand.Cell, since cellconfig.Head) 
 	}
 }
 
-// enforces waits until a cell's API tells a limit's size. The answer may be any.
-func enforces(t *testing.T, s *stand.Stand, cell, key string, limit int) {
+// enforces waits until a cell decides by a limit of that size.
+func enforces(t *testing.T, s *stand.Stand, c stand.Cell, key string, limit int) {
 	t.Helper()
 	within(t, func(ctx context.Context) error {
-		a, err := s.Call(ctx, cell, "GET /product/1", key)
-		if err != nil {
-			return err
+		got, err := decide(ctx, s, c, "/product/{id}", "/product/1", key)
+		if err == nil && got.Limit != fmt.Sprint(limit) {
+			err = fmt.Errorf("%s answers %+v, want the limit %d", c.ID, got, limit)
 		}
-		if got := a.Header.Get("X-Ratelimit-Limit"); got != fmt.Sprint(limit) {
-			return fmt.Errorf("%s has the limit %q, want %d", cell, got, limit)
-		}
-		return nil
+		return err
 	})
 }
 
@@ -549,7 +547,7 @@ tenants:
 	for _, c := range s.Cells() {
 		known(t, s, c.ID, k)
 		known(t, s, c.ID, after)
-		enforces(t, s, c.ID, k, 100)
+		enforces(t, s, c, k, 100)
 	}
 	before := map[string]cellconfig.Head{failing.ID: position(t, s, failing), other.ID: position(t, s, other)}
 
@@ -585,8 +583,8 @@ tenants:
 		limit++
 		tenants = append(tenants, fmt.Sprintf("%s-%d", name, limit))
 		apply(t, s, plans(limit, tenants...))
-		enforces(t, s, other.ID, k, limit)
-		enforces(t, s, failing.ID, k, 100)
+		enforces(t, s, other, k, limit)
+		enforces(t, s, failing, k, 100)
 		l.more(t, failing.ID, 20)
 	}
 	if head := position(t, s, failing); head != before[failing.ID] {
@@ -598,7 +596,7 @@ tenants:
 	if err := restore(); err != nil {
 		t.Fatal(err)
 	}
-	enforces(t, s, failing.ID, k, limit)
+	enforces(t, s, failing, k, limit)
 	noneWaits(t, s)
 	l.stop()
 	l.decided(t, none)

@@ -1,0 +1,325 @@
+package localstack_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/aws/aws-sdk-go-v2/service/sns"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/celldoc"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/row"
+	"github.com/sluicelimits/sluice/localstack/stand"
+	"github.com/sluicelimits/sluice/streams/kept"
+)
+
+// publish publishes a message on the topic of changes, to all cells.
+func publish(t *testing.T, s *stand.Stand, body string) {
+	t.Helper()
+	_, err := sns.NewFromConfig(s.AWS(s.Region())).Publish(t.Context(), &sns.PublishInput{
+		TopicArn: aws.String("arn:aws:sns:" + s.Region() + ":" + stand.Account + ":" + s.ControlTable("changes")), Message: &body,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// send sends a message to a cell's queue, past the topic.
+func send(t *testing.T, s *stand.Stand, c stand.Cell, body string) {
+	t.Helper()
+	url, err := s.Queue(t.Context(), c.Region, c.Table("changes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sqs.NewFromConfig(s.AWS(c.Region)).SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: &url, MessageBody: &body}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// limited applies a plan of a name whose limit is of some size in each cell, and its tenants. Tenants have the plan's name and a suffix.
+func limited(t *testing.T, s *stand.Stand, name string, limit int, tenants ...string) {
+	t.Helper()
+	var text strings.Builder
+	fmt.Fprintf(&text, `
+plans:
+  - id: %s
+    limits:
+      - { id: few, match: { methods: [GET], pathPattern: "/product/*" }, algorithm: token_bucket, rate: %d, period: 1s, burst: %d }
+      - %s
+tenants:
+  - { id: %s, plan: %s }
+`, name, 2*limit, 2*limit, exactLimit, name, name)
+	for _, suffix := range tenants {
+		fmt.Fprintf(&text, "  - { id: %s%s, plan: %s }\n", name, suffix, name)
+	}
+	apply(t, s, text.String())
+}
+
+// poisonRows are items that Sluice has not written, made of one that it has.
+func poisonRows(t *testing.T, of map[string]types.AttributeValue, name string) []map[string]types.AttributeValue {
+	t.Helper()
+	text := func(s string) types.AttributeValue { return &types.AttributeValueMemberS{Value: s} }
+	like := func(key string, change func(map[string]types.AttributeValue)) map[string]types.AttributeValue {
+		poison := maps.Clone(of)
+		poison[row.ID] = text(key)
+		change(poison)
+		return poison
+	}
+	// A version that has no version before it, and is in order otherwise.
+	late := control.Item{
+		Table: control.Tenants, Key: name + "-late", Version: 7, Actor: "somebody", Reason: "none", Body: json.RawMessage(`{"id":"` + name + `-late","plan":"none"}`),
+		PrevHash: strings.Repeat("0", 64),
+	}
+	late.Hash = late.ComputeHash()
+	attributes := map[string]types.AttributeValue{}
+	for name, v := range row.Of(&late) {
+		switch v.Kind {
+		case row.N:
+			attributes[name] = &types.AttributeValueMemberN{Value: v.Text}
+		case row.Bool:
+			attributes[name] = &types.AttributeValueMemberBOOL{Value: v.Bool}
+		case row.S, row.Other:
+			attributes[name] = text(v.Text)
+		}
+	}
+	return []map[string]types.AttributeValue{
+		{row.ID: text(name + "-types"), row.Version: text("one"), row.Body: &types.AttributeValueMemberBOOL{Value: true}, row.Hash: &types.AttributeValueMemberNULL{Value: true}},
+		like(name+"-hashless", func(p map[string]types.AttributeValue) { delete(p, row.Hash) }),
+		like(name+"-/../\u2028\"'; <b>%00", func(map[string]types.AttributeValue) {}), // its hash is another item's
+		attributes,
+	}
+}
+
+// Guarantees that items which somebody writes into a control table past Sluice are kept, whole, for people to look at, and neither reach a
+// cell nor hold up a change before or after them.
+func TestPoisonRecords(t *testing.T) {
+	s := open(t)
+	a := newTrail(t, s)
+	name := unique("poisonrow")
+	limited(t, s, name, 101, "-after")
+	k, after := key(t, s, name), key(t, s, name+"-after")
+	for _, c := range s.Cells() {
+		known(t, s, c.ID, k)
+		known(t, s, c.ID, after)
+	}
+	rows := poisonRows(t, a.row(name), name)
+	ours := func(i *kept.Item) bool {
+		return i.Key != name && i.Key != name+"-after" && strings.HasPrefix(i.Key, name+"-")
+	}
+	for i, poison := range rows {
+		a.write(poison)
+		limited(t, s, name, 102+i, "-after") // comes behind it
+	}
+	for _, c := range s.Cells() {
+		enforces(t, s, c, k, 101+len(rows))
+	}
+	all := keptBy(t, s, "publisher", s.Region(), s.ControlTable("kept"), len(rows), ours)
+	a.rejected(len(rows), name+"-")
+	for _, i := range all {
+		var record struct {
+			DynamoDB struct {
+				NewImage map[string]map[string]any
+			} `json:"dynamodb"`
+		}
+		if err := json.Unmarshal(i.Data, &record); err != nil || record.DynamoDB.NewImage[row.ID]["S"] != i.Key || i.Table != string(control.Tenants) {
+			t.Errorf("of %q in %q there is kept %s: %v", i.Key, i.Table, i.Data, err)
+		}
+	}
+	for _, c := range s.Cells() { // none of it got there
+		for _, i := range all {
+			d, err := configuration(t, s, c).Get(t.Context(), cellconfig.Ref{Kind: "tenant", ID: i.Key})
+			if err != nil || d[0].Version != 0 {
+				t.Errorf("%s has %+v: %v", c.ID, d, err)
+			}
+		}
+	}
+	// Sluice never removes an item: that they go is as strange as that they came.
+	for _, i := range all {
+		a.removeRow(i.Key)
+	}
+	keptBy(t, s, "publisher", s.Region(), s.ControlTable("kept"), len(rows), ours)
+	a.rejected(len(rows), name+"-")
+	exact(t, s, after)
+	noneWaits(t, s)
+	green(t, s)
+}
+
+// Guarantees that messages which are no change are kept, whole, in each cell that they reach, and hold up no change before or after them.
+func TestPoisonMessages(t *testing.T) {
+	s := open(t)
+	name := unique("poison")
+	limited(t, s, name, 101, "-after")
+	k, after := key(t, s, name), key(t, s, name+"-after")
+	for _, c := range s.Cells() {
+		known(t, s, c.ID, k)
+		known(t, s, c.ID, after)
+	}
+	header := func(typ string, version int) string {
+		return fmt.Sprintf(`{"type":%q,"version":%d,"id":"plans/%s/9","time":"2026-11-21T12:00:00.123456Z"`, typ, version, name)
+	}
+	document := fmt.Sprintf(`,"key":%q,"item_version":9,"deleted":false,"hash":"%064d","body":{"id":%q,"limits":%%s}}`, name, 0, name)
+	bodies := []string{
+		"this is no event {" + name,
+		`["` + name + `"]`,
+		header("plan.changed", 99) + `,"more":[1,2,3]}`,
+		header("plan.grown", 1) + "}",
+		header("plan.changed", 1) + `,"key":7,"item_version":"nine"}`,
+		header("plan.changed", 1) + fmt.Sprintf(document, `"`+strings.Repeat("x", events.MaxBytes)+`"`), // larger than an event may be
+	}
+	for i, body := range bodies {
+		publish(t, s, body)
+		limited(t, s, name, 102+i, "-after")
+	}
+	for _, c := range s.Cells() {
+		send(t, s, c, bodies[0]+" past the topic")
+		enforces(t, s, c, k, 101+len(bodies))
+	}
+	for _, c := range s.Cells() {
+		all := keptBy(t, s, "applier", c.Region, c.Table("kept"), len(bodies)+1, func(i *kept.Item) bool { return bytes.Contains(i.Data, []byte(name)) })
+		for _, body := range append(slices.Clone(bodies), bodies[0]+" past the topic") {
+			if !slices.ContainsFunc(all, func(i kept.Item) bool { return i.Cell == c.ID && same(string(i.Data), body) }) {
+				t.Errorf("%s has not kept %.200s", c.ID, body)
+			}
+		}
+	}
+	exact(t, s, after)
+	noneWaits(t, s)
+}
+
+// same reports whether two texts are equal, or are the same JSON: LocalStack spells that of messages anew.
+func same(a, b string) bool {
+	var one, other any
+	if json.Unmarshal([]byte(a), &one) != nil || json.Unmarshal([]byte(b), &other) != nil {
+		return a == b
+	}
+	return fmt.Sprint(one) == fmt.Sprint(other)
+}
+
+// history is each event that was ever published about items, oldest first, from their audit records: an event is the same each time.
+func history(a *trail, items ...string) []string {
+	a.Helper()
+	var all []string
+	for _, item := range items {
+		tableName, key, _ := strings.Cut(item, "/")
+		objects := a.list(control.ObjectFolder(control.Table(tableName), key))
+		for _, e := range objects {
+			decoded, err := events.Decode(a.get(e))
+			a.must(err)
+			record, ok := decoded.(*events.AuditRecord)
+			if !ok {
+				a.Fatalf("%s is no audit record", e.name)
+			}
+			version := control.FromAudit(record)
+			body, err := events.Encode(version.Event())
+			a.must(err)
+			all = append(all, string(body))
+		}
+	}
+	return all
+}
+
+// documentOf is what each cell has of items of the control tables, with the versions and the log entries that brought them.
+func documentOf(t *testing.T, s *stand.Stand, items ...string) map[string][]cellconfig.Document {
+	t.Helper()
+	all := map[string][]cellconfig.Document{}
+	for _, c := range s.Cells() {
+		var refs []cellconfig.Ref
+		for _, item := range items {
+			tableName, key, _ := strings.Cut(item, "/")
+			ref, ok := celldoc.Ref(events.Table(tableName), key)
+			if !ok {
+				t.Fatalf("cells have nothing of %s", item)
+			}
+			refs = append(refs, ref)
+		}
+		documents, err := configuration(t, s, c).Get(t.Context(), refs...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[c.ID] = documents
+	}
+	return all
+}
+
+// Guarantees that messages which come again, all of them, the newest first, twice and by both ways, change nothing: no limit, no key that
+// was revoked, no share, and not even the change log.
+func TestRedelivery(t *testing.T) {
+	s := open(t)
+	a := newTrail(t, s)
+	name := unique("again")
+	limited(t, s, name, 101, "-after")
+	k, after := key(t, s, name), key(t, s, name+"-after")
+	var made struct {
+		Key  string
+		Item struct{ Key string }
+	}
+	if err := json.Unmarshal([]byte(sluice(t, s, "key", "create", "--tenant", name, "--reason", "to be revoked", "--json")), &made); err != nil || made.Item.Key == "" {
+		t.Fatalf("%+v: %v", made, err)
+	}
+	id, revoked := made.Item.Key, made.Key
+	for _, c := range s.Cells() {
+		for _, one := range []string{k, revoked, after} {
+			known(t, s, c.ID, one)
+		}
+	}
+	for limit := 102; limit < 106; limit++ {
+		limited(t, s, name, limit, "-after")
+	}
+	sluice(t, s, "tenant", "set", name, "--reason", "another cell", "--override", "{ id: exact, tiers: [ { period: 1h, threshold: 20 } ] }")
+	sluice(t, s, "key", "revoke", id, "--reason", "it is out")
+	refuses := func(c stand.Cell) error {
+		one, err := s.Call(t.Context(), c.ID, "GET /orders", revoked)
+		if err == nil && one.Status != 401 {
+			err = fmt.Errorf("%s answers %d to a key that was revoked", c.ID, one.Status)
+		}
+		return err
+	}
+	for _, c := range s.Cells() {
+		within(t, func(context.Context) error { return refuses(c) })
+		enforces(t, s, c, k, 105)
+	}
+	green(t, s)
+	items := []string{"plans/" + name, "tenants/" + name, "keys/" + id, "cells/" + events.SharesKey}
+	old := history(a, items...)
+	if len(old) < 10 {
+		t.Fatalf("there are %d events, want more", len(old))
+	}
+	before, heads := documentOf(t, s, items...), map[string]cellconfig.Head{}
+	for _, c := range s.Cells() {
+		heads[c.ID] = position(t, s, c)
+	}
+
+	slices.Reverse(old)
+	for _, body := range old {
+		publish(t, s, body)
+		for _, c := range s.Cells() {
+			send(t, s, c, body)
+		}
+	}
+	noneWaits(t, s)
+	for _, c := range s.Cells() {
+		if head := position(t, s, c); head != heads[c.ID] {
+			t.Errorf("%s is at %+v, and was at %+v", c.ID, head, heads[c.ID])
+		}
+		if err := refuses(c); err != nil {
+			t.Error(err)
+		}
+		enforces(t, s, c, k, 105)
+	}
+	if now := documentOf(t, s, items...); fmt.Sprint(now) != fmt.Sprint(before) {
+		t.Errorf("cells have\n%v, and had\n%v", now, before)
+	}
+	exact(t, s, after)
+	green(t, s)
+}
