@@ -50,7 +50,7 @@ func (s *Stand) Up(ctx context.Context, args ...string) error {
 	if err != nil {
 		return err
 	}
-	c := exec.CommandContext(ctx, filepath.Join(s.o.Root, "localstack", "up"), args...)
+	c := exec.CommandContext(ctx, filepath.Join(s.o.Root, "localstack", "up"), args...) //nolint:gosec // the repository's own
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "SLUICE_LOCALSTACK=") && !strings.HasPrefix(v, "SLUICE_LOCALSTACK_REDIS=") {
 			c.Env = append(c.Env, v)
@@ -81,7 +81,7 @@ func (s *Stand) Logs(function string) (string, error) {
 	}
 	var all strings.Builder
 	for _, file := range files {
-		text, err := os.ReadFile(file) //nolint:gosec // of the stand
+		text, err := os.ReadFile(file)
 		if err != nil {
 			return "", err
 		}
@@ -89,3 +89,6 @@ func (s *Stand) Logs(function string) (string, error) {
 	}
 	return all.String(), nil
 }
+
+// Answers is nil where LocalStack says that it is well.
+func (s *Stand) Answers(ctx context.Context) error { return s.answers(ctx) }

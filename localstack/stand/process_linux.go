@@ -62,7 +62,7 @@ func (s *Stand) Kill(function string) (int, error) {
 // KillRedis kills the Redis, and returns when it has gone. localstack/up starts another one.
 func (s *Stand) KillRedis(ctx context.Context) error {
 	client := redis.NewClient(&redis.Options{Addr: s.o.Redis, MaxRetries: -1})
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	info, err := client.InfoMap(ctx, "server").Result()
 	if err != nil {
 		return err

@@ -1,0 +1,112 @@
+package localstack_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/localstack/stand"
+)
+
+// loseState returns what starts LocalStack anew, without any of its state. The test is skipped, or fails where REQUIRE_LOCALSTACK is set,
+// where nothing can.
+func loseState(t *testing.T, s *stand.Stand) func(context.Context) error {
+	t.Helper()
+	if command := os.Getenv("SLUICE_LOCALSTACK_RESTART"); command != "" {
+		return func(ctx context.Context) error {
+			out, err := exec.CommandContext(ctx, "bash", "-c", command).CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("SLUICE_LOCALSTACK_RESTART: %w: %s", err, out)
+			}
+			return stand.Until(ctx, patience, pace, s.Answers)
+		}
+	}
+	if s.Ours() {
+		return func(ctx context.Context) error { return s.Up(ctx, "--fresh") }
+	}
+	const message = "this LocalStack was not started by localstack/up: SLUICE_LOCALSTACK_RESTART=COMMAND would say how it is started without its state"
+	if os.Getenv("REQUIRE_LOCALSTACK") != "" {
+		t.Fatal(message)
+	}
+	t.Skip(message)
+	return nil
+}
+
+// Guarantees that when everything is lost, tables, queues, functions and counters, no call is let through meanwhile, a key of before is
+// worth nothing, and a new deploy with the plans applied again restores what was decided.
+//
+// It is the last test of the package, by its file's name: what others left on the stand is gone with it.
+func TestStateLost(t *testing.T) {
+	s := open(t)
+	restart := loseState(t, s)
+	name := unique("lost")
+	plans := fmt.Sprintf("plans: [ { id: state-lost, limits: [ %s ] } ]\ntenants: [ { id: %s, plan: state-lost } ]\n", exactLimit, name)
+	ready := func() (k string) {
+		apply(t, s, plans)
+		k = key(t, s, name)
+		for _, c := range s.Cells() {
+			known(t, s, c.ID, k)
+		}
+		return k
+	}
+	before := ready()
+	exact(t, s, before)
+	// Nothing is left of the limit: whatever is admitted from here on was admitted unchecked.
+	l := calls(t, s, "PUT /product/1", before, 1, pace)
+	for _, c := range s.Cells() {
+		l.more(t, c.ID, 5)
+	}
+	began := time.Now()
+	if err := restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range s.Cells() {
+		l.more(t, c.ID, 10)
+	}
+	l.stop()
+	for _, c := range s.Cells() {
+		var away int
+		admitted := map[time.Time]int{}
+		for _, a := range l.of(c.ID) {
+			switch {
+			case a.status == http.StatusOK:
+				admitted[a.sent.Truncate(time.Hour)]++
+			case a.status >= http.StatusInternalServerError:
+				away++ // what API Gateway answers where there is no authorizer: no answer of Sluice's
+			case a.status != http.StatusTooManyRequests:
+				t.Errorf("%s: %d %s %v", c.ID, a.status, a.body, a.err)
+			}
+		}
+		delete(admitted, l.of(c.ID)[0].sent.Truncate(time.Hour).Add(time.Hour)) // another window, if one began meanwhile
+		if len(admitted) > 0 || away < 10 {
+			t.Errorf("%s, whose limit was used up, admitted %v; %d calls found no authorizer, want 10 at least", c.ID, admitted, away)
+		}
+	}
+
+	if err := s.Deploy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Join(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.CheckSkipped(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, c := range s.Cells() {
+		within(t, func(ctx context.Context) error {
+			a, err := s.Call(ctx, c.ID, "PUT /product/1", before)
+			if err == nil && a.Status != http.StatusUnauthorized {
+				err = fmt.Errorf("%s answers %d to a key that was lost: %s", c.ID, a.Status, a.Body)
+			}
+			return err
+		})
+	}
+	exact(t, s, ready())
+	t.Logf("deployed again and enforced after %.0f s", time.Since(began).Seconds())
+	noneWaits(t, s)
+	green(t, s)
+}
