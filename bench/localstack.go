@@ -27,7 +27,7 @@ type localStackRun struct {
 var (
 	localStackCold = localStackRun{args: []string{"--cold"}}
 	localStackWarm = localStackRun{} // what has to be installed is installed by the run before
-	localStackPart = localStackRun{args: []string{"-run", "^(TestPropagation|TestRate)$"}}
+	localStackPart = localStackRun{args: []string{"-run", "^(TestPropagation|TestThroughput)$"}}
 	localStackOnce sync.Once
 )
 
