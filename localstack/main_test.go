@@ -26,6 +26,9 @@ var deployment struct {
 }
 
 func TestMain(m *testing.M) {
+	if os.Getenv(loadClient) != "" {
+		os.Exit(beClient())
+	}
 	code := m.Run()
 	if deployment.stand != nil {
 		deployment.stand.Close()
