@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,12 +33,13 @@ const (
 func TestPropagation(t *testing.T) {
 	s := open(t)
 	id := unique("change")
+	p := propagation{period: period(), took: map[string][]time.Duration{}}
 	var tenants strings.Builder
 	for i := range changedTenants {
 		fmt.Fprintf(&tenants, "  - { id: %s-%d, plan: %[1]s }\n", id, i)
 	}
-	apply(t, s, fmt.Sprintf("plans:\n  - id: %s\n    limits: [ { id: few, match: { methods: [GET], pathPattern: \"/product/*\" }, cost: 10, tiers: [ { period: 240h, threshold: %d } ] } ]\ntenants:\n%s",
-		id, firstThreshold, &tenants))
+	apply(t, s, fmt.Sprintf("plans:\n  - id: %s\n    limits: [ { id: few, match: { methods: [GET], pathPattern: \"/product/*\" }, cost: 10, tiers: [ { period: %s, threshold: %d } ] } ]\ntenants:\n%s",
+		id, p.period, firstThreshold, &tenants))
 	to, err := s.Admin(s.Operator.Credentials)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +58,6 @@ func TestPropagation(t *testing.T) {
 			within(t, func(ctx context.Context) error { return holds(ctx, s, c.ID, key, firstThreshold/2) }) // it has spent what it may
 		}
 	}
-	p := propagation{took: map[string][]time.Duration{}}
 	next := make(chan int)
 	var all sync.WaitGroup
 	for range atOnce {
@@ -88,6 +89,8 @@ func holds(ctx context.Context, s *stand.Stand, cell, key string, threshold int)
 
 // propagation is how long changes took until they were enforced, by cell; under "" that of the last of the cells.
 type propagation struct {
+	period time.Duration // of the limits
+
 	mu   sync.Mutex
 	took map[string][]time.Duration
 }
@@ -97,7 +100,7 @@ func (p *propagation) change(ctx context.Context, s *stand.Stand, to *client.Cli
 	began := time.Now()
 	_, err := client.Do[admincall.Item](ctx, to, "tenants/set", admin.SetTenantRequest{
 		Tenant: tenant, Reason: "how long does it take?",
-		Overrides: []json.RawMessage{fmt.Appendf(nil, `{"id":"few","tiers":[{"period":"240h","threshold":%d}]}`, threshold)},
+		Overrides: []json.RawMessage{fmt.Appendf(nil, `{"id":"few","tiers":[{"period":"%s","threshold":%d}]}`, p.period, threshold)},
 	})
 	if err != nil {
 		return err
@@ -140,7 +143,7 @@ func (p *propagation) print(t *testing.T) {
 		t.Logf("%d changes, from before each was sent until %s held requests to it: p50 %.2f s, p99 %.2f s, max %.2f s",
 			len(took), where, quantile(took, 50).Seconds(), quantile(took, 99).Seconds(), took[len(took)-1].Seconds())
 	}
-	fmt.Printf("figure localstack_propagation_p99_s %.2f s <=5\n", quantile(p.took[""], 99).Seconds())
+	fmt.Fprintf(os.Stdout, "figure localstack_propagation_p99_s %.2f s <=5\n", quantile(p.took[""], 99).Seconds())
 }
 
 // quantile is the percentile of sorted values; 0 of none.

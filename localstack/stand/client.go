@@ -42,7 +42,7 @@ func Call(ctx context.Context, client *http.Client, api, request, key string) (*
 	if err != nil {
 		return nil, err
 	}
-	defer said.Body.Close()
+	defer func() { _ = said.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(said.Body, maxBody))
 	if err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ import (
 // What a deployment is called where its file says nothing else, as infra/config names it.
 const (
 	controlStack = "sluice-control"
-	secretName   = "sluice-identity" //nolint:gosec // a name
+	secretName   = "sluice-identity"
 	pepper       = "p1"
 	full         = "full"
 )
@@ -96,7 +96,7 @@ func (s *Stand) file(name string) string { return filepath.Join(s.o.Dir, name) }
 // can run, and further cells.
 func (s *Stand) writeDeployment(ctx context.Context, more []Cell) error {
 	from := filepath.Join(s.o.Root, "localstack", "deployment.yaml")
-	text, err := os.ReadFile(from) //nolint:gosec // the repository's own
+	text, err := os.ReadFile(from)
 	if err != nil {
 		return err
 	}
@@ -188,9 +188,9 @@ func (s *Stand) run(ctx context.Context, step string, env []string, name string,
 	if err != nil {
 		return err
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }()
 	var end tail
-	c := exec.CommandContext(ctx, name, args...)
+	c := exec.CommandContext(ctx, name, args...) //nolint:gosec // the repository's own tools
 	c.Dir, c.Env = s.o.Root, env
 	c.Stdout, c.Stderr = io.MultiWriter(log, &end), io.MultiWriter(log, &end)
 	if err := c.Run(); err != nil {

@@ -16,7 +16,7 @@ func (s *Stand) Memory() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	text, err := os.ReadFile(filepath.Join(folder, "localstack.pid")) //nolint:gosec // of the stand
+	text, err := os.ReadFile(filepath.Join(folder, "localstack.pid"))
 	if err != nil {
 		return 0, err
 	}
@@ -30,7 +30,7 @@ func (s *Stand) Memory() (float64, error) {
 	}
 	children, pages := map[int][]int{}, map[int]int64{}
 	for _, file := range all {
-		stat, err := os.ReadFile(file) //nolint:gosec // of a process
+		stat, err := os.ReadFile(file)
 		if err != nil {
 			continue // it has ended
 		}

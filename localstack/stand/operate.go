@@ -28,7 +28,7 @@ func (s *Stand) ControlTable(name string) string { return "sluice-" + name }
 // Sluice runs the operator's command against the deployment, signed with the operator's credentials, and returns what it printed. The
 // error has what it printed on stderr.
 func (s *Stand) Sluice(ctx context.Context, args ...string) (string, error) {
-	c := exec.CommandContext(ctx, s.file("sluice"), args...)
+	c := exec.CommandContext(ctx, s.file("sluice"), args...) //nolint:gosec // built from the repository
 	c.Dir = s.o.Dir
 	c.Env = s.environment(s.deployed.control, "SLUICE_ENDPOINT="+s.gateways.control, "SLUICE_SIGN=true",
 		"AWS_ACCESS_KEY_ID="+s.Operator.Credentials.AccessKeyID, "AWS_SECRET_ACCESS_KEY="+s.Operator.Credentials.SecretAccessKey)
@@ -57,7 +57,7 @@ func (s *Stand) Apply(ctx context.Context, plans string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
+	defer func() { _ = os.Remove(f.Name()) }()
 	if _, err := f.WriteString(plans); err != nil {
 		return err
 	}

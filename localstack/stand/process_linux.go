@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -21,7 +22,7 @@ func (s *Stand) Processes(function string) ([]int, error) {
 	}
 	var found []int
 	for _, file := range all {
-		environ, err := os.ReadFile(file) //nolint:gosec // of a process
+		environ, err := os.ReadFile(file)
 		if err != nil {
 			continue // it has ended, or is another user's
 		}
@@ -45,8 +46,9 @@ func (s *Stand) Processes(function string) ([]int, error) {
 	return found, nil
 }
 
-// Kill kills all processes of a function, in the middle of whatever they do. It returns how many there were.
-func (s *Stand) Kill(function string) (int, error) {
+// Kill kills all processes of a function, in the middle of whatever they do. It returns how many there were, when LocalStack has noticed:
+// until then it may still give one a call.
+func (s *Stand) Kill(ctx context.Context, function string) (int, error) {
 	pids, err := s.Processes(function)
 	if err != nil {
 		return 0, err
@@ -56,7 +58,14 @@ func (s *Stand) Kill(function string) (int, error) {
 			return i, fmt.Errorf("kill the %s of process %d: %w", function, pid, err)
 		}
 	}
-	return len(pids), nil
+	return len(pids), Until(ctx, answersIn, time.Millisecond, func(context.Context) error {
+		for _, pid := range pids {
+			if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil { // until its parent, LocalStack, has been told
+				return fmt.Errorf("the %s of process %d is still there", function, pid)
+			}
+		}
+		return nil
+	})
 }
 
 // KillRedis kills the Redis, and returns when it has gone. localstack/up starts another one.

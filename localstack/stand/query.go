@@ -40,7 +40,7 @@ func (s *Stand) query(ctx context.Context, service, region string, form url.Valu
 	if err != nil {
 		return fmt.Errorf("%s of %s: %w", form.Get("Action"), service, err)
 	}
-	defer said.Body.Close()
+	defer func() { _ = said.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(said.Body, maxAnswer))
 	if err != nil {
 		return fmt.Errorf("%s of %s: %w", form.Get("Action"), service, err)

@@ -70,7 +70,7 @@ func (s *Stand) serve() error {
 // gateway serves the API of a stack's template, whose functions are those deployed in the region, at the nth port of the stand's.
 func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (string, error) {
 	file := filepath.Join(s.file(folder), stack+".template.json")
-	text, err := os.ReadFile(file) //nolint:gosec // of the stand's folder
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return "", err
 	}
@@ -122,7 +122,7 @@ func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (strin
 // backend is what stands behind the sample APIs.
 func backend(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = io.WriteString(w, `{"path":`+strconv.Quote(r.URL.Path)+"}\n") //nolint:errcheck // the client has gone
+	_, _ = io.WriteString(w, `{"path":`+strconv.Quote(r.URL.Path)+"}\n") //nolint:gosec // JSON, and said to be
 }
 
 func (g *gateways) close() {
@@ -130,7 +130,7 @@ func (g *gateways) close() {
 	defer cancel()
 	for _, server := range g.servers {
 		if server.Shutdown(ctx) != nil {
-			_ = server.Close() //nolint:errcheck // it ends with the process
+			_ = server.Close()
 		}
 	}
 	if g.backend != nil {

@@ -105,7 +105,7 @@ func (s *Stand) answers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer said.Body.Close()
+	defer func() { _ = said.Body.Close() }()
 	if said.StatusCode != http.StatusOK {
 		return fmt.Errorf("its health is %s", said.Status)
 	}
@@ -133,5 +133,5 @@ func (s *Stand) environment(region string, more ...string) []string {
 }
 
 func (s *Stand) say(format string, args ...any) {
-	fmt.Fprintf(s.o.Log, format+"\n", args...) //nolint:errcheck // who listens is not needed for the work
+	fmt.Fprintf(s.o.Log, format+"\n", args...)
 }
