@@ -1,6 +1,7 @@
 package localstack_test
 
 import (
+	"fmt"
 	"testing"
 )
 
@@ -16,12 +17,12 @@ func TestNothingElseIsSkipped(t *testing.T) {
 // the deployed authorizer through the synthesized API.
 func TestDeployed(t *testing.T) {
 	s := open(t)
-	apply(t, s, `
+	apply(t, s, fmt.Sprintf(`
 plans:
   - id: deployed
-    limits: [ { id: few, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: 1h, threshold: 6 } ] } ]
+    limits: [ { id: few, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: %s, threshold: 6 } ] } ]
 tenants: [ { id: deployed-1, plan: deployed } ]
-`)
+`, period()))
 	k := key(t, s, "deployed-1")
 	for _, c := range s.Cells() {
 		known(t, s, c.ID, k)

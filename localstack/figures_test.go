@@ -3,7 +3,6 @@ package localstack_test
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,5 +63,5 @@ func TestThroughput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(os.Stdout, "figure localstack_mb %.0f MB -\n", mb)
+	figure("localstack_mb", "%.0f MB -", mb)
 }

@@ -30,7 +30,8 @@ type life struct {
 
 	stand             *stand.Stand
 	plan, tenant, key string
-	other, otherKey   string   // of the same plan, and nobody's concern
+	other, otherKey   string // of the same plan, and nobody's concern
+	period            time.Duration
 	changes           []string // reasons of the changes to the tenant, in order
 }
 
@@ -45,10 +46,10 @@ func (l *life) plans(few int) string {
 plans:
   - id: %[1]s
     limits:
-      - { id: few, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: 240h, threshold: %[2]d } ] }
-      - { id: writes, match: { methods: [POST], pathPattern: "/orders" }, tiers: [ { period: 240h, threshold: 8 } ] }
+      - { id: few, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: %[5]s, threshold: %[2]d } ] }
+      - { id: writes, match: { methods: [POST], pathPattern: "/orders" }, tiers: [ { period: %[5]s, threshold: 8 } ] }
 tenants: [ { id: %[3]s, plan: %[1]s }, { id: %[4]s, plan: %[1]s } ]
-`, l.plan, few, l.tenant, l.other)
+`, l.plan, few, l.tenant, l.other, l.period)
 }
 
 func (l *life) must(err error) {
@@ -142,14 +143,14 @@ func (l *life) denied(cell string, a *stand.Answer, limit int64) {
 		p.Limit != limit || p.Remaining != 0 || p.Instance == "" {
 		l.Errorf("%s: the problem is %+v, want that few, of %d, is used up", cell, p, limit)
 	}
-	if most := (240 * time.Hour).Milliseconds(); p.RetryAfterMS < 1 || p.RetryAfterMS > most {
+	if most := l.period.Milliseconds(); p.RetryAfterMS < 1 || p.RetryAfterMS > most {
 		l.Errorf("%s: the denial says to wait %d ms, want 1..%d", cell, p.RetryAfterMS, most)
 	}
 	if s := number(a, "Retry-After"); s*1000 < p.RetryAfterMS || (s-1)*1000 >= p.RetryAfterMS {
 		l.Errorf("%s: Retry-After is %d, and the body says %d ms", cell, s, p.RetryAfterMS)
 	}
 	if number(a, "X-RateLimit-Limit") != limit || number(a, "X-RateLimit-Remaining") != 0 || number(a, "X-RateLimit-Reset") < 1 ||
-		!strings.Contains(a.Header.Get("RateLimit"), `"few";r=0;t=`) || !strings.Contains(a.Header.Get("RateLimit-Policy"), fmt.Sprintf(`"few";q=%d;w=864000`, limit)) {
+		!strings.Contains(a.Header.Get("RateLimit"), `"few";r=0;t=`) || !strings.Contains(a.Header.Get("RateLimit-Policy"), fmt.Sprintf(`"few";q=%d;w=%.0f`, limit, l.period.Seconds())) {
 		l.Errorf("%s: the denial has the headers %v, want those of few with %d", cell, a.Header, limit)
 	}
 }
@@ -160,7 +161,7 @@ func (l *life) denied(cell string, a *stand.Answer, limit int64) {
 func TestTenantsLife(t *testing.T) {
 	s := open(t)
 	id := unique("life")
-	l := &life{T: t, stand: s, plan: id, tenant: id + "-1", other: id + "-2"}
+	l := &life{T: t, stand: s, plan: id, tenant: id + "-1", other: id + "-2", period: period()}
 	apply(t, s, l.plans(8))
 	l.key, l.otherKey = key(t, s, l.tenant), key(t, s, l.other)
 	l.cells(func(cell string) { known(t, s, cell, l.key) })
@@ -181,7 +182,7 @@ func TestTenantsLife(t *testing.T) {
 	apply(t, s, l.plans(12))
 	l.enforces("the plan's 12 after 8", 12, 2-l.until("eu-1", product, 200, 0), 2-l.until("us-1", product, 200, 0))
 
-	l.do("tenant", "set", l.tenant, "--override", "{ id: few, tiers: [ { period: 240h, threshold: 16 } ] }")
+	l.do("tenant", "set", l.tenant, "--override", "{ id: few, tiers: [ { period: "+l.period.String()+", threshold: 16 } ] }")
 	l.cells(func(cell string) {
 		l.spend(cell, product, l.key, "the tenant's own 16 after 12", 2-l.until(cell, product, 200, 0), 8)
 	})

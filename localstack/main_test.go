@@ -136,3 +136,22 @@ func known(t *testing.T, s *stand.Stand, cell, key string) {
 		return err
 	})
 }
+
+// period is one of windows whose present one began a moment ago, and goes on for half an hour at least: a test's own, with the shares of
+// now, as what grows in a change of shares counts from the next window on.
+func period() time.Duration {
+	const least, most = 1800, 7200 // seconds
+	now := time.Now().Unix()
+	best := int64(least)
+	for p := best; p <= most; p++ {
+		if now%p < now%best {
+			best = p
+		}
+	}
+	return time.Duration(best) * time.Second
+}
+
+// figure prints one of the figures that make figures reads: name, value, unit and goal.
+func figure(name, format string, value float64) {
+	fmt.Fprintf(os.Stdout, "figure %s "+format+"\n", name, value)
+}
