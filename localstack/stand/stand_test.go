@@ -1,0 +1,67 @@
+package stand_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/localstack/stand"
+)
+
+// Guarantees that a LocalStack that is not there, or options that make no sense, are told in one line that says what to do.
+func TestOpen(t *testing.T) {
+	well := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/_localstack/health" {
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	defer well.Close()
+	ill := httptest.NewServer(http.NotFoundHandler())
+	defer ill.Close()
+	const redis = "127.0.0.1:6390"
+	for _, tt := range []struct{ name, endpoint, redis, root, want string }{
+		{"there", well.URL, redis, "../..", ""},
+		{"nobody", "http://127.0.0.1:1", redis, "../..", "localstack/up brings one up"},
+		{"another program", ill.URL, redis, "../..", "404 Not Found; localstack/up brings one up"},
+		{"no endpoint", "", redis, "../..", `endpoint "" is to be a URL`},
+		{"no URL", "127.0.0.1:4566", redis, "../..", "is to be a URL"},
+		{"with a path", well.URL + "/a", redis, "../..", "is to be a URL"},
+		{"no Redis", well.URL, "", "../..", `the Redis "" is to be host:port`},
+		{"no root", well.URL, redis, "", "the repository's root is missing"},
+	} {
+		_, err := stand.Open(t.Context(), stand.Options{Endpoint: tt.endpoint, Redis: tt.redis, Root: tt.root, Dir: t.TempDir()})
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+// Guarantees that a condition is asked until it is so, and that the error of one that never is says what it was at last.
+func TestUntil(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		if err := stand.Until(t.Context(), time.Minute, time.Second, func(context.Context) error {
+			if asked++; asked < 5 {
+				return errors.New("not yet")
+			}
+			return nil
+		}); err != nil || asked != 5 {
+			t.Errorf("asked %d times: %v", asked, err)
+		}
+		began := time.Now()
+		err := stand.Until(t.Context(), time.Minute, time.Second, func(ctx context.Context) error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return errors.New("two are missing")
+		})
+		if !errors.Is(err, stand.ErrNever) || !strings.Contains(err.Error(), "two are missing") || time.Since(began) != time.Minute {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+	})
+}
