@@ -339,7 +339,7 @@ tenants: [ { id: %s, plan: redis-killed }, { id: %s-after, plan: redis-killed } 
 	noneWaits(t, s)
 }
 
-// kill is when processes were killed.
+// kill is from when processes were killed until LocalStack knew.
 type kill struct{ from, to time.Time }
 
 // Guarantees that an authorizer which is killed in mid-call takes with it only the calls that it had, that the next call is answered as if
@@ -379,7 +379,7 @@ tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer
 			}
 			l.more(t, c.ID, 10)
 			one := kill{from: time.Now()}
-			n, err := s.Kill(c.Function("authorizer"))
+			n, err := s.Kill(t.Context(), c.Function("authorizer"))
 			if err != nil || n == 0 {
 				t.Fatalf("killed %d authorizers of %s: %v", n, c.ID, err)
 			}

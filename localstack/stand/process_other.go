@@ -13,7 +13,7 @@ var errProcesses = errors.New("the processes of functions are found on Linux alo
 func (s *Stand) Processes(string) ([]int, error) { return nil, errProcesses }
 
 // Kill is an error: see that of Linux.
-func (s *Stand) Kill(string) (int, error) { return 0, errProcesses }
+func (s *Stand) Kill(context.Context, string) (int, error) { return 0, errProcesses }
 
 // KillRedis is an error: see that of Linux.
 func (s *Stand) KillRedis(context.Context) error { return errProcesses }
