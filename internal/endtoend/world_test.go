@@ -355,6 +355,17 @@ func (a *api) is(want int, method, path string, header ...string) *reply {
 	return got
 }
 
+// comes sends a request until the answer has the status: a table that is slow on a busy machine leaves a caller unknown for a moment.
+func (a *api) comes(want int, method, path string, header ...string) {
+	a.w.t.Helper()
+	wait(a.w.t, func() error {
+		if got := a.send(method, path, header...); got.status != want {
+			return fmt.Errorf("%s %.200s: %s, want %d", method, path, got, want)
+		}
+		return nil
+	})
+}
+
 // seen is what a backend tells of a request.
 type seen struct {
 	Tenant, Subject, Plan, KeyID string
