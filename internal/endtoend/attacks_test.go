@@ -165,12 +165,9 @@ func TestIssuerThatIsNotWell(t *testing.T) {
 			w.start(1)
 			a := w.serve(restAnswered(t), w.function(open))
 			good := user(ours, 0)
-			got := a.is(429, "GET", "/product/1", good...)
+			got := a.is(429, "GET", "/product/1", good...) // a wait for keys without an end would be ended by the function's timeout: a 500
 			if p := got.problem(t); !strings.HasSuffix(p.Type, "#caller-not-identified") {
 				t.Errorf("%s", got)
-			}
-			if got.took > longest+2*time.Second { // the wait for keys
-				t.Errorf("it took %s", got.took)
 			}
 			a.is(200, "GET", "/product/1", w.key("acme")...)
 			authority.Set(tokentest.Answer(http.StatusOK, tokentest.Document(ours)))
