@@ -63,6 +63,18 @@ def assign_environments_safely() -> None:
     AssignmentService.get_environment = get_environment
 
 
+def poll_at_once() -> None:
+    """The wait after the first poll that found nothing is a second, whatever the most that it may be is set to."""
+    from localstack.services.lambda_.event_source_mapping import esm_worker
+
+    backoff = esm_worker.ExponentialBackoff
+
+    def bounded(initial_interval: float, max_interval: float):
+        return backoff(initial_interval=min(initial_interval, max_interval), max_interval=max_interval)
+
+    esm_worker.ExponentialBackoff = bounded
+
+
 def keep_no_invocation_records() -> None:
     """Each call would be written to CloudWatch, as logs and as a metric, which takes more time than the call. What a function writes
     is in its environment's output.log.

@@ -26,6 +26,7 @@ def sluice_patch() -> None:
     patches.listen_on_loopback()
     patches.assign_environments_safely()
     patches.keep_no_invocation_records()
+    patches.poll_at_once()
     dynamodb.run_from_jars()
 
 
