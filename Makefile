@@ -65,8 +65,8 @@ test: ## Unit tests in random order, with the race detector; what is short under
 	$(if $(RACE),go test -shuffle=on $(FULL))
 
 .PHONY: integration
-integration: ## All of it deployed to LocalStack, without Docker, and tested there (SLUICE_LOCALSTACK=ENDPOINT: one that is there; docs/localstack.md)
-	@localstack/integration
+integration: ## All of it deployed to LocalStack, without Docker, and tested there (TESTS='-run NAME'; docs/localstack.md)
+	@localstack/integration $(TESTS)
 
 .PHONY: demo
 demo: ## So deployed, with load and a changed plan: what happened, on one screen

@@ -338,8 +338,8 @@ func (w *world) checkDependents(ctx context.Context) error {
 		deletes = deletes || e.Delete
 	}
 	var without []string
-	// A tenant that cannot be read was written past Sluice, and reaches no cell: it keeps nobody from changing a plan. It may be on one that
-	// is deleted.
+	// A tenant whose item cannot be read was written past Sluice. It cannot be checked, and keeps nobody from changing a plan: where its
+	// overrides no longer fit, cells go on with its last limits until the item is mended. It may be on a plan that is deleted.
 	err := w.s.each(ctx, control.Tenants, !deletes, func(i *control.Item) error {
 		if w.byPlace[place(i.Table, i.Key)] != nil {
 			return nil

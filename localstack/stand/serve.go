@@ -82,7 +82,9 @@ func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (strin
 	}
 	functions := map[string]stage.Function{}
 	authorizers, integrations := d.Functions()
-	client := lambdaremote.New(s.AWS(region))
+	config := s.AWS(region)
+	config.HTTPClient = nil // calls of functions wait and keep connections as lambdaremote has it
+	client := lambdaremote.New(config)
 	for _, name := range append(authorizers, integrations...) {
 		functions[name] = client.Function(name)
 	}

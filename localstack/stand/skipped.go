@@ -67,8 +67,8 @@ func (s *Stand) MaySkip() (map[string]string, error) {
 	return may, lines.Err()
 }
 
-// CheckSkipped returns an error where LocalStack passed over what the list does not name, and where the list names what it did not pass
-// over: an entry that nothing needs would hide the next one.
+// CheckSkipped returns an error where LocalStack passed over what the list does not name, and, of the LocalStack that is pinned, where the
+// list names what it did not pass over: an entry that nothing needs would hide the next one. Another one may know more.
 func (s *Stand) CheckSkipped(ctx context.Context) error {
 	skipped, err := s.Skipped(ctx)
 	if err != nil {
@@ -77,6 +77,13 @@ func (s *Stand) CheckSkipped(ctx context.Context) error {
 	may, err := s.MaySkip()
 	if err != nil {
 		return err
+	}
+	if !s.Ours() {
+		for typ := range may {
+			if skipped[typ] == nil {
+				delete(may, typ)
+			}
+		}
 	}
 	return compare(skipped, may)
 }

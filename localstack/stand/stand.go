@@ -28,6 +28,7 @@ const Account = "000000000000"
 const (
 	operatorName = "operator"
 	iamRegion    = "us-east-1"
+	connections  = 128             // that are kept to one host
 	answersIn    = 5 * time.Second // what a LocalStack that is there takes at most to say so
 )
 
@@ -91,6 +92,13 @@ func Open(ctx context.Context, o Options) (*Stand, error) {
 		return nil, fmt.Errorf("no LocalStack answers at %s: %w; localstack/up brings one up", s.endpoint, err)
 	}
 	return s, nil
+}
+
+// transport keeps as many connections as there are callers: the default keeps two to a host.
+func transport() http.RoundTripper {
+	t := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // the standard library's own
+	t.MaxIdleConns, t.MaxIdleConnsPerHost = 0, connections
+	return t
 }
 
 // answers is nil where LocalStack says that it is well.
