@@ -157,4 +157,3 @@ func follow(t *testing.T, s *stand.Stand, changes []*change, send func(*change) 
 	all.Wait()
 }
 
-func newQueue(n int) chan *change { return make(chan *change, n) }

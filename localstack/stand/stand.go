@@ -87,7 +87,7 @@ func Open(ctx context.Context, o Options) (*Stand, error) {
 	if o.Log == nil {
 		o.Log = io.Discard
 	}
-	s := &Stand{o: o, endpoint: strings.TrimSuffix(o.Endpoint, "/"), client: &http.Client{Timeout: time.Minute}, ports: map[string]int{}}
+	s := &Stand{o: o, endpoint: strings.TrimSuffix(o.Endpoint, "/"), client: &http.Client{Timeout: time.Minute, Transport: transport()}, ports: map[string]int{}}
 	if err := s.answers(ctx); err != nil {
 		return nil, fmt.Errorf("no LocalStack answers at %s: %w; localstack/up brings one up", s.endpoint, err)
 	}
