@@ -156,4 +156,3 @@ func follow(t *testing.T, s *stand.Stand, changes []*change, send func(*change) 
 	}
 	all.Wait()
 }
-
