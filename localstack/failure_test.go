@@ -21,6 +21,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	sqstypes "github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
+	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/lambdaremote"
@@ -139,19 +140,35 @@ func (l *load) more(t *testing.T, cell string, n int) {
 	})
 }
 
-// decided fails the test at each answer that is not Sluice's decision, but those that may be.
+// is reports whether an answer is a denial of some kind. At a REST API each denial has the status 429: what it is the problem says.
+func is(kind answer.Kind, status int, body string) bool {
+	var p problem
+	return status == http.StatusTooManyRequests && json.Unmarshal([]byte(body), &p) == nil && p.Type == kind.Type() && p.Status == kind.Status()
+}
+
+func admitted(a attempt) bool { return a.err == nil && a.status == http.StatusOK }
+
+// limits reports whether the limits gave an answer.
+func limits(a attempt) bool {
+	return admitted(a) || a.err == nil && is(answer.Limited, a.status, a.body)
+}
+
+// decided fails the test at each answer that may not be, and logs how many there were of each.
 func (l *load) decided(t *testing.T, may func(attempt) bool) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	counts := map[string]int{}
 	for _, a := range l.all {
-		if a.status != http.StatusOK && a.status != http.StatusTooManyRequests && !may(a) {
+		var p problem
+		_ = json.Unmarshal([]byte(a.body), &p) // not each answer is a problem
+		counts[strings.TrimSpace(fmt.Sprintf("%s %d %s", a.cell, a.status, p.Type))]++
+		if !may(a) {
 			t.Errorf("%s, sent at %s and answered %s later: %d %s %v", a.cell, a.sent.Format(time.StampMilli), a.answered.Sub(a.sent), a.status, strings.TrimSpace(a.body), a.err)
 		}
 	}
+	t.Logf("answers: %v", counts)
 }
-
-func none(attempt) bool { return false }
 
 // windows are how many calls of a cell were surely admitted in each fixed window: sent and answered in it.
 func (l *load) windows(cell string, period time.Duration) map[time.Time]int {
@@ -164,32 +181,30 @@ func (l *load) windows(cell string, period time.Duration) map[time.Time]int {
 	return sums
 }
 
-// exact fails the test unless each cell admits exactly its share of a tenant's limit, half of 10 in an hour, and of no call more. The
-// tenant's key has made no call of it yet.
+// exact fails the test unless each cell admits exactly its share of a tenant's limit, half of the 10 of an exactLimit, and of no call more.
+// The tenant's key has made no call of it yet.
 func exact(t *testing.T, s *stand.Stand, key string) {
 	t.Helper()
 	for _, c := range s.Cells() {
-		// An hour that ends meanwhile is another window.
-		for again := true; again; {
-			hour, admitted := time.Now().Truncate(time.Hour), 0
-			for range 8 {
-				switch a := call(t, s, c.ID, "PUT /product/1", key); a.Status {
-				case http.StatusOK:
-					admitted++
-				case http.StatusTooManyRequests:
-				default:
-					t.Fatalf("%s: %d %s", c.ID, a.Status, a.Body)
-				}
+		n := 0
+		for range 8 {
+			switch a := call(t, s, c.ID, "PUT /product/1", key); {
+			case a.Status == http.StatusOK:
+				n++
+			case !is(answer.Limited, a.Status, a.Body):
+				t.Fatalf("%s: %d %s", c.ID, a.Status, a.Body)
 			}
-			if again = !hour.Equal(time.Now().Truncate(time.Hour)); !again && admitted != 5 {
-				t.Errorf("%s admits %d of 8 calls, and its share is 5", c.ID, admitted)
-			}
+		}
+		if n != 5 {
+			t.Errorf("%s admits %d of 8 calls, and its share is 5", c.ID, n)
 		}
 	}
 }
 
-// exactLimit is what exact calls for.
-const exactLimit = `{ id: exact, match: { methods: [PUT], pathPattern: "/product/*" }, tiers: [ { period: 1h, threshold: 10 } ] }`
+// exactLimit is what exact calls for, in windows of the test's own, see period.
+func exactLimit(period time.Duration) string {
+	return fmt.Sprintf(`{ id: exact, match: { methods: [PUT], pathPattern: "/product/*" }, tiers: [ { period: %s, threshold: 10 } ] }`, period)
+}
 
 // decision is what an authorizer hands to the gateway beside its answer. A gateway keeps most of it from clients, for the backend and its logs.
 type decision struct {
@@ -242,7 +257,7 @@ func TestRedisKilled(t *testing.T) {
 	ours(t, s)
 	small, full := smallAndFull(t, s)
 	const (
-		period = 5 * time.Second
+		window = 5 * time.Second
 		share  = 8 // of each cell
 
 		// After that a breaker asks again, see internal/outage: its longest cooldown, and a fifth.
@@ -257,7 +272,7 @@ plans:
       - { id: many, match: { pathPattern: "/orders" }, tiers: [ { period: 1h, threshold: 100000 } ] }
       - %s
 tenants: [ { id: %s, plan: redis-killed }, { id: %s-after, plan: redis-killed } ]
-`, exactLimit, name, name))
+`, exactLimit(period()), name, name))
 	k, after := key(t, s, name), key(t, s, name+"-after")
 	for _, c := range s.Cells() {
 		known(t, s, c.ID, k)
@@ -287,17 +302,17 @@ tenants: [ { id: %s, plan: redis-killed }, { id: %s-after, plan: redis-killed } 
 	}
 	up := time.Now()
 	untilMarked(t, s, full, k, false)
-	again := up.Add(cooldown).Truncate(period).Add(period)
+	again := up.Add(cooldown).Truncate(window).Add(window)
 	within(t, func(context.Context) error {
-		if left := time.Until(again.Add(2 * period)); left > 0 {
+		if left := time.Until(again.Add(2 * window)); left > 0 {
 			return fmt.Errorf("for %s windows go on that are judged", left)
 		}
 		return nil
 	})
 	l.stop()
 
-	l.decided(t, none)
-	for start, n := range l.windows(small.ID, period) {
+	l.decided(t, limits) // callers are read from DynamoDB, which is there
+	for start, n := range l.windows(small.ID, window) {
 		if n > share {
 			t.Errorf("%s, which has no Redis, admitted %d in the window of %s, and its share is %d", small.ID, n, start.Format(time.TimeOnly), share)
 		}
@@ -305,10 +320,10 @@ tenants: [ { id: %s, plan: redis-killed }, { id: %s-after, plan: redis-killed } 
 	// Before the outage, twice the backstops of the instances, and once more as the Redis comes back empty.
 	bound := share + 2*share*len(instances) + share
 	var judged, during int
-	for start, n := range l.windows(full.ID, period) {
+	for start, n := range l.windows(full.ID, window) {
 		t.Logf("%s: %d admitted, its share is %d", start.Format(time.TimeOnly), n, share)
 		most := bound
-		if end := start.Add(period); end.Before(killed) || !start.Before(again) {
+		if end := start.Add(window); end.Before(killed) || !start.Before(again) {
 			most = share
 		}
 		if n > most {
@@ -337,6 +352,7 @@ tenants: [ { id: %s, plan: redis-killed }, { id: %s-after, plan: redis-killed } 
 	}
 	exact(t, s, after)
 	noneWaits(t, s)
+	green(t, s)
 }
 
 // kill is from when processes were killed until LocalStack knew.
@@ -347,23 +363,27 @@ type kill struct{ from, to time.Time }
 func TestAuthorizerKilled(t *testing.T) {
 	s := open(t)
 	ours(t, s)
-	const share = 60 // of each cell, in an hour
-	name := unique("killed")
+	const (
+		share   = 60 // of each cell, in a period
+		clients = 4  // of each cell
+	)
+	name, period := unique("killed"), period()
 	apply(t, s, fmt.Sprintf(`
 plans:
   - id: authorizer-killed
     limits:
-      - { id: few, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: 1h, threshold: %d } ] }
+      - { id: few, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: %s, threshold: %d } ] }
       - %s
 tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer-killed } ]
-`, 2*share, exactLimit, name, name))
+`, period, 2*share, exactLimit(period), name, name))
 	k, after := key(t, s, name), key(t, s, name+"-after")
 	for _, c := range s.Cells() {
 		known(t, s, c.ID, k)
 		known(t, s, c.ID, after)
 	}
-	l := calls(t, s, "GET /product/1", k, 2, 0)
+	l := calls(t, s, "GET /product/1", k, clients, 0)
 	kills := map[string][]kill{}
+	processes := 0
 	lost := func(cell string) (n int) {
 		for _, a := range l.of(cell) {
 			if a.status >= http.StatusInternalServerError {
@@ -374,7 +394,7 @@ tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer
 	}
 	for _, c := range s.Cells() {
 		for round := 0; round < 4 || lost(c.ID) < 2; round++ {
-			if round == 20 {
+			if round == 100 {
 				t.Fatalf("%s was killed %d times, and %d times in mid-call", c.ID, round, lost(c.ID))
 			}
 			l.more(t, c.ID, 10)
@@ -384,6 +404,7 @@ tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer
 				t.Fatalf("killed %d authorizers of %s: %v", n, c.ID, err)
 			}
 			one.to = time.Now()
+			processes += n
 			kills[c.ID] = append(kills[c.ID], one)
 		}
 		within(t, func(context.Context) error { // there is more demand than the limit has
@@ -394,21 +415,33 @@ tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer
 		})
 	}
 	l.stop()
+	// A process that has just begun has no copy of what says who calls, and if that cannot be read in time its call is denied
+	// (docs/problems.md, caller-not-identified): each that was killed has one after it, and that one first call.
+	unidentified := 0
 	l.decided(t, func(a attempt) bool {
-		return a.status >= http.StatusInternalServerError && slices.ContainsFunc(kills[a.cell], func(k kill) bool {
+		if is(answer.Unidentified, a.status, a.body) {
+			unidentified++
+			return unidentified <= processes
+		}
+		return limits(a) || a.status >= http.StatusInternalServerError && slices.ContainsFunc(kills[a.cell], func(k kill) bool {
 			return !a.sent.After(k.to) && !a.answered.Before(k.from)
 		})
 	})
 	for _, c := range s.Cells() {
-		for start, n := range l.windows(c.ID, time.Hour) {
-			t.Logf("%s: %d killed, %d calls lost, %d of %d admitted, its share is %d", c.ID, len(kills[c.ID]), lost(c.ID), n, len(l.of(c.ID)), share)
-			if n > share {
-				t.Errorf("%s admitted %d in the hour of %s, and its share is %d", c.ID, n, start.Format(time.TimeOnly), share)
+		n := 0 // in one window: see period
+		for _, a := range l.of(c.ID) {
+			if admitted(a) {
+				n++
 			}
+		}
+		t.Logf("%s: %d times killed, %d calls lost, %d of %d admitted, its share is %d", c.ID, len(kills[c.ID]), lost(c.ID), n, len(l.of(c.ID)), share)
+		if n > share {
+			t.Errorf("%s admitted %d, and its share is %d", c.ID, n, share)
 		}
 	}
 	exact(t, s, after)
 	noneWaits(t, s)
+	green(t, s)
 }
 
 // configuration is a cell's config table.
@@ -525,7 +558,7 @@ func reconcileRuns(ctx context.Context, s *stand.Stand, c stand.Cell, runs bool)
 func TestApplierFails(t *testing.T) {
 	s := open(t)
 	failing, other := smallAndFull(t, s)
-	name := unique("applier")
+	name, exactly := unique("applier"), exactLimit(period())
 	plans := func(limit int, tenants ...string) string {
 		text := fmt.Sprintf(`
 plans:
@@ -536,7 +569,7 @@ plans:
 tenants:
   - { id: %s, plan: %s }
   - { id: %s-after, plan: %s }
-`, name, 2*limit, 2*limit, exactLimit, name, name, name, name)
+`, name, 2*limit, 2*limit, exactly, name, name, name, name)
 		for _, tenant := range tenants {
 			text += fmt.Sprintf("  - { id: %s, plan: %s }\n", tenant, name)
 		}
@@ -599,7 +632,7 @@ tenants:
 	enforces(t, s, failing, k, limit)
 	noneWaits(t, s)
 	l.stop()
-	l.decided(t, none)
+	l.decided(t, admitted) // 5 calls a second of a cell's 100
 	for _, c := range s.Cells() {
 		gapless(t, s, c, before[c.ID])
 		refs := []cellconfig.Ref{{Kind: plan.KindPlan, ID: name}}
@@ -621,4 +654,5 @@ tenants:
 		}
 	}
 	exact(t, s, after)
+	green(t, s)
 }

@@ -49,7 +49,7 @@ func send(t *testing.T, s *stand.Stand, c stand.Cell, body string) {
 }
 
 // limited applies a plan of a name whose limit is of some size in each cell, and its tenants. Tenants have the plan's name and a suffix.
-func limited(t *testing.T, s *stand.Stand, name string, limit int, tenants ...string) {
+func limited(t *testing.T, s *stand.Stand, name string, period time.Duration, limit int, tenants ...string) {
 	t.Helper()
 	var text strings.Builder
 	fmt.Fprintf(&text, `
@@ -60,7 +60,7 @@ plans:
       - %s
 tenants:
   - { id: %s, plan: %s }
-`, name, 2*limit, 2*limit, exactLimit, name, name)
+`, name, 2*limit, 2*limit, exactLimit(period), name, name)
 	for _, suffix := range tenants {
 		fmt.Fprintf(&text, "  - { id: %s%s, plan: %s }\n", name, suffix, name)
 	}
@@ -107,8 +107,8 @@ func poisonRows(t *testing.T, of map[string]types.AttributeValue, name string) [
 func TestPoisonRecords(t *testing.T) {
 	s := open(t)
 	a := newTrail(t, s)
-	name := unique("poisonrow")
-	limited(t, s, name, 101, "-after")
+	name, period := unique("poisonrow"), period()
+	limited(t, s, name, period, 101, "-after")
 	k, after := key(t, s, name), key(t, s, name+"-after")
 	for _, c := range s.Cells() {
 		known(t, s, c.ID, k)
@@ -127,7 +127,7 @@ func TestPoisonRecords(t *testing.T) {
 	})
 	for i, poison := range rows {
 		a.write(poison)
-		limited(t, s, name, 102+i, "-after") // comes behind it
+		limited(t, s, name, period, 102+i, "-after") // comes behind it
 	}
 	for _, c := range s.Cells() {
 		enforces(t, s, c, k, 101+len(rows))
@@ -166,8 +166,8 @@ func TestPoisonRecords(t *testing.T) {
 // Guarantees that messages which are no change are kept, whole, in each cell that they reach, and hold up no change before or after them.
 func TestPoisonMessages(t *testing.T) {
 	s := open(t)
-	name := unique("poison")
-	limited(t, s, name, 101, "-after")
+	name, period := unique("poison"), period()
+	limited(t, s, name, period, 101, "-after")
 	k, after := key(t, s, name), key(t, s, name+"-after")
 	for _, c := range s.Cells() {
 		known(t, s, c.ID, k)
@@ -187,7 +187,7 @@ func TestPoisonMessages(t *testing.T) {
 	}
 	for i, body := range bodies {
 		publish(t, s, body)
-		limited(t, s, name, 102+i, "-after")
+		limited(t, s, name, period, 102+i, "-after")
 	}
 	for _, c := range s.Cells() {
 		send(t, s, c, bodies[0]+" past the topic")
@@ -203,6 +203,7 @@ func TestPoisonMessages(t *testing.T) {
 	}
 	exact(t, s, after)
 	noneWaits(t, s)
+	green(t, s)
 }
 
 // same reports whether two texts are equal, or are the same JSON: LocalStack spells that of messages anew.
@@ -265,15 +266,16 @@ func documentOf(t *testing.T, s *stand.Stand, items ...string) map[string][]cell
 func TestRedelivery(t *testing.T) {
 	s := open(t)
 	a := newTrail(t, s)
-	name := unique("again")
-	limited(t, s, name, 101, "-after")
+	name, period := unique("again"), period()
+	limited(t, s, name, period, 101, "-after")
 	k, after := key(t, s, name), key(t, s, name+"-after")
 	var made struct {
 		Key  string
 		Item struct{ Key string }
 	}
-	if err := json.Unmarshal([]byte(sluice(t, s, "key", "create", "--tenant", name, "--reason", "to be revoked", "--json")), &made); err != nil || made.Item.Key == "" {
-		t.Fatalf("%+v: %v", made, err)
+	out := sluice(t, s, "key", "create", "--tenant", name, "--reason", "to be revoked", "--json")
+	if err := json.Unmarshal([]byte(out), &made); err != nil || made.Item.Key == "" {
+		t.Fatalf("sluice key create printed %d bytes, with a key of %d and its id of %d: %v", len(out), len(made.Key), len(made.Item.Key), err)
 	}
 	id, revoked := made.Item.Key, made.Key
 	for _, c := range s.Cells() {
@@ -282,9 +284,9 @@ func TestRedelivery(t *testing.T) {
 		}
 	}
 	for limit := 102; limit < 106; limit++ {
-		limited(t, s, name, limit, "-after")
+		limited(t, s, name, period, limit, "-after")
 	}
-	sluice(t, s, "tenant", "set", name, "--reason", "another cell", "--override", "{ id: exact, tiers: [ { period: 1h, threshold: 20 } ] }")
+	sluice(t, s, "tenant", "set", name, "--reason", "another cell", "--override", "{ id: exact, tiers: [ { period: "+period.String()+", threshold: 20 } ] }")
 	sluice(t, s, "key", "revoke", id, "--reason", "it is out")
 	refuses := func(c stand.Cell) error {
 		one, err := s.Call(t.Context(), c.ID, "GET /orders", revoked)
@@ -314,6 +316,12 @@ func TestRedelivery(t *testing.T) {
 		for _, c := range s.Cells() {
 			send(t, s, c, body)
 		}
+	}
+	// Queues are empty before the topic has delivered, too: what came last is waited for.
+	fence := "no event, and the last: " + name
+	publish(t, s, fence)
+	for _, c := range s.Cells() {
+		keptBy(t, s, "applier", c.Region, c.Table("kept"), 1, func(i *kept.Item) bool { return string(i.Data) == fence })
 	}
 	noneWaits(t, s)
 	for _, c := range s.Cells() {
