@@ -423,6 +423,7 @@ func TestAudit(t *testing.T) {
 // who: each record names its writer, as AWS knows it.
 func who(t *testing.T, s *stand.Stand, tenant string) {
 	canary := "sluice-canary"
+	began := time.Now()
 	out, err := lambda.NewFromConfig(s.AWS(s.Region())).Invoke(t.Context(), &lambda.InvokeInput{FunctionName: &canary, Payload: []byte("{}")})
 	if err != nil || out.FunctionError != nil {
 		t.Fatalf("the canary: %v %s", err, out.Payload)
@@ -439,16 +440,31 @@ func who(t *testing.T, s *stand.Stand, tenant string) {
 			if err != nil {
 				return err
 			}
-			var shown struct{ Actor, Reason string }
-			if err := json.NewDecoder(strings.NewReader(text)).Decode(&shown); err != nil { // of the first version
-				return fmt.Errorf("sluice audit show %s printed %.200q: %w", item, text, err)
+			type version struct {
+				Version       int64
+				Time          time.Time
+				Actor, Reason string
 			}
-			if shown.Actor != want || shown.Reason == "" {
-				return fmt.Errorf("%s was written by %q for %q, want %q and a reason", item, shown.Actor, shown.Reason, want)
+			var last version
+			for d := json.NewDecoder(strings.NewReader(text)); d.More(); {
+				var one version
+				if err := d.Decode(&one); err != nil {
+					return fmt.Errorf("sluice audit show %s printed %.200q: %w", item, text, err)
+				}
+				if one.Version > last.Version {
+					last = one
+				}
+			}
+			if last.Actor != want || last.Reason == "" {
+				return fmt.Errorf("%s was written by %q for %q, want %q and a reason", item, last.Actor, last.Reason, want)
+			}
+			if item == "plans/"+events.CanaryKey && last.Time.Before(began) {
+				return fmt.Errorf("the canary has written last at %s, and was called at %s", last.Time, began)
 			}
 			return nil
 		})
 	}
+	green(t, s)
 }
 
 // locks: a record that is locked stays, whatever those do who may not bypass the lock.
