@@ -173,10 +173,11 @@ func TestTenantsLife(t *testing.T) {
 		}
 		l.spend(cell, order, l.key, "the plan's 8", 4, 4)
 	})
-	l.do("boost", "add", l.tenant, "writes", "--factor", "2", "--for", "30s")
+	l.do("boost", "add", l.tenant, "writes", "--factor", "2", "--for", "5m")
 	l.cells(func(cell string) {
 		l.spend(cell, order, l.key, "a boost of 2 after 8 were used", 4-l.until(cell, order, 200, 0), 8)
 	})
+	l.do("boost", "add", l.tenant, "writes", "--factor", "2", "--for", "20s") // in its place; nobody removes this one
 
 	l.enforces("the plan's 8", 8, 4, 4)
 	apply(t, s, l.plans(12))
@@ -211,7 +212,7 @@ func TestTenantsLife(t *testing.T) {
 	l.onRecord()
 
 	l.cells(func(cell string) {
-		l.until(cell, order, http.StatusTooManyRequests, 4) // the boost is over
+		l.until(cell, order, http.StatusTooManyRequests, 4) // by itself the boost is over, which each cell had
 		l.spend(cell, product, l.otherKey, "the other tenant, which has used one of the plan's 12", 5, 6)
 	})
 }
