@@ -415,18 +415,20 @@ tenants: [ { id: %s, plan: authorizer-killed }, { id: %s-after, plan: authorizer
 		})
 	}
 	l.stop()
-	// A process that has just begun has no copy of what says who calls, and if that cannot be read in time its call is denied
-	// (docs/problems.md, caller-not-identified): each that was killed has one after it, and that one first call.
-	unidentified := 0
+	// A process that has just begun has no copy of what says who calls, and as long as that cannot be read in time its calls are denied
+	// (docs/problems.md, caller-not-identified). It begins for a client, or after one that was killed, and reads a key, its tenant, the plan
+	// and the shares: what one call has read, the next one has.
+	unidentified, most := 0, 4*(processes+clients*len(s.Cells()))
 	l.decided(t, func(a attempt) bool {
 		if is(answer.Unidentified, a.status, a.body) {
 			unidentified++
-			return unidentified <= processes
+			return unidentified <= most
 		}
 		return limits(a) || a.status >= http.StatusInternalServerError && slices.ContainsFunc(kills[a.cell], func(k kill) bool {
 			return !a.sent.After(k.to) && !a.answered.Before(k.from)
 		})
 	})
+	t.Logf("%d calls found their caller not identified, and %d may; %d processes were killed", unidentified, most, processes)
 	for _, c := range s.Cells() {
 		n := 0 // in one window: see period
 		for _, a := range l.of(c.ID) {
