@@ -643,7 +643,7 @@ tenants:
 	enforces(t, s, failing, k, limit)
 	noneWaits(t, s)
 	l.stop()
-	unknown := strangers(len(s.Cells())) // with somebody who asks beside the client, another process may begin in a cell
+	unknown := strangers(len(s.Cells()))                                    // with somebody who asks beside the client, another process may begin in a cell
 	l.decided(t, func(a attempt) bool { return admitted(a) || unknown(a) }) // 5 calls a second of a cell's 100
 	for _, c := range s.Cells() {
 		gapless(t, s, c, before[c.ID])
