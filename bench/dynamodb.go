@@ -93,7 +93,7 @@ func (w *dynamoWorkload) run(each int, now func(n int) time.Time) (allowed, deni
 		})
 	}
 	wg.Wait()
-	if undecided > 1+each*dynamoWriters/1000 {
+	if undecided > 1+each*dynamoWriters/100 {
 		failed = errors.Join(failed, fmt.Errorf("%d of %d decisions were not made in three tries", undecided, each*dynamoWriters))
 	}
 	return allowed, denied, failed
