@@ -153,3 +153,20 @@ func TestPeekCreditsTheHand(t *testing.T) {
 		})
 	}
 }
+
+// Guarantees that where one limit denies, others that the store would have admitted by are not told as denying, too: they are no
+// policies that were violated, and their leases' ends are nothing to wait for.
+func TestDenialIsOfItsLimitOnly(t *testing.T) {
+	for _, rule := range []lease.Rule{plainly{}, tens{}, greedy{}} {
+		s := open(t, lease.Config{Store: newMemory(t), Look: -1, Clock: func() time.Time { return noon }, Rule: rule})
+		full, long := window(t, "full", time.Minute, 1), window(t, "long", time.Hour, 20)
+		decide(t, s, ask(full), noon)
+		for range 3 { // by the store, and then by what is known of it
+			d := decide(t, s, ask(full, long), noon)
+			if d.Allowed || d.Results[0].Admits || !d.Results[1].Admits || d.Results[1].Remaining() != 20 || d.RetryAt != noon.Add(time.Minute).UnixMicro() {
+				t.Errorf("%T: allowed %t; one admits %t, the other %t with %d remaining, and it fits at %d", rule, d.Allowed, d.Results[0].Admits,
+					d.Results[1].Admits, d.Results[1].Remaining(), d.RetryAt)
+			}
+		}
+	}
+}

@@ -370,6 +370,18 @@ func (in *instance) decide() {
 	if err == nil && mine.asked == 0 {
 		w.sum.local++
 	}
+	if err == nil {
+		w.told(d)
+	}
+}
+
+// told holds that no result contradicts itself: what is denied does not fit into what it says remains.
+func (w *world) told(d *limit.Decision) {
+	for i := range d.Results {
+		if r := &d.Results[i]; !r.Admits && r.Remaining() >= r.Cost {
+			w.wrong = append(w.wrong, fmt.Sprintf("limit %s (%s) does not admit %d with %d remaining", r.Limit().ID, r.Tier.Algorithm, r.Cost, r.Remaining()))
+		}
+	}
 }
 
 // admit counts an admitted request.

@@ -123,6 +123,9 @@ func (d *Decision) FromLease(charge int, l *Lease, retryAt int64) {
 	if r.Cost > r.Tier.capacity {
 		r.Admits, r.Never, r.RetryAt = false, true, 0
 	}
+	if left := r.Remaining(); !r.Admits && left >= r.Cost { // of a ramp, not to be spent yet: no cost up to that is admitted now
+		r.leave(r.Cost - 1 - left)
+	}
 	if !r.Admits && !r.shadow {
 		d.Allowed = false
 		d.deny(n, r)

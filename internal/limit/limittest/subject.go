@@ -97,10 +97,10 @@ func (s *subject) sane(now time.Time, charges []limit.Charge, d *limit.Decision)
 			describe(charges), stamp(now), b, d.Never, d.RetryAt)
 	}
 	for i := range d.Results {
-		if r := &d.Results[i]; r.Remaining() < 0 || (!d.Allowed && r.Charged != 0) || (r.Charged != 0 &&
-			r.Charged != r.Cost) {
-			s.Fatalf("%s at %s: result %d has remaining %d, charged %d of %d, allowed=%t", describe(charges), stamp(now),
-				i+1, r.Remaining(), r.Charged, r.Cost, d.Allowed)
+		if r := &d.Results[i]; r.Remaining() < 0 || (!r.Admits && r.Remaining() >= r.Cost) || (!d.Allowed && r.Charged != 0) ||
+			(r.Charged != 0 && r.Charged != r.Cost) {
+			s.Fatalf("%s at %s: result %d admits=%t with %d remaining, charged %d of %d, allowed=%t", describe(charges), stamp(now),
+				i+1, r.Admits, r.Remaining(), r.Charged, r.Cost, d.Allowed)
 		}
 	}
 }
