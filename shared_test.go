@@ -35,8 +35,9 @@ func openRedis(t testing.TB, addr string) *redisstore.Store {
 // daily is a limit that two limiters hold together: its window does not end while a test runs, whatever the time is.
 const daily = "plans: [ { id: p, limits: [ { id: total, algorithm: token_bucket, rate: 1, period: 1h, burst: 500 } ] } ]\ntenants: [ { id: acme, plan: p } ]\n"
 
-// together opens two limiters, each with a store of its own as two processes have, and holds that they admit what one may.
-func together(t *testing.T, goroutines int, store func() sluice.Store) {
+// together opens two limiters, each with a store of its own as two processes have, and holds that they admit what one may. without is how
+// many of the 2,000 requests may be decided without the store: what it does not answer in time, it does not count.
+func together(t *testing.T, goroutines int, without int64, store func() sluice.Store) {
 	for _, leases := range []bool{true, false} {
 		t.Run(fmt.Sprintf("leases=%t", leases), func(t *testing.T) {
 			text := strings.ReplaceAll(daily, "id: total", fmt.Sprintf("id: total%d-%t", time.Now().UnixNano(), leases)) // stores outlive tests
@@ -47,8 +48,9 @@ func together(t *testing.T, goroutines int, store func() sluice.Store) {
 				}))
 			}
 			n := hammer(t, goroutines, two...)
-			if n > 500 || n == 0 || !leases && n != 500 { // with leases one may sit on units that the other is asked for
-				t.Errorf("two limiters admitted %d, want 500 together", n)
+			if n.allowed > 500 || n.allowed == 0 || !leases && n.allowed != 500 || n.without > without {
+				// With leases one may sit on units that the other is asked for.
+				t.Errorf("two limiters: %+v; want 500 together, at most %d without the store", n, without)
 			}
 		})
 	}
@@ -57,7 +59,7 @@ func together(t *testing.T, goroutines int, store func() sluice.Store) {
 // Guarantees that two processes on one Redis hold one limit together.
 func TestSharedRedis(t *testing.T) {
 	addr := redistest.Start(t).Addr
-	together(t, 64, func() sluice.Store { return openRedis(t, addr) })
+	together(t, 64, 0, func() sluice.Store { return openRedis(t, addr) })
 }
 
 // Guarantees that two processes on one table hold one limit together.
@@ -76,8 +78,9 @@ func TestSharedDynamoDB(t *testing.T) {
 	if err := dynamodbstore.Create(t.Context(), client, table); err != nil {
 		t.Fatal(err)
 	}
-	// One for each limiter: more who write one item at once than it takes is a failure of the store, which has its own answer.
-	together(t, 2, func() sluice.Store {
+	// One for each limiter: more who write one item at once than it takes is a failure of the store, which has its own answer. A machine
+	// that does much else has it happen to two as well.
+	together(t, 2, 40, func() sluice.Store {
 		s, err := dynamodbstore.New(dynamodbstore.Config{Client: client, Table: table, Namespace: t.Name(), Timeout: patient})
 		if err != nil {
 			t.Fatal(err)
