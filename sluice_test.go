@@ -56,14 +56,14 @@ func open(t testing.TB, text string, change func(*sluice.Config)) *sluice.Limite
 	return l
 }
 
-// hammered is how many requests were allowed by the limiters' store, or their own memory, and how many were decided without a store that
-// did not answer.
-type hammered struct{ allowed, without int64 }
+// hammered is how many requests were allowed by the limiters' store, or their own memory; how many were decided without a store that did
+// not answer; and how many of those were allowed. These are paid to the store later.
+type hammered struct{ allowed, without, owed int64 }
 
 // hammer has goroutines spend each limiter in turn, 2,000 requests in all.
 func hammer(t testing.TB, goroutines int, limiters ...*sluice.Limiter) hammered {
 	t.Helper()
-	var allowed, without, other atomic.Int64
+	var allowed, without, owed, other atomic.Int64
 	var running sync.WaitGroup
 	for g := range goroutines {
 		running.Go(func() {
@@ -71,6 +71,9 @@ func hammer(t testing.TB, goroutines int, limiters ...*sluice.Limiter) hammered 
 				switch d := limiters[i%len(limiters)].Decide(context.Background(), acme, sluice.Request{}); {
 				case d.StoreFailed:
 					without.Add(1)
+					if d.Allowed {
+						owed.Add(1)
+					}
 				case d.Allowed:
 					allowed.Add(1)
 				case d.Reason != sluice.Limited:
@@ -83,7 +86,7 @@ func hammer(t testing.TB, goroutines int, limiters ...*sluice.Limiter) hammered 
 	if n := other.Load(); n > 0 {
 		t.Errorf("%d requests were denied by something else than the limit", n)
 	}
-	return hammered{allowed.Load(), without.Load()}
+	return hammered{allowed.Load(), without.Load(), owed.Load()}
 }
 
 // Guarantees that a limit is exact from many goroutines, whatever they race for.
