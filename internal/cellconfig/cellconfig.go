@@ -30,8 +30,8 @@
 //     the copy is older, by the wall clock or the monotonic one, whichever went further; a process that was frozen has a
 //     monotonic clock that stood still. One poll serves all requests.
 //   - Where the table does not answer, what is here goes on being used, and is stale after 30 s. What is not here gives
-//     [authorizer.ErrNotLoaded]. No read is waited for longer than [Config.Timeout], and a table that keeps failing is not asked
-//     for a while.
+//     [authorizer.ErrNotLoaded]. No read is waited for longer than [Config.Timeout], or at the beginning
+//     [Config.FirstTimeout], and a table that keeps failing is not asked for a while.
 //   - A cell that is one of several grants nothing before it has heard its shares, and goes on with those that it heard last where
 //     they are not there any more. See [Config.Cell] and [Config.Alone].
 //   - A document that does not compile never replaces one that did. Where there is none, only what needs it is not loaded.

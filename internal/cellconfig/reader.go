@@ -62,7 +62,8 @@ type Config struct {
 	// nothing in the cache waits for at most five in all: a poll, its key, its tenant and the tenant's plan.
 	Timeout time.Duration
 
-	// FirstTimeout bounds the first poll, which opens the connections, 1 ms to 60 s; 0 is 1 s.
+	// FirstTimeout bounds the first poll, which opens the connections, and in its stead each read in the first two seconds of
+	// requests after a start or a thaw, when the process is slow by itself; 1 ms to 60 s; 0 is 1 s. It is not below Timeout.
 	FirstTimeout time.Duration
 
 	MaxDocuments int   // in the cache, 16 or more; 0 is 20,000
@@ -91,6 +92,7 @@ type Reader struct {
 	synced    time.Time // when the last poll that succeeded began: the copy holds all that was written before
 	tried     time.Time // when the last poll began
 	begun     time.Time // the last request
+	woke      time.Time // the first one since the process began, or thawed
 	failing   bool      // the last poll failed
 	polls     int64
 	failures  int64
@@ -155,6 +157,7 @@ func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configura
 	r.mu.Lock()
 	if elapsed(now, r.begun) > thawed {
 		r.gate.reset()
+		r.woke = now
 	}
 	r.begun = now
 	front := !r.loaded || elapsed(now, r.synced) > Fresh

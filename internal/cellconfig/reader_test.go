@@ -248,6 +248,8 @@ func TestHanging(t *testing.T) {
 		w := newWorld(t, func(c *cellconfig.Config) { c.Timeout, c.FirstTimeout = 0, 0 })
 		w.seed()
 		w.want(time.Now(), "t", "5")
+		<-time.After(2 * time.Second) // it has begun
+		w.want(time.Now(), "t", "5")
 		w.hang()
 		var total, longest time.Duration
 		const requests = 200
@@ -264,6 +266,41 @@ func TestHanging(t *testing.T) {
 		}
 		if s := w.r.Stats(time.Now()); s.Refused == 0 || s.ReadFailures == 0 || s.Failures == 0 {
 			t.Errorf("stats %+v, want failures and refusals", s)
+		}
+	})
+}
+
+// Guarantees that a good key is not turned away because the process has only just begun, or thawed, and is slow by itself: a read may
+// take longer then, and only then.
+func TestSlowBeginning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(c *cellconfig.Config) { c.Timeout, c.FirstTimeout = 0, 0 })
+		w.seed()
+		for i := range 20 {
+			w.apply(cellconfigtest.Tenant(fmt.Sprint(i), "p", 1))
+		}
+		w.mu.Lock()
+		w.onGet = func(ctx context.Context, _ []cellconfig.Document) error {
+			select {
+			case <-time.After(400 * time.Millisecond):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		w.mu.Unlock()
+		for i, c := range []struct {
+			pause time.Duration
+			want  string
+		}{
+			{0, "5"}, {0, "5"}, // a tenant and its plan, and another tenant
+			{2 * time.Second, "not loaded"},
+			{time.Second, "not loaded"},
+			{6 * time.Second, "5"}, // as after a thaw
+			{2 * time.Second, "not loaded"},
+		} {
+			<-time.After(c.pause)
+			w.want(time.Now(), fmt.Sprint(i), c.want)
 		}
 	})
 }
