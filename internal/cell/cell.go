@@ -104,6 +104,13 @@ func New(c Config) (*Function, error) {
 	return f, nil
 }
 
+// A read of the configuration may take as long as a decision waits for DynamoDB, within these: where the table is slower than that for
+// good, the copy would never be renewed.
+const (
+	leastRead = 100 * time.Millisecond
+	mostRead  = time.Second
+)
+
 // source is the configuration, and what prepares it beside the start.
 func (f *Function) source(c *Config, m memory, a *amazon) (_ authorizer.Source, prepare func(context.Context), err error) {
 	accepts := f.stores.ladder.Accepts
@@ -120,7 +127,7 @@ func (f *Function) source(c *Config, m memory, a *amazon) (_ authorizer.Source, 
 	}
 	reader, err := cellconfig.New(cellconfig.Config{
 		Table: documents, Cell: c.Settings.Cell, Alone: c.Settings.Alone, Accepts: accepts, MaxBytes: m.documents, Log: c.Log,
-		Reaches: reaches(c.Settings.Homes),
+		Reaches: reaches(c.Settings.Homes), Timeout: min(max(c.Settings.DynamoDBDeadline, leastRead), mostRead),
 		Hashes: func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error) {
 			return hashes(ctx, f.secret, now, presented)
 		},

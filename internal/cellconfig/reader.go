@@ -109,7 +109,7 @@ func New(c Config) (*Reader, error) {
 		}
 	}
 	set(&c.Timeout, 100*time.Millisecond)
-	set(&c.FirstTimeout, time.Second)
+	set(&c.FirstTimeout, max(time.Second, c.Timeout))
 	if c.MaxDocuments == 0 {
 		c.MaxDocuments = 20_000
 	}

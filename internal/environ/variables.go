@@ -82,7 +82,7 @@ func (p *parser) variables() []variable {
 			func(v string) string {
 				return match(&p.CountersTable, v, tableName, "a table's name or ARN")
 			}},
-		{"SLUICE_DYNAMODB_DEADLINE", "100ms", false, "How long a decision waits for DynamoDB.",
+		{"SLUICE_DYNAMODB_DEADLINE", "100ms", false, "How long a decision waits for DynamoDB, and within 100 ms to 1 s each read of the configuration.",
 			func(v string) string { return deadline(&p.DynamoDBDeadline, v) }},
 		{"SLUICE_HOMES", "", false, "Of the other cells, separated by commas: `us-1=` and the name or ARN of the counters table; see [below](#quotas-of-other-cells). The cell's own entry is left out, so that all cells can have the same.",
 			func(v string) string { return cells(&p.Homes, v, "counters") }},

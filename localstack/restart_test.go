@@ -2,6 +2,7 @@ package localstack_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -39,7 +40,7 @@ func loseState(t *testing.T, s *stand.Stand) func(context.Context) error {
 // Guarantees that when everything is lost, tables, queues, functions and counters, no call is let through meanwhile, a key of before is
 // worth nothing, and a new deploy with the plans applied again restores what was decided.
 //
-// It is the last test of the package, by its file's name: what others left on the stand is gone with it.
+// It deploys the third cell, too, for TestLimitsUnderLoad, which comes after it by its file's name.
 func TestStateLost(t *testing.T) {
 	s := open(t)
 	restart := loseState(t, s)
@@ -84,7 +85,7 @@ func TestStateLost(t *testing.T) {
 		}
 	}
 
-	if err := s.Deploy(t.Context()); err != nil {
+	if err := errors.Join(s.Deploy(t.Context(), thirdCell), s.Attach(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Join(t.Context()); err != nil {
