@@ -6,6 +6,9 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -225,6 +228,41 @@ func TestPlanChangeIsEnforced(t *testing.T) {
 		return nil
 	})
 	c.end()
+}
+
+// Guarantees that a table which is slow for good, but within the deadline that was set for it, is read: a poll that no answer is quick
+// enough for would never renew the copy.
+func TestSlowTableIsRead(t *testing.T) {
+	t.Parallel()
+	limited := func(n int) string {
+		return strings.Replace(wide, "threshold: 1000000", fmt.Sprint("threshold: ", n), 1)
+	}
+	c := newConfigured(t, limited(1_000_000), "acme")
+	direct, err := url.Parse(c.env["AWS_ENDPOINT_URL_DYNAMODB"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		select {
+		case <-time.After(250 * time.Millisecond):
+		case <-r.In.Context().Done():
+		}
+		r.SetURL(direct)
+		r.Out.Host = r.In.Host
+	}})
+	t.Cleanup(slow.Close)
+	c.env["AWS_ENDPOINT_URL_DYNAMODB"] = slow.URL
+	c.start(1)
+	a := c.serve(restAnswered(t), c.function(open))
+	a.comes(200, "GET", "/product/1", c.key("acme")...)
+	c.write(limited(1))
+	wait(t, func() error {
+		got := a.send("GET", "/product/1", c.key("acme")...)
+		if got.status != 429 || got.header.Get("X-Ratelimit-Limit") != "1" {
+			return fmt.Errorf("%s, want a denial by the new limit", got)
+		}
+		return nil
+	})
 }
 
 // Guarantees that an issuer which announces a key before it signs with it costs nobody a 401 in the middle of a load, however many
