@@ -504,7 +504,7 @@ func (h *holder) answer(s *Store, sh *shard, req *limit.Request, t int64, a *ask
 		switch {
 		case !res.Admits:
 			retryAt = max(res.RetryAt, 1)
-		case !r.Commits(i) && x.own == x.had: // another limit denied: what the store would have charged of this one fits
+		case !r.Commits(i) && x.own+x.need >= res.Cost: // another limit denied: what the store would have charged of this one fits
 		case x.own < res.Cost && x.free(t) < res.Cost-x.own:
 			retryAt = x.k.later(t, res.Cost-x.own, r.Now)
 		}

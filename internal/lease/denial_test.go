@@ -170,3 +170,28 @@ func TestDenialIsOfItsLimitOnly(t *testing.T) {
 		}
 	}
 }
+
+// later leases a ramp of a bucket and asks for nothing at once.
+type later struct{ greedy }
+
+func (later) Ask(v *lease.View, a *limit.Ahead) {
+	if v.Tier.Algorithm != limit.TokenBucket {
+		return
+	}
+	a.Need, a.Ramp, a.Most, a.Ample, a.Share = 0, true, v.Tier.Capacity(), v.Tier.Capacity(), limit.ShareOne
+}
+
+// Guarantees that a store which was asked for nothing of a limit has not said that it admits: it denies beside the one that does.
+func TestNothingAskedIsNotAdmitted(t *testing.T) {
+	below := newMemory(t)
+	bucket := newLimit(t, "bucket", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: time.Minute, Threshold: 20})
+	full := window(t, "full", time.Minute, 1)
+	other := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return noon }, Rule: plainly{}})
+	decide(t, other, costs(bucket, 20), noon)
+	decide(t, other, ask(full), noon)
+	s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return noon }, Rule: later{}})
+	d := decide(t, s, ask(full, bucket), noon)
+	if d.Allowed || d.Results[1].Admits {
+		t.Errorf("allowed %t; of an empty bucket, of which nothing was asked for at once, one is admitted: %t", d.Allowed, d.Results[1].Admits)
+	}
+}
