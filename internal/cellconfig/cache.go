@@ -285,8 +285,7 @@ func (r *Reader) load(ctx context.Context, keys ...cacheKey) error {
 	var mine []*flight
 	// The budget is the read's own: others wait for it, too, and a client that goes away takes nothing with it.
 	r.mu.Lock()
-	timeout := r.patience()
-	budget, cancel := context.WithTimeout(context.Background(), timeout)
+	budget, cancel := context.WithTimeout(context.Background(), r.patience())
 	for i, k := range keys {
 		f := r.flights[k]
 		if f == nil || f.late() {
@@ -305,7 +304,7 @@ func (r *Reader) load(ctx context.Context, keys ...cacheKey) error {
 	} else {
 		go func() {
 			defer cancel()
-			r.fetch(budget, timeout, mine)
+			r.fetch(budget, mine)
 		}()
 	}
 	for _, f := range flights[:len(keys)] {
@@ -325,7 +324,7 @@ func (r *Reader) load(ctx context.Context, keys ...cacheKey) error {
 // patience is how long a read may take: a good key is not turned away because its environment has only just begun. r.mu is held.
 func (r *Reader) patience() time.Duration {
 	if elapsed(r.begun, r.woke) < wakes {
-		return max(r.c.FirstTimeout, r.c.Timeout)
+		return r.c.FirstTimeout
 	}
 	return r.c.Timeout
 }
@@ -333,11 +332,11 @@ func (r *Reader) patience() time.Duration {
 const wakes = 2 * time.Second // of requests, until a process that began or thawed is as quick as it will be
 
 // fetch reads the documents of the flights and ends them.
-func (r *Reader) fetch(ctx context.Context, timeout time.Duration, flights []*flight) {
+func (r *Reader) fetch(ctx context.Context, flights []*flight) {
 	var err error
 	for wait := 2 * time.Millisecond; wait <= 16*time.Millisecond; wait *= 2 {
 		var documents []Document
-		if documents, err = r.get(ctx, timeout, flights); err != nil {
+		if documents, err = r.get(ctx, flights); err != nil {
 			break
 		}
 		forms := make([]form, len(flights))
@@ -415,13 +414,13 @@ func (r *Reader) land(f *flight, err error) {
 }
 
 // get reads the documents of the flights.
-func (r *Reader) get(ctx context.Context, timeout time.Duration, flights []*flight) ([]Document, error) {
+func (r *Reader) get(ctx context.Context, flights []*flight) ([]Document, error) {
 	refs := make([]Ref, len(flights))
 	for i, f := range flights {
 		refs[i] = f.key.ref()
 	}
 	var documents []Document
-	err := r.gate.do(ctx, timeout, func(ctx context.Context) (err error) {
+	err := r.gate.do(ctx, r.c.FirstTimeout, func(ctx context.Context) (err error) { // the flights' budget ends before that
 		if documents, err = r.c.Table.Get(ctx, refs...); err == nil && len(documents) != len(refs) {
 			err = fmt.Errorf("%d documents for %d", len(documents), len(refs))
 		}

@@ -63,7 +63,7 @@ type Config struct {
 	Timeout time.Duration
 
 	// FirstTimeout bounds the first poll, which opens the connections, and in its stead each read in the first two seconds of
-	// requests after a start or a thaw, when the process is slow by itself; 1 ms to 60 s; 0 is 1 s. It is not below Timeout.
+	// requests after a start or a thaw, when the process is slow by itself; 1 ms to 60 s; 0 is 1 s. One below Timeout is Timeout.
 	FirstTimeout time.Duration
 
 	MaxDocuments int   // in the cache, 16 or more; 0 is 20,000
@@ -109,7 +109,7 @@ func New(c Config) (*Reader, error) {
 		}
 	}
 	set(&c.Timeout, 100*time.Millisecond)
-	set(&c.FirstTimeout, max(time.Second, c.Timeout))
+	set(&c.FirstTimeout, time.Second)
 	if c.MaxDocuments == 0 {
 		c.MaxDocuments = 20_000
 	}
@@ -136,6 +136,7 @@ func New(c Config) (*Reader, error) {
 	case c.MaxBytes < 1<<20:
 		return nil, fmt.Errorf("cellconfig: MaxBytes %d is below 1 MiB", c.MaxBytes)
 	}
+	c.FirstTimeout = max(c.FirstTimeout, c.Timeout)
 	r := &Reader{c: c, gate: newGate(), flights: map[cacheKey]*flight{}}
 	var err error
 	size := c.MaxDocuments
