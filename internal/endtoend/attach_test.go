@@ -299,18 +299,26 @@ type actions struct {
 
 func (a *actions) proxy(t *testing.T, endpoint string) string {
 	t.Helper()
+	return proxy(t, endpoint, func(r *http.Request) {
+		_, action, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.seen[action] = true
+	})
+}
+
+// proxy passes requests on to an endpoint, each after first has seen it.
+func proxy(t *testing.T, endpoint string, first func(*http.Request)) string {
+	t.Helper()
 	target, err := url.Parse(endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
 	transport := &http.Transport{}
 	s := httptest.NewServer(&httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) {
+		first(r.In)
 		r.SetURL(target)
 		r.Out.Host = r.In.Host
-		_, action, _ := strings.Cut(r.In.Header.Get("X-Amz-Target"), ".")
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.seen[action] = true
 	}})
 	t.Cleanup(func() { s.Close(); transport.CloseIdleConnections() })
 	return s.URL

@@ -6,9 +6,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -148,6 +145,11 @@ tenants:
   - { id: globex, plan: pro }
 `
 
+// limited is wide with another limit.
+func limited(n int) string {
+	return strings.Replace(wide, "threshold: 1000000", fmt.Sprint("threshold: ", n), 1)
+}
+
 // Guarantees that a key which is revoked in the cell's table is refused by every environment from two seconds after the write on, none
 // restarted, frozen between their calls; a key of the same tenant and another one go on.
 func TestRevokedKeyStops(t *testing.T) {
@@ -190,9 +192,6 @@ func TestRevokedKeyStops(t *testing.T) {
 // that what was consumed under it before stays consumed: a limit below that denies at once, one above it lets the rest pass.
 func TestPlanChangeIsEnforced(t *testing.T) {
 	t.Parallel()
-	limited := func(n int) string {
-		return strings.Replace(wide, "threshold: 1000000", fmt.Sprint("threshold: ", n), 1)
-	}
 	c := newConfigured(t, limited(1_000_000), "acme")
 	c.start(3)
 	a := c.serve(restAnswered(t), c.function(open))
@@ -234,24 +233,13 @@ func TestPlanChangeIsEnforced(t *testing.T) {
 // enough for would never renew the copy.
 func TestSlowTableIsRead(t *testing.T) {
 	t.Parallel()
-	limited := func(n int) string {
-		return strings.Replace(wide, "threshold: 1000000", fmt.Sprint("threshold: ", n), 1)
-	}
 	c := newConfigured(t, limited(1_000_000), "acme")
-	direct, err := url.Parse(c.env["AWS_ENDPOINT_URL_DYNAMODB"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	slow := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+	c.env["AWS_ENDPOINT_URL_DYNAMODB"] = proxy(t, c.env["AWS_ENDPOINT_URL_DYNAMODB"], func(r *http.Request) {
 		select {
 		case <-time.After(250 * time.Millisecond):
-		case <-r.In.Context().Done():
+		case <-r.Context().Done():
 		}
-		r.SetURL(direct)
-		r.Out.Host = r.In.Host
-	}})
-	t.Cleanup(slow.Close)
-	c.env["AWS_ENDPOINT_URL_DYNAMODB"] = slow.URL
+	})
 	c.start(1)
 	a := c.serve(restAnswered(t), c.function(open))
 	a.comes(200, "GET", "/product/1", c.key("acme")...)
