@@ -2,7 +2,6 @@ package localstack_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -85,7 +84,10 @@ func TestStateLost(t *testing.T) {
 		}
 	}
 
-	if err := errors.Join(s.Deploy(t.Context(), thirdCell), s.Attach(t.Context())); err != nil {
+	if err := s.Deploy(t.Context(), thirdCell); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Attach(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Join(t.Context()); err != nil {
