@@ -60,15 +60,15 @@ func ValueOf(text string) Value { return Value{Kind: ValueIs, Text: text} }
 
 // JoinValues combines the components of a Per that is a list. It is injective.
 func JoinValues(parts ...Value) Value {
-	var b strings.Builder
+	var b []byte
 	for _, p := range parts {
 		if p.Kind == ValueIs {
-			writeNetstring(&b, p.Text)
+			b = AppendNetstring(b, p.Text)
 		} else {
-			b.WriteByte(byte(ValueAbsent))
+			b = append(b, byte(ValueAbsent))
 		}
 	}
-	return ValueOf(b.String())
+	return ValueOf(string(b))
 }
 
 // Key is the full name of one counter.
@@ -81,16 +81,69 @@ type Key struct {
 // String is the storage form: the kinds and three netstrings, as in "t4:acme,8:burst.v1,=3:u-1,". The length prefixes
 // make it injective: no two keys share a counter, whatever bytes their names hold.
 func (k Key) String() string {
-	var b strings.Builder
-	b.Grow(len(k.Owner.Name) + len(k.Identity) + len(k.Value.Text) + 16)
-	b.WriteByte(byte(k.Owner.Kind))
-	writeNetstring(&b, k.Owner.Name)
-	writeNetstring(&b, k.Identity)
-	if k.Value.Kind != NoValue {
-		b.WriteByte(byte(k.Value.Kind))
-		writeNetstring(&b, k.Value.Text)
+	b := make([]byte, 0, len(k.Owner.Name)+len(k.Identity)+len(k.Value.Text)+16)
+	b = k.Owner.AppendKey(b)
+	b = AppendNetstring(b, k.Identity)
+	return string(k.Value.AppendKey(b))
+}
+
+// The functions below are the only ones that spell the keys of stored counters. Every store composes its keys from them,
+// in the order owner, limit, value, counter. Each part ends where its own text says, so the composition is injective
+// (FuzzStorageKeys). None of the parts depends on anything but a counter's identity: a change of a limit's match, group,
+// align, rate, threshold or burst leaves the counter where it is.
+
+// AppendKey appends the part of a storage key that names an owner: its kind and its name as a netstring, as in "t4:acme,".
+func (o Owner) AppendKey(b []byte) []byte { return AppendNetstring(append(b, byte(o.Kind)), o.Name) }
+
+// AppendKey appends the part of a storage key that names a value: its kind and its text as a netstring, as in "=3:u-1,".
+// A limit that is per tenant has no value, and for NoValue nothing is appended.
+func (v Value) AppendKey(b []byte) []byte {
+	if v.Kind == NoValue {
+		return b
 	}
-	return b.String()
+	return AppendNetstring(append(b, byte(v.Kind)), v.Text)
+}
+
+// AppendKey appends the part of a storage key that names a limit among the limits of one owner: its ID and its Per as
+// netstrings, and "shadow," if the limit is a shadow, as in "5:login,7:subject,".
+func (l *Limit) AppendKey(b []byte) []byte {
+	b = AppendNetstring(AppendNetstring(b, l.ID), l.Per)
+	if l.Mode == Shadow {
+		b = append(b, "shadow,"...)
+	}
+	return b
+}
+
+// nameLetters are the letters of the algorithms in the names of counters.
+var nameLetters = [...]byte{
+	FixedWindow: 'f', SlidingWindow: 'w', SlidingBuckets: 'b', SlidingLog: 's', TokenBucket: 't', LeakyBucket: 'l', Quota: 'q',
+}
+
+// AppendName appends the readable name of a counter among the counters of one owner, one Per and one value: the limit's
+// ID, a slash, a letter for the algorithm (upper case for a shadow), and the period in milliseconds, with the number of
+// buckets behind a minus, or the calendar as a netstring. Examples: "burst/t1000", "hourly/b3600000-24",
+// "monthly/q12:month@15 UTC,". An ID holds no slash, and the name ends where its text says if no digit follows.
+func (t *Tier) AppendName(b []byte) []byte {
+	letter := nameLetters[t.Algorithm]
+	if t.limit.Mode == Shadow {
+		letter -= 'a' - 'A'
+	}
+	b = append(append(append(b, t.limit.ID...), '/'), letter)
+	switch t.Algorithm {
+	case Quota:
+		return AppendNetstring(b, t.Calendar.String())
+	case SlidingBuckets: // the width of a bucket is part of what the stored counts mean
+		return strconv.AppendInt(strconv.AppendInt(b, t.Period.Milliseconds(), 10), int64(-t.Buckets), 10)
+	default:
+		return strconv.AppendInt(b, t.Period.Milliseconds(), 10)
+	}
+}
+
+// AppendNetstring appends the length of s in decimal digits, a colon, s and a comma, as in "4:acme,".
+func AppendNetstring(b []byte, s string) []byte {
+	b = strconv.AppendInt(b, int64(len(s)), 10)
+	b = append(append(b, ':'), s...)
+	return append(b, ',')
 }
 
 // ParseKey is the inverse of [Key.String]. It accepts exactly what String writes.
@@ -130,29 +183,20 @@ func ParseKey(s string) (Key, error) {
 }
 
 func (t *Tier) identityText(l *Limit) string {
-	var b strings.Builder
-	writeNetstring(&b, l.ID)
-	writeNetstring(&b, t.Algorithm.String())
+	b := AppendNetstring(AppendNetstring(nil, l.ID), t.Algorithm.String())
 	switch t.Algorithm {
 	case Quota:
-		writeNetstring(&b, t.Calendar.String())
-	case SlidingBuckets: // the width is part of what the stored counts mean
-		writeNetstring(&b, strconv.FormatInt(t.period, 10)+"/"+strconv.Itoa(t.Buckets))
+		b = AppendNetstring(b, t.Calendar.String())
+	case SlidingBuckets: // the width of a bucket is part of what the stored counts mean
+		b = AppendNetstring(b, strconv.FormatInt(t.period, 10)+"/"+strconv.Itoa(t.Buckets))
 	default:
-		writeNetstring(&b, strconv.FormatInt(t.period, 10))
+		b = AppendNetstring(b, strconv.FormatInt(t.period, 10))
 	}
-	writeNetstring(&b, l.Per)
+	b = AppendNetstring(b, l.Per)
 	if l.Mode == Shadow {
-		b.WriteString("shadow")
+		b = append(b, "shadow"...)
 	}
-	return b.String()
-}
-
-func writeNetstring(b *strings.Builder, s string) {
-	b.WriteString(strconv.Itoa(len(s)))
-	b.WriteByte(':')
-	b.WriteString(s)
-	b.WriteByte(',')
+	return string(b)
 }
 
 // readNetstring takes one netstring off s. Only the shortest spelling of a length is accepted ("4:", never "04:").

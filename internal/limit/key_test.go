@@ -188,3 +188,53 @@ func TestIdentitySpelling(t *testing.T) {
 		t.Errorf("key is %q, want %q", got, want)
 	}
 }
+
+// FuzzStorageKeys guarantees that no two counters share a storage key. Every store composes its keys from an owner, a limit
+// or a Per, a value and a counter's name; the tuple below holds all of them, so it covers the keys of every store.
+func FuzzStorageKeys(f *testing.F) {
+	f.Add("acme", "burst", "subject", "u-1", uint8(0x11), uint16(1000), "acm", "eburst", "subject", "u-1", uint8(0x11), uint16(1000))
+	f.Add("a", "l", "ip", "", uint8(0x21), uint16(7), "a", "l", "ip", "", uint8(0x31), uint16(7))
+	f.Add("", "l", "", "", uint8(0x03), uint16(24), "", "l", "tenant", "", uint8(0x83), uint16(24))
+	f.Add("1:a,", "x", "4:acme,", "=0:,", uint8(0x17), uint16(3), "1:a", ",x", "4:acme", ",=0:,", uint8(0x16), uint16(3))
+	type counter struct {
+		owner    limit.Owner
+		value    limit.Value
+		identity string
+	}
+	counterOf := func(owner, id, per, text string, kinds uint8, period uint16) (counter, string, bool) {
+		l := limit.Limit{ID: id, Per: per, Mode: limit.Mode(kinds >> 7)}
+		tier := limit.Tier{Algorithm: limit.Algorithm(1 + kinds&7%7), Threshold: 1, Period: time.Duration(period) * time.Second}
+		switch tier.Algorithm {
+		case limit.Quota:
+			tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1 + int(period)%31}
+		case limit.SlidingBuckets:
+			tier.Buckets = 1 + int(period)%128
+		default:
+		}
+		l.Tiers = []limit.Tier{tier}
+		made, err := limit.New(l)
+		if err != nil || len(owner) > limit.MaxNameBytes {
+			return counter{}, "", false
+		}
+		c := counter{owner: limit.Owner{Kind: ownerKinds[int(kinds>>3)%len(ownerKinds)], Name: owner}}
+		switch t := &made.Tiers[0]; {
+		case !t.Valued():
+		case kinds>>4&3 == 1:
+			c.value = limit.ValueOf(text)
+		case kinds>>4&3 == 2:
+			c.value.Kind = limit.ValueAbsent
+		default:
+			c.value.Kind = limit.ValueOther
+		}
+		c.identity = made.Tiers[0].Identity()
+		key := made.AppendKey(c.owner.AppendKey(nil))
+		return c, string(made.Tiers[0].AppendName(c.value.AppendKey(key))), true
+	}
+	f.Fuzz(func(t *testing.T, o1, i1, p1, v1 string, k1 uint8, n1 uint16, o2, i2, p2, v2 string, k2 uint8, n2 uint16) {
+		a, keyA, okA := counterOf(o1, i1, p1, v1, k1, n1)
+		b, keyB, okB := counterOf(o2, i2, p2, v2, k2, n2)
+		if okA && okB && (a == b) != (keyA == keyB) {
+			t.Fatalf("counters %+v and %+v have the keys %q and %q", a, b, keyA, keyB)
+		}
+	})
+}
