@@ -43,8 +43,7 @@ func (o *observed) told(ctx context.Context, began time.Time, err error) {
 	o.tell(o.name, time.Since(began), err != nil && !harmless(ctx, err))
 }
 
-// harmless reports whether an error says nothing about the store: as the breaker has it.
+// harmless reports whether an error says nothing about the store, as the circuit breaker has it.
 func harmless(ctx context.Context, err error) bool {
-	return errors.Is(err, limit.ErrInvalidRequest) || errors.Is(err, limit.ErrInvalidCost) || errors.Is(err, limit.ErrDuplicateCounter) ||
-		errors.Is(err, limit.ErrFull) || errors.Is(ctx.Err(), context.Canceled)
+	return limit.Answered(err) || errors.Is(ctx.Err(), context.Canceled)
 }

@@ -8,13 +8,39 @@ import (
 	"time"
 )
 
-// Errors of a [Store]. Anything else a store returns means that it could not answer.
+// Errors of a [Store] that answered: it could not decide this request, and nothing was charged. See [Answered]. Any other
+// error means that the store could not answer.
 var (
 	ErrInvalidRequest   = errors.New("invalid request")                      // a limit that is nil or off, a value that does not match the limit's per
 	ErrInvalidCost      = errors.New("invalid cost")                         // outside 1..MaxUnits, or above both MaxCost and what can be counted
 	ErrDuplicateCounter = errors.New("one counter twice in a decision")      // two charges name the same limit and value, or values that share one
 	ErrFull             = errors.New("store is full of counters still used") // nothing can be forgotten to make room
+
+	// ErrUnreadable means that a stored counter of the request is of another version, or was not written by the store. The
+	// error names the key. The store never takes such a counter for an empty one.
+	ErrUnreadable = errors.New("stored counter cannot be read")
+
+	// ErrTooLarge means that the request's counters do not fit into one operation of the store. The error says which bound.
+	ErrTooLarge = errors.New("too many counters for one decision of this store")
+
+	// ErrRefundsFull means that the store remembers as many refunds as it may. The receipt stays valid: the same refund can
+	// succeed later, until the receipt expires.
+	ErrRefundsFull = errors.New("too many refunds within the life of a receipt")
 )
+
+// Answered reports whether err, from a method of a [Store], means that the store is in reach and answered, but could not
+// decide this request. Such an error says nothing about other requests, so it is never a failure of the store: a circuit
+// breaker must not count it.
+func Answered(err error) bool {
+	for _, of := range [...]error{
+		ErrInvalidRequest, ErrInvalidCost, ErrDuplicateCounter, ErrFull, ErrUnreadable, ErrTooLarge, ErrRefundsFull,
+	} {
+		if errors.Is(err, of) {
+			return true
+		}
+	}
+	return false
+}
 
 // Store keeps counters and decides on them atomically. Implementations are safe for concurrent use. Whatever error a
 // method returns, it has charged nothing, unless the implementation says otherwise.
@@ -27,7 +53,8 @@ type Store interface {
 	Peek(ctx context.Context, req *Request, now time.Time, d *Decision) error
 
 	// Refund gives back what a decision charged: at most units of each limit (0 means all), in the windows that were
-	// charged and are still open, once for each receipt. What a bucket has refilled by now anyway is not given back.
+	// charged and are still open, once for each receipt, within MaxReceiptAge of the decision. What a bucket has refilled by
+	// now anyway is not given back. ErrRefundsFull means that nothing was given back and that the same call may succeed later.
 	Refund(ctx context.Context, r *Receipt, units int64, now time.Time) (Refund, error)
 
 	// Accepts says whether the store can keep the limit's counters; the error says why not.

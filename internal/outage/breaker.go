@@ -45,8 +45,8 @@ type BreakerConfig struct {
 // Breaker is a [limit.Store] that stops asking one that keeps failing. While it is open a call is [ErrOpen] at once; after the
 // cooldown one call at a time is let through as a probe, and decides whether the breaker closes. Make it with [NewBreaker].
 //
-// What the store says of a request ([limit.ErrInvalidRequest] and the like) and what a caller gives up is no failure; a full
-// store ([limit.ErrFull]) has answered.
+// An error that says the store answered ([limit.Answered]) is no failure, and neither is a call that its caller gave up. So
+// one tenant's request, or one tenant's stored data, cannot open the breaker for the others.
 type Breaker struct {
 	c       BreakerConfig
 	refusal error
@@ -259,7 +259,7 @@ func (b *Breaker) through(ctx context.Context, call func() error) error {
 		if err = call(); err == nil || errors.Is(err, limit.ErrFull) {
 			b.inRow.Store(0)
 			return struct{}{}, nil
-		} else if own(ctx, err) {
+		} else if limit.Answered(err) || own(ctx, err) {
 			return struct{}{}, errOwn
 		}
 		if b.rounds.CompareAndSwap(round, round+1) {
@@ -280,7 +280,7 @@ func (b *Breaker) through(ctx context.Context, call func() error) error {
 	return err
 }
 
-// own reports whether an error is the request's or the caller's, and says nothing about the store.
+// own reports whether the request is invalid or its caller gave up. Such an error is returned: no fallback decides for it.
 func own(ctx context.Context, err error) bool {
 	return errors.Is(err, limit.ErrInvalidRequest) || errors.Is(err, limit.ErrInvalidCost) || errors.Is(err, limit.ErrDuplicateCounter) ||
 		errors.Is(ctx.Err(), context.Canceled)

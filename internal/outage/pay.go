@@ -114,7 +114,7 @@ func (s *Store) look(ctx, begun context.Context, b *bill, now time.Time) error {
 	if cut := begun.Err(); cut != nil {
 		return cut
 	}
-	if errors.Is(err, limit.ErrFull) || own(ctx, err) {
+	if limit.Answered(err) || own(ctx, err) {
 		return nil
 	}
 	return err
@@ -143,7 +143,7 @@ func (s *Store) charge(ctx, begun context.Context, b *bill, now time.Time) (sent
 	if cut := begun.Err(); cut != nil {
 		return true, cut
 	}
-	if errors.Is(err, limit.ErrFull) || own(ctx, err) {
+	if limit.Answered(err) || own(ctx, err) {
 		err = nil // the store does answer
 	}
 	return true, err
