@@ -247,10 +247,14 @@ func (l *Limiter) decide(ctx context.Context, req *authorizer.Request, peek bool
 type Refunded struct {
 	Units    int64 // the most that one limit got back
 	Repeated bool  // the receipt was refunded before, and nothing was given back
+	Expired  bool  // the receipt is older than MaxReceiptAge, and nothing was given back
 }
 
+// MaxReceiptAge is how long after its decision a receipt can be refunded.
+const MaxReceiptAge = limit.MaxReceiptAge
+
 // Refund gives back what a decision charged: at most so many units of each limit, 0 for all, in the windows that were charged and
-// are still open, once for each receipt. What ipLimits counted is not given back. The error wraps ErrRefund where the
+// are still open, once for each receipt, within MaxReceiptAge of the decision. What ipLimits counted is not given back. The error wraps ErrRefund where the
 // units are outside 0..2^40, or the Store did not answer; after the latter it is not known whether anything was given back, and to
 // try again gives nothing twice.
 func (l *Limiter) Refund(ctx context.Context, r Receipt, units int64) (Refunded, error) {
@@ -264,7 +268,7 @@ func (l *Limiter) Refund(ctx context.Context, r Receipt, units int64) (Refunded,
 	if err != nil {
 		return Refunded{}, fmt.Errorf("%w: %w", ErrRefund, err)
 	}
-	out := Refunded{Repeated: back.Repeated}
+	out := Refunded{Repeated: back.Repeated, Expired: back.Expired}
 	for _, n := range back.Units {
 		out.Units = max(out.Units, n)
 	}

@@ -4,7 +4,12 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 )
+
+// MaxReceiptAge is how long after its decision a receipt can be refunded. It bounds what stores must remember of refunds,
+// however long a limit's windows are.
+const MaxReceiptAge = 5 * time.Minute
 
 // ReceiptID names a receipt. It is unique over all stores and processes that share counters.
 type ReceiptID struct{ Hi, Lo uint64 }
@@ -13,6 +18,7 @@ type ReceiptID struct{ Hi, Lo uint64 }
 type Receipt struct {
 	id      ReceiptID
 	owner   Owner
+	issued  int64 // the time of the decision by the store's clock, µs since 1970
 	entries []ReceiptEntry
 }
 
@@ -34,11 +40,12 @@ type ReceiptEntry struct {
 type Refund struct {
 	Units    []int64 // for each entry of the receipt, in order
 	Repeated bool    // the receipt was refunded before; nothing was given back
+	Expired  bool    // the receipt is older than MaxReceiptAge; nothing was given back
 }
 
 // Receipt returns the proof of what d charged, for [Store.Refund]. It is empty after a denial.
 func (d *Decision) Receipt() *Receipt {
-	rec := &Receipt{id: d.ID, owner: d.Owner}
+	rec := &Receipt{id: d.ID, owner: d.Owner, issued: d.Now}
 	if !d.Allowed {
 		return rec
 	}
@@ -95,7 +102,7 @@ func (r *Receipt) Entries() []ReceiptEntry { return r.entries }
 
 // Part is the receipt of the entries that keep accepts, under the same ID.
 func (r *Receipt) Part(keep func(*ReceiptEntry) bool) *Receipt {
-	part := &Receipt{id: r.id, owner: r.owner}
+	part := &Receipt{id: r.id, owner: r.owner, issued: r.issued}
 	for i := range r.entries {
 		if keep(&r.entries[i]) {
 			part.entries = append(part.entries, r.entries[i])
@@ -107,15 +114,20 @@ func (r *Receipt) Part(keep func(*ReceiptEntry) bool) *Receipt {
 // Stamp is what was charged: the start of the window or period, the bucket's start, or the time. µs since 1970.
 func (e *ReceiptEntry) Stamp() int64 { return e.stamp }
 
-// Until is the time, µs since 1970, after which the receipt can give nothing back. A store remembers a refunded receipt
-// until then.
+// Until is the time, µs since 1970, from which the receipt gives nothing back: its windows have ended, or it has expired.
+// A store remembers a refunded receipt until then, and no longer: at most MaxReceiptAge after the decision.
 func (r *Receipt) Until() int64 {
 	last := int64(math.MinInt64)
 	for i := range r.entries {
 		last = max(last, r.entries[i].end)
 	}
-	return addSat(last, maxSkew)
+	return min(addSat(last, maxSkew), r.expiry())
 }
+
+// Expired reports whether the receipt is too old to be refunded at now, µs since 1970 by the store's clock.
+func (r *Receipt) Expired(now int64) bool { return now >= r.expiry() }
+
+func (r *Receipt) expiry() int64 { return addSat(r.issued, MaxReceiptAge.Microseconds()) }
 
 // CheckRefund returns ErrInvalidRequest for units that a refund cannot have.
 func CheckRefund(r *Receipt, units int64) error {

@@ -356,14 +356,14 @@ func TestRefundMeanwhile(t *testing.T) {
 			}
 		}
 		receipt := d.Receipt()
-		for again, want := range []string{"{[2 2] false}", "{[0 0] true}"} {
+		for again, want := range []string{"{[2 2] false false}", "{[0 0] true false}"} {
 			back, err := s.Refund(t.Context(), receipt, 2, time.Now())
 			if err != nil || fmt.Sprint(back) != want {
 				t.Errorf("refund %d: %v, %v; want %s", again, back, err, want)
 			}
 		}
 		store.down.Store(false)
-		if back, err := s.Refund(t.Context(), early, 0, time.Now()); err != nil || fmt.Sprint(back) != "{[3 3] false}" {
+		if back, err := s.Refund(t.Context(), early, 0, time.Now()); err != nil || fmt.Sprint(back) != "{[3 3] false false}" {
 			t.Errorf("refund of what the store charged: %v, %v", back, err)
 		}
 		recoverFrom(t, s)

@@ -51,6 +51,7 @@ const (
 	refundNever        fault = "a refund gives nothing"
 	refundOtherWindow  fault = "a refund reaches later windows"
 	refundCreates      fault = "a refund makes counters"
+	refundExpired      fault = "an expired receipt gives units back"
 	changeForgets      fault = "a changed number starts afresh"
 	race               fault = "reads, decides and writes without a lock"
 	repairLost         fault = "a denial loses the repair of a clock's leap"
@@ -402,7 +403,14 @@ func (n *naive) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	out := limit.Refund{Units: make([]int64, len(r.Entries())), Repeated: n.refunded[r.ID()]}
-	if n.fault == refundNever || (out.Repeated && n.fault != refundTwice) || len(out.Units) == 0 {
+	if n.fault == refundNever || len(out.Units) == 0 {
+		return out, nil
+	}
+	if us := now.UnixMicro(); us >= r.Until() && n.fault != refundExpired {
+		out.Expired = r.Expired(us)
+		return out, nil
+	}
+	if out.Repeated && n.fault != refundTwice {
 		return out, nil
 	}
 	n.refunded[r.ID()] = true
@@ -452,7 +460,7 @@ func TestBrokenStores(t *testing.T) {
 		retryFirst,
 		neverWaits, neverPoisons, peekCharges, shadowDenies, shadowUncharged, shadowEager, shadowTiers, refundTooLarge,
 		refundTwice,
-		refundWhole, refundNever, refundOtherWindow, refundCreates, changeForgets, race, repairLost, errorCharges,
+		refundWhole, refundNever, refundOtherWindow, refundCreates, refundExpired, changeForgets, race, repairLost, errorCharges,
 		contextIgnored,
 		staleDecision, forgets, refusesAll, decidesOnWrongTime,
 		leaseIgnored, leaseUncharged, leaseWhole, leaseGreedy, leaseOnDenial, leaseRampNever, leaseRampAtOnce, leasePlain,

@@ -319,10 +319,14 @@ func (c *counter) resetAt(t *limit.Tier, now int64) int64 {
 	return last
 }
 
-// Refund gives back at most units of each thing that the outcome charged; 0 means all.
+// Refund gives back at most units of each thing that the outcome charged; 0 means all. After limit.MaxReceiptAge it gives
+// back nothing.
 func (m *Model) Refund(o *Outcome, units, now int64) []int64 {
 	out := make([]int64, len(o.receipt))
 	for i, e := range o.receipt {
+		if now >= e.spend.at+limit.MaxReceiptAge.Microseconds() {
+			continue
+		}
 		out[i] = e.refund(units, now)
 	}
 	return out

@@ -17,6 +17,7 @@ var refundCases = []testCase{
 	{"a refund gives back part", testRefundPart},
 	{"a refund reaches open windows only", testRefundClosed},
 	{"a refund of nothing gives nothing", testRefundNothing},
+	{"a receipt expires", testRefundExpired},
 	{"refunds of one bucket do not add up to more than its burst", testRefundBucket},
 	{"a bucket whose rate was changed refunds nothing", testRefundChangedRate},
 	{"refunded charges leave no burst behind", testRefundBound},
@@ -159,6 +160,32 @@ func testRefundNothing(tb testing.TB, c Config) {
 		s.unchanged("a refund of a counter that was never charged", before, s.counters(Start, charge(l, 1),
 			charge(foreign.Results[0].Limit(), 1)))
 	})
+}
+
+// What stores remember of refunds must not grow with the windows of limits. So a receipt expires, and once it has, a store
+// that has forgotten its refund must not give the units back again.
+func testRefundExpired(tb testing.TB, c Config) {
+	if !c.accepts(limit.SlidingBuckets) {
+		return
+	}
+	s := newSubject(tb, c)
+	l := build(tb, limit.Limit{ID: "daily", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.SlidingBuckets, Threshold: 10,
+		Period: 24 * time.Hour}}})
+	early, late := s.allowed(Start, charge(l, 3)), s.allowed(Start, charge(l, 4))
+	last := Start.Add(limit.MaxReceiptAge - time.Microsecond)
+	if r := s.refund(last, early, 0); r.Units[0] != 3 || r.Expired {
+		s.Errorf("within MaxReceiptAge %d units came back of 3, expired=%t; want 3 and false", r.Units[0], r.Expired)
+	}
+	for _, at := range []time.Time{last.Add(time.Microsecond), Start.Add(time.Hour)} {
+		for _, d := range []*limit.Decision{early, late} {
+			if r := s.refund(at, d, 0); r.Units[0] != 0 || !r.Expired {
+				s.Errorf("%s after the charge %d units came back, expired=%t; want 0 and true", at.Sub(Start), r.Units[0], r.Expired)
+			}
+		}
+	}
+	if left := s.remaining(Start.Add(time.Hour), l); left != 6 {
+		s.Errorf("%d of 10 remain after charges of 3 and 4 and a refund of 3, want 6", left)
+	}
 }
 
 // The smallest case in which refunds, each right alone, add up to too much: what one gave back has made the room into

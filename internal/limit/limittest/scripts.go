@@ -284,9 +284,12 @@ func (w *world) refund() {
 	if !slices.Equal(got.Units, want) {
 		w.differ("units", got.Units, want)
 	}
-	open := false
+	open, expired := false, w.now >= m.d.Now+limit.MaxReceiptAge.Microseconds()
 	for _, e := range m.o.receipt {
-		open = open || w.now < e.end()
+		open = open || w.now < e.end() && !expired
+	}
+	if len(want) > 0 && !m.refunded && got.Expired != expired {
+		w.differ("expired", got.Expired, expired)
 	}
 	if open && got.Repeated != m.refunded {
 		w.differ("repeated", got.Repeated, m.refunded)

@@ -23,7 +23,7 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	}
 	us := s.now(now)
 	if len(r.Entries()) == 0 || us >= r.Until() {
-		return limit.Refund{Units: make([]int64, len(r.Entries()))}, nil
+		return limit.Refund{Units: make([]int64, len(r.Entries())), Expired: len(r.Entries()) > 0 && r.Expired(us)}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()

@@ -296,7 +296,11 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	o := sh.table.find(h, r.Owner())
-	if o == nil || us >= r.Until() {
+	if us >= r.Until() {
+		out.Expired = r.Expired(us)
+		return out, nil
+	}
+	if o == nil {
 		return out, nil
 	}
 	if _, out.Repeated = o.refunded[r.ID()]; out.Repeated {

@@ -124,7 +124,11 @@ func (s *Store) tryRefund(ctx context.Context, r *limit.Receipt, units int64, no
 	if s.callerClock {
 		us = now.UnixMicro()
 	}
-	if out.Repeated = read[1] == "1"; out.Repeated || us >= r.Until() {
+	if us >= r.Until() {
+		out.Expired = r.Expired(us)
+		return true, nil
+	}
+	if out.Repeated = read[1] == "1"; out.Repeated {
 		return true, nil
 	}
 	args := []any{(r.Until()-us)/1000 + 1}

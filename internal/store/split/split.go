@@ -295,6 +295,7 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	}
 	// One store may have forgotten the receipt by now, or have failed the first time.
 	out.Repeated = given == 0 && (parts[0].Repeated || parts[1].Repeated)
+	out.Expired = given == 0 && (parts[0].Expired || parts[1].Expired)
 	return out, nil
 }
 
