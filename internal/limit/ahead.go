@@ -184,7 +184,7 @@ func (t *Tier) grant(s *State, owner string, now int64, a *Ahead, r *Result, g *
 	left := int64(0)
 	switch t.Algorithm {
 	case FixedWindow:
-		left, g.At, g.Until = t.Threshold-r.n-r.need, r.at, r.at+t.period
+		left, g.At, g.Until = t.Threshold-r.background-r.n-r.need, r.at, r.at+t.period
 	case Quota:
 		left, g.At, g.Until = t.Threshold-r.n-r.need, r.at, r.m
 	case SlidingWindow:
@@ -192,7 +192,7 @@ func (t *Tier) grant(s *State, owner string, now int64, a *Ahead, r *Result, g *
 		if a.Ramp {
 			g.Until = t.rampEnd(r.at, now)
 			g.Upfront = max(left, 0)
-			left = t.Threshold - t.weighted(r.at, r.m, g.Until) - r.n - r.need
+			left = t.Threshold - t.lastWeight(r.at, r.m, t.windowStart(owner, now), g.Until) - r.n - r.need
 		}
 	case SlidingLog, SlidingBuckets:
 		left, g.Until = t.Threshold-r.n-r.need, now+a.Life
@@ -304,26 +304,18 @@ func (t *Tier) adjust(s *State, owner string, units, at, now int64) {
 	}
 }
 
+// adjustWindow corrects the count of the window that contains at, if that is the current one or the one before it.
 func (t *Tier) adjustWindow(s *State, owner string, units, at, now int64) {
-	offset := t.alignOffset(owner)
-	start, of := floorTo(now-offset, t.period)+offset, floorTo(at-offset, t.period)+offset
-	if s.At < start {
-		last := int64(0)
-		if s.At >= start-t.period {
-			last = s.N
-		}
-		s.At, s.N, s.M = start, 0, 0
-		if t.Algorithm == SlidingWindow {
-			s.M = last
-		}
+	s.At, s.N, s.M = t.window(s, t.windowStart(owner, now))
+	most := int64(mostCounted)
+	if t.Algorithm == SlidingWindow {
+		most = MaxSlidingUnits
 	}
-	switch {
-	case of == s.At && t.Algorithm == SlidingWindow:
-		s.N = min(max(s.N+units, 0), MaxSlidingUnits)
-	case of == s.At:
-		s.N = min(max(s.N+units, 0), mostCounted)
-	case of == s.At-t.period && t.Algorithm == SlidingWindow:
-		s.M = min(max(s.M+units, 0), MaxSlidingUnits)
+	switch floorTo(at-s.At, t.period) {
+	case 0:
+		s.N = min(max(s.N+units, 0), most)
+	case -t.period:
+		s.M = min(max(s.M+units, 0), most)
 	}
 }
 

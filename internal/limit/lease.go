@@ -54,8 +54,7 @@ func (d *Decision) Charge(i int) int { return int(d.Results[i].charge) }
 func (t *Tier) LeaseEnd(owner string, now int64) int64 {
 	switch t.Algorithm {
 	case FixedWindow, SlidingWindow:
-		offset := t.alignOffset(owner)
-		return floorTo(now-offset, t.period) + offset + t.period
+		return t.windowStart(owner, now) + t.period
 	case Quota:
 		_, end := t.Calendar.Period(now)
 		return end

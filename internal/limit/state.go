@@ -9,7 +9,7 @@ import (
 // State is what one counter remembers. The zero State is a counter that was never used. Its meaning is the algorithm's:
 //
 //	                 At                      N                       M                     Stamps
-//	fixed_window     start of the window     count                   -                     -
+//	fixed_window     start of the window     count                   count of the last     -
 //	sliding_window   start of the window     count                   count of the last     -
 //	sliding_buckets  -                       sum of Stamps           -                     units per bucket's start
 //	sliding_log      -                       sum of Stamps           -                     units per time
@@ -45,7 +45,7 @@ type Result struct {
 	need       int64 // of Cost, what the counter must have room for
 	slot       int64 // of a lease, see ReceiptEntry; 0: none
 	at, n, m   int64 // the state as of now, before the charge; n is what is used (a bucket: its level), m what a bucket holds for leases
-	background int64 // sliding_window: what the last window weighs; leaky_bucket: now; token_bucket: all that was refunded; stamps: m before the charge
+	background int64 // fixed_window, sliding_window: what the last window weighs; leaky_bucket: now; token_bucket: all that was refunded; stamps: m before the charge
 }
 
 // alignOffset is where an owner's windows begin, µs after the wall clock's. It is stable over processes.
@@ -213,44 +213,97 @@ func refilledTo(full, num, at, level, now int64) (int64, int64) {
 	return now, min(level+elapsed*num, full)
 }
 
-func (t *Tier) evaluateFixedWindow(s *State, owner string, now int64, r *Result) {
-	offset := t.alignOffset(owner)
-	start, count := floorTo(now-offset, t.period)+offset, int64(0)
-	if s.At >= start { // the same window, or one ahead by a clock that differs: windows only move forward
-		start, count = s.At, s.N
+// window returns the state of a fixed or sliding window as of now: the start of the current window, its count, and the
+// count of the window before it. A window that a faster clock has begun stays the current one: windows only move forward.
+//
+// The windows of a limit move to another grid when its align changes. Stored windows of the old grid then overlap those of
+// the new one, and nobody knows when within a window its units were charged. Three rules make sure that no window of either
+// grid admits too much:
+//   - An old window that has begun stays the current one until the first start of the new grid after its own start.
+//   - A new window that overlaps the old current one starts with that one's whole count.
+//   - While the old window is the current one, the whole count of the window before it counts too, see lastWeight.
+//
+// So after a change of align a limit may deny early for up to two periods, and never admits too much.
+//
+// own is the start of the window that contains now on the limit's grid, see windowStart.
+func (t *Tier) window(s *State, own int64) (start, cur, prev int64) {
+	switch {
+	case s.At >= own:
+		return s.At, s.N, s.M
+	case s.At > own-t.period: // of another grid, and it overlaps this window
+		return own, s.N, s.M
+	case s.At > own-2*t.period: // the window before this one, or one of another grid that overlaps it
+		return own, 0, s.N
 	}
-	r.at, r.n = start, count
+	return own, 0, 0
+}
+
+// windowStart is the start of the owner's window that contains now, on the grid of the limit.
+func (t *Tier) windowStart(owner string, now int64) int64 {
+	offset := t.alignOffset(owner)
+	return floorTo(now-offset, t.period) + offset
+}
+
+// lastWeight is what the window before the one that starts at start counts at the time at, units. It is nothing for a
+// fixed window and a weighted part for a sliding one, unless start lies on another grid: then the limit's own current
+// window, which starts at own, began earlier and overlaps the window before start, so prev counts as a whole.
+func (t *Tier) lastWeight(start, prev, own, at int64) int64 {
+	switch {
+	case t.offGrid(start, own):
+		return prev
+	case t.Algorithm == SlidingWindow:
+		return t.weighted(start, prev, at)
+	}
+	return 0
+}
+
+// offGrid reports whether a window that starts at start is ahead of the limit's own one and lies on another grid.
+func (t *Tier) offGrid(start, own int64) bool { return start > own && (start-own)%t.period != 0 }
+
+func (t *Tier) evaluateFixedWindow(s *State, owner string, now int64, r *Result) {
+	own := t.windowStart(owner, now)
+	start, count, prev := t.window(s, own)
+	r.at, r.n, r.m, r.background = start, count, prev, t.lastWeight(start, prev, own, now)
 	if r.Never = r.Cost > t.capacity; r.Never {
 		return
 	}
-	if r.Admits = count+r.need <= t.Threshold; !r.Admits {
+	if r.Admits = r.background+count+r.need <= t.Threshold; r.Admits {
+		return
+	}
+	switch {
+	case !t.offGrid(start, own):
 		r.RetryAt = start + t.period
+	case count+r.need <= t.Threshold: // in the limit's own next window, which starts with this count
+		r.RetryAt = own + t.period
+	default:
+		r.RetryAt = own + 2*t.period
 	}
 }
 
 // evaluateSlidingWindow weighs the last window by what of it the sliding one still covers, rounded up.
 func (t *Tier) evaluateSlidingWindow(s *State, owner string, now int64, r *Result) {
-	offset := t.alignOffset(owner)
-	start, cur, prev := floorTo(now-offset, t.period)+offset, int64(0), int64(0)
-	switch {
-	case s.At >= start:
-		start, cur, prev = s.At, s.N, s.M
-	case s.At >= start-t.period:
-		prev = s.N
-	}
-	r.at, r.n, r.m, r.background = start, cur, prev, t.weighted(start, prev, now)
+	own := t.windowStart(owner, now)
+	start, cur, prev := t.window(s, own)
+	r.at, r.n, r.m, r.background = start, cur, prev, t.lastWeight(start, prev, own, now)
 	if r.Never = r.Cost > t.capacity; r.Never {
 		return
 	}
 	if r.Admits = r.background+cur+r.need <= t.Threshold; r.Admits {
 		return
 	}
-	// Solve for the time: prev·ticksLeft ≤ room·ticks, in this window if it can be, else in the next.
-	if room := t.Threshold - cur - r.need; room >= 0 {
-		r.RetryAt = start + t.period - t.tick*min(t.ticks, room*t.ticks/prev)
-	} else {
-		r.RetryAt = start + 2*t.period - t.tick*min(t.ticks, (t.Threshold-r.need)*t.ticks/cur)
+	if t.offGrid(start, own) { // the limit's own next window takes these counts over
+		start = own + t.period
 	}
+	r.RetryAt = max(start, t.slidingFit(start, cur, prev, r.need))
+}
+
+// slidingFit is the time from which need fits beside cur units in the window that starts at start and prev in the one
+// before, if nobody else charges. It solves prev·ticksLeft ≤ room·ticks, in this window if it can be, else in the next.
+func (t *Tier) slidingFit(start, cur, prev, need int64) int64 {
+	if room := t.Threshold - cur - need; room >= 0 {
+		return start + t.period - t.tick*min(t.ticks, room*t.ticks/prev)
+	}
+	return start + 2*t.period - t.tick*min(t.ticks, (t.Threshold-need)*t.ticks/cur)
 }
 
 // weighted is ⌈prev·(period−elapsed)/period⌉, in ticks.
@@ -352,9 +405,7 @@ func (t *Tier) commit(s *State, now int64, r *Result) {
 			s.setLate(late, ended)
 		}
 		s.At, s.N, s.M = r.at, r.n-r.need*t.den, t.Threshold
-	case FixedWindow:
-		s.At, s.N = r.at, r.n+r.need
-	case SlidingWindow, Quota:
+	case FixedWindow, SlidingWindow, Quota:
 		s.At, s.N, s.M = r.at, r.n+r.need, r.m
 	case LeakyBucket: // admitted, so the slot is not after now: max(now, slot) is now
 		if r.need == 0 {
@@ -415,10 +466,10 @@ func insertStamp(stamps []Stamp, add Stamp) []Stamp {
 func (t *Tier) FreshAt(s *State) int64 {
 	at := s.At
 	switch t.Algorithm {
-	case FixedWindow:
-		at += t.period
-	case SlidingWindow:
+	case FixedWindow: // one period more than while align stays as it is, see window
 		at += 2 * t.period
+	case SlidingWindow:
+		at += 3 * t.period
 	case TokenBucket:
 		if s.M == 0 {
 			return math.MinInt64
@@ -478,7 +529,7 @@ func (r *Result) Used() int64 {
 			return t.capacity
 		}
 		return 0
-	case SlidingWindow:
+	case FixedWindow, SlidingWindow:
 		return r.background + r.n + r.Charged
 	default:
 		return r.n + r.Charged

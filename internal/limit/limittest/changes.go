@@ -1,6 +1,8 @@
 package limittest
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -12,6 +14,9 @@ var changeCases = []testCase{
 	{"a changed burst cuts the level", testChangedBurst},
 	{"a changed rate keeps the level", testChangedRate},
 	{"a changed identity starts afresh", testChangedIdentity},
+	{"a changed align keeps what was consumed", testChangedAlign},
+	{"windows of both grids hold after a change of align", testChangedAlignBound},
+	{"a limit's match is no part of where its counter lies", testChangedScope},
 }
 
 // Else a plan change would be a gift, or a punishment.
@@ -141,5 +146,138 @@ func testChangedIdentity(tb testing.TB, c Config) {
 			s.allowed(Start, charge(fresh, 5))
 		}
 		s.denied(Start, charge(old, 1))
+	})
+}
+
+// alignedPair is one limit with windows of ten seconds on the wall clock, and the same limit with align: tenant.
+func alignedPair(tb testing.TB, a limit.Algorithm, threshold int64) [2]*limit.Limit {
+	tb.Helper()
+	l := limit.Limit{ID: "aligned", MaxCost: threshold, Tiers: []limit.Tier{{Algorithm: a, Threshold: threshold,
+		Period: 10 * time.Second}}}
+	clock := build(tb, l)
+	l.AlignOwner = true
+	return [2]*limit.Limit{clock, build(tb, l)}
+}
+
+// The windows of a limit that gets align: tenant, or loses it, move. What they count must move with them.
+func testChangedAlign(tb testing.TB, c Config) {
+	for _, a := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow} {
+		if !c.accepts(a) {
+			continue
+		}
+		for from, to := range []int{1, 0} {
+			s := newSubject(named{tb, fmt.Sprintf("%s/%d", a, from)}, c)
+			pair := alignedPair(tb, a, 10)
+			for i := range 20 {
+				at := Start.Add(time.Duration(i)*500*time.Millisecond + time.Microsecond)
+				s := s.of(limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint("tenant-", i)})
+				s.allowed(at, charge(pair[from], 10))
+				s.denied(at, charge(pair[to], 1))
+				d := s.denied(at.Add(2*time.Microsecond), charge(pair[to], 10))
+				s.allowed(time.UnixMicro(d.RetryAt), charge(pair[to], 10))
+				s.denied(time.UnixMicro(d.RetryAt), charge(pair[from], 1)) // and back
+			}
+		}
+	}
+}
+
+// Random charges before and after a change of align. A fixed window of the old grid that has begun at the change, and every
+// one of the new grid, holds its threshold. At the latest three periods later nothing is left of the old grid.
+func testChangedAlignBound(tb testing.TB, c Config) {
+	const threshold, period = 12, 10 * time.Second
+	for _, a := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow} {
+		if !c.accepts(a) {
+			continue
+		}
+		pair := alignedPair(tb, a, threshold)
+		for seed := range uint64(c.Repeats) {
+			r := rand.New(rand.NewPCG(seed, c.Seed))
+			s := newSubject(named{tb, fmt.Sprintf("%s/seed %d", a, seed)}, c)
+			s = s.of(limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint("tenant-", seed)})
+			from := r.IntN(2)
+			grids := [2]time.Time{} // one edge of each grid
+			for i, l := range pair {
+				grids[i] = time.UnixMicro(s.peek(Start, charge(l, 1)).Results[0].ResetAt())
+			}
+			type spend struct {
+				at    time.Time
+				units int64
+			}
+			var spends []spend
+			in := func(start time.Time) (units int64) {
+				for _, x := range spends {
+					if !x.at.Before(start) && x.at.Before(start.Add(period)) {
+						units += x.units
+					}
+				}
+				return units
+			}
+			window := func(grid int, at time.Time) time.Time { // that contains at
+				return grids[grid].Add(time.Duration(floorDiv(int64(at.Sub(grids[grid])), int64(period))) * period)
+			}
+			at, change := Start, 8+r.IntN(8)
+			var changed time.Time
+			begun := false // something was charged in the old window that is open at the change
+			for step := range change + 12 {
+				at = at.Add(time.Duration(r.Int64N(int64(period / 2))).Truncate(time.Microsecond))
+				now := from
+				if step >= change {
+					now = 1 - from
+				}
+				if step == change {
+					changed, begun = at, in(window(from, at)) > 0
+				}
+				cost := 1 + r.Int64N(threshold/2)
+				if d := s.decide(at, charge(pair[now], cost)); d.Allowed {
+					spends = append(spends, spend{at, cost})
+				} else if step >= change {
+					d := s.peek(time.UnixMicro(d.RetryAt), charge(pair[now], cost))
+					if !d.Allowed {
+						s.Errorf("at %s the wait was said to end at %s, and it does not", stamp(at),
+							stamp(time.UnixMicro(d.Now)))
+					}
+					continue
+				} else {
+					continue
+				}
+				if a == limit.SlidingWindow { // its bound in any interval is twice the threshold
+					last := int64(0)
+					for _, x := range spends {
+						if x.at.After(at.Add(-period)) {
+							last += x.units
+						}
+					}
+					if last > 2*threshold {
+						s.Errorf("%d units of %d within %s up to %s", last, threshold, period, stamp(at))
+					}
+					continue
+				}
+				if units := in(window(now, at)); step >= change && units > threshold {
+					// Before the change the window of the new grid may have had more. Nothing may have come since.
+					s.Errorf("changed at %s: %d units of %d in the new window that starts at %s", stamp(changed), units, threshold,
+						stamp(window(now, at)))
+				}
+				if units := in(window(from, changed)); step >= change && begun && units > threshold {
+					s.Errorf("changed at %s: %d units of %d in the old window that was open", stamp(changed), units, threshold)
+				}
+			}
+			s.allowed(at.Add(3*period), charge(pair[1-from], threshold))
+		}
+	}
+}
+
+// A limit that gets a match, or loses it, is still the same limit.
+func testChangedScope(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		l := limit.Limit{ID: "five", MaxCost: 5, Tiers: []limit.Tier{k.tier(5)}}
+		all := build(tb, l)
+		l.Scoped = true
+		some := build(tb, l)
+		s.allowed(Start, charge(all, 5))
+		s.denied(Start, charge(some, 1))
+		s.denied(Start, charge(all, 1))
+		s = s.of(limit.Owner{Kind: limit.Tenant, Name: "other"})
+		s.allowed(Start, charge(some, 5))
+		s.denied(Start, charge(all, 1))
 	})
 }
