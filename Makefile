@@ -64,6 +64,13 @@ test: ## Unit tests in random order, with the race detector; what is short under
 	go test $(if $(RACE),-race -short) -shuffle=on ./...
 	$(if $(RACE),go test -shuffle=on $(FULL))
 
+.PHONY: soak
+soak: ## The random tests with SOAK (10) times their usual seeds and scripts; the stores' too, where they can run
+	SLUICE_SOAK=$(or $(SOAK),10) go test -count=1 -timeout=60m $(SOAKED)
+
+# The packages with random tests that run longer on request.
+SOAKED = $(shell git grep -l --untracked 'soak\.Times' -- '*_test.go' 'internal/limit/limittest/limittest.go' | xargs -n 1 dirname | sort -u | sed 's|^|./|') ./internal/store/...
+
 .PHONY: integration
 integration: ## All of it deployed to LocalStack, without Docker, and tested there (TESTS='-run NAME'; docs/localstack.md)
 	@localstack/integration $(TESTS)

@@ -21,6 +21,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/audit/folder"
 	"github.com/sluicelimits/sluice/internal/audit/s3test"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/soak"
 )
 
 // tampering does something to a world and says what must be found, and where.
@@ -209,7 +210,7 @@ func TestVerifyNamesWhatWasDone(t *testing.T) {
 	for _, tt := range tamperings {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(2) {
+			for seed := range soak.Times(uint64(2)) {
 				r := rand.New(rand.NewPCG(seed, 7))
 				w := newWorld(t)
 				w.random(r, 12+r.IntN(20))

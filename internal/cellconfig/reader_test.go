@@ -20,6 +20,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/soak"
 )
 
 // Guarantees that nothing is decided on a configuration that was never there, and that it is found as soon as it is.
@@ -141,7 +142,7 @@ func TestShared(t *testing.T) {
 
 // Guarantees that a revoked key stops within two seconds of its log entry, at whatever times requests come.
 func TestRevokedKeyStops(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range soak.Times(uint64(300)) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		w := newWorld(t)
 		w.seed()

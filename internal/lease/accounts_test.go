@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/soak"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
@@ -114,7 +115,7 @@ func TestStoreCountsWhatIsOut(t *testing.T) {
 		for _, kind := range []string{"at once", "stepwise"} {
 			t.Run(fmt.Sprintf("%s/%s", a, kind), func(t *testing.T) {
 				returned := int64(0)
-				for seed := range uint64(20) {
+				for seed := range soak.Times(uint64(20)) {
 					r := rand.New(rand.NewPCG(seed, 9))
 					below := newMemory(t)
 					now := noon

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/soak"
 )
 
 // leased are the algorithms that have leases.
@@ -114,7 +115,7 @@ func TestLeasesKeepTheBound(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", a, kind.name), func(t *testing.T) {
 				t.Parallel()
 				var sum tally
-				for seed := range scripts {
+				for seed := range soak.Times(scripts) {
 					w, wrong := play(t, seed, noFault, a, kind.alone, kind.changed, false)
 					if len(wrong) > 0 {
 						t.Errorf("seed %d: %s", seed, strings.Join(wrong, "\n"))

@@ -14,6 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/soak"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 	"github.com/sluicelimits/sluice/internal/store/split"
 )
@@ -378,7 +379,7 @@ func (w *quotaWorld) over() (most int64) {
 func TestCellsNeverPassAQuota(t *testing.T) {
 	const seeds = uint64(8)
 	sum := quotaWorld{}
-	for seed := range seeds {
+	for seed := range soak.Times(seeds) {
 		w := newQuotaWorld(t, seed, "")
 		before := ""
 		for range 2500 {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/soak"
 )
 
 // The bound of leases, held by scripts. Adversarial holders lease from one counter, hoard, spend at the last moment that
@@ -692,7 +693,7 @@ func TestLeasesKeepTheBound(t *testing.T) {
 			t.Run(fmt.Sprintf("%s changed=%t", a, changed), func(t *testing.T) {
 				t.Parallel()
 				var sum leaseWorld
-				for seed := range scripts {
+				for seed := range soak.Times(scripts) {
 					w := randomLeaseWorld(t, rand.New(rand.NewPCG(seed, uint64(a))), noLeaseFault, a, changed)
 					wrong := w.run(60)
 					if len(wrong) > 0 {

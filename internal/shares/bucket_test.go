@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/soak"
 )
 
 // duel is cells that grant one token bucket through transitions, without messages: each cell knows each document at once.
@@ -184,7 +185,7 @@ func TestTokenBucketsOverCells(t *testing.T) {
 	if testing.Short() {
 		runs = 500
 	}
-	for seed := range runs {
+	for seed := range soak.Times(runs) {
 		if words := chaos(t, uint64(seed)); len(words) > 0 {
 			t.Fatalf("run %d: %s (and %d more)", seed, words[0], len(words)-1)
 		}
@@ -251,7 +252,7 @@ func chaos(t *testing.T, seed uint64) []string {
 
 // Guarantees that a bucket is granted as a whole again some time after a change: nothing is lost for good.
 func TestTokenBucketIsWholeInTheEnd(t *testing.T) {
-	for seed := range uint64(200) {
+	for seed := range soak.Times(uint64(200)) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		rate := 10 + r.Int64N(100)
 		burst := 10 + r.Int64N(1000)

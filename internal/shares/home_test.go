@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/soak"
 )
 
 // Guarantees that the spans of a quota say at each time what QuotaHome says, through joins, drains and removals: a quota that is
@@ -19,7 +20,7 @@ func TestQuotaSpans(t *testing.T) {
 		t.Fatal(err)
 	}
 	tier := &made.Tiers[0]
-	for seed := range uint64(20) {
+	for seed := range soak.Times(uint64(20)) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		d := &desk{t: t, now: time.UnixMicro(worldStart)}
 		change := func(request Request) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/soak"
 )
 
 func mustJSON(t testing.TB, v any) []byte {
@@ -100,7 +101,7 @@ func TestNeverPassesTheLimit(t *testing.T) {
 	if testing.Short() {
 		worlds = 4
 	}
-	for seed := range worlds {
+	for seed := range soak.Times(worlds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			w := populate(t, uint64(seed), counted...)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/soak"
 )
 
 // Guarantees that the worlds of these tests can fail: each rule that is left out is found out. A property test that lets
@@ -29,7 +30,7 @@ func TestBrokenWorldsAreCaught(t *testing.T) {
 		for _, of := range twin.of {
 			t.Run(fmt.Sprint(twin.name, "/", of), func(t *testing.T) {
 				t.Parallel()
-				for seed := range uint64(60) {
+				for seed := range soak.Times(uint64(60)) {
 					w := populate(t, seed, of)
 					w.wrong, w.longest = twin.wrong, 4*second
 					w.run(5, w.greedy)

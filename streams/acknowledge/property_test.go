@@ -8,6 +8,7 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/soak"
 	"github.com/sluicelimits/sluice/streams/balancer"
 )
 
@@ -19,7 +20,7 @@ func TestCellsTogetherKeepTheLimits(t *testing.T) {
 	if testing.Short() {
 		seeds = 1
 	}
-	for seed := range seeds {
+	for seed := range soak.Times(seeds) {
 		w := newWorld(t, seed)
 		w.cell("eu-1", 2)
 		w.run(15*time.Second, true)

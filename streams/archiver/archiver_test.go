@@ -27,6 +27,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/internal/control/streamrecord"
+	"github.com/sluicelimits/sluice/internal/soak"
 	"github.com/sluicelimits/sluice/streams/archiver"
 )
 
@@ -141,7 +142,7 @@ func (w *world) kept(t *testing.T, all []control.Delivery, rejected int) {
 func TestAnyOrderAnyNumber(t *testing.T) {
 	w := newWorld(t, s3test.Config{})
 	all := append(history(t, "acme", 8), history(t, "Ünïcode/..", 8)...)
-	for seed := range uint64(5) {
+	for seed := range soak.Times(uint64(5)) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		batch := make([]control.Delivery, 0, 32)
 		for _, i := range r.Perm(16) {

@@ -19,6 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/soak"
 	"github.com/sluicelimits/sluice/streams/applier"
 	"github.com/sluicelimits/sluice/streams/publisher"
 	"github.com/sluicelimits/sluice/streams/reconcile"
@@ -268,7 +269,7 @@ func (w *chaos) want(tenant string) string {
 // exactly the control tables' state, and its readers decide by it; and that what was lost on the way is repaired by reconcile, which
 // finds nothing where nothing was.
 func TestRandomHistories(t *testing.T) {
-	for seed := range uint64(6) {
+	for seed := range soak.Times(uint64(6)) {
 		loses := seed%2 == 1
 		t.Run(fmt.Sprintf("seed %d, loses %t", seed, loses), func(t *testing.T) {
 			w := newChaos(t, seed, loses)

@@ -16,6 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/streamrecord"
+	"github.com/sluicelimits/sluice/internal/soak"
 	"github.com/sluicelimits/sluice/streams/publisher"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
@@ -284,7 +285,7 @@ func TestRefusedEvent(t *testing.T) {
 
 // Guarantees that events of one item leave in the order of their versions, whatever fails in between, and that nothing is left out.
 func TestOrderOfEachItem(t *testing.T) {
-	for seed := range uint64(50) {
+	for seed := range soak.Times(uint64(50)) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			w := newWorld(t)

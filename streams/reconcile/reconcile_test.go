@@ -23,6 +23,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/celldoc"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/soak"
 	"github.com/sluicelimits/sluice/streams/reconcile"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
@@ -684,7 +685,7 @@ func TestMemoryIsFlat(t *testing.T) {
 
 // Guarantees that whatever a cell has lost, of whatever it had, one run finds every item of, and the next one nothing.
 func TestRandomDrift(t *testing.T) {
-	for seed := range uint64(16) {
+	for seed := range soak.Times(uint64(16)) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		w := newWorld(t)
 		want := drift{}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/soak"
 )
 
 // Config plugs a store into the suite.
@@ -61,13 +62,13 @@ func (c Config) withDefaults() Config {
 		c.Goroutines = 64
 	}
 	if c.Scripts == 0 {
-		c.Scripts = 150
+		c.Scripts = soak.Times(150)
 	}
 	if c.Steps == 0 {
 		c.Steps = 60
 	}
 	if c.Repeats == 0 {
-		c.Repeats = 150
+		c.Repeats = soak.Times(150)
 	}
 	return c
 }

@@ -10,6 +10,7 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/soak"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
@@ -65,7 +66,7 @@ func TestAheadAgreesWithMemory(t *testing.T) {
 		t.Run(fmt.Sprint("group ", first), func(t *testing.T) {
 			t.Parallel()
 			client := server(t)
-			for seed := first; seed < 40; seed += groups {
+			for seed := first; seed < soak.Times(uint64(40)); seed += groups {
 				aheadAgreesWithMemory(t, client, seed)
 			}
 		})

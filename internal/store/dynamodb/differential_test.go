@@ -12,6 +12,7 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/soak"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
@@ -72,7 +73,7 @@ func TestAgreesWithMemory(t *testing.T) {
 		t.Run(fmt.Sprint("group ", first), func(t *testing.T) {
 			t.Parallel()
 			client := server(t)
-			for seed := first; seed < 32; seed += groups {
+			for seed := first; seed < soak.Times(uint64(32)); seed += groups {
 				agreesWithMemory(t, client, seed)
 			}
 		})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/limit/limittest"
+	"github.com/sluicelimits/sluice/internal/soak"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
@@ -131,7 +132,7 @@ func TestSmallStoreAgreesWithTheModel(t *testing.T) {
 		newLimit(t, limit.Limit{ID: "subject", Per: "subject", Tiers: []limit.Tier{{Algorithm: limit.SlidingBuckets,
 			Threshold: 3, Period: 2 * time.Second, Buckets: 4}}}),
 	}
-	for seed := range uint64(6) {
+	for seed := range soak.Times(uint64(6)) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		s, model := newStore(t, maxBytes), limittest.NewModel()
 		now, full, decided, denied := start, 0, 0, 0

@@ -13,6 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/soak"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 	"github.com/sluicelimits/sluice/internal/store/redis"
 	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
@@ -32,7 +33,7 @@ func TestLikeMemory(t *testing.T) {
 		}
 	})
 	seed := uint64(time.Now().UnixNano())
-	for i := range uint64(120) {
+	for i := range soak.Times(uint64(120)) {
 		s.SetSpace(newSpace())
 		p := newPair(t, s, server.Client(t), seed+i, 12, limit.Algorithms())
 		p.run(80)
@@ -58,7 +59,7 @@ func TestLeasesLikeCore(t *testing.T) {
 	})
 	seed := uint64(time.Now().UnixNano())
 	algorithms := append(limit.Algorithms(), limit.TokenBucket, limit.TokenBucket, limit.TokenBucket, limit.SlidingWindow)
-	for i := range uint64(100) {
+	for i := range soak.Times(uint64(100)) {
 		s.SetSpace(newSpace())
 		p := newPair(t, s, server.Client(t), seed+i, []int64{12, 300, 300}[i%3], algorithms)
 		p.leases, p.seen = map[string][]limit.Grant{}, seen

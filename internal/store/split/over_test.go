@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/soak"
 	"github.com/sluicelimits/sluice/internal/store/split"
 )
 
@@ -36,7 +37,7 @@ func (a *admissions) add(req *limit.Request, now time.Time) {
 // are closed both stores count exactly what was admitted in the windows that are still open; or, where stores fail, no less. A day
 // and a window that bind, and a quota that is never leased.
 func TestLeaseStoreOverBoth(t *testing.T) {
-	for seed := range uint64(5) {
+	for seed := range soak.Times(uint64(5)) {
 		fails := seed >= 3
 		synctest.Test(t, func(t *testing.T) {
 			<-time.After(24*time.Hour - 4*time.Second)

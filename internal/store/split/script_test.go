@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/soak"
 	"github.com/sluicelimits/sluice/internal/store/split"
 )
 
@@ -151,7 +152,7 @@ func usedIn(tb testing.TB, s limit.Store, now time.Time, t *limit.Tier) int64 {
 // denial left with the caller is taken from the one store by a call of its own.
 func TestScriptsAgreeWithOneStore(t *testing.T) {
 	kept, denials, both := 0, 0, 0
-	for seed := range uint64(60) {
+	for seed := range soak.Times(uint64(60)) {
 		p, one, m := newPairHolding(t, -1), newMemory(t), newMixture(t)
 		k := newLedger(m, seed)
 		now := start.Add(12*time.Hour - 10*time.Second) // the day ends
