@@ -13,9 +13,12 @@
 package celldoc
 
 import (
+	"fmt"
+
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/shares"
 )
 
 // KindPlacement is that of the placements of tenants which not every cell serves.
@@ -68,6 +71,31 @@ func refOf(t events.Type, key string) cellconfig.Ref {
 	default: // no document
 		return cellconfig.Ref{}
 	}
+}
+
+// Readable returns an error that says why this version cannot read a document of the shares, or a placement: it is of a newer layout,
+// something else altered it, or it was deleted. Such a document is not an absent one. It must not replace one that can be read,
+// because what the cell knows of the shares stays in force. Documents of other kinds are checked by those who read them.
+func Readable(d *cellconfig.Document) error {
+	if d.Kind != KindShares && d.Kind != KindPlacement {
+		return nil
+	}
+	if d.Deleted {
+		return fmt.Errorf("a %s was deleted, and it says what cells may still grant", d.Kind)
+	}
+	var err error
+	if d.Kind == KindShares {
+		_, err = shares.DecodeState(d.Body)
+	} else {
+		_, err = shares.ReadPlacement(d.ID, d.Body)
+	}
+	return err
+}
+
+// Unknown is the document that a cell stores in place of a placement that it cannot read, if it may lack the placements from before:
+// a tombstone, by which its readers know that they do not know where the tenant is served.
+func Unknown(d cellconfig.Document) cellconfig.Document {
+	return cellconfig.Document{Ref: d.Ref, Version: d.Version, Deleted: true}
 }
 
 // Item is the item that a document is; false where there can be none.

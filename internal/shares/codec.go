@@ -33,6 +33,18 @@ func DecodePlacement(text []byte) (*Placement, error) {
 	return p, nil
 }
 
+// ReadPlacement reads the placement that is stored under a key. The placement of another tenant is an error.
+func ReadPlacement(key string, text []byte) (*Placement, error) {
+	p, err := DecodePlacement(text)
+	if err == nil && PlacementKey(p.Tenant) != key {
+		err = errors.New("placement: it is that of another tenant")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
 // DecodeState reads a state, as strictly.
 func DecodeState(text []byte) (*State, error) {
 	s := &State{}

@@ -41,6 +41,20 @@
 // are denied. Of a boost the least number counts, so that its end moves nothing. A limit whose plan or override cannot be read stays
 // where it is.
 //
+// # Items that cannot be read
+//
+// A placement that is absent means the default: every cell serves the tenant. One that cannot be read is not absent. It may be of a newer
+// layout, written past Sluice, or deleted, and the cells still grant by the one before it. So nothing changes for its tenant: no
+// request about the tenant is carried out, until the item can be read again. All other tenants and cells go on. Each look logs the item
+// and counts it in shares_unread.
+//
+// The state has the placements of a transition under way. So a placement that becomes unreadable then is written again from the
+// state, and the transition goes on. If the item cannot even be written over, because the row is not of this layout, then the growth
+// waits for it.
+//
+// While a row of the table cannot be read at all, no cell joins: a cell that joins must be told every placement, and cannot be.
+// A state that cannot be read stops all changes. Cells, pins and acknowledgements that cannot be read ask for nothing.
+//
 // # Clocks
 //
 // A clock that is ahead makes what grows count later, and one that is behind waits longer; neither shortens the grace, which is
@@ -171,10 +185,14 @@ func (b *Balancer) look(ctx context.Context) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if err := b.place(ctx, state, t); err != nil {
+	waits, err := b.place(ctx, state, version, t)
+	if err != nil {
 		return Result{}, err
 	}
-	in := shares.Input{Acks: t.acks, Placements: t.known(state)}
+	if waits {
+		return resultOf(state, t), nil
+	}
+	in := shares.Input{Acks: t.acks}
 	if state.Phase != shares.Shrink { // no transition can begin in a shrink: pins wait
 		plans, whole, err := b.plans(ctx)
 		if err != nil {
@@ -187,16 +205,17 @@ func (b *Balancer) look(ctx context.Context) (Result, error) {
 	} else {
 		t.pins = nil
 	}
-	in.Requests = t.requests(state)
+	if in.Requests, err = b.requests(ctx, state, t); err != nil {
+		return Result{}, err
+	}
+	if in.Placements, err = b.known(ctx, t, state.Queue, in.Requests); err != nil {
+		return Result{}, err
+	}
 	now := b.c.Now()
 	next, out := state.Step(b.c.Settings, in, now)
 	b.tell(ctx, &out)
-	r := Result{Epoch: next.Epoch, Phase: next.Phase, Awaited: next.Awaited(), Wake: out.Wake, Unread: t.unread}
-	for i := range next.Members {
-		if next.Members[i].Weight > 0 {
-			r.Cells++
-		}
-	}
+	r := resultOf(&next, t)
+	r.Wake = out.Wake
 	if same(state, &next) || (version == 0 && next.Epoch == 0 && len(next.Queue) == 0) {
 		return r, nil
 	}
@@ -209,6 +228,17 @@ func (b *Balancer) look(ctx context.Context) (Result, error) {
 		b.c.Meter.Count("shares_changes", 1)
 	}
 	return r, nil
+}
+
+// resultOf is what a look at a state and the table comes to, if nothing is written.
+func resultOf(s *shares.State, t *table) Result {
+	r := Result{Epoch: s.Epoch, Phase: s.Phase, Awaited: s.Awaited(), Unread: t.unread}
+	for i := range s.Members {
+		if s.Members[i].Weight > 0 {
+			r.Cells++
+		}
+	}
+	return r
 }
 
 // state is the stored state and its version; 0 where there is none. One that cannot be read is never written over.
@@ -246,10 +276,11 @@ func (b *Balancer) write(ctx context.Context, next *shares.State, version int64,
 	return nil
 }
 
-// place stores the placements of a transition that grows: before it can end, and so before a document comes that lacks them.
-func (b *Balancer) place(ctx context.Context, s *shares.State, t *table) error {
+// place stores the placements of a transition that grows: before it can end, and so before a document comes that lacks them. It
+// reports whether the growth waits, because the row of a placement cannot be written over.
+func (b *Balancer) place(ctx context.Context, s *shares.State, version int64, t *table) (waits bool, err error) {
 	if s.Phase != shares.Grow {
-		return nil
+		return false, nil
 	}
 	for i := range s.Transition.Placements {
 		p := &s.Transition.Placements[i]
@@ -257,21 +288,44 @@ func (b *Balancer) place(ctx context.Context, s *shares.State, t *table) error {
 		if there.placement != nil && epochOf(there.placement) >= epochOf(p) {
 			continue
 		}
-		body, err := json.Marshal(p)
-		if err != nil {
-			return fmt.Errorf("write a placement: %w", err)
+		key := shares.PlacementKey(p.Tenant)
+		if unreadable, is := t.unreadable[key]; is {
+			// The item was read after the state. It is of no later transition if the state is still the same.
+			if _, now, err := b.state(ctx); err != nil || now != version {
+				return false, errors.Join(errMoved, err)
+			}
+			there.version = unreadable
 		}
-		_, err = b.c.Tables.Put(ctx, control.Change{
-			Table: control.Cells, Key: shares.PlacementKey(p.Tenant), Expect: there.version, Body: body, Actor: Actor,
-			Reason: fmt.Sprintf("epoch %d", s.Epoch), Now: b.c.Now(),
-		})
-		switch {
-		case errors.Is(err, control.ErrConflict):
-			return fmt.Errorf("%w: %w", errMoved, err)
-		case err != nil:
-			return fmt.Errorf("write a placement: %w", err)
+		err := b.store(ctx, p, key, there.version, s.Epoch)
+		if errors.Is(err, control.ErrBadItem) {
+			waits = true
+			b.c.Log.ErrorContext(ctx, "the growth of the shares waits for a placement whose item cannot be written over: mend the item",
+				"tenant", fmt.Sprintf("%q", p.Tenant), "epoch", s.Epoch, "error", err)
+			continue
+		}
+		if err != nil {
+			return false, err
 		}
 		t.placed[p.Tenant] = stored{p, there.version + 1}
+		delete(t.unreadable, key)
+	}
+	return waits, nil
+}
+
+// store writes a placement over a version of its item.
+func (b *Balancer) store(ctx context.Context, p *shares.Placement, key string, version, epoch int64) error {
+	body, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("write a placement: %w", err)
+	}
+	_, err = b.c.Tables.Put(ctx, control.Change{
+		Table: control.Cells, Key: key, Expect: version, Body: body, Actor: Actor, Reason: fmt.Sprintf("epoch %d", epoch), Now: b.c.Now(),
+	})
+	if errors.Is(err, control.ErrConflict) {
+		return fmt.Errorf("%w: %w", errMoved, err)
+	}
+	if err != nil {
+		return fmt.Errorf("write a placement: %w", err)
 	}
 	return nil
 }

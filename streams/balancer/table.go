@@ -21,6 +21,9 @@ type table struct {
 	placed map[string]stored
 	acks   []shares.Ack
 	unread int
+
+	unreadable map[string]int64 // placements that cannot be read, by key: the versions of their items; 0 where these are not known
+	rows       int              // pages with rows that cannot be read at all: whose they are is not known
 }
 
 // wish is what a cell, or a tenant's placement, is to be.
@@ -37,9 +40,11 @@ type stored struct {
 	version   int64
 }
 
-// table reads it. Items that cannot be read, or make no sense, are left out and counted: they stop nothing.
+// table reads it. Items that cannot be read, or make no sense, are left out and counted: they stop nothing. Which placements
+// cannot be read is remembered, because they are not absent.
 func (b *Balancer) table(ctx context.Context) (*table, error) {
-	t := &table{placed: map[string]stored{}}
+	t := &table{placed: map[string]stored{}, unreadable: map[string]int64{}}
+	why := map[string]error{}
 	for item, err := range control.All(ctx, b.c.Tables, control.Cells) {
 		if err == nil {
 			if err = t.add(&item); err != nil {
@@ -47,11 +52,27 @@ func (b *Balancer) table(ctx context.Context) (*table, error) {
 			}
 		} else if !errors.Is(err, control.ErrBadItem) {
 			return nil, fmt.Errorf("read the cells: %w", err)
+		} else {
+			t.rows++
 		}
-		if err != nil {
-			t.unread++
-			b.c.Log.ErrorContext(ctx, "an item of the cells cannot be read, and is left out", "error", err)
+		if err == nil {
+			continue
 		}
+		t.unread++
+		if _, is := t.unreadable[item.Key]; is {
+			why[item.Key] = err
+			continue
+		}
+		b.c.Log.ErrorContext(ctx, "an item of the cells cannot be read, and is left out", "error", err)
+	}
+	for i := range t.pins {
+		key := shares.PlacementKey(t.pins[i].Tenant)
+		if err := why[key]; err != nil {
+			why[key] = fmt.Errorf("tenant %q: %w", t.pins[i].Tenant, err)
+		}
+	}
+	for _, err := range why {
+		b.c.Log.ErrorContext(ctx, unplaced, "error", err)
 	}
 	byKey := func(a, b wish) int { return strings.Compare(a.key, b.key) }
 	slices.SortFunc(t.cells, byKey)
@@ -59,20 +80,18 @@ func (b *Balancer) table(ctx context.Context) (*table, error) {
 	return t, nil
 }
 
+// unplaced is logged of a placement that cannot be read.
+const unplaced = "a placement cannot be read: nothing changes for its tenant before the item is mended"
+
 func (t *table) add(i *control.Item) error {
 	switch {
 	case i.Key == events.SharesKey:
 		return nil
 	case strings.HasPrefix(i.Key, shares.PlacementPrefix):
-		if i.Deleted {
-			return errors.New("a placement is not deleted: it says where a tenant was served, too")
-		}
-		p, err := shares.DecodePlacement(i.Body)
+		p, err := placement(i)
 		if err != nil {
+			t.unreadable[i.Key] = i.Version
 			return err
-		}
-		if shares.PlacementKey(p.Tenant) != i.Key {
-			return errors.New("the placement of another tenant")
 		}
 		t.placed[p.Tenant] = stored{p, i.Version}
 	case strings.HasPrefix(i.Key, shares.AckPrefix):
@@ -112,6 +131,17 @@ func (t *table) add(i *control.Item) error {
 	return nil
 }
 
+// placement reads an item as cells do: what was altered is never published, so no cell knows of it.
+func placement(i *control.Item) (*shares.Placement, error) {
+	if i.Deleted {
+		return nil, errors.New("a placement is not deleted: it says where a tenant was served, too")
+	}
+	if err := i.Verify(); err != nil {
+		return nil, err
+	}
+	return shares.ReadPlacement(i.Key, i.Body)
+}
+
 func read(i *control.Item) (wish, error) {
 	var body Wish
 	if !i.Deleted {
@@ -122,23 +152,50 @@ func read(i *control.Item) (wish, error) {
 	return wish{i.Key, i.Version, body.Tenant, body.Request}, nil
 }
 
-// known are the placements of all tenants that requests may be about.
-func (t *table) known(s *shares.State) map[string]*shares.Placement {
-	out := make(map[string]*shares.Placement, len(t.pins))
-	for i := range t.pins {
-		out[t.pins[i].Tenant] = t.placed[t.pins[i].Tenant].placement
+// unknown reports whether a tenant has a placement that cannot be read, so that nobody knows where the tenant is served.
+func (b *Balancer) unknown(ctx context.Context, t *table, tenant string) (bool, error) {
+	if len(t.unreadable) == 0 && t.rows == 0 {
+		return false, nil
 	}
-	for i := range s.Queue {
-		if s.Queue[i].Kind == shares.Place {
-			out[s.Queue[i].Tenant] = t.placed[s.Queue[i].Tenant].placement
+	key := shares.PlacementKey(tenant)
+	if _, is := t.unreadable[key]; is || t.rows == 0 || t.placed[tenant].placement != nil {
+		return is, nil
+	}
+	_, err := b.c.Tables.Get(ctx, control.Cells, key) // the row of the tenant's placement may be the one that cannot be read
+	switch {
+	case errors.Is(err, control.ErrNotFound):
+		return false, nil
+	case errors.Is(err, control.ErrBadItem):
+		t.unreadable[key] = 0
+		b.c.Log.ErrorContext(ctx, unplaced, "error", fmt.Errorf("tenant %q: %w", tenant, err))
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("read a placement: %w", err)
+	}
+	return false, fmt.Errorf("%w: the placement of tenant %q", errMoved, tenant)
+}
+
+// known are the placements of all tenants that requests are about. A request waits where the placement is not among them.
+func (b *Balancer) known(ctx context.Context, t *table, requests ...[]shares.Request) (map[string]*shares.Placement, error) {
+	out := map[string]*shares.Placement{}
+	for _, r := range slices.Concat(requests...) {
+		if r.Kind != shares.Place {
+			continue
+		}
+		unknown, err := b.unknown(ctx, t, r.Tenant)
+		if err != nil {
+			return nil, err
+		}
+		if !unknown {
+			out[r.Tenant] = t.placed[r.Tenant].placement
 		}
 	}
-	return out
+	return out, nil
 }
 
 // requests are what brings the state nearer to the wishes: those of cells first, and of pins no more than one transition takes,
 // so that they never fill the queue.
-func (t *table) requests(s *shares.State) []shares.Request {
+func (b *Balancer) requests(ctx context.Context, s *shares.State, t *table) ([]shares.Request, error) {
 	var out []shares.Request
 	add := func(w *wish, r shares.Request) {
 		if slices.ContainsFunc(s.Queue, func(q shares.Request) bool { return alike(&q, &r) }) {
@@ -149,13 +206,23 @@ func (t *table) requests(s *shares.State) []shares.Request {
 		out = append(out, r)
 	}
 	for i := range t.cells {
-		if r, ok := cellRequest(s, &t.cells[i].Request); ok {
+		r, ok := cellRequest(s, &t.cells[i].Request)
+		if ok && r.Kind == shares.Join && t.rows > 0 {
+			b.c.Log.ErrorContext(ctx, "no cell joins while a row of the cells cannot be read: it may be a placement, and the cell would lack it",
+				"cell", r.Cell)
+			continue
+		}
+		if ok {
 			add(&t.cells[i], r)
 		}
 	}
 	room := shares.MaxPlaced
+	queued, err := b.known(ctx, t, s.Queue)
+	if err != nil {
+		return nil, err
+	}
 	for i := range s.Queue {
-		if s.Queue[i].Kind == shares.Place {
+		if _, is := queued[s.Queue[i].Tenant]; is && s.Queue[i].Kind == shares.Place {
 			room--
 		}
 	}
@@ -164,11 +231,18 @@ func (t *table) requests(s *shares.State) []shares.Request {
 		if t.isPlaced(s, &w.Request) || slices.ContainsFunc(w.Cells, func(cell string) bool { return !serves(s, cell) }) {
 			continue
 		}
+		unknown, err := b.unknown(ctx, t, w.Tenant)
+		if err != nil {
+			return nil, err
+		}
+		if unknown {
+			continue
+		}
 		before := len(out)
 		add(w, shares.Request{Kind: shares.Place, Tenant: w.Tenant, Cells: w.Cells, Homed: w.Homed})
 		room -= len(out) - before
 	}
-	return out
+	return out, nil
 }
 
 func alike(a, b *shares.Request) bool {

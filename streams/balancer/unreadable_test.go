@@ -1,0 +1,329 @@
+package balancer_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/celldoc"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/shares"
+)
+
+// fleet is cells that hear of the shares and of placements at times of their own, as appliers store them: what cannot be read never
+// replaces what can be. It adds up what they may grant to a tenant of a limit of 90 units in each period.
+type fleet struct {
+	*bench
+	limit   *limit.Limit
+	tenant  string
+	cells   map[string]*heard
+	granted map[string]map[time.Time]int64 // by cell and window: the most that the cell could grant in it at any time
+}
+
+const period = 2 * time.Minute
+
+// heard is what a cell has stored.
+type heard struct {
+	doc    *shares.Document
+	placed *shares.Placement
+}
+
+func newFleet(t *testing.T, tenant string, cells ...string) *fleet {
+	t.Helper()
+	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 90, Period: period}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fleet{bench: newBench(t), limit: l, tenant: tenant, cells: map[string]*heard{}, granted: map[string]map[time.Time]int64{}}
+	for _, cell := range cells {
+		f.cells[cell] = &heard{}
+		f.granted[cell] = map[time.Time]int64{}
+		f.ask(shares.Request{Kind: shares.Join, Cell: cell, Weight: 1})
+	}
+	f.settle()
+	return f
+}
+
+// hear has a cell store what there is, and acknowledge it.
+func (f *fleet) hear(cell string) {
+	f.t.Helper()
+	c := f.cells[cell]
+	c.doc = f.state().Document()
+	if item, err := f.tables.Tables.Get(f.t.Context(), control.Cells, shares.PlacementKey(f.tenant)); err == nil {
+		d := celldoc.Of(item.Event())
+		if celldoc.Readable(&d) == nil {
+			if c.placed, err = shares.DecodePlacement(d.Body); err != nil {
+				f.t.Fatal(err)
+			}
+		}
+	}
+	if slices.Contains(f.state().Awaited(), cell) {
+		f.acknowledge(cell)
+	}
+}
+
+// grant adds up what each cell may grant now, and returns it.
+func (f *fleet) grant() map[string]int64 {
+	f.t.Helper()
+	now := map[string]int64{}
+	for cell, c := range f.cells {
+		if c.doc == nil {
+			continue
+		}
+		span, _ := shares.At(c.doc.View(cell, f.tenant, c.placed).Limit("pro", f.limit, f.tenant), f.now.UnixMicro())
+		if span.Limit != nil {
+			now[cell] = span.Limit.Tiers[0].Threshold
+		}
+		window := f.now.Truncate(period)
+		f.granted[cell][window] = max(f.granted[cell][window], now[cell])
+	}
+	sum := int64(0)
+	for _, windows := range f.granted {
+		sum += windows[f.now.Truncate(period)]
+	}
+	if sum > 90 {
+		f.t.Fatalf("at %s the cells may grant %d of 90 in one window", f.now.Format(time.TimeOnly), sum)
+	}
+	return now
+}
+
+// go on for a while: the balancer looks every ten seconds, and each cell hears now and then.
+func (f *fleet) run(r *rand.Rand, d time.Duration, deaf ...string) {
+	f.t.Helper()
+	for end := f.now.Add(d); f.now.Before(end); f.now = f.now.Add(10 * time.Second) {
+		f.bench.run()
+		for cell := range f.cells {
+			if !slices.Contains(deaf, cell) && r.IntN(3) == 0 {
+				f.hear(cell)
+			}
+		}
+		f.grant()
+	}
+}
+
+// newest is the newest version of the item of the tenant's placement.
+func (f *fleet) newest() control.Item {
+	f.t.Helper()
+	item, err := f.tables.Tables.Get(f.t.Context(), control.Cells, shares.PlacementKey(f.tenant))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return item
+}
+
+// Guarantees that a placement which cannot be read changes nobody's share of the tenant, whatever is asked for it meanwhile and in
+// whatever order cells hear; that other tenants and cells are served all the same; that it is told; and that the tenant goes on by
+// itself when the item is mended. The cells never grant more than the limit together.
+func TestUnreadablePlacement(t *testing.T) {
+	for name, spoil := range map[string]func(f *fleet, readable string){
+		"a newer layout": func(f *fleet, _ string) {
+			f.put(control.Cells, shares.PlacementKey("acme"), `{"version":2,"tenant":"acme","zones":[1]}`)
+		},
+		"no JSON of ours": func(f *fleet, _ string) { f.put(control.Cells, shares.PlacementKey("acme"), `{}`) },
+		"another tenant's": func(f *fleet, readable string) {
+			f.put(control.Cells, shares.PlacementKey("acme"), strings.Replace(readable, `"acme"`, `"other"`, 1))
+		},
+		"deleted": func(f *fleet, _ string) {
+			if _, err := f.tables.Tables.Put(f.t.Context(), control.Change{Table: control.Cells, Key: shares.PlacementKey("acme"), Expect: f.newest().Version,
+				Delete: true, Actor: "somebody", Reason: "a test", Now: f.now}); err != nil {
+				f.t.Fatal(err)
+			}
+		},
+		"written past us":     func(f *fleet, _ string) { f.tables.altered = shares.PlacementKey("acme") },
+		"no item of ours":     func(f *fleet, _ string) { f.tables.bad = shares.PlacementKey("acme") },
+		"absent until it was": func(f *fleet, _ string) { f.tables.bad = shares.PlacementKey("acme") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(3) {
+				r := rand.New(rand.NewPCG(seed, 7))
+				f := newFleet(t, "acme", "a", "b", "c")
+				before := map[string]int64{"a": 90, "b": 0, "c": 0}
+				if name == "absent until it was" {
+					before = map[string]int64{"a": 30, "b": 30, "c": 30}
+				} else {
+					f.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
+				}
+				f.run(r, 5*time.Minute)
+				readable := ""
+				if name != "absent until it was" {
+					readable = string(f.newest().Body)
+				}
+				spoil(f, readable)
+				f.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"b", "c"}})
+				f.run(r, 4*time.Minute, "a")
+				f.run(r, 3*time.Minute)
+				for cell, want := range before {
+					if got := f.grant()[cell]; got != want {
+						t.Fatalf("cell %s grants %d, want the %d of before", cell, got, want)
+					}
+				}
+				if res := f.bench.run(); res.Unread != 1 || res.Phase != shares.Steady {
+					t.Fatalf("%+v: want that one item is told to be unreadable, and nothing is under way\n%s", res, f.log.String())
+				}
+				if log := f.log.String(); !strings.Contains(log, "cannot be read") || !strings.Contains(log, shares.PlacementKey("acme")) {
+					t.Fatalf("the log does not name the item: %s", log)
+				}
+
+				// Everybody else goes on.
+				f.ask(shares.Request{Kind: shares.Place, Tenant: "globex", Cells: []string{"c"}})
+				f.ask(shares.Request{Kind: shares.Weigh, Cell: "b", Weight: 5})
+				f.run(r, 4*time.Minute)
+				f.want("a active 1, b active 5, c active 1")
+				if placed, err := f.tables.Tables.Get(t.Context(), control.Cells, shares.PlacementKey("globex")); err != nil || !strings.Contains(string(placed.Body), `"c"`) {
+					t.Fatalf("another tenant is not placed: %s, %v", placed.Body, err)
+				}
+
+				f.tables.altered, f.tables.bad = "", ""
+				if readable != "" && string(f.newest().Body) != readable {
+					f.put(control.Cells, shares.PlacementKey("acme"), readable)
+				}
+				f.run(r, 6*time.Minute)
+				if got := f.grant(); got["a"] != 0 || got["b"] != 75 || got["c"] != 15 {
+					t.Fatalf("mended, the cells grant %v, want 75 and 15 of 90 by b and c\n%s", got, f.log.String())
+				}
+			}
+		})
+	}
+}
+
+// Guarantees that a placement which becomes unreadable in the middle of its transition, at any time, stops nothing: the state has the
+// placement, and the balancer writes it anew.
+func TestPlacementIsSpoiltInItsTransition(t *testing.T) {
+	during := map[bool]int{}
+	for at := range 12 {
+		t.Run(fmt.Sprint("look ", at), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(uint64(at), 9))
+			f := newFleet(t, "acme", "a", "b", "c")
+			f.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
+			f.run(r, 5*time.Minute)
+			f.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"b", "c"}})
+			f.bench.run()
+			for range at {
+				f.run(r, 10*time.Second)
+			}
+			under := f.state().Phase != shares.Steady
+			during[under]++
+			f.put(control.Cells, shares.PlacementKey("acme"), `{"version":7}`)
+			f.ask(shares.Request{Kind: shares.Weigh, Cell: "a", Weight: 2})
+			f.run(r, 5*time.Minute)
+			f.want("a active 2, b active 1, c active 1")
+			if got := f.grant(); got["a"] != 0 || got["b"] != 45 || got["c"] != 45 {
+				t.Errorf("the cells grant %v, want 45 by b and by c", got)
+			}
+			if _, err := shares.ReadPlacement(shares.PlacementKey("acme"), f.newest().Body); (err == nil) != under {
+				t.Errorf("with the transition under way %t, the item is %s", under, f.newest().Body)
+			}
+		})
+	}
+	if during[true] < 3 || during[false] == 0 {
+		t.Errorf("%d of the looks are in the transition, and %d after it: want some of both", during[true], during[false])
+	}
+}
+
+// Guarantees that a placement whose item cannot even be written over, in the growth of its own transition, holds that transition and
+// is no failure of the balancer; and that the transition ends when the item is mended.
+func TestGrowthWaitsForItsPlacement(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	f := newFleet(t, "acme", "a", "b")
+	f.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
+	for f.state().Phase != shares.Grow {
+		f.run(r, 10*time.Second)
+	}
+	f.tables.bad = shares.PlacementKey("acme")
+	for range 50 {
+		f.acknowledge("a", "b")
+		f.now = f.now.Add(time.Minute)
+		if res := f.bench.run(); res.Phase != shares.Grow || res.Changed || res.Unread == 0 {
+			t.Fatalf("%+v, want that the growth waits", res)
+		}
+		f.grant()
+	}
+	f.tables.bad = ""
+	f.settle()
+	if p, err := shares.ReadPlacement(shares.PlacementKey("acme"), f.newest().Body); err != nil || !slices.Equal(p.Generations[1].Cells, []string{"a"}) {
+		t.Errorf("the placement is %+v, %v", p, err)
+	}
+}
+
+// Guarantees that a stale look never writes an old placement over an unreadable one of a later transition.
+func TestStaleLookLeavesUnreadablePlacements(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 2))
+	f := newFleet(t, "acme", "a", "b")
+	f.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
+	for f.state().Phase != shares.Grow {
+		f.run(r, 10*time.Second)
+	}
+	other, once := f.balancer(func() time.Time { return f.now }), false
+	f.tables.before = func(call, _ string) error {
+		if call != "list cells" || once {
+			return nil
+		}
+		once = true // the state was read: meanwhile others end the transition, and a newer balancer writes the placement
+		f.acknowledge("a", "b")
+		for range 3 {
+			if _, err := other.Run(t.Context()); err != nil {
+				return err
+			}
+			f.now = f.now.Add(10 * time.Second)
+		}
+		f.put(control.Cells, shares.PlacementKey("acme"), `{"version":2,"tenant":"acme"}`)
+		return nil
+	}
+	f.bench.run()
+	if s := f.state(); !once || s.Phase != shares.Steady {
+		t.Fatalf("phase %s, %t: nothing was tried", s.Phase, once)
+	}
+	if body := string(f.newest().Body); !strings.Contains(body, `"version":2`) {
+		t.Errorf("the newer placement was written over: %s", body)
+	}
+}
+
+// Guarantees that tenants whose placements cannot be read take no room of the others: more of them than a transition takes.
+func TestManyUnreadablePlacements(t *testing.T) {
+	w := newBench(t)
+	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
+	w.ask(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
+	w.settle()
+	for i := range 2 * shares.MaxPlaced {
+		tenant := fmt.Sprintf("bad %03d", i)
+		w.put(control.Cells, shares.PlacementKey(tenant), `{"version":2}`)
+		w.ask(shares.Request{Kind: shares.Place, Tenant: tenant, Cells: []string{"a"}})
+	}
+	for i := range 10 {
+		w.ask(shares.Request{Kind: shares.Place, Tenant: fmt.Sprint("good ", i), Cells: []string{"a"}})
+	}
+	w.settle()
+	for i := range 10 {
+		if _, err := w.tables.Tables.Get(t.Context(), control.Cells, shares.PlacementKey(fmt.Sprint("good ", i))); err != nil {
+			t.Error(err)
+		}
+	}
+	if r := w.run(); r.Unread != 2*shares.MaxPlaced {
+		t.Errorf("%d items are told to be unreadable", r.Unread)
+	}
+}
+
+// Guarantees that no cell joins while an item cannot be read at all, since it could not be told of every placement, and its transition
+// would hold up all others; and that it joins when that is mended.
+func TestJoinWaitsForUnreadableItems(t *testing.T) {
+	w := newBench(t)
+	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
+	w.ask(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
+	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
+	w.settle()
+	w.tables.bad = shares.PlacementKey("acme")
+	w.ask(shares.Request{Kind: shares.Join, Cell: "c", Weight: 1})
+	w.ask(shares.Request{Kind: shares.Weigh, Cell: "b", Weight: 3})
+	w.settle()
+	w.want("a active 1, b active 3")
+	if !strings.Contains(w.log.String(), "joins") {
+		t.Errorf("nobody is told that the cell waits: %s", w.log.String())
+	}
+	w.tables.bad = ""
+	w.settle()
+	w.want("a active 1, b active 3, c active 1")
+}
