@@ -67,8 +67,9 @@ const (
 )
 
 var (
-	errNoPlan = errors.New("its plan is not there")
-	errOlder  = errors.New("the table has an older version than its log says")
+	errNoPlan   = errors.New("its plan is not there")
+	errUnplaced = errors.New("where the tenant is served is not known here: its placement was deleted, or could not be read when the cell was told of it")
+	errOlder    = errors.New("the table has an older version than its log says")
 )
 
 // refused is the error where no earlier tenant is left.
@@ -133,9 +134,7 @@ func (r *Reader) compile(k *cacheKey, d *Document) (f form) {
 	case cachedTenant:
 		f.read, f.err = plan.ReadTenant(plan.Document{Kind: plan.KindTenant, ID: k.id, Body: d.Body})
 	case cachedPlacement:
-		if f.placed, f.err = shares.DecodePlacement(d.Body); f.err == nil && shares.PlacementKey(f.placed.Tenant) != k.id {
-			f.err = errors.New("it is that of another tenant")
-		}
+		f.placed, f.err = shares.ReadPlacement(k.id, d.Body)
 	case cachedKey:
 		id, hash := keyOf(d.Body)
 		var key *plan.Key
@@ -223,6 +222,9 @@ func (r *Reader) store(k cacheKey, d *Document, f form) (refused error) {
 	}
 	e.version, e.err = d.Version, f.err
 	switch {
+	case d.Deleted: // a placement: older ones may have been missed, too
+		e.placed, e.err = nil, errUnplaced
+		refused = errUnplaced
 	case f.err != nil:
 		refused = f.err
 	case k.kind == cachedTenant:

@@ -503,7 +503,11 @@ func (r *Reader) refuse(ref Ref, version int64, err error) {
 	r.mu.Lock()
 	r.bad++
 	r.mu.Unlock()
-	r.c.Log.Error("a document of the cell configuration is not good; the last good one stays", "document", ref.name(), "version", version, "error", err)
+	what := "a document of the cell configuration is not good; the last good one stays"
+	if errors.Is(err, errUnplaced) {
+		what = "a placement is not known; nothing is decided about its tenant"
+	}
+	r.c.Log.Error(what, "document", ref.name(), "version", version, "error", err)
 }
 
 // Stats is what a reader holds, and what it did since it was made.

@@ -34,8 +34,11 @@ type setKey struct {
 
 // readShares makes the document that holds the state of the shares. A nil sharing grants all of each limit.
 func readShares(c *Config, d *Document) (s *sharing, err error) {
-	if d.Version == 0 || d.Deleted {
+	if d.Version == 0 {
 		return nil, nil
+	}
+	if d.Deleted {
+		return nil, errNoShares
 	}
 	defer func() {
 		if p := recover(); p != nil {

@@ -296,6 +296,53 @@ func TestPlacements(t *testing.T) {
 	}
 }
 
+// Guarantees that a tombstone of the shares or of a placement is never taken for there being none: it says that the cell does not know
+// them. A cell that is said to be alone then decides nothing, and no cell decides about the tenant of the placement, even if it knew an
+// older one: a cell that joins may have missed what came after that.
+func TestTombstonesAreNotAbsent(t *testing.T) {
+	b := newBalanced(t, "eu-1", "us-1")
+	tombstone := func(d cellconfig.Document, version int64) cellconfig.Document {
+		return cellconfig.Document{Ref: d.Ref, Version: version, Deleted: true}
+	}
+	decides := func(r *cellconfig.Reader, at time.Time, tenant string) error {
+		c, _ := r.Begin(t.Context(), at)
+		_, err := c.Tenant(t.Context(), tenant)
+		return err
+	}
+
+	w := newWorld(t, inCell("eu-1"), alone)
+	w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1), tombstone(b.document(1), 1))
+	if err := decides(w.r, noon, "t"); !errors.Is(err, authorizer.ErrNotLoaded) {
+		t.Errorf("alone, with a tombstone of the shares: %v, want ErrNotLoaded", err)
+	}
+
+	w = newWorld(t, inCell("us-1"))
+	w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1), cellconfigtest.Tenant("u", "p", 1), b.document(1))
+	w.want(noon, "t", "5")
+	b.do(shares.Request{Kind: shares.Place, Tenant: "t", Cells: []string{"us-1"}})
+	placed := b.placement("t", 2)
+	for i, step := range []struct {
+		d    cellconfig.Document
+		want string
+	}{{tombstone(placed, 1), ""}, {placed, "10"}, {tombstone(placed, 3), ""}, {b.placement("t", 4), "10"}} {
+		now := noon.Add(time.Duration(i+1) * 3 * time.Second)
+		if w.apply(step.d); i == 1 {
+			w.apply(b.document(2))
+		}
+		for name, r := range map[string]*cellconfig.Reader{"a reader that knew more": w.r, "a reader that has just begun": w.reader(inCell("us-1"))} {
+			if err := decides(r, now, "t"); errors.Is(err, authorizer.ErrNotLoaded) != (step.want == "") {
+				t.Errorf("step %d, %s: %v, want that it decides %t", i+1, name, err, step.want != "")
+			}
+			if err := decides(r, now, "u"); err != nil {
+				t.Errorf("step %d, %s: another tenant: %v", i+1, name, err)
+			}
+		}
+		if step.want != "" {
+			w.want(now, "t", step.want)
+		}
+	}
+}
+
 // Guarantees that shares which cannot be read leave the last good ones in force, and that without any nothing is decided: a cell that
 // does not know its share must not grant the whole.
 func TestUnreadableShares(t *testing.T) {

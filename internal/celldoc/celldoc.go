@@ -81,7 +81,7 @@ func Readable(d *cellconfig.Document) error {
 		return nil
 	}
 	if d.Deleted {
-		return fmt.Errorf("a %s was deleted, and it says what cells may still grant", d.Kind)
+		return fmt.Errorf("the document of kind %s was deleted, and it says what cells may still grant", d.Kind)
 	}
 	var err error
 	if d.Kind == KindShares {

@@ -70,7 +70,8 @@ func New(c Config) (*Acknowledger, error) {
 // failed is tried again with them.
 func Concerned(messages []byte) bool { return bytes.Contains(messages, []byte(events.SharesChanged)) }
 
-// Run acknowledges what the cell has, if it is awaited, and reports whether it wrote. The error says why it could not: call again.
+// Run acknowledges what the cell has, if it is awaited, and reports whether it wrote. The error says why it could not: call again. One
+// that wraps control.ErrBadItem is about something that cannot be read; its mending is a change of which the cell is told.
 func (a *Acknowledger) Run(ctx context.Context) (wrote bool, err error) {
 	state, err := a.state(ctx)
 	if err != nil {
@@ -105,7 +106,7 @@ func (a *Acknowledger) Prepare(ctx context.Context) error {
 	case err != nil:
 	case len(got) != 1:
 		err = fmt.Errorf("%d documents for one", len(got))
-	case got[0].Version == 0:
+	case got[0].Version == 0 || got[0].Deleted: // a tombstone says only that there are some
 		err = a.fetchAll(ctx)
 	}
 	if err != nil {
@@ -125,7 +126,11 @@ func (a *Acknowledger) state(ctx context.Context) (*shares.State, error) {
 	case got[0].Version == 0 || got[0].Deleted:
 		return nil, nil
 	}
-	return shares.DecodeState(got[0].Body)
+	state, err := shares.DecodeState(got[0].Body)
+	if err != nil {
+		return nil, fmt.Errorf("the cell's own copy: %w: %w", control.ErrBadItem, err)
+	}
+	return state, nil
 }
 
 // complete reports whether what goes with the state is stored, and fetches what is not.
@@ -154,7 +159,7 @@ func (a *Acknowledger) complete(ctx context.Context, s *shares.State) (bool, err
 	return true, nil
 }
 
-// placed reports whether the cell has the placement, or a later one.
+// placed reports whether the cell has the placement, or a later one. One that the cell cannot read is none of these.
 func (a *Acknowledger) placed(ctx context.Context, p *shares.Placement) (bool, error) {
 	got, err := a.c.Store.Get(ctx, cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: shares.PlacementKey(p.Tenant)})
 	switch {
@@ -165,14 +170,14 @@ func (a *Acknowledger) placed(ctx context.Context, p *shares.Placement) (bool, e
 	case got[0].Version == 0 || got[0].Deleted:
 		return false, nil
 	}
-	have, err := shares.DecodePlacement(got[0].Body)
+	have, err := shares.ReadPlacement(got[0].ID, got[0].Body)
 	if err != nil {
-		return false, err
+		return false, nil //nolint:nilerr // what is there now is fetched
 	}
 	return have.Generations[len(have.Generations)-1].Epoch >= p.Generations[len(p.Generations)-1].Epoch, nil
 }
 
-// fetch stores the placement under a key, if the control table has it.
+// fetch stores the placement under a key, if the control table has one that can be read.
 func (a *Acknowledger) fetch(ctx context.Context, key string) error {
 	item, err := a.c.Tables.Get(ctx, control.Cells, key)
 	if errors.Is(err, control.ErrNotFound) {
@@ -181,13 +186,30 @@ func (a *Acknowledger) fetch(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	return a.apply(ctx, []cellconfig.Document{celldoc.Of(item.Event())})
+	d, err := document(&item)
+	if err != nil {
+		return err
+	}
+	return a.apply(ctx, []cellconfig.Document{d})
+}
+
+// document is the document of an item. The error wraps control.ErrBadItem if it cannot be read.
+func document(item *control.Item) (d cellconfig.Document, err error) {
+	d = celldoc.Of(item.Event())
+	if err = item.Verify(); err == nil {
+		if err = celldoc.Readable(&d); err != nil {
+			err = fmt.Errorf("%s/%.140q: %w: version %d: %w", item.Table, item.Key, control.ErrBadItem, item.Version, err)
+		}
+	}
+	return d, err
 }
 
 // fetchPage is how many placements are stored at once.
 const fetchPage = 200
 
-// fetchAll stores every placement that there is.
+// fetchAll stores every placement that there is. Of one that cannot be read the cell learns that it does not know it, even if it has
+// an older one: a cell that was not awaited may have missed those in between. So nothing is granted to that tenant, and the cell serves
+// all others.
 func (a *Acknowledger) fetchAll(ctx context.Context) error {
 	var page []cellconfig.Document
 	for item, err := range control.All(ctx, a.c.Tables, control.Cells) {
@@ -197,7 +219,11 @@ func (a *Acknowledger) fetchAll(ctx context.Context) error {
 		if !strings.HasPrefix(item.Key, shares.PlacementPrefix) {
 			continue
 		}
-		if page = append(page, celldoc.Of(item.Event())); len(page) == fetchPage {
+		d, err := document(&item)
+		if err != nil {
+			d = celldoc.Unknown(d)
+		}
+		if page = append(page, d); len(page) == fetchPage {
 			if err := a.apply(ctx, page); err != nil {
 				return err
 			}

@@ -223,6 +223,114 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
+// Guarantees that a cell which joins, or has lost its table, is not held up by a placement that nobody can read: it serves every other
+// tenant, and nothing is granted to the tenant of that placement before the item is mended. By its shares alone it would grant.
+func TestUnreadablePlacementFromBefore(t *testing.T) {
+	w := quiet(t)
+	w.cell("eu-1", 1)
+	w.cell("us-1", 1)
+	w.run(60*time.Second, false)
+	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
+	w.run(60*time.Second, false)
+	key := shares.PlacementKey("acme")
+	item, err := w.tables.Get(t.Context(), control.Cells, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	readable := string(item.Body)
+	w.put(control.Cells, key, `{"version":2,"tenant":"acme"}`)
+	grants := func(c *cell, tenant string) int64 {
+		w.granted = map[string]map[time.Time]int64{}
+		w.now = w.now.Add(10 * time.Second)
+		w.spend(c, c.envs[0], tenant, "/window")
+		return w.total("/window of "+tenant, time.Time{})
+	}
+	joins := w.cell("ap-1", 1)
+	stale := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: key}, Version: 1,
+		Body: []byte(`{"version":1,"tenant":"acme","generations":[{"cells":["ap-1"],"epoch":0,"from":1}]}`)}
+	w.apply(joins, []cellconfig.Document{stale}) // it served once, and was not told of what came after it had left
+	grants(joins, "acme")                        // and its environment knows that
+	w.run(90*time.Second, false)
+	lost := w.empty("us-1")
+	if err := lost.heard.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile(lost)
+	for name, c := range map[string]*cell{"joins": joins, "lost its table": lost} {
+		if n := grants(c, "globex"); n < 20 || n > 21 {
+			t.Errorf("a cell that %s grants %d of 61 in three cells to another tenant", name, n)
+		}
+		if n := grants(c, "acme"); n != 0 {
+			t.Errorf("a cell that %s grants %d to a tenant of whom it does not know where it is served", name, n)
+		}
+	}
+	w.put(control.Cells, key, readable)
+	w.run(30*time.Second, false)
+	w.reconcile(lost)
+	if n := grants(joins, "acme"); n != 0 {
+		t.Errorf("mended, a cell that the tenant is not pinned to grants %d", n)
+	}
+	if n := grants(lost, "acme"); n != 61 {
+		t.Errorf("mended, the cell that the tenant is pinned to grants %d of 61", n)
+	}
+}
+
+// Guarantees that a cell which has stored what it cannot read fetches what is there now, and then acknowledges: it would hold up the
+// transition of every tenant and cell.
+func TestUnreadablePlacementIsFetchedAgain(t *testing.T) {
+	w := quiet(t)
+	eu, us := w.cell("eu-1", 1), w.cell("us-1", 1)
+	w.run(60*time.Second, false)
+	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
+	w.run(60*time.Second, false)
+	key := shares.PlacementKey("acme")
+	w.put(control.Cells, key, `{"version":2}`)
+	item, err := w.tables.Get(t.Context(), control.Cells, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := celldoc.Of(item.Event())
+	if _, err := cellconfig.Apply(t.Context(), eu.table, []cellconfig.Document{d}, time.Now); err != nil { // as an older applier did
+		t.Fatal(err)
+	}
+	w.put(control.Cells, key, `{"version":1,"tenant":"acme","generations":[{"epoch":0,"from":1},{"cells":["us-1"],"epoch":1,"from":2}]}`)
+	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme"})
+	w.balance(eu, us)
+	if !w.hear(eu) || !w.hear(us) {
+		t.Fatal("the shrink is not acknowledged")
+	}
+	w.balance()
+	w.now = w.now.Add(time.Minute)
+	if s := w.balance(eu, us); s.Phase != shares.Grow {
+		t.Fatalf("phase %s", s.Phase)
+	}
+	w.balance() // which stores the placement
+	if !w.hear(eu) {
+		t.Error("a growth whose placement can be had is not acknowledged")
+	}
+	got, err := eu.table.Get(t.Context(), d.Ref)
+	if err != nil || celldoc.Readable(&got[0]) != nil {
+		t.Errorf("the cell has %s, %v", got[0].Body, err)
+	}
+}
+
+// Guarantees that a tombstone of the shares counts as none for a cell that prepares: it says only that there are some.
+func TestPrepareWithoutReadableShares(t *testing.T) {
+	w := quiet(t)
+	w.cell("eu-1", 1)
+	w.cell("us-1", 1)
+	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
+	w.run(60*time.Second, false)
+	lost := w.empty("eu-1")
+	shared := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1, Deleted: true}
+	if _, err := cellconfig.Apply(t.Context(), lost.table, []cellconfig.Document{shared}, time.Now); err != nil {
+		t.Fatal(err)
+	}
+	if err := lost.heard.Prepare(t.Context()); err != nil || !w.has(lost, "acme") {
+		t.Errorf("the cell is not given the placements from before: %v", err)
+	}
+}
+
 // unread are tables that nothing can be read of.
 type unread struct {
 	control.Tables

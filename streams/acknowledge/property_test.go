@@ -2,6 +2,7 @@ package acknowledge_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,6 +57,57 @@ func TestCellsTogetherKeepTheLimits(t *testing.T) {
 			if n := w.total("/window of "+tenant, rest); n < most*2 {
 				t.Errorf("seed %d: %d units of %s since the shares are at rest, want all of several windows", seed, n, tenant)
 			}
+		}
+	}
+}
+
+// Guarantees the same while the placement of a pinned tenant cannot be read: its pin changes, a cell joins, another is deaf, weights
+// change, and messages are lost. The shares of everybody else move, and those of the tenant as soon as the item is mended.
+func TestCellsTogetherKeepTheLimitsOfUnreadablePlacements(t *testing.T) {
+	seeds := uint64(3)
+	if testing.Short() {
+		seeds = 1
+	}
+	for seed := range seeds {
+		w := newWorld(t, seed)
+		w.cell("eu-1", 2)
+		lags := w.cell("us-1", 1)
+		w.run(40*time.Second, true)
+		w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
+		w.run(45*time.Second, true)
+		key := shares.PlacementKey("acme")
+		item, err := w.tables.Get(t.Context(), control.Cells, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.put(control.Cells, key, `{"version":2,"tenant":"acme"}`)
+		w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"eu-1"}})
+		before := w.epochs
+		lags.deaf = true
+		w.run(20*time.Second, true)
+		lags.deaf = false
+		w.cell("ap-1", 3)
+		w.run(45*time.Second, true)
+		w.ask(shares.Request{Kind: shares.Place, Tenant: "globex", Cells: []string{"ap-1"}})
+		w.run(45*time.Second, true)
+		if w.epochs < before+2 {
+			t.Fatalf("seed %d: from epoch %d to %d: the others do not go on", seed, before, w.epochs)
+		}
+		w.loss = 0
+		w.put(control.Cells, key, string(item.Body))
+		w.run(90*time.Second, true)
+		for _, word := range w.over() {
+			t.Errorf("seed %d: %s", seed, word)
+		}
+		rest := w.now.Add(time.Second).Truncate(10 * time.Second).Add(10 * time.Second)
+		w.run(40*time.Second, true)
+		for _, tenant := range []string{"acme", "globex"} {
+			if n := w.total("/window of "+tenant, rest); n < 122 {
+				t.Errorf("seed %d: %d units of %s since the item is mended, want all of several windows", seed, n, tenant)
+			}
+		}
+		if p, err := w.tables.Get(t.Context(), control.Cells, key); err != nil || !strings.Contains(string(p.Body), `"eu-1"`) {
+			t.Errorf("seed %d: the tenant is not where it is pinned: %s, %v", seed, p.Body, err)
 		}
 	}
 }

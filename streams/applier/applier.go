@@ -8,6 +8,8 @@
 //     when its transaction is.
 //   - An event of an unknown type or version, and a message that is no event or no document, are kept ([kept.Keeper]) and
 //     counted, and are then done: they stop nothing. One that cannot even be kept comes again.
+//   - Shares and placements that this version cannot read are kept, too, and never replace those that it can: what the cell knows of
+//     its shares stays in force. Reconcile brings them when they can be read.
 //   - Where the table does not take a transaction, all messages that are not known to be done come again.
 //
 // Metrics: messages_read, documents_applied, messages_old (nothing newer in them), messages_other (events that are no document's),
@@ -84,8 +86,16 @@ type change struct {
 // run is the work on one batch.
 type run struct {
 	*Applier
-	failed []string
-	cause  error
+	failed     []string
+	cause      error
+	unreadable []unreadable
+}
+
+// unreadable is a document that this version cannot read, and why.
+type unreadable struct {
+	change
+	key string // of the item
+	why error
 }
 
 // Handle applies what messages bring, and returns the ids of those that must come again; the error is why, and nil where there
@@ -107,6 +117,9 @@ func (a *Applier) Handle(ctx context.Context, messages []sqsevent.Message) (fail
 		}
 	}
 	r.apply(ctx, changes)
+	for i := range r.unreadable {
+		r.leave(ctx, &r.unreadable[i])
+	}
 	a.c.Meter.Count("messages_again", int64(len(r.failed)))
 	if len(r.failed) == 0 {
 		return nil, nil
@@ -125,7 +138,14 @@ func (r *run) read(ctx context.Context, m *sqsevent.Message) (change, bool) {
 	switch e := e.(type) {
 	case *events.Changed:
 		c := change{m, celldoc.Of(e), e.Time}
-		if err := c.document.Check(); err != nil {
+		err := c.document.Check()
+		if err == nil {
+			if err = celldoc.Readable(&c.document); err != nil {
+				r.unreadable = append(r.unreadable, unreadable{c, e.Key, err})
+				return change{}, false
+			}
+		}
+		if err != nil {
 			r.keep(ctx, m, e.Key, err)
 			return change{}, false
 		}
@@ -137,6 +157,22 @@ func (r *run) read(ctx context.Context, m *sqsevent.Message) (change, bool) {
 		r.c.Meter.Count("messages_other", 1)
 	}
 	return change{}, false
+}
+
+// leave keeps the message of a document that this version cannot read: what the cell has stays. A cell that has no shares at all is told
+// that there are some and that it does not know them. Otherwise one that may be alone would take them for absent.
+func (r *run) leave(ctx context.Context, u *unreadable) {
+	if u.document.Kind == celldoc.KindShares {
+		got, err := r.c.Store.Get(ctx, u.document.Ref)
+		if err == nil && len(got) == 1 && got[0].Version == 0 {
+			_, err = cellconfig.Apply(ctx, r.c.Store, []cellconfig.Document{celldoc.Unknown(u.document)}, r.c.Now)
+		}
+		if err != nil {
+			r.again(u.message, err)
+			return
+		}
+	}
+	r.keep(ctx, u.message, u.key, fmt.Errorf("%w; what the cell has stays in force", u.why))
 }
 
 // keep keeps a message; where that cannot be done, it must come again.

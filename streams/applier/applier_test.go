@@ -15,8 +15,10 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/celldoc"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/shares"
 	"github.com/sluicelimits/sluice/streams/applier"
 	"github.com/sluicelimits/sluice/streams/sqsevent"
 	"github.com/sluicelimits/sluice/streams/streamstest"
@@ -142,7 +144,7 @@ func TestApply(t *testing.T) {
 		streamstest.History(t, control.Plans, "p1", `{"id":"p1"}`),
 		streamstest.History(t, control.Plans, events.SettingsKey, `{"routes":[]}`),
 		streamstest.History(t, control.Plans, events.CanaryKey, `{"at":"now"}`),
-		streamstest.History(t, control.Cells, events.SharesKey, `{"epoch":1}`),
+		streamstest.History(t, control.Cells, events.SharesKey, `{"version":1}`),
 		tenant(t, "acme", 2), key(t, "k1", "a"),
 	)...))
 	w.at(plan.KindPlan, "p1", 1)
@@ -224,6 +226,66 @@ func TestPoisonMessages(t *testing.T) {
 	w.at(plan.KindTenant, "b", 1)
 	w.at(plan.KindKey, "k1", 0)
 	w.meter.Want(t, map[string]int64{"messages_kept": 3, "documents_applied": 1, "messages_again": 0})
+}
+
+// Guarantees that shares and placements which this version cannot read are kept and reported, and never replace what the cell has: what it
+// knows of its shares stays in force, after a restart too. What comes after them is applied.
+func TestUnreadableShares(t *testing.T) {
+	placement := shares.PlacementKey("acme")
+	const first, second = `{"version":1,"tenant":"acme","generations":[{"epoch":0,"from":1}]}`, `{"version":1,"tenant":"acme","generations":[{"epoch":3,"from":7}]}`
+	for _, tt := range []struct {
+		name             string
+		key              string
+		good, bad, again string
+	}{
+		{"shares of a newer layout", events.SharesKey, `{"version":1}`, `{"version":2,"epoch":9}`, `{"version":1,"done":["x"]}`},
+		{"shares of no layout", events.SharesKey, `{"version":1}`, `{}`, `{"version":1,"done":["x"]}`},
+		{"shares that were deleted", events.SharesKey, `{"version":1}`, "", `{"version":1,"done":["x"]}`},
+		{"a placement of a newer layout", placement, first, `{"version":2,"tenant":"acme"}`, second},
+		{"a placement of no layout", placement, first, `{"anything":1}`, second},
+		{"a placement of another tenant", placement, first, strings.Replace(second, "acme", "other", 1), second},
+		{"a placement that was deleted", placement, first, "", second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ref, _ := celldoc.Ref(control.Cells, tt.key)
+			history := streamstest.History(t, control.Cells, tt.key, tt.good, tt.bad, tt.again)
+			w := newWorld(t)
+			w.handle(w.messages(history[0], history[1]))
+			w.handle(w.messages(history[1]))
+			if d := w.at(ref.Kind, ref.ID, 1); string(d.Body) != string(history[0].Record.New.Body) {
+				t.Errorf("the cell has %s", d.Body)
+			}
+			w.meter.Want(t, map[string]int64{"messages_kept": 2, "documents_applied": 1, "messages_again": 0})
+			if items := w.keep.Items(); len(items) != 2 || items[0].Key != tt.key || items[0].Reason == "" {
+				t.Errorf("kept %+v", items)
+			}
+			w.handle(w.messages(history[2]))
+			w.at(ref.Kind, ref.ID, 3)
+
+			// A cell that has no placement of a tenant knows that there was none. One that has no shares knows nothing.
+			w = newWorld(t)
+			w.handle(w.messages(history[1]))
+			if tt.key == placement {
+				w.at(ref.Kind, ref.ID, 0)
+			} else if d := w.at(ref.Kind, ref.ID, 2); !d.Deleted {
+				t.Errorf("the cell has %+v, want that it knows of no shares", d)
+			}
+			w.meter.Want(t, map[string]int64{"messages_kept": 1, "messages_again": 0})
+			w.handle(w.messages(history[2]))
+			w.at(ref.Kind, ref.ID, 3)
+		})
+	}
+}
+
+// Guarantees that shares which cannot be read come again where the cell's table does not say whether it has any.
+func TestUnreadableSharesComeAgain(t *testing.T) {
+	w := newWorld(t)
+	bad := w.messages(streamstest.History(t, control.Cells, events.SharesKey, `{"version":2}`)...)
+	w.before = func(*cellconfig.Step) error { return errAway }
+	w.handle(bad, bad[0].ID)
+	w.before = nil
+	w.handle(bad)
+	w.at("shares", "shares", 1)
 }
 
 // Guarantees that a message which cannot be kept comes again, and only that one.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/celldoc"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/shares"
 	"github.com/sluicelimits/sluice/streams/reconcile"
@@ -48,12 +49,17 @@ func (o *ordered) Commit(ctx context.Context, step cellconfig.Step) error {
 	return nil
 }
 
+// placed is the placement of a tenant that every cell serves.
+func placed(tenant string) string {
+	return fmt.Sprintf(`{"generations":[{"epoch":0,"from":1}],"tenant":%q,"version":1}`, tenant)
+}
+
 // fresh is a world with shares, placements and tenants, of which the cell has nothing.
 func fresh(t *testing.T, placements, tenants int) *ordered {
 	w := newWorld(t)
 	for i := range placements {
-		key := shares.PlacementKey(fmt.Sprintf("t%06d", i))
-		w.put(control.Cells, key, `{"version":1}`) // what is in it is not read here
+		tenant := fmt.Sprintf("t%06d", i)
+		w.put(control.Cells, shares.PlacementKey(tenant), placed(tenant))
 		if i == placements/2 {
 			w.put(control.Cells, events.SharesKey, `{"version":1}`)
 		}
@@ -146,7 +152,7 @@ func TestFirstSharesWaitForEveryPlacement(t *testing.T) {
 			if o.shares != 1 {
 				t.Fatalf("%d shares", o.shares)
 			}
-			o.put(control.Cells, events.SharesKey, `{"version":1,"epoch":2}`)
+			o.put(control.Cells, events.SharesKey, `{"version":1,"done":["x"]}`)
 			o.bad[name{control.Cells, lost}] = true
 			o.reconcile(time.Hour)
 			if o.shares != 2 {
@@ -188,6 +194,82 @@ func TestFirstSharesWaitForPlacementsUnderWay(t *testing.T) {
 				t.Error("no placement was taken to be under way")
 			}
 		})
+	}
+}
+
+// Guarantees that what a cell has of its shares and of placements is never replaced by what it cannot read, which is reported each
+// time, and that it is given what can be read again. Where it has no placement, it knows that there was none.
+func TestUnreadableSharesAreLeft(t *testing.T) {
+	for size, many := range map[string]int{"few": 5, "many": 1500} {
+		t.Run(size, func(t *testing.T) {
+			o := fresh(t, 5, 0)
+			o.reconcile(time.Hour)
+			had := map[cellconfig.Ref]int64{}
+			keys := []string{events.SharesKey, shares.PlacementKey("t000001"), shares.PlacementKey("t000002"), shares.PlacementKey("none")}
+			for i, bad := range []string{`{"version":2}`, `{"version":2,"tenant":"t000001"}`, placed("t000001"), `{"version":2,"tenant":"none"}`} {
+				o.put(control.Cells, keys[i], bad)
+				ref, _ := celldoc.Ref(control.Cells, keys[i])
+				if had[ref] = 1; i == 3 {
+					had[ref] = 0
+				}
+			}
+			for i := range many { // so that more differs than a sketch can show, or not
+				tenant := fmt.Sprintf("more%06d", i)
+				o.put(control.Cells, shares.PlacementKey(tenant), placed(tenant))
+			}
+			for range 2 {
+				o.reconcile(time.Hour)
+				for ref, version := range had {
+					got, err := o.Table.Get(t.Context(), ref)
+					if err != nil || got[0].Version != version || got[0].Deleted {
+						t.Fatalf("%+v is %+v, %v; want version %d", ref, got, err, version)
+					}
+				}
+			}
+			if n := o.meter.Of("drift_unreadable"); n != 8 {
+				t.Errorf("%d unreadable documents in two runs, want 4 in each", n)
+			}
+			for i, good := range []string{`{"version":1,"done":["x"]}`, placed("t000001"), placed("t000002"), placed("none")} {
+				o.put(control.Cells, keys[i], good)
+			}
+			o.reconcile(time.Hour)
+			o.same()
+		})
+	}
+}
+
+// Guarantees that a cell which has no shares yet is given them although a placement cannot be read: it learns first that it does not
+// know that placement, and so serves all tenants but one.
+func TestFirstSharesWithAnUnreadablePlacement(t *testing.T) {
+	for size, many := range map[string]int{"few": 5, "many": 1500} {
+		for _, shared := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, told of shares %t", size, shared), func(t *testing.T) {
+				o := fresh(t, many, 3)
+				bad := shares.PlacementKey("t000003")
+				o.put(control.Cells, bad, `{"version":2,"tenant":"t000003"}`)
+				if shared { // which could not be read
+					o.put(control.Cells, events.SharesKey, `{"version":1,"done":["x"]}`)
+					if _, err := o.Table.Apply(t.Context(), []cellconfig.Document{{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID},
+						Version: 1, Deleted: true}}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				o.reconcile(time.Hour)
+				if len(o.wrong) > 0 || o.placed != many || o.shares != 1 || o.tenants != 3 {
+					t.Fatalf("%d placements, %d shares, %d tenants, %q\n%s", o.placed, o.shares, o.tenants, o.wrong, o.log.String())
+				}
+				got, err := o.Table.Get(t.Context(), cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: bad})
+				if err != nil || got[0].Version != 2 || !got[0].Deleted {
+					t.Errorf("the cell has %+v of the placement, %v; want a tombstone", got, err)
+				}
+				if n := o.meter.Of("drift_unreadable"); n == 0 {
+					t.Error("the placement is not reported")
+				}
+				o.put(control.Cells, bad, placed("t000003"))
+				o.reconcile(time.Hour)
+				o.same()
+			})
+		}
 	}
 }
 

@@ -10,7 +10,9 @@
 //	ahead       the cell has a newer version            reported: the control tables have lost a write
 //	unknown     no item of the control tables           reported: somebody else wrote it
 //	altered     the same version with other content     reported: somebody else wrote it
-//	unreadable  an item that is not as it was written    reported: it reaches no cell
+//	unreadable  an item that is not as it was written,   reported: it reaches no cell
+//	            or shares or a placement that no cell of
+//	            this version can read
 //	refused     the cell's table does not take it       reported
 //
 // What is reported only is left alone, for no version can be made for it that the control tables do not have; an operator's
@@ -25,7 +27,9 @@
 // The control table of the cells comes before that of tenants: a cell must not know a tenant before it knows what it may grant. Of
 // that table the shares come last where the cell has none yet, after the placement of every tenant: by a document of the shares
 // alone it would grant to a tenant that is pinned to another cell. So they are not written where an item of that table cannot be
-// read, or was refused, for it may be such a placement, nor where a placement is taken to be under way.
+// read, or was refused, for it may be such a placement, nor where a placement is taken to be under way. Of a placement whose item can be
+// read and whose body cannot, such a cell learns that it does not know it (celldoc.Unknown), and so serves all other tenants. A cell
+// that has shares keeps what it has of shares and placements until newer ones can be read.
 //
 // # Time
 //
@@ -445,9 +449,10 @@ func (r *run) settle(ctx context.Context, refs map[cellconfig.Ref]bool) error {
 	return r.apply(ctx, []cellconfig.Document{shares})
 }
 
-// firstShares reports whether a document of the cell is that of the shares, and was never there.
+// firstShares reports whether a document of the cell is that of the shares, and there were never any that could be read: a tombstone
+// says that there are some.
 func firstShares(ref cellconfig.Ref, have *cellconfig.Document) bool {
-	return ref.Kind == cellconfig.KindShares && have.Version == 0
+	return ref.Kind == cellconfig.KindShares && (have.Version == 0 || have.Deleted)
 }
 
 // item is the item that a document is; nil where there is none.
@@ -481,7 +486,9 @@ func (r *run) judge(ctx context.Context, item *control.Item, have *cellconfig.Do
 		r.report(ctx, Ahead, want.Ref, nil)
 		return want, false
 	case have.Version == want.Version:
-		if have.Deleted != want.Deleted || string(have.Body) != string(want.Body) {
+		if err := celldoc.Readable(&want); err != nil {
+			r.unreadable(ctx, want.Ref, err)
+		} else if have.Deleted != want.Deleted || string(have.Body) != string(want.Body) {
 			r.report(ctx, Altered, want.Ref, nil)
 		}
 		return want, false
@@ -494,6 +501,9 @@ func (r *run) judge(ctx context.Context, item *control.Item, have *cellconfig.Do
 		r.report(ctx, Unreadable, want.Ref, err)
 		return want, false
 	}
+	if err := celldoc.Readable(&want); err != nil {
+		return r.leave(ctx, want, have, err)
+	}
 	switch have.Version {
 	case 0:
 		r.report(ctx, Missing, want.Ref, nil)
@@ -501,6 +511,30 @@ func (r *run) judge(ctx context.Context, item *control.Item, have *cellconfig.Do
 		r.report(ctx, Older, want.Ref, nil)
 	}
 	return want, true
+}
+
+// unreadable reports shares, or a placement, that cells of this version cannot read. The cell lacks nothing that it could be given.
+func (r *run) unreadable(ctx context.Context, ref cellconfig.Ref, why error) {
+	lacking := r.Lacking
+	r.report(ctx, Unreadable, ref, why)
+	r.Lacking = lacking
+}
+
+// leave leaves the cell what it has of shares or of a placement that it could not read. A cell that has no shares is told that it does
+// not know the document: then it neither takes the shares for absent, nor grants to the tenant of the placement by its shares alone.
+func (r *run) leave(ctx context.Context, want cellconfig.Document, have *cellconfig.Document, why error) (cellconfig.Document, bool) {
+	if want.Kind == cellconfig.KindShares {
+		r.unreadable(ctx, want.Ref, why)
+		return celldoc.Unknown(want), have.Version == 0
+	}
+	shares := cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}
+	got, err := r.store.Get(ctx, shares)
+	if err = errors.Join(err, wrongCount(len(got), 1)); err != nil {
+		r.report(ctx, Unreadable, want.Ref, errors.Join(why, err))
+		return want, false
+	}
+	r.unreadable(ctx, want.Ref, why)
+	return celldoc.Unknown(want), firstShares(shares, &got[0])
 }
 
 // page is how many items are asked for at a time.
@@ -522,10 +556,11 @@ func (r *run) report(ctx context.Context, d Drift, ref cellconfig.Ref, err error
 		level = slog.LevelWarn // it is repaired
 	}
 	attrs := []slog.Attr{slog.String("drift", string(d)), slog.String("table", string(r.Table))}
+	if ref.Kind != "" {
+		attrs = append(attrs, slog.String("kind", string(ref.Kind)), slog.String("document", fmt.Sprintf("%.140q", ref.ID)))
+	}
 	if err != nil {
 		attrs = append(attrs, slog.Any("error", err))
-	} else {
-		attrs = append(attrs, slog.String("kind", string(ref.Kind)), slog.String("document", fmt.Sprintf("%.140q", ref.ID)))
 	}
 	r.c.Log.LogAttrs(ctx, level, "the cell differs from the control tables", attrs...)
 }

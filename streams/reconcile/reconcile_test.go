@@ -259,7 +259,7 @@ func TestNothingDrifted(t *testing.T) {
 	w := newWorld(t)
 	w.both(control.Plans, "p1", `{"id":"p1"}`)
 	w.both(control.Plans, events.SettingsKey, `{"routes":[]}`)
-	w.both(control.Cells, events.SharesKey, `{"epoch":1}`)
+	w.both(control.Cells, events.SharesKey, `{"version":1}`)
 	w.put(control.Cells, "eu-1", `{"weight":1}`) // in no cell's copy
 	w.both(control.Keys, "k1", `{"hash":"`+strings.Repeat("a", 64)+`","id":"k1","pepper":"p","tenant":"t000001"}`)
 	w.tenants(10_000)
