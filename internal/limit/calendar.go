@@ -3,6 +3,7 @@ package limit
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 )
@@ -84,20 +85,37 @@ func (c *Calendar) String() string {
 }
 
 // Period returns the first instant of the period that holds now and of the one after it, in µs since 1970.
+//
+// The number of steps is bounded for every instant and whatever the zone data says. If the data contradicts itself so
+// badly that no period holds now, Period widens the last one that it looked at until that period holds now.
 func (c *Calendar) Period(now int64) (start, end int64) {
 	y, m, d := time.UnixMicro(now).In(c.Location).Date()
 	n := c.index(y, m, d)
-	for start = c.begin(n); start > now; start = c.begin(n) {
+	start = c.begin(n)
+	for range maxPeriodsOff {
+		if start <= now {
+			break
+		}
 		n--
+		start = c.begin(n)
 	}
-	for end = c.begin(n + 1); end <= now; end = c.begin(n + 1) {
+	end = c.begin(n + 1)
+	for range maxPeriodsOff {
+		if end > now {
+			break
+		}
 		n++
-		start = end
+		start, end = end, c.begin(n+1)
 	}
-	return start, end
+	return min(start, now), max(end, addSat(now, 1))
 }
 
-// index numbers the period that a civil date falls in, give or take one: Period corrects it.
+// maxPeriodsOff bounds how many periods the one that holds an instant lies from the one that index returns for the
+// instant's civil date. In real zones that is at most one, where the date lies before the anchor or the clock has shown a
+// later date already.
+const maxPeriodsOff = 4
+
+// index numbers the period that a civil date falls in. It may be off by a few; Period corrects that.
 func (c *Calendar) index(y int, m time.Month, d int) int {
 	switch c.Every {
 	case Day:
@@ -130,22 +148,67 @@ func anchored(y int, m time.Month, day int, loc *time.Location) int64 {
 	return startOfDay(y, m, min(max(day, 1), last), loc)
 }
 
-// startOfDay is the first instant, in µs, at which the clocks of loc show the date or a later one. It walks the zone's
-// offsets around the date, since time.Date promises nothing for a midnight that does not exist or comes twice.
+// startOfDay is the first instant, in µs, at which the clocks of loc show the date or a later one.
+//
+// It asks for the zone's offset at single instants only. time.Date promises nothing for a midnight that does not exist or
+// comes twice. Time.ZoneBounds is wrong for years beyond the zone's table: on the last day of a leap year it returns an
+// end before the instant, so a walk from end to end never arrives.
+//
+// The search begins at an instant before the day begins in any zone and assumes that the offset there stays. If the
+// offset at the resulting midnight is the same, that is the answer; otherwise the search goes on from the instant at
+// which the offset changed. This is exact if no zone changes its offset twice within the 52 hours around a midnight. The
+// closest two changes since 1880 are 95 hours apart (Freetown, 1939).
 func startOfDay(y int, m time.Month, d int, loc *time.Location) int64 {
 	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix()
-	for at := time.Unix(midnight-26*3600, 0).In(loc); ; {
-		_, offset := at.Zone()
-		from, until := at.ZoneBounds()
-		first := midnight - int64(offset)
-		if !from.IsZero() {
-			first = max(first, from.Unix())
+	at := midnight - maxOffset
+	first := at
+	for range maxChanges {
+		offset := offsetAt(at, loc)
+		first = max(at, midnight-offset)
+		if offsetAt(first, loc) == offset {
+			break
 		}
-		if until.IsZero() || first < until.Unix() {
-			return first * 1_000_000
-		}
-		at = until
+		at = offsetChange(at, first, loc)
 	}
+	return micros(first)
+}
+
+const (
+	maxOffset  = 26 * 3600 // s; no zone is further ahead of UTC (RFC 9636, section 3.2)
+	maxChanges = 4         // changes of the offset that the search for one midnight follows; real zones have at most one
+)
+
+// offsetChange returns the first second after from, and at most until, at which the offset differs from that of from. The
+// offsets at from and until must differ.
+func offsetChange(from, until int64, loc *time.Location) int64 {
+	offset := offsetAt(from, loc)
+	for until-from > 1 {
+		middle := from + (until-from)/2
+		if offsetAt(middle, loc) == offset {
+			from = middle
+		} else {
+			until = middle
+		}
+	}
+	return until
+}
+
+// offsetAt is how far the clocks of loc are ahead of UTC at an instant, in seconds.
+func offsetAt(unix int64, loc *time.Location) int64 {
+	_, offset := time.Unix(unix, 0).In(loc).Zone()
+	return int64(offset)
+}
+
+// micros converts seconds to µs. Instants that have no such number become the first or the last one that has.
+func micros(seconds int64) int64 {
+	const most = math.MaxInt64 / 1_000_000
+	switch {
+	case seconds > most:
+		return math.MaxInt64
+	case seconds < -most:
+		return math.MinInt64
+	}
+	return seconds * 1_000_000
 }
 
 func civilDays(y int, m time.Month, d int) int {
