@@ -568,7 +568,7 @@ func (k *counter) deny(s *Store, h *holder, t, cost, retryAt, now int64) {
 		return
 	}
 	fits := max(retryAt-now, 0)
-	k.supply.dry(k.tier.LeaseEnd(h.owner.Name, now), now)
+	k.supply.dry(k.supply.end, now)
 	v := k.view(h, s, t, cost, cost)
 	again := s.c.Rule.Again(&v, time.Duration(fits)*time.Microsecond, n.times)
 	until := min(t+max(again.Microseconds(), 0), retryAt-h.lag) // not after the store's own time, however long the reply took

@@ -29,7 +29,7 @@ type View struct {
 	Left      int64         // what remained in the store when it last said so in this window; else its capacity
 	Remains   time.Duration // until the window, the period or the slot ends
 	DryEarly  bool          // the window ran dry earlier than others did: units are likely to lie in others' hands
-	RampEnds  time.Duration // until a ramp would end
+	RampEnds  time.Duration // until a ramp would end; 0 for the algorithms that have none
 	Rate      float64       // units per second that this process is asked for
 	Total     float64       // units per second of all processes; 0 where nothing is known of them
 	Instances int           // at least 1
@@ -211,7 +211,10 @@ func (u *supply) note(owner limit.Owner, t, now int64, r *limit.Result, held, ne
 	if tier.Algorithm == limit.TokenBucket {
 		used = held // what it refills beside that tells nothing: it may have been full
 	}
-	end := tier.LeaseEnd(owner.Name, now)
+	end := r.ResetAt() // the end of a quota's period, which must not be computed under the shard's lock
+	if tier.Algorithm != limit.Quota {
+		end = tier.LeaseEnd(owner.Name, now)
+	}
 	over := float64(t-u.at) / 1e6
 	sample := -1.0
 	switch tier.Algorithm {
@@ -252,18 +255,35 @@ func (u *supply) dry(end, now int64) {
 	u.dryLeft += (left - u.dryLeft) / 3
 }
 
+// end is when the window, the period or the slot of the time now ends, by the store's clock; 0 for stamps. A quota's period
+// must not be computed under the shard's lock, so its end is the one that the store's last answer named. If that period is
+// over, the end of the present one is not known, and is taken to lie as far away as a lease lasts at most.
+func (k *counter) end(h *holder, s *Store, now int64) int64 {
+	switch {
+	case k.tier.Algorithm != limit.Quota:
+		return k.tier.LeaseEnd(h.owner.Name, now)
+	case now < k.supply.end:
+		return k.supply.end
+	default:
+		return now + s.lifeOf(k)
+	}
+}
+
 // view is what a rule is told.
 func (k *counter) view(h *holder, s *Store, t, cost, lacks int64) View {
 	v := View{Tier: k.tier, Cost: cost, Lacks: lacks, Free: k.free(t), Rate: k.demand.rate(t), Total: k.supply.total,
 		Instances: max(s.c.InstancesOf(k.tier.Limit()), 1), Saturated: k.supply.saturated}
 	now := t + h.lag
 	v.Left = k.tier.Capacity()
-	end := k.tier.LeaseEnd(h.owner.Name, now)
+	end := k.end(h, s, now)
 	if end == 0 { // stamps
 		v.Remains = time.Duration(s.stampLife(k.tier)) * time.Microsecond
 	} else {
 		v.Remains = time.Duration(min(end-now, s.lifeOf(k))) * time.Microsecond
-		v.RampEnds = time.Duration(min(k.tier.RampEnd(h.owner.Name, now)-now, s.life)) * time.Microsecond
+		if ramps(k.tier) {
+			end := k.tier.RampEnd(h.owner.Name, now)
+			v.RampEnds = time.Duration(min(end-now, s.life)) * time.Microsecond
+		}
 	}
 	v.DryEarly = k.supply.dryEnd == end && k.supply.dryEarly
 	if end == k.supply.end {

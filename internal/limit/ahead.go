@@ -277,15 +277,14 @@ func (t *Tier) lease(s *State, r *Result, g *Grant) {
 	}
 }
 
-// adjust corrects s by what Ahead.Adjust says. See there.
-func (t *Tier) adjust(s *State, owner string, units, at, now int64) {
+// adjust corrects s by what Ahead.Adjust says. See there. r is the result of the decision, of the time now.
+func (t *Tier) adjust(s *State, owner string, units, at, now int64, r *Result) {
 	switch t.Algorithm {
 	case FixedWindow, SlidingWindow:
 		t.adjustWindow(s, owner, units, at, now)
 	case Quota:
 		if (s.M == 0 && s.N == 0) || now >= s.M {
-			s.At, s.M = t.Calendar.Period(now)
-			s.N = 0
+			s.At, s.M, s.N = r.start, r.end, 0
 		}
 		if at >= s.At && at < s.M {
 			s.N = min(max(s.N+units, 0), mostCounted)

@@ -84,11 +84,28 @@ func (c *Calendar) String() string {
 	return s + " " + c.Location.String()
 }
 
+// calendarPeriod is one period of a quota, from its start up to but without its end, µs since 1970.
+type calendarPeriod struct{ start, end int64 }
+
+// CalendarPeriod is the [Calendar.Period] of a quota. The last period is remembered, since looking it up costs less than a
+// decision and computing it costs more. Callers must not hold a lock: the period may have to be computed.
+func (t *Tier) CalendarPeriod(now int64) (start, end int64) {
+	if p := t.lastPeriod.Load(); p != nil && p.start <= now && now < p.end {
+		return p.start, p.end
+	}
+	start, end = t.Calendar.Period(now)
+	t.lastPeriod.Store(&calendarPeriod{start, end})
+	return start, end
+}
+
 // Period returns the first instant of the period that holds now and of the one after it, in µs since 1970.
 //
 // The number of steps is bounded for every instant and whatever the zone data says. If the data contradicts itself so
 // badly that no period holds now, Period widens the last one that it looked at until that period holds now.
 func (c *Calendar) Period(now int64) (start, end int64) {
+	if onPeriod != nil {
+		onPeriod()
+	}
 	y, m, d := time.UnixMicro(now).In(c.Location).Date()
 	n := c.index(y, m, d)
 	start = c.begin(n)
@@ -109,6 +126,9 @@ func (c *Calendar) Period(now int64) (start, end int64) {
 	}
 	return min(start, now), max(end, addSat(now, 1))
 }
+
+// onPeriod, if a test has set it, is called whenever a period is computed.
+var onPeriod func()
 
 // maxPeriodsOff bounds how many periods the one that holds an instant lies from the one that index returns for the
 // instant's civil date. In real zones that is at most one, where the date lies before the anchor or the clock has shown a

@@ -157,7 +157,8 @@ type Decision struct {
 }
 
 // Begin empties d and gives it one Result for each tier of the request, for a store to evaluate. d refers to the
-// request's charges from then on: they must not change while d is in use.
+// request's charges from then on: they must not change while d is in use. Begin computes the calendar periods of quotas, so
+// that no later step does, and must not be called under a lock if the request has any.
 func (d *Decision) Begin(req *Request, now int64) {
 	d.Allowed, d.Never, d.RetryAt, d.ID = false, false, 0, ReceiptID{}
 	d.Owner, d.Now, d.charges, d.denier, d.Degraded = req.Owner, now, req.Charges, -1, false
@@ -176,6 +177,9 @@ func (d *Decision) Begin(req *Request, now int64) {
 				d.grants = append(d.grants, Grant{})
 			}
 			r.Admits, r.Never, r.Other, r.Unasked, r.shadow, r.charge = false, false, false, false, c.Limit.Mode == Shadow, int16(i)
+			if r.Tier.Algorithm == Quota {
+				r.start, r.end = r.Tier.CalendarPeriod(now)
+			}
 		}
 	}
 }
@@ -263,14 +267,14 @@ func (d *Decision) Evaluate(i int, s *State, repair bool) (grows bool) {
 		if !repair {
 			s = s.clone()
 		}
-		t.repair(s, d.Now)
+		t.repair(s, d.Now, r)
 	}
 	var a *Ahead
 	if len(d.ahead) > 0 {
 		a = &d.ahead[i]
 		if r.need = a.Need; a.Adjust != 0 {
 			s = s.clone()
-			t.adjust(s, d.Owner.Name, a.Adjust, a.AdjustAt, d.Now)
+			t.adjust(s, d.Owner.Name, a.Adjust, a.AdjustAt, d.Now, r)
 		}
 	}
 	t.evaluate(s, d.Owner.Name, d.Now, r)
@@ -338,7 +342,7 @@ func (d *Decision) Commit(i int, s *State) {
 		return
 	}
 	if a := &d.ahead[i]; a.Adjust != 0 {
-		r.Tier.adjust(s, d.Owner.Name, a.Adjust, a.AdjustAt, d.Now)
+		r.Tier.adjust(s, d.Owner.Name, a.Adjust, a.AdjustAt, d.Now, r)
 	}
 	r.Tier.commit(s, d.Now, r)
 	r.Tier.lease(s, r, &d.grants[i])

@@ -50,13 +50,14 @@ func (l *Lease) Count(units int64) { l.seen.leave(-units) }
 func (d *Decision) Charge(i int) int { return int(d.Results[i].charge) }
 
 // LeaseEnd is when a lease that is granted now ends at the latest, µs since 1970: the window, the period, the slot. Zero
-// for the algorithms whose leases have no end of their own.
+// for the algorithms whose leases have no end of their own. For a quota it must not be called under a lock, see
+// [Tier.CalendarPeriod].
 func (t *Tier) LeaseEnd(owner string, now int64) int64 {
 	switch t.Algorithm {
 	case FixedWindow, SlidingWindow:
 		return t.windowStart(owner, now) + t.period
 	case Quota:
-		_, end := t.Calendar.Period(now)
+		_, end := t.CalendarPeriod(now)
 		return end
 	case TokenBucket:
 		return t.slotEnd(owner, now)

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -179,6 +180,8 @@ type Tier struct {
 	ticks    int64 // sliding_window: ticks per period
 	width    int64 // sliding_buckets: µs per bucket
 	slot     int64 // µs; the grid on which leases end, see ahead.go
+
+	lastPeriod *atomic.Pointer[calendarPeriod] // quota: what CalendarPeriod returned last
 }
 
 // FieldError says which field of a limit is wrong. Tier is the tier's index, or -1 where the field is the limit's own.
@@ -329,6 +332,7 @@ func (t *Tier) checkCalendar(bad report) {
 		if err := t.Calendar.check(); err != nil {
 			bad("every", "%v", err)
 		}
+		t.lastPeriod = new(atomic.Pointer[calendarPeriod])
 	}
 }
 

@@ -4,12 +4,22 @@ package limit
 // under the same configuration. What follows decides it in one pass over the limits and one over the states. It comes to
 // what Check, Begin, Evaluate, Settle and Commit come to, which TestQuick holds, and leaves everything else to them.
 
+// Quick reports whether [Decision.Weigh] may decide the request, if its counters are as usual, too.
+func (q *Request) Quick() bool {
+	for i := range q.Charges {
+		if l := q.Charges[i].Limit; l == nil || !l.quick || l.Mode != Enforce {
+			return false
+		}
+	}
+	return len(q.Ahead) == 0
+}
+
 // quickly reports whether the limit may be weighed by Weigh.
 func (l *Limit) quickly() bool {
 	return l.Mode == Enforce && !l.valued && len(l.Tiers) == 1 && l.Tiers[0].Algorithm == TokenBucket
 }
 
-// Open empties d for a request that Weigh is going to decide. It must have no Ahead.
+// Open empties d for a request that Weigh is going to decide. The request must be Quick.
 func (d *Decision) Open(req *Request, now int64) {
 	d.Never, d.RetryAt, d.ID, d.denier = false, 0, ReceiptID{}, -1
 	d.Allowed, d.Owner, d.Now, d.charges, d.Results = true, req.Owner, now, req.Charges, d.Results[:0]
@@ -23,7 +33,7 @@ func (d *Decision) Weigh(tier *Tier, s *State) bool {
 	n := len(d.Results)
 	c := &d.charges[n]
 	l := c.Limit
-	if l == nil || !l.quick || l.Mode != Enforce || tier != &l.Tiers[0] || c.Cost < 1 || c.Cost > tier.capacity || c.Value != (Value{}) ||
+	if tier != &l.Tiers[0] || c.Cost < 1 || c.Cost > tier.capacity || c.Value != (Value{}) ||
 		s.M != tier.Threshold || s.At > d.Now+maxSkew || len(s.Stamps) > 0 {
 		return false
 	}

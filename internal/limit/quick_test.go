@@ -143,13 +143,18 @@ func TestQuickLeavesTheRest(t *testing.T) {
 			tier = &c.charge.Limit.Tiers[0]
 		}
 		d := new(limit.Decision)
-		d.Open(&limit.Request{Charges: []limit.Charge{c.charge}}, now)
-		if got := d.Weigh(tier, &c.state); got != c.want {
+		req := &limit.Request{Charges: []limit.Charge{c.charge}}
+		d.Open(req, now)
+		if got := req.Quick() && d.Weigh(tier, &c.state); got != c.want {
 			t.Errorf("%s: weighed %t, want %t", c.name, got, c.want)
 		}
 	}
-	d := new(limit.Decision)
-	d.Open(&limit.Request{Charges: []limit.Charge{{Limit: usual, Cost: 1}}}, now)
+	d, req := new(limit.Decision), &limit.Request{Charges: []limit.Charge{{Limit: usual, Cost: 1}}}
+	if req.Ahead = make([]limit.Ahead, 1); req.Quick() {
+		t.Error("a request for a lease is quick")
+	}
+	req.Ahead = nil
+	d.Open(req, now)
 	if other := build(limit.Limit{Tiers: []limit.Tier{bucket}}); d.Weigh(&other.Tiers[0], &used) {
 		t.Error("a counter of another limit was weighed")
 	}

@@ -45,6 +45,7 @@ type Result struct {
 	need       int64 // of Cost, what the counter must have room for
 	slot       int64 // of a lease, see ReceiptEntry; 0: none
 	at, n, m   int64 // the state as of now, before the charge; n is what is used (a bucket: its level), m what a bucket holds for leases
+	start, end int64 // quota: the period of the decision's time
 	background int64 // fixed_window, sliding_window: what the last window weighs; leaky_bucket: now; token_bucket: all that was refunded; stamps: m before the charge
 }
 
@@ -79,8 +80,8 @@ func (t *Tier) ahead(s *State, now int64) bool {
 	}
 }
 
-// repair brings a state that is ahead back to now. What was counted stays counted, in the present.
-func (t *Tier) repair(s *State, now int64) {
+// repair brings a state that is ahead back to now, the time of r. What was counted stays counted, in the present.
+func (t *Tier) repair(s *State, now int64, r *Result) {
 	switch t.Algorithm {
 	case TokenBucket:
 		s.At = min(s.At, now)
@@ -89,7 +90,7 @@ func (t *Tier) repair(s *State, now int64) {
 		}
 		s.setLate(0, 0)
 	case Quota:
-		s.At, s.M = t.Calendar.Period(now)
+		s.At, s.M = r.start, r.end
 	case LeakyBucket:
 		s.At, s.N = now+t.period, 0
 	case SlidingBuckets, SlidingLog:
@@ -376,8 +377,7 @@ func (t *Tier) evaluateLeakyBucket(s *State, now int64, r *Result) {
 func (t *Tier) evaluateQuota(s *State, now int64, r *Result) {
 	start, end, used := s.At, s.M, s.N
 	if (s.M == 0 && s.N == 0) || now >= end { // a period may end at 0
-		start, end = t.Calendar.Period(now)
-		used = 0
+		start, end, used = r.start, r.end, 0
 	}
 	r.at, r.n, r.m = start, used, end
 	if r.Never = r.Cost > t.capacity; r.Never {

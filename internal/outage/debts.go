@@ -67,10 +67,10 @@ func isBucket(t *limit.Tier) bool {
 
 func isQuota(l *limit.Limit) bool { return l.Tiers[0].Algorithm == limit.Quota }
 
-// span is the slot of a time.
+// span is the slot of a time. It may have to compute a calendar period, so it must not be called under a lock.
 func span(t *limit.Tier, owner limit.Owner, at int64) (from, until int64) {
 	if t.Algorithm == limit.Quota {
-		return t.Calendar.Period(at)
+		return t.CalendarPeriod(at)
 	}
 	p := t.Params(owner)
 	width := p.Period / slotsPerPeriod // periods are whole milliseconds, so windows begin where slots do
@@ -127,6 +127,11 @@ func (s *slot) refill(of share, now int64) {
 
 // owe remembers that a charge was admitted at a time.
 func (w *debts) owe(owner limit.Owner, c *limit.Charge, shares []share, at int64) {
+	var slots [limit.MaxTiers]slot
+	for i := range c.Limit.Tiers {
+		from, until := span(&c.Limit.Tiers[i], owner, at)
+		slots[i] = slot{from, until, at, c.Cost}
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	o := w.of[owner]
@@ -161,7 +166,7 @@ func (w *debts) owe(owner limit.Owner, c *limit.Charge, shares []share, at int64
 		td := &d.tiers[i]
 		before := len(td.slots)
 		td.share = shares[i]
-		td.add(&c.Limit.Tiers[i], owner, at, c.Cost)
+		td.add(&c.Limit.Tiers[i], owner, slots[i])
 		w.bytes += int64(len(td.slots)-before) * slotBytes
 	}
 }
@@ -218,26 +223,27 @@ func (o *ownerDebt) find(l *limit.Limit, v limit.Value) *debt {
 	return nil
 }
 
-// add counts units at a time, and forgets what no longer counts then.
-func (td *tierDebt) add(t *limit.Tier, owner limit.Owner, at, units int64) {
+// add counts the units of one more slot, which has the span of its time, and forgets what no longer counts then.
+func (td *tierDebt) add(t *limit.Tier, owner limit.Owner, more slot) {
+	at := more.at
 	if isBucket(t) {
 		if len(td.slots) == 0 {
 			td.slots = append(td.slots, slot{from: at, at: at})
 		}
 		s := &td.slots[0]
 		s.refill(td.share, at)
-		s.units = min(s.units+units, limit.MaxUnits)
+		s.units = min(s.units+more.units, limit.MaxUnits)
 		return
 	}
 	for i := len(td.slots) - 1; i >= 0; i-- {
 		if s := &td.slots[i]; at >= s.from && at < s.until {
-			s.at, s.units = max(s.at, at), min(s.units+units, limit.MaxUnits)
+			s.at, s.units = max(s.at, at), min(s.units+more.units, limit.MaxUnits)
 			return
 		}
 	}
 	td.prune(t, owner, at)
-	from, until := span(t, owner, at)
-	td.slots = append(td.slots, slot{from, until, at, min(units, limit.MaxUnits)})
+	more.units = min(more.units, limit.MaxUnits)
+	td.slots = append(td.slots, more)
 }
 
 // prune forgets what no longer counts.

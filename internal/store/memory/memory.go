@@ -95,20 +95,23 @@ func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	}
 	h := s.hash(req.Owner)
 	sh := &s.shards[h%shardCount]
-	sh.mu.Lock()
-	o := sh.table.find(h, req.Owner)
-	if o == nil || len(req.Ahead) > 0 || !s.usual(sh, h, o, req, us, d, charge) {
-		err = s.unusual(sh, h, req, us, d, charge)
+	if req.Quick() {
+		sh.mu.Lock()
+		o := sh.table.find(h, req.Owner)
+		done := o != nil && s.usual(sh, h, o, req, us, d, charge)
+		sh.mu.Unlock()
+		if done {
+			return nil
+		}
 	}
-	sh.mu.Unlock()
-	if err != nil {
+	if err = s.unusual(sh, h, req, us, d, charge); err != nil {
 		d.Clear(us)
 	}
 	return err
 }
 
-// usual decides a request whose charges are all [limit.Decision.Weigh]'s, if their counters lie in the request's order,
-// as they do where one plan made them. It reports false, having changed nothing, if that is not so.
+// usual decides a request that is [limit.Request.Quick], if the counters lie in the request's order, as they do where one
+// plan made them. It reports false, having changed nothing, if that is not so. The caller holds the shard's lock.
 func (s *Store) usual(sh *shard, h uint64, o *owner, req *limit.Request, now int64, d *limit.Decision, charge bool) bool {
 	n := len(req.Charges)
 	if n > len(o.counters) {
@@ -136,19 +139,25 @@ func (s *Store) nextID(sh *shard, h uint64) limit.ReceiptID {
 	return limit.ReceiptID{Hi: s.boot, Lo: sh.serial*shardCount + h%shardCount}
 }
 
-// unusual decides any request under the shard's lock.
+// unusual decides any request. It begins the decision before it takes the shard's lock, since that computes the calendar
+// periods of quotas.
 func (s *Store) unusual(sh *shard, h uint64, req *limit.Request, now int64, d *limit.Decision, charge bool) error {
 	if err := req.Check(); err != nil {
 		return err
 	}
 	d.Begin(req, now)
+	sh.mu.Lock()
 	err := s.attempt(sh, h, d, charge)
-	if errors.Is(err, limit.ErrFull) {
-		// Nothing else could go: what can go may be the owner's own, and then its counters have moved.
-		d.Begin(req, now)
-		if o := sh.table.find(h, req.Owner); o != nil && s.release(o.sweep(now, sweepWhenFull)) {
-			err = s.attempt(sh, h, d, charge)
-		}
+	sh.mu.Unlock()
+	if !errors.Is(err, limit.ErrFull) {
+		return err
+	}
+	// Nothing else could go: what can go may be the owner's own, and then its counters have moved.
+	d.Begin(req, now)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if o := sh.table.find(h, req.Owner); o != nil && s.release(o.sweep(now, sweepWhenFull)) {
+		err = s.attempt(sh, h, d, charge)
 	}
 	return err
 }
