@@ -80,13 +80,11 @@ type Wait struct {
 	Known  bool  // false: no wait helps, or none is known
 }
 
-// Encoder makes headers. The zero Encoder is ready for use and safe for concurrent use; it must not be copied.
+// Encoder makes headers. The zero Encoder is ready for use and safe for concurrent use.
 type Encoder struct {
 	// JitterPercent lengthens Retry-After by a random share of the wait of up to this much, 0..100, so that clients that
 	// were denied together do not return together. It is never shortened. 0, the default, is none.
 	JitterPercent int
-
-	periods periods
 }
 
 // Header encodes the outcome of ipLimits and of the plan's limits, either of which may be nil. wait is for a denial.
@@ -150,7 +148,7 @@ func (e *Encoder) list(b []byte, ip, plan *limit.Decision, first *limit.Result, 
 					b = append(b, ", "...)
 				}
 				if policies {
-					b = e.appendPolicy(b, d, r, d == ip)
+					b = appendPolicy(b, d, r, d == ip)
 				} else {
 					b = appendLeft(b, d, r, d == ip)
 				}
@@ -173,12 +171,12 @@ func appendLeft(b []byte, d *limit.Decision, r *limit.Result, ip bool) []byte {
 }
 
 // appendPolicy writes an item of RateLimit-Policy: "burst";q=200;w=2.
-func (e *Encoder) appendPolicy(b []byte, d *limit.Decision, r *limit.Result, ip bool) []byte {
+func appendPolicy(b []byte, d *limit.Decision, r *limit.Result, ip bool) []byte {
 	b = appendQuotedName(b, r.Tier, ip)
 	b = append(b, ";q="...)
 	b = strconv.AppendInt(b, r.Tier.Capacity(), 10)
 	b = append(b, ";w="...)
-	return strconv.AppendInt(b, e.periods.window(r.Tier, d.Now), 10)
+	return strconv.AppendInt(b, window(r.Tier, d.Now), 10)
 }
 
 // appendQuotedName writes the name as a string; its letters need no escapes.

@@ -3,7 +3,6 @@ package answer
 import (
 	"math/bits"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
@@ -59,32 +58,13 @@ func appendPeriod(b []byte, t *limit.Tier) []byte {
 	return append(b, t.Period.String()...) // not reached: periods are whole milliseconds
 }
 
-// periods remembers the calendar period that each quota is in, since calendar maths costs more than a decision does. Each
-// slot is overwritten by whoever needs it, so the size is fixed.
-type periods [64]atomic.Pointer[period]
-
-type period struct {
-	calendar   *limit.Calendar
-	start, end int64 // µs
-}
-
-func (p *periods) seconds(t *limit.Tier, now int64) int64 {
-	slot := &p[t.IdentityHash()%uint64(len(p))]
-	q := slot.Load()
-	if q == nil || q.calendar != t.Calendar || now < q.start || now >= q.end {
-		q = &period{calendar: t.Calendar}
-		q.start, q.end = t.Calendar.Period(now)
-		slot.Store(q)
-	}
-	return ceilSeconds(q.end - q.start)
-}
-
 // window is the w of a policy, whole seconds rounded up, so that q in w is never more than the limit gives: the length of
 // the window; for a token bucket the time in which an empty one fills, since its q is the burst and q/w then is its rate.
-func (p *periods) window(t *limit.Tier, now int64) int64 {
+func window(t *limit.Tier, now int64) int64 {
 	switch t.Algorithm {
 	case limit.Quota:
-		return p.seconds(t, now)
+		start, end := t.CalendarPeriod(now)
+		return ceilSeconds(end - start)
 	case limit.TokenBucket:
 		hi, lo := bits.Mul64(uint64(t.Burst), uint64(t.Period.Microseconds()))
 		rate := uint64(t.Threshold)
