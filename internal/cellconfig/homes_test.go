@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cellconfig/cellconfigtest"
@@ -75,5 +76,56 @@ func TestQuotasOfOtherCells(t *testing.T) {
 	}
 	if away == 0 {
 		t.Fatal("every tenant is at home in this cell")
+	}
+}
+
+// Guarantees that no request waits while limits are divided among the cells, for which calendar periods are computed: the
+// reader answers meanwhile, both for a tenant and for calls without a credential.
+func TestDividingHoldsNoLock(t *testing.T) {
+	b := newBalanced(t, "eu-1")
+	b.now = noon.AddDate(0, -2, 0) // so that a quota's period has begun since
+	b.do(shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
+	cell := "eu-1" // one in which neither is at home, so that their quotas are kept elsewhere
+	if b.state.Document().View(cell, "", nil).Home() == cell {
+		cell = "us-1"
+	}
+	id := ""
+	for i := 0; id == "" || b.state.Document().View(cell, id, nil).Home() == cell; i++ {
+		id = fmt.Sprint("t", i)
+	}
+	var w *world
+	divided := 0
+	w = newWorld(t, inCell(cell), func(c *cellconfig.Config) {
+		c.Reaches = func(string) bool {
+			divided++
+			done := make(chan struct{})
+			go func() {
+				w.r.Shares()
+				close(done)
+			}()
+			select {
+			case <-done:
+			case <-time.After(5 * time.Second):
+				t.Error("the reader does not answer while limits are divided")
+			}
+			return true
+		}
+	})
+	w.apply(body(plan.KindPlan, "p", 1, `{"id":"p","limits":[{"id":"month","quota":{"units":100,"every":"month"}}]}`),
+		cellconfigtest.Tenant(id, "p", 1), b.document(1), settings(1, `{"anonymousPlan":"p"}`))
+	c, _ := w.begin(noon)
+	got, err := c.Tenant(t.Context(), id)
+	if err != nil || got.Limits(noon).Limits[0].Limit.Home == "" {
+		t.Fatalf("%+v, %v; want a tenant whose quota is kept elsewhere", got, err)
+	}
+	if again, err := c.Tenant(t.Context(), id); again != got || err != nil {
+		t.Errorf("the second request is given another tenant, %v", err)
+	}
+	forTenant := divided
+	if _, set, err := c.Anonymous(t.Context()); err != nil || set.Limits[0].Limit.Home == "" {
+		t.Fatalf("%+v, %v; want a quota that is kept elsewhere", set, err)
+	}
+	if forTenant == 0 || divided == forTenant {
+		t.Errorf("divided %d times for the tenant and %d in all: the test shows nothing", forTenant, divided)
 	}
 }

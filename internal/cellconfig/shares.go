@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
@@ -15,12 +16,15 @@ import (
 // maxSharedSets bounds the sets that are kept for tenants which have the same.
 const maxSharedSets = 4096
 
-// sharing is the shares in force, and what was divided by them. r.mu guards its maps.
+// sharing is the shares in force, and what was divided by them. Limits are divided without any lock held, since that
+// computes calendar periods; mu guards only the maps.
 type sharing struct {
-	cell      string
-	doc       *shares.Document
-	reaches   func(home string) bool // see Config.Reaches
-	log       *slog.Logger
+	cell    string
+	doc     *shares.Document
+	reaches func(home string) bool // see Config.Reaches
+	log     *slog.Logger
+
+	mu        sync.Mutex
 	told      map[string]bool // homes that cannot be reached, and of which the log has it
 	sets      map[setKey][]plan.Part
 	anonymous map[*plan.Plan][]plan.Part
@@ -63,30 +67,40 @@ func (s *sharing) divided(t *plan.Tenant, placed *shares.Placement) (out *plan.T
 	key, shared := v.Key()
 	return t.Divided(func(set *plan.Set) []plan.Part {
 		shared := shared && !slices.ContainsFunc(set.Limits, func(e *plan.Effective) bool { return e.Limit.AlignOwner })
-		if parts, ok := s.sets[setKey{set, key}]; ok && shared {
-			return parts
-		}
-		parts := s.parts(v, t.Plan, t.ID, set)
 		if !shared {
+			parts := s.parts(v, t.Plan, t.ID, set)
 			own += len(parts) * len(set.Limits)
 			return parts
 		}
-		if len(s.sets) >= maxSharedSets { // of plans that were since replaced
-			clear(s.sets)
-		}
-		s.sets[setKey{set, key}] = parts
-		return parts
+		return remembered(s, s.sets, setKey{set, key}, maxSharedSets, func() []plan.Part { return s.parts(v, t.Plan, t.ID, set) })
 	}), own
+}
+
+// remembered returns what a map of s has under the key. What is missing is made, without s.mu held, and put there; the map
+// is emptied first if it has that many entries, which may be of plans that were replaced.
+func remembered[K comparable](s *sharing, in map[K][]plan.Part, key K, most int, divide func() []plan.Part) []plan.Part {
+	s.mu.Lock()
+	parts, ok := in[key]
+	s.mu.Unlock()
+	if ok {
+		return parts
+	}
+	made := divide()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if parts, ok = in[key]; ok { // another request has made them meanwhile
+		return parts
+	}
+	if len(in) >= most {
+		clear(in)
+	}
+	in[key] = made
+	return made
 }
 
 // anonymousSet is the plan of calls without a credential as the cell grants it at now.
 func (s *sharing) anonymousSet(p *plan.Plan, now int64) *plan.Set {
-	parts, ok := s.anonymous[p]
-	if !ok {
-		clear(s.anonymous)
-		parts = s.parts(s.doc.View(s.cell, "", nil), p.ID, "", p.Set())
-		s.anonymous[p] = parts
-	}
+	parts := remembered(s, s.anonymous, p, 1, func() []plan.Part { return s.parts(s.doc.View(s.cell, "", nil), p.ID, "", p.Set()) })
 	i := 1
 	for i < len(parts) && parts[i].From <= now {
 		i++
@@ -167,14 +181,18 @@ func (s *sharing) spans(v *shares.View, planID, owner string, l *limit.Limit) []
 
 // tell says once of a document that quotas are kept where there is no way to.
 func (s *sharing) tell(home string) {
-	if s.told[home] {
+	s.mu.Lock()
+	told := s.told[home]
+	s.told[home] = true
+	s.mu.Unlock()
+	if told {
 		return
 	}
-	s.told[home] = true
 	s.log.Warn("tenants' quotas are kept in a cell whose counters this one has no way to; it grants none of them", "home", home, "cell", s.cell)
 }
 
-// share divides a tenant that was resolved. missing is its placement where that must be read first. r.mu is held.
+// share divides a tenant that was resolved. missing is its placement where that must be read first. r.mu is held, but not
+// while the tenant's limits are divided: what the caller knows of the cache may have changed when share returns.
 func (r *Reader) share(e *entry, t *plan.Tenant) (out *plan.Tenant, missing cacheKey, err error) {
 	if r.shares == nil || t == nil || t.Plan == "" {
 		return t, missing, nil
@@ -193,9 +211,14 @@ func (r *Reader) share(e *entry, t *plan.Tenant) (out *plan.Tenant, missing cach
 		return nil, missing, err
 	}
 	if e.divided == nil || e.dividedOf != t || e.dividedBy != r.shares || e.dividedAt != p.placed {
-		var own int
-		e.divided, own = r.shares.divided(t, p.placed)
-		e.dividedOf, e.dividedBy, e.dividedAt = t, r.shares, p.placed
+		by := r.shares
+		r.mu.Unlock()
+		divided, own := by.divided(t, p.placed)
+		r.mu.Lock()
+		if now, ok := r.known.Peek(cacheKey{kind: cachedTenant, id: t.ID}); !ok || now != e { // it was dropped meanwhile
+			return divided, missing, nil
+		}
+		e.divided, e.dividedOf, e.dividedBy, e.dividedAt = divided, t, by, p.placed
 		r.bytes += int64(own)*sharedLimitBytes - e.shared
 		e.size, e.shared = e.size+int64(own)*sharedLimitBytes-e.shared, int64(own)*sharedLimitBytes
 	}

@@ -53,11 +53,12 @@ func (v *view) Anonymous(ctx context.Context) (string, *plan.Set, error) {
 // anonymous is the plan of calls without a credential, as the cell grants it to the request that began last.
 func (r *Reader) anonymous(p *plan.Plan) *plan.Set {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.shares == nil {
+	by, now := r.shares, r.begun
+	r.mu.Unlock()
+	if by == nil {
 		return p.Set()
 	}
-	return r.shares.anonymousSet(p, r.begun.UnixMicro())
+	return by.anonymousSet(p, now.UnixMicro())
 }
 
 // Tenant implements [authorizer.Configuration].
