@@ -23,7 +23,8 @@ func newCellListCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
 		Use: "list", Short: "List the cells: what was asked for, and what the balancer made of it",
-		Long:    "Lists the cells. A state of waiting says that the balancer has not come to the request, or has refused it.",
+		Long: "Lists the cells. A state of waiting says that the balancer has not come to the request, or has refused it. Items that it cannot read\n" +
+			"are listed below the cells. Nothing changes for the tenant of a placement that cannot be read.",
 		Example: "  sluice cell list",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -36,19 +37,39 @@ func newCellListCommand() *cobra.Command {
 					}
 					rows[i] = []string{k.Cell, k.State, strconv.FormatInt(k.Share, 10), string(k.Asked), strconv.FormatInt(k.Version, 10), awaited, day(k.ChangedAt), k.Actor}
 				}
-				if err := table(w, "CELL STATE WEIGHT ASKED VERSION AWAITED CHANGED BY", rows); err != nil || a.Epoch == 0 && a.Note == "" {
+				if err := table(w, "CELL STATE WEIGHT ASKED VERSION AWAITED CHANGED BY", rows); err != nil {
 					return err
 				}
-				_, err := fmt.Fprintf(w, "epoch %d, %s\n", a.Epoch, a.Phase)
-				if a.Note != "" {
-					_, err = fmt.Fprintln(w, "note: "+shown(a.Note))
+				if a.Epoch != 0 || a.Note != "" {
+					fmt.Fprintf(w, "epoch %d, %s\n", a.Epoch, a.Phase)
 				}
-				return err
+				if a.Note != "" {
+					fmt.Fprintln(w, "note: "+shown(a.Note))
+				}
+				for _, u := range a.Unreadable {
+					fmt.Fprintln(w, unreadable(&u))
+				}
+				return nil
 			})
 		},
 	}
 	r.flags(c)
 	return c
+}
+
+// unreadable is a line about an item of the table cells that cannot be read.
+func unreadable(u *admin.UnreadableCell) string {
+	what := "cannot be read, so nothing of it is carried out: "
+	if u.Key != "" {
+		what += u.Key + ", version " + strconv.FormatInt(u.Version, 10)
+	}
+	if u.Tenant != "" {
+		what += ", the placement of tenant " + shown(u.Tenant)
+	}
+	if u.Key != "" {
+		what += ": "
+	}
+	return what + shown(u.Error)
 }
 
 func newCellAddCommand() *cobra.Command {

@@ -119,6 +119,20 @@ func TestOperatorCommands(t *testing.T) {
 	golden(t, "operator/session.golden", moments.ReplaceAllString(all.String(), "…"))
 }
 
+// Guarantees that an operator is told which items of the cells cannot be read, and whose they are.
+func TestUnreadableCells(t *testing.T) {
+	for want, u := range map[string]admin.UnreadableCell{
+		`cannot be read, so nothing of it is carried out: placed.0a, version 7, the placement of tenant b <c>: unknown layout 2`: {
+			Key: "placed.0a", Tenant: "b <c>", Version: 7, Error: "unknown layout 2"},
+		`cannot be read, so nothing of it is carried out: us-1, version 1: no JSON`:           {Key: "us-1", Version: 1, Error: "no JSON"},
+		`cannot be read, so nothing of it is carried out: cells/"odd": attribute layout is 2`: {Error: `cells/"odd": attribute layout is 2`},
+	} {
+		if got := unreadable(&u); got != want {
+			t.Errorf("%+v is told as\n%s\nwant\n%s", u, got, want)
+		}
+	}
+}
+
 // Guarantees that a key is printed once, is the one that is stored, and can be found in no other output; made there or here.
 func TestStoredKeys(t *testing.T) {
 	operated(t)

@@ -267,12 +267,8 @@ func seen(t control.Table, key string, have *control.Item, expect *int64) error 
 	return conflict(clash)
 }
 
-// all goes through the items of a table that are not deleted. One that cannot be read is an error: what it holds is not known.
-func (s *Service) all(ctx context.Context, t control.Table, f func(*control.Item) error) error {
-	return s.each(ctx, t, false, f)
-}
-
-// each is all, and with readable one that cannot be read is left out, and in the log.
+// each goes through the items of a table that are not deleted. One that cannot be read is an error, because what it holds is not known;
+// with readable it is left out, and is in the log.
 func (s *Service) each(ctx context.Context, t control.Table, readable bool, f func(*control.Item) error) error {
 	for item, err := range control.All(ctx, s.c.Tables, t) {
 		switch {

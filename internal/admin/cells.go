@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -266,33 +267,72 @@ type CellsResponse struct {
 	Epoch int64        `json:"epoch"` // 0: the balancer has not begun
 	Phase shares.Phase `json:"phase,omitempty"`
 	Note  string       `json:"note,omitempty"`
+
+	Unreadable []UnreadableCell `json:"unreadable,omitempty"` // by key
+}
+
+// UnreadableCell is an item of the table cells that cannot be read, so that the balancer carries out nothing of it.
+type UnreadableCell struct {
+	Key     string `json:"key,omitempty"` // empty where only Error names it
+	Tenant  string `json:"tenant,omitempty"`
+	Version int64  `json:"version,omitempty"`
+	Error   string `json:"error"`
+}
+
+// add lists an item of the table cells. The error says why it cannot be read, as the balancer reads it.
+func (out *CellsResponse) add(i *control.Item, tenants map[string]string) error {
+	switch {
+	case strings.HasPrefix(i.Key, shares.PlacementPrefix):
+		if i.Deleted {
+			return errors.New("a placement was deleted, and it says what cells may still grant")
+		}
+		if err := i.Verify(); err != nil {
+			return err
+		}
+		_, err := shares.ReadPlacement(i.Key, i.Body)
+		return err
+	case i.Deleted || shares.Reserved(i.Key) && !strings.HasPrefix(i.Key, shares.PinPrefix):
+		return nil
+	}
+	doc, err := ReadCell(i.Body)
+	switch {
+	case err != nil:
+		return err
+	case strings.HasPrefix(i.Key, shares.PinPrefix):
+		tenants[shares.PlacementKey(doc.Request.Tenant)] = doc.Request.Tenant
+	default:
+		out.Cells = append(out.Cells, CellRow{Cell: i.Key, Asked: doc.Request.Kind, Weight: doc.Request.Weight, Version: i.Version,
+			Actor: i.Actor, ChangedAt: i.ChangedAt, Ops: doc.Ops, State: "waiting"})
+	}
+	return nil
 }
 
 // Cells lists the cells: what was asked for, and what the balancer made of it.
 func (s *Service) Cells(ctx context.Context, _ string, _ *CellsRequest) (*CellsResponse, error) {
 	out := &CellsResponse{Cells: []CellRow{}}
 	var state *shares.State
-	err := s.all(ctx, control.Cells, func(i *control.Item) error {
+	tenants := map[string]string{} // by the keys of their placements
+	for i, err := range control.All(ctx, s.c.Tables, control.Cells) {
 		switch {
-		case i.Key == events.SharesKey:
-			var err error
+		case errors.Is(err, control.ErrBadItem):
+			out.Unreadable = append(out.Unreadable, UnreadableCell{Error: err.Error()})
+			continue
+		case err != nil:
+			return nil, s.failed(ctx, "list "+string(control.Cells), err)
+		case i.Key == events.SharesKey && !i.Deleted:
 			if state, err = shares.DecodeState(i.Body); err != nil {
 				out.Note = "what the balancer wrote cannot be read here: " + err.Error()
 			}
-		case shares.Reserved(i.Key):
-		default:
-			doc, err := ReadCell(i.Body)
-			if err != nil {
-				return call.Refuse(call.Internal, "cell %q: %v", i.Key, err)
-			}
-			out.Cells = append(out.Cells, CellRow{Cell: i.Key, Asked: doc.Request.Kind, Weight: doc.Request.Weight, Version: i.Version,
-				Actor: i.Actor, ChangedAt: i.ChangedAt, Ops: doc.Ops, State: "waiting"})
+			continue
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
+		if err := out.add(&i, tenants); err != nil {
+			out.Unreadable = append(out.Unreadable, UnreadableCell{Key: i.Key, Version: i.Version, Error: err.Error()})
+		}
 	}
+	for i := range out.Unreadable {
+		out.Unreadable[i].Tenant = tenants[out.Unreadable[i].Key]
+	}
+	slices.SortFunc(out.Unreadable, func(a, b UnreadableCell) int { return strings.Compare(a.Key, b.Key) })
 	slices.SortFunc(out.Cells, func(a, b CellRow) int { return strings.Compare(a.Cell, b.Cell) })
 	if state == nil {
 		return out, nil

@@ -278,7 +278,7 @@ func (w *world) pinned(ctx context.Context, name string, cells []string) error {
 	}
 	if w.cells == nil {
 		w.cells = map[string]bool{}
-		err := w.s.all(ctx, control.Cells, func(i *control.Item) error {
+		err := w.s.each(ctx, control.Cells, true, func(i *control.Item) error {
 			if doc, err := ReadCell(i.Body); err == nil && doc.ID == i.Key && doc.Request.Kind != "" && doc.Request.Cell == i.Key {
 				w.cells[i.Key] = true
 			}

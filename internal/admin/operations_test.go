@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -263,6 +265,73 @@ func TestCells(t *testing.T) {
 	if err != nil || len(list.Cells) != 1 || list.Epoch != 1 || list.Cells[0].State != "active" || list.Cells[0].Asked != shares.Force || list.Cells[0].Share != 1 {
 		t.Errorf("listed are %+v, %v", list, err)
 	}
+}
+
+// Guarantees that items which cannot be read are listed by name, a placement with its tenant, and that they hide no cell.
+func TestUnreadableCells(t *testing.T) {
+	w := newWorld(t)
+	ctx := t.Context()
+	w.seed(plans)
+	if _, err := w.AddCell(ctx, ann, &admin.AddCellRequest{Cell: "eu-1", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	put := func(key, body string) {
+		t.Helper()
+		if _, err := w.tables.Put(ctx, control.Change{Table: control.Cells, Key: key, Body: []byte(body), Actor: "somebody", Reason: "x", Now: noon}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(shares.PlacementKey("acme"), `{"version":2,"tenant":"acme"}`) // which has a pin, since it has an override
+	put(shares.PlacementKey("nobody"), `{}`)
+	put("us-1", `{"id":7}`)
+	put(shares.AckKey("eu-1"), `{}`)
+	if _, err := w.tables.Put(ctx, control.Change{Table: control.Cells, Key: shares.PlacementKey("nobody"), Expect: 1, Delete: true, Actor: "somebody", Reason: "x", Now: noon}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := w.Service.Cells(ctx, ann, &admin.CellsRequest{})
+	if err != nil || len(list.Cells) != 1 || list.Cells[0].Cell != "eu-1" {
+		t.Fatalf("listed are %+v, %v", list, err)
+	}
+	var got []string
+	for _, u := range list.Unreadable {
+		got = append(got, fmt.Sprintf("%s %d of %q: %t", u.Key, u.Version, u.Tenant, u.Error != ""))
+	}
+	want := []string{shares.PlacementKey("acme") + ` 1 of "acme": true`, shares.PlacementKey("nobody") + ` 2 of "": true`, `us-1 1 of "": true`}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("unreadable are %q, want %q", got, want)
+	}
+}
+
+// Guarantees that a row of the cells' table which cannot be read at all hides nothing else, and is told.
+func TestUnreadableRowOfCells(t *testing.T) {
+	w := newWorldOn(t, badRow{inMemory{}})
+	if _, err := w.AddCell(t.Context(), ann, &admin.AddCellRequest{Cell: "eu-1", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := w.Service.Cells(t.Context(), ann, &admin.CellsRequest{})
+	if err != nil || len(list.Cells) != 1 || len(list.Unreadable) != 1 || !strings.Contains(list.Unreadable[0].Error, `cells/"odd"`) {
+		t.Errorf("listed are %+v, %v", list, err)
+	}
+	w.seed(plans)
+	if _, err := w.SetTenant(t.Context(), ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"eu-1"}, Reason: "x"}); err != nil {
+		t.Errorf("a tenant cannot be pinned: %v", err)
+	}
+	_, err = w.SetTenant(t.Context(), ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"us-1"}, Reason: "x"})
+	if codeOf(err) != call.Invalid {
+		t.Errorf("a tenant is pinned to a cell that nobody added: %v", err)
+	}
+}
+
+// badRow are tables with a row that is none of an item.
+type badRow struct{ inMemory }
+
+func (b badRow) List(ctx context.Context, t control.Table, after string, most int) ([]control.Item, string, error) {
+	items, next, err := b.inMemory.List(ctx, t, after, most)
+	if err == nil && t == control.Cells && after == "" {
+		err = fmt.Errorf("cells/%q: %w: attribute layout is 2", "odd", control.ErrBadItem)
+	}
+	return items, next, err
 }
 
 // Guarantees that bad requests for cells are refused.

@@ -62,6 +62,35 @@ func TestNoItems(t *testing.T) {
 	}
 }
 
+// Guarantees that shares and placements that this version cannot read are told from those that it can, deleted ones included, and that
+// documents of other kinds are nobody's affair here.
+func TestReadable(t *testing.T) {
+	placement := shares.PlacementKey("acme")
+	for _, tt := range []struct {
+		ref  cellconfig.Ref
+		body string // "": deleted
+		want bool
+	}{
+		{cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID}, `{"version":1}`, true},
+		{cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID}, `{"version":2}`, false},
+		{cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID}, ``, false},
+		{cellconfig.Ref{Kind: celldoc.KindPlacement, ID: placement}, `{"version":1,"tenant":"acme","generations":[{"epoch":0,"from":1}]}`, true},
+		{cellconfig.Ref{Kind: celldoc.KindPlacement, ID: placement}, `{"version":1,"tenant":"other","generations":[{"epoch":0,"from":1}]}`, false},
+		{cellconfig.Ref{Kind: celldoc.KindPlacement, ID: placement}, `{"version":2,"tenant":"acme"}`, false},
+		{cellconfig.Ref{Kind: celldoc.KindPlacement, ID: placement}, ``, false},
+		{cellconfig.Ref{Kind: plan.KindTenant, ID: "acme"}, ``, true},
+		{cellconfig.Ref{Kind: plan.KindPlan, ID: "pro"}, `{"version":2}`, true},
+	} {
+		d := cellconfig.Document{Ref: tt.ref, Version: 3, Deleted: tt.body == "", Body: []byte(tt.body)}
+		if err := celldoc.Readable(&d); (err == nil) != tt.want {
+			t.Errorf("%s %q: %v, want readable %t", tt.ref.Kind, tt.body, err, tt.want)
+		}
+		if u := celldoc.Unknown(d); u.Ref != tt.ref || u.Version != 3 || !u.Deleted || u.Body != nil {
+			t.Errorf("unknown is %+v", u)
+		}
+	}
+}
+
 // Guarantees that a tombstone has no body, and that version and body go over as they are.
 func TestOf(t *testing.T) {
 	d := celldoc.Of(&events.Changed{Type: events.TenantChanged, Key: "acme", ItemVersion: 7, Body: []byte(`{"id":"acme"}`)})
