@@ -9,7 +9,6 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
-	_ "time/tzdata" // time zones of quotas, also where the machine has none
 
 	"github.com/spf13/cobra"
 

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"time"
+	_ "time/tzdata" // Lambda has no zone files; what reads plans has this by package plan, and no function is to do without
 
 	"github.com/aws/aws-lambda-go/lambda"
 	"github.com/aws/aws-lambda-go/lambdacontext"

@@ -3,6 +3,11 @@ package plan
 import (
 	"time"
 
+	// A quota names its time zone, and a plan must mean the same on every machine, with and without zone files: Lambda has
+	// none. So each program that reads plans carries Go's zone data, some 400 KB, the programs of the library's users
+	// included. The zone files of a machine that has some are preferred, as everywhere in Go.
+	_ "time/tzdata"
+
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 

@@ -3,8 +3,10 @@ package repotest
 import (
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -247,4 +249,36 @@ func TestEveryPackageHasABorder(t *testing.T) {
 			bordered[dir] = true // said once
 		}
 	})
+}
+
+// Lambda's environment has no zone files, nor have many containers: without zone data of its own, a program takes a plan
+// with a quota in Europe/Paris for wrong, but only where it is deployed. Every function, the command and the library
+// therefore link time/tzdata.
+func TestEveryProgramHasZoneData(t *testing.T) {
+	r := open(t)
+	want := map[string]bool{".": false, "cmd/sluice": false}
+	for _, name := range r.files {
+		if dir := path.Dir(name); path.Dir(dir) == "functions" {
+			want[dir] = false
+		}
+	}
+	if len(want) < 10 {
+		t.Fatalf("only %d programs were found", len(want))
+	}
+	list := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}}{{range .Deps}} {{.}}{{end}}`, "./functions/...", "./cmd/sluice", ".")
+	list.Dir = r.root
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		dir := path.Join(".", strings.TrimPrefix(fields[0], "github.com/sluicelimits/sluice"))
+		want[dir] = slices.Contains(fields[1:], "time/tzdata")
+	}
+	for dir, has := range want {
+		if !has {
+			t.Errorf("%s does not link time/tzdata", dir)
+		}
+	}
 }
