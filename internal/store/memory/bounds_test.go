@@ -454,3 +454,30 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 		}
 	}
 }
+
+// The calendar period of a quota is looked up for each decision, and computed once for the period.
+func TestQuotaDecisionDoesNotAllocate(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	zone, err := time.LoadLocation("America/New_York")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newStore(t, 0)
+	req := limit.Request{Owner: tenant(1), Charges: []limit.Charge{{Cost: 1, Limit: newLimit(t, limit.Limit{ID: "quota",
+		Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 500, Calendar: &limit.Calendar{Every: limit.Month, Location: zone}}}})}}}
+	var d limit.Decision
+	now, ctx, allowed := start, t.Context(), 0
+	if got := testing.AllocsPerRun(1000, func() {
+		now = now.Add(time.Microsecond)
+		if err := s.Decide(ctx, &req, now, &d); err != nil {
+			t.Fatal(err)
+		}
+		if d.Allowed {
+			allowed++
+		}
+	}); got != 0 || allowed != 500 {
+		t.Errorf("%v allocations in a decision and %d allowed, want 0 and 500", got, allowed)
+	}
+}
