@@ -21,7 +21,7 @@ const (
 	NeverFits       Reason = "never_fits"       // 429, the cost is above what a limit can ever hold: no wait helps
 	Unavailable     Reason = "unavailable"      // 429, the Store did not answer, and a limit says `onStoreFailure: closed`
 	Unidentified    Reason = "unidentified"     // 429, who calls could not be looked up in time
-	NoCredential    Reason = "no_credential"    // 401
+	NoCredential    Reason = "no_credential"    // 401, nothing says who calls, and the plans have no anonymousPlan
 	BadCredential   Reason = "bad_credential"   // 401
 	UnknownTenant   Reason = "unknown_tenant"   // 403, the plans do not list the tenant, and no Identity.Plan was given; or its name is "" or too long
 	SuspendedTenant Reason = "suspended_tenant" // 403
@@ -37,7 +37,7 @@ type Decision struct {
 	Reason  Reason
 
 	Tenant, Subject, KeyID, Plan string // "" where not known
-	Anonymous                    bool   // no credential, under the anonymousPlan
+	Anonymous                    bool   // the caller is not identified: under the anonymousPlan, or under ipLimits alone
 	StoreFailed                  bool   // the Store did not answer, and each limit's onStoreFailure was applied
 
 	// Limit is the binding limit: the one that denied, or that has least left. It is "" where none was asked. It is named as in
@@ -55,7 +55,7 @@ type Decision struct {
 	Shadowed []string
 
 	// Err says why the reason is Unidentified or Internal, where that is known, and is the error of Request.Identify where that
-	// refused. For logs, not for clients.
+	// refused. With the reason NoCredential it is set if the configuration has no way to identify anybody. For logs, not for clients.
 	Err error
 
 	kind    answer.Kind

@@ -6,7 +6,8 @@
 //
 //  1. ipLimits, charged before anything else: every attempt from an address counts, they protect the rest of the list
 //  2. the route, where routes are declared: after step 1, so that scanning for routes is limited
-//  3. the credentials, a JWT, an API key or both; none at all is anonymous where there is an anonymousPlan, a bad one never is
+//  3. the credentials, a JWT, an API key or both; none at all is anonymous where there is an anonymousPlan, a bad one never is.
+//     Where there is neither an issuer of JWTs nor an API key, no credential is looked at: each call is anonymous
 //  4. the tenant: known, not suspended, with a plan
 //  5. all limits of the plan that match, all or nothing; where there are several cells, the parts of them that this one grants
 //
@@ -74,6 +75,8 @@ type Config struct {
 const unavailableFor = time.Second // what a client is told to wait where nobody knows
 
 var errSourceless = errors.New("ipLimits are configured, and the authorizer's type tells it no address: attach it with type REQUEST")
+
+var errNobody = errors.New("there are plans or tenants, and neither an issuer of tokens nor an API key nor an anonymousPlan: nobody can call")
 
 // Authorizer decides requests. It is safe for concurrent use. Make it with [New].
 type Authorizer struct {
@@ -165,7 +168,7 @@ type Answer struct {
 	Plan        string    // "" where it is not known
 	Subject     string
 	KeyID       string
-	Anonymous   bool        // no credential, under the anonymousPlan
+	Anonymous   bool        // the caller is not identified: under the anonymousPlan, or under ipLimits alone
 	StoreFailed bool        // a store did not answer, and each limit's onStoreFailure was applied
 	ConfigStale bool        // decided on a configuration that is older than it may be
 	Mode        limit.Mode  // of Config.Mode
@@ -181,8 +184,8 @@ type Answer struct {
 	// Took is what the limits' steps took, waiting for the stores included; 0 without Config.Measure.
 	Took time.Duration
 
-	// Err says why where the configuration or the keys of an issuer could not be had, or the authorizer is attached where it
-	// cannot work; for logs.
+	// Err says why where the configuration or the keys of an issuer could not be had, the configuration has no way to identify
+	// anybody, or the authorizer is attached where it cannot work; for logs.
 	Err error
 
 	from       *Authorizer
@@ -317,6 +320,9 @@ func (z *Authorizer) decide(ctx context.Context, a *Answer, c Configuration) ans
 	if kind != answer.Allowed {
 		return kind
 	}
+	if set == nil { // an anonymous call without a plan
+		return answer.Allowed
+	}
 	return a.spare(z.limitTenant(ctx, a, owner, set))
 }
 
@@ -352,6 +358,9 @@ func (z *Authorizer) limitAddress(ctx context.Context, a *Answer, c Configuratio
 func (z *Authorizer) identify(ctx context.Context, a *Answer, c Configuration) (limit.Owner, *plan.Set, answer.Kind) {
 	if a.request.Identify != nil {
 		return z.identified(ctx, a, c)
+	}
+	if z.c.Tokens == nil && !c.HasKeys() {
+		return z.unjudged(ctx, a, c)
 	}
 	presented, err := identity.FindCredentials(a.request.Header)
 	switch {
@@ -395,6 +404,22 @@ func (z *Authorizer) anonymous(ctx context.Context, a *Answer, c Configuration) 
 	}
 	a.Anonymous, a.Plan = true, id
 	return limit.Owner{Kind: limit.Anonymous}, set, answer.Allowed
+}
+
+// unjudged is step 3 where there is neither an issuer nor a key. Credentials in the request are meant for somebody else, so the call
+// is anonymous, whatever the credentials are. Without an anonymousPlan the call is under no plan; where there are plans or tenants,
+// that would let everybody in without the limits that the operator wrote, and so the call is refused.
+func (z *Authorizer) unjudged(ctx context.Context, a *Answer, c Configuration) (limit.Owner, *plan.Set, answer.Kind) {
+	owner, set, kind := z.anonymous(ctx, a, c)
+	if kind != answer.NoCredential {
+		return owner, set, kind
+	}
+	if c.HasPlans() {
+		a.Reason, a.Err = reasonNobody, errNobody
+		return owner, set, kind
+	}
+	a.Anonymous, a.Reason = true, ""
+	return limit.Owner{Kind: limit.Anonymous}, nil, answer.Allowed
 }
 
 // verify is step 3: every credential that is presented must be good. Where a JWT and a key are, the JWT says who acts, the

@@ -41,6 +41,14 @@ type Configuration interface {
 	// Tenant is the tenant with the id; nil where there is none. The error wraps ErrNotLoaded.
 	Tenant(ctx context.Context, id string) (*plan.Tenant, error)
 
+	// HasKeys reports whether the configuration has an API key, a revoked or expired one included. A configuration that does not
+	// know whether it has one reports true.
+	HasKeys() bool
+
+	// HasPlans reports whether the configuration has a plan or a tenant. A configuration that does not know whether it has one
+	// reports true.
+	HasPlans() bool
+
 	// Stale reports whether the configuration is older than it may be. Decisions on it are marked.
 	Stale() bool
 }
@@ -72,6 +80,12 @@ func (s *Snapshot) Tenant(_ context.Context, id string) (*plan.Tenant, error) {
 	t, _ := s.Config.Tenant(id)
 	return t, nil
 }
+
+// HasKeys implements [Configuration].
+func (s *Snapshot) HasKeys() bool { return s.Keys.Len() > 0 }
+
+// HasPlans implements [Configuration].
+func (s *Snapshot) HasPlans() bool { return len(s.Config.Plans()) > 0 || len(s.Config.Tenants()) > 0 }
 
 // Stale implements [Configuration].
 func (s *Snapshot) Stale() bool { return false }

@@ -10,6 +10,7 @@ import (
 // Why a credential is refused, where no single error says so.
 const (
 	reasonNone          = "no_credential"
+	reasonNobody        = "nobody_can_be_identified"
 	reasonTwoKeys       = "two_different_keys"
 	reasonOtherTenant   = "token_and_key_of_different_tenants"
 	reasonTokenUnwanted = "token_not_accepted_here"

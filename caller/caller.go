@@ -9,7 +9,7 @@ type Caller struct {
 	Subject     string // "" where nobody in particular
 	Plan        string // id of the plan whose limits applied
 	KeyID       string // names the API key; "" where there was none
-	Anonymous   bool   // no credential, under the plans' anonymousPlan
+	Anonymous   bool   // not identified: under the plans' anonymousPlan, or under ipLimits alone
 	StoreFailed bool   // the limits were checked without their store
 }
 

@@ -82,7 +82,9 @@ as in AWS; the live page shows what came of it, and /_sluice/metrics what all fu
 
 Who calls is told by an API key (X-API-Key, or Authorization: Bearer), see 'sluice key'. Backends get X-Sluice-Tenant,
 X-Sluice-Subject, X-Sluice-Plan and X-Sluice-Key-Id, percent-encoded; the same headers from clients are dropped, and so
-is the credential.
+is the credential. As long as there is no key at all, credentials are the upstream's own: they are not looked at, and
+the upstream gets them. Calls then get the anonymousPlan; where there are no plans and no tenants either, only ipLimits
+limit them.
 
 With --api the requests go through what stands for AWS's API Gateway instead: routes, authorizer, gateway responses and
 mappings as described, so that each answer is what a client would get there; the headers that backends get are those that

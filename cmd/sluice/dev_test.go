@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -401,5 +402,51 @@ func TestTryLinesWithoutKeys(t *testing.T) {
 	}
 	if got := printable("a\x1b[31m"); strings.ContainsRune(got, 0x1b) {
 		t.Errorf("printable = %q", got)
+	}
+}
+
+// Guarantees that as long as there is no key the upstream's own credentials pass and reach it; with the first key they are judged.
+func TestDevWithoutKeys(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.Header.Get("X-Api-Key"))
+	}))
+	t.Cleanup(upstream.Close)
+	const own = "the-upstreams-own-key"
+	file := filepath.Join(t.TempDir(), "plans.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 1000, period: 1s, burst: 100000 } ]\n")
+	r := startDev(t, "--plans", file, "--upstream", upstream.URL)
+	for _, key := range []string{own, ""} {
+		if code, h, body := get(t, r.base, key); code != 200 || body != key || h.Get("RateLimit") == "" {
+			t.Errorf("with key %q: %d %v, and the upstream sees %q", key, code, h, body)
+		}
+	}
+	if out := r.stdout.String(); strings.Contains(out, "No call can get in") || !curlLine.MatchString(out) {
+		t.Errorf("it says nothing to try: %s", out)
+	}
+	write("plans: [ { id: p, limits: [] } ]\ntenants: [ { id: acme, plan: p } ]\nkeys: [ { id: k, tenant: acme, pepper: dev, hash: " +
+		identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")) + " } ]\n")
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(10 * time.Second); ; {
+		if code, _, body := get(t, r.base, own); code == 401 && strings.Contains(body, "bad-credential") {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("an unknown key passes 10 s after there are keys\n%s", r.stderr)
+		}
+	}
+	if code, _, body := get(t, r.base, identity.ExampleKey("acme")); code != 200 || body != "" {
+		t.Errorf("the new key: %d, and the upstream sees %q", code, body)
+	}
+	if code, _, body := get(t, r.base, ""); code != 401 {
+		t.Errorf("without a key: %d %s", code, body)
 	}
 }

@@ -16,11 +16,13 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/secrets"
 	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
+	memstore "github.com/sluicelimits/sluice/internal/store/memory"
 )
 
 // env is an environment as Lambda gives it, with changes as pairs.
@@ -298,5 +300,41 @@ func TestMemory(t *testing.T) {
 	}
 	if small, large := divide("128"), divide("1024"); large.documents != mostDocuments || small.documents >= large.documents {
 		t.Errorf("%+v and %+v", small, large)
+	}
+}
+
+// Guarantees that an authorizer on a plans file without issuers leaves credentials alone as long as the file has no key, and that one on
+// a file with a key does not.
+func TestFileWithoutKeys(t *testing.T) {
+	cache, _ := secret(t, 0, "p1", one)
+	store, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const pro = "plans: [ { id: pro, limits: [] } ]\n"
+	for _, c := range []struct {
+		name   string
+		bundle fstest.MapFS
+		want   answer.Kind
+	}{
+		{"addresses only", fstest.MapFS{"plans.yaml": {Data: []byte("ipLimits: [ { id: a, algorithm: token_bucket, rate: 1, period: 1s, burst: 9 } ]\n")}}, answer.Allowed},
+		{"an anonymousPlan", fstest.MapFS{"plans.yaml": {Data: []byte(pro + "anonymousPlan: pro\n")}}, answer.Allowed},
+		{"tenants, whom nothing identifies", withKeys(), answer.NoCredential},
+		{"a key", withKeys(key("k1", "p1", one, identity.NewKey())), answer.BadCredential},
+	} {
+		f, err := readFile(c.bundle, "plans.yaml", anything, cache, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		z, err := authorizer.New(authorizer.Config{Source: &renewing{f, cache}, Store: store, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := z.Authorize(t.Context(), &authorizer.Request{Method: "GET", Path: "/", Peer: "192.0.2.1",
+			Header: map[string][]string{"Authorization": {"Bearer the-hosts-own-token"}}})
+		if a.Kind != c.want {
+			t.Errorf("%s: %s, want %s", c.name, a.Kind, c.want)
+		}
+		a.Release()
 	}
 }

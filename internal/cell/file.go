@@ -89,6 +89,9 @@ func refused(c *plan.Config, accepts func(*limit.Limit) error) (errs []error) {
 // Begin implements [authorizer.Source].
 func (f *file) Begin(context.Context, time.Time) (authorizer.Configuration, func()) { return f, nil }
 
+// HasKeys implements [authorizer.Configuration].
+func (f *file) HasKeys() bool { return len(f.keys) > 0 }
+
 // Key implements [authorizer.Configuration].
 func (f *file) Key(ctx context.Context, presented string, now time.Time) (*identity.Key, error) {
 	hashes, err := hashes(ctx, f.secret, now, presented)

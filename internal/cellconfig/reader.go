@@ -49,6 +49,10 @@ type Config struct {
 	// taken for authorizer.ErrNotLoaded.
 	Hashes func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error)
 
+	// Holds reports whether the table holds a document of the kind that is not deleted, for a table that knows this without a
+	// read. If nil, the table may hold documents of every kind.
+	Holds func(Kind) bool
+
 	// Accepts says whether the store can keep a limit; a document with one that it cannot keep does not compile. nil is any.
 	Accepts func(*limit.Limit) error
 
@@ -152,6 +156,9 @@ func New(c Config) (*Reader, error) {
 	r.unloaded(errors.New("not read yet"))
 	return r, nil
 }
+
+// holds reports whether the table may hold a document of the kind.
+func (r *Reader) holds(kind Kind) bool { return r.c.Holds == nil || r.c.Holds(kind) }
 
 // Begin implements [authorizer.Source].
 func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configuration, func()) {

@@ -960,3 +960,49 @@ func TestSettingsOfTheHead(t *testing.T) {
 		t.Errorf("anonymousPlan %q, want q", got)
 	}
 }
+
+// Guarantees that a cell whose table may hold a key or a plan says that it has one, and that a cell whose table knows better says
+// what the table knows.
+func TestWhatATableHolds(t *testing.T) {
+	table, err := memtableOf(t, settings(1, `{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unknowing, err := cellconfig.New(cellconfig.Config{Table: table})
+	if err != nil {
+		t.Fatal(err)
+	}
+	knowing, err := cellconfig.New(cellconfig.Config{Table: table, Holds: table.Holds})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := func(d cellconfig.Document) cellconfig.Document {
+		d.Deleted, d.Body = true, nil
+		return d
+	}
+	for _, step := range []struct {
+		apply       cellconfig.Document
+		keys, plans bool
+	}{
+		{settings(2, `{}`), false, false},
+		{cellconfigtest.Plan("p", 5, 1), false, true},
+		{cellconfigtest.Plan("p", 6, 2), false, true},
+		{gone(cellconfigtest.Plan("p", 6, 3)), false, false},
+		{cellconfigtest.Tenant("t", "p", 1), false, true},
+		{gone(cellconfigtest.Tenant("t", "p", 2)), false, false},
+		{cellconfigtest.Key("k", "t", 'a', 1), true, false},
+		{revoked("k", "t", 'a', 2), true, false},
+		{gone(cellconfigtest.Key("k", "t", 'a', 3)), false, false},
+		{gone(cellconfigtest.Key("k", "t", 'a', 4)), false, false},
+	} {
+		if _, err := table.Apply(t.Context(), []cellconfig.Document{step.apply}); err != nil {
+			t.Fatal(err)
+		}
+		if c, _ := knowing.Begin(t.Context(), noon); c.HasKeys() != step.keys || c.HasPlans() != step.plans {
+			t.Errorf("after %s, deleted %v: keys %v, plans %v", step.apply.Ref, step.apply.Deleted, c.HasKeys(), c.HasPlans())
+		}
+		if c, _ := unknowing.Begin(t.Context(), noon); !c.HasKeys() || !c.HasPlans() {
+			t.Errorf("a table that does not know what it holds says that it has nothing")
+		}
+	}
+}

@@ -31,6 +31,12 @@ func (v *view) IPLimits() *plan.Set { return v.settings.IPLimits() }
 // Routed implements [authorizer.Configuration].
 func (v *view) Routed(method string, path *route.Path) bool { return v.settings.Routed(method, path) }
 
+// HasKeys implements [authorizer.Configuration].
+func (v *view) HasKeys() bool { return v.r.holds(plan.KindKey) }
+
+// HasPlans implements [authorizer.Configuration].
+func (v *view) HasPlans() bool { return v.r.holds(plan.KindPlan) || v.r.holds(plan.KindTenant) }
+
 // Stale implements [authorizer.Configuration].
 func (v *view) Stale() bool { return v.stale }
 

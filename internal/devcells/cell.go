@@ -57,7 +57,7 @@ func (p *Plane) AddCell(ctx context.Context, name string) (*Cell, error) {
 	}
 	c.Reader, err = cellconfig.New(cellconfig.Config{
 		Table: table, Cell: sharedAs, Accepts: p.c.Accepts, Reaches: p.c.Reaches, Log: p.c.Log, Timeout: readTimeout, FirstTimeout: 10 * readTimeout,
-		MaxDocuments: keptDocuments, MaxBytes: keptBytes,
+		Holds: table.Holds, MaxDocuments: keptDocuments, MaxBytes: keptBytes,
 		OnApply: func(e cellconfig.Entry, now time.Time) {
 			p.board.Meter("authorizer", name).Took("propagation_seconds", now.Sub(e.At))
 		},

@@ -15,7 +15,7 @@ const (
 	Subject     = "X-Sluice-Subject"
 	Plan        = "X-Sluice-Plan"
 	KeyID       = "X-Sluice-Key-Id"
-	Anonymous   = "X-Sluice-Anonymous"    // "true" for a call without a credential
+	Anonymous   = "X-Sluice-Anonymous"    // "true" for a call of nobody who is identified
 	StoreFailed = "X-Sluice-Store-Failed" // "true" where the limits were checked without their store
 )
 

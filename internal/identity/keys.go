@@ -105,6 +105,9 @@ func (k *Keys) usePepper(id string, peppers map[string][]byte) error {
 	return nil
 }
 
+// Len returns how many keys are stored, revoked and expired ones included.
+func (k *Keys) Len() int { return len(k.byHash) }
+
 // Verify finds the presented key, which must be valid at now. The error is ErrMalformedKey, ErrUnknownKey, ErrExpiredKey
 // or ErrRevokedKey. A key that cannot be one costs no hash; any other costs one hash for each pepper, found or not, so
 // the time says nothing about what is stored.

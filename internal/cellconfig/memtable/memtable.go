@@ -28,6 +28,7 @@ type Table struct {
 	documents map[cellconfig.Ref]cellconfig.Document
 	log       []cellconfig.Entry
 	entries   int
+	live      map[cellconfig.Kind]int // how many documents of a kind are not deleted
 }
 
 // New makes an empty table that keeps the given number of log entries, 1 or more; 0 is DefaultEntries.
@@ -38,7 +39,7 @@ func New(entries int) (*Table, error) {
 	if entries < 1 {
 		return nil, fmt.Errorf("memtable: %d log entries, want 1 or more", entries)
 	}
-	return &Table{documents: map[cellconfig.Ref]cellconfig.Document{}, entries: entries}, nil
+	return &Table{documents: map[cellconfig.Ref]cellconfig.Document{}, entries: entries, live: map[cellconfig.Kind]int{}}, nil
 }
 
 // Apply writes documents where they are newer; see [cellconfig.Apply].
@@ -113,6 +114,13 @@ func (t *Table) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellco
 	}
 }
 
+// Holds reports whether the table holds a document of the kind that is not deleted.
+func (t *Table) Holds(kind cellconfig.Kind) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.live[kind] > 0
+}
+
 // Commit implements [cellconfig.Store].
 func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
 	if err := ctx.Err(); err != nil {
@@ -129,7 +137,12 @@ func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
 	t.head.Seq = step.Entry.Seq
 	for _, d := range step.Documents {
 		d.Body = slices.Clone(d.Body)
-		t.documents[d.Ref] = d
+		if before, ok := t.documents[d.Ref]; ok && !before.Deleted {
+			t.live[d.Kind]--
+		}
+		if t.documents[d.Ref] = d; !d.Deleted {
+			t.live[d.Kind]++
+		}
 	}
 	entry := step.Entry
 	entry.Changes = slices.Clone(entry.Changes)
