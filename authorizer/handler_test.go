@@ -62,7 +62,7 @@ type outcome struct {
 var errNotLoaded = fmt.Errorf("tenant documents: %w", authorizer.ErrNotLoaded)
 
 func outcomes() []outcome {
-	limitedBy := map[string]any{"binding": "burst", "retryAfter": "1", "rateLimitLimit": "5", "rateLimitRemaining": "0", "rateLimit": `"burst";r=0;t=5`,
+	limitedBy := map[string]any{"binding": "burst", "retryAfter": "1", "rateLimitLimit": "5", "rateLimitRemaining": "0", "rateLimit": `"burst";r=0;t=1`,
 		"rateLimitPolicy": `"burst";q=5;w=5`, "tenant": "acme", "subject": "ci", "plan": "small", "keyId": "k-acme", "problemType": answer.Limited.Type()}
 	spend := func(w *world) {
 		for _, s := range shapes[:1] {

@@ -80,6 +80,7 @@ func TestHeader(t *testing.T) {
 	}
 	monthly := mustLimit(t, limit.Limit{ID: "monthly", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 1000,
 		Calendar: &limit.Calendar{Every: limit.Month, Location: paris}}}})
+	slow := mustLimit(t, limit.Limit{ID: "slow", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 5, Period: time.Second}}})
 	perIP := mustLimit(t, bucket("burst", 50, 100, time.Second))
 
 	var e answer.Encoder
@@ -92,7 +93,7 @@ func TestHeader(t *testing.T) {
 		{"nothing applies", nil, nil, answer.Wait{}, answer.Header{}},
 		{"nothing applies, store away", nil, nil, answer.Wait{Micros: 1, Known: true}, answer.Header{RetryAfter: "1"}},
 		{"one bucket", nil, decide(t, newStore(t), acme(), noon, 1, 150, burst), answer.Wait{}, answer.Header{
-			Limit: "200", Remaining: "50", Reset: "2", RateLimit: `"burst";r=50;t=2`, Policy: `"burst";q=200;w=2`}},
+			Limit: "200", Remaining: "50", Reset: "2", RateLimit: `"burst";r=50;t=1`, Policy: `"burst";q=200;w=2`}},
 		{"shadow only", nil, decide(t, newStore(t), acme(), noon, 1, 1, hidden), answer.Wait{}, answer.Header{}},
 		{"shadow beside", nil, decide(t, newStore(t), acme(), noon, 2, 1, hidden, burst), answer.Wait{}, answer.Header{
 			Limit: "200", Remaining: "198", Reset: "1", RateLimit: `"burst";r=198;t=1`, Policy: `"burst";q=200;w=2`}},
@@ -108,7 +109,11 @@ func TestHeader(t *testing.T) {
 			RateLimit: `"ip:burst";r=99;t=1, "burst";r=199;t=1`, Policy: `"ip:burst";q=100;w=2, "burst";q=200;w=2`}},
 		{"denied", decide(t, newStore(t), address(), noon, 1, 1, perIP), decide(t, newStore(t), acme(), noon, 2, 150, burst), answer.Wait{Micros: 1_000_001, Known: true}, answer.Header{
 			Limit: "200", Remaining: "50", Reset: "2", RetryAfter: "2",
-			RateLimit: `"burst";r=50;t=2, "ip:burst";r=99;t=1`, Policy: `"burst";q=200;w=2, "ip:burst";q=100;w=2`}},
+			RateLimit: `"burst";r=50;t=1, "ip:burst";r=99;t=1`, Policy: `"burst";q=200;w=2, "ip:burst";q=100;w=2`}},
+		{"denied until the next unit, and full long after that", nil, decide(t, newStore(t), acme(), noon, 6, 1, slow), answer.Wait{Micros: 1_000_000, Known: true}, answer.Header{
+			Limit: "5", Remaining: "0", Reset: "5", RetryAfter: "1", RateLimit: `"slow";r=0;t=1`, Policy: `"slow";q=5;w=5`}},
+		{"denied, and another limit is unused", nil, decide(t, newStore(t), acme(), noon, 1, 6, slow, burst), answer.Wait{}, answer.Header{
+			Limit: "5", Remaining: "5", Reset: "0", RateLimit: `"slow";r=5;t=1, "burst";r=200;t=1`, Policy: `"slow";q=5;w=5, "burst";q=200;w=2`}},
 	} {
 		got := e.Header(c.ip, c.plan, c.wait)
 		if got != c.want {

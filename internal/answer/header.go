@@ -14,7 +14,7 @@ import (
 // binding policy comes first, and is never what is left out.
 const maxFieldBytes = 3072
 
-// maxRetryAfter bounds Retry-After, seconds: as long as any limit's period and then some.
+// maxRetryAfter bounds Retry-After and t, seconds: as long as any limit's period and then some.
 const maxRetryAfter = 10 * 366 * 86400
 
 // ExposeHeaders is the value of Access-Control-Expose-Headers: what scripts in browsers may read.
@@ -80,6 +80,9 @@ type Wait struct {
 	Known  bool  // false: no wait helps, or none is known
 }
 
+// micros is the wait as it is told: at least 1 µs, and no longer than Retry-After can say.
+func (w Wait) micros() int64 { return min(max(w.Micros, 1), maxRetryAfter*1e6) }
+
 // Encoder makes headers. The zero Encoder is ready for use and safe for concurrent use.
 type Encoder struct {
 	// JitterPercent lengthens Retry-After by a random share of the wait of up to this much, 0..100, so that clients that
@@ -109,7 +112,7 @@ func (e *Encoder) Header(ip, plan *limit.Decision, wait Wait) Header {
 		ends[4] = len(b)
 	}
 	if wait.Known {
-		b = strconv.AppendInt(b, e.retryAfter(wait.Micros), 10)
+		b = strconv.AppendInt(b, e.retryAfter(wait), 10)
 	}
 	ends[5] = len(b)
 	s := string(b)
@@ -119,8 +122,8 @@ func (e *Encoder) Header(ip, plan *limit.Decision, wait Wait) Header {
 }
 
 // retryAfter is the wait in whole seconds, rounded up, with the jitter on top; at least 1.
-func (e *Encoder) retryAfter(us int64) int64 {
-	us = min(max(us, 1), maxRetryAfter*1e6)
+func (e *Encoder) retryAfter(w Wait) int64 {
+	us := w.micros()
 	if e.JitterPercent > 0 {
 		if most := us / 100 * int64(min(e.JitterPercent, 100)); most > 0 {
 			us += rand.Int64N(most + 1)
@@ -161,13 +164,16 @@ func (e *Encoder) list(b []byte, ip, plan *limit.Decision, first *limit.Result, 
 	return b
 }
 
-// appendLeft writes an item of RateLimit: "burst";r=12;t=5.
+// appendLeft writes an item of RateLimit: "burst";r=12;t=5. The draft says of t that no more than r can be used within that time,
+// and that Retry-After should not be earlier. Here t is the seconds until more than r remains, if nothing is charged meanwhile.
+// Retry-After is not earlier than the t of any limit that refused, since both are rounded alike and a cost that was refused needs
+// more than r.
 func appendLeft(b []byte, d *limit.Decision, r *limit.Result, ip bool) []byte {
 	b = appendQuotedName(b, r.Tier, ip)
 	b = append(b, ";r="...)
 	b = strconv.AppendInt(b, r.Remaining(), 10)
 	b = append(b, ";t="...)
-	return strconv.AppendInt(b, ceilSeconds(r.ResetAt()-d.Now), 10)
+	return strconv.AppendInt(b, ceilSeconds(Wait{Micros: r.MoreAt() - d.Now}.micros()), 10)
 }
 
 // appendPolicy writes an item of RateLimit-Policy: "burst";q=200;w=2.

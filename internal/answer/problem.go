@@ -64,13 +64,8 @@ func (p *Problem) Append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// waitMillis is the exact wait, in milliseconds rounded up: not earlier by a microsecond.
-func (p *Problem) waitMillis() int64 {
-	if p.Wait.Micros <= 0 {
-		return 0
-	}
-	return (p.Wait.Micros-1)/1000 + 1
-}
+// waitMillis is the exact wait, in milliseconds rounded up: not earlier by a microsecond. Retry-After is never earlier than that.
+func (p *Problem) waitMillis() int64 { return (p.Wait.micros()-1)/1000 + 1 }
 
 func (p *Problem) denier() *limit.Result {
 	if p.Decision == nil || p.Decision.Allowed {

@@ -45,7 +45,7 @@ func (d *Decision) Weigh(tier *Tier, s *State) bool {
 	r := &d.Results[n]
 	r.Tier, r.Cost, r.Charged, r.RetryAt = tier, c.Cost, 0, 0
 	r.Admits, r.Never, r.Other, r.shadow, r.charge = true, false, false, false, int16(n)
-	r.at, r.n, r.m, r.background, r.need, r.slot = at, level, 0, 0, c.Cost, 0
+	r.at, r.n, r.m, r.background, r.later, r.need, r.slot = at, level, 0, 0, 0, c.Cost, 0
 	if need := c.Cost * tier.den; level < need {
 		r.Admits, r.RetryAt, d.Allowed = false, at+ceilDiv(need-level, tier.num), false
 		d.deny(n, r)

@@ -81,11 +81,7 @@ func (r *Result) entry(v Value) ReceiptEntry {
 	case Quota:
 		e.end = r.m
 	case SlidingLog, SlidingBuckets:
-		if r.slot != 0 {
-			e.stamp = r.slot
-		} else if t.Algorithm == SlidingBuckets {
-			e.stamp = floorTo(r.at, t.width)
-		}
+		e.stamp = r.stamp()
 		e.end = t.leaves(e.stamp)
 	}
 	return e

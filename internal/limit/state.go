@@ -47,6 +47,7 @@ type Result struct {
 	at, n, m   int64 // the state as of now, before the charge; n is what is used (a bucket: its level), m what a bucket holds for leases
 	start, end int64 // quota: the period of the decision's time
 	background int64 // fixed_window, sliding_window: what the last window weighs; leaky_bucket: now; token_bucket: all that was refunded; stamps: m before the charge
+	later      int64 // token_bucket: until when m is held; stamps: when fewer units count than before the charge, 0 if none count
 }
 
 // alignOffset is where an owner's windows begin, µs after the wall clock's. It is stable over processes.
@@ -148,7 +149,7 @@ func (t *Tier) evaluateTokenBucket(s *State, now int64, r *Result) {
 		}
 		at, level = t.refilled(at, level, now)
 	}
-	r.at, r.n, r.m, r.background = at, level, 0, 0
+	r.at, r.n, r.m, r.background, r.later = at, level, 0, 0, 0
 	if len(s.Stamps) > 0 {
 		r.background = s.Stamps[0].Units
 	}
@@ -175,7 +176,7 @@ func (t *Tier) evaluateHeld(s *State, at, level, now int64, r *Result) {
 		held = 0
 		at, level = t.refilled(at, level, now)
 	}
-	r.at, r.n, r.m, r.background = at, level, held*t.den, s.Stamps[0].Units
+	r.at, r.n, r.m, r.background, r.later = at, level, held*t.den, s.Stamps[0].Units, until
 	if r.Never = r.Cost > t.capacity; r.Never {
 		return
 	}
@@ -295,16 +296,16 @@ func (t *Tier) evaluateSlidingWindow(s *State, owner string, now int64, r *Resul
 	if t.offGrid(start, own) { // the limit's own next window takes these counts over
 		start = own + t.period
 	}
-	r.RetryAt = max(start, t.slidingFit(start, cur, prev, r.need))
+	r.RetryAt = max(start, t.weighsAtMost(t.Threshold-r.need, start, cur, prev))
 }
 
-// slidingFit is the time from which need fits beside cur units in the window that starts at start and prev in the one
-// before, if nobody else charges. It solves prev·ticksLeft ≤ room·ticks, in this window if it can be, else in the next.
-func (t *Tier) slidingFit(start, cur, prev, need int64) int64 {
-	if room := t.Threshold - cur - need; room >= 0 {
+// weighsAtMost returns the first time at which no more than most units count, of a sliding window that begins at start and now
+// counts more, if nothing is charged. It solves prev·ticksLeft ≤ room·ticks, in this window if possible, else in the next one.
+func (t *Tier) weighsAtMost(most, start, cur, prev int64) int64 {
+	if room := most - cur; room >= 0 {
 		return start + t.period - t.tick*min(t.ticks, room*t.ticks/prev)
 	}
-	return start + 2*t.period - t.tick*min(t.ticks, (t.Threshold-need)*t.ticks/cur)
+	return start + 2*t.period - t.tick*min(t.ticks, most*t.ticks/cur)
 }
 
 // weighted is ⌈prev·(period−elapsed)/period⌉, in ticks.
@@ -325,16 +326,22 @@ func (t *Tier) evaluateStamps(s *State, now int64, r *Result) {
 	if n := len(s.Stamps); n > stale {
 		r.m = t.leaves(s.Stamps[n-1].At)
 	}
+	r.later = t.leftBy(s.Stamps[stale:], max(used-t.Threshold, 0)+1)
 	if r.Never = r.Cost > t.capacity; r.Never {
 		return
 	}
-	if r.Admits = used+r.need <= t.Threshold; r.Admits {
-		return
+	if r.Admits = used+r.need <= t.Threshold; !r.Admits {
+		r.RetryAt = t.leftBy(s.Stamps[stale:], used+r.need-t.Threshold)
 	}
-	for over := used + r.need - t.Threshold; over > 0; stale++ {
-		over -= s.Stamps[stale].Units
-		r.RetryAt = t.leaves(s.Stamps[stale].At)
+}
+
+// leftBy returns the first time at which so many units of the stamps no longer count; 0 if there are no stamps.
+func (t *Tier) leftBy(stamps []Stamp, units int64) (at int64) {
+	for i := 0; units > 0 && i < len(stamps); i++ {
+		units -= stamps[i].Units
+		at = t.leaves(stamps[i].At)
 	}
+	return at
 }
 
 // oldest is the first stamp that still counts at now: one µs after now−period for a log, the n-th bucket before the
@@ -567,6 +574,71 @@ func (r *Result) ResetAt() int64 {
 	default:
 		return r.m
 	}
+}
+
+// MoreAt is the first time, µs since 1970, at which more remains than after the decision, if nothing more is charged: a token
+// bucket's next unit, the end of a window, the next slot of a leaky bucket. Where the capacity remains, so that there can never be
+// more, it is when more than nothing would remain if all of it was charged now. It is never after RetryAt where the result has one.
+//
+// The time is that of the state which was evaluated. A store whose states hold fewer stamps than were made tells a later time, and the
+// result of a lease tells what the store knew when it granted the lease.
+func (r *Result) MoreAt() int64 {
+	at := r.moreAt()
+	if !r.Admits && !r.Never {
+		at = min(at, r.RetryAt)
+	}
+	return at
+}
+
+func (r *Result) moreAt() int64 {
+	t := r.Tier
+	unused := r.Used() <= 0
+	switch t.Algorithm {
+	case TokenBucket:
+		return r.nextToken()
+	case FixedWindow:
+		return r.at + t.period
+	case SlidingWindow:
+		if unused {
+			return t.weighsAtMost(t.capacity-1, r.at, t.capacity, 0)
+		}
+		return t.weighsAtMost(min(r.Used(), t.capacity)-1, r.at, r.n+r.Charged, r.m)
+	case SlidingLog, SlidingBuckets:
+		at := r.later
+		if charged := t.leaves(r.stamp()); at == 0 || r.Charged > 0 && charged < at {
+			at = charged
+		}
+		return at
+	case LeakyBucket:
+		if unused {
+			return r.background + t.period // as many units as the rate take a period
+		}
+		return r.ResetAt()
+	default:
+		return r.m
+	}
+}
+
+// nextToken is when a token bucket holds a unit more. Until the time r.later it holds no more than full less what is leased.
+func (r *Result) nextToken() int64 {
+	t := r.Tier
+	at, level := r.at, r.n-r.Charged*t.den
+	need := (r.Remaining() + 1) * t.den
+	if r.m > 0 && need > t.full-r.m && r.later > at {
+		at, level = refilledTo(t.full-r.m, t.num, at, level, r.later)
+	}
+	return at + ceilDiv(need-level, t.num)
+}
+
+// stamp is the time under which a log or buckets count what the decision charges.
+func (r *Result) stamp() int64 {
+	switch {
+	case r.slot != 0:
+		return r.slot
+	case r.Tier.Algorithm == SlidingBuckets:
+		return floorTo(r.at, r.Tier.width)
+	}
+	return r.at
 }
 
 func (r *Result) slotFree() bool { return r.at < r.background || (r.at == r.background && r.n == 0) }

@@ -142,6 +142,24 @@ func TestHeadersMeanwhile(t *testing.T) {
 	}
 }
 
+// Guarantees that a client which is told to come back when the store may be there again is not told another time beside that.
+func TestHeadersOfACostAboveThePart(t *testing.T) {
+	s := newStore(t, outage.Config{Store: away(t), Instances: func() int { return 10 }})
+	l := newLimit(t, limit.Limit{ID: "l", MaxCost: 100, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}})
+	var d limit.Decision
+	for _, cost := range []int64{10, 11} {
+		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: cost}}}
+		if err := s.Decide(context.Background(), req, noon, &d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var e answer.Encoder
+	h := e.Header(nil, &d, answer.Wait{Micros: d.RetryAt - d.Now, Known: true})
+	if d.Allowed || h.RetryAfter != "1" || h.RateLimit != `"l";r=0;t=1` {
+		t.Errorf("allowed %v, Retry-After %s, %s", d.Allowed, h.RetryAfter, h.RateLimit)
+	}
+}
+
 // Guarantees that never is judged against the plan: a cost that only this instance's part cannot hold is told to wait.
 func TestCostAboveThePart(t *testing.T) {
 	s := newStore(t, outage.Config{Store: away(t), Instances: func() int { return 10 }})

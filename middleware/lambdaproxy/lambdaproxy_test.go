@@ -21,7 +21,7 @@ var (
 	allowed = apigw.Answer{Kind: answer.Allowed, Tenant: "a/é", Subject: "ci", Plan: "pro", KeyID: "k1",
 		Header: answer.Header{Limit: "5", Remaining: "4", Reset: "1", RateLimit: `"burst";r=4;t=1`, Policy: `"burst";q=5;w=5`}}
 	denied = apigw.Answer{Kind: answer.Limited, Tenant: "acme", Instance: "urn:uuid:1",
-		Header:  answer.Header{Limit: "5", Remaining: "0", Reset: "5", RateLimit: `"burst";r=0;t=5`, Policy: `"burst";q=5;w=5`, RetryAfter: "1"},
+		Header:  answer.Header{Limit: "5", Remaining: "0", Reset: "5", RateLimit: `"burst";r=0;t=1`, Policy: `"burst";q=5;w=5`, RetryAfter: "1"},
 		Problem: []byte(`{"type":"t","title":"<é>","status":429}`)}
 )
 

@@ -1,0 +1,104 @@
+package limit
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// TestMoreAt holds, for every algorithm, that more remains at MoreAt than after the decision, and no more a microsecond before:
+// after charges and denials, after a change of the limit, and while others hold leases. Where nothing is used, the whole capacity is
+// charged first, and what comes back of it is looked for.
+func TestMoreAt(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	looked, unused, denied, held := map[Algorithm]int{}, 0, 0, 0
+	for range 6000 {
+		in := randomTier(r)
+		switch r.IntN(8) {
+		case 0:
+			in = Tier{Algorithm: Quota, Threshold: randomNumber(r, 1000), Calendar: &Calendar{Every: Week, Location: time.UTC}}
+		case 1, 2, 3, 4:
+			if in.Threshold = randomNumber(r, 50); in.Algorithm == TokenBucket {
+				in.Burst = randomNumber(r, 50)
+			}
+		}
+		l, err := New(Limit{ID: "l", MaxCost: MaxUnits, Tiers: []Tier{in}})
+		if err != nil {
+			continue
+		}
+		tier := &l.Tiers[0]
+		var s State
+		now := int64(1_772_452_800_000_000) + r.Int64N(1e12)
+		length := max(tier.period, 1)
+		for range 12 {
+			now += r.Int64N(1 + []int64{2, 1000, length / 8, 2 * length}[r.IntN(4)])
+			if r.IntN(6) == 0 {
+				in.Threshold = randomNumber(r, min(2*in.Threshold, mostOf(in.Algorithm)))
+				if in.Burst > 0 {
+					in.Burst = randomNumber(r, min(2*in.Burst, MaxUnits))
+				}
+				if changed, err := New(Limit{ID: "l", MaxCost: MaxUnits, Tiers: []Tier{in}}); err == nil {
+					l, tier = changed, &changed.Tiers[0]
+				}
+			}
+			most := min(tier.capacity, l.costMost)
+			cost := 1 + r.Int64N(max(most/(1<<r.IntN(4)), 1))
+			if r.IntN(8) == 0 {
+				cost = tier.capacity + 1 // never, so that nothing is used
+			} else if r.IntN(4) == 0 && tier.Algorithm != LeakyBucket {
+				ask(t, tier, &s, now, cost, Ahead{Need: cost, Least: most / 4, Most: most / 4, Ample: most / 4, Share: ShareOne})
+			}
+			before := s.clone()
+			d := once(l, &s, now, cost)
+			res := &d.Results[0]
+			left, at := res.Remaining(), res.MoreAt()
+			from := &s
+			if res.Used() == 0 {
+				if most < tier.capacity {
+					continue
+				}
+				unused++
+				from, left = s.clone(), 0
+				if all := once(l, from, now, tier.capacity); !all.Allowed {
+					t.Fatalf("%+v: %+v has %d left and refuses that", in, s, tier.capacity)
+				}
+			}
+			if res.m > 0 && tier.Algorithm == TokenBucket {
+				held++
+			}
+			if !d.Allowed {
+				denied++
+			}
+			looked[tier.Algorithm]++
+			leftAt := func(at int64) int64 { return once(l, from.clone(), at, tier.capacity+1).Results[0].Remaining() }
+			if after := leftAt(at); at <= now || after <= left {
+				t.Fatalf("%+v: a cost of %d at %d on %+v leaves %d; at MoreAt, %d µs later, %d are left", in, cost, now, before, left, at-now, after)
+			}
+			if early := leftAt(at - 1); early > left {
+				t.Fatalf("%+v: a cost of %d at %d on %+v leaves %d; %d µs later %d are left, and MoreAt is a µs after that", in, cost, now, before, left, at-1-now, early)
+			}
+			if !d.Allowed && !d.Never && at > d.RetryAt {
+				t.Fatalf("%+v: MoreAt %d is after RetryAt %d", in, at, d.RetryAt)
+			}
+		}
+	}
+	for _, a := range Algorithms() {
+		if looked[a] < 1000 {
+			t.Errorf("%s: only %d results were looked at", a, looked[a])
+		}
+	}
+	if unused < 20 || denied < 1000 || held < 500 {
+		t.Errorf("only %d unused, %d denied, %d held", unused, denied, held)
+	}
+}
+
+// once decides about one cost, and charges it if it is admitted.
+func once(l *Limit, s *State, now, cost int64) *Decision {
+	d := new(Decision)
+	d.Begin(&Request{Owner: Owner{Kind: Tenant, Name: "acme"}, Charges: []Charge{{Limit: l, Cost: cost}}}, now)
+	d.Evaluate(0, s, true)
+	if d.Settle() {
+		d.Commit(0, s)
+	}
+	return d
+}
