@@ -22,7 +22,8 @@ const simulateLong = `Replay access logs through the limits of a plans file, on 
 allowed and denied: by limit, by tenant, by address, and when. Nothing is sent anywhere, and no limit is touched.
 
 Logs are in the Common or Combined Log Format, plain or gzip, with their lines in any order; "-" is standard input.
-Lines that cannot be replayed are counted, and the first of them are shown. Requests are decided in the order of
+Lines that cannot be replayed are counted, and the first of them are shown; logs without one line that can be replayed
+are an error (exit code 1), and there is no report then. Requests are decided in the order of
 production: ipLimits first (each address, IPv6 by /64), then the declared routes, then the limits of the tenant.
 
 The tenant of a line is found by --tenant-from:
@@ -113,6 +114,9 @@ func (f *simulateFlags) run(c *cobra.Command) error {
 	case errors.Is(err, simulate.ErrUnknownPlan), errors.Is(err, simulate.ErrUnknownTenant):
 		return &usageError{c.CommandPath(), err}
 	case err != nil:
+		return err
+	}
+	if err := report.Unusable(); err != nil {
 		return err
 	}
 	if err := f.write(c.OutOrStdout(), report); err != nil {

@@ -128,6 +128,53 @@ func TestSimulateErrors(t *testing.T) {
 	}
 }
 
+// A file that is no access log is an error: a report about nothing would read as if the limits denied nobody.
+func TestSimulateWithoutUsableLines(t *testing.T) {
+	plans, log, _ := simulateFiles(t)
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	other := file("other.log", strings.Repeat("{\"status\":200}\n", 40)+"192.0.2.1 - - [yesterday] \"GET / HTTP/1.1\" 200 1\n")
+	empty := file("empty.log", "")
+	page := filepath.Join(dir, "report.html")
+	for _, c := range []struct {
+		name string
+		logs []string
+		says []string
+	}{
+		{"another format", []string{"--log", other}, []string{"41 lines", "other.log:1: no usable client address at the start", `{\"status\":200}`,
+			"other.log:5:", "Common or Combined Log Format", "gzip", "[02/Mar/2026:12:00:00 +0000]"}},
+		{"an empty file", []string{"--log", empty}, []string{"there is no line in", "empty.log", "Common or Combined Log Format"}},
+		{"both, as JSON and as a page", []string{"--log", empty, "--log", other, "--json", "--html", page}, []string{"empty.log", "other.log:1:"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			stdout, _, err := simulateOutput(t, append([]string{"--plans", plans}, c.logs...)...)
+			if err == nil || exitCode(err) != exitFailed || stdout != "" {
+				t.Fatalf("it gives %v and writes %q", err, stdout)
+			}
+			for _, text := range c.says {
+				if !strings.Contains(err.Error(), text) {
+					t.Errorf("the error lacks %q:\n%v", text, err)
+				}
+			}
+			if lines := strings.Count(err.Error(), "\n"); lines > 12 {
+				t.Errorf("the error has %d lines", lines)
+			}
+		})
+	}
+	if _, err := os.Stat(page); err == nil {
+		t.Error("a page about nothing was written")
+	}
+	if _, _, err := simulateOutput(t, "--plans", plans, "--log", empty, "--log", log); err != nil {
+		t.Errorf("an empty log beside a good one: %v", err)
+	}
+}
+
 // The operator's only copy of a log must not become a report about itself.
 func TestSimulateKeepsItsInputs(t *testing.T) {
 	dir := t.TempDir()

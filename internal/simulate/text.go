@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -166,6 +167,50 @@ func (r *Report) textLines(b *strings.Builder) {
 	for _, o := range r.OddLines {
 		fmt.Fprintf(b, "  %s:%d: %s: %q\n", visible(o.Log), o.Line, o.Reason, o.Text)
 	}
+}
+
+// shownOddLines is how many lines an error shows.
+const shownOddLines = 5
+
+// formats says in words, with an example, which logs can be replayed.
+const formats = `Logs are read in the Common or Combined Log Format, plain or gzip, one request a line, as in
+  192.0.2.1 - alice [02/Mar/2026:12:00:00 +0000] "GET /product/1 HTTP/1.1" 200 512
+  192.0.2.1 - alice [02/Mar/2026:12:00:00 +0000] "GET /product/1 HTTP/1.1" 200 512 "https://example.com/" "curl/8.0"`
+
+// Unusable returns an error that says why no line of the logs was replayed; nil if one was. A report about nothing would read as if
+// the limits denied nobody.
+func (r *Report) Unusable() error {
+	if r.Requests > 0 {
+		return nil
+	}
+	var b strings.Builder
+	names := make([]string, len(r.Logs))
+	for i, name := range r.Logs {
+		names[i] = visible(name)
+	}
+	if logs := strings.Join(names, ", "); r.Lines == 0 {
+		fmt.Fprintf(&b, "nothing to replay: there is no line in %s", logs)
+	} else {
+		fmt.Fprintf(&b, "nothing to replay: of %s lines in %s none is a line of an access log", grouped(r.Lines), logs)
+	}
+	for _, text := range r.Incomplete {
+		b.WriteString("\n  " + text)
+	}
+	for _, o := range r.OddLines[:min(len(r.OddLines), shownOddLines)] {
+		fmt.Fprintf(&b, "\n  %s:%d: %s: %q", visible(o.Log), o.Line, o.explain(), o.Text)
+	}
+	b.WriteString("\n" + formats)
+	return errors.New(b.String())
+}
+
+// explain is the line's reason in words.
+func (o *OddLine) explain() string {
+	for _, reason := range accesslog.Reasons() {
+		if reason.String() == o.Reason {
+			return reason.Explain()
+		}
+	}
+	return o.Reason
 }
 
 // table lines up columns.
