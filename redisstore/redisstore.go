@@ -30,6 +30,10 @@ type Config struct {
 	Credentials func(ctx context.Context) (user, password string, err error)
 	TLS         *tls.Config // nil is plain text
 
+	// Namespace keeps the counters of several programs in one Redis apart; any text up to 64 bytes. Processes with the same
+	// namespace, "" included, hold each limit together.
+	Namespace string
+
 	// Deadline of one decision, connecting included, 1 ms or more; default DefaultDeadline. One that is not answered by then is
 	// decided by each limit's onStoreFailure.
 	Deadline time.Duration
@@ -42,7 +46,8 @@ type Store struct{ inner *redis.Store }
 // New connects. It refuses a server that is not a primary with [ErrReplica]; other errors name the field. A server that cannot be
 // reached is no error, and limits are held by their onStoreFailure until it can: call Ping to know. Close the store when done.
 func New(ctx context.Context, c Config) (*Store, error) {
-	s, err := redis.New(ctx, redis.Config(c))
+	s, err := redis.New(ctx, redis.Config{Addrs: c.Addrs, Cluster: c.Cluster, Credentials: c.Credentials, TLS: c.TLS,
+		Namespace: c.Namespace, Deadline: c.Deadline, PoolSize: c.PoolSize})
 	if err != nil {
 		return nil, fmt.Errorf("redisstore: %w", err)
 	}

@@ -147,8 +147,6 @@ func (o devOptions) parse() (*dev, error) {
 		return nil, fmt.Errorf("--retry-jitter %d is outside 0..100", o.jitter)
 	case o.maxBody < 0:
 		return nil, fmt.Errorf("--max-body %d is negative", o.maxBody)
-	case o.stores.maxInstances < 1:
-		return nil, fmt.Errorf("--max-instances %d is below 1", o.stores.maxInstances)
 	case o.storeMB < 1 || o.storeMB > 1<<20:
 		return nil, fmt.Errorf("--store-mb %d is outside 1..%d", o.storeMB, 1<<20)
 	}
@@ -157,6 +155,9 @@ func (o devOptions) parse() (*dev, error) {
 	}
 	var err error
 	if d.names, err = o.parseCells(); err != nil {
+		return nil, err
+	}
+	if err := o.stores.check(); err != nil {
 		return nil, err
 	}
 	for _, p := range o.plans {

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -23,21 +26,46 @@ import (
 
 // storeOptions say where counters are kept.
 type storeOptions struct {
-	redis, dynamodb, table string
-	redisDeadline          time.Duration
-	dynamodbDeadline       time.Duration
-	leases                 bool
-	maxInstances           int
+	redis, redisNamespace string
+	dynamodb, table       string
+	redisDeadline         time.Duration
+	dynamodbDeadline      time.Duration
+	leases                bool
+	maxInstances          int
 }
 
 func (o *storeOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.redis, "redis", "", "keep counters in Redis at `HOST:PORT`; several gateways then hold one limit together")
+	f.StringVar(&o.redisNamespace, "redis-namespace", "", "`TEXT` in the names of the counters, to keep them apart from other programs' in one Redis")
 	f.DurationVar(&o.redisDeadline, "redis-deadline", redis.DefaultDeadline, "how long a decision waits for Redis, `TIME`")
 	f.StringVar(&o.dynamodb, "dynamodb", "", "keep counters in DynamoDB Local at `URL`; beside --redis: quotas only")
 	f.DurationVar(&o.dynamodbDeadline, "dynamodb-deadline", time.Second, "how long a decision waits for DynamoDB, `TIME` (deployed: "+dynamodb.DefaultTimeout.String()+")")
 	f.StringVar(&o.table, "dynamodb-table", "sluice-dev", "`TABLE` for --dynamodb; made if it is not there")
 	f.BoolVar(&o.leases, "leases", true, "decide from units leased of a shared store, not asking it each time")
 	f.IntVar(&o.maxInstances, "max-instances", 1, "most gateways that share a store, `N`, to divide limits by while it is away and they are not counted")
+}
+
+const maxNamespaceBytes = 64 // of a namespace, in the store too
+
+// check says what is wrong on the command line. It never repeats --redis, which may have a password in it.
+func (o *storeOptions) check() error {
+	if o.maxInstances < 1 {
+		return fmt.Errorf("--max-instances %d is below 1", o.maxInstances)
+	}
+	if o.redisNamespace != "" && o.redis == "" {
+		return errors.New("--redis-namespace has no use without --redis")
+	}
+	if n := len(o.redisNamespace); n > maxNamespaceBytes {
+		return fmt.Errorf("--redis-namespace has %d bytes, want at most %d", n, maxNamespaceBytes)
+	}
+	if o.redis == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(o.redis)
+	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || strings.ContainsAny(host, "@/") {
+		return errors.New("--redis is not HOST:PORT, such as 127.0.0.1:6379: it takes no URL, and sluice dev connects in plain text, without a password")
+	}
+	return nil
 }
 
 // counters are the stores of a gateway.
@@ -96,7 +124,7 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 }
 
 func (o *storeOptions) openRedis(ctx context.Context) (*redis.Store, error) {
-	s, err := redis.New(ctx, redis.Config{Addrs: []string{o.redis}, Deadline: o.redisDeadline})
+	s, err := redis.New(ctx, redis.Config{Addrs: []string{o.redis}, Namespace: o.redisNamespace, Deadline: o.redisDeadline})
 	if err != nil {
 		return nil, err
 	}

@@ -148,6 +148,46 @@ func TestDevRefusesStores(t *testing.T) {
 	}
 }
 
+// Guarantees that gateways with different namespaces share no counter of one Redis.
+func TestDevRedisNamespace(t *testing.T) {
+	addr, plans := redistest.Start(t).Addr, sharedPlans(t, 20, 1000, "")
+	start := func(namespace string) *running {
+		return startDev(t, "--redis", addr, "--redis-namespace", namespace, "--leases=false", "--plans", plans, "--redis-deadline", "5s")
+	}
+	for _, c := range []struct {
+		namespace string
+		want      int64
+	}{{"billing", 20}, {"search", 20}, {"billing", 0}} {
+		if allowed, _ := hammer(t, 32, start(c.namespace)); allowed != c.want {
+			t.Errorf("namespace %s: %d allowed, want %d", c.namespace, allowed, c.want)
+		}
+	}
+}
+
+// Guarantees that what --redis does not take is refused as a wrong command line, and that a password in it is not written out.
+func TestDevRedisFlags(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"a URL with a password", []string{"--redis", "redis://:hunter2@127.0.0.1:6379"}, "--redis is not HOST:PORT"},
+		{"a password", []string{"--redis", ":hunter2@127.0.0.1:6379"}, "without a password"},
+		{"a user and a password", []string{"--redis", "ann:hunter2@127.0.0.1:6379"}, "--redis is not HOST:PORT"},
+		{"a password and no port", []string{"--redis", "hunter2@127.0.0.1"}, "--redis is not HOST:PORT"},
+		{"no port", []string{"--redis", "127.0.0.1"}, "such as 127.0.0.1:6379"},
+		{"a namespace of nothing", []string{"--redis-namespace", "billing"}, "--redis-namespace has no use without --redis"},
+		{"a long namespace", []string{"--redis", "127.0.0.1:1", "--redis-namespace", strings.Repeat("n", 65)}, "--redis-namespace has 65 bytes, want at most 64"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := sluice(t, "", append([]string{"dev", "--listen", "127.0.0.1:0"}, c.args...)...)
+			if got.code != exitUsage || !strings.Contains(got.stderr, c.want) || strings.Contains(got.stdout+got.stderr, "hunter2") {
+				t.Errorf("exit code %d, want %d; stderr %q, want %q in it and no password", got.code, exitUsage, got.stderr, c.want)
+			}
+		})
+	}
+}
+
 // A limit that the store cannot keep must be refused when the plans are loaded: later it would be a failing store.
 func TestDevRefusesLimitsOfTheStore(t *testing.T) {
 	plans := sharedPlans(t, 5, 5, "      - { id: log, algorithm: sliding_log, threshold: 5, period: 1m }")

@@ -1,8 +1,8 @@
 // Package redis keeps counters in Redis or Valkey: one script, one round trip and one hash slot for a decision over all
 // limits of a tenant.
 //
-// Layout. Every key of an owner begins with "{rl:", the owner's kind and the netstring of its name, "}"; in a cluster they
-// share a slot.
+// Layout. Every key of an owner begins with "{rl:", the netstring of the namespace where there is one, the owner's kind (a letter)
+// and the netstring of its name, "}"; in a cluster they share a slot.
 //
 //	{rl:t4:acme,}                             pack of the limits that every request of the owner counts
 //	{rl:t4:acme,}8:put-prod,6:tenant,         pack of a limit that only some requests count
@@ -61,9 +61,9 @@ type Store struct {
 	deadline time.Duration
 	boot     uint64 // with serial, names receipts
 	serial   atomic.Uint64
+	space    string // of Config.Namespace, in each key: "" or its netstring. Tests keep their counters apart by it
 
 	// For tests only.
-	space       string             // keeps the counters of tests apart
 	callerClock bool               // the caller's clock takes the place of the server's
 	generalOnly bool               // no scripts for shapes
 	onAnswer    func(general bool) // called for each reply that is an answer
@@ -77,6 +77,8 @@ type Config struct {
 	// Credentials returns user and password for each new connection; nil is none. See package elasticache for IAM.
 	Credentials func(ctx context.Context) (user, password string, err error)
 	TLS         *tls.Config // nil is plain text
+
+	Namespace string // keeps the counters of several programs in one Redis apart; any text up to 64 bytes
 
 	Deadline time.Duration // of one decision, connecting included; at least 1 ms; 0 means DefaultDeadline
 	PoolSize int           // connections per node; 0 means the client's default
@@ -101,10 +103,12 @@ func New(ctx context.Context, c Config) (*Store, error) {
 		return nil, errors.New("redis store: no address")
 	case len(c.Addrs) > 1 && !c.Cluster:
 		return nil, fmt.Errorf("redis store: %d addresses, and no cluster", len(c.Addrs))
+	case len(c.Namespace) > 64:
+		return nil, fmt.Errorf("redis store: namespace has %d bytes, want at most 64", len(c.Namespace))
 	case c.Deadline < time.Millisecond:
 		return nil, fmt.Errorf("redis store: a deadline of %s, want at least 1ms", c.Deadline)
 	}
-	s := &Store{client: client(c), deadline: c.Deadline, boot: rand.Uint64()}
+	s := &Store{client: client(c), deadline: c.Deadline, boot: rand.Uint64(), space: space(c.Namespace)}
 	if err := s.Ping(ctx); errors.Is(err, ErrReplica) {
 		return nil, errors.Join(err, s.client.Close())
 	}

@@ -99,7 +99,16 @@ var questions = sync.Pool{New: func() any { return new(question) }}
 // errTooMany is a request whose keys a script cannot number.
 var errTooMany = fmt.Errorf("%w: too many limits for one script", limit.ErrInvalidRequest)
 
-// appendPrefix begins every key of an owner: "{rl:" and the owner's netstring. What follows the first "}" is not hashed by a
+// space is what a namespace puts into each key: nothing where there is none, else its netstring. A "}" in it would end the part of
+// the key that a cluster hashes, and so have all owners of the namespace share one slot; hence it is escaped.
+func space(namespace string) string {
+	if namespace == "" {
+		return ""
+	}
+	return string(appendNetstring(nil, strings.NewReplacer("%", "%25", "}", "%7D").Replace(namespace)))
+}
+
+// appendPrefix begins every key of an owner: "{rl:", the namespace and the owner's netstring. What follows the first "}" is not hashed by a
 // cluster, so all of an owner's keys share a slot; a "}" in the name only makes the hashed part shorter.
 func (s *Store) appendPrefix(b []byte, o limit.Owner) []byte {
 	b = append(b, "{rl:"...)
