@@ -8,7 +8,10 @@ package redisstore
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/backend"
@@ -28,7 +31,12 @@ type Config struct {
 
 	// Credentials returns user and password for each new connection; nil is none. Tokens that expire are renewed so.
 	Credentials func(ctx context.Context) (user, password string, err error)
-	TLS         *tls.Config // nil is plain text
+	TLS         *tls.Config // nil is plain text; see AllowPlaintextPassword
+
+	// AllowPlaintextPassword lets the password of Credentials travel without TLS. Without it New refuses Credentials with a nil TLS,
+	// but for a single server on a loopback address: what is sent to that stays on this machine. The nodes that a cluster names may be
+	// anywhere, so a cluster needs it wherever its addresses are.
+	AllowPlaintextPassword bool
 
 	// Namespace keeps the counters of several programs in one Redis apart; any text up to 64 bytes. Processes with the same
 	// namespace, "" included, hold each limit together.
@@ -43,15 +51,35 @@ type Config struct {
 // Store is a store for sluice.Config. It is safe for concurrent use. Make it with [New].
 type Store struct{ inner *redis.Store }
 
-// New connects. It refuses a server that is not a primary with [ErrReplica]; other errors name the field. A server that cannot be
-// reached is no error, and limits are held by their onStoreFailure until it can: call Ping to know. Close the store when done.
+// New connects. It refuses a server that is not a primary with [ErrReplica], and a password without TLS (see
+// Config.AllowPlaintextPassword); errors name the field. A server that cannot be reached is no error, and limits are held by their
+// onStoreFailure until it can: call Ping to know. Close the store when done.
 func New(ctx context.Context, c Config) (*Store, error) {
+	if len(c.Addrs) > 0 && c.Credentials != nil && c.TLS == nil && !c.AllowPlaintextPassword && !c.onThisMachine() {
+		return nil, errPlaintextPassword
+	}
 	s, err := redis.New(ctx, redis.Config{Addrs: c.Addrs, Cluster: c.Cluster, Credentials: c.Credentials, TLS: c.TLS,
 		Namespace: c.Namespace, Deadline: c.Deadline, PoolSize: c.PoolSize})
 	if err != nil {
 		return nil, fmt.Errorf("redisstore: %w", err)
 	}
 	return &Store{s}, nil
+}
+
+var errPlaintextPassword = errors.New("redisstore: Credentials without TLS would send a password in plain text: " +
+	"set TLS (&tls.Config{} verifies the server by its name), or AllowPlaintextPassword where nobody can listen on the way")
+
+// onThisMachine reports whether all that is sent goes to a loopback address.
+func (c *Config) onThisMachine() bool {
+	if c.Cluster || len(c.Addrs) != 1 {
+		return false
+	}
+	host, _, err := net.SplitHostPort(c.Addrs[0])
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
 // Ping asks the server, or each primary of the cluster, whether it is there.
