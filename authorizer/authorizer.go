@@ -177,6 +177,9 @@ type Answer struct {
 	Header      answer.Header
 	Instance    string // URI of this occurrence; "" where allowed
 
+	// NotGranted is the id of a limit of which this cell grants nothing, where that is why the request was denied; "" otherwise.
+	NotGranted string
+
 	// Reason says why there is no identity, in words of ours such as "token_expired"; "" where there is one, and where nobody
 	// asked for it. It is for logs: a client is not told what exactly is wrong with a credential.
 	Reason string
@@ -296,7 +299,7 @@ func (z *Authorizer) answer(ctx context.Context, req *Request, peek bool) *Answe
 func (a *Answer) reset(req *Request, now time.Time) {
 	a.request, a.At = req, now
 	a.Tenant, a.Plan, a.Subject, a.KeyID, a.Source, a.Instance = "", "", "", "", "", ""
-	a.Reason, a.Err = "", nil
+	a.Reason, a.NotGranted, a.Err = "", "", nil
 	a.Anonymous, a.StoreFailed, a.wait, a.Took = false, false, answer.Wait{}, 0
 	a.Mode, a.Spared = limit.Enforce, answer.Allowed
 	a.ip.made, a.plan.made = false, false
@@ -486,6 +489,7 @@ func (z *Authorizer) limitTenant(ctx context.Context, a *Answer, owner limit.Own
 	a.plan.request.Owner = owner
 	a.plan.request.Charges = set.AppendCharges(a.plan.request.Charges[:0], &a.attributes)
 	if e := set.Withheld(a.plan.request.Charges); e != nil {
+		a.NotGranted = e.Whole().ID
 		if until := e.Share().Until; until > 0 {
 			a.wait = answer.Wait{Micros: max(until-a.At.UnixMicro(), 1), Known: true}
 		}

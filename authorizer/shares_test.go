@@ -30,6 +30,9 @@ func TestNothingIsGrantedHere(t *testing.T) {
 	for _, cost := range []int64{0, 1, limit.MaxUnits} {
 		req.Cost = cost
 		a := f.Authorize(t.Context(), req)
+		if a.NotGranted != "l" {
+			t.Errorf("cost %d: it names the limit %q, want l", cost, a.NotGranted)
+		}
 		if a.Kind != answer.NotHere || a.Kind.Status() != 429 || a.Header.RetryAfter != "7" || a.StoreFailed || a.Decision() != nil {
 			t.Errorf("cost %d: %s, retry after %q", cost, a.Kind, a.Header.RetryAfter)
 		}

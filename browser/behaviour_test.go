@@ -2,11 +2,13 @@ package browser
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
@@ -87,6 +89,32 @@ func TestLivePageFollows(t *testing.T) {
 	server.CloseClientConnections()
 	server.Close()
 	p.until("document.getElementById('link-text').textContent === 'Connection lost; trying again'")
+}
+
+// Each denial says which limit refused, or in words why, and how long to wait where that is known.
+func TestLivePageSaysWhy(t *testing.T) {
+	s := newScene(t)
+	for i, d := range []livepage.Denied{
+		{Limit: "burst", Reason: livepage.NotGranted},
+		{Reason: livepage.Uncountable, Never: true},
+		{Limit: "put-product", Tier: "10s", Wait: 2 * time.Second},
+		{},
+	} {
+		s.recorder.Observe(&livepage.Observation{At: sceneNow, Outcome: livepage.Limited, Tenant: "globex", Method: http.MethodGet,
+			Path: fmt.Sprint("/", i), Denied: d})
+	}
+	p := openTab(t, s.serve().URL+"/_sluice/", views[0])
+	p.until("document.querySelectorAll('#denial-rows li').length === 4")
+	want := map[string]string{
+		"/0": "burst · not granted in this cell · globex|", "/1": "costs more than a limit can count · globex|never fits",
+		"/2": "put-product 10s · globex|wait 2.0 s", "/3": "reason not known · globex|",
+	}
+	got := eval[map[string]string](p, `Object.fromEntries([...document.querySelectorAll('#denial-rows li')].map((e) =>
+		[e.querySelector('.req bdi').textContent, e.querySelector('.why').textContent + '|' + e.querySelector('.times small').textContent]))`)
+	if !maps.Equal(got, want) {
+		t.Errorf("the page says %q, want %q", got, want)
+	}
+	p.quiet()
 }
 
 // A chosen theme overrides the system's, and lasts; where the browser refuses to store it, the page works all the same.

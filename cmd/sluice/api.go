@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -301,9 +302,9 @@ func observation(o *stage.Observation) *livepage.Observation {
 	case decision == answer.Allowed.String():
 		out.Outcome = livepage.Allowed
 	case decision == answer.IPLimited.String():
-		out.Outcome = livepage.IPLimited
+		out.Outcome, out.Denied = livepage.IPLimited, denied(o)
 	case decision == answer.Limited.String(), decision == answer.NeverFits.String(), decision == answer.NotHere.String():
-		out.Outcome = livepage.Limited
+		out.Outcome, out.Denied = livepage.Limited, denied(o)
 	case decision == answer.NoRoute.String():
 		out.Outcome = livepage.NotFound
 	case decision == answer.Unavailable.String(), decision == answer.Unidentified.String():
@@ -314,6 +315,24 @@ func observation(o *stage.Observation) *livepage.Observation {
 		out.Outcome = livepage.StoreFailed
 	}
 	return out
+}
+
+// denied is what the context tells of a denial. The binding limit is named as in the headers: "burst", "put-product/10s", "ip:login".
+func denied(o *stage.Observation) (d livepage.Denied) {
+	binding := strings.TrimPrefix(o.Context[apigw.ContextBinding], "ip:")
+	d.Limit, d.Tier, _ = strings.Cut(binding, "/")
+	if seconds, err := strconv.ParseInt(o.Context[apigw.ContextRetryAfter], 10, 32); err == nil {
+		d.Wait = time.Duration(seconds) * time.Second
+	}
+	switch o.Context[apigw.ContextDecision] {
+	case answer.NotHere.String():
+		d.Reason = livepage.NotGranted
+	case answer.NeverFits.String():
+		if d.Never = true; d.Limit == "" {
+			d.Reason = livepage.Uncountable
+		}
+	}
+	return d
 }
 
 // runRemote serves an API whose authorizer is a binary: plans and stores are that binary's affair.

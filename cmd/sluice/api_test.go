@@ -19,6 +19,8 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+
+	"github.com/sluicelimits/sluice/internal/livepage"
 )
 
 // functionEnv makes the test binary a Lambda function: one for an API's authorizer and for what stands behind it.
@@ -92,9 +94,14 @@ func TestDevBuiltinAPIs(t *testing.T) {
 		if denied < 2 || loop[1] != strconv.Itoa(want.denied) {
 			t.Errorf("%s: %d of the loop's requests were denied, and %ss promised", api, denied, loop[1])
 		}
-		var page struct{ Denials []json.RawMessage }
+		var page livepage.Data
 		if code, _, body := get(t, r.base+"/_sluice/data.json", ""); code != 200 || json.Unmarshal([]byte(body), &page) != nil || len(page.Denials) < 2 {
 			t.Errorf("%s: live data: %d, %d denials: %.400s", api, code, len(page.Denials), body)
+		}
+		for _, d := range page.Denials {
+			if d.Limit != "burst" || d.WaitMs < 1000 {
+				t.Errorf("%s: the live page says of a denial %+v", api, d)
+			}
 		}
 		if err := r.finish(t); err != nil {
 			t.Errorf("%s: a stop that was asked for is %v, want nil", api, err)

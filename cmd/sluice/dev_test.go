@@ -143,6 +143,17 @@ func TestDevCellsWithoutFlags(t *testing.T) {
 	if elsewhere != 2 {
 		t.Errorf("%d of 3 cells deny what is granted in one", elsewhere)
 	}
+	told := 0 // by the live pages of those cells
+	for _, c := range regexp.MustCompile(`(?m)^  cell +\S+ at (\S+)$`).FindAllStringSubmatch(r.stdout.String(), -1) {
+		for _, d := range dataOf(t, c[1]).Denials {
+			if told++; d.Limit != "burst" || d.Reason != "not granted in this cell" {
+				t.Errorf("the live page says of a denial in another cell %+v", d)
+			}
+		}
+	}
+	if told != 2 {
+		t.Errorf("the live pages show %d denials, want 2", told)
+	}
 }
 
 // Guarantees the first minute of a newcomer: no flags, and every printed line does what it says.

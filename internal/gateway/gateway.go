@@ -111,7 +111,19 @@ func (g *serving) observe(a *authorizer.Answer, r *http.Request) {
 		return
 	}
 	g.c.Recorder.Observe(&livepage.Observation{At: a.At, Outcome: outcome(a), Tenant: a.Tenant, Method: r.Method,
-		Path: a.Path(), Decision: a.Decision(), IPDecision: a.IPDecision()})
+		Path: a.Path(), Decision: a.Decision(), IPDecision: a.IPDecision(), Denied: denied(a)})
+}
+
+// denied is what a decision does not tell of a denial.
+func denied(a *authorizer.Answer) (d livepage.Denied) {
+	switch {
+	case a.Kind == answer.NotHere:
+		d.Limit, d.Reason = a.NotGranted, livepage.NotGranted
+		d.Wait, _ = a.RetryAfter()
+	case a.Kind == answer.NeverFits && a.Decision() == nil:
+		d.Reason, d.Never = livepage.Uncountable, true
+	}
+	return d
 }
 
 func outcome(a *authorizer.Answer) livepage.Outcome {

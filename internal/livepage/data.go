@@ -190,10 +190,11 @@ type Denial struct {
 	Tenant   string `json:"tenant"`
 	Method   string `json:"method"`
 	Path     string `json:"path"`
-	Limit    string `json:"limit"` // the binding one; "" where no limit decided
+	Limit    string `json:"limit"` // the binding one; "" where it is not known, and Reason says more
 	Tier     string `json:"tier"`
+	Reason   string `json:"reason"`   // in words, where it is not that the limit is used up; "" where it is
 	By       string `json:"by"`       // "plan" or "ip_limits"
-	WaitMs   int64  `json:"wait_ms"`  // until the same request fits, rounded up; -1 is never
+	WaitMs   int64  `json:"wait_ms"`  // until the same request fits, rounded up; -1 is never, 0 is not known
 	Degraded bool   `json:"degraded"` // decided without the store
 }
 
@@ -261,7 +262,7 @@ func (t *table) totals(second int64) map[name][windowCount][lanes]uint64 {
 func (d *denial) data() Denial {
 	out := Denial{
 		AtMs: d.at.UnixMilli(), Kind: d.who.kind, Tenant: d.who.text, Method: d.method, Path: d.path,
-		Limit: d.limit, Tier: d.tier, By: "plan", WaitMs: (d.wait + time.Millisecond - 1).Milliseconds(),
+		Limit: d.limit, Tier: d.tier, Reason: d.reason, By: "plan", WaitMs: (d.wait + time.Millisecond - 1).Milliseconds(),
 		Degraded: d.degraded,
 	}
 	if d.byAddress {

@@ -36,7 +36,22 @@ type Observation struct {
 	Path       string          // the limit's pattern or the cleaned path; cut to 200 bytes where it is kept
 	Decision   *limit.Decision // over the plan's limits, or the ipLimits where these denied; nil where none was made
 	IPDecision *limit.Decision // over the ipLimits where these admitted, so that they are counted too; nil where there are none
+	Denied     Denied          // of a denial: what Decision does not tell
 }
+
+// Denied says why a request was denied where no decision says so, or where the decision alone would mislead.
+type Denied struct {
+	Limit, Tier string        // the limit that refused, and its window; "" is that of the decision
+	Reason      string        // in words, where it is not that the limit is used up; "" where it is
+	Wait        time.Duration // until the request fits; 0 where that is not known
+	Never       bool          // no wait helps
+}
+
+// Reasons of [Denied].
+const (
+	NotGranted  = "not granted in this cell"          // other cells grant the limit, or more of it
+	Uncountable = "costs more than a limit can count" // no store was asked
+)
 
 // Status is what the page shows beside the counts.
 type Status struct {

@@ -69,6 +69,7 @@ type denial struct {
 	who          name
 	method, path string
 	limit, tier  string
+	reason       string
 	byAddress    bool
 	never        bool
 	degraded     bool
@@ -190,10 +191,15 @@ func (r *Recorder) deny(o *Observation, who name) {
 		at: o.At, who: name{who.kind, cut(who.text, maxNameBytes)}, byAddress: o.Outcome == IPLimited,
 		method: cut(o.Method, maxMethodBytes), path: cut(o.Path, maxPathBytes),
 	}
+	d.limit, d.tier, d.reason = cut(o.Denied.Limit, maxNameBytes), cut(o.Denied.Tier, maxNameBytes), o.Denied.Reason
+	d.never, d.wait = o.Denied.Never, o.Denied.Wait
 	if o.Decision == nil {
 		return
 	}
-	d.never, d.wait, d.degraded = o.Decision.Never, o.Decision.RetryAfter(), o.Decision.Degraded
+	d.degraded = o.Decision.Degraded
+	if d.reason == "" {
+		d.never, d.wait = o.Decision.Never, o.Decision.RetryAfter()
+	}
 	if b := o.Decision.Binding(); b != nil {
 		d.limit, d.tier = b.Limit().ID, TierName(b.Tier)
 	}

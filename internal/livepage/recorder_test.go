@@ -318,6 +318,9 @@ func TestDenials(t *testing.T) {
 		{Outcome: livepage.IPLimited, Path: "/"},
 		{Outcome: livepage.Limited, Path: "/", Decision: &limit.Decision{Owner: limit.Owner{Kind: limit.Anonymous}}},
 		{Outcome: livepage.Forbidden, Tenant: "acme"}, // not a matter of limits
+		{Outcome: livepage.Limited, Tenant: "acme", Path: "/", Denied: livepage.Denied{Limit: "small", Reason: livepage.NotGranted, Wait: 1500 * time.Microsecond}},
+		{Outcome: livepage.Limited, Tenant: "acme", Path: "/", Decision: tooMuch, Denied: livepage.Denied{Reason: livepage.NotGranted}},
+		{Outcome: livepage.Limited, Tenant: "acme", Path: "/", Denied: livepage.Denied{Reason: livepage.Uncountable, Never: true}},
 	}
 	r := livepage.NewRecorder()
 	for i := range observations {
@@ -327,6 +330,9 @@ func TestDenials(t *testing.T) {
 	}
 	month := time.Date(2026, 8, 1, 0, 0, 0, 0, time.UTC).Sub(at)
 	want := []livepage.Denial{ // newest first
+		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/", Reason: "costs more than a limit can count", By: "plan", WaitMs: -1},
+		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/", Limit: "small", Tier: "1s", Reason: "not granted in this cell", By: "plan"},
+		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/", Limit: "small", Reason: "not granted in this cell", By: "plan", WaitMs: 2},
 		{Kind: livepage.KindAnonymous, Path: "/", By: "plan"},
 		{Kind: livepage.KindNobody, Path: "/", By: "ip_limits"},
 		{Kind: livepage.KindTenant, Tenant: "acme", Path: "/" + strings.Repeat("é", 98) + "…", Limit: "small", Tier: "1s", By: "plan", WaitMs: -1},

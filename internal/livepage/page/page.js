@@ -386,7 +386,7 @@
   function denials(d) {
     const groups = new Map();
     for (const x of d.denials) {
-      const key = keyOf(x.kind, x.tenant, x.method, x.path, x.limit, x.tier, x.by, x.wait_ms < 0, x.degraded);
+      const key = keyOf(x.kind, x.tenant, x.method, x.path, x.limit, x.tier, x.reason, x.by, x.wait_ms < 0, x.degraded);
       const g = groups.get(key);
       if (g) g.count++;
       else groups.set(key, { key, count: 1, last: x });
@@ -406,8 +406,8 @@
     req.append(x.method + ' ');
     el('bdi', '', x.path, req);
     const why = el('div', 'why', undefined, body);
-    el('b', '', x.limit || 'no limit', why);
-    why.append(' ' + x.tier + ' · ');
+    el('b', '', x.limit || x.reason || 'reason not known', why);
+    why.append((x.tier ? ' ' + x.tier : '') + (x.limit && x.reason ? ' · ' + x.reason : '') + ' · ');
     if (x.kind === 'tenant') el('bdi', '', x.tenant, why);
     else why.append(x.by === 'ip_limits' ? 'by address' : names[x.kind][0].toLowerCase());
     if (x.degraded) el('span', 'tag away', 'backstop', why);
@@ -419,7 +419,7 @@
       time.dateTime = new Date(g.last.at_ms).toISOString();
       text(count, '× ' + whole.format(g.count));
       node.dataset.count = g.count;
-      text(wait, g.last.wait_ms < 0 ? 'never fits' : g.last.limit ? 'wait ' + duration(g.last.wait_ms) : '');
+      text(wait, g.last.wait_ms < 0 ? 'never fits' : g.last.wait_ms > 0 ? 'wait ' + duration(g.last.wait_ms) : '');
     } };
   }
 
