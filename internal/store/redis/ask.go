@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -46,9 +47,7 @@ func (s *Store) ask(ctx context.Context, q *question) (reply string, general boo
 			}
 		}
 	}
-	if err := q.encode(); err != nil {
-		return "", true, err
-	}
+	q.encode()
 	reply, err = s.run(ctx, decideScript, q.generalArgs())
 	if err == nil && reply == "" {
 		err = fmt.Errorf("%w: it is empty", errReply)
@@ -61,9 +60,7 @@ func (s *Store) ask(ctx context.Context, q *question) (reply string, general boo
 // dropped in a minute.
 func (s *Store) inspect(ctx context.Context, q *question) error {
 	q.charge = false
-	if err := q.encode(); err != nil {
-		return err
-	}
+	q.encode()
 	_, err := s.run(ctx, decideScript, q.generalArgs())
 	return err
 }
@@ -101,11 +98,19 @@ func (s *Store) run(ctx context.Context, sc *script, args []any) (string, error)
 	return "", fmt.Errorf("%w: %.100v", errReply, cmd.Val())
 }
 
-// translate says of an error of the server what an operator can do about it.
+// translate names what an error of the server means, and says what an operator can do about it. What the scripts say of the
+// counters of one owner means that the server answered, see [limit.Answered].
 func translate(err error) error {
-	switch {
+	switch text := err.Error(); {
 	case goredis.HasErrorPrefix(err, "SLUICE two values share a counter"):
 		return limit.ErrDuplicateCounter
+	case goredis.HasErrorPrefix(err, "SLUICE unreadable: "):
+		return fmt.Errorf("%w: %s", limit.ErrUnreadable, strings.TrimPrefix(text, "SLUICE unreadable: "))
+	case goredis.HasErrorPrefix(err, "SLUICE full: "):
+		return fmt.Errorf("%w: %s", limit.ErrFull, strings.TrimPrefix(text, "SLUICE full: "))
+	case goredis.HasErrorPrefix(err, "WRONGTYPE"), goredis.HasErrorPrefix(err, "ERR user_script:"):
+		// A script fails only on data that it did not expect under one of the owner's keys.
+		return fmt.Errorf("%w: a script failed on it: %s", limit.ErrUnreadable, text)
 	case goredis.HasErrorPrefix(err, "READONLY"):
 		return fmt.Errorf("the server became a replica: %w: %w", ErrReplica, err)
 	case goredis.HasErrorPrefix(err, "MOVED"), goredis.HasErrorPrefix(err, "CROSSSLOT"):

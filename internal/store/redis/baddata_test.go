@@ -2,6 +2,8 @@ package redis_test
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -62,7 +64,6 @@ func TestBadData(t *testing.T) {
 		{"a list", three(t), shared, command("RPUSH", "x"), false},
 		{"a hash", three(t), shared, command("HSET", "x", "y"), false},
 		{"nothing", three(t), shared, text(func(string) string { return "" }), false},
-		{"another layout", three(t), shared, text(func(p string) string { return "SLU0" + p[4:] }), false},
 		{"a text", three(t), shared, text(func(string) string { return "42" }), false},
 		{"cut short", three(t), shared, text(func(p string) string { return p[:len(p)-5] }), false},
 		{"cut in its heads", three(t), shared, text(func(p string) string { return p[:40] }), false},
@@ -81,6 +82,23 @@ func TestBadData(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, true},
+		{"an entry of a log that the pack does not count", []limit.Charge{log}, shared + "3:log,6:tenant,stamps*", func(t *testing.T, c *goredis.Client, key string) {
+			if err := c.ZAdd(t.Context(), key, goredis.Z{Score: 1, Member: "1:5000"}).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}, false},
+		{"entries of a log that count too much", []limit.Charge{log}, shared + "3:log,6:tenant,stamps*", func(t *testing.T, c *goredis.Client, key string) {
+			for i := range 2 {
+				if err := c.ZAdd(t.Context(), key, goredis.Z{Score: 1, Member: fmt.Sprintf("%d:%d", i, int64(1)<<53)}).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, false},
+		{"an entry of a log at half a µs", []limit.Charge{log}, shared + "3:log,6:tenant,stamps*", func(t *testing.T, c *goredis.Client, key string) {
+			if err := c.ZAdd(t.Context(), key, goredis.Z{Score: float64(time.Now().UnixMicro()) + 0.5, Member: "x:1"}).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}, false},
 		{"a set of values that is a text", []limit.Charge{user}, shared + "4:user,7:subject,values", command("SET", "x"), false},
 	}
 	for _, tt := range tests {
@@ -120,8 +138,8 @@ func TestBadData(t *testing.T) {
 				if err == nil {
 					t.Fatalf("answered: allowed %t; want an error", d.Allowed)
 				}
-				if !contains(err, "acme") || d.Allowed {
-					t.Errorf("allowed %t, %v; want an error that names the owner", d.Allowed, err)
+				if !contains(err, "acme") || !errors.Is(err, limit.ErrUnreadable) || d.Allowed {
+					t.Errorf("allowed %t, %v; want limit.ErrUnreadable and the owner", d.Allowed, err)
 				}
 				if _, err := try(t, s, charges); err == nil {
 					return // repaired

@@ -1,11 +1,16 @@
 -- One decision over all limits of an owner: all of them are charged, or none. See package redis for the layout, and
 -- package limit for the algorithms, which are the same here to the unit: integers below 2^53 only, no rounding.
--- ARGV[1] holds doubles, ARGV[2] their format, ARGV[3] the tiers' ids; wire.go writes them and reads the reply, which is
--- the states before the charge: the core evaluates them once more.
+-- ARGV[1] holds doubles, ARGV[2] the format of as many of them as are unpacked at once, ARGV[3] the tiers' ids; wire.go
+-- writes them and reads the reply, which is the states before the charge: the core evaluates them once more.
 -- This script knows every case. The usual ones have a script each that is about three times as fast: see shape.go.
-local sunpack, pack, sub, rep, fmod, call = struct.unpack, struct.pack, string.sub, string.rep, math.fmod, redis.call
+local sunpack, pack, sub, byte, fmod, call = struct.unpack, struct.pack, string.sub, string.byte, math.fmod, redis.call
 local SKEW = 5000000
-local A = {sunpack(ARGV[2], ARGV[1])}
+local MOST = 16384 -- records that a pack keeps of tiers that the request does not name; wire.go has the same number
+local A, piece = {sunpack(ARGV[2], ARGV[1])}, #ARGV[2] - 1
+for p = 8 * piece, #ARGV[1] - 1, 8 * piece do
+  local more = {sunpack(ARGV[2], ARGV[1], p + 1)}
+  for j = 1, piece do A[p / 8 + j] = more[j] end
+end
 local ids = ARGV[3]
 local now, charge, npacks = A[1], A[2], A[3]
 local ahead, STEP = charge >= 2, 10 -- leases are asked for, with ten more numbers for each tier
@@ -16,50 +21,124 @@ if now < 0 then
 end
 
 -- Doubles of each algorithm's state, of what a bucket was refunded, of what of it is leased, and of what may come back late.
-local WIDTH = {2, 3, 2, 2, 2, 2, 3, [133] = 2, [197] = 2, [229] = 2}
+local WIDTH = {3, 3, 2, 2, 2, 2, 3, [133] = 2, [197] = 2, [229] = 2}
 local states, fresh, packs = {}, {}, {}
 local na, nb, nc, nfresh, stamped = {}, {}, {}, {}, nil
 local nheld, nlate, ngiven = {}, {}, {} -- of a bucket after the charge: what is leased, what may come back late, what did
-local admitted, refused, repaired = true, nil, nil
-local tier, P, redirects, before, summary = 0, 3 + 6 * npacks, {}, '', ''
+local admitted, refused, repaired, crowded = true, nil, nil, nil
+local tier, P, before, summary = 0, 3 + 6 * npacks, {''}, {}
 local none = {0, 0}
 local joined, shared = {}, {} -- values that this request adds to each set, and counters of all others that it uses
 
 -- What cannot be read is an error, but for a minute only: it is in our place, and must not shut a tenant out for good.
 local function unreadable(key, why)
   call('PEXPIRE', key, 60000, 'LT')
-  return redis.error_reply('SLUICE ' .. key .. ' ' .. why .. '; it is dropped in a minute')
+  return redis.error_reply('SLUICE unreadable: ' .. key .. ' ' .. why .. '; it is dropped in a minute')
 end
 
--- parse fills the tables with the records of a pack, by id, and returns what its expiry is armed until.
-local function parse(value, rates, at_, n_, m_, order)
+-- A pack of another version may hold what was consumed. It is left as it is: an operator decides about it.
+local function foreign(key, value)
+  return redis.error_reply('SLUICE unreadable: ' .. key .. ' holds a pack of version ' .. string.format('%q', sub(value, 1, 4)) ..
+    ", which this release of Sluice does not read, and so does not take for empty; wait until the key expires, or delete it")
+end
+
+-- exact tells whether a number can be counted with.
+local function exact(v) return v == math.floor(v) and v >= -9007199254740992 and v <= 9007199254740992 end
+
+-- number is a double of a pack, which must be an integer.
+local function number(v)
+  assert(exact(v))
+  return v
+end
+
+-- marked reads the two numbers of a record that goes with a bucket, if there is one.
+local function marked(value, p)
+  if not p then return nil end
+  local a, u = sunpack('<dd', value, p)
+  return {number(a), number(u)}
+end
+
+-- load reads what a pack says of the n tiers in mine: their states, and what was refunded to, leased of and may come back late
+-- to buckets. It returns the time that the pack's expiry is armed until, the records of all other tiers for the next pack,
+-- how many those are, and which of mine have no record. Records that make no difference any more are left out.
+local function load(value, mine, n, st, refunds, helds, lates)
   local magic, total = sunpack('<c4H', value)
-  assert(magic == 'SLU1' or magic == 'SLU2')
-  local q, armed = 7 + 25 * total, 0
-  armed, q = sunpack('<d', value, q)
-  local function number(v)
-    assert(v == math.floor(v) and v >= -9007199254740992 and v <= 9007199254740992)
-    return v
+  local q = 7 + 25 * total
+  local armed = sunpack('<d', value, q)
+  local want, where, rates, fronts = {}, {}, {}, {}
+  local kept, behind, stamp, run = 0, {}, pack('<d', number(armed)), nil
+  for j = 1, n do want[sub(mine, 25 * j - 24, 25 * j - 8)] = true end
+  q = q + 8
+  for j = 0, total - 1 do
+    local id = sub(value, 7 + 25 * j, 23 + 25 * j)
+    local alg = byte(id)
+    local after = q + 8 * WIDTH[alg]
+    assert(alg < 8)
+    if want[id] then
+      assert(not where[id])
+      where[id], rates[id] = q, 24 + 25 * j
+    else -- it leaves the front; until the pack would have expired it may matter
+      kept = kept + 1
+      behind[kept] = sub(value, 7 + 25 * j, 31 + 25 * j) .. stamp .. sub(value, q, after - 1)
+    end
+    if alg == 5 then fronts[id] = true end
+    q = after
   end
-  local function record(id, rate)
-    local alg, a, n, m = string.byte(id), 0, 0, nil
-    assert(WIDTH[alg])
-    a, n, q = sunpack('<dd', value, q)
-    if WIDTH[alg] == 3 then m, q = sunpack('<d', value, q) end
-    assert(alg ~= 197 or (n >= 0 and n <= 1099511627776))
-    assert(alg ~= 229 or n >= 0)
-    order[#order + 1], rates[id], at_[id], n_[id], m_[id] = id, number(rate), number(a), number(n), m and number(m)
-  end
-  for j = 0, total - 1 do record(sub(value, 7 + 25 * j, 23 + 25 * j), (sunpack('<d', value, 24 + 25 * j))) end
   while q <= #value do
-    local id, rate
-    id, rate, q = sunpack('<c17d', value, q)
-    record(id, rate)
+    local id = sub(value, q, q + 16)
+    local alg = byte(id)
+    local after = q + 33 + 8 * WIDTH[alg]
+    local bucket = alg > 128 and '\5' .. sub(id, 2) or id
+    local raw = false -- kept as it is
+    if alg > 192 and magic == 'SLU3' then assert(not fronts[bucket]) end -- the scripts of shapes would not heed it
+    if want[bucket] then
+      assert(not where[id])
+      where[id], rates[id] = q + 33, q + 17
+    elseif fronts[bucket] then -- its bucket leaves the front
+      kept = kept + 1
+      behind[#behind + 1] = sub(value, q, q + 24) .. stamp .. sub(value, q + 33, after - 1)
+    else
+      raw = not (sunpack('<d', value, q + 25) <= now)
+      if raw then kept = kept + 1 end
+    end
+    if raw then
+      run = run or q
+    elseif run then
+      behind[#behind + 1], run = sub(value, run, q - 1), nil
+    end
+    q = after
   end
-  if magic == 'SLU1' then -- the scripts of shapes would not heed it
-    for j = 1, total do assert(not rates['\197' .. sub(order[j], 2)] and not rates['\229' .. sub(order[j], 2)]) end
+  assert(q == #value + 1)
+  if run then behind[#behind + 1] = sub(value, run) end
+  local missing
+  for j = 1, n do
+    local id = sub(mine, 25 * j - 24, 25 * j - 8)
+    local p, alg, a, u, m = where[id], byte(id), 0, 0, 0
+    if p then
+      a, u = sunpack('<dd', value, p)
+      if WIDTH[alg] == 3 then
+        m = sunpack('<d', value, p + 16)
+      elseif alg < 5 then
+        a, m = 0, a
+      elseif a ~= 0 then
+        m = sunpack('<d', value, rates[id])
+      end
+      st[3 * j - 2], st[3 * j - 1], st[3 * j] = number(a), number(u), number(m)
+    else
+      missing = missing or {}
+      missing[j] = true
+    end
+    if alg == 5 then
+      local rest = sub(id, 2)
+      refunds[j] = marked(value, where['\133' .. rest])
+      local held, late = marked(value, where['\197' .. rest]), marked(value, where['\229' .. rest])
+      assert(not held or (held[2] >= 0 and held[2] <= 1099511627776))
+      assert(not late or late[2] >= 0)
+      if held and held[2] > 0 then helds[j] = held end
+      if late and late[2] > 0 then lates[j] = late end
+    end
   end
-  return number(armed)
+  return armed, table.concat(behind), kept, missing
 end
 
 -- units is what an entry of a sorted set counts. One that is not ours counts nothing.
@@ -135,42 +214,34 @@ for i = 1, npacks do
     end
   end
   if type(value) == 'table' then return unreadable(key, 'is not a string') end
-  redirects[i] = redirected and 1 or 0
-  -- Every record of the pack by its id: rate and state. Ours go to the front, with what was refunded and what is leased of
-  -- them, and behind them what is kept for limits that may come back.
-  local mine, armed = sub(ids, 25 * tier + 1, 25 * (tier + n)), 0
-  local rates, at_, n_, m_, order = {}, {}, {}, {}, {}
-  if value then
-    local fine
-    fine, armed = pcall(parse, value, rates, at_, n_, m_, order)
-    if not fine then return unreadable(key, 'is not a pack of this layout') end
-  end
+  before[1] = before[1] .. pack('<d', redirected and 1 or 0)
+  local mine, armed, behind, kept, missing = sub(ids, 25 * tier + 1, 25 * (tier + n)), 0, '', 0, nil
   local st, refunds, helds, lates = {}, {}, {}, {}
-  for j = 1, n do
-    local id = sub(mine, 25 * j - 24, 25 * j - 8)
-    local alg, m = string.byte(id), m_[id] or 0
-    if (alg == 5 or alg == 6) and at_[id] and at_[id] ~= 0 then m = rates[id] end
-    if alg == 3 or alg == 4 then
-      st[3 * j - 2], st[3 * j - 1], st[3 * j] = 0, n_[id] or 0, at_[id] or 0
-    else
-      st[3 * j - 2], st[3 * j - 1], st[3 * j] = at_[id] or 0, n_[id] or 0, m
+  for j = 1, 3 * n do st[j] = 0 end
+  if value then
+    local magic, fine = sub(value, 1, 4), nil
+    if magic ~= 'SLU3' and magic ~= 'SLU4' then
+      if sub(magic, 1, 3) == 'SLU' then return foreign(key, value) end
+      return unreadable(key, 'is not a pack')
     end
-    if alg == 5 then
-      local r = '\133' .. sub(id, 2)
-      if at_[r] then refunds[j] = {at_[r], n_[r]} end
-      local h = '\197' .. sub(id, 2)
-      if at_[h] and n_[h] > 0 then helds[j] = {at_[h], n_[h]} end
-      local l = '\229' .. sub(id, 2)
-      if at_[l] and n_[l] > 0 then lates[j] = {at_[l], n_[l]} end
-      rates[r], rates[h], rates[l] = nil, nil, nil
-    end
-    rates[id] = nil
+    fine, armed, behind, kept, missing = pcall(load, value, mine, n, st, refunds, helds, lates)
+    if not fine then return unreadable(key, 'is not a pack that can be read') end
+    if kept > MOST then crowded = key end
   end
-  local behind, kept = '', 0
-  for _, id in ipairs(order) do
-    if rates[id] and kept < 64 then
-      kept, behind = kept + 1, behind .. pack('<c17ddd', id, rates[id], at_[id], n_[id])
-      if WIDTH[string.byte(id)] == 3 then behind = behind .. pack('<d', m_[id]) end
+  -- Earlier versions kept the counters of a limit that only some requests count in a pack of its own, at KEYS[A[base + 6]] and
+  -- on, one key for each limit. The first use of a limit looks whether there is one.
+  if A[base + 3] == 0 and (missing or not value) then
+    local own, group, looked = A[base + 6] - 1, nil, nil
+    for j = 1, n do
+      local of = A[P + (j - 1) * STEP + 3]
+      if of ~= group then group, own = of, own + 1 end
+      if looked ~= own and (not missing or missing[j]) then
+        looked = own
+        local old = redis.pcall('GET', KEYS[own])
+        if type(old) == 'table' then return unreadable(KEYS[own], 'is not a string') end
+        if old and sub(old, 1, 3) == 'SLU' then return foreign(KEYS[own], old) end
+        if old then return unreadable(KEYS[own], 'is not a pack') end
+      end
     end
   end
 
@@ -296,22 +367,29 @@ for i = 1, npacks do
         at = at - (at - now - r) - (r > 0 and period or 0)
         st[x], dirty = at, true
       end
-      local start, cur, prev, weight = start_of(now, period, offset), 0, 0, 0
-      if at >= start then
+      local own = start_of(now, period, offset) -- on the limit's grid; what is stored may lie on another one
+      local start, cur, prev, weight = own, 0, 0, 0
+      if at >= own then
         start, cur, prev = at, units, m
-      elseif at >= start - period then
+      elseif at > own - period then
+        cur, prev = units, m
+      elseif at > own - 2 * period then
         prev = units
       end
-      if alg == 1 then prev = 0 end
       if adjust ~= 0 then
-        local of = start_of(A[P + 19], period, offset)
-        if of == start then
-          cur = between(0, cur + adjust, alg == 1 and 2199023255552 or 4294967296)
-        elseif of == start - period and alg == 2 then
-          prev = between(0, prev + adjust, 4294967296)
+        local of, most = start_of(A[P + 19] - start, period, 0), alg == 1 and 2199023255552 or 4294967296
+        if of == 0 then
+          cur = between(0, cur + adjust, most)
+        elseif of == -period then
+          prev = between(0, prev + adjust, most)
         end
       end
-      if alg == 2 then weight = weighted(prev, start, now, period, A[P + 8], A[P + 9]) end
+      local off = start > own and fmod(start - own, period) ~= 0
+      if off then
+        weight = prev
+      elseif alg == 2 then
+        weight = weighted(prev, start, now, period, A[P + 8], A[P + 9])
+      end
       admits = flags < 2 and (cost == 0 or weight + cur + cost <= A[P + 5])
       if admits then
         cur = cur + cost
@@ -319,11 +397,11 @@ for i = 1, npacks do
           if A[P + 17] == 1 then -- what is left when the ramp ends
             local since = now > start and now - start or 0
             local ends = start + between(0, since - fmod(since, A[P + 10]) + A[P + 10], period)
-            weight = weighted(prev, start, ends, period, A[P + 8], A[P + 9])
+            if not off then weight = weighted(prev, start, ends, period, A[P + 8], A[P + 9]) end
           end
           cur = cur + offer(P, A[P + 5] - weight - cur)
         end
-        na[tier], nb[tier], nc[tier], nfresh[tier] = start, cur, prev, start + 2 * period
+        na[tier], nb[tier], nc[tier], nfresh[tier] = start, cur, prev, start + (alg + 1) * period
       end
     elseif alg == 7 then -- quota: cost, threshold, and four edges around the caller's now
       local e = P + 6
@@ -387,7 +465,11 @@ for i = 1, npacks do
         oldest = stamp - A[P + 8] * width
       end
       -- Entries are "time:units" by time; the state is their sum and the time their expiry is armed until.
-      if m > 0 and call('EXISTS', zkey) == 0 then units, m = 0, 0 end
+      if m > 0 and call('EXISTS', zkey) == 0 then
+        units, m = 0, 0
+      elseif m == 0 then -- the pack is gone, perhaps because somebody deleted it: what the set holds still counts
+        for _, e in ipairs(call('ZRANGEBYSCORE', zkey, '-inf', '+inf')) do units = units + units_of(e) end
+      end
       local used, latest, retry, over = units, 0, 0, 0
       -- What the set does not show: units that count from a time on, in order; and such that count no more.
       local unseen, gone, gone_at, last = {}, 0, nil, string.format('%.0f', now + period + SKEW)
@@ -456,7 +538,8 @@ for i = 1, npacks do
           end
         end
       end
-      summary = summary .. pack('<dddd', used, latest, retry, over)
+      if not (used >= 0 and exact(used) and exact(latest) and exact(retry)) then return unreadable(zkey, 'has entries of another kind') end
+      summary[#summary + 1] = pack('<dddd', used, latest, retry, over)
       if admits then
         local total = cost
         if leases(P) then
@@ -482,17 +565,21 @@ for i = 1, npacks do
   end
   repaired = repaired or dirty
   for j = 1, n do
-    before = before .. pack('<ddd', st[3 * j - 2], st[3 * j - 1], st[3 * j])
-    if string.byte(mine, 25 * j - 24) == 5 then
+    before[#before + 1] = pack('<ddd', st[3 * j - 2], st[3 * j - 1], st[3 * j])
+    if byte(mine, 25 * j - 24) == 5 then
       local r, h, l = refunds[j] or none, helds[j] or none, lates[j] or none
-      before = before .. pack('<dddddd', r[1], r[2], h[1], h[2], l[1], l[2])
+      before[#before + 1] = pack('<dddddd', r[1], r[2], h[1], h[2], l[1], l[2])
     end
   end
   states[i], fresh[i] = st, dirty and now + 60000000 or 0
-  packs[i] = {key, armed, mine, behind, redirected, refunds, helds, lates}
+  packs[i] = {key, armed, mine, behind, redirected, refunds, helds, lates, {}}
 end
 
-if charge == 1 and (admitted or repaired) then
+if charge == 1 and admitted and crowded then
+  return redis.error_reply('SLUICE full: ' .. crowded .. ' would keep more than ' .. MOST ..
+    ' records of limits that this request does not name; they are dropped when they make no difference any more')
+end
+if charge == 1 and (admitted or repaired and not crowded) then
   tier, P = 0, 3 + 6 * npacks
   for i = 1, npacks do
     local pk, st, base, until_ = packs[i], states[i], 6 * i - 3, fresh[i]
@@ -522,6 +609,9 @@ if charge == 1 and (admitted or repaired) then
           pk[6][j] = {sum, eras}
         end
         if nfresh[tier] + SKEW > until_ then until_ = nfresh[tier] + SKEW end
+        if A[P + 1] == 6 and nc[tier] ~= A[P + 5] then pk[9][j] = true end -- charged nothing
+      else
+        pk[9][j] = true
       end
       P = P + STEP
     end
@@ -531,11 +621,12 @@ if charge == 1 and (admitted or repaired) then
         armed = math.floor(now + 2 * (until_ - now)) + 60000000
         ttl = math.ceil((armed - now) / 1000)
       end
-      local parts, behind, magic = {'', pk[3], pack('<d', armed)}, '', 'SLU1'
+      local parts, magic, asis = {'', pk[3], pack('<d', armed)}, 'SLU3', nil
       for j = 1, n do
-        local alg = string.byte(pk[3], 25 * j - 24)
-        if (alg == 5 or alg == 6) and st[3 * j] ~= 0 then -- not charged: what it holds is counted in its old rate
-          parts[2] = sub(parts[2], 1, 25 * j - 8) .. pack('<d', st[3 * j]) .. sub(parts[2], 25 * j + 1)
+        local alg = byte(pk[3], 25 * j - 24)
+        if pk[9][j] and (alg == 5 or alg == 6) and st[3 * j] ~= 0 then -- what it holds is still counted in its old rate
+          asis = asis or {}
+          asis[j] = sub(pk[3], 25 * j - 24, 25 * j - 8) .. pack('<d', st[3 * j])
         end
         if WIDTH[alg] == 3 then
           parts[j + 3] = pack('<ddd', st[3 * j - 2], st[3 * j - 1], st[3 * j])
@@ -545,21 +636,28 @@ if charge == 1 and (admitted or repaired) then
           parts[j + 3] = pack('<dd', st[3 * j - 2], st[3 * j - 1])
         end
       end
-      for j, r in pairs(pk[6]) do
-        behind = behind .. '\133' .. sub(pk[3], 25 * j - 23, 25 * j - 8) .. pack('<ddd', st[3 * j], r[1], r[2])
+      if asis then
+        for j = 1, n do asis[j] = asis[j] or sub(pk[3], 25 * j - 24, 25 * j) end
+        parts[2] = table.concat(asis)
       end
+      local function mark(of, j, numbers)
+        parts[#parts + 1] = of .. sub(pk[3], 25 * j - 23, 25 * j - 8) .. pack('<dddd', st[3 * j], armed, numbers[1], numbers[2])
+      end
+      for j, r in pairs(pk[6]) do mark('\133', j, r) end
       for j, h in pairs(pk[7]) do
-        magic, behind = 'SLU2', behind .. '\197' .. sub(pk[3], 25 * j - 23, 25 * j - 8) .. pack('<ddd', st[3 * j], h[1], h[2])
+        magic = 'SLU4'
+        mark('\197', j, h)
       end
       for j, l in pairs(pk[8]) do
-        magic, behind = 'SLU2', behind .. '\229' .. sub(pk[3], 25 * j - 23, 25 * j - 8) .. pack('<ddd', st[3 * j], l[1], l[2])
+        magic = 'SLU4'
+        mark('\229', j, l)
       end
       parts[1] = pack('<c4H', magic, n)
-      parts[n + 4] = behind .. pk[4]
+      parts[#parts + 1] = pk[4]
       local value = table.concat(parts)
       if ttl then
         call('SET', pk[1], value, 'PX', ttl)
-        if A[base + 3] == 1 and not pk[5] then
+        if A[base + 3] == 1 and not pk[5] and is_set(KEYS[A[base + 5]]) then -- else the next new value says that it is none
           call('ZREMRANGEBYSCORE', KEYS[A[base + 5]], '-inf', now)
           call('ZADD', KEYS[A[base + 5]], string.format('%.0f', armed), pk[1])
           call('PEXPIRE', KEYS[A[base + 5]], 2 * ttl)
@@ -570,4 +668,4 @@ if charge == 1 and (admitted or repaired) then
     end
   end
 end
-return pack('<dd' .. rep('d', npacks), now, admitted and 1 or 0, unpack(redirects)) .. before .. summary
+return pack('<dd', now, admitted and 1 or 0) .. table.concat(before) .. table.concat(summary)

@@ -1,42 +1,74 @@
 // Package redis keeps counters in Redis or Valkey: one script, one round trip and one hash slot for a decision over all
 // limits of a tenant.
 //
-// Layout. Every key of an owner begins with "{rl:", the netstring of the namespace where there is one, the owner's kind (a letter)
-// and the netstring of its name, "}"; in a cluster they share a slot.
+// # Layout
 //
-//	{rl:t4:acme,}                             pack of the limits that every request of the owner counts
-//	{rl:t4:acme,}8:put-prod,6:tenant,         pack of a limit that only some requests count
+// Every key of an owner begins with "{rl:", the netstring of the namespace if there is one, the owner's kind (a letter),
+// the netstring of the owner's name, and "}". In a cluster the keys of an owner therefore share a slot. The keys are composed from the parts that package limit spells, so a
+// counter's key depends on the counter's identity alone.
+//
+//	{rl:t4:acme,}                             pack of all limits that are per tenant
 //	{rl:t4:acme,}5:login,7:subject,=3:bob,    pack of a limit's counters for one value ("~0:," absent, "*0:," all others)
-//	{rl:t4:acme,}5:login,7:subject,values     sorted set: values that have a pack, by the time its expiry is armed until
+//	{rl:t4:acme,}5:login,7:subject,values     sorted set: values that have a pack, by the time their pack's expiry is armed until
 //	….stamps<16 bytes>                        sorted set "time:units" by time: a sliding log's entries, or buckets
 //	{rl:t4:acme,}refunded:<32 hex>            a receipt that was refunded
 //
-// A pack is a string: "SLU1" or "SLU2", a number of tiers (16 bits), the head of each tier's record (its algorithm and half a
-// SHA-256 of its identity, 17 bytes, and the rate its state is counted in, a double), the time its expiry is armed until, and the
-// state of each tier: At, N and, where it has three numbers, M of [limit.State]; numbers are doubles. These are the tiers of
-// the last request, so that the usual request finds all it needs in place. Behind them are, with their heads, what was refunded
-// to token buckets among them, what of those is leased (until when, and units), and up to 64 others for limits that come back.
-// The state of a log or of buckets is the time the expiry of its sorted set is armed until, and the set's sum. Expiry is
-// garbage collection only: windows are in the states, and it is armed for more than twice as long as the state can matter, about
-// once a window.
+// A pack is a string. Numbers are doubles that hold integers, times are µs since 1970, and everything is little-endian:
 //
-// Leases (see [limit.Ahead]) are decide.lua's; the scripts of shapes (see shape.go) know nothing of them. While units of a bucket
-// in front are leased the pack is a "SLU2", which no script of a shape takes for its own: it would let the bucket refill beyond
-// what is held. The first charge after the slot makes it a "SLU1" again. In either, a bucket may owe: its level is below zero.
-// Leased units of a log or of buckets are entries of the sorted set at the lease's end; those of windows and quotas are counted
-// like others. What was adjusted is written with the charge, so a denial changes nothing.
+//	4 bytes      version: "SLU3", or "SLU4" while units of a token bucket in front are leased
+//	16 bits      n, the number of tiers in front: those of the last request that charged, so that a request over the same
+//	             limits finds its counters in place
+//	n × 25 bytes heads of the tiers in front: 1 byte for the algorithm, half a SHA-256 of the tier's identity (16 bytes), and the
+//	             rate that the state is counted in
+//	8 bytes      the time that the expiry of the key is armed until
+//	n states     At, N and, in windows and quotas, M of [limit.State]. A log's or buckets' state is the time that the expiry of
+//	             its sorted set is armed until, and the sum of its entries
+//	records      to the end of the pack, each with its head, the time until which it may make a difference, and its state
+//
+// The records hold the tiers that the last request did not name, and three kinds of marks of token buckets, in front or
+// not: what was refunded (its head begins with 133), what is leased and until when (197), and what may come back late
+// from the leases of the slot before (229). A record leaves the front with the time that the pack's expiry is armed
+// until, and a charge drops it when that time has passed. A counter is then no different from one that was never used.
+// No other record is ever dropped.
+//
+// A charge that would keep more than 16,384 records of tiers that it does not name is refused with [limit.ErrFull]. The
+// largest request names as many tiers: 1,024 limits of 16 tiers. Each decision reads the whole pack, so a server spends
+// about half a microsecond on each record that a decision does not name, and some 5 µs on each tier that it names.
+// Decisions over thousands of tiers need a Deadline above the default. Every request that [limit.Request.Check] accepts
+// fits into one question.
+//
+// Expiry is garbage collection only: windows are in the states. It is armed for more than twice as long as the state
+// can matter, about once a window.
+//
+// # Versions
+//
+// A pack of another version is refused with [limit.ErrUnreadable], which names key and version. It is neither taken for
+// an empty one nor changed: it expires by itself, or an operator deletes it. Version 1 and 2 ("SLU1", "SLU2") kept a
+// limit that only some requests count in a pack of its own, at the key of the limit. The first use of a limit therefore
+// looks whether there is one.
+//
+// What is no pack at all is refused with [limit.ErrUnreadable] as well, and is dropped within a minute, so that nobody
+// is shut out for good.
+//
+// # Leases
+//
+// Leases (see [limit.Ahead]) are granted by decide.lua. The scripts of shapes (see shape.go) know nothing of them.
+// While units of a bucket in front are leased the pack is a "SLU4", which no script of a shape takes for its own: that
+// script would let the bucket refill beyond what is held. The first charge after the slot makes it a "SLU3" again. In
+// either version a bucket may owe: its level is below zero. Leased units of a log or of buckets are entries of the
+// sorted set at the lease's end. Those of windows and quotas are counted like others. What was adjusted is written with
+// the charge, so a denial changes nothing.
+//
+// # Servers
 //
 // The server's clock decides; the caller's only names the calendar periods of quotas around it.
 //
-// Servers: Redis 7.0 or later, or Valkey, alone or as a cluster; a primary. A replica is refused when a connection is made,
-// and refuses each script itself, looks included, for what it holds is old.
+// The server is Redis 7.0 or later, or Valkey, alone or as a cluster, and a primary. A replica is refused when a
+// connection is made, and refuses each script itself, looks included, because what it holds is old.
 //
-// A charge is never sent twice: the client's retries are off. When the reply does not come, the charge may have been made:
-// units are lost then, never given twice. A server that comes back empty, or a replica that is promoted before it heard of
-// the last charges, forgets what it forgets: at most what was admitted in the windows that are open.
-//
-// What lies under our keys and cannot be read is an error that names the key, and it is dropped within a minute, so that
-// nobody is shut out for good.
+// A charge is never sent twice: the client's retries are off. When the reply does not come, the charge may have been
+// made: units are lost then, never given twice. A server that comes back empty, or a replica that is promoted before it
+// heard of the last charges, forgets at most what was admitted in the windows that are open.
 package redis
 
 import (
@@ -94,8 +126,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// New connects. It refuses a server that is not a primary with [ErrReplica]; a server that cannot be reached is no error:
-// the store answers errors until it can. Close the store when done.
+// New connects. It refuses a server that is not a primary with [ErrReplica]; a server that cannot be reached is no
+// error: the store answers errors until it can. Close the store when done.
 func New(ctx context.Context, c Config) (*Store, error) {
 	c = c.withDefaults()
 	switch {
@@ -115,8 +147,8 @@ func New(ctx context.Context, c Config) (*Store, error) {
 	return s, nil
 }
 
-// Ping asks the server, or each primary of the cluster, whether it is there, and waits for a new connection longer than a
-// decision does.
+// Ping asks the server, or each primary of the cluster, whether it is there, and waits for a new connection longer than
+// a decision does.
 func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(s.deadline, dialTimeout))
 	defer cancel()
@@ -138,9 +170,9 @@ func (s *Store) Close() error { return s.client.Close() }
 // Accepts every limit.
 func (s *Store) Accepts(*limit.Limit) error { return nil }
 
-// Decide charges all limits of the request or none, in one round trip. See [limit.Store]. After an error the charge may have
-// been made or not, unless the error says that it was refused: units can be lost, and are never given twice. So may what it
-// adjusts: a caller that gives the same units of a lease back again after an error gives them back twice.
+// Decide charges all limits of the request or none, in one round trip. See [limit.Store]. After an error the charge may
+// have been made or not, unless the error says that it was refused: units can be lost, and are never given twice. So
+// may what it adjusts: a caller that gives the same units of a lease back again after an error gives them back twice.
 func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	if err := s.decide(ctx, req, now, d, true); err != nil {
 		return err

@@ -183,7 +183,7 @@ func applyTo(pack, member string, e *limit.ReceiptEntry, units, now int64, back 
 		st.Stamps = bucketStamps(refunded, held, limit.Stamp{}) // what may come back late is seen by the next charge
 	}
 	if body.bad {
-		return pack, member, fmt.Errorf("%w: a number of the pack is none", errReply)
+		return pack, member, fmt.Errorf("%w: a number of the pack is none", limit.ErrUnreadable)
 	}
 	if *back = e.Apply(&st, units, now); *back == 0 && e.Tier.Algorithm != limit.TokenBucket { // a bucket may gain less than a unit
 		return pack, member, nil
@@ -244,7 +244,8 @@ func withRefunded(pack string, behind int, t *limit.Tier, units int64) string {
 		at := behind + r
 		return pack[:at] + numbers + pack[at+16:]
 	}
-	return pack + id + string(appendDouble(nil, rateOf(t))) + numbers
+	armed := pack[6+idBytes*int(binary.LittleEndian.Uint16([]byte(pack[4:6]))):][:8] // no record matters for longer
+	return pack + id + string(appendDouble(nil, rateOf(t))) + armed + numbers
 }
 
 func hasStamps(t *limit.Tier) bool {
@@ -254,8 +255,8 @@ func hasStamps(t *limit.Tier) bool {
 // findRecord is where the tier's state lies in a pack, -1 where it has none; the rate it is counted in; and where the
 // records begin that are not of the last request.
 func findRecord(pack string, t *limit.Tier) (at int, rate int64, behind int, err error) {
-	if len(pack) < 6 || (pack[:4] != layout && pack[:4] != layoutLeased) {
-		return 0, 0, 0, fmt.Errorf("%w: not a pack of this layout", errReply)
+	if len(pack) < 6 || (pack[:4] != version && pack[:4] != versionLeased) {
+		return 0, 0, 0, fmt.Errorf("%w: %.4q is not a version of a pack that this release reads", limit.ErrUnreadable, pack)
 	}
 	n := int(binary.LittleEndian.Uint16([]byte(pack[4:6])))
 	id := recordID(t)
@@ -269,13 +270,13 @@ func findRecord(pack string, t *limit.Tier) (at int, rate int64, behind int, err
 		behind += 8 * stateWidth(limit.Algorithm(head[0]))
 	}
 	if behind > len(pack) {
-		return 0, 0, 0, fmt.Errorf("%w: a pack that is cut short", errReply)
+		return 0, 0, 0, fmt.Errorf("%w: a pack that is cut short", limit.ErrUnreadable)
 	}
 	if at >= 0 {
 		return at, rate, behind, nil
 	}
 	if r := findBehind(pack[behind:], id); r >= 0 && behind+r+8*stateWidth(t.Algorithm) <= len(pack) {
-		was := answer{rest: pack[behind+r-8:]}
+		was := answer{rest: pack[behind+r-16:]}
 		return behind + r, was.integer(), behind, nil
 	}
 	return -1, 0, behind, nil

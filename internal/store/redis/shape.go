@@ -17,7 +17,7 @@ const (
 	maxShapes     = 256 // remembered; the rest use decide.lua
 	maxShapeTiers = 10  // Lua has 200 locals
 
-	maxBehind = 4096 // bytes of a pack behind its first tiers; decide.lua keeps 64 records
+	maxBehind = 4096 // bytes of a pack behind the tiers in front; the script copies and sends them
 )
 
 var shapes struct {
@@ -103,10 +103,10 @@ func (q *question) beginPack(c *limit.Charge, l *limit.Limit) {
 		q.heads = append(q.heads, len(q.ids))
 	}
 	n := len(l.Tiers)
-	if !scoped(l) {
+	if c.Value.Kind == limit.NoValue {
 		n = q.shared
 	}
-	q.ids = append(append(q.ids, layout...), byte(n), byte(n>>8))
+	q.ids = append(append(q.ids, version...), byte(n), byte(n>>8))
 }
 
 func (q *question) addShapeTier(c *limit.Charge, t *limit.Tier) {
@@ -156,20 +156,21 @@ var evaluation = map[limit.Algorithm]string{
 if a# > far then return 0 end
 local b#, v# = a#, u#
 if now > b# then
-  v# = v# + (now - b#) * num# -- exact below full; beyond, it is cut; and a bucket never used is at 0
+  v# = v# + (now - b#) * num# -- exact below full; beyond, it is cut
   b# = now
 end
-if v# > full# then v# = full# end
+if v# > full# or a# == 0 then v# = full# end
 local ok# = v# >= need#
 v# = v# - need#
 local f# = b# + (full# - v#) / num#
 `,
 	limit.FixedWindow: `
 if a# > far then return 0 end
-local b#, v# = fmod(now - offset#, period#), 0
+local b#, v#, w# = fmod(now - offset#, period#), 0, 0
 if b# < 0 then b# = b# + period# end
 b# = now - b#
-if a# >= b# then b#, v# = a#, u# end
+if a# ~= b# and a# > b# - 2 * period# and fmod(b# - a#, period#) ~= 0 then return 0 end -- of another grid
+if a# >= b# then b#, v#, w# = a#, u#, m# elseif a# >= b# - period# then w# = u# end
 v# = v# + cost#
 local ok#, f# = v# <= threshold#, b# + 2 * period#
 `,
@@ -178,6 +179,7 @@ if a# > far then return 0 end
 local b#, v#, w# = fmod(now - offset#, period#), 0, 0
 if b# < 0 then b# = b# + period# end
 b# = now - b#
+if a# ~= b# and a# > b# - 2 * period# and fmod(b# - a#, period#) ~= 0 then return 0 end -- of another grid
 if a# >= b# then b#, v#, w# = a#, u#, m# elseif a# >= b# - period# then w# = u# end
 local f# = b# + period# - now
 if f# > period# then f# = period# elseif f# < 0 then f# = 0 end
@@ -188,7 +190,7 @@ f# = w# * f#
 r# = fmod(f#, ticks#)
 v# = v# + cost#
 local ok# = (f# - r#) / ticks# + (r# > 0 and 1 or 0) + v# <= threshold#
-f# = b# + 2 * period#
+f# = b# + 3 * period#
 `,
 	limit.LeakyBucket: `
 if a# > now + period# + 5000000 or need# == 4503599627370496 then return 0 end
@@ -265,11 +267,12 @@ func shapeScript(key string) string {
 		strings.Join(packs, " .. ") + "\n"
 }
 
-// writePack writes how pack p, with the tiers first to last, is read and written.
+// writePack writes how pack p, with the tiers first to last, is read and written. A pack that is not there is left to
+// decide.lua, which knows what the first use of a limit or of a value needs.
 func writePack(head, ends, save *strings.Builder, p, first, last int, algorithms []limit.Algorithm, valued bool) {
 	n := last - first + 1
 	size := 6 + idBytes*n
-	var states, after, zeros []string
+	var states, after []string
 	doubles := 0
 	for i := first; i <= last; i++ {
 		names, values := "a%d, u%d", "b%d, v%d"
@@ -280,18 +283,14 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, algorithms
 		}
 		states = append(states, fmt.Sprintf(names, numbers...))
 		after = append(after, fmt.Sprintf(values, numbers...))
-		zeros = append(zeros, "0, 0, 0"[:3*len(numbers)-2])
 		doubles += len(numbers)
 	}
 	layout := fmt.Sprintf("<c%dd%s", size, strings.Repeat("d", doubles))
-	fmt.Fprintf(head, "local p%d, armed%d, %s = redis.pcall('GET', KEYS[%d]), 0, %s\n", p, p, strings.Join(states, ", "), p, strings.Join(zeros, ", "))
-	fmt.Fprintf(head, "if p%d then\n  local h\n  if #p%d < %d or #p%d > %d then return 0 end\n", p, p, size+8+8*doubles, p, size+8+8*doubles+maxBehind)
-	fmt.Fprintf(head, "  h, armed%d, %s = unpack('%s', p%d)\n  if h ~= ARGV[%d] then return 0 end\n", p, strings.Join(states, ", "), layout, p, p+1)
-	if valued {
-		head.WriteString("else\n  return 0\nend\n")
-	} else {
-		fmt.Fprintf(head, "else\n  p%d = ''\nend\n", p)
-	}
+	least := size + 8 + 8*doubles
+	fmt.Fprintf(head, "local p%d = redis.pcall('GET', KEYS[%d])\nif not p%d or #p%d < %d or #p%d > %d then return 0 end\n",
+		p, p, p, p, least, p, least+maxBehind)
+	fmt.Fprintf(head, "local h%d, armed%d, %s = unpack('%s', p%d)\nif h%d ~= ARGV[%d] then return 0 end\n",
+		p, p, strings.Join(states, ", "), layout, p, p, p+1)
 	fmt.Fprintf(ends, "local e%d = f%d\n", p, first)
 	for i := first + 1; i <= last; i++ {
 		fmt.Fprintf(ends, "if f%d > e%d then e%d = f%d end\n", i, p, p, i)
@@ -309,5 +308,5 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, algorithms
     call('SET', KEYS[%[1]d], pack('%[2]s', ARGV[%[5]d], armed%[1]d, %[3]s) .. x, 'KEEPTTL')
   end
 end
-`, p, layout, strings.Join(after, ", "), size+8+8*doubles, p+1)
+`, p, layout, strings.Join(after, ", "), least, p+1)
 }

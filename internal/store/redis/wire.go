@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -88,69 +87,53 @@ func (q *question) argument(i int, b []byte) {
 
 // generalArgs are the arguments for decide.lua that encode wrote, with room for two in front.
 func (q *question) generalArgs() []any {
+	n := len(q.numbers) / 8
+	if n > maxUnpack {
+		for ; n%maxUnpack != 0; n++ { // the script unpacks whole pieces
+			q.add(0)
+		}
+		n = maxUnpack
+	}
 	q.argsBegin()
-	q.args = append(q.args, format(len(q.numbers)/8))
+	q.args = append(q.args, format(n))
 	q.argument(1, q.ids)
 	return q.args
 }
 
 var questions = sync.Pool{New: func() any { return new(question) }}
 
-// errTooMany is a request whose keys a script cannot number.
-var errTooMany = fmt.Errorf("%w: too many limits for one script", limit.ErrInvalidRequest)
+// maxUnpack is how many numbers the script unpacks at once. Lua's stack holds 8,000.
+const maxUnpack = 4000
 
-// space is what a namespace puts into each key: nothing where there is none, else its netstring. A "}" in it would end the part of
-// the key that a cluster hashes, and so have all owners of the namespace share one slot; hence it is escaped.
+// space is the part of each key that names the namespace: its netstring, or nothing if it is empty. A "}" in it would end
+// the part of the key that a cluster hashes, and all owners of the namespace would share one slot, so it is escaped.
 func space(namespace string) string {
 	if namespace == "" {
 		return ""
 	}
-	return string(appendNetstring(nil, strings.NewReplacer("%", "%25", "}", "%7D").Replace(namespace)))
+	return string(limit.AppendNetstring(nil, strings.NewReplacer("%", "%25", "}", "%7D").Replace(namespace)))
 }
 
-// appendPrefix begins every key of an owner: "{rl:", the namespace and the owner's netstring. What follows the first "}" is not hashed by a
+// appendPrefix begins every key of an owner: "{rl:", the namespace and the owner's part. What follows the first "}" is not hashed by a
 // cluster, so all of an owner's keys share a slot; a "}" in the name only makes the hashed part shorter.
 func (s *Store) appendPrefix(b []byte, o limit.Owner) []byte {
-	b = append(b, "{rl:"...)
-	b = append(b, s.space...)
-	b = append(b, byte(o.Kind))
-	b = appendNetstring(b, o.Name)
-	return append(b, '}')
+	return append(o.AppendKey(append(append(b, "{rl:"...), s.space...)), '}')
 }
 
-func appendNetstring(b []byte, s string) []byte {
-	b = strconv.AppendInt(b, int64(len(s)), 10)
-	b = append(b, ':')
-	b = append(b, s...)
-	return append(b, ',')
-}
-
-// appendPackKey is the key of the pack that holds the charge's counters: one for all limits that every request of the
-// owner counts, one for each other limit and value.
+// appendPackKey is the key of the pack that holds a counter of the limit: one pack of the owner for all limits that are
+// per tenant, and one for each limit and value of the others.
 func appendPackKey(b, prefix []byte, l *limit.Limit, v limit.Value) []byte {
 	b = append(b, prefix...)
-	if !scoped(l) {
+	if v.Kind == limit.NoValue {
 		return b
 	}
-	b = appendLimit(b, l)
-	if v.Kind != limit.NoValue {
-		b = append(b, byte(v.Kind))
-		b = appendNetstring(b, v.Text)
-	}
-	return b
+	return appendCounterKey(b, l, v)
 }
 
-func appendLimit(b []byte, l *limit.Limit) []byte {
-	b = appendNetstring(b, l.ID)
-	b = appendNetstring(b, l.Per)
-	if l.Mode == limit.Shadow {
-		b = append(b, "shadow,"...)
-	}
-	return b
+// appendCounterKey appends the parts of a key that name the limit and the value.
+func appendCounterKey(b []byte, l *limit.Limit, v limit.Value) []byte {
+	return v.AppendKey(l.AppendKey(b))
 }
-
-// scoped limits have a pack of their own.
-func scoped(l *limit.Limit) bool { return l.Scoped || l.Per != limit.PerTenant }
 
 // key adds the key that was appended to q.keys since the last one, and returns its number, from 1.
 func (q *question) key() int64 {
@@ -163,8 +146,8 @@ func (q *question) arrange() {
 	req := q.req
 	q.order, q.packs, q.first, q.shared, q.count = q.order[:0], q.packs[:0], q.first[:0], 0, 0
 	for i := range req.Charges {
-		if l := req.Charges[i].Limit; !scoped(l) {
-			q.shared += len(l.Tiers)
+		if c := &req.Charges[i]; c.Value.Kind == limit.NoValue {
+			q.shared += len(c.Limit.Tiers)
 			q.order = append(q.order, i)
 		}
 	}
@@ -174,7 +157,7 @@ func (q *question) arrange() {
 	results := 0
 	for i := range req.Charges {
 		pack := 0
-		if scoped(req.Charges[i].Limit) {
+		if req.Charges[i].Value.Kind != limit.NoValue {
 			pack = q.count
 			q.count++
 			q.order = append(q.order, i)
@@ -191,7 +174,7 @@ func (q *question) reset() {
 }
 
 // encode writes the arranged request for decide.lua.
-func (q *question) encode() error {
+func (q *question) encode() {
 	q.reset()
 	q.add(q.clock, asInt(q.charge)+2*asInt(len(q.req.Ahead) > 0), int64(q.count))
 	if q.shared > 0 || q.count == 0 { // a key even where there are no limits: it says which server of a cluster to ask
@@ -199,10 +182,13 @@ func (q *question) encode() error {
 		q.key()
 	}
 	if q.shared > 0 {
-		q.add(1, int64(q.shared), 0, 0, 0, 0)
+		q.add(1, int64(q.shared), 0, 0, 0, 2)
 	}
 	for _, i := range q.order {
-		if c := &q.req.Charges[i]; scoped(c.Limit) {
+		if c := &q.req.Charges[i]; c.Value.Kind == limit.NoValue { // where an earlier version may have kept it
+			q.keys = c.Limit.AppendKey(append(q.keys, q.prefix...))
+			q.key()
+		} else {
 			q.addPack(c)
 		}
 	}
@@ -218,26 +204,15 @@ func (q *question) encode() error {
 			q.addAhead(&c.Limit.Tiers[j], a)
 		}
 	}
-	if len(q.numbers) > maxNumbers*8 {
-		return errTooMany
-	}
-	return nil
 }
-
-// maxNumbers keeps the question within what Lua can unpack at once, which is 8000.
-const maxNumbers = 7500
 
 func (q *question) addPack(c *limit.Charge) {
 	tiers := int64(len(c.Limit.Tiers))
 	q.keys = appendPackKey(q.keys, q.prefix, c.Limit, c.Value)
 	key := q.key()
-	if c.Value.Kind == limit.NoValue {
-		q.add(key, tiers, 0, 0, 0, 0)
-		return
-	}
 	q.keys = appendPackKey(q.keys, q.prefix, c.Limit, limit.Value{Kind: limit.ValueOther})
 	other := q.key()
-	q.keys = append(appendLimit(append(q.keys, q.prefix...), c.Limit), "values"...)
+	q.keys = append(c.Limit.AppendKey(append(q.keys, q.prefix...)), "values"...)
 	q.add(key, tiers, 1, other, q.key(), int64(c.Limit.MaxValues))
 }
 
@@ -314,10 +289,12 @@ func rateOf(t *limit.Tier) int64 {
 
 // stateWidth is how many doubles of a record are its state.
 func stateWidth(a limit.Algorithm) int {
-	if a == limit.SlidingWindow || a == limit.Quota {
+	switch a {
+	case limit.FixedWindow, limit.SlidingWindow, limit.Quota:
 		return 3
+	default:
+		return 2
 	}
-	return 2
 }
 
 // edges are the starts of the period before the one of now, of that one, and of the two after it.
@@ -335,12 +312,7 @@ func (q *question) stampsKey(l *limit.Limit, v limit.Value, digest [16]byte) int
 }
 
 func appendStampsKey(b, prefix []byte, l *limit.Limit, v limit.Value, digest [16]byte) []byte {
-	b = appendLimit(append(b, prefix...), l)
-	if v.Kind != limit.NoValue {
-		b = append(b, byte(v.Kind))
-		b = appendNetstring(b, v.Text)
-	}
-	return append(append(b, "stamps"...), digest[:]...)
+	return append(append(appendCounterKey(append(b, prefix...), l, v), "stamps"...), digest[:]...)
 }
 
 func asInt(v bool) int64 {
@@ -377,6 +349,7 @@ type answer struct {
 	rest  string
 	empty bool // every state is unused
 	bad   bool
+	odd   bool // bad, for a number in it is no integer
 }
 
 // integer reads a double that must hold an integer of at most 2^53.
@@ -390,7 +363,7 @@ func (a *answer) integer() int64 {
 		uint64(r[4])<<32 | uint64(r[5])<<40 | uint64(r[6])<<48 | uint64(r[7])<<56)
 	a.rest = a.rest[8:]
 	if v != math.Trunc(v) || math.Abs(v) > 1<<53 {
-		a.bad = true
+		a.bad, a.odd = true, true
 		return 0
 	}
 	return int64(v)
@@ -415,6 +388,9 @@ func (q *question) decode(reply string, general bool, d *limit.Decision) error {
 	} else {
 		q.decodeShape(&a)
 	}
+	if a.odd && !general { // the script of a shape sends the packs as they are
+		return fmt.Errorf("%w: a number of a pack is no integer", limit.ErrUnreadable)
+	}
 	if a.bad || len(a.rest) > 0 || admitted < 0 || admitted > 1 {
 		return fmt.Errorf("%w: %d bytes, %d of them left over", errReply, len(reply), len(a.rest))
 	}
@@ -422,7 +398,8 @@ func (q *question) decode(reply string, general bool, d *limit.Decision) error {
 		d.Evaluate(i, &q.states[i], false)
 	}
 	if d.Settle() != (admitted == 1) {
-		return fmt.Errorf("%w: the script says %d, its states say %t", errReply, admitted, d.Allowed)
+		return fmt.Errorf("%w: the script says %d, and package limit says %t of the states that it read",
+			limit.ErrUnreadable, admitted, d.Allowed)
 	}
 	if !q.charge {
 		return nil
@@ -514,7 +491,7 @@ func (q *question) decodeShape(a *answer) {
 
 // finishPack reads what lies behind the states that were asked for: refunds of token buckets among others.
 func (q *question) finishPack(a, body *answer, pack int) {
-	a.bad = a.bad || body.bad
+	a.bad, a.odd = a.bad || body.bad, a.odd || body.odd
 	if body.rest == "" {
 		return
 	}
@@ -529,7 +506,7 @@ func (q *question) finishPack(a, body *answer, pack int) {
 		if at := findBehind(body.rest, markedID(refundRecord, t)); at >= 0 {
 			r := answer{rest: body.rest[at:]}
 			q.states[i].Stamps = bucketStamps(r.refunded(), limit.Stamp{}, limit.Stamp{})
-			a.bad = a.bad || r.bad
+			a.bad, a.odd = a.bad || r.bad, a.odd || r.odd
 		}
 		a.bad = a.bad || findBehind(body.rest, markedID(heldRecord, t)) >= 0 ||
 			findBehind(body.rest, markedID(lateRecord, t)) >= 0 // the script did not heed it
@@ -546,11 +523,11 @@ const heldRecord = 192 + byte(limit.TokenBucket)
 // lateRecord marks a record of what of a token bucket may still come back from the slot that ended last: when, and 1/den units.
 const lateRecord = 224 + byte(limit.TokenBucket)
 
-// A pack is of the second layout while a held or a late record belongs to one of its first tiers. The scripts of shapes know the
-// first one alone.
+// The versions of packs that this package reads and writes. A pack is of the second one while a held or a late record belongs
+// to one of the tiers in front: the scripts of shapes know the first one alone.
 const (
-	layout       = "SLU1"
-	layoutLeased = "SLU2"
+	version       = "SLU3"
+	versionLeased = "SLU4"
 )
 
 // era is what a change of the rate adds to what was refunded, so that no receipt from before gives anything: what the core
@@ -600,20 +577,26 @@ func markedID(mark byte, t *limit.Tier) string {
 
 // findBehind is where the state of a record begins, among records that each carry their head with them; -1 for none.
 func findBehind(records, id string) int {
-	for at := 0; at+idBytes <= len(records); {
+	for at := 0; at+behindBytes <= len(records); at += recordBytes(records[at]) {
 		if records[at:at+17] == id {
-			return at + idBytes
+			return at + behindBytes
 		}
-		at += idBytes + 8*stateWidth(limit.Algorithm(records[at]))
 	}
 	return -1
 }
 
+// behindBytes is how many bytes of a record that lies behind the tiers in front precede its state: its head, and the time
+// until which it may make a difference.
+const behindBytes = idBytes + 8
+
+// recordBytes is the length of such a record, whose head begins with kind.
+func recordBytes(kind byte) int { return behindBytes + 8*stateWidth(limit.Algorithm(kind)) }
+
 // wholeRecords reports whether there is nothing but records, each with its head.
 func wholeRecords(records string) bool {
 	at := 0
-	for at+idBytes <= len(records) {
-		at += idBytes + 8*stateWidth(limit.Algorithm(records[at]))
+	for at+behindBytes <= len(records) {
+		at += recordBytes(records[at])
 	}
 	return at == len(records)
 }
