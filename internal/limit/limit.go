@@ -144,7 +144,6 @@ type Limit struct {
 	Mode           Mode          // default Enforce
 	OnStoreFailure FailurePolicy // default Backstop
 	Tiers          []Tier        // 1..MaxTiers
-	Scoped         bool          // applies to some of an owner's requests only, so stores keep its counters apart from those of every request
 	Exact          bool          // never leased: each decision asks the store
 	AlignOwner     bool          // shift fixed and sliding windows by a hash of the owner's name (align: tenant)
 	MaxCost        int64         // largest cost that will be asked, units; 0 means 1. Checked against the arithmetic

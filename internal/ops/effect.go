@@ -99,7 +99,7 @@ func (k *counters) fill(ctx context.Context, full *limit.Request) error {
 
 // filling is the limit with the same counters, whose buckets hold one unit more and refill within a millisecond.
 func filling(l *limit.Limit) (*limit.Limit, error) {
-	fast := limit.Limit{ID: l.ID, Per: l.Per, Mode: l.Mode, OnStoreFailure: l.OnStoreFailure, Home: l.Home, Scoped: l.Scoped, Exact: l.Exact,
+	fast := limit.Limit{ID: l.ID, Per: l.Per, Mode: l.Mode, OnStoreFailure: l.OnStoreFailure, Home: l.Home, Exact: l.Exact,
 		AlignOwner: l.AlignOwner, MaxCost: l.MaxCost, MaxValues: l.MaxValues, Tiers: make([]limit.Tier, len(l.Tiers))}
 	for divisor := int64(1); divisor <= 1000; divisor *= 10 { // the fastest that the arithmetic has room for
 		fits := true

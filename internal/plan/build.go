@@ -19,7 +19,6 @@ func (r *reader) build(s *spec, shape *shape, layer *place) *Effective {
 	l := limit.Limit{
 		ID: s.id.v, Per: s.per.v, Mode: s.mode.v, OnStoreFailure: s.onFailure.v, AlignOwner: s.align.v,
 		MaxCost: s.cost.v.Max, MaxValues: s.maxValues.v, Exact: s.exact.v,
-		Scoped: !s.rule.Any || len(s.rule.Methods) > 0 || s.group.v != "",
 	}
 	if s.id.bad {
 		l.ID = "unknown"

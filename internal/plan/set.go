@@ -88,6 +88,12 @@ func (e *Effective) Methods() []string { return e.spec.rule.Methods }
 // Pattern is the path pattern of the limit's match; "/**" where it is for any path.
 func (e *Effective) Pattern() string { return patternText(e.spec.rule) }
 
+// ForAll reports whether every request counts against the limit: it has no match, and no group in which another limit could
+// apply in its place.
+func (e *Effective) ForAll() bool {
+	return e.spec.rule.Any && len(e.spec.rule.Methods) == 0 && e.Group == ""
+}
+
 // Attributes are what of a request names counters and costs. Funcs may be nil.
 type Attributes struct {
 	Method  string

@@ -6,10 +6,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+	"github.com/sluicelimits/sluice/internal/store/redis"
+	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
 )
 
 // parse parses a good file, or fails the test.
@@ -338,5 +342,48 @@ func BenchmarkAppendCharges500(b *testing.B) {
 	}
 	if len(dst) != 2 {
 		b.Fatalf("%d charges, want 2", len(dst))
+	}
+}
+
+// Guarantees that a limit that gets a match or a group, or loses it, keeps what was consumed: where a counter lies follows from
+// its identity alone.
+func TestMatchAndGroupKeepCounters(t *testing.T) {
+	inMemory, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inRedis, err := redis.New(t.Context(), redis.Config{Addrs: []string{redistest.Start(t).Addr}, Deadline: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = inRedis.Close() })
+	scopes := map[string]string{
+		"all requests": "",
+		"a method":     "match: { methods: [GET] }, ",
+		"a path":       `match: { pathPattern: "/v1/**" }, `,
+		"a group":      `match: { pathPattern: "/v1/**" }, group: g, `,
+	}
+	for name, store := range map[string]limit.Store{"memory": inMemory, "Redis": inRedis} {
+		for from, before := range scopes {
+			for to, after := range scopes {
+				owner := limit.Owner{Kind: limit.Tenant, Name: from + " to " + to}
+				decide := func(scope string) bool {
+					set := parse(t, "plans: [ { id: p, limits: [ { id: hourly, "+scope+
+						"algorithm: token_bucket, rate: 1, period: 24h } ] } ]").Plans()[0].Set()
+					req := &limit.Request{Owner: owner, Charges: set.AppendCharges(nil, request("GET", "/v1/x"))}
+					var d limit.Decision
+					if err := store.Decide(t.Context(), req, time.Now(), &d); err != nil || len(d.Results) != 1 {
+						t.Fatalf("%s: %s with %q: %d limits, %v", name, owner.Name, scope, len(d.Results), err)
+					}
+					return d.Allowed
+				}
+				if !decide(before) {
+					t.Errorf("%s: from %s to %s: the first request is denied", name, from, to)
+				}
+				if decide(after) {
+					t.Errorf("%s: from %s to %s: what was consumed is forgotten", name, from, to)
+				}
+			}
+		}
 	}
 }

@@ -16,7 +16,6 @@ var changeCases = []testCase{
 	{"a changed identity starts afresh", testChangedIdentity},
 	{"a changed align keeps what was consumed", testChangedAlign},
 	{"windows of both grids hold after a change of align", testChangedAlignBound},
-	{"a limit's match is no part of where its counter lies", testChangedScope},
 }
 
 // Else a plan change would be a gift, or a punishment.
@@ -264,20 +263,4 @@ func testChangedAlignBound(tb testing.TB, c Config) {
 			s.allowed(at.Add(3*period), charge(pair[1-from], threshold))
 		}
 	}
-}
-
-// A limit that gets a match, or loses it, is still the same limit.
-func testChangedScope(tb testing.TB, c Config) {
-	each(tb, c, func(s *subject, k sample) {
-		l := limit.Limit{ID: "five", MaxCost: 5, Tiers: []limit.Tier{k.tier(5)}}
-		all := build(tb, l)
-		l.Scoped = true
-		some := build(tb, l)
-		s.allowed(Start, charge(all, 5))
-		s.denied(Start, charge(some, 1))
-		s.denied(Start, charge(all, 1))
-		s = s.of(limit.Owner{Kind: limit.Tenant, Name: "other"})
-		s.allowed(Start, charge(some, 5))
-		s.denied(Start, charge(all, 1))
-	})
 }

@@ -21,7 +21,7 @@ func TestSlotMigration(t *testing.T) {
 	servers := redistest.StartCluster(t)
 	s := open(t, redis.Config{Addrs: redistest.Addrs(servers), Cluster: true})
 	charges := three(t)
-	charges = append(charges, limit.Charge{Cost: 1, Limit: build(t, limit.Limit{ID: "route", Scoped: true, // a second key
+	charges = append(charges, limit.Charge{Cost: 1, Value: limit.ValueOf("GET /"), Limit: build(t, limit.Limit{ID: "route", Per: "endpoint", // a second pack
 		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1 << 30, Period: limit.MaxPeriod}}})})
 	if _, err := try(t, s, charges); err != nil {
 		t.Fatal(err)

@@ -207,7 +207,7 @@ func TestManyLeases(t *testing.T) {
 	s.SetSpace(newSpace())
 	req := &limit.Request{Owner: acme}
 	for i := range 280 {
-		l := build(t, limit.Limit{ID: fmt.Sprint("l", i), Scoped: true, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 10, Period: time.Hour}}})
+		l := build(t, limit.Limit{ID: fmt.Sprint("l", i), Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 10, Period: time.Hour}}})
 		req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: 1})
 		req.Ahead = append(req.Ahead, limit.Ahead{Need: 1, Least: 2})
 	}

@@ -62,13 +62,17 @@ func contested(a limit.Algorithm) ([]limit.Charge, error) {
 	for _, l := range []limit.Limit{
 		{ID: "tight", Tiers: []limit.Tier{tier(a)}},
 		{ID: "wide", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 10_000, Period: time.Hour}}},
-		{ID: "route", Scoped: true, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 10_000, Period: 24 * time.Hour}}},
+		{ID: "route", Per: "endpoint", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 10_000, Period: 24 * time.Hour}}},
 	} {
 		built, err := limit.New(l)
 		if err != nil {
 			return nil, err
 		}
-		charges = append(charges, limit.Charge{Limit: built, Cost: 1})
+		c := limit.Charge{Limit: built, Cost: 1}
+		if built.Per != limit.PerTenant {
+			c.Value = limit.ValueOf("GET /")
+		}
+		charges = append(charges, c)
 	}
 	return charges, nil
 }
