@@ -59,6 +59,7 @@ const (
 	contextIgnored     fault = "context ignored"
 	staleDecision      fault = "a decision keeps its last outcome"
 	forgets            fault = "forgets counters in use"
+	keepsFew           fault = "keeps 64 counters that a request does not name"
 	refusesAll         fault = "accepts nothing"
 	decidesOnWrongTime fault = "clock a second late"
 	leaseIgnored       fault = "leases nothing"
@@ -390,6 +391,16 @@ func (n *naive) write(d *limit.Decision, keys []string, states []*limit.State) {
 		if n.fault == forgets && n.serial%7 == 0 {
 			clear(n.states)
 		}
+		if others := 0; n.fault == keepsFew {
+			for key := range n.states {
+				if slices.Contains(keys, key) {
+					continue
+				}
+				if others++; others > 64 {
+					delete(n.states, key)
+				}
+			}
+		}
 	}
 }
 
@@ -462,7 +473,7 @@ func TestBrokenStores(t *testing.T) {
 		refundTwice,
 		refundWhole, refundNever, refundOtherWindow, refundCreates, refundExpired, changeForgets, race, repairLost, errorCharges,
 		contextIgnored,
-		staleDecision, forgets, refusesAll, decidesOnWrongTime,
+		staleDecision, forgets, keepsFew, refusesAll, decidesOnWrongTime,
 		leaseIgnored, leaseUncharged, leaseWhole, leaseGreedy, leaseOnDenial, leaseRampNever, leaseRampAtOnce, leasePlain,
 		backIgnored, backTwice, backOnDenial, slotStays, owedIgnored,
 	} {

@@ -3,8 +3,12 @@ package limittest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
 )
@@ -12,6 +16,7 @@ import (
 var requestCases = []testCase{
 	{"a request that is wrong is an error and charges nothing", testBadRequests},
 	{"a cancelled request charges nothing", testCancelled},
+	{"a request of any size counts whole, and makes the store forget nothing", testSizes},
 }
 
 func testBadRequests(tb testing.TB, c Config) {
@@ -113,4 +118,162 @@ func testCancelled(tb testing.TB, c Config) {
 				r.Units[0], r.Repeated)
 		}
 	})
+}
+
+// An owner may have many limits, and each request names those that apply to it. What a request does not name must not be
+// forgotten for it. A store may have a bound on what one request names ([limit.ErrTooLarge]), and keeps to it. The values of a
+// limit are as many as its bound, 10,000 if nothing else is said.
+func testSizes(tb testing.TB, c Config) {
+	for i, size := range []struct{ limits, tiers int }{
+		{1, 1}, {1, limit.MaxTiers}, {10, 2}, {10, limit.MaxTiers}, {64, 1}, {65, 1}, {65, 3}, {100, 1}, {500, 1}, {500, limit.MaxTiers},
+	} {
+		for _, leases := range []bool{false, true} {
+			if leases && !c.Leases || !leases && c.Leases && size.limits*size.tiers > 1000 { // the largest takes long
+				continue
+			}
+			s := newSubject(named{tb, fmt.Sprintf("%d limits of %d tiers, leases=%t", size.limits, size.tiers, leases)}, c)
+			m := &sizes{subject: s, leases: leases, used: map[*limit.Limit]int64{}}
+			all := m.limits(size.limits, size.tiers)
+			m.ask(all)
+			m.ask(all[:1])
+			m.ask(all[size.limits-1:])
+			m.ask(all[size.limits/2:])
+			r := rand.New(rand.NewPCG(uint64(i), c.Seed))
+			for _, part := range []int{2, 64} {
+				var some []*limit.Limit
+				for _, l := range all {
+					if r.IntN(part) == 0 {
+						some = append(some, l)
+					}
+				}
+				m.ask(some)
+			}
+			m.ask(all)
+			m.look(all)
+			for range 5 {
+				m.look([]*limit.Limit{all[r.IntN(len(all))]})
+			}
+		}
+	}
+	s, k := newSubject(tb, c), c.samples()[0]
+	for _, values := range []int{1, 10, min(10*c.Repeats, 10_000)} {
+		l := build(tb, limit.Limit{ID: fmt.Sprint("values-", values), Per: "subject", Tiers: []limit.Tier{k.tier(1)}})
+		for i := range values {
+			s.allowed(Start, chargeValue(l, limit.ValueOf(fmt.Sprint("u-", i)), 1))
+		}
+		for i := range values {
+			if d := s.denied(Start, chargeValue(l, limit.ValueOf(fmt.Sprint("u-", i)), 1)); d.Results[0].Other {
+				s.Fatalf("value %d of %d is counted with all others", i+1, values)
+			}
+		}
+	}
+}
+
+// sizes asks for limits of three units, and knows how many of them are used.
+type sizes struct {
+	*subject
+	leases bool
+	used   map[*limit.Limit]int64
+}
+
+const sizeUnits = 3
+
+// limits are so many, over the algorithms that can be charged twice at once and whose tiers can have any period.
+func (m *sizes) limits(n, tiers int) (all []*limit.Limit) {
+	m.Helper()
+	samples := slices.DeleteFunc(m.c.samples(), func(k sample) bool { return k.oneAtATime() || k.algorithm == limit.Quota })
+	for i := range n {
+		l := limit.Limit{ID: fmt.Sprint("limit-", i)}
+		for j := range tiers {
+			t := samples[i%len(samples)].tier(sizeUnits)
+			t.Period += time.Duration(j) * time.Hour
+			l.Tiers = append(l.Tiers, t)
+		}
+		all = append(all, build(m.TB, l))
+	}
+	return all
+}
+
+func (m *sizes) request(limits []*limit.Limit) *limit.Request {
+	req := &limit.Request{Owner: m.owner}
+	for _, l := range limits {
+		req.Charges = append(req.Charges, charge(l, 1))
+		if m.leases {
+			req.Ahead = append(req.Ahead, slices.Repeat([]limit.Ahead{{Need: 1}}, len(l.Tiers))...)
+		}
+	}
+	return req
+}
+
+// ask charges a unit of each limit. Where that is too large for the store it asks for each half.
+func (m *sizes) ask(limits []*limit.Limit) {
+	m.Helper()
+	m.clock(Start)
+	req := m.request(limits)
+	var d limit.Decision
+	err := m.store.Decide(m.Context(), req, Start, &d)
+	if errors.Is(err, limit.ErrTooLarge) && len(limits) > 1 {
+		var again, look limit.Decision
+		if err := m.store.Decide(m.Context(), req, Start, &again); !errors.Is(err, limit.ErrTooLarge) {
+			m.Errorf("%d limits at once are too large first, and then: %v", len(limits), err)
+		}
+		if err := m.store.Peek(m.Context(), req, Start, &look); !errors.Is(err, limit.ErrTooLarge) {
+			m.Errorf("%d limits at once are too large for Decide, and not for Peek: %v", len(limits), err)
+		}
+		m.ask(limits[:len(limits)/2])
+		m.ask(limits[len(limits)/2:])
+		return
+	}
+	if err != nil {
+		m.Fatalf("%d limits at once: %v", len(limits), err)
+	}
+	want := true
+	for _, l := range limits {
+		want = want && m.used[l] < sizeUnits
+	}
+	if d.Allowed != want {
+		m.Errorf("%d limits at once: allowed=%t, want %t", len(limits), d.Allowed, want)
+	}
+	for _, l := range limits {
+		if d.Allowed {
+			m.used[l]++
+		}
+	}
+	m.compare(limits, &d)
+}
+
+// look compares what the store says of the limits with what was charged.
+func (m *sizes) look(limits []*limit.Limit) {
+	m.Helper()
+	m.clock(Start)
+	var d limit.Decision
+	err := m.store.Peek(m.Context(), m.request(limits), Start, &d)
+	if errors.Is(err, limit.ErrTooLarge) && len(limits) > 1 {
+		m.look(limits[:len(limits)/2])
+		m.look(limits[len(limits)/2:])
+		return
+	}
+	if err != nil {
+		m.Fatalf("a look at %d limits: %v", len(limits), err)
+	}
+	m.compare(limits, &d)
+}
+
+// compare fails for the first counter that is not what was charged.
+func (m *sizes) compare(limits []*limit.Limit, d *limit.Decision) {
+	m.Helper()
+	i, wrong := 0, 0
+	for _, l := range limits {
+		for range l.Tiers {
+			if r := &d.Results[i]; r.Used() != m.used[l] {
+				if wrong++; wrong == 1 {
+					m.Errorf("of %d limits at once, %s (%s) has used %d, want %d", len(limits), l.ID, r.Tier.Algorithm, r.Used(), m.used[l])
+				}
+			}
+			i++
+		}
+	}
+	if wrong > 1 {
+		m.Errorf("of %d limits at once, %d counters are wrong", len(limits), wrong)
+	}
 }
