@@ -403,7 +403,8 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 		return s.c.Store.Refund(ctx, r, units, now)
 	}
 	back, err := of.Refund(ctx, r, units, now)
-	if err != nil || back.Repeated || of == &s.rest {
+	// A receipt that gives nothing back any more is not remembered, so it must forgive nothing: it could do so many times.
+	if late := now.UnixMicro() >= r.Until() || back.Expired; err != nil || back.Repeated || late || of == &s.rest {
 		return back, err
 	}
 	entries := r.Entries()

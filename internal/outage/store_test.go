@@ -391,6 +391,35 @@ func TestRefundMeanwhile(t *testing.T) {
 	})
 }
 
+// Guarantees that a receipt which has expired takes nothing off what is charged in the store later, however often it is tried.
+func TestExpiredRefundMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newMemory(t)
+		store := newFlaky(t, inner)
+		s := newStore(t, outage.Config{Store: store})
+		l := newLimit(t, limit.Limit{ID: "l", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 10}}})
+		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 3}}}
+		store.down.Store(true)
+		var d limit.Decision
+		for range 2 {
+			if err := s.Decide(t.Context(), req, time.Now(), &d); err != nil || !d.Degraded {
+				t.Fatal(err)
+			}
+		}
+		pass(limit.MaxReceiptAge)
+		for range 2 {
+			if back, err := s.Refund(t.Context(), d.Receipt(), 0, time.Now()); err != nil || fmt.Sprint(back) != "{[0] false true}" {
+				t.Errorf("refund of a receipt that has expired: %v, %v", back, err)
+			}
+		}
+		store.down.Store(false)
+		recoverFrom(t, s)
+		if err := inner.Peek(t.Context(), req, time.Now(), &d); err != nil || d.Results[0].Used() != 6 {
+			t.Errorf("err %v, used %d; want 6: twice three", err, d.Results[0].Used())
+		}
+	})
+}
+
 func newMemory(t testing.TB) *memory.Store {
 	t.Helper()
 	m, err := memory.New(memory.Config{})
