@@ -78,14 +78,15 @@ func TestFullStoreForgetsNothingInUse(t *testing.T) {
 			refused := 0
 			for i := range 2000 {
 				at := start.Add(time.Duration(i) * time.Millisecond)
-				ok, err := spend(t, s, tenant(i), at, l)
+				owner := tenant(20_000 + i) // all names are of the same length
+				ok, err := spend(t, s, owner, at, l)
 				switch {
 				case errors.Is(err, limit.ErrFull):
 					refused++
 				case err != nil || !ok:
 					t.Fatalf("owner %d: allowed %t, %v", i, ok, err)
 				default:
-					in = append(in, tenant(i))
+					in = append(in, owner)
 				}
 				if got := s.Bytes(); got > maxBytes {
 					t.Fatalf("after owner %d the store takes %d bytes, want at most %d", i, got, maxBytes)
@@ -225,7 +226,7 @@ func TestBytesDoNotDrift(t *testing.T) {
 					if !refunds {
 						continue
 					}
-					if _, err := s.Refund(t.Context(), d.Receipt(), 2, now); err != nil && !errors.Is(err, limit.ErrFull) {
+					if _, err := s.Refund(t.Context(), d.Receipt(), 2, now); err != nil && !errors.Is(err, limit.ErrRefundsFull) {
 						t.Fatal(err)
 					}
 				}
@@ -296,6 +297,17 @@ func TestBytesEstimate(t *testing.T) {
 				}
 				if _, err := s.Refund(t.Context(), d.Receipt(), 0, start); err != nil {
 					t.Fatal(err)
+				}
+			}
+		}},
+		{"refunds of few decisions", func(s *memory.Store) {
+			l := monthly(t, limit.MaxUnits)
+			for i := range 10_000 {
+				for range 63 {
+					charge(t, s, tenant(1), start, l)
+				}
+				if _, err := s.Refund(t.Context(), charge(t, s, tenant(1), start, l), 0, start); err != nil {
+					t.Fatal(err, i)
 				}
 			}
 		}},

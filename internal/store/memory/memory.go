@@ -4,8 +4,11 @@
 // an owner holds all of its counters in one slice. So a decision over every limit of a tenant is one lock and one look-up.
 //
 // The size is bounded in bytes. Room is made only by forgetting counters that are no different from unused ones (see
-// [limit.Tier.FreshAt]) and receipts that can give nothing back; if there are none, a decision that needs room is
-// [limit.ErrFull] and charges nothing. A counter still in use is never forgotten.
+// [limit.Tier.FreshAt]); if there are none, a decision that needs room is [limit.ErrFull] and charges nothing. A counter still
+// in use is never forgotten.
+//
+// An eighth of the bound is set aside to remember which receipts were refunded, until they expire. If that is full, a refund is
+// [limit.ErrRefundsFull] and gives nothing back, and decisions go on.
 package memory
 
 import (
@@ -39,10 +42,11 @@ const (
 type Store struct {
 	seed     maphash.Seed
 	boot     uint64
-	maxBytes int64
+	maxBytes int64 // of counters
 	used     atomic.Int64
 	next     atomic.Uint32 // the shard that gives room next
 	fullTill atomic.Int64  // until then nobody looks for room again, µs; a flood of new owners must not pay for the search
+	refunds  refunds
 	shards   [shardCount]shard
 }
 
@@ -55,7 +59,9 @@ type shard struct {
 
 // Config sets up a store. The zero Config is fine.
 type Config struct {
-	MaxBytes int64 // bound on the size of all counters, bytes; 0 means DefaultMaxBytes
+	// MaxBytes bounds the store's size, bytes; at least 4096; 0 means DefaultMaxBytes. Seven eighths are for counters, one
+	// eighth is for what the store remembers of refunds.
+	MaxBytes int64
 }
 
 // New makes an empty store.
@@ -66,15 +72,15 @@ func New(c Config) (*Store, error) {
 	if c.MaxBytes < 4096 {
 		return nil, fmt.Errorf("memory store: %d bytes is below the minimum of 4096", c.MaxBytes)
 	}
-	s := &Store{seed: maphash.MakeSeed(), boot: rand.Uint64(), maxBytes: c.MaxBytes}
-	return s, nil
+	forRefunds := c.MaxBytes / refundsPart
+	return &Store{seed: maphash.MakeSeed(), boot: rand.Uint64(), maxBytes: c.MaxBytes - forRefunds, refunds: newRefunds(forRefunds)}, nil
 }
 
 // Accepts every limit.
 func (s *Store) Accepts(*limit.Limit) error { return nil }
 
-// Bytes is an estimate of what the counters take now.
-func (s *Store) Bytes() int64 { return s.used.Load() }
+// Bytes is an estimate of what the counters, and what the store remembers of refunds, take now.
+func (s *Store) Bytes() int64 { return s.used.Load() + s.refunds.takes() }
 
 // Decide charges all limits of the request or none. See [limit.Store].
 func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
@@ -300,29 +306,24 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	us := now.UnixMicro()
 	entries := r.Entries()
 	out := limit.Refund{Units: make([]int64, len(entries))}
+	if len(entries) == 0 {
+		return out, nil
+	}
 	h := s.hash(r.Owner())
 	sh := &s.shards[h%shardCount]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	o := sh.table.find(h, r.Owner())
-	if us >= r.Until() {
-		out.Expired = r.Expired(us)
+	// The memory of the refund is what makes it once, so without room for it nothing is given back.
+	if made, err := s.refunds.remember(r, us, &out); !made {
+		if err != nil {
+			return limit.Refund{}, err
+		}
 		return out, nil
 	}
+	o := sh.table.find(h, r.Owner())
 	if o == nil {
 		return out, nil
 	}
-	if _, out.Repeated = o.refunded[r.ID()]; out.Repeated {
-		return out, nil
-	}
-	// The memory of the refund is what makes it once, so without room for it nothing is given back.
-	if !s.reserve(sh, receiptBytes, us, o) {
-		return limit.Refund{}, fmt.Errorf("memory store, remembering a refund: %w", limit.ErrFull)
-	}
-	if o.refunded == nil {
-		o.writable().refunded = make(map[limit.ReceiptID]int64)
-	}
-	o.refunded[r.ID()] = r.Until()
 	for i := range entries {
 		e := &entries[i]
 		if pos := o.position(s, e.Tier, e.Value); pos >= 0 {

@@ -13,7 +13,7 @@ const (
 	counterBytes = 96
 	valueBytes   = 112 // of a counter with a value, beside its text
 	stampBytes   = 16
-	receiptBytes = 96
+	wordBytes    = 40 // of 64 receipts, see refunds
 )
 
 const scanned = 8 // counters; up to here a scan beats a map
@@ -52,11 +52,10 @@ func newOwner(name limit.Owner, counters int) *owner {
 
 // rare is what most owners never have.
 type rare struct {
-	byHash   map[uint64]int32 // position in counters, once there are more than scanned
-	clashed  bool             // two counters have had one hash, so a hit in byHash may need a scan
-	values   map[string]int   // distinct values per tier identity, for tiers that have values
-	refunded map[limit.ReceiptID]int64
-	hand     int // where the sweep goes on
+	byHash  map[uint64]int32 // position in counters, once there are more than scanned
+	clashed bool             // two counters have had one hash, so a hit in byHash may need a scan
+	values  map[string]int   // distinct values per tier identity, for tiers that have values
+	hand    int              // where the sweep goes on
 }
 
 var nothingRare rare // only read
@@ -233,7 +232,7 @@ func (s *Store) sweep(sh *shard, now int64, n int, keep *owner) {
 			continue
 		}
 		freed += o.sweep(now, max(n, scanned))
-		if len(o.counters) > 0 || len(o.refunded) > 0 {
+		if len(o.counters) > 0 {
 			t.hand++
 			continue
 		}
@@ -243,23 +242,8 @@ func (s *Store) sweep(sh *shard, now int64, n int, keep *owner) {
 	s.release(freed)
 }
 
-// sweep looks at up to n counters and n receipts.
+// sweep looks at up to n counters.
 func (o *owner) sweep(now int64, n int) (freed int64) {
-	freed = o.sweepCounters(now, n)
-	looked := 0
-	for id, until := range o.refunded {
-		if looked++; looked > n {
-			break
-		}
-		if until <= now {
-			delete(o.refunded, id)
-			freed += receiptBytes
-		}
-	}
-	return freed
-}
-
-func (o *owner) sweepCounters(now int64, n int) (freed int64) {
 	at := 0
 	if len(o.counters) > n { // else all of them are looked at
 		at = o.hand
