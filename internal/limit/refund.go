@@ -110,6 +110,22 @@ func (r *Receipt) Part(keep func(*ReceiptEntry) bool) *Receipt {
 // Stamp is what was charged: the start of the window or period, the bucket's start, or the time. µs since 1970.
 func (e *ReceiptEntry) Stamp() int64 { return e.stamp }
 
+// EntryParams are the numbers of a receipt's entry that [ReceiptEntry.Apply] goes by, for stores that give back elsewhere (in
+// a script). Together with the tier's [Params] they say all that Apply knows. What an algorithm does not use is zero.
+type EntryParams struct {
+	Stamp    int64 // the window, bucket or time that was charged, µs since 1970; leaky_bucket: the time of the charge
+	End      int64 // from this time on nothing is given back, µs since 1970
+	Headroom int64 // token_bucket: what the bucket could still refill before the charge, in 1/Den units; at most 2·Full
+	Refunded int64 // token_bucket: all that had been refunded to it before the charge, in 1/Den units; see [State]
+	Slot     int64 // leaky_bucket: the slot that the charge set, µs since 1970; token_bucket: the end of a lease's slot, or 0
+	Frac     int64 // leaky_bucket: the slot's fraction of a µs, in 1/Num µs
+}
+
+// Params returns the numbers of the entry.
+func (e *ReceiptEntry) Params() EntryParams {
+	return EntryParams{Stamp: e.stamp, End: e.end, Headroom: e.headroom, Refunded: e.refunded, Slot: e.slot, Frac: e.frac}
+}
+
 // Until is the time, µs since 1970, from which the receipt gives nothing back: its windows have ended, or it has expired.
 // A store remembers a refunded receipt until then, and no longer: at most MaxReceiptAge after the decision.
 func (r *Receipt) Until() int64 {

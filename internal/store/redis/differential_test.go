@@ -60,7 +60,7 @@ func TestLeasesLikeCore(t *testing.T) {
 	})
 	seed := uint64(time.Now().UnixNano())
 	algorithms := append(limit.Algorithms(), limit.TokenBucket, limit.TokenBucket, limit.TokenBucket, limit.SlidingWindow)
-	for i := range soak.Times(uint64(100)) {
+	for i := range soak.Times(uint64(200)) {
 		s.SetSpace(newSpace())
 		p := newPair(t, s, server.Client(t), seed+i, []int64{12, 300, 300}[i%3], algorithms)
 		p.leases, p.seen = map[string][]limit.Grant{}, seen
@@ -77,6 +77,38 @@ func TestLeasesLikeCore(t *testing.T) {
 		"counted from elsewhere", "needs of nothing", "denied"} {
 		if seen[what] < 20 {
 			t.Errorf("%s: %d, which is hardly tested", what, seen[what])
+		}
+	}
+}
+
+// What refund.lua gives back, and what it leaves in the counters, is to the unit what the core comes to: over all algorithms,
+// amounts up to the largest that limits can count, changed limits, leases, and clocks that step back.
+func TestRefundsLikeCore(t *testing.T) {
+	server := redistest.Start(t)
+	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+	seen := map[string]int{}
+	seed := uint64(time.Now().UnixNano())
+	for i := range uint64(200) {
+		s.SetSpace(newSpace())
+		algorithms := limit.Algorithms()
+		if i%2 == 0 { // what has most to it
+			algorithms = []limit.Algorithm{limit.TokenBucket}
+		}
+		p := newPair(t, s, server.Client(t), seed+i, []int64{12, 10_000, 1 << 30, 1 << 39}[i/2%4], algorithms)
+		p.model = &core{states: map[string]*limit.State{}, refunded: map[limit.ReceiptID]bool{}}
+		p.large, p.sizes, p.seen = true, i%5 < 3, seen
+		if i%3 == 0 {
+			p.leases = map[string][]limit.Grant{}
+		}
+		p.run(120)
+		if t.Failed() {
+			t.Fatalf("seed %d, script %d:\n%s", seed, i, strings.Join(p.trace, "\n"))
+		}
+	}
+	t.Log(seen)
+	for _, a := range limit.Algorithms() {
+		if n := seen["refunds of a "+a.String()]; n < 20 {
+			t.Errorf("%d refunds of a %s gave anything back, which is hardly tested", n, a)
 		}
 	}
 }
@@ -158,6 +190,7 @@ type pair struct {
 	skip   []bool                   // limits that the last request did not name
 	leases map[string][]limit.Grant // of each counter, where requests ask for some
 	seen   map[string]int
+	large  bool // costs up to all that a limit admits, and many refunds
 }
 
 func newPair(t *testing.T, s *redis.Store, admin *goredis.Client, seed uint64, most int64, algorithms []limit.Algorithm) *pair {
@@ -179,7 +212,7 @@ func newPair(t *testing.T, s *redis.Store, admin *goredis.Client, seed uint64, m
 			tier := limit.Tier{Algorithm: algorithms[p.r.IntN(len(algorithms))], Threshold: 1 + p.r.Int64N(most),
 				Period: []time.Duration{time.Second, 7 * time.Millisecond, time.Minute}[(i+j)%3]}
 			if tier.Algorithm == limit.Quota {
-				tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Day + limit.Every(j), Location: time.UTC, AnchorDay: 1}
+				tier.Period, tier.Calendar = 0, &limit.Calendar{Every: []limit.Every{limit.Day, limit.Month}[j], Location: time.UTC}
 			}
 			if tier.Algorithm == limit.TokenBucket && p.r.IntN(2) == 0 {
 				tier.Burst = 1 + p.r.Int64N(3*most)
@@ -197,7 +230,15 @@ func newPair(t *testing.T, s *redis.Store, admin *goredis.Client, seed uint64, m
 
 func (p *pair) run(steps int) {
 	for range steps {
-		switch n := p.r.IntN(20); {
+		n := p.r.IntN(20)
+		if p.large && n > 12 {
+			n = 8
+		}
+		switch {
+		case p.large && n == 0:
+			p.forget()
+		case p.large && n < 4: // while receipts are good for something
+			p.now = p.now.Add(time.Duration(p.r.Int64N(int64([]time.Duration{time.Millisecond, 300 * time.Millisecond, 4 * time.Second}[n-1])))).Truncate(time.Microsecond)
 		case n < 6:
 			steps := []time.Duration{3 * time.Millisecond, 2 * time.Second, time.Minute, 30 * time.Hour}
 			if p.sizes {
@@ -249,6 +290,9 @@ func (p *pair) decide(charge bool) {
 		if l.Per != limit.PerTenant {
 			c.Value = limit.ValueOf(fmt.Sprint("u-", p.r.IntN(2)))
 		}
+		if p.large {
+			c.Cost = p.largeCost(c)
+		}
 		charges = append(charges, c)
 	}
 	req := &limit.Request{Owner: acme, Charges: charges}
@@ -260,7 +304,7 @@ func (p *pair) decide(charge bool) {
 		store limit.Store
 		d     *limit.Decision
 	}{{p.ours, &a}, {p.model, &b}}
-	before := p.dump(!charge)
+	before := p.dump(!charge && !p.large)
 	for _, x := range stores {
 		call := x.store.Peek
 		if charge {
@@ -272,7 +316,7 @@ func (p *pair) decide(charge bool) {
 		}
 	}
 	p.log("charge=%t %s %+v: %t", charge, describe(charges), req.Ahead, a.Allowed)
-	if after := p.dump(!charge); !maps.Equal(before, after) {
+	if after := p.dump(!charge && !p.large); !maps.Equal(before, after) {
 		p.Errorf("a look changes keys: %q before, %q after", before, after)
 	}
 	if got, want := render(&a), render(&b); got != want {
@@ -284,6 +328,19 @@ func (p *pair) decide(charge bool) {
 	if charge && a.Allowed {
 		p.made = append(p.made, [2]*limit.Receipt{a.Receipt(), b.Receipt()})
 	}
+}
+
+// largeCost is one that the charge may have, up to what its limit admits.
+func (p *pair) largeCost(c limit.Charge) int64 {
+	most := int64(limit.MaxUnits)
+	for i := range c.Limit.Tiers {
+		most = min(most, c.Limit.Tiers[i].Capacity())
+	}
+	c.Cost = 1 + p.r.Int64N(1+p.r.Int64N(most))
+	if req := (limit.Request{Owner: acme, Charges: []limit.Charge{c}}); req.Check() != nil {
+		return 1 // more than its arithmetic carries
+	}
+	return c.Cost
 }
 
 // ahead asks for leases: at random, or, in a look, for whatever there is, which shows all that a counter knows.
@@ -388,12 +445,38 @@ func (p *pair) refund() {
 	}
 	r := p.made[p.r.IntN(len(p.made))]
 	units := p.r.Int64N(4)
+	if p.large { // a recent one, mostly
+		r = p.made[max(p.r.IntN(len(p.made)), len(p.made)-1-p.r.IntN(4))]
+		units = p.r.Int64N(2) * (1 + p.r.Int64N(p.most))
+	}
 	a, errA := p.ours.Refund(context.Background(), r[0], units, p.now)
 	b, errB := p.model.Refund(context.Background(), r[1], units, p.now)
 	p.log("refund %d of %d entries: %v", units, len(r[0].Entries()), a.Units)
 	if errA != nil || errB != nil || !slices.Equal(a.Units, b.Units) {
 		p.Errorf("refund: Redis gives back %v, %v; memory %v, %v", a.Units, errA, b.Units, errB)
 	}
+	for i, e := range r[0].Entries() {
+		if p.seen != nil && a.Units[i] > 0 {
+			p.seen["refunds of a "+e.Tier.Algorithm.String()]++
+		}
+	}
+	if p.large {
+		p.decide(false)
+	}
+}
+
+// forget takes all counters away, as a server does that comes back empty.
+func (p *pair) forget() {
+	if p.r.IntN(8) > 0 {
+		return
+	}
+	for key := range p.dump(true) {
+		if err := p.admin.Del(p.Context(), key).Err(); err != nil {
+			p.Fatal(err)
+		}
+	}
+	clear(p.model.(*core).states)
+	p.log("all counters are gone")
 }
 
 // change gives a limit another number of units; what is consumed stays.

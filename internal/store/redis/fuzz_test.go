@@ -107,67 +107,6 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// FuzzPack guarantees that a refund on whatever lies under our key is an error or changes the entry's record alone.
-func FuzzPack(f *testing.F) {
-	req := fuzzRequest(f, true)
-	var q question
-	q.begin(&Store{}, req, 0, true)
-	q.encode()
-	ids := string(q.ids)
-	pack := version + "\x02\x00" + ids[:2*idBytes] + strings.Repeat("\x00", 8+16+24)
-	marked := func(mark byte, numbers ...int64) string {
-		b := []byte(markedID(mark, &req.Charges[0].Limit.Tiers[0]))
-		for _, v := range append([]int64{10, 1772452900000000}, numbers...) {
-			b = appendDouble(b, v)
-		}
-		return string(b)
-	}
-	held, refunded := marked(heldRecord, 1772452800300000, 4), marked(refundRecord, 5, 0)
-	f.Add(pack, int64(1))
-	f.Add(versionLeased+pack[4:]+held, int64(1))
-	f.Add(versionLeased+pack[4:]+held[:len(held)-8], int64(0))
-	f.Add(versionLeased+pack[4:]+refunded+held, int64(0))
-	f.Add(pack+refunded, int64(0))
-	f.Add(version+"\xff\xff", int64(0))
-	f.Add("", int64(3))
-	leased := *req
-	leased.Ahead = []limit.Ahead{{Need: 1, Least: 3}, {Need: 1}, {Need: 1}, {Need: 1}}
-	var entries []limit.ReceiptEntry
-	for _, req := range []*limit.Request{req, &leased} {
-		var d limit.Decision
-		d.Begin(req, 1772452800000000)
-		for i := range d.Results {
-			d.Evaluate(i, &limit.State{}, false)
-		}
-		d.Settle()
-		for i := range d.Results {
-			d.Commit(i, &limit.State{})
-		}
-		entries = append(entries, d.Receipt().Entries()...)
-	}
-	f.Fuzz(func(t *testing.T, pack string, units int64) {
-		if units < 0 || units > limit.MaxUnits {
-			return
-		}
-		for i := range entries {
-			var back int64
-			after, _, err := applyTo(pack, "1772452800000000:1", &entries[i], units, 1772452800000001, &back)
-			if err != nil {
-				continue
-			}
-			if back < 0 || back > entries[i].Units {
-				t.Errorf("pack %q: entry %d of %d units gives back %d", pack, i, entries[i].Units, back)
-			}
-			if len(after) < len(pack) || len(after) > len(pack)+behindBytes+16 {
-				t.Errorf("pack %q: %d bytes become %d", pack, len(pack), len(after))
-			}
-			if back == 0 && entries[i].Tier.Algorithm != limit.TokenBucket && after != pack {
-				t.Errorf("pack %q: nothing is given back, yet it becomes %q", pack, after)
-			}
-		}
-	})
-}
-
 // FuzzFirst guarantees that what a server says while a connection is made ready is bounded, whatever it is.
 func FuzzFirst(f *testing.F) {
 	f.Add([]byte("+OK\r\n"))

@@ -1,0 +1,223 @@
+-- One refund: everything that a receipt's entries give back, or nothing. It comes to what limit.ReceiptEntry.Apply comes to,
+-- to the unit: integers of at most 2^53 only, no rounding. See package redis for the layout of packs.
+-- KEYS[1] remembers the receipt; the others are packs and sorted sets. ARGV[1] holds doubles: the time (below
+-- zero: the server's), the time from which the receipt gives nothing back, the number of entries, and 14 numbers for each
+-- entry. ARGV[2] holds the entries' ids. refund.go writes them, and reads the reply: the time, what became of the refund
+-- (0: made, 1: repeated, 2: too late), and if it was made the units of each entry, all doubles.
+local sunpack, pack, sub, byte, call = struct.unpack, struct.pack, string.sub, string.byte, redis.call
+local ERA, MOST = 4503599627370496, 9007199254740992
+local MADE, REPEATED, LATE = 0, 1, 2
+
+local now, till, count = sunpack('<ddd', ARGV[1])
+if now < 0 then
+  local t = call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+if now >= till then return pack('<dd', now, LATE) end
+if call('EXISTS', KEYS[1]) == 1 then return pack('<dd', now, REPEATED) end
+
+-- Doubles of each algorithm's state, and of the marks of token buckets: what was refunded, is leased, may come back late.
+local WIDTH = {3, 3, 2, 2, 2, 2, 3, [133] = 2, [197] = 2, [229] = 2}
+
+-- number is a double of a pack, which must be an integer.
+local function number(v)
+  assert(v == math.floor(v) and v >= -MOST and v <= MOST)
+  return v
+end
+
+-- index returns where each record of a pack lies by its id, the positions of its rate and of its state; and the time that the
+-- pack's expiry is armed until.
+local function index(value)
+  local _, total = sunpack('<c4H', value)
+  local where, at = {}, 15 + 25 * total
+  local armed = sunpack('<d', value, at - 8)
+  for j = 0, total - 1 do
+    local head = 7 + 25 * j
+    where[sub(value, head, head + 16)] = {head + 17, at}
+    at = at + 8 * assert(WIDTH[byte(value, head)])
+  end
+  while at <= #value do
+    local id, width = sub(value, at, at + 16), assert(WIDTH[byte(value, at)])
+    assert(not where[id])
+    where[id] = {at + 17, at + 33}
+    at = at + 33 + 8 * width
+  end
+  assert(at == #value + 1)
+  return where, number(armed)
+end
+
+-- The packs of the receipt by the number of their key; false for one that is gone. bad is the reply for one that cannot be read.
+local packs, bad = {}, nil
+
+local function unreadable(key, why) -- as in decide.lua
+  call('PEXPIRE', key, 60000, 'LT')
+  bad = redis.error_reply('SLUICE unreadable: ' .. key .. ' ' .. why .. '; it is dropped in a minute')
+end
+
+local function foreign(key, value) -- as in decide.lua
+  bad = redis.error_reply('SLUICE unreadable: ' .. key .. ' holds a pack of version ' .. string.format('%q', sub(value, 1, 4)) ..
+    ", which this release of Sluice does not read, and so does not take for empty; wait until the key expires, or delete it")
+end
+
+local function open(k)
+  if packs[k] ~= nil then return packs[k] end
+  local value = redis.pcall('GET', KEYS[k])
+  if type(value) == 'table' then return unreadable(KEYS[k], 'is not a string') end
+  if not value then
+    packs[k] = false
+    return false
+  end
+  local version = sub(value, 1, 4)
+  if version ~= 'SLU3' and version ~= 'SLU4' then
+    if sub(version, 1, 3) == 'SLU' then return foreign(KEYS[k], value) end
+    return unreadable(KEYS[k], 'is not a pack')
+  end
+  local fine, where, armed = pcall(index, value)
+  if not fine then return unreadable(KEYS[k], 'is not a pack that can be read') end
+  packs[k] = {value = value, where = where, armed = armed}
+  return packs[k]
+end
+
+-- get reads n numbers of a pack; put writes numbers over what is there.
+local function get(p, at, n)
+  local v = {sunpack('<' .. string.rep('d', n), p.value, at)}
+  for i = 1, n do number(v[i]) end
+  return v[1], v[2], v[3]
+end
+
+local function put(p, at, ...)
+  local text = pack('<' .. string.rep('d', select('#', ...)), ...)
+  p.value, p.dirty = sub(p.value, 1, at - 1) .. text .. sub(p.value, at + #text), true
+end
+
+-- units_of is what an entry of a sorted set counts. An entry that is not ours counts nothing.
+local function units_of(e) return tonumber(string.match(e, '^%d+:(%d+)$')) or 0 end
+
+-- limit.refilled: a bucket's level of the time at, as of a later time. A product that is not exact is beyond full, and cut.
+local function refilled(full, num, at, level, to)
+  if to > at then at, level = to, level + (to - at) * num end
+  return at, level < full and level or full
+end
+
+-- token_bucket. See limit.applyTokenBucket.
+local function bucket(p, record, digest, units, stamp, num, den, full, full_in, headroom, sum_before, eras_before, rate)
+  local at, level = get(p, record[2], 2)
+  local mark, held, ends = p.where['\197' .. digest], 0, 0
+  if mark then ends, held = get(p, mark[2], 2) end
+  local to, leased = now > at and now or at, 0
+  if held > 0 then
+    if to < ends then
+      leased = held < full / den and held * den or full
+      at, level = refilled(full - leased, num, at, level, to)
+    elseif at < ends then
+      local of = held < full / den and held * den or full
+      at, level = refilled(full - of, num, at, level, ends)
+    end
+  end
+  if leased == 0 then at, level = refilled(full, num, at, level, to) end
+  local sum, eras, refunds = 0, 0, p.where['\133' .. digest]
+  if refunds then sum, eras = get(p, refunds[2], 2) end
+  local elapsed, others = at - stamp, MOST -- others: what was refunded since, of other charges
+  if eras - eras_before < 2 then others = (eras - eras_before) * ERA + (sum - sum_before) end
+  if elapsed < 0 or others < 0 then return 0 end -- a clock that leapt back; a counter made anew
+  local gained = full
+  if elapsed < full_in and others < full then gained = elapsed * num + others end
+  local give = units * den - (gained > headroom and gained - headroom or 0)
+  if give > full - leased - level then give = full - leased - level end
+  if give <= 0 then return 0 end
+  put(p, record[2], at, level + give)
+  sum = sum + give
+  if sum >= ERA then sum, eras = sum - ERA, eras + 1 end
+  if refunds then
+    put(p, refunds[2], sum, eras)
+  else
+    local id = '\133' .. digest
+    p.where[id] = {#p.value + 18, #p.value + 34}
+    p.value = p.value .. id .. pack('<dddd', rate, p.armed, sum, eras) -- no record makes a difference for longer
+  end
+  return (give - math.fmod(give, den)) / den
+end
+
+-- What was spent from a lease of a token bucket. See limit.release.
+local function release(p, record, digest, units, slot, den)
+  local at, level = get(p, record[2], 2)
+  local mark, held, ends = p.where['\197' .. digest], 0, 0
+  if mark then ends, held = get(p, mark[2], 2) end
+  if ends ~= slot or (now > at and now or at) >= ends then return 0 end
+  if units > held then units = held end
+  if units <= 0 then return 0 end
+  put(p, record[2], at, level + units * den)
+  put(p, mark[2], ends, held - units)
+  return units
+end
+
+local given, alters = {}, {}
+for i = 1, count do
+  local k, set, units, ends, stamp, rate, a1, a2, a3, a4, a5, a6, a7, a8 = sunpack('<dddddddddddddd', ARGV[1], 112 * i - 87)
+  local id, back = sub(ARGV[2], 17 * i - 16, 17 * i), 0
+  local alg, digest = byte(id), sub(id, 2)
+  local p = now < ends and open(k)
+  local record = p and p.where[id]
+  local fine = true
+  if record then
+    fine = pcall(function()
+      if alg == 5 or alg == 6 then
+        local at, n = get(p, record[2], 2)
+        if at == 0 or get(p, record[1], 1) ~= rate then return end -- never used, or counted at another rate
+        if alg == 6 then -- leaky_bucket: den, charged, slot, frac. The slot comes earlier if it is still the charge's own.
+          if at == a3 and n == a4 then
+            local spent = (a2 - units) * a1
+            local r = math.fmod(spent, rate)
+            put(p, record[2], stamp + (spent - r) / rate, r)
+            back = units
+          end
+        elseif a8 ~= 0 then
+          back = release(p, record, digest, units, a8, a2)
+        else
+          back = bucket(p, record, digest, units, stamp, a1, a2, a3, a4, a5, a6, a7, rate)
+        end
+      elseif alg == 3 or alg == 4 then -- sliding_buckets, sliding_log: the entry lies in the sorted set, the sum in the pack
+        local _, sum = get(p, record[2], 2)
+        local kind = call('TYPE', KEYS[set]).ok
+        if kind ~= 'zset' and kind ~= 'none' then return unreadable(KEYS[set], 'is not a sorted set') end
+        local text, there = string.format('%.0f', stamp), 0
+        local old = call('ZRANGEBYSCORE', KEYS[set], text, text)
+        for _, e in ipairs(old) do there = there + units_of(e) end
+        back = there < units and there or units
+        if back > 0 then
+          put(p, record[2] + 8, sum - back)
+          alters[#alters + 1] = {KEYS[set], text, old, there - back}
+        end
+      else -- fixed_window, sliding_window, quota: the count of the window, or of a sliding_window's last
+        local at, at_count = get(p, record[2], 1), nil
+        if at == stamp then
+          at_count = record[2] + 8
+        elseif alg == 2 and at == stamp + a1 then
+          at_count = record[2] + 16
+        end
+        if at_count then
+          local n = get(p, at_count, 1)
+          back = n < units and (n > 0 and n or 0) or units
+          if back > 0 then put(p, at_count, n - back) end
+        end
+      end
+    end)
+  end
+  if not fine then unreadable(KEYS[k], 'is not a pack that can be read') end
+  if bad then return bad end
+  given[i] = pack('<d', back)
+end
+
+for _, e in ipairs(alters) do
+  local new = e[2] .. ':' .. string.format('%.0f', e[4])
+  if e[4] > 0 then call('ZADD', e[1], e[2], new) end -- first: a set that is empty in between loses its expiry
+  for _, was in ipairs(e[3]) do
+    if was ~= new or e[4] <= 0 then call('ZREM', e[1], was) end
+  end
+end
+-- A pack keeps its expiry: the charge armed it for longer than its receipt gives anything back.
+for k, p in pairs(packs) do
+  if p and p.dirty then call('SET', KEYS[k], p.value, 'KEEPTTL') end
+end
+call('SET', KEYS[1], '1', 'PX', math.ceil((till - now) / 1000) + 1)
+return pack('<dd', now, MADE) .. table.concat(given)
