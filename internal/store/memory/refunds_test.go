@@ -200,3 +200,34 @@ func TestRefundsOfOtherStores(t *testing.T) {
 		t.Errorf("%d names of %d receipts; %d units are used, want 0", len(ids), len(receipts), usedOf(t, s, owner, start, l))
 	}
 }
+
+// A bucket to which something was refunded is full earlier, and yet is remembered for as long as receipts from before may be
+// refunded: they go by what came back since.
+func TestRefundedBucketIsRemembered(t *testing.T) {
+	s, l, owner := newStore(t, 0), bucket(t, "bucket", 1, 100, time.Second), tenant(1)
+	spendUnits := func(after time.Duration, units int64) *limit.Receipt {
+		var d limit.Decision
+		req := limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: l, Cost: units}}}
+		if err := s.Decide(t.Context(), &req, start.Add(after), &d); err != nil || !d.Allowed {
+			t.Fatalf("%d units after %s: allowed %t, %v", units, after, d.Allowed, err)
+		}
+		return d.Receipt()
+	}
+	early, late := spendUnits(0, 50), spendUnits(0, 50)
+	if back, err := s.Refund(t.Context(), early, 0, start); err != nil || back.Units[0] != 50 {
+		t.Fatalf("%+v, %v; want 50 units", back, err)
+	}
+	subject := newLimit(t, limit.Limit{ID: "subject", Per: "subject", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1,
+		Period: time.Second}}})
+	for i := range 100 { // each new counter makes the store look for some that it may forget
+		var d limit.Decision
+		req := limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: subject, Value: limit.ValueOf(fmt.Sprint("user-", i)), Cost: 1}}}
+		if err := s.Decide(t.Context(), &req, start.Add(56*time.Second), &d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spendUnits(57*time.Second, 100) // the bucket was full
+	if back, err := s.Refund(t.Context(), late, 0, start.Add(60*time.Second)); err != nil || back.Units[0] != 0 {
+		t.Errorf("%+v, %v; want nothing: without the charge the bucket would have been full, too", back, err)
+	}
+}
