@@ -96,7 +96,7 @@ const (
 // CacheAccess is what the user of a cache may do, in the words of Redis: what our scripts do on our counters, and what a client asks a
 // server or a cluster about itself.
 const CacheAccess = "on ~{rl:* -@all +eval +evalsha +exists +get +pexpire +set +time +type" +
-	" +zadd +zcount +zrangebyscore +zrem +zremrangebyscore +zrevrangebyscore +zscore" +
+	" +zadd +zcount +zrangebyscore +zrem +zremrangebyscore +zrevrangebyscore" +
 	" +ping +role +hello +asking +command +cluster|slots"
 
 // Streams are event source mappings, one for each stream, all alike: NEW_AND_OLD_IMAGES, from TRIM_HORIZON on, with
