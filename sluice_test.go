@@ -359,6 +359,40 @@ func TestPeekAndRefund(t *testing.T) {
 	}
 }
 
+// Guarantees that refunds which are too many to be remembered are refused with an error that says to try again, and that
+// decisions go on.
+func TestTooManyRefunds(t *testing.T) {
+	monthly := strings.Replace(hourly, "algorithm: fixed_window, threshold: 500, period: 1h", "quota: { units: 1000000, every: month }", 1)
+	l := open(t, monthly, func(c *sluice.Config) { c.Memory = 64 << 10 })
+	left, refused := int64(1_000_000), 0
+	for i := range 64 * 300 {
+		d := l.Decide(t.Context(), acme, sluice.Request{})
+		if left--; !d.Allowed {
+			t.Fatalf("decision %d: %+v", i, d)
+		}
+		if i%64 > 0 {
+			continue
+		}
+		back, err := l.Refund(t.Context(), d.Receipt(), 0)
+		switch {
+		case errors.Is(err, sluice.ErrRefundsFull):
+			if refused++; !errors.Is(err, sluice.ErrRefund) || !strings.Contains(err.Error(), "try again later") {
+				t.Errorf("%v; want an error that says to try again later", err)
+			}
+		case err != nil || back.Units != 1:
+			t.Fatalf("refund %d: %+v, %v", i, back, err)
+		default:
+			left++
+		}
+	}
+	if refused == 0 {
+		t.Error("no refund was refused")
+	}
+	if d := l.Peek(t.Context(), acme, sluice.Request{}); d.Remaining != left {
+		t.Errorf("%d left, want %d", d.Remaining, left)
+	}
+}
+
 // Guarantees that a closed limiter denies, and may be closed twice.
 func TestClosed(t *testing.T) {
 	l := open(t, hourly, nil)

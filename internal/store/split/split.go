@@ -262,7 +262,8 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 	return nil
 }
 
-// Refund gives back in both stores. If one fails, asking again refunds what is still missing. See [limit.Store].
+// Refund gives back in both stores. If one fails, or remembers too many refunds ([limit.ErrRefundsFull]), the other may have
+// given back its part, and asking again refunds what is still missing. See [limit.Store].
 func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
 	if err := limit.CheckRefund(r, units); err != nil {
 		return limit.Refund{}, err
