@@ -100,7 +100,7 @@ func Stored(tb testing.TB, accepts func(*limit.Limit) error) []StoredCase {
 	stamps := []limit.Charge{
 		one("steps", tier(limit.SlidingBuckets, 100, time.Minute)), one("log", tier(limit.SlidingLog, 100, time.Minute))}
 	per := limit.Limit{ID: "person", Per: "subject", MaxValues: 2, Tiers: []limit.Tier{tier(limit.FixedWindow, 30, time.Hour), bucket}}
-	route := limit.Limit{ID: "put-product", Per: "endpoint", Scoped: true, Tiers: []limit.Tier{tier(limit.FixedWindow, 20, time.Minute)}}
+	route := limit.Limit{ID: "put-product", Per: "endpoint", Tiers: []limit.Tier{tier(limit.FixedWindow, 20, time.Minute)}}
 	var routes [][]limit.Charge
 	for i := range 24 {
 		routes = append(routes, []limit.Charge{charge(1, limit.ValueOf(fmt.Sprintf("PUT /v1/organizations/{orgId}/product-%d/*", i)), route)})
@@ -109,7 +109,7 @@ func Stored(tb testing.TB, accepts func(*limit.Limit) error) []StoredCase {
 		{Name: "windows", Charges: [][]limit.Charge{windows}},
 		{Name: "stamps", Charges: [][]limit.Charge{append(stamps, windows[2])}},
 		{Name: "scoped", Charges: [][]limit.Charge{
-			{windows[2], whole(1, limit.Limit{ID: "writes", Scoped: true, Tiers: []limit.Tier{tier(limit.SlidingWindow, 60, time.Minute)}}), routes[0][0]}}},
+			{windows[2], whole(1, limit.Limit{ID: "writes", Tiers: []limit.Tier{tier(limit.SlidingWindow, 60, time.Minute)}}), routes[0][0]}}},
 		{Name: "values", Charges: [][]limit.Charge{ // "carol" is beyond MaxValues
 			{windows[2], charge(1, limit.ValueOf("alice"), per)}, {charge(2, limit.Value{Kind: limit.ValueAbsent}, per)},
 			{charge(1, limit.ValueOf("bob"), per)}, {charge(3, limit.ValueOf("carol"), per)}}},
