@@ -349,7 +349,7 @@ func (c *decision) closeFull(ctx context.Context) (bool, error) {
 		if it.view == nil || it.view.full || !isShared(it.key.sk) || it.view.size == 0 {
 			continue
 		}
-		grown, added := it.view.size, 0
+		grown, added := it.view.size+it.view.growth(), 0
 		for i := range c.tiers {
 			if t := &c.tiers[i]; t.item == at && t.old == nil && !t.written && !c.idle(i) {
 				grown += len(t.name) + newCounterBytes(c.d.Results[i].Tier)
@@ -383,6 +383,19 @@ func (c *decision) closeFull(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
+// lastWindowBytes is about what the fields p and o of a fixed window take, which it has from its second window on.
+const lastWindowBytes = 20
+
+// growth is about how many bytes the item's counters will still grow by.
+func (v *view) growth() (bytes int) {
+	for _, f := range v.counters {
+		if f["n"] != nil && f["p"] == nil && f["e"] == nil { // a fixed window in its first window
+			bytes += lastWindowBytes
+		}
+	}
+	return bytes
+}
+
 // newCounterBytes is about what a new counter takes beside its name.
 func newCounterBytes(t *limit.Tier) int {
 	switch t.Algorithm {
@@ -390,6 +403,8 @@ func newCounterBytes(t *limit.Tier) int {
 		return 30 + 12*(t.Buckets+2)
 	case limit.TokenBucket:
 		return 78 // with a lease
+	case limit.FixedWindow:
+		return 25 + lastWindowBytes
 	default:
 		return 34
 	}

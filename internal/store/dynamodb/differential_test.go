@@ -30,7 +30,7 @@ func randomLimit(tb testing.TB, r *rand.Rand, id string) *limit.Limit {
 		t.Period, t.Calendar = 0, &limit.Calendar{Every: limit.Day, Location: time.UTC}
 		t.Threshold += 40
 	}
-	l := limit.Limit{ID: id, MaxCost: 6, Tiers: []limit.Tier{t}}
+	l := limit.Limit{ID: id, MaxCost: 6, Tiers: []limit.Tier{t}, AlignOwner: r.IntN(2) == 0}
 	if r.IntN(4) == 0 {
 		l.Mode = limit.Shadow
 	}
@@ -48,7 +48,7 @@ func changed(tb testing.TB, r *rand.Rand, l *limit.Limit) *limit.Limit {
 	if out.Tiers[0].Algorithm == limit.TokenBucket {
 		out.Tiers[0].Burst = 1 + r.Int64N(20)
 	}
-	return must(tb, limit.Limit{ID: out.ID, Mode: out.Mode, Per: out.Per, MaxCost: out.MaxCost, Tiers: []limit.Tier{{
+	return must(tb, limit.Limit{ID: out.ID, Mode: out.Mode, Per: out.Per, MaxCost: out.MaxCost, AlignOwner: out.AlignOwner, Tiers: []limit.Tier{{
 		Algorithm: out.Tiers[0].Algorithm, Threshold: out.Tiers[0].Threshold, Period: out.Tiers[0].Period, Burst: out.Tiers[0].Burst,
 		Buckets: out.Tiers[0].Buckets, Calendar: out.Tiers[0].Calendar,
 	}}})
@@ -112,6 +112,11 @@ func agreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 		case n == 32:
 			i := r.IntN(len(limits))
 			limits[i] = changed(t, r, limits[i])
+		case n < 37 && n > 33: // another grid of windows
+			i := r.IntN(len(limits))
+			moved := *limits[i]
+			moved.AlignOwner = !moved.AlignOwner
+			limits[i] = must(t, moved)
 		case n == 33:
 			s = open(t, c) // a process that knows nothing, and finds no trace of others that charge just now
 			now = now.Add(6 * time.Second)

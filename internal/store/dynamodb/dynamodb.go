@@ -20,7 +20,8 @@
 //
 // A counter is kept in a form that a comparison can decide, since conditions have no arithmetic (numbers are N):
 //
-//	fixed_window     w start of the window, n count
+//	fixed_window     w start of the window, n count; after its first window o start of the one charged before it, and p
+//	                 that one's count. The window before w counts p, or nothing if o lies more than a period before it
 //	quota            w start of the period, e its end, n count
 //	sliding_window   w start of the window, n count, p count of the last window
 //	sliding_buckets  w newest bucket, s sum of all buckets, x charges to buckets more than a period before the newest, and

@@ -118,6 +118,9 @@ func stateOf(t *limit.Tier, p *limit.Params, f fields) (st limit.State, err erro
 	case limit.FixedWindow:
 		read(&st.At, "w", -maxTime, maxTime)
 		read(&st.N, "n", 0, maxAmount)
+		if err == nil && f["o"] != nil {
+			st.M, err = lastCount(p, f, st.At)
+		}
 	case limit.SlidingWindow:
 		read(&st.At, "w", -maxTime, maxTime)
 		read(&st.N, "n", 0, maxAmount)
@@ -136,6 +139,20 @@ func stateOf(t *limit.Tier, p *limit.Params, f fields) (st limit.State, err erro
 		err = fmt.Errorf("no form for %s", t.Algorithm)
 	}
 	return st, err
+}
+
+// lastCount is the count of the window before the one that starts at start: that of the window charged before it, unless
+// that one is too old for the core to remember. See [limit.State].
+func lastCount(p *limit.Params, f fields, start int64) (int64, error) {
+	before, err := f.int("o", -2*maxTime, start-p.Period)
+	if err != nil {
+		return 0, err
+	}
+	last, err := f.int("p", 0, maxAmount)
+	if before <= start-2*p.Period {
+		last = 0
+	}
+	return last, err
 }
 
 // tokenState turns the empty time e into a level at a time: that of the last charge, as far as it is known. A level that
@@ -302,7 +319,11 @@ func bucketsState(p *limit.Params, f fields) (st limit.State, err error) {
 func fieldsOf(t *limit.Tier, p *limit.Params, st *limit.State, now int64) fields {
 	switch t.Algorithm {
 	case limit.FixedWindow:
-		return fields{"w": big.NewInt(st.At), "n": big.NewInt(st.N)}
+		f := fields{"w": big.NewInt(st.At), "n": big.NewInt(st.N)}
+		if st.M != 0 {
+			f["p"], f["o"] = big.NewInt(st.M), big.NewInt(st.At-p.Period)
+		}
+		return f
 	case limit.SlidingWindow:
 		return fields{"w": big.NewInt(st.At), "n": big.NewInt(st.N), "p": big.NewInt(st.M)}
 	case limit.Quota:
@@ -355,6 +376,9 @@ func ceilQuotient(a, b *big.Int) *big.Int {
 	}
 	return q
 }
+
+// floorMod is a less the largest multiple of b that is not above it.
+func floorMod(a, b int64) int64 { return a - floorQuotient(a, b)*b }
 
 func floorQuotient(a, b int64) int64 {
 	q := a / b

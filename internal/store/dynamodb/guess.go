@@ -80,14 +80,51 @@ func (g *charge) fresh() fields {
 	return fieldsOf(g.tier, &g.params, &g.post, g.now)
 }
 
+// offGrid reports whether the window to charge is of another grid than the limit's, from before a change of its align. Such
+// a window is compared as a whole.
+func (g *charge) offGrid() bool { return floorMod(g.post.At-g.params.Offset, g.params.Period) != 0 }
+
+// fixedWindow moves the count over by reference at the edge, as slidingWindow does, but does not require that the window it
+// ends is the one that was seen: the field o says which window the field p counts, so any older one will do.
 func (g *charge) fixedWindow(c counter) {
-	if g.old != nil && g.post.At == g.pre.At {
+	period := g.params.Period
+	switch {
+	case g.old == nil:
+		g.doubtful = true
+		c.require("(" + c.absent() + " OR " + c.compare("w", "<=", big.NewInt(g.post.At-2*period)) + ")")
+		c.replace(g.fresh())
+	case g.offGrid() || g.pre.At > g.post.At-period && g.pre.At < g.post.At: // the windows of two grids overlap
+		g.exact(c)
+	case g.post.At == g.pre.At:
 		g.sameWindow(c, "w")
-		return
+	default:
+		g.nextWindow(c)
 	}
+}
+
+// nextWindow begins a window. A correction of the window before it, if that is the one that was seen, goes into its count.
+func (g *charge) nextWindow(c counter) {
 	g.doubtful = true
-	c.require("(" + c.absent() + " OR " + c.compare("w", "<", big.NewInt(g.post.At)) + ")")
-	c.replace(g.fresh())
+	before, adjusted := big.NewInt(g.post.At-g.params.Period), int64(0)
+	if g.pre.At > g.post.At-2*g.params.Period {
+		adjusted = g.post.M - g.pre.N
+	}
+	switch {
+	case g.isCut(adjusted) || adjusted == 0 && g.post.M != 0 && g.post.M != g.pre.N:
+		g.exact(c)
+		return
+	case adjusted != 0:
+		c.mustBe("w", g.old["w"])
+		if adjusted < 0 {
+			c.require(c.compare("n", ">=", big.NewInt(-adjusted)))
+		}
+	default:
+		c.require(c.compare("w", "<=", before))
+	}
+	c.copy("p", "n", big.NewInt(adjusted))
+	c.copy("o", "w", new(big.Int))
+	c.set("n", big.NewInt(g.post.N))
+	c.set("w", big.NewInt(g.post.At))
 }
 
 func (g *charge) quota(c counter) {
@@ -103,7 +140,7 @@ func (g *charge) quota(c counter) {
 // sameWindow adds to the count of the window that the pinned fields name.
 func (g *charge) sameWindow(c counter, pinned ...string) {
 	adjusted := g.post.N - g.pre.N - g.taken()
-	if g.isCut(adjusted) {
+	if g.isCut(adjusted) || g.post.M != g.pre.M && (g.old["p"] == nil || g.isCut(g.post.M-g.pre.M)) {
 		g.exact(c)
 		return
 	}
@@ -112,6 +149,15 @@ func (g *charge) sameWindow(c counter, pinned ...string) {
 	}
 	g.fits(c, "n", adjusted, g.tier.Threshold-g.taken(), 2*limit.MaxUnits)
 	c.add("n", big.NewInt(adjusted+g.taken()))
+	g.adjustLast(c)
+}
+
+// adjustLast corrects the count of the window before the current one, which is of the same counter as the pinned window.
+func (g *charge) adjustLast(c counter) {
+	if last := g.post.M - g.pre.M; last != 0 {
+		c.require(c.compare("p", ">=", big.NewInt(max(-last, 0))))
+		c.add("p", big.NewInt(last))
+	}
 }
 
 // isCut reports whether a correction, of which this much was effective, met a bound of the counter.
@@ -136,6 +182,8 @@ func (g *charge) fits(c counter, field string, adjusted, most, top int64) {
 // reference, so that charges of the old window that the writer has not seen are not lost.
 func (g *charge) slidingWindow(c counter) {
 	switch {
+	case g.old != nil && g.offGrid():
+		g.exact(c)
 	case g.old != nil && g.post.At == g.pre.At:
 		adjusted := g.post.N - g.pre.N - g.taken()
 		if g.isCut(adjusted) || g.isCut(g.post.M-g.pre.M) {
@@ -146,11 +194,10 @@ func (g *charge) slidingWindow(c counter) {
 		c.require(c.compare("p", "<=", g.old["p"])) // others may have given some of it back: it weighs less then
 		g.fits(c, "n", adjusted, g.mostBeside(g.post.M), limit.MaxSlidingUnits)
 		c.add("n", big.NewInt(adjusted+g.taken()))
-		if last := g.post.M - g.pre.M; last != 0 {
-			c.require(c.compare("p", ">=", big.NewInt(-last)))
-			c.add("p", big.NewInt(last))
-		}
-	case g.old != nil && g.pre.At >= g.post.At-g.params.Period:
+		g.adjustLast(c)
+	case g.old != nil && g.pre.At > g.post.At-g.params.Period: // the windows of two grids overlap
+		g.exact(c)
+	case g.old != nil && g.pre.At > g.post.At-2*g.params.Period:
 		g.doubtful = true
 		adjusted := g.post.M - g.pre.N // of the last window
 		if g.isCut(adjusted) {
@@ -164,7 +211,7 @@ func (g *charge) slidingWindow(c counter) {
 		c.set("w", big.NewInt(g.post.At))
 	default:
 		g.doubtful = true
-		c.require("(" + c.absent() + " OR " + c.compare("w", "<", big.NewInt(g.post.At-g.params.Period)) + ")")
+		c.require("(" + c.absent() + " OR " + c.compare("w", "<=", big.NewInt(g.post.At-2*g.params.Period)) + ")")
 		c.replace(g.fresh())
 	}
 }
