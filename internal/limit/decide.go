@@ -23,6 +23,9 @@ var (
 	// ErrTooLarge means that the request's counters do not fit into one operation of the store. The error says which bound.
 	ErrTooLarge = errors.New("too many counters for one decision of this store")
 
+	// ErrContended means that other requests changed the counters of the request at each of the store's tries.
+	ErrContended = errors.New("other requests changed the counters at each try")
+
 	// ErrRefundsFull means that the store remembers as many refunds as it may. The receipt stays valid: the same refund can
 	// succeed later, until the receipt expires.
 	ErrRefundsFull = errors.New("too many refunds within the life of a receipt")
@@ -33,7 +36,8 @@ var (
 // breaker must not count it.
 func Answered(err error) bool {
 	for _, of := range [...]error{
-		ErrInvalidRequest, ErrInvalidCost, ErrDuplicateCounter, ErrFull, ErrUnreadable, ErrTooLarge, ErrRefundsFull,
+		ErrInvalidRequest, ErrInvalidCost, ErrDuplicateCounter, ErrFull, ErrUnreadable, ErrTooLarge, ErrContended,
+		ErrRefundsFull,
 	} {
 		if errors.Is(err, of) {
 			return true

@@ -230,7 +230,7 @@ func (c *decision) chargeOne(ctx context.Context, at int, w *write) (bool, error
 func (c *decision) learnBefore(at int, w *write, known *view, old map[string]types.AttributeValue, sent time.Time) error {
 	before, err := parseItem(old)
 	if err != nil {
-		return err
+		return w.key.named(err)
 	}
 	before.at, before.seen = c.now, sent
 	if known != nil {
@@ -432,6 +432,7 @@ func (c *decision) persistRepairs(ctx context.Context) {
 		if len(w.sets) == 0 {
 			continue
 		}
+		w.require(w.name(attrV) + "=" + w.int(layout))
 		if _, err := c.client.UpdateItem(ctx, w.update(c.table), c.options...); err != nil {
 			c.views.Remove(it.key)
 			continue

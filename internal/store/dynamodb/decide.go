@@ -35,6 +35,7 @@ type charged struct {
 	tierAt
 	key    itemKey
 	result limit.Result
+	taken  int64 // units that the request needed
 }
 
 // item is one item of the decision.
@@ -67,6 +68,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	if err := c.decide(ctx); err != nil {
+		c.takeBack(ctx, err)
 		d.Begin(req, c.now) // an error leaves no outcome behind
 		return fmt.Errorf("decide for owner %q on table %s: %w", req.Owner.Name, *s.table, err)
 	}
@@ -247,7 +249,7 @@ func (c *decision) get(ctx context.Context, key itemKey) error {
 func (c *decision) learned(key itemKey, attributes map[string]types.AttributeValue, sent time.Time) error {
 	v, err := c.learn(key, attributes, c.now, sent)
 	if err != nil {
-		return fmt.Errorf("item %q %q: %w", key.pk, key.sk, err)
+		return key.named(err)
 	}
 	c.answers[key] = v
 	return nil
@@ -311,7 +313,7 @@ func (c *decision) place(t *limit.Tier, v limit.Value) (itemKey, string) {
 		if known == nil || !known.full {
 			return key, name
 		}
-		if _, ok := known.counters[name]; ok {
+		if known.has(name) {
 			return key, name
 		}
 	}
@@ -340,17 +342,17 @@ func (c *decision) known(key itemKey) *view {
 // weigh has the core evaluate result i from what the view holds.
 func (c *decision) weigh(i int, v *view) error {
 	at, t := &c.tiers[i], c.d.Results[i].Tier
-	if v != nil {
-		at.old = v.counters[at.name]
-	} else {
-		at.old = nil
+	if v == nil {
+		v = &view{}
 	}
 	p := t.Params(c.d.Owner)
-	st, err := stateOf(t, &p, at.old)
+	old, st, err := v.counter(t, &p, at.name)
 	if err != nil {
-		c.views.Remove(c.items[at.item].key)
-		return fmt.Errorf("%w: counter %q of item %q: %w", ErrBadItem, at.name, c.items[at.item].key.sk, err)
+		key := c.items[at.item].key
+		c.views.Remove(key)
+		return key.named(err)
 	}
+	at.old = old
 	c.dropLate(i, &st)
 	before, newest := st.At, lastStamp(&st)
 	c.d.Evaluate(i, &st, true)

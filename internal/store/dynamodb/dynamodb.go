@@ -10,7 +10,8 @@
 //	refund          namespace, kind, owner        "r" receipt id: this receipt was refunded
 //
 //	attribute       type   meaning
-//	v               N      layout version of the item, 1. Another one is an error, never a guess
+//	v               N      layout version of the item, 2. An item of another version is refused: it is never taken for an
+//	                       empty one, and nothing in it is read or changed
 //	ttl             N      seconds since 1970. Garbage collection only: later than the last use of any counter in the
 //	                       item by at least a day, only ever raised, and at most once per window
 //	full            N      1: a shared item that has reached 1 KB. It takes no more counters, new ones go to the next of
@@ -103,14 +104,17 @@ const (
 	maxTriesAhead = 8 // of a decision that leases
 )
 
-// ErrUndecided is wrapped by the error of a decision that was tried three times and met other writers each time. It
-// has charged nothing.
-var ErrUndecided = errors.New("counters changed at each try")
+// Errors of a request whose store answered. See [limit.Answered].
+var (
+	// ErrUndecided is wrapped by the error of a decision that was tried several times and met other writers each time. It has
+	// charged nothing.
+	ErrUndecided = limit.ErrContended
 
-// ErrBadItem is wrapped by the error of a decision that met an item which this package did not write, or not in this
-// layout. Nothing is charged, and the item's ttl is not raised, so an item of ours that has gone bad goes away by
-// itself.
-var ErrBadItem = errors.New("item cannot be read")
+	// ErrBadItem is wrapped by the error of a request that met an item which this package did not write, or wrote in another
+	// layout version. The request has charged nothing, and the item's ttl is not raised, so an item that nobody deletes
+	// goes away by itself.
+	ErrBadItem = fmt.Errorf("bad item: %w", limit.ErrUnreadable)
+)
 
 // client is the part of *dynamodb.Client that this package uses.
 type client interface {
@@ -174,7 +178,7 @@ func New(c Config) (*Store, error) {
 	var boot [8]byte
 	crand.Read(boot[:]) // never fails
 	s := &Store{
-		client: c.Client, table: aws.String(c.Table), ns: netstring(c.Namespace), timeout: c.Timeout, denyFor: c.DenyFor,
+		client: c.Client, table: aws.String(c.Table), ns: string(limit.AppendNetstring(nil, c.Namespace)), timeout: c.Timeout, denyFor: c.DenyFor,
 		boot: binary.BigEndian.Uint64(boot[:]), views: views, values: newValueCounts(c.MaxItems), busy: newStripes(),
 	}
 	s.options = []func(*dynamodb.Options){func(o *dynamodb.Options) { o.Retryer = aws.NopRetryer{} }}

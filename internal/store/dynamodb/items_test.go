@@ -72,8 +72,8 @@ func TestForeignItems(t *testing.T) {
 		change map[string]types.AttributeValue // nil: taken away
 		want   string
 	}{
-		"a newer layout":          {map[string]types.AttributeValue{"v": num(2)}, "layout 2, want 1"},
-		"an older layout":         {map[string]types.AttributeValue{"v": num(0)}, "layout 0, want 1"},
+		"a newer layout":          {map[string]types.AttributeValue{"v": num(3)}, "layout version is 3, and this version of Sluice reads and writes 2: delete the item"},
+		"an older layout":         {map[string]types.AttributeValue{"v": num(1)}, "layout version is 1, and"},
 		"no layout":               {map[string]types.AttributeValue{"v": nil}, "no layout version"},
 		"a layout in words":       {map[string]types.AttributeValue{"v": str}, `attribute "v"`},
 		"a text for a counter":    {map[string]types.AttributeValue{"five/f10000": str}, "five/f10000"},
@@ -104,6 +104,9 @@ func TestForeignItems(t *testing.T) {
 					err := s.Decide(t.Context(), one(l), noon, &d)
 					if err == nil || !errors.Is(err, dynamodb.ErrBadItem) || !strings.Contains(err.Error(), test.want) || d.Allowed {
 						t.Errorf("%s: Decide = %v, allowed %t; want ErrBadItem with %q", what, err, d.Allowed, test.want)
+					}
+					if !limit.Answered(err) || !strings.Contains(err.Error(), `t4:acme," "s0"`) || !strings.Contains(err.Error(), "table "+table) {
+						t.Errorf("%s: Decide = %v; want an error that says the store answered, and names table and key", what, err)
 					}
 				}
 				if err := s.Peek(t.Context(), one(l), noon, &d); !errors.Is(err, dynamodb.ErrBadItem) {

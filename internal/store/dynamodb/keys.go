@@ -3,6 +3,7 @@ package dynamodb
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"fmt"
 	"strconv"
 	"unicode/utf8"
 
@@ -19,7 +20,7 @@ const (
 	attrTTL  = "ttl"
 	attrFull = "full"
 
-	layout      = 1
+	layout      = 2
 	perEndpoint = "endpoint"
 	maxSK       = 1024 // DynamoDB's bound on a sort key, bytes
 	inlineValue = 24   // longest endpoint that is written out in a counter's name; a longer one is digested
@@ -28,6 +29,9 @@ const (
 // itemKey names an item.
 type itemKey struct{ pk, sk string }
 
+// named says which item an error is about.
+func (k itemKey) named(err error) error { return fmt.Errorf("item %q %q: %w", k.pk, k.sk, err) }
+
 func (k itemKey) attributes() map[string]types.AttributeValue {
 	return map[string]types.AttributeValue{
 		attrPK: &types.AttributeValueMemberB{Value: []byte(k.pk)},
@@ -35,7 +39,7 @@ func (k itemKey) attributes() map[string]types.AttributeValue {
 	}
 }
 
-func (s *Store) partition(o limit.Owner) string { return s.ns + string(o.Kind) + netstring(o.Name) }
+func (s *Store) partition(o limit.Owner) string { return string(o.AppendKey([]byte(s.ns))) }
 
 func sharedSK(chain int) string { return "s" + strconv.Itoa(chain) }
 
@@ -43,7 +47,7 @@ func isShared(sk string) bool { return sk[0] == 's' }
 
 // valueSK is the item of a value. One that does not fit a sort key is digested.
 func valueSK(per string, v limit.Value) string {
-	sk := "v" + netstring(per) + string(v.Kind) + netstring(v.Text)
+	sk := string(v.AppendKey(limit.AppendNetstring([]byte("v"), per)))
 	if len(sk) > maxSK {
 		sum := sha256.Sum256([]byte(sk))
 		sk = "V" + string(sum[:])
@@ -58,30 +62,11 @@ func receiptSK(id limit.ReceiptID) string {
 // inShared reports whether the counters of a limit live in the owner's shared items.
 func inShared(l *limit.Limit) bool { return l.Per == limit.PerTenant || l.Per == perEndpoint }
 
-var letters = [...]byte{
-	limit.FixedWindow: 'f', limit.SlidingWindow: 'w', limit.SlidingBuckets: 'b',
-	limit.TokenBucket: 't', limit.LeakyBucket: 'l', limit.Quota: 'q',
-}
-
-// counterName is the attribute of a counter. Within one item it is injective: the id has no slash, the period is
-// digits or a netstring, and what follows is the endpoint.
+// counterName is the attribute of a counter. Within one item it is injective: the counter's name ends where its own text
+// says, and what follows it is the endpoint, which begins with none of the digits.
 func counterName(t *limit.Tier, v limit.Value) string {
 	l := t.Limit()
-	b := make([]byte, 0, 64)
-	b = append(append(b, l.ID...), '/')
-	letter := letters[t.Algorithm]
-	if l.Mode == limit.Shadow {
-		letter -= 'a' - 'A'
-	}
-	b = append(b, letter)
-	switch t.Algorithm {
-	case limit.Quota:
-		b = append(b, netstring(t.Calendar.String())...)
-	case limit.SlidingBuckets:
-		b = strconv.AppendInt(strconv.AppendInt(b, t.Period.Milliseconds(), 10), int64(-t.Buckets), 10)
-	default:
-		b = strconv.AppendInt(b, t.Period.Milliseconds(), 10)
-	}
+	b := t.AppendName(make([]byte, 0, 64))
 	if v.Kind == limit.NoValue || !inShared(l) {
 		return string(b)
 	}
@@ -96,5 +81,3 @@ func counterName(t *limit.Tier, v limit.Value) string {
 	}
 	return string(b)
 }
-
-func netstring(s string) string { return strconv.Itoa(len(s)) + ":" + s + "," }

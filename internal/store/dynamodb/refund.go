@@ -67,7 +67,10 @@ func (g *refund) try(ctx context.Context) (limit.Refund, bool, error) {
 	if err != nil {
 		return out, false, err
 	}
-	if _, repeated := refused[0]; repeated {
+	if receipt, repeated := refused[0]; repeated {
+		if _, err := parseItem(receipt); err != nil {
+			return out, false, g.writes[0].key.named(err)
+		}
 		return limit.Refund{Units: make([]int64, len(entries)), Repeated: true}, true, nil
 	}
 	for n, attributes := range refused {
@@ -128,14 +131,13 @@ func (g *refund) giveBack(ctx context.Context, e *limit.ReceiptEntry) (int64, er
 	if err != nil {
 		return 0, err
 	}
-	old := g.known(key).counters[name]
+	p := e.Tier.Params(g.r.Owner())
+	old, pre, err := g.known(key).counter(e.Tier, &p, name)
+	if err != nil {
+		return 0, key.named(err)
+	}
 	if old == nil {
 		return 0, nil
-	}
-	p := e.Tier.Params(g.r.Owner())
-	pre, err := stateOf(e.Tier, &p, old)
-	if err != nil {
-		return 0, fmt.Errorf("%w: counter %q of item %q: %w", ErrBadItem, name, key.sk, err)
 	}
 	post := copyState(&pre)
 	back := e.Apply(&post, g.units, g.now)

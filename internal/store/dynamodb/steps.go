@@ -80,7 +80,7 @@ func (c *decision) chargeInSteps(ctx context.Context, writes []itemWrite) (bool,
 			if c.charged == nil {
 				c.charged = map[int]*charged{}
 			}
-			c.charged[i] = &charged{tierAt: c.tiers[i], key: w.key, result: c.d.Results[i]}
+			c.charged[i] = &charged{tierAt: c.tiers[i], key: w.key, result: c.d.Results[i], taken: c.need(i)}
 		}
 	}
 	return true, nil
@@ -97,4 +97,39 @@ func (c *decision) keepAhead() {
 		c.d.Commit(i, &st)
 		c.d.KeepAhead(i)
 	}
+}
+
+// takeBack gives back what the steps before an error have charged, if the error says that the store answered: what cannot be
+// decided must not cost the tenant its shared limits each time. What cannot be given back is lost, never admitted.
+func (c *decision) takeBack(ctx context.Context, err error) {
+	if len(c.charged) == 0 || !limit.Answered(err) {
+		return
+	}
+	back := &limit.Request{Owner: c.req.Owner}
+	i := 0
+	for _, charge := range c.req.Charges {
+		tiers := make([]limit.Ahead, len(charge.Limit.Tiers))
+		charged := false
+		for j := range tiers {
+			if done := c.charged[i]; done != nil && done.written {
+				tiers[j] = limit.Ahead{Adjust: -(done.taken + done.grant.Units), AdjustAt: done.grant.At}
+				charged = charged || tiers[j].Adjust < 0
+				if done.result.Other {
+					charge.Value = limit.Value{Kind: limit.ValueOther}
+				}
+			}
+			i++
+		}
+		if charged {
+			charge.Cost = 1
+			back.Charges, back.Ahead = append(back.Charges, charge), append(back.Ahead, tiers...)
+		}
+	}
+	if len(back.Charges) == 0 {
+		return
+	}
+	again := &decision{Store: c.Store, req: withOwnBacks(back), d: new(limit.Decision), now: c.now, first: c.first, began: c.began,
+		pk: c.pk, answers: map[itemKey]*view{}}
+	again.d.Begin(again.req, again.now)
+	_ = again.decide(ctx)
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/internal/limit"
 )
 
 // view is what the writer knows of an item. It is never changed, only replaced.
@@ -15,6 +17,7 @@ type view struct {
 	ttl      int64 // seconds since 1970; 0: none
 	size     int   // bytes, about
 	counters map[string]fields
+	broken   map[string]error // counters that cannot be read, and why; nil: none
 
 	at        int64     // time of the decision to which the store last showed the item, µs
 	seen      time.Time // when that was, by this machine's clocks; zero: the view is a guess
@@ -23,8 +26,9 @@ type view struct {
 
 const contendedFor = 10 * time.Second
 
-// parseItem reads an item as the store returns it, nil where there is none. An attribute that is not ours is an error
-// only where it stands in the place of one that is.
+// parseItem reads an item as the store returns it, nil where there is none. A counter that cannot be read is noted in the
+// view, for the requests that need it: the item's other counters are read all the same. An attribute that is not ours is
+// ignored.
 func parseItem(item map[string]types.AttributeValue) (*view, error) {
 	v := &view{counters: map[string]fields{}}
 	if len(item) == 0 {
@@ -41,7 +45,11 @@ func parseItem(item map[string]types.AttributeValue) (*view, error) {
 		}
 		f, err := parseFields(value)
 		if err != nil {
-			return nil, fmt.Errorf("%w: counter %.80q %w", ErrBadItem, name, err)
+			if v.broken == nil {
+				v.broken = map[string]error{}
+			}
+			v.broken[name] = err
+			continue
 		}
 		v.counters[name] = f
 	}
@@ -58,7 +66,8 @@ func (v *view) parseHead(item map[string]types.AttributeValue) error {
 		return fmt.Errorf("%w: attribute %q %w", ErrBadItem, attrV, err)
 	}
 	if !n.IsInt64() || n.Int64() != layout {
-		return fmt.Errorf("%w: layout %s, want %d", ErrBadItem, n, layout)
+		return fmt.Errorf("%w: its layout version is %s, and this version of Sluice reads and writes %d: delete the item, or use "+
+			"another table or namespace; its counters then begin empty", ErrBadItem, n, layout)
 	}
 	if value, ok := item[attrTTL]; ok {
 		n, err := parseNumber(value)
@@ -70,6 +79,22 @@ func (v *view) parseHead(item map[string]types.AttributeValue) error {
 	_, v.full = item[attrFull]
 	return nil
 }
+
+// counter is a counter of the item as the core knows it, and as it is stored; nil is one that was never used.
+func (v *view) counter(t *limit.Tier, p *limit.Params, name string) (fields, limit.State, error) {
+	if err := v.broken[name]; err != nil {
+		return nil, limit.State{}, fmt.Errorf("%w: counter %.80q %w", ErrBadItem, name, err)
+	}
+	f := v.counters[name]
+	st, err := stateOf(t, p, f)
+	if err != nil {
+		err = fmt.Errorf("%w: counter %.80q: %w", ErrBadItem, name, err)
+	}
+	return f, st, err
+}
+
+// has reports whether the item holds a counter, readable or not.
+func (v *view) has(name string) bool { return v.counters[name] != nil || v.broken[name] != nil }
 
 // sizeOf is about what DynamoDB charges for a value, bytes.
 func sizeOf(v types.AttributeValue) int {
