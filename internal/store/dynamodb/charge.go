@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -37,7 +38,11 @@ func (c *decision) charge(ctx context.Context, last bool) (done bool, err error)
 			continue
 		}
 		enforces = true
-		if w := c.build(at, !last); w != nil {
+		w, err := c.build(at, !last)
+		if err != nil {
+			return false, err
+		}
+		if w != nil {
 			writes = append(writes, itemWrite{at, w})
 		}
 	}
@@ -131,9 +136,9 @@ func (c *decision) confirm() {
 
 // build makes the write of one item: of its enforcing counters, and of those shadows that would admit. It is nil
 // where there is nothing to write.
-func (c *decision) build(at int, shadows bool) *write {
+func (c *decision) build(at int, shadows bool) (*write, error) {
 	it := c.items[at]
-	w := newWrite(it.key)
+	var counters []counterWrite
 	life, creates := int64(0), false
 	for i := range c.d.Results {
 		t := &c.tiers[i]
@@ -147,20 +152,25 @@ func (c *decision) build(at int, shadows bool) *write {
 		if t.grant = c.d.Grant(i); c.idle(i) {
 			continue
 		}
-		c.prepare(w, i)
+		counters = append(counters, counterWrite{t.name, func(n counter, whole bool) { c.prepare(n, i, whole) }})
 		life = max(life, c.lifeOf(i))
 		creates = creates || t.old == nil
 	}
-	if len(w.sets) == 0 {
-		return nil
+	if len(counters) == 0 {
+		return nil, nil //nolint:nilnil // there is nothing to write
 	}
 	known := it.view
 	if known == nil {
 		known = &view{}
 	}
-	w.head(known, isShared(it.key.sk), creates)
-	w.arm(known, c.now, life)
-	return w
+	w, err := compose(it.key, counters, func(w *write) {
+		w.head(known, isShared(it.key.sk), creates)
+		w.arm(known, c.now, life)
+	})
+	if err != nil {
+		return nil, it.key.named(err)
+	}
+	return w, nil
 }
 
 // head requires that the item is of our layout, and that a shared one which gets a new counter is not full.
@@ -219,8 +229,10 @@ func (c *decision) chargeOne(ctx context.Context, at int, w *write) (bool, error
 		}
 		c.contend(w.key, known, c.known(w.key))
 		return false, nil
+	case isConflict(err): // nothing was written, and the transaction is over soon
+		return false, pause(ctx, time.Duration(1+rand.Int64N(4))*time.Millisecond)
 	case err != nil:
-		return false, err
+		return false, w.key.named(refusal(err))
 	}
 	return true, c.learnBefore(at, w, known, out.Attributes, sent)
 }
@@ -290,7 +302,11 @@ func (c *decision) chargeShadows(ctx context.Context) error {
 			continue
 		}
 		for range 2 {
-			w := c.build(at, true)
+			w, err := c.build(at, true)
+			if err != nil {
+				failed = err
+				break
+			}
 			if w == nil {
 				if c.answers[it.key] != nil || c.sureOf(it.view, c.now) {
 					break
@@ -371,8 +387,11 @@ func (c *decision) closeFull(ctx context.Context) (bool, error) {
 		if errors.As(err, &refused) {
 			return true, c.learned(it.key, refused.Item, sent)
 		}
+		if isConflict(err) {
+			return true, nil
+		}
 		if err != nil {
-			return true, err
+			return true, w.key.named(refusal(err))
 		}
 		if err := c.learned(it.key, out.Attributes, sent); err != nil {
 			return true, err
@@ -433,6 +452,9 @@ func (c *decision) persistRepairs(ctx context.Context) {
 			continue
 		}
 		w.require(w.name(attrV) + "=" + w.int(layout))
+		if w.size().check() != nil {
+			continue
+		}
 		if _, err := c.client.UpdateItem(ctx, w.update(c.table), c.options...); err != nil {
 			c.views.Remove(it.key)
 			continue

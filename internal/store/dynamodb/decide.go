@@ -134,7 +134,7 @@ func (c *decision) decide(ctx context.Context) error {
 			}
 		}
 		c.tick()
-		if err := c.evaluate(); err != nil {
+		if err := c.evaluateInChain(ctx); err != nil {
 			return err
 		}
 		if !c.d.Settle() {
@@ -279,6 +279,21 @@ func (c *decision) evaluate() error {
 	return nil
 }
 
+// evaluateInChain is evaluate, once every counter's place in the chain of shared items is known. An item behind one that is
+// full is read if nothing is known of it: to guess that a counter is missing there would take a try for each item.
+func (c *decision) evaluateInChain(ctx context.Context) error {
+	for {
+		if err := c.evaluate(); err != nil {
+			return err
+		}
+		first := sharedSK(0)
+		asked, err := c.read(ctx, func(it *item) bool { return it.view == nil && isShared(it.key.sk) && it.key.sk != first })
+		if !asked || err != nil {
+			return err
+		}
+	}
+}
+
 // recall makes result i what it was when its item was written in this call, if it was.
 func (c *decision) recall(i int) bool {
 	done := c.charged[i]
@@ -402,8 +417,8 @@ func (c *decision) idle(i int) bool {
 	return len(c.req.Ahead) > 0 && c.need(i) == 0 && c.d.Grant(i).Units == 0 && c.req.Ahead[i].Adjust == 0
 }
 
-// prepare builds the write of result i's charge.
-func (c *decision) prepare(w *write, i int) {
+// prepare adds result i's charge to the write of its item.
+func (c *decision) prepare(n counter, i int, whole bool) {
 	r, at := &c.d.Results[i], &c.tiers[i]
 	v := c.items[at.item].view
 	g := charge{
@@ -415,7 +430,7 @@ func (c *decision) prepare(w *write, i int) {
 		g.ahead = &c.req.Ahead[i]
 	}
 	g.post = c.committed(i)
-	g.guess(w.counter(at.name))
+	g.guess(n, whole)
 	at.written, at.doubtful, at.tight = true, g.doubtful && g.contended, g.tight
 }
 

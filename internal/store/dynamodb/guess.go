@@ -44,9 +44,10 @@ func (g *charge) ramps() bool { return g.ahead != nil && g.ahead.Ramp && g.grant
 
 // guess adds to the write the condition under which the core admits the cost, whatever the counter holds by then as
 // long as it is of the class that was guessed, and the assignments that make of it what the core would.
-func (g *charge) guess(c counter) {
+// With whole it compares the whole counter instead.
+func (g *charge) guess(c counter, whole bool) {
 	switch {
-	case g.repaired:
+	case g.repaired || whole:
 		g.exact(c)
 	case g.tier.Algorithm == limit.FixedWindow:
 		g.fixedWindow(c)
@@ -66,6 +67,9 @@ func (g *charge) guess(c counter) {
 // exact compares and sets the whole counter.
 func (g *charge) exact(c counter) {
 	g.doubtful = true
+	if g.tier.Algorithm == limit.LeakyBucket && g.post.M == 0 { // units came back to a bucket that nobody used: its slot is free
+		g.post = limit.State{At: g.now, M: g.params.Num}
+	}
 	c.isUnchanged(g.old)
 	f := fieldsOf(g.tier, &g.params, &g.post, g.now)
 	if x := g.old["x"]; x != nil {
@@ -406,9 +410,6 @@ func (g *charge) sameRate() bool {
 // leakyBucket has one class: the slot has come, however long ago.
 func (g *charge) leakyBucket(c counter) {
 	if g.old != nil && !g.sameRate() || g.adjust() != 0 {
-		if g.post.M == 0 { // nobody used it, and units came back: a slot that is free has a form, one that never was has none
-			g.post = limit.State{At: g.now, M: g.params.Num}
-		}
 		g.exact(c)
 		return
 	}

@@ -48,19 +48,24 @@ type refund struct {
 	r      *limit.Receipt
 	units  int64
 	writes []*write
+	keys   []itemKey                  // of what is given back, in the order of the entries
+	gives  map[itemKey][]counterWrite // to each
 }
 
 // try reads the items, gives back, and reports false where they changed meanwhile.
 func (g *refund) try(ctx context.Context) (limit.Refund, bool, error) {
 	entries := g.r.Entries()
 	out := limit.Refund{Units: make([]int64, len(entries))}
-	g.writes = append(g.writes, g.memory())
+	g.writes, g.gives = append(g.writes, g.memory()), map[itemKey][]counterWrite{}
 	for i := range entries {
 		back, err := g.giveBack(ctx, &entries[i])
 		if err != nil {
 			return out, false, err
 		}
 		out.Units[i] = back
+	}
+	if err := g.compose(); err != nil {
+		return out, false, err
 	}
 	sent := time.Now()
 	refused, err := g.carryOut(ctx)
@@ -98,6 +103,9 @@ func (g *refund) carryOut(ctx context.Context) (map[int]map[string]types.Attribu
 	if errors.As(err, &refused) {
 		return map[int]map[string]types.AttributeValue{0: refused.Item}, nil
 	}
+	if err != nil {
+		err = g.writes[0].key.named(refusal(err))
+	}
 	return nil, err
 }
 
@@ -110,19 +118,20 @@ func (g *refund) memory() *write {
 	return w
 }
 
-// writeTo is the write of an item, one for all of its counters.
-func (g *refund) writeTo(key itemKey) *write {
-	for _, w := range g.writes {
-		if w.key == key {
-			return w
+// compose makes the writes of what is given back, one for each item.
+func (g *refund) compose() error {
+	for _, key := range g.keys {
+		w, err := compose(key, g.gives[key], func(w *write) {
+			version := w.name(attrV)
+			w.require(version + "=" + w.int(layout))
+			w.sets = append(w.sets, version+"="+w.int(layout))
+		})
+		if err != nil {
+			return key.named(err)
 		}
+		g.writes = append(g.writes, w)
 	}
-	w := newWrite(key)
-	version := w.name(attrV)
-	w.require(version + "=" + w.int(layout))
-	w.sets = append(w.sets, version+"="+w.int(layout))
-	g.writes = append(g.writes, w)
-	return w
+	return checkItems(len(g.keys))
 }
 
 // giveBack adds to the try what one entry gives back, by the core's word, and returns how many units that is.
@@ -144,7 +153,11 @@ func (g *refund) giveBack(ctx context.Context, e *limit.ReceiptEntry) (int64, er
 	if back == 0 && post.At == pre.At && post.N == pre.N {
 		return 0, nil
 	}
-	(&giving{tier: e.Tier, params: p, old: old, pre: pre, post: post, now: g.now}).write(g.writeTo(key).counter(name))
+	if len(g.gives[key]) == 0 {
+		g.keys = append(g.keys, key)
+	}
+	give := &giving{tier: e.Tier, params: p, old: old, pre: pre, post: post, now: g.now}
+	g.gives[key] = append(g.gives[key], counterWrite{name, give.write})
 	return back, nil
 }
 
@@ -171,21 +184,30 @@ type giving struct {
 	now       int64
 }
 
-func (g *giving) write(c counter) {
-	switch g.tier.Algorithm {
-	case limit.FixedWindow, limit.Quota, limit.SlidingWindow:
+func (g *giving) write(c counter, whole bool) {
+	switch {
+	case whole || g.tier.Algorithm == limit.LeakyBucket: // a leaky bucket: the receipt's own slot, or nothing
+		g.whole(c)
+	case g.tier.Algorithm == limit.TokenBucket:
+		g.level(c)
+	case g.tier.Algorithm == limit.SlidingBuckets:
+		g.bucket(c)
+	default:
 		g.count(c, "n", g.pre.N-g.post.N)
 		if g.tier.Algorithm == limit.SlidingWindow {
 			g.count(c, "p", g.pre.M-g.post.M)
 		}
-	case limit.TokenBucket:
-		g.level(c)
-	case limit.SlidingBuckets:
-		g.bucket(c)
-	default: // the receipt's own slot, or nothing
-		c.isUnchanged(g.old)
-		c.replace(fieldsOf(g.tier, &g.params, &g.post, g.now))
 	}
+}
+
+// whole compares and sets the whole counter.
+func (g *giving) whole(c counter) {
+	c.isUnchanged(g.old)
+	f := fieldsOf(g.tier, &g.params, &g.post, g.now)
+	if g.tier.Algorithm == limit.SlidingBuckets {
+		f["w"], f["x"] = g.old["w"], g.old["x"] // no bucket is added, and none ends
+	}
+	c.replace(f)
 }
 
 // count takes units off a field of the same window.
@@ -206,8 +228,7 @@ func (g *giving) level(c counter) {
 	held := g.old["z"] != nil
 	switch {
 	case give.Sign() <= 0, held && g.old["z"].Cmp(big.NewInt(max(g.now, g.post.At))) <= 0:
-		c.isUnchanged(g.old)
-		c.replace(fieldsOf(g.tier, p, &g.post, g.now))
+		g.whole(c)
 		return
 	case held && refundedOf(&g.pre) == refundedOf(&g.post):
 		g.release(c, give)

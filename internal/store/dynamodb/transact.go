@@ -14,10 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
 
-const (
-	maxTransactItems = 100 // DynamoDB's bound
-	maxConflicts     = 10  // times that a transaction is sent again since another one was at its items
-)
+const maxConflicts = 10 // times that a transaction is sent again since another one was at its items
 
 // chargeAll writes the enforcing counters of several items in one transaction.
 func (c *decision) chargeAll(ctx context.Context, all []itemWrite) (bool, error) {
@@ -25,8 +22,8 @@ func (c *decision) chargeAll(ctx context.Context, all []itemWrite) (bool, error)
 	for n := range all {
 		writes[n] = all[n].write
 	}
-	if len(writes) > maxTransactItems {
-		return false, fmt.Errorf("counters lie in %d items, and a transaction has at most %d", len(writes), maxTransactItems)
+	if err := checkItems(len(writes)); err != nil {
+		return false, err
 	}
 	sent := time.Now()
 	refused, err := c.transact(ctx, writes)
@@ -73,12 +70,14 @@ func (s *Store) transact(ctx context.Context, writes []*write) (map[int]map[stri
 		if err == nil {
 			return nil, nil
 		}
-		refused, conflict := cancellation(err)
+		refused, conflict, err := cancellation(err, writes)
 		switch {
 		case len(refused) > 0:
 			return refused, nil
-		case !conflict || conflicts == maxConflicts:
+		case !conflict:
 			return nil, err
+		case conflicts == maxConflicts:
+			return nil, fmt.Errorf("%w: %w", ErrUndecided, err)
 		}
 		if err := pause(ctx, time.Duration(1+rand.Int64N(int64(conflicts+1)*4))*time.Millisecond); err != nil {
 			return nil, err
@@ -86,13 +85,12 @@ func (s *Store) transact(ctx context.Context, writes []*write) (map[int]map[stri
 	}
 }
 
-// cancellation reads why a transaction was not carried out: the items whose conditions did not hold, and whether
-// nothing but other transactions was in the way.
-func cancellation(err error) (refused map[int]map[string]types.AttributeValue, conflict bool) {
+// cancellation reads why a transaction was not carried out: the items whose conditions did not hold, and whether nothing but
+// other transactions was in the way. The error says which item DynamoDB does not take, if that was it.
+func cancellation(err error, writes []*write) (refused map[int]map[string]types.AttributeValue, conflict bool, cause error) {
 	var canceled *types.TransactionCanceledException
 	if !errors.As(err, &canceled) {
-		var busy *types.TransactionConflictException
-		return nil, errors.As(err, &busy)
+		return nil, isConflict(err), refusal(err)
 	}
 	refused, conflict = map[int]map[string]types.AttributeValue{}, true
 	for i, reason := range canceled.CancellationReasons {
@@ -100,11 +98,15 @@ func cancellation(err error) (refused map[int]map[string]types.AttributeValue, c
 		case "ConditionalCheckFailed":
 			refused[i] = reason.Item
 		case "TransactionConflict", "None", "":
+		case "ValidationError":
+			if conflict = false; i < len(writes) {
+				return nil, false, writes[i].key.named(invalid(err, aws.ToString(reason.Message)))
+			}
 		default:
 			conflict = false
 		}
 	}
-	return refused, conflict
+	return refused, conflict, err
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -50,7 +50,7 @@ func (w *write) name(attribute string) string {
 	if alias, ok := w.aliases[attribute]; ok {
 		return alias
 	}
-	alias := "#" + strconv.Itoa(len(w.names))
+	alias := "#" + strconv.FormatInt(int64(len(w.names)), 36)
 	w.names[alias], w.aliases[attribute] = attribute, alias
 	return alias
 }
@@ -61,7 +61,7 @@ func (w *write) number(n *big.Int) string {
 	if alias, ok := w.numbers[text]; ok {
 		return alias
 	}
-	alias := ":" + strconv.Itoa(len(w.values))
+	alias := ":" + strconv.FormatInt(int64(len(w.values)), 36)
 	w.values[alias], w.numbers[text] = &types.AttributeValueMemberN{Value: text}, alias
 	return alias
 }
@@ -69,7 +69,7 @@ func (w *write) number(n *big.Int) string {
 func (w *write) int(n int64) string { return w.number(big.NewInt(n)) }
 
 func (w *write) value(v types.AttributeValue) string {
-	alias := ":" + strconv.Itoa(len(w.values))
+	alias := ":" + strconv.FormatInt(int64(len(w.values)), 36)
 	w.values[alias] = v
 	return alias
 }
