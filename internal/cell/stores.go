@@ -124,7 +124,8 @@ func (s *stores) warm(ctx context.Context, log *slog.Logger) {
 
 // totals are what the ladder has counted, for the metrics.
 func (s *stores) totals() telemetry.Totals {
-	t := telemetry.Totals{Backstop: s.ladder.Stats().Backstop}
+	of := s.ladder.Stats()
+	t := telemetry.Totals{Backstop: of.Backstop, Undecidable: of.Undecidable}
 	if s.ladder.Leases != nil {
 		l := s.ladder.Leases.Stats()
 		t.LeaseLocal, t.LeaseCalls, t.Early = l.Local, l.Calls, l.Early

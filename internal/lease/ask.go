@@ -99,11 +99,11 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 		if err == nil {
 			err = a.check()
 		}
-		s.silence(a).Store(err != nil)
+		s.heard(ctx, a, err)
 		arrived := h.clock.at(received)
 		if err != nil {
 			h.setBack(sh, arrived, a)
-			a.land(err, ctx.Err() != nil)
+			a.land(err, ctx.Err() != nil || limit.Answered(err))
 			sh.mu.Unlock()
 			return err
 		}
@@ -591,7 +591,8 @@ func (k *counter) later(t, cost, now int64) int64 {
 	return now + max(k.until-t, 1000)
 }
 
-// land ends the call for those who wait for it. left says that its own request was given up.
+// land ends the call for those who wait for it. left says that the error is the affair of its own request alone: that was
+// given up, or the store answered that it cannot be decided.
 func (a *ask) land(err error, left bool) {
 	var f *flight
 	for _, k := range a.flights {

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +35,15 @@ func (s *Store) silence(a *ask) *atomic.Bool {
 		}
 	}
 	return &s.silent
+}
+
+// heard notes whether the store that the call asked was in reach. What it answered of this one request is nobody else's affair,
+// and neither is a call that its caller gave up.
+func (s *Store) heard(ctx context.Context, a *ask, err error) {
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return
+	}
+	s.silence(a).Store(err != nil && !limit.Answered(err))
 }
 
 func (s *Store) silenceOf(home string) *atomic.Bool {
@@ -123,7 +133,7 @@ func (s *Store) callAhead(h *holder, sh *shard, a *ask, now time.Time, at readin
 	if err == nil {
 		err = a.check()
 	}
-	s.silence(a).Store(err != nil)
+	s.heard(ctx, a, err)
 	arrived := h.clock.at(received)
 	if err != nil {
 		h.setBack(sh, arrived, a)

@@ -75,7 +75,7 @@ type Store struct {
 	life     int64 // µs
 	homeLife int64 // µs
 	counters atomic.Int64
-	silent   atomic.Bool // the last call failed: until one succeeds none leases, for the store may grant what nobody hears of
+	silent   atomic.Bool // the last call got no answer: until one does none leases, for the store may grant what nobody hears of
 	homeless sync.Map    // so, of calls that other cells have a part in: *atomic.Bool by home
 	shards   [shardCount]shard
 	asks     sync.Pool
@@ -135,7 +135,8 @@ func New(c Config) (*Store, error) {
 func (s *Store) Accepts(l *limit.Limit) error { return s.c.Store.Accepts(l) }
 
 // Decide charges all limits of the request or none, from leases where they suffice. See [limit.Store]. After an error of
-// the store beneath, what it may have granted is lost; calls after it ask for no lease until one has an answer.
+// the store beneath, what it may have granted is lost; calls after it ask for no lease until one has an answer. An error by
+// which the store answered ([limit.Answered]) is one.
 func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	if err := ctx.Err(); err != nil {
 		d.Clear(now.UnixMicro())

@@ -3,7 +3,10 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/lease"
@@ -15,6 +18,9 @@ type mute struct {
 	limit.Store
 	lost bool
 	asks []int64
+	err  error // what is returned then, "no answer" if nil
+
+	canceled func() // the caller gives up during the call; nil: it does not
 }
 
 func (m *mute) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
@@ -25,6 +31,12 @@ func (m *mute) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 	m.asks = append(m.asks, most)
 	if err := m.Store.Decide(ctx, req, now, d); err != nil || !m.lost {
 		return err
+	}
+	if m.canceled != nil {
+		m.canceled()
+	}
+	if m.err != nil {
+		return m.err
 	}
 	return errors.New("no answer")
 }
@@ -51,6 +63,71 @@ func TestNoLeasesWithoutAnswers(t *testing.T) {
 	if n := used(t, below, l, noon); n != 1000 { // the first call charged all of it
 		t.Errorf("%d units are counted, want 1000", n)
 	}
+}
+
+// Guarantees that a request which the store answered and cannot decide, or that its caller gave up, does not stop the leases of
+// others: nobody else's grant can be lost for it.
+func TestUndecidableStopsNoLeases(t *testing.T) {
+	for _, cause := range []error{limit.ErrUnreadable, limit.ErrTooLarge, limit.ErrContended, limit.ErrFull, context.Canceled} {
+		below := newMemory(t)
+		m := &mute{Store: below, lost: true, err: fmt.Errorf("the store says: %w", cause)}
+		s := open(t, lease.Config{Store: m, Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+		l, other := daily(t, "a", limit.FixedWindow, 1000), daily(t, "b", limit.FixedWindow, 1000)
+		var d limit.Decision
+		ctx, cancel := context.WithCancel(t.Context())
+		if errors.Is(cause, context.Canceled) {
+			m.canceled = cancel
+		}
+		for range 3 {
+			if err := s.Decide(ctx, ask(l), noon, &d); !errors.Is(err, cause) {
+				t.Fatalf("%v, want %v", err, cause)
+			}
+		}
+		cancel()
+		m.lost = false
+		decide(t, s, ask(other), noon)
+		if n := len(m.asks); m.asks[n-1] == 0 {
+			t.Errorf("after %v another counter is asked for %v ahead, want a lease", cause, m.asks)
+		}
+	}
+}
+
+// Guarantees that who waits for another's call does not get the error that says of that call alone that it cannot be decided.
+func TestUndecidableIsNobodyElses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		below := newMemory(t)
+		bad := daily(t, "bad", limit.FixedWindow, 1000)
+		s := open(t, lease.Config{Store: &slowlyUndecidable{Store: below, bad: bad}, Look: -1, Rule: greedy{}})
+		shared := daily(t, "shared", limit.FixedWindow, 1000)
+		both := ask(shared)
+		both.Charges = append(both.Charges, limit.Charge{Limit: bad, Cost: 1})
+		var first, second error
+		var a, b limit.Decision
+		var calls sync.WaitGroup
+		calls.Go(func() { first = s.Decide(t.Context(), both, noon, &a) })
+		synctest.Wait() // its call is under way
+		calls.Go(func() { second = s.Decide(t.Context(), ask(shared), noon, &b) })
+		calls.Wait()
+		if !errors.Is(first, limit.ErrUnreadable) || second != nil || !b.Allowed {
+			t.Errorf("the request that cannot be decided: %v; the one that waited for it: %v, allowed %t; want ErrUnreadable, and allowed", first, second, b.Allowed)
+		}
+	})
+}
+
+// slowlyUndecidable is a store that takes a while to say that it cannot decide on one limit.
+type slowlyUndecidable struct {
+	limit.Store
+	bad *limit.Limit
+}
+
+func (s *slowlyUndecidable) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	time.Sleep(time.Millisecond)
+	for _, c := range req.Charges {
+		if c.Limit == s.bad {
+			return limit.ErrUnreadable
+		}
+	}
+	return s.Store.Decide(ctx, req, now, d)
 }
 
 // Early are denials of requests: a shadow limit denies none.

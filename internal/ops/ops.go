@@ -390,6 +390,10 @@ func (s *Service) failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	if limit.Answered(err) {
+		s.c.Log.ErrorContext(ctx, "the cell's store answered that it cannot do this", "error", err)
+		return call.Refuse(call.Invalid, "the cell's store cannot do this: %v", err)
+	}
 	s.c.Log.ErrorContext(ctx, "the cell's store failed", "error", err)
 	return call.Refuse(call.Unavailable, "the cell's store did not answer")
 }

@@ -52,7 +52,7 @@ type Config struct {
 	Bytes     int64 // bounds what is counted and remembered here, at least 32 KB; 0 means DefaultBytes
 	PerSecond int   // 1..10,000, see DefaultPerSecond; 0 means that
 
-	Log *slog.Logger // default slog.Default(); at most one line in a second
+	Log *slog.Logger // default slog.Default(); at most one line in a second about the store, and one about requests
 }
 
 // Store is a [limit.Store] that decides also where the one behind it does not answer. A decision that it makes by itself is
@@ -88,13 +88,14 @@ type Store struct {
 	limits    *lru.Cache[*limit.Limit, *derived]
 	pool      sync.Pool
 
-	lag    atomic.Int64 // the store's clock less the caller's, µs, when it answered last
-	debts  debts
-	payer  payer
-	logged atomic.Int64 // s since 1970 of the last line about the store
+	lag   atomic.Int64 // the store's clock less the caller's, µs, when it answered last
+	debts debts
+	payer payer
 
-	failures, backstop, open, closed, chargedBack, dropped atomic.Int64
-	fullest                                                atomic.Int64 // of what was charged back since TakeFullest
+	logged, loggedRequest atomic.Int64 // s since 1970 of the last line about the store, and about a request
+
+	failures, undecidable, backstop, open, closed, chargedBack, dropped atomic.Int64
+	fullest                                                             atomic.Int64 // of what was charged back since TakeFullest
 }
 
 // local is a store in this process.
@@ -109,6 +110,7 @@ var overflow = limit.Owner{Kind: limit.Address, Name: "overflow"}
 // Stats counts since the start.
 type Stats struct {
 	Failures    int64 // decisions that the store did not make
+	Undecidable int64 // of these, how many it answered: it is in reach, and cannot decide the request, see limit.Answered
 	Backstop    int64 // of these, how many were made by a backstop, admitted or denied
 	Open        int64 // how many were admitted with no limit but open ones, and shadows
 	Closed      int64 // how many ended in ErrClosed
@@ -174,7 +176,7 @@ type scratch struct {
 
 // Stats is what became of the decisions that the store did not make.
 func (s *Store) Stats() Stats {
-	return Stats{Failures: s.failures.Load(), Backstop: s.backstop.Load(), Open: s.open.Load(), Closed: s.closed.Load(),
+	return Stats{Failures: s.failures.Load(), Undecidable: s.undecidable.Load(), Backstop: s.backstop.Load(), Open: s.open.Load(), Closed: s.closed.Load(),
 		ChargedBack: s.chargedBack.Load(), Dropped: s.dropped.Load() + s.debts.dropped.Load(),
 		Waiting: s.debts.waiting.Load(), Bytes: s.own.Bytes() + s.rest.Bytes() + s.debts.size()}
 }
@@ -220,12 +222,16 @@ func (s *Store) replaces(ctx context.Context, req *limit.Request, err error) boo
 	return !own(ctx, err) && len(req.Ahead) == 0
 }
 
-// note counts, and logs at most once in a second: a store that is away must not fill the disk too.
+// note counts, and logs at most once in a second: a store that is away must not fill the disk too. What is wrong with one
+// request has a second of its own, so that neither hides the other.
 func (s *Store) note(now time.Time, cause error) {
-	n := s.failures.Add(1)
-	last, sec := s.logged.Load(), now.Unix()
-	if sec != last && s.logged.CompareAndSwap(last, sec) {
-		s.c.Log.Warn("the store did not decide; each limit's onStoreFailure applies", "error", cause, "failures", n)
+	n, logged, text := s.failures.Add(1), &s.logged, "the store did not decide; each limit's onStoreFailure applies"
+	if limit.Answered(cause) {
+		n, logged, text = s.undecidable.Add(1), &s.loggedRequest, "the store answered that it cannot decide a request; each limit's onStoreFailure applies"
+	}
+	last, sec := logged.Load(), now.Unix()
+	if sec != last && logged.CompareAndSwap(last, sec) {
+		s.c.Log.Warn(text, "error", cause, "failures", n)
 	}
 }
 

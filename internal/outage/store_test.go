@@ -1,9 +1,11 @@
 package outage_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -469,3 +471,42 @@ func TestStoreAllocatesNothing(t *testing.T) {
 		t.Errorf("%.1f allocations for a decision that the store made, want 0", n)
 	}
 }
+
+// Guarantees that a decision which the store answered and cannot make is counted as such, and has a line of the log of its own:
+// that of a store which is away does not hide it.
+func TestUndecidableIsCountedAndLogged(t *testing.T) {
+	var log bytes.Buffer
+	below := &failingBy{Store: newMemory(t)}
+	s, err := outage.New(outage.Config{Store: below, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Minute}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+	for range 5 {
+		for _, cause := range []error{errors.New("no route"), fmt.Errorf("item %q: %w", "t4:acme,", limit.ErrUnreadable)} {
+			below.err = cause
+			var d limit.Decision
+			if err := s.Decide(t.Context(), &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: []limit.Charge{{Limit: l, Cost: 1}}}, now, &d); err != nil || !d.Degraded {
+				t.Fatalf("%v: %v, degraded %t; want that the limit's onStoreFailure applies", cause, err, d.Degraded)
+			}
+		}
+	}
+	if st := s.Stats(); st.Failures != 10 || st.Undecidable != 5 {
+		t.Errorf("%d failures and %d undecidable requests, want 10 and 5", st.Failures, st.Undecidable)
+	}
+	if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "no route") || !strings.Contains(text, "t4:acme") {
+		t.Errorf("within one second the log has %q; want a line about the store and one about the request that names the key", text)
+	}
+}
+
+// failingBy is a store that fails by an error.
+type failingBy struct {
+	limit.Store
+	err error
+}
+
+func (f *failingBy) Decide(context.Context, *limit.Request, time.Time, *limit.Decision) error { return f.err }

@@ -63,6 +63,7 @@ func (l *lineBuilder) build(r *Recorder, b *bucket, grown Totals, stand Gauges, 
 	}
 	l.some("kill_switch_spared", b.spared)
 	l.some("kill_switch_unheard", grown.Unheard)
+	l.some("requests_undecidable", grown.Undecidable)
 	l.some("early_denials", grown.Early)
 	l.some("cold_starts", b.coldStarts)
 	l.some("events_refused", b.refused)

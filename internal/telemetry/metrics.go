@@ -156,6 +156,7 @@ func addAuthorizer(add func(name, unit string, form Form, always bool, meaning s
 	add("enforce_denied", unitCount, Counted, true, "Requests that a limit denied, or would have needed and could not be asked.")
 	add("shadow_denied", unitCount, Counted, true, "What shadow limits would have denied of what was admitted.")
 	add("requests_served_by_backstop", unitCount, Counted, true, "Decisions that were made by counting in the instance, for a store was away.")
+	add("requests_undecidable", unitCount, Counted, false, "Requests that a store answered and could not decide: a stored counter cannot be read, or there are too many for one operation. Each limit's `onStoreFailure` applied; the log names the key.")
 	add("config_stale", unitNone, Level, true, "1 in a second in which a request was decided on a configuration older than 30 s, otherwise 0.")
 	add("kill_switch", unitNone, Level, false, "The mode of the cell's limits where they are not enforced: 1 in shadow, 2 off.")
 	add("kill_switch_spared", unitCount, Counted, false, "Requests that passed in shadow, and that a limit would have denied. They are not in `enforce_denied`.")

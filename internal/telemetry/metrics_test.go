@@ -77,7 +77,7 @@ func TestRecorderWritesTheList(t *testing.T) {
 	r := newRecorder(t, telemetry.Config{
 		Writer: &out, Cell: "eu-1", Function: "authorizer",
 		Totals: func() telemetry.Totals {
-			return telemetry.Totals{Backstop: 1, LeaseLocal: 1, LeaseCalls: 1, Early: 1, Unheard: 1}
+			return telemetry.Totals{Backstop: 1, LeaseLocal: 1, LeaseCalls: 1, Early: 1, Unheard: 1, Undecidable: 1}
 		},
 		Gauges: func(time.Time) telemetry.Gauges { return telemetry.Gauges{LimitEffective: 3333} },
 	})

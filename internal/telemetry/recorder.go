@@ -64,6 +64,8 @@ type Totals struct {
 	LeaseCalls int64 // calls of the store beneath the leases
 	Early      int64 // denials from leases that turned out to be early
 	Unheard    int64 // polls of the kill switch that came to nothing
+
+	Undecidable int64 // requests that a store answered and could not decide
 }
 
 // Config sets up a [Recorder].
@@ -478,5 +480,7 @@ func (t Totals) since(before Totals) Totals {
 		LeaseCalls: grown(t.LeaseCalls, before.LeaseCalls),
 		Early:      grown(t.Early, before.Early),
 		Unheard:    grown(t.Unheard, before.Unheard),
+
+		Undecidable: grown(t.Undecidable, before.Undecidable),
 	}
 }

@@ -114,9 +114,9 @@ func compose(key itemKey, counters []counterWrite, finish func(*write)) (*write,
 	for {
 		w, sizes := newWrite(key), make([]size, len(counters))
 		for i := range counters {
-			before := w.roughly()
+			conds, sets, removes := len(w.conds), len(w.sets), len(w.removes)
 			counters[i].add(w.counter(counters[i].name), whole[i])
-			sizes[i] = w.roughly().less(before)
+			sizes[i] = roughly(w.conds[conds:], w.sets[sets:], w.removes[removes:])
 		}
 		finish(w)
 		if len(w.sets) == 0 {
@@ -151,17 +151,17 @@ func shorten(total size, sizes []size, whole []bool) bool {
 	return len(order) > 0
 }
 
-// roughly is the size of the expressions so far, without their names and values.
-func (w *write) roughly() (s size) {
-	for _, cond := range w.conds {
+// roughly is the size of parts of a write's expressions, without their names and values.
+func roughly(conds, sets, removes []string) (s size) {
+	for _, cond := range conds {
 		s.condition += len(" AND ") + len(cond)
 		s.conditionOperators += 1 + operators(cond, "=<>")
 	}
-	for _, sets := range w.sets {
-		s.update += 1 + len(sets)
-		s.updateOperators += operators(sets, "+-")
+	for _, set := range sets {
+		s.update += 1 + len(set)
+		s.updateOperators += operators(set, "+-")
 	}
-	for _, remove := range w.removes {
+	for _, remove := range removes {
 		s.update += 1 + len(remove)
 	}
 	return s

@@ -77,8 +77,13 @@ func (e *errHalves) Error() string {
 	return "quotas: " + e.quotas.Error() + "; rates: " + e.rates.Error()
 }
 
-// Is reports what is true of both halves: who hears that a correction was not sent may send all of it again.
+// Is reports what is true of both halves: who hears that a correction was not sent may send all of it again. That the store
+// answered is true of both if each half that failed says so.
 func (e *errHalves) Is(target error) bool {
+	quotas, rates := e.quotas == nil || limit.Answered(e.quotas), e.rates == nil || limit.Answered(e.rates)
+	if quotas && rates && limit.Answered(target) {
+		return errors.Is(e.quotas, target) || errors.Is(e.rates, target)
+	}
 	return e.quotas != nil && e.rates != nil && errors.Is(e.quotas, target) && errors.Is(e.rates, target)
 }
 

@@ -51,7 +51,8 @@ type Store struct {
 	home          string // "": the quotas are those of this cell; else those that are kept in that one
 	held          leases
 	returns       returns
-	ratesFail     atomic.Bool // the last decision that asked them had an error
+	ratesFail     atomic.Bool // the last decision that asked them got no answer
+	refused       owners      // owners whose last decision the rates answered that they cannot make
 	pool          sync.Pool
 }
 
@@ -62,6 +63,46 @@ type Config struct {
 
 	// home has only the quotas of that home in Quotas. See Homes.
 	home string
+}
+
+// mostOwners is how many owners a set remembers before it begins anew.
+const mostOwners = 1000
+
+// owners is a set of owners that is nearly always empty. It is safe for concurrent use.
+type owners struct {
+	n  atomic.Int64
+	mu sync.Mutex
+	of map[limit.Owner]struct{}
+}
+
+func (o *owners) has(owner limit.Owner) bool {
+	if o.n.Load() == 0 {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, ok := o.of[owner]
+	return ok
+}
+
+func (o *owners) add(owner limit.Owner) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.of == nil || len(o.of) >= mostOwners {
+		o.of = map[limit.Owner]struct{}{}
+	}
+	o.of[owner] = struct{}{}
+	o.n.Store(int64(len(o.of)))
+}
+
+func (o *owners) remove(owner limit.Owner) {
+	if o.n.Load() == 0 {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.of, owner)
+	o.n.Store(int64(len(o.of)))
 }
 
 // DefaultHoldFor is how long a lease waits for a request that needs it.
@@ -136,7 +177,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 		return s.quotaDenied(ctx, req, h, quotas, now, d)
 	}
 	err = s.rates.Decide(ctx, &h.rates, now, &h.rateAnswer)
-	s.ratesFail.Store(err != nil)
+	s.heardRates(ctx, req.Owner, err)
 	if err = needed(err, &h.rates, now, &h.rateAnswer); err == nil {
 		s.join(d, req, &h.rateAnswer, quotas)
 		d.ID = h.rateAnswer.ID
@@ -162,10 +203,26 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	return err
 }
 
+// heardRates notes how the rates answered. That they cannot decide a request is its owner's affair, and not that of others; and
+// a call that its caller gave up says nothing.
+func (s *Store) heardRates(ctx context.Context, owner limit.Owner, err error) {
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return
+	}
+	answered := limit.Answered(err)
+	s.ratesFail.Store(err != nil && !answered)
+	switch {
+	case answered:
+		s.refused.add(owner)
+	case err == nil:
+		s.refused.remove(owner)
+	}
+}
+
 // ratesAnswer asks whether the rates answer, where they did not the last time: else each request that leases would be charged
 // its quotas, and given them back.
 func (s *Store) ratesAnswer(ctx context.Context, h *halves, now time.Time) error {
-	if plain(&h.quotas) || !s.ratesFail.Load() {
+	if plain(&h.quotas) || !s.ratesFail.Load() && !s.refused.has(h.rates.Owner) {
 		return nil
 	}
 	return needed(s.rates.Peek(ctx, &h.rates, now, &h.rateAnswer), &h.rates, now, &h.rateAnswer)
