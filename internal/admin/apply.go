@@ -228,6 +228,10 @@ func (s *Service) writeAll(ctx context.Context, actor, reason string, edits []*e
 				}
 			}
 			_, err := s.put(ctx, control.Change{Table: e.Table, Key: e.Key, Expect: e.Expect, Body: e.Body, Delete: e.Delete, Actor: actor, Reason: reason})
+			var refused *call.Error
+			if e.doc.Kind == plan.KindTenant && errors.As(err, &refused) && refused.Code == call.Conflict {
+				s.repin(ctx, actor, reason, e.Key)
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {

@@ -219,3 +219,34 @@ func TestATableThatGoesAway(t *testing.T) {
 		t.Errorf("without time: %v", err)
 	}
 }
+
+// Guarantees that a tenant's pin is that of the tenant as it is stored, also where another operator has changed the
+// tenant after the apply had read it: the balancer would otherwise place the tenant by a document that nobody has
+// written.
+func TestAPinAfterAConflict(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	w.tables.before = func(c control.Change) {
+		if c.Key != "more" {
+			return
+		}
+		_, err := w.SetTenant(t.Context(), bob, &admin.SetTenantRequest{Tenant: "acme", Reason: "I was faster", Overrides: []json.RawMessage{json.RawMessage(`{"id":"burst","rate":700}`)}})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "why", Changes: []admin.Change{
+		{Table: control.Plans, Key: "more", Body: json.RawMessage(`{"id":"more","limits":[]}`)},
+		{Table: control.Tenants, Key: "acme", Expect: 1, Body: json.RawMessage(`{"id":"acme","plan":"pro","overrides":[{"id":"burst","rate":900}]}`)},
+	}})
+	if codeOf(err) != call.Conflict || !strings.Contains(err.Error(), "I was faster") {
+		t.Fatalf("got %v", err)
+	}
+	pin, err := admin.ReadCell([]byte(w.body(control.Cells, admin.PinKey("acme"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(pin.Tenant), w.body(control.Tenants, "acme"); got != want {
+		t.Errorf("the pin says %s, and stored is %s", got, want)
+	}
+}

@@ -191,6 +191,20 @@ func (s *Service) pinEdit(ctx context.Context, actor, reason string, e *edit) er
 	return s.pin(ctx, actor, reason, e.Key, &now)
 }
 
+// repin makes the pin that of the tenant as it is stored. It follows a tenant's document that was not written, as
+// another operator had changed it, after its pin was.
+func (s *Service) repin(ctx context.Context, actor, reason, tenant string) {
+	item, err := s.item(ctx, control.Tenants, tenant)
+	if err == nil && item != nil {
+		now := placed(item.Body)
+		err = s.pin(ctx, actor, reason, tenant, &now)
+	}
+	if err != nil {
+		s.c.Log.ErrorContext(ctx, "a tenant's pin is not that of its document; the next change of the tenant mends it",
+			"tenant", tenant, "error", err)
+	}
+}
+
 // placing is what of a tenant's document decides where its limits are granted.
 type placing struct {
 	ID        string          `json:"id"`
