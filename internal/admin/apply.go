@@ -243,11 +243,14 @@ func (s *Service) writeAll(ctx context.Context, actor, reason string, edits []*e
 			continue
 		}
 		var refused *call.Error
-		if errors.As(err, &refused) {
-			refused.Written = written
-			return written, refused
+		if !errors.As(err, &refused) {
+			if ctx.Err() == nil {
+				return written, err
+			}
+			refused = call.Refuse(call.Unavailable, "the time for the call was over")
 		}
-		return written, err
+		refused.Written = written
+		return written, refused
 	}
 	return written, nil
 }

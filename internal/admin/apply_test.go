@@ -250,3 +250,24 @@ func TestAPinAfterAConflict(t *testing.T) {
 		t.Errorf("the pin says %s, and stored is %s", got, want)
 	}
 }
+
+// Guarantees that a call whose time is over in the middle of an apply says how many items it has written by then.
+func TestTheTimeIsOverInTheMiddle(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	w.tables.before = func(c control.Change) {
+		if c.Table == control.Tenants {
+			cancel()
+		}
+	}
+	_, err := w.Apply(ctx, ann, &admin.ApplyRequest{Reason: "why", Changes: []admin.Change{
+		{Table: control.Plans, Key: "more", Body: json.RawMessage(`{"id":"more","limits":[]}`)},
+		{Table: control.Tenants, Key: "new", Body: json.RawMessage(`{"id":"new","plan":"more"}`)},
+	}})
+	var e *call.Error
+	if !errors.As(err, &e) || e.Code != call.Unavailable || e.Written != 1 || !strings.Contains(e.Message, "the time for the call was over") {
+		t.Errorf("got %v", err)
+	}
+}
