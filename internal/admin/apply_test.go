@@ -137,6 +137,20 @@ func TestCountersThatBeginAnew(t *testing.T) {
 	}
 }
 
+// Guarantees that a limit whose counters are named by its pattern is said to begin anew where the pattern changes, and
+// no other limit is.
+func TestCountersThatAreNamedByAPattern(t *testing.T) {
+	w := newWorld(t)
+	w.seed(`plans: [ { id: p, limits: [ { id: a, per: [ ip, endpoint ], match: { pathPattern: "/a/*" }, tiers: [ { period: 1s, threshold: 1 } ] },
+  { id: b, per: ip, match: { pathPattern: "/a/*" }, tiers: [ { period: 1s, threshold: 1 } ] } ] } ]`)
+	body := w.body(control.Plans, "p")
+	w.refused(w.apply(control.Plans, "p", 1, strings.Replace(body, "/a/*", "/a/**", 1)), call.Confirm,
+		`plan "p": limit a starts afresh: its endpoints were those of /a/*, and are those of /a/**`)
+	if err := w.apply(control.Plans, "p", 1, body[:strings.LastIndex(body, "/a/*")]+"/a/**"+body[strings.LastIndex(body, "/a/*")+4:]); err != nil {
+		t.Errorf("counters that are not named by a pattern: %v", err)
+	}
+}
+
 // Guarantees that every bad field of a change is refused in words, and that nothing of its call is written.
 func TestBadChanges(t *testing.T) {
 	w := newWorld(t)

@@ -366,7 +366,7 @@ func (w *world) checkDependents(ctx context.Context) error {
 }
 
 // Afresh says which counters begin anew when the limits of before become those of after: those whose limit is in both under
-// one id, with another identity. A limit that is off has none.
+// one id, with another identity, or with another pattern where that names its counters. A limit that is off has none.
 func Afresh(before, after *plan.Set) []string {
 	had := map[string]*plan.Effective{}
 	for _, e := range before.Limits {
@@ -376,6 +376,11 @@ func Afresh(before, after *plan.Set) []string {
 	for _, e := range after.Limits {
 		was := had[e.Limit.ID]
 		if was == nil || was.Limit.Mode == limit.Off || e.Limit.Mode == limit.Off {
+			continue
+		}
+		if perEndpoint(was.Limit) && perEndpoint(e.Limit) && was.Pattern() != e.Pattern() {
+			out = append(out, fmt.Sprintf("limit %s starts afresh: its endpoints were those of %s, and are those of %s",
+				e.Limit.ID, was.Pattern(), e.Pattern()))
 			continue
 		}
 		known := map[string]bool{}
@@ -390,6 +395,11 @@ func Afresh(before, after *plan.Set) []string {
 		}
 	}
 	return out
+}
+
+// perEndpoint reports whether the limit's pattern is part of the names of its counters.
+func perEndpoint(l *limit.Limit) bool {
+	return slices.Contains(strings.Split(l.Per, "+"), "endpoint")
 }
 
 // counters says in words what makes a limit's counters these.
