@@ -1,0 +1,282 @@
+package plan
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/route"
+)
+
+// Loss is something that limits no longer do after a change.
+type Loss struct {
+	Removed bool   // a limit or a tier is gone; false: it is there and admits more
+	Text    string // without a final stop, as in "limit burst: rate rises from 100 to 150 per 1s"
+}
+
+// Losses returns what is lost when the limits of before become those of after: limits and tiers that are gone, and
+// settings with which a limit admits requests that it denied, or denies fewer while its store is away. Limits are
+// compared by their ids, in the order of before. The numbers of a limit that does not enforce are not compared, since
+// they deny nothing.
+func Losses(before, after *Set) []Loss {
+	c := comparison{before: before.byID(), after: after.byID(), groups: map[string][]*Effective{}}
+	for _, now := range after.Limits { // a tenant's set shares with its plan's what the tenant does not override
+		if now.Group != "" && now != c.before[now.Limit.ID] {
+			c.groups[now.Group] = append(c.groups[now.Group], now)
+		}
+	}
+	for _, old := range before.Limits {
+		now := c.after[old.Limit.ID]
+		if now == nil {
+			c.removes("limit %s (%s)", old.Limit.ID, old.describe())
+			continue
+		}
+		c.prefix = "limit " + old.Limit.ID + ": "
+		if now != old {
+			c.limit(old, now)
+		}
+		c.displaced(old, now)
+		c.prefix = ""
+	}
+	return c.losses
+}
+
+func (s *Set) byID() map[string]*Effective {
+	out := make(map[string]*Effective, len(s.Limits))
+	for _, e := range s.Limits {
+		out[e.Limit.ID] = e
+	}
+	return out
+}
+
+// comparison collects losses.
+type comparison struct {
+	before, after map[string]*Effective
+	groups        map[string][]*Effective // the limits of each group that are new or have changed
+	prefix        string
+	losses        []Loss
+}
+
+func (c *comparison) removes(format string, args ...any) {
+	c.losses = append(c.losses, Loss{true, c.prefix + fmt.Sprintf(format, args...)})
+}
+
+func (c *comparison) weakens(format string, args ...any) {
+	c.losses = append(c.losses, Loss{false, c.prefix + fmt.Sprintf(format, args...)})
+}
+
+// limit compares two limits of one id.
+func (c *comparison) limit(old, now *Effective) {
+	if now.Limit.Mode > old.Limit.Mode {
+		what := "denies"
+		if old.Limit.Mode == limit.Shadow {
+			what = "reports"
+		}
+		c.weakens("mode goes from %s to %s, so it %s nothing", old.Limit.Mode, now.Limit.Mode, what)
+	}
+	if now.Limit.Mode != limit.Enforce || old.Limit.Mode != limit.Enforce {
+		return
+	}
+	if slices.ContainsFunc(now.shape.parts, func(p part) bool { return !slices.Contains(old.shape.parts, p) }) {
+		c.weakens("per goes from %s to %s, so requests that shared a counter have counters of their own",
+			old.spec.perText(), now.spec.perText())
+	}
+	if !route.Covers(now.spec.rule, old.spec.rule) {
+		c.weakens("match goes from %s to %s, so it leaves out requests that it counted",
+			ruleText(old.spec.rule), ruleText(now.spec.rule))
+	}
+	if now.Group != old.Group && now.Group != "" {
+		c.weakens("group goes from %s to %s, so a more specific limit of that group takes its place",
+			orNone(old.Group), now.Group)
+	}
+	c.tiers(old, now)
+	if strictness(now.Limit.OnStoreFailure) < strictness(old.Limit.OnStoreFailure) {
+		c.weakens("onStoreFailure goes from %s to %s", old.Limit.OnStoreFailure, now.Limit.OnStoreFailure)
+	}
+	if old.Limit.Exact && !now.Limit.Exact {
+		c.weakens("exact goes from true to false, so it may be counted from leases")
+	}
+	valued := old.Limit.Per != limit.PerTenant && now.Limit.Per != limit.PerTenant
+	if valued && now.Limit.MaxValues > old.Limit.MaxValues {
+		c.weakens("maxValues rises from %d to %d", old.Limit.MaxValues, now.Limit.MaxValues)
+	}
+	if now.Cost.mayBeBelow(old.Cost) {
+		c.weakens("cost goes from %s to %s, so a request may spend less", old.Cost, now.Cost)
+	}
+}
+
+// strictness orders the policies by how little they admit while the store is away.
+func strictness(p limit.FailurePolicy) int {
+	return slices.Index([]limit.FailurePolicy{limit.Open, limit.Backstop, limit.Closed}, p)
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "none"
+	}
+	return text
+}
+
+// mayBeBelow reports whether some request may spend less by c than by the other rule.
+func (c CostRule) mayBeBelow(other CostRule) bool {
+	otherHeader := c.Header != "" && other.Header != "" && c.Header != other.Header
+	return c.least() < other.least() || c.Default < other.Default || c.Max < other.Max || otherHeader
+}
+
+func (c CostRule) least() int64 {
+	if c.Header == "" {
+		return c.Default
+	}
+	return 1
+}
+
+// notLooser are, for each algorithm, those whose bound in any interval is no higher with the same numbers: see
+// limit.Algorithm.
+var notLooser = map[limit.Algorithm][]limit.Algorithm{
+	limit.FixedWindow:   {limit.SlidingWindow, limit.SlidingBuckets, limit.SlidingLog},
+	limit.SlidingWindow: {limit.SlidingBuckets, limit.SlidingLog},
+	limit.TokenBucket:   {limit.SlidingBuckets, limit.SlidingLog},
+	limit.SlidingLog:    {limit.SlidingBuckets},
+}
+
+// tiers compares the windows and buckets of two limits.
+func (c *comparison) tiers(old, now *Effective) {
+	before, after := old.Limit.Tiers, now.Limit.Tiers
+	if was, is := before[0].Algorithm, after[0].Algorithm; was != is && !slices.Contains(notLooser[was], is) {
+		c.weakens("algorithm goes from %s to %s, which may admit more in a short time", was, is)
+	}
+	if was, is := before[0].Buckets, after[0].Buckets; was > 0 && is > was {
+		c.weakens("buckets rise from %d to %d, so units come back sooner", was, is)
+	}
+	burst := old.spec.tiers[0].burst.set || now.spec.tiers[0].burst.set
+	if len(before) == 1 && len(after) == 1 {
+		c.tier(&before[0], &after[0], burst)
+		return
+	}
+	for i := range before {
+		t := &before[i]
+		j := slices.IndexFunc(after, func(o limit.Tier) bool { return o.Period == t.Period })
+		if j < 0 {
+			c.removes("the tier of %s", amountText(t))
+			continue
+		}
+		c.tier(t, &after[j], burst)
+	}
+}
+
+// tier compares two tiers: their amounts, and what they admit at once. burst: one of the two limits has a burst of its
+// own, which is not its rate.
+func (c *comparison) tier(t, o *limit.Tier, burst bool) {
+	name := amountName(o.Algorithm)
+	rises, goes := "rises", "goes"
+	if name == "units" {
+		rises, goes = "rise", "go"
+	}
+	higher := o.Capacity() > t.Capacity()
+	switch more := faster(t, o) || higher && !burst; {
+	case more && t.Algorithm == o.Algorithm && periodText(t) == periodText(o):
+		c.weakens("%s %s from %d to %d per %s", name, rises, t.Threshold, o.Threshold, periodText(o))
+	case more:
+		c.weakens("%s %s from %s to %s", name, goes, amountText(t), amountText(o))
+	}
+	if higher && burst {
+		c.weakens("burst rises from %d to %d", t.Capacity(), o.Capacity())
+	}
+}
+
+// faster reports whether o may admit more than t over some time, what both admit at once aside.
+func faster(t, o *limit.Tier) bool {
+	longest, _ := lengths(t)
+	_, shortest := lengths(o)
+	if bucket(t) && bucket(o) { // o.Threshold/shortest > t.Threshold/longest; products have up to 76 bits
+		highO, lowO := bits.Mul64(uint64(o.Threshold), uint64(longest/time.Millisecond))
+		highT, lowT := bits.Mul64(uint64(t.Threshold), uint64(shortest/time.Millisecond))
+		return highO > highT || highO == highT && lowO > lowT
+	}
+	// A window admits its threshold at once. So many windows of o begin while one of t lasts, and if they hold no more
+	// together than the one of t, then so it is for any number of windows of t.
+	begin := int64((longest + shortest - 1) / shortest)
+	if periodText(t) == periodText(o) {
+		begin = 1
+	}
+	return o.Threshold > t.Threshold/begin // begin·o.Threshold > t.Threshold, without overflow
+}
+
+func bucket(t *limit.Tier) bool {
+	return t.Algorithm == limit.TokenBucket || t.Algorithm == limit.LeakyBucket
+}
+
+// lengths are the longest and the shortest of a tier's periods, but for the hours that daylight saving adds and takes.
+// The shortest month is a twelfth of a year: there are no more than twelve of them in one.
+func lengths(t *limit.Tier) (longest, shortest time.Duration) {
+	const day = 24 * time.Hour
+	if t.Calendar == nil {
+		return t.Period, t.Period
+	}
+	switch t.Calendar.Every {
+	case limit.Day:
+		return day, day
+	case limit.Week:
+		return 7 * day, 7 * day
+	case limit.Month:
+		return 31 * day, 366 * day / 12
+	default:
+		return 366 * day, 365 * day
+	}
+}
+
+// displaced finds limits that newly take the place of one in its group.
+func (c *comparison) displaced(old, now *Effective) {
+	if now.Group != old.Group || old.Limit.Mode != limit.Enforce || now.Limit.Mode != limit.Enforce {
+		return
+	}
+	for _, other := range c.groups[now.Group] {
+		if !other.displaces(now) {
+			continue
+		}
+		// Whether it has taken the place for all of these requests before.
+		was := c.before[other.Limit.ID]
+		if was == nil || !was.displaces(old) || !route.Covers(was.spec.rule, other.spec.rule) {
+			c.weakens("limit %s of its group takes its place for %s", other.Limit.ID, ruleText(other.spec.rule))
+		}
+	}
+}
+
+// displaces reports whether e takes the place of another limit of its group for some request.
+func (e *Effective) displaces(o *Effective) bool {
+	a, b := e.spec.rule, o.spec.rule
+	return e.Group == o.Group && e.Limit.Mode == limit.Enforce && route.Compare(a, b) < 0 && route.Overlap(a, b)
+}
+
+// describe says what the limit admits, as in "token_bucket: 100 per 1s, burst 200".
+func (e *Effective) describe() string {
+	var tiers []string
+	for i := range e.Limit.Tiers {
+		tiers = append(tiers, amountText(&e.Limit.Tiers[i]))
+	}
+	text := e.Limit.Tiers[0].Algorithm.String() + ": " + strings.Join(tiers, " and ")
+	if e.spec.tiers[0].burst.set {
+		text += fmt.Sprintf(", burst %d", e.Limit.Tiers[0].Burst)
+	}
+	if e.Limit.Mode != limit.Enforce {
+		text += ", mode " + e.Limit.Mode.String()
+	}
+	return text
+}
+
+func amountText(t *limit.Tier) string { return fmt.Sprintf("%d per %s", t.Threshold, periodText(t)) }
+
+func periodText(t *limit.Tier) string {
+	if t.Calendar != nil {
+		return t.Calendar.Every.String()
+	}
+	return shortDuration(t.Period)
+}
+
+// ruleText is a match in words, as in "GET, PUT /product/*".
+func ruleText(r route.Rule) string {
+	return strings.TrimSpace(strings.Join(r.Methods, ", ") + " " + patternText(r))
+}
