@@ -55,6 +55,11 @@ func Split(now time.Time, sources ...Source) ([]Document, error) {
 	if err != nil {
 		return nil, err
 	}
+	return r.split(raw), nil
+}
+
+// split takes sources apart that were parsed and are valid.
+func (r *reader) split(raw *rawConfig) []Document {
 	s := splitter{r: r, settings: map[string]any{}, slas: raw.slas != nil, slasAt: -1}
 	for _, d := range r.documents {
 		s.source(r.at(d, d.root, ""))
@@ -63,7 +68,7 @@ func Split(now time.Time, sources ...Source) ([]Document, error) {
 		s.plans[s.slasAt] = newDocument(KindPlan, slasPlan, map[string]any{"id": slasPlan, "limits": s.slaLimits})
 	}
 	settings := newDocument(KindSettings, SettingsID, s.settings)
-	return slices.Concat(s.plans, []Document{settings}, s.tenants, s.keys), nil
+	return slices.Concat(s.plans, []Document{settings}, s.tenants, s.keys)
 }
 
 // splitter takes valid sources apart.
@@ -346,6 +351,7 @@ type Settings struct {
 	ipLimits  *Set
 	anonymous string
 	routes    *route.Index // nil where none are declared
+	rules     []route.Rule // of routes
 }
 
 // NoSettings are those of an empty document: no ipLimits, no anonymousPlan, every route.
@@ -357,6 +363,17 @@ func (s *Settings) IPLimits() *Set { return s.ipLimits }
 // AnonymousPlan returns the id of the plan for calls without a credential, or "". Whether there is such a plan is not
 // known here.
 func (s *Settings) AnonymousPlan() string { return s.anonymous }
+
+// Routes returns the declared routes in words, as in "GET, PUT /product/*", in the order of the document. No two of
+// them are the same.
+func (s *Settings) Routes() []string {
+	out := make([]string, len(s.rules))
+	for i, r := range s.rules {
+		r.Methods = slices.Sorted(slices.Values(r.Methods))
+		out[i] = ruleText(r)
+	}
+	return out
+}
 
 // Routed reports whether the request is for a declared route. It is true for all where no routes are declared.
 func (s *Settings) Routed(method string, path *route.Path) bool {
@@ -382,7 +399,7 @@ func CompileSettings(d Document) (*Settings, error) {
 	}
 	if list, ok := o.get("routes"); ok {
 		if rules := r.routes(each(r, list, "routes", r.route)); len(rules) > 0 {
-			s.routes = route.NewIndex(rules)
+			s.routes, s.rules = route.NewIndex(rules), rules
 		}
 	}
 	if err := d.closed(r, field[string]{v: SettingsID, from: v.place("")}); err != nil {

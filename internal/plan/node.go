@@ -21,6 +21,7 @@ type reader struct {
 	found     []ordered
 	warned    []ordered
 	now       time.Time
+	draft     bool   // plans and tenants that the sources name may be elsewhere: see Draft
 	stored    bool   // a stored document is read: what holds only of the moment of writing is not asked again
 	nodes     int    // upper bound of the nodes in all documents
 	visited   int    // nodes looked at, aliases followed each time

@@ -121,6 +121,7 @@ type rawConfig struct {
 	tenants   []*rawTenant
 	anonymous []field[string]
 	routes    []rawRoute
+	rules     []route.Rule // of routes
 	keys      []rawKey
 }
 
@@ -291,6 +292,10 @@ func (r *reader) resolve(raw *rawConfig) {
 	unique(r, raw.plans, "plan", func(p *rawPlan) field[string] { return p.id })
 	plans := make(map[string]*Plan, len(raw.plans))
 	ids := make([]string, 0, len(raw.plans))
+	raw.rules = rules
+	if r.draft {
+		rules = nil // Draft.Check has those of the server, too
+	}
 	for _, rp := range raw.plans {
 		p := r.made(rp, rules)
 		c.plans = append(c.plans, p)
@@ -327,6 +332,7 @@ func (r *reader) anonymous(raw *rawConfig, plans map[string]*Plan, ids []string)
 			first := raw.anonymous[0].from
 			r.problemAt(f.from, "anonymousPlan is there twice, first at %s:%d", first.doc.name, first.line)
 		case f.bad:
+		case p == nil && r.draft: // Draft.Check looks elsewhere
 		case p == nil:
 			r.unknownPlan(f, ids)
 		default:
@@ -359,6 +365,7 @@ func (r *reader) tenants(raw *rawConfig, plans map[string]*Plan, ids []string) {
 			t.tenant.Plan = slasPlan
 		}
 		switch p := plans[t.plan.v]; {
+		case r.draft && (!t.plan.set || p == nil): // Draft.Check looks elsewhere
 		case !t.plan.set:
 			r.problemAt(t.at, "plan is missing: the id of a plan")
 		case t.plan.bad:
@@ -378,7 +385,7 @@ func (r *reader) keys(raw *rawConfig) {
 	type stored struct{ hash, pepper string }
 	first := map[stored]string{}
 	for _, k := range raw.keys {
-		if !k.tenant.bad && raw.config.byID[k.tenant.v] == nil {
+		if !k.tenant.bad && raw.config.byID[k.tenant.v] == nil && !r.draft {
 			r.problemAt(k.tenant.from, "there is no tenant %s", quote(k.tenant.v))
 		}
 		at := stored{k.key.Hash, k.key.Pepper}
