@@ -9,7 +9,8 @@
 //	path                  method           does
 //	/documents/get        Get              one item
 //	/documents/list       List             a page of a table
-//	/apply                Apply            plans, settings, tenants and keys: all that is asked for is checked together first
+//	/apply                Apply            plans, settings, tenants and keys: all that is asked for is checked together first,
+//	                                       and what it removes or weakens is refused unless the call accepts that
 //	/tenants/set          SetTenant        plan, cells and overrides of one tenant
 //	/tenants/suspend      Suspend          all of its calls are refused; and /tenants/resume
 //	/boosts/add           AddBoost         raises a limit of a tenant for a while; and /boosts/remove

@@ -39,6 +39,10 @@ type ApplyRequest struct {
 	Changes []Change `json:"changes"`           // 1..MaxChanges
 	DryRun  bool     `json:"dry_run,omitempty"` // all checks, and nothing is written
 	Yes     bool     `json:"yes,omitempty"`     // counters may start afresh
+
+	// AcceptLosses says that the operator has seen what the changes remove and weaken (see [Losses]), and agrees. It is
+	// apart from Yes, which commands send that do not show it.
+	AcceptLosses bool `json:"accept_losses,omitempty"`
 }
 
 // Applied is what became of a change.
@@ -54,14 +58,18 @@ type ApplyResponse struct {
 	Results []Applied `json:"results"`
 	Written int       `json:"written"`
 	Afresh  []string  `json:"afresh,omitempty"` // counters that begin anew, one sentence each
+	Losses  []Loss    `json:"losses,omitempty"` // what the changes remove and weaken
 }
 
 // Apply makes the changes. First all of them are checked, by themselves, together, and with what is stored and depends on
 // them; then their versions; and where anything is wrong nothing is written. What is so already costs no write, whatever
 // version was expected, so an Apply that was cut can be repeated.
 //
-// The items are then written one by one, plans before tenants before keys, and deletes last. Only another operator's write
-// in that moment can stop it in the middle; the error counts what was written, and the rest can be applied again.
+// Nothing is written, either, where something is lost that the request does not accept: see [Losses].
+//
+// The items are then written one by one, plans before tenants before keys, and deletes last. Another operator's write
+// in that moment, a table that does not answer, or the end of the call's time can stop it in the middle; the error
+// counts what was written, and the rest can be applied again.
 func (s *Service) Apply(ctx context.Context, actor string, r *ApplyRequest) (*ApplyResponse, error) {
 	if err := checkReason(r.Reason); err != nil {
 		return nil, err
@@ -101,10 +109,13 @@ func (s *Service) Apply(ctx context.Context, actor string, r *ApplyRequest) (*Ap
 	if out.Afresh, err = w.afresh(ctx); err != nil {
 		return nil, err
 	}
-	if len(out.Afresh) > 0 && !r.Yes && !r.DryRun {
-		e := call.Refuse(call.Confirm, "counters would start afresh, and yes is not said; nothing was written")
-		e.Problems = few(out.Afresh)
-		return nil, e
+	if out.Losses, err = w.losses(ctx); err != nil {
+		return nil, err
+	}
+	if !r.DryRun {
+		if err := unaccepted(r, out); err != nil {
+			return nil, err
+		}
 	}
 	for i, e := range edits {
 		if !out.Results[i].Unchanged {
@@ -118,6 +129,31 @@ func (s *Service) Apply(ctx context.Context, actor string, r *ApplyRequest) (*Ap
 		return nil, err
 	}
 	return out, nil
+}
+
+// unaccepted refuses changes that lose something, or have counters start afresh, unless the request says that they may.
+func unaccepted(r *ApplyRequest, out *ApplyResponse) error {
+	losses, afresh := out.Losses, out.Afresh
+	if r.AcceptLosses {
+		losses = nil
+	}
+	if r.Yes {
+		afresh = nil
+	}
+	if len(losses)+len(afresh) == 0 {
+		return nil
+	}
+	e := call.Refuse(call.Confirm, "counters would start afresh, and yes is not said; nothing was written")
+	if len(losses) > 0 {
+		e = call.Refuse(call.Confirm, "something would be removed or weakened that the call does not agree to (accept_losses); "+
+			"nothing was written. A 'sluice' that did not ask about it is older than this endpoint: update it")
+	}
+	var all []string
+	for _, l := range losses {
+		all = append(all, l.String())
+	}
+	e.Problems = few(append(all, afresh...))
+	return e
 }
 
 // edits reads what the changes are about.

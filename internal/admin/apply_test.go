@@ -56,7 +56,7 @@ func TestAnotherWriterInBetween(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "why", Changes: []admin.Change{
+	_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "why", AcceptLosses: true, Changes: []admin.Change{
 		{Table: control.Plans, Key: "more", Body: json.RawMessage(`{"id":"more","limits":[{"id":"l","tiers":[{"period":"1s","threshold":1}]}]}`)},
 		{Table: control.Tenants, Key: "acme", Expect: 1, Body: json.RawMessage(`{"id":"acme","plan":"more"}`)},
 	}})
@@ -110,7 +110,7 @@ func TestAPlanChangeThatBreaksAnOverride(t *testing.T) {
 	w.refused(err, call.Invalid, `tenant "acme": overrides[0].id: plan pro has no limit "burst"`)
 	_, err = w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Changes: []admin.Change{{Table: control.Plans, Key: "pro", Expect: 1, Delete: true}}})
 	w.refused(err, call.Invalid, `plan "pro": tenant "acme" is on it`)
-	out, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Yes: true, Changes: []admin.Change{change,
+	out, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "x", Yes: true, AcceptLosses: true, Changes: []admin.Change{change,
 		{Table: control.Tenants, Key: "acme", Expect: 1, Body: json.RawMessage(`{"id":"acme","plan":"pro","overrides":[{"id":"other","rate":500}]}`)}}})
 	if err != nil || out.Written != 2 {
 		t.Errorf("both together: %+v, %v", out, err)
@@ -249,7 +249,7 @@ func TestAPinAfterAConflict(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "why", Changes: []admin.Change{
+	_, err := w.Apply(t.Context(), ann, &admin.ApplyRequest{Reason: "why", AcceptLosses: true, Changes: []admin.Change{
 		{Table: control.Plans, Key: "more", Body: json.RawMessage(`{"id":"more","limits":[]}`)},
 		{Table: control.Tenants, Key: "acme", Expect: 1, Body: json.RawMessage(`{"id":"acme","plan":"pro","overrides":[{"id":"burst","rate":900}]}`)},
 	}})

@@ -227,17 +227,44 @@ func (p *placing) own() bool {
 	return len(p.Cells) != 1 && (len(p.Cells) > 1 || len(p.Overrides) > 0 || len(p.Boosts) > 0)
 }
 
-// pin writes the tenant's placement, where it is not so already.
-func (s *Service) pin(ctx context.Context, actor, reason, tenant string, p *placing) error {
+// document is the pin of a tenant that is placed so. The request has no id yet.
+func (p *placing) document(tenant string) (*CellDocument, error) {
 	doc := &CellDocument{Request: shares.Request{Kind: shares.Place, Tenant: tenant, Cells: p.Cells}}
 	if p.own() {
 		own := *p
 		own.Cells = nil
 		text, err := canonical.Marshal(own)
 		if err != nil {
-			return call.Refuse(call.Invalid, "tenant %.140q: %v", tenant, err)
+			return nil, call.Refuse(call.Invalid, "tenant %.140q: %v", tenant, err)
 		}
 		doc.Tenant = text
+	}
+	return doc, nil
+}
+
+// same reports whether two pins place their tenant in the same way.
+func (d *CellDocument) same(o *CellDocument) bool {
+	return d.Request.Tenant == o.Request.Tenant && slices.Equal(d.Request.Cells, o.Request.Cells) && bytes.Equal(d.Tenant, o.Tenant)
+}
+
+// PinOf reports whether a pin holds all of a tenant's document that decides its limits. The author of such a pin is the
+// last who changed the tenant's plan, cells, overrides or boosts. A tenant without overrides and boosts has none, and
+// neither has one of a single cell.
+func PinOf(pin []byte, tenant string, body []byte) bool {
+	have, err := ReadCell(pin)
+	now := placed(body)
+	if err != nil || !now.own() {
+		return false
+	}
+	doc, err := now.document(tenant)
+	return err == nil && have.same(doc)
+}
+
+// pin writes the tenant's placement, where it is not so already.
+func (s *Service) pin(ctx context.Context, actor, reason, tenant string, p *placing) error {
+	doc, err := p.document(tenant)
+	if err != nil {
+		return err
 	}
 	key := PinKey(tenant)
 	item, err := s.item(ctx, control.Cells, key)
@@ -247,8 +274,7 @@ func (s *Service) pin(ctx context.Context, actor, reason, tenant string, p *plac
 	version := int64(0)
 	if item != nil {
 		version = item.Version
-		if have, err := ReadCell(item.Body); err == nil && have.Request.Tenant == tenant &&
-			slices.Equal(have.Request.Cells, p.Cells) && bytes.Equal(have.Tenant, doc.Tenant) {
+		if have, err := ReadCell(item.Body); err == nil && have.same(doc) {
 			return nil
 		}
 	} else if !p.needed() {

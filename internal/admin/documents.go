@@ -484,3 +484,38 @@ func (w *world) tenantAfresh(ctx context.Context, e *edit, old plan.Document, ad
 	add(e, before.Limits(w.now), after.Limits(w.now))
 	return nil
 }
+
+// losses says what the edits remove and weaken.
+func (w *world) losses(ctx context.Context) ([]Loss, error) {
+	var out []Loss
+	for _, e := range w.edits {
+		var stored []byte
+		if !e.gone() {
+			stored = e.have.Body
+		}
+		was := func(id string) (*plan.Plan, error) { return w.planBefore(ctx, id) }
+		will := func(id string) (*plan.Plan, error) { return w.plan(ctx, id) }
+		lost, err := Losses(e.doc, stored, was, will, w.now)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, lost...)
+	}
+	return out, nil
+}
+
+// planBefore is a plan as it is stored; nil where there is none, or it cannot be read.
+func (w *world) planBefore(ctx context.Context, id string) (*plan.Plan, error) {
+	e := w.byPlace[place(control.Plans, id)]
+	if e == nil {
+		return w.plan(ctx, id)
+	}
+	if e.gone() {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	p, err := plan.CompilePlan(plan.Document{Kind: plan.KindPlan, ID: id, Body: e.have.Body})
+	if err != nil {
+		return nil, nil //nolint:nilerr,nilnil // what is stored was damaged
+	}
+	return p, nil
+}

@@ -69,9 +69,9 @@ func fieldCases() map[string]fieldCase {
 			"table": badTable, "after": notText, "most": slices.Concat(notInteger, []string{`-1`, `1001`}),
 		}, map[string]string{"most": "items"}},
 		"/apply": {
-			admin.ApplyRequest{}, `{"reason":"x","changes":[{"table":"tenants","key":"new","body":{"id":"new","plan":"pro"}}],"dry_run":false,"yes":false}`,
+			admin.ApplyRequest{}, `{"reason":"x","changes":[{"table":"tenants","key":"new","body":{"id":"new","plan":"pro"}}],"dry_run":false,"yes":false,"accept_losses":false}`,
 			map[string][]string{
-				"reason": badReason, "dry_run": notBool, "yes": notBool,
+				"reason": badReason, "dry_run": notBool, "yes": notBool, "accept_losses": notBool,
 				"changes": slices.Concat(notList, []string{absent, `null`, `[]`, `[null]`, `[1]`, `[{}]`, `[[]]`}),
 			}, nil,
 		},

@@ -100,7 +100,8 @@ func TestTenantRefusals(t *testing.T) {
 	w.refused(err, call.Invalid, "want an object")
 	_, err = w.Suspend(ctx, ann, &admin.TenantRequest{Tenant: "a\nb", Reason: "x"})
 	w.refused(err, call.Invalid, "control character")
-	if _, err = w.Apply(ctx, ann, &admin.ApplyRequest{Reason: "gone", Changes: []admin.Change{{Table: control.Tenants, Key: "b & <c>", Expect: 1, Delete: true}}}); err != nil {
+	if _, err = w.Apply(ctx, ann, &admin.ApplyRequest{Reason: "gone", AcceptLosses: true,
+		Changes: []admin.Change{{Table: control.Tenants, Key: "b & <c>", Expect: 1, Delete: true}}}); err != nil {
 		t.Fatal(err)
 	}
 	w.tables.puts = 0

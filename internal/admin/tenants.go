@@ -53,7 +53,8 @@ func (s *Service) change(ctx context.Context, actor string, c change) (*call.Ite
 	if err != nil {
 		return nil, call.Refuse(call.Invalid, "%s: %v", name(c.table, c.key), err)
 	}
-	_, err = s.Apply(ctx, actor, &ApplyRequest{Reason: c.reason, Yes: c.yes,
+	// The command names what it changes, so nothing is lost that its operator has not asked for.
+	_, err = s.Apply(ctx, actor, &ApplyRequest{Reason: c.reason, Yes: c.yes, AcceptLosses: true,
 		Changes: []Change{{Table: c.table, Key: c.key, Expect: have.Version, Body: text}}})
 	if err != nil {
 		return nil, err

@@ -126,7 +126,7 @@ func (w *world) documents(text string) []plan.Document {
 // seed applies a plans file whose documents are not there yet.
 func (w *world) seed(text string) {
 	w.Helper()
-	r := &admin.ApplyRequest{Reason: "seed"}
+	r := &admin.ApplyRequest{Reason: "seed", AcceptLosses: true}
 	for _, d := range w.documents(text) {
 		t, key := admin.Place(d)
 		r.Changes = append(r.Changes, admin.Change{Table: t, Key: key, Body: d.Body})
@@ -137,10 +137,11 @@ func (w *world) seed(text string) {
 	w.tables.puts, w.tables.changes = 0, nil
 }
 
-// apply changes one document.
+// apply changes one document, and agrees to what is lost by it.
 func (w *world) apply(t control.Table, key string, expect int64, body string) error {
 	w.Helper()
-	_, err := w.Apply(w.Context(), ann, &admin.ApplyRequest{Reason: "why", Changes: []admin.Change{{Table: t, Key: key, Expect: expect, Body: json.RawMessage(body)}}})
+	_, err := w.Apply(w.Context(), ann, &admin.ApplyRequest{Reason: "why", AcceptLosses: true,
+		Changes: []admin.Change{{Table: t, Key: key, Expect: expect, Body: json.RawMessage(body)}}})
 	return err
 }
 

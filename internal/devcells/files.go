@@ -145,7 +145,7 @@ func (p *Plane) applyFiles(ctx context.Context, name string, documents []plan.Do
 	}
 	written := 0
 	for part := range slices.Chunk(changes, admin.MaxChanges) {
-		done, err := service.Apply(ctx, FileActor, &admin.ApplyRequest{Reason: reason(name), Changes: part, Yes: true})
+		done, err := service.Apply(ctx, FileActor, &admin.ApplyRequest{Reason: reason(name), Changes: part, Yes: true, AcceptLosses: true})
 		if err != nil {
 			return written, err
 		}
