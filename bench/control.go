@@ -43,8 +43,8 @@ func rateOf(i int, rate int64) int64 {
 	return rate
 }
 
-// tenantsFile is the documents of a plans file with so many tenants on one plan of the rate.
-func tenantsFile(tenants int, rate int64) ([]plan.Document, error) {
+// tenantsFile is a plans file with so many tenants on one plan of the rate.
+func tenantsFile(tenants int, rate int64) (*plan.Draft, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "plans: [ { id: pro, limits: [ { id: all, tiers: [ { period: 1s, threshold: %d } ] } ] } ]\ntenants:\n", rate)
 	for i := range tenants {
@@ -54,7 +54,7 @@ func tenantsFile(tenants int, rate int64) ([]plan.Document, error) {
 		}
 		fmt.Fprintf(&b, "  - { id: %s, plan: pro%s }\n", tenantName(i), own)
 	}
-	return plan.Split(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(b.String())})
+	return plan.ReadDraft(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(b.String())})
 }
 
 // operator is somebody at the CLI: calls over HTTP of the admin service, which is over the given tables.
@@ -77,10 +77,10 @@ func newOperator(tables control.Tables) (*operator, error) {
 }
 
 // apply is `sluice plan apply`: it compares, and writes what differs. The number of documents written must be as wanted.
-func (o *operator) apply(documents []plan.Document, want int) (client.Result, error) {
+func (o *operator) apply(file *plan.Draft, want int) (client.Result, error) {
 	var r client.Result
 	ctx := context.Background()
-	diff, err := client.Compare(ctx, o, documents, false)
+	diff, err := client.Compare(ctx, o, file)
 	if err != nil {
 		return r, err
 	}
@@ -149,12 +149,12 @@ func newPlane(tenants int, rate int64, deployed bool) (p *plane, err error) {
 			return p, err
 		}
 	}
-	documents, err := tenantsFile(tenants, rate)
+	file, err := tenantsFile(tenants, rate)
 	if err != nil {
 		return p, err
 	}
 	began := time.Now()
-	if _, err = p.operator.apply(documents, tenants+1); err != nil {
+	if _, err = p.operator.apply(file, tenants+1); err != nil {
 		return p, err
 	}
 	p.loaded = time.Since(began)
@@ -306,11 +306,11 @@ func publishFigure(short bool) (r Result, err error) {
 		c.changes.Store(0)
 	}
 	for i := range changes {
-		documents, err := tenantsFile(tenants, rate+1+int64(i))
+		file, err := tenantsFile(tenants, rate+1+int64(i))
 		if err != nil {
 			return r, err
 		}
-		if _, err := p.operator.apply(documents, 1); err != nil {
+		if _, err := p.operator.apply(file, 1); err != nil {
 			return r, err
 		}
 		if err := p.settle(); err != nil { // else two changes could travel as one

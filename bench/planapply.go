@@ -119,12 +119,12 @@ func runPlanApply(tenants, inCell int) (a planApply, err error) {
 		return a, err
 	}
 	defer o.server.Close()
-	documents, err := tenantsFile(tenants, 1)
+	file, err := tenantsFile(tenants, 1)
 	if err != nil {
 		return a, err
 	}
 	began := time.Now()
-	r, err := o.apply(documents, tenants+1)
+	r, err := o.apply(file, tenants+1)
 	if err != nil {
 		return a, err
 	}
@@ -137,7 +137,7 @@ func runPlanApply(tenants, inCell int) (a planApply, err error) {
 		return a, fmt.Errorf("the last tenant is at version %d, %w", last.Version, err)
 	}
 	puts, began := m.puts, time.Now()
-	if _, err := o.apply(documents, 0); err != nil {
+	if _, err := o.apply(file, 0); err != nil {
 		return a, err
 	}
 	a.again = time.Since(began)
@@ -172,11 +172,11 @@ func unitsInCell(connection *sdk.Client, tenants int) (units float64, err error)
 		return 0, err
 	}
 	had, before := p.cells[0].changes.Load(), m.units // of what brought it up
-	documents, err := tenantsFile(tenants+1, 1)
+	file, err := tenantsFile(tenants+1, 1)
 	if err != nil {
 		return 0, err
 	}
-	if _, err := p.operator.apply(documents, tenants); err != nil {
+	if _, err := p.operator.apply(file, tenants); err != nil {
 		return 0, err
 	}
 	waiting, cancel := context.WithTimeout(ctx, 4*patient)

@@ -90,11 +90,11 @@ func runReconcile(tenants int) (r reconciled, err error) {
 	if want := int64(tenants) + 1; r.result.Items != want || r.result.Documents != want {
 		return r, fmt.Errorf("%d items and %d documents were compared, want %d of each", r.result.Items, r.result.Documents, want)
 	}
-	documents, err := tenantsFile(tenants, rate+1)
+	file, err := tenantsFile(tenants, rate+1)
 	if err != nil {
 		return r, err
 	}
-	if _, err := p.operator.apply(documents, 1); err != nil { // which nobody carries
+	if _, err := p.operator.apply(file, 1); err != nil { // which nobody carries
 		return r, err
 	}
 	missed, err := p.reconcile()

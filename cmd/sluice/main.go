@@ -21,6 +21,8 @@ const (
 	exitUsage  = 2 // the command line is wrong; nothing was done
 
 	exitConflict = 3 // another operator changed it; nothing was overwritten
+	exitDiffers  = 4 // of `plan diff --exit-code`: the files differ from what is there
+	exitConfirm  = 5 // it takes something away, and neither --yes nor a terminal said that it may; nothing was written
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -33,7 +35,7 @@ func run(args []string) int {
 	err := root.ExecuteContext(ctx)
 	var u *usageError
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, errDiffers): // the diff says how
 	case errors.As(err, &u):
 		fmt.Fprintf(os.Stderr, "sluice: %v\nRun '%s --help' for usage.\n", u.err, u.command)
 	default:
@@ -51,8 +53,12 @@ func exitCode(err error) int {
 		return 0
 	case errors.As(err, &u):
 		return exitUsage
+	case errors.Is(err, errDiffers):
+		return exitDiffers
 	case errors.As(err, &refused) && refused.Code == call.Conflict:
 		return exitConflict
+	case errors.As(err, &refused) && refused.Code == call.Confirm:
+		return exitConfirm
 	default:
 		return exitFailed
 	}

@@ -33,20 +33,39 @@ func group(use, short string) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Args: usageArgs(cobra.NoArgs), RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
 }
 
+const layLong = `What the files do not name stays as it is on the server: plans, tenants, API keys, single ipLimits (by their ids) and
+routes, anonymousPlan, and of a tenant or key in the files each setting that its entry does not have: plan, overrides,
+boosts, cells, suspended; subject, expires, revoked. So a file may hold tenants alone, on plans of the server. A setting
+that is named is replaced as a whole: 'overrides: []' removes the overrides. A plan in the files is all of its limits.
+
+--prune removes from the server what the files do not have: of every section, or of those that --prune=SECTION,… names
+(plans, tenants, ipLimits, anonymousPlan, routes; a file without the section has none of its entries). API keys are never
+pruned: see 'sluice key revoke'. Neither are the settings of tenants that stay.`
+
 const applyLong = `Makes the plans, settings, tenants and keys of the files what the cells enforce. Several files are read as one
 configuration; "-" is standard input.
 
-First the files are checked, as by 'sluice check', and compared with what is there. The differences are printed, and on a
-terminal the command asks before it writes. What does not differ costs no write, so an apply that was cut is repeated.
-A document that another operator changed in between is not overwritten.
+First the files are checked, as by 'sluice check' but together with what is on the server, and compared with it. The
+differences are printed, and on a terminal the command asks before it writes. What does not differ costs no write.
 
-What the files do not have stays, unless --prune is given; a tenant's suspension and boosts, and a key's revocation, stay
-in any case unless the files name them. Counters that would begin anew, since what a limit is has changed, are named, and
-need --yes.`
+` + layLong + `
+
+Lines that begin with "!" say what is removed or weakened, and which counters would begin anew since what a limit is has
+changed. They need --yes, or a yes on the terminal; without either nothing is written and the exit status is 5.
+
+A document that another operator changed in between is not overwritten: the command says whose change it was. Where an
+apply ends in the middle, by that or since the connection broke, it says which documents were written and which were not;
+the same command again writes the rest.`
+
+const diffLong = `Compares plans files with what is there, and writes nothing. The exit status is 1 where an apply would be refused even with
+--yes. With --exit-code it is 4 where the files differ from what is there, and 0 where they do not.
+
+` + layLong
 
 type applyFlags struct {
 	remote
-	dryRun, prune bool
+	dryRun, exitCode bool
+	prune            []string
 }
 
 // newPlanApplyCommand makes apply, or diff, which is an apply that never writes.
@@ -55,7 +74,8 @@ func newPlanApplyCommand(onlyDiff bool) *cobra.Command {
 	c := &cobra.Command{
 		Use: "apply FILE...", Short: "Make what plans files say what the cells enforce", Long: applyLong,
 		Example: "  sluice plan apply plans.yaml --reason 'pro gets 200 a second'\n  sluice plan apply --dry-run plans.yaml tenants.yaml\n" +
-			"  sluice plan apply --prune --yes plans.yaml --reason 'the plan basic ends'\n  generate-plans | sluice plan apply --yes - --reason nightly",
+			"  sluice plan apply --prune=plans --yes plans.yaml --reason 'the plan basic ends'\n" +
+			"  generate-tenants | sluice plan apply - --reason nightly",
 		Args: usageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(c *cobra.Command, files []string) error { return f.run(c, files) },
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -63,27 +83,73 @@ func newPlanApplyCommand(onlyDiff bool) *cobra.Command {
 		},
 	}
 	if onlyDiff {
-		c.Use, c.Short = "diff FILE...", "Show what an apply of plans files would change"
-		c.Long = "Compares plans files with what is there, and writes nothing. The exit status is 1 where an apply would be refused."
-		c.Example = "  sluice plan diff plans.yaml\n  sluice plan diff --json plans.yaml | jq '.changes[].id'"
+		c.Use, c.Short, c.Long = "diff FILE...", "Show what an apply of plans files would change", diffLong
+		c.Example = "  sluice plan diff plans.yaml\n" +
+			"  sluice plan diff --exit-code plans.yaml || echo 'somebody has to look'\n" +
+			"  sluice plan diff --json plans.yaml | jq -r '.diff.changes[].losses[]?.text'"
 		f.flags(c)
+		c.Flags().BoolVar(&f.exitCode, "exit-code", false, "exit with 4 if the files differ from what is there")
 	} else {
 		f.writes(c)
 		c.Flags().BoolVar(&f.dryRun, "dry-run", false, "show what would change, and write nothing")
-		c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask, and let counters begin anew")
+		c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask: remove, weaken and let counters begin anew as shown")
 	}
-	c.Flags().BoolVar(&f.prune, "prune", false, "delete plans and tenants that the files do not have")
+	c.Flags().StringSliceVar(&f.prune, "prune", nil,
+		"remove what the files do not have: of every section, or of `SECTIONS` as in --prune=plans,tenants")
+	c.Flags().Lookup("prune").NoOptDefVal = pruneAll
+	complete := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return sectionNames(), cobra.ShellCompDirectiveNoFileComp
+	}
+	if err := c.RegisterFlagCompletionFunc("prune", complete); err != nil {
+		panic(err) // the flag is not defined: a mistake in this package
+	}
 	return c
+}
+
+// pruneAll is the value of a --prune that names no section.
+const pruneAll = "all"
+
+func sectionNames() []string {
+	var names []string
+	for _, s := range client.Sections() {
+		names = append(names, string(s))
+	}
+	return names
+}
+
+// sections are those that --prune names.
+func (f *applyFlags) sections(c *cobra.Command) ([]client.Section, error) {
+	var out []client.Section
+	for _, name := range f.prune {
+		switch s := client.Section(name); {
+		case name == pruneAll:
+			out = append(out, client.Sections()...)
+		case slices.Contains(client.Sections(), s):
+			out = append(out, s)
+		default:
+			all := strings.Join(sectionNames(), ", ")
+			return nil, &usageError{c.CommandPath(), fmt.Errorf("--prune=%s: want %s, or all; FILE comes after a space", name, all)}
+		}
+	}
+	return out, nil
 }
 
 // applied is the machine form of an apply.
 type applied struct {
 	DryRun bool           `json:"dry_run"`
 	Diff   *client.Diff   `json:"diff"`
-	Result *client.Result `json:"result"` // null where nothing was tried
+	Result *client.Result `json:"result"`          // null where nothing was tried
+	Error  *call.Error    `json:"error,omitempty"` // it ended with, in the middle or before
 }
 
+// errDiffers is the outcome of a diff that was asked for its exit status.
+var errDiffers = errors.New("the files differ from what is there")
+
 func (f *applyFlags) run(c *cobra.Command, files []string) error {
+	prune, err := f.sections(c)
+	if err != nil {
+		return err
+	}
 	if !f.dryRun && f.reason == "" && !isTerminal(c.InOrStdin()) {
 		return f.why(c) // before anything is read
 	}
@@ -91,7 +157,7 @@ func (f *applyFlags) run(c *cobra.Command, files []string) error {
 	if err != nil {
 		return err
 	}
-	documents, err := plan.Split(time.Now(), sources...)
+	draft, err := plan.ReadDraft(time.Now(), sources...)
 	if err != nil {
 		return f.badFile(c, err)
 	}
@@ -99,8 +165,12 @@ func (f *applyFlags) run(c *cobra.Command, files []string) error {
 	if err != nil {
 		return err
 	}
-	diff, err := client.Compare(c.Context(), to, documents, f.prune)
-	if err != nil {
+	diff, err := client.Compare(c.Context(), to, draft, prune...)
+	var bad *plan.Error
+	switch {
+	case errors.As(err, &bad):
+		return f.badFile(c, err)
+	case err != nil:
 		return f.failed(c, err)
 	}
 	if !f.json {
@@ -122,7 +192,7 @@ func (f *applyFlags) run(c *cobra.Command, files []string) error {
 	}
 	result, err := f.write(c, to, diff)
 	if out.Result = &result; err != nil {
-		return f.failed(c, err)
+		return f.cut(c, &out, err)
 	}
 	return f.end(c, &out)
 }
@@ -130,6 +200,15 @@ func (f *applyFlags) run(c *cobra.Command, files []string) error {
 func (f *applyFlags) badFile(c *cobra.Command, err error) error {
 	check := checkFlags{json: f.json}
 	return check.refuse(c, err)
+}
+
+// warnings are what of a diff needs a yes, a line each.
+func warnings(diff *client.Diff) []string {
+	var lines []string
+	for _, l := range diff.Losses() {
+		lines = append(lines, l.String())
+	}
+	return append(lines, diff.Afresh...)
 }
 
 // confirm asks where somebody is there to answer, and makes sure that what is lost is meant.
@@ -140,8 +219,13 @@ func (f *applyFlags) confirm(c *cobra.Command, diff *client.Diff) error {
 	if f.yes {
 		return nil
 	}
+	lines := warnings(diff)
 	if isTerminal(c.InOrStdin()) {
-		answer, err := askFor(c, "Apply these changes? [y/N] ")
+		question := "Apply these changes? [y/N] "
+		if len(lines) > 0 {
+			question = "Apply these changes, with what the lines with ! say? [y/N] "
+		}
+		answer, err := askFor(c, question)
 		if err != nil {
 			return err
 		}
@@ -151,21 +235,40 @@ func (f *applyFlags) confirm(c *cobra.Command, diff *client.Diff) error {
 		f.yes = true
 		return nil
 	}
-	refused := call.Refuse(call.Confirm, "counters would begin anew: say --yes if they may; nothing was written")
-	refused.Problems = diff.Afresh
-	deletes := 0
-	for _, e := range diff.Edits {
-		if e.Action == client.Delete {
-			deletes++
+	if len(lines) == 0 {
+		return nil
+	}
+	refused := call.Refuse(call.Confirm, "%s: say --yes if that is meant; nothing was written", lossesText(diff))
+	if refused.Problems = lines; len(lines) > mostShown {
+		refused.Problems = append(lines[:mostShown:mostShown], fmt.Sprintf("and %d more", len(lines)-mostShown))
+	}
+	return f.failed(c, refused)
+}
+
+// lossesText counts what a diff removes, weakens and starts anew.
+func lossesText(diff *client.Diff) string {
+	counts := map[admin.LossKind]int{}
+	for _, l := range diff.Losses() {
+		counts[l.Kind]++
+	}
+	var parts []string
+	for _, part := range []struct {
+		n    int
+		text string
+	}{
+		{counts[admin.Removes], "remove " + count(counts[admin.Removes], "thing")},
+		{counts[admin.Weakens], "weaken " + count(counts[admin.Weakens], "setting")},
+		{len(diff.Afresh), "begin the counters of " + count(len(diff.Afresh), "limit") + " anew"},
+	} {
+		if part.n > 0 {
+			parts = append(parts, part.text)
 		}
 	}
-	if deletes > 0 {
-		refused.Message = fmt.Sprintf("%s would be deleted: say --yes if they may; nothing was written", count(deletes, "document"))
+	last := len(parts) - 1
+	if last == 0 {
+		return "the apply would " + parts[0]
 	}
-	if deletes > 0 || len(diff.Afresh) > 0 {
-		return f.failed(c, refused)
-	}
-	return nil
+	return "the apply would " + strings.Join(parts[:last], ", ") + " and " + parts[last]
 }
 
 func (f *applyFlags) write(c *cobra.Command, to *client.Client, diff *client.Diff) (client.Result, error) {
@@ -186,48 +289,103 @@ func (f *applyFlags) write(c *cobra.Command, to *client.Client, diff *client.Dif
 	return result, err
 }
 
+// cut says what became of an apply that ended with an error, which it returns.
+func (f *applyFlags) cut(c *cobra.Command, out *applied, err error) error {
+	if f.json {
+		out.Error = jsonError(err)
+		return errors.Join(writeJSON(c.OutOrStdout(), out), err)
+	}
+	var refused *call.Error
+	if errors.As(err, &refused) && out.Result.Written == 0 && outcomes(out.Result, client.NotKnown) == "" {
+		return err // which says that nothing was written
+	}
+	if refused == nil {
+		fmt.Fprintln(c.ErrOrStderr(), "The connection broke, and the server may have gone on. Looked at again, the documents were:")
+	}
+	for _, state := range []struct {
+		client.State
+		text string
+	}{
+		{client.Written, "written"}, {client.Already, "as the files say already"}, {client.NotWritten, "not written"},
+		{client.NotKnown, "not known, since the answer was lost"},
+	} {
+		if names := outcomes(out.Result, state.State); names != "" {
+			fmt.Fprintf(c.ErrOrStderr(), "%s: %s\n", state.text, names)
+		}
+	}
+	fmt.Fprintln(c.ErrOrStderr(), "To write the rest, run the same command again.")
+	return err
+}
+
+// outcomes are the names of the documents in a state.
+func outcomes(result *client.Result, state client.State) string {
+	var names []string
+	for _, d := range result.Documents {
+		if d.State == state {
+			names = append(names, documentName(d.Kind, d.ID))
+		}
+	}
+	if more := len(names) - mostShown; more > 0 {
+		names = append(names[:mostShown], fmt.Sprintf("and %d more (--json names all)", more))
+	}
+	return strings.Join(names, ", ")
+}
+
 // end says what came of it.
 func (f *applyFlags) end(c *cobra.Command, out *applied) error {
+	var err error
 	if f.json {
-		return writeJSON(c.OutOrStdout(), out)
+		err = writeJSON(c.OutOrStdout(), out)
+	} else {
+		_, err = fmt.Fprintln(c.OutOrStdout(), outcomeText(out))
 	}
-	text := "nothing to change"
+	if err == nil && f.exitCode && len(out.Diff.Edits) > 0 {
+		return errDiffers
+	}
+	return err
+}
+
+func outcomeText(out *applied) string {
 	switch {
 	case out.Result != nil:
-		text = "applied: " + count(out.Result.Written, "document") + " written"
+		text := "applied: " + count(out.Result.Written, "document") + " written"
+		if same := out.Diff.Unchanged + out.Result.Unchanged; same == 1 {
+			text += ", 1 was as the files say already"
+		} else if same > 1 {
+			text += fmt.Sprintf(", %d were as the files say already", same)
+		}
+		return text
 	case len(out.Diff.Edits) > 0:
-		text = "dry run: nothing was written"
+		return "dry run: nothing was written"
 	}
-	_, err := fmt.Fprintln(c.OutOrStdout(), text)
-	return err
+	return "nothing to change"
 }
 
 // mostShown bounds how many documents of a diff are listed.
 const mostShown = 100
 
+// documentName is a document in words.
+func documentName(kind plan.Kind, id string) string {
+	if kind == plan.KindSettings {
+		return string(kind)
+	}
+	return string(kind) + " " + shown(id)
+}
+
 func writeDiff(w io.Writer, d *client.Diff) error {
 	var b strings.Builder
-	sign := map[client.Action]string{client.Create: "+", client.Change: "~", client.Delete: "-"}
 	totals := map[client.Action]int{}
-	for i, e := range d.Edits {
-		if totals[e.Action]++; i >= mostShown {
-			continue
-		}
-		name := string(e.Kind)
-		if e.Kind != plan.KindSettings {
-			name += " " + shown(e.ID)
-		}
-		fmt.Fprintf(&b, "%s %s\n", sign[e.Action], name)
-		for _, f := range e.Fields {
-			fmt.Fprintf(&b, "    %s: %s → %s\n", shown(f.Path), orNone(f.Before), orNone(f.After))
+	for i := range d.Edits {
+		if totals[d.Edits[i].Action]++; i < mostShown {
+			writeEdit(&b, &d.Edits[i])
 		}
 	}
 	if more := len(d.Edits) - mostShown; more > 0 {
 		fmt.Fprintf(&b, "… and %d more\n", more)
 	}
-	for i, line := range d.Afresh {
+	for i, line := range warnings(d) {
 		if i == mostShown {
-			fmt.Fprintf(&b, "! and %d more\n", len(d.Afresh)-mostShown)
+			fmt.Fprintf(&b, "! and %d more\n", len(warnings(d))-mostShown)
 			break
 		}
 		fmt.Fprintf(&b, "! %s\n", shown(line))
@@ -239,13 +397,53 @@ func writeDiff(w io.Writer, d *client.Diff) error {
 		}
 		fmt.Fprintf(&b, "? left alone: %s\n", shown(line))
 	}
-	fmt.Fprintf(&b, "%d to create, %d to change, %d to delete, %d unchanged", totals[client.Create], totals[client.Change], totals[client.Delete], d.Unchanged)
-	if d.Elsewhere > 0 {
-		fmt.Fprintf(&b, ", %d not in the files stay", d.Elsewhere)
+	fmt.Fprintf(&b, "%d to create, %d to change, %d to delete, %d unchanged\n",
+		totals[client.Create], totals[client.Change], totals[client.Delete], d.Unchanged)
+	if stay := stayText(d); stay != "" {
+		b.WriteString("not in the files, and stay: " + stay + "\n")
 	}
-	b.WriteByte('\n')
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// writeEdit prints a document that differs, and whose it was.
+func writeEdit(b *strings.Builder, e *client.Edit) {
+	sign := map[client.Action]string{client.Create: "+", client.Change: "~", client.Delete: "-"}
+	fmt.Fprintf(b, "%s %s\n", sign[e.Action], documentName(e.Kind, e.ID))
+	for _, f := range e.Fields {
+		fmt.Fprintf(b, "    %s: %s → %s\n", shown(f.Path), orNone(f.Before), orNone(f.After))
+	}
+	if e.Was == nil {
+		return
+	}
+	fmt.Fprintf(b, "    version %d is %s\n", e.Was.Version, authorText(e.Was))
+	// A change of these writes both items within a second, with the same author and reason.
+	if o := e.Own; o != nil && (o.Actor != e.Was.Actor || o.Reason != e.Was.Reason || e.Was.ChangedAt.Sub(o.ChangedAt) > time.Minute) {
+		fmt.Fprintf(b, "    overrides, boosts, cells and plan were last changed %s\n", authorText(o))
+	}
+}
+
+func authorText(a *client.Author) string {
+	return fmt.Sprintf("by %s at %s: %s", shown(a.Actor), day(a.ChangedAt), shown(a.Reason))
+}
+
+// stayText counts what the files do not have.
+func stayText(d *client.Diff) string {
+	var parts []string
+	for _, s := range client.Sections() {
+		n, name := d.Stay[s], string(s)
+		switch {
+		case n == 0:
+			continue
+		case s == client.AnonymousPlan:
+			parts = append(parts, name)
+			continue
+		case n == 1 && s != client.IPLimits:
+			name = strings.TrimSuffix(name, "s")
+		}
+		parts = append(parts, fmt.Sprintf("%d %s", n, name))
+	}
+	return strings.Join(parts, ", ")
 }
 
 func orNone(value string) string {

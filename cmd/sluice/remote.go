@@ -153,14 +153,19 @@ func (r *remote) failed(c *cobra.Command, err error) error {
 	if !r.json {
 		return err
 	}
-	var refused *call.Error
-	if !errors.As(err, &refused) {
-		refused = &call.Error{Code: "failed", Message: err.Error()}
-	}
-	if failed := writeJSON(c.OutOrStdout(), map[string]any{"error": refused}); failed != nil {
+	if failed := writeJSON(c.OutOrStdout(), map[string]any{"error": jsonError(err)}); failed != nil {
 		return failed
 	}
 	return err
+}
+
+// jsonError is the machine form of an error.
+func jsonError(err error) *call.Error {
+	var refused *call.Error
+	if errors.As(err, &refused) {
+		return refused
+	}
+	return &call.Error{Code: "failed", Message: err.Error()}
 }
 
 // written says what became of an item.

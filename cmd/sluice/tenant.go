@@ -92,7 +92,8 @@ func newTenantSetCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "set TENANT", Short: "Set a tenant's plan, cells and overrides",
 		Long: "Changes what the flags name of a tenant, and leaves the rest. An override is written as in a plans file; settings that it does\n" +
-			"not name stay. --expect makes the change fail if the tenant is not at that version any more.",
+			"not name stay. --expect makes the change fail if the tenant is not at that version any more.\n" +
+			"Where counters would begin anew, nothing is written without --yes, and the exit status is 5.",
 		Example: "  sluice tenant set acme --plan enterprise --reason 'contract 4711'\n" +
 			"  sluice tenant set acme --override '{ id: burst, rate: 500 }' --reason 'their launch'\n" +
 			"  sluice tenant set acme --drop burst --reason 'the launch is over'\n" +

@@ -109,11 +109,15 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) compare(text string, prune bool) *client.Diff {
 	w.Helper()
-	documents, err := plan.Split(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(text)})
+	draft, err := plan.ReadDraft(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(text)})
 	if err != nil {
 		w.Fatal(err)
 	}
-	d, err := client.Compare(w.Context(), w.client, documents, prune)
+	var sections []client.Section
+	if prune {
+		sections = client.Sections()
+	}
+	d, err := client.Compare(w.Context(), w.client, draft, sections...)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -173,11 +177,11 @@ tenants: [ { id: acme, plan: pro }%s ]
 		t.Errorf("the plan is at version %d: %v", item.Version, err)
 	}
 
-	documents, err := plan.Split(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(text)})
+	draft, err := plan.ReadDraft(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(text)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Compare(t.Context(), w.client, documents, true); err == nil || !strings.Contains(err.Error(), "bad-1") {
+	if _, err := client.Compare(t.Context(), w.client, draft, client.Sections()...); err == nil || !strings.Contains(err.Error(), "bad-1") {
 		t.Errorf("a prune: %v", err)
 	}
 	_, err = w.client.Apply(t.Context(), &admin.ApplyRequest{Reason: "why", Changes: []admin.Change{{Table: control.Plans, Key: "pro", Expect: 2, Delete: true}}})
@@ -371,5 +375,94 @@ func TestEndpoints(t *testing.T) {
 		if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil || !strings.Contains(err.Error(), "is 'sluice dev' running") {
 			t.Errorf("nobody listens: %v", err)
 		}
+	}
+}
+
+// disturbed is a client whose applies go wrong.
+type disturbed struct {
+	*client.Client
+	apply func(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error)
+}
+
+func (d disturbed) Apply(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
+	return d.apply(ctx, r)
+}
+
+// Guarantees that somebody who breaks off an apply is told what it had written by then, though the answer to its last
+// call is lost.
+func TestAnApplyThatIsBrokenOff(t *testing.T) {
+	w := newWorld(t)
+	d := w.compare(small, false)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	calls := 0
+	result, err := d.Apply(ctx, disturbed{w.client, func(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
+		if calls++; calls == 2 {
+			cancel()
+			return nil, ctx.Err()
+		}
+		if _, err := w.client.Apply(ctx, r); err != nil {
+			return nil, err
+		}
+		return w.client.Apply(ctx, r) // it is repeated, by whoever: all is so already
+	}}, "x", false, nil)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	var states []string
+	for _, o := range result.Documents {
+		states = append(states, fmt.Sprintf("%s %s: %s", o.Kind, o.ID, o.State))
+	}
+	const want = "plan pro: already so\nplan free: already so\ntenant acme: not written\ntenant <b> & \u2028c: not written"
+	if got := strings.Join(states, "\n"); got != want || result.Unchanged != 2 {
+		t.Errorf("%+v\n%s\nwant\n%s", result, got, want)
+	}
+}
+
+// Guarantees that an endpoint of before, which does not know that losses can be accepted, is asked for nothing that it
+// does not know unless something is lost, and that its refusal then says what to do.
+func TestAnOlderEndpoint(t *testing.T) {
+	w := newWorld(t)
+	w.apply(small)
+	older := disturbed{w.client, func(ctx context.Context, r *admin.ApplyRequest) (*admin.ApplyResponse, error) {
+		if r.AcceptLosses {
+			return nil, call.Refuse(call.Invalid, "accept_losses: there is no such member")
+		}
+		return w.client.Apply(ctx, r)
+	}}
+	d := w.compare(strings.ReplaceAll(small, "rate: 100", "rate: 90"), false)
+	if r, err := d.Apply(t.Context(), older, "stricter", true, nil); err != nil || r.Written != 1 {
+		t.Errorf("nothing is lost: %+v, %v", r, err)
+	}
+	d = w.compare(small, false)
+	if _, err := d.Apply(t.Context(), older, "looser", true, nil); codeOf(err) != call.Invalid || !strings.Contains(err.Error(), "deploy it first") {
+		t.Errorf("something is lost: %v", err)
+	}
+	if _, err := d.Apply(t.Context(), w.client, "looser", false, nil); codeOf(err) != call.Confirm {
+		t.Errorf("nobody agrees: %v", err)
+	}
+	if r, err := d.Apply(t.Context(), w.client, "looser", true, nil); err != nil || r.Written != 1 {
+		t.Errorf("somebody agrees: %+v, %v", r, err)
+	}
+}
+
+// Guarantees that of the settings the entries of the files take the place of the stored ones of the same name, in their
+// places, and that nothing is lost by an entry that is written otherwise and means the same.
+func TestSettingsAreLaidOver(t *testing.T) {
+	w := newWorld(t)
+	const base = `
+ipLimits: [ { id: a, algorithm: token_bucket, rate: 1, period: 1s }, { id: b, algorithm: token_bucket, rate: 2, period: 1s } ]
+routes: [ { methods: [GET, PUT], pathPattern: "/a/*" }, { pathPattern: "/b" } ]
+`
+	w.apply(base)
+	if d := w.compare(`routes: [ { methods: [PUT, GET], pathPattern: "/a/*/" } ]`, false); len(d.Edits) != 1 || len(d.Losses()) != 0 {
+		t.Errorf("the same route, written otherwise: %+v", d.Edits)
+	}
+	w.apply("ipLimits: [ { id: c, algorithm: token_bucket, rate: 3, period: 1s }, { id: a, algorithm: token_bucket, rate: 4, period: 1s } ]")
+	item, err := w.tables.Get(t.Context(), control.Plans, "@settings")
+	const want = `{"ipLimits":[{"algorithm":"token_bucket","id":"a","period":"1s","rate":4},{"algorithm":"token_bucket","id":"b","period":"1s","rate":2},` +
+		`{"algorithm":"token_bucket","id":"c","period":"1s","rate":3}],"routes":[{"methods":["GET","PUT"],"pathPattern":"/a/*"},{"pathPattern":"/b"}]}`
+	if err != nil || string(item.Body) != want {
+		t.Errorf("stored is %s, %v; want %s", item.Body, err, want)
 	}
 }

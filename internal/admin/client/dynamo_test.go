@@ -78,12 +78,12 @@ func TestWriteUnitsOfAnApply(t *testing.T) {
 	}
 	const n = 200
 	all := 1 + n + int(pins(n))
-	documents, err := plan.Split(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(many(n, 100))})
+	draft, err := plan.ReadDraft(time.Now(), plan.Source{Name: "plans.yaml", Data: []byte(many(n, 100))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []int{n + 1, 0} {
-		d, err := client.Compare(t.Context(), direct{s}, documents, false)
+		d, err := client.Compare(t.Context(), direct{s}, draft)
 		if err != nil {
 			t.Fatal(err)
 		}
