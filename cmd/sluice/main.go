@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -83,11 +85,60 @@ func newRootCommand() *cobra.Command {
 		Args:          usageArgs(cobra.NoArgs),
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return &usageError{c.CommandPath(), err} })
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if unknown := knownCommand(c, c.Flags().Args()); c.HasSubCommands() && unknown != nil { // the flag is perhaps the right command's
+			err = unknown
+		}
+		return &usageError{c.CommandPath(), err}
+	})
 	root.AddCommand(newDevCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(), newKeyCommand())
 	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newPeekCommand(), newResetCommand(), newRefundCommand(),
 		newShadowCommand(), newCellCommand(), newConfigCommand(), newAuditCommand(), newCostCommand())
+	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
+	refuseUnknown(root)
 	return root
+}
+
+// refuseUnknown makes an unknown subcommand a usage error that suggests the right one, below c and at c itself.
+func refuseUnknown(c *cobra.Command) {
+	switch {
+	case c.HasSubCommands():
+		c.SuggestionsMinimumDistance = 2 // the most letters that differ; cobra's own default
+		c.Args = usageArgs(knownCommand)
+		if !c.Runnable() {
+			c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+		}
+	case c.Name() == "help" && c.Parent() == c.Root():
+		c.Args = func(c *cobra.Command, args []string) error {
+			if of, rest, err := c.Root().Find(args); err == nil && of.HasSubCommands() {
+				return usageArgs(knownCommand)(of, rest)
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		refuseUnknown(sub)
+	}
+}
+
+// knownCommand is the check of a command's arguments where it has subcommands: whatever is there is no subcommand.
+func knownCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("unknown command %q for %q", args[0], c.CommandPath())
+	var like []string
+	for _, name := range c.SuggestionsFor(args[0]) {
+		like = append(like, strconv.Quote(name))
+	}
+	if last := len(like) - 1; last > 0 {
+		like = append(like[:last-1], like[last-1]+" or "+like[last])
+	}
+	if len(like) > 0 {
+		text += ": did you mean " + strings.Join(like, ", ") + "?"
+	}
+	return errors.New(text)
 }
 
 // usageArgs makes a wrong number of arguments a usage error.

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// groups are all commands that have subcommands, at every level.
+func groups(c *cobra.Command) (out []*cobra.Command) {
+	if c.HasAvailableSubCommands() {
+		out = append(out, c)
+	}
+	for _, sub := range c.Commands() {
+		out = append(out, groups(sub)...)
+	}
+	return out
+}
+
+// Guarantees that a mistyped subcommand, at every level, is a wrong command line that suggests the right one.
+func TestUnknownCommandsSuggest(t *testing.T) {
+	tried := 0
+	for _, group := range groups(newRootCommand()) {
+		path := strings.Fields(group.CommandPath())[1:]
+		for _, sub := range group.Commands() {
+			name := sub.Name()
+			if !sub.IsAvailableCommand() {
+				continue
+			}
+			tried++
+			for _, typed := range []string{name[:1] + name[2:], strings.ToUpper(name), name[:len(name)-1] + "x"} {
+				for _, first := range [][]string{path, append([]string{"help"}, path...)} {
+					args := append(append([]string{}, first...), typed)
+					got := sluice(t, "", args...)
+					want := `unknown command "` + typed + `" for "` + group.CommandPath() + `": did you mean `
+					if got.code != exitUsage || !strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, `"`+name+`"`) {
+						t.Errorf("sluice %q: exit code %d: %s", args, got.code, got.stderr)
+					}
+				}
+			}
+		}
+		got := sluice(t, "", append(path, "qqqqqqqq", "more")...)
+		if got.code != exitUsage || !strings.Contains(got.stderr, `unknown command "qqqqqqqq"`) || strings.Contains(got.stderr, "did you mean") {
+			t.Errorf("sluice %q with what is like nothing: exit code %d: %s", path, got.code, got.stderr)
+		}
+	}
+	if tried < 40 {
+		t.Errorf("only %d subcommands were tried", tried)
+	}
+}
+
+// Guarantees that flags do not stand in the way, and that what is right goes on working.
+func TestUnknownCommandWithFlags(t *testing.T) {
+	got := sluice(t, "", "tenat", "list", "--json")
+	if got.code != exitUsage || !strings.Contains(got.stderr, `did you mean "tenant"?`) {
+		t.Errorf("tenat list --json: exit code %d: %s", got.code, got.stderr)
+	}
+	for _, args := range [][]string{{"tenant"}, {"help", "tenant", "list"}, {"help"}, {"completion"}, {"help", "completion", "bash"}} {
+		if got := sluice(t, "", args...); got.code != 0 || got.stdout == "" {
+			t.Errorf("sluice %q: exit code %d, %s", args, got.code, got.stderr)
+		}
+	}
+}
