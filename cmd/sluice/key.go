@@ -88,7 +88,7 @@ func newKeyCreateCommand() *cobra.Command {
 	f.StringVar(&subject, "subject", "", "who acts inside the tenant: a user, a service")
 	f.StringVar(&id, "id", "", "id of the key (default: a random one)")
 	f.StringVar(&expires, "expires", "", "time from which the key is refused, as in 2027-01-01T00:00:00Z (default: never)")
-	f.StringVar(&pepper, "pepper", "", "pepper to hash with, as ID=FILE (default: the built-in, public pepper dev)")
+	f.StringVar(&pepper, "pepper", "", "pepper to hash with, as `ID=FILE` (default: the built-in, public pepper dev)")
 	return c
 }
 
@@ -170,6 +170,6 @@ func newKeyHashCommand() *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&pepper, "pepper", "", "pepper to hash with, as ID=FILE (default: the built-in, public pepper dev)")
+	c.Flags().StringVar(&pepper, "pepper", "", "pepper to hash with, as `ID=FILE` (default: the built-in, public pepper dev)")
 	return c
 }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sluicelimits/sluice/internal/admin/call"
 )
@@ -97,6 +98,7 @@ func newRootCommand() *cobra.Command {
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	refuseUnknown(root)
+	completeFilesAlone(root)
 	return root
 }
 
@@ -119,6 +121,26 @@ func refuseUnknown(c *cobra.Command) {
 	}
 	for _, sub := range c.Commands() {
 		refuseUnknown(sub)
+	}
+}
+
+// completeFilesAlone keeps shells from offering files for what is none, in c and below: cobra offers them wherever nothing says what
+// is offered. A flag whose value is named FILE, or with a FILE in it, is left as it is; DIR is completed with folders.
+func completeFilesAlone(c *cobra.Command) {
+	if c.ValidArgsFunction == nil && !c.HasSubCommands() {
+		c.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		switch name, _ := pflag.UnquoteUsage(f); {
+		case strings.Contains(name, "FILE"), name == "BOOTSTRAP", name == "WHERE":
+		case name == "DIR":
+			_ = c.MarkFlagDirname(f.Name) // fails only for a flag that does not exist
+		default:
+			_ = c.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions) // fails where the flag has a completion, which then stays
+		}
+	})
+	for _, sub := range c.Commands() {
+		completeFilesAlone(sub)
 	}
 }
 

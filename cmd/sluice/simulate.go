@@ -70,6 +70,9 @@ func newSimulateCommand() *cobra.Command {
 		Long:    simulateLong,
 		Example: simulateExample,
 		Args:    cobra.ArbitraryArgs,
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveDefault // logs have any extension
+		},
 		RunE: func(c *cobra.Command, more []string) error {
 			f.logs = append(f.logs, more...)
 			return f.run(c)

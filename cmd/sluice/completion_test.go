@@ -1,0 +1,72 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Guarantees that completion offers files where a file is wanted, and nowhere else: a tenant's id is no file's name.
+func TestCompletionOffersFilesForFilesAlone(t *testing.T) {
+	files := map[string]string{ // what is completed, and the directive: 0 any file, 8 files by extension, 16 folders
+		"check": "8", "plan apply": "8", "plan diff": "8", "simulate": "0",
+		"explain --plans": "8", "dev --plans": "8", "simulate --plans": "8", "cost --price-file": "8", "simulate --html": "8",
+		"simulate --log": "0", "audit verify --db": "0", "dev --api": "0", "dev --function": "0", "dev --pepper": "0",
+		"key create --pepper": "0", "key hash --pepper": "0", "audit show --archive": "0", "audit verify --archive": "0",
+		"dev --data": "16", "audit show --data": "16", "audit verify --data": "16", "simulate --temp-dir": "16",
+	}
+	directive := func(args ...string) string {
+		out := strings.TrimSpace(sluice(t, "", append([]string{"__complete"}, args...)...).stdout)
+		return out[strings.LastIndex(out, ":")+1:]
+	}
+	looked := 0
+	look := func(what string, args ...string) {
+		looked++
+		want, isFile := files[what]
+		delete(files, what)
+		got := directive(args...)
+		if isFile && got != want || !isFile && got != "4" && got != "6" { // 4: no files; 6: and no space after it
+			t.Errorf("%s: directive %s", what, got)
+		}
+	}
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		path := strings.Fields(c.CommandPath())[1:]
+		if len(path) > 0 && path[0] == "completion" {
+			return
+		}
+		name := strings.Join(path, " ")
+		if !c.HasSubCommands() && name != "help" {
+			look(name, append(path, "")...)
+			c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+				if f.Value.Type() != "bool" {
+					look(name+" --"+f.Name, append(path, "--"+f.Name, "")...)
+				}
+			})
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(newRootCommand())
+	for what := range files {
+		t.Errorf("%s: there is no such thing to complete", what)
+	}
+	if looked < 100 {
+		t.Errorf("only %d things were completed", looked)
+	}
+}
+
+// Guarantees that what is one of a few words is offered.
+func TestCompletionOfWords(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"dev --live-page", "loopback\nall\noff\n:4\n"},
+		{"dev --log-level", "debug\ninfo\nwarn\nerror\n:4\n"},
+	} {
+		if got := sluice(t, "", append(append([]string{"__complete"}, strings.Fields(c.args)...), "")...); got.stdout != c.want {
+			t.Errorf("%s: %q, want %q", c.args, got.stdout, c.want)
+		}
+	}
+}
