@@ -256,9 +256,9 @@ const MaxReceiptAge = limit.MaxReceiptAge
 // Refund gives back what a decision charged: at most so many units of each limit, 0 for all, in the windows that were charged and
 // are still open, once for each receipt, within MaxReceiptAge of the decision. What ipLimits counted is not given back.
 //
-// The error wraps ErrRefund if the units are outside 0..2^40, if the limiter is closed, or if the store of counters refused or
-// did not answer. If it also wraps ErrRefundsFull, try again later. After any other error of a store it is not known whether
-// anything was given back. To try again is always safe: no receipt gives anything back twice.
+// The error wraps ErrRefund if the units are outside 0..2^40, if the limiter is closed, or if the store of counters
+// refused or did not answer. If it also wraps ErrRefundsFull, try again later. After any other error of a store it is
+// not known whether anything was given back. To try again is always safe: no receipt gives anything back twice.
 func (l *Limiter) Refund(ctx context.Context, r Receipt, units int64) (Refunded, error) {
 	if r.inner == nil {
 		return Refunded{}, nil
@@ -283,7 +283,8 @@ var (
 	ErrRefund = errors.New("sluice: refund")
 
 	// ErrRefundsFull means that the counters in memory remember as many refunds as they have room for, an eighth of
-	// Config.Memory. Room comes free within 2·MaxReceiptAge. The receipt stays valid until it expires, and decisions go on.
+	// Config.Memory. Room comes free within 2·MaxReceiptAge. The receipt stays valid until it expires, and decisions go
+	// on.
 	ErrRefundsFull = limit.ErrRefundsFull
 )
 

@@ -393,7 +393,8 @@ func TestRefundMeanwhile(t *testing.T) {
 	})
 }
 
-// Guarantees that a receipt which has expired takes nothing off what is charged in the store later, however often it is tried.
+// Guarantees that a receipt which has expired takes nothing off what is charged in the store later, however often it is
+// tried.
 func TestExpiredRefundMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t)

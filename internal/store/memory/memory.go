@@ -4,11 +4,11 @@
 // an owner holds all of its counters in one slice. So a decision over every limit of a tenant is one lock and one look-up.
 //
 // The size is bounded in bytes. Room is made only by forgetting counters that are no different from unused ones (see
-// [limit.Tier.FreshAt]); if there are none, a decision that needs room is [limit.ErrFull] and charges nothing. A counter still
-// in use is never forgotten.
+// [limit.Tier.FreshAt]); if there are none, a decision that needs room is [limit.ErrFull] and charges nothing. A
+// counter still in use is never forgotten.
 //
-// An eighth of the bound is set aside to remember which receipts were refunded, until they expire. If that is full, a refund is
-// [limit.ErrRefundsFull] and gives nothing back, and decisions go on.
+// An eighth of the bound is set aside to remember which receipts were refunded, until they expire. If that is full, a
+// refund is [limit.ErrRefundsFull] and gives nothing back, and decisions go on.
 package memory
 
 import (
@@ -73,7 +73,8 @@ func New(c Config) (*Store, error) {
 		return nil, fmt.Errorf("memory store: %d bytes is below the minimum of 4096", c.MaxBytes)
 	}
 	forRefunds := c.MaxBytes / refundsPart
-	return &Store{seed: maphash.MakeSeed(), boot: rand.Uint64(), maxBytes: c.MaxBytes - forRefunds, refunds: newRefunds(forRefunds)}, nil
+	return &Store{seed: maphash.MakeSeed(), boot: rand.Uint64(), maxBytes: c.MaxBytes - forRefunds,
+		refunds: newRefunds(forRefunds)}, nil
 }
 
 // Accepts every limit.

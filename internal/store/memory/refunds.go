@@ -8,16 +8,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// refundsPart of MaxBytes is set aside for what the store remembers of refunds, so that refunds and counters never take each
-// other's room.
+// refundsPart of MaxBytes is set aside for what the store remembers of refunds, so that refunds and counters never take
+// each other's room.
 const refundsPart = 8
 
-// refunds remembers which receipts were refunded, one bit for each. The serial numbers of receipts that are charged one after
-// the other share a word, see wordOf: if most decisions are refunded, one takes about a byte, and about 40 if few are.
+// refunds remembers which receipts were refunded, one bit for each. The serial numbers of receipts that are charged one
+// after the other share a word, see wordOf: if most decisions are refunded, one takes about a byte, and about 40 if few
+// are.
 //
-// Receipts expire, so the bits lie in two generations. New bits go to the young one. Once every receipt in the old one has
-// expired, it is dropped, and the young one becomes the old one. A receipt that may have been dropped is refused from then on
-// by its own time of expiry, whatever the clock says. So no receipt gives anything back twice, also if the clock steps back.
+// Receipts expire, so the bits lie in two generations. New bits go to the young one. Once every receipt in the old one
+// has expired, it is dropped, and the young one becomes the old one. A receipt that may have been dropped is refused
+// from then on by its own time of expiry, whatever the clock says. So no receipt gives anything back twice, also if the
+// clock steps back.
 type refunds struct {
 	maxBytes int64
 
@@ -35,16 +37,16 @@ type generation struct {
 // word names 64 receipts: their IDs but for six bits.
 type word struct{ hi, lo uint64 }
 
-// wordOf returns where the bit of a receipt lies. The six bits are the lowest ones of the serial number that nextID writes
-// above the number of the shard. The IDs of other stores are told apart in the same way: no two IDs share a bit.
+// wordOf returns where the bit of a receipt lies. The six bits are the lowest ones of the serial number that nextID
+// writes above the number of the shard. The IDs of other stores are told apart in the same way: no two IDs share a bit.
 func wordOf(id limit.ReceiptID) (w word, bit uint64) {
 	return word{id.Hi, id.Lo &^ (63 * shardCount)}, 1 << (id.Lo / shardCount % 64)
 }
 
 func newRefunds(maxBytes int64) refunds { return refunds{maxBytes: maxBytes, forgotten: math.MinInt64} }
 
-// remember notes a receipt as refunded. It reports false, and says in out why, if the receipt gives nothing back. The error is
-// [limit.ErrRefundsFull] if there is no room.
+// remember notes a receipt as refunded. It reports false, and says in out why, if the receipt gives nothing back. The
+// error is [limit.ErrRefundsFull] if there is no room.
 func (m *refunds) remember(r *limit.Receipt, now int64, out *limit.Refund) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -59,7 +61,8 @@ func (m *refunds) remember(r *limit.Receipt, now int64, out *limit.Refund) (bool
 	}
 	m.expire(now)
 	if bytes := m.bytes(); !there && bytes+wordBytes > m.maxBytes {
-		return false, fmt.Errorf("memory store, %d of %d bytes of refunds; try again later: %w", bytes, m.maxBytes, limit.ErrRefundsFull)
+		return false, fmt.Errorf("memory store, %d of %d bytes of refunds; try again later: %w", bytes, m.maxBytes,
+			limit.ErrRefundsFull)
 	}
 	if m.young.words == nil {
 		m.young = generation{make(map[word]uint64), math.MinInt64}

@@ -39,9 +39,9 @@ func usedOf(tb testing.TB, s *memory.Store, owner limit.Owner, now time.Time, l 
 	return d.Results[0].Used()
 }
 
-// What a store remembers of refunds must not take the room of its counters. Two million refunds within the life of a receipt,
-// or at a clock that stands still, leave decisions as they were. A refund that is refused has given nothing back, and one that
-// was made is never made again.
+// What a store remembers of refunds must not take the room of its counters. Two million refunds within the life of a
+// receipt, or at a clock that stands still, leave decisions as they were. A refund that is refused has given nothing
+// back, and one that was made is never made again.
 func TestRefundsNeverFailDecisions(t *testing.T) {
 	const maxBytes = 64 << 20
 	for _, tc := range []struct {
@@ -119,8 +119,8 @@ func TestRefundsNeverFailDecisions(t *testing.T) {
 	}
 }
 
-// Whatever the clock does, however many receipts come and go, and whoever is forgotten meanwhile: no receipt gives anything
-// back twice.
+// Whatever the clock does, however many receipts come and go, and whoever is forgotten meanwhile: no receipt gives
+// anything back twice.
 func TestRefundedOnceWhateverTheClock(t *testing.T) {
 	for seed := range uint64(8) {
 		r := rand.New(rand.NewPCG(seed, 23))
@@ -175,8 +175,8 @@ func TestRefundedOnceWhateverTheClock(t *testing.T) {
 	}
 }
 
-// A receipt names itself. Receipts of other stores, which a store of leases or of two halves hands on, are told apart from the
-// store's own, and from each other.
+// A receipt names itself. Receipts of other stores, which a store of leases or of two halves hands on, are told apart
+// from the store's own, and from each other.
 func TestRefundsOfOtherStores(t *testing.T) {
 	s, l, owner := newStore(t, 0), monthly(t, 1000), tenant(1)
 	var receipts []*limit.Receipt
@@ -201,8 +201,8 @@ func TestRefundsOfOtherStores(t *testing.T) {
 	}
 }
 
-// A bucket to which something was refunded is full earlier, and yet is remembered for as long as receipts from before may be
-// refunded: they go by what came back since.
+// A bucket to which something was refunded is full earlier, and yet is remembered for as long as receipts from before
+// may be refunded: they go by what came back since.
 func TestRefundedBucketIsRemembered(t *testing.T) {
 	s, l, owner := newStore(t, 0), bucket(t, "bucket", 1, 100, time.Second), tenant(1)
 	spendUnits := func(after time.Duration, units int64) *limit.Receipt {

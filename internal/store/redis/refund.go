@@ -22,8 +22,8 @@ const (
 	refundLate
 )
 
-// Refund gives back what a receipt names, in one round trip. See [limit.Store]. A refund whose reply is lost may have been
-// made. Asking again is safe, since the server remembers the receipt until it gives nothing back any more.
+// Refund gives back what a receipt names, in one round trip. See [limit.Store]. A refund whose reply is lost may have
+// been made. Asking again is safe, since the server remembers the receipt until it gives nothing back any more.
 func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
 	if err := ctx.Err(); err != nil {
 		return limit.Refund{}, err
@@ -89,8 +89,8 @@ func (s *Store) refundArgs(r *limit.Receipt, units int64, now time.Time) []any {
 	return append(args, string(numbers), ids)
 }
 
-// refundNumbers are what refund.lua gets of an entry beside what it gets of each. They are below 2^53, and so are the products
-// that it forms of them.
+// refundNumbers are what refund.lua gets of an entry beside what it gets of each. They are below 2^53, and so are the
+// products that it forms of them.
 func refundNumbers(e *limit.ReceiptEntry, p *limit.EntryParams) []int64 {
 	var n [8]int64
 	switch t := e.Tier.Params(limit.Owner{}); e.Tier.Algorithm {

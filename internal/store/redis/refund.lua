@@ -1,9 +1,9 @@
--- One refund: everything that a receipt's entries give back, or nothing. It comes to what limit.ReceiptEntry.Apply comes to,
--- to the unit: integers of at most 2^53 only, no rounding. See package redis for the layout of packs.
--- KEYS[1] remembers the receipt; the others are packs and sorted sets. ARGV[1] holds doubles: the time (below
--- zero: the server's), the time from which the receipt gives nothing back, the number of entries, and 14 numbers for each
--- entry. ARGV[2] holds the entries' ids. refund.go writes them, and reads the reply: the time, what became of the refund
--- (0: made, 1: repeated, 2: too late), and if it was made the units of each entry, all doubles.
+-- One refund: everything that a receipt's entries give back, or nothing. It comes to what limit.ReceiptEntry.Apply
+-- comes to, to the unit: integers of at most 2^53 only, no rounding. See package redis for the layout of packs. KEYS[1]
+-- remembers the receipt; the others are packs and sorted sets. ARGV[1] holds doubles: the time (below zero: the
+-- server's), the time from which the receipt gives nothing back, the number of entries, and 14 numbers for each entry.
+-- ARGV[2] holds the entries' ids. refund.go writes them, and reads the reply: the time, what became of the refund (0:
+-- made, 1: repeated, 2: too late), and if it was made the units of each entry, all doubles.
 local sunpack, pack, sub, byte, call = struct.unpack, struct.pack, string.sub, string.byte, redis.call
 local ERA, MOST = 4503599627370496, 9007199254740992
 local MADE, REPEATED, LATE = 0, 1, 2
@@ -16,7 +16,8 @@ end
 if now >= till then return pack('<dd', now, LATE) end
 if call('EXISTS', KEYS[1]) == 1 then return pack('<dd', now, REPEATED) end
 
--- Doubles of each algorithm's state, and of the marks of token buckets: what was refunded, is leased, may come back late.
+-- Doubles of each algorithm's state, and of the marks of token buckets: what was refunded, is leased, may come back
+-- late.
 local WIDTH = {3, 3, 2, 2, 2, 2, 3, [133] = 2, [197] = 2, [229] = 2}
 
 -- number is a double of a pack, which must be an integer.
@@ -25,8 +26,8 @@ local function number(v)
   return v
 end
 
--- index returns where each record of a pack lies by its id, the positions of its rate and of its state; and the time that the
--- pack's expiry is armed until.
+-- index returns where each record of a pack lies by its id, the positions of its rate and of its state; and the time
+-- that the pack's expiry is armed until.
 local function index(value)
   local _, total = sunpack('<c4H', value)
   local where, at = {}, 15 + 25 * total
@@ -46,7 +47,8 @@ local function index(value)
   return where, number(armed)
 end
 
--- The packs of the receipt by the number of their key; false for one that is gone. bad is the reply for one that cannot be read.
+-- The packs of the receipt by the number of their key; false for one that is gone. bad is the reply for one that cannot
+-- be read.
 local packs, bad = {}, nil
 
 local function unreadable(key, why) -- as in decide.lua
@@ -93,7 +95,8 @@ end
 -- units_of is what an entry of a sorted set counts. An entry that is not ours counts nothing.
 local function units_of(e) return tonumber(string.match(e, '^%d+:(%d+)$')) or 0 end
 
--- limit.refilled: a bucket's level of the time at, as of a later time. A product that is not exact is beyond full, and cut.
+-- limit.refilled: a bucket's level of the time at, as of a later time. A product that is not exact is beyond full, and
+-- cut.
 local function refilled(full, num, at, level, to)
   if to > at then at, level = to, level + (to - at) * num end
   return at, level < full and level or full
@@ -153,7 +156,8 @@ end
 
 local given, alters = {}, {}
 for i = 1, count do
-  local k, set, units, ends, stamp, rate, a1, a2, a3, a4, a5, a6, a7, a8 = sunpack('<dddddddddddddd', ARGV[1], 112 * i - 87)
+  local k, set, units, ends, stamp, rate, a1, a2, a3, a4, a5, a6, a7, a8 =
+    sunpack('<dddddddddddddd', ARGV[1], 112 * i - 87)
   local id, back = sub(ARGV[2], 17 * i - 16, 17 * i), 0
   local alg, digest = byte(id), sub(id, 2)
   local p = now < ends and open(k)
@@ -164,7 +168,7 @@ for i = 1, count do
       if alg == 5 or alg == 6 then
         local at, n = get(p, record[2], 2)
         if at == 0 or get(p, record[1], 1) ~= rate then return end -- never used, or counted at another rate
-        if alg == 6 then -- leaky_bucket: den, charged, slot, frac. The slot comes earlier if it is still the charge's own.
+        if alg == 6 then -- leaky_bucket: den, charged, slot, frac. The slot that the charge set comes earlier.
           if at == a3 and n == a4 then
             local spent = (a2 - units) * a1
             local r = math.fmod(spent, rate)
@@ -176,7 +180,7 @@ for i = 1, count do
         else
           back = bucket(p, record, digest, units, stamp, a1, a2, a3, a4, a5, a6, a7, rate)
         end
-      elseif alg == 3 or alg == 4 then -- sliding_buckets, sliding_log: the entry lies in the sorted set, the sum in the pack
+      elseif alg == 3 or alg == 4 then -- sliding_buckets, sliding_log: the entry is in the set, the sum in the pack
         local _, sum = get(p, record[2], 2)
         local kind = call('TYPE', KEYS[set]).ok
         if kind ~= 'zset' and kind ~= 'none' then return unreadable(KEYS[set], 'is not a sorted set') end

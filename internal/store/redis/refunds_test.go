@@ -15,8 +15,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
 )
 
-// spacious is one charge of every algorithm that admits more than one request at a time, each with room for a million units,
-// in three packs. A subject has a counter of its own.
+// spacious is one charge of every algorithm that admits more than one request at a time, each with room for a million
+// units, in three packs. A subject has a counter of its own.
 func spacious(tb testing.TB) []limit.Charge {
 	tb.Helper()
 	var charges []limit.Charge
@@ -71,8 +71,8 @@ func used(tb testing.TB, s *redis.Store, charges []limit.Charge, now time.Time) 
 	return out
 }
 
-// Sixty-four callers refund for one tenant while sixteen charge it. No refund fails, each costs one call of a script, and in
-// the end every counter holds exactly what was charged and not given back.
+// Sixty-four callers refund for one tenant while sixteen charge it. No refund fails, each costs one call of a script,
+// and in the end every counter holds exactly what was charged and not given back.
 func TestRefundsBesideCharges(t *testing.T) {
 	const refunding, charging, each = 64, 16, 15
 	server := redistest.Start(t)
@@ -154,8 +154,8 @@ func calls(tb testing.TB, server *redistest.Server) (n int) {
 	return n
 }
 
-// A refund whose reply is lost has been made, or has not. Asking again gives nothing twice, and what was not given is given
-// then.
+// A refund whose reply is lost has been made, or has not. Asking again gives nothing twice, and what was not given is
+// given then.
 func TestRefundLostReply(t *testing.T) {
 	server := redistest.Start(t)
 	p := newProxy(t, server.Addr)
@@ -199,8 +199,8 @@ func TestRefundLostReply(t *testing.T) {
 	}
 }
 
-// What was refunded to a bucket is counted in two numbers, the lower one below 2^52. A receipt from before the lower one starts
-// again still knows what came back since.
+// What was refunded to a bucket is counted in two numbers, the lower one below 2^52. A receipt from before the lower
+// one starts again still knows what came back since.
 func TestRefundsBeyondTheLowerNumber(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())
@@ -230,8 +230,8 @@ func TestRefundsBeyondTheLowerNumber(t *testing.T) {
 	}
 }
 
-// A pack that cannot be read refuses a refund as it refuses a decision, and nothing is given back. One of another version stays
-// as it is.
+// A pack that cannot be read refuses a refund as it refuses a decision, and nothing is given back. One of another
+// version stays as it is.
 func TestRefundToAnUnreadablePack(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -285,8 +285,8 @@ func TestRefundToAnUnreadablePack(t *testing.T) {
 	}
 }
 
-// What was spent from a lease comes back only from what is still held: units that the lease's holder has given back are not
-// given back once more.
+// What was spent from a lease comes back only from what is still held: units that the lease's holder has given back are
+// not given back once more.
 func TestRefundOfALeaseGivenBack(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())
@@ -314,8 +314,8 @@ func TestRefundOfALeaseGivenBack(t *testing.T) {
 	}
 }
 
-// A receipt of a counter that is gone gives nothing back to the one made since: not if it was refunded to before, and not if the
-// clock has stepped back.
+// A receipt of a counter that is gone gives nothing back to the one made since: not if it was refunded to before, and
+// not if the clock has stepped back.
 func TestRefundToACounterMadeAnew(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -428,8 +428,8 @@ func BenchmarkRefundUnderLoad(b *testing.B) {
 	b.ReportMetric(100*float64(failed.Load())/float64(b.N), "%failed")
 }
 
-// FuzzPack guarantees that a refund, whatever lies under our keys, is an error and changes nothing, or changes records of its
-// entries and no other.
+// FuzzPack guarantees that a refund, whatever lies under our keys, is an error and changes nothing, or changes records
+// of its entries and no other.
 func FuzzPack(f *testing.F) {
 	server := redistest.Start(f)
 	admin := server.Client(f)
