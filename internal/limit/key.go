@@ -121,8 +121,8 @@ var nameLetters = [...]byte{
 
 // AppendName appends the readable name of a counter among the counters of one owner, one Per and one value: the limit's
 // ID, a slash, a letter for the algorithm (upper case for a shadow), and the period in milliseconds, with the number of
-// buckets behind a minus, or the calendar as a netstring. Examples: "burst/t1000", "hourly/b3600000-24",
-// "monthly/q12:month@15 UTC,". An ID holds no slash, and the name ends where its text says if no digit follows.
+// buckets behind a minus, or the calendar as a netstring. An ordinal follows a "#". Examples: "burst/t1000",
+// "hourly/b3600000-24", "monthly/q12:month@15 UTC,". An ID holds no slash, and the name ends where its text says if no digit follows.
 func (t *Tier) AppendName(b []byte) []byte {
 	letter := nameLetters[t.Algorithm]
 	if t.limit.Mode == Shadow {
@@ -131,12 +131,16 @@ func (t *Tier) AppendName(b []byte) []byte {
 	b = append(append(append(b, t.limit.ID...), '/'), letter)
 	switch t.Algorithm {
 	case Quota:
-		return AppendNetstring(b, t.Calendar.String())
+		b = AppendNetstring(b, t.Calendar.String())
 	case SlidingBuckets: // the width of a bucket is part of what the stored counts mean
-		return strconv.AppendInt(strconv.AppendInt(b, t.Period.Milliseconds(), 10), int64(-t.Buckets), 10)
+		b = strconv.AppendInt(strconv.AppendInt(b, t.Period.Milliseconds(), 10), int64(-t.Buckets), 10)
 	default:
-		return strconv.AppendInt(b, t.Period.Milliseconds(), 10)
+		b = strconv.AppendInt(b, t.Period.Milliseconds(), 10)
 	}
+	if t.Ordinal > 0 {
+		b = strconv.AppendInt(append(b, '#'), int64(t.Ordinal), 10)
+	}
+	return b
 }
 
 // AppendNetstring appends the length of s in decimal digits, a colon, s and a comma, as in "4:acme,".
@@ -193,6 +197,9 @@ func (t *Tier) identityText(l *Limit) string {
 		b = AppendNetstring(b, strconv.FormatInt(t.period, 10))
 	}
 	b = AppendNetstring(b, l.Per)
+	if t.Ordinal > 0 {
+		b = AppendNetstring(b, strconv.Itoa(t.Ordinal))
+	}
 	if l.Mode == Shadow {
 		b = append(b, "shadow"...)
 	}

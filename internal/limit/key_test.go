@@ -133,6 +133,11 @@ func TestIdentityIsInjective(t *testing.T) {
 	} {
 		tiers = append(tiers, limit.Tier{Algorithm: limit.Quota, Threshold: 5, Calendar: &c})
 	}
+	for _, tier := range tiers {
+		for _, tier.Ordinal = range []int{1, 11} {
+			tiers = append(tiers, tier)
+		}
+	}
 	seen := map[string]string{}
 	for _, id := range []string{"a", "b", "a.b", "a-b", "A"} {
 		for _, per := range []string{"tenant", "subject", "ip", "ip+subject", "claim:region", "subjectshadow"} {
@@ -211,6 +216,7 @@ func FuzzStorageKeys(f *testing.F) {
 			tier.Buckets = 1 + int(period)%128
 		default:
 		}
+		tier.Ordinal = int(period>>5) % 3
 		l.Tiers = []limit.Tier{tier}
 		made, err := limit.New(l)
 		if err != nil || len(owner) > limit.MaxNameBytes {

@@ -165,6 +165,7 @@ type Tier struct {
 	Burst     int64         // token_bucket only: most units it can hold; 0 means Threshold
 	Buckets   int           // sliding_buckets only: n, 1..MaxBuckets; 0 means DefaultBuckets
 	Calendar  *Calendar     // quota only
+	Ordinal   int           // 0..MaxTiers; tells apart tiers of one limit with the same algorithm and period. Plans have only 0
 
 	limit    *Limit
 	identity string // injective text of (limit id, algorithm, period or anchor, per, shadow)
@@ -308,6 +309,9 @@ func (t *Tier) check(l *Limit, bad report) {
 	sound := t.Threshold >= 1 && t.Threshold <= most
 	if !sound {
 		bad(amount, "%d is outside 1..%d for %s", t.Threshold, most, t.Algorithm)
+	}
+	if t.Ordinal < 0 || t.Ordinal > MaxTiers {
+		bad("tiers", "the ordinal %d is outside 0..%d", t.Ordinal, MaxTiers)
 	}
 	t.capacity = t.Threshold
 	if t.Algorithm == Quota {

@@ -67,6 +67,13 @@ func TestNewErrors(t *testing.T) {
 		{"the second tier", whole(func(l *limit.Limit) {
 			l.Tiers = []limit.Tier{window, {Algorithm: limit.FixedWindow, Period: time.Minute}}
 		}), 1, "threshold"},
+		{"one counter twice but for the ordinal", whole(func(l *limit.Limit) {
+			other := window
+			other.Ordinal = limit.MaxTiers
+			l.Tiers = []limit.Tier{window, bucket, other}
+		}), 0, ""},
+		{"ordinal too large", tier(window, func(t *limit.Tier) { t.Ordinal = limit.MaxTiers + 1 }), 0, "tiers"},
+		{"negative ordinal", tier(window, func(t *limit.Tier) { t.Ordinal = -1 }), 0, "tiers"},
 		{"no algorithm", tier(window, func(t *limit.Tier) { t.Algorithm = 0 }), 0, "algorithm"},
 		{"unknown algorithm", tier(window, func(t *limit.Tier) { t.Algorithm = 8 }), 0, "algorithm"},
 		{"threshold 0", tier(window, func(t *limit.Tier) { t.Threshold = 0 }), 0, "threshold"},
