@@ -1,7 +1,7 @@
 package outage
 
 import (
-	"fmt"
+	"math"
 	"math/bits"
 	"time"
 
@@ -10,9 +10,10 @@ import (
 
 // derived is a limit as one of so many instances keeps it by itself.
 type derived struct {
-	limit     *limit.Limit
-	instances int64
-	shares    []share // one for each tier
+	limit       *limit.Limit
+	instances   int64
+	shares      []share // one for each tier
+	from, until int64   // µs since 1970; between them the limit's quotas stay in the periods that it was derived for
 }
 
 // share is an instance's part of a tier: units per period, and at once.
@@ -22,8 +23,11 @@ const derivedLimits = 4096 // remembered
 
 // derive is the instance's part of each tier of l: a token bucket of max(1, units/instances) per period, and as much at once;
 // of a token bucket its rate and its burst, each divided so.
+//
+// It has a result for every limit and every number of instances: whatever the numbers are, bucket returns a tier that
+// limit.New accepts, and the ordinals keep two tiers from being one counter. An error would be a mistake in this file.
 func derive(l *limit.Limit, instances int64, now time.Time) (*derived, error) {
-	d := &derived{instances: instances, shares: make([]share, len(l.Tiers))}
+	d := &derived{instances: instances, shares: make([]share, len(l.Tiers)), from: math.MinInt64, until: math.MaxInt64}
 	out := limit.Limit{ID: l.ID, Per: l.Per, MaxValues: l.MaxValues, Tiers: make([]limit.Tier, len(l.Tiers))}
 	for i := range l.Tiers {
 		t := &l.Tiers[i]
@@ -32,62 +36,67 @@ func derive(l *limit.Limit, instances int64, now time.Time) (*derived, error) {
 			s.atOnce = max(1, t.Burst/instances)
 		}
 		if t.Calendar != nil {
-			start, end := t.Calendar.Period(now.UnixMicro())
-			s.period = (end - start) / 1000 * 1000
-		}
-		for j := range i { // two tiers of one period, of different algorithms, would be one bucket
-			if d.shares[j].period == s.period {
-				s.period += 1000
-			}
+			start, end := t.CalendarPeriod(now.UnixMicro())
+			s.period = max(end-start, limit.MinPeriod.Microseconds())
+			d.from, d.until = max(d.from, start), min(d.until, end)
 		}
 		d.shares[i] = s
-		var err error
-		if out.Tiers[i], err = s.tier(l); err != nil {
-			return nil, err
-		}
+		out.Tiers[i] = s.bucket()
+		out.Tiers[i].Ordinal = i
 	}
 	var err error
 	d.limit, err = limit.New(out)
 	return d, err
 }
 
-// coarser are the periods over which a rate is counted that cannot be counted exactly over its own.
-var coarser = [...]time.Duration{24 * time.Hour, time.Hour, time.Minute, time.Second, time.Millisecond}
-
-// tier is the share as a bucket. A large quota's rate over a month has too many digits to be counted exactly; it is then
-// rounded down to three digits, over a shorter period.
-func (s share) tier(l *limit.Limit) (limit.Tier, error) {
-	t := limit.Tier{Algorithm: limit.TokenBucket, Threshold: s.units, Burst: s.atOnce, Period: time.Duration(s.period) * time.Microsecond}
-	err := countable(t)
-	for _, p := range coarser {
-		if err == nil {
-			return t, nil
-		}
-		hi, lo := bits.Mul64(uint64(s.units), uint64(p.Microseconds()))
-		if p.Microseconds() >= s.period || hi >= uint64(s.period) {
-			continue
-		}
-		q, _ := bits.Div64(hi, lo, uint64(s.period))
-		rounded := int64(q)
-		for unit := int64(1); rounded >= 1000*unit; unit *= 10 {
-			rounded -= rounded % (10 * unit)
-		}
-		if rounded >= 1 {
-			t.Threshold, t.Period = rounded, p
-			err = countable(t)
-		}
-	}
-	for err != nil && t.Burst > 1 {
-		t.Burst /= 2
-		err = countable(t)
-	}
-	if err != nil {
-		return t, fmt.Errorf("the backstop of limit %s: %w", l.ID, err)
-	}
-	return t, nil
+// holds reports whether d is what derive would return for so many instances at now.
+func (d *derived) holds(instances int64, now time.Time) bool {
+	at := now.UnixMicro()
+	return d.instances == instances && d.from <= at && at < d.until
 }
 
-func countable(t limit.Tier) error {
-	_, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{t}})
-	return err
+// exact bounds what the core counts a token bucket in: its burst times the period of its reduced rate, µs, stays below it.
+const exact = 1 << 52
+
+// bucket is the share as a token bucket that can be counted exactly. It never gives more than the share. Where the share
+// itself cannot be counted exactly, the rate is rounded down by less than a hundredth. Only a token bucket that takes longer
+// than a year to fill may lose more of its rate, and one that takes longer than a century some of its burst.
+func (s share) bucket() limit.Tier {
+	const ms, longest = int64(time.Millisecond / time.Microsecond), int64(limit.MaxPeriod / time.Microsecond)
+	burst, period := s.atOnce, min(s.period, longest)/ms*ms
+	units := max(s.within(period), 1)
+	for round := int64(1); round <= max(units/100, 1); round *= 10 {
+		rounded := units - units%round
+		if hi, lo := bits.Mul64(uint64(burst), uint64(period/gcd(rounded, period))); hi == 0 && lo < exact {
+			return bucketOf(rounded, period, burst)
+		}
+	}
+	// With the burst, every rate over a period up to this one can be counted. It is rounded down to three binary digits, so
+	// that a changed number of instances, which starts a new counter where it changes the period, seldom does.
+	period = (exact - 1) / burst / ms
+	digits := max(bits.Len64(uint64(period))-3, 0)
+	period = min(period>>digits<<digits*ms, longest)
+	if units = s.within(period); units >= 1 {
+		return bucketOf(units, period, burst)
+	}
+	period = min((s.period/s.units/ms+1)*ms, longest)
+	return bucketOf(1, period, min(burst, (exact-1)/period))
+}
+
+// within is how many units the share has in another period, µs, rounded down. The period is at most the share's own.
+func (s share) within(period int64) int64 {
+	hi, lo := bits.Mul64(uint64(s.units), uint64(period))
+	units, _ := bits.Div64(hi, lo, uint64(s.period))
+	return int64(units)
+}
+
+func bucketOf(units, period, burst int64) limit.Tier {
+	return limit.Tier{Algorithm: limit.TokenBucket, Threshold: units, Period: time.Duration(period) * time.Microsecond, Burst: burst}
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }

@@ -62,10 +62,12 @@ type Config struct {
 //   - closed is [ErrClosed] for the whole request.
 //   - backstop counts here: each tier is a token bucket of b = max(1, units/instances) per period and at once, for each owner
 //     and value; a quota is its units over the calendar period's length; of a token bucket both rate and burst are divided so.
-//     A cost above what the bucket holds, but not above what the limit can hold, waits for the store; it is not never.
+//     A rate that cannot be counted exactly is rounded down by less than a hundredth. A cost above what the bucket holds, but
+//     not above what the limit can hold, waits for the store; it is not never. Every limit has such buckets.
 //
-// Bound: in any interval as long as the period an instance admits at most 2·b by its backstop (of a token bucket its parts of
-// rate and burst), so all of them together at most the sum of 2·max(1, units/instances), on top of what the store admitted.
+// Bound: in any interval as long as the period, and of a quota in each calendar period, an instance admits at most 2·b by its
+// backstop (of a token bucket its parts of rate and burst). So all of them together admit at most the sum of
+// 2·max(1, units/instances), on top of what the store admitted.
 //
 // A cost above what a limit can ever hold is never, as always. Shadow limits are not counted. All limits of a request are
 // charged or none. Clients see the limit's own id; its size and what is left are those of this instance's part.
@@ -92,7 +94,8 @@ type Store struct {
 	debts debts
 	payer payer
 
-	logged, loggedRequest atomic.Int64 // s since 1970 of the last line about the store, and about a request
+	// s since 1970 of the last line about the store, about a request, and about a limit that has no part
+	logged, loggedRequest, loggedPart atomic.Int64
 
 	failures, undecidable, backstop, open, closed, chargedBack, dropped atomic.Int64
 	fullest                                                             atomic.Int64 // of what was charged back since TakeFullest
@@ -250,11 +253,14 @@ func (s *Store) instances(l *limit.Limit) int64 {
 
 // part is this instance's part of a limit.
 func (s *Store) part(l *limit.Limit, instances int64, now time.Time) (*derived, error) {
-	if p, ok := s.limits.Get(l); ok && p.instances == instances {
+	if p, ok := s.limits.Get(l); ok && p.holds(instances, now) {
 		return p, nil
 	}
 	p, err := derive(l, instances, now)
 	if err != nil {
+		if sec := now.Unix(); s.loggedPart.Swap(sec) != sec {
+			s.c.Log.Error("this limit has no fallback, which is a defect: its requests are denied while the store is away", "limit", l.ID, "error", err)
+		}
 		return nil, err
 	}
 	s.limits.Add(l, p)
