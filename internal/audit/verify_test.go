@@ -231,6 +231,34 @@ func TestVerifyNamesWhatWasDone(t *testing.T) {
 	}
 }
 
+// Guarantees that versions which are missing behind one that is spoiled are named, from the first of them on, and that the spoiled one
+// is not counted among them: it is there.
+func TestVerifyNamesATailBehindASpoiltVersion(t *testing.T) {
+	for spoilt := 1; spoilt <= 3; spoilt++ {
+		w := newWorld(t)
+		var all []*control.Record
+		for i := range 6 {
+			r := w.write(control.Tenants, "acme", fmt.Sprintf(`{"n":%d}`, i), noon)
+			w.keep(r)
+			all = append(all, r)
+		}
+		for i := 4 - spoilt; i < 4; i++ { // of the versions 1 to 6
+			w.bucket.Alter(nameOf(all[i]), func([]byte) []byte { return []byte("{}") })
+		}
+		w.bucket.Erase(nameOf(all[4]))
+		w.bucket.Erase(nameOf(all[5]))
+		got := map[control.BreakKind]audit.Finding{}
+		for _, f := range w.verify().Findings {
+			got[f.Kind] = f
+		}
+		tail, altered := got[control.MissingTail], got[control.Altered]
+		if len(got) != 2 || altered.Object != nameOf(all[4-spoilt]) || altered.Count != int64(spoilt) ||
+			tail.Object != nameOf(all[4]) || tail.Count != 1 || tail.Detail != "versions 5 to 6 are not there" {
+			t.Errorf("%d of the versions are spoilt, and 5 and 6 are missing; found is %+v", spoilt, got)
+		}
+	}
+}
+
 // Guarantees that several ways at once are told apart, the first of each by name and how many there are.
 func TestVerifyNamesTheFirstOfEachKind(t *testing.T) {
 	w := newWorld(t)

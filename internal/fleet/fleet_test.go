@@ -118,6 +118,29 @@ func TestCountFollows(t *testing.T) {
 	})
 }
 
+// Guarantees that one reading which misses an instance does not make the count smaller: a beat that comes late is no instance that has
+// ended, and too small a count makes backstops too large. A second such reading does.
+func TestOneLowReadingIsNotBelieved(t *testing.T) {
+	store := newShared(t)
+	f := newFleet(t, fleet.Config{Store: store, Max: 40})
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	var others []*fleet.Fleet
+	for i, step := range []struct{ beating, want int }{{3, 4}, {3, 4}, {1, 4}, {1, 2}, {3, 4}, {0, 4}, {0, 1}} {
+		for len(others) < step.beating {
+			others = append(others, newFleet(t, fleet.Config{Store: store}))
+		}
+		for _, o := range append(others[:step.beating:step.beating], f) {
+			if err := o.Beat(t.Context(), now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := f.Count(); n != step.want {
+			t.Errorf("reading %d, with %d other instances that beat: count %d, want %d", i+1, step.beating, n, step.want)
+		}
+		now = now.Add(12 * time.Second) // which is more than the longest pause, so each of them beats once in a period
+	}
+}
+
 // Guarantees that who never learned takes the most there may be, and learns as soon as the store answers.
 func TestCountBeforeItLearned(t *testing.T) {
 	store := newShared(t)

@@ -136,6 +136,36 @@ func (p *pair) used(now time.Time, l *limit.Limit) int64 {
 	return d.Results[0].Used()
 }
 
+// Guarantees that what is held of a quota for other requests is given back before the quota denies: nobody has spent those units.
+func TestHeldUnitsAreGivenBackBeforeADenial(t *testing.T) {
+	p := newPair(t)
+	r, q := rate(t, 5), quota(t, 10)
+	ask := func(ofQuota, ofRate int64) bool {
+		t.Helper()
+		req := &limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: q, Cost: ofQuota}}}
+		if ofRate > 0 {
+			req.Charges = append(req.Charges, limit.Charge{Limit: r, Cost: ofRate})
+		}
+		var d limit.Decision
+		if err := p.Decide(t.Context(), req, start, &d); err != nil {
+			t.Fatal(err)
+		}
+		return d.Allowed
+	}
+	if !ask(1, 5) || ask(9, 1) || p.Held() != 1 || p.used(start, q) != 10 {
+		t.Fatalf("%d leases are held, %d units charged; want the 9 units of a request that the rate denied to be held", p.Held(), p.used(start, q))
+	}
+	if !ask(8, 0) {
+		t.Error("8 units are denied, of 9 that nobody has spent")
+	}
+	if p.Held() != 0 || p.used(start, q) != 9 {
+		t.Errorf("%d leases are held, %d units charged; want the 9 that were admitted", p.Held(), p.used(start, q))
+	}
+	if ask(2, 0) || !ask(1, 0) {
+		t.Error("of the one unit that is left, 2 are admitted, or 1 is not")
+	}
+}
+
 // A client that hammers against a rate would else use up its month, and cost a write to the quotas' store each time.
 func TestRateDenialKeepsTheQuota(t *testing.T) {
 	p := newPair(t)
