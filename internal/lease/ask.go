@@ -421,7 +421,7 @@ func (x *asked) settle(sh *shard, taken bool) {
 		sh.stats.Returned += x.back
 	case k.lease.Units == 0 && k.lease.At == x.at && k.until == x.until && !moved(k.tier, x.tier): // a denial changed nothing
 		k.lease.Units = x.back
-	default:
+	default: // the plan has changed meanwhile: the next call would give them back to a window or home that was not charged
 		sh.stats.Lost += x.back
 	}
 }

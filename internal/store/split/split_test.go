@@ -166,6 +166,50 @@ func TestHeldUnitsAreGivenBackBeforeADenial(t *testing.T) {
 	}
 }
 
+// holding is a store whose refunds wait until they are let go.
+type holding struct {
+	limit.Store
+	free    chan struct{}
+	refunds atomic.Int64
+}
+
+func (h *holding) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+	h.refunds.Add(1)
+	<-h.free
+	return h.Store.Refund(ctx, r, units, now)
+}
+
+// Guarantees that units on their way back to a store that does not answer take a bounded room: those beyond it are lost, and are not given
+// back when the store answers.
+func TestReturnsThatWaitAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const held, waiting, underWay, beyond = 64, 4096, 8, 100
+		quotas := &holding{Store: newMemory(t), free: make(chan struct{})}
+		s, err := split.New(split.Config{Rates: newMemory(t), Quotas: quotas, HoldFor: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, q := rate(t, 1), quota(t, 1_000_000_000)
+		var d limit.Decision
+		for i := range 1 + held + underWay + waiting + beyond { // the first one is admitted, and the rate denies all others
+			req := question(r, q)
+			req.Charges[1].Cost = 1 + int64(i) // so that none is served by what is held for another
+			if err := s.Decide(t.Context(), req, start, &d); err != nil || d.Allowed != (i == 0) {
+				t.Fatalf("request %d: allowed %t, %v", i, d.Allowed, err)
+			}
+			synctest.Wait()
+		}
+		close(quotas.free)
+		synctest.Wait()
+		if n := quotas.refunds.Load(); n != underWay+waiting {
+			t.Errorf("%d leases were given back, want the %d that were under way and the %d that waited", n, underWay, waiting)
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A client that hammers against a rate would else use up its month, and cost a write to the quotas' store each time.
 func TestRateDenialKeepsTheQuota(t *testing.T) {
 	p := newPair(t)
