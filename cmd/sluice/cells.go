@@ -23,8 +23,8 @@ func newCellListCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
 		Use: "list", Short: "List the cells: what was asked for, and what the balancer made of it",
-		Long: "Lists the cells. A state of waiting says that the balancer has not come to the request, or has refused it. Items that it cannot read\n" +
-			"are listed below the cells. Nothing changes for the tenant of a placement that cannot be read.",
+		Long: "Lists the cells. A state of waiting says that the balancer has not come to the request, or has refused it.\n" +
+			"Items that it cannot read are listed below the cells. Nothing changes for the tenant of a placement that cannot be read.",
 		Example: "  sluice cell list",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {

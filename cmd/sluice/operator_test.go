@@ -124,7 +124,8 @@ func TestUnreadableCells(t *testing.T) {
 	for want, u := range map[string]admin.UnreadableCell{
 		`cannot be read, so nothing of it is carried out: placed.0a, version 7, the placement of tenant b <c>: unknown layout 2`: {
 			Key: "placed.0a", Tenant: "b <c>", Version: 7, Error: "unknown layout 2"},
-		`cannot be read, so nothing of it is carried out: us-1, version 1: no JSON`:           {Key: "us-1", Version: 1, Error: "no JSON"},
+		`cannot be read, so nothing of it is carried out: us-1, version 1: no JSON`: {Key: "us-1", Version: 1,
+			Error: "no JSON"},
 		`cannot be read, so nothing of it is carried out: cells/"odd": attribute layout is 2`: {Error: `cells/"odd": attribute layout is 2`},
 	} {
 		if got := unreadable(&u); got != want {

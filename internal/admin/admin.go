@@ -268,8 +268,8 @@ func seen(t control.Table, key string, have *control.Item, expect *int64) error 
 	return conflict(clash)
 }
 
-// each goes through the items of a table that are not deleted. One that cannot be read is an error, because what it holds is not known;
-// with readable it is left out, and is in the log.
+// each goes through the items of a table that are not deleted. One that cannot be read is an error, because what it
+// holds is not known; with readable it is left out, and is in the log.
 func (s *Service) each(ctx context.Context, t control.Table, readable bool, f func(*control.Item) error) error {
 	for item, err := range control.All(ctx, s.c.Tables, t) {
 		switch {

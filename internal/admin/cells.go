@@ -341,8 +341,8 @@ func (out *CellsResponse) add(i *control.Item, tenants map[string]string) error 
 	case strings.HasPrefix(i.Key, shares.PinPrefix):
 		tenants[shares.PlacementKey(doc.Request.Tenant)] = doc.Request.Tenant
 	default:
-		out.Cells = append(out.Cells, CellRow{Cell: i.Key, Asked: doc.Request.Kind, Weight: doc.Request.Weight, Version: i.Version,
-			Actor: i.Actor, ChangedAt: i.ChangedAt, Ops: doc.Ops, State: "waiting"})
+		out.Cells = append(out.Cells, CellRow{Cell: i.Key, Asked: doc.Request.Kind, Weight: doc.Request.Weight,
+			Version: i.Version, Actor: i.Actor, ChangedAt: i.ChangedAt, Ops: doc.Ops, State: "waiting"})
 	}
 	return nil
 }

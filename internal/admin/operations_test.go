@@ -268,7 +268,8 @@ func TestCells(t *testing.T) {
 	}
 }
 
-// Guarantees that items which cannot be read are listed by name, a placement with its tenant, and that they hide no cell.
+// Guarantees that items which cannot be read are listed by name, a placement with its tenant, and that they hide no
+// cell.
 func TestUnreadableCells(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
@@ -278,7 +279,8 @@ func TestUnreadableCells(t *testing.T) {
 	}
 	put := func(key, body string) {
 		t.Helper()
-		if _, err := w.tables.Put(ctx, control.Change{Table: control.Cells, Key: key, Body: []byte(body), Actor: "somebody", Reason: "x", Now: noon}); err != nil {
+		if _, err := w.tables.Put(ctx, control.Change{Table: control.Cells, Key: key, Body: []byte(body), Actor: "somebody",
+			Reason: "x", Now: noon}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -286,7 +288,8 @@ func TestUnreadableCells(t *testing.T) {
 	put(shares.PlacementKey("nobody"), `{}`)
 	put("us-1", `{"id":7}`)
 	put(shares.AckKey("eu-1"), `{}`)
-	if _, err := w.tables.Put(ctx, control.Change{Table: control.Cells, Key: shares.PlacementKey("nobody"), Expect: 1, Delete: true, Actor: "somebody", Reason: "x", Now: noon}); err != nil {
+	if _, err := w.tables.Put(ctx, control.Change{Table: control.Cells, Key: shares.PlacementKey("nobody"), Expect: 1,
+		Delete: true, Actor: "somebody", Reason: "x", Now: noon}); err != nil {
 		t.Fatal(err)
 	}
 	list, err := w.Service.Cells(ctx, ann, &admin.CellsRequest{})
@@ -297,7 +300,8 @@ func TestUnreadableCells(t *testing.T) {
 	for _, u := range list.Unreadable {
 		got = append(got, fmt.Sprintf("%s %d of %q: %t", u.Key, u.Version, u.Tenant, u.Error != ""))
 	}
-	want := []string{shares.PlacementKey("acme") + ` 1 of "acme": true`, shares.PlacementKey("nobody") + ` 2 of "": true`, `us-1 1 of "": true`}
+	want := []string{shares.PlacementKey("acme") + ` 1 of "acme": true`,
+		shares.PlacementKey("nobody") + ` 2 of "": true`, `us-1 1 of "": true`}
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("unreadable are %q, want %q", got, want)
@@ -311,11 +315,13 @@ func TestUnreadableRowOfCells(t *testing.T) {
 		t.Fatal(err)
 	}
 	list, err := w.Service.Cells(t.Context(), ann, &admin.CellsRequest{})
-	if err != nil || len(list.Cells) != 1 || len(list.Unreadable) != 1 || !strings.Contains(list.Unreadable[0].Error, `cells/"odd"`) {
+	if err != nil || len(list.Cells) != 1 || len(list.Unreadable) != 1 || !strings.Contains(list.Unreadable[0].Error,
+		`cells/"odd"`) {
 		t.Errorf("listed are %+v, %v", list, err)
 	}
 	w.seed(plans)
-	if _, err := w.SetTenant(t.Context(), ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"eu-1"}, Reason: "x"}); err != nil {
+	if _, err := w.SetTenant(t.Context(), ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"eu-1"},
+		Reason: "x"}); err != nil {
 		t.Errorf("a tenant cannot be pinned: %v", err)
 	}
 	_, err = w.SetTenant(t.Context(), ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"us-1"}, Reason: "x"})

@@ -231,8 +231,8 @@ func TestVerifyNamesWhatWasDone(t *testing.T) {
 	}
 }
 
-// Guarantees that versions which are missing behind one that is spoiled are named, from the first of them on, and that the spoiled one
-// is not counted among them: it is there.
+// Guarantees that versions which are missing behind one that is spoiled are named, from the first of them on, and that
+// the spoiled one is not counted among them: it is there.
 func TestVerifyNamesATailBehindASpoiltVersion(t *testing.T) {
 	for spoilt := 1; spoilt <= 3; spoilt++ {
 		w := newWorld(t)

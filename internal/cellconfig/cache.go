@@ -68,7 +68,7 @@ const (
 
 var (
 	errNoPlan   = errors.New("its plan is not there")
-	errUnplaced = errors.New("where the tenant is served is not known here: its placement was deleted, or could not be read when the cell was told of it")
+	errUnplaced = errors.New("where the tenant is served is not known here: its placement was deleted, or could not be read")
 	errOlder    = errors.New("the table has an older version than its log says")
 )
 

@@ -35,8 +35,8 @@
 //   - A cell that is one of several grants nothing before it has heard its shares, and goes on with those that it heard last where
 //     they are not there any more. See [Config.Cell] and [Config.Alone].
 //   - A document that does not compile never replaces one that did. Where there is none, only what needs it is not loaded.
-//   - Shares or a placement that cannot be read are not absent ones. A tombstone of either says that the cell does not know them:
-//     shares that were heard before stay in force, and nothing is decided about the tenant of the placement.
+//   - Shares or a placement that cannot be read are not absent ones. A tombstone of either says that the cell does not know
+//     them: shares that were heard before stay in force, and nothing is decided about the tenant of the placement.
 //
 // A request keeps the settings that it began with. Its key and its tenant are looked up in the newest state that is known when
 // they are asked for, so a change in between may be seen by the second and not by the first.

@@ -296,9 +296,9 @@ func TestPlacements(t *testing.T) {
 	}
 }
 
-// Guarantees that a tombstone of the shares or of a placement is never taken for there being none: it says that the cell does not know
-// them. A cell that is said to be alone then decides nothing, and no cell decides about the tenant of the placement, even if it knew an
-// older one: a cell that joins may have missed what came after that.
+// Guarantees that a tombstone of the shares or of a placement is never taken for there being none: it says that the
+// cell does not know them. A cell that is said to be alone then decides nothing, and no cell decides about the tenant
+// of the placement, even if it knew an older one: a cell that joins may have missed what came after that.
 func TestTombstonesAreNotAbsent(t *testing.T) {
 	b := newBalanced(t, "eu-1", "us-1")
 	tombstone := func(d cellconfig.Document, version int64) cellconfig.Document {
@@ -317,7 +317,8 @@ func TestTombstonesAreNotAbsent(t *testing.T) {
 	}
 
 	w = newWorld(t, inCell("us-1"))
-	w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1), cellconfigtest.Tenant("u", "p", 1), b.document(1))
+	w.apply(cellconfigtest.Plan("p", 10, 1), cellconfigtest.Tenant("t", "p", 1), cellconfigtest.Tenant("u", "p", 1),
+		b.document(1))
 	w.want(noon, "t", "5")
 	b.do(shares.Request{Kind: shares.Place, Tenant: "t", Cells: []string{"us-1"}})
 	placed := b.placement("t", 2)
@@ -329,7 +330,8 @@ func TestTombstonesAreNotAbsent(t *testing.T) {
 		if w.apply(step.d); i == 1 {
 			w.apply(b.document(2))
 		}
-		for name, r := range map[string]*cellconfig.Reader{"a reader that knew more": w.r, "a reader that has just begun": w.reader(inCell("us-1"))} {
+		for name, r := range map[string]*cellconfig.Reader{"a reader that knew more": w.r,
+			"a reader that has just begun": w.reader(inCell("us-1"))} {
 			if err := decides(r, now, "t"); errors.Is(err, authorizer.ErrNotLoaded) != (step.want == "") {
 				t.Errorf("step %d, %s: %v, want that it decides %t", i+1, name, err, step.want != "")
 			}

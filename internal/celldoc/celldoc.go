@@ -73,9 +73,10 @@ func refOf(t events.Type, key string) cellconfig.Ref {
 	}
 }
 
-// Readable returns an error that says why this version cannot read a document of the shares, or a placement: it is of a newer layout,
-// something else altered it, or it was deleted. Such a document is not an absent one. It must not replace one that can be read,
-// because what the cell knows of the shares stays in force. Documents of other kinds are checked by those who read them.
+// Readable returns an error that says why this version cannot read a document of the shares, or a placement: it is of a
+// newer layout, something else altered it, or it was deleted. Such a document is not an absent one. It must not replace
+// one that can be read, because what the cell knows of the shares stays in force. Documents of other kinds are checked
+// by those who read them.
 func Readable(d *cellconfig.Document) error {
 	if d.Kind != KindShares && d.Kind != KindPlacement {
 		return nil
@@ -92,8 +93,8 @@ func Readable(d *cellconfig.Document) error {
 	return err
 }
 
-// Unknown is the document that a cell stores in place of a placement that it cannot read, if it may lack the placements from before:
-// a tombstone, by which its readers know that they do not know where the tenant is served.
+// Unknown is the document that a cell stores in place of a placement that it cannot read, if it may lack the placements
+// from before: a tombstone, by which its readers know that they do not know where the tenant is served.
 func Unknown(d cellconfig.Document) cellconfig.Document {
 	return cellconfig.Document{Ref: d.Ref, Version: d.Version, Deleted: true}
 }

@@ -62,8 +62,8 @@ func TestNoItems(t *testing.T) {
 	}
 }
 
-// Guarantees that shares and placements that this version cannot read are told from those that it can, deleted ones included, and that
-// documents of other kinds are nobody's affair here.
+// Guarantees that shares and placements that this version cannot read are told from those that it can, deleted ones
+// included, and that documents of other kinds are nobody's affair here.
 func TestReadable(t *testing.T) {
 	placement := shares.PlacementKey("acme")
 	for _, tt := range []struct {
@@ -74,8 +74,10 @@ func TestReadable(t *testing.T) {
 		{cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID}, `{"version":1}`, true},
 		{cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID}, `{"version":2}`, false},
 		{cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID}, ``, false},
-		{cellconfig.Ref{Kind: celldoc.KindPlacement, ID: placement}, `{"version":1,"tenant":"acme","generations":[{"epoch":0,"from":1}]}`, true},
-		{cellconfig.Ref{Kind: celldoc.KindPlacement, ID: placement}, `{"version":1,"tenant":"other","generations":[{"epoch":0,"from":1}]}`, false},
+		{cellconfig.Ref{Kind: celldoc.KindPlacement, ID: placement},
+			`{"version":1,"tenant":"acme","generations":[{"epoch":0,"from":1}]}`, true},
+		{cellconfig.Ref{Kind: celldoc.KindPlacement, ID: placement},
+			`{"version":1,"tenant":"other","generations":[{"epoch":0,"from":1}]}`, false},
 		{cellconfig.Ref{Kind: celldoc.KindPlacement, ID: placement}, `{"version":2,"tenant":"acme"}`, false},
 		{cellconfig.Ref{Kind: celldoc.KindPlacement, ID: placement}, ``, false},
 		{cellconfig.Ref{Kind: plan.KindTenant, ID: "acme"}, ``, true},

@@ -118,8 +118,8 @@ func TestCountFollows(t *testing.T) {
 	})
 }
 
-// Guarantees that one reading which misses an instance does not make the count smaller: a beat that comes late is no instance that has
-// ended, and too small a count makes backstops too large. A second such reading does.
+// Guarantees that one reading which misses an instance does not make the count smaller: a beat that comes late is no
+// instance that has ended, and too small a count makes backstops too large. A second such reading does.
 func TestOneLowReadingIsNotBelieved(t *testing.T) {
 	store := newShared(t)
 	f := newFleet(t, fleet.Config{Store: store, Max: 40})

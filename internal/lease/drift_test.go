@@ -19,8 +19,8 @@ func (s truly) Decide(ctx context.Context, req *limit.Request, _ time.Time, d *l
 	return s.Store.Decide(ctx, req, *s.now, d)
 }
 
-// Guarantees that a lease ends before its window does at the store, if the instance's clock is slower by up to a thousandth: what was
-// charged in one window is not spent in the next, where others may have all of it.
+// Guarantees that a lease ends before its window does at the store, if the instance's clock is slower by up to a
+// thousandth: what was charged in one window is not spent in the next, where others may have all of it.
 func TestClocksThatDrift(t *testing.T) {
 	for _, slower := range []time.Duration{0, 100_000, 5000, 2000, 1010} { // by one part of so many; 0 is not at all
 		now := noon

@@ -24,12 +24,14 @@ func (n *noted) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	return n.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that units on their way back to a home which does not take them, since it denies, are lost if the quota has moved to another
-// home meanwhile: kept, they would be given back where they were never charged, and count as returned.
+// Guarantees that units on their way back to a home which does not take them, since it denies, are lost if the quota
+// has moved to another home meanwhile: kept, they would be given back where they were never charged, and count as
+// returned.
 func TestRefusedReturnsOfAMovedQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := &remote{Store: newMemory(t)}, &noted{Store: newMemory(t)}
-		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}), Look: -1, Rule: tens{}})
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}), Look: -1,
+			Rule: tens{}})
 		q, full := daily(t, "q", limit.Quota, 100), daily(t, "full", limit.Quota, 100).KeptIn("a")
 		inA, inB := q.KeptIn("a"), q.KeptIn("b")
 		others := ask(full)
@@ -39,7 +41,8 @@ func TestRefusedReturnsOfAMovedQuota(t *testing.T) {
 		if n := inHand(s, inA); n != 10 {
 			t.Fatalf("%d units are leased", n)
 		}
-		<-time.After(59970 * time.Millisecond) // the lease has ended, and is not forgotten: what is left rides back with the next call
+		// The lease has ended, and is not forgotten: what is left rides back with the next call.
+		<-time.After(59970 * time.Millisecond)
 		a.took = 50 * time.Millisecond
 		var denied sync.WaitGroup
 		denied.Go(func() {
@@ -56,7 +59,7 @@ func TestRefusedReturnsOfAMovedQuota(t *testing.T) {
 			t.Errorf("the old home counts %d, want 11: a denial changes nothing", n)
 		}
 		if lost := s.Stats().Lost; lost != 10 || b.back != 0 {
-			t.Errorf("%d units are lost and %d are given back to the new home, want the 10 that were leased of the old one to be lost", lost, b.back)
+			t.Errorf("%d units are lost and %d given back to the new home, want the 10 of the old home to be lost", lost, b.back)
 		}
 	})
 }
@@ -70,8 +73,8 @@ func (unleased) Ask(v *lease.View, a *limit.Ahead) {
 	}
 }
 
-// Guarantees that what was charged for a request and not as a lease is lost where the request has to ask again: it was charged for that
-// moment, and cannot be spent or given back later.
+// Guarantees that what was charged for a request and not as a lease is lost where the request has to ask again: it was
+// charged for that moment, and cannot be spent or given back later.
 func TestChargesOfARequestThatAsksAgain(t *testing.T) {
 	for _, a := range []limit.Algorithm{limit.TokenBucket, limit.SlidingLog, limit.SlidingBuckets} {
 		t.Run(a.String(), func(t *testing.T) {

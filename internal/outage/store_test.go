@@ -510,4 +510,6 @@ type failingBy struct {
 	err error
 }
 
-func (f *failingBy) Decide(context.Context, *limit.Request, time.Time, *limit.Decision) error { return f.err }
+func (f *failingBy) Decide(context.Context, *limit.Request, time.Time, *limit.Decision) error {
+	return f.err
+}

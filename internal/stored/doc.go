@@ -1,4 +1,5 @@
-// Package stored holds what the code of earlier commits stored and sent, in testdata, and the tests that today's code reads it.
+// Package stored holds what the code of earlier commits stored and sent, in testdata, and the tests that today's code
+// reads it.
 //
 // A folder of testdata is named by the commit whose code wrote it, and never changes:
 //

@@ -86,7 +86,8 @@ func (f frozen) find(table string, key map[string]types.AttributeValue) (found [
 	return found
 }
 
-func (f frozen) GetItem(_ context.Context, in *dynamodb.GetItemInput, _ ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error) {
+func (f frozen) GetItem(_ context.Context, in *dynamodb.GetItemInput,
+	_ ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error) {
 	out := &dynamodb.GetItemOutput{}
 	if found := f.find(*in.TableName, in.Key); len(found) > 0 {
 		out.Item = found[0]
@@ -94,7 +95,8 @@ func (f frozen) GetItem(_ context.Context, in *dynamodb.GetItemInput, _ ...func(
 	return out, nil
 }
 
-func (f frozen) BatchGetItem(_ context.Context, in *dynamodb.BatchGetItemInput, _ ...func(*dynamodb.Options)) (*dynamodb.BatchGetItemOutput, error) {
+func (f frozen) BatchGetItem(_ context.Context, in *dynamodb.BatchGetItemInput,
+	_ ...func(*dynamodb.Options)) (*dynamodb.BatchGetItemOutput, error) {
 	out := &dynamodb.BatchGetItemOutput{Responses: map[string][]map[string]types.AttributeValue{}}
 	for name, keys := range in.RequestItems {
 		for _, key := range keys.Keys {
@@ -104,7 +106,8 @@ func (f frozen) BatchGetItem(_ context.Context, in *dynamodb.BatchGetItemInput, 
 	return out, nil
 }
 
-func (f frozen) Query(_ context.Context, in *dynamodb.QueryInput, _ ...func(*dynamodb.Options)) (*dynamodb.QueryOutput, error) {
+func (f frozen) Query(_ context.Context, in *dynamodb.QueryInput,
+	_ ...func(*dynamodb.Options)) (*dynamodb.QueryOutput, error) {
 	out := &dynamodb.QueryOutput{}
 	text := func(name string) string {
 		s, _ := in.ExpressionAttributeValues[name].(*types.AttributeValueMemberS)
@@ -122,15 +125,18 @@ func (f frozen) Query(_ context.Context, in *dynamodb.QueryInput, _ ...func(*dyn
 	return out, nil
 }
 
-func (f frozen) Scan(_ context.Context, in *dynamodb.ScanInput, _ ...func(*dynamodb.Options)) (*dynamodb.ScanOutput, error) {
+func (f frozen) Scan(_ context.Context, in *dynamodb.ScanInput, _ ...func(*dynamodb.Options)) (*dynamodb.ScanOutput,
+	error) {
 	return &dynamodb.ScanOutput{Items: f[*in.TableName]}, nil
 }
 
-func (f frozen) PutItem(context.Context, *dynamodb.PutItemInput, ...func(*dynamodb.Options)) (*dynamodb.PutItemOutput, error) {
+func (f frozen) PutItem(context.Context, *dynamodb.PutItemInput, ...func(*dynamodb.Options)) (*dynamodb.PutItemOutput,
+	error) {
 	return nil, errFrozen
 }
 
-func (f frozen) TransactWriteItems(context.Context, *dynamodb.TransactWriteItemsInput, ...func(*dynamodb.Options)) (*dynamodb.TransactWriteItemsOutput, error) {
+func (f frozen) TransactWriteItems(context.Context, *dynamodb.TransactWriteItemsInput,
+	...func(*dynamodb.Options)) (*dynamodb.TransactWriteItemsOutput, error) {
 	return nil, errFrozen
 }
 
@@ -166,8 +172,8 @@ func body[T any](t *testing.T, tables *dynamo.Tables, table control.Table, key s
 	return out
 }
 
-// Guarantees that the control tables that an earlier commit wrote are read: every item with the hash that its writer computed, the
-// documents of plans and tenants by package plan, and those of cells by their own readers.
+// Guarantees that the control tables that an earlier commit wrote are read: every item with the hash that its writer
+// computed, the documents of plans and tenants by package plan, and those of cells by their own readers.
 func TestControlItems(t *testing.T) {
 	tables := open(t).tables(t)
 	acme, _ := strings.CutPrefix(shares.PlacementKey("acme"), shares.PlacementPrefix)
@@ -188,7 +194,8 @@ func TestControlItems(t *testing.T) {
 			if table == control.Operations {
 				key = "of " + item.ChangedAt.Format(time.RFC3339)
 			}
-			got = append(got, fmt.Sprintf("%s/%s %d%s by %s because %s", table, key, item.Version, deleted, item.Actor[strings.LastIndexByte(item.Actor, '/')+1:], item.Reason))
+			got = append(got, fmt.Sprintf("%s/%s %d%s by %s because %s", table, key, item.Version, deleted,
+				item.Actor[strings.LastIndexByte(item.Actor, '/')+1:], item.Reason))
 		}
 	}
 	slices.Sort(got)
@@ -216,21 +223,26 @@ func TestControlItems(t *testing.T) {
 	}
 
 	state := body(t, tables, control.Cells, events.SharesKey, shares.DecodeState)
-	if state.Epoch != 4 || state.Phase != shares.Shrink || len(state.Members) != 2 || state.Members[0] != (shares.Member{Cell: "eu-1", State: shares.Active, Weight: 2}) ||
-		!slices.Equal(state.Awaited(), []string{"eu-1", "us-1"}) || len(state.Generations) != 2 || len(state.Transition.Placements) != 1 {
+	if state.Epoch != 4 || state.Phase != shares.Shrink || len(state.Members) != 2 ||
+		state.Members[0] != (shares.Member{Cell: "eu-1", State: shares.Active, Weight: 2}) ||
+		!slices.Equal(state.Awaited(), []string{"eu-1", "us-1"}) || len(state.Generations) != 2 ||
+		len(state.Transition.Placements) != 1 {
 		t.Errorf("the state of the shares is %+v", state)
 	}
 	placed := body(t, tables, control.Cells, shares.PlacementKey("acme"), shares.DecodePlacement)
-	if placed.Tenant != "acme" || len(placed.Generations) != 2 || !slices.Equal(placed.Generations[1].Cells, []string{"us-1"}) ||
+	if placed.Tenant != "acme" || len(placed.Generations) != 2 || !slices.Equal(placed.Generations[1].Cells,
+		[]string{"us-1"}) ||
 		placed.Generations[1].Epoch != 3 || placed.Generations[1].From != 1795262490187000 {
 		t.Errorf("the placement is %+v", placed)
 	}
 	cell := body(t, tables, control.Cells, "eu-1", admin.ReadCell)
-	if cell.ID != "eu-1" || cell.Ops != "https://ops.eu-1.example.com/" || cell.Request.Kind != shares.Join || cell.Request.Weight != 2 {
+	if cell.ID != "eu-1" || cell.Ops != "https://ops.eu-1.example.com/" || cell.Request.Kind != shares.Join ||
+		cell.Request.Weight != 2 {
 		t.Errorf("the cell is %+v", cell)
 	}
 	pin := body(t, tables, control.Cells, admin.PinKey("acme"), admin.ReadCell)
-	if pin.Request.Kind != shares.Place || pin.Request.Tenant != "acme" || !slices.Equal(pin.Request.Cells, []string{"eu-1"}) {
+	if pin.Request.Kind != shares.Place || pin.Request.Tenant != "acme" || !slices.Equal(pin.Request.Cells,
+		[]string{"eu-1"}) {
 		t.Errorf("the pin is %+v", pin)
 	}
 	ack := body(t, tables, control.Cells, shares.AckKey("eu-1"), func(text []byte) (a balancer.Ack, err error) {
@@ -264,8 +276,8 @@ func begin(t *testing.T, now time.Time) (authorizer.Configuration, *cellconfig.R
 	return c, r
 }
 
-// Guarantees that a cell's configuration that an earlier commit stored is in force in today's code: tenants with their limits, what
-// of these the cell grants, keys and settings.
+// Guarantees that a cell's configuration that an earlier commit stored is in force in today's code: tenants with their
+// limits, what of these the cell grants, keys and settings.
 func TestCell(t *testing.T) {
 	now := noon.Add(2 * time.Minute)
 	c, r := begin(t, now)
@@ -324,18 +336,21 @@ func TestCell(t *testing.T) {
 	if _, err := c.Key(t.Context(), "1", now); !errors.Is(err, identity.ErrRevokedKey) {
 		t.Errorf("the revoked key: %v", err)
 	}
-	if k, err := c.Key(t.Context(), "2", now); err != nil || k.ID != "k2" || k.Tenant != "b & <c>" || !k.ExpiresAt.Equal(noon.AddDate(1, 0, 0)) {
+	if k, err := c.Key(t.Context(), "2", now); err != nil || k.ID != "k2" || k.Tenant != "b & <c>" ||
+		!k.ExpiresAt.Equal(noon.AddDate(1, 0, 0)) {
 		t.Errorf("the key of a trial is %+v, %v", k, err)
 	}
 	if id, set, err := c.Anonymous(t.Context()); err != nil || id != "free" || len(set.Limits) != 1 {
 		t.Errorf("the anonymous plan is %q, %v", id, err)
 	}
-	if set := c.IPLimits(); len(set.Limits) != 1 || set.Limits[0].Limit.ID != "per-address" || set.Limits[0].Limit.Tiers[0].Burst != 100 {
+	if set := c.IPLimits(); len(set.Limits) != 1 || set.Limits[0].Limit.ID != "per-address" ||
+		set.Limits[0].Limit.Tiers[0].Burst != 100 {
 		t.Errorf("the limits before authentication are %+v", set.Limits)
 	}
 }
 
-// Guarantees that the change log of an earlier commit is read, and that each document is at the version that its last entry names.
+// Guarantees that the change log of an earlier commit is read, and that each document is at the version that its last
+// entry names.
 func TestCellLog(t *testing.T) {
 	cell := open(t).cell(t)
 	head, err := cell.Head(t.Context())
@@ -357,14 +372,15 @@ func TestCellLog(t *testing.T) {
 	}
 	for ref, want := range last {
 		d, err := cell.Get(t.Context(), ref)
-		if err != nil || d[0].Version != want.Version || d[0].Deleted != want.Deleted || json.Valid(d[0].Body) == want.Deleted {
+		if err != nil || d[0].Version != want.Version || d[0].Deleted != want.Deleted ||
+			json.Valid(d[0].Body) == want.Deleted {
 			t.Errorf("%+v is %+v, %v; the log says %+v", ref, d, err, want)
 		}
 	}
 }
 
-// Guarantees that the messages of an earlier commit are applied, in whatever order they come: the cell then has the documents that
-// the applier of that commit stored.
+// Guarantees that the messages of an earlier commit are applied, in whatever order they come: the cell then has the
+// documents that the applier of that commit stored.
 func TestMessages(t *testing.T) {
 	var texts []string
 	read(t, "messages.json", &texts)
@@ -378,7 +394,8 @@ func TestMessages(t *testing.T) {
 		types[e.Header().Type]++
 		messages = append(messages, sqsevent.Message{ID: strconv.Itoa(i), Body: []byte(text)})
 	}
-	want := map[events.Type]int{events.PlanChanged: 2, events.SettingsChanged: 1, events.TenantChanged: 7, events.KeyChanged: 3, events.SharesChanged: 11, events.Canary: 1}
+	want := map[events.Type]int{events.PlanChanged: 2, events.SettingsChanged: 1, events.TenantChanged: 7,
+		events.KeyChanged: 3, events.SharesChanged: 11, events.Canary: 1}
 	if !maps.Equal(types, want) {
 		t.Errorf("the messages are %v, want %v", types, want)
 	}
@@ -432,7 +449,8 @@ func TestAudit(t *testing.T) {
 	if !report.OK() || report.Objects != 41 || report.Items != 17 || report.Rejected != 0 {
 		t.Errorf("the report is %+v", report)
 	}
-	if from, to := report.From.Format(time.RFC3339), report.To.Format(time.RFC3339); from != "2026-11-21T12:00:00Z" || to != "2026-11-21T12:02:00Z" {
+	if from, to := report.From.Format(time.RFC3339), report.To.Format(time.RFC3339); from != "2026-11-21T12:00:00Z" ||
+		to != "2026-11-21T12:02:00Z" {
 		t.Errorf("the trail is from %s to %s", from, to)
 	}
 }

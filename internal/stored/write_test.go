@@ -65,7 +65,8 @@ plans:
           cost: { trustedHeader: x-query-cost, max: 20, default: 2 } }
       - { id: monthly, quota: { units: 1000000, every: month, timezone: Europe/Paris, anchorDay: 15 } }
 tenants:
-  - { id: acme, plan: pro, overrides: [ { id: burst, rate: 500 } ], boosts: [ { id: burst, factor: 2, until: 2026-12-01T00:00:00Z } ] }
+  - { id: acme, plan: pro, overrides: [ { id: burst, rate: 500 } ],
+      boosts: [ { id: burst, factor: 2, until: 2026-12-01T00:00:00Z } ] }
   - { id: "b & <c>", plan: free }
   - { id: gone, plan: free }
 ipLimits:
@@ -165,7 +166,8 @@ func TestWrite(t *testing.T) {
 	}
 	b, err := balancer.New(balancer.Config{Tables: w, Meter: meter, Log: quiet, Now: now})
 	must(err)
-	s, err := admin.New(admin.Config{Tables: w, Log: quiet, Now: now, Hash: func(_ context.Context, key string) (string, string, error) {
+	s, err := admin.New(admin.Config{Tables: w, Log: quiet, Now: now, Hash: func(_ context.Context, key string) (string,
+		string, error) {
 		return "p1", identity.HashKey([]byte("a pepper of 16 bytes"), key), nil
 	}})
 	must(err)
@@ -186,7 +188,8 @@ func TestWrite(t *testing.T) {
 		t.Fatal("the shares do not settle")
 	}
 
-	_, err = s.AddCell(ctx, ann, &admin.AddCellRequest{Cell: "eu-1", Weight: 2, Ops: "https://ops.eu-1.example.com/", Reason: "the first cell"})
+	_, err = s.AddCell(ctx, ann, &admin.AddCellRequest{Cell: "eu-1", Weight: 2, Ops: "https://ops.eu-1.example.com/",
+		Reason: "the first cell"})
 	must(err)
 	balance()
 	documents, err := plan.Split(noon, plan.Source{Name: "plans.yaml", Data: []byte(plans)})
@@ -213,27 +216,32 @@ func TestWrite(t *testing.T) {
 	must(err)
 	_, err = s.Suspend(ctx, bob, &admin.TenantRequest{Tenant: "b & <c>", Reason: "unpaid"})
 	must(err)
-	_, err = s.Apply(ctx, ann, &admin.ApplyRequest{Reason: "they left", Changes: []admin.Change{{Table: control.Tenants, Key: "gone", Expect: 1, Delete: true}}})
+	_, err = s.Apply(ctx, ann, &admin.ApplyRequest{Reason: "they left", Changes: []admin.Change{{Table: control.Tenants,
+		Key: "gone", Expect: 1, Delete: true}}})
 	must(err)
-	_, err = w.Put(ctx, control.Change{Table: control.Plans, Key: events.CanaryKey, Body: []byte(`{"at":"2026-11-21T12:00:00.000000Z"}`),
+	_, err = w.Put(ctx, control.Change{Table: control.Plans, Key: events.CanaryKey,
+		Body:  []byte(`{"at":"2026-11-21T12:00:00.000000Z"}`),
 		Actor: "sluice canary", Reason: "canary: how long a change takes", Now: now()})
 	must(err)
 	memories, err := memory.New(memory.Config{})
 	must(err)
 	set, err := plan.Parse(plan.Source{Name: "plans.yaml", Data: []byte(plans)})
 	must(err)
-	o, err := ops.New(ops.Config{Cell: "eu-1", Store: memories, Tables: w, Log: quiet, Now: now, Tenant: func(_ context.Context, id string) (*plan.Tenant, error) {
-		tenant, _ := set.Tenant(id)
-		return tenant, nil
-	}})
+	o, err := ops.New(ops.Config{Cell: "eu-1", Store: memories, Tables: w, Log: quiet, Now: now,
+		Tenant: func(_ context.Context, id string) (*plan.Tenant, error) {
+			tenant, _ := set.Tenant(id)
+			return tenant, nil
+		}})
 	must(err)
 	_, err = o.Reset(ctx, ann, &ops.Counters{Tenant: "acme", Limit: "monthly", Reason: "their loop is mended"})
 	must(err)
-	_, err = s.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"us-1"}, Reason: "they moved", Yes: true})
+	_, err = s.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"us-1"},
+		Reason: "they moved", Yes: true})
 	must(err)
 	balance()
 	// The last transition is under way in each of the tables.
-	_, err = s.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"eu-1"}, Reason: "and back", Yes: true})
+	_, err = s.SetTenant(ctx, ann, &admin.SetTenantRequest{Tenant: "acme", Cells: &[]string{"eu-1"}, Reason: "and back",
+		Yes: true})
 	must(err)
 	r, err := b.Run(ctx)
 	must(err)
@@ -246,7 +254,10 @@ func TestWrite(t *testing.T) {
 	scan := func(name string) []dynamodbtest.Item {
 		out, err := client.Scan(ctx, &dynamodb.ScanInput{TableName: aws.String(prefix + name)})
 		must(err)
-		slices.SortFunc(out.Items, func(a, b map[string]types.AttributeValue) int { return strings.Compare(keyOf(a), keyOf(b)) })
+		slices.SortFunc(out.Items, func(a, b map[string]types.AttributeValue) int {
+			return strings.Compare(keyOf(a),
+				keyOf(b))
+		})
 		items := make([]dynamodbtest.Item, len(out.Items))
 		for i := range out.Items {
 			items[i] = dynamodbtest.ItemOf(out.Items[i])

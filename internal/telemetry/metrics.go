@@ -98,7 +98,8 @@ func Metrics() []Metric {
 
 	add(inBalancer, "active_cell_count", unitCount, Level, always, "Cells that have a weight in the shares. It falls where one is drained or removed, and by nothing else: a cell that is down keeps its share.")
 	add(inBalancer, "shares_awaited", unitCount, Level, not0, "Cells that the change of shares under way waits to hear from. Above 0 for long: a cell is down, and no change goes on until it is back or removed by force.")
-	add(inBalancer, "shares_unread", unitCount, Level, not0, "Items of the table of cells that cannot be read or make no sense. Nothing changes for the tenant of a placement among them.")
+	add(inBalancer, "shares_unread", unitCount, Level, not0,
+		"Items of the table of cells that cannot be read or make no sense. Nothing changes for the tenant of a placement among them.")
 	add(inBalancer, "shares_changes", unitCount, Counted, not0, "Steps of the shares that were published.")
 	add(inBalancer, "shares_refused", unitCount, Counted, not0, "Requests of operators that the balancer refused.")
 

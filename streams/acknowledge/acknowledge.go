@@ -70,8 +70,9 @@ func New(c Config) (*Acknowledger, error) {
 // failed is tried again with them.
 func Concerned(messages []byte) bool { return bytes.Contains(messages, []byte(events.SharesChanged)) }
 
-// Run acknowledges what the cell has, if it is awaited, and reports whether it wrote. The error says why it could not: call again. One
-// that wraps control.ErrBadItem is about something that cannot be read; its mending is a change of which the cell is told.
+// Run acknowledges what the cell has, if it is awaited, and reports whether it wrote. The error says why it could not:
+// call again. One that wraps control.ErrBadItem is about something that cannot be read; its mending is a change of
+// which the cell is told.
 func (a *Acknowledger) Run(ctx context.Context) (wrote bool, err error) {
 	state, err := a.state(ctx)
 	if err != nil {
@@ -207,9 +208,9 @@ func document(item *control.Item) (d cellconfig.Document, err error) {
 // fetchPage is how many placements are stored at once.
 const fetchPage = 200
 
-// fetchAll stores every placement that there is. Of one that cannot be read the cell learns that it does not know it, even if it has
-// an older one: a cell that was not awaited may have missed those in between. So nothing is granted to that tenant, and the cell serves
-// all others.
+// fetchAll stores every placement that there is. Of one that cannot be read the cell learns that it does not know it,
+// even if it has an older one: a cell that was not awaited may have missed those in between. So nothing is granted to
+// that tenant, and the cell serves all others.
 func (a *Acknowledger) fetchAll(ctx context.Context) error {
 	var page []cellconfig.Document
 	for item, err := range control.All(ctx, a.c.Tables, control.Cells) {

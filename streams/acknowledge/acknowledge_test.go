@@ -223,8 +223,9 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell which joins, or has lost its table, is not held up by a placement that nobody can read: it serves every other
-// tenant, and nothing is granted to the tenant of that placement before the item is mended. By its shares alone it would grant.
+// Guarantees that a cell which joins, or has lost its table, is not held up by a placement that nobody can read: it
+// serves every other tenant, and nothing is granted to the tenant of that placement before the item is mended. By its
+// shares alone it would grant.
 func TestUnreadablePlacementFromBefore(t *testing.T) {
 	w := quiet(t)
 	w.cell("eu-1", 1)
@@ -275,8 +276,8 @@ func TestUnreadablePlacementFromBefore(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell which has stored what it cannot read fetches what is there now, and then acknowledges: it would hold up the
-// transition of every tenant and cell.
+// Guarantees that a cell which has stored what it cannot read fetches what is there now, and then acknowledges: it
+// would hold up the transition of every tenant and cell.
 func TestUnreadablePlacementIsFetchedAgain(t *testing.T) {
 	w := quiet(t)
 	eu, us := w.cell("eu-1", 1), w.cell("us-1", 1)
@@ -290,10 +291,12 @@ func TestUnreadablePlacementIsFetchedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := celldoc.Of(item.Event())
-	if _, err := cellconfig.Apply(t.Context(), eu.table, []cellconfig.Document{d}, time.Now); err != nil { // as an older applier did
+	if _, err := cellconfig.Apply(t.Context(), eu.table, []cellconfig.Document{d},
+		time.Now); err != nil { // as an older applier did
 		t.Fatal(err)
 	}
-	w.put(control.Cells, key, `{"version":1,"tenant":"acme","generations":[{"epoch":0,"from":1},{"cells":["us-1"],"epoch":1,"from":2}]}`)
+	w.put(control.Cells, key,
+		`{"version":1,"tenant":"acme","generations":[{"epoch":0,"from":1},{"cells":["us-1"],"epoch":1,"from":2}]}`)
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme"})
 	w.balance(eu, us)
 	if !w.hear(eu) || !w.hear(us) {
@@ -322,7 +325,8 @@ func TestPrepareWithoutReadableShares(t *testing.T) {
 	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
 	w.run(60*time.Second, false)
 	lost := w.empty("eu-1")
-	shared := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1, Deleted: true}
+	shared := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1,
+		Deleted: true}
 	if _, err := cellconfig.Apply(t.Context(), lost.table, []cellconfig.Document{shared}, time.Now); err != nil {
 		t.Fatal(err)
 	}

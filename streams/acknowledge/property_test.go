@@ -61,8 +61,9 @@ func TestCellsTogetherKeepTheLimits(t *testing.T) {
 	}
 }
 
-// Guarantees the same while the placement of a pinned tenant cannot be read: its pin changes, a cell joins, another is deaf, weights
-// change, and messages are lost. The shares of everybody else move, and those of the tenant as soon as the item is mended.
+// Guarantees the same while the placement of a pinned tenant cannot be read: its pin changes, a cell joins, another is
+// deaf, weights change, and messages are lost. The shares of everybody else move, and those of the tenant as soon as
+// the item is mended.
 func TestCellsTogetherKeepTheLimitsOfUnreadablePlacements(t *testing.T) {
 	seeds := uint64(3)
 	if testing.Short() {
@@ -106,7 +107,8 @@ func TestCellsTogetherKeepTheLimitsOfUnreadablePlacements(t *testing.T) {
 				t.Errorf("seed %d: %d units of %s since the item is mended, want all of several windows", seed, n, tenant)
 			}
 		}
-		if p, err := w.tables.Get(t.Context(), control.Cells, key); err != nil || !strings.Contains(string(p.Body), `"eu-1"`) {
+		if p, err := w.tables.Get(t.Context(), control.Cells, key); err != nil || !strings.Contains(string(p.Body),
+			`"eu-1"`) {
 			t.Errorf("seed %d: the tenant is not where it is pinned: %s, %v", seed, p.Body, err)
 		}
 	}

@@ -8,8 +8,8 @@
 //     when its transaction is.
 //   - An event of an unknown type or version, and a message that is no event or no document, are kept ([kept.Keeper]) and
 //     counted, and are then done: they stop nothing. One that cannot even be kept comes again.
-//   - Shares and placements that this version cannot read are kept, too, and never replace those that it can: what the cell knows of
-//     its shares stays in force. Reconcile brings them when they can be read.
+//   - Shares and placements that this version cannot read are kept, too, and never replace those that it can: what the cell
+//     knows of its shares stays in force. Reconcile brings them when they can be read.
 //   - Where the table does not take a transaction, all messages that are not known to be done come again.
 //
 // Metrics: messages_read, documents_applied, messages_old (nothing newer in them), messages_other (events that are no document's),
@@ -159,8 +159,9 @@ func (r *run) read(ctx context.Context, m *sqsevent.Message) (change, bool) {
 	return change{}, false
 }
 
-// leave keeps the message of a document that this version cannot read: what the cell has stays. A cell that has no shares at all is told
-// that there are some and that it does not know them. Otherwise one that may be alone would take them for absent.
+// leave keeps the message of a document that this version cannot read: what the cell has stays. A cell that has no
+// shares at all is told that there are some and that it does not know them. Otherwise one that may be alone would take
+// them for absent.
 func (r *run) leave(ctx context.Context, u *unreadable) {
 	if u.document.Kind == celldoc.KindShares {
 		got, err := r.c.Store.Get(ctx, u.document.Ref)

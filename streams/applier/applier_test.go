@@ -228,8 +228,8 @@ func TestPoisonMessages(t *testing.T) {
 	w.meter.Want(t, map[string]int64{"messages_kept": 3, "documents_applied": 1, "messages_again": 0})
 }
 
-// Guarantees that shares and placements which this version cannot read are kept and reported, and never replace what the cell has: what it
-// knows of its shares stays in force, after a restart too. What comes after them is applied.
+// Guarantees that shares and placements which this version cannot read are kept and reported, and never replace what
+// the cell has: what it knows of its shares stays in force, after a restart too. What comes after them is applied.
 func TestUnreadableShares(t *testing.T) {
 	placement := shares.PlacementKey("acme")
 	const first, second = `{"version":1,"tenant":"acme","generations":[{"epoch":0,"from":1}]}`, `{"version":1,"tenant":"acme","generations":[{"epoch":3,"from":7}]}`
@@ -238,7 +238,8 @@ func TestUnreadableShares(t *testing.T) {
 		key              string
 		good, bad, again string
 	}{
-		{"shares of a newer layout", events.SharesKey, `{"version":1}`, `{"version":2,"epoch":9}`, `{"version":1,"done":["x"]}`},
+		{"shares of a newer layout", events.SharesKey, `{"version":1}`, `{"version":2,"epoch":9}`,
+			`{"version":1,"done":["x"]}`},
 		{"shares of no layout", events.SharesKey, `{"version":1}`, `{}`, `{"version":1,"done":["x"]}`},
 		{"shares that were deleted", events.SharesKey, `{"version":1}`, "", `{"version":1,"done":["x"]}`},
 		{"a placement of a newer layout", placement, first, `{"version":2,"tenant":"acme"}`, second},

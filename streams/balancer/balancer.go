@@ -43,17 +43,18 @@
 //
 // # Items that cannot be read
 //
-// A placement that is absent means the default: every cell serves the tenant. One that cannot be read is not absent. It may be of a newer
-// layout, written past Sluice, or deleted, and the cells still grant by the one before it. So nothing changes for its tenant: no
-// request about the tenant is carried out, until the item can be read again. All other tenants and cells go on. Each look logs the item
-// and counts it in shares_unread.
+// A placement that is absent means the default: every cell serves the tenant. One that cannot be read is not absent. It
+// may be of a newer layout, written past Sluice, or deleted, and the cells still grant by the one before it. So nothing
+// changes for its tenant: no request about the tenant is carried out, until the item can be read again. All other
+// tenants and cells go on. Each look logs the item and counts it in shares_unread.
 //
-// The state has the placements of a transition under way. So a placement that becomes unreadable then is written again from the
-// state, and the transition goes on. If the item cannot even be written over, because the row is not of this layout, then the growth
-// waits for it.
+// The state has the placements of a transition under way. So a placement that becomes unreadable then is written again
+// from the state, and the transition goes on. If the item cannot even be written over, because the row is not of this
+// layout, then the growth waits for it.
 //
-// While a row of the table cannot be read at all, no cell joins: a cell that joins must be told every placement, and cannot be.
-// A state that cannot be read stops all changes. Cells, pins and acknowledgements that cannot be read ask for nothing.
+// While a row of the table cannot be read at all, no cell joins: a cell that joins must be told every placement, and
+// cannot be. A state that cannot be read stops all changes. Cells, pins and acknowledgements that cannot be read ask
+// for nothing.
 //
 // # Clocks
 //
@@ -276,8 +277,8 @@ func (b *Balancer) write(ctx context.Context, next *shares.State, version int64,
 	return nil
 }
 
-// place stores the placements of a transition that grows: before it can end, and so before a document comes that lacks them. It
-// reports whether the growth waits, because the row of a placement cannot be written over.
+// place stores the placements of a transition that grows: before it can end, and so before a document comes that lacks
+// them. It reports whether the growth waits, because the row of a placement cannot be written over.
 func (b *Balancer) place(ctx context.Context, s *shares.State, version int64, t *table) (waits bool, err error) {
 	if s.Phase != shares.Grow {
 		return false, nil
@@ -299,7 +300,8 @@ func (b *Balancer) place(ctx context.Context, s *shares.State, version int64, t 
 		err := b.store(ctx, p, key, there.version, s.Epoch)
 		if errors.Is(err, control.ErrBadItem) {
 			waits = true
-			b.c.Log.ErrorContext(ctx, "the growth of the shares waits for a placement whose item cannot be written over: mend the item",
+			b.c.Log.ErrorContext(ctx,
+				"the growth of the shares waits for a placement whose item cannot be written over: mend the item",
 				"tenant", fmt.Sprintf("%q", p.Tenant), "epoch", s.Epoch, "error", err)
 			continue
 		}
@@ -319,7 +321,8 @@ func (b *Balancer) store(ctx context.Context, p *shares.Placement, key string, v
 		return fmt.Errorf("write a placement: %w", err)
 	}
 	_, err = b.c.Tables.Put(ctx, control.Change{
-		Table: control.Cells, Key: key, Expect: version, Body: body, Actor: Actor, Reason: fmt.Sprintf("epoch %d", epoch), Now: b.c.Now(),
+		Table: control.Cells, Key: key, Expect: version, Body: body, Actor: Actor,
+		Reason: fmt.Sprintf("epoch %d", epoch), Now: b.c.Now(),
 	})
 	if errors.Is(err, control.ErrConflict) {
 		return fmt.Errorf("%w: %w", errMoved, err)

@@ -22,7 +22,7 @@ type table struct {
 	acks   []shares.Ack
 	unread int
 
-	unreadable map[string]int64 // placements that cannot be read, by key: the versions of their items; 0 where these are not known
+	unreadable map[string]int64 // placements that cannot be read, by key: the versions of their items; 0: not known
 	rows       int              // pages with rows that cannot be read at all: whose they are is not known
 }
 
@@ -40,8 +40,8 @@ type stored struct {
 	version   int64
 }
 
-// table reads it. Items that cannot be read, or make no sense, are left out and counted: they stop nothing. Which placements
-// cannot be read is remembered, because they are not absent.
+// table reads it. Items that cannot be read, or make no sense, are left out and counted: they stop nothing. Which
+// placements cannot be read is remembered, because they are not absent.
 func (b *Balancer) table(ctx context.Context) (*table, error) {
 	t := &table{placed: map[string]stored{}, unreadable: map[string]int64{}}
 	why := map[string]error{}
@@ -152,7 +152,8 @@ func read(i *control.Item) (wish, error) {
 	return wish{i.Key, i.Version, body.Tenant, body.Request}, nil
 }
 
-// unknown reports whether a tenant has a placement that cannot be read, so that nobody knows where the tenant is served.
+// unknown reports whether a tenant has a placement that cannot be read, so that nobody knows where the tenant is
+// served.
 func (b *Balancer) unknown(ctx context.Context, t *table, tenant string) (bool, error) {
 	if len(t.unreadable) == 0 && t.rows == 0 {
 		return false, nil
@@ -161,7 +162,8 @@ func (b *Balancer) unknown(ctx context.Context, t *table, tenant string) (bool, 
 	if _, is := t.unreadable[key]; is || t.rows == 0 || t.placed[tenant].placement != nil {
 		return is, nil
 	}
-	_, err := b.c.Tables.Get(ctx, control.Cells, key) // the row of the tenant's placement may be the one that cannot be read
+	// The row of the tenant's placement may be the one that cannot be read.
+	_, err := b.c.Tables.Get(ctx, control.Cells, key)
 	switch {
 	case errors.Is(err, control.ErrNotFound):
 		return false, nil
@@ -175,8 +177,11 @@ func (b *Balancer) unknown(ctx context.Context, t *table, tenant string) (bool, 
 	return false, fmt.Errorf("%w: the placement of tenant %q", errMoved, tenant)
 }
 
-// known are the placements of all tenants that requests are about. A request waits where the placement is not among them.
-func (b *Balancer) known(ctx context.Context, t *table, requests ...[]shares.Request) (map[string]*shares.Placement, error) {
+// known are the placements of all tenants that requests are about. A request waits where the placement is not among
+// them.
+func (b *Balancer) known(
+	ctx context.Context, t *table, requests ...[]shares.Request,
+) (map[string]*shares.Placement, error) {
 	out := map[string]*shares.Placement{}
 	for _, r := range slices.Concat(requests...) {
 		if r.Kind != shares.Place {
@@ -208,7 +213,8 @@ func (b *Balancer) requests(ctx context.Context, s *shares.State, t *table) ([]s
 	for i := range t.cells {
 		r, ok := cellRequest(s, &t.cells[i].Request)
 		if ok && r.Kind == shares.Join && t.rows > 0 {
-			b.c.Log.ErrorContext(ctx, "no cell joins while a row of the cells cannot be read: it may be a placement, and the cell would lack it",
+			b.c.Log.ErrorContext(ctx,
+				"no cell joins while a row of the cells cannot be read: it may be a placement, and the cell would lack it",
 				"cell", r.Cell)
 			continue
 		}

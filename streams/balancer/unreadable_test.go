@@ -14,8 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/shares"
 )
 
-// fleet is cells that hear of the shares and of placements at times of their own, as appliers store them: what cannot be read never
-// replaces what can be. It adds up what they may grant to a tenant of a limit of 90 units in each period.
+// fleet is cells that hear of the shares and of placements at times of their own, as appliers store them: what cannot
+// be read never replaces what can be. It adds up what they may grant to a tenant of a limit of 90 units in each period.
 type fleet struct {
 	*bench
 	limit   *limit.Limit
@@ -34,11 +34,13 @@ type heard struct {
 
 func newFleet(t *testing.T, tenant string, cells ...string) *fleet {
 	t.Helper()
-	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 90, Period: period}}})
+	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: 90, Period: period}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{bench: newBench(t), limit: l, tenant: tenant, cells: map[string]*heard{}, granted: map[string]map[time.Time]int64{}}
+	f := &fleet{bench: newBench(t), limit: l, tenant: tenant, cells: map[string]*heard{},
+		granted: map[string]map[time.Time]int64{}}
 	for _, cell := range cells {
 		f.cells[cell] = &heard{}
 		f.granted[cell] = map[time.Time]int64{}
@@ -115,9 +117,9 @@ func (f *fleet) newest() control.Item {
 	return item
 }
 
-// Guarantees that a placement which cannot be read changes nobody's share of the tenant, whatever is asked for it meanwhile and in
-// whatever order cells hear; that other tenants and cells are served all the same; that it is told; and that the tenant goes on by
-// itself when the item is mended. The cells never grant more than the limit together.
+// Guarantees that a placement which cannot be read changes nobody's share of the tenant, whatever is asked for it
+// meanwhile and in whatever order cells hear; that other tenants and cells are served all the same; that it is told;
+// and that the tenant goes on by itself when the item is mended. The cells never grant more than the limit together.
 func TestUnreadablePlacement(t *testing.T) {
 	for name, spoil := range map[string]func(f *fleet, readable string){
 		"a newer layout": func(f *fleet, _ string) {
@@ -128,7 +130,8 @@ func TestUnreadablePlacement(t *testing.T) {
 			f.put(control.Cells, shares.PlacementKey("acme"), strings.Replace(readable, `"acme"`, `"other"`, 1))
 		},
 		"deleted": func(f *fleet, _ string) {
-			if _, err := f.tables.Tables.Put(f.t.Context(), control.Change{Table: control.Cells, Key: shares.PlacementKey("acme"), Expect: f.newest().Version,
+			if _, err := f.tables.Tables.Put(f.t.Context(), control.Change{Table: control.Cells,
+				Key: shares.PlacementKey("acme"), Expect: f.newest().Version,
 				Delete: true, Actor: "somebody", Reason: "a test", Now: f.now}); err != nil {
 				f.t.Fatal(err)
 			}
@@ -164,7 +167,8 @@ func TestUnreadablePlacement(t *testing.T) {
 				if res := f.bench.run(); res.Unread != 1 || res.Phase != shares.Steady {
 					t.Fatalf("%+v: want that one item is told to be unreadable, and nothing is under way\n%s", res, f.log.String())
 				}
-				if log := f.log.String(); !strings.Contains(log, "cannot be read") || !strings.Contains(log, shares.PlacementKey("acme")) {
+				if log := f.log.String(); !strings.Contains(log, "cannot be read") ||
+					!strings.Contains(log, shares.PlacementKey("acme")) {
 					t.Fatalf("the log does not name the item: %s", log)
 				}
 
@@ -173,7 +177,8 @@ func TestUnreadablePlacement(t *testing.T) {
 				f.ask(shares.Request{Kind: shares.Weigh, Cell: "b", Weight: 5})
 				f.run(r, 4*time.Minute)
 				f.want("a active 1, b active 5, c active 1")
-				if placed, err := f.tables.Tables.Get(t.Context(), control.Cells, shares.PlacementKey("globex")); err != nil || !strings.Contains(string(placed.Body), `"c"`) {
+				if placed, err := f.tables.Tables.Get(t.Context(), control.Cells, shares.PlacementKey("globex")); err != nil ||
+					!strings.Contains(string(placed.Body), `"c"`) {
 					t.Fatalf("another tenant is not placed: %s, %v", placed.Body, err)
 				}
 
@@ -190,8 +195,8 @@ func TestUnreadablePlacement(t *testing.T) {
 	}
 }
 
-// Guarantees that a placement which becomes unreadable in the middle of its transition, at any time, stops nothing: the state has the
-// placement, and the balancer writes it anew.
+// Guarantees that a placement which becomes unreadable in the middle of its transition, at any time, stops nothing: the
+// state has the placement, and the balancer writes it anew.
 func TestPlacementIsSpoiltInItsTransition(t *testing.T) {
 	during := map[bool]int{}
 	for at := range 12 {
@@ -224,8 +229,8 @@ func TestPlacementIsSpoiltInItsTransition(t *testing.T) {
 	}
 }
 
-// Guarantees that a placement whose item cannot even be written over, in the growth of its own transition, holds that transition and
-// is no failure of the balancer; and that the transition ends when the item is mended.
+// Guarantees that a placement whose item cannot even be written over, in the growth of its own transition, holds that
+// transition and is no failure of the balancer; and that the transition ends when the item is mended.
 func TestGrowthWaitsForItsPlacement(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	f := newFleet(t, "acme", "a", "b")
@@ -244,7 +249,8 @@ func TestGrowthWaitsForItsPlacement(t *testing.T) {
 	}
 	f.tables.bad = ""
 	f.settle()
-	if p, err := shares.ReadPlacement(shares.PlacementKey("acme"), f.newest().Body); err != nil || !slices.Equal(p.Generations[1].Cells, []string{"a"}) {
+	if p, err := shares.ReadPlacement(shares.PlacementKey("acme"), f.newest().Body); err != nil ||
+		!slices.Equal(p.Generations[1].Cells, []string{"a"}) {
 		t.Errorf("the placement is %+v, %v", p, err)
 	}
 }
@@ -282,7 +288,8 @@ func TestStaleLookLeavesUnreadablePlacements(t *testing.T) {
 	}
 }
 
-// Guarantees that tenants whose placements cannot be read take no room of the others: more of them than a transition takes.
+// Guarantees that tenants whose placements cannot be read take no room of the others: more of them than a transition
+// takes.
 func TestManyUnreadablePlacements(t *testing.T) {
 	w := newBench(t)
 	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
@@ -298,7 +305,8 @@ func TestManyUnreadablePlacements(t *testing.T) {
 	}
 	w.settle()
 	for i := range 10 {
-		if _, err := w.tables.Tables.Get(t.Context(), control.Cells, shares.PlacementKey(fmt.Sprint("good ", i))); err != nil {
+		key := shares.PlacementKey(fmt.Sprint("good ", i))
+		if _, err := w.tables.Tables.Get(t.Context(), control.Cells, key); err != nil {
 			t.Error(err)
 		}
 	}
@@ -307,8 +315,8 @@ func TestManyUnreadablePlacements(t *testing.T) {
 	}
 }
 
-// Guarantees that no cell joins while an item cannot be read at all, since it could not be told of every placement, and its transition
-// would hold up all others; and that it joins when that is mended.
+// Guarantees that no cell joins while an item cannot be read at all, since it could not be told of every placement, and
+// its transition would hold up all others; and that it joins when that is mended.
 func TestJoinWaitsForUnreadableItems(t *testing.T) {
 	w := newBench(t)
 	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})

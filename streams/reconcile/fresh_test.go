@@ -197,16 +197,19 @@ func TestFirstSharesWaitForPlacementsUnderWay(t *testing.T) {
 	}
 }
 
-// Guarantees that what a cell has of its shares and of placements is never replaced by what it cannot read, which is reported each
-// time, and that it is given what can be read again. Where it has no placement, it knows that there was none.
+// Guarantees that what a cell has of its shares and of placements is never replaced by what it cannot read, which is
+// reported each time, and that it is given what can be read again. Where it has no placement, it knows that there was
+// none.
 func TestUnreadableSharesAreLeft(t *testing.T) {
 	for size, many := range map[string]int{"few": 5, "many": 1500} {
 		t.Run(size, func(t *testing.T) {
 			o := fresh(t, 5, 0)
 			o.reconcile(time.Hour)
 			had := map[cellconfig.Ref]int64{}
-			keys := []string{events.SharesKey, shares.PlacementKey("t000001"), shares.PlacementKey("t000002"), shares.PlacementKey("none")}
-			for i, bad := range []string{`{"version":2}`, `{"version":2,"tenant":"t000001"}`, placed("t000001"), `{"version":2,"tenant":"none"}`} {
+			keys := []string{events.SharesKey, shares.PlacementKey("t000001"), shares.PlacementKey("t000002"),
+				shares.PlacementKey("none")}
+			for i, bad := range []string{`{"version":2}`, `{"version":2,"tenant":"t000001"}`, placed("t000001"),
+				`{"version":2,"tenant":"none"}`} {
 				o.put(control.Cells, keys[i], bad)
 				ref, _ := celldoc.Ref(control.Cells, keys[i])
 				if had[ref] = 1; i == 3 {
@@ -238,8 +241,8 @@ func TestUnreadableSharesAreLeft(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell which has no shares yet is given them although a placement cannot be read: it learns first that it does not
-// know that placement, and so serves all tenants but one.
+// Guarantees that a cell which has no shares yet is given them although a placement cannot be read: it learns first
+// that it does not know that placement, and so serves all tenants but one.
 func TestFirstSharesWithAnUnreadablePlacement(t *testing.T) {
 	for size, many := range map[string]int{"few": 5, "many": 1500} {
 		for _, shared := range []bool{false, true} {
@@ -249,7 +252,8 @@ func TestFirstSharesWithAnUnreadablePlacement(t *testing.T) {
 				o.put(control.Cells, bad, `{"version":2,"tenant":"t000003"}`)
 				if shared { // which could not be read
 					o.put(control.Cells, events.SharesKey, `{"version":1,"done":["x"]}`)
-					if _, err := o.Table.Apply(t.Context(), []cellconfig.Document{{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID},
+					if _, err := o.Table.Apply(t.Context(), []cellconfig.Document{{Ref: cellconfig.Ref{Kind: cellconfig.KindShares,
+						ID: cellconfig.SharesID},
 						Version: 1, Deleted: true}}); err != nil {
 						t.Fatal(err)
 					}

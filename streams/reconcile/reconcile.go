@@ -27,9 +27,10 @@
 // The control table of the cells comes before that of tenants: a cell must not know a tenant before it knows what it may grant. Of
 // that table the shares come last where the cell has none yet, after the placement of every tenant: by a document of the shares
 // alone it would grant to a tenant that is pinned to another cell. So they are not written where an item of that table cannot be
-// read, or was refused, for it may be such a placement, nor where a placement is taken to be under way. Of a placement whose item can be
-// read and whose body cannot, such a cell learns that it does not know it (celldoc.Unknown), and so serves all other tenants. A cell
-// that has shares keeps what it has of shares and placements until newer ones can be read.
+// read, or was refused, for it may be such a placement, nor where a placement is taken to be under way. Of a placement
+// whose item can be read and whose body cannot, such a cell learns that it does not know it (celldoc.Unknown), and so
+// serves all other tenants. A cell that has shares keeps what it has of shares and placements until newer ones can be
+// read.
 //
 // # Time
 //
@@ -449,8 +450,8 @@ func (r *run) settle(ctx context.Context, refs map[cellconfig.Ref]bool) error {
 	return r.apply(ctx, []cellconfig.Document{shares})
 }
 
-// firstShares reports whether a document of the cell is that of the shares, and there were never any that could be read: a tombstone
-// says that there are some.
+// firstShares reports whether a document of the cell is that of the shares, and there were never any that could be
+// read: a tombstone says that there are some.
 func firstShares(ref cellconfig.Ref, have *cellconfig.Document) bool {
 	return ref.Kind == cellconfig.KindShares && (have.Version == 0 || have.Deleted)
 }
@@ -513,16 +514,20 @@ func (r *run) judge(ctx context.Context, item *control.Item, have *cellconfig.Do
 	return want, true
 }
 
-// unreadable reports shares, or a placement, that cells of this version cannot read. The cell lacks nothing that it could be given.
+// unreadable reports shares, or a placement, that cells of this version cannot read. The cell lacks nothing that it
+// could be given.
 func (r *run) unreadable(ctx context.Context, ref cellconfig.Ref, why error) {
 	lacking := r.Lacking
 	r.report(ctx, Unreadable, ref, why)
 	r.Lacking = lacking
 }
 
-// leave leaves the cell what it has of shares or of a placement that it could not read. A cell that has no shares is told that it does
-// not know the document: then it neither takes the shares for absent, nor grants to the tenant of the placement by its shares alone.
-func (r *run) leave(ctx context.Context, want cellconfig.Document, have *cellconfig.Document, why error) (cellconfig.Document, bool) {
+// leave leaves the cell what it has of shares or of a placement that it could not read. A cell that has no shares is
+// told that it does not know the document: then it neither takes the shares for absent, nor grants to the tenant of the
+// placement by its shares alone.
+func (r *run) leave(
+	ctx context.Context, want cellconfig.Document, have *cellconfig.Document, why error,
+) (cellconfig.Document, bool) {
 	if want.Kind == cellconfig.KindShares {
 		r.unreadable(ctx, want.Ref, why)
 		return celldoc.Unknown(want), have.Version == 0

@@ -15,8 +15,8 @@ import (
 // StoredAt is the time at which [StoredCase.Fill] charges.
 var StoredAt = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// StoredCase is a set of counters that covers one stored form. It is what fixtures of stored counters are made of: a store's test
-// fills an empty store by it once, commits what the store then holds, and holds later versions to it.
+// StoredCase is a set of counters that covers one stored form. It is what fixtures of stored counters are made of: a
+// store's test fills an empty store by it once, commits what the store then holds, and holds later versions to it.
 type StoredCase struct {
 	Name  string
 	Owner limit.Owner // of this case alone
@@ -87,7 +87,8 @@ func Stored(tb testing.TB, accepts func(*limit.Limit) error) []StoredCase {
 	}
 	bucket := tier(limit.TokenBucket, 100, time.Second)
 	bucket.Burst = 200
-	month := limit.Tier{Algorithm: limit.Quota, Threshold: 1_000_000, Calendar: &limit.Calendar{Every: limit.Month, Location: paris, AnchorDay: 15}}
+	month := limit.Tier{Algorithm: limit.Quota, Threshold: 1_000_000,
+		Calendar: &limit.Calendar{Every: limit.Month, Location: paris, AnchorDay: 15}}
 	windows := []limit.Charge{
 		whole(2, limit.Limit{ID: "windows", AlignOwner: true, Tiers: []limit.Tier{
 			tier(limit.FixedWindow, 20, time.Second), tier(limit.FixedWindow, 100, 10*time.Second)}}),
@@ -99,22 +100,27 @@ func Stored(tb testing.TB, accepts func(*limit.Limit) error) []StoredCase {
 	}
 	stamps := []limit.Charge{
 		one("steps", tier(limit.SlidingBuckets, 100, time.Minute)), one("log", tier(limit.SlidingLog, 100, time.Minute))}
-	per := limit.Limit{ID: "person", Per: "subject", MaxValues: 2, Tiers: []limit.Tier{tier(limit.FixedWindow, 30, time.Hour), bucket}}
-	route := limit.Limit{ID: "put-product", Per: "endpoint", Tiers: []limit.Tier{tier(limit.FixedWindow, 20, time.Minute)}}
+	per := limit.Limit{ID: "person", Per: "subject", MaxValues: 2,
+		Tiers: []limit.Tier{tier(limit.FixedWindow, 30, time.Hour), bucket}}
+	route := limit.Limit{ID: "put-product", Per: "endpoint",
+		Tiers: []limit.Tier{tier(limit.FixedWindow, 20, time.Minute)}}
 	var routes [][]limit.Charge
 	for i := range 24 {
-		routes = append(routes, []limit.Charge{charge(1, limit.ValueOf(fmt.Sprintf("PUT /v1/organizations/{orgId}/product-%d/*", i)), route)})
+		routes = append(routes, []limit.Charge{charge(1,
+			limit.ValueOf(fmt.Sprintf("PUT /v1/organizations/{orgId}/product-%d/*", i)), route)})
 	}
 	cases := []StoredCase{
 		{Name: "windows", Charges: [][]limit.Charge{windows}},
 		{Name: "stamps", Charges: [][]limit.Charge{append(stamps, windows[2])}},
 		{Name: "scoped", Charges: [][]limit.Charge{
-			{windows[2], whole(1, limit.Limit{ID: "writes", Tiers: []limit.Tier{tier(limit.SlidingWindow, 60, time.Minute)}}), routes[0][0]}}},
+			{windows[2], routes[0][0], whole(1, limit.Limit{ID: "writes",
+				Tiers: []limit.Tier{tier(limit.SlidingWindow, 60, time.Minute)}})}}},
 		{Name: "values", Charges: [][]limit.Charge{ // "carol" is beyond MaxValues
 			{windows[2], charge(1, limit.ValueOf("alice"), per)}, {charge(2, limit.Value{Kind: limit.ValueAbsent}, per)},
 			{charge(1, limit.ValueOf("bob"), per)}, {charge(3, limit.ValueOf("carol"), per)}}},
 		{Name: "routes", Charges: routes},
-		{Name: "leased", Charges: [][]limit.Charge{append(stamps, windows[:3]...)}, fill: func(c *StoredCase, ask asker, _ func(*limit.Receipt) error) error {
+		{Name: "leased", Charges: [][]limit.Charge{append(stamps, windows[:3]...)}, fill: func(c *StoredCase, ask asker,
+			_ func(*limit.Receipt) error) error {
 			var ahead []limit.Ahead
 			for _, charge := range c.Charges[0] {
 				for range charge.Limit.Tiers {
@@ -124,16 +130,19 @@ func Stored(tb testing.TB, accepts func(*limit.Limit) error) []StoredCase {
 			_, err := ask(0, c.Charges[0], ahead...)
 			return err
 		}},
-		{Name: "late", Charges: [][]limit.Charge{{windows[2]}}, fill: func(c *StoredCase, ask asker, _ func(*limit.Receipt) error) error {
+		{Name: "late", Charges: [][]limit.Charge{{windows[2]}}, fill: func(c *StoredCase, ask asker,
+			_ func(*limit.Receipt) error) error {
 			d, err := ask(0, c.Charges[0], limit.Ahead{Need: 1, Least: 120})
 			if err != nil {
 				return err
 			}
 			g := d.Grant(0)
-			_, err = ask(time.UnixMicro(g.Until).Sub(StoredAt)+time.Millisecond, c.Charges[0], limit.Ahead{Need: 1, Least: 7, Adjust: -30, AdjustAt: g.At})
+			_, err = ask(time.UnixMicro(g.Until).Sub(StoredAt)+time.Millisecond, c.Charges[0], limit.Ahead{Need: 1, Least: 7,
+				Adjust: -30, AdjustAt: g.At})
 			return err
 		}},
-		{Name: "refunded", Charges: [][]limit.Charge{append(stamps, windows...)}, fill: func(c *StoredCase, ask asker, refund func(*limit.Receipt) error) error {
+		{Name: "refunded", Charges: [][]limit.Charge{append(stamps, windows...)}, fill: func(c *StoredCase, ask asker,
+			refund func(*limit.Receipt) error) error {
 			if _, err := ask(-time.Second, c.Charges[0]); err != nil {
 				return err
 			}
@@ -143,7 +152,8 @@ func Stored(tb testing.TB, accepts func(*limit.Limit) error) []StoredCase {
 			}
 			return refund(second.Receipt())
 		}},
-		{Name: "address", Owner: limit.Owner{Kind: limit.Address, Name: strings.Repeat("0f", 16)}, Charges: [][]limit.Charge{{windows[2]}}},
+		{Name: "address", Owner: limit.Owner{Kind: limit.Address, Name: strings.Repeat("0f", 16)},
+			Charges: [][]limit.Charge{{windows[2]}}},
 	}
 	for i := range cases {
 		c := &cases[i]

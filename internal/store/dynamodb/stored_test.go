@@ -23,16 +23,17 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
 )
 
-// storedNamespace is that of the items in testdata/stored-COMMIT.json. The code of that commit has written them, by the cases of
-// limittest.Stored.
+// storedNamespace is that of the items in testdata/stored-COMMIT.json. The code of that commit has written them, by the
+// cases of limittest.Stored.
 const storedNamespace = "stored"
 
-var writeStored = flag.String("stored", "", "write testdata/stored-`COMMIT`.json, which must not be there, with what this code stores")
+var writeStored = flag.String("stored", "",
+	"write testdata/stored-`COMMIT`.json, which must not be there, with what this code stores")
 
 func storedFile(commit string) string { return filepath.Join("testdata", "stored-"+commit+".json") }
 
-// loadStored puts what the code of a commit stored into the table under test, and returns it. The namespace is that of the test in
-// place of the stored one, and times to live are not over.
+// loadStored puts what the code of a commit stored into the table under test, and returns it. The namespace is that of
+// the test in place of the stored one, and times to live are not over.
 func loadStored(tb testing.TB, c *sdk.Client, namespace, commit string) (items []map[string]types.AttributeValue) {
 	tb.Helper()
 	file, err := os.ReadFile(storedFile(commit))
@@ -64,8 +65,8 @@ func text(v types.AttributeValue) string {
 	return string(b.Value)
 }
 
-// TestWriteStored makes the fixture of a commit, with -stored. Without it there is nothing to do: the code of later commits stores
-// what its own tests say.
+// TestWriteStored makes the fixture of a commit, with -stored. Without it there is nothing to do: the code of later
+// commits stores what its own tests say.
 func TestWriteStored(t *testing.T) {
 	if *writeStored == "" {
 		t.Skip("-stored is not given")
@@ -122,39 +123,38 @@ func TestStoredFormsAreComplete(t *testing.T) {
 	client := server(t)
 	c := config(client)
 	items := loadStored(t, client, c.Namespace, "71d6d5d")
-	field := func(item map[string]types.AttributeValue, counter, field string) bool {
-		m, ok := item[counter].(*types.AttributeValueMemberM)
-		return ok && m.Value[field] != nil
-	}
-	for what, has := range map[string]func(pk, sk string, item map[string]types.AttributeValue) bool{
-		"fixed windows":    func(_, _ string, i map[string]types.AttributeValue) bool { return field(i, "windows/f10000", "n") },
-		"a sliding window": func(_, _ string, i map[string]types.AttributeValue) bool { return field(i, "sliding/w60000", "p") },
-		"a token bucket":   func(_, _ string, i map[string]types.AttributeValue) bool { return field(i, "burst/t1000", "e") },
-		"a leaky bucket":   func(_, _ string, i map[string]types.AttributeValue) bool { return field(i, "even/l1000", "s") },
-		"a quota": func(_, _ string, i map[string]types.AttributeValue) bool {
-			for name := range i {
-				if strings.HasPrefix(name, "monthly/q") {
-					return field(i, name, "e")
+	for _, want := range []struct{ what, key, attribute, field string }{ // what is in the keys, and how an attribute begins
+		{"fixed windows", "windows,|s0", "windows/f10000", "n"},
+		{"a sliding window", "windows,|s0", "sliding/w60000", "p"},
+		{"a token bucket", "windows,|s0", "burst/t1000", "e"},
+		{"a leaky bucket", "windows,|s0", "even/l1000", "s"},
+		{"a quota", "windows,|s0", "monthly/q", "e"},
+		{"a shadow", "windows,|s0", "tried/F60000", "n"},
+		{"sliding buckets", "stamps,|s0", "steps/b60000-24", "s"},
+		{"leased units", "leased,|s0", "burst/t1000", "q"},
+		{"refunded units", "refunded,|s0", "burst/t1000", "u"},
+		{"an item that is full", "routes,|s0", "full", ""},
+		{"the next of a chain", "routes,|s1", "ttl", ""},
+		{"a value", "values,|v7:subject,=5:alice,", "person/f", "n"},
+		{"no value", "values,|v7:subject,~0:,", "person/f", "n"},
+		{"all other values", "values,|v7:subject,*0:,", "person/f", "n"},
+		{"an address", ",a32:0f", "burst/t1000", "e"},
+		{"a receipt", "refunded,|r", "v", ""},
+	} {
+		found := slices.ContainsFunc(items, func(i map[string]types.AttributeValue) bool {
+			if !strings.Contains(text(i["PK"])+"|"+text(i["SK"]), want.key) {
+				return false
+			}
+			for name, v := range i {
+				counter, ok := v.(*types.AttributeValueMemberM)
+				if strings.HasPrefix(name, want.attribute) && (ok == (want.field != "")) && (!ok || counter.Value[want.field] != nil) {
+					return true
 				}
 			}
 			return false
-		},
-		"a shadow":             func(_, _ string, i map[string]types.AttributeValue) bool { return field(i, "tried/F60000", "n") },
-		"sliding buckets":      func(_, _ string, i map[string]types.AttributeValue) bool { return field(i, "steps/b60000-24", "s") },
-		"leased units":         func(_, _ string, i map[string]types.AttributeValue) bool { return field(i, "burst/t1000", "q") },
-		"refunded units":       func(_, _ string, i map[string]types.AttributeValue) bool { return field(i, "burst/t1000", "u") },
-		"an item that is full": func(_, sk string, i map[string]types.AttributeValue) bool { return sk == "s0" && i["full"] != nil },
-		"the next of a chain":  func(_, sk string, i map[string]types.AttributeValue) bool { return sk == "s1" && i["ttl"] != nil },
-		"a value":              func(_, sk string, _ map[string]types.AttributeValue) bool { return sk == "v7:subject,=5:alice," },
-		"no value":             func(_, sk string, _ map[string]types.AttributeValue) bool { return sk == "v7:subject,~0:," },
-		"all other values":     func(_, sk string, _ map[string]types.AttributeValue) bool { return sk == "v7:subject,*0:," },
-		"an address": func(pk, _ string, _ map[string]types.AttributeValue) bool {
-			return strings.Contains(pk, ",a32:0f")
-		},
-		"a receipt": func(_, sk string, _ map[string]types.AttributeValue) bool { return strings.HasPrefix(sk, "r") },
-	} {
-		if !slices.ContainsFunc(items, func(i map[string]types.AttributeValue) bool { return has(text(i["PK"]), text(i["SK"]), i) }) {
-			t.Errorf("%s is not among the stored items", what)
+		})
+		if !found {
+			t.Errorf("%s is not among the stored items", want.what)
 		}
 	}
 }

@@ -136,7 +136,8 @@ func (p *pair) used(now time.Time, l *limit.Limit) int64 {
 	return d.Results[0].Used()
 }
 
-// Guarantees that what is held of a quota for other requests is given back before the quota denies: nobody has spent those units.
+// Guarantees that what is held of a quota for other requests is given back before the quota denies: nobody has spent
+// those units.
 func TestHeldUnitsAreGivenBackBeforeADenial(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 5), quota(t, 10)
@@ -153,7 +154,8 @@ func TestHeldUnitsAreGivenBackBeforeADenial(t *testing.T) {
 		return d.Allowed
 	}
 	if !ask(1, 5) || ask(9, 1) || p.Held() != 1 || p.used(start, q) != 10 {
-		t.Fatalf("%d leases are held, %d units charged; want the 9 units of a request that the rate denied to be held", p.Held(), p.used(start, q))
+		t.Fatalf("%d leases are held, %d units charged; want the 9 units of a request that the rate denied to be held",
+			p.Held(), p.used(start, q))
 	}
 	if !ask(8, 0) {
 		t.Error("8 units are denied, of 9 that nobody has spent")
@@ -179,8 +181,8 @@ func (h *holding) Refund(ctx context.Context, r *limit.Receipt, units int64, now
 	return h.Store.Refund(ctx, r, units, now)
 }
 
-// Guarantees that units on their way back to a store that does not answer take a bounded room: those beyond it are lost, and are not given
-// back when the store answers.
+// Guarantees that units on their way back to a store that does not answer take a bounded room: those beyond it are
+// lost, and are not given back when the store answers.
 func TestReturnsThatWaitAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const held, waiting, underWay, beyond = 64, 4096, 8, 100

@@ -11,8 +11,8 @@ import (
 // errType is an attribute of a type that no item of this repository has.
 var errType = errors.New("an attribute of an unknown type")
 
-// Value is an attribute in the JSON in which DynamoDB's own API has it: {"S": "text"}, {"N": "1"}, {"B": base64}, {"BOOL": true},
-// {"M": {…}}, {"L": […]}.
+// Value is an attribute in the JSON in which DynamoDB's own API has it: {"S": "text"}, {"N": "1"}, {"B": base64},
+// {"BOOL": true}, {"M": {…}}, {"L": […]}.
 type Value struct{ types.AttributeValue }
 
 // Item is an item in that JSON, for fixtures.
