@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,15 +11,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluicelimits/sluice/internal/admin"
-	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/admin/client"
-	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/ops"
+	"github.com/sluicelimits/sluice/internal/shares"
 )
 
 const countersHelp = `
 
-Counters are those of one cell. Without --path they are those of the limits per tenant. With --path, and --method,
+Counters are those of one cell: the only one that serves, or that of --cell. Of several, the tenant's home cell counts its
+quotas, and each counts its own part of other limits. Without --path they are those of the limits per tenant. With --path, and --method,
 --subject, --key-id and --ip as need be, they are those that such a request would be charged to. With --ip-limits and
 --ip they are those of ipLimits, which have no tenant. Each use is an item in the table operations, and so in the audit
 trail; an address is there by its keyed hash only.`
@@ -42,7 +41,11 @@ func (f *countersFlags) flags(c *cobra.Command, changes bool) {
 		c.Flags().StringVar(&f.reason, "reason", "", "`WHY`, for the record (default: peek)")
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.cell, "cell", "local", "`CELL` whose counters are meant")
+	whose := "the only one, else it must be said"
+	if !changes {
+		whose = "the only one, else the tenant's home"
+	}
+	flags.StringVar(&f.cell, "cell", "", "`CELL` whose counters are meant (default: "+whose+")")
 	flags.StringVar(&f.ops, "ops-endpoint", "", "`URL` of the cell's ops function (default: as 'sluice cell add' stored it, or SLUICE_OPS_ENDPOINT)")
 	flags.StringVar(&f.counters.Method, "method", "", "`METHOD` of the request (default GET)")
 	flags.StringVar(&f.counters.Path, "path", "", "`PATH` of the request")
@@ -86,7 +89,7 @@ func (f *countersFlags) name(args []string) {
 
 // run calls the cell's ops function.
 func (f *countersFlags) run(c *cobra.Command, does string) error {
-	to, err := f.connectOps(c)
+	to, err := f.connectOps(c, does == "peek")
 	if err != nil {
 		return err
 	}
@@ -95,7 +98,7 @@ func (f *countersFlags) run(c *cobra.Command, does string) error {
 }
 
 // connectOps is a client of the cell's ops function: below the admin endpoint, unless the cell has a URL of its own.
-func (f *countersFlags) connectOps(c *cobra.Command) (*client.Client, error) {
+func (f *countersFlags) connectOps(c *cobra.Command, looks bool) (*client.Client, error) {
 	own := f.ops
 	if own == "" {
 		own = os.Getenv("SLUICE_OPS_ENDPOINT")
@@ -107,14 +110,51 @@ func (f *countersFlags) connectOps(c *cobra.Command) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	item, err := client.Do[call.Item](c.Context(), to, "documents/get", admin.GetRequest{Table: control.Cells, Key: f.cell})
-	if err == nil {
-		var cell struct{ Ops string }
-		if json.Unmarshal(item.Body, &cell) == nil && cell.Ops != "" {
-			return f.at(c, cell.Ops)
+	cells, err := client.Do[admin.CellsResponse](c.Context(), to, "cells/list", admin.CellsRequest{Tenant: f.counters.Tenant})
+	if err != nil {
+		cells = &admin.CellsResponse{} // whoever answers below says what is wrong
+	}
+	if f.cell == "" {
+		if f.cell, err = f.choose(c, cells, looks); err != nil {
+			return nil, err
 		}
 	}
-	return to.At("ops", f.cell), nil // whoever answers there says what is wrong
+	for i := range cells.Cells {
+		if row := &cells.Cells[i]; row.Cell == f.cell && row.Ops != "" {
+			return f.at(c, row.Ops)
+		}
+	}
+	return to.At("ops", f.cell), nil
+}
+
+// choose picks the cell where the command line names none: the only one that serves. Where several serve, a look goes to the tenant's
+// home and says so, and what changes counters is refused: the operator must know in which cell.
+func (f *countersFlags) choose(c *cobra.Command, cells *admin.CellsResponse, looks bool) (string, error) {
+	if cells.Alone != "" {
+		return cells.Alone, nil
+	}
+	var serving []string
+	for i := range cells.Cells {
+		if row := &cells.Cells[i]; row.State == string(shares.Joining) || row.State == string(shares.Active) || row.State == string(shares.Draining) {
+			serving = append(serving, row.Cell)
+		}
+	}
+	names := strings.Join(serving, ", ")
+	switch {
+	case len(serving) == 0:
+		return aloneCell, nil
+	case len(serving) == 1:
+		return serving[0], nil
+	case looks && cells.Home != "":
+		fmt.Fprintf(c.ErrOrStderr(), "sluice: counters of cell %s, the home of tenant %q: it counts the quotas, and of other limits its own part; --cell shows another of %s\n",
+			cells.Home, f.counters.Tenant, names)
+		return cells.Home, nil
+	}
+	home := ""
+	if cells.Home != "" {
+		home = fmt.Sprintf("; %s is the home of tenant %q, which counts its quotas", cells.Home, f.counters.Tenant)
+	}
+	return "", &usageError{c.CommandPath(), fmt.Errorf("several cells count: say which with --cell, one of %s%s", names, home)}
 }
 
 func writeCounters(w io.Writer, r *ops.Response) error {

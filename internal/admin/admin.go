@@ -59,6 +59,9 @@ type Config struct {
 	// CellTables are the cells' copies, by cell, for ConfigStatus.
 	CellTables map[string]CellTable
 
+	// Alone is the one cell that there is, where cells do not share the limits; "" where they may.
+	Alone string
+
 	// Shadow counts what shadow limits did, where that can be had; nil: ShadowReport says where to look instead.
 	Shadow func(ctx context.Context) (*ShadowReport, error)
 

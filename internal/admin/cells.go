@@ -285,7 +285,9 @@ func (s *Service) pin(ctx context.Context, actor, reason, tenant string, p *plac
 }
 
 // CellsRequest asks for all cells.
-type CellsRequest struct{}
+type CellsRequest struct {
+	Tenant string `json:"tenant,omitempty"` // whose home is told; "": nobody's
+}
 
 // CellRow is one cell.
 type CellRow struct {
@@ -307,6 +309,13 @@ type CellsResponse struct {
 	Epoch int64        `json:"epoch"` // 0: the balancer has not begun
 	Phase shares.Phase `json:"phase,omitempty"`
 	Note  string       `json:"note,omitempty"`
+
+	// Home is the cell that counts the tenant's quotas once everything that is under way has taken effect; "" if no cell serves
+	// the tenant, if the balancer has not begun, or if the tenant's placement cannot be read.
+	Home string `json:"home,omitempty"`
+
+	// Alone is the one cell that runs and grants all of every limit, whatever Cells says: Config.Alone.
+	Alone string `json:"alone,omitempty"`
 
 	Unreadable []UnreadableCell `json:"unreadable,omitempty"` // by key
 }
@@ -348,9 +357,18 @@ func (out *CellsResponse) add(i *control.Item, tenants map[string]string) error 
 }
 
 // Cells lists the cells: what was asked for, and what the balancer made of it.
-func (s *Service) Cells(ctx context.Context, _ string, _ *CellsRequest) (*CellsResponse, error) {
-	out := &CellsResponse{Cells: []CellRow{}}
+func (s *Service) Cells(ctx context.Context, _ string, r *CellsRequest) (*CellsResponse, error) {
+	out := &CellsResponse{Cells: []CellRow{}, Alone: s.c.Alone}
+	placement := ""
+	if r.Tenant != "" {
+		if err := events.CheckKey(control.Tenants, r.Tenant); err != nil {
+			return nil, call.Refuse(call.Invalid, "tenant: %v", err)
+		}
+		placement = shares.PlacementKey(r.Tenant)
+	}
 	var state *shares.State
+	var placed *shares.Placement
+	placeKnown := true
 	tenants := map[string]string{} // by the keys of their placements
 	for i, err := range control.All(ctx, s.c.Tables, control.Cells) {
 		switch {
@@ -364,6 +382,9 @@ func (s *Service) Cells(ctx context.Context, _ string, _ *CellsRequest) (*CellsR
 				out.Note = "what the balancer wrote cannot be read here: " + err.Error()
 			}
 			continue
+		case i.Key == placement: // whether it can be read is said below
+			placed, err = shares.ReadPlacement(i.Key, i.Body)
+			placeKnown = err == nil && !i.Deleted
 		}
 		if err := out.add(&i, tenants); err != nil {
 			out.Unreadable = append(out.Unreadable, UnreadableCell{Key: i.Key, Version: i.Version, Error: err.Error()})
@@ -378,6 +399,9 @@ func (s *Service) Cells(ctx context.Context, _ string, _ *CellsRequest) (*CellsR
 		return out, nil
 	}
 	out.Epoch, out.Phase = state.Epoch, state.Phase
+	if doc := state.Document(); doc != nil && r.Tenant != "" && placeKnown {
+		out.Home = doc.View("", r.Tenant, placed).Home()
+	}
 	awaited := state.Awaited()
 	for i := range out.Cells {
 		c := &out.Cells[i]

@@ -137,7 +137,7 @@ func fieldCases() map[string]fieldCase {
 		}, map[string]string{"expect": "version"}},
 		"/cells/drain":   cell,
 		"/cells/remove":  remove,
-		"/cells/list":    {admin.CellsRequest{}, `{}`, nil, nil},
+		"/cells/list":    {admin.CellsRequest{}, `{"tenant":"acme"}`, map[string][]string{"tenant": slices.Concat(notText, []string{`"a\u0000"`, longName})}, nil},
 		"/config/status": {admin.StatusRequest{}, `{"cell":"eu-1"}`, map[string][]string{"cell": append(slices.Clone(notText), `"us-1"`, longName)}, nil},
 		"/shadow/report": {admin.ShadowReportRequest{}, `{}`, nil, nil},
 	}

@@ -239,6 +239,9 @@ func TestCells(t *testing.T) {
 		}, shares.Request{ID: "eu-1@6", Kind: shares.Force, Cell: "eu-1"}},
 	}
 	var state shares.State
+	if list, err := w.Service.Cells(ctx, ann, &admin.CellsRequest{Tenant: "acme"}); err != nil || list.Home != "" || list.Alone != "" {
+		t.Errorf("before there is a cell: %+v, %v", list, err)
+	}
 	for i, s := range steps {
 		if _, err := s.do(); err != nil {
 			t.Fatalf("step %d: %v", i+1, err)
@@ -262,7 +265,10 @@ func TestCells(t *testing.T) {
 	if _, err := w.tables.Put(ctx, control.Change{Table: control.Cells, Key: events.SharesKey, Body: body, Actor: "balancer", Reason: "step", Now: noon}); err != nil {
 		t.Fatal(err)
 	}
-	list, err := w.Service.Cells(ctx, ann, &admin.CellsRequest{})
+	list, err := w.Service.Cells(ctx, ann, &admin.CellsRequest{Tenant: "acme"})
+	if err == nil && list.Home != "eu-1" {
+		t.Errorf("the home of a tenant is %q, and there is one cell", list.Home)
+	}
 	if err != nil || len(list.Cells) != 1 || list.Epoch != 1 || list.Cells[0].State != "active" || list.Cells[0].Asked != shares.Force || list.Cells[0].Share != 1 {
 		t.Errorf("listed are %+v, %v", list, err)
 	}

@@ -227,8 +227,14 @@ func (p *Plane) serveOperators() error {
 }
 
 func (p *Plane) service(cells map[string]admin.CellTable) (*admin.Service, error) {
+	alone := ""
+	for name := range cells {
+		if !p.c.Several {
+			alone = name
+		}
+	}
 	return admin.New(admin.Config{
-		Tables: p.tables, Accepts: p.c.Accepts, CellTables: cells, Shadow: p.c.Shadow, Now: p.c.Now, Log: p.c.Log,
+		Alone: alone, Tables: p.tables, Accepts: p.c.Accepts, CellTables: cells, Shadow: p.c.Shadow, Now: p.c.Now, Log: p.c.Log,
 		Hash: func(_ context.Context, key string) (pepper, hash string, err error) {
 			return p.c.NewKeys, identity.HashKey(p.c.Peppers[p.c.NewKeys], key), nil
 		},
