@@ -90,11 +90,17 @@ func (l *Limiter) openStores() (addresses limit.Store, err error) {
 
 func named(b backend.Backend) ladder.Named { return ladder.Named{Name: b.Name, Store: b.Counters} }
 
+func acceptsPlan(s limit.Store) func(all []*limit.Limit, together ...[]*limit.Limit) error {
+	return func(all []*limit.Limit, together ...[]*limit.Limit) error {
+		return limit.AcceptsPlan(s, all, together...)
+	}
+}
+
 // begin loads the plans, and watches them where they are files.
 func (l *Limiter) begin(tokens authorizer.Tokens, addresses limit.Store) error {
 	var err error
 	l.plans, err = planfile.Open(planfile.Config{Files: l.c.Plans, Source: plan.Source{Name: "plans", Data: l.c.PlansData},
-		Peppers: l.c.Peppers, Accepts: l.store.Accepts, Now: l.c.Now, Log: l.c.Log})
+		Peppers: l.c.Peppers, Accepts: l.store.Accepts, AcceptsPlan: acceptsPlan(l.store), Now: l.c.Now, Log: l.c.Log})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrPlans, err)
 	}

@@ -14,7 +14,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/store/split"
 )
 
 const checkLong = `Check plans files. Several files are read as one configuration: plans in one, tenants in another. "-" is standard
@@ -23,6 +26,9 @@ input.
 Every problem is printed on standard error, one a line, as file:line:column: path: message, and the exit status is 1. A
 warning is about a setting that is valid but cannot do what it seems to; it fails the check only with --strict. A good
 configuration gives one line for each file.
+
+A plan is refused if its limits are too many for one decision on DynamoDB, which keeps all counters of a small cell and the
+quotas of a full one. With --dynamodb=quotas only quotas are looked at, with --dynamodb=none nothing.
 
 --effective prints what holds for each tenant, after overrides and the boosts that are active, and where each value comes
 from.`
@@ -37,7 +43,7 @@ const checkExample = `  sluice check plans.yaml
 // checkFlags is the command line of check.
 type checkFlags struct {
 	effective, json, quiet, strict bool
-	tenant, at                     string
+	tenant, at, dynamodb           string
 }
 
 // planExtensions are the endings that shell completion offers.
@@ -61,6 +67,7 @@ func newCheckCommand() *cobra.Command {
 	flags.StringVar(&f.tenant, "tenant", "", "with --effective: only tenant `ID`")
 	flags.StringVar(&f.at, "at", "", "with --effective: boosts as of `TIME`, as 2026-12-24T00:00:00Z (default now)")
 	flags.BoolVar(&f.json, "json", false, "print problems, warnings and limits as one JSON document on standard output")
+	flags.StringVar(&f.dynamodb, "dynamodb", dynamodbAll, "what DynamoDB keeps: `all`, quotas or none")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but problems")
 	flags.BoolVar(&f.strict, "strict", false, "fail on warnings, too")
 	completeTenants(c, func() []string { return c.Flags().Args() })
@@ -123,7 +130,13 @@ func (f *checkFlags) run(c *cobra.Command, files []string) error {
 	if !f.effective && (f.tenant != "" || f.at != "") {
 		return &usageError{c.CommandPath(), errors.New("--tenant and --at go with --effective")}
 	}
+	if !slices.Contains([]string{dynamodbAll, dynamodbQuotas, dynamodbNone}, f.dynamodb) {
+		return &usageError{c.CommandPath(), fmt.Errorf("--dynamodb %q is none of all, quotas and none", f.dynamodb)}
+	}
 	config, err := loadPlans(c, files)
+	if err == nil {
+		err = f.decidable(config, at)
+	}
 	if err != nil {
 		return f.refuse(c, err)
 	}
@@ -143,6 +156,62 @@ func (f *checkFlags) run(c *cobra.Command, files []string) error {
 		return fmt.Errorf("%s, and --strict is given", count(len(report.Warnings), "warning"))
 	}
 	return nil
+}
+
+// What DynamoDB keeps, for --dynamodb.
+const (
+	dynamodbAll    = "all"
+	dynamodbQuotas = "quotas"
+	dynamodbNone   = "none"
+)
+
+// decidable returns a *plan.Error with each plan and tenant whose limits are too many for one decision on DynamoDB.
+func (f *checkFlags) decidable(config *plan.Config, at time.Time) error {
+	var problems []plan.Problem
+	seen := map[*plan.Set]bool{}
+	look := func(kind, id string, set *plan.Set) {
+		if seen[set] {
+			return
+		}
+		seen[set] = true
+		if err := set.AcceptedBy(f.acceptsPlan); err != nil {
+			problems = append(problems, plan.Problem{Path: kind + "." + id, Message: err.Error()})
+		}
+	}
+	for _, p := range config.Plans() {
+		look("plans", p.ID, p.Set())
+	}
+	for _, t := range config.Tenants() {
+		look("tenants", t.ID, t.Limits(at))
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	var names []string
+	for _, file := range config.Files() {
+		names = append(names, file.Name)
+	}
+	for i := range problems {
+		problems[i].File = strings.Join(names, ", ")
+	}
+	return &plan.Error{Problems: problems}
+}
+
+func (f *checkFlags) acceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
+	switch f.dynamodb {
+	case dynamodbNone:
+		return nil
+	case dynamodbAll:
+		return dynamodb.AcceptsPlan(all, together...)
+	}
+	quotas := func(limits []*limit.Limit) []*limit.Limit {
+		return slices.DeleteFunc(slices.Clone(limits), func(l *limit.Limit) bool { return !split.IsQuota(l) })
+	}
+	lists := make([][]*limit.Limit, len(together))
+	for i := range together {
+		lists[i] = quotas(together[i])
+	}
+	return dynamodb.AcceptsPlan(quotas(all), lists...)
 }
 
 // loadPlans reads files as one configuration; "-" is the command's input.

@@ -214,7 +214,7 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	f := &fleet{dev: d, upstream: upstream, log: log, homes: map[string]*memory.Store{}, away: map[string]*split.Homes{},
 		cells: map[string]*servedCell{}, failed: make(chan error, 1)}
-	if err := f.openPlane(ctx, counters.tenants.Accepts); err != nil {
+	if err := f.openPlane(ctx, counters.tenants); err != nil {
 		counters.close(log)
 		return err
 	}
@@ -268,7 +268,7 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler, log
 }
 
 // openPlane opens the control plane and brings the plans files into it.
-func (f *fleet) openPlane(ctx context.Context, accepts func(*limit.Limit) error) error {
+func (f *fleet) openPlane(ctx context.Context, store limit.Store) error {
 	peppers, newKeys := map[string][]byte{identity.DevPepperID: identity.DevPepper()}, identity.DevPepperID
 	for i, p := range f.peppers {
 		secret, err := p.read()
@@ -280,7 +280,7 @@ func (f *fleet) openPlane(ctx context.Context, accepts func(*limit.Limit) error)
 		}
 	}
 	var err error
-	f.plane, err = devcells.Open(devcells.Config{Folder: f.data, Peppers: peppers, NewKeys: newKeys, Several: f.several(), Accepts: accepts, Reaches: f.reaches,
+	f.plane, err = devcells.Open(devcells.Config{Folder: f.data, Peppers: peppers, NewKeys: newKeys, Several: f.several(), Accepts: store.Accepts, AcceptsPlan: planAccepter(store), Reaches: f.reaches,
 		Shadow: f.shadows, Log: f.log, Now: f.clock.Now})
 	if errors.Is(err, devcells.ErrInUse) {
 		return fmt.Errorf("--data %s: another sluice dev uses it: %w", f.data, err)
@@ -288,14 +288,20 @@ func (f *fleet) openPlane(ctx context.Context, accepts func(*limit.Limit) error)
 	if err != nil {
 		return err
 	}
-	if err = f.openPlans(ctx, peppers, accepts); err != nil {
+	if err = f.openPlans(ctx, peppers, store); err != nil {
 		return errors.Join(err, f.plane.Close())
 	}
 	return nil
 }
 
+func planAccepter(s limit.Store) func(all []*limit.Limit, together ...[]*limit.Limit) error {
+	return func(all []*limit.Limit, together ...[]*limit.Limit) error {
+		return limit.AcceptsPlan(s, all, together...)
+	}
+}
+
 // openPlans reads the plans files; without any the example, unless something is kept from before.
-func (f *fleet) openPlans(ctx context.Context, peppers map[string][]byte, accepts func(*limit.Limit) error) error {
+func (f *fleet) openPlans(ctx context.Context, peppers map[string][]byte, store limit.Store) error {
 	if f.several() { // tenants may be pinned to them
 		if _, err := f.plane.Join(ctx, f.names); err != nil {
 			return err
@@ -313,7 +319,7 @@ func (f *fleet) openPlans(ctx context.Context, peppers map[string][]byte, accept
 	}
 	var err error
 	f.plans, err = planfile.Open(planfile.Config{Files: f.dev.plans, Source: plan.Source{Name: exampleName, Data: examplePlans},
-		Peppers: peppers, Accepts: accepts, Log: f.log, Now: f.clock.Now,
+		Peppers: peppers, Accepts: store.Accepts, AcceptsPlan: planAccepter(store), Log: f.log, Now: f.clock.Now,
 		Apply: func(sources []plan.Source) error {
 			_, err := f.plane.ApplyFiles(context.WithoutCancel(ctx), name, sources)
 			return err

@@ -21,6 +21,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/environ"
 	"github.com/sluicelimits/sluice/internal/function"
 	"github.com/sluicelimits/sluice/internal/secrets"
+	counters "github.com/sluicelimits/sluice/internal/store/dynamodb"
 )
 
 func main() { function.Main(start) }
@@ -34,7 +35,8 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c := admin.Config{Log: process.Log, CellTables: map[string]admin.CellTable{}}
+	// A plan may be that of a tenant in any cell, and a small one keeps all counters in DynamoDB.
+	c := admin.Config{Log: process.Log, AcceptsPlan: counters.AcceptsPlan, CellTables: map[string]admin.CellTable{}}
 	if c.Tables, err = dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys, control.Cells: s.Tables.Cells,
 	}); err != nil {

@@ -52,6 +52,9 @@ type Config struct {
 	// Accepts says whether the cells' stores can keep a limit; plans with one that they cannot are refused. nil is any.
 	Accepts func(*limit.Limit) error
 
+	// AcceptsPlan is [limit.PlanAccepter] of the cells' stores: plans of which they cannot decide a request are refused. nil is any.
+	AcceptsPlan func(all []*limit.Limit, together ...[]*limit.Limit) error
+
 	// Hash is what a new key is stored as: hex of HMAC-SHA256(pepper, key), and the pepper's id. Without it, CreateKey takes
 	// hashes that were made elsewhere.
 	Hash func(ctx context.Context, key string) (pepper, hash string, err error)

@@ -181,6 +181,7 @@ func TestBadChanges(t *testing.T) {
 		"zero":              {tenant(`{"id":"t","plan":"pro","overrides":[{"id":"burst","rate":0}]}`), "rate"},
 		"long boost":        {tenant(`{"id":"t","plan":"pro","boosts":[{"id":"burst","factor":2,"until":"2027-11-24T00:00:00Z"}]}`), "366 days"},
 		"store":             {admin.Change{Table: control.Plans, Key: "p", Body: json.RawMessage(`{"id":"p","limits":[{"id":"unkept","tiers":[{"period":"1s","threshold":1}]}]}`)}, "no store keeps it"},
+		"too many limits":   {admin.Change{Table: control.Plans, Key: "p", Body: json.RawMessage(`{"id":"p","limits":[{"id":"undecidable","tiers":[{"period":"1s","threshold":1}]}]}`)}, `plan "p": no store decides it`},
 		"no limits":         {admin.Change{Table: control.Plans, Key: "p", Body: json.RawMessage(`{"id":"p"}`)}, "limits"},
 		"key's tenant":      {admin.Change{Table: control.Keys, Key: "k", Body: json.RawMessage(`{"id":"k","tenant":"nobody","hash":"` + strings.Repeat("ab", 32) + `","pepper":"p"}`)}, `there is no tenant "nobody"`},
 		"revoked for good":  {admin.Change{Table: control.Keys, Key: "k1", Expect: 1, Body: json.RawMessage(`{"id":"k1","tenant":"acme","hash":"` + strings.Repeat("ab", 32) + `","pepper":"p1"}`)}, "revoked, for good"},

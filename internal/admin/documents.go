@@ -141,7 +141,18 @@ func (w *world) compilePlan(d plan.Document) *plan.Plan {
 		return nil
 	}
 	w.accepted(d.Name(), p.Set())
+	w.decidable(d.Name(), p.Set())
 	return p
+}
+
+// decidable reports a plan or tenant of which the cells' stores cannot decide a request.
+func (w *world) decidable(name string, set *plan.Set) {
+	if w.s.c.AcceptsPlan == nil {
+		return
+	}
+	if err := set.AcceptedBy(w.s.c.AcceptsPlan); err != nil {
+		w.problem("%s: %v", name, err)
+	}
 }
 
 // accepted reports limits that the cells' stores cannot keep.
@@ -240,6 +251,7 @@ func (w *world) tenant(ctx context.Context, d plan.Document, isNew bool) error {
 	}
 	for _, set := range t.Sets() {
 		w.accepted(d.Name(), set)
+		w.decidable(d.Name(), set)
 	}
 	w.measure(d)
 	return w.pinned(ctx, d.Name(), t.Cells)

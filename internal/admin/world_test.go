@@ -86,6 +86,12 @@ func newWorldOn(t *testing.T, tables control.Tables) *world {
 				return errors.New("no store keeps it")
 			}
 			return nil
+		},
+		AcceptsPlan: func(all []*limit.Limit, _ ...[]*limit.Limit) error {
+			if slices.ContainsFunc(all, func(l *limit.Limit) bool { return l.ID == "undecidable" }) {
+				return errors.New("no store decides it")
+			}
+			return nil
 		}}
 	w.remake()
 	return w

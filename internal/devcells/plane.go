@@ -54,13 +54,16 @@ const (
 
 // Config sets up a Plane.
 type Config struct {
-	Folder    string                   // made if it is not there; "": a temporary one without an archive, removed by Close
-	Peppers   map[string][]byte        // of API keys, by id; required
-	NewKeys   string                   // id of the pepper that new keys are made with; required
-	Several   bool                     // cells share the limits; else there is one, which grants all of them
-	Accepts   func(*limit.Limit) error // whether the cells' stores can keep a limit; nil is any
-	Reaches   func(home string) bool   // whether quotas that a cell keeps can be leased by the others; nil is of none
-	Operators string                   // who calls Operate, as the audit trail has it; default: the user of this process
+	Folder  string                   // made if it is not there; "": a temporary one without an archive, removed by Close
+	Peppers map[string][]byte        // of API keys, by id; required
+	NewKeys string                   // id of the pepper that new keys are made with; required
+	Several bool                     // cells share the limits; else there is one, which grants all of them
+	Accepts func(*limit.Limit) error // whether the cells' stores can keep a limit; nil is any
+	// AcceptsPlan is [limit.PlanAccepter] of the cells' stores; nil is any.
+	AcceptsPlan func(all []*limit.Limit, together ...[]*limit.Limit) error
+
+	Reaches   func(home string) bool // whether quotas that a cell keeps can be leased by the others; nil is of none
+	Operators string                 // who calls Operate, as the audit trail has it; default: the user of this process
 
 	// How often a cell is compared with the control tables, and how often a change of the canary is sent through all of them, where
 	// there are several; 0 is every 15 minutes and every minute, as in AWS.
@@ -234,7 +237,8 @@ func (p *Plane) service(cells map[string]admin.CellTable) (*admin.Service, error
 		}
 	}
 	return admin.New(admin.Config{
-		Alone: alone, Tables: p.tables, Accepts: p.c.Accepts, CellTables: cells, Shadow: p.c.Shadow, Now: p.c.Now, Log: p.c.Log,
+		Alone: alone, Tables: p.tables, Accepts: p.c.Accepts, AcceptsPlan: p.c.AcceptsPlan, CellTables: cells, Shadow: p.c.Shadow,
+		Now: p.c.Now, Log: p.c.Log,
 		Hash: func(_ context.Context, key string) (pepper, hash string, err error) {
 			return p.c.NewKeys, identity.HashKey(p.c.Peppers[p.c.NewKeys], key), nil
 		},

@@ -33,6 +33,11 @@ func (h *home) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 	return h.Store.Decide(ctx, req, now, d)
 }
 
+// AcceptsPlan asks the store beneath. See [limit.PlanAccepter].
+func (h *home) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
+	return limit.AcceptsPlan(h.Store, all, together...)
+}
+
 // beat says to the home that this instance leases from it, while it does.
 func (h *home) beat(ctx context.Context, now time.Time) {
 	if used := h.used.Load(); used != 0 && now.UnixNano()-used < int64(beatFor) {

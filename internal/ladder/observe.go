@@ -39,6 +39,11 @@ func (o *observed) Refund(ctx context.Context, r *limit.Receipt, units int64, no
 // Accepts asks nobody, and is not told.
 func (o *observed) Accepts(l *limit.Limit) error { return o.store.Accepts(l) }
 
+// AcceptsPlan asks the store beneath. See [limit.PlanAccepter].
+func (o *observed) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
+	return limit.AcceptsPlan(o.store, all, together...)
+}
+
 func (o *observed) told(ctx context.Context, began time.Time, err error) {
 	o.tell(o.name, time.Since(began), err != nil && !harmless(ctx, err))
 }

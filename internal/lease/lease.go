@@ -134,6 +134,11 @@ func New(c Config) (*Store, error) {
 // Accepts asks the store beneath.
 func (s *Store) Accepts(l *limit.Limit) error { return s.c.Store.Accepts(l) }
 
+// AcceptsPlan asks the store beneath. See [limit.PlanAccepter].
+func (s *Store) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
+	return limit.AcceptsPlan(s.c.Store, all, together...)
+}
+
 // Decide charges all limits of the request or none, from leases where they suffice. See [limit.Store]. After an error of
 // the store beneath, what it may have granted is lost; calls after it ask for no lease until one has an answer. An error by
 // which the store answered ([limit.Answered]) is one.

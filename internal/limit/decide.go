@@ -65,6 +65,21 @@ type Store interface {
 	Accepts(l *Limit) error
 }
 
+// PlanAccepter is implemented by stores that bound how many counters one operation can have.
+type PlanAccepter interface {
+	// AcceptsPlan says whether the store can keep the counters of all these limits, and decide over the limits of each list in
+	// one request, whatever their counters hold. The error wraps ErrTooLarge and says what to do.
+	AcceptsPlan(all []*Limit, together ...[]*Limit) error
+}
+
+// AcceptsPlan asks the store, if it has bounds. See [PlanAccepter].
+func AcceptsPlan(s Store, all []*Limit, together ...[]*Limit) error {
+	if bounded, ok := s.(PlanAccepter); ok {
+		return bounded.AcceptsPlan(all, together...)
+	}
+	return nil
+}
+
 const (
 	maxCharges    = 1024              // limits in one decision
 	maxValueBytes = 16 * MaxNameBytes // bytes in a value, which may join several components

@@ -330,5 +330,10 @@ func (b *Breaker) Refund(ctx context.Context, r *limit.Receipt, units int64, now
 	return back, err
 }
 
+// AcceptsPlan asks the store beneath. See [limit.PlanAccepter].
+func (b *Breaker) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
+	return limit.AcceptsPlan(b.c.Store, all, together...)
+}
+
 // Accepts says whether the store can keep the limit's counters, whatever state the breaker is in.
 func (b *Breaker) Accepts(l *limit.Limit) error { return b.c.Store.Accepts(l) }

@@ -187,6 +187,11 @@ func (s *Store) Stats() Stats {
 // Accepts asks the store behind.
 func (s *Store) Accepts(l *limit.Limit) error { return s.c.Store.Accepts(l) }
 
+// AcceptsPlan asks the store beneath. See [limit.PlanAccepter].
+func (s *Store) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
+	return limit.AcceptsPlan(s.c.Store, all, together...)
+}
+
 // Decide asks the store behind, and decides here where that does not answer. See [Store] and [limit.Store].
 func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	err := s.c.Store.Decide(ctx, req, now, d)

@@ -44,6 +44,9 @@ type Config struct {
 	Peppers map[string][]byte        // by id
 	Accepts func(*limit.Limit) error // whether the store can keep a tenant's limit; default: any
 
+	// AcceptsPlan is [limit.PlanAccepter] of the store; default: any.
+	AcceptsPlan func(all []*limit.Limit, together ...[]*limit.Limit) error
+
 	// Apply is given what each configuration was read from, once it is known to be good, before it is in force. What it refuses
 	// goes as one with something wrong. nil: nothing else is to be done.
 	Apply func([]plan.Source) error
@@ -122,17 +125,22 @@ func (p *Plans) load() error {
 
 // accepted asks the store about every limit of a plan and of a tenant.
 func (p *Plans) accepted(cfg *plan.Config) error {
-	if p.c.Accepts == nil {
-		return nil
-	}
 	var errs []error
 	refused := make(map[string]bool)
 	check := func(where string, set *plan.Set) {
-		for _, e := range set.Limits {
-			if err := p.c.Accepts(e.Limit); err != nil && !refused[err.Error()] {
+		refuse := func(err error) {
+			if err != nil && !refused[err.Error()] {
 				refused[err.Error()] = true // a plan's limit once, and not for each of its tenants
 				errs = append(errs, fmt.Errorf("%s: %w", where, err))
 			}
+		}
+		if p.c.Accepts != nil {
+			for _, e := range set.Limits {
+				refuse(p.c.Accepts(e.Limit))
+			}
+		}
+		if p.c.AcceptsPlan != nil {
+			refuse(set.AcceptedBy(p.c.AcceptsPlan))
 		}
 	}
 	for _, pl := range cfg.Plans() {

@@ -167,10 +167,15 @@ func roughly(conds, sets, removes []string) (s size) {
 	return s
 }
 
+// AcceptsPlan implements [limit.PlanAccepter].
+func (s *Store) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
+	return AcceptsPlan(all, together...)
+}
+
 // AcceptsPlan says whether the counters that all these limits have for one value fit into an item, and whether a decision over
 // the limits of each list, and its refund, fit into one operation, whatever the counters hold. The error wraps
 // limit.ErrTooLarge.
-func (s *Store) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
+func AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
 	bytes := map[string]int{}
 	for _, l := range all {
 		for i := range l.Tiers {

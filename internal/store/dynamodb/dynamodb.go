@@ -92,7 +92,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-var _ limit.Store = (*Store)(nil)
+var (
+	_ limit.Store        = (*Store)(nil)
+	_ limit.PlanAccepter = (*Store)(nil)
+)
 
 // Defaults and bounds.
 const (

@@ -162,6 +162,14 @@ func (h *Homes) Accepts(l *limit.Limit) error {
 	return s.Accepts(l)
 }
 
+// AcceptsPlan asks every store about the limits that it would keep. See [limit.PlanAccepter].
+func (h *Homes) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
+	if joined := h.known.Load().joined; len(joined) > 0 {
+		return joined[len(joined)-1].AcceptsPlan(all, together...)
+	}
+	return limit.AcceptsPlan(h.own, all, together...)
+}
+
 // Close refunds what is held, and waits for what is being given back, until ctx ends. Call it when no decision is under way.
 func (h *Homes) Close(ctx context.Context) error {
 	var errs []error

@@ -150,6 +150,26 @@ func (s *Store) Accepts(l *limit.Limit) error {
 	return s.rates.Accepts(l)
 }
 
+// AcceptsPlan asks both stores, each about the limits that it would keep. See [limit.PlanAccepter].
+func (s *Store) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
+	for _, store := range []struct {
+		limit.Store
+		quotas bool
+	}{{s.rates, false}, {s.quotas, true}} {
+		own := func(limits []*limit.Limit) []*limit.Limit {
+			return slices.DeleteFunc(slices.Clone(limits), func(l *limit.Limit) bool { return s.isQuota(l) != store.quotas })
+		}
+		lists := make([][]*limit.Limit, len(together))
+		for i := range together {
+			lists[i] = own(together[i])
+		}
+		if err := limit.AcceptsPlan(store.Store, own(all), lists...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Decide charges all limits of the request or none, over both stores. See [limit.Store].
 func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	if one, err := s.only(req); err != nil {
