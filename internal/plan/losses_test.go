@@ -13,8 +13,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
-// limitsOf compiles the limits of a plan, which are written as in a plans file.
-func limitsOf(t *testing.T, limits string) *Set {
+// setOf compiles the limits of a plan, which are written as in a plans file.
+func setOf(t *testing.T, limits string) *Set {
 	t.Helper()
 	c, err := Parse(Source{Name: "plans.yaml", Data: []byte("plans:\n  - id: p\n    limits: [ " + limits + " ]\n")})
 	if err != nil {
@@ -140,7 +140,7 @@ func TestLosses(t *testing.T) {
 			t.Errorf("%s is no key of a limit", key)
 		}
 		for _, tt := range cases {
-			before, after := limitsOf(t, tt.before), limitsOf(t, tt.after)
+			before, after := setOf(t, tt.before), setOf(t, tt.after)
 			if got := said(Losses(before, after)); got != tt.want {
 				t.Errorf("%s\n→ %s\nsays\n%s\nwant\n%s", tt.before, tt.after, got, tt.want)
 			}
@@ -192,7 +192,7 @@ func TestChangesWithoutALossAdmitNoMore(t *testing.T) {
 		changed := 0
 		for quiet := 0; quiet < 15; {
 			one, two := kinds[kind](), kinds[kind]()
-			before, after := limitsOf(t, one), limitsOf(t, two)
+			before, after := setOf(t, one), setOf(t, two)
 			if len(Losses(before, after)) > 0 {
 				continue
 			}

@@ -2,12 +2,15 @@ package redis_test
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -162,4 +165,121 @@ func TestStoredFormsAreComplete(t *testing.T) {
 			t.Errorf("%s is not among the stored keys: %q", want.what, keys)
 		}
 	}
+}
+
+// Guarantees that a pack of an earlier version is refused with its key and its version, by decisions, by looks and with leases; that
+// it stays as it is, without an expiry; and that a log's entries count also where somebody deleted the pack that they belong to.
+func TestStoredPacksAreRefused(t *testing.T) {
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	for _, general := range []bool{false, true} {
+		s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+		if general {
+			s.GeneralOnly()
+		}
+		if err := admin.FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		loadStored(t, admin, "71d6d5d")
+		before := dumpStored(t, admin)
+		for _, stored := range limittest.Stored(t, s.Accepts) {
+			for _, charges := range stored.Charges {
+				plain := &limit.Request{Owner: stored.Owner, Charges: charges}
+				leased := &limit.Request{Owner: stored.Owner, Charges: charges}
+				for _, c := range charges {
+					leased.Ahead = append(leased.Ahead, slices.Repeat([]limit.Ahead{{Need: c.Cost}}, len(c.Limit.Tiers))...)
+				}
+				for what, ask := range map[string]func(*limit.Decision) error{
+					"a decision": func(d *limit.Decision) error { return s.Decide(t.Context(), plain, limittest.StoredAt, d) },
+					"a look":     func(d *limit.Decision) error { return s.Peek(t.Context(), plain, limittest.StoredAt, d) },
+					"a lease":    func(d *limit.Decision) error { return s.Decide(t.Context(), leased, limittest.StoredAt, d) },
+				} {
+					var d limit.Decision
+					err := ask(&d)
+					if !errors.Is(err, limit.ErrUnreadable) || d.Allowed || !contains(err, "SLU") || !contains(err, "{rl:"+string(stored.Owner.AppendKey(nil))+"}") {
+						t.Errorf("%s, general=%t: %s of %s is %v; want limit.ErrUnreadable with key and version", stored.Name, general, what, charges[0].Limit.ID, err)
+					}
+				}
+			}
+		}
+		if after := dumpStored(t, admin); !reflect.DeepEqual(before, after) {
+			t.Errorf("general=%t: what was stored has changed", general)
+		}
+		for _, k := range before {
+			if ttl, err := admin.PTTL(t.Context(), string(k.Key)).Result(); err != nil || ttl != -1 {
+				t.Errorf("general=%t: %q expires in %s, %v; it had no expiry", general, k.Key, ttl, err)
+			}
+		}
+	}
+}
+
+// Guarantees that a limit whose counters an earlier version kept in a pack of their own is not taken for one that was never used.
+func TestStoredPackOfALimit(t *testing.T) {
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	loadStored(t, admin, "71d6d5d")
+	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+	const shared, own = "{rl:t13:stored scoped,}", "{rl:t13:stored scoped,}6:writes,6:tenant,"
+	remove := func(key string) {
+		if n, err := admin.Del(t.Context(), key).Result(); err != nil || n != 1 {
+			t.Fatalf("DEL %s: %d, %v", key, n, err)
+		}
+	}
+	var charges []limit.Charge
+	var owner limit.Owner
+	for _, stored := range limittest.Stored(t, s.Accepts) {
+		if stored.Name == "scoped" {
+			charges, owner = stored.Charges[0][:2], stored.Owner
+		}
+	}
+	decide := func(charges ...limit.Charge) error {
+		var d limit.Decision
+		return s.Decide(t.Context(), &limit.Request{Owner: owner, Charges: charges}, limittest.StoredAt, &d)
+	}
+	if err := decide(charges...); !contains(err, shared+" holds") {
+		t.Errorf("%v; want an error about %s", err, shared)
+	}
+	remove(shared)
+	for range 2 { // also beside a limit that has its record
+		if err := decide(charges...); !errors.Is(err, limit.ErrUnreadable) || !contains(err, own+` holds a pack of version "SLU1"`) {
+			t.Errorf("%v; want an error about %s", err, own)
+		}
+		if err := decide(charges[0]); err != nil {
+			t.Errorf("without the limit: %v", err)
+		}
+	}
+	remove(own)
+	if err := decide(charges...); err != nil {
+		t.Errorf("when it is gone: %v", err)
+	}
+}
+
+// Guarantees that entries of a log, and of buckets, count also where their pack is gone.
+func TestEntriesWithoutAPack(t *testing.T) {
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	loadStored(t, admin, "71d6d5d")
+	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+	for _, stored := range limittest.Stored(t, s.Accepts) {
+		if stored.Name != "stamps" {
+			continue
+		}
+		if n, err := admin.Del(t.Context(), "{rl:t13:stored stamps,}").Result(); err != nil || n != 1 {
+			t.Fatalf("DEL: %d, %v", n, err)
+		}
+		for i, want := range []int64{3, 4} { // two of each are stored
+			var d limit.Decision
+			at := limittest.StoredAt.Add(2 * time.Second)
+			if err := s.Decide(t.Context(), &limit.Request{Owner: stored.Owner, Charges: stored.Charges[0][:2]}, at, &d); err != nil {
+				t.Fatal(err)
+			}
+			for j := range d.Results {
+				if r := &d.Results[j]; r.Used() != want {
+					t.Errorf("decision %d: %s has used %d, want %d", i+1, r.Limit().ID, r.Used(), want)
+				}
+			}
+		}
+		return
+	}
+	t.Fatal("no such case")
 }
