@@ -1,0 +1,106 @@
+package dynamodb_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+)
+
+// Guarantees that a writer whose clock is behind, and who has not seen what another charged meanwhile, does not move a bucket's
+// time back: it is decided at the bucket's own time, as the core says. Without the condition on the stamp its write goes
+// through. (A writer that knows the bucket's time to be ahead does not write it. It requires that the time is the one it saw,
+// which no test can tell from the outside: the level at an earlier time is lower, so its charge fits at a later one, too.)
+func TestStaleWriterKeepsTheStamp(t *testing.T) {
+	t.Parallel()
+	// A writer that finds a charge from just now takes it that others charge the bucket all the time, and has other conditions.
+	for _, after := range []time.Duration{500 * time.Millisecond, time.Millisecond} {
+		staleWriter(t, after)
+	}
+}
+
+func staleWriter(t *testing.T, after time.Duration) {
+	client := server(t)
+	c := config(client)
+	ahead, behind := open(t, c), open(t, c)
+	model, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := must(t, limit.Limit{ID: "burst", MaxCost: 50, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 10, Burst: 100, Period: time.Second}}})
+	for i, step := range []struct {
+		s    limit.Store
+		at   time.Duration
+		cost int64
+	}{
+		{ahead, 0, 50}, {behind, after, 1}, // both know the bucket now
+		{ahead, 3 * time.Second, 1}, {behind, time.Second, 1}, {behind, 1500 * time.Millisecond, 50}, {ahead, 3 * time.Second, 20},
+	} {
+		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: step.cost}}}
+		var got, want limit.Decision
+		if err := step.s.Decide(t.Context(), req, noon.Add(step.at), &got); err != nil {
+			t.Fatal(err)
+		}
+		if err := model.Decide(t.Context(), req, noon.Add(step.at), &want); err != nil {
+			t.Fatal(err)
+		}
+		if summary(&got) != summary(&want) {
+			t.Errorf("step %d, at %s: %s, want %s", i, step.at, summary(&got), summary(&want))
+		}
+	}
+	bucket := items(t, client, c.Namespace)["s0"]["burst/t1000"].(*types.AttributeValueMemberM)
+	if got, want := bucket.Value["t"].(*types.AttributeValueMemberN).Value, num(noon.Add(3*time.Second).UnixMicro()).(*types.AttributeValueMemberN).Value; got != want {
+		t.Errorf("the bucket's time is %s, want %s: it does not move back", got, want)
+	}
+}
+
+// Guarantees that ramps which two writers take of a full counter, the second without having seen the first one's, are bounded
+// together by what comes free until they end. (Of a ramp of which some units can be spent at once the other claim, for those, is
+// as strict: where it holds, the count is at most what was seen, and so fits when the ramp ends. No test can tell whether a
+// condition asks for both.)
+func TestStaleRampsAreBoundedTogether(t *testing.T) {
+	t.Parallel()
+	client := server(t)
+	for _, tier := range []limit.Tier{
+		{Algorithm: limit.SlidingWindow, Threshold: 100, Period: 10 * time.Second},
+		{Algorithm: limit.TokenBucket, Threshold: 100, Period: 10 * time.Second},
+	} {
+		c := config(client)
+		first, second := open(t, c), open(t, c)
+		l := must(t, limit.Limit{ID: "ramps", MaxCost: 100, Tiers: []limit.Tier{tier}})
+		ask := func(s limit.Store, at time.Time, cost int64, ahead ...limit.Ahead) *limit.Decision {
+			t.Helper()
+			var d limit.Decision
+			if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: cost}}, Ahead: ahead}, at, &d); err != nil || !d.Allowed {
+				t.Fatalf("%s: %v, allowed %t", tier.Algorithm, err, d.Allowed)
+			}
+			return &d
+		}
+		full := noon
+		ask(first, noon, 100)
+		if tier.Algorithm == limit.SlidingWindow {
+			full = noon.Add(10100 * time.Millisecond) // the window before still weighs 99
+			ask(first, full, 1)
+		}
+		ramp := limit.Ahead{Least: 50, Ramp: true}
+		var seen limit.Decision
+		if err := second.Peek(t.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}}, full, &seen); err != nil || seen.Allowed {
+			t.Fatalf("%s: a peek: %v, allowed %t; want a counter that is full", tier.Algorithm, err, seen.Allowed)
+		}
+		a := ask(first, full, 1, ramp).Grant(0)
+		b := ask(second, full, 1, ramp).Grant(0)
+		if a.Units == 0 || a.Upfront != 0 {
+			t.Fatalf("%s: the first ramp has %d units, %d of them at once; want some that come free later", tier.Algorithm, a.Units, a.Upfront)
+		}
+		var end limit.Decision
+		if err := open(t, c).Peek(t.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}}, time.UnixMicro(a.Until), &end); err != nil {
+			t.Fatal(err)
+		}
+		if used := end.Results[0].Used(); used > 100 || b.Units > 0 {
+			t.Errorf("%s: ramps of %d and %d units are granted, and %d of 100 are used when they end", tier.Algorithm, a.Units, b.Units, used)
+		}
+	}
+}
