@@ -103,7 +103,7 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 		arrived := h.clock.at(received)
 		if err != nil {
 			h.setBack(sh, arrived, a)
-			a.land(err, ctx.Err() != nil || limit.Answered(err))
+			a.land(err, ownAffair(ctx, err))
 			sh.mu.Unlock()
 			return err
 		}
@@ -603,6 +603,9 @@ func (a *ask) land(err error, left bool) {
 		close(f.done)
 	}
 }
+
+// ownAffair reports whether a call that failed says nothing to those who waited for it.
+func ownAffair(ctx context.Context, err error) bool { return ctx.Err() != nil || limit.Answered(err) }
 
 func (s *Store) release(a *ask) {
 	clear(a.tiers)

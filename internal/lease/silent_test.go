@@ -121,7 +121,7 @@ type slowlyUndecidable struct {
 }
 
 func (s *slowlyUndecidable) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	time.Sleep(time.Millisecond)
+	<-time.After(time.Millisecond) // of the bubble
 	for _, c := range req.Charges {
 		if c.Limit == s.bad {
 			return limit.ErrUnreadable

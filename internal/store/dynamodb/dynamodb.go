@@ -65,7 +65,17 @@
 // always towards fewer charges, where a third try leaves it out, or where the writer's memory of it was behind a
 // refund.
 //
+// # Many counters
+//
+// DynamoDB bounds the length and the operators of an expression, and the items of a transaction. Where the conditions of all
+// counters of an item do not fit, the widest counters are compared and set as a whole: one condition of a few bytes, that holds
+// only if nobody else has charged the counter meanwhile. What does not fit even so is limit.ErrTooLarge, and is not sent.
+// [AcceptsPlan] says in advance, by the same function, what always fits.
+//
 // # Errors and money
+//
+// An error about one request, such as an item that cannot be read, a write that is too large, or other writers at each try, says
+// so ([limit.Answered]): it is no failure of the store. Everything else is one.
 //
 // The SDK's retries are off. An error other than a denial may come from a write that was carried out and whose reply
 // was lost: then the units are lost, never admitted twice and never too many. Throttling is an error and charges
