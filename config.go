@@ -58,7 +58,8 @@ type Config struct {
 	Memory int64
 
 	// Peppers are the secrets under which the API keys of the plans are hashed, by id, at least 16 bytes each. See `sluice key`.
-	// Where the plans have no key and there are no Issuers, [Limiter.Authorize] looks at no credential: they are the program's own.
+	// Where the plans have no key and there are no Issuers, [Limiter.Authorize] looks at no credential: they are the
+	// program's own.
 	Peppers map[string][]byte
 
 	// Issuers are those whose JWTs are accepted; none is accepted by default.

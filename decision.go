@@ -55,7 +55,8 @@ type Decision struct {
 	Shadowed []string
 
 	// Err says why the reason is Unidentified or Internal, where that is known, and is the error of Request.Identify where that
-	// refused. With the reason NoCredential it is set if the configuration has no way to identify anybody. For logs, not for clients.
+	// refused. With the reason NoCredential it is set if the configuration has no way to identify anybody. For logs,
+	// not for clients.
 	Err error
 
 	kind    answer.Kind

@@ -6,8 +6,9 @@
 //
 //  1. ipLimits, charged before anything else: every attempt from an address counts, they protect the rest of the list
 //  2. the route, where routes are declared: after step 1, so that scanning for routes is limited
-//  3. the credentials, a JWT, an API key or both; none at all is anonymous where there is an anonymousPlan, a bad one never is.
-//     Where there is neither an issuer of JWTs nor an API key, no credential is looked at: each call is anonymous
+//  3. the credentials, a JWT, an API key or both; none at all is anonymous where there is an anonymousPlan, a bad one
+//     never is. Where there is neither an issuer of JWTs nor an API key, no credential is looked at: each call is
+//     anonymous
 //  4. the tenant: known, not suspended, with a plan
 //  5. all limits of the plan that match, all or nothing; where there are several cells, the parts of them that this one grants
 //
@@ -76,7 +77,8 @@ const unavailableFor = time.Second // what a client is told to wait where nobody
 
 var errSourceless = errors.New("ipLimits are configured, and the authorizer's type tells it no address: attach it with type REQUEST")
 
-var errNobody = errors.New("there are plans or tenants, and neither an issuer of tokens nor an API key nor an anonymousPlan: nobody can call")
+var errNobody = errors.New("there are plans or tenants, and neither an issuer of tokens nor an API key nor an " +
+	"anonymousPlan: nobody can call")
 
 // Authorizer decides requests. It is safe for concurrent use. Make it with [New].
 type Authorizer struct {
@@ -177,7 +179,8 @@ type Answer struct {
 	Header      answer.Header
 	Instance    string // URI of this occurrence; "" where allowed
 
-	// NotGranted is the id of a limit of which this cell grants nothing, where that is why the request was denied; "" otherwise.
+	// NotGranted is the id of a limit of which this cell grants nothing, where that is why the request was denied; ""
+	// otherwise.
 	NotGranted string
 
 	// Reason says why there is no identity, in words of ours such as "token_expired"; "" where there is one, and where nobody
@@ -187,8 +190,8 @@ type Answer struct {
 	// Took is what the limits' steps took, waiting for the stores included; 0 without Config.Measure.
 	Took time.Duration
 
-	// Err says why where the configuration or the keys of an issuer could not be had, the configuration has no way to identify
-	// anybody, or the authorizer is attached where it cannot work; for logs.
+	// Err says why where the configuration or the keys of an issuer could not be had, the configuration has no way to
+	// identify anybody, or the authorizer is attached where it cannot work; for logs.
 	Err error
 
 	from       *Authorizer
@@ -409,9 +412,10 @@ func (z *Authorizer) anonymous(ctx context.Context, a *Answer, c Configuration) 
 	return limit.Owner{Kind: limit.Anonymous}, set, answer.Allowed
 }
 
-// unjudged is step 3 where there is neither an issuer nor a key. Credentials in the request are meant for somebody else, so the call
-// is anonymous, whatever the credentials are. Without an anonymousPlan the call is under no plan; where there are plans or tenants,
-// that would let everybody in without the limits that the operator wrote, and so the call is refused.
+// unjudged is step 3 where there is neither an issuer nor a key. Credentials in the request are meant for somebody
+// else, so the call is anonymous, whatever the credentials are. Without an anonymousPlan the call is under no plan;
+// where there are plans or tenants, that would let everybody in without the limits that the operator wrote, and so the
+// call is refused.
 func (z *Authorizer) unjudged(ctx context.Context, a *Answer, c Configuration) (limit.Owner, *plan.Set, answer.Kind) {
 	owner, set, kind := z.anonymous(ctx, a, c)
 	if kind != answer.NoCredential {

@@ -41,12 +41,12 @@ type Configuration interface {
 	// Tenant is the tenant with the id; nil where there is none. The error wraps ErrNotLoaded.
 	Tenant(ctx context.Context, id string) (*plan.Tenant, error)
 
-	// HasKeys reports whether the configuration has an API key, a revoked or expired one included. A configuration that does not
-	// know whether it has one reports true.
+	// HasKeys reports whether the configuration has an API key, a revoked or expired one included. A configuration that
+	// does not know whether it has one reports true.
 	HasKeys() bool
 
-	// HasPlans reports whether the configuration has a plan or a tenant. A configuration that does not know whether it has one
-	// reports true.
+	// HasPlans reports whether the configuration has a plan or a tenant. A configuration that does not know whether it
+	// has one reports true.
 	HasPlans() bool
 
 	// Stale reports whether the configuration is older than it may be. Decisions on it are marked.

@@ -33,8 +33,8 @@ var theHosts = map[string][]string{
 	"a bearer and a key":    {"Authorization", "Bearer a", "X-Api-Key", "b"},
 }
 
-// Guarantees that a limiter without issuers and without keys does not judge credentials: they reach the handler as they were sent. With
-// an issuer or a key, a bad credential is refused and never anonymous.
+// Guarantees that a limiter without issuers and without keys does not judge credentials: they reach the handler as they
+// were sent. With an issuer or a key, a bad credential is refused and never anonymous.
 func TestWhoIsIdentified(t *testing.T) {
 	key := "keys: [ { id: k, tenant: acme, pepper: dev, hash: " + identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")) + " } ]\n"
 	revoked := strings.Replace(key, "id: k,", "id: k, revoked: true,", 1)

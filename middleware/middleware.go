@@ -52,9 +52,10 @@ func WithObserver(f func(*http.Request, *sluice.Decision)) Option {
 // Limit decides about each request before the handler: 401 without a good credential, 403 for tenants that may not call, 404 for
 // routes that the plans do not declare, 429 over a limit.
 //
-// Without issuers of tokens and without API keys in the plans, no credential is judged, and the handler gets each as it was sent.
-// Requests are then under the anonymousPlan. Plans that consist of ipLimits and routes alone limit addresses and nothing else; plans or
-// tenants without an anonymousPlan are a 401 for everybody, since nothing can tell who calls.
+// Without issuers of tokens and without API keys in the plans, no credential is judged, and the handler gets each as it
+// was sent. Requests are then under the anonymousPlan. Plans that consist of ipLimits and routes alone limit addresses
+// and nothing else; plans or tenants without an anonymousPlan are a 401 for everybody, since nothing can tell who
+// calls.
 func Limit(limiter *sluice.Limiter, opts ...Option) func(http.Handler) http.Handler {
 	var o options
 	for _, opt := range opts {

@@ -31,7 +31,8 @@ func connect(t *testing.T, addr, namespace string) *redisstore.Store {
 	return s
 }
 
-// Guarantees that programs with different namespaces share no counter of one Redis, and that those with the same namespace do.
+// Guarantees that programs with different namespaces share no counter of one Redis, and that those with the same
+// namespace do.
 func TestNamespace(t *testing.T) {
 	const plans = "plans: [ { id: p, limits: [ { id: total, algorithm: token_bucket, rate: 1, period: 1h, burst: 5 } ] } ]\ntenants: [ { id: acme, plan: p } ]\n"
 	addr := redistest.Start(t).Addr
@@ -62,8 +63,8 @@ func TestNamespace(t *testing.T) {
 	}
 }
 
-// Guarantees that no two pairs of a namespace and an owner have a key in common, whatever the texts are: each pair has a key of its
-// own on the server, which begins as every key of the store does.
+// Guarantees that no two pairs of a namespace and an owner have a key in common, whatever the texts are: each pair has
+// a key of its own on the server, which begins as every key of the store does.
 func TestNamespacesAreInjective(t *testing.T) {
 	addr := redistest.Start(t).Addr
 	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 5, Period: time.Hour}}})

@@ -33,13 +33,13 @@ type Config struct {
 	Credentials func(ctx context.Context) (user, password string, err error)
 	TLS         *tls.Config // nil is plain text; see AllowPlaintextPassword
 
-	// AllowPlaintextPassword lets the password of Credentials travel without TLS. Without it New refuses Credentials with a nil TLS,
-	// but for a single server on a loopback address: what is sent to that stays on this machine. The nodes that a cluster names may be
-	// anywhere, so a cluster needs it wherever its addresses are.
+	// AllowPlaintextPassword lets the password of Credentials travel without TLS. Without it New refuses Credentials
+	// with a nil TLS, but for a single server on a loopback address: what is sent to that stays on this machine. The
+	// nodes that a cluster names may be anywhere, so a cluster needs it wherever its addresses are.
 	AllowPlaintextPassword bool
 
-	// Namespace keeps the counters of several programs in one Redis apart; any text up to 64 bytes. Processes with the same
-	// namespace, "" included, hold each limit together.
+	// Namespace keeps the counters of several programs in one Redis apart; any text up to 64 bytes. Processes with the
+	// same namespace, "" included, hold each limit together.
 	Namespace string
 
 	// Deadline of one decision, connecting included, 1 ms or more; default DefaultDeadline. One that is not answered by then is
@@ -52,8 +52,8 @@ type Config struct {
 type Store struct{ inner *redis.Store }
 
 // New connects. It refuses a server that is not a primary with [ErrReplica], and a password without TLS (see
-// Config.AllowPlaintextPassword); errors name the field. A server that cannot be reached is no error, and limits are held by their
-// onStoreFailure until it can: call Ping to know. Close the store when done.
+// Config.AllowPlaintextPassword); errors name the field. A server that cannot be reached is no error, and limits are
+// held by their onStoreFailure until it can: call Ping to know. Close the store when done.
 func New(ctx context.Context, c Config) (*Store, error) {
 	if len(c.Addrs) > 0 && c.Credentials != nil && c.TLS == nil && !c.AllowPlaintextPassword && !c.onThisMachine() {
 		return nil, errPlaintextPassword

@@ -317,7 +317,8 @@ func observation(o *stage.Observation) *livepage.Observation {
 	return out
 }
 
-// denied is what the context tells of a denial. The binding limit is named as in the headers: "burst", "put-product/10s", "ip:login".
+// denied is what the context tells of a denial. The binding limit is named as in the headers: "burst",
+// "put-product/10s", "ip:login".
 func denied(o *stage.Observation) (d livepage.Denied) {
 	binding := strings.TrimPrefix(o.Context[apigw.ContextBinding], "ip:")
 	d.Limit, d.Tier, _ = strings.Cut(binding, "/")

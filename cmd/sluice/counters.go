@@ -18,11 +18,11 @@ import (
 
 const countersHelp = `
 
-Counters are those of one cell: the only one that serves, or that of --cell. Of several, the tenant's home cell counts its
-quotas, and each counts its own part of other limits. Without --path they are those of the limits per tenant. With --path, and --method,
---subject, --key-id and --ip as need be, they are those that such a request would be charged to. With --ip-limits and
---ip they are those of ipLimits, which have no tenant. Each use is an item in the table operations, and so in the audit
-trail; an address is there by its keyed hash only.`
+Counters are those of one cell: the only one that serves, or that of --cell. Of several, the tenant's home cell counts
+its quotas, and each counts its own part of other limits. Without --path they are those of the limits per tenant. With
+--path, and --method, --subject, --key-id and --ip as need be, they are those that such a request would be charged to.
+With --ip-limits and --ip they are those of ipLimits, which have no tenant. Each use is an item in the table operations,
+and so in the audit trail; an address is there by its keyed hash only.`
 
 // countersFlags say which counters are meant.
 type countersFlags struct {
@@ -110,7 +110,8 @@ func (f *countersFlags) connectOps(c *cobra.Command, looks bool) (*client.Client
 	if err != nil {
 		return nil, err
 	}
-	cells, err := client.Do[admin.CellsResponse](c.Context(), to, "cells/list", admin.CellsRequest{Tenant: f.counters.Tenant})
+	request := admin.CellsRequest{Tenant: f.counters.Tenant}
+	cells, err := client.Do[admin.CellsResponse](c.Context(), to, "cells/list", request)
 	if err != nil {
 		cells = &admin.CellsResponse{} // whoever answers below says what is wrong
 	}
@@ -127,15 +128,16 @@ func (f *countersFlags) connectOps(c *cobra.Command, looks bool) (*client.Client
 	return to.At("ops", f.cell), nil
 }
 
-// choose picks the cell where the command line names none: the only one that serves. Where several serve, a look goes to the tenant's
-// home and says so, and what changes counters is refused: the operator must know in which cell.
+// choose picks the cell where the command line names none: the only one that serves. Where several serve, a look goes
+// to the tenant's home and says so, and what changes counters is refused: the operator must know in which cell.
 func (f *countersFlags) choose(c *cobra.Command, cells *admin.CellsResponse, looks bool) (string, error) {
 	if cells.Alone != "" {
 		return cells.Alone, nil
 	}
 	var serving []string
 	for i := range cells.Cells {
-		if row := &cells.Cells[i]; row.State == string(shares.Joining) || row.State == string(shares.Active) || row.State == string(shares.Draining) {
+		switch row := &cells.Cells[i]; row.State {
+		case string(shares.Joining), string(shares.Active), string(shares.Draining):
 			serving = append(serving, row.Cell)
 		}
 	}
@@ -146,15 +148,16 @@ func (f *countersFlags) choose(c *cobra.Command, cells *admin.CellsResponse, loo
 	case len(serving) == 1:
 		return serving[0], nil
 	case looks && cells.Home != "":
-		fmt.Fprintf(c.ErrOrStderr(), "sluice: counters of cell %s, the home of tenant %q: it counts the quotas, and of other limits its own part; --cell shows another of %s\n",
-			cells.Home, f.counters.Tenant, names)
+		fmt.Fprintf(c.ErrOrStderr(), "sluice: counters of cell %s, the home of tenant %q: it counts the quotas, "+
+			"and of other limits its own part; --cell shows another of %s\n", cells.Home, f.counters.Tenant, names)
 		return cells.Home, nil
 	}
 	home := ""
 	if cells.Home != "" {
 		home = fmt.Sprintf("; %s is the home of tenant %q, which counts its quotas", cells.Home, f.counters.Tenant)
 	}
-	return "", &usageError{c.CommandPath(), fmt.Errorf("several cells count: say which with --cell, one of %s%s", names, home)}
+	err := fmt.Errorf("several cells count: say which with --cell, one of %s%s", names, home)
+	return "", &usageError{c.CommandPath(), err}
 }
 
 func writeCounters(w io.Writer, r *ops.Response) error {

@@ -118,7 +118,9 @@ is this process, on the plans and stores of the other flags. A function behind a
 	o.api.flags(f)
 	f.StringVar(&o.logging, "log-level", "info", "`LEVEL`: debug (each denial), info, warn or error")
 	_ = c.MarkFlagFilename("plans", planExtensions...) // fails only for a flag that does not exist
-	for flag, words := range map[string][]string{"live-page": {"loopback", "all", "off"}, "log-level": {"debug", "info", "warn", "error"}} {
+	for flag, words := range map[string][]string{
+		"live-page": {"loopback", "all", "off"}, "log-level": {"debug", "info", "warn", "error"},
+	} {
 		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // the same
 	}
 	return c

@@ -416,7 +416,8 @@ func TestTryLinesWithoutKeys(t *testing.T) {
 	}
 }
 
-// Guarantees that as long as there is no key the upstream's own credentials pass and reach it; with the first key they are judged.
+// Guarantees that as long as there is no key the upstream's own credentials pass and reach it; with the first key they
+// are judged.
 func TestDevWithoutKeys(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.Header.Get("X-Api-Key"))

@@ -105,7 +105,8 @@ func (f *fleet) add(ctx context.Context, name string, counters *counters, listen
 // try is what to try with the tenants of now, each at the URL that at says.
 func (c *servedCell) try(ctx context.Context, now time.Time, base string, at func(*plan.Tenant) string) attempts {
 	if view, _ := c.Reader.Begin(ctx, now); !view.HasKeys() && !view.HasPlans() {
-		return attempts{{"no key: the plans identify nobody, so ipLimits are all that limits calls", "curl -i " + base + "/product/1"}}
+		const about = "no key: the plans identify nobody, so ipLimits are all that limits calls"
+		return attempts{{about, "curl -i " + base + "/product/1"}}
 	}
 	return tryLines(c.Overview(ctx, now, maxTryTenants*4), c.Keys(ctx), anonymousPlan(ctx, c.Cell, now), base, at)
 }

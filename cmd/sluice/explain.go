@@ -25,8 +25,8 @@ A limit applies (it is charged and may deny), reports (a shadow, counted apart),
 specific limit of its group applies), or is off. A path is read as every proxy and server might read it; where there is
 more than one reading, all are shown, and what any of them hits applies.
 
-Without --tenant the request has no credential: it gets the anonymousPlan. Where the files have no plans, no tenants and no
-keys, and no issuer of JWTs is configured beside them, only ipLimits limit it.`
+Without --tenant the request has no credential: it gets the anonymousPlan. Where the files have no plans, no tenants and
+no keys, and no issuer of JWTs is configured beside them, only ipLimits limit it.`
 
 const explainExample = `  sluice explain --plans plans.yaml --tenant acme --method PUT --path /v1/organizations/7/product/1
   sluice explain --plans plans.yaml --tenant acme --path '/product/%31' --subject ci --header 'x-query-cost: 25'
@@ -195,7 +195,8 @@ func (f *explainFlags) owner(config *plan.Config, x *explanation, at time.Time) 
 	return t.Limits(at), nil
 }
 
-// identifiesNobody reports whether the files leave nothing to identify callers for: calls are then limited by ipLimits alone.
+// identifiesNobody reports whether the files leave nothing to identify callers for: calls are then limited by ipLimits
+// alone.
 func identifiesNobody(config *plan.Config) bool {
 	return len(config.Keys()) == 0 && len(config.Plans()) == 0 && len(config.Tenants()) == 0
 }

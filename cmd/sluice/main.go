@@ -87,8 +87,8 @@ func newRootCommand() *cobra.Command {
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		if unknown := knownCommand(c, c.Flags().Args()); c.HasSubCommands() && unknown != nil { // the flag is perhaps the right command's
-			err = unknown
+		if unknown := knownCommand(c, c.Flags().Args()); c.HasSubCommands() && unknown != nil {
+			err = unknown // the flag is perhaps the right command's
 		}
 		return &usageError{c.CommandPath(), err}
 	})
@@ -124,8 +124,9 @@ func refuseUnknown(c *cobra.Command) {
 	}
 }
 
-// completeFilesAlone keeps shells from offering files for what is none, in c and below: cobra offers them wherever nothing says what
-// is offered. A flag whose value is named FILE, or with a FILE in it, is left as it is; DIR is completed with folders.
+// completeFilesAlone keeps shells from offering files for what is none, in c and below: cobra offers them wherever
+// nothing says what is offered. A flag whose value is named FILE, or with a FILE in it, is left as it is; DIR is
+// completed with folders.
 func completeFilesAlone(c *cobra.Command) {
 	if c.ValidArgsFunction == nil && !c.HasSubCommands() {
 		c.ValidArgsFunction = cobra.NoFileCompletions
@@ -136,7 +137,8 @@ func completeFilesAlone(c *cobra.Command) {
 		case name == "DIR":
 			_ = c.MarkFlagDirname(f.Name) // fails only for a flag that does not exist
 		default:
-			_ = c.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions) // fails where the flag has a completion, which then stays
+			// It fails where the flag has a completion, which then stays.
+			_ = c.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions)
 		}
 	})
 	for _, sub := range c.Commands() {

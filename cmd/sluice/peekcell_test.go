@@ -10,8 +10,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/livepage"
 )
 
-// Guarantees that operators need not name a cell where it is clear which one is meant: the only one, also where a data folder has others
-// from before. With several, a look goes to the tenant's home cell and says so; what changes counters asks which cell, and names them.
+// Guarantees that operators need not name a cell where it is clear which one is meant: the only one, also where a data
+// folder has others from before. With several, a look goes to the tenant's home cell and says so; what changes counters
+// asks which cell, and names them.
 func TestCountersFindTheirCell(t *testing.T) {
 	plans := filepath.Join(t.TempDir(), "plans.yaml")
 	text := "plans: [ { id: p, limits: [ { id: burst, algorithm: token_bucket, rate: 900, period: 1h, burst: 900 }, " +

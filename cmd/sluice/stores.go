@@ -36,7 +36,8 @@ type storeOptions struct {
 
 func (o *storeOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.redis, "redis", "", "keep counters in Redis at `HOST:PORT`; several gateways then hold one limit together")
-	f.StringVar(&o.redisNamespace, "redis-namespace", "", "`TEXT` in the names of the counters, to keep them apart from other programs' in one Redis")
+	f.StringVar(&o.redisNamespace, "redis-namespace", "",
+		"`TEXT` in the names of the counters, to keep them apart from other programs' in one Redis")
 	f.DurationVar(&o.redisDeadline, "redis-deadline", redis.DefaultDeadline, "how long a decision waits for Redis, `TIME`")
 	f.StringVar(&o.dynamodb, "dynamodb", "", "keep counters in DynamoDB Local at `URL`; beside --redis: quotas only")
 	f.DurationVar(&o.dynamodbDeadline, "dynamodb-deadline", time.Second, "how long a decision waits for DynamoDB, `TIME` (deployed: "+dynamodb.DefaultTimeout.String()+")")
@@ -63,7 +64,8 @@ func (o *storeOptions) check() error {
 	}
 	host, port, err := net.SplitHostPort(o.redis)
 	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || strings.ContainsAny(host, "@/") {
-		return errors.New("--redis is not HOST:PORT, such as 127.0.0.1:6379: it takes no URL, and sluice dev connects in plain text, without a password")
+		return errors.New("--redis is not HOST:PORT, such as 127.0.0.1:6379: it takes no URL, and sluice dev connects in " +
+			"plain text, without a password")
 	}
 	return nil
 }
@@ -124,7 +126,8 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 }
 
 func (o *storeOptions) openRedis(ctx context.Context) (*redis.Store, error) {
-	s, err := redis.New(ctx, redis.Config{Addrs: []string{o.redis}, Namespace: o.redisNamespace, Deadline: o.redisDeadline})
+	c := redis.Config{Addrs: []string{o.redis}, Namespace: o.redisNamespace, Deadline: o.redisDeadline}
+	s, err := redis.New(ctx, c)
 	if err != nil {
 		return nil, err
 	}

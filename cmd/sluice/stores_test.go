@@ -164,7 +164,8 @@ func TestDevRedisNamespace(t *testing.T) {
 	}
 }
 
-// Guarantees that what --redis does not take is refused as a wrong command line, and that a password in it is not written out.
+// Guarantees that what --redis does not take is refused as a wrong command line, and that a password in it is not
+// written out.
 func TestDevRedisFlags(t *testing.T) {
 	for _, c := range []struct {
 		name string

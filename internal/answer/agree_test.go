@@ -14,7 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// randomLimits are one to three limits of one to three tiers each, of any algorithms, whose windows are seconds to minutes.
+// randomLimits are one to three limits of one to three tiers each, of any algorithms, whose windows are seconds to
+// minutes.
 func randomLimits(t *testing.T, rng *rand.Rand) []*limit.Limit {
 	t.Helper()
 	var out []*limit.Limit
@@ -61,9 +62,9 @@ func readRateLimit(t *testing.T, field string) map[string]told {
 	return out
 }
 
-// Guarantees, for every algorithm and any number of limits and tiers, that t is the whole seconds until more quota is there than
-// now, that Retry-After is no earlier than the t of any limit that refused, that the same cost fits after Retry-After, and that the
-// body says the same.
+// Guarantees, for every algorithm and any number of limits and tiers, that t is the whole seconds until more quota is
+// there than now, that Retry-After is no earlier than the t of any limit that refused, that the same cost fits after
+// Retry-After, and that the body says the same.
 func TestHeadersAgree(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	var denied, never, allowed int

@@ -164,10 +164,10 @@ func (e *Encoder) list(b []byte, ip, plan *limit.Decision, first *limit.Result, 
 	return b
 }
 
-// appendLeft writes an item of RateLimit: "burst";r=12;t=5. The draft says of t that no more than r can be used within that time,
-// and that Retry-After should not be earlier. Here t is the seconds until more than r remains, if nothing is charged meanwhile.
-// Retry-After is not earlier than the t of any limit that refused, since both are rounded alike and a cost that was refused needs
-// more than r.
+// appendLeft writes an item of RateLimit: "burst";r=12;t=5. The draft says of t that no more than r can be used within
+// that time, and that Retry-After should not be earlier. Here t is the seconds until more than r remains, if nothing is
+// charged meanwhile. Retry-After is not earlier than the t of any limit that refused, since both are rounded alike and
+// a cost that was refused needs more than r.
 func appendLeft(b []byte, d *limit.Decision, r *limit.Result, ip bool) []byte {
 	b = appendQuotedName(b, r.Tier, ip)
 	b = append(b, ";r="...)

@@ -1,8 +1,8 @@
 // Package answer turns decisions into what a client reads: rate-limit headers and problem bodies.
 //
 // Headers: X-RateLimit-Limit, -Remaining and -Reset for the binding limit; RateLimit and RateLimit-Policy
-// (draft-ietf-httpapi-ratelimit-headers-11, structured fields) for every enforcing one; Retry-After on a denial that waiting
-// helps. Bodies: application/problem+json (RFC 9457). Shadow limits appear in neither.
+// (draft-ietf-httpapi-ratelimit-headers-11, structured fields) for every enforcing one; Retry-After on a denial that
+// waiting helps. Bodies: application/problem+json (RFC 9457). Shadow limits appear in neither.
 package answer
 
 import "net/http"

@@ -64,7 +64,8 @@ func (p *Problem) Append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// waitMillis is the exact wait, in milliseconds rounded up: not earlier by a microsecond. Retry-After is never earlier than that.
+// waitMillis is the exact wait, in milliseconds rounded up: not earlier by a microsecond. Retry-After is never earlier
+// than that.
 func (p *Problem) waitMillis() int64 { return (p.Wait.micros()-1)/1000 + 1 }
 
 func (p *Problem) denier() *limit.Result {

@@ -303,8 +303,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// Guarantees that an authorizer on a plans file without issuers leaves credentials alone as long as the file has no key, and that one on
-// a file with a key does not.
+// Guarantees that an authorizer on a plans file without issuers leaves credentials alone as long as the file has no
+// key, and that one on a file with a key does not.
 func TestFileWithoutKeys(t *testing.T) {
 	cache, _ := secret(t, 0, "p1", one)
 	store, err := memstore.New(memstore.Config{})

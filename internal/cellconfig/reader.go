@@ -49,8 +49,8 @@ type Config struct {
 	// taken for authorizer.ErrNotLoaded.
 	Hashes func(ctx context.Context, now time.Time, presented string) ([]identity.KeyHash, error)
 
-	// Holds reports whether the table holds a document of the kind that is not deleted, for a table that knows this without a
-	// read. If nil, the table may hold documents of every kind.
+	// Holds reports whether the table holds a document of the kind that is not deleted, for a table that knows this
+	// without a read. If nil, the table may hold documents of every kind.
 	Holds func(Kind) bool
 
 	// Accepts says whether the store can keep a limit; a document with one that it cannot keep does not compile. nil is any.

@@ -961,8 +961,8 @@ func TestSettingsOfTheHead(t *testing.T) {
 	}
 }
 
-// Guarantees that a cell whose table may hold a key or a plan says that it has one, and that a cell whose table knows better says
-// what the table knows.
+// Guarantees that a cell whose table may hold a key or a plan says that it has one, and that a cell whose table knows
+// better says what the table knows.
 func TestWhatATableHolds(t *testing.T) {
 	table, err := memtableOf(t, settings(1, `{}`))
 	if err != nil {

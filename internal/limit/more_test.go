@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestMoreAt holds, for every algorithm, that more remains at MoreAt than after the decision, and no more a microsecond before:
-// after charges and denials, after a change of the limit, and while others hold leases. Where nothing is used, the whole capacity is
-// charged first, and what comes back of it is looked for.
+// TestMoreAt holds, for every algorithm, that more remains at MoreAt than after the decision, and no more a microsecond
+// before: after charges and denials, after a change of the limit, and while others hold leases. Where nothing is used,
+// the whole capacity is charged first, and what comes back of it is looked for.
 func TestMoreAt(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	looked, unused, denied, held := map[Algorithm]int{}, 0, 0, 0

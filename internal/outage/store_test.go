@@ -144,7 +144,8 @@ func TestHeadersMeanwhile(t *testing.T) {
 	}
 }
 
-// Guarantees that a client which is told to come back when the store may be there again is not told another time beside that.
+// Guarantees that a client which is told to come back when the store may be there again is not told another time beside
+// that.
 func TestHeadersOfACostAboveThePart(t *testing.T) {
 	s := newStore(t, outage.Config{Store: away(t), Instances: func() int { return 10 }})
 	l := newLimit(t, limit.Limit{ID: "l", MaxCost: 100, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}})

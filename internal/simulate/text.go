@@ -177,8 +177,8 @@ const formats = `Logs are read in the Common or Combined Log Format, plain or gz
   192.0.2.1 - alice [02/Mar/2026:12:00:00 +0000] "GET /product/1 HTTP/1.1" 200 512
   192.0.2.1 - alice [02/Mar/2026:12:00:00 +0000] "GET /product/1 HTTP/1.1" 200 512 "https://example.com/" "curl/8.0"`
 
-// Unusable returns an error that says why no line of the logs was replayed; nil if one was. A report about nothing would read as if
-// the limits denied nobody.
+// Unusable returns an error that says why no line of the logs was replayed; nil if one was. A report about nothing
+// would read as if the limits denied nobody.
 func (r *Report) Unusable() error {
 	if r.Requests > 0 {
 		return nil

@@ -39,7 +39,8 @@ func New(entries int) (*Table, error) {
 	if entries < 1 {
 		return nil, fmt.Errorf("memtable: %d log entries, want 1 or more", entries)
 	}
-	return &Table{documents: map[cellconfig.Ref]cellconfig.Document{}, entries: entries, live: map[cellconfig.Kind]int{}}, nil
+	documents, live := map[cellconfig.Ref]cellconfig.Document{}, map[cellconfig.Kind]int{}
+	return &Table{documents: documents, entries: entries, live: live}, nil
 }
 
 // Apply writes documents where they are newer; see [cellconfig.Apply].

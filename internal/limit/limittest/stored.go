@@ -113,8 +113,8 @@ func Stored(tb testing.TB, accepts func(*limit.Limit) error) []StoredCase {
 		{Name: "windows", Charges: [][]limit.Charge{windows}},
 		{Name: "stamps", Charges: [][]limit.Charge{append(stamps, windows[2])}},
 		{Name: "scoped", Charges: [][]limit.Charge{
-			{windows[2], routes[0][0], whole(1, limit.Limit{ID: "writes",
-				Tiers: []limit.Tier{tier(limit.SlidingWindow, 60, time.Minute)}})}}},
+			{windows[2], whole(1, limit.Limit{ID: "writes",
+				Tiers: []limit.Tier{tier(limit.SlidingWindow, 60, time.Minute)}}), routes[0][0]}}},
 		{Name: "values", Charges: [][]limit.Charge{ // "carol" is beyond MaxValues
 			{windows[2], charge(1, limit.ValueOf("alice"), per)}, {charge(2, limit.Value{Kind: limit.ValueAbsent}, per)},
 			{charge(1, limit.ValueOf("bob"), per)}, {charge(3, limit.ValueOf("carol"), per)}}},
