@@ -604,8 +604,11 @@ func (a *ask) land(err error, left bool) {
 	}
 }
 
-// ownAffair reports whether a call that failed says nothing to those who waited for it.
-func ownAffair(ctx context.Context, err error) bool { return ctx.Err() != nil || limit.Answered(err) }
+// ownAffair reports whether a call that failed says nothing to those who waited for it. That others change the counters all the
+// time does: to ask for them, too, each by itself, would make it worse.
+func ownAffair(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || limit.Answered(err) && !errors.Is(err, limit.ErrContended)
+}
 
 func (s *Store) release(a *ask) {
 	clear(a.tiers)
