@@ -402,6 +402,12 @@ func (s *Service) Cells(ctx context.Context, _ string, r *CellsRequest) (*CellsR
 	if doc := state.Document(); doc != nil && r.Tenant != "" && placeKnown {
 		out.Home = doc.View("", r.Tenant, placed).Home()
 	}
+	out.addShares(state)
+	return out, nil
+}
+
+// addShares tells of each cell what the balancer has made of its request.
+func (out *CellsResponse) addShares(state *shares.State) {
 	awaited := state.Awaited()
 	for i := range out.Cells {
 		c := &out.Cells[i]
@@ -414,5 +420,4 @@ func (s *Service) Cells(ctx context.Context, _ string, r *CellsRequest) (*CellsR
 			c.State = "removed"
 		}
 	}
-	return out, nil
 }

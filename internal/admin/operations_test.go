@@ -316,7 +316,7 @@ func TestUnreadableCells(t *testing.T) {
 
 // Guarantees that a row of the cells' table which cannot be read at all hides nothing else, and is told.
 func TestUnreadableRowOfCells(t *testing.T) {
-	w := newWorldOn(t, badRow{inMemory{}})
+	w := newWorldOn(t, &serial{Tables: badRow{inMemory{}}})
 	if _, err := w.AddCell(t.Context(), ann, &admin.AddCellRequest{Cell: "eu-1", Reason: "x"}); err != nil {
 		t.Fatal(err)
 	}
