@@ -120,12 +120,13 @@ func testCancelled(tb testing.TB, c Config) {
 	})
 }
 
-// An owner may have many limits, and each request names those that apply to it. What a request does not name must not be
-// forgotten for it. A store may have a bound on what one request names ([limit.ErrTooLarge]), and keeps to it. The values of a
-// limit are as many as its bound, 10,000 if nothing else is said.
+// An owner may have many limits, and each request names those that apply to it. What a request does not name must not
+// be forgotten for it. A store may have a bound on what one request names ([limit.ErrTooLarge]), and keeps to it. The
+// values of a limit are as many as its bound, 10,000 if nothing else is said.
 func testSizes(tb testing.TB, c Config) {
 	for i, size := range []struct{ limits, tiers int }{
-		{1, 1}, {1, limit.MaxTiers}, {10, 2}, {10, limit.MaxTiers}, {64, 1}, {65, 1}, {65, 3}, {100, 1}, {500, 1}, {500, limit.MaxTiers},
+		{1, 1}, {1, limit.MaxTiers}, {10, 2}, {10, limit.MaxTiers}, {64, 1}, {65, 1}, {65, 3}, {100, 1}, {500, 1},
+		{500, limit.MaxTiers},
 	} {
 		for _, leases := range []bool{false, true} {
 			if leases && !c.Leases || !leases && c.Leases && size.limits*size.tiers > 1000 { // the largest takes long
@@ -181,7 +182,9 @@ const sizeUnits = 3
 // limits are so many, over the algorithms that can be charged twice at once and whose tiers can have any period.
 func (m *sizes) limits(n, tiers int) (all []*limit.Limit) {
 	m.Helper()
-	samples := slices.DeleteFunc(m.c.samples(), func(k sample) bool { return k.oneAtATime() || k.algorithm == limit.Quota })
+	samples := slices.DeleteFunc(m.c.samples(), func(k sample) bool {
+		return k.oneAtATime() || k.algorithm == limit.Quota
+	})
 	for i := range n {
 		l := limit.Limit{ID: fmt.Sprint("limit-", i)}
 		for j := range tiers {
@@ -267,7 +270,8 @@ func (m *sizes) compare(limits []*limit.Limit, d *limit.Decision) {
 		for range l.Tiers {
 			if r := &d.Results[i]; r.Used() != m.used[l] {
 				if wrong++; wrong == 1 {
-					m.Errorf("of %d limits at once, %s (%s) has used %d, want %d", len(limits), l.ID, r.Tier.Algorithm, r.Used(), m.used[l])
+					m.Errorf("of %d limits at once, %s (%s) has used %d, want %d",
+						len(limits), l.ID, r.Tier.Algorithm, r.Used(), m.used[l])
 				}
 			}
 			i++

@@ -20,7 +20,8 @@ if now < 0 then
   now = t[1] * 1000000 + t[2]
 end
 
--- Doubles of each algorithm's state, of what a bucket was refunded, of what of it is leased, and of what may come back late.
+-- Doubles of each algorithm's state, of what a bucket was refunded, of what of it is leased, and of what may come back
+-- late.
 local WIDTH = {3, 3, 2, 2, 2, 2, 3, [133] = 2, [197] = 2, [229] = 2}
 local states, fresh, packs = {}, {}, {}
 local na, nb, nc, nfresh, stamped = {}, {}, {}, {}, nil
@@ -38,8 +39,9 @@ end
 
 -- A pack of another version may hold what was consumed. It is left as it is: an operator decides about it.
 local function foreign(key, value)
-  return redis.error_reply('SLUICE unreadable: ' .. key .. ' holds a pack of version ' .. string.format('%q', sub(value, 1, 4)) ..
-    ", which this release of Sluice does not read, and so does not take for empty; wait until the key expires, or delete it")
+  return redis.error_reply('SLUICE unreadable: ' .. key .. ' holds a pack of version ' ..
+    string.format('%q', sub(value, 1, 4)) .. ', which this release of Sluice does not read, and so does not take for ' ..
+    'empty; wait until the key expires, or delete it')
 end
 
 -- exact tells whether a number can be counted with.
@@ -58,9 +60,10 @@ local function marked(value, p)
   return {number(a), number(u)}
 end
 
--- load reads what a pack says of the n tiers in mine: their states, and what was refunded to, leased of and may come back late
--- to buckets. It returns the time that the pack's expiry is armed until, the records of all other tiers for the next pack,
--- how many those are, and which of mine have no record. Records that make no difference any more are left out.
+-- load reads what a pack says of the n tiers in mine: their states, and what was refunded to, leased of and may come
+-- back late to buckets. It returns the time that the pack's expiry is armed until, the records of all other tiers for
+-- the next pack, how many those are, and which of mine have no record. Records that make no difference any more are
+-- left out.
 local function load(value, mine, n, st, refunds, helds, lates)
   local magic, total = sunpack('<c4H', value)
   local q = 7 + 25 * total
@@ -144,8 +147,8 @@ end
 -- units is what an entry of a sorted set counts. One that is not ours counts nothing.
 local function units_of(e) return tonumber(string.match(e, '^%d+:(%d+)$')) or 0 end
 
--- alter makes the entry of a time count so much more, or less. It adds before it removes: a set that is empty in between
--- loses its expiry.
+-- alter makes the entry of a time count so much more, or less. It adds before it removes: a set that is empty in
+-- between loses its expiry.
 local function alter(key, time, units)
   local text = string.format('%.0f', time)
   local old = call('ZRANGEBYSCORE', key, text, text)
@@ -228,8 +231,8 @@ for i = 1, npacks do
     if not fine then return unreadable(key, 'is not a pack that can be read') end
     if kept > MOST then crowded = key end
   end
-  -- Earlier versions kept the counters of a limit that only some requests count in a pack of its own, at KEYS[A[base + 6]] and
-  -- on, one key for each limit. The first use of a limit looks whether there is one.
+  -- Earlier versions kept the counters of a limit that only some requests count in a pack of its own. Its key is
+  -- KEYS[A[base + 6]], and so on for each limit. The first use of a limit looks whether there is one.
   if A[base + 3] == 0 and (missing or not value) then
     local own, group, looked = A[base + 6] - 1, nil, nil
     for j = 1, n do
@@ -538,7 +541,9 @@ for i = 1, npacks do
           end
         end
       end
-      if not (used >= 0 and exact(used) and exact(latest) and exact(retry)) then return unreadable(zkey, 'has entries of another kind') end
+      if not (used >= 0 and exact(used) and exact(latest) and exact(retry)) then
+        return unreadable(zkey, 'has entries of another kind')
+      end
       summary[#summary + 1] = pack('<dddd', used, latest, retry, over)
       if admits then
         local total = cost
@@ -572,7 +577,7 @@ for i = 1, npacks do
     end
   end
   states[i], fresh[i] = st, dirty and now + 60000000 or 0
-  packs[i] = {key, armed, mine, behind, redirected, refunds, helds, lates, {}}
+  packs[i] = {key, armed, mine, behind, redirected, refunds, helds, lates, {}, kept > 0 and A[base + 3] == 0}
 end
 
 if charge == 1 and admitted and crowded then
@@ -621,7 +626,9 @@ if charge == 1 and (admitted or repaired and not crowded) then
         armed = math.floor(now + 2 * (until_ - now)) + 60000000
         ttl = math.ceil((armed - now) / 1000)
       end
-      local parts, magic, asis = {'', pk[3], pack('<d', armed)}, 'SLU3', nil
+      local stamp, magic, asis = pack('<d', armed), 'SLU3', nil
+      local parts = {'', pk[3], stamp}
+      local scattered = pk[10] -- no tier is in front: requests name different limits, and look for each record
       for j = 1, n do
         local alg = byte(pk[3], 25 * j - 24)
         if pk[9][j] and (alg == 5 or alg == 6) and st[3 * j] ~= 0 then -- what it holds is still counted in its old rate
@@ -636,28 +643,28 @@ if charge == 1 and (admitted or repaired and not crowded) then
           parts[j + 3] = pack('<dd', st[3 * j - 2], st[3 * j - 1])
         end
       end
-      if asis then
+      if asis or scattered then
+        asis = asis or {}
         for j = 1, n do asis[j] = asis[j] or sub(pk[3], 25 * j - 24, 25 * j) end
-        parts[2] = table.concat(asis)
+        parts[2] = scattered and '' or table.concat(asis)
+      end
+      if scattered then
+        for j = 1, n do parts[j + 3] = asis[j] .. stamp .. parts[j + 3] end
       end
       local function mark(of, j, numbers)
-        parts[#parts + 1] = of .. sub(pk[3], 25 * j - 23, 25 * j - 8) .. pack('<dddd', st[3 * j], armed, numbers[1], numbers[2])
+        parts[#parts + 1] = of .. sub(pk[3], 25 * j - 23, 25 * j - 8) ..
+          pack('<dddd', st[3 * j], armed, numbers[1], numbers[2])
       end
       for j, r in pairs(pk[6]) do mark('\133', j, r) end
-      for j, h in pairs(pk[7]) do
-        magic = 'SLU4'
-        mark('\197', j, h)
-      end
-      for j, l in pairs(pk[8]) do
-        magic = 'SLU4'
-        mark('\229', j, l)
-      end
-      parts[1] = pack('<c4H', magic, n)
+      for j, h in pairs(pk[7]) do mark('\197', j, h) end
+      for j, l in pairs(pk[8]) do mark('\229', j, l) end
+      if not scattered and (next(pk[7]) or next(pk[8])) then magic = 'SLU4' end
+      parts[1] = pack('<c4H', magic, scattered and 0 or n)
       parts[#parts + 1] = pk[4]
       local value = table.concat(parts)
       if ttl then
         call('SET', pk[1], value, 'PX', ttl)
-        if A[base + 3] == 1 and not pk[5] and is_set(KEYS[A[base + 5]]) then -- else the next new value says that it is none
+        if A[base + 3] == 1 and not pk[5] and is_set(KEYS[A[base + 5]]) then -- if it is none, the next new value says so
           call('ZREMRANGEBYSCORE', KEYS[A[base + 5]], '-inf', now)
           call('ZADD', KEYS[A[base + 5]], string.format('%.0f', armed), pk[1])
           call('PEXPIRE', KEYS[A[base + 5]], 2 * ttl)

@@ -14,3 +14,10 @@ func (s *Store) SetSpace(space string) { s.space = space }
 
 // Space is what SetSpace set.
 func (s *Store) Space() string { return s.space }
+
+// ForgetShapes makes room for the scripts of new shapes.
+func ForgetShapes() {
+	shapes.Lock()
+	defer shapes.Unlock()
+	shapes.byKey = nil
+}

@@ -30,8 +30,8 @@ func lease(tb testing.TB, s *redis.Store, charges []limit.Charge, after time.Dur
 	return d.Grant(0), err
 }
 
-// What a pack says of leases may be anything: then the answer is an error, and gone in a minute, or it admits no more than
-// the bucket has, and is right again when a slot has passed.
+// What a pack says of leases may be anything: then the answer is an error, and gone in a minute, or it admits no more
+// than the bucket has, and is right again when a slot has passed.
 func TestBadLeases(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -114,8 +114,8 @@ func TestBadLeases(t *testing.T) {
 	}
 }
 
-// While units are leased the bucket has no room for them, also in decisions that know nothing of leases; and when their slot
-// is over, the script of the request's shape serves it again.
+// While units are leased the bucket has no room for them, also in decisions that know nothing of leases; and when their
+// slot is over, the script of the request's shape serves it again.
 func TestLeasedUnitsAreHeld(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())
@@ -147,7 +147,38 @@ func TestLeasedUnitsAreHeld(t *testing.T) {
 	}
 }
 
-// A sorted set that is empty for a moment, because all it had is stale, must not lose its expiry: else it stays for good.
+// Guarantees that units which are leased of a bucket are held also after requests that do not name it, so that its
+// record lies anywhere in the pack.
+func TestLeasedUnitsAreHeldBehind(t *testing.T) {
+	eachWay(t, func(t *testing.T, s *redis.Store) {
+		bucket := ten(t)[0]
+		var all []limit.Charge
+		for i := range 3 {
+			all = append(all, limit.Charge{Cost: 1, Limit: build(t, limit.Limit{ID: fmt.Sprint("other-", i), Tiers: []limit.Tier{
+				{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Hour}}})})
+		}
+		g, err := lease(t, s, []limit.Charge{bucket}, 0, 8)
+		if err != nil || g.Units != 8 {
+			t.Fatalf("%+v, %v; want 8 of 10 units", g, err)
+		}
+		ends := time.UnixMicro(g.Until)
+		var d limit.Decision
+		for _, charges := range [][]limit.Charge{all[:2], all[1:], all[:1], {bucket, all[0]}, all[1:], {all[1], bucket}} {
+			err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, ends.Add(-time.Microsecond), &d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range d.Results {
+				if r := &d.Results[i]; r.Limit() == bucket.Limit && r.Remaining() > 1 {
+					t.Errorf("beside 8 leased units and what was charged %d remain of 10", r.Remaining())
+				}
+			}
+		}
+	})
+}
+
+// A sorted set that is empty for a moment, because all it had is stale, must not lose its expiry: else it stays for
+// good.
 func TestStampsExpire(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)

@@ -32,7 +32,8 @@ func TestUnusedBucketIsFull(t *testing.T) {
 	eachWay(t, func(t *testing.T, s *redis.Store) {
 		prepaid := build(t, limit.Limit{ID: "prepaid", MaxCost: 40_000, Tiers: []limit.Tier{
 			{Algorithm: limit.TokenBucket, Threshold: 1, Period: 24 * time.Hour, Burst: 40_000}}})
-		beside := build(t, limit.Limit{ID: "beside", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Hour}}})
+		beside := build(t, limit.Limit{ID: "beside", Tiers: []limit.Tier{
+			{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Hour}}})
 		shadow := build(t, limit.Limit{ID: "shadow", Mode: limit.Shadow, MaxCost: 40_000, Tiers: []limit.Tier{
 			{Algorithm: limit.TokenBucket, Threshold: 1, Period: 24 * time.Hour, Burst: 40_000}}})
 		decide := func(charges ...limit.Charge) *limit.Decision {
@@ -62,8 +63,8 @@ func TestUnusedBucketIsFull(t *testing.T) {
 	})
 }
 
-// Guarantees that units leased at the very µs at which the slot before ends are held until the end of their own slot: until then
-// the bucket has no room for them.
+// Guarantees that units leased at the very µs at which the slot before ends are held until the end of their own slot:
+// until then the bucket has no room for them.
 func TestLeaseAtTheEndOfASlot(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())
@@ -80,7 +81,8 @@ func TestLeaseAtTheEndOfASlot(t *testing.T) {
 			t.Fatalf("a lease at %s ends at %s", last, ends)
 		}
 		var d limit.Decision
-		if err := s.Peek(t.Context(), &limit.Request{Owner: acme, Charges: charges}, noon.Add(ends-time.Microsecond), &d); err != nil {
+		req := &limit.Request{Owner: acme, Charges: charges}
+		if err := s.Peek(t.Context(), req, noon.Add(ends-time.Microsecond), &d); err != nil {
 			t.Fatal(err)
 		}
 		if left := d.Results[0].Remaining(); left > 10-units {
@@ -89,8 +91,8 @@ func TestLeaseAtTheEndOfASlot(t *testing.T) {
 	}
 }
 
-// Guarantees that a pack drops the records of limits that requests do not name when they make no difference any more, and none
-// before, and that it does not grow for ever.
+// Guarantees that a pack drops the records of limits that requests do not name when they make no difference any more,
+// and none before, and that it does not grow for ever.
 func TestRecordsAreDropped(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -141,11 +143,12 @@ func TestRecordsAreDropped(t *testing.T) {
 	}
 }
 
-// Guarantees that a window is remembered for as long as it may overlap those of another grid, to which a change of align moves the
-// limit: three periods from its start, however early the expiry of its pack was armed.
+// Guarantees that a window is remembered for as long as it may overlap those of another grid, to which a change of
+// align moves the limit: three periods from its start, however early the expiry of its pack was armed.
 func TestWindowsOutliveAChangeOfAlign(t *testing.T) {
 	eachWay(t, func(t *testing.T, s *redis.Store) {
-		l := limit.Limit{ID: "hourly", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.SlidingWindow, Threshold: 10, Period: time.Hour}}}
+		l := limit.Limit{ID: "hourly", MaxCost: 10, Tiers: []limit.Tier{
+			{Algorithm: limit.SlidingWindow, Threshold: 10, Period: time.Hour}}}
 		clock := build(t, l)
 		l.AlignOwner = true
 		aligned := build(t, l)
@@ -157,7 +160,7 @@ func TestWindowsOutliveAChangeOfAlign(t *testing.T) {
 		owner := limit.Owner{Kind: limit.Tenant}
 		for i := 0; ; i++ { // whose windows begin at about half past
 			owner.Name = fmt.Sprint("tenant-", i)
-			if at := aligned.Tiers[0].Params(owner).Offset; at > (25*time.Minute).Microseconds() && at < (35*time.Minute).Microseconds() {
+			if at := aligned.Tiers[0].Params(owner).Offset / time.Minute.Microseconds(); at >= 25 && at < 35 {
 				break
 			}
 		}
@@ -180,7 +183,71 @@ func TestWindowsOutliveAChangeOfAlign(t *testing.T) {
 	})
 }
 
-// Guarantees that a pack has a bound, that the error says so, and that no charge is made then; what is in the pack stays.
+// Guarantees that the scripts of shapes serve requests that name different limits of a tenant, and the largest shapes:
+// Lua bounds the locals of a script.
+func TestShapesServe(t *testing.T) {
+	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
+	redis.ForgetShapes()
+	var shaped, general int
+	s.OnAnswer(func(g bool) {
+		if g {
+			general++
+		} else {
+			shaped++
+		}
+	})
+	for _, a := range limit.Algorithms() {
+		if a == limit.SlidingLog || a == limit.SlidingBuckets { // which are decide.lua's
+			continue
+		}
+		for _, packs := range []int{1, 2, 10} { // one pack of all limits that are per tenant, and one for each other
+			s.SetSpace(newSpace())
+			tier := limit.Tier{Algorithm: a, Threshold: 1000, Period: time.Millisecond}
+			if a == limit.Quota {
+				tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Day, Location: time.UTC}
+			}
+			var all []limit.Charge
+			for i := range 10 {
+				l := limit.Limit{ID: fmt.Sprint("l", i), Tiers: []limit.Tier{tier}}
+				c := limit.Charge{Cost: 1}
+				if i > 10-packs {
+					l.Per, c.Value = "subject", limit.ValueOf("u")
+				}
+				c.Limit = build(t, l)
+				all = append(all, c)
+			}
+			at, requests := noon, [][]limit.Charge{all, all[:2], all[1:], all[:5], all}
+			for round := range 3 { // the first has what is used for the first time, and the records that leave the front
+				shaped, general = 0, 0
+				for _, charges := range requests {
+					at = at.Add(2 * time.Millisecond)
+					var d limit.Decision
+					if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, at, &d); err != nil || !d.Allowed {
+						t.Fatalf("%s, %d packs: allowed %t, %v", a, packs, d.Allowed, err)
+					}
+				}
+				if packs < 10 && round > 0 && (shaped != len(requests) || general > 0) {
+					t.Errorf("%s, %d packs: of %d requests over different limits scripts of shapes served %d",
+						a, packs, len(requests), shaped)
+				}
+			}
+			shaped = 0
+			for range 2 {
+				at = at.Add(2 * time.Millisecond)
+				var d limit.Decision
+				if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: all}, at, &d); err != nil || !d.Allowed {
+					t.Fatalf("%s, %d packs: allowed %t, %v", a, packs, d.Allowed, err)
+				}
+			}
+			if shaped != 2 {
+				t.Errorf("%s, %d packs: the script of the shape served %d of two requests", a, packs, shaped)
+			}
+		}
+	}
+}
+
+// Guarantees that a pack has a bound, that the error says so, and that no charge is made then; what is in the pack
+// stays.
 func TestPackIsFull(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())
@@ -189,7 +256,8 @@ func TestPackIsFull(t *testing.T) {
 		for i := range n {
 			l := limit.Limit{ID: fmt.Sprint("l", from+i)}
 			for j := range limit.MaxTiers {
-				l.Tiers = append(l.Tiers, limit.Tier{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Duration(1+j) * time.Hour})
+				l.Tiers = append(l.Tiers, limit.Tier{
+					Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Duration(1+j) * time.Hour})
 			}
 			req.Charges = append(req.Charges, limit.Charge{Limit: build(t, l), Cost: 1})
 		}
@@ -206,16 +274,20 @@ func TestPackIsFull(t *testing.T) {
 			t.Fatalf("%d limits: allowed %t, %v", len(req.Charges), d.Allowed, err)
 		}
 	}
-	if d, err := decide(more); !errors.Is(err, limit.ErrFull) || d.Allowed || !contains(err, "acme") || !contains(err, "16384 records") {
+	d, err := decide(more)
+	if !errors.Is(err, limit.ErrFull) || d.Allowed || !contains(err, "acme") || !contains(err, "16384 records") {
 		t.Errorf("a limit beside 1,025: allowed %t, %v; want limit.ErrFull, with owner and bound", d.Allowed, err)
 	}
-	var d limit.Decision
-	if err := s.Peek(t.Context(), largest, noon, &d); err != nil || slices.ContainsFunc(d.Results, func(r limit.Result) bool { return r.Used() < 2 }) {
-		t.Errorf("after it a counter is below 2, or: %v", err)
+	if err := s.Peek(t.Context(), largest, noon, d); err != nil {
+		t.Fatal(err)
+	}
+	if slices.ContainsFunc(d.Results, func(r limit.Result) bool { return r.Used() < 2 }) {
+		t.Error("after it a counter that was charged twice is below 2")
 	}
 }
 
-// Guarantees that every request that is sound fits into one question, with leases, too: it is decided, or the caller's time is over.
+// Guarantees that every request that is sound fits into one question, with leases, too: it is decided, or the caller's
+// time is over.
 func TestLargestRequests(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	kinds := []struct {

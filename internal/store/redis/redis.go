@@ -16,8 +16,8 @@
 // A pack is a string. Numbers are doubles that hold integers, times are µs since 1970, and everything is little-endian:
 //
 //	4 bytes      version: "SLU3", or "SLU4" while units of a token bucket in front are leased
-//	16 bits      n, the number of tiers in front: those of the last request that charged, so that a request over the same
-//	             limits finds its counters in place
+//	16 bits      n, the number of tiers in front: all tiers of the last request that charged, so that a request over the same
+//	             limits finds its counters in place; none if requests of the owner name different limits
 //	n × 25 bytes heads of the tiers in front: 1 byte for the algorithm, half a SHA-256 of the tier's identity (16 bytes), and the
 //	             rate that the state is counted in
 //	8 bytes      the time that the expiry of the key is armed until

@@ -8,16 +8,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// The shape of requests is what they have in common so that one script can serve them: how many packs they have, and the algorithms in
-// each. Its script is written out for exactly these, with a local for each number and no table, closure or loop, because
-// those are most of what a script costs: decide.lua takes three times as long. What is out of the usual (another set of
-// limits than last time, a changed rate, a clock that leapt, a first use of a value, a bucket of which units are leased, logs
-// and buckets) makes it answer 0, having done nothing, and decide.lua is asked instead. It is asked for leases at once.
+// The shape of requests is what they have in common so that one script can serve them: how many packs they have, and
+// the algorithms in each. Its script is written out for exactly these, with a local for each number and no table,
+// closure or loop, because those are most of what a script costs: decide.lua takes three times as long. What is out of
+// the usual (a first use of a limit or a value, a changed rate, a clock that leapt, a bucket of which units are leased
+// or were refunded among others, an expiry that is to be armed for records behind the front, logs and buckets) makes it
+// answer 0, having done nothing, and decide.lua is asked instead. It is asked for leases at once.
 const (
 	maxShapes     = 256 // remembered; the rest use decide.lua
 	maxShapeTiers = 10  // Lua has 200 locals
 
-	maxBehind = 4096 // bytes of a pack behind the tiers in front; the script copies and sends them
+	maxBehind = 4096    // bytes of a pack behind the tiers in front; the script copies and sends them
+	maxPack   = 1 << 16 // bytes of a pack in which the script looks for records
 )
 
 var shapes struct {
@@ -48,9 +50,9 @@ func (q *question) shapeOf() *script {
 	return s
 }
 
-// encodeShape writes the arranged request for the script of its shape, and the shape: for each pack "|", "=" if its limit
-// has values, and for each limit of it "," and its tiers' algorithms as digits, with "s" behind those of a shadow. It
-// reports false where there is no script for such a request.
+// encodeShape writes the arranged request for the script of its shape, and the shape: for each pack "|", "=" if its
+// limit has values, and for each limit of it "," and its tiers' algorithms as digits, with "s" behind those of a
+// shadow. It reports false where there is no script for such a request.
 func (q *question) encodeShape() bool {
 	q.reset()
 	q.shape = q.shape[:0]
@@ -211,9 +213,11 @@ local ok#, f# = v# <= threshold#, w#
 `,
 }
 
-// shapeScript writes the script of a shape. ARGV[1] holds the numbers, and ARGV[1+i] the head of pack i: "SLU1", the
-// number of its tiers, and their ids. The reply is, in doubles, twice the time and one more if it admits, and the length of
-// each pack but the last; then the packs as they were before.
+// shapeScript writes the script of a shape. ARGV[1] holds the numbers, and ARGV[1+i] the head of pack i: its version,
+// the number of its tiers, and their ids. The script takes a pack whose tiers in front are these, or a pack of limits
+// that are per tenant with no tier in front, in which it looks for each record. The reply is, in doubles, twice the
+// time and one more if it admits, and the length of each pack but the last; then the packs as they were before, with
+// these tiers in front.
 func shapeScript(key string) string {
 	var names, head, eval, check, shadows, ends, save strings.Builder
 	var lengths, packs []string
@@ -258,6 +262,8 @@ func shapeScript(key string) string {
 		numbers += len(shapeParams(a))
 	}
 	return "local unpack, pack, fmod, call = struct.unpack, struct.pack, math.fmod, redis.call\n" +
+		"local sub, find = string.sub, string.find\n" +
+		"local o -- where the records lie, if no tier is in front; o[1] is the pack then\n" +
 		"local " + names.String() + " = unpack('" + format(numbers) + "', ARGV[1])\n" +
 		"if now < 0 then\n  local t = call('TIME')\n  now = t[1] * 1000000 + t[2]\nend\n" +
 		"local far = now + 5000000\n" + head.String() + eval.String() +
@@ -285,28 +291,70 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, algorithms
 		after = append(after, fmt.Sprintf(values, numbers...))
 		doubles += len(numbers)
 	}
-	layout := fmt.Sprintf("<c%dd%s", size, strings.Repeat("d", doubles))
-	least := size + 8 + 8*doubles
-	fmt.Fprintf(head, "local p%d = redis.pcall('GET', KEYS[%d])\nif not p%d or #p%d < %d or #p%d > %d then return 0 end\n",
-		p, p, p, p, least, p, least+maxBehind)
-	fmt.Fprintf(head, "local h%d, armed%d, %s = unpack('%s', p%d)\nif h%d ~= ARGV[%d] then return 0 end\n",
-		p, p, strings.Join(states, ", "), layout, p, p, p+1)
-	fmt.Fprintf(ends, "local e%d = f%d\n", p, first)
+	layout, least := fmt.Sprintf("<c%dd%s", size, strings.Repeat("d", doubles)), size+8+8*doubles
+	all, most := strings.Join(states, ", "), least+maxBehind
+	if !valued {
+		most = maxPack
+	}
+	fmt.Fprintf(head, "local p%d, e%d, armed%d, %s = redis.pcall('GET', KEYS[%d])\n", p, p, p, all, p)
+	fmt.Fprintf(head, "if not p%d or #p%d < 14 or #p%d > %d then return 0 end\n", p, p, p, most)
+	fmt.Fprintf(head, "if #p%d >= %d then e%d, armed%d, %s = unpack('%s', p%d) end\n", p, least, p, p, all, layout, p)
+	fmt.Fprintf(ends, "e%d = f%d\n", p, first)
 	for i := first + 1; i <= last; i++ {
 		fmt.Fprintf(ends, "if f%d > e%d then e%d = f%d end\n", i, p, p, i)
 	}
 	fmt.Fprintf(ends, "e%d = e%d + 5000000\n", p, p)
-	if valued { // the set of values is to be kept in step with its expiry
-		fmt.Fprintf(ends, "if armed%d < e%d then return 0 end\n", p, p)
+	if valued {
+		fmt.Fprintf(head, "if e%d ~= ARGV[%d] then return 0 end\n", p, p+1)
+		fmt.Fprintf(ends, "if armed%d < e%d then return 0 end\n", p, p) // the set of values keeps in step with its expiry
+	} else {
+		fmt.Fprintf(head, "if e%d ~= ARGV[%d] then\n", p, p+1)
+		fmt.Fprintf(head, "  if sub(p%d, 1, 6) ~= '%s\\0\\0' then return 0 end\n", p, version)
+		fmt.Fprintf(head, "  o, armed%d = {p%d}, unpack('<d', p%d, 7)\n", p, p, p)
+		for i := first; i <= last; i++ {
+			writeFind(head, p, i, i-first, algorithms[i-1], states[i-first])
+		}
+		fmt.Fprintf(head, "  p%d = ARGV[%d] .. pack('<d%s', armed%d, %s)\n", p, p+1, strings.Repeat("d", doubles), p, all)
+		fmt.Fprintf(head, "elseif #p%d > %d then\n  return 0\nend\n", p, least+maxBehind)
+		// Records behind the front are dropped by decide.lua when it arms the expiry.
+		fmt.Fprintf(ends, "if armed%d < e%d and (o or #p%d > %d) then return 0 end\n", p, p, p, least)
 	}
-	fmt.Fprintf(save, `if e%[1]d > 5000000 then
-  local x = #p%[1]d > %[4]d and string.sub(p%[1]d, %[4]d + 1) or ''
+	fmt.Fprintf(save, "if e%d > 5000000 then\n", p)
+	if !valued {
+		save.WriteString("  if o then\n    local x = o[1]\n")
+		for i := first; i <= last; i++ {
+			width := stateWidth(algorithms[i-1])
+			at, values := fmt.Sprintf("o[%d]", i-first+2), fmt.Sprintf("armed%d, %s", p, after[i-first])
+			fmt.Fprintf(save, "    x = sub(x, 1, %s + %d) .. pack('<d%s', %s) .. sub(x, %s + %d)\n",
+				at, idBytes-1, strings.Repeat("d", width), values, at, behindBytes+8*width)
+		}
+		fmt.Fprintf(save, "    call('SET', KEYS[%d], x, 'KEEPTTL')\n  else\n", p)
+	}
+	fmt.Fprintf(save, `  local x = #p%[1]d > %[4]d and sub(p%[1]d, %[4]d + 1) or ''
   if armed%[1]d < e%[1]d then
     armed%[1]d = math.floor(now + 2 * (e%[1]d - now)) + 60000000
     call('SET', KEYS[%[1]d], pack('%[2]s', ARGV[%[5]d], armed%[1]d, %[3]s) .. x, 'PX', math.ceil((armed%[1]d - now) / 1000))
   else
     call('SET', KEYS[%[1]d], pack('%[2]s', ARGV[%[5]d], armed%[1]d, %[3]s) .. x, 'KEEPTTL')
   end
-end
 `, p, layout, strings.Join(after, ", "), least, p+1)
+	if !valued {
+		save.WriteString("  end\n")
+	}
+	save.WriteString("end\n")
+}
+
+// writeFind writes how the record of tier i, the n-th of pack p, is found where no tier is in front. A bucket that has
+// marks is left to decide.lua.
+func writeFind(head *strings.Builder, p, i, n int, a limit.Algorithm, state string) {
+	at, width := fmt.Sprintf("o[%d]", n+2), stateWidth(a)
+	fmt.Fprintf(head, "  e%d = sub(ARGV[%d], %d, %d)\n", p, p+1, 7+idBytes*n, 6+idBytes*(n+1))
+	fmt.Fprintf(head, "  %s = find(o[1], e%d, 15, true)\n", at, p)
+	fmt.Fprintf(head, "  if not %s or %s + %d > #o[1] then return 0 end\n", at, at, behindBytes+8*width-1)
+	if a == limit.TokenBucket {
+		fmt.Fprintf(head, "  e%d = sub(e%d, 2, 17)\n", p, p)
+		fmt.Fprintf(head, "  if find(o[1], e%[1]d, 15, true) ~= %[2]s + 1 or find(o[1], e%[1]d, %[2]s + 18, true) then\n", p, at)
+		head.WriteString("    return 0\n  end\n")
+	}
+	fmt.Fprintf(head, "  %s = unpack('<%s', o[1], %s + %d)\n", state, strings.Repeat("d", width), at, behindBytes)
 }

@@ -196,8 +196,10 @@ func TestStoredPacksAreRefused(t *testing.T) {
 				} {
 					var d limit.Decision
 					err := ask(&d)
-					if !errors.Is(err, limit.ErrUnreadable) || d.Allowed || !contains(err, "SLU") || !contains(err, "{rl:"+string(stored.Owner.AppendKey(nil))+"}") {
-						t.Errorf("%s, general=%t: %s of %s is %v; want limit.ErrUnreadable with key and version", stored.Name, general, what, charges[0].Limit.ID, err)
+					key := "{rl:" + string(stored.Owner.AppendKey(nil)) + "}"
+					if !errors.Is(err, limit.ErrUnreadable) || d.Allowed || !contains(err, "SLU") || !contains(err, key) {
+						t.Errorf("%s, general=%t: %s of %s is %v; want limit.ErrUnreadable with key and version",
+							stored.Name, general, what, charges[0].Limit.ID, err)
 					}
 				}
 			}
@@ -270,7 +272,8 @@ func TestEntriesWithoutAPack(t *testing.T) {
 		for i, want := range []int64{3, 4} { // two of each are stored
 			var d limit.Decision
 			at := limittest.StoredAt.Add(2 * time.Second)
-			if err := s.Decide(t.Context(), &limit.Request{Owner: stored.Owner, Charges: stored.Charges[0][:2]}, at, &d); err != nil {
+			req := &limit.Request{Owner: stored.Owner, Charges: stored.Charges[0][:2]}
+			if err := s.Decide(t.Context(), req, at, &d); err != nil {
 				t.Fatal(err)
 			}
 			for j := range d.Results {
