@@ -312,7 +312,7 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, algorithms
 		fmt.Fprintf(head, "  if sub(p%d, 1, 6) ~= '%s\\0\\0' then return 0 end\n", p, version)
 		fmt.Fprintf(head, "  o, armed%d = {p%d}, unpack('<d', p%d, 7)\n", p, p, p)
 		for i := first; i <= last; i++ {
-			writeFind(head, p, i, i-first, algorithms[i-1], states[i-first])
+			writeFind(head, p, i-first, algorithms[i-1], states[i-first])
 		}
 		fmt.Fprintf(head, "  p%d = ARGV[%d] .. pack('<d%s', armed%d, %s)\n", p, p+1, strings.Repeat("d", doubles), p, all)
 		fmt.Fprintf(head, "elseif #p%d > %d then\n  return 0\nend\n", p, least+maxBehind)
@@ -344,9 +344,9 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, algorithms
 	save.WriteString("end\n")
 }
 
-// writeFind writes how the record of tier i, the n-th of pack p, is found where no tier is in front. A bucket that has
-// marks is left to decide.lua.
-func writeFind(head *strings.Builder, p, i, n int, a limit.Algorithm, state string) {
+// writeFind writes how the record of tier n of pack p, from 0, is found where no tier is in front. A bucket that has marks
+// is left to decide.lua.
+func writeFind(head *strings.Builder, p, n int, a limit.Algorithm, state string) {
 	at, width := fmt.Sprintf("o[%d]", n+2), stateWidth(a)
 	fmt.Fprintf(head, "  e%d = sub(ARGV[%d], %d, %d)\n", p, p+1, 7+idBytes*n, 6+idBytes*(n+1))
 	fmt.Fprintf(head, "  %s = find(o[1], e%d, 15, true)\n", at, p)
