@@ -53,7 +53,8 @@ type Store interface {
 	// not an error, and changes nothing. d is reset first, also before an error, and may be reused; its memory is kept.
 	Decide(ctx context.Context, req *Request, now time.Time, d *Decision) error
 
-	// Peek writes to d what Decide would answer. It changes nothing, anywhere.
+	// Peek writes to d what Decide would answer. It changes nothing, anywhere. A store may answer a request that is too large
+	// for Decide.
 	Peek(ctx context.Context, req *Request, now time.Time, d *Decision) error
 
 	// Refund gives back what a decision charged: at most units of each limit (0 means all), in the windows that were

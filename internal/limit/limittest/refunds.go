@@ -269,7 +269,7 @@ func testRefundTurns(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		l := k.limit(tb, "five", 5)
 		for i := range 2 * c.Repeats {
-			at := Start.Add(time.Duration(i) * k.period / 1000)
+			at := Start.Add(time.Duration(i) * k.period / time.Duration(5*c.Repeats)) // all within the first two fifths
 			if r := s.refund(at, s.allowed(at, charge(l, 5)), 0); r.Units[0] != 5 {
 				s.Fatalf("refund %d gave back %d of 5 units", i+1, r.Units[0])
 			}
