@@ -98,8 +98,8 @@ func (s *Store) run(ctx context.Context, sc *script, args []any) (string, error)
 	return "", fmt.Errorf("%w: %.100v", errReply, cmd.Val())
 }
 
-// translate names what an error of the server means, and says what an operator can do about it. What the scripts say of the
-// counters of one owner means that the server answered, see [limit.Answered].
+// translate names what an error of the server means, and says what an operator can do about it. What the scripts say of
+// the counters of one owner means that the server answered, see [limit.Answered].
 func translate(err error) error {
 	switch text := err.Error(); {
 	case goredis.HasErrorPrefix(err, "SLUICE two values share a counter"):
@@ -108,7 +108,7 @@ func translate(err error) error {
 		return fmt.Errorf("%w: %s", limit.ErrUnreadable, strings.TrimPrefix(text, "SLUICE unreadable: "))
 	case goredis.HasErrorPrefix(err, "SLUICE full: "):
 		return fmt.Errorf("%w: %s", limit.ErrFull, strings.TrimPrefix(text, "SLUICE full: "))
-	case goredis.HasErrorPrefix(err, "WRONGTYPE"), goredis.HasErrorPrefix(err, "ERR user_script:"):
+	case goredis.HasErrorPrefix(err, "WRONGTYPE"), strings.HasPrefix(text, "ERR user_script:"):
 		// A script fails only on data that it did not expect under one of the owner's keys.
 		return fmt.Errorf("%w: a script failed on it: %s", limit.ErrUnreadable, text)
 	case goredis.HasErrorPrefix(err, "READONLY"):

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -154,6 +156,122 @@ func TestBadData(t *testing.T) {
 					t.Errorf("when it is gone: %v", err)
 				}
 			})
+		}
+	}
+}
+
+// Guarantees that whatever is done to the bytes of a pack, an error about it says that the server answered, so that one tenant's
+// data opens no circuit breaker; and that a decision in spite of it is in bounds.
+func TestSpoiledPacks(t *testing.T) {
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+	seed := uint64(time.Now().UnixNano())
+	r := rand.New(rand.NewPCG(seed, 0))
+	charges := append(three(t), ten(t)...)
+	ahead := make([]limit.Ahead, 4)
+	for i := range ahead {
+		ahead[i] = limit.Ahead{Need: 1, Least: 1}
+	}
+	ask := func(charges []limit.Charge, ahead []limit.Ahead) (*limit.Decision, error) {
+		d := new(limit.Decision)
+		return d, s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges, Ahead: ahead}, noon, d)
+	}
+	forms := map[string]func() (*limit.Decision, error){
+		"in front": func() (*limit.Decision, error) { return ask(charges, nil) },
+		"leased":   func() (*limit.Decision, error) { return ask(charges, ahead) },
+		"scattered": func() (*limit.Decision, error) {
+			if d, err := ask(charges, nil); err != nil {
+				return d, err
+			}
+			return ask(charges[1:], nil)
+		},
+		"leased before": func() (*limit.Decision, error) {
+			if d, err := ask(charges, ahead); err != nil {
+				return d, err
+			}
+			return ask(charges[:2], nil)
+		},
+	}
+	const key = "{rl:t4:acme,}"
+	unreadable := 0
+	for name, fill := range forms {
+		if err := admin.FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := fill(); err != nil || !d.Allowed {
+			t.Fatalf("%s: %v", name, err)
+		}
+		pack, err := admin.Get(t.Context(), key).Bytes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 400 {
+			spoiled := slices.Clone(pack)
+			at := r.IntN(len(spoiled))
+			switch r.IntN(4) {
+			case 0:
+				spoiled[at] = byte(r.Uint32())
+			case 1:
+				spoiled = spoiled[:at]
+			case 2:
+				spoiled = slices.Insert(spoiled, at, spoiled[r.IntN(len(spoiled))])
+			case 3: // a number of another kind
+				at = min(at, len(spoiled)-8)
+				binary.LittleEndian.PutUint64(spoiled[at:], math.Float64bits([]float64{math.NaN(), math.Inf(1), -1e300, 0.5}[r.IntN(4)]))
+			}
+			if err := admin.Set(t.Context(), key, spoiled, 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			some, leases := charges[r.IntN(2):], ahead
+			if leases = leases[:len(some)]; r.IntN(3) > 0 {
+				leases = nil
+			}
+			d, err := ask(some, leases)
+			if err != nil && !limit.Answered(err) {
+				t.Errorf("seed %d: %s, as %q: %v; want an error that says the server answered", seed, name, spoiled, err)
+			}
+			if errors.Is(err, limit.ErrUnreadable) {
+				unreadable++
+			}
+			for i := range d.Results {
+				if left := d.Results[i].Remaining(); d.Allowed && left > d.Results[i].Tier.Capacity() {
+					t.Errorf("seed %d: %s, as %q: %d remain of %d", seed, name, spoiled, left, d.Results[i].Tier.Capacity())
+				}
+			}
+		}
+	}
+	if unreadable < 100 {
+		t.Errorf("%d packs could not be read, which is hardly a test", unreadable)
+	}
+}
+
+// Guarantees that an error that a script makes of one owner's data says that the server answered, and that the troubles of a server
+// do not.
+func TestScriptErrors(t *testing.T) {
+	server := redistest.Start(t)
+	if err := server.Client(t).RPush(t.Context(), "list", "x").Err(); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, redis.Config{Addrs: []string{server.Addr}})
+	for source, want := range map[string]error{
+		"return {} .. ''":                                                  limit.ErrUnreadable,
+		"assert(false)":                                                    limit.ErrUnreadable,
+		"return struct.unpack('<d', '')":                                   limit.ErrUnreadable,
+		"return redis.call('GET', KEYS[1])":                                limit.ErrUnreadable,
+		"return redis.error_reply('SLUICE unreadable: k')":                 limit.ErrUnreadable,
+		"return redis.error_reply('SLUICE full: k')":                       limit.ErrFull,
+		"return redis.error_reply('SLUICE two values share a counter: k')": limit.ErrDuplicateCounter,
+		"return redis.error_reply('OOM command not allowed')":              nil,
+		"return redis.error_reply('READONLY it')":                          nil,
+		"return redis.error_reply('ERR unknown')":                          nil,
+		"return redis.error_reply('MISCONF Redis is configured to save')":  nil,
+		"return redis.error_reply('NOREPLICAS Not enough good replicas')":  nil,
+		"return redis.error_reply('CLUSTERDOWN Hash slot not served')":     nil,
+	} {
+		err := s.Run(t.Context(), source, "list")
+		if err == nil || limit.Answered(err) != (want != nil) || want != nil && !errors.Is(err, want) {
+			t.Errorf("%s: %v, answered %t; want %v", source, err, limit.Answered(err), want)
 		}
 	}
 }

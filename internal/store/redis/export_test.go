@@ -1,5 +1,7 @@
 package redis
 
+import "context"
+
 // UseCallerClock makes the store decide by the time that it is given instead of the server's.
 func (s *Store) UseCallerClock() { s.callerClock = true }
 
@@ -20,4 +22,10 @@ func ForgetShapes() {
 	shapes.Lock()
 	defer shapes.Unlock()
 	shapes.byKey = nil
+}
+
+// Run runs a script over one key, as decisions do.
+func (s *Store) Run(ctx context.Context, source, key string) error {
+	_, err := s.run(ctx, newScript(source), []any{nil, nil, 1, key})
+	return err
 }

@@ -3,6 +3,7 @@ package redis
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -105,6 +106,21 @@ func FuzzReply(f *testing.F) {
 			t.Errorf("reply %q: allowed, and retry after %s", reply, d.RetryAfter())
 		}
 	})
+}
+
+// Guarantees that a script that comes to another conclusion than package limit says that the owner's counters cannot be read, and not
+// that the server failed: healthy counters lead to no such reply.
+func TestContradictionIsUnreadable(t *testing.T) {
+	var q question
+	q.begin(&Store{}, fuzzRequest(t, false), 1772452800000000, true)
+	if !q.encodeShape() {
+		t.Fatal("no shape")
+	}
+	var d limit.Decision
+	denied := appendDouble(appendDouble(nil, 2*1772452800000000), 0) // and no counter was ever used
+	if err := q.decode(string(denied), false, &d); !errors.Is(err, limit.ErrUnreadable) {
+		t.Errorf("%v; want limit.ErrUnreadable", err)
+	}
 }
 
 // FuzzFirst guarantees that what a server says while a connection is made ready is bounded, whatever it is.
