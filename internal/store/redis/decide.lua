@@ -126,6 +126,7 @@ local function load(value, mine, n, st, refunds, helds, lates)
       elseif a ~= 0 then
         m = sunpack('<d', value, rates[id])
       end
+      assert(alg == 5 or (u >= 0 and m >= 0)) -- only a bucket may owe
       st[3 * j - 2], st[3 * j - 1], st[3 * j] = number(a), number(u), number(m)
     else
       missing = missing or {}

@@ -167,7 +167,7 @@ v# = v# - need#
 local f# = b# + (full# - v#) / num#
 `,
 	limit.FixedWindow: `
-if a# > far then return 0 end
+if a# > far or u# < 0 or m# < 0 then return 0 end
 local b#, v#, w# = fmod(now - offset#, period#), 0, 0
 if b# < 0 then b# = b# + period# end
 b# = now - b#
@@ -177,7 +177,7 @@ v# = v# + cost#
 local ok#, f# = v# <= threshold#, b# + 2 * period#
 `,
 	limit.SlidingWindow: `
-if a# > far then return 0 end
+if a# > far or u# < 0 or m# < 0 then return 0 end
 local b#, v#, w# = fmod(now - offset#, period#), 0, 0
 if b# < 0 then b# = b# + period# end
 b# = now - b#
@@ -202,7 +202,7 @@ local b# = now + (need# - v#) / num#
 local f# = b# + 1
 `,
 	limit.Quota: `
-if a# > far or now < before# or now >= after# then return 0 end
+if a# > far or u# < 0 or now < before# or now >= after# then return 0 end
 local b#, v#, w# = a#, u#, m#
 if (m# == 0 and u# == 0) or now >= m# then
   v# = 0
