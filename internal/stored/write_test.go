@@ -123,7 +123,7 @@ func (w *writer) Publish(ctx context.Context, messages []publisher.Message) []er
 // TestWrite makes the folder of a commit, with -write. Without it there is nothing to do.
 func TestWrite(t *testing.T) {
 	if *write == "" {
-		t.Skip("-write is not given")
+		return // nothing is to be made
 	}
 	dir := filepath.Join("testdata", *write)
 	if err := os.Mkdir(dir, 0o755); err != nil {

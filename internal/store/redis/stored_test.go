@@ -100,7 +100,7 @@ func dumpStored(tb testing.TB, c *goredis.Client) (all []storedKey) {
 // commits stores what its own tests say.
 func TestWriteStored(t *testing.T) {
 	if *writeStored == "" {
-		t.Skip("-stored is not given")
+		return // nothing is to be made
 	}
 	if _, err := os.Stat(storedFile(*writeStored)); err == nil {
 		t.Fatalf("%s is there: a fixture never changes", storedFile(*writeStored))
