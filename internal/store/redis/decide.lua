@@ -5,7 +5,7 @@
 -- This script knows every case. The usual ones have a script each that is about three times as fast: see shape.go.
 local sunpack, pack, sub, byte, fmod, call = struct.unpack, struct.pack, string.sub, string.byte, math.fmod, redis.call
 local SKEW = 5000000
-local MOST = 16384 -- records that a pack keeps of tiers that the request does not name; wire.go has the same number
+local MOST = 16384 -- records that a pack keeps of tiers that the request does not name: see package redis
 local A, piece = {sunpack(ARGV[2], ARGV[1])}, #ARGV[2] - 1
 for p = 8 * piece, #ARGV[1] - 1, 8 * piece do
   local more = {sunpack(ARGV[2], ARGV[1], p + 1)}
