@@ -375,7 +375,7 @@ func (f *fleet) memoryCounters(name string) (*counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := split.NewHomes(split.HomesConfig{Own: own})
+	all, err := split.NewHomes(split.HomesConfig{Cell: name, Own: own})
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func newStores(s *environ.Settings, m memory, a *amazon, secret *secrets.Cache, 
 		Observe: func(store string, took time.Duration, failed bool) {
 			recorder().StoreCall(time.Now(), kindOf(store), took, failed)
 		},
-		Homes: make(map[string]ladder.Named, len(homes)),
+		Cell: s.Cell, Homes: make(map[string]ladder.Named, len(homes)),
 	}
 	for cell, store := range homes {
 		c.Homes[cell] = ladder.Named{Name: homePrefix + cell, Store: store}
