@@ -123,8 +123,8 @@ func (f *fleet) greet(w io.Writer) {
 	_, _ = io.WriteString(w, b.String()) // nobody reads it: no reason not to serve
 }
 
-// granting is the URL of the first cell that grants something of each limit of a tenant: one that is too small to be divided is
-// granted in one cell, and the others deny. It is the URL given where there is none.
+// granting is the URL of the first cell that grants something of each limit of a tenant: the cells that a tenant is not pinned to
+// grant nothing, and a sliding_log too small to be divided is granted in one cell. It is the URL given where there is none.
 func (f *fleet) granting(cells []*servedCell, t *plan.Tenant, now time.Time, none string) string {
 	for _, c := range cells {
 		view, _ := c.Reader.Begin(context.Background(), now)

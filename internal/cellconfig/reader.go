@@ -41,8 +41,9 @@ type Config struct {
 	// some, they count.
 	Alone bool
 
-	// Reaches says whether quotas that are kept in another cell can be leased from there: limits with that limit.Limit.Home are
-	// then given to the store. Of a quota of any other cell this one grants nothing, and the log says so. nil is of none.
+	// Reaches says whether there is a way to the counters of another cell: quotas, and limits too small to be divided, that are kept
+	// there are then given to the store with that limit.Limit.Home. Of such limits of any other cell this one grants nothing, and
+	// the log says so. nil is of none. Of limits that the cell keeps itself for all cells, the Home is Cell.
 	Reaches func(home string) bool
 
 	// Hashes are what the presented key may be stored under. nil knows no key. An error other than identity.ErrMalformedKey is

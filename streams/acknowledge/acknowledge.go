@@ -7,7 +7,9 @@
 //
 //   - a shrink as soon as it is stored. A cell that joins was not told of the placements from before: it fetches them first.
 //   - a growth once the placements of its transition are stored, too: the next document is without them.
-//   - nothing where it is not awaited, by the document it has.
+//   - nothing where it is not awaited, by the document it has, with one exception: where the last acknowledgement was written by
+//     software that could not ask other cells for limits too small to be divided, it is written once more and says that this
+//     software can (balancer.Ack.Asks).
 //
 // A cell whose table has no shares yet, since it is new or was lost, was not told of the placements from before either. With shares
 // alone it would grant to a tenant that is pinned elsewhere; so before the first are stored it fetches every placement: see
@@ -76,7 +78,7 @@ func (a *Acknowledger) Run(ctx context.Context) (wrote bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("acknowledge: %w", err)
 	}
-	if state == nil || state.Transition == nil || !slices.Contains(state.Transition.Awaiting, a.c.Cell) {
+	if state == nil || !a.awaited(state) && !a.unasked(state) {
 		return false, nil
 	}
 	ready, err := a.complete(ctx, state)
@@ -95,6 +97,19 @@ func (a *Acknowledger) Run(ctx context.Context) (wrote bool, err error) {
 		return false, fmt.Errorf("acknowledge: %w", err)
 	}
 	return wrote, nil
+}
+
+func (a *Acknowledger) awaited(s *shares.State) bool {
+	return s.Transition != nil && slices.Contains(s.Transition.Awaiting, a.c.Cell)
+}
+
+// unasked reports whether the balancer may be waiting to hear that this cell's software can ask other cells.
+func (a *Acknowledger) unasked(s *shares.State) bool {
+	if s.Phase != shares.Steady {
+		return false
+	}
+	last := s.Generations[len(s.Generations)-1]
+	return !last.Kept && slices.ContainsFunc(last.Cells, func(w shares.Weight) bool { return w.Cell == a.c.Cell })
 }
 
 // Prepare stores the placement of every tenant where the cell has no shares yet. It is called before messages are applied that are
@@ -222,12 +237,12 @@ func (a *Acknowledger) write(ctx context.Context, s *shares.State) (bool, error)
 	var have balancer.Ack
 	if err == nil && !item.Deleted && json.Unmarshal(item.Body, &have) == nil { // what makes no sense is replaced
 		then := shares.Document{Epoch: have.Epoch, Phase: have.Phase}
-		if then.Revision() >= s.Document().Revision() {
+		if now := s.Document().Revision(); then.Revision() > now || then.Revision() == now && have.Asks {
 			return false, nil
 		}
 	}
 	now := a.c.Now()
-	body, err := json.Marshal(balancer.Ack{Cell: a.c.Cell, Epoch: s.Epoch, Phase: s.Phase, AtUS: now.UnixMicro()})
+	body, err := json.Marshal(balancer.Ack{Cell: a.c.Cell, Epoch: s.Epoch, Phase: s.Phase, AtUS: now.UnixMicro(), Asks: true})
 	if err != nil {
 		return false, err
 	}

@@ -112,6 +112,42 @@ func TestAcknowledgesWhatIsStored(t *testing.T) {
 	}
 }
 
+// Guarantees that a cell says once that its software can ask other cells, also where nothing is awaited: the last acknowledgement may
+// be of software that could not. And that the balancer then has them ask, through a transition.
+func TestSaysThatItAsks(t *testing.T) {
+	w := quiet(t)
+	w.ask(shares.Request{Kind: shares.Place, Tenant: "initech"}) // it has no limit of its own
+	eu := w.cell("eu-1", 1)
+	before := strings.NewReplacer("\n", "", "\t", "").Replace(`{"version":1,"epoch":3,"phase":"steady","skew_us":2000000,
+		"members":[{"cell":"eu-1","state":"active","weight":1},{"cell":"us-1","state":"active","weight":9}],
+		"generations":[{"epoch":3,"from":1,"cells":[{"cell":"eu-1","weight":1},{"cell":"us-1","weight":9}],"homed":[{"plan":"pro","limit":"tiny"}]}]}`)
+	w.put(control.Cells, events.SharesKey, before)
+	us := w.cell("us-1", 9)
+	w.put(control.Cells, shares.AckKey("eu-1"), `{"cell":"eu-1","epoch":3,"phase":"grow","at_us":1}`)
+	if s := w.balance(eu, us); s.Phase != shares.Steady || s.Epoch != 3 {
+		t.Fatalf("before both cells can ask: %s of epoch %d", s.Phase, s.Epoch)
+	}
+	if a, _ := w.ack(us); !a.Asks { // with what it was told of first
+		t.Errorf("%+v", a)
+	}
+	if !w.hear(eu) || w.hear(eu) {
+		t.Error("a cell says that it can ask once")
+	}
+	if a, _ := w.ack(eu); !a.Asks || a.Epoch != 3 || a.Phase != shares.Steady {
+		t.Errorf("%+v", a)
+	}
+	if s := w.balance(eu, us); s.Phase != shares.Shrink || !s.Generations[1].Kept {
+		t.Errorf("both can ask: %s, %+v", s.Phase, s.Generations)
+	}
+	w.run(60*time.Second, false)
+	if s := w.balance(); s.Phase != shares.Steady || s.Epoch != 4 {
+		t.Errorf("a minute later: %s of epoch %d", s.Phase, s.Epoch)
+	}
+	if w.hear(eu) {
+		t.Error("a cell says it though it is so")
+	}
+}
+
 // Guarantees that a cell which joins has every placement from before when it acknowledges, and that a growth is acknowledged with the
 // placements of its transition: the next document is without them, and a cell that lacked one would grant what it may not.
 func TestPlacementsComeFirst(t *testing.T) {

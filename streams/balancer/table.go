@@ -20,6 +20,7 @@ type table struct {
 	pins   []wish // by key
 	placed map[string]stored
 	acks   []shares.Ack
+	able   []string // cells that can ask others for limits too small to be divided
 	unread int
 }
 
@@ -86,7 +87,7 @@ func (t *table) add(i *control.Item) error {
 		if shares.AckKey(a.Cell) != i.Key {
 			return errors.New("the acknowledgement of another cell")
 		}
-		t.acks = append(t.acks, shares.Ack{Cell: a.Cell, Epoch: a.Epoch, Phase: a.Phase, At: time.UnixMicro(a.AtUS)})
+		t.heard(&a)
 	case strings.HasPrefix(i.Key, shares.PinPrefix):
 		w, err := read(i)
 		if err != nil || i.Deleted {
@@ -110,6 +111,14 @@ func (t *table) add(i *control.Item) error {
 		t.cells = append(t.cells, w)
 	}
 	return nil
+}
+
+// heard notes what a cell has acknowledged, and whether its software can ask other cells.
+func (t *table) heard(a *Ack) {
+	t.acks = append(t.acks, shares.Ack{Cell: a.Cell, Epoch: a.Epoch, Phase: a.Phase, At: time.UnixMicro(a.AtUS)})
+	if a.Asks {
+		t.able = append(t.able, a.Cell)
+	}
 }
 
 func read(i *control.Item) (wish, error) {
