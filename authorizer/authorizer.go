@@ -187,6 +187,7 @@ type Answer struct {
 
 	from       *Authorizer
 	wait       answer.Wait
+	notHere    string // the id of the limit that this cell does not grant; "" unless Kind is NotHere
 	request    *Request
 	path       route.Path
 	claims     token.Claims
@@ -233,7 +234,7 @@ func (s *step) outcome() *limit.Decision {
 
 // AppendProblem appends the body of an answer that is not allowed, as application/problem+json.
 func (a *Answer) AppendProblem(b []byte) []byte {
-	p := answer.Problem{Kind: a.Kind, Instance: a.Instance, Wait: a.wait}
+	p := answer.Problem{Kind: a.Kind, Instance: a.Instance, Wait: a.wait, Limit: a.notHere}
 	switch a.Kind {
 	case answer.Limited, answer.IPLimited, answer.NeverFits:
 		p.Decision = a.Decision()
@@ -294,7 +295,7 @@ func (a *Answer) reset(req *Request, now time.Time) {
 	a.request, a.At = req, now
 	a.Tenant, a.Plan, a.Subject, a.KeyID, a.Source, a.Instance = "", "", "", "", "", ""
 	a.Reason, a.Err = "", nil
-	a.Anonymous, a.StoreFailed, a.wait, a.Took = false, false, answer.Wait{}, 0
+	a.Anonymous, a.StoreFailed, a.wait, a.notHere, a.Took = false, false, answer.Wait{}, "", 0
 	a.Mode, a.Spared = limit.Enforce, answer.Allowed
 	a.ip.made, a.plan.made = false, false
 	a.path = route.Clean(req.Path)
@@ -464,6 +465,7 @@ func (z *Authorizer) limitTenant(ctx context.Context, a *Answer, owner limit.Own
 		if until := e.Share().Until; until > 0 {
 			a.wait = answer.Wait{Micros: max(until-a.At.UnixMicro(), 1), Known: true}
 		}
+		a.notHere = e.Limit.ID
 		return answer.NotHere
 	}
 	if cost := a.request.Cost; cost != 0 {
@@ -475,6 +477,7 @@ func (z *Authorizer) limitTenant(ctx context.Context, a *Answer, owner limit.Own
 	if kind == answer.NeverFits && a.plan.made {
 		// Never is judged against the plan, and not against a cell's share.
 		if r := a.plan.decision.Binding(); r != nil && set.FitsWhole(r.Tier, r.Cost) {
+			a.notHere = r.Tier.Limit().ID
 			return answer.NotHere
 		}
 	}
