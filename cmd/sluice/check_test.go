@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -117,6 +118,17 @@ func TestCompletion(t *testing.T) {
 	} {
 		if got := sluice(t, "", c.args...); got.stdout != c.want {
 			t.Errorf("%q gives %q, want %q", c.args, got.stdout, c.want)
+		}
+	}
+}
+
+// Guarantees that a sliding_log which several cells may not be able to divide is warned of, since only one of them grants it then.
+func TestCheckWarnsOfSmallLogs(t *testing.T) {
+	for threshold, warns := range map[int]bool{9: true, 10: false} {
+		text := fmt.Sprintf("plans: [{id: p, limits: [{id: a, algorithm: sliding_log, threshold: %d, period: 1s}]}]\n", threshold)
+		r := sluice(t, text, "check", "-")
+		if r.code != 0 || strings.Contains(r.stderr, "only the tenant's home cell grants it") != warns {
+			t.Errorf("a sliding_log of %d: %d %s", threshold, r.code, r.stderr)
 		}
 	}
 }
