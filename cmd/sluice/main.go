@@ -24,7 +24,7 @@ const (
 	exitUsage  = 2 // the command line is wrong; nothing was done
 
 	exitConflict = 3 // another operator changed it; nothing was overwritten
-	exitDiffers  = 4 // of `plan diff --exit-code`: the files differ from what is there
+	exitDiffers  = 4 // `plan diff --exit-code` found that the files and the server differ
 	exitConfirm  = 5 // it takes something away, and neither --yes nor a terminal said that it may; nothing was written
 )
 

@@ -202,7 +202,7 @@ func (f *applyFlags) badFile(c *cobra.Command, err error) error {
 	return check.refuse(c, err)
 }
 
-// warnings are what of a diff needs a yes, a line each.
+// warnings returns one line for each change in a diff that the operator has to agree to.
 func warnings(diff *client.Diff) []string {
 	var lines []string
 	for _, l := range diff.Losses() {
