@@ -53,8 +53,11 @@ type Config struct {
 	// not counted them yet divides each limit by it.
 	MaxInstances int
 
-	// Memory bounds the counters kept in this process, bytes, at least 64 KB; default DefaultMemory. An eighth of it is set aside
-	// to remember refunds. When the rest is in use by counters that still matter, those who are new are denied.
+	// Memory bounds the counters kept in this process, bytes, at least 64 KB; default DefaultMemory. An eighth of it is
+	// set aside to remember refunds. The counters of addresses, and those of single values of anonymous calls, take at
+	// most a quarter. When that is in use by counters that still matter, new addresses are spread over groups at
+	// random, and the addresses of a group share one counter of each limit. When all is in use, tenants that are new
+	// are denied.
 	Memory int64
 
 	// Peppers are the secrets under which the API keys of the plans are hashed, by id, at least 16 bytes each. See `sluice key`.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,7 +64,11 @@ func New(c Config) (*Limiter, error) {
 
 // openStores puts over the counters what answers when they do not, and returns where addresses are counted.
 func (l *Limiter) openStores() (addresses limit.Store, err error) {
-	own, err := memory.New(memory.Config{MaxBytes: l.c.Memory})
+	counters := memory.Config{MaxBytes: l.c.Memory, Log: l.c.Log}
+	if l.c.Store != nil {
+		counters.UnidentifiedBytes = l.c.Memory // it counts addresses alone, if anything
+	}
+	own, err := memory.New(counters)
 	if err != nil {
 		return nil, err
 	}
@@ -172,9 +177,21 @@ type Request struct {
 	Identify func(context.Context) (Identity, error)
 }
 
-// RequestOf is the request as a server received it.
+// RequestOf is the request as a server received it. If its target is a URL inside a URL, such as x:http://host/path,
+// Path is that of the innermost URL, since a reverse proxy would hand that URL on.
 func RequestOf(r *http.Request) Request {
-	return Request{Method: r.Method, Path: r.URL.EscapedPath(), Header: r.Header, Peer: r.RemoteAddr}
+	return Request{Method: r.Method, Path: innermost(r.URL).EscapedPath(), Header: r.Header, Peer: r.RemoteAddr}
+}
+
+func innermost(u *url.URL) *url.URL {
+	for u.Opaque != "" {
+		inner, err := url.Parse(u.Opaque)
+		if err != nil {
+			return &url.URL{Path: u.Opaque}
+		}
+		u = inner
+	}
+	return u
 }
 
 // Decide charges every limit that applies to the caller, or none. Credentials in the header are not looked at.

@@ -100,7 +100,8 @@ func TestExact(t *testing.T) {
 func TestReasons(t *testing.T) {
 	reasons := []sluice.Reason{sluice.Allowed, sluice.Limited, sluice.AddressLimited, sluice.NeverFits, sluice.Unavailable, sluice.Unidentified,
 		sluice.NoCredential, sluice.BadCredential, sluice.UnknownTenant, sluice.SuspendedTenant, sluice.NoPlan, sluice.NoRoute, sluice.NotHere, sluice.Internal}
-	gateways := []answer.Kind{answer.TooLarge, answer.BadRequest, answer.LocalOnly, answer.UpstreamDown, answer.UpstreamTimeout, answer.NoDecision}
+	gateways := []answer.Kind{answer.TooLarge, answer.SlowBody, answer.BadRequest, answer.LocalOnly, answer.UpstreamDown,
+		answer.UpstreamTimeout, answer.NoDecision}
 	for _, k := range answer.Kinds() {
 		if slices.Contains(reasons, sluice.Reason(k.String())) == slices.Contains(gateways, k) {
 			t.Errorf("%s is a reason and a gateway's own, or neither", k)

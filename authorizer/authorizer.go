@@ -179,8 +179,8 @@ type Answer struct {
 	Header      answer.Header
 	Instance    string // URI of this occurrence; "" where allowed
 
-	// NotGranted is the id of a limit of which this cell grants nothing, where that is why the request was denied; ""
-	// otherwise.
+	// NotGranted is the id of a limit of which this cell grants nothing, or less than the request's cost, where Kind is
+	// NotHere; "" otherwise.
 	NotGranted string
 
 	// Reason says why there is no identity, in words of ours such as "token_expired"; "" where there is one, and where nobody
@@ -242,7 +242,7 @@ func (s *step) outcome() *limit.Decision {
 
 // AppendProblem appends the body of an answer that is not allowed, as application/problem+json.
 func (a *Answer) AppendProblem(b []byte) []byte {
-	p := answer.Problem{Kind: a.Kind, Instance: a.Instance, Wait: a.wait}
+	p := answer.Problem{Kind: a.Kind, Instance: a.Instance, Wait: a.wait, Limit: a.NotGranted}
 	switch a.Kind {
 	case answer.Limited, answer.IPLimited, answer.NeverFits:
 		p.Decision = a.Decision()
@@ -313,7 +313,8 @@ func (a *Answer) reset(req *Request, now time.Time) {
 
 func (z *Authorizer) decide(ctx context.Context, a *Answer, c Configuration) answer.Kind {
 	if !a.request.Sourceless && !a.request.NoAddress {
-		a.Source = z.c.Sources.Anonymise(identity.SourceIP(a.request.Peer, a.request.Header["X-Forwarded-For"], z.c.TrustedHops))
+		address := identity.SourceIP(a.request.Peer, a.request.Header["X-Forwarded-For"], z.c.TrustedHops)
+		a.Source = z.c.Sources.Anonymise(identity.Canonical(address, c.IPv6Prefix()))
 		a.attributes.IP = a.Source
 	}
 	if kind := a.spare(z.limitAddress(ctx, a, c)); kind != answer.Allowed {
@@ -508,6 +509,7 @@ func (z *Authorizer) limitTenant(ctx context.Context, a *Answer, owner limit.Own
 	if kind == answer.NeverFits && a.plan.made {
 		// Never is judged against the plan, and not against a cell's share.
 		if r := a.plan.decision.Binding(); r != nil && set.FitsWhole(r.Tier, r.Cost) {
+			a.NotGranted = r.Tier.Limit().ID
 			return answer.NotHere
 		}
 	}

@@ -27,6 +27,9 @@ type Configuration interface {
 	// IPLimits are the limits before authentication; never nil.
 	IPLimits() *plan.Set
 
+	// IPv6Prefix is the length of the prefix, in bits, by which IPv6 addresses are counted.
+	IPv6Prefix() int
+
 	// Routed reports whether the request is for a declared route; all are where none is declared.
 	Routed(method string, path *route.Path) bool
 
@@ -61,6 +64,9 @@ type Snapshot struct {
 
 // IPLimits implements [Configuration].
 func (s *Snapshot) IPLimits() *plan.Set { return s.Config.IPLimits() }
+
+// IPv6Prefix implements [Configuration].
+func (s *Snapshot) IPv6Prefix() int { return s.Config.IPv6Prefix() }
 
 // Routed implements [Configuration].
 func (s *Snapshot) Routed(method string, path *route.Path) bool { return s.Config.Routed(method, path) }

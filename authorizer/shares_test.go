@@ -36,7 +36,8 @@ func TestNothingIsGrantedHere(t *testing.T) {
 		if a.Kind != answer.NotHere || a.Kind.Status() != 429 || a.Header.RetryAfter != "7" || a.StoreFailed || a.Decision() != nil {
 			t.Errorf("cost %d: %s, retry after %q", cost, a.Kind, a.Header.RetryAfter)
 		}
-		if body := string(a.AppendProblem(nil)); !strings.Contains(body, "not-granted-here") || !strings.Contains(body, `"retry-after-ms":7000`) {
+		if body := string(a.AppendProblem(nil)); !strings.Contains(body, "not-granted-here") || !strings.Contains(body, `"retry-after-ms":7000`) ||
+			!strings.Contains(body, "The limit is 'l'; this cell grants it in 7000 ms.") {
 			t.Errorf("body %s", body)
 		}
 		a.Release()

@@ -75,7 +75,8 @@ func (s *sources) add(id string, store cellconfig.Store) error {
 	}
 	q := &cellQueue{messages: make(chan sqsevent.Message, 2*planeTenants)}
 	q.applier, err = applier.New(applier.Config{
-		Cell: id, Store: store, Keep: &s.plane.keep, Meter: &s.plane.meter, Log: slog.New(slog.DiscardHandler),
+		Cell: id, Tables: s.plane.tables, Store: store, Keep: &s.plane.keep, Meter: &s.plane.meter,
+		Log: slog.New(slog.DiscardHandler),
 	})
 	s.queues = append(s.queues, q)
 	return err

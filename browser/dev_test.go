@@ -30,6 +30,7 @@ func startDev(t *testing.T, flags ...string) started {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	c := exec.Command(program, append([]string{"dev", "--listen", "127.0.0.1:0"}, flags...)...)
+	c.Env = append(os.Environ(), "XDG_STATE_HOME="+t.TempDir()) // not the user's folder, for the operators' token
 	c.Stderr = os.Stderr
 	out, err := c.StdoutPipe()
 	if err != nil {

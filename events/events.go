@@ -26,7 +26,7 @@ type Type string
 // The types. All of them are at version 1.
 const (
 	PlanChanged     Type = "plan.changed"     // Changed: a plan
-	SettingsChanged Type = "settings.changed" // Changed: ipLimits, anonymousPlan and routes
+	SettingsChanged Type = "settings.changed" // Changed: ipLimits, ipv6Prefix, anonymousPlan and routes
 	TenantChanged   Type = "tenant.changed"   // Changed: a tenant
 	KeyChanged      Type = "key.changed"      // Changed: an API key, as its hash
 	SharesChanged   Type = "shares.changed"   // Changed: the cells' shares of all tenants; or where one tenant is served, see PlacementPrefix

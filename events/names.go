@@ -27,7 +27,7 @@ func AllTables() []Table { return []Table{Plans, Tenants, Keys, Cells, Operation
 
 // Keys of the documents that are there once. No plan and no cell can be called so.
 const (
-	SettingsKey = "@settings" // in Plans: ipLimits, anonymousPlan, routes
+	SettingsKey = "@settings" // in Plans: ipLimits, ipv6Prefix, anonymousPlan, routes
 	CanaryKey   = "@canary"   // in Plans, since they go the way of a plan's change
 	SharesKey   = "@shares"   // in Cells
 )

@@ -354,3 +354,26 @@ func TestObserver(t *testing.T) {
 		t.Errorf("Decision of a bare context: %+v", d)
 	}
 }
+
+// Guarantees that a request whose target is a URL inside a URL reaches no handler: such a request has no path that a
+// limit could count, and a reverse proxy behind the middleware would hand the inner URL on.
+func TestOpaqueTargets(t *testing.T) {
+	reached := 0
+	h := middleware.Limit(newLimiter(t, limits))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached++ }))
+	for _, target := range []string{"x:http://other/product/1", "x:y:http://other/product/1", "x:product/1"} {
+		u, err := url.Parse(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := request(t, "GET", "/", "X-API-Key", identity.ExampleKey("acme"))
+		r.URL, r.RemoteAddr = u, "192.0.2.1:1"
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "bad-request") || reached != 0 {
+			t.Errorf("%s: %d %s, and %d requests reached the handler", target, w.Code, w.Body, reached)
+		}
+		if got := sluice.RequestOf(r).Path; !strings.HasSuffix(got, "product/1") {
+			t.Errorf("%s: the path to be counted is %q", target, got)
+		}
+	}
+}

@@ -63,6 +63,11 @@ func Limit(limiter *sluice.Limiter, opts ...Option) func(http.Handler) http.Hand
 	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Opaque != "" { // a URL inside a URL: a handler behind this one may read another path than the limits
+				problem := answer.Problem{Kind: answer.BadRequest, Instance: answer.NewInstance()}
+				answer.Write(w, problem.Kind, problem.Append(nil))
+				return
+			}
 			req := sluice.RequestOf(r)
 			if o.identify != nil {
 				req.Identify = func(context.Context) (sluice.Identity, error) { return o.identify(r) }

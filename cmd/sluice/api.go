@@ -362,7 +362,7 @@ func (d *dev) runRemote(ctx context.Context, stdout io.Writer, log *slog.Logger)
 	if err != nil {
 		return err
 	}
-	return serve(ctx, listener, handler, log, func() {
+	return d.serve(ctx, listener, handler, log, func() {
 		base := baseURL(listener.Addr())
 		var b strings.Builder
 		fmt.Fprintf(&b, "Sluice listens on %s\n  API        %s\n", base, d.served)

@@ -223,14 +223,14 @@ func TestDevSigned(t *testing.T) {
 	root.SetArgs(append([]string{"dev", "--listen", "127.0.0.1:0"}, args...))
 	root.SetOut(io.Discard)
 	root.SetErr(io.Discard)
-	if err := root.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "route POST /{proxy+} is for callers who sign (AWS_IAM): set AWS_ACCESS_KEY_ID") {
+	if err := root.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "route POST /documents/get is for callers who sign (AWS_IAM): set AWS_ACCESS_KEY_ID") {
 		t.Errorf("without credentials: %v", err)
 	}
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t")
 	r := startDev(t, args...)
 	for secret, want := range map[string]int{"s3cr3t": 200, "other": 403, "": 403} {
-		req, err := http.NewRequest("POST", r.base+"/v1/tenants/get", http.NoBody)
+		req, err := http.NewRequest("POST", r.base+"/v1/documents/get", http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,6 +34,7 @@ tenants:
 ipLimits:
   - { id: per-address, algorithm: token_bucket, rate: 50, period: 1s, burst: 100 }
   - { id: per-hour, algorithm: sliding_window, threshold: 9000, period: 1h }
+ipv6Prefix: 56
 anonymousPlan: public
 routes:
   - { methods: [GET, PUT], pathPattern: "/product/*" }
@@ -144,7 +145,7 @@ func TestApplyLeavesWhatFilesDoNotName(t *testing.T) {
 		})
 	}
 	settings := stored(t)["plans/@settings"]
-	for _, want := range []string{"anonymousPlan: public", "per-address", "rate: 40", "per-hour", "threshold: 9000", "/product/*", "/health", "/version"} {
+	for _, want := range []string{"anonymousPlan: public", "ipv6Prefix: 56", "per-address", "rate: 40", "per-hour", "threshold: 9000", "/product/*", "/health", "/version"} {
 		if !strings.Contains(settings, want) {
 			t.Errorf("the settings have no %q: %s", want, settings)
 		}
@@ -153,7 +154,7 @@ func TestApplyLeavesWhatFilesDoNotName(t *testing.T) {
 		t.Errorf("tiny is %s", tiny)
 	}
 	if out := must(t, "plan", "diff", plansFile(t, "plans: [ { id: basic, limits: [] } ]\n")); !strings.Contains(out,
-		"not in the files, and stay: 2 plans, 2 tenants, 2 ipLimits, anonymousPlan, 3 routes") {
+		"not in the files, and stay: 2 plans, 2 tenants, 2 ipLimits, ipv6Prefix, anonymousPlan, 3 routes") {
 		t.Errorf("it does not say what stays: %s", out)
 	}
 }
@@ -286,14 +287,17 @@ tenants: [ { id: acme } ]
 ipLimits: [ { id: per-hour, algorithm: sliding_window, threshold: 9000, period: 1h } ]
 `
 	const (
-		public    = `removes plan "public"`
-		tiny      = `removes tenant "tiny"`
-		address   = `removes settings: ipLimits: limit per-address (token_bucket: 50 per 1s, burst 100)`
+		public  = `removes plan "public"`
+		tiny    = `removes tenant "tiny"`
+		address = `removes settings: ipLimits: limit per-address (token_bucket: 50 per 1s, burst 100)`
+		network = "settings: counters of IPv6 addresses start afresh: they were by /56, and are by /64\n" +
+			"weakens settings: ipv6Prefix rises from 56 to 64, so a network of IPv6 has more counters"
 		anonymous = `removes settings: anonymousPlan (public), so calls without a credential get 401`
 		routes    = "removes settings: the route GET, PUT /product/*\nremoves settings: the route /health\nweakens settings: no route is declared, so every request is let through"
 	)
 	for flag, want := range map[string]string{
-		"--prune":                         strings.Join([]string{anonymous, address, routes, tiny, public}, "\n"),
+		"--prune":                         strings.Join([]string{anonymous, address, network, routes, tiny, public}, "\n"),
+		"--prune=ipv6Prefix":              network,
 		"--prune=ipLimits":                address,
 		"--prune=anonymousPlan,plans":     strings.Join([]string{anonymous, public}, "\n"),
 		"--prune=tenants":                 tiny,
@@ -326,7 +330,7 @@ ipLimits: [ { id: per-hour, algorithm: sliding_window, threshold: 9000, period: 
 	if r := sluice(t, "", "plan", "diff", plansFile(t, only), "--prune=plans"); r.code != exitFailed || !strings.Contains(r.stderr, `anonymousPlan: there will be no plan "public"`) {
 		t.Errorf("a plan for calls without a credential is pruned: %d %s%s", r.code, r.stdout, r.stderr)
 	}
-	if r := sluice(t, "", "plan", "diff", plansFile(t, only), "--prune=limits"); r.code != exitUsage || !strings.Contains(r.stderr, "plans, tenants, ipLimits, anonymousPlan, routes") {
+	if r := sluice(t, "", "plan", "diff", plansFile(t, only), "--prune=limits"); r.code != exitUsage || !strings.Contains(r.stderr, "plans, tenants, ipLimits, ipv6Prefix, anonymousPlan, routes") {
 		t.Errorf("an unknown section: %d %s", r.code, r.stderr)
 	}
 	if r := sluice(t, "", "__complete", "plan", "apply", "--prune=ip"); !strings.Contains(r.stdout, "ipLimits\n") {

@@ -18,7 +18,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sluicelimits/sluice/internal/admin/client"
 	"github.com/sluicelimits/sluice/internal/audit"
 	"github.com/sluicelimits/sluice/internal/audit/bucket"
 	"github.com/sluicelimits/sluice/internal/audit/folder"
@@ -145,7 +144,11 @@ func liveTables(ctx context.Context, folder string) (audit.Tables, error) {
 	if err != nil {
 		return nil, err
 	}
-	to, err := client.New(at.URL, nil)
+	u, err := url.Parse(at.URL)
+	if err != nil {
+		return nil, err
+	}
+	to, err := localClient(u, at.TokenFile)
 	if err != nil {
 		return nil, err
 	}

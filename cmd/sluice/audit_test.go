@@ -179,7 +179,8 @@ func TestAuditVerify(t *testing.T) {
 	dir := trail(t)
 	out, _, err := execute(t, "", "audit", "verify", "--data", dir)
 	if err != nil || !strings.Contains(out, "3 versions of 1 item") || !strings.Contains(out, "2026-11-20T09:00:00Z to 2026-11-21T10:00:00Z") ||
-		!strings.Contains(out, "locks    none") || !strings.HasSuffix(out, "breaks   none\n") {
+		!strings.Contains(out, "locks    none") || !strings.Contains(out, "breaks   none\n") ||
+		!regexp.MustCompile(`\nNOTICE +COUNT .*\nput times not known +1 +- +whoever may .*\nno anchors +1 +- +`).MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if err := os.Remove(filepath.Join(dir, dataArchive, filepath.FromSlash(control.ObjectName(control.Plans, "pro", 2)))); err != nil {
@@ -192,7 +193,8 @@ func TestAuditVerify(t *testing.T) {
 	out, _, err = execute(t, "", "audit", "verify", "--data", dir, "--json")
 	var got verified
 	if err == nil || json.Unmarshal([]byte(out), &got) != nil || got.OK || got.Objects != 2 || len(got.Breaks) != 1 || got.Breaks[0].Kind != "missing version" ||
-		got.Breaks[0].Object != control.ObjectName(control.Plans, "pro", 2) || got.Breaks[0].Count != 1 {
+		got.Breaks[0].Object != control.ObjectName(control.Plans, "pro", 2) || got.Breaks[0].Count != 1 ||
+		len(got.Notices) != 2 || got.Notices[0].Kind != "put times not known" {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -204,20 +206,30 @@ func TestAuditBucket(t *testing.T) {
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"} {
 		t.Setenv(name, "")
 	}
-	b := s3test.New(t, s3test.Config{Lock: true})
-	a, err := bucket.New(bucket.Config{Client: b.Client(), Bucket: s3test.Name, Mode: bucket.Compliance, Retention: time.Hour})
+	now := func() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) }
+	b := s3test.New(t, s3test.Config{Lock: true, Now: now})
+	a, err := bucket.New(bucket.Config{
+		Client: b.Client(), Bucket: s3test.Name, Mode: bucket.Compliance, Retention: time.Hour, Now: now,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := trail(t, a)
 	where := []string{"--archive", "s3://" + s3test.Name, "--aws-endpoint", b.URL()}
 	verify := append([]string{"audit", "verify", "--db", filepath.Join(dir, dataTables)}, where...)
-	if out, _, err := execute(t, "", verify...); err != nil || !strings.Contains(out, "COMPLIANCE, the first until") {
+	out, _, err := execute(t, "", verify...)
+	if err == nil || !regexp.MustCompile(`archived late +1 +plans/pro version 1 +`).MatchString(out) {
+		t.Errorf("an object that was put 27 hours after its change: %v\n%s", err, out)
+	}
+	verify = append(verify, "--late", "27h")
+	out, _, err = execute(t, "", verify...)
+	if err != nil || !strings.Contains(out, "COMPLIANCE, the first until") ||
+		!regexp.MustCompile(`archived with a delay +3 +plans/pro version 1 +`).MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	b.Hide(control.ObjectName(control.Plans, "pro", 3))
 	b.Overwrite(control.ObjectName(control.Plans, "pro", 1), []byte("forged"))
-	out, _, err := execute(t, "", verify...)
+	out, _, err = execute(t, "", verify...)
 	if err == nil || !strings.Contains(out, "delete marker") || !strings.Contains(out, "replaced") || strings.Contains(out, "altered") {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -260,6 +272,7 @@ func TestAuditUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"verify"}, {"verify", "--archive", "x"}, {"verify", "--archive", "x", "--db", "y", "--tables", "z"}, {"verify", "--data", "x", "--archive", "y"},
 		{"verify", "--data", "x", "--tables", ""}, {"verify", "--data", "x", "--parallel", "0"}, {"verify", "--data", "x", "--grace", "-1s"},
+		{"verify", "--data", "x", "--late", "0s"},
 		{"verify", "--archive", "s3://", "--db", "x"}, {"verify", "--archive", "s3://a/b", "--db", "x"}, {"verify", "more", "--data", "x"},
 		{"verify", "--archive", "s3://a", "--db", "x", "--aws-endpoint", "localhost"},
 		{"show"}, {"show", "nothing", "--data", "x"}, {"show", "plans/", "--data", "x"}, {"show", "plans", "--version", "1", "--data", "x"},

@@ -31,6 +31,25 @@ against both. Of each kind of break the first place is told, and how many there 
   unknown to the table  there are records that the live table does not have
   not an item's name  an object that no item can have
   not locked          an object without a retention, in a bucket with Object Lock
+  archived late       an object was put later than --late after its change, so the archiver cannot have put it
+  archived before its change  an object was put more than 5 minutes before the time that its record says
+  not as anchored     an anchor has another version of an item than the archive: history was rewritten, or removed
+  put after its anchor  a record was there when an anchor was made, was removed, and was put again
+  missing anchor      an anchor is not there that a later one names, or the newest is older than yesterday
+  days without an anchor  none was made, or all were removed; name days of which you know why with --explained
+  broken chain of anchors  an anchor is not the one that the next one names, or that --known-anchor names
+  bad signature       an anchor was signed by none of the keys
+  unreadable anchor   an anchor or its list of heads is damaged, or of another version of Sluice
+
+Anchors are what the anchor function signs once a day: the newest version of every item. --anchor-key is the public key.
+It is best kept in a file outside of the account, since who can exchange the key in KMS can exchange anchors:
+
+  aws kms get-public-key --key-id KEY --output text --query PublicKey > anchors.pub
+
+The hash of the newest anchor that holds is printed. Keep it, too: --known-anchor then finds anchors begun anew.
+
+Notices break nothing. They say what could not be checked, and which objects the archiver put more than an hour after
+their change. The times at which objects were put are S3's. Those of files can be set by anybody and are not compared.
 
 Changes may go on meanwhile. A version younger than --grace that is missing is waited for.
 
@@ -38,8 +57,9 @@ The exit status is 0 where everything holds, 1 where something does not or could
 
 func newAuditVerifyCommand() *cobra.Command {
 	var s auditSource
+	var anchors anchorFlags
 	var asJSON bool
-	var grace time.Duration
+	var grace, late time.Duration
 	var parallel int
 	c := &cobra.Command{
 		Use:   "verify",
@@ -59,7 +79,14 @@ func newAuditVerifyCommand() *cobra.Command {
 			if grace == 0 {
 				grace = -1 // none
 			}
-			report, err := s.verify(c, grace, parallel)
+			if late <= 0 {
+				return &usageError{c.CommandPath(), errors.New("--late is more than 0s")}
+			}
+			config := audit.VerifyConfig{Grace: grace, Late: late, Parallel: parallel}
+			if err := anchors.read(c, &s, &config); err != nil {
+				return err
+			}
+			report, err := s.verify(c, config)
 			if err != nil {
 				return err
 			}
@@ -80,13 +107,16 @@ func newAuditVerifyCommand() *cobra.Command {
 	f := c.Flags()
 	s.flags(c, f)
 	s.tableFlags(f)
+	anchors.flags(f)
 	f.DurationVar(&grace, "grace", 30*time.Second, "how long after its write a version may be missing, `TIME`")
+	f.DurationVar(&late, "late", audit.MostDelay, "how long after its change an object may have been put, `TIME`")
 	f.IntVar(&parallel, "parallel", 32, "objects that are read at once, `N`")
 	f.BoolVar(&asJSON, "json", false, "print one JSON document")
 	return c
 }
 
-func (s *auditSource) verify(c *cobra.Command, grace time.Duration, parallel int) (*audit.Report, error) {
+// verify opens the archive and the tables, and verifies them as config says.
+func (s *auditSource) verify(c *cobra.Command, config audit.VerifyConfig) (*audit.Report, error) {
 	archive, err := s.openArchive(c.Context())
 	if err != nil {
 		return nil, err
@@ -95,7 +125,7 @@ func (s *auditSource) verify(c *cobra.Command, grace time.Duration, parallel int
 	if err != nil {
 		return nil, err
 	}
-	config := audit.VerifyConfig{Archive: archive, Tables: tables, Grace: grace, Parallel: parallel}
+	config.Archive, config.Tables = archive, tables
 	if isTerminal(c.ErrOrStderr()) {
 		config.Progress = func(objects, items int) { fmt.Fprintf(c.ErrOrStderr(), "\r%d objects, %d items", objects, items) }
 		defer fmt.Fprint(c.ErrOrStderr(), "\r\x1b[K")
@@ -112,12 +142,15 @@ type verified struct {
 	Bytes       int64       `json:"bytes"`
 	From        string      `json:"from,omitempty"`
 	To          string      `json:"to,omitempty"`
+	Anchors     int64       `json:"anchors"`
+	LastAnchor  string      `json:"last_anchor,omitempty"` // DAY=HASH, for --known-anchor
 	Locks       bool        `json:"object_lock"`
 	Modes       []string    `json:"lock_modes"`
 	LockedUntil string      `json:"locked_until,omitempty"`
 	Repeated    int64       `json:"repeated"`
 	Rejected    int64       `json:"rejected"`
 	Breaks      []breakJSON `json:"breaks"`
+	Notices     []breakJSON `json:"notices"`
 }
 
 type breakJSON struct {
@@ -133,12 +166,20 @@ type breakJSON struct {
 func reportJSON(r *audit.Report) verified {
 	v := verified{
 		OK: r.OK(), Objects: r.Objects, Items: r.Items, Bytes: r.Bytes, From: timeText(r.From), To: timeText(r.To), Locks: r.Locks,
-		Modes: append([]string{}, r.Modes...), LockedUntil: timeText(r.LockedUntil), Repeated: r.Repeated, Rejected: r.Rejected, Breaks: []breakJSON{},
-	}
-	for _, f := range r.Findings {
-		v.Breaks = append(v.Breaks, breakJSON{string(f.Kind), string(f.Table), f.Key, f.Version, f.Object, f.Detail, f.Count})
+		Modes: append([]string{}, r.Modes...), LockedUntil: timeText(r.LockedUntil), Repeated: r.Repeated,
+		Rejected: r.Rejected,
+		Anchors:  r.Anchors, LastAnchor: knownAnchor(r),
+		Breaks: findingsJSON(r.Findings), Notices: findingsJSON(r.Notices),
 	}
 	return v
+}
+
+func findingsJSON(findings []audit.Finding) []breakJSON {
+	all := []breakJSON{}
+	for _, f := range findings {
+		all = append(all, breakJSON{string(f.Kind), string(f.Table), f.Key, f.Version, f.Object, f.Detail, f.Count})
+	}
+	return all
 }
 
 func timeText(t time.Time) string {
@@ -160,6 +201,9 @@ func printReport(out io.Writer, r *audit.Report) error {
 	case len(r.Modes) > 0:
 		fmt.Fprintf(w, "locks\t%s, the first until %s\n", strings.Join(r.Modes, " and "), timeText(r.LockedUntil))
 	}
+	if r.LastAnchor != "" {
+		fmt.Fprintf(w, "anchors\t%d, the newest that holds %s\n", r.Anchors, knownAnchor(r))
+	}
 	if r.Repeated > 0 {
 		fmt.Fprintf(w, "repeated\t%s put on top of an equal one\n", counted(r.Repeated, "object"))
 	}
@@ -168,13 +212,23 @@ func printReport(out io.Writer, r *audit.Report) error {
 	}
 	if r.OK() {
 		fmt.Fprintf(w, "breaks\tnone\n")
-		return w.Flush()
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "\nBREAK\tCOUNT\tFIRST AT\tWHAT\n")
-	for _, f := range r.Findings {
+	if err := printFindings(w, "NOTICE", r.Notices); err != nil {
+		return err
+	}
+	return printFindings(w, "BREAK", r.Findings)
+}
+
+// printFindings prints a table of findings under a heading; without any it prints nothing.
+func printFindings(w *tabwriter.Writer, heading string, all []audit.Finding) error {
+	if len(all) == 0 {
+		return nil
+	}
+	fmt.Fprintf(w, "\n%s\tCOUNT\tFIRST AT\tWHAT\n", heading)
+	for _, f := range all {
 		place := fmt.Sprintf("%s/%s version %d", f.Table, plainText(f.Key), f.Version)
 		if f.Version == 0 {
 			place = "-"

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
@@ -24,8 +25,12 @@ const checkLong = `Check plans files. Several files are read as one configuratio
 input.
 
 Every problem is printed on standard error, one a line, as file:line:column: path: message, and the exit status is 1. A
-warning is about a setting that is valid but cannot do what it seems to; it fails the check only with --strict. A good
-configuration gives one line for each file.
+warning is about a setting that is valid but cannot do what it seems to, and about limits that requests pass in another
+spelling; it fails the check only with --strict. A good configuration gives one line for each file.
+
+Use --strict for files that go to production. Warnings then fail the check, and there are two more: for the API keys of
+the example, which anyone can compute, and for plans without ipLimits, which leave attempts to guess a credential
+unlimited. Give it all files together.
 
 A plan is refused if its limits are too many for one decision on DynamoDB, which keeps all counters of a small cell and the
 quotas of a full one. With --dynamodb=quotas only quotas are looked at, with --dynamodb=none nothing.
@@ -69,7 +74,7 @@ func newCheckCommand() *cobra.Command {
 	flags.BoolVar(&f.json, "json", false, "print problems, warnings and limits as one JSON document on standard output")
 	flags.StringVar(&f.dynamodb, "dynamodb", dynamodbAll, "what DynamoDB keeps: `all`, quotas or none")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but problems")
-	flags.BoolVar(&f.strict, "strict", false, "fail on warnings, too")
+	flags.BoolVar(&f.strict, "strict", false, "fail on warnings, and also warn of example keys and of missing ipLimits")
 	completeTenants(c, func() []string { return c.Flags().Args() })
 	return c
 }
@@ -141,8 +146,9 @@ func (f *checkFlags) run(c *cobra.Command, files []string) error {
 		return f.refuse(c, err)
 	}
 	report := checked{OK: true, Problems: []plan.Problem{}, Warnings: config.Warnings(), Files: config.Files()}
-	if f.strict && len(report.Warnings) > 0 {
-		report.OK = false
+	if f.strict {
+		report.Warnings = append(report.Warnings, notForProduction(config)...)
+		report.OK = len(report.Warnings) == 0
 	}
 	if f.effective {
 		if report.Effective, err = effectiveOf(config, f.tenant, at); err != nil {
@@ -187,14 +193,46 @@ func (f *checkFlags) decidable(config *plan.Config, at time.Time) error {
 	if len(problems) == 0 {
 		return nil
 	}
+	for i := range problems {
+		problems[i].File = fileNames(config)
+	}
+	return &plan.Error{Problems: problems}
+}
+
+// fileNames names all files of a configuration, for what is about them together.
+func fileNames(config *plan.Config) string {
 	var names []string
 	for _, file := range config.Files() {
 		names = append(names, file.Name)
 	}
-	for i := range problems {
-		problems[i].File = strings.Join(names, ", ")
+	return strings.Join(names, ", ")
+}
+
+// notForProduction returns a warning for each API key of the example, and one for plans without ipLimits.
+func notForProduction(config *plan.Config) []plan.Problem {
+	var out []plan.Problem
+	warn := func(path, format string, args ...any) {
+		out = append(out, plan.Problem{File: fileNames(config), Path: path, Message: fmt.Sprintf(format, args...)})
 	}
-	return &plan.Error{Problems: problems}
+	public := map[string]string{} // the tenant of each example key, by its hash
+	tenants := []string{"acme", "globex", "initech"}
+	for _, t := range config.Tenants() {
+		tenants = append(tenants, t.ID)
+	}
+	for _, tenant := range tenants {
+		public[identity.HashKey(identity.DevPepper(), identity.ExampleKey(tenant))] = tenant
+	}
+	for _, k := range config.Keys() {
+		if tenant, ok := public[k.Hash]; ok && !k.Revoked {
+			warn("keys."+k.ID, "this is the example key of tenant %s, which anyone can compute: "+
+				"remove it, and make another with `sluice key create`", tenant)
+		}
+	}
+	if len(config.Plans()) > 0 && len(config.IPLimits().Limits) == 0 {
+		warn("ipLimits", "there are plans and no ipLimits, so attempts to guess an API key are not limited: "+
+			"add a limit for each address, as in { id: per-address, algorithm: token_bucket, rate: 50, period: 1s, burst: 100 }")
+	}
+	return out
 }
 
 func (f *checkFlags) acceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -76,7 +77,8 @@ func TestCheckGood(t *testing.T) {
 		{"unknown tenant", "", []string{"--effective", "--tenant", "acne", goodPlans}, ran{exitFailed, "", "sluice: there is no tenant \"acne\" (did you mean \"acme\"?)\n"}},
 		{"warning", "", []string{warned}, ran{0, warned + ": ok: 1 plan, 1 limit\n", says}},
 		{"warning, quiet", "", []string{"-q", warned}, ran{0, "", ""}},
-		{"warning, strict", "", []string{"-q", "--strict", warned}, ran{exitFailed, "", says + "sluice: 1 warning, and --strict is given\n"}},
+		{"warning, strict", "", []string{"-q", "--strict", warned}, ran{exitFailed, "", says + noIPLimits(warned) + "sluice: 2 warnings, and --strict is given\n"}},
+		{"strict", "", []string{"-q", "--strict", goodPlans}, ran{0, "", ""}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := sluice(t, c.stdin, append([]string{"check"}, c.args...)...)
@@ -87,6 +89,63 @@ func TestCheckGood(t *testing.T) {
 				t.Errorf("check %q\ngot  %+v\nwant %+v", c.args, got, c.want)
 			}
 		})
+	}
+}
+
+// noIPLimits is the warning of --strict where no attempt is limited.
+func noIPLimits(file string) string {
+	return file + ": ipLimits: there are plans and no ipLimits, so attempts to guess an API key are not limited: " +
+		"add a limit for each address, as in { id: per-address, algorithm: token_bucket, rate: 50, period: 1s, burst: 100 } (warning)\n"
+}
+
+// TestCheckStrict guarantees that a check for production fails on what is good on a laptop alone: keys that anyone can
+// compute, and credentials that anyone may guess without end. Without --strict nothing is said of either.
+func TestCheckStrict(t *testing.T) {
+	example, err := os.ReadFile("example.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := func(id, tenant string) string {
+		return "<stdin>: keys." + id + ": this is the example key of tenant " + tenant + ", which anyone can compute: " +
+			"remove it, and make another with `sluice key create` (warning)\n"
+	}
+	hash := func(tenant string) string { return identity.HashKey(identity.DevPepper(), identity.ExampleKey(tenant)) }
+	const plans = "plans: [ { id: p, limits: [] } ]\ntenants: [ { id: t, plan: p }, { id: u, plan: p } ]\n"
+	const addresses = "ipLimits: [ { id: a, algorithm: token_bucket, rate: 5, period: 1s } ]\n"
+	withKey := func(key string) string { return plans + addresses + "keys: [ { id: k, pepper: dev, " + key + " } ]\n" }
+	for name, c := range map[string]struct{ text, want string }{
+		"the example": {string(example),
+			public("acme-ci", "acme") + public("globex-web", "globex") + public("initech-web", "initech")},
+		"an example key of another tenant": {withKey("tenant: u, hash: " + hash("t")), public("k", "t")},
+		"an example key that is revoked":   {withKey("tenant: t, revoked: true, hash: " + hash("t")), ""},
+		"another key":                      {withKey("tenant: t, hash: " + hash("nobody")), ""},
+		"no ipLimits":                      {plans, noIPLimits("<stdin>")},
+		"tenants alone":                    {"tenants: []\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := ran{0, "", c.want}
+			if n := strings.Count(c.want, "\n"); n > 0 {
+				want.code = exitFailed
+				want.stderr = fmt.Sprintf("%ssluice: %s, and --strict is given\n", c.want, count(n, "warning"))
+			}
+			if got := sluice(t, c.text, "check", "-q", "--strict", "-"); got != want {
+				t.Errorf("check --strict\ngot  %+v\nwant %+v", got, want)
+			}
+			if got := sluice(t, c.text, "check", "-q", "-"); got != (ran{}) {
+				t.Errorf("check without --strict: %+v, want nothing", got)
+			}
+		})
+	}
+}
+
+// TestCheckSpellings guarantees that `check` names the options of a plan that says nothing about them, and does not
+// fail by that.
+func TestCheckSpellings(t *testing.T) {
+	const text = "plans: [ { id: p, limits: [ { id: a, match: { methods: [GET], pathPattern: /a }, " +
+		"tiers: [ { period: 1s, threshold: 1 } ] } ] } ]\n"
+	got := sluice(t, text, "check", "-")
+	if got.code != 0 || !strings.Contains(got.stderr, "write caseInsensitive: true and impliesHead: true in the plan") {
+		t.Errorf("check: %+v, want a warning of both options", got)
 	}
 }
 
@@ -167,5 +226,17 @@ func TestCheckDecidable(t *testing.T) {
 				t.Errorf("check exits with %d and says %.500q, want an error with %q", got.code, got.stderr, c.want)
 			}
 		})
+	}
+}
+
+// Guarantees that a sliding_log which several cells may not be able to divide is warned of, since only one of them
+// grants it then.
+func TestCheckWarnsOfSmallLogs(t *testing.T) {
+	for threshold, warns := range map[int]bool{9: true, 10: false} {
+		text := fmt.Sprintf("plans: [{id: p, limits: [{id: a, algorithm: sliding_log, threshold: %d, period: 1s}]}]\n", threshold)
+		r := sluice(t, text, "check", "-")
+		if r.code != 0 || strings.Contains(r.stderr, "only the tenant's home cell grants it") != warns {
+			t.Errorf("a sliding_log of %d: %d %s", threshold, r.code, r.stderr)
+		}
 	}
 }

@@ -61,6 +61,8 @@ func newCostCommand() *cobra.Command {
 	flags.BoolVar(&w.WAF, "waf", false, "a web ACL with a rate rule is on the API")
 	flags.BoolVar(&w.Dashboard, "dashboard", false, "there is a dashboard in CloudWatch")
 	flags.BoolVar(&w.CustomerKeys, "customer-keys", false, "data is encrypted by KMS keys of your own")
+	flags.BoolVar(&w.Anchors, "anchors", w.Anchors,
+		"the audit trail has signed anchors (control.audit.anchors of the deployment file)")
 	flags.BoolVar(&w.PlatformLogs, "platform-logs", w.PlatformLogs, "Lambda's own log lines for each call are kept")
 	flags.BoolVar(&w.FreeTier, "free-tier", false, "take off what AWS gives away each month without an end date")
 	flags.StringVar(&f.priceFile, "price-file", "", "`FILE` with prices that replace those of this program")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -104,7 +105,7 @@ func (f *countersFlags) connectOps(c *cobra.Command, looks bool) (*client.Client
 		own = os.Getenv("SLUICE_OPS_ENDPOINT")
 	}
 	if own != "" {
-		return f.at(c, own)
+		return f.at(c, own, cmp.Or(f.tokenFile, os.Getenv(tokenFileVariable)))
 	}
 	to, err := f.connect(c)
 	if err != nil {
@@ -122,7 +123,7 @@ func (f *countersFlags) connectOps(c *cobra.Command, looks bool) (*client.Client
 	}
 	for i := range cells.Cells {
 		if row := &cells.Cells[i]; row.Cell == f.cell && row.Ops != "" {
-			return f.at(c, row.Ops)
+			return f.at(c, row.Ops, "") // the token that the command line names is for the endpoint that it names
 		}
 	}
 	return to.At("ops", f.cell), nil

@@ -46,9 +46,11 @@ const grace = 15 * time.Second
 type devOptions struct {
 	plans, pepperFiles                  []string
 	listen, upstream, livePage, logging string
-	data, cells                         string
+	data, cells, tokenFile              string
+	admin                               bool
 	hops, jitter                        int
 	maxBody, storeMB                    int64
+	bodyTimeout                         time.Duration
 	stores                              storeOptions
 	api                                 apiOptions
 }
@@ -69,6 +71,11 @@ who made it and why, and goes by events to the cell. 'sluice plan apply', 'tenan
 operators' commands find a dev on this machine by themselves, and what they change is enforced at once. A plans file
 writes an item when what the file says of it changes: an operator's change stays until then, also over a restart with the
 same file, and what the file never named is the operators' alone. What a file drops is deleted, and a key revoked.
+
+Each call of an operator carries a token. Every dev makes one of its own and keeps it, until it ends, in a file that only
+its user can read: dev-ADDRESS-PORT.token in $XDG_STATE_HOME/sluice or ~/.local/state/sluice (on macOS and Windows in the
+folder of programs' settings). Commands of the same user find it by themselves. For other users and for containers,
+--token-file names the file, both here and in the commands. --admin=false turns the operators' API off.
 
 With --data everything but counters outlives the process: plans, tenants, keys, cells, and the audit trail, which 'sluice
 audit show' and 'verify' read while it runs and afterwards. Without --plans, what is there is then in force.
@@ -110,9 +117,15 @@ is this process, on the plans and stores of the other flags. A function behind a
 	f.StringVar(&o.upstream, "upstream", "", "`URL` of the service behind the gateway (default: a built-in echo)")
 	f.IntVar(&o.hops, "trusted-hops", 0, "`N` proxies of your own in front: the client is the Nth X-Forwarded-For entry from the right")
 	f.StringArrayVar(&o.pepperFiles, "pepper", nil, "pepper of API keys, as `ID=FILE`; may be repeated (\"dev\" is built in)")
-	f.StringVar(&o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/, `WHO`: loopback, all or off; operators' commands work from this machine with each of them")
+	f.StringVar(&o.livePage, "live-page", "loopback", "who may see the live page at /_sluice/, `WHO`: loopback, all or off")
+	f.BoolVar(&o.admin, "admin", true, "answer operators' commands at "+adminPath+"/")
+	f.StringVar(&o.tokenFile, "token-file", "",
+		"keep the token of operators' calls in `FILE` (default: "+tokenFileVariable+", or a file that commands find)")
 	f.IntVar(&o.jitter, "retry-jitter", 0, "lengthen Retry-After by a random share of up to `PERCENT`, 0..100")
 	f.Int64Var(&o.maxBody, "max-body", front.DefaultMaxBodyBytes, "largest request body, `BYTES`; 0 is no bound")
+	f.DurationVar(&o.bodyTimeout, "body-timeout", front.DefaultBodyTimeout,
+		"how long a request body may keep the gateway waiting, `DURATION`; "+
+			"each KiB that arrives gives a second back; 0 is no bound")
 	f.Int64Var(&o.storeMB, "store-mb", memory.DefaultMaxBytes>>20, "memory for counters, `MiB`")
 	o.stores.flags(f)
 	o.api.flags(f)
@@ -143,21 +156,17 @@ func (o devOptions) parse() (*dev, error) {
 	if err := d.level.UnmarshalText([]byte(o.logging)); err != nil {
 		return nil, fmt.Errorf("--log-level %q is not debug, info, warn or error", o.logging)
 	}
-	if err := d.parseAudience(); err != nil {
+	if err := errors.Join(d.parseAudience(), o.checkAdmin()); err != nil {
 		return nil, err
 	}
-	switch {
-	case o.hops < 0 || o.hops > identity.MaxHops:
-		return nil, fmt.Errorf("--trusted-hops %d is outside 0..%d", o.hops, identity.MaxHops)
-	case o.jitter < 0 || o.jitter > 100:
-		return nil, fmt.Errorf("--retry-jitter %d is outside 0..100", o.jitter)
-	case o.maxBody < 0:
-		return nil, fmt.Errorf("--max-body %d is negative", o.maxBody)
-	case o.storeMB < 1 || o.storeMB > 1<<20:
-		return nil, fmt.Errorf("--store-mb %d is outside 1..%d", o.storeMB, 1<<20)
+	if err := o.checkNumbers(); err != nil {
+		return nil, err
 	}
 	if d.maxBody == 0 {
 		d.maxBody = -1
+	}
+	if d.bodyTimeout == 0 {
+		d.bodyTimeout = -1
 	}
 	var err error
 	if d.names, err = o.parseCells(); err != nil {
@@ -180,6 +189,23 @@ func (o devOptions) parse() (*dev, error) {
 	}
 	d.served, err = o.api.parse()
 	return d, err
+}
+
+// checkNumbers refuses what is outside its range.
+func (o *devOptions) checkNumbers() error {
+	switch {
+	case o.hops < 0 || o.hops > identity.MaxHops:
+		return fmt.Errorf("--trusted-hops %d is outside 0..%d", o.hops, identity.MaxHops)
+	case o.jitter < 0 || o.jitter > 100:
+		return fmt.Errorf("--retry-jitter %d is outside 0..100", o.jitter)
+	case o.maxBody < 0:
+		return fmt.Errorf("--max-body %d is negative", o.maxBody)
+	case o.bodyTimeout < 0:
+		return fmt.Errorf("--body-timeout %s is negative", o.bodyTimeout)
+	case o.storeMB < 1 || o.storeMB > 1<<20:
+		return fmt.Errorf("--store-mb %d is outside 1..%d", o.storeMB, 1<<20)
+	}
+	return nil
 }
 
 // parseAudience reads who may see what. Without the live page operators are still to be answered, who call from this machine.
@@ -214,7 +240,14 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	f := &fleet{dev: d, upstream: upstream, log: log, homes: map[string]*memory.Store{}, away: map[string]*split.Homes{},
+	operators, err := d.newOperators(log)
+	if err != nil {
+		counters.close(log)
+		return err
+	}
+	defer operators.forgetAll()
+	f := &fleet{dev: d, upstream: upstream, log: log, operators: operators, homes: map[string]*memory.Store{},
+		away:  map[string]*split.Homes{},
 		cells: map[string]*servedCell{}, failed: make(chan error, 1)}
 	if err := f.openPlane(ctx, counters.tenants); err != nil {
 		counters.close(log)
@@ -256,8 +289,10 @@ func (o *devOptions) parseCells() ([]string, error) {
 }
 
 // serve serves until the context ends, and then until what is in flight is done. begun is called once requests are served.
-func serve(ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger, begun func()) error {
-	server := front.NewServer(handler, log)
+func (d *dev) serve(
+	ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger, begun func(),
+) error {
+	server := front.NewServer(handler, d.bodyTimeout, log)
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	begun()
@@ -347,7 +382,7 @@ func (f *fleet) run(ctx context.Context, stdout io.Writer, counters *counters) e
 	if f.plans != nil {
 		f.watch(ctx)
 	}
-	if err := f.plane.AnswersAt(f.operatorsAt()); err != nil {
+	if err := f.sayWhereItAnswers(); err != nil {
 		f.log.Warn("'sluice audit verify' has to wait until this process has ended", "error", err)
 	}
 	f.greet(stdout)

@@ -126,7 +126,7 @@ func tryAll(t *testing.T, lines [][]string) {
 	}
 }
 
-// Guarantees the same with several cells, of which one alone grants what is too small to be divided: the printed line goes there.
+// Guarantees the same with several cells, each of which grants a limit that is too small to be divided between them.
 func TestDevCellsWithoutFlags(t *testing.T) {
 	r := startDev(t, "--cells", "3")
 	lines := curlLine.FindAllStringSubmatch(r.stdout.String(), -1)
@@ -134,25 +134,47 @@ func TestDevCellsWithoutFlags(t *testing.T) {
 		t.Fatalf("%d curl lines, want one for each of 3 tenants and one without a key:\n%s", len(lines), r.stdout)
 	}
 	tryAll(t, lines)
-	elsewhere := 0 // some cell does not grant globex' burst, or this test holds nothing
-	for _, c := range regexp.MustCompile(`(?m)^  cell +\S+ at (\S+)$`).FindAllStringSubmatch(r.stdout.String(), -1) {
-		if code, _, _ := get(t, c[1]+"/product/1", lines[1][1]); code == http.StatusTooManyRequests {
-			elsewhere++
+	cells := cellLine.FindAllStringSubmatch(r.stdout.String(), -1)
+	if len(cells) != 3 {
+		t.Fatalf("%d cells are printed, want 3:\n%s", len(cells), r.stdout)
+	}
+	for _, c := range cells { // globex has a burst of 5
+		if code, _, body := get(t, c[1]+"/product/1", lines[1][1]); code != http.StatusOK {
+			t.Errorf("the cell at %s answers globex with %d: %s", c[1], code, body)
 		}
 	}
-	if elsewhere != 2 {
-		t.Errorf("%d of 3 cells deny what is granted in one", elsewhere)
+}
+
+var cellLine = regexp.MustCompile(`(?m)^  cell +\S+ at (\S+)$`)
+
+// Guarantees that a sliding_log too small to be divided is granted by one cell, that the others say in their answer
+// and on their live page which limit they do not grant, and that the printed line goes to the cell that grants it.
+func TestDevCellsSmallLog(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "plans.yaml")
+	text := "plans: [ { id: p, limits: [ { id: log, algorithm: sliding_log, threshold: 2, period: 1h } ] } ]\n" +
+		"tenants: [ { id: acme, plan: p } ]\n" +
+		"keys: [ { id: k, tenant: acme, hash: " + identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")) + ", pepper: dev } ]\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	told := 0 // by the live pages of those cells
-	for _, c := range regexp.MustCompile(`(?m)^  cell +\S+ at (\S+)$`).FindAllStringSubmatch(r.stdout.String(), -1) {
-		for _, d := range dataOf(t, c[1]).Denials {
-			if told++; d.Limit != "burst" || d.Reason != "not granted in this cell" {
-				t.Errorf("the live page says of a denial in another cell %+v", d)
-			}
+	r := startDev(t, "--cells", "3", "--plans", file)
+	refused := 0
+	for _, c := range cellLine.FindAllStringSubmatch(r.stdout.String(), -1) {
+		code, _, body := get(t, c[1]+"/", identity.ExampleKey("acme"))
+		if code == http.StatusOK {
+			continue
+		}
+		refused++
+		if !strings.Contains(body, "The limit is 'log'") {
+			t.Errorf("a cell that does not grant the limit answers %d: %s", code, body)
+		}
+		told := dataOf(t, c[1]).Denials
+		if len(told) != 1 || told[0].Limit != "log" || told[0].Reason != "not granted in this cell" {
+			t.Errorf("the live page says of a denial in another cell %+v", told)
 		}
 	}
-	if told != 2 {
-		t.Errorf("the live pages show %d denials, want 2", told)
+	if refused != 2 {
+		t.Errorf("%d of 3 cells refuse what one cell grants, want 2", refused)
 	}
 }
 

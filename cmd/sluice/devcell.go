@@ -46,13 +46,14 @@ const (
 // fleet is the cells of this process, each with a gateway of its own.
 type fleet struct {
 	*dev
-	plane    *devcells.Plane
-	plans    *planfile.Plans // nil: there is no file
-	upstream *url.URL
-	log      *slog.Logger
-	clock    clock.Clock
-	homes    map[string]*memory.Store // of several cells: the counters of each, also of those that were removed
-	away     map[string]*split.Homes  // what each cell sees of them
+	plane     *devcells.Plane
+	plans     *planfile.Plans // nil: there is no file
+	upstream  *url.URL
+	log       *slog.Logger
+	clock     clock.Clock
+	operators *operators
+	homes     map[string]*memory.Store // of several cells: the counters of each, also of those that were removed
+	away      map[string]*split.Homes  // what each cell sees of them
 
 	mu      sync.Mutex
 	cells   map[string]*servedCell
@@ -92,7 +93,10 @@ func (f *fleet) add(ctx context.Context, name string, counters *counters, listen
 	if f.served != nil {
 		f.served.adapt(c.lines)
 	}
-	if c.handler, err = f.handler(c); err != nil {
+	if c.handler, err = f.handler(c); err == nil {
+		err = f.operators.tell(listener.Addr())
+	}
+	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
 	f.mu.Lock()
@@ -121,13 +125,13 @@ func anonymousPlan(ctx context.Context, c *devcells.Cell, now time.Time) string 
 	return id
 }
 
-// ipLimits are those that the cell enforces now.
-func (c *servedCell) ipLimits(ctx context.Context, now time.Time) *plan.Set {
-	view, join := c.Reader.Begin(ctx, now)
+// configuration is what the cell enforces now.
+func (c *servedCell) configuration(ctx context.Context, now time.Time) authorizer.Configuration {
+	configuration, join := c.Reader.Begin(ctx, now)
 	if join != nil {
 		defer join()
 	}
-	return view.IPLimits()
+	return configuration
 }
 
 // handler wires a cell's parts: counters, authorizer, gateway, live page, operators' calls.
@@ -155,8 +159,8 @@ func (f *fleet) handler(c *servedCell) (http.Handler, error) {
 		LivePage: page, Audience: f.audience, MaxBodyBytes: f.maxBody, Log: f.log})
 }
 
-// reserved is what is below /_sluice/: operators' calls below admin, those about the cell's own counters below admin/ops/CELL, the
-// metrics of the control plane's functions, and the live page.
+// reserved is what is below /_sluice/: operators' calls below admin, which need the token, those about the cell's own
+// counters below admin/ops/CELL, the metrics of the control plane's functions, and the live page.
 func (f *fleet) reserved(c *servedCell, names *identity.Anonymiser, page http.Handler) (http.Handler, error) {
 	addresses := c.counters.addresses
 	if addresses == c.counters.tenants {
@@ -165,22 +169,17 @@ func (f *fleet) reserved(c *servedCell, names *identity.Anonymiser, page http.Ha
 	service, err := ops.New(ops.Config{Cell: c.Name, Store: c.counters.base, Tables: f.plane.Tables(), Now: f.clock.Now, Log: f.log,
 		Tenant:      func(ctx context.Context, id string) (*plan.Tenant, error) { return c.Tenant(ctx, id, f.clock.Now()) },
 		NameAddress: func(_ context.Context, a netip.Addr) (string, error) { return names.Anonymise(a), nil },
-		IPLimits:    func(ctx context.Context) (*plan.Set, error) { return c.ipLimits(ctx, f.clock.Now()), nil }, Addresses: addresses})
+		IPv6Prefix:  func(ctx context.Context) (int, error) { return c.configuration(ctx, f.clock.Now()).IPv6Prefix(), nil },
+		IPLimits: func(ctx context.Context) (*plan.Set, error) {
+			return c.configuration(ctx, f.clock.Now()).IPLimits(), nil
+		}, Addresses: addresses})
 	if err != nil {
 		return nil, err
 	}
 	c.operate = call.Local(ops.NewMux(service), call.LocalActor())
-	operators := http.StripPrefix("/admin", f.plane.Operate())
+	operators := f.operators.guard(f.admin())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rest, isOps := strings.CutPrefix(r.URL.Path, "/admin/ops/")
-		name, _, _ := strings.Cut(rest, "/")
 		switch {
-		case isOps && f.find(name) != nil:
-			http.StripPrefix("/admin/ops/"+name, f.find(name).operate).ServeHTTP(w, r)
-		case isOps:
-			f.refuseOps(w, name)
-		case !f.several() && strings.HasPrefix(r.URL.Path, "/admin/cells/") && r.URL.Path != "/admin/cells/list":
-			refuseCells(w)
 		case strings.HasPrefix(r.URL.Path, "/admin/"):
 			operators.ServeHTTP(w, r)
 		case f.pageOff:
@@ -193,9 +192,28 @@ func (f *fleet) reserved(c *servedCell, names *identity.Anonymiser, page http.Ha
 	}), nil
 }
 
+// admin answers operators' calls.
+func (f *fleet) admin() http.Handler {
+	operators := http.StripPrefix("/admin", f.plane.Operate())
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rest, isOps := strings.CutPrefix(r.URL.Path, "/admin/ops/")
+		name, _, _ := strings.Cut(rest, "/")
+		switch {
+		case isOps && f.find(name) != nil:
+			http.StripPrefix("/admin/ops/"+name, f.find(name).operate).ServeHTTP(w, r)
+		case isOps:
+			f.refuseOps(w, name)
+		case !f.several() && strings.HasPrefix(r.URL.Path, "/admin/cells/") && r.URL.Path != "/admin/cells/list":
+			refuseCells(w)
+		default:
+			operators.ServeHTTP(w, r)
+		}
+	})
+}
+
 // refuseCells answers what would wait for ever where there is no balancer.
 func refuseCells(w http.ResponseWriter) {
-	refuse(w, http.StatusNotImplemented, call.Refuse(call.Unsupported,
+	call.Deny(w, call.Refuse(call.Unsupported,
 		"this sluice dev has one cell, alone: start it with --cells to add, drain and remove cells"))
 }
 
@@ -205,13 +223,8 @@ func (f *fleet) refuseOps(w http.ResponseWriter, name string) {
 	for _, c := range f.all() {
 		names = append(names, c.Name)
 	}
-	refuse(w, http.StatusNotFound, call.Refuse(call.NotFound, "no cell %.80q runs in this sluice dev; --cell is one of %s", name, strings.Join(names, ", ")))
-}
-
-func refuse(w http.ResponseWriter, status int, err error) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]any{"error": err}) // nobody is left to be told
+	call.Deny(w, call.Refuse(call.NotFound,
+		"no cell %.80q runs in this sluice dev; --cell is one of %s", name, strings.Join(names, ", ")))
 }
 
 // warnOfCells says that cells of the data folder do not run, though they are listed as serving.
@@ -379,7 +392,7 @@ func (f *fleet) memoryCounters(name string) (*counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := split.NewHomes(split.HomesConfig{Own: own})
+	all, err := split.NewHomes(split.HomesConfig{Cell: name, Own: own})
 	if err != nil {
 		return nil, err
 	}
@@ -410,7 +423,7 @@ func (f *fleet) counts(name string) (*memory.Store, error) {
 	if own := f.homes[name]; own != nil {
 		return own, nil
 	}
-	own, err := memory.New(memory.Config{MaxBytes: f.storeMB << 20})
+	own, err := memory.New(memory.Config{MaxBytes: f.storeMB << 20, Log: f.log})
 	if err != nil {
 		return nil, err
 	}
@@ -513,14 +526,14 @@ func (f *fleet) listenNext() (net.Listener, error) {
 // adminPath is where a gateway answers operators.
 const adminPath = "/_sluice/admin"
 
-// operatorsAt is where operators are answered.
-func (f *fleet) operatorsAt() string {
+// sayWhereItAnswers has whoever audits the data folder find the operators' API, if there is one.
+func (f *fleet) sayWhereItAnswers() error {
 	for _, c := range f.all() {
-		if c.first {
-			return c.url() + adminPath
+		if c.first && f.operators.refuses() == "" {
+			return f.plane.AnswersAt(c.url()+adminPath, f.operators.fileFor(c.listener.Addr()))
 		}
 	}
-	return "" // not reached: one listens where --listen says
+	return nil
 }
 
 // serve serves a cell until it is stopped or ctx ends.
@@ -528,7 +541,8 @@ func (f *fleet) serve(ctx context.Context, c *servedCell) {
 	ctx, c.stop = context.WithCancel(ctx)
 	f.serving.Go(func() {
 		defer func() { _ = c.listener.Close() }() // a second close does nothing
-		if err := serve(ctx, c.listener, c.handler, f.log, func() {}); err != nil {
+		defer f.operators.forget(c.listener.Addr())
+		if err := f.dev.serve(ctx, c.listener, c.handler, f.log, func() {}); err != nil {
 			select {
 			case f.failed <- err:
 			default: // another is told of already

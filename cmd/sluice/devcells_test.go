@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -194,7 +195,11 @@ func TestDevRestart(t *testing.T) {
 func TestDevKilled(t *testing.T) {
 	dir := t.TempDir()
 	p := startProcess(t, "--data", dir)
-	to, err := client.New(p.base+"/_sluice/admin", nil)
+	u, err := url.Parse(p.base + adminPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := localClient(u, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,6 +361,72 @@ func TestDevCells(t *testing.T) {
 	}
 	if most < threshold/2 {
 		t.Errorf("at most %d of %d requests were admitted in a window: the clients are not greedy", most, threshold)
+	}
+	if err := r.finish(t); err != nil {
+		t.Error(err)
+	}
+}
+
+// Guarantees through real requests that a limit too small to be divided is granted by every cell, and by all of them
+// together never beyond it in any window, also while a drain makes it divisible and another cell makes it too small
+// again.
+func TestDevCellsSmall(t *testing.T) {
+	const threshold = 2
+	file := filepath.Join(t.TempDir(), "plans.yaml")
+	text := fmt.Sprintf("plans: [ { id: p, limits: [ { id: l, tiers: [ { period: 1s, threshold: %d } ] } ] } ]\ntenants: [ { id: acme, plan: p } ]\n"+
+		"keys: [ { id: k, tenant: acme, hash: %s, pepper: dev } ]\n", threshold, identity.HashKey(identity.DevPepper(), identity.ExampleKey("acme")))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := startDev(t, "--cells", "3", "--plans", file)
+	state := func(name string) (s livepage.CellStatus) {
+		for _, c := range dataOf(t, r.base).Cells {
+			if c.Name == name {
+				return c
+			}
+		}
+		return s
+	}
+	g := &greedy{window: time.Second, sums: map[int64]int{}, cells: map[string]int{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	hammer := func(name string) string {
+		until(t, name+" serves", func() bool { c := state(name); return c.State == "active" && c.Phase == "steady" && c.URL != "" })
+		base := state(name).URL
+		all.Go(func() { g.hammer(ctx, base, identity.ExampleKey("acme")) })
+		return base
+	}
+	everyCellGrants := func(when string, bases ...string) {
+		t.Helper()
+		g.mu.Lock()
+		clear(g.cells)
+		g.mu.Unlock()
+		until(t, when+" every cell grants the limit", func() bool {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return !slices.ContainsFunc(bases, func(base string) bool { return g.cells[base] == 0 })
+		})
+	}
+	one, two, three := hammer("cell-1"), hammer("cell-2"), hammer("cell-3")
+	everyCellGrants("with three cells", one, two, three)
+	operateOn(t, r.base, "cell", "drain", "cell-3", "--reason", "a test")
+	until(t, "cell-3 is drained", func() bool { return state("cell-3").State == "drained" })
+	everyCellGrants("divided between two cells", one, two)
+	operateOn(t, r.base, "cell", "add", "cell-4", "--weight", "2", "--reason", "a test")
+	four := hammer("cell-4")
+	everyCellGrants("with another cell", one, two, four)
+	cancel()
+	all.Wait()
+	most := 0
+	for _, w := range slices.Sorted(maps.Keys(g.sums)) {
+		if most = max(most, g.sums[w]); g.sums[w] > threshold {
+			t.Errorf("window %d: %d requests were admitted by all cells together, and the limit is %d", w, g.sums[w], threshold)
+		}
+	}
+	if most < threshold {
+		t.Errorf("at most %d of %d requests were admitted in a window", most, threshold)
 	}
 	if err := r.finish(t); err != nil {
 		t.Error(err)

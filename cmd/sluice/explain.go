@@ -61,7 +61,7 @@ func newExplainCommand() *cobra.Command {
 	flags.StringVar(&f.at, "at", "", "`TIME` of the request, as 2026-12-24T00:00:00Z (default now)")
 	flags.StringVar(&f.subject, "subject", "", "`SUBJECT`: who acts inside the tenant")
 	flags.StringVar(&f.apiKey, "api-key", "", "`ID` of the API key, not the key itself")
-	flags.StringVar(&f.ip, "ip", "", "source `ADDRESS` (counters hold its keyed hash, IPv6 by /64)")
+	flags.StringVar(&f.ip, "ip", "", "source `ADDRESS` (counters hold its keyed hash, IPv6 by the plans' ipv6Prefix)")
 	flags.StringArrayVar(&f.claims, "claim", nil, "claim of the token, as `NAME=VALUE` (may be given again)")
 	flags.StringArrayVar(&f.headers, "header", nil, "header of the request, as `NAME:VALUE` (may be given again)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON document")

@@ -102,7 +102,7 @@ func (f *fleet) greet(w io.Writer) {
 	if !f.pageOff {
 		fmt.Fprintf(&b, "  live page  %s/_sluice/\n", base)
 	}
-	fmt.Fprintf(&b, "  operate    sluice plan, tenant, key, boost, cell, config …%s\n", endpointFlag(base))
+	f.greetOperators(&b, first)
 	if !onlyLocal(first.listener.Addr()) && usesDevPepper(first.Keys(context.Background())) {
 		b.WriteString("\nOthers can reach this address, and keys under the built-in pepper \"dev\" are no secret to them:\n" +
 			"make keys with 'sluice key create --pepper ID=FILE'.\n")
@@ -123,8 +123,24 @@ func (f *fleet) greet(w io.Writer) {
 	_, _ = io.WriteString(w, b.String()) // nobody reads it: no reason not to serve
 }
 
-// granting is the URL of the first cell that grants something of each limit of a tenant: one that is too small to be divided is
-// granted in one cell, and the others deny. It is the URL given where there is none.
+// greetOperators says how operators' commands find this process. The token itself is not printed: terminals and logs
+// are kept.
+func (f *fleet) greetOperators(w io.Writer, first *servedCell) {
+	if why := f.operators.refuses(); why != "" {
+		fmt.Fprintf(w, "  operate    not here: %s\n", why)
+		return
+	}
+	flags := endpointFlag(first.url())
+	if f.operators.file != "" {
+		flags += " --token-file " + f.operators.file
+	}
+	fmt.Fprintf(w, "  operate    sluice plan, tenant, key, boost, cell, config …%s\n", flags)
+	fmt.Fprintf(w, "  token      in %s, for curl\n", f.operators.fileFor(first.listener.Addr()))
+}
+
+// granting returns the URL of the first cell that grants something of each of the tenant's limits, or none if no cell
+// does. Cells that the tenant is not pinned to grant nothing, and only one cell grants a sliding_log too small to be
+// divided.
 func (f *fleet) granting(cells []*servedCell, t *plan.Tenant, now time.Time, none string) string {
 	for _, c := range cells {
 		view, _ := c.Reader.Begin(context.Background(), now)

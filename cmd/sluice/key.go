@@ -45,7 +45,7 @@ func newKeyCreateCommand() *cobra.Command {
 			"is stored, with the pepper that is there, or with --pepper here, so that only its hash is sent.\n\n" + pepperHelp,
 		Example: "  sluice key create --tenant acme --subject ci\n" +
 			"  sluice key create --tenant acme --subject ci --reason 'for their pipeline'\n" +
-			"  head -c 32 /dev/urandom | base64 > prod.pepper\n" +
+			"  (umask 077; head -c 32 /dev/urandom | base64 > prod.pepper)\n" +
 			"  sluice key create --tenant acme --subject ci --pepper prod=prod.pepper --expires 2027-01-01T00:00:00Z",
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -29,7 +29,21 @@ func TestMain(m *testing.M) {
 	if os.Getenv(functionEnv) != "" {
 		lambda.Start(testFunction)
 	}
-	os.Exit(m.Run())
+	os.Exit(inFolderOfItsOwn(m))
+}
+
+// inFolderOfItsOwn runs the tests with another folder for the tokens of dev processes than the user's.
+func inFolderOfItsOwn(m *testing.M) int {
+	state, err := os.MkdirTemp("", "sluice-test-*")
+	if err == nil {
+		err = os.Setenv("XDG_STATE_HOME", state)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(state) }() // what stays is in the folder for temporary files
+	return m.Run()
 }
 
 // devProcess is a `sluice dev` in a process of its own, which can be killed.

@@ -34,13 +34,14 @@ func group(use, short string) *cobra.Command {
 }
 
 const layLong = `What the files do not name stays as it is on the server: plans, tenants, API keys, single ipLimits (by their ids) and
-routes, anonymousPlan, and of a tenant or key in the files each setting that its entry does not have: plan, overrides,
-boosts, cells, suspended; subject, expires, revoked. So a file may hold tenants alone, on plans of the server. A setting
-that is named is replaced as a whole: 'overrides: []' removes the overrides. A plan in the files is all of its limits.
+routes, ipv6Prefix, anonymousPlan, and of a tenant or key in the files each setting that its entry does not have: plan,
+overrides, boosts, cells, suspended; subject, expires, revoked. So a file may hold tenants alone, on plans of the server.
+A setting that is named is replaced as a whole: 'overrides: []' removes the overrides. A plan in the files is all of its
+limits.
 
 --prune removes from the server what the files do not have: of every section, or of those that --prune=SECTION,… names
-(plans, tenants, ipLimits, anonymousPlan, routes; a file without the section has none of its entries). API keys are never
-pruned: see 'sluice key revoke'. Neither are the settings of tenants that stay.`
+(plans, tenants, ipLimits, ipv6Prefix, anonymousPlan, routes; a file without the section has none of its entries). API
+keys are never pruned: see 'sluice key revoke'. Neither are the settings of tenants that stay.`
 
 const applyLong = `Makes the plans, settings, tenants and keys of the files what the cells enforce. Several files are read as one
 configuration; "-" is standard input.
@@ -435,7 +436,7 @@ func stayText(d *client.Diff) string {
 		switch {
 		case n == 0:
 			continue
-		case s == client.AnonymousPlan:
+		case s == client.AnonymousPlan || s == client.IPv6Prefix:
 			parts = append(parts, name)
 			continue
 		case n == 1 && s != client.IPLimits:
@@ -478,7 +479,8 @@ func newPlanGetCommand() *cobra.Command {
 	var r remote
 	c := &cobra.Command{
 		Use: "get PLAN", Short: "Print a plan as it is stored",
-		Long:    "Prints a plan in the form of a plans file. The id " + events.SettingsKey + " is that of ipLimits, anonymousPlan and routes.",
+		Long: "Prints a plan in the form of a plans file. With the id " + events.SettingsKey +
+			" it prints ipLimits, ipv6Prefix, anonymousPlan and routes.",
 		Example: "  sluice plan get pro\n  sluice plan get " + events.SettingsKey,
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {

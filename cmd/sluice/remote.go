@@ -36,21 +36,25 @@ const defaultEndpoint = "http://127.0.0.1:8080/_sluice/admin"
 const remoteHelp = `
 
 The command calls the admin endpoint: that of 'sluice dev' on this machine, or the one of --endpoint or SLUICE_ENDPOINT.
-A deployed one is called with a signature by the AWS credentials of the environment or profile, and their identity is the
-actor on record; --sign has calls to this machine signed, too, for a gateway here that serves what is deployed. With --json
-the answer is one JSON document, {"error": …} where it failed. The exit status is 1 for what failed or was refused, 2 for
-a wrong command line, 3 where another operator changed the same thing first.`
+A 'sluice dev' wants its token, which the command finds by itself if the same user started it; otherwise --token-file
+names the file that holds the token. A deployed endpoint is called with a signature by the AWS credentials of the
+environment or profile, and their identity is the actor on record; --sign has calls to this machine signed, too, for a
+gateway here that serves what is deployed. With --json the answer is one JSON document, {"error": …} where it failed. The
+exit status is 1 for what failed or was refused, 2 for a wrong command line, 3 where another operator changed the same
+thing first.`
 
 // remote is how a command calls the admin endpoint.
 type remote struct {
-	endpoint, region, reason string
-	json, yes, signs         bool
+	endpoint, region, reason, tokenFile string
+	json, yes, signs                    bool
 }
 
 // flags adds what every such command has.
 func (r *remote) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&r.endpoint, "endpoint", "", "`URL` of the admin endpoint (default: SLUICE_ENDPOINT, or "+defaultEndpoint+")")
+	f.StringVar(&r.tokenFile, "token-file", "",
+		"`FILE` with the token of 'sluice dev' (default: "+tokenFileVariable+", or found by the endpoint)")
 	f.StringVar(&r.region, "region", "", "AWS `REGION` of the endpoint (default: told by its name, or by the environment)")
 	f.BoolVar(&r.signs, "sign", false, "sign calls to this machine, too (default: SLUICE_SIGN)")
 	f.BoolVar(&r.json, "json", false, "print one JSON document")
@@ -66,12 +70,12 @@ func (r *remote) writes(c *cobra.Command) {
 // connect makes the client.
 func (r *remote) connect(c *cobra.Command) (*client.Client, error) {
 	to := cmp.Or(r.endpoint, os.Getenv("SLUICE_ENDPOINT"), defaultEndpoint)
-	return r.at(c, to)
+	return r.at(c, to, cmp.Or(r.tokenFile, os.Getenv(tokenFileVariable)))
 }
 
-// at makes the client of an endpoint. 'sluice dev' takes calls as they are, and none should need AWS credentials for it; a gateway on this
-// machine that serves what is deployed wants them signed.
-func (r *remote) at(c *cobra.Command, endpoint string) (*client.Client, error) {
+// at makes the client of an endpoint. 'sluice dev' wants its token, which lies in tokenFile, or is found if that is "";
+// nobody should need AWS credentials for it. A gateway on this machine that serves what is deployed wants calls signed.
+func (r *remote) at(c *cobra.Command, endpoint, tokenFile string) (*client.Client, error) {
 	signs := r.signs
 	if text := os.Getenv("SLUICE_SIGN"); text != "" && !c.Flags().Changed("sign") {
 		var err error
@@ -79,11 +83,13 @@ func (r *remote) at(c *cobra.Command, endpoint string) (*client.Client, error) {
 			return nil, &usageError{c.CommandPath(), fmt.Errorf("SLUICE_SIGN is %.20q, want true or false", text)}
 		}
 	}
-	sign := (&signer{region: r.region}).sign
-	if u, err := url.Parse(endpoint); err == nil && client.Local(u) && !signs {
-		sign = nil
+	var made *client.Client
+	var err error
+	if u, bad := url.Parse(endpoint); bad == nil && client.Local(u) && !signs {
+		made, err = localClient(u, tokenFile)
+	} else {
+		made, err = client.New(endpoint, (&signer{region: r.region}).sign)
 	}
-	made, err := client.New(endpoint, sign)
 	if err != nil {
 		return nil, &usageError{c.CommandPath(), err}
 	}

@@ -24,7 +24,7 @@ allowed and denied: by limit, by tenant, by address, and when. Nothing is sent a
 Logs are in the Common or Combined Log Format, plain or gzip, with their lines in any order; "-" is standard input.
 Lines that cannot be replayed are counted, and the first of them are shown; logs without one line that can be replayed
 are an error (exit code 1), and there is no report then. Requests are decided in the order of
-production: ipLimits first (each address, IPv6 by /64), then the declared routes, then the limits of the tenant.
+production: ipLimits first (each address, IPv6 by the plans' ipv6Prefix), then the declared routes, then the limits of the tenant.
 
 The tenant of a line is found by --tenant-from:
   user               the user that the server authenticated: the third field of a line

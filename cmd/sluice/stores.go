@@ -82,7 +82,11 @@ type counters struct {
 // open connects to the stores: memory where nothing else is named, quotas in DynamoDB and rates in Redis where both are,
 // and addresses in memory where only DynamoDB is, which would pay a write for each attempt.
 func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logger) (*counters, error) {
-	own, err := memory.New(memory.Config{MaxBytes: maxBytes})
+	inMemory := memory.Config{MaxBytes: maxBytes, Log: log}
+	if o.dynamodb != "" {
+		inMemory.UnidentifiedBytes = maxBytes // it counts addresses alone
+	}
+	own, err := memory.New(inMemory)
 	if err != nil {
 		return nil, err
 	}

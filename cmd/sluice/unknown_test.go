@@ -1,10 +1,13 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sluicelimits/sluice/internal/admin/operations"
 )
 
 // groups are all commands that have subcommands, at every level.
@@ -16,6 +19,18 @@ func groups(c *cobra.Command) (out []*cobra.Command) {
 		out = append(out, groups(sub)...)
 	}
 	return out
+}
+
+// Guarantees that the page about permissions names commands that there are.
+func TestOperationsNameCommands(t *testing.T) {
+	for _, o := range slices.Concat(operations.Control(), operations.Cell()) {
+		for _, name := range o.Commands {
+			c, rest, err := newRootCommand().Find(strings.Fields(name))
+			if err != nil || len(rest) > 0 || c.CommandPath() != "sluice "+name || c.HasAvailableSubCommands() {
+				t.Errorf("%s is said to be called by sluice %s: there is no such command", o.Path, name)
+			}
+		}
+	}
 }
 
 // Guarantees that a mistyped subcommand, at every level, is a wrong command line that suggests the right one.

@@ -1,7 +1,8 @@
 // Command admin is the Lambda behind the operators' REST API: what they change in the control tables.
 //
-// Its methods have AWS_IAM authorization, and an event without the identity that comes of it is refused. Its role may read and
-// write items of the control tables, and read the cells' config tables and the secret of peppers where these are set.
+// Its methods have AWS_IAM authorization, and an event without the identity that comes of it is refused, as is one
+// that is not of its own API. Its role may read and write items of the control tables, and read the cells' config
+// tables and the secret of peppers where these are set.
 package main
 
 import (
@@ -56,7 +57,7 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return process, call.Lambda(admin.NewMux(service)).Invoke, nil
+	return process, call.Lambda(admin.NewMux(service), s.API).Invoke, nil
 }
 
 // hashes is what new keys are stored as, under one pepper of a secret.

@@ -16,9 +16,7 @@ import (
 // shares alone a cell whose table is new would grant to a tenant that is pinned elsewhere.
 func TestFirstShares(t *testing.T) {
 	stores := functiontest.NewStores(t)
-	e := env(stores.Config)
-	e["AWS_ENDPOINT_URL_DYNAMODB"], e["SLUICE_CELLS_TABLE"] = stores.URL, stores.Names[control.Cells]
-	f := functiontest.Start(t, functiontest.StartAWS(t).URL, e)
+	f := functiontest.Start(t, functiontest.StartAWS(t).URL, envOf(stores))
 	placement := shares.PlacementKey("acme")
 	stores.Put(t, control.Cells, placement, `{"generations":[{"cells":["us-1"],"epoch":0,"from":1}],"tenant":"acme","version":1}`)
 	state := stores.Put(t, control.Cells, events.SharesKey, `{"epoch":1,"generations":[{"cells":[{"cell":"eu-1","weight":1},{"cell":"us-1","weight":1}],"epoch":1,"from":1}],`+

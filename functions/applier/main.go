@@ -1,4 +1,5 @@
-// Command applier is the Lambda behind a cell's queue: it brings changes into the cell's configuration.
+// Command applier is the Lambda behind a cell's queue: it brings changes into the cell's configuration, as the
+// control tables have them.
 //
 // Its event source is the queue, subscribed to the topic with raw delivery, with ReportBatchItemFailures; docs/functions.md has the
 // numbers.
@@ -38,16 +39,17 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	a, err := applier.New(applier.Config{
-		Cell: s.Cell, Store: store, Keep: awsio.NewQueue(awsio.SQS(process.Env), s.KeptQueue), Meter: meter, Log: process.Log,
+	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
+		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
+		control.Cells: s.Tables.Cells,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	if s.Cells == "" {
-		return process, a.Invoke, nil
-	}
-	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Cells)), map[control.Table]string{control.Cells: s.Cells})
+	a, err := applier.New(applier.Config{
+		Cell: s.Cell, Tables: tables, Store: store, Keep: awsio.NewQueue(awsio.SQS(process.Env), s.KeptQueue),
+		Meter: meter, Log: process.Log,
+	})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -104,3 +104,55 @@ func TestCellsShareAQuota(t *testing.T) {
 		t.Errorf("the log does not name the home: %s", told)
 	}
 }
+
+const tiny = `      - { id: tiny, tiers: [ { period: 24h, threshold: 5 } ] }`
+
+// Guarantees that deployed cells grant a limit too small to be divided in every cell, and together no unit more than
+// it has, whether the cells have a Redis for their own rates or not: counted in the home's DynamoDB, and not in the
+// home's Redis, which the other cannot reach.
+func TestCellsShareASmallLimit(t *testing.T) {
+	for _, withRedis := range []bool{false, true} {
+		eu, us := newWorld(t, tiny), newWorld(t, tiny)
+		us.key = eu.key
+		client, done := dynamodbtest.Connect(eu.withDynamoDB())
+		defer done()
+		us.withDynamoDB()
+		config := newConfigTable(t, client)
+		config.apply(1, plans(tiny, eu.key), cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindShares, ID: cellconfig.SharesID}, Version: 1, Body: []byte(
+			`{"version":1,"epoch":1,"phase":"steady","skew_us":0,"members":[{"cell":"eu-1","state":"active","weight":1},{"cell":"us-1","state":"active","weight":1}],` +
+				`"generations":[{"epoch":1,"from":1,"cells":[{"cell":"eu-1","weight":1},{"cell":"us-1","weight":1}],` +
+				`"homed":[{"plan":"pro","limit":"tiny"}],"kept":true}]}`)})
+		homes := "eu-1=" + eu.env["SLUICE_COUNTERS_TABLE"] + ",us-1=" + us.env["SLUICE_COUNTERS_TABLE"]
+		for name, w := range map[string]*world{"eu-1": eu, "us-1": us} {
+			if withRedis {
+				w.withRedis()
+			}
+			delete(w.env, "SLUICE_CONFIG_FILE")
+			w.env["SLUICE_CELL"], w.env["SLUICE_CONFIG_TABLE"] = name, config.name
+			w.env["SLUICE_HOMES"], w.env["SLUICE_HOME_DEADLINE"], w.env["SLUICE_DYNAMODB_DEADLINE"] = homes, "5s", "5s"
+			w.start()
+		}
+		for i, w := range []*world{eu, us, us, eu, us, eu, us} {
+			o, err := w.call("x-api-key", w.key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if admitted := o.effect() == "Allow"; admitted != (i < 5) || o.Context["storeFailed"] != nil || !admitted && o.Context["decision"] != "limited" {
+				t.Errorf("with Redis %t: call %d, of cell %s, is answered %+v\n%s", withRedis, i+1, w.env["SLUICE_CELL"], o, strings.Join(w.output(), "\n"))
+			}
+		}
+		var counted []int64
+		for _, w := range []*world{eu, us} {
+			store, err := dynamodb.New(dynamodb.Config{Client: client, Table: w.env["SLUICE_COUNTERS_TABLE"], Timeout: patient})
+			if err != nil {
+				t.Fatal(err)
+			}
+			counted = append(counted, w.used(store, tiny))
+		}
+		if slices.Sort(counted); counted[0] != 0 || counted[1] != 5 {
+			t.Errorf("with Redis %t: %v counted in the two tables, want all 5 in one", withRedis, counted)
+		}
+		eu.close()
+		us.close()
+	}
+}

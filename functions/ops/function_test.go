@@ -73,7 +73,10 @@ func (f *deployed) post(path, body string, status int, into any) {
 	event, err := json.Marshal(map[string]any{
 		"httpMethod": "POST", "path": "/any/base" + path, "pathParameters": map[string]string{"proxy": strings.TrimPrefix(path, "/")},
 		"headers": map[string]string{"content-type": "application/json"}, "body": body,
-		"requestContext": map[string]any{"identity": map[string]string{"accountId": "123456789012", "caller": "AIDAEXAMPLE", "userArn": ann}},
+		"requestContext": map[string]any{
+			"apiId": "abc123", "stage": "v1", "requestId": "00000000-0000-0000-0000-000000000000",
+			"identity": map[string]string{"accountId": "123456789012", "caller": "AIDAEXAMPLE", "userArn": ann},
+		},
 	})
 	if err != nil {
 		f.t.Fatal(err)
@@ -133,7 +136,8 @@ func TestOperatorsFunctions(t *testing.T) {
 	roles := map[string]*functiontest.Role{}
 	env := func(name string, more map[string]string) map[string]string {
 		all := map[string]string{"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen-key",
-			"AWS_ENDPOINT_URL_SECRETS_MANAGER": secrets, "SLUICE_SECRET": "sluice"}
+			"AWS_ENDPOINT_URL_SECRETS_MANAGER": secrets, "SLUICE_SECRET": "sluice",
+			"SLUICE_API": "abc123/v1"}
 		maps.Copy(all, more)
 		roles[name] = functiontest.NewRole(t, name, all, url)
 		all["AWS_ENDPOINT_URL_DYNAMODB"] = roles[name].URL

@@ -1,7 +1,8 @@
 // Command ops is the Lambda behind a cell's REST API for operators: what touches the cell's counters.
 //
-// Its methods have AWS_IAM authorization, and an event without the identity that comes of it is refused. Its settings are those
-// of the cell's authorizer, and the control table of operations, which it writes to before it does anything.
+// Its methods have AWS_IAM authorization, and an event without the identity that comes of it is refused, as is one
+// that is not of its own API. Its settings are those of the cell's authorizer, and the control table of operations,
+// which it writes to before it does anything.
 package main
 
 import (
@@ -42,7 +43,8 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c := ops.Config{Cell: s.Cell, Store: counters.Store, Tables: tables, Tenant: counters.Tenant, NameAddress: names.Name, Log: process.Log}
+	c := ops.Config{Cell: s.Cell, Store: counters.Store, Tables: tables, Tenant: counters.Tenant, NameAddress: names.Name,
+		IPv6Prefix: counters.IPv6Prefix, Log: process.Log}
 	if s.Redis != nil { // else instances count addresses in their own memory
 		c.IPLimits, c.Addresses = counters.IPLimits, counters.Store
 	}
@@ -50,5 +52,5 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return process, call.Lambda(ops.NewMux(service)).Invoke, nil
+	return process, call.Lambda(ops.NewMux(service), s.API).Invoke, nil
 }

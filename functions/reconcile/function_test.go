@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/function/functiontest"
@@ -50,8 +51,25 @@ func TestFunction(t *testing.T) {
 	if err != nil || d[0].Version != 1 {
 		t.Errorf("%+v, %v", d, err)
 	}
-	if got := f.Metric("drift"); got != 5 {
-		t.Errorf("drift is %v, want 5", got)
+	forged := cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: "forged"}, Version: 1,
+		Body: []byte(`{"id":"forged"}`)}
+	ahead := cellconfig.Document{Ref: d[0].Ref, Version: events.MaxVersion, Body: []byte(`{"id":"acme"}`)}
+	if _, err := stores.Cell.Apply(t.Context(), []cellconfig.Document{forged, ahead}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int64{2, 0} {
+		var got reconcile.Result
+		err := json.Unmarshal([]byte(f.Call(`{"source":"aws.events"}`)), &got)
+		if err != nil || !got.Finished || got.Repaired != want {
+			t.Errorf("of what was forged: %+v, %v; want %d repaired", got, err, want)
+		}
+	}
+	d, err = stores.Cell.Get(t.Context(), ahead.Ref, forged.Ref)
+	if err != nil || d[0].Version != 1 || d[1].Version != 0 {
+		t.Errorf("what was forged is still there: %+v, %v", d, err)
+	}
+	if got := f.Metric("drift"); got != 7 {
+		t.Errorf("drift is %v, want 7", got)
 	}
 	if ack, err := stores.Control.Get(t.Context(), control.Cells, shares.AckKey("eu-1")); err != nil || ack.Actor != "sluice cell eu-1" {
 		t.Errorf("the shares' message was lost, and the acknowledgement is %+v, %v", ack, err)

@@ -409,6 +409,15 @@ func Afresh(before, after *plan.Set) []string {
 	return out
 }
 
+// AfreshSettings says which counters begin anew when the settings change.
+func AfreshSettings(before, after *plan.Settings) []string {
+	out := Afresh(before.IPLimits(), after.IPLimits())
+	if was, is := before.IPv6Prefix(), after.IPv6Prefix(); was != is {
+		out = append(out, fmt.Sprintf("counters of IPv6 addresses start afresh: they were by /%d, and are by /%d", was, is))
+	}
+	return out
+}
+
 // perEndpoint reports whether the limit's pattern is part of the names of its counters.
 func perEndpoint(l *limit.Limit) bool {
 	return slices.Contains(strings.Split(l.Per, "+"), "endpoint")
@@ -454,7 +463,9 @@ func (w *world) afresh(ctx context.Context) ([]string, error) {
 			before, err := plan.CompileSettings(old)
 			after, bad := plan.CompileSettings(e.doc)
 			if err == nil && bad == nil {
-				add(e, before.IPLimits(), after.IPLimits())
+				for _, line := range AfreshSettings(before, after) {
+					out = append(out, e.doc.Name()+": "+line)
+				}
 			}
 		case plan.KindTenant:
 			if err := w.tenantAfresh(ctx, e, old, add); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/admin/operations"
 	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/shares"
@@ -161,6 +162,19 @@ keys: [ { id: k0, tenant: acme, hash: "` + strings.Repeat("cd", 32) + `", pepper
 	}
 	w.tables.puts = 0
 	return w, call.Local(admin.NewMux(w.Service), "ann@local")
+}
+
+// Guarantees that the list of operations, from which the API's resources and the page about permissions are made, has
+// each, under its own path.
+func TestOperationsAreListed(t *testing.T) {
+	var listed []string
+	for _, o := range operations.Control() {
+		listed = append(listed, o.Path)
+	}
+	slices.Sort(listed)
+	if paths := admin.NewMux(newWorld(t).Service).Paths(); !slices.Equal(paths, listed) {
+		t.Errorf("the operations are %v, and listed are %v", paths, listed)
+	}
 }
 
 // Guarantees that every member of every operation's call is refused where it is of another type, absent though it is needed, out of

@@ -3,12 +3,16 @@ package admin_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/admin/call"
@@ -72,6 +76,8 @@ func TestOnlyThisMachineIsAnswered(t *testing.T) {
 		"a name that was turned": func(r *http.Request) { r.Host = "evil.example:8080" },
 		"no host":                func(r *http.Request) { r.Host = "" },
 		"a proxy":                func(r *http.Request) { r.Header.Set("X-Forwarded-For", "127.0.0.1") },
+		"a proxy by X-Real-IP":   func(r *http.Request) { r.Header.Set("X-Real-IP", "203.0.113.7") },
+		"a proxy by HTTP/1.0":    func(r *http.Request) { r.Proto, r.ProtoMinor = "HTTP/1.0", 0 },
 	} {
 		r := local(t, "/tenants/suspend", suspend)
 		change(r)
@@ -158,12 +164,49 @@ func event(t *testing.T, change func(e, identity map[string]any)) []byte {
 	return text
 }
 
+// api is the one of testdata/rest-iam.json.
+const api = "abc123/prod"
+
+// Guarantees that an event which is not of the function's own API and stage is an error and changes nothing: so is what
+// somebody makes up who invokes the function directly, without knowing the API.
+func TestEventsOfNoAPIOfOurs(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	for name, change := range map[string]func(e, context map[string]any){
+		"without a context": func(e, _ map[string]any) { delete(e, "requestContext") },
+		"an identity alone": func(_, c map[string]any) {
+			maps.DeleteFunc(c, func(k string,
+				_ any) bool {
+				return k != "identity"
+			})
+		},
+		"another API":         func(_, c map[string]any) { c["apiId"] = "other" },
+		"without an API":      func(_, c map[string]any) { delete(c, "apiId") },
+		"another stage":       func(_, c map[string]any) { c["stage"] = "test-invoke-stage" },
+		"without a stage":     func(_, c map[string]any) { delete(c, "stage") },
+		"the stage in the id": func(_, c map[string]any) { c["apiId"], c["stage"] = "abc123/prod", "" },
+		"without a request":   func(_, c map[string]any) { delete(c, "requestId") },
+	} {
+		payload := event(t, func(e, _ map[string]any) { change(e, e["requestContext"].(map[string]any)) })
+		if out, err := call.Lambda(admin.NewMux(w.Service), api).Invoke(t.Context(), payload); err == nil {
+			t.Errorf("%s: the answer is %s, want an error", name, out)
+		}
+	}
+	if out, err := call.Lambda(admin.NewMux(w.Service), "").Invoke(t.Context(), event(t, nil)); err == nil {
+		t.Errorf("a function that knows no API of its own answers %s", out)
+	}
+	item, err := w.Get(t.Context(), "", &admin.GetRequest{Table: control.Tenants, Key: "acme"})
+	if err != nil || strings.Contains(string(item.Body), "suspended") {
+		t.Errorf("they left %s, %v", item.Body, err)
+	}
+}
+
 // Guarantees that the actor is the IAM identity that API Gateway reports, of a user and of a role's session, whatever the path
 // in front and however the body comes; and that a method which is open lets nobody in.
 func TestEventsOfAPIGateway(t *testing.T) {
 	w := newWorld(t)
 	w.seed(plans)
-	f := call.Lambda(admin.NewMux(w.Service))
+	f := call.Lambda(admin.NewMux(w.Service), api)
 	for name, c := range map[string]struct {
 		change func(e, identity map[string]any)
 		status int
@@ -277,11 +320,12 @@ func FuzzInvoke(f *testing.F) {
 	f.Add(text)
 	f.Add([]byte(`{"httpMethod":"POST","path":"/whoami","headers":{"content-type":"application/json"},"body":"{}"}`))
 	f.Add([]byte(`{"httpMethod":"POST","path":"/whoami","headers":{"content-type":"application/json"},"body":"{}",` +
-		`"requestContext":{"identity":{"accountId":"1","caller":"c","userArn":"arn:aws:iam::1:user/ann"}}}`))
+		`"requestContext":{"apiId":"abc123","stage":"prod","requestId":"r","identity":{"accountId":"1","caller":"c","userArn":"arn:aws:iam::1:user/ann"}}}`))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		var said struct {
 			RequestContext struct {
-				Identity struct{ Caller, UserArn string }
+				APIID, Stage string
+				Identity     struct{ Caller, UserArn string }
 			}
 		}
 		m := call.NewMux(discard)
@@ -292,10 +336,61 @@ func FuzzInvoke(f *testing.F) {
 			if id := said.RequestContext.Identity; actor == "" || actor != id.UserArn && actor != "caller "+id.Caller {
 				t.Errorf("%q was carried out for %q", payload, actor)
 			}
+			if c := said.RequestContext; c.APIID+"/"+c.Stage != api {
+				t.Errorf("%q was carried out, which is not of the API %s", payload, api)
+			}
 			return actor, nil
 		})
-		_, _ = call.Lambda(m).Invoke(t.Context(), payload)
+		_, _ = call.Lambda(m, api).Invoke(t.Context(), payload)
 	})
 }
 
 var discard = slog.New(slog.DiscardHandler)
+
+// Guarantees that a call without the token is refused before anything that it brings is read, and that the token
+// alone opens: no second credential beside it, and no part of it.
+func TestRequireToken(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	h := call.RequireToken("right", call.Local(admin.NewMux(w.Service), "ann@local"))
+	for name, c := range map[string]struct {
+		credentials []string
+		status      int
+	}{
+		"right":             {[]string{"Bearer right"}, 200},
+		"another case":      {[]string{"bearer right"}, 200},
+		"none":              {nil, 401},
+		"empty":             {[]string{""}, 401},
+		"wrong":             {[]string{"Bearer wrong"}, 401},
+		"no scheme":         {[]string{"right"}, 401},
+		"another scheme":    {[]string{"Basic right"}, 401},
+		"no token":          {[]string{"Bearer "}, 401},
+		"its beginning":     {[]string{"Bearer righ"}, 401},
+		"more than it":      {[]string{"Bearer right "}, 401},
+		"two":               {[]string{"Bearer right", "Bearer right"}, 401},
+		"a list":            {[]string{"Bearer right, Bearer wrong"}, 401},
+		"in another header": {nil, 401},
+	} {
+		r := local(t, "/tenants/suspend", suspend)
+		if c.status != http.StatusOK {
+			r.Body = io.NopCloser(iotest.ErrReader(errors.New("the body was read")))
+		}
+		r.Header["Authorization"] = c.credentials
+		r.Header.Set("X-API-Key", "right")
+		r.URL.RawQuery = "token=right"
+		answer := httptest.NewRecorder()
+		h.ServeHTTP(answer, r)
+		refused := answer.Code == 401 && answer.Header().Get("WWW-Authenticate") == "Bearer" &&
+			strings.Contains(answer.Body.String(), `"code":"unauthorized"`)
+		if answer.Code != c.status || refused != (c.status == 401) || strings.Contains(answer.Body.String(), "right") {
+			t.Errorf("%s: %d %s", name, answer.Code, answer.Body)
+		}
+	}
+	r := local(t, "/tenants/suspend", suspend)
+	r.Header.Set("Authorization", "Bearer right")
+	r.Header.Set("X-Real-IP", "203.0.113.7")
+	answer := httptest.NewRecorder()
+	if h.ServeHTTP(answer, r); answer.Code != http.StatusForbidden {
+		t.Errorf("through a proxy, with the token: %d %s", answer.Code, answer.Body)
+	}
+}

@@ -96,6 +96,9 @@ func (l *lost) settings(old, now plan.Document) error {
 		return nil //nolint:nilerr // what is stored was damaged, and is replaced; what comes was checked
 	}
 	l.sets("ipLimits: ", before.IPLimits(), after.IPLimits())
+	if had, has := before.IPv6Prefix(), after.IPv6Prefix(); has > had {
+		l.add(Weakens, "ipv6Prefix rises from %d to %d, so a network of IPv6 has more counters", had, has)
+	}
 	switch had, has := before.AnonymousPlan(), after.AnonymousPlan(); {
 	case had == has:
 	case had == "":

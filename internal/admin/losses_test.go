@@ -15,6 +15,7 @@ import (
 const lossy = plans + `
   - { id: gone, plan: free, suspended: true, cells: [eu-1], boosts: [ { id: burst, factor: 2, until: 2026-12-01T00:00:00Z } ] }
 ipLimits: [ { id: per-address, algorithm: token_bucket, rate: 50, period: 1s } ]
+ipv6Prefix: 48
 anonymousPlan: free
 routes: [ { methods: [PUT, GET], pathPattern: "/product/*" } ]
 keys: [ { id: k1, tenant: acme, hash: 0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0, pepper: dev, expires: 2030-01-01T00:00:00Z } ]
@@ -32,11 +33,12 @@ func TestNothingIsLostWithoutAgreement(t *testing.T) {
 	}{
 		"settings": {`{"table":"plans","key":"` + events.SettingsKey + `","expect":1,"body":{}}`, []string{
 			"removes settings: ipLimits: limit per-address (token_bucket: 50 per 1s)",
+			"weakens settings: ipv6Prefix rises from 48 to 64, so a network of IPv6 has more counters",
 			"removes settings: anonymousPlan (free), so calls without a credential get 401",
 			"removes settings: the route GET, PUT /product/*",
 			"weakens settings: no route is declared, so every request is let through",
 		}},
-		"another anonymous plan": {`{"table":"plans","key":"` + events.SettingsKey + `","expect":1,"body":{"anonymousPlan":"pro","ipLimits":[{"id":"per-address","algorithm":"token_bucket","rate":50,"period":"1s"}],` +
+		"another anonymous plan": {`{"table":"plans","key":"` + events.SettingsKey + `","expect":1,"body":{"anonymousPlan":"pro","ipv6Prefix":40,"ipLimits":[{"id":"per-address","algorithm":"token_bucket","rate":50,"period":"1s"}],` +
 			`"routes":[{"methods":["PUT","GET"],"pathPattern":"/product/*"}]}}`, []string{
 			"weakens settings: calls without a credential: limit burst: rate rises from 10 to 100 per 1s",
 			"weakens settings: calls without a credential: limit burst: burst rises from 20 to 200",
@@ -95,7 +97,7 @@ func TestNothingIsLostWithoutAgreement(t *testing.T) {
 					t.Errorf("with yes alone it says %q, %v; want %q", refused.Error.Problems, err, c.want)
 				}
 			}
-			more := `,"accept_losses":true`
+			more := `,"yes":true,"accept_losses":true`
 			if c.want == nil {
 				more = ""
 			}

@@ -32,6 +32,7 @@ const (
 	Internal             // 500
 	NotHere              // 429, of a limit of the plan this cell grants nothing, or less than the cost, and others do
 	NoDecision           // 403, a backend was reached without a decision of the authorizer that it could read
+	SlowBody             // 408, the request body kept the gateway waiting too long
 	kindCount
 )
 
@@ -70,6 +71,8 @@ var kinds = [kindCount]kind{
 	Internal:        {"internal", http.StatusInternalServerError, docs + "internal", "Internal error", "The gateway failed on this request. Its log has the instance."},
 	NotHere:         {"not_here", http.StatusTooManyRequests, docs + "not-granted-here", "Not granted in this cell", "This cell grants nothing of a limit of the tenant's plan, or less than the request costs: another cell does, or this one will. Try again later, or where the tenant is served."},
 	NoDecision:      {"no_decision", http.StatusForbidden, docs + "no-decision", "Request without a decision", "The request reached this service without a readable decision about its limits, so it is denied."},
+	SlowBody: {"slow_body", http.StatusRequestTimeout, docs + "slow-body", "Request body too slow",
+		"The request body did not arrive in the time for which the gateway waits."},
 }
 
 // Kinds lists all kinds, for tables of tests.

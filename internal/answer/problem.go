@@ -17,6 +17,7 @@ type Problem struct {
 	Instance string          // URI of this occurrence, from NewInstance; also in the log
 	Decision *limit.Decision // that denied; nil where none did
 	Wait     Wait
+	Limit    string // of NotHere: the id of the limit of which this cell grants too little; "" where it is not known
 }
 
 // NewInstance makes the URI of one occurrence: a random UUID.
@@ -80,6 +81,17 @@ func (p *Problem) ip() bool { return p.Decision.Owner.Kind == limit.Address }
 // appendDetail says what the binding limit allows and what is left of it, in words.
 func (p *Problem) appendDetail(b []byte) []byte {
 	r := p.denier()
+	if p.Kind == NotHere && p.Limit != "" {
+		b = append(b, " The limit is '"...)
+		b = append(b, p.Limit...)
+		b = append(b, '\'')
+		if p.Wait.Known {
+			b = append(b, "; this cell grants it in "...)
+			b = strconv.AppendInt(b, p.waitMillis(), 10)
+			b = append(b, " ms"...)
+		}
+		return append(b, '.')
+	}
 	if r == nil && p.Kind == NeverFits {
 		return append(b, "The cost is more than a limit can count."...)
 	}

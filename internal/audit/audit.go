@@ -9,6 +9,34 @@
 // and the identities of operators are in it, for as long as objects are kept, whatever is deleted from the tables.
 //
 // [Verify] finds out what was altered, removed, replaced or hidden since; [Show] reads it for people.
+//
+// # When an object was put
+//
+// S3 says of each version when it was put, and no writer can set that time. [Verify] compares it with the time of the
+// change, so a history that somebody writes anew long after is found, even where every hash is computed again. An
+// honest object is late by as long as the archiver was away, and at most by the day for which a stream holds a
+// change. Times of files are not compared: whoever may write the folder may set them.
+//
+// # Anchors
+//
+// The hash chain has no key: who can write the tables and the archive can compute all of it again. So once a day a
+// function of its own, which can write neither a table nor a record, reads the newest version of every item (its
+// head) and puts an anchor beside the records: the hashes of the lists of heads, and the hash of the anchor before,
+// signed with a key that it alone may use ([WriteAnchor]). A head's hash stands for all versions of its item before.
+// [Verify] compares the heads with the archive, the anchors with each other, and their signatures with public keys
+// that the caller gives.
+//
+// Decisions, and what they leave open:
+//
+//   - An anchor lists every head, and not a Merkle root alone: a root cannot say which item was rewritten, and Verify
+//     would have to guess which versions were the heads. Of two anchors that follow each other only the heads that
+//     differ are compared with the archive, each once.
+//   - Heads are read from the tables, so an archiver that was taken over cannot choose what is signed.
+//   - What is rewritten between a change and the next anchor, a day at most, is not found by anchors.
+//   - An anchor cannot name those after it. That the newest are missing shows when a day has passed; that all were
+//     removed and begun anew shows only to who knows the hash of an earlier one (VerifyConfig.Known), which is worth
+//     writing down outside of the account.
+//   - Trails of before have no anchors: that is a notice, not a finding.
 package audit
 
 import (

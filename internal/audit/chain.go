@@ -134,13 +134,21 @@ func (c *chain) fill(ctx context.Context, to int64, written time.Time) error {
 		if err := c.take(ctx, to, last); err != nil || last || c.at >= to {
 			return err
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return ctx.Err()
-		case <-t.C:
+		if err := wait(ctx); err != nil {
+			return err
 		}
+	}
+}
+
+// wait waits for a pause, or until ctx ends, whose error it then returns.
+func wait(ctx context.Context) error {
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
 	}
 }
 

@@ -3,6 +3,7 @@ package audit
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -22,6 +23,22 @@ const (
 	BadName  control.BreakKind = "not an item's name" // an object that no item can have
 	Unlocked control.BreakKind = "not locked"         // in an archive that locks its objects
 	BadHead  control.BreakKind = "unreadable head"    // the live table's newest version cannot be read
+
+	Late  control.BreakKind = "archived late"              // put later than a stream holds a change
+	Early control.BreakKind = "archived before its change" // put before the time that the record says
+)
+
+// What is worth knowing about an archive and breaks nothing.
+const (
+	Delayed    control.BreakKind = "archived with a delay" // put later than usual: the archiver was away
+	NoPutTimes control.BreakKind = "put times not known"   // they are those of files, which anybody can set
+)
+
+// What the time at which an object was put is compared with.
+const (
+	UsualDelay = time.Hour       // of an object after its change; the archiver needs seconds
+	MostDelay  = 24 * time.Hour  // a stream holds a change no longer, so the archiver cannot put its object later
+	MostSkew   = 5 * time.Minute // by which a writer's clock may be ahead of the archive's
 )
 
 // Tables is the part of control.Tables that is compared with.
@@ -38,6 +55,20 @@ type VerifyConfig struct {
 	// Grace is how long after its write a version may be missing: an archiver needs a moment. Verify waits for one that is younger,
 	// by its writer's clock. 0 is 30 s; negative is none.
 	Grace time.Duration
+
+	// Late is how long after its change an object may have been put, by the archive's clock. 0 is MostDelay. More is
+	// for an archive into which an operator put objects back.
+	Late time.Duration
+
+	// Keys are the public keys of the anchors, on the curve P-256. If empty, signatures are not checked, which is a
+	// notice. With a key, an archive without any anchor is a finding.
+	Keys []*ecdsa.PublicKey
+
+	// Known are anchors that were seen before, by their days: the SHA-256 of their objects, in hex.
+	Known map[string]string
+
+	// Explained are days, as 2026-11-22, without an anchor, of which the reason is known: the function was away.
+	Explained []string
 
 	Parallel int                      // objects that are read at once; 0 is 32
 	Now      func() time.Time         // nil is time.Now
@@ -58,12 +89,17 @@ type Report struct {
 	Bytes    int64
 	From, To time.Time // the oldest and the newest change, by their writers' clocks; zero where there is none
 
-	Locks       bool      // the archive locks its objects
-	Modes       []string  // of the locks that were met, sorted
-	LockedUntil time.Time // the first end of a retention; zero where there is none
-	Repeated    int64     // versions of objects with the same content as the first
-	Rejected    int64     // records that could not be archived and lie beside
-	Findings    []Finding // one of each kind, in the order of kinds
+	Locks          bool      // the archive locks its objects
+	Modes          []string  // of the locks that were met, sorted
+	LockedUntil    time.Time // the first end of a retention; zero where there is none
+	Repeated       int64     // versions of objects with the same content as the first
+	Rejected       int64     // records that could not be archived and lie beside
+	Anchors        int64
+	FirstAnchor    time.Time // when it was made; zero where there is none
+	LastAnchor     string    // the day of the last one that holds; empty where there is none
+	LastAnchorHash string    // the SHA-256 of its object, for [VerifyConfig].Known
+	Findings       []Finding // one of each kind, in the order of kinds
+	Notices        []Finding // the same of what breaks nothing
 }
 
 // OK reports whether the archive holds what was written, all of it, and as it was.
@@ -73,12 +109,22 @@ func (r *Report) OK() bool { return len(r.Findings) == 0 }
 func Kinds() []control.BreakKind {
 	return []control.BreakKind{
 		control.MissingVersion, control.MissingTail, control.WrongHash, control.Altered, Hidden, Replaced, control.BrokenLink, control.WrongHead,
-		BadHead, control.Unknown, control.OutOfOrder, BadName, Unlocked,
+		BadHead, control.Unknown, control.OutOfOrder, BadName, Unlocked, Late, Early,
+		Rewritten, PutAgain, MissingAnchor, MissedDays, BrokenAnchors, BadSignature, BadAnchor,
 	}
+}
+
+// NoticeKinds are all kinds of notices, in the order in which they are told.
+func NoticeKinds() []control.BreakKind {
+	return []control.BreakKind{Delayed, NoPutTimes, NoAnchors, NotChecked, LateAnchors, NotAnchored}
 }
 
 // Verify walks every version of every object and every item of the tables, and finds what is wrong. It holds a bounded number of
 // objects, however many there are. Changes may go on meanwhile: of what is written after the walk has passed nothing is told.
+//
+// The time at which an object was put, by the archive's clock, is compared with the time that its record says, where
+// the archive locks its objects. The object must not be older than its change by more than MostSkew, nor younger by
+// more than Late. In between a delay of more than UsualDelay is a notice: the archiver was away.
 //
 // Of several versions of an object the oldest is the record: it was there before whoever wrote the others. Tables are read one
 // item at a time, after the item's objects were listed, so that a version that is not in the table has never been.
@@ -94,6 +140,9 @@ func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 	if c.Parallel <= 0 {
 		c.Parallel = 32
 	}
+	if c.Late == 0 {
+		c.Late = MostDelay
+	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -101,7 +150,11 @@ func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
-	v := &verifier{VerifyConfig: c, report: Report{Locks: locks}, found: make(map[control.BreakKind]*Finding), seed: maphash.MakeSeed(), live: make(map[control.Table][]int32)}
+	v := &verifier{
+		VerifyConfig: c, report: Report{Locks: locks}, found: make(map[control.BreakKind]*Finding),
+		seed: maphash.MakeSeed(),
+		live: make(map[control.Table][]int32),
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := v.walk(ctx); err != nil {
@@ -118,12 +171,25 @@ func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 		}
 		v.report.Rejected++
 	}
-	for _, k := range Kinds() {
+	if err := v.anchors(ctx); err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
+	}
+	if !locks && v.report.Objects > 0 {
+		v.find(control.Break{Kind: NoPutTimes,
+			Detail: "whoever may write this archive may set them, so they are compared with nothing"}, "")
+	}
+	v.report.Findings, v.report.Notices = v.of(Kinds()), v.of(NoticeKinds())
+	return &v.report, nil
+}
+
+// of are the findings of these kinds.
+func (v *verifier) of(kinds []control.BreakKind) (all []Finding) {
+	for _, k := range kinds {
 		if f := v.found[k]; f != nil {
-			v.report.Findings = append(v.report.Findings, *f)
+			all = append(all, *f)
 		}
 	}
-	return &v.report, nil
+	return all
 }
 
 // verifier is one run. Its fields are those of the goroutine that called Verify.
@@ -241,14 +307,26 @@ type content struct {
 	repeated int64
 }
 
-// read reads a name's versions.
+// read reads a name's versions, and the record that they must hold.
 func (n *name) read(ctx context.Context, a Archive) (*content, error) {
+	if n.table == "" {
+		return &content{name: n, replaced: n.more}, nil
+	}
+	c, err := n.fetch(ctx, a, events.MaxAuditBytes)
+	if err == nil && c.fetched {
+		c.record, c.why = decode(n, c.object.Data)
+	}
+	return c, err
+}
+
+// fetch reads a name's versions, of which the oldest may have so many bytes.
+func (n *name) fetch(ctx context.Context, a Archive, most int64) (*content, error) {
 	c := &content{name: n, replaced: n.more}
-	if n.oldest == nil || n.table == "" {
+	if n.oldest == nil {
 		return c, nil
 	}
-	if n.oldest.SizeBytes > events.MaxAuditBytes {
-		c.why = fmt.Errorf("it has %d bytes, and a record at most %d", n.oldest.SizeBytes, events.MaxAuditBytes)
+	if n.oldest.SizeBytes > most {
+		c.why = fmt.Errorf("it has %d bytes, want at most %d", n.oldest.SizeBytes, most)
 		return c, nil
 	}
 	var err error
@@ -275,7 +353,6 @@ func (n *name) read(ctx context.Context, a Archive) (*content, error) {
 			c.replaced = true
 		}
 	}
-	c.record, c.why = decode(n, c.object.Data)
 	return c, nil
 }
 
@@ -420,29 +497,21 @@ func (v *verifier) look(c *content) bool {
 		b.Kind, b.Detail = kind, fmt.Sprintf(format, args...)
 		v.find(b, c.name.name)
 	}
-	if c.hidden {
-		told(Hidden, "a delete marker hides it, or did")
-	}
+	v.state(c, told)
 	if c.oldest == nil || c.gone {
 		return false
 	}
 	v.report.Objects++
 	v.report.Bytes += c.oldest.SizeBytes
 	v.report.Repeated += c.repeated
-	if c.replaced {
-		told(Replaced, "there are other versions of the object with another content, the newest of %s", c.newest().UTC().Format(time.RFC3339))
-	}
-	switch {
-	case c.fetched && v.report.Locks && !c.object.Locked:
-		told(Unlocked, "the object has no retention: it can be removed")
-	case c.object.Locked:
-		v.lock(c.object)
-	}
 	if c.record == nil {
 		told(control.Altered, "it is no record of this version: %v", c.why)
 		return true
 	}
 	at := c.record.Time
+	if v.report.Locks {
+		v.putTime(c, told)
+	}
 	if v.report.From.IsZero() || at.Before(v.report.From) {
 		v.report.From = at
 	}
@@ -450,6 +519,41 @@ func (v *verifier) look(c *content) bool {
 		v.report.To = at
 	}
 	return true
+}
+
+// state tells what was done to an object's versions and their locks.
+func (v *verifier) state(c *content, told func(kind control.BreakKind, format string, args ...any)) {
+	if c.hidden {
+		told(Hidden, "a delete marker hides it, or did")
+	}
+	if c.oldest == nil || c.gone {
+		return
+	}
+	if c.replaced {
+		told(Replaced, "there are other versions of the object with another content, the newest of %s",
+			c.newest().UTC().Format(time.RFC3339))
+	}
+	switch {
+	case c.fetched && v.report.Locks && !c.object.Locked:
+		told(Unlocked, "the object has no retention: it can be removed")
+	case c.object.Locked:
+		v.lock(c.object)
+	}
+}
+
+// putTime compares the time at which an object was put with that of its change.
+func (v *verifier) putTime(c *content, told func(kind control.BreakKind, format string, args ...any)) {
+	const form = time.RFC3339
+	put, changed := c.oldest.PutAt, c.record.Time
+	switch after := put.Sub(changed); {
+	case after < -MostSkew:
+		told(Early, "it was put at %s, and the change says that it is of %s", put.Format(form), changed.Format(form))
+	case after > v.Late:
+		told(Late, "it was put at %s, and the change says that it is of %s: the archiver cannot have put it so late",
+			put.Format(form), changed.Format(form))
+	case after > min(UsualDelay, v.Late):
+		told(Delayed, "it was put at %s, %s after its change", put.Format(form), after.Round(time.Second))
+	}
 }
 
 func (n *name) newest() time.Time {

@@ -32,6 +32,7 @@ type world struct {
 	archive audit.Archive
 
 	mu      sync.Mutex
+	clock   time.Time // the bucket's
 	live    map[place]control.Item
 	history map[place][]control.Record
 	bad     map[place]bool // cannot be read
@@ -39,12 +40,34 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	b := s3test.New(t, s3test.Config{Lock: true, PageSize: 7})
-	a, err := bucket.New(bucket.Config{Client: b.Client(), Bucket: s3test.Name, Mode: bucket.Governance, Retention: time.Hour})
+	w := &world{
+		t: t, clock: noon, live: make(map[place]control.Item), history: make(map[place][]control.Record),
+		bad: make(map[place]bool),
+	}
+	w.bucket = s3test.New(t, s3test.Config{Lock: true, PageSize: 7, Now: w.now})
+	a, err := bucket.New(bucket.Config{
+		Client: w.bucket.Client(), Bucket: s3test.Name, Mode: bucket.Governance, Retention: time.Hour,
+		Now: w.now,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{t: t, bucket: b, archive: a, live: make(map[place]control.Item), history: make(map[place][]control.Record), bad: make(map[place]bool)}
+	w.archive = a
+	return w
+}
+
+// now is the time of the bucket's clock.
+func (w *world) now() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.clock
+}
+
+// at sets the bucket's clock.
+func (w *world) at(now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.clock = now
 }
 
 // write makes the next version of an item; an empty body is a delete.
@@ -71,8 +94,16 @@ func (w *world) write(t control.Table, key, body string, at time.Time) *control.
 	return &r
 }
 
+// keep archives a record a second after it was written.
 func (w *world) keep(r *control.Record) {
 	w.t.Helper()
+	w.keepAt(r, r.New.ChangedAt.Add(time.Second))
+}
+
+// keepAt archives a record at a time of the bucket's clock.
+func (w *world) keepAt(r *control.Record, at time.Time) {
+	w.t.Helper()
+	w.at(at)
 	if _, err := w.archive.Put(context.Background(), nameOf(r), encode(w.t, r.Audit())); err != nil {
 		w.t.Fatal(err)
 	}

@@ -79,13 +79,13 @@ func (k *Counters) addRedis(c Config, a *amazon, quotas limit.Store) error {
 	return nil
 }
 
-// addHomes has quotas that other cells keep looked at, and changed, there.
+// addHomes has limits that other cells keep looked at, and changed, there.
 func (k *Counters) addHomes(c Config, a *amazon) error {
 	stores, err := a.homes(c.Settings.Homes, patience)
 	if err != nil || len(stores) == 0 {
 		return err
 	}
-	all, err := split.NewHomes(split.HomesConfig{Own: k.Store, Homes: stores, HoldFor: -1})
+	all, err := split.NewHomes(split.HomesConfig{Cell: c.Settings.Cell, Own: k.Store, Homes: stores, HoldFor: -1})
 	if err != nil {
 		return err
 	}

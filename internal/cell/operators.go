@@ -12,6 +12,24 @@ import (
 
 // IPLimits are the limits before authentication that the cell enforces now. The error wraps [authorizer.ErrNotLoaded].
 func (k *Counters) IPLimits(ctx context.Context) (*plan.Set, error) {
+	configuration, err := k.configuration(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return configuration.IPLimits(), nil
+}
+
+// IPv6Prefix is the length of the prefix, in bits, by which the cell counts IPv6 addresses now. The error wraps
+// [authorizer.ErrNotLoaded].
+func (k *Counters) IPv6Prefix(ctx context.Context) (int, error) {
+	configuration, err := k.configuration(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return configuration.IPv6Prefix(), nil
+}
+
+func (k *Counters) configuration(ctx context.Context) (authorizer.Configuration, error) {
 	configuration, join := k.reader.Begin(ctx, time.Now())
 	if join != nil {
 		defer join()
@@ -19,7 +37,7 @@ func (k *Counters) IPLimits(ctx context.Context) (*plan.Set, error) {
 	if !k.reader.Stats(time.Now()).Loaded {
 		return nil, authorizer.ErrNotLoaded
 	}
-	return configuration.IPLimits(), nil
+	return configuration, nil
 }
 
 // AddressNames name addresses as the cell's authorizer does, for operators. Make them with [NewAddressNames].
@@ -38,7 +56,8 @@ func NewAddressNames(c Config) (*AddressNames, error) {
 	return &AddressNames{secret}, nil
 }
 
-// Name is the address's name, "" where the secret has no addressKey: the cell's instances then name it each in its own way.
+// Name is the name of an address in the form of [identity.Canonical], "" where the secret has no addressKey: the cell's
+// instances then name it each in its own way.
 func (n *AddressNames) Name(ctx context.Context, address netip.Addr) (string, error) {
 	values, err := n.secret.Get(ctx, time.Now())
 	if err != nil {

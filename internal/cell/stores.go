@@ -45,13 +45,14 @@ func newStores(s *environ.Settings, m memory, a *amazon, secret *secrets.Cache, 
 		Observe: func(store string, took time.Duration, failed bool) {
 			recorder().StoreCall(time.Now(), kindOf(store), took, failed)
 		},
-		Homes: make(map[string]ladder.Named, len(homes)),
+		Cell: s.Cell, Homes: make(map[string]ladder.Named, len(homes)),
 	}
 	for cell, store := range homes {
 		c.Homes[cell] = ladder.Named{Name: homePrefix + cell, Store: store}
 	}
 	if s.Redis == nil {
-		if made.addresses, err = memstore.New(memstore.Config{MaxBytes: m.addresses}); err != nil {
+		alone := memstore.Config{MaxBytes: m.addresses, UnidentifiedBytes: m.addresses, Log: log}
+		if made.addresses, err = memstore.New(alone); err != nil {
 			return nil, err
 		}
 	} else {

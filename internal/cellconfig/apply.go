@@ -80,15 +80,25 @@ func fits(documents []Document) int {
 	return len(documents)
 }
 
-// applyStep reads what is there and commits what is newer. The head is read first: if anything is written after that, the
-// commit is refused, so what was read is what is replaced.
+// applyStep reads what is there and commits what is newer.
 func applyStep(ctx context.Context, s Store, documents []Document, now func() time.Time) (int, error) {
+	return commit(ctx, s, now, func(ctx context.Context, head Head) (Step, int, error) {
+		newer := func(i int, there *Document) bool { return documents[i].Version > there.Version }
+		return stage(ctx, s, head, documents, nil, newer)
+	})
+}
+
+// commit commits what is staged from the head, until nobody else has written in between. The head is read first: if
+// anything is written after that, the commit is refused, so what was read is what is replaced.
+func commit(
+	ctx context.Context, s Store, now func() time.Time, staged func(context.Context, Head) (Step, int, error),
+) (int, error) {
 	for wait := time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		head, err := s.Head(ctx)
 		if err != nil && !errors.Is(err, ErrEmpty) {
 			return 0, fmt.Errorf("apply: %w", err)
 		}
-		step, n, err := stage(ctx, s, head, documents)
+		step, n, err := staged(ctx, head)
 		if err != nil || n == 0 {
 			return 0, err
 		}
@@ -107,15 +117,21 @@ func applyStep(ctx context.Context, s Store, documents []Document, now func() ti
 	}
 }
 
-// stage is the step that brings the newer of the documents in, and how many these are.
-func stage(ctx context.Context, s Store, head Head, documents []Document) (Step, int, error) {
+// stage is the step that brings in those of the documents that take the place of what is there, and how many these
+// are. given are the documents that may be replaced, where a key may have another one's hash; nil where Apply wrote
+// them all.
+func stage(
+	ctx context.Context, s Store, head Head, documents, given []Document, replaces func(i int, there *Document) bool,
+) (Step, int, error) {
 	refs := make([]Ref, len(documents), 2*len(documents))
 	for i := range documents {
 		refs[i] = documents[i].Ref
 	}
-	for i := range documents {
-		if hash := documents[i].hash(); hash != "" {
-			refs = append(refs, Ref{KindKeyHash, hash})
+	for _, all := range [...][]Document{documents, given} {
+		for i := range all {
+			if hash := all[i].KeyHash(); hash != "" {
+				refs = append(refs, Ref{KindKeyHash, hash})
+			}
 		}
 	}
 	there, err := s.Get(ctx, refs...)
@@ -128,11 +144,13 @@ func stage(ctx context.Context, s Store, head Head, documents []Document) (Step,
 	}
 	step := Step{Incarnation: head.Incarnation, Entry: Entry{Seq: head.Seq + 1}}
 	var keys []Document
-	for _, d := range documents {
-		if d.Version <= before[d.Ref].Version {
+	for i, d := range documents {
+		if !replaces(i, before[d.Ref]) {
 			continue
 		}
-		d.Seq = step.Entry.Seq
+		if d.Seq = step.Entry.Seq; d.Kind == KindKeyHash {
+			d.Version = min(d.Version, 1) * step.Entry.Seq // that of its entry, or none
+		}
 		step.add(d)
 		if d.Kind == plan.KindKey {
 			keys = append(keys, d)
@@ -156,13 +174,20 @@ func stage(ctx context.Context, s Store, head Head, documents []Document) (Step,
 func rehash(keys []Document, before map[Ref]*Document) (map[string][]byte, error) {
 	hashes := make(map[string][]byte, len(keys))
 	for i := range keys {
-		if old := before[keys[i].Ref].hash(); old != "" {
-			hashes[old] = nil
+		old := before[keys[i].Ref].KeyHash()
+		if old == "" {
+			continue
 		}
+		if holder, known := before[Ref{KindKeyHash, old}]; known {
+			if id, _ := keyOf(holder.Body); id != keys[i].ID {
+				continue // it is another key's
+			}
+		}
+		hashes[old] = nil
 	}
 	for i := range keys {
 		d := &keys[i]
-		hash := d.hash()
+		hash := d.KeyHash()
 		if hash == "" {
 			continue
 		}
@@ -178,8 +203,8 @@ func rehash(keys []Document, before map[Ref]*Document) (map[string][]byte, error
 	return hashes, nil
 }
 
-// hash is that of a key that is not deleted; else "".
-func (d *Document) hash() string {
+// KeyHash is the hash of a key that is not deleted, 64 hex digits; else "".
+func (d *Document) KeyHash() string {
 	if d.Kind != plan.KindKey || d.Deleted {
 		return ""
 	}
@@ -189,5 +214,5 @@ func (d *Document) hash() string {
 
 func (s *Step) add(d Document) {
 	s.Documents = append(s.Documents, d)
-	s.Entry.Changes = append(s.Entry.Changes, Change{d.Ref, d.Version, d.Deleted})
+	s.Entry.Changes = append(s.Entry.Changes, Change{d.Ref, d.Version, d.Deleted || d.Version == 0})
 }

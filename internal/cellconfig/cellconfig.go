@@ -15,6 +15,15 @@
 // A deleted document stays as a tombstone, so that a message from before the deletion is still known to be old. Entries of the
 // log are dropped some time after they were written ([Head.Retention]).
 //
+// # Repairs
+//
+// [Apply] only ever raises a document's version, and readers rely on it. A document that the control tables do not
+// have, or of which they have a lower version or another content, cannot be set right in this way: it was forged, or
+// the control tables were restored to an earlier time. [Repair] writes over it, or removes it, in a step that also
+// gives the table another [Head.Incarnation]. So a repair is to readers what the restore of a whole table is: they
+// drop their copy and read again what they need, with whatever versions are there. No reader has to know of repairs,
+// and nothing that is stored has another form: readers as old as the first release follow them, too.
+//
 // # Reading
 //
 // A [Reader] loads documents when a request needs them, and learns from the log which of them it must read again. It holds:
@@ -119,7 +128,7 @@ type Entry struct {
 
 // Head is the state of a table.
 type Head struct {
-	Incarnation string        // of the table: another one is another table, and nothing of one says anything about the other
+	Incarnation string        // of the table: another one is another table, or a repaired one; see [Repair]
 	Seq         int64         // number of the last log entry
 	Retention   time.Duration // how long a log entry stays; 0 is for ever
 }
@@ -150,8 +159,9 @@ type Store interface {
 	Lister
 
 	// Commit writes the step's documents and log entry and moves the head, all or nothing, where the head is still at
-	// Entry.Seq-1 of the incarnation; else the error wraps ErrConflict and nothing is written. The incarnation may be "" where
-	// the table is empty; it is then made.
+	// Entry.Seq-1 of the incarnation; else the error wraps ErrConflict and nothing is written. The incarnation may be ""
+	// where the table is empty; it is then made. A step with Repair makes another one, and a document of version 0 in it
+	// is removed.
 	Commit(ctx context.Context, step Step) error
 }
 
@@ -160,6 +170,7 @@ type Step struct {
 	Incarnation string
 	Entry       Entry
 	Documents   []Document
+	Repair      bool // gives the table another incarnation; see [Repair]
 }
 
 // Check says what is wrong with a document that is to be applied; the error wraps ErrInvalid and names it.

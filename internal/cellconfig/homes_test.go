@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/shares"
 )
@@ -127,5 +128,59 @@ func TestDividingHoldsNoLock(t *testing.T) {
 	}
 	if forTenant == 0 || divided == forTenant {
 		t.Errorf("divided %d times for the tenant and %d in all: the test shows nothing", forTenant, divided)
+	}
+}
+
+// Guarantees that a rate too small to be divided is given to the store as one of its home cell, in that cell, too,
+// since there it is counted where the others reach it; and that a cell without a way to the home grants nothing of
+// it, or everything where the limit says open, and says so in its log.
+func TestSmallLimitsOfOtherCells(t *testing.T) {
+	text := `{"id":"p","limits":[{"id":"tiny","algorithm":"token_bucket","rate":1,"period":"1s","burst":5},` +
+		`{"id":"open","algorithm":"fixed_window","period":"1s","threshold":1,"onStoreFailure":"open"}]}`
+	p, err := plan.CompilePlan(plan.Document{Kind: plan.KindPlan, ID: "p", Body: []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBalanced(t)
+	for _, e := range p.Set().Limits {
+		b.limits = append(b.limits, shares.Limited{Plan: "p", Limit: e.Limit})
+	}
+	b.do(shares.Request{Kind: shares.Join, Cell: "eu-1", Weight: 1}, shares.Request{Kind: shares.Join, Cell: "us-1", Weight: 1})
+	home := b.state.Document().View("eu-1", "t", nil).Home()
+	for _, cell := range []string{"eu-1", "us-1"} {
+		for _, reaches := range []bool{true, false} {
+			var log bytes.Buffer
+			w := newWorld(t, func(c *cellconfig.Config) {
+				inCell(cell)(c)
+				c.Reaches = func(string) bool { return reaches }
+				c.Log = slog.New(slog.NewTextHandler(&log, nil))
+			})
+			w.apply(body(plan.KindPlan, "p", 1, text), cellconfigtest.Tenant("t", "p", 1), b.document(1))
+			c, _ := w.begin(noon)
+			got, err := c.Tenant(t.Context(), "t")
+			if err != nil {
+				t.Fatal(err)
+			}
+			set := got.Limits(noon)
+			charges := set.AppendCharges(nil, &plan.Attributes{Method: "GET"})
+			if !reaches && cell != home {
+				if e := set.Withheld(charges); e == nil || e.Limit.ID != "tiny" || !strings.Contains(log.String(), "home="+home) {
+					t.Errorf("%s has no way to %s: withheld %v, the log has %s", cell, home, e, &log)
+				}
+				if l := set.Limits[1].Limit; l.Mode != limit.Off {
+					t.Errorf("%s has no way to %s, and a limit that says open is %s", cell, home, l.Mode)
+				}
+				continue
+			}
+			if set.Withheld(charges) != nil || len(charges) != 2 || charges[0].Limit.Home != home || !charges[0].Limit.Exact || charges[1].Limit.Home != home {
+				t.Errorf("%s: withheld %v, charges %+v; want both kept in %s", cell, set.Withheld(charges), charges, home)
+			}
+			if why := set.Limits[0].Share().Why; !strings.Contains(why, "counted in cell "+home+" for all cells") {
+				t.Errorf("%s: why %q", cell, why)
+			}
+			if log.Len() > 0 {
+				t.Errorf("the log of %s has %s", cell, &log)
+			}
+		}
 	}
 }

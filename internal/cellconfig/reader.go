@@ -41,8 +41,10 @@ type Config struct {
 	// some, they count.
 	Alone bool
 
-	// Reaches says whether quotas that are kept in another cell can be leased from there: limits with that limit.Limit.Home are
-	// then given to the store. Of a quota of any other cell this one grants nothing, and the log says so. nil is of none.
+	// Reaches says whether there is a way to the counters of another cell: quotas, and limits too small to be divided,
+	// that are kept there are then given to the store with that limit.Limit.Home. Of such limits of any other cell this
+	// one grants nothing, and the log says so. nil is of none. Of limits that the cell keeps itself for all cells, the
+	// Home is Cell.
 	Reaches func(home string) bool
 
 	// Hashes are what the presented key may be stored under. nil knows no key. An error other than identity.ErrMalformedKey is
@@ -347,7 +349,7 @@ func (r *Reader) entries(ctx context.Context, p *poll, timeout time.Duration, fr
 	case !from.loaded:
 		return nil, "it is read for the first time", nil
 	case head.Incarnation != from.head.Incarnation:
-		return nil, "it is another table", nil
+		return nil, "it was repaired, or is another table", nil
 	case head.Seq < from.head.Seq:
 		return nil, "its head went back", nil
 	case head.Retention > 0 && elapsed(p.began, from.synced) > head.Retention/2:
@@ -437,11 +439,12 @@ func (r *Reader) readCentral(ctx context.Context, timeout time.Duration, head He
 	return now, false, nil
 }
 
-// heard are the shares of the document, or those of before where it has none that are good. Without either a cell that is not alone
-// does not know what it may grant, which is an error.
+// heard are the shares of the document, or those of before where it has none that are good. Without either a cell
+// that is not alone does not know what it may grant, which is an error. A cell that is alone has the whole of each
+// limit if the table has no shares, also after a repair has removed some that were forged.
 func (r *Reader) heard(d *Document, before *sharing) (*sharing, error) {
 	s, err := readShares(&r.c, d)
-	if err == nil && (s != nil || before == nil && r.c.Alone) {
+	if err == nil && (s != nil || r.c.Alone && (before == nil || d.Version == 0)) {
 		return s, nil
 	}
 	if err == nil {

@@ -505,6 +505,22 @@ func TestChangedAndUnreadable(t *testing.T) {
 	}
 }
 
+// Guarantees that a cell counts IPv6 by the prefix of its settings, and by /64 where settings from before have none.
+func TestIPv6Prefix(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	for i, c := range []struct {
+		body string
+		want int
+	}{{`{"anonymousPlan":"p"}`, 64}, {`{"ipv6Prefix":48}`, 48}, {`{"ipv6Prefix":129}`, 48}, {`{}`, 64}} {
+		w.apply(settings(int64(i+1), c.body))
+		view, _ := w.begin(noon.Add(time.Duration(3+3*i) * time.Second))
+		if got := view.IPv6Prefix(); got != c.want {
+			t.Errorf("settings %s: addresses are counted by /%d, want /%d", c.body, got, c.want)
+		}
+	}
+}
+
 // Guarantees that a bad document never replaces a good one, is told of once for each version, and costs only those who need
 // it where there was no good one.
 func TestBadDocuments(t *testing.T) {

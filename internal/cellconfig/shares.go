@@ -133,8 +133,12 @@ func (s *sharing) parts(v *shares.View, planID, owner string, set *plan.Set) []p
 				return sh
 			case e.Limit.Tiers[0].Algorithm == limit.Quota && in.Limit != nil && in.Limit.Home != "":
 				sh.Why = fmt.Sprintf("kept in cell %s, from which %s leases, epoch %d", in.Limit.Home, s.cell, s.doc.Epoch)
+			case in.Limit != nil && in.Limit.Home != "":
+				sh.Why = fmt.Sprintf("counted in cell %s for all cells, epoch %d", in.Limit.Home, s.doc.Epoch)
 			case e.Limit.Tiers[0].Algorithm == limit.Quota:
 				sh.Why = fmt.Sprintf("kept in another cell than %s, epoch %d", s.cell, s.doc.Epoch)
+			case v.KeptIn(planID, e.Limit) != "":
+				sh.Why = fmt.Sprintf("counted in cell %s for all cells, and not granted to %s yet, epoch %d", v.Home(), s.cell, s.doc.Epoch)
 			default:
 				sh.Why = fmt.Sprintf("share %d/%d of cell %s, epoch %d", weight, all, s.cell, s.doc.Epoch)
 			}
@@ -149,19 +153,22 @@ func (s *sharing) parts(v *shares.View, planID, owner string, set *plan.Set) []p
 	return out
 }
 
-// spans are what the cell grants of one limit. A quota is whole where it is kept, and leased from there by the others. One that
-// has no way to there grants none of it: it is as if the store were away, and since nobody could add up what local buckets of a
-// whole cell grant in a month, the backstop grants nothing.
+// spans are what the cell grants of one limit. A quota is whole where it is kept, and leased from there by the
+// others, and so is a rate too small to be divided, which every cell asks for there. A cell that has no way to there
+// grants none of it: it is as if the store were away, and since nobody could add up what local buckets of a whole
+// cell grant in a month, the backstop grants nothing.
 func (s *sharing) spans(v *shares.View, planID, owner string, l *limit.Limit) []shares.Span {
 	if l.Tiers[0].Algorithm != limit.Quota {
-		return v.Limit(planID, l, owner)
+		out := v.Limit(planID, l, owner)
+		if home := v.KeptIn(planID, l); home != "" && home != s.cell && (s.reaches == nil || !s.reaches(home)) {
+			s.tell(home)
+			for i := range out {
+				out[i].Limit = unreached(l)
+			}
+		}
+		return out
 	}
-	var without *limit.Limit
-	if l.OnStoreFailure == limit.Open {
-		off := *l
-		off.Mode, off.Tiers = limit.Off, slices.Clone(l.Tiers)
-		without, _ = limit.New(off) // what cannot be made grants nothing
-	}
+	without := unreached(l)
 	var out []shares.Span
 	for _, h := range v.QuotaSpans(&l.Tiers[0]) {
 		at := shares.Span{From: h.From, Limit: without}
@@ -179,7 +186,18 @@ func (s *sharing) spans(v *shares.View, planID, owner string, l *limit.Limit) []
 	return out
 }
 
-// tell says once of a document that quotas are kept where there is no way to.
+// unreached is what a cell grants of a limit to whose home it has no way: nil for nothing.
+func unreached(l *limit.Limit) *limit.Limit {
+	if l.OnStoreFailure != limit.Open {
+		return nil
+	}
+	off := *l
+	off.Mode, off.Tiers = limit.Off, slices.Clone(l.Tiers)
+	without, _ := limit.New(off) // what cannot be made grants nothing
+	return without
+}
+
+// tell says once of a document that limits are kept where there is no way to.
 func (s *sharing) tell(home string) {
 	s.mu.Lock()
 	told := s.told[home]
@@ -188,7 +206,7 @@ func (s *sharing) tell(home string) {
 	if told {
 		return
 	}
-	s.log.Warn("tenants' quotas are kept in a cell whose counters this one has no way to; it grants none of them", "home", home, "cell", s.cell)
+	s.log.Warn("tenants' quotas, and limits too small to be divided, are kept in a cell whose counters this one has no way to; it grants none of them", "home", home, "cell", s.cell)
 }
 
 // share divides a tenant that was resolved. missing is its placement where that must be read first. r.mu is held, but not

@@ -28,6 +28,9 @@ type view struct {
 // IPLimits implements [authorizer.Configuration].
 func (v *view) IPLimits() *plan.Set { return v.settings.IPLimits() }
 
+// IPv6Prefix implements [authorizer.Configuration].
+func (v *view) IPv6Prefix() int { return v.settings.IPv6Prefix() }
+
 // Routed implements [authorizer.Configuration].
 func (v *view) Routed(method string, path *route.Path) bool { return v.settings.Routed(method, path) }
 

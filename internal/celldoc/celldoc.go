@@ -24,6 +24,9 @@ import (
 // KindPlacement is that of the placements of tenants which not every cell serves.
 const KindPlacement = cellconfig.KindPlacement
 
+// KindKey is that of API keys.
+const KindKey = plan.KindKey
+
 // Kinds of documents that are not those of a plans file, and of which there is one each.
 const (
 	KindShares = cellconfig.KindShares

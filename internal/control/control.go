@@ -8,7 +8,7 @@
 //
 //	table       key                          body
 //	plans       the plan's id                a plan, as in a plans file
-//	plans       events.SettingsKey           ipLimits, anonymousPlan and routes
+//	plans       events.SettingsKey           ipLimits, ipv6Prefix, anonymousPlan and routes
 //	plans       events.CanaryKey             a mark whose way to the cells is timed
 //	tenants     the tenant's id              a tenant, as in a plans file
 //	keys        the key's id                 an API key, as its hash

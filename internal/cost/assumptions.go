@@ -101,6 +101,7 @@ func alarmMetrics(w *Workload, shards int64) int64 {
 	for _, f := range grants.Functions() {
 		switch n := int64(len(f.Alarms)); {
 		case f.Name == "authorizer": // in Alarms
+		case f.Name == "anchor" && !w.Anchors:
 		case f.PerCell || f.Name == "canary": // whose metrics have the cell as a dimension
 			perCell += n
 		default:
@@ -121,6 +122,8 @@ func metrics(w *Workload, u *Usage) *big.Rat {
 			switch f {
 			case "authorizer":
 				told = w.RPS.Sign() > 0 && (m.Always || usual(w, m.Name))
+			case "anchor":
+				told = m.Always && w.Anchors
 			case "canary":
 				share = least(num(1), over(u.runs, num(hours)))
 			case "publisher", "archiver", "applier":

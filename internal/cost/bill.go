@@ -144,7 +144,7 @@ func (b *Bill) callsOf(f *grants.Function) *big.Rat {
 	w, u := &b.Workload, b.Usage
 	n := new(big.Rat)
 	switch {
-	case f.Name == "authorizer":
+	case f.Name == "authorizer" || f.Name == "anchor" && !w.Anchors:
 		return n
 	case f.Name == "canary":
 		return u.runs
@@ -236,6 +236,9 @@ func (b *Bill) keys() {
 	b.add("Secrets Manager", "calls", "secretsmanager.calls", num(u.Environments*w.Cells*hours/environmentAge), "one for each environment, which lives %d h", environmentAge)
 	if w.CustomerKeys {
 		b.add("KMS", "keys", "kms.keys", num(w.Cells+1), "one beside the control tables, one in each cell")
+	}
+	if w.Anchors {
+		b.add("KMS", "key of the anchors", "kms.keys", num(1), "it signs once a day")
 	}
 	reconcile, _ := grants.Of("reconcile")
 	asked := sum(num(keyCalls*12*hours), product(every(reconcile.Schedule), num(w.Cells*reconcileTables)))

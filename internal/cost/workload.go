@@ -68,6 +68,7 @@ type Workload struct {
 	WAF          bool // a web ACL with a rate rule on the API
 	Dashboard    bool // of CloudWatch, one in all
 	CustomerKeys bool // KMS keys of one's own, one beside the control tables and one in each cell
+	Anchors      bool // the audit trail has signed anchors, which need a key of KMS
 	PlatformLogs bool // Lambda's own lines for each call of the authorizer are kept, as they are unless its LoggingConfig says otherwise
 	FreeTier     bool // what AWS gives away each month without an end date is taken off
 }

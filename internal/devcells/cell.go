@@ -151,6 +151,9 @@ func (p *Plane) RemoveCell(name string) error {
 	return p.serveOperators()
 }
 
+// Store is the cell's config table, as its applier writes it.
+func (c *Cell) Store() cellconfig.Store { return c.store }
+
 func (c *Cell) close() {
 	c.stop()
 	c.running.Wait()

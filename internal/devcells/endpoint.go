@@ -13,8 +13,9 @@ const endpointFile = "endpoint.json"
 
 // Endpoint is where the process that has a folder open answers operators' calls.
 type Endpoint struct {
-	URL string `json:"url"`
-	Of  string `json:"of"` // names the folder as that process has it open, for package audit/livetables
+	URL       string `json:"url"`
+	Of        string `json:"of"`                   // names the folder as that process has it open, for package audit/livetables
+	TokenFile string `json:"token_file,omitempty"` // holds the token that calls carry; "" if none is wanted
 }
 
 // ErrNoEndpoint is wrapped by the error of FindEndpoint where no process has said where it answers.
@@ -41,12 +42,13 @@ func FindEndpoint(folder string) (Endpoint, error) {
 	return e, nil
 }
 
-// AnswersAt has others on this machine find out where Operate is served, until Close. Of a temporary folder nobody is told.
-func (p *Plane) AnswersAt(url string) error {
+// AnswersAt has others on this machine find out where Operate is served, until Close, and which file holds the token
+// for it. Of a temporary folder nobody is told.
+func (p *Plane) AnswersAt(url, tokenFile string) error {
 	if p.temporary {
 		return nil
 	}
-	text, err := json.Marshal(Endpoint{url, p.of})
+	text, err := json.Marshal(Endpoint{url, p.of, tokenFile})
 	if err != nil {
 		return err
 	}

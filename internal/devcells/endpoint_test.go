@@ -28,11 +28,11 @@ func TestEndpoint(t *testing.T) {
 		if e, err := devcells.FindEndpoint(dir); !errors.Is(err, devcells.ErrNoEndpoint) {
 			t.Errorf("before it says so: %+v, %v", e, err)
 		}
-		if err := p.AnswersAt("http://127.0.0.1:8080/x"); err != nil {
+		if err := p.AnswersAt("http://127.0.0.1:8080/x", "/run/token"); err != nil {
 			t.Fatal(err)
 		}
 		e, err := devcells.FindEndpoint(dir)
-		if err != nil || e.URL != "http://127.0.0.1:8080/x" || e.Of == "" || names[e.Of] {
+		if err != nil || e.URL != "http://127.0.0.1:8080/x" || e.TokenFile != "/run/token" || e.Of == "" || names[e.Of] {
 			t.Errorf("%+v, %v, after %v", e, err, names)
 		}
 		names[e.Of] = true

@@ -246,6 +246,7 @@ func (p *Plane) service(cells map[string]admin.CellTable) (*admin.Service, error
 }
 
 // Operate answers operators' calls (package admin), below the path that it is mounted at, which is already stripped.
+// Whoever mounts it lets only operators in, see call.RequireToken.
 func (p *Plane) Operate() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		(*p.operate.Load()).ServeHTTP(w, r)

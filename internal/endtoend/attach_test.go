@@ -91,12 +91,16 @@ func (a *attached) one(service, operation string, options ...string) command {
 	return found[0]
 }
 
-// standIn is `aws`: it notes its arguments, and answers with what the real one would be asked for.
+// standIn is `aws`: it notes its arguments, and answers with what the real one would be asked for. It fails if others
+// than the user may read a file that it is given, since one of them is the secret.
 const standIn = `#!/usr/bin/env bash
 set -euo pipefail
 out=$(printf '%s/%04d' "$CALLS" "$(ls "$CALLS" | wc -l)")
 for a in "$@"; do
-  if [[ $a == file://* ]]; then a=$(cat "${a#file://}"); fi
+  if [[ $a == file://* ]]; then
+    [[ $(ls -l "${a#file://}" | cut -c5-10) == ------ ]] || { echo "others may read $a" >&2; exit 1; }
+    a=$(cat "${a#file://}")
+  fi
   printf '%s\0' "$a" >>"$out"
 done
 case "$1 $2" in
@@ -137,7 +141,7 @@ func follow(t *testing.T) *attached {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	run := exec.Command("bash", "-euo", "pipefail")
-	run.Dir, run.Stdin = a.dir, strings.NewReader(script.String())
+	run.Dir, run.Stdin = a.dir, strings.NewReader("umask 022\n"+script.String()) // as on most machines
 	run.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "CALLS="+calls, "SECRET_ARN="+secretstest.ARN("sluice/eu-1"))
 	if out, err := run.CombinedOutput(); err != nil {
 		t.Fatalf("the page's commands: %v\n%s", err, out)
@@ -322,6 +326,18 @@ func proxy(t *testing.T, endpoint string, first func(*http.Request)) string {
 	}})
 	t.Cleanup(func() { s.Close(); transport.CloseIdleConnections() })
 	return s.URL
+}
+
+// Guarantees that the page's commands leave no secret in a file that others of the machine may read, and give none to
+// `aws`, on a machine with the usual umask.
+func TestAttachKeepsSecrets(t *testing.T) {
+	t.Parallel()
+	a := follow(t)
+	for _, secret := range []string{"p1.pepper", "key.txt"} {
+		if info, err := os.Stat(filepath.Join(a.dir, secret)); err != nil || info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("others may read %s: %v, %v", secret, info, err)
+		}
+	}
 }
 
 // Guarantees that docs/attach.md is true as far as this machine can tell: its commands run; the table, the secret, the plans and the

@@ -338,6 +338,7 @@ func TestPathAliases(t *testing.T) {
 	for kind, a := range map[string]*api{"REST": rest, "HTTP": service} {
 		for _, alias := range []string{"/v1/product/1", "/v1/product/1/", "/v1//product/1", "//v1/product/1", "/v1/./product/1", "/v1/x/../product/1", "/v1/%2e/product/1",
 			"/v1/x/%2e%2e/product/1", "/v1/x/%2E%2E/product/1", "/v1/%70roduct/1", "/v1%2Fproduct%2F1", "/v1/product%2F1", "/v1/product/%31", "/v1/product/1?x=/",
+			"/v1/product/.", "/v1/product/..", "/v1/product/%2e", "/v1/product/%2E%2e",
 			"/v1/product/1?", "/v1/product/2", "/v1/product/1;v=2", "/v1;a=b/product/1", "/v1/product;x/1", "/v1/product/1/.", "/v1/product/1%2F", "/%76%31/product/1"} {
 			got := a.send("GET", alias, w.key("acme")...)
 			if got.status != http.StatusTooManyRequests {

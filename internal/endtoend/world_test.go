@@ -289,7 +289,7 @@ func (w *world) serveAPI(d *stage.Description, functions map[string]stage.Functi
 		w.t.Fatal(err)
 	}
 	server := httptest.NewUnstartedServer(s)
-	server.Config = front.NewServer(s, w.sink.log())
+	server.Config = front.NewServer(s, 0, w.sink.log())
 	server.Start()
 	from := &net.Dialer{}
 	if client != "" {

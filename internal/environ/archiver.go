@@ -3,17 +3,54 @@ package environ
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
 // Archiver are the settings of the archiver.
 type Archiver struct {
 	Common
+	AuditBucket
 	Tables     ControlTables // by name
 	Operations string        // the table of operations, by name
-	Bucket     string
-	Mode       string // GOVERNANCE or COMPLIANCE
-	Retention  time.Duration
+}
+
+// AuditBucket are the settings of what writes into the archive of the audit trail.
+type AuditBucket struct {
+	Bucket    string
+	Mode      string // GOVERNANCE or COMPLIANCE
+	Retention time.Duration
+}
+
+// Anchor are the settings of the function that makes the audit trail's anchors.
+type Anchor struct {
+	Common
+	AuditBucket
+	Tables     ControlTables
+	Operations string // the table of operations
+	Key        string // of KMS, by ARN
+}
+
+// ParseAnchor reads the anchor function's settings, as Parse does.
+func ParseAnchor(environ []string) (*Anchor, error) {
+	s := &Anchor{}
+	return parse("anchor function", environ, s, s.variables())
+}
+
+func (s *Anchor) variables() []variable {
+	return append(append([]variable{
+		table("PLANS", &s.Tables.Plans, tableName), table("TENANTS", &s.Tables.Tenants, tableName), table("KEYS",
+			&s.Tables.Keys, tableName),
+		table("CELLS", &s.Tables.Cells, tableName), table("OPERATIONS", &s.Operations, tableName),
+		{"SLUICE_ANCHOR_KEY", "", true, "ARN of the key in KMS that signs anchors: ECC_NIST_P256, SIGN_VERIFY.",
+			func(v string) string {
+				const want = "is to be the ARN of a key in KMS"
+				if !strings.HasPrefix(v, "arn:") || !strings.Contains(v, ":key/") {
+					return want
+				}
+				return match(&s.Key, v, topicARN, "the ARN of a key in KMS")
+			}},
+	}, s.AuditBucket.variables()...), s.common()...)
 }
 
 const (
@@ -30,9 +67,14 @@ func ParseArchiver(environ []string) (*Archiver, error) {
 }
 
 func (s *Archiver) variables() []variable {
-	return append([]variable{
+	return append(append([]variable{
 		table("PLANS", &s.Tables.Plans, nameAlone), table("TENANTS", &s.Tables.Tenants, nameAlone), table("KEYS", &s.Tables.Keys, nameAlone),
 		table("CELLS", &s.Tables.Cells, nameAlone), table("OPERATIONS", &s.Operations, nameAlone),
+	}, s.AuditBucket.variables()...), s.common()...)
+}
+
+func (s *AuditBucket) variables() []variable {
+	return []variable{
 		{"SLUICE_AUDIT_BUCKET", "", true, "The bucket with Object Lock in which each version is kept.",
 			func(v string) string { return match(&s.Bucket, v, bucketName, "a bucket's name") }},
 		{"SLUICE_RETENTION_MODE", "GOVERNANCE", false,
@@ -52,5 +94,5 @@ func (s *Archiver) variables() []variable {
 			s.Retention = time.Duration(n) * day
 			return ""
 		}},
-	}, s.common()...)
+	}
 }

@@ -19,8 +19,10 @@ var archived = []string{
 // Guarantees that what is not set has its default, and that a record that nobody can remove is a choice that somebody made.
 func TestArchiver(t *testing.T) {
 	want := &environ.Archiver{
-		Common: environ.Common{LogLevel: slog.LevelInfo, MetricsNamespace: "Sluice"}, Operations: "operations", Bucket: "audit.example-1", Mode: "GOVERNANCE",
-		Tables: environ.ControlTables{Plans: "plans", Tenants: "tenants", Keys: "keys", Cells: "cells"}, Retention: 365 * 24 * time.Hour,
+		Common: environ.Common{LogLevel: slog.LevelInfo, MetricsNamespace: "Sluice"}, Operations: "operations",
+		AuditBucket: environ.AuditBucket{Bucket: "audit.example-1", Mode: "GOVERNANCE",
+			Retention: 365 * 24 * time.Hour},
+		Tables: environ.ControlTables{Plans: "plans", Tenants: "tenants", Keys: "keys", Cells: "cells"},
 	}
 	if got, err := environ.ParseArchiver(archived); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)

@@ -37,9 +37,9 @@ type Balancer struct {
 type Applier struct {
 	Common
 	Cell        string
-	Cells       string // name or ARN of the control table of cells; "" where the cell is alone
 	ConfigTable string
-	KeptQueue   string // URL
+	Tables      ControlTables // all of them, in one region
+	KeptQueue   string        // URL
 }
 
 // Reconcile are the settings of a cell's reconcile.
@@ -109,8 +109,8 @@ func ParseApplier(environ []string) (*Applier, error) {
 func (s *Applier) variables() []variable {
 	return append([]variable{
 		cell(&s.Cell), configTable(&s.ConfigTable), keptQueue(&s.KeptQueue),
-		{"SLUICE_CELLS_TABLE", "", false, "The control table of cells, name or ARN, in which the cell says what it knows of its shares; none where there is one cell only.",
-			func(v string) string { return match(&s.Cells, v, tableName, "a table's name or ARN") }},
+		table("PLANS", &s.Tables.Plans, tableName), table("TENANTS", &s.Tables.Tenants, tableName),
+		table("KEYS", &s.Tables.Keys, tableName), table("CELLS", &s.Tables.Cells, tableName),
 	}, s.common()...)
 }
 
@@ -172,6 +172,8 @@ func FunctionTable(function string) string {
 		return markdown(new(Canary).variables())
 	case "archiver":
 		return markdown(new(Archiver).variables())
+	case "anchor":
+		return markdown(new(Anchor).variables())
 	case "admin":
 		return markdown(new(Admin).variables())
 	case "ops": // beside those of the authorizer

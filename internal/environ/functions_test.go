@@ -40,8 +40,12 @@ var functions = map[string]struct {
 	},
 	"applier": {
 		func(e []string) (any, error) { return environ.ParseApplier(e) },
-		[]string{"SLUICE_CELL=eu-1", "SLUICE_CONFIG_TABLE=config", "SLUICE_KEPT_QUEUE=" + queue},
-		&environ.Applier{Common: common, Cell: "eu-1", ConfigTable: "config", KeptQueue: queue},
+		[]string{
+			"SLUICE_CELL=eu-1", "SLUICE_CONFIG_TABLE=config", "SLUICE_KEPT_QUEUE=" + queue,
+			"SLUICE_PLANS_TABLE=plans", "SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys", "SLUICE_CELLS_TABLE=cells",
+		},
+		&environ.Applier{Common: common, Cell: "eu-1", ConfigTable: "config", KeptQueue: queue,
+			Tables: environ.ControlTables{Plans: "plans", Tenants: "tenants", Keys: "keys", Cells: "cells"}},
 	},
 	"reconcile": {
 		func(e []string) (any, error) { return environ.ParseReconcile(e) },
@@ -53,6 +57,18 @@ var functions = map[string]struct {
 		[]string{"SLUICE_PLANS_TABLE=plans", "SLUICE_CANARY_CELLS=eu-1=config, us-1=arn:aws:dynamodb:us-east-1:123456789012:table/config"},
 		&environ.Canary{Common: common, Plans: "plans", Wait: 30 * time.Second,
 			Cells: []environ.CellTable{{Cell: "eu-1", Table: "config"}, {Cell: "us-1", Table: "arn:aws:dynamodb:us-east-1:123456789012:table/config"}}},
+	},
+	"anchor": {
+		func(e []string) (any, error) { return environ.ParseAnchor(e) },
+		[]string{"SLUICE_PLANS_TABLE=plans", "SLUICE_TENANTS_TABLE=tenants", "SLUICE_KEYS_TABLE=keys",
+			"SLUICE_CELLS_TABLE=cells",
+			"SLUICE_OPERATIONS_TABLE=operations", "SLUICE_AUDIT_BUCKET=audit",
+			"SLUICE_ANCHOR_KEY=arn:aws:kms:eu-west-1:123456789012:key/a-1"},
+		&environ.Anchor{
+			Common: common, Operations: "operations", Key: "arn:aws:kms:eu-west-1:123456789012:key/a-1",
+			Tables:      environ.ControlTables{Plans: "plans", Tenants: "tenants", Keys: "keys", Cells: "cells"},
+			AuditBucket: environ.AuditBucket{Bucket: "audit", Mode: "GOVERNANCE", Retention: 365 * 24 * time.Hour},
+		},
 	},
 }
 
@@ -98,6 +114,7 @@ func TestFunctionProblems(t *testing.T) {
 		{"applier", "SLUICE_METRICS_NAMESPACE=AWS/" + marker, "SLUICE_METRICS_NAMESPACE must not"},
 		{"reconcile", "SLUICE_GRACE=-1s", "SLUICE_GRACE is to be a time such as 30s, 0s to 1h0m0s"},
 		{"reconcile", "SLUICE_GRACE=" + marker, "SLUICE_GRACE is to be"},
+		{"anchor", "SLUICE_ANCHOR_KEY=" + marker, "SLUICE_ANCHOR_KEY is to be the ARN of a key in KMS"},
 		{"canary", "SLUICE_CANARY_WAIT=999ms", "SLUICE_CANARY_WAIT is to be a time such as 30s, 1s to 10m0s"},
 		{"canary", "SLUICE_CANARY_CELLS=" + marker, "SLUICE_CANARY_CELLS is to be 1 to 50 cells"},
 		{"canary", "SLUICE_CANARY_CELLS=a=config,a=config", "SLUICE_CANARY_CELLS is to be"},

@@ -9,6 +9,7 @@ import (
 // Admin are the settings of the admin function.
 type Admin struct {
 	Common
+	API       string // the one API that is answered: its id and stage, as a1b2c3/v1
 	Tables    ControlTables
 	CellTable []CellTable // for the status of the cells' configuration; none: there is no status
 	Secret    string      // that has the peppers of new keys; "": keys are made elsewhere
@@ -29,6 +30,7 @@ func ParseAdmin(environ []string) (*Admin, error) {
 
 func (s *Admin) variables() []variable {
 	return append([]variable{
+		operatorsAPI(&s.API),
 		table("PLANS", &s.Tables.Plans, tableName), table("TENANTS", &s.Tables.Tenants, tableName),
 		table("KEYS", &s.Tables.Keys, tableName), table("CELLS", &s.Tables.Cells, tableName),
 		{"SLUICE_STATUS_CELLS", "", false, "The cells whose configuration has a status, separated by commas: `eu-1=` and the name or ARN of its config table.",
@@ -43,6 +45,7 @@ func (s *Admin) variables() []variable {
 // Ops are the settings of a cell's ops function: those of its authorizer, and the table of operations.
 type Ops struct {
 	*Settings
+	API        string // as of [Admin]
 	Operations string // the control table, by name or ARN
 }
 
@@ -51,7 +54,7 @@ func ParseOps(environ []string, bundle fs.FS) (*Ops, error) {
 	s, own, rest := &Ops{}, []string(nil), []string(nil)
 	for _, e := range environ {
 		switch name, _, _ := strings.Cut(e, "="); {
-		case name == "SLUICE_OPERATIONS_TABLE":
+		case name == "SLUICE_OPERATIONS_TABLE" || name == "SLUICE_API":
 			own = append(own, e)
 		default:
 			rest = append(rest, e)
@@ -80,5 +83,20 @@ func ParseOps(environ []string, bundle fs.FS) (*Ops, error) {
 
 // variables are those that the authorizer does not have.
 func (s *Ops) variables() []variable {
-	return []variable{table("OPERATIONS", &s.Operations, tableName)}
+	return []variable{operatorsAPI(&s.API), table("OPERATIONS", &s.Operations, tableName)}
+}
+
+// operatorsAPI is the variable that names the API in front of a function for operators.
+func operatorsAPI(to *string) variable {
+	return variable{"SLUICE_API", "", true,
+		"The API in front of the function: its id and stage, as in `a1b2c3/v1`. Events of others are refused.",
+		func(v string) string {
+			const want = "is to be an API's id and stage, as in a1b2c3/v1"
+			id, stage, ok := strings.Cut(v, "/")
+			if !ok || !apiID.fits(id) || !stageName.fits(stage) {
+				return want
+			}
+			*to = v
+			return ""
+		}}
 }

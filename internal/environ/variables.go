@@ -46,6 +46,7 @@ var (
 	tableName  = shape{"_.:/-", 3, 1024} // or an ARN
 	secretName = shape{"/_+=.@:-", 1, 2048}
 	apiID      = shape{"", 1, 64}
+	stageName  = shape{"_-", 1, 128} // of a REST API
 	metricName = shape{"._#/:-", 1, 255}
 	cacheName  = shape{"._-", 1, 128}
 	configID   = shape{"", 4, 7}                                    // of AppConfig

@@ -139,7 +139,7 @@ func (f *fixture) serve(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := front.NewServer(f.Gateway, f.log)
+	s := front.NewServer(f.Gateway, 0, f.log)
 	go func() { _ = s.Serve(ln) }() // ends with Close
 	t.Cleanup(func() { _ = s.Close() })
 	return "http://" + ln.Addr().String()
@@ -357,6 +357,7 @@ func TestLivePageAudience(t *testing.T) {
 		{"this machine, IPv6", front.Loopback, "[::1]:5", "[::1]:8080", nil, 200},
 		{"another machine", front.Loopback, "198.51.100.9:5", "localhost:8080", nil, 403},
 		{"another machine behind a proxy on this one", front.Loopback, "127.0.0.1:5", "localhost", http.Header{"X-Forwarded-For": {"198.51.100.9"}}, 403},
+		{"another machine behind a proxy that tells its address", front.Loopback, "127.0.0.1:5", "localhost", http.Header{"X-Real-Ip": {"198.51.100.9"}}, 403},
 		{"a name that was pointed at this machine", front.Loopback, "127.0.0.1:5", "evil.example:8080", nil, 403},
 		{"all", front.All, "198.51.100.9:5", "api.example", nil, 200},
 		{"off", front.Off, "127.0.0.1:5", "localhost", nil, 404},
@@ -433,7 +434,7 @@ func TestLogsHoldNoAddressAndNoKey(t *testing.T) {
 	fmt.Fprint(conn, "GARBAGE\r\n\r\n")
 	_, _ = bufio.NewReader(conn).ReadString('\n')
 	conn.Close()
-	front.NewServer(f.Gateway, f.log).ErrorLog.Printf("http: TLS handshake error from 203.0.113.7:1234 and [2001:db8:aa::1]:5: EOF")
+	front.NewServer(f.Gateway, 0, f.log).ErrorLog.Printf("http: TLS handshake error from 203.0.113.7:1234 and [2001:db8:aa::1]:5: EOF")
 
 	text := f.logs.String()
 	if !strings.Contains(text, "denied") || !strings.Contains(text, "the upstream did not answer") || !strings.Contains(text, "panic") || !strings.Contains(text, "TLS handshake") {

@@ -15,6 +15,7 @@ var (
 	follow    = []string{"dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:Query"} // the config table, as a reader
 	apply     = []string{"dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:PutItem", "dynamodb:UpdateItem"}
 	list      = []string{"dynamodb:GetItem", "dynamodb:Scan"}
+	scan      = []string{"dynamodb:Scan"}
 	edit      = []string{"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:Scan"}
 	stream    = []string{"dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator", "dynamodb:ListStreams"}
 	send      = []string{"sqs:SendMessage"}
@@ -91,8 +92,9 @@ func applier() Function {
 			{On: Changes, Actions: []string{"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}},
 			{On: Config, Actions: apply},
 			{On: Kept, Actions: send},
-			{On: Cells, Actions: list, With: "SLUICE_CELLS_TABLE"},
-			{On: Cells, Actions: writeItem, With: "SLUICE_CELLS_TABLE", Keys: []string{AckKey}},
+			{On: Plans, Actions: readItem}, {On: Tenants, Actions: readItem}, {On: Keys, Actions: readItem},
+			{On: Cells, Actions: list},
+			{On: Cells, Actions: writeItem, Keys: []string{AckKey}},
 			logs,
 		},
 	}
@@ -104,7 +106,7 @@ func reconcile() Function {
 		Grants: []Grant{
 			{On: Plans, Actions: list}, {On: Tenants, Actions: list}, {On: Keys, Actions: list}, {On: Cells, Actions: list},
 			{On: Cells, Actions: writeItem, Keys: []string{AckKey}},
-			{On: Config, Actions: append([]string{"dynamodb:Query"}, apply...)},
+			{On: Config, Actions: append([]string{"dynamodb:Query", "dynamodb:DeleteItem"}, apply...)}, // of what was forged
 			logs,
 		},
 		Alarms: []Alarm{
@@ -146,6 +148,27 @@ func archiver() Function {
 		Alarms: []Alarm{
 			{Metric: "records_unequal", Stat: "Sum", Means: "the archive has another record of that version: one of the two was written past Sluice"},
 			{Metric: "records_unreadable", Stat: "Sum", Means: "a record makes no sense; it is kept whole under rejected/"},
+		},
+	}
+}
+
+func anchor() Function {
+	return Function{
+		// It reads every table, and keeps the heads of all items in memory to sort them.
+		Name: "anchor", MemoryMB: 512, Timeout: 5 * time.Minute, Reserved: 1, Schedule: time.Hour,
+		Grants: []Grant{
+			{On: Plans, Actions: scan}, {On: Tenants, Actions: scan}, {On: Keys, Actions: scan}, {On: Cells,
+				Actions: scan},
+			{On: Operations, Actions: scan},
+			{On: Anchors, Actions: []string{"s3:PutObject", "s3:PutObjectRetention", "s3:GetObject",
+				"s3:GetObjectVersion"}},
+			{On: Names, Actions: []string{"s3:ListBucketVersions"}},
+			{On: Signing, Actions: []string{"kms:Sign"}},
+			logs,
+		},
+		Alarms: []Alarm{
+			{Metric: "anchor_missing", Stat: "Maximum", Silence: true,
+				Means: "the audit trail has no anchor of today: what was changed since the last one could be rewritten unnoticed"},
 		},
 	}
 }

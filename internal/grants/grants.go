@@ -85,6 +85,9 @@ const (
 	Kept    Resource = "the queue of what is kept"       // of SLUICE_KEPT_QUEUE
 	Failed  Resource = "the destination of what fails"   // a queue; see Streams
 	Objects Resource = "the objects of the audit bucket" // the bucket's and /audit/*, and the same with /rejected/*
+	Anchors Resource = "the anchors in the audit bucket" // the bucket's and /anchors/*
+	Names   Resource = "the audit bucket"                // the bucket's own
+	Signing Resource = "the anchors' key"                // of SLUICE_ANCHOR_KEY, whose own policy allows it and denies it to others
 	Secret  Resource = "the secret"                      // of SLUICE_SECRET, with the random end of its ARN
 	Login   Resource = "the cache's secret"              // of SLUICE_REDIS_SECRET, the same
 	Cache   Resource = "the cache and its user"          // the replication group's (or the serverless cache's) and the user's
@@ -142,7 +145,8 @@ func SilentAfter(schedule time.Duration) time.Duration { return max(3*schedule, 
 
 // Functions are all of them, in the order of the documentation; the caller may change its copy.
 func Functions() []Function {
-	return []Function{authorizer(), publisher(), balancer(), applier(), reconcile(), canary(), archiver(), admin(), ops()}
+	return []Function{authorizer(), publisher(), balancer(), applier(), reconcile(), canary(), archiver(), anchor(),
+		admin(), ops()}
 }
 
 // Of is the function of that name. The second result is whether there is one.

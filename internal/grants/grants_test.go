@@ -61,15 +61,20 @@ var (
 		}},
 		{"internal/cellconfig/table", "client", []grants.Resource{grants.Config, grants.AllConfig}, map[string][]string{
 			"GetItem": {"dynamodb:GetItem"}, "BatchGetItem": {"dynamodb:BatchGetItem"}, "Query": {"dynamodb:Query"},
-			"TransactWriteItems": {"dynamodb:PutItem", "dynamodb:UpdateItem"}, // IAM looks at its parts
+			"TransactWriteItems": {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}, // IAM looks at its parts
 		}},
 		{"internal/store/dynamodb", "client", []grants.Resource{grants.Counters}, map[string][]string{
 			"GetItem": {"dynamodb:GetItem"}, "UpdateItem": {"dynamodb:UpdateItem"}, "TransactWriteItems": {"dynamodb:UpdateItem"},
 		}},
-		{"internal/audit/bucket", "client", []grants.Resource{grants.Objects}, map[string][]string{
-			"PutObject": {"s3:PutObject", "s3:PutObjectRetention"}, "GetObject": {"s3:GetObject"},
-			"ListObjectVersions": nil, "GetObjectLockConfiguration": nil, // of sluice audit verify, which operators run
-		}},
+		{"internal/audit/bucket", "client", []grants.Resource{grants.Objects, grants.Anchors, grants.Names},
+			map[string][]string{
+				"PutObject": {"s3:PutObject", "s3:PutObjectRetention"}, "GetObject": {"s3:GetObject",
+					"s3:GetObjectVersion"},
+				"ListObjectVersions":         {"s3:ListBucketVersions"},
+				"GetObjectLockConfiguration": nil, // of sluice audit verify, which operators run
+			}},
+		{"internal/audit/kmskey", "client", []grants.Resource{grants.Signing},
+			map[string][]string{"Sign": {"kms:Sign"}}},
 		{"internal/awsio", "batchClient", []grants.Resource{grants.Topic}, map[string][]string{"PublishBatch": {"sns:Publish"}}},
 		{"internal/awsio", "sendClient", []grants.Resource{grants.Kept}, map[string][]string{"SendMessage": {"sqs:SendMessage"}}},
 		{"internal/killswitch", "Client", []grants.Resource{grants.Switch}, map[string][]string{
@@ -175,7 +180,10 @@ func TestTheCheckOfGrantsCanFail(t *testing.T) {
 			return f
 		},
 		"too few": func(f []grants.Function) []grants.Function {
-			return slices.DeleteFunc(f, func(f grants.Function) bool { return f.Name == "archiver" })
+			return slices.DeleteFunc(f, func(f grants.Function) bool {
+				return f.Name == "archiver" ||
+					f.Name == "anchor"
+			})
 		},
 	} {
 		if len(unfit(bend(grants.Functions()), clients)) == 0 {

@@ -21,7 +21,7 @@ func (f *Function) callers() (out []string) {
 	if f.API && f.Name == "authorizer" {
 		out = append(out, "API Gateway, as an authorizer")
 	} else if f.API {
-		out = append(out, "API Gateway, REST, `AWS_IAM`, `{proxy+}`")
+		out = append(out, "API Gateway, REST, `AWS_IAM`, a path for each operation")
 	}
 	if s := f.Streams; s != nil {
 		names := make([]string, len(s.Of))

@@ -14,7 +14,7 @@ import (
 // MaxHops bounds the number of trusted proxies.
 const MaxHops = 16
 
-// SourceIP is the address that a request counts against, in the form of [Canonical].
+// SourceIP is the address that a request counts against, in the form of [Plain].
 //
 // With no trusted hops it is the peer's. With N it is the Nth entry of X-Forwarded-For from the right, over all lines in
 // their order: the one that the outermost of the operator's own proxies wrote about whom it saw. What stands left of it is
@@ -90,20 +90,23 @@ func parseAddr(s string) netip.Addr {
 		s = s[1 : len(s)-1]
 	}
 	if a, err := netip.ParseAddr(s); err == nil {
-		return Canonical(a)
+		return Plain(a)
 	}
 	if ap, err := netip.ParseAddrPort(s); err == nil {
-		return Canonical(ap.Addr())
+		return Plain(ap.Addr())
 	}
 	return netip.Addr{}
 }
 
-// Canonical is the form in which addresses are counted: IPv4 as it is, also where it came mapped into IPv6; IPv6 as the
-// first address of its /64, which is what one customer gets and can pick from at will; no zone.
-func Canonical(a netip.Addr) netip.Addr {
-	a = a.Unmap().WithZone("")
+// Plain is the address without a zone, and an IPv4 address that is mapped into IPv6 as IPv4.
+func Plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+// Canonical is the form in which addresses are counted: IPv4 as it is; IPv6 as the first address of its network, whose
+// prefix has so many bits, 0..128, since one customer can pick at will from the addresses of a network.
+func Canonical(a netip.Addr, ipv6Prefix int) netip.Addr {
+	a = Plain(a)
 	if a.Is6() {
-		p, _ := a.Prefix(64) // 64 is valid for every IPv6 address
+		p, _ := a.Prefix(ipv6Prefix) // the error is of a prefix that is out of range
 		a = p.Addr()
 	}
 	return a
@@ -139,8 +142,8 @@ func NewAnonymiserFrom(key []byte) (*Anonymiser, error) {
 	return a, nil
 }
 
-// Anonymise names an address, in its canonical form, by 32 hex digits. An invalid one (a peer without an address, as on
-// a Unix socket) has a name too, the same for all.
+// Anonymise names an address by 32 hex digits. To count networks, pass it the address that [Canonical] returns. An
+// invalid address (of a peer without one, as on a Unix socket) has a name too, the same for all.
 //
 // It is SHA-256 over key and address, both of fixed length and so in one block, cut in half: as a keyed hash that is as
 // good as HMAC, which guards against inputs of chosen length, at a quarter of the time.
@@ -149,7 +152,7 @@ func (z *Anonymiser) Anonymise(addr netip.Addr) string {
 	copy(in[:], z.key[:])
 	if addr.IsValid() {
 		in[32] = 1
-		a := Canonical(addr).As16()
+		a := Plain(addr).As16()
 		copy(in[33:], a[:])
 	}
 	sum := sha256.Sum256(in[:])

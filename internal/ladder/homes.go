@@ -19,7 +19,7 @@ import (
 // connection open, too: a new one takes three times as long as a call, and homes are far.
 const beatFor = 2 * lease.DefaultHomeLife
 
-// home is another cell whose counters keep quotas.
+// home is another cell whose counters keep limits.
 type home struct {
 	limit.Store // with its breaker
 
@@ -67,7 +67,7 @@ func (l *Ladder) addHomes(c *Config, below, quotas limit.Store) (limit.Store, er
 		}
 		l.homes[cell], stores[cell] = h, h
 	}
-	if l.away, err = split.NewHomes(split.HomesConfig{Own: below, Homes: stores}); err != nil {
+	if l.away, err = split.NewHomes(split.HomesConfig{Cell: c.Cell, Own: below, Homes: stores}); err != nil {
 		return nil, fmt.Errorf("ladder: %w", err)
 	}
 	return l.away, nil
@@ -76,8 +76,8 @@ func (l *Ladder) addHomes(c *Config, below, quotas limit.Store) (limit.Store, er
 // instancesOf is how many instances share what keeps the limit, as far as is known.
 func (l *Ladder) instancesOf(of *limit.Limit) int {
 	switch {
-	case l.quotas == nil || !split.IsQuota(of):
-	case of.Home == "":
+	case l.quotas == nil || of.Home == "" && !split.IsQuota(of):
+	case of.Home == "" || of.Home == l.cell:
 		return l.quotas.Count()
 	case l.homes[of.Home] != nil:
 		return l.homes[of.Home].fleet.Count()
@@ -85,7 +85,7 @@ func (l *Ladder) instancesOf(of *limit.Limit) int {
 	return l.Fleet.Count()
 }
 
-// beatHomes counts this instance among those that share quotas.
+// beatHomes counts this instance among those that share quotas, and what else is kept for several cells.
 func (l *Ladder) beatHomes(ctx context.Context, now time.Time) {
 	if l.quotas == nil {
 		return

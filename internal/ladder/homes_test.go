@@ -153,3 +153,101 @@ func TestHomeCountsInstancesOfAllCells(t *testing.T) {
 		}
 	})
 }
+
+// Guarantees that a rate too small to be divided is asked for in its home, exactly, and that while the home is away
+// its onStoreFailure decides: the backstop admits what an instance may, open admits everything, closed refuses. When
+// the home is back it decides.
+func TestRateOfAHomeThatIsAway(t *testing.T) {
+	for _, frozen := range []bool{false, true} {
+		for _, policy := range []limit.FailurePolicy{limit.Backstop, limit.Open, limit.Closed} {
+			synctest.Test(t, func(t *testing.T) {
+				own, us := newFake(t), newFake(t)
+				l := climb(t, withHome(own, us, frozen))
+				tiny := build(t, limit.Limit{ID: "tiny", OnStoreFailure: policy, Exact: true, Tiers: []limit.Tier{
+					{Algorithm: limit.FixedWindow, Threshold: 2, Period: time.Second}}}).KeptIn("us")
+				<-time.After(time.Second - time.Duration(time.Now().Nanosecond())) // a window begins
+				// spend asks ten times a second for so many seconds.
+				spend := func(seconds int) (admitted, marked, closed int) {
+					t.Helper()
+					for range 10 * seconds {
+						l.Beat(t.Context(), time.Now())
+						var d limit.Decision
+						err := l.Decide(t.Context(), asks(acme, tiny, hourly(t, "rate", 1_000_000)), time.Now(), &d)
+						switch {
+						case errors.Is(err, outage.ErrClosed):
+							closed++
+						case err != nil:
+							t.Fatal(err)
+						case d.Allowed && d.Degraded:
+							marked++
+						case d.Allowed:
+							admitted++
+						}
+						<-time.After(100 * time.Millisecond)
+					}
+					return admitted, marked, closed
+				}
+				if admitted, marked, closed := spend(20); admitted != 40 || marked+closed != 0 {
+					t.Errorf("with the home: %d admitted, %d marked, %d closed; want 40 of 2 a second", admitted, marked, closed)
+				}
+				us.set(true, false)
+				admitted, marked, closed := spend(20)
+				switch {
+				case admitted != 0:
+					t.Errorf("%s: %d are admitted as if the home had answered", policy, admitted)
+				case policy == limit.Open && (marked != 200 || closed != 0),
+					policy == limit.Closed && (marked != 0 || closed != 200),
+					policy == limit.Backstop && (marked < 5 || marked > 2*20+2 || closed != 0):
+					t.Errorf("%s without the home: %d marked, %d closed", policy, marked, closed)
+				}
+				us.set(false, false)
+				spend(20) // the breaker's cooldown, and what was admitted without the home is charged
+				if admitted, marked, closed := spend(20); admitted != 40 || marked+closed != 0 {
+					t.Errorf("%s, with the home again: %d admitted, %d marked, %d closed", policy, admitted, marked, closed)
+				}
+				shut(t, l)
+				if got := usedOf(t, own, asks(acme, tiny)); got[0] != 0 {
+					t.Errorf("the own store counts %d", got[0])
+				}
+			})
+		}
+	}
+}
+
+// Guarantees that a rate which the cell keeps for all cells is counted beside its quotas, where others reach it, and
+// is divided in an outage by the instances of all cells that ask for it there.
+func TestRateKeptForAllCells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis, quotas := newFake(t), newFake(t)
+		here := climb(t, ladder.Config{Cell: "us", Rates: ladder.Named{Name: "redis", Store: redis}, Quotas: ladder.Named{Name: "dynamodb", Store: quotas},
+			MaxInstances: 1, Homes: map[string]ladder.Named{"eu": {Name: "home eu", Store: newFake(t)}}})
+		there := climb(t, withHome(newFake(t), quotas, false))
+		small := build(t, limit.Limit{ID: "small", Exact: true, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 400, Period: time.Hour}}}).KeptIn("us")
+		admitted := int64(0)
+		for range 60 { // a minute, in which each hears of the other
+			for _, l := range []*ladder.Ladder{here, there} {
+				allowed, _ := decides(t, l, asks(acme, small, hourly(t, "rate", 1000)), 1)
+				admitted += allowed
+			}
+			<-time.After(time.Second)
+		}
+		if used := usedOf(t, quotas, asks(acme, small)); admitted != 120 || used[0] != admitted {
+			t.Errorf("%d admitted, and beside the quotas %d are counted, want 120", admitted, used[0])
+		}
+		if used := usedOf(t, redis, asks(acme, small)); used[0] != 0 {
+			t.Errorf("%d are counted with the rates", used[0])
+		}
+		quotas.set(true, false)
+		var d limit.Decision
+		if err := here.Decide(t.Context(), asks(acme, small), time.Now(), &d); err != nil || !d.Degraded {
+			t.Fatalf("without the store: marked %t, %v", d.Degraded, err)
+		}
+		if units := d.Results[0].Tier.Threshold; units > 200 || units < 100 {
+			t.Errorf("the backstop of one instance of two has %d units of 400", units)
+		}
+		quotas.set(false, false)
+		<-time.After(30 * time.Second)
+		shut(t, there)
+		shut(t, here)
+	})
+}

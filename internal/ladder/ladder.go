@@ -34,8 +34,10 @@ type Config struct {
 	Rates  Named // required; everything is counted in it but quotas that have a store of their own
 	Quotas Named // a store of their own; without a Store there is none
 
-	// Homes are the counters of other cells, by cell, of quotas that these keep (limit.Limit.Home): as far away as they are, of
-	// these a decision asks only what it lacks.
+	// Homes are the counters of other cells, by cell, of limits that these keep (limit.Limit.Home): as far away as they
+	// are, of these a decision asks only what it lacks. Cell is the name of this cell: what it keeps itself is counted
+	// with its quotas.
+	Cell  string
 	Homes map[string]Named
 
 	NoLeases     bool // each decision asks the stores
@@ -68,6 +70,7 @@ type Ladder struct {
 	joined  *split.Store // nil where one store counts everything
 	away    *split.Homes // nil without homes, as are the next two
 	homes   map[string]*home
+	cell    string
 	quotas  *fleet.Fleet // who shares this cell's own quotas
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -83,7 +86,7 @@ func New(c Config) (*Ladder, error) {
 	if c.Rates.Store == nil {
 		return nil, errors.New("ladder: Rates is missing")
 	}
-	l := &Ladder{}
+	l := &Ladder{cell: c.Cell}
 	rates, err := l.guard(&c, c.Rates)
 	if err != nil {
 		return nil, err

@@ -170,7 +170,7 @@ func (k *counter) become(t *limit.Tier) (lost int64) {
 		lost = k.leave()
 	}
 	k.lease.Rebind(t)
-	k.tier, k.far = t, t.Limit().Home != ""
+	k.tier, k.far = t, isFar(t)
 	return lost
 }
 

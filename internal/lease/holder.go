@@ -150,7 +150,7 @@ func (h *holder) counter(t *limit.Tier, v limit.Value, guess int) *counter {
 }
 
 func (h *holder) add(t *limit.Tier, v limit.Value) *counter {
-	k := &counter{tier: t, value: v, far: t.Limit().Home != ""}
+	k := &counter{tier: t, value: v, far: isFar(t)}
 	h.counters = append(h.counters, k)
 	if h.index != nil {
 		h.index[counterKey{t.Identity(), v}] = k

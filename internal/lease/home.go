@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// What another cell keeps may be 100 ms away, so it is asked seldom, for a longer time, and ahead of need.
+// What another cell keeps of a quota may be 100 ms away, so it is asked seldom, for a longer time, and ahead of need.
 const (
 	aheadEvery = 50_000       // µs; how often to look whether a counter is to be leased ahead,
 	aheadPause = 250_000      // µs; and how soon after a call that did
@@ -59,15 +59,20 @@ func (s *Store) silenceOf(home string) *atomic.Bool {
 
 func (s *Store) isSilent(k *counter) bool { return s.silenceOf(k.tier.Limit().Home).Load() }
 
-// leaseAhead begins, with Config.Ahead, a call for each limit of the request that another cell keeps and of which, by the rule, more
-// is to be leased before one lacks it. The caller holds the shard's lock.
+// isFar reports whether the tier is of a quota that another cell keeps. Its leases may live longer than others, since
+// a quota moves only between its periods. A rate moves once the longest lease of a rate has ended
+// (shares.Settings.Lease).
+func isFar(t *limit.Tier) bool { return t.Limit().Home != "" && t.Algorithm == limit.Quota }
+
+// leaseAhead begins, with Config.Ahead, a call for each quota of the request that another cell keeps and of which, by
+// the rule, more is to be leased before one lacks it. The caller holds the shard's lock.
 func (s *Store) leaseAhead(h *holder, sh *shard, req *limit.Request, now time.Time) {
 	if !s.c.Ahead {
 		return
 	}
 	for i := range req.Charges {
 		c := &req.Charges[i]
-		if c.Limit.Home == "" || !s.leases(c.Limit) {
+		if !isFar(&c.Limit.Tiers[0]) || !s.leases(c.Limit) {
 			continue
 		}
 		at := s.read(now)

@@ -416,3 +416,80 @@ func TestBrokenHomesAreCaught(t *testing.T) {
 		}
 	}
 }
+
+// Guarantees that cells which ask one of them for a limit too small to be divided can use all of it, whether they are
+// loaded evenly or one of them has nearly all requests, and that a limit with large costs does not need a call for
+// each request. Units of a small one that lie in the hand of one cell are missing in the others.
+func TestKeptLimitsAreUsed(t *testing.T) {
+	cells := []string{"a", "b", "c"}
+	doc := &shares.Document{Version: shares.Layout, Epoch: 1, Phase: shares.Steady, Members: cells, Generations: []shares.Generation{{
+		Epoch: 1, From: 1, Cells: []shares.Weight{{Cell: "a", Weight: 1}, {Cell: "b", Weight: 1}, {Cell: "c", Weight: 1}}, Kept: true,
+		Homed: []shares.PlanLimit{{Plan: "p", Limit: "x"}}}}}
+	for _, tt := range []struct {
+		perSecond int64
+		maxCost   int64
+		least     float64 // of what one counter admits of the same requests
+		calls     float64 // a request, at most
+	}{{1, 1, 1, 1}, {2, 1, 1, 1}, {5, 5, 1, 1}, {100, 100, 1, 1}, {300, 300, 0.95, 0.1}, {1000, 1000, 0.97, 0.05}} {
+		for _, a := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.TokenBucket, limit.LeakyBucket} {
+			for _, first := range []int{3, 20} { // of so many requests one goes anywhere, and the others to the first cell
+				if a == limit.LeakyBucket && tt.perSecond > 100 {
+					continue // it is never leased
+				}
+				t.Run(fmt.Sprintf("%s/%d/%d", a, tt.perSecond, first), func(t *testing.T) {
+					for seed := range soak.Times(uint64(1)) {
+						l, err := limit.New(limit.Limit{ID: "x", MaxCost: tt.maxCost, Tiers: []limit.Tier{{Algorithm: a, Period: time.Second, Threshold: tt.perSecond}}})
+						if err != nil {
+							t.Fatal(err)
+						}
+						now := noon
+						kept, alone := &counted{Store: newMemory(t)}, newMemory(t)
+						var stores []*lease.Store
+						var limits []*limit.Limit
+						for _, cell := range cells {
+							in, _ := shares.At(doc.View(cell, owner.Name, nil).Limit("p", l, owner.Name), now.UnixMicro())
+							if in.Limit == nil || in.Limit.Home == "" {
+								t.Fatalf("cell %s does not ask for it: %+v", cell, in.Limit)
+							}
+							limits = append(limits, in.Limit)
+							stores = append(stores, open(t, lease.Config{Store: kept, Look: -1, Instances: func() int { return len(cells) },
+								Clock: func() time.Time { return now }}))
+						}
+						r := rand.New(rand.NewPCG(seed, 2))
+						asked, admitted, possible, waited, looked := 0, 0, 0, 0, now
+						for now.Before(noon.Add(30 * time.Second)) {
+							now = now.Add(time.Duration(r.ExpFloat64() * float64(time.Second) / float64(2*tt.perSecond)))
+							if now.Sub(looked) > lease.DefaultLook {
+								looked = now
+								for _, s := range stores {
+									s.Look(t.Context(), now)
+								}
+							}
+							i := r.IntN(3)
+							if first > 3 && r.IntN(first) > 0 {
+								i = 0
+							}
+							asked++
+							before := kept.calls.Load()
+							if decide(t, stores[i], ask(limits[i]), now).Allowed {
+								admitted++
+							}
+							if kept.calls.Load() > before {
+								waited++
+							}
+							if decide(t, alone, ask(l), now).Allowed {
+								possible++
+							}
+						}
+						part, calls := float64(admitted)/float64(possible), float64(kept.calls.Load())/float64(asked)
+						t.Logf("%.1f %% of what one counter admits, %.3f calls a request, %.1f %% of the requests wait for the home",
+							100*part, calls, 100*float64(waited)/float64(asked))
+						if part < tt.least || calls > tt.calls {
+							t.Errorf("%.3f of what one counter admits with %.3f calls a request, want %.3f with %.3f", part, calls, tt.least, tt.calls)
+						}
+					}
+				})
+			}
+		}
+	}
+}

@@ -53,14 +53,14 @@ type Config struct {
 	// InstancesOf is so for one limit: other cells may share what keeps it. nil is Instances.
 	InstancesOf func(*limit.Limit) int
 
-	// Ahead has units of limits that another cell keeps leased before they run out, beside the decisions, which else wait for
-	// them. It is for processes that do not stand still between decisions.
+	// Ahead has units of quotas that another cell keeps leased before they run out, beside the decisions, which else
+	// wait for them. It is for processes that do not stand still between decisions.
 	Ahead bool
 
-	HomesOnly   bool             // lease only what another cell keeps
+	HomesOnly   bool             // lease only quotas that another cell keeps
 	Rule        Rule             // how much to ask for; nil is [Adaptive]
 	Life        time.Duration    // longest life of a lease; 0 is DefaultLife
-	HomeLife    time.Duration    // so, of a limit that another cell keeps (limit.Limit.Home), to which it may be far; 0 is DefaultHomeLife
+	HomeLife    time.Duration    // so, of a quota that another cell keeps (limit.Limit.Home), to which it may be far; 0 is DefaultHomeLife
 	Look        time.Duration    // how often to give back what is not going to be used; 0 is DefaultLook, below 0 never
 	MaxCounters int              // counters that are held; those beyond are not leased; 0 is DefaultMaxCounters
 	Clock       func() time.Time // how long a call took is measured by it; nil is time.Now
@@ -209,7 +209,9 @@ func (s *Store) Close(ctx context.Context) error {
 }
 
 // leases reports whether the limit's counters may be leased.
-func (s *Store) leases(l *limit.Limit) bool { return !l.Exact && (!s.c.HomesOnly || l.Home != "") }
+func (s *Store) leases(l *limit.Limit) bool {
+	return !l.Exact && (!s.c.HomesOnly || isFar(&l.Tiers[0]))
+}
 
 func (s *Store) hash(o limit.Owner) uint64 {
 	return maphash.String(s.seed, o.Name) ^ uint64(o.Kind)*0x9e3779b97f4a7c15

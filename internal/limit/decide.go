@@ -285,7 +285,7 @@ func (d *Decision) Evaluate(i int, s *State, repair bool) (grows bool) {
 	}
 	if t.ahead(s, d.Now) {
 		if !repair {
-			s = s.clone()
+			s = s.Clone()
 		}
 		t.repair(s, d.Now, r)
 	}
@@ -293,7 +293,7 @@ func (d *Decision) Evaluate(i int, s *State, repair bool) (grows bool) {
 	if len(d.ahead) > 0 {
 		a = &d.ahead[i]
 		if r.need = a.Need; a.Adjust != 0 {
-			s = s.clone()
+			s = s.Clone()
 			t.adjust(s, d.Owner.Name, a.Adjust, a.AdjustAt, d.Now, r)
 		}
 	}

@@ -49,7 +49,7 @@ func TestLeasesAtTheBounds(t *testing.T) {
 					a.Adjust = -1 - r.Int64N(2*tier.Threshold)%MaxUnits
 				}
 			}
-			before := *s.clone()
+			before := *s.Clone()
 			d := ask(t, tier, &s, now, cost, a)
 			g := d.Grant(0)
 			leased[tier.Algorithm] += g.Units

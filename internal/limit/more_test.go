@@ -48,7 +48,7 @@ func TestMoreAt(t *testing.T) {
 			} else if r.IntN(4) == 0 && tier.Algorithm != LeakyBucket {
 				ask(t, tier, &s, now, cost, Ahead{Need: cost, Least: most / 4, Most: most / 4, Ample: most / 4, Share: ShareOne})
 			}
-			before := s.clone()
+			before := s.Clone()
 			d := once(l, &s, now, cost)
 			res := &d.Results[0]
 			left, at := res.Remaining(), res.MoreAt()
@@ -58,7 +58,7 @@ func TestMoreAt(t *testing.T) {
 					continue
 				}
 				unused++
-				from, left = s.clone(), 0
+				from, left = s.Clone(), 0
 				if all := once(l, from, now, tier.capacity); !all.Allowed {
 					t.Fatalf("%+v: %+v has %d left and refuses that", in, s, tier.capacity)
 				}
@@ -70,7 +70,7 @@ func TestMoreAt(t *testing.T) {
 				denied++
 			}
 			looked[tier.Algorithm]++
-			leftAt := func(at int64) int64 { return once(l, from.clone(), at, tier.capacity+1).Results[0].Remaining() }
+			leftAt := func(at int64) int64 { return once(l, from.Clone(), at, tier.capacity+1).Results[0].Remaining() }
 			if after := leftAt(at); at <= now || after <= left {
 				t.Fatalf("%+v: a cost of %d at %d on %+v leaves %d; at MoreAt, %d µs later, %d are left", in, cost, now, before, left, at-now, after)
 			}

@@ -58,9 +58,12 @@ func (t *Tier) alignOffset(owner string) int64 {
 	return int64(hashText(owner) % uint64(t.period))
 }
 
-func (s *State) clone() *State {
+// Clone returns a copy that shares no memory with s. The capacity of its Stamps is their number.
+func (s *State) Clone() *State {
 	c := *s
-	c.Stamps = slices.Clone(s.Stamps)
+	if s.Stamps != nil {
+		c.Stamps = append(make([]Stamp, 0, len(s.Stamps)), s.Stamps...)
+	}
 	return &c
 }
 

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/plan"
 )
 
 // nameOf is the name under which the cell counts the address, "" where there is none. No error has the address.
@@ -24,9 +26,15 @@ func (s *Service) nameOf(ctx context.Context, r *Counters) (string, error) {
 			return "", call.Refuse(call.Invalid, "%s: has the address, which is not to be on record", f.name)
 		}
 	}
-	name := ""
+	name, prefix := "", plan.DefaultIPv6Prefix
+	if s.c.IPv6Prefix != nil {
+		if prefix, err = s.c.IPv6Prefix(ctx); err != nil {
+			s.c.Log.ErrorContext(ctx, "ipv6Prefix could not be read", "error", err)
+			return "", call.Refuse(call.Unavailable, "the cell's configuration did not answer; try again")
+		}
+	}
 	if s.c.NameAddress != nil {
-		name, err = s.c.NameAddress(ctx, address)
+		name, err = s.c.NameAddress(ctx, identity.Canonical(address, prefix))
 	}
 	switch {
 	case err != nil:

@@ -121,3 +121,33 @@ func TestAddressesThatAreRefused(t *testing.T) {
 		})
 	}
 }
+
+// Guarantees that operators reach the counters of a network of IPv6 by any of its addresses, whatever its size.
+func TestCountersOfANetwork(t *testing.T) {
+	eachStore(t, func(t *testing.T, store limit.Store) {
+		w := newWorld(t, store)
+		owner := limit.Owner{Kind: limit.Address, Name: w.names.Anonymise(netip.MustParseAddr("2001:db8:1::"))}
+		if !w.decide(owner, w.config.IPLimits(), "per-address", limit.Ahead{Need: 60}, 60).Allowed {
+			t.Fatal("denied at once")
+		}
+		c := w.settings(store, w.tables)
+		c.IPv6Prefix = func(context.Context) (int, error) { return 48, nil }
+		s, err := ops.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for address, used := range map[string]int64{"2001:db8:1:2::3": 60, "2001:db8:2::1": 0} {
+			r, err := s.Peek(t.Context(), actor, &ops.Counters{Address: address})
+			if err != nil || len(r.Counters) != 1 || r.Counters[0].Used != used {
+				t.Errorf("peek at %s: %+v, %v; want %d used", address, r, err, used)
+			}
+		}
+		c.IPv6Prefix = func(context.Context) (int, error) { return 0, errors.New("the table is away") }
+		if s, err = ops.New(c); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := s.Peek(t.Context(), actor, &ops.Counters{Address: "2001:db8:1::1"}); err == nil {
+			t.Errorf("without the configuration: %+v; want a refusal", r)
+		}
+	})
+}

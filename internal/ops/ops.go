@@ -60,9 +60,13 @@ type Config struct {
 	// Tenant is a tenant with the limits that the cell enforces; nil where there is none. Required.
 	Tenant func(ctx context.Context, id string) (*plan.Tenant, error)
 
-	// NameAddress is the name under which the cell counts an address; "" where it has no key for that. nil: so, too, and counters per
-	// address are not reached.
+	// NameAddress returns the name under which the cell counts an address, which is in the form of
+	// [identity.Canonical]; "" if the cell has no key for that. If nil, counters per address are not reached.
 	NameAddress func(ctx context.Context, a netip.Addr) (string, error)
+
+	// IPv6Prefix returns the length of the prefix, in bits, by which the cell counts IPv6 addresses. If nil, it is
+	// plan.DefaultIPv6Prefix.
+	IPv6Prefix func(ctx context.Context) (int, error)
 
 	// IPLimits are the limits before authentication, and Addresses is where they are counted. nil: they are not reached.
 	IPLimits  func(ctx context.Context) (*plan.Set, error)

@@ -3,11 +3,13 @@ package ops_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/admin/operations"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/ops"
@@ -15,6 +17,23 @@ import (
 )
 
 const actor = "arn:aws:iam::123456789012:user/ann"
+
+// Guarantees that the list of operations, from which the cell's API and the page about permissions are made, has each,
+// under its own path.
+func TestOperationsAreListed(t *testing.T) {
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []string
+	for _, o := range operations.Cell() {
+		listed = append(listed, o.Path)
+	}
+	slices.Sort(listed)
+	if paths := ops.NewMux(newWorld(t, store).s).Paths(); !slices.Equal(paths, listed) {
+		t.Errorf("the operations are %v, and listed are %v", paths, listed)
+	}
+}
 
 // Guarantees that a reset counter is as if it had never been used, on every store, for each algorithm that is promised, and
 // that no other counter changes: an operator who helps one tenant must not harm or help another.

@@ -146,7 +146,7 @@ func (w *debts) owe(owner limit.Owner, c *limit.Charge, shares []share, at int64
 		need += sizeOf(c.Limit, c.Value)
 	}
 	need += int64(len(c.Limit.Tiers)) * slotBytes
-	if !w.room(need, at) {
+	if !w.room(need, w.mostOf(owner), at) {
 		w.dropped.Add(c.Cost * int64(len(c.Limit.Tiers)))
 		return
 	}
@@ -171,9 +171,18 @@ func (w *debts) owe(owner limit.Owner, c *limit.Charge, shares []share, at int64
 	}
 }
 
+// mostOf is how much may be remembered, bytes, where an owner comes to owe more. Only tenants may fill the second half:
+// who has many addresses must not have what tenants owe be dropped.
+func (w *debts) mostOf(owner limit.Owner) int64 {
+	if owner.Kind == limit.Address || owner.Kind == limit.Anonymous {
+		return w.most / 2
+	}
+	return w.most
+}
+
 // room makes room where there is none, at most once in a while, by forgetting what no longer counts.
-func (w *debts) room(need, now int64) bool {
-	if w.bytes+need <= w.most {
+func (w *debts) room(need, most, now int64) bool {
+	if w.bytes+need <= most {
 		return true
 	}
 	if d := now - w.swept; d >= 0 && d < sweepEvery {
@@ -193,7 +202,7 @@ func (w *debts) room(need, now int64) bool {
 		w.bytes += o.size(owner)
 	}
 	w.recount()
-	return w.bytes+need <= w.most
+	return w.bytes+need <= most
 }
 
 // size is what all of it takes, bytes.

@@ -28,9 +28,8 @@ const (
 	// DefaultPerSecond is how many charges of units admitted meanwhile an instance makes when its store is back.
 	DefaultPerSecond = 100
 
-	minBytes    = 32 << 10
-	sharedBytes = 1 << 20
-	retryIn     = 1_000_000 // µs; the wait that is told for a cost that fits once the store is back
+	minBytes = 32 << 10
+	retryIn  = 1_000_000 // µs; the wait that is told for a cost that fits once the store is back
 )
 
 // Config sets up a [Store].
@@ -72,8 +71,9 @@ type Config struct {
 // A cost above what a limit can ever hold is never, as always. Shadow limits are not counted. All limits of a request are
 // charged or none. Clients see the limit's own id; its size and what is left are those of this instance's part.
 //
-// Addresses without room share one bucket of their limit, so that a flood of them is limited as one, and cannot take the room
-// of tenants. A tenant without room is [ErrClosed].
+// Addresses take at most half of the room, of what is counted here and of what is to be charged back. Those without
+// room share counters, see package memory, so a flood of them takes no room of tenants. A tenant without room is
+// [ErrClosed].
 //
 // When the store answers again, what was admitted here, by backstop or open limits, is charged there whatever it has left,
 // in the windows in which it was admitted, if they are still open; of buckets what the instance's part has not refilled
@@ -85,10 +85,11 @@ type Config struct {
 // where the caller has given up, and what becomes of a request with leases (Request.Ahead): who asks for those decides by
 // itself. There is no retry: a decision takes as long as the store behind takes to fail.
 type Store struct {
-	c         Config
-	own, rest local // rest: addresses without room
-	limits    *lru.Cache[*limit.Limit, *derived]
-	pool      sync.Pool
+	c      Config
+	own    *memory.Store
+	name   atomic.Uint64 // Hi of the receipts of own
+	limits *lru.Cache[*limit.Limit, *derived]
+	pool   sync.Pool
 
 	lag   atomic.Int64 // the store's clock less the caller's, µs, when it answered last
 	debts debts
@@ -100,15 +101,6 @@ type Store struct {
 	failures, undecidable, backstop, open, closed, chargedBack, dropped atomic.Int64
 	fullest                                                             atomic.Int64 // of what was charged back since TakeFullest
 }
-
-// local is a store in this process.
-type local struct {
-	*memory.Store
-	name atomic.Uint64 // Hi of its receipts
-}
-
-// overflow is the owner of the addresses without room. An address's name is 32 hex digits, so it cannot be one.
-var overflow = limit.Owner{Kind: limit.Address, Name: "overflow"}
 
 // Stats counts since the start.
 type Stats struct {
@@ -158,10 +150,8 @@ func New(c Config) (*Store, error) {
 	s := &Store{c: c, debts: debts{of: make(map[limit.Owner]*ownerDebt), most: c.Bytes / 4}}
 	s.pool.New = func() any { return new(scratch) }
 	var err error
-	if s.own.Store, err = memory.New(memory.Config{MaxBytes: c.Bytes - c.Bytes/4}); err != nil {
-		return nil, fmt.Errorf("outage: %w", err)
-	}
-	if s.rest.Store, err = memory.New(memory.Config{MaxBytes: sharedBytes}); err != nil {
+	counted := c.Bytes - c.Bytes/4
+	if s.own, err = memory.New(memory.Config{MaxBytes: counted, UnidentifiedBytes: counted / 2, Log: c.Log}); err != nil {
 		return nil, fmt.Errorf("outage: %w", err)
 	}
 	if s.limits, err = lru.New[*limit.Limit, *derived](derivedLimits); err != nil {
@@ -181,7 +171,7 @@ type scratch struct {
 func (s *Store) Stats() Stats {
 	return Stats{Failures: s.failures.Load(), Undecidable: s.undecidable.Load(), Backstop: s.backstop.Load(), Open: s.open.Load(), Closed: s.closed.Load(),
 		ChargedBack: s.chargedBack.Load(), Dropped: s.dropped.Load() + s.debts.dropped.Load(),
-		Waiting: s.debts.waiting.Load(), Bytes: s.own.Bytes() + s.rest.Bytes() + s.debts.size()}
+		Waiting: s.debts.waiting.Load(), Bytes: s.own.Bytes() + s.debts.size()}
 }
 
 // Accepts asks the store behind.
@@ -303,7 +293,7 @@ func (s *Store) without(req *limit.Request, now time.Time, d *limit.Decision, ca
 		s.open.Add(1)
 	}
 	if d.Allowed {
-		s.owe(req, now, d, x, cause)
+		s.owe(req, now, x, cause)
 	}
 	return nil
 }
@@ -366,31 +356,21 @@ func (s *Store) weigh(req *limit.Request, now time.Time, d *limit.Decision, x *s
 	return nil
 }
 
-// ask asks the own store, or that of the addresses without room.
+// ask asks the own store. It takes no context: whoever asks waits for an answer, and it takes no time.
 func (s *Store) ask(x *scratch, now time.Time, charge bool) error {
-	err := s.own.ask(x, now, charge)
-	if errors.Is(err, limit.ErrFull) && x.request.Owner.Kind == limit.Address {
-		x.request.Owner = overflow
-		err = s.rest.ask(x, now, charge)
-	}
-	return err
-}
-
-// ask takes no context: whoever asks waits for an answer, and it takes no time.
-func (m *local) ask(x *scratch, now time.Time, charge bool) error {
 	if !charge {
-		return m.Peek(context.Background(), &x.request, now, &x.decision)
+		return s.own.Peek(context.Background(), &x.request, now, &x.decision)
 	}
-	err := m.Decide(context.Background(), &x.request, now, &x.decision)
-	if err == nil && x.decision.Allowed && m.name.Load() == 0 {
-		m.name.Store(x.decision.ID.Hi)
+	err := s.own.Decide(context.Background(), &x.request, now, &x.decision)
+	if err == nil && x.decision.Allowed && s.name.Load() == 0 {
+		s.name.Store(x.decision.ID.Hi)
 	}
 	return err
 }
 
 // owe remembers what was admitted.
-func (s *Store) owe(req *limit.Request, now time.Time, d *limit.Decision, x *scratch, cause error) {
-	lost := d.Owner == overflow || errors.Is(cause, limit.ErrFull)
+func (s *Store) owe(req *limit.Request, now time.Time, x *scratch, cause error) {
+	lost := errors.Is(cause, limit.ErrFull)
 	at := now.UnixMicro() + s.lag.Load()
 	for i := range req.Charges {
 		c := &req.Charges[i]
@@ -410,18 +390,12 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	if err := limit.CheckRefund(r, units); err != nil {
 		return limit.Refund{}, err
 	}
-	var of *local
-	switch hi := r.ID().Hi; {
-	case hi != 0 && hi == s.own.name.Load():
-		of = &s.own
-	case hi != 0 && hi == s.rest.name.Load():
-		of = &s.rest
-	default:
+	if hi := r.ID().Hi; hi == 0 || hi != s.name.Load() {
 		return s.c.Store.Refund(ctx, r, units, now)
 	}
-	back, err := of.Refund(ctx, r, units, now)
+	back, err := s.own.Refund(ctx, r, units, now)
 	// A receipt that gives nothing back any more is not remembered, so it must forgive nothing: it could do so many times.
-	if late := now.UnixMicro() >= r.Until() || back.Expired; err != nil || back.Repeated || late || of == &s.rest {
+	if late := now.UnixMicro() >= r.Until() || back.Expired; err != nil || back.Repeated || late {
 		return back, err
 	}
 	entries := r.Entries()

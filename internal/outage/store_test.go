@@ -261,10 +261,10 @@ func TestInstancesUnknown(t *testing.T) {
 	}
 }
 
-// Guarantees that a flood of addresses is limited as one where there is no room, and cannot use up what tenants owe; and that
-// a tenant without room is not let through uncounted.
+// Guarantees that a flood of addresses is limited and takes neither the room in which tenants are counted nor that of
+// what they owe; and that a tenant for whom other tenants have left no room is not let through uncounted.
 func TestNoRoom(t *testing.T) {
-	s := newStore(t, outage.Config{Store: away(t), Bytes: 32 << 10})
+	s := newStore(t, outage.Config{Store: away(t), Bytes: 64 << 10})
 	l := window(t, "l", 5, limit.Backstop)
 	var d limit.Decision
 	allowed := 0
@@ -281,11 +281,28 @@ func TestNoRoom(t *testing.T) {
 	if allowed < 10 || allowed > 100 {
 		t.Errorf("%d of %d addresses passed, want as many as 24 KB hold, and 5", allowed, addresses)
 	}
-	if err := s.Decide(context.Background(), ask(l), noon, &d); !errors.Is(err, outage.ErrClosed) || !errors.Is(err, limit.ErrFull) {
-		t.Errorf("a tenant without room: %v", err)
-	}
 	if st := s.Stats(); st.Dropped == 0 || st.Bytes > 64<<10 {
 		t.Errorf("%+v: what was not remembered must be counted, and all of it bounded", st)
+	}
+	before := s.Stats().Dropped
+	for i := range 15 {
+		req := ask(l)
+		req.Owner.Name = fmt.Sprint("tenant-", i)
+		if got := admitted(t, s, req, noon); got != 5 {
+			t.Fatalf("%s: %d admitted, want 5", req.Owner.Name, got)
+		}
+	}
+	if dropped := s.Stats().Dropped - before; dropped != 0 {
+		t.Errorf("%d units that tenants owe are dropped", dropped)
+	}
+	var err error
+	for i := 0; i < 200 && err == nil; i++ {
+		req := ask(l)
+		req.Owner.Name = fmt.Sprint("more-", i)
+		err = s.Decide(context.Background(), req, noon, &d)
+	}
+	if !errors.Is(err, outage.ErrClosed) || !errors.Is(err, limit.ErrFull) {
+		t.Errorf("a tenant without room: %v", err)
 	}
 }
 

@@ -196,12 +196,19 @@ func raise(n, milli int64) int64 {
 
 // warn tells of limits that are sound but cannot do what they seem to.
 func (r *reader) warn(s *spec, e *Effective) {
+	if s.kind == ipLimit {
+		r.warnLasting(s, e)
+	}
 	for i := range e.Limit.Tiers {
 		t := &e.Limit.Tiers[i]
 		if e.Cost.Default > t.Capacity() {
 			at, _ := s.locate(&limit.FieldError{Tier: i, Field: amountName(t.Algorithm)})
 			r.warnAt(at, "can hold %d, which is below the usual cost %d: every such request is denied for ever",
 				t.Capacity(), e.Cost.Default)
+		}
+		if t.Algorithm == limit.SlidingLog && t.Threshold < fewCosts*max(e.Limit.MaxCost, 1) {
+			r.warnAt(s.tiers[i].from, "a sliding_log of %d may be too small to be divided between several cells, and then only the tenant's "+
+				"home cell grants it, since DynamoDB cannot keep a log for the others; a sliding_buckets is granted by every cell", t.Threshold)
 		}
 		for j := range e.Limit.Tiers {
 			if i != j && neverBinds(t, &e.Limit.Tiers[j]) {
@@ -212,6 +219,9 @@ func (r *reader) warn(s *spec, e *Effective) {
 		}
 	}
 }
+
+// fewCosts is of how many of its largest costs a sliding_log is warned of: ten cells of one weight can divide it.
+const fewCosts = 10
 
 // neverBinds reports whether a can never deny what b admits. It is sure for fixed windows that nest and for logs.
 func neverBinds(a, b *limit.Tier) bool {

@@ -25,7 +25,7 @@ const (
 	KindPlan     Kind = "plan"
 	KindTenant   Kind = "tenant"
 	KindKey      Kind = "key"
-	KindSettings Kind = "settings" // ipLimits, anonymousPlan and routes; there is one, with the id SettingsID
+	KindSettings Kind = "settings" // ipLimits, ipv6Prefix, anonymousPlan and routes; there is one, with the id SettingsID
 )
 
 // SettingsID is the id of the one document of KindSettings.
@@ -118,7 +118,7 @@ func (s *splitter) source(v value) {
 			if len(list) > 0 {
 				s.settings[key] = list
 			}
-		case "anonymousPlan":
+		case "ipv6Prefix", "anonymousPlan":
 			s.settings[key] = section
 		}
 	}
@@ -349,16 +349,23 @@ func (t *Tenant) Sets() []*Set {
 // Settings are what of a configuration is neither plan, tenant nor key. They are immutable and safe for concurrent use.
 type Settings struct {
 	ipLimits  *Set
+	prefix    int
 	anonymous string
 	routes    *route.Index // nil where none are declared
 	rules     []route.Rule // of routes
 }
 
-// NoSettings are those of an empty document: no ipLimits, no anonymousPlan, every route.
-func NoSettings() *Settings { return &Settings{ipLimits: &Set{match: emptyMatcher}} }
+// NoSettings are those of an empty document: no ipLimits, no anonymousPlan, every route, DefaultIPv6Prefix.
+func NoSettings() *Settings {
+	return &Settings{ipLimits: &Set{match: emptyMatcher}, prefix: DefaultIPv6Prefix}
+}
 
 // IPLimits returns the limits before authentication; it may be empty, never nil.
 func (s *Settings) IPLimits() *Set { return s.ipLimits }
+
+// IPv6Prefix returns the length of the prefix, in bits, by which IPv6 addresses are counted:
+// MinIPv6Prefix..MaxIPv6Prefix.
+func (s *Settings) IPv6Prefix() int { return s.prefix }
 
 // AnonymousPlan returns the id of the plan for calls without a credential, or "". Whether there is such a plan is not
 // known here.
@@ -392,8 +399,11 @@ func CompileSettings(d Document) (*Settings, error) {
 	}
 	s := NoSettings()
 	s.anonymous = take(o, "anonymousPlan", "", r.id).v
+	if f := take(o, "ipv6Prefix", "", r.ipv6Prefix); f.set {
+		s.prefix = f.v
+	}
 	if list, ok := o.get("ipLimits"); ok {
-		if limits := each(r, list, "limits", r.limitsOf(ipLimit, "ipLimits")); len(limits) > 0 {
+		if limits := each(r, list, "limits", r.limitsOf(ipLimit, "ipLimits", routeOptions{})); len(limits) > 0 {
 			s.ipLimits = r.set(limits, nil)
 		}
 	}

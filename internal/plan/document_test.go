@@ -42,11 +42,11 @@ func FuzzSplit(f *testing.F) {
 // splitCases are plans files, with spellings that a document writes otherwise.
 func splitCases(tb testing.TB) []string {
 	tb.Helper()
-	cases := []string{designExample, boosted, many(3),
+	cases := []string{designExample, boosted, many(3), reads("  caseInsensitive: true\n", ", impliesHead: true"),
 		"slas:\n- {id: get, enabled: false, match: {methods: GET, pathPattern: /p/*}, tiers: [{period: 10, threshold: 1_000}]}\n" +
 			"plans: [{id: p, limits: []}]\ntenants: [{id: \"a\\u2028\\ufeff\\\"<b>\\\\é😀\"}, {id: b, plan: p}]\n",
 		"plans:\n- &p {id: p, limits: [&l {id: a, algorithm: token_bucket, rate: +5, period: 1m}]}\n" +
-			"ipLimits: [*l]\nanonymousPlan: p\ntenants:\n- {id: '7', plan: p, boosts: [{id: a, factor: 02.50, until: 2026-07-01T02:00:00.5+02:00}]}\n",
+			"ipLimits: [*l]\nipv6Prefix: 4_8\nanonymousPlan: p\ntenants:\n- {id: '7', plan: p, boosts: [{id: a, factor: 02.50, until: 2026-07-01T02:00:00.5+02:00}]}\n",
 	}
 	for _, name := range []string{"../../cmd/sluice/example.yaml", "../../cmd/sluice/testdata/plans/good.yaml"} {
 		text, err := os.ReadFile(name)
@@ -123,6 +123,9 @@ func checkSplit(t *testing.T, want *plan.Config, documents []plan.Document, meth
 		}
 	}
 	same("ipLimits", got.settings.IPLimits(), want.IPLimits())
+	if got.settings.IPv6Prefix() != want.IPv6Prefix() {
+		t.Fatalf("settings: ipv6Prefix %d, want %d", got.settings.IPv6Prefix(), want.IPv6Prefix())
+	}
 	if got.settings.AnonymousPlan() != want.AnonymousPlan() || got.settings.Routed(method, &path) != want.Routed(method, &path) {
 		t.Fatalf("settings: anonymousPlan %q routed %v, want %q %v", got.settings.AnonymousPlan(), got.settings.Routed(method, &path),
 			want.AnonymousPlan(), want.Routed(method, &path))

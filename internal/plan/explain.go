@@ -71,9 +71,9 @@ func (s *Set) whyMatch(e *Effective, path *route.Path) string {
 	rule := e.spec.rule
 	switch hasPattern := e.spec.pattern.set; {
 	case hasPattern && len(rule.Methods) > 0:
-		why = strings.Join(rule.Methods, ", ") + " " + e.Pattern()
+		why = strings.Join(rule.Methods, ", ") + " " + pathText(rule)
 	case hasPattern:
-		why = "any method, " + e.Pattern()
+		why = "any method, " + pathText(rule)
 	case len(rule.Methods) > 0:
 		why = strings.Join(rule.Methods, ", ") + ", any path"
 	}
@@ -93,7 +93,7 @@ func (e *Effective) whyNot(method string, path *route.Path) string {
 	if len(route.NewIndex([]route.Rule{anyMethod}).Match(nil, method, path)) > 0 {
 		return fmt.Sprintf("method %s is not %s", clip(method), strings.Join(rule.Methods, " or "))
 	}
-	return fmt.Sprintf("path %s is not %s", clip(path.String()), e.Pattern())
+	return fmt.Sprintf("path %s is not %s", clip(path.String()), pathText(rule))
 }
 
 // whyDisplaced names the limit of the group that applies instead.

@@ -126,7 +126,7 @@ func (r *reader) displaced(specs []*spec) {
 		var above []route.Rule
 		for _, o := range specs {
 			if o != s && o.group.v == s.group.v && !o.matchBad() && !o.mode.bad && o.mode.v == limit.Enforce &&
-				route.Compare(o.rule, s.rule) < 0 && route.Overlap(o.rule, s.rule) {
+				route.Compare(o.rule, s.rule) < 0 && route.Overlap(o.rule, s.rule) && !leavesCases(o.rule, s.rule) {
 				above = append(above, o.rule)
 			}
 		}
@@ -135,6 +135,11 @@ func (r *reader) displaced(specs []*spec) {
 				s.group.v)
 		}
 	}
+}
+
+// leavesCases reports whether the rule above leaves cases of a path to the one below, which matches in any case.
+func leavesCases(above, below route.Rule) bool {
+	return below.Pattern.IsAnyCase() && above.Pattern.HasCase() && !above.Pattern.IsAnyCase()
 }
 
 // Stand-ins for what no rule names. A rule that matches them there has a wildcard there, so if each request made of
@@ -201,6 +206,14 @@ func (r *reader) unrouted(specs []*spec, routes []route.Rule) {
 			r.problemAt(s.matchPlace(), "unreachable: no declared route matches any request that this limit does")
 		}
 	}
+}
+
+// pathText is the path of a rule in words.
+func pathText(rule route.Rule) string {
+	if rule.Pattern.IsAnyCase() {
+		return patternText(rule) + " in any case"
+	}
+	return patternText(rule)
 }
 
 // patternText is the pattern of a rule; "/**" where it is for any path.

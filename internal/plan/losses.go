@@ -278,5 +278,5 @@ func periodText(t *limit.Tier) string {
 
 // ruleText is a match in words, as in "GET, PUT /product/*".
 func ruleText(r route.Rule) string {
-	return strings.TrimSpace(strings.Join(r.Methods, ", ") + " " + patternText(r))
+	return strings.TrimSpace(strings.Join(r.Methods, ", ") + " " + pathText(r))
 }

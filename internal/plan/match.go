@@ -2,23 +2,107 @@ package plan
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 
+	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/route"
 )
 
 var methodNames = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"}
 
-// matchOf reads match: {methods, pathPattern}.
-func (r *reader) matchOf(o object, s *spec, layer string) {
+// routeOptions say which other spellings of a request a match counts. What is not written is off: a document that was
+// stored before there was an option must go on to mean what it meant.
+type routeOptions struct {
+	caseInsensitive field[bool] // paths in any case
+	impliesHead     field[bool] // HEAD where GET is named
+}
+
+// routeOptions reads the options of a plan or a match; what is not there is taken from the outer ones.
+func (r *reader) routeOptions(o object, layer string, outer routeOptions) routeOptions {
+	own := routeOptions{take(o, "caseInsensitive", layer, r.boolean), take(o, "impliesHead", layer, r.boolean)}
+	if !own.caseInsensitive.set {
+		own.caseInsensitive = outer.caseInsensitive
+	}
+	if !own.impliesHead.set {
+		own.impliesHead = outer.impliesHead
+	}
+	return own
+}
+
+// matchOf reads match: {methods, pathPattern, caseInsensitive, impliesHead}.
+func (r *reader) matchOf(o object, s *spec, layer string, options routeOptions) {
 	s.rule.Any = true
+	s.options = options
 	v, ok := o.get("match")
 	if !ok {
 		return
 	}
-	if m, ok := r.object(v, matchSchema); ok {
-		s.methods, s.pattern, s.rule = r.routeRule(m, layer)
+	m, ok := r.object(v, matchSchema)
+	if !ok {
+		return
 	}
+	s.methods, s.pattern, s.rule = r.routeRule(m, layer)
+	s.options = r.routeOptions(m, layer, options)
+	if s.options.caseInsensitive.v {
+		s.rule.Pattern = s.rule.Pattern.AnyCase()
+	}
+	if s.options.impliesHead.v && s.lacksHead() {
+		s.rule.Methods = append(slices.Clone(s.rule.Methods), "HEAD")
+	}
+}
+
+// lacksHead reports whether the match names GET and not HEAD.
+func (s *spec) lacksHead() bool {
+	return slices.Contains(s.methods.v, "GET") && !slices.Contains(s.methods.v, "HEAD")
+}
+
+// headAsGet reports whether the limit counts HEAD only because it counts GET.
+func (s *spec) headAsGet() bool { return s.options.impliesHead.v && s.lacksHead() }
+
+// warnOfSpellings tells of limits that requests may pass in another spelling, once for a list of limits, unless its
+// author has said whether the options are wanted. The place and the words where say where the options can be written.
+func (r *reader) warnOfSpellings(specs []*spec, at place, where string) {
+	var paths, heads []string
+	for _, s := range specs {
+		if s.matchBad() || s.mode.v == limit.Off {
+			continue
+		}
+		if !s.options.caseInsensitive.set && s.rule.Pattern.HasCase() {
+			paths = append(paths, s.id.v)
+		}
+		if !s.options.impliesHead.set && s.lacksHead() {
+			heads = append(heads, s.id.v)
+		}
+	}
+	var escapes, missing []string
+	if len(paths) > 0 {
+		escapes = append(escapes, "a path in another case does if the backend ignores case ("+limitsText(paths)+")")
+		missing = append(missing, "caseInsensitive")
+	}
+	if len(heads) > 0 {
+		escapes = append(escapes, "HEAD does where only GET is named ("+limitsText(heads)+")")
+		missing = append(missing, "impliesHead")
+	}
+	if len(missing) > 0 {
+		r.warnAt(at, "requests may pass limits uncounted: %s; "+
+			"write %s: true %s to count them, or false if they are not to be counted",
+			strings.Join(escapes, ", and "), strings.Join(missing, ": true and "), where)
+	}
+}
+
+// limitsText names up to three limits, and counts the others.
+func limitsText(ids []string) string {
+	const most = 3
+	text := "limits "
+	if len(ids) == 1 {
+		text = "limit "
+	}
+	if len(ids) <= most {
+		return text + strings.Join(ids, ", ")
+	}
+	return fmt.Sprintf("%s%s and %d more", text, strings.Join(ids[:most], ", "), len(ids)-most)
 }
 
 // routeRule reads methods and pathPattern of a match or a route.

@@ -38,12 +38,7 @@ func (e *Effective) Values() []Value {
 	s := e.spec
 	l := &lister{e: e}
 	l.add("per", s.perText(), markOf(&s.per))
-	if len(s.rule.Methods) > 0 {
-		l.add("match.methods", strings.Join(s.rule.Methods, ", "), markOf(&s.methods))
-	}
-	if s.pattern.set {
-		l.add("match.pathPattern", s.pattern.v, markOf(&s.pattern))
-	}
+	l.match()
 	if s.group.set {
 		l.add("group", s.group.v, markOf(&s.group))
 	}
@@ -69,6 +64,23 @@ func (e *Effective) Values() []Value {
 		l.add("maxValues", strconv.Itoa(e.Limit.MaxValues), markOf(&s.maxValues))
 	}
 	return l.values
+}
+
+// match lists which requests the limit is for.
+func (l *lister) match() {
+	s := l.e.spec
+	if len(s.methods.v) > 0 {
+		l.add("match.methods", strings.Join(s.methods.v, ", "), markOf(&s.methods))
+		if head := &s.options.impliesHead; head.set && s.lacksHead() {
+			l.add("match.impliesHead", strconv.FormatBool(head.v), markOf(head))
+		}
+	}
+	if s.pattern.set {
+		l.add("match.pathPattern", s.pattern.v, markOf(&s.pattern))
+		if anyCase := &s.options.caseInsensitive; anyCase.set && s.rule.Pattern.HasCase() {
+			l.add("match.caseInsensitive", strconv.FormatBool(anyCase.v), markOf(anyCase))
+		}
+	}
 }
 
 func (s *spec) perText() string {

@@ -73,7 +73,7 @@ func ParseAt(now time.Time, sources ...Source) (*Config, error) {
 
 // parse reads the sources and resolves them. The trees stay, until drop.
 func (r *reader) parse(sources []Source) (*rawConfig, error) {
-	raw := &rawConfig{config: &Config{byID: map[string]*Tenant{}, ipLimits: &Set{match: emptyMatcher}}}
+	raw := &rawConfig{config: &Config{byID: map[string]*Tenant{}, ipLimits: &Set{match: emptyMatcher}, prefix: DefaultIPv6Prefix}}
 	if len(sources) == 0 {
 		return nil, &Error{[]Problem{{File: "-", Message: "no file is given"}}}
 	}
@@ -119,6 +119,7 @@ type rawConfig struct {
 	slas      *rawPlan
 	ipLimits  []*spec
 	tenants   []*rawTenant
+	prefixes  []field[int]
 	anonymous []field[string]
 	routes    []rawRoute
 	rules     []route.Rule // of routes
@@ -126,6 +127,7 @@ type rawConfig struct {
 }
 
 type rawPlan struct {
+	at     place
 	id     field[string]
 	limits []*spec
 }
@@ -159,17 +161,19 @@ func (r *reader) read(doc *document, raw *rawConfig) {
 				file.Limits += len(p.limits)
 			}
 		case "slas":
-			limits := each(r, e.value, "SLAs", r.limitsOf(slaLimit, slasPlan))
+			limits := each(r, e.value, "SLAs", r.limitsOf(slaLimit, slasPlan, routeOptions{}))
 			if raw.slas == nil {
-				raw.slas = &rawPlan{id: field[string]{v: slasPlan, set: true, from: e.place("")}}
+				raw.slas = &rawPlan{at: e.place(""), id: field[string]{v: slasPlan, set: true, from: e.place("")}}
 				raw.plans = append(raw.plans, raw.slas)
 			}
 			raw.slas.limits = append(raw.slas.limits, limits...)
 			file.SLAs = len(limits)
 		case "ipLimits":
-			limits := each(r, e.value, "limits", r.limitsOf(ipLimit, "ipLimits"))
+			limits := each(r, e.value, "limits", r.limitsOf(ipLimit, "ipLimits", routeOptions{}))
 			raw.ipLimits = append(raw.ipLimits, limits...)
 			file.IPLimits = len(limits)
+		case "ipv6Prefix":
+			raw.prefixes = append(raw.prefixes, take(o, "ipv6Prefix", "", r.ipv6Prefix))
 		case "tenants":
 			tenants := each(r, e.value, "tenants", func(v value) (*rawTenant, bool) { t := r.tenant(v); return t, t != nil })
 			raw.tenants = append(raw.tenants, tenants...)
@@ -220,9 +224,9 @@ func unique[T any](r *reader, items []T, what string, id func(T) field[string]) 
 }
 
 // limitsOf reads the limits of one list, for each.
-func (r *reader) limitsOf(k kind, layer string) func(value) (*spec, bool) {
+func (r *reader) limitsOf(k kind, layer string, options routeOptions) func(value) (*spec, bool) {
 	return func(v value) (*spec, bool) {
-		s := r.limit(v, k, layer)
+		s := r.limit(v, k, layer, options)
 		return s, s != nil
 	}
 }
@@ -232,10 +236,11 @@ func (r *reader) plan(v value) (*rawPlan, bool) {
 	if !ok {
 		return nil, false
 	}
-	p := &rawPlan{id: need(r, o, "id", "", "1 to 64 of A-Z a-z 0-9 . _ -", r.id)}
+	p := &rawPlan{at: v.place(""), id: need(r, o, "id", "", "1 to 64 of A-Z a-z 0-9 . _ -", r.id)}
 	layer := "plan " + clip(p.id.v)
+	options := r.routeOptions(o, layer, routeOptions{})
 	if list, ok := r.required(o, "limits", "a list of limits; [] for none"); ok {
-		p.limits = each(r, list, "limits", r.limitsOf(planLimit, layer))
+		p.limits = each(r, list, "limits", r.limitsOf(planLimit, layer, options))
 	}
 	return p, true
 }
@@ -298,6 +303,11 @@ func (r *reader) resolve(raw *rawConfig) {
 	}
 	for _, rp := range raw.plans {
 		p := r.made(rp, rules)
+		where := "in the plan"
+		if rp == raw.slas {
+			where = "in each match"
+		}
+		r.warnOfSpellings(rp.limits, rp.at, where)
 		c.plans = append(c.plans, p)
 		if _, twice := plans[p.ID]; !twice && !rp.id.bad {
 			plans[p.ID] = p
@@ -306,7 +316,9 @@ func (r *reader) resolve(raw *rawConfig) {
 	}
 	if len(raw.ipLimits) > 0 {
 		c.ipLimits = r.set(raw.ipLimits, nil)
+		r.warnOfSpellings(raw.ipLimits, raw.ipLimits[0].from, "in the match of each entry of ipLimits")
 	}
+	r.ipv6Prefixes(raw)
 	r.anonymous(raw, plans, ids)
 	r.tenants(raw, plans, ids)
 	r.keys(raw)
@@ -323,6 +335,25 @@ func (r *reader) made(raw *rawPlan, routes []route.Rule) *Plan {
 		p.ids = append(p.ids, s.id.v)
 	}
 	return p
+}
+
+func (r *reader) ipv6Prefixes(raw *rawConfig) {
+	for i, f := range raw.prefixes {
+		switch {
+		case i > 0:
+			first := raw.prefixes[0].from
+			r.problemAt(f.from, "ipv6Prefix is there twice, first at %s:%d", first.doc.name, first.line)
+		case !f.bad:
+			raw.config.prefix = f.v
+			r.warnPrefix(f)
+		}
+	}
+}
+
+// ipv6Prefix reads the length of a prefix.
+func (r *reader) ipv6Prefix(v value) (int, bool) {
+	n, ok := r.integer(v, MinIPv6Prefix, MaxIPv6Prefix)
+	return int(n), ok
 }
 
 func (r *reader) anonymous(raw *rawConfig, plans map[string]*Plan, ids []string) {

@@ -10,6 +10,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/route"
 )
 
+// The prefix of IPv6 networks that are counted as one address, in bits.
+const (
+	DefaultIPv6Prefix = 64  // the network that one customer has at least
+	MinIPv6Prefix     = 32  // the network that a provider has, as a rule
+	MaxIPv6Prefix     = 128 // each address by itself
+)
+
 // Config is one loaded, valid set of plans, tenants, IP limits, routes and keys. It is immutable and safe for concurrent
 // use.
 type Config struct {
@@ -19,6 +26,7 @@ type Config struct {
 	byID      map[string]*Tenant
 	anonymous *Plan
 	ipLimits  *Set
+	prefix    int
 	routes    *route.Index // nil where none are declared
 	keys      []Key
 	warnings  []Problem
@@ -40,7 +48,8 @@ type File struct {
 func (c *Config) Files() []File { return c.files }
 
 // Warnings are settings that are valid but cannot do what they seem to, in file order: a tier that another tier of its
-// limit always beats, a usual cost above what a limit can ever hold.
+// limit always beats, a usual cost above what a limit can ever hold, limits of routes that another spelling of a
+// request passes.
 func (c *Config) Warnings() []Problem { return c.warnings }
 
 // Tenant returns the tenant with the id.
@@ -73,6 +82,10 @@ func (c *Config) AnonymousPlan() string {
 
 // IPLimits returns the limits before authentication; it may be empty, never nil.
 func (c *Config) IPLimits() *Set { return c.ipLimits }
+
+// IPv6Prefix returns the length of the prefix, in bits, by which IPv6 addresses are counted:
+// MinIPv6Prefix..MaxIPv6Prefix.
+func (c *Config) IPv6Prefix() int { return c.prefix }
 
 // Routed reports whether the request is for a declared route. It is true for all where no routes are declared.
 func (c *Config) Routed(method string, path *route.Path) bool { return routed(c.routes, method, path) }

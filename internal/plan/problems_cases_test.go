@@ -224,6 +224,9 @@ func otherCases(ok string) []problemCase {
 	key := "tenants: [{id: t, plan: p}]\nkeys:\n- {id: k, tenant: t, hash: " + hash + ", pepper: dev}\n"
 	return []problemCase{
 		{"anonymousPlan", ok + "anonymousPlan: ▸q\n"},
+		{"ipv6Prefix too short", ok + "ipv6Prefix: ▸31\n"},
+		{"ipv6Prefix too long", ok + "ipv6Prefix: ▸129\n"},
+		{"ipv6Prefix is no number", ok + "ipv6Prefix: ▸/64\n"},
 		{"route twice", ok + "routes: [{pathPattern: /a}, ▸{pathPattern: /a/}]\n"},
 		{"route of nothing", ok + "routes: [▸{}]\n"},
 		{"ipLimits per", ok + "ipLimits: [{id: a, ▸per: tenant, tiers: [{period: 1s, threshold: 1}]}]\n"},

@@ -6,11 +6,11 @@ import "go.yaml.in/yaml/v3"
 var (
 	topSchema = &schema{
 		what: "a plans file",
-		keys: []string{"plans", "tenants", "ipLimits", "anonymousPlan", "routes", "keys", "slas"},
+		keys: []string{"plans", "tenants", "ipLimits", "ipv6Prefix", "anonymousPlan", "routes", "keys", "slas"},
 	}
-	settingsSchema = &schema{what: "settings", keys: []string{"ipLimits", "anonymousPlan", "routes"}}
+	settingsSchema = &schema{what: "settings", keys: []string{"ipLimits", "ipv6Prefix", "anonymousPlan", "routes"}}
 
-	planSchema  = &schema{what: "a plan", keys: []string{"id", "limits"}}
+	planSchema  = &schema{what: "a plan", keys: []string{"id", "caseInsensitive", "impliesHead", "limits"}}
 	limitSchema = &schema{
 		what: "a limit",
 		keys: []string{"id", "per", "match", "group", "algorithm", "rate", "threshold", "period", "burst", "buckets", "tiers",
@@ -18,10 +18,14 @@ var (
 		refused: map[string]string{
 			"methods":     "write it inside match: {methods: […]}",
 			"pathPattern": "write it inside match: {pathPattern: …}",
-			"units":       "write it inside quota: {units, every}",
-			"every":       "write it inside quota: {units, every}",
-			"timezone":    "write it inside quota: {units, every, timezone}",
-			"enabled":     "a limit has mode: enforce, shadow or off",
+
+			"caseInsensitive": "write it inside match: {caseInsensitive: …}, or beside the limits for all of the plan",
+			"impliesHead":     "write it inside match: {impliesHead: …}, or beside the limits for all of the plan",
+
+			"units":    "write it inside quota: {units, every}",
+			"every":    "write it inside quota: {units, every}",
+			"timezone": "write it inside quota: {units, every, timezone}",
+			"enabled":  "a limit has mode: enforce, shadow or off",
 		},
 	}
 	ipLimitSchema = &schema{
@@ -30,7 +34,7 @@ var (
 		refused: map[string]string{"per": ipOnly, "maxValues": ipOnly},
 	}
 	slaSchema      = &schema{what: "an SLA", keys: []string{"id", "enabled", "match", "tiers"}}
-	matchSchema    = &schema{what: "a match", keys: []string{"methods", "pathPattern"}}
+	matchSchema    = &schema{what: "a match", keys: []string{"methods", "pathPattern", "caseInsensitive", "impliesHead"}}
 	routeSchema    = &schema{what: "a route", keys: []string{"methods", "pathPattern"}}
 	tierSchema     = &schema{what: "a tier", keys: []string{"period", "threshold"}}
 	quotaSchema    = &schema{what: "a quota", keys: []string{"units", "every", "timezone", "anchorDay", "anchorMonth"}}

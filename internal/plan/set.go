@@ -49,6 +49,9 @@ func newShape(s *spec) *shape {
 			out.endpoints = append(out.endpoints, bounded(m+" "+pattern))
 		}
 		out.endpoints = append(out.endpoints, bounded(otherMethod+" "+pattern))
+		if s.headAsGet() { // or HEAD would have as many units again
+			out.endpoints[methodNumber("HEAD")] = out.endpoints[methodNumber("GET")]
+		}
 	}
 	return out
 }

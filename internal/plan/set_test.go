@@ -360,6 +360,8 @@ func TestMatchAndGroupKeepCounters(t *testing.T) {
 	scopes := map[string]string{
 		"all requests": "",
 		"a method":     "match: { methods: [GET] }, ",
+		"any case":     `match: { pathPattern: "/v1/**", caseInsensitive: true }, `,
+		"HEAD too":     "match: { methods: [GET], impliesHead: true }, ",
 		"a path":       `match: { pathPattern: "/v1/**" }, `,
 		"a group":      `match: { pathPattern: "/v1/**" }, group: g, `,
 	}

@@ -29,7 +29,8 @@ type spec struct {
 	parts     []part
 	methods   field[[]string]
 	pattern   field[string]
-	rule      route.Rule
+	options   routeOptions
+	rule      route.Rule // with the options
 	group     field[string]
 	algorithm field[limit.Algorithm]
 	buckets   field[int]
@@ -94,15 +95,16 @@ func need[T any](r *reader, o object, key, layer, what string, read func(value) 
 	return take(o, key, layer, read)
 }
 
-// limit reads one limit of a plan, of ipLimits or of slas; nil where it is not even a mapping.
-func (r *reader) limit(v value, k kind, layer string) *spec {
+// limit reads one limit of a plan, of ipLimits or of slas; nil where it is not even a mapping. The options hold where
+// its match has none of its own.
+func (r *reader) limit(v value, k kind, layer string, options routeOptions) *spec {
 	o, ok := r.object(v, limitSchemas[k])
 	if !ok {
 		return nil
 	}
 	s := &spec{kind: k, from: v.place(layer)}
 	s.id = need(r, o, "id", layer, "1 to 64 of A-Z a-z 0-9 . _ -", r.id)
-	r.matchOf(o, s, layer)
+	r.matchOf(o, s, layer, options)
 	if k == slaLimit {
 		r.sla(o, s, layer)
 		return s

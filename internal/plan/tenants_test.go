@@ -135,7 +135,7 @@ func TestTenantsShare(t *testing.T) {
 
 // Plans in one file, tenants in another, one configuration: how it is kept in a repository.
 func TestSeveralFiles(t *testing.T) {
-	plans := plan.Source{Name: "plans.yaml", Data: []byte("plans: [{id: pro, limits: []}]\nanonymousPlan: pro\n")}
+	plans := plan.Source{Name: "plans.yaml", Data: []byte("plans: [{id: pro, limits: []}]\nanonymousPlan: pro\nipv6Prefix: 56\n")}
 	tenants := plan.Source{Name: "tenants.json", Data: []byte(`{"tenants": [{"id": "b", "plan": "pro"}, {"id": "a", "plan": "pro", "suspended": true}]}`)}
 	for _, sources := range [][]plan.Source{{plans, tenants}, {tenants, plans}} {
 		c, err := plan.ParseAt(noon, sources...)
@@ -149,7 +149,8 @@ func TestSeveralFiles(t *testing.T) {
 	}
 	_, err := plan.ParseAt(noon, plans, plans, tenants)
 	want := "plans.yaml:1:14: plans[0].id: plan \"pro\" is there twice, first at plans.yaml:1\n" +
-		"plans.yaml:2:16: anonymousPlan: anonymousPlan is there twice, first at plans.yaml:2"
+		"plans.yaml:2:16: anonymousPlan: anonymousPlan is there twice, first at plans.yaml:2\n" +
+		"plans.yaml:3:13: ipv6Prefix: ipv6Prefix is there twice, first at plans.yaml:3"
 	if err == nil || err.Error() != want {
 		t.Errorf("the same file twice gives\n%v\nwant\n%s", err, want)
 	}

@@ -204,6 +204,9 @@ func wait(ctx context.Context, f *flight, most time.Duration) error {
 	if f == nil {
 		return nil
 	}
+	if err := ctx.Err(); err != nil {
+		return err // also if the read has just ended, so that a caller that is gone always hears why
+	}
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {

@@ -164,6 +164,21 @@ func TestCheckMake(t *testing.T) {
 	}
 }
 
+func TestCheckTests(t *testing.T) {
+	known := map[string]bool{"TestOne": true, "FuzzTwo": true}
+	for text, want := range map[string]string{
+		"held by `TestOne`, `FuzzTwo`": "", "`TestTwo`": "no test TestTwo", "a\n`TestOne` `FuzzOne`": "no test FuzzOne",
+		"TestTwo, `Testing`, `TestOne/case`": "", "`TestTwo` <!-- check: branch -->": "",
+		"<!-- check: branch -->\n`TestTwo`": "no test TestTwo",
+	} {
+		var err error
+		if errs := checkTests("f.md", text, known); len(errs) > 0 {
+			err = errs[0]
+		}
+		wantError(t, err, want)
+	}
+}
+
 func TestListFilesLeavesOutWhatGitIgnores(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{

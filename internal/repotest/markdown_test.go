@@ -104,3 +104,28 @@ func checkMake(name, text, makefile string) []error {
 	}
 	return errs
 }
+
+var (
+	testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z]\w*)\(`)
+	testNamed    = regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w*)`")
+)
+
+// unfinished marks a line of a page that says what another branch is about to make true.
+const unfinished = "<!-- check: "
+
+// checkTests reports each name of a test in the code spans of a Markdown text that no test has. Lines that are marked
+// as unfinished are left out.
+func checkTests(name, text string, known map[string]bool) []error {
+	var errs []error
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, unfinished) {
+			continue
+		}
+		for _, m := range testNamed.FindAllStringSubmatch(line, -1) {
+			if !known[m[1]] {
+				errs = append(errs, fmt.Errorf("%s: there is no test %s", name, m[1]))
+			}
+		}
+	}
+	return errs
+}

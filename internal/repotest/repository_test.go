@@ -161,6 +161,22 @@ func TestDocumentedMakeTargetsExist(t *testing.T) {
 	})
 }
 
+// What a page says is held by a test, a reader looks up there: each test that pages name must be there.
+func TestDocumentedTestsExist(t *testing.T) {
+	r := open(t)
+	known := make(map[string]bool)
+	r.each(t, ".go", func(_ string, content []byte) {
+		for _, m := range testFunction.FindAllSubmatch(content, -1) {
+			known[string(m[1])] = true
+		}
+	})
+	r.each(t, ".md", func(name string, content []byte) {
+		for _, err := range checkTests(name, string(content), known) {
+			t.Error(err)
+		}
+	})
+}
+
 // The nested modules are built with the same Go as the main one, or go vet and CI check another language version.
 func TestModulesAgreeOnGo(t *testing.T) {
 	r := open(t)

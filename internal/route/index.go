@@ -25,6 +25,7 @@ type Index struct {
 
 type node struct {
 	literals map[string]*node
+	anyCase  map[string]*node // literals that match in any case, by their foldCase
 	wildcard *node
 	here     []entry // patterns that end here
 	tail     []entry // patterns that go on with "**"
@@ -96,13 +97,17 @@ func (n *node) child(s segment) *node {
 		}
 		return n.wildcard
 	}
-	if n.literals == nil {
-		n.literals = map[string]*node{}
+	literals, text := &n.literals, s.text
+	if s.kind == anyCaseLiteral {
+		literals, text = &n.anyCase, s.folded
 	}
-	if n.literals[s.text] == nil {
-		n.literals[s.text] = &node{}
+	if *literals == nil {
+		*literals = map[string]*node{}
 	}
-	return n.literals[s.text]
+	if (*literals)[text] == nil {
+		(*literals)[text] = &node{}
+	}
+	return (*literals)[text]
 }
 
 // Match appends to dst the numbers of all rules that match, ascending and without duplicates, and returns it. It does
@@ -167,8 +172,8 @@ func (m requestMethod) appendTo(dst []int32, entries []entry) []int32 {
 	return dst
 }
 
-// walk appends the matching rules below n. It recurses only where both a literal and a wildcard go on, and no deeper
-// than a pattern is long.
+// walk appends the matching rules below n. It recurses only where several kinds of segments go on, and no deeper than a
+// pattern is long.
 func (m requestMethod) walk(dst []int32, n *node, rest string) []int32 {
 	for n != nil {
 		dst = m.appendTo(dst, n.tail)
@@ -177,6 +182,9 @@ func (m requestMethod) walk(dst []int32, n *node, rest string) []int32 {
 		}
 		var s string
 		s, rest = nextSegment(rest)
+		if next := n.inAnyCase(s); next != nil {
+			dst = m.walk(dst, next, rest)
+		}
 		next := n.literals[s]
 		if next == nil {
 			n = n.wildcard
@@ -189,3 +197,15 @@ func (m requestMethod) walk(dst []int32, n *node, rest string) []int32 {
 	}
 	return dst
 }
+
+// inAnyCase returns the node below n for the literal that s is in some case, or nil.
+func (n *node) inAnyCase(s string) *node {
+	if len(n.anyCase) == 0 {
+		return nil
+	}
+	var buf [inlineFold]byte
+	return n.anyCase[string(appendFold(buf[:0], s))]
+}
+
+// inlineFold is the length in bytes up to which a segment is folded without an allocation.
+const inlineFold = 64

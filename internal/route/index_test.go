@@ -113,18 +113,26 @@ func FuzzIndexMatchesScan(f *testing.F) {
 	f.Add("/a/*\n/a/b\nPUT /**\n/{x}/b/**\nany", "GET", "/a/./b")
 	f.Add("/a\n/a/**\n/\n/*/*/c", "PUT", `/a;x\b%2Fc`)
 	f.Add("get /%2A\n/%25/é", "gEt", "/%2a")
+	f.Add("anycase /a/B\n/a/b\n/*/b\nanycase PUT /A/**\nanycase /*/B", "PUT", "/A/b")
+	f.Add("anycase /k\nanycase /i/**", "GET", "/%E2%84%AA/../%C4%B1")
 	f.Fuzz(func(t *testing.T, lines, method, raw string) {
 		var rules []route.Rule
 		for line := range strings.SplitSeq(lines, "\n") {
 			var r route.Rule
 			words := strings.Fields(line)
+			inAnyCase := len(words) > 1 && words[0] == "anycase"
+			if inAnyCase {
+				words = words[1:]
+			}
 			if len(words) > 1 {
 				r.Methods = words[:len(words)-1]
 			}
 			if line == "any" {
 				r.Any = true
 			} else if p, err := route.ParsePattern(words2pattern(words)); err == nil {
-				r.Pattern = p
+				if r.Pattern = p; inAnyCase {
+					r.Pattern = p.AnyCase()
+				}
 			} else {
 				continue
 			}

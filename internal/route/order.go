@@ -9,6 +9,7 @@ import (
 // ended, the other is longer, and its literal or wildcard says more; only "**" says less than the end does.
 const (
 	rankLiteral = iota
+	rankAnyCase
 	rankWildcard
 	rankEnd
 	rankTail
@@ -16,9 +17,10 @@ const (
 )
 
 // Compare orders two rules by specificity: negative if a is more specific than b, positive if less, 0 if neither
-// (which, if they Overlap, is a tie). Segment by segment from the left, a literal beats "{name}" and "*", which beat
-// "**"; a rule for any path is least; then a list of methods beats any method. It is a total order of ranks: it also
-// orders patterns that no request can both match, and there the sign means nothing more.
+// (which, if they Overlap, is a tie). Segment by segment from the left, a literal beats one that matches in any case,
+// which beats "{name}" and "*", which beat "**"; a rule for any path is least; then a list of methods beats any method.
+// It is a total order of ranks: it also orders patterns that no request can both match, and there the sign means
+// nothing more.
 func Compare(a, b Rule) int {
 	for i := 0; ; i++ {
 		rankA, rankB := rank(&a, i), rank(&b, i)
@@ -42,6 +44,8 @@ func rank(r *Rule, i int) int {
 	switch r.Pattern.segments[i].kind {
 	case literal:
 		return rankLiteral
+	case anyCaseLiteral:
+		return rankAnyCase
 	case wildcard:
 		return rankWildcard
 	default:
@@ -63,10 +67,18 @@ func overlapPaths(a, b *Rule) bool {
 			return true
 		case rankA == rankEnd || rankB == rankEnd:
 			return rankA == rankB
-		case rankA == rankLiteral && rankB == rankLiteral && a.Pattern.segments[i].text != b.Pattern.segments[i].text:
+		case rankA <= rankAnyCase && rankB <= rankAnyCase && !overlapLiterals(&a.Pattern.segments[i], &b.Pattern.segments[i]):
 			return false
 		}
 	}
+}
+
+// overlapLiterals reports whether some segment of a path matches both literals.
+func overlapLiterals(a, b *segment) bool {
+	if a.kind == anyCaseLiteral {
+		return b.matches(a.text) || a.matches(b.text)
+	}
+	return b.matches(a.text)
 }
 
 func overlapMethods(a, b []string) bool {
@@ -88,7 +100,7 @@ func coversPaths(a, b *Rule) bool {
 			return false
 		case rankA == rankEnd:
 			return rankB == rankEnd
-		case rankA == rankLiteral && a.Pattern.segments[i].text != b.Pattern.segments[i].text:
+		case rankA <= rankAnyCase && !a.Pattern.segments[i].matches(b.Pattern.segments[i].text):
 			return false
 		}
 	}

@@ -2,21 +2,30 @@ package route_test
 
 import (
 	"cmp"
+	"strings"
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/route"
 )
 
+// anyCaseMark in the text of a pattern makes the whole pattern one for any case.
+const anyCaseMark = "~"
+
 // universe is every rule of up to three segments over a small alphabet, with some lists of methods, and every request
-// that can tell two of them apart: paths of up to four segments with a segment that no rule names.
+// that can tell two of them apart: paths of up to four segments with a segment that no rule names. The mark
+// stands in a first segment only, which keeps the pairs and triples of rules few.
 func universe(t testing.TB) (rules []route.Rule, paths []route.Path, methods []string) {
 	t.Helper()
 	texts := []string{"/", "/**"}
 	level := []string{""}
-	for range 3 {
+	for depth := range 3 {
 		var next []string
 		for _, prefix := range level {
-			for _, s := range []string{"/a", "/b", "/*"} {
+			pieces := []string{"/a", "/b", "/*"}
+			if depth == 0 {
+				pieces = append(pieces, "/"+anyCaseMark+"a")
+			}
+			for _, s := range pieces {
 				next = append(next, prefix+s)
 				texts = append(texts, prefix+s, prefix+s+"/**")
 			}
@@ -25,19 +34,23 @@ func universe(t testing.TB) (rules []route.Rule, paths []route.Path, methods []s
 	}
 	lists := [][]string{nil, {"GET"}, {"put"}, {"GET", "PUT"}}
 	for i, text := range texts {
-		rules = append(rules, route.Rule{Methods: lists[i%len(lists)], Pattern: pattern(t, text)})
+		p := pattern(t, strings.ReplaceAll(text, anyCaseMark, ""))
+		if strings.Contains(text, anyCaseMark) {
+			p = p.AnyCase()
+		}
+		rules = append(rules, route.Rule{Methods: lists[i%len(lists)], Pattern: p})
 		if i%5 == 0 {
-			rules = append(rules, route.Rule{Methods: lists[(i+1)%len(lists)], Pattern: pattern(t, text)})
+			rules = append(rules, route.Rule{Methods: lists[(i+1)%len(lists)], Pattern: p})
 		}
 	}
 	for _, list := range lists {
 		rules = append(rules, route.Rule{Methods: list, Any: true}, route.Rule{Methods: list})
 	}
 	raws := []string{""}
-	for first := 0; len(raws) < 1+3+9+27+81; {
+	for first := 0; len(raws) < 1+5+25+125+625; {
 		next := len(raws)
 		for _, prefix := range raws[first:next] {
-			raws = append(raws, prefix+"/a", prefix+"/b", prefix+"/other")
+			raws = append(raws, prefix+"/a", prefix+"/A", prefix+"/b", prefix+"/B", prefix+"/other")
 		}
 		first = next
 	}
@@ -100,6 +113,9 @@ func show(r route.Rule) string {
 		return "any"
 	}
 	s := r.Pattern.String()
+	if r.Pattern.IsAnyCase() {
+		s = anyCaseMark + s
+	}
 	for _, m := range r.Methods {
 		s += " " + m
 	}
@@ -143,6 +159,9 @@ func TestCompare(t *testing.T) {
 	}{
 		{"literal beats star", rule("/a/b"), rule("/a/*"), -1},
 		{"literal beats name", rule("/a/b"), rule("/a/{x}"), -1},
+		{"literal beats one in any case", rule("/a/*"), route.Rule{Pattern: anyCase(t, "/a/b")}, -1},
+		{"one in any case beats star", route.Rule{Pattern: anyCase(t, "/a/b")}, rule("/a/*"), 1},
+		{"any case, the same letters", route.Rule{Pattern: anyCase(t, "/a")}, route.Rule{Pattern: anyCase(t, "/A")}, 0},
 		{"star and name are equal", rule("/a/*"), rule("/a/{x}"), 0},
 		{"star beats tail", rule("/a/*"), rule("/a/**"), -1},
 		{"end beats tail", rule("/a"), rule("/a/**"), -1},

@@ -36,11 +36,11 @@ func (p *Path) String() string {
 // and a caller that lets specific patterns displace wider ones must let none be displaced.
 func (p *Path) Ambiguous() bool { return p.ambiguous }
 
-// NumForms is the number of forms, from 1 to [MaxReadings].
+// NumForms is the number of forms, from 1 to twice [MaxReadings].
 func (p *Path) NumForms() int { return 1 + len(p.more) }
 
-// Form returns form i of NumForms; form 0 is String. Every form begins with a slash and has no empty segment, no "." or
-// ".." and no trailing slash.
+// Form returns form i of NumForms; form 0 is String. Every form begins with a slash and has no empty segment and no
+// trailing slash. String has no "." and no ".."; another form may have them as segments, see the package comment.
 func (p *Path) Form(i int) string {
 	if i == 0 {
 		return p.String()

@@ -17,14 +17,28 @@ type kind uint8
 
 // The kinds of segments, from the most specific.
 const (
-	literal  kind = iota
-	wildcard      // "*" or "{name}": one segment
-	tail          // "**": any number of segments, also none
+	literal        kind = iota
+	anyCaseLiteral      // a literal with letters, in any case
+	wildcard            // "*" or "{name}": one segment
+	tail                // "**": any number of segments, also none
 )
 
 type segment struct {
-	kind kind
-	text string // a literal, decoded; the name of a "{name}"; "" for "*" and "**"
+	kind   kind
+	text   string // a literal, decoded; the name of a "{name}"; "" for "*" and "**"
+	folded string // of an anyCaseLiteral: foldCase of text
+}
+
+// matches reports whether the segment, which is not a tail, matches that one of a path.
+func (s *segment) matches(got string) bool {
+	switch s.kind {
+	case literal:
+		return got == s.text
+	case anyCaseLiteral:
+		return foldCase(got) == s.folded
+	default:
+		return true
+	}
 }
 
 // Pattern is a parsed pathPattern. The zero Pattern stands for any path.
@@ -91,7 +105,8 @@ func (p Pattern) Matches(path *Path) bool {
 
 func (p Pattern) matchesForm(form string) bool {
 	rest := segmentsOf(form)
-	for _, want := range p.segments {
+	for i := range p.segments {
+		want := &p.segments[i]
 		if want.kind == tail {
 			return true
 		}
@@ -99,7 +114,7 @@ func (p Pattern) matchesForm(form string) bool {
 			return false
 		}
 		var got string
-		if got, rest = nextSegment(rest); want.kind == literal && got != want.text {
+		if got, rest = nextSegment(rest); !want.matches(got) {
 			return false
 		}
 	}
@@ -258,7 +273,7 @@ func render(segments []segment) string {
 		switch {
 		case s.kind == tail:
 			b.WriteString("**")
-		case s.kind == literal:
+		case s.kind == literal || s.kind == anyCaseLiteral:
 			writeLiteral(&b, s.text)
 		case s.text == "":
 			b.WriteByte('*')

@@ -9,7 +9,7 @@ import (
 // Bounds on the readings of one path. Beyond them it is ambiguous. They are far above what an honest client sends: a
 // path with an encoded URL in it that itself has escapes, parameters, a query and a fragment stays below.
 const (
-	MaxReadings   = 64       // readings followed, and so forms kept
+	MaxReadings   = 64       // readings followed; each has one form, or two if it has dots
 	maxReadBytes  = 32 << 10 // bytes of all readings together; bounds the work to well under a millisecond
 	escapeBytes   = 3        // of "%41"
 	schemeDivider = "://"
@@ -51,7 +51,7 @@ func readAll(raw string) Path {
 	r := reader{seen: make([]string, 0, 4), left: maxReadBytes, scratch: make([]byte, 0, len(raw)+1)}
 	r.start(raw)
 	for i := 0; i < len(r.seen) && !r.path.ambiguous; i++ {
-		r.addForm(r.seen[i])
+		r.addForms(r.seen[i])
 		for _, rewrite := range rewrites {
 			if out, changed := rewrite(r.scratch[:0], r.seen[i]); changed {
 				r.add(out)
@@ -95,31 +95,51 @@ func (r *reader) add(reading []byte) {
 	r.seen = append(r.seen, string(reading))
 }
 
-// addForm keeps the form of a reading if it is new.
-func (r *reader) addForm(reading string) {
-	form := r.normalise(reading)
+// addForms keeps the forms of a reading that are new: the one with its dots resolved, and, if it has any, the one in
+// which they are segments like any other.
+func (r *reader) addForms(reading string) {
+	r.addForm(r.normalise(reading))
+	if hasDots(reading) {
+		r.addForm(string(appendNormal(r.scratch[:0], reading, true)))
+	}
+}
+
+func (r *reader) addForm(form string) {
 	if form != r.path.form && !slices.Contains(r.path.more, form) {
 		r.path.more = append(r.path.more, form)
 	}
 }
 
-// normalise gives the form in which a reading is matched. It allocates only where that is not a part of the reading.
+// hasDots reports whether a segment of s is "." or "..".
+func hasDots(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] == '/' && i+1 < len(s) && s[i+1] == '.' && dotOrEmptyAt(s, i+1) {
+			return true
+		}
+	}
+	return false
+}
+
+// normalise gives the form of a reading in which dots are resolved. It allocates only where that is not a part of the
+// reading.
 func (r *reader) normalise(s string) string {
 	for i := 0; i < len(s); i++ {
 		if s[i] == '/' && dotOrEmptyAt(s, i+1) {
-			return string(appendNormal(r.scratch[:0], s))
+			return string(appendNormal(r.scratch[:0], s, false))
 		}
 	}
 	return trimSlash(s)
 }
 
-// appendNormal merges slashes, then resolves dots, and drops a trailing slash.
-func appendNormal(dst []byte, s string) []byte {
+// appendNormal merges slashes, then resolves dots unless keepDots is set, and drops a trailing slash.
+func appendNormal(dst []byte, s string, keepDots bool) []byte {
 	for rest := s; rest != ""; {
 		var segment string
-		switch segment, rest = nextSegment(rest); segment {
-		case "", ".":
-		case "..":
+		segment, rest = nextSegment(rest)
+		dots := !keepDots && (segment == "." || segment == "..")
+		switch {
+		case segment == "" || dots && segment == ".":
+		case dots:
 			dst = dst[:max(0, bytes.LastIndexByte(dst, '/'))]
 		default:
 			dst = append(append(dst, '/'), segment...)

@@ -22,10 +22,11 @@
 //   - a leading "//authority" dropped, and the "scheme://authority" of an absolute-form target.
 //
 // Each result has its slashes merged, its dots resolved and its trailing slash dropped, and equal ones are kept once. A
-// usual path has one form and costs no allocation; one with an escape such as "%20" has two. The set is bounded: a path
-// that has more than [MaxReadings] readings, or long ones in number, is [Path.Ambiguous], and matches every pattern
-// there is. So no path escapes a limit by being too odd to analyse: it pays for all of them. A gateway may as well
-// refuse it.
+// result with dots is kept a second time with the dots as they are, for gateways that do not resolve them: one that
+// routes "/product/.." to "/product/{id}" with the id ".." must not do so uncounted. A usual path has one form and
+// costs no allocation; one with an escape such as "%20" has two. The set is bounded: a path that has more than
+// [MaxReadings] readings, or long ones in number, is [Path.Ambiguous], and matches every pattern there is. So no path
+// escapes a limit by being too odd to analyse: it pays for all of them. A gateway may as well refuse it.
 //
 // Matching too much costs only the client that wrote the odd path. One thing needs care: where a more specific match
 // displaces a wider one (groups), displacing must happen within one form ([Index.MatchForm]), or a client would pick
@@ -33,7 +34,7 @@
 //
 // # What is not covered
 //
-// Paths are case-sensitive, as in RFC 3986; a server that ignores case needs a pattern with "{name}" in that place.
+// Paths are case-sensitive, as in RFC 3986; for a server that ignores case there is [Pattern.AnyCase].
 // Bytes are compared as they are: Unicode normalisation, over-long UTF-8, "%uXXXX", trimmed white space and dropped
 // file extensions are not read as equal. A segment for "*" is never empty. A method named in a header
 // (X-HTTP-Method-Override) is not looked at. HEAD is not implied by GET: a rule that means both names both.

@@ -10,7 +10,8 @@
 //
 // peppers are what API keys are hashed with, by id, at most eight. A hash cannot be taken to another pepper, since the key
 // itself is kept nowhere: to rotate, add a pepper with a new id, issue keys with it, and remove the old one when no key that
-// is in use names it. Never change the bytes of an id: all its keys are unknown from then on.
+// is in use names it. Never change the bytes of an id: all its keys are unknown from then on. The commands are in
+// docs/runbooks/leaked_pepper.md.
 //
 // addressKey is what addresses are named with where they are counted, so that counters and logs hold none. It may be replaced
 // at any time: counters of addresses begin anew, and for as long as instances differ an address has two.

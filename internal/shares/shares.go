@@ -6,10 +6,14 @@
 //
 // A cell's share of a limit is limit × weight / Σ weights over the cells that serve the tenant, in integers that sum to the
 // limit: largest remainders first, ties in the order of the cells' ids. Of a token bucket the rate and the burst are both
-// divided. A limit whose smallest share is below its largest cost is homed: the tenant's home cell has all of it. That is
-// the first serving one of the cells that the tenant is pinned to, else the one with the highest hash of cell and tenant. A
+// divided. A limit whose smallest share is below its largest cost is homed: it is counted in the tenant's home cell,
+// and every cell that serves the tenant asks that counter for all of it ([View.KeptIn]). The home is the first
+// serving one of the cells that the tenant is pinned to, else the one with the highest hash of cell and tenant. A
 // leaky bucket is always homed, since n cells could each grant its largest cost at once. A quota is never divided:
 // see [View.QuotaHome].
+//
+// Two kinds of homed limits are granted by the home cell alone: those of a generation that is not [Generation.Kept],
+// and a sliding_log, which the counters that other cells reach cannot keep.
 //
 // Which limits are homed stands in the shares, by plan and limit (by limit in a tenant's placement), and not in the
 // limits' numbers: so a plan or a tenant event never moves one, only a transition does.
@@ -28,8 +32,9 @@
 //
 // A document holds the generations that a window which is still open may have started under. What a cell may grant in a
 // window is the least of its shares in the generation that governs the start of the window (the last with From ≤ start)
-// and in each one since. So in every window each cell has at most its share in one and the same generation, and those sum
-// to the limit. What is looked at as the start of the window is for
+// and in each one since; generations in which other counters keep the limit give it nothing. So in every window each
+// cell has at most its share in one and the same generation, and those sum to the limit, or are all counted by one
+// counter that has the limit. What is looked at as the start of the window is for
 //
 //	fixed_window     the window's start
 //	sliding_window   the start of the window before, since its count is read: the formula then holds over all cells
@@ -48,8 +53,9 @@
 // rate is one unit lower meanwhile; where the rate shrinks, the burst shrinks in proportion until then. A bucket of a cell
 // that joins starts empty: it is closed for as long as it would take to fill.
 //
-// The price: what a cell that shrank has not granted in a window that is open, nobody grants. A homed limit that moves is
-// granted by nobody until its next window (a bucket: until it would be full).
+// The price: what a cell that shrank has not granted in a window that is open, nobody grants. A limit that becomes
+// homed, gets another home or becomes divided is granted by nobody from when a cell hears of that until its first
+// window after From (a bucket: until it would be full).
 //
 // # Bounds
 //
@@ -142,6 +148,10 @@ type Generation struct {
 	Cells []Weight    `json:"cells"`           // those that serve, by id
 	Homed []PlanLimit `json:"homed,omitempty"` // limits that are not divided, by plan and limit
 
+	// Kept says that every cell that serves a tenant asks the tenant's home cell for its homed limits. Where it is false
+	// the home cell grants them alone: so it is in generations made before every cell's software could ask.
+	Kept bool `json:"kept,omitempty"`
+
 	// HomeFrom is, in the oldest generation, since when tenants without a placement are at home where they are in it: older ones
 	// that were dropped had the same cells. 0: From.
 	HomeFrom int64 `json:"home_from,omitempty"`
@@ -209,6 +219,7 @@ type era struct {
 	homed    []PlanLimit
 	homedBy  []string
 	home     string
+	kept     bool // every cell asks home for what is homed
 }
 
 // View returns what cell may grant to tenant. stored is the placement that the cell has stored for the tenant, or nil;
@@ -255,7 +266,8 @@ func (d *Document) View(cell, tenant string, stored *Placement) *View {
 }
 
 func (v *View) era(g *Generation, p *Placed) era {
-	e := era{from: laterFrom(g.From, p.From), homeFrom: laterFrom(g.homeFrom(), p.homeFrom()), cells: g.Cells, pinned: p.Cells, homed: g.Homed, homedBy: p.Homed}
+	e := era{from: laterFrom(g.From, p.From), homeFrom: laterFrom(g.homeFrom(), p.homeFrom()), cells: g.Cells, pinned: p.Cells, homed: g.Homed, homedBy: p.Homed,
+		kept: g.Kept}
 	if len(p.Cells) > 0 {
 		e.cells = make([]Weight, 0, len(p.Cells))
 		for _, w := range g.Cells {

@@ -35,6 +35,10 @@ type Input struct {
 	// homes those that need it for the cells that it is going to have.
 	Limits []Limited
 
+	// Able are the cells whose software can ask another cell for limits that are homed, as they have said so: see
+	// [Generation.Kept].
+	Able []string
+
 	// Placements are the stored placements of tenants; nil for one that has none. See [Output.Load].
 	Placements map[string]*Placement
 }
@@ -271,7 +275,7 @@ func (b *balancer) settle() {
 
 // target is the generation that the members make.
 func (b *balancer) target() Generation {
-	g := Generation{Cells: []Weight{}}
+	g := Generation{Cells: []Weight{}, Kept: b.keeps()}
 	for _, m := range b.s.Members {
 		if m.Weight > 0 && !m.Forced {
 			g.Cells = append(g.Cells, Weight{m.Cell, m.Weight})
@@ -298,6 +302,23 @@ func (b *balancer) target() Generation {
 	return g
 }
 
+// keeps reports whether limits that are homed are to be asked for by every cell. Before the first generation no cell
+// has granted anything, so nothing needs to be waited for. After that every cell that serves must have said that it
+// can ask: a cell that cannot would go on with the generation before, and a transition would wait for it. Once it is
+// so it stays so.
+func (b *balancer) keeps() bool {
+	n := len(b.s.Generations)
+	if n == 0 || b.s.Generations[n-1].Kept {
+		return true
+	}
+	for _, w := range b.s.Generations[n-1].Cells {
+		if i, ok := b.s.member(w.Cell); ok && !b.s.Members[i].Forced && !slices.Contains(b.in.Able, w.Cell) {
+			return false
+		}
+	}
+	return true
+}
+
 func comparePlanLimits(a, b PlanLimit) int {
 	if c := compare(a.Plan, b.Plan); c != 0 {
 		return c
@@ -306,7 +327,7 @@ func comparePlanLimits(a, b PlanLimit) int {
 }
 
 func sameShares(a, b *Generation) bool {
-	return slices.Equal(a.Cells, b.Cells) && slices.Equal(a.Homed, b.Homed)
+	return slices.Equal(a.Cells, b.Cells) && slices.Equal(a.Homed, b.Homed) && a.Kept == b.Kept
 }
 
 // prune drops the oldest generations where there are too many.

@@ -465,3 +465,98 @@ func TestStrict(t *testing.T) {
 		t.Error("the good one is not JSON")
 	}
 }
+
+// Guarantees that homed limits are asked for by every cell only once every cell that serves has said that its
+// software can ask, through a transition, and for good; and that a state of before is read as it is. A cell that
+// cannot ask grants the whole limit from counters of its own.
+func TestEveryCellAsksOnceAllCan(t *testing.T) {
+	l := mustLimit(t, limit.Limit{ID: "tiny", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 1}}})
+	const before = `{"version":1,"epoch":4,"phase":"steady","skew_us":5000000,"members":[` +
+		`{"cell":"a","state":"active","weight":1},{"cell":"b","state":"active","weight":1}],"generations":[` +
+		`{"epoch":1,"from":1,"cells":[{"cell":"a","weight":1}]},` +
+		`{"epoch":4,"from":1790000000000000,"cells":[{"cell":"a","weight":1},{"cell":"b","weight":1}],"homed":[{"plan":"pro","limit":"tiny"}]}]}`
+	s, err := DecodeState([]byte(before))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := string(mustJSON(t, s)); again != before {
+		t.Fatalf("written again it is %s", again)
+	}
+	d := &desk{t: t, state: *s, now: noon}
+	limits := []Limited{{"pro", l}}
+	at := func(cell string) []Span { return d.state.Document().View(cell, "acme", nil).Limit("pro", l, "acme") }
+	granted := func() (text string) {
+		for _, cell := range []string{"a", "b"} {
+			if in, _ := At(at(cell), d.now.UnixMicro()); in.Limit != nil {
+				text += fmt.Sprintf("%s: %d of %q; ", cell, in.Limit.Tiers[0].Threshold, in.Limit.Home)
+			}
+		}
+		return text
+	}
+	home := d.state.Document().View("a", "acme", nil).Home()
+	alone := fmt.Sprintf("%s: 1 of \"\"; ", home)
+	for _, able := range [][]string{nil, {"a"}, {"b", "c"}} {
+		d.step(Input{Limits: limits, Able: able})
+		if d.want(Steady, 4); granted() != alone {
+			t.Fatalf("%v can ask: %s, want %s", able, granted(), alone)
+		}
+	}
+	d.step(Input{Limits: limits, Able: []string{"a", "b"}})
+	if d.want(Shrink, 5, "a", "b"); granted() != "" {
+		t.Errorf("while it shrinks: %s", granted())
+	}
+	d.through()
+	d.now = d.now.Add(time.Minute)
+	if want := fmt.Sprintf("a: 1 of %q; b: 1 of %q; ", home, home); granted() != want {
+		t.Errorf("after it grew: %s, want %s", granted(), want)
+	}
+	d.step(Input{Limits: limits}) // nobody says anything any more
+	d.want(Steady, 5)
+	d.step(Input{Limits: limits, Requests: []Request{{Kind: Join, Cell: "c", Weight: 1}}})
+	if g := d.out.Publish.Generations; !g[len(g)-1].Kept {
+		t.Errorf("a later generation forgets it: %+v", g[len(g)-1])
+	}
+}
+
+// Guarantees which limits cells ask their home for: those that are homed, but no sliding_log, which DynamoDB cannot
+// keep, no quota, which has spans of its own, and none of a tenant that one cell serves alone.
+func TestKeptIn(t *testing.T) {
+	doc := &Document{Version: Layout, Epoch: 1, Phase: Steady, Members: []string{"a", "b"}, Generations: []Generation{{
+		Epoch: 1, From: always, Cells: []Weight{{"a", 1}, {"b", 1}}, Homed: []PlanLimit{{"pro", "x"}}, Kept: true}}}
+	pinned := &Placement{Version: Layout, Tenant: "acme", Generations: []Placed{{From: always, Cells: []string{"b"}}}}
+	home := doc.View("a", "acme", nil).Home()
+	for _, a := range limit.Algorithms() {
+		tier := limit.Tier{Algorithm: a, Period: time.Second, Threshold: 1}
+		if a == limit.Quota {
+			tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Day, Location: time.UTC}
+		}
+		l := mustLimit(t, limit.Limit{ID: "x", Tiers: []limit.Tier{tier}})
+		want := home
+		if a == limit.SlidingLog || a == limit.Quota {
+			want = ""
+		}
+		for _, cell := range []string{"a", "b"} {
+			v := doc.View(cell, "acme", nil)
+			if got := v.KeptIn("pro", l); got != want {
+				t.Errorf("%s in cell %s: kept in %q, want %q", a, cell, got, want)
+			}
+			if got := doc.View(cell, "acme", pinned).KeptIn("pro", l); got != "" {
+				t.Errorf("%s of a tenant that is pinned to one cell is kept in %q", a, got)
+			}
+		}
+		if got := doc.View("a", "acme", nil).KeptIn("free", l); a != limit.LeakyBucket && got != "" {
+			t.Errorf("%s of another plan is kept in %q", a, got)
+		}
+		if a == limit.SlidingLog {
+			for _, cell := range []string{"a", "b"} {
+				if in, _ := At(doc.View(cell, "acme", nil).Limit("pro", l, "acme"), worldStart); (in.Limit != nil) != (cell == home) {
+					t.Errorf("a sliding_log is granted in cell %s, and its home is %s", cell, home)
+				}
+			}
+		}
+	}
+	var alone *View
+	if got := alone.KeptIn("pro", mustLimit(t, limit.Limit{ID: "x", Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Period: time.Second, Threshold: 1}}})); got != "" {
+		t.Errorf("a cell without shares keeps a limit in %q", got)
+	}
+}

@@ -25,6 +25,7 @@ func TestBrokenWorldsAreCaught(t *testing.T) {
 		{"a new bucket is full", wrong{fullBucket: true}, []limit.Algorithm{limit.TokenBucket}},
 		{"an acknowledgement of an older epoch", wrong{anyAck: true}, []limit.Algorithm{limit.FixedWindow, limit.SlidingLog}},
 		{"placements count at once", wrong{pinsAtOnce: true}, []limit.Algorithm{limit.FixedWindow, limit.SlidingLog}},
+		{"a limit moves to other counters at once", wrong{movesAtOnce: true}, []limit.Algorithm{limit.FixedWindow, limit.TokenBucket, limit.LeakyBucket}},
 		{"shares shrink when others grow", wrong{shrinkLater: true}, []limit.Algorithm{limit.FixedWindow, limit.SlidingBuckets}},
 	} {
 		for _, of := range twin.of {

@@ -33,6 +33,7 @@ type wrong struct {
 	anyAck      bool // an acknowledgement counts for whatever epoch and phase is under way
 	pinsAtOnce  bool // a placement counts as soon as a cell hears of it
 	shrinkLater bool // shares shrink only when they grow
+	movesAtOnce bool // a limit that other counters are to keep is granted from them at once
 }
 
 type message struct {
@@ -45,6 +46,7 @@ type message struct {
 type environment struct {
 	doc        *Document
 	placements map[string]*Placement
+	limits     map[*subject]*limit.Limit // as the environment has heard of them
 	polled     int64
 }
 
@@ -55,8 +57,9 @@ type cell struct {
 	placements map[string]*Placement
 	envs       []*environment
 	store      limit.Store
-	deaf       bool // nothing arrives
-	frozen     bool // environments do not poll, though the cell hears
+	durable    limit.Store // what other cells reach; of a small cell the same
+	deaf       bool        // nothing arrives
+	frozen     bool        // environments do not poll, though the cell hears
 	gone       bool
 }
 
@@ -87,13 +90,13 @@ type cached struct {
 	doc          *Document
 	placement    *Placement
 	cell, tenant string
-	subject      *subject
+	limit        *limit.Limit
 }
 
 // subject is a limit under test.
 type subject struct {
 	plan  string
-	limit *limit.Limit
+	limit *limit.Limit       // its newest numbers
 	books map[string]*ledger // by tenant
 }
 
@@ -120,20 +123,26 @@ func (w *world) add(l limit.Limit) *subject {
 // join makes a cell. forgetful: its store forgets as early as a store may.
 func (w *world) join(id string, weight int64, forgetful bool) {
 	c := &cell{id: id, skew: w.r.Int64N(second) - second/2, placements: map[string]*Placement{}}
-	if forgetful {
-		c.store = &forgetfulStore{states: map[string]*kept{}}
-	} else {
-		s, err := memory.New(memory.Config{})
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		c.store = s
+	c.store = w.counters(forgetful)
+	if c.durable = c.store; len(w.order)%2 == 0 {
+		c.durable = w.counters(forgetful)
 	}
 	for range 2 {
 		c.envs = append(c.envs, &environment{})
 	}
 	w.cells[id], w.order = c, append(w.order, id)
 	w.ask(Request{Kind: Join, Cell: id, Weight: weight})
+}
+
+func (w *world) counters(forgetful bool) limit.Store {
+	if forgetful {
+		return &forgetfulStore{states: map[string]*kept{}}
+	}
+	s, err := memory.New(memory.Config{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s
 }
 
 func (w *world) ask(r Request) {
@@ -302,6 +311,14 @@ func (c *cell) poll(w *world) {
 			continue
 		}
 		e.doc, e.polled, e.placements = c.doc, w.now, make(map[string]*Placement, len(c.placements))
+		if e.limits == nil {
+			e.limits = map[*subject]*limit.Limit{}
+		}
+		for _, s := range w.limits { // plans travel by themselves, and not with the shares
+			if e.limits[s] == nil || e.limits[s] != s.limit && w.r.IntN(4) == 0 {
+				e.limits[s] = s.limit
+			}
+		}
 		for tenant, p := range c.placements {
 			e.placements[tenant] = p
 		}
@@ -309,7 +326,7 @@ func (c *cell) poll(w *world) {
 }
 
 // spans is what an environment may grant, as it stands, or wrongly.
-func (w *world) spans(c *cell, e *environment, s *subject, tenant string) []Span {
+func (w *world) spans(c *cell, e *environment, s *subject, l *limit.Limit, tenant string) []Span {
 	doc := *e.doc
 	if w.wrong.pinsAtOnce {
 		doc.Placements = nil
@@ -318,7 +335,7 @@ func (w *world) spans(c *cell, e *environment, s *subject, tenant string) []Span
 		doc.Generations = doc.Generations[:len(doc.Generations)-1]
 	}
 	v := doc.View(c.id, tenant, e.placements[tenant])
-	tier := &s.limit.Tiers[0]
+	tier := &l.Tiers[0]
 	bucket := tier.Algorithm == limit.TokenBucket
 	switch {
 	case (w.wrong.midWindow && !bucket) || (w.wrong.fullBucket && bucket):
@@ -326,9 +343,17 @@ func (w *world) spans(c *cell, e *environment, s *subject, tenant string) []Span
 		if last.from == 0 {
 			break
 		}
-		return []Span{{beginning, sized(s.limit, []amount{v.part(last, s.plan, tier)})}}
+		to := sized(l, []amount{v.part(last, s.plan, tier)})
+		if home := last.keptIn(s.plan, l); to != nil && home != "" {
+			to = to.KeptIn(home)
+		}
+		return []Span{{beginning, to}}
 	}
-	return v.Limit(s.plan, s.limit, tenant)
+	out := v.Limit(s.plan, l, tenant)
+	if home := v.KeptIn(s.plan, l); w.wrong.movesAtOnce && home != "" && len(v.gens) > 1 {
+		return []Span{{beginning, l.KeptIn(home)}}
+	}
+	return out
 }
 
 // grab takes of a limit, at any environment of any cell, what is granted, with costs as given.
@@ -345,21 +370,27 @@ func (w *world) take(c *cell, e *environment, s *subject, tenant string, cost fu
 	if e.doc == nil || c.gone {
 		return
 	}
-	now := w.now + c.skew
-	key := cached{e.doc, e.placements[tenant], c.id, tenant, s}
+	now, store := w.now+c.skew, c.store
+	key := cached{e.doc, e.placements[tenant], c.id, tenant, e.limits[s]}
 	if _, ok := w.cache[key]; !ok {
-		w.cache[key] = w.spans(c, e, s, tenant)
+		w.cache[key] = w.spans(c, e, s, e.limits[s], tenant)
 	}
 	in, _ := At(w.cache[key], now)
 	if in.Limit == nil {
 		return
+	}
+	if home := w.cells[in.Limit.Home]; home != nil {
+		if home.gone {
+			return
+		}
+		now, store = w.now+home.skew, home.durable // the counters' clock is one
 	}
 	var d limit.Decision
 	owner := limit.Owner{Kind: limit.Tenant, Name: tenant}
 	for range 400 {
 		units := cost()
 		req := &limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: in.Limit, Cost: units}}}
-		if err := c.store.Decide(context.Background(), req, time.UnixMicro(now), &d); err != nil {
+		if err := store.Decide(context.Background(), req, time.UnixMicro(now), &d); err != nil {
 			w.t.Fatal(err)
 		}
 		if !d.Allowed {

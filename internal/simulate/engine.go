@@ -63,7 +63,7 @@ type step struct {
 }
 
 func newEngine(o *Options, from *TenantFrom, planID string, defaults *plan.Set) (*engine, error) {
-	store, err := memory.New(memory.Config{MaxBytes: o.StoreBytes})
+	store, err := memory.New(memory.Config{MaxBytes: o.StoreBytes, OneBudget: true})
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func newEngine(o *Options, from *TenantFrom, planID string, defaults *plan.Set) 
 func (e *engine) replay(r *record) error {
 	e.tally.begin(r.time)
 	now := time.UnixMicro(r.time)
-	address := e.addresses.address(r.host)
+	address := e.addresses.address(r.host, e.config.IPv6Prefix())
 	e.path = route.Clean(string(r.path))
 	e.attrs.Method, e.attrs.IP, e.attrs.Subject = e.method(r.method), address.owner, ""
 	if e.from.kind != fromUser {

@@ -258,17 +258,23 @@ func TestPeopleBound(t *testing.T) {
 }
 
 func TestCanonicalAddress(t *testing.T) {
-	cases := []struct{ in, want string }{
-		{"192.0.2.1", "192.0.2.1"},
-		{"::ffff:192.0.2.1", "192.0.2.1"},
-		{"2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"},
-		{"2001:DB8:1:2::9", "2001:db8:1:2::/64"},
-		{"fe80::1%eth0", "fe80::/64"},
-		{"Host.Example", "host.example"},
+	cases := []struct {
+		in     string
+		prefix int
+		want   string
+	}{
+		{"192.0.2.1", 64, "192.0.2.1"},
+		{"::ffff:192.0.2.1", 48, "192.0.2.1"},
+		{"2001:db8:1:2:3:4:5:6", 64, "2001:db8:1:2::/64"},
+		{"2001:DB8:1:2::9", 64, "2001:db8:1:2::/64"},
+		{"2001:db8:1:2::9", 48, "2001:db8:1::/48"},
+		{"2001:db8:1:2::9", 128, "2001:db8:1:2::9"},
+		{"fe80::1%eth0", 64, "fe80::/64"},
+		{"Host.Example", 64, "host.example"},
 	}
 	for _, c := range cases {
-		if got := canonicalAddress(c.in); got != c.want {
-			t.Errorf("canonicalAddress(%q) = %q, want %q", c.in, got, c.want)
+		if got := canonicalAddress(c.in, c.prefix); got != c.want {
+			t.Errorf("canonicalAddress(%q, %d) = %q, want %q", c.in, c.prefix, got, c.want)
 		}
 	}
 }

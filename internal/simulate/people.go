@@ -50,13 +50,13 @@ func (p *people) tenant(name []byte) (who *person, found bool) {
 	return p.add(string(name)), false
 }
 
-// address is the person behind a client address: IPv6 addresses of one /64 are one, as in production.
-func (p *people) address(text []byte) *person {
+// address is the person behind a client address: IPv6 addresses of one network are one, as in production.
+func (p *people) address(text []byte, ipv6Prefix int) *person {
 	if who, ok := p.byText[string(text)]; ok {
 		return who
 	}
 	spelling := string(text)
-	name := canonicalAddress(spelling)
+	name := canonicalAddress(spelling, ipv6Prefix)
 	who, ok := p.byName[name]
 	if !ok {
 		who = p.add(name)
@@ -106,13 +106,13 @@ func (p *people) ranked() []*person {
 }
 
 // canonicalAddress is the address in the form in which addresses are counted; a host name in lower case.
-func canonicalAddress(text string) string {
+func canonicalAddress(text string, ipv6Prefix int) string {
 	a, err := netip.ParseAddr(text)
 	if err != nil {
 		return strings.ToLower(text)
 	}
-	if a = identity.Canonical(a); a.Is6() {
-		return a.String() + "/64"
+	if a = identity.Canonical(a, ipv6Prefix); a.Is6() && ipv6Prefix < a.BitLen() {
+		return netip.PrefixFrom(a, ipv6Prefix).String()
 	}
 	return a.String()
 }

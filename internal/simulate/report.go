@@ -68,7 +68,7 @@ type Ranking struct {
 	Others Others   `json:"others"` // all that are not in Top
 }
 
-// Person is a tenant or an address. IPv6 addresses are counted by /64.
+// Person is a tenant or an address. IPv6 addresses are counted by the plans' ipv6Prefix.
 type Person struct {
 	Name          string     `json:"name"`
 	Plan          string     `json:"plan,omitempty"`

@@ -405,7 +405,9 @@ func TestMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	keeper := &streamstest.Keeper{}
-	a, err := applier.New(applier.Config{Cell: "eu-1", Store: store, Keep: keeper, Meter: &streamstest.Meter{}})
+	a, err := applier.New(applier.Config{
+		Cell: "eu-1", Tables: open(t).tables(t), Store: store, Keep: keeper, Meter: &streamstest.Meter{},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -445,6 +447,9 @@ func TestAudit(t *testing.T) {
 	report, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: archive, Tables: tables, Grace: -1})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if n := report.Notices; len(n) != 2 || n[0].Kind != audit.NoPutTimes || n[1].Kind != audit.NoAnchors {
+		t.Errorf("it notices %+v, want that nothing is known of when its files were put, and that it has no anchors", n)
 	}
 	if !report.OK() || report.Objects != 41 || report.Items != 17 || report.Rejected != 0 {
 		t.Errorf("the report is %+v", report)

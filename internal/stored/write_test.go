@@ -158,7 +158,9 @@ func TestWrite(t *testing.T) {
 	us, err := memtable.New(0)
 	must(err)
 	for cell, store := range map[string]cellconfig.Store{"eu-1": eu, "us-1": us} {
-		a, err := applier.New(applier.Config{Cell: cell, Store: store, Keep: keeper, Meter: meter, Log: quiet, Now: now})
+		a, err := applier.New(applier.Config{
+			Cell: cell, Tables: w, Store: store, Keep: keeper, Meter: meter, Log: quiet, Now: now,
+		})
 		must(err)
 		k, err := acknowledge.New(acknowledge.Config{Cell: cell, Tables: w, Store: store, Now: now})
 		must(err)

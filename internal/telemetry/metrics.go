@@ -41,6 +41,7 @@ const (
 	inBalancer   = "balancer"
 	inApplier    = "applier"
 	inArchiver   = "archiver"
+	inAnchor     = "anchor"
 	inReconcile  = "reconcile"
 	inCanary     = "canary"
 )
@@ -108,6 +109,8 @@ func Metrics() []Metric {
 	add(inApplier, "messages_old", unitCount, Counted, lineOnly, "Messages with nothing newer than what the cell has: repeated or overtaken, and harmless.")
 	add(inApplier, "messages_other", unitCount, Counted, lineOnly, "Events that are no document's, and so not a cell's affair.")
 	add(inApplier, "messages_kept", unitCount, Counted, not0, "Messages that cannot be used, those of an unknown version included, and were put into the queue of what is kept: somebody must look.")
+	add(inApplier, "events_forged", unitCount, Counted, not0,
+		"Events that the control tables do not have: no such item, a version above the item's, or another content. They are kept.")
 	add(inApplier, "events_unknown", unitCount, Counted, not0, "Events of a type or version that this applier does not know: publisher and applier are of different versions.")
 	add(inApplier, "documents_applied", unitCount, Counted, lineOnly, "Documents that were newer than what the cell had.")
 	add(inApplier, "apply_seconds", unitSeconds, Spread, lineOnly, "From the write of a change in the control tables to when the cell's table had it.")
@@ -118,11 +121,15 @@ func Metrics() []Metric {
 	add(inArchiver, "records_unreadable", unitCount, Counted, not0, "Records that are no change that Sluice made: somebody must look.")
 	add(inArchiver, "archive_seconds", unitSeconds, Spread, lineOnly, "From the write of a change to when the archive had it.")
 
+	add(inAnchor, "anchor_missing", unitCount, Level, always,
+		"1 where the audit trail has no anchor of the day after a run.")
+
 	add(inReconcile, "drift", unitCount, Level, always, "Differences between the control tables and the cell's copy that are old enough not to be under way: the sum of the next seven.")
 	for _, d := range [...][2]string{
 		{"missing", "the cell has never had the item; repaired"}, {"older", "the cell has an older version; repaired"},
-		{"ahead", "the cell has a newer version: the control tables have lost a write"}, {"unknown", "a document of no item: somebody has written past Sluice"},
-		{"altered", "the same version with another content: somebody has written past Sluice"},
+		{"ahead", "the cell has a newer version, which was forged, or which the control tables have lost; repaired"},
+		{"unknown", "a document of no item: it was forged; removed, unless the whole control table is empty"},
+		{"altered", "the same version with another content: it was forged; repaired"},
 		{"unreadable", "an item that is not as it was written, or shares or a placement that this version cannot read; it reaches no cell"}, {"refused", "an item that the cell's table does not take"},
 	} {
 		add(inReconcile, "drift_"+d[0], unitCount, Level, not0, "Of `drift`: "+d[1]+".")

@@ -215,7 +215,8 @@ func unquoted(l *ast.BasicLit) string {
 
 // packages are those that count for a function.
 var packages = map[string][]string{
-	"publisher": {"publisher"}, "balancer": {"balancer", "publisher"}, "applier": {"applier"}, "archiver": {"archiver"},
+	"publisher": {"publisher"}, "balancer": {"balancer", "publisher"}, "applier": {"applier"},
+	"archiver": {"archiver"}, "anchor": {"anchor"},
 	"reconcile": {"reconcile"}, "canary": {"canary"},
 }
 

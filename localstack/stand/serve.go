@@ -12,7 +12,10 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/lambda"
 
 	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/gateway/stage"
@@ -88,6 +91,11 @@ func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (strin
 	for _, name := range append(authorizers, integrations...) {
 		functions[name] = client.Function(name)
 	}
+	for _, name := range integrations {
+		if d.API, err = s.ownAPI(region, name, d.API); err != nil {
+			return "", err
+		}
+	}
 	o := s.Operator
 	served, err := stage.New(stage.Config{
 		Description: d, Functions: functions, Log: slog.New(slog.DiscardHandler),
@@ -111,7 +119,7 @@ func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (strin
 	if at, ok := l.Addr().(*net.TCPAddr); ok {
 		s.ports[stack] = at.Port
 	}
-	server := front.NewServer(served, slog.New(slog.DiscardHandler))
+	server := front.NewServer(served, 0, slog.New(slog.DiscardHandler))
 	g.servers = append(g.servers, server)
 	go func() {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -119,6 +127,25 @@ func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (strin
 		}
 	}()
 	return "http://" + l.Addr().String() + d.Prefix(), nil
+}
+
+// ownAPI is the id that LocalStack gave the API in front of a function for operators, which answers no other one. For
+// another function it is the id that the template has.
+func (s *Stand) ownAPI(region, function, id string) (string, error) {
+	out, err := lambda.NewFromConfig(s.AWS(region)).GetFunctionConfiguration(context.Background(),
+		&lambda.GetFunctionConfigurationInput{
+			FunctionName: &function,
+		})
+	if err != nil {
+		return "", fmt.Errorf("which API %s answers: %w", function, err)
+	}
+	if out.Environment == nil {
+		return id, nil
+	}
+	if own, _, ok := strings.Cut(out.Environment.Variables["SLUICE_API"], "/"); ok {
+		return own, nil
+	}
+	return id, nil
 }
 
 // backend is what stands behind the sample APIs.

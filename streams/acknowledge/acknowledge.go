@@ -7,7 +7,11 @@
 //
 //   - a shrink as soon as it is stored. A cell that joins was not told of the placements from before: it fetches them first.
 //   - a growth once the placements of its transition are stored, too: the next document is without them.
-//   - nothing where it is not awaited, by the document it has.
+//   - nothing where it is not awaited, by the document it has, with one exception: where the last acknowledgement was written by
+//     software that could not ask other cells for limits too small to be divided, it is written once more and says that this
+//     software can (balancer.Ack.Asks).
+//   - nothing that the control tables do not have: such shares were forged, and an acknowledgement of a high epoch would
+//     be newer than all that follow.
 //
 // A cell whose table has no shares yet, since it is new or was lost, was not told of the placements from before either. With shares
 // alone it would grant to a tenant that is pinned elsewhere; so before the first are stored it fetches every placement: see
@@ -78,8 +82,15 @@ func (a *Acknowledger) Run(ctx context.Context) (wrote bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("acknowledge: %w", err)
 	}
-	if state == nil || state.Transition == nil || !slices.Contains(state.Transition.Awaiting, a.c.Cell) {
+	if state == nil || !a.awaited(state) && !a.unasked(state) {
 		return false, nil
+	}
+	newest, err := a.newest(ctx)
+	if err != nil {
+		return false, fmt.Errorf("acknowledge: %w", err)
+	}
+	if state.Document().Revision() > newest {
+		return false, nil // reconcile takes it back
 	}
 	ready, err := a.complete(ctx, state)
 	if err != nil {
@@ -97,6 +108,19 @@ func (a *Acknowledger) Run(ctx context.Context) (wrote bool, err error) {
 		return false, fmt.Errorf("acknowledge: %w", err)
 	}
 	return wrote, nil
+}
+
+func (a *Acknowledger) awaited(s *shares.State) bool {
+	return s.Transition != nil && slices.Contains(s.Transition.Awaiting, a.c.Cell)
+}
+
+// unasked reports whether the balancer may be waiting to hear that this cell's software can ask other cells.
+func (a *Acknowledger) unasked(s *shares.State) bool {
+	if s.Phase != shares.Steady {
+		return false
+	}
+	last := s.Generations[len(s.Generations)-1]
+	return !last.Kept && slices.ContainsFunc(last.Cells, func(w shares.Weight) bool { return w.Cell == a.c.Cell })
 }
 
 // Prepare stores the placement of every tenant where the cell has no shares yet. It is called before messages are applied that are
@@ -132,6 +156,29 @@ func (a *Acknowledger) state(ctx context.Context) (*shares.State, error) {
 		return nil, fmt.Errorf("the cell's own copy: %w: %w", control.ErrBadItem, err)
 	}
 	return state, nil
+}
+
+// newest is the revision of the shares in the control tables; 0 where there are none.
+func (a *Acknowledger) newest(ctx context.Context) (int64, error) {
+	item, err := a.c.Tables.Get(ctx, control.Cells, events.SharesKey)
+	switch {
+	case errors.Is(err, control.ErrNotFound):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	d, err := document(&item)
+	if err != nil {
+		return 0, err
+	}
+	state, err := shares.DecodeState(d.Body)
+	if err != nil {
+		return 0, fmt.Errorf("the shares: %w: %w", control.ErrBadItem, err)
+	}
+	if doc := state.Document(); doc != nil {
+		return doc.Revision(), nil
+	}
+	return 0, nil
 }
 
 // complete reports whether what goes with the state is stored, and fetches what is not.
@@ -249,12 +296,12 @@ func (a *Acknowledger) write(ctx context.Context, s *shares.State) (bool, error)
 	var have balancer.Ack
 	if err == nil && !item.Deleted && json.Unmarshal(item.Body, &have) == nil { // what makes no sense is replaced
 		then := shares.Document{Epoch: have.Epoch, Phase: have.Phase}
-		if then.Revision() >= s.Document().Revision() {
+		if now := s.Document().Revision(); then.Revision() > now || then.Revision() == now && have.Asks {
 			return false, nil
 		}
 	}
 	now := a.c.Now()
-	body, err := json.Marshal(balancer.Ack{Cell: a.c.Cell, Epoch: s.Epoch, Phase: s.Phase, AtUS: now.UnixMicro()})
+	body, err := json.Marshal(balancer.Ack{Cell: a.c.Cell, Epoch: s.Epoch, Phase: s.Phase, AtUS: now.UnixMicro(), Asks: true})
 	if err != nil {
 		return false, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -109,6 +110,84 @@ func TestAcknowledgesWhatIsStored(t *testing.T) {
 	w.put(control.Cells, shares.AckKey("eu-1"), `{"cell":7}`)
 	if !w.hear(eu) {
 		t.Error("one that makes no sense stays")
+	}
+}
+
+// Guarantees that a cell says once that its software can ask other cells, also where nothing is awaited: the last
+// acknowledgement may be of software that could not. And that the balancer then has them ask, through a transition.
+func TestSaysThatItAsks(t *testing.T) {
+	w := quiet(t)
+	w.ask(shares.Request{Kind: shares.Place, Tenant: "initech"}) // it has no limit of its own
+	eu := w.cell("eu-1", 1)
+	before := strings.NewReplacer("\n", "", "\t", "").Replace(`{"version":1,"epoch":3,"phase":"steady","skew_us":2000000,
+		"members":[{"cell":"eu-1","state":"active","weight":1},{"cell":"us-1","state":"active","weight":9}],
+		"generations":[{"epoch":3,"from":1,"cells":[{"cell":"eu-1","weight":1},{"cell":"us-1","weight":9}],"homed":[{"plan":"pro","limit":"tiny"}]}]}`)
+	w.put(control.Cells, events.SharesKey, before)
+	us := w.cell("us-1", 9)
+	w.put(control.Cells, shares.AckKey("eu-1"), `{"cell":"eu-1","epoch":3,"phase":"grow","at_us":1}`)
+	if s := w.balance(eu, us); s.Phase != shares.Steady || s.Epoch != 3 {
+		t.Fatalf("before both cells can ask: %s of epoch %d", s.Phase, s.Epoch)
+	}
+	if a, _ := w.ack(us); !a.Asks { // with what it was told of first
+		t.Errorf("%+v", a)
+	}
+	if !w.hear(eu) || w.hear(eu) {
+		t.Error("a cell says that it can ask once")
+	}
+	if a, _ := w.ack(eu); !a.Asks || a.Epoch != 3 || a.Phase != shares.Steady {
+		t.Errorf("%+v", a)
+	}
+	if s := w.balance(eu, us); s.Phase != shares.Shrink || !s.Generations[1].Kept {
+		t.Errorf("both can ask: %s, %+v", s.Phase, s.Generations)
+	}
+	w.run(60*time.Second, false)
+	if s := w.balance(); s.Phase != shares.Steady || s.Epoch != 4 {
+		t.Errorf("a minute later: %s of epoch %d", s.Phase, s.Epoch)
+	}
+	if w.hear(eu) {
+		t.Error("a cell says it though it is so")
+	}
+}
+
+// Guarantees that a cell does not acknowledge shares that somebody forged in it: with an epoch of theirs, no
+// acknowledgement would count any more, and no change of the shares would ever end.
+func TestForgedSharesAreNotAcknowledged(t *testing.T) {
+	w := quiet(t)
+	eu := w.cell("eu-1", 1)
+	w.balance(eu)
+	us := w.cell("us-1", 1)
+	state := w.balance(eu, us)
+	forged := *state
+	forged.Epoch += 1000
+	forged.Generations = slices.Clone(state.Generations)
+	forged.Generations[len(forged.Generations)-1].Epoch = forged.Epoch
+	body, err := json.Marshal(&forged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := cellconfig.Ref{Kind: celldoc.KindShares, ID: celldoc.SharesID}
+	d := cellconfig.Document{Ref: ref, Version: events.MaxVersion, Body: body}
+	if _, err := cellconfig.Apply(t.Context(), us.table, []cellconfig.Document{d}, time.Now); err != nil {
+		t.Fatal(err)
+	}
+	if w.hear(us) {
+		a, _ := w.ack(us)
+		t.Errorf("it acknowledges %+v, and the shares are at epoch %d", a, state.Epoch)
+	}
+	got, err := us.table.Get(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	item, err := w.tables.Get(t.Context(), control.Cells, events.SharesKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	repair := []cellconfig.Replacement{{Found: got[0], Want: celldoc.Of(item.Event())}}
+	if n, err := cellconfig.Repair(t.Context(), us.table, repair, time.Now); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	if !w.hear(us) {
+		t.Error("after the repair nothing is acknowledged")
 	}
 }
 

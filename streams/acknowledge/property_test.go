@@ -58,6 +58,16 @@ func TestCellsTogetherKeepTheLimits(t *testing.T) {
 				t.Errorf("seed %d: %d units of %s since the shares are at rest, want all of several windows", seed, n, tenant)
 			}
 		}
+		for _, c := range w.cells { // a limit that is too small to be divided is granted by each
+			for name, at := range map[string][2]string{"/tiny of globex": {"globex", "/tiny"}, "/window of initech": {"initech", "/window"}} {
+				w.run(20*time.Second, false)
+				before := w.total(name, begins)
+				w.spend(c, c.envs[0], at[0], at[1])
+				if n := w.total(name, begins) - before; n != 2 {
+					t.Errorf("seed %d: cell %s grants %d of %s, want 2", seed, c.id, n, name)
+				}
+			}
+		}
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/route"
 	"github.com/sluicelimits/sluice/internal/shares"
 	"github.com/sluicelimits/sluice/internal/store/memory"
+	"github.com/sluicelimits/sluice/internal/store/split"
 	"github.com/sluicelimits/sluice/streams/acknowledge"
 	"github.com/sluicelimits/sluice/streams/balancer"
 )
@@ -54,7 +55,18 @@ func (nothing) Took(string, time.Duration) {}
 
 type environment struct {
 	reader *cellconfig.Reader
+	homes  *split.Homes
 	leases *lease.Store
+}
+
+// clocked is a store with a clock of its own.
+type clocked struct {
+	limit.Store
+	now func() time.Time
+}
+
+func (c *clocked) Decide(ctx context.Context, req *limit.Request, _ time.Time, d *limit.Decision) error {
+	return c.Store.Decide(ctx, req, c.now(), d)
 }
 
 type cell struct {
@@ -62,6 +74,7 @@ type cell struct {
 	skew  time.Duration
 	table *memtable.Table
 	heard *acknowledge.Acknowledger
+	kept  *clocked // what other cells ask
 	envs  []*environment
 	deaf  bool
 }
@@ -178,17 +191,45 @@ func (w *world) empty(id string) *cell {
 	if c.heard, err = acknowledge.New(acknowledge.Config{Cell: id, Tables: w.tables, Store: table, Now: func() time.Time { return w.now.Add(c.skew) }}); err != nil {
 		w.t.Fatal(err)
 	}
-	store, err := memory.New(memory.Config{})
+	rates, err := memory.New(memory.Config{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	kept, err := memory.New(memory.Config{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	c.kept = &clocked{kept, func() time.Time { return w.now.Add(c.skew) }}
+	own, err := split.New(split.Config{Rates: rates, Quotas: c.kept, HoldFor: -1})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	began := slices.ContainsFunc(w.cells, func(other *cell) bool { return other.id == id })
 	for range 2 {
 		e := &environment{}
 		if e.reader, err = cellconfig.New(cellconfig.Config{Table: table, Cell: id, Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second,
-			Log: slog.New(slog.DiscardHandler)}); err != nil {
+			Reaches: func(string) bool { return true }, Log: slog.New(slog.DiscardHandler)}); err != nil {
 			w.t.Fatal(err)
 		}
-		if e.leases, err = lease.New(lease.Config{Store: store, Instances: func() int { return 2 }, Life: grace.Lease, Look: -1,
+		others := map[string]limit.Store{}
+		for _, other := range w.cells {
+			if other.id == id { // it begins anew
+				continue
+			}
+			others[other.id] = other.kept
+			for _, theirs := range other.envs {
+				if len(c.envs) > 0 { // they know of this cell
+					break
+				}
+				if err := theirs.homes.Add(id, c.kept); err != nil && !began {
+					w.t.Fatal(err)
+				}
+			}
+		}
+		if e.homes, err = split.NewHomes(split.HomesConfig{Cell: id, Own: own, Homes: others, HoldFor: -1}); err != nil {
+			w.t.Fatal(err)
+		}
+		if e.leases, err = lease.New(lease.Config{Store: e.homes, Instances: func() int { return 2 }, Life: grace.Lease, Look: -1,
 			Clock: func() time.Time { return w.now.Add(c.skew) }}); err != nil {
 			w.t.Fatal(err)
 		}
@@ -341,6 +382,11 @@ func (w *world) spend(c *cell, e *environment, tenant, path string) {
 			return
 		}
 		name := path + " of " + tenant
+		for _, home := range w.cells {
+			if home.id == charges[0].Limit.Home {
+				now = home.kept.now()
+			}
+		}
 		if w.granted[name] == nil {
 			w.granted[name] = map[time.Time]int64{}
 		}

@@ -2,8 +2,9 @@
 //
 // It holds:
 //
-//   - A document is replaced iff the event is newer than it. Messages may come twice, in any order, late, and to several appliers
-//     at once; one that died after it had written is repeated harmlessly.
+//   - What is applied is an item of the control tables, and never a message: see below.
+//   - A document is replaced iff the item is newer than it. Messages may come twice, in any order, late, and to several
+//     appliers at once; one that died after it had written is repeated harmlessly.
 //   - What one call brings is written in as few transactions as it fits, each with its entry of the change log. A message is done
 //     when its transaction is.
 //   - An event of an unknown type or version, and a message that is no event or no document, are kept ([kept.Keeper]) and
@@ -12,21 +13,45 @@
 //     knows of its shares stays in force. Reconcile brings them when they can be read.
 //   - Where the table does not take a transaction, all messages that are not known to be done come again.
 //
-// Metrics: messages_read, documents_applied, messages_old (nothing newer in them), messages_other (events that are no document's),
-// events_unknown, messages_kept (those included), messages_again, apply_seconds (from the write of a change in the control
-// tables to when the cell had it).
+// # What is believed
+//
+// A message says only that an item has changed. Whoever may publish on the topic, or send to the queue, could
+// otherwise make an API key or remove a limit. So the applier reads each item that messages name from its control
+// table, consistently, and applies what is there, which may be newer than the message. Nothing is applied that the
+// control tables do not have: no version above theirs, and no other content. An event that was true once does no harm
+// when somebody sends it again.
+//
+// A message is kept and counted as forged (events_forged) if there is no such item, if the item has a lower version,
+// or if the item has another content in the same version. Messages of every release are settled in this way, however
+// long they lay in the queue. They need no mark of who sent them.
+//
+// The alternative is a signature by the publisher and the balancer. It saves the read, which is 1 read unit for each
+// 4 KB and a round trip to the control region. It needs a key that somebody makes, that only two roles may use, that
+// every cell knows, and that is replaced from time to time; and messages of the release before would have to be
+// settled by reading all the same. A signature also says that a version was written, not that it is still there:
+// after a restore of the control tables, signed events would bring back what was lost.
+//
+// While the control region does not answer, messages wait in the queue and come again. Nothing can be changed then
+// either, and no decision waits for that.
+//
+// Metrics: messages_read, documents_applied, messages_old (nothing newer in them), messages_other (events that are no
+// document's), events_unknown, events_forged, messages_kept (those of both included), messages_again, apply_seconds
+// (from the write of a change in the control tables to when the cell had it).
 package applier
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/celldoc"
+	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/streams/kept"
 	"github.com/sluicelimits/sluice/streams/sqsevent"
 )
@@ -37,12 +62,18 @@ type Meter interface {
 	Took(name string, d time.Duration)
 }
 
+// Tables is the part of control.Tables that is used.
+type Tables interface {
+	Get(ctx context.Context, t control.Table, key string) (control.Item, error)
+}
+
 // Config sets up an Applier. All but the last three are required.
 type Config struct {
-	Cell  string // its id, for what is kept
-	Store cellconfig.Store
-	Keep  kept.Keeper
-	Meter Meter
+	Cell   string // its id, for what is kept
+	Tables Tables // those of the control plane
+	Store  cellconfig.Store
+	Keep   kept.Keeper
+	Meter  Meter
 
 	Log   *slog.Logger     // default slog.Default()
 	Now   func() time.Time // default time.Now; of log entries, too
@@ -57,6 +88,8 @@ func New(c Config) (*Applier, error) {
 	switch {
 	case c.Cell == "":
 		return nil, errors.New("applier: Cell is missing")
+	case c.Tables == nil:
+		return nil, errors.New("applier: Tables is missing")
 	case c.Store == nil:
 		return nil, errors.New("applier: Store is missing")
 	case c.Keep == nil:
@@ -76,7 +109,20 @@ func New(c Config) (*Applier, error) {
 	return &Applier{c}, nil
 }
 
-// change is a message's document.
+// told is a message that says that an item has changed.
+type told struct {
+	message *sqsevent.Message
+	event   *events.Changed
+	item    item
+}
+
+// item names one of a control table.
+type item struct {
+	table control.Table
+	key   string
+}
+
+// change is a message's document, as the control tables have it.
 type change struct {
 	message  *sqsevent.Message
 	document cellconfig.Document
@@ -109,10 +155,18 @@ func (a *Applier) Handle(ctx context.Context, messages []sqsevent.Message) (fail
 	r := run{Applier: a}
 	a.c.Meter.Count("messages_read", int64(len(messages)))
 	a.c.Meter.Count("events_unknown", 0)
+	a.c.Meter.Count("events_forged", 0)
 	a.c.Meter.Count("messages_kept", 0)
-	changes := make([]change, 0, len(messages))
+	var all []told
 	for i := range messages {
-		if c, ok := r.read(ctx, &messages[i]); ok {
+		if m, ok := r.read(ctx, &messages[i]); ok {
+			all = append(all, m)
+		}
+	}
+	items := a.look(ctx, all)
+	changes := make([]change, 0, len(all))
+	for i := range all {
+		if c, ok := r.settle(ctx, &all[i], items[all[i].item]); ok {
 			changes = append(changes, c)
 		}
 	}
@@ -128,35 +182,108 @@ func (a *Applier) Handle(ctx context.Context, messages []sqsevent.Message) (fail
 	return r.failed, fmt.Errorf("apply %d of %d messages: %w", len(r.failed), len(messages), r.cause)
 }
 
-// read is the document of a message; false where there is none to apply.
-func (r *run) read(ctx context.Context, m *sqsevent.Message) (change, bool) {
+// read is what a message says; false where that is nothing about an item that the cell has.
+func (r *run) read(ctx context.Context, m *sqsevent.Message) (told, bool) {
 	e, err := events.Decode(m.Body)
 	if err != nil {
 		r.keep(ctx, m, "", err)
-		return change{}, false
+		return told{}, false
 	}
 	switch e := e.(type) {
 	case *events.Changed:
-		c := change{m, celldoc.Of(e), e.Time}
-		err := c.document.Check()
-		if err == nil {
-			if err = celldoc.Readable(&c.document); err != nil {
-				r.unreadable = append(r.unreadable, unreadable{c, e.Key, err})
-				return change{}, false
-			}
+		d := celldoc.Of(e)
+		table, key, ok := celldoc.Item(d.Ref)
+		if !ok {
+			r.keep(ctx, m, e.Key, fmt.Errorf("no item is a document of kind %s", d.Kind))
+			return told{}, false
 		}
-		if err != nil {
-			r.keep(ctx, m, e.Key, err)
-			return change{}, false
-		}
-		return c, true
+		return told{m, e, item{table, key}}, true
 	case *events.Raw:
 		r.c.Meter.Count("events_unknown", 1)
 		r.keep(ctx, m, "", fmt.Errorf("an event of an unknown type or version: %s version %d", e.Head.Type, e.Head.Version))
 	default: // of other subscribers
 		r.c.Meter.Count("messages_other", 1)
 	}
-	return change{}, false
+	return told{}, false
+}
+
+// readsAtOnce is how many items are read at the same time: the control tables may be far away.
+const readsAtOnce = 16
+
+// found is an item as it was read.
+type found struct {
+	control.Item
+	err error
+}
+
+// look reads each item that messages name, once.
+func (a *Applier) look(ctx context.Context, all []told) map[item]*found {
+	items := make(map[item]*found, len(all))
+	var reads sync.WaitGroup
+	room := make(chan struct{}, readsAtOnce)
+	for i := range all {
+		at := all[i].item
+		if items[at] != nil {
+			continue
+		}
+		f := &found{}
+		items[at] = f
+		room <- struct{}{}
+		reads.Go(func() {
+			defer func() { <-room }()
+			f.Item, f.err = a.c.Tables.Get(ctx, at.table, at.key)
+		})
+	}
+	reads.Wait()
+	return items
+}
+
+// settle is the document that a cell is to have after a message, from the item that the message names; false where
+// there is none.
+func (r *run) settle(ctx context.Context, t *told, f *found) (change, bool) {
+	switch {
+	case errors.Is(f.err, control.ErrBadItem):
+		r.keep(ctx, t.message, t.event.Key, f.err)
+		return change{}, false
+	case f.err != nil && !errors.Is(f.err, control.ErrNotFound):
+		r.again(t.message, f.err)
+		return change{}, false
+	}
+	if why := forged(t, f); why != nil {
+		r.c.Meter.Count("events_forged", 1)
+		r.keep(ctx, t.message, t.event.Key, why)
+		return change{}, false
+	}
+	c := change{t.message, celldoc.Of(f.Event()), f.ChangedAt}
+	err := f.Verify() // as the publisher does: what was written by hand reaches no cell
+	if err == nil {
+		err = c.document.Check()
+	}
+	if err != nil {
+		r.keep(ctx, t.message, t.event.Key, err)
+		return change{}, false
+	}
+	if err := celldoc.Readable(&c.document); err != nil {
+		r.unreadable = append(r.unreadable, unreadable{c, t.event.Key, err})
+		return change{}, false
+	}
+	return c, true
+}
+
+// forged says why a message is not true; nil where nothing speaks against it. Of an item that is newer than the
+// message there is nothing to compare, and the message is not used.
+func forged(t *told, f *found) error {
+	const forged = "the event was forged, or the control tables were restored to an earlier time"
+	switch e := t.event; {
+	case f.err != nil:
+		return fmt.Errorf("%s: there is no item %s/%q", forged, t.item.table, t.item.key)
+	case e.ItemVersion > f.Version:
+		return fmt.Errorf("%s: it tells of version %d, and %s/%q is at version %d",
+			forged, e.ItemVersion, t.item.table, t.item.key, f.Version)
+	case e.ItemVersion == f.Version && (e.Hash != f.Hash || e.Deleted != f.Deleted || !bytes.Equal(e.Body, f.Body)):
+		return fmt.Errorf("%s: version %d of %s/%q has another content", forged, f.Version, t.item.table, t.item.key)
+	}
+	return nil
 }
 
 // leave keeps the message of a document that this version cannot read: what the cell has stays. A cell that has no
@@ -214,8 +341,8 @@ func (r *run) apply(ctx context.Context, changes []change) {
 		switch {
 		case seen.committed[v] == written:
 			r.c.Meter.Took("apply_seconds", now.Sub(c.written))
-			seen.committed[v] = told
-		case seen.committed[v] == told: // a duplicate in the same batch
+			seen.committed[v] = counted
+		case seen.committed[v] == counted: // a duplicate in the same batch
 			r.c.Meter.Count("messages_old", 1)
 		case err != nil:
 			left = append(left, c)
@@ -243,12 +370,12 @@ type version struct {
 	version int64
 }
 
-// state is what became of a version: nothing that is known, or it was written, or that was also told.
+// state is what became of a version: nothing that is known, or it was written, or that was also counted.
 type state int
 
 const (
 	written state = iota + 1
-	told
+	counted
 )
 
 // watched is a store that remembers what was written through it.

@@ -37,6 +37,9 @@ type world struct {
 	ids     int
 
 	mu     sync.Mutex
+	items  map[string]control.Item // of the control tables, by table/key
+	away   error                   // of the control tables
+	reads  int
 	before func(step *cellconfig.Step) error // of a commit
 	after  func(step *cellconfig.Step) error // of one that was made: its answer is lost
 }
@@ -63,26 +66,56 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{Table: table, t: t, now: streamstest.Written.Add(2 * time.Second)}
+	w := &world{Table: table, t: t, now: streamstest.Written.Add(2 * time.Second), items: map[string]control.Item{}}
 	w.applier = w.another()
 	return w
 }
 
 // another is one more applier of the same cell.
 func (w *world) another() *applier.Applier {
-	a, err := applier.New(applier.Config{Cell: "eu-1", Store: w, Keep: &w.keep, Meter: &w.meter, Log: slog.New(slog.DiscardHandler),
-		Now: func() time.Time { return w.now }})
+	a, err := applier.New(applier.Config{Cell: "eu-1", Tables: tables{w}, Store: w, Keep: &w.keep, Meter: &w.meter,
+		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return w.now }})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return a
 }
 
-// messages are those of records, each with an id of its own.
+// tables are the control tables of a world.
+type tables struct{ *world }
+
+func (t tables) Get(ctx context.Context, table control.Table, key string) (control.Item, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.reads++
+	i, ok := t.items[string(table)+"/"+key]
+	switch {
+	case ctx.Err() != nil:
+		return control.Item{}, ctx.Err()
+	case t.away != nil:
+		return control.Item{}, t.away
+	case !ok:
+		return control.Item{}, fmt.Errorf("get: %w", control.ErrNotFound)
+	}
+	return i, nil
+}
+
+// wrote has the control tables have what a record tells of, unless they have a newer version.
+func (w *world) wrote(d control.Delivery) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := d.Record.New
+	if at := string(i.Table) + "/" + i.Key; w.items[at].Version < i.Version {
+		w.items[at] = i
+	}
+}
+
+// messages are those of records, each with an id of its own. The control tables have what they tell of.
 func (w *world) messages(deliveries ...control.Delivery) []sqsevent.Message {
 	w.t.Helper()
 	var out []sqsevent.Message
 	for _, d := range deliveries {
+		w.wrote(d)
 		body, err := events.Encode(d.Record.Event())
 		if err != nil {
 			w.t.Fatal(err)
@@ -217,12 +250,12 @@ func TestRecordOfAnUnknownVersion(t *testing.T) {
 func TestPoisonMessages(t *testing.T) {
 	w := newWorld(t)
 	wrapped := `{"Type":"Notification","Message":"{}"}` // without raw delivery
-	noHash, err := events.Encode(&events.Changed{Type: events.KeyChanged, Key: "k1", ItemVersion: 1, Time: streamstest.Written,
-		Hash: strings.Repeat("0", 64), Body: []byte(`{"id":"k1","tenant":"acme"}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.handle(append(w.messages(tenant(t, "b", 1)...), w.message("not JSON"), w.message(wrapped), w.message(string(noHash))))
+	noHash := control.Item{Table: control.Keys, Key: "k1", Version: 1, Actor: "tester", Reason: "test",
+		ChangedAt: streamstest.Written, Body: []byte(`{"id":"k1","tenant":"acme"}`)}
+	noHash.Hash = noHash.ComputeHash()
+	bad := w.messages(control.Delivery{Record: &control.Record{New: noHash}})
+	none := []sqsevent.Message{w.message("not JSON"), w.message(wrapped)}
+	w.handle(slices.Concat(w.messages(tenant(t, "b", 1)...), none, bad))
 	w.at(plan.KindTenant, "b", 1)
 	w.at(plan.KindKey, "k1", 0)
 	w.meter.Want(t, map[string]int64{"messages_kept": 3, "documents_applied": 1, "messages_again": 0})
@@ -251,8 +284,8 @@ func TestUnreadableShares(t *testing.T) {
 			ref, _ := celldoc.Ref(control.Cells, tt.key)
 			history := streamstest.History(t, control.Cells, tt.key, tt.good, tt.bad, tt.again)
 			w := newWorld(t)
-			w.handle(w.messages(history[0], history[1]))
-			w.handle(w.messages(history[1]))
+			w.handle(w.messages(history[0]))
+			w.handle(w.messages(history[1], history[1]))
 			if d := w.at(ref.Kind, ref.ID, 1); string(d.Body) != string(history[0].Record.New.Body) {
 				t.Errorf("the cell has %s", d.Body)
 			}
@@ -458,6 +491,9 @@ func TestClocksAnHourOff(t *testing.T) {
 	h := tenant(t, "a", 3)
 	h[1].Record.New.ChangedAt = streamstest.Written.Add(-time.Hour)
 	h[0].Record.New.ChangedAt = streamstest.Written.Add(time.Hour)
+	for i := range h[:2] {
+		h[i].Record.New.Hash = h[i].Record.New.ComputeHash()
+	}
 	for _, i := range []int{1, 0, 2, 1} {
 		w.handle(w.messages(h[i]))
 	}
@@ -524,7 +560,10 @@ func FuzzHandle(f *testing.F) {
 func TestNewRefuses(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []applier.Config{
-		{Store: w, Keep: &w.keep, Meter: &w.meter}, {Cell: "c", Keep: &w.keep, Meter: &w.meter}, {Cell: "c", Store: w, Meter: &w.meter}, {Cell: "c", Store: w, Keep: &w.keep},
+		{Tables: tables{w}, Store: w, Keep: &w.keep, Meter: &w.meter}, {Cell: "c", Store: w, Keep: &w.keep, Meter: &w.meter},
+		{Cell: "c", Tables: tables{w}, Keep: &w.keep, Meter: &w.meter},
+		{Cell: "c", Tables: tables{w}, Store: w, Meter: &w.meter},
+		{Cell: "c", Tables: tables{w}, Store: w, Keep: &w.keep},
 	} {
 		if _, err := applier.New(c); err == nil {
 			t.Errorf("%+v is taken", c)

@@ -34,7 +34,9 @@
 //
 // # Limits that are too small
 //
-// Limits of plans that cannot be divided between the cells ([shares.NeedsHome]) are homed by the transition that makes them so. A
+// Limits of plans that cannot be divided between the cells ([shares.NeedsHome]) are homed by the transition that
+// makes them so: they are counted in the tenant's home cell, which every cell asks, once every cell that serves has
+// acknowledged something with software that can ask ([Ack].Asks). A
 // tenant's own, by an override, or since few cells serve the tenant, are homed by its placement: at each look they are worked out
 // for the cells that serve and for those that are asked for, so that a join and what it makes too small are one transition, up to
 // [shares.MaxPlaced] tenants. Those beyond follow in the next ones; until then no limit is passed, but costs above a cell's share
@@ -91,6 +93,10 @@ type Ack struct {
 	Epoch int64        `json:"epoch"`
 	Phase shares.Phase `json:"phase"`
 	AtUS  int64        `json:"at_us"` // by the cell's clock, µs since 1970
+
+	// Asks says that the cell's software can ask another cell for limits too small to be divided: see
+	// shares.Generation.Kept.
+	Asks bool `json:"asks,omitempty"`
 }
 
 // Wish is the part that is read here of the body of a cell, or of a tenant's pin.
@@ -193,7 +199,7 @@ func (b *Balancer) look(ctx context.Context) (Result, error) {
 	if waits {
 		return resultOf(state, t), nil
 	}
-	in := shares.Input{Acks: t.acks}
+	in := shares.Input{Acks: t.acks, Able: t.able}
 	if state.Phase != shares.Shrink { // no transition can begin in a shrink: pins wait
 		plans, whole, err := b.plans(ctx)
 		if err != nil {

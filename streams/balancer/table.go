@@ -20,6 +20,7 @@ type table struct {
 	pins   []wish // by key
 	placed map[string]stored
 	acks   []shares.Ack
+	able   []string // cells that can ask others for limits too small to be divided
 	unread int
 
 	unreadable map[string]int64 // placements that cannot be read, by key: the versions of their items; 0: not known
@@ -105,7 +106,7 @@ func (t *table) add(i *control.Item) error {
 		if shares.AckKey(a.Cell) != i.Key {
 			return errors.New("the acknowledgement of another cell")
 		}
-		t.acks = append(t.acks, shares.Ack{Cell: a.Cell, Epoch: a.Epoch, Phase: a.Phase, At: time.UnixMicro(a.AtUS)})
+		t.heard(&a)
 	case strings.HasPrefix(i.Key, shares.PinPrefix):
 		w, err := read(i)
 		if err != nil || i.Deleted {
@@ -140,6 +141,14 @@ func placement(i *control.Item) (*shares.Placement, error) {
 		return nil, err
 	}
 	return shares.ReadPlacement(i.Key, i.Body)
+}
+
+// heard notes what a cell has acknowledged, and whether its software can ask other cells.
+func (t *table) heard(a *Ack) {
+	t.acks = append(t.acks, shares.Ack{Cell: a.Cell, Epoch: a.Epoch, Phase: a.Phase, At: time.UnixMicro(a.AtUS)})
+	if a.Asks {
+		t.able = append(t.able, a.Cell)
+	}
 }
 
 func read(i *control.Item) (wish, error) {

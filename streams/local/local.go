@@ -144,7 +144,9 @@ func (g *group) done() {
 // Add adds a cell and brings it up to what the control tables have; from then on it is told of changes. Its error is for a cell that
 // is there already, or that could not be brought up, and was not added.
 func (p *Pump) Add(ctx context.Context, id string, store cellconfig.Store) error {
-	a, err := applier.New(applier.Config{Cell: id, Store: store, Keep: p.c.Keep, Meter: p.c.Cells(id), Log: p.c.Log, Now: p.c.Now})
+	a, err := applier.New(applier.Config{
+		Cell: id, Tables: p.c.Tables, Store: store, Keep: p.c.Keep, Meter: p.c.Cells(id), Log: p.c.Log, Now: p.c.Now,
+	})
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func newChaos(t *testing.T, seed uint64, loses bool) *chaos {
 	for range 2 {
 		c := &chaosCell{Table: newCell(t), world: w}
 		for range 2 {
-			a, err := applier.New(applier.Config{Cell: "c", Store: c, Keep: keep, Meter: meter, Log: quiet})
+			a, err := applier.New(applier.Config{Cell: "c", Tables: tables, Store: c, Keep: keep, Meter: meter, Log: quiet})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,20 +7,33 @@
 //
 //	missing     the cell has never had the item         applied
 //	older       the cell has an older version           applied
-//	ahead       the cell has a newer version            reported: the control tables have lost a write
-//	unknown     no item of the control tables           reported: somebody else wrote it
-//	altered     the same version with other content     reported: somebody else wrote it
+//	ahead       the cell has a newer version            replaced by the item: it was forged, or the control tables
+//	                                                    were restored to an earlier time
+//	unknown     no item of the control tables           removed: it was forged
+//	altered     the same version with other content     replaced by the item: it was forged
 //	unreadable  an item that is not as it was written,   reported: it reaches no cell
 //	            or shares or a placement that no cell of
 //	            this version can read
 //	refused     the cell's table does not take it       reported
 //
-// What is reported only is left alone, for no version can be made for it that the control tables do not have; an operator's
-// write of the item makes one, and so repairs the cell. A version that is younger than Config.Grace may be under way: it is
-// neither drift nor written.
+// What is reported only is left alone. A version that is younger than Config.Grace may be under way: it is neither
+// drift nor written.
+//
+// # What was forged
+//
+// The control tables are the truth. What the cell has beyond them is written back whatever its version
+// ([cellconfig.Repair], which also says how readers accept that), at once and without a grace. It is never a change
+// under way: the cell's document is read first and the item after it, consistently, and no event is published before
+// its item is written. A repair writes only if the document is still the one that was read. The item is read once
+// more after it: an event that came in between found the forged version, and was taken for old.
+//
+// A control table never loses an item, since a delete is a version. So one in which there is nothing but the canary's
+// mark, while the cell has more than ten documents of it, was lost or is another one, and a cell goes on without it:
+// its documents are reported as unknown and stay. Ten are removed all the same, because a table may well be empty in
+// which somebody forges: a deployment whose callers show tokens has no API keys.
 //
 // Where more differs than the sketch can show, as in an empty cell, the control tables are gone through once more, page by page
-// against the cell, and what is missing or older is applied.
+// against the cell. If the cell then has more documents than items were found for, its documents are gone through, too.
 //
 // # Cells and tenants
 //
@@ -31,6 +44,12 @@
 // whose item can be read and whose body cannot, such a cell learns that it does not know it (celldoc.Unknown), and so
 // serves all other tenants. A cell that has shares keeps what it has of shares and placements until newer ones can be
 // read.
+//
+// # Keys
+//
+// A cell has each API key under its hash, too. No item is such a document, so it is compared with the key's own
+// document, after the keys were repaired: one that is of no key is removed as unknown, one with another content is
+// replaced, and one that is lacking is written.
 //
 // # Time
 //
@@ -46,6 +65,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"iter"
 	"log/slog"
 	"slices"
@@ -130,6 +150,11 @@ type state struct {
 
 	// Lacking: something of this table did not reach the cell.
 	Lacking bool `json:"lacking,omitempty"`
+
+	// Documents are those that the cell had of this table when it was compared, and Matched those of them that Bulk mode
+	// has found the items of, up to After.
+	Documents int64 `json:"documents,omitempty"`
+	Matched   int64 `json:"matched,omitempty"`
 }
 
 // Reconciler reconciles one cell. Make it with New.
@@ -170,8 +195,14 @@ type run struct {
 	state
 	result   *Result
 	store    cellconfig.Store
-	compared bool // the state's table, by this run: what there is was counted
+	compared bool  // the state's table, by this run: what there is was counted
+	items    int64 // of the state's table that were listed last, but for the canary's, which comes again in any case
+	lost     bool  // the state's table has no items, and the cell many documents of it: they stay
+	crossed  bool  // the cell's keys are not those that it has under their hashes
 }
+
+// mostOfNone is how many documents of a control table without any item are removed.
+const mostOfNone = 10
 
 // counted is a store whose reads are counted.
 type counted struct {
@@ -308,7 +339,7 @@ func (r *Reconciler) save(ctx context.Context, before int64, s *state) error {
 func (r *run) all(ctx context.Context) error {
 	for _, t := range order()[slices.Index(order(), r.Table):] {
 		if t != r.Table {
-			r.state, r.compared = state{Table: t}, false
+			r.state, r.compared, r.lost, r.crossed = state{Table: t}, false, false, false
 		}
 		if !r.Bulk {
 			few, err := r.compare(ctx)
@@ -316,13 +347,17 @@ func (r *run) all(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if few {
-				continue
-			}
-			r.Bulk = true
+			r.Bulk = !few
 		}
-		if err := r.bulk(ctx); err != nil {
-			return err
+		if r.Bulk {
+			if err := r.bulk(ctx); err != nil {
+				return err
+			}
+		}
+		if r.crossed {
+			if err := r.hashes(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -331,32 +366,46 @@ func (r *run) all(ctx context.Context) error {
 // compare sketches both sides and settles what differs; false where that is too much.
 func (r *run) compare(ctx context.Context) (few bool, err error) {
 	s := newSketch()
-	r.Lacking = false
+	r.Lacking, r.Documents = false, 0
 	kinds := celldoc.Kinds(r.Table)
-	var long []cellconfig.Ref
+	var keys crossing
+	long := map[cellconfig.Ref]bool{}
 	for i, kind := range kinds {
 		for d, err := range r.store.List(ctx, kind) {
 			if err != nil {
 				return false, fmt.Errorf("list each %s of the cell: %w", kind, err)
 			}
 			r.result.Documents++
+			r.Documents++
+			keys.add(&d)
 			e, ok := s.pack(i, d.ID, d.Version, d.Deleted, d.Body)
 			if ok {
 				s.add(&e, inCell)
-			} else if long = append(long, d.Ref); len(long) > mostOdd {
-				return false, errors.New("the cell is full of documents that no item is")
+			} else if len(long) <= mostOdd {
+				long[d.Ref] = true
 			}
 		}
 	}
-	err = r.pages(ctx, "", func(items []control.Item, _ string) error {
-		for i := range items {
-			ref, ok := celldoc.Ref(r.Table, items[i].Key)
+	if r.Table == control.Keys {
+		for d, err := range r.store.List(ctx, cellconfig.KindKeyHash) {
+			if err != nil {
+				return false, fmt.Errorf("list each hash of the cell: %w", err)
+			}
+			r.result.Documents++
+			keys.add(&d)
+		}
+	}
+	r.crossed = keys.differ()
+	r.items = 0
+	err = r.pages(ctx, "", func(page []control.Item, _ string) error {
+		for i := range page {
+			ref, ok := celldoc.Ref(r.Table, page[i].Key)
 			if !ok {
 				continue
 			}
-			e, ok := s.pack(slices.Index(kinds, ref.Kind), ref.ID, items[i].Version, items[i].Deleted, items[i].Body)
+			e, ok := s.pack(slices.Index(kinds, ref.Kind), ref.ID, page[i].Version, page[i].Deleted, page[i].Body)
 			if !ok {
-				return fmt.Errorf("%s/%.140q: the id is longer than can be", r.Table, items[i].Key)
+				return fmt.Errorf("%s/%.140q: the id is longer than can be", r.Table, page[i].Key)
 			}
 			s.add(&e, inControl)
 		}
@@ -365,17 +414,15 @@ func (r *run) compare(ctx context.Context) (few bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	r.lost = r.items == 0 && r.Documents > mostOfNone
 	odd, ok := s.differences()
-	if !ok {
+	if !ok || len(long) > mostOdd {
 		return false, nil
 	}
-	refs := make(map[cellconfig.Ref]bool, len(odd)+len(long))
+	refs := long
 	for e := range odd {
 		kind, id := e.name()
 		refs[cellconfig.Ref{Kind: kinds[kind], ID: id}] = true
-	}
-	for _, ref := range long {
-		refs[ref] = true
 	}
 	return true, r.settle(ctx, refs)
 }
@@ -395,7 +442,11 @@ func (r *run) pages(ctx context.Context, after string, each func(items []control
 		}
 		mine := items[:0:0]
 		for i := range items {
-			if _, ok := celldoc.Ref(r.Table, items[i].Key); ok {
+			ref, ok := celldoc.Ref(r.Table, items[i].Key)
+			if ref.Kind != celldoc.KindCanary {
+				r.items++
+			}
+			if ok {
 				mine = append(mine, items[i])
 			}
 		}
@@ -413,10 +464,29 @@ func (r *run) pages(ctx context.Context, after string, each func(items []control
 	}
 }
 
+// mended is what is to be written to the cell.
+type mended struct {
+	newer    []cellconfig.Document    // than what the cell has
+	replaced []cellconfig.Replacement // what the cell must not have
+}
+
+// add adds what a document is to be, in the place of what the cell has.
+func (m *mended) add(want cellconfig.Document, have *cellconfig.Document) {
+	if want.Version > have.Version {
+		m.newer = append(m.newer, want)
+		return
+	}
+	m.replaced = append(m.replaced, cellconfig.Replacement{Found: *have, Want: want})
+}
+
+// write writes it, what must not be there first: a key may need the hash that a forged one has.
+func (r *run) write(ctx context.Context, m *mended) error {
+	return errors.Join(r.replace(ctx, m.replaced), r.apply(ctx, m.newer))
+}
+
 // settle looks at what differed, each by itself and as it is now, and repairs what can be.
 func (r *run) settle(ctx context.Context, refs map[cellconfig.Ref]bool) error {
-	var repair []cellconfig.Document
-	first := -1 // of repair: the cell's first shares
+	var all, shares mended // the cell's first shares by themselves
 	for ref := range refs {
 		// The cell first: what it has then, the control tables have when they are read.
 		got, err := r.store.Get(ctx, ref)
@@ -430,24 +500,23 @@ func (r *run) settle(ctx context.Context, refs map[cellconfig.Ref]bool) error {
 		if err != nil {
 			return err
 		}
-		if d, ok := r.judge(ctx, item, &got[0]); ok {
-			if repair = append(repair, d); firstShares(ref, &got[0]) {
-				first = len(repair) - 1
-			}
+		d, ok := r.judge(ctx, item, &got[0])
+		switch {
+		case !ok:
+		case firstShares(ref, &got[0]):
+			shares.add(d, &got[0])
+		default:
+			all.add(d, &got[0])
 		}
 	}
-	if first < 0 {
-		return r.apply(ctx, repair)
-	}
-	shares := repair[first]
-	if err := r.apply(ctx, slices.Delete(repair, first, first+1)); err != nil {
+	if err := r.write(ctx, &all); err != nil {
 		return err
 	}
-	if r.Lacking {
+	if r.Lacking && len(shares.newer)+len(shares.replaced) > 0 {
 		r.c.Log.ErrorContext(ctx, "the cell is not given its first shares, since a placement may be lacking: it grants nothing")
 		return nil
 	}
-	return r.apply(ctx, []cellconfig.Document{shares})
+	return r.write(ctx, &shares)
 }
 
 // firstShares reports whether a document of the cell is that of the shares, and there were never any that could be
@@ -474,25 +543,15 @@ func (r *run) item(ctx context.Context, ref cellconfig.Ref) (*control.Item, erro
 }
 
 // judge compares an item, or none, with the cell's document of it; true where the cell is to have the returned one.
+// That of version 0 is none.
 func (r *run) judge(ctx context.Context, item *control.Item, have *cellconfig.Document) (cellconfig.Document, bool) {
 	if item == nil {
-		if have.Version > 0 {
-			r.report(ctx, Unknown, have.Ref, nil)
-		}
-		return cellconfig.Document{}, false
+		return r.unknown(ctx, have)
 	}
 	want := celldoc.Of(item.Event())
 	switch {
-	case have.Version > want.Version:
-		r.report(ctx, Ahead, want.Ref, nil)
-		return want, false
-	case have.Version == want.Version:
-		if err := celldoc.Readable(&want); err != nil {
-			r.unreadable(ctx, want.Ref, err)
-		} else if have.Deleted != want.Deleted || string(have.Body) != string(want.Body) {
-			r.report(ctx, Altered, want.Ref, nil)
-		}
-		return want, false
+	case have.Version >= want.Version:
+		return want, r.beyond(ctx, item, &want, have)
 	case r.c.Now().Sub(item.ChangedAt).Abs() < r.c.Grace:
 		r.result.UnderWay++
 		r.Lacking = r.Lacking || want.Kind == cellconfig.KindPlacement
@@ -512,6 +571,46 @@ func (r *run) judge(ctx context.Context, item *control.Item, have *cellconfig.Do
 		r.report(ctx, Older, want.Ref, nil)
 	}
 	return want, true
+}
+
+// errLost is why documents stay that no item is.
+var errLost = errors.New(
+	"the control table is empty: it was lost, or is not the right one; nothing of it is removed from the cell")
+
+// unknown reports a document that no item is; true where it is to be removed.
+func (r *run) unknown(ctx context.Context, have *cellconfig.Document) (none cellconfig.Document, remove bool) {
+	none.Ref = have.Ref
+	switch {
+	case have.Version == 0:
+		return none, false
+	case r.lost:
+		r.report(ctx, Unknown, have.Ref, errLost)
+		return none, false
+	}
+	r.report(ctx, Unknown, have.Ref, nil)
+	return none, true
+}
+
+// beyond looks at a document of the item's version, or of one that the item has not; true where the item is to
+// replace it.
+func (r *run) beyond(ctx context.Context, item *control.Item, want, have *cellconfig.Document) bool {
+	if err := celldoc.Readable(want); err != nil {
+		r.unreadable(ctx, want.Ref, err)
+		return false
+	}
+	drift := Ahead
+	if have.Version == want.Version {
+		if sameContent(item, have) {
+			return false
+		}
+		drift = Altered
+	}
+	if err := item.Verify(); err != nil {
+		r.report(ctx, Unreadable, want.Ref, err)
+		return false
+	}
+	r.report(ctx, drift, want.Ref, nil)
+	return true
 }
 
 // unreadable reports shares, or a placement, that cells of this version cannot read. The cell lacks nothing that it
@@ -590,39 +689,101 @@ func (r *run) apply(ctx context.Context, documents []cellconfig.Document) error 
 	return errors.Join(r.apply(ctx, documents[:half]), r.apply(ctx, documents[half:]))
 }
 
-// bulk goes through the control table again, from where the state is, and brings each page to the cell.
-func (r *run) bulk(ctx context.Context) error {
-	err := r.pages(ctx, r.After, func(items []control.Item, next string) error {
-		refs := make([]cellconfig.Ref, len(items))
-		for i := range items {
-			refs[i], _ = celldoc.Ref(r.Table, items[i].Key)
+// replace puts items in the place of what the cell must not have. One that is refused is reported, and does not hold
+// up the others.
+func (r *run) replace(ctx context.Context, all []cellconfig.Replacement) error {
+	if len(all) == 0 {
+		return nil
+	}
+	n, err := cellconfig.Repair(ctx, r.store, all, r.c.Now)
+	r.result.Repaired += int64(n)
+	switch {
+	case err == nil:
+		return r.overtaken(ctx, all)
+	case !errors.Is(err, cellconfig.ErrInvalid):
+		return err
+	case len(all) == 1:
+		r.report(ctx, Refused, all[0].Want.Ref, err)
+		return nil
+	}
+	half := len(all) / 2
+	return errors.Join(r.replace(ctx, all[:half]), r.replace(ctx, all[half:]))
+}
+
+// overtaken applies what was written to the control tables between the first look at an item and its repair: the
+// event of it may have come while the cell still had the forged version.
+func (r *run) overtaken(ctx context.Context, all []cellconfig.Replacement) error {
+	var newer []cellconfig.Document
+	for i := range all {
+		item, err := r.item(ctx, all[i].Want.Ref)
+		if errors.Is(err, control.ErrBadItem) {
+			continue
 		}
-		if len(refs) > 0 {
-			got, err := r.store.Get(ctx, refs...)
-			if err = errors.Join(err, wrongCount(len(got), len(refs))); err != nil {
-				return fmt.Errorf("read %d documents of the cell: %w", len(refs), err)
-			}
-			if !r.compared {
-				r.result.Documents += int64(len(refs))
-			}
-			var repair []cellconfig.Document
-			ahead := map[cellconfig.Ref]bool{}
-			for i := range items {
-				if got[i].Version > items[i].Version { // perhaps written since the page was read
-					ahead[refs[i]] = true
-				} else if firstShares(refs[i], &got[i]) {
-					continue // they are the last of the table
-				} else if d, ok := r.judge(ctx, &items[i], &got[i]); ok {
-					repair = append(repair, d)
-				}
-			}
-			if err := errors.Join(r.apply(ctx, repair), r.settle(ctx, ahead)); err != nil {
-				return err
-			}
+		if err != nil {
+			return err
 		}
-		r.After = next
+		if item == nil || item.Version <= all[i].Want.Version || item.Verify() != nil {
+			continue
+		}
+		if d := celldoc.Of(item.Event()); celldoc.Readable(&d) == nil {
+			newer = append(newer, d)
+		}
+	}
+	return r.apply(ctx, newer)
+}
+
+// strays settles the documents of the cell that are of no item.
+func (r *run) strays(ctx context.Context) error {
+	seed, known := maphash.MakeSeed(), map[uint64]bool{} // hashes, since ids may be many
+	r.items = 0
+	hash := func(ref cellconfig.Ref) uint64 { return maphash.String(seed, string(ref.Kind)+"/"+ref.ID) }
+	err := r.pages(ctx, "", func(page []control.Item, _ string) error {
+		for i := range page {
+			ref, _ := celldoc.Ref(r.Table, page[i].Key)
+			known[hash(ref)] = true
+		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	r.lost = r.items == 0 && r.Documents > mostOfNone
+	refs := map[cellconfig.Ref]bool{}
+	for _, kind := range celldoc.Kinds(r.Table) {
+		for d, err := range r.store.List(ctx, kind) {
+			if err != nil {
+				return fmt.Errorf("list each %s of the cell: %w", kind, err)
+			}
+			if !known[hash(d.Ref)] {
+				refs[d.Ref] = true
+			}
+			if len(refs) == page {
+				if err := r.settle(ctx, refs); err != nil {
+					return err
+				}
+				clear(refs)
+			}
+		}
+	}
+	return r.settle(ctx, refs)
+}
+
+// bulk goes through the control table again, from where the state is, and brings each page to the cell.
+func (r *run) bulk(ctx context.Context) error {
+	if r.After == "" {
+		r.Matched = 0
+	}
+	err := r.pages(ctx, r.After, func(items []control.Item, next string) error {
+		matched, err := r.bring(ctx, items)
+		if err != nil {
+			return err
+		}
+		r.After, r.Matched = next, r.Matched+matched
+		return nil
+	})
+	if err == nil && r.Documents > r.Matched {
+		err = r.strays(ctx)
+	}
 	if err != nil || r.Table != control.Cells {
 		return err
 	}
@@ -635,4 +796,46 @@ func (r *run) bulk(ctx context.Context) error {
 		return nil
 	}
 	return r.settle(ctx, map[cellconfig.Ref]bool{shares: true})
+}
+
+// bring brings a page of items to the cell, and returns how many of them it has a document of.
+func (r *run) bring(ctx context.Context, items []control.Item) (matched int64, err error) {
+	if len(items) == 0 {
+		return 0, nil
+	}
+	refs := make([]cellconfig.Ref, len(items))
+	for i := range items {
+		refs[i], _ = celldoc.Ref(r.Table, items[i].Key)
+	}
+	got, err := r.store.Get(ctx, refs...)
+	if err = errors.Join(err, wrongCount(len(got), len(refs))); err != nil {
+		return 0, fmt.Errorf("read %d documents of the cell: %w", len(refs), err)
+	}
+	if !r.compared {
+		r.result.Documents += int64(len(refs))
+	}
+	var missing mended
+	beyond := map[cellconfig.Ref]bool{}
+	for i := range items {
+		if got[i].Version > 0 {
+			matched++
+		}
+		switch {
+		case firstShares(refs[i], &got[i]): // they are the last of the table
+		case got[i].Version >= items[i].Version: // perhaps written since the page was read
+			if got[i].Version > items[i].Version || !sameContent(&items[i], &got[i]) {
+				beyond[refs[i]] = true
+			}
+		default:
+			if d, ok := r.judge(ctx, &items[i], &got[i]); ok {
+				missing.add(d, &got[i])
+			}
+		}
+	}
+	return matched, errors.Join(r.write(ctx, &missing), r.settle(ctx, beyond))
+}
+
+// sameContent reports whether a document has what its item has.
+func sameContent(item *control.Item, d *cellconfig.Document) bool {
+	return item.Deleted == d.Deleted && string(item.Body) == string(d.Body)
 }

@@ -3,8 +3,10 @@
 // Who calls is never read from the call. Behind API Gateway it is the IAM identity that API Gateway checked, see
 // [Lambda]; on one's own machine it is the user whose process answers, see [Local].
 //
-// Every operation is a POST of one JSON object to a path of its own, so that an IAM policy can permit each by itself. The
-// answer is one JSON object: the operation's own, or {"error": …}, see [Error].
+// Every operation is a POST of one JSON object to a path of its own, so that an IAM policy can permit or deny each by
+// itself. There is one spelling of each path, and any other is not found: a policy names paths as they are sent, so a
+// slash more would lead past its Deny. The answer is one JSON object: the operation's own, or {"error": …}, see
+// [Error].
 package call
 
 import (
@@ -33,21 +35,22 @@ type Code string
 
 // The codes, with their HTTP statuses.
 const (
-	Invalid     Code = "invalid"            // 400: the call, or what it would make; nothing was written
-	Forbidden   Code = "forbidden"          // 403: who calls is not known
-	NotFound    Code = "not_found"          // 404
-	Method      Code = "method_not_allowed" // 405
-	Conflict    Code = "conflict"           // 409: changed by another; Conflicts say what is there now
-	Confirm     Code = "confirm"            // 409: it loses something that Problems name, and the call does not say that it may
-	TooLarge    Code = "too_large"          // 413
-	MediaType   Code = "media_type"         // 415
-	Internal    Code = "internal"           // 500
-	Unsupported Code = "unsupported"        // 501: not to be had here; the message says what is
-	Unavailable Code = "unavailable"        // 503: what the operation needs did not answer; it may be repeated
+	Invalid      Code = "invalid"            // 400: the call, or what it would make; nothing was written
+	Unauthorized Code = "unauthorized"       // 401: the token of RequireToken is missing or wrong
+	Forbidden    Code = "forbidden"          // 403: who calls is not known
+	NotFound     Code = "not_found"          // 404
+	Method       Code = "method_not_allowed" // 405
+	Conflict     Code = "conflict"           // 409: changed by another; Conflicts say what is there now
+	Confirm      Code = "confirm"            // 409: it loses something that Problems name, and the call does not say that it may
+	TooLarge     Code = "too_large"          // 413
+	MediaType    Code = "media_type"         // 415
+	Internal     Code = "internal"           // 500
+	Unsupported  Code = "unsupported"        // 501: not to be had here; the message says what is
+	Unavailable  Code = "unavailable"        // 503: what the operation needs did not answer; it may be repeated
 )
 
 var statuses = map[Code]int{
-	Invalid: http.StatusBadRequest, Forbidden: http.StatusForbidden, NotFound: http.StatusNotFound, Method: http.StatusMethodNotAllowed,
+	Invalid: http.StatusBadRequest, Unauthorized: http.StatusUnauthorized, Forbidden: http.StatusForbidden, NotFound: http.StatusNotFound, Method: http.StatusMethodNotAllowed,
 	Conflict: http.StatusConflict, Confirm: http.StatusConflict, TooLarge: http.StatusRequestEntityTooLarge,
 	MediaType: http.StatusUnsupportedMediaType, Internal: http.StatusInternalServerError,
 	Unsupported: http.StatusNotImplemented, Unavailable: http.StatusServiceUnavailable,
@@ -144,7 +147,7 @@ func NewMux(log *slog.Logger) *Mux {
 }
 
 // Register adds an operation. Its request is a struct: members that it does not have are refused, as are names in another
-// case, names that come twice, and texts that are not UTF-8.
+// case, names that come twice, and texts that are not UTF-8. The path begins with a slash, as in "/keys/create".
 func Register[Request, Response any](m *Mux, path string, do func(ctx context.Context, actor string, r *Request) (Response, error)) {
 	if _, there := m.operations[path]; there {
 		panic("call: " + path + " is registered twice") // a mistake in the program
@@ -191,13 +194,18 @@ func (m *Mux) do(ctx context.Context, in *input) (status int, answer []byte) {
 		m.log.ErrorContext(ctx, "an operator's call failed", "operation", in.path, "actor", in.actor, "error", err)
 		refused = Refuse(Internal, "the operation failed; the log of the function says why")
 	}
-	answer, err = json.Marshal(struct {
+	return refused.answer()
+}
+
+// answer is the status and the body that tell of an error.
+func (e *Error) answer() (status int, body []byte) {
+	body, err := json.Marshal(struct {
 		Error *Error `json:"error"`
-	}{refused})
+	}{e})
 	if err != nil { // not reached: texts, numbers, and bodies that were stored as JSON
 		return http.StatusInternalServerError, []byte(`{"error":{"code":"internal","message":"the answer cannot be written"}}`)
 	}
-	return statuses[refused.Code], answer
+	return statuses[e.Code], body
 }
 
 func (m *Mux) call(ctx context.Context, in *input) (out any, err error) {
@@ -207,7 +215,7 @@ func (m *Mux) call(ctx context.Context, in *input) (out any, err error) {
 			out, err = nil, Refuse(Internal, "the operation failed; the log of the function says why")
 		}
 	}()
-	operation, ok := m.operations["/"+strings.Trim(in.path, "/")]
+	operation, ok := m.operations[in.path] // exactly: IAM decides on a path as it was sent
 	mediaType, _, _ := strings.Cut(in.mediaType, ";")
 	switch {
 	case events.CheckText(in.actor) != nil:

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
 	"syscall"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/loopback"
 )
 
 // Sign signs a request, as AWS's signature version 4 does. bodyHash is hex of SHA-256 of the body.
@@ -27,9 +27,10 @@ type Sign func(ctx context.Context, r *http.Request, bodyHash string) error
 
 // Client calls operations at one endpoint. It is safe for concurrent use. Make it with New.
 type Client struct {
-	base *url.URL
-	sign Sign
-	http *http.Client
+	base        *url.URL
+	sign        Sign
+	token, hint string // see WithToken
+	http        *http.Client
 }
 
 // maxAnswerBytes bounds what is read of an answer.
@@ -48,7 +49,7 @@ func New(endpoint string, sign Sign) (*Client, error) {
 	if !Local(u) && sign == nil {
 		return nil, fmt.Errorf("endpoint %.200q: calls to it have to be signed", endpoint)
 	}
-	return &Client{u, sign, &http.Client{
+	return &Client{base: u, sign: sign, http: &http.Client{
 		Timeout:       time.Minute,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // what was signed is for one place
 	}}, nil
@@ -56,8 +57,20 @@ func New(endpoint string, sign Sign) (*Client, error) {
 
 // Local reports whether the URL is of this machine: calls to it need no signature.
 func Local(u *url.URL) bool {
-	addr, err := netip.ParseAddr(u.Hostname())
-	return u.Hostname() == "localhost" || err == nil && addr.IsLoopback()
+	return loopback.Host(u.Hostname())
+}
+
+// WithToken has calls carry a bearer token, or none if it is "". hint is the error of a call that is refused for its
+// token: it says where the token came from, or why there is none, and what to do. The client must be one of this
+// machine that does not sign.
+func (c *Client) WithToken(token, hint string) (*Client, error) {
+	if !Local(c.base) || c.sign != nil {
+		return nil, fmt.Errorf("endpoint %s: a token is sent only to this machine, and not with a signature",
+			c.base.Redacted())
+	}
+	with := *c
+	with.token, with.hint = token, hint
+	return &with, nil
 }
 
 // At is a client of the path below this one's endpoint.
@@ -79,6 +92,9 @@ func Do[Response any](ctx context.Context, c *Client, path string, request any) 
 		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
+	if c.token != "" {
+		r.Header.Set("Authorization", "Bearer "+c.token)
+	}
 	if c.sign != nil {
 		sum := sha256.Sum256(body)
 		if err := c.sign(ctx, r, hex.EncodeToString(sum[:])); err != nil {
@@ -104,7 +120,7 @@ func Do[Response any](ctx context.Context, c *Client, path string, request any) 
 	case len(answer) > maxAnswerBytes:
 		return nil, fmt.Errorf("call %s: the answer is larger than %d MiB", to.Redacted(), maxAnswerBytes>>20)
 	case res.StatusCode != http.StatusOK:
-		return nil, refusal(to, res.StatusCode, answer)
+		return nil, c.refusal(to, res.StatusCode, answer)
 	}
 	out := new(Response)
 	if err := json.Unmarshal(answer, out); err != nil {
@@ -114,13 +130,16 @@ func Do[Response any](ctx context.Context, c *Client, path string, request any) 
 }
 
 // refusal is what an answer that is not 200 says. API Gateway's own answers have a message.
-func refusal(to *url.URL, status int, answer []byte) error {
+func (c *Client) refusal(to *url.URL, status int, answer []byte) error {
 	var said struct {
 		Error   *call.Error
 		Message string
 	}
 	_ = json.Unmarshal(answer, &said) // what is not JSON says nothing
 	if said.Error != nil && said.Error.Code != "" {
+		if said.Error.Code == call.Unauthorized && c.hint != "" {
+			said.Error.Message = fmt.Sprintf("call %s: %s", to.Redacted(), c.hint)
+		}
 		return said.Error
 	}
 	text := fmt.Sprintf("call %s: %d %s", to.Redacted(), status, http.StatusText(status))

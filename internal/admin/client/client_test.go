@@ -350,6 +350,15 @@ func TestEndpoints(t *testing.T) {
 	if _, err := c.List(t.Context(), &admin.ListRequest{Table: control.Plans}); err == nil || !strings.Contains(err.Error(), "no credentials") {
 		t.Errorf("unsigned: %v", err)
 	}
+	if _, err := c.WithToken("token", "hint"); err == nil {
+		t.Error("a token goes to another machine")
+	}
+	if c, err = client.New("http://127.0.0.1:1/prod", sign); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.WithToken("token", "hint"); err == nil {
+		t.Error("a token goes beside a signature")
+	}
 	for name, answer := range map[string]http.HandlerFunc{
 		"302": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://example.com/", http.StatusFound)

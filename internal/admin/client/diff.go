@@ -81,12 +81,15 @@ const (
 	Plans         Section = "plans"
 	Tenants       Section = "tenants"
 	IPLimits      Section = "ipLimits"
+	IPv6Prefix    Section = "ipv6Prefix"
 	AnonymousPlan Section = "anonymousPlan"
 	Routes        Section = "routes"
 )
 
 // Sections are all sections that can be pruned. API keys are not among them: a key is revoked, by its own command.
-func Sections() []Section { return []Section{Plans, Tenants, IPLimits, AnonymousPlan, Routes} }
+func Sections() []Section {
+	return []Section{Plans, Tenants, IPLimits, IPv6Prefix, AnonymousPlan, Routes}
+}
 
 // Diff is how plans files differ from the control tables.
 type Diff struct {
@@ -307,10 +310,11 @@ func empty(value json.RawMessage) bool {
 
 // laySettings adds to the sections of the files what stays of the stored ones, and counts it.
 func (d *Diff) laySettings(now, before map[string]json.RawMessage) error {
-	const anonymous = string(AnonymousPlan)
-	if now[anonymous] == nil && before[anonymous] != nil && !d.prunes(AnonymousPlan) {
-		now[anonymous] = before[anonymous]
-		d.Stay[AnonymousPlan]++
+	for _, section := range []Section{IPv6Prefix, AnonymousPlan} {
+		if name := string(section); now[name] == nil && before[name] != nil && !d.prunes(section) {
+			now[name] = before[name]
+			d.Stay[section]++
+		}
 	}
 	for section, name := range map[Section]func(json.RawMessage) (string, error){IPLimits: idOf, Routes: routeOf} {
 		var entries, stored []json.RawMessage
@@ -438,6 +442,9 @@ func (d *Diff) depend(draft *plan.Draft) error {
 	for i := range d.Edits {
 		e := &d.Edits[i]
 		edited[at(e.change.Table, e.change.Key)] = e
+		if e.Kind == plan.KindSettings {
+			d.settings(e)
+		}
 		if e.Kind != plan.KindPlan {
 			continue
 		}
@@ -487,6 +494,23 @@ func (d *Diff) losses(was, will map[string]*plan.Plan) error {
 		}
 	}
 	return nil
+}
+
+// settings finds whose counters begin anew by a change of the settings.
+func (d *Diff) settings(e *Edit) {
+	old := e.document()
+	old.Body = e.before
+	before, err := plan.CompileSettings(old)
+	if err != nil {
+		return // there were none, or they were damaged and are replaced
+	}
+	after, err := plan.CompileSettings(e.document())
+	if err != nil {
+		return // the server says what is wrong with them
+	}
+	for _, line := range admin.AfreshSettings(before, after) {
+		d.Afresh = append(d.Afresh, e.document().Name()+": "+line)
+	}
 }
 
 func (d *Diff) afresh(e *Edit, before, after *plan.Set) {

@@ -30,6 +30,11 @@ func Run(t *testing.T, open func(t *testing.T, handles int) []cellconfig.Store) 
 		"a step from another head is refused":         conflict,
 		"a bad document is refused by name":           invalid,
 		"a kind is listed with its tombstones":        listed,
+		"a repair replaces whatever was found":        repaired,
+		"a repair gives a key's hash back":            repairedKeys,
+		"a repair leaves alone what came since":       overtaken,
+		"a repair brings keys and hashes together":    repairedHashes,
+		"a bad repair is refused":                     badRepairs,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t, 1)[0]) })
 	}
@@ -379,6 +384,154 @@ func listed(t *testing.T, s cellconfig.Store) {
 	}
 	if !errors.Is(last, context.Canceled) {
 		t.Errorf("a list that was given up ends with %v", last)
+	}
+}
+
+// found are the documents as they are, each to be replaced.
+func found(t *testing.T, s cellconfig.Store, want ...cellconfig.Document) (out []cellconfig.Replacement) {
+	t.Helper()
+	for _, d := range want {
+		out = append(out, cellconfig.Replacement{Found: get(t, s, d.Ref)[0], Want: d})
+	}
+	return out
+}
+
+func repair(t *testing.T, s cellconfig.Store, want int, replacements ...cellconfig.Replacement) {
+	t.Helper()
+	if n, err := cellconfig.Repair(t.Context(), s, replacements, time.Now); err != nil || n != want {
+		t.Fatalf("Repair(%d documents) = %d, %v; want %d", len(replacements), n, err, want)
+	}
+}
+
+// repaired takes a plan back to an earlier version, removes a tenant, and corrects the content of another one, while
+// a reader has all of them.
+func repaired(t *testing.T, s cellconfig.Store) {
+	r, err := cellconfig.New(cellconfig.Config{Table: s, Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads := func(want string) {
+		t.Helper()
+		if err := r.Load(t.Context(), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		c, _ := r.Begin(t.Context(), time.Now())
+		got := ""
+		for _, id := range []string{"t", "forged"} {
+			switch tenant, err := c.Tenant(t.Context(), id); {
+			case err != nil:
+				t.Fatal(err)
+			case tenant == nil:
+				got += " none"
+			default:
+				got += fmt.Sprint(" ", tenant.Limits(time.Now()).Limits[0].Limit.Tiers[0].Threshold)
+			}
+		}
+		if got != want {
+			t.Fatalf("a reader finds%s, want%s", got, want)
+		}
+	}
+	apply(t, s, 3, Plan("p", 5, 1<<53-1), Tenant("t", "p", 1), Tenant("forged", "p", 1<<53-1))
+	before := head(t, s, 1)
+	reads(" 5 5")
+	gone := ref(plan.KindTenant, "forged")
+	repair(t, s, 2, found(t, s, Plan("p", 6, 2), cellconfig.Document{Ref: gone})...)
+	if h := head(t, s, 2); h.Incarnation == before.Incarnation {
+		t.Error("a repair leaves the table's incarnation: readers would not see a lower version")
+	}
+	if d := get(t, s, gone)[0]; d.Version != 0 || d.Deleted || len(d.Body) != 0 {
+		t.Errorf("what was removed is %+v", d)
+	}
+	for d, err := range s.List(t.Context(), plan.KindTenant) {
+		if err != nil || d.Ref == gone {
+			t.Errorf("what was removed is listed: %+v, %v", d, err)
+		}
+	}
+	reads(" 6 none")
+	repair(t, s, 1, found(t, s, Plan("p", 7, 2))...)
+	reads(" 7 none")
+	apply(t, s, 2, Plan("p", 8, 3), Tenant("forged", "p", 1))
+	reads(" 8 8")
+	want := []cellconfig.Change{{Ref: gone, Deleted: true}, {Ref: ref(plan.KindPlan, "p"), Version: 2}}
+	if log := entries(t, s); !slices.Equal(log[1].Changes, want) {
+		t.Errorf("the log says of the repair %+v", log[1].Changes)
+	}
+}
+
+// badRepairs are refused, and change nothing.
+func badRepairs(t *testing.T, s cellconfig.Store) {
+	apply(t, s, 1, Plan("p", 5, 3))
+	another := found(t, s, Plan("p", 9, 3))
+	another[0].Want.Ref = ref(plan.KindTenant, "t")
+	for what, bad := range map[string][]cellconfig.Replacement{
+		"a document in the place of another": another, "a version below 0": found(t, s, Plan("p", 9, -1)),
+	} {
+		if n, err := cellconfig.Repair(t.Context(), s, bad, time.Now); n != 0 || !errors.Is(err, cellconfig.ErrInvalid) {
+			t.Errorf("%s: %d, %v", what, n, err)
+		}
+	}
+	head(t, s, 1)
+}
+
+// repairedKeys removes a key that was given the hash of another one, which was changed to make room for that.
+func repairedKeys(t *testing.T, s cellconfig.Store) {
+	apply(t, s, 1, Key("good", "t", 'a', 1))
+	apply(t, s, 1, Key("good", "t", 'b', 1<<53-1))
+	apply(t, s, 1, Key("evil", "t", 'a', 1))
+	repair(t, s, 2, found(t, s, Key("good", "t", 'a', 1), cellconfig.Document{Ref: ref(plan.KindKey, "evil")})...)
+	if got := held(t, s, "ab"); got != "good -" {
+		t.Errorf("hashes stand for %q", got)
+	}
+}
+
+// repairedHashes repairs what only somebody can have made who writes to the table past this package: a hash without
+// its key, a key without its hash, and a key that was given the hash of another one.
+func repairedHashes(t *testing.T, s cellconfig.Store) {
+	apply(t, s, 3, Key("one", "t", 'a', 1), Key("two", "t", 'b', 1), Key("three", "t", 'c', 1))
+	thief := Key("one", "t", 'b', 1)
+	stolen := Key("nobody", "t", 'd', 1)
+	stolen.Ref = ref(cellconfig.KindKeyHash, hash('d'))
+	lost := cellconfig.Document{Ref: ref(cellconfig.KindKeyHash, hash('c')), Version: 1, Deleted: true}
+	h := head(t, s, 1)
+	past := cellconfig.Step{Incarnation: h.Incarnation, Documents: []cellconfig.Document{thief, stolen, lost},
+		Entry: cellconfig.Entry{Seq: 2, At: time.Now(), Changes: []cellconfig.Change{{Ref: thief.Ref, Version: 1}}}}
+	for i := range past.Documents {
+		past.Documents[i].Seq = 2
+	}
+	if err := s.Commit(t.Context(), past); err != nil {
+		t.Fatal(err)
+	}
+	if got := held(t, s, "abcd"); got != "one two - nobody" {
+		t.Fatalf("hashes stand for %q", got)
+	}
+	kept := Key("three", "t", 'c', 1)
+	kept.Ref = lost.Ref
+	repair(t, s, 3, found(t, s, Key("one", "t", 'a', 1), cellconfig.Document{Ref: stolen.Ref}, kept)...)
+	if got := held(t, s, "abcd"); got != "one two three -" {
+		t.Errorf("hashes stand for %q", got)
+	}
+	if d := get(t, s, kept.Ref)[0]; d.Version != 3 || d.Seq != 3 {
+		t.Errorf("the hash has version %d of entry %d, want 3", d.Version, d.Seq)
+	}
+	wrong := found(t, s, kept)
+	wrong[0].Want.Body = Key("three", "t", 'e', 1).Body
+	if n, err := cellconfig.Repair(t.Context(), s, wrong, time.Now); n != 0 || !errors.Is(err, cellconfig.ErrInvalid) {
+		t.Errorf("a key under another hash: %d, %v", n, err)
+	}
+}
+
+// overtaken writes a document between the look at it and its repair.
+func overtaken(t *testing.T, s cellconfig.Store) {
+	apply(t, s, 1, Tenant("t", "forged", 5))
+	before := found(t, s, Tenant("t", "p", 1))
+	apply(t, s, 1, Tenant("t", "q", 6))
+	h := head(t, s, 2)
+	repair(t, s, 0, before...)
+	if again := head(t, s, 2); again.Incarnation != h.Incarnation {
+		t.Error("readers drop their copy for nothing")
+	}
+	if d := get(t, s, ref(plan.KindTenant, "t"))[0]; d.Version != 6 {
+		t.Errorf("document %+v, want version 6", d)
 	}
 }
 

@@ -132,7 +132,7 @@ func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
 	if step.Entry.Seq != t.head.Seq+1 || step.Incarnation != t.head.Incarnation {
 		return fmt.Errorf("commit entry %d: %w", step.Entry.Seq, cellconfig.ErrConflict)
 	}
-	if t.head.Incarnation == "" {
+	if t.head.Incarnation == "" || step.Repair {
 		t.head.Incarnation = rand.Text()
 	}
 	t.head.Seq = step.Entry.Seq
@@ -140,6 +140,10 @@ func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
 		d.Body = slices.Clone(d.Body)
 		if before, ok := t.documents[d.Ref]; ok && !before.Deleted {
 			t.live[d.Kind]--
+		}
+		if d.Version == 0 {
+			delete(t.documents, d.Ref)
+			continue
 		}
 		if t.documents[d.Ref] = d; !d.Deleted {
 			t.live[d.Kind]++

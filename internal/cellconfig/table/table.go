@@ -14,7 +14,8 @@
 //
 // A step is one TransactWriteItems: its documents, its log entry, and the head from n to n+1, on the condition that the head is
 // still at n. Whoever comes second is refused and looks again. So an item needs no condition of its own, and the log has no
-// gap, until its entries' time is over.
+// gap, until its entries' time is over. The step of a repair also gives the head another inc, and may delete items of
+// documents; in its log entry a document that was removed has v 0 and d.
 //
 // Each reader's poll reads the head: one read unit per second and process, all of one partition, which gives 3,000 a second.
 package table
@@ -231,6 +232,10 @@ func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
 	items := make([]types.TransactWriteItem, 0, len(step.Documents)+2)
 	for i := range step.Documents {
 		d := &step.Documents[i]
+		if d.Version == 0 {
+			items = append(items, types.TransactWriteItem{Delete: &types.Delete{TableName: &t.c.Table, Key: documentKey(d.Ref)}})
+			continue
+		}
 		attributes, err := documentItem(d)
 		if err != nil {
 			return err
@@ -268,6 +273,10 @@ func (t *Table) headStep(step *cellconfig.Step) types.TransactWriteItem {
 	} else {
 		condition = "#n = :before AND #inc = :inc"
 		values[":before"], values[":inc"] = number(step.Entry.Seq-1), text(step.Incarnation)
+		if step.Repair {
+			condition = "#n = :before AND #inc = :was"
+			values[":was"], values[":inc"] = text(step.Incarnation), text(rand.Text())
+		}
 	}
 	return types.TransactWriteItem{Update: &types.Update{
 		TableName: &t.c.Table, Key: key(headKey, headKey), ConditionExpression: &condition,

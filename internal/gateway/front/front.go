@@ -3,6 +3,7 @@
 package front
 
 import (
+	"cmp"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
@@ -21,8 +22,8 @@ type Handler interface {
 	// Serve answers a request that is not for a reserved page. Its body is bounded where bodies are.
 	Serve(w *Response, r *http.Request)
 
-	// Refuse answers a request that goes no further: kind is one of answer.BadRequest, TooLarge, Internal, UpstreamDown and
-	// UpstreamTimeout. instance is the URI of this occurrence, which the log may name.
+	// Refuse answers a request that goes no further: kind is one of answer.BadRequest, TooLarge, SlowBody, Internal,
+	// UpstreamDown and UpstreamTimeout. instance is the URI of this occurrence, which the log may name.
 	Refuse(w *Response, r *http.Request, kind answer.Kind, instance string)
 }
 
@@ -65,7 +66,7 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch bounded := f.c.MaxBodyBytes > 0; {
 	case reserved(r.URL.Path):
 		f.serveReserved(out, r)
-	case r.Method == http.MethodConnect:
+	case r.Method == http.MethodConnect || r.URL.Opaque != "": // the latter is a URL inside a URL, and has no path to count
 		f.c.Handler.Refuse(out, r, answer.BadRequest, answer.NewInstance())
 	case bounded && r.ContentLength > f.c.MaxBodyBytes:
 		f.c.Handler.Refuse(out, r, answer.TooLarge, answer.NewInstance())
@@ -143,8 +144,14 @@ func Bounded(s string) string {
 	return s[:most] + "…"
 }
 
-// NewServer wraps a handler in a server that a slow or greedy client cannot hold up.
-func NewServer(h http.Handler, log *slog.Logger) *http.Server {
+// NewServer wraps a handler in a server that a slow or greedy client cannot hold up. bodyTimeout is how long the body
+// of a request may keep the server waiting, where each KiB that arrives gives a second back; 0 is DefaultBodyTimeout,
+// below 0 no bound. Then reading the body is ErrSlowBody, and the connection is closed after the answer. Answers may
+// take any time, as may an upstream that takes a body slowly, and connections that were upgraded.
+func NewServer(h http.Handler, bodyTimeout time.Duration, log *slog.Logger) *http.Server {
+	if bodyTimeout >= 0 {
+		h = limitWaiting(h, cmp.Or(bodyTimeout, DefaultBodyTimeout))
+	}
 	return &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,

@@ -69,19 +69,34 @@ func NewProxy(p Proxy) http.Handler {
 	}
 }
 
-func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
-	kind, timeout := answer.UpstreamDown, net.Error(nil)
+// BodyKind is the answer to a request whose body cannot be read: TooLarge, SlowBody, or else BadRequest and false.
+func BodyKind(err error) (kind answer.Kind, known bool) {
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		kind = answer.TooLarge
+		return answer.TooLarge, true
+	case errors.Is(err, ErrSlowBody):
+		return answer.SlowBody, true
+	}
+	return answer.BadRequest, false
+}
+
+func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
+	kind, timeout := answer.UpstreamDown, net.Error(nil)
+	if errors.Is(err, context.Canceled) && cameTooLate(r.Context()) {
+		err = ErrSlowBody
+	}
+	body, ofBody := BodyKind(err)
+	switch {
+	case ofBody:
+		kind = body
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
 		panic(http.ErrAbortHandler) // the client is gone: there is nobody to answer, and nothing wrong upstream
 	case errors.As(err, &timeout) && timeout.Timeout():
 		kind = answer.UpstreamTimeout
 	}
 	instance := answer.NewInstance()
-	if kind != answer.TooLarge {
+	if !ofBody {
 		p.Log.Warn("the upstream did not answer", "instance", instance, "method", r.Method, "path", Bounded(r.URL.Path), "error", redact(err.Error()))
 	}
 	p.Refuse(ResponseOf(w), r, kind, instance)
@@ -109,11 +124,7 @@ type Echo struct {
 func (e *Echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n, err := io.Copy(io.Discard, r.Body)
 	if err != nil {
-		kind := answer.BadRequest
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			kind = answer.TooLarge
-		}
+		kind, _ := BodyKind(err)
 		e.Refuse(ResponseOf(w), r, kind, answer.NewInstance())
 		return
 	}

@@ -2,12 +2,11 @@ package front
 
 import (
 	"fmt"
-	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 
 	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/loopback"
 )
 
 // reservedPrefix is the gateway's own: no limit applies below it and nothing below it reaches the upstream.
@@ -48,7 +47,7 @@ func (f *Front) serveReserved(w *Response, r *http.Request) {
 		_, _ = w.Write([]byte("{\"status\":\"ok\"}\n")) // the client may be gone
 	case f.c.LivePage == nil || f.c.Audience == Off:
 		reservedProblem(w, answer.NoRoute)
-	case f.c.Audience == Loopback && !local(r):
+	case f.c.Audience == Loopback && !loopback.Direct(r):
 		reservedProblem(w, answer.LocalOnly)
 	case !strings.HasPrefix(r.URL.Path, reservedPrefix):
 		http.Redirect(w, r, reservedPrefix, http.StatusMovedPermanently)
@@ -63,28 +62,4 @@ func reservedProblem(w *Response, k answer.Kind) {
 	none.Set(w.Header()) // exposes what scripts may read
 	p := answer.Problem{Kind: k, Instance: answer.NewInstance()}
 	answer.Write(w, k, p.Append(nil))
-}
-
-// local reports whether a request comes from this machine itself. A proxy on it would make every caller look local, and
-// gives itself away by what it adds. A web page whose name was pointed at this machine would make a browser on it ask
-// (DNS rebinding), and gives itself away by that name.
-func local(r *http.Request) bool {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil || !peer.Addr().Unmap().IsLoopback() {
-		return false
-	}
-	for _, name := range [...]string{"X-Forwarded-For", "Forwarded", "X-Real-Ip", "Via"} {
-		if len(r.Header[name]) > 0 {
-			return false
-		}
-	}
-	host := r.Host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	a, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return err == nil && a.Unmap().IsLoopback()
 }

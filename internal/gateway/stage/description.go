@@ -38,6 +38,7 @@ type Description struct {
 	Authorizers    map[string]Authorizer      `yaml:"authorizers"` // by name
 	Routes         []Route                    `yaml:"routes"`
 	Responses      map[string]GatewayResponse `yaml:"gatewayResponses"`  // by type; REST APIs only
+	ResourcePolicy []Denial                   `yaml:"resourcePolicy"`    // REST APIs whose routes all have AWS_IAM only
 	CORS           *CORS                      `yaml:"corsConfiguration"` // HTTP APIs only; nil is none
 }
 
@@ -210,6 +211,7 @@ func (c *checker) check() {
 		d.Authorizers[name] = a
 	}
 	c.routes()
+	c.resourcePolicy()
 	c.responses()
 	c.cors()
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/gateway/front"
 )
 
 // AWSIAM is the authorization of a route whose callers sign with AWS credentials.
@@ -86,8 +87,8 @@ func invalid(message string) *refusal {
 	return &refusal{failure: f}
 }
 
-// identify checks who signed the request, and that nobody changed it since. The refusal is nil where the request may pass. An IAM policy
-// is not evaluated.
+// identify checks who signed the request, that nobody changed it since, and that the API's resource policy does not
+// deny the signer. The refusal is nil where the request may pass. Policies of the signer are not evaluated.
 func (c *call) identify() *refusal {
 	s, message := c.signature()
 	switch {
@@ -109,6 +110,9 @@ func (c *call) identify() *refusal {
 	}
 	if !hmac.Equal([]byte(s.value), []byte(s.sign(credential.Secret, c.canonical(s, body)))) {
 		return invalid(wrongSignature)
+	}
+	if slices.ContainsFunc(c.s.d.ResourcePolicy, func(d Denial) bool { return d.denies(&credential, c.peer) }) {
+		return &refusal{failure: failureOf(accessDenied)}
 	}
 	c.signer, c.accessKey = &credential, s.key
 	delete(c.header, "Authorization") // no integration is told, as observed
@@ -162,11 +166,8 @@ func (c *call) readBody() ([]byte, error) {
 
 // bodyKind is the answer to a body that cannot be read.
 func bodyKind(err error) answer.Kind {
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
-		return answer.TooLarge
-	}
-	return answer.BadRequest
+	kind, _ := front.BodyKind(err)
+	return kind
 }
 
 // identity is who signed, for events; null where the route has another authorization.

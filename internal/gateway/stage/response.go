@@ -187,7 +187,7 @@ func failureFor(k answer.Kind) failure {
 	switch k {
 	case answer.TooLarge:
 		return failureOf(requestTooLarge)
-	case answer.BadRequest:
+	case answer.BadRequest, answer.SlowBody:
 		return failureOf(badRequest)
 	case answer.UpstreamDown:
 		return failureOf(integrationFailure)

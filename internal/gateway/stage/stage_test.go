@@ -128,7 +128,7 @@ func serve(t testing.TB, d *stage.Description, authorizer, backend stage.Functio
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := front.NewServer(s, c.Log)
+	server := front.NewServer(s, 0, c.Log)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(listener) }() // ends with Close
 	t.Cleanup(func() { _ = server.Close(); <-done; http.DefaultTransport.(*http.Transport).CloseIdleConnections() })

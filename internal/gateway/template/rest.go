@@ -25,6 +25,7 @@ func (r *reader) rest(d *stage.Description) {
 		}
 		e.end("IpAddressType")
 	}
+	d.ResourcePolicy = r.resourcePolicy(p)
 	p.end("Name", "Description", "Tags", "FailOnWarnings")
 
 	authorizers := r.of(restType("Authorizer"), "RestApiId")

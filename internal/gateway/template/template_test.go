@@ -161,6 +161,18 @@ func TestLanguage(t *testing.T) {
 	}
 }
 
+// denying is a statement of a resource policy as infra has it.
+const denying = `{"Effect": "Deny", "Principal": {"AWS": "*"}, "Action": "execute-api:Invoke", ` +
+	`"Resource": "execute-api:/*", "Condition": {"StringNotEquals": {"aws:PrincipalAccount": {"Ref": "AWS::AccountId"}}}}`
+
+// named is the member of the template that a policy takes the place of.
+const named = `"Name": {"Ref": "AWS::StackName"}`
+
+// policyOf is the resource policy of that statement, with a change.
+func policyOf(statement, from, to string) string {
+	return `"Policy": {"Version": "2012-10-17", "Statement": [` + strings.Replace(statement, from, to, 1) + `]}`
+}
+
 // Guarantees that whatever is not known is refused by logical id and property, and that what would fail only in front of a client
 // is found: each of these is the template above, or the synthesized one, with one thing changed.
 func TestRefused(t *testing.T) {
@@ -175,7 +187,14 @@ func TestRefused(t *testing.T) {
 		{"a set of addresses", `"AWS::Lambda::Alias"`, `"AWS::WAFv2::IPSet"`, "Resources.Live.Type: "},
 		{"a condition", `"DependsOn": [`, `"Condition": "Big", "DependsOn": [`, "Resources.Deployment.Condition: not known"},
 		{"a property of the API", `"Name": {"Ref": "AWS::StackName"}`, `"BinaryMediaTypes": ["a/b"]`, "t.json:4:82: Resources.Api.Properties.BinaryMediaTypes: not known to the local gateway"},
-		{"a policy", `"Name": {"Ref": "AWS::StackName"}`, `"Policy": {}`, "Resources.Api.Properties.Policy"},
+		{"a policy of nothing", `"Name": {"Ref": "AWS::StackName"}`, `"Policy": {}`, "Resources.Api.Properties.Policy"},
+		{"a policy that allows", named, policyOf(denying, "Deny", "Allow"),
+			"Policy.Statement[0].Effect: the local gateway knows Deny"},
+		{"a policy of some paths", named, policyOf(denying, ":/*", ":/*/POST/*"),
+			"Policy.Statement[0].Resource: the local gateway knows execute-api:/*"},
+		{"a policy with another condition", named, policyOf(denying, "PrincipalAccount", "PrincipalOrgID"),
+			"Condition.StringNotEquals.aws:PrincipalOrgID: not known"},
+		{"a policy with a signed and an open route", named, policyOf(denying, "", ""), "for routes with AWS_IAM alone"},
 		{"keys by the authorizer", `{"Ref": "AWS::NoValue"}`, `"AUTHORIZER"`, "ApiKeySourceType: "},
 		{"a private API", `"Name": {"Ref": "AWS::StackName"}`, `"EndpointConfiguration": {"Types": ["PRIVATE"]}`, "EndpointConfiguration.Types"},
 		{"a validator", `"HttpMethod": "GET",`, `"HttpMethod": "GET", "RequestValidatorId": "x",`, "Resources.Get.Properties.RequestValidatorId: not known"},

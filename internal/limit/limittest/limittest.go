@@ -44,8 +44,10 @@ type Config struct {
 	// KeepsAhead is set for a store that may lease although it denies: what Decision.Grant then says was charged.
 	KeepsAhead bool
 
-	// Home is the cell that keeps the quotas of the suite (limit.Limit.Home); "" is the one that decides.
-	Home string
+	// Home is the cell that keeps limits of the suite (limit.Limit.Home); "" is the one that decides. Homed says which
+	// limits it keeps; if nil, it keeps the quotas.
+	Home  string
+	Homed func(l *limit.Limit) bool
 
 	// Parallel runs the cases side by side, for a store that waits much.
 	Parallel bool
@@ -104,7 +106,7 @@ func RunStoreContract(t *testing.T, c Config) {
 		if !c.runs(tc) { // a contract that the store does not make
 			continue
 		}
-		t.Run(tc.name, func(t *testing.T) { tc.run(placed{t, c.Home}, c.withDefaults()) })
+		t.Run(tc.name, func(t *testing.T) { tc.run(placed{t, c.Home, c.Homed}, c.withDefaults()) })
 	}
 }
 

@@ -186,15 +186,20 @@ func (c Config) accepts(a limit.Algorithm) bool {
 	return true
 }
 
-// placed is a test whose quotas another cell keeps.
+// placed is a test some of whose limits another cell keeps.
 type placed struct {
 	testing.TB
-	home string
+	home  string
+	homed func(l *limit.Limit) bool // nil: quotas
 }
 
 // homeIn is which cell keeps the limit in the test; "" for the one that decides.
 func homeIn(tb testing.TB, l *limit.Limit) string {
-	if p, ok := tb.(placed); ok && len(l.Tiers) > 0 && l.Tiers[0].Algorithm == limit.Quota {
+	p, ok := tb.(placed)
+	if !ok || len(l.Tiers) == 0 {
+		return ""
+	}
+	if p.homed == nil && l.Tiers[0].Algorithm == limit.Quota || p.homed != nil && p.homed(l) {
 		return p.home
 	}
 	return ""

@@ -126,7 +126,7 @@ func (c *decision) confirm() {
 			}
 			continue
 		}
-		st := copyState(&c.tiers[i].pre)
+		st := *c.tiers[i].pre.Clone()
 		c.d.Commit(i, &st)
 		if v := c.d.Value(i); c.tiers[i].written && (v.Kind == limit.ValueIs || v.Kind == limit.ValueAbsent) {
 			c.values.note(c.pk, c.d.Results[i].Limit(), v, c.now)

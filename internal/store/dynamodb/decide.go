@@ -437,14 +437,8 @@ func (c *decision) prepare(n counter, i int, whole bool) {
 // committed is result i's state after its charge. The result stays as it is: only what the store confirms is charged.
 func (c *decision) committed(i int) limit.State {
 	saved := c.d.Results[i]
-	st := copyState(&c.tiers[i].pre)
+	st := *c.tiers[i].pre.Clone()
 	c.d.Commit(i, &st)
 	c.d.Results[i] = saved
 	return st
-}
-
-func copyState(st *limit.State) limit.State {
-	out := *st
-	out.Stamps = append([]limit.Stamp(nil), st.Stamps...)
-	return out
 }

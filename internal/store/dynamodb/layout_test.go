@@ -52,6 +52,9 @@ func everyForm(tb testing.TB) (charges []limit.Charge) {
 			{Algorithm: limit.Quota, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}},
 		} {
 			tier.Threshold = 1_000_000
+			if tier.Algorithm == limit.TokenBucket {
+				tier.Threshold = 100 // a larger one that several stores charge is held to be at most 31/32 full
+			}
 			charge := limit.Charge{Cost: 1, Limit: must(tb, limit.Limit{ID: fmt.Sprint("l", i), Per: per, Tiers: []limit.Tier{tier}})}
 			if per != limit.PerTenant {
 				charge.Value = limit.ValueOf("a")

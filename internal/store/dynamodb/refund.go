@@ -148,7 +148,7 @@ func (g *refund) giveBack(ctx context.Context, e *limit.ReceiptEntry) (int64, er
 	if old == nil {
 		return 0, nil
 	}
-	post := copyState(&pre)
+	post := *pre.Clone()
 	back := e.Apply(&post, g.units, g.now)
 	if back == 0 && post.At == pre.At && post.N == pre.N {
 		return 0, nil

@@ -92,7 +92,7 @@ func (c *decision) keepAhead() {
 		if !done.written {
 			continue
 		}
-		st := copyState(&done.pre)
+		st := *done.pre.Clone()
 		c.d.AdoptGrant(i, done.grant)
 		c.d.Commit(i, &st)
 		c.d.KeepAhead(i)

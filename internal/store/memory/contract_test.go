@@ -1,6 +1,7 @@
 package memory_test
 
 import (
+	"log/slog"
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/limit"
@@ -11,7 +12,7 @@ import (
 // newStore is a store that holds at most so many bytes; 0 means the default.
 func newStore(tb testing.TB, maxBytes int64) *memory.Store {
 	tb.Helper()
-	s, err := memory.New(memory.Config{MaxBytes: maxBytes})
+	s, err := memory.New(memory.Config{MaxBytes: maxBytes, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		tb.Fatal(err)
 	}

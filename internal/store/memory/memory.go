@@ -7,6 +7,12 @@
 // [limit.Tier.FreshAt]); if there are none, a decision that needs room is [limit.ErrFull] and charges nothing. A
 // counter still in use is never forgotten.
 //
+// Callers without a credential choose the keys of two sorts of counters: those of addresses, and those of single values
+// of anonymous calls. These counters have a budget of their own ([Config.UnidentifiedBytes]), so no number of addresses
+// takes the room of tenants. If that budget is full, a value of an anonymous call shares the counter of the other
+// values of its limit, and an address shares the counters that it lacks with some of the other addresses, see
+// sharedCounters.
+//
 // An eighth of the bound is set aside to remember which receipts were refunded, until they expire. If that is full, a
 // refund is [limit.ErrRefundsFull] and gives nothing back, and decisions go on.
 package memory
@@ -16,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -36,18 +43,54 @@ const (
 	sweepWhenFull = 64 // how many it looks at when there is no room
 
 	fullFor = 10_000 // µs that a search for room in vain is remembered
+
+	unidentifiedPart = 4 // of MaxBytes, by default
 )
 
 // Store is a [limit.Store] in memory. Make it with [New].
 type Store struct {
-	seed     maphash.Seed
-	boot     uint64
-	maxBytes int64 // of counters
+	seed    maphash.Seed
+	boot    uint64
+	log     *slog.Logger
+	budgets [2]budget     // of all owners, and of those that are also in the budget of unidentified callers
+	next    atomic.Uint32 // the shard that gives room next
+	refunds refunds
+	shared  sharedCounters
+	shards  [shardCount]shard
+}
+
+// budget is a bound on what counters take.
+type budget struct {
+	maxBytes int64
 	used     atomic.Int64
-	next     atomic.Uint32 // the shard that gives room next
-	fullTill atomic.Int64  // until then nobody looks for room again, µs; a flood of new owners must not pay for the search
-	refunds  refunds
-	shards   [shardCount]shard
+	fullTill atomic.Int64 // until then nobody looks for room again, µs; a flood of new owners must not pay for the search
+}
+
+// take counts bytes, if there is room for them.
+func (b *budget) take(bytes int64) bool {
+	for {
+		used := b.used.Load()
+		if used+bytes > b.maxBytes {
+			return false
+		}
+		if b.used.CompareAndSwap(used, used+bytes) {
+			return true
+		}
+	}
+}
+
+// The budgets of a store. What an owner of the second one takes counts in both.
+const (
+	everybody = iota
+	unidentified
+)
+
+// budgetOf returns the narrowest budget in which the counters of an owner count.
+func budgetOf(k limit.OwnerKind) int {
+	if k == limit.Address || k == limit.Anonymous {
+		return unidentified
+	}
+	return everybody
 }
 
 type shard struct {
@@ -62,6 +105,19 @@ type Config struct {
 	// MaxBytes bounds the store's size, bytes; at least 4096; 0 means DefaultMaxBytes. Seven eighths are for counters, one
 	// eighth is for what the store remembers of refunds.
 	MaxBytes int64
+
+	// UnidentifiedBytes bounds what counters take whose keys a caller without a credential can choose: those of addresses,
+	// and those of single values of anonymous calls. It is a part of MaxBytes, in bytes; 0 means a quarter of MaxBytes. An
+	// eighth of it is set aside for counters that addresses share. What is left of MaxBytes is free for tenants, whatever
+	// comes; tenants may also take what these callers leave.
+	UnidentifiedBytes int64
+
+	// OneBudget lets everybody take all of MaxBytes, and has nobody share counters: whoever finds no room is
+	// [limit.ErrFull]. It is for replays, whose outcome must not depend on how much memory there is.
+	OneBudget bool
+
+	// Log gets a line, at most one in a minute, while addresses share counters. Default slog.Default().
+	Log *slog.Logger
 }
 
 // New makes an empty store.
@@ -72,16 +128,36 @@ func New(c Config) (*Store, error) {
 	if c.MaxBytes < 4096 {
 		return nil, fmt.Errorf("memory store: %d bytes is below the minimum of 4096", c.MaxBytes)
 	}
-	forRefunds := c.MaxBytes / refundsPart
-	return &Store{seed: maphash.MakeSeed(), boot: rand.Uint64(), maxBytes: c.MaxBytes - forRefunds,
-		refunds: newRefunds(forRefunds)}, nil
+	if c.UnidentifiedBytes < 0 || c.UnidentifiedBytes > c.MaxBytes {
+		return nil, fmt.Errorf("memory store: %d bytes for unidentified callers are outside 0..%d", c.UnidentifiedBytes,
+			c.MaxBytes)
+	}
+	if c.UnidentifiedBytes == 0 {
+		c.UnidentifiedBytes = c.MaxBytes / unidentifiedPart
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	forRefunds, forSharing := c.MaxBytes/refundsPart, c.UnidentifiedBytes/sharedPart
+	s := &Store{seed: maphash.MakeSeed(), boot: rand.Uint64(), log: c.Log, refunds: newRefunds(forRefunds)}
+	if c.OneBudget {
+		s.budgets[everybody].maxBytes = c.MaxBytes - forRefunds
+		s.budgets[unidentified].maxBytes = c.MaxBytes
+		return s, nil
+	}
+	s.shared.init(forSharing)
+	s.budgets[everybody].maxBytes = c.MaxBytes - forRefunds - forSharing
+	s.budgets[unidentified].maxBytes = min(c.UnidentifiedBytes-forSharing, s.budgets[everybody].maxBytes)
+	return s, nil
 }
 
 // Accepts every limit.
 func (s *Store) Accepts(*limit.Limit) error { return nil }
 
 // Bytes is an estimate of what the counters, and what the store remembers of refunds, take now.
-func (s *Store) Bytes() int64 { return s.used.Load() + s.refunds.takes() }
+func (s *Store) Bytes() int64 {
+	return s.budgets[everybody].used.Load() + s.shared.budget.used.Load() + s.refunds.takes()
+}
 
 // Decide charges all limits of the request or none. See [limit.Store].
 func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
@@ -154,7 +230,7 @@ func (s *Store) unusual(sh *shard, h uint64, req *limit.Request, now int64, d *l
 	}
 	d.Begin(req, now)
 	sh.mu.Lock()
-	err := s.attempt(sh, h, d, charge)
+	err := s.attempt(sh, h, d, charge, false)
 	sh.mu.Unlock()
 	if !errors.Is(err, limit.ErrFull) {
 		return err
@@ -162,57 +238,99 @@ func (s *Store) unusual(sh *shard, h uint64, req *limit.Request, now int64, d *l
 	// Nothing else could go: what can go may be the owner's own, and then its counters have moved.
 	d.Begin(req, now)
 	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if o := sh.table.find(h, req.Owner); o != nil && s.release(o.sweep(now, sweepWhenFull)) {
-		err = s.attempt(sh, h, d, charge)
+	o := sh.table.find(h, req.Owner)
+	if o != nil && s.release(req.Owner.Kind, o.sweep(now, sweepWhenFull)) {
+		err = s.attempt(sh, h, d, charge, false)
 	}
+	sh.mu.Unlock()
+	if !errors.Is(err, limit.ErrFull) || budgetOf(req.Owner.Kind) != unidentified || len(s.shared.groups) == 0 {
+		return err
+	}
+	d.Begin(req, now)
+	sh.mu.Lock()
+	err = s.attempt(sh, h, d, charge, true)
+	sh.mu.Unlock()
+	s.tell(now)
 	return err
 }
 
-// attempt decides under the shard's lock.
-func (s *Store) attempt(sh *shard, h uint64, d *limit.Decision, charge bool) error {
+// attempt decides under the shard's lock. If share is set, there is no room for more counters of an unidentified
+// caller, and the decision is made on shared ones in place of those that the caller lacks.
+func (s *Store) attempt(sh *shard, h uint64, d *limit.Decision, charge, share bool) error {
 	var few [16]int32
 	at := few[:]
 	if len(d.Results) > len(few) {
 		at = make([]int32, len(d.Results))
 	}
 	o := sh.table.find(h, d.Owner)
+	var g *group
+	if d.Owner.Kind == limit.Address {
+		g = s.lockGroup(h, d.Now, share)
+	}
+	lacks, grows, err := s.evaluate(o, g, d, at, charge, share)
+	if err == nil && d.Settle() && charge {
+		err = s.write(sh, h, o, g, d, at, lacks, grows, share)
+	}
+	if g != nil {
+		g.mu.Unlock()
+	}
+	return err
+}
+
+// evaluate fills the results of d from the counters of o, which is nil for a new owner, and notes in at where they are.
+// In place of a counter that an address lacks it reads the shared one: what that has admitted may have been this
+// address. It reports whether o lacks counters, and whether one that it has may grow.
+func (s *Store) evaluate(o *owner, g *group, d *limit.Decision, at []int32, charge, share bool) (lacks, grows bool, err error) {
 	var unused limit.State
-	grows := o == nil
+	if o == nil {
+		o = &nobody
+	}
 	for i := range d.Results {
-		st, pos := &unused, int32(-1)
-		if o != nil {
-			if pos = o.locate(s, d, i); d.Results[i].Other && sharesOther(d, i) {
-				return fmt.Errorf("%w: values beyond the bound of limit %s", limit.ErrDuplicateCounter, d.Results[i].Limit().ID)
-			}
+		pos := o.locate(s, d, i, share && d.Owner.Kind == limit.Anonymous)
+		if d.Results[i].Other && sharesOther(d, i) {
+			return false, false, fmt.Errorf("%w: values beyond the bound of limit %s", limit.ErrDuplicateCounter, d.Results[i].Limit().ID)
 		}
-		if pos >= 0 {
-			st = &o.counters[pos].state
-		} else {
-			grows = true
+		more := false
+		switch {
+		case pos >= 0:
+			more = d.Evaluate(i, &o.counters[pos].state, charge)
+		case g != nil:
+			pos = s.evaluateShared(g, d, i, charge, share)
+		default:
+			d.Evaluate(i, &unused, charge)
 		}
 		at[i] = pos
-		grows = d.Evaluate(i, st, charge) || grows
+		lacks, grows = lacks || pos < 0, grows || more
 	}
-	if !d.Settle() || !charge {
-		return nil
-	}
-	if grows {
-		if err := s.makeRoom(sh, o, d, at); err != nil {
+	return lacks, grows, nil
+}
+
+// write charges what evaluate has read.
+func (s *Store) write(sh *shard, h uint64, o *owner, g *group, d *limit.Decision, at []int32, lacks, grows, share bool) error {
+	if lacks || grows {
+		if err := s.makeRoom(sh, o, g, d, at, grows, share); err != nil {
 			return err
 		}
-		if o == nil {
+		if o == nil && (g == nil || !share) {
 			o = sh.table.add(h, d.Owner, len(d.Results))
 		}
 	}
 	d.ID = s.nextID(sh, h)
 	for i := range d.Results {
-		if d.Commits(i) {
-			s.commit(o, d, i, at[i])
+		switch {
+		case !d.Commits(i):
+		case at[i] >= 0:
+			if bytes := o.counters[at[i]].charge(d, i); bytes != 0 {
+				s.grow(d.Owner.Kind, bytes)
+			}
+		case g != nil && share:
+			s.commitShared(g, d, i, at[i])
+		default:
+			s.commitNew(o, g, d, i, at[i])
 		}
 	}
-	if grows { // only now: the positions are used up
-		s.release(o.sweep(d.Now, sweepOnInsert))
+	if (lacks || grows) && o != nil { // only now: the positions are used up
+		s.release(d.Owner.Kind, o.sweep(d.Now, sweepOnInsert))
 	}
 	return nil
 }
@@ -227,63 +345,116 @@ func sharesOther(d *limit.Decision, i int) bool {
 	return false
 }
 
-// commit charges result i, whose counter is at pos or does not exist yet.
-func (s *Store) commit(o *owner, d *limit.Decision, i int, pos int32) {
-	if pos < 0 {
-		pos = o.add(s, d.Results[i].Tier, d.Value(i))
+// commitNew charges result i to a new counter of o. Where an address has shared one until now, which is at at, the new
+// counter begins as a copy of that, so that an address never gets more for having shared.
+func (s *Store) commitNew(o *owner, g *group, d *limit.Decision, i int, at int32) {
+	own := &o.counters[o.add(s, d.Results[i].Tier, d.Value(i))]
+	if at == absent {
+		s.grow(d.Owner.Kind, own.charge(d, i))
+		return
 	}
-	c := &o.counters[pos]
-	if t := d.Results[i].Tier; c.tier != t {
-		c.tier = t // a changed limit takes over its counter
-	}
-	before := cap(c.state.Stamps)
-	d.Commit(i, &c.state)
-	if after := cap(c.state.Stamps); after != before {
-		s.used.Add(int64(after-before) * stampBytes)
-	}
+	own.state = *g.owner.counters[ofShared(at)].state.Clone()
+	s.grow(d.Owner.Kind, g.charge(own, d, i))
 }
 
 // makeRoom reserves the bytes of what the decision is about to write. Stamps grow after the fact: a decision that may add
 // some is let in only below the bound.
-func (s *Store) makeRoom(sh *shard, o *owner, d *limit.Decision, at []int32) error {
-	need := int64(0)
+func (s *Store) makeRoom(sh *shard, o *owner, g *group, d *limit.Decision, at []int32, grows, share bool) error {
+	need, shared := int64(0), int64(0)
 	for i := range d.Results {
-		if at[i] < 0 && d.Commits(i) {
-			need += sizeOfCounter(d.Value(i))
+		if at[i] >= 0 || !d.Commits(i) {
+			continue
 		}
+		bytes := sizeOfCounter(d.Value(i))
+		switch {
+		case share && g != nil:
+			if at[i] == absent {
+				shared += bytes
+			}
+			continue
+		case at[i] != absent:
+			bytes += int64(len(g.owner.counters[ofShared(at[i])].state.Stamps)) * stampBytes
+		}
+		need += bytes
+	}
+	if share && g != nil {
+		if !s.shared.budget.take(shared) || grows && !s.reserve(sh, 0, d, o, false) {
+			return s.full(unidentified)
+		}
+		return nil
 	}
 	if o == nil {
 		need += sizeOfOwner(d.Owner)
 		s.sweep(sh, d.Now, sweepOnInsert, nil)
 	}
-	if !s.reserve(sh, need, d.Now, o) {
-		return fmt.Errorf("memory store, %d of %d bytes: %w", s.used.Load(), s.maxBytes, limit.ErrFull)
+	if !s.reserve(sh, need, d, o, share) {
+		return s.full(budgetOf(d.Owner.Kind))
 	}
 	return nil
 }
 
-func (s *Store) release(bytes int64) bool {
+// full is the error where a budget has no room.
+func (s *Store) full(of int) error {
+	b := &s.budgets[of]
+	if used := b.used.Load(); used < b.maxBytes {
+		b = &s.budgets[everybody]
+	}
+	return fmt.Errorf("memory store, %d of %d bytes: %w", b.used.Load(), b.maxBytes, limit.ErrFull)
+}
+
+// grow counts bytes that an owner of the kind takes, beyond what was reserved.
+func (s *Store) grow(k limit.OwnerKind, bytes int64) {
+	if bytes == 0 {
+		return
+	}
+	for i := range budgetOf(k) + 1 {
+		s.budgets[i].used.Add(bytes)
+	}
+}
+
+func (s *Store) release(k limit.OwnerKind, bytes int64) bool {
 	if bytes > 0 {
-		s.used.Add(-bytes)
+		s.grow(k, -bytes)
 	}
 	return bytes > 0
 }
 
-// reserve takes need bytes of the bound, forgetting what can go where they are not free.
-func (s *Store) reserve(sh *shard, need, now int64, keep *owner) bool {
+// take counts bytes that an owner of the kind is about to take, if there is room for them. If uncapped is set, the
+// budget of unidentified callers does not bind.
+func (s *Store) take(k limit.OwnerKind, need int64, uncapped bool) bool {
+	if budgetOf(k) == everybody {
+		return s.budgets[everybody].take(need)
+	}
+	if !s.budgets[everybody].take(need) {
+		return false
+	}
+	if uncapped {
+		s.budgets[unidentified].used.Add(need)
+		return true
+	}
+	if !s.budgets[unidentified].take(need) {
+		s.budgets[everybody].used.Add(-need)
+		return false
+	}
+	return true
+}
+
+// reserve takes need bytes of the owner's budget, forgetting what can go where they are not free.
+func (s *Store) reserve(sh *shard, need int64, d *limit.Decision, keep *owner, uncapped bool) bool {
+	b := &s.budgets[budgetOf(d.Owner.Kind)]
+	if uncapped {
+		b = &s.budgets[everybody]
+	}
+	now := d.Now
 	for try := 0; ; try++ {
-		used := s.used.Load()
-		if used+need <= s.maxBytes {
-			if s.used.CompareAndSwap(used, used+need) {
-				return true
-			}
-			continue
+		if s.take(d.Owner.Kind, need, uncapped) {
+			return true
 		}
-		if full := s.fullTill.Load(); try == 0 && now < full && now >= full-fullFor {
+		if full := b.fullTill.Load(); try == 0 && now < full && now >= full-fullFor {
 			return false
 		}
 		if try >= 8 {
-			s.fullTill.Store(now + fullFor)
+			b.fullTill.Store(now + fullFor)
 			return false
 		}
 		s.sweep(sh, now, sweepWhenFull, keep)
@@ -331,7 +502,7 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 			st := &o.counters[pos].state
 			before := cap(st.Stamps)
 			out.Units[i] = e.Apply(st, units, us)
-			s.used.Add(int64(cap(st.Stamps)-before) * stampBytes)
+			s.grow(r.Owner().Kind, int64(cap(st.Stamps)-before)*stampBytes)
 		}
 	}
 	return out, nil

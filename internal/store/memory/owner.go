@@ -60,6 +60,12 @@ type rare struct {
 
 var nothingRare rare // only read
 
+// nobody has counted nothing. It is only read.
+var nobody = owner{rare: &nothingRare}
+
+// absent is the position of a counter that does not exist.
+const absent = -1
+
 // writable is the owner's own rare part.
 func (o *owner) writable() *rare {
 	if o.rare == &nothingRare {
@@ -89,6 +95,16 @@ func sizeOfCounter(v limit.Value) int64 {
 	return counterBytes + valueBytes + int64(len(v.Text))
 }
 
+// charge charges result i. It returns by how many bytes the counter has grown.
+func (c *counter) charge(d *limit.Decision, i int) (bytes int64) {
+	if t := d.Results[i].Tier; c.tier != t {
+		c.tier = t // a changed limit takes over its counter
+	}
+	before := cap(c.state.Stamps)
+	d.Commit(i, &c.state)
+	return int64(cap(c.state.Stamps)-before) * stampBytes
+}
+
 func (c *counter) hash() uint64 {
 	if c.value != nil {
 		return c.value.hash
@@ -113,9 +129,10 @@ func hashOf(s *Store, t *limit.Tier, v limit.Value) uint64 {
 	return h
 }
 
-// locate is the position of the counter that result i of d is about, or -1 where it has none yet. A value beyond the
-// limit's bound on values is redirected to the shared counter, and the result says so.
-func (o *owner) locate(s *Store, d *limit.Decision, i int) int32 {
+// locate is the position of the counter that result i of d is about, or absent where it has none yet. A value beyond
+// the limit's bound on values is redirected to the shared counter, and the result says so; if full is set, so is each
+// value that has no counter.
+func (o *owner) locate(s *Store, d *limit.Decision, i int, full bool) int32 {
 	t := d.Results[i].Tier
 	if i < len(o.counters) { // owners of one plan make their counters in one order
 		if c := &o.counters[i]; c.tier == t && c.value == nil {
@@ -124,20 +141,20 @@ func (o *owner) locate(s *Store, d *limit.Decision, i int) int32 {
 	}
 	v := d.Value(i)
 	pos := o.position(s, t, v)
-	if pos >= 0 || v.Kind == limit.NoValue || o.values[t.Identity()] < t.Limit().MaxValues {
+	if pos >= 0 || v.Kind == limit.NoValue || !full && o.values[t.Identity()] < t.Limit().MaxValues {
 		return pos
 	}
 	d.Results[i].Other = true
 	return o.position(s, t, limit.Value{Kind: limit.ValueOther})
 }
 
-// position is where the counter is, or -1.
+// position is where the counter is, or absent.
 func (o *owner) position(s *Store, t *limit.Tier, v limit.Value) int32 {
 	hash := hashOf(s, t, v)
 	if o.byHash != nil {
 		i, ok := o.byHash[hash]
 		if !ok {
-			return -1
+			return absent
 		}
 		if o.counters[i].is(hash, t, v) {
 			return i
@@ -148,7 +165,7 @@ func (o *owner) position(s *Store, t *limit.Tier, v limit.Value) int32 {
 			return int32(i)
 		}
 	}
-	return -1
+	return absent
 }
 
 // add makes a counter. Its bytes are reserved already.
@@ -223,7 +240,7 @@ func (o *owner) forget(pos int32) (bytes int64) {
 // keep is passed over: a decision knows the positions of its counters.
 func (s *Store) sweep(sh *shard, now int64, n int, keep *owner) {
 	t := &sh.table
-	freed := int64(0)
+	var freed [2]int64                 // by budget
 	for range min(2*n, len(t.slots)) { // about half of the slots are free
 		t.hand &= len(t.slots) - 1
 		o := t.slots[t.hand].owner
@@ -231,15 +248,17 @@ func (s *Store) sweep(sh *shard, now int64, n int, keep *owner) {
 			t.hand++
 			continue
 		}
-		freed += o.sweep(now, max(n, scanned))
+		of := budgetOf(o.name.Kind)
+		freed[of] += o.sweep(now, max(n, scanned))
 		if len(o.counters) > 0 {
 			t.hand++
 			continue
 		}
-		freed += sizeOfOwner(o.name)
+		freed[of] += sizeOfOwner(o.name)
 		t.remove(t.hand) // what steps back into this slot is looked at next
 	}
-	s.release(freed)
+	s.release(limit.Tenant, freed[everybody])
+	s.release(limit.Address, freed[unidentified])
 }
 
 // sweep looks at up to n counters.

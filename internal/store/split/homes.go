@@ -18,13 +18,14 @@ var _ limit.Store = (*Homes)(nil)
 // ErrNoHome is in the error for a limit that is kept in a cell whose counters there is no way to. Nothing was asked.
 var ErrNoHome = errors.New("no way to the counters of its home cell")
 
-// Homes is a [limit.Store] over a cell's own store and those of other cells, in which quotas are that are kept there
-// ([limit.Limit.Home]). All or nothing holds over all of them as over two stores, in the order of the homes' names, the own
-// store last.
+// Homes is a [limit.Store] over a cell's own store and those of other cells, which count the limits that are kept there
+// ([limit.Limit.Home]): quotas, and rates too small to be divided. All or nothing holds over all of them as over two
+// stores, in the order of the homes' names, the own store last.
 //
 // Another cell may be far away. Of a request with leases that asks nothing of it (Request.Ahead), it is not asked at all: its
 // results are then [limit.Result.Unasked]. Make it with [NewHomes].
 type Homes struct {
+	cell    string // "": no limit names it
 	own     limit.Store
 	holdFor time.Duration
 	adding  sync.Mutex
@@ -34,11 +35,13 @@ type Homes struct {
 // chain is the homes there are. It does not change.
 type chain struct {
 	numbers map[string]int // by name
-	joined  []*Store       // of each home: its quotas, and all that is below
+	joined  []*Store       // of each home: what it keeps, and all that is below
 }
 
 // HomesConfig sets up a [Homes].
 type HomesConfig struct {
+	// Cell is the name of the deciding cell. Limits with that home are in Own.
+	Cell    string
 	Own     limit.Store            // required
 	Homes   map[string]limit.Store // the counters of other cells, by cell
 	HoldFor time.Duration          // as in [Config]
@@ -49,7 +52,7 @@ func NewHomes(c HomesConfig) (*Homes, error) {
 	if c.Own == nil {
 		return nil, errors.New("split store: needs the cell's own store")
 	}
-	h := &Homes{own: c.Own, holdFor: c.HoldFor}
+	h := &Homes{cell: c.Cell, own: c.Own, holdFor: c.HoldFor}
 	h.known.Store(&chain{})
 	for _, name := range slices.Backward(slices.Sorted(maps.Keys(c.Homes))) { // what is on top is asked first
 		if err := h.Add(name, c.Homes[name]); err != nil {
@@ -59,13 +62,16 @@ func NewHomes(c HomesConfig) (*Homes, error) {
 	return h, nil
 }
 
-// Add makes one more home known, whose quotas are asked before those of others.
+// Add makes one more home known, which is asked before the others.
 func (h *Homes) Add(name string, store limit.Store) error {
 	h.adding.Lock()
 	defer h.adding.Unlock()
 	was, below := h.known.Load(), h.own
 	if _, twice := was.numbers[name]; name == "" || store == nil || twice {
 		return fmt.Errorf("split store: home %q needs a name of its own and a store", name)
+	}
+	if name == h.cell {
+		return fmt.Errorf("split store: home %q is the cell itself", name)
 	}
 	if n := len(was.joined); n > 0 {
 		below = was.joined[n-1]
@@ -87,15 +93,12 @@ func (h *Homes) Add(name string, store limit.Store) error {
 func (h *Homes) of(homes func(yield func(*limit.Limit) bool)) (limit.Store, error) {
 	most, k := -1, h.known.Load()
 	for l := range homes {
-		if l == nil || l.Home == "" {
+		if l == nil || l.Home == "" || l.Home == h.cell {
 			continue
 		}
 		n, known := k.numbers[l.Home]
 		if !known {
 			return nil, fmt.Errorf("limit %s of cell %s: %w", l.ID, l.Home, ErrNoHome)
-		}
-		if !IsQuota(l) {
-			return nil, fmt.Errorf("%w: limit %s is no quota, and is kept in cell %s", limit.ErrInvalidRequest, l.ID, l.Home)
 		}
 		most = max(most, n)
 	}

@@ -3,6 +3,7 @@ package split_test
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
@@ -20,7 +21,7 @@ func newCells(tb testing.TB, holdFor time.Duration) *cells {
 	tb.Helper()
 	c := &cells{own: newMemory(tb), a: newMemory(tb), b: newMemory(tb)}
 	var err error
-	c.Homes, err = split.NewHomes(split.HomesConfig{Own: c.own, Homes: map[string]limit.Store{"a": c.a, "b": c.b}, HoldFor: holdFor})
+	c.Homes, err = split.NewHomes(split.HomesConfig{Cell: "here", Own: c.own, Homes: map[string]limit.Store{"a": c.a, "b": c.b}, HoldFor: holdFor})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -37,6 +38,109 @@ func TestContractOfHomes(t *testing.T) {
 			})
 		})
 	}
+	for name, homed := range map[string]func(*limit.Limit) bool{
+		"everything": func(*limit.Limit) bool { return true },
+		// What was leased of sliding_buckets may not be charged again after a denial by another store, so shares has none
+		// leased. Units of a bucket that are given back after one are headroom to receipts from before, which the model's
+		// scripts refund.
+		"some": func(l *limit.Limit) bool {
+			a := l.Tiers[0].Algorithm
+			return a != limit.SlidingBuckets && a != limit.SlidingLog && a != limit.TokenBucket && l.ID[len(l.ID)-1]%2 == 0
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limittest.RunStoreContract(t, limittest.Config{
+				New:    func(tb testing.TB) limit.Store { return newCells(tb, -1) },
+				Leases: true, KeepsAhead: true, Home: "a", Homed: homed, Scripts: 60, Goroutines: 16,
+			})
+		})
+	}
+}
+
+// Guarantees that a limit which the deciding cell itself keeps for all cells is counted where other cells reach it,
+// which is where its quotas are, and not with its other rates: counted in two places it would be granted twice.
+func TestKeptHere(t *testing.T) {
+	for name, holdFor := range map[string]time.Duration{"holding": 0, "not holding": -1} {
+		t.Run(name, func(t *testing.T) {
+			own, other := newPairHolding(t, holdFor), newMemory(t)
+			all, err := split.NewHomes(split.HomesConfig{Cell: "here", Own: own, Homes: map[string]limit.Store{"there": other}, HoldFor: holdFor})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := errors.Join(all.Close(t.Context()), own.Close(t.Context())); err != nil {
+					t.Error(err)
+				}
+			}()
+			r, l := rate(t, 9), newLimit(t, "tiny", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 2, Period: time.Second})
+			here := l.KeptIn("here")
+			for _, req := range []*limit.Request{question(here), question(here, r)} {
+				var d limit.Decision
+				if err := all.Decide(t.Context(), req, start, &d); err != nil || !d.Allowed {
+					t.Fatalf("allowed %t, %v", d.Allowed, err)
+				}
+			}
+			used := func(s limit.Store, l *limit.Limit) int64 {
+				var d limit.Decision
+				if err := s.Peek(t.Context(), question(l), start, &d); err != nil {
+					t.Fatal(err)
+				}
+				return d.Results[0].Used()
+			}
+			if got := used(own.quotas.Store, l); got != 2 {
+				t.Errorf("%d charged beside the quotas, want 2", got)
+			}
+			if got := used(own.rates.Store, l) + used(other.Store, l); got != 0 {
+				t.Errorf("%d charged with the rates, or in another cell", got)
+			}
+			if err := all.Accepts(here); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Guarantees that units of a rate which another cell keeps are given back at once where another limit denies. Held
+// for a later request, as those of a quota are, they would be spent beside what the bucket has refilled since: more
+// than burst and rate allow.
+func TestRatesOfAHomeAreNotHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCells(t, 0)
+		defer func() {
+			if err := c.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}()
+		r, tiny := rate(t, 1), newLimit(t, "tiny", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 5, Period: time.Second}).KeptIn("a")
+		var d limit.Decision
+		for range 5 {
+			if err := c.Decide(t.Context(), question(r, tiny), start, &d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if got := c.used(t, c.a, tiny); got != 1 {
+			t.Errorf("%d of the bucket are charged for one request that was admitted", got)
+		}
+		admitted := 0
+		for range 20 {
+			if err := c.Decide(t.Context(), question(tiny), start.Add(2*time.Second), &d); err != nil {
+				t.Fatal(err)
+			} else if d.Allowed {
+				admitted++
+			}
+		}
+		for range 20 {
+			if err := c.Decide(t.Context(), question(rate(t, 100), tiny), start.Add(2*time.Second), &d); err != nil {
+				t.Fatal(err)
+			} else if d.Allowed {
+				admitted++
+			}
+		}
+		if admitted != 5 {
+			t.Errorf("%d admitted at once by a bucket of 5", admitted)
+		}
+	})
 }
 
 // kept is a daily quota that another cell keeps.
@@ -158,8 +262,8 @@ func TestHomesAreAskedForWhatIsLacking(t *testing.T) {
 	c.want(t, "at last", r, qa, kept(t, "qb", "b", 1), 7-2, 11, 0)
 }
 
-// Guarantees that a home which is not known is an error that charges nothing, also before it was added, and that nothing but quotas
-// is kept elsewhere: a rate that two cells counted in different places would be granted twice.
+// Guarantees that a home which is not known is an error that charges nothing, also before it was added, and that a
+// rate which is kept elsewhere is counted only there.
 func TestUnknownHome(t *testing.T) {
 	c := newCells(t, -1)
 	r, q := rate(t, 9), kept(t, "q", "c", 5)
@@ -176,8 +280,8 @@ func TestUnknownHome(t *testing.T) {
 	if n := c.own.decided.Load() + c.a.decided.Load() + c.b.decided.Load(); n != 0 {
 		t.Errorf("%d stores were asked", n)
 	}
-	if err := c.Decide(t.Context(), question(r.KeptIn("a")), start, &d); !errors.Is(err, limit.ErrInvalidRequest) {
-		t.Errorf("a rate that is kept elsewhere: %v", err)
+	if err := c.Decide(t.Context(), question(r.KeptIn("a")), start, &d); err != nil || !d.Allowed || c.used(t, c.a, r) != 1 || c.used(t, c.own, r) != 0 {
+		t.Errorf("a rate that is kept elsewhere: allowed %t, %v, %d charged there, %d here", d.Allowed, err, c.used(t, c.a, r), c.used(t, c.own, r))
 	}
 	late := newMemory(t)
 	if err := c.Add("c", late); err != nil {
@@ -186,7 +290,7 @@ func TestUnknownHome(t *testing.T) {
 	if err := c.Decide(t.Context(), question(q, kept(t, "qa", "a", 5), r), start, &d); err != nil || !d.Allowed || c.used(t, late, q) != 1 {
 		t.Errorf("once it was added: allowed %t, %v, %d charged there", d.Allowed, err, c.used(t, late, q))
 	}
-	for _, twice := range []string{"c", ""} {
+	for _, twice := range []string{"c", "", "here"} {
 		if err := c.Add(twice, late); err == nil {
 			t.Errorf("home %q is taken a second time, or without a name", twice)
 		}

@@ -1,5 +1,8 @@
 // Package split keeps quotas in one store and rates in another, and decides over both all or nothing. [Homes] does so with the
-// quotas that other cells keep.
+// limits that other cells keep. Rates that are kept for several cells (limit.Limit.Home) are counted with the quotas,
+// which other cells reach; what follows of quotas is true of them, too, but that they are never held: where others
+// deny, they are refunded. To receipts of a token bucket that are older such a refund is one of another charge, and
+// they give back less by it.
 //
 // The quotas' units come first, as a lease of what the request needs. Where the rates then deny, or fail, the lease is not
 // given back over the network but held here, and the next request for the same units spends it: so a client that hammers
@@ -48,7 +51,7 @@ var _ limit.Store = (*Store)(nil)
 // Store is a [limit.Store] over two others. Make it with [New].
 type Store struct {
 	rates, quotas limit.Store
-	home          string // "": the quotas are those of this cell; else those that are kept in that one
+	home          string // "": the quotas, and what else is kept, are those of this cell; else those that are kept in that one
 	held          leases
 	returns       returns
 	ratesFail     atomic.Bool // the last decision that asked them got no answer
@@ -61,7 +64,7 @@ type Config struct {
 	Rates, Quotas limit.Store   // required
 	HoldFor       time.Duration // how long a lease waits for a request that needs it; 0 means DefaultHoldFor, below 0 not at all
 
-	// home has only the quotas of that home in Quotas. See Homes.
+	// home has only the limits of that home in Quotas. See Homes.
 	home string
 }
 
@@ -139,8 +142,14 @@ func IsQuota(l *limit.Limit) bool {
 	return len(l.Tiers) > 0 && l.Tiers[0].Algorithm == limit.Quota
 }
 
-// isQuota reports whether the limit is kept in s.quotas.
-func (s *Store) isQuota(l *limit.Limit) bool { return IsQuota(l) && (s.home == "" || l.Home == s.home) }
+// isQuota reports whether the limit is kept in s.quotas: what that home keeps; or of this cell's stores the quotas,
+// and the rates that it keeps for other cells, too, which reach only that store.
+func (s *Store) isQuota(l *limit.Limit) bool {
+	if s.home != "" {
+		return l.Home == s.home
+	}
+	return IsQuota(l) || l.Home != ""
+}
 
 // Accepts asks the store that would keep the limit: that of the quotas if its first tier is one.
 func (s *Store) Accepts(l *limit.Limit) error {
@@ -209,6 +218,9 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 		err = fmt.Errorf("rates: %w", err)
 	}
 	switch {
+	case plain(&h.quotas) && !onlyQuotas(&h.quotas):
+		s.giveBack(ctx, &settlement{receipt: quotas.Receipt()}, now)
+		uncharge(d)
 	case plain(&h.quotas):
 		uncharge(d)
 		if held == nil {
@@ -237,6 +249,17 @@ func (s *Store) heardRates(ctx context.Context, owner limit.Owner, err error) {
 	case err == nil:
 		s.refused.remove(owner)
 	}
+}
+
+// onlyQuotas reports whether units of the request may be held for another one. Those of a rate may not: spent later
+// than they were charged, they come on top of what the rate allows then.
+func onlyQuotas(req *limit.Request) bool {
+	for i := range req.Charges {
+		if !IsQuota(req.Charges[i].Limit) {
+			return false
+		}
+	}
+	return true
 }
 
 // ratesAnswer asks whether the rates answer, where they did not the last time: else each request that leases would be charged

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/identity"
+)
+
+// Guarantees that a body which does not arrive holds a connection no longer than --body-timeout says, whatever the
+// request is for, and that the client is told.
+func TestDevSlowBody(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // it ends when the gateway gives up
+	}))
+	defer upstream.Close()
+	credential := "X-API-Key: " + identity.ExampleKey("acme") + "\r\n"
+	for _, c := range []struct {
+		name, path, header string
+		args               []string
+		want               int
+	}{
+		{"the echo", "/product/1", credential, nil, 408},
+		{"an upstream", "/product/1", credential, []string{"--upstream", upstream.URL}, 408},
+		{"no credential", "/product/1", "", nil, 401},
+		{"an API's upstream", "/dev/product/1", credential, []string{"--api", "rest", "--upstream", upstream.URL}, 400},
+		{"an API", "/dev/product/1", credential, []string{"--api", "rest"}, 400},
+		{"the page", "/_sluice/data.json", "", nil, 405},
+		{"operators", "/_sluice/admin/cells/list", "", nil, 401},
+	} {
+		r := startDev(t, append([]string{"--body-timeout", "100ms"}, c.args...)...)
+		conn, err := net.Dial("tcp", strings.TrimPrefix(r.base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		header := "Host: localhost\r\nContent-Length: 200000\r\n" + c.header
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\n%s\r\nx", c.path, header)
+		answers := bufio.NewReader(conn)
+		res, err := http.ReadResponse(answers, nil)
+		if err != nil || res.StatusCode != c.want {
+			t.Fatalf("%s: %v, %v; want %d", c.name, res, err, c.want)
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil || c.want == 408 && !strings.Contains(string(body), "slow-body") {
+			t.Errorf("%s: %s, %v", c.name, body, err)
+		}
+		if _, err := answers.ReadByte(); err == nil {
+			t.Errorf("%s: the connection goes on", c.name)
+		}
+		if err := r.finish(t); err != nil {
+			t.Error(err)
+		}
+	}
+	negative := sluice(t, "", "dev", "--body-timeout", "-1s")
+	wantError(t, "a negative time", negative, exitUsage, "--body-timeout -1s is negative")
+}

@@ -1,0 +1,460 @@
+package main
+
+import (
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/devtoken"
+)
+
+// behindNginx is a reverse proxy on this machine that does what stock nginx does with proxy_pass: the upstream's
+// address becomes the Host, and no header tells of the client.
+func behindNginx(t *testing.T, base string) string {
+	t.Helper()
+	upstream, err := url.Parse(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(upstream) }})
+	t.Cleanup(proxy.Close)
+	return proxy.URL
+}
+
+// behindForwarder is a TCP forwarder on this machine, as "ssh -R" or socat is one.
+func behindForwarder(t *testing.T, base string) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	pass := func(to, from net.Conn) {
+		_, _ = io.Copy(to, from) // it ends where either side does
+		_ = to.Close()
+	}
+	go func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			go pass(in, out)
+			go pass(out, in)
+		}
+	}()
+	return "http://" + listener.Addr().String()
+}
+
+// operatorsCall posts to an operators' API, with the Authorization header given, if any.
+func operatorsCall(t *testing.T, base, path, host, authorization, body string) (status int, answer string) {
+	t.Helper()
+	url := base + adminPath + "/" + path
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = host
+	r.Header.Set("Content-Type", "application/json")
+	if authorization != "" {
+		r.Header.Set("Authorization", authorization)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(text)
+}
+
+// Guarantees that a stranger whom a proxy on the same machine lets through to a dev can call nothing of the operators'
+// API, be it to read or to write: such a proxy makes each call look local, and only the token tells operators from
+// strangers.
+func TestDevBehindAProxy(t *testing.T) {
+	r := startDev(t, "--cells", "1")
+	cell := dataOf(t, r.base).Cells[0].Name
+	for _, way := range []struct{ name, base, host string }{
+		{"nginx", behindNginx(t, r.base), "api.example.com"},
+		{"a TCP forwarder", behindForwarder(t, r.base), "localhost"},
+		{"nobody", r.base, "127.0.0.1"},
+	} {
+		for path, body := range map[string]string{
+			"keys/create":                     `{"tenant":"acme","subject":"intruder","reason":"x"}`,
+			"documents/list":                  `{"table":"keys"}`,
+			"cells/list":                      `{}`,
+			"ops/" + cell + "/counters/reset": `{"tenant":"acme","reason":"x"}`,
+			"ops/nowhere/counters/peek":       `{"tenant":"acme"}`,
+			"there/is/none":                   `{}`,
+		} {
+			for _, credential := range []string{"", "Bearer", "Bearer x", "Basic eDp5", "Bearer " + devtoken.New()} {
+				status, answer := operatorsCall(t, way.base, path, way.host, credential, body)
+				if status != http.StatusUnauthorized || !strings.Contains(answer, `"code":"unauthorized"`) {
+					t.Errorf("a stranger behind %s with %.20q calls %s: %d %s",
+						way.name, credential, path, status, answer)
+				}
+			}
+		}
+	}
+	if keys := operateOn(t, r.base, "key", "list", "--json"); strings.Contains(keys, "intruder") {
+		t.Errorf("there is a key of the intruder: %s", keys)
+	}
+}
+
+// stateOfItsOwn has the test's processes keep their tokens in a folder that no other test uses.
+func stateOfItsOwn(t *testing.T) (folder string) {
+	t.Helper()
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	return filepath.Join(os.Getenv("XDG_STATE_HOME"), "sluice")
+}
+
+// tokensIn are the tokens in a folder, by the names of their files.
+func tokensIn(t *testing.T, folder string) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := map[string]string{}
+	for _, file := range files {
+		token, err := devtoken.Read(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens[file] = token
+	}
+	return tokens
+}
+
+// wantError fails the test unless a command ended with the status, and with each of the texts in its error.
+func wantError(t *testing.T, what string, got ran, code int, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if got.code != code || !strings.Contains(got.stderr, text) {
+			t.Errorf("%s: %d %s; want %d and %q", what, got.code, got.stderr, code, text)
+		}
+	}
+}
+
+// Guarantees that each process has a token of its own, which commands find by themselves and nobody else is told: it is
+// in one file that its user alone can read, which is gone after the end, and never in what the process prints or logs.
+func TestDevToken(t *testing.T) {
+	folder := stateOfItsOwn(t)
+	devs := []*running{startDev(t, "--log-level", "debug"), startDev(t, "--log-level", "debug", "--listen", ":0")}
+	tokens := tokensIn(t, folder)
+	if len(tokens) != len(devs) {
+		t.Fatalf("%d files of tokens, want %d: %v", len(tokens), len(devs), tokens)
+	}
+	for _, r := range devs {
+		operateOn(t, r.base, "tenant", "set", "globex", "--override", "{ id: burst, burst: 9 }", "--reason", "a test")
+		_, file, _ := strings.Cut(r.stdout.String(), "  token      in ")
+		file, _, _ = strings.Cut(file, ", for curl")
+		token := tokens[file]
+		if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
+			t.Errorf("the file that the dev names: %v, %v", info, err)
+		}
+		for _, at := range devs {
+			want := http.StatusUnauthorized
+			if at == r {
+				want = http.StatusOK
+			}
+			for _, scheme := range []string{"Bearer ", "bearer "} {
+				status, answer := operatorsCall(t, at.base, "cells/list", "localhost", scheme+token, "{}")
+				if status != want {
+					t.Errorf("the token of %s at %s: %d %s, want %d", r.base, at.base, status, answer, want)
+				}
+			}
+		}
+	}
+	for _, r := range devs {
+		if err := r.finish(t); err != nil {
+			t.Error(err)
+		}
+		for _, token := range tokens {
+			if strings.Contains(r.stdout.String()+r.stderr.String(), token) {
+				t.Errorf("a token is printed:\n%s%s", r.stdout, r.stderr)
+			}
+		}
+	}
+	if left := tokensIn(t, folder); len(left) > 0 {
+		t.Errorf("after the end there are still %v", left)
+	}
+}
+
+// Guarantees that each cell's address answers operators, and that no file stays when the cells end.
+func TestDevTokenOfCells(t *testing.T) {
+	folder := stateOfItsOwn(t)
+	r := startDev(t, "--cells", "2")
+	for _, cell := range dataOf(t, r.base).Cells {
+		operateOn(t, cell.URL, "cell", "list")
+	}
+	if tokens := tokensIn(t, folder); len(tokens) != 2 {
+		t.Errorf("%d files for 2 cells", len(tokens))
+	}
+	if err := r.finish(t); err != nil {
+		t.Error(err)
+	}
+	if left := tokensIn(t, folder); len(left) > 0 {
+		t.Errorf("after the end there are still %v", left)
+	}
+}
+
+// Guarantees that what a killed process left behind neither opens the next process at that address nor is in its way.
+func TestDevTokenOfAKilledProcess(t *testing.T) {
+	folder := stateOfItsOwn(t)
+	p := startProcess(t)
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-p.done
+	stale := tokensIn(t, folder)
+	if len(stale) != 1 {
+		t.Fatalf("the killed process left %v", stale)
+	}
+	at, err := net.ResolveTCPAddr("tcp", strings.TrimPrefix(p.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := (&dev{devOptions: devOptions{admin: true}}).newOperators(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := next.tell(at); err != nil {
+		t.Fatal(err)
+	}
+	for file, token := range stale {
+		if now := tokensIn(t, folder); len(now) != 1 || now[file] != next.token || token == next.token {
+			t.Errorf("the next process has %q in %v; the killed one had %q", next.token, now, token)
+		}
+	}
+	if next.forgetAll(); len(tokensIn(t, folder)) != 0 {
+		t.Errorf("after the end there are still %v", tokensIn(t, folder))
+	}
+}
+
+// Guarantees that a file which the command line or the environment names serves those who do not share the user's
+// folder, and that the audit of a data folder finds it by itself.
+func TestDevTokenFile(t *testing.T) {
+	folder := stateOfItsOwn(t)
+	file, data := filepath.Join(t.TempDir(), "token"), t.TempDir()
+	r := startDev(t, "--token-file", file, "--data", data)
+	if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
+		t.Errorf("the file: %v, %v", info, err)
+	}
+	if tokens := tokensIn(t, folder); len(tokens) > 0 {
+		t.Errorf("it is also in %v", tokens)
+	}
+	if !strings.Contains(r.stdout.String(), " --token-file "+file) {
+		t.Errorf("nobody is told of the file:\n%s", r.stdout)
+	}
+	lost := sluice(t, "", "tenant", "list", "--endpoint", r.base+adminPath)
+	wantError(t, "without the file", lost, exitFailed, folder, "--token-file")
+	operateOn(t, r.base, "tenant", "list", "--token-file", file)
+	if v := sluice(t, "", "audit", "verify", "--data", data); v.code != 0 {
+		t.Errorf("audit verify: %d %s%s", v.code, v.stdout, v.stderr)
+	}
+	t.Setenv(tokenFileVariable, file)
+	operateOn(t, r.base, "tenant", "list")
+	if err := r.finish(t); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("after the end: %v", err)
+	}
+	operateOn(t, startDev(t).base, "tenant", "list") // by the variable on both sides
+
+	for _, wrong := range []string{filepath.Join(t.TempDir(), "no", "such", "folder"), t.TempDir()} {
+		got := sluice(t, "", "dev", "--listen", "127.0.0.1:0", "--token-file", wrong)
+		wantError(t, "a file that cannot be", got, exitFailed, "--token-file "+wrong)
+	}
+}
+
+// Guarantees that the operators' API can be turned off, while requests and the live page are served as ever.
+func TestDevWithoutOperators(t *testing.T) {
+	folder := stateOfItsOwn(t)
+	nowhere := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(nowhere, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		state string
+		args  []string
+		says  string
+	}{
+		"by the flag":       {folder, []string{"--admin=false"}, "--admin=false"},
+		"without a folder":  {nowhere, nil, "--token-file"}, // that could be made
+		"with several data": {folder, []string{"--admin=false", "--data", t.TempDir()}, "--admin=false"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("XDG_STATE_HOME", c.state)
+			r := startDev(t, c.args...)
+			got := sluice(t, "", "tenant", "list", "--endpoint", r.base+adminPath)
+			wantError(t, "a command", got, exitFailed, "answers no operators", c.says)
+			out := r.stdout.String()
+			if !strings.Contains(out, "operate    not here") || strings.Contains(out, "token    ") {
+				t.Errorf("it says\n%s", out)
+			}
+			for _, page := range []string{"", "data.json", "healthz"} {
+				if code, _, body := get(t, r.base+"/_sluice/"+page, ""); code != http.StatusOK {
+					t.Errorf("/_sluice/%s: %d %s", page, code, body)
+				}
+			}
+			if err := r.finish(t); err != nil {
+				t.Error(err)
+			}
+			if tokens := tokensIn(t, folder); len(tokens) > 0 {
+				t.Errorf("there are tokens: %v", tokens)
+			}
+		})
+	}
+	got := sluice(t, "", "dev", "--admin=false", "--token-file", "x")
+	wantError(t, "a file for no token", got, exitUsage, "--token-file")
+}
+
+// Guarantees that a command sends a token to the process whose token it is and to nobody else: not to another address,
+// not below another path, from where a gateway hands credentials on, and not beside a signature.
+func TestWhereTheTokenGoes(t *testing.T) {
+	folder := stateOfItsOwn(t)
+	if err := devtoken.MakeFolder(folder); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "example-secret")
+	t.Setenv("AWS_REGION", "eu-west-1")
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:9") // no proxy is asked for this machine
+	var mu sync.Mutex
+	var got string
+	hear := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		got = r.Header.Get("Authorization")
+		http.Redirect(w, r, "http://example.com/", http.StatusTemporaryRedirect)
+	})
+	theirs, other := httptest.NewServer(hear), httptest.NewServer(hear)
+	defer theirs.Close()
+	defer other.Close()
+	token := devtoken.New()
+	at, err := net.ResolveTCPAddr("tcp", strings.TrimPrefix(theirs.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := devtoken.File(folder, at.AddrPort())
+	if err := devtoken.Write(own, token); err != nil {
+		t.Fatal(err)
+	}
+	junk := filepath.Join(t.TempDir(), "junk")
+	if err := os.WriteFile(junk, []byte("precious\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	local := strings.Replace(theirs.URL, "127.0.0.1", "localhost", 1)
+	for _, c := range []struct {
+		endpoint string
+		args     []string
+		sent     bool
+	}{
+		{theirs.URL + adminPath, nil, true},
+		{theirs.URL + adminPath + "/", nil, true},
+		{local + adminPath, nil, true},
+		{other.URL + adminPath, nil, false},
+		{theirs.URL, nil, false},
+		{theirs.URL + "/api", nil, false},
+		{theirs.URL + adminPath + "istrators", nil, false},
+		{theirs.URL + adminPath + "/../../api", nil, false},
+		{theirs.URL + adminPath, []string{"--sign"}, false},
+		{other.URL + adminPath, []string{"--token-file", own}, true},
+		{other.URL + "/api", []string{"--token-file", own}, false},
+		{theirs.URL + adminPath, []string{"--token-file", junk}, false},
+	} {
+		got = ""
+		r := sluice(t, "", append([]string{"cell", "list", "--endpoint", c.endpoint}, c.args...)...)
+		if r.code == 0 || strings.Contains(r.stderr, token) || strings.Contains(r.stderr, "precious") {
+			t.Errorf("%s %q: %d %s", c.endpoint, c.args, r.code, r.stderr)
+		}
+		sent := got == "Bearer "+token
+		if sent != c.sent || !sent && strings.Contains(got, token) || strings.Contains(got, "precious") {
+			t.Errorf("%s %q: it sent %q, want the token: %t", c.endpoint, c.args, got, c.sent)
+		}
+	}
+	u, err := url.Parse(local + adminPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sent, _, to := tokenFor(u, ""); sent != token || "http://"+to.Host != theirs.URL {
+		t.Errorf("the token for %s goes to %s, want the address at which its process listens: %s", u, to, theirs.URL)
+	}
+	far := sluice(t, "", "cell", "list", "--endpoint", "http://192.0.2.1/_sluice/admin", "--token-file", own)
+	wantError(t, "another machine", far, exitUsage, "https")
+}
+
+// Guarantees that whoever has no token or a wrong one is told which file was looked at and what to do, also as JSON.
+func TestCommandsWithoutAToken(t *testing.T) {
+	folder := stateOfItsOwn(t)
+	r := startDev(t)
+	var file string
+	for file = range tokensIn(t, folder) {
+	}
+	for name, c := range map[string]struct {
+		do   func() error
+		says string
+	}{
+		"no file":        {func() error { return os.Remove(file) }, "there is no file " + file},
+		"no token in it": {func() error { return os.WriteFile(file, []byte("x"), 0o600) }, file + ": it holds no token"},
+		"another token": {func() error { return devtoken.Write(file, devtoken.New()) },
+			"the token in " + file + " is not that of the process at " + strings.TrimPrefix(r.base, "http://")},
+	} {
+		if err := c.do(); err != nil {
+			t.Fatal(err)
+		}
+		for _, args := range [][]string{
+			{"tenant", "list"}, {"tenant", "suspend", "acme", "--reason", "x"}, {"peek", "acme"},
+			{"plan", "diff", "example.yaml"}, {"tenant", "list", "--json"},
+		} {
+			got := sluice(t, "", append(args, "--endpoint", r.base+adminPath)...)
+			wantError(t, name+": "+strings.Join(args, " "), got, exitFailed, c.says, "--token-file or SLUICE_TOKEN_FILE")
+			if args[len(args)-1] == "--json" && !strings.Contains(got.stdout, `"code": "unauthorized"`) {
+				t.Errorf("%s, as JSON: %s", name, got.stdout)
+			}
+		}
+	}
+}
+
+// Guarantees that the call which docs/operate.md shows for curl is answered.
+func TestCurlOfTheDocs(t *testing.T) {
+	folder := stateOfItsOwn(t)
+	r := startDev(t)
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "operate.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := regexp.MustCompile("`curl -H \"Authorization: (.*)\\$\\(cat FILE\\)\" " +
+		"-H 'Content-Type: application/json' -d '(.*)' " + regexp.QuoteMeta(defaultEndpoint) + "/(\\S+)`").
+		FindStringSubmatch(string(page))
+	if command == nil {
+		t.Fatal("the page shows no call for curl")
+	}
+	for _, token := range tokensIn(t, folder) {
+		status, answer := operatorsCall(t, r.base, command[3], "127.0.0.1:8080", command[1]+token, command[2])
+		if status != http.StatusOK || !strings.Contains(answer, "globex") {
+			t.Errorf("%q is answered %d %s", command[0], status, answer)
+		}
+	}
+}

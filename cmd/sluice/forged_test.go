@@ -1,0 +1,145 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/devcells"
+	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/streams/reconcile"
+	"github.com/sluicelimits/sluice/streams/streamstest"
+)
+
+// section is a part of a runbook, from its heading to the next one.
+func section(t *testing.T, page, heading string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "runbooks", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(text), "\n## "+heading+"\n")
+	if !found {
+		t.Fatalf("%s has no section %q", page, heading)
+	}
+	part, _, _ := strings.Cut(rest, "\n## ")
+	return part
+}
+
+// Guarantees that the runbook for a forged document works as it is written: its commands show what was forged,
+// reconcile takes it back when it is invoked, whatever version it had, nobody who holds the forged key gets in after
+// that, and the same commands say that the cell is in order.
+func TestForgedDocumentRunbook(t *testing.T) {
+	p, err := devcells.Open(devcells.Config{
+		Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()}, NewKeys: identity.DevPepperID, Several: true,
+		Log: slog.New(slog.DiscardHandler), ReconcileEvery: time.Hour, CanaryEvery: time.Hour,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	names, err := p.Join(t.Context(), []string{"eu-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Divide(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	cell, err := p.AddCell(t.Context(), names[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	const plans = `plans: [ { id: free, limits: [ { id: burst, tiers: [ { period: 1s, threshold: 5 } ] } ] } ]
+tenants: [ { id: acme, plan: free } ]
+`
+	file := []plan.Source{{Name: "plans.yaml", Data: []byte(plans)}}
+	if _, err := p.ApplyFiles(t.Context(), "plans.yaml", file); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Settle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	operators := httptest.NewServer(http.StripPrefix("/_sluice/admin", p.Operate()))
+	defer operators.Close()
+	t.Setenv("SLUICE_ENDPOINT", operators.URL+"/_sluice/admin")
+	stolen := identity.NewKey()
+	hash := identity.HashKey(identity.DevPepper(), stolen)
+	forged := []cellconfig.Document{
+		{Ref: cellconfig.Ref{Kind: plan.KindKey, ID: "backdoor"}, Version: 1,
+			Body: []byte(`{"hash":"` + hash + `","id":"backdoor","pepper":"` + identity.DevPepperID + `","tenant":"acme"}`)},
+		{Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "free"}, Version: events.MaxVersion,
+			Body: []byte(`{"id":"free","limits":[]}`)},
+	}
+	if n, err := cellconfig.Apply(t.Context(), cell.Store(), forged, time.Now); n != 2 || err != nil {
+		t.Fatalf("%d forged, %v", n, err)
+	}
+	look := func() (limits int, key error) {
+		t.Helper()
+		now := time.Now()
+		if err := cell.Reader.Load(t.Context(), now); err != nil {
+			t.Fatal(err)
+		}
+		c, _ := cell.Reader.Begin(t.Context(), now)
+		acme, err := c.Tenant(t.Context(), "acme")
+		if err != nil || acme == nil {
+			t.Fatalf("the tenant is %+v, %v", acme, err)
+		}
+		_, key = c.Key(t.Context(), stolen, now)
+		return len(acme.Limits(now).Limits), key
+	}
+	if limits, err := look(); limits != 0 || err != nil {
+		t.Fatalf("what was forged is not in force: %d limits, the key: %v", limits, err)
+	}
+
+	text := section(t, "drift.md", "A forged document")
+	commands := commandsOf(text)
+	if len(commands) < 2 {
+		t.Fatalf("the runbook has %d commands", len(commands))
+	}
+	says := func(code int, words ...string) {
+		t.Helper()
+		for _, command := range commands {
+			r := sluice(t, "", command...)
+			if r.code != code {
+				t.Errorf("sluice %s: exit status %d, want %d: %s%s", strings.Join(command, " "), r.code, code, r.stdout, r.stderr)
+			}
+			for _, word := range words {
+				if !strings.Contains(r.stdout, word) {
+					t.Errorf("sluice %s does not say %q: %s", strings.Join(command, " "), word, r.stdout)
+				}
+			}
+		}
+	}
+	says(1, "backdoor", "free", "DRIFTED")
+	const invoke = "aws lambda invoke --function-name sluice-eu-1-reconcile"
+	if before, _, found := strings.Cut(text, invoke); !found || strings.Contains(before, "sluice config status") {
+		t.Fatalf("the runbook does not begin with %q", invoke)
+	}
+	r, err := reconcile.New(reconcile.Config{
+		Tables: p.Tables(), Store: cell.Store(), Meter: new(streamstest.Meter), Log: slog.New(slog.DiscardHandler),
+		Grace: 2 * time.Minute,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result, err := r.Run(t.Context()); err != nil || !result.Finished || result.Repaired != 2 {
+		t.Fatalf("%+v, %v", result, err)
+	}
+	says(0, "DRIFTED")
+	if limits, err := look(); limits != 1 || !errors.Is(err, identity.ErrUnknownKey) {
+		t.Errorf("after the repair: %d limits, the key: %v", limits, err)
+	}
+}

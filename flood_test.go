@@ -1,0 +1,90 @@
+package sluice_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice"
+)
+
+// Guarantees that a limiter in memory decides exactly about a tenant that it has never seen, after a flood of addresses
+// that would fill its memory many times.
+func TestFloodOfAddresses(t *testing.T) {
+	const text = `
+plans: [ { id: p, limits: [ { id: hourly, algorithm: fixed_window, threshold: 3, period: 1h } ] } ]
+tenants: [ { id: acme, plan: p } ]
+ipLimits: [ { id: daily, algorithm: fixed_window, threshold: 1000, period: 24h } ]
+`
+	l := open(t, text, func(c *sluice.Config) { c.Memory = 1 << 20 })
+	for i := range 20_000 { // some 500 bytes each
+		addr := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		d := l.Authorize(t.Context(), sluice.Request{Path: "/", Peer: addr.String()})
+		if d.Reason != sluice.NoCredential && d.Reason != sluice.AddressLimited {
+			t.Fatalf("address %d: %s, want a 401 or the limit of addresses", i, d.Reason)
+		}
+	}
+	for i := range 500 {
+		who := sluice.Identity{Tenant: fmt.Sprint("tenant-", i), Plan: "p"}
+		for n := range 4 {
+			d := l.Decide(t.Context(), who, sluice.Request{Path: "/"})
+			if d.StoreFailed || d.Allowed != (n < 3) {
+				t.Fatalf("%s, request %d of 3 an hour: allowed %t, %s, decided without the store %t", who.Tenant, n+1, d.Allowed,
+					d.Reason, d.StoreFailed)
+			}
+		}
+	}
+	if n := l.StoreFailures(); n != 0 {
+		t.Errorf("%d decisions were made without the store", n)
+	}
+}
+
+// Guarantees that the default memory holds as many addresses as `sluice check` and docs/plans.md say: after these,
+// addresses share counters and the log says so.
+func TestAddressesByDefault(t *testing.T) {
+	const addressesByDefault = 28_000 // also in package plan, which knows no store
+	var log bytes.Buffer
+	l := open(t, "ipLimits: [ { id: daily, algorithm: fixed_window, threshold: 9, period: 24h } ]\n", func(c *sluice.Config) {
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	for i := range 30_000 {
+		addr := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		l.Authorize(t.Context(), sluice.Request{Path: "/", Peer: addr.String()})
+		if shared := strings.Contains(log.String(), "new ones share counters"); i < addressesByDefault && shared || i == 29_999 && !shared {
+			t.Fatalf("after %d addresses the log says that new ones share counters: %t", i+1, shared)
+		}
+	}
+}
+
+// Guarantees that the plans say how many addresses of IPv6 are counted as one: by default those of a /64.
+func TestIPv6Prefix(t *testing.T) {
+	const ipLimits = "ipLimits: [ { id: daily, algorithm: fixed_window, threshold: 1, period: 24h } ]\n"
+	for _, tt := range []struct {
+		plans, first, second string
+		together             bool
+	}{
+		{"", "2001:db8:1:2::1", "2001:db8:1:2:3::1", true},
+		{"", "2001:db8:1:2::1", "2001:db8:1:3::1", false},
+		{"ipv6Prefix: 48\n", "2001:db8:1:2::1", "2001:db8:1:3::1", true},
+		{"ipv6Prefix: 48\n", "2001:db8:1:2::1", "2001:db8:2:2::1", false},
+		{"ipv6Prefix: 128\n", "2001:db8:1:2::1", "2001:db8:1:2::2", false},
+		{"ipv6Prefix: 32\n", "192.0.2.1", "192.0.2.2", false},
+		{"ipv6Prefix: 32\n", "192.0.2.1", "::ffff:192.0.2.1", true},
+		{"ipv6Prefix: 48\n", "[2001:db8:1:2::1]:443", "2001:db8:1:3::1%eth0", true},
+	} {
+		l := open(t, ipLimits+tt.plans, nil)
+		allowed := func(peer string) bool {
+			d := l.Authorize(t.Context(), sluice.Request{Path: "/", Peer: peer})
+			return d.Allowed
+		}
+		if !allowed(tt.first) {
+			t.Errorf("%q: the first request, of %s, is denied", tt.plans, tt.first)
+		}
+		if got := !allowed(tt.second); got != tt.together {
+			t.Errorf("%q: %s and %s are counted as one: %t, want %t", tt.plans, tt.first, tt.second, got, tt.together)
+		}
+	}
+}

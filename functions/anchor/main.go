@@ -1,0 +1,76 @@
+// Command anchor is the Lambda that signs once a day what the newest version of every item of the control tables is,
+// on a schedule of an hour: package audit says what that proves.
+//
+// Its role may read the control tables, and put objects below anchors/ into the audit bucket; it alone may sign with
+// the key.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+
+	"github.com/aws/aws-sdk-go-v2/service/kms"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/sluicelimits/sluice/internal/audit/bucket"
+	"github.com/sluicelimits/sluice/internal/audit/kmskey"
+	"github.com/sluicelimits/sluice/internal/awsio"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/dynamo"
+	"github.com/sluicelimits/sluice/internal/environ"
+	"github.com/sluicelimits/sluice/internal/function"
+	"github.com/sluicelimits/sluice/streams/anchor"
+)
+
+func main() { function.Main(start) }
+
+func start() (*function.Process, function.Handler, error) {
+	s, err := environ.ParseAnchor(os.Environ())
+	if err != nil {
+		return nil, nil, err
+	}
+	process, err := function.Start(s.Common)
+	if err != nil {
+		return nil, nil, err
+	}
+	meter, err := process.Meter("")
+	if err != nil {
+		return nil, nil, err
+	}
+	tables, err := dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
+		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys,
+		control.Cells:      s.Tables.Cells,
+		control.Operations: s.Operations,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	objects := s3.NewFromConfig(process.Config(""), func(o *s3.Options) {
+		o.BaseEndpoint = process.Endpoint("S3")
+		o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = process.FIPS(), process.DualStack()
+		o.UsePathStyle = o.BaseEndpoint != nil // a stand-in has no name for each bucket
+	})
+	archive, err := bucket.New(bucket.Config{Client: objects, Bucket: s.Bucket, Mode: bucket.Mode(s.Mode),
+		Retention: s.Retention})
+	if err != nil {
+		return nil, nil, err
+	}
+	keys := kms.NewFromConfig(process.Config(""), func(o *kms.Options) {
+		o.BaseEndpoint = process.Endpoint("KMS")
+		o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = process.FIPS(), process.DualStack()
+	})
+	a, err := anchor.New(anchor.Config{
+		Archive: archive, Tables: tables, Signer: kmskey.NewSigner(keys, s.Key), Meter: meter, Log: process.Log,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return process, func(ctx context.Context, _ []byte) ([]byte, error) { // a schedule's event says nothing
+		done, err := a.Run(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(done)
+	}, nil
+}

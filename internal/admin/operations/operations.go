@@ -1,0 +1,71 @@
+// Package operations lists what operators may call. It is data, from which the resources and throttles of their REST
+// APIs and docs/permissions.md are made, so that neither can differ from what the functions answer.
+package operations
+
+// Operation is one operation of an operators' API.
+type Operation struct {
+	Path   string // below the stage, as in "/keys/create"
+	Writes bool   // it changes something
+
+	// PerSecond and Burst are API Gateway's throttle: calls of everybody together, in a second and at once.
+	PerSecond, Burst int
+
+	Does     string   // in Markdown, without a full stop
+	Commands []string // of sluice that call it, without "sluice"
+}
+
+// Throttles. What a command calls one after the other keeps the 50 calls per second that the whole API had. The lower
+// ones are chosen, not measured: for what one command calls once, and for what is seldom called and does much when it
+// is.
+const (
+	oftenPerSecond, oftenBurst   = 50, 50 // a command calls it in a loop
+	singlePerSecond, singleBurst = 20, 40 // one call for each command, of which a script may run many
+	rarePerSecond, rareBurst     = 5, 10  // it reads whole tables, or moves shares of all tenants
+)
+
+// Control returns the operations of the control plane's API, in the order in which they are documented.
+func Control() []Operation {
+	return []Operation{
+		often("/documents/get", false, "one plan, tenant or key, or the settings", "plan get", "tenant get"),
+		often("/documents/list", false, "a page of them", "plan list", "plan diff", "plan apply", "tenant list", "key list"),
+		often("/apply", true, "writes plans, settings, tenants and keys, and removes them", "plan apply"),
+		single("/tenants/set", "sets the plan, the cells and the overrides of a tenant", "tenant set"),
+		single("/tenants/suspend", "has every call of a tenant refused", "tenant suspend"),
+		single("/tenants/resume", "ends a suspension", "tenant resume"),
+		single("/boosts/add", "raises a limit of a tenant for a while", "boost add"),
+		single("/boosts/remove", "ends a boost before its time", "boost remove"),
+		single("/limits/promote", "has a shadow limit of a plan enforce", "shadow promote"),
+		single("/keys/create", "makes an API key for a tenant; **the answer is the key**", "key create"),
+		single("/keys/revoke", "refuses an API key from now on, for good", "key revoke"),
+		rare("/cells/add", true, "gives a cell a share of every limit", "cell add"),
+		rare("/cells/drain", true, "gives a cell's share to the others", "cell drain"),
+		rare("/cells/remove", true, "forgets a cell", "cell remove"),
+		often("/cells/list", false, "the cells, and the URLs of their APIs", "cell list", "peek", "reset", "refund"),
+		rare("/config/status", false, "compares each cell's copy with the control tables", "config status"),
+		rare("/shadow/report", false, "what shadow limits would have denied", "shadow report"),
+	}
+}
+
+// Cell returns the operations of a cell's API, in the order in which they are documented.
+func Cell() []Operation {
+	return []Operation{
+		{
+			Path: "/counters/peek", PerSecond: singlePerSecond, Burst: singleBurst,
+			Does: "what is used of a tenant's limits, or of an address's", Commands: []string{"peek"},
+		},
+		rare("/counters/reset", true, "empties counters", "reset"),
+		single("/counters/refund", "gives units back", "refund"),
+	}
+}
+
+func often(path string, writes bool, does string, commands ...string) Operation {
+	return Operation{path, writes, oftenPerSecond, oftenBurst, does, commands}
+}
+
+func single(path, does string, commands ...string) Operation {
+	return Operation{path, true, singlePerSecond, singleBurst, does, commands}
+}
+
+func rare(path string, writes bool, does string, commands ...string) Operation {
+	return Operation{path, writes, rarePerSecond, rareBurst, does, commands}
+}

@@ -1,0 +1,36 @@
+package operations
+
+import (
+	_ "embed"
+	"slices"
+	"strings"
+	"text/template"
+)
+
+//go:embed permissions.md.tmpl
+var pageText string
+
+var page = template.Must(template.New("permissions.md").Parse(pageText))
+
+// Page returns docs/permissions.md.
+func Page() string {
+	var b strings.Builder
+	if err := page.Execute(&b, struct {
+		Control, Cell []Operation
+		Looking       []string
+	}{Control(), Cell(), looking()}); err != nil {
+		panic(err) // a mistake in the template, which TestPage shows
+	}
+	return b.String()
+}
+
+// looking returns the paths of what changes nothing.
+func looking() []string {
+	var paths []string
+	for _, o := range slices.Concat(Control(), Cell()) {
+		if !o.Writes {
+			paths = append(paths, o.Path)
+		}
+	}
+	return paths
+}

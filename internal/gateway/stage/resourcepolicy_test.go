@@ -1,0 +1,73 @@
+package stage_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/gateway/stage"
+)
+
+// Guarantees that a resource policy which denies all but some callers lets those in, and no others, however soundly
+// they sign; and that who is denied does not come to the function.
+func TestResourcePolicy(t *testing.T) {
+	for _, tt := range []struct {
+		policy   string
+		ann, ops int
+	}{
+		{`[{notAccounts: ["123456789012"]}]`, 200, 200},
+		{`[{notAccounts: ["210987654321"]}]`, 403, 403},
+		{`[{notPrincipals: ["arn:aws:iam::123456789012:user/ann"]}]`, 200, 403},
+		{`[{notPrincipals: ["arn:aws:iam::123456789012:role/o*"]}]`, 403, 200},
+		{`[{notPrincipals: ["arn:aws:iam::123456789012:*", "arn:aws:iam::210987654321:user/ann"]}]`, 200, 200},
+		{`[{notPrincipals: ["arn:aws:sts::123456789012:assumed-role/ops/eve"]}]`, 403, 403},
+		{`[{notAddresses: [127.0.0.0/8]}]`, 200, 200},
+		{`[{notAddresses: [203.0.113.7, "2001:db8::/32"]}]`, 403, 403},
+		{`[{notAccounts: ["123456789012"]}, {notPrincipals: ["arn:aws:iam::123456789012:user/ann"]}, ` +
+			`{notAddresses: [127.0.0.1]}]`, 200, 403},
+	} {
+		f := &answers{out: `{"statusCode":200,"body":"done"}`}
+		text := `{kind: REST, stage: v1, region: eu-west-1, resourcePolicy: ` + tt.policy +
+			`, routes: [{route: "POST /{proxy+}", authorization: AWS_IAM, integration: {type: AWS_PROXY, function: backend}}]}`
+		base, _ := serve(t, describe(t, text), nil, f, func(c *stage.Config) {
+			c.Credentials = map[string]stage.Credential{annKey: ann, opsKey: ops}
+		})
+		calls := 0
+		for name, one := range map[string]struct {
+			s    signing
+			want int
+		}{
+			"ann": {of(), tt.ann},
+			"ops": {of().with(func(s *signing) { s.key, s.as = opsKey, ops }), tt.ops},
+		} {
+			if one.want == http.StatusOK {
+				calls++
+			}
+			if got := one.s.send(t, base); got.status != one.want {
+				t.Errorf("%s: %s gets %d %s, want %d", tt.policy, name, got.status, got.body, one.want)
+			}
+		}
+		if f.calls() != calls {
+			t.Errorf("%s: %d calls came to the function, want %d", tt.policy, f.calls(), calls)
+		}
+	}
+}
+
+// Guarantees that a resource policy which this gateway cannot hold is refused, not passed over.
+func TestResourcePolicyProblems(t *testing.T) {
+	const (
+		signed = `{route: "POST /a", authorization: AWS_IAM, integration: {type: ECHO}}`
+		open   = `{route: "POST /a", integration: {type: ECHO}}`
+	)
+	for _, tt := range []struct{ policy, route, want string }{
+		{`{}`, signed, "resourcePolicy[0]: want exactly one of"},
+		{`{notAccounts: [a], notAddresses: ["::1"]}`, signed, "resourcePolicy[0]: want exactly one of"},
+		{`{notAddresses: [host]}`, signed, `resourcePolicy[0].notAddresses[0]: "host" is neither an address nor a network`},
+		{`{notAddresses: ["::1"]}`, open, "for routes with AWS_IAM alone"},
+	} {
+		text := `{kind: REST, resourcePolicy: [` + tt.policy + `], routes: [` + tt.route + `]}`
+		if _, err := stage.Parse("api.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", text, err, tt.want)
+		}
+	}
+}

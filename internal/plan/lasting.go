@@ -1,0 +1,69 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// What a flood of addresses has to do to fill the memory that a process has for their counters. TestAddressesByDefault
+// of package sluice holds the two numbers against a limiter.
+const (
+	addressesByDefault = 28_000 // that the library keeps with its default memory, each with a counter of one tier
+	addressBytes       = 500    // of each of them, about
+
+	lastsLong = time.Hour // from here on there is a warning: fewer than 8 new addresses a second fill the memory
+)
+
+// warnLasting tells of a limit of ipLimits whose counters stay in memory for long.
+func (r *reader) warnLasting(s *spec, e *Effective) {
+	if e.Limit.Mode == limit.Off {
+		return
+	}
+	at, longest := s.from, time.Duration(0)
+	for i := range e.Limit.Tiers {
+		if d := lasts(&e.Limit.Tiers[i]); d > longest {
+			at, longest = s.tiers[i].from, d
+		}
+	}
+	if longest > lastsLong {
+		r.warnAt(at, "the counter of an address stays in memory for up to %s: where addresses are counted in memory, %s uses up what "+
+			"the library has for them by default (%d addresses of some %d bytes), and later addresses share counters; "+
+			"prefer a shorter period, see ipLimits in docs/plans.md",
+			shortDuration(longest), pace(longest), addressesByDefault, addressBytes)
+	}
+}
+
+// pace says how often a new address must come to fill the memory while counters last so long.
+func pace(lasts time.Duration) string {
+	if n := addressesByDefault / int64(lasts/time.Second); n > 0 {
+		return fmt.Sprintf("%d new addresses a second", n)
+	}
+	return fmt.Sprintf("a new address every %s", shortDuration((lasts / addressesByDefault).Round(time.Second)))
+}
+
+// lasts is how long a counter that was used up may be told from an unused one; see [limit.Tier.FreshAt].
+func lasts(t *limit.Tier) time.Duration {
+	const day = 24 * time.Hour
+	switch t.Algorithm {
+	case limit.FixedWindow:
+		return 2 * t.Period
+	case limit.SlidingWindow:
+		return 3 * t.Period
+	case limit.TokenBucket:
+		return time.Duration(t.Params(limit.Owner{}).FullIn) * time.Microsecond
+	case limit.Quota:
+		return map[limit.Every]time.Duration{limit.Day: day, limit.Week: 7 * day, limit.Month: 31 * day, limit.Year: 366 * day}[t.Calendar.Every]
+	default: // sliding_buckets count for a bucket more, at most
+		return t.Period
+	}
+}
+
+// warnPrefix tells of a prefix by which one customer has many counters.
+func (r *reader) warnPrefix(f field[int]) {
+	if more := f.v - DefaultIPv6Prefix; more > 0 {
+		r.warnAt(f.from, "a customer has a /%d of IPv6 at least, and with a /%d that is 2^%d counters, each with the whole limit",
+			DefaultIPv6Prefix, f.v, more)
+	}
+}

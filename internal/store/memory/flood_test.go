@@ -1,0 +1,327 @@
+package memory_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+)
+
+func address(i int) limit.Owner {
+	return limit.Owner{Kind: limit.Address, Name: fmt.Sprintf("%032x", i)}
+}
+
+// daily is an ipLimit whose counters stay in use for days.
+func daily(tb testing.TB, threshold int64) *limit.Limit {
+	tb.Helper()
+	return newLimit(tb, limit.Limit{ID: "per-address", Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: threshold, Period: 24 * time.Hour}}})
+}
+
+// flood has so many addresses spend one unit each, and returns how many were let in.
+func flood(tb testing.TB, s *memory.Store, first, addresses int, now time.Time, limits ...*limit.Limit) (in int) {
+	tb.Helper()
+	for i := range addresses {
+		ok, err := spend(tb, s, address(first+i), now, limits...)
+		if err != nil {
+			tb.Fatalf("address %d of %d: %v", i, addresses, err)
+		}
+		if ok {
+			in++
+		}
+	}
+	return in
+}
+
+// Guarantees that a tenant is decided exactly after any number of addresses: without it, anybody who can send from many
+// addresses locks out every tenant that the process has not seen yet.
+func TestFloodOfAddressesLeavesRoomForTenants(t *testing.T) {
+	const maxBytes = 1 << 20
+	s := newStore(t, maxBytes)
+	flood(t, s, 0, 20_000, start, daily(t, 1000)) // 20,000 owners take 10 MB
+	l := newLimit(t, limit.Limit{ID: "hourly", Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: 3, Period: time.Hour}}})
+	const tenants = 1000 // about 500 KB
+	for range 3 {
+		for i := range tenants {
+			if ok, err := spend(t, s, tenant(i), start, l); !ok || err != nil {
+				t.Fatalf("%s: allowed %t, %v; want its three units", tenant(i).Name, ok, err)
+			}
+		}
+	}
+	for i := range tenants {
+		if ok, err := spend(t, s, tenant(i), start, l); ok || err != nil {
+			t.Fatalf("%s: allowed %t, %v; want it denied after three units", tenant(i).Name, ok, err)
+		}
+	}
+	if got := s.Bytes(); got > maxBytes {
+		t.Errorf("the store takes %d bytes, want at most %d", got, maxBytes)
+	}
+}
+
+// Guarantees that an address which has a counter keeps it through a flood, exactly.
+func TestFloodForgetsNoAddress(t *testing.T) {
+	s, l := newStore(t, 256<<10), daily(t, 2)
+	const early = 20
+	flood(t, s, 0, early, start, l)
+	flood(t, s, 1000, 5000, start, l)
+	if in := flood(t, s, 0, early, start, l); in != early {
+		t.Errorf("%d of %d addresses got their second unit", in, early)
+	}
+	if in := flood(t, s, 0, early, start, l); in != 0 {
+		t.Errorf("%d of %d addresses got a third unit of two", in, early)
+	}
+}
+
+// Guarantees that addresses without room share many counters and not one, so that one of them does not use up the limit
+// of all the others. Which counter an address shares differs from process to process, so nobody can aim at another's.
+func TestNewAddressesShareManyCounters(t *testing.T) {
+	const maxBytes = 8 << 20
+	l := daily(t, 1)
+	passed := func() string {
+		s := newStore(t, maxBytes)
+		flood(t, s, 0, 5000, start, bucket(t, "filler", 1, 1, time.Hour))
+		var in strings.Builder
+		for i := range 2000 {
+			ok, err := spend(t, s, address(1_000_000+i), start, l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ok {
+				fmt.Fprintln(&in, i)
+			}
+		}
+		return in.String()
+	}
+	first, second := passed(), passed()
+	if n := strings.Count(first, "\n"); n < 60 || n > 64 {
+		t.Errorf("%d of 2000 addresses without room passed; the shared counters, of one unit each, are at most 64", n)
+	}
+	if first == second {
+		t.Error("two stores share out the addresses in the same way: an attacker can find a victim's counter")
+	}
+}
+
+// Guarantees that an address never gets more by sharing: what the shared counter admitted still counts when the address
+// gets a counter of its own.
+func TestAddressTakesItsSharedCounterAlong(t *testing.T) {
+	for _, tier := range []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: 4, Period: time.Hour},
+		{Algorithm: limit.SlidingWindow, Threshold: 4, Period: time.Hour},
+		{Algorithm: limit.SlidingLog, Threshold: 4, Period: time.Hour},
+		{Algorithm: limit.SlidingBuckets, Threshold: 4, Period: time.Hour, Buckets: 4},
+		{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 4, Period: time.Hour},
+	} {
+		for _, aligned := range []bool{false, true} {
+			if aligned && tier.Algorithm != limit.FixedWindow && tier.Algorithm != limit.SlidingWindow {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s, aligned to the owner %t", tier.Algorithm, aligned), func(t *testing.T) {
+				s := newStore(t, 128<<10)
+				l := newLimit(t, limit.Limit{ID: "kept", AlignOwner: aligned, Tiers: []limit.Tier{tier}})
+				filler, passing := bucket(t, "filler", 1, 1, time.Minute), bucket(t, "passing", 1000, 1, time.Second)
+				flood(t, s, 0, 2000, start, filler)
+				late, n := address(7777), 0
+				for range 3 {
+					if ok, err := spend(t, s, late, start, l); err != nil {
+						t.Fatal(err)
+					} else if ok {
+						n++
+					}
+				}
+				if n != 3 {
+					t.Fatalf("%d of 3 units passed in the shared counter", n)
+				}
+				now := start.Add(5 * time.Minute) // the fillers are as if unused, and make room
+				for i := range 400 {              // whoever comes sweeps
+					now = now.Add(200 * time.Millisecond)
+					if _, err := spend(t, s, tenant(i), now, passing); err != nil && !errors.Is(err, limit.ErrFull) {
+						t.Fatal(err)
+					}
+				}
+				for range 8 {
+					if ok, err := spend(t, s, late, now, l); err != nil {
+						t.Fatal(err)
+					} else if ok {
+						n++
+					}
+				}
+				if n != 4 {
+					t.Errorf("%d units of 4 passed in one hour, in the shared counter and then in its own", n)
+				}
+				if in := flood(t, s, 8888, 1, now, l); in != 1 {
+					t.Error("the address was still counted in the shared counter, which has one unit left: the case shows nothing")
+				}
+				over := 80 * time.Minute // of a sliding window, most of what it admitted
+				if tier.Algorithm == limit.SlidingLog {
+					over = 62 * time.Minute
+				}
+				if in := flood(t, s, 7777, 1, start.Add(over), l); in != 1 {
+					t.Error("units that were admitted in the shared counter count for longer than the period")
+				}
+			})
+		}
+	}
+}
+
+// Guarantees that an address cannot leave its own used-up counter by asking for a limit that it has no counter of yet.
+func TestFloodDoesNotFreeAUsedUpCounter(t *testing.T) {
+	s, used := newStore(t, 128<<10), daily(t, 1)
+	other := newLimit(t, limit.Limit{ID: "writes", Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: 100, Period: 24 * time.Hour}}})
+	if in := flood(t, s, 0, 1, start, used); in != 1 {
+		t.Fatal("the first unit did not pass")
+	}
+	flood(t, s, 1000, 2000, start, used)
+	if in := flood(t, s, 0, 1, start, used, other); in != 0 {
+		t.Error("an address that spent its unit got another in a shared counter")
+	}
+}
+
+// Guarantees that a look tells what a decision would.
+func TestPeekAtASharedCounter(t *testing.T) {
+	s, l := newStore(t, 128<<10), daily(t, 1)
+	flood(t, s, 0, 5000, start, l) // the shared counters are used up, too
+	var d limit.Decision
+	req := limit.Request{Owner: address(9999), Charges: []limit.Charge{{Limit: l, Cost: 1}}}
+	if err := s.Peek(t.Context(), &req, start, &d); err != nil || d.Allowed {
+		t.Errorf("a look says allowed %t, %v; a decision is denied", d.Allowed, err)
+	}
+}
+
+// Guarantees that calls without a credential can make up values, and neither take the tenants' room nor be locked out
+// by addresses: a value without room shares the counter of other values.
+func TestFloodOfAnonymousValues(t *testing.T) {
+	s := newStore(t, 512<<10)
+	anonymous := limit.Owner{Kind: limit.Anonymous}
+	l := newLimit(t, limit.Limit{ID: "each", Per: "ip", MaxValues: 1_000_000, Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: 2, Period: 24 * time.Hour}}})
+	all := newLimit(t, limit.Limit{ID: "all", Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: 1 << 30, Period: 24 * time.Hour}}})
+	ask := func(i int) *limit.Decision {
+		var d limit.Decision
+		req := limit.Request{Owner: anonymous, Charges: []limit.Charge{{Limit: all, Cost: 1},
+			{Limit: l, Cost: 1, Value: limit.ValueOf(fmt.Sprint(i))}}}
+		if err := s.Decide(t.Context(), &req, start, &d); err != nil {
+			t.Fatalf("value %d: %v", i, err)
+		}
+		return &d
+	}
+	flood(t, s, 0, 2000, start, daily(t, 1000))
+	if !ask(0).Allowed || !ask(1).Allowed || ask(2).Allowed {
+		t.Error("values without room do not share one counter of two units")
+	}
+	for i := range 10_000 {
+		ask(i)
+	}
+	for i := range 400 {
+		if ok, err := spend(t, s, tenant(i), start, daily(t, 1)); !ok || err != nil {
+			t.Fatalf("tenant %d: allowed %t, %v", i, ok, err)
+		}
+	}
+}
+
+// Guarantees that a store that counts addresses alone gives them all of its room.
+func TestUnidentifiedBytes(t *testing.T) {
+	owners := func(share int64) int64 {
+		s, err := memory.New(memory.Config{MaxBytes: 1 << 20, UnidentifiedBytes: share, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		flood(t, s, 0, 5000, start, daily(t, 1000))
+		return s.Bytes()
+	}
+	if part, all := owners(0), owners(1<<20); part > 1<<18 || all < 1<<19 || all > 1<<20 {
+		t.Errorf("a flood takes %d bytes by default and %d with all of 1 MB, want at most a quarter, and most", part, all)
+	}
+	for _, bad := range []int64{-1, 1<<20 + 1} {
+		if _, err := memory.New(memory.Config{MaxBytes: 1 << 20, UnidentifiedBytes: bad}); err == nil {
+			t.Errorf("UnidentifiedBytes %d of %d is accepted", bad, 1<<20)
+		}
+	}
+}
+
+// Guarantees that shared counters admit no unit too many, however many ask at once, while addresses get counters of
+// their own again.
+func TestSharedCountersAtOnce(t *testing.T) {
+	const addresses, goroutines, capacity = 200, 16, 3
+	s, l := newStore(t, 64<<10), daily(t, capacity)
+	passing := bucket(t, "passing", 1000, 1, time.Second)
+	var admitted [addresses]atomic.Int64
+	var ticks atomic.Int64
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			for i := range 2000 {
+				now := start.Add(time.Duration(ticks.Add(1)) * time.Millisecond)
+				if i%2 == 0 {
+					if _, err := spend(t, s, address(1_000_000+g*10_000+i), now, passing); err != nil {
+						t.Error(err)
+					}
+					continue
+				}
+				n := (i*7 + g) % addresses
+				ok, err := spend(t, s, address(n), now, l)
+				if err != nil {
+					t.Error(err)
+				} else if ok {
+					admitted[n].Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for i := range admitted {
+		if n := admitted[i].Load(); n > capacity {
+			t.Errorf("address %d was admitted %d times, want at most %d", i, n, capacity)
+		}
+	}
+	if got := s.Bytes(); got < 0 || got > 64<<10 {
+		t.Errorf("the store takes %d bytes, want at most %d", got, 64<<10)
+	}
+}
+
+// Guarantees that the operator hears of a flood, and that the flood cannot fill the log.
+func TestFloodIsLoggedOnceAMinute(t *testing.T) {
+	var log bytes.Buffer
+	s, err := memory.New(memory.Config{MaxBytes: 128 << 10, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := daily(t, 1000)
+	flood(t, s, 0, 40, start, l)
+	if log.Len() > 0 {
+		t.Errorf("there is room, and the log has %s", log.String())
+	}
+	for i := range 3 {
+		flood(t, s, 1000*(i+1), 500, start.Add(time.Duration(i)*time.Minute), l)
+	}
+	if n := strings.Count(log.String(), "share counters"); n != 3 {
+		t.Errorf("%d lines in three minutes, want 3:\n%s", n, log.String())
+	}
+}
+
+// Guarantees that a decision says why it could not be made where tenants have filled the store.
+func TestFullOfTenants(t *testing.T) {
+	s, l := newStore(t, 64<<10), daily(t, 1)
+	var err error
+	for i := range 1000 {
+		if _, err = spend(t, s, tenant(i), start, l); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, limit.ErrFull) || !strings.Contains(err.Error(), "bytes") {
+		t.Errorf("full: %v", err)
+	}
+	if _, err := spend(t, s, address(1), start, l); err != nil {
+		t.Errorf("an address in a store that is full of tenants: %v; want a shared counter", err)
+	}
+}

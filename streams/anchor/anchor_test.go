@@ -1,0 +1,94 @@
+package anchor_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/audit"
+	"github.com/sluicelimits/sluice/internal/audit/folder"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/streams/anchor"
+	"github.com/sluicelimits/sluice/streams/streamstest"
+)
+
+// world is a key, and tables with one tenant, or one item that cannot be read.
+type world struct {
+	*ecdsa.PrivateKey
+	away error // of the key
+	bad  bool
+}
+
+func (w *world) Sign(_ context.Context, digest [sha256.Size]byte) ([]byte, error) {
+	if w.away != nil {
+		return nil, w.away
+	}
+	return ecdsa.SignASN1(rand.Reader, w.PrivateKey, digest[:])
+}
+
+func (*world) Get(context.Context, control.Table, string) (control.Item, error) {
+	return control.Item{}, control.ErrNotFound
+}
+
+func (w *world) List(_ context.Context, t control.Table, _ string, _ int) ([]control.Item, string, error) {
+	switch {
+	case t != control.Tenants:
+		return nil, "", nil
+	case w.bad:
+		return nil, "", fmt.Errorf("acme: %w", control.ErrBadItem)
+	}
+	return []control.Item{{Table: t, Key: "acme", Version: 1, Hash: strings.Repeat("0", 64)}}, "", nil
+}
+
+// Guarantees that a day without an anchor is told after a run that failed, and made up for by the next one; that a
+// day has one; and that an item that cannot be read is in the log.
+func TestRun(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{PrivateKey: key, away: errors.New("KMS is away")}
+	archive, err := folder.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	meter, log := &streamstest.Meter{}, &bytes.Buffer{}
+	now := time.Date(2026, 11, 21, 23, 0, 0, 0, time.UTC)
+	a, err := anchor.New(anchor.Config{
+		Archive: archive, Tables: w, Signer: w, Meter: meter, Log: slog.New(slog.NewTextHandler(log, nil)),
+		Now: func() time.Time { return now },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Run(t.Context()); !errors.Is(err, w.away) {
+		t.Errorf("without the key: %v", err)
+	}
+	meter.Want(t, map[string]int64{"anchor_missing": 1})
+	w.away = nil
+	for n, want := range []audit.Anchored{
+		{Day: "2026-11-21", Made: true, Heads: 1}, {Day: "2026-11-21"}, {Day: "2026-11-22", Made: true, Unread: 1},
+		{Day: "2026-11-22"},
+	} {
+		w.bad = n == 2
+		if done, err := a.Run(t.Context()); err != nil || done != want {
+			t.Errorf("run %d: %+v, %v; want %+v", n, done, err, want)
+		}
+		if logged := strings.Contains(log.String(), "cannot be read"); logged != (n >= 2) {
+			t.Errorf("run %d: the log is %q", n, log)
+		}
+		now = now.Add(40 * time.Minute)
+	}
+	if _, err := anchor.New(anchor.Config{}); err == nil {
+		t.Error("one is made of nothing")
+	}
+}

@@ -1,0 +1,128 @@
+package applier_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/streams/sqsevent"
+	"github.com/sluicelimits/sluice/streams/streamstest"
+)
+
+// forged is a message that nobody of ours published.
+func (w *world) forged(typ, table, key, body string, version int64) sqsevent.Message {
+	return w.message(fmt.Sprintf(`{"type":%q,"version":1,"id":"%s/%s/%d","time":"2026-11-21T12:00:00.000000Z","key":%q,`+
+		`"item_version":%d,"deleted":%t,"hash":%q,"body":%s}`,
+		typ, table, key, version, key, version, body == "null", strings.Repeat("a", 64), body))
+}
+
+// Guarantees that whoever may publish on the topic, or send to the queue, can make no API key with it, remove no
+// limit, delete nothing, and give no document a version that no later change could pass: only what the control tables
+// have reaches the cell.
+func TestForgedMessages(t *testing.T) {
+	w := newWorld(t)
+	free := streamstest.History(t, control.Plans, "free", `{"id":"free","limits":[1]}`, `{"id":"free","limits":[2]}`)
+	w.handle(w.messages(free[0]))
+	const none = `{"id":"free","limits":[]}`
+	backdoor := fmt.Sprintf(`{"hash":%q,"id":"backdoor","pepper":"p1","tenant":"acme"}`, strings.Repeat("b", 64))
+	all := []sqsevent.Message{
+		w.forged("key.changed", "keys", "backdoor", backdoor, 1),
+		w.forged("plan.changed", "plans", "free", none, events.MaxVersion),
+		w.forged("plan.changed", "plans", "free", none, 2),
+		w.forged("plan.changed", "plans", "free", none, 1),
+		w.forged("plan.changed", "plans", "free", "null", 2),
+		w.forged("settings.changed", "plans", events.SettingsKey, `{}`, 1),
+		w.forged("shares.changed", "cells", events.SharesKey, `{"version":1,"epoch":9007199254740991}`, 7),
+		w.forged("shares.changed", "cells", events.SharesKey, "null", 1),
+		w.forged("shares.changed", "cells", "placed.x", `{"version":1}`, 1),
+		w.forged("canary", "plans", events.CanaryKey, `{}`, 3),
+	}
+	w.handle(all)
+	if d := w.at(plan.KindPlan, "free", 1); string(d.Body) != `{"id":"free","limits":[1]}` {
+		t.Errorf("the plan is %s", d.Body)
+	}
+	w.at(plan.KindKey, "backdoor", 0)
+	w.at(plan.KindSettings, plan.SettingsID, 0)
+	w.at("shares", "shares", 0)
+	w.at("placement", "placed.x", 0)
+	if w.head() != 1 {
+		t.Errorf("%d transactions, want 1", w.head())
+	}
+	n := int64(len(all))
+	w.meter.Want(t, map[string]int64{"events_forged": n, "messages_kept": n, "documents_applied": 1, "messages_again": 0})
+	items := w.keep.Items()
+	for i, want := range []string{"no item keys/\"backdoor\"", "is at version 1", "is at version 1", "another content"} {
+		why := items[i].Reason
+		if !strings.Contains(why, want) || !strings.Contains(why, "forged") || items[i].ID != all[i].ID {
+			t.Errorf("kept because %q, want that it says %q", why, want)
+		}
+	}
+	w.handle(w.messages(free[1])) // no version was used up
+	w.at(plan.KindPlan, "free", 2)
+}
+
+// Guarantees that a message brings the item as it is now, whatever the message says of a version before: a forged old
+// one changes nothing, and one that is repeated years later brings nothing back.
+func TestMessagesOfEarlierVersions(t *testing.T) {
+	w := newWorld(t)
+	h := tenant(t, "acme", 3)
+	first := w.messages(h[0])
+	w.wrote(h[2])
+	w.handle(first) // the third is not published yet
+	if d := w.at(plan.KindTenant, "acme", 3); string(d.Body) != `{"id":"acme","plan":"p3"}` {
+		t.Errorf("the tenant is %s", d.Body)
+	}
+	w.handle(slices.Concat(first, w.messages(h[1], h[2]),
+		[]sqsevent.Message{w.forged("tenant.changed", "tenants", "acme", `{"id":"acme","plan":"gold"}`, 2)}))
+	if d := w.at(plan.KindTenant, "acme", 3); string(d.Body) != `{"id":"acme","plan":"p3"}` || w.head() != 1 {
+		t.Errorf("the tenant is %s after %d transactions", d.Body, w.head())
+	}
+	w.meter.Want(t, map[string]int64{"documents_applied": 1, "messages_old": 4, "messages_kept": 0})
+	if took := w.meter.Times("apply_seconds"); len(took) != 1 || took[0] != 2*time.Second {
+		t.Errorf("apply_seconds %v", took)
+	}
+}
+
+// Guarantees that messages come again while the control tables do not answer, and that nothing is applied, kept or
+// counted as forged because of it.
+func TestControlTablesAreAway(t *testing.T) {
+	w := newWorld(t)
+	batch := w.messages(tenant(t, "a", 1)[0], tenant(t, "b", 1)[0])
+	w.away = errAway
+	w.handle(batch, batch[0].ID, batch[1].ID)
+	if w.head() != 0 {
+		t.Error("something was written")
+	}
+	w.meter.Want(t, map[string]int64{"messages_again": 2, "messages_kept": 0, "events_forged": 0})
+	w.away = nil
+	w.handle(batch)
+	w.at(plan.KindTenant, "b", 1)
+}
+
+// Guarantees that an item which was written by hand, or cannot be read, reaches no cell.
+func TestItemsThatAreNotOurs(t *testing.T) {
+	w := newWorld(t)
+	byHand := w.messages(tenant(t, "a", 2)...)
+	i := w.items["tenants/a"]
+	i.Reason = "another one" // the hash is that of the first
+	w.items["tenants/a"] = i
+	w.handle(byHand)
+	w.away = fmt.Errorf("get: %w", control.ErrBadItem)
+	w.handle(w.messages(tenant(t, "b", 1)...))
+	w.meter.Want(t, map[string]int64{"messages_kept": 3, "events_forged": 0, "documents_applied": 0, "messages_again": 0})
+}
+
+// Guarantees that an item is read once for all messages of a batch that are about it.
+func TestReadsEachItemOnce(t *testing.T) {
+	w := newWorld(t)
+	batch := w.messages(slices.Concat(tenant(t, "a", 30), tenant(t, "b", 30))...)
+	w.handle(append(batch, batch...))
+	if w.reads != 2 {
+		t.Errorf("%d reads of the control tables, want 2", w.reads)
+	}
+}
