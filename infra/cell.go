@@ -16,6 +16,7 @@ import (
 	"github.com/aws/jsii-runtime-go"
 
 	"github.com/sluicelimits/sluice/infra/config"
+	"github.com/sluicelimits/sluice/internal/admin/operations"
 )
 
 // CellProps say which cell.
@@ -76,6 +77,8 @@ func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cel
 		p.cache = newCache(c.Construct, p, vpc)
 		c.Cache, c.FunctionsGroup = p.cache.group, *vpc.function
 	}
+	c.API = newOperatorsAPI(c.Construct, p, operations.Cell())
+	p.api = operatorsAPI(c.API)
 	made := map[string]*function{}
 	for _, name := range config.CellFunctions() {
 		f, err := newFunction(c.Construct, p, name, lambdas)
@@ -88,9 +91,20 @@ func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cel
 		made[name], c.Functions[name] = f, f.lambda
 	}
 	c.Authorizer = c.Functions[config.Authorizer]
+	c.updateAuthorizerFirst()
 	c.queues(p, made[config.Applier])
-	c.API = newOperatorsAPI(c.Construct, p.name(config.Operators), c.Functions[config.Ops])
+	serveOperators(c.API, c.Functions[config.Ops], operations.Cell())
 	return c, c.attach(p)
+}
+
+// updateAuthorizerFirst makes a deployment update the authorizer before the functions that acknowledge the shares for
+// it. An acknowledgement says that the cell can read a form of the shares. An older authorizer that cannot read it
+// would go on granting the shares that it knows.
+func (c *Cell) updateAuthorizerFirst() {
+	authorizer := c.Authorizer.Node().DefaultChild().(awslambda.CfnFunction)
+	for _, name := range []string{config.Applier, config.Reconcile} {
+		c.Functions[name].Node().DefaultChild().(awslambda.CfnFunction).AddResourceDependency(authorizer, nil)
+	}
 }
 
 // attach puts the cell's authorizer in front of APIs that are there already.
@@ -162,7 +176,7 @@ func (c *Cell) queues(p *place, applier *function) {
 	})
 	control := p.deployment.Control.Region
 	topic := p.names.TopicARN(control)
-	c.Changes.AddToResourcePolicy(mayDeliver(c.Changes, topicPrincipal(control, p.cell.Region), topic))
+	onlyFromTopic(c.Changes, topicPrincipal(control, p.cell.Region), topic)
 	awssns.NewCfnSubscription(c.Construct, jsii.String("Subscription"), &awssns.CfnSubscriptionProps{
 		TopicArn: topic, Region: &control, Protocol: jsii.String("sqs"), Endpoint: c.Changes.QueueArn(), RawMessageDelivery: jsii.Bool(true),
 		RedrivePolicy: map[string]any{"deadLetterTargetArn": p.names.ARN("sqs", control, p.names.Control(config.Undelivered))},

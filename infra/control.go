@@ -8,6 +8,7 @@ import (
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsapigateway"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsdynamodb"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsiam"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awskms"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awss3"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awssecretsmanager"
@@ -17,6 +18,7 @@ import (
 	"github.com/aws/jsii-runtime-go"
 
 	"github.com/sluicelimits/sluice/infra/config"
+	"github.com/sluicelimits/sluice/internal/admin/operations"
 )
 
 // ControlPlaneProps say which control plane.
@@ -35,6 +37,7 @@ type ControlPlane struct {
 	Topic     awssns.CfnTopic               // of changes; its subscriptions are the cells'
 	Audit     awss3.Bucket                  // of the audit trail
 	Secret    awssecretsmanager.Secret      // the peppers and the key for addresses, in each region that has a cell
+	AnchorKey awskms.Key                    // that signs the audit trail's anchors; nil where there are none
 	API       awsapigateway.RestApi         // of operators; who may call it is a matter of IAM
 
 	// Queues in which something is only ever when it needs a look: config.Kept, config.Failed, config.Undelivered.
@@ -66,7 +69,15 @@ func NewControlPlane(scope constructs.Construct, id string, props *ControlPlaneP
 	c.topic(p)
 	c.secret(p)
 	c.audit(p)
-	for _, name := range config.ControlFunctions() {
+	c.API = newOperatorsAPI(c.Construct, p, operations.Control())
+	p.api = operatorsAPI(c.API)
+	functions := config.ControlFunctions()
+	if d.Control.Audit.Anchors {
+		functions = append(functions, config.Anchor)
+		c.AnchorKey = newAnchorKey(c.Construct, p)
+		p.anchorKey = *c.AnchorKey.KeyArn()
+	}
+	for _, name := range functions {
 		f, err := newFunction(c.Construct, p, name, lambdas)
 		if err != nil {
 			return nil, err
@@ -76,7 +87,10 @@ func NewControlPlane(scope constructs.Construct, id string, props *ControlPlaneP
 			f.readStreams(c.Tables, c.Queues[config.Failed])
 		}
 	}
-	c.API = newOperatorsAPI(c.Construct, p.name(config.Operators), c.Functions[config.Admin])
+	c.topicPolicy(p)
+	c.onlySigner()
+	c.keepOut(p)
+	serveOperators(c.API, c.Functions[config.Admin], operations.Control())
 	if !d.Control.NoTrail {
 		c.trail(p)
 	}
@@ -89,32 +103,51 @@ func NewControlPlane(scope constructs.Construct, id string, props *ControlPlaneP
 	return c, nil
 }
 
-// topic makes the topic of changes, which only this account may publish on, and the right to keep what it cannot deliver.
+// topic makes the topic of changes, and the right to keep what it cannot deliver.
 func (c *ControlPlane) topic(p *place) {
 	c.Topic = awssns.NewCfnTopic(c.Construct, jsii.String("Changes"), &awssns.CfnTopicProps{
 		TopicName: jsii.String(p.name(config.Changes)), KmsMasterKeyId: jsii.String("alias/aws/sns"),
 	})
+	onlyFromTopic(c.Queues[config.Undelivered], "sns.amazonaws.com", p.names.TopicARN(p.region()))
+}
+
+// topicPolicy lets this account subscribe to the topic, and nobody publish on it but the roles of the publisher and
+// the balancer, which their own policies allow. Whoever administers the account can change that, which CloudTrail
+// records.
+func (c *ControlPlane) topicPolicy(p *place) {
 	arn := p.names.TopicARN(p.region())
+	publishers := []*string{c.Functions[config.Publisher].Role().RoleArn(), c.Functions[config.Balancer].Role().RoleArn()}
 	awssns.NewCfnTopicPolicy(c.Construct, jsii.String("ChangesPolicy"), &awssns.CfnTopicPolicyProps{
 		Topics: &[]*string{c.Topic.Ref()},
 		PolicyDocument: awsiam.NewPolicyDocument(&awsiam.PolicyDocumentProps{Statements: &[]awsiam.PolicyStatement{
 			awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
 				Sid: jsii.String("ThisAccount"), Principals: &[]awsiam.IPrincipal{awsiam.NewAccountRootPrincipal()},
-				Actions: jsii.Strings("sns:Publish", "sns:Subscribe"), Resources: jsii.Strings(arn),
+				Actions: jsii.Strings("sns:Subscribe"), Resources: jsii.Strings(arn),
+			}),
+			awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
+				Sid: jsii.String("PublishedByNobodyElse"), Effect: awsiam.Effect_DENY,
+				Principals: &[]awsiam.IPrincipal{awsiam.NewAnyPrincipal()},
+				Actions:    jsii.Strings("sns:Publish"), Resources: jsii.Strings(arn),
+				Conditions: &map[string]any{"ArnNotEquals": map[string]any{"aws:PrincipalArn": publishers}},
 			}),
 			neverInClear(arn),
 		}}),
 	})
-	c.Queues[config.Undelivered].AddToResourcePolicy(mayDeliver(c.Queues[config.Undelivered], "sns.amazonaws.com", arn))
 }
 
-// mayDeliver lets a topic send to a queue.
-func mayDeliver(queue awssqs.Queue, principal, topic string) awsiam.PolicyStatement {
-	return awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
+// onlyFromTopic lets a topic send to a queue, and nobody else. A request that comes by itself has no source, and is
+// denied, too.
+func onlyFromTopic(queue awssqs.Queue, principal, topic string) {
+	send, source := jsii.Strings("sqs:SendMessage"), map[string]any{"aws:SourceArn": topic}
+	queue.AddToResourcePolicy(awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
 		Sid: jsii.String("FromTheTopic"), Principals: &[]awsiam.IPrincipal{awsiam.NewServicePrincipal(&principal, nil)},
-		Actions: jsii.Strings("sqs:SendMessage"), Resources: &[]*string{queue.QueueArn()},
-		Conditions: &map[string]any{"ArnEquals": map[string]any{"aws:SourceArn": topic}},
-	})
+		Actions: send, Resources: &[]*string{queue.QueueArn()}, Conditions: &map[string]any{"ArnEquals": source},
+	}))
+	queue.AddToResourcePolicy(awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
+		Sid: jsii.String("FromNobodyElse"), Effect: awsiam.Effect_DENY,
+		Principals: &[]awsiam.IPrincipal{awsiam.NewAnyPrincipal()},
+		Actions:    send, Resources: &[]*string{queue.QueueArn()}, Conditions: &map[string]any{"ArnNotEquals": source},
+	}))
 }
 
 const addressKeyLength = 64 // letters and digits, which are base64 of 48 bytes
@@ -160,6 +193,10 @@ func newControlStack(app constructs.Construct, props *ControlPlaneProps) (*Contr
 		return nil, fmt.Errorf("the control plane: %w", err)
 	}
 	s.ControlPlane = control
+	if control.AnchorKey != nil {
+		output(s.Stack, "AnchorKey", "The key whose public half sluice audit verify is given as --anchor-key",
+			*control.AnchorKey.KeyArn())
+	}
 	output(s.Stack, "Endpoint", "What the operator's commands are given as --endpoint", *control.API.Url())
 	return s, nil
 }

@@ -33,6 +33,12 @@ func (p *place) environment(function string) (map[string]string, error) {
 	control := &p.deployment.Control
 	variables["SLUICE_METRICS_NAMESPACE"], variables["SLUICE_LOG_LEVEL"] = control.MetricsNamespace, control.LogLevel
 	tokens := []string{p.names.Partition, "aws", p.names.Account, "123456789012", p.names.Suffix, "amazonaws.com"}
+	if p.api != "" {
+		tokens = append(tokens, p.api, "abc1234/"+operatorsStage)
+	}
+	if p.anchorKey != "" {
+		tokens = append(tokens, p.anchorKey, "arn:aws:kms:eu-west-1:123456789012:key/a-1")
+	}
 	if p.kill != nil {
 		tokens = append(tokens, p.kill.application, "abc1234", p.kill.environment, "abc1234", p.kill.profile, "abc1234")
 	}
@@ -62,6 +68,8 @@ func readEnvironment(function string, variables []string) (err error) {
 		_, err = environ.ParsePublisher(variables)
 	case config.Archiver:
 		_, err = environ.ParseArchiver(variables)
+	case config.Anchor:
+		_, err = environ.ParseAnchor(variables)
 	case config.Balancer:
 		_, err = environ.ParseBalancer(variables)
 	case config.Admin:
@@ -98,6 +106,16 @@ func (p *place) variables(function string) (map[string]string, error) {
 			"SLUICE_OPERATIONS_TABLE": n.Control(config.Operations), "SLUICE_AUDIT_BUCKET": n.AuditBucket(control.Region),
 			"SLUICE_RETENTION_MODE": control.Audit.Mode, "SLUICE_RETENTION_DAYS": strconv.Itoa(control.Audit.RetentionDays),
 		}, nil
+	case config.Anchor:
+		return map[string]string{
+			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_TENANTS_TABLE": n.Control(config.Tenants),
+			"SLUICE_KEYS_TABLE": n.Control(config.Keys), "SLUICE_CELLS_TABLE": n.Control(config.Cells),
+			"SLUICE_OPERATIONS_TABLE": n.Control(config.Operations),
+			"SLUICE_AUDIT_BUCKET":     n.AuditBucket(control.Region),
+			"SLUICE_RETENTION_MODE":   control.Audit.Mode,
+			"SLUICE_RETENTION_DAYS":   strconv.Itoa(control.Audit.RetentionDays),
+			"SLUICE_ANCHOR_KEY":       p.anchorKey,
+		}, nil
 	case config.Balancer:
 		return map[string]string{
 			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_CELLS_TABLE": n.Control(config.Cells),
@@ -105,6 +123,7 @@ func (p *place) variables(function string) (map[string]string, error) {
 		}, nil
 	case config.Admin:
 		return map[string]string{
+			"SLUICE_API":         p.api,
 			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_TENANTS_TABLE": n.Control(config.Tenants),
 			"SLUICE_KEYS_TABLE": n.Control(config.Keys), "SLUICE_CELLS_TABLE": n.Control(config.Cells),
 			"SLUICE_STATUS_CELLS": p.configTables(), "SLUICE_SECRET": n.Control(config.Secret), "SLUICE_KEY_PEPPER": control.Pepper,
@@ -123,18 +142,25 @@ func (p *place) variables(function string) (map[string]string, error) {
 		}
 		return own, p.counting(own)
 	case config.Ops:
-		own["SLUICE_OPERATIONS_TABLE"] = p.controlTable(config.Operations)
+		own["SLUICE_API"], own["SLUICE_OPERATIONS_TABLE"] = p.api, p.controlTable(config.Operations)
 		return own, p.counting(own)
 	case config.Applier:
-		own["SLUICE_KEPT_QUEUE"], own["SLUICE_CELLS_TABLE"] = p.kept(), p.controlTable(config.Cells)
+		own["SLUICE_KEPT_QUEUE"] = p.kept()
+		p.truth(own)
 	case config.Reconcile:
-		for name, table := range map[string]string{
-			"SLUICE_PLANS_TABLE": config.Plans, "SLUICE_TENANTS_TABLE": config.Tenants, "SLUICE_KEYS_TABLE": config.Keys, "SLUICE_CELLS_TABLE": config.Cells,
-		} {
-			own[name] = p.controlTable(table)
-		}
+		p.truth(own)
 	}
 	return own, nil
+}
+
+// truth adds the variables of what compares the cell with the control tables.
+func (p *place) truth(to map[string]string) {
+	for name, table := range map[string]string{
+		"SLUICE_PLANS_TABLE": config.Plans, "SLUICE_TENANTS_TABLE": config.Tenants, "SLUICE_KEYS_TABLE": config.Keys,
+		"SLUICE_CELLS_TABLE": config.Cells,
+	} {
+		to[name] = p.controlTable(table)
+	}
 }
 
 // counting adds the variables of what decides: the authorizer, and ops, which must come to the same counters.

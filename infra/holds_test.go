@@ -68,6 +68,22 @@ var holds = map[string]checked{
 					delete(r.Properties, "ObjectLockConfiguration")
 				}
 			},
+			"a short life": func(one *template) {
+				for _, r := range one.of("AWS::S3::Bucket") {
+					for _, rule := range list(r.get("LifecycleConfiguration", "Rules")) {
+						rule.(map[string]any)["NoncurrentVersionExpiration"] = map[string]any{"NoncurrentDays": 1.0}
+					}
+				}
+			},
+			"a way around": func(one *template) {
+				for _, r := range one.of("AWS::S3::BucketPolicy") {
+					for _, s := range list(r.get("PolicyDocument", "Statement")) {
+						if get(s, "Sid") == "NobodyRemoves" {
+							s.(map[string]any)["Condition"] = map[string]any{"StringNotEquals": map[string]any{"aws:username": "ann"}}
+						}
+					}
+				}
+			},
 			"clear text": func(one *template) {
 				for _, r := range one.of("AWS::S3::BucketPolicy") {
 					r.Properties["PolicyDocument"] = map[string]any{"Statement": []any{}}
@@ -121,6 +137,15 @@ var holds = map[string]checked{
 			"region": without("AWS::SNS::Subscription", "Region"),
 		},
 	},
+	"the authorizer is updated before what acknowledges for it": {
+		orderHolds, 0, 2, map[string]func(*template){
+			"order": func(one *template) {
+				for _, r := range one.of("AWS::Lambda::Function") {
+					r.DependsOn = nil
+				}
+			},
+		},
+	},
 	"topics are encrypted": {
 		everyOf("AWS::SNS::Topic", func(_ *template, _ string, r *resource, wrong func(string, ...any)) {
 			if r.get("KmsMasterKeyId") == nil {
@@ -128,8 +153,31 @@ var holds = map[string]checked{
 			}
 		}), 1, 0, map[string]func(*template){"encryption": without("AWS::SNS::Topic", "KmsMasterKeyId")},
 	},
+	"only publisher and balancer publish changes": {topicPolicyHolds, 1, 0, map[string]func(*template){
+		"denial":    func(one *template) { changesStatement(one, "Deny", "PrincipalArn")["Effect"] = "Allow" },
+		"everybody": func(one *template) { delete(changesStatement(one, "Deny", "PrincipalArn"), "Condition") },
+		"somebody else": func(one *template) {
+			roles := get(changesStatement(one, "Deny", "PrincipalArn"), "Condition", "ArnNotEquals").(map[string]any)
+			roles["aws:PrincipalArn"] = append(list(roles["aws:PrincipalArn"]), "arn:aws:iam::123456789012:role/other")
+		},
+		"some of them": func(one *template) {
+			changesStatement(one, "Deny", "PrincipalArn")["Principal"] = map[string]any{"AWS": "x"}
+		},
+		"permission": func(one *template) { changesStatement(one, "Allow", "")["Action"] = "sns:Publish" },
+	}},
+	"only the topic sends changes to a queue": {queuePolicyHolds, 1, 1, map[string]func(*template){
+		"denial": func(one *template) { senders(one, "Deny")["Effect"] = "Allow" },
+		"another topic": func(one *template) {
+			topic := get(senders(one, "Deny"), "Condition", "ArnNotEquals").(map[string]any)
+			topic["aws:SourceArn"] = "arn:aws:sns:eu-west-1:123456789012:other"
+		},
+		"permission": func(one *template) { delete(senders(one, "Allow"), "Condition") },
+		"another queue": func(one *template) {
+			senders(one, "Deny")["Resource"] = "arn:aws:sqs:eu-west-1:123456789012:other"
+		},
+	}},
 	"roles may do what is granted, and nothing else": {
-		everyOf("AWS::IAM::Role", roleHolds), 5, 5, map[string]func(*template){
+		everyOf("AWS::IAM::Role", roleHolds), 6, 5, map[string]func(*template){
 			"an action more": func(one *template) {
 				s := statement(one)
 				s["Action"] = append(list(s["Action"]), "dynamodb:DeleteItem")
@@ -171,7 +219,7 @@ var holds = map[string]checked{
 		"Lambda": func(one *template) { delete(denial(one), "Condition") },
 	}},
 	"functions start, are bounded, and their logs end": {
-		everyOf("AWS::Lambda::Function", functionHolds), 5, 4, map[string]func(*template){
+		everyOf("AWS::Lambda::Function", functionHolds), 6, 4, map[string]func(*template){
 			"architecture": without("AWS::Lambda::Function", "Architectures"),
 			"concurrency":  without("AWS::Lambda::Function", "ReservedConcurrentExecutions"),
 			"log group":    without("AWS::Lambda::Function", "LoggingConfig"),
@@ -180,6 +228,13 @@ var holds = map[string]checked{
 					v := r.get("Environment", "Variables").(map[string]any)
 					delete(v, "SLUICE_PLANS_TABLE")
 					delete(v, "SLUICE_CELL")
+				}
+			},
+			"another API": func(one *template) {
+				for _, r := range one.of("AWS::Lambda::Function") {
+					if v := r.get("Environment", "Variables").(map[string]any); v["SLUICE_API"] != nil {
+						v["SLUICE_API"] = "abc1234/v1"
+					}
 				}
 			},
 			"a variable more": func(one *template) {
@@ -193,7 +248,7 @@ var holds = map[string]checked{
 		},
 	},
 	"only a named source may invoke a function": {
-		everyOf("AWS::Lambda::Permission", permissionHolds), 3, 2, map[string]func(*template){
+		everyOf("AWS::Lambda::Permission", permissionHolds), 4, 2, map[string]func(*template){
 			"source":    without("AWS::Lambda::Permission", "SourceArn"),
 			"principal": func(one *template) { first(one, "AWS::Lambda::Permission").Properties["Principal"] = "*" },
 		},
@@ -203,7 +258,7 @@ var holds = map[string]checked{
 			if r.get("AuthorizationType") != "AWS_IAM" {
 				wrong("its authorization is %v, want AWS_IAM", r.get("AuthorizationType"))
 			}
-		}), 1, 1, map[string]func(*template){
+		}), 17, 3, map[string]func(*template){
 			"open": func(one *template) { first(one, "AWS::ApiGateway::Method").Properties["AuthorizationType"] = "NONE" },
 		},
 	},
@@ -220,11 +275,13 @@ var holds = map[string]checked{
 			"regions":    without("AWS::CloudTrail::Trail", "IsMultiRegionTrail"),
 			"selectors":  without("AWS::CloudTrail::Trail", "AdvancedEventSelectors"),
 			"audit records": func(one *template) {
-				fields := first(one, "AWS::CloudTrail::Trail").get("AdvancedEventSelectors", 1, "FieldSelectors").([]any)
+				fields := first(one, "AWS::CloudTrail::Trail").get("AdvancedEventSelectors", 2,
+					"FieldSelectors").([]any)
 				delete(fields[3].(map[string]any), "StartsWith")
 			},
 			"counters": func(one *template) {
-				fields := first(one, "AWS::CloudTrail::Trail").get("AdvancedEventSelectors", 0, "FieldSelectors").([]any)
+				fields := first(one, "AWS::CloudTrail::Trail").get("AdvancedEventSelectors", 1,
+					"FieldSelectors").([]any)
 				fields[3].(map[string]any)["Equals"] = append(list(get(fields[3], "Equals")), "arn:aws:dynamodb:eu-west-1:123456789012:table/sluice-a-1-counters")
 			},
 		},
@@ -342,13 +399,42 @@ func bucketHolds(one *template, id string, r *resource, wrong func(string, ...an
 	if r.get("BucketEncryption") == nil {
 		wrong("it is not encrypted")
 	}
-	if strings.Contains(one.text(r.get("BucketName")), "audit") && (r.get("ObjectLockEnabled") != true ||
-		r.get("ObjectLockConfiguration", "Rule", "DefaultRetention", "Mode") != "GOVERNANCE" || r.get("ObjectLockConfiguration", "Rule", "DefaultRetention", "Days") != 365.0) {
+	retention := r.get("ObjectLockConfiguration", "Rule", "DefaultRetention")
+	if r.get("ObjectLockEnabled") != true || get(retention, "Mode") != "GOVERNANCE" || get(retention, "Days") != 365.0 {
 		wrong("its objects are not locked")
+	}
+	for _, rule := range list(r.get("LifecycleConfiguration", "Rules")) {
+		for _, days := range []any{get(rule, "ExpirationInDays"), get(rule, "NoncurrentVersionExpiration",
+			"NoncurrentDays")} {
+			if n, ok := days.(float64); !ok || n < 365 {
+				wrong("its objects expire after %v days, before their retention", days)
+			}
+		}
+	}
+	if denied := deniedToAll(one, id); !slices.Equal(denied, []string{
+		"s3:BypassGovernanceRetention", "s3:DeleteObject", "s3:DeleteObjectVersion",
+		"s3:PutBucketObjectLockConfiguration",
+		"s3:PutBucketVersioning", "s3:PutLifecycleConfiguration",
+	}) {
+		wrong("denied to everybody is %v", denied)
 	}
 	if !tlsOnly(one, "AWS::S3::BucketPolicy", func(p *resource) bool { return get(p.get("Bucket"), "Ref") == id }) {
 		wrong("it is reached in clear")
 	}
+}
+
+// deniedToAll are the actions that a bucket's policy denies everybody, without any condition, on the bucket and its
+// objects.
+func deniedToAll(one *template, bucket string) (actions []string) {
+	for _, p := range one.of("AWS::S3::BucketPolicy") {
+		for _, s := range list(p.get("PolicyDocument", "Statement")) {
+			if get(p.get("Bucket"), "Ref") == bucket && get(s, "Effect") == "Deny" && get(s, "Condition") == nil &&
+				fmt.Sprint(get(s, "Principal", "AWS")) == "*" && len(list(get(s, "Resource"))) == 2 {
+				actions = append(actions, one.texts(get(s, "Action"))...)
+			}
+		}
+	}
+	return actions
 }
 
 // tlsOnly reports whether the policy of something denies everything that does not come by TLS.
@@ -421,6 +507,23 @@ func streamHolds(one *template) (wrong []string, looked int) {
 	return wrong, len(readers)
 }
 
+// orderHolds looks at the functions of a cell that acknowledge the shares.
+func orderHolds(one *template) (wrong []string, looked int) {
+	is := func(r *resource, name string) bool {
+		return r != nil && r.Type == "AWS::Lambda::Function" && strings.HasSuffix(one.text(r.get("FunctionName")), "-"+name)
+	}
+	for id, r := range one.of("AWS::Lambda::Function") {
+		if !is(r, config.Applier) && !is(r, config.Reconcile) {
+			continue
+		}
+		looked++
+		if !slices.ContainsFunc(r.DependsOn, func(on string) bool { return is(one.Resources[on], config.Authorizer) }) {
+			wrong = append(wrong, id+" is not updated after the authorizer")
+		}
+	}
+	return wrong, looked
+}
+
 func subscriptionHolds(one *template, _ string, r *resource, wrong func(string, ...any)) {
 	if r.get("RawMessageDelivery") != true {
 		wrong("the applier gets envelopes")
@@ -433,8 +536,100 @@ func subscriptionHolds(one *template, _ string, r *resource, wrong func(string, 
 	}
 }
 
+// changesStatement is the statement on publishing changes, or subscribing to them, with a condition on what is named.
+func changesStatement(one *template, effect, condition string) map[string]any {
+	for _, p := range one.of("AWS::SNS::TopicPolicy") {
+		for _, s := range list(p.get("PolicyDocument", "Statement")) {
+			if get(s, "Effect") == effect && strings.Contains(fmt.Sprint(get(s, "Condition")), condition) {
+				return s.(map[string]any)
+			}
+		}
+	}
+	return map[string]any{}
+}
+
+// topicPolicyHolds looks at the topic of changes: the roles that its policy lets publish are those that are granted it.
+func topicPolicyHolds(one *template) (wrong []string, looked int) {
+	var roles []string
+	for id, r := range one.of("AWS::IAM::Role") {
+		for _, s := range list(r.get("Policies", 0, "PolicyDocument", "Statement")) {
+			if slices.Contains(one.texts(get(s, "Action")), "sns:Publish") {
+				roles = append(roles, "${"+id+".Arn}")
+			}
+		}
+	}
+	slices.Sort(roles)
+	for _, p := range one.of("AWS::SNS::TopicPolicy") {
+		if to := one.texts(p.get("Topics")); len(to) != 1 || !strings.Contains(to[0], "Changes") {
+			continue // of alarms
+		}
+		looked++
+		denied := false
+		for _, s := range list(p.get("PolicyDocument", "Statement")) {
+			publishes := slices.ContainsFunc(one.texts(get(s, "Action")), func(a string) bool {
+				return strings.EqualFold(a, "sns:Publish") || strings.Contains(a, "*")
+			})
+			if publishes && get(s, "Effect") == "Allow" {
+				wrong = append(wrong, "it lets somebody publish who may not by a policy of its own")
+			}
+			but := one.texts(get(s, "Condition", "ArnNotEquals", "aws:PrincipalArn"))
+			slices.Sort(but)
+			if publishes && get(s, "Effect") == "Deny" && get(s, "Principal", "AWS") == "*" && slices.Equal(but, roles) {
+				denied = true
+			}
+		}
+		if !denied || len(roles) != 2 {
+			wrong = append(wrong, fmt.Sprintf("others than %v may publish changes", roles))
+		}
+	}
+	return wrong, looked
+}
+
+// senders is a statement on who may send to a queue of what the topic brings.
+func senders(one *template, effect string) map[string]any {
+	for _, p := range one.of("AWS::SQS::QueuePolicy") {
+		for _, s := range list(p.get("PolicyDocument", "Statement")) {
+			if get(s, "Effect") == effect && get(s, "Action") == "sqs:SendMessage" {
+				return s.(map[string]any)
+			}
+		}
+	}
+	return map[string]any{}
+}
+
+// queuePolicyHolds looks at the queues into which the topic puts something.
+func queuePolicyHolds(one *template) (wrong []string, looked int) {
+	const topic = "arn:aws:sns:eu-west-1:123456789012:sluice-changes"
+	for id, p := range one.of("AWS::SQS::QueuePolicy") {
+		sends := false
+		denied := false
+		for _, s := range list(p.get("PolicyDocument", "Statement")) {
+			if get(s, "Action") != "sqs:SendMessage" {
+				continue
+			}
+			sends = true
+			if get(s, "Effect") == "Allow" && one.text(get(s, "Condition", "ArnEquals", "aws:SourceArn")) != topic {
+				wrong = append(wrong, id+": it lets others send than the topic")
+			}
+			queue := get(s, "Resource", "Fn::GetAtt", 0)
+			if get(s, "Effect") == "Deny" && get(s, "Principal", "AWS") == "*" &&
+				queue != nil && queue == get(p.get("Queues"), 0, "Ref") &&
+				one.text(get(s, "Condition", "ArnNotEquals", "aws:SourceArn")) == topic {
+				denied = true
+			}
+		}
+		if sends {
+			looked++
+			if !denied {
+				wrong = append(wrong, id+": others may send to it than the topic")
+			}
+		}
+	}
+	return wrong, looked
+}
+
 // wild are the only ends in which a resource may have a wildcard.
-var wild = regexp.MustCompile(`^[^*?]+(:log-group:/aws/lambda/[a-z0-9-]+:\*|/stream/\*|/audit/\*|/rejected/\*|-\?{6})$`)
+var wild = regexp.MustCompile(`^[^*?]+(:log-group:/aws/lambda/[a-z0-9-]+:\*|/stream/\*|/audit/\*|/rejected/\*|/anchors/\*|-\?{6})$`)
 
 // anywhere are the only actions on any resource: what Lambda does for a function in a VPC, for which AWS has nothing narrower.
 var anywhere = []string{
@@ -506,6 +701,9 @@ func roleHolds(one *template, id string, r *resource, wrong func(string, ...any)
 		keys := "<nil>"
 		if bound := g.LeadingKeys(cellOf(one)); bound != nil {
 			keys = fmt.Sprint(bound)
+		}
+		if g.On == grants.Signing { // by the key's policy: see TestAnchorKey
+			continue
 		}
 		for _, action := range g.Actions {
 			on := expected[g.On]
@@ -611,6 +809,9 @@ var cellPart = regexp.MustCompile(`sluice-(a-1|us-1|f-1|f-2|g-1|g-2)-`)
 // named is a name as kindOf has it in an ARN.
 func named(v any) string { return cellPart.ReplaceAllString(fmt.Sprint(v), "sluice-CELL-") }
 
+// apiOf is a reference to the operators' API.
+var apiOf = regexp.MustCompile(`\$\{((?:Cell|Control)Operators[0-9A-F]{8})\}`)
+
 // idOf is a reference to one of the kill switch's resources.
 var idOf = regexp.MustCompile(`\$\{CellKillSwitch(Application|Environment|Profile)[0-9A-F]{8}\}`)
 
@@ -641,6 +842,8 @@ var expected = map[grants.Resource]map[string]int{
 	grants.Counters: {"dynamodb:table/sluice-CELL-counters": 2}, // and those of the other cell, for its quotas
 	grants.Topic:    {"sns:sluice-changes": 1}, grants.Changes: {"sqs:sluice-CELL-changes": 1},
 	grants.Failed: {"sqs:sluice-failed": 1}, grants.Secret: {"secretsmanager:secret:sluice-identity-??????": 1},
+	grants.Anchors: {"s3:sluice-audit-123456789012-eu-west-1/anchors/*": 1},
+	grants.Names:   {"s3:sluice-audit-123456789012-eu-west-1": 1},
 	grants.Objects: {"s3:sluice-audit-123456789012-eu-west-1/audit/*": 1, "s3:sluice-audit-123456789012-eu-west-1/rejected/*": 1},
 	grants.Logs:    {"logs:": 1},
 	grants.Network: {"*": 1},
@@ -651,6 +854,7 @@ var expected = map[grants.Resource]map[string]int{
 var parsers = map[string]func([]string) error{
 	config.Publisher:  func(e []string) error { _, err := environ.ParsePublisher(e); return err },
 	config.Archiver:   func(e []string) error { _, err := environ.ParseArchiver(e); return err },
+	config.Anchor:     func(e []string) error { _, err := environ.ParseAnchor(e); return err },
 	config.Balancer:   func(e []string) error { _, err := environ.ParseBalancer(e); return err },
 	config.Admin:      func(e []string) error { _, err := environ.ParseAdmin(e); return err },
 	config.Canary:     func(e []string) error { _, err := environ.ParseCanary(e); return err },
@@ -671,7 +875,16 @@ func functionHolds(one *template, _ string, r *resource, wrong func(string, ...a
 	var given []string
 	variables, _ := r.get("Environment", "Variables").(map[string]any)
 	for key, value := range variables {
-		given = append(given, key+"="+idOf.ReplaceAllString(endpointOf.ReplaceAllString(one.text(value), "cache.example.com:6379"), "abc1234"))
+		if key == "SLUICE_ANCHOR_KEY" && get(value, "Fn::GetAtt", 0) != nil {
+			value = "arn:aws:kms:eu-west-1:123456789012:key/a-1"
+		}
+		text := endpointOf.ReplaceAllString(one.text(value), "cache.example.com:6379")
+		given = append(given, key+"="+idOf.ReplaceAllString(apiOf.ReplaceAllString(text, "abc1234"), "abc1234"))
+	}
+	if own := apiOf.FindStringSubmatch(one.text(variables["SLUICE_API"])); kind == config.Admin || kind == config.Ops {
+		if own == nil || one.Resources[own[1]] == nil || !ownStage(one, own[1], one.text(variables["SLUICE_API"])) {
+			wrong("it answers the API %v, which is not its own", variables["SLUICE_API"])
+		}
 	}
 	if err := parsers[kind](given); err != nil {
 		wrong("it would not start: %v", err)
@@ -693,6 +906,17 @@ func functionHolds(one *template, _ string, r *resource, wrong func(string, ...a
 	if group == nil || group.get("LogGroupName") != "/aws/lambda/"+name || group.get("RetentionInDays") != 30.0 {
 		wrong("its logs go nowhere, or stay for ever")
 	}
+}
+
+// ownStage reports whether the template has the API's stage that a setting ends with.
+func ownStage(one *template, api, setting string) bool {
+	for _, stage := range one.of("AWS::ApiGateway::Stage") {
+		if get(stage.get("RestApiId"), "Ref") == api && strings.HasSuffix(setting,
+			"}/"+fmt.Sprint(stage.get("StageName"))) {
+			return true
+		}
+	}
+	return false
 }
 
 func permissionHolds(one *template, _ string, r *resource, wrong func(string, ...any)) {
@@ -741,8 +965,12 @@ func trailHolds(one *template, _ string, r *resource, wrong func(string, ...any)
 			}
 		}
 	}
-	want := []string{"sluice-plans", "sluice-tenants", "sluice-keys", "sluice-cells", "sluice-operations", "sluice-a-1-config", "sluice-us-1-config",
-		"arn:aws:s3:::sluice-audit-123456789012-eu-west-1/", "sluice-admin", "sluice-a-1-ops", "sluice-us-1-ops"}
+	want := []string{
+		"sluice-plans", "sluice-tenants", "sluice-keys", "sluice-cells", "sluice-operations", "sluice-a-1-config",
+		"sluice-us-1-config",
+		"arn:aws:s3:::sluice-audit-123456789012-eu-west-1/", "arn:aws:s3:::sluice-trail-123456789012-eu-west-1/",
+		"sluice-admin", "sluice-a-1-ops", "sluice-us-1-ops",
+	}
 	if !slices.Equal(recorded, want) {
 		wrong("it records %v, want %v", recorded, want)
 	}

@@ -56,13 +56,14 @@ type template struct {
 type resource struct {
 	Type                string
 	Properties          map[string]any
+	DependsOn           []string
 	DeletionPolicy      string
 	UpdateReplacePolicy string
 }
 
 // world is two cells in two regions, and every setting that ends up in a template.
 func world(cells ...string) *config.Deployment {
-	d := &config.Deployment{Control: config.Control{Region: "eu-west-1"}}
+	d := &config.Deployment{Control: config.Control{Region: "eu-west-1", Audit: config.Audit{Anchors: true}}}
 	for _, id := range cells {
 		region := "eu-west-1"
 		if id == "us-1" {
@@ -84,7 +85,7 @@ func bundles(machine elf.Machine) string {
 	if err != nil {
 		panic(err)
 	}
-	for _, name := range slices.Concat(config.ControlFunctions(), config.CellFunctions()) {
+	for _, name := range slices.Concat(config.ControlFunctions(), config.CellFunctions(), []string{config.Anchor}) {
 		if err := os.WriteFile(filepath.Join(dir, name+".zip"), zipped("bootstrap", program(machine)+name), 0o600); err != nil {
 			panic(err)
 		}

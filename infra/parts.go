@@ -6,10 +6,14 @@ import (
 	"github.com/aws/aws-cdk-go/awscdk/v2"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsapigateway"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsdynamodb"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awsiam"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awssqs"
 	"github.com/aws/constructs-go/constructs/v10"
 	"github.com/aws/jsii-runtime-go"
+
+	"github.com/sluicelimits/sluice/infra/config"
+	"github.com/sluicelimits/sluice/internal/admin/operations"
 )
 
 // keep is what happens to data when its stack goes, or another resource takes its place: it stays. What a failed first deployment
@@ -53,23 +57,68 @@ func newQueue(scope constructs.Construct, id, name string, props *awssqs.QueuePr
 	return awssqs.NewQueue(scope, &id, props)
 }
 
-const (
-	operatorsStage = "v1"
-	operatorsRate  = 50 // calls per second and API; apply sends them one after the other
-)
+const operatorsStage = "v1"
 
-// newOperatorsAPI makes the REST API in front of a function for operators. Who may call it is a matter of IAM: execute-api:Invoke.
-func newOperatorsAPI(scope constructs.Construct, name string, function awslambda.IFunction) awsapigateway.RestApi {
-	api := awsapigateway.NewRestApi(scope, jsii.String("Operators"), &awsapigateway.RestApiProps{
-		RestApiName: &name, CloudWatchRole: jsii.Bool(false), EndpointTypes: &[]awsapigateway.EndpointType{awsapigateway.EndpointType_REGIONAL},
-		DeployOptions: &awsapigateway.StageOptions{
-			StageName: jsii.String(operatorsStage), ThrottlingRateLimit: jsii.Number(operatorsRate), ThrottlingBurstLimit: jsii.Number(operatorsRate),
-		},
+// newOperatorsAPI makes the REST API in front of a function for operators, with a throttle for each operation. Who
+// may call one is a matter of IAM: execute-api:Invoke. The function behind it comes later, by serveOperators, since
+// it is told which API is its own.
+func newOperatorsAPI(scope constructs.Construct, p *place, all []operations.Operation) awsapigateway.RestApi {
+	throttles := map[string]*awsapigateway.MethodDeploymentOptions{}
+	for _, o := range all {
+		throttles[o.Path+"/POST"] = &awsapigateway.MethodDeploymentOptions{
+			ThrottlingRateLimit: jsii.Number(o.PerSecond), ThrottlingBurstLimit: jsii.Number(o.Burst),
+		}
+	}
+	return awsapigateway.NewRestApi(scope, jsii.String("Operators"), &awsapigateway.RestApiProps{
+		RestApiName: jsii.String(p.name(config.Operators)), CloudWatchRole: jsii.Bool(false),
+		EndpointTypes: &[]awsapigateway.EndpointType{awsapigateway.EndpointType_REGIONAL},
+		Policy:        operatorsPolicy(awscdk.Stack_Of(scope).Account(), &p.deployment.Operators),
+		DeployOptions: &awsapigateway.StageOptions{StageName: jsii.String(operatorsStage), MethodOptions: &throttles},
 	})
-	api.Root().AddResource(jsii.String("{proxy+}"), nil).AddMethod(jsii.String("POST"),
-		awsapigateway.NewLambdaIntegration(function, &awsapigateway.LambdaIntegrationOptions{AllowTestInvoke: jsii.Bool(false)}),
-		&awsapigateway.MethodOptions{AuthorizationType: awsapigateway.AuthorizationType_IAM})
-	return api
+}
+
+// operatorsAPI is the API as its function is told of it: SLUICE_API.
+func operatorsAPI(api awsapigateway.RestApi) string { return *api.RestApiId() + "/" + operatorsStage }
+
+// serveOperators puts a function behind an operators' API, with a resource for each operation, so that API Gateway
+// finds no other path.
+func serveOperators(api awsapigateway.RestApi, function awslambda.Function, all []operations.Operation) {
+	// A LambdaIntegration would make a permission for each method, or one for every stage, that of the console's tests
+	// included.
+	function.AddPermission(jsii.String("Gateway"), &awslambda.Permission{
+		Principal: awsiam.NewServicePrincipal(jsii.String("apigateway.amazonaws.com"), nil),
+		SourceArn: api.ArnForExecuteApi(jsii.String("POST"), jsii.String("/*"), jsii.String(operatorsStage)),
+	})
+	integration := awsapigateway.NewAwsIntegration(&awsapigateway.AwsIntegrationProps{
+		Proxy: jsii.Bool(true), Service: jsii.String("lambda"),
+		Path: jsii.String("2015-03-31/functions/" + *function.FunctionArn() + "/invocations"),
+	})
+	for _, o := range all {
+		api.Root().ResourceForPath(jsii.String(o.Path)).AddMethod(jsii.String("POST"), integration,
+			&awsapigateway.MethodOptions{AuthorizationType: awsapigateway.AuthorizationType_IAM})
+	}
+}
+
+// operatorsPolicy is the resource policy of an operators' API. It has nothing but denials: what it allowed, it would
+// allow beside IAM. A call without a signature has no account, and is denied like one of another account.
+func operatorsPolicy(account *string, let *config.Callers) awsiam.PolicyDocument {
+	policy := awsiam.NewPolicyDocument(nil)
+	deny := func(id, operator, key string, but any) {
+		policy.AddStatements(awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
+			Sid: &id, Effect: awsiam.Effect_DENY, Principals: &[]awsiam.IPrincipal{awsiam.NewAnyPrincipal()},
+			Actions:    jsii.Strings("execute-api:Invoke"),
+			Resources:  jsii.Strings("execute-api:/*"), // of this API: API Gateway fills that in
+			Conditions: &map[string]any{operator: map[string]any{key: but}},
+		}))
+	}
+	deny("OtherAccounts", "StringNotEquals", "aws:PrincipalAccount", account)
+	if len(let.Principals) > 0 {
+		deny("OtherPrincipals", "ArnNotLike", "aws:PrincipalArn", let.Principals)
+	}
+	if len(let.Addresses) > 0 {
+		deny("OtherAddresses", "NotIpAddress", "aws:SourceIp", let.Addresses)
+	}
+	return policy
 }
 
 // optIn are the regions that an account has to ask for. Where one is on either side, SNS speaks between regions under a name of a region's own.

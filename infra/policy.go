@@ -18,6 +18,8 @@ type place struct {
 	cell       *config.Cell // nil beside the control tables
 	kill       *killSwitch  // nil: none
 	cache      *cache       // nil in a small cell
+	anchorKey  string       // that signs anchors; CDK's token, empty where there are none
+	api        string       // the operators' API, with its stage; CDK's token
 }
 
 // region is the one that the function is in.
@@ -77,6 +79,10 @@ func (p *place) shared(kind grants.Resource, function string) []string {
 	case grants.Objects:
 		bucket := p.names.ARN("s3", "", p.names.AuditBucket(control))
 		return []string{bucket + "/audit/*", bucket + "/rejected/*"}
+	case grants.Anchors:
+		return []string{p.names.ARN("s3", "", p.names.AuditBucket(control)) + "/anchors/*"}
+	case grants.Names:
+		return []string{p.names.ARN("s3", "", p.names.AuditBucket(control))}
 	case grants.Kept:
 		return []string{p.names.ARN("sqs", p.region(), p.name(config.Kept))}
 	case grants.Logs:
@@ -127,6 +133,9 @@ func (p *place) policy(f *grants.Function, name string, variables map[string]str
 	for i := range f.Grants {
 		g := &f.Grants[i]
 		if variable, value, bound := strings.Cut(g.With, "="); variable != "" && (variables[variable] == "" || bound && variables[variable] != value) {
+			continue
+		}
+		if g.On == grants.Signing { // by the key's policy, which names the role, so the role cannot name the key
 			continue
 		}
 		arns, err := p.arns(g.On, name)

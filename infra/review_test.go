@@ -37,7 +37,8 @@ var states = map[string]string{
 	"AWS::EC2::SecurityGroupEgress": no, "AWS::EC2::SecurityGroupIngress": no, "AWS::EC2::Subnet": no, "AWS::EC2::SubnetRouteTableAssociation": no,
 	"AWS::EC2::VPC": no, "AWS::EC2::VPCEndpoint": no, "AWS::EC2::VPCGatewayAttachment": no,
 	"AWS::ElastiCache::ParameterGroup": no, "AWS::ElastiCache::SubnetGroup": no, "AWS::ElastiCache::User": no, "AWS::ElastiCache::UserGroup": no,
-	"AWS::KMS::Key": goes, "AWS::CloudWatch::Dashboard": no, "AWS::WAFv2::WebACL": no, "AWS::WAFv2::WebACLAssociation": no,
+	"AWS::KMS::Key": either, "AWS::CloudWatch::Dashboard": no, "AWS::WAFv2::WebACL": no,
+	"AWS::WAFv2::WebACLAssociation":  no,
 	"AWS::Lambda::EventInvokeConfig": no, "AWS::Lambda::EventSourceMapping": no, "AWS::Lambda::Function": no, "AWS::Lambda::Permission": no,
 	"AWS::S3::BucketPolicy": no, "AWS::SNS::Subscription": no, "AWS::SNS::Topic": no, "AWS::SNS::TopicPolicy": no, "AWS::SQS::QueuePolicy": no,
 }
@@ -59,7 +60,7 @@ var review = map[string]checked{
 			by[role], looked = id, looked+1
 		}
 		return wrong, looked
-	}, 5, 4, map[string]func(*template){
+	}, 6, 4, map[string]func(*template){
 		"one for all": func(one *template) {
 			for _, f := range one.of("AWS::Lambda::Function") {
 				f.Properties["Role"] = "arn:aws:iam::123456789012:role/one"
@@ -117,7 +118,7 @@ var review = map[string]checked{
 			first(one, "AWS::ApiGatewayV2::Authorizer").Properties["IdentitySource"] = []any{"$request.header.Authorization"}
 		},
 	}},
-	"functions are not traced, and APIs log no bodies": {choicesHold, 6, 5, map[string]func(*template){
+	"functions are not traced, and APIs log no bodies": {choicesHold, 7, 5, map[string]func(*template){
 		"tracing": func(one *template) {
 			first(one, "AWS::Lambda::Function").Properties["TracingConfig"] = map[string]any{"Mode": "Active"}
 		},
@@ -186,7 +187,7 @@ var review = map[string]checked{
 		},
 	},
 	"functions that call the cache are in private subnets, and no other is in the VPC": {
-		everyOf("AWS::Lambda::Function", placeHolds), 5, 4, map[string]func(*template){
+		everyOf("AWS::Lambda::Function", placeHolds), 6, 4, map[string]func(*template){
 			"a VPC": func(one *template) {
 				first(one, "AWS::Lambda::Function").Properties["VpcConfig"] = map[string]any{"SubnetIds": []any{"subnet-1"}}
 			},
@@ -272,7 +273,7 @@ func stateHolds(one *template) (wrong []string, looked int) {
 		want, known := states[r.Type]
 		if want == either {
 			want = goes
-			if r.get("Name") == identity {
+			if r.get("Name") == identity || r.get("KeyUsage") == "SIGN_VERIFY" {
 				want = kept
 			}
 		}

@@ -29,6 +29,7 @@ const (
 var watched = sync.OnceValue(func() synthesized {
 	d := &config.Deployment{
 		Control: config.Control{Region: "eu-west-1"}, Alarms: config.Alarms{Set: config.AllAlarms, Email: "ops@example.com"}, Dashboards: true,
+		Operators: config.Callers{Principals: []string{operatorARN}, Addresses: []string{"203.0.113.0/24", "2001:db8::/32"}},
 		Cells: []config.Cell{{ID: "a-1", Region: "eu-west-1", NoKillSwitch: true}, {ID: "us-1", Region: "us-east-1",
 			RollbackAlarms: []string{backendARN}, WAF: &config.WAF{Rate: 2000, Stages: []string{stageARN}}}},
 	}
@@ -103,9 +104,10 @@ func TestAlarms(t *testing.T) {
 	}{
 		{"sluice-control", len(alarm.Control(d)), "", stack(t, "sluice-control")},
 		{"sluice-cell-a-1", len(alarm.Cell(d, &d.Cells[0])), "", stack(t, "sluice-cell-a-1")},
-		{"sluice-control", len(alarm.Control(d)) + 1, "${ControlAlarmsTopic", watchedStack(t, "sluice-control")},
-		{"sluice-cell-a-1", len(alarm.Cell(d, &d.Cells[0])) + 4, cellTopic, watchedStack(t, "sluice-cell-a-1")},
-		{"sluice-cell-us-1", len(alarm.Cell(d, &d.Cells[0])) + 6, "${CellAlarmsTopic", watchedStack(t, "sluice-cell-us-1")},
+		{"sluice-control", len(alarm.Control(d)) + 1 - 1 /* it has no anchors */, "${ControlAlarmsTopic",
+			watchedStack(t, "sluice-control")},
+		{"sluice-cell-a-1", len(alarm.Cell(d, &d.Cells[0])) + 5, cellTopic, watchedStack(t, "sluice-cell-a-1")},
+		{"sluice-cell-us-1", len(alarm.Cell(d, &d.Cells[0])) + 7, "${CellAlarmsTopic", watchedStack(t, "sluice-cell-us-1")},
 	} {
 		wrong, looked := hold(tt.one)
 		if looked != tt.alarms || len(wrong) > 0 {
@@ -159,7 +161,7 @@ func TestAlarmsCost(t *testing.T) {
 			}
 		}
 		w := cost.NewWorkload(new(big.Rat))
-		w.Cells, w.Profile = int64(len(d.Cells)), tt.profile
+		w.Cells, w.Profile, w.Anchors = int64(len(d.Cells)), tt.profile, d.Control.Audit.Anchors
 		prices, err := cost.ListPrices()
 		if err != nil {
 			t.Fatal(err)

@@ -81,7 +81,7 @@ func Control(d *config.Deployment) []Alarm {
 	n := d.Names("", "", "")
 	var all []Alarm
 	for _, f := range grants.Functions() {
-		if f.PerCell {
+		if f.PerCell || f.Name == config.Anchor && !d.Control.Audit.Anchors {
 			continue
 		}
 		if f.Name == config.Canary {
@@ -135,6 +135,8 @@ func Cell(d *config.Deployment, cell *config.Cell) []Alarm {
 		all = append(all,
 			told(d, "panics", "Sum", authorizer, minute, 1, "requests ended in a panic, and were refused: a mistake in the program"),
 			told(d, "events_refused", "Sum", authorizer, 5*minute, 1, "the authorizer is attached to what it cannot answer"),
+			told(d, "events_forged", "Sum", applier, 5*minute, 1,
+				"somebody else published changes, or the control tables were restored"),
 			told(d, "events_unknown", "Sum", applier, 5*minute, 1, "publisher and applier are of different versions"),
 			told(d, "reconcile_unfinished", "Maximum", reconcile, 15*minute, 4, "for an hour, no run of reconcile has come to its end"))
 		if !cell.NoKillSwitch {

@@ -2,6 +2,7 @@ package alarm_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,8 +20,10 @@ import (
 func deployment(t *testing.T) *config.Deployment {
 	t.Helper()
 	d := &config.Deployment{
-		Control: config.Control{Region: "eu-west-1", MetricsNamespace: "My/Own"}, Alarms: config.Alarms{Set: config.AllAlarms},
-		Cells: []config.Cell{{ID: "a-1", Region: "eu-west-1"}, {ID: "us-1", Region: "eu-west-1", Profile: config.Full}},
+		Control: config.Control{Region: "eu-west-1", MetricsNamespace: "My/Own", Audit: config.Audit{Anchors: true}},
+		Alarms:  config.Alarms{Set: config.AllAlarms},
+		Cells: []config.Cell{{ID: "a-1", Region: "eu-west-1"}, {ID: "us-1", Region: "eu-west-1",
+			Profile: config.Full}},
 	}
 	if err := d.Complete(); err != nil {
 		t.Fatal(err)
@@ -184,6 +187,7 @@ func TestMissing(t *testing.T) {
 	d := deployment(t)
 	want := map[string]string{
 		"active_cell_count": "breaching 15m0s", "drift": "breaching 45m0s", "propagation_seconds a-1": "breaching 15m0s", "propagation_seconds us-1": "breaching 15m0s",
+		"anchor_missing":         "breaching 3h0m0s",
 		"iterator_age publisher": "breaching 15m0s", "iterator_age archiver": "breaching 15m0s",
 		"kept": "ignore 1m0s", "failed": "ignore 1m0s", "undelivered": "ignore 1m0s", "refused": "ignore 1m0s",
 	}
@@ -269,7 +273,13 @@ func TestAllAreThere(t *testing.T) {
 // sections are what each runbook has, in this order.
 var sections = []string{"## What it means", "## First look", "## What to do", "## When it is harmless"}
 
-// runbooks says what is wrong between alarms and the runbooks in a folder.
+// incidents are the runbooks of what no alarm tells of, with their titles.
+var incidents = map[string]string{
+	"leaked_pepper": "Leaked pepper", "compromised_function": "Compromised function",
+	"forged_cell_documents": "Forged cell documents",
+}
+
+// runbooks says what is wrong between alarms, incidents and the runbooks in a folder.
 func runbooks(all []alarm.Alarm, dir string) (wrong []string) {
 	pages := map[string]bool{}
 	files, err := filepath.Glob(filepath.Join(dir, "*.md"))
@@ -279,41 +289,51 @@ func runbooks(all []alarm.Alarm, dir string) (wrong []string) {
 	for _, file := range files {
 		pages[strings.TrimSuffix(filepath.Base(file), ".md")] = false
 	}
-	for _, a := range all {
-		if done, there := pages[a.Name]; !there {
-			wrong = append(wrong, "no runbook for "+a.Name)
-			continue
-		} else if done {
-			continue
+	read := func(name, title string) string {
+		if _, there := pages[name]; !there {
+			wrong = append(wrong, "no runbook for "+name)
+			return ""
 		}
-		pages[a.Name] = true
-		text, err := os.ReadFile(filepath.Join(dir, a.Name+".md"))
+		pages[name] = true
+		text, err := os.ReadFile(filepath.Join(dir, name+".md"))
 		if err != nil {
-			return []string{err.Error()}
+			wrong = append(wrong, err.Error())
+			return ""
 		}
 		at := -1
-		for _, section := range append([]string{"# `" + a.Name + "`\n"}, sections...) {
+		for _, section := range append([]string{"# " + title + "\n"}, sections...) {
 			next := strings.Index(string(text), section)
 			if next <= at {
-				wrong = append(wrong, a.Name+".md has no "+strings.TrimSpace(section)+", or elsewhere")
+				wrong = append(wrong, name+".md has no "+strings.TrimSpace(section)+", or elsewhere")
 			}
 			at = next
 		}
+		return string(text)
+	}
+	for name, title := range incidents {
+		read(name, title)
+	}
+	for _, a := range all {
+		if pages[a.Name] {
+			continue
+		}
+		text := read(a.Name, "`"+a.Name+"`")
 		for j := range a.Metrics {
-			if !strings.Contains(string(text), "`"+a.Metrics[j].Name+"`") {
+			if pages[a.Name] && !strings.Contains(text, "`"+a.Metrics[j].Name+"`") {
 				wrong = append(wrong, a.Name+".md does not name the metric "+a.Metrics[j].Name)
 			}
 		}
 	}
 	for page, done := range pages {
 		if !done && page != "README" {
-			wrong = append(wrong, "the runbook "+page+" is of no alarm")
+			wrong = append(wrong, "the runbook "+page+" is of no alarm and of no incident")
 		}
 	}
 	return wrong
 }
 
-// Guarantees that whoever an alarm wakes finds its page, and that no page is of an alarm that is gone.
+// Guarantees that whoever an alarm wakes finds its page, that there is one of each incident, and that no page is of an
+// alarm that is gone.
 func TestRunbooks(t *testing.T) {
 	all := every(deployment(t))
 	const dir = "../../docs/runbooks"
@@ -324,9 +344,13 @@ func TestRunbooks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	names := slices.Collect(maps.Keys(incidents))
 	for _, a := range all {
-		if !strings.Contains(string(index), "["+a.Name+"]("+a.Name+".md)") {
-			t.Errorf("the index does not have %s", a.Name)
+		names = append(names, a.Name)
+	}
+	for _, name := range names {
+		if !strings.Contains(string(index), "["+name+"]("+name+".md)") {
+			t.Errorf("the index does not have %s", name)
 		}
 	}
 
@@ -334,16 +358,25 @@ func TestRunbooks(t *testing.T) {
 	if err := os.CopyFS(spoiled, os.DirFS(dir)); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"gone": "# gone", "drift": "# `drift`\n## What it means\n`drift`\n## First look\n## What to do\n", "failed": "# failed\n"} {
+	for name, text := range map[string]string{
+		"gone": "# gone", "drift": "# `drift`\n## What it means\n`drift`\n## First look\n## What to do\n",
+		"failed": "# failed\n", "forged_cell_documents": "# Others\n",
+	} {
 		if err := os.WriteFile(filepath.Join(spoiled, name+".md"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Remove(filepath.Join(spoiled, "kept.md")); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"kept.md", "leaked_pepper.md"} {
+		if err := os.Remove(filepath.Join(spoiled, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	found := strings.Join(runbooks(all, spoiled), "\n")
-	for _, want := range []string{"the runbook gone is of no alarm", "no runbook for kept", "drift.md has no ## When it is harmless", "failed.md has no # `failed`", "failed.md does not name the metric Approx"} {
+	for _, want := range []string{
+		"the runbook gone is of no alarm", "no runbook for kept", "no runbook for leaked_pepper",
+		"forged_cell_documents.md has no # Forged", "drift.md has no ## When it is harmless", "failed.md has no # `failed`",
+		"failed.md does not name the metric Approx",
+	} {
 		if !strings.Contains(found, want) {
 			t.Errorf("it does not see: %s\nbut %s", want, found)
 		}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -42,12 +43,14 @@ var (
 	prefixes   = regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`)
 	accounts   = regexp.MustCompile(`^[0-9]{12}$`)
 	cellIDs    = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
+	roleARNs   = regexp.MustCompile(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]{1,512}$`)
 	pepperIDs  = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 	namespaces = regexp.MustCompile(`^[A-Za-z0-9._#/:-]{1,255}$`)
 	apiIDs     = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
 	claimNames = regexp.MustCompile(`^[!-+\--~]{1,256}$`) // printable, and no comma, which separates them
 	emails     = regexp.MustCompile(`^[!-?A-~]{1,64}@[A-Za-z0-9.-]{1,190}$`)
 	topics     = regexp.MustCompile(`^arn:aws[a-z-]*:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}$`)
+	principals = regexp.MustCompile(`^arn:aws[a-z-]*:iam::([0-9]{12}):(?:role|user)/[!-~]{1,512}$`)
 	alarmARNs  = regexp.MustCompile(`^arn:aws[a-z-]*:cloudwatch:([a-z0-9-]+):[0-9]{12}:alarm:[!-)+->@-~ ]{1,255}$`) // without * and ?
 	stageARNs  = regexp.MustCompile(`^arn:aws[a-z-]*:apigateway:([a-z0-9-]+)::/restapis/[a-z0-9]+/stages/[A-Za-z0-9_-]{1,128}$`)
 	httpStages = regexp.MustCompile(`^arn:aws[a-z-]*:apigateway:[a-z0-9-]*::/apis/`)
@@ -85,6 +88,7 @@ func (d *Deployment) Complete() error {
 		d.once(&c, seen, path, gone.ID, gone.Region)
 	}
 	d.alarms(&c)
+	d.operators(&c)
 	d.deadlines(&c)
 	d.full(&c)
 	d.attached(&c)
@@ -114,6 +118,26 @@ func (d *Deployment) alarms(c *checks) {
 			c.problem("alarms.topics", "there is none in %s, and an alarm speaks to topics of its own region only", region)
 		}
 	}
+}
+
+// operators checks whom the operators' APIs let in. What none of them could be shuts everybody out.
+func (d *Deployment) operators(c *checks) {
+	c.texts("operators.principals", d.Operators.Principals,
+		"the ARN of a role or a user, as in arn:aws:iam::123456789012:role/operators", principals.MatchString)
+	for i, arn := range d.Operators.Principals {
+		if of := principals.FindStringSubmatch(arn); of != nil && d.Account != "" && of[1] != d.Account {
+			c.problem(fmt.Sprintf("operators.principals[%d]", i),
+				"%s is not of the account %s, and callers of another one are not let in", shown(arn), d.Account)
+		}
+	}
+	c.texts("operators.addresses", d.Operators.Addresses,
+		"an address, or a network without bits behind its length, as in 203.0.113.0/24", func(s string) bool {
+			if network, err := netip.ParsePrefix(s); err == nil {
+				return network == network.Masked()
+			}
+			address, err := netip.ParseAddr(s)
+			return err == nil && address.Zone() == ""
+		})
 }
 
 // deadlines checks how long the cells' decisions wait.
@@ -170,6 +194,11 @@ func (control *Control) complete(c *checks) {
 		c.problem("control.audit.mode", "COMPLIANCE cannot be taken back, by anybody: confirm it with the key confirm, %q", want)
 	case control.Audit.Mode != Compliance && control.Audit.Confirm != "":
 		c.problem("control.audit.confirm", "has no use without the mode COMPLIANCE")
+	}
+	if control.Audit.BreakGlass != "" {
+		c.text("control.audit.breakGlass", control.Audit.BreakGlass,
+			"a role's ARN, as arn:aws:iam::123456789012:role/break-glass",
+			roleARNs.MatchString)
 	}
 	c.text("control.pepper", control.Pepper, "1 to 64 of A-Z a-z 0-9 . _ -", pepperIDs.MatchString)
 	c.text("control.metricsNamespace", control.MetricsNamespace, "1 to 255 of A-Z a-z 0-9 . _ # / : - that do not begin with AWS/",

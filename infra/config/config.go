@@ -36,6 +36,7 @@ type Deployment struct {
 	Retired []Retired
 
 	Alarms     Alarms
+	Operators  Callers
 	Dashboards bool // one of the control plane and one of each cell; the first three of an account are free
 }
 
@@ -56,6 +57,13 @@ type Alarms struct {
 	// Topics are ARNs of topics of your own instead, one in each region of the deployment. CloudWatch must be allowed to publish on
 	// them, and to use their keys.
 	Topics []string
+}
+
+// Callers say whom the operators' APIs let in at all, of the control plane and of every cell. IAM has to permit a call
+// besides. Callers of another account are never let in.
+type Callers struct {
+	Principals []string // ARNs of roles and users, in which * stands for any text; none: every caller of the account
+	Addresses  []string // addresses, or networks such as 203.0.113.0/24, that calls come from; none: any
 }
 
 // The sets of alarms.
@@ -103,6 +111,15 @@ type Audit struct {
 	Mode          string // Governance (default) or Compliance
 	RetentionDays int    // 1 to 36500; default 365
 	Confirm       string // with Compliance: what Confirmation returns
+
+	// Anchors has a function sign, once a day, what the newest version of every item is, with a key of KMS that it
+	// alone may use. Without it, who can write the tables and the trail's bucket can rewrite both.
+	Anchors bool
+
+	// BreakGlass is the ARN of the role, in IAM, that alone may do what the policies of the trail's buckets deny
+	// everybody: remove records in the mode Governance, change the retention and the lifecycle, put records back. If
+	// empty, nobody may.
+	BreakGlass string
 }
 
 // The modes of Object Lock.

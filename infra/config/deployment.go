@@ -29,6 +29,10 @@ func (r *reader) deployment(root value) *Deployment {
 		"alarms": func(v value) {
 			r.mapping(v, "the alarms", keys{"set": r.text(&d.Alarms.Set), "email": r.text(&d.Alarms.Email), "topics": r.texts(&d.Alarms.Topics)})
 		},
+		"operators": func(v value) {
+			let := &d.Operators
+			r.mapping(v, "the operators", keys{"principals": r.texts(&let.Principals), "addresses": r.texts(&let.Addresses)})
+		},
 		"dashboards": r.boolean(&d.Dashboards),
 	})
 	return d
@@ -40,6 +44,7 @@ func (r *reader) control(v value, c *Control) {
 		"audit": func(v value) {
 			r.mapping(v, "the audit trail", keys{
 				"mode": r.text(&c.Audit.Mode), "retentionDays": r.number(&c.Audit.RetentionDays), "confirm": r.text(&c.Audit.Confirm),
+				"anchors": r.boolean(&c.Audit.Anchors), "breakGlass": r.text(&c.Audit.BreakGlass),
 			})
 		},
 		"trail": r.not(&c.NoTrail), "pepper": r.text(&c.Pepper),

@@ -12,6 +12,7 @@ func everyName(d *config.Deployment) []string {
 	n := d.Names("aws", "123456789012", "amazonaws.com")
 	var all []string
 	for _, what := range slices.Concat(config.ControlTables(), config.ControlFunctions(), []string{
+		config.Anchor,
 		config.Changes, config.Kept, config.Failed, config.Undelivered, config.Trail, config.Secret, config.Operators, config.AlarmTopic,
 	}) {
 		all = append(all, n.Control(what))

@@ -32,6 +32,12 @@ func TestReadDefaults(t *testing.T) {
 	}
 	for name, text := range map[string]string{"the least": least, "deployment.yaml": string(shipped)} {
 		d, err := config.Read("d.yaml", []byte(text))
+		if err == nil && name == "deployment.yaml" { // which has anchors, and else the defaults
+			if !d.Control.Audit.Anchors {
+				t.Error("the file in the repository has no anchors")
+			}
+			d.Control.Audit.Anchors = false
+		}
 		if err != nil || !reflect.DeepEqual(*d, leastWant) {
 			t.Errorf("%s: %+v, %v\nwant %+v", name, d, err, leastWant)
 		}
@@ -43,7 +49,12 @@ account: "123456789012"
 architecture: x86_64
 control:
   region: us-east-1
-  audit: { mode: COMPLIANCE, retentionDays: 30, confirm: nobody can delete audit records for 30 days }
+  audit:
+    mode: COMPLIANCE
+    retentionDays: 30
+    confirm: nobody can delete audit records for 30 days
+    breakGlass: arn:aws:iam::123456789012:role/break/glass
+    anchors: true
   trail: false
   pepper: p2
   metricsNamespace: My/Own
@@ -82,6 +93,7 @@ cells:
     killSwitch: false
 retired: [ { id: us-0, region: us-west-2 } ]
 alarms: { set: all, topics: ["arn:aws:sns:us-east-1:123456789012:ops"] }
+operators: { principals: ["arn:aws:iam::123456789012:role/ci-*"], addresses: [203.0.113.7, "2001:db8::/32"] }
 dashboards: true
 `
 
@@ -91,8 +103,11 @@ func TestReadAll(t *testing.T) {
 	want := config.Deployment{
 		Prefix: "mine", Account: "123456789012", Architecture: "x86_64", Retired: []config.Retired{{ID: "us-0", Region: "us-west-2"}},
 		Control: config.Control{
-			Region:  "us-east-1",
-			Audit:   config.Audit{Mode: "COMPLIANCE", RetentionDays: 30, Confirm: "nobody can delete audit records for 30 days"},
+			Region: "us-east-1",
+			Audit: config.Audit{
+				Mode: "COMPLIANCE", RetentionDays: 30, Confirm: "nobody can delete audit records for 30 days",
+				BreakGlass: "arn:aws:iam::123456789012:role/break/glass", Anchors: true,
+			},
 			NoTrail: true, Pepper: "p2", MetricsNamespace: "My/Own", LogLevel: "debug", LogDays: 90, CanaryMinutes: 15, NoPlatformLogs: true,
 		},
 		Cells: []config.Cell{{
@@ -110,11 +125,14 @@ func TestReadAll(t *testing.T) {
 			Attach:         []config.Attachment{{REST: "r1", AllowOrigin: "*", NoDefaultResponses: true}, {HTTP: "abc123"}, {WebSocket: "w1"}},
 		}, {ID: "us-2", Region: "us-east-1", Profile: "small", MaxInstances: 100, MemoryMB: 512, NoKillSwitch: true}},
 		Alarms: config.Alarms{Set: "all", Topics: []string{"arn:aws:sns:us-east-1:123456789012:ops"}}, Dashboards: true,
+		Operators: config.Callers{
+			Principals: []string{"arn:aws:iam::123456789012:role/ci-*"}, Addresses: []string{"203.0.113.7", "2001:db8::/32"},
+		},
 	}
 	if err != nil || !reflect.DeepEqual(*d, want) {
 		t.Errorf("%+v, %v\nwant %+v", d, err, want)
 	}
-	for _, part := range []any{want, want.Control, want.Control.Audit, want.Cells[0], want.Cells[0].Deadlines} {
+	for _, part := range []any{want, want.Control, want.Control.Audit, want.Cells[0], want.Cells[0].Deadlines, want.Operators} {
 		v := reflect.ValueOf(part)
 		for i := range v.NumField() {
 			if v.Field(i).IsZero() && v.Type().Field(i).Name != "NoKillSwitch" { // the other cell's: this one has alarms for it
@@ -170,6 +188,9 @@ func TestReadProblems(t *testing.T) {
 			`d.yaml:1:46: control.audit.mode: COMPLIANCE cannot be taken back, by anybody: confirm it with the key confirm, "nobody can delete audit records for 365 days"`},
 		"the confirmation of another time": {with(", audit: { mode: COMPLIANCE, retentionDays: 7, confirm: nobody can delete audit records for 365 days }", cell),
 			`d.yaml:1:46: control.audit.mode: COMPLIANCE cannot be taken back, by anybody: confirm it with the key confirm, "nobody can delete audit records for 7 days"`},
+		"a user who breaks the glass": {with(", audit: { breakGlass: arn:aws:iam::123456789012:user/ann }", cell),
+			`d.yaml:1:52: control.audit.breakGlass: "arn:aws:iam::123456789012:user/ann" is not a role's ARN, ` +
+				`as arn:aws:iam::123456789012:role/break-glass`},
 		"a confirmation of nothing": {with(", audit: { confirm: x }", cell), `d.yaml:1:49: control.audit.confirm: has no use without the mode COMPLIANCE`},
 		"zero concurrency":          {with("", "  - { id: eu-1, region: eu-west-1, maxInstances: 0 }\n"), `d.yaml:3:50: cells[0].maxInstances: must not be 0`},
 		"negative concurrency":      {with("", "  - { id: eu-1, region: eu-west-1, maxInstances: -1 }\n"), `d.yaml:3:50: cells[0].maxInstances: -1 is outside 1 to 10000`},
@@ -182,10 +203,35 @@ func TestReadProblems(t *testing.T) {
 			`d.yaml:3:25: cells[0].region: cn-north-1 is of the partition aws-cn and the control plane's eu-west-1 of aws, and nothing goes from one to the other`},
 		"an unknown key": {with("", "  - { id: eu-1, region: eu-west-1, size: 3 }\n"),
 			`d.yaml:3:36: cells[0]: unknown key "size" in a cell; known: attach, cache, claims, deadlines, id, issuers, killSwitch, leases, maxInstances, memoryMB, network, passDenials, profile, region, retryJitter, rollbackAlarms, trustedHops, waf`},
-		"a key twice":        {with("", "  - { id: eu-1, id: eu-2, region: eu-west-1 }\n"), `d.yaml:3:17: cells[0]: key "id" is there twice, first at line 3`},
-		"an id of ours":      {with("", "  - { id: EU_1, region: eu-west-1 }\n"), `d.yaml:3:11: cells[0].id: "EU_1" is not 1 to 24 of a-z 0-9 and single hyphens between them, a letter first`},
-		"two hyphens":        {with("", "  - { id: eu--1, region: eu-west-1 }\n"), `d.yaml:3:11: cells[0].id: "eu--1" is not 1 to 24`},
-		"a set of alarms":    {least + "alarms: { set: some }\n", `d.yaml:3:16: alarms.set: "some" is not one of usual, all`},
+		"a key twice":     {with("", "  - { id: eu-1, id: eu-2, region: eu-west-1 }\n"), `d.yaml:3:17: cells[0]: key "id" is there twice, first at line 3`},
+		"an id of ours":   {with("", "  - { id: EU_1, region: eu-west-1 }\n"), `d.yaml:3:11: cells[0].id: "EU_1" is not 1 to 24 of a-z 0-9 and single hyphens between them, a letter first`},
+		"two hyphens":     {with("", "  - { id: eu--1, region: eu-west-1 }\n"), `d.yaml:3:11: cells[0].id: "eu--1" is not 1 to 24`},
+		"a set of alarms": {least + "alarms: { set: some }\n", `d.yaml:3:16: alarms.set: "some" is not one of usual, all`},
+
+		"an operator of another account": {
+			"account: '123456789012'\n" + least + "operators: { principals: ['arn:aws:iam::210987654321:role/x'] }\n",
+			`d.yaml:4:27: operators.principals[0]: "arn:aws:iam::210987654321:role/x" is not of the account 123456789012, ` +
+				`and callers of another one are not let in`,
+		},
+		"an operator's session": {
+			least + "operators: { principals: ['arn:aws:sts::123456789012:assumed-role/x/y'] }\n",
+			`d.yaml:3:27: operators.principals[0]: "arn:aws:sts::123456789012:assumed-role/x/y" is not the ARN of ` +
+				`a role or a user, as in arn:aws:iam::123456789012:role/operators`,
+		},
+		"an operator twice": {
+			least + "operators: { principals: ['arn:aws:iam::123456789012:user/a', 'arn:aws:iam::123456789012:user/a'] }\n",
+			`d.yaml:3:63: operators.principals[1]: "arn:aws:iam::123456789012:user/a" is there twice`,
+		},
+		"an address within a network": {
+			least + "operators: { addresses: [203.0.113.7/24] }\n",
+			`d.yaml:3:26: operators.addresses[0]: "203.0.113.7/24" is not an address, or a network without bits ` +
+				`behind its length, as in 203.0.113.0/24`,
+		},
+		"a host as an address": {
+			least + "operators: { addresses: [vpn.example.com] }\n",
+			`d.yaml:3:26: operators.addresses[0]: "vpn.example.com" is not an address`,
+		},
+
 		"an address":         {least + "alarms: { email: ops }\n", `d.yaml:3:18: alarms.email: "ops" is not an address of e-mail`},
 		"a topic elsewhere":  {least + "alarms: { topics: ['arn:aws:sns:us-east-1:123456789012:ops'] }\n", `d.yaml:3:19: alarms.topics: there is none in eu-west-1, and an alarm speaks to topics of its own region only`},
 		"a topic's name":     {least + "alarms: { topics: [ops] }\n", `d.yaml:3:20: alarms.topics[0]: "ops" is not the ARN of a topic`},
@@ -276,7 +322,7 @@ func TestDocumentation(t *testing.T) {
 		t.Errorf("%s does not say how COMPLIANCE is confirmed", file)
 	}
 	_, err = config.Read("d.yaml", []byte("x: 1\nalarms: { x: 1 }\ncontrol: { x: 1, audit: { x: 1 } }\n"+
-		"cells: [ { x: 1, issuers: [ { x: 1 } ], deadlines: { x: 1 }, waf: { x: 1 }, cache: { x: 1 }, network: { x: 1 }, attach: [ { x: 1 } ] } ]\nretired: [ { x: 1 } ]\n"))
+		"cells: [ { x: 1, issuers: [ { x: 1 } ], deadlines: { x: 1 }, waf: { x: 1 }, cache: { x: 1 }, network: { x: 1 }, attach: [ { x: 1 } ] } ]\nretired: [ { x: 1 } ]\noperators: { x: 1 }\n"))
 	known := 0
 	for line := range strings.SplitSeq(fmt.Sprint(err), "\n") {
 		_, keys, _ := strings.Cut(line, "; known: ")
@@ -290,7 +336,7 @@ func TestDocumentation(t *testing.T) {
 			}
 		}
 	}
-	if want := 78; known != want {
+	if want := 83; known != want {
 		t.Errorf("the reader knows %d keys, want %d: this test is to look at all of them", known, want)
 	}
 }

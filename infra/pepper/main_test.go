@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,10 +27,10 @@ func TestAdd(t *testing.T) {
 	text := []byte(`{"addressKey":"` + addressKey + `"}`)
 	var peppers [][]byte
 	for i := range identity.MaxPeppers {
-		pepper := bytes.Repeat([]byte{byte(i + 1)}, pepperBytes)
+		pepper := bytes.Repeat([]byte{byte(i + 1)}, randomBytes)
 		peppers = append(peppers, pepper)
 		var err error
-		if text, err = add(text, fmt.Sprintf("p%d", i), pepper); err != nil {
+		if text, err = edit(text, add(fmt.Sprintf("p%d", i), pepper)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -66,7 +69,7 @@ func TestAdd(t *testing.T) {
 	if got, want := cache.Anonymise(addr), anonymiser.Anonymise(addr); got != want {
 		t.Errorf("addresses are named %s, want %s: the key for addresses is another one", got, want)
 	}
-	if _, err := add(text, "more", peppers[0]); err == nil || !strings.Contains(err.Error(), "as many as there may be") {
+	if _, err := edit(text, add("more", peppers[0])); err == nil || !strings.Contains(err.Error(), "as many as there may be") {
 		t.Errorf("a ninth pepper: %v", err)
 	}
 }
@@ -76,7 +79,7 @@ func TestAddRefuses(t *testing.T) {
 	const marker = "c2VjcmV0LXZhbHVlLXRoYXQtaXMtbG9uZy1lbm91Z2g="
 	for name, tt := range map[string]struct{ text, id, want string }{
 		"nothing":            {"", "p1", "not JSON"},
-		"an id of ours":      {"{}", "p 1", "id is to be"},
+		"an id of ours":      {`{"addressKey":"` + addressKey + `"}`, "p 1", "id is to be"},
 		"the same again":     {`{"peppers":{"p1":"` + marker + `"}}`, "p1", `has a pepper "p1"`},
 		"an unknown member":  {`{"addressKey":"` + addressKey + `","x":"` + marker + `"}`, "p1", "unknown"},
 		"a member twice":     {`{"peppers":{"p1":"` + marker + `"},"peppers":{"p2":"` + marker + `"}}`, "p3", "twice"},
@@ -84,7 +87,7 @@ func TestAddRefuses(t *testing.T) {
 		"more than there is": {`{"addressKey":"` + strings.Repeat("a", maxBytes) + `"}`, "p1", "bytes"},
 	} {
 		var out bytes.Buffer
-		err := run(tt.id, strings.NewReader(tt.text), &out)
+		err := run(add(tt.id, random()), strings.NewReader(tt.text), &out)
 		if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), marker) || out.Len() > 0 {
 			t.Errorf("%s: %v, %d bytes written; want %q and none", name, err, out.Len(), tt.want)
 		}
@@ -96,19 +99,84 @@ func TestRun(t *testing.T) {
 	seen := map[string]bool{}
 	for range 3 {
 		var out bytes.Buffer
-		if err := run("p1", strings.NewReader(`{"addressKey":"`+addressKey+`"}`+"\n"), &out); err != nil {
+		before := strings.NewReader(`{"addressKey":"` + addressKey + `"}` + "\n")
+		if err := run(add("p1", random()), before, &out); err != nil {
 			t.Fatal(err)
 		}
 		var secret struct {
 			Peppers    map[string][]byte
 			AddressKey string
 		}
-		if err := json.Unmarshal(out.Bytes(), &secret); err != nil || len(secret.Peppers["p1"]) != pepperBytes || secret.AddressKey != addressKey {
+		err := json.Unmarshal(out.Bytes(), &secret)
+		if err != nil || len(secret.Peppers["p1"]) != randomBytes || secret.AddressKey != addressKey {
 			t.Fatalf("%v: %d bytes of pepper", err, len(secret.Peppers["p1"]))
 		}
 		seen[string(secret.Peppers["p1"])] = true
 	}
 	if len(seen) != 3 {
 		t.Errorf("%d peppers of 3 runs", len(seen))
+	}
+}
+
+const twoPeppers = `"peppers":{"p1":"QUFBQUFBQUFBQUFBQUFBQQ==","p2":"QkJCQkJCQkJCQkJCQkJCQg=="}`
+
+// Guarantees what the two commands for a secret that leaked change, and that they change nothing else.
+func TestLeaked(t *testing.T) {
+	const before = `{"addressKey":"` + addressKey + `",` + twoPeppers + `,"redis":{"password":"passwordpassword"}}`
+	newKey := bytes.Repeat([]byte{7}, randomBytes)
+	for _, tt := range []struct {
+		name       string
+		by         change
+		text, want string // want begins with an exclamation mark where it is an error
+	}{
+		{"remove", remove("p1"), before, strings.Replace(before, `"p1":"QUFBQUFBQUFBQUFBQUFBQQ==",`, "", 1)},
+		{"another key for addresses", replaceAddressKey(newKey), before,
+			strings.Replace(before, addressKey, base64.StdEncoding.EncodeToString(newKey), 1)},
+		{"a key for addresses where there are no peppers", replaceAddressKey(newKey), `{"addressKey":"` + addressKey + `"}`,
+			`{"addressKey":"` + base64.StdEncoding.EncodeToString(newKey) + `"}`},
+		{"one that is not there", remove("p3"), before, `!the secret has no pepper "p3"`},
+		{"the only one", remove("p1"), `{"peppers":{"p1":"QUFBQUFBQUFBQUFBQUFBQQ=="}}`, `!the secret has no pepper but "p1"`},
+		{"an id that is none", remove("p 1"), before, "!id is to be"},
+	} {
+		got, err := edit([]byte(tt.text), tt.by)
+		want, refused := strings.CutPrefix(tt.want, "!")
+		as := err == nil && string(got) == want
+		if refused {
+			as = err != nil && strings.Contains(err.Error(), want)
+		}
+		if !as {
+			t.Errorf("%s: %s, %v; want %s", tt.name, got, err, want)
+		}
+	}
+}
+
+// Guarantees that a command line is taken for what it says, and that none is taken for the id of a new pepper by
+// mistake.
+func TestParse(t *testing.T) {
+	const before = `{"addressKey":"` + addressKey + `",` + twoPeppers + `}`
+	for line, want := range map[string]string{
+		"p3": "p1 p2 p3 same", "-remove p1": "p2 same", "-address-key": "p1 p2 other",
+		"": "usage", "-remove": "usage", "-Remove": "usage", "p3 p4": "usage", "-address-key p1": "usage",
+	} {
+		by, err := parse(strings.Fields(line))
+		got := "usage"
+		if err == nil {
+			text, err := edit([]byte(before), by)
+			var secret struct {
+				AddressKey string
+				Peppers    map[string][]byte
+			}
+			if err = errors.Join(err, json.Unmarshal(text, &secret)); err != nil {
+				t.Fatal(err)
+			}
+			words := append(slices.Sorted(maps.Keys(secret.Peppers)), "same")
+			if secret.AddressKey != addressKey {
+				words[len(words)-1] = "other"
+			}
+			got = strings.Join(words, " ")
+		}
+		if got != want {
+			t.Errorf("pepper %s: %s, want %s", line, got, want)
+		}
 	}
 }

@@ -1,0 +1,253 @@
+package infra_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-cdk-go/awscdk/v2"
+	"github.com/aws/jsii-runtime-go"
+
+	"github.com/sluicelimits/sluice/infra"
+	"github.com/sluicelimits/sluice/infra/config"
+)
+
+// record is an event as CloudTrail selects it, by the names of its fields.
+type record map[string]string
+
+func management(name string) record {
+	return record{"eventCategory": "Management", "readOnly": "false", "eventName": name}
+}
+
+func data(kind, name, arn string) record {
+	return record{"eventCategory": "Data", "readOnly": "false", "eventName": name, "resources.type": kind,
+		"resources.ARN": arn}
+}
+
+// covering is the name of the selector that selects an event; empty where none does.
+func covering(one *template, trail *resource, r record) string {
+	for _, s := range list(trail.get("AdvancedEventSelectors")) {
+		all := true
+		for _, f := range list(get(s, "FieldSelectors")) {
+			value := r[fmt.Sprint(get(f, "Field"))]
+			begins := func(with string) bool { return strings.HasPrefix(value, with) }
+			all = all && (slices.Contains(one.texts(get(f, "Equals")), value) || slices.ContainsFunc(one.texts(get(f,
+				"StartsWith")), begins))
+		}
+		if all {
+			return fmt.Sprint(get(s, "Name"))
+		}
+	}
+	return ""
+}
+
+// Guarantees that whatever gets around the audit trail is in CloudTrail's, each by the selector that is named here;
+// and that what comes with every request, and CloudTrail's own writes, are not.
+func TestTrailHasWhatGetsAroundTheAuditTrail(t *testing.T) {
+	const (
+		changes, removal = "Changes of resources", "Removal of trail records"
+		table, object    = "AWS::DynamoDB::Table", "AWS::S3::Object"
+		lambda           = "AWS::Lambda::Function"
+		bucket           = "arn:aws:s3:::sluice-%s-123456789012-eu-west-1/%s"
+		one              = "arn:aws:dynamodb:eu-west-1:123456789012:table/sluice-"
+		called           = "arn:aws:lambda:eu-west-1:123456789012:function:sluice-"
+	)
+	all := map[string]struct {
+		event record
+		by    string
+	}{
+		"a mode of the kill switch":     {management("StartDeployment"), changes},
+		"a document of the kill switch": {management("CreateHostedConfigurationVersion"), changes},
+		"a value of the secret":         {management("PutSecretValue"), changes},
+		"a function's code":             {management("UpdateFunctionCode20150331v2"), changes},
+		"a function's variables":        {management("UpdateFunctionConfiguration20150331v2"), changes},
+		"who may invoke a function":     {management("AddPermission20150331v2"), changes},
+		"an event source":               {management("UpdateEventSourceMapping20150331"), changes},
+		"a role's policy":               {management("PutRolePolicy"), changes},
+		"a key's policy":                {management("PutKeyPolicy"), changes},
+		"the end of a key":              {management("ScheduleKeyDeletion"), changes},
+		"a bucket's policy":             {management("PutBucketPolicy"), changes},
+		"a bucket's retention":          {management("PutBucketObjectLockConfiguration"), changes},
+		"the end of this trail":         {management("StopLogging"), changes},
+		"other selectors of this trail": {management("PutEventSelectors"), changes},
+		"an integration of an API":      {management("UpdateIntegration"), changes},
+		"a table set back":              {management("RestoreTableToPointInTime"), changes},
+		"a write of a control table":    {data(table, "PutItem", one+"tenants"), "Writes to tables"},
+		"a write of a cell's table":     {data(table, "PutItem", one+"a-1-config"), "Writes to tables"},
+		"a write of an audit record": {data(object, "PutObject", fmt.Sprintf(bucket, "audit", "audit/x")),
+			"Writes of audit records"},
+		"a lock of an audit record": {data(object, "PutObjectRetention", fmt.Sprintf(bucket, "audit", "x")),
+			"Writes of audit records"},
+		"a trail record removed": {data(object, "DeleteObject", fmt.Sprintf(bucket, "trail", "AWSLogs/x")),
+			removal},
+		"trail records removed": {data(object, "DeleteObjects", fmt.Sprintf(bucket, "trail", "")), removal},
+		"a lock of a trail record": {data(object, "PutObjectRetention", fmt.Sprintf(bucket, "trail", "x")),
+			removal},
+		"the admin function invoked": {data(lambda, "Invoke", called+"admin"),
+			"Calls of the operators' functions"},
+		"an ops function invoked": {data(lambda, "Invoke", called+"a-1-ops"),
+			"Calls of the operators' functions"},
+		"CloudTrail's own writes":         {data(object, "PutObject", fmt.Sprintf(bucket, "trail", "AWSLogs/x")), ""},
+		"a charge":                        {data(table, "UpdateItem", one+"a-1-counters"), ""},
+		"a decision":                      {data(lambda, "Invoke", called+"a-1-authorizer"), ""},
+		"a read of a resource, as a list": {record{"eventCategory": "Management", "readOnly": "true"}, ""},
+		"an object of another bucket":     {data(object, "DeleteObject", "arn:aws:s3:::another/x"), ""},
+		"a write to somebody else's table": {data(table, "PutItem",
+			"arn:aws:dynamodb:eu-west-1:123456789012:table/other"), ""},
+	}
+	control := stack(t, "sluice-control")
+	for _, what := range slices.Sorted(maps.Keys(all)) {
+		if by := covering(control, first(control, "AWS::CloudTrail::Trail"), all[what].event); by != all[what].by {
+			t.Errorf("%s: %v is selected by %q, want %q", what, all[what].event, by, all[what].by)
+		}
+	}
+}
+
+// Guarantees that only the archiver may write into the audit bucket, and that a break-glass role is left out of what is
+// denied everybody, where there is one; and that the mode GOVERNANCE, and no other, is warned of when templates are
+// made.
+func TestBreakGlass(t *testing.T) {
+	const glass = "arn:aws:iam::123456789012:role/glass"
+	for _, mode := range []string{config.Governance, config.Compliance} {
+		for _, role := range []string{"", glass} {
+			out := t.TempDir()
+			app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &out})
+			d := &config.Deployment{
+				Control: config.Control{Region: "eu-west-1", Audit: config.Audit{Mode: mode, BreakGlass: role}},
+				Cells:   []config.Cell{{ID: "here", Region: "eu-west-1"}},
+			}
+			if mode == config.Compliance {
+				d.Control.Audit.RetentionDays, d.Control.Audit.Confirm = 400, config.Confirmation(400)
+			}
+			if _, err := infra.NewStacks(app, d, stubs()); err != nil {
+				t.Fatal(err)
+			}
+			app.Synth(nil)
+			raw, err := os.ReadFile(filepath.Join(out, "sluice-control.template.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			written, err := filepath.Glob(filepath.Join(out, "*"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			warned := false
+			for _, file := range written {
+				text, _ := os.ReadFile(file) // folders cannot be read
+				warned = warned || strings.Contains(string(text), "sluice:governance")
+			}
+			if warned != (mode == config.Governance) {
+				t.Errorf("%s: warned is %t", mode, warned)
+			}
+			breakGlassHolds(t, decode(t, raw), mode, role)
+		}
+	}
+}
+
+// breakGlassHolds checks the policies and the locks of the trail's two buckets.
+func breakGlassHolds(t *testing.T, one *template, mode, role string) {
+	t.Helper()
+	statements := map[string][]any{}
+	for _, p := range one.of("AWS::S3::BucketPolicy") {
+		for _, s := range list(p.get("PolicyDocument", "Statement")) {
+			sid := fmt.Sprint(get(s, "Sid"))
+			statements[sid] = append(statements[sid], s)
+		}
+	}
+	if n := len(statements["NobodyRemoves"]); n != 2 {
+		t.Errorf("%s: %d buckets deny removal, want 2", mode, n)
+	}
+	for _, s := range statements["NobodyRemoves"] {
+		if but := strings.Join(one.texts(get(s, "Condition", "ArnNotEquals", "aws:PrincipalArn")), " "); but != role {
+			t.Errorf("%s: removal is denied to all but %q, want %q", mode, but, role)
+		}
+	}
+	if n := len(statements["OnlyTheTrailsFunctionsWrite"]); n != 1 {
+		t.Fatalf("%s: %d buckets are written by the archiver alone, want 1", mode, n)
+	}
+	writers := one.texts(get(statements["OnlyTheTrailsFunctionsWrite"][0], "Condition", "ArnNotEquals",
+		"aws:PrincipalArn"))
+	if len(writers) == 0 || !strings.HasPrefix(writers[0], "${ControlArchiverRole") || strings.Join(writers[1:],
+		" ") != role {
+		t.Errorf("%s: the audit bucket is written by %q", mode, writers)
+	}
+	for _, b := range one.of("AWS::S3::Bucket") {
+		if got := b.get("ObjectLockConfiguration", "Rule", "DefaultRetention", "Mode"); got != mode {
+			t.Errorf("%s: a bucket's mode is %v", mode, got)
+		}
+		for _, rule := range list(b.get("LifecycleConfiguration", "Rules")) {
+			if days := get(rule, "ExpirationInDays"); days != map[string]float64{config.Governance: 365,
+				config.Compliance: 400}[mode] {
+				t.Errorf("%s: the trail's records expire after %v days", mode, days)
+			}
+		}
+	}
+}
+
+// Guarantees that the anchor function's role alone may sign with the key of the anchors, that administrators may
+// neither sign nor make grants, that the key stays, and that the functions of the trail write each its own objects.
+func TestAnchorKey(t *testing.T) {
+	one := stack(t, "sluice-control")
+	key := first(one, "AWS::KMS::Key")
+	if key.get("KeySpec") != "ECC_NIST_P256" || key.get("KeyUsage") != "SIGN_VERIFY" || !keptAlways(key) {
+		t.Errorf("the key is %v for %v, and ends with %s", key.get("KeySpec"), key.get("KeyUsage"), key.DeletionPolicy)
+	}
+	role := func(principal any) bool {
+		return strings.HasPrefix(strings.Join(one.texts(principal), " "), "${ControlAnchorRole")
+	}
+	seen := map[string]bool{}
+	for _, s := range list(key.get("KeyPolicy", "Statement")) {
+		sid, actions := fmt.Sprint(get(s, "Sid")), one.texts(get(s, "Action"))
+		seen[sid] = true
+		signs := slices.ContainsFunc(actions, func(a string) bool {
+			return a == "kms:Sign" ||
+				a == "kms:CreateGrant" || strings.Contains(a, "*")
+		})
+		but := get(s, "Condition", "ArnNotEquals", "aws:PrincipalArn")
+		switch sid {
+		case "Administration":
+			if signs || get(s, "Effect") != "Allow" {
+				t.Errorf("administrators may %v", actions)
+			}
+		case "TheAnchorFunctionSigns":
+			if !slices.Equal(actions, []string{"kms:Sign"}) || !role(get(s, "Principal", "AWS")) {
+				t.Errorf("%v may %v", get(s, "Principal"), actions)
+			}
+		case "NobodyElseSigns":
+			if get(s, "Effect") != "Deny" || !slices.Equal(actions, []string{"kms:Sign", "kms:CreateGrant"}) ||
+				!role(but) ||
+				fmt.Sprint(get(s, "Principal", "AWS")) != "*" {
+				t.Errorf("%v is denied to %v but %v", actions, get(s, "Principal"), but)
+			}
+		default:
+			t.Errorf("the key's policy has %s", sid)
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("the key's policy has %v, want three statements", seen)
+	}
+	writers := map[string]string{}
+	for _, p := range one.of("AWS::S3::BucketPolicy") {
+		for _, s := range list(p.get("PolicyDocument", "Statement")) {
+			var roles []string
+			for _, arn := range one.texts(get(s, "Condition", "ArnNotEquals", "aws:PrincipalArn")) {
+				roles = append(roles, regexp.MustCompile(`Control(\w+?)Role`).FindStringSubmatch(arn)[1])
+			}
+			for _, on := range one.texts(get(s, "Resource")) {
+				if get(s, "Action") == "s3:PutObject" && get(s, "Effect") == "Deny" {
+					writers[on[strings.Index(on, "/"):]] = strings.Join(roles, " ")
+				}
+			}
+		}
+	}
+	want := map[string]string{"/*": "Archiver Anchor", "/audit/*": "Archiver", "/rejected/*": "Archiver",
+		"/anchors/*": "Anchor"}
+	if !maps.Equal(writers, want) {
+		t.Errorf("objects are written by %v, want %v", writers, want)
+	}
+}
