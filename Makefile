@@ -87,6 +87,10 @@ localstack: ## So deployed, to play with, until Ctrl-C
 lint: tools ## go vet, staticcheck, golangci-lint, gofmt, tidy modules, no binary in the tree
 	@scripts/lint
 
+.PHONY: vulncheck
+vulncheck: tools ## Known vulnerabilities in what is called; passes and says so where their database is away
+	@scripts/vulncheck
+
 .PHONY: tools
 tools: ## Install the pinned linters into ./bin
 	@scripts/tools
