@@ -2,6 +2,7 @@ package dynamodb
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	"github.com/aws/smithy-go"
 
 	"github.com/sluicelimits/sluice/internal/limit"
 )
@@ -237,9 +239,15 @@ func (s *Store) getInput(key itemKey) *dynamodb.GetItemInput {
 	return &dynamodb.GetItemInput{TableName: s.table, Key: key.attributes(), ConsistentRead: &consistent}
 }
 
+// get reads an item. An answer that breaks off on its way is asked for once more, because reading changes nothing; what
+// writes is never sent twice.
 func (c *decision) get(ctx context.Context, key itemKey) error {
 	sent := time.Now()
 	out, err := c.client.GetItem(ctx, c.getInput(key), c.options...)
+	if unreadable := (*smithy.DeserializationError)(nil); errors.As(err, &unreadable) {
+		sent = time.Now()
+		out, err = c.client.GetItem(ctx, c.getInput(key), c.options...)
+	}
 	if err != nil {
 		return err
 	}

@@ -103,6 +103,47 @@ func TestStalled(t *testing.T) {
 	}
 }
 
+// breakOff begins an answer and resets the connection in the middle of it.
+func breakOff(t *testing.T, w http.ResponseWriter) {
+	conn, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"Attr")
+	_ = conn.(*net.TCPConn).SetLinger(0) // a reset, not a close
+	conn.Close()
+}
+
+// An item is read again if the answer breaks off, but only once.
+func TestReadBreaksOff(t *testing.T) {
+	server(t)
+	var left, calls atomic.Int64
+	at := between(t, func(w http.ResponseWriter, r *http.Request, _ http.Handler) bool {
+		if !strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".GetItem") {
+			return false
+		}
+		calls.Add(1)
+		if left.Add(-1) < 0 {
+			return false
+		}
+		breakOff(t, w)
+		return true
+	})
+	s, l := open(t, config(connect(t, at))), window(t, "five", 5)
+	for _, c := range []struct {
+		breaks, calls int64
+		fails         bool
+	}{{1, 2, false}, {2, 2, true}} {
+		left.Store(c.breaks)
+		calls.Store(0)
+		var d limit.Decision
+		if err := s.Peek(t.Context(), one(l), noon, &d); (err != nil) != c.fails || calls.Load() != c.calls {
+			t.Errorf("%d answers break off: %d calls and %v; want %d calls, an error %t", c.breaks, calls.Load(), err, c.calls, c.fails)
+		}
+	}
+}
+
 // A connection that is reset after the write was carried out: the caller gets an error, and the units are lost. They
 // must not be charged twice, and the store goes on right after it.
 func TestResetInMidReply(t *testing.T) {
@@ -113,14 +154,7 @@ func TestResetInMidReply(t *testing.T) {
 			return false
 		}
 		forward.ServeHTTP(httptest.NewRecorder(), r) // carried out
-		conn, _, err := w.(http.Hijacker).Hijack()
-		if err != nil {
-			t.Error(err)
-			return true
-		}
-		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{\"Attr")
-		_ = conn.(*net.TCPConn).SetLinger(0) // a reset, not a close
-		conn.Close()
+		breakOff(t, w)
 		return true
 	})
 	c := config(connect(t, at))
