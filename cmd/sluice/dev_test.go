@@ -65,8 +65,15 @@ func startDev(t *testing.T, args ...string) *running {
 	root.SetArgs(append([]string{"dev", "--listen", "127.0.0.1:0"}, args...))
 	root.SetOut(r.stdout)
 	root.SetErr(r.stderr)
-	go func() { r.done <- root.ExecuteContext(ctx) }()
-	t.Cleanup(cancel)
+	ended := make(chan struct{})
+	go func() {
+		r.done <- root.ExecuteContext(ctx)
+		close(ended)
+	}()
+	t.Cleanup(func() { // it writes in folders of the test until it has ended
+		cancel()
+		<-ended
+	})
 	for !strings.Contains(r.stdout.String(), "listens on") {
 		select {
 		case <-r.stdout.grew:
