@@ -95,7 +95,7 @@ func NewHandler(c HandlerConfig) (*Handler, error) {
 
 // Invoke answers one event. Errors are API Gateway's affair:
 //
-//   - [apigw.ErrUnauthorized], as it is: the client gets a 401
+//   - [apigw.ErrUnauthorized], as it is: the client of a REST or WebSocket API gets a 401
 //   - one that wraps [apigw.ErrEvent]: the function is attached to something that is no authorizer; it holds nothing of the event
 //   - any other is a panic of ours that was caught. The gateway makes a 500 of it, on every kind of API. That is the one case
 //     in which a request ends so: it is not let through, and an answer that was made halfway is not to be trusted even as a
@@ -138,7 +138,7 @@ const forwardedFor = "X-Forwarded-For"
 const usualAnswer = 1536
 
 func (h *Handler) encode(event *apigw.Event, a *Answer) ([]byte, error) {
-	if a.Kind == answer.NoCredential || a.Kind == answer.BadCredential {
+	if event.Unauthorized(a.Kind) {
 		return nil, apigw.ErrUnauthorized
 	}
 	mode := ""

@@ -421,12 +421,20 @@ func (w *world) read(out []byte, err error) reply {
 	r.decision, _ = a.Context["decision"].(string)
 	if a.IsAuthorized != nil {
 		r.allow = *a.IsAuthorized
-		return r
+		return unauthorized(r)
 	}
 	if len(a.PolicyDocument.Statement) != 1 {
 		w.t.Fatalf("not one statement: %s", out)
 	}
 	r.allow, r.resource = a.PolicyDocument.Statement[0].Effect == "Allow", a.PolicyDocument.Statement[0].Resource
+	return unauthorized(r)
+}
+
+// unauthorized is a reply of an HTTP API as those of the other kinds are read, whose 401 is an error and no answer.
+func unauthorized(r reply) reply {
+	if !r.allow && (r.decision == "no_credential" || r.decision == "bad_credential") {
+		return reply{text: r.text, decision: "unauthorized"}
+	}
 	return r
 }
 

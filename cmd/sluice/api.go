@@ -251,6 +251,9 @@ func (s *servedAPI) adapt(lines attempts) {
 		if !s.o.passDenials {
 			l.about = strings.Replace(l.about, "429s", "403s", 1)
 		}
+		if s.description.Kind == stage.HTTP && !s.o.passDenials {
+			l.about = strings.Replace(l.about, "no key: 401", "no key: 403", 1)
+		}
 		if s.description.Kind == stage.WebSocket {
 			l.about = strings.Replace(l.about, "200s", "101s", 1)
 			l.command = strings.Replace(l.command, "curl ", `curl -H "Connection: Upgrade" -H "Upgrade: websocket" -H "Sec-WebSocket-Version: 13" -H "Sec-WebSocket-Key: c2x1aWNlLXNsdWljZS1zbA==" `, 1)

@@ -64,7 +64,7 @@ func TestDevBuiltinAPIs(t *testing.T) {
 		denied int
 	}{
 		"rest": {[]int{200, 200, 429, 401}, 429},
-		"http": {[]int{200, 200, 403, 401}, 403},
+		"http": {[]int{200, 200, 403, 403}, 403},
 	} {
 		r := startDev(t, "--api", api)
 		lines := curlLine.FindAllStringSubmatch(r.stdout.String(), -1)
@@ -75,6 +75,9 @@ func TestDevBuiltinAPIs(t *testing.T) {
 			if got, _, body := get(t, lines[i][2], lines[i][1]); got != code {
 				t.Errorf("%s: %s: %d, want %d: %s", api, lines[i][0], got, code, body)
 			}
+		}
+		if none := fmt.Sprint("no key: ", want.codes[len(want.codes)-1]); !strings.Contains(r.stdout.String(), none) {
+			t.Errorf("%s: it does not say %q", api, none)
 		}
 		loop := regexp.MustCompile(`200s, then (\d+)s\n  for i in ([\d ]+); do curl .* -H "X-API-Key: (\S+)" (\S+); done`).FindStringSubmatch(r.stdout.String())
 		if loop == nil {

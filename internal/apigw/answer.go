@@ -11,8 +11,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/answer"
 )
 
-// ErrUnauthorized is what the Lambda handler must return as it is where [Encoder.Append] does: API Gateway answers 401 if
-// the error's text is exactly this, and 500 at any other.
+// ErrUnauthorized is what the Lambda handler must return as it is where [Encoder.Append] does: a REST or WebSocket API
+// answers 401 if the error's text is exactly this, and 500 at any other. What an HTTP API answers to it is documented
+// nowhere, so its authorizers never return it.
 //
 //nolint:staticcheck // the text is API Gateway's, capital letter and all
 var ErrUnauthorized = errors.New("Unauthorized")
@@ -98,16 +99,17 @@ func Bool(name string, value bool) Value { return Value{name, strconv.FormatBool
 
 // Encoder writes answers. The zero Encoder is ready for use. It is safe for concurrent use once it is filled in.
 type Encoder struct {
-	// PassDenials names, by id, the APIs in whose backend our middleware stands: a denial lets the request through to it, with
-	// the decision in the context, so that the client gets the true 429 or 403. Without that middleware it is an open door, so
-	// the default, none, is a Deny. It goes for HTTP and WebSocket APIs; on REST APIs a gateway response does it, and the
-	// entry has no effect. No or a bad credential is a 401 either way.
+	// PassDenials names, by id, the APIs in whose backend our middleware stands: a denial lets the request through to it,
+	// with the decision in the context, so that the client gets the true 429, 403 or 401. Without that middleware it is an
+	// open door, so the default, none, is a Deny, which an HTTP API answers with 403. It goes for HTTP and WebSocket APIs;
+	// on REST APIs a gateway response does it, and the entry has no effect. No or a bad credential is a 401 of a REST or
+	// WebSocket API either way.
 	PassDenials []string
 }
 
 // Append appends the answer to the event, at most MaxAnswerBytes of JSON, or returns ErrUnauthorized, which is then the answer.
 func (n *Encoder) Append(b []byte, e *Event, a *Answer) ([]byte, error) {
-	if a.Kind == answer.NoCredential || a.Kind == answer.BadCredential {
+	if e.Unauthorized(a.Kind) {
 		return b, ErrUnauthorized
 	}
 	allow := a.Kind == answer.Allowed || e.passes() && slices.Contains(n.PassDenials, e.API)
@@ -120,6 +122,12 @@ func (n *Encoder) Append(b []byte, e *Event, a *Answer) ([]byte, error) {
 	}
 	w.context(a)
 	return append(w.b, '}'), nil
+}
+
+// Unauthorized reports whether the answer to the event is [ErrUnauthorized]: where no credential or a bad one came, by an
+// API of a kind that documents what it makes of that error.
+func (e *Event) Unauthorized(k answer.Kind) bool {
+	return (k == answer.NoCredential || k == answer.BadCredential) && e.Shape != HTTP1 && e.Shape != HTTP2
 }
 
 func (e *Event) passes() bool { return e.Shape == HTTP1 || e.Shape == HTTP2 || e.Shape == WebSocket }

@@ -453,7 +453,7 @@ func (a *attached) http(closed, open *world) {
 	id := create.arg("--api-id")
 	route := stage.Route{Key: "ANY /{proxy+}", Integration: stage.Integration{Type: stage.HTTPProxy, URL: closed.backend() + "/{proxy}"}}
 	before := closed.serve(description(stage.HTTP, id, authorizer2(create), route, nil), nil)
-	before.is(401, "GET", "/product/1")
+	before.is(403, "GET", "/product/1")
 	wait(t, func() error { // without the mapping the middleware finds no decision, and nobody gets to the backend
 		if got := before.is(403, "GET", "/product/1", closed.key("acme")...); !strings.Contains(got.body, "no-decision") {
 			return fmt.Errorf("without the mapping: %s", got)
