@@ -183,9 +183,11 @@ func (b *Bill) dynamo() {
 	balancer, _ := grants.Of("balancer")
 	b.add("DynamoDB", "balancer, reads", "dynamodb.reads", product(every(balancer.Schedule), sum(num(1), frac((plans+sharesItems+cellItems*w.Cells)*itemBytes, 4096))),
 		"the shares, and all plans, cells and acknowledgements, 4 KB a unit, every %s", balancer.Schedule)
-	control, copied := num(items*itemBytes), product(cells, num((items+w.Tenants)*itemBytes))
-	b.add("DynamoDB", "storage", "dynamodb.storage", over(sum(control, copied), num(1<<30)), "items of 1 KB: %s in control tables, and in each cell as many and a counter for each tenant", grouped(items))
-	b.add("DynamoDB", "point-in-time recovery", "dynamodb.backup", over(control, num(1<<30)), "of the control tables; their streams are read by Lambda, which is free")
+	stored := over(sum(num(items*itemBytes), product(cells, num((items+w.Tenants)*itemBytes))), num(1<<30))
+	b.add("DynamoDB", "storage", "dynamodb.storage", stored,
+		"items of 1 KB: %s in control tables, and in each cell as many and a counter for each tenant", grouped(items))
+	b.add("DynamoDB", "point-in-time recovery", "dynamodb.backup", stored,
+		"of all tables; streams are read by Lambda, which is free")
 }
 
 // explainCalls says how the calls of the rates' store come about.
