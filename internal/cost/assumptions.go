@@ -64,6 +64,10 @@ const (
 	minutesEach       = 10 // that it is open
 )
 
+// compressed is the share of a log's bytes for whose storage CloudWatch bills: it stores logs compressed. AWS's Pricing Calculator
+// takes this share ("0.15 Storage compression factor").
+var compressed = frac(15, 100)
+
 // Of a call of a function of the control plane, how long it takes.
 func callMs(function string) int64 {
 	switch function {

@@ -272,7 +272,8 @@ func (b *Bill) cloudWatch() {
 	}
 	batches := product(calls, num(batchBytes+platformBytes))
 	b.add("CloudWatch", "logs of the control plane", "cloudwatch.logs", over(batches, num(1<<30)), "%s bytes a call, Lambda's own lines included", grouped(batchBytes+platformBytes))
-	b.add("CloudWatch", "logs, storage", "cloudwatch.archive", over(product(sum(lines, batches), num(retention)), num(1<<30)), "kept %d month, not compressed", retention)
+	b.add("CloudWatch", "logs, storage", "cloudwatch.archive", over(product(sum(lines, batches), num(retention), compressed), num(1<<30)),
+		"kept %d month, compressed to %s %%", retention, decimal(product(compressed, num(100)), 0))
 }
 
 func (b *Bill) others() {

@@ -195,6 +195,7 @@ func TestRequestsByHand(t *testing.T) {
 		"DynamoDB: counters, writes":         "85.245750",  // 131.4 x 1.038 x 0.625
 		"DynamoDB: config polls, reads":      "1.314000",   // 4/s x 2,628,000 s x 0.125 / 1,000,000
 		"CloudWatch: logs of the authorizer": "33.599496",  // 4/s x 2,628,000 s x 1,864 bytes = 18.248677 GB, 131.4 M x 400 bytes = 48.950315 GB; x 0.50
+		"CloudWatch: logs, storage":          "0.302786",   // these 67.198992 GB and 0.086697 of the control plane x 0.15 x 0.03
 		"AppConfig: configurations":          "1.168000",   // 4 x 730 / 2 x 0.0008
 	})
 
