@@ -135,7 +135,8 @@ func (b *Bill) lambda() {
 		calls = sum(calls, n)
 		work = sum(work, over(product(n, num(callMs(f.Name)*int64(f.MemoryMB))), num(1000*1024)))
 	}
-	b.add("Lambda", "control plane, requests", "lambda.requests", calls, "schedules, and for each change one call of publisher and archiver, and of applier in each cell")
+	b.add("Lambda", "control plane, requests", "lambda.requests", calls,
+		"by schedules (rules of EventBridge, which are free), and for each change of publisher and archiver, and of applier in each cell")
 	b.add("Lambda", "control plane, duration", "lambda.duration", work, "canary %d ms, reconcile %d ms, others %d ms each", callMs("canary"), callMs("reconcile"), callMs(""))
 }
 
@@ -281,12 +282,5 @@ func (b *Bill) others() {
 	cells := num(w.Cells)
 	b.add("AppConfig", "polls", "appconfig.requests", over(b.month(u.polls), num(pollAppConfig)), "each environment, every %d s", pollAppConfig)
 	b.add("AppConfig", "configurations", "appconfig.received", num(u.Environments*w.Cells*hours/environmentAge), "one for each environment, which lives %d h", environmentAge)
-	scheduled := new(big.Rat)
-	for _, f := range grants.Functions() {
-		if f.Schedule > 0 {
-			scheduled = sum(scheduled, b.callsOf(&f))
-		}
-	}
-	b.add("EventBridge", "schedules", "eventbridge.schedules", scheduled, "canary, balancer, and reconcile in each cell")
 	b.add("CloudTrail", "data events", "cloudtrail.data", product(u.Changes, sum(num(2), cells)), "writes of control tables, config tables and audit records; not the authorizer's calls, nor counters")
 }

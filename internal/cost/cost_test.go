@@ -114,7 +114,7 @@ func TestIdleByHand(t *testing.T) {
 		"DynamoDB: canary, reads":    "0.043800", // 40 x 8,760 x 0.125 / 1,000,000
 		"DynamoDB: balancer, reads":  "0.036956", // 43,800 runs x (1 + (20 + 1 + 2) KB / 4 KB) x 0.125 / 1,000,000
 		"DynamoDB: reconcile, reads": "0.058400", // 2,920 runs x (320 + 320) KB / 4 KB x 0.125 / 1,000,000
-		"EventBridge: schedules":     "0.055480", // balancer 43,800, canary 8,760, reconcile 2,920
+		"EventBridge: schedules":     "",         // rules on a schedule are free
 		"CloudTrail: data events":    "0.027193", // 3 x 9,064.1667 x 0.10 / 100,000
 		"CloudWatch: metrics":        "0.900000", // active_cell_count, drift, propagation_seconds
 	})

@@ -71,9 +71,13 @@ func knownPrices() []string {
 		"transfer.zones", "vpc.endpoint.hours", "vpc.nat.hours", "sns.publishes", "sqs.requests", "s3.puts", "s3.storage",
 		"secretsmanager.secrets", "secretsmanager.calls", "kms.keys", "kms.requests", "cloudwatch.metrics", "cloudwatch.alarms",
 		"cloudwatch.dashboards", "cloudwatch.logs", "cloudwatch.archive", "appconfig.requests", "appconfig.received",
-		"eventbridge.schedules", "cloudtrail.data", "waf.acl", "waf.rules", "waf.requests",
+		"cloudtrail.data", "waf.acl", "waf.rules", "waf.requests",
 	}
 }
+
+// retiredPrices are the ids that price files of earlier releases may have and no line of a bill uses. Functions are called on a
+// schedule by EventBridge's rules, which are free; only EventBridge Scheduler has a price.
+func retiredPrices() []string { return []string{"eventbridge.schedules"} }
 
 // amount is what a quantity of a month costs in a region, in dollars. Steps hold for the units that are paid; free ones come first.
 func (p *price) amount(region string, quantity *big.Rat, freeTier bool) *big.Rat {

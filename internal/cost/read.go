@@ -213,7 +213,7 @@ func (r *reader) price(entry *yaml.Node, path string, seen map[string]bool) {
 	}
 	id := r.text(o["id"], path+".id")
 	switch {
-	case id == "":
+	case id == "" || slices.Contains(retiredPrices(), id):
 		return
 	case !slices.Contains(knownPrices(), id) && !nodeType.MatchString(id):
 		r.problem(o["id"], path+".id", "no price is called %q; there are %s and elasticache.cache.TYPE", clip(id), strings.Join(knownPrices(), ", "))

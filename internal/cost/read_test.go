@@ -86,10 +86,26 @@ func TestNewRegion(t *testing.T) {
 	}
 	_, err = ReadPrices(listPrices(t), "tokyo.yaml", []byte("date: 2026-01-01\nprices: [ { id: lambda.requests, usd: { ap-northeast-1: 0.2 } } ]"))
 	want := "tokyo.yaml: region ap-northeast-1 lacks the price of apigateway.rest, apigateway.http, apigateway.websocket.messages, " +
-		"apigateway.websocket.minutes, lambda.duration and 27 more"
+		"apigateway.websocket.minutes, lambda.duration and 26 more"
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
+}
+
+// Guarantees that a file that an earlier release printed is read: a price that no line uses any more costs nothing.
+func TestPriceFilesOfEarlierReleases(t *testing.T) {
+	p, err := ReadPrices(listPrices(t), "old.yaml", []byte("date: 2025-06-01\nprices:\n"+
+		"  - { id: eventbridge.schedules, per: 1_000_000, unit: invocations, free: 14_000_000, published: x, usd: { us-east-1: 1.00 } }\n"+
+		"  - { id: sns.publishes, usd: { us-east-1: 0 } }\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := NewWorkload(num(0))
+	b, err := New(&w, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAmounts(t, b, map[string]string{"EventBridge: schedules": "", "SNS: publishes": "0.000000"})
 }
 
 // Guarantees that what is wrong in a price file is told with its place, all of it in one run, and that no price is taken from it.
