@@ -27,6 +27,13 @@ var (
 	batchBytes   = int64(726)        // a line of metrics of a function of the control plane, the same
 )
 
+// How often an environment of the authorizer asks beside requests, in seconds. A test compares these with the packages that ask.
+const (
+	appConfigEvery = 15  // package killswitch
+	secretEvery    = 300 // package secrets
+	keysEvery      = 900 // package token, for each issuer
+)
+
 // What is assumed. Nothing of it has been measured on AWS.
 const (
 	localMs  = 1 // billed for a decision without a call; processor time is far below, and Lambda bills whole milliseconds
@@ -42,7 +49,6 @@ const (
 	itemBytes         = 1024 // of an item or document, and so a write unit
 	plans             = 20   // in all
 	environmentAge    = 2    // h that an environment lives; then a new one reads its documents
-	pollAppConfig     = 45   // s
 	canaryReads       = 40   // read units of a canary's run in each cell: it looks every 50 ms until it sees its change, for 2 s
 	applyReads        = 3    // read units of a change in each cell
 	applyWrites       = 6    // write units: a transaction of document, log entry and head

@@ -236,7 +236,7 @@ func (b *Bill) objects() {
 func (b *Bill) keys() {
 	w, u := &b.Workload, b.Usage
 	b.add("Secrets Manager", "secrets", "secretsmanager.secrets", num(w.Cells), "one in each cell")
-	b.add("Secrets Manager", "calls", "secretsmanager.calls", num(u.Environments*w.Cells*hours/environmentAge), "one for each environment, which lives %d h", environmentAge)
+	b.add("Secrets Manager", "calls", "secretsmanager.calls", b.month(u.asking(secretEvery)), "each environment, every %d s", secretEvery)
 	if w.CustomerKeys {
 		b.add("KMS", "keys", "kms.keys", num(w.Cells+1), "one beside the control tables, one in each cell")
 	}
@@ -280,7 +280,7 @@ func (b *Bill) cloudWatch() {
 func (b *Bill) others() {
 	w, u := &b.Workload, b.Usage
 	cells := num(w.Cells)
-	b.add("AppConfig", "polls", "appconfig.requests", over(b.month(u.polls), num(pollAppConfig)), "each environment, every %d s", pollAppConfig)
+	b.add("AppConfig", "polls", "appconfig.requests", b.month(u.asking(appConfigEvery)), "each environment, every %d s", appConfigEvery)
 	b.add("AppConfig", "configurations", "appconfig.received", num(u.Environments*w.Cells*hours/environmentAge), "one for each environment, which lives %d h", environmentAge)
 	b.add("CloudTrail", "data events", "cloudtrail.data", product(u.Changes, sum(num(2), cells)), "writes of control tables, config tables and audit records; not the authorizer's calls, nor counters")
 }

@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/identity/token"
+	"github.com/sluicelimits/sluice/internal/killswitch"
+	"github.com/sluicelimits/sluice/internal/secrets"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 
@@ -195,6 +198,8 @@ func TestRequestsByHand(t *testing.T) {
 		"DynamoDB: counters, writes":         "85.245750",  // 131.4 x 1.038 x 0.625
 		"DynamoDB: config polls, reads":      "1.314000",   // 4/s x 2,628,000 s x 0.125 / 1,000,000
 		"CloudWatch: logs of the authorizer": "33.599496",  // 4/s x 2,628,000 s x 1,864 bytes = 18.248677 GB, 131.4 M x 400 bytes = 48.950315 GB; x 0.50
+		"AppConfig: polls":                   "0.140160",   // 4 / 15 a second x 2,628,000 s x 0.20 / 1,000,000
+		"Secrets Manager: calls":             "0.175200",   // 4 / 300 a second x 2,628,000 s x 0.05 / 10,000
 		"CloudWatch: logs, storage":          "0.302786",   // these 67.198992 GB and 0.086697 of the control plane x 0.15 x 0.03
 		"AppConfig: configurations":          "1.168000",   // 4 x 730 / 2 x 0.0008
 	})
@@ -389,6 +394,23 @@ func TestLineOfMetrics(t *testing.T) {
 	}
 	if n := int64(len(strings.TrimSpace(string(text)))) + 26; n < emfBytes*9/10 || n > emfBytes*11/10 {
 		t.Errorf("a line of metrics has %d bytes, and is billed as %d", n, emfBytes)
+	}
+}
+
+// Guarantees that environments are billed for asking as often as they ask.
+func TestHowOftenEnvironmentsAsk(t *testing.T) {
+	for _, tt := range []struct {
+		what   string
+		billed int64
+		asks   time.Duration
+	}{
+		{"AppConfig", appConfigEvery, killswitch.Every},
+		{"the secret", secretEvery, secrets.DefaultRefresh},
+		{"an issuer's keys", keysEvery, token.DefaultRefresh},
+	} {
+		if billed := time.Duration(tt.billed) * time.Second; billed != tt.asks {
+			t.Errorf("%s is asked every %s and billed as every %s", tt.what, tt.asks, billed)
+		}
 	}
 }
 

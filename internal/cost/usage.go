@@ -78,6 +78,12 @@ func usage(w *Workload) *Usage {
 	return u
 }
 
+// asking returns the calls per second of a cell if each environment makes one call in so many seconds. Environments call beside
+// requests only, so there are at most as many calls as requests.
+func (u *Usage) asking(seconds int64) *big.Rat {
+	return least(over(num(u.Environments), num(seconds)), u.perCell)
+}
+
 // environments is how many a load of so many requests at once needs: the mean and some standard deviations of a Poisson number.
 func environments(load *big.Rat) int64 {
 	if load.Sign() == 0 {
