@@ -66,8 +66,11 @@ const (
 	wafRules          = 1
 	endpoints         = 2 // interface endpoints of a full cell: Secrets Manager, AppConfig
 	endpointZones     = 2
-	messagesEach      = 10 // messages of a WebSocket connection
-	minutesEach       = 10 // that it is open
+	endpointBytes     = 8192  // of a call through an interface endpoint, both directions: TLS with AWS's certificates is some 5 KB of it
+	issuers           = 1     // whose keys are read through NAT gateways
+	issuerBytes       = 16384 // of a read of an issuer's keys, both directions, TLS included
+	messagesEach      = 10    // messages of a WebSocket connection
+	minutesEach       = 10    // that it is open
 )
 
 // compressed is the share of a log's bytes for whose storage CloudWatch bills: it stores logs compressed. AWS's Pricing Calculator

@@ -35,7 +35,7 @@ type Bill struct {
 	Prices   *Prices
 }
 
-// New makes the bill of a workload. The error is a *WorkloadError, or names a line that costs more than can be counted.
+// New makes the bill of a workload. The error is a *WorkloadError, or names a line that has no price or costs more than can be counted.
 func New(w *Workload, p *Prices) (*Bill, error) {
 	if err := w.check(p); err != nil {
 		return nil, err
@@ -80,6 +80,9 @@ func (b *Bill) settle() error {
 		all := sum(had, l.exact)
 		before[l.id] = all
 		region, free := b.Workload.Region, b.Workload.FreeTier
+		if p.usd[region] == nil {
+			return fmt.Errorf("%s, %s: there is no price %s in %s; --price-file adds it", l.Service, l.What, l.id, region)
+		}
 		dollars := minus(p.amount(region, all, free), p.amount(region, had, free))
 		if dollars.Cmp(num(mostDollars)) > 0 {
 			return fmt.Errorf("%s, %s: costs more than %s dollars", l.Service, l.What, grouped(mostDollars))
@@ -215,7 +218,23 @@ func (b *Bill) fullCell() {
 		u.Shards, b.explainCalls("calls"), grouped(callsPerShard))
 	b.add("Network", "between zones", "transfer.zones", over(product(b.month(u.calls), num(callBytes*otherZone)), num(zones<<30)), "%d bytes a call, %d of %d to another zone; billed at the function's side", callBytes, otherZone, zones)
 	b.add("Network", "interface endpoints", "vpc.endpoint.hours", num(endpoints*endpointZones*hours*w.Cells), "%d in each cell, in %d zones; DynamoDB by a gateway endpoint, which is free", endpoints, endpointZones)
-	b.add("Network", "NAT gateways", "vpc.nat.hours", num(w.NAT*hours*w.Cells), "%d in each cell, for issuers of JWTs outside; what passes them is not counted", w.NAT)
+	b.add("Network", "NAT gateways", "vpc.nat.hours", num(w.NAT*hours*w.Cells), "%d in each cell, for issuers of JWTs outside", w.NAT)
+	b.add("Network", "public IPv4 addresses", "vpc.ipv4.hours", num(w.NAT*hours*w.Cells), "one for each NAT gateway")
+	b.vpcData()
+}
+
+// vpcData is what passes interface endpoints and NAT gateways, whatever the zone. Lambda sends log lines by a network of its own.
+func (b *Bill) vpcData() {
+	w, u := &b.Workload, b.Usage
+	gigabytes := func(calls *big.Rat, bytes int64) *big.Rat {
+		return over(product(b.month(calls), num(bytes)), num(1<<30))
+	}
+	b.add("Network", "interface endpoints, data", "vpc.endpoint.data", gigabytes(sum(u.asking(appConfigEvery), u.asking(secretEvery)), endpointBytes),
+		"%d bytes a call: each environment asks AppConfig every %d s, and Secrets Manager every %d s", endpointBytes, appConfigEvery, secretEvery)
+	if w.NAT > 0 {
+		b.add("Network", "NAT gateways, data", "vpc.nat.data", gigabytes(u.asking(keysEvery), issuers*issuerBytes),
+			"%d bytes each time that an environment reads the keys of %d issuer, every %d s", issuerBytes, issuers, keysEvery)
+	}
 }
 
 func (b *Bill) messages() {

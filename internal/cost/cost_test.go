@@ -234,11 +234,18 @@ func TestFullCellByHand(t *testing.T) {
 	wantAmounts(t, b, map[string]string{
 		"ElastiCache: cache.r7g.large": "5115.840000", // 40 x 730 x 0.1752
 		"Network: interface endpoints": "29.200000",   // 2 x 2 x 730 x 0.01
-		"Lambda: authorizer, requests": "525600.000000",
-		"Network: between zones":       "16708.374023", // 2,628,000 M x 1 KB x 2/3, in GB of 2^30, x 0.01
+		// 3,165 environments x (1/15 + 1/300) a second x 2,628,000 s x 8 KB: 4,442.088318 GB x 0.01
+		"Network: interface endpoints, data": "44.420883",
+		"Network: NAT gateways, data":        "", // there is none
+		"Lambda: authorizer, requests":       "525600.000000",
+		"Network: between zones":             "16708.374023", // 2,628,000 M x 1 KB x 2/3, in GB of 2^30, x 0.01
 	})
 	w.NAT, w.Cells = 2, 3
-	wantAmounts(t, bill(t, w), map[string]string{"Network: NAT gateways": "197.100000"}) // 6 x 730 x 0.045
+	wantAmounts(t, bill(t, w), map[string]string{
+		"Network: NAT gateways":          "197.100000", // 6 x 730 x 0.045
+		"Network: public IPv4 addresses": "21.900000",  // 6 x 730 x 0.005
+		"Network: NAT gateways, data":    "6.586441",   // 3 x 1,095 environments / 900 s x 2,628,000 s x 16 KB: 146.365356 GB x 0.045
+	})
 	w.Quotas, w.NAT, w.Cells = true, 0, 1
 	wantAmounts(t, bill(t, w), map[string]string{"DynamoDB: quotas, writes": "1704915.000000"}) // 0.03/s is below a lease's 0.1/s
 }

@@ -323,7 +323,8 @@ func (r *reader) complete() {
 	for _, region := range slices.Sorted(maps.Keys(regions)) {
 		var missing []string
 		for _, id := range knownPrices() {
-			if p := r.next.prices[id]; p == nil || p.usd[region] == nil {
+			p := r.next.prices[id]
+			if (p == nil || p.usd[region] == nil) && !slices.Contains(laterPrices(), id) {
 				missing = append(missing, id)
 			}
 		}

@@ -92,7 +92,8 @@ func TestNewRegion(t *testing.T) {
 	}
 }
 
-// Guarantees that a file that an earlier release printed is read: a price that no line uses any more costs nothing.
+// Guarantees that a file that an earlier release printed is read: a price that no line uses any more costs nothing, and a region
+// without the prices that came later has bills of what needs none of them.
 func TestPriceFilesOfEarlierReleases(t *testing.T) {
 	p, err := ReadPrices(listPrices(t), "old.yaml", []byte("date: 2025-06-01\nprices:\n"+
 		"  - { id: eventbridge.schedules, per: 1_000_000, unit: invocations, free: 14_000_000, published: x, usd: { us-east-1: 1.00 } }\n"+
@@ -106,6 +107,24 @@ func TestPriceFilesOfEarlierReleases(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantAmounts(t, b, map[string]string{"EventBridge: schedules": "", "SNS: publishes": "0.000000"})
+
+	old := strings.ReplaceAll(ListedPrices(), "eu-west-1", "ap-northeast-1")
+	for _, id := range laterPrices() {
+		old = strings.Replace(old, "id: "+id+",", "id: eventbridge.schedules,", 1)
+	}
+	if p, err = ReadPrices(listPrices(t), "old.yaml", []byte(old)); err != nil {
+		t.Fatal(err)
+	}
+	w = NewWorkload(num(50))
+	w.Region = "ap-northeast-1"
+	if _, err := New(&w, p); err != nil {
+		t.Errorf("a small cell: %v", err)
+	}
+	w.Profile = Full
+	want := "Network, interface endpoints, data: there is no price vpc.endpoint.data in ap-northeast-1; --price-file adds it"
+	if _, err := New(&w, p); err == nil || err.Error() != want {
+		t.Errorf("a full cell: got %v, want %s", err, want)
+	}
 }
 
 // Guarantees that what is wrong in a price file is told with its place, all of it in one run, and that no price is taken from it.
