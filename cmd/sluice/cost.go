@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -15,7 +16,7 @@ import (
 const costLong = `Say what a month of a deployment costs, by line, from list prices of AWS and from what was measured here. Nothing is sent
 anywhere, and no account is looked at.
 
-Prices are those that came with this program, with their date; a file with --price-file replaces some of them, or adds a region
+Prices are those that came with this program, each as of its own day, and the bill says how old they are; a file with --price-file replaces some of them, or adds a region
 (--print-prices shows its form). What is assumed stands beside each line and below the table. What the API costs without Sluice is
 shown apart.`
 
@@ -30,10 +31,12 @@ type costFlags struct {
 	profile, api, priceFile      string
 	json, published, printPrices bool
 	w                            cost.Workload
+	now                          func() time.Time
 }
 
-func newCostCommand() *cobra.Command {
-	f := costFlags{w: cost.NewWorkload(nil)}
+// newCostCommand makes the cost command, which reads now for the ages of prices.
+func newCostCommand(now func() time.Time) *cobra.Command {
+	f := costFlags{w: cost.NewWorkload(nil), now: now}
 	c := &cobra.Command{
 		Use:     "cost --rps N",
 		Short:   "Say what a month costs, by line",
@@ -102,9 +105,9 @@ func (f *costFlags) run(c *cobra.Command) error {
 		}
 	}
 	if f.json {
-		return bill.WriteJSON(c.OutOrStdout(), published)
+		return bill.WriteJSON(c.OutOrStdout(), published, f.now())
 	}
-	return bill.WriteText(c.OutOrStdout(), published)
+	return bill.WriteText(c.OutOrStdout(), published, f.now())
 }
 
 // numbers reads those that are exact decimals.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluicelimits/sluice/internal/cost"
 )
@@ -19,11 +21,22 @@ var costPoints = map[string][]string{
 	"full":  {"cost", "--rps", "1000000", "--tenants", "10000", "--profile", "full", "--peak", "1", "--published"},
 }
 
+// costToday runs cost on a day that does not change, from which the ages of prices count.
+func costToday(t *testing.T, args ...string) ran {
+	t.Helper()
+	var out, errs bytes.Buffer
+	c := newCostCommand(func() time.Time { return time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC) })
+	c.SetArgs(args[1:])
+	c.SetOut(&out)
+	c.SetErr(&errs)
+	return ran{exitCode(c.ExecuteContext(t.Context())), out.String(), errs.String()}
+}
+
 // Guarantees that a change of what a deployment costs, or is assumed to, is seen as a diff of three bills.
 func TestCost(t *testing.T) {
 	for name, args := range costPoints {
 		t.Run(name, func(t *testing.T) {
-			got := sluice(t, "", args...)
+			got := costToday(t, args...)
 			if got.code != 0 || got.stderr != "" {
 				t.Fatalf("%+v", got)
 			}
@@ -31,7 +44,7 @@ func TestCost(t *testing.T) {
 			if !strings.Contains(got.stdout, "not checked against AWS today") {
 				t.Error("not said that prices are not checked")
 			}
-			got = sluice(t, "", append(args, "--json")...)
+			got = costToday(t, append(args, "--json")...)
 			if got.code != 0 {
 				t.Fatalf("%+v", got)
 			}

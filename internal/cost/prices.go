@@ -15,19 +15,25 @@ var listed []byte
 
 // Prices are what AWS asks for, by region. The zero Prices has none.
 type Prices struct {
-	Date time.Time // of which the list is; the later one, where a file replaced a part of it
-	From []string  // the files that replaced a part of it, by name
+	From []Replacement // the files that replaced a part of the list, in their order
 
 	prices  map[string]*price
 	regions []string // that have all prices but laterPrices, sorted
 }
 
+// Replacement is a price file that replaced a part of a list.
+type Replacement struct {
+	File string
+	Date time.Time // as of which its prices are that name no day of their own
+}
+
 // price is what a unit costs.
 type price struct {
 	id, unit, published string
-	per                 *big.Rat // units that a price is for
-	free                *big.Rat // units of a month that are free without an end
-	usd                 map[string][]step
+	per                 *big.Rat             // units that a price is for
+	free                *big.Rat             // units of a month that are free without an end
+	usd                 map[string][]step    // by region
+	asOf                map[string]time.Time // the day on which that was the price, by region
 }
 
 // step holds for the units of a month up to an amount.

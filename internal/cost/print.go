@@ -9,19 +9,64 @@ import (
 	"time"
 )
 
-// Notes are what to know beside the numbers.
-func (b *Bill) Notes() []string {
+// PricesOf returns the days of the oldest and of the newest price that the bill uses.
+func (b *Bill) PricesOf() (oldest, newest time.Time) {
+	for i, l := range b.Lines {
+		asOf := b.Prices.prices[l.id].asOf[b.Workload.Region]
+		if i == 0 || asOf.Before(oldest) {
+			oldest = asOf
+		}
+		if i == 0 || asOf.After(newest) {
+			newest = asOf
+		}
+	}
+	return oldest, newest
+}
+
+// daysOld is how many days before now a day is; below 0 if it is after.
+func daysOld(day, now time.Time) int64 {
+	return int64(now.UTC().Truncate(24*time.Hour).Sub(day) / (24 * time.Hour))
+}
+
+// aged is a day with how long before now it is: in days up to two months, and then in whole months.
+func aged(day, now time.Time) string {
+	text, days := day.Format(time.DateOnly), daysOld(day, now)
+	switch {
+	case days < 0:
+		return text + " (a day that is still to come)"
+	case days < 62:
+		return fmt.Sprintf("%s (%s old)", text, plural(days, "day"))
+	default:
+		return fmt.Sprintf("%s (%s old)", text, plural(days*12/365, "month"))
+	}
+}
+
+// plural is n of what, in words for one and for others.
+func plural(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return grouped(n) + " " + what + "s"
+}
+
+// Notes are what to know beside the numbers. Ages of prices count up to now.
+func (b *Bill) Notes(now time.Time) []string {
 	w, u := &b.Workload, b.Usage
 	free := "no free tier"
 	if w.FreeTier {
 		free = "what AWS gives away each month without an end taken off, as if nothing else used it"
 	}
+	oldest, newest := b.PricesOf()
+	asOf := aged(oldest, now)
+	if newest.After(oldest) {
+		asOf += " to " + aged(newest, now)
+	}
 	notes := []string{
-		fmt.Sprintf("List prices of %s as of %s, not checked against AWS today: without tax, discounts and savings plans; %s.", w.Region, b.Prices.Date.Format(time.DateOnly), free),
+		fmt.Sprintf("List prices of %s as of %s, not checked against AWS today: without tax, discounts and savings plans; %s.", w.Region, asOf, free),
 		fmt.Sprintf("A month of %d hours. All cells are in one region and account, and each tenant asks in each of them. Nothing of this has been measured on AWS.", hours),
 	}
 	for _, f := range b.Prices.From {
-		notes = append(notes, "Prices from "+f+".")
+		notes = append(notes, fmt.Sprintf("Prices from %s, as of %s.", f.File, f.Date.Format(time.DateOnly)))
 	}
 	if w.RPS.Sign() == 0 {
 		return notes
@@ -66,18 +111,12 @@ func (b *Bill) quotas() (notes []string) {
 // Title is what the bill is for.
 func (b *Bill) Title() string {
 	w := &b.Workload
-	plural := func(n int64, what string) string {
-		if n == 1 {
-			return "1 " + what
-		}
-		return grouped(n) + " " + what + "s"
-	}
 	return fmt.Sprintf("A month of %s requests/s by %s, in %s, %s API, %s", decimal(w.RPS, 3), plural(w.Tenants, "tenant"),
 		plural(w.Cells, string(w.Profile)+" cell"), map[API]string{REST: "REST", HTTP: "HTTP", WebSocket: "WebSocket"}[w.API], w.Region)
 }
 
-// WriteText writes the bill as a table, with the comparison below it where there is one.
-func (b *Bill) WriteText(out io.Writer, c *Comparison) error {
+// WriteText writes the bill as a table, with the comparison below it where there is one. Ages of prices count up to now.
+func (b *Bill) WriteText(out io.Writer, c *Comparison, now time.Time) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s\n\n", b.Title())
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -103,7 +142,7 @@ func (b *Bill) WriteText(out io.Writer, c *Comparison) error {
 		return fmt.Errorf("write the bill: %w", err)
 	}
 	fmt.Fprintln(&text)
-	for _, n := range b.Notes() {
+	for _, n := range b.Notes(now) {
 		fmt.Fprintf(&text, "- %s\n", n)
 	}
 	if c != nil {
@@ -156,7 +195,9 @@ func trimmed(text string) string {
 type report struct {
 	Title        string       `json:"title"`
 	Region       string       `json:"region"`
-	PricesOf     string       `json:"pricesOf"` // the day
+	PricesOf     string       `json:"pricesOf"` // the day of the oldest price
+	PricesTo     string       `json:"pricesTo"` // the day of the newest price
+	OldestDays   int64        `json:"oldestPriceDays"`
 	RPS          string       `json:"requestsPerSecond"`
 	Tenants      int64        `json:"tenants"`
 	Cells        int64        `json:"cells"`
@@ -174,20 +215,24 @@ type report struct {
 type reportLine struct {
 	Line
 	Published string `json:"priceFrom"`
+	AsOf      string `json:"priceAsOf"` // the day
 }
 
-// WriteJSON writes the bill, and the comparison where there is one, as one JSON value.
-func (b *Bill) WriteJSON(out io.Writer, c *Comparison) error {
+// WriteJSON writes the bill, and the comparison where there is one, as one JSON value. Ages of prices count up to now.
+func (b *Bill) WriteJSON(out io.Writer, c *Comparison, now time.Time) error {
 	w, u := &b.Workload, b.Usage
+	oldest, newest := b.PricesOf()
 	r := report{
-		Title: b.Title(), Region: w.Region, PricesOf: b.Prices.Date.Format(time.DateOnly), RPS: plainDecimal(w.RPS.FloatString(6)),
+		Title: b.Title(), Region: w.Region, RPS: plainDecimal(w.RPS.FloatString(6)),
+		PricesOf: oldest.Format(time.DateOnly), PricesTo: newest.Format(time.DateOnly), OldestDays: daysOld(oldest, now),
 		Tenants: w.Tenants, Cells: w.Cells, Profile: w.Profile, API: w.API, Environments: u.Environments,
-		MeanMs: plainDecimal(u.MeanMs.FloatString(3)), Total: b.Total, Anyway: b.Anyway, Notes: b.Notes(), Published: c,
+		MeanMs: plainDecimal(u.MeanMs.FloatString(3)), Total: b.Total, Anyway: b.Anyway, Notes: b.Notes(now), Published: c,
 	}
 	for _, l := range b.Lines {
 		line := l
 		line.Quantity = plainDecimal(l.exact.FloatString(6))
-		r.Lines = append(r.Lines, reportLine{line, b.Prices.prices[l.id].published})
+		p := b.Prices.prices[l.id]
+		r.Lines = append(r.Lines, reportLine{line, p.published, p.asOf[w.Region].Format(time.DateOnly)})
 	}
 	e := json.NewEncoder(out)
 	e.SetIndent("", "  ")

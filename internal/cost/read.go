@@ -34,11 +34,9 @@ func (e *PriceError) Error() string { return strings.Join(e.Problems, "\n") }
 func ReadPrices(base *Prices, name string, data []byte) (*Prices, error) {
 	r := &reader{name: name, whole: base == nil, next: &Prices{prices: map[string]*price{}}}
 	if base != nil {
-		r.next.From = append(slices.Clone(base.From), name)
-		r.next.Date = base.Date
 		for id, p := range base.prices {
 			own := *p
-			own.usd = maps.Clone(p.usd)
+			own.usd, own.asOf = maps.Clone(p.usd), maps.Clone(p.asOf)
 			r.next.prices[id] = &own
 		}
 	}
@@ -51,6 +49,9 @@ func ReadPrices(base *Prices, name string, data []byte) (*Prices, error) {
 	if len(r.problems) > 0 {
 		return nil, &PriceError{r.problems}
 	}
+	if base != nil {
+		r.next.From = append(slices.Clone(base.From), Replacement{name, r.date})
+	}
 	return r.next, nil
 }
 
@@ -58,6 +59,7 @@ type reader struct {
 	name     string
 	whole    bool // there is nothing that the file adds to
 	next     *Prices
+	date     time.Time // of the prices that name no day
 	problems []string
 }
 
@@ -174,6 +176,15 @@ func (r *reader) number(n *yaml.Node, path string, positive bool) *big.Rat {
 	return v
 }
 
+// day reads a date.
+func (r *reader) day(n *yaml.Node, path string) time.Time {
+	date, err := time.Parse(time.DateOnly, n.Value)
+	if n.Kind != yaml.ScalarNode || err != nil {
+		r.problem(n, path, "want a day such as 2026-03-01")
+	}
+	return date
+}
+
 func (r *reader) file(root *yaml.Node) {
 	o := r.object(root, "", []string{"date", "prices"})
 	if o == nil {
@@ -181,10 +192,8 @@ func (r *reader) file(root *yaml.Node) {
 	}
 	if n := o["date"]; n == nil {
 		r.problem(root, "", "date is missing: of which day the prices are")
-	} else if date, err := time.Parse(time.DateOnly, n.Value); n.Kind != yaml.ScalarNode || err != nil {
-		r.problem(n, "date", "want a day such as 2026-03-01")
-	} else if date.After(r.next.Date) {
-		r.next.Date = date
+	} else {
+		r.date = r.day(n, "date")
 	}
 	n := o["prices"]
 	switch {
@@ -203,7 +212,7 @@ func (r *reader) file(root *yaml.Node) {
 var nodeType = regexp.MustCompile(`^elasticache\.cache\.[a-z0-9]+\.[a-z0-9]+$`)
 
 func (r *reader) price(entry *yaml.Node, path string, seen map[string]bool) {
-	o := r.object(entry, path, []string{"id", "per", "unit", "free", "published", "usd"})
+	o := r.object(entry, path, []string{"id", "per", "unit", "free", "published", "asOf", "usd"})
 	if o == nil {
 		return
 	}
@@ -235,6 +244,29 @@ func (r *reader) price(entry *yaml.Node, path string, seen map[string]bool) {
 			continue
 		}
 		p.usd[region] = r.steps(regions[region], path+".usd."+region)
+		p.asOf[region] = r.date
+	}
+	if n := o["asOf"]; n != nil {
+		r.asOf(n, path+".asOf", p, regions)
+	}
+}
+
+// asOf reads the day of a price: one for all regions of the entry, or one for each of some.
+func (r *reader) asOf(n *yaml.Node, path string, p *price, regions map[string]*yaml.Node) {
+	if n.Kind == yaml.ScalarNode {
+		date := r.day(n, path)
+		for region := range regions {
+			p.asOf[region] = date
+		}
+		return
+	}
+	named := r.object(n, path, nil)
+	for _, region := range slices.Sorted(maps.Keys(named)) {
+		if regions[region] == nil {
+			r.problem(named[region], path, "there is no price in %q here", clip(region))
+			continue
+		}
+		p.asOf[region] = r.day(named[region], path+"."+region)
 	}
 }
 
@@ -242,7 +274,7 @@ func (r *reader) price(entry *yaml.Node, path string, seen map[string]bool) {
 func (r *reader) described(entry *yaml.Node, o map[string]*yaml.Node, path, id string) *price {
 	p := r.next.prices[id]
 	if p == nil {
-		p = &price{id: id, free: new(big.Rat), usd: map[string][]step{}}
+		p = &price{id: id, free: new(big.Rat), usd: map[string][]step{}, asOf: map[string]time.Time{}}
 		for _, key := range []string{"per", "unit", "published"} {
 			if o[key] == nil {
 				r.problem(entry, path, "%s is missing", key)

@@ -1,8 +1,10 @@
 package cost
 
 import (
+	"encoding/json"
 	"errors"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -15,10 +17,15 @@ func TestListPrices(t *testing.T) {
 	if got := p.Regions(); !slices.Equal(got, []string{"eu-west-1", "us-east-1"}) {
 		t.Errorf("regions %v", got)
 	}
-	if p.Date.IsZero() || len(p.From) != 0 {
-		t.Errorf("of %s, from %v", p.Date, p.From)
+	if len(p.From) != 0 {
+		t.Errorf("from %v", p.From)
 	}
 	for id, price := range p.prices {
+		for region := range price.usd {
+			if price.asOf[region].IsZero() {
+				t.Errorf("%s in %s is of no day", id, region)
+			}
+		}
 		if !strings.Contains(price.published, "pricing") || !strings.Contains(price.published, "https://aws.amazon.com/") {
 			t.Errorf("%s is published %q", id, price.published)
 		}
@@ -38,8 +45,8 @@ prices:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Date.Format(time.DateOnly) != "2026-03-01" || !slices.Equal(p.From, []string{"mine.yaml"}) || !slices.Contains(p.Nodes(), "cache.r8g.large") {
-		t.Errorf("of %s, from %v, nodes %v", p.Date, p.From, p.Nodes())
+	if !slices.Equal(p.From, []Replacement{{"mine.yaml", day(t, "2026-03-01")}}) || !slices.Contains(p.Nodes(), "cache.r8g.large") {
+		t.Errorf("from %v, nodes %v", p.From, p.Nodes())
 	}
 	amount := func(p *Prices, id, region, of string) string {
 		return p.prices[id].amount(region, number(t, of), false).FloatString(7)
@@ -60,9 +67,107 @@ prices:
 		t.Fatal(err)
 	}
 	wantAmounts(t, got, map[string]string{"Lambda: authorizer, requests": "10.512000"})
-	if notes := strings.Join(got.Notes(), "\n"); !strings.Contains(notes, "mine.yaml") || !strings.Contains(notes, "2026-03-01") {
+	if notes := strings.Join(got.Notes(day(t, "2026-11-22")), "\n"); !strings.Contains(notes, "mine.yaml") || !strings.Contains(notes, "2026-03-01") {
 		t.Errorf("the bill does not say where its prices are from:\n%s", notes)
 	}
+}
+
+// day is a date of a test.
+func day(t testing.TB, text string) time.Time {
+	t.Helper()
+	d, err := time.Parse(time.DateOnly, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// Guarantees that each price keeps its own day: the one that it names for its region, or else that of its file.
+func TestAsOf(t *testing.T) {
+	base := listPrices(t)
+	p, err := ReadPrices(base, "mine.yaml", []byte(`
+date: 2026-03-01
+prices:
+  - { id: lambda.requests, usd: { us-east-1: 0.40 } }
+  - { id: sns.publishes, asOf: 2026-02-02, usd: { us-east-1: 0.40, eu-west-1: 0.40 } }
+  - { id: sqs.requests, asOf: { eu-west-1: 2019-12-31 }, usd: { us-east-1: 0.40, eu-west-1: 0.40 } }
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := base.prices["lambda.requests"].asOf["eu-west-1"].Format(time.DateOnly)
+	for _, tt := range []struct{ id, region, want string }{
+		{"lambda.requests", "us-east-1", "2026-03-01"},
+		{"lambda.requests", "eu-west-1", listed},
+		{"sns.publishes", "us-east-1", "2026-02-02"},
+		{"sns.publishes", "eu-west-1", "2026-02-02"},
+		{"sqs.requests", "us-east-1", "2026-03-01"},
+		{"sqs.requests", "eu-west-1", "2019-12-31"},
+	} {
+		if got := p.prices[tt.id].asOf[tt.region].Format(time.DateOnly); got != tt.want {
+			t.Errorf("%s in %s is of %s, want %s", tt.id, tt.region, got, tt.want)
+		}
+	}
+}
+
+// Guarantees that a bill says how old its oldest price is, and the newest: of those that it uses, in its region.
+func TestAgeOfPrices(t *testing.T) {
+	p, err := ReadPrices(nil, "all.yaml", []byte(plainDays(ListedPrices())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err = ReadPrices(p, "mine.yaml", []byte(`
+date: 2026-03-01
+prices:
+  - { id: sns.publishes, asOf: { eu-west-1: 2001-01-01 }, usd: { us-east-1: 0.50, eu-west-1: 0.50 } }
+  - { id: waf.acl, asOf: 2002-02-02, usd: { us-east-1: 5 } }
+`)); err != nil {
+		t.Fatal(err)
+	}
+	w := NewWorkload(num(0))
+	for today, want := range map[string]string{
+		"2026-03-01": "as of 2025-06-01 (8 months old) to 2026-03-01 (0 days old), not checked against AWS today",
+		"2026-03-02": "as of 2025-06-01 (9 months old) to 2026-03-01 (1 day old), not checked",
+		"2026-05-01": "as of 2025-06-01 (10 months old) to 2026-03-01 (61 days old), not checked",
+		"2026-05-02": "as of 2025-06-01 (11 months old) to 2026-03-01 (2 months old), not checked",
+		"2026-02-28": "as of 2025-06-01 (8 months old) to 2026-03-01 (a day that is still to come), not checked",
+	} {
+		b, err := New(&w, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := day(t, today).Add(23 * time.Hour)
+		if notes := strings.Join(b.Notes(now), "\n"); !strings.Contains(notes, want) {
+			t.Errorf("on %s it says\n%s\nwant %s", today, notes, want)
+		}
+		var said struct {
+			PricesOf        string
+			PricesTo        string
+			OldestPriceDays int64
+			Lines           []struct{ What, PriceAsOf string }
+		}
+		var text strings.Builder
+		if err := b.WriteJSON(&text, nil, now); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal([]byte(text.String()), &said); err != nil {
+			t.Fatal(err)
+		}
+		days := int64(day(t, today).Sub(day(t, "2025-06-01")) / (24 * time.Hour))
+		if said.PricesOf != "2025-06-01" || said.PricesTo != "2026-03-01" || said.OldestPriceDays != days {
+			t.Errorf("on %s the JSON says %+v, want %d days", today, said, days)
+		}
+		for _, l := range said.Lines {
+			if want := map[bool]string{true: "2026-03-01", false: "2025-06-01"}[l.What == "publishes"]; l.PriceAsOf != want {
+				t.Errorf("the price of %s is of %q, want %s", l.What, l.PriceAsOf, want)
+			}
+		}
+	}
+}
+
+// plainDays is a price file with one day for all of it.
+func plainDays(text string) string {
+	return regexp.MustCompile(`asOf: (\{[^}]*\}|[0-9-]+),`).ReplaceAllString(text, "")
 }
 
 // Guarantees that an amount beyond what is counted is an error, and no small number.
@@ -138,7 +243,12 @@ func TestPriceProblems(t *testing.T) {
 		{"bad date", "date: tomorrow\nprices: [ { id: sns.publishes, usd: { us-east-1: 1 } } ]", "f.yaml:1:7: date: want a day such as 2026-03-01"},
 		{"no prices", "date: 2026-01-01\n", "f.yaml:1:1: prices is missing"},
 		{"unknown key", "date: 2026-01-01\nprices:\n  - { id: sns.publishes, usd: { us-east-1: 1 }, discount: 5 }\n",
-			`f.yaml:3:49: prices[0]: unknown key "discount"; known: id, per, unit, free, published, usd`},
+			`f.yaml:3:49: prices[0]: unknown key "discount"; known: id, per, unit, free, published, asOf, usd`},
+		{"a day that is none", "date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: May, usd: { us-east-1: 1 } } ]",
+			"f.yaml:2:38: prices[0].asOf: want a day such as 2026-03-01"},
+		{"a day of a region without a price", "date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: { eu-west-1: 2026-01-01 }, usd: { us-east-1: 1 } } ]",
+			`f.yaml:2:51: prices[0].asOf: there is no price in "eu-west-1" here`},
+		{"days in a list", "date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: [ 2026-01-01 ], usd: { us-east-1: 1 } } ]", "prices[0].asOf: want a mapping"},
 		{"unknown price", "date: 2026-01-01\nprices: [ { id: sns.hugs, usd: {} } ]", `f.yaml:2:17: prices[0].id: no price is called "sns.hugs"; there are apigateway.rest`},
 		{"twice", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: 1 } }, { id: sns.publishes, usd: { us-east-1: 1 } } ]",
 			`f.yaml:2:63: prices[1].id: price "sns.publishes" is there twice`},
