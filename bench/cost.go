@@ -48,7 +48,8 @@ func idleCostFigure(bool) (Result, error) {
 	}
 	r.Value = float64(bill.Total) / 1e6
 	oldest, newest := bill.PricesOf()
-	r.note("%s; prices as of %s to %s: %s", bill.Title(), oldest.Format(time.DateOnly), newest.Format(time.DateOnly), strings.Join(parts, ", "))
+	r.note("%s; prices as of %s to %s: %s",
+		bill.Title(), oldest.Format(time.DateOnly), newest.Format(time.DateOnly), strings.Join(parts, ", "))
 	r.note("%s metrics, by the hours in which they are written, %d looked at by alarms", bill.Usage.Metrics.FloatString(1), bill.Usage.AlarmMetrics)
 	return r, nil
 }

@@ -16,9 +16,9 @@ import (
 const costLong = `Say what a month of a deployment costs, by line, from list prices of AWS and from what was measured here. Nothing is sent
 anywhere, and no account is looked at.
 
-Prices are those that came with this program, each as of its own day, and the bill says how old they are; a file with --price-file replaces some of them, or adds a region
-(--print-prices shows its form). What is assumed stands beside each line and below the table. What the API costs without Sluice is
-shown apart.`
+Prices are those that came with this program, each as of its own day, and the bill says how old they are; a file with
+--price-file replaces some of them, or adds a region (--print-prices shows its form). What is assumed stands beside
+each line and below the table. What the API costs without Sluice is shown apart.`
 
 const costExample = `  sluice cost --rps 50 --tenants 20
   sluice cost --rps 0                          # a deployment that nobody uses

@@ -27,7 +27,8 @@ var (
 	batchBytes   = int64(726)        // a line of metrics of a function of the control plane, the same
 )
 
-// How often an environment of the authorizer asks beside requests, in seconds. A test compares these with the packages that ask.
+// How often an environment of the authorizer asks beside requests, in seconds. A test compares these with the packages
+// that ask.
 const (
 	appConfigEvery = 15  // package killswitch
 	secretEvery    = 300 // package secrets
@@ -66,15 +67,15 @@ const (
 	wafRules          = 1
 	endpoints         = 2 // interface endpoints of a full cell: Secrets Manager, AppConfig
 	endpointZones     = 2
-	endpointBytes     = 8192  // of a call through an interface endpoint, both directions: TLS with AWS's certificates is some 5 KB of it
+	endpointBytes     = 8192  // of a call through an interface endpoint, both directions; TLS is some 5 KB of it
 	issuers           = 1     // whose keys are read through NAT gateways
 	issuerBytes       = 16384 // of a read of an issuer's keys, both directions, TLS included
 	messagesEach      = 10    // messages of a WebSocket connection
 	minutesEach       = 10    // that it is open
 )
 
-// compressed is the share of a log's bytes for whose storage CloudWatch bills: it stores logs compressed. AWS's Pricing Calculator
-// takes this share ("0.15 Storage compression factor").
+// compressed is the share of a log's bytes for whose storage CloudWatch bills: it stores logs compressed. AWS's
+// Pricing Calculator takes this share ("0.15 Storage compression factor").
 var compressed = frac(15, 100)
 
 // Of a call of a function of the control plane, how long it takes.

@@ -35,7 +35,8 @@ type Bill struct {
 	Prices   *Prices
 }
 
-// New makes the bill of a workload. The error is a *WorkloadError, or names a line that has no price or costs more than can be counted.
+// New makes the bill of a workload. The error is a *WorkloadError, or names a line that has no price or costs more
+// than can be counted.
 func New(w *Workload, p *Prices) (*Bill, error) {
 	if err := w.check(p); err != nil {
 		return nil, err
@@ -139,7 +140,8 @@ func (b *Bill) lambda() {
 		work = sum(work, over(product(n, num(callMs(f.Name)*int64(f.MemoryMB))), num(1000*1024)))
 	}
 	b.add("Lambda", "control plane, requests", "lambda.requests", calls,
-		"by schedules (rules of EventBridge, which are free), and for each change of publisher and archiver, and of applier in each cell")
+		"by schedules (rules of EventBridge, which are free), and for each change of publisher and archiver, "+
+			"and of applier in each cell")
 	b.add("Lambda", "control plane, duration", "lambda.duration", work, "canary %d ms, reconcile %d ms, others %d ms each", callMs("canary"), callMs("reconcile"), callMs(""))
 }
 
@@ -218,19 +220,23 @@ func (b *Bill) fullCell() {
 		u.Shards, b.explainCalls("calls"), grouped(callsPerShard))
 	b.add("Network", "between zones", "transfer.zones", over(product(b.month(u.calls), num(callBytes*otherZone)), num(zones<<30)), "%d bytes a call, %d of %d to another zone; billed at the function's side", callBytes, otherZone, zones)
 	b.add("Network", "interface endpoints", "vpc.endpoint.hours", num(endpoints*endpointZones*hours*w.Cells), "%d in each cell, in %d zones; DynamoDB by a gateway endpoint, which is free", endpoints, endpointZones)
-	b.add("Network", "NAT gateways", "vpc.nat.hours", num(w.NAT*hours*w.Cells), "%d in each cell, for issuers of JWTs outside", w.NAT)
-	b.add("Network", "public IPv4 addresses", "vpc.ipv4.hours", num(w.NAT*hours*w.Cells), "one for each NAT gateway")
+	gateways := num(w.NAT * hours * w.Cells)
+	b.add("Network", "NAT gateways", "vpc.nat.hours", gateways, "%d in each cell, for issuers of JWTs outside", w.NAT)
+	b.add("Network", "public IPv4 addresses", "vpc.ipv4.hours", gateways, "one for each NAT gateway")
 	b.vpcData()
 }
 
-// vpcData is what passes interface endpoints and NAT gateways, whatever the zone. Lambda sends log lines by a network of its own.
+// vpcData is what passes interface endpoints and NAT gateways, whatever the zone. Lambda sends log lines by a network
+// of its own.
 func (b *Bill) vpcData() {
 	w, u := &b.Workload, b.Usage
 	gigabytes := func(calls *big.Rat, bytes int64) *big.Rat {
 		return over(product(b.month(calls), num(bytes)), num(1<<30))
 	}
-	b.add("Network", "interface endpoints, data", "vpc.endpoint.data", gigabytes(sum(u.asking(appConfigEvery), u.asking(secretEvery)), endpointBytes),
-		"%d bytes a call: each environment asks AppConfig every %d s, and Secrets Manager every %d s", endpointBytes, appConfigEvery, secretEvery)
+	asked := sum(u.asking(appConfigEvery), u.asking(secretEvery))
+	b.add("Network", "interface endpoints, data", "vpc.endpoint.data", gigabytes(asked, endpointBytes),
+		"%d bytes a call: each environment asks AppConfig every %d s, and Secrets Manager every %d s",
+		endpointBytes, appConfigEvery, secretEvery)
 	if w.NAT > 0 {
 		b.add("Network", "NAT gateways, data", "vpc.nat.data", gigabytes(u.asking(keysEvery), issuers*issuerBytes),
 			"%d bytes each time that an environment reads the keys of %d issuer, every %d s", issuerBytes, issuers, keysEvery)
@@ -255,7 +261,8 @@ func (b *Bill) objects() {
 func (b *Bill) keys() {
 	w, u := &b.Workload, b.Usage
 	b.add("Secrets Manager", "secrets", "secretsmanager.secrets", num(w.Cells), "one in each cell")
-	b.add("Secrets Manager", "calls", "secretsmanager.calls", b.month(u.asking(secretEvery)), "each environment, every %d s", secretEvery)
+	b.add("Secrets Manager", "calls", "secretsmanager.calls", b.month(u.asking(secretEvery)),
+		"each environment, every %d s", secretEvery)
 	if w.CustomerKeys {
 		b.add("KMS", "keys", "kms.keys", num(w.Cells+1), "one beside the control tables, one in each cell")
 	}
@@ -292,14 +299,16 @@ func (b *Bill) cloudWatch() {
 	}
 	batches := product(calls, num(batchBytes+platformBytes))
 	b.add("CloudWatch", "logs of the control plane", "cloudwatch.logs", over(batches, num(1<<30)), "%s bytes a call, Lambda's own lines included", grouped(batchBytes+platformBytes))
-	b.add("CloudWatch", "logs, storage", "cloudwatch.archive", over(product(sum(lines, batches), num(retention), compressed), num(1<<30)),
+	kept := product(sum(lines, batches), num(retention), compressed)
+	b.add("CloudWatch", "logs, storage", "cloudwatch.archive", over(kept, num(1<<30)),
 		"kept %d month, compressed to %s %%", retention, decimal(product(compressed, num(100)), 0))
 }
 
 func (b *Bill) others() {
 	w, u := &b.Workload, b.Usage
 	cells := num(w.Cells)
-	b.add("AppConfig", "polls", "appconfig.requests", b.month(u.asking(appConfigEvery)), "each environment, every %d s", appConfigEvery)
+	b.add("AppConfig", "polls", "appconfig.requests", b.month(u.asking(appConfigEvery)),
+		"each environment, every %d s", appConfigEvery)
 	b.add("AppConfig", "configurations", "appconfig.received", num(u.Environments*w.Cells*hours/environmentAge), "one for each environment, which lives %d h", environmentAge)
 	b.add("CloudTrail", "data events", "cloudtrail.data", product(u.Changes, sum(num(2), cells)), "writes of control tables, config tables and audit records; not the authorizer's calls, nor counters")
 }

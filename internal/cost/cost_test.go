@@ -102,6 +102,24 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// Guarantees the steps of the prices in eu-west-1, which are not those of us-east-1; worked out by hand.
+func TestStepsInIreland(t *testing.T) {
+	for _, tt := range []struct{ id, quantity, want string }{
+		{"apigateway.rest", "333_000_000", "1165.5"},
+		{"apigateway.rest", "1_000_000_000", "3293.23"},   // + 667 M x 3.19
+		{"apigateway.rest", "20_000_000_000", "54783.23"}, // + 19,000 M x 2.71
+		{"apigateway.rest", "21_000_000_000", "56503.23"}, // + 1,000 M x 1.72
+		{"cloudwatch.logs", "10_240", "5836.8"},
+		{"cloudwatch.logs", "60_000", "14509.92"}, // 5,836.8 + 20,480 x 0.285 + 20,480 x 0.114 + 8,800 x 0.057
+		{"dynamodb.reads", "1_000_000", "0.1415"},
+	} {
+		got := listPrices(t).prices[tt.id].amount("eu-west-1", number(t, tt.quantity), false)
+		if want := number(t, tt.want); got.Cmp(want) != 0 {
+			t.Errorf("%s of %s cost %s, want %s", tt.quantity, tt.id, got.FloatString(10), tt.want)
+		}
+	}
+}
+
 // Guarantees the sums of a small deployment that nobody uses, each line worked out by hand. A month has 2,628,000 s; the canary
 // runs 8,760 times, and with 10 changes a day there are 8,760 + 304.1667 changes.
 func TestIdleByHand(t *testing.T) {
@@ -200,7 +218,7 @@ func TestRequestsByHand(t *testing.T) {
 		"CloudWatch: logs of the authorizer": "33.599496",  // 4/s x 2,628,000 s x 1,864 bytes = 18.248677 GB, 131.4 M x 400 bytes = 48.950315 GB; x 0.50
 		"AppConfig: polls":                   "0.140160",   // 4 / 15 a second x 2,628,000 s x 0.20 / 1,000,000
 		"Secrets Manager: calls":             "0.175200",   // 4 / 300 a second x 2,628,000 s x 0.05 / 10,000
-		"CloudWatch: logs, storage":          "0.302786",   // these 67.198992 GB and 0.086697 of the control plane x 0.15 x 0.03
+		"CloudWatch: logs, storage":          "0.302786",   // these and 0.086697 GB of the control plane; x 0.15 x 0.03
 		"AppConfig: configurations":          "1.168000",   // 4 x 730 / 2 x 0.0008
 	})
 
@@ -244,14 +262,15 @@ func TestFullCellByHand(t *testing.T) {
 	wantAmounts(t, bill(t, w), map[string]string{
 		"Network: NAT gateways":          "197.100000", // 6 x 730 x 0.045
 		"Network: public IPv4 addresses": "21.900000",  // 6 x 730 x 0.005
-		"Network: NAT gateways, data":    "6.586441",   // 3 x 1,095 environments / 900 s x 2,628,000 s x 16 KB: 146.365356 GB x 0.045
+		// 3 x 1,095 environments / 900 s x 2,628,000 s x 16 KB: 146.365356 GB x 0.045
+		"Network: NAT gateways, data": "6.586441",
 	})
 	w.Quotas, w.NAT, w.Cells = true, 0, 1
 	wantAmounts(t, bill(t, w), map[string]string{"DynamoDB: quotas, writes": "1704915.000000"}) // 0.03/s is below a lease's 0.1/s
 }
 
-// Guarantees that every table pays for point-in-time recovery, since each has it; worked out by hand. In 3 cells of 10,000 tenants
-// 30,020 KB are in control tables, and 40,020 KB in the tables of each cell: 150,080 KB, 0.143127 GB.
+// Guarantees that every table pays for point-in-time recovery, since each has it; worked out by hand. In 3 cells of
+// 10,000 tenants 30,020 KB are in control tables, and 40,020 KB in the tables of each cell: 150,080 KB, 0.143127 GB.
 func TestRecoveryByHand(t *testing.T) {
 	w := NewWorkload(num(0))
 	w.Tenants, w.Cells = 10_000, 3

@@ -74,19 +74,20 @@ func knownPrices() []string {
 	return []string{
 		"apigateway.rest", "apigateway.http", "apigateway.websocket.messages", "apigateway.websocket.minutes",
 		"lambda.requests", "lambda.duration", "dynamodb.writes", "dynamodb.reads", "dynamodb.storage", "dynamodb.backup",
-		"transfer.zones", "vpc.endpoint.hours", "vpc.endpoint.data", "vpc.nat.hours", "vpc.nat.data", "vpc.ipv4.hours", "sns.publishes", "sqs.requests", "s3.puts", "s3.storage",
+		"transfer.zones", "vpc.endpoint.hours", "vpc.endpoint.data", "vpc.nat.hours", "vpc.nat.data", "vpc.ipv4.hours",
+		"sns.publishes", "sqs.requests", "s3.puts", "s3.storage",
 		"secretsmanager.secrets", "secretsmanager.calls", "kms.keys", "kms.requests", "cloudwatch.metrics", "cloudwatch.alarms",
 		"cloudwatch.dashboards", "cloudwatch.logs", "cloudwatch.archive", "appconfig.requests", "appconfig.received",
 		"cloudtrail.data", "waf.acl", "waf.rules", "waf.requests",
 	}
 }
 
-// laterPrices are those of knownPrices that files of earlier releases do not have. A region may be without them: a bill that needs
-// one says so.
+// laterPrices are those of knownPrices that files of earlier releases do not have. A region may be without them: a
+// bill that needs one says so.
 func laterPrices() []string { return []string{"vpc.endpoint.data", "vpc.nat.data", "vpc.ipv4.hours"} }
 
-// retiredPrices are the ids that price files of earlier releases may have and no line of a bill uses. Functions are called on a
-// schedule by EventBridge's rules, which are free; only EventBridge Scheduler has a price.
+// retiredPrices are the ids that price files of earlier releases may have and no line of a bill uses. Functions are
+// called on a schedule by EventBridge's rules, which are free; only EventBridge Scheduler has a price.
 func retiredPrices() []string { return []string{"eventbridge.schedules"} }
 
 // amount is what a quantity of a month costs in a region, in dollars. Steps hold for the units that are paid; free ones come first.

@@ -62,7 +62,8 @@ func (b *Bill) Notes(now time.Time) []string {
 		asOf += " to " + aged(newest, now)
 	}
 	notes := []string{
-		fmt.Sprintf("List prices of %s as of %s, not checked against AWS today: without tax, discounts and savings plans; %s.", w.Region, asOf, free),
+		fmt.Sprintf("List prices of %s as of %s, not checked against AWS today: without tax, discounts and savings plans; %s.",
+			w.Region, asOf, free),
 		fmt.Sprintf("A month of %d hours. All cells are in one region and account, and each tenant asks in each of them. Nothing of this has been measured on AWS.", hours),
 	}
 	for _, f := range b.Prices.From {
@@ -115,7 +116,8 @@ func (b *Bill) Title() string {
 		plural(w.Cells, string(w.Profile)+" cell"), map[API]string{REST: "REST", HTTP: "HTTP", WebSocket: "WebSocket"}[w.API], w.Region)
 }
 
-// WriteText writes the bill as a table, with the comparison below it where there is one. Ages of prices count up to now.
+// WriteText writes the bill as a table, with the comparison below it where there is one. Ages of prices count up to
+// now.
 func (b *Bill) WriteText(out io.Writer, c *Comparison, now time.Time) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s\n\n", b.Title())

@@ -32,7 +32,7 @@ type Comparison struct {
 	Notes   []string    `json:"notes"`
 }
 
-// What is in no price list of ours; of the same date.
+// What is in no price list of ours, as of 2025-06-01.
 var (
 	cloudFrontUSD = frac(1, 1_000_000) // a request by HTTPS, 1.00 for 1,000,000
 	dayRequests   = num(PublishedRPS * 86_400)

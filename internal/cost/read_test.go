@@ -45,7 +45,8 @@ prices:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(p.From, []Replacement{{"mine.yaml", day(t, "2026-03-01")}}) || !slices.Contains(p.Nodes(), "cache.r8g.large") {
+	from := []Replacement{{"mine.yaml", day(t, "2026-03-01")}}
+	if !slices.Equal(p.From, from) || !slices.Contains(p.Nodes(), "cache.r8g.large") {
 		t.Errorf("from %v, nodes %v", p.From, p.Nodes())
 	}
 	amount := func(p *Prices, id, region, of string) string {
@@ -67,7 +68,8 @@ prices:
 		t.Fatal(err)
 	}
 	wantAmounts(t, got, map[string]string{"Lambda: authorizer, requests": "10.512000"})
-	if notes := strings.Join(got.Notes(day(t, "2026-11-22")), "\n"); !strings.Contains(notes, "mine.yaml") || !strings.Contains(notes, "2026-03-01") {
+	notes := strings.Join(got.Notes(day(t, "2026-11-22")), "\n")
+	if !strings.Contains(notes, "Prices from mine.yaml, as of 2026-03-01.") {
 		t.Errorf("the bill does not say where its prices are from:\n%s", notes)
 	}
 }
@@ -197,11 +199,11 @@ func TestNewRegion(t *testing.T) {
 	}
 }
 
-// Guarantees that a file that an earlier release printed is read: a price that no line uses any more costs nothing, and a region
-// without the prices that came later has bills of what needs none of them.
+// Guarantees that a file that an earlier release printed is read: a price that no line uses any more costs nothing,
+// and a region without the prices that came later has bills of what needs none of them.
 func TestPriceFilesOfEarlierReleases(t *testing.T) {
 	p, err := ReadPrices(listPrices(t), "old.yaml", []byte("date: 2025-06-01\nprices:\n"+
-		"  - { id: eventbridge.schedules, per: 1_000_000, unit: invocations, free: 14_000_000, published: x, usd: { us-east-1: 1.00 } }\n"+
+		"  - { id: eventbridge.schedules, per: 1_000_000, unit: invocations, published: x, usd: { us-east-1: 1.00 } }\n"+
 		"  - { id: sns.publishes, usd: { us-east-1: 0 } }\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -226,7 +228,8 @@ func TestPriceFilesOfEarlierReleases(t *testing.T) {
 		t.Errorf("a small cell: %v", err)
 	}
 	w.Profile = Full
-	want := "Network, interface endpoints, data: there is no price vpc.endpoint.data in ap-northeast-1; --price-file adds it"
+	want := "Network, interface endpoints, data: there is no price vpc.endpoint.data in ap-northeast-1; " +
+		"--price-file adds it"
 	if _, err := New(&w, p); err == nil || err.Error() != want {
 		t.Errorf("a full cell: got %v, want %s", err, want)
 	}
@@ -246,9 +249,11 @@ func TestPriceProblems(t *testing.T) {
 			`f.yaml:3:49: prices[0]: unknown key "discount"; known: id, per, unit, free, published, asOf, usd`},
 		{"a day that is none", "date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: May, usd: { us-east-1: 1 } } ]",
 			"f.yaml:2:38: prices[0].asOf: want a day such as 2026-03-01"},
-		{"a day of a region without a price", "date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: { eu-west-1: 2026-01-01 }, usd: { us-east-1: 1 } } ]",
+		{"a day of a region without a price",
+			"date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: { eu-west-1: 2026-01-01 }, usd: { us-east-1: 1 } } ]",
 			`f.yaml:2:51: prices[0].asOf: there is no price in "eu-west-1" here`},
-		{"days in a list", "date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: [ 2026-01-01 ], usd: { us-east-1: 1 } } ]", "prices[0].asOf: want a mapping"},
+		{"days in a list", "date: 2026-01-01\nprices: [ { id: sns.publishes, asOf: [ 2026-01-01 ], usd: { us-east-1: 1 } } ]",
+			"prices[0].asOf: want a mapping"},
 		{"unknown price", "date: 2026-01-01\nprices: [ { id: sns.hugs, usd: {} } ]", `f.yaml:2:17: prices[0].id: no price is called "sns.hugs"; there are apigateway.rest`},
 		{"twice", "date: 2026-01-01\nprices: [ { id: sns.publishes, usd: { us-east-1: 1 } }, { id: sns.publishes, usd: { us-east-1: 1 } } ]",
 			`f.yaml:2:63: prices[1].id: price "sns.publishes" is there twice`},

@@ -78,8 +78,8 @@ func usage(w *Workload) *Usage {
 	return u
 }
 
-// asking returns the calls per second of a cell if each environment makes one call in so many seconds. Environments call beside
-// requests only, so there are at most as many calls as requests.
+// asking returns the calls per second of a cell if each environment makes one call in so many seconds. Environments
+// call beside requests only, so there are at most as many calls as requests.
 func (u *Usage) asking(seconds int64) *big.Rat {
 	return least(over(num(u.Environments), num(seconds)), u.perCell)
 }
