@@ -230,10 +230,10 @@ type decision struct {
 // decide asks the authorizer of a cell itself about a GET.
 func decide(ctx context.Context, s *stand.Stand, c stand.Cell, resource, path, key string) (decision, error) {
 	event, err := json.Marshal(map[string]any{
-		"type": "REQUEST", "methodArn": "arn:aws:execute-api:" + c.Region + ":" + stand.Account + ":test/v1/GET" + path, "resource": resource, "path": path,
+		"type": "REQUEST", "methodArn": "arn:aws:execute-api:" + c.Region + ":" + s.Account() + ":test/v1/GET" + path, "resource": resource, "path": path,
 		"httpMethod": "GET", "headers": map[string]string{"X-API-Key": key}, "multiValueHeaders": map[string][]string{"X-API-Key": {key}},
 		"requestContext": map[string]any{
-			"apiId": "test", "stage": "v1", "resourcePath": resource, "path": "/v1" + path, "httpMethod": "GET", "accountId": stand.Account, "requestId": "test",
+			"apiId": "test", "stage": "v1", "resourcePath": resource, "path": "/v1" + path, "httpMethod": "GET", "accountId": s.Account(), "requestId": "test",
 			"identity": map[string]string{"sourceIp": "192.0.2.1"},
 		},
 	})

@@ -29,7 +29,7 @@ import (
 func publish(t *testing.T, s *stand.Stand, body string) {
 	t.Helper()
 	_, err := sns.NewFromConfig(s.AWS(s.Region())).Publish(t.Context(), &sns.PublishInput{
-		TopicArn: aws.String("arn:aws:sns:" + s.Region() + ":" + stand.Account + ":" + s.ControlTable("changes")), Message: &body,
+		TopicArn: aws.String("arn:aws:sns:" + s.Region() + ":" + s.Account() + ":" + s.ControlTable("changes")), Message: &body,
 	})
 	if err != nil {
 		t.Fatal(err)

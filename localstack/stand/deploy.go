@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
-	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -85,6 +83,12 @@ func (s *Stand) Attach(ctx context.Context, more ...Cell) error {
 	}
 	if err := s.operator(ctx); err != nil {
 		return fmt.Errorf("the operator: %w", err)
+	}
+	if err := s.lookAt(ctx); err != nil {
+		return fmt.Errorf("what %s can do: %w", s.endpoint, err)
+	}
+	for _, what := range s.missing {
+		s.say("not as on AWS: %s", what)
 	}
 	return s.serve()
 }
@@ -159,7 +163,7 @@ func (s *Stand) cdk(ctx context.Context) error {
 	}
 	bootstrap := []string{"bootstrap", "--app", s.file("cdk.out")}
 	for _, region := range slices.Sorted(maps.Keys(regions)) {
-		bootstrap = append(bootstrap, "aws://"+Account+"/"+region)
+		bootstrap = append(bootstrap, "aws://"+s.account+"/"+region)
 	}
 	samples := append(slices.Clone(env), "SLUICE_DEPLOYMENT="+s.file("deployment.yaml"))
 	for _, step := range []struct {
@@ -226,8 +230,8 @@ func (s *Stand) readOutputs() error {
 	return json.Unmarshal(text, &s.deployed.outputs)
 }
 
-// secrets gives the deployment's secret its pepper, as docs/deploy.md says, and copies it to the cells' regions: the template asks
-// for the copies, and LocalStack passes that over.
+// secrets gives the deployment's secret its pepper, as docs/deploy.md says, and sees to it that the cells' regions have it. The
+// template asks for replicas there, which LocalStack does not make.
 func (s *Stand) secrets(ctx context.Context) error {
 	client := secretsmanager.NewFromConfig(s.AWS(s.deployed.control))
 	name := aws.String(secretName)
@@ -253,14 +257,12 @@ func (s *Stand) secrets(ctx context.Context) error {
 		if c.Region == s.deployed.control {
 			continue
 		}
-		there := secretsmanager.NewFromConfig(s.AWS(c.Region))
-		_, err := there.CreateSecret(ctx, &secretsmanager.CreateSecretInput{Name: name, SecretString: &value})
-		var exists *types.ResourceExistsException
-		if errors.As(err, &exists) {
-			_, err = there.PutSecretValue(ctx, &secretsmanager.PutSecretValueInput{SecretId: name, SecretString: &value})
-		}
+		replicated, err := copySecret(ctx, secretsmanager.NewFromConfig(s.AWS(c.Region)), secretName, value)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.Region, err)
+		}
+		if !replicated {
+			s.lacks("Secrets Manager makes no replica of a secret in %s: the stand put a copy there", c.Region)
 		}
 	}
 	return nil

@@ -20,7 +20,7 @@ import (
 )
 
 // Bucket is that of the audit trail.
-func (s *Stand) Bucket() string { return "sluice-audit-" + Account + "-" + s.deployed.control }
+func (s *Stand) Bucket() string { return "sluice-audit-" + s.account + "-" + s.deployed.control }
 
 // ControlTable is the name of a control table: plans, tenants, keys, cells, operations.
 func (s *Stand) ControlTable(name string) string { return "sluice-" + name }

@@ -21,6 +21,16 @@ const maxAnswer = 16 << 20 // bytes of one answer of a service
 // query calls a service of AWS's query protocol, whose answers are XML. It is used for a few calls of EC2, IAM and CloudFormation: the
 // SDK's package for EC2 alone takes a minute and a half to compile.
 func (s *Stand) query(ctx context.Context, service, region string, form url.Values, answer any) error {
+	config := s.AWS(region)
+	credentials, err := config.Credentials.Retrieve(ctx)
+	if err != nil {
+		return err
+	}
+	return s.queryAs(ctx, credentials, service, region, form, answer)
+}
+
+// queryAs is [Stand.query] by somebody's credentials.
+func (s *Stand) queryAs(ctx context.Context, as aws.Credentials, service, region string, form url.Values, answer any) error {
 	body := []byte(form.Encode())
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.endpoint+"/", bytes.NewReader(body))
 	if err != nil {
@@ -28,12 +38,7 @@ func (s *Stand) query(ctx context.Context, service, region string, form url.Valu
 	}
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8")
 	sum := sha256.Sum256(body)
-	config := s.AWS(region)
-	credentials, err := config.Credentials.Retrieve(ctx)
-	if err != nil {
-		return err
-	}
-	if err := v4.NewSigner().SignHTTP(ctx, credentials, r, hex.EncodeToString(sum[:]), service, region, time.Now()); err != nil {
+	if err := v4.NewSigner().SignHTTP(ctx, as, r, hex.EncodeToString(sum[:]), service, region, time.Now()); err != nil {
 		return err
 	}
 	said, err := s.client.Do(r)
@@ -46,7 +51,7 @@ func (s *Stand) query(ctx context.Context, service, region string, form url.Valu
 		return fmt.Errorf("%s of %s: %w", form.Get("Action"), service, err)
 	}
 	if said.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s of %s: %s: %.500s", form.Get("Action"), service, said.Status, text)
+		return fmt.Errorf("%s of %s: %s: %.500s", form.Get("Action"), service, said.Status, bytes.TrimSpace(text))
 	}
 	if err := xml.Unmarshal(text, answer); err != nil {
 		return fmt.Errorf("%s of %s: %w", form.Get("Action"), service, err)

@@ -78,7 +78,7 @@ func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (strin
 		return "", err
 	}
 	d, err := template.Parse(file, text, template.Options{
-		Region: region, Account: Account, Targets: map[string]string{backendURL: g.backend.URL},
+		Region: region, Account: s.account, Targets: map[string]string{backendURL: g.backend.URL},
 	})
 	if err != nil {
 		return "", err
@@ -100,7 +100,7 @@ func (s *Stand) gateway(g *gateways, n int, region, folder, stack string) (strin
 	served, err := stage.New(stage.Config{
 		Description: d, Functions: functions, Log: slog.New(slog.DiscardHandler),
 		Credentials: map[string]stage.Credential{o.Credentials.AccessKeyID: {
-			Secret: o.Credentials.SecretAccessKey, Account: Account, Caller: o.ID, UserARN: o.ARN,
+			Secret: o.Credentials.SecretAccessKey, Account: s.account, Caller: o.ID, UserARN: o.ARN,
 		}},
 	})
 	if err != nil {

@@ -22,9 +22,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 )
 
-// Account is that of LocalStack's default credentials.
-const Account = "000000000000"
-
 const (
 	operatorName = "operator"
 	iamRegion    = "us-east-1"
@@ -54,10 +51,12 @@ type Stand struct {
 
 	o        Options
 	endpoint string
+	account  string
 	client   *http.Client
 
 	deployed deployed
 	gateways *gateways
+	missing  []string // see Missing
 	ports    map[string]int // of the gateways, by stack
 }
 
@@ -101,24 +100,25 @@ func transport() http.RoundTripper {
 	return t
 }
 
-// answers is nil where LocalStack says that it is well.
+// answers is nil where the endpoint says who calls it, as AWS does: that needs no permission.
 func (s *Stand) answers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answersIn)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.endpoint+"/_localstack/health", http.NoBody)
-	if err != nil {
+	var caller struct {
+		Account string `xml:"GetCallerIdentityResult>Account"`
+	}
+	form := url.Values{"Action": {"GetCallerIdentity"}, "Version": {"2011-06-15"}}
+	if err := s.query(ctx, "sts", iamRegion, form, &caller); err != nil {
 		return err
 	}
-	said, err := s.client.Do(r)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = said.Body.Close() }()
-	if said.StatusCode != http.StatusOK {
-		return fmt.Errorf("its health is %s", said.Status)
+	if s.account = caller.Account; s.account == "" {
+		return errors.New("it does not say who calls it")
 	}
 	return nil
 }
+
+// Account is that of the endpoint's callers.
+func (s *Stand) Account() string { return s.account }
 
 // AWS is what a client of any service in a region is made with.
 func (s *Stand) AWS(region string) aws.Config {

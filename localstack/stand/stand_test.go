@@ -3,6 +3,7 @@ package stand_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -16,9 +17,12 @@ import (
 // Guarantees that a LocalStack that is not there, or options that make no sense, are told in one line that says what to do.
 func TestOpen(t *testing.T) {
 	well := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/_localstack/health" {
+		if body, err := io.ReadAll(r.Body); err != nil || !strings.Contains(string(body), "Action=GetCallerIdentity&") {
 			w.WriteHeader(http.StatusNotFound)
+			return
 		}
+		_, _ = io.WriteString(w, "<GetCallerIdentityResponse><GetCallerIdentityResult><Account>000000000000</Account>"+
+			"</GetCallerIdentityResult></GetCallerIdentityResponse>")
 	}))
 	defer well.Close()
 	ill := httptest.NewServer(http.NotFoundHandler())
@@ -27,7 +31,7 @@ func TestOpen(t *testing.T) {
 	for _, tt := range []struct{ name, endpoint, redis, root, want string }{
 		{"there", well.URL, redis, "../..", ""},
 		{"nobody", "http://127.0.0.1:1", redis, "../..", "localstack/up brings one up"},
-		{"another program", ill.URL, redis, "../..", "404 Not Found; localstack/up brings one up"},
+		{"another program", ill.URL, redis, "../..", "404 Not Found"},
 		{"no endpoint", "", redis, "../..", `endpoint "" is to be a URL`},
 		{"no URL", "127.0.0.1:4566", redis, "../..", "is to be a URL"},
 		{"with a path", well.URL + "/a", redis, "../..", "is to be a URL"},

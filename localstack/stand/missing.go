@@ -1,0 +1,86 @@
+package stand
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
+)
+
+// Missing are behaviours of AWS that the endpoint was found not to have, a sentence each.
+func (s *Stand) Missing() []string { return slices.Clone(s.missing) }
+
+// lacks notes a behaviour that is missing, once.
+func (s *Stand) lacks(format string, args ...any) {
+	if what := fmt.Sprintf(format, args...); !slices.Contains(s.missing, what) {
+		s.missing = append(s.missing, what)
+	}
+}
+
+// lookAt notes what the endpoint does not do that AWS does: make every resource of a template, and ask IAM. It changes
+// nothing.
+func (s *Stand) lookAt(ctx context.Context) error {
+	skipped, err := s.Skipped(ctx)
+	if err != nil {
+		return err
+	}
+	if len(skipped) > 0 {
+		s.lacks("CloudFormation makes no resources of these types: %s", strings.Join(slices.Sorted(maps.Keys(skipped)), ", "))
+	}
+	// Nobody gave the operator a policy, so IAM denies her this call.
+	list := url.Values{"Action": {"ListUsers"}, "Version": {"2010-05-08"}}
+	if s.queryAs(ctx, s.Operator.Credentials, "iam", iamRegion, list, &struct{}{}) == nil {
+		s.lacks("IAM denies nothing: a user without policies may list users")
+	}
+	return nil
+}
+
+// secretStore is Secrets Manager in one region.
+type secretStore interface {
+	DescribeSecret(context.Context, *secretsmanager.DescribeSecretInput, ...func(*secretsmanager.Options)) (
+		*secretsmanager.DescribeSecretOutput, error)
+	GetSecretValue(context.Context, *secretsmanager.GetSecretValueInput, ...func(*secretsmanager.Options)) (
+		*secretsmanager.GetSecretValueOutput, error)
+	CreateSecret(context.Context, *secretsmanager.CreateSecretInput, ...func(*secretsmanager.Options)) (
+		*secretsmanager.CreateSecretOutput, error)
+	PutSecretValue(context.Context, *secretsmanager.PutSecretValueInput, ...func(*secretsmanager.Options)) (
+		*secretsmanager.PutSecretValueOutput, error)
+}
+
+const (
+	replicatedIn = 30 * time.Second // a new value of a secret, in another region
+	lookAgain    = 500 * time.Millisecond
+)
+
+// copySecret sees to it that a region has the secret with this value. A replica cannot be written: the endpoint copies
+// what is put in the secret's own region, and that is waited for. Where the endpoint makes no replicas it puts a secret
+// there, and the first result is false.
+func copySecret(ctx context.Context, there secretStore, name, value string) (replicated bool, err error) {
+	of, err := there.DescribeSecret(ctx, &secretsmanager.DescribeSecretInput{SecretId: &name})
+	var none *types.ResourceNotFoundException
+	switch {
+	case errors.As(err, &none):
+		_, err = there.CreateSecret(ctx, &secretsmanager.CreateSecretInput{Name: &name, SecretString: &value})
+		return false, err
+	case err != nil:
+		return false, err
+	case of.PrimaryRegion == nil:
+		_, err = there.PutSecretValue(ctx, &secretsmanager.PutSecretValueInput{SecretId: &name, SecretString: &value})
+		return false, err
+	}
+	return true, Until(ctx, replicatedIn, lookAgain, func(ctx context.Context) error {
+		held, err := there.GetSecretValue(ctx, &secretsmanager.GetSecretValueInput{SecretId: &name})
+		if err == nil && aws.ToString(held.SecretString) != value {
+			err = errors.New("the replica has an older value")
+		}
+		return err
+	})
+}
