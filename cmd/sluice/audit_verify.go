@@ -35,11 +35,12 @@ against both. Of each kind of break the first place is told, and how many there 
   archived before its change  an object was put more than 5 minutes before the time that its record says
   not as anchored     an anchor has another version of an item than the archive: history was rewritten, or removed
   put after its anchor  a record was there when an anchor was made, was removed, and was put again
-  missing anchor      an anchor is not there that a later one names, or the newest is older than yesterday
+  missing anchor      an anchor is not there that a later one names, or the newest that holds is older than yesterday
   days without an anchor  none was made, or all were removed; name days of which you know why with --explained
   broken chain of anchors  an anchor is not the one that the next one names, or that --known-anchor names
   bad signature       an anchor was signed by none of the keys
   unreadable anchor   an anchor or its list of heads is damaged, or of another version of Sluice
+  anchor of a later day  an object has the name of an anchor of a day that has not come
 
 Anchors are what the anchor function signs once a day: the newest version of every item. --anchor-key is the public key.
 It is best kept in a file outside of the account, since who can exchange the key in KMS can exchange anchors:

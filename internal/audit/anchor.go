@@ -246,6 +246,10 @@ type Anchored struct {
 	Made   bool   `json:"made"`   // false: the day had its anchor
 	Heads  int64  `json:"heads"`  // 0 where not Made
 	Unread int    `json:"unread"` // pages of the tables with an item that cannot be read
+
+	// Future is the first object that claims to be the anchor of a day after today, and was left out; empty if there is
+	// none. Verify reports each of them.
+	Future string `json:"future,omitempty"`
 }
 
 // WriteAnchor puts the anchor of today, in UTC, if there is none. It is safe to call it at any time, as often as one
@@ -261,18 +265,16 @@ func WriteAnchor(ctx context.Context, c AnchorConfig) (Anchored, error) {
 	}
 	at := c.Now().UTC()
 	done := Anchored{Day: at.Format(dayForm)}
-	before, err := lastAnchor(ctx, c.Archive)
+	before, future, err := lastAnchor(ctx, c.Archive, at)
 	if err != nil {
 		return done, fmt.Errorf("anchor: %w", err)
 	}
+	done.Future = future
 	a := Anchor{Layout: anchorLayout, Day: done.Day, At: at, Lists: []HeadsOf{}}
 	if before != nil {
 		day, _, _ := parseAnchorName(before.Name)
-		switch {
-		case day == a.Day:
-			return done, nil
-		case day > a.Day:
-			return done, fmt.Errorf("anchor: %s is of a later day than today, %s: check this clock, and who put it", before.Name, a.Day)
+		if day == a.Day {
+			return done, putInTime(before, at)
 		}
 		object, err := c.Archive.Get(ctx, *before)
 		if err != nil {
@@ -305,6 +307,15 @@ func WriteAnchor(ctx context.Context, c AnchorConfig) (Anchored, error) {
 	return done, nil
 }
 
+// putInTime returns an error if the anchor of today was put before today, by the archive's clock.
+func putInTime(e *Entry, now time.Time) error {
+	if e.PutAt.Before(now.Truncate(24 * time.Hour).Add(-MostSkew)) {
+		return fmt.Errorf("anchor: %s was put at %s, before its day, so it is no anchor, and none can be made today: "+
+			"find out who put it", e.Name, stamp(e.PutAt))
+	}
+	return nil
+}
+
 // putAnchor signs an anchor and puts it, unless another one was faster.
 func putAnchor(ctx context.Context, c *AnchorConfig, a *Anchor) (made bool, err error) {
 	statement, err := json.Marshal(a)
@@ -326,15 +337,27 @@ func putAnchor(ctx context.Context, c *AnchorConfig, a *Anchor) (made bool, err 
 	return made, err
 }
 
-// lastAnchor is the anchor of the latest day, as it was put first; nil where there is none.
-func lastAnchor(ctx context.Context, a Archive) (last *Entry, err error) {
+// lastAnchor returns the anchor of the latest day up to that of now, as it was put first; nil if there is none. It
+// leaves anchors of later days out, because otherwise one such object would stop anchors until its day. The name of the
+// first one left out is future. An anchor that the archive took after now is an error: the clock of now is wrong.
+func lastAnchor(ctx context.Context, a Archive, now time.Time) (last *Entry, future string, err error) {
+	var clock error
+	today := now.Format(dayForm)
 	err = names(ctx, a, AnchorPrefix, "", func(n *name) bool {
-		if _, list, ok := parseAnchorName(n.name); ok && list == "" && n.oldest != nil {
+		day, list, ok := parseAnchorName(n.name)
+		switch {
+		case !ok || list != "" || n.oldest == nil:
+		case day <= today:
 			last = n.oldest
+		case n.oldest.PutAt.After(now.Add(MostSkew)):
+			clock = fmt.Errorf("%s was put at %s, and it is %s by the clock of this program: set that clock right",
+				n.name, stamp(n.oldest.PutAt), stamp(now))
+		case future == "":
+			future = n.name
 		}
-		return true
+		return clock == nil
 	})
-	return last, err
+	return last, future, errors.Join(err, clock)
 }
 
 // readHeads reads the newest version of every item, sorted by folder.

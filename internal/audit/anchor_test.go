@@ -173,6 +173,7 @@ func TestAnchorsFindWhatWasPutAgain(t *testing.T) {
 
 const (
 	first, second, third = "anchors/2026-11-21.json", "anchors/2026-11-22.json", "anchors/2026-11-23.json"
+	never                = "anchors/9999-12-31.json"
 )
 
 // resign changes the statement of an anchor, and signs it with a key.
@@ -277,6 +278,16 @@ func TestAnchorsAreGuarded(t *testing.T) {
 		"a list is unlocked": {func(w *anchored) { w.bucket.Unlock(w.list(third)) }, "not locked LIST"},
 		"what is no anchor": {func(w *anchored) { w.bucket.Overwrite("anchors/2026-11-31.json", []byte("{}")) },
 			"not an item's name anchors/2026-11-31.json"},
+		"one is of a later day": {func(w *anchored) { w.bucket.Overwrite(never, []byte("{}")) },
+			"anchor of a later day " + never},
+		"one is of a later day, and no others follow": {func(w *anchored) {
+			w.bucket.Overwrite(never, []byte("{}"))
+			w.today = w.today.Add(2 * day)
+		}, "missing anchor " + third + ", anchor of a later day " + never},
+		"the newest is unreadable, and no others follow": {func(w *anchored) {
+			w.bucket.Alter(third, func([]byte) []byte { return nil })
+			w.today = w.today.Add(day)
+		}, "missing anchor " + second + ", unreadable anchor " + third},
 		"a known one is another": {func(w *anchored) {
 			w.config.Known = map[string]string{"2026-11-22": strings.Repeat("0", 64)}
 		},
@@ -353,6 +364,36 @@ func TestAnchorNotices(t *testing.T) {
 	w.bad = map[place]bool{}
 	if r := w.check(); !r.OK() || told(r.Notices) != "1 heads not anchored at //0" {
 		t.Errorf("with an item that could not be read: %q %q", told(r.Findings), told(r.Notices))
+	}
+}
+
+// Guarantees that objects with the names of anchors of later days stop no anchor of another day: on its own day such an
+// object is an error, which rings the alarm, and the days after it have anchors again.
+func TestAnchorsOfLaterDays(t *testing.T) {
+	w := newAnchored(t)
+	w.days(1)
+	w.bucket.Overwrite(third, []byte("{}"))
+	w.bucket.Overwrite(never, []byte("{}"))
+	w.today = w.today.Add(day)
+	if a := w.anchor(); !a.Made || a.Future != third {
+		t.Errorf("on the day before: %+v", a)
+	}
+	if got := told(w.check().Findings); got != "2 anchor of a later day at //0" {
+		t.Errorf("on the day before, found %q", got)
+	}
+	w.today = w.today.Add(day)
+	if a, err := audit.WriteAnchor(t.Context(), audit.AnchorConfig{
+		Archive: w.archive, Tables: w, Signer: w.signer, Now: func() time.Time { return w.today },
+	}); err == nil || a.Made || !strings.Contains(err.Error(), third) {
+		t.Errorf("on the day that was taken: %+v, %v", a, err)
+	}
+	w.today = w.today.Add(day)
+	if a := w.anchor(); !a.Made || a.Future != never {
+		t.Errorf("on the day after: %+v", a)
+	}
+	want := "1 unreadable anchor at //0; 1 anchor of a later day at //0"
+	if got := told(w.check().Findings); got != want {
+		t.Errorf("on the day after, found %q, want %q", got, want)
 	}
 }
 

@@ -20,6 +20,7 @@ const (
 	BrokenAnchors control.BreakKind = "broken chain of anchors" // one does not follow the one before it
 	BadSignature  control.BreakKind = "bad signature"           // of an anchor, by none of the keys
 	BadAnchor     control.BreakKind = "unreadable anchor"       // or a list of heads is not what was signed
+	FutureAnchor  control.BreakKind = "anchor of a later day"   // than today: nobody can have made it
 )
 
 // What is worth knowing about the anchors of an archive and breaks nothing.
@@ -56,6 +57,7 @@ func (v *verifier) anchors(ctx context.Context) error {
 		w.known[day] = sum
 	}
 	now := &anchorDay{}
+	today := v.Now().UTC().Add(MostSkew).Format(dayForm)
 	var failed error
 	end := func() bool {
 		if now.anchor != nil {
@@ -67,6 +69,11 @@ func (v *verifier) anchors(ctx context.Context) error {
 		day, list, ok := parseAnchorName(n.name)
 		if !ok {
 			v.find(control.Break{Kind: BadName, Detail: fmt.Sprintf("%.200q", n.name)}, n.name)
+			return true
+		}
+		if day > today {
+			v.find(control.Break{Kind: FutureAnchor, Detail: n.name + " is of a day that has not come by " +
+				"this machine's clock, so it is no anchor; on that day its name is taken, and no anchor can be made"}, n.name)
 			return true
 		}
 		if day != now.day {
@@ -209,8 +216,11 @@ func (w *anchorWalk) end() {
 		tell(MissingAnchor, "there is no anchor at all")
 	case r.Anchors == 0 && r.Objects > 0:
 		tell(NoAnchors, "whoever can write the archive and the tables could have rewritten both")
-	case w.day < yesterday && r.Anchors > 0 && !slices.Contains(v.Explained, yesterday):
-		w.tell(anchorName(w.day))(MissingAnchor, "the newest anchor is of %s: those after it are not there", w.day)
+	case r.Anchors > 0 && r.LastAnchor == "":
+		tell(MissingAnchor, "none of the %d anchors holds", r.Anchors)
+	case r.Anchors > 0 && r.LastAnchor < yesterday && !slices.Contains(v.Explained, yesterday):
+		w.tell(anchorName(r.LastAnchor))(MissingAnchor,
+			"the newest anchor that holds is of %s: those after it are not there, or do not hold", r.LastAnchor)
 	}
 	if r.Anchors == 0 {
 		return

@@ -110,7 +110,7 @@ func Kinds() []control.BreakKind {
 	return []control.BreakKind{
 		control.MissingVersion, control.MissingTail, control.WrongHash, control.Altered, Hidden, Replaced, control.BrokenLink, control.WrongHead,
 		BadHead, control.Unknown, control.OutOfOrder, BadName, Unlocked, Late, Early,
-		Rewritten, PutAgain, MissingAnchor, MissedDays, BrokenAnchors, BadSignature, BadAnchor,
+		Rewritten, PutAgain, MissingAnchor, MissedDays, BrokenAnchors, BadSignature, BadAnchor, FutureAnchor,
 	}
 }
 

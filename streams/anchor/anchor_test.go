@@ -62,7 +62,8 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	meter, log := &streamstest.Meter{}, &bytes.Buffer{}
-	now := time.Date(2026, 11, 21, 23, 0, 0, 0, time.UTC)
+	now := time.Now().UTC().Truncate(24 * time.Hour).Add(-time.Hour) // files are of today, by this machine's clock
+	yesterday, today := now.Format(time.DateOnly), now.AddDate(0, 0, 1).Format(time.DateOnly)
 	a, err := anchor.New(anchor.Config{
 		Archive: archive, Tables: w, Signer: w, Meter: meter, Log: slog.New(slog.NewTextHandler(log, nil)),
 		Now: func() time.Time { return now },
@@ -76,8 +77,7 @@ func TestRun(t *testing.T) {
 	meter.Want(t, map[string]int64{"anchor_missing": 1})
 	w.away = nil
 	for n, want := range []audit.Anchored{
-		{Day: "2026-11-21", Made: true, Heads: 1}, {Day: "2026-11-21"}, {Day: "2026-11-22", Made: true, Unread: 1},
-		{Day: "2026-11-22"},
+		{Day: yesterday, Made: true, Heads: 1}, {Day: yesterday}, {Day: today, Made: true, Unread: 1}, {Day: today},
 	} {
 		w.bad = n == 2
 		if done, err := a.Run(t.Context()); err != nil || done != want {
@@ -87,6 +87,13 @@ func TestRun(t *testing.T) {
 			t.Errorf("run %d: the log is %q", n, log)
 		}
 		now = now.Add(40 * time.Minute)
+	}
+	if _, err := archive.Put(t.Context(), "anchors/9999-12-31.json", []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	now = now.AddDate(0, 0, 1)
+	if done, err := a.Run(t.Context()); err != nil || !done.Made || !strings.Contains(log.String(), "9999-12-31.json") {
+		t.Errorf("with an object of a later day: %+v, %v; the log is %q", done, err, log)
 	}
 	if _, err := anchor.New(anchor.Config{}); err == nil {
 		t.Error("one is made of nothing")
