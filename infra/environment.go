@@ -104,7 +104,6 @@ func (p *place) variables(function string) (map[string]string, error) {
 			"SLUICE_PLANS_TABLE": n.Control(config.Plans), "SLUICE_TENANTS_TABLE": n.Control(config.Tenants),
 			"SLUICE_KEYS_TABLE": n.Control(config.Keys), "SLUICE_CELLS_TABLE": n.Control(config.Cells),
 			"SLUICE_OPERATIONS_TABLE": n.Control(config.Operations), "SLUICE_AUDIT_BUCKET": n.AuditBucket(control.Region),
-			"SLUICE_RETENTION_MODE": control.Audit.Mode, "SLUICE_RETENTION_DAYS": strconv.Itoa(control.Audit.RetentionDays),
 		}, nil
 	case config.Anchor:
 		return map[string]string{
@@ -112,8 +111,6 @@ func (p *place) variables(function string) (map[string]string, error) {
 			"SLUICE_KEYS_TABLE": n.Control(config.Keys), "SLUICE_CELLS_TABLE": n.Control(config.Cells),
 			"SLUICE_OPERATIONS_TABLE": n.Control(config.Operations),
 			"SLUICE_AUDIT_BUCKET":     n.AuditBucket(control.Region),
-			"SLUICE_RETENTION_MODE":   control.Audit.Mode,
-			"SLUICE_RETENTION_DAYS":   strconv.Itoa(control.Audit.RetentionDays),
 			"SLUICE_ANCHOR_KEY":       p.anchorKey,
 		}, nil
 	case config.Balancer:

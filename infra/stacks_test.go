@@ -263,12 +263,6 @@ func TestModes(t *testing.T) {
 	if get(lock, "Mode") != "COMPLIANCE" || get(lock, "Days") != 7.0 {
 		t.Errorf("the bucket's lock is %v", lock)
 	}
-	for _, f := range control.of("AWS::Lambda::Function") {
-		v := f.get("Environment", "Variables")
-		if get(v, "SLUICE_AUDIT_BUCKET") != nil && (get(v, "SLUICE_RETENTION_MODE") != "COMPLIANCE" || get(v, "SLUICE_RETENTION_DAYS") != "7") {
-			t.Errorf("the archiver's variables are %v", v)
-		}
-	}
 	if days := first(control, "AWS::Logs::LogGroup").get("RetentionInDays"); days != 90.0 {
 		t.Errorf("logs stay %v days, want 90", days)
 	}

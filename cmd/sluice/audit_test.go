@@ -207,10 +207,8 @@ func TestAuditBucket(t *testing.T) {
 		t.Setenv(name, "")
 	}
 	now := func() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) }
-	b := s3test.New(t, s3test.Config{Lock: true, Now: now})
-	a, err := bucket.New(bucket.Config{
-		Client: b.Client(), Bucket: s3test.Name, Mode: bucket.Compliance, Retention: time.Hour, Now: now,
-	})
+	b := s3test.New(t, s3test.Config{Lock: true, Mode: "COMPLIANCE", Days: 7, Now: now})
+	a, err := bucket.New(bucket.Config{Client: b.Client(), Bucket: s3test.Name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,6 +225,30 @@ func TestAuditBucket(t *testing.T) {
 		!regexp.MustCompile(`archived with a delay +3 +plans/pro version 1 +`).MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
 	}
+	name := control.ObjectName(control.Plans, "pro", 2)
+	b.Lock(name, "GOVERNANCE", now().AddDate(0, 0, 7))
+	weak := regexp.MustCompile(`weak lock +1 +plans/pro version 2 +` + name +
+		` is locked in GOVERNANCE until 2026-11-28T12:00:00Z, and the bucket's default lock for it is COMPLIANCE until 2026-11-28T12:00:00Z`)
+	if out, _, err = execute(t, "", verify...); err == nil || !weak.MatchString(out) {
+		t.Errorf("an object in another mode: %v\n%s", err, out)
+	}
+	for earlier, holds := range map[string]bool{
+		"2026-11-21=GOVERNANCE:7": true, "2026-11-20=GOVERNANCE:7": false, "2026-11-21=GOVERNANCE:8": false,
+	} {
+		if out, _, err = execute(t, "", append(verify, "--earlier-lock", earlier)...); (err == nil) != holds {
+			t.Errorf("--earlier-lock %s: %v\n%s", earlier, err, out)
+		}
+	}
+	for _, wrong := range []string{
+		"2026-11-21", "2026-11-31=GOVERNANCE:7", "2026-11-21=governance:7", "2026-11-21=COMPLIANCE:0",
+	} {
+		captureStderr(t, func() {
+			if got := run(append(verify, "--earlier-lock", wrong)); got != exitUsage {
+				t.Errorf("--earlier-lock %s exits %d, want %d", wrong, got, exitUsage)
+			}
+		})
+	}
+	b.Lock(name, "COMPLIANCE", now().AddDate(0, 0, 7))
 	b.Hide(control.ObjectName(control.Plans, "pro", 3))
 	b.Overwrite(control.ObjectName(control.Plans, "pro", 1), []byte("forged"))
 	out, _, err = execute(t, "", verify...)

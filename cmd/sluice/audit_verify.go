@@ -31,6 +31,8 @@ against both. Of each kind of break the first place is told, and how many there 
   unknown to the table  there are records that the live table does not have
   not an item's name  an object that no item can have
   not locked          an object without a retention, in a bucket with Object Lock
+  weak lock           an object's lock ends earlier than the bucket's default would have it, or has another mode
+  no default lock     the bucket has Object Lock and no default retention, so new objects are not locked
   archived late       an object was put later than --late after its change, so the archiver cannot have put it
   archived before its change  an object was put more than 5 minutes before the time that its record says
   not as anchored     an anchor has another version of an item than the archive: history was rewritten, or removed
@@ -52,6 +54,9 @@ The hash of the newest anchor that holds is printed. Keep it, too: --known-ancho
 Notices break nothing. They say what could not be checked, and which objects the archiver put more than an hour after
 their change. The times at which objects were put are S3's. Those of files can be set by anybody and are not compared.
 
+The lock of each object is compared with the bucket's default of today. If the default was another one earlier, say until
+when, and what it was: --earlier-lock 2027-03-01=GOVERNANCE:365.
+
 Changes may go on meanwhile. A version younger than --grace that is missing is waited for.
 
 The exit status is 0 where everything holds, 1 where something does not or could not be checked, 2 for a wrong command line.`
@@ -62,6 +67,7 @@ func newAuditVerifyCommand() *cobra.Command {
 	var asJSON bool
 	var grace, late time.Duration
 	var parallel int
+	var locks []string
 	c := &cobra.Command{
 		Use:   "verify",
 		Short: "Check that no record of a change was altered, removed, replaced or hidden",
@@ -83,7 +89,11 @@ func newAuditVerifyCommand() *cobra.Command {
 			if late <= 0 {
 				return &usageError{c.CommandPath(), errors.New("--late is more than 0s")}
 			}
-			config := audit.VerifyConfig{Grace: grace, Late: late, Parallel: parallel}
+			earlier, err := readEarlierLocks(locks)
+			if err != nil {
+				return &usageError{c.CommandPath(), err}
+			}
+			config := audit.VerifyConfig{Grace: grace, Late: late, Parallel: parallel, EarlierLocks: earlier}
 			if err := anchors.read(c, &s, &config); err != nil {
 				return err
 			}
@@ -111,9 +121,29 @@ func newAuditVerifyCommand() *cobra.Command {
 	anchors.flags(f)
 	f.DurationVar(&grace, "grace", 30*time.Second, "how long after its write a version may be missing, `TIME`")
 	f.DurationVar(&late, "late", audit.MostDelay, "how long after its change an object may have been put, `TIME`")
+	f.StringArrayVar(&locks, "earlier-lock", nil,
+		"what the bucket's default lock was until a day, `DAY=MODE:DAYS`; as often as one likes")
 	f.IntVar(&parallel, "parallel", 32, "objects that are read at once, `N`")
 	f.BoolVar(&asJSON, "json", false, "print one JSON document")
 	return c
+}
+
+// readEarlierLocks reads the values of --earlier-lock. A day is over at its end, in UTC.
+func readEarlierLocks(given []string) (all []audit.EarlierLock, err error) {
+	for _, text := range given {
+		day, lock, _ := strings.Cut(text, "=")
+		mode, days, _ := strings.Cut(lock, ":")
+		until, noDay := time.Parse(time.DateOnly, day)
+		n, noNumber := strconv.Atoi(days)
+		if noDay != nil || noNumber != nil || n < 1 || n > 36500 || mode != "GOVERNANCE" && mode != "COMPLIANCE" {
+			return nil, fmt.Errorf("--earlier-lock %q: want DAY=MODE:DAYS, as 2027-03-01=GOVERNANCE:365", text)
+		}
+		all = append(all, audit.EarlierLock{
+			Lock:  audit.Lock{Enabled: true, Mode: mode, Period: time.Duration(n) * 24 * time.Hour},
+			Until: until.AddDate(0, 0, 1),
+		})
+	}
+	return all, nil
 }
 
 // verify opens the archive and the tables, and verifies them as config says.

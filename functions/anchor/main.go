@@ -11,7 +11,6 @@ import (
 	"os"
 
 	"github.com/aws/aws-sdk-go-v2/service/kms"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/sluicelimits/sluice/internal/audit/bucket"
 	"github.com/sluicelimits/sluice/internal/audit/kmskey"
@@ -46,13 +45,7 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	objects := s3.NewFromConfig(process.Config(""), func(o *s3.Options) {
-		o.BaseEndpoint = process.Endpoint("S3")
-		o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = process.FIPS(), process.DualStack()
-		o.UsePathStyle = o.BaseEndpoint != nil // a stand-in has no name for each bucket
-	})
-	archive, err := bucket.New(bucket.Config{Client: objects, Bucket: s.Bucket, Mode: bucket.Mode(s.Mode),
-		Retention: s.Retention})
+	archive, err := bucket.New(bucket.Config{Client: bucket.NewClient(process.Env), Bucket: s.Bucket})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -32,7 +32,7 @@ func TestFunction(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	b := s3test.New(t, s3test.Config{Lock: true})
+	b := s3test.New(t, s3test.Config{Lock: true, Mode: "COMPLIANCE", Days: 30})
 	nobody, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and never answers
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestFunction(t *testing.T) {
 		Env: map[string]string{
 			"AWS_ENDPOINT_URL": "http://" + nobody.Addr().String(), "AWS_ENDPOINT_URL_S3": b.URL(), "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local",
 			"AWS_REGION": "eu-west-1", "SLUICE_PLANS_TABLE": "t-plans", "SLUICE_TENANTS_TABLE": "t-tenants", "SLUICE_KEYS_TABLE": "t-keys", "SLUICE_CELLS_TABLE": "t-cells",
-			"SLUICE_OPERATIONS_TABLE": "t-operations", "SLUICE_AUDIT_BUCKET": s3test.Name, "SLUICE_RETENTION_MODE": "COMPLIANCE", "SLUICE_RETENTION_DAYS": "30",
+			"SLUICE_OPERATIONS_TABLE": "t-operations", "SLUICE_AUDIT_BUCKET": s3test.Name,
 		},
 		Output: func(l lambdahost.Line) {
 			mu.Lock()

@@ -2,18 +2,15 @@
 // as an object that nobody can rewrite.
 //
 // Its event sources are the streams of all five tables, with ReportBatchItemFailures, bisecting on errors, bounded retries and
-// age, and a destination for what fails. Its role may put objects with their retention into the bucket and read them, and
-// nothing else of S3.
+// age, and a destination for what fails. Its role may put objects into the bucket and read them, and nothing else of S3: the
+// bucket's default retention locks them.
 package main
 
 import (
 	"context"
 	"os"
 
-	"github.com/aws/aws-sdk-go-v2/service/s3"
-
 	"github.com/sluicelimits/sluice/internal/audit/bucket"
-	"github.com/sluicelimits/sluice/internal/awsenv"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/streamrecord"
 	"github.com/sluicelimits/sluice/internal/environ"
@@ -43,7 +40,7 @@ func start() (*function.Process, function.Handler, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	archive, err := bucket.New(bucket.Config{Client: client(process.Env), Bucket: s.Bucket, Mode: bucket.Mode(s.Mode), Retention: s.Retention})
+	archive, err := bucket.New(bucket.Config{Client: bucket.NewClient(process.Env), Bucket: s.Bucket})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -52,13 +49,4 @@ func start() (*function.Process, function.Handler, error) {
 		return nil, nil, err
 	}
 	return process, func(ctx context.Context, event []byte) ([]byte, error) { return a.Invoke(ctx, decoder, event) }, nil
-}
-
-func client(env *awsenv.Env) *s3.Client {
-	return s3.NewFromConfig(env.Config(""), func(o *s3.Options) {
-		o.BaseEndpoint = env.Endpoint("S3")
-		o.EndpointOptions.UseFIPSEndpoint = env.FIPS()
-		o.EndpointOptions.UseDualStackEndpoint = env.DualStack()
-		o.UsePathStyle = o.BaseEndpoint != nil // a stand-in has no name for each bucket
-	})
 }

@@ -63,6 +63,7 @@ var (
 	ErrUnequal  = errors.New("there is another object of this name")
 	ErrNotFound = errors.New("no such object")
 	ErrTooLarge = errors.New("object too large")
+	ErrDenied   = errors.New("access denied")
 )
 
 // Archive keeps objects by name. Whatever happens to a name later, the versions that it had can be listed and read as long as
@@ -81,8 +82,16 @@ type Archive interface {
 	// meanwhile may or may not come. After an error it ends.
 	List(ctx context.Context, prefix, after string) iter.Seq2[Entry, error]
 
-	// Locks reports whether objects can be locked, so that one that is not is suspect.
-	Locks(ctx context.Context) (bool, error)
+	// Lock returns how the archive locks an object that is put without a lock of its own, as Put puts it. The error wraps
+	// ErrDenied if the caller may not ask.
+	Lock(ctx context.Context) (Lock, error)
+}
+
+// Lock is the retention that an archive gives to each new object.
+type Lock struct {
+	Enabled bool          // objects can be locked, so that one that is not is suspect
+	Mode    string        // GOVERNANCE or COMPLIANCE; empty: new objects are not locked
+	Period  time.Duration // from the put on; 0 if Mode is empty
 }
 
 // Entry is a version of an object, or a mark that hides those before it.

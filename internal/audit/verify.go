@@ -22,6 +22,8 @@ const (
 	Replaced control.BreakKind = "replaced"           // its name has another version, with another content
 	BadName  control.BreakKind = "not an item's name" // an object that no item can have
 	Unlocked control.BreakKind = "not locked"         // in an archive that locks its objects
+	WeakLock control.BreakKind = "weak lock"          // shorter than the archive's own, or of another mode
+	NoLock   control.BreakKind = "no default lock"    // the archive can lock objects, and does not lock new ones
 	BadHead  control.BreakKind = "unreadable head"    // the live table's newest version cannot be read
 
 	Late  control.BreakKind = "archived late"              // put later than a stream holds a change
@@ -32,6 +34,7 @@ const (
 const (
 	Delayed    control.BreakKind = "archived with a delay" // put later than usual: the archiver was away
 	NoPutTimes control.BreakKind = "put times not known"   // they are those of files, which anybody can set
+	LockUnread control.BreakKind = "locks not compared"    // the caller may not ask how the archive locks
 )
 
 // What the time at which an object was put is compared with.
@@ -60,6 +63,9 @@ type VerifyConfig struct {
 	// for an archive into which an operator put objects back.
 	Late time.Duration
 
+	// EarlierLocks are locks that the archive gave to new objects before it had the one that it has now.
+	EarlierLocks []EarlierLock
+
 	// Keys are the public keys of the anchors, on the curve P-256. If empty, signatures are not checked, which is a
 	// notice. With a key, an archive without any anchor is a finding.
 	Keys []*ecdsa.PublicKey
@@ -73,6 +79,12 @@ type VerifyConfig struct {
 	Parallel int                      // objects that are read at once; 0 is 32
 	Now      func() time.Time         // nil is time.Now
 	Progress func(objects, items int) // told from time to time, by one goroutine; nil is nobody
+}
+
+// EarlierLock is what the archive locked objects with until a time.
+type EarlierLock struct {
+	Lock
+	Until time.Time
 }
 
 // Finding is what is wrong in one way: the first place, by object name, and how many there are.
@@ -109,14 +121,14 @@ func (r *Report) OK() bool { return len(r.Findings) == 0 }
 func Kinds() []control.BreakKind {
 	return []control.BreakKind{
 		control.MissingVersion, control.MissingTail, control.WrongHash, control.Altered, Hidden, Replaced, control.BrokenLink, control.WrongHead,
-		BadHead, control.Unknown, control.OutOfOrder, BadName, Unlocked, Late, Early,
+		BadHead, control.Unknown, control.OutOfOrder, BadName, Unlocked, WeakLock, NoLock, Late, Early,
 		Rewritten, PutAgain, MissingAnchor, MissedDays, BrokenAnchors, BadSignature, BadAnchor, FutureAnchor,
 	}
 }
 
 // NoticeKinds are all kinds of notices, in the order in which they are told.
 func NoticeKinds() []control.BreakKind {
-	return []control.BreakKind{Delayed, NoPutTimes, NoAnchors, NotChecked, LateAnchors, NotAnchored}
+	return []control.BreakKind{Delayed, NoPutTimes, LockUnread, NoAnchors, NotChecked, LateAnchors, NotAnchored}
 }
 
 // Verify walks every version of every object and every item of the tables, and finds what is wrong. It holds a bounded number of
@@ -125,6 +137,9 @@ func NoticeKinds() []control.BreakKind {
 // The time at which an object was put, by the archive's clock, is compared with the time that its record says, where
 // the archive locks its objects. The object must not be older than its change by more than MostSkew, nor younger by
 // more than Late. In between a delay of more than UsualDelay is a notice: the archiver was away.
+//
+// The lock of an object is compared with the one that the archive gives to new objects: it must have the same mode, and
+// last as long at least.
 //
 // Of several versions of an object the oldest is the record: it was there before whoever wrote the others. Tables are read one
 // item at a time, after the item's objects were listed, so that a version that is not in the table has never been.
@@ -146,17 +161,15 @@ func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	locks, err := c.Archive.Locks(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("verify: %w", err)
-	}
 	v := &verifier{
-		VerifyConfig: c, report: Report{Locks: locks}, found: make(map[control.BreakKind]*Finding),
-		seed: maphash.MakeSeed(),
+		VerifyConfig: c, found: make(map[control.BreakKind]*Finding), seed: maphash.MakeSeed(),
 		live: make(map[control.Table][]int32),
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if err := v.readLock(ctx); err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
+	}
 	if err := v.walk(ctx); err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
@@ -174,12 +187,30 @@ func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 	if err := v.anchors(ctx); err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
-	if !locks && v.report.Objects > 0 {
+	if !v.report.Locks && v.report.Objects > 0 {
 		v.find(control.Break{Kind: NoPutTimes,
 			Detail: "whoever may write this archive may set them, so they are compared with nothing"}, "")
 	}
 	v.report.Findings, v.report.Notices = v.of(Kinds()), v.of(NoticeKinds())
 	return &v.report, nil
+}
+
+// readLock reads how the archive locks new objects. If the caller may not know, each object must be locked somehow.
+func (v *verifier) readLock(ctx context.Context) (err error) {
+	v.archiveLock, err = v.Archive.Lock(ctx)
+	v.report.Locks = v.archiveLock.Enabled
+	switch {
+	case errors.Is(err, ErrDenied):
+		v.report.Locks = true
+		v.find(control.Break{Kind: LockUnread, Detail: "you may not read the bucket's Object Lock configuration, so locks " +
+			"that are too short or of another mode are not found: get s3:GetBucketObjectLockConfiguration"}, "")
+	case err != nil:
+		return err
+	case v.archiveLock.Enabled && v.archiveLock.Mode == "":
+		v.find(control.Break{Kind: NoLock, Detail: "the bucket has Object Lock and no default retention, so new objects " +
+			"are not locked: deploy the control plane again, or set the default retention by hand"}, "")
+	}
+	return nil
 }
 
 // of are the findings of these kinds.
@@ -199,6 +230,8 @@ type verifier struct {
 	report Report
 	found  map[control.BreakKind]*Finding
 	item   *chain // under way; nil between two
+
+	archiveLock Lock // that of new objects; zero if it is not known
 
 	// live counts the items with objects that their table has, too, by their place. Where a place has fewer than the table has
 	// items of it, one of these has no object: so all can be found, however many there are, in little memory.
@@ -538,7 +571,21 @@ func (v *verifier) state(c *content, told func(kind control.BreakKind, format st
 		told(Unlocked, "the object has no retention: it can be removed")
 	case c.object.Locked:
 		v.lock(c.object)
+		v.compareLock(c, told)
 	}
+}
+
+// compareLock compares an object's lock with the one that the archive gives to new objects, or gave when the object was
+// put. Earlier releases of Sluice set the end of the lock by the archiver's clock, which may differ from the archive's.
+func (v *verifier) compareLock(c *content, told func(kind control.BreakKind, format string, args ...any)) {
+	put, o, want := c.oldest.PutAt, &c.object, v.archiveLock
+	holds := func(l Lock) bool { return o.LockMode == l.Mode && !o.LockedUntil.Before(put.Add(l.Period-MostSkew)) }
+	earlier := func(e EarlierLock) bool { return put.Before(e.Until) && holds(e.Lock) }
+	if want.Mode == "" || holds(want) || slices.ContainsFunc(v.EarlierLocks, earlier) {
+		return
+	}
+	told(WeakLock, "%s is locked in %s until %s, and the bucket's default lock for it is %s until %s", c.name.name,
+		o.LockMode, stamp(o.LockedUntil), want.Mode, stamp(put.Add(want.Period)))
 }
 
 // putTime compares the time at which an object was put with that of its change.

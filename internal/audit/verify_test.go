@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -202,6 +203,18 @@ var tamperings = []tampering{
 		w.bucket.Unlock(name)
 		return audit.Unlocked, name
 	}},
+	{"a retention is shorter than the bucket's", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		i := r.IntN(len(h))
+		w.bucket.Lock(nameOf(&h[i]), "GOVERNANCE", h[i].New.ChangedAt.Add(23*time.Hour))
+		return audit.WeakLock, nameOf(&h[i])
+	}},
+	{"a retention is in another mode than the bucket's", func(w *world, r *rand.Rand) (control.BreakKind, string) {
+		_, h := w.some(r, 1)
+		i := r.IntN(len(h))
+		w.bucket.Lock(nameOf(&h[i]), "COMPLIANCE", h[i].New.ChangedAt.Add(48*time.Hour))
+		return audit.WeakLock, nameOf(&h[i])
+	}},
 }
 
 // Guarantees that an archive that is as it was written is found so, whatever its history, and that each way of tampering with it
@@ -301,6 +314,7 @@ func TestVerifyGoesByWhatTheArchiveTells(t *testing.T) {
 			return &blinded{Archive: a, drop: func(e audit.Entry) bool { _, _, _, err := control.ParseObjectName(e.Name); return err != nil }}
 		},
 		audit.Unlocked: func(a audit.Archive) audit.Archive { return &blinded{Archive: a, lockless: true} },
+		audit.WeakLock: func(a audit.Archive) audit.Archive { return &blinded{Archive: a, lockless: true} },
 	}
 	for _, tt := range tamperings {
 		w := newWorld(t)
@@ -333,9 +347,11 @@ func (b *blinded) List(ctx context.Context, prefix, after string) iter.Seq2[audi
 	}
 }
 
-func (b *blinded) Locks(ctx context.Context) (bool, error) {
-	locks, err := b.Archive.Locks(ctx)
-	return locks && !b.lockless, err
+func (b *blinded) Lock(ctx context.Context) (audit.Lock, error) {
+	if b.lockless {
+		return audit.Lock{}, nil
+	}
+	return b.Archive.Lock(ctx)
 }
 
 // Guarantees that the report says what was checked.
@@ -471,25 +487,92 @@ func TestVerifyBesideWriters(t *testing.T) {
 	}
 }
 
+// refusing is a copy of the archive in another bucket, which refuses to be asked for something: get is its objects.
+func (w *world) refusing(c s3test.Config, refused string) audit.Archive {
+	w.t.Helper()
+	c.Now = w.now
+	c.Fault = func(r *http.Request) *s3test.Fault {
+		q := r.URL.Query()
+		if q.Has(refused) || refused == "get" && r.Method == http.MethodGet && !q.Has("versions") && !q.Has("object-lock") {
+			return &s3test.Fault{Status: 403, Code: "AccessDenied"}
+		}
+		return nil
+	}
+	b := s3test.New(w.t, c)
+	for _, name := range w.bucket.Names() {
+		b.Overwrite(name, w.bucket.Versions(name)[0])
+	}
+	a, err := bucket.New(bucket.Config{Client: b.Client(), Bucket: s3test.Name})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return a
+}
+
+// Guarantees that it is said when nobody may know how the bucket locks, and when it locks nothing by itself; and that
+// objects without any lock are found all the same.
+func TestVerifyTheBucketsLock(t *testing.T) {
+	for _, tt := range []struct {
+		mode, refused     string
+		findings, notices []control.BreakKind
+	}{
+		{"GOVERNANCE", "nothing", nil, nil},
+		{"GOVERNANCE", "object-lock", nil, []control.BreakKind{audit.LockUnread}},
+		{"", "object-lock", []control.BreakKind{audit.Unlocked}, []control.BreakKind{audit.LockUnread}},
+		{"", "nothing", []control.BreakKind{audit.Unlocked, audit.NoLock}, nil},
+	} {
+		w := newWorld(t)
+		w.keep(w.write(control.Plans, "pro", `{"n":1}`, noon))
+		w.archive = w.refusing(s3test.Config{Lock: true, Mode: tt.mode, Days: 1}, tt.refused)
+		r := w.verify()
+		if got := kindsOf(r.Findings); !slices.Equal(got, tt.findings) {
+			t.Errorf("the default is %q, %s is refused: found %q, want %q", tt.mode, tt.refused, got, tt.findings)
+		}
+		if got := kindsOf(r.Notices); !slices.Equal(got, append(tt.notices, audit.NoAnchors)) {
+			t.Errorf("the default is %q, %s is refused: notices %q, want %q", tt.mode, tt.refused, got, tt.notices)
+		}
+	}
+}
+
+// Guarantees that objects that the bucket locked otherwise in earlier days are taken as they are, if the operator says
+// so; and that this goes for those days alone.
+func TestVerifyEarlierLocks(t *testing.T) {
+	w := newWorld(t)
+	r := w.write(control.Plans, "pro", `{"n":1}`, noon)
+	w.keep(r)
+	w.bucket.Lock(nameOf(r), "GOVERNANCE", noon.Add(time.Hour))
+	lock := audit.Lock{Enabled: true, Mode: "GOVERNANCE", Period: time.Hour}
+	for _, tt := range []struct {
+		audit.EarlierLock
+		want bool
+	}{
+		{audit.EarlierLock{Lock: lock, Until: noon.Add(time.Minute)}, true},
+		{audit.EarlierLock{Lock: lock, Until: noon}, false}, // it was put a second later
+		{audit.EarlierLock{Lock: audit.Lock{Mode: "COMPLIANCE", Period: time.Hour}, Until: noon.Add(day)}, false},
+		{audit.EarlierLock{Lock: audit.Lock{Mode: "GOVERNANCE", Period: 2 * time.Hour}, Until: noon.Add(day)}, false},
+	} {
+		report, err := audit.Verify(t.Context(), audit.VerifyConfig{
+			Archive: w.archive, Tables: w, Grace: -1, EarlierLocks: []audit.EarlierLock{tt.EarlierLock},
+		})
+		if err != nil || report.OK() != tt.want {
+			t.Errorf("with %+v: %+v, %v, want it to hold: %t", tt.EarlierLock, report, err, tt.want)
+		}
+	}
+}
+
+func kindsOf(all []audit.Finding) (kinds []control.BreakKind) {
+	for _, f := range all {
+		kinds = append(kinds, f.Kind)
+	}
+	return kinds
+}
+
 // Guarantees that a check that could not be done is an error, and says nothing good of the archive.
 func TestVerifyFails(t *testing.T) {
-	for _, refused := range []string{"versions", "object-lock", "get"} {
+	for _, refused := range []string{"versions", "get"} {
 		w := newWorld(t)
 		w.random(rand.New(rand.NewPCG(4, 4)), 10)
-		b := s3test.New(t, s3test.Config{Lock: true, Fault: func(r *http.Request) *s3test.Fault {
-			q := r.URL.Query()
-			if q.Has(refused) || refused == "get" && r.Method == http.MethodGet && !q.Has("versions") && !q.Has("object-lock") {
-				return &s3test.Fault{Status: 403, Code: "AccessDenied"}
-			}
-			return nil
-		}})
-		for _, name := range w.bucket.Names() {
-			b.Overwrite(name, w.bucket.Versions(name)[0])
-		}
-		a, err := bucket.New(bucket.Config{Client: b.Client(), Bucket: s3test.Name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := w.refusing(s3test.Config{Lock: true}, refused)
 		if r, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: a, Tables: w}); err == nil || r != nil {
 			t.Errorf("%s is refused: %+v, %v", refused, r, err)
 		}
@@ -546,7 +629,7 @@ func (*endless) versions(n int) (control.Item, []*events.AuditRecord) {
 func (e *endless) Put(context.Context, string, []byte) (bool, error) {
 	return false, errors.New("read only")
 }
-func (*endless) Locks(context.Context) (bool, error) { return false, nil }
+func (*endless) Lock(context.Context) (audit.Lock, error) { return audit.Lock{}, nil }
 
 func (e *endless) Get(_ context.Context, at audit.Entry) (audit.Object, error) {
 	if e.gets.Add(1)%200 == 0 {

@@ -44,11 +44,8 @@ func newWorld(t testing.TB) *world {
 		t: t, clock: noon, live: make(map[place]control.Item), history: make(map[place][]control.Record),
 		bad: make(map[place]bool),
 	}
-	w.bucket = s3test.New(t, s3test.Config{Lock: true, PageSize: 7, Now: w.now})
-	a, err := bucket.New(bucket.Config{
-		Client: w.bucket.Client(), Bucket: s3test.Name, Mode: bucket.Governance, Retention: time.Hour,
-		Now: w.now,
-	})
+	w.bucket = s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1, PageSize: 7, Now: w.now})
+	a, err := bucket.New(bucket.Config{Client: w.bucket.Client(), Bucket: s3test.Name})
 	if err != nil {
 		t.Fatal(err)
 	}

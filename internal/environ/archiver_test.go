@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluicelimits/sluice/internal/environ"
 )
@@ -16,19 +15,18 @@ var archived = []string{
 	"SLUICE_AUDIT_BUCKET=audit.example-1",
 }
 
-// Guarantees that what is not set has its default, and that a record that nobody can remove is a choice that somebody made.
+// Guarantees that what is not set has its default.
 func TestArchiver(t *testing.T) {
 	want := &environ.Archiver{
 		Common: environ.Common{LogLevel: slog.LevelInfo, MetricsNamespace: "Sluice"}, Operations: "operations",
-		AuditBucket: environ.AuditBucket{Bucket: "audit.example-1", Mode: "GOVERNANCE",
-			Retention: 365 * 24 * time.Hour},
+		Bucket: "audit.example-1",
 		Tables: environ.ControlTables{Plans: "plans", Tenants: "tenants", Keys: "keys", Cells: "cells"},
 	}
 	if got, err := environ.ParseArchiver(archived); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
-	want.Mode, want.Retention, want.LogLevel = "COMPLIANCE", 36500*24*time.Hour, slog.LevelDebug
-	set := append([]string{"SLUICE_RETENTION_MODE=COMPLIANCE", "SLUICE_RETENTION_DAYS=36500", "SLUICE_LOG_LEVEL=debug"}, archived...)
+	want.LogLevel = slog.LevelDebug
+	set := append([]string{"SLUICE_LOG_LEVEL=debug"}, archived...)
 	if got, err := environ.ParseArchiver(set); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
@@ -37,7 +35,7 @@ func TestArchiver(t *testing.T) {
 // Guarantees that each wrong setting is named, all in one go, without its value.
 func TestArchiverRefuses(t *testing.T) {
 	_, err := environ.ParseArchiver([]string{
-		"SLUICE_RETENTION_MODE=" + marker, "SLUICE_RETENTION_DAYS=0", "SLUICE_AUDIT_BUCKET=s3://" + marker, "SLUICE_PLANS_TABLE=arn:" + marker, "SLUICE_CELL=" + marker,
+		"SLUICE_AUDIT_BUCKET=s3://" + marker, "SLUICE_PLANS_TABLE=arn:" + marker, "SLUICE_CELL=" + marker,
 	})
 	var e *environ.Error
 	if !errors.As(err, &e) || strings.Contains(err.Error(), marker) {
@@ -47,7 +45,7 @@ func TestArchiverRefuses(t *testing.T) {
 	for _, p := range e.Problems {
 		names = append(names, strings.TrimPrefix(p.Variable, "SLUICE_"))
 	}
-	want := "CELL PLANS_TABLE TENANTS_TABLE KEYS_TABLE CELLS_TABLE OPERATIONS_TABLE AUDIT_BUCKET RETENTION_MODE RETENTION_DAYS"
+	want := "CELL PLANS_TABLE TENANTS_TABLE KEYS_TABLE CELLS_TABLE OPERATIONS_TABLE AUDIT_BUCKET"
 	if got := strings.Join(names, " "); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

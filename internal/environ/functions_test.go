@@ -66,8 +66,8 @@ var functions = map[string]struct {
 			"SLUICE_ANCHOR_KEY=arn:aws:kms:eu-west-1:123456789012:key/a-1"},
 		&environ.Anchor{
 			Common: common, Operations: "operations", Key: "arn:aws:kms:eu-west-1:123456789012:key/a-1",
-			Tables:      environ.ControlTables{Plans: "plans", Tenants: "tenants", Keys: "keys", Cells: "cells"},
-			AuditBucket: environ.AuditBucket{Bucket: "audit", Mode: "GOVERNANCE", Retention: 365 * 24 * time.Hour},
+			Tables: environ.ControlTables{Plans: "plans", Tenants: "tenants", Keys: "keys", Cells: "cells"},
+			Bucket: "audit",
 		},
 	},
 }

@@ -141,7 +141,7 @@ func archiver() Function {
 		Grants: []Grant{
 			{On: PlansStream, Actions: stream}, {On: TenantsStream, Actions: stream}, {On: KeysStream, Actions: stream},
 			{On: CellsStream, Actions: stream}, {On: OperationsStream, Actions: stream},
-			{On: Objects, Actions: []string{"s3:PutObject", "s3:PutObjectRetention", "s3:GetObject"}},
+			{On: Objects, Actions: []string{"s3:PutObject", "s3:GetObject"}},
 			{On: Failed, Actions: send},
 			logs,
 		},
@@ -160,8 +160,7 @@ func anchor() Function {
 			{On: Plans, Actions: scan}, {On: Tenants, Actions: scan}, {On: Keys, Actions: scan}, {On: Cells,
 				Actions: scan},
 			{On: Operations, Actions: scan},
-			{On: Anchors, Actions: []string{"s3:PutObject", "s3:PutObjectRetention", "s3:GetObject",
-				"s3:GetObjectVersion"}},
+			{On: Anchors, Actions: []string{"s3:PutObject", "s3:GetObject", "s3:GetObjectVersion"}},
 			{On: Names, Actions: []string{"s3:ListBucketVersions"}},
 			{On: Signing, Actions: []string{"kms:Sign"}},
 			logs,

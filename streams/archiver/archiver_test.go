@@ -72,9 +72,9 @@ type world struct {
 
 func newWorld(t *testing.T, c s3test.Config) *world {
 	t.Helper()
-	c.Lock = true
+	c.Lock, c.Mode, c.Days = true, "COMPLIANCE", 1
 	w := &world{bucket: s3test.New(t, c), counts: &counts{}, log: &bytes.Buffer{}}
-	archive, err := bucket.New(bucket.Config{Client: w.bucket.Client(), Bucket: s3test.Name, Mode: bucket.Compliance, Retention: time.Hour})
+	archive, err := bucket.New(bucket.Config{Client: w.bucket.Client(), Bucket: s3test.Name})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,12 @@
 // Package bucket is the archive of the audit trail as an S3 bucket with Object Lock.
 //
-// An object is written with If-None-Match: * and its SHA-256, which S3 compares with what arrived, and with a retention. The
-// bucket has versions, without which there is no Object Lock: a delete hides an object behind a marker, a write of the same name
-// by somebody else comes on top, and both show in the list of versions. Until its retention ends, nobody removes a version,
-// but in GOVERNANCE mode those who may bypass it.
+// An object is written with If-None-Match: * and its SHA-256, which S3 compares with what arrived. S3 locks it with the
+// bucket's default retention: no writer chooses how long a lock lasts. The bucket has versions, without which there is
+// no Object Lock: a delete hides an object behind a marker, a write of the same name by somebody else comes on top, and
+// both show in the list of versions. Until its retention ends, nobody removes a version, but in GOVERNANCE mode those
+// who may bypass it.
 //
-// What it needs to write: s3:PutObject, s3:PutObjectRetention, s3:GetObject. To verify: s3:ListBucketVersions,
+// What it needs to write: s3:PutObject, s3:GetObject. To verify: s3:ListBucketVersions,
 // s3:GetObjectVersion, s3:GetObjectRetention (without it S3 does not tell of locks), s3:GetBucketObjectLockConfiguration.
 package bucket
 
@@ -30,6 +31,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/sluicelimits/sluice/internal/audit"
+	"github.com/sluicelimits/sluice/internal/awsenv"
 )
 
 var _ audit.Archive = (*Archive)(nil)
@@ -42,26 +44,20 @@ type client interface {
 	GetObjectLockConfiguration(context.Context, *s3.GetObjectLockConfigurationInput, ...func(*s3.Options)) (*s3.GetObjectLockConfigurationOutput, error)
 }
 
-// Mode is how a retention holds.
-type Mode string
+// NewClient makes the client of a function. It calls nobody.
+func NewClient(env *awsenv.Env) *s3.Client {
+	return s3.NewFromConfig(env.Config(""), func(o *s3.Options) {
+		o.BaseEndpoint = env.Endpoint("S3")
+		o.EndpointOptions.UseFIPSEndpoint = env.FIPS()
+		o.EndpointOptions.UseDualStackEndpoint = env.DualStack()
+		o.UsePathStyle = o.BaseEndpoint != nil // a stand-in has no name for each bucket
+	})
+}
 
-// The modes.
-const (
-	Default    Mode = ""           // as the bucket's own default says, which may be none
-	Governance Mode = "GOVERNANCE" // those with s3:BypassGovernanceRetention may remove objects
-	Compliance Mode = "COMPLIANCE" // nobody may, the account's root included
-)
-
-// MaxRetention is the longest that S3 takes, 100 years.
-const MaxRetention = 36500 * 24 * time.Hour
-
-// Config says which bucket, and how objects are kept.
+// Config says which bucket. Both are required.
 type Config struct {
-	Client    client // a *s3.Client; required
-	Bucket    string // required
-	Mode      Mode
-	Retention time.Duration    // from the write on; 1 ns..MaxRetention iff Mode is not Default
-	Now       func() time.Time // nil is time.Now; for the end of the retention
+	Client client // a *s3.Client
+	Bucket string
 }
 
 // Archive is a bucket. It is safe for concurrent use.
@@ -74,13 +70,6 @@ func New(c Config) (*Archive, error) {
 		return nil, errors.New("audit bucket: no Client")
 	case c.Bucket == "":
 		return nil, errors.New("audit bucket: no Bucket")
-	case c.Mode != Default && c.Mode != Governance && c.Mode != Compliance:
-		return nil, fmt.Errorf("audit bucket: Mode %q is not GOVERNANCE or COMPLIANCE", c.Mode)
-	case (c.Mode == Default) != (c.Retention == 0) || c.Retention < 0 || c.Retention > MaxRetention:
-		return nil, fmt.Errorf("audit bucket: Retention %v with Mode %q", c.Retention, c.Mode)
-	}
-	if c.Now == nil {
-		c.Now = time.Now
 	}
 	return &Archive{c}, nil
 }
@@ -138,15 +127,10 @@ func wait(ctx context.Context, d time.Duration) error {
 
 func (a *Archive) put(ctx context.Context, name string, data []byte) error {
 	sum := sha256.Sum256(data)
-	in := &s3.PutObjectInput{
+	_, err := a.c.Client.PutObject(ctx, &s3.PutObjectInput{
 		Bucket: &a.c.Bucket, Key: &name, Body: bytes.NewReader(data), ContentType: aws.String("application/json"), IfNoneMatch: aws.String("*"),
 		ChecksumAlgorithm: types.ChecksumAlgorithmSha256, ChecksumSHA256: aws.String(base64.StdEncoding.EncodeToString(sum[:])),
-	}
-	if a.c.Mode != Default {
-		in.ObjectLockMode = types.ObjectLockMode(a.c.Mode)
-		in.ObjectLockRetainUntilDate = aws.Time(a.c.Now().Add(a.c.Retention).UTC())
-	}
-	_, err := a.c.Client.PutObject(ctx, in)
+	})
 	return err
 }
 
@@ -275,14 +259,27 @@ func entry(name, version *string, at *time.Time) (audit.Entry, error) {
 	return audit.Entry{Name: decoded, Version: aws.ToString(version), PutAt: aws.ToTime(at).UTC()}, nil
 }
 
-// Locks implements [audit.Archive]: whether the bucket has Object Lock.
-func (a *Archive) Locks(ctx context.Context) (bool, error) {
+// Lock implements [audit.Archive]: the bucket's default retention.
+func (a *Archive) Lock(ctx context.Context) (audit.Lock, error) {
 	out, err := a.c.Client.GetObjectLockConfiguration(ctx, &s3.GetObjectLockConfigurationInput{Bucket: &a.c.Bucket})
 	if code(err) == "ObjectLockConfigurationNotFoundError" {
-		return false, nil
+		return audit.Lock{}, nil
+	}
+	if status(err) == http.StatusForbidden {
+		err = fmt.Errorf("%w: %w", audit.ErrDenied, err)
 	}
 	if err != nil {
-		return false, fmt.Errorf("whether bucket %s has Object Lock: %w", a.c.Bucket, err)
+		return audit.Lock{}, fmt.Errorf("read the Object Lock configuration of bucket %s: %w", a.c.Bucket, err)
 	}
-	return out.ObjectLockConfiguration != nil && out.ObjectLockConfiguration.ObjectLockEnabled == types.ObjectLockEnabledEnabled, nil
+	c := out.ObjectLockConfiguration
+	if c == nil || c.ObjectLockEnabled != types.ObjectLockEnabledEnabled {
+		return audit.Lock{}, nil
+	}
+	l := audit.Lock{Enabled: true}
+	if c.Rule != nil && c.Rule.DefaultRetention != nil {
+		r := c.Rule.DefaultRetention // which has days or years, and a year is 365 days at the least
+		l.Mode = string(r.Mode)
+		l.Period = time.Duration(aws.ToInt32(r.Days)+365*aws.ToInt32(r.Years)) * 24 * time.Hour
+	}
+	return l, nil
 }

@@ -18,13 +18,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/audit/s3test"
 )
 
-func open(t *testing.T, b *s3test.Bucket, mode bucket.Mode) *bucket.Archive {
+func open(t *testing.T, b *s3test.Bucket) *bucket.Archive {
 	t.Helper()
-	c := bucket.Config{Client: b.Client(), Bucket: s3test.Name, Mode: mode}
-	if mode != bucket.Default {
-		c.Retention = 24 * time.Hour
-	}
-	a, err := bucket.New(c)
+	a, err := bucket.New(bucket.Config{Client: b.Client(), Bucket: s3test.Name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,11 +28,11 @@ func open(t *testing.T, b *s3test.Bucket, mode bucket.Mode) *bucket.Archive {
 }
 
 func TestContract(t *testing.T) {
-	for _, mode := range []bucket.Mode{bucket.Default, bucket.Governance, bucket.Compliance} {
-		t.Run("mode "+string(mode), func(t *testing.T) {
+	for _, mode := range []string{"", "GOVERNANCE", "COMPLIANCE"} {
+		t.Run("mode "+mode, func(t *testing.T) {
 			audittest.Run(t, func(t *testing.T) func() audit.Archive {
-				b := s3test.New(t, s3test.Config{Lock: mode != bucket.Default, PageSize: 3})
-				return func() audit.Archive { return open(t, b, mode) }
+				b := s3test.New(t, s3test.Config{Lock: mode != "", Mode: mode, Days: 1, PageSize: 3})
+				return func() audit.Archive { return open(t, b) }
 			})
 		})
 	}
@@ -86,21 +82,31 @@ func TestContractFindsBrokenArchives(t *testing.T) {
 	}
 }
 
-// Guarantees that a kept record cannot be removed while its retention lasts: in COMPLIANCE by nobody, in GOVERNANCE by those who may.
+// Guarantees that a kept record cannot be removed while its retention lasts: in COMPLIANCE by nobody, in GOVERNANCE by
+// those who may; and that this retention is the bucket's own, which the writer does not choose.
 func TestLocks(t *testing.T) {
-	for _, mode := range []bucket.Mode{bucket.Governance, bucket.Compliance} {
+	for _, mode := range []string{"GOVERNANCE", "COMPLIANCE"} {
 		now := time.Now()
-		b := s3test.New(t, s3test.Config{Lock: true, Now: func() time.Time { return now }})
-		a := open(t, b, mode)
-		if locks, err := a.Locks(t.Context()); err != nil || !locks {
-			t.Fatalf("Locks of a bucket with Object Lock: %t, %v", locks, err)
+		b := s3test.New(t, s3test.Config{
+			Lock: true, Mode: mode, Days: 1, Now: func() time.Time { return now },
+			Fault: func(r *http.Request) *s3test.Fault {
+				if r.Header.Get("X-Amz-Object-Lock-Mode") != "" {
+					t.Error("a writer chooses a lock")
+				}
+				return nil
+			},
+		})
+		a := open(t, b)
+		want := audit.Lock{Enabled: true, Mode: mode, Period: 24 * time.Hour}
+		if lock, err := a.Lock(t.Context()); err != nil || lock != want {
+			t.Fatalf("the lock of the bucket: %+v, %v, want %+v", lock, err, want)
 		}
 		if _, err := a.Put(t.Context(), "audit/a/1", []byte("one")); err != nil {
 			t.Fatal(err)
 		}
 		e := only(t, a)
 		o, err := a.Get(t.Context(), e)
-		if err != nil || !o.Locked || o.LockMode != string(mode) || o.LockedUntil.Sub(now).Abs() < 23*time.Hour {
+		if err != nil || !o.Locked || o.LockMode != mode || o.LockedUntil.Sub(now).Abs() < 23*time.Hour {
 			t.Errorf("%s: the object is %+v, %v", mode, o, err)
 		}
 		remove := func(bypass bool) error {
@@ -112,16 +118,24 @@ func TestLocks(t *testing.T) {
 		if remove(false) == nil {
 			t.Errorf("%s: a locked version is removed", mode)
 		}
-		if err := remove(true); (err == nil) != (mode == bucket.Governance) {
+		if err := remove(true); (err == nil) != (mode == "GOVERNANCE") {
 			t.Errorf("%s: a bypass returns %v", mode, err)
 		}
-		if now = now.Add(25 * time.Hour); mode == bucket.Compliance && remove(false) != nil {
+		if now = now.Add(25 * time.Hour); mode == "COMPLIANCE" && remove(false) != nil {
 			t.Error("a version whose retention has ended is not removed")
 		}
 	}
-	plain := open(t, s3test.New(t, s3test.Config{}), bucket.Default)
-	if locks, err := plain.Locks(t.Context()); err != nil || locks {
-		t.Errorf("Locks of a bucket without Object Lock: %t, %v", locks, err)
+	for _, lockable := range []bool{false, true} {
+		plain := open(t, s3test.New(t, s3test.Config{Lock: lockable}))
+		if lock, err := plain.Lock(t.Context()); err != nil || lock != (audit.Lock{Enabled: lockable}) {
+			t.Errorf("the lock of a bucket without a default, Object Lock %t: %+v, %v", lockable, lock, err)
+		}
+	}
+	denied := open(t, s3test.New(t, s3test.Config{Fault: func(*http.Request) *s3test.Fault {
+		return &s3test.Fault{Status: http.StatusForbidden, Code: "AccessDenied"}
+	}}))
+	if lock, err := denied.Lock(t.Context()); !errors.Is(err, audit.ErrDenied) {
+		t.Errorf("the lock of a bucket that may not be asked: %+v, %v, want ErrDenied", lock, err)
 	}
 }
 
@@ -144,8 +158,8 @@ func only(t *testing.T, a audit.Archive) audit.Entry {
 // Guarantees that what hides or covers an object shows, newest first, and that the object behind can still be read.
 func TestVersions(t *testing.T) {
 	for _, size := range []int{1, 2, 3, 1000} {
-		b := s3test.New(t, s3test.Config{Lock: true, PageSize: size})
-		a := open(t, b, bucket.Governance)
+		b := s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1, PageSize: size})
+		a := open(t, b)
 		for _, name := range []string{"audit/a/1", "audit/a/2 +%&", "audit/a/3"} {
 			if _, err := a.Put(t.Context(), name, []byte("first")); err != nil {
 				t.Fatal(err)
@@ -200,13 +214,14 @@ func TestFaults(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var puts atomic.Int64
-			b := s3test.New(t, s3test.Config{Lock: true, Fault: func(r *http.Request) *s3test.Fault {
+			fault := func(r *http.Request) *s3test.Fault {
 				if r.Method == http.MethodPut && puts.Add(1) <= tt.times {
 					return &tt.fault
 				}
 				return nil
-			}})
-			made, err := open(t, b, bucket.Governance).Put(t.Context(), "audit/a/1", []byte("one"))
+			}
+			b := s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1, Fault: fault})
+			made, err := open(t, b).Put(t.Context(), "audit/a/1", []byte("one"))
 			if (err != nil) != tt.fails || made != tt.made || errors.Is(err, audit.ErrUnequal) {
 				t.Errorf("made %t, %v; want made %t, an error: %t", made, err, tt.made, tt.fails)
 			}
@@ -227,7 +242,7 @@ func TestHiddenInBetween(t *testing.T) {
 		}
 		return nil
 	}})
-	a := open(t, b, bucket.Default)
+	a := open(t, b)
 	b.Overwrite("audit/a/1", []byte("one"))
 	if made, err := a.Put(t.Context(), "audit/a/1", []byte("one")); err != nil || !made {
 		t.Errorf("made %t, %v", made, err)
@@ -238,13 +253,8 @@ func TestHiddenInBetween(t *testing.T) {
 func TestConfig(t *testing.T) {
 	client := s3test.New(t, s3test.Config{}).Client()
 	for name, c := range map[string]bucket.Config{
-		"no client":               {Bucket: "b"},
-		"no bucket":               {Client: client},
-		"a mode that is none":     {Client: client, Bucket: "b", Mode: "governance", Retention: time.Hour},
-		"a mode for no time":      {Client: client, Bucket: "b", Mode: bucket.Governance},
-		"a retention and no mode": {Client: client, Bucket: "b", Retention: time.Hour},
-		"a negative retention":    {Client: client, Bucket: "b", Mode: bucket.Compliance, Retention: -time.Hour},
-		"more than S3 takes":      {Client: client, Bucket: "b", Mode: bucket.Compliance, Retention: bucket.MaxRetention + 1},
+		"no client": {Bucket: "b"},
+		"no bucket": {Client: client},
 	} {
 		if _, err := bucket.New(c); err == nil {
 			t.Errorf("%s is taken", name)
@@ -256,12 +266,13 @@ func TestConfig(t *testing.T) {
 	}
 	_, put := a.Put(t.Context(), "audit/a/1", nil)
 	_, get := a.Get(t.Context(), audit.Entry{Name: "audit/a/1"})
-	_, locks := a.Locks(t.Context())
+	_, lock := a.Lock(t.Context())
 	var list error
 	for _, err := range a.List(t.Context(), "", "") {
 		list = err
 	}
-	if put == nil || get == nil || errors.Is(get, audit.ErrNotFound) || locks == nil || list == nil {
-		t.Errorf("of a bucket that is not there: put %v, get %v, locks %v, list %v", put, get, locks, list)
+	if put == nil || get == nil || errors.Is(get, audit.ErrNotFound) || lock == nil ||
+		errors.Is(lock, audit.ErrDenied) || list == nil {
+		t.Errorf("of a bucket that is not there: put %v, get %v, lock %v, list %v", put, get, lock, list)
 	}
 }

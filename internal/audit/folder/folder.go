@@ -245,5 +245,5 @@ func (w *walk) one(full string, d fs.DirEntry) bool {
 	return w.yield(audit.Entry{Name: full, SizeBytes: info.Size(), PutAt: info.ModTime().UTC()}, nil)
 }
 
-// Locks implements [audit.Archive]: nothing is locked on a disk.
-func (*Archive) Locks(context.Context) (bool, error) { return false, nil }
+// Lock implements [audit.Archive]: nothing is locked on a disk.
+func (*Archive) Lock(context.Context) (audit.Lock, error) { return audit.Lock{}, nil }

@@ -41,6 +41,8 @@ type Fault struct {
 // Config sets up a bucket.
 type Config struct {
 	Lock     bool                           // the bucket has Object Lock
+	Mode     string                         // of the bucket's default retention, which needs Lock; empty: it has none
+	Days     int                            // of the same
 	PageSize int                            // of a list of versions, at most; 0 is 1000
 	Now      func() time.Time               // nil is time.Now
 	Fault    func(r *http.Request) *Fault   // asked for each request; nil, or a nil Fault, is none. Called by several at once
@@ -138,11 +140,23 @@ func (b *Bucket) Alter(name string, change func([]byte) []byte) {
 func (b *Bucket) Overwrite(name string, data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	v := version{data: data, at: b.c.Now()}
-	if b.c.Lock {
-		v.mode, v.until = "GOVERNANCE", b.c.Now().Add(time.Hour)
+	b.add(name, b.lock(version{data: data, at: b.c.Now()}))
+}
+
+// lock gives a new version the bucket's default retention, unless its writer gave it one.
+func (b *Bucket) lock(v version) version {
+	if v.mode == "" && b.c.Mode != "" {
+		v.mode, v.until = b.c.Mode, v.at.AddDate(0, 0, b.c.Days)
 	}
-	b.add(name, v)
+	return v
+}
+
+// Lock changes the retention of a name's oldest version.
+func (b *Bucket) Lock(name, mode string, until time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v := &b.objects[name][0]
+	v.mode, v.until = mode, until
 }
 
 // Hide puts a delete marker on top of a name, as whoever may delete can.
@@ -153,12 +167,7 @@ func (b *Bucket) Hide(name string) {
 }
 
 // Unlock takes the retention from a name's oldest version.
-func (b *Bucket) Unlock(name string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	v := &b.objects[name][0]
-	v.mode, v.until = "", time.Time{}
-}
+func (b *Bucket) Unlock(name string) { b.Lock(name, "", time.Time{}) }
 
 func (b *Bucket) add(name string, v version) string {
 	b.last++
@@ -241,7 +250,13 @@ func (b *Bucket) handle(w http.ResponseWriter, r *http.Request, op, name string)
 		if !b.c.Lock {
 			return &answer{http.StatusNotFound, "ObjectLockConfigurationNotFoundError"}
 		}
-		fmt.Fprint(w, "<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled></ObjectLockConfiguration>")
+		rule := ""
+		if b.c.Mode != "" {
+			rule = fmt.Sprintf("<Rule><DefaultRetention><Mode>%s</Mode><Days>%d</Days></DefaultRetention></Rule>",
+				b.c.Mode, b.c.Days)
+		}
+		fmt.Fprint(w, "<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled>"+rule+
+			"</ObjectLockConfiguration>")
 		return nil
 	}
 	return notImplemented
@@ -255,6 +270,7 @@ func (b *Bucket) put(w http.ResponseWriter, r *http.Request, name string) *answe
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	v.at = b.c.Now()
+	v = b.lock(v)
 	match := r.Header.Get("If-None-Match")
 	switch {
 	case v.mode != "" && !v.until.After(v.at):

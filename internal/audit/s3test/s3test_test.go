@@ -53,6 +53,34 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// Guarantees that an object without a lock of its own has the bucket's, from the time at which it was put; and that one of
+// its own, though shorter, is taken, as S3 takes it from whoever has s3:PutObjectRetention.
+func TestDefaultRetention(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	b := s3test.New(t, s3test.Config{Lock: true, Mode: "COMPLIANCE", Days: 2, Now: func() time.Time { return now }})
+	sum := sha256.Sum256([]byte("x"))
+	own := now.Add(time.Hour)
+	for name, in := range map[string]*s3.PutObjectInput{
+		"default": {},
+		"own":     {ObjectLockMode: types.ObjectLockModeGovernance, ObjectLockRetainUntilDate: &own},
+	} {
+		in.Bucket, in.Key, in.Body = aws.String(s3test.Name), &name, strings.NewReader("x")
+		in.ChecksumSHA256 = aws.String(base64.StdEncoding.EncodeToString(sum[:]))
+		if _, err := b.Client().PutObject(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+		mode, until := types.ObjectLockModeCompliance, now.AddDate(0, 0, 2)
+		if name == "own" {
+			mode, until = types.ObjectLockModeGovernance, own
+		}
+		o, err := b.Client().GetObject(t.Context(), &s3.GetObjectInput{Bucket: in.Bucket, Key: in.Key})
+		if err != nil || o.ObjectLockMode != mode || !aws.ToTime(o.ObjectLockRetainUntilDate).Equal(until) {
+			t.Errorf("%s: %s until %v, %v; want %s until %v", name, o.ObjectLockMode, o.ObjectLockRetainUntilDate, err,
+				mode, until)
+		}
+	}
+}
+
 // Guarantees what S3 says of marks: a name under one is not there, the mark itself has no content, and a removed mark shows the
 // object again.
 func TestDeleteMarkers(t *testing.T) {
