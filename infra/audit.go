@@ -32,8 +32,9 @@ func (c *ControlPlane) audit(p *place) {
 }
 
 // newLockedBucket makes a bucket with Object Lock in the deployment's mode, whose objects only the break-glass role
-// may remove before their retention ends, and only in GOVERNANCE. Its policy can be changed: that is an event in the
-// trail.
+// may remove before their retention ends, and only in GOVERNANCE. Nobody else may choose the lock of an object, since a
+// writer could choose a shorter one than the bucket's, or write and hide objects as replicas. Its policy can be changed:
+// that is an event in the trail.
 func newLockedBucket(c *ControlPlane, a *config.Audit, id, name string, props *awss3.BucketProps) awss3.Bucket {
 	days := awscdk.Duration_Days(jsii.Number(a.RetentionDays))
 	lock := awss3.ObjectLockRetention_Governance(days)
@@ -42,11 +43,15 @@ func newLockedBucket(c *ControlPlane, a *config.Audit, id, name string, props *a
 	}
 	props.ObjectLockEnabled, props.ObjectLockDefaultRetention, props.Versioned = jsii.Bool(true), lock, jsii.Bool(true)
 	bucket := newBucket(c, id, name, props)
+	all := []string{*bucket.BucketArn(), *bucket.ArnForObjects(jsii.String("*"))}
 	bucket.AddToResourcePolicy(deny("NobodyRemoves", principals(a.BreakGlass), []string{
 		"s3:BypassGovernanceRetention", "s3:DeleteObject", "s3:DeleteObjectVersion",
 		"s3:PutBucketObjectLockConfiguration",
 		"s3:PutBucketVersioning", "s3:PutLifecycleConfiguration",
-	}, *bucket.BucketArn(), *bucket.ArnForObjects(jsii.String("*"))))
+	}, all...))
+	bucket.AddToResourcePolicy(deny("NobodyWritesAround", principals(a.BreakGlass), []string{
+		"s3:PutObjectRetention", "s3:PutReplicationConfiguration", "s3:ReplicateDelete", "s3:ReplicateObject",
+	}, all...))
 	return bucket
 }
 
@@ -144,7 +149,10 @@ func newBucket(c *ControlPlane, id, name string, props *awss3.BucketProps) awss3
 	return awss3.NewBucket(c.Construct, &id, props)
 }
 
-const trailDays = 365 // for which CloudTrail's records stay at the least
+const (
+	trailDays  = 365 // for which CloudTrail's records stay at the least
+	cloudTrail = "cloudtrail.amazonaws.com"
+)
 
 // trail records, in a bucket that is locked as the audit trail is, what could get around the audit trail:
 //
@@ -164,7 +172,7 @@ func (c *ControlPlane) trail(p *place) {
 	bucket := newLockedBucket(c, audit, "TrailRecords", p.names.TrailBucket(p.region()), &awss3.BucketProps{
 		LifecycleRules: &[]*awss3.LifecycleRule{{Expiration: days, NoncurrentVersionExpiration: days}},
 	})
-	service := &[]awsiam.IPrincipal{awsiam.NewServicePrincipal(jsii.String("cloudtrail.amazonaws.com"), nil)}
+	service := &[]awsiam.IPrincipal{awsiam.NewServicePrincipal(jsii.String(cloudTrail), nil)}
 	bucket.AddToResourcePolicy(awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
 		Sid: jsii.String("TrailLooks"), Principals: service, Actions: jsii.Strings("s3:GetBucketAcl"), Resources: &[]*string{bucket.BucketArn()},
 		Conditions: &map[string]any{"StringEquals": map[string]any{"aws:SourceArn": arn}},
@@ -174,6 +182,7 @@ func (c *ControlPlane) trail(p *place) {
 		Resources:  &[]*string{bucket.ArnForObjects(jsii.String("AWSLogs/" + p.names.Account + "/*"))},
 		Conditions: &map[string]any{"StringEquals": map[string]any{"aws:SourceArn": arn, "s3:x-amz-acl": "bucket-owner-full-control"}},
 	}))
+	onlyCloudTrailWrites(bucket, arn, principals(audit.BreakGlass))
 	var tables, functions []string
 	for _, t := range config.ControlTables() {
 		tables = append(tables, p.names.ControlTableARN(p.region(), t))
@@ -203,6 +212,19 @@ func (c *ControlPlane) trail(p *place) {
 		},
 	})
 	made.Node().AddDependency(bucket.Policy())
+}
+
+// onlyCloudTrailWrites denies everybody but CloudTrail, on behalf of one trail, and some roles to put objects into a
+// bucket. Otherwise whoever may put objects could cover a file of the trail with another version, and who reads the file
+// would read that version. A request that no service makes has neither of the two keys, and is denied.
+func onlyCloudTrailWrites(bucket awss3.Bucket, trail string, but []string) {
+	objects, put := *bucket.ArnForObjects(jsii.String("*")), []string{"s3:PutObject"}
+	other := deny("OnlyTheTrailWrites", but, put, objects)
+	other.AddCondition(jsii.String("ArnNotEquals"), map[string]any{"aws:SourceArn": trail})
+	bucket.AddToResourcePolicy(other)
+	nobody := deny("OnlyCloudTrailWrites", but, put, objects)
+	nobody.AddCondition(jsii.String("StringNotEquals"), map[string]any{"aws:PrincipalServiceName": cloudTrail})
+	bucket.AddToResourcePolicy(nobody)
 }
 
 func selector(name string, fields ...any) *awscloudtrail.CfnTrail_AdvancedEventSelectorProperty {

@@ -108,9 +108,9 @@ func TestTrailHasWhatGetsAroundTheAuditTrail(t *testing.T) {
 	}
 }
 
-// Guarantees that only the archiver may write into the audit bucket, and that a break-glass role is left out of what is
-// denied everybody, where there is one; and that the mode GOVERNANCE, and no other, is warned of when templates are
-// made.
+// Guarantees that only the archiver may write into the audit bucket, and CloudTrail into its own; that nobody chooses
+// the lock of an object or writes it as a replica; and that a break-glass role is left out of what is denied everybody,
+// where there is one; and that the mode GOVERNANCE, and no other, is warned of when templates are made.
 func TestBreakGlass(t *testing.T) {
 	const glass = "arn:aws:iam::123456789012:role/glass"
 	for _, mode := range []string{config.Governance, config.Compliance} {
@@ -176,6 +176,7 @@ func breakGlassHolds(t *testing.T, one *template, mode, role string) {
 		" ") != role {
 		t.Errorf("%s: the audit bucket is written by %q", mode, writers)
 	}
+	writesAround(t, one, role)
 	for _, b := range one.of("AWS::S3::Bucket") {
 		if got := b.get("ObjectLockConfiguration", "Rule", "DefaultRetention", "Mode"); got != mode {
 			t.Errorf("%s: a bucket's mode is %v", mode, got)
@@ -185,6 +186,79 @@ func breakGlassHolds(t *testing.T, one *template, mode, role string) {
 				config.Compliance: 400}[mode] {
 				t.Errorf("%s: the trail's records expire after %v days", mode, days)
 			}
+		}
+	}
+}
+
+// request is what a bucket's policy knows of a request that comes by TLS: values by condition keys.
+type request map[string]string
+
+// denied reports whether a bucket's policy denies an action on its objects.
+func denied(one *template, bucket, action string, r request) bool {
+	for _, p := range one.of("AWS::S3::BucketPolicy") {
+		if !strings.HasPrefix(fmt.Sprint(get(p.get("Bucket"), "Ref")), bucket) {
+			continue
+		}
+		for _, s := range list(p.get("PolicyDocument", "Statement")) {
+			all := func(on string) bool { return strings.HasSuffix(on, ".Arn}/*") }
+			applies := get(s, "Effect") == "Deny" && get(s, "Principal", "AWS") == "*" &&
+				slices.Contains(one.texts(get(s, "Action")), action) &&
+				slices.ContainsFunc(one.texts(get(s, "Resource")), all)
+			conditions, _ := get(s, "Condition").(map[string]any)
+			for operator, keys := range conditions {
+				for key, but := range keys.(map[string]any) { // without the key such a condition is true
+					applies = applies && strings.HasSuffix(operator, "NotEquals") &&
+						!slices.Contains(one.texts(but), r[key])
+				}
+			}
+			if applies {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// writesAround tries to write into the trail's two buckets in each way that is not that of their writers.
+func writesAround(t *testing.T, one *template, glass string) {
+	t.Helper()
+	const (
+		trail      = "arn:aws:cloudtrail:eu-west-1:123456789012:trail/"
+		service    = "cloudtrail.amazonaws.com"
+		own, files = "ControlAudit", "ControlTrailRecords"
+	)
+	somebody := request{"aws:PrincipalArn": "arn:aws:iam::123456789012:role/somebody"}
+	tries := map[string]struct {
+		bucket, action string
+		request
+		denied bool
+	}{
+		"CloudTrail writes a file": {files, "s3:PutObject",
+			request{"aws:SourceArn": trail + "sluice-trail", "aws:PrincipalServiceName": service}, false},
+		"CloudTrail writes for somebody else's trail": {files, "s3:PutObject",
+			request{"aws:SourceArn": trail + "other", "aws:PrincipalServiceName": service}, true},
+		"another service writes": {files, "s3:PutObject", request{"aws:SourceArn": trail + "sluice-trail",
+			"aws:PrincipalServiceName": "logging.s3.amazonaws.com"}, true},
+		"somebody covers a file":   {files, "s3:PutObject", somebody, true},
+		"somebody covers a record": {own, "s3:PutObject", somebody, true},
+	}
+	for _, bucket := range []string{own, files} {
+		for _, action := range []string{"s3:PutObjectRetention", "s3:ReplicateObject", "s3:ReplicateDelete",
+			"s3:PutReplicationConfiguration", "s3:PutLifecycleConfiguration"} {
+			tries[action+" on "+bucket] = struct {
+				bucket, action string
+				request
+				denied bool
+			}{bucket, action, somebody, true}
+		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(tries)) {
+		try := tries[what]
+		if got := denied(one, try.bucket, try.action, try.request); got != try.denied {
+			t.Errorf("%s: denied is %t, want %t", what, got, try.denied)
+		}
+		if glass != "" && denied(one, try.bucket, try.action, request{"aws:PrincipalArn": glass}) {
+			t.Errorf("%s: the break-glass role is denied it", what)
 		}
 	}
 }
@@ -239,7 +313,7 @@ func TestAnchorKey(t *testing.T) {
 				roles = append(roles, regexp.MustCompile(`Control(\w+?)Role`).FindStringSubmatch(arn)[1])
 			}
 			for _, on := range one.texts(get(s, "Resource")) {
-				if get(s, "Action") == "s3:PutObject" && get(s, "Effect") == "Deny" {
+				if get(s, "Action") == "s3:PutObject" && get(s, "Effect") == "Deny" && strings.Contains(on, "Audit") {
 					writers[on[strings.Index(on, "/"):]] = strings.Join(roles, " ")
 				}
 			}
