@@ -3,11 +3,18 @@ package localstack_test
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,7 +78,10 @@ type verdict struct {
 	Rejected int      `json:"rejected"`
 	Locks    bool     `json:"object_lock"`
 	Modes    []string `json:"lock_modes"`
+	Anchors  int      `json:"anchors"`
+	Newest   string   `json:"last_anchor"` // DAY=HASH
 	Breaks   []finding
+	Notices  []finding
 }
 
 type finding struct {
@@ -172,6 +182,17 @@ func (a *trail) remove(e entry) {
 func (a *trail) put(name string, data []byte) entry {
 	a.Helper()
 	out, err := a.s3.PutObject(context.WithoutCancel(a.Context()), &s3.PutObjectInput{Bucket: a.bucket(), Key: &name, Body: bytes.NewReader(data)})
+	a.must(err)
+	return entry{name: name, version: aws.ToString(out.VersionId)}
+}
+
+// putLocked puts an object with a lock of the writer's own.
+func (a *trail) putLocked(name string, data []byte, until time.Time) entry {
+	a.Helper()
+	out, err := a.s3.PutObject(context.WithoutCancel(a.Context()), &s3.PutObjectInput{
+		Bucket: a.bucket(), Key: &name, Body: bytes.NewReader(data),
+		ObjectLockMode: s3types.ObjectLockModeGovernance, ObjectLockRetainUntilDate: &until,
+	})
 	a.must(err)
 	return entry{name: name, version: aws.ToString(out.VersionId)}
 }
@@ -365,6 +386,10 @@ func tamperings() []tampering {
 		}, finding{Kind: string(audit.BadName), Count: 1}, 0},
 		{"a lock taken off", func(a *trail, tenant string) func() {
 			e := a.the(object(tenant, 2))
+			was, err := a.s3.GetObjectRetention(a.Context(), &s3.GetObjectRetentionInput{
+				Bucket: a.bucket(), Key: &e.name, VersionId: &e.version,
+			})
+			a.must(err)
 			lock := func(r *s3types.ObjectLockRetention) {
 				_, err := a.s3.PutObjectRetention(context.WithoutCancel(a.Context()), &s3.PutObjectRetentionInput{
 					Bucket: a.bucket(), Key: &e.name, VersionId: &e.version, Retention: r, BypassGovernanceRetention: aws.Bool(true),
@@ -372,10 +397,17 @@ func tamperings() []tampering {
 				a.must(err)
 			}
 			lock(&s3types.ObjectLockRetention{})
-			return func() {
-				lock(&s3types.ObjectLockRetention{Mode: s3types.ObjectLockRetentionModeGovernance, RetainUntilDate: aws.Time(time.Now().Add(retention / 2))})
-			}
+			return func() { lock(was.Retention) }
 		}, is(audit.Unlocked, 2), 0},
+		{"a lock made shorter", func(a *trail, tenant string) func() {
+			name := object(tenant, 2)
+			data, back := a.take(name)
+			e := a.putLocked(name, data, time.Now().Add(retention/2)) // as a writer may who has s3:PutObjectRetention
+			return func() {
+				a.remove(e)
+				back()
+			}
+		}, is(audit.WeakLock, 2), 0},
 	}
 }
 
@@ -417,6 +449,57 @@ func TestAudit(t *testing.T) {
 	}
 	if v := a.verify(); !v.OK {
 		t.Errorf("at the end the trail does not hold: %+v", v.Breaks)
+	}
+}
+
+// Guarantees that the deployed anchor function makes the anchor of a day once, signed with the key that the template made,
+// and that sluice audit verify takes the anchor with that key from KMS, and with another key does not.
+func TestAnchor(t *testing.T) {
+	s := open(t)
+	a := newTrail(t, s)
+	apply(t, s, "plans: [ { id: anchored, limits: [ { id: few, algorithm: token_bucket, rate: 10, period: 1h } ] } ]\n")
+	green(t, s) // which waits for what is on its way
+	anchor := "sluice-anchor"
+	var last audit.Anchored
+	for range 2 {
+		out, err := lambda.NewFromConfig(s.AWS(s.Region())).Invoke(t.Context(), &lambda.InvokeInput{
+			FunctionName: &anchor, Payload: []byte("{}"),
+		})
+		a.must(err)
+		var made audit.Anchored
+		if err := json.Unmarshal(out.Payload, &made); err != nil || out.FunctionError != nil || made.Unread != 0 {
+			t.Fatalf("the anchor function: %v %s", err, out.Payload)
+		}
+		if made.Made && (made.Heads == 0 || made.Day == last.Day) {
+			t.Errorf("an anchor was made: %+v, after %+v", made, last)
+		}
+		last = made
+	}
+	verify := func(key string) (v verdict) {
+		text, _, err := verifyTrail(t.Context(), s, "--json", "--anchor-key", key)
+		a.must(err)
+		if err := json.Unmarshal([]byte(text), &v); err != nil {
+			t.Fatalf("sluice audit verify --json printed %.500s: %v", text, err)
+		}
+		return v
+	}
+	unsaid := []string{
+		string(audit.NoAnchors), string(audit.NotChecked), string(audit.NotAnchored), string(audit.LockUnread),
+	}
+	v := verify(s.Output("sluice-control", "AnchorKey"))
+	if !v.OK || v.Anchors == 0 || !strings.HasPrefix(v.Newest, last.Day+"=") ||
+		slices.ContainsFunc(v.Notices, func(f finding) bool { return slices.Contains(unsaid, f.Kind) }) {
+		t.Errorf("with the anchors' key: %+v, want the newest of %s", v, last.Day)
+	}
+	another, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	a.must(err)
+	der, err := x509.MarshalPKIXPublicKey(&another.PublicKey)
+	a.must(err)
+	file := filepath.Join(t.TempDir(), "another.pub")
+	a.must(os.WriteFile(file, []byte(base64.StdEncoding.EncodeToString(der)), 0o600))
+	bad := func(f finding) bool { return f.Kind == string(audit.BadSignature) }
+	if v := verify(file); v.OK || !slices.ContainsFunc(v.Breaks, bad) {
+		t.Errorf("with another key: %+v, want a bad signature", v)
 	}
 }
 
