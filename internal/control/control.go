@@ -111,7 +111,7 @@ type Tables interface {
 	// after of the next call, and empty at the end. After is empty in the first call. A page may be empty before the end. The
 	// order is the table's own. An item that is there when the first call begins comes exactly once, as it was at some time
 	// since; one that is created meanwhile comes at most once. Items that cannot be read are left out: the error then wraps
-	// ErrBadItem and names them, and comes beside the others and next.
+	// ErrBadItem and names them ([BadItems]), and comes beside the others and next.
 	List(ctx context.Context, t Table, after string, most int) (items []Item, next string, err error)
 
 	// Put makes the version after c.Expect, and returns it. The error wraps ErrInvalid, ErrTooLarge, ErrNotFound (for the

@@ -50,6 +50,31 @@ func history(tb testing.TB, n int) []control.Item {
 	return items
 }
 
+// Guarantees that an error which is not about items by their keys alone is not taken for one: who asks goes on
+// without what the error names, and must not go on without anything else.
+func TestBadItems(t *testing.T) {
+	a := &control.BadItemError{Table: control.Cells, Key: "ack.a", Err: errors.New("layout is 2")}
+	other := errors.New("throttled")
+	for _, tt := range []struct {
+		err   error
+		items int
+		whole bool
+	}{
+		{nil, 0, true}, {a, 1, true}, {errors.Join(a, a), 2, true}, {fmt.Errorf("list: %w", errors.Join(a)), 1, true},
+		{other, 0, false}, {errors.Join(a, other), 1, false}, {control.ErrBadItem, 0, false},
+		{fmt.Errorf("cells: %w: %w", control.ErrBadItem, other), 0, false},
+		{errors.Join(a, control.ErrBadItem), 1, false},
+	} {
+		items, whole := control.BadItems(tt.err)
+		if len(items) != tt.items || whole != tt.whole {
+			t.Errorf("%v: %v, %t; want %d, %t", tt.err, items, whole, tt.items, tt.whole)
+		}
+	}
+	if !errors.Is(a, control.ErrBadItem) || !strings.Contains(a.Error(), `cells/"ack.a"`) {
+		t.Error(a)
+	}
+}
+
 // Guarantees what is hashed, byte for byte. Whoever changes it breaks every chain that there is.
 func TestHash(t *testing.T) {
 	first := next(t, nil, control.Tenants, "acmé/1", `{"b":1.50,"a":"<é>"}`)

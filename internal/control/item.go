@@ -77,7 +77,7 @@ func (i *Item) Check() error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("%s/%q: %w: %w", i.Table, i.Key, ErrBadItem, err)
+	return &BadItemError{i.Table, i.Key, err}
 }
 
 // Verify returns an error that wraps ErrBadItem unless every field is within its bounds and the hash is that of the others.
@@ -86,7 +86,8 @@ func (i *Item) Verify() error {
 		return err
 	}
 	if want := i.ComputeHash(); i.Hash != want {
-		return fmt.Errorf("%s/%q: %w: version %d says its hash is %s, and it is %s: it was altered", i.Table, i.Key, ErrBadItem, i.Version, i.Hash, want)
+		return &BadItemError{i.Table, i.Key, fmt.Errorf(
+			"version %d says its hash is %s, and it is %s: it was altered", i.Version, i.Hash, want)}
 	}
 	return nil
 }

@@ -108,7 +108,7 @@ func (r Row) Item(t control.Table) (control.Item, error) {
 		i.Body = []byte(get.take(Body, S).Text)
 	}
 	if get.err != nil {
-		return control.Item{}, fmt.Errorf("%s/%.140q: %w: %w", t, i.Key, control.ErrBadItem, get.err)
+		return control.Item{}, &control.BadItemError{Table: t, Key: i.Key, Err: get.err}
 	}
 	if err := i.Check(); err != nil {
 		return control.Item{}, err

@@ -86,6 +86,10 @@ func TestBadRow(t *testing.T) {
 			} else if name != row.ID && !strings.Contains(text, `tenants/"acmé/1"`) {
 				t.Errorf("%s = %+v: the error does not name the item: %v", name, v, err)
 			}
+			if bad, whole := control.BadItems(errors.Join(err, err)); name != row.ID &&
+				(!whole || len(bad) != 2 || bad[1].Key != "acmé/1" || bad[1].Table != control.Tenants) {
+				t.Errorf("%s = %+v: the items are %v, %t", name, v, bad, whole)
+			}
 		}
 	}
 	r := row.Of(&gone)
