@@ -24,6 +24,9 @@
 // drop their copy and read again what they need, with whatever versions are there. No reader has to know of repairs,
 // and nothing that is stored has another form: readers as old as the first release follow them, too.
 //
+// Whoever writes to a table past this package can also make rows that are no documents ([BadRow]). [DeleteRows] deletes
+// them in the same way.
+//
 // # Reading
 //
 // A [Reader] loads documents when a request needs them, and learns from the log which of them it must read again. It holds:
@@ -142,14 +145,16 @@ type Table interface {
 	// Log is the entries after..upTo, the first left out, in order. What is not there any more is missing.
 	Log(ctx context.Context, after, upTo int64) ([]Entry, error)
 
-	// Get is the documents, in the order asked for. One that never was has Version 0.
+	// Get is the documents, in the order asked for. One that never was has Version 0. The error wraps a *BadRow if a
+	// row in the place of one of them cannot be read.
 	Get(ctx context.Context, refs ...Ref) ([]Document, error)
 }
 
 // Lister lists documents: for reconciling and for operators.
 type Lister interface {
-	// List is all documents of a kind, tombstones included, in no order. It ends after an error. What is written meanwhile
-	// may be in it or not.
+	// List is all documents of a kind, tombstones included, in no order. What is written meanwhile may be in it or
+	// not. A row that is no document is an error that wraps a *BadRow, and the list goes on. It ends after any other
+	// error.
 	List(ctx context.Context, kind Kind) iter.Seq2[Document, error]
 }
 
@@ -161,7 +166,7 @@ type Store interface {
 	// Commit writes the step's documents and log entry and moves the head, all or nothing, where the head is still at
 	// Entry.Seq-1 of the incarnation; else the error wraps ErrConflict and nothing is written. The incarnation may be ""
 	// where the table is empty; it is then made. A step with Repair makes another one, and a document of version 0 in it
-	// is removed.
+	// is removed. Rows are deleted by their own keys, whatever is in them.
 	Commit(ctx context.Context, step Step) error
 }
 
@@ -170,7 +175,8 @@ type Step struct {
 	Incarnation string
 	Entry       Entry
 	Documents   []Document
-	Repair      bool // gives the table another incarnation; see [Repair]
+	Rows        []BadRow // to delete; see [DeleteRows]
+	Repair      bool     // gives the table another incarnation; see [Repair]
 }
 
 // Check says what is wrong with a document that is to be applied; the error wraps ErrInvalid and names it.

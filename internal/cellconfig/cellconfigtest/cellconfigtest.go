@@ -35,6 +35,7 @@ func Run(t *testing.T, open func(t *testing.T, handles int) []cellconfig.Store) 
 		"a repair leaves alone what came since":       overtaken,
 		"a repair brings keys and hashes together":    repairedHashes,
 		"a bad repair is refused":                     badRepairs,
+		"a row that is a document is not deleted":     goodRows,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t, 1)[0]) })
 	}
@@ -455,6 +456,32 @@ func repaired(t *testing.T, s cellconfig.Store) {
 	want := []cellconfig.Change{{Ref: gone, Deleted: true}, {Ref: ref(plan.KindPlan, "p"), Version: 2}}
 	if log := entries(t, s); !slices.Equal(log[1].Changes, want) {
 		t.Errorf("the log says of the repair %+v", log[1].Changes)
+	}
+}
+
+// goodRows are documents by the time that somebody deletes what was in their place.
+func goodRows(t *testing.T, s cellconfig.Store) {
+	apply(t, s, 2, Plan("p", 5, 1), Tenant("t", "p", 1))
+	before := head(t, s, 1)
+	rows := []cellconfig.BadRow{{Kind: plan.KindPlan, Ref: ref(plan.KindPlan, "p")},
+		{Kind: plan.KindPlan, Ref: ref(plan.KindPlan, "none")}}
+	if n, err := cellconfig.DeleteRows(t.Context(), s, rows, time.Now); n != 0 || err != nil {
+		t.Errorf("%d rows were deleted, %v; want none", n, err)
+	}
+	if after := head(t, s, 1); after.Incarnation != before.Incarnation {
+		t.Error("readers drop their copy for nothing")
+	}
+	// A row of no document.
+	rows = []cellconfig.BadRow{{Kind: plan.KindPlan, Key: [2]string{"plan#none", "p"}}}
+	if n, err := cellconfig.DeleteRows(t.Context(), s, rows, time.Now); n != 1 || err != nil {
+		t.Errorf("%d rows were deleted, %v; want one", n, err)
+	}
+	if after := head(t, s, 2); after.Incarnation == before.Incarnation {
+		t.Error("readers keep their copy of what was deleted")
+	}
+	got := get(t, s, ref(plan.KindPlan, "p"), ref(plan.KindTenant, "t"))
+	if got[0].Version != 1 || got[1].Version != 1 {
+		t.Errorf("the documents are %+v", got)
 	}
 }
 

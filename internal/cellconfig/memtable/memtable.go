@@ -122,7 +122,7 @@ func (t *Table) Holds(kind cellconfig.Kind) bool {
 	return t.live[kind] > 0
 }
 
-// Commit implements [cellconfig.Store].
+// Commit implements [cellconfig.Store]. This table has no rows but documents, so there are no step.Rows to delete.
 func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
 	if err := ctx.Err(); err != nil {
 		return err

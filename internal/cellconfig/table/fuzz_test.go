@@ -31,7 +31,8 @@ func FuzzItem(f *testing.F) {
 		if deleted {
 			d.Body = nil
 		}
-		if version < 0 || seq < 0 || id == "" || bytes.ContainsRune([]byte(kind), '#') || len(body) > cellconfig.MaxBodyBytes {
+		if version < 1 || seq < 0 || id == "" || bytes.ContainsRune([]byte(kind), '#') ||
+			len(body) > cellconfig.MaxBodyBytes {
 			return // Check refuses these
 		}
 		item, err := documentItem(&d)

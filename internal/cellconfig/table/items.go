@@ -56,14 +56,30 @@ func (i *item) refuse(name, why string) {
 	}
 }
 
-// refOf is the name of a document by its item's key.
+// refOf is the name of a document by its item's key. The error is a *cellconfig.BadRow if no document has that key:
+// an item in another shard than its id's would otherwise be taken for the document of that id, which Get reads
+// elsewhere.
 func refOf(attributes map[string]types.AttributeValue) (cellconfig.Ref, error) {
 	i := item{attributes, nil}
-	kind, _, _ := strings.Cut(i.text("pk"), "#")
-	return cellconfig.Ref{Kind: cellconfig.Kind(kind), ID: i.text("sk")}, i.bad
+	pk, sk := i.text("pk"), i.text("sk")
+	kind, _, _ := strings.Cut(pk, "#")
+	ref := cellconfig.Ref{Kind: cellconfig.Kind(kind), ID: sk}
+	if i.bad == nil && rowKey(documentKey(ref)) != [2]string{pk, sk} {
+		i.refuse("pk", "not the partition of its sk")
+	}
+	if i.bad != nil {
+		return cellconfig.Ref{}, &cellconfig.BadRow{Kind: ref.Kind, Key: [2]string{pk, sk}, Err: i.bad}
+	}
+	return ref, nil
 }
 
-// documentOf is the document of an item; of none, one that never was.
+// rowKey is the key of an item as text.
+func rowKey(attributes map[string]types.AttributeValue) [2]string {
+	i := item{attributes, nil}
+	return [2]string{i.text("pk"), i.text("sk")}
+}
+
+// documentOf is the document of an item; of none, one that never was. The error is a *cellconfig.BadRow.
 func documentOf(ref cellconfig.Ref, attributes map[string]types.AttributeValue) (cellconfig.Document, error) {
 	d := cellconfig.Document{Ref: ref}
 	if len(attributes) == 0 {
@@ -81,8 +97,12 @@ func documentOf(ref cellconfig.Ref, attributes map[string]types.AttributeValue) 
 	} else if !d.Deleted {
 		i.refuse("body", "missing")
 	}
+	if d.Version == 0 {
+		i.refuse("v", "no version: it would pass for a document that never was")
+	}
 	if i.bad != nil {
-		return cellconfig.Document{Ref: ref}, fmt.Errorf("a %s: %w", ref.Kind, i.bad)
+		bad := &cellconfig.BadRow{Kind: ref.Kind, Ref: ref, Key: rowKey(documentKey(ref)), Err: i.bad}
+		return cellconfig.Document{Ref: ref}, bad
 	}
 	return d, nil
 }

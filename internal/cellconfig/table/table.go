@@ -17,6 +17,9 @@
 // gap, until its entries' time is over. The step of a repair also gives the head another inc, and may delete items of
 // documents; in its log entry a document that was removed has v 0 and d.
 //
+// An item among the documents that is not of this layout, or lies in another shard than that of its id, is no document.
+// List names it as a *cellconfig.BadRow.
+//
 // Each reader's poll reads the head: one read unit per second and process, all of one partition, which gives 3,000 a second.
 package table
 
@@ -218,7 +221,7 @@ func (t *Table) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellco
 					if err == nil {
 						d, err = documentOf(ref, attributes)
 					}
-					if !yield(d, err) || err != nil {
+					if !yield(d, err) { // an error here is about one item alone
 						return
 					}
 				}
@@ -229,7 +232,7 @@ func (t *Table) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellco
 
 // Commit implements [cellconfig.Store].
 func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
-	items := make([]types.TransactWriteItem, 0, len(step.Documents)+2)
+	items := make([]types.TransactWriteItem, 0, len(step.Documents)+len(step.Rows)+2)
 	for i := range step.Documents {
 		d := &step.Documents[i]
 		if d.Version == 0 {
@@ -241,6 +244,10 @@ func (t *Table) Commit(ctx context.Context, step cellconfig.Step) error {
 			return err
 		}
 		items = append(items, types.TransactWriteItem{Put: &types.Put{TableName: &t.c.Table, Item: attributes}})
+	}
+	for i := range step.Rows {
+		row := key(step.Rows[i].Key[0], step.Rows[i].Key[1])
+		items = append(items, types.TransactWriteItem{Delete: &types.Delete{TableName: &t.c.Table, Key: row}})
 	}
 	items = append(items,
 		types.TransactWriteItem{Put: &types.Put{TableName: &t.c.Table, Item: entryItem(&step.Entry, t.c.Retention)}},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -201,6 +202,7 @@ func TestForeignItems(t *testing.T) {
 		"no number":       {"pk": s("tenant#0"), "sk": s("t"), "v": s("1"), "n": n("1"), "body": b("{}"), "at": n("1")},
 		"a fraction":      {"pk": s("tenant#0"), "sk": s("t"), "v": n("1.5"), "n": n("1"), "body": b("{}"), "inc": s("i")},
 		"a negative":      {"pk": s("tenant#0"), "sk": s("t"), "v": n("-1"), "n": n("-1"), "body": b("{}"), "inc": s("i")},
+		"no version":      {"pk": s("log"), "sk": s("t"), "v": n("0"), "n": n("1"), "body": b("{}"), "at": n("-1")},
 		"no body":         {"pk": s("tenant#0"), "sk": s("t"), "v": n("1"), "n": n("1"), "inc": s("")},
 		"no gzip":         {"pk": s("tenant#0"), "sk": s("t"), "v": n("1"), "n": n("1"), "gz": b("{}"), "at": n("1")},
 		"changes of text": {"pk": s("log"), "sk": s("1"), "v": n("1"), "n": n("1"), "at": n("1"), "changes": &types.AttributeValueMemberL{Value: []types.AttributeValue{s("x")}}},
@@ -225,6 +227,104 @@ func TestForeignItems(t *testing.T) {
 				t.Errorf("%s: %s = %v, want an error about the layout", name, what, err)
 			}
 		}
+	}
+}
+
+// raw puts an item of a document's form under any key; "" for the body leaves all attributes but the key out.
+func raw(tb testing.TB, c *dynamodb.Client, name, pk, sk, body string) {
+	tb.Helper()
+	item := map[string]types.AttributeValue{
+		"pk": &types.AttributeValueMemberS{Value: pk}, "sk": &types.AttributeValueMemberS{Value: sk},
+	}
+	if body != "" {
+		item["v"], item["n"] = &types.AttributeValueMemberN{Value: "1"}, &types.AttributeValueMemberN{Value: "1"}
+		item["body"] = &types.AttributeValueMemberB{Value: []byte(body)}
+	}
+	if _, err := c.PutItem(tb.Context(), &dynamodb.PutItemInput{TableName: &name, Item: item}); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Guarantees that an item in another shard than its id's is not listed as the document of that id, which lies
+// elsewhere; that neither it nor an item without attributes ends a list; and that both can be deleted, and nothing
+// else is. Otherwise whoever writes such items hides others from those who compare the table.
+func TestRowsThatAreNoDocuments(t *testing.T) {
+	c, name := newTable(t)
+	store := open(t, table.Config{Client: c, Table: name})
+	var documents []cellconfig.Document
+	want := map[cellconfig.Ref]string{}
+	for i := range 40 {
+		d := cellconfigtest.Tenant(fmt.Sprintf("t%02d", i), "p", 1)
+		documents = append(documents, d)
+		want[d.Ref] = string(d.Body)
+	}
+	if _, err := store.Apply(t.Context(), documents); err != nil {
+		t.Fatal(err)
+	}
+	for shard := range 16 { // one of them is where t00 belongs, and is not to be written over
+		pk := fmt.Sprintf("tenant#%x", shard)
+		key := map[string]types.AttributeValue{
+			"pk": &types.AttributeValueMemberS{Value: pk}, "sk": &types.AttributeValueMemberS{Value: "t00"},
+		}
+		out, err := c.GetItem(t.Context(), &dynamodb.GetItemInput{TableName: &name, Key: key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(out.Item) == 0 {
+			raw(t, c, name, pk, "t00", `{"id":"t00","plan":"forged"}`)
+			continue
+		}
+		raw(t, c, name, pk, "t00", "")
+		delete(want, documents[0].Ref)
+	}
+	list := func() (bad []cellconfig.BadRow) {
+		t.Helper()
+		got := map[cellconfig.Ref]string{}
+		for d, err := range store.List(t.Context(), "tenant") {
+			var row *cellconfig.BadRow
+			switch {
+			case errors.As(err, &row):
+				bad = append(bad, *row)
+			case err != nil:
+				t.Fatal(err)
+			case got[d.Ref] != "":
+				t.Errorf("%v is listed twice", d.Ref)
+			default:
+				got[d.Ref] = string(d.Body)
+			}
+		}
+		if !maps.Equal(got, want) {
+			t.Fatalf("%d documents are listed, want %d: %v", len(got), len(want), got)
+		}
+		return bad
+	}
+	bad := list()
+	if len(bad) != 16 || strings.Contains(bad[0].Error(), "t00") {
+		t.Fatalf("%d rows are no documents, want 16: %v", len(bad), bad)
+	}
+	var row *cellconfig.BadRow
+	_, err := store.Get(t.Context(), documents[1].Ref, documents[0].Ref)
+	if !errors.As(err, &row) || row.Ref != documents[0].Ref {
+		t.Errorf("Get says of the row %v", err)
+	}
+	mended := documents[1] // can be read, and is not to be deleted
+	bad = append(bad, cellconfig.BadRow{Kind: "tenant", Ref: mended.Ref, Key: [2]string{"tenant#0", mended.ID}})
+	before, err := store.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := cellconfig.DeleteRows(t.Context(), store, bad, time.Now); n != 16 || err != nil {
+		t.Fatalf("%d rows were deleted, %v; want 16", n, err)
+	}
+	head, err := store.Head(t.Context())
+	if err != nil || head.Incarnation == before.Incarnation || head.Seq != before.Seq+1 {
+		t.Errorf("the head is %+v, %v; want another incarnation, since readers may have a copy", head, err)
+	}
+	if left := list(); len(left) != 0 {
+		t.Errorf("left are %v", left)
+	}
+	if got, err := store.Get(t.Context(), documents[0].Ref); err != nil || got[0].Version != 0 {
+		t.Errorf("in the place of the row there is %+v, %v", got, err)
 	}
 }
 
