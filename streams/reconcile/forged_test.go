@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -187,6 +188,38 @@ func TestForgedHashes(t *testing.T) {
 	if w.run(drift{}); w.commits != 0 {
 		t.Errorf("%d writes of a run after it", w.commits)
 	}
+}
+
+// Guarantees that rows which are no documents are told of and deleted, also in place of a document, of a run's state,
+// and by the thousand; that none of them ends a run; and that no hash of a key is logged.
+func TestRowsThatAreNoDocuments(t *testing.T) {
+	w := newWorld(t)
+	w.tenants(20)
+	row := func(kind cellconfig.Kind, id string, takes bool) {
+		one := cellconfig.BadRow{Kind: kind, Key: [2]string{"a shard", id}, Err: errors.New("attribute v is no number")}
+		if takes {
+			one.Ref = cellconfig.Ref{Kind: kind, ID: id}
+		}
+		w.rows = append(w.rows, one)
+	}
+	hash := strings.Repeat("c", 64)
+	row(cellconfig.KindKeyHash, hash, true)
+	row(reconcile.KindState, reconcile.StateID, true)
+	row(plan.KindTenant, "t000007", true)
+	row(plan.KindTenant, "t000008", false)
+	row(plan.KindPlan, "p", true)
+	w.run(drift{reconcile.Unknown: 5, reconcile.Missing: 1})
+	if log := w.log.String(); strings.Contains(log, hash) || !strings.Contains(log, "t000008") {
+		t.Error(log)
+	}
+	for i := range 1200 {
+		row(plan.KindTenant, fmt.Sprintf("%d", i), i%2 == 0)
+	}
+	w.run(drift{reconcile.Unknown: 1200})
+	if w.only(); len(w.rows) > 0 {
+		t.Errorf("%d rows are left", len(w.rows))
+	}
+	w.run(drift{})
 }
 
 // Guarantees that it helps nobody to forge more than the sketch can show, nor ids that no sketch takes, nor that the

@@ -162,6 +162,25 @@ func TestFirstSharesWaitForEveryPlacement(t *testing.T) {
 	}
 }
 
+// Guarantees that an item which cannot be read, and which no cell is told of, keeps no cell from its first shares,
+// and is told of by its key: a cell can spoil its own acknowledgement, and would keep others from joining.
+func TestSpoiltAcknowledgement(t *testing.T) {
+	for size, many := range map[string]int{"few": 5, "many": 1500} {
+		t.Run(size, func(t *testing.T) {
+			o := fresh(t, many, 3)
+			o.put(control.Cells, shares.AckKey("us-1"), `{"cell":"us-1"}`)
+			o.bad[name{control.Cells, shares.AckKey("us-1")}] = true
+			o.reconcile(time.Hour)
+			if o.same(); o.shares != 1 || o.tenants != 3 {
+				t.Errorf("%d shares, %d tenants", o.shares, o.tenants)
+			}
+			if o.meter.Of("drift_unreadable") != 1 || !strings.Contains(o.log.String(), shares.AckKey("us-1")) {
+				t.Errorf("%d unreadable items\n%s", o.meter.Of("drift_unreadable"), o.log.String())
+			}
+		})
+	}
+}
+
 // Guarantees that a cell is not given its first shares while a placement from before them is taken to be under way, and is once that is
 // not: a run takes a while, and the shares may be no younger than a placement that was when it was looked at.
 func TestFirstSharesWaitForPlacementsUnderWay(t *testing.T) {

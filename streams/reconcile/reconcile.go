@@ -9,7 +9,8 @@
 //	older       the cell has an older version           applied
 //	ahead       the cell has a newer version            replaced by the item: it was forged, or the control tables
 //	                                                    were restored to an earlier time
-//	unknown     no item of the control tables           removed: it was forged
+//	unknown     no item of the control tables, or a     removed: it was forged
+//	            row of the cell that is no document
 //	altered     the same version with other content     replaced by the item: it was forged
 //	unreadable  an item that is not as it was written,   reported: it reaches no cell
 //	            or shares or a placement that no cell of
@@ -30,7 +31,13 @@
 // A control table never loses an item, since a delete is a version. So one in which there is nothing but the canary's
 // mark, while the cell has more than ten documents of it, was lost or is another one, and a cell goes on without it:
 // its documents are reported as unknown and stay. Ten are removed all the same, because a table may well be empty in
-// which somebody forges: a deployment whose callers show tokens has no API keys.
+// which somebody forges: a deployment whose callers show tokens has no API keys. If there are more, an operator
+// decides: one item in the table, whatever it is, says that the table is the right one, and the next run removes all
+// others. Nothing that a run can read decides it instead: the cell's table is what somebody forges in, the other
+// control tables say nothing about this one, and a loss lasts longer than any number of runs that could be waited
+// for.
+//
+// Rows that are no documents ([cellconfig.BadRow]) are deleted wherever a run meets them, and the run goes on.
 //
 // Where more differs than the sketch can show, as in an empty cell, the control tables are gone through once more, page by page
 // against the cell. If the cell then has more documents than items were found for, its documents are gone through, too.
@@ -56,8 +63,8 @@
 // A run ends before its time does. Where it could not do all, it leaves in the cell's table where it was (a document of KindState),
 // and the next run goes on there.
 //
-// Metrics: drift (all but what is under way), drift_missing and so on, reconcile_items, reconcile_reads, reconcile_repaired,
-// reconcile_under_way, reconcile_unfinished.
+// Metrics: drift (all but what is under way), drift_missing and so on, reconcile_items, reconcile_reads,
+// reconcile_repaired, reconcile_under_way, reconcile_unfinished.
 package reconcile
 
 import (
@@ -195,6 +202,7 @@ type run struct {
 	state
 	result   *Result
 	store    cellconfig.Store
+	version  int64 // of the document with the state of an earlier run
 	compared bool  // the state's table, by this run: what there is was counted
 	items    int64 // of the state's table that were listed last, but for the canary's, which comes again in any case
 	lost     bool  // the state's table has no items, and the cell many documents of it: they stay
@@ -204,30 +212,76 @@ type run struct {
 // mostOfNone is how many documents of a control table without any item are removed.
 const mostOfNone = 10
 
-// counted is a store whose reads are counted.
-type counted struct {
+// cell is the cell's store as a run uses it. Reads are counted. Rows that are no documents are reported and deleted, so
+// that they neither stand for a document nor end the run.
+type cell struct {
 	cellconfig.Store
-	result *Result
+	run *run
 }
 
 // Get implements [cellconfig.Table].
-func (c *counted) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
-	c.result.CellReads += int64(len(refs))
-	return c.Store.Get(ctx, refs...)
-}
-
-// List implements [cellconfig.Lister].
-func (c *counted) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
-	return func(yield func(cellconfig.Document, error) bool) {
-		for d, err := range c.Store.List(ctx, kind) {
-			if err == nil {
-				c.result.CellReads++
-			}
-			if !yield(d, err) {
-				return
-			}
+func (c *cell) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.Document, error) {
+	if len(refs) > 0 && refs[0].Kind != KindState {
+		c.run.result.CellReads += int64(len(refs))
+	}
+	for {
+		got, err := c.Store.Get(ctx, refs...)
+		var bad *cellconfig.BadRow
+		if !errors.As(err, &bad) {
+			return got, err
+		}
+		if err := c.run.discard(ctx, []cellconfig.BadRow{*bad}); err != nil {
+			return nil, err
 		}
 	}
+}
+
+// List implements [cellconfig.Lister]. A list that is read to its end has had all bad rows deleted.
+func (c *cell) List(ctx context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
+	return func(yield func(cellconfig.Document, error) bool) {
+		var rows []cellconfig.BadRow
+		for d, err := range c.Store.List(ctx, kind) {
+			var bad *cellconfig.BadRow
+			if !errors.As(err, &bad) {
+				if err == nil {
+					c.run.result.CellReads++
+				}
+				if !yield(d, err) {
+					return
+				}
+				continue
+			}
+			if rows = append(rows, *bad); len(rows) < page {
+				continue
+			}
+			if err := c.run.discard(ctx, rows); err != nil {
+				yield(cellconfig.Document{}, err)
+				return
+			}
+			rows = nil
+		}
+		if err := c.run.discard(ctx, rows); err != nil {
+			yield(cellconfig.Document{}, err)
+		}
+	}
+}
+
+// discard reports rows of the cell's table that are no documents, and deletes them.
+func (r *run) discard(ctx context.Context, rows []cellconfig.BadRow) error {
+	for i := range rows {
+		r.report(ctx, Unknown, shown(cellconfig.Ref{Kind: rows[i].Kind, ID: rows[i].Key[1]}), rows[i].Err)
+	}
+	n, err := cellconfig.DeleteRows(ctx, r.c.Store, rows, r.c.Now)
+	r.result.Repaired += int64(n)
+	return err
+}
+
+// shown is a name as it may be logged: without the hash of a key, which is nobody's to read.
+func shown(ref cellconfig.Ref) cellconfig.Ref {
+	if ref.Kind == cellconfig.KindKeyHash {
+		ref.ID = ""
+	}
+	return ref
 }
 
 // errLate has a run end, and the next one go on.
@@ -243,18 +297,20 @@ func (r *Reconciler) Run(ctx context.Context) (Result, error) {
 		ctx, cancel = context.WithDeadlineCause(ctx, deadline.Add(-r.c.Spare), errLate)
 		defer cancel()
 	}
-	left, err := r.load(ctx)
+	at := run{Reconciler: r, state: state{Table: order()[0]}, result: &result}
+	at.store = &cell{r.c.Store, &at}
+	err := at.load(ctx)
 	if err != nil {
+		r.count(&result)
 		return result, err
 	}
-	at := run{Reconciler: r, state: left.state, result: &result, store: &counted{r.c.Store, &result}}
 	err = at.all(ctx)
 	if err != nil && errors.Is(context.Cause(ctx), errLate) {
 		r.c.Log.WarnContext(ctx, "the time is over; the next run goes on", "table", at.Table, "bulk", at.Bulk)
-		err = r.save(end, left.version, &at.state)
+		err = at.save(end, &at.state)
 	} else if err == nil {
 		result.Finished = true
-		err = r.save(end, left.version, nil)
+		err = at.save(end, nil)
 	}
 	r.count(&result)
 	return result, err
@@ -279,28 +335,22 @@ func (r *Reconciler) count(result *Result) {
 	m.Count("reconcile_unfinished", unfinished)
 }
 
-// saved is the state of an earlier run, and the version of the document that it is in.
-type saved struct {
-	state
-	version int64
-}
-
-// load is where the last run was; from the beginning where it was through.
-func (r *Reconciler) load(ctx context.Context) (saved, error) {
-	first := saved{state: state{Table: order()[0]}}
-	got, err := r.c.Store.Get(ctx, cellconfig.Ref{Kind: KindState, ID: StateID})
-	if err != nil || len(got) != 1 {
-		return first, fmt.Errorf("read where the last run was: %w", errors.Join(err, wrongCount(len(got), 1)))
+// load has the run begin where the last one was, if that was not through.
+func (r *run) load(ctx context.Context) error {
+	ref := cellconfig.Ref{Kind: KindState, ID: StateID}
+	got, err := r.store.Get(ctx, ref)
+	if err = errors.Join(err, wrongCount(len(got), 1)); err != nil {
+		return fmt.Errorf("read where the last run was: %w", err)
 	}
-	first.version = got[0].Version
-	if got[0].Version == 0 || got[0].Deleted {
-		return first, nil
+	r.version = got[0].Version
+	if r.version == 0 || got[0].Deleted {
+		return nil
 	}
 	var s state
-	if err := json.Unmarshal(got[0].Body, &s); err != nil || !slices.Contains(order(), s.Table) {
-		return first, nil //nolint:nilerr // of another version of this program: from the beginning
+	if json.Unmarshal(got[0].Body, &s) == nil && slices.Contains(order(), s.Table) { // else another version of this program has left it
+		r.state = s
 	}
-	return saved{s, got[0].Version}, nil
+	return nil
 }
 
 func wrongCount(have, want int) error {
@@ -311,13 +361,13 @@ func wrongCount(have, want int) error {
 }
 
 // save leaves where the run was, nil where it is through. Nothing is written for a run that was through in one go.
-func (r *Reconciler) save(ctx context.Context, before int64, s *state) error {
-	d := cellconfig.Document{Ref: cellconfig.Ref{Kind: KindState, ID: StateID}, Version: before + 1}
+func (r *run) save(ctx context.Context, s *state) error {
+	d := cellconfig.Document{Ref: cellconfig.Ref{Kind: KindState, ID: StateID}, Version: r.version + 1}
 	switch {
-	case s == nil && before == 0:
+	case s == nil && r.version == 0:
 		return nil
 	case s == nil:
-		got, err := r.c.Store.Get(ctx, d.Ref)
+		got, err := r.store.Get(ctx, d.Ref)
 		if err != nil || len(got) == 1 && got[0].Deleted {
 			return err
 		}
@@ -329,35 +379,67 @@ func (r *Reconciler) save(ctx context.Context, before int64, s *state) error {
 		}
 		d.Body = body
 	}
-	if _, err := cellconfig.Apply(ctx, r.c.Store, []cellconfig.Document{d}, r.c.Now); err != nil {
+	if _, err := cellconfig.Apply(ctx, r.store, []cellconfig.Document{d}, r.c.Now); err != nil {
 		return fmt.Errorf("write where the run was: %w", err)
 	}
 	return nil
 }
 
-// all goes through the tables from where the state is.
+// all goes through the tables, beginning where the state is.
 func (r *run) all(ctx context.Context) error {
-	for _, t := range order()[slices.Index(order(), r.Table):] {
-		if t != r.Table {
+	from := slices.Index(order(), r.Table)
+	for i, t := range order()[from:] {
+		if i > 0 {
 			r.state, r.compared, r.lost, r.crossed = state{Table: t}, false, false, false
 		}
-		if !r.Bulk {
-			few, err := r.compare(ctx)
-			r.compared = true
+		if err := r.table(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// table goes through the state's table.
+func (r *run) table(ctx context.Context) error {
+	if !r.Bulk {
+		few, err := r.compare(ctx)
+		r.compared = true
+		if err != nil {
+			return err
+		}
+		r.Bulk = !few
+	}
+	if r.Bulk {
+		if err := r.bulk(ctx); err != nil {
+			return err
+		}
+	}
+	if r.crossed {
+		if err := r.hashes(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kinds are those of the cell's documents that the state's table is compared with.
+func (r *run) kinds() []cellconfig.Kind {
+	kinds := celldoc.Kinds(r.Table)
+	if r.Table == control.Keys {
+		kinds = append(kinds, cellconfig.KindKeyHash)
+	}
+	return kinds
+}
+
+// documents goes through the cell's documents of the state's table.
+func (r *run) documents(ctx context.Context, each func(*cellconfig.Document)) error {
+	for _, kind := range r.kinds() {
+		for d, err := range r.store.List(ctx, kind) {
 			if err != nil {
-				return err
+				return fmt.Errorf("list each %s of the cell: %w", kind, err)
 			}
-			r.Bulk = !few
-		}
-		if r.Bulk {
-			if err := r.bulk(ctx); err != nil {
-				return err
-			}
-		}
-		if r.crossed {
-			if err := r.hashes(ctx); err != nil {
-				return err
-			}
+			r.result.Documents++
+			each(&d)
 		}
 	}
 	return nil
@@ -370,30 +452,21 @@ func (r *run) compare(ctx context.Context) (few bool, err error) {
 	kinds := celldoc.Kinds(r.Table)
 	var keys crossing
 	long := map[cellconfig.Ref]bool{}
-	for i, kind := range kinds {
-		for d, err := range r.store.List(ctx, kind) {
-			if err != nil {
-				return false, fmt.Errorf("list each %s of the cell: %w", kind, err)
-			}
-			r.result.Documents++
-			r.Documents++
-			keys.add(&d)
-			e, ok := s.pack(i, d.ID, d.Version, d.Deleted, d.Body)
-			if ok {
-				s.add(&e, inCell)
-			} else if len(long) <= mostOdd {
-				long[d.Ref] = true
-			}
+	err = r.documents(ctx, func(d *cellconfig.Document) {
+		keys.add(d)
+		if d.Kind == cellconfig.KindKeyHash {
+			return
 		}
-	}
-	if r.Table == control.Keys {
-		for d, err := range r.store.List(ctx, cellconfig.KindKeyHash) {
-			if err != nil {
-				return false, fmt.Errorf("list each hash of the cell: %w", err)
-			}
-			r.result.Documents++
-			keys.add(&d)
+		r.Documents++
+		e, ok := s.pack(slices.Index(kinds, d.Kind), d.ID, d.Version, d.Deleted, d.Body)
+		if ok {
+			s.add(&e, inCell)
+		} else if len(long) <= mostOdd {
+			long[d.Ref] = true
 		}
+	})
+	if err != nil {
+		return false, err
 	}
 	r.crossed = keys.differ()
 	r.items = 0
@@ -433,7 +506,7 @@ func (r *run) pages(ctx context.Context, after string, each func(items []control
 		items, next, err := r.c.Tables.List(ctx, r.Table, after, page)
 		if errors.Is(err, control.ErrBadItem) {
 			if !r.compared {
-				r.report(ctx, Unreadable, cellconfig.Ref{}, err)
+				r.badItems(ctx, err)
 			}
 			err = nil
 		}
@@ -461,6 +534,23 @@ func (r *run) pages(ctx context.Context, after string, each func(items []control
 			return nil
 		}
 		after = next
+	}
+}
+
+// badItems reports items of the control table that cannot be read, by their keys. What cells are not told of, such as a
+// cell's acknowledgement, is lacking nowhere.
+func (r *run) badItems(ctx context.Context, err error) {
+	items, whole := control.BadItems(err)
+	if !whole {
+		r.report(ctx, Unreadable, cellconfig.Ref{}, err)
+		return
+	}
+	for _, item := range items {
+		if ref, ok := celldoc.Ref(r.Table, item.Key); ok {
+			r.report(ctx, Unreadable, ref, item)
+		} else {
+			r.unreadable(ctx, cellconfig.Ref{}, item)
+		}
 	}
 }
 
@@ -575,7 +665,8 @@ func (r *run) judge(ctx context.Context, item *control.Item, have *cellconfig.Do
 
 // errLost is why documents stay that no item is.
 var errLost = errors.New(
-	"the control table is empty: it was lost, or is not the right one; nothing of it is removed from the cell")
+	"the control table is empty: it was lost, or is not the right one; nothing of it is removed from the cell. " +
+		"If it is to be empty, write one item to it: see the runbook about forged cell documents")
 
 // unknown reports a document that no item is; true where it is to be removed.
 func (r *run) unknown(ctx context.Context, have *cellconfig.Document) (none cellconfig.Document, remove bool) {
@@ -613,8 +704,8 @@ func (r *run) beyond(ctx context.Context, item *control.Item, want, have *cellco
 	return true
 }
 
-// unreadable reports shares, or a placement, that cells of this version cannot read. The cell lacks nothing that it
-// could be given.
+// unreadable reports what cannot be read, and of which the cell lacks nothing that it could be given: shares or a
+// placement that cells of this version cannot read, or an item that no cell is told of.
 func (r *run) unreadable(ctx context.Context, ref cellconfig.Ref, why error) {
 	lacking := r.Lacking
 	r.report(ctx, Unreadable, ref, why)
@@ -703,7 +794,7 @@ func (r *run) replace(ctx context.Context, all []cellconfig.Replacement) error {
 	case !errors.Is(err, cellconfig.ErrInvalid):
 		return err
 	case len(all) == 1:
-		r.report(ctx, Refused, all[0].Want.Ref, err)
+		r.report(ctx, Refused, shown(all[0].Want.Ref), err)
 		return nil
 	}
 	half := len(all) / 2
