@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -220,6 +221,50 @@ func TestRowsThatAreNoDocuments(t *testing.T) {
 		t.Errorf("%d rows are left", len(w.rows))
 	}
 	w.run(drift{})
+}
+
+// Guarantees that no state which somebody forges has a run leave out anything, or fail, or is there after it.
+func TestForgedState(t *testing.T) {
+	for _, forged := range []string{
+		`{"table":"keys"}`, `{"table":"keys","bulk":true,"after":"zzz"}`,
+		`{"table":"tenants","bulk":true,"after":"t000019"}`,
+		`{"table":"tenants","bulk":true,"after":"t000000","documents":0,"matched":99}`, `{"table":"cells","bulk":true}`,
+		`{"table":"tenants","bulk":true,"after":"\u0001"}`, `{"table":"operations"}`, `[]`,
+	} {
+		for _, version := range []int64{1, events.MaxVersion, math.MaxInt64} {
+			t.Run(fmt.Sprint(forged, version), func(t *testing.T) {
+				w := newWorld(t)
+				w.tenants(20)
+				w.both(control.Plans, "free", freeLimits)
+				w.both(control.Keys, "good", keyBody("good", strings.Repeat("a", 64)))
+				w.forge(
+					document(plan.KindPlan, "free", 7, noLimits), document(plan.KindTenant, "t000000", 7, `{}`),
+					document(plan.KindKey, "x", 1, keyBody("x", strings.Repeat("b", 64))),
+					document(plan.KindTenant, "y", 1, `{}`),
+					document(reconcile.KindState, reconcile.StateID, version, forged),
+				)
+				w.onList = func(_ control.Table, after string) error {
+					if strings.Contains(after, "\x01") {
+						return errAway // as DynamoDB refuses some keys
+					}
+					return nil
+				}
+				want := drift{reconcile.Unknown: 2, reconcile.Ahead: 2}
+				if version >= events.MaxVersion {
+					want[reconcile.Unknown]++
+				}
+				w.run(want)
+				w.only()
+				got, err := w.Table.Get(t.Context(), cellconfig.Ref{Kind: reconcile.KindState, ID: reconcile.StateID})
+				if err != nil || got[0].Version > 0 && !got[0].Deleted {
+					t.Errorf("the state is still there: %+v, %v", got, err)
+				}
+				if w.run(drift{}); w.commits != 0 {
+					t.Errorf("%d writes of a run after it", w.commits)
+				}
+			})
+		}
+	}
 }
 
 // Guarantees that it helps nobody to forge more than the sketch can show, nor ids that no sketch takes, nor that the

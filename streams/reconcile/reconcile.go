@@ -63,8 +63,16 @@
 // A run ends before its time does. Where it could not do all, it leaves in the cell's table where it was (a document of KindState),
 // and the next run goes on there.
 //
-// Metrics: drift (all but what is under way), drift_missing and so on, reconcile_items, reconcile_reads,
-// reconcile_repaired, reconcile_under_way, reconcile_unfinished.
+// That document is in the table that is compared, so whoever can forge there can forge it. It therefore decides only
+// where a run begins, and never what a run leaves out: a run that begins in the middle goes on to the last table, then
+// from the first one to the place where it began, and has finished only then. The table in whose middle it began is
+// compared as a whole. So if there is time to go through everything twice, a forged state hides nothing even from the
+// run that reads it. If there is not, whoever forges it before every run can choose what is not compared, and no run
+// finishes: reconcile_unfinished tells that.
+//
+// Metrics: drift (all but what is under way; at least 1 if the run failed, since what it did not compare is not known
+// to be in order), drift_missing and so on, reconcile_items, reconcile_reads, reconcile_repaired,
+// reconcile_under_way, reconcile_unfinished.
 package reconcile
 
 import (
@@ -301,7 +309,7 @@ func (r *Reconciler) Run(ctx context.Context) (Result, error) {
 	at.store = &cell{r.c.Store, &at}
 	err := at.load(ctx)
 	if err != nil {
-		r.count(&result)
+		r.count(&result, err)
 		return result, err
 	}
 	err = at.all(ctx)
@@ -312,16 +320,20 @@ func (r *Reconciler) Run(ctx context.Context) (Result, error) {
 		result.Finished = true
 		err = at.save(end, nil)
 	}
-	r.count(&result)
+	r.count(&result, err)
 	return result, err
 }
 
-func (r *Reconciler) count(result *Result) {
+// count tells the meter of a run, which ended with the error.
+func (r *Reconciler) count(result *Result, err error) {
 	m := r.c.Meter
 	all := int64(0)
 	for _, d := range Drifts() {
 		all += result.Drift[d]
 		m.Count("drift_"+string(d), result.Drift[d])
+	}
+	if err != nil {
+		all = max(all, 1)
 	}
 	m.Count("drift", all)
 	m.Count("reconcile_items", result.Items)
@@ -335,22 +347,37 @@ func (r *Reconciler) count(result *Result) {
 	m.Count("reconcile_unfinished", unfinished)
 }
 
-// load has the run begin where the last one was, if that was not through.
+// noRuns is the first version of a state that no run has left, since each of them counts on by one.
+const noRuns = 1<<53 - 1
+
+var errNoRuns = fmt.Errorf("no run has left a state of version %d or above", int64(noRuns))
+
+// load has the run begin where the last one was, if that was not through. The package comment says why the state that
+// it reads may be forged.
 func (r *run) load(ctx context.Context) error {
 	ref := cellconfig.Ref{Kind: KindState, ID: StateID}
 	got, err := r.store.Get(ctx, ref)
 	if err = errors.Join(err, wrongCount(len(got), 1)); err != nil {
 		return fmt.Errorf("read where the last run was: %w", err)
 	}
+	if got[0].Version >= noRuns { // the next version of it could not be written
+		r.report(ctx, Unknown, ref, errNoRuns)
+		return r.replace(ctx, []cellconfig.Replacement{{Found: got[0], Want: cellconfig.Document{Ref: ref}}})
+	}
 	r.version = got[0].Version
 	if r.version == 0 || got[0].Deleted {
 		return nil
 	}
 	var s state
-	if json.Unmarshal(got[0].Body, &s) == nil && slices.Contains(order(), s.Table) { // else another version of this program has left it
+	if json.Unmarshal(got[0].Body, &s) == nil && s.possible() { // else another version of this program has left it
 		r.state = s
 	}
 	return nil
+}
+
+// possible reports whether a run can begin at a state. A control table refuses to be listed after what is no key.
+func (s *state) possible() bool {
+	return slices.Contains(order(), s.Table) && (s.After == "" || control.CheckGet(s.Table, s.After) == nil)
 }
 
 func wrongCount(have, want int) error {
@@ -385,10 +412,15 @@ func (r *run) save(ctx context.Context, s *state) error {
 	return nil
 }
 
-// all goes through the tables, beginning where the state is.
+// all goes through the tables, beginning where the state is. What lies before that place comes last, since the state
+// may be forged: see the package comment.
 func (r *run) all(ctx context.Context) error {
 	from := slices.Index(order(), r.Table)
-	for i, t := range order()[from:] {
+	before := order()[:from]
+	if r.Bulk {
+		before = order()[:from+1]
+	}
+	for i, t := range slices.Concat(order()[from:], before) {
 		if i > 0 {
 			r.state, r.compared, r.lost, r.crossed = state{Table: t}, false, false, false
 		}

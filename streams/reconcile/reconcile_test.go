@@ -504,8 +504,9 @@ func TestGoesOn(t *testing.T) {
 	})
 }
 
-// Guarantees that a side which does not answer is an error, that nothing is taken for missing because of it, and that the next run is
-// whole.
+// Guarantees that a side which does not answer is an error, that nothing is taken for missing because of it, that the
+// alarm on drift rings, since a run that fails each time would otherwise be as quiet as a cell in order, and that the
+// next run is whole.
 func TestSideIsAway(t *testing.T) {
 	for what, fail := range map[string]func(w *world){
 		"a page of the control table": func(w *world) {
@@ -535,6 +536,7 @@ func TestSideIsAway(t *testing.T) {
 			if !errors.Is(err, errAway) || result.Finished || len(result.Drift) != 0 || w.commits != 0 {
 				t.Fatalf("%+v, %v, %d writes", result, err, w.commits)
 			}
+			w.meter.Want(t, map[string]int64{"drift": 1, "reconcile_unfinished": 1})
 			w.onList, w.onCell = nil, nil
 			w.run(drift{reconcile.Missing: 1})
 			w.same()
