@@ -124,12 +124,16 @@ func Metrics() []Metric {
 	add(inAnchor, "anchor_missing", unitCount, Level, always,
 		"1 where the audit trail has no anchor of the day after a run.")
 
-	add(inReconcile, "drift", unitCount, Level, always, "Differences between the control tables and the cell's copy that are old enough not to be under way: the sum of the next seven.")
+	add(inReconcile, "drift", unitCount, Level, always,
+		"Differences between the control tables and the cell's copy that are old enough not to be under way: "+
+			"the sum of the next seven, and at least 1 if the run failed.")
 	for _, d := range [...][2]string{
 		{"missing", "the cell has never had the item; repaired"}, {"older", "the cell has an older version; repaired"},
 		{"ahead", "the cell has a newer version, which was forged, or which the control tables have lost; repaired"},
-		{"unknown", "a document of no item: it was forged; removed, unless the whole control table is empty"},
-		{"altered", "the same version with another content: it was forged; repaired"},
+		{"unknown", "a document of no item, or " +
+			"a row that is no document: it was forged; removed, unless the whole control table is empty"},
+		{"altered", "the same version with another content, or " +
+			"with a number above that of the last log entry: it was forged; repaired"},
 		{"unreadable", "an item that is not as it was written, or shares or a placement that this version cannot read; it reaches no cell"}, {"refused", "an item that the cell's table does not take"},
 	} {
 		add(inReconcile, "drift_"+d[0], unitCount, Level, not0, "Of `drift`: "+d[1]+".")
@@ -138,7 +142,8 @@ func Metrics() []Metric {
 	add(inReconcile, "reconcile_reads", unitCount, Level, lineOnly, "Reads of items and documents that a run made.")
 	add(inReconcile, "reconcile_repaired", unitCount, Level, not0, "Documents that a run wrote.")
 	add(inReconcile, "reconcile_under_way", unitCount, Level, lineOnly, "Differences that are too young to be drift.")
-	add(inReconcile, "reconcile_unfinished", unitCount, Level, not0, "1 where a run's time was over before it was through; the next one goes on.")
+	add(inReconcile, "reconcile_unfinished", unitCount, Level, not0,
+		"1 where a run's time was over before it had compared everything, or it failed; the next one goes on.")
 
 	add(inCanary, "canary_missed", unitCount, Counted, not0, "1 where the canary's change was not enforced in the cell within its time.")
 	add(inCanary, "canary_applied_seconds", unitSeconds, Spread, lineOnly, "From the write of the canary's change to when the cell's table had it.")

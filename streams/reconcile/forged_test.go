@@ -267,6 +267,62 @@ func TestForgedState(t *testing.T) {
 	}
 }
 
+// Guarantees that a document with a number above that of the last log entry, with which no environment can begin, gets
+// another number, whatever it is.
+func TestNumbersAboveTheHead(t *testing.T) {
+	w := newWorld(t)
+	hash := func(digit string) cellconfig.Ref {
+		return cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat(digit, 64)}
+	}
+	w.tenants(1100)
+	w.both(control.Plans, events.SettingsKey, `{"routes":[]}`)
+	w.both(control.Cells, events.SharesKey, `{"version":1}`)
+	w.both(control.Keys, "a", keyBody("a", hash("a").ID))
+	w.both(control.Keys, "b", keyBody("b", hash("b").ID))
+	refs := []cellconfig.Ref{
+		{Kind: plan.KindSettings, ID: plan.SettingsID}, {Kind: celldoc.KindShares, ID: celldoc.SharesID},
+		{Kind: plan.KindKey, ID: "a"}, hash("b"),
+	}
+	for i := range 1100 {
+		refs = append(refs, cellconfig.Ref{Kind: plan.KindTenant, ID: fmt.Sprintf("t%06d", i)})
+	}
+	got, err := w.Table.Get(t.Context(), refs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = append(got, cellconfig.Document{Ref: hash("c"), Version: 1, Deleted: true})
+	h, err := w.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range got {
+		got[i].Seq = math.MaxInt64
+	}
+	step := cellconfig.Step{Incarnation: h.Incarnation, Documents: got, Entry: cellconfig.Entry{Seq: h.Seq + 1}}
+	if err := w.Table.Commit(t.Context(), step); err != nil {
+		t.Fatal(err)
+	}
+	begins := func() error {
+		r, err := cellconfig.New(cellconfig.Config{Table: w.Table, Log: slog.New(slog.DiscardHandler),
+			Timeout: 10 * time.Second, FirstTimeout: 10 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Load(t.Context(), time.Now())
+	}
+	if begins() == nil {
+		t.Fatal("an environment begins although the settings are ahead of the head")
+	}
+	w.run(drift{reconcile.Altered: int64(len(got))})
+	if err := begins(); err != nil {
+		t.Errorf("no environment can begin: %v", err)
+	}
+	w.only()
+	if w.run(drift{}); w.commits != 0 {
+		t.Errorf("%d writes of a run after it", w.commits)
+	}
+}
+
 // Guarantees that it helps nobody to forge more than the sketch can show, nor ids that no sketch takes, nor that the
 // run is cut.
 func TestManyForgedDocuments(t *testing.T) {

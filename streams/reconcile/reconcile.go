@@ -11,7 +11,9 @@
 //	                                                    were restored to an earlier time
 //	unknown     no item of the control tables, or a     removed: it was forged
 //	            row of the cell that is no document
-//	altered     the same version with other content     replaced by the item: it was forged
+//	altered     the same version with other content, or replaced by the item: it was forged
+//	            a number above that of the cell's last
+//	            log entry
 //	unreadable  an item that is not as it was written,   reported: it reaches no cell
 //	            or shares or a placement that no cell of
 //	            this version can read
@@ -36,6 +38,9 @@
 // others. Nothing that a run can read decides it instead: the cell's table is what somebody forges in, the other
 // control tables say nothing about this one, and a loss lasts longer than any number of runs that could be waited
 // for.
+//
+// A document with a number above that of the last log entry keeps every reader that begins from loading. It is written
+// anew with the number of a new entry. That is no change under way: the head is read after the document.
 //
 // Rows that are no documents ([cellconfig.BadRow]) are deleted wherever a run meets them, and the run goes on.
 //
@@ -215,6 +220,7 @@ type run struct {
 	items    int64 // of the state's table that were listed last, but for the canary's, which comes again in any case
 	lost     bool  // the state's table has no items, and the cell many documents of it: they stay
 	crossed  bool  // the cell's keys are not those that it has under their hashes
+	above    bool  // a document of the state's table has a number above that of the last log entry
 }
 
 // mostOfNone is how many documents of a control table without any item are removed.
@@ -422,7 +428,7 @@ func (r *run) all(ctx context.Context) error {
 	}
 	for i, t := range slices.Concat(order()[from:], before) {
 		if i > 0 {
-			r.state, r.compared, r.lost, r.crossed = state{Table: t}, false, false, false
+			r.state, r.compared, r.lost, r.crossed, r.above = state{Table: t}, false, false, false, false
 		}
 		if err := r.table(ctx); err != nil {
 			return err
@@ -451,6 +457,9 @@ func (r *run) table(ctx context.Context) error {
 			return err
 		}
 	}
+	if r.above {
+		return r.renumber(ctx)
+	}
 	return nil
 }
 
@@ -463,18 +472,81 @@ func (r *run) kinds() []cellconfig.Kind {
 	return kinds
 }
 
-// documents goes through the cell's documents of the state's table.
+// documents goes through the cell's documents of the state's table, and reports in r.above whether one has a number
+// above that of the last log entry. The head is read last, so no document that is written meanwhile does.
 func (r *run) documents(ctx context.Context, each func(*cellconfig.Document)) error {
+	last := int64(0)
 	for _, kind := range r.kinds() {
 		for d, err := range r.store.List(ctx, kind) {
 			if err != nil {
 				return fmt.Errorf("list each %s of the cell: %w", kind, err)
 			}
 			r.result.Documents++
+			last = max(last, d.Seq)
 			each(&d)
 		}
 	}
+	head, err := r.head(ctx)
+	r.above = last > head.Seq
+	return err
+}
+
+// head is the cell's head; the zero head if nothing was ever written.
+func (r *run) head(ctx context.Context) (cellconfig.Head, error) {
+	head, err := r.store.Head(ctx)
+	if err != nil && !errors.Is(err, cellconfig.ErrEmpty) {
+		return head, fmt.Errorf("read the head of the cell: %w", err)
+	}
+	return head, nil
+}
+
+// renumber writes the documents anew whose number is above that of the last log entry. Their content was compared
+// before.
+func (r *run) renumber(ctx context.Context) error {
+	for _, kind := range r.kinds() {
+		head, err := r.head(ctx)
+		if err != nil {
+			return err
+		}
+		var all []cellconfig.Replacement
+		for d, err := range r.store.List(ctx, kind) {
+			if err != nil {
+				return fmt.Errorf("list each %s of the cell: %w", kind, err)
+			}
+			if d.Seq <= head.Seq {
+				continue
+			}
+			want := d
+			if d.Deleted && kind == cellconfig.KindKeyHash {
+				want = cellconfig.Document{Ref: d.Ref} // nothing needs it, and a repair writes no such tombstone
+			}
+			if all = append(all, cellconfig.Replacement{Found: d, Want: want}); len(all) < page {
+				continue
+			}
+			if err := r.number(ctx, all); err != nil {
+				return err
+			}
+			all = nil
+		}
+		if err := r.number(ctx, all); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// number writes documents anew, but for those that have come since the head was read.
+func (r *run) number(ctx context.Context, all []cellconfig.Replacement) error {
+	head, err := r.head(ctx)
+	if err != nil {
+		return err
+	}
+	all = slices.DeleteFunc(all, func(one cellconfig.Replacement) bool { return one.Found.Seq <= head.Seq })
+	for i := range all {
+		r.report(ctx, Altered, shown(all[i].Found.Ref),
+			fmt.Errorf("it says that it came with log entry %d, and the last one is %d", all[i].Found.Seq, head.Seq))
+	}
+	return r.replace(ctx, all)
 }
 
 // compare sketches both sides and settles what differs; false where that is too much.
