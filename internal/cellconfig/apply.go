@@ -203,12 +203,16 @@ func rehash(keys []Document, before map[Ref]*Document) (map[string][]byte, error
 	return hashes, nil
 }
 
-// KeyHash is the hash of a key that is not deleted, 64 hex digits; else "".
+// KeyHash is the hash of a key that is not deleted, 64 hex digits; else "". It is "" for the document of one key with
+// the body of another, which nobody can apply.
 func (d *Document) KeyHash() string {
 	if d.Kind != plan.KindKey || d.Deleted {
 		return ""
 	}
-	_, hash := keyOf(d.Body)
+	id, hash := keyOf(d.Body)
+	if id != d.ID {
+		return ""
+	}
 	return hash
 }
 

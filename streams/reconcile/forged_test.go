@@ -191,6 +191,27 @@ func TestForgedHashes(t *testing.T) {
 	}
 }
 
+// Guarantees that a key which is taken away from under its hash is found though what covers it has the same bytes,
+// cut in another place between id and body; and that a forged key whose body is that of another key is removed from
+// under its hash in the same run.
+func TestForgedHashesWithACover(t *testing.T) {
+	w := newWorld(t)
+	hash, other := strings.Repeat("a", 64), strings.Repeat("b", 64)
+	key := w.both(control.Keys, "good", keyBody("good", hash))
+	w.alter(cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash}, Version: 1, Deleted: true})
+	w.alter(cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash[:10]}, Version: 1,
+		Body: []byte(hash[10:] + string(key.Body))})
+	w.run(drift{reconcile.Unknown: 1, reconcile.Missing: 1})
+	w.alter(document(plan.KindKey, "x", 1, keyBody("y", other)))
+	forged := cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: other}
+	w.alter(cellconfig.Document{Ref: forged, Version: 1, Body: []byte(keyBody("y", other))})
+	w.run(drift{reconcile.Unknown: 2})
+	if got, err := w.Table.Get(t.Context(), forged); err != nil || got[0].Version != 0 {
+		t.Errorf("the forged key is still found by its hash: %+v, %v", got, err)
+	}
+	w.only()
+}
+
 // Guarantees that rows which are no documents are told of and deleted, also in place of a document, of a run's state,
 // and by the thousand; that none of them ends a run; and that no hash of a key is logged.
 func TestRowsThatAreNoDocuments(t *testing.T) {

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -35,7 +36,10 @@ func (c *crossing) add(d *cellconfig.Document) {
 func (c *crossing) of(hash string, body []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(c.seed)
-	_, _ = h.WriteString(hash) // a hash takes everything, and all of these have one length
+	// The length keeps the two apart. A forged document may have an id of any length, and could otherwise move bytes
+	// from one to the other without a change of the sum.
+	_, _ = h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(hash)))) // a maphash.Hash takes everything
+	_, _ = h.WriteString(hash)
 	_, _ = h.Write(body)
 	return h.Sum64()
 }
