@@ -37,7 +37,7 @@ type CellStatus struct {
 	Behind    int        `json:"behind"`               // documents whose newest version has not arrived
 	LagS      float64    `json:"lag_s"`                // seconds since the oldest of these was written
 	Oldest    string     `json:"oldest,omitempty"`     // that document
-	Drifted   int        `json:"drifted"`              // documents that nobody wrote so: of the same version and another content, of a later one, or unknown
+	Drifted   int        `json:"drifted"`              // what nobody wrote so; see ConfigStatus
 	Drift     []string   `json:"drift,omitempty"`      // of these the first 20, one sentence each
 	Error     string     `json:"error,omitempty"`      // it could not be asked; what is above says nothing then
 }
@@ -50,6 +50,10 @@ type StatusResponse struct {
 
 // ConfigStatus compares each cell's copy with the control tables, whole: it reads every document of both. What is written
 // meanwhile may count as behind.
+//
+// It counts as drifted: documents of the same version and another content, of a later version, or of no item; keys that
+// are not the same under their hashes, by which requests find them, and hashes of no key; documents with a number above
+// that of the last log entry, shares and placements too; and rows that are no documents.
 func (s *Service) ConfigStatus(ctx context.Context, _ string, r *StatusRequest) (*StatusResponse, error) {
 	if len(s.c.CellTables) == 0 {
 		return nil, call.Refuse(call.Unsupported, "no cell's table can be read from here")
@@ -60,6 +64,10 @@ func (s *Service) ConfigStatus(ctx context.Context, _ string, r *StatusRequest) 
 	want, out := map[cellconfig.Ref]control.Item{}, &StatusResponse{Cells: []CellStatus{}}
 	for _, t := range []control.Table{control.Plans, control.Tenants, control.Keys} {
 		for item, err := range control.All(ctx, s.c.Tables, t) {
+			if items, whole := control.BadItems(err); err != nil && whole && !slices.ContainsFunc(items, isCompared) {
+				s.c.Log.ErrorContext(ctx, "items cannot be read, and are left out", "table", t, "error", err)
+				continue
+			}
 			if err != nil {
 				return nil, s.failed(ctx, "list "+string(t), err)
 			}
@@ -77,6 +85,12 @@ func (s *Service) ConfigStatus(ctx context.Context, _ string, r *StatusRequest) 
 		}
 	}
 	return out, nil
+}
+
+// isCompared reports whether the status of a cell says something about an item.
+func isCompared(i *control.BadItemError) bool {
+	_, ok := DocumentOf(i.Table, i.Key, nil)
+	return ok
 }
 
 func (s *Service) cellStatus(ctx context.Context, cell string, want map[cellconfig.Ref]control.Item) CellStatus {
@@ -100,28 +114,112 @@ func (s *Service) cellStatus(ctx context.Context, cell string, want map[cellconf
 		}
 	}
 	have := make(map[cellconfig.Ref]int64, len(want))
-	for _, kind := range []plan.Kind{plan.KindPlan, plan.KindSettings, plan.KindTenant, plan.KindKey} {
+	found := lookup{head: head.Seq, keys: map[string]*cellconfig.Document{}}
+	// Keys come before their hashes: a hash that lacks its key then is forged, or was written meanwhile.
+	for _, kind := range []plan.Kind{plan.KindPlan, plan.KindSettings, plan.KindTenant, plan.KindKey,
+		cellconfig.KindKeyHash, cellconfig.KindShares, cellconfig.KindPlacement} {
 		for d, err := range table.List(ctx, kind) {
-			if err != nil {
+			var row *cellconfig.BadRow
+			switch {
+			case errors.As(err, &row):
+				st.drifted("%s is a row that is no document: %v",
+					nameOf(cellconfig.Ref{Kind: row.Kind, ID: row.Key[1]}), row.Err)
+				continue
+			case err != nil:
 				return failed(err)
 			}
-			have[d.Ref] = d.Version
-			if !d.Deleted {
-				st.Documents++
-			}
-			item, known := want[d.Ref]
-			switch name := (plan.Document{Kind: d.Kind, ID: d.ID}).Name(); {
-			case !known:
-				st.drifted("%s is in no control table", name)
-			case d.Version > item.Version:
-				st.drifted("%s has version %d, the control table %d", name, d.Version, item.Version)
-			case d.Version == item.Version && (d.Deleted != item.Deleted || !bytes.Equal(d.Body, item.Body)):
-				st.drifted("%s of version %d has another content", name, d.Version)
+			found.add(&st, &d)
+			switch kind {
+			case plan.KindPlan, plan.KindSettings, plan.KindTenant, plan.KindKey:
+				have[d.Ref] = d.Version
+				st.document(want, &d)
 			}
 		}
 	}
+	found.unhashed(&st)
+	if len(found.above) > 0 {
+		if head, err = table.Head(ctx); err != nil && !errors.Is(err, cellconfig.ErrEmpty) {
+			return failed(err)
+		}
+		found.beyond(&st, head.Seq)
+	}
 	st.compare(want, have, s.c.Now())
 	return st
+}
+
+// document compares a document of the cell with its item.
+func (st *CellStatus) document(want map[cellconfig.Ref]control.Item, d *cellconfig.Document) {
+	if !d.Deleted {
+		st.Documents++
+	}
+	item, known := want[d.Ref]
+	switch name := nameOf(d.Ref); {
+	case !known:
+		st.drifted("%s is in no control table", name)
+	case d.Version > item.Version:
+		st.drifted("%s has version %d, the control table %d", name, d.Version, item.Version)
+	case d.Version == item.Version && (d.Deleted != item.Deleted || !bytes.Equal(d.Body, item.Body)):
+		st.drifted("%s of version %d has another content", name, d.Version)
+	}
+}
+
+// nameOf is a document's name as operators may see it: without the hash of a key.
+func nameOf(ref cellconfig.Ref) string {
+	if ref.Kind == cellconfig.KindKeyHash {
+		return "a key under its hash"
+	}
+	return plan.Document{Kind: ref.Kind, ID: ref.ID}.Name()
+}
+
+// lookup is how the readers of a cell's table find what is in it.
+type lookup struct {
+	head  int64                           // number of the last log entry, when the listing began
+	keys  map[string]*cellconfig.Document // by hash, as long as no document under the hash was seen
+	above []cellconfig.Document           // with a number above head, without their bodies
+}
+
+// add looks at a document. Keys come before hashes.
+func (l *lookup) add(st *CellStatus, d *cellconfig.Document) {
+	if d.Seq > l.head {
+		l.above = append(l.above, cellconfig.Document{Ref: d.Ref, Seq: d.Seq})
+	}
+	if hash := d.KeyHash(); hash != "" {
+		l.keys[hash] = d
+	}
+	if d.Kind != cellconfig.KindKeyHash || d.Deleted {
+		return
+	}
+	key := l.keys[d.ID]
+	delete(l.keys, d.ID)
+	switch {
+	case d.Seq > l.head: // written meanwhile; else beyond reports it
+	case key == nil:
+		st.drifted("a key is found by its hash and is not among the cell's keys")
+	case !bytes.Equal(key.Body, d.Body):
+		st.drifted("%s has another content under its hash", nameOf(key.Ref))
+	}
+}
+
+// unhashed reports the keys that requests do not find.
+func (l *lookup) unhashed(st *CellStatus) {
+	var names []string
+	for _, key := range l.keys {
+		names = append(names, nameOf(key.Ref))
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		st.drifted("%s is not found by its hash", name)
+	}
+}
+
+// beyond reports the documents with a number above that of the last log entry. The head is read after them.
+func (l *lookup) beyond(st *CellStatus, head int64) {
+	for i := range l.above {
+		if d := &l.above[i]; d.Seq > head {
+			st.drifted("%s says that it came with log entry %d, and the last one is %d: nobody can load it",
+				nameOf(d.Ref), d.Seq, head)
+		}
+	}
 }
 
 func (st *CellStatus) drifted(format string, args ...any) {

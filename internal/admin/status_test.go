@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/cellconfig"
@@ -18,7 +19,9 @@ import (
 // cellTable is a cell's copy.
 type cellTable struct {
 	head      int64
+	later     int64 // written while it is compared
 	documents []cellconfig.Document
+	rows      []cellconfig.BadRow
 	err       error
 }
 
@@ -26,7 +29,9 @@ func (c *cellTable) Head(context.Context) (cellconfig.Head, error) {
 	if c.head == 0 && c.err == nil {
 		return cellconfig.Head{}, cellconfig.ErrEmpty
 	}
-	return cellconfig.Head{Incarnation: "i", Seq: c.head}, c.err
+	head := cellconfig.Head{Incarnation: "i", Seq: c.head}
+	c.head += c.later
+	return head, c.err
 }
 
 func (c *cellTable) Log(_ context.Context, after, upTo int64) ([]cellconfig.Entry, error) {
@@ -38,6 +43,11 @@ func (c *cellTable) Log(_ context.Context, after, upTo int64) ([]cellconfig.Entr
 
 func (c *cellTable) List(_ context.Context, kind cellconfig.Kind) iter.Seq2[cellconfig.Document, error] {
 	return func(yield func(cellconfig.Document, error) bool) {
+		for _, row := range c.rows {
+			if row.Kind == kind && !yield(cellconfig.Document{}, fmt.Errorf("list: %w", &row)) {
+				return
+			}
+		}
 		for _, d := range c.documents {
 			if d.Kind == kind && !yield(d, nil) {
 				return
@@ -57,9 +67,77 @@ func (w *world) copied() *cellTable {
 			}
 			d, _ := admin.DocumentOf(t, item.Key, item.Body)
 			c.documents = append(c.documents, cellconfig.Document{Ref: cellconfig.Ref{Kind: d.Kind, ID: d.ID}, Version: item.Version, Deleted: item.Deleted, Body: item.Body})
+			if hash := c.documents[len(c.documents)-1].KeyHash(); hash != "" {
+				c.documents = append(c.documents, cellconfig.Document{
+					Ref: cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash}, Version: 7, Seq: 7, Body: item.Body})
+			}
 		}
 	}
 	return c
+}
+
+// Guarantees that the status shows what only requests meet: a key of nobody's under a hash, a revocation that is undone
+// there, a key that is not found by its hash, and documents of a number above that of the last log entry, with which no
+// environment can begin; and rows that are no documents. And that it takes for none of these what is written meanwhile.
+func TestConfigStatusOfForgedRows(t *testing.T) {
+	w := newWorld(t)
+	hash := func(digit string) string { return strings.Repeat(digit, 64) }
+	w.seed(plans + `keys:
+  - { id: a, tenant: acme, hash: "` + hash("a") + `", pepper: p1 }
+  - { id: b, tenant: acme, hash: "` + hash("b") + `", pepper: p1 }
+`)
+	good, busy, forged := w.copied(), w.copied(), w.copied()
+	fresh := cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: hash("c")}, Version: 8, Seq: 8,
+		Body: []byte(`{"id":"c"}`)}
+	busy.documents, busy.later = append(busy.documents, fresh), 1
+	ahead := func(kind cellconfig.Kind, id string) {
+		d := cellconfig.Document{Ref: cellconfig.Ref{Kind: kind, ID: id}, Version: 1, Seq: 99}
+		forged.documents = append(forged.documents, d)
+	}
+	for i := range forged.documents {
+		switch d := &forged.documents[i]; d.ID {
+		case hash("a"):
+			d.Body = []byte(strings.Replace(string(d.Body), "acme", "evil", 1))
+		case hash("b"):
+			d.Deleted = true
+		case "free":
+			d.Seq = 99
+		}
+	}
+	hidden := cellconfig.Document{Ref: fresh.Ref, Version: 7, Seq: 7, Body: []byte(`{}`)}
+	forged.documents = append(forged.documents, hidden)
+	ahead(cellconfig.KindShares, cellconfig.SharesID)
+	ahead(cellconfig.KindKeyHash, hash("d"))
+	stray := errors.New("it lies elsewhere")
+	forged.rows = []cellconfig.BadRow{{Kind: "tenant", Key: [2]string{"tenant#0", "acme"}, Err: stray},
+		{Kind: cellconfig.KindKeyHash, Key: [2]string{"keyhash#0", hash("e")}, Err: stray}}
+	w.config.CellTables = map[string]admin.CellTable{"a-good": good, "b-busy": busy, "c-forged": forged}
+	w.tables.damaged = events.CanaryKey
+	w.remake()
+	out, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range out.Cells {
+		if c.Documents != 7 || c.Behind != 0 || c.Cell != "c-forged" && c.Drifted != 0 {
+			t.Errorf("%+v", c)
+		}
+	}
+	const want = `tenant "acme" is a row that is no document: it lies elsewhere
+a key under its hash is a row that is no document: it lies elsewhere
+key "a" has another content under its hash
+a key is found by its hash and is not among the cell's keys
+key "b" is not found by its hash
+plan "free" says that it came with log entry 99, and the last one is 7: nobody can load it
+a key under its hash says that it came with log entry 99, and the last one is 7: nobody can load it
+shares "shares" says that it came with log entry 99, and the last one is 7: nobody can load it`
+	if got := strings.Join(out.Cells[2].Drift, "\n"); got != want || out.Cells[2].Drifted != 8 {
+		t.Errorf("got %d\n%s\nwant\n%s", out.Cells[2].Drifted, got, want)
+	}
+	w.tables.damaged = "pro"
+	if _, err := w.ConfigStatus(t.Context(), ann, &admin.StatusRequest{}); err == nil {
+		t.Error("cells are compared with a plan that cannot be read")
+	}
 }
 
 // Guarantees that the status tells a cell that has all from one that lags, has drifted, is empty or does not answer: else an

@@ -36,6 +36,16 @@ type counting struct {
 	failAt  int                  // the put before which the tables go away; 0: never
 	before  func(control.Change) // is called before each put
 	changes []control.Change
+	damaged string // the key of an item of the plans that cannot be read, as a row of another layout
+}
+
+func (c *counting) List(ctx context.Context, t control.Table, after string, most int) ([]control.Item, string, error) {
+	items, next, err := c.Tables.List(ctx, t, after, most)
+	if t == control.Plans && c.damaged != "" {
+		items = slices.DeleteFunc(items, func(i control.Item) bool { return i.Key == c.damaged })
+		err = errors.Join(err, &control.BadItemError{Table: t, Key: c.damaged, Err: errors.New("layout is 2")})
+	}
+	return items, next, err
 }
 
 var errAway = errors.New("the table is away")
