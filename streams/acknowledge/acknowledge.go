@@ -261,8 +261,11 @@ const fetchPage = 200
 func (a *Acknowledger) fetchAll(ctx context.Context) error {
 	var page []cellconfig.Document
 	for item, err := range control.All(ctx, a.c.Tables, control.Cells) {
+		if errors.Is(err, control.ErrBadItem) && !balancer.HidesPlacement(err) {
+			continue // every placement was listed; the balancer logs the item, and reconcile reports it
+		}
 		if err != nil {
-			return err // also where an item cannot be read: it may be a placement
+			return err // also if an item cannot be read that may be a placement
 		}
 		if !strings.HasPrefix(item.Key, shares.PlacementPrefix) {
 			continue

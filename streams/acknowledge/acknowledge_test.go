@@ -414,6 +414,38 @@ func TestPrepareWithoutReadableShares(t *testing.T) {
 	}
 }
 
+// spoilt are tables with a row of the cells that cannot be read.
+type spoilt struct {
+	control.Tables
+	key string
+}
+
+func (s spoilt) List(ctx context.Context, t control.Table, after string, most int) ([]control.Item, string, error) {
+	items, next, err := s.Tables.List(ctx, t, after, most)
+	items = slices.DeleteFunc(items, func(i control.Item) bool { return i.Key == s.key })
+	return items, next, errors.Join(err, &control.BadItemError{Table: t, Key: s.key, Err: errors.New("layout is 2")})
+}
+
+// Guarantees that a cell which begins is given every placement although the acknowledgement of another cell cannot be
+// read, which that cell can do by itself; and that one which may be a placement holds it up.
+func TestSpoiltAcknowledgement(t *testing.T) {
+	w := quiet(t)
+	w.cell("eu-1", 1)
+	w.cell("us-1", 1)
+	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"us-1"}})
+	w.run(60*time.Second, false)
+	for key, stored := range map[string]bool{shares.AckKey("us-1"): true, shares.PlacementKey("acme"): false} {
+		lost := w.empty("eu-1")
+		a, err := acknowledge.New(acknowledge.Config{Cell: "eu-1", Tables: spoilt{w.tables, key}, Store: lost.table})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Prepare(t.Context()); (err == nil) != stored || w.has(lost, "acme") != stored {
+			t.Errorf("%s cannot be read: %v, and that the placement is stored is %t", key, err, w.has(lost, "acme"))
+		}
+	}
+}
+
 // unread are tables that nothing can be read of.
 type unread struct {
 	control.Tables

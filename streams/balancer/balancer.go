@@ -54,9 +54,9 @@
 // from the state, and the transition goes on. If the item cannot even be written over, because the row is not of this
 // layout, then the growth waits for it.
 //
-// While a row of the table cannot be read at all, no cell joins: a cell that joins must be told every placement, and
-// cannot be. A state that cannot be read stops all changes. Cells, pins and acknowledgements that cannot be read ask
-// for nothing.
+// While a row of the table cannot be read at all and may be a placement, no cell joins: a cell that joins must be told
+// every placement, and cannot be. A state that cannot be read stops all changes. Cells, pins and acknowledgements that
+// cannot be read ask for nothing.
 //
 // # Clocks
 //
@@ -347,6 +347,10 @@ func (b *Balancer) plans(ctx context.Context) (plans map[string]*plan.Plan, whol
 	for item, err := range control.All(ctx, b.c.Tables, control.Plans) {
 		switch {
 		case errors.Is(err, control.ErrBadItem):
+			if !hidesPlan(err) {
+				b.c.Log.ErrorContext(ctx, "an item of the plans cannot be read; it is no plan", "error", err)
+				continue
+			}
 			whole = false
 			b.c.Log.ErrorContext(ctx, "plans cannot be read; limits are divided as they were", "error", err)
 			continue
@@ -364,6 +368,15 @@ func (b *Balancer) plans(ctx context.Context) (plans map[string]*plan.Plan, whol
 		plans[p.ID] = p
 	}
 	return plans, whole, nil
+}
+
+// hidesPlan reports whether what an error of control.Tables.List tells to be unreadable may be a plan. The canary can
+// spoil the row of its own mark.
+func hidesPlan(err error) bool {
+	items, whole := control.BadItems(err)
+	return !whole || slices.ContainsFunc(items, func(i *control.BadItemError) bool {
+		return i.Key != events.CanaryKey && i.Key != events.SettingsKey
+	})
 }
 
 func limitsOf(plans map[string]*plan.Plan) []shares.Limited {

@@ -36,19 +36,27 @@ type tables struct {
 	after  func(call string, key string) error // of one that went well
 	puts   int
 
-	bad     string // the key of an item of the cells that cannot be read, as a row of another layout
+	bad     string // the key of an item of the cells, or of the canary, that cannot be read, as a row of another layout
 	altered string // and of one whose hash is not that of its fields
 }
 
 // spoil is what is read of an item.
 func (t *tables) spoil(i *control.Item) error {
-	if i.Table == control.Cells && i.Key == t.altered {
+	if i.Key == t.altered {
 		i.Reason += " by hand"
 	}
-	if i.Table == control.Cells && i.Key == t.bad {
-		return fmt.Errorf("cells/%q: %w: attribute layout is 2", i.Key, control.ErrBadItem)
+	if i.Table == t.spoilt() && i.Key == t.bad {
+		return &control.BadItemError{Table: i.Table, Key: i.Key, Err: errors.New("attribute layout is 2")}
 	}
 	return nil
+}
+
+// spoilt is the table of the item that cannot be read.
+func (t *tables) spoilt() control.Table {
+	if t.bad == events.CanaryKey {
+		return control.Plans
+	}
+	return control.Cells
 }
 
 func (t *tables) do(call, key string, f func() error) error {
@@ -67,7 +75,7 @@ func (t *tables) do(call, key string, f func() error) error {
 }
 
 func (t *tables) Get(ctx context.Context, table control.Table, key string) (i control.Item, err error) {
-	if table == control.Cells && key == t.bad {
+	if table == t.spoilt() && key == t.bad {
 		return i, t.spoil(&control.Item{Table: table, Key: key})
 	}
 	err = t.do("get", key, func() (err error) { i, err = t.Tables.Get(ctx, table, key); return err })
@@ -78,8 +86,8 @@ func (t *tables) Get(ctx context.Context, table control.Table, key string) (i co
 func (t *tables) List(ctx context.Context, table control.Table, after string, most int) (items []control.Item, next string, err error) {
 	err = t.do("list "+string(table), after, func() (err error) { items, next, err = t.Tables.List(ctx, table, after, most); return err })
 	var bad error
-	items = slices.DeleteFunc(items, func(i control.Item) bool { return i.Table == control.Cells && i.Key == t.bad })
-	if after == "" && table == control.Cells && t.bad != "" {
+	items = slices.DeleteFunc(items, func(i control.Item) bool { return i.Table == t.spoilt() && i.Key == t.bad })
+	if after == "" && table == t.spoilt() && t.bad != "" {
 		bad = t.spoil(&control.Item{Table: table, Key: t.bad})
 	}
 	for i := range items {

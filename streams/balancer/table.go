@@ -24,7 +24,7 @@ type table struct {
 	unread int
 
 	unreadable map[string]int64 // placements that cannot be read, by key: the versions of their items; 0: not known
-	rows       int              // pages with rows that cannot be read at all: whose they are is not known
+	rows       int              // pages with rows that cannot be read at all, and may be placements
 }
 
 // wish is what a cell, or a tenant's placement, is to be.
@@ -45,7 +45,7 @@ type stored struct {
 // placements cannot be read is remembered, because they are not absent.
 func (b *Balancer) table(ctx context.Context) (*table, error) {
 	t := &table{placed: map[string]stored{}, unreadable: map[string]int64{}}
-	why := map[string]error{}
+	why, others := map[string]error{}, []error{}
 	for item, err := range control.All(ctx, b.c.Tables, control.Cells) {
 		if err == nil {
 			if err = t.add(&item); err != nil {
@@ -53,7 +53,7 @@ func (b *Balancer) table(ctx context.Context) (*table, error) {
 			}
 		} else if !errors.Is(err, control.ErrBadItem) {
 			return nil, fmt.Errorf("read the cells: %w", err)
-		} else {
+		} else if HidesPlacement(err) {
 			t.rows++
 		}
 		if err == nil {
@@ -64,7 +64,10 @@ func (b *Balancer) table(ctx context.Context) (*table, error) {
 			why[item.Key] = err
 			continue
 		}
-		b.c.Log.ErrorContext(ctx, "an item of the cells cannot be read, and is left out", "error", err)
+		others = append(others, err)
+	}
+	for _, err := range others {
+		b.c.Log.ErrorContext(ctx, "an item of the cells cannot be read, and is left out", "error", t.named(err))
 	}
 	for i := range t.pins {
 		key := shares.PlacementKey(t.pins[i].Tenant)
@@ -81,20 +84,40 @@ func (b *Balancer) table(ctx context.Context) (*table, error) {
 	return t, nil
 }
 
+// HidesPlacement reports whether what an error of control.Tables.List tells to be unreadable may be a placement. A cell
+// can spoil the row of its own acknowledgement, and nobody else's: such a row must hold up no other cell.
+func HidesPlacement(err error) bool {
+	items, whole := control.BadItems(err)
+	return !whole || slices.ContainsFunc(items, func(i *control.BadItemError) bool {
+		return strings.HasPrefix(i.Key, shares.PlacementPrefix)
+	})
+}
+
+// named adds to an error the cells whose acknowledgements it names by their keys, which are hashes.
+func (t *table) named(err error) error {
+	for i := range t.cells {
+		if cell := t.cells[i].key; strings.Contains(err.Error(), shares.AckKey(cell)) {
+			err = fmt.Errorf("the acknowledgement of cell %q: %w", cell, err)
+		}
+	}
+	return err
+}
+
 // unplaced is logged of a placement that cannot be read.
 const unplaced = "a placement cannot be read: nothing changes for its tenant before the item is mended"
 
 func (t *table) add(i *control.Item) error {
-	switch {
-	case i.Key == events.SharesKey:
-		return nil
-	case strings.HasPrefix(i.Key, shares.PlacementPrefix):
+	if strings.HasPrefix(i.Key, shares.PlacementPrefix) {
 		p, err := placement(i)
 		if err != nil {
 			t.unreadable[i.Key] = i.Version
 			return err
 		}
 		t.placed[p.Tenant] = stored{p, i.Version}
+		return nil
+	}
+	switch {
+	case i.Key == events.SharesKey:
 	case strings.HasPrefix(i.Key, shares.AckPrefix):
 		var a Ack
 		if i.Deleted {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/celldoc"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/limit"
@@ -313,6 +314,41 @@ func TestManyUnreadablePlacements(t *testing.T) {
 	}
 	if r := w.run(); r.Unread != 2*shares.MaxPlaced {
 		t.Errorf("%d items are told to be unreadable", r.Unread)
+	}
+}
+
+// Guarantees that a cell whose acknowledgement cannot be read holds up nobody once it was removed by force, and is
+// named in the log: each cell can spoil its own.
+func TestSpoiltAcknowledgement(t *testing.T) {
+	w := newBench(t)
+	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
+	w.ask(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
+	w.settle()
+	w.tables.bad = shares.AckKey("b")
+	w.ask(shares.Request{Kind: shares.Force, Cell: "b"})
+	w.settle()
+	w.want("a active 1")
+	w.ask(shares.Request{Kind: shares.Join, Cell: "c", Weight: 1})
+	if r := w.settle(); r.Unread != 1 || !strings.Contains(w.log.String(), shares.AckKey("b")) ||
+		!strings.Contains(w.log.String(), `the acknowledgement of cell \"b\"`) {
+		t.Errorf("%+v\n%s", r, w.log.String())
+	}
+	w.want("a active 1, c active 1")
+}
+
+// Guarantees that a mark of the canary which cannot be read keeps no limit from being homed, and is named in the log.
+func TestSpoiltMark(t *testing.T) {
+	w := newBench(t)
+	w.put(control.Plans, "pro",
+		`{"id":"pro","limits":[{"id":"tiny","algorithm":"fixed_window","threshold":1,"period":"10s"}]}`)
+	w.tables.bad = events.CanaryKey
+	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
+	w.ask(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
+	w.settle()
+	s := w.state()
+	last := s.Generations[len(s.Generations)-1]
+	if len(last.Homed) != 1 || !strings.Contains(w.log.String(), events.CanaryKey) {
+		t.Errorf("%+v: want that the limit is homed\n%s", last, w.log.String())
 	}
 }
 
