@@ -297,7 +297,8 @@ func (a *Acknowledger) write(ctx context.Context, s *shares.State) (bool, error)
 		return false, err
 	}
 	var have balancer.Ack
-	if err == nil && !item.Deleted && json.Unmarshal(item.Body, &have) == nil { // what makes no sense is replaced
+	if err == nil && !item.Deleted && item.Verify() == nil &&
+		json.Unmarshal(item.Body, &have) == nil { // what makes no sense is replaced
 		then := shares.Document{Epoch: have.Epoch, Phase: have.Phase}
 		if now := s.Document().Revision(); then.Revision() > now || then.Revision() == now && have.Asks {
 			return false, nil

@@ -56,7 +56,7 @@
 //
 // While a row of the table cannot be read at all and may be a placement, no cell joins: a cell that joins must be told
 // every placement, and cannot be. A state that cannot be read stops all changes. Cells, pins and acknowledgements that
-// cannot be read ask for nothing.
+// cannot be read ask for nothing. An item whose hash is not that of its fields counts as one that cannot be read.
 //
 // # Clocks
 //
@@ -259,6 +259,9 @@ func (b *Balancer) state(ctx context.Context) (*shares.State, int64, error) {
 	case item.Deleted:
 		return nil, 0, errors.New("the shares were deleted: what each cell may grant is not known any more; write the last version of them again")
 	}
+	if err := item.Verify(); err != nil {
+		return nil, 0, fmt.Errorf("read the shares: %w; write the last version of them in the archive again", err)
+	}
 	s, err := shares.DecodeState(item.Body)
 	if err != nil {
 		return nil, 0, fmt.Errorf("read the shares: version %d: %w", item.Version, err)
@@ -360,7 +363,7 @@ func (b *Balancer) plans(ctx context.Context) (plans map[string]*plan.Plan, whol
 			continue
 		}
 		p, err := plan.CompilePlan(plan.Document{Kind: plan.KindPlan, ID: item.Key, Body: item.Body})
-		if err != nil {
+		if err = errors.Join(item.Verify(), err); err != nil {
 			whole = false
 			b.c.Log.ErrorContext(ctx, "a plan cannot be read; limits are divided as they were", "plan", item.Key, "error", err)
 			continue

@@ -116,6 +116,10 @@ func (t *table) add(i *control.Item) error {
 		t.placed[p.Tenant] = stored{p, i.Version}
 		return nil
 	}
+	// What was altered past Sluice is nobody's wish, and no cell's acknowledgement.
+	if err := i.Verify(); err != nil {
+		return err
+	}
 	switch {
 	case i.Key == events.SharesKey:
 	case strings.HasPrefix(i.Key, shares.AckPrefix):

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/celldoc"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/limit"
@@ -349,6 +350,60 @@ func TestSpoiltMark(t *testing.T) {
 	last := s.Generations[len(s.Generations)-1]
 	if len(last.Homed) != 1 || !strings.Contains(w.log.String(), events.CanaryKey) {
 		t.Errorf("%+v: want that the limit is homed\n%s", last, w.log.String())
+	}
+}
+
+// Guarantees that what was altered past Sluice is nobody's wish, no cell's acknowledgement and no plan, and is named in
+// the log; and that shares which were altered stop every change, by name.
+func TestAlteredItems(t *testing.T) {
+	w := newBench(t)
+	w.ask(shares.Request{Kind: shares.Join, Cell: "a", Weight: 1})
+	w.ask(shares.Request{Kind: shares.Join, Cell: "b", Weight: 1})
+	w.settle()
+	names := func(key string) {
+		t.Helper()
+		if r := w.run(); r.Unread != 1 || !strings.Contains(w.log.String(), key) {
+			t.Errorf("%+v; want that %s is named\n%s", r, key, w.log.String())
+		}
+		w.log.Reset()
+	}
+	w.ask(shares.Request{Kind: shares.Join, Cell: "c", Weight: 1})
+	w.tables.altered = "c"
+	names("c")
+	w.want("a active 1, b active 1")
+	pin := admin.PinKey("acme")
+	w.ask(shares.Request{Kind: shares.Place, Tenant: "acme", Cells: []string{"a"}})
+	w.ask(shares.Request{Kind: shares.Weigh, Cell: "c", Weight: 0})
+	w.tables.altered = pin
+	names(pin)
+	if s := w.state(); s.Phase != shares.Steady {
+		t.Errorf("a pin that was altered is carried out: %+v", s)
+	}
+	w.tables.altered = ""
+	w.run()
+	w.acknowledge("a", "b")
+	w.tables.altered = shares.AckKey("a")
+	names(shares.AckKey("a"))
+	if r := w.run(); !slices.Equal(r.Awaited, []string{"a"}) {
+		t.Errorf("%+v: an acknowledgement that was altered is believed", r)
+	}
+	w.tables.altered = ""
+	w.put(control.Plans, "pro", `{"id":"pro","limits":[]}`)
+	w.now = w.now.Add(time.Minute)
+	for w.state().Phase == shares.Shrink {
+		w.run()
+		w.now = w.now.Add(time.Minute)
+	}
+	w.tables.altered = "pro"
+	w.log.Reset()
+	if w.run(); !strings.Contains(w.log.String(), "a plan cannot be read") {
+		t.Errorf("a plan that was altered is believed\n%s", w.log.String())
+	}
+	w.tables.altered = events.SharesKey
+	puts := w.tables.puts
+	_, err := w.b.Run(t.Context())
+	if err == nil || !strings.Contains(err.Error(), events.SharesKey) || w.tables.puts != puts {
+		t.Errorf("shares that were altered: %v, %d writes", err, w.tables.puts-puts)
 	}
 }
 
