@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -35,10 +36,9 @@ func section(t *testing.T, page, heading string) string {
 	return part
 }
 
-// Guarantees that the runbook for a forged document works as it is written: its commands show what was forged,
-// reconcile takes it back when it is invoked, whatever version it had, nobody who holds the forged key gets in after
-// that, and the same commands say that the cell is in order.
-func TestForgedDocumentRunbook(t *testing.T) {
+// forgeable is a cell with a plan and a tenant, beside control tables that operators reach by the commands of sluice.
+func forgeable(t *testing.T) (*devcells.Plane, *devcells.Cell) {
+	t.Helper()
 	p, err := devcells.Open(devcells.Config{
 		Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()}, NewKeys: identity.DevPepperID, Several: true,
 		Log: slog.New(slog.DiscardHandler), ReconcileEvery: time.Hour, CanaryEvery: time.Hour,
@@ -46,11 +46,11 @@ func TestForgedDocumentRunbook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
 	names, err := p.Join(t.Context(), []string{"eu-1"})
 	if err != nil {
 		t.Fatal(err)
@@ -73,8 +73,16 @@ tenants: [ { id: acme, plan: free } ]
 		t.Fatal(err)
 	}
 	operators := httptest.NewServer(http.StripPrefix("/_sluice/admin", p.Operate()))
-	defer operators.Close()
+	t.Cleanup(operators.Close)
 	t.Setenv("SLUICE_ENDPOINT", operators.URL+"/_sluice/admin")
+	return p, cell
+}
+
+// Guarantees that the runbook for a forged document works as it is written: its commands show what was forged,
+// reconcile takes it back when it is invoked, whatever version it had, nobody who holds the forged key gets in after
+// that, and the same commands say that the cell is in order.
+func TestForgedDocumentRunbook(t *testing.T) {
+	p, cell := forgeable(t)
 	stolen := identity.NewKey()
 	hash := identity.HashKey(identity.DevPepper(), stolen)
 	forged := []cellconfig.Document{
@@ -141,5 +149,51 @@ tenants: [ { id: acme, plan: free } ]
 	says(0, "DRIFTED")
 	if limits, err := look(); limits != 1 || !errors.Is(err, identity.ErrUnknownKey) {
 		t.Errorf("after the repair: %d limits, the key: %v", limits, err)
+	}
+}
+
+// Guarantees that reconcile leaves a cell the keys of a control table without any, which may be lost, and removes
+// them once an operator has done what the runbook says for a table that is to be empty: otherwise forged keys would
+// stay for ever.
+func TestForgedKeysOfAnEmptyTable(t *testing.T) {
+	p, cell := forgeable(t)
+	var forged []cellconfig.Document
+	for i := range 20 {
+		id := fmt.Sprintf("forged%d", i)
+		forged = append(forged, cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindKey, ID: id}, Version: 1,
+			Body: fmt.Appendf(nil, `{"hash":"%064x","id":%q,"pepper":"p1","tenant":"acme"}`, i, id)})
+	}
+	if n, err := cellconfig.Apply(t.Context(), cell.Store(), forged, time.Now); n != 20 || err != nil {
+		t.Fatalf("%d forged, %v", n, err)
+	}
+	run := func(want int64) {
+		t.Helper()
+		r, err := reconcile.New(reconcile.Config{
+			Tables: p.Tables(), Store: cell.Store(), Meter: new(streamstest.Meter), Log: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		result, err := r.Run(t.Context())
+		if err != nil || result.Drift[reconcile.Unknown] != 20 || result.Repaired != want {
+			t.Fatalf("%+v, %v; want 20 forged keys, and that %d are removed", result, err, want)
+		}
+	}
+	run(0)
+	commands := commandsOf(section(t, "forged_cell_documents.md", "Forged keys, and an empty table of keys"))
+	if len(commands) < 2 {
+		t.Fatalf("the runbook has %d commands", len(commands))
+	}
+	for _, command := range commands {
+		if r := sluice(t, "", command...); r.code != 0 {
+			t.Fatalf("sluice %s: exit status %d: %s%s", strings.Join(command, " "), r.code, r.stdout, r.stderr)
+		}
+	}
+	if err := p.Settle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run(20)
+	if r := sluice(t, "", "config", "status"); r.code != 0 {
+		t.Errorf("after it: %s%s", r.stdout, r.stderr)
 	}
 }
