@@ -148,8 +148,8 @@ func (c *Config) complete() error {
 
 const minMemory = 64 << 10
 
-// tokens is what verifies JWTs; nil where no issuer is accepted.
-func (c *Config) tokens() (authorizer.Tokens, error) {
+// tokenVerifier returns the verifier of JWTs, or nil if there are no Issuers.
+func (c *Config) tokenVerifier() (authorizer.Tokens, error) {
 	if len(c.Issuers) == 0 {
 		return nil, nil //nolint:nilnil // no issuers is no verifier
 	}

@@ -45,7 +45,7 @@ func New(c Config) (*Limiter, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
 	}
-	tokens, err := c.tokens()
+	tokens, err := c.tokenVerifier()
 	if err != nil {
 		return nil, err
 	}

@@ -250,7 +250,7 @@ func (s *Store) unusual(sh *shard, h uint64, req *limit.Request, now int64, d *l
 	sh.mu.Lock()
 	err = s.attempt(sh, h, d, charge, true)
 	sh.mu.Unlock()
-	s.tell(now)
+	s.logSharing(now)
 	return err
 }
 

@@ -24,9 +24,9 @@ const (
 // Once memory is free, an address gets its own counter, which starts as a copy of the shared one. Requests that were
 // admitted by the shared counter therefore still count: sharing makes a limit stricter, and not looser.
 type sharedCounters struct {
-	budget budget
-	toldAt atomic.Int64 // µs since 1970 of the last line in the log
-	groups []group
+	budget     budget
+	lastLogged atomic.Int64 // when the log got its last line, µs since 1970
+	groups     []group
 }
 
 // group is the addresses that share counters.
@@ -101,10 +101,12 @@ func (g *group) charge(c *counter, d *limit.Decision, i int) (bytes int64) {
 	return bytes
 }
 
-// tell logs, at most once in a minute, that unidentified callers have no room for counters of their own.
-func (s *Store) tell(now int64) {
-	last := s.shared.toldAt.Load()
-	if d := now - last; last != 0 && d >= 0 && d < time.Minute.Microseconds() || !s.shared.toldAt.CompareAndSwap(last, now) {
+// logSharing logs, at most once in a minute, that unidentified callers have no room for counters of their own.
+func (s *Store) logSharing(now int64) {
+	last := s.shared.lastLogged.Load()
+	since := now - last
+	recent := last != 0 && since >= 0 && since < time.Minute.Microseconds()
+	if recent || !s.shared.lastLogged.CompareAndSwap(last, now) {
 		return
 	}
 	b := &s.budgets[unidentified]
