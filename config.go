@@ -54,10 +54,15 @@ type Config struct {
 	MaxInstances int
 
 	// Memory bounds the counters kept in this process, bytes, at least 64 KB; default DefaultMemory. An eighth of it is
-	// set aside to remember refunds. The counters of addresses, and those of single values of anonymous calls, take at
-	// most a quarter. When that is in use by counters that still matter, new addresses are spread over groups at
-	// random, and the addresses of a group share one counter of each limit. When all is in use, tenants that are new
-	// are denied.
+	// set aside to remember refunds. Counters that still matter are never forgotten.
+	//
+	// The counters of addresses and of anonymous calls take at most a quarter, unless there is a Store. When that is in
+	// use, new addresses are spread over groups at random, and the addresses of a group share one counter of each limit.
+	//
+	// The values that a tenant's limits count apart (`per`), and the entries of its sliding logs, take at most as much
+	// memory as they leave to others. Beyond that, new values of a limit share one counter, as those beyond maxValues do,
+	// and the new entries of a log are counted together. When all is in use, the onStoreFailure of each limit decides
+	// about tenants that are new.
 	Memory int64
 
 	// Peppers are the secrets under which the API keys of the plans are hashed, by id, at least 16 bytes each. See `sluice key`.

@@ -12,12 +12,15 @@ import (
 )
 
 // Guarantees that a limiter in memory decides exactly about a tenant that it has never seen, after a flood of addresses
-// that would fill its memory many times.
+// that would fill its memory many times, and that no address is decided about without the store: with an
+// `onStoreFailure: open` the flood would be let in.
 func TestFloodOfAddresses(t *testing.T) {
 	const text = `
 plans: [ { id: p, limits: [ { id: hourly, algorithm: fixed_window, threshold: 3, period: 1h } ] } ]
 tenants: [ { id: acme, plan: p } ]
-ipLimits: [ { id: daily, algorithm: fixed_window, threshold: 1000, period: 24h } ]
+ipLimits:
+  - { id: daily, algorithm: fixed_window, threshold: 1000, period: 24h, onStoreFailure: open }
+  - { id: log, algorithm: sliding_log, threshold: 1000, period: 24h, onStoreFailure: open }
 `
 	l := open(t, text, func(c *sluice.Config) { c.Memory = 1 << 20 })
 	for i := range 20_000 { // some 500 bytes each
@@ -25,6 +28,9 @@ ipLimits: [ { id: daily, algorithm: fixed_window, threshold: 1000, period: 24h }
 		d := l.Authorize(t.Context(), sluice.Request{Path: "/", Peer: addr.String()})
 		if d.Reason != sluice.NoCredential && d.Reason != sluice.AddressLimited {
 			t.Fatalf("address %d: %s, want a 401 or the limit of addresses", i, d.Reason)
+		}
+		if d.StoreFailed {
+			t.Fatalf("address %d is decided about without the store", i)
 		}
 	}
 	for i := range 500 {
@@ -39,6 +45,43 @@ ipLimits: [ { id: daily, algorithm: fixed_window, threshold: 1000, period: 24h }
 	}
 	if n := l.StoreFailures(); n != 0 {
 		t.Errorf("%d decisions were made without the store", n)
+	}
+}
+
+// Guarantees that one tenant, whose key anybody may have, does not take the memory of all tenants by the values that
+// its limits count apart: other tenants are decided exactly.
+func TestOneTenantLeavesMemory(t *testing.T) {
+	const text = `
+plans:
+  - id: p
+    limits:
+      - { id: each, per: subject, algorithm: fixed_window, threshold: 1, period: 24h, maxValues: 1000000 }
+      - { id: hourly, algorithm: fixed_window, threshold: 100000, period: 1h }
+`
+	var log bytes.Buffer
+	l := open(t, text, func(c *sluice.Config) {
+		c.Memory, c.Log = 1<<20, slog.New(slog.NewTextHandler(&log, nil))
+	})
+	ask := func(tenant string, subject int) sluice.Decision {
+		who := sluice.Identity{Tenant: tenant, Subject: fmt.Sprint("subject-", subject), Plan: "p"}
+		return l.Decide(t.Context(), who, sluice.Request{Path: "/"})
+	}
+	const subjects = 20_000
+	for i := range subjects {
+		if d := ask("one", i); d.StoreFailed {
+			t.Fatalf("subject %d is decided about without the store", i)
+		}
+	}
+	for i := range 200 {
+		for n := range 2 {
+			if d := ask(fmt.Sprint("tenant-", i), 1); d.StoreFailed || d.Allowed != (n == 0) {
+				t.Fatalf("tenant %d, request %d of 1 a day: allowed %t, decided without the store %t", i, n+1, d.Allowed,
+					d.StoreFailed)
+			}
+		}
+	}
+	if !strings.Contains(log.String(), "tenant=one") {
+		t.Errorf("the log does not name the tenant:\n%s", log.String())
 	}
 }
 

@@ -18,7 +18,8 @@ func TestDevAfterAFloodOfAddresses(t *testing.T) {
 	const flood, tenants = 4000, 20 // 1 MB holds some 2000 owners
 	var b strings.Builder
 	b.WriteString("plans: [ { id: p, limits: [ { id: daily, quota: { units: 2, every: month } } ] } ]\n" +
-		"ipLimits: [ { id: per-address, algorithm: fixed_window, threshold: 1000, period: 24h } ]\ntenants:\n")
+		"ipLimits:\n  - { id: per-address, algorithm: fixed_window, threshold: 1000, period: 24h }\n" +
+		"  - { id: log, algorithm: sliding_log, threshold: 1000, period: 24h }\ntenants:\n")
 	for i := range tenants {
 		fmt.Fprintf(&b, "  - { id: tenant-%d, plan: p }\n", i)
 	}

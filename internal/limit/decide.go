@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -366,6 +367,70 @@ func (d *Decision) Commit(i int, s *State) {
 	}
 	r.Tier.commit(s, d.Now, r)
 	r.Tier.lease(s, r, &d.grants[i])
+}
+
+// Leases reports whether the request asked for leases.
+func (d *Decision) Leases() bool { return len(d.ahead) > 0 }
+
+// StampCapacity is for a store that bounds its memory. It reports whether Commit can charge result i to s within the
+// present capacity of the Stamps of s. If not, it returns the capacity that [Decision.FitStamps] is to give them.
+// Call it after Evaluate, with the same state.
+func (d *Decision) StampCapacity(i int, s *State) (capacity int, fits bool) {
+	r := &d.Results[i]
+	n, capacity, more := len(s.Stamps), cap(s.Stamps), 1
+	switch {
+	case r.Tier.Algorithm == TokenBucket && (d.Leases() || n > 1):
+		return max(capacity, bucketStamps), capacity >= bucketStamps
+	case r.Tier.Algorithm != SlidingLog && r.Tier.Algorithm != SlidingBuckets:
+		return capacity, true
+	case d.Leases():
+		more = leaseStamps
+	case n > 0 && s.Stamps[n-1].At == r.stamp():
+		more = 0
+	}
+	if n+more <= capacity {
+		return capacity, true
+	}
+	n += more - d.forgets(r)
+	return max(capacity, n+n/2), false // a half more, so that few charges move all stamps
+}
+
+// The most stamps that a charge needs.
+const (
+	bucketStamps = 3 // all that a token bucket ever has
+	leaseStamps  = 3 // that a log or buckets get: for the need, the units leased, and the units given back
+)
+
+// forgets returns how many leading stamps of its state result i may drop before Commit. A request with leases may
+// change them first, see Ahead.Adjust.
+func (d *Decision) forgets(r *Result) int {
+	if d.Leases() || r.Tier.Algorithm != SlidingLog && r.Tier.Algorithm != SlidingBuckets {
+		return 0
+	}
+	return int(r.stale)
+}
+
+// FitStamps prepares s so that Commit of result i needs no more memory than the capacity says, which is not below the
+// present one. It drops the stamps that no longer count. If then there is no room for one more stamp, the units of the
+// last stamp will count as long as those of the charge do. That makes the limit stricter, and never looser. A request
+// with leases needs the capacity that StampCapacity returns.
+func (d *Decision) FitStamps(i int, s *State, capacity int) {
+	r := &d.Results[i]
+	stale := d.forgets(r)
+	if capacity > cap(s.Stamps) {
+		s.Stamps = append(make([]Stamp, 0, capacity), s.Stamps[stale:]...)
+	} else {
+		s.Stamps = slices.Delete(s.Stamps, 0, stale)
+	}
+	r.stale -= int32(stale)
+	n := len(s.Stamps)
+	if n == 0 || n < cap(s.Stamps) || d.Leases() || r.Tier.Algorithm == TokenBucket {
+		return
+	}
+	last := &s.Stamps[n-1]
+	r.slot = max(last.At, r.stamp())
+	last.At = r.slot
+	r.later = r.Tier.leftBy(s.Stamps, max(r.n-r.Tier.Threshold, 0)+1)
 }
 
 // Binding is the result that decided a denial, or that has least left by ratio on an allow; nil where there is no

@@ -11,7 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
-func benchmarkLimits(b *testing.B, n int) {
+// benchmarkLimits decides over n limits like in, each with another period, of which all admit.
+func benchmarkLimits(b *testing.B, n int, in limit.Tier) {
 	const keys = 10_000
 	s, err := memory.New(memory.Config{})
 	if err != nil {
@@ -19,7 +20,9 @@ func benchmarkLimits(b *testing.B, n int) {
 	}
 	var charges []limit.Charge
 	for i := range n {
-		l, err := limit.New(limit.Limit{ID: "l" + strconv.Itoa(i), Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Period: time.Second * time.Duration(i+1), Threshold: 1e9, Burst: 1e9}}})
+		tier := in
+		tier.Period *= time.Duration(i + 1)
+		l, err := limit.New(limit.Limit{ID: "l" + strconv.Itoa(i), Tiers: []limit.Tier{tier}})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -56,5 +59,12 @@ func benchmarkLimits(b *testing.B, n int) {
 	}
 }
 
-func BenchmarkDecide1(b *testing.B) { benchmarkLimits(b, 1) }
-func BenchmarkDecide3(b *testing.B) { benchmarkLimits(b, 3) }
+var (
+	bucketTier = limit.Tier{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: 1e9, Burst: 1e9}
+	windowTier = limit.Tier{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 1e9}
+)
+
+func BenchmarkDecide1(b *testing.B)  { benchmarkLimits(b, 1, bucketTier) }
+func BenchmarkDecide3(b *testing.B)  { benchmarkLimits(b, 3, bucketTier) }
+func BenchmarkWindows1(b *testing.B) { benchmarkLimits(b, 1, windowTier) }
+func BenchmarkWindows3(b *testing.B) { benchmarkLimits(b, 3, windowTier) }

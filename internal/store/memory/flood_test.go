@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -190,10 +191,190 @@ func TestFloodDoesNotFreeAUsedUpCounter(t *testing.T) {
 func TestPeekAtASharedCounter(t *testing.T) {
 	s, l := newStore(t, 128<<10), daily(t, 1)
 	flood(t, s, 0, 5000, start, l) // the shared counters are used up, too
+	each := perValue(t, limit.Tier{Algorithm: limit.FixedWindow, Threshold: 1, Period: 24 * time.Hour})
+	for _, owner := range []limit.Owner{{Kind: limit.Anonymous}, tenant(1)} {
+		values(t, s, owner, each, 1000, 1, start) // and so are those of other values
+	}
+	lacking := []limit.Charge{{Limit: each, Value: limit.ValueOf("new"), Cost: 1}}
+	for _, req := range []limit.Request{
+		{Owner: address(9999), Charges: []limit.Charge{{Limit: l, Cost: 1}}},
+		{Owner: limit.Owner{Kind: limit.Anonymous}, Charges: lacking},
+		{Owner: tenant(1), Charges: lacking},
+	} {
+		var d limit.Decision
+		if err := s.Peek(t.Context(), &req, start, &d); err != nil || d.Allowed {
+			t.Errorf("%c: a look says allowed %t, %v; a decision is denied", req.Owner.Kind, d.Allowed, err)
+		}
+	}
+}
+
+// perValue is a limit with a counter for each value, of which there may be very many.
+func perValue(tb testing.TB, tier limit.Tier) *limit.Limit {
+	tb.Helper()
+	return newLimit(tb, limit.Limit{ID: "each", Per: "ip", MaxValues: 1_000_000, Tiers: []limit.Tier{tier}})
+}
+
+// values has the owner spend units of so many values, one at a time and a µs apart, and returns how many were admitted.
+func values(tb testing.TB, s *memory.Store, o limit.Owner, l *limit.Limit, n, units int, now time.Time) (admitted int) {
+	tb.Helper()
 	var d limit.Decision
-	req := limit.Request{Owner: address(9999), Charges: []limit.Charge{{Limit: l, Cost: 1}}}
-	if err := s.Peek(t.Context(), &req, start, &d); err != nil || d.Allowed {
-		t.Errorf("a look says allowed %t, %v; a decision is denied", d.Allowed, err)
+	for i := range n * units {
+		req := limit.Request{Owner: o, Charges: []limit.Charge{{Limit: l, Value: limit.ValueOf(fmt.Sprint(i % n)), Cost: 1}}}
+		if err := s.Decide(tb.Context(), &req, now.Add(time.Duration(i)*time.Microsecond), &d); err != nil {
+			tb.Fatalf("unit %d of value %d of %d: %v", i/n+1, i%n, n, err)
+		}
+		if d.Allowed {
+			admitted++
+		}
+	}
+	return admitted
+}
+
+// longLog is a tier that may have an entry for each of many requests, for a day.
+var longLog = limit.Tier{Algorithm: limit.SlidingLog, Threshold: limit.MaxLogEntries, Period: 24 * time.Hour}
+
+// Guarantees that the entries of sliding logs are part of the memory of addresses and anonymous calls: no number of
+// requests without a credential takes the room of tenants, or ends in an error, so that onStoreFailure would decide.
+func TestFloodOfSlidingLogs(t *testing.T) {
+	const maxBytes = 1 << 20
+	all := newLimit(t, limit.Limit{ID: "all", Tiers: []limit.Tier{longLog}})
+	for name, fill := range map[string]func(s *memory.Store){
+		"anonymous values": func(s *memory.Store) {
+			values(t, s, limit.Owner{Kind: limit.Anonymous}, perValue(t, longLog), 200, 500, start)
+		},
+		"one limit of all anonymous calls": func(s *memory.Store) {
+			flood(t, s, 0, 2000, start, daily(t, 1000))
+			for i := range 2 * limit.MaxLogEntries {
+				if _, err := spend(t, s, limit.Owner{Kind: limit.Anonymous}, start.Add(time.Duration(i)), all); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+		"few addresses": func(s *memory.Store) {
+			for i := range 100 {
+				flood(t, s, 0, 300, start.Add(time.Duration(i)*time.Millisecond), all)
+			}
+		},
+		"many addresses": func(s *memory.Store) {
+			for i := range 10 {
+				flood(t, s, 0, 3000, start.Add(time.Duration(i)*time.Millisecond), all, daily(t, 1000))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t, maxBytes)
+			fill(s)
+			// A few counters are always made: those that the plans ask for.
+			if got := s.Bytes(); got < maxBytes/10 || got > maxBytes/4+2048 {
+				t.Errorf("the flood takes %d bytes of %d, want a tenth at least, and a quarter at most", got, maxBytes)
+			}
+			roomForOthers(t, s, 1000)
+		})
+	}
+}
+
+// roomForOthers checks that so many new tenants are decided exactly.
+func roomForOthers(tb testing.TB, s *memory.Store, tenants int) {
+	tb.Helper()
+	l := daily(tb, 2)
+	for n := range 3 {
+		for i := range tenants {
+			if ok, err := spend(tb, s, tenant(1_000_000+i), start, l); ok != (n < 2) || err != nil {
+				tb.Fatalf("tenant %d of %d, request %d of 2: allowed %t, %v", i, tenants, n+1, ok, err)
+			}
+		}
+	}
+}
+
+// Guarantees that a sliding log without room is stricter than it says, and not looser: whatever the memory, an address
+// never gets more than its threshold within a period. It gets at least one threshold and then a period's wait, so a
+// flood does not lock out an address that has a counter.
+func TestSlidingLogsWithoutRoom(t *testing.T) {
+	const threshold, period, addresses = 20, time.Minute, 30
+	l := newLimit(t, limit.Limit{ID: "log", Tiers: []limit.Tier{
+		{Algorithm: limit.SlidingLog, Threshold: threshold, Period: period}}})
+	s := newStore(t, 128<<10)
+	r := rand.New(rand.NewPCG(1, 2))
+	flood(t, s, 0, addresses, start, l) // each has a counter of its own
+	flood(t, s, 1000, 500, start, daily(t, 1))
+	admitted := make([][]time.Time, addresses)
+	for i := range admitted {
+		admitted[i] = []time.Time{start}
+	}
+	now := start
+	for range 50_000 {
+		now = now.Add(time.Duration(r.IntN(40)) * time.Millisecond)
+		i := r.IntN(addresses)
+		ok, err := spend(t, s, address(i), now, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			continue
+		}
+		admitted[i] = append(admitted[i], now)
+		if n := len(admitted[i]) - 1 - threshold; n >= 0 && now.Sub(admitted[i][n]) < period {
+			t.Fatalf("address %d: %d units in %s, want %d a %s", i, threshold+1, now.Sub(admitted[i][n]), threshold, period)
+		}
+	}
+	// 1,000 s are 16 periods, and in two of them there is one threshold at least.
+	for i := range admitted {
+		if n := len(admitted[i]); n < 8*threshold {
+			t.Errorf("address %d was admitted %d times in %s, want %d at least", i, n, now.Sub(start), 8*threshold)
+		}
+	}
+}
+
+// Guarantees that one tenant cannot take the memory of all others, whatever its callers send: without it, one stolen
+// key is enough to have every new tenant denied. What the tenant was counted for stays counted.
+func TestOneTenantLeavesRoomForOthers(t *testing.T) {
+	const maxBytes = 1 << 20
+	window := limit.Tier{Algorithm: limit.FixedWindow, Threshold: 1, Period: 24 * time.Hour}
+	hog := func(t *testing.T, s *memory.Store, i, n int) {
+		l := perValue(t, window)
+		in := values(t, s, tenant(i), l, n, 1, start)
+		if in < 200 || in > n/2 {
+			t.Errorf("%d of %d values of one unit were admitted, want as many as have room, and one", in, n)
+		}
+		if again := values(t, s, tenant(i), l, n, 1, start); again != 0 {
+			t.Errorf("%d values of one unit, all of them spent, were admitted once more", again)
+		}
+	}
+	for name, fill := range map[string]func(t *testing.T, s *memory.Store) (share int64){
+		"values of one tenant": func(t *testing.T, s *memory.Store) int64 {
+			hog(t, s, 1, 20_000)
+			return 2
+		},
+		"values of two tenants": func(t *testing.T, s *memory.Store) int64 {
+			hog(t, s, 1, 20_000)
+			hog(t, s, 2, 20_000)
+			return 4
+		},
+		"logs of values": func(t *testing.T, s *memory.Store) int64 {
+			values(t, s, tenant(1), perValue(t, longLog), 50, 2000, start)
+			return 2
+		},
+		"a log": func(t *testing.T, s *memory.Store) int64 {
+			var limits []*limit.Limit
+			for i := range 30 {
+				limits = append(limits, newLimit(t, limit.Limit{ID: fmt.Sprint("log-", i), Tiers: []limit.Tier{longLog}}))
+			}
+			for i := range 3000 {
+				if _, err := spend(t, s, tenant(1), start.Add(time.Duration(i)*time.Millisecond), limits...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return 2
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t, maxBytes)
+			share := fill(t, s)
+			if got, free := s.Bytes(), maxBytes/share*3/4; got < maxBytes/4 || got > maxBytes-free {
+				t.Errorf("%d bytes are taken of %d, want a quarter at least, and %d left", got, maxBytes, free)
+			}
+			roomForOthers(t, s, 300) // about 150 KB
+		})
 	}
 }
 
@@ -306,6 +487,14 @@ func TestFloodIsLoggedOnceAMinute(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "share counters"); n != 3 {
 		t.Errorf("%d lines in three minutes, want 3:\n%s", n, log.String())
+	}
+	each := perValue(t, limit.Tier{Algorithm: limit.FixedWindow, Threshold: 1, Period: 24 * time.Hour})
+	for i := range 3 {
+		o := limit.Owner{Kind: limit.Tenant, Name: "acme\nx"}
+		values(t, s, o, each, 1000, 1, start.Add(time.Duration(3+i)*time.Minute))
+	}
+	if n := strings.Count(log.String(), "tenant=acme%0Ax"); n != 3 {
+		t.Errorf("%d lines about a tenant in three minutes, want 3:\n%s", n, log.String())
 	}
 }
 

@@ -9,9 +9,21 @@
 //
 // Callers without a credential choose the keys of two sorts of counters: those of addresses, and those of single values
 // of anonymous calls. These counters have a budget of their own ([Config.UnidentifiedBytes]), so no number of addresses
-// takes the room of tenants. If that budget is full, a value of an anonymous call shares the counter of the other
-// values of its limit, and an address shares the counters that it lacks with some of the other addresses, see
-// sharedCounters.
+// takes the room of tenants.
+//
+// How much an owner takes depends on its plan, and on what its callers send: each new value of a limit (an address, a
+// subject, a header) needs a counter, and each charge of a sliding log may need an entry. An owner gets memory for
+// values and entries only as long as it has taken no more than what is left in its budget. So one owner takes at most
+// half of the budget, and the next one at most half of the rest. This is the rule of dynamic thresholds for shared
+// buffers (Choudhury and Hahne, 1998), with the factor 1.
+//
+// An owner for whose counters there is no room is limited more strictly, and never less:
+//
+//   - A value without a counter shares the counter of the other values of its limit.
+//   - A charge without room in a sliding log counts together with the last entry, which moves to the time of the
+//     charge.
+//   - An address shares the counters that it lacks with some of the other addresses, see sharedCounters.
+//   - A tenant that needs a first counter for a limit without values gets [limit.ErrFull].
 //
 // An eighth of the bound is set aside to remember which receipts were refunded, until they expire. If that is full, a
 // refund is [limit.ErrRefundsFull] and gives nothing back, and decisions go on.
@@ -24,6 +36,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,6 +70,9 @@ type Store struct {
 	refunds refunds
 	shared  sharedCounters
 	shards  [shardCount]shard
+
+	oneBudget  bool
+	lastLogged [2]atomic.Int64 // by budget: when the log got its last line about it, µs since 1970
 }
 
 // budget is a bound on what counters take.
@@ -65,6 +81,8 @@ type budget struct {
 	used     atomic.Int64
 	fullTill atomic.Int64 // until then nobody looks for room again, µs; a flood of new owners must not pay for the search
 }
+
+func (b *budget) free() int64 { return b.maxBytes - b.used.Load() }
 
 // take counts bytes, if there is room for them.
 func (b *budget) take(bytes int64) bool {
@@ -116,7 +134,8 @@ type Config struct {
 	// [limit.ErrFull]. It is for replays, whose outcome must not depend on how much memory there is.
 	OneBudget bool
 
-	// Log gets a line, at most one in a minute, while addresses share counters. Default slog.Default().
+	// Log gets a line, at most one in a minute, while addresses or anonymous calls have no room for their counters, and
+	// another while a tenant has none. Default slog.Default().
 	Log *slog.Logger
 }
 
@@ -139,7 +158,8 @@ func New(c Config) (*Store, error) {
 		c.Log = slog.Default()
 	}
 	forRefunds, forSharing := c.MaxBytes/refundsPart, c.UnidentifiedBytes/sharedPart
-	s := &Store{seed: maphash.MakeSeed(), boot: rand.Uint64(), log: c.Log, refunds: newRefunds(forRefunds)}
+	s := &Store{seed: maphash.MakeSeed(), boot: rand.Uint64(), log: c.Log, refunds: newRefunds(forRefunds),
+		oneBudget: c.OneBudget}
 	if c.OneBudget {
 		s.budgets[everybody].maxBytes = c.MaxBytes - forRefunds
 		s.budgets[unidentified].maxBytes = c.MaxBytes
@@ -232,30 +252,43 @@ func (s *Store) unusual(sh *shard, h uint64, req *limit.Request, now int64, d *l
 	sh.mu.Lock()
 	err := s.attempt(sh, h, d, charge, false)
 	sh.mu.Unlock()
-	if !errors.Is(err, limit.ErrFull) {
+	if err == nil || !errors.Is(err, limit.ErrFull) {
 		return err
 	}
+	return s.withoutRoom(sh, h, req, now, d, charge)
+}
+
+// withoutRoom decides a request for which the first attempt has found no room.
+func (s *Store) withoutRoom(sh *shard, h uint64, req *limit.Request, now int64, d *limit.Decision, charge bool) error {
+	err := limit.ErrFull
 	// Nothing else could go: what can go may be the owner's own, and then its counters have moved.
 	d.Begin(req, now)
 	sh.mu.Lock()
-	o := sh.table.find(h, req.Owner)
-	if o != nil && s.release(req.Owner.Kind, o.sweep(now, sweepWhenFull)) {
-		err = s.attempt(sh, h, d, charge, false)
+	if o := sh.table.find(h, req.Owner); o != nil {
+		if freed := o.sweep(now, sweepWhenFull); freed > 0 {
+			s.count(req.Owner.Kind, -freed)
+			err = s.attempt(sh, h, d, charge, false)
+		}
 	}
 	sh.mu.Unlock()
-	if !errors.Is(err, limit.ErrFull) || budgetOf(req.Owner.Kind) != unidentified || len(s.shared.groups) == 0 {
-		return err
+	if errors.Is(err, limit.ErrFull) && !s.oneBudget && !d.Leases() {
+		d.Begin(req, now)
+		sh.mu.Lock()
+		err = s.attempt(sh, h, d, charge, true)
+		sh.mu.Unlock()
+		if err == nil && charge {
+			s.logSharing(req.Owner, now)
+		}
 	}
-	d.Begin(req, now)
-	sh.mu.Lock()
-	err = s.attempt(sh, h, d, charge, true)
-	sh.mu.Unlock()
-	s.logSharing(now)
+	if errors.Is(err, limit.ErrFull) {
+		return s.full(budgetOf(req.Owner.Kind))
+	}
 	return err
 }
 
-// attempt decides under the shard's lock. If share is set, there is no room for more counters of an unidentified
-// caller, and the decision is made on shared ones in place of those that the caller lacks.
+// attempt decides under the shard's lock. The error is the bare [limit.ErrFull] if there is no room for what the
+// decision would write. If share is set, there is none: values without a counter are counted in the counter of other
+// values, addresses without one in shared counters, and sliding logs do not grow.
 func (s *Store) attempt(sh *shard, h uint64, d *limit.Decision, charge, share bool) error {
 	var few [16]int32
 	at := few[:]
@@ -268,8 +301,14 @@ func (s *Store) attempt(sh *shard, h uint64, d *limit.Decision, charge, share bo
 		g = s.lockGroup(h, d.Now, share)
 	}
 	lacks, grows, err := s.evaluate(o, g, d, at, charge, share)
-	if err == nil && d.Settle() && charge {
+	switch {
+	case err != nil || !d.Settle():
+	case charge:
 		err = s.write(sh, h, o, g, d, at, lacks, grows, share)
+	case (lacks || grows) && !share: // a look finds no room where a decision would find none
+		var reserved int64
+		reserved, err = s.makeRoom(sh, o, g, d, at, share)
+		s.count(d.Owner.Kind, -reserved)
 	}
 	if g != nil {
 		g.mu.Unlock()
@@ -279,40 +318,47 @@ func (s *Store) attempt(sh *shard, h uint64, d *limit.Decision, charge, share bo
 
 // evaluate fills the results of d from the counters of o, which is nil for a new owner, and notes in at where they are.
 // In place of a counter that an address lacks it reads the shared one: what that has admitted may have been this
-// address. It reports whether o lacks counters, and whether one that it has may grow.
+// address. It reports whether o lacks counters, and whether the stamps of one that it has need to grow.
 func (s *Store) evaluate(o *owner, g *group, d *limit.Decision, at []int32, charge, share bool) (lacks, grows bool, err error) {
 	var unused limit.State
 	if o == nil {
 		o = &nobody
 	}
 	for i := range d.Results {
-		pos := o.locate(s, d, i, share && d.Owner.Kind == limit.Anonymous)
+		pos := o.locate(s, d, i, share && d.Owner.Kind != limit.Address)
 		if d.Results[i].Other && sharesOther(d, i) {
 			return false, false, fmt.Errorf("%w: values beyond the bound of limit %s", limit.ErrDuplicateCounter, d.Results[i].Limit().ID)
 		}
-		more := false
 		switch {
 		case pos >= 0:
-			more = d.Evaluate(i, &o.counters[pos].state, charge)
+			st := &o.counters[pos].state
+			if d.Evaluate(i, st, charge) {
+				_, fits := d.StampCapacity(i, st)
+				grows = grows || !fits
+			}
 		case g != nil:
 			pos = s.evaluateShared(g, d, i, charge, share)
+			lacks = true
 		default:
 			d.Evaluate(i, &unused, charge)
+			lacks = true
 		}
 		at[i] = pos
-		lacks, grows = lacks || pos < 0, grows || more
 	}
 	return lacks, grows, nil
 }
 
 // write charges what evaluate has read.
 func (s *Store) write(sh *shard, h uint64, o *owner, g *group, d *limit.Decision, at []int32, lacks, grows, share bool) error {
+	var reserved, taken int64
 	if lacks || grows {
-		if err := s.makeRoom(sh, o, g, d, at, grows, share); err != nil {
+		var err error
+		if reserved, err = s.makeRoom(sh, o, g, d, at, share); err != nil {
 			return err
 		}
 		if o == nil && (g == nil || !share) {
 			o = sh.table.add(h, d.Owner, len(d.Results))
+			taken = sizeOfOwner(d.Owner)
 		}
 	}
 	d.ID = s.nextID(sh, h)
@@ -320,17 +366,22 @@ func (s *Store) write(sh *shard, h uint64, o *owner, g *group, d *limit.Decision
 		switch {
 		case !d.Commits(i):
 		case at[i] >= 0:
-			if bytes := o.counters[at[i]].charge(d, i); bytes != 0 {
-				s.grow(d.Owner.Kind, bytes)
-			}
+			taken += o.counters[at[i]].charge(d, i, grows, !share)
 		case g != nil && share:
 			s.commitShared(g, d, i, at[i])
 		default:
-			s.commitNew(o, g, d, i, at[i])
+			taken += s.commitNew(o, g, d, i, at[i])
 		}
 	}
-	if (lacks || grows) && o != nil { // only now: the positions are used up
-		s.release(d.Owner.Kind, o.sweep(d.Now, sweepOnInsert))
+	if o == nil {
+		return nil
+	}
+	if taken != 0 || reserved != 0 {
+		o.bytes += taken
+		s.count(d.Owner.Kind, taken-reserved)
+	}
+	if lacks || grows { // only now: the positions are used up
+		s.count(d.Owner.Kind, -o.sweep(d.Now, sweepOnInsert))
 	}
 	return nil
 }
@@ -345,65 +396,79 @@ func sharesOther(d *limit.Decision, i int) bool {
 	return false
 }
 
-// commitNew charges result i to a new counter of o. Where an address has shared one until now, which is at at, the new
-// counter begins as a copy of that, so that an address never gets more for having shared.
-func (s *Store) commitNew(o *owner, g *group, d *limit.Decision, i int, at int32) {
+// commitNew charges result i to a new counter of o, and returns the bytes that the counter takes. Where an address
+// has shared one until now, which is at at, the new counter begins as a copy of that, so that an address never gets
+// more for having shared.
+func (s *Store) commitNew(o *owner, g *group, d *limit.Decision, i int, at int32) (bytes int64) {
 	own := &o.counters[o.add(s, d.Results[i].Tier, d.Value(i))]
+	bytes = sizeOfCounter(d.Value(i))
 	if at == absent {
-		s.grow(d.Owner.Kind, own.charge(d, i))
-		return
+		return bytes + own.charge(d, i, true, true)
 	}
 	own.state = *g.owner.counters[ofShared(at)].state.Clone()
-	s.grow(d.Owner.Kind, g.charge(own, d, i))
+	return bytes + int64(cap(own.state.Stamps))*stampBytes + g.charge(own, d, i, true)
 }
 
-// makeRoom reserves the bytes of what the decision is about to write. Stamps grow after the fact: a decision that may add
-// some is let in only below the bound.
-func (s *Store) makeRoom(sh *shard, o *owner, g *group, d *limit.Decision, at []int32, grows, share bool) error {
-	need, shared := int64(0), int64(0)
-	for i := range d.Results {
-		if at[i] >= 0 || !d.Commits(i) {
-			continue
-		}
-		bytes := sizeOfCounter(d.Value(i))
-		switch {
-		case share && g != nil:
-			if at[i] == absent {
-				shared += bytes
-			}
-			continue
-		case at[i] != absent:
-			bytes += int64(len(g.owner.counters[ofShared(at[i])].state.Stamps)) * stampBytes
-		}
-		need += bytes
-	}
+// makeRoom reserves the bytes of what the decision is about to write, in the owner's budget, and returns their
+// number. The error is the bare [limit.ErrFull]. What addresses write to shared counters is not reserved, see
+// commitShared.
+func (s *Store) makeRoom(sh *shard, o *owner, g *group, d *limit.Decision, at []int32, share bool) (int64, error) {
+	bytes := int64(0)
 	if share && g != nil {
-		if !s.shared.budget.take(shared) || grows && !s.reserve(sh, 0, d, o, false) {
-			return s.full(unidentified)
+		return 0, nil
+	}
+	chosen := false // whether callers choose how many counters or stamps like these there are
+	for i := range d.Results {
+		if !d.Commits(i) || share && at[i] >= 0 {
+			continue
 		}
-		return nil
+		more, choose := bytesOf(o, g, d, i, at[i])
+		bytes, chosen = bytes+more, chosen || choose
 	}
 	if o == nil {
-		need += sizeOfOwner(d.Owner)
+		bytes += sizeOfOwner(d.Owner)
 		s.sweep(sh, d.Now, sweepOnInsert, nil)
 	}
-	if !s.reserve(sh, need, d, o, share) {
-		return s.full(budgetOf(d.Owner.Kind))
+	switch {
+	case share && budgetOf(d.Owner.Kind) == unidentified:
+		// The plans say how many counters anonymous calls need beside those of single values. They are few and always made.
+		s.count(d.Owner.Kind, bytes)
+	case bytes > 0 && !s.reserve(sh, o, d, bytes, chosen && !d.Leases()):
+		return 0, limit.ErrFull
 	}
-	return nil
+	return bytes, nil
+}
+
+// bytesOf returns how many bytes a charge of result i takes, which is at at, and whether callers choose how many such
+// counters or stamps there are.
+func bytesOf(o *owner, g *group, d *limit.Decision, i int, at int32) (bytes int64, chosen bool) {
+	if at >= 0 {
+		st := &o.counters[at].state
+		capacity, _ := d.StampCapacity(i, st)
+		bytes = int64(capacity-cap(st.Stamps)) * stampBytes
+		return bytes, bytes > 0
+	}
+	var st limit.State
+	if at != absent { // see commitNew
+		st.Stamps = slices.Clip(g.owner.counters[ofShared(at)].state.Stamps)
+	}
+	v := d.Value(i)
+	capacity, _ := d.StampCapacity(i, &st)
+	bytes = sizeOfCounter(v) + int64(capacity)*stampBytes
+	return bytes, len(st.Stamps) > 0 || v.Kind == limit.ValueIs || v.Kind == limit.ValueAbsent
 }
 
 // full is the error where a budget has no room.
 func (s *Store) full(of int) error {
 	b := &s.budgets[of]
-	if used := b.used.Load(); used < b.maxBytes {
+	if s.budgets[everybody].free() < b.free() {
 		b = &s.budgets[everybody]
 	}
 	return fmt.Errorf("memory store, %d of %d bytes: %w", b.used.Load(), b.maxBytes, limit.ErrFull)
 }
 
-// grow counts bytes that an owner of the kind takes, beyond what was reserved.
-func (s *Store) grow(k limit.OwnerKind, bytes int64) {
+// count counts bytes that an owner of the kind takes, without regard to the bounds; fewer than 0 are given back.
+func (s *Store) count(k limit.OwnerKind, bytes int64) {
 	if bytes == 0 {
 		return
 	}
@@ -412,42 +477,35 @@ func (s *Store) grow(k limit.OwnerKind, bytes int64) {
 	}
 }
 
-func (s *Store) release(k limit.OwnerKind, bytes int64) bool {
-	if bytes > 0 {
-		s.grow(k, -bytes)
+// take counts bytes that the owner, which is nil if it is new, is about to take, if there is room for them. If chosen
+// is set, they are for values or stamps, and the owner may have no more than what is left.
+func (s *Store) take(o *owner, k limit.OwnerKind, bytes int64, chosen bool) bool {
+	all, b := &s.budgets[everybody], &s.budgets[budgetOf(k)]
+	if chosen && !s.oneBudget {
+		has := int64(0)
+		if o != nil {
+			has = o.bytes
+		}
+		if has+bytes > b.free() {
+			return false
+		}
 	}
-	return bytes > 0
-}
-
-// take counts bytes that an owner of the kind is about to take, if there is room for them. If uncapped is set, the
-// budget of unidentified callers does not bind.
-func (s *Store) take(k limit.OwnerKind, need int64, uncapped bool) bool {
-	if budgetOf(k) == everybody {
-		return s.budgets[everybody].take(need)
-	}
-	if !s.budgets[everybody].take(need) {
+	if !all.take(bytes) {
 		return false
 	}
-	if uncapped {
-		s.budgets[unidentified].used.Add(need)
-		return true
-	}
-	if !s.budgets[unidentified].take(need) {
-		s.budgets[everybody].used.Add(-need)
+	if b != all && !b.take(bytes) {
+		all.used.Add(-bytes)
 		return false
 	}
 	return true
 }
 
-// reserve takes need bytes of the owner's budget, forgetting what can go where they are not free.
-func (s *Store) reserve(sh *shard, need int64, d *limit.Decision, keep *owner, uncapped bool) bool {
-	b := &s.budgets[budgetOf(d.Owner.Kind)]
-	if uncapped {
-		b = &s.budgets[everybody]
-	}
-	now := d.Now
+// reserve takes bytes of the owner's budget as take does, forgetting what can go where they are not free. It passes o
+// over: the decision knows the positions of its counters.
+func (s *Store) reserve(sh *shard, o *owner, d *limit.Decision, bytes int64, chosen bool) bool {
+	b, now := &s.budgets[budgetOf(d.Owner.Kind)], d.Now
 	for try := 0; ; try++ {
-		if s.take(d.Owner.Kind, need, uncapped) {
+		if s.take(o, d.Owner.Kind, bytes, chosen) {
 			return true
 		}
 		if full := b.fullTill.Load(); try == 0 && now < full && now >= full-fullFor {
@@ -457,7 +515,7 @@ func (s *Store) reserve(sh *shard, need int64, d *limit.Decision, keep *owner, u
 			b.fullTill.Store(now + fullFor)
 			return false
 		}
-		s.sweep(sh, now, sweepWhenFull, keep)
+		s.sweep(sh, now, sweepWhenFull, o)
 		// The room may lie in other shards. Try-locking cannot deadlock with one that does the same to this one.
 		other := &s.shards[s.next.Add(1)%shardCount]
 		if other != sh && other.mu.TryLock() {
@@ -502,7 +560,9 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 			st := &o.counters[pos].state
 			before := cap(st.Stamps)
 			out.Units[i] = e.Apply(st, units, us)
-			s.grow(r.Owner().Kind, int64(cap(st.Stamps)-before)*stampBytes)
+			bytes := int64(cap(st.Stamps)-before) * stampBytes
+			o.bytes += bytes
+			s.count(r.Owner().Kind, bytes)
 		}
 	}
 	return out, nil

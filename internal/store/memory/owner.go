@@ -23,6 +23,7 @@ type owner struct {
 	name     limit.Owner
 	counters []counter // of any tier and value, in no order
 	*rare              // never nil; nothingRare until there is something to write
+	bytes    int64     // that the owner takes with its counters
 }
 
 // The first counters lie behind their owner, where a decision finds them without another cache miss: together they are
@@ -95,12 +96,21 @@ func sizeOfCounter(v limit.Value) int64 {
 	return counterBytes + valueBytes + int64(len(v.Text))
 }
 
-// charge charges result i. It returns by how many bytes the counter has grown.
-func (c *counter) charge(d *limit.Decision, i int) (bytes int64) {
+// charge charges result i. It returns by how many bytes the counter has grown. If fit is set, the stamps of the counter
+// may lack room for the charge; they then grow if grow is set. The first stamp is always made.
+func (c *counter) charge(d *limit.Decision, i int, fit, grow bool) (bytes int64) {
 	if t := d.Results[i].Tier; c.tier != t {
 		c.tier = t // a changed limit takes over its counter
 	}
 	before := cap(c.state.Stamps)
+	if fit {
+		if capacity, fits := d.StampCapacity(i, &c.state); !fits {
+			if !grow {
+				capacity = max(before, 1)
+			}
+			d.FitStamps(i, &c.state, capacity)
+		}
+	}
 	d.Commit(i, &c.state)
 	return int64(cap(c.state.Stamps)-before) * stampBytes
 }
@@ -257,11 +267,11 @@ func (s *Store) sweep(sh *shard, now int64, n int, keep *owner) {
 		freed[of] += sizeOfOwner(o.name)
 		t.remove(t.hand) // what steps back into this slot is looked at next
 	}
-	s.release(limit.Tenant, freed[everybody])
-	s.release(limit.Address, freed[unidentified])
+	s.count(limit.Tenant, -freed[everybody])
+	s.count(limit.Address, -freed[unidentified])
 }
 
-// sweep looks at up to n counters.
+// sweep looks at up to n counters, and returns the bytes of those that it forgets.
 func (o *owner) sweep(now int64, n int) (freed int64) {
 	at := 0
 	if len(o.counters) > n { // else all of them are looked at
@@ -280,5 +290,6 @@ func (o *owner) sweep(now int64, n int) (freed int64) {
 	if len(o.counters) > n {
 		o.writable().hand = at
 	}
+	o.bytes -= freed
 	return freed
 }

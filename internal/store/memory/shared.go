@@ -2,8 +2,8 @@ package memory
 
 import (
 	"fmt"
+	"net/url"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
@@ -24,9 +24,8 @@ const (
 // Once memory is free, an address gets its own counter, which starts as a copy of the shared one. Requests that were
 // admitted by the shared counter therefore still count: sharing makes a limit stricter, and not looser.
 type sharedCounters struct {
-	budget     budget
-	lastLogged atomic.Int64 // when the log got its last line, µs since 1970
-	groups     []group
+	budget budget
+	groups []group
 }
 
 // group is the addresses that share counters.
@@ -54,7 +53,9 @@ func (s *Store) lockGroup(hash uint64, now int64, share bool) *group {
 	}
 	g := &c.groups[hash/shardCount%uint64(len(c.groups))] // the low bits chose the shard
 	g.mu.Lock()
-	c.budget.used.Add(-g.owner.sweep(now, len(g.owner.counters)))
+	if freed := g.owner.sweep(now, len(g.owner.counters)); freed > 0 {
+		c.budget.used.Add(-freed)
+	}
 	return g
 }
 
@@ -82,34 +83,45 @@ func (s *Store) evaluateShared(g *group, d *limit.Decision, i int, charge, share
 }
 
 // commitShared charges result i to the group's counter at the position that evaluateShared returned. If that is absent,
-// commitShared adds the counter to the group first.
+// commitShared adds the counter to the group first. It does so even if the budget is used up: the plans say how many
+// shared counters there are, not the callers. Stamps grow within the budget.
 func (s *Store) commitShared(g *group, d *limit.Decision, i int, at int32) {
-	pos := ofShared(at)
+	pos, bytes := ofShared(at), int64(0)
 	if at == absent {
-		pos = g.owner.add(s, d.Results[i].Tier, d.Value(i))
+		pos, bytes = g.owner.add(s, d.Results[i].Tier, d.Value(i)), sizeOfCounter(d.Value(i))
 	}
-	s.shared.budget.used.Add(g.charge(&g.owner.counters[pos], d, i))
+	c, b := &g.owner.counters[pos], &s.shared.budget
+	capacity, _ := d.StampCapacity(i, &c.state)
+	grow := int64(capacity-cap(c.state.Stamps))*stampBytes <= b.free()
+	b.used.Add(bytes + g.charge(c, d, i, grow))
 }
 
 // charge charges result i, which was evaluated under the group's name. It returns by how many bytes the counter has
-// grown.
-func (g *group) charge(c *counter, d *limit.Decision, i int) (bytes int64) {
+// grown. grow is as for counter.charge.
+func (g *group) charge(c *counter, d *limit.Decision, i int, grow bool) (bytes int64) {
 	name := d.Owner
 	d.Owner = g.owner.name
-	bytes = c.charge(d, i)
+	bytes = c.charge(d, i, true, grow)
 	d.Owner = name
 	return bytes
 }
 
-// logSharing logs, at most once in a minute, that unidentified callers have no room for counters of their own.
-func (s *Store) logSharing(now int64) {
-	last := s.shared.lastLogged.Load()
+// logSharing logs that there is no room for the counters of the owner, at most once in a minute for each budget.
+func (s *Store) logSharing(o limit.Owner, now int64) {
+	of := budgetOf(o.Kind)
+	last := s.lastLogged[of].Load()
 	since := now - last
 	recent := last != 0 && since >= 0 && since < time.Minute.Microseconds()
-	if recent || !s.shared.lastLogged.CompareAndSwap(last, now) {
+	if recent || !s.lastLogged[of].CompareAndSwap(last, now) {
 		return
 	}
-	b := &s.budgets[unidentified]
+	b := &s.budgets[of]
+	if of == everybody {
+		s.log.Warn("the counters of a tenant take as much memory as is left for others: new values of its limits share one "+
+			"counter, which makes these limits stricter; lower maxValues, shorten periods, or give counters more memory",
+			"tenant", url.PathEscape(o.Name), "bytes", b.used.Load(), "most", b.maxBytes)
+		return
+	}
 	s.log.Warn("the counters of addresses and of anonymous calls have used up their memory: new ones share counters, which "+
 		"makes their limits stricter; shorten the periods of these limits, or give counters more memory",
 		"bytes", b.used.Load(), "most", b.maxBytes, "groups", len(s.shared.groups))

@@ -1,0 +1,89 @@
+package limit
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+const fitted = 20 // threshold of the limits
+
+// Guarantees that a store can bound the stamps of a counter: the limit is then stricter than with all stamps, and never
+// looser, and what a result and a receipt say of it stays true.
+func TestFitStamps(t *testing.T) {
+	const period = 10 * time.Second
+	for _, tier := range []Tier{
+		{Algorithm: SlidingLog, Threshold: fitted, Period: period},
+		{Algorithm: SlidingBuckets, Threshold: fitted, Period: period, Buckets: 10},
+	} {
+		for _, most := range []int{1, 2, 5, 40} {
+			t.Run(fmt.Sprintf("%s, %d stamps", tier.Algorithm, most), func(t *testing.T) { fitStamps(t, tier, most) })
+		}
+	}
+}
+
+func fitStamps(t *testing.T, in Tier, most int) {
+	l, err := New(Limit{ID: "l", MaxCost: 3, Tiers: []Tier{in}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tier, r := &l.Tiers[0], rand.New(rand.NewPCG(uint64(most), 3))
+	type charge struct{ at, units int64 }
+	var kept []charge
+	var s State
+	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC).UnixMicro()
+	allowed, denied, refunded := 0, 0, 0
+	for range 20_000 {
+		now += r.Int64N(int64(in.Period / time.Microsecond / 10))
+		var d Decision
+		req := Request{Owner: Owner{Kind: Tenant, Name: "acme"}, Charges: []Charge{{Limit: l, Cost: 1 + r.Int64N(3)}}}
+		d.Begin(&req, now)
+		d.Evaluate(0, &s, true)
+		if !d.Settle() {
+			denied++
+			if at := d.RetryAt; at <= now || !once(l, s.Clone(), at, req.Charges[0].Cost).Allowed {
+				t.Fatalf("%+v at %d: denied until %d, and that is wrong", s, now, at)
+			}
+			continue
+		}
+		if capacity, fits := d.StampCapacity(0, &s); !fits {
+			d.FitStamps(0, &s, max(min(capacity, most), cap(s.Stamps), 1))
+		}
+		d.Commit(0, &s)
+		if cap(s.Stamps) > most {
+			t.Fatalf("%d stamps, want %d at most", cap(s.Stamps), most)
+		}
+		allowed++
+		kept = append(kept, charge{now, req.Charges[0].Cost})
+		for kept[0].at <= now-in.Period.Microseconds() {
+			kept = kept[1:]
+		}
+		used := int64(0)
+		for i := range kept {
+			used += kept[i].units
+		}
+		if left := &d.Results[0]; used > fitted || left.Used() < used || s.N != left.Used() {
+			t.Fatalf("%d units in a period, and %d are counted: want at most %d, and none forgotten", used, s.N, fitted)
+		}
+		more := once(l, s.Clone(), d.Results[0].MoreAt(), fitted+1).Results[0].Remaining()
+		if more <= d.Results[0].Remaining() {
+			t.Fatalf("%+v: at MoreAt %d units are left, and before %d", s, more, d.Results[0].Remaining())
+		}
+		if r.IntN(4) == 0 {
+			entry := &d.Receipt().Entries()[0]
+			before := s.N
+			if back := entry.Apply(&s, 0, now); back != entry.Units || s.N != before-back {
+				t.Fatalf("%d of %d units came back, and %d are counted after %d", back, entry.Units, s.N, before)
+			}
+			kept = kept[:len(kept)-1]
+			refunded++
+		}
+	}
+	if allowed < 2000 || denied < 2000 || refunded < 500 {
+		t.Errorf("%d allowed, %d denied, %d refunded: the script does not press", allowed, denied, refunded)
+	}
+	if tier.FreshAt(&s) <= now {
+		t.Error("a counter in use can be forgotten")
+	}
+}
