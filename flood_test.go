@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluicelimits/sluice"
 )
@@ -22,8 +23,13 @@ ipLimits:
   - { id: daily, algorithm: fixed_window, threshold: 1000, period: 24h, onStoreFailure: open }
   - { id: log, algorithm: sliding_log, threshold: 1000, period: 24h, onStoreFailure: open }
 `
-	l := open(t, text, func(c *sluice.Config) { c.Memory = 1 << 20 })
+	now := time.Now()
+	l := open(t, text, func(c *sluice.Config) {
+		c.Memory = 1 << 20
+		c.Now = func() time.Time { return now }
+	})
 	for i := range 20_000 { // some 500 bytes each
+		now = now.Add(time.Millisecond) // each has an entry of its own in a log
 		addr := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 		d := l.Authorize(t.Context(), sluice.Request{Path: "/", Peer: addr.String()})
 		if d.Reason != sluice.NoCredential && d.Reason != sluice.AddressLimited {
