@@ -2,6 +2,7 @@ package memory_test
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -11,8 +12,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
-// benchmarkLimits decides over n limits like in, each with another period, of which all admit.
-func benchmarkLimits(b *testing.B, n int, in limit.Tier) {
+// benchmarkLimits decides over n limits like in, each with another period, of which all admit. If each is set, the last
+// one has a counter for each of ten values.
+func benchmarkLimits(b *testing.B, n int, in limit.Tier, each bool) {
 	const keys = 10_000
 	s, err := memory.New(memory.Config{})
 	if err != nil {
@@ -22,7 +24,11 @@ func benchmarkLimits(b *testing.B, n int, in limit.Tier) {
 	for i := range n {
 		tier := in
 		tier.Period *= time.Duration(i + 1)
-		l, err := limit.New(limit.Limit{ID: "l" + strconv.Itoa(i), Tiers: []limit.Tier{tier}})
+		per := limit.PerTenant
+		if each && i == n-1 {
+			per = "subject"
+		}
+		l, err := limit.New(limit.Limit{ID: "l" + strconv.Itoa(i), Per: per, Tiers: []limit.Tier{tier}})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -32,17 +38,24 @@ func benchmarkLimits(b *testing.B, n int, in limit.Tier) {
 	for i := range names {
 		names[i] = "tenant-" + strconv.Itoa(i)
 	}
+	var subjects [10]limit.Value
+	for i := range subjects {
+		subjects[i] = limit.ValueOf("subject-" + strconv.Itoa(i))
+	}
 	base := time.Now()
 	var allowed, start atomic.Int64
 	b.ReportAllocs()
 	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
-		req := limit.Request{Charges: charges}
+		req := limit.Request{Charges: slices.Clone(charges)}
 		var d limit.Decision
 		ok := int64(0)
 		i := int(start.Add(keys / 3))
 		for pb.Next() {
 			req.Owner = limit.Owner{Kind: limit.Tenant, Name: names[i%keys]}
+			if each {
+				req.Charges[n-1].Value = subjects[i%len(subjects)]
+			}
 			i++
 			if err := s.Decide(context.Background(), &req, base.Add(time.Since(base)), &d); err != nil {
 				b.Error(err)
@@ -64,7 +77,8 @@ var (
 	windowTier = limit.Tier{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 1e9}
 )
 
-func BenchmarkDecide1(b *testing.B)  { benchmarkLimits(b, 1, bucketTier) }
-func BenchmarkDecide3(b *testing.B)  { benchmarkLimits(b, 3, bucketTier) }
-func BenchmarkWindows1(b *testing.B) { benchmarkLimits(b, 1, windowTier) }
-func BenchmarkWindows3(b *testing.B) { benchmarkLimits(b, 3, windowTier) }
+func BenchmarkDecide1(b *testing.B)  { benchmarkLimits(b, 1, bucketTier, false) }
+func BenchmarkDecide3(b *testing.B)  { benchmarkLimits(b, 3, bucketTier, false) }
+func BenchmarkWindows1(b *testing.B) { benchmarkLimits(b, 1, windowTier, false) }
+func BenchmarkWindows3(b *testing.B) { benchmarkLimits(b, 3, windowTier, false) }
+func BenchmarkValues3(b *testing.B)  { benchmarkLimits(b, 3, windowTier, true) }

@@ -290,12 +290,15 @@ func (s *Store) withoutRoom(sh *shard, h uint64, req *limit.Request, now int64, 
 // decision would write. If share is set, there is none: values without a counter are counted in the counter of other
 // values, addresses without one in shared counters, and sliding logs do not grow.
 func (s *Store) attempt(sh *shard, h uint64, d *limit.Decision, charge, share bool) error {
+	o := sh.table.find(h, d.Owner)
+	if o != nil && s.inOrder(sh, h, o, d, charge) {
+		return nil
+	}
 	var few [16]int32
 	at := few[:]
 	if len(d.Results) > len(few) {
 		at = make([]int32, len(d.Results))
 	}
-	o := sh.table.find(h, d.Owner)
 	var g *group
 	if d.Owner.Kind == limit.Address {
 		g = s.lockGroup(h, d.Now, share)
@@ -314,6 +317,48 @@ func (s *Store) attempt(sh *shard, h uint64, d *limit.Decision, charge, share bo
 		g.mu.Unlock()
 	}
 	return err
+}
+
+// inOrder decides if the counters of o lie in the order of the results, as they do where one plan made them, and need no
+// more memory. It reports false, having charged nothing, if that is not so; the results are then to be evaluated anew.
+func (s *Store) inOrder(sh *shard, h uint64, o *owner, d *limit.Decision, charge bool) bool {
+	n := len(d.Results)
+	if n > len(o.counters) {
+		return false
+	}
+	counters := o.counters[:n]
+	for i := range counters {
+		if c := &counters[i]; c.tier != d.Results[i].Tier || c.value != nil {
+			return false
+		}
+	}
+	for i := range counters {
+		st := &counters[i].state
+		if d.Evaluate(i, st, charge) {
+			if _, fits := d.StampCapacity(i, st); !fits {
+				return false
+			}
+		}
+	}
+	if !d.Settle() || !charge {
+		return true
+	}
+	d.ID = s.nextID(sh, h)
+	grown := 0 // a log that drops its oldest entries shrinks
+	for i := range counters {
+		if d.Commits(i) {
+			st := &counters[i].state
+			before := cap(st.Stamps)
+			d.Commit(i, st)
+			grown += cap(st.Stamps) - before
+		}
+	}
+	if grown != 0 {
+		bytes := int64(grown) * stampBytes
+		o.bytes += bytes
+		s.count(d.Owner.Kind, bytes)
+	}
+	return true
 }
 
 // evaluate fills the results of d from the counters of o, which is nil for a new owner, and notes in at where they are.
