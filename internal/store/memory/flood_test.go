@@ -238,24 +238,24 @@ var longLog = limit.Tier{Algorithm: limit.SlidingLog, Threshold: limit.MaxLogEnt
 func TestFloodOfSlidingLogs(t *testing.T) {
 	const maxBytes = 1 << 20
 	all := newLimit(t, limit.Limit{ID: "all", Tiers: []limit.Tier{longLog}})
-	for name, fill := range map[string]func(s *memory.Store){
-		"anonymous values": func(s *memory.Store) {
+	for name, fill := range map[string]func(t *testing.T, s *memory.Store){
+		"anonymous values": func(t *testing.T, s *memory.Store) {
 			values(t, s, limit.Owner{Kind: limit.Anonymous}, perValue(t, longLog), 200, 500, start)
 		},
-		"one limit of all anonymous calls": func(s *memory.Store) {
+		"one limit of all anonymous calls": func(t *testing.T, s *memory.Store) {
 			flood(t, s, 0, 2000, start, daily(t, 1000))
 			for i := range 2 * limit.MaxLogEntries {
-				if _, err := spend(t, s, limit.Owner{Kind: limit.Anonymous}, start.Add(time.Duration(i)), all); err != nil {
+				if _, err := spend(t, s, limit.Owner{Kind: limit.Anonymous}, start.Add(time.Duration(i)*time.Microsecond), all); err != nil {
 					t.Fatal(err)
 				}
 			}
 		},
-		"few addresses": func(s *memory.Store) {
+		"few addresses": func(t *testing.T, s *memory.Store) {
 			for i := range 100 {
 				flood(t, s, 0, 300, start.Add(time.Duration(i)*time.Millisecond), all)
 			}
 		},
-		"many addresses": func(s *memory.Store) {
+		"many addresses": func(t *testing.T, s *memory.Store) {
 			for i := range 10 {
 				flood(t, s, 0, 3000, start.Add(time.Duration(i)*time.Millisecond), all, daily(t, 1000))
 			}
@@ -263,7 +263,7 @@ func TestFloodOfSlidingLogs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t, maxBytes)
-			fill(s)
+			fill(t, s)
 			// A few counters are always made: those that the plans ask for.
 			if got := s.Bytes(); got < maxBytes/10 || got > maxBytes/4+2048 {
 				t.Errorf("the flood takes %d bytes of %d, want a tenth at least, and a quarter at most", got, maxBytes)
