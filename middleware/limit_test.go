@@ -377,3 +377,36 @@ func TestOpaqueTargets(t *testing.T) {
 		}
 	}
 }
+
+// Guarantees that a path which leads above the root reaches no handler: a reverse proxy with a base path would turn it
+// into one that no limit has counted.
+func TestPathsAboveTheRoot(t *testing.T) {
+	backend := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the backend was reached") }))
+	to, err := url.Parse(backend.URL + "/api")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const plans = `
+plans:
+  - id: public
+    limits: [ { id: product, match: { pathPattern: "/product/*" }, tiers: [ { period: 1h, threshold: 1 } ] } ]
+tenants: [ { id: acme, plan: public }, { id: initech, plan: public } ]
+`
+	h := middleware.Limit(newLimiter(t, plans))(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) },
+	})
+	for _, target := range []string{
+		"/../api/product/1", "/%2e%2e/api/product/1", "/..;/api/product/1", "/..%5Capi/product/1",
+	} {
+		r := request(t, "GET", "/", key("acme")...)
+		if r.URL, err = url.ParseRequestURI(target); err != nil {
+			t.Fatal(err)
+		}
+		r.RemoteAddr = "192.0.2.1:1"
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "bad-request") {
+			t.Errorf("%s: %d %s, want 400", target, w.Code, w.Body)
+		}
+	}
+}

@@ -16,11 +16,13 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
 
 	"github.com/sluicelimits/sluice"
 	"github.com/sluicelimits/sluice/caller"
 	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/forward"
+	"github.com/sluicelimits/sluice/internal/route"
 )
 
 // Caller is who calls.
@@ -52,6 +54,12 @@ func WithObserver(f func(*http.Request, *sluice.Decision)) Option {
 // Limit decides about each request before the handler: 401 without a good credential, 403 for tenants that may not call, 404 for
 // routes that the plans do not declare, 429 over a limit.
 //
+// Two kinds of requests are a 400 and reach neither the limits nor the handler: a target that is a URL inside a URL,
+// and a path that leads above the root in any way in which a server might read it, as "/../a" and "/..%2Fa" do. A
+// reverse proxy with a base path behind Limit would turn the latter into a path that no limit has counted. If a proxy
+// replaces the beginning of a path by another one, put Limit behind the part that does so: it must see the path that
+// the backend serves.
+//
 // Without issuers of tokens and without API keys in the plans, no credential is judged, and the handler gets each as it
 // was sent. Requests are then under the anonymousPlan. Plans that consist of ipLimits and routes alone limit addresses
 // and nothing else; plans or tenants without an anonymousPlan are a 401 for everybody, since nothing can tell who
@@ -63,7 +71,7 @@ func Limit(limiter *sluice.Limiter, opts ...Option) func(http.Handler) http.Hand
 	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Opaque != "" { // a URL inside a URL: a handler behind this one may read another path than the limits
+			if uncountable(r.URL) {
 				problem := answer.Problem{Kind: answer.BadRequest, Instance: answer.NewInstance()}
 				answer.Write(w, problem.Kind, problem.Append(nil))
 				return
@@ -85,6 +93,13 @@ func Limit(limiter *sluice.Limiter, opts ...Option) func(http.Handler) http.Hand
 				Anonymous: d.Anonymous, StoreFailed: d.StoreFailed})
 		})
 	}
+}
+
+// uncountable reports whether a handler may read another path in a URL than the limits do: a reverse proxy hands on a
+// URL inside a URL as it is, and one with a base path is led out of it by a path that climbs above the root.
+func uncountable(u *url.URL) bool {
+	path := route.Clean(u.EscapedPath())
+	return u.Opaque != "" || path.Climbs()
 }
 
 func refuse(w http.ResponseWriter, reason sluice.Reason, d *sluice.Decision) {

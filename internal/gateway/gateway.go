@@ -14,6 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/forward"
 	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/livepage"
+	"github.com/sluicelimits/sluice/internal/route"
 )
 
 // Config sets up a [Gateway].
@@ -74,9 +75,15 @@ func (g *serving) rewrite(p *httputil.ProxyRequest) {
 	p.SetXForwarded()
 }
 
-// Serve implements [front.Handler]: it asks the authorizer and does what that says.
+// Serve implements [front.Handler]: it asks the authorizer and does what that says. A path that leads above the root is
+// refused before.
 func (g *serving) Serve(w *front.Response, r *http.Request) {
-	req := authorizer.Request{Method: r.Method, Path: r.URL.EscapedPath(), Header: r.Header, Peer: r.RemoteAddr}
+	path := r.URL.EscapedPath()
+	if clean := route.Clean(path); clean.Climbs() { // it would lead out of the upstream's own path
+		g.Refuse(w, r, answer.BadRequest, answer.NewInstance())
+		return
+	}
+	req := authorizer.Request{Method: r.Method, Path: path, Header: r.Header, Peer: r.RemoteAddr}
 	a := g.c.Authorizer.Authorize(r.Context(), &req)
 	defer a.Release()
 	g.observe(a, r)

@@ -8,6 +8,7 @@ type Path struct {
 	form      string   // as it came, normalised; "" is "/"
 	more      []string // the other forms, without duplicates
 	ambiguous bool     // too many to list: matches every pattern
+	climbs    bool     // a reading leads above the root
 }
 
 // Clean normalises a raw request path ("//", ".", "..", trailing slash, percent-encoding). It never fails: any bytes
@@ -35,6 +36,12 @@ func (p *Path) String() string {
 // Ambiguous reports whether the path can be read in more ways than are worth following. It then matches every pattern,
 // and a caller that lets specific patterns displace wider ones must let none be displaced.
 func (p *Path) Ambiguous() bool { return p.ambiguous }
+
+// Climbs reports whether a reading of the path has more ".." than segments before them, and so leads above the root.
+// The forms of such a path stop at the root. A proxy that puts a base path in front of it does not: "/../api/1" behind
+// "/api" is "/api/1" to the server, and no form is "/1". A caller that hands paths to such a proxy must refuse these.
+// Of an ambiguous path not every reading is looked at; it matches every pattern in any case.
+func (p *Path) Climbs() bool { return p.climbs }
 
 // NumForms is the number of forms, from 1 to twice [MaxReadings].
 func (p *Path) NumForms() int { return 1 + len(p.more) }

@@ -100,6 +100,7 @@ func (r *reader) add(reading []byte) {
 func (r *reader) addForms(reading string) {
 	r.addForm(r.normalise(reading))
 	if hasDots(reading) {
+		r.path.climbs = r.path.climbs || climbs(reading)
 		r.addForm(string(appendNormal(r.scratch[:0], reading, true)))
 	}
 }
@@ -118,6 +119,23 @@ func hasDots(s string) bool {
 		}
 	}
 	return false
+}
+
+// climbs reports whether ".." leads above the root in s. Empty segments do not count: some servers merge them away.
+func climbs(s string) bool {
+	depth := 0
+	for rest := s; rest != "" && depth >= 0; {
+		var segment string
+		segment, rest = nextSegment(rest)
+		switch segment {
+		case "", ".":
+		case "..":
+			depth--
+		default:
+			depth++
+		}
+	}
+	return depth < 0
 }
 
 // normalise gives the form of a reading in which dots are resolved. It allocates only where that is not a part of the

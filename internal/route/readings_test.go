@@ -75,6 +75,23 @@ func plainForm(s string) string {
 	return path.Clean("/" + s)
 }
 
+// base is what a proxy puts in front of a path.
+const base = "/base"
+
+// checkBase fails unless what a server reads behind a base path is the base path with a form of the path, or the path
+// is said to climb.
+func checkBase(t *testing.T, raw string, cleaned *route.Path, read string) {
+	t.Helper()
+	below, ok := strings.CutPrefix(plainForm(read), base)
+	if below == "" {
+		below = "/"
+	}
+	if (!ok || !slices.Contains(cleaned.Forms(), below)) && !cleaned.Climbs() {
+		t.Fatalf("%q behind %s can be read as %q, and is not said to climb; its forms are only %q",
+			raw, base, plainForm(read), cleaned.Forms())
+	}
+}
+
 // FuzzChain guarantees the promise of the package: whatever chain of proxies and servers reads the path, in whatever
 // order they decode, resolve, merge, strip and cut, what the last one sees is a form that is matched. A miss is an
 // alias that escapes its limit.
@@ -92,15 +109,32 @@ func FuzzChain(f *testing.F) {
 		if !strings.HasPrefix(s, "/") {
 			s = "/" + s
 		}
+		behind := base + s
 		var steps []int
 		for _, c := range chain {
 			steps = append(steps, int(c)%len(servers))
-			s = servers[steps[len(steps)-1]](s)
+			s, behind = servers[steps[len(steps)-1]](s), servers[steps[len(steps)-1]](behind)
 		}
+		checkBase(t, raw, &cleaned, behind)
 		if want := plainForm(s); !slices.Contains(cleaned.Forms(), want) {
 			t.Fatalf("%q through %v is %q, but its forms are only %q", raw, steps, want, cleaned.Forms())
 		}
 	})
+}
+
+// chained is what every chain of up to three servers makes of a path.
+func chained(raw string) []string {
+	reached := []string{raw}
+	for range 3 {
+		for _, s := range reached {
+			for _, serve := range servers {
+				if s := serve(s); !slices.Contains(reached, s) {
+					reached = append(reached, s)
+				}
+			}
+		}
+	}
+	return reached
 }
 
 // TestChainsExhaustively runs every chain of up to three servers over every path of a few nasty pieces: the small cases
@@ -123,17 +157,12 @@ func TestChainsExhaustively(t *testing.T) {
 	for _, raw := range paths {
 		cleaned := route.Clean(raw)
 		forms := cleaned.Forms()
-		reached := []string{raw}
-		for range 3 {
-			for _, s := range reached {
-				for _, serve := range servers {
-					if s := serve(s); !slices.Contains(reached, s) {
-						reached = append(reached, s)
-					}
-				}
+		for _, s := range chained(base + raw) {
+			if !cleaned.Ambiguous() {
+				checkBase(t, raw, &cleaned, s)
 			}
 		}
-		for _, s := range reached {
+		for _, s := range chained(raw) {
 			if !slices.Contains(forms, plainForm(s)) && !cleaned.Ambiguous() {
 				t.Fatalf("%q can be read as %q, but its forms are only %q", raw, plainForm(s), forms)
 			}

@@ -28,6 +28,9 @@
 // [MaxReadings] readings, or long ones in number, is [Path.Ambiguous], and matches every pattern there is. So no path
 // escapes a limit by being too odd to analyse: it pays for all of them. A gateway may as well refuse it.
 //
+// The readings are those of a server that gets the path as it is. A proxy that puts a base path in front adds one more:
+// there ".." can lead out of the base path and back in. [Path.Climbs] finds the paths with which it can.
+//
 // Matching too much costs only the client that wrote the odd path. One thing needs care: where a more specific match
 // displaces a wider one (groups), displacing must happen within one form ([Index.MatchForm]), or a client would pick
 // its limit by adding a form that hits a more generous one.

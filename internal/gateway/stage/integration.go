@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/lambdahost"
+	paths "github.com/sluicelimits/sluice/internal/route"
 )
 
 type callKey struct{}
@@ -47,6 +48,10 @@ func (c *call) proxy(w *front.Response) {
 	}
 	c.apply(c.route.requestChanges, r.Header, false)
 	target := c.target()
+	if c.leavesUpstream(target) {
+		c.fail(w, failureOf(badRequest))
+		return
+	}
 	u, err := url.Parse(target)
 	if err != nil || u.Host == "" {
 		c.s.c.Log.Warn("the integration's URL is none after its parameters were filled in", "route", c.route.Key, "request", c.id)
@@ -119,6 +124,16 @@ func (c *call) upstream(g *Integration, to string) string {
 		return to
 	}
 	return strings.TrimSuffix(c.s.c.Upstream.String(), "/") + u.EscapedPath()
+}
+
+// leavesUpstream reports whether ".." in the path of an echo leads out of the path of the upstream that stands for it.
+// API Gateway has no such upstream, and hands the paths of other integrations on.
+func (c *call) leavesUpstream(target string) bool {
+	if c.s.c.Upstream == nil || c.route.Integration.Type != Echo {
+		return false
+	}
+	path := paths.Clean(strings.TrimPrefix(target, strings.TrimSuffix(c.s.c.Upstream.String(), "/")))
+	return path.Climbs()
 }
 
 func (c *call) integrationQuery() string {

@@ -9,10 +9,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/gateway/stage"
 )
 
 // seen is the request that an upstream had.
@@ -85,6 +88,43 @@ routes:
 	}
 	if h := got.header; h.Get("Www-Authenticate") != "" || h.Get("X-Amzn-Remapped-Www-Authenticate") != "Bearer" || h.Get("X-Amzn-Remapped-Server") != "own" || h.Get("X-Own") != "1" || h.Get("X-Amzn-Requestid") == "" {
 		t.Errorf("headers %v", h)
+	}
+}
+
+// Guarantees that ".." does not lead out of the path of the upstream that stands for echoes, and that other
+// integrations get it as it came, as from API Gateway.
+func TestPathsAboveTheRoot(t *testing.T) {
+	up := newUpstream(t)
+	for _, kind := range []string{"REST", "HTTP"} {
+		text := `{kind: ` + kind + `, stage: v1, routes: [` +
+			`{route: "ANY /{proxy+}", integration: {type: ECHO}},` +
+			`{route: "ANY /url/{id}", integration: {type: ECHO, url: "https://shop.example.com/{id}"}},` +
+			`{route: "ANY /there/{rest}", integration: {type: HTTP_PROXY, url: "` + up.URL + `/base/{rest}"}}]}`
+		if kind == "REST" {
+			const mapped = `, requestParameters: {integration.request.path.id: method.request.path.id}}}`
+			text = strings.Replace(text, `{id}"}}`, `{id}"`+mapped, 1)
+			text = strings.Replace(text, `{rest}"}}`, `{rest}"`+strings.ReplaceAll(mapped, "path.id", "path.rest"), 1)
+		}
+		to, err := url.Parse(up.URL + "/base")
+		if err != nil {
+			t.Fatal(err)
+		}
+		base, _ := serve(t, describe(t, text), nil, nil, func(c *stage.Config) { c.Upstream = to })
+		for _, path := range []string{
+			"/../base/product/1", "/%2e%2e/base/product/1", "/..;/base/product/1", "/..%2Fbase/product/1",
+			"/..%5Cbase/product/1",
+			"/a/../../secret", "/%252e%252e/base/product/1", "/url/..%2F..",
+		} {
+			if got := send(t, "GET", base+"/v1"+path, ""); got.status != http.StatusBadRequest {
+				t.Errorf("%s %s: %d %s, want 400", kind, path, got.status, got.body)
+			}
+		}
+		if s := send(t, "GET", base+"/v1/a/../b", "").seen(t); !strings.HasPrefix(s.URI, "/base/") {
+			t.Errorf("%s: the upstream saw %s", kind, s.URI)
+		}
+		if s := send(t, "GET", base+"/v1/there/..", "").seen(t); s.URI != "/base/.." {
+			t.Errorf("%s: another integration saw %s", kind, s.URI)
+		}
 	}
 }
 

@@ -17,6 +17,8 @@
 //     not evaluated. Only signature version 4 is known, in the Authorization header or in the query, and the body's digest is
 //     always its own: UNSIGNED-PAYLOAD is a wrong signature. The answer to a wrong one does not show what would have been signed.
 //   - A policy with conditions is refused as an invalid answer, since only IAM can evaluate it.
+//   - An upstream that stands for echoes (Config.Upstream) gets no path that leads above the root: such a call is a bad
+//     request. All other integrations get ".." as it came, since API Gateway is not documented to resolve or refuse it.
 //   - Authorizer results are never cached, binary media types are not known, and nothing is throttled.
 package stage
 
