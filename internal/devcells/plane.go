@@ -145,6 +145,7 @@ func (p *Plane) open() (err error) {
 	}
 	if p.temporary {
 		p.tables.Unsynced()
+		_ = p.remove() // an open file needs no name, and a killed process leaves none; where it needs one, Close removes it
 	}
 	if err := p.answersNowhere(); err != nil {
 		return errors.Join(err, p.tables.Close())
