@@ -74,8 +74,8 @@ same file, and what the file never named is the operators' alone. What a file dr
 
 Each call of an operator carries a token. Every dev makes one of its own and keeps it, until it ends, in a file that only
 its user can read: dev-ADDRESS-PORT.token in $XDG_STATE_HOME/sluice or ~/.local/state/sluice (on macOS and Windows in the
-folder of programs' settings). Commands of the same user find it by themselves. For other users and for containers,
---token-file names the file, both here and in the commands. --admin=false turns the operators' API off.
+folder of programs' settings). Commands of the same user find it by themselves. Where they do not share
+that folder, --token-file names the file, both here and in the commands. --admin=false turns the operators' API off.
 
 With --data everything but counters outlives the process: plans, tenants, keys, cells, and the audit trail, which 'sluice
 audit show' and 'verify' read while it runs and afterwards. Without --plans, what is there is then in force.

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -124,6 +126,51 @@ func TestAuditOfTablesInUse(t *testing.T) {
 		if err := os.RemoveAll(filepath.Join(dir, "endpoint.json")); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// Guarantees that the folder which is audited cannot have the token of the user's dev sent to an address of its choice:
+// neither by naming the file of the token, nor by leaving the token to be found.
+func TestAuditSendsNoTokenElsewhere(t *testing.T) {
+	folder, dir := stateOfItsOwn(t), trail(t)
+	startDev(t)
+	tables, err := embedded.Open(filepath.Join(dir, dataTables)) // in use, so that the folder's own process is to be asked
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tables.Close()
+	var mu sync.Mutex
+	var heard []string
+	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		heard = append(heard, r.Header.Get("Authorization"))
+	}))
+	defer thief.Close()
+	for file, token := range tokensIn(t, folder) {
+		for _, of := range []devcells.Endpoint{
+			{URL: thief.URL + adminPath, Of: "x", TokenFile: file}, {URL: thief.URL + adminPath, Of: "x"},
+			{URL: "http://192.0.2.1" + adminPath, Of: "x", TokenFile: file},
+		} {
+			text, err := json.Marshal(of)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "endpoint.json"), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			v := sluice(t, "", "audit", "verify", "--data", dir)
+			if v.code != exitFailed || strings.Contains(v.stdout+v.stderr, token) {
+				t.Errorf("%s: %d %s%s", text, v.code, v.stdout, v.stderr)
+			}
+			named := of.TokenFile != "" && strings.Contains(of.URL, "127.0.0.1")
+			if named && !strings.Contains(v.stderr, "the token is not sent to ") {
+				t.Errorf("%s: %s", text, v.stderr)
+			}
+		}
+	}
+	if text := strings.Join(heard, " "); strings.Contains(text, "sldev") {
+		t.Errorf("somebody else heard %q", heard)
 	}
 }
 

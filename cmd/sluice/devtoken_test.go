@@ -1,16 +1,19 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -139,7 +142,7 @@ func tokensIn(t *testing.T, folder string) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tokens[file] = token
+		tokens[file] = token.Secret
 	}
 	return tokens
 }
@@ -165,7 +168,7 @@ func TestDevToken(t *testing.T) {
 	}
 	for _, r := range devs {
 		operateOn(t, r.base, "tenant", "set", "globex", "--override", "{ id: burst, burst: 9 }", "--reason", "a test")
-		_, file, _ := strings.Cut(r.stdout.String(), "  token      in ")
+		_, file, _ := strings.Cut(r.stdout.String(), "  token      in the first line of ")
 		file, _, _ = strings.Cut(file, ", for curl")
 		token := tokens[file]
 		if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
@@ -199,32 +202,94 @@ func TestDevToken(t *testing.T) {
 	}
 }
 
-// Guarantees that each cell's address answers operators, and that no file stays when the cells end.
+// Guarantees that each cell's address answers operators, by a file for each or by one for all, and that no file stays
+// when the cells end.
 func TestDevTokenOfCells(t *testing.T) {
 	folder := stateOfItsOwn(t)
-	r := startDev(t, "--cells", "2")
-	for _, cell := range dataOf(t, r.base).Cells {
-		operateOn(t, cell.URL, "cell", "list")
-	}
-	if tokens := tokensIn(t, folder); len(tokens) != 2 {
-		t.Errorf("%d files for 2 cells", len(tokens))
-	}
-	if err := r.finish(t); err != nil {
-		t.Error(err)
-	}
-	if left := tokensIn(t, folder); len(left) > 0 {
-		t.Errorf("after the end there are still %v", left)
+	named := filepath.Join(t.TempDir(), "token")
+	for _, c := range []struct {
+		args  []string
+		files int
+	}{{nil, 2}, {[]string{"--token-file", named}, 0}} {
+		r := startDev(t, append([]string{"--cells", "2"}, c.args...)...)
+		for _, cell := range dataOf(t, r.base).Cells {
+			operateOn(t, cell.URL, append([]string{"cell", "list"}, c.args...)...)
+		}
+		if tokens := tokensIn(t, folder); len(tokens) != c.files {
+			t.Errorf("%q: %d files for 2 cells", c.args, len(tokens))
+		}
+		if err := r.finish(t); err != nil {
+			t.Error(err)
+		}
+		if left := tokensIn(t, folder); len(left) > 0 {
+			t.Errorf("%q: after the end there are still %v", c.args, left)
+		}
+		if _, err := os.Stat(named); !os.IsNotExist(err) {
+			t.Errorf("%q: after the end: %v", c.args, err)
+		}
 	}
 }
 
-// Guarantees that what a killed process left behind neither opens the next process at that address nor is in its way.
+// Guarantees that the address of a cell which has ended is taken out of a file for several: another program can listen
+// there.
+func TestDevTokenOfAnEndedCell(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	o, err := (&dev{devOptions: devOptions{admin: true, tokenFile: file}}).newOperators(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cells := []*net.TCPAddr{{IP: net.IPv4(127, 0, 0, 1), Port: 9001}, {IP: net.IPv4(127, 0, 0, 1), Port: 9002}}
+	for _, at := range cells {
+		if err := o.tell(at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.forget(cells[1])
+	for i, want := range []string{o.token, ""} {
+		if found := devtoken.Open(file, "localhost", uint16(cells[i].Port)); found.Token != want {
+			t.Errorf("port %d: the token is found: %t, %v", cells[i].Port, found.Token != "", found.Err)
+		}
+	}
+	o.forgetAll()
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// Guarantees that a process which listens at an address of the network alone does not tell of calls that it refuses.
+func TestDevOnTheNetwork(t *testing.T) {
+	folder := stateOfItsOwn(t)
+	d := &dev{devOptions: devOptions{admin: true}}
+	o, err := d.newOperators(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.tell(&net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 8080}); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	(&fleet{dev: d, operators: o}).greetOperators(&out, nil)
+	if text := out.String(); !strings.Contains(text, "operate    not here") || !strings.Contains(text, "--listen :8080") {
+		t.Errorf("it says %q", text)
+	}
+	if tokens := tokensIn(t, folder); len(tokens) > 0 {
+		t.Errorf("there are tokens: %v", tokens)
+	}
+}
+
+// Guarantees that what a killed process left behind neither opens the next process at that address nor is in its way,
+// and that its control tables are gone.
 func TestDevTokenOfAKilledProcess(t *testing.T) {
 	folder := stateOfItsOwn(t)
+	t.Setenv("TMPDIR", t.TempDir())
 	p := startProcess(t)
 	if err := p.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	<-p.done
+	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 && runtime.GOOS != "windows" {
+		t.Errorf("the killed process left %v, %v", left, err)
+	}
 	stale := tokensIn(t, folder)
 	if len(stale) != 1 {
 		t.Fatalf("the killed process left %v", stale)
@@ -268,6 +333,9 @@ func TestDevTokenFile(t *testing.T) {
 	lost := sluice(t, "", "tenant", "list", "--endpoint", r.base+adminPath)
 	wantError(t, "without the file", lost, exitFailed, folder, "--token-file")
 	operateOn(t, r.base, "tenant", "list", "--token-file", file)
+	elsewhere := sluice(t, "", "tenant", "list", "--endpoint", startDev(t).base+adminPath, "--token-file", file)
+	wantError(t, "at another process", elsewhere, exitUsage, file+": the token is not sent to ",
+		": it is for "+strings.TrimPrefix(r.base, "http://"))
 	if v := sluice(t, "", "audit", "verify", "--data", data); v.code != 0 {
 		t.Errorf("audit verify: %d %s%s", v.code, v.stdout, v.stderr)
 	}
@@ -329,6 +397,9 @@ func TestDevWithoutOperators(t *testing.T) {
 	wantError(t, "a file for no token", got, exitUsage, "--token-file")
 }
 
+// hasBoot says whether this system names its start. Without that, files of before it cannot be told.
+var hasBoot = func() bool { _, err := os.Stat("/proc/sys/kernel/random/boot_id"); return err == nil }()
+
 // Guarantees that a command sends a token to the process whose token it is and to nobody else: not to another address,
 // not below another path, from where a gateway hands credentials on, and not beside a signature.
 func TestWhereTheTokenGoes(t *testing.T) {
@@ -358,11 +429,16 @@ func TestWhereTheTokenGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	own := devtoken.File(folder, at.AddrPort())
-	if err := devtoken.Write(own, token); err != nil {
+	if err := devtoken.Write(own, token, at.AddrPort()); err != nil {
 		t.Fatal(err)
 	}
 	junk := filepath.Join(t.TempDir(), "junk")
 	if err := os.WriteFile(junk, []byte("precious\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := filepath.Join(t.TempDir(), "before") // written before the machine was last started, or on another one
+	text := token + "\naddress " + at.String() + "\nboot 00000000-0000-0000-0000-000000000000\n"
+	if err := os.WriteFile(before, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	local := strings.Replace(theirs.URL, "127.0.0.1", "localhost", 1)
@@ -380,7 +456,10 @@ func TestWhereTheTokenGoes(t *testing.T) {
 		{theirs.URL + adminPath + "istrators", nil, false},
 		{theirs.URL + adminPath + "/../../api", nil, false},
 		{theirs.URL + adminPath, []string{"--sign"}, false},
-		{other.URL + adminPath, []string{"--token-file", own}, true},
+		{theirs.URL + adminPath, []string{"--token-file", own}, true},
+		{local + adminPath, []string{"--token-file", own}, true},
+		{other.URL + adminPath, []string{"--token-file", own}, false},
+		{theirs.URL + adminPath, []string{"--token-file", before}, !hasBoot},
 		{other.URL + "/api", []string{"--token-file", own}, false},
 		{theirs.URL + adminPath, []string{"--token-file", junk}, false},
 	} {
@@ -398,7 +477,7 @@ func TestWhereTheTokenGoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sent, _, to := tokenFor(u, ""); sent != token || "http://"+to.Host != theirs.URL {
+	if sent, _, to, err := tokenFor(u, ""); sent != token || "http://"+to.Host != theirs.URL || err != nil {
 		t.Errorf("the token for %s goes to %s, want the address at which its process listens: %s", u, to, theirs.URL)
 	}
 	far := sluice(t, "", "cell", "list", "--endpoint", "http://192.0.2.1/_sluice/admin", "--token-file", own)
@@ -412,15 +491,25 @@ func TestCommandsWithoutAToken(t *testing.T) {
 	var file string
 	for file = range tokensIn(t, folder) {
 	}
+	at := netip.MustParseAddrPort(strings.TrimPrefix(r.base, "http://"))
 	for name, c := range map[string]struct {
 		do   func() error
 		says string
 	}{
-		"no file":        {func() error { return os.Remove(file) }, "there is no file " + file},
+		"no file":        {func() error { return nil }, "there is no file " + file},
 		"no token in it": {func() error { return os.WriteFile(file, []byte("x"), 0o600) }, file + ": it holds no token"},
-		"another token": {func() error { return devtoken.Write(file, devtoken.New()) },
+		"a file of another address": {func() error {
+			return devtoken.Write(file, devtoken.New(), netip.MustParseAddrPort("127.0.0.1:1"))
+		}, "it is for 127.0.0.1:1"},
+		"a file that others can read": {func() error {
+			return errors.Join(devtoken.Write(file, devtoken.New(), at), os.Chmod(file, 0o644))
+		}, file + ": other users may read or write it (mode 0644)"},
+		"another token": {func() error { return devtoken.Write(file, devtoken.New(), at) },
 			"the token in " + file + " is not that of the process at " + strings.TrimPrefix(r.base, "http://")},
 	} {
+		if err := os.RemoveAll(file); err != nil {
+			t.Fatal(err)
+		}
 		if err := c.do(); err != nil {
 			t.Fatal(err)
 		}
@@ -445,7 +534,7 @@ func TestCurlOfTheDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := regexp.MustCompile("`curl -H \"Authorization: (.*)\\$\\(cat FILE\\)\" " +
+	command := regexp.MustCompile("`curl -H \"Authorization: (.*)\\$\\(head -n 1 FILE\\)\" " +
 		"-H 'Content-Type: application/json' -d '(.*)' " + regexp.QuoteMeta(defaultEndpoint) + "/(\\S+)`").
 		FindStringSubmatch(string(page))
 	if command == nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/devcells"
+	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
@@ -99,7 +100,11 @@ func (f *fleet) greet(w io.Writer) {
 		fmt.Fprintf(&b, "  API        %s\n", f.served)
 	}
 	fmt.Fprintf(&b, "  plans      %s\n  data       %s\n  upstream   %s\n", f.plansFrom(), f.dataIn(), to)
-	if !f.pageOff {
+	switch {
+	case f.pageOff:
+	case f.audience == front.Loopback && !reachesLoopback(first.listener.Addr()):
+		b.WriteString("  live page  not here: it is shown at a loopback address alone (--live-page all: at any)\n")
+	default:
 		fmt.Fprintf(&b, "  live page  %s/_sluice/\n", base)
 	}
 	f.greetOperators(&b, first)
@@ -135,7 +140,7 @@ func (f *fleet) greetOperators(w io.Writer, first *servedCell) {
 		flags += " --token-file " + f.operators.file
 	}
 	fmt.Fprintf(w, "  operate    sluice plan, tenant, key, boost, cell, config …%s\n", flags)
-	fmt.Fprintf(w, "  token      in %s, for curl\n", f.operators.fileFor(first.listener.Addr()))
+	fmt.Fprintf(w, "  token      in the first line of %s, for curl\n", f.operators.fileFor(first.listener.Addr()))
 }
 
 // granting returns the URL of the first cell that grants something of each of the tenant's limits, or none if no cell

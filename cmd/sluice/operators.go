@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/sluicelimits/sluice/internal/admin/call"
@@ -23,13 +25,13 @@ type operators struct {
 	log   *slog.Logger
 
 	mu    sync.Mutex
-	off   string            // why nobody is answered; "" if operators are
-	files map[string]string // that hold the token, by the addresses of their listeners
+	off   string                    // why nobody is answered; "" if operators are
+	files map[netip.AddrPort]string // that hold the token, by the addresses of their listeners
 }
 
 // newOperators makes the token of this process. No file holds it yet.
 func (d *dev) newOperators(log *slog.Logger) (*operators, error) {
-	o := &operators{token: devtoken.New(), log: log, files: map[string]string{}}
+	o := &operators{token: devtoken.New(), log: log, files: map[netip.AddrPort]string{}}
 	if !d.admin {
 		o.off = "--admin=false"
 		return o, nil
@@ -48,19 +50,29 @@ func (d *dev) newOperators(log *slog.Logger) (*operators, error) {
 func (o *operators) tell(at net.Addr) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.off != "" || o.file != "" && len(o.files) > 0 {
+	if o.off != "" {
 		return nil
 	}
-	file, err := o.file, error(nil)
-	if file == "" {
-		file, err = makeTokenFile(at)
+	if !reachesLoopback(at) {
+		if len(o.files) == 0 {
+			o.off = fmt.Sprintf("operators are answered at a loopback address alone, and %s is none: listen on "+
+				"127.0.0.1, or on all addresses (--listen :8080)", at)
+		}
+		return nil
+	}
+	addr, err := netip.ParseAddrPort(at.String())
+	file := o.file
+	if err == nil && file == "" {
+		file, err = makeTokenFile(addr)
 	}
 	if err == nil {
-		err = devtoken.Write(file, o.token)
+		o.files[addr] = file
+		if err = o.write(file); err != nil {
+			delete(o.files, addr)
+		}
 	}
 	switch {
 	case err == nil:
-		o.files[at.String()] = file
 	case o.file != "":
 		return fmt.Errorf("--token-file %s: %w", o.file, err)
 	default:
@@ -73,25 +85,49 @@ func (o *operators) tell(at net.Addr) error {
 	return nil
 }
 
-// makeTokenFile names the file of a listener in the user's folder, which is made if need be.
-func makeTokenFile(at net.Addr) (string, error) {
+// reachesLoopback reports whether a listener takes calls to a loopback address of this machine.
+func reachesLoopback(at net.Addr) bool {
 	addr, err := netip.ParseAddrPort(at.String())
-	if err != nil {
-		return "", err
+	return err != nil || addr.Addr().Unmap().IsLoopback() || addr.Addr().IsUnspecified()
+}
+
+// write writes the file with the addresses of all listeners that it is for. o.mu is held.
+func (o *operators) write(file string) error {
+	var addresses []netip.AddrPort
+	for at, of := range o.files {
+		if of == file {
+			addresses = append(addresses, at)
+		}
 	}
+	slices.SortFunc(addresses, netip.AddrPort.Compare)
+	return devtoken.Write(file, o.token, addresses...)
+}
+
+// rewrite writes the file unless another process has replaced it. o.mu is held.
+func (o *operators) rewrite(file string) error {
+	if have, err := devtoken.Read(file); err != nil || have.Secret != o.token {
+		return nil //nolint:nilerr // the file is not that of this process
+	}
+	return o.write(file)
+}
+
+// makeTokenFile names the file of a listener in the user's folder, which is made if need be.
+func makeTokenFile(at netip.AddrPort) (string, error) {
 	folder, err := devtoken.Folder()
 	if err != nil {
 		return "", err
 	}
-	return devtoken.File(folder, addr), devtoken.MakeFolder(folder)
+	return devtoken.File(folder, at), devtoken.MakeFolder(folder)
 }
 
-// forget removes the file of a listener, unless all listeners share one.
+// forget takes a listener out of its file, which is removed if it was the last one: another program can listen at that
+// address then.
 func (o *operators) forget(at net.Addr) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if file := o.files[at.String()]; o.file == "" && file != "" {
-		o.remove(at.String(), file)
+	addr, err := netip.ParseAddrPort(at.String())
+	if file, ok := o.files[addr]; err == nil && ok {
+		o.remove(addr, file)
 	}
 }
 
@@ -104,10 +140,14 @@ func (o *operators) forgetAll() {
 	}
 }
 
-// remove removes a file. o.mu is held.
-func (o *operators) remove(at, file string) {
+// remove takes an address out of its file, and removes the file if it was the last one. o.mu is held.
+func (o *operators) remove(at netip.AddrPort, file string) {
 	delete(o.files, at)
-	if err := devtoken.Remove(file, o.token); err != nil {
+	remove := func() error { return devtoken.Remove(file, o.token) }
+	if slices.Contains(slices.Collect(maps.Values(o.files)), file) {
+		remove = func() error { return o.rewrite(file) }
+	}
+	if err := remove(); err != nil {
 		o.log.Warn("the file of the operators' token stays; the token opens nothing once this process has ended",
 			"error", err)
 	}
@@ -117,7 +157,8 @@ func (o *operators) remove(at, file string) {
 func (o *operators) fileFor(at net.Addr) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return cmp.Or(o.file, o.files[at.String()])
+	addr, _ := netip.ParseAddrPort(at.String()) // the zero value has no file
+	return o.files[addr]
 }
 
 // refuses says why nobody is answered; "" if operators are.

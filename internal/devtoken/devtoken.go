@@ -1,8 +1,15 @@
 // Package devtoken keeps the token of a running 'sluice dev' in a file that only its user can read, and finds it there.
 //
 // Each process makes a token of its own at its start, so that the file of a process which was killed opens nothing. A
-// file is named by the address at which its process listens, as in "dev-127.0.0.1-8080.token", and holds the token and
-// a line end.
+// file is named by the address at which its process listens, as in "dev-127.0.0.1-8080.token". It holds the token and
+// says where the token may be sent:
+//
+//	sldev2_wqT0…                               the token
+//	address 127.0.0.1:8080                     where its process listens; one line for each address
+//	boot 6d3f0f8e-5c6a-4f0e-9f5e-1d5f6d1c2b3a  the start of the machine; absent where the system has no name for that
+//
+// Whoever can write the folder of a file, or names another file, can thus not have a token sent to an address of their
+// own choice.
 package devtoken
 
 import (
@@ -20,13 +27,21 @@ import (
 	"time"
 )
 
-// prefix begins each token. The digit is the version of the form: prefix, then tokenBytes random bytes in base64url.
-const prefix = "sldev1_"
+// prefix begins each token, and so each file. The digit is the version of the form of the file. The rest of a token is
+// tokenBytes random bytes in base64url.
+const (
+	prefix        = "sldev2_"
+	earlierPrefix = "sldev1_" // of files that do not say where the token may be sent
+)
 
 const (
 	tokenBytes   = 32
-	maxFileBytes = 1 << 10 // far more than a token has
+	maxFileBytes = 16 << 10 // far more than the addresses of all cells of a process have
+	bootFile     = "/proc/sys/kernel/random/boot_id"
 )
+
+// ErrElsewhere is wrapped by the error for a token that is not for the address to be called.
+var ErrElsewhere = errors.New("the token is not sent")
 
 // New makes a random token.
 func New() string {
@@ -35,13 +50,66 @@ func New() string {
 	return prefix + base64.RawURLEncoding.EncodeToString(secret)
 }
 
-// check refuses what New cannot have made. Its error does not show the text.
-func check(text string) error {
-	secret, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(text, prefix))
-	if !strings.HasPrefix(text, prefix) || err != nil || len(secret) != tokenBytes {
-		return errors.New("it holds no token that this version of sluice knows")
+// Token is what a file holds.
+type Token struct {
+	Secret    string           // what calls carry
+	addresses []netip.AddrPort // where its process listens
+	boot      string           // of the machine on which it listens; "" is unknown
+}
+
+// parse refuses what Write cannot have written. Its errors do not show the text.
+func parse(text string) (Token, error) {
+	unknown := errors.New("it holds no token that this version of sluice knows")
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	t := Token{Secret: strings.TrimSpace(lines[0])}
+	if strings.HasPrefix(t.Secret, earlierPrefix) {
+		return Token{}, errors.New("it is of an earlier version of sluice, and does not say where its token may be sent: " +
+			"start 'sluice dev' again, with this version")
 	}
-	return nil
+	secret, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(t.Secret, prefix))
+	if !strings.HasPrefix(t.Secret, prefix) || err != nil || len(secret) != tokenBytes {
+		return Token{}, unknown
+	}
+	for _, line := range lines[1:] {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		address, err := netip.ParseAddrPort(value)
+		switch {
+		case name == "address" && err == nil:
+			t.addresses = append(t.addresses, address)
+		case name == "boot" && value != "" && t.boot == "":
+			t.boot = value
+		default:
+			return Token{}, unknown
+		}
+	}
+	if len(t.addresses) == 0 {
+		return Token{}, unknown
+	}
+	return t, nil
+}
+
+// For returns nil if the token may be sent to the address: its process listens there, and on this machine. The error
+// wraps [ErrElsewhere].
+func (t *Token) For(at netip.AddrPort) error {
+	if here := boot(); t.boot != "" && here != "" && t.boot != here {
+		return fmt.Errorf("%w to %s: its file was written on another machine, or before this machine was last started",
+			ErrElsewhere, at)
+	}
+	for _, a := range t.addresses {
+		if a == at || a.Addr().IsUnspecified() && a.Port() == at.Port() {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w to %s: it is for %s", ErrElsewhere, at, t.addresses[0])
+}
+
+// boot names the start of this machine; "" if the system has no name for it.
+func boot() string {
+	text, err := os.ReadFile(bootFile)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
 }
 
 // Folder is where the files of this user's processes lie: "sluice" in XDG_STATE_HOME or ~/.local/state, on macOS and
@@ -90,9 +158,17 @@ func File(folder string, addr netip.AddrPort) string {
 	return filepath.Join(folder, fmt.Sprintf("dev-%s-%d.token", host, addr.Port()))
 }
 
-// Write puts a token into a file that only this user may read (mode 0600). It replaces a regular file in one step and
-// refuses anything else of that name, such as a symbolic link. The folder of the file must be there.
-func Write(file, token string) error {
+// Write puts a token into a file that only this user may read (mode 0600), with the addresses at which its process
+// listens. It replaces a regular file in one step and refuses anything else of that name, such as a symbolic link. The
+// folder of the file must be there.
+func Write(file, token string, addresses ...netip.AddrPort) error {
+	text := token + "\n"
+	for _, a := range addresses {
+		text += fmt.Sprintf("address %s\n", netip.AddrPortFrom(a.Addr().Unmap(), a.Port()))
+	}
+	if here := boot(); here != "" {
+		text += "boot " + here + "\n"
+	}
 	root, err := os.OpenRoot(filepath.Dir(file))
 	if err != nil {
 		return err
@@ -107,7 +183,7 @@ func Write(file, token string) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(token + "\n")
+	_, err = f.WriteString(text)
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = root.Rename(temporary, name)
 	}
@@ -117,49 +193,73 @@ func Write(file, token string) error {
 	return err
 }
 
-// Read returns the token in a file. Its error names the file, and wraps [fs.ErrNotExist] if there is none.
-func Read(file string) (string, error) {
+// Read returns the token in a file. Its error names the file, and wraps [fs.ErrNotExist] if there is none. Like ssh, it
+// refuses a file that another user can have written or can read.
+func Read(file string) (Token, error) {
 	info, err := os.Stat(file)
 	if err != nil {
-		return "", err
+		return Token{}, err
 	}
 	if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s: it is not a regular file", file)
+		return Token{}, fmt.Errorf("%s: it is not a regular file", file)
 	}
 	f, err := os.Open(file)
 	if err != nil {
-		return "", err
+		return Token{}, err
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	text, err := io.ReadAll(io.LimitReader(f, maxFileBytes))
-	if err != nil {
-		return "", err
+	if info, err = f.Stat(); err != nil {
+		return Token{}, err
 	}
-	token := strings.TrimSpace(string(text))
-	if err := check(token); err != nil {
-		return "", fmt.Errorf("%s: %w", file, err)
+	if uid, known := ownerOf(info); known {
+		if err := checkOwner(uid, os.Geteuid(), info.Mode()); err != nil {
+			return Token{}, fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err != nil {
+		return Token{}, err
+	}
+	if len(text) > maxFileBytes {
+		text = nil // what is cut off could be the end of an address
+	}
+	token, err := parse(string(text))
+	if err != nil {
+		return Token{}, fmt.Errorf("%s: %w", file, err)
 	}
 	return token, nil
+}
+
+// checkOwner refuses a file of a user who is neither this one nor root, and one that others may read or write.
+func checkOwner(uid, self int, mode fs.FileMode) error {
+	switch {
+	case uid != self && uid != 0:
+		return fmt.Errorf("it belongs to user %d, and only a file of your own or of root is believed", uid)
+	case mode.Perm()&0o077 != 0:
+		return fmt.Errorf("other users may read or write it (mode %#o): start 'sluice dev' again, which writes it anew",
+			mode.Perm())
+	}
+	return nil
 }
 
 // Remove deletes a file if it still holds the token. The file of a process that has replaced it stays.
 func Remove(file, token string) error {
 	have, err := Read(file)
-	if err != nil || have != token {
+	if err != nil || have.Secret != token {
 		return nil //nolint:nilerr // there is nothing of this process to remove
 	}
 	return os.Remove(file)
 }
 
-// Address is the loopback address that a host name means: 127.0.0.1 for a name that is no address, such as "localhost".
-func Address(host string) netip.Addr {
+// addressesOf are the loopback addresses that a host name can mean. A name that is no address is "localhost".
+func addressesOf(host string) []netip.Addr {
 	if a, err := netip.ParseAddr(host); err == nil {
-		return a.Unmap()
+		return []netip.Addr{a.Unmap()}
 	}
-	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 }
 
-// Found is what [Find] found out about the token for an address.
+// Found is what [Find] and [Open] found out about the token for an address.
 type Found struct {
 	Token string     // "" if there is none
 	Host  netip.Addr // where calls with the token must go
@@ -167,13 +267,30 @@ type Found struct {
 	Err   error      // why there is no token
 }
 
+// Open looks in a file for the token of the process that listens on a port of this machine. The host is "localhost" or
+// a loopback address.
+func Open(file, host string, port uint16) Found {
+	addresses := addressesOf(host)
+	found := Found{Host: addresses[0], File: file}
+	token, err := Read(file)
+	if err != nil {
+		found.Err = err
+		return found
+	}
+	for _, at := range addresses {
+		if err := token.For(netip.AddrPortFrom(at, port)); err == nil {
+			return Found{Token: token.Secret, Host: at, File: file}
+		} else if found.Err == nil {
+			found.Err = fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	return found
+}
+
 // Find looks in folder for the token of the process that listens on a port of this machine. The host is "localhost" or
 // a loopback address. If several files suit it, the newest counts: the others are of processes that were killed.
 func Find(folder, host string, port uint16) Found {
-	addresses := []netip.Addr{Address(host)}
-	if _, err := netip.ParseAddr(host); err != nil {
-		addresses = append(addresses, netip.IPv6Loopback())
-	}
+	addresses := addressesOf(host)
 	found := Found{Host: addresses[0], File: File(folder, netip.AddrPortFrom(addresses[0], port)), Err: fs.ErrNotExist}
 	var newest time.Time
 	for _, at := range append(addresses, netip.IPv6Unspecified()) {
@@ -192,7 +309,7 @@ func Find(folder, host string, port uint16) Found {
 		case !info.Mode().IsRegular():
 			found.Err = fmt.Errorf("%s: it is not a regular file", file)
 		default:
-			found.Token, found.Err = Read(file)
+			found = Open(file, at.String(), port)
 		}
 		newest = info.ModTime()
 	}

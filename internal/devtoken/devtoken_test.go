@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -23,9 +24,10 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-func write(t *testing.T, file, token string) {
+// write writes a file as the process at an address does.
+func write(t *testing.T, file, token, addr string) {
 	t.Helper()
-	if err := devtoken.Write(file, token); err != nil {
+	if err := devtoken.Write(file, token, netip.MustParseAddrPort(addr)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -52,14 +54,14 @@ func TestOnlyTheUserReadsAToken(t *testing.T) {
 	if err := os.Chmod(name, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	write(t, name, token)
+	write(t, name, token, "127.0.0.1:8080")
 	for path, want := range map[string]fs.FileMode{dir: 0o700 | fs.ModeDir, name: 0o600} {
 		if info, err := os.Lstat(path); err != nil || info.Mode() != want {
 			t.Errorf("%s has mode %v, %v; want %v", path, info.Mode(), err, want)
 		}
 	}
-	if got, err := devtoken.Read(name); got != token || err != nil {
-		t.Errorf("read %q, %v", got, err)
+	if got, err := devtoken.Read(name); got.Secret != token || err != nil {
+		t.Errorf("read %v, %v", got, err)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("in the folder are %v, %v; want the token alone", left, err)
@@ -90,7 +92,7 @@ func TestNoTokenThroughALink(t *testing.T) {
 			t.Errorf("behind the link is %q, %v", text, err)
 		}
 	}
-	write(t, elsewhere, devtoken.New())
+	write(t, elsewhere, devtoken.New(), "127.0.0.1:8080")
 	if found := devtoken.Find(dir, "127.0.0.1", 8080); found.Token != "" || !strings.Contains(found.Err.Error(), name) {
 		t.Errorf("read through a link: %v", found.Err)
 	}
@@ -111,7 +113,7 @@ func TestFind(t *testing.T) {
 		"127.0.0.1:8080", "[::1]:8080", "127.0.0.1:8081", "[::]:8082", "0.0.0.0:8083", "127.0.0.5:8080",
 	} {
 		tokens[addr] = devtoken.New()
-		write(t, file(dir, addr), tokens[addr])
+		write(t, file(dir, addr), tokens[addr], addr)
 		at := time.Unix(int64(1000-i), 0)
 		if err := os.Chtimes(file(dir, addr), at, at); err != nil {
 			t.Fatal(err)
@@ -150,12 +152,12 @@ func TestFind(t *testing.T) {
 func TestANewFileCountsMore(t *testing.T) {
 	for _, order := range [][2]string{{"127.0.0.1:8080", "[::]:8080"}, {"[::]:8080", "127.0.0.1:8080"}} {
 		dir, token := folder(t), devtoken.New()
-		write(t, file(dir, order[0]), devtoken.New())
+		write(t, file(dir, order[0]), devtoken.New(), order[0])
 		long := time.Now().Add(-time.Hour)
 		if err := os.Chtimes(file(dir, order[0]), long, long); err != nil {
 			t.Fatal(err)
 		}
-		write(t, file(dir, order[1]), token)
+		write(t, file(dir, order[1]), token, order[1])
 		if found := devtoken.Find(dir, "127.0.0.1", 8080); found.Token != token {
 			t.Errorf("%q: found %s, %v", order, found.File, found.Err)
 		}
@@ -163,42 +165,119 @@ func TestANewFileCountsMore(t *testing.T) {
 }
 
 // Guarantees that what is no token is never taken for one, so that no other file's content is sent to anybody, nor
-// shown.
+// shown; and that a file which does not say where its token may be sent is refused.
 func TestWhatIsNoToken(t *testing.T) {
 	name := file(folder(t), "127.0.0.1:8080")
 	token := devtoken.New()
+	const at = "\naddress 127.0.0.1:8080"
 	for _, text := range []string{
-		"", "\n", "secret", token[:len(token)-1], token + "x", "sldev2" + token[6:], strings.ToUpper(token),
-		token + "\n" + token, strings.Repeat("x", 1<<16),
+		"", "\n", "secret", "secret" + at, token[:len(token)-1] + at, token + "x" + at, "sldev3_" + token[7:] + at,
+		strings.ToUpper(token) + at, token, token + "\n" + token, token + at + "\n" + token, token + at + "0000",
+		token + "\naddress", token + "\naddress localhost:8080", token + "\naddress 127.0.0.1",
+		token + "\nAddress 127.0.0.1:1",
+		token + at + "\nboot", token + at + "\nboot a\nboot a", token + at + "\nsecret x", token + "\nboot a",
+		token + strings.Repeat(at, 2000), strings.Repeat("x", 1<<16), "sldev1_" + token[7:], "sldev1_" + token[7:] + at,
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		got, err := devtoken.Read(name)
-		if got != "" || err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%.60q is %q, %v", text, got, err)
+		if got.Secret != "" || err == nil || !strings.Contains(err.Error(), name) ||
+			strings.Contains(err.Error(), "secret") ||
+			strings.Contains(err.Error(), "earlier version") != strings.HasPrefix(text, "sldev1_") {
+			t.Errorf("%.60q is %v, %v", text, got, err)
 		}
 	}
-	if err := os.WriteFile(name, []byte(" "+token+"\r\n"), 0o600); err != nil {
+	if err := os.WriteFile(name, []byte(" "+token+"\r\naddress 127.0.0.1:8080\r\n\r\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := devtoken.Read(name); got != token || err != nil {
-		t.Errorf("with white space around it: %q, %v", got, err)
+	if got, err := devtoken.Read(name); got.Secret != token || err != nil {
+		t.Errorf("with white space around it: %v, %v", got, err)
 	}
-	if got, err := devtoken.Read(filepath.Dir(name)); got != "" || err == nil {
-		t.Errorf("of a folder: %q, %v", got, err)
+	if got, err := devtoken.Read(filepath.Dir(name)); got.Secret != "" || err == nil {
+		t.Errorf("of a folder: %v, %v", got, err)
+	}
+}
+
+// Guarantees that the token of a file is for the addresses in it alone, whatever the file is called.
+func TestATokenIsForItsAddresses(t *testing.T) {
+	name, token := filepath.Join(folder(t), "x"), devtoken.New()
+	var all []netip.AddrPort
+	for _, addr := range []string{"127.0.0.1:8080", "[::ffff:127.0.0.2]:8080", "[::1]:8081", "0.0.0.0:8082", "[::]:8083"} {
+		all = append(all, netip.MustParseAddrPort(addr))
+	}
+	if err := devtoken.Write(name, token, all...); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		host string
+		port uint16
+		at   string // "" if the token is not sent
+	}{
+		{"127.0.0.1", 8080, "127.0.0.1"}, {"127.0.0.2", 8080, "127.0.0.2"}, {"localhost", 8080, "127.0.0.1"},
+		{"localhost", 8081, "::1"}, {"::1", 8081, "::1"}, {"localhost", 8082, "127.0.0.1"}, {"::1", 8083, "::1"},
+		{"::1", 8080, ""}, {"127.0.0.1", 8081, ""}, {"127.0.0.3", 8080, ""}, {"localhost", 80, ""}, {"localhost", 8084, ""},
+	} {
+		found := devtoken.Open(name, c.host, c.port)
+		sent := found.Token == token && found.Host.String() == c.at && found.Err == nil
+		refused := found.Token == "" && errors.Is(found.Err, devtoken.ErrElsewhere) &&
+			strings.Contains(found.Err.Error(), name)
+		if c.at != "" && !sent || c.at == "" && !refused {
+			t.Errorf("%s port %d: %+v, want it at %q", c.host, c.port, found, c.at)
+		}
+	}
+	moved := file(filepath.Dir(name), "127.0.0.1:9090") // a file under the name of another address
+	write(t, moved, token, "127.0.0.1:8080")
+	found := devtoken.Find(filepath.Dir(name), "localhost", 9090)
+	if found.Token != "" || !errors.Is(found.Err, devtoken.ErrElsewhere) {
+		t.Errorf("by another name: %+v", found)
+	}
+}
+
+// Guarantees that a file which another user can have put there, or can read, is not believed.
+func TestFilesOfOthers(t *testing.T) {
+	for _, c := range []struct {
+		uid, self int
+		mode      fs.FileMode
+		believed  bool
+	}{
+		{1000, 1000, 0o600, true}, {1000, 1000, 0o400, true}, {0, 1000, 0o600, true}, {0, 0, 0o600, true},
+		{1001, 1000, 0o600, false}, {1000, 0, 0o600, false}, {1000, 1000, 0o640, false}, {1000, 1000, 0o602, false},
+		{0, 1000, 0o644, false},
+	} {
+		if err := devtoken.CheckOwner(c.uid, c.self, c.mode); (err == nil) != c.believed {
+			t.Errorf("a file of %d with mode %#o, read by %d: %v", c.uid, c.mode, c.self, err)
+		}
+	}
+	name := file(folder(t), "127.0.0.1:8080")
+	write(t, name, devtoken.New(), "127.0.0.1:8080")
+	if os.Geteuid() == 0 { // nobody else may give a file away
+		if err := os.Chown(name, 12345, -1); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := devtoken.Read(name); got.Secret != "" || err == nil || !strings.Contains(err.Error(), "user 12345") {
+			t.Errorf("a file of another user: %v, %v", got, err)
+		}
+	}
+	write(t, name, devtoken.New(), "127.0.0.1:8080")
+	if err := os.Chmod(name, 0o604); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := devtoken.Read(name); runtime.GOOS != "windows" && (got.Secret != "" || err == nil) {
+		t.Errorf("a file that all can read: %v, %v", got, err)
 	}
 }
 
 // Guarantees that a process which ends takes its own token away, and not that of its successor.
 func TestRemove(t *testing.T) {
-	name, mine, theirs := file(folder(t), "127.0.0.1:8080"), devtoken.New(), devtoken.New()
-	write(t, name, theirs)
+	const at = "127.0.0.1:8080"
+	name, mine, theirs := file(folder(t), at), devtoken.New(), devtoken.New()
+	write(t, name, theirs, at)
 	if err := devtoken.Remove(name, mine); err != nil {
 		t.Error(err)
 	}
-	if got, err := devtoken.Read(name); got != theirs {
-		t.Errorf("the successor's is %q, %v", got, err)
+	if got, err := devtoken.Read(name); got.Secret != theirs {
+		t.Errorf("the successor's is %v, %v", got, err)
 	}
 	for range 2 {
 		if err := devtoken.Remove(name, theirs); err != nil {
