@@ -116,11 +116,12 @@ func TestCheckStrict(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"the example": {string(example),
 			public("acme-ci", "acme") + public("globex-web", "globex") + public("initech-web", "initech")},
-		"an example key of another tenant": {withKey("tenant: u, hash: " + hash("t")), public("k", "t")},
-		"an example key that is revoked":   {withKey("tenant: t, revoked: true, hash: " + hash("t")), ""},
-		"another key":                      {withKey("tenant: t, hash: " + hash("nobody")), ""},
-		"no ipLimits":                      {plans, noIPLimits("<stdin>")},
-		"tenants alone":                    {"tenants: []\n", ""},
+		"an example key of another tenant":    {withKey("tenant: u, hash: " + hash("t")), public("k", "t")},
+		"an example key of the built-in plan": {withKey("tenant: t, hash: " + hash("acme")), public("k", "acme")},
+		"an example key that is revoked":      {withKey("tenant: t, revoked: true, hash: " + hash("t")), ""},
+		"another key":                         {withKey("tenant: t, hash: " + hash("nobody")), ""},
+		"no ipLimits":                         {plans, noIPLimits("<stdin>")},
+		"tenants alone":                       {"tenants: []\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := ran{0, "", c.want}

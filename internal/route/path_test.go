@@ -174,7 +174,8 @@ func TestClimbs(t *testing.T) {
 		"/a?b=/..": false, "/a/%2e%2e": false, "/a/b/..%2F..%2Fc": false, "//h/a/..": false, "http://h/a/..": false,
 		"/..": true, "..": true, "/../a": true, "/a/../..": true, "/a//../../b": true, "//..": true, "/./..": true,
 		"/%2e.": true, "/%252E%252E": true, "/..;/a": true, "/a/..;v=1/../b": true, "/..%2fa": true, "/..%5Ca": true,
-		`/\..\a`: true, "/..%00": true, "/..%3Fa": true, "/..%23a": true, "http://h/..": true, "//h/..": true, "//h/a/../..": true,
+		`/\..\a`: true, "/..%00": true, "/..%3Fa": true, "/..%23a": true, "http://h/..": true, "//h/..": true,
+		"//h/a/../..":  true,
 		"/a?/../../..": true,
 	} {
 		if path := route.Clean(raw); path.Climbs() != want {

@@ -20,6 +20,9 @@ func TestResourcePolicy(t *testing.T) {
 		{`[{notPrincipals: ["arn:aws:iam::123456789012:user/ann"]}]`, 200, 403},
 		{`[{notPrincipals: ["arn:aws:iam::123456789012:role/o*"]}]`, 403, 200},
 		{`[{notPrincipals: ["arn:aws:iam::123456789012:*", "arn:aws:iam::210987654321:user/ann"]}]`, 200, 200},
+		{`[{notAddresses: [203.0.113.7, 127.0.0.1]}]`, 200, 200},
+		{`[{notPrincipals: ["arn:aws:iam::210987654321:user/ann", "arn:aws:iam::123456789012:user/ann"]}]`, 200, 403},
+		{`[{notPrincipals: ["arn:aws:iam::*"]}]`, 403, 403}, // * is within one part
 		{`[{notPrincipals: ["arn:aws:sts::123456789012:assumed-role/ops/eve"]}]`, 403, 403},
 		{`[{notAddresses: [127.0.0.0/8]}]`, 200, 200},
 		{`[{notAddresses: [203.0.113.7, "2001:db8::/32"]}]`, 403, 403},
