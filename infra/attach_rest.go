@@ -57,7 +57,8 @@ func AttachREST(scope constructs.Construct, id string, props *AttachRESTProps) (
 	}
 	authorizer := awsapigateway.NewCfnAuthorizer(own, jsii.String("Authorizer"), &awsapigateway.CfnAuthorizerProps{
 		RestApiId: props.API.RestApiId(), Name: jsii.String("sluice"), Type: jsii.String("REQUEST"), AuthorizerUri: invoke(c.stack, props.Authorizer),
-		AuthorizerResultTtlInSeconds: jsii.Number(0), // an answer is about one call; the default is five minutes
+		// An answer is about one call; the default is five minutes. Assumption: cache-off.
+		AuthorizerResultTtlInSeconds: jsii.Number(0),
 	})
 	a = permit(own, props.Authorizer, props.API.RestApiId(), authorizer.Ref())
 	responses := props.responses(own)
@@ -161,7 +162,9 @@ func (props *AttachRESTProps) responses(own constructs.Construct) map[string]str
 		r := awsapigateway.NewGatewayResponse(own, jsii.String("Response-"+name), p)
 		paths[name] = *r.Node().DefaultChild().Node().Path()
 	}
-	add(awsapigateway.ResponseType_ACCESS_DENIED(), "429", "$context.authorizer.problem", map[string]string{
+	// Assumption: denial-headers. Assumption: denial-body. Assumption: absent-values: a denial without a wait has no retryAfter.
+	// Assumption: foreign-denials.
+	add(awsapigateway.ResponseType_ACCESS_DENIED(), "429", deniedBody, map[string]string{
 		"Retry-After":           "context.authorizer.retryAfter",
 		"X-RateLimit-Limit":     "context.authorizer.rateLimitLimit",
 		"X-RateLimit-Remaining": "context.authorizer.rateLimitRemaining",
@@ -180,6 +183,10 @@ func (props *AttachRESTProps) responses(own constructs.Construct) map[string]str
 	}
 	return paths
 }
+
+// deniedBody is the body of what is denied: API Gateway's own words, and the authorizer's problem behind them. A resource policy denies
+// without the authorizer, and so without a problem; what is left is then JSON, too.
+const deniedBody = `{"message":$context.error.messageString$context.authorizer.problemMembers}`
 
 // problemBody is the body of an answer that the authorizer cannot write: it has none, or failed.
 func problemBody(kind answer.Kind, title string) string {

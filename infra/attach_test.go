@@ -234,7 +234,7 @@ func wrongResponses(template part, say func(string, ...any)) {
 		if headers["gatewayresponse.header.Access-Control-Allow-Origin"] != "'https://app.example.com'" {
 			say("%s has another origin", id)
 		}
-		if templates, _ := p["ResponseTemplates"].(part); kind == "ACCESS_DENIED" && templates["application/json"] != "$context.authorizer.problem" {
+		if templates, _ := p["ResponseTemplates"].(part); kind == "ACCESS_DENIED" && templates["application/json"] != `{"message":$context.error.messageString$context.authorizer.problemMembers}` {
 			say("%s has the body %s", id, asText(templates))
 		}
 	})
@@ -320,7 +320,7 @@ func TestAttachHolds(t *testing.T) {
 		{"one that is mapped wrongly", `"gatewayresponse.header.X-RateLimit-Reset":"context.authorizer.rateLimitReset"`, `"gatewayresponse.header.X-RateLimit-Reset":"context.authorizer.rateLimitLimit"`},
 		{"one that is not exposed", `, Retry-After,`, `,`},
 		{"another origin", `"gatewayresponse.header.Access-Control-Allow-Origin":"'https://app.example.com'"`, `"gatewayresponse.header.Access-Control-Allow-Origin":"'*'"`},
-		{"another body", `$context.authorizer.problem"},"ResponseType"`, `"},"ResponseType"`},
+		{"another body", `$context.authorizer.problemMembers}"},"ResponseType"`, `}"},"ResponseType"`},
 		{"an open method or route", `"AuthorizationType":"CUSTOM"`, `"AuthorizationType":"NONE"`},
 		{"a mapping to a service", `"overwrite:header.x-sluice-problem":"$context.authorizer.problem",`, ``},
 		{"one on a REST API", `"integration.request.header.x-sluice-caller":"context.authorizer.caller"`, `"integration.request.header.x-sluice-caller":"method.request.header.x-sluice-caller"`},

@@ -50,7 +50,7 @@ func testFunction(event struct {
 		return nil, errors.New("Unauthorized") //nolint:staticcheck // API Gateway's word
 	}
 	return map[string]any{
-		"principalId": "acme", "context": map[string]any{"tenant": "acme", "caller": "acme!", "retryAfter": "7", "problem": `{"status":429}`},
+		"principalId": "acme", "context": map[string]any{"tenant": "acme", "caller": "acme!", "retryAfter": "7", "problemMembers": `,"status":429`},
 		"policyDocument": map[string]any{"Version": "2012-10-17",
 			"Statement": []any{map[string]any{"Action": "execute-api:Invoke", "Effect": effect, "Resource": event.ARN}}},
 	}, nil
@@ -151,7 +151,7 @@ func TestDevWithBinaries(t *testing.T) {
 	for key, want := range map[string]struct {
 		code int
 		body string
-	}{"good": {200, "hello acme"}, "limited": {429, `{"status":429}`}, "": {401, `"status":401`}} {
+	}{"good": {200, "hello acme"}, "limited": {429, `"status":429}`}, "": {401, `"status":401`}} {
 		code, h, body := get(t, r.base+"/dev/product/1", key)
 		if code != want.code || !strings.Contains(body, want.body) || (h.Get("Retry-After") == "7") != (code == 429) {
 			t.Errorf("key %q: %d %s with %v, want %d\n%s", key, code, body, h, want.code, r.stderr)
@@ -189,7 +189,7 @@ func TestDevTemplate(t *testing.T) {
 	}{
 		{"GET", "/product/7", "good", 200, "GET /here/product/7 for acme!"},
 		{"POST", "/orders", "good", 200, "hello acme"},
-		{"GET", "/product/7", "limited", 429, `{"status":429}`},
+		{"GET", "/product/7", "limited", 429, `explicit deny","status":429}`},
 		{"GET", "/product/7", "", 401, "#bad-credential"},
 		{"GET", "/healthz", "", 200, `"path": "/healthz"`}, // shown: nobody said where it leads here
 		{"OPTIONS", "/orders", "", 204, ""},

@@ -53,13 +53,18 @@ const (
 	ContextRateLimit   = "rateLimit"       // the binding limit first; where there is no room for all, as many as there is
 	ContextPolicy      = "rateLimitPolicy" // then lists the same as rateLimit
 	ContextProblem     = "problem"         // application/problem+json, the whole body; a JSON text in a string
-	ContextLeftOut     = "leftOut"         // number of values that there was no room for, or whose names were bad; else left out
+
+	// ContextProblemMembers is the members of the problem, with a comma before each one, for the gateway responses of REST APIs.
+	// It has a body begin an object and end it, so that a denial which is not the authorizer's is answered with JSON, too.
+	ContextProblemMembers = "problemMembers"
+
+	ContextLeftOut = "leftOut" // number of values that there was no room for, or whose names were bad; else left out
 )
 
 // taken are the names that a Value cannot have: ours, and those that API Gateway itself fills in beside a context.
 var taken = []string{ContextDecision, ContextHTTPStatus, ContextCaller, ContextTenant, ContextSubject, ContextPlan, ContextKeyID, ContextAnonymous,
 	ContextStoreFailed, ContextMode, ContextSpared, ContextConfigStale, ContextBinding, ContextRetryAfter, ContextLimit, ContextRemaining, ContextReset, ContextProblemType, ContextInstance,
-	ContextRateLimit, ContextPolicy, ContextProblem, ContextLeftOut,
+	ContextRateLimit, ContextPolicy, ContextProblem, ContextProblemMembers, ContextLeftOut,
 	"principalId", "integrationLatency", "integrationStatus", "latency", "requestId", "status", "error", "claims", "scopes"}
 
 // Answer is the outcome of one request. The strings may hold anything; what is written of them is printable ASCII.
@@ -108,6 +113,7 @@ type Encoder struct {
 }
 
 // Append appends the answer to the event, at most MaxAnswerBytes of JSON, or returns ErrUnauthorized, which is then the answer.
+// Assumption: missing-credential.
 func (n *Encoder) Append(b []byte, e *Event, a *Answer) ([]byte, error) {
 	if e.Unauthorized(a.Kind) {
 		return b, ErrUnauthorized
@@ -120,7 +126,7 @@ func (n *Encoder) Append(b []byte, e *Event, a *Answer) ([]byte, error) {
 	} else {
 		w.policy(e, a, allow)
 	}
-	w.context(a)
+	w.context(a, !e.passes())
 	return append(w.b, '}'), nil
 }
 
@@ -185,7 +191,7 @@ func principal(a *Answer) string {
 }
 
 // resource is the ARN as a policy may name it. One that is too long ends in a wildcard: a policy is about the one request it
-// was asked for, as long as results are not cached. "${" would begin a policy variable, so "?", which is any one
+// was asked for, as long as results are not cached (Assumption: cache-off). "${" would begin a policy variable, so "?", which is any one
 // character, stands for its dollar.
 func resource(arn string) string {
 	if strings.Contains(arn, "${") {
@@ -206,7 +212,8 @@ const reserve = 32
 
 func (w *writer) room() int { return MaxAnswerBytes - reserve - (len(w.b) - w.start) }
 
-func (w *writer) context(a *Answer) {
+// context writes the values. rest is a REST API, whose gateway responses are made of them.
+func (w *writer) context(a *Answer, rest bool) {
 	w.raw(`,"context":{`)
 	w.add(Value{ContextDecision, a.Kind.String(), true})
 	w.add(Number(ContextHTTPStatus, int64(a.Kind.Status())))
@@ -235,9 +242,13 @@ func (w *writer) context(a *Answer) {
 	w.texted(ContextReset, a.Header.Reset)
 	w.texted(ContextProblemType, a.Kind.Type())
 	w.texted(ContextInstance, a.Instance)
-	w.lists(ascii(a.Header.RateLimit), ascii(a.Header.Policy), a)
-	if a.Kind != answer.Allowed {
-		w.texted(ContextProblem, string(a.Problem))
+	bodies := problemBodies(a, rest)
+	w.lists(ascii(a.Header.RateLimit), ascii(a.Header.Policy), bodies)
+	for _, v := range bodies {
+		left := w.leftOut
+		if w.add(v); w.leftOut > left { // what does not fit once does not fit twice
+			break
+		}
 	}
 	w.further(a.Values)
 	if w.leftOut > 0 {
@@ -245,6 +256,18 @@ func (w *writer) context(a *Answer) {
 		w.b = strconv.AppendInt(w.b, min(w.leftOut, 999), 10)
 	}
 	w.raw("}")
+}
+
+// problemBodies are the forms of a denial's body: whole, and for REST APIs by members.
+func problemBodies(a *Answer, rest bool) []Value {
+	if a.Kind == answer.Allowed || len(a.Problem) == 0 {
+		return nil
+	}
+	all := []Value{Text(ContextProblem, string(a.Problem))}
+	if end := len(a.Problem) - 1; rest && end > 1 && a.Problem[0] == '{' && a.Problem[end] == '}' {
+		all = append(all, Text(ContextProblemMembers, ","+string(a.Problem[1:end])))
+	}
+	return all
 }
 
 // bindingName is the name of the first item of the list, which is the binding limit's.
@@ -320,10 +343,14 @@ func goodName(s string) bool {
 
 // lists writes the two lists of limits. They are cut between items, and after the same one, to leave room for what follows; the
 // first item of each is the binding limit.
-func (w *writer) lists(rateLimit, policy string, a *Answer) {
+func (w *writer) lists(rateLimit, policy string, bodies []Value) {
 	room := w.room() - len(`,"`+ContextRateLimit+`":"","`+ContextPolicy+`":""`)
-	if a.Kind != answer.Allowed {
-		room -= min(len(`,"`+ContextProblem+`":""`)+escapedLen(string(a.Problem)), maxProblemBytes)
+	for i, v := range bodies {
+		size := len(`,"":""`) + len(v.name) + escapedLen(v.text)
+		if i > 0 && size > maxProblemBytes { // there may be no room for the first one
+			break
+		}
+		room -= min(size, maxProblemBytes)
 	}
 	left, policies := rateLimit, policy
 	if escapedLen(left)+escapedLen(policies) > room {
@@ -349,7 +376,7 @@ func (w *writer) lists(rateLimit, policy string, a *Answer) {
 	}
 }
 
-// maxProblemBytes is how much of an answer the lists of limits leave to the problem's body, if that needs it.
+// maxProblemBytes is how much of an answer the lists of limits leave to each form of the problem, if that needs it.
 const maxProblemBytes = 3 << 10
 
 func dropLast(list string) string { return list[:max(strings.LastIndex(list, ", "), 0)] }

@@ -263,3 +263,29 @@ func BenchmarkAnswer(b *testing.B) {
 		})
 	}
 }
+
+// Guarantees that a REST API's gateway response, which begins an object and ends it, makes JSON of a denial's members, with the
+// problem whole and what came before it; and that other APIs, which have no gateway responses, get no second form.
+func TestProblemMembers(t *testing.T) {
+	a := limited()
+	var whole map[string]any
+	if err := json.Unmarshal(a.Problem, &whole); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range shapes {
+		members, has := appendAnswer(t, parseEvent(t, s), &a).Context["problemMembers"].(string)
+		if rest := s == apigw.RESTToken || s == apigw.RESTRequest; has != rest {
+			t.Errorf("%s: problemMembers: %v", s, has)
+		}
+		if !has {
+			continue
+		}
+		var body map[string]any
+		if err := json.Unmarshal([]byte(`{"message":"m"`+members+`}`), &body); err != nil || body["message"] != "m" {
+			t.Errorf("%s: %v: %s", s, err, members)
+		}
+		if delete(body, "message"); fmt.Sprint(body) != fmt.Sprint(whole) {
+			t.Errorf("%s: %v, want %v", s, body, whole)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package stage_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
@@ -53,6 +54,24 @@ func TestResourcePolicy(t *testing.T) {
 		if f.calls() != calls {
 			t.Errorf("%s: %d calls came to the function, want %d", tt.policy, f.calls(), calls)
 		}
+	}
+}
+
+// Guarantees that who is denied by a resource policy of an API with our gateway responses is told so: the authorizer was not
+// asked, so there is no problem of its own. The status is that of all denials.
+func TestForeignDenial(t *testing.T) {
+	builtin, _ := stage.ReadBuiltin("rest")
+	_, responses, _ := strings.Cut(string(builtin), "\ngatewayResponses:")
+	text := "kind: REST\nstage: v1\nregion: eu-west-1\nresourcePolicy: [{notAccounts: [\"210987654321\"]}]\n" +
+		"routes: [{route: \"POST /{proxy+}\", authorization: AWS_IAM, integration: {type: ECHO}}]\ngatewayResponses:" + responses
+	base, _ := serve(t, describe(t, text), nil, nil, func(c *stage.Config) {
+		c.Credentials = map[string]stage.Credential{annKey: ann}
+	})
+	got := of().send(t, base)
+	var body map[string]string
+	if err := json.Unmarshal([]byte(got.body), &body); err != nil || got.status != http.StatusTooManyRequests || body["message"] == "" ||
+		len(body) != 1 || got.header.Get("Retry-After") != "" {
+		t.Errorf("%d %v %s (%v)", got.status, got.header, got.body, err)
 	}
 }
 

@@ -93,7 +93,7 @@ func TestSynthesized(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	if denied := rest.Responses["ACCESS_DENIED"]; len(rest.Responses) != 6 || denied.StatusCode != "429" ||
-		denied.Parameters["gatewayresponse.header.Retry-After"] != "context.authorizer.retryAfter" || denied.Templates["application/json"] != "$context.authorizer.problem" {
+		denied.Parameters["gatewayresponse.header.Retry-After"] != "context.authorizer.retryAfter" || denied.Templates["application/json"] != `{"message":$context.error.messageString$context.authorizer.problemMembers}` {
 		t.Errorf("%+v", rest.Responses)
 	}
 
