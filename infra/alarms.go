@@ -112,6 +112,7 @@ func (p *place) heard(scope constructs.Construct) *[]any {
 }
 
 // alarmTopic makes the topic, with a key: AWS's own key for topics does not let CloudWatch in, and an alarm would be lost without a word.
+// Assumption: alarm-topics.
 func (p *place) alarmTopic(scope constructs.Construct, email string) *string {
 	alarms := p.names.ARN("cloudwatch", p.region(), "alarm:"+p.alarmName("*", ""))
 	cloudWatch := &[]awsiam.IPrincipal{awsiam.NewServicePrincipal(jsii.String("cloudwatch.amazonaws.com"), nil)}

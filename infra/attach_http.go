@@ -53,7 +53,7 @@ func AttachHTTP(scope constructs.Construct, id string, props *AttachHTTPProps) (
 	authorizer := apis.NewCfnAuthorizer(own, jsii.String("Authorizer"), &apis.CfnAuthorizerProps{
 		ApiId: props.API.ApiId(), Name: jsii.String("sluice"), AuthorizerType: jsii.String("REQUEST"), AuthorizerUri: invoke(c.stack, props.Authorizer),
 		AuthorizerPayloadFormatVersion: jsii.String("2.0"), EnableSimpleResponses: jsii.Bool(true),
-		AuthorizerResultTtlInSeconds: jsii.Number(0), // an answer is about one call
+		AuthorizerResultTtlInSeconds: jsii.Number(0), // an answer is about one call. Assumption: cache-off.
 	})
 	a = permit(own, props.Authorizer, props.API.ApiId(), authorizer.Ref())
 	if props.PassDenials {
@@ -152,7 +152,7 @@ func (h *httpAPI) integration(n apis.CfnIntegration) {
 	case !covered:
 		n.AddPropertyOverride(jsii.String("RequestParameters."+escaped("overwrite:header."+callerHeader)), jsii.String(nobody))
 	default:
-		for _, header := range sorted() {
+		for _, header := range sorted() { // Assumption: absent-values.
 			n.AddPropertyOverride(jsii.String("RequestParameters."+escaped("overwrite:header."+header)), jsii.String("$context.authorizer."+mapped[header]))
 		}
 	}

@@ -99,7 +99,7 @@ func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cel
 
 // updateAuthorizerFirst makes a deployment update the authorizer before the functions that acknowledge the shares for
 // it. An acknowledgement says that the cell can read a form of the shares. An older authorizer that cannot read it
-// would go on granting the shares that it knows.
+// would go on granting the shares that it knows. Assumption: shares-acknowledged.
 func (c *Cell) updateAuthorizerFirst() {
 	authorizer := c.Authorizer.Node().DefaultChild().(awslambda.CfnFunction)
 	for _, name := range []string{config.Applier, config.Reconcile} {

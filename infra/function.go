@@ -76,6 +76,7 @@ func newFunction(scope constructs.Construct, p *place, name, lambdas string) (*f
 		props.ReservedConcurrentExecutions, props.MemorySize = jsii.Number(p.cell.MaxInstances), jsii.Number(p.cell.MemoryMB)
 	}
 	if p.deployment.Control.NoPlatformLogs {
+		// Assumption: emf-metrics.
 		props.LoggingFormat, props.SystemLogLevelV2 = awslambda.LoggingFormat_JSON, awslambda.SystemLogLevel_WARN
 		props.ApplicationLogLevelV2 = awslambda.ApplicationLogLevel_TRACE // SLUICE_LOG_LEVEL has left out what is to be
 	}

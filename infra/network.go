@@ -52,7 +52,7 @@ func newNetwork(scope constructs.Construct, p *place) *network {
 	return n
 }
 
-// make makes the VPC, a private subnet in each zone, and the way out where there is to be one.
+// make makes the VPC, a private subnet in each zone, and the way out where there is to be one. Assumption: quotas.
 func (n *network) make(p *place) {
 	of, tags := p.cell.Network, n.named(p)
 	private, public := of.Ranges()

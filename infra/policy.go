@@ -148,7 +148,7 @@ func (p *place) policy(f *grants.Function, name string, variables map[string]str
 			cell = p.cell.ID
 		}
 		if keys := g.LeadingKeys(cell); len(keys) > 0 {
-			// Without the second condition a request that names no key at all would pass.
+			// Without the second condition a request that names no key at all would pass. Assumption: leading-keys.
 			statement.Conditions = &map[string]any{
 				"ForAllValues:StringLike": map[string]any{"dynamodb:LeadingKeys": keys},
 				"Null":                    map[string]any{"dynamodb:LeadingKeys": "false"},

@@ -2,6 +2,11 @@ package localstack_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -48,5 +53,36 @@ tenants: [ { id: deployed-1, plan: deployed } ]
 	}
 	if a := call(t, s, "eu-1", "GET /product/1", ""); a.Status != 401 {
 		t.Errorf("without a key: %d %s", a.Status, a.Body)
+	}
+}
+
+// Guarantees that `sluice doctor` runs on what is deployed, and finds what docs/assumptions.md shows of LocalStack.
+func TestDoctorOnLocalStack(t *testing.T) {
+	s := open(t)
+	apply(t, s, fmt.Sprintf(`
+plans:
+  - id: doctor
+    limits: [ { id: few, match: { methods: [GET], pathPattern: "/product/*" }, tiers: [ { period: %s, threshold: 4 } ] } ]
+tenants: [ { id: doctor-1, plan: doctor } ]
+`, period()))
+	k := key(t, s, "doctor-1")
+	known(t, s, "eu-1", k)
+	file := filepath.Join(t.TempDir(), "key.txt")
+	if err := os.WriteFile(file, []byte(k), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The exit status is 1: LocalStack makes no metrics of log lines.
+	out, _ := s.Sluice(t.Context(), "doctor", s.API("eu-1")+"/product/1", "--key-file", file, "--charge", "20",
+		"--prefix", "sluice", "--cell", "eu-1", "--cell", "us-1=us-east-1")
+	t.Logf("\n%s", out)
+	page, err := os.ReadFile("../docs/assumptions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, shown, _ := strings.Cut(string(page), "\n## On LocalStack\n")
+	shown, _, _ = strings.Cut(shown, "\n## ")
+	verdicts := regexp.MustCompile(`(?m)^(holds|does not hold|could not tell) .*`)
+	if have, want := verdicts.FindAllString(out, -1), verdicts.FindAllString(shown, -1); len(want) < 10 || !slices.Equal(have, want) {
+		t.Errorf("the page shows\n%s\nand doctor says\n%s", strings.Join(want, "\n"), strings.Join(have, "\n"))
 	}
 }

@@ -95,7 +95,8 @@ func newRootCommand() *cobra.Command {
 	})
 	root.AddCommand(newDevCommand(), newCheckCommand(), newExplainCommand(), newSimulateCommand(), newKeyCommand())
 	root.AddCommand(newPlanCommand(), newTenantCommand(), newBoostCommand(), newPeekCommand(), newResetCommand(), newRefundCommand(),
-		newShadowCommand(), newCellCommand(), newConfigCommand(), newAuditCommand(), newCostCommand(time.Now))
+		newShadowCommand(), newCellCommand(), newConfigCommand(), newAuditCommand(), newCostCommand(time.Now),
+		newDoctorCommand())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	refuseUnknown(root)

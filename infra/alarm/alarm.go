@@ -227,7 +227,7 @@ func shards(cell *config.Cell) []string {
 }
 
 // behind is a function that does not keep up with a stream: the age is CloudWatch's own metric. Where the canary's changes come by, no word of
-// it is alarming, too.
+// it is alarming, too. Assumption: stream-age.
 func behind(d *config.Deployment, f *grants.Function, function string) Alarm {
 	const points, within = 2, 3
 	a := Alarm{Name: "iterator_age", Of: f.Name, Above: behindMs, Period: minute, Points: points, Within: within, Missing: Good,

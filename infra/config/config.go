@@ -103,6 +103,7 @@ type Control struct {
 
 	// NoPlatformLogs leaves out Lambda's own lines of each call that went well (START, END, REPORT), in the cells too. It has Lambda
 	// expect JSON, which all our lines are; that it passes lines with metrics as they are is by its documentation, and not tried yet.
+	// Assumption: emf-metrics.
 	NoPlatformLogs bool
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/shares"
 )
 
-// What several functions have.
+// What several functions have. What each reserves counts against the account's quota: Assumption: quotas.
 var (
 	readItem  = []string{"dynamodb:GetItem"}
 	writeItem = []string{"dynamodb:PutItem"}
@@ -94,7 +94,7 @@ func applier() Function {
 			{On: Kept, Actions: send},
 			{On: Plans, Actions: readItem}, {On: Tenants, Actions: readItem}, {On: Keys, Actions: readItem},
 			{On: Cells, Actions: list},
-			{On: Cells, Actions: writeItem, Keys: []string{AckKey}},
+			{On: Cells, Actions: writeItem, Keys: []string{AckKey}}, // Assumption: shares-acknowledged
 			logs,
 		},
 	}

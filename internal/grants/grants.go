@@ -43,7 +43,7 @@ type Grant struct {
 	With    string   // only where this variable is set, or has this value: NAME or NAME=VALUE; empty: always
 
 	// Keys bound what is reached of a table, as dynamodb:LeadingKeys does by ForAllValues:StringLike: partition keys, of which a last *
-	// is any end; none: the whole table. [Grant.LeadingKeys] has them for a cell.
+	// is any end; none: the whole table. [Grant.LeadingKeys] has them for a cell. Assumption: leading-keys.
 	Keys []string
 }
 

@@ -12,7 +12,7 @@ type Settings struct {
 	Copy     time.Duration // oldest copy of the documents that decides without a poll in front; default 2 s
 	Lease    time.Duration // longest life of a lease; default 10 s
 	Decision time.Duration // longest time between reading the copy and the charge; default 1 s
-	Skew     time.Duration // by how much two clocks may differ; default 5 s, as much as stores repair
+	Skew     time.Duration // by how much two clocks may differ; default 5 s, as much as stores repair. Assumption: clocks
 }
 
 func (c Settings) orDefaults() Settings {

@@ -14,7 +14,7 @@ import (
 // Function is a Lambda function. *lambdahost.Host is one, and authorizer.Handler is one in this process.
 //
 // An error whose text is exactly "Unauthorized", or that the function itself reported with that message, makes a 401 of an
-// authorizer's call; any other is a failure.
+// authorizer's call; any other is a failure. Assumption: missing-credential.
 type Function interface {
 	Invoke(ctx context.Context, payload []byte) ([]byte, error)
 }

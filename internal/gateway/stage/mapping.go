@@ -353,7 +353,8 @@ func (d *Description) gatewayHeaders(parameters map[string]string) ([]change, er
 }
 
 // apply changes headers, those of an answer or of a request. A value that is not there changes nothing, so that what a client
-// sent under that name stays: how API Gateway takes it is not documented, and this is the worse case. One with characters that
+// sent under that name stays: how API Gateway takes it is not documented, and this is the worse case (Assumption: absent-values).
+// One with characters that
 // end a line, or other control characters, is left out: no authorizer's context can add a header.
 func (c *call) apply(changes []change, h http.Header, answer bool) {
 	for _, m := range changes {
@@ -441,7 +442,7 @@ func parseTemplate(s string) (template, error) {
 }
 
 // fill replaces each variable once; one that is absent is nothing. Values are put in as they are: what an authorizer writes
-// for a JSON body must be JSON.
+// for a JSON body must be JSON. Assumption: denial-body.
 func (t template) fill(c *call) []byte {
 	var b []byte
 	for _, p := range t {

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/doctor"
+)
+
+// keyFile writes a key into a file that --key-file names.
+func keyFile(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "key.txt")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// findings are the lines of doctor's output that say what was found, without what was seen.
+func findings(text string) (out []string) {
+	for line := range strings.Lines(text) {
+		for _, r := range []doctor.Result{doctor.Holds, doctor.DoesNotHold, doctor.CouldNotTell} {
+			if strings.HasPrefix(line, string(r)) {
+				out = append(out, strings.TrimSpace(line))
+			}
+		}
+	}
+	return out
+}
+
+// Guarantees that doctor on the local gateway finds what the page shows, without a line of its key.
+func TestDoctor(t *testing.T) {
+	r := startDev(t, "--api", "rest")
+	globex := curlLine.FindAllStringSubmatch(r.stdout.String(), -1)[1]
+	got := sluice(t, "", "doctor", globex[2], "--key-file", keyFile(t, globex[1]+"\nmore\n"), "--charge", "20",
+		"--endpoint", r.base+adminPath)
+	if got.code != 0 || strings.Contains(got.stdout+got.stderr, globex[1]) {
+		t.Errorf("exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
+	}
+	t.Logf("\n%s", got.stdout)
+	suspended := curlLine.FindAllStringSubmatch(r.stdout.String(), -1)[2]
+	if second := sluice(t, "", "doctor", suspended[2], "--key-file", keyFile(t, suspended[1]), "--charge",
+		"2"); !slices.Contains(findings(second.stdout), "holds           absent-values") {
+		t.Errorf("with the key of a suspended tenant:\n%s", second.stdout)
+	}
+	page, err := os.ReadFile("../../docs/assumptions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, shown, _ := strings.Cut(string(page), "\n## On the local gateway\n")
+	shown, _, _ = strings.Cut(shown, "\n## ")
+	if have, want := findings(got.stdout), findings(shown); len(want) != len(doctor.Assumptions()) ||
+		strings.Join(have, "\n") != strings.Join(want, "\n") {
+		t.Errorf("the page shows\n%s\nand doctor says\n%s", strings.Join(want, "\n"), strings.Join(have, "\n"))
+	}
+}
+
+// Guarantees that a violated assumption is the exit status 1, and that --json has all that the text has.
+func TestDoctorDoesNotHold(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Apigw-Requestid", "id")
+		w.WriteHeader(http.StatusInternalServerError)
+	}))
+	defer s.Close()
+	got := sluice(t, "", "doctor", s.URL, "--json")
+	var out struct{ Checks []diagnosis }
+	if err := json.Unmarshal([]byte(got.stdout), &out); err != nil || got.code != exitFailed ||
+		len(out.Checks) != len(doctor.Assumptions()) {
+		t.Fatalf("exit code %d, %v: %s%s", got.code, err, got.stdout, got.stderr)
+	}
+	if c := out.Checks[0]; c.ID != "missing-credential" || c.Result != doctor.DoesNotHold || c.Do == "" ||
+		c.Assumption == "" {
+		t.Errorf("%+v", c)
+	}
+	if !strings.Contains(got.stderr, "found 1 assumption that cannot be relied on") {
+		t.Error(got.stderr)
+	}
+}
+
+// Guarantees that an account that permits nothing ends no command, and is one of which nothing can be told.
+func TestDoctorNotPermitted(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Amzn-Errortype", "AccessDeniedException")
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	defer s.Close()
+	for name, value := range map[string]string{"AWS_ENDPOINT_URL": "", "AWS_ACCESS_KEY_ID": "a",
+		"AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "",
+		"AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull, "AWS_EC2_METADATA_DISABLED": "true"} {
+		t.Setenv(name, value)
+	}
+	account := []string{"doctor", "--prefix", "sluice", "--cell", "eu-1", "--cell", "us-1=us-east-1", "--aws-endpoint",
+		s.URL}
+	got := sluice(t, "", append(account, "--region", "eu-west-1")...)
+	told := func(line string) bool { return !strings.HasPrefix(line, string(doctor.CouldNotTell)) }
+	if have := findings(got.stdout); got.code != 0 || len(have) != len(doctor.Assumptions()) ||
+		slices.ContainsFunc(have, told) {
+		t.Errorf("exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
+	}
+	if !strings.Contains(got.stdout, "allow lambda:GetFunctionConfiguration of sluice-balancer to who runs this") {
+		t.Errorf("it does not say what to allow:\n%s", got.stdout)
+	}
+	if got := sluice(t, "", account...); got.code != exitFailed || !strings.Contains(got.stderr, "no AWS region") {
+		t.Errorf("without a region: exit code %d: %s", got.code, got.stderr)
+	}
+}
+
+// Guarantees that a wrong command line calls nobody, and that no key leaves this machine in plain text.
+func TestDoctorCommandLine(t *testing.T) {
+	t.Setenv("SLUICE_ENDPOINT", "")
+	for _, c := range []struct {
+		code int
+		says string
+		args []string
+	}{
+		{exitUsage, "want the URL of a route", []string{"http://api.example.com/"}},
+		{exitUsage, "want the URL of a route", []string{"ws://api.example.com/"}},
+		{exitUsage, "want the URL of a route", []string{"https://key@api.example.com/"}},
+		{exitUsage, "want the URL of a route", []string{"api.example.com"}},
+		{exitUsage, "--charge 1001 is outside", []string{"--charge", "1001"}},
+		{exitUsage, "--cell is for --prefix", []string{"--cell", "eu-1"}},
+		{exitUsage, "want https", []string{"--endpoint", "http://192.0.2.1/v1"}},
+		{exitUsage, "accepts at most 1 arg", []string{"https://a.example.com", "https://b.example.com"}},
+		{exitFailed, "--key-file", []string{"--key-file", filepath.Join(t.TempDir(), "none")}},
+		{exitFailed, "its first line is empty", []string{"--key-file", keyFile(t, "\nslk_x\n")}},
+	} {
+		if got := sluice(t, "", append([]string{"doctor"}, c.args...)...); got.code != c.code ||
+			!strings.Contains(got.stderr, c.says) {
+			t.Errorf("sluice doctor %q: exit code %d, %q; want %d, %q", c.args, got.code, got.stderr, c.code, c.says)
+		}
+	}
+}
+
+// Guarantees that doctor sees the status of a missing credential on each kind of API, and that there is nothing to see where
+// no API Gateway answers.
+func TestDoctorKindsOfAPIs(t *testing.T) {
+	for _, c := range []struct {
+		args         []string
+		scheme, path string
+		want         doctor.Result
+	}{
+		{[]string{"--api", "http"}, "http", "/product/1", doctor.Holds},
+		{[]string{"--api", "websocket"}, "ws", "/dev", doctor.Holds},
+		{nil, "http", "/product/1", doctor.CouldNotTell},
+	} {
+		r := startDev(t, c.args...)
+		got := sluice(t, "", "doctor", c.scheme+strings.TrimPrefix(r.base, "http")+c.path, "--json")
+		var out struct{ Checks []diagnosis }
+		if err := json.Unmarshal([]byte(got.stdout), &out); err != nil || got.code != 0 {
+			t.Fatalf("%q: exit code %d, %v: %s%s", c.args, got.code, err, got.stdout, got.stderr)
+		}
+		if d := out.Checks[0]; d.ID != "missing-credential" || d.Result != c.want {
+			t.Errorf("%q: %+v", c.args, d)
+		}
+		if d := out.Checks[1]; d.ID != "denial-headers" || d.Result != doctor.CouldNotTell {
+			t.Errorf("%q: %+v", c.args, d)
+		}
+	}
+}
