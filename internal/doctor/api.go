@@ -24,11 +24,11 @@ func ofTheAPI() []Assumption {
 		mappings   = "internal/gateway/stage/mapping.go"
 	)
 	return []Assumption{{
-		ID:   "missing-credential",
-		Says: "An authorizer's error \"Unauthorized\" is answered with 401 by REST, HTTP and WebSocket APIs.",
-		Code: []string{encoder, "internal/gateway/stage/authorize.go"},
-		Worse: "It is answered with 500, which HTTP APIs document for an authorizer that fails. Nobody passes either " +
-			"way; clients cannot tell that a credential is missing.",
+		ID: "missing-credential",
+		Says: "A call without a credential is answered with 401 by REST and WebSocket APIs, whose authorizer returns the " +
+			"error \"Unauthorized\", and with 403 by HTTP APIs, or 401 by the middleware behind them.",
+		Code:  []string{encoder, "internal/gateway/stage/authorize.go"},
+		Worse: "It is answered with 500. Nobody passes either way; clients cannot tell that a credential is missing.",
 		How:   "One call without a credential. It counts against `ipLimits`, and is charged to no tenant.",
 		Do:    "tell clients that this API answers a missing credential with that status; limits are not touched by it",
 		check: missingCredential,
@@ -104,8 +104,8 @@ func missingCredential(_ context.Context, t *Target) Finding {
 		passed = passed || a.Status < http.StatusMultipleChoices
 	}
 	switch {
-	case status == http.StatusUnauthorized:
-		return holds("%s answered 401 to a call without a credential", t.Calls.kind())
+	case status == http.StatusUnauthorized, status == http.StatusForbidden && t.Calls.kind() == httpAPI:
+		return holds("%s answered %d to a call without a credential", t.Calls.kind(), status)
 	case status == http.StatusTooManyRequests:
 		return unknown("wait a minute and run it again",
 			"the call without a credential was answered 429: ipLimits were used up, or a policy denies it")

@@ -167,6 +167,7 @@ type targets = map[string]func(*testing.T) *doctor.Target
 var all = map[string]standIns{
 	"missing-credential": {
 		holds: api(0),
+		too:   targets{"HTTP API": api(0, httpAPI, status(403)), "its middleware": api(0, httpAPI, status(401))},
 		violates: targets{"500": api(0, status(500)), "HTTP API 500": api(0, httpAPI, status(500)),
 			"403 where a key passes": api(1, status(403))},
 		untold: targets{"no gateway": api(0, noGateway), "it passes": api(0, status(200)),

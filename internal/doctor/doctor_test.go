@@ -24,6 +24,7 @@ var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 // cannot tell.
 type standIns struct {
 	holds    func(*testing.T) *doctor.Target
+	too      map[string]func(*testing.T) *doctor.Target // other targets for which it holds
 	violates map[string]func(*testing.T) *doctor.Target // by what is wrong
 	untold   map[string]func(*testing.T) *doctor.Target // by what is missing
 }
@@ -49,6 +50,9 @@ func TestAssumptions(t *testing.T) {
 			})
 		}
 		check("holds", s.holds, doctor.Holds)
+		for name, target := range s.too {
+			check("holds: "+name, target, doctor.Holds)
+		}
 		for name, target := range s.violates {
 			check("violated: "+name, target, doctor.DoesNotHold)
 		}
