@@ -34,15 +34,19 @@ lambdas-twice: ## Build each Lambda in two folders, with two build caches: the s
 .PHONY: synth
 synth: ## CDK's templates of DEPLOYMENT (infra/deployment.yaml) into infra/cdk.out; builds the Lambdas where one is missing
 	@scripts/cdk --lambdas missing synth --quiet $(CDKFLAGS)
-	@echo 'The templates are in infra/cdk.out.'
 
 .PHONY: deploy
 deploy: ## Build the Lambdas and deploy DEPLOYMENT to the account of AWS_PROFILE, one stack after the other (CDKFLAGS=...)
 	@scripts/cdk --lambdas all deploy --all --concurrency 1 $(CDKFLAGS)
 
 .PHONY: test-infra
-test-infra: ## The tests of infra: what must hold of the templates (needs Node.js)
-	cd infra && JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION=$$(node -p 'process.versions.node.split(".")[0]') go test -shuffle=on ./...
+test-infra: ## The tests of infra: what must hold of the templates, which stay in dist/templates (needs Node.js)
+	rm -rf dist/templates && mkdir -p dist/templates
+	cd infra && SLUICE_TEMPLATES=$(CURDIR)/dist/templates JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION=$$(node -p 'process.versions.node.split(".")[0]') go test -shuffle=on ./...
+
+.PHONY: cfn-lint
+cfn-lint: test-infra ## AWS's linter over every template that the tests made (needs Python 3)
+	@scripts/cfn-lint dist/templates
 
 .PHONY: dev
 dev: ## Start the whole of it in one process, on the example plan

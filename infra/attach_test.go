@@ -92,11 +92,10 @@ func (s *apiStack) synth() (template map[string]any, err error) {
 
 // attachedText is the template of the three kinds of APIs, attached.
 var attachedText = sync.OnceValues(func() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "sluice-infra-test-")
+	dir, err := os.MkdirTemp(templates, "")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
 	s := newAPIStack(dir)
 	healthz := []string{"GET /healthz"}
 	for _, err := range []error{
@@ -466,7 +465,7 @@ func TestAttachRefuses(t *testing.T) {
 // Guarantees that denials are passed for the APIs that ask for it alone, beside those that the function had, and where the function
 // is made in the same stack.
 func TestAttachPassDenials(t *testing.T) {
-	s := newAPIStack(t.TempDir())
+	s := newAPIStack(*outdir(t))
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "bootstrap"), []byte("stub"), 0o600); err != nil {
 		t.Fatal(err)

@@ -115,7 +115,7 @@ func TestBreakGlass(t *testing.T) {
 	const glass = "arn:aws:iam::123456789012:role/glass"
 	for _, mode := range []string{config.Governance, config.Compliance} {
 		for _, role := range []string{"", glass} {
-			out := t.TempDir()
+			out := *outdir(t)
 			app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &out})
 			d := &config.Deployment{
 				Control: config.Control{Region: "eu-west-1", Audit: config.Audit{Mode: mode, BreakGlass: role}},

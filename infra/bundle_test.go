@@ -16,7 +16,7 @@ import (
 
 // Guarantees that functions are deployed as what they were built for: AWS takes a program for another machine, and then answers no call of it.
 func TestArchitecture(t *testing.T) {
-	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: jsii.String(t.TempDir())})
+	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: outdir(t)})
 	spoiled := func(text []byte) string {
 		dir := bundles(elf.EM_AARCH64)
 		if err := os.WriteFile(filepath.Join(dir, "publisher.zip"), text, 0o600); err != nil {
@@ -79,7 +79,7 @@ func TestStandTemplates(t *testing.T) {
 	if _, err := config.Read(file, text); err != nil {
 		t.Error(err)
 	}
-	dir := t.TempDir()
+	dir := *outdir(t)
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &dir})
 	machine := map[string]elf.Machine{config.ARM64: elf.EM_AARCH64, config.X8664: elf.EM_X86_64}[d.Architecture]
 	if _, err := infra.NewStacks(app, d, bundles(machine)); err != nil {

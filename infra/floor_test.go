@@ -45,7 +45,7 @@ func floored(id string, wants bool, app awscdk.App) (awscdk.Stack, awsapigateway
 // Guarantees the numbers of the floor: for each plan that has tenants, above what they are admitted together in any time, by the limit that holds
 // for all their calls; and a key of its own on the stage.
 func TestFloor(t *testing.T) {
-	out := t.TempDir()
+	out := *outdir(t)
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &out})
 	s, api := floored("Floored", true, app)
 	floor, err := infra.NewFloor(s, "Floor", &infra.FloorProps{Stage: api.DeploymentStage(), Plans: []byte(floorPlans), Tenants: map[string]int{"free": 1000}})
@@ -92,7 +92,7 @@ func TestFloor(t *testing.T) {
 // Guarantees that a floor of which no number can be had is refused, in one line that says why: too low it denies who may call, and too high it
 // holds nothing.
 func TestFloorRefusals(t *testing.T) {
-	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: jsii.String(t.TempDir())})
+	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: outdir(t)})
 	s, api := floored("Refused", true, app)
 	plans := func(limits string) string {
 		return "plans: [ { id: p, limits: [ " + limits + " ] } ]\ntenants: [ { id: acme, plan: p } ]\n"
@@ -129,7 +129,7 @@ func TestFloorRefusals(t *testing.T) {
 		t.Errorf("without a stage: %v", err)
 	}
 
-	open := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: jsii.String(t.TempDir())})
+	open := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: outdir(t)})
 	s, api = floored("Open", false, open)
 	if _, err := infra.NewFloor(s, "Floor", &infra.FloorProps{Stage: api.DeploymentStage(), Plans: []byte(floorPlans)}); err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package infra_test
 import (
 	"archive/zip"
 	"bytes"
+	"cmp"
 	"debug/elf"
 	"encoding/json"
 	"errors"
@@ -24,8 +25,19 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files; then read the diff")
 
-// temporary is the folder of what several tests use.
-var temporary string
+// temporary is the folder of what several tests use, and templates the one for what CDK makes: that of SLUICE_TEMPLATES,
+// where it stays for cfn-lint, or else the same.
+var temporary, templates string
+
+// outdir is a new folder for the templates of an app.
+func outdir(tb testing.TB) *string {
+	tb.Helper()
+	dir, err := os.MkdirTemp(templates, "")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &dir
+}
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -38,6 +50,7 @@ func run(m *testing.M) (code int) {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	templates = cmp.Or(os.Getenv("SLUICE_TEMPLATES"), temporary)
 	code = m.Run()
 	jsii.Close()
 	if err := os.RemoveAll(temporary); err != nil {
@@ -113,7 +126,7 @@ func zipped(name, text string) []byte {
 
 // synthesize makes the templates of a deployment, by the names of the stacks, and the text of the assembly's manifest.
 func synthesize(d *config.Deployment) (raw map[string][]byte, manifest []byte, err error) {
-	dir, err := os.MkdirTemp(temporary, "")
+	dir, err := os.MkdirTemp(templates, "")
 	if err != nil {
 		return nil, nil, err
 	}
