@@ -139,7 +139,7 @@ func TestCellsOneAtATime(t *testing.T) {
 // Guarantees that what cannot be deployed is refused when templates are made, in one line that says what, and not by CloudFormation when
 // half of it is there.
 func TestRefusals(t *testing.T) {
-	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: jsii.String(t.TempDir())})
+	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: outdir(t)})
 	many := world("a-1")
 	for i := range 49 {
 		many.Cells = append(many.Cells, config.Cell{ID: fmt.Sprintf("us-%d", i), Region: "us-east-1"})
@@ -178,7 +178,7 @@ func issuing(d *config.Deployment, algorithm string) *config.Deployment {
 
 // Guarantees that what CDK says reaches the caller as an error and does not end the program.
 func TestPanicsStayInside(t *testing.T) {
-	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: jsii.String(t.TempDir())})
+	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: outdir(t)})
 	s := awscdk.NewStack(app, jsii.String("Twice"), &awscdk.StackProps{Env: &awscdk.Environment{Region: jsii.String("eu-west-1")}})
 	props := &infra.CellProps{Deployment: world("a-1"), Cell: "a-1", Lambdas: stubs()}
 	if _, err := infra.NewCell(s, "Cell", props); err != nil {
@@ -192,8 +192,8 @@ func TestPanicsStayInside(t *testing.T) {
 	}
 }
 
-// Guarantees the concurrency that the documentation tells to ask for, and that it says what to do where that was less: the first deployment then
-// fails half way, with protected tables behind it.
+// Guarantees the concurrency that the documentation tells to ask for, and that it says what to do where a first
+// deployment fails with protected tables behind it.
 func TestReservedConcurrency(t *testing.T) {
 	control, cell := 0, 0
 	for _, f := range grants.Functions() {
@@ -209,7 +209,7 @@ func TestReservedConcurrency(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		fmt.Sprintf("%d in the control plane's region, and for each cell `maxInstances` and %d more", control, cell),
+		fmt.Sprintf("%d in the control plane's region with anchors, and for each cell `maxInstances` and %d more", control, cell),
 		fmt.Sprintf("a quota of %d.", control+cell+instances+unreserved),
 		"`make deploy CDKFLAGS=--no-rollback`", "--no-deletion-protection-enabled",
 	} {
@@ -221,7 +221,7 @@ func TestReservedConcurrency(t *testing.T) {
 
 // Guarantees what only some deployments have: the lock that was confirmed, quiet logs, and no trail.
 func TestModes(t *testing.T) {
-	out := t.TempDir()
+	out := *outdir(t)
 	app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &out})
 	d := &config.Deployment{
 		Control: config.Control{Region: "eu-south-1", NoTrail: true, LogDays: 90, CanaryMinutes: 1, NoPlatformLogs: true, Audit: config.Audit{
@@ -276,7 +276,7 @@ func TestTopicReachesQueues(t *testing.T) {
 		"eu-south-1": {"eu-south-1": "sns.amazonaws.com", "eu-west-1": "sns.eu-south-1.amazonaws.com", "ap-east-1": "sns.ap-east-1.amazonaws.com"},
 		"eu-west-1":  {"eu-west-1": "sns.amazonaws.com", "us-east-1": "sns.amazonaws.com", "eu-south-1": "sns.eu-south-1.amazonaws.com"},
 	} {
-		out := t.TempDir()
+		out := *outdir(t)
 		app := awscdk.NewApp(&awscdk.AppProps{AnalyticsReporting: jsii.Bool(false), Outdir: &out})
 		d := &config.Deployment{Control: config.Control{Region: control}}
 		for region := range cells {
