@@ -61,6 +61,7 @@ func Figures() []Figure {
 		{Name: "localstack_propagation_p99_s", Unit: "s", Goal: 5, Digits: 1, Measure: localStackFigure("localstack_propagation_p99_s")},
 		{Name: "localstack_rps", Unit: "/s", Digits: 0, Measure: localStackFigure("localstack_rps")},
 		{Name: "localstack_mb", Unit: "MB", Digits: 0, Measure: localStackFigure("localstack_mb")},
+		{Name: "synth_cold_s", Unit: "s", Goal: 180, Digits: 0, Measure: coldSynthFigure},
 		{Name: "synth_s", Unit: "s", Goal: 10, Digits: 1, Measure: synthFigure},
 		{Name: "small_cell_resources", Unit: "resources", Digits: 0, Measure: smallCellFigure},
 		{Name: "publish_events_per_plan_change", Unit: "events", Goal: 1, Digits: 2, Measure: publishFigure},

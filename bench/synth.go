@@ -72,9 +72,35 @@ func synthesize(warm int) (*synthesis, error) {
 	return s, s.read(out)
 }
 
-func cdk(args ...string) error {
+// coldSynthFigure is how long `make synth` takes the first time: the app and every Lambda compiled with an empty build
+// cache. Go modules are there, and so is the CDK CLI.
+func coldSynthFigure(short bool) (r Result, err error) {
+	if short {
+		return r, ErrLong
+	}
+	if err := cdk("--version"); err != nil { // installs the CLI
+		return r, err
+	}
+	dir, err := os.MkdirTemp("", "sluice-synth-cold")
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	began := time.Now()
+	if err := cdkIn([]string{"GOCACHE=" + filepath.Join(dir, "cache"), "SLUICE_LAMBDAS=" + filepath.Join(dir, "lambdas")},
+		"--lambdas", "missing", "synth", "--quiet", "--output", filepath.Join(dir, "out")); err != nil {
+		return r, err
+	}
+	r.Value = time.Since(began).Seconds()
+	return r, nil
+}
+
+func cdk(args ...string) error { return cdkIn(nil, args...) }
+
+// cdkIn runs scripts/cdk with variables besides those of this process.
+func cdkIn(env []string, args ...string) error {
 	cmd := exec.Command(filepath.Join(tree(), "scripts", "cdk"), args...) //nolint:gosec // paths of this process's own
-	cmd.Env = append(os.Environ(), "DEPLOYMENT=")
+	cmd.Env = append(append(os.Environ(), "DEPLOYMENT="), env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("scripts/cdk %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
