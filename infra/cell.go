@@ -92,6 +92,7 @@ func NewCell(scope constructs.Construct, id string, props *CellProps) (cell *Cel
 	}
 	c.Authorizer = c.Functions[config.Authorizer]
 	c.updateAuthorizerFirst()
+	tablesLast([]awsdynamodb.Table{c.Counters, c.Config}, c.Functions)
 	c.queues(p, made[config.Applier])
 	serveOperators(c.API, c.Functions[config.Ops], operations.Cell())
 	return c, c.attach(p)

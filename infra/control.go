@@ -2,6 +2,7 @@ package infra
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/aws/aws-cdk-go/awscdk/v2"
@@ -87,6 +88,7 @@ func NewControlPlane(scope constructs.Construct, id string, props *ControlPlaneP
 			f.readStreams(c.Tables, c.Queues[config.Failed])
 		}
 	}
+	tablesLast(slices.Collect(maps.Values(c.Tables)), c.Functions)
 	c.topicPolicy(p)
 	c.onlySigner()
 	c.keepOut(p)

@@ -25,7 +25,8 @@ func full() *config.Deployment {
 	d.Cells[0].Attach = []config.Attachment{{REST: "rest123456", AllowOrigin: "https://app.example.com"}, {HTTP: "http123456"}, {WebSocket: "sock123456"}}
 	d.Cells[1].NoKillSwitch = true
 	d.Cells[1].Cache = &config.Valkey{Node: "cache.r7g.xlarge", Cluster: true, Shards: 3, Auth: config.AuthSecret, SnapshotDays: 7}
-	d.Cells[1].Network = &config.Network{Zones: 3, CIDR: "10.20.0.0/16", Egress: config.EgressNAT}
+	d.Cells[1].Network = &config.Network{Zones: 3, CIDR: "10.20.0.0/16", Egress: config.EgressNAT, FlowLogs: true}
+	d.Operators.AccessLogs = true
 	return d
 }
 
@@ -74,9 +75,9 @@ var inFull = map[string]map[string]int{
 		"subnets give nobody a public address": 2, "endpoints are for what is called, by this account": 3,
 		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1, "what Lambda does by a role, the function's code may not": 2,
 	},
-	"sluice-cell-f-2": { // without a kill switch
+	"sluice-cell-f-2": { // without a kill switch, but with flow logs: a role less, and one more
 		"functions call the cache's port alone beside https": 1,
-		"no value of a secret is in a template":              1, "roles may do what is granted, and nothing else": -1,
+		"no value of a secret is in a template":              1,
 		"security groups take nothing from addresses, and one port each": 2, "security groups call https, the cache, or nobody": 3,
 		"subnets give nobody a public address": 6, "endpoints are for what is called, by this account": 2,
 		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1, "what Lambda does by a role, the function's code may not": 2,

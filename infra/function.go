@@ -2,7 +2,9 @@ package infra
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,7 +13,6 @@ import (
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsevents"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsiam"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
-	"github.com/aws/aws-cdk-go/awscdk/v2/awslogs"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awssqs"
 	"github.com/aws/constructs-go/constructs/v10"
 	"github.com/aws/jsii-runtime-go"
@@ -59,12 +60,7 @@ func newFunction(scope constructs.Construct, p *place, name, lambdas string) (*f
 		Description:    jsii.String("Sluice: " + physical),
 		InlinePolicies: &map[string]awsiam.PolicyDocument{"sluice": allowed},
 	})
-	logs := awslogs.NewCfnLogGroup(f.Construct, jsii.String("Logs"), &awslogs.CfnLogGroupProps{
-		LogGroupName: jsii.String("/aws/lambda/" + physical), RetentionInDays: jsii.Number(p.deployment.Control.LogDays),
-	})
-	// What must outlast the stack is in the audit bucket. A group that stayed would be in the way of the next stack.
-	logs.ApplyRemovalPolicy(awscdk.RemovalPolicy_DESTROY, nil)
-	group := awslogs.LogGroup_FromLogGroupName(f.Construct, jsii.String("LogGroup"), logs.Ref()) // the same, as functions take it
+	group := newLogGroup(f.Construct, "Logs", "/aws/lambda/"+physical, p)
 	props := &awslambda.FunctionProps{
 		FunctionName: &physical, Role: role, LogGroup: group,
 		Runtime: awslambda.Runtime_PROVIDED_AL2023(), Architecture: built.lambda(),
@@ -82,6 +78,7 @@ func newFunction(scope constructs.Construct, p *place, name, lambdas string) (*f
 	}
 	if of.Schedule > 0 {
 		props.RetryAttempts = jsii.Number(0) // the next run makes up for one that failed
+		props.MaxEventAge = duration(f.lateAfter())
 	}
 	f.lambda = awslambda.NewFunction(f.Construct, jsii.String("Function"), props)
 	if of.Schedule > 0 {
@@ -97,7 +94,9 @@ func (f *function) schedule() {
 		ScheduleExpression: rate, State: jsii.String("ENABLED"), Description: jsii.String("Sluice: calls the " + f.of.Name),
 		Targets: []any{&awsevents.CfnRule_TargetProperty{
 			Id: jsii.String("function"), Arn: f.lambda.FunctionArn(),
-			RetryPolicy: &awsevents.CfnRule_RetryPolicyProperty{MaximumRetryAttempts: jsii.Number(0)},
+			RetryPolicy: &awsevents.CfnRule_RetryPolicyProperty{
+				MaximumRetryAttempts: jsii.Number(0), MaximumEventAgeInSeconds: jsii.Number(f.lateAfter().Seconds()),
+			},
 		}},
 	})
 	awslambda.NewCfnPermission(f.Construct, jsii.String("MayBeScheduled"), &awslambda.CfnPermissionProps{
@@ -105,6 +104,12 @@ func (f *function) schedule() {
 		Principal: jsii.String("events.amazonaws.com"), SourceArn: rule.AttrArn(),
 	})
 }
+
+// lateAfter is how old a call of the schedule may become before it is dropped: the next one is due then. Without it
+// Lambda holds calls for six hours where the function's concurrency is used up, and then makes all of them.
+func (f *function) lateAfter() time.Duration { return max(f.of.Schedule, minEventAge) }
+
+const minEventAge = time.Minute // the least that EventBridge and Lambda take
 
 // readStreams has Lambda bring the streams of tables, which are by their names.
 func (f *function) readStreams(tables map[string]awsdynamodb.Table, failed awssqs.Queue) {
@@ -132,6 +137,18 @@ func (f *function) readQueue(queue awssqs.Queue) {
 		ScalingConfig:         &awslambda.CfnEventSourceMapping_ScalingConfigProperty{MaximumConcurrency: jsii.Number(q.MaxConcurrent)},
 		FunctionResponseTypes: jsii.Strings("ReportBatchItemFailures"),
 	})
+}
+
+// tablesLast makes CloudFormation create the tables after the functions. A first deployment fails most often because
+// of the account's concurrency, which functions use. Tables are protected from deletion, so if they were there by then,
+// CloudFormation could not take the stack back.
+func tablesLast(tables []awsdynamodb.Table, functions map[string]awslambda.Function) {
+	for _, t := range tables {
+		for _, name := range slices.Sorted(maps.Keys(functions)) {
+			function := functions[name].Node().DefaultChild().(awslambda.CfnFunction)
+			t.Node().DefaultChild().(awsdynamodb.CfnTable).AddResourceDependency(function, nil)
+		}
+	}
 }
 
 func duration(d time.Duration) awscdk.Duration {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluicelimits/sluice/infra/config"
 	"github.com/sluicelimits/sluice/internal/environ"
@@ -48,6 +49,7 @@ var holds = map[string]checked{
 			"point in time recovery": without("AWS::DynamoDB::Table", "PointInTimeRecoverySpecification"),
 			"encryption":             without("AWS::DynamoDB::Table", "SSESpecification"),
 			"on demand":              without("AWS::DynamoDB::Table", "BillingMode"),
+			"last":                   func(one *template) { first(one, "AWS::DynamoDB::Table").DependsOn = nil },
 			"stream or TTL": func(one *template) {
 				p := first(one, "AWS::DynamoDB::Table").Properties
 				delete(p, "StreamSpecification")
@@ -227,6 +229,18 @@ var holds = map[string]checked{
 		},
 		"Lambda": func(one *template) { delete(denial(one), "Condition") },
 	}},
+	"a call of a schedule that is late is dropped": {
+		everyOf("AWS::Events::Rule", scheduleHolds), 3, 1, map[string]func(*template){
+			"age": func(one *template) {
+				delete(get(first(one, "AWS::Events::Rule").get("Targets", 0), "RetryPolicy").(map[string]any), "MaximumEventAgeInSeconds")
+			},
+			"age in Lambda": func(one *template) {
+				for _, c := range one.of("AWS::Lambda::EventInvokeConfig") {
+					c.Properties["MaximumEventAgeInSeconds"] = 21600.0
+				}
+			},
+		},
+	},
 	"functions start, are bounded, and their logs end": {
 		everyOf("AWS::Lambda::Function", functionHolds), 6, 4, map[string]func(*template){
 			"architecture": without("AWS::Lambda::Function", "Architectures"),
@@ -375,12 +389,14 @@ func keptAlways(r *resource) bool {
 	return r.DeletionPolicy == "RetainExceptOnCreate" && r.UpdateReplacePolicy == "Retain"
 }
 
-func tableHolds(_ *template, _ string, r *resource, wrong func(string, ...any)) {
+func tableHolds(one *template, _ string, r *resource, wrong func(string, ...any)) {
 	name := r.get("TableName").(string)
 	control := slices.ContainsFunc(config.ControlTables(), func(t string) bool { return name == "sluice-"+t })
 	switch {
 	case !keptAlways(r):
 		wrong("it goes with its stack")
+	case !slices.Equal(r.DependsOn, slices.Sorted(maps.Keys(one.of("AWS::Lambda::Function")))):
+		wrong("it is made before a function, and is in the way where that one cannot be made: %v", r.DependsOn)
 	case r.get("DeletionProtectionEnabled") != true:
 		wrong("it can be deleted")
 	case r.get("PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled") != true:
@@ -470,7 +486,7 @@ func queueHolds(one *template, id string, r *resource, wrong func(string, ...any
 		if target := one.text(r.get("RedrivePolicy", "deadLetterTargetArn")); !strings.Contains(target, "refused") || r.get("RedrivePolicy", "maxReceiveCount") != 1000.0 {
 			wrong("what is refused again and again goes to %s", target)
 		}
-		if r.get("VisibilityTimeout") != 180.0 || r.get("MessageRetentionPeriod") != 345600.0 {
+		if r.get("VisibilityTimeout") != 181.0 || r.get("MessageRetentionPeriod") != 345600.0 {
 			wrong("its times are %v and %v", r.get("VisibilityTimeout"), r.get("MessageRetentionPeriod"))
 		}
 	} else if r.get("MessageRetentionPeriod") != 1209600.0 {
@@ -499,6 +515,27 @@ func sourceHolds(one *template, _ string, r *resource, wrong func(string, ...any
 	}
 	if to := one.text(r.get("DestinationConfig", "OnFailure", "Destination")); !strings.Contains(to, "failed") {
 		wrong("what fails goes to %s", to)
+	}
+}
+
+// scheduleHolds holds that neither EventBridge nor Lambda keeps a call for longer than until the next one.
+func scheduleHolds(one *template, _ string, r *resource, wrong func(string, ...any)) {
+	target := get(r.get("Targets"), 0)
+	function := one.text(get(target, "Arn", "Fn::GetAtt", 0))
+	name := one.text(one.Resources[function].get("FunctionName"))
+	of, _ := grants.Of(name[strings.LastIndex(name, "-")+1:])
+	want := max(of.Schedule, time.Minute).Seconds()
+	if age := get(target, "RetryPolicy", "MaximumEventAgeInSeconds"); age != want {
+		wrong("EventBridge drops a call after %v s, want %v", age, want)
+	}
+	var ages []any
+	for _, c := range one.of("AWS::Lambda::EventInvokeConfig") {
+		if get(c.get("FunctionName"), "Ref") == function {
+			ages = append(ages, c.get("MaximumEventAgeInSeconds"))
+		}
+	}
+	if len(ages) != 1 || ages[0] != want {
+		wrong("Lambda drops a call after %v s, want %v", ages, want)
 	}
 }
 
@@ -663,6 +700,10 @@ func roleHolds(one *template, id string, r *resource, wrong func(string, ...any)
 		watchingHolds(one, r, wrong)
 		return
 	}
+	if strings.Contains(id, "FlowLogs") {
+		flowLogsHold(one, r, wrong)
+		return
+	}
 	principals := list(r.get("AssumeRolePolicyDocument", "Statement"))
 	if len(principals) != 1 || get(principals[0], "Principal", "Service") != "lambda.amazonaws.com" {
 		wrong("%v may take it", r.get("AssumeRolePolicyDocument"))
@@ -801,6 +842,29 @@ func watchingHolds(one *template, r *resource, wrong func(string, ...any)) {
 	if len(statements) != 1 || len(list(r.get("Policies"))) != 1 || r.get("ManagedPolicyArns") != nil ||
 		get(statements[0], "Action") != "cloudwatch:DescribeAlarms" || !slices.Equal(one.texts(get(statements[0], "Resource")), watched) || len(watched) < 2 {
 		wrong("it may do more than look at %v", watched)
+	}
+}
+
+// flowLogsHold holds that the role of a VPC's flow logs writes their log group, and nothing else.
+func flowLogsHold(one *template, r *resource, wrong func(string, ...any)) {
+	principals := list(r.get("AssumeRolePolicyDocument", "Statement"))
+	if len(principals) != 1 || get(principals[0], "Principal", "Service") != "vpc-flow-logs.amazonaws.com" {
+		wrong("%v may take it", r.get("AssumeRolePolicyDocument"))
+	}
+	statements := list(r.get("Policies", 0, "PolicyDocument", "Statement"))
+	if len(statements) != 1 || len(list(r.get("Policies"))) != 1 || r.get("ManagedPolicyArns") != nil {
+		wrong("it may do more than write")
+		return
+	}
+	group, _ := get(first(one, "AWS::EC2::FlowLog").get("LogGroupName"), "Ref").(string)
+	if g := one.Resources[group]; g == nil ||
+		!strings.HasSuffix(one.text(get(statements[0], "Resource")), ":log-group:"+one.text(g.get("LogGroupName"))+":*") {
+		wrong("it writes %v, and the flow logs go to %s", get(statements[0], "Resource"), group)
+	}
+	for _, action := range one.texts(get(statements[0], "Action")) {
+		if !strings.HasPrefix(action, "logs:") || strings.Contains(action, "*") {
+			wrong("it may %s", action)
+		}
 	}
 }
 

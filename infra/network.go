@@ -60,6 +60,9 @@ func (n *network) make(p *place) {
 		CidrBlock: &of.CIDR, EnableDnsSupport: jsii.Bool(true), EnableDnsHostnames: jsii.Bool(true), Tags: tags, // endpoints have private names
 	})
 	n.vpc = vpc.Ref()
+	if of.FlowLogs {
+		n.flowLogs(p)
+	}
 	var out *gateway
 	if of.Egress == config.EgressNAT {
 		out = n.gateway(tags)
@@ -72,6 +75,26 @@ func (n *network) make(p *place) {
 		}
 		n.subnets, n.routes = append(n.subnets, subnet), append(n.routes, routes)
 	}
+}
+
+// flowLogs has the VPC's connections written to CloudWatch Logs.
+func (n *network) flowLogs(p *place) {
+	name := "/aws/vpc/" + p.names.Cell(p.cell.ID, "network")
+	group := newLogGroup(n.Construct, "FlowLogs", name, p)
+	role := awsiam.NewRole(n.Construct, jsii.String("FlowLogsRole"), &awsiam.RoleProps{
+		AssumedBy: awsiam.NewServicePrincipal(jsii.String("vpc-flow-logs.amazonaws.com"), nil),
+		InlinePolicies: &map[string]awsiam.PolicyDocument{"logs": awsiam.NewPolicyDocument(&awsiam.PolicyDocumentProps{
+			Statements: &[]awsiam.PolicyStatement{awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
+				Actions: jsii.Strings("logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogGroups", "logs:DescribeLogStreams"),
+				Resources: jsii.Strings(p.names.ARN("logs", p.cell.Region, "log-group:"+name+":*")),
+			})},
+		})},
+	})
+	awsec2.NewCfnFlowLog(n.Construct, jsii.String("FlowLog"), &awsec2.CfnFlowLogProps{
+		ResourceType: jsii.String("VPC"), ResourceId: n.vpc, TrafficType: jsii.String("ALL"),
+		LogDestinationType: jsii.String("cloud-watch-logs"), LogGroupName: group.LogGroupName(),
+		DeliverLogsPermissionArn: role.RoleArn(), Tags: n.named(p),
+	})
 }
 
 // named are the tags of what has no name of its own.

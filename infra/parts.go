@@ -8,6 +8,7 @@ import (
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsdynamodb"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awsiam"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awslambda"
+	"github.com/aws/aws-cdk-go/awscdk/v2/awslogs"
 	"github.com/aws/aws-cdk-go/awscdk/v2/awssqs"
 	"github.com/aws/constructs-go/constructs/v10"
 	"github.com/aws/jsii-runtime-go"
@@ -17,7 +18,7 @@ import (
 )
 
 // keep is what happens to data when its stack goes, or another resource takes its place: it stays. What a failed first deployment
-// made is removed, so that the next one can make it; but tables, whose protection is in the way of that: docs/deploy.md.
+// made is removed, so that the next one can make it; but not tables, which are protected and therefore made last.
 const keep = awscdk.RemovalPolicy_RETAIN_ON_UPDATE_OR_DELETE
 
 // newTable makes a table with what all of ours have. An on-demand table costs nothing while nobody uses it, but for what is stored.
@@ -69,12 +70,33 @@ func newOperatorsAPI(scope constructs.Construct, p *place, all []operations.Oper
 			ThrottlingRateLimit: jsii.Number(o.PerSecond), ThrottlingBurstLimit: jsii.Number(o.Burst),
 		}
 	}
+	stage := &awsapigateway.StageOptions{StageName: jsii.String(operatorsStage), MethodOptions: &throttles}
+	if p.deployment.Operators.AccessLogs {
+		group := newLogGroup(scope, "OperatorsLogs", "/aws/apigateway/"+p.name(config.Operators), p)
+		stage.AccessLogDestination = awsapigateway.NewLogGroupLogDestination(group)
+		stage.AccessLogFormat = awsapigateway.AccessLogFormat_Custom(jsii.String(accessLog))
+	}
 	return awsapigateway.NewRestApi(scope, jsii.String("Operators"), &awsapigateway.RestApiProps{
 		RestApiName: jsii.String(p.name(config.Operators)), CloudWatchRole: jsii.Bool(false),
 		EndpointTypes: &[]awsapigateway.EndpointType{awsapigateway.EndpointType_REGIONAL},
 		Policy:        operatorsPolicy(awscdk.Stack_Of(scope).Account(), &p.deployment.Operators),
-		DeployOptions: &awsapigateway.StageOptions{StageName: jsii.String(operatorsStage), MethodOptions: &throttles},
+		DeployOptions: stage,
 	})
+}
+
+// accessLog is a line of an operators' API: who called what, and what API Gateway answered. Bodies are not in it.
+const accessLog = `{"requestId":"$context.requestId","time":"$context.requestTime","operator":"$context.identity.userArn",` +
+	`"address":"$context.identity.sourceIp","method":"$context.httpMethod","path":"$context.path","status":"$context.status",` +
+	`"error":"$context.error.responseType","latencyMs":"$context.responseLatency"}`
+
+// newLogGroup makes a log group that goes with its stack: what must outlast it is in the audit bucket, and a group that
+// stayed would be in the way of the next stack.
+func newLogGroup(scope constructs.Construct, id, name string, p *place) awslogs.ILogGroup {
+	group := awslogs.NewCfnLogGroup(scope, &id, &awslogs.CfnLogGroupProps{
+		LogGroupName: &name, RetentionInDays: jsii.Number(p.deployment.Control.LogDays),
+	})
+	group.ApplyRemovalPolicy(awscdk.RemovalPolicy_DESTROY, nil)
+	return awslogs.LogGroup_FromLogGroupName(scope, jsii.String(id[:len(id)-1]+"Group"), group.Ref())
 }
 
 // operatorsAPI is the API as its function is told of it: SLUICE_API.

@@ -34,7 +34,7 @@ var states = map[string]string{
 	"AWS::AppConfig::Environment": no, "AWS::AppConfig::HostedConfigurationVersion": no,
 	"AWS::CloudTrail::Trail": no, "AWS::CloudWatch::Alarm": no, "AWS::Events::Rule": no, "AWS::IAM::Role": no,
 	"AWS::EC2::EIP": no, "AWS::EC2::InternetGateway": no, "AWS::EC2::NatGateway": no, "AWS::EC2::Route": no, "AWS::EC2::RouteTable": no, "AWS::EC2::SecurityGroup": no,
-	"AWS::EC2::SecurityGroupEgress": no, "AWS::EC2::SecurityGroupIngress": no, "AWS::EC2::Subnet": no, "AWS::EC2::SubnetRouteTableAssociation": no,
+	"AWS::EC2::SecurityGroupEgress": no, "AWS::EC2::SecurityGroupIngress": no, "AWS::EC2::FlowLog": no, "AWS::EC2::Subnet": no, "AWS::EC2::SubnetRouteTableAssociation": no,
 	"AWS::EC2::VPC": no, "AWS::EC2::VPCEndpoint": no, "AWS::EC2::VPCGatewayAttachment": no,
 	"AWS::ElastiCache::ParameterGroup": no, "AWS::ElastiCache::SubnetGroup": no, "AWS::ElastiCache::User": no, "AWS::ElastiCache::UserGroup": no,
 	"AWS::KMS::Key": either, "AWS::CloudWatch::Dashboard": no, "AWS::WAFv2::WebACL": no,

@@ -64,5 +64,8 @@ func synth(d *config.Deployment, lambdas string) error {
 	if _, err := infra.NewStacks(app, d, lambdas); err != nil {
 		return err
 	}
-	return infra.Synth(app)
+	if err := infra.Synth(app); err != nil {
+		return err
+	}
+	return infra.PrintQuotas(os.Stderr, d)
 }

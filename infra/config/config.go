@@ -64,6 +64,10 @@ type Alarms struct {
 type Callers struct {
 	Principals []string // ARNs of roles and users, in which * stands for any text; none: every caller of the account
 	Addresses  []string // addresses, or networks such as 203.0.113.0/24, that calls come from; none: any
+
+	// AccessLogs writes a line for each call to the operators' APIs, refused ones included, to CloudWatch Logs. It has the
+	// caller's ARN and address. The account's setting of API Gateway in each region must name a role that may write logs.
+	AccessLogs bool
 }
 
 // The sets of alarms.

@@ -31,7 +31,9 @@ func (r *reader) deployment(root value) *Deployment {
 		},
 		"operators": func(v value) {
 			let := &d.Operators
-			r.mapping(v, "the operators", keys{"principals": r.texts(&let.Principals), "addresses": r.texts(&let.Addresses)})
+			r.mapping(v, "the operators", keys{
+				"principals": r.texts(&let.Principals), "addresses": r.texts(&let.Addresses), "accessLogs": r.boolean(&let.AccessLogs),
+			})
 		},
 		"dashboards": r.boolean(&d.Dashboards),
 	})

@@ -52,6 +52,8 @@ type Network struct {
 	// or a way out; nothing of that is seen when templates are made. Egress says whether there is a way out.
 	VPC     string
 	Subnets []string
+
+	FlowLogs bool // of the VPC that is made, to CloudWatch Logs: who called whom, by address and port
 }
 
 // Ways out of a VPC.
@@ -111,6 +113,7 @@ func (r *reader) network(to **Network) func(value) {
 		*to = n
 		r.mapping(v, "a network", keys{
 			"zones": r.number(&n.Zones), "cidr": r.text(&n.CIDR), "egress": r.text(&n.Egress), "vpc": r.text(&n.VPC), "subnets": r.texts(&n.Subnets),
+			"flowLogs": r.boolean(&n.FlowLogs),
 		})
 	}
 }
@@ -307,6 +310,9 @@ func (n *Network) complete(c *checks, path string) {
 		}
 		if n.Zones != 0 || n.CIDR != "" {
 			c.problem(path+".vpc", "is there already: leave out zones and cidr, which are of one that is made")
+		}
+		if n.FlowLogs {
+			c.problem(path+".flowLogs", "are of a VPC that is made: turn on those of yours where it is made")
 		}
 		return
 	}

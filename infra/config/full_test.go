@@ -67,6 +67,8 @@ func TestFullProblems(t *testing.T) {
 		"a VPC without subnets":     {full(", network: { vpc: vpc-01234567 }"), `cells[0].network.subnets: there are 0, want one in each of 2 or 3 zones`},
 		"subnets without a VPC":     {full(", network: { subnets: [subnet-01234567, subnet-89abcdef] }"), `cells[0].network.vpc: is missing`},
 		"a VPC and a range":         {full(", network: { vpc: vpc-01234567, subnets: [subnet-01234567, subnet-89abcdef], cidr: 10.0.0.0/20 }"), `cells[0].network.vpc: is there already: leave out zones and cidr`},
+		"flow logs of a VPC": {full(", network: { vpc: vpc-01234567, subnets: [subnet-01234567, subnet-89abcdef], flowLogs: true }"),
+			`cells[0].network.flowLogs: are of a VPC that is made: turn on those of yours where it is made`},
 		"a VPC by its name":         {full(", network: { vpc: main, subnets: [subnet-01234567, subnet-89abcdef] }"), `cells[0].network.vpc: "main" is not the id of a VPC`},
 		"a subnet by its name":      {full(", network: { vpc: vpc-01234567, subnets: [subnet-01234567, b] }"), `cells[0].network.subnets[1]: "b" is not the id of a subnet`},
 		"China":                     {"control: { region: cn-north-1 }\ncells: [ { id: a, region: cn-north-1, profile: full } ]\n", `cells[0].network: endpoints have other names in China: give a VPC that has them, by vpc and subnets`},

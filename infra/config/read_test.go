@@ -77,7 +77,7 @@ cells:
     rollbackAlarms: ["arn:aws:cloudwatch:us-east-1:123456789012:alarm:backend"]
     waf: { rate: 2000, stages: ["arn:aws:apigateway:us-east-1::/restapis/abc123/stages/v1"] }
     cache: { node: cache.m7g.large, cluster: true, shards: 2, auth: secret, snapshotDays: 3 }
-    network: { zones: 3, cidr: 10.1.0.0/18, egress: nat }
+    network: { zones: 3, cidr: 10.1.0.0/18, egress: nat, flowLogs: true }
     attach: [ { rest: r1, allowOrigin: "*", defaultResponses: false }, { http: abc123 }, { webSocket: w1 } ]
     issuers:
       - issuer: https://id.example.com/
@@ -93,7 +93,7 @@ cells:
     killSwitch: false
 retired: [ { id: us-0, region: us-west-2 } ]
 alarms: { set: all, topics: ["arn:aws:sns:us-east-1:123456789012:ops"] }
-operators: { principals: ["arn:aws:iam::123456789012:role/ci-*"], addresses: [203.0.113.7, "2001:db8::/32"] }
+operators: { principals: ["arn:aws:iam::123456789012:role/ci-*"], addresses: [203.0.113.7, "2001:db8::/32"], accessLogs: true }
 dashboards: true
 `
 
@@ -121,12 +121,13 @@ func TestReadAll(t *testing.T) {
 			RollbackAlarms: []string{"arn:aws:cloudwatch:us-east-1:123456789012:alarm:backend"},
 			WAF:            &config.WAF{Rate: 2000, Stages: []string{"arn:aws:apigateway:us-east-1::/restapis/abc123/stages/v1"}},
 			Cache:          &config.Valkey{Node: "cache.m7g.large", Cluster: true, Shards: 2, Auth: "secret", SnapshotDays: 3},
-			Network:        &config.Network{Zones: 3, CIDR: "10.1.0.0/18", Egress: "nat"},
+			Network:        &config.Network{Zones: 3, CIDR: "10.1.0.0/18", Egress: "nat", FlowLogs: true},
 			Attach:         []config.Attachment{{REST: "r1", AllowOrigin: "*", NoDefaultResponses: true}, {HTTP: "abc123"}, {WebSocket: "w1"}},
 		}, {ID: "us-2", Region: "us-east-1", Profile: "small", MaxInstances: 100, MemoryMB: 512, NoKillSwitch: true}},
 		Alarms: config.Alarms{Set: "all", Topics: []string{"arn:aws:sns:us-east-1:123456789012:ops"}}, Dashboards: true,
 		Operators: config.Callers{
 			Principals: []string{"arn:aws:iam::123456789012:role/ci-*"}, Addresses: []string{"203.0.113.7", "2001:db8::/32"},
+			AccessLogs: true,
 		},
 	}
 	if err != nil || !reflect.DeepEqual(*d, want) {
@@ -336,7 +337,7 @@ func TestDocumentation(t *testing.T) {
 			}
 		}
 	}
-	if want := 83; known != want {
+	if want := 85; known != want {
 		t.Errorf("the reader knows %d keys, want %d: this test is to look at all of them", known, want)
 	}
 }

@@ -48,7 +48,7 @@ func authorizer() Function {
 
 func publisher() Function {
 	return Function{
-		Name: "publisher", MemoryMB: 512, Timeout: time.Minute, Reserved: 10,
+		Name: "publisher", MemoryMB: 512, Timeout: time.Minute, Reserved: 3 * Shards,
 		Streams: &Streams{Of: []events.Table{events.Plans, events.Tenants, events.Keys}, Batch: 500, Retries: 20, MaxAge: 6 * time.Hour, Silence: true},
 		Grants: []Grant{
 			{On: PlansStream, Actions: stream}, {On: TenantsStream, Actions: stream}, {On: KeysStream, Actions: stream},
@@ -63,7 +63,7 @@ func publisher() Function {
 func balancer() Function {
 	return Function{
 		// A call on the schedule waits for the end of a grace, of 18 s. Meanwhile the stream's may come.
-		Name: "balancer", MemoryMB: 512, Timeout: time.Minute, Reserved: 2, Schedule: time.Minute,
+		Name: "balancer", MemoryMB: 512, Timeout: time.Minute, Reserved: Shards + 1, Schedule: time.Minute,
 		Streams: &Streams{Of: []events.Table{events.Cells}, Batch: 500, Retries: 20, MaxAge: 6 * time.Hour},
 		Grants: []Grant{
 			{On: CellsStream, Actions: stream},
@@ -87,7 +87,7 @@ func applier() Function {
 	return Function{
 		// More than two calls at once contend for the head of one table.
 		Name: "applier", PerCell: true, MemoryMB: 256, Timeout: 30 * time.Second, Reserved: 2,
-		Queue: &Queue{Batch: 100, Window: time.Second, MaxConcurrent: 2, Visibility: 3 * time.Minute, Retention: 4 * 24 * time.Hour, MaxReceives: 1000},
+		Queue: &Queue{Batch: 100, Window: time.Second, MaxConcurrent: 2, Visibility: 6*30*time.Second + time.Second, Retention: 4 * 24 * time.Hour, MaxReceives: 1000},
 		Grants: []Grant{
 			{On: Changes, Actions: []string{"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}},
 			{On: Config, Actions: apply},
@@ -136,7 +136,7 @@ func archiver() Function {
 	all := []events.Table{events.Plans, events.Tenants, events.Keys, events.Cells, events.Operations}
 	return Function{
 		// What is not kept is tried again for most of the day that a stream holds it.
-		Name: "archiver", MemoryMB: 512, Timeout: time.Minute, Reserved: 10,
+		Name: "archiver", MemoryMB: 512, Timeout: time.Minute, Reserved: len(all) * Shards,
 		Streams: &Streams{Of: all, Batch: 100, Retries: 10_000, MaxAge: 20 * time.Hour, Silence: true},
 		Grants: []Grant{
 			{On: PlansStream, Actions: stream}, {On: TenantsStream, Actions: stream}, {On: KeysStream, Actions: stream},

@@ -115,12 +115,17 @@ type Streams struct {
 	Silence bool
 }
 
+// Shards is how many shards the stream of a new on-demand table has: one for each of the four partitions that DynamoDB
+// makes. Lambda reads each shard with a call of its own, so a function needs this much concurrency for each of its
+// streams. With less its calls are throttled, and a change waits for the next free one.
+const Shards = 4
+
 // Queue is the event source mapping of a standard queue, with ReportBatchItemFailures, and the queue's own settings.
 type Queue struct {
 	Batch         int
 	Window        time.Duration // SQS wants a second or more where Batch is above 10
 	MaxConcurrent int           // calls
-	Visibility    time.Duration // six times the timeout, as Lambda wants it
+	Visibility    time.Duration // six times the timeout and the window, as Lambda wants it
 	Retention     time.Duration
 	MaxReceives   int // then a message goes to the dead-letter queue
 }

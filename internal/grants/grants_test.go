@@ -210,6 +210,13 @@ func unsound(f *grants.Function) (wrong []string) {
 		if s.Batch < 1 || s.Batch > 10_000 || s.Retries < 1 || s.Retries > 10_000 || s.MaxAge < time.Minute || s.MaxAge >= 24*time.Hour {
 			bad("streams %+v: bounded retries, and an age below what a stream holds", *s)
 		}
+		calls := len(s.Of) * grants.Shards
+		if f.Schedule > 0 {
+			calls++
+		}
+		if f.Reserved < calls {
+			bad("%d reserved, and %d shards and schedules of new tables call it at once", f.Reserved, calls)
+		}
 		if !has(grants.Failed) {
 			bad("cannot send what fails away")
 		}
@@ -221,7 +228,7 @@ func unsound(f *grants.Function) (wrong []string) {
 	}
 	if q := f.Queue; q != nil {
 		if !has(grants.Changes) || q.Batch < 1 || q.Batch > 10_000 || q.Batch > 10 && q.Window < time.Second || q.MaxConcurrent < 2 || q.MaxConcurrent > 1000 ||
-			q.Visibility < 6*f.Timeout || q.MaxReceives > 1000 || f.Reserved > 0 && f.Reserved < q.MaxConcurrent {
+			q.Visibility < 6*f.Timeout+q.Window || q.MaxReceives > 1000 || f.Reserved > 0 && f.Reserved < q.MaxConcurrent {
 			bad("queue %+v with a timeout of %s", *q, f.Timeout)
 		}
 	}
@@ -258,7 +265,15 @@ func TestSettingsAreSound(t *testing.T) {
 	}
 	for name, bend := range map[string]func(f *grants.Function){
 		"no window":   func(f *grants.Function) { f.Queue.Window = 0 },
-		"visibility":  func(f *grants.Function) { f.Queue.Visibility = f.Timeout },
+		"visibility":  func(f *grants.Function) { f.Queue.Visibility = 6 * f.Timeout },
+		"shards": func(f *grants.Function) {
+			*f, _ = grants.Of("publisher")
+			f.Reserved--
+		},
+		"a schedule beside shards": func(f *grants.Function) {
+			*f, _ = grants.Of("balancer")
+			f.Reserved--
+		},
 		"concurrency": func(f *grants.Function) { f.Reserved = 1 },
 		"no log":      func(f *grants.Function) { f.Grants = nil },
 		"no stream": func(f *grants.Function) {
