@@ -641,6 +641,16 @@ tenants:
 		t.Fatal(err)
 	}
 	enforces(t, s, failing, k, limit)
+	// A message that was received before the queue's visibility was changed comes again after the three minutes of before.
+	if err := stand.Until(t.Context(), patience+3*time.Minute, pace, func(ctx context.Context) error {
+		n, err := s.Waiting(ctx, failing.Region, failing.Table("changes"))
+		if err == nil && n > 0 {
+			err = fmt.Errorf("%d messages wait", n)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
 	noneWaits(t, s)
 	l.stop()
 	unknown := strangers(len(s.Cells()))                                    // with somebody who asks beside the client, another process may begin in a cell

@@ -67,8 +67,12 @@ func noneWaits(t *testing.T, s *stand.Stand) {
 	}
 	within(t, func(ctx context.Context) error {
 		for _, p := range changes {
-			if n, err := s.Waiting(ctx, p.region, p.queue); err != nil || n > 0 {
-				return fmt.Errorf("%d messages are in %s: %w", n, p.queue, err)
+			n, err := s.Waiting(ctx, p.region, p.queue)
+			if err == nil && n > 0 {
+				err = fmt.Errorf("%d messages are in %s", n, p.queue)
+			}
+			if err != nil {
+				return err
 			}
 		}
 		return nil
