@@ -53,7 +53,7 @@ func full(a *fake)   { a.vpc = "vpc-1" }
 func account(change func(*fake)) func(*testing.T) *doctor.Target {
 	return func(*testing.T) *doctor.Target {
 		f := &fake{
-			role: "arn:aws:iam::123456789012:role/balancer", executions: 239,
+			role: "arn:aws:iam::123456789012:role/balancer", executions: 254,
 			metrics: map[string]float64{"active_cell_count": 60, "IteratorAge": 12},
 			topics:  []string{"arn:aws:sns:eu-west-1:123456789012:sluice-alarms"}, topicKey: "alias/alarms",
 			keyPolicy: `{"Statement":[{"Principal":{"Service":"cloudwatch.amazonaws.com"},` +
