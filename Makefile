@@ -62,11 +62,14 @@ NESTED = ':!bench' ':!browser' ':!infra'
 # seven times as slow, so under it they run short, and then once more in full without it.
 FULL = $(shell git grep -lE --untracked 'testing\.Short\(\)|\braceEnabled\b' -- '*_test.go' $(NESTED) | xargs -n 1 dirname | sort -u | sed 's|^|./|')
 
+# How many packages are tested at once: more than there are processors, because the longest wait more than they compute.
+PACKAGES = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)))
+
 .PHONY: test
 test: ## Unit tests in random order, with the race detector; what is short under it once more in full
 	$(if $(RACE),,@echo 'make test: no C compiler, so the tests run without the race detector' >&2)
-	go test $(if $(RACE),-race -short) -shuffle=on ./...
-	$(if $(RACE),go test -shuffle=on $(FULL))
+	go test -p $(PACKAGES) $(if $(RACE),-race -short) -shuffle=on ./...
+	$(if $(RACE),go test -p $(PACKAGES) -shuffle=on $(FULL))
 
 .PHONY: soak
 soak: ## The random tests with SOAK (10) times their usual seeds and scripts; the stores' too, where they can run
