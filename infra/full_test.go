@@ -76,8 +76,8 @@ var inFull = map[string]map[string]int{
 		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1, "what Lambda does by a role, the function's code may not": 2,
 	},
 	"sluice-cell-f-2": { // without a kill switch, but with flow logs: a role less, and one more
-		"functions call the cache's port alone beside https": 1,
-		"no value of a secret is in a template":              1,
+		"functions call the cache's port alone beside https":             1,
+		"no value of a secret is in a template":                          1,
 		"security groups take nothing from addresses, and one port each": 2, "security groups call https, the cache, or nobody": 3,
 		"subnets give nobody a public address": 6, "endpoints are for what is called, by this account": 2,
 		"the cache is encrypted, doubled, asks who it is, and forgets nothing": 1, "what Lambda does by a role, the function's code may not": 2,

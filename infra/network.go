@@ -85,7 +85,7 @@ func (n *network) flowLogs(p *place) {
 		AssumedBy: awsiam.NewServicePrincipal(jsii.String("vpc-flow-logs.amazonaws.com"), nil),
 		InlinePolicies: &map[string]awsiam.PolicyDocument{"logs": awsiam.NewPolicyDocument(&awsiam.PolicyDocumentProps{
 			Statements: &[]awsiam.PolicyStatement{awsiam.NewPolicyStatement(&awsiam.PolicyStatementProps{
-				Actions: jsii.Strings("logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogGroups", "logs:DescribeLogStreams"),
+				Actions:   jsii.Strings("logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogGroups", "logs:DescribeLogStreams"),
 				Resources: jsii.Strings(p.names.ARN("logs", p.cell.Region, "log-group:"+name+":*")),
 			})},
 		})},

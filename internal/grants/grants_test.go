@@ -264,8 +264,8 @@ func TestSettingsAreSound(t *testing.T) {
 		}
 	}
 	for name, bend := range map[string]func(f *grants.Function){
-		"no window":   func(f *grants.Function) { f.Queue.Window = 0 },
-		"visibility":  func(f *grants.Function) { f.Queue.Visibility = 6 * f.Timeout },
+		"no window":  func(f *grants.Function) { f.Queue.Window = 0 },
+		"visibility": func(f *grants.Function) { f.Queue.Visibility = 6 * f.Timeout },
 		"shards": func(f *grants.Function) {
 			*f, _ = grants.Of("publisher")
 			f.Reserved--

@@ -56,7 +56,7 @@ type Stand struct {
 
 	deployed deployed
 	gateways *gateways
-	missing  []string // see Missing
+	missing  []string       // see Missing
 	ports    map[string]int // of the gateways, by stack
 }
 
