@@ -132,7 +132,7 @@ func (p *parser) variables() []variable {
 			func(v string) string { return integer(&p.TrustedHops, v, 0, identity.MaxHops) }},
 		{"SLUICE_RETRY_JITTER", "0", false, "Percent by which waits that clients are told are lengthened, at random.",
 			func(v string) string { return integer(&p.RetryJitter, v, 0, maxJitter) }},
-		{"SLUICE_PASS_DENIALS", "", false, "Ids of HTTP and WebSocket APIs, separated by commas, whose denials go through to our middleware in the backend. **Without that middleware it is an open door.**",
+		{"SLUICE_PASS_DENIALS", "", false, "Ids of HTTP and WebSocket APIs, separated by commas, whose denials go through to our middleware in the backend. **Without that middleware it is an open door, for callers without a credential, too.**",
 			func(v string) string {
 				return list(&p.PassDenials, v, apiID, maxPassDenials, "ids of APIs, separated by commas")
 			}},
