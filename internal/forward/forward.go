@@ -71,7 +71,8 @@ func keepOurs(h http.Header) {
 	}
 }
 
-// Ours reports whether a client may not send the header. Underscores count as dashes: many backends make no difference.
+// Ours reports whether a client may not send the header. Every byte that is no letter and no digit counts as a dash: many
+// backends make no difference between a dash and an underscore, and some between a dash and none of them.
 func Ours(name string) bool {
 	for _, prefix := range [...]string{"x-sluice-", "x-ratelimit-", "ratelimit"} {
 		if len(name) >= len(prefix) && sameName(name[:len(prefix)], prefix) {
@@ -85,10 +86,10 @@ func sameName(a, lower string) bool {
 	for i := range len(a) {
 		c := a[i]
 		switch {
-		case c == '_':
-			c = '-'
 		case c >= 'A' && c <= 'Z':
 			c += 'a' - 'A'
+		case (c < 'a' || c > 'z') && (c < '0' || c > '9'):
+			c = '-'
 		}
 		if c != lower[i] {
 			return false

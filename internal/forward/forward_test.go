@@ -57,7 +57,7 @@ func FuzzWrite(f *testing.F) {
 
 func TestOurs(t *testing.T) {
 	for name, want := range map[string]bool{
-		"X-Sluice-Tenant": true, "x_sluice_tenant": true, "X-SLUICE_ANY": true, "Ratelimit": true, "Ratelimit-Policy": true,
+		"X-Sluice-Tenant": true, "x_sluice_tenant": true, "X.Sluice.Tenant": true, "x~sluice!tenant": true, "X-SLUICE_ANY": true, "Ratelimit": true, "Ratelimit-Policy": true,
 		"X-Ratelimit-Limit": true, "X_RateLimit_Limit": true, "X-Sluic": false, "X-Own": false, "Rate": false,
 	} {
 		if got := forward.Ours(name); got != want {

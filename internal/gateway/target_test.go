@@ -98,6 +98,7 @@ anonymousPlan: public
 		"/..;x=1/api/product/1", "/..%3bx/api/product/1", `/..\api\product\1`, `/\..\api/product/1`, "/..%5capi/product/1",
 		"/x/..%2F..%2Fapi/product/1", "/..?x=/api/product/1", "/..%3F/api/product/1", "/..%23/api/product/1",
 		"/..%00/api/product/1", "http://other/../api/product/1", "//other/../../api/product/1", "/..", "/../secret",
+		"/%2e%2e/secret;" + strings.Repeat("a", 16_500),
 	} {
 		if status := sendTarget(t, at, target); status != http.StatusBadRequest {
 			t.Errorf("%s: %d, want 400", target, status)

@@ -40,8 +40,8 @@ func (p *Path) Ambiguous() bool { return p.ambiguous }
 // Climbs reports whether a reading of the path has more ".." than segments before them, and so leads above the root.
 // The forms of such a path stop at the root. A proxy that puts a base path in front of it does not: "/../api/1" behind
 // "/api" is "/api/1" to the server, and no form is "/1". A caller that hands paths to such a proxy must refuse these.
-// Of an ambiguous path not every reading is looked at; it matches every pattern in any case.
-func (p *Path) Climbs() bool { return p.climbs }
+// Of an ambiguous path not every reading is looked at, so it is taken to lead there.
+func (p *Path) Climbs() bool { return p.climbs || p.ambiguous }
 
 // NumForms is the number of forms, from 1 to twice [MaxReadings].
 func (p *Path) NumForms() int { return 1 + len(p.more) }

@@ -177,6 +177,7 @@ func TestClimbs(t *testing.T) {
 		`/\..\a`: true, "/..%00": true, "/..%3Fa": true, "/..%23a": true, "http://h/..": true, "//h/..": true,
 		"//h/a/../..":  true,
 		"/a?/../../..": true,
+		"/%2e%2e/a;" + strings.Repeat("b", 16_500): true, // too long for every reading to be looked at
 	} {
 		if path := route.Clean(raw); path.Climbs() != want {
 			t.Errorf("Clean(%q).Climbs() = %t, want %t", raw, path.Climbs(), want)
