@@ -569,17 +569,6 @@ func reconcileRuns(ctx context.Context, s *stand.Stand, c stand.Cell, runs bool)
 func TestApplierFails(t *testing.T) {
 	s := open(t)
 	failing, other := smallAndFull(t, s)
-	// First of all: what is received before this comes again after three minutes only, and the changes below bring messages.
-	was, err := visibility(t.Context(), s, failing, "30")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tidy := context.WithoutCancel(t.Context())
-	t.Cleanup(func() {
-		if _, err := visibility(tidy, s, failing, was); err != nil {
-			t.Error(err)
-		}
-	})
 	name, exactly := unique("applier"), exactLimit(period())
 	plans := func(limit int, tenants ...string) string {
 		text := fmt.Sprintf(`
@@ -606,6 +595,16 @@ tenants:
 	}
 	before := map[string]cellconfig.Head{failing.ID: position(t, s, failing), other.ID: position(t, s, other)}
 
+	was, err := visibility(t.Context(), s, failing, "30")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tidy := context.WithoutCancel(t.Context())
+	t.Cleanup(func() {
+		if _, err := visibility(tidy, s, failing, was); err != nil {
+			t.Error(err)
+		}
+	})
 	const variable = "SLUICE_CONFIG_TABLE"
 	restore := sync.OnceValue(func() error {
 		return errors.Join(
