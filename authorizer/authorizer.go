@@ -320,6 +320,11 @@ func (z *Authorizer) decide(ctx context.Context, a *Answer, c Configuration) ans
 	if kind := a.spare(z.limitAddress(ctx, a, c)); kind != answer.Allowed {
 		return kind
 	}
+	// No honest path has so many readings. It would be charged to every limit of its method, which can be more than a store
+	// decides at once, and onStoreFailure would then let it pass.
+	if a.path.Ambiguous() && a.Mode != limit.Off {
+		return answer.BadRequest
+	}
 	if !c.Routed(a.request.Method, &a.path) {
 		return answer.NoRoute
 	}

@@ -783,3 +783,20 @@ func TestNewHandlerRefuses(t *testing.T) {
 		}
 	}
 }
+
+// Guarantees that a path with more readings than are followed is refused, by every kind of API that tells a path: it would
+// be charged to every limit, and more than a store can decide at once are decided by onStoreFailure.
+func TestPathsWithTooManyReadings(t *testing.T) {
+	odd := "/%" + strings.Repeat("25", 70) + "41/../product/1"
+	for _, s := range without(apigw.RESTToken) {
+		if s == apigw.WebSocket { // its $connect has no path
+			continue
+		}
+		w := newWorld(t, allPlans)
+		c := by("acme")
+		c.path = odd
+		if r := w.send(s, c); r.allow || r.decision != "bad_request" {
+			t.Errorf("%s: allow %v, %s: %s", s, r.allow, r.decision, r.text)
+		}
+	}
+}

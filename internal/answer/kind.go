@@ -64,7 +64,7 @@ var kinds = [kindCount]kind{
 	NoPlan:          {"no_plan", http.StatusForbidden, docs + "no-plan", "Tenant without a plan", "The tenant has no plan, so nothing is allowed."},
 	NoRoute:         {"no_route", http.StatusNotFound, docs + "no-route", "No such route", "The API declares its routes, and none matches this method and path."},
 	TooLarge:        {"too_large", http.StatusRequestEntityTooLarge, docs + "too-large", "Request body too large", "The request body is larger than the gateway accepts."},
-	BadRequest:      {"bad_request", http.StatusBadRequest, docs + "bad-request", "Bad request", "The gateway does not serve this kind of request."},
+	BadRequest:      {"bad_request", http.StatusBadRequest, docs + "bad-request", "Bad request", "This kind of request is not served."},
 	LocalOnly:       {"local_only", http.StatusForbidden, docs + "local-only", "Only from this machine", "The live page answers requests from the machine it runs on. See 'sluice dev --help', --live-page."},
 	UpstreamDown:    {"upstream_down", http.StatusBadGateway, docs + "upstream-down", "Upstream not reachable", "The request was allowed, but the service behind the gateway did not answer."},
 	UpstreamTimeout: {"upstream_timeout", http.StatusGatewayTimeout, docs + "upstream-timeout", "Upstream too slow", "The request was allowed, but the service behind the gateway did not answer in time."},
