@@ -288,6 +288,27 @@ func TestForgedState(t *testing.T) {
 	}
 }
 
+// Guarantees that one above the last entry is seen, too: it is the least that keeps a reader from loading.
+func TestNumberOneAboveTheHead(t *testing.T) {
+	w := newWorld(t)
+	w.both(control.Plans, events.SettingsKey, `{"routes":[]}`)
+	got, err := w.Table.Get(t.Context(), cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := w.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got[0].Seq = h.Seq + 2
+	step := cellconfig.Step{Incarnation: h.Incarnation, Documents: got, Entry: cellconfig.Entry{Seq: h.Seq + 1}}
+	if err := w.Table.Commit(t.Context(), step); err != nil {
+		t.Fatal(err)
+	}
+	w.run(drift{reconcile.Altered: 1})
+	w.run(drift{})
+}
+
 // Guarantees that a document with a number above that of the last log entry, with which no environment can begin, gets
 // another number, whatever it is.
 func TestNumbersAboveTheHead(t *testing.T) {
