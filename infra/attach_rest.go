@@ -184,8 +184,8 @@ func (props *AttachRESTProps) responses(own constructs.Construct) map[string]str
 	return paths
 }
 
-// deniedBody is the body of what is denied: API Gateway's own words, and the authorizer's problem behind them. A resource policy denies
-// without the authorizer, and so without a problem; what is left is then JSON, too.
+// deniedBody is the body of a denied call: API Gateway's message, and after it the members of the authorizer's problem. If a
+// resource policy denies the call, the authorizer was not asked, and the message alone is still JSON.
 const deniedBody = `{"message":$context.error.messageString$context.authorizer.problemMembers}`
 
 // problemBody is the body of an answer that the authorizer cannot write: it has none, or failed.

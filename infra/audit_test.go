@@ -109,8 +109,7 @@ func TestTrailHasWhatGetsAroundTheAuditTrail(t *testing.T) {
 }
 
 // Guarantees that only the archiver may write into the audit bucket, and CloudTrail into its own; that nobody chooses
-// the lock of an object or writes it as a replica; and that a break-glass role is left out of what is denied everybody,
-// where there is one; and that the mode GOVERNANCE, and no other, is warned of when templates are made.
+// the lock of an object or writes a replica; that these denials leave out the break-glass role, if there is one; and that the mode GOVERNANCE, and no other, is warned of when templates are made.
 func TestBreakGlass(t *testing.T) {
 	const glass = "arn:aws:iam::123456789012:role/glass"
 	for _, mode := range []string{config.Governance, config.Compliance} {

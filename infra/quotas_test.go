@@ -10,8 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/infra/config"
 )
 
-// TestQuotas guarantees that the quotas are those of the templates: what functions reserve, and how many VPCs and
-// addresses are made in a region.
+// TestQuotas guarantees that the quotas count what the templates have in a region: the concurrency that functions
+// reserve, VPCs and addresses.
 func TestQuotas(t *testing.T) {
 	d := full()
 	if err := d.Complete(); err != nil {

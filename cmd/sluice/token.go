@@ -52,7 +52,7 @@ func tokenFor(u *url.URL, file string) (token, hint string, at *url.URL, err err
 	if file == "" {
 		folder, err := devtoken.Folder()
 		if err != nil {
-			const unknown = "it wants the token of 'sluice dev', and your folder for tokens is not known: %v. %s"
+			const unknown = "this call needs the token of 'sluice dev', and your folder for tokens is not known: %v. %s"
 			return "", fmt.Sprintf(unknown, err, ownFile), u, nil
 		}
 		found = devtoken.Find(folder, u.Hostname(), uint16(port))
@@ -75,9 +75,9 @@ func tokenFor(u *url.URL, file string) (token, hint string, at *url.URL, err err
 func hintFor(file string, err error, u *url.URL) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Sprintf("it wants the token of 'sluice dev', and there is no file %s. %s", file, ownFile)
+		return fmt.Sprintf("this call needs the token of 'sluice dev', and there is no file %s. %s", file, ownFile)
 	case err != nil:
-		return fmt.Sprintf("it wants the token of 'sluice dev', and there is none to send: %v. %s", err, ownFile)
+		return fmt.Sprintf("this call needs the token of 'sluice dev', and no token can be sent: %v. %s", err, ownFile)
 	}
 	return fmt.Sprintf("the token in %s is not that of the process at %s: another user started that process, or it "+
 		"has another --token-file, or it is in a container. %s", file, u.Host, ownFile)

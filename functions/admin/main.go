@@ -1,7 +1,7 @@
 // Command admin is the Lambda behind the operators' REST API: what they change in the control tables.
 //
-// Its methods have AWS_IAM authorization, and an event without the identity that comes of it is refused, as is one
-// that is not of its own API. Its role may read and write items of the control tables, and read the cells' config
+// Its methods have AWS_IAM authorization, and an event without the caller's identity is refused, as is an event of
+// another API. Its role may read and write items of the control tables, and read the cells' config
 // tables and the secret of peppers where these are set.
 package main
 

@@ -69,7 +69,7 @@ func TestFunction(t *testing.T) {
 		var got reconcile.Result
 		err := json.Unmarshal([]byte(f.Call(`{"source":"aws.events"}`)), &got)
 		if err != nil || !got.Finished || got.Repaired != want {
-			t.Errorf("of what was forged: %+v, %v; want %d repaired", got, err, want)
+			t.Errorf("after the forgery: %+v, %v; want %d repaired", got, err, want)
 		}
 	}
 	d, err = stores.Cell.Get(t.Context(), ahead.Ref, forged.Ref)

@@ -6,10 +6,10 @@
 //
 //	sldev2_wqT0…                               the token
 //	address 127.0.0.1:8080                     where its process listens; one line for each address
-//	boot 6d3f0f8e-5c6a-4f0e-9f5e-1d5f6d1c2b3a  the start of the machine; absent where the system has no name for that
+//	boot 6d3f0f8e-5c6a-4f0e-9f5e-1d5f6d1c2b3a  the boot ID of the machine, which changes at each start; absent if there is none
 //
-// Whoever can write the folder of a file, or names another file, can thus not have a token sent to an address of their
-// own choice.
+// The addresses keep a token from being sent elsewhere: somebody who can write to the folder, or who makes a command
+// read another file, cannot choose the address that a token is sent to.
 package devtoken
 
 import (
@@ -31,16 +31,16 @@ import (
 // tokenBytes random bytes in base64url.
 const (
 	prefix        = "sldev2_"
-	earlierPrefix = "sldev1_" // of files that do not say where the token may be sent
+	earlierPrefix = "sldev1_" // in the earlier format, which lists no addresses
 )
 
 const (
 	tokenBytes   = 32
-	maxFileBytes = 16 << 10 // far more than the addresses of all cells of a process have
+	maxFileBytes = 16 << 10 // far more than one address line for each cell of a process
 	bootFile     = "/proc/sys/kernel/random/boot_id"
 )
 
-// ErrElsewhere is wrapped by the error for a token that is not for the address to be called.
+// ErrElsewhere means that the token must not be sent to the address. Errors of [Token.For] wrap it.
 var ErrElsewhere = errors.New("the token is not sent")
 
 // New makes a random token.
@@ -54,7 +54,7 @@ func New() string {
 type Token struct {
 	Secret    string           // what calls carry
 	addresses []netip.AddrPort // where its process listens
-	boot      string           // of the machine on which it listens; "" is unknown
+	boot      string           // boot ID of the machine on which it listens; "" if not known
 }
 
 // parse refuses what Write cannot have written. Its errors do not show the text.
@@ -88,8 +88,8 @@ func parse(text string) (Token, error) {
 	return t, nil
 }
 
-// For returns nil if the token may be sent to the address: its process listens there, and on this machine. The error
-// wraps [ErrElsewhere].
+// For returns nil if the token may be sent to the address: the process that made the token listens there, and this
+// machine was not started since. The second is checked only if both boot IDs are known. The error wraps [ErrElsewhere].
 func (t *Token) For(at netip.AddrPort) error {
 	if here := boot(); t.boot != "" && here != "" && t.boot != here {
 		return fmt.Errorf("%w to %s: its file was written on another machine, or before this machine was last started",
@@ -103,7 +103,7 @@ func (t *Token) For(at netip.AddrPort) error {
 	return fmt.Errorf("%w to %s: it is for %s", ErrElsewhere, at, t.addresses[0])
 }
 
-// boot names the start of this machine; "" if the system has no name for it.
+// boot is the boot ID of this machine; "" if the system has none.
 func boot() string {
 	text, err := os.ReadFile(bootFile)
 	if err != nil {
@@ -112,8 +112,8 @@ func boot() string {
 	return strings.TrimSpace(string(text))
 }
 
-// Folder is where the files of this user's processes lie: "sluice" in XDG_STATE_HOME or ~/.local/state, on macOS and
-// Windows in the folder for settings of programs. The folder need not be there.
+// Folder is the folder of this user's token files: $XDG_STATE_HOME/sluice if that variable is an absolute path, else
+// "sluice" in [os.UserConfigDir] on macOS, iOS, Windows and Plan 9, and ~/.local/state/sluice elsewhere. It may not exist.
 func Folder() (string, error) {
 	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
 		return filepath.Join(state, "sluice"), nil
@@ -173,7 +173,7 @@ func Write(file, token string, addresses ...netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = root.Close() }() // nothing is written through it
+	defer func() { _ = root.Close() }() // to close a folder loses no data
 	name := filepath.Base(file)
 	if info, err := root.Lstat(name); err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is not a regular file: remove it", file)
@@ -221,7 +221,7 @@ func Read(file string) (Token, error) {
 		return Token{}, err
 	}
 	if len(text) > maxFileBytes {
-		text = nil // what is cut off could be the end of an address
+		text = nil // the cut could turn an address into another one, so a file that is too long is not valid
 	}
 	token, err := parse(string(text))
 	if err != nil {
@@ -259,11 +259,11 @@ func addressesOf(host string) []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 }
 
-// Found is what [Find] and [Open] found out about the token for an address.
+// Found is the result of [Find] or [Open].
 type Found struct {
 	Token string     // "" if there is none
 	Host  netip.Addr // where calls with the token must go
-	File  string     // that holds the token; if there is none, the file that ought to
+	File  string     // the file that holds the token or, if there is none, that should hold it
 	Err   error      // why there is no token
 }
 
@@ -288,7 +288,7 @@ func Open(file, host string, port uint16) Found {
 }
 
 // Find looks in folder for the token of the process that listens on a port of this machine. The host is "localhost" or
-// a loopback address. If several files suit it, the newest counts: the others are of processes that were killed.
+// a loopback address. If several files match, only the newest is used: processes that were killed left the others.
 func Find(folder, host string, port uint16) Found {
 	addresses := addressesOf(host)
 	found := Found{Host: addresses[0], File: File(folder, netip.AddrPortFrom(addresses[0], port)), Err: fs.ErrNotExist}
@@ -304,7 +304,7 @@ func Find(folder, host string, port uint16) Found {
 		}
 		found = Found{Host: at, File: file, Err: err}
 		switch {
-		case err != nil: // the folder is another user's
+		case err != nil: // the folder may be another user's
 			return found
 		case !info.Mode().IsRegular():
 			found.Err = fmt.Errorf("%s: it is not a regular file", file)

@@ -140,7 +140,7 @@ func ofTheAccount() []Assumption {
 			"IPs.",
 		Code: []string{"internal/grants/functions.go", "infra/network.go"},
 		Worse: "New accounts have 10 concurrent executions, and CloudFormation refuses the stack. That is why " +
-			"docs/deploy.md wants the quota looked at before, and `--no-rollback` the first time.",
+			"synth prints the quotas, and why tables are made after the functions.",
 		How: "Lambda's concurrency in each region beside what is reserved there and the 100 that Lambda keeps, with " +
 			"100 for an authorizer that is not deployed yet; quotas of VPCs and addresses beside those of full cells. " +
 			"What else uses them is not looked at.",

@@ -149,7 +149,7 @@ func denialHeaders(_ context.Context, t *Target) Finding {
 	if seen == 0 {
 		return unknown(giveKey, "no refusal by a limit with a body that can be read was seen")
 	}
-	return holds("the headers of a refusal are those of its body: RateLimit: %.80s", refusals[0].Header.Get("RateLimit"))
+	return holds("the headers of a refusal say the same as its body: RateLimit: %.80s", refusals[0].Header.Get("RateLimit"))
 }
 
 func denialBody(_ context.Context, t *Target) Finding {

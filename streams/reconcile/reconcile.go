@@ -11,9 +11,9 @@
 //	                                                    were restored to an earlier time
 //	unknown     no item of the control tables, or a     removed: it was forged
 //	            row of the cell that is no document
-//	altered     the same version with other content, or replaced by the item: it was forged
-//	            a number above that of the cell's last
-//	            log entry
+//	altered     the same version with other content     replaced by the item: it was forged
+//	            a sequence number above the last entry  written again with the number of a new entry
+//	            of the cell's log
 //	unreadable  an item that is not as it was written,   reported: it reaches no cell
 //	            or shares or a placement that no cell of
 //	            this version can read
@@ -216,10 +216,10 @@ type run struct {
 	result   *Result
 	store    cellconfig.Store
 	version  int64 // of the document with the state of an earlier run
-	compared bool  // the state's table, by this run: what there is was counted
+	compared bool  // this run has compared and counted the state's table
 	items    int64 // of the state's table that were listed last, but for the canary's, which comes again in any case
 	lost     bool  // the state's table has no items, and the cell many documents of it: they stay
-	crossed  bool  // the cell's keys are not those that it has under their hashes
+	crossed  bool  // the cell's documents of keys and of key hashes do not match
 	above    bool  // a document of the state's table has a number above that of the last log entry
 }
 
@@ -353,10 +353,11 @@ func (r *Reconciler) count(result *Result, err error) {
 	m.Count("reconcile_unfinished", unfinished)
 }
 
-// noRuns is the first version of a state that no run has left, since each of them counts on by one.
+// noRuns is the version from which on a saved state was forged: each run raises the version by one, so no run gets there.
 const noRuns = 1<<53 - 1
 
-var errNoRuns = fmt.Errorf("no run has left a state of version %d or above", int64(noRuns))
+var errNoRuns = fmt.Errorf("the saved state has version %d or above, which no run reaches: it was forged, and is removed",
+	int64(noRuns))
 
 // load has the run begin where the last one was, if that was not through. The package comment says why the state that
 // it reads may be forged.
@@ -381,7 +382,7 @@ func (r *run) load(ctx context.Context) error {
 	return nil
 }
 
-// possible reports whether a run can begin at a state. A control table refuses to be listed after what is no key.
+// possible reports whether a run can begin at a state. A control table cannot be listed after something that is no key.
 func (s *state) possible() bool {
 	return slices.Contains(order(), s.Table) && (s.After == "" || control.CheckGet(s.Table, s.After) == nil)
 }
@@ -473,7 +474,8 @@ func (r *run) kinds() []cellconfig.Kind {
 }
 
 // documents goes through the cell's documents of the state's table, and reports in r.above whether one has a number
-// above that of the last log entry. The head is read last, so no document that is written meanwhile does.
+// above that of the last log entry. The head is read last, so a document that is written meanwhile is not
+// taken for one above it.
 func (r *run) documents(ctx context.Context, each func(*cellconfig.Document)) error {
 	last := int64(0)
 	for _, kind := range r.kinds() {
@@ -544,7 +546,7 @@ func (r *run) number(ctx context.Context, all []cellconfig.Replacement) error {
 	all = slices.DeleteFunc(all, func(one cellconfig.Replacement) bool { return one.Found.Seq <= head.Seq })
 	for i := range all {
 		r.report(ctx, Altered, shown(all[i].Found.Ref),
-			fmt.Errorf("it says that it came with log entry %d, and the last one is %d", all[i].Found.Seq, head.Seq))
+			fmt.Errorf("its sequence number is %d, and the last log entry has %d: it was forged, and is written again", all[i].Found.Seq, head.Seq))
 	}
 	return r.replace(ctx, all)
 }
@@ -641,8 +643,8 @@ func (r *run) pages(ctx context.Context, after string, each func(items []control
 	}
 }
 
-// badItems reports items of the control table that cannot be read, by their keys. What cells are not told of, such as a
-// cell's acknowledgement, is lacking nowhere.
+// badItems reports items of the control table that cannot be read, by their keys. An item that cells are never told
+// of, such as a cell's acknowledgement, does not set Lacking.
 func (r *run) badItems(ctx context.Context, err error) {
 	items, whole := control.BadItems(err)
 	if !whole {
@@ -707,7 +709,8 @@ func (r *run) settle(ctx context.Context, refs map[cellconfig.Ref]bool) error {
 		return err
 	}
 	if r.Lacking && len(shares.newer)+len(shares.replaced) > 0 {
-		r.c.Log.ErrorContext(ctx, "the cell is not given its first shares, since a placement may be lacking: it grants nothing")
+		r.c.Log.ErrorContext(ctx, "the cell is not given its first shares, since a placement may be missing there: it grants nothing until a later run writes them. See what this run "+
+			"reports as unreadable or refused")
 		return nil
 	}
 	return r.write(ctx, &shares)
@@ -767,12 +770,13 @@ func (r *run) judge(ctx context.Context, item *control.Item, have *cellconfig.Do
 	return want, true
 }
 
-// errLost is why documents stay that no item is.
+// errLost is reported with documents that have no item and are kept.
 var errLost = errors.New(
 	"the control table is empty: it was lost, or is not the right one; nothing of it is removed from the cell. " +
-		"If it is to be empty, write one item to it: see the runbook about forged cell documents")
+		"If it is meant to be empty, write any one item to it, and the next run removes these documents: see the " +
+		"runbook about forged cell documents")
 
-// unknown reports a document that no item is; true where it is to be removed.
+// unknown reports a document that has no item; true where it is to be removed.
 func (r *run) unknown(ctx context.Context, have *cellconfig.Document) (none cellconfig.Document, remove bool) {
 	none.Ref = have.Ref
 	switch {
@@ -786,8 +790,7 @@ func (r *run) unknown(ctx context.Context, have *cellconfig.Document) (none cell
 	return none, true
 }
 
-// beyond looks at a document of the item's version, or of one that the item has not; true where the item is to
-// replace it.
+// beyond looks at a document whose version is the item's or newer; true where the item is to replace it.
 func (r *run) beyond(ctx context.Context, item *control.Item, want, have *cellconfig.Document) bool {
 	if err := celldoc.Readable(want); err != nil {
 		r.unreadable(ctx, want.Ref, err)
@@ -808,8 +811,8 @@ func (r *run) beyond(ctx context.Context, item *control.Item, want, have *cellco
 	return true
 }
 
-// unreadable reports what cannot be read, and of which the cell lacks nothing that it could be given: shares or a
-// placement that cells of this version cannot read, or an item that no cell is told of.
+// unreadable reports an item that cannot be read, without setting Lacking, because the cell could be given nothing
+// better: shares or a placement that cells of this version cannot read, or an item that no cell is told of.
 func (r *run) unreadable(ctx context.Context, ref cellconfig.Ref, why error) {
 	lacking := r.Lacking
 	r.report(ctx, Unreadable, ref, why)
