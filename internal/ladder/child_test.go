@@ -188,9 +188,9 @@ func (w *watched) Decide(ctx context.Context, req *limit.Request, now time.Time,
 		if d.Results[i].Tier != w.first[req.Owner.Name] || !d.Commits(i) {
 			continue
 		}
-		units := d.Results[i].Charged + d.Grant(i).Units
-		if len(req.Ahead) > 0 {
-			units += min(req.Ahead[i].Adjust, 0)
+		units := d.Results[i].Charged + d.Lease(i).Units
+		if len(req.Leases) > 0 {
+			units += min(req.Leases[i].Correction, 0)
 		}
 		w.mu.Lock()
 		w.granted[req.Owner.Name] += units

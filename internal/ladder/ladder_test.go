@@ -52,9 +52,9 @@ func (f *fake) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 	for i := range req.Charges {
 		c.ids = append(c.ids, req.Charges[i].Limit.ID)
 	}
-	for i := range req.Ahead {
-		c.owed += max(req.Ahead[i].Adjust, 0)
-		c.back -= min(req.Ahead[i].Adjust, 0)
+	for i := range req.Leases {
+		c.owed += max(req.Leases[i].Correction, 0)
+		c.back -= min(req.Leases[i].Correction, 0)
 	}
 	f.mu.Lock()
 	f.calls = append(f.calls, c)

@@ -101,7 +101,7 @@ type counter struct {
 	value limit.Value
 	far   bool // another cell keeps it
 
-	lease limit.Lease
+	lease limit.Leftover
 	until int64 // the lease ends
 	// A ramp: of the lease's units, locked were not free at from, and all are at to.
 	locked, from, to int64
@@ -198,7 +198,7 @@ func (k *counter) fitsAt(t, cost int64) int64 {
 // local decides the request if that takes no call. It reports false, having changed nothing, where it does.
 func (h *holder) local(s *Store, sh *shard, req *limit.Request, now reading, d *limit.Decision) bool {
 	t := h.clock.at(now)
-	d.BeginLeased(req, t+h.lag, limit.ReceiptID{})
+	e := d.BeginLeased(req, t+h.lag, limit.ReceiptID{})
 	n, unknown := 0, false
 	for i := range req.Charges {
 		charge := &req.Charges[i]
@@ -214,12 +214,12 @@ func (h *holder) local(s *Store, sh *shard, req *limit.Request, now reading, d *
 			if k.tier != &l.Tiers[j] || k.value != charge.Value {
 				return h.scattered(s, sh, req, t, d)
 			}
-			if !k.lease.Open() {
+			if !k.lease.Known() {
 				return false
 			}
 			retryAt, known := k.outcome(charge.Cost, t, h.lag)
 			unknown = unknown || !known
-			d.FromLease(i, &k.lease, retryAt)
+			e.FromLeftover(i, &k.lease, retryAt)
 			n++
 		}
 	}
@@ -235,19 +235,19 @@ func (h *holder) scattered(s *Store, sh *shard, req *limit.Request, t int64, d *
 	if req.Check() != nil {
 		return false
 	}
-	d.BeginLeased(req, t+h.lag, limit.ReceiptID{})
+	e := d.BeginLeased(req, t+h.lag, limit.ReceiptID{})
 	var few [16]*counter
 	at, unknown := few[:0], false
 	for i := range req.Charges {
 		charge := &req.Charges[i]
 		for j := range charge.Limit.Tiers {
 			k := h.counter(&charge.Limit.Tiers[j], charge.Value, len(at))
-			if k == nil || k.tier != &charge.Limit.Tiers[j] || !s.leases(charge.Limit) || !k.lease.Open() {
+			if k == nil || k.tier != &charge.Limit.Tiers[j] || !s.leases(charge.Limit) || !k.lease.Known() {
 				return false
 			}
 			retryAt, known := k.outcome(charge.Cost, t, h.lag)
 			unknown = unknown || !known
-			d.FromLease(i, &k.lease, retryAt)
+			e.FromLeftover(i, &k.lease, retryAt)
 			at = append(at, k)
 		}
 	}
@@ -290,8 +290,8 @@ func (h *holder) finish(s *Store, sh *shard, t int64, d *limit.Decision, at []*c
 		}
 		cost := d.Results[i].Cost
 		k.demand.add(t, cost)
-		if d.Commits(i) {
-			k.lease.Units -= d.ChargeLeased(i)
+		if d.Charges(i) {
+			k.lease.Units -= d.Revise().ChargeLeftover(i)
 		} else if r := &d.Results[i]; !r.Admits && !r.Shadow() && k.denial.covers(cost, t) {
 			k.denial.count++
 		}

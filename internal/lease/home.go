@@ -64,7 +64,7 @@ func (s *Store) isSilent(k *counter) bool { return s.silenceOf(k.tier.Limit().Ho
 // (shares.Settings.Lease).
 func isFar(t *limit.Tier) bool { return t.Limit().Home != "" && t.Algorithm == limit.Quota }
 
-// leaseAhead begins, with Config.Ahead, a call for each quota of the request that another cell keeps and of which, by
+// leaseAhead begins, with Config.Leases, a call for each quota of the request that another cell keeps and of which, by
 // the rule, more is to be leased before one lacks it. The caller holds the shard's lock.
 func (s *Store) leaseAhead(h *holder, sh *shard, req *limit.Request, now time.Time) {
 	if !s.c.Ahead {
@@ -91,7 +91,7 @@ func (s *Store) leaseAhead(h *holder, sh *shard, req *limit.Request, now time.Ti
 
 // prepareAhead writes the call for one limit, and reports whether there is to be one.
 func (h *holder) prepareAhead(s *Store, t int64, c *limit.Charge, a *ask) bool {
-	a.tiers, a.flights, a.req.Ahead = a.tiers[:0], a.flights[:0], a.req.Ahead[:0]
+	a.tiers, a.flights, a.req.Leases = a.tiers[:0], a.flights[:0], a.req.Leases[:0]
 	wanted := false
 	for j := range c.Limit.Tiers {
 		k := h.counter(&c.Limit.Tiers[j], c.Value, j)
@@ -104,11 +104,11 @@ func (h *holder) prepareAhead(s *Store, t int64, c *limit.Charge, a *ask) bool {
 		if k.until-t < aheadEnds {
 			v.Free = 0
 		}
-		var ahead limit.Ahead
+		var ahead limit.LeaseRequest
 		s.c.Rule.Ask(&v, &ahead)
 		wanted = wanted || ahead.Largest() > 0
 		a.tiers = append(a.tiers, asked{k: k, tier: k.tier, leased: true, at: k.lease.At, until: k.until})
-		a.req.Ahead = append(a.req.Ahead, ahead)
+		a.req.Leases = append(a.req.Leases, ahead)
 	}
 	if !wanted {
 		return false
@@ -117,7 +117,7 @@ func (h *holder) prepareAhead(s *Store, t int64, c *limit.Charge, a *ask) bool {
 	for j := range a.tiers {
 		x := &a.tiers[j]
 		if t >= x.k.until {
-			x.k.rideBack(x, &a.req.Ahead[j])
+			x.k.rideBack(x, &a.req.Leases[j])
 		}
 		x.k.flight, x.k.lookAt = f, t+aheadPause
 		a.flights = append(a.flights, x.k)

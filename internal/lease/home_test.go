@@ -353,7 +353,7 @@ func (w *quotaWorld) refund(m *member) {
 	m.paid = m.paid[1:]
 	end := int64(0)
 	for period := range w.admitted {
-		if r.Entries()[0].Stamp() >= period-day && r.Entries()[0].Stamp() < period {
+		if r.Entries()[0].At() >= period-day && r.Entries()[0].At() < period {
 			end = period
 		}
 	}

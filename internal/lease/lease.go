@@ -5,7 +5,7 @@
 // the store for what the request lacks, all or nothing, and for more of each counter, as [Rule] says. One call is under way
 // for a counter; requests that come meanwhile wait for that one, once, and share what it brings.
 //
-// The bounds of the algorithms are held by the store: see [limit.Ahead]. This package's part is to spend what it was
+// The bounds of the algorithms are held by the store: see [limit.LeaseRequest]. This package's part is to spend what it was
 // granted in time. A lease ends by the earlier of the wall and the monotonic clock, both counted from before its call was
 // sent: a process that is frozen, and whose monotonic clock stands still, does not spend yesterday's units. What comes free
 // along a straight line is counted from after the reply.
@@ -181,14 +181,14 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 			charge := &req.Charges[c]
 			for j := range charge.Limit.Tiers {
 				if k := h.counter(&charge.Limit.Tiers[j], charge.Value, i); k != nil {
-					d.Credit(i, k.free(t))
+					d.Revise().Credit(i, k.free(t))
 				}
 				i++
 			}
 		}
 	}
 	sh.mu.Unlock()
-	d.Settle()
+	d.Revise().Settle()
 	return nil
 }
 

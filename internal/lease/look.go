@@ -42,13 +42,13 @@ func (b *back) add(k *counter, t, units int64) {
 		first += len(b.req.Charges[c].Limit.Tiers)
 	}
 	if i < 0 {
-		i = len(b.req.Ahead)
+		i = len(b.req.Leases)
 		b.req.Charges = append(b.req.Charges, limit.Charge{Limit: k.tier.Limit(), Value: k.value, Cost: 1})
-		b.req.Ahead = append(b.req.Ahead, make([]limit.Ahead, len(k.tier.Limit().Tiers))...)
+		b.req.Leases = append(b.req.Leases, make([]limit.LeaseRequest, len(k.tier.Limit().Tiers))...)
 	}
 	for j := range k.tier.Limit().Tiers {
 		if &k.tier.Limit().Tiers[j] == k.tier {
-			b.req.Ahead[i+j].Adjust, b.req.Ahead[i+j].AdjustAt = -units, k.lease.At
+			b.req.Leases[i+j].Correction, b.req.Leases[i+j].CorrectionAt = -units, k.lease.At
 		}
 	}
 	if k.locked > 0 { // what has not come free goes first

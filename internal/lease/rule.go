@@ -13,7 +13,7 @@ import (
 type Rule interface {
 	// Ask sets what to lease: Least, Most, Ample, Plenty, Share, and Ramp. It may set Need to 0 with Ramp, where View.MustFit
 	// does not forbid it: the request is then served from what comes at once, or denied.
-	Ask(v *View, a *limit.Ahead)
+	Ask(v *View, a *limit.LeaseRequest)
 
 	// Again says how long a cost that was denied is denied here before the store is asked again: until it fits by the
 	// store's answer, at the latest. times counts the denials in a row.
@@ -53,7 +53,7 @@ const (
 )
 
 // Ask implements [Rule].
-func (Adaptive) Ask(v *View, a *limit.Ahead) {
+func (Adaptive) Ask(v *View, a *limit.LeaseRequest) {
 	n := float64(max(v.Instances, 1))
 	total := max(v.Total, v.Rate)
 	if v.Total == 0 {
@@ -96,7 +96,7 @@ func ramps(t *limit.Tier) bool {
 }
 
 // ramp asks for a part of what comes free until the slot ends, if that is worth it.
-func (v *View) ramp(share float64, a *limit.Ahead) bool {
+func (v *View) ramp(share float64, a *limit.LeaseRequest) bool {
 	t := v.RampEnds.Seconds()
 	comes := float64(v.Tier.Threshold) / v.Tier.Period.Seconds() * t
 	if comes*share < 2*float64(v.Cost) {
@@ -223,7 +223,7 @@ func (u *supply) note(owner limit.Owner, t, now int64, r *limit.Result, held, ne
 			if over >= leastOver {
 				sample = float64(used-u.used) / over
 			}
-		} else if length := tier.LeaseTime(); length > 0 && tier.Algorithm != limit.SlidingWindow {
+		} else if length := tier.Leasing().Longest; length > 0 && tier.Algorithm != limit.SlidingWindow {
 			if over = (float64(now-end) + float64(length)) / 1e6; over >= float64(length)/20e6 {
 				sample = float64(used) / over
 			}

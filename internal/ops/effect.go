@@ -17,11 +17,11 @@ func (k *counters) peek(ctx context.Context, req *limit.Request) (*limit.Decisio
 }
 
 // adjust corrects what is counted: of each tier by what ahead says, and charges nothing. It returns what is counted then.
-func (k *counters) adjust(ctx context.Context, ahead func(i int, t *limit.Tier) limit.Ahead) (*limit.Decision, error) {
+func (k *counters) adjust(ctx context.Context, ahead func(i int, t *limit.Tier) limit.LeaseRequest) (*limit.Decision, error) {
 	asked := limit.Request{Owner: k.req.Owner, Charges: k.req.Charges}
 	for _, c := range k.req.Charges {
 		for j := range c.Limit.Tiers {
-			asked.Ahead = append(asked.Ahead, ahead(len(asked.Ahead), &c.Limit.Tiers[j]))
+			asked.Leases = append(asked.Leases, ahead(len(asked.Leases), &c.Limit.Tiers[j]))
 		}
 	}
 	d := new(limit.Decision)
@@ -52,11 +52,11 @@ func (k *counters) reset(ctx context.Context, now int64) error {
 		}
 	}
 	for part := range calls {
-		_, err := k.adjust(ctx, func(_ int, t *limit.Tier) limit.Ahead {
+		_, err := k.adjust(ctx, func(_ int, t *limit.Tier) limit.LeaseRequest {
 			if part >= parts(t) {
-				return limit.Ahead{}
+				return limit.LeaseRequest{}
 			}
-			return limit.Ahead{Adjust: -limit.MaxUnits, AdjustAt: now - int64(part)*t.Period.Microseconds()}
+			return limit.LeaseRequest{Correction: -limit.MaxUnits, CorrectionAt: now - int64(part)*t.Period.Microseconds()}
 		})
 		if err != nil {
 			return err

@@ -50,11 +50,11 @@ func (k *counters) unstamp(ctx context.Context) error {
 		if !slices.ContainsFunc(d.Results, func(r limit.Result) bool { return stamped(r.Tier) && r.Used() > 0 }) {
 			return nil
 		}
-		d, err = k.adjust(ctx, func(i int, t *limit.Tier) limit.Ahead {
+		d, err = k.adjust(ctx, func(i int, t *limit.Tier) limit.LeaseRequest {
 			if r := &d.Results[i]; stamped(t) && r.Used() > 0 {
-				return limit.Ahead{Adjust: -limit.MaxUnits, AdjustAt: k.newest(r)}
+				return limit.LeaseRequest{Correction: -limit.MaxUnits, CorrectionAt: k.newest(r)}
 			}
-			return limit.Ahead{}
+			return limit.LeaseRequest{}
 		})
 	}
 	return call.Refuse(call.Conflict, "the counters are used as fast as they are emptied; most of what was in them is gone")
@@ -70,11 +70,11 @@ func (k *counters) refund(ctx context.Context, units, now int64) error {
 			}
 		}
 	}
-	_, err := k.adjust(ctx, func(_ int, t *limit.Tier) limit.Ahead {
+	_, err := k.adjust(ctx, func(_ int, t *limit.Tier) limit.LeaseRequest {
 		if stamped(t) {
-			return limit.Ahead{}
+			return limit.LeaseRequest{}
 		}
-		return limit.Ahead{Adjust: -units, AdjustAt: now}
+		return limit.LeaseRequest{Correction: -units, CorrectionAt: now}
 	})
 	if err != nil || !k.anyStamped() {
 		return err
@@ -104,11 +104,11 @@ func (k *counters) refundStamps(ctx context.Context, i int, units int64, r *limi
 		if err != nil {
 			return err
 		}
-		d, err := k.adjust(ctx, func(j int, _ *limit.Tier) limit.Ahead {
+		d, err := k.adjust(ctx, func(j int, _ *limit.Tier) limit.LeaseRequest {
 			if j == i {
-				return limit.Ahead{Adjust: -back, AdjustAt: at}
+				return limit.LeaseRequest{Correction: -back, CorrectionAt: at}
 			}
-			return limit.Ahead{}
+			return limit.LeaseRequest{}
 		})
 		if err != nil {
 			return err

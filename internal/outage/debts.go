@@ -409,15 +409,15 @@ func (o *ownerDebt) bill(owner limit.Owner, now int64, silent map[place]bool) (b
 		taken := debt{limit: d.limit, value: d.value, tiers: make([]tierDebt, len(d.tiers))}
 		for j := range d.tiers {
 			td := &d.tiers[j]
-			var a limit.Ahead
+			var a limit.LeaseRequest
 			if len(td.slots) > 0 {
 				s := td.slots[0]
-				a.Adjust, a.AdjustAt = s.units, s.at
+				a.Correction, a.CorrectionAt = s.units, s.at
 				b.units += s.units
 				taken.tiers[j] = tierDebt{slots: []slot{s}, share: td.share}
 				td.slots = td.slots[1:]
 			}
-			b.request.Ahead = append(b.request.Ahead, a)
+			b.request.Leases = append(b.request.Leases, a)
 		}
 		part.of = append(part.of, taken)
 	}

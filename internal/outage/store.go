@@ -37,7 +37,7 @@ type Config struct {
 	Store limit.Store // required
 
 	// ChargeTo is where units that were admitted without the store are charged when it answers again, by requests with
-	// [limit.Ahead]. Default Store, which must then pass them on.
+	// [limit.LeaseRequest]. Default Store, which must then pass them on.
 	ChargeTo limit.Store
 
 	// Instances is how many share the store now, as far as is known; see package fleet. Where it is nil or below 1,
@@ -82,7 +82,7 @@ type Config struct {
 // admitted. Units that have no room, and those of a full store, are dropped, and counted as such.
 //
 // Errors that are the request's own ([limit.ErrInvalidRequest] and the like) are returned, and so is [context.Canceled]
-// where the caller has given up, and what becomes of a request with leases (Request.Ahead): who asks for those decides by
+// where the caller has given up, and what becomes of a request with leases (Request.Leases): who asks for those decides by
 // itself. There is no retry: a decision takes as long as the store behind takes to fail.
 type Store struct {
 	c      Config
@@ -217,7 +217,7 @@ func (s *Store) answered(now time.Time, d *limit.Decision) {
 
 // replaces reports whether the answer is to be found here.
 func (s *Store) replaces(ctx context.Context, req *limit.Request, err error) bool {
-	return !own(ctx, err) && len(req.Ahead) == 0
+	return !own(ctx, err) && len(req.Leases) == 0
 }
 
 // note counts, and logs at most once in a second: a store that is away must not fill the disk too. What is wrong with one
@@ -272,7 +272,7 @@ func (s *Store) without(req *limit.Request, now time.Time, d *limit.Decision, ca
 	defer s.pool.Put(x)
 	err := s.divide(req, now, x)
 	if err == nil {
-		d.Begin(req, now.UnixMicro())
+		d.BeginChecked(req, now.UnixMicro())
 		err = s.weigh(req, now, d, x, charge)
 	}
 	if err != nil {
@@ -282,7 +282,7 @@ func (s *Store) without(req *limit.Request, now time.Time, d *limit.Decision, ca
 		d.Clear(now.UnixMicro())
 		return fmt.Errorf("%w: %w; the store: %w", ErrClosed, err, cause)
 	}
-	d.Settle()
+	d.Revise().Settle()
 	d.Degraded = true
 	if !charge {
 		return nil
@@ -326,7 +326,7 @@ func (s *Store) divide(req *limit.Request, now time.Time, x *scratch) error {
 // weigh fills d's results, and charges the backstop unless one of them denies.
 func (s *Store) weigh(req *limit.Request, now time.Time, d *limit.Decision, x *scratch, charge bool) error {
 	for i := range d.Results { // as if nothing had been used: what may be asked at all, and all that is known of most
-		d.Evaluate(i, &limit.State{}, false)
+		d.Revise().Evaluate(i, &limit.State{}, false)
 		if r := &d.Results[i]; r.Never && !r.Shadow() {
 			charge = false
 		}
@@ -344,7 +344,7 @@ func (s *Store) weigh(req *limit.Request, now time.Time, d *limit.Decision, x *s
 		for range l.Tiers {
 			if l.Mode == limit.Enforce && l.OnStoreFailure == limit.Backstop {
 				never := d.Results[i].Never
-				d.Adopt(i, &x.decision.Results[j])
+				d.Revise().Adopt(i, &x.decision.Results[j])
 				if r := &d.Results[i]; r.Never != never { // too much for this instance's part, not for the limit
 					r.Never, r.RetryAt = false, now.UnixMicro()+retryIn
 				}
@@ -408,7 +408,7 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 		l := e.Tier.Limit()
 		for tier := range l.Tiers {
 			if &l.Tiers[tier] == e.Tier {
-				s.debts.forgive(r.Owner(), l.ID, tier, e.Value, e.Stamp()+s.lag.Load(), given)
+				s.debts.forgive(r.Owner(), l.ID, tier, e.Value, e.At()+s.lag.Load(), given)
 			}
 		}
 	}

@@ -312,7 +312,7 @@ func TestNotReplaced(t *testing.T) {
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
 	leased := ask(l)
-	leased.Ahead = []limit.Ahead{{Need: 1, Most: 3, Share: limit.ShareOne}}
+	leased.Leases = []limit.LeaseRequest{{Need: 1, Most: 3, Share: limit.ShareOne}}
 	for name, c := range map[string]struct {
 		ctx  context.Context
 		req  *limit.Request

@@ -86,7 +86,7 @@ type itemWrite struct {
 // look reads the items for which a lease's guess is doubtful, if they have not been seen just now. To guess wrong takes as
 // long, and a write unit. It reports whether there were any; the decision is then to be made anew.
 func (c *decision) look(ctx context.Context) (bool, error) {
-	if len(c.req.Ahead) == 0 {
+	if len(c.req.Leases) == 0 {
 		return false, nil
 	}
 	return c.read(ctx, func(it *item) bool {
@@ -100,7 +100,7 @@ func (c *decision) look(ctx context.Context) (bool, error) {
 func (c *decision) mayRest(ctx context.Context) (bool, error) {
 	asks := map[int]bool{}
 	for i := range c.tiers {
-		asks[c.tiers[i].item] = asks[c.tiers[i].item] || c.req.Ahead[i].Largest() > 0
+		asks[c.tiers[i].item] = asks[c.tiers[i].item] || c.req.Leases[i].Largest() > 0
 	}
 	asked := false
 	for at, it := range c.items {
@@ -119,9 +119,9 @@ func (c *decision) confirm() {
 	c.d.Settle()
 	c.d.ID = c.nextID()
 	for i := range c.d.Results {
-		c.d.AdoptGrant(i, c.tiers[i].grant)
+		c.d.AdoptLease(i, c.tiers[i].grant)
 		if !c.tiers[i].written && !(c.d.Commits(i) && c.idle(i)) {
-			if len(c.req.Ahead) > 0 && c.d.Results[i].Shadow() {
+			if len(c.req.Leases) > 0 && c.d.Results[i].Shadow() {
 				c.d.Results[i].Admits = false // else the caller would have units that nobody charged
 			}
 			continue
@@ -145,11 +145,11 @@ func (c *decision) build(at int, shadows bool) (*write, error) {
 		if t.item != at {
 			continue
 		}
-		t.written, t.doubtful, t.tight, t.grant = false, false, false, limit.Grant{}
+		t.written, t.doubtful, t.tight, t.grant = false, false, false, limit.Lease{}
 		if r := &c.d.Results[i]; r.Shadow() && !(shadows && c.d.Commits(i)) {
 			continue
 		}
-		if t.grant = c.d.Grant(i); c.idle(i) {
+		if t.grant = c.d.Lease(i); c.idle(i) {
 			continue
 		}
 		counters = append(counters, counterWrite{t.name, func(n counter, whole bool) { c.prepare(n, i, whole) }})
@@ -261,7 +261,7 @@ func (c *decision) learnBefore(at int, w *write, known *view, old map[string]typ
 			if err := c.weigh(i, before); err != nil {
 				return err
 			}
-			c.d.AdoptGrant(i, c.tiers[i].grant)
+			c.d.AdoptLease(i, c.tiers[i].grant)
 		}
 	}
 	return nil
@@ -340,7 +340,7 @@ func (c *decision) chargeShadows(ctx context.Context) error {
 func (c *decision) unwrite(at int) {
 	for i := range c.tiers {
 		if c.tiers[i].item == at {
-			c.tiers[i].written, c.tiers[i].grant = false, limit.Grant{}
+			c.tiers[i].written, c.tiers[i].grant = false, limit.Lease{}
 		}
 	}
 }

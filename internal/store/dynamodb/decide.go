@@ -58,7 +58,7 @@ type tierAt struct {
 	written  bool
 	doubtful bool
 	tight    bool        // others at the same time leave too little room for what was guessed
-	grant    limit.Grant // that was or is to be written
+	grant    limit.Lease // that was or is to be written
 }
 
 // Decide charges all limits of the request or none. See [limit.Store].
@@ -164,7 +164,7 @@ func (c *decision) decide(ctx context.Context) error {
 // tries is how often the decision may meet other writers. One that leases is worth many others, and failing it denies them
 // all.
 func (c *decision) tries() int {
-	if len(c.req.Ahead) > 0 {
+	if len(c.req.Leases) > 0 {
 		return maxTriesAhead
 	}
 	return maxTries
@@ -173,13 +173,13 @@ func (c *decision) tries() int {
 // giveWay waits before a try by how many have failed, so that those who met do not meet again, and asks each time for half as
 // much ahead of what there is little left of, so that there is room for all of them.
 func (c *decision) giveWay(ctx context.Context, failed int) error {
-	if failed < maxTries-1 || len(c.req.Ahead) == 0 {
+	if failed < maxTries-1 || len(c.req.Leases) == 0 {
 		return nil
 	}
 	half := *c.req
-	half.Ahead = slices.Clone(half.Ahead)
-	for i := range half.Ahead {
-		a := &half.Ahead[i]
+	half.Leases = slices.Clone(half.Leases)
+	for i := range half.Leases {
+		a := &half.Leases[i]
 		if !c.tiers[i].tight {
 			continue
 		}
@@ -386,43 +386,43 @@ func (c *decision) weigh(i int, v *view) error {
 // dropLate leaves out what would come back to a bucket after its slot: how much there is room for depends on all that the
 // bucket has been since, which no condition can tell. The units are lost, as the contract allows.
 func (c *decision) dropLate(i int, st *limit.State) {
-	if len(c.req.Ahead) == 0 || c.d.Results[i].Tier.Algorithm != limit.TokenBucket {
+	if len(c.req.Leases) == 0 || c.d.Results[i].Tier.Algorithm != limit.TokenBucket {
 		return
 	}
-	if a := &c.req.Ahead[i]; a.Adjust >= 0 || max(c.now, st.At) < a.AdjustAt {
+	if a := &c.req.Leases[i]; a.Correction >= 0 || max(c.now, st.At) < a.CorrectionAt {
 		return
 	}
-	c.req.Ahead[i].Adjust = 0 // in our own copy
+	c.req.Leases[i].Correction = 0 // in our own copy
 }
 
 // withOwnBacks is the request with a copy of its own of what it gives back.
 func withOwnBacks(req *limit.Request) *limit.Request {
-	if !slices.ContainsFunc(req.Ahead, func(a limit.Ahead) bool { return a.Adjust < 0 }) {
+	if !slices.ContainsFunc(req.Leases, func(a limit.LeaseRequest) bool { return a.Correction < 0 }) {
 		return req
 	}
 	out := *req
-	out.Ahead = slices.Clone(req.Ahead)
+	out.Leases = slices.Clone(req.Leases)
 	return &out
 }
 
-func lastStamp(st *limit.State) limit.Stamp {
+func lastStamp(st *limit.State) limit.Entry {
 	if n := len(st.Stamps); n > 0 {
 		return st.Stamps[n-1]
 	}
-	return limit.Stamp{}
+	return limit.Entry{}
 }
 
 // need is what result i is to be charged at least.
 func (c *decision) need(i int) int64 {
-	if len(c.req.Ahead) > 0 {
-		return c.req.Ahead[i].Need
+	if len(c.req.Leases) > 0 {
+		return c.req.Leases[i].Need
 	}
 	return c.d.Results[i].Cost
 }
 
 // idle reports whether the decision has nothing to write to result i's counter: nothing is lacking, and nothing granted.
 func (c *decision) idle(i int) bool {
-	return len(c.req.Ahead) > 0 && c.need(i) == 0 && c.d.Grant(i).Units == 0 && c.req.Ahead[i].Adjust == 0
+	return len(c.req.Leases) > 0 && c.need(i) == 0 && c.d.Lease(i).Units == 0 && c.req.Leases[i].Correction == 0
 }
 
 // prepare adds result i's charge to the write of its item.
@@ -430,12 +430,12 @@ func (c *decision) prepare(n counter, i int, whole bool) {
 	r, at := &c.d.Results[i], &c.tiers[i]
 	v := c.items[at.item].view
 	g := charge{
-		tier: r.Tier, params: r.Tier.Params(c.d.Owner), need: c.need(i), grant: c.d.Grant(i), now: c.now,
+		tier: r.Tier, params: r.Tier.Params(c.d.Owner), need: c.need(i), grant: c.d.Lease(i), now: c.now,
 		old: at.old, pre: at.pre, repaired: at.repaired,
 		contended: v != nil && time.Now().Before(v.contended),
 	}
-	if len(c.req.Ahead) > 0 {
-		g.ahead = &c.req.Ahead[i]
+	if len(c.req.Leases) > 0 {
+		g.ahead = &c.req.Leases[i]
 	}
 	g.post = c.committed(i)
 	g.guess(n, whole)

@@ -48,7 +48,7 @@
 // reply carries no items, so what it reports as remaining is what the writer knew: with other writers on the same counters
 // it can be too much. What it admits is exact.
 //
-// One that leases (limit.Request.Ahead) writes the shared items first and then the value's, one after the other: where the
+// One that leases (limit.Request.Leases) writes the shared items first and then the value's, one after the other: where the
 // last one denies, what the others were charged stays with the caller, as a lease. It is a transaction all the same where
 // it writes to the items of several values, or where a shared item has an exact limit, a leaky bucket or a correction. What
 // comes back to a token bucket after its slot is left out.

@@ -185,15 +185,15 @@ func tokenState(p *limit.Params, f fields) (st limit.State, err error) {
 	}
 	st.N = level.Int64()
 	if f["b"] != nil {
-		var back limit.Stamp
+		var back limit.Entry
 		if back.Units, err = f.int("b", 0, 1<<62); err != nil {
 			return st, err
 		}
 		if back.At, err = f.int("u", -maxTime, maxTime); err != nil {
 			return st, err
 		}
-		if back != (limit.Stamp{}) {
-			st.Stamps = []limit.Stamp{back}
+		if back != (limit.Entry{}) {
+			st.Stamps = []limit.Entry{back}
 		}
 	}
 	return st, heldOf(p, f, &st)
@@ -221,9 +221,9 @@ func heldOf(p *limit.Params, f fields, st *limit.State) error {
 		return nil
 	}
 	if len(st.Stamps) == 0 {
-		st.Stamps = []limit.Stamp{{}}
+		st.Stamps = []limit.Entry{{}}
 	}
-	st.Stamps = append(st.Stamps, limit.Stamp{At: until, Units: held.Int64()})
+	st.Stamps = append(st.Stamps, limit.Entry{At: until, Units: held.Int64()})
 	return nil
 }
 
@@ -306,12 +306,12 @@ func bucketsState(p *limit.Params, f fields) (st limit.State, err error) {
 		if sum += units; sum > maxAmount {
 			return st, fmt.Errorf("the buckets hold more than %d", int64(maxAmount))
 		}
-		st.Stamps = append(st.Stamps, limit.Stamp{At: index * p.Width, Units: units})
+		st.Stamps = append(st.Stamps, limit.Entry{At: index * p.Width, Units: units})
 	}
 	if sum != st.N {
 		return st, fmt.Errorf("field %q is %d, but the buckets hold %d", "s", st.N, sum)
 	}
-	slices.SortFunc(st.Stamps, func(a, b limit.Stamp) int { return cmp.Compare(a.At, b.At) })
+	slices.SortFunc(st.Stamps, func(a, b limit.Entry) int { return cmp.Compare(a.At, b.At) })
 	return st, nil
 }
 
@@ -330,7 +330,7 @@ func fieldsOf(t *limit.Tier, p *limit.Params, st *limit.State, now int64) fields
 		return fields{"w": big.NewInt(st.At), "e": big.NewInt(st.M), "n": big.NewInt(st.N)}
 	case limit.TokenBucket:
 		f := fields{"e": emptyTime(p, st), "t": big.NewInt(st.At), "r": big.NewInt(st.M)}
-		if len(st.Stamps) > 0 && st.Stamps[0] != (limit.Stamp{}) {
+		if len(st.Stamps) > 0 && st.Stamps[0] != (limit.Entry{}) {
 			f["b"], f["u"] = big.NewInt(st.Stamps[0].Units), big.NewInt(st.Stamps[0].At)
 		}
 		if len(st.Stamps) > 1 {

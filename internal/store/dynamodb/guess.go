@@ -11,9 +11,9 @@ import (
 type charge struct {
 	tier      *limit.Tier
 	params    limit.Params
-	need      int64        // units that must fit
-	ahead     *limit.Ahead // nil: none
-	grant     limit.Grant  // what is charged beyond the need
+	need      int64               // units that must fit
+	ahead     *limit.LeaseRequest // nil: none
+	grant     limit.Lease         // what is charged beyond the need
 	now       int64
 	old       fields      // in the view; nil: none
 	pre       limit.State // old, as the core knows it, repaired
@@ -36,7 +36,7 @@ func (g *charge) adjust() int64 {
 	if g.ahead == nil {
 		return 0
 	}
-	return g.ahead.Adjust
+	return g.ahead.Correction
 }
 
 // ramps reports whether some of what is taken comes free later.
@@ -481,7 +481,7 @@ func (g *charge) perBucket(current, adjusted int64) map[int64]int64 {
 		add[current] += g.taken()
 	}
 	if adjusted != 0 {
-		add[floorQuotient(g.ahead.AdjustAt, g.params.Width)] += adjusted
+		add[floorQuotient(g.ahead.CorrectionAt, g.params.Width)] += adjusted
 	}
 	return add
 }
@@ -490,7 +490,7 @@ func (g *charge) perBucket(current, adjusted int64) map[int64]int64 {
 // empty goes.
 func (g *charge) addToBucket(c counter, index, units, adjusted int64) {
 	name := bucketName(index)
-	adjusts := adjusted < 0 && index == floorQuotient(g.ahead.AdjustAt, g.params.Width)
+	adjusts := adjusted < 0 && index == floorQuotient(g.ahead.CorrectionAt, g.params.Width)
 	if !adjusts {
 		c.addNew(name, big.NewInt(units))
 		return

@@ -259,9 +259,9 @@ func (g *giving) level(c counter) {
 }
 
 // refundedOf is all that was refunded to a bucket other than what it held, and when last.
-func refundedOf(st *limit.State) limit.Stamp {
+func refundedOf(st *limit.State) limit.Entry {
 	if len(st.Stamps) == 0 {
-		return limit.Stamp{}
+		return limit.Entry{}
 	}
 	return st.Stamps[0]
 }

@@ -52,7 +52,7 @@
 //
 // # Leases
 //
-// Leases (see [limit.Ahead]) are granted by decide.lua. The scripts of shapes (see shape.go) know nothing of them.
+// Leases (see [limit.LeaseRequest]) are granted by decide.lua. The scripts of shapes (see shape.go) know nothing of them.
 // While units of a bucket in front are leased the pack is a "SLU4", which no script of a shape takes for its own: that
 // script would let the bucket refill beyond what is held. The first charge after the slot makes it a "SLU3" again. In
 // either version a bucket may owe: its level is below zero. Leased units of a log or of buckets are entries of the

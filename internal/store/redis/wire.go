@@ -176,7 +176,7 @@ func (q *question) reset() {
 // encode writes the arranged request for decide.lua.
 func (q *question) encode() {
 	q.reset()
-	q.add(q.clock, asInt(q.charge)+2*asInt(len(q.req.Ahead) > 0), int64(q.count))
+	q.add(q.clock, asInt(q.charge)+2*asInt(len(q.req.Leases) > 0), int64(q.count))
 	if q.shared > 0 || q.count == 0 { // a key even where there are no limits: it says which server of a cluster to ask
 		q.keys = append(q.keys, q.prefix...)
 		q.key()
@@ -195,11 +195,11 @@ func (q *question) encode() {
 	for _, i := range q.order {
 		c := &q.req.Charges[i]
 		for j := range c.Limit.Tiers {
-			if len(q.req.Ahead) == 0 {
+			if len(q.req.Leases) == 0 {
 				q.addTier(c, &c.Limit.Tiers[j], c.Cost, i)
 				continue
 			}
-			a := &q.req.Ahead[q.first[i]+j]
+			a := &q.req.Leases[q.first[i]+j]
 			q.addTier(c, &c.Limit.Tiers[j], a.Need, i)
 			q.addAhead(&c.Limit.Tiers[j], a)
 		}
@@ -248,20 +248,20 @@ func (q *question) addTier(c *limit.Charge, t *limit.Tier, units int64, group in
 }
 
 // addAhead writes what is asked of a tier beyond that.
-func (q *question) addAhead(t *limit.Tier, a *limit.Ahead) {
-	adjust, offset := a.Adjust, int64(0)
+func (q *question) addAhead(t *limit.Tier, a *limit.LeaseRequest) {
+	adjust, offset := a.Correction, int64(0)
 	switch t.Algorithm {
 	case limit.TokenBucket:
 		offset = t.SlotOffset(q.req.Owner)
 	case limit.LeakyBucket: // in what it counts in, and no more than keeps below 2^53
 		p := t.Params(q.req.Owner)
 		most := min(t.Threshold, (1<<52-1)/p.Den)
-		if adjust = min(adjust, most) * p.Den; a.Adjust <= -most {
+		if adjust = min(adjust, most) * p.Den; a.Correction <= -most {
 			adjust = -1 << 52
 		}
 	default:
 	}
-	q.add(a.Least, a.Most, a.Ample, a.Plenty, a.Share, a.Life, asInt(a.Ramp), adjust, a.AdjustAt, offset)
+	q.add(a.Least, a.Most, a.Ample, a.Plenty, a.Share, a.Life, asInt(a.Ramp), adjust, a.CorrectionAt, offset)
 }
 
 // idBytes is the length of a record's head in a pack: the algorithm, half a SHA-256 of the tier's identity, and what its
@@ -416,17 +416,17 @@ func (q *question) decode(reply string, general bool, d *limit.Decision) error {
 // when they were adjusted.
 func (q *question) adjusted() *limit.Request {
 	req, copied := q.req, false
-	if len(req.Ahead) == 0 {
+	if len(req.Leases) == 0 {
 		return req
 	}
 	q.eachTier(func(i int, t *limit.Tier) {
-		if !hasStamps(t) || req.Ahead[i].Adjust == 0 {
+		if !hasStamps(t) || req.Leases[i].Correction == 0 {
 			return
 		}
 		if !copied { // d refers to it for as long as it is in use
-			req, copied = &limit.Request{Owner: req.Owner, Charges: req.Charges, Ahead: slices.Clone(req.Ahead)}, true
+			req, copied = &limit.Request{Owner: req.Owner, Charges: req.Charges, Leases: slices.Clone(req.Leases)}, true
 		}
-		req.Ahead[i].Adjust = 0
+		req.Leases[i].Correction = 0
 	})
 	return req
 }
@@ -505,7 +505,7 @@ func (q *question) finishPack(a, body *answer, pack int) {
 		}
 		if at := findBehind(body.rest, markedID(refundRecord, t)); at >= 0 {
 			r := answer{rest: body.rest[at:]}
-			q.states[i].Stamps = bucketStamps(r.refunded(), limit.Stamp{}, limit.Stamp{})
+			q.states[i].Stamps = bucketStamps(r.refunded(), limit.Entry{}, limit.Entry{})
 			a.bad, a.odd = a.bad || r.bad, a.odd || r.odd
 		}
 		a.bad = a.bad || findBehind(body.rest, markedID(heldRecord, t)) >= 0 ||
@@ -541,8 +541,8 @@ func (a *answer) refunded() int64 {
 }
 
 // held reads the state of a held record.
-func (a *answer) held() limit.Stamp {
-	h := limit.Stamp{At: a.integer(), Units: a.integer()}
+func (a *answer) held() limit.Entry {
+	h := limit.Entry{At: a.integer(), Units: a.integer()}
 	if h.Units < 0 || h.Units > limit.MaxUnits {
 		a.bad = true
 	}
@@ -550,21 +550,21 @@ func (a *answer) held() limit.Stamp {
 }
 
 // late reads the state of a late record.
-func (a *answer) late() limit.Stamp {
-	l := limit.Stamp{At: a.integer(), Units: a.integer()}
+func (a *answer) late() limit.Entry {
+	l := limit.Entry{At: a.integer(), Units: a.integer()}
 	a.bad = a.bad || l.Units < 0
 	return l
 }
 
 // bucketStamps are the stamps of a token bucket's [limit.State].
-func bucketStamps(refunded int64, held, late limit.Stamp) []limit.Stamp {
+func bucketStamps(refunded int64, held, late limit.Entry) []limit.Entry {
 	switch {
 	case late.Units > 0:
-		return []limit.Stamp{{Units: refunded}, held, late}
+		return []limit.Entry{{Units: refunded}, held, late}
 	case held.Units > 0:
-		return []limit.Stamp{{Units: refunded}, held}
+		return []limit.Entry{{Units: refunded}, held}
 	case refunded != 0:
-		return []limit.Stamp{{Units: refunded}}
+		return []limit.Entry{{Units: refunded}}
 	}
 	return nil
 }
@@ -642,9 +642,9 @@ func (a *answer) stamps() limit.State {
 	switch {
 	case used <= 0:
 	case retry == 0 || retry == latest || over >= used:
-		s.Stamps = []limit.Stamp{{At: latest, Units: used}}
+		s.Stamps = []limit.Entry{{At: latest, Units: used}}
 	default:
-		s.Stamps = []limit.Stamp{{At: retry, Units: over}, {At: latest, Units: used - over}}
+		s.Stamps = []limit.Entry{{At: retry, Units: over}, {At: latest, Units: used - over}}
 	}
 	return s
 }

@@ -16,7 +16,7 @@ func plain(req *limit.Request) bool {
 	i := 0
 	for c := range req.Charges {
 		for range req.Charges[c].Limit.Tiers {
-			if i < len(req.Ahead) && req.Ahead[i] != (limit.Ahead{Need: req.Charges[c].Cost}) {
+			if i < len(req.Leases) && req.Leases[i] != (limit.LeaseRequest{Need: req.Charges[c].Cost}) {
 				return false
 			}
 			i++
@@ -27,18 +27,18 @@ func plain(req *limit.Request) bool {
 
 // corrects reports whether the request needs nothing and leases nothing: it corrects what is counted, or does nothing.
 func corrects(req *limit.Request) bool {
-	for i := range req.Ahead {
-		if a := &req.Ahead[i]; a.Need > 0 || a.Largest() > 0 {
+	for i := range req.Leases {
+		if a := &req.Leases[i]; a.Need > 0 || a.Largest() > 0 {
 			return false
 		}
 	}
-	return len(req.Ahead) > 0
+	return len(req.Leases) > 0
 }
 
 // idle reports whether nothing is asked: the caller has all that it needs in hand.
 func idle(req *limit.Request) bool {
-	for i := range req.Ahead {
-		if req.Ahead[i].Adjust != 0 {
+	for i := range req.Leases {
+		if req.Leases[i].Correction != 0 {
 			return false
 		}
 	}
@@ -55,12 +55,12 @@ func needed(err error, half *limit.Request, now time.Time, d *limit.Decision) er
 }
 
 func unused(d *limit.Decision, half *limit.Request, now int64) {
-	d.Begin(half, now)
+	d.BeginChecked(half, now)
 	for i := range d.Results {
-		d.Evaluate(i, &limit.State{}, false)
+		d.Revise().Evaluate(i, &limit.State{}, false)
 		d.Results[i].Unasked = true
 	}
-	d.Settle()
+	d.Revise().Settle()
 }
 
 // errHalves is the error of a correction that is not known to have been made by both stores.
@@ -106,7 +106,7 @@ func (s *Store) correct(ctx context.Context, req *limit.Request, h *halves, now 
 	}
 	s.join(d, req, &h.rateAnswer, &h.quotaAnswer)
 	d.ID = h.rateAnswer.ID
-	d.Settle()
+	d.Revise().Settle()
 	return nil
 }
 
@@ -126,7 +126,7 @@ func settle(h *halves, quotas *limit.Decision, denied bool) *settlement {
 	var refunds []bool // for each entry of the receipt
 	for i := range quotas.Results {
 		r := &quotas.Results[i]
-		refund := quotas.Commits(i) && x.add(h, i, r, quotas.Grant(i))
+		refund := quotas.Charges(i) && x.add(h, i, r, quotas.Lease(i))
 		if r.Charged > 0 {
 			refunds = append(refunds, refund)
 		}
@@ -140,20 +140,20 @@ func settle(h *halves, quotas *limit.Decision, denied bool) *settlement {
 }
 
 // add settles one result. It reports whether its charge is to be refunded.
-func (x *settlement) add(h *halves, i int, r *limit.Result, g limit.Grant) (refund bool) {
-	a, charged := &h.quotas.Ahead[i], r.Charged+g.Units
+func (x *settlement) add(h *halves, i int, r *limit.Result, g limit.Lease) (refund bool) {
+	a, charged := &h.quotas.Leases[i], r.Charged+g.Units
 	leased := a.Largest() > 0
 	if x.denied {
 		switch back := cameBack(a, r.Tier, g); {
-		case back > 0 && g.At == a.AdjustAt && (leased || isWindow(r.Tier)): // units of one window make up for each other
+		case back > 0 && g.At == a.CorrectionAt && (leased || isWindow(r.Tier)): // units of one window make up for each other
 			made := min(back, charged)
 			x.chargeAgain(h, i, back-made)
 			x.giveBack(h, i, r, charged-made, g.At)
 			return false
 		case back > 0:
 			x.chargeAgain(h, i, back)
-		case a.Adjust > 0 && !isBucket(r.Tier):
-			x.correct(h, i, -a.Adjust, a.AdjustAt)
+		case a.Correction > 0 && !isBucket(r.Tier):
+			x.correct(h, i, -a.Correction, a.CorrectionAt)
 		}
 	}
 	switch {
@@ -169,11 +169,11 @@ func (x *settlement) add(h *halves, i int, r *limit.Result, g limit.Grant) (refu
 }
 
 // cameBack is how many units the request has given back, at most.
-func cameBack(a *limit.Ahead, t *limit.Tier, g limit.Grant) int64 {
-	if a.Adjust >= 0 || isWindow(t) && g.At != a.AdjustAt { // their window had ended
+func cameBack(a *limit.LeaseRequest, t *limit.Tier, g limit.Lease) int64 {
+	if a.Correction >= 0 || isWindow(t) && g.At != a.CorrectionAt { // their window had ended
 		return 0
 	}
-	return -a.Adjust
+	return -a.Correction
 }
 
 // isWindow reports whether all that a tier is charged counts in the window that its grant names, and no other window counts.
@@ -196,27 +196,27 @@ func (x *settlement) giveBack(h *halves, i int, r *limit.Result, units, at int64
 
 func (x *settlement) correct(h *halves, i int, units, at int64) {
 	a := aheadOf(&x.back, h, i)
-	a.Adjust, a.AdjustAt = units, at
+	a.Correction, a.CorrectionAt = units, at
 }
 
 func (x *settlement) chargeAgain(h *halves, i int, units int64) {
 	if units > 0 {
 		a := aheadOf(&x.again, h, i)
-		a.Least, a.AdjustAt = units, h.quotas.Ahead[i].AdjustAt
+		a.Least, a.CorrectionAt = units, h.quotas.Leases[i].CorrectionAt
 	}
 }
 
 // aheadOf is where the request asks for result i, in a request about the same limits that costs nothing. It is made where it
 // does not exist yet.
-func aheadOf(req *limit.Request, h *halves, i int) *limit.Ahead {
-	if len(req.Ahead) == 0 {
+func aheadOf(req *limit.Request, h *halves, i int) *limit.LeaseRequest {
+	if len(req.Leases) == 0 {
 		req.Owner, req.Charges = h.quotas.Owner, slices.Clone(h.quotas.Charges)
 		for c := range req.Charges {
 			req.Charges[c].Cost = 1
 		}
-		req.Ahead = make([]limit.Ahead, len(h.quotas.Ahead))
+		req.Leases = make([]limit.LeaseRequest, len(h.quotas.Leases))
 	}
-	return &req.Ahead[i]
+	return &req.Leases[i]
 }
 
 // ratesDenied settles the quotas' half of a denial by the rates, and writes to d what the caller keeps of it.
@@ -234,8 +234,8 @@ func (s *Store) ratesDenied(ctx context.Context, h *halves, quotas *limit.Decisi
 			continue
 		}
 		if x.keeps[q] {
-			d.AdoptGrant(i, onClock(quotas.Grant(q), quotas, d))
-			d.KeepAhead(i)
+			d.Revise().AdoptLease(i, onClock(quotas.Lease(q), quotas, d))
+			d.Revise().KeepLease(i)
 		} else {
 			d.Results[i].Uncharge()
 		}
@@ -246,7 +246,7 @@ func (s *Store) ratesDenied(ctx context.Context, h *halves, quotas *limit.Decisi
 
 // giveBack gives back what nobody keeps.
 func (s *Store) giveBack(ctx context.Context, x *settlement, now time.Time) {
-	if len(x.back.Ahead) > 0 {
+	if len(x.back.Leases) > 0 {
 		s.giveBackOne(ctx, giveBack{request: &x.back, now: now})
 	}
 	if len(x.receipt.Entries()) > 0 {
@@ -267,7 +267,7 @@ var errSpent = errors.New("it has been charged to others, or its window has ende
 // chargeAgain leases what the caller believes it has not given back: these units in these windows, or else it is an error, for
 // others may have been admitted for them.
 func (s *Store) chargeAgain(ctx context.Context, again *limit.Request, now time.Time) error {
-	if len(again.Ahead) == 0 {
+	if len(again.Leases) == 0 {
 		return nil
 	}
 	var d limit.Decision
@@ -275,16 +275,16 @@ func (s *Store) chargeAgain(ctx context.Context, again *limit.Request, now time.
 		return err
 	}
 	short := false
-	for i := range again.Ahead {
-		a, g := &again.Ahead[i], d.Grant(i)
-		short = short || a.Least > 0 && (g.Units != a.Least || g.At != a.AdjustAt)
+	for i := range again.Leases {
+		a, g := &again.Leases[i], d.Lease(i)
+		short = short || a.Least > 0 && (g.Units != a.Least || g.At != a.CorrectionAt)
 	}
 	if !short {
 		return nil
 	}
-	for i := range again.Ahead {
-		g := d.Grant(i)
-		again.Ahead[i] = limit.Ahead{Adjust: -g.Units, AdjustAt: g.At}
+	for i := range again.Leases {
+		g := d.Lease(i)
+		again.Leases[i] = limit.LeaseRequest{Correction: -g.Units, CorrectionAt: g.At}
 	}
 	s.giveBack(ctx, &settlement{back: *again, receipt: new(limit.Receipt)}, now)
 	return errSpent
@@ -292,7 +292,7 @@ func (s *Store) chargeAgain(ctx context.Context, again *limit.Request, now time.
 
 // onClock is a grant by the clock of the whole decision. Its end is as far from the time of the decision as the quotas' store
 // says, whatever time that has.
-func onClock(g limit.Grant, from, d *limit.Decision) limit.Grant {
+func onClock(g limit.Lease, from, d *limit.Decision) limit.Lease {
 	if g.At != 0 {
 		g.Until += d.Now - from.Now
 	}

@@ -13,19 +13,19 @@ import (
 )
 
 // leaseOf asks for a need, and for so many units beyond.
-func leaseOf(need, units int64) limit.Ahead {
-	return limit.Ahead{Need: need, Ample: units, Share: limit.ShareOne}
+func leaseOf(need, units int64) limit.LeaseRequest {
+	return limit.LeaseRequest{Need: need, Ample: units, Share: limit.ShareOne}
 }
 
 // ask decides about limits that each cost 1, an Ahead for each.
-func (p *pair) ask(now time.Time, limits []*limit.Limit, ahead ...limit.Ahead) (*limit.Decision, error) {
+func (p *pair) ask(now time.Time, limits []*limit.Limit, ahead ...limit.LeaseRequest) (*limit.Decision, error) {
 	req, d := question(limits...), new(limit.Decision)
-	req.Ahead = ahead
+	req.Leases = ahead
 	err := p.Decide(context.Background(), req, now, d)
 	return d, err
 }
 
-func (p *pair) leases(now time.Time, limits []*limit.Limit, ahead ...limit.Ahead) *limit.Decision {
+func (p *pair) leases(now time.Time, limits []*limit.Limit, ahead ...limit.LeaseRequest) *limit.Decision {
 	p.tb.Helper()
 	d, err := p.ask(now, limits, ahead...)
 	if err != nil {
@@ -54,16 +54,16 @@ func TestLeasesOfBothHalves(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 10), quota(t, 100)
 	d := p.leases(start, []*limit.Limit{r, q}, leaseOf(1, 4), leaseOf(1, 20))
-	if !d.Allowed || d.Grant(0).Units != 4 || d.Grant(1).Units != 20 || d.Results[0].Charged != 1 || d.Results[1].Charged != 1 {
-		t.Errorf("allowed %t, leases %+v and %+v; want 4 and 20", d.Allowed, d.Grant(0), d.Grant(1))
+	if !d.Allowed || d.Lease(0).Units != 4 || d.Lease(1).Units != 20 || d.Results[0].Charged != 1 || d.Results[1].Charged != 1 {
+		t.Errorf("allowed %t, leases %+v and %+v; want 4 and 20", d.Allowed, d.Lease(0), d.Lease(1))
 	}
 	p.counts("a lease of 4", start, r, 5)
 	p.counts("a lease of 20", start, q, 21)
 	var peek limit.Decision
 	req := question(q, r)
-	req.Ahead = []limit.Ahead{leaseOf(1, 7), leaseOf(1, 3)}
-	if err := p.Peek(context.Background(), req, start, &peek); err != nil || peek.Grant(0).Units != 7 || peek.Grant(1).Units != 3 {
-		t.Errorf("Peek = %v, leases %+v and %+v; want 7 and 3", err, peek.Grant(0), peek.Grant(1))
+	req.Leases = []limit.LeaseRequest{leaseOf(1, 7), leaseOf(1, 3)}
+	if err := p.Peek(context.Background(), req, start, &peek); err != nil || peek.Lease(0).Units != 7 || peek.Lease(1).Units != 3 {
+		t.Errorf("Peek = %v, leases %+v and %+v; want 7 and 3", err, peek.Lease(0), peek.Lease(1))
 	}
 	p.counts("a peek", start, q, 21)
 }
@@ -74,14 +74,14 @@ func TestRateDenialLeavesTheQuotasLease(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 1), quota(t, 100)
 	limits := []*limit.Limit{r, q}
-	p.leases(start, limits, limit.Ahead{Need: 1}, leaseOf(1, 0))
-	d := p.leases(start, limits, limit.Ahead{Need: 1}, leaseOf(1, 20))
-	if g := d.Grant(1); d.Allowed || g.Units != 21 || g.Upfront != 21 || g.Until != start.Add(12*time.Hour).UnixMicro() || d.Results[1].Charged != 0 {
+	p.leases(start, limits, limit.LeaseRequest{Need: 1}, leaseOf(1, 0))
+	d := p.leases(start, limits, limit.LeaseRequest{Need: 1}, leaseOf(1, 20))
+	if g := d.Lease(1); d.Allowed || g.Units != 21 || g.Upfront != 21 || g.Until != start.Add(12*time.Hour).UnixMicro() || d.Results[1].Charged != 0 {
 		t.Errorf("allowed %t, leases %+v, charged %d; want a denial with a lease of 21 until midnight", d.Allowed, g, d.Results[1].Charged)
 	}
-	if d.Binding().Limit() != r || d.Grant(0).Units != 0 || d.ID != (limit.ReceiptID{}) || d.Results[1].Used() != 22 {
+	if d.Binding().Limit() != r || d.Lease(0).Units != 0 || d.ID != (limit.ReceiptID{}) || d.Results[1].Used() != 22 {
 		t.Errorf("%s denies, %d of it leased, receipt %v, quota at %d; want the rate, nothing, none and 22",
-			d.Binding().Limit().ID, d.Grant(0).Units, d.ID, d.Results[1].Used())
+			d.Binding().Limit().ID, d.Lease(0).Units, d.ID, d.Results[1].Used())
 	}
 	p.close()
 	p.counts("after Close", start, q, 22)
@@ -95,9 +95,9 @@ func TestRateDenialRefundsWhatIsNotLeased(t *testing.T) {
 	exact := newLimit(t, "exact", limit.Tier{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}})
 	p.decide(start, r)
 	limits := []*limit.Limit{exact, r, leased}
-	d := p.leases(start, limits, limit.Ahead{Need: 1}, limit.Ahead{Need: 1}, leaseOf(1, 5))
-	if d.Allowed || d.Grant(0).Units != 0 || d.Results[0].Charged != 0 || d.Results[0].Used() != 0 || d.Grant(2).Units != 6 {
-		t.Errorf("allowed %t, leases %+v and %+v; want a denial, nothing and 6", d.Allowed, d.Grant(0), d.Grant(2))
+	d := p.leases(start, limits, limit.LeaseRequest{Need: 1}, limit.LeaseRequest{Need: 1}, leaseOf(1, 5))
+	if d.Allowed || d.Lease(0).Units != 0 || d.Results[0].Charged != 0 || d.Results[0].Used() != 0 || d.Lease(2).Units != 6 {
+		t.Errorf("allowed %t, leases %+v and %+v; want a denial, nothing and 6", d.Allowed, d.Lease(0), d.Lease(2))
 	}
 	p.close()
 	p.counts("after Close", start, exact, 0)
@@ -112,15 +112,15 @@ func TestRateDenialHoldsAnExactQuota(t *testing.T) {
 	p.decide(start, r)
 	p.decide(start, r)
 	for range 100 {
-		if d := p.leases(start, limits, leaseOf(1, 5), limit.Ahead{Need: 1}); d.Allowed || d.Grant(1).Units != 0 {
-			t.Fatalf("allowed %t, leases %+v", d.Allowed, d.Grant(1))
+		if d := p.leases(start, limits, leaseOf(1, 5), limit.LeaseRequest{Need: 1}); d.Allowed || d.Lease(1).Units != 0 {
+			t.Fatalf("allowed %t, leases %+v", d.Allowed, d.Lease(1))
 		}
 	}
 	if n := p.quotas.decided.Load(); n != 1 || p.Held() != 1 {
 		t.Errorf("the quotas' store was asked %d times, %d held; want 1 and 1", n, p.Held())
 	}
-	if d := p.leases(start.Add(time.Second), limits, leaseOf(1, 5), limit.Ahead{Need: 1}); !d.Allowed || d.Grant(0).Units != 1 || p.Held() != 0 {
-		t.Errorf("the next second: allowed %t, leases %+v, %d held", d.Allowed, d.Grant(0), p.Held())
+	if d := p.leases(start.Add(time.Second), limits, leaseOf(1, 5), limit.LeaseRequest{Need: 1}); !d.Allowed || d.Lease(0).Units != 1 || p.Held() != 0 {
+		t.Errorf("the next second: allowed %t, leases %+v, %d held", d.Allowed, d.Lease(0), p.Held())
 	}
 	p.close()
 	p.counts("one admitted", start, exact, 1)
@@ -130,26 +130,26 @@ func TestRateDenialHoldsAnExactQuota(t *testing.T) {
 func TestRateDenialChargesAgainWhatCameBack(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		ask   limit.Ahead
+		ask   limit.LeaseRequest
 		calls int64
 	}{
 		{"more than was charged", leaseOf(1, 2), 2},
 		{"as much as was charged", leaseOf(1, 9), 1},
 		{"less than was charged", leaseOf(1, 30), 1},
-		{"and nothing is leased", limit.Ahead{Need: 1}, 2},
+		{"and nothing is leased", limit.LeaseRequest{Need: 1}, 2},
 		{"and nothing is needed", leaseOf(0, 0), 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := newPairHolding(t, -1)
 			r, q := rate(t, 1), quota(t, 100)
 			limits := []*limit.Limit{r, q}
-			held := p.leases(start, limits, limit.Ahead{Need: 1}, leaseOf(1, 10)).Grant(1)
+			held := p.leases(start, limits, limit.LeaseRequest{Need: 1}, leaseOf(1, 10)).Lease(1)
 			p.counts("one and 10 leased", start, q, 11)
 			p.quotas.decided.Store(0)
-			tt.ask.Adjust, tt.ask.AdjustAt = -10, held.At
-			d := p.leases(start, limits, limit.Ahead{Need: 1}, tt.ask)
-			if d.Allowed || d.Grant(1) != (limit.Grant{}) {
-				t.Errorf("allowed %t, leases %+v; want a denial that leases nothing", d.Allowed, d.Grant(1))
+			tt.ask.Correction, tt.ask.CorrectionAt = -10, held.At
+			d := p.leases(start, limits, limit.LeaseRequest{Need: 1}, tt.ask)
+			if d.Allowed || d.Lease(1) != (limit.Lease{}) {
+				t.Errorf("allowed %t, leases %+v; want a denial that leases nothing", d.Allowed, d.Lease(1))
 			}
 			p.counts("a denial", start, q, 11)
 			if tt.name == "less than was charged" { // the rest of that went back, too
@@ -167,13 +167,13 @@ func TestWhatCameBackTooLateIsNotChargedAgain(t *testing.T) {
 	p := newPairHolding(t, -1)
 	r, q := rate(t, 1), quota(t, 100)
 	limits := []*limit.Limit{r, q}
-	held := p.leases(start, limits, limit.Ahead{Need: 1}, leaseOf(1, 10)).Grant(1)
+	held := p.leases(start, limits, limit.LeaseRequest{Need: 1}, leaseOf(1, 10)).Lease(1)
 	morning := start.Add(24 * time.Hour)
 	p.decide(morning, r)
 	late := leaseOf(1, 3)
-	late.Adjust, late.AdjustAt = -10, held.At
-	if d := p.leases(morning, limits, limit.Ahead{Need: 1}, late); d.Allowed || d.Grant(1).Units != 4 {
-		t.Errorf("allowed %t, leases %+v; want a denial and 4 of the new day", d.Allowed, d.Grant(1))
+	late.Correction, late.CorrectionAt = -10, held.At
+	if d := p.leases(morning, limits, limit.LeaseRequest{Need: 1}, late); d.Allowed || d.Lease(1).Units != 4 {
+		t.Errorf("allowed %t, leases %+v; want a denial and 4 of the new day", d.Allowed, d.Lease(1))
 	}
 	p.counts("the new day", morning, q, 4)
 }
@@ -213,11 +213,11 @@ func TestWhatCameBackIsSpent(t *testing.T) {
 		}
 		p := &pair{Store: s, rates: rates, quotas: quotas, tb: t}
 		week := newLimit(t, "week", limit.Tier{Algorithm: limit.Quota, Threshold: 9, Calendar: &limit.Calendar{Every: limit.Week, Location: time.UTC}})
-		held := p.leases(start, []*limit.Limit{r, q}, limit.Ahead{Need: 1}, leaseOf(1, 10)).Grant(1)
+		held := p.leases(start, []*limit.Limit{r, q}, limit.LeaseRequest{Need: 1}, leaseOf(1, 10)).Lease(1)
 		stolen = true
 		back := leaseOf(0, 0)
-		back.Adjust, back.AdjustAt = -10, held.At
-		d, err := p.ask(start, []*limit.Limit{r, q, week}, limit.Ahead{Need: 1}, back, leaseOf(1, 4))
+		back.Correction, back.CorrectionAt = -10, held.At
+		d, err := p.ask(start, []*limit.Limit{r, q, week}, limit.LeaseRequest{Need: 1}, back, leaseOf(1, 4))
 		if err == nil || d.Allowed || len(d.Results) != 0 || away != errors.Is(err, errAway) {
 			t.Errorf("away %t: Decide = %v, allowed %t with %d results; want an error and none", away, err, d.Allowed, len(d.Results))
 		}
@@ -240,7 +240,7 @@ func TestRatesFailUnderLeases(t *testing.T) {
 		limits := []*limit.Limit{r, q}
 		p.rates.failing.Store(true)
 		for range 50 {
-			if d, err := p.ask(start, limits, leaseOf(1, 3), leaseOf(1, 20)); !errors.Is(err, errAway) || d.Allowed || d.Grant(1).Units != 0 {
+			if d, err := p.ask(start, limits, leaseOf(1, 3), leaseOf(1, 20)); !errors.Is(err, errAway) || d.Allowed || d.Lease(1).Units != 0 {
 				t.Fatalf("Decide = allowed %t, %v; want the error", d.Allowed, err)
 			}
 		}
@@ -273,7 +273,7 @@ func TestSharedCounterIsNotGivenBack(t *testing.T) {
 	ask := func(subject string) (limit.Decision, error) {
 		req := question(rate(t, 10), values)
 		req.Charges[1].Value = limit.Value{Kind: limit.ValueIs, Text: subject}
-		req.Ahead = []limit.Ahead{{Need: 1}, leaseOf(1, 4)}
+		req.Leases = []limit.LeaseRequest{{Need: 1}, leaseOf(1, 4)}
 		var d limit.Decision
 		return d, p.Decide(context.Background(), req, start, &d)
 	}
@@ -298,11 +298,11 @@ func TestLeasesOfAStoreThatIsAwayCanBeSpent(t *testing.T) {
 	limits := []*limit.Limit{r, q}
 	for _, tt := range []struct {
 		away  *away
-		ahead [2]limit.Ahead
+		ahead [2]limit.LeaseRequest
 		lacks *limit.Limit
 	}{
-		{p.quotas, [2]limit.Ahead{leaseOf(1, 2), {}}, r},
-		{p.rates, [2]limit.Ahead{{}, leaseOf(1, 2)}, q},
+		{p.quotas, [2]limit.LeaseRequest{leaseOf(1, 2), {}}, r},
+		{p.rates, [2]limit.LeaseRequest{{}, leaseOf(1, 2)}, q},
 	} {
 		tt.away.failing.Store(true)
 		for try := range 2 { // also once the rates are known to be away
@@ -311,10 +311,10 @@ func TestLeasesOfAStoreThatIsAwayCanBeSpent(t *testing.T) {
 			if tt.lacks == q {
 				i = 1
 			}
-			if !d.Allowed || len(d.Results) != 2 || d.Grant(i).Units != 2 || d.Results[i].Charged != 1 || d.Results[1-i].Charged != 0 {
-				t.Errorf("try %d, %s lacks: allowed %t, leases %+v and %+v", try, tt.lacks.ID, d.Allowed, d.Grant(0), d.Grant(1))
+			if !d.Allowed || len(d.Results) != 2 || d.Lease(i).Units != 2 || d.Results[i].Charged != 1 || d.Results[1-i].Charged != 0 {
+				t.Errorf("try %d, %s lacks: allowed %t, leases %+v and %+v", try, tt.lacks.ID, d.Allowed, d.Lease(0), d.Lease(1))
 			}
-			if d, err := p.ask(start, limits, limit.Ahead{Need: 1}, limit.Ahead{Need: 1}); err == nil || d.Allowed {
+			if d, err := p.ask(start, limits, limit.LeaseRequest{Need: 1}, limit.LeaseRequest{Need: 1}); err == nil || d.Allowed {
 				t.Errorf("try %d, both lack: allowed %t, %v; want an error", try, d.Allowed, err)
 			}
 		}
@@ -391,7 +391,7 @@ func TestCorrectionsReachBothHalves(t *testing.T) {
 			p := &pair{Store: s, rates: rates, quotas: quotas, tb: t}
 			r, q := rate(t, 10), quota(t, 10)
 			at := start.UnixMicro()
-			d, err := p.ask(start, []*limit.Limit{r, q}, limit.Ahead{Adjust: 12, AdjustAt: at}, limit.Ahead{Adjust: 4, AdjustAt: at})
+			d, err := p.ask(start, []*limit.Limit{r, q}, limit.LeaseRequest{Correction: 12, CorrectionAt: at}, limit.LeaseRequest{Correction: 4, CorrectionAt: at})
 			if (err == nil) != (tt.rates == nil && tt.quotas == nil) || d.Allowed != (err == nil) {
 				t.Errorf("Decide = allowed %t, %v", d.Allowed, err)
 			}
@@ -439,7 +439,7 @@ func TestQuotaDeniesLeasesWhileRatesAreAway(t *testing.T) {
 	p.counts("a denial by the quota", start, r, 1)
 	p.rates.failing.Store(true)
 	d := p.leases(start, limits, leaseOf(1, 5), leaseOf(1, 5))
-	if d.Allowed || len(d.Results) != 2 || d.Results[0].Limit() != r || d.Binding().Limit() != q || d.Grant(0).Units+d.Grant(1).Units != 0 {
+	if d.Allowed || len(d.Results) != 2 || d.Results[0].Limit() != r || d.Binding().Limit() != q || d.Lease(0).Units+d.Lease(1).Units != 0 {
 		t.Errorf("allowed %t with %d results; want a denial by the quota with a result of each", d.Allowed, len(d.Results))
 	}
 	if want := start.Add(12 * time.Hour).UnixMicro(); d.RetryAt != want {
@@ -454,7 +454,7 @@ func (k *keeping) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	if err := k.Store.Decide(ctx, req, now, d); err != nil || d.Allowed {
 		return err
 	}
-	d.AdoptGrant(0, limit.Grant{Units: 3, Upfront: 3, Until: now.UnixMicro() + 5, At: 7})
+	d.Revise().AdoptLease(0, limit.Lease{Units: 3, Upfront: 3, Until: now.UnixMicro() + 5, At: 7})
 	return nil
 }
 
@@ -473,10 +473,10 @@ func TestQuotasThatKeepWhatTheyLeased(t *testing.T) {
 	quotas.decided.Store(0)
 	req := question(q, r)
 	req.Charges[0].Cost = 2
-	req.Ahead = []limit.Ahead{leaseOf(2, 3), leaseOf(1, 0)}
+	req.Leases = []limit.LeaseRequest{leaseOf(2, 3), leaseOf(1, 0)}
 	d := new(limit.Decision)
-	if err := s.Decide(context.Background(), req, start, d); err != nil || d.Allowed || d.Grant(0).Units != 3 || quotas.decided.Load() != 1 {
-		t.Errorf("Decide = %v, allowed %t, leases %+v after %d calls; want a denial with 3 after one", err, d.Allowed, d.Grant(0), quotas.decided.Load())
+	if err := s.Decide(context.Background(), req, start, d); err != nil || d.Allowed || d.Lease(0).Units != 3 || quotas.decided.Load() != 1 {
+		t.Errorf("Decide = %v, allowed %t, leases %+v after %d calls; want a denial with 3 after one", err, d.Allowed, d.Lease(0), quotas.decided.Load())
 	}
 	p.close()
 }
@@ -504,8 +504,8 @@ func TestLeasesEndByTheirOwnClock(t *testing.T) {
 			if !allowed {
 				p.decide(start, r)
 			}
-			d := p.leases(start, []*limit.Limit{r, q}, limit.Ahead{Need: 1}, leaseOf(1, 10))
-			if left := time.Duration(d.Grant(1).Until-d.Now) * time.Microsecond; d.Allowed != allowed || left != 12*time.Hour-by {
+			d := p.leases(start, []*limit.Limit{r, q}, limit.LeaseRequest{Need: 1}, leaseOf(1, 10))
+			if left := time.Duration(d.Lease(1).Until-d.Now) * time.Microsecond; d.Allowed != allowed || left != 12*time.Hour-by {
 				t.Errorf("quotas' clock off by %s, allowed %t: the lease lasts %s, want %s", by, d.Allowed, left, 12*time.Hour-by)
 			}
 			p.close()

@@ -22,7 +22,7 @@ var ErrNoHome = errors.New("no way to the counters of its home cell")
 // ([limit.Limit.Home]): quotas, and rates too small to be divided. All or nothing holds over all of them as over two
 // stores, in the order of the homes' names, the own store last.
 //
-// Another cell may be far away. Of a request with leases that asks nothing of it (Request.Ahead), it is not asked at all: its
+// Another cell may be far away. Of a request with leases that asks nothing of it (Request.Leases), it is not asked at all: its
 // results are then [limit.Result.Unasked]. Make it with [NewHomes].
 type Homes struct {
 	cell    string // "": no limit names it

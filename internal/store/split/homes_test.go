@@ -236,23 +236,23 @@ func TestHomesAllOrNothing(t *testing.T) {
 func TestHomesAreAskedForWhatIsLacking(t *testing.T) {
 	c := newCells(t, -1)
 	r, qa := rate(t, 9), kept(t, "qa", "a", 100)
-	ask := func(rates, quotas limit.Ahead) *limit.Decision {
+	ask := func(rates, quotas limit.LeaseRequest) *limit.Decision {
 		t.Helper()
 		req, d := question(r, qa), new(limit.Decision)
-		req.Ahead = []limit.Ahead{rates, quotas}
+		req.Leases = []limit.LeaseRequest{rates, quotas}
 		if err := c.Decide(t.Context(), req, start, d); err != nil || !d.Allowed {
 			t.Fatalf("allowed %t, %v", d.Allowed, err)
 		}
 		return d
 	}
-	if d := ask(leaseOf(1, 2), leaseOf(1, 10)); d.Results[1].Unasked || d.Grant(1).Units != 10 || c.a.decided.Load() != 1 {
-		t.Errorf("lacking: unasked %t, %+v, %d calls", d.Results[1].Unasked, d.Grant(1), c.a.decided.Load())
+	if d := ask(leaseOf(1, 2), leaseOf(1, 10)); d.Results[1].Unasked || d.Lease(1).Units != 10 || c.a.decided.Load() != 1 {
+		t.Errorf("lacking: unasked %t, %+v, %d calls", d.Results[1].Unasked, d.Lease(1), c.a.decided.Load())
 	}
 	c.a.failing.Store(true)
-	if d := ask(leaseOf(1, 2), limit.Ahead{}); !d.Results[1].Unasked || d.Results[0].Unasked || d.Grant(0).Units != 2 || c.a.decided.Load() != 1 {
-		t.Errorf("in hand: unasked %t, %+v, %d calls; want no call of the home", d.Results[1].Unasked, d.Grant(0), c.a.decided.Load())
+	if d := ask(leaseOf(1, 2), limit.LeaseRequest{}); !d.Results[1].Unasked || d.Results[0].Unasked || d.Lease(0).Units != 2 || c.a.decided.Load() != 1 {
+		t.Errorf("in hand: unasked %t, %+v, %d calls; want no call of the home", d.Results[1].Unasked, d.Lease(0), c.a.decided.Load())
 	}
-	if d := ask(limit.Ahead{Adjust: -2, AdjustAt: start.UnixMicro()}, limit.Ahead{}); !d.Results[1].Unasked {
+	if d := ask(limit.LeaseRequest{Correction: -2, CorrectionAt: start.UnixMicro()}, limit.LeaseRequest{}); !d.Results[1].Unasked {
 		t.Error("a correction of the rates looks at the home")
 	}
 	var d limit.Decision

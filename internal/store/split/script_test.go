@@ -46,13 +46,13 @@ func newMixture(tb testing.TB) *mixture {
 type ledger struct {
 	r     *rand.Rand
 	m     *mixture
-	held  map[*limit.Tier][]limit.Grant
+	held  map[*limit.Tier][]limit.Lease
 	spent map[*limit.Tier]int64 // admitted, of the need
 	lost  map[*limit.Tier]int64 // given back with calls that failed: they may have arrived
 }
 
 func newLedger(m *mixture, seed uint64) *ledger {
-	return &ledger{rand.New(rand.NewPCG(seed, 7)), m, map[*limit.Tier][]limit.Grant{}, map[*limit.Tier]int64{}, map[*limit.Tier]int64{}}
+	return &ledger{rand.New(rand.NewPCG(seed, 7)), m, map[*limit.Tier][]limit.Lease{}, map[*limit.Tier]int64{}, map[*limit.Tier]int64{}}
 }
 
 // request is a random one, which may lease and give back.
@@ -68,18 +68,18 @@ func (k *ledger) request(now time.Time) *limit.Request {
 		req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: cost})
 		for j := range l.Tiers {
 			if leases {
-				req.Ahead = append(req.Ahead, k.ahead(&l.Tiers[j], cost, k.m.exact[i], now))
+				req.Leases = append(req.Leases, k.ahead(&l.Tiers[j], cost, k.m.exact[i], now))
 			}
 		}
 	}
 	return req
 }
 
-func (k *ledger) ahead(t *limit.Tier, cost int64, exact bool, now time.Time) limit.Ahead {
+func (k *ledger) ahead(t *limit.Tier, cost int64, exact bool, now time.Time) limit.LeaseRequest {
 	if exact || k.r.IntN(6) == 0 {
-		return limit.Ahead{Need: cost}
+		return limit.LeaseRequest{Need: cost}
 	}
-	a := limit.Ahead{Need: k.r.Int64N(cost + 1), Least: k.r.Int64N(3), Most: k.r.Int64N(5), Ample: k.r.Int64N(9), Plenty: k.r.Int64N(40),
+	a := limit.LeaseRequest{Need: k.r.Int64N(cost + 1), Least: k.r.Int64N(3), Most: k.r.Int64N(5), Ample: k.r.Int64N(9), Plenty: k.r.Int64N(40),
 		Share: k.r.Int64N(limit.ShareOne + 1)}
 	if t.Algorithm == limit.SlidingLog {
 		a.Life = k.r.Int64N(2_000_000)
@@ -87,7 +87,7 @@ func (k *ledger) ahead(t *limit.Tier, cost int64, exact bool, now time.Time) lim
 	if held := k.held[t]; len(held) > 0 && k.r.IntN(3) == 0 {
 		h := &held[k.r.IntN(len(held))]
 		if back := min(1+k.r.Int64N(6), h.Units); back > 0 && now.UnixMicro() < h.Until {
-			a.Adjust, a.AdjustAt = -back, h.At
+			a.Correction, a.CorrectionAt = -back, h.At
 		}
 	}
 	return a
@@ -95,28 +95,28 @@ func (k *ledger) ahead(t *limit.Tier, cost int64, exact bool, now time.Time) lim
 
 // settle takes what a decision left in hand; after an error, that what was given back with it is lost.
 func (k *ledger) settle(req *limit.Request, d *limit.Decision, err error) {
-	if len(req.Ahead) == 0 && !d.Allowed { // it has no results of rates that are away
+	if len(req.Leases) == 0 && !d.Allowed { // it has no results of rates that are away
 		return
 	}
 	i := 0
 	for c := range req.Charges {
 		for j := range req.Charges[c].Limit.Tiers {
 			t := &req.Charges[c].Limit.Tiers[j]
-			if i < len(req.Ahead) && req.Ahead[i].Adjust < 0 && (err != nil || d.Commits(i)) {
+			if i < len(req.Leases) && req.Leases[i].Correction < 0 && (err != nil || d.Charges(i)) {
 				for h := range k.held[t] {
-					if g := &k.held[t][h]; g.At == req.Ahead[i].AdjustAt {
-						take := min(g.Units, -req.Ahead[i].Adjust)
+					if g := &k.held[t][h]; g.At == req.Leases[i].CorrectionAt {
+						take := min(g.Units, -req.Leases[i].Correction)
 						g.Units -= take
 						if err != nil {
 							k.lost[t] += take
 						}
-						req.Ahead[i].Adjust += take
+						req.Leases[i].Correction += take
 					}
 				}
 			}
 			if err == nil {
 				k.spent[t] += d.Results[i].Charged
-				if g := d.Grant(i); g.Units > 0 {
+				if g := d.Lease(i); g.Units > 0 {
 					k.held[t] = append(k.held[t], g)
 				}
 			}
@@ -174,27 +174,27 @@ func TestScriptsAgreeWithOneStore(t *testing.T) {
 			if !got.Allowed {
 				denials++
 			}
-			if len(req.Ahead) > 0 && got.Allowed {
+			if len(req.Leases) > 0 && got.Allowed {
 				both++
 			}
 			for i := range got.Results {
-				r, g := &got.Results[i], got.Grant(i)
-				if r.Charged != want.Results[i].Charged || got.Allowed && g != want.Grant(i) {
+				r, g := &got.Results[i], got.Lease(i)
+				if r.Charged != want.Results[i].Charged || got.Allowed && g != want.Lease(i) {
 					t.Fatalf("seed %d, step %d: %+v\nresult %d is charged %d and leases %+v; one store says %d, %+v", seed, step, req, i,
-						r.Charged, g, want.Results[i].Charged, want.Grant(i))
+						r.Charged, g, want.Results[i].Charged, want.Lease(i))
 				}
 				if got.Allowed || g.Units == 0 {
 					continue
 				}
 				kept++
-				if !split.IsQuota(r.Limit()) || req.Ahead[i].Largest() == 0 || g.Units > req.Ahead[i].Need+req.Ahead[i].Largest() {
-					t.Fatalf("seed %d, step %d: a denial left %+v of %s, asked for was %+v", seed, step, g, r.Limit().ID, req.Ahead[i])
+				if !split.IsQuota(r.Limit()) || req.Leases[i].Largest() == 0 || g.Units > req.Leases[i].Need+req.Leases[i].Largest() {
+					t.Fatalf("seed %d, step %d: a denial left %+v of %s, asked for was %+v", seed, step, g, r.Limit().ID, req.Leases[i])
 				}
 				lease := question(r.Limit())
-				lease.Ahead = []limit.Ahead{{Least: g.Units}}
+				lease.Leases = []limit.LeaseRequest{{Least: g.Units}}
 				var d limit.Decision
-				if err := one.Decide(context.Background(), lease, now, &d); err != nil || d.Grant(0).Units != g.Units || d.Grant(0).At != g.At {
-					t.Fatalf("seed %d, step %d: a denial left %+v of %s, and there is %+v (%v)", seed, step, g, r.Limit().ID, d.Grant(0), err)
+				if err := one.Decide(context.Background(), lease, now, &d); err != nil || d.Lease(0).Units != g.Units || d.Lease(0).At != g.At {
+					t.Fatalf("seed %d, step %d: a denial left %+v of %s, and there is %+v (%v)", seed, step, g, r.Limit().ID, d.Lease(0), err)
 				}
 			}
 			k.settle(req, &got, nil)

@@ -12,7 +12,7 @@
 // While leases are held, what is said to remain of a quota may be too little by them; nothing is admitted or denied wrongly
 // for it: before a quota denies, what is held for its owner is given back.
 //
-// A request that leases (Request.Ahead) is decided in the same order, and each half leases in its own store. Where the rates
+// A request that leases (Request.Leases) is decided in the same order, and each half leases in its own store. Where the rates
 // then deny, what was charged to a quota of which the request leases stays with the caller, as a lease: [limit.Decision.Grant]
 // says so. What was charged to another quota, such as one that is exact, is held here if the request asks for nothing else of
 // the quotas, else refunded beside the decision. Units that the request gave back to a quota are charged again, for a denial
@@ -24,7 +24,7 @@
 // A half of which nothing is asked, for the caller has all units of it in hand, need not answer: leases of a store that is away
 // can so be spent. Where it does not, its results are as if its counters had never been used.
 //
-// A request that needs and leases nothing corrects what is counted ([limit.Ahead.Adjust]). It is the exception to all or
+// A request that needs and leases nothing corrects what is counted ([limit.LeaseRequest.Correction]). It is the exception to all or
 // nothing: both stores are asked, whatever the other one says. Its error is, by errors.Is, only what both halves' errors are:
 // so what says that nothing was sent is true of both. Any other error means that either half may have been corrected. Units
 // counted by a request that needs something as well are taken off again where the rates deny, but for buckets, and stay
@@ -210,7 +210,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	if err = needed(err, &h.rates, now, &h.rateAnswer); err == nil {
 		s.join(d, req, &h.rateAnswer, quotas)
 		d.ID = h.rateAnswer.ID
-		if d.Settle() {
+		if d.Revise().Settle() {
 			return nil
 		}
 	} else {
@@ -300,7 +300,7 @@ func (s *Store) decideQuotas(ctx context.Context, req *limit.Request, now time.T
 // keepsAny reports whether a denial has leased something all the same.
 func keepsAny(d *limit.Decision) bool {
 	for i := range d.Results {
-		if d.Grant(i).Units > 0 {
+		if d.Lease(i).Units > 0 {
 			return true
 		}
 	}
@@ -314,23 +314,23 @@ func (s *Store) quotaDenied(ctx context.Context, req *limit.Request, h *halves, 
 	case err == nil:
 		s.join(d, req, &h.rateAnswer, denial)
 	// Else the denial stands without the rates. It must not become an error, which might admit the request elsewhere.
-	case len(req.Ahead) > 0: // who leases wants a result of each tier
+	case len(req.Leases) > 0: // who leases wants a result of each tier
 		unused(&h.rateAnswer, &h.rates, denial.Now)
 		s.join(d, req, &h.rateAnswer, denial)
 	default:
-		d.Begin(&limit.Request{Owner: req.Owner, Charges: slices.Clone(h.quotas.Charges)}, denial.Now)
+		d.BeginChecked(&limit.Request{Owner: req.Owner, Charges: slices.Clone(h.quotas.Charges)}, denial.Now)
 		for i := range denial.Results {
-			d.Adopt(i, &denial.Results[i])
+			d.Revise().Adopt(i, &denial.Results[i])
 		}
 	}
-	d.Settle()
-	if len(req.Ahead) == 0 {
+	d.Revise().Settle()
+	if len(req.Leases) == 0 {
 		return nil
 	}
 	q := 0
 	for i := range d.Results {
 		if s.isQuota(d.Results[i].Limit()) {
-			d.AdoptGrant(i, onClock(denial.Grant(q), denial, d))
+			d.Revise().AdoptLease(i, onClock(denial.Lease(q), denial, d))
 			q++
 		}
 	}
@@ -358,7 +358,7 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 		return err
 	}
 	s.join(d, req, &h.rateAnswer, &h.quotaAnswer)
-	d.Settle()
+	d.Revise().Settle()
 	return nil
 }
 
@@ -432,7 +432,7 @@ func (s *Store) divide(req *limit.Request) *halves {
 	h := s.pool.Get().(*halves)
 	h.rates.Owner, h.quotas.Owner = req.Owner, req.Owner
 	h.rates.Charges, h.quotas.Charges = h.rates.Charges[:0], h.quotas.Charges[:0]
-	h.rates.Ahead, h.quotas.Ahead = h.rates.Ahead[:0], h.quotas.Ahead[:0]
+	h.rates.Leases, h.quotas.Leases = h.rates.Leases[:0], h.quotas.Leases[:0]
 	first := 0
 	for i := range req.Charges {
 		half, next := &h.rates, first+len(req.Charges[i].Limit.Tiers)
@@ -440,8 +440,8 @@ func (s *Store) divide(req *limit.Request) *halves {
 			half = &h.quotas
 		}
 		half.Charges = append(half.Charges, req.Charges[i])
-		if len(req.Ahead) > 0 {
-			half.Ahead = append(half.Ahead, req.Ahead[first:next]...)
+		if len(req.Leases) > 0 {
+			half.Leases = append(half.Leases, req.Leases[first:next]...)
 		}
 		first = next
 	}
@@ -450,16 +450,16 @@ func (s *Store) divide(req *limit.Request) *halves {
 
 // join puts the results of the halves into the request's order, and what they were charged ahead.
 func (s *Store) join(d *limit.Decision, req *limit.Request, rates, quotas *limit.Decision) {
-	d.Begin(req, rates.Now)
+	d.BeginChecked(req, rates.Now)
 	r, q := 0, 0
 	for i := range d.Results {
 		if s.isQuota(d.Results[i].Limit()) {
-			d.Adopt(i, &quotas.Results[q])
-			d.AdoptGrant(i, onClock(quotas.Grant(q), quotas, d))
+			d.Revise().Adopt(i, &quotas.Results[q])
+			d.Revise().AdoptLease(i, onClock(quotas.Lease(q), quotas, d))
 			q++
 		} else {
-			d.Adopt(i, &rates.Results[r])
-			d.AdoptGrant(i, rates.Grant(r))
+			d.Revise().Adopt(i, &rates.Results[r])
+			d.Revise().AdoptLease(i, rates.Lease(r))
 			r++
 		}
 	}

@@ -46,7 +46,7 @@ func TestUndecidableRates(t *testing.T) {
 	decide := func(o limit.Owner) error {
 		var d limit.Decision
 		return s.Decide(t.Context(), &limit.Request{Owner: o, Charges: []limit.Charge{{Limit: r, Cost: 1}, {Limit: q, Cost: 1}},
-			Ahead: []limit.Ahead{leaseOf(1, 1), leaseOf(1, 5)}}, start, &d)
+			Leases: []limit.LeaseRequest{leaseOf(1, 1), leaseOf(1, 5)}}, start, &d)
 	}
 	for range 50 {
 		if err := decide(rates.bad); !errors.Is(err, limit.ErrUnreadable) || !limit.Answered(err) {
@@ -87,7 +87,7 @@ func TestUndecidableCorrection(t *testing.T) {
 		at := start.UnixMicro()
 		var d limit.Decision
 		err = s.Decide(t.Context(), &limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: rate(t, 10), Cost: 1}, {Limit: quota(t, 10), Cost: 1}},
-			Ahead: []limit.Ahead{{Adjust: 1, AdjustAt: at}, {Adjust: 1, AdjustAt: at}}}, start, &d)
+			Leases: []limit.LeaseRequest{{Correction: 1, CorrectionAt: at}, {Correction: 1, CorrectionAt: at}}}, start, &d)
 		if err == nil || limit.Answered(err) != c.answered || errors.Is(err, errAway) {
 			t.Errorf("%s: %v says that the stores answered: %t, want %t", name, err, limit.Answered(err), c.answered)
 		}
