@@ -78,13 +78,14 @@ func (e *Evaluation) repair(r *Result, s *State, inPlace bool) *State {
 // evaluateLease is Evaluate for a request with leases.
 func (e *Evaluation) evaluateLease(i int, s *State, repair bool) {
 	r, ask, counts := &e.Results[i], &e.asked[i], e.Results[i].Tier.counts
-	r.need, r.leaseAt = ask.Need, 0
+	r.need, r.leaseAt, r.Admits, r.RetryAt = ask.Need, 0, false, 0
 	if !counts.evaluate(s, e.Now, r) {
 		s = e.repair(r, s, repair)
 	}
 	if ask.Correction != 0 {
 		s = s.Clone()
 		e.correct(r, s, ask)
+		r.Admits, r.RetryAt = false, 0
 		counts.evaluate(s, e.Now, r)
 	}
 	if r.need == 0 && !r.Never { // nothing is lacking, however full the counter is

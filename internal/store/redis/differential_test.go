@@ -138,16 +138,16 @@ func (c *core) ask(req *limit.Request, now time.Time, d *limit.Decision, charge 
 	if err := req.Check(); err != nil {
 		return err
 	}
-	d.Begin(req, now.UnixMicro())
+	e := d.BeginChecked(req, now.UnixMicro())
 	for i := range d.Results {
-		d.Evaluate(i, c.state(d.Results[i].Tier, d.Value(i)), charge)
+		e.Evaluate(i, c.state(d.Results[i].Tier, d.Value(i)), charge)
 	}
-	if !d.Settle() || !charge {
+	if !e.Settle() || !charge {
 		return nil
 	}
 	for i := range d.Results {
-		if d.Commits(i) {
-			d.Commit(i, c.state(d.Results[i].Tier, d.Value(i)))
+		if e.Charges(i) {
+			e.Charge(i, c.state(d.Results[i].Tier, d.Value(i)))
 		}
 	}
 	c.serial++

@@ -197,7 +197,7 @@ func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d
 		err = s.decideInTime(ctx, req, now, d, charge)
 	}
 	if err != nil {
-		d.Begin(&limit.Request{Owner: req.Owner}, now.UnixMicro()) // an error leaves no outcome behind
+		d.BeginChecked(&limit.Request{Owner: req.Owner}, now.UnixMicro()) // an error leaves no outcome behind
 	}
 	return err
 }
