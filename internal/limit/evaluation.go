@@ -227,3 +227,10 @@ func (e *Evaluation) Leases() bool { return len(e.asked) > 0 }
 // Revise is for a store that completes or corrects a decision which other stores have made: it is the decision as one that is
 // still being made. Call [Evaluation.Settle] after the last change.
 func (d *Decision) Revise() *Evaluation { return (*Evaluation)(d) }
+
+// Restart empties e for the same or another checked request, as [Decision.BeginChecked] does.
+func (e *Evaluation) Restart(req *Request, now int64) { e.Decision().BeginChecked(req, now) }
+
+// Value is [Decision.Value], and Lease is [Decision.Lease].
+func (e *Evaluation) Value(i int) Value { return e.Decision().Value(i) }
+func (e *Evaluation) Lease(i int) Lease { return e.Decision().Lease(i) } // see Value

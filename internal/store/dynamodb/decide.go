@@ -19,7 +19,7 @@ import (
 type decision struct {
 	*Store
 	req     *limit.Request
-	d       *limit.Decision
+	d       *limit.Evaluation
 	now     int64
 	first   int64     // now at the first try
 	began   time.Time // when that was, by this machine's monotonic clock
@@ -71,7 +71,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	defer cancel()
 	if err := c.decide(ctx); err != nil {
 		c.takeBack(ctx, err)
-		d.Begin(req, c.now) // an error leaves no outcome behind
+		d.BeginChecked(req, c.now) // an error leaves no outcome behind
 		return fmt.Errorf("decide for owner %q on table %s: %w", req.Owner.Name, *s.table, err)
 	}
 	return nil
@@ -86,7 +86,7 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	if err := c.peek(ctx); err != nil {
-		d.Begin(req, c.now)
+		d.BeginChecked(req, c.now)
 		return fmt.Errorf("peek for owner %q on table %s: %w", req.Owner.Name, *s.table, err)
 	}
 	return nil
@@ -97,12 +97,12 @@ func (s *Store) begin(ctx context.Context, req *limit.Request, now time.Time, d 
 		return nil, err
 	}
 	if err := s.check(req); err != nil {
-		d.Begin(&limit.Request{Owner: req.Owner}, now.UnixMicro()) // an error leaves no outcome behind
+		d.BeginChecked(&limit.Request{Owner: req.Owner}, now.UnixMicro()) // an error leaves no outcome behind
 		return nil, err
 	}
-	c := &decision{Store: s, req: withOwnBacks(inSteps(req)), d: d, now: s.now(now), began: time.Now(), pk: s.partition(req.Owner), answers: map[itemKey]*view{}}
+	c := &decision{Store: s, req: withOwnBacks(inSteps(req)), now: s.now(now), began: time.Now(), pk: s.partition(req.Owner), answers: map[itemKey]*view{}}
 	c.first = c.now
-	d.Begin(c.req, c.now)
+	c.d = d.BeginChecked(c.req, c.now)
 	return c, nil
 }
 
@@ -265,7 +265,7 @@ func (c *decision) learned(key itemKey, attributes map[string]types.AttributeVal
 
 // evaluate finds the place of every counter and what the core makes of it, going by what is known of the items.
 func (c *decision) evaluate() error {
-	c.d.Begin(c.req, c.now)
+	c.d.Restart(c.req, c.now)
 	c.items, c.tiers = c.items[:0], c.tiers[:0]
 	for i := range c.d.Results {
 		if c.recall(i) {
@@ -377,19 +377,19 @@ func (c *decision) weigh(i int, v *view) error {
 	}
 	at.old = old
 	c.dropLate(i, &st)
-	before, newest := st.At, lastStamp(&st)
+	before := st.Clone()
 	c.d.Evaluate(i, &st, true)
-	at.pre, at.repaired = st, at.old != nil && (st.At != before || lastStamp(&st) != newest)
+	at.pre, at.repaired = st, at.old != nil && !st.Equal(before)
 	return nil
 }
 
 // dropLate leaves out what would come back to a bucket after its slot: how much there is room for depends on all that the
 // bucket has been since, which no condition can tell. The units are lost, as the contract allows.
 func (c *decision) dropLate(i int, st *limit.State) {
-	if len(c.req.Leases) == 0 || c.d.Results[i].Tier.Algorithm != limit.TokenBucket {
+	if len(c.req.Leases) == 0 || !c.d.Results[i].Tier.Leasing().Refills {
 		return
 	}
-	if a := &c.req.Leases[i]; a.Correction >= 0 || max(c.now, st.At) < a.CorrectionAt {
+	if a := &c.req.Leases[i]; a.Correction >= 0 || max(c.now, st.TokenBucket().AsOf) < a.CorrectionAt {
 		return
 	}
 	c.req.Leases[i].Correction = 0 // in our own copy
@@ -403,13 +403,6 @@ func withOwnBacks(req *limit.Request) *limit.Request {
 	out := *req
 	out.Leases = slices.Clone(req.Leases)
 	return &out
-}
-
-func lastStamp(st *limit.State) limit.Entry {
-	if n := len(st.Stamps); n > 0 {
-		return st.Stamps[n-1]
-	}
-	return limit.Entry{}
 }
 
 // need is what result i is to be charged at least.
@@ -446,7 +439,7 @@ func (c *decision) prepare(n counter, i int, whole bool) {
 func (c *decision) committed(i int) limit.State {
 	saved := c.d.Results[i]
 	st := *c.tiers[i].pre.Clone()
-	c.d.Commit(i, &st)
+	c.d.Charge(i, &st)
 	c.d.Results[i] = saved
 	return st
 }

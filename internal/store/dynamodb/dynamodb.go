@@ -205,7 +205,7 @@ func New(c Config) (*Store, error) {
 // Accepts every limit but those with a sliding_log.
 func (s *Store) Accepts(l *limit.Limit) error {
 	for i := range l.Tiers {
-		if l.Tiers[i].Algorithm == limit.SlidingLog {
+		if of(&l.Tiers[i]) == nil {
 			return fmt.Errorf("limit %s: a sliding_log cannot be kept in DynamoDB: a condition cannot count the entries of a "+
 				"log. Use sliding_buckets, which has the same bound", l.ID)
 		}

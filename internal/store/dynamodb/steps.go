@@ -27,7 +27,7 @@ func inSteps(req *limit.Request) *limit.Request {
 	return &out
 }
 
-func leasable(t *limit.Tier) bool { return t.Algorithm != limit.LeakyBucket && !t.Limit().Exact }
+func leasable(t *limit.Tier) bool { return !t.Leasing().Never && !t.Limit().Exact }
 
 // stepwise orders the writes of a decision that spans items, shared ones first, and reports whether they may be made one
 // after the other: then what the last one denies leaves the others' units with the caller, as a lease. A correction must
@@ -94,7 +94,7 @@ func (c *decision) keepAhead() {
 		}
 		st := *done.pre.Clone()
 		c.d.AdoptLease(i, done.grant)
-		c.d.Commit(i, &st)
+		c.d.Charge(i, &st)
 		c.d.KeepLease(i)
 	}
 }
@@ -128,8 +128,8 @@ func (c *decision) takeBack(ctx context.Context, err error) {
 	if len(back.Charges) == 0 {
 		return
 	}
-	again := &decision{Store: c.Store, req: withOwnBacks(back), d: new(limit.Decision), now: c.now, first: c.first, began: c.began,
+	again := &decision{Store: c.Store, req: withOwnBacks(back), now: c.now, first: c.first, began: c.began,
 		pk: c.pk, answers: map[itemKey]*view{}}
-	again.d.Begin(again.req, again.now)
+	again.d = new(limit.Decision).BeginChecked(again.req, again.now)
 	_ = again.decide(ctx)
 }
