@@ -127,9 +127,9 @@ func (w *lessees) ask(s *dynamodb.Store, r *rand.Rand, i int, own *grantTo) *gra
 	if back > 0 {
 		own.Units -= back
 	}
-	g := &grantTo{Grant: d.Lease(0), now: d.Now, need: a.Need, ramp: a.Ramp}
+	g := &grantTo{Lease: d.Lease(0), now: d.Now, need: a.Need, ramp: a.Ramp}
 	if g.Units < 0 || g.Units > a.Largest() || g.Upfront > g.Units {
-		w.Errorf("granted %+v for %+v", g.Grant, a)
+		w.Errorf("granted %+v for %+v", g.Lease, a)
 	}
 	w.grants = append(w.grants, g)
 	return g

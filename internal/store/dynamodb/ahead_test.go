@@ -158,9 +158,9 @@ func aheadAgreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 				if g := theirs.Lease(i); g.Units > 0 {
 					key := theirs.Results[i].Tier.Identity() + theirs.Value(i).Text
 					l, want := ours.Leftover(i), theirs.Leftover(i)
-					if l.Units = g.Units; l.At != want.At || l.Left() != want.Left() {
+					if l.Units = g.Units; l.At != want.At || l.InStore() != want.InStore() {
 						t.Fatalf("seed %d, step %d: a lease at %d that leaves %d, want %d and %d; script: %s%s", seed, step,
-							l.At, l.Left(), want.At, want.Left(), describe(limits), trace)
+							l.At, l.InStore(), want.At, want.InStore(), describe(limits), trace)
 					}
 					held[key] = append(held[key], l)
 				}
