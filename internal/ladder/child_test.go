@@ -185,7 +185,7 @@ func (w *watched) Decide(ctx context.Context, req *limit.Request, now time.Time,
 		return err
 	}
 	for i := range d.Results {
-		if d.Results[i].Tier != w.first[req.Owner.Name] || !d.Commits(i) {
+		if d.Results[i].Tier != w.first[req.Owner.Name] || !d.Charges(i) {
 			continue
 		}
 		units := d.Results[i].Charged + d.Lease(i).Units
