@@ -10,10 +10,11 @@ import (
 
 // A document in use is read again when it is renewFrom old, or up to renewSpread more, so that what was loaded at once
 // is not read at once. That is beside requests, with a poll. Nobody waits for it unless the document is tooOld: then it
-// was not in use, or could not be read.
+// was not in use, or could not be read. What it costs is one read every 12 minutes (package cost: renewEvery) for each
+// document that an environment uses.
 const (
-	renewFrom   = 5 * time.Minute
-	renewSpread = 5 * time.Minute
+	renewFrom   = 10 * time.Minute
+	renewSpread = 4 * time.Minute
 	tooOld      = MaxAge - PollEvery // a request may begin to wait for the table this long before MaxAge
 	maxRenewed  = 100                // documents of one poll: one read of DynamoDB
 )

@@ -40,7 +40,7 @@
 //     the copy holds is of one state of the table: a tenant is never resolved against a plan of another state.
 //   - After an entry, a document that it names is read again, and one that is older than the entry says is not accepted.
 //   - A document is used for at most [MaxAge] without another look at the table, and so is the knowledge that there is none.
-//     One in use is read again when it is 5 to 10 minutes old, beside requests; one that gets older is read again in front of
+//     One in use is read again when it is 10 to 14 minutes old, beside requests; one that gets older is read again in front of
 //     the request that needs it. If the table does not have what the copy has, and the log did not say so, somebody has
 //     written past this package: the whole copy is dropped, and what the table has is loaded, with whatever versions are
 //     there. An honest change is never taken for that: reads are consistent, and the log is read up to the document's

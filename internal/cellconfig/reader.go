@@ -95,7 +95,7 @@ type Reader struct {
 	loaded    bool
 	doubted   bool // the table was changed past its log: the next poll drops the copy
 	head      Head
-	central        // shares of nil: every limit is whole here
+	central             // shares of nil: every limit is whole here
 	told      [2]int64  // versions of the settings and shares that were refused last
 	fresh     *view     // of the settings in force
 	stale     *view     // the same, marked
