@@ -204,6 +204,52 @@ func TestKeys(t *testing.T) {
 	w.refused(create(admin.CreateKeyRequest{Tenant: "acme"}), call.Unsupported, "make the key on your side")
 }
 
+// Guarantees that no two keys have one hash, whichever way the second comes, also where the first is revoked: requests
+// find keys by the hash alone, and a new cell would take whichever of the two it reads first, so that the caller of one
+// tenant would be another's.
+func TestTwoKeysOfOneHash(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	ctx := t.Context()
+	hash, other, third := strings.Repeat("0a", 32), strings.Repeat("0b", 32), strings.Repeat("0c", 32)
+	create := func(id, hash, pepper string) error {
+		_, err := w.CreateKey(ctx, ann, &admin.CreateKeyRequest{ID: id, Tenant: "acme", Hash: hash, Pepper: pepper, Reason: "x"})
+		return err
+	}
+	change := func(id, hash string, expect int64) admin.Change {
+		return admin.Change{Table: control.Keys, Key: id, Expect: expect,
+			Body: fmt.Appendf(nil, `{"hash":%q,"id":%q,"pepper":"mine","tenant":"b & <c>"}`, hash, id)}
+	}
+	apply := func(dry bool, changes ...admin.Change) error {
+		_, err := w.Apply(ctx, bob, &admin.ApplyRequest{Reason: "x", Changes: changes, DryRun: dry, AcceptLosses: true})
+		return err
+	}
+	if err := errors.Join(create("first", hash, "mine"), create("old", other, "mine")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.RevokeKey(ctx, ann, &admin.KeyRequest{ID: "old", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	w.tables.puts = 0
+	const says = `key "first" has its hash`
+	w.refused(create("second", hash, "mine"), call.Invalid, says)
+	w.refused(create("second", hash, "theirs"), call.Invalid, says)
+	w.refused(create("second", other, "mine"), call.Invalid, `key "old" has its hash`)
+	w.refused(apply(false, change("second", hash, 0)), call.Invalid, says)
+	w.refused(apply(true, change("second", hash, 0)), call.Invalid, says)
+	w.refused(apply(false, change("second", third, 0), change("third", third, 0)), call.Invalid, `key "second" has its hash`)
+	err := create("second", hash, "mine")
+	if strings.Contains(fmt.Sprint(err), hash) {
+		t.Errorf("the refusal shows the hash: %v", err)
+	}
+	if err := apply(false, change("second", third, 0)); err != nil {
+		t.Fatal(err)
+	}
+	w.tables.puts = 0
+	w.refused(apply(false, change("second", hash, 1)), call.Invalid, says)
+	w.refused(apply(false, change("first", strings.Repeat("0d", 32), 1), change("second", hash, 1)), call.Invalid, says)
+}
+
 // Guarantees that cells are asked for in a form that the balancer's own package reads, one request for each version.
 func TestCells(t *testing.T) {
 	w := newWorld(t)
