@@ -176,7 +176,8 @@ func TestForgedDocumentsOfAnEmptyTable(t *testing.T) {
 		}},
 		{"Forged tenants, and an empty table of tenants", freePlan, true, func(i int) cellconfig.Document {
 			id := fmt.Sprintf("forged%d", i)
-			return cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: id}, Body: fmt.Appendf(nil, `{"id":%q}`, id)}
+			return cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: id},
+				Body: fmt.Appendf(nil, `{"id":%q}`, id)}
 		}},
 		{"Forged placements, and an empty table of cells", tenants, false, func(i int) cellconfig.Document {
 			id := fmt.Sprintf("forged%d", i)

@@ -15,6 +15,7 @@ import (
 const (
 	renewFrom   = 10 * time.Minute
 	renewSpread = 4 * time.Minute
+	renewAgain  = 20 * time.Second   // after a read that failed
 	tooOld      = MaxAge - PollEvery // a request may begin to wait for the table this long before MaxAge
 	maxRenewed  = 100                // documents of one poll: one read of DynamoDB
 )
@@ -32,13 +33,14 @@ func newAge(read time.Time) age { return age{read: read, renew: renewFrom + rand
 // soon is noted for the next poll. r.mu is held.
 func (r *Reader) old(k cacheKey, a *age) bool {
 	passed := elapsed(r.begun, a.read)
-	if passed < a.renew || elapsed(r.begun, a.tried) < PollEvery {
+	if passed < a.renew {
 		return false
 	}
+	tried := elapsed(r.begun, a.tried)
 	if passed >= tooOld {
-		return true
+		return tried >= PollEvery
 	}
-	if len(r.aging) < maxRenewed {
+	if tried >= renewAgain && len(r.aging) < maxRenewed {
 		a.tried = r.begun
 		r.aging = append(r.aging, k)
 	}

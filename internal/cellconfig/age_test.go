@@ -21,6 +21,11 @@ import (
 // forgedVersion is higher than any version that an honest change will have.
 const forgedVersion = 1 << 50
 
+// hashOf is the document of the key that is presented as a digit.
+func hashOf(digit string) cellconfig.Ref {
+	return cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat(digit, 64)}
+}
+
 // says is what a request at now is decided by, in words.
 func (w *world) says(now time.Time) string {
 	c, join := w.begin(now)
@@ -29,7 +34,11 @@ func (w *world) says(now time.Time) string {
 	if err != nil {
 		anonymous = err.Error()
 	}
-	out := fmt.Sprintf("t %s, u %s, none %s, anonymous %q", threshold(c, "t", now), threshold(c, "u", now), threshold(c, "none", now), anonymous)
+	out := ""
+	for _, tenant := range []string{"t", "u", "none"} {
+		out += tenant + " " + threshold(c, tenant, now) + ", "
+	}
+	out += fmt.Sprintf("anonymous %q", anonymous)
 	for _, presented := range []string{"a", "b", "c"} {
 		key, err := c.Key(context.Background(), presented, now)
 		if err != nil {
@@ -63,8 +72,7 @@ func TestForgedAndPutBack(t *testing.T) {
 				}
 				refs := []cellconfig.Ref{
 					{Kind: plan.KindPlan, ID: "p"}, {Kind: plan.KindTenant, ID: "u"}, {Kind: plan.KindTenant, ID: "none"},
-					{Kind: plan.KindSettings, ID: plan.SettingsID}, {Kind: cellconfig.KindKeyHash, ID: strings.Repeat("a", 64)},
-					{Kind: cellconfig.KindKeyHash, ID: strings.Repeat("b", 64)}, {Kind: cellconfig.KindKeyHash, ID: strings.Repeat("c", 64)},
+					{Kind: plan.KindSettings, ID: plan.SettingsID}, hashOf("a"), hashOf("b"), hashOf("c"),
 				}
 				before := w.there(refs...)
 				w.apply(cellconfigtest.Plan("p", 500, forgedVersion), cellconfigtest.Gone(refs[1], forgedVersion),
@@ -141,9 +149,9 @@ func TestHiddenChanges(t *testing.T) {
 	if got := w.keyAt(noon, "a"); got != "k" {
 		t.Fatal(got)
 	}
-	of := cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat("a", 64)}
 	gone := revoked("k", "t", 'a', 2)
-	w.commit(true, gone, cellconfig.Document{Ref: of, Version: 2, Body: gone.Body}, cellconfigtest.Plan("p", 6, 2), cellconfigtest.Tenant("later", "p", 1))
+	w.commit(true, gone, cellconfig.Document{Ref: hashOf("a"), Version: 2, Body: gone.Body}, cellconfigtest.Plan("p", 6, 2),
+		cellconfigtest.Tenant("later", "p", 1))
 	now := noon.Add(cellconfig.MaxAge)
 	if got := w.keyAt(now, "a"); got != "revoked API key" {
 		t.Errorf("the key is %q", got)
@@ -161,7 +169,7 @@ func TestEntryOfNothing(t *testing.T) {
 	if got := w.keyAt(noon, "a"); got != "k" {
 		t.Fatal(got)
 	}
-	was := w.there(cellconfig.Ref{Kind: plan.KindTenant, ID: "t"}, cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat("a", 64)})
+	was := w.there(cellconfig.Ref{Kind: plan.KindTenant, ID: "t"}, hashOf("a"))
 	w.commit(false, cellconfigtest.Tenant("t", "p", forgedVersion), settings(forgedVersion, `{}`),
 		cellconfig.Document{Ref: was[1].Ref, Version: forgedVersion, Body: was[1].Body})
 	w.rewrite(append(was, cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindSettings, ID: plan.SettingsID}})...)
@@ -304,17 +312,14 @@ func TestLateReads(t *testing.T) {
 // Guarantees that one row which was changed past the log is enough for all of the copy to be dropped, for nobody knows
 // what else was: within 14 minutes where there are requests.
 func TestOneRowPastTheLog(t *testing.T) {
-	hash := func(digit string) cellconfig.Ref {
-		return cellconfig.Ref{Kind: cellconfig.KindKeyHash, ID: strings.Repeat(digit, 64)}
-	}
 	for name, change := range map[string]cellconfig.Document{
 		"another plan":       cellconfigtest.Plan("p", 500, 2),
 		"an older plan":      cellconfigtest.Plan("p", 500, 1),
 		"no plan":            {Ref: cellconfig.Ref{Kind: plan.KindPlan, ID: "p"}},
 		"the content":        cellconfigtest.Tenant("t", "q", 2),
 		"a tombstone":        cellconfigtest.Gone(cellconfig.Ref{Kind: plan.KindTenant, ID: "t"}, 2),
-		"a key":              {Ref: hash("a"), Version: 1, Body: revoked("k", "t", 'a', 1).Body},
-		"no key":             {Ref: hash("a")},
+		"a key":              {Ref: hashOf("a"), Version: 1, Body: revoked("k", "t", 'a', 1).Body},
+		"no key":             {Ref: hashOf("a")},
 		"settings":           settings(2, `{"anonymousPlan":"p"}`),
 		"older settings":     settings(1, `{"anonymousPlan":"p"}`),
 		"settings as before": settings(2, `{"routes":[]}`),
@@ -335,6 +340,41 @@ func TestOneRowPastTheLog(t *testing.T) {
 				t.Errorf("%d resets, want 1\n%s", s.Resets, w.logged())
 			}
 		})
+	}
+}
+
+// Guarantees that a row which is no document, and that requests need, keeps nothing else from being read again.
+func TestAgeBesideABadRow(t *testing.T) {
+	w := newWorld(t)
+	w.seed()
+	w.apply(cellconfigtest.Plan("q", 7, 1), cellconfigtest.Tenant("u", "q", 1))
+	was := w.there(cellconfig.Ref{Kind: plan.KindPlan, ID: "p"})
+	w.says(noon)
+	w.apply(cellconfigtest.Plan("p", 500, forgedVersion))
+	now := noon.Add(time.Minute)
+	if got := w.says(now); !strings.HasPrefix(got, "t 500, u 7,") {
+		t.Fatal(got)
+	}
+	w.rewrite(was...)
+	w.mu.Lock()
+	w.onGet = func(_ context.Context, d []cellconfig.Document) error {
+		for i := range d {
+			if d[i].ID == "q" {
+				return &cellconfig.BadRow{Kind: plan.KindPlan, Ref: d[i].Ref, Err: errors.New("attribute v is no number")}
+			}
+		}
+		return nil
+	}
+	w.mu.Unlock()
+	before := w.read.Load()
+	for end := now.Add(cellconfig.MaxAge); now.Before(end); now = now.Add(time.Second) {
+		w.says(now)
+	}
+	w.want(now, "t", "5")
+	w.away(false)
+	w.want(now.Add(10*time.Second), "u", "7")
+	if n := w.read.Load() - before; n > 500 {
+		t.Errorf("%d documents were read in a quarter of an hour", n)
 	}
 }
 
