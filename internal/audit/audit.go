@@ -64,6 +64,11 @@ var (
 	ErrNotFound = errors.New("no such object")
 	ErrTooLarge = errors.New("object too large")
 	ErrDenied   = errors.New("access denied")
+
+	// ErrUnreadable is wrapped if the archive has the object and answers, and will not give its content to this reader
+	// however often it is asked: the fault is the object's. An archive that is away, throttles, or denies this reader
+	// other objects as well is another error.
+	ErrUnreadable = errors.New("the object cannot be read")
 )
 
 // Archive keeps objects by name. Whatever happens to a name later, the versions that it had can be listed and read as long as
@@ -71,10 +76,17 @@ var (
 type Archive interface {
 	// Put keeps an object of at most MaxBytes under a name that has none, whole or not at all: it is durable when Put returns.
 	// Where there is an equal one nothing happens, and made is false. Where there is an unequal one nothing happens either, and
-	// the error wraps ErrUnequal. After any other error the object may be there: repeat the Put.
+	// the error wraps ErrUnequal, or ErrUnreadable if nobody can tell whether it is equal. After any other error the object
+	// may be there: repeat the Put.
 	Put(ctx context.Context, name string, data []byte) (made bool, err error)
 
-	// Get reads the version of an object that List has told of. The error wraps ErrNotFound where it is gone, and ErrTooLarge.
+	// Cover keeps an object as the newest version of its name, whatever is there, which stays as an older version. It is
+	// for a name that was taken by what should not be there. The error wraps errors.ErrUnsupported if the archive keeps
+	// one version of each name. After any other error repeat the Cover: another equal version does no harm.
+	Cover(ctx context.Context, name string, data []byte) error
+
+	// Get reads the version of an object that List has told of; without a Version the newest one. The error wraps
+	// ErrNotFound where it is gone, ErrTooLarge, and ErrUnreadable.
 	Get(ctx context.Context, e Entry) (Object, error)
 
 	// List goes through all versions of all objects whose names begin with prefix and come after another name (empty: from the

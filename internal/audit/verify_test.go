@@ -629,7 +629,8 @@ func (*endless) versions(n int) (control.Item, []*events.AuditRecord) {
 func (e *endless) Put(context.Context, string, []byte) (bool, error) {
 	return false, errors.New("read only")
 }
-func (*endless) Lock(context.Context) (audit.Lock, error) { return audit.Lock{}, nil }
+func (*endless) Cover(context.Context, string, []byte) error { return errors.New("read only") }
+func (*endless) Lock(context.Context) (audit.Lock, error)    { return audit.Lock{}, nil }
 
 func (e *endless) Get(_ context.Context, at audit.Entry) (audit.Object, error) {
 	if e.gets.Add(1)%200 == 0 {
