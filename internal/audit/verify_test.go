@@ -272,6 +272,45 @@ func TestVerifyNamesATailBehindASpoiltVersion(t *testing.T) {
 	}
 }
 
+// Guarantees that an object that cannot be read is a finding, with its version and why, and not the end of the check; and
+// that a record which the archiver has put over such an object is the record, so that nothing else is found.
+func TestVerifyNamesAnUnreadableObject(t *testing.T) {
+	for _, how := range []s3test.Seal{s3test.Archived, s3test.CustomerKey, s3test.ForeignKey, s3test.DisabledKey} {
+		for at := range 3 {
+			w := newWorld(t)
+			var all []*control.Record
+			for i := range 3 {
+				all = append(all, w.write(control.Tenants, "acme", fmt.Sprintf(`{"n":%d}`, i), noon))
+				w.keep(all[i])
+			}
+			name := nameOf(all[at])
+			w.bucket.Seal(name, how)
+			check := func(what string) {
+				f := w.verify().Findings
+				if len(f) != 1 || f[0].Kind != audit.BadObject || f[0].Object != name || f[0].Count != 1 ||
+					f[0].Version != int64(at+1) || !strings.Contains(f[0].Detail, fmt.Sprintf("v%08d", at+1)) {
+					t.Errorf("%s, version %d, %s: found %+v", how, at+1, what, f)
+				}
+			}
+			check("alone")
+			shown := 0
+			if err := audit.Show(t.Context(), w.archive, audit.Filter{}, func(audit.Shown) bool { shown++; return true }); err != nil ||
+				shown != 3 {
+				t.Errorf("%s: show has %d of 3, %v", how, shown, err)
+			}
+			if err := w.archive.Cover(t.Context(), name, encode(t, all[at].Audit())); err != nil {
+				t.Fatal(err)
+			}
+			check("below the record")
+			w.bucket.Overwrite(name, encode(t, all[at].Audit()))
+			w.bucket.Seal(name, how)
+			if f := w.verify().Findings; len(f) != 1 || f[0].Kind != audit.BadObject || f[0].Count != 2 {
+				t.Errorf("%s: below and on top of the record: found %+v", how, f)
+			}
+		}
+	}
+}
+
 // Guarantees that several ways at once are told apart, the first of each by name and how many there are.
 func TestVerifyNamesTheFirstOfEachKind(t *testing.T) {
 	w := newWorld(t)
