@@ -40,6 +40,7 @@
 package audit
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -147,17 +148,38 @@ func (r *Rejected) Name() string {
 	return RejectedPrefix + hex.EncodeToString(sum[:]) + ".json"
 }
 
-// Reject keeps a rejected record. One that is there already, whatever was known of it then, is success.
+// Reject keeps a rejected record. If it is there already, whatever was known of it then, that is success. What else has
+// its name is covered.
 func Reject(ctx context.Context, a Archive, r Rejected) error {
 	r.Layout = 1
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("reject a record: %w", err)
 	}
-	if _, err := a.Put(ctx, r.Name(), data); err != nil && !errors.Is(err, ErrUnequal) {
+	_, err = a.Put(ctx, r.Name(), data)
+	taken := errors.Is(err, ErrUnreadable)
+	if errors.Is(err, ErrUnequal) {
+		var kept bool
+		kept, err = keeps(ctx, a, &r)
+		taken = err == nil && !kept
+	}
+	if taken {
+		err = a.Cover(ctx, r.Name(), data)
+	}
+	if err != nil && !errors.Is(err, errors.ErrUnsupported) { // a folder's file stays what somebody made of it
 		return fmt.Errorf("reject a record: %w", err)
 	}
 	return nil
+}
+
+// keeps reports whether the newest version of a rejected record's name has the record.
+func keeps(ctx context.Context, a Archive, r *Rejected) (bool, error) {
+	o, err := a.Get(ctx, Entry{Name: r.Name()})
+	if errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnreadable) {
+		return false, nil
+	}
+	var there Rejected
+	return err == nil && json.Unmarshal(o.Data, &there) == nil && bytes.Equal(there.Raw, r.Raw), err
 }
 
 // CheckPut returns an error unless a Put may be called so.

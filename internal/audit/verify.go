@@ -181,11 +181,8 @@ func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 			return nil, fmt.Errorf("verify: %w", err)
 		}
 	}
-	for _, err := range c.Archive.List(ctx, RejectedPrefix, "") {
-		if err != nil {
-			return nil, fmt.Errorf("verify: %w", err)
-		}
-		v.report.Rejected++
+	if err := names(ctx, c.Archive, RejectedPrefix, "", func(*name) bool { v.report.Rejected++; return true }); err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
 	}
 	if err := v.anchors(ctx); err != nil {
 		return nil, fmt.Errorf("verify: %w", err)

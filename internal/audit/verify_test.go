@@ -403,7 +403,9 @@ func TestReport(t *testing.T) {
 		size += int64(len(encode(t, r.Audit())))
 	}
 	w.bucket.Overwrite(nameOf(&w.history[place{control.Plans, "pro"}][0]), encode(t, w.history[place{control.Plans, "pro"}][0].Audit()))
-	if err := audit.Reject(t.Context(), w.archive, audit.Rejected{Reason: audit.Unreadable, Raw: []byte("x")}); err != nil {
+	rejected := audit.Rejected{Reason: audit.Unreadable, Raw: []byte("x")}
+	w.bucket.Overwrite(rejected.Name(), []byte("{}"))
+	if err := audit.Reject(t.Context(), w.archive, rejected); err != nil {
 		t.Fatal(err)
 	}
 	r := w.verify()
@@ -749,4 +751,17 @@ func BenchmarkVerify(b *testing.B) {
 		b.Fatalf("%+v, %v", r, err)
 	}
 	b.ReportMetric(float64(e.peak.Load())/(1<<20), "peak-MiB")
+}
+
+// Guarantees that a file which took the name of a rejected record does not stop those behind it: a folder has no versions.
+func TestRejectIntoAFolder(t *testing.T) {
+	a, err := folder.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := audit.Rejected{Reason: audit.Unreadable, Raw: []byte("x")}
+	_, put := a.Put(t.Context(), r.Name(), []byte("{}"))
+	if err := errors.Join(put, audit.Reject(t.Context(), a, r)); err != nil {
+		t.Error(err)
+	}
 }

@@ -65,6 +65,10 @@ func (a *Anchorer) Run(ctx context.Context) (audit.Anchored, error) {
 			"items of the tables cannot be read and are not anchored: sluice audit verify names them",
 			"day", done.Day, "pages", done.Unread)
 	}
+	if done.Bad != "" {
+		a.c.Log.ErrorContext(ctx, "an object has the name of an anchor and is none, so it was passed over: "+
+			"sluice audit verify names each, and CloudTrail who put it", "day", done.Day, "object", done.Bad)
+	}
 	if done.Future != "" {
 		a.c.Log.WarnContext(ctx, "an object claims to be the anchor of a later day than today, and was left out: "+
 			"sluice audit verify names each, and CloudTrail who put it", "day", done.Day, "object", done.Future)

@@ -217,6 +217,60 @@ func TestUnequal(t *testing.T) {
 	}
 }
 
+// Guarantees that a version whose name was taken by an object that nobody can read is an alarm, and holds up nothing: the
+// record is kept over it, once, however often it comes, and so is a record that cannot be archived.
+func TestUnreadableObject(t *testing.T) {
+	for _, how := range []s3test.Seal{s3test.Archived, s3test.CustomerKey, s3test.ForeignKey, s3test.DisabledKey} {
+		w := newWorld(t, s3test.Config{})
+		all := history(t, "acme", 3)
+		poison := control.Delivery{Sequence: "p", Raw: []byte("x")}
+		rejected := (&audit.Rejected{Raw: poison.Raw}).Name()
+		for _, n := range []string{name(all[1]), rejected} {
+			w.bucket.Overwrite(n, want(t, all[1]))
+			w.bucket.Seal(n, how)
+		}
+		batch := append(slices.Clone(all), poison)
+		for range 3 {
+			if done, err := w.Handle(t.Context(), batch); err != nil || done != 4 {
+				t.Fatalf("%s: %d are done: %v", how, done, err)
+			}
+		}
+		if v := w.bucket.Versions(name(all[1])); len(v) != 2 || !bytes.Equal(v[1], want(t, all[1])) {
+			t.Errorf("%s: the versions are %q", how, v)
+		}
+		var kept audit.Rejected
+		if v := w.bucket.Versions(rejected); len(v) != 2 || json.Unmarshal(v[1], &kept) != nil || string(kept.Raw) != "x" {
+			t.Errorf("%s: the rejected record is kept as %q", how, v)
+		}
+		got := w.counts.String()
+		if !strings.Contains(got, "objects_made=3") || !strings.Contains(got, "records_unequal=1") ||
+			!strings.Contains(w.log.String(), `"level":"ERROR","msg":"an object that cannot be read has the name of this version`) {
+			t.Errorf("%s: no alarm: %s %s", how, got, w.log)
+		}
+	}
+}
+
+// Guarantees that a rejected record is kept although something else has its name, which can be known by who sees the
+// record: it comes on top, once.
+func TestRejectedWhoseNameWasTaken(t *testing.T) {
+	w := newWorld(t, s3test.Config{})
+	poison := control.Delivery{Sequence: "p", Raw: []byte("x")}
+	rejected := (&audit.Rejected{Raw: poison.Raw}).Name()
+	for _, taken := range [][]byte{[]byte("{}"), nil, []byte(`{"layout":1,"raw":"eQ=="}`), make([]byte, audit.MaxBytes+1)} {
+		w.bucket.Overwrite(rejected, taken)
+		before := len(w.bucket.Versions(rejected))
+		for range 2 {
+			if done, err := w.Handle(t.Context(), []control.Delivery{poison}); err != nil || done != 1 {
+				t.Fatalf("%d are done: %v", done, err)
+			}
+		}
+		var kept audit.Rejected
+		if v := w.bucket.Versions(rejected); len(v) != before+1 || json.Unmarshal(v[before], &kept) != nil || string(kept.Raw) != "x" {
+			t.Errorf("over %.40q it is kept in %d versions", taken, len(v)-before)
+		}
+	}
+}
+
 // Guarantees that while S3 refuses, throttles, or does not answer, nothing is done with and nothing lost: records come again
 // from the first one on that is not kept, and are then kept once.
 func TestArchiveIsAway(t *testing.T) {
