@@ -184,8 +184,8 @@ func (s *Service) edits(ctx context.Context, changes []Change) ([]*edit, error) 
 		if err := events.CheckKey(c.Table, c.Key); err != nil {
 			return bad("key: %v", err)
 		}
-		if c.Expect < 0 || c.Expect >= events.MaxVersion {
-			return bad("expect: %d is no version", c.Expect)
+		if err := control.CheckExpect(c.Expect); err != nil {
+			return bad("expect: %v", err)
 		}
 		if seen[place(c.Table, c.Key)] {
 			return bad("%s comes twice", name(c.Table, c.Key))

@@ -316,6 +316,77 @@ func TestNothingCanBeKept(t *testing.T) {
 	}
 }
 
+// rows is a table with one item.
+type rows struct{ item control.Item }
+
+func (r *rows) Get(context.Context, control.Table, string) (control.Item, error) { return r.item, nil }
+
+func (r *rows) List(_ context.Context, t control.Table, _ string, _ int) (items []control.Item, next string, err error) {
+	if t == r.item.Table {
+		items = append(items, r.item)
+	}
+	return items, "", nil
+}
+
+// Guarantees what the runbook on forged documents says of an item that somebody who can write a control table has put at
+// the last version, which no command changes: the error says that it was forged, verify finds it, and when the row of
+// before is put back by hand, commands write the next version, the archive has both writes among the rejected records,
+// and verify finds nothing more.
+func TestLastVersionIsTakenBack(t *testing.T) {
+	w := newWorld(t, s3test.Config{Now: func() time.Time { return noon }})
+	all := history(t, "acme", 3)
+	honest := all[2].Record.New
+	forged := honest
+	forged.Version, forged.Body = events.MaxVersion, []byte(`{"plan":"gold"}`)
+	forged.Hash = forged.ComputeHash()
+	change := control.Change{
+		Table: control.Tenants, Key: "acme", Expect: forged.Version, Body: []byte(`{"n":3}`), Actor: "ann", Reason: "r", Now: noon,
+	}
+	if _, err := change.Check(); !errors.Is(err, control.ErrInvalid) || !strings.Contains(err.Error(), "was forged") {
+		t.Errorf("a change of the last version: %v", err)
+	}
+	verify := func(at control.Item) string {
+		archive, err := bucket.New(bucket.Config{Client: w.bucket.Client(), Bucket: s3test.Name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: archive, Tables: &rows{at}, Grace: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := fmt.Sprintf("%d rejected", r.Rejected)
+		for _, f := range r.Findings {
+			found += fmt.Sprintf(", %s from version %d on", f.Kind, f.Version)
+		}
+		return found
+	}
+	keep := func(old, item control.Item) {
+		t.Helper()
+		all = append(all, control.Delivery{Sequence: item.Hash, Record: &control.Record{Old: &old, New: item}})
+		if done, err := w.Handle(t.Context(), all); err != nil || done != len(all) {
+			t.Fatalf("%d are done: %v", done, err)
+		}
+	}
+	keep(honest, forged)
+	if got := verify(forged); got != "1 rejected, missing tail from version 4 on" {
+		t.Errorf("with the forged item: %s", got)
+	}
+	keep(forged, honest)
+	change.Expect = honest.Version
+	change, err := change.Check()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, _, err := control.Next(&honest, change)
+	if err != nil || next.Version != 4 {
+		t.Fatalf("the next version: %+v, %v", next, err)
+	}
+	keep(honest, next)
+	if got := verify(next); got != "2 rejected" {
+		t.Errorf("with the item of before, and a change: %s", got)
+	}
+}
+
 // stuck is an archive that panics, or hangs until it is told to stop.
 type stuck struct {
 	audit.Archive

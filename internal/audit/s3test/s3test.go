@@ -386,10 +386,10 @@ func (b *Bucket) get(w http.ResponseWriter, r *http.Request, name string) *answe
 		return refused
 	}
 	h := w.Header()
-	switch v.sealed {
-	case Archived:
+	if v.sealed == Archived {
 		h.Set("X-Amz-Storage-Class", "GLACIER")
-	case ForeignKey, DisabledKey:
+	}
+	if v.sealed == ForeignKey || v.sealed == DisabledKey {
 		h.Set("X-Amz-Server-Side-Encryption", "aws:kms")
 	}
 	h.Set("Etag", etag(v.data))
