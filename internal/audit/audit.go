@@ -3,7 +3,8 @@
 //
 // The archive has one object for each version of an item, control.ObjectName, which holds the record of the change
 // (events.AuditRecord, as events.Encode writes it): who, when and why, the body before and after, and the link of the hash
-// chain. Objects are never overwritten. A record that could not be kept so lies below [RejectedPrefix], with the reason.
+// chain. Objects are never overwritten; over one that nobody can read, the record is put as the next version. A record that
+// could not be kept so lies below [RejectedPrefix], with the reason.
 //
 // What it holds of secrets: none. API keys are in it as keyed hashes with the id of their pepper. Tenants' names, their limits
 // and the identities of operators are in it, for as long as objects are kept, whatever is deleted from the tables.
@@ -37,6 +38,9 @@
 //     removed and begun anew shows only to who knows the hash of an earlier one (VerifyConfig.Known), which is worth
 //     writing down outside of the account.
 //   - Trails of before have no anchors: that is a notice, not a finding.
+//   - Whoever may put anchors can take the name of one beforehand. Of a name's versions the anchor is the first that was
+//     put on its day or later and is an anchor of that day. WriteAnchor and Verify pass over the others by the same code:
+//     so such an object is a finding, and stops nothing.
 package audit
 
 import (

@@ -59,7 +59,8 @@ type Shown struct {
 	Record *events.AuditRecord // nil: it cannot be read, and Err says so
 	Err    error               // also where it can be read, and is not what its writer hashed
 	Hidden bool                // by a delete marker
-	Others bool                // other contents of this name, put later or such that nobody can read them, are not shown
+	Others bool                // there are other contents of this name: they were put later, and are not shown
+	Unread bool                // there are versions of this name that nobody can read, beside the record
 }
 
 // most is how many bytes of records are held to be sorted. What is beyond it is read twice.
@@ -130,8 +131,8 @@ func (m *match) read(ctx context.Context, a Archive) error {
 	if err != nil {
 		return err
 	}
-	m.shown = &Shown{Name: m.name.name, Record: c.record, Err: c.why, Hidden: m.hidden}
-	m.shown.Others = c.replaced || c.record != nil && len(c.passed) > 0
+	m.shown = &Shown{Name: m.name.name, Record: c.record, Err: c.why, Hidden: m.hidden, Others: c.replaced}
+	m.shown.Unread = c.record != nil && len(c.passed) > 0
 	m.at, m.size = c.entry.PutAt, len(c.object.Data)
 	if c.gone {
 		m.shown.Err = ErrNotFound

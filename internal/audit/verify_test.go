@@ -294,14 +294,29 @@ func TestVerifyNamesAnUnreadableObject(t *testing.T) {
 			}
 			check("alone")
 			shown := 0
-			if err := audit.Show(t.Context(), w.archive, audit.Filter{}, func(audit.Shown) bool { shown++; return true }); err != nil ||
-				shown != 3 {
+			show := func(s audit.Shown) bool {
+				shown++
+				if s.Name == name && (!errors.Is(s.Err, audit.ErrUnreadable) || s.Unread) {
+					t.Errorf("%s: shown is %+v", how, s)
+				}
+				return true
+			}
+			if err := audit.Show(t.Context(), w.archive, audit.Filter{}, show); err != nil || shown != 3 {
 				t.Errorf("%s: show has %d of 3, %v", how, shown, err)
 			}
 			if err := w.archive.Cover(t.Context(), name, encode(t, all[at].Audit())); err != nil {
 				t.Fatal(err)
 			}
 			check("below the record")
+			show = func(s audit.Shown) bool {
+				if s.Err != nil || s.Record == nil || s.Others || s.Unread != (s.Name == name) {
+					t.Errorf("%s: below the record, shown is %+v", how, s)
+				}
+				return true
+			}
+			if err := audit.Show(t.Context(), w.archive, audit.Filter{}, show); err != nil {
+				t.Error(err)
+			}
 			w.bucket.Overwrite(name, encode(t, all[at].Audit()))
 			w.bucket.Seal(name, how)
 			if f := w.verify().Findings; len(f) != 1 || f[0].Kind != audit.BadObject || f[0].Count != 2 {
