@@ -27,7 +27,7 @@ func (c *ControlPlane) audit(p *place) {
 	if !a.Anchors {
 		awscdk.Annotations_Of(c.Construct).AddWarningV2(jsii.String("sluice:anchors"), jsii.String(
 			"The audit trail has no anchors: whoever can write the control tables and its bucket can rewrite both "+
-				"unnoticed. Set control.audit.anchors, for 1.40 USD a month."))
+				"unnoticed. Set control.audit.anchors, for 1.50 USD a month."))
 	}
 }
 

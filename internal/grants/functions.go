@@ -168,6 +168,8 @@ func anchor() Function {
 		Alarms: []Alarm{
 			{Metric: "anchor_missing", Stat: "Maximum", Silence: true,
 				Means: "the audit trail has no anchor of today: what was changed since the last one could be rewritten unnoticed"},
+			{Metric: "anchor_taken", Stat: "Maximum",
+				Means: "an object has the name of an anchor and is none: somebody put it there past Sluice"},
 		},
 	}
 }

@@ -129,7 +129,7 @@ func TestRunSaysWhatTookAName(t *testing.T) {
 	if done, err := a.Run(t.Context()); err != nil || !done.Made || done.Bad != name {
 		t.Errorf("%+v, %v", done, err)
 	}
-	meter.Want(t, map[string]int64{"anchor_missing": 0})
+	meter.Want(t, map[string]int64{"anchor_missing": 0, "anchor_taken": 1})
 	if got := log.String(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "object="+name) {
 		t.Errorf("the log is %q", got)
 	}
