@@ -407,6 +407,23 @@ func TestAnchorsOfLaterDays(t *testing.T) {
 	}
 }
 
+// Guarantees that an anchor which was signed for a day to come, by whoever had the function's role on an earlier day, is
+// not that day's anchor.
+func TestAnchorSignedBeforeItsDay(t *testing.T) {
+	w := newAnchored(t)
+	w.days(2)
+	if a, err := audit.WriteAnchor(t.Context(), audit.AnchorConfig{
+		Archive: w.archive, Tables: many(1), Signer: w.signer, Now: func() time.Time { return w.today.Add(day) },
+	}); err != nil || !a.Made {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	w.today = w.today.Add(day)
+	w.days(2)
+	if r := w.check(); told(r.Findings) != "1 anchor of a later day at //0" || r.LastAnchor != "2026-11-24" {
+		t.Errorf("found %q; the newest that holds is of %s", told(r.Findings), r.LastAnchor)
+	}
+}
+
 // What somebody can put in the place of an anchor who may write below anchors/. Each leaves the newest version of the name
 // as something that is no anchor of its day.
 var takings = []struct {
@@ -450,6 +467,9 @@ func TestAnchorOverWhatTookItsName(t *testing.T) {
 			bad := len(w.bucket.Versions(third))
 			if a := w.anchor(); !a.Made || a.Bad != third {
 				t.Errorf("on that day: %+v", a)
+			}
+			if _, read := w.gets.Load(third); read == strings.HasPrefix(tt.name, "more than") {
+				t.Errorf("the object is read: %t; want what is larger than an anchor not to be", read)
 			}
 			if a := w.anchor(); a.Made || len(w.bucket.Versions(third)) != bad+1 {
 				t.Errorf("later on that day: %+v, and the name has %d versions", a, len(w.bucket.Versions(third)))

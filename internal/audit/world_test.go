@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,6 +35,7 @@ type world struct {
 	archive audit.Archive
 
 	away atomic.Pointer[s3test.Fault] // of each read of an object; nil: none
+	gets sync.Map                     // the objects that were read, by name
 
 	mu      sync.Mutex
 	clock   time.Time // the bucket's
@@ -61,6 +63,7 @@ func (w *world) fault(r *http.Request) *s3test.Fault {
 	if q := r.URL.Query(); r.Method != http.MethodGet || q.Has("versions") || q.Has("object-lock") {
 		return nil
 	}
+	w.gets.Store(strings.TrimPrefix(r.URL.Path, "/"+s3test.Name+"/"), true)
 	return w.away.Load()
 }
 

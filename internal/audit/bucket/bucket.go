@@ -1,7 +1,7 @@
 // Package bucket is the archive of the audit trail as an S3 bucket with Object Lock.
 //
-// An object is written with If-None-Match: * and its SHA-256, which S3 compares with what arrived. S3 locks it with the
-// bucket's default retention: no writer chooses how long a lock lasts. The bucket has versions, without which there is
+// An object is written with If-None-Match: * (but to cover what took its name) and its SHA-256, which S3 compares with what
+// arrived. S3 locks it with the bucket's default retention: no writer chooses how long a lock lasts. The bucket has versions, without which there is
 // no Object Lock: a delete hides an object behind a marker, a write of the same name by somebody else comes on top, and
 // both show in the list of versions. Until its retention ends, nobody removes a version, but in GOVERNANCE mode those
 // who may bypass it.
