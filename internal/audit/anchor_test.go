@@ -527,6 +527,24 @@ func TestAnchorAfterABadOne(t *testing.T) {
 	}
 }
 
+// Guarantees that an anchor which names what is none, and leaves out an anchor in between, breaks the chain.
+func TestAnchorThatLeavesOneOut(t *testing.T) {
+	w := newAnchored(t)
+	w.days(2)
+	w.today = w.today.Add(day)
+	w.at(w.today)
+	w.bucket.Overwrite(third, []byte("{}"))
+	w.today = w.today.Add(day)
+	w.days(2)
+	w.resign("anchors/2026-11-25.json", w.signer, func(s map[string]any) {
+		sum := sha256.Sum256([]byte("{}"))
+		s["previous_day"], s["previous"] = "2026-11-23", hex.EncodeToString(sum[:])
+	})
+	if got := told(w.check().Findings); got != "1 broken chain of anchors at //0; 1 unreadable anchor at //0" {
+		t.Errorf("found %q", got)
+	}
+}
+
 // Guarantees the same of an object that was put before its day, for which earlier releases made no anchor of that day.
 func TestAnchorAfterOneOfALaterDay(t *testing.T) {
 	for name, content := range map[string][]byte{

@@ -361,9 +361,7 @@ func (r *headReader) read(ctx context.Context, of HeadsOf) ([]Head, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !r.quiet {
-		r.w.v.state(c, tell)
-	}
+	r.w.v.state(c, tell)
 	for _, p := range c.passed {
 		tell(BadAnchor, "version %s of a list of heads of %s, put at %s: %v", p.Version, r.day.day, stamp(p.PutAt), p.why)
 	}
