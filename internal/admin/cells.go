@@ -88,7 +88,7 @@ func (s *Service) AddCell(ctx context.Context, actor string, r *AddCellRequest) 
 			doc.Ops = have.Ops
 		}
 		if !r.Yes && strings.TrimSuffix(doc.Ops, "/") != strings.TrimSuffix(have.Ops, "/") {
-			return nil, call.Refuse(call.Confirm, "operators' calls about counters of cell %q would go to %s, and no longer to %s: say yes if that is meant; nothing was written",
+			return nil, call.Refuse(call.Confirm, "operators' calls about counters of cell %q would go to %s, and no longer to %s: say yes (--yes) if that is meant; nothing was written",
 				r.Cell, doc.Ops, have.Ops)
 		}
 		return doc, nil
