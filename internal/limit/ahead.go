@@ -266,7 +266,7 @@ func (t *Tier) lease(s *State, r *Result, g *Grant) {
 	case SlidingLog, SlidingBuckets:
 		s.N += g.Units
 		if g.Units > 0 {
-			s.Stamps = insertStamp(s.Stamps, Stamp{g.At, g.Units})
+			s.insert(Stamp{g.At, g.Units})
 		}
 		r.n += g.Units
 		r.m = max(r.m, t.leaves(g.At))
@@ -328,7 +328,7 @@ func (t *Tier) adjustStamps(s *State, units, at, now int64) {
 	if units > 0 {
 		units = min(units, max(mostCounted-s.N, 0))
 		s.N += units
-		s.Stamps = insertStamp(s.Stamps, Stamp{at, units})
+		s.insert(Stamp{at, units})
 		return
 	}
 	for i := range s.Stamps {

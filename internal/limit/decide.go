@@ -373,8 +373,8 @@ func (d *Decision) Commit(i int, s *State) {
 func (d *Decision) Leases() bool { return len(d.ahead) > 0 }
 
 // StampCapacity is for a store that bounds its memory. It reports whether Commit can charge result i to s within the
-// present capacity of the Stamps of s. If not, it returns the capacity that [Decision.FitStamps] is to give them.
-// Call it after Evaluate, with the same state.
+// present capacity of the Stamps of s. If not, it returns the capacity that [Decision.FitStamps] is to give them. What they
+// take now is [Tier.StampRoom]. Call it after Evaluate, with the same state.
 func (d *Decision) StampCapacity(i int, s *State) (capacity int, fits bool) {
 	r := &d.Results[i]
 	n, capacity, more := len(s.Stamps), cap(s.Stamps), 1
@@ -404,7 +404,7 @@ const (
 // forgets returns how many leading stamps of its state result i may drop before Commit. A request with leases may
 // change them first, see Ahead.Adjust.
 func (d *Decision) forgets(r *Result) int {
-	if d.Leases() || r.Tier.Algorithm != SlidingLog && r.Tier.Algorithm != SlidingBuckets {
+	if d.Leases() || !r.Tier.remembersTimes() {
 		return 0
 	}
 	return int(r.stale)
@@ -419,6 +419,9 @@ func (d *Decision) FitStamps(i int, s *State, capacity int) {
 	stale := d.forgets(r)
 	if capacity > cap(s.Stamps) {
 		s.Stamps = append(make([]Stamp, 0, capacity), s.Stamps[stale:]...)
+		if r.Tier.remembersTimes() {
+			s.M = 0
+		}
 	} else {
 		s.Stamps = slices.Delete(s.Stamps, 0, stale)
 	}

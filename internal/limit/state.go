@@ -11,8 +11,8 @@ import (
 //	                 At                      N                       M                     Stamps
 //	fixed_window     start of the window     count                   count of the last     -
 //	sliding_window   start of the window     count                   count of the last     -
-//	sliding_buckets  -                       sum of Stamps           -                     units per bucket's start
-//	sliding_log      -                       sum of Stamps           -                     units per time
+//	sliding_buckets  -                       sum of Stamps           places before Stamps  units per bucket's start
+//	sliding_log      -                       sum of Stamps           places before Stamps  units per time
 //	token_bucket     time of the level       level, in 1/den units   rate; 0 is never used see below
 //	leaky_bucket     next free slot          1/M µs beyond At        num; 0 is never used  -
 //	quota            start of the period     count                   end of the period     -
@@ -58,7 +58,8 @@ func (t *Tier) alignOffset(owner string) int64 {
 	return int64(hashText(owner) % uint64(t.period))
 }
 
-// Clone returns a copy that shares no memory with s. The capacity of its Stamps is their number.
+// Clone returns a copy that shares no memory with s. The capacity of its Stamps is their number. See [Tier.Clone] for a copy
+// whose memory is to be counted.
 func (s *State) Clone() *State {
 	c := *s
 	if s.Stamps != nil {
@@ -115,7 +116,8 @@ func (t *Tier) restamp(s *State, now int64) {
 	if t.Algorithm == SlidingBuckets {
 		stamp = floorTo(now, t.width)
 	}
-	s.Stamps = insertStamp(s.Stamps[:first], Stamp{stamp, units})
+	s.Stamps = s.Stamps[:first]
+	s.insert(Stamp{stamp, units})
 }
 
 // evaluate fills r with the outcome for cost at now. It changes nothing but r.
@@ -432,12 +434,12 @@ func (t *Tier) commit(s *State, now int64, r *Result) {
 			stamp = r.slot
 		}
 		if r.stale > 0 {
-			s.Stamps = dropStale(s.Stamps, int(r.stale))
+			s.dropStale(int(r.stale))
 		}
 		if s.N = r.n + r.need; r.need == 0 {
 			return
 		}
-		s.Stamps = insertStamp(s.Stamps, Stamp{stamp, r.need})
+		s.insert(Stamp{stamp, r.need})
 		r.m, r.background = max(r.m, t.leaves(stamp)), r.m
 	}
 }
@@ -448,14 +450,49 @@ func (t *Tier) refundedElsewise(s *State) bool {
 	return len(s.Stamps) > 0 && s.Stamps[0].Units > 0 && s.M != t.Threshold
 }
 
-// dropStale forgets the first n stamps. It only moves the start of the slice, so a busy log does not pay its length on
-// every charge; growth copies what is live. A slice that has shrunk to a quarter is copied, to give its memory back.
-func dropStale(stamps []Stamp, n int) []Stamp {
-	live := stamps[n:]
-	if cap(live) < 64 || 4*len(live) >= cap(live) {
-		return live
+// dropStale forgets the first n stamps of a log or of buckets. It only moves the start of the slice, so a busy log does not
+// pay its length on every charge. The places before the new start stay in memory, and M counts them. The live stamps are
+// copied, which gives the memory back, once there are more such places than live stamps, or once three quarters of the
+// places behind the start are free. A copy thus moves no more stamps than were dropped since the last one.
+func (s *State) dropStale(n int) {
+	const few = 16 // places that are not worth a copy
+	live := s.Stamps[n:]
+	s.M += int64(n)
+	if s.M > int64(len(live))+few || cap(live) >= 4*few && 4*len(live) < cap(live) {
+		live, s.M = append(make([]Stamp, 0, 2*len(live)+4), live...), 0
 	}
-	return append(make([]Stamp, 0, 2*len(live)+4), live...)
+	s.Stamps = live
+}
+
+// insert adds a stamp to a log or to buckets.
+func (s *State) insert(add Stamp) {
+	before := cap(s.Stamps)
+	if s.Stamps = insertStamp(s.Stamps, add); cap(s.Stamps) != before {
+		s.M = 0 // append made room by moving all stamps
+	}
+}
+
+// remembersTimes reports whether the Stamps of the tier's states are what was charged, and when.
+func (t *Tier) remembersTimes() bool {
+	return t.Algorithm == SlidingLog || t.Algorithm == SlidingBuckets
+}
+
+// StampRoom returns for how many stamps the state has memory. That can be more than the capacity of its Stamps.
+func (t *Tier) StampRoom(s *State) int {
+	room := cap(s.Stamps)
+	if t.remembersTimes() {
+		room += int(s.M)
+	}
+	return room
+}
+
+// Clone is like [State.Clone], for a state of the tier. The copy has room for no more stamps than it holds.
+func (t *Tier) Clone(s *State) *State {
+	c := s.Clone()
+	if t.remembersTimes() {
+		c.M = 0
+	}
+	return c
 }
 
 // insertStamp keeps the order; a stamp for a time that is there already is added to it.

@@ -344,13 +344,13 @@ func (s *Store) inOrder(sh *shard, h uint64, o *owner, d *limit.Decision, charge
 		return true
 	}
 	d.ID = s.nextID(sh, h)
-	grown := 0 // a log that drops its oldest entries shrinks
+	grown := 0 // below 0: a log that drops its oldest entries can shrink
 	for i := range counters {
 		if d.Commits(i) {
 			st := &counters[i].state
-			before := cap(st.Stamps)
+			before := counters[i].room()
 			d.Commit(i, st)
-			grown += cap(st.Stamps) - before
+			grown += counters[i].room() - before
 		}
 	}
 	if grown != 0 {
@@ -450,8 +450,8 @@ func (s *Store) commitNew(o *owner, g *group, d *limit.Decision, i int, at int32
 	if at == absent {
 		return bytes + own.charge(d, i, true, true)
 	}
-	own.state = *g.owner.counters[ofShared(at)].state.Clone()
-	return bytes + int64(cap(own.state.Stamps))*stampBytes + g.charge(own, d, i, true)
+	own.state = *own.tier.Clone(&g.owner.counters[ofShared(at)].state)
+	return bytes + int64(own.room())*stampBytes + g.charge(own, d, i, true)
 }
 
 // makeRoom reserves the bytes of what the decision is about to write, in the owner's budget, and returns their
@@ -489,8 +489,11 @@ func (s *Store) makeRoom(sh *shard, o *owner, g *group, d *limit.Decision, at []
 func bytesOf(o *owner, g *group, d *limit.Decision, i int, at int32) (bytes int64, chosen bool) {
 	if at >= 0 {
 		st := &o.counters[at].state
-		capacity, _ := d.StampCapacity(i, st)
-		bytes = int64(capacity-cap(st.Stamps)) * stampBytes
+		capacity, fits := d.StampCapacity(i, st)
+		if fits {
+			return 0, false
+		}
+		bytes = int64(max(capacity-o.counters[at].room(), 0)) * stampBytes
 		return bytes, bytes > 0
 	}
 	var st limit.State
@@ -603,9 +606,9 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 		e := &entries[i]
 		if pos := o.position(s, e.Tier, e.Value); pos >= 0 {
 			st := &o.counters[pos].state
-			before := cap(st.Stamps)
+			before := o.counters[pos].room()
 			out.Units[i] = e.Apply(st, units, us)
-			bytes := int64(cap(st.Stamps)-before) * stampBytes
+			bytes := int64(o.counters[pos].room()-before) * stampBytes
 			o.bytes += bytes
 			s.count(r.Owner().Kind, bytes)
 		}

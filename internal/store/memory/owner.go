@@ -102,18 +102,21 @@ func (c *counter) charge(d *limit.Decision, i int, fit, grow bool) (bytes int64)
 	if t := d.Results[i].Tier; c.tier != t {
 		c.tier = t // a changed limit takes over its counter
 	}
-	before := cap(c.state.Stamps)
+	before := c.room()
 	if fit {
 		if capacity, fits := d.StampCapacity(i, &c.state); !fits {
 			if !grow {
-				capacity = max(before, 1)
+				capacity = max(cap(c.state.Stamps), 1)
 			}
 			d.FitStamps(i, &c.state, capacity)
 		}
 	}
 	d.Commit(i, &c.state)
-	return int64(cap(c.state.Stamps)-before) * stampBytes
+	return int64(c.room()-before) * stampBytes
 }
+
+// room is for how many stamps the counter has memory.
+func (c *counter) room() int { return c.tier.StampRoom(&c.state) }
 
 func (c *counter) hash() uint64 {
 	if c.value != nil {
@@ -221,9 +224,9 @@ func (o *owner) reindex() {
 // forget removes the counter at pos; the last one takes its place.
 func (o *owner) forget(pos int32) (bytes int64) {
 	c := &o.counters[pos]
-	bytes = counterBytes + int64(cap(c.state.Stamps))*stampBytes
+	bytes = counterBytes + int64(c.room())*stampBytes
 	if c.value != nil {
-		bytes = sizeOfCounter(c.value.Value) + int64(cap(c.state.Stamps))*stampBytes
+		bytes = sizeOfCounter(c.value.Value) + int64(c.room())*stampBytes
 		if id := c.tier.Identity(); c.value.Kind != limit.ValueOther {
 			if o.values[id]--; o.values[id] == 0 {
 				delete(o.values, id)
@@ -290,6 +293,24 @@ func (o *owner) sweep(now int64, n int) (freed int64) {
 	if len(o.counters) > n {
 		o.writable().hand = at
 	}
+	if freed > 0 {
+		o.shrink()
+	}
 	o.bytes -= freed
 	return freed
+}
+
+// shrink gives the room of counters that have gone back, once they are more than those that are left. What that costs is
+// paid by the counters that went since it was last done.
+func (o *owner) shrink() {
+	if n := len(o.counters); cap(o.counters) > 2*scanned && 2*n < cap(o.counters) {
+		o.counters = append(make([]counter, 0, n+n/4), o.counters...)
+		switch {
+		case o.byHash == nil:
+		case n > scanned:
+			o.reindex()
+		default:
+			o.byHash, o.clashed = nil, false
+		}
+	}
 }

@@ -92,7 +92,7 @@ func (s *Store) commitShared(g *group, d *limit.Decision, i int, at int32) {
 	}
 	c, b := &g.owner.counters[pos], &s.shared.budget
 	capacity, _ := d.StampCapacity(i, &c.state)
-	grow := int64(capacity-cap(c.state.Stamps))*stampBytes <= b.free()
+	grow := int64(capacity-c.room())*stampBytes <= b.free()
 	b.used.Add(bytes + g.charge(c, d, i, grow))
 }
 
