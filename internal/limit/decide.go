@@ -268,10 +268,11 @@ func (d *Decision) Held(i int) int64 {
 
 // Value is which counter of its limit result i was about.
 func (d *Decision) Value(i int) Value {
+	v := d.charges[d.Results[i].charge].Value
 	if d.Results[i].Other {
-		return Value{Kind: ValueOther}
+		return d.Owner.OtherValue(v)
 	}
-	return d.charges[d.Results[i].charge].Value
+	return v
 }
 
 // Evaluate fills result i from its counter's state. States that a leaping clock stamped are repaired first, in place if

@@ -115,7 +115,7 @@ func (c *decision) takeBack(ctx context.Context, err error) {
 				tiers[j] = limit.Ahead{Adjust: -(done.taken + done.grant.Units), AdjustAt: done.grant.At}
 				charged = charged || tiers[j].Adjust < 0
 				if done.result.Other {
-					charge.Value = limit.Value{Kind: limit.ValueOther}
+					charge.Value = c.req.Owner.OtherValue(charge.Value)
 				}
 			}
 			i++

@@ -19,7 +19,8 @@
 //
 // An owner for whose counters there is no room is limited more strictly, and never less:
 //
-//   - A value without a counter shares the counter of the other values of its limit.
+//   - A value without a counter shares the counter of the other values of its limit, or, of calls without a credential,
+//     one of 64 such counters.
 //   - A charge without room in a sliding log counts together with the last entry, which moves to the time of the
 //     charge.
 //   - An address shares the counters that it lacks with some of the other addresses, see sharedCounters.
@@ -434,7 +435,7 @@ func (s *Store) write(sh *shard, h uint64, o *owner, g *group, d *limit.Decision
 // sharesOther reports whether an earlier result was redirected to the same shared counter as result i.
 func sharesOther(d *limit.Decision, i int) bool {
 	for j := range i {
-		if d.Results[j].Other && d.Results[j].Tier == d.Results[i].Tier {
+		if d.Results[j].Other && d.Results[j].Tier == d.Results[i].Tier && d.Value(j) == d.Value(i) {
 			return true
 		}
 	}

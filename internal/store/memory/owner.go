@@ -158,7 +158,7 @@ func (o *owner) locate(s *Store, d *limit.Decision, i int, full bool) int32 {
 		return pos
 	}
 	d.Results[i].Other = true
-	return o.position(s, t, limit.Value{Kind: limit.ValueOther})
+	return o.position(s, t, d.Value(i))
 }
 
 // position is where the counter is, or absent.

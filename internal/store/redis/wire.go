@@ -210,7 +210,7 @@ func (q *question) addPack(c *limit.Charge) {
 	tiers := int64(len(c.Limit.Tiers))
 	q.keys = appendPackKey(q.keys, q.prefix, c.Limit, c.Value)
 	key := q.key()
-	q.keys = appendPackKey(q.keys, q.prefix, c.Limit, limit.Value{Kind: limit.ValueOther})
+	q.keys = appendPackKey(q.keys, q.prefix, c.Limit, q.req.Owner.OtherValue(c.Value))
 	other := q.key()
 	q.keys = append(c.Limit.AppendKey(append(q.keys, q.prefix...)), "values"...)
 	q.add(key, tiers, 1, other, q.key(), int64(c.Limit.MaxValues))
@@ -241,7 +241,7 @@ func (q *question) addTier(c *limit.Charge, t *limit.Tier, units int64, group in
 		key := q.stampsKey(c.Limit, c.Value, digest)
 		other := key
 		if c.Value.Kind != limit.NoValue {
-			other = q.stampsKey(c.Limit, limit.Value{Kind: limit.ValueOther}, digest)
+			other = q.stampsKey(c.Limit, q.req.Owner.OtherValue(c.Value), digest)
 		}
 		q.add(units, t.Threshold, p.Period, p.Width, p.Buckets, key, other)
 	}
