@@ -299,8 +299,9 @@ func TestSignHere(t *testing.T) {
 	}
 }
 
-// Guarantees that a URL which is stored of a cell, also by an older version, has no call signed for a server that is not
-// API Gateway's in the cell's region, and that what answers on this machine without a signature has none signed at all.
+// Guarantees that a URL which is stored of a cell, also by an older version, has no call signed for a server that is
+// not API Gateway's in the cell's region, and that what answers on this machine without a signature has none signed
+// at all.
 func TestStoredOpsURLs(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "example-secret")
@@ -335,16 +336,18 @@ func TestStoredOpsURLs(t *testing.T) {
 		{good, "", false, "is not of this machine"},
 	} {
 		row.Ops, row.Region, got = tt.url, tt.region, nil
-		r := sluice(t, "", "reset", "acme", "burst", "--reason", "x", "--endpoint", control.URL, fmt.Sprintf("--sign=%t", tt.signed))
+		r := sluice(t, "", "reset", "acme", "burst", "--reason", "x", "--endpoint", control.URL,
+			fmt.Sprintf("--sign=%t", tt.signed))
 		if tt.says == "" {
 			if r.code != 0 || len(got) != 1 || got[0] != "" {
 				t.Errorf("%s, signed %t: exit code %d, calls with %q: %s", tt.url, tt.signed, r.code, got, r.stderr)
 			}
 			continue
 		}
-		if r.code != 1 || len(got) > 0 || !strings.Contains(r.stderr, tt.says) || !strings.Contains(r.stderr, "nothing was sent there") ||
-			!strings.Contains(r.stderr, "--ops-endpoint") {
-			t.Errorf("%s, signed %t: exit code %d, calls with %q: %s; want none, and %q", tt.url, tt.signed, r.code, got, r.stderr, tt.says)
+		if r.code != 1 || len(got) > 0 || !strings.Contains(r.stderr, tt.says) ||
+			!strings.Contains(r.stderr, "nothing was sent there. --ops-endpoint") {
+			t.Errorf("%s, signed %t: exit code %d, calls with %q: %s; want none, and %q", tt.url, tt.signed, r.code, got,
+				r.stderr, tt.says)
 		}
 	}
 	row = admin.CellRow{Cell: "eu-1", Ops: good, Region: "eu-west-1"}

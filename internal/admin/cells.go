@@ -61,9 +61,9 @@ type AddCellRequest struct {
 	Expect *int64 `json:"expect,omitempty"`
 }
 
-// AddCell asks the balancer to have the cell serve, or, where it serves, for another weight. Its share comes through the two
-// phases of package shares, not at once. It is refused with [call.Confirm] if the URL of the operators' API would change and
-// the request does not say yes.
+// AddCell asks the balancer to have the cell serve, or, where it serves, for another weight. Its share comes through
+// the two phases of package shares, not at once. It is refused with [call.Confirm] if the URL of the operators' API
+// would change and the request does not say yes.
 func (s *Service) AddCell(ctx context.Context, actor string, r *AddCellRequest) (*call.Item, error) {
 	weight := r.Weight
 	if weight == 0 {
@@ -88,23 +88,23 @@ func (s *Service) AddCell(ctx context.Context, actor string, r *AddCellRequest) 
 			doc.Ops = have.Ops
 		}
 		if !r.Yes && strings.TrimSuffix(doc.Ops, "/") != strings.TrimSuffix(have.Ops, "/") {
-			return nil, call.Refuse(call.Confirm, "operators' calls about counters of cell %q would go to %s, and no longer to %s: say yes (--yes) if that is meant; nothing was written",
-				r.Cell, doc.Ops, have.Ops)
+			return nil, call.Refuse(call.Confirm, "operators' calls about counters of cell %q would go to %s, and no longer "+
+				"to %s: say yes (--yes) if that is meant; nothing was written", r.Cell, doc.Ops, have.Ops)
 		}
 		return doc, nil
 	})
 }
 
-// checkOps checks the URL of a cell's operators' API. Operators' calls go there with a signature, so whoever may add a cell must
-// not be able to have them go to any server.
+// checkOps checks the URL of a cell's operators' API. Operators' calls go there with a signature, so whoever may add
+// a cell must not be able to have them go to any server.
 func (s *Service) checkOps(cell, text string) error {
 	switch {
 	case text == "":
 		return nil
 	case s.c.Local:
 		u, err := url.Parse(text)
-		if err != nil || len(text) > 1024 || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Scheme != "http" && u.Scheme != "https" ||
-			!loopback.Host(u.Hostname()) {
+		if err != nil || len(text) > 1024 || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
+			u.Scheme != "http" && u.Scheme != "https" || !loopback.Host(u.Hostname()) {
 			return call.Refuse(call.Invalid, "ops: %.80q is not a URL of this machine, such as http://127.0.0.1:8080/ops", text)
 		}
 		return nil

@@ -24,7 +24,9 @@ const maxURLBytes = 512
 
 // form is what ids, regions and names of stages look like.
 var form = struct{ api, region, stage *regexp.Regexp }{
-	regexp.MustCompile(`^[a-z0-9]{1,63}$`), regexp.MustCompile(`^[a-z]+(-[a-z]+)+-[0-9]{1,3}$`), regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`),
+	api:    regexp.MustCompile(`^[a-z0-9]{1,63}$`),
+	region: regexp.MustCompile(`^[a-z]+(-[a-z]+)+-[0-9]{1,3}$`),
+	stage:  regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`),
 }
 
 // partitions are AWS's: what the names of their regions begin with, and the domain of their services. The last one has
@@ -39,8 +41,8 @@ var partitions = []struct{ regions, domain string }{
 	{"", "amazonaws.com"},
 }
 
-// ParseStage reads the URL of a stage. The host must be the one that API Gateway gives the API, so a custom domain is an
-// error. A slash may follow the stage's name, and nothing else.
+// ParseStage reads the URL of a stage. The host must be the one that API Gateway gives the API, so a custom domain is
+// an error. A slash may follow the stage's name, and nothing else.
 func ParseStage(text string) (Stage, error) {
 	u, err := url.Parse(text)
 	if err != nil || len(text) > maxURLBytes || u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.ForceQuery ||
@@ -56,7 +58,8 @@ func ParseStage(text string) (Stage, error) {
 }
 
 func wrong(text string) error {
-	return fmt.Errorf("%.80q is not the URL of a stage of API Gateway, such as https://abc123%seu-west-1.amazonaws.com/v1", text, service)
+	const example = "https://abc123" + service + "eu-west-1.amazonaws.com/v1"
+	return fmt.Errorf("%.80q is not the URL of a stage of API Gateway, such as %s", text, example)
 }
 
 // Region is the region in the host name that API Gateway gives an API; "" for any other host name.

@@ -374,8 +374,8 @@ func (d *Decision) Commit(i int, s *State) {
 func (d *Decision) Leases() bool { return len(d.ahead) > 0 }
 
 // StampCapacity is for a store that bounds its memory. It reports whether Commit can charge result i to s within the
-// present capacity of the Stamps of s. If not, it returns the capacity that [Decision.FitStamps] is to give them. What they
-// take now is [Tier.StampRoom]. Call it after Evaluate, with the same state.
+// present capacity of the Stamps of s. If not, it returns the capacity that [Decision.FitStamps] is to give them.
+// What they take now is [Tier.StampRoom]. Call it after Evaluate, with the same state.
 func (d *Decision) StampCapacity(i int, s *State) (capacity int, fits bool) {
 	r := &d.Results[i]
 	n, capacity, more := len(s.Stamps), cap(s.Stamps), 1

@@ -53,10 +53,10 @@ var otherGroups = func() (texts [64]string) {
 	return texts
 }()
 
-// OtherValue is the value whose counter stands in for that of v, which is beyond its limit's bound. It is one for all values
-// of a tenant. Values of calls without a credential cost a caller nothing to make up, so they are spread over 64 counters by
-// a hash: whoever uses up one of these counters takes little from the rest. A source address cannot be chosen for its
-// counter, since the value is a keyed hash of the address.
+// OtherValue is the value whose counter stands in for that of v, which is beyond its limit's bound. It is one for all
+// values of a tenant. Values of calls without a credential cost a caller nothing to make up, so they are spread over
+// 64 counters by a hash: whoever uses up one of these counters takes little from the rest. A source address cannot be
+// chosen for its counter, since the value is a keyed hash of the address.
 func (o Owner) OtherValue(v Value) Value {
 	switch {
 	case v.Kind == ValueOther:
@@ -67,8 +67,8 @@ func (o Owner) OtherValue(v Value) Value {
 	return Value{Kind: ValueOther}
 }
 
-// sound reports whether v is a value that a request may have: no text but that of a value that is there, and not too much,
-// or that of a group.
+// sound reports whether v is a value that a request may have: no text but that of a value that is there, and not too
+// much, or that of a group.
 func (v Value) sound() bool {
 	switch v.Kind {
 	case ValueIs:

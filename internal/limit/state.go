@@ -58,8 +58,8 @@ func (t *Tier) alignOffset(owner string) int64 {
 	return int64(hashText(owner) % uint64(t.period))
 }
 
-// Clone returns a copy that shares no memory with s. The capacity of its Stamps is their number. See [Tier.Clone] for a copy
-// whose memory is to be counted.
+// Clone returns a copy that shares no memory with s. The capacity of its Stamps is their number. See [Tier.Clone] for
+// a copy whose memory is to be counted.
 func (s *State) Clone() *State {
 	c := *s
 	if s.Stamps != nil {
@@ -450,10 +450,11 @@ func (t *Tier) refundedElsewise(s *State) bool {
 	return len(s.Stamps) > 0 && s.Stamps[0].Units > 0 && s.M != t.Threshold
 }
 
-// dropStale forgets the first n stamps of a log or of buckets. It only moves the start of the slice, so a busy log does not
-// pay its length on every charge. The places before the new start stay in memory, and M counts them. The live stamps are
-// copied, which gives the memory back, once there are more such places than live stamps, or once three quarters of the
-// places behind the start are free. A copy thus moves no more stamps than were dropped since the last one.
+// dropStale forgets the first n stamps of a log or of buckets. It only moves the start of the slice, so a busy log
+// does not pay its length on every charge. The places before the new start stay in memory, and M counts them. The
+// live stamps are copied, which gives the memory back, once there are more such places than live stamps, or once
+// three quarters of the places behind the start are free. A copy thus moves no more stamps than were dropped since
+// the last one.
 func (s *State) dropStale(n int) {
 	const few = 16 // places that are not worth a copy
 	live := s.Stamps[n:]

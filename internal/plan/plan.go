@@ -87,8 +87,8 @@ func (c *Config) IPLimits() *Set { return c.ipLimits }
 // MinIPv6Prefix..MaxIPv6Prefix.
 func (c *Config) IPv6Prefix() int { return c.prefix }
 
-// Routed reports whether the request is for a declared route. Each way to read the path must be a declared one. Routed is
-// true for all requests where no routes are declared.
+// Routed reports whether the request is for a declared route. Each way to read the path must be a declared one.
+// Routed is true for all requests where no routes are declared.
 func (c *Config) Routed(method string, path *route.Path) bool { return routed(c.routes, method, path) }
 
 func routed(routes *route.Index, method string, path *route.Path) bool {

@@ -125,9 +125,9 @@ func (x *Index) Match(dst []int32, method string, path *Path) []int32 {
 	return ascending(dst, start)
 }
 
-// MatchesEveryForm reports whether each form of the path matches a rule, which need not be the same for all. An allow-list
-// must ask this and not Match: the server behind a gateway may take the path in any of its forms. Of an ambiguous path not
-// every form is known, so only a rule for any path matches it.
+// MatchesEveryForm reports whether each form of the path matches a rule, which need not be the same for all. An
+// allow-list must ask this and not Match: the server behind a gateway may take the path in any of its forms. Of an
+// ambiguous path not every form is known, so only a rule for any path matches it.
 //
 // A form that has escapes also counts as what its segments are once they are decoded, as the literals of patterns are.
 // Otherwise a rule for "/café" would match no path that a client can send, for "/caf%C3%A9" is one of its forms.

@@ -134,8 +134,8 @@ func testManyValues(tb testing.TB, c Config) {
 	})
 }
 
-// Values of calls without a credential cost a caller nothing to make up, so those beyond the bound share many counters and not
-// one: else one caller with many addresses locks out each address that the store has not seen.
+// Values of calls without a credential cost a caller nothing to make up, so those beyond the bound share many
+// counters and not one: else one caller with many addresses locks out each address that the store has not seen.
 func testManyAnonymousValues(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		s = s.of(limit.Owner{Kind: limit.Anonymous})
@@ -152,7 +152,8 @@ func testManyAnonymousValues(tb testing.TB, c Config) {
 				s.Fatalf("value %d beyond the bound was counted for %q, want %q", i+1, got, group)
 			}
 			if d.Allowed == seen[group] {
-				s.Fatalf("value %d beyond the bound, in group %q, which is used up: %t: allowed %t", i+1, group.Text, seen[group], d.Allowed)
+				s.Fatalf("value %d beyond the bound, in group %q, which is used up: %t: allowed %t", i+1, group.Text,
+					seen[group], d.Allowed)
 			}
 			if !seen[group] && !k.oneAtATime() {
 				s.refund(Start, d, 5)

@@ -400,7 +400,8 @@ func mustSpend(tb testing.TB, s *memory.Store, owner limit.Owner, now time.Time,
 func mustSpendAs(tb testing.TB, s *memory.Store, owner limit.Owner, now time.Time, l *limit.Limit, subject int) {
 	tb.Helper()
 	var d limit.Decision
-	req := limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: l, Value: limit.ValueOf(fmt.Sprint("user-", subject)), Cost: 1}}}
+	value := limit.ValueOf(fmt.Sprint("user-", subject))
+	req := limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: l, Value: value, Cost: 1}}}
 	if err := s.Decide(tb.Context(), &req, now, &d); err != nil || !d.Allowed {
 		tb.Fatalf("%s at %s: allowed %t, %v", owner.Name, now, d.Allowed, err)
 	}

@@ -404,7 +404,7 @@ func TestFloodOfAnonymousValues(t *testing.T) {
 		}
 	}
 	if passed != 64*2 {
-		t.Errorf("%d of 1000 values without room passed, want the two units of each of the 64 counters that they share", passed)
+		t.Errorf("%d of 1000 values without room passed, want two units of each of 64 shared counters", passed)
 	}
 	for i := range 10_000 {
 		ask(i)

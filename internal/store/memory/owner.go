@@ -300,8 +300,8 @@ func (o *owner) sweep(now int64, n int) (freed int64) {
 	return freed
 }
 
-// shrink gives the room of counters that have gone back, once they are more than those that are left. What that costs is
-// paid by the counters that went since it was last done.
+// shrink gives the room of counters that have gone back, once they are more than those that are left. What that costs
+// is paid by the counters that went since it was last done.
 func (o *owner) shrink() {
 	if n := len(o.counters); cap(o.counters) > 2*scanned && 2*n < cap(o.counters) {
 		o.counters = append(make([]counter, 0, n+n/4), o.counters...)

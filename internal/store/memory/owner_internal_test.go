@@ -26,7 +26,8 @@ func TestOwnerGivesRoomBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := limit.New(limit.Limit{ID: "subject", Per: "subject", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 1, Period: time.Hour}}})
+	l, err := limit.New(limit.Limit{ID: "subject", Per: "subject", Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 1, Period: time.Hour}}})
 	if err != nil {
 		t.Fatal(err)
 	}
