@@ -113,6 +113,13 @@ func request(tenant string, extra ...string) *authorizer.Request {
 	return &authorizer.Request{Method: "GET", Path: "/product/1", Header: h, Peer: "198.51.100.9:4711"}
 }
 
+// requestTo is a request for a path.
+func requestTo(path, tenant string) *authorizer.Request {
+	r := request(tenant)
+	r.Path = path
+	return r
+}
+
 // ask decides a request and checks the kind.
 func (f *fixture) ask(t testing.TB, req *authorizer.Request, want answer.Kind) answer.Header {
 	t.Helper()
@@ -144,6 +151,8 @@ func TestOutcomes(t *testing.T) {
 		{"suspended", plans, request("initech"), answer.SuspendedTenant},
 		{"undeclared route", plans + `routes: [ { methods: [GET], pathPattern: "/order/*" } ]`, request("acme"), answer.NoRoute},
 		{"undeclared route comes before the key", plans + `routes: [ { methods: [GET], pathPattern: "/order/*" } ]`, request(""), answer.NoRoute},
+		{"a reading is no declared route", plans + `routes: [ { methods: [GET], pathPattern: "/product/*" } ]`,
+			requestTo("/product/..%2Fadmin", "acme"), answer.NoRoute},
 		{"declared route", plans + `routes: [ { methods: [GET], pathPattern: "/product/*" } ]`, request("acme"), answer.Allowed},
 		{"never fits", plans, request("globex", "X-Query-Cost", "11"), answer.NeverFits},
 		{"two cost headers are no integer", plans, request("globex", "X-Query-Cost", "11", "X-Query-Cost", "11"), answer.Allowed},

@@ -27,7 +27,7 @@ func (c *ControlPlane) audit(p *place) {
 	if !a.Anchors {
 		awscdk.Annotations_Of(c.Construct).AddWarningV2(jsii.String("sluice:anchors"), jsii.String(
 			"The audit trail has no anchors: whoever can write the control tables and its bucket can rewrite both "+
-				"unnoticed. Set control.audit.anchors, for 1.40 USD a month."))
+				"unnoticed. Set control.audit.anchors, for 1.50 USD a month."))
 	}
 }
 
@@ -86,6 +86,27 @@ func (c *ControlPlane) keepOut(p *place) {
 		c.Audit.AddToResourcePolicy(deny("OnlyTheAnchorFunctionAnchors", principals(signer, glass), put,
 			under("anchors/")))
 	}
+	c.onlyWhatCanBeRead(under(""), principals(glass))
+}
+
+// onlyWhatCanBeRead denies everybody but some roles to put objects that those who read the audit trail cannot read: in a
+// class of storage that has to be restored first, under a key that only the writer has, or under a key in KMS. A request
+// that says nothing of these, as our functions' requests, gets what the bucket gives. CloudTrail's bucket needs none of
+// this: nobody but CloudTrail may put anything there.
+func (c *ControlPlane) onlyWhatCanBeRead(objects string, but []string) {
+	const customerKey = "s3:x-amz-server-side-encryption-customer-algorithm"
+	present := func(key string) map[string]any { return map[string]any{key: "false"} } // of Null: it is not absent
+	only := func(sid, key, value string) {
+		s := deny(sid, but, []string{"s3:PutObject"}, objects)
+		s.AddCondition(jsii.String("Null"), present(key))
+		s.AddCondition(jsii.String("StringNotEquals"), map[string]any{key: value})
+		c.Audit.AddToResourcePolicy(s)
+	}
+	only("OnlyTheUsualStorage", "s3:x-amz-storage-class", "STANDARD")
+	only("OnlyTheBucketsKey", "s3:x-amz-server-side-encryption", "AES256")
+	own := deny("NoKeyOfTheWriter", but, []string{"s3:PutObject"}, objects)
+	own.AddCondition(jsii.String("Null"), present(customerKey))
+	c.Audit.AddToResourcePolicy(own)
 }
 
 // role is the ARN of a function's role; empty where there is no such function.

@@ -109,7 +109,8 @@ func TestTrailHasWhatGetsAroundTheAuditTrail(t *testing.T) {
 }
 
 // Guarantees that only the archiver may write into the audit bucket, and CloudTrail into its own; that nobody chooses
-// the lock of an object or writes a replica; that these denials leave out the break-glass role, if there is one; and that the mode GOVERNANCE, and no other, is warned of when templates are made.
+// the lock of an object, writes a replica, or puts into the audit bucket what cannot be read; that these denials leave out
+// the break-glass role, if there is one; and that the mode GOVERNANCE, and no other, is warned of when templates are made.
 func TestBreakGlass(t *testing.T) {
 	const glass = "arn:aws:iam::123456789012:role/glass"
 	for _, mode := range []string{config.Governance, config.Compliance} {
@@ -176,6 +177,7 @@ func breakGlassHolds(t *testing.T, one *template, mode, role string) {
 		t.Errorf("%s: the audit bucket is written by %q", mode, writers)
 	}
 	writesAround(t, one, role)
+	writesWhatCannotBeRead(t, one, writers[0], role)
 	for _, b := range one.of("AWS::S3::Bucket") {
 		if got := b.get("ObjectLockConfiguration", "Rule", "DefaultRetention", "Mode"); got != mode {
 			t.Errorf("%s: a bucket's mode is %v", mode, got)
@@ -192,6 +194,18 @@ func breakGlassHolds(t *testing.T, one *template, mode, role string) {
 // request is what a bucket's policy knows of a request that comes by TLS: values by condition keys.
 type request map[string]string
 
+// holds reports whether a condition of a statement holds. A condition of NotEquals holds without its key, too.
+func (r request) holds(one *template, operator, key string, values any) bool {
+	value, there := r[key]
+	switch {
+	case operator == "Null":
+		return fmt.Sprint(values) == fmt.Sprint(!there)
+	case strings.HasSuffix(operator, "NotEquals"):
+		return !slices.Contains(one.texts(values), value)
+	}
+	return false
+}
+
 // denied reports whether a bucket's policy denies an action on its objects.
 func denied(one *template, bucket, action string, r request) bool {
 	for _, p := range one.of("AWS::S3::BucketPolicy") {
@@ -205,9 +219,8 @@ func denied(one *template, bucket, action string, r request) bool {
 				slices.ContainsFunc(one.texts(get(s, "Resource")), all)
 			conditions, _ := get(s, "Condition").(map[string]any)
 			for operator, keys := range conditions {
-				for key, but := range keys.(map[string]any) { // without the key such a condition is true
-					applies = applies && strings.HasSuffix(operator, "NotEquals") &&
-						!slices.Contains(one.texts(but), r[key])
+				for key, values := range keys.(map[string]any) {
+					applies = applies && r.holds(one, operator, key, values)
 				}
 			}
 			if applies {
@@ -262,6 +275,53 @@ func writesAround(t *testing.T, one *template, glass string) {
 	}
 }
 
+// writesWhatCannotBeRead tries to put objects that their readers cannot read, as those who may put objects.
+func writesWhatCannotBeRead(t *testing.T, one *template, writer, glass string) {
+	t.Helper()
+	const (
+		class, algorithm = "s3:x-amz-storage-class", "s3:x-amz-server-side-encryption"
+		customer         = "s3:x-amz-server-side-encryption-customer-algorithm"
+		key              = "s3:x-amz-server-side-encryption-aws-kms-key-id"
+	)
+	for what, try := range map[string]struct {
+		headers request
+		denied  bool
+	}{
+		"as our functions put":         {request{}, false},
+		"the class that is the usual":  {request{class: "STANDARD"}, false},
+		"the bucket's own encryption":  {request{algorithm: "AES256"}, false},
+		"both, as they are":            {request{class: "STANDARD", algorithm: "AES256"}, false},
+		"a class to be restored":       {request{class: "GLACIER"}, true},
+		"another one":                  {request{class: "DEEP_ARCHIVE", algorithm: "AES256"}, true},
+		"one that may archive":         {request{class: "INTELLIGENT_TIERING"}, true},
+		"one that is read at once":     {request{class: "GLACIER_IR"}, true},
+		"a key of the writer":          {request{customer: "AES256"}, true},
+		"a key in KMS":                 {request{algorithm: "aws:kms", key: "arn:aws:kms:eu-west-1:999999999999:key/x"}, true},
+		"the account's own key in KMS": {request{algorithm: "aws:kms"}, true},
+		"two layers":                   {request{algorithm: "aws:kms:dsse"}, true},
+	} {
+		put := func(bucket string, as request) bool {
+			maps.Copy(as, try.headers)
+			return denied(one, bucket, "s3:PutObject", as)
+		}
+		if got := put("ControlAudit", request{"aws:PrincipalArn": writer}); got != try.denied {
+			t.Errorf("a function of the trail puts an object, %s: denied is %t, want %t", what, got, try.denied)
+		}
+		if glass != "" && put("ControlAudit", request{"aws:PrincipalArn": glass}) {
+			t.Errorf("the break-glass role puts an object, %s: it is denied", what)
+		}
+		if !put("ControlTrailRecords", request{"aws:PrincipalArn": writer}) {
+			t.Errorf("a function of the trail puts an object into CloudTrail's bucket, %s: it is not denied", what)
+		}
+		if service := (request{
+			"aws:SourceArn":            "arn:aws:cloudtrail:eu-west-1:123456789012:trail/sluice-trail",
+			"aws:PrincipalServiceName": "cloudtrail.amazonaws.com",
+		}); !try.denied && put("ControlTrailRecords", service) {
+			t.Errorf("CloudTrail puts an object, %s: it is denied", what)
+		}
+	}
+}
+
 // Guarantees that the anchor function's role alone may sign with the key of the anchors, that administrators may
 // neither sign nor make grants, that the key stays, and that the functions of the trail write each its own objects.
 func TestAnchorKey(t *testing.T) {
@@ -307,6 +367,9 @@ func TestAnchorKey(t *testing.T) {
 	writers := map[string]string{}
 	for _, p := range one.of("AWS::S3::BucketPolicy") {
 		for _, s := range list(p.get("PolicyDocument", "Statement")) {
+			if get(s, "Condition", "Null") != nil { // of how an object is put, and not of who puts it
+				continue
+			}
 			var roles []string
 			for _, arn := range one.texts(get(s, "Condition", "ArnNotEquals", "aws:PrincipalArn")) {
 				roles = append(roles, regexp.MustCompile(`Control(\w+?)Role`).FindStringSubmatch(arn)[1])

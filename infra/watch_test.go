@@ -104,7 +104,7 @@ func TestAlarms(t *testing.T) {
 	}{
 		{"sluice-control", len(alarm.Control(d)), "", stack(t, "sluice-control")},
 		{"sluice-cell-a-1", len(alarm.Cell(d, &d.Cells[0])), "", stack(t, "sluice-cell-a-1")},
-		{"sluice-control", len(alarm.Control(d)) + 1 - 1 /* it has no anchors */, "${ControlAlarmsTopic",
+		{"sluice-control", len(alarm.Control(d)) + 1 - 2 /* it has no anchors */, "${ControlAlarmsTopic",
 			watchedStack(t, "sluice-control")},
 		{"sluice-cell-a-1", len(alarm.Cell(d, &d.Cells[0])) + 5, cellTopic, watchedStack(t, "sluice-cell-a-1")},
 		{"sluice-cell-us-1", len(alarm.Cell(d, &d.Cells[0])) + 7, "${CellAlarmsTopic", watchedStack(t, "sluice-cell-us-1")},

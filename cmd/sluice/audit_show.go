@@ -168,12 +168,13 @@ type changeJSON struct {
 	After   json.RawMessage `json:"after,omitempty"`
 	Hash    string          `json:"hash,omitempty"`
 	Hidden  bool            `json:"hidden"`
-	Covered bool            `json:"covered"` // another content was put on top
+	Covered bool            `json:"covered"`          // another content was put on top
+	Unread  bool            `json:"unread,omitempty"` // there is a version that cannot be read
 	Error   string          `json:"error,omitempty"`
 }
 
 func printShownJSON(out io.Writer, s *audit.Shown) error {
-	j := changeJSON{Object: s.Name, Hidden: s.Hidden, Covered: s.Others, Changes: []audit.Field{}}
+	j := changeJSON{Object: s.Name, Hidden: s.Hidden, Covered: s.Others, Unread: s.Unread, Changes: []audit.Field{}}
 	if r := s.Record; r != nil {
 		j.Table, j.Key, j.Version, j.Time, j.Actor, j.Reason = string(r.Table), r.Key, r.ItemVersion, timeText(r.Time), r.Actor, r.Reason
 		j.Deleted, j.Before, j.After, j.Hash = r.Deleted, r.Before, r.After, r.Hash
@@ -209,6 +210,7 @@ func printShown(out io.Writer, s *audit.Shown) error {
 	}{
 		{r == nil, "the object holds no such record: "}, {r != nil && s.Err != nil, "the record is not what its writer hashed: "},
 		{s.Hidden, "hidden by a delete marker"}, {s.Others, "another content was put on top of it"},
+		{s.Unread, "there is a version of it that cannot be read"},
 	} {
 		if note.is && strings.HasSuffix(note.text, ": ") {
 			note.text += plainText(fmt.Sprint(s.Err))

@@ -23,6 +23,7 @@ against both. Of each kind of break the first place is told, and how many there 
   missing tail        the newest ones are not there, and the table has them
   wrong hash          the hash beside a record is not that of its fields, which are as they were written
   altered             a field of a record is not what its writer hashed, or the object holds no such record
+  unreadable object   an object cannot be read: its class of storage has to be restored, or its key is not the archive's
   delete marker       a record is hidden: it is there, and whoever asks for it is told that it is not
   replaced            another content was put on top of a record, which is still there behind it
   broken link         a record does not follow the one before it: one of the two was made anew
@@ -41,8 +42,9 @@ against both. Of each kind of break the first place is told, and how many there 
   days without an anchor  none was made, or all were removed; name days of which you know why with --explained
   broken chain of anchors  an anchor is not the one that the next one names, or that --known-anchor names
   bad signature       an anchor was signed by none of the keys
-  unreadable anchor   an anchor or its list of heads is damaged, or of another version of Sluice
-  anchor of a later day  an object has the name of an anchor of a day that has not come
+  unreadable anchor   an anchor or its list of heads is damaged, or of another version of Sluice, or something else took
+                      its name
+  anchor of a later day  an object was put under the name of an anchor before the day of that anchor
 
 Anchors are what the anchor function signs once a day: the newest version of every item. --anchor-key is the public key.
 It is best kept in a file outside of the account, since who can exchange the key in KMS can exchange anchors:

@@ -77,9 +77,15 @@ func newCellAddCommand() *cobra.Command {
 	var weight int64
 	var opsURL string
 	c := &cobra.Command{
-		Use: "add CELL", Short: "Ask for a cell to serve, or for another weight", Long: "Asks for a cell to get a share of every limit, in proportion to its weight." + cellHelp,
-		Example: "  sluice cell add eu-1 --ops https://abc.execute-api.eu-west-1.amazonaws.com/ops --reason 'first cell'\n  sluice cell add us-1 --weight 3 --reason 'three quarters of the traffic'",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Use: "add CELL", Short: "Ask for a cell to serve, or for another weight",
+		Long: "Asks for a cell to get a share of every limit, in proportion to its weight." + cellHelp + `
+
+--ops is where operators' calls about counters of the cell go, signed. It must be the URL that API Gateway itself gives
+the cell's operators' API, in the cell's region; of a 'sluice dev', a URL of this machine. Where it takes the place of
+another URL, nothing is written without --yes, and the exit status is 5.`,
+		Example: "  sluice cell add eu-1 --ops https://abc.execute-api.eu-west-1.amazonaws.com/v1 --reason 'first cell'\n" +
+			"  sluice cell add us-1 --weight 3 --reason 'three quarters of the traffic'",
+		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
 			if weight < 1 {
 				return &usageError{c.CommandPath(), fmt.Errorf("--weight %d is below 1", weight)}
@@ -87,12 +93,15 @@ func newCellAddCommand() *cobra.Command {
 			if err := r.why(c); err != nil {
 				return err
 			}
-			return operate(c, &r, "cells/add", admin.AddCellRequest{Cell: args[0], Weight: weight, Ops: opsURL, Reason: r.reason}, written("cell "+shown(args[0])+": asked for"))
+			request := admin.AddCellRequest{Cell: args[0], Weight: weight, Ops: opsURL, Yes: r.yes, Reason: r.reason}
+			return operate(c, &r, "cells/add", request, written("cell "+shown(args[0])+": asked for"))
 		},
 	}
 	r.writes(c)
 	c.Flags().Int64Var(&weight, "weight", 1, "`WEIGHT` of its share, beside those of the other cells")
-	c.Flags().StringVar(&opsURL, "ops", "", "`URL` of its ops function (default: as before)")
+	c.Flags().StringVar(&opsURL, "ops", "",
+		"`URL` of its operators' API, as the stack's output Ops has it (default: as before)")
+	c.Flags().BoolVarP(&r.yes, "yes", "y", false, "let the URL of --ops take the place of another one")
 	return c
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/admin/client"
+	"github.com/sluicelimits/sluice/internal/executeapi"
 	"github.com/sluicelimits/sluice/internal/ops"
 	"github.com/sluicelimits/sluice/internal/shares"
 )
@@ -47,7 +49,8 @@ func (f *countersFlags) flags(c *cobra.Command, changes bool) {
 		whose = "the only one, else the tenant's home"
 	}
 	flags.StringVar(&f.cell, "cell", "", "`CELL` whose counters are meant (default: "+whose+")")
-	flags.StringVar(&f.ops, "ops-endpoint", "", "`URL` of the cell's ops function (default: as 'sluice cell add' stored it, or SLUICE_OPS_ENDPOINT)")
+	flags.StringVar(&f.ops, "ops-endpoint", "", "`URL` of the cell's operators' API, which may be a custom "+
+		"domain of yours (default: SLUICE_OPS_ENDPOINT, or as 'sluice cell add' stored it)")
 	flags.StringVar(&f.counters.Method, "method", "", "`METHOD` of the request (default GET)")
 	flags.StringVar(&f.counters.Path, "path", "", "`PATH` of the request")
 	flags.StringVar(&f.counters.Subject, "subject", "", "`SUBJECT` of the request")
@@ -123,10 +126,36 @@ func (f *countersFlags) connectOps(c *cobra.Command, looks bool) (*client.Client
 	}
 	for i := range cells.Cells {
 		if row := &cells.Cells[i]; row.Cell == f.cell && row.Ops != "" {
+			if err := checkStoredOps(row, to.Signs()); err != nil {
+				return nil, err
+			}
 			return f.at(c, row.Ops, "") // the token that the command line names is for the endpoint that it names
 		}
 	}
 	return to.At("ops", f.cell), nil
+}
+
+// checkStoredOps checks the URL that the admin endpoint tells of a cell. Others than the operator chose the URL, so a
+// signed call goes only to API Gateway in the cell's region. What answers on this machine without a signature may be
+// another user's program: calls that it leads to stay on this machine, and carry no signature. The operator's own
+// choice, by --ops-endpoint or SLUICE_OPS_ENDPOINT, is not checked so: it may be a custom domain.
+func checkStoredOps(row *admin.CellRow, signed bool) error {
+	err := fmt.Errorf("%.80q is not of this machine, as the admin endpoint is", row.Ops)
+	if signed {
+		var stage executeapi.Stage
+		stage, err = executeapi.ParseStage(row.Ops)
+		if err == nil && row.Region != "" && row.Region != stage.Region {
+			err = fmt.Errorf("%s is in %s, and the cell is in %s", row.Ops, stage.Region, row.Region)
+		}
+	} else if u, bad := url.Parse(row.Ops); bad == nil && client.Local(u) {
+		err = nil
+	}
+	if err == nil {
+		return nil
+	}
+	const what = "the URL that is stored for operators' calls about cell %s: %w; nothing was sent there. " +
+		"--ops-endpoint or SLUICE_OPS_ENDPOINT says where to call, and 'sluice cell add --ops' stores another URL"
+	return fmt.Errorf(what, shown(row.Cell), err)
 }
 
 // choose picks the cell where the command line names none: the only one that serves. Where several serve, a look goes

@@ -209,6 +209,8 @@ func (x *explanation) outcome(known bool) string {
 		}
 	}
 	switch {
+	case !x.Routed && len(x.Readings) > 1:
+		return "no declared route for each reading of the path: the local gateway answers 404, after ipLimits"
 	case !x.Routed:
 		return "no declared route: the local gateway answers 404, after ipLimits"
 	case !known:

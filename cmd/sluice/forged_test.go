@@ -17,6 +17,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/devcells"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/shares"
 	"github.com/sluicelimits/sluice/streams/reconcile"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )
@@ -36,11 +37,19 @@ func section(t *testing.T, page, heading string) string {
 	return part
 }
 
+const freePlan = "plans: [ { id: free, limits: [ { id: burst, tiers: [ { period: 1s, threshold: 5 } ] } ] } ]\n"
+
 // forgeable is a cell with a plan and a tenant, beside control tables that operators reach by the commands of sluice.
 func forgeable(t *testing.T) (*devcells.Plane, *devcells.Cell) {
 	t.Helper()
+	return forgeableOf(t, true, freePlan+"tenants: [ { id: acme, plan: free } ]\n")
+}
+
+// forgeableOf is a cell with what a plans file has, which is one of several or alone.
+func forgeableOf(t *testing.T, several bool, plans string) (*devcells.Plane, *devcells.Cell) {
+	t.Helper()
 	p, err := devcells.Open(devcells.Config{
-		Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()}, NewKeys: identity.DevPepperID, Several: true,
+		Peppers: map[string][]byte{identity.DevPepperID: identity.DevPepper()}, NewKeys: identity.DevPepperID, Several: several,
 		Log: slog.New(slog.DiscardHandler), ReconcileEvery: time.Hour, CanaryEvery: time.Hour,
 	})
 	if err != nil {
@@ -51,20 +60,18 @@ func forgeable(t *testing.T) (*devcells.Plane, *devcells.Cell) {
 			t.Error(err)
 		}
 	})
-	names, err := p.Join(t.Context(), []string{"eu-1"})
+	if several {
+		if _, err := p.Join(t.Context(), []string{"eu-1"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Divide(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cell, err := p.AddCell(t.Context(), "eu-1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Divide(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	cell, err := p.AddCell(t.Context(), names[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	const plans = `plans: [ { id: free, limits: [ { id: burst, tiers: [ { period: 1s, threshold: 5 } ] } ] } ]
-tenants: [ { id: acme, plan: free } ]
-`
 	file := []plan.Source{{Name: "plans.yaml", Data: []byte(plans)}}
 	if _, err := p.ApplyFiles(t.Context(), "plans.yaml", file); err != nil {
 		t.Fatal(err)
@@ -152,48 +159,73 @@ func TestForgedDocumentRunbook(t *testing.T) {
 	}
 }
 
-// Guarantees that reconcile leaves a cell the keys of a control table without any, which may be lost, and removes
-// them once an operator has done what the runbook says for a table that is to be empty: otherwise forged keys would
-// stay for ever.
-func TestForgedKeysOfAnEmptyTable(t *testing.T) {
-	p, cell := forgeable(t)
-	var forged []cellconfig.Document
-	for i := range 20 {
-		id := fmt.Sprintf("forged%d", i)
-		forged = append(forged, cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindKey, ID: id}, Version: 1,
-			Body: fmt.Appendf(nil, `{"hash":"%064x","id":%q,"pepper":"p1","tenant":"acme"}`, i, id)})
-	}
-	if n, err := cellconfig.Apply(t.Context(), cell.Store(), forged, time.Now); n != 20 || err != nil {
-		t.Fatalf("%d forged, %v", n, err)
-	}
-	run := func(want int64) {
-		t.Helper()
-		r, err := reconcile.New(reconcile.Config{
-			Tables: p.Tables(), Store: cell.Store(), Meter: new(streamstest.Meter), Log: slog.New(slog.DiscardHandler),
+// Guarantees that reconcile leaves a cell the documents of a control table without any item, which may be lost, and
+// removes them once an operator has done what the runbook says for a table that is to be empty: otherwise what is
+// forged there would stay for ever.
+func TestForgedDocumentsOfAnEmptyTable(t *testing.T) {
+	tenants := freePlan + "tenants: [ { id: acme, plan: free } ]\n"
+	for _, c := range []struct {
+		heading, plans string
+		several        bool
+		forged         func(i int) cellconfig.Document
+	}{
+		{"Forged keys, and an empty table of keys", tenants, true, func(i int) cellconfig.Document {
+			id := fmt.Sprintf("forged%d", i)
+			return cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindKey, ID: id},
+				Body: fmt.Appendf(nil, `{"hash":"%064x","id":%q,"pepper":"p1","tenant":"acme"}`, i, id)}
+		}},
+		{"Forged tenants, and an empty table of tenants", freePlan, true, func(i int) cellconfig.Document {
+			id := fmt.Sprintf("forged%d", i)
+			return cellconfig.Document{Ref: cellconfig.Ref{Kind: plan.KindTenant, ID: id},
+				Body: fmt.Appendf(nil, `{"id":%q}`, id)}
+		}},
+		{"Forged placements, and an empty table of cells", tenants, false, func(i int) cellconfig.Document {
+			id := fmt.Sprintf("forged%d", i)
+			return cellconfig.Document{Ref: cellconfig.Ref{Kind: cellconfig.KindPlacement, ID: shares.PlacementKey(id)},
+				Body: fmt.Appendf(nil, `{"version":1,"tenant":%q}`, id)}
+		}},
+	} {
+		t.Run(c.heading, func(t *testing.T) {
+			p, cell := forgeableOf(t, c.several, c.plans)
+			var forged []cellconfig.Document
+			for i := range 20 {
+				d := c.forged(i)
+				d.Version = 1
+				forged = append(forged, d)
+			}
+			if n, err := cellconfig.Apply(t.Context(), cell.Store(), forged, time.Now); n != 20 || err != nil {
+				t.Fatalf("%d forged, %v", n, err)
+			}
+			run := func(want int64) {
+				t.Helper()
+				r, err := reconcile.New(reconcile.Config{
+					Tables: p.Tables(), Store: cell.Store(), Meter: new(streamstest.Meter), Log: slog.New(slog.DiscardHandler),
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				result, err := r.Run(t.Context())
+				if err != nil || result.Drift[reconcile.Unknown] != 20 || result.Repaired != want {
+					t.Fatalf("%+v, %v; want 20 forged documents, and that %d are removed", result, err, want)
+				}
+			}
+			run(0)
+			commands := commandsOf(section(t, "forged_cell_documents.md", c.heading))
+			if len(commands) < 2 {
+				t.Fatalf("the runbook has %d commands", len(commands))
+			}
+			for _, command := range commands {
+				if r := sluice(t, "", command...); r.code != 0 {
+					t.Fatalf("sluice %s: exit status %d: %s%s", strings.Join(command, " "), r.code, r.stdout, r.stderr)
+				}
+			}
+			if err := p.Settle(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			run(20)
+			if r := sluice(t, "", "config", "status"); r.code != 0 {
+				t.Errorf("after it: %s%s", r.stdout, r.stderr)
+			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		result, err := r.Run(t.Context())
-		if err != nil || result.Drift[reconcile.Unknown] != 20 || result.Repaired != want {
-			t.Fatalf("%+v, %v; want 20 forged keys, and that %d are removed", result, err, want)
-		}
-	}
-	run(0)
-	commands := commandsOf(section(t, "forged_cell_documents.md", "Forged keys, and an empty table of keys"))
-	if len(commands) < 2 {
-		t.Fatalf("the runbook has %d commands", len(commands))
-	}
-	for _, command := range commands {
-		if r := sluice(t, "", command...); r.code != 0 {
-			t.Fatalf("sluice %s: exit status %d: %s%s", strings.Join(command, " "), r.code, r.stdout, r.stderr)
-		}
-	}
-	if err := p.Settle(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	run(20)
-	if r := sluice(t, "", "config", "status"); r.code != 0 {
-		t.Errorf("after it: %s%s", r.stdout, r.stderr)
 	}
 }

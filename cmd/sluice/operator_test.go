@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -295,6 +296,88 @@ func TestSignHere(t *testing.T) {
 	t.Setenv("SLUICE_SIGN", "perhaps")
 	if r := sluice(t, "", "cell", "list", "--endpoint", server.URL); r.code != exitUsage || !strings.Contains(r.stderr, `SLUICE_SIGN is "perhaps"`) {
 		t.Errorf("SLUICE_SIGN=perhaps: %d %s", r.code, r.stderr)
+	}
+}
+
+// Guarantees that a URL which is stored of a cell, also by an older version, has no call signed for a server that is
+// not API Gateway's in the cell's region, and that what answers on this machine without a signature has none signed
+// at all.
+func TestStoredOpsURLs(t *testing.T) {
+	t.Setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "example-secret")
+	t.Setenv("AWS_REGION", "eu-west-1")
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	t.Setenv("AWS_CONFIG_FILE", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
+	var got []string
+	evil := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, r.Header.Get("Authorization"))
+		_, _ = w.Write([]byte("{}"))
+	}))
+	defer evil.Close()
+	const good = "https://abc123.execute-api.eu-west-1.amazonaws.com/v1"
+	row := admin.CellRow{Cell: "eu-1", State: "active"}
+	control := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(admin.CellsResponse{Cells: []admin.CellRow{row}})
+	}))
+	defer control.Close()
+	for _, tt := range []struct {
+		url, region string
+		signed      bool
+		says        string // "": it is called
+	}{
+		{evil.URL, "", true, "is not the URL of a stage of API Gateway"},
+		{evil.URL, "", false, ""},
+		{strings.Replace(evil.URL, "http:", "https:", 1), "", true, "is not the URL of a stage of API Gateway"},
+		{"https://evil.example.com/v1", "", true, "is not the URL of a stage of API Gateway"},
+		{"https://evil.example.com/v1", "", false, "is not of this machine"},
+		{good + "/tenants", "", true, "is not the URL of a stage of API Gateway"},
+		{good, "us-east-1", true, "is in eu-west-1, and the cell is in us-east-1"},
+		{good, "", false, "is not of this machine"},
+	} {
+		row.Ops, row.Region, got = tt.url, tt.region, nil
+		r := sluice(t, "", "reset", "acme", "burst", "--reason", "x", "--endpoint", control.URL,
+			fmt.Sprintf("--sign=%t", tt.signed))
+		if tt.says == "" {
+			if r.code != 0 || len(got) != 1 || got[0] != "" {
+				t.Errorf("%s, signed %t: exit code %d, calls with %q: %s", tt.url, tt.signed, r.code, got, r.stderr)
+			}
+			continue
+		}
+		if r.code != 1 || len(got) > 0 || !strings.Contains(r.stderr, tt.says) ||
+			!strings.Contains(r.stderr, "nothing was sent there. --ops-endpoint") {
+			t.Errorf("%s, signed %t: exit code %d, calls with %q: %s; want none, and %q", tt.url, tt.signed, r.code, got,
+				r.stderr, tt.says)
+		}
+	}
+	row = admin.CellRow{Cell: "eu-1", Ops: good, Region: "eu-west-1"}
+	if err := checkStoredOps(&row, true); err != nil {
+		t.Error(err)
+	}
+	row.Region = ""
+	if err := checkStoredOps(&row, true); err != nil {
+		t.Error(err)
+	}
+}
+
+// Guarantees that a cell's URL takes the place of another one only where the operator agrees.
+func TestCellAddAsks(t *testing.T) {
+	operated(t)
+	add := func(id string, more ...string) ran {
+		url := "https://" + id + ".execute-api.eu-west-1.amazonaws.com/v1"
+		return sluice(t, "", append([]string{"cell", "add", "eu-1", "--ops", url, "--reason", "x"}, more...)...)
+	}
+	if r := add("abc123"); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	if r := add("def456"); r.code != exitConfirm || !strings.Contains(r.stderr, "say yes (--yes)") {
+		t.Errorf("another URL: exit code %d: %s", r.code, r.stderr)
+	}
+	if r := add("def456", "--yes"); r.code != 0 {
+		t.Errorf("another URL with --yes: exit code %d: %s", r.code, r.stderr)
+	}
+	if r := add("def456"); r.code != 0 {
+		t.Errorf("the same URL: exit code %d: %s", r.code, r.stderr)
 	}
 }
 

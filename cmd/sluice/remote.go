@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,6 +27,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/admin/client"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/executeapi"
 )
 
 // defaultEndpoint is that of `sluice dev`.
@@ -255,9 +255,6 @@ type signer struct {
 	err    error
 }
 
-// regionOf finds the region in the name of an API.
-var regionOf = regexp.MustCompile(`\.execute-api\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?$`)
-
 func (s *signer) sign(ctx context.Context, r *http.Request, bodyHash string) error {
 	s.once.Do(func() { s.config, s.err = awsconfig.LoadDefaultConfig(ctx) })
 	if s.err != nil {
@@ -281,8 +278,8 @@ func (s *signer) regionFor(u *url.URL) (string, error) {
 	if s.region != "" {
 		return s.region, nil
 	}
-	if m := regionOf.FindStringSubmatch(u.Hostname()); m != nil {
-		return m[1], nil
+	if region := executeapi.Region(u.Hostname()); region != "" {
+		return region, nil
 	}
 	if s.config.Region != "" {
 		return s.config.Region, nil

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -37,13 +38,16 @@ func start() (*function.Process, function.Handler, error) {
 		return nil, nil, err
 	}
 	// A plan may be that of a tenant in any cell, and a small one keeps all counters in DynamoDB.
-	c := admin.Config{Log: process.Log, AcceptsPlan: counters.AcceptsPlan, CellTables: map[string]admin.CellTable{}}
+	c := admin.Config{Log: process.Log, AcceptsPlan: counters.AcceptsPlan,
+		CellTables: map[string]admin.CellTable{}, Regions: map[string]string{}}
 	if c.Tables, err = dynamo.New(process.DynamoDB(awsio.Region(s.Tables.Plans)), map[control.Table]string{
 		control.Plans: s.Tables.Plans, control.Tenants: s.Tables.Tenants, control.Keys: s.Tables.Keys, control.Cells: s.Tables.Cells,
 	}); err != nil {
 		return nil, nil, err
 	}
 	for _, t := range s.CellTable {
+		// A name is of a table in the function's own region.
+		c.Regions[t.Cell] = cmp.Or(awsio.Region(t.Table), process.Config("").Region)
 		if c.CellTables[t.Cell], err = table.New(table.Config{Client: process.DynamoDB(awsio.Region(t.Table)), Table: t.Table}); err != nil {
 			return nil, nil, err
 		}

@@ -70,7 +70,15 @@ type ApplyResponse struct {
 // The items are then written one by one, plans before tenants before keys, and deletes last. Another operator's write
 // in that moment, a table that does not answer, or the end of the call's time can stop it in the middle; the error
 // counts what was written, and the rest can be applied again.
+//
+// A key under a hash that another key has is refused. Two calls at the same moment may both find it free; the cells
+// then keep the key that they have, and reconcile reports the other one as refused.
 func (s *Service) Apply(ctx context.Context, actor string, r *ApplyRequest) (*ApplyResponse, error) {
+	return s.apply(ctx, actor, r, false)
+}
+
+// apply is Apply; made says that the change is a key with a hash that was made here.
+func (s *Service) apply(ctx context.Context, actor string, r *ApplyRequest, made bool) (*ApplyResponse, error) {
 	if err := checkReason(r.Reason); err != nil {
 		return nil, err
 	}
@@ -95,6 +103,7 @@ func (s *Service) Apply(ctx context.Context, actor string, r *ApplyRequest) (*Ap
 		return out, nil
 	}
 	w := s.world(open)
+	w.made = made
 	if err := w.check(ctx); err != nil {
 		return nil, err
 	}
@@ -175,8 +184,8 @@ func (s *Service) edits(ctx context.Context, changes []Change) ([]*edit, error) 
 		if err := events.CheckKey(c.Table, c.Key); err != nil {
 			return bad("key: %v", err)
 		}
-		if c.Expect < 0 || c.Expect >= events.MaxVersion {
-			return bad("expect: %d is no version", c.Expect)
+		if err := control.CheckExpect(c.Expect); err != nil {
+			return bad("expect: %v", err)
 		}
 		if seen[place(c.Table, c.Key)] {
 			return bad("%s comes twice", name(c.Table, c.Key))

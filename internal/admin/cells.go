@@ -17,13 +17,15 @@ import (
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/canonical"
+	"github.com/sluicelimits/sluice/internal/executeapi"
+	"github.com/sluicelimits/sluice/internal/loopback"
 	"github.com/sluicelimits/sluice/internal/shares"
 )
 
 // CellDocument is the body of an item of the table cells: of a cell, under its name, or of a tenant's pin, under PinKey.
 type CellDocument struct {
 	ID      string         `json:"id"`            // the item's key
-	Ops     string         `json:"ops,omitempty"` // of a cell: URL of its ops function
+	Ops     string         `json:"ops,omitempty"` // of a cell: URL of its operators' API
 	Request shares.Request `json:"request"`       // the newest; its id is key@version
 
 	// Tenant is, of a pin, what of the tenant's document says which of its limits are not those of its plan. The balancer has
@@ -53,13 +55,15 @@ func ReadCell(body []byte) (*CellDocument, error) {
 type AddCellRequest struct {
 	Cell   string `json:"cell"`
 	Weight int64  `json:"weight,omitempty"` // 1..shares.MaxWeight; 0 is 1
-	Ops    string `json:"ops,omitempty"`    // URL of the cell's ops function; empty: as it was
+	Ops    string `json:"ops,omitempty"`    // URL of the cell's operators' API; empty: as it was
+	Yes    bool   `json:"yes,omitempty"`    // Ops may take the place of another URL
 	Reason string `json:"reason"`
 	Expect *int64 `json:"expect,omitempty"`
 }
 
-// AddCell asks the balancer to have the cell serve, or, where it serves, for another weight. Its share comes through the two
-// phases of package shares, not at once.
+// AddCell asks the balancer to have the cell serve, or, where it serves, for another weight. Its share comes through
+// the two phases of package shares, not at once. It is refused with [call.Confirm] if the URL of the operators' API
+// would change and the request does not say yes.
 func (s *Service) AddCell(ctx context.Context, actor string, r *AddCellRequest) (*call.Item, error) {
 	weight := r.Weight
 	if weight == 0 {
@@ -68,7 +72,7 @@ func (s *Service) AddCell(ctx context.Context, actor string, r *AddCellRequest) 
 	if weight < 1 || weight > shares.MaxWeight {
 		return nil, call.Refuse(call.Invalid, "weight: %d, want 1..%d", weight, shares.MaxWeight)
 	}
-	if err := checkURL(r.Ops); err != nil {
+	if err := s.checkOps(r.Cell, r.Ops); err != nil {
 		return nil, err
 	}
 	return s.ask(ctx, actor, r.Cell, r.Reason, r.Expect, func(have *CellDocument) (*CellDocument, error) {
@@ -77,21 +81,40 @@ func (s *Service) AddCell(ctx context.Context, actor string, r *AddCellRequest) 
 			kind = shares.Weigh
 		}
 		doc := &CellDocument{Ops: r.Ops, Request: shares.Request{Kind: kind, Cell: r.Cell, Weight: weight}}
-		if doc.Ops == "" && have != nil {
+		if have == nil || have.Ops == "" {
+			return doc, nil
+		}
+		if doc.Ops == "" {
 			doc.Ops = have.Ops
+		}
+		if !r.Yes && strings.TrimSuffix(doc.Ops, "/") != strings.TrimSuffix(have.Ops, "/") {
+			return nil, call.Refuse(call.Confirm, "operators' calls about counters of cell %q would go to %s, and no longer "+
+				"to %s: say yes (--yes) if that is meant; nothing was written", r.Cell, doc.Ops, have.Ops)
 		}
 		return doc, nil
 	})
 }
 
-func checkURL(text string) error {
-	if text == "" {
+// checkOps checks the URL of a cell's operators' API. Operators' calls go there with a signature, so whoever may add
+// a cell must not be able to have them go to any server.
+func (s *Service) checkOps(cell, text string) error {
+	switch {
+	case text == "":
+		return nil
+	case s.c.Local:
+		u, err := url.Parse(text)
+		if err != nil || len(text) > 1024 || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
+			u.Scheme != "http" && u.Scheme != "https" || !loopback.Host(u.Hostname()) {
+			return call.Refuse(call.Invalid, "ops: %.80q is not a URL of this machine, such as http://127.0.0.1:8080/ops", text)
+		}
 		return nil
 	}
-	u, err := url.Parse(text)
-	if err != nil || len(text) > 1024 || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
-		u.Scheme != "https" && u.Scheme != "http" {
-		return call.Refuse(call.Invalid, "ops: %.80q is not a URL such as https://example.com/ops", text)
+	stage, err := executeapi.ParseStage(text)
+	if err != nil {
+		return call.Refuse(call.Invalid, "ops: %v", err)
+	}
+	if region := s.c.Regions[cell]; region != "" && region != stage.Region {
+		return call.Refuse(call.Invalid, "ops: %s is in %s, and cell %s is in %s", text, stage.Region, cell, region)
 	}
 	return nil
 }
@@ -297,7 +320,8 @@ type CellRow struct {
 	Version   int64       `json:"version"`
 	Actor     string      `json:"actor"`
 	ChangedAt time.Time   `json:"changed_at"`
-	Ops       string      `json:"ops,omitempty"`
+	Region    string      `json:"region,omitempty"`  // of AWS; "" where it is not known
+	Ops       string      `json:"ops,omitempty"`     // as it is stored: an older version may have stored any URL
 	State     string      `json:"state"`             // of the balancer: joining, active, draining, drained; "waiting": it has not come to it, or refused; "removed"
 	Share     int64       `json:"share,omitempty"`   // weight that counts now
 	Awaited   bool        `json:"awaited,omitempty"` // the transition under way waits to hear from it
@@ -329,7 +353,7 @@ type UnreadableCell struct {
 }
 
 // add lists an item of the table cells. The error says why it cannot be read, as the balancer reads it.
-func (out *CellsResponse) add(i *control.Item, tenants map[string]string) error {
+func (out *CellsResponse) add(i *control.Item, tenants, regions map[string]string) error {
 	switch {
 	case strings.HasPrefix(i.Key, shares.PlacementPrefix):
 		if i.Deleted {
@@ -351,7 +375,7 @@ func (out *CellsResponse) add(i *control.Item, tenants map[string]string) error 
 		tenants[shares.PlacementKey(doc.Request.Tenant)] = doc.Request.Tenant
 	default:
 		out.Cells = append(out.Cells, CellRow{Cell: i.Key, Asked: doc.Request.Kind, Weight: doc.Request.Weight,
-			Version: i.Version, Actor: i.Actor, ChangedAt: i.ChangedAt, Ops: doc.Ops, State: "waiting"})
+			Version: i.Version, Actor: i.Actor, ChangedAt: i.ChangedAt, Region: regions[i.Key], Ops: doc.Ops, State: "waiting"})
 	}
 	return nil
 }
@@ -386,7 +410,7 @@ func (s *Service) Cells(ctx context.Context, _ string, r *CellsRequest) (*CellsR
 			placed, err = shares.ReadPlacement(i.Key, i.Body)
 			placeKnown = err == nil && !i.Deleted
 		}
-		if err := out.add(&i, tenants); err != nil {
+		if err := out.add(&i, tenants, s.c.Regions); err != nil {
 			out.Unreadable = append(out.Unreadable, UnreadableCell{Key: i.Key, Version: i.Version, Error: err.Error()})
 		}
 	}

@@ -70,6 +70,7 @@ type world struct {
 	byPlace  map[string]*edit
 	plans    map[string]*plan.Plan // nil: there is none, or it is bad
 	cells    map[string]bool       // nil: not read yet; empty: none is registered
+	made     bool                  // the edit is a key with a hash that was made here
 	problems []string
 }
 
@@ -182,7 +183,44 @@ func (w *world) check(ctx context.Context) error {
 	if err := w.checkAnonymous(ctx); err != nil {
 		return err
 	}
+	if err := w.checkHashes(ctx); err != nil {
+		return err
+	}
 	return w.checkDependents(ctx)
+}
+
+// hashOf is the hash in the body of a key; "" where there is none.
+func hashOf(body []byte) string {
+	var key struct{ Hash string }
+	_ = json.Unmarshal(body, &key) // what is no key has no hash
+	return key.Hash
+}
+
+// checkHashes refuses a key under the hash of another one, be that revoked: requests find keys by the hash, and a cell
+// takes the first that it reads. Where a key comes with a hash of its own, all keys are read. The hash of a key that is
+// made here is nobody else's.
+func (w *world) checkHashes(ctx context.Context) error {
+	edited := map[string]*edit{} // by hash
+	for _, e := range w.edits {
+		hash := hashOf(e.Body)
+		if e.doc.Kind != plan.KindKey || w.made || hash == "" || !e.gone() && hashOf(e.have.Body) == hash {
+			continue
+		}
+		if other := edited[hash]; other != nil {
+			w.problem("%s: key %q has its hash", e.doc.Name(), other.Key)
+			continue
+		}
+		edited[hash] = e
+	}
+	if len(edited) == 0 || len(w.problems) > 0 {
+		return nil
+	}
+	return w.s.each(ctx, control.Keys, true, func(i *control.Item) error {
+		if e := edited[hashOf(i.Body)]; e != nil && e.Key != i.Key {
+			w.problem("%s: key %q has its hash", e.doc.Name(), i.Key)
+		}
+		return nil
+	})
 }
 
 func (w *world) checkOne(ctx context.Context, e *edit) error {

@@ -131,9 +131,10 @@ func fieldCases() map[string]fieldCase {
 		"/keys/revoke": {admin.KeyRequest{}, `{"id":"k0","reason":"x","expect":1}`, map[string][]string{
 			"id": slices.Concat(notText, []string{absent, `null`, `""`, `"none"`, `"a b"`}), "reason": badReason, "expect": badExpected,
 		}, map[string]string{"id": "key", "expect": "version"}},
-		"/cells/add": {admin.AddCellRequest{}, `{"cell":"eu-1","weight":2,"ops":"https://example.com/ops","reason":"x","expect":1}`, map[string][]string{
+		"/cells/add": {admin.AddCellRequest{}, `{"cell":"eu-1","weight":2,"ops":"` + opsURL + `","yes":true,"reason":"x","expect":1}`, map[string][]string{
 			"cell": badCell, "weight": slices.Concat(notInteger, []string{`-1`, fmt.Sprint(shares.MaxWeight + 1)}),
-			"ops":    slices.Concat(notText, []string{`"ops"`, `"ftp://example.com"`, `"https://u:p@example.com"`, `"https://example.com?a=b"`, `"https://` + strings.Repeat("x", 1100) + `"`}),
+			"ops":    slices.Concat(notText, []string{`"ops"`, `"https://example.com/v1"`, `"` + opsURL + `?a=b"`, `"https://` + strings.Repeat("x", 1100) + `"`}),
+			"yes":    notBool,
 			"reason": badReason, "expect": badExpected,
 		}, map[string]string{"expect": "version"}},
 		"/cells/drain":   cell,

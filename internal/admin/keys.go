@@ -67,7 +67,8 @@ func (s *Service) CreateKey(ctx context.Context, actor string, r *CreateKeyReque
 	if err != nil {
 		return nil, call.Refuse(call.Invalid, "the key: %v", err)
 	}
-	_, err = s.Apply(ctx, actor, &ApplyRequest{Reason: r.Reason, Changes: []Change{{Table: control.Keys, Key: id, Body: raw}}})
+	request := &ApplyRequest{Reason: r.Reason, Changes: []Change{{Table: control.Keys, Key: id, Body: raw}}}
+	_, err = s.apply(ctx, actor, request, text != "")
 	if err != nil {
 		return nil, err
 	}

@@ -204,6 +204,52 @@ func TestKeys(t *testing.T) {
 	w.refused(create(admin.CreateKeyRequest{Tenant: "acme"}), call.Unsupported, "make the key on your side")
 }
 
+// Guarantees that no two keys have one hash, whichever way the second comes, also where the first is revoked: requests
+// find keys by the hash alone, and a new cell would take whichever of the two it reads first, so that the caller of one
+// tenant would be another's.
+func TestTwoKeysOfOneHash(t *testing.T) {
+	w := newWorld(t)
+	w.seed(plans)
+	ctx := t.Context()
+	hash, other, third := strings.Repeat("0a", 32), strings.Repeat("0b", 32), strings.Repeat("0c", 32)
+	create := func(id, hash, pepper string) error {
+		_, err := w.CreateKey(ctx, ann, &admin.CreateKeyRequest{ID: id, Tenant: "acme", Hash: hash, Pepper: pepper, Reason: "x"})
+		return err
+	}
+	change := func(id, hash string, expect int64) admin.Change {
+		return admin.Change{Table: control.Keys, Key: id, Expect: expect,
+			Body: fmt.Appendf(nil, `{"hash":%q,"id":%q,"pepper":"mine","tenant":"b & <c>"}`, hash, id)}
+	}
+	apply := func(dry bool, changes ...admin.Change) error {
+		_, err := w.Apply(ctx, bob, &admin.ApplyRequest{Reason: "x", Changes: changes, DryRun: dry, AcceptLosses: true})
+		return err
+	}
+	if err := errors.Join(create("first", hash, "mine"), create("old", other, "mine")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.RevokeKey(ctx, ann, &admin.KeyRequest{ID: "old", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	w.tables.puts = 0
+	const says = `key "first" has its hash`
+	w.refused(create("second", hash, "mine"), call.Invalid, says)
+	w.refused(create("second", hash, "theirs"), call.Invalid, says)
+	w.refused(create("second", other, "mine"), call.Invalid, `key "old" has its hash`)
+	w.refused(apply(false, change("second", hash, 0)), call.Invalid, says)
+	w.refused(apply(true, change("second", hash, 0)), call.Invalid, says)
+	w.refused(apply(false, change("second", third, 0), change("third", third, 0)), call.Invalid, `key "second" has its hash`)
+	err := create("second", hash, "mine")
+	if strings.Contains(fmt.Sprint(err), hash) {
+		t.Errorf("the refusal shows the hash: %v", err)
+	}
+	if err := apply(false, change("second", third, 0)); err != nil {
+		t.Fatal(err)
+	}
+	w.tables.puts = 0
+	w.refused(apply(false, change("second", hash, 1)), call.Invalid, says)
+	w.refused(apply(false, change("first", strings.Repeat("0d", 32), 1), change("second", hash, 1)), call.Invalid, says)
+}
+
 // Guarantees that cells are asked for in a form that the balancer's own package reads, one request for each version.
 func TestCells(t *testing.T) {
 	w := newWorld(t)
@@ -220,7 +266,7 @@ func TestCells(t *testing.T) {
 		want shares.Request
 	}{
 		{func() (*call.Item, error) {
-			return w.AddCell(ctx, ann, &admin.AddCellRequest{Cell: "eu-1", Ops: "https://example.com/ops", Reason: "x"})
+			return w.AddCell(ctx, ann, &admin.AddCellRequest{Cell: "eu-1", Ops: opsURL, Reason: "x"})
 		}, shares.Request{ID: "eu-1@1", Kind: shares.Join, Cell: "eu-1", Weight: 1}},
 		{func() (*call.Item, error) {
 			return w.AddCell(ctx, ann, &admin.AddCellRequest{Cell: "eu-1", Weight: 3, Reason: "x"})
@@ -251,7 +297,7 @@ func TestCells(t *testing.T) {
 			t.Errorf("step %d asks for %+v, want %+v", i+1, got, s.want)
 		}
 	}
-	if !strings.Contains(w.body(control.Cells, "eu-1"), "https://example.com/ops") {
+	if !strings.Contains(w.body(control.Cells, "eu-1"), opsURL) {
 		t.Error("the cell's ops function was forgotten")
 	}
 	next, out := state.Step(shares.Settings{}, shares.Input{Requests: []shares.Request{steps[0].want}}, noon)
@@ -358,7 +404,6 @@ func TestCellRefusals(t *testing.T) {
 		"weight":            {Cell: "c", Weight: -1},
 		"weight: 100":       {Cell: "c", Weight: shares.MaxWeight + 1},
 		"ops":               {Cell: "c", Ops: "ftp://x"},
-		"ops: ":             {Cell: "c", Ops: "https://user:pw@x/"},
 	} {
 		r.Reason = "x"
 		_, err := w.AddCell(ctx, ann, &r)
@@ -376,6 +421,77 @@ func TestCellRefusals(t *testing.T) {
 	w.refused(err, call.Invalid, "force")
 	_, err = w.DrainCell(ctx, ann, &admin.CellRequest{Cell: "c", Expect: new(int64(7)), Reason: "x"})
 	w.refused(err, call.Conflict, "version 7")
+}
+
+// opsURL is that of a cell's operators' API.
+const opsURL = "https://abc123.execute-api.eu-west-1.amazonaws.com/v1"
+
+// Guarantees that whoever may add cells cannot have operators' signed calls go to any server: the URL must be one of
+// API Gateway, in the region of the cell. A URL that takes the place of another is an explicit choice.
+func TestOpsURLs(t *testing.T) {
+	w := newWorld(t)
+	w.config.Regions = map[string]string{"eu-1": "eu-west-1"}
+	w.remake()
+	add := func(r admin.AddCellRequest) error {
+		r.Reason = "x"
+		_, err := w.AddCell(t.Context(), ann, &r)
+		return err
+	}
+	for _, bad := range []string{
+		"https://evil.example.com/v1", strings.Replace(opsURL, "abc123", "evil.example.com/abc123", 1),
+		strings.Replace(opsURL, ".com/", ".com.evil.example.com/", 1), strings.Replace(opsURL, ".com/", ".com:8443/", 1),
+		strings.Replace(opsURL, "https:", "http:", 1), strings.Replace(opsURL, "abc123", "u@abc123", 1), opsURL + "/tenants",
+		"http://127.0.0.1:8080/ops", "http://localhost:8080/ops",
+	} {
+		w.refused(add(admin.AddCellRequest{Cell: "eu-1", Ops: bad}), call.Invalid, "ops: ")
+	}
+	elsewhere := strings.Replace(opsURL, "eu-west-1", "us-east-1", 1)
+	w.refused(add(admin.AddCellRequest{Cell: "eu-1", Ops: elsewhere}), call.Invalid, "cell eu-1 is in eu-west-1")
+	if err := add(admin.AddCellRequest{Cell: "us-1", Ops: elsewhere}); err != nil {
+		t.Errorf("a cell whose region is not known: %v", err)
+	}
+
+	for _, r := range []admin.AddCellRequest{
+		{Cell: "eu-1"}, {Cell: "eu-1", Ops: opsURL}, {Cell: "eu-1", Ops: opsURL + "/"}, {Cell: "eu-1", Weight: 2},
+	} {
+		if err := add(r); err != nil {
+			t.Fatalf("%+v: %v", r, err)
+		}
+	}
+	w.tables.puts = 0
+	other := strings.Replace(opsURL, "abc123", "def456", 1)
+	w.refused(add(admin.AddCellRequest{Cell: "eu-1", Ops: other}), call.Confirm, other+", and no longer to "+opsURL)
+	if _, err := w.RemoveCell(t.Context(), ann, &admin.CellRequest{Cell: "eu-1", Force: true, Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	w.tables.puts = 0
+	w.refused(add(admin.AddCellRequest{Cell: "eu-1", Ops: other}), call.Confirm, "no longer to")
+	if err := add(admin.AddCellRequest{Cell: "eu-1", Ops: other, Yes: true}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := w.Service.Cells(t.Context(), ann, &admin.CellsRequest{})
+	if err != nil || list.Cells[0].Ops != other || list.Cells[0].Region != "eu-west-1" || list.Cells[1].Region != "" {
+		t.Errorf("listed are %+v, %v", list, err)
+	}
+}
+
+// Guarantees that a control plane which runs in one process with its cells takes URLs of this machine, and no others.
+func TestLocalOpsURLs(t *testing.T) {
+	w := newWorld(t)
+	w.config.Local = true
+	w.remake()
+	for _, bad := range []string{
+		opsURL, "http://192.0.2.1/ops", "http://u@127.0.0.1/ops", "http://127.0.0.1/ops?a=b", "ftp://127.0.0.1/", "127.0.0.1",
+	} {
+		_, err := w.AddCell(t.Context(), ann, &admin.AddCellRequest{Cell: "eu-1", Ops: bad, Reason: "x"})
+		w.refused(err, call.Invalid, "ops: ")
+	}
+	for _, good := range []string{"http://127.0.0.1:8080/ops/eu-1", "http://[::1]:8080", "http://localhost/ops"} {
+		r := &admin.AddCellRequest{Cell: "eu-1", Ops: good, Yes: true, Reason: "x"}
+		if _, err := w.AddCell(t.Context(), ann, r); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // Guarantees that a tenant's pin is asked of the balancer, once, before the tenant says so, and that a cell which is not there

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -250,10 +251,18 @@ type Anchored struct {
 	// Future is the first object that claims to be the anchor of a day after today, and was left out; empty if there is
 	// none. Verify reports each of them.
 	Future string `json:"future,omitempty"`
+
+	// Bad is an object that has the name of an anchor, is none, and was passed over: of the newest day from the last anchor
+	// up to today; empty if there is none. Verify reports each of them.
+	Bad string `json:"bad,omitempty"`
 }
 
-// WriteAnchor puts the anchor of today, in UTC, if there is none. It is safe to call it at any time, as often as one
-// likes, and by several at once: one anchor is made. After an error call it again.
+// WriteAnchor puts the anchor of today, in UTC, if there is none. It is safe to call it at any time and as often as one
+// likes; call it one at a time, because two at once may both put an anchor over an object that took its name. After an
+// error call it again.
+//
+// An object with the name of an anchor that is none does not stop it (readAnchor says which version of a name is the
+// anchor): in the chain it is passed over, and today's anchor is put over it.
 //
 // It reads the tables and not the archive, so what it signs does not depend on the archiver.
 func WriteAnchor(ctx context.Context, c AnchorConfig) (Anchored, error) {
@@ -264,23 +273,18 @@ func WriteAnchor(ctx context.Context, c AnchorConfig) (Anchored, error) {
 		c.Now = time.Now
 	}
 	at := c.Now().UTC()
-	done := Anchored{Day: at.Format(dayForm)}
-	before, future, err := lastAnchor(ctx, c.Archive, at)
+	today := at.Format(dayForm)
+	now, err := readStanding(ctx, c.Archive, at)
+	done := Anchored{Day: today, Future: now.future, Bad: now.bad}
 	if err != nil {
 		return done, fmt.Errorf("anchor: %w", err)
 	}
-	done.Future = future
-	a := Anchor{Layout: anchorLayout, Day: done.Day, At: at, Lists: []HeadsOf{}}
-	if before != nil {
-		day, _, _ := parseAnchorName(before.Name)
-		if day == a.Day {
-			return done, putInTime(before, at)
+	a := Anchor{Layout: anchorLayout, Day: today, At: at, Lists: []HeadsOf{}}
+	if now.last != nil {
+		if now.last.Day == today {
+			return done, nil
 		}
-		object, err := c.Archive.Get(ctx, *before)
-		if err != nil {
-			return done, fmt.Errorf("anchor: %w", err)
-		}
-		a.PreviousDay, a.Previous = day, sumOf(object.Data)
+		a.PreviousDay, a.Previous = now.last.Day, now.last.sum
 	}
 	heads, unread, err := readHeads(ctx, c.Tables)
 	if err != nil {
@@ -288,17 +292,13 @@ func WriteAnchor(ctx context.Context, c AnchorConfig) (Anchored, error) {
 	}
 	a.Heads, a.Unread = int64(len(heads)), unread
 	for list := range slices.Chunk(heads, headsPerList) {
-		data, err := json.Marshal(headList{Layout: anchorLayout, Heads: list})
+		of, err := putList(ctx, c.Archive, today, list)
 		if err != nil {
-			return done, fmt.Errorf("anchor: %w", err)
-		}
-		of := HeadsOf{SHA256: sumOf(data), Heads: len(list)}
-		if _, err := c.Archive.Put(ctx, listName(a.Day, of.SHA256), data); err != nil {
 			return done, fmt.Errorf("anchor: %w", err)
 		}
 		a.Lists = append(a.Lists, of)
 	}
-	if done.Made, err = putAnchor(ctx, &c, &a); err != nil {
+	if done.Made, err = putAnchor(ctx, &c, &a, now.taken); err != nil {
 		return done, fmt.Errorf("anchor: %w", err)
 	}
 	if done.Made {
@@ -307,17 +307,24 @@ func WriteAnchor(ctx context.Context, c AnchorConfig) (Anchored, error) {
 	return done, nil
 }
 
-// putInTime returns an error if the anchor of today was put before today, by the archive's clock.
-func putInTime(e *Entry, now time.Time) error {
-	if e.PutAt.Before(now.Truncate(24 * time.Hour).Add(-MostSkew)) {
-		return fmt.Errorf("anchor: %s was put at %s, before its day, so it is no anchor, and none can be made today: "+
-			"find out who put it", e.Name, stamp(e.PutAt))
+// putList puts a list of heads. Its name is its hash, so whatever else has that name is covered.
+func putList(ctx context.Context, a Archive, day string, heads []Head) (of HeadsOf, err error) {
+	data, err := json.Marshal(headList{Layout: anchorLayout, Heads: heads})
+	if err != nil {
+		return of, err
 	}
-	return nil
+	of = HeadsOf{SHA256: sumOf(data), Heads: len(heads)}
+	object := listName(day, of.SHA256)
+	_, err = a.Put(ctx, object, data)
+	if errors.Is(err, ErrUnequal) || errors.Is(err, ErrUnreadable) {
+		err = a.Cover(ctx, object, data)
+	}
+	return of, err
 }
 
-// putAnchor signs an anchor and puts it, unless another one was faster.
-func putAnchor(ctx context.Context, c *AnchorConfig, a *Anchor) (made bool, err error) {
+// putAnchor signs an anchor and puts it, unless another one was faster; if its name is taken by what is no anchor, over
+// that.
+func putAnchor(ctx context.Context, c *AnchorConfig, a *Anchor, taken bool) (made bool, err error) {
 	statement, err := json.Marshal(a)
 	if err != nil {
 		return false, err
@@ -330,34 +337,75 @@ func putAnchor(ctx context.Context, c *AnchorConfig, a *Anchor) (made bool, err 
 	if err != nil {
 		return false, err
 	}
-	made, err = c.Archive.Put(ctx, anchorName(a.Day), data)
-	if errors.Is(err, ErrUnequal) { // signatures differ each time
+	object := anchorName(a.Day)
+	if taken {
+		err = c.Archive.Cover(ctx, object, data)
+		return err == nil, err
+	}
+	made, err = c.Archive.Put(ctx, object, data)
+	if !errors.Is(err, ErrUnequal) && !errors.Is(err, ErrUnreadable) {
+		return made, err
+	}
+	now, failed := readStanding(ctx, c.Archive, a.At)
+	if failed == nil && now.last != nil && now.last.Day == a.Day { // signatures differ each time
 		return false, nil
 	}
-	return made, err
+	return false, errors.Join(err, failed)
 }
 
-// lastAnchor returns the anchor of the latest day up to that of now, as it was put first; nil if there is none. It
-// leaves anchors of later days out, because otherwise one such object would stop anchors until its day. The name of the
-// first one left out is future. An anchor that the archive took after now is an error: the clock of now is wrong.
-func lastAnchor(ctx context.Context, a Archive, now time.Time) (last *Entry, future string, err error) {
+// standing is which anchors an archive has at a time.
+type standing struct {
+	last   *sealed // the newest up to today; nil if there is none
+	taken  bool    // today's name has objects, of which none is an anchor
+	bad    string  // see Anchored.Bad
+	future string  // see Anchored.Future
+}
+
+// readStanding reads the newest anchor of the days up to that of now. Objects of later days, and what is no anchor of its
+// day, are left out, because otherwise one such object would stop all anchors after it. An object of a later day that the
+// archive took after now is an error: the clock of now is wrong. So is an archive that does not answer: what it would have
+// said must not be left out.
+func readStanding(ctx context.Context, a Archive, now time.Time) (is standing, err error) {
+	var days []*name // up to today
 	var clock error
 	today := now.Format(dayForm)
 	err = names(ctx, a, AnchorPrefix, "", func(n *name) bool {
 		day, list, ok := parseAnchorName(n.name)
+		put := cmp.Or(n.oldest(), n.early)
 		switch {
-		case !ok || list != "" || n.oldest == nil:
+		case !ok || list != "" || put == nil:
 		case day <= today:
-			last = n.oldest
-		case n.oldest.PutAt.After(now.Add(MostSkew)):
+			days = append(days, n)
+		case put.PutAt.After(now.Add(MostSkew)):
 			clock = fmt.Errorf("%s was put at %s, and it is %s by the clock of this program: set that clock right",
-				n.name, stamp(n.oldest.PutAt), stamp(now))
-		case future == "":
-			future = n.name
+				n.name, stamp(put.PutAt), stamp(now))
+		case is.future == "":
+			is.future = n.name
 		}
 		return clock == nil
 	})
-	return last, future, errors.Join(err, clock)
+	if err := errors.Join(err, clock); err != nil {
+		return is, err
+	}
+	for _, n := range slices.Backward(days) {
+		day, _, _ := parseAnchorName(n.name)
+		c, s, err := n.readAnchor(ctx, a, day)
+		switch {
+		case err != nil:
+			return is, err
+		case c.gone:
+			return is, fmt.Errorf("%s was removed a moment ago: %w", n.name, ErrNotFound)
+		}
+		if bad := n.early != nil || len(c.passed) > 0; bad && is.bad == "" {
+			is.bad = n.name
+		}
+		if s != nil {
+			is.last = s
+			return is, nil
+		}
+		is.taken = is.taken || day == today
+	}
+	return is, nil
 }
 
 // readHeads reads the newest version of every item, sorted by folder.

@@ -10,13 +10,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/audit"
+	"github.com/sluicelimits/sluice/internal/audit/s3test"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/soak"
 )
 
 // local signs with a key of this process.
@@ -367,33 +370,298 @@ func TestAnchorNotices(t *testing.T) {
 	}
 }
 
-// Guarantees that objects with the names of anchors of later days stop no anchor of another day: on its own day such an
-// object is an error, which rings the alarm, and the days after it have anchors again.
+// Guarantees that objects with the names of anchors of later days stop no anchor: on its own day such an object is covered
+// by the anchor, and stays a finding, the same on each day.
 func TestAnchorsOfLaterDays(t *testing.T) {
 	w := newAnchored(t)
 	w.days(1)
 	w.bucket.Overwrite(third, []byte("{}"))
 	w.bucket.Overwrite(never, []byte("{}"))
 	w.today = w.today.Add(day)
-	if a := w.anchor(); !a.Made || a.Future != third {
+	if a := w.anchor(); !a.Made || a.Future != third || a.Bad != "" {
 		t.Errorf("on the day before: %+v", a)
 	}
-	if got := told(w.check().Findings); got != "2 anchor of a later day at //0" {
+	const want = "2 anchor of a later day at //0"
+	if got := told(w.check().Findings); got != want {
 		t.Errorf("on the day before, found %q", got)
 	}
 	w.today = w.today.Add(day)
-	if a, err := audit.WriteAnchor(t.Context(), audit.AnchorConfig{
-		Archive: w.archive, Tables: w, Signer: w.signer, Now: func() time.Time { return w.today },
-	}); err == nil || a.Made || !strings.Contains(err.Error(), third) {
-		t.Errorf("on the day that was taken: %+v, %v", a, err)
+	if a := w.anchor(); !a.Made || a.Future != never || a.Bad != third {
+		t.Errorf("on the day that was taken: %+v", a)
+	}
+	if a := w.anchor(); a.Made {
+		t.Errorf("on the day that was taken it is made twice: %+v", a)
+	}
+	if got := told(w.check().Findings); got != want {
+		t.Errorf("on the day that was taken, found %q, want %q", got, want)
 	}
 	w.today = w.today.Add(day)
-	if a := w.anchor(); !a.Made || a.Future != never {
+	if a := w.anchor(); !a.Made || a.Future != never || a.Bad != third {
 		t.Errorf("on the day after: %+v", a)
 	}
-	want := "1 unreadable anchor at //0; 1 anchor of a later day at //0"
-	if got := told(w.check().Findings); got != want {
-		t.Errorf("on the day after, found %q, want %q", got, want)
+	if a := w.anchor(); a.Made || a.Bad != "" {
+		t.Errorf("later on the day after: %+v", a)
+	}
+	if r := w.check(); told(r.Findings) != want || r.LastAnchor != "2026-11-24" {
+		t.Errorf("on the day after, found %q, want %q; the newest that holds is %s", told(r.Findings), want, r.LastAnchor)
+	}
+}
+
+// Guarantees that an anchor which was signed for a day to come, by whoever had the function's role on an earlier day, is
+// not that day's anchor.
+func TestAnchorSignedBeforeItsDay(t *testing.T) {
+	w := newAnchored(t)
+	w.days(2)
+	if a, err := audit.WriteAnchor(t.Context(), audit.AnchorConfig{
+		Archive: w.archive, Tables: many(1), Signer: w.signer, Now: func() time.Time { return w.today.Add(day) },
+	}); err != nil || !a.Made {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	w.today = w.today.Add(day)
+	w.days(2)
+	if r := w.check(); told(r.Findings) != "1 anchor of a later day at //0" || r.LastAnchor != "2026-11-24" {
+		t.Errorf("found %q; the newest that holds is of %s", told(r.Findings), r.LastAnchor)
+	}
+}
+
+// What somebody can put in the place of an anchor who may write below anchors/. Each leaves the newest version of the name
+// as something that is no anchor of its day.
+var takings = []struct {
+	name string
+	take func(w *anchored, name string)
+}{
+	{"something small", func(w *anchored, name string) { w.bucket.Overwrite(name, []byte("{}")) }},
+	{"nothing", func(w *anchored, name string) { w.bucket.Overwrite(name, nil) }},
+	{"more than an anchor can have", func(w *anchored, name string) { w.bucket.Overwrite(name, make([]byte, 1<<20+1)) }},
+	{"more than an object can have", func(w *anchored, name string) { w.bucket.Overwrite(name, make([]byte, audit.MaxBytes+1)) }},
+	{"the anchor of another day", func(w *anchored, name string) { w.bucket.Overwrite(name, w.bucket.Versions(first)[0]) }},
+	{"an archived object", sealing(s3test.Archived)},
+	{"an object under a key of the writer", sealing(s3test.CustomerKey)},
+	{"an object under another key in KMS", sealing(s3test.ForeignKey)},
+	{"an object under a key in KMS that is off", sealing(s3test.DisabledKey)},
+	{"several", func(w *anchored, name string) {
+		for range 5 {
+			w.bucket.Overwrite(name, []byte("{}"))
+		}
+		sealing(s3test.CustomerKey)(w, name)
+	}},
+}
+
+func sealing(how s3test.Seal) func(*anchored, string) {
+	return func(w *anchored, name string) {
+		w.bucket.Overwrite(name, w.bucket.Versions(first)[0])
+		w.bucket.Seal(name, how)
+	}
+}
+
+// Guarantees that an object in the place of today's anchor, whatever it is, neither counts as the anchor nor stops it:
+// the anchor is put over it, the chain goes on, and what verify finds is that object and nothing else.
+func TestAnchorOverWhatTookItsName(t *testing.T) {
+	for _, tt := range takings {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newAnchored(t)
+			w.days(2)
+			w.today = w.today.Add(day)
+			w.at(w.today.Add(-time.Hour))
+			tt.take(w, third)
+			bad := len(w.bucket.Versions(third))
+			if a := w.anchor(); !a.Made || a.Bad != third {
+				t.Errorf("on that day: %+v", a)
+			}
+			if _, read := w.gets.Load(third); read == strings.HasPrefix(tt.name, "more than") {
+				t.Errorf("the object is read: %t; want what is larger than an anchor not to be", read)
+			}
+			if a := w.anchor(); a.Made || len(w.bucket.Versions(third)) != bad+1 {
+				t.Errorf("later on that day: %+v, and the name has %d versions", a, len(w.bucket.Versions(third)))
+			}
+			w.today = w.today.Add(day)
+			w.days(2)
+			want := fmt.Sprintf("%d unreadable anchor at //0", bad)
+			r := w.check()
+			if got := told(r.Findings); got != want || r.Findings[0].Object != third || r.LastAnchor != "2026-11-25" {
+				t.Errorf("found %q, want %q; the newest that holds is of %s", got, want, r.LastAnchor)
+			}
+			w.at(w.today)
+			w.bucket.Overwrite(third, []byte("{}"))
+			if got := told(w.check().Findings); got != "1 replaced at //0; "+want {
+				t.Errorf("after it is covered once more, found %q", got)
+			}
+		})
+	}
+}
+
+// Guarantees that a day which has no anchor but what took its name, as earlier releases left it, stops none after it; and
+// that an anchor which names such an object as the one before, as earlier releases made it, is as good.
+func TestAnchorAfterABadOne(t *testing.T) {
+	for _, tt := range takings {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newAnchored(t)
+			w.days(2)
+			w.today = w.today.Add(day)
+			w.at(w.today)
+			tt.take(w, third)
+			bad := w.bucket.Versions(third)
+			w.today = w.today.Add(day)
+			if a := w.anchor(); !a.Made || a.Bad != third {
+				t.Errorf("on the day after: %+v", a)
+			}
+			want := fmt.Sprintf("%d unreadable anchor at //0", len(bad))
+			if got := told(w.check().Findings); got != want {
+				t.Errorf("found %q, want %q", got, want)
+			}
+			if len(bad[0]) > audit.MaxBytes || strings.HasPrefix(tt.name, "an object under") || strings.HasPrefix(tt.name, "an archived") {
+				return // earlier releases could not read it, or name it
+			}
+			w.resign("anchors/2026-11-24.json", w.signer, func(s map[string]any) {
+				sum := sha256.Sum256(bad[0])
+				s["previous_day"], s["previous"] = "2026-11-23", hex.EncodeToString(sum[:])
+			})
+			if got := told(w.check().Findings); got != want {
+				t.Errorf("of an earlier release: found %q, want %q", got, want)
+			}
+			w.resign("anchors/2026-11-24.json", w.signer, func(s map[string]any) { s["previous"] = strings.Repeat("0", 64) })
+			if got := told(w.check().Findings); got != "1 broken chain of anchors at //0; "+want {
+				t.Errorf("with a hash that nothing has: found %q", got)
+			}
+		})
+	}
+}
+
+// Guarantees that an anchor which names what is none, and leaves out an anchor in between, breaks the chain.
+func TestAnchorThatLeavesOneOut(t *testing.T) {
+	w := newAnchored(t)
+	w.days(2)
+	w.today = w.today.Add(day)
+	w.at(w.today)
+	w.bucket.Overwrite(third, []byte("{}"))
+	w.today = w.today.Add(day)
+	w.days(2)
+	w.resign("anchors/2026-11-25.json", w.signer, func(s map[string]any) {
+		sum := sha256.Sum256([]byte("{}"))
+		s["previous_day"], s["previous"] = "2026-11-23", hex.EncodeToString(sum[:])
+	})
+	if got := told(w.check().Findings); got != "1 broken chain of anchors at //0; 1 unreadable anchor at //0" {
+		t.Errorf("found %q", got)
+	}
+}
+
+// Guarantees the same of an object that was put before its day, for which earlier releases made no anchor of that day.
+func TestAnchorAfterOneOfALaterDay(t *testing.T) {
+	for name, content := range map[string][]byte{
+		"small": []byte("{}"), "large": make([]byte, 1<<20+1), "too large": make([]byte, audit.MaxBytes+1),
+	} {
+		w := newAnchored(t)
+		w.days(2)
+		w.bucket.Overwrite(third, content)
+		w.today = w.today.Add(2 * day)
+		if a := w.anchor(); !a.Made || a.Bad != third {
+			t.Errorf("%s: on the day after: %+v", name, a)
+		}
+		const want = "1 anchor of a later day at //0"
+		if got := told(w.check().Findings); got != want {
+			t.Errorf("%s: found %q, want %q", name, got, want)
+		}
+		if len(content) > audit.MaxBytes {
+			continue // earlier releases could not read it
+		}
+		w.resign("anchors/2026-11-24.json", w.signer, func(s map[string]any) {
+			sum := sha256.Sum256(content)
+			s["previous_day"], s["previous"] = "2026-11-23", hex.EncodeToString(sum[:])
+		})
+		if got := told(w.check().Findings); got != want {
+			t.Errorf("%s: of an earlier release: found %q, want %q", name, got, want)
+		}
+		w.bucket.Alter(third, func([]byte) []byte { return []byte("[]") })
+		if got := told(w.check().Findings); got != "1 broken chain of anchors at //0; "+want {
+			t.Errorf("%s: of an earlier release, altered: found %q", name, got)
+		}
+	}
+}
+
+// Guarantees that whatever takes the names of anchors, before their days and on them, each day has its anchor, and verify
+// finds these objects and nothing else.
+func TestAnchorsWhateverTakesTheirNames(t *testing.T) {
+	for seed := range soak.Times(uint64(3)) {
+		r := mathrand.New(mathrand.NewPCG(seed, 1))
+		w := newAnchored(t)
+		w.days(1)
+		for range 12 {
+			for ahead := range 3 {
+				w.at(w.today.Add(time.Duration(1+r.IntN(23)) * time.Hour)) // of this day or, for ahead 0, of the one it is of
+				w.today = w.today.Add(day)
+				if n := r.IntN(3 * len(takings)); n < len(takings) {
+					takings[n].take(w, "anchors/"+w.today.AddDate(0, 0, ahead).Format(time.DateOnly)+".json")
+				}
+				w.today = w.today.Add(-day)
+			}
+			w.today = w.today.Add(day)
+			w.set("acme", fmt.Sprint(r.Uint64()))
+			if a := w.anchor(); !a.Made {
+				t.Errorf("seed %d: %+v", seed, a)
+			}
+		}
+		report := w.check()
+		for _, f := range report.Findings {
+			if f.Kind != audit.BadAnchor && f.Kind != audit.FutureAnchor {
+				t.Errorf("seed %d: found %+v", seed, f)
+			}
+		}
+		if report.LastAnchor != w.today.Format(time.DateOnly) {
+			t.Errorf("seed %d: the newest anchor that holds is of %s", seed, report.LastAnchor)
+		}
+	}
+}
+
+// Guarantees that an archive that refuses, throttles or does not answer leaves the day without an anchor, to be tried
+// again, and is never taken for an object that cannot be read: the chain would begin anew.
+func TestAnchorsWhileTheArchiveIsAway(t *testing.T) {
+	for what, fault := range map[string]s3test.Fault{
+		"refused": {Status: 403, Code: "AccessDenied"}, "throttled": {Status: 400, Code: "RequestLimitExceeded"},
+		"an error": {Status: 400, Code: "InvalidRequest"}, "no bucket": {Status: 404, Code: "NoSuchBucket"},
+		"gone since the list": {Status: 404, Code: "NoSuchVersion"},
+	} {
+		w := newAnchored(t)
+		w.days(2)
+		before := len(w.bucket.Names())
+		w.today = w.today.Add(day)
+		w.away.Store(&fault)
+		a, err := audit.WriteAnchor(t.Context(), audit.AnchorConfig{
+			Archive: w.archive, Tables: w, Signer: w.signer, Now: func() time.Time { return w.today },
+		})
+		if err == nil || a.Made || len(w.bucket.Names()) != before {
+			t.Errorf("%s: %+v, %v", what, a, err)
+		}
+		w.away.Store(nil)
+		if a := w.anchor(); !a.Made || told(w.check().Findings) != "" {
+			t.Errorf("%s: then %+v; found %q", what, a, told(w.check().Findings))
+		}
+	}
+}
+
+// Guarantees that the name of a list of heads, which can be guessed where the tables do not change, is not stopped by what
+// somebody puts there.
+func TestListsWhoseNameWasTaken(t *testing.T) {
+	for _, tt := range takings {
+		w := newAnchored(t)
+		w.days(1)
+		_, sum, _ := strings.Cut(strings.TrimPrefix(w.list(first), "anchors/"), "/")
+		name := "anchors/2026-11-22/" + sum // nothing has changed since
+		w.today = w.today.Add(day)
+		tt.take(w, name)
+		bad := len(w.bucket.Versions(name))
+		if a := w.anchor(); !a.Made {
+			t.Errorf("%s: %+v", tt.name, a)
+		}
+		r := w.check()
+		if got := told(r.Findings); got != fmt.Sprintf("%d unreadable anchor at //0", bad) || r.Findings[0].Object != name ||
+			r.LastAnchor != "2026-11-22" {
+			t.Errorf("%s: found %q", tt.name, got)
+		}
+		w.set("acme", "gold")
+		w.rewriteHistory()
+		if got := told(w.check().Findings); !strings.Contains(got, "not as anchored") {
+			t.Errorf("%s: heads are not compared: found %q", tt.name, got)
+		}
 	}
 }
 
@@ -459,6 +727,7 @@ func (m many) List(_ context.Context, t control.Table, after string, _ int) (ite
 func TestAnchorOfManyHeads(t *testing.T) {
 	w := newAnchored(t)
 	memory(t, w.world)
+	w.today = noon.AddDate(-10, 0, 0) // files have the time of this machine
 	const items = 10_050
 	c := audit.AnchorConfig{Archive: w.archive, Signer: w.signer, Now: func() time.Time { return w.today }}
 	for n := range 2 {

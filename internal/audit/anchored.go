@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +20,8 @@ const (
 	MissedDays    control.BreakKind = "days without an anchor"  // between two that follow each other
 	BrokenAnchors control.BreakKind = "broken chain of anchors" // one does not follow the one before it
 	BadSignature  control.BreakKind = "bad signature"           // of an anchor, by none of the keys
-	BadAnchor     control.BreakKind = "unreadable anchor"       // or a list of heads is not what was signed
-	FutureAnchor  control.BreakKind = "anchor of a later day"   // than today: nobody can have made it
+	BadAnchor     control.BreakKind = "unreadable anchor"       // no anchor of its day, or no list of heads that was signed
+	FutureAnchor  control.BreakKind = "anchor of a later day"   // than that on which it was put: nobody can have made it
 )
 
 // What is worth knowing about the anchors of an archive and breaks nothing.
@@ -48,11 +49,15 @@ type anchorWalk struct {
 	heads    *anchorDay // the last one whose heads were compared, with what it lists; nil before the first
 	listed   []HeadsOf
 	known    map[string]string // of VerifyConfig.Known, what was not met
+
+	// bad are the days since the last one that have objects and no anchor, with the hash of the first of these, empty if it
+	// cannot be read. They were told of. Earlier releases named it as the one before: so that it, too, is in what was signed.
+	bad map[string]string
 }
 
 // anchors compares the archive with its anchors.
 func (v *verifier) anchors(ctx context.Context) error {
-	w := &anchorWalk{v: v, known: make(map[string]string)}
+	w := &anchorWalk{v: v, known: make(map[string]string), bad: make(map[string]string)}
 	for day, sum := range v.Known {
 		w.known[day] = sum
 	}
@@ -73,7 +78,7 @@ func (v *verifier) anchors(ctx context.Context) error {
 		}
 		if day > today {
 			v.find(control.Break{Kind: FutureAnchor, Detail: n.name + " is of a day that has not come by " +
-				"this machine's clock, so it is no anchor; on that day its name is taken, and no anchor can be made"}, n.name)
+				"this machine's clock, so it is no anchor; on that day the anchor is put over it"}, n.name)
 			return true
 		}
 		if day != now.day {
@@ -106,36 +111,63 @@ func (w *anchorWalk) tell(object string) func(kind control.BreakKind, format str
 	}
 }
 
+// readAnchor reads the anchor of a day among the versions of its name: the first version that was put on its day or later,
+// and is an anchor of that day. Those before it, which are none, are what somebody put in its place, and are passed over.
+// The function that makes anchors, and Verify, both read anchors so: one chains to what the other finds. The anchor is nil
+// if no version is one.
+func (n *name) readAnchor(ctx context.Context, a Archive, day string) (c *content, s *sealed, err error) {
+	c, err = n.fetch(ctx, a, maxAnchor, func(o Object, err error) error {
+		if err == nil {
+			s, err = decodeAnchor(day, o.Data)
+		}
+		return err
+	})
+	return c, s, err
+}
+
+// firstSum is the hash of a name's first version; empty if it cannot be read.
+func (n *name) firstSum(ctx context.Context, a Archive) (string, error) {
+	o, err := getAtMost(ctx, a, *cmp.Or(n.early, n.oldest()), MaxBytes)
+	switch {
+	case err == nil:
+		return sumOf(o.Data), nil
+	case errors.Is(err, ErrTooLarge), errors.Is(err, ErrUnreadable), errors.Is(err, ErrNotFound):
+		return "", nil
+	}
+	return "", err
+}
+
 // next takes the next day that has an anchor.
 func (w *anchorWalk) next(ctx context.Context, d *anchorDay) error {
 	v, tell := w.v, w.tell(d.anchor.name)
-	c, err := d.anchor.fetch(ctx, v.Archive, maxAnchor)
+	c, s, err := d.anchor.readAnchor(ctx, v.Archive, d.day)
 	if err != nil {
 		return err
 	}
 	v.state(c, tell)
-	if c.oldest == nil || c.gone {
+	if e := d.anchor.early; e != nil {
+		tell(FutureAnchor, "version %s of %s was put at %s, before its day, so it is no anchor", e.Version, e.Name,
+			stamp(e.PutAt))
+	}
+	for _, p := range c.passed {
+		tell(BadAnchor, "version %s of the anchor of %s, put at %s: %v", p.Version, d.day, stamp(p.PutAt), p.why)
+		w.meet(d.day, p.sum)
+	}
+	if c.gone || c.entry == nil && d.anchor.early == nil {
 		return nil // as if it were not there: the next one names it
 	}
 	v.report.Anchors++
-	sum := sumOf(c.object.Data)
-	if want, asked := w.known[d.day]; asked && want == sum {
-		delete(w.known, d.day)
+	if s == nil {
+		w.bad[d.day], err = d.anchor.firstSum(ctx, v.Archive)
+		return err
 	}
-	s, why := decodeAnchor(d.day, c.object.Data)
-	if c.why != nil {
-		why = c.why
-	}
-	if why != nil {
-		tell(BadAnchor, "the anchor of %s: %v", d.day, why)
-		w.day, w.sum = d.day, sum
-		return nil
-	}
+	w.meet(d.day, s.sum)
 	if v.report.Locks {
 		w.putTime(c, s, tell)
 	}
 	w.follows(s, tell)
-	w.day, w.sum = d.day, sum
+	w.day, w.sum = d.day, s.sum
+	clear(w.bad)
 	if len(v.Keys) > 0 && !s.verifies(v.Keys) {
 		tell(BadSignature, "the anchor of %s was signed by none of the %d keys; its heads are not compared", d.day,
 			len(v.Keys))
@@ -144,7 +176,7 @@ func (w *anchorWalk) next(ctx context.Context, d *anchorDay) error {
 	if v.report.FirstAnchor.IsZero() {
 		v.report.FirstAnchor = s.At
 	}
-	v.report.LastAnchor, v.report.LastAnchorHash = d.day, sum
+	v.report.LastAnchor, v.report.LastAnchorHash = d.day, s.sum
 	if s.Unread > 0 {
 		tell(NotAnchored, "when the anchor of %s was made, an item of a table could not be read", d.day)
 	}
@@ -155,14 +187,21 @@ func (w *anchorWalk) next(ctx context.Context, d *anchorDay) error {
 	return nil
 }
 
+// meet takes note of an object of a day, which may be one that the caller knows.
+func (w *anchorWalk) meet(day, sum string) {
+	if want, asked := w.known[day]; asked && want == sum {
+		delete(w.known, day)
+	}
+}
+
 // putTime compares the time at which an anchor was put with that which it says.
 func (w *anchorWalk) putTime(c *content, s *sealed, tell func(control.BreakKind, string, ...any)) {
-	switch after := c.oldest.PutAt.Sub(s.At); {
+	switch after := c.entry.PutAt.Sub(s.At); {
 	case after < -MostSkew:
 		tell(Early, "the anchor of %s was put at %s, before %s, of which it says that it is", s.Day,
-			stamp(c.oldest.PutAt), stamp(s.At))
+			stamp(c.entry.PutAt), stamp(s.At))
 	case after > UsualDelay:
-		tell(Late, "the anchor of %s was put at %s, and says that it is of %s", s.Day, stamp(c.oldest.PutAt),
+		tell(Late, "the anchor of %s was put at %s, and says that it is of %s", s.Day, stamp(c.entry.PutAt),
 			stamp(s.At))
 	}
 }
@@ -171,8 +210,12 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // follows compares an anchor with the one before it.
 func (w *anchorWalk) follows(s *sealed, tell func(control.BreakKind, string, ...any)) {
+	sum, bad := w.bad[s.PreviousDay]
 	switch {
-	case s.PreviousDay > w.day:
+	case bad && sum != "" && sum == s.Previous && w.day == "":
+	case bad && sum != "" && sum == s.Previous:
+		w.missed(w.day, s.Day)
+	case s.PreviousDay > w.day && !bad:
 		w.tell(anchorName(s.PreviousDay))(MissingAnchor, "the anchor of %s names that of %s as the one before it",
 			s.Day, s.PreviousDay)
 	case s.PreviousDay != w.day:
@@ -190,7 +233,7 @@ func (w *anchorWalk) follows(s *sealed, tell func(control.BreakKind, string, ...
 // earlier one, so none was made, or all of them were removed before the later one was made.
 func (w *anchorWalk) missed(from, to string) {
 	for day := nextDay(from); day < to; day = nextDay(day) {
-		if !slices.Contains(w.v.Explained, day) {
+		if _, bad := w.bad[day]; !bad && !slices.Contains(w.v.Explained, day) {
 			w.tell(anchorName(day))(MissedDays, "there is none of %s, and the next one, of %s, follows that of %s",
 				day, to, from)
 		}
@@ -309,17 +352,23 @@ func (r *headReader) read(ctx context.Context, of HeadsOf) ([]Head, error) {
 		tell(BadAnchor, "a list of heads of %s is not there", r.day.day)
 		return nil, nil
 	}
-	c, err := n.fetch(ctx, r.w.v.Archive, MaxBytes)
+	c, err := n.fetch(ctx, r.w.v.Archive, MaxBytes, func(o Object, err error) error {
+		if err == nil && sumOf(o.Data) != of.SHA256 {
+			return errors.New("it is not the one that was signed")
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	r.w.v.state(c, tell)
-	if !c.fetched {
-		tell(BadAnchor, "a list of heads of %s cannot be read", r.day.day)
-		return nil, nil
+	for _, p := range c.passed {
+		tell(BadAnchor, "version %s of a list of heads of %s, put at %s: %v", p.Version, r.day.day, stamp(p.PutAt), p.why)
 	}
-	if sumOf(c.object.Data) != of.SHA256 {
-		tell(BadAnchor, "a list of heads of %s is not the one that was signed", r.day.day)
+	if c.entry == nil || c.gone {
+		tell(BadAnchor, "a list of heads of %s is not there", r.day.day)
+	}
+	if !c.fetched {
 		return nil, nil
 	}
 	heads, err := decodeHeads(c.object.Data)
@@ -373,10 +422,10 @@ func (v *verifier) anchored(ctx context.Context, s *sealed, h *Head) (b control.
 			b.Kind = Rewritten
 			b.Detail = fmt.Sprintf("the anchor of %s has the hash %.12s…, and the record %.12s…", s.Day, h.Hash,
 				c.record.Hash)
-		case v.report.Locks && c.oldest.PutAt.After(s.At.Add(v.Late)):
+		case v.report.Locks && c.entry.PutAt.After(s.At.Add(v.Late)):
 			b.Kind = PutAgain
 			b.Detail = fmt.Sprintf("it was put at %s, and the anchor of %s has it: what the archiver put was removed",
-				stamp(c.oldest.PutAt), s.Day)
+				stamp(c.entry.PutAt), s.Day)
 		}
 		return b, nil
 	}
@@ -386,7 +435,7 @@ func (v *verifier) anchored(ctx context.Context, s *sealed, h *Head) (b control.
 func (v *verifier) named(ctx context.Context, object string) (c *content, err error) {
 	var failed error
 	err = names(ctx, v.Archive, object, "", func(n *name) bool {
-		if n.name == object && n.oldest != nil {
+		if n.name == object && n.oldest() != nil {
 			c, failed = n.read(ctx, v.Archive)
 		}
 		return n.name != object

@@ -3,7 +3,8 @@
 //
 // The archive has one object for each version of an item, control.ObjectName, which holds the record of the change
 // (events.AuditRecord, as events.Encode writes it): who, when and why, the body before and after, and the link of the hash
-// chain. Objects are never overwritten. A record that could not be kept so lies below [RejectedPrefix], with the reason.
+// chain. Objects are never overwritten; over one that nobody can read, the record is put as the next version. A record that
+// could not be kept so lies below [RejectedPrefix], with the reason.
 //
 // What it holds of secrets: none. API keys are in it as keyed hashes with the id of their pepper. Tenants' names, their limits
 // and the identities of operators are in it, for as long as objects are kept, whatever is deleted from the tables.
@@ -37,9 +38,13 @@
 //     removed and begun anew shows only to who knows the hash of an earlier one (VerifyConfig.Known), which is worth
 //     writing down outside of the account.
 //   - Trails of before have no anchors: that is a notice, not a finding.
+//   - Whoever may put anchors can take the name of one beforehand. Of a name's versions the anchor is the first that was
+//     put on its day or later and is an anchor of that day. WriteAnchor and Verify pass over the others by the same code:
+//     so such an object is a finding, and stops nothing.
 package audit
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -64,6 +69,11 @@ var (
 	ErrNotFound = errors.New("no such object")
 	ErrTooLarge = errors.New("object too large")
 	ErrDenied   = errors.New("access denied")
+
+	// ErrUnreadable is wrapped if the archive has the object and answers, and will not give its content to this reader
+	// however often it is asked: the fault is the object's. An archive that is away, throttles, or denies this reader
+	// other objects as well is another error.
+	ErrUnreadable = errors.New("the object cannot be read")
 )
 
 // Archive keeps objects by name. Whatever happens to a name later, the versions that it had can be listed and read as long as
@@ -71,10 +81,17 @@ var (
 type Archive interface {
 	// Put keeps an object of at most MaxBytes under a name that has none, whole or not at all: it is durable when Put returns.
 	// Where there is an equal one nothing happens, and made is false. Where there is an unequal one nothing happens either, and
-	// the error wraps ErrUnequal. After any other error the object may be there: repeat the Put.
+	// the error wraps ErrUnequal, or ErrUnreadable if nobody can tell whether it is equal. After any other error the object
+	// may be there: repeat the Put.
 	Put(ctx context.Context, name string, data []byte) (made bool, err error)
 
-	// Get reads the version of an object that List has told of. The error wraps ErrNotFound where it is gone, and ErrTooLarge.
+	// Cover keeps an object as the newest version of its name, whatever is there, which stays as an older version. It is
+	// for a name that was taken by what should not be there. The error wraps errors.ErrUnsupported if the archive keeps
+	// one version of each name. After any other error repeat the Cover: another equal version does no harm.
+	Cover(ctx context.Context, name string, data []byte) error
+
+	// Get reads the version of an object that List has told of; without a Version the newest one. The error wraps
+	// ErrNotFound where it is gone, ErrTooLarge, and ErrUnreadable.
 	Get(ctx context.Context, e Entry) (Object, error)
 
 	// List goes through all versions of all objects whose names begin with prefix and come after another name (empty: from the
@@ -135,17 +152,38 @@ func (r *Rejected) Name() string {
 	return RejectedPrefix + hex.EncodeToString(sum[:]) + ".json"
 }
 
-// Reject keeps a rejected record. One that is there already, whatever was known of it then, is success.
+// Reject keeps a rejected record. If it is there already, whatever was known of it then, that is success. What else has
+// its name is covered.
 func Reject(ctx context.Context, a Archive, r Rejected) error {
 	r.Layout = 1
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("reject a record: %w", err)
 	}
-	if _, err := a.Put(ctx, r.Name(), data); err != nil && !errors.Is(err, ErrUnequal) {
+	_, err = a.Put(ctx, r.Name(), data)
+	taken := errors.Is(err, ErrUnreadable)
+	if errors.Is(err, ErrUnequal) {
+		var kept bool
+		kept, err = keeps(ctx, a, &r)
+		taken = err == nil && !kept
+	}
+	if taken {
+		err = a.Cover(ctx, r.Name(), data)
+	}
+	if err != nil && !errors.Is(err, errors.ErrUnsupported) { // a folder's file stays what somebody made of it
 		return fmt.Errorf("reject a record: %w", err)
 	}
 	return nil
+}
+
+// keeps reports whether the newest version of a rejected record's name has the record.
+func keeps(ctx context.Context, a Archive, r *Rejected) (bool, error) {
+	o, err := a.Get(ctx, Entry{Name: r.Name()})
+	if errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnreadable) {
+		return false, nil
+	}
+	var there Rejected
+	return err == nil && json.Unmarshal(o.Data, &there) == nil && bytes.Equal(there.Raw, r.Raw), err
 }
 
 // CheckPut returns an error unless a Put may be called so.

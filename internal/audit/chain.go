@@ -170,7 +170,7 @@ func (c *chain) take(ctx context.Context, to int64, last bool) error {
 		if read, failed = n.read(ctx, c.v.Archive); failed != nil {
 			return false
 		}
-		if (read.oldest == nil || read.gone) && !last {
+		if (read.entry == nil || read.gone) && !last {
 			return false
 		}
 		c.add(read)

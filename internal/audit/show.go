@@ -47,7 +47,7 @@ const skew = 24 * time.Hour
 
 // leavesOut reports whether what is known before reading leaves something out.
 func (f *Filter) leavesOut(n *name) bool {
-	if n.table == "" || n.oldest == nil || !f.From.IsZero() && n.oldest.PutAt.Before(f.From.Add(-skew)) {
+	if n.table == "" || n.oldest() == nil || !f.From.IsZero() && n.oldest().PutAt.Before(f.From.Add(-skew)) {
 		return true
 	}
 	return f.Skip != nil && f.Skip(n.table, n.key)
@@ -60,6 +60,7 @@ type Shown struct {
 	Err    error               // also where it can be read, and is not what its writer hashed
 	Hidden bool                // by a delete marker
 	Others bool                // there are other contents of this name: they were put later, and are not shown
+	Unread bool                // there are versions of this name that nobody can read, beside the record
 }
 
 // most is how many bytes of records are held to be sorted. What is beyond it is read twice.
@@ -131,7 +132,8 @@ func (m *match) read(ctx context.Context, a Archive) error {
 		return err
 	}
 	m.shown = &Shown{Name: m.name.name, Record: c.record, Err: c.why, Hidden: m.hidden, Others: c.replaced}
-	m.at, m.size = m.oldest.PutAt, len(c.object.Data)
+	m.shown.Unread = c.record != nil && len(c.passed) > 0
+	m.at, m.size = c.entry.PutAt, len(c.object.Data)
 	if c.gone {
 		m.shown.Err = ErrNotFound
 	}

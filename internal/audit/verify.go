@@ -26,6 +26,8 @@ const (
 	NoLock   control.BreakKind = "no default lock"    // the archive can lock objects, and does not lock new ones
 	BadHead  control.BreakKind = "unreadable head"    // the live table's newest version cannot be read
 
+	BadObject control.BreakKind = "unreadable object" // its writer made it so that nobody who reads the archive can read it
+
 	Late  control.BreakKind = "archived late"              // put later than a stream holds a change
 	Early control.BreakKind = "archived before its change" // put before the time that the record says
 )
@@ -120,7 +122,7 @@ func (r *Report) OK() bool { return len(r.Findings) == 0 }
 // Kinds are all kinds of findings, in the order in which they are told.
 func Kinds() []control.BreakKind {
 	return []control.BreakKind{
-		control.MissingVersion, control.MissingTail, control.WrongHash, control.Altered, Hidden, Replaced, control.BrokenLink, control.WrongHead,
+		control.MissingVersion, control.MissingTail, control.WrongHash, control.Altered, BadObject, Hidden, Replaced, control.BrokenLink, control.WrongHead,
 		BadHead, control.Unknown, control.OutOfOrder, BadName, Unlocked, WeakLock, NoLock, Late, Early,
 		Rewritten, PutAgain, MissingAnchor, MissedDays, BrokenAnchors, BadSignature, BadAnchor, FutureAnchor,
 	}
@@ -141,8 +143,9 @@ func NoticeKinds() []control.BreakKind {
 // The lock of an object is compared with the one that the archive gives to new objects: it must have the same mode, and
 // last as long at least.
 //
-// Of several versions of an object the oldest is the record: it was there before whoever wrote the others. Tables are read one
-// item at a time, after the item's objects were listed, so that a version that is not in the table has never been.
+// Of several versions of an object the oldest that can be read is the record: it was there before whoever wrote the others.
+// One that nobody can read is a finding, and the check goes on. Tables are read one item at a time, after the item's objects
+// were listed, so that a version that is not in the table has never been.
 //
 // An error says that the check could not be done, and nothing about the archive.
 func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
@@ -178,11 +181,8 @@ func Verify(ctx context.Context, c VerifyConfig) (*Report, error) {
 			return nil, fmt.Errorf("verify: %w", err)
 		}
 	}
-	for _, err := range c.Archive.List(ctx, RejectedPrefix, "") {
-		if err != nil {
-			return nil, fmt.Errorf("verify: %w", err)
-		}
-		v.report.Rejected++
+	if err := names(ctx, c.Archive, RejectedPrefix, "", func(*name) bool { v.report.Rejected++; return true }); err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
 	}
 	if err := v.anchors(ctx); err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
@@ -272,18 +272,26 @@ func (v *verifier) breaks(all []control.Break) {
 
 // name is one name of an object with its versions as far as they count.
 type name struct {
-	name    string
-	table   control.Table // empty where it is no name of an item
-	key     string
-	version int64
-	oldest  *Entry  // nil: there is nothing but markers
-	others  []Entry // newer ones with content, maxOthers at most
-	more    bool    // there are others still
-	hidden  bool    // by a marker somewhere above
+	name     string
+	table    control.Table // empty where it is no name of an item
+	key      string
+	version  int64
+	versions []Entry // with content, the newest first; of many the newest and the oldest
+	more     bool    // there are others between these
+	hidden   bool    // by a marker somewhere above
+
+	// from is the time before which nobody can have put the object honestly; zero if it is not known. Versions from before
+	// are not among the others.
+	from  time.Time
+	early *Entry // the first of them; nil if there is none
 }
 
-// maxOthers is how many versions on top of a name are compared with the first. Who writes more has replaced it.
-const maxOthers = 8
+// Of one name's versions these many are looked at: the newest, which are compared with the object, and the oldest, of which
+// one is the object. Who writes more has replaced it.
+const (
+	maxNewest = 8
+	maxOldest = 8
+)
 
 // names puts the entries of a list together by name.
 func names(ctx context.Context, a Archive, prefix, after string, yield func(*name) bool) error {
@@ -299,10 +307,7 @@ func names(ctx context.Context, a Archive, prefix, after string, yield func(*nam
 			n = nil
 		}
 		if n == nil {
-			n = &name{name: e.Name}
-			if t, key, version, err := control.ParseObjectName(e.Name); err == nil {
-				n.table, n.key, n.version = t, key, version
-			}
+			n = newName(e.Name)
 		}
 		n.add(e)
 	}
@@ -312,81 +317,143 @@ func names(ctx context.Context, a Archive, prefix, after string, yield func(*nam
 	return nil
 }
 
+func newName(of string) *name {
+	n := &name{name: of}
+	if t, key, version, err := control.ParseObjectName(of); err == nil {
+		n.table, n.key, n.version = t, key, version
+	} else if day, list, ok := parseAnchorName(of); ok && list == "" {
+		at, _ := time.Parse(dayForm, day)
+		n.from = at.Add(-MostSkew)
+	}
+	return n
+}
+
 // add takes the next older entry.
 func (n *name) add(e Entry) {
-	if e.DeleteMarker {
+	switch {
+	case e.DeleteMarker:
 		n.hidden = true
 		return
+	case e.PutAt.Before(n.from):
+		n.early = &e
+		return
 	}
-	if n.oldest != nil {
-		if len(n.others) < maxOthers {
-			n.others = append(n.others, *n.oldest)
-		} else {
-			n.more = true
-		}
+	if n.versions = append(n.versions, e); len(n.versions) > maxNewest+maxOldest {
+		n.versions, n.more = slices.Delete(n.versions, maxNewest, maxNewest+1), true
 	}
-	n.oldest = &e
+}
+
+// oldest is the first version with content; nil if there is none.
+func (n *name) oldest() *Entry {
+	if len(n.versions) == 0 {
+		return nil
+	}
+	return &n.versions[len(n.versions)-1]
 }
 
 // content is what was read of a name.
 type content struct {
 	*name
+	entry    *Entry // the version that is the object; nil: there is nothing but markers
 	object   Object
 	record   *events.AuditRecord // nil: it has none, and why says so
 	why      error
 	fetched  bool // object is there
 	gone     bool // removed since it was listed
+	passed   []passed
 	replaced bool
 	repeated int64
 }
 
-// read reads a name's versions, and the record that they must hold.
+// passed is a version that was passed over: it cannot be read, or is not what its name says.
+type passed struct {
+	Entry
+	why error
+	sum string // of its content; empty if that is not known
+}
+
+// read reads a name's versions, and the record that they must hold. The record is the first version: it was there before
+// whoever wrote the others. Only a version that nobody can read is passed over, since the archiver puts the record over
+// such a one, and over no other.
 func (n *name) read(ctx context.Context, a Archive) (*content, error) {
 	if n.table == "" {
 		return &content{name: n, replaced: n.more}, nil
 	}
-	c, err := n.fetch(ctx, a, events.MaxAuditBytes)
+	c, err := n.fetch(ctx, a, events.MaxAuditBytes, func(_ Object, err error) error {
+		if errors.Is(err, ErrUnreadable) {
+			return err
+		}
+		return nil
+	})
 	if err == nil && c.fetched {
 		c.record, c.why = decode(n, c.object.Data)
 	}
 	return c, err
 }
 
-// fetch reads a name's versions, of which the oldest may have so many bytes.
-func (n *name) fetch(ctx context.Context, a Archive, most int64) (*content, error) {
+// fetch reads a name's versions. The first one that accept takes is the object. Accept is given the version's content, or
+// why there is none, which wraps ErrUnreadable, or ErrTooLarge if it has more bytes than most; it returns why the version
+// is passed over, or nil. If no version is taken, the object is the first one, without content.
+func (n *name) fetch(ctx context.Context, a Archive, most int64, accept func(Object, error) error) (*content, error) {
 	c := &content{name: n, replaced: n.more}
-	if n.oldest == nil {
-		return c, nil
+	for i, e := range slices.Backward(n.versions) {
+		o, err := getAtMost(ctx, a, e, most)
+		switch {
+		case errors.Is(err, ErrNotFound):
+			c.entry, c.gone = &n.versions[i], true
+			return c, nil
+		case err != nil && !errors.Is(err, ErrUnreadable) && !errors.Is(err, ErrTooLarge):
+			return nil, err
+		}
+		if why := accept(o, err); why != nil {
+			p := passed{Entry: e, why: why}
+			if err == nil {
+				p.sum = sumOf(o.Data)
+			}
+			c.passed = append(c.passed, p)
+			continue
+		}
+		c.entry, c.object, c.why, c.fetched = &n.versions[i], o, err, err == nil
+		return c, c.compare(ctx, a, n.versions[:i])
 	}
-	if n.oldest.SizeBytes > most {
-		c.why = fmt.Errorf("it has %d bytes, want at most %d", n.oldest.SizeBytes, most)
-		return c, nil
+	if c.entry = n.oldest(); c.entry != nil {
+		c.why = c.passed[0].why
 	}
-	var err error
-	if c.object, err = a.Get(ctx, *n.oldest); errors.Is(err, ErrNotFound) {
-		c.gone = true
-		return c, nil
-	} else if err != nil {
-		return nil, err
+	return c, nil
+}
+
+// getAtMost reads a version that has no more than so many bytes.
+func getAtMost(ctx context.Context, a Archive, e Entry, most int64) (Object, error) {
+	if e.SizeBytes > most {
+		return Object{}, fmt.Errorf("%w: it has %d bytes, want at most %d", ErrTooLarge, e.SizeBytes, most)
 	}
-	c.fetched = true
-	for _, e := range n.others {
-		if e.SizeBytes != n.oldest.SizeBytes {
+	return a.Get(ctx, e)
+}
+
+// compare compares the object with the versions on top of it.
+func (c *content) compare(ctx context.Context, a Archive, newer []Entry) error {
+	for _, e := range newer {
+		if e.SizeBytes != c.entry.SizeBytes {
 			c.replaced = true
+			continue
+		}
+		if !c.fetched {
 			continue
 		}
 		o, err := a.Get(ctx, e)
 		switch {
 		case errors.Is(err, ErrNotFound):
+		case errors.Is(err, ErrUnreadable):
+			c.passed = append(c.passed, passed{Entry: e, why: err})
 		case err != nil:
-			return nil, err
+			return err
 		case bytes.Equal(o.Data, c.object.Data):
 			c.repeated++
 		default:
 			c.replaced = true
 		}
 	}
-	return c, nil
+	return nil
 }
 
 // decode reads the record that an object of this name must hold.
@@ -531,13 +598,19 @@ func (v *verifier) look(c *content) bool {
 		v.find(b, c.name.name)
 	}
 	v.state(c, told)
-	if c.oldest == nil || c.gone {
+	for _, p := range c.passed {
+		told(BadObject, "version %s of %s, put at %s: %v", p.Version, c.name.name, stamp(p.PutAt), p.why)
+	}
+	if c.entry == nil || c.gone {
 		return false
 	}
 	v.report.Objects++
-	v.report.Bytes += c.oldest.SizeBytes
+	v.report.Bytes += c.entry.SizeBytes
 	v.report.Repeated += c.repeated
-	if c.record == nil {
+	switch {
+	case errors.Is(c.why, ErrUnreadable): // which was told
+		return true
+	case c.record == nil:
 		told(control.Altered, "it is no record of this version: %v", c.why)
 		return true
 	}
@@ -559,12 +632,12 @@ func (v *verifier) state(c *content, told func(kind control.BreakKind, format st
 	if c.hidden {
 		told(Hidden, "a delete marker hides it, or did")
 	}
-	if c.oldest == nil || c.gone {
+	if c.entry == nil || c.gone {
 		return
 	}
 	if c.replaced {
 		told(Replaced, "there are other versions of the object with another content, the newest of %s",
-			c.newest().UTC().Format(time.RFC3339))
+			stamp(c.versions[0].PutAt))
 	}
 	switch {
 	case c.fetched && v.report.Locks && !c.object.Locked:
@@ -578,7 +651,7 @@ func (v *verifier) state(c *content, told func(kind control.BreakKind, format st
 // compareLock compares an object's lock with the one that the archive gives to new objects, or gave when the object was
 // put. Earlier releases of Sluice set the end of the lock by the archiver's clock, which may differ from the archive's.
 func (v *verifier) compareLock(c *content, told func(kind control.BreakKind, format string, args ...any)) {
-	put, o, want := c.oldest.PutAt, &c.object, v.archiveLock
+	put, o, want := c.entry.PutAt, &c.object, v.archiveLock
 	holds := func(l Lock) bool { return o.LockMode == l.Mode && !o.LockedUntil.Before(put.Add(l.Period-MostSkew)) }
 	earlier := func(e EarlierLock) bool { return put.Before(e.Until) && holds(e.Lock) }
 	if want.Mode == "" || holds(want) || slices.ContainsFunc(v.EarlierLocks, earlier) {
@@ -591,7 +664,7 @@ func (v *verifier) compareLock(c *content, told func(kind control.BreakKind, for
 // putTime compares the time at which an object was put with that of its change.
 func (v *verifier) putTime(c *content, told func(kind control.BreakKind, format string, args ...any)) {
 	const form = time.RFC3339
-	put, changed := c.oldest.PutAt, c.record.Time
+	put, changed := c.entry.PutAt, c.record.Time
 	switch after := put.Sub(changed); {
 	case after < -MostSkew:
 		told(Early, "it was put at %s, and the change says that it is of %s", put.Format(form), changed.Format(form))
@@ -601,13 +674,6 @@ func (v *verifier) putTime(c *content, told func(kind control.BreakKind, format 
 	case after > min(UsualDelay, v.Late):
 		told(Delayed, "it was put at %s, %s after its change", put.Format(form), after.Round(time.Second))
 	}
-}
-
-func (n *name) newest() time.Time {
-	if len(n.others) > 0 {
-		return n.others[0].PutAt
-	}
-	return n.oldest.PutAt
 }
 
 func (v *verifier) lock(o Object) {

@@ -272,6 +272,60 @@ func TestVerifyNamesATailBehindASpoiltVersion(t *testing.T) {
 	}
 }
 
+// Guarantees that an object that cannot be read is a finding, with its version and why, and not the end of the check; and
+// that a record which the archiver has put over such an object is the record, so that nothing else is found.
+func TestVerifyNamesAnUnreadableObject(t *testing.T) {
+	for _, how := range []s3test.Seal{s3test.Archived, s3test.CustomerKey, s3test.ForeignKey, s3test.DisabledKey} {
+		for at := range 3 {
+			w := newWorld(t)
+			var all []*control.Record
+			for i := range 3 {
+				all = append(all, w.write(control.Tenants, "acme", fmt.Sprintf(`{"n":%d}`, i), noon))
+				w.keep(all[i])
+			}
+			name := nameOf(all[at])
+			w.bucket.Seal(name, how)
+			check := func(what string) {
+				f := w.verify().Findings
+				if len(f) != 1 || f[0].Kind != audit.BadObject || f[0].Object != name || f[0].Count != 1 ||
+					f[0].Version != int64(at+1) || !strings.Contains(f[0].Detail, fmt.Sprintf("v%08d", at+1)) {
+					t.Errorf("%s, version %d, %s: found %+v", how, at+1, what, f)
+				}
+			}
+			check("alone")
+			shown := 0
+			show := func(s audit.Shown) bool {
+				shown++
+				if s.Name == name && (!errors.Is(s.Err, audit.ErrUnreadable) || s.Unread) {
+					t.Errorf("%s: shown is %+v", how, s)
+				}
+				return true
+			}
+			if err := audit.Show(t.Context(), w.archive, audit.Filter{}, show); err != nil || shown != 3 {
+				t.Errorf("%s: show has %d of 3, %v", how, shown, err)
+			}
+			if err := w.archive.Cover(t.Context(), name, encode(t, all[at].Audit())); err != nil {
+				t.Fatal(err)
+			}
+			check("below the record")
+			show = func(s audit.Shown) bool {
+				if s.Err != nil || s.Record == nil || s.Others || s.Unread != (s.Name == name) {
+					t.Errorf("%s: below the record, shown is %+v", how, s)
+				}
+				return true
+			}
+			if err := audit.Show(t.Context(), w.archive, audit.Filter{}, show); err != nil {
+				t.Error(err)
+			}
+			w.bucket.Overwrite(name, encode(t, all[at].Audit()))
+			w.bucket.Seal(name, how)
+			if f := w.verify().Findings; len(f) != 1 || f[0].Kind != audit.BadObject || f[0].Count != 2 {
+				t.Errorf("%s: below and on top of the record: found %+v", how, f)
+			}
+		}
+	}
+}
+
 // Guarantees that several ways at once are told apart, the first of each by name and how many there are.
 func TestVerifyNamesTheFirstOfEachKind(t *testing.T) {
 	w := newWorld(t)
@@ -364,7 +418,9 @@ func TestReport(t *testing.T) {
 		size += int64(len(encode(t, r.Audit())))
 	}
 	w.bucket.Overwrite(nameOf(&w.history[place{control.Plans, "pro"}][0]), encode(t, w.history[place{control.Plans, "pro"}][0].Audit()))
-	if err := audit.Reject(t.Context(), w.archive, audit.Rejected{Reason: audit.Unreadable, Raw: []byte("x")}); err != nil {
+	rejected := audit.Rejected{Reason: audit.Unreadable, Raw: []byte("x")}
+	w.bucket.Overwrite(rejected.Name(), []byte("{}"))
+	if err := audit.Reject(t.Context(), w.archive, rejected); err != nil {
 		t.Fatal(err)
 	}
 	r := w.verify()
@@ -629,7 +685,8 @@ func (*endless) versions(n int) (control.Item, []*events.AuditRecord) {
 func (e *endless) Put(context.Context, string, []byte) (bool, error) {
 	return false, errors.New("read only")
 }
-func (*endless) Lock(context.Context) (audit.Lock, error) { return audit.Lock{}, nil }
+func (*endless) Cover(context.Context, string, []byte) error { return errors.New("read only") }
+func (*endless) Lock(context.Context) (audit.Lock, error)    { return audit.Lock{}, nil }
 
 func (e *endless) Get(_ context.Context, at audit.Entry) (audit.Object, error) {
 	if e.gets.Add(1)%200 == 0 {
@@ -709,4 +766,17 @@ func BenchmarkVerify(b *testing.B) {
 		b.Fatalf("%+v, %v", r, err)
 	}
 	b.ReportMetric(float64(e.peak.Load())/(1<<20), "peak-MiB")
+}
+
+// Guarantees that a file which took the name of a rejected record does not stop those behind it: a folder has no versions.
+func TestRejectIntoAFolder(t *testing.T) {
+	a, err := folder.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := audit.Rejected{Reason: audit.Unreadable, Raw: []byte("x")}
+	_, put := a.Put(t.Context(), r.Name(), []byte("{}"))
+	if err := errors.Join(put, audit.Reject(t.Context(), a, r)); err != nil {
+		t.Error(err)
+	}
 }

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,6 +34,9 @@ type world struct {
 	bucket  *s3test.Bucket
 	archive audit.Archive
 
+	away atomic.Pointer[s3test.Fault] // of each read of an object; nil: none
+	gets sync.Map                     // the objects that were read, by name
+
 	mu      sync.Mutex
 	clock   time.Time // the bucket's
 	live    map[place]control.Item
@@ -44,13 +50,21 @@ func newWorld(t testing.TB) *world {
 		t: t, clock: noon, live: make(map[place]control.Item), history: make(map[place][]control.Record),
 		bad: make(map[place]bool),
 	}
-	w.bucket = s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1, PageSize: 7, Now: w.now})
+	w.bucket = s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1, PageSize: 7, Now: w.now, Fault: w.fault})
 	a, err := bucket.New(bucket.Config{Client: w.bucket.Client(), Bucket: s3test.Name})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.archive = a
 	return w
+}
+
+func (w *world) fault(r *http.Request) *s3test.Fault {
+	if q := r.URL.Query(); r.Method != http.MethodGet || q.Has("versions") || q.Has("object-lock") {
+		return nil
+	}
+	w.gets.Store(strings.TrimPrefix(r.URL.Path, "/"+s3test.Name+"/"), true)
+	return w.away.Load()
 }
 
 // now is the time of the bucket's clock.

@@ -35,6 +35,8 @@ type entry struct {
 	need    int64 // newest that the log names
 	size    int64 // bytes, estimated
 	own     int64 // of these, what weigh added
+	sum     uint64
+	age     age
 	err     error // why the newest is not good; the forms are then of an earlier one, or nil
 
 	plan *plan.Plan
@@ -64,6 +66,7 @@ const (
 	isCurrent
 	isSuperseded // it is here, and the log names a newer one
 	isAbsent     // the table has none
+	isOld        // the copy has an answer, which is too old to be used without another look at the table
 )
 
 var (
@@ -83,12 +86,18 @@ func (e *entry) refused(err error) error {
 // find looks a document up. r.mu is held.
 func (r *Reader) find(k cacheKey) (*entry, found) {
 	if e, ok := r.known.Get(k); ok {
-		if e.version < e.need {
+		switch {
+		case e.version < e.need:
 			return e, isSuperseded
+		case r.old(k, &e.age):
+			return e, isOld
 		}
 		return e, isCurrent
 	}
-	if _, ok := r.absent.Get(k); ok {
+	if a, ok := r.absent.Get(k); ok {
+		if r.old(k, a) {
+			return nil, isOld
+		}
 		return nil, isAbsent
 	}
 	return nil, isUnknown
@@ -117,6 +126,8 @@ type form struct {
 
 	placed *shares.Placement
 	err    error
+
+	kept bool // the copy has it as it is: nothing was compiled
 }
 
 // compile makes what the document holds.
@@ -208,11 +219,12 @@ func (r *Reader) weigh(e *entry, p *plan.Plan) {
 	e.size, e.own = e.size+own-e.own, own
 }
 
-// store puts a document into the cache. r.mu is held. It returns what is to be logged of one that is not good.
-func (r *Reader) store(k cacheKey, d *Document, f form) (refused error) {
+// store puts a document into the cache that was read at a time. r.mu is held. It returns what is to be logged of one
+// that is not good.
+func (r *Reader) store(k cacheKey, d *Document, f form, read time.Time) (refused error) {
 	if (d.Version == 0 || d.Deleted) && k.kind != cachedPlacement {
 		r.known.Remove(k)
-		r.absent.Add(k, struct{}{})
+		r.absent.Add(k, &age{read: read, renew: tooOld}) // not read again beside requests: what nobody has may be much
 		return nil
 	}
 	r.absent.Remove(k)
@@ -220,7 +232,7 @@ func (r *Reader) store(k cacheKey, d *Document, f form) (refused error) {
 	if !ok {
 		e = &entry{}
 	}
-	e.version, e.err = d.Version, f.err
+	e.version, e.sum, e.age, e.err = d.Version, r.sum(d), newAge(read), f.err
 	switch {
 	case d.Deleted: // a placement: older ones may have been missed, too
 		e.placed, e.err = nil, errUnplaced
@@ -252,9 +264,11 @@ type flight struct {
 	over <-chan struct{} // nobody waits longer
 	need int64           // newest version that the log names since it began; r.mu guards it
 	void bool            // the copy was dropped since it began; r.mu guards it
+	read time.Time       // when its read of the table began; r.mu guards it
 	err  error           // when done
 
-	older atomic.Bool // the table gave an older version than its log says
+	older   atomic.Bool // the table gave an older version than its log says
+	unnamed atomic.Bool // the table gave another document than the copy has, and its log says nothing of that
 }
 
 // late reports whether nobody waits for the flight any more.
@@ -274,41 +288,28 @@ func (f *flight) result() error {
 		return f.err
 	default:
 	}
-	if f.older.Load() {
-		return errOlder
-	}
-	return context.DeadlineExceeded
+	return f.why(context.DeadlineExceeded)
 }
 
-// load reads documents into the cache, at most identity.MaxPeppers of them. It returns when they are there, or with why they
-// are not.
+// why is err, or what is known better.
+func (f *flight) why(err error) error {
+	switch {
+	case f.unnamed.Load():
+		return errUnnamed
+	case f.older.Load():
+		return errOlder
+	}
+	return err
+}
+
+// load reads documents into the cache, at most maxLoad of them. It returns when they are there, or with why they are
+// not. It is no error if the table cannot be read and the copy has an answer to each, however old: it is used for
+// another PollEvery before the table is asked again.
 func (r *Reader) load(ctx context.Context, keys ...cacheKey) error {
-	var flights [identity.MaxPeppers]*flight
-	var mine []*flight
-	// The budget is the read's own: others wait for it, too, and a client that goes away takes nothing with it.
+	var flights [maxLoad]*flight
 	r.mu.Lock()
-	budget, cancel := context.WithTimeout(context.Background(), r.patience())
-	for i, k := range keys {
-		f := r.flights[k]
-		if f == nil || f.late() {
-			f = &flight{key: k, done: make(chan struct{}), over: budget.Done()}
-			if e, ok := r.known.Peek(k); ok {
-				f.need = e.need
-			}
-			r.flights[k] = f
-			mine = append(mine, f)
-		}
-		flights[i] = f
-	}
+	r.depart(flights[:0], keys)
 	r.mu.Unlock()
-	if mine == nil {
-		cancel()
-	} else {
-		go func() {
-			defer cancel()
-			r.fetch(budget, mine)
-		}()
-	}
 	for _, f := range flights[:len(keys)] {
 		select {
 		case <-f.done:
@@ -317,10 +318,40 @@ func (r *Reader) load(ctx context.Context, keys ...cacheKey) error {
 			return ctx.Err()
 		}
 		if err := f.result(); err != nil {
-			return err
+			return r.keep(keys, err)
 		}
 	}
 	return nil
+}
+
+const maxLoad = max(identity.MaxPeppers, 3) // a tenant, its placement and its plan
+
+// depart appends the flights of documents: those that are under way, and one new read of all others. r.mu is held.
+func (r *Reader) depart(flights []*flight, keys []cacheKey) []*flight {
+	var mine []*flight
+	// The budget is the read's own: others wait for it, too, and a client that goes away takes nothing with it.
+	budget, cancel := context.WithTimeout(context.Background(), r.patience())
+	for _, k := range keys {
+		f := r.flights[k]
+		if f == nil || f.late() {
+			f = &flight{key: k, done: make(chan struct{}), over: budget.Done()}
+			if e, ok := r.known.Peek(k); ok {
+				f.need = r.expected(e)
+			}
+			r.flights[k] = f
+			mine = append(mine, f)
+		}
+		flights = append(flights, f)
+	}
+	if mine == nil {
+		cancel()
+		return flights
+	}
+	go func() {
+		defer cancel()
+		r.fetch(budget, mine)
+	}()
+	return flights
 }
 
 // patience is how long a read may take: a good key is not turned away because its environment has only just begun. r.mu is held.
@@ -342,8 +373,13 @@ func (r *Reader) fetch(ctx context.Context, flights []*flight) {
 			break
 		}
 		forms := make([]form, len(flights))
+		r.mu.Lock()
 		for i := range flights {
-			if documents[i].Version > 0 && !documents[i].Deleted {
+			forms[i].kept = r.has(&flights[i].key, &documents[i])
+		}
+		r.mu.Unlock()
+		for i := range flights {
+			if documents[i].Version > 0 && !documents[i].Deleted && !forms[i].kept {
 				forms[i] = r.compile(&flights[i].key, &documents[i])
 			}
 		}
@@ -358,11 +394,7 @@ func (r *Reader) fetch(ctx context.Context, flights []*flight) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, f := range flights {
-		if f.older.Load() {
-			r.land(f, errOlder)
-		} else {
-			r.land(f, err)
-		}
+		r.land(f, f.why(err))
 	}
 }
 
@@ -381,12 +413,24 @@ func (r *Reader) settle(ctx context.Context, flights []*flight, documents []Docu
 		switch {
 		case f.void:
 			f.void, f.need, why = false, 0, errRestless
+			f.unnamed.Store(false)
+		case r.flights[f.key] != f: // nobody waits for it, and a later read may have found a newer document
+			landed = append(landed, f)
+			continue
 		case d.Version < f.need:
 			f.older.Store(true)
 			why = errOlder
 		case d.Seq > r.head.Seq: // why it could not be caught up with is known
+		case r.unnamed(f.key, d):
+			f.unnamed.Store(true)
+			r.doubted, why = true, errUnnamed
+		case forms[i].kept && r.confirm(f.key, d, f.read):
+			landed = append(landed, f)
+			continue
+		case forms[i].kept: // it was pushed out of the cache meanwhile
+			why = errRestless
 		default:
-			if err := r.store(f.key, d, forms[i]); err != nil {
+			if err := r.store(f.key, d, forms[i], f.read); err != nil {
 				refused = append(refused, func() { r.refuse(d.Ref, d.Version, err) })
 			}
 			landed = append(landed, f)
@@ -418,9 +462,11 @@ func (r *Reader) land(f *flight, err error) {
 // get reads the documents of the flights.
 func (r *Reader) get(ctx context.Context, flights []*flight) ([]Document, error) {
 	refs := make([]Ref, len(flights))
+	r.mu.Lock()
 	for i, f := range flights {
-		refs[i] = f.key.ref()
+		refs[i], f.read = f.key.ref(), r.begun
 	}
+	r.mu.Unlock()
 	var documents []Document
 	err := r.gate.do(ctx, r.c.FirstTimeout, func(ctx context.Context) (err error) { // the flights' budget ends before that
 		if documents, err = r.c.Table.Get(ctx, refs...); err == nil && len(documents) != len(refs) {
@@ -437,11 +483,12 @@ func (r *Reader) get(ctx context.Context, flights []*flight) ([]Document, error)
 }
 
 // catchUp follows the log until it is at entry seq: a document of a later state than the copy may only be used together with
-// what else that state changed. It is the one poll that may come less than PollEvery after another.
+// what else that state changed. A copy that is in doubt is dropped. It is the one poll that may come less than PollEvery
+// after another.
 func (r *Reader) catchUp(ctx context.Context, seq int64) error {
 	for range 3 {
 		r.mu.Lock()
-		if r.head.Seq >= seq {
+		if r.head.Seq >= seq && !r.doubted {
 			r.mu.Unlock()
 			return nil
 		}

@@ -24,6 +24,9 @@
 // drop their copy and read again what they need, with whatever versions are there. No reader has to know of repairs,
 // and nothing that is stored has another form: readers as old as the first release follow them, too.
 //
+// A row that is put right past this package leaves no trace in the head or the log. Readers find it by the age of what
+// they have: see below.
+//
 // Whoever writes to a table past this package can also make rows that are no documents ([BadRow]). [DeleteRows] deletes
 // them in the same way.
 //
@@ -36,6 +39,13 @@
 //   - A document that is ahead of the head that is known here is not used before the log has been read up to it. So all that
 //     the copy holds is of one state of the table: a tenant is never resolved against a plan of another state.
 //   - After an entry, a document that it names is read again, and one that is older than the entry says is not accepted.
+//   - A document is used for at most [MaxAge] without another look at the table, and so is the knowledge that there is none.
+//     One in use is read again when it is 10 to 14 minutes old, beside requests; one that gets older is read again in front of
+//     the request that needs it. If the table does not have what the copy has, and the log did not say so, somebody has
+//     written past this package: the whole copy is dropped, and what the table has is loaded, with whatever versions are
+//     there. An honest change is never taken for that: reads are consistent, and the log is read up to the document's
+//     entry first. If the table cannot be read, what is here goes on being used.
+//   - A log that names what the table does not have, or that cannot be read, is believed for at most MaxAge, too.
 //   - A gap in the log, a copy older than half the log's retention, a head that went backwards, or another table in its place:
 //     the whole copy is dropped.
 //   - The log is polled at most once per second: beside the decision while the copy is at most 2 s old, in front of it when

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"sync"
 	"time"
@@ -23,6 +24,7 @@ const (
 	PollEvery  = time.Second      // the log is not polled more often
 	Fresh      = 2 * time.Second  // a copy that is older is renewed in front of a decision
 	StaleAfter = 30 * time.Second // decisions on one that is older are marked
+	MaxAge     = 15 * time.Minute // a document is used no longer without another look at the table, if that can be read
 
 	thawed    = 5 * time.Second // without a request: what failed before says nothing about now
 	maxBehind = 500             // log entries; who is further behind starts anew
@@ -84,14 +86,16 @@ type Reader struct {
 
 	mu        sync.Mutex
 	known     *simplelru.LRU[cacheKey, *entry]
-	absent    *simplelru.LRU[cacheKey, struct{}]
+	absent    *simplelru.LRU[cacheKey, *age]
+	aging     []cacheKey   // to be read again with the next poll
+	seed      maphash.Seed // of sum
 	bytes     int64
 	flights   map[cacheKey]*flight
 	poll      *poll // the one under way, or nil
 	loaded    bool
+	doubted   bool // the table was changed past its log: the next poll drops the copy
 	head      Head
-	settings  *plan.Settings
-	shares    *sharing  // nil: every limit is whole here
+	central             // shares of nil: every limit is whole here
 	told      [2]int64  // versions of the settings and shares that were refused last
 	fresh     *view     // of the settings in force
 	stale     *view     // the same, marked
@@ -143,7 +147,7 @@ func New(c Config) (*Reader, error) {
 		return nil, fmt.Errorf("cellconfig: MaxBytes %d is below 1 MiB", c.MaxBytes)
 	}
 	c.FirstTimeout = max(c.FirstTimeout, c.Timeout)
-	r := &Reader{c: c, gate: newGate(), flights: map[cacheKey]*flight{}}
+	r := &Reader{c: c, gate: newGate(), flights: map[cacheKey]*flight{}, seed: maphash.MakeSeed()}
 	var err error
 	size := c.MaxDocuments
 	if c.Cell != "" { // for each tenant, whether it has a placement
@@ -152,7 +156,7 @@ func New(c Config) (*Reader, error) {
 	if r.known, err = simplelru.NewLRU(size, func(_ cacheKey, e *entry) { r.bytes -= e.size }); err != nil {
 		return nil, fmt.Errorf("cellconfig: %w", err)
 	}
-	if r.absent, err = simplelru.NewLRU[cacheKey, struct{}](c.MaxAbsent, nil); err != nil {
+	if r.absent, err = simplelru.NewLRU[cacheKey, *age](c.MaxAbsent, nil); err != nil {
 		return nil, fmt.Errorf("cellconfig: %w", err)
 	}
 	r.unloaded(errors.New("not read yet"))
@@ -170,7 +174,7 @@ func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configura
 		r.woke = now
 	}
 	r.begun = now
-	front := !r.loaded || elapsed(now, r.synced) > Fresh
+	front := !r.loaded || r.doubted || elapsed(now, r.synced) > Fresh
 	p, mine := r.due(now, false)
 	if p != nil && front {
 		r.mu.Unlock()
@@ -182,8 +186,8 @@ func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configura
 		v = r.stale
 	}
 	r.mu.Unlock()
-	if mine && !front {
-		return v, func() { p.wait(ctx) }
+	if mine && (!front || len(p.aging) > 0) {
+		return v, func() { p.join(ctx) }
 	}
 	return v, nil
 }
@@ -219,6 +223,21 @@ type poll struct {
 	done  chan struct{}
 	over  <-chan struct{} // nobody waits longer
 	err   error           // when done
+
+	aging   []cacheKey    // documents that are read again after it
+	renewed chan struct{} // when that is done
+}
+
+// join waits for all of the poll, which a process may be frozen after.
+func (p *poll) join(ctx context.Context) {
+	p.wait(ctx)
+	if len(p.aging) == 0 {
+		return
+	}
+	select {
+	case <-p.renewed:
+	case <-ctx.Done():
+	}
 }
 
 func (p *poll) wait(ctx context.Context) {
@@ -248,8 +267,8 @@ func (r *Reader) due(now time.Time, force bool) (p *poll, mine bool) {
 // start begins a poll. r.mu is held.
 func (r *Reader) start(now time.Time, timeout time.Duration) *poll {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	p := &poll{began: now, done: make(chan struct{}), over: ctx.Done()}
-	r.poll, r.tried = p, now
+	p := &poll{began: now, done: make(chan struct{}), over: ctx.Done(), aging: r.aging, renewed: make(chan struct{})}
+	r.poll, r.tried, r.aging = p, now, nil
 	r.polls++
 	each := min(r.c.Timeout, timeout)
 	if !r.loaded { // connections are to be opened
@@ -259,6 +278,10 @@ func (r *Reader) start(now time.Time, timeout time.Duration) *poll {
 		defer cancel()
 		p.err = r.sync(ctx, p, each)
 		close(p.done)
+		if p.err == nil {
+			r.renew(p.aging)
+		}
+		close(p.renewed)
 	}()
 	return p
 }
@@ -300,16 +323,25 @@ func (r *Reader) tell(err error) {
 
 // base is what a poll starts from.
 type base struct {
-	loaded bool
-	head   Head
+	loaded  bool
+	doubted bool
+	head    Head
 	central
 	synced time.Time
 }
 
-// central is what is not read when it is needed, but with the log.
+// central is what is not read when it is needed, but with the log, or when it is getting old.
 type central struct {
-	settings *plan.Settings
-	shares   *sharing
+	settings   *plan.Settings
+	shares     *sharing
+	documents  [len(centralRefs)]centralDocument
+	centralAge age
+}
+
+// centralDocument is the version and content of a document that was looked at last.
+type centralDocument struct {
+	version int64
+	sum     uint64
 }
 
 // follow reads the log up to the head and puts it into force; the entries are those that were new. What is written between its
@@ -317,7 +349,7 @@ type central struct {
 func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]Entry, error) {
 	for range 3 {
 		r.mu.Lock()
-		from := base{r.loaded, r.head, central{r.settings, r.shares}, r.synced}
+		from := base{r.loaded, r.doubted, r.head, r.central, r.synced}
 		r.mu.Unlock()
 		var head Head
 		err := r.gate.do(ctx, timeout, func(ctx context.Context) (err error) { head, err = r.c.Table.Head(ctx); return err })
@@ -329,13 +361,26 @@ func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]
 			return nil, err
 		}
 		now := from.central
-		if need, named := centralVersions(entries); anew != "" || named {
-			var ahead bool
-			if now, ahead, err = r.readCentral(ctx, timeout, head, from.central, need); err != nil {
-				return nil, err
+		need, named := centralVersions(entries)
+		if anew != "" || named || elapsed(p.began, from.centralAge.read) >= from.centralAge.renew {
+			least := need
+			if elapsed(p.began, from.synced) >= tooOld { // the log has said for too long what the table does not have
+				least = [len(need)]int64{}
 			}
-			if ahead {
+			var ahead bool
+			now, ahead, err = r.readCentral(ctx, timeout, head, from.central, least)
+			switch {
+			case err != nil && (anew != "" || named):
+				return nil, err
+			case err != nil: // what is here stays, and the next poll looks again
+				now = from.central
+			case ahead:
 				continue
+			default:
+				if anew == "" && from.unnamed(&now, need) {
+					anew = errUnnamed.Error()
+				}
+				now.centralAge = newAge(p.began)
 			}
 		}
 		return entries, r.advance(p, head, now, entries, anew)
@@ -348,6 +393,8 @@ func (r *Reader) entries(ctx context.Context, p *poll, timeout time.Duration, fr
 	switch {
 	case !from.loaded:
 		return nil, "it is read for the first time", nil
+	case from.doubted:
+		return nil, errUnnamed.Error(), nil
 	case head.Incarnation != from.head.Incarnation:
 		return nil, "it was repaired, or is another table", nil
 	case head.Seq < from.head.Seq:
@@ -363,6 +410,9 @@ func (r *Reader) entries(ctx context.Context, p *poll, timeout time.Duration, fr
 		entries, err = r.c.Table.Log(ctx, from.head.Seq, head.Seq)
 		return err
 	})
+	if err != nil && elapsed(p.began, from.synced) >= tooOld {
+		return nil, "its log cannot be read", nil
+	}
 	if err != nil {
 		return nil, "", fmt.Errorf("read the log: %w", err)
 	}
@@ -394,6 +444,17 @@ func centralVersions(entries []Entry) (need [2]int64, named bool) {
 	return need, named
 }
 
+// unnamed reports whether what was read differs from what was there though the log did not say so. need are the
+// versions that it says.
+func (c *central) unnamed(now *central, need [len(centralRefs)]int64) bool {
+	for i := range c.documents {
+		if was, is := c.documents[i], now.documents[i]; was != is && (is.version != need[i] || is.version <= was.version) {
+			return true
+		}
+	}
+	return false
+}
+
 // errNoShares is a cell that does not know what it may grant, or does not any more.
 var errNoShares = errors.New("there are no shares: what this cell may grant of each limit is not known, and it is not alone")
 
@@ -422,7 +483,13 @@ func (r *Reader) readCentral(ctx context.Context, timeout time.Duration, head He
 			return before, false, fmt.Errorf("read the %s: version %d, and the log says %d", refs[i].Kind, got[i].Version, need[i])
 		}
 	}
-	now = central{plan.NoSettings(), nil}
+	now = central{settings: plan.NoSettings()}
+	for i := range got {
+		now.documents[i] = centralDocument{got[i].Version, r.sum(&got[i])}
+	}
+	if before.settings != nil && now.documents == before.documents {
+		return before, false, nil
+	}
 	if d := &got[0]; d.Version > 0 && !d.Deleted {
 		if now.settings, err = r.compileSettings(*d); err != nil {
 			r.refuseOnce(0, d, err)
@@ -478,6 +545,7 @@ func (r *Reader) advance(p *poll, head Head, now central, entries []Entry, anew 
 		return errors.New("another poll took its place")
 	}
 	if anew != "" {
+		r.doubted = false
 		if r.loaded {
 			r.resets++
 			r.c.Log.Warn("the copy of the cell configuration is dropped: "+anew, "entry", head.Seq)
@@ -498,7 +566,7 @@ func (r *Reader) advance(p *poll, head Head, now central, entries []Entry, anew 
 		r.fresh = &view{r: r, settings: now.settings, loaded: true}
 		r.stale = &view{r: r, settings: now.settings, loaded: true, stale: true}
 	}
-	r.settings, r.shares = now.settings, now.shares
+	r.central = now
 	return nil
 }
 

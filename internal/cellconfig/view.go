@@ -132,7 +132,7 @@ func (r *Reader) plan(ctx context.Context, id string) (*plan.Plan, error) {
 				return nil, e.err
 			}
 			return e.plan, nil
-		case isUnknown, isSuperseded:
+		case isUnknown, isSuperseded, isOld:
 		}
 		if err := r.load(ctx, at); err != nil {
 			if lastGood(found, err) && e.plan != nil {
@@ -157,7 +157,7 @@ func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 				return t, err
 			}
 			if err := r.load(ctx, missing); err != nil {
-				if t != nil && !errors.Is(err, errOlder) { // on the plan, or the placement, as it was last known
+				if t != nil && !denied(err) { // on the plan, or the placement, as it was last known
 					return t, nil
 				}
 				return nil, err
@@ -168,18 +168,17 @@ func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 		if e != nil {
 			before, _, _ = r.share(e, e.tenant)
 		}
-		with := r.shares != nil
+		keys := r.needed(at, e, found)
 		r.mu.Unlock()
 		if found == isAbsent {
 			return nil, nil
 		}
-		keys := []cacheKey{at}
-		if with && e == nil { // both at once, since both are needed
-			keys = append(keys, cacheKey{kind: cachedPlacement, id: shares.PlacementKey(id)})
-		}
 		if err := r.load(ctx, keys...); err != nil {
-			if lastGood(found, err) && before != nil {
+			switch {
+			case lastGood(found, err) && before != nil:
 				return before, nil
+			case found == isOld && !denied(err): // it was only the plan or the placement that could not be read
+				continue
 			}
 			return nil, err
 		}
@@ -187,9 +186,21 @@ func (r *Reader) tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 	return nil, errRestless
 }
 
+// needed is what is read at once with a tenant, e, that is not current. r.mu is held.
+func (r *Reader) needed(at cacheKey, e *entry, found found) []cacheKey {
+	keys := []cacheKey{at}
+	if r.shares != nil && (e == nil || found == isOld) {
+		keys = append(keys, cacheKey{kind: cachedPlacement, id: shares.PlacementKey(at.id)})
+	}
+	if found == isOld && e != nil && e.read != nil && e.read.PlanID() != "" {
+		keys = append(keys, cacheKey{kind: cachedPlan, id: e.read.PlanID()})
+	}
+	return keys
+}
+
 // lastGood reports whether what is here may be used although it is known to have changed: the table does not answer. One that
 // answers with what is older than its log says is not believed.
-func lastGood(found found, err error) bool { return found == isSuperseded && !errors.Is(err, errOlder) }
+func lastGood(found found, err error) bool { return found == isSuperseded && !denied(err) }
 
 // resolve is the tenant with the limits of its plan. missing is a plan that must be read first; t is then what was resolved
 // last, or nil. r.mu is held.
@@ -208,7 +219,7 @@ func (r *Reader) resolve(e *entry) (t *plan.Tenant, missing cacheKey, err error)
 	at := cacheKey{kind: cachedPlan, id: id}
 	p, found := r.find(at)
 	switch {
-	case found == isUnknown || found == isSuperseded:
+	case found == isUnknown || found == isSuperseded || found == isOld:
 		return e.tenant, at, nil
 	case found == isAbsent:
 		if !errors.Is(e.unfit, errNoPlan) {
@@ -274,7 +285,7 @@ func (r *Reader) key(ctx context.Context, hashes []identity.KeyHash) (*identity.
 				if e.key == nil {
 					bad = e.err
 				}
-			case isUnknown, isSuperseded:
+			case isUnknown, isSuperseded, isOld:
 				missing[n] = at
 				n++
 			}

@@ -38,6 +38,7 @@ type world struct {
 
 	// Each may change what a call returns, or make it wait; nil leaves it.
 	mu     sync.Mutex
+	rows   map[cellconfig.Ref]cellconfig.Document // written past the log; of version 0: removed
 	onHead func(ctx context.Context, h *cellconfig.Head) error
 	onLog  func(ctx context.Context, e *[]cellconfig.Entry) error
 	onGet  func(ctx context.Context, d []cellconfig.Document) error
@@ -134,6 +135,11 @@ func (w *world) Get(ctx context.Context, refs ...cellconfig.Ref) ([]cellconfig.D
 	d, err := w.table.Get(ctx, refs...)
 	w.mu.Lock()
 	on := w.onGet
+	for i := range d {
+		if row, ok := w.rows[d[i].Ref]; ok {
+			d[i] = row
+		}
+	}
 	w.mu.Unlock()
 	if on != nil && err == nil {
 		err = on(ctx, d)
@@ -167,6 +173,51 @@ func (w *world) apply(documents ...cellconfig.Document) {
 	w.t.Helper()
 	if n, err := w.table.Apply(context.Background(), documents); err != nil || n != len(documents) {
 		w.t.Fatalf("Apply = %d, %v; want %d", n, err, len(documents))
+	}
+}
+
+// rewrite writes rows past the log, as somebody does who may write to the table.
+func (w *world) rewrite(rows ...cellconfig.Document) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.rows == nil {
+		w.rows = map[cellconfig.Ref]cellconfig.Document{}
+	}
+	for _, d := range rows {
+		w.rows[d.Ref] = d
+	}
+}
+
+// there are the rows as they are.
+func (w *world) there(refs ...cellconfig.Ref) []cellconfig.Document {
+	w.t.Helper()
+	got, err := w.table.Get(context.Background(), refs...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return got
+}
+
+// commit writes documents as they are, whatever their versions, with a log entry that names them unless they are hidden.
+func (w *world) commit(hidden bool, documents ...cellconfig.Document) {
+	w.t.Helper()
+	h, err := w.table.Head(context.Background())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	step := cellconfig.Step{Incarnation: h.Incarnation, Entry: cellconfig.Entry{Seq: h.Seq + 1, At: noon}}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, d := range documents {
+		delete(w.rows, d.Ref)
+		d.Seq = step.Entry.Seq
+		step.Documents = append(step.Documents, d)
+		if !hidden {
+			step.Entry.Changes = append(step.Entry.Changes, cellconfig.Change{Ref: d.Ref, Version: d.Version, Deleted: d.Deleted})
+		}
+	}
+	if err := w.table.Commit(context.Background(), step); err != nil {
+		w.t.Fatal(err)
 	}
 }
 

@@ -21,8 +21,8 @@ func (c Change) Check() (Change, error) {
 	if err := events.CheckKey(c.Table, c.Key); err != nil {
 		return invalid("key", err)
 	}
-	if c.Expect < 0 || c.Expect >= events.MaxVersion {
-		return invalid("expected version", fmt.Errorf("%d, want 0..%d", c.Expect, int64(events.MaxVersion)-1))
+	if err := CheckExpect(c.Expect); err != nil {
+		return invalid("expected version", err)
 	}
 	if err := events.CheckText(c.Actor); err != nil {
 		return invalid("actor", err)
@@ -61,6 +61,18 @@ func (c Change) Check() (Change, error) {
 		}
 	}
 	return c, nil
+}
+
+// CheckExpect returns an error unless there is a version after this one, or 0.
+func CheckExpect(version int64) error {
+	switch {
+	case version < 0:
+		return fmt.Errorf("%d is no version, want 0..%d", version, int64(events.MaxVersion)-1)
+	case version >= events.MaxVersion:
+		return fmt.Errorf("%d: nothing can follow it, and no number of changes leads there, so the item was forged: put the "+
+			"row of before back, as the runbook on forged cell documents says", version)
+	}
+	return nil
 }
 
 // Next is the version that a checked change makes of current, nil where there is none. It is what every implementation of

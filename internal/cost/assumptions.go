@@ -50,6 +50,7 @@ const (
 	itemBytes         = 1024 // of an item or document, and so a write unit
 	plans             = 20   // in all
 	environmentAge    = 2    // h that an environment lives; then a new one reads its documents
+	renewEvery        = 12   // minutes, on average, after which an environment reads a document again that it uses: cellconfig reads after 10 to 14
 	canaryReads       = 40   // read units of a canary's run in each cell: it looks every 50 ms until it sees its change, for 2 s
 	applyReads        = 3    // read units of a change in each cell
 	applyWrites       = 6    // write units: a transaction of document, log entry and head

@@ -176,8 +176,10 @@ func (b *Bill) dynamo() {
 		b.add("DynamoDB", "instances that tell that they run, writes", "dynamodb.writes", b.month(u.beats), "%d environments in each cell, every %s s", u.Environments, decimal(beatEvery, 2))
 	}
 	b.add("DynamoDB", "config polls, reads", "dynamodb.reads", b.month(u.polls), "the log's head, once a second and environment")
-	fresh := least(product(cells, num(u.Environments*w.Tenants*documentsEach), frac(hours, environmentAge)), product(b.month(u.perCell), num(documentsEach)))
-	b.add("DynamoDB", "config documents, reads", "dynamodb.reads", fresh, "%d documents of each tenant, in each environment, which lives %d h", documentsEach, environmentAge)
+	reads := sum(frac(hours, environmentAge), frac(hours*60, renewEvery))
+	fresh := least(product(cells, num(u.Environments*w.Tenants*documentsEach), reads), product(b.month(u.perCell), num(documentsEach)))
+	b.add("DynamoDB", "config documents, reads", "dynamodb.reads", fresh,
+		"%d documents of each tenant, in each environment, which lives %d h, and again every %d minutes", documentsEach, environmentAge, renewEvery)
 	b.add("DynamoDB", "changes, reads by environments", "dynamodb.reads", product(u.Changes, cells, num(2*u.Environments)), "entry and document, in each environment")
 	b.add("DynamoDB", "changes, writes", "dynamodb.writes", product(u.Changes, sum(num(1), product(cells, num(applyWrites)))), "one in a control table, %d in each cell", applyWrites)
 	b.add("DynamoDB", "changes, reads", "dynamodb.reads", product(u.Changes, sum(num(1), product(cells, num(applyReads)))), "one in a control table, %d in each cell", applyReads)

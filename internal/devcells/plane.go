@@ -238,8 +238,9 @@ func (p *Plane) service(cells map[string]admin.CellTable) (*admin.Service, error
 		}
 	}
 	return admin.New(admin.Config{
-		Alone: alone, Tables: p.tables, Accepts: p.c.Accepts, AcceptsPlan: p.c.AcceptsPlan, CellTables: cells, Shadow: p.c.Shadow,
-		Now: p.c.Now, Log: p.c.Log,
+		Alone: alone, Local: true, Tables: p.tables, Accepts: p.c.Accepts, AcceptsPlan: p.c.AcceptsPlan, CellTables: cells,
+		Shadow: p.c.Shadow,
+		Now:    p.c.Now, Log: p.c.Log,
 		Hash: func(_ context.Context, key string) (pepper, hash string, err error) {
 			return p.c.NewKeys, identity.HashKey(p.c.Peppers[p.c.NewKeys], key), nil
 		},

@@ -146,7 +146,7 @@ func archiver() Function {
 			logs,
 		},
 		Alarms: []Alarm{
-			{Metric: "records_unequal", Stat: "Sum", Means: "the archive has another record of that version: one of the two was written past Sluice"},
+			{Metric: "records_unequal", Stat: "Sum", Means: "the archive has another record of that version, or an object that cannot be read: it or the change was written past Sluice"},
 			{Metric: "records_unreadable", Stat: "Sum", Means: "a record makes no sense; it is kept whole under rejected/"},
 		},
 	}
@@ -168,6 +168,8 @@ func anchor() Function {
 		Alarms: []Alarm{
 			{Metric: "anchor_missing", Stat: "Maximum", Silence: true,
 				Means: "the audit trail has no anchor of today: what was changed since the last one could be rewritten unnoticed"},
+			{Metric: "anchor_taken", Stat: "Maximum",
+				Means: "an object has the name of an anchor and is none: somebody put it there past Sluice"},
 		},
 	}
 }

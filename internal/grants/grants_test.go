@@ -69,6 +69,7 @@ var (
 		{"internal/audit/bucket", "client", []grants.Resource{grants.Objects, grants.Anchors, grants.Names},
 			map[string][]string{
 				"PutObject": {"s3:PutObject"}, "GetObject": {"s3:GetObject", "s3:GetObjectVersion"},
+				"HeadObject":                 {"s3:GetObject", "s3:GetObjectVersion"},
 				"ListObjectVersions":         {"s3:ListBucketVersions"},
 				"GetObjectLockConfiguration": nil, // of sluice audit verify, which operators run
 			}},

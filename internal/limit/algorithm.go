@@ -125,10 +125,10 @@ type period struct{ start, end int64 }
 type growing interface {
 	algorithm
 
-	// room is how many entries the state must be able to hold for the charge of r, and grow makes room for so many; see
-	// [Evaluation.Grow].
-	room(s *State, r *Result) int
-	grow(s *State, r *Result, capacity int)
+	// room is how many entries the state should have room for before it is charged, 0 if it has enough. grow gives it room for
+	// so many, see [Evaluation.Grow].
+	room(s *State, r *Result) (entries int)
+	grow(s *State, r *Result, entries int)
 
 	// uncharge makes r say what it would had charge and lease not been called.
 	uncharge(r *Result)

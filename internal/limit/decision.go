@@ -144,10 +144,11 @@ func (d *Decision) Fullest() int64 {
 
 // Value is which counter of its limit result i was about.
 func (d *Decision) Value(i int) Value {
+	v := d.charges[d.Results[i].charge].Value
 	if d.Results[i].Other {
-		return Value{Kind: ValueOther}
+		return d.Owner.OtherValue(v)
 	}
-	return d.charges[d.Results[i].charge].Value
+	return v
 }
 
 // ChargeIndex is the index, in the request, of the charge that result i is about.

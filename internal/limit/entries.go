@@ -102,19 +102,19 @@ func (l *log) repair(s *State, now int64, _ *Result) {
 		first--
 		units += x.entries[first].Units
 	}
-	x.entries = addEntry(x.entries[:first], Entry{floorTo(now, l.width), units})
+	x.entries = x.entries[:first]
+	x.add(Entry{floorTo(now, l.width), units})
 }
 
 func (l *log) charge(s *State, _ int64, r *Result) {
 	if r.stale > 0 {
-		s.extra.entries = dropEntries(s.extra.entries, int(r.stale))
+		s.extra.drop(int(r.stale))
 	}
 	if s.b = r.seen.b + r.need; r.need == 0 {
 		return
 	}
 	at := l.chargedAt(r)
-	x := s.more()
-	x.entries = addEntry(x.entries, Entry{at, r.need})
+	s.more().add(Entry{at, r.need})
 	r.seen.d = r.seen.c
 	r.seen.c = max(r.seen.c, l.leaves(at))
 }
@@ -127,27 +127,33 @@ func (l *log) chargedAt(r *Result) int64 {
 	return floorTo(r.seen.a, l.width)
 }
 
-// dropEntries forgets the first n entries. It only moves the start of the slice, so a busy log does not pay its length on
-// every charge; growth copies what is left. A slice that has shrunk to a quarter is copied, to give its memory back.
-func dropEntries(entries []Entry, n int) []Entry {
-	live := entries[n:]
-	if cap(live) < 64 || 4*len(live) >= cap(live) {
-		return live
+// drop forgets the first n entries. It only moves the start of the slice, so a busy log does not pay its length on every
+// charge. The entries before the new start stay in memory, and are counted. What is left is copied, which gives the memory
+// back, once there are more such entries than live ones, or once three quarters of the places behind the start are free. A
+// copy thus moves no more entries than were dropped since the last one.
+func (x *extra) drop(n int) {
+	const few = 16 // entries that are not worth a copy
+	live := x.entries[n:]
+	x.dropped += n
+	if x.dropped > len(live)+few || cap(live) >= 4*few && 4*len(live) < cap(live) {
+		live, x.dropped = append(make([]Entry, 0, 2*len(live)+4), live...), 0
 	}
-	return append(make([]Entry, 0, 2*len(live)+4), live...)
+	x.entries = live
 }
 
-// addEntry keeps the order. Units of a time that is there already are added to its entry.
-func addEntry(entries []Entry, add Entry) []Entry {
-	i := len(entries)
-	for i > 0 && entries[i-1].At > add.At {
+// add keeps the order. Units of a time that is there already are added to its entry.
+func (x *extra) add(e Entry) {
+	i, before := len(x.entries), cap(x.entries)
+	for i > 0 && x.entries[i-1].At > e.At {
 		i--
 	}
-	if i > 0 && entries[i-1].At == add.At {
-		entries[i-1].Units += add.Units
-		return entries
+	if i > 0 && x.entries[i-1].At == e.At {
+		x.entries[i-1].Units += e.Units
+		return
 	}
-	return slices.Insert(entries, i, add)
+	if x.entries = slices.Insert(x.entries, i, e); cap(x.entries) != before {
+		x.dropped = 0 // room was made by moving all entries
+	}
 }
 
 // takeOff takes at most so many units off the entry of the time at, and returns how many. An entry that is then empty goes,
@@ -217,8 +223,7 @@ func (l *log) lease(s *State, r *Result, granted *Lease) {
 	}
 	s.b += granted.Units
 	if granted.Units > 0 {
-		x := s.more()
-		x.entries = addEntry(x.entries, Entry{granted.At, granted.Units})
+		s.more().add(Entry{granted.At, granted.Units})
 	}
 	r.seen.b += granted.Units
 	r.seen.c = max(r.seen.c, l.leaves(granted.At))
@@ -238,8 +243,7 @@ func (l *log) replay(s *State, units, at, now int64, _ period) {
 	}
 	units = min(units, max(mostCounted-s.b, 0))
 	s.b += units
-	x := s.more()
-	x.entries = addEntry(x.entries, Entry{at, units})
+	s.more().add(Entry{at, units})
 }
 
 // counts reports whether an entry of the time at may be there: neither too old to count, nor after the end of any lease.
@@ -252,20 +256,19 @@ func (l *log) leaseEnd(string, int64) (lease, ramp int64) { return 0, 0 }
 // leaseEntries is how many entries a log gets by a lease: for the need, the units leased, and the units given back.
 const leaseEntries = 3
 
-func (l *log) room(s *State, r *Result) int {
-	entries := s.entries()
-	n := len(entries)
-	capacity, more := cap(entries), 1
+func (l *log) room(s *State, r *Result) (entries int) {
+	all := s.entries()
+	n, more := len(all), 1
 	if r.leases {
 		more = leaseEntries
-	} else if n > 0 && entries[n-1].At == l.chargedAt(r) {
+	} else if n > 0 && all[n-1].At == l.chargedAt(r) {
 		more = 0
 	}
-	if n+more <= capacity {
-		return capacity
+	if n+more <= cap(all) {
+		return 0
 	}
 	n += more - l.droppable(r)
-	return max(capacity, n+n/2) // a half more, so that few charges move all entries
+	return max(cap(all), n+n/2) // a half more, so that few charges move all entries
 }
 
 // droppable is how many of the first entries may be dropped before the charge. A request with leases may correct them first.
@@ -278,10 +281,10 @@ func (l *log) droppable(r *Result) int {
 
 // grow: if there is no room for one more entry, the units of the last one will count as long as those of the charge do. That
 // makes the limit stricter, and never looser.
-func (l *log) grow(s *State, r *Result, capacity int) {
+func (l *log) grow(s *State, r *Result, entries int) {
 	x, stale := s.more(), l.droppable(r)
-	if capacity > cap(x.entries) {
-		x.entries = append(make([]Entry, 0, capacity), x.entries[stale:]...)
+	if entries = max(entries, 1); entries > cap(x.entries) {
+		x.entries, x.dropped = append(make([]Entry, 0, entries), x.entries[stale:]...), 0
 	} else {
 		x.entries = slices.Delete(x.entries, 0, stale)
 	}

@@ -149,46 +149,40 @@ func (e *Evaluation) Charge(i int, s *State) {
 	}
 }
 
-// Room is for a store that bounds its memory. It returns how many bytes [State.Bytes] may grow by when result i is charged
-// to s. Call it after Evaluate, with the same state.
-func (e *Evaluation) Room(i int, s *State) int64 {
+// Room is for a store that bounds its memory. It returns how many bytes [State.Bytes] may grow by when result i is charged to
+// s, and for how many entries Grow should make room first; 0 if there is enough. Call it after Evaluate, with the same state.
+func (e *Evaluation) Room(i int, s *State) (bytes int64, entries int) {
 	r := &e.Results[i]
-	if r.Tier.grows == nil && s.extra == nil && !r.leases {
-		return 0
+	if r.Tier.grows == nil && (!r.leases || s.extra != nil) {
+		return 0, 0
 	}
-	return e.room(r, s)
+	return r.room(s)
 }
 
-func (e *Evaluation) room(r *Result, s *State) (bytes int64) {
+func (r *Result) room(s *State) (bytes int64, entries int) {
+	has := 0
 	if s.extra == nil {
 		bytes = extraBytes
+	} else {
+		has = s.extra.room()
 	}
 	if g := r.Tier.grows; g != nil {
-		return bytes + int64(g.room(s, r)-cap(s.entries()))*entryBytes
+		entries = g.room(s, r)
+		return bytes + int64(max(entries-has, 0))*entryBytes, entries
 	}
-	if !r.Tier.Leasing().Apart {
-		return 0
+	if !r.Tier.Leasing().Apart { // what is leased is in the counts
+		return 0, 0
 	}
-	return bytes
+	return bytes, 0
 }
 
-// Grow prepares s for the charge of result i, so that it takes no more than so many bytes more. Room says how many it should
-// be able to take; if it is given fewer, the state drops what no longer counts, and the limit may become stricter, and never
-// looser. The first entry of a log is always made. Requests with leases need what Room says.
-func (e *Evaluation) Grow(i int, s *State, bytes int64) {
-	r := &e.Results[i]
-	g := r.Tier.grows
-	if g == nil {
-		return
+// Grow prepares s for the charge of result i, by room for so many entries, or for no more than it has if entries is 0. If that
+// is less than Room says, the state drops what no longer counts, and the limit may become stricter, and never looser. The
+// first entry is always made. Requests with leases need what Room says.
+func (e *Evaluation) Grow(i int, s *State, entries int) {
+	if r := &e.Results[i]; r.Tier.grows != nil {
+		r.Tier.grows.grow(s, r, entries)
 	}
-	capacity := cap(s.entries())
-	if s.extra == nil {
-		bytes -= extraBytes
-	}
-	if bytes > 0 {
-		capacity += int(bytes / entryBytes)
-	}
-	g.grow(s, r, max(capacity, 1))
 }
 
 // Adopt takes result from, of a decision over part of the request, as result i. It is for stores that ask other stores.

@@ -2,6 +2,7 @@ package limit
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -35,21 +36,46 @@ const (
 	NoValue     ValueKind = 0   // the limit is per tenant
 	ValueIs     ValueKind = '=' // Text holds the value
 	ValueAbsent ValueKind = '~' // the request has no such value (a key without a subject, a claim that is missing)
-	ValueOther  ValueKind = '*' // the shared counter of all values beyond the bound; set by stores
+	ValueOther  ValueKind = '*' // a counter that values beyond the bound share; set by stores
 )
 
 // Value is what tells apart the counters of a limit whose Per is not "tenant".
 type Value struct {
 	Kind ValueKind
-	Text string // with ValueIs only
+	Text string // of ValueIs, the value; of ValueOther, "" or the group, see Owner.OtherValue
 }
 
-// sound reports whether v is a value that a request may have: no text but that of a value that is there, and not too much.
+// otherGroups are the texts of the shared counters of calls without a credential.
+var otherGroups = func() (texts [64]string) {
+	for i := range texts {
+		texts[i] = strconv.Itoa(i)
+	}
+	return texts
+}()
+
+// OtherValue is the value whose counter stands in for that of v, which is beyond its limit's bound. It is one for all
+// values of a tenant. Values of calls without a credential cost a caller nothing to make up, so they are spread over
+// 64 counters by a hash: whoever uses up one of these counters takes little from the rest. A source address cannot be
+// chosen for its counter, since the value is a keyed hash of the address.
+func (o Owner) OtherValue(v Value) Value {
+	switch {
+	case v.Kind == ValueOther:
+		return v
+	case o.Kind == Anonymous:
+		return Value{Kind: ValueOther, Text: otherGroups[hashText(v.Text)%uint64(len(otherGroups))]}
+	}
+	return Value{Kind: ValueOther}
+}
+
+// sound reports whether v is a value that a request may have: no text but that of a value that is there, and not too
+// much, or that of a group.
 func (v Value) sound() bool {
 	switch v.Kind {
 	case ValueIs:
 		return len(v.Text) <= maxValueBytes
-	case NoValue, ValueAbsent, ValueOther:
+	case ValueOther:
+		return v.Text == "" || slices.Contains(otherGroups[:], v.Text)
+	case NoValue, ValueAbsent:
 		return v.Text == ""
 	}
 	return false
@@ -176,7 +202,7 @@ func ParseKey(s string) (Key, error) {
 	if k.Value.Text, rest, ok = readNetstring(rest[1:]); !ok || rest != "" {
 		return bad("value is not a netstring that ends the key")
 	}
-	if k.Value.Kind != ValueIs && k.Value.Text != "" {
+	if k.Value.Kind != ValueIs && !k.Value.sound() {
 		return bad("a value that is not there has a text")
 	}
 	return k, nil

@@ -29,7 +29,7 @@ func FuzzKeyRoundTrip(f *testing.F) {
 		case 2:
 			want.Value.Kind = limit.ValueAbsent
 		case 3:
-			want.Value.Kind = limit.ValueOther
+			want.Value = want.Owner.OtherValue(limit.ValueOf(text))
 		}
 		got, err := limit.ParseKey(want.String())
 		if err != nil || got != want {
@@ -230,7 +230,7 @@ func FuzzStorageKeys(f *testing.F) {
 		case kinds>>4&3 == 2:
 			c.value.Kind = limit.ValueAbsent
 		default:
-			c.value.Kind = limit.ValueOther
+			c.value = c.owner.OtherValue(limit.ValueOf(text))
 		}
 		c.identity = made.Tiers[0].Identity()
 		key := made.AppendKey(c.owner.AppendKey(nil))

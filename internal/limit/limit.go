@@ -120,7 +120,7 @@ type Limit struct {
 	Exact          bool          // never leased: each decision asks the store
 	AlignOwner     bool          // shift fixed and sliding windows by a hash of the owner's name (align: tenant)
 	MaxCost        int64         // largest cost that will be asked, units; 0 means 1. Checked against the arithmetic
-	MaxValues      int           // distinct values per owner before the rest share one "other" counter; 0 means 10,000
+	MaxValues      int           // distinct values per owner; the rest count in Owner.OtherValue; 0 means 10,000
 	Home           string        // the cell whose stores keep the counters, under the same names; "" is the one that decides
 
 	compiled bool

@@ -47,8 +47,8 @@ func fitStamps(t *testing.T, in Tier, most int) {
 			}
 			continue
 		}
-		if bytes := e.Room(0, &s); bytes > 0 {
-			e.Grow(0, &s, min(bytes, extraBytes+int64(most)*entryBytes-s.Bytes()))
+		if _, entries := e.Room(0, &s); entries > 0 {
+			e.Grow(0, &s, min(entries, most))
 		}
 		e.Charge(0, &s)
 		if cap(s.entries()) > most {

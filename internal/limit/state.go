@@ -20,6 +20,7 @@ type extra struct {
 	leased  Leased
 	late    Late
 	entries []Entry // sliding_log and sliding_buckets, ascending by time
+	dropped int     // entries before the slice that were dropped, and whose memory is still there
 }
 
 // Bytes that an extra takes, and each entry of it.
@@ -31,13 +32,13 @@ const (
 // Entry is units that were charged at a time, or in a bucket of time that begins then. µs since 1970.
 type Entry struct{ At, Units int64 }
 
-// Clone returns a copy that shares no memory with s. The capacity of its entries is their number.
+// Clone returns a copy that shares no memory with s, and has room for no more entries than it holds.
 func (s *State) Clone() *State {
 	c := *s
 	if s.extra != nil {
 		x := *s.extra
 		if x.entries != nil {
-			x.entries = append(make([]Entry, 0, len(x.entries)), x.entries...)
+			x.entries, x.dropped = append(make([]Entry, 0, len(x.entries)), x.entries...), 0
 		}
 		c.extra = &x
 	}
@@ -49,7 +50,7 @@ func (s *State) Bytes() int64 {
 	if s.extra == nil {
 		return 0
 	}
-	return extraBytes + int64(cap(s.extra.entries))*entryBytes
+	return extraBytes + int64(s.extra.room())*entryBytes
 }
 
 // Used reports whether anything was ever counted: it is false for the zero State.
@@ -62,6 +63,9 @@ func (s *State) more() *extra {
 	}
 	return s.extra
 }
+
+// room is for how many entries there is memory.
+func (x *extra) room() int { return cap(x.entries) + x.dropped }
 
 // entries returns the entries of s.
 func (s *State) entries() []Entry {

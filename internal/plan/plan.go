@@ -87,15 +87,12 @@ func (c *Config) IPLimits() *Set { return c.ipLimits }
 // MinIPv6Prefix..MaxIPv6Prefix.
 func (c *Config) IPv6Prefix() int { return c.prefix }
 
-// Routed reports whether the request is for a declared route. It is true for all where no routes are declared.
+// Routed reports whether the request is for a declared route. Each way to read the path must be a declared one.
+// Routed is true for all requests where no routes are declared.
 func (c *Config) Routed(method string, path *route.Path) bool { return routed(c.routes, method, path) }
 
 func routed(routes *route.Index, method string, path *route.Path) bool {
-	if routes == nil {
-		return true
-	}
-	var buf [inlineMatches]int32
-	return len(routes.Match(buf[:0], method, path)) > 0
+	return routes == nil || routes.MatchesEveryForm(method, path)
 }
 
 // Keys returns the API keys that the file holds (local use only).

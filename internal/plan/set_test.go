@@ -299,6 +299,41 @@ func TestRouted(t *testing.T) {
 	}
 }
 
+// Guarantees that declared routes let no path in that a server behind the gateway could read as an undeclared one: each
+// reading of a path must be on the list.
+func TestEveryReadingIsRouted(t *testing.T) {
+	c := parse(t, one("tiers: [{period: 1s, threshold: 1}]")+`routes:
+- {methods: [GET], pathPattern: /a/*}
+- {pathPattern: /health}
+- {pathPattern: "/files/**"}
+- {pathPattern: "/café/100%25/*"}
+`)
+	for path, want := range map[string]bool{
+		"/a/b": true, "/a/b/": true, "/a/b%20c": true, "/a/%C3%A9": true, "/a/b;v=1": true, "/a/b%3Fx": true, "/%61/b": true,
+		"/files/https%3A%2F%2Fexample.com%2Fx": true, "/files/a//b": true, "/files/x/../y": true,
+		"/caf%C3%A9/100%25/a%20b": true, "/caf%c3%a9/100%25/x/": true,
+
+		"/a/%2e%2e%2Fadmin": false, "/a/..%2Fadmin": false, "/a/..;/admin": false, `/a/..\admin`: false, "/a/../admin": false,
+		"/a/%252e%252e%252fadmin": false, "/a/b%2Fc": false, "/a/b/..": false, "/admin/../a/b": false,
+		"/admin%2F..%2Fa/b": false, "/files/../admin": false, "/files/..%2Fadmin": false, "//admin/a/b": false,
+		"//a/b": false, "/admin;/../health": false, "/A/b": false, "/caf%25C3%25A9/100%25/x": false, "/%2561/b": false,
+		"/a/%" + strings.Repeat("25", 70) + "41/../b": false, // has more readings than are followed
+	} {
+		if got := c.Routed("GET", request("GET", path).Path); got != want {
+			t.Errorf("Routed(GET %s) = %v, want %v", path, got, want)
+		}
+	}
+	if c.Routed("PUT", request("PUT", "/health%2F..%2Fa%2Fb").Path) {
+		t.Error("a path is let in by a reading whose route is for another method")
+	}
+	methods := parse(t, one("tiers: [{period: 1s, threshold: 1}]")+"routes: [{methods: [GET]}]\n")
+	for _, path := range []string{"/a/b", "/a/..%2Fadmin", "/%" + strings.Repeat("25", 70) + "41/../a"} {
+		if !methods.Routed("GET", request("GET", path).Path) || methods.Routed("PUT", request("PUT", path).Path) {
+			t.Errorf("a route of a method and any path: GET %.40s is not let in, or PUT is", path)
+		}
+	}
+}
+
 // many is a plan of n limits on as many routes, and a few for all of them.
 func many(n int) string {
 	var b strings.Builder

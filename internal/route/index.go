@@ -125,6 +125,37 @@ func (x *Index) Match(dst []int32, method string, path *Path) []int32 {
 	return ascending(dst, start)
 }
 
+// MatchesEveryForm reports whether each form of the path matches a rule, which need not be the same for all. An
+// allow-list must ask this and not Match: the server behind a gateway may take the path in any of its forms. Of an
+// ambiguous path not every form is known, so only a rule for any path matches it.
+//
+// A form that has escapes also counts as what its segments are once they are decoded, as the literals of patterns are.
+// Otherwise a rule for "/café" would match no path that a client can send, for "/caf%C3%A9" is one of its forms.
+func (x *Index) MatchesEveryForm(method string, path *Path) bool {
+	var buf [inlineRules]int32
+	m := x.method(method)
+	if len(m.appendTo(buf[:0], x.anyPath)) > 0 {
+		return true
+	}
+	if path.ambiguous {
+		return false
+	}
+	for i := range path.NumForms() {
+		form := path.Form(i)
+		if len(m.walk(buf[:0], &x.root, segmentsOf(form))) > 0 {
+			continue
+		}
+		decoded, escaped := decode(nil, form, func(c byte) bool { return c != '/' })
+		if !escaped || len(m.walk(buf[:0], &x.root, segmentsOf(string(decoded)))) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// inlineRules is the number of matching rules for which MatchesEveryForm needs no allocation.
+const inlineRules = 16
+
 // MatchForm is Match for form i of the path alone. Rules that match the same form overlap, so among them the most
 // specific is well-defined; rules that match different forms of a path need not. For an ambiguous path it, too, returns
 // every rule, whatever the form: see [Path.Ambiguous].

@@ -35,6 +35,9 @@
 // displaces a wider one (groups), displacing must happen within one form ([Index.MatchForm]), or a client would pick
 // its limit by adding a form that hits a more generous one.
 //
+// The other way round it is for lists of paths that are let in: there [Index.MatchesEveryForm] wants a rule for each
+// form.
+//
 // # What is not covered
 //
 // Paths are case-sensitive, as in RFC 3986; for a server that ignores case there is [Pattern.AnyCase].

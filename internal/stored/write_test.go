@@ -190,8 +190,8 @@ func TestWrite(t *testing.T) {
 		t.Fatal("the shares do not settle")
 	}
 
-	_, err = s.AddCell(ctx, ann, &admin.AddCellRequest{Cell: "eu-1", Weight: 2, Ops: "https://ops.eu-1.example.com/",
-		Reason: "the first cell"})
+	_, err = s.AddCell(ctx, ann, &admin.AddCellRequest{Cell: "eu-1", Weight: 2,
+		Ops: "https://abc123.execute-api.eu-west-1.amazonaws.com/v1/", Reason: "the first cell"})
 	must(err)
 	balance()
 	documents, err := plan.Split(noon, plan.Source{Name: "plans.yaml", Data: []byte(plans)})

@@ -117,12 +117,14 @@ func Metrics() []Metric {
 
 	add(inArchiver, "objects_made", unitCount, Counted, lineOnly, "Versions that were put into the archive.")
 	add(inArchiver, "objects_equal", unitCount, Counted, lineOnly, "Versions that were there already, and equal.")
-	add(inArchiver, "records_unequal", unitCount, Counted, not0, "Versions whose place in the archive has something else: somebody must look.")
+	add(inArchiver, "records_unequal", unitCount, Counted, not0, "Versions whose place in the archive has something else, or what cannot be read: somebody must look.")
 	add(inArchiver, "records_unreadable", unitCount, Counted, not0, "Records that are no change that Sluice made: somebody must look.")
 	add(inArchiver, "archive_seconds", unitSeconds, Spread, lineOnly, "From the write of a change to when the archive had it.")
 
 	add(inAnchor, "anchor_missing", unitCount, Level, always,
 		"1 where the audit trail has no anchor of the day after a run.")
+	add(inAnchor, "anchor_taken", unitCount, Level, not0,
+		"1 where a run found an object that has the name of an anchor and is none: somebody must look.")
 
 	add(inReconcile, "drift", unitCount, Level, always,
 		"Differences between the control tables and the cell's copy that are old enough not to be under way: "+

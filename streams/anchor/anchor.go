@@ -5,7 +5,7 @@
 // next one.
 //
 // Metrics: anchor_missing (1 where the day has no anchor after a run, else 0; told in each run, so its silence means
-// that none runs).
+// that none runs), anchor_taken (1 where an object has the name of an anchor, of today or the last one, and is none).
 package anchor
 
 import (
@@ -64,6 +64,11 @@ func (a *Anchorer) Run(ctx context.Context) (audit.Anchored, error) {
 		a.c.Log.WarnContext(ctx,
 			"items of the tables cannot be read and are not anchored: sluice audit verify names them",
 			"day", done.Day, "pages", done.Unread)
+	}
+	if done.Bad != "" {
+		a.c.Meter.Count("anchor_taken", 1)
+		a.c.Log.ErrorContext(ctx, "an object has the name of an anchor and is none, so it was passed over: "+
+			"sluice audit verify names each, and CloudTrail who put it", "day", done.Day, "object", done.Bad)
 	}
 	if done.Future != "" {
 		a.c.Log.WarnContext(ctx, "an object claims to be the anchor of a later day than today, and was left out: "+

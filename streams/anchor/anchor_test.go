@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/audit"
+	"github.com/sluicelimits/sluice/internal/audit/bucket"
 	"github.com/sluicelimits/sluice/internal/audit/folder"
+	"github.com/sluicelimits/sluice/internal/audit/s3test"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/streams/anchor"
 	"github.com/sluicelimits/sluice/streams/streamstest"
@@ -97,5 +99,38 @@ func TestRun(t *testing.T) {
 	}
 	if _, err := anchor.New(anchor.Config{}); err == nil {
 		t.Error("one is made of nothing")
+	}
+}
+
+// Guarantees that an object which took the name of today's anchor is an error in the log, by its name, and that the day
+// has its anchor all the same.
+func TestRunSaysWhatTookAName(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{PrivateKey: key}
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	b := s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1, Now: func() time.Time { return now }})
+	archive, err := bucket.New(bucket.Config{Client: b.Client(), Bucket: s3test.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	meter, log := &streamstest.Meter{}, &bytes.Buffer{}
+	a, err := anchor.New(anchor.Config{
+		Archive: archive, Tables: w, Signer: w, Meter: meter, Log: slog.New(slog.NewTextHandler(log, nil)),
+		Now: func() time.Time { return now },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name = "anchors/2026-11-22.json"
+	b.Overwrite(name, []byte("{}"))
+	if done, err := a.Run(t.Context()); err != nil || !done.Made || done.Bad != name {
+		t.Errorf("%+v, %v", done, err)
+	}
+	meter.Want(t, map[string]int64{"anchor_missing": 0, "anchor_taken": 1})
+	if got := log.String(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "object="+name) {
+		t.Errorf("the log is %q", got)
 	}
 }

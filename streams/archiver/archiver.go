@@ -7,6 +7,8 @@
 //     changes nothing.
 //   - A record whose name has an unequal object is an alarm: somebody wrote one of the two past this program. The object stays
 //     what it is, the record is rejected, and those behind it go on.
+//   - A record whose name has an object that nobody can read is the same alarm: somebody put it there. The record is kept over
+//     it, as the next version of the name, since nobody can compare the two, and those behind it go on.
 //   - A record that cannot be read is rejected in the same way. Rejected records are kept in the archive (audit.Reject), whole and
 //     under the same lock; one that cannot even be kept is delivered again.
 //   - An archive that refuses, throttles or does not answer loses nothing: what is not there when the time is over is delivered
@@ -140,14 +142,34 @@ func (a *Archiver) one(ctx context.Context, d *control.Delivery) (err error) {
 	switch {
 	case errors.Is(err, audit.ErrUnequal):
 		return a.unequal(ctx, d, record, err, data)
+	case errors.Is(err, audit.ErrUnreadable):
+		return a.cover(ctx, d, record, err, data)
 	case err != nil:
 		return err
 	case made:
-		a.c.Meter.Count("objects_made", 1)
-		a.c.Meter.Took("archive_seconds", a.c.Now().Sub(record.Time))
+		a.made(record)
 	default:
 		a.c.Meter.Count("objects_equal", 1)
 	}
+	return nil
+}
+
+func (a *Archiver) made(r *events.AuditRecord) {
+	a.c.Meter.Count("objects_made", 1)
+	a.c.Meter.Took("archive_seconds", a.c.Now().Sub(r.Time))
+}
+
+// cover keeps a record over an object that nobody can read, and raises the alarm.
+func (a *Archiver) cover(ctx context.Context, d *control.Delivery, r *events.AuditRecord, why error, data []byte) error {
+	object := control.ObjectName(r.Table, r.Key, r.ItemVersion)
+	if err := a.c.Archive.Cover(ctx, object, data); err != nil {
+		return err
+	}
+	a.made(r)
+	a.c.Meter.Count("records_unequal", 1)
+	a.c.Log.ErrorContext(ctx, "an object that cannot be read has the name of this version: somebody put it there past this "+
+		"program, and the record was put over it", "table", r.Table, "item", fmt.Sprintf("%q", r.Key),
+		"version", r.ItemVersion, "sequence", d.Sequence, "object", object, "error", why)
 	return nil
 }
 

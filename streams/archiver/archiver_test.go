@@ -217,6 +217,60 @@ func TestUnequal(t *testing.T) {
 	}
 }
 
+// Guarantees that a version whose name was taken by an object that nobody can read is an alarm, and holds up nothing: the
+// record is kept over it, once, however often it comes, and so is a record that cannot be archived.
+func TestUnreadableObject(t *testing.T) {
+	for _, how := range []s3test.Seal{s3test.Archived, s3test.CustomerKey, s3test.ForeignKey, s3test.DisabledKey} {
+		w := newWorld(t, s3test.Config{})
+		all := history(t, "acme", 3)
+		poison := control.Delivery{Sequence: "p", Raw: []byte("x")}
+		rejected := (&audit.Rejected{Raw: poison.Raw}).Name()
+		for _, n := range []string{name(all[1]), rejected} {
+			w.bucket.Overwrite(n, want(t, all[1]))
+			w.bucket.Seal(n, how)
+		}
+		batch := append(slices.Clone(all), poison)
+		for range 3 {
+			if done, err := w.Handle(t.Context(), batch); err != nil || done != 4 {
+				t.Fatalf("%s: %d are done: %v", how, done, err)
+			}
+		}
+		if v := w.bucket.Versions(name(all[1])); len(v) != 2 || !bytes.Equal(v[1], want(t, all[1])) {
+			t.Errorf("%s: the versions are %q", how, v)
+		}
+		var kept audit.Rejected
+		if v := w.bucket.Versions(rejected); len(v) != 2 || json.Unmarshal(v[1], &kept) != nil || string(kept.Raw) != "x" {
+			t.Errorf("%s: the rejected record is kept as %q", how, v)
+		}
+		got := w.counts.String()
+		if !strings.Contains(got, "objects_made=3") || !strings.Contains(got, "records_unequal=1") ||
+			!strings.Contains(w.log.String(), `"level":"ERROR","msg":"an object that cannot be read has the name of this version`) {
+			t.Errorf("%s: no alarm: %s %s", how, got, w.log)
+		}
+	}
+}
+
+// Guarantees that a rejected record is kept although something else has its name, which can be known by who sees the
+// record: it comes on top, once.
+func TestRejectedWhoseNameWasTaken(t *testing.T) {
+	w := newWorld(t, s3test.Config{})
+	poison := control.Delivery{Sequence: "p", Raw: []byte("x")}
+	rejected := (&audit.Rejected{Raw: poison.Raw}).Name()
+	for _, taken := range [][]byte{[]byte("{}"), nil, []byte(`{"layout":1,"raw":"eQ=="}`), make([]byte, audit.MaxBytes+1)} {
+		w.bucket.Overwrite(rejected, taken)
+		before := len(w.bucket.Versions(rejected))
+		for range 2 {
+			if done, err := w.Handle(t.Context(), []control.Delivery{poison}); err != nil || done != 1 {
+				t.Fatalf("%d are done: %v", done, err)
+			}
+		}
+		var kept audit.Rejected
+		if v := w.bucket.Versions(rejected); len(v) != before+1 || json.Unmarshal(v[before], &kept) != nil || string(kept.Raw) != "x" {
+			t.Errorf("over %.40q it is kept in %d versions", taken, len(v)-before)
+		}
+	}
+}
+
 // Guarantees that while S3 refuses, throttles, or does not answer, nothing is done with and nothing lost: records come again
 // from the first one on that is not kept, and are then kept once.
 func TestArchiveIsAway(t *testing.T) {
@@ -259,6 +313,77 @@ func TestNothingCanBeKept(t *testing.T) {
 	poison := control.Delivery{Sequence: "p", Raw: []byte("x")}
 	if done, err := w.Handle(t.Context(), []control.Delivery{poison}); done != 0 || err == nil {
 		t.Errorf("%d are done, %v", done, err)
+	}
+}
+
+// rows is a table with one item.
+type rows struct{ item control.Item }
+
+func (r *rows) Get(context.Context, control.Table, string) (control.Item, error) { return r.item, nil }
+
+func (r *rows) List(_ context.Context, t control.Table, _ string, _ int) (items []control.Item, next string, err error) {
+	if t == r.item.Table {
+		items = append(items, r.item)
+	}
+	return items, "", nil
+}
+
+// Guarantees what the runbook on forged documents says of an item that somebody who can write a control table has put at
+// the last version, which no command changes: the error says that it was forged, verify finds it, and when the row of
+// before is put back by hand, commands write the next version, the archive has both writes among the rejected records,
+// and verify finds nothing more.
+func TestLastVersionIsTakenBack(t *testing.T) {
+	w := newWorld(t, s3test.Config{Now: func() time.Time { return noon }})
+	all := history(t, "acme", 3)
+	honest := all[2].Record.New
+	forged := honest
+	forged.Version, forged.Body = events.MaxVersion, []byte(`{"plan":"gold"}`)
+	forged.Hash = forged.ComputeHash()
+	change := control.Change{
+		Table: control.Tenants, Key: "acme", Expect: forged.Version, Body: []byte(`{"n":3}`), Actor: "ann", Reason: "r", Now: noon,
+	}
+	if _, err := change.Check(); !errors.Is(err, control.ErrInvalid) || !strings.Contains(err.Error(), "was forged") {
+		t.Errorf("a change of the last version: %v", err)
+	}
+	verify := func(at control.Item) string {
+		archive, err := bucket.New(bucket.Config{Client: w.bucket.Client(), Bucket: s3test.Name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := audit.Verify(t.Context(), audit.VerifyConfig{Archive: archive, Tables: &rows{at}, Grace: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := fmt.Sprintf("%d rejected", r.Rejected)
+		for _, f := range r.Findings {
+			found += fmt.Sprintf(", %s from version %d on", f.Kind, f.Version)
+		}
+		return found
+	}
+	keep := func(old, item control.Item) {
+		t.Helper()
+		all = append(all, control.Delivery{Sequence: item.Hash, Record: &control.Record{Old: &old, New: item}})
+		if done, err := w.Handle(t.Context(), all); err != nil || done != len(all) {
+			t.Fatalf("%d are done: %v", done, err)
+		}
+	}
+	keep(honest, forged)
+	if got := verify(forged); got != "1 rejected, missing tail from version 4 on" {
+		t.Errorf("with the forged item: %s", got)
+	}
+	keep(forged, honest)
+	change.Expect = honest.Version
+	change, err := change.Check()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, _, err := control.Next(&honest, change)
+	if err != nil || next.Version != 4 {
+		t.Fatalf("the next version: %+v, %v", next, err)
+	}
+	keep(honest, next)
+	if got := verify(next); got != "2 rejected" {
+		t.Errorf("with the item of before, and a change: %s", got)
 	}
 }
 

@@ -387,6 +387,16 @@ func TestRefusedDocument(t *testing.T) {
 	}
 }
 
+// Guarantees that two keys of one hash are reported in a new cell, too, and in each run.
+func TestTwoKeysInANewCell(t *testing.T) {
+	w := newWorld(t)
+	for _, id := range []string{"k1", "k2"} {
+		w.put(control.Keys, id, keyBody(id, strings.Repeat("a", 64)))
+	}
+	w.run(drift{reconcile.Missing: 2, reconcile.Refused: 1})
+	w.run(drift{reconcile.Missing: 1, reconcile.Refused: 1})
+}
+
 // Guarantees that a change which is under way is neither drift nor written, and that one with a time an hour off is not taken for one.
 func TestUnderWay(t *testing.T) {
 	for _, tt := range []struct {

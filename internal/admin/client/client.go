@@ -73,6 +73,9 @@ func (c *Client) WithToken(token, hint string) (*Client, error) {
 	return &with, nil
 }
 
+// Signs reports whether the client signs its calls.
+func (c *Client) Signs() bool { return c.sign != nil }
+
 // At is a client of the path below this one's endpoint.
 func (c *Client) At(path ...string) *Client {
 	below := *c

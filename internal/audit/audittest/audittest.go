@@ -49,6 +49,7 @@ var cases = []struct {
 	{"lists are in order, by prefix and from a name on", lists},
 	{"what is not there is said so", missing},
 	{"names and sizes are bounded", bounds},
+	{"what covers a name is on top of what was there, or nothing is done", covers},
 	{"a call that is cancelled is an error", cancelled},
 }
 
@@ -185,6 +186,28 @@ func bounds(ctx context.Context, handle func() audit.Archive) error {
 		}
 	}
 	return nil
+}
+
+// Where a name was taken, the object that belongs there comes beside: nothing is lost of either.
+func covers(ctx context.Context, handle func() audit.Archive) error {
+	a := handle()
+	if _, err := a.Put(ctx, "audit/a/1", []byte("one")); err != nil {
+		return err
+	}
+	err := handle().Cover(ctx, "audit/a/1", []byte("another"))
+	if errors.Is(err, errors.ErrUnsupported) {
+		return has(ctx, a, "", "", "audit/a/1=one")
+	}
+	if err != nil {
+		return err
+	}
+	if o, err := a.Get(ctx, audit.Entry{Name: "audit/a/1"}); err != nil || string(o.Data) != "another" {
+		return fmt.Errorf("the newest version is %q, %w", o.Data, err)
+	}
+	if err := a.Cover(ctx, "audit/a/2", make([]byte, audit.MaxBytes+1)); !errors.Is(err, audit.ErrTooLarge) {
+		return fmt.Errorf("an object of more than MaxBytes: %w, want ErrTooLarge", err)
+	}
+	return has(ctx, handle(), "", "", "audit/a/1=another", "audit/a/1=one")
 }
 
 // The end of an invocation must end its calls.

@@ -1,7 +1,7 @@
 // Package bucket is the archive of the audit trail as an S3 bucket with Object Lock.
 //
-// An object is written with If-None-Match: * and its SHA-256, which S3 compares with what arrived. S3 locks it with the
-// bucket's default retention: no writer chooses how long a lock lasts. The bucket has versions, without which there is
+// An object is written with If-None-Match: * (but to cover what took its name) and its SHA-256, which S3 compares with what
+// arrived. S3 locks it with the bucket's default retention: no writer chooses how long a lock lasts. The bucket has versions, without which there is
 // no Object Lock: a delete hides an object behind a marker, a write of the same name by somebody else comes on top, and
 // both show in the list of versions. Until its retention ends, nobody removes a version, but in GOVERNANCE mode those
 // who may bypass it.
@@ -22,6 +22,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -40,6 +42,7 @@ var _ audit.Archive = (*Archive)(nil)
 type client interface {
 	PutObject(context.Context, *s3.PutObjectInput, ...func(*s3.Options)) (*s3.PutObjectOutput, error)
 	GetObject(context.Context, *s3.GetObjectInput, ...func(*s3.Options)) (*s3.GetObjectOutput, error)
+	HeadObject(context.Context, *s3.HeadObjectInput, ...func(*s3.Options)) (*s3.HeadObjectOutput, error)
 	ListObjectVersions(context.Context, *s3.ListObjectVersionsInput, ...func(*s3.Options)) (*s3.ListObjectVersionsOutput, error)
 	GetObjectLockConfiguration(context.Context, *s3.GetObjectLockConfigurationInput, ...func(*s3.Options)) (*s3.GetObjectLockConfigurationOutput, error)
 }
@@ -87,7 +90,7 @@ func (a *Archive) Put(ctx context.Context, name string, data []byte) (made bool,
 	}
 	pause := firstPause
 	for try := 1; ; try++ {
-		err = a.put(ctx, name, data)
+		err = a.put(ctx, name, data, aws.String("*"))
 		switch status(err) {
 		case 0:
 			if err == nil {
@@ -125,16 +128,31 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (a *Archive) put(ctx context.Context, name string, data []byte) error {
+// put puts a version. unless is nil, or * where the name must have none.
+func (a *Archive) put(ctx context.Context, name string, data []byte, unless *string) error {
 	sum := sha256.Sum256(data)
 	_, err := a.c.Client.PutObject(ctx, &s3.PutObjectInput{
-		Bucket: &a.c.Bucket, Key: &name, Body: bytes.NewReader(data), ContentType: aws.String("application/json"), IfNoneMatch: aws.String("*"),
-		ChecksumAlgorithm: types.ChecksumAlgorithmSha256, ChecksumSHA256: aws.String(base64.StdEncoding.EncodeToString(sum[:])),
+		Bucket: &a.c.Bucket, Key: &name, Body: bytes.NewReader(data), ContentType: aws.String("application/json"),
+		IfNoneMatch: unless, ChecksumAlgorithm: types.ChecksumAlgorithmSha256,
+		ChecksumSHA256: aws.String(base64.StdEncoding.EncodeToString(sum[:])),
 	})
 	return err
 }
 
-// compare returns nil iff the newest version of the name has this content.
+// Cover implements [audit.Archive]: without a condition S3 makes another version, and keeps those before.
+func (a *Archive) Cover(ctx context.Context, name string, data []byte) error {
+	err := audit.CheckPut(name, data)
+	if err == nil {
+		err = a.put(ctx, name, data, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("put a version over %s: %w", name, err)
+	}
+	return nil
+}
+
+// compare returns nil iff the newest version of the name has this content. The error wraps ErrUnequal or ErrUnreadable if it
+// is sure that a Put cannot be done.
 func (a *Archive) compare(ctx context.Context, name string, data []byte) error {
 	o, err := a.Get(ctx, audit.Entry{Name: name})
 	if errors.Is(err, audit.ErrTooLarge) || err == nil && !bytes.Equal(o.Data, data) {
@@ -162,6 +180,9 @@ func (a *Archive) Get(ctx context.Context, e audit.Entry) (audit.Object, error) 
 	if status(err) == http.StatusNotFound && code(err) != "NoSuchBucket" {
 		err = fmt.Errorf("%w: %w", audit.ErrNotFound, err)
 	}
+	if why := a.unreadable(ctx, in, err); why != "" {
+		err = fmt.Errorf("%w: %s: %w", audit.ErrUnreadable, why, err)
+	}
 	if err != nil {
 		return audit.Object{}, fmt.Errorf("get %.200q: %w", e.Name, err)
 	}
@@ -178,6 +199,31 @@ func (a *Archive) Get(ctx context.Context, e audit.Entry) (audit.Object, error) 
 	return audit.Object{
 		Data: data, Locked: out.ObjectLockMode != "", LockMode: string(out.ObjectLockMode), LockedUntil: aws.ToTime(out.ObjectLockRetainUntilDate),
 	}, nil
+}
+
+// unreadable says why nobody who reads the archive can read this object, if that is what the error of a GetObject means;
+// otherwise it is empty. It errs on the side of an error that is tried again: S3 that is away, or a right that the reader
+// lacks, must never look as if somebody had made the object so.
+func (a *Archive) unreadable(ctx context.Context, in *s3.GetObjectInput, err error) string {
+	switch code(err) {
+	case "InvalidObjectState":
+		return "its class of storage has to be restored first"
+	case "InvalidRequest": // of many things: the text tells which
+		var api smithy.APIError
+		if errors.As(err, &api) && strings.Contains(strings.ToLower(api.ErrorMessage()), "server side encryption") {
+			return "its writer encrypted it with a key that only the writer has"
+		}
+	case "KMS.DisabledException", "KMS.NotFoundException", "KMS.KMSInvalidStateException", "KMS.InvalidStateException":
+		return "its key in KMS decrypts nothing"
+	case "AccessDenied":
+		// S3 denies the object, or KMS its key. HeadObject needs the same right as GetObject, and no key of KMS.
+		out, err := a.c.Client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: in.Bucket, Key: in.Key, VersionId: in.VersionId})
+		kms := []types.ServerSideEncryption{types.ServerSideEncryptionAwsKms, types.ServerSideEncryptionAwsKmsDsse}
+		if err == nil && slices.Contains(kms, out.ServerSideEncryption) {
+			return "its key in KMS is not that of the archive"
+		}
+	}
+	return ""
 }
 
 func code(err error) string {

@@ -232,6 +232,67 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// Guarantees that an object whose content S3 gives to none of its readers is told from an S3 that refuses, throttles or
+// is away: a writer can make such an object, and nobody can make S3 answer so.
+func TestUnreadable(t *testing.T) {
+	const name = "audit/a/1"
+	sealed := func(how s3test.Seal, fault *s3test.Fault) (get, put error) {
+		b := s3test.New(t, s3test.Config{Lock: true, Mode: "GOVERNANCE", Days: 1, Fault: func(r *http.Request) *s3test.Fault {
+			if r.Method == http.MethodPut {
+				return nil
+			}
+			return fault
+		}})
+		b.Overwrite(name, []byte("one"))
+		b.Seal(name, how)
+		once := func(o *s3.Options) { o.RetryMaxAttempts = 1 }
+		a, err := bucket.New(bucket.Config{Client: b.Client(once), Bucket: s3test.Name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, get = a.Get(t.Context(), audit.Entry{Name: name, Version: "v00000001"})
+		made, put := a.Put(t.Context(), name, []byte("one"))
+		if made || len(b.Versions(name)) != 1 {
+			t.Errorf("%q: a put makes another version", how)
+		}
+		return get, put
+	}
+	for _, how := range []s3test.Seal{s3test.Archived, s3test.CustomerKey, s3test.ForeignKey, s3test.DisabledKey} {
+		get, put := sealed(how, nil)
+		if !errors.Is(get, audit.ErrUnreadable) || !errors.Is(put, audit.ErrUnreadable) {
+			t.Errorf("%s: get %v, put %v; want ErrUnreadable", how, get, put)
+		}
+	}
+	for what, fault := range map[string]s3test.Fault{
+		"refused": {Status: 403, Code: "AccessDenied"}, "throttled": {Status: 503, Code: "SlowDown"},
+		"no bucket": {Status: 404, Code: "NoSuchBucket"}, "another wrong request": {Status: 400, Code: "InvalidRequest"},
+		"credentials that ended": {Status: 400, Code: "ExpiredToken"}, "KMS is busy": {Status: 400, Code: "KMS.ThrottlingException"},
+	} {
+		for _, how := range []s3test.Seal{"", s3test.ForeignKey} {
+			get, put := sealed(how, &fault)
+			if get == nil || put == nil || errors.Is(get, audit.ErrUnreadable) || errors.Is(put, audit.ErrUnreadable) ||
+				errors.Is(put, audit.ErrUnequal) {
+				t.Errorf("%s: get %v, put %v; want errors to try again", what, get, put)
+			}
+		}
+	}
+}
+
+// Guarantees that an object of an ordinary key that is refused by itself is not taken for unreadable: the reader may lack
+// a right.
+func TestRefusedAlone(t *testing.T) {
+	b := s3test.New(t, s3test.Config{Fault: func(r *http.Request) *s3test.Fault {
+		if r.Method == http.MethodGet {
+			return &s3test.Fault{Status: http.StatusForbidden, Code: "AccessDenied"}
+		}
+		return nil
+	}})
+	b.Overwrite("audit/a/1", []byte("one"))
+	if _, err := open(t, b).Get(t.Context(), audit.Entry{Name: "audit/a/1"}); err == nil || errors.Is(err, audit.ErrUnreadable) {
+		t.Errorf("get %v, want an error that is not ErrUnreadable", err)
+	}
+}
+
 // Guarantees that an object that is hidden between two tries is written again, and does not count as kept.
 func TestHiddenInBetween(t *testing.T) {
 	var b *s3test.Bucket

@@ -89,6 +89,11 @@ func (a *Archive) Put(ctx context.Context, name string, data []byte) (made bool,
 	return true, nil
 }
 
+// Cover implements [audit.Archive]: a folder has one file of each name.
+func (*Archive) Cover(_ context.Context, name string, _ []byte) error {
+	return fmt.Errorf("put a version over %s in a folder: %w", name, errors.ErrUnsupported)
+}
+
 // same reports whether the file has this content.
 func same(file string, data []byte) (bool, error) {
 	got, err := read(file)

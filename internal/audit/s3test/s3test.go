@@ -1,8 +1,8 @@
 // Package s3test is a stand-in for one S3 bucket, spoken to over HTTP as the real one is, for tests.
 //
-// It has versions, delete markers, Object Lock, conditional writes, checksums and lists in pages, and answers wrong requests as
-// S3 does, with its status and code. What it does not know it refuses with 501. Its own methods do what no request can: they
-// are for tampering. Requests are not authenticated.
+// It has versions, delete markers, Object Lock, conditional writes, checksums, lists in pages and objects that cannot be
+// read, and answers wrong requests as S3 does, with its status and code. What it does not know it refuses with 501. Its
+// own methods do what no request can: they are for tampering. Requests are not authenticated.
 package s3test
 
 import (
@@ -68,6 +68,36 @@ type version struct {
 	at     time.Time
 	mode   string
 	until  time.Time
+	sealed Seal
+}
+
+// Seal is why the content of a version cannot be read; empty if it can.
+type Seal string
+
+// The ways in which whoever may put an object can make one that its readers cannot read.
+const (
+	Archived    Seal = "archived"     // its class of storage has to be restored first: GLACIER, DEEP_ARCHIVE
+	CustomerKey Seal = "customer key" // the writer encrypted it with a key that only the writer has (SSE-C)
+	ForeignKey  Seal = "foreign key"  // its key in KMS lets the readers decrypt nothing
+	DisabledKey Seal = "disabled key" // its key in KMS lets nobody decrypt anything
+)
+
+// refusal is S3's answer to a request for the content, or for what is told beside it (HEAD); nil if it is answered.
+func (s Seal) refusal(head bool) *answer {
+	switch {
+	case s == CustomerKey:
+		return &answer{http.StatusBadRequest, "InvalidRequest", "The object was stored using a form of Server Side " +
+			"Encryption. The correct parameters must be provided to retrieve the object."}
+	case head:
+		return nil
+	case s == Archived:
+		return refuse(http.StatusForbidden, "InvalidObjectState")
+	case s == ForeignKey:
+		return refuse(http.StatusForbidden, "AccessDenied")
+	case s == DisabledKey:
+		return refuse(http.StatusBadRequest, "KMS.DisabledException")
+	}
+	return nil
 }
 
 // cleaner is the part of testing.TB that is used.
@@ -159,6 +189,14 @@ func (b *Bucket) Lock(name, mode string, until time.Time) {
 	v.mode, v.until = mode, until
 }
 
+// Seal makes the newest version of a name one that cannot be read.
+func (b *Bucket) Seal(name string, how Seal) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := b.objects[name]
+	all[len(all)-1].sealed = how
+}
+
 // Hide puts a delete marker on top of a name, as whoever may delete can.
 func (b *Bucket) Hide(name string) {
 	b.mu.Lock()
@@ -180,19 +218,21 @@ func (b *Bucket) add(name string, v version) string {
 	return v.id
 }
 
-// answer is a status with a code of S3.
+// answer is a status with a code of S3, and a message for people.
 type answer struct {
-	status int
-	code   string
+	status        int
+	code, message string
 }
+
+func refuse(status int, code string) *answer { return &answer{status, code, code} }
 
 func (a *answer) write(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/xml")
 	w.WriteHeader(a.status)
-	fmt.Fprintf(w, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>%s</Code><Message>%[1]s</Message><RequestId>r</RequestId></Error>", a.code) //nolint:gosec // a code is a word of ours or of the test's
+	fmt.Fprintf(w, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>%s</Code><Message>%s</Message><RequestId>r</RequestId></Error>", a.code, a.message) //nolint:gosec // a code is a word of ours or of the test's
 }
 
-var notImplemented = &answer{http.StatusNotImplemented, "NotImplemented"}
+var notImplemented = refuse(http.StatusNotImplemented, "NotImplemented")
 
 // operation says what a request is, by the part of its query that names it.
 func operation(r *http.Request, name string) string {
@@ -219,7 +259,7 @@ func (b *Bucket) serve(w http.ResponseWriter, r *http.Request) {
 		fault = b.c.Fault(r)
 	}
 	if fault != nil && !fault.Lost {
-		(&answer{fault.Status, fault.Code}).write(w)
+		refuse(fault.Status, fault.Code).write(w)
 		return
 	}
 	into := w
@@ -227,7 +267,7 @@ func (b *Bucket) serve(w http.ResponseWriter, r *http.Request) {
 		into = httptest.NewRecorder()
 	}
 	if bucket != Name {
-		(&answer{http.StatusNotFound, "NoSuchBucket"}).write(into)
+		refuse(http.StatusNotFound, "NoSuchBucket").write(into)
 	} else if a := b.handle(into, r, op, name); a != nil {
 		a.write(into)
 	}
@@ -240,7 +280,7 @@ func (b *Bucket) handle(w http.ResponseWriter, r *http.Request, op, name string)
 	switch {
 	case r.Method == http.MethodPut && op == "object":
 		return b.put(w, r, name)
-	case r.Method == http.MethodGet && op == "object":
+	case (r.Method == http.MethodGet || r.Method == http.MethodHead) && op == "object":
 		return b.get(w, r, name)
 	case r.Method == http.MethodDelete && op == "object":
 		return b.remove(w, r, name)
@@ -248,7 +288,7 @@ func (b *Bucket) handle(w http.ResponseWriter, r *http.Request, op, name string)
 		return b.list(w, r)
 	case r.Method == http.MethodGet && op == "object-lock" && name == "":
 		if !b.c.Lock {
-			return &answer{http.StatusNotFound, "ObjectLockConfigurationNotFoundError"}
+			return refuse(http.StatusNotFound, "ObjectLockConfigurationNotFoundError")
 		}
 		rule := ""
 		if b.c.Mode != "" {
@@ -274,14 +314,14 @@ func (b *Bucket) put(w http.ResponseWriter, r *http.Request, name string) *answe
 	match := r.Header.Get("If-None-Match")
 	switch {
 	case v.mode != "" && !v.until.After(v.at):
-		return &answer{http.StatusBadRequest, "InvalidArgument"}
+		return refuse(http.StatusBadRequest, "InvalidArgument")
 	case v.mode != "" && (!b.c.Lock || v.sum == "" && r.Header.Get("Content-Md5") == ""):
-		return &answer{http.StatusBadRequest, "InvalidRequest"}
+		return refuse(http.StatusBadRequest, "InvalidRequest")
 	case match != "" && match != "*":
 		return notImplemented
 	}
 	if all := b.objects[name]; match == "*" && len(all) > 0 && !all[len(all)-1].marker {
-		return &answer{http.StatusPreconditionFailed, "PreconditionFailed"}
+		return refuse(http.StatusPreconditionFailed, "PreconditionFailed")
 	}
 	w.Header().Set("X-Amz-Version-Id", b.add(name, v))
 	w.Header().Set("Etag", etag(v.data))
@@ -297,14 +337,14 @@ func upload(r *http.Request) (version, *answer) {
 	v := version{data: data, sum: r.Header.Get("X-Amz-Checksum-Sha256"), mode: r.Header.Get("X-Amz-Object-Lock-Mode")}
 	sum := sha256.Sum256(data)
 	if v.sum != "" && v.sum != base64.StdEncoding.EncodeToString(sum[:]) {
-		return version{}, &answer{http.StatusBadRequest, "BadDigest"}
+		return version{}, refuse(http.StatusBadRequest, "BadDigest")
 	}
 	until := r.Header.Get("X-Amz-Object-Lock-Retain-Until-Date")
 	if until != "" {
 		v.until, err = time.Parse(time.RFC3339, until)
 	}
 	if err != nil || (v.mode == "") != (until == "") || v.mode != "" && v.mode != "GOVERNANCE" && v.mode != "COMPLIANCE" {
-		return version{}, &answer{http.StatusBadRequest, "InvalidArgument"}
+		return version{}, refuse(http.StatusBadRequest, "InvalidArgument")
 	}
 	return v, nil
 }
@@ -319,13 +359,13 @@ func (b *Bucket) find(name, id string) (int, *answer) {
 	all := b.objects[name]
 	if id == "" {
 		if len(all) == 0 || all[len(all)-1].marker {
-			return 0, &answer{http.StatusNotFound, "NoSuchKey"}
+			return 0, refuse(http.StatusNotFound, "NoSuchKey")
 		}
 		return len(all) - 1, nil
 	}
 	i := slices.IndexFunc(all, func(v version) bool { return v.id == id })
 	if i < 0 {
-		return 0, &answer{http.StatusNotFound, "NoSuchVersion"}
+		return 0, refuse(http.StatusNotFound, "NoSuchVersion")
 	}
 	return i, nil
 }
@@ -339,9 +379,19 @@ func (b *Bucket) get(w http.ResponseWriter, r *http.Request, name string) *answe
 	}
 	v := b.objects[name][i]
 	if v.marker {
-		return &answer{http.StatusMethodNotAllowed, "MethodNotAllowed"}
+		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed")
+	}
+	head := r.Method == http.MethodHead
+	if refused := v.sealed.refusal(head); refused != nil {
+		return refused
 	}
 	h := w.Header()
+	if v.sealed == Archived {
+		h.Set("X-Amz-Storage-Class", "GLACIER")
+	}
+	if v.sealed == ForeignKey || v.sealed == DisabledKey {
+		h.Set("X-Amz-Server-Side-Encryption", "aws:kms")
+	}
 	h.Set("Etag", etag(v.data))
 	h.Set("Content-Length", strconv.Itoa(len(v.data)))
 	h.Set("Last-Modified", v.at.UTC().Format(http.TimeFormat))
@@ -353,7 +403,9 @@ func (b *Bucket) get(w http.ResponseWriter, r *http.Request, name string) *answe
 		h.Set("X-Amz-Object-Lock-Mode", v.mode)
 		h.Set("X-Amz-Object-Lock-Retain-Until-Date", v.until.UTC().Format("2006-01-02T15:04:05.000Z"))
 	}
-	_, _ = w.Write(v.data) // the client has gone
+	if !head {
+		_, _ = w.Write(v.data) // the client has gone
+	}
 	return nil
 }
 
@@ -376,7 +428,7 @@ func (b *Bucket) remove(w http.ResponseWriter, r *http.Request, name string) *an
 	v := b.objects[name][i]
 	bypass := v.mode == "GOVERNANCE" && r.Header.Get("X-Amz-Bypass-Governance-Retention") == "true"
 	if v.mode != "" && v.until.After(b.c.Now()) && !bypass {
-		return &answer{http.StatusForbidden, "AccessDenied"}
+		return refuse(http.StatusForbidden, "AccessDenied")
 	}
 	b.objects[name] = slices.Delete(b.objects[name], i, i+1)
 	if len(b.objects[name]) == 0 {
@@ -419,7 +471,7 @@ func (b *Bucket) list(w http.ResponseWriter, r *http.Request) *answer {
 	if text := q.Get("max-keys"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
-			return &answer{http.StatusBadRequest, "InvalidArgument"}
+			return refuse(http.StatusBadRequest, "InvalidArgument")
 		}
 		most = min(most, n)
 	}
@@ -428,7 +480,7 @@ func (b *Bucket) list(w http.ResponseWriter, r *http.Request) *answer {
 		return notImplemented
 	}
 	if id != "" && key == "" {
-		return &answer{http.StatusBadRequest, "InvalidArgument"}
+		return refuse(http.StatusBadRequest, "InvalidArgument")
 	}
 	encode := func(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "%2F", "/") }
 	out := page{Name: Name, Prefix: encode(prefix), KeyMarker: encode(key), VersionIDMarker: id, MaxKeys: most, EncodingType: "url"}
@@ -473,7 +525,7 @@ func entry(name string, v version, latest bool) listed {
 func (*Bucket) write(w http.ResponseWriter, out page) *answer {
 	w.Header().Set("Content-Type", "application/xml")
 	if err := xml.NewEncoder(w).Encode(out); err != nil {
-		return &answer{http.StatusInternalServerError, "InternalError"}
+		return refuse(http.StatusInternalServerError, "InternalError")
 	}
 	return nil
 }

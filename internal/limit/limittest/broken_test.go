@@ -127,7 +127,7 @@ func (n *naive) value(owner limit.Owner, t *limit.Tier, v limit.Value, add bool)
 		return v
 	}
 	if len(known) >= t.Limit().MaxValues {
-		return limit.Value{Kind: limit.ValueOther}
+		return owner.OtherValue(v)
 	}
 	if add {
 		if known == nil {

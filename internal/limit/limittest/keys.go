@@ -15,6 +15,7 @@ var keyCases = []testCase{
 	{"no two values share a counter", testValues},
 	{"no two limits share a counter", testIdentities},
 	{"values beyond the bound share one counter", testManyValues},
+	{"anonymous values beyond the bound share many counters", testManyAnonymousValues},
 	{"two values of one limit in one decision", testTwoValues},
 	{"a window aligned to the owner is exact too", testAlign},
 }
@@ -130,6 +131,42 @@ func testManyValues(tb testing.TB, c Config) {
 			}
 		}
 		s.of(limit.Owner{Kind: limit.Tenant, Name: "other"}).allowed(Start, chargeValue(l, limit.ValueOf("new-1"), 5))
+	})
+}
+
+// Values of calls without a credential cost a caller nothing to make up, so those beyond the bound share many
+// counters and not one: else one caller with many addresses locks out each address that the store has not seen.
+func testManyAnonymousValues(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		s = s.of(limit.Owner{Kind: limit.Anonymous})
+		l := build(tb, limit.Limit{ID: "five", Per: "ip", MaxCost: 5, MaxValues: 3, Tiers: []limit.Tier{k.tier(5)}})
+		for i := range 3 {
+			s.allowed(Start, chargeValue(l, limit.ValueOf(fmt.Sprint("known-", i)), 1))
+		}
+		seen := map[limit.Value]bool{}
+		for i := range 40 {
+			ch := chargeValue(l, limit.ValueOf(fmt.Sprint("new-", i)), 5)
+			group := s.owner.OtherValue(ch.Value)
+			d := s.decide(Start, ch)
+			if got := d.Value(0); got != group || got.Kind != limit.ValueOther {
+				s.Fatalf("value %d beyond the bound was counted for %q, want %q", i+1, got, group)
+			}
+			if d.Allowed == seen[group] {
+				s.Fatalf("value %d beyond the bound, in group %q, which is used up: %t: allowed %t", i+1, group.Text,
+					seen[group], d.Allowed)
+			}
+			if !seen[group] && !k.oneAtATime() {
+				s.refund(Start, d, 5)
+				s.allowed(Start, ch)
+			}
+			seen[group] = true
+		}
+		if len(seen) < 20 {
+			s.Errorf("40 values beyond the bound share %d counters, want at least 20", len(seen))
+		}
+		if !k.oneAtATime() {
+			s.allowed(Start, chargeValue(l, limit.ValueOf("known-1"), 4)) // its own still
+		}
 	})
 }
 

@@ -72,7 +72,7 @@ func counterName(t *limit.Tier, v limit.Value) string {
 	}
 	switch {
 	case v.Kind != limit.ValueIs:
-		b = append(b, byte(v.Kind))
+		b = append(append(b, byte(v.Kind)), v.Text...)
 	case len(v.Text) <= inlineValue && utf8.ValidString(v.Text):
 		b = append(append(b, '='), v.Text...)
 	default:

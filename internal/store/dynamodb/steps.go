@@ -115,7 +115,7 @@ func (c *decision) takeBack(ctx context.Context, err error) {
 				tiers[j] = limit.LeaseRequest{Correction: -(done.taken + done.grant.Units), CorrectionAt: done.grant.At}
 				charged = charged || tiers[j].Correction < 0
 				if done.result.Other {
-					charge.Value = limit.Value{Kind: limit.ValueOther}
+					charge.Value = c.req.Owner.OtherValue(charge.Value)
 				}
 			}
 			i++

@@ -267,7 +267,7 @@ func TestBytesDoNotDrift(t *testing.T) {
 
 // The bound is in bytes of the estimate, so the estimate must be about what the process really takes.
 func TestBytesEstimate(t *testing.T) {
-	if raceEnabled {
+	if memory.RaceEnabled {
 		t.Skip("the race detector's own memory is in the heap's figures")
 	}
 	three := []*limit.Limit{bucket(t, "a", 1, 5, time.Hour), bucket(t, "b", 1, 5, time.Hour), bucket(t, "c", 1, 5,
@@ -276,6 +276,8 @@ func TestBytesEstimate(t *testing.T) {
 		Period: time.Hour}}})
 	subject := newLimit(t, limit.Limit{ID: "subject", Per: "subject",
 		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 3, Period: time.Hour}}})
+	manySubjects := newLimit(t, limit.Limit{ID: "subject", Per: "subject", MaxValues: 1_000_000,
+		Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 90, Period: time.Hour}}})
 	many := func(s *memory.Store, owners int, limits ...*limit.Limit) {
 		for i := range owners {
 			if _, err := spend(t, s, tenant(i), start, limits...); err != nil {
@@ -308,6 +310,36 @@ func TestBytesEstimate(t *testing.T) {
 				if _, err := spend(t, s, tenant(i%400), start.Add(time.Duration(i)*time.Microsecond), log); err != nil {
 					t.Fatal(err)
 				}
+			}
+		}},
+		{"logs of which most has ended at once", func(s *memory.Store) {
+			for i := range 400 {
+				for j := range 700 { // which fill the room that a log has then
+					mustSpend(t, s, tenant(i), start.Add(time.Duration(j)*time.Microsecond), log)
+				}
+				mustSpend(t, s, tenant(i), start.Add(30*time.Minute), log)
+			}
+			for i := range 400 {
+				mustSpend(t, s, tenant(i), start.Add(70*time.Minute), log)
+			}
+		}},
+		{"logs of which most has ended bit by bit", func(s *memory.Store) {
+			for i := range 400 {
+				at := start
+				for n := 263; n > 0; n = n * 5 / 8 { // fewer end in each minute than stay
+					at = at.Add(time.Minute)
+					for j := range n {
+						mustSpend(t, s, tenant(i), at.Add(time.Duration(j)*time.Microsecond), log)
+					}
+				}
+				for at = start.Add(61*time.Minute + time.Second); at.Before(start.Add(70 * time.Minute)); at = at.Add(time.Minute) {
+					mustSpend(t, s, tenant(i), at, log)
+				}
+			}
+		}},
+		{"one owner's values", func(s *memory.Store) {
+			for i := range 200_000 {
+				mustSpendAs(t, s, tenant(0), start, manySubjects, i)
 			}
 		}},
 		{"refunds", func(s *memory.Store) {
@@ -353,6 +385,25 @@ func TestBytesEstimate(t *testing.T) {
 			}
 			runtime.KeepAlive(s)
 		})
+	}
+}
+
+// mustSpend spends one unit, which must be admitted.
+func mustSpend(tb testing.TB, s *memory.Store, owner limit.Owner, now time.Time, l *limit.Limit) {
+	tb.Helper()
+	if ok, err := spend(tb, s, owner, now, l); err != nil || !ok {
+		tb.Fatalf("%s at %s: allowed %t, %v", owner.Name, now, ok, err)
+	}
+}
+
+// mustSpendAs is mustSpend for one of the owner's subjects.
+func mustSpendAs(tb testing.TB, s *memory.Store, owner limit.Owner, now time.Time, l *limit.Limit, subject int) {
+	tb.Helper()
+	var d limit.Decision
+	value := limit.ValueOf(fmt.Sprint("user-", subject))
+	req := limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: l, Value: value, Cost: 1}}}
+	if err := s.Decide(tb.Context(), &req, now, &d); err != nil || !d.Allowed {
+		tb.Fatalf("%s at %s: allowed %t, %v", owner.Name, now, d.Allowed, err)
 	}
 }
 
@@ -452,7 +503,7 @@ func TestManyOwnersAtOnceWithSweeping(t *testing.T) {
 
 // The hot path allocates nothing: garbage at a million decisions a second would be the limiter's largest cost.
 func TestDecideDoesNotAllocate(t *testing.T) {
-	if raceEnabled {
+	if memory.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	for _, n := range []int{1, 3} {
@@ -491,7 +542,7 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 
 // The calendar period of a quota is looked up for each decision, and computed once for the period.
 func TestQuotaDecisionDoesNotAllocate(t *testing.T) {
-	if raceEnabled {
+	if memory.RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	zone, err := time.LoadLocation("America/New_York")

@@ -19,7 +19,8 @@
 //
 // An owner for whose counters there is no room is limited more strictly, and never less:
 //
-//   - A value without a counter shares the counter of the other values of its limit.
+//   - A value without a counter shares the counter of the other values of its limit, or, of calls without a credential,
+//     one of 64 such counters.
 //   - A charge without room in a sliding log counts together with the last entry, which moves to the time of the
 //     charge.
 //   - An address shares the counters that it lacks with some of the other addresses, see sharedCounters.
@@ -297,7 +298,7 @@ func (s *Store) inOrder(sh *shard, h uint64, o *owner, e *limit.Evaluation, char
 	for i := range counters {
 		st := &counters[i].state
 		e.Evaluate(i, st, charge)
-		if e.Room(i, st) > 0 {
+		if bytes, entries := e.Room(i, st); bytes > 0 || entries > 0 {
 			return false
 		}
 	}
@@ -305,7 +306,7 @@ func (s *Store) inOrder(sh *shard, h uint64, o *owner, e *limit.Evaluation, char
 		return true
 	}
 	e.ID = s.nextID(sh, h)
-	grown := int64(0) // a log that drops its oldest entries shrinks
+	grown := int64(0) // below 0: a log that drops its oldest entries can shrink
 	for i := range counters {
 		if e.Charges(i) {
 			st := &counters[i].state
@@ -338,7 +339,8 @@ func (s *Store) evaluate(o *owner, g *group, e *limit.Evaluation, at []int32, ch
 		case pos >= 0:
 			st := &o.counters[pos].state
 			e.Evaluate(i, st, charge)
-			grows = grows || e.Room(i, st) > 0
+			bytes, entries := e.Room(i, st)
+			grows = grows || bytes > 0 || entries > 0
 		case g != nil:
 			pos = s.evaluateShared(g, e, i, charge, share)
 			lacks = true
@@ -392,7 +394,7 @@ func (s *Store) write(sh *shard, h uint64, o *owner, g *group, e *limit.Evaluati
 // sharesOther reports whether an earlier result was redirected to the same shared counter as result i.
 func sharesOther(e *limit.Evaluation, i int) bool {
 	for j := range i {
-		if e.Results[j].Other && e.Results[j].Tier == e.Results[i].Tier {
+		if e.Results[j].Other && e.Results[j].Tier == e.Results[i].Tier && e.Value(j) == e.Value(i) {
 			return true
 		}
 	}
@@ -403,8 +405,8 @@ func sharesOther(e *limit.Evaluation, i int) bool {
 // has shared one until now, which is at at, the new counter begins as a copy of that, so that an address never gets
 // more for having shared.
 func (s *Store) commitNew(o *owner, g *group, e *limit.Evaluation, i int, at int32) (bytes int64) {
-	own := &o.counters[o.add(s, e.Results[i].Tier, e.Decision().Value(i))]
-	bytes = sizeOfCounter(e.Decision().Value(i))
+	own := &o.counters[o.add(s, e.Results[i].Tier, e.Value(i))]
+	bytes = sizeOfCounter(e.Value(i))
 	if at == absent {
 		return bytes + own.charge(e, i, true, true)
 	}
@@ -446,16 +448,16 @@ func (s *Store) makeRoom(sh *shard, o *owner, g *group, e *limit.Evaluation, at 
 // counters or stamps there are.
 func bytesOf(o *owner, g *group, e *limit.Evaluation, i int, at int32) (bytes int64, chosen bool) {
 	if at >= 0 {
-		bytes = e.Room(i, &o.counters[at].state)
+		bytes, _ = e.Room(i, &o.counters[at].state)
 		return bytes, bytes > 0
 	}
 	st := new(limit.State)
 	if at != absent { // see commitNew
 		st = g.owner.counters[ofShared(at)].state.Clone()
 	}
-	v, copied := e.Decision().Value(i), st.Bytes()
-	bytes = sizeOfCounter(v) + copied + e.Room(i, st)
-	return bytes, copied > 0 || v.Kind == limit.ValueIs || v.Kind == limit.ValueAbsent
+	v, copied := e.Value(i), st.Bytes()
+	room, _ := e.Room(i, st)
+	return sizeOfCounter(v) + copied + room, copied > 0 || v.Kind == limit.ValueIs || v.Kind == limit.ValueAbsent
 }
 
 // full is the error where a budget has no room.

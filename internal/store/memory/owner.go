@@ -103,11 +103,11 @@ func (c *counter) charge(e *limit.Evaluation, i int, fit, grow bool) (bytes int6
 	}
 	before := c.state.Bytes()
 	if fit {
-		if room := e.Room(i, &c.state); room > 0 {
+		if _, entries := e.Room(i, &c.state); entries > 0 {
 			if !grow {
-				room = 0
+				entries = 0
 			}
-			e.Grow(i, &c.state, room)
+			e.Grow(i, &c.state, entries)
 		}
 	}
 	e.Charge(i, &c.state)
@@ -148,13 +148,13 @@ func (o *owner) locate(s *Store, e *limit.Evaluation, i int, full bool) int32 {
 			return int32(i)
 		}
 	}
-	v := e.Decision().Value(i)
+	v := e.Value(i)
 	pos := o.position(s, t, v)
 	if pos >= 0 || v.Kind == limit.NoValue || !full && o.values[t.Identity()] < t.Limit().MaxValues {
 		return pos
 	}
 	e.Results[i].Other = true
-	return o.position(s, t, limit.Value{Kind: limit.ValueOther})
+	return o.position(s, t, e.Value(i))
 }
 
 // position is where the counter is, or absent.
@@ -289,6 +289,24 @@ func (o *owner) sweep(now int64, n int) (freed int64) {
 	if len(o.counters) > n {
 		o.writable().hand = at
 	}
+	if freed > 0 {
+		o.shrink()
+	}
 	o.bytes -= freed
 	return freed
+}
+
+// shrink gives the room of counters that have gone back, once they are more than those that are left. What that costs
+// is paid by the counters that went since it was last done.
+func (o *owner) shrink() {
+	if n := len(o.counters); cap(o.counters) > 2*scanned && 2*n < cap(o.counters) {
+		o.counters = append(make([]counter, 0, n+n/4), o.counters...)
+		switch {
+		case o.byHash == nil:
+		case n > scanned:
+			o.reindex()
+		default:
+			o.byHash, o.clashed = nil, false
+		}
+	}
 }

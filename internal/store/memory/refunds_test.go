@@ -57,7 +57,7 @@ func TestRefundsNeverFailDecisions(t *testing.T) {
 		{"few decisions are refunded", 15_000, 63, 4 << 20, 0, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if raceEnabled && tc.refunds > 200_000 {
+			if memory.RaceEnabled && tc.refunds > 200_000 {
 				t.Skip("one goroutine, and the race detector takes minutes for it")
 			}
 			s, l, owner, now := newStore(t, tc.maxBytes), monthly(t, limit.MaxUnits), tenant(1), start

@@ -70,7 +70,7 @@ func ofShared(at int32) int32  { return absent - 1 - at }
 func (s *Store) evaluateShared(g *group, e *limit.Evaluation, i int, charge, share bool) int32 {
 	var unused limit.State
 	st, at := &unused, int32(absent)
-	if pos := g.owner.position(s, e.Results[i].Tier, e.Decision().Value(i)); pos >= 0 {
+	if pos := g.owner.position(s, e.Results[i].Tier, e.Value(i)); pos >= 0 {
 		st, at = &g.owner.counters[pos].state, sharedAt(pos)
 	}
 	name := e.Owner
@@ -88,10 +88,11 @@ func (s *Store) evaluateShared(g *group, e *limit.Evaluation, i int, charge, sha
 func (s *Store) commitShared(g *group, e *limit.Evaluation, i int, at int32) {
 	pos, bytes := ofShared(at), int64(0)
 	if at == absent {
-		pos, bytes = g.owner.add(s, e.Results[i].Tier, e.Decision().Value(i)), sizeOfCounter(e.Decision().Value(i))
+		pos, bytes = g.owner.add(s, e.Results[i].Tier, e.Value(i)), sizeOfCounter(e.Value(i))
 	}
 	c, b := &g.owner.counters[pos], &s.shared.budget
-	grow := e.Room(i, &c.state) <= b.free()
+	more, _ := e.Room(i, &c.state)
+	grow := more <= b.free()
 	b.used.Add(bytes + g.charge(c, e, i, grow))
 }
 

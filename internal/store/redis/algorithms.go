@@ -188,7 +188,7 @@ func askSet(q *question, c *limit.Charge, t *limit.Tier, p limit.Params, units, 
 	key := q.stampsKey(c.Limit, c.Value, digest)
 	other := key
 	if c.Value.Kind != limit.NoValue {
-		other = q.stampsKey(c.Limit, limit.Value{Kind: limit.ValueOther}, digest)
+		other = q.stampsKey(c.Limit, q.req.Owner.OtherValue(c.Value), digest)
 	}
 	return [7]int64{units, t.Threshold, p.Period, p.Width, p.Buckets, key, other}
 }

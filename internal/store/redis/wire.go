@@ -210,7 +210,7 @@ func (q *question) addPack(c *limit.Charge) {
 	tiers := int64(len(c.Limit.Tiers))
 	q.keys = appendPackKey(q.keys, q.prefix, c.Limit, c.Value)
 	key := q.key()
-	q.keys = appendPackKey(q.keys, q.prefix, c.Limit, limit.Value{Kind: limit.ValueOther})
+	q.keys = appendPackKey(q.keys, q.prefix, c.Limit, q.req.Owner.OtherValue(c.Value))
 	other := q.key()
 	q.keys = append(c.Limit.AppendKey(append(q.keys, q.prefix...)), "values"...)
 	q.add(key, tiers, 1, other, q.key(), int64(c.Limit.MaxValues))

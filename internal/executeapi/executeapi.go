@@ -1,0 +1,81 @@
+// Package executeapi reads the URLs that API Gateway gives the stages of APIs, as in
+// https://abc123.execute-api.eu-west-1.amazonaws.com/v1.
+package executeapi
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+// Stage is a stage of an API.
+type Stage struct {
+	API    string // the API's id
+	Region string // of AWS
+	Name   string
+}
+
+// service is the label of a host name between the API's id and the region.
+const service = ".execute-api."
+
+// maxURLBytes bounds a URL of a stage. It is far above what the longest id, region and name of a stage need.
+const maxURLBytes = 512
+
+// form is what ids, regions and names of stages look like.
+var form = struct{ api, region, stage *regexp.Regexp }{
+	api:    regexp.MustCompile(`^[a-z0-9]{1,63}$`),
+	region: regexp.MustCompile(`^[a-z]+(-[a-z]+)+-[0-9]{1,3}$`),
+	stage:  regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`),
+}
+
+// partitions are AWS's: what the names of their regions begin with, and the domain of their services. The last one has
+// all other regions.
+var partitions = []struct{ regions, domain string }{
+	{"cn-", "amazonaws.com.cn"},
+	{"eusc-", "amazonaws.eu"},
+	{"us-iso-", "c2s.ic.gov"},
+	{"us-isob-", "sc2s.sgov.gov"},
+	{"eu-isoe-", "cloud.adc-e.uk"},
+	{"us-isof-", "csp.hci.ic.gov"},
+	{"", "amazonaws.com"},
+}
+
+// ParseStage reads the URL of a stage. The host must be the one that API Gateway gives the API, so a custom domain is
+// an error. A slash may follow the stage's name, and nothing else.
+func ParseStage(text string) (Stage, error) {
+	u, err := url.Parse(text)
+	if err != nil || len(text) > maxURLBytes || u.Scheme != "https" || u.User != nil || u.RawQuery != "" || u.ForceQuery ||
+		strings.Contains(text, "#") {
+		return Stage{}, wrong(text)
+	}
+	s := Stage{Region: Region(u.Host), Name: strings.TrimSuffix(strings.TrimPrefix(u.EscapedPath(), "/"), "/")}
+	s.API, _, _ = strings.Cut(u.Host, service)
+	if s.Region == "" || !form.api.MatchString(s.API) || !form.stage.MatchString(s.Name) {
+		return Stage{}, wrong(text)
+	}
+	return s, nil
+}
+
+func wrong(text string) error {
+	const example = "https://abc123" + service + "eu-west-1.amazonaws.com/v1"
+	return fmt.Errorf("%.80q is not the URL of a stage of API Gateway, such as %s", text, example)
+}
+
+// Region is the region in the host name that API Gateway gives an API; "" for any other host name.
+func Region(host string) string {
+	_, rest, _ := strings.Cut(host, service)
+	region, domain, _ := strings.Cut(rest, ".")
+	if !form.region.MatchString(region) {
+		return ""
+	}
+	for _, p := range partitions {
+		if strings.HasPrefix(region, p.regions) {
+			if domain != p.domain {
+				return ""
+			}
+			return region
+		}
+	}
+	return ""
+}
