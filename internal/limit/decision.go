@@ -176,11 +176,11 @@ func (d *Decision) Leased(i int) int64 {
 
 // Charges reports whether result i is charged: every enforcing one of an allowed decision, and each shadow limit of it all of
 // whose tiers would admit.
-func (d *Decision) Charges(i int) bool {
+func (d *Decision) Charges(i int) bool { return d.Allowed && (!d.Results[i].shadow || d.shadowAdmits(i)) }
+
+// shadowAdmits reports whether all tiers of the shadow limit that result i is about admit.
+func (d *Decision) shadowAdmits(i int) bool {
 	r := &d.Results[i]
-	if !r.shadow || !d.Allowed {
-		return d.Allowed
-	}
 	for j := range d.Results {
 		if o := &d.Results[j]; o.charge == r.charge && !o.Admits {
 			return false

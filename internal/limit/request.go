@@ -32,8 +32,7 @@ func (q *Request) Check() error {
 	for i := range q.Charges {
 		c := &q.Charges[i]
 		l := c.Limit
-		if l == nil || !l.compiled || l.Mode == Off || c.Cost < 1 || c.Cost > l.costMost ||
-			(c.Value.Kind != NoValue) != l.valued || !c.Value.sound() {
+		if l == nil || !l.compiled || l.Mode == Off || c.Cost < 1 || c.Cost > l.costMost || !c.valueFits() {
 			return c.invalid(i)
 		}
 		for j := range i {
@@ -46,6 +45,14 @@ func (q *Request) Check() error {
 		return q.checkLeases()
 	}
 	return nil
+}
+
+// valueFits reports whether the value is one that the limit can have: none if it is per tenant, else a sound one.
+func (c *Charge) valueFits() bool {
+	if !c.Limit.valued {
+		return c.Value == Value{}
+	}
+	return c.Value.Kind != NoValue && c.Value.sound()
 }
 
 // invalid says what Check found wrong with charge i.

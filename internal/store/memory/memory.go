@@ -294,8 +294,6 @@ func (s *Store) inOrder(sh *shard, h uint64, o *owner, e *limit.Evaluation, char
 		if c := &counters[i]; c.tier != e.Results[i].Tier || c.value != nil {
 			return false
 		}
-	}
-	for i := range counters {
 		st := &counters[i].state
 		e.Evaluate(i, st, charge)
 		if bytes, entries := e.Room(i, st); bytes > 0 || entries > 0 {
