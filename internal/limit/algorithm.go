@@ -89,9 +89,9 @@ type algorithm interface {
 	receipt(r *Result, e *ReceiptEntry)
 	refund(s *State, e *ReceiptEntry, units, now int64) int64
 
-	// grant is what could be leased beside r, were it allowed; it sets r.leaseAt if units are charged otherwise for a lease
+	// offer is what could be leased beside r, were it allowed; it sets r.leaseAt if units are charged otherwise for a lease
 	// than for a request. lease charges to s what was granted, after charge.
-	grant(s *State, owner string, now int64, ask *LeaseRequest, r *Result) Lease
+	offer(s *State, owner string, now int64, ask *LeaseRequest, r *Result) Lease
 	lease(s *State, r *Result, granted *Lease)
 
 	// giveBack returns units of a lease that were not spent to the window, slot or entry at in which they were leased, and

@@ -206,13 +206,13 @@ func (l *log) receipt(r *Result, e *ReceiptEntry) {
 
 func (l *log) refund(s *State, e *ReceiptEntry, units, _ int64) int64 { return s.takeOff(e.at, units) }
 
-func (l *log) grant(_ *State, _ string, now int64, ask *LeaseRequest, r *Result) Lease {
+func (l *log) offer(_ *State, _ string, now int64, ask *LeaseRequest, r *Result) Lease {
 	until := now + ask.Life
 	granted := Lease{At: floorTo(until, l.width), Until: until}
 	if ask.leases() {
 		r.leaseAt = granted.At
 	}
-	granted.Units = ask.offer(l.threshold - r.seen.b - r.need)
+	granted.Units = ask.units(l.threshold - r.seen.b - r.need)
 	granted.Upfront = granted.Units
 	return granted
 }

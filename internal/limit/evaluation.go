@@ -93,7 +93,7 @@ func (e *Evaluation) evaluateLease(i int, s *State, repair bool) {
 	}
 	e.leased[i] = Lease{}
 	if r.Admits || r.shadow {
-		e.leased[i] = counts.grant(s, e.Owner.Name, e.Now, ask, r)
+		e.leased[i] = counts.offer(s, e.Owner.Name, e.Now, ask, r)
 	}
 }
 

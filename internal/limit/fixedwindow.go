@@ -56,9 +56,9 @@ func (w *fixedWindow) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
 	return takeBack(&s.b, units)
 }
 
-func (w *fixedWindow) grant(_ *State, _ string, _ int64, ask *LeaseRequest, r *Result) Lease {
+func (w *fixedWindow) offer(_ *State, _ string, _ int64, ask *LeaseRequest, r *Result) Lease {
 	seen := r.windowSeen()
-	units := ask.offer(w.threshold - seen.weight - seen.count - r.need)
+	units := ask.units(w.threshold - seen.weight - seen.count - r.need)
 	return Lease{Units: units, Upfront: units, At: seen.start, Until: seen.start + w.period}
 }
 

@@ -154,7 +154,7 @@ func (b *leakyBucket) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
 	return units
 }
 
-func (b *leakyBucket) grant(*State, string, int64, *LeaseRequest, *Result) Lease { return Lease{} }
+func (b *leakyBucket) offer(*State, string, int64, *LeaseRequest, *Result) Lease { return Lease{} }
 
 func (b *leakyBucket) lease(*State, *Result, *Lease) {}
 

@@ -44,8 +44,8 @@ const mostCounted = 2 * MaxUnits // units; where a correction stops counting
 // leases reports whether the request wants anything beyond Need.
 func (a *LeaseRequest) leases() bool { return a.Least > 0 || a.Most > 0 || a.Ample > 0 }
 
-// offer is how much of what is left is leased.
-func (a *LeaseRequest) offer(left int64) int64 {
+// units is how much of what is left is leased.
+func (a *LeaseRequest) units(left int64) int64 {
 	if left <= 0 {
 		return 0
 	}

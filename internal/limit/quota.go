@@ -100,8 +100,8 @@ func (q *quota) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
 	return takeBack(&s.b, units)
 }
 
-func (q *quota) grant(_ *State, _ string, _ int64, ask *LeaseRequest, r *Result) Lease {
-	units := ask.offer(q.units - r.seen.b - r.need)
+func (q *quota) offer(_ *State, _ string, _ int64, ask *LeaseRequest, r *Result) Lease {
+	units := ask.units(q.units - r.seen.b - r.need)
 	return Lease{Units: units, Upfront: units, At: r.seen.a, Until: r.seen.c}
 }
 

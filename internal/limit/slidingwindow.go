@@ -123,17 +123,17 @@ func (w *slidingWindow) refund(s *State, e *ReceiptEntry, units, _ int64) int64 
 	return 0
 }
 
-func (w *slidingWindow) grant(_ *State, _ string, now int64, ask *LeaseRequest, r *Result) Lease {
+func (w *slidingWindow) offer(_ *State, _ string, now int64, ask *LeaseRequest, r *Result) Lease {
 	seen := r.windowSeen()
 	left := w.threshold - seen.weight - seen.count - r.need
 	granted := Lease{At: seen.start, Until: seen.start + w.period}
 	if !ask.Ramp {
-		granted.Units = ask.offer(left)
+		granted.Units = ask.units(left)
 		granted.Upfront = granted.Units
 		return granted
 	}
 	granted.Until = w.rampEnd(seen.start, now)
-	granted.Units = ask.offer(w.threshold - w.weight(&seen, r.window.start, granted.Until) - seen.count - r.need)
+	granted.Units = ask.units(w.threshold - w.weight(&seen, r.window.start, granted.Until) - seen.count - r.need)
 	granted.Upfront = min(max(left, 0), granted.Units)
 	return granted
 }

@@ -350,7 +350,7 @@ func (b *tokenBucket) refund(s *State, e *ReceiptEntry, units, now int64) int64 
 	return grains / b.den
 }
 
-func (b *tokenBucket) grant(s *State, owner string, now int64, ask *LeaseRequest, r *Result) Lease {
+func (b *tokenBucket) offer(s *State, owner string, now int64, ask *LeaseRequest, r *Result) Lease {
 	seen, leased := r.bucket(), Leased{}
 	if s.extra != nil && s.extra.leased.Until > seen.asOf {
 		leased = s.extra.leased
@@ -369,7 +369,7 @@ func (b *tokenBucket) grant(s *State, owner string, now int64, ask *LeaseRequest
 		_, level = b.refilled(b.full, seen.asOf, level, granted.Until)
 		left = min(floorTo(level, b.den)/b.den, b.burst-leased.Units-r.need, most)
 	}
-	granted.Units = ask.offer(left)
+	granted.Units = ask.units(left)
 	if granted.Upfront = min(granted.Upfront, granted.Units); !ask.Ramp {
 		granted.Upfront = granted.Units
 	}

@@ -119,7 +119,7 @@ func (c *decision) confirm() {
 	c.d.Settle()
 	c.d.ID = c.nextID()
 	for i := range c.d.Results {
-		c.d.AdoptLease(i, c.tiers[i].grant)
+		c.d.AdoptLease(i, c.tiers[i].lease)
 		if !c.tiers[i].written && !(c.d.Charges(i) && c.idle(i)) {
 			if len(c.req.Leases) > 0 && c.d.Results[i].Shadow() {
 				c.d.Results[i].Admits = false // else the caller would have units that nobody charged
@@ -145,11 +145,11 @@ func (c *decision) build(at int, shadows bool) (*write, error) {
 		if t.item != at {
 			continue
 		}
-		t.written, t.doubtful, t.tight, t.grant = false, false, false, limit.Lease{}
+		t.written, t.doubtful, t.tight, t.lease = false, false, false, limit.Lease{}
 		if r := &c.d.Results[i]; r.Shadow() && !(shadows && c.d.Charges(i)) {
 			continue
 		}
-		if t.grant = c.d.Lease(i); c.idle(i) {
+		if t.lease = c.d.Lease(i); c.idle(i) {
 			continue
 		}
 		counters = append(counters, counterWrite{t.name, func(n counter, whole bool) { c.prepare(n, i, whole) }})
@@ -258,7 +258,7 @@ func (c *decision) learnBefore(at int, w *write, known *view, old map[string]typ
 			if err := c.weigh(i, before); err != nil {
 				return err
 			}
-			c.d.AdoptLease(i, c.tiers[i].grant)
+			c.d.AdoptLease(i, c.tiers[i].lease)
 		}
 	}
 	return nil
@@ -337,7 +337,7 @@ func (c *decision) chargeShadows(ctx context.Context) error {
 func (c *decision) unwrite(at int) {
 	for i := range c.tiers {
 		if c.tiers[i].item == at {
-			c.tiers[i].written, c.tiers[i].grant = false, limit.Lease{}
+			c.tiers[i].written, c.tiers[i].lease = false, limit.Lease{}
 		}
 	}
 }

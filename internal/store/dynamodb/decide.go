@@ -58,7 +58,7 @@ type tierAt struct {
 	written  bool
 	doubtful bool
 	tight    bool        // others at the same time leave too little room for what was guessed
-	grant    limit.Lease // that was or is to be written
+	lease    limit.Lease // that was or is to be written
 }
 
 // Decide charges all limits of the request or none. See [limit.Store].
@@ -165,7 +165,7 @@ func (c *decision) decide(ctx context.Context) error {
 // all.
 func (c *decision) tries() int {
 	if len(c.req.Leases) > 0 {
-		return maxTriesAhead
+		return maxTriesLeases
 	}
 	return maxTries
 }
@@ -206,7 +206,7 @@ func (c *decision) deny(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		if !asked {
-			c.keepAhead()
+			c.keepLeases()
 			c.persistRepairs(ctx)
 			return true, nil
 		}
@@ -423,12 +423,12 @@ func (c *decision) prepare(n counter, i int, whole bool) {
 	r, at := &c.d.Results[i], &c.tiers[i]
 	v := c.items[at.item].view
 	g := charge{
-		tier: r.Tier, params: r.Tier.Params(c.d.Owner), need: c.need(i), grant: c.d.Lease(i), now: c.now,
+		tier: r.Tier, params: r.Tier.Params(c.d.Owner), need: c.need(i), lease: c.d.Lease(i), now: c.now,
 		old: at.old, pre: at.pre, repaired: at.repaired,
 		contended: v != nil && time.Now().Before(v.contended),
 	}
 	if len(c.req.Leases) > 0 {
-		g.ahead = &c.req.Leases[i]
+		g.ask = &c.req.Leases[i]
 	}
 	g.post = c.committed(i)
 	g.guess(n, whole)

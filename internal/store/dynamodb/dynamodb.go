@@ -114,7 +114,7 @@ const (
 	DefaultDenyFor  = 5 * time.Second
 
 	maxTries      = 3
-	maxTriesAhead = 8 // of a decision that leases
+	maxTriesLeases = 8 // of a decision that leases
 )
 
 // Errors of a request whose store answered. See [limit.Answered].

@@ -11,8 +11,8 @@ type charge struct {
 	tier      *limit.Tier
 	params    limit.Params
 	need      int64               // units that must fit
-	ahead     *limit.LeaseRequest // nil: none
-	grant     limit.Lease         // what is charged beyond the need
+	ask       *limit.LeaseRequest // nil: none
+	lease     limit.Lease         // what is charged beyond the need
 	now       int64
 	old       fields      // in the view; nil: none
 	pre       limit.State // old, as the core knows it, repaired
@@ -25,21 +25,21 @@ type charge struct {
 }
 
 // taken is all that is charged, units.
-func (g *charge) taken() int64 { return g.need + g.grant.Units }
+func (g *charge) taken() int64 { return g.need + g.lease.Units }
 
 // leases reports whether what is taken is a lease, and not spent.
-func (g *charge) leases() bool { return g.ahead != nil && g.ahead.Largest() > 0 }
+func (g *charge) leases() bool { return g.ask != nil && g.ask.Largest() > 0 }
 
 // adjust is what the request corrects, units.
 func (g *charge) adjust() int64 {
-	if g.ahead == nil {
+	if g.ask == nil {
 		return 0
 	}
-	return g.ahead.Correction
+	return g.ask.Correction
 }
 
 // ramps reports whether some of what is taken comes free later.
-func (g *charge) ramps() bool { return g.ahead != nil && g.ahead.Ramp && g.grant.Units > 0 }
+func (g *charge) ramps() bool { return g.ask != nil && g.ask.Ramp && g.lease.Units > 0 }
 
 // guess adds to the write the condition under which the core admits the cost, whatever the counter holds by then as
 // long as it is of the class that was guessed, and the assignments that make of it what the core would.
@@ -99,7 +99,7 @@ type claim struct{ at, units int64 }
 // claims are all that is taken, by when it must be free. Of a ramp nothing may be: then the counter may be more than full
 // now, by other ramps that come free until the same time.
 func (g *charge) claims() []claim {
-	now, all := g.need+g.grant.Upfront, claim{g.grant.Until, g.taken()}
+	now, all := g.need+g.lease.Upfront, claim{g.lease.Until, g.taken()}
 	switch {
 	case !g.ramps():
 		return []claim{{g.now, g.taken()}}

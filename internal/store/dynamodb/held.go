@@ -43,10 +43,10 @@ func (g *bucketCharge) heldBucket(c counter) {
 // burst is by now.
 func (b *heldBucket) usual() bool {
 	held := b.pre.Leased.Units
-	if held > b.params.Capacity || b.inSlot && b.leases() && big.NewInt(b.grant.At).Cmp(b.old["z"]) != 0 {
+	if held > b.params.Capacity || b.inSlot && b.leases() && big.NewInt(b.lease.At).Cmp(b.old["z"]) != 0 {
 		return false
 	}
-	if b.adjust() < 0 && b.inSlot && b.old["z"].Cmp(big.NewInt(b.ahead.CorrectionAt)) == 0 {
+	if b.adjust() < 0 && b.inSlot && b.old["z"].Cmp(big.NewInt(b.ask.CorrectionAt)) == 0 {
 		b.back = min(-b.adjust(), held)
 		return b.back == -b.adjust()
 	}
@@ -216,10 +216,10 @@ func (b *heldBucket) set() {
 	case b.inSlot:
 	case b.leases() && b.fixed:
 		c.set("q", b.target)
-		c.set("z", big.NewInt(b.grant.At))
+		c.set("z", big.NewInt(b.lease.At))
 	case b.leases():
 		c.copy("q", "e", moved)
-		c.set("z", big.NewInt(b.grant.At))
+		c.set("z", big.NewInt(b.lease.At))
 	case b.hold:
 		c.drop("q")
 		c.drop("z")

@@ -176,12 +176,12 @@ func (g *bucketsCharge) perBucket(current, adjusted int64) map[int64]int64 {
 	add := map[int64]int64{}
 	if g.taken() > 0 {
 		if g.leases() {
-			current = floorQuotient(g.grant.At, g.params.Width)
+			current = floorQuotient(g.lease.At, g.params.Width)
 		}
 		add[current] += g.taken()
 	}
 	if adjusted != 0 {
-		add[floorQuotient(g.ahead.CorrectionAt, g.params.Width)] += adjusted
+		add[floorQuotient(g.ask.CorrectionAt, g.params.Width)] += adjusted
 	}
 	return add
 }
@@ -190,7 +190,7 @@ func (g *bucketsCharge) perBucket(current, adjusted int64) map[int64]int64 {
 // empty goes.
 func (g *bucketsCharge) addToBucket(c counter, index, units, adjusted int64) {
 	name := bucketName(index)
-	adjusts := adjusted < 0 && index == floorQuotient(g.ahead.CorrectionAt, g.params.Width)
+	adjusts := adjusted < 0 && index == floorQuotient(g.ask.CorrectionAt, g.params.Width)
 	if !adjusts {
 		c.addNew(name, big.NewInt(units))
 		return

@@ -86,14 +86,14 @@ func (c *decision) chargeInSteps(ctx context.Context, writes []itemWrite) (bool,
 	return true, nil
 }
 
-// keepAhead makes of what the steps before a denial have charged the caller's leases.
-func (c *decision) keepAhead() {
+// keepLeases makes of what the steps before a denial have charged the caller's leases.
+func (c *decision) keepLeases() {
 	for i, done := range c.charged {
 		if !done.written {
 			continue
 		}
 		st := *done.pre.Clone()
-		c.d.AdoptLease(i, done.grant)
+		c.d.AdoptLease(i, done.lease)
 		c.d.Charge(i, &st)
 		c.d.KeepLease(i)
 	}
@@ -112,7 +112,7 @@ func (c *decision) takeBack(ctx context.Context, err error) {
 		charged := false
 		for j := range tiers {
 			if done := c.charged[i]; done != nil && done.written {
-				tiers[j] = limit.LeaseRequest{Correction: -(done.taken + done.grant.Units), CorrectionAt: done.grant.At}
+				tiers[j] = limit.LeaseRequest{Correction: -(done.taken + done.lease.Units), CorrectionAt: done.lease.At}
 				charged = charged || tiers[j].Correction < 0
 				if done.result.Other {
 					charge.Value = c.req.Owner.OtherValue(charge.Value)

@@ -158,7 +158,7 @@ func (g *bucketCharge) tokenBucket(c counter) {
 	case g.old != nil && g.pre.Rate != g.tier.Threshold:
 		g.exact(c)
 		return
-	case g.ahead != nil || g.old["z"] != nil:
+	case g.ask != nil || g.old["z"] != nil:
 		g.heldBucket(c)
 		return
 	case g.old != nil:

@@ -322,7 +322,7 @@ func (s *Store) inOrder(sh *shard, h uint64, o *owner, e *limit.Evaluation, char
 
 // evaluate fills the results of e from the counters of o, which is nil for a new owner, and notes in at where they are.
 // In place of a counter that an address lacks it reads the shared one: what that has admitted may have been this
-// address. It reports whether o lacks counters, and whether the stamps of one that it has need to grow.
+// address. It reports whether o lacks counters, and whether the entries of one that it has need to grow.
 func (s *Store) evaluate(o *owner, g *group, e *limit.Evaluation, at []int32, charge, share bool) (lacks, grows bool, err error) {
 	var unused limit.State
 	if o == nil {
@@ -420,7 +420,7 @@ func (s *Store) makeRoom(sh *shard, o *owner, g *group, e *limit.Evaluation, at 
 	if share && g != nil {
 		return 0, nil
 	}
-	chosen := false // whether callers choose how many counters or stamps like these there are
+	chosen := false // whether callers choose how many counters or entries like these there are
 	for i := range e.Results {
 		if !e.Charges(i) || share && at[i] >= 0 {
 			continue
@@ -443,7 +443,7 @@ func (s *Store) makeRoom(sh *shard, o *owner, g *group, e *limit.Evaluation, at 
 }
 
 // bytesOf returns how many bytes a charge of result i takes, which is at at, and whether callers choose how many such
-// counters or stamps there are.
+// counters or entries there are.
 func bytesOf(o *owner, g *group, e *limit.Evaluation, i int, at int32) (bytes int64, chosen bool) {
 	if at >= 0 {
 		bytes, _ = e.Room(i, &o.counters[at].state)
@@ -478,7 +478,7 @@ func (s *Store) count(k limit.OwnerKind, bytes int64) {
 }
 
 // take counts bytes that the owner, which is nil if it is new, is about to take, if there is room for them. If chosen
-// is set, they are for values or stamps, and the owner may have no more than what is left.
+// is set, they are for values or entries, and the owner may have no more than what is left.
 func (s *Store) take(o *owner, k limit.OwnerKind, bytes int64, chosen bool) bool {
 	all, b := &s.budgets[everybody], &s.budgets[budgetOf(k)]
 	if chosen && !s.oneBudget {

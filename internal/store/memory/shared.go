@@ -84,7 +84,7 @@ func (s *Store) evaluateShared(g *group, e *limit.Evaluation, i int, charge, sha
 
 // commitShared charges result i to the group's counter at the position that evaluateShared returned. If that is absent,
 // commitShared adds the counter to the group first. It does so even if the budget is used up: the plans say how many
-// shared counters there are, not the callers. Stamps grow within the budget.
+// shared counters there are, not the callers. Entries grow within the budget.
 func (s *Store) commitShared(g *group, e *limit.Evaluation, i int, at int32) {
 	pos, bytes := ofShared(at), int64(0)
 	if at == absent {
