@@ -176,7 +176,9 @@ func (d *Decision) Leased(i int) int64 {
 
 // Charges reports whether result i is charged: every enforcing one of an allowed decision, and each shadow limit of it all of
 // whose tiers would admit.
-func (d *Decision) Charges(i int) bool { return d.Allowed && (!d.Results[i].shadow || d.shadowAdmits(i)) }
+func (d *Decision) Charges(i int) bool {
+	return d.Allowed && (!d.Results[i].shadow || d.shadowAdmits(i))
+}
 
 // shadowAdmits reports whether all tiers of the shadow limit that result i is about admit.
 func (d *Decision) shadowAdmits(i int) bool {

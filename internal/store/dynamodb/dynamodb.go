@@ -113,7 +113,7 @@ const (
 	DefaultMaxItems = 10_000
 	DefaultDenyFor  = 5 * time.Second
 
-	maxTries      = 3
+	maxTries       = 3
 	maxTriesLeases = 8 // of a decision that leases
 )
 
