@@ -65,8 +65,8 @@ type Config struct {
 	// Regions are the cells' regions of AWS, by cell. A cell that is not there may be in any region.
 	Regions map[string]string
 
-	// Local says that the control plane runs in one process with its cells: URLs of operators' APIs are then of this
-	// machine. Without it they are of API Gateway.
+	// Local says that the control plane runs in one process with its cells: URLs of operators' APIs may then be of this
+	// machine, too. Without it they are of API Gateway.
 	Local bool
 
 	// Alone is the one cell that there is, where cells do not share the limits; "" where they may.

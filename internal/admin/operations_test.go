@@ -475,18 +475,19 @@ func TestOpsURLs(t *testing.T) {
 	}
 }
 
-// Guarantees that a control plane which runs in one process with its cells takes URLs of this machine, and no others.
+// Guarantees that a control plane which runs in one process with its cells takes URLs of this machine, too, and no
+// others than those and API Gateway's.
 func TestLocalOpsURLs(t *testing.T) {
 	w := newWorld(t)
 	w.config.Local = true
 	w.remake()
 	for _, bad := range []string{
-		opsURL, "http://192.0.2.1/ops", "http://u@127.0.0.1/ops", "http://127.0.0.1/ops?a=b", "ftp://127.0.0.1/", "127.0.0.1",
+		"http://192.0.2.1/ops", "http://u@127.0.0.1/ops", "http://127.0.0.1/ops?a=b", "ftp://127.0.0.1/", "127.0.0.1",
 	} {
 		_, err := w.AddCell(t.Context(), ann, &admin.AddCellRequest{Cell: "eu-1", Ops: bad, Reason: "x"})
 		w.refused(err, call.Invalid, "ops: ")
 	}
-	for _, good := range []string{"http://127.0.0.1:8080/ops/eu-1", "http://[::1]:8080", "http://localhost/ops"} {
+	for _, good := range []string{opsURL, "http://127.0.0.1:8080/ops/eu-1", "http://[::1]:8080", "http://localhost/ops"} {
 		r := &admin.AddCellRequest{Cell: "eu-1", Ops: good, Yes: true, Reason: "x"}
 		if _, err := w.AddCell(t.Context(), ann, r); err != nil {
 			t.Error(err)
