@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/clock"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 // A clock that falls behind, or that returns, would give windows away.
