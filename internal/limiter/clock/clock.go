@@ -1,4 +1,5 @@
-// Package clock tells the time of day for decisions at less than half the price of time.Now.
+// Package clock tells the time that has passed, correctly also in a process that is frozen between requests ([Instant],
+// [Timeline]), and the time of day at less than half the price of time.Now ([Clock]).
 package clock
 
 import (
@@ -9,12 +10,12 @@ import (
 // Refresh is how old a reading of the time of day may be: a step of the system's clock is followed within it.
 const Refresh = 50 * time.Millisecond
 
-// Clock adds what the monotonic clock has run since to a reading of the time of day. It is for processes that run all the
-// time: after a freeze during which the monotonic clock stood still, its first readings are old. The zero Clock is ready
-// for use, by many goroutines at once.
+// Clock tells the time of day: a reading of the wall clock plus what the monotonic clock has advanced since. It is for
+// processes that run all the time. After a freeze during which the monotonic clock stood still, its first readings are old; to
+// find out how much time has passed, compare instants ([Instant]). The zero Clock is ready for use, by many goroutines at once.
 type Clock struct{ read atomic.Pointer[time.Time] }
 
-// Now is the time of day.
+// Now returns the time of day.
 func (c *Clock) Now() time.Time {
 	if t := c.read.Load(); t != nil {
 		if since := time.Since(*t); since < Refresh {
