@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/bench/shared"
-	"github.com/sluicelimits/sluice/internal/ladder"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
 )
@@ -208,13 +208,13 @@ func runHot(t *testing.T, limits []limit.Limit, length time.Duration) (*hot, err
 func (h *hot) run(w *dynamoWorkload, length time.Duration) error {
 	req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: w.charges}
 	var asking sync.WaitGroup
-	var ladders []*ladder.Ladder
+	var ladders []*resilience.Chain
 	for range hotInstances {
 		store, err := w.store()
 		if err != nil {
 			return err
 		}
-		l, err := ladder.New(ladder.Config{Rates: ladder.Named{Name: "dynamodb", Store: store}, MaxInstances: hotInstances})
+		l, err := resilience.NewChain(resilience.ChainConfig{Rates: resilience.NamedStore{Name: "dynamodb", Store: store}, MaxInstances: hotInstances})
 		if err != nil {
 			return err
 		}

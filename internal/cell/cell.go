@@ -145,13 +145,13 @@ func (f *Function) source(c *Config, m memory, a *amazon) (_ authorizer.Source, 
 func (f *Function) newHandler(c *Config, m memory, source authorizer.Source) (*authorizer.Handler, error) {
 	s := c.Settings
 	of := authorizer.Config{
-		Source: &renewing{source, f.secret}, Store: f.stores.ladder.Store, Addresses: f.stores.addresses, Log: c.Log, TrustedHops: s.TrustedHops,
+		Source: &renewing{source, f.secret}, Store: f.stores.ladder.Fallback, Addresses: f.stores.addresses, Log: c.Log, TrustedHops: s.TrustedHops,
 		Jitter: s.RetryJitter, Sources: f.secret, Measure: true, BackstopBytes: m.backstop,
 	}
 	if f.tokens != nil {
 		of.Tokens = f.tokens
 	}
-	beside := []func(context.Context, time.Time){f.stores.ladder.Beat}
+	beside := []func(context.Context, time.Time){f.stores.ladder.RunBackgroundTasks}
 	if f.kill != nil {
 		of.Mode = f.kill.Mode
 		beside = []func(context.Context, time.Time){f.kill.Poll, f.beat}
@@ -169,7 +169,7 @@ func (f *Function) newHandler(c *Config, m memory, source authorizer.Source) (*a
 // beat has the stores told that this instance runs, but where they are not to be asked. What is leased meanwhile ends by itself.
 func (f *Function) beat(ctx context.Context, now time.Time) {
 	if f.kill.Mode() != limit.Off {
-		f.stores.ladder.Beat(ctx, now)
+		f.stores.ladder.RunBackgroundTasks(ctx, now)
 	}
 }
 

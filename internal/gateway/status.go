@@ -9,11 +9,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/ladder"
 	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/livepage"
-	"github.com/sluicelimits/sluice/internal/outage"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -45,9 +44,9 @@ type StatusSource struct {
 	Overview func(most int) Overview      // with at most so many tenants; required
 	Cells    func() []livepage.CellStatus // nil where there is only this one
 	Store    limit.Store
-	Ladder   *ladder.Ladder // what stands before shared stores, and is looked at instead of Store; nil where there are none
-	Bytes    func() int64   // of the store
-	Upstream *url.URL       // nil is the echo
+	Ladder   *resilience.Chain // what stands before shared stores, and is looked at instead of Store; nil where there are none
+	Bytes    func() int64      // of the store
+	Upstream *url.URL          // nil is the echo
 	Listen   string
 	Try      []string
 	Now      func() time.Time
@@ -95,10 +94,10 @@ func (s *StatusSource) Status() livepage.Status {
 }
 
 // storeStatus is what the ladder has done so far.
-func storeStatus(l *ladder.Ladder) *livepage.StoreStatus {
-	o := l.Store.Stats()
+func storeStatus(l *resilience.Chain) *livepage.StoreStatus {
+	o := l.Fallback.Stats()
 	out := &livepage.StoreStatus{
-		Instances: l.Fleet.Count(),
+		Instances: l.Instances.Count(),
 		Outage: livepage.OutageStatus{
 			Failures: o.Failures, Backstop: o.Backstop, Open: o.Open, Closed: o.Closed,
 			ChargedBack: o.ChargedBack, Dropped: o.Dropped, Waiting: o.Waiting,
@@ -164,7 +163,7 @@ func (k *known) since(now time.Time) []livepage.LimitStatus {
 // look is one look at the counters of many tenants.
 type look struct {
 	store  limit.Store
-	ladder *ladder.Ladder // nil: store is in this process
+	ladder *resilience.Chain // nil: store is in this process
 	leased map[leasedTier]int64
 	away   bool // the only store there is did not answer: it is not asked again
 }
@@ -207,7 +206,7 @@ func (l *look) limits(ctx context.Context, owner limit.Owner, set *plan.Set, now
 	var a asked
 	if !l.away {
 		err := l.peek(ctx, owner, set, counted, now, &a)
-		if a.away = l.ladder != nil && (a.Degraded || errors.Is(err, outage.ErrClosed)); !a.away {
+		if a.away = l.ladder != nil && (a.Degraded || errors.Is(err, resilience.ErrFailClosed)); !a.away {
 			return l.describe(owner.Name, set, &a, now)
 		}
 		l.away = len(l.ladder.Breakers) == 1
