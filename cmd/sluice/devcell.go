@@ -32,7 +32,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/planfile"
 	"github.com/sluicelimits/sluice/internal/store/memory"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
 // aloneCell is the one cell where there are not several; operators' commands know it by that.
@@ -53,7 +53,7 @@ type fleet struct {
 	clock     clock.Clock
 	operators *operators
 	homes     map[string]*memory.Store // of several cells: the counters of each, also of those that were removed
-	away      map[string]*split.Homes  // what each cell sees of them
+	away      map[string]*router.Homes // what each cell sees of them
 
 	mu      sync.Mutex
 	cells   map[string]*servedCell
@@ -392,7 +392,7 @@ func (f *fleet) memoryCounters(name string) (*counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := split.NewHomes(split.HomesConfig{Cell: name, Own: own})
+	all, err := router.NewHomes(router.HomesConfig{Cell: name, Own: own})
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 	"github.com/sluicelimits/sluice/internal/store/redis"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
 // storeOptions say where counters are kept.
@@ -117,7 +117,7 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 	c.closers = append([]func(context.Context) error{c.ladder.Close}, c.closers...)
 	c.base = shared.Rates.Store
 	if shared.Quotas.Store != nil {
-		if c.base, err = split.New(split.Config{Rates: shared.Rates.Store, Quotas: shared.Quotas.Store}); err != nil {
+		if c.base, err = router.New(router.Config{Rates: shared.Rates.Store, Quotas: shared.Quotas.Store}); err != nil {
 			c.close(log)
 			return nil, err
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/secrets"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/store/redis"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
 // Counters is where a cell counts, and what it enforces, for operators: without leases, backstop or cache in between, so that
@@ -70,7 +70,7 @@ func (k *Counters) addRedis(c Config, a *amazon, quotas limit.Store) error {
 	if rates, err = newRedis(&of, a, secret, c.Log); err != nil {
 		return err
 	}
-	both, err := split.New(split.Config{Rates: rates, Quotas: quotas, HoldFor: -1})
+	both, err := router.New(router.Config{Rates: rates, Quotas: quotas, HoldFor: -1})
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (k *Counters) addHomes(c Config, a *amazon) error {
 	if err != nil || len(stores) == 0 {
 		return err
 	}
-	all, err := split.NewHomes(split.HomesConfig{Cell: c.Settings.Cell, Own: k.Store, Homes: stores, HoldFor: -1})
+	all, err := router.NewHomes(router.HomesConfig{Cell: c.Settings.Cell, Own: k.Store, Homes: stores, HoldFor: -1})
 	if err != nil {
 		return err
 	}

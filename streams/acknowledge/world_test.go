@@ -24,7 +24,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/route"
 	"github.com/sluicelimits/sluice/internal/shares"
 	"github.com/sluicelimits/sluice/internal/store/memory"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 	"github.com/sluicelimits/sluice/streams/acknowledge"
 	"github.com/sluicelimits/sluice/streams/balancer"
 )
@@ -55,7 +55,7 @@ func (nothing) Took(string, time.Duration) {}
 
 type environment struct {
 	reader *cellconfig.Reader
-	homes  *split.Homes
+	homes  *router.Homes
 	leases *lease.Store
 }
 
@@ -200,7 +200,7 @@ func (w *world) empty(id string) *cell {
 		w.t.Fatal(err)
 	}
 	c.kept = &clocked{kept, func() time.Time { return w.now.Add(c.skew) }}
-	own, err := split.New(split.Config{Rates: rates, Quotas: c.kept, HoldFor: -1})
+	own, err := router.New(router.Config{Rates: rates, Quotas: c.kept, HoldFor: -1})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func (w *world) empty(id string) *cell {
 				}
 			}
 		}
-		if e.homes, err = split.NewHomes(split.HomesConfig{Cell: id, Own: own, Homes: others, HoldFor: -1}); err != nil {
+		if e.homes, err = router.NewHomes(router.HomesConfig{Cell: id, Own: own, Homes: others, HoldFor: -1}); err != nil {
 			w.t.Fatal(err)
 		}
 		if e.leases, err = lease.New(lease.Config{Store: e.homes, Instances: func() int { return 2 }, Life: grace.Lease, Look: -1,

@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
 // NamedStore is a store and what it is called in errors, in the log and on the live page.
@@ -57,8 +57,8 @@ type Chain struct {
 	Breakers  []*Breaker
 	Instances *Instances
 
-	joined  *split.Store // nil where one store counts everything
-	away    *split.Homes // nil without homes, as are the next two
+	joined  *router.Store // nil where one store counts everything
+	away    *router.Homes // nil without homes, as are the next two
 	homes   map[string]*home
 	cell    string
 	quotas  *Instances // who shares this cell's own quotas
@@ -86,7 +86,7 @@ func NewChain(c ChainConfig) (*Chain, error) {
 		if quotas, err = l.guard(&c, c.Quotas); err != nil {
 			return nil, err
 		}
-		if l.joined, err = split.New(split.Config{Rates: rates, Quotas: quotas}); err != nil {
+		if l.joined, err = router.New(router.Config{Rates: rates, Quotas: quotas}); err != nil {
 			return nil, fmt.Errorf("ladder: %w", err)
 		}
 		below = l.joined

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
 // beatFor is how long after its last use a home still counts this instance: longer than leases from it live. It keeps the
@@ -66,7 +66,7 @@ func (l *Chain) addHomes(c *ChainConfig, below, quotas limit.Store) (limit.Store
 		}
 		l.homes[cell], stores[cell] = h, h
 	}
-	if l.away, err = split.NewHomes(split.HomesConfig{Cell: c.Cell, Own: below, Homes: stores}); err != nil {
+	if l.away, err = router.NewHomes(router.HomesConfig{Cell: c.Cell, Own: below, Homes: stores}); err != nil {
 		return nil, fmt.Errorf("ladder: %w", err)
 	}
 	return l.away, nil
@@ -75,7 +75,7 @@ func (l *Chain) addHomes(c *ChainConfig, below, quotas limit.Store) (limit.Store
 // instancesOf is how many instances share what keeps the limit, as far as is known.
 func (l *Chain) instancesOf(of *limit.Limit) int {
 	switch {
-	case l.quotas == nil || of.Home == "" && !split.IsQuota(of):
+	case l.quotas == nil || of.Home == "" && !router.IsQuota(of):
 	case of.Home == "" || of.Home == l.cell:
 		return l.quotas.Count()
 	case l.homes[of.Home] != nil:

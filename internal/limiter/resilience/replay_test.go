@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
 // spend asks n times, each to be admitted.
@@ -208,7 +208,7 @@ func TestChargedBackApart(t *testing.T) {
 func TestChargedBackToTwoStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rates, quotas := newMemory(t), newMemory(t)
-		both, err := split.New(split.Config{Rates: rates, Quotas: quotas})
+		both, err := router.New(router.Config{Rates: rates, Quotas: quotas})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -238,7 +238,7 @@ func TestOneOfTwoStoresIsAway(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			own, inner := newMemory(t), newMemory(t)
 			home := newFlaky(t, inner)
-			homes, err := split.NewHomes(split.HomesConfig{Own: own, Homes: map[string]limit.Store{"us": home}, HoldFor: -1})
+			homes, err := router.NewHomes(router.HomesConfig{Own: own, Homes: map[string]limit.Store{"us": home}, HoldFor: -1})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,4 +1,4 @@
-package split
+package router
 
 import (
 	"context"
@@ -50,7 +50,7 @@ type HomesConfig struct {
 // NewHomes joins the stores. Close it when done; that closes none of them.
 func NewHomes(c HomesConfig) (*Homes, error) {
 	if c.Own == nil {
-		return nil, errors.New("split store: needs the cell's own store")
+		return nil, errors.New("router: needs the cell's own store")
 	}
 	h := &Homes{cell: c.Cell, own: c.Own, holdFor: c.HoldFor}
 	h.known.Store(&chain{})
@@ -68,10 +68,10 @@ func (h *Homes) Add(name string, store limit.Store) error {
 	defer h.adding.Unlock()
 	was, below := h.known.Load(), h.own
 	if _, twice := was.numbers[name]; name == "" || store == nil || twice {
-		return fmt.Errorf("split store: home %q needs a name of its own and a store", name)
+		return fmt.Errorf("router: home %q needs a name of its own and a store", name)
 	}
 	if name == h.cell {
-		return fmt.Errorf("split store: home %q is the cell itself", name)
+		return fmt.Errorf("router: home %q is the cell itself", name)
 	}
 	if n := len(was.joined); n > 0 {
 		below = was.joined[n-1]

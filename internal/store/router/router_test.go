@@ -1,4 +1,4 @@
-package split_test
+package router_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/limit/limittest"
 	"github.com/sluicelimits/sluice/internal/store/memory"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
 // away is a store that can be made to fail, and counts what it is asked.
@@ -49,7 +49,7 @@ func newMemory(tb testing.TB) *away {
 }
 
 type pair struct {
-	*split.Store
+	*router.Store
 	rates, quotas *away
 	tb            testing.TB
 }
@@ -60,7 +60,7 @@ func newPairHolding(tb testing.TB, holdFor time.Duration) *pair {
 	tb.Helper()
 	p := &pair{rates: newMemory(tb), quotas: newMemory(tb), tb: tb}
 	var err error
-	if p.Store, err = split.New(split.Config{Rates: p.rates, Quotas: p.quotas, HoldFor: holdFor}); err != nil {
+	if p.Store, err = router.New(router.Config{Rates: p.rates, Quotas: p.quotas, HoldFor: holdFor}); err != nil {
 		tb.Fatal(err)
 	}
 	return p
@@ -126,7 +126,7 @@ func question(limits ...*limit.Limit) *limit.Request {
 func (p *pair) used(now time.Time, l *limit.Limit) int64 {
 	p.tb.Helper()
 	s := p.rates
-	if split.IsQuota(l) {
+	if router.IsQuota(l) {
 		s = p.quotas
 	}
 	var d limit.Decision
@@ -187,7 +187,7 @@ func TestReturnsThatWaitAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const held, waiting, underWay, beyond = 64, 4096, 8, 100
 		quotas := &holding{Store: newMemory(t), free: make(chan struct{})}
-		s, err := split.New(split.Config{Rates: newMemory(t), Quotas: quotas, HoldFor: time.Hour})
+		s, err := router.New(router.Config{Rates: newMemory(t), Quotas: quotas, HoldFor: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package split_test
+package router_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/soak"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
 // mixture is limits of both halves: rates of several algorithms, quotas that are leased and that are not.
@@ -187,7 +187,7 @@ func TestScriptsAgreeWithOneStore(t *testing.T) {
 					continue
 				}
 				kept++
-				if !split.IsQuota(r.Limit()) || req.Ahead[i].Largest() == 0 || g.Units > req.Ahead[i].Need+req.Ahead[i].Largest() {
+				if !router.IsQuota(r.Limit()) || req.Ahead[i].Largest() == 0 || g.Units > req.Ahead[i].Need+req.Ahead[i].Largest() {
 					t.Fatalf("seed %d, step %d: a denial left %+v of %s, asked for was %+v", seed, step, g, r.Limit().ID, req.Ahead[i])
 				}
 				lease := question(r.Limit())
@@ -298,7 +298,7 @@ func TestFaultsNeverUndercount(t *testing.T) {
 			t.Run(tt.name, func(t *testing.T) {
 				rates := &shaky{Store: newMemory(t), r: rand.New(rand.NewPCG(seed, 1)), before: tt.rates, after: tt.ratesAfter}
 				quotas := &shaky{Store: newMemory(t), r: rand.New(rand.NewPCG(seed, 2)), before: tt.quotas, after: tt.quotaAfter}
-				s, err := split.New(split.Config{Rates: rates, Quotas: quotas})
+				s, err := router.New(router.Config{Rates: rates, Quotas: quotas})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -1,4 +1,4 @@
-// Package split keeps quotas in one store and rates in another, and decides over both all or nothing. [Homes] does so with the
+// Package router keeps quotas in one store and rates in another, and decides over both all or nothing. [Homes] does so with the
 // limits that other cells keep. Rates that are kept for several cells (limit.Limit.Home) are counted with the quotas,
 // which other cells reach; what follows of quotas is true of them, too, but that they are never held: where others
 // deny, they are refunded. To receipts of a token bucket that are older such a refund is one of another charge, and
@@ -32,7 +32,7 @@
 //
 // Everything else is as the two stores say, each by its own clock; a decision over both has the rates' time, by which its
 // leases end, too.
-package split
+package router
 
 import (
 	"context"
@@ -114,7 +114,7 @@ const DefaultHoldFor = 5 * time.Second
 // New puts quotas into one store and every other limit into the other. Close it when done; that closes neither store.
 func New(c Config) (*Store, error) {
 	if c.Rates == nil || c.Quotas == nil {
-		return nil, errors.New("split store: needs a store for rates and one for quotas")
+		return nil, errors.New("router: needs a store for rates and one for quotas")
 	}
 	if c.HoldFor == 0 {
 		c.HoldFor = DefaultHoldFor

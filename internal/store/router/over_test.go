@@ -1,4 +1,4 @@
-package split_test
+package router_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/soak"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
 // admissions counts what was admitted, by tier and the start of its window.
@@ -51,11 +51,11 @@ func TestLeaseStoreOverBoth(t *testing.T) {
 			wide := newLimit(t, "wide", limit.Tier{Algorithm: limit.Quota, Threshold: 100_000, Calendar: &limit.Calendar{Every: limit.Week, Location: time.UTC}})
 			a := admissions{of: map[*limit.Tier]map[int64]int64{}}
 			var leases []*lease.Store
-			var halves []*split.Store
+			var halves []*router.Store
 			var all sync.WaitGroup
 			var decided, failed atomic.Int64
 			for i := range uint64(3) {
-				s, err := split.New(split.Config{Rates: rates, Quotas: quotas})
+				s, err := router.New(router.Config{Rates: rates, Quotas: quotas})
 				if err != nil {
 					t.Fatal(err)
 				}

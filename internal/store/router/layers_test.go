@@ -1,4 +1,4 @@
-package split_test
+package router_test
 
 import (
 	"testing"

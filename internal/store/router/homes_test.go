@@ -1,4 +1,4 @@
-package split_test
+package router_test
 
 import (
 	"errors"
@@ -8,12 +8,12 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/limit/limittest"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
 // cells are a cell's own store and those of others, each of which can be made to fail.
 type cells struct {
-	*split.Homes
+	*router.Homes
 	own, a, b *away
 }
 
@@ -21,7 +21,7 @@ func newCells(tb testing.TB, holdFor time.Duration) *cells {
 	tb.Helper()
 	c := &cells{own: newMemory(tb), a: newMemory(tb), b: newMemory(tb)}
 	var err error
-	c.Homes, err = split.NewHomes(split.HomesConfig{Cell: "here", Own: c.own, Homes: map[string]limit.Store{"a": c.a, "b": c.b}, HoldFor: holdFor})
+	c.Homes, err = router.NewHomes(router.HomesConfig{Cell: "here", Own: c.own, Homes: map[string]limit.Store{"a": c.a, "b": c.b}, HoldFor: holdFor})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestKeptHere(t *testing.T) {
 	for name, holdFor := range map[string]time.Duration{"holding": 0, "not holding": -1} {
 		t.Run(name, func(t *testing.T) {
 			own, other := newPairHolding(t, holdFor), newMemory(t)
-			all, err := split.NewHomes(split.HomesConfig{Cell: "here", Own: own, Homes: map[string]limit.Store{"there": other}, HoldFor: holdFor})
+			all, err := router.NewHomes(router.HomesConfig{Cell: "here", Own: own, Homes: map[string]limit.Store{"there": other}, HoldFor: holdFor})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -273,7 +273,7 @@ func TestUnknownHome(t *testing.T) {
 		"Peek":    func() error { return c.Peek(t.Context(), question(r, q), start, &d) },
 		"Accepts": func() error { return c.Accepts(q) },
 	} {
-		if err := call(); !errors.Is(err, split.ErrNoHome) || d.Allowed {
+		if err := call(); !errors.Is(err, router.ErrNoHome) || d.Allowed {
 			t.Errorf("%s: allowed %t, %v; want ErrNoHome", name, d.Allowed, err)
 		}
 	}
