@@ -53,7 +53,7 @@ type fleet struct {
 	clock     clock.Clock
 	operators *operators
 	homes     map[string]*memory.Store // of several cells: the counters of each, also of those that were removed
-	away      map[string]*router.Homes // what each cell sees of them
+	away      map[string]*router.Store // what each cell sees of them
 
 	mu      sync.Mutex
 	cells   map[string]*servedCell
@@ -392,13 +392,13 @@ func (f *fleet) memoryCounters(name string) (*counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := router.NewHomes(router.HomesConfig{Cell: name, Own: own})
+	all, err := router.New(router.Config{Cell: name, Rates: router.Backend{Store: own}, Homes: map[string]router.Backend{}})
 	if err != nil {
 		return nil, err
 	}
 	for home, store := range f.homes {
 		if home != name {
-			err = errors.Join(err, all.Add(home, store))
+			err = errors.Join(err, all.Add(home, router.Backend{Store: store}))
 		}
 	}
 	if err != nil {
@@ -430,7 +430,7 @@ func (f *fleet) counts(name string) (*memory.Store, error) {
 	f.homes[name] = own
 	for other, cell := range f.away {
 		if other != name {
-			err = errors.Join(err, cell.Add(name, own))
+			err = errors.Join(err, cell.Add(name, router.Backend{Store: own}))
 		}
 	}
 	return own, err

@@ -117,7 +117,7 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 	c.closers = append([]func(context.Context) error{c.ladder.Close}, c.closers...)
 	c.base = shared.Rates.Store
 	if shared.Quotas.Store != nil {
-		if c.base, err = router.New(router.Config{Rates: shared.Rates.Store, Quotas: shared.Quotas.Store}); err != nil {
+		if c.base, err = router.New(router.Config{Rates: router.Backend{Store: shared.Rates.Store}, Quotas: router.Backend{Store: shared.Quotas.Store}}); err != nil {
 			c.close(log)
 			return nil, err
 		}

@@ -6,32 +6,33 @@ import (
 	"time"
 )
 
-// looks says when a frozen ladder last gave back spare leases.
-type looks struct {
-	every time.Duration // below 0 never
+// sparePause says when the chain of a frozen process last gave back spare leases.
+type sparePause struct {
+	period time.Duration // below 0: never
 
 	mu   sync.Mutex
 	last time.Time // by the wall clock, for the other one may stand still while the process does
 }
 
-func (k *looks) due(now time.Time) bool {
+func (p *sparePause) due(now time.Time) bool {
 	wall := now.Round(0)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.every < 0 || !wall.Before(k.last) && wall.Before(k.last.Add(k.every)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.period < 0 || !wall.Before(p.last) && wall.Before(p.last.Add(p.period)) {
 		return false
 	}
-	k.last = wall
+	p.last = wall
 	return true
 }
 
-// RunBackgroundTasks does, if it is due, what a server's ladder does by itself: it says that this instance runs, and gives back what is leased
-// and not going to be used. It is for a Frozen ladder: call it beside each request, and wait for it before the answer, since
-// afterwards the process may be frozen. Nearly always nothing is due. What fails is seen where requests are decided.
-func (l *Chain) RunBackgroundTasks(ctx context.Context, now time.Time) {
-	_ = l.Instances.Announce(ctx, now)
-	l.beatHomes(ctx, now)
-	if l.Leases != nil && l.looks.due(now) {
-		l.Leases.Look(ctx, now)
+// RunBackgroundTasks does what a server's chain does by itself, as far as it is due: it announces this instance to those who count
+// the instances, and gives back leases that are not going to be used. It is for a Frozen chain: call it beside each
+// request, and wait for it before the request is answered, since the process may be frozen afterwards. Nearly always nothing is
+// due. It returns no error: what fails is seen where requests are decided.
+func (c *Chain) RunBackgroundTasks(ctx context.Context, now time.Time) {
+	_ = c.Instances.Announce(ctx, now)
+	c.announceToHomes(ctx, now)
+	if c.Leases != nil && c.spareLeases.due(now) {
+		c.Leases.Look(ctx, now)
 	}
 }

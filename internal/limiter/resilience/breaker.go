@@ -15,84 +15,91 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-var _ limit.Store = (*Breaker)(nil)
-
-// ErrBreakerOpen is in the error of a [Breaker] that did not ask its store: nothing was sent.
+// ErrBreakerOpen is in the error of a [Breaker] that did not make a call: nothing was sent.
 var ErrBreakerOpen = errors.New("not asked, for it has been failing")
 
-// errOwn tells gobreaker that a call says nothing about the store.
-var errOwn = errors.New("the caller's own affair")
+// errHarmless tells gobreaker that a call says nothing about the store.
+var errHarmless = errors.New("the caller's own affair")
 
 // BreakerConfig sets up a [Breaker].
 type BreakerConfig struct {
-	Store limit.Store // required
-	Name  string      // of the store, for errors and the log; required
+	Name string // of the store, for errors and the log; required
 
-	// Failures open the breaker if no call succeeded between them, all within Window; so does a Window in which at least half
-	// of 4 × Failures calls or more failed. Some of them must have begun after others had failed: calls that fail together may be
-	// those of one pause of some milliseconds. 0 means 5: a lost packet or a reconnect does not open it, and a store that is gone
-	// has cost five calls their deadline.
+	// Failures is how many calls must fail, with no success between them and all within Window, for the breaker to open. It
+	// also opens if 4 × Failures calls or more were made within Window and at least half of them failed. In either case, at
+	// least one of the failed calls must have begun after another one had failed: calls that fail together may have met one and
+	// the same pause of some milliseconds. 0 means 5: a lost packet or a reconnect does not open the breaker, and a store
+	// that is gone has cost five calls their deadline.
 	Failures int
-	Window   time.Duration // 0 means 10 s, at least 1 s: an instance with a call a second must notice, too
 
-	// Cooldown is how long the store is not asked, lengthened by up to a fifth, so that instances which lost a store together
-	// do not return to it together. Each probe that fails doubles it, up to MaxCooldown. 0 means 1 s and 4 s.
+	// Window is at least 1 s; 0 means 10 s, so that an instance that makes one call a second notices, too.
+	Window time.Duration
+
+	// Cooldown is how long the store is not called once the breaker is open. Each cooldown is lengthened at random, by up to a
+	// fifth, so that instances which lost a store together do not return to it together. Each probe that fails doubles the
+	// cooldown, up to MaxCooldown. 0 means 1 s and 4 s.
 	Cooldown, MaxCooldown time.Duration
 
-	Log *slog.Logger // default slog.Default(); a line when it opens and when it closes
+	// Observe is told of each call that is made: how long it took, and whether the store failed. If nil, nobody is told. What the
+	// store says of the request, and what a caller gave up, is no failure. Observe is called in the course of a decision and
+	// must not wait.
+	Observe func(took time.Duration, failed bool)
+
+	Log *slog.Logger // gets a line when the breaker opens and when it closes; default slog.Default()
 }
 
-// Breaker is a [limit.Store] that stops asking one that keeps failing. While it is open a call is [ErrBreakerOpen] at once; after the
-// cooldown one call at a time is let through as a probe, and decides whether the breaker closes. Make it with [NewBreaker].
+// Breaker is a circuit breaker: it stops the calls of a store that keeps failing. While it is open, a call ends with
+// [ErrBreakerOpen] at once. After the cooldown it makes one call at a time as a probe, whose outcome decides whether the breaker
+// closes. Make it with [NewBreaker].
 //
-// An error that says the store answered ([limit.Answered]) is no failure, and neither is a call that its caller gave up. So
-// one tenant's request, or one tenant's stored data, cannot open the breaker for the others.
+// An error by which the store answered ([limit.Answered]) is no failure, and neither is a call that its caller gave up. So
+// one tenant's request, or one tenant's stored data, cannot open the breaker for other tenants.
 type Breaker struct {
 	c       BreakerConfig
 	refusal error
-	current atomic.Pointer[life]
-	until   atomic.Pointer[instant] // before which nothing is asked; nil: now
+	current atomic.Pointer[generation]
+	until   atomic.Pointer[instant] // no call is made before it; nil: calls are made now
 	now     func() instant
 	state   atomic.Uint32
-	news    atomic.Bool // the state changed, and nobody has said so yet
+	changed atomic.Bool // the state has changed, and the log has no line about it yet
 
-	// Failures of calls none of which began before the one before had failed: all, and those since a call succeeded.
-	rounds, inRow atomic.Int64
-	base          atomic.Int64 // rounds when it closed
+	// A round is a failed call that began after the round before it had failed. Calls that fail together are one round.
+	rounds, roundsInRow atomic.Int64 // all, and those since a call succeeded
+	roundsAtClose       atomic.Int64 // what rounds was when the breaker closed
 
-	mu     sync.Mutex
-	failed int // probes in a row
+	mu           sync.Mutex
+	failedProbes int // in a row
 
 	opened, probes, refused atomic.Int64
 }
 
-// life is a breaker between two thaws of the process. gobreaker goes by the monotonic clock alone, which may stand still in a
-// process that is frozen between requests: a cooldown would then last for as many requests as fit into it.
-type life struct {
-	// gobreaker and not failsafe-go: it ignores what a call that began before the state changed comes to, where failsafe-go
-	// takes that for the probe's outcome and gives out a second permit. It has no jitter, hence Breaker.until.
+// generation is a gobreaker, which a thaw of the process replaces. gobreaker goes by the monotonic clock alone, which may stand
+// still in a process that is frozen between requests. A cooldown would then last for as many requests as fit into it.
+type generation struct {
+	// It is gobreaker and not failsafe-go, because gobreaker ignores the outcome of a call that began before the state changed.
+	// failsafe-go takes that outcome for the probe's and gives out a second permit. gobreaker has no jitter, hence Breaker.until.
 	*gobreaker.CircuitBreaker[struct{}]
 
-	// probing says that it began in the place of one that was open, and no call has succeeded. The first failure opens it. Until
-	// then it lets all calls through, but a process that was frozen begins with one.
+	// probing says that this generation replaced one that was open, and that no call has succeeded yet. Then the first failure
+	// opens it. Until one of the two, it lets all calls through, but a process that was frozen begins with one.
 	probing atomic.Bool
 }
 
-// Name is the store's, as on the live page.
+// Name returns the store's name, which the live page shows.
 func (b *Breaker) Name() string { return b.c.Name }
 
-// State is what a breaker does with a call.
-type State uint32
+// BreakerState is what a breaker does with a call.
+type BreakerState uint32
 
 // The states.
 const (
-	StateClosed  State = iota // asks the store
-	StateOpen                 // does not ask
-	StateProbing              // lets one call through, and no other meanwhile
+	StateClosed  BreakerState = iota // every call is made
+	StateOpen                        // no call is made
+	StateProbing                     // one call is made, and no other meanwhile
 )
 
-// String is the state's name, as on the live page.
-func (s State) String() string {
+// String returns the state's name, which the live page shows.
+func (s BreakerState) String() string {
 	switch s {
 	case StateClosed:
 		return "closed"
@@ -106,13 +113,13 @@ func (s State) String() string {
 
 // BreakerStats counts since the start.
 type BreakerStats struct {
-	State   State
-	Opened  int64 // times that it opened, failed probes not included
+	State   BreakerState
+	Opened  int64 // times that the breaker opened; failed probes are not counted
 	Probes  int64
-	Refused int64 // calls that were not let through
+	Refused int64 // calls that were not made
 }
 
-// NewBreaker puts a breaker before a store. The error names the field.
+// NewBreaker makes a breaker that is closed. The error names the field.
 func NewBreaker(c BreakerConfig) (*Breaker, error) {
 	if c.Failures == 0 {
 		c.Failures = 5
@@ -130,8 +137,6 @@ func NewBreaker(c BreakerConfig) (*Breaker, error) {
 		c.Log = slog.Default()
 	}
 	switch {
-	case c.Store == nil:
-		return nil, errors.New("breaker: Store is missing")
 	case c.Name == "":
 		return nil, errors.New("breaker: Name is missing")
 	case c.Failures < 1:
@@ -142,128 +147,137 @@ func NewBreaker(c BreakerConfig) (*Breaker, error) {
 		return nil, fmt.Errorf("breaker of %s: Cooldown %s..%s, want at least 1ms and no more than MaxCooldown", c.Name, c.Cooldown, c.MaxCooldown)
 	}
 	b := &Breaker{c: c, refusal: fmt.Errorf("%s: %w", c.Name, ErrBreakerOpen), now: read}
-	b.current.Store(b.begin(false))
+	b.current.Store(b.newGeneration(false))
 	return b, nil
 }
 
-func (b *Breaker) begin(probing bool) *life {
-	l := new(life)
-	l.probing.Store(probing)
-	l.CircuitBreaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
+func (b *Breaker) newGeneration(probing bool) *generation {
+	g := new(generation)
+	g.probing.Store(probing)
+	g.CircuitBreaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: b.c.Name, MaxRequests: 1, Interval: b.c.Window, BucketPeriod: b.c.Window / 10, Timeout: b.c.Cooldown,
-		ReadyToTrip:   func(n gobreaker.Counts) bool { return l.probing.Load() || b.burst(n) },
-		OnStateChange: func(_ string, from, to gobreaker.State) { b.changed(l, from, to) },
-		IsExcluded:    func(err error) bool { return errors.Is(err, errOwn) },
+		ReadyToTrip:   func(n gobreaker.Counts) bool { return g.probing.Load() || b.failsOften(n) },
+		OnStateChange: func(_ string, from, to gobreaker.State) { b.noteChange(g, from, to) },
+		IsExcluded:    func(err error) bool { return errors.Is(err, errHarmless) },
 	})
-	return l
+	return g
 }
 
-// thaw puts a new breaker in the place of one whose cooldown is over and which may not know it.
-func (b *Breaker) thaw(old *life) *life {
+// thaw replaces a generation whose cooldown is over, which it may not know.
+func (b *Breaker) thaw(old *generation) *generation {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if now := b.current.Load(); now != old {
-		return now
+	if current := b.current.Load(); current != old {
+		return current
 	}
-	l := b.begin(true)
-	b.current.Store(l)
+	g := b.newGeneration(true)
+	b.current.Store(g)
 	b.until.Store(nil)
 	b.state.Store(uint32(StateProbing))
 	b.probes.Add(1)
-	return l
+	return g
 }
 
-const pauses = 2 // that a store must have made, at least: calls that failed, the one begun after the other had
+// leastRounds is how many rounds must have failed for the breaker to open: two, because the calls of one round may all have met the
+// same pause of a store that is well.
+const leastRounds = 2
 
-// burst reports whether these failures open the breaker.
-func (b *Breaker) burst(n gobreaker.Counts) bool {
-	least := min(int64(b.c.Failures), pauses)
-	return int(n.ConsecutiveFailures) >= b.c.Failures && b.inRow.Load() >= least ||
-		int(n.TotalSuccesses+n.TotalFailures) >= 4*b.c.Failures && n.TotalFailures >= n.TotalSuccesses && b.rounds.Load()-b.base.Load() >= least
+// failsOften reports whether these failures open the breaker. See BreakerConfig.Failures.
+func (b *Breaker) failsOften(n gobreaker.Counts) bool {
+	least := min(int64(b.c.Failures), leastRounds)
+	return int(n.ConsecutiveFailures) >= b.c.Failures && b.roundsInRow.Load() >= least ||
+		int(n.TotalSuccesses+n.TotalFailures) >= 4*b.c.Failures && n.TotalFailures >= n.TotalSuccesses &&
+			b.rounds.Load()-b.roundsAtClose.Load() >= least
 }
 
-// changed is called under gobreaker's lock, so it only takes notes. What calls of an earlier life come to is none of this one's
-// affair.
-func (b *Breaker) changed(l *life, from, to gobreaker.State) {
+// noteChange is called under gobreaker's lock, so it only takes notes. Calls of an earlier generation change nothing.
+func (b *Breaker) noteChange(g *generation, from, to gobreaker.State) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.current.Load() != l {
+	if b.current.Load() != g {
 		return
 	}
 	switch to {
 	case gobreaker.StateOpen:
-		if from == gobreaker.StateClosed && !l.probing.Load() {
+		if from == gobreaker.StateClosed && !g.probing.Load() {
 			b.opened.Add(1)
-			b.failed = 0
-			b.news.Store(true)
+			b.failedProbes = 0
+			b.changed.Store(true)
 		} else {
-			b.failed++
+			b.failedProbes++
 		}
-		cooldown := b.c.Cooldown
-		for range b.failed {
-			if cooldown = 2 * cooldown; cooldown >= b.c.MaxCooldown {
-				cooldown = b.c.MaxCooldown
-				break
-			}
-		}
-		cooldown += rand.N(cooldown/5 + 1)
-		until := b.now().plus(cooldown)
+		until := b.now().plus(b.cooldown())
 		b.until.Store(&until)
 		b.state.Store(uint32(StateOpen))
 	case gobreaker.StateHalfOpen:
 		b.probes.Add(1)
 		b.state.Store(uint32(StateProbing))
 	case gobreaker.StateClosed:
-		b.closed()
+		b.noteClosed()
 	}
 }
 
-func (b *Breaker) closed() {
-	b.base.Store(b.rounds.Load())
-	b.inRow.Store(0)
+// cooldown returns the next cooldown: it doubles with each failed probe, and a random part of up to a fifth is added.
+func (b *Breaker) cooldown() time.Duration {
+	cooldown := b.c.Cooldown
+	for range b.failedProbes {
+		if cooldown = 2 * cooldown; cooldown >= b.c.MaxCooldown {
+			cooldown = b.c.MaxCooldown
+			break
+		}
+	}
+	return cooldown + rand.N(cooldown/5+1)
+}
+
+func (b *Breaker) noteClosed() {
+	b.roundsAtClose.Store(b.rounds.Load())
+	b.roundsInRow.Store(0)
 	b.until.Store(nil)
 	b.state.Store(uint32(StateClosed))
-	b.news.Store(true)
+	b.changed.Store(true)
 }
 
-// succeeded ends the probing after a thaw.
-func (b *Breaker) succeeded(l *life) {
+// endProbing notes that a call succeeded after a thaw.
+func (b *Breaker) endProbing(g *generation) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if l.probing.Swap(false) && b.current.Load() == l {
-		b.failed = 0
-		b.closed()
+	if g.probing.Swap(false) && b.current.Load() == g {
+		b.failedProbes = 0
+		b.noteClosed()
 	}
 }
 
-// through calls the store unless the breaker is open.
-func (b *Breaker) through(ctx context.Context, call func() error) error {
+// Do makes the call unless the breaker is open, and returns the call's error. If the call was not made, the error wraps
+// [ErrBreakerOpen], or is why ctx has ended.
+func (b *Breaker) Do(ctx context.Context, call func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	l := b.current.Load()
+	g := b.current.Load()
 	if until := b.until.Load(); until != nil {
 		switch now := b.now(); {
 		case now.before(*until):
 			b.refused.Add(1)
 			return b.refusal
-		case now.mono < until.mono: // what gobreaker goes by
-			l = b.thaw(l)
+		case now.mono < until.mono: // gobreaker goes by the monotonic clock, and takes the cooldown to be going on
+			g = b.thaw(g)
 		}
 	}
 	var err error
 	called := false
-	_, _ = l.Execute(func() (struct{}, error) { // its error is ours, or says that it did not call
+	_, _ = g.Execute(func() (struct{}, error) { // its error is the call's, or says that the call was not made
 		called = true
 		round := b.rounds.Load()
-		if err = call(); err == nil || errors.Is(err, limit.ErrFull) {
-			b.inRow.Store(0)
+		err = b.observed(ctx, call)
+		switch {
+		case err == nil || errors.Is(err, limit.ErrFull):
+			b.roundsInRow.Store(0)
 			return struct{}{}, nil
-		} else if limit.Answered(err) || own(ctx, err) {
-			return struct{}{}, errOwn
+		case limit.Answered(err) || callersOwn(ctx, err):
+			return struct{}{}, errHarmless
 		}
 		if b.rounds.CompareAndSwap(round, round+1) {
-			b.inRow.Add(1)
+			b.roundsInRow.Add(1)
 		}
 		return struct{}{}, err
 	})
@@ -271,22 +285,34 @@ func (b *Breaker) through(ctx context.Context, call func() error) error {
 		b.refused.Add(1)
 		return b.refusal
 	}
-	if l.probing.Load() && (err == nil || errors.Is(err, limit.ErrFull)) {
-		b.succeeded(l)
+	if g.probing.Load() && (err == nil || errors.Is(err, limit.ErrFull)) {
+		b.endProbing(g)
 	}
-	if b.news.Load() && b.news.Swap(false) {
-		b.say(err)
+	if b.changed.Load() && b.changed.Swap(false) {
+		b.logChange(err)
 	}
 	return err
 }
 
-// own reports whether the request is invalid or its caller gave up. Such an error is returned: no fallback decides for it.
-func own(ctx context.Context, err error) bool {
+// observed makes the call and tells Observe of it.
+func (b *Breaker) observed(ctx context.Context, call func() error) error {
+	if b.c.Observe == nil {
+		return call()
+	}
+	began := time.Now()
+	err := call()
+	b.c.Observe(time.Since(began), err != nil && !limit.Answered(err) && !errors.Is(ctx.Err(), context.Canceled))
+	return err
+}
+
+// callersOwn reports whether the request is invalid or its caller gave up. Such an error is returned to the caller, and no
+// fallback decides for it.
+func callersOwn(ctx context.Context, err error) bool {
 	return errors.Is(err, limit.ErrInvalidRequest) || errors.Is(err, limit.ErrInvalidCost) || errors.Is(err, limit.ErrDuplicateCounter) ||
 		errors.Is(ctx.Err(), context.Canceled)
 }
 
-func (b *Breaker) say(cause error) {
+func (b *Breaker) logChange(cause error) {
 	if b.State() == StateClosed {
 		b.c.Log.Info("the store answers again", "store", b.c.Name)
 		return
@@ -294,46 +320,10 @@ func (b *Breaker) say(cause error) {
 	b.c.Log.Warn("the store is not asked for a while, for it keeps failing", "store", b.c.Name, "error", cause)
 }
 
-// State is what the breaker does now.
-func (b *Breaker) State() State { return State(b.state.Load()) }
+// State returns what the breaker does now.
+func (b *Breaker) State() BreakerState { return BreakerState(b.state.Load()) }
 
-// Stats is what the breaker does now, and how often it did what.
+// Stats returns what the breaker does now, and how often it did what.
 func (b *Breaker) Stats() BreakerStats {
 	return BreakerStats{State: b.State(), Opened: b.opened.Load(), Probes: b.probes.Load(), Refused: b.refused.Load()}
 }
-
-// Decide asks the store, if the breaker lets it. See [limit.Store].
-func (b *Breaker) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	err := b.through(ctx, func() error { return b.c.Store.Decide(ctx, req, now, d) })
-	if err != nil {
-		d.Clear(now.UnixMicro())
-	}
-	return err
-}
-
-// Peek asks the store, if the breaker lets it. See [limit.Store].
-func (b *Breaker) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	err := b.through(ctx, func() error { return b.c.Store.Peek(ctx, req, now, d) })
-	if err != nil {
-		d.Clear(now.UnixMicro())
-	}
-	return err
-}
-
-// Refund asks the store, if the breaker lets it. See [limit.Store].
-func (b *Breaker) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (back limit.Refund, err error) {
-	err = b.through(ctx, func() error {
-		var err error
-		back, err = b.c.Store.Refund(ctx, r, units, now)
-		return err
-	})
-	return back, err
-}
-
-// AcceptsPlan asks the store beneath. See [limit.PlanAccepter].
-func (b *Breaker) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
-	return limit.AcceptsPlan(b.c.Store, all, together...)
-}
-
-// Accepts says whether the store can keep the limit's counters, whatever state the breaker is in.
-func (b *Breaker) Accepts(l *limit.Limit) error { return b.c.Store.Accepts(l) }

@@ -28,7 +28,7 @@ func (s *answering) Decide(context.Context, *limit.Request, time.Time, *limit.De
 // minute would stay on its backstop for as many calls as fit their time into a cooldown.
 func TestBreakerThaws(t *testing.T) {
 	store := &answering{err: errors.New("connection refused")}
-	b, err := NewBreaker(BreakerConfig{Store: store, Name: "Redis", Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	b, err := NewBreaker(BreakerConfig{Name: "Redis", Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestBreakerThaws(t *testing.T) {
 	ask := func(want error, asked int) {
 		t.Helper()
 		var d limit.Decision
-		if err := b.Decide(t.Context(), &limit.Request{}, time.Unix(0, 0), &d); !errors.Is(err, want) || store.asked != asked {
+		if err := b.Decide(t.Context(), store, &limit.Request{}, time.Unix(0, 0), &d); !errors.Is(err, want) || store.asked != asked {
 			t.Fatalf("%v after %d calls of the store; want %v after %d", err, store.asked, want, asked)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,7 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
-// NamedStore is a store and what it is called in errors, in the log and on the live page.
+// NamedStore is a store and its name in errors, in the log and on the live page.
 type NamedStore struct {
 	Name  string
 	Store limit.Store
@@ -21,145 +23,190 @@ type NamedStore struct {
 
 // ChainConfig sets up a [Chain].
 type ChainConfig struct {
-	Rates  NamedStore // required; everything is counted in it but quotas that have a store of their own
-	Quotas NamedStore // a store of their own; without a Store there is none
+	Rates  NamedStore // required; it counts everything but the quotas, if they have a store of their own
+	Quotas NamedStore // the store of the quotas; if its Store is nil, Rates counts them, too
 
-	// Homes are the counters of other cells, by cell, of limits that these keep (limit.Limit.Home): as far away as they
-	// are, of these a decision asks only what it lacks. Cell is the name of this cell: what it keeps itself is counted
-	// with its quotas.
+	// Homes are the counters of other cells, by cell: the cells that keep limits which this one decides on (limit.Limit.Home).
+	// They may be far away, so a decision asks them only for what it lacks. Cell is the name of this cell. What this cell
+	// keeps itself is counted with its quotas.
 	Cell  string
 	Homes map[string]NamedStore
 
 	NoLeases     bool // each decision asks the stores
 	MaxInstances int  // the most processes that may share the stores, known before they are counted; 0 means 1
 
-	Breaker  BreakerConfig  // of each store; Store, Name and Log are set by NewChain
+	Breaker  BreakerConfig  // of each store; Name, Observe and Log are set by NewChain
 	Lease    lease.Config   // Store and Instances are set by NewChain
-	Fallback FallbackConfig // Store, ChargeTo, Instances and MaxInstances are set by NewChain
+	Fallback FallbackConfig // Store, ReplayTo, Instances and MaxInstances are set by NewChain
 
-	// Frozen is for a process that may stand still between requests, as on Lambda: nothing runs by itself, and RunBackgroundTasks is to be
-	// called with each request.
+	// Frozen is for a process that may be frozen between requests, as on Lambda: nothing runs by itself, and RunBackgroundTasks is
+	// to be called with each request.
 	Frozen bool
 
-	// Observe is told of each call of a store beneath its breaker: the store's name, how long it took, and whether it failed.
-	// What the store says of the request, and what a caller gave up, is no failure. It is called beside decisions and must not
-	// wait; nil where nobody watches.
+	// Observe is told of each call of a store that its breaker lets through: the store's name, how long the call took, and whether
+	// the store failed. What the store says of the request, and what a caller gave up, is no failure. Observe is called in
+	// the course of a decision and must not wait. If nil, nobody is told.
 	Observe func(store string, took time.Duration, failed bool)
 
 	Log *slog.Logger // default slog.Default()
 }
 
-// Chain is a [limit.Store] that has an answer whatever becomes of the stores below. Make it with [NewChain].
+// Chain is the store chain of a process: a [limit.Store] that has an answer whatever becomes of the stores below. Make it with
+// [NewChain].
 type Chain struct {
 	*Fallback
 
 	Leases    *lease.Store // nil with ChainConfig.NoLeases
-	Breakers  []*Breaker
-	Instances *Instances
+	Breakers  []*Breaker   // of the rates, of the quotas if they have a store of their own, of each home by the cell's name
+	Instances *Instances   // counts who shares the rates
 
-	joined  *router.Store // nil where one store counts everything
-	away    *router.Homes // nil without homes, as are the next two
-	homes   map[string]*home
-	cell    string
-	quotas  *Instances // who shares this cell's own quotas
-	stop    context.CancelFunc
-	running sync.WaitGroup
-	looks   looks
+	router         *router.Store
+	cell           string
+	homes          map[string]*home // by cell; nil without homes
+	quotaInstances *Instances       // counts who shares this cell's own quotas; nil without homes
+	spareLeases    sparePause
+	stop           context.CancelFunc
+	running        sync.WaitGroup
 }
 
-// NewChain builds the ladder and, unless it is Frozen, begins to count the processes that share the stores. The error names the
-// field. Close it when done; that closes no store.
-func NewChain(c ChainConfig) (*Chain, error) {
-	if c.Log == nil {
-		c.Log = slog.Default()
+// NewChain builds the store chain and, unless it is Frozen, begins to count the processes that share the stores. The error names
+// the field. Close the chain when done; that closes no store.
+func NewChain(config ChainConfig) (*Chain, error) {
+	if config.Log == nil {
+		config.Log = slog.Default()
 	}
-	if c.Rates.Store == nil {
-		return nil, errors.New("ladder: Rates is missing")
+	if config.Rates.Store == nil {
+		return nil, errors.New("store chain: Rates is missing")
 	}
-	l := &Chain{cell: c.Cell}
-	rates, err := l.guard(&c, c.Rates)
+	c := &Chain{cell: config.Cell}
+	err := c.addStores(&config)
+	if err == nil {
+		err = c.addDeciders(&config)
+	}
 	if err != nil {
-		return nil, err
-	}
-	below, quotas := rates, rates
-	if c.Quotas.Store != nil {
-		if quotas, err = l.guard(&c, c.Quotas); err != nil {
-			return nil, err
-		}
-		if l.joined, err = router.New(router.Config{Rates: rates, Quotas: quotas}); err != nil {
-			return nil, fmt.Errorf("ladder: %w", err)
-		}
-		below = l.joined
-	}
-	if below, err = l.addHomes(&c, below, quotas); err != nil {
-		return nil, err
-	}
-	if l.Instances, err = NewInstances(InstancesConfig{Store: rates, Max: c.MaxInstances}); err != nil {
-		return nil, fmt.Errorf("ladder: %w", err)
-	}
-	deciding := below
-	if !c.NoLeases {
-		if l.looks.every = c.Lease.Look; l.looks.every == 0 {
-			l.looks.every = lease.DefaultLook
-		}
-		if c.Frozen {
-			c.Lease.Look = -1
-		}
-		c.Lease.Store, c.Lease.Instances, c.Lease.InstancesOf = below, l.Instances.Count, l.instancesOf
-		c.Lease.Ahead = !c.Frozen && len(c.Homes) > 0
-		if l.Leases, err = lease.New(c.Lease); err != nil {
-			return nil, fmt.Errorf("ladder: %w", err)
-		}
-		deciding = l.Leases
-	}
-	c.Fallback.Store, c.Fallback.ChargeTo = deciding, below
-	c.Fallback.Instances, c.Fallback.InstancesOf, c.Fallback.MaxInstances = l.Instances.Count, l.instancesOf, c.MaxInstances
-	if c.Fallback.Log == nil {
-		c.Fallback.Log = c.Log
-	}
-	if l.Fallback, err = NewFallback(c.Fallback); err != nil {
-		if l.Leases != nil {
-			err = errors.Join(err, l.Leases.Close(context.Background()))
-		}
-		return nil, fmt.Errorf("ladder: %w", err)
+		return nil, fmt.Errorf("store chain: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	l.stop = stop
-	if !c.Frozen {
-		l.running.Go(func() { l.Instances.Run(ctx) })
-		l.running.Go(func() { l.runHomes(ctx) })
+	c.stop = stop
+	if !config.Frozen {
+		c.running.Go(func() { c.Instances.Run(ctx) })
+		c.running.Go(func() { c.runHomes(ctx) })
 	}
-	return l, nil
+	return c, nil
 }
 
-func (l *Chain) guard(c *ChainConfig, store NamedStore) (limit.Store, error) {
-	of := c.Breaker
-	of.Store, of.Name, of.Log = store.Store, store.Name, c.Log
-	if c.Observe != nil {
-		of.Store = &observed{store: store.Store, name: store.Name, tell: c.Observe}
+// addStores puts a breaker before each store, joins the stores in the router, and counts who shares them.
+func (c *Chain) addStores(config *ChainConfig) error {
+	breaker, err := c.newBreaker(config, config.Rates.Name)
+	if err != nil {
+		return err
+	}
+	to := router.Config{Cell: config.Cell, Rates: router.Backend{Store: config.Rates.Store, Guard: breaker}}
+	quotas := to.Rates
+	if config.Quotas.Store != nil {
+		if breaker, err = c.newBreaker(config, config.Quotas.Name); err != nil {
+			return err
+		}
+		to.Quotas = router.Backend{Store: config.Quotas.Store, Guard: breaker}
+		quotas = to.Quotas
+	}
+	if c.Instances, err = countInstances(to.Rates, config.MaxInstances, false); err != nil {
+		return err
+	}
+	if len(config.Homes) > 0 {
+		if to.Homes, err = c.addHomes(config, quotas); err != nil {
+			return err
+		}
+	}
+	c.router, err = router.New(to)
+	return err
+}
+
+// addHomes makes the backends of the homes, and counts who shares the quotas, there and in this cell's own store.
+func (c *Chain) addHomes(config *ChainConfig, quotas router.Backend) (map[string]router.Backend, error) {
+	most := max(config.MaxInstances, 1) * (1 + len(config.Homes))
+	var err error
+	if c.quotaInstances, err = countInstances(quotas, most, true); err != nil {
+		return nil, err
+	}
+	c.homes = make(map[string]*home, len(config.Homes))
+	backends := make(map[string]router.Backend, len(config.Homes))
+	for _, cell := range slices.Sorted(maps.Keys(config.Homes)) {
+		store := config.Homes[cell]
+		breaker, err := c.newBreaker(config, store.Name)
+		if err != nil {
+			return nil, fmt.Errorf("home %s: %w", cell, err)
+		}
+		h := &home{Breaker: breaker}
+		if h.instances, err = countInstances(router.Backend{Store: store.Store, Guard: breaker}, most, true); err != nil {
+			return nil, fmt.Errorf("home %s: %w", cell, err)
+		}
+		c.homes[cell], backends[cell] = h, router.Backend{Store: store.Store, Guard: h}
+	}
+	return backends, nil
+}
+
+func (c *Chain) newBreaker(config *ChainConfig, name string) (*Breaker, error) {
+	of := config.Breaker
+	of.Name, of.Log = name, config.Log
+	if observe := config.Observe; observe != nil {
+		of.Observe = func(took time.Duration, failed bool) { observe(name, took, failed) }
 	}
 	b, err := NewBreaker(of)
-	if err != nil {
-		return nil, fmt.Errorf("ladder: %w", err)
+	if err == nil {
+		c.Breakers = append(c.Breakers, b)
 	}
-	l.Breakers = append(l.Breakers, b)
-	return b, nil
+	return b, err
 }
 
-// Close charges what is still owed and gives back what was leased, as far as the stores answer before ctx ends. No decision may
-// be under way.
-func (l *Chain) Close(ctx context.Context) error {
-	l.stop()
-	l.running.Wait()
-	errs := []error{l.Fallback.Close(ctx)}
-	if l.Leases != nil {
-		errs = append(errs, l.Leases.Close(ctx))
+// countInstances makes the instance count of one store, which is asked through its guard.
+func countInstances(of router.Backend, most int, quotas bool) (*Instances, error) {
+	guarded, err := router.New(router.Config{Rates: of})
+	if err != nil {
+		return nil, err
 	}
-	if l.away != nil {
-		errs = append(errs, l.away.Close(ctx))
+	return NewInstances(InstancesConfig{Store: guarded, Max: most, Quotas: quotas})
+}
+
+// addDeciders puts the lease layer and the fallback limiter before the router.
+func (c *Chain) addDeciders(config *ChainConfig) error {
+	var decider limit.Store = c.router
+	var err error
+	if !config.NoLeases {
+		if c.spareLeases.period = config.Lease.Look; c.spareLeases.period == 0 {
+			c.spareLeases.period = lease.DefaultLook
+		}
+		of := config.Lease
+		if config.Frozen {
+			of.Look = -1
+		}
+		of.Store, of.Instances, of.InstancesOf = c.router, c.Instances.Count, c.instancesOf
+		of.Ahead = !config.Frozen && len(config.Homes) > 0
+		if c.Leases, err = lease.New(of); err != nil {
+			return err
+		}
+		decider = c.Leases
 	}
-	if l.joined != nil {
-		errs = append(errs, l.joined.Close(ctx))
+	of := config.Fallback
+	of.Store, of.ReplayTo = decider, c.router
+	of.Instances, of.InstancesOf, of.MaxInstances = c.Instances.Count, c.instancesOf, config.MaxInstances
+	if of.Log == nil {
+		of.Log = config.Log
 	}
-	return errors.Join(errs...)
+	if c.Fallback, err = NewFallback(of); err != nil && c.Leases != nil {
+		err = errors.Join(err, c.Leases.Close(context.Background()))
+	}
+	return err
+}
+
+// Close replays what the fallback limiter admitted and gives back what was leased, as far as the stores answer before ctx ends.
+// No decision may be under way.
+func (c *Chain) Close(ctx context.Context) error {
+	c.stop()
+	c.running.Wait()
+	errs := []error{c.Fallback.Close(ctx)}
+	if c.Leases != nil {
+		errs = append(errs, c.Leases.Close(ctx))
+	}
+	return errors.Join(append(errs, c.router.Close(ctx))...)
 }

@@ -199,7 +199,7 @@ func TestConfig(t *testing.T) {
 			if err == nil {
 				shut(t, l)
 			}
-			for _, want := range append(tt.want, "ladder: ") {
+			for _, want := range append(tt.want, "store chain: ") {
 				if !strings.Contains(fmt.Sprint(err), want) {
 					t.Errorf("New: %v, want an error with %q", err, want)
 				}

@@ -36,9 +36,9 @@ const (
 type FallbackConfig struct {
 	Store limit.Store // required
 
-	// ChargeTo is where units that were admitted without the store are charged when it answers again, by requests with
+	// ReplayTo is where units that were admitted without the store are charged when it answers again, by requests with
 	// [limit.Ahead]. Default Store, which must then pass them on.
-	ChargeTo limit.Store
+	ReplayTo limit.Store
 
 	// Instances is how many share the store now, as far as is known; see [Instances]. Where it is nil or below 1,
 	// MaxInstances is taken: the most there may be (reserved concurrency); 0 means 1.
@@ -122,8 +122,8 @@ func (f *Fallback) TakeFullest() int64 { return f.fullest.Swap(0) }
 // NewFallback makes a store that has counted nothing by itself. The error names the field. Close it when done; that closes no other
 // store.
 func NewFallback(c FallbackConfig) (*Fallback, error) {
-	if c.ChargeTo == nil {
-		c.ChargeTo = c.Store
+	if c.ReplayTo == nil {
+		c.ReplayTo = c.Store
 	}
 	if c.MaxInstances == 0 {
 		c.MaxInstances = 1
@@ -139,23 +139,23 @@ func NewFallback(c FallbackConfig) (*Fallback, error) {
 	}
 	switch {
 	case c.Store == nil:
-		return nil, errors.New("outage: Store is missing")
+		return nil, errors.New("fallback limiter: Store is missing")
 	case c.MaxInstances < 1:
-		return nil, fmt.Errorf("outage: MaxInstances %d is below 1", c.MaxInstances)
+		return nil, fmt.Errorf("fallback limiter: MaxInstances %d is below 1", c.MaxInstances)
 	case c.Bytes < minBytes:
-		return nil, fmt.Errorf("outage: Bytes %d is below %d", c.Bytes, minBytes)
+		return nil, fmt.Errorf("fallback limiter: Bytes %d is below %d", c.Bytes, minBytes)
 	case c.PerSecond < 1 || c.PerSecond > 10_000:
-		return nil, fmt.Errorf("outage: PerSecond %d is outside 1..10000", c.PerSecond)
+		return nil, fmt.Errorf("fallback limiter: PerSecond %d is outside 1..10000", c.PerSecond)
 	}
 	f := &Fallback{c: c, debts: debts{of: make(map[limit.Owner]*ownerDebt), most: c.Bytes / 4}}
 	f.pool.New = func() any { return new(scratch) }
 	var err error
 	counted := c.Bytes - c.Bytes/4
 	if f.own, err = memory.New(memory.Config{MaxBytes: counted, UnidentifiedBytes: counted / 2, Log: c.Log}); err != nil {
-		return nil, fmt.Errorf("outage: %w", err)
+		return nil, fmt.Errorf("fallback limiter: %w", err)
 	}
 	if f.limits, err = lru.New[*limit.Limit, *derived](derivedLimits); err != nil {
-		return nil, fmt.Errorf("outage: %w", err)
+		return nil, fmt.Errorf("fallback limiter: %w", err)
 	}
 	return f, nil
 }
@@ -217,7 +217,7 @@ func (f *Fallback) answered(now time.Time, d *limit.Decision) {
 
 // replaces reports whether the answer is to be found here.
 func (f *Fallback) replaces(ctx context.Context, req *limit.Request, err error) bool {
-	return !own(ctx, err) && len(req.Ahead) == 0
+	return !callersOwn(ctx, err) && len(req.Ahead) == 0
 }
 
 // note counts, and logs at most once in a second: a store that is away must not fill the disk too. What is wrong with one

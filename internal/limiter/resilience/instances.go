@@ -71,20 +71,20 @@ func NewInstances(c InstancesConfig) (*Instances, error) {
 	}
 	switch {
 	case c.Store == nil:
-		return nil, errors.New("fleet: Store is missing")
+		return nil, errors.New("instance count: Store is missing")
 	case c.Max < 1:
-		return nil, fmt.Errorf("fleet: Max %d is below 1", c.Max)
+		return nil, fmt.Errorf("instance count: Max %d is below 1", c.Max)
 	case c.Every < soonest || c.Every > DefaultAnnounceEvery:
-		return nil, fmt.Errorf("fleet: Every %s is outside %s..%s", c.Every, soonest, DefaultAnnounceEvery)
+		return nil, fmt.Errorf("instance count: Every %s is outside %s..%s", c.Every, soonest, DefaultAnnounceEvery)
 	}
 	l, err := limit.New(limit.Limit{ID: "instances", Exact: true, Tiers: []limit.Tier{
 		{Algorithm: limit.SlidingBuckets, Period: InstancesPeriod, Buckets: int(InstancesPeriod / time.Second), Threshold: limit.MaxUnits},
 	}})
 	if err != nil {
-		return nil, fmt.Errorf("fleet: %w", err)
+		return nil, fmt.Errorf("instance count: %w", err)
 	}
 	if err := c.Store.Accepts(l); err != nil {
-		return nil, fmt.Errorf("fleet: the store cannot count instances: %w", err)
+		return nil, fmt.Errorf("instance count: the store cannot count instances: %w", err)
 	}
 	owner := limit.Owner{Kind: limit.AnyKey, Name: ofInstances}
 	if c.Quotas {

@@ -110,11 +110,11 @@ func (f *Fallback) look(ctx, begun context.Context, b *bill, now time.Time) erro
 	ctx, cancel := context.WithTimeout(begun, payTimeout)
 	defer cancel()
 	var d limit.Decision
-	err := f.c.ChargeTo.Peek(ctx, &limit.Request{Owner: b.request.Owner, Charges: b.request.Charges}, now, &d)
+	err := f.c.ReplayTo.Peek(ctx, &limit.Request{Owner: b.request.Owner, Charges: b.request.Charges}, now, &d)
 	if cut := begun.Err(); cut != nil {
 		return cut
 	}
-	if limit.Answered(err) || own(ctx, err) {
+	if limit.Answered(err) || callersOwn(ctx, err) {
 		return nil
 	}
 	return err
@@ -128,7 +128,7 @@ func (f *Fallback) charge(ctx, begun context.Context, b *bill, now time.Time) (s
 	ctx, cancel := context.WithTimeout(begun, payTimeout)
 	defer cancel()
 	var d limit.Decision
-	err = f.c.ChargeTo.Decide(ctx, &b.request, now, &d)
+	err = f.c.ReplayTo.Decide(ctx, &b.request, now, &d)
 	switch {
 	case errors.Is(err, ErrBreakerOpen):
 		return false, err
@@ -143,7 +143,7 @@ func (f *Fallback) charge(ctx, begun context.Context, b *bill, now time.Time) (s
 	if cut := begun.Err(); cut != nil {
 		return true, cut
 	}
-	if limit.Answered(err) || own(ctx, err) {
+	if limit.Answered(err) || callersOwn(ctx, err) {
 		err = nil // the store does answer
 	}
 	return true, err
@@ -164,7 +164,7 @@ func (f *Fallback) Close(ctx context.Context) error {
 	began := time.Now()
 	err := f.pay(ctx, ctx, 0, func() time.Time { return began.Add(time.Since(began)) })
 	if n := f.debts.waiting.Load(); err != nil && n > 0 {
-		return fmt.Errorf("outage: what %d owners spent without the store is not charged there: %w", n, err)
+		return fmt.Errorf("fallback limiter: what %d owners spent without the store is not charged there: %w", n, err)
 	}
 	return nil
 }

@@ -208,7 +208,7 @@ func TestChargedBackApart(t *testing.T) {
 func TestChargedBackToTwoStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rates, quotas := newMemory(t), newMemory(t)
-		both, err := router.New(router.Config{Rates: rates, Quotas: quotas})
+		both, err := router.New(router.Config{Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: quotas}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -238,7 +238,7 @@ func TestOneOfTwoStoresIsAway(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			own, inner := newMemory(t), newMemory(t)
 			home := newFlaky(t, inner)
-			homes, err := router.NewHomes(router.HomesConfig{Own: own, Homes: map[string]limit.Store{"us": home}, HoldFor: -1})
+			homes, err := router.New(router.Config{Rates: router.Backend{Store: own}, Homes: map[string]router.Backend{"us": {Store: home}}, HoldFor: -1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -288,7 +288,7 @@ func TestUnsentIsKept(t *testing.T) {
 		inner := newMemory(t)
 		store := newFlaky(t, inner)
 		charge := newFlaky(t, inner)
-		s := newStore(t, resilience.FallbackConfig{Store: store, ChargeTo: charge})
+		s := newStore(t, resilience.FallbackConfig{Store: store, ReplayTo: charge})
 		req := ask(newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 100}}}))
 		answers := func() {
 			t.Helper()
@@ -455,7 +455,7 @@ func TestCloseOfTheFallbackIsBounded(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store := newFlaky(t, nil)
 			back := &hanging{Store: store, hangs: true}
-			s := newStore(t, resilience.FallbackConfig{Store: store, ChargeTo: back})
+			s := newStore(t, resilience.FallbackConfig{Store: store, ReplayTo: back})
 			req := ask(window(t, "l", 100, limit.Backstop))
 			store.down.Store(true)
 			for i := range 3 {

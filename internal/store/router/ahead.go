@@ -88,7 +88,7 @@ func (e *errHalves) Is(target error) bool {
 }
 
 // correct has both stores correct what they count, whatever becomes of the other, and however long that takes.
-func (s *Store) correct(ctx context.Context, req *limit.Request, h *halves, now time.Time, d *limit.Decision) error {
+func (s *stage) correct(ctx context.Context, req *limit.Request, h *halves, now time.Time, d *limit.Decision) error {
 	var both sync.WaitGroup
 	var failed errHalves
 	both.Go(func() {
@@ -96,9 +96,9 @@ func (s *Store) correct(ctx context.Context, req *limit.Request, h *halves, now 
 			unused(&h.quotaAnswer, &h.quotas, now.UnixMicro())
 			return
 		}
-		failed.quotas = needed(s.quotas.Decide(ctx, &h.quotas, now, &h.quotaAnswer), &h.quotas, now, &h.quotaAnswer)
+		failed.quotas = needed(s.quotas.decide(ctx, &h.quotas, now, &h.quotaAnswer), &h.quotas, now, &h.quotaAnswer)
 	})
-	failed.rates = needed(s.rates.Decide(ctx, &h.rates, now, &h.rateAnswer), &h.rates, now, &h.rateAnswer)
+	failed.rates = needed(s.rates.decide(ctx, &h.rates, now, &h.rateAnswer), &h.rates, now, &h.rateAnswer)
 	both.Wait()
 	if failed != (errHalves{}) {
 		d.Clear(now.UnixMicro())
@@ -220,7 +220,7 @@ func aheadOf(req *limit.Request, h *halves, i int) *limit.Ahead {
 }
 
 // ratesDenied settles the quotas' half of a denial by the rates, and writes to d what the caller keeps of it.
-func (s *Store) ratesDenied(ctx context.Context, h *halves, quotas *limit.Decision, now time.Time, d *limit.Decision) error {
+func (s *stage) ratesDenied(ctx context.Context, h *halves, quotas *limit.Decision, now time.Time, d *limit.Decision) error {
 	x := settle(h, quotas, true)
 	if err := s.chargeAgain(ctx, &x.again, now); err != nil {
 		d.Clear(now.UnixMicro())
@@ -245,7 +245,7 @@ func (s *Store) ratesDenied(ctx context.Context, h *halves, quotas *limit.Decisi
 }
 
 // giveBack gives back what nobody keeps.
-func (s *Store) giveBack(ctx context.Context, x *settlement, now time.Time) {
+func (s *stage) giveBack(ctx context.Context, x *settlement, now time.Time) {
 	if len(x.back.Ahead) > 0 {
 		s.giveBackOne(ctx, giveBack{request: &x.back, now: now})
 	}
@@ -254,7 +254,7 @@ func (s *Store) giveBack(ctx context.Context, x *settlement, now time.Time) {
 	}
 }
 
-func (s *Store) giveBackOne(ctx context.Context, g giveBack) {
+func (s *stage) giveBackOne(ctx context.Context, g giveBack) {
 	if s.held.holdFor < 0 {
 		_ = s.returns.do(ctx, &g) // what cannot be given back is lost, not spent twice
 		return
@@ -266,12 +266,12 @@ var errSpent = errors.New("it has been charged to others, or its window has ende
 
 // chargeAgain leases what the caller believes it has not given back: these units in these windows, or else it is an error, for
 // others may have been admitted for them.
-func (s *Store) chargeAgain(ctx context.Context, again *limit.Request, now time.Time) error {
+func (s *stage) chargeAgain(ctx context.Context, again *limit.Request, now time.Time) error {
 	if len(again.Ahead) == 0 {
 		return nil
 	}
 	var d limit.Decision
-	if err := s.quotas.Decide(ctx, again, now, &d); err != nil {
+	if err := s.quotas.decide(ctx, again, now, &d); err != nil {
 		return err
 	}
 	short := false

@@ -207,7 +207,7 @@ func TestWhatCameBackIsSpent(t *testing.T) {
 				}
 			}
 		}}
-		s, err := router.New(router.Config{Rates: thief, Quotas: quotas, HoldFor: -1})
+		s, err := router.New(router.Config{Rates: router.Backend{Store: thief}, Quotas: router.Backend{Store: quotas}, HoldFor: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -331,7 +331,7 @@ func TestCloseIsBounded(t *testing.T) {
 		quotas, rates := newMemory(t), newMemory(t)
 		var hangs atomic.Bool
 		slow := &hanging{Store: quotas, hangs: &hangs}
-		s, err := router.New(router.Config{Rates: &between{Store: rates, do: func() { hangs.Store(true) }}, Quotas: slow})
+		s, err := router.New(router.Config{Rates: router.Backend{Store: &between{Store: rates, do: func() { hangs.Store(true) }}}, Quotas: router.Backend{Store: slow}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -384,7 +384,7 @@ func TestCorrectionsReachBothHalves(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			quotas, rates := newMemory(t), newMemory(t)
-			s, err := router.New(router.Config{Rates: &failing{rates, tt.rates}, Quotas: &failing{quotas, tt.quotas}})
+			s, err := router.New(router.Config{Rates: router.Backend{Store: &failing{rates, tt.rates}}, Quotas: router.Backend{Store: &failing{quotas, tt.quotas}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -461,7 +461,7 @@ func (k *keeping) Decide(ctx context.Context, req *limit.Request, now time.Time,
 // What the quotas' store leased although it denied is the caller's, and is not asked for a second time.
 func TestQuotasThatKeepWhatTheyLeased(t *testing.T) {
 	quotas, rates := newMemory(t), newMemory(t)
-	s, err := router.New(router.Config{Rates: rates, Quotas: &keeping{quotas}})
+	s, err := router.New(router.Config{Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: &keeping{quotas}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -495,7 +495,7 @@ func (s *skewed) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 func TestLeasesEndByTheirOwnClock(t *testing.T) {
 	for _, by := range []time.Duration{-3 * time.Second, 3 * time.Second} {
 		for _, allowed := range []bool{true, false} {
-			s, err := router.New(router.Config{Rates: newMemory(t), Quotas: &skewed{newMemory(t), by}})
+			s, err := router.New(router.Config{Rates: router.Backend{Store: newMemory(t)}, Quotas: router.Backend{Store: &skewed{newMemory(t), by}}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -13,7 +13,7 @@ import (
 
 // cells are a cell's own store and those of others, each of which can be made to fail.
 type cells struct {
-	*router.Homes
+	*router.Store
 	own, a, b *away
 }
 
@@ -21,7 +21,8 @@ func newCells(tb testing.TB, holdFor time.Duration) *cells {
 	tb.Helper()
 	c := &cells{own: newMemory(tb), a: newMemory(tb), b: newMemory(tb)}
 	var err error
-	c.Homes, err = router.NewHomes(router.HomesConfig{Cell: "here", Own: c.own, Homes: map[string]limit.Store{"a": c.a, "b": c.b}, HoldFor: holdFor})
+	c.Store, err = router.New(router.Config{Cell: "here", Rates: router.Backend{Store: c.own},
+		Homes: map[string]router.Backend{"a": {Store: c.a}, "b": {Store: c.b}}, HoldFor: holdFor})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -63,7 +64,8 @@ func TestKeptHere(t *testing.T) {
 	for name, holdFor := range map[string]time.Duration{"holding": 0, "not holding": -1} {
 		t.Run(name, func(t *testing.T) {
 			own, other := newPairHolding(t, holdFor), newMemory(t)
-			all, err := router.NewHomes(router.HomesConfig{Cell: "here", Own: own, Homes: map[string]limit.Store{"there": other}, HoldFor: holdFor})
+			all, err := router.New(router.Config{Cell: "here", Rates: router.Backend{Store: own.rates}, Quotas: router.Backend{Store: own.quotas},
+				Homes: map[string]router.Backend{"there": {Store: other}}, HoldFor: holdFor})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -284,14 +286,14 @@ func TestUnknownHome(t *testing.T) {
 		t.Errorf("a rate that is kept elsewhere: allowed %t, %v, %d charged there, %d here", d.Allowed, err, c.used(t, c.a, r), c.used(t, c.own, r))
 	}
 	late := newMemory(t)
-	if err := c.Add("c", late); err != nil {
+	if err := c.Add("c", router.Backend{Store: late}); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Decide(t.Context(), question(q, kept(t, "qa", "a", 5), r), start, &d); err != nil || !d.Allowed || c.used(t, late, q) != 1 {
 		t.Errorf("once it was added: allowed %t, %v, %d charged there", d.Allowed, err, c.used(t, late, q))
 	}
 	for _, twice := range []string{"c", "", "here"} {
-		if err := c.Add(twice, late); err == nil {
+		if err := c.Add(twice, router.Backend{Store: late}); err == nil {
 			t.Errorf("home %q is taken a second time, or without a name", twice)
 		}
 	}

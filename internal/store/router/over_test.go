@@ -55,7 +55,7 @@ func TestLeaseStoreOverBoth(t *testing.T) {
 			var all sync.WaitGroup
 			var decided, failed atomic.Int64
 			for i := range uint64(3) {
-				s, err := router.New(router.Config{Rates: rates, Quotas: quotas})
+				s, err := router.New(router.Config{Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: quotas}})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -17,7 +17,7 @@ const (
 // returns gives units of quotas back beside the decisions. What cannot be given back is lost: too little is admitted for it,
 // never too much.
 type returns struct {
-	quotas limit.Store
+	quotas *Backend
 
 	mu      sync.Mutex
 	waiting []giveBack
@@ -36,10 +36,10 @@ type giveBack struct {
 
 func (r *returns) do(ctx context.Context, g *giveBack) error {
 	if g.receipt != nil {
-		_, err := r.quotas.Refund(ctx, g.receipt, 0, g.now)
+		_, err := r.quotas.refund(ctx, g.receipt, 0, g.now)
 		return err
 	}
-	return r.quotas.Decide(ctx, g.request, g.now, new(limit.Decision))
+	return r.quotas.decide(ctx, g.request, g.now, new(limit.Decision))
 }
 
 // later gives back as soon as others have been.

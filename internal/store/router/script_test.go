@@ -298,7 +298,7 @@ func TestFaultsNeverUndercount(t *testing.T) {
 			t.Run(tt.name, func(t *testing.T) {
 				rates := &shaky{Store: newMemory(t), r: rand.New(rand.NewPCG(seed, 1)), before: tt.rates, after: tt.ratesAfter}
 				quotas := &shaky{Store: newMemory(t), r: rand.New(rand.NewPCG(seed, 2)), before: tt.quotas, after: tt.quotaAfter}
-				s, err := router.New(router.Config{Rates: rates, Quotas: quotas})
+				s, err := router.New(router.Config{Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: quotas}})
 				if err != nil {
 					t.Fatal(err)
 				}

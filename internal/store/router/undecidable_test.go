@@ -38,7 +38,7 @@ func (s *spoiled) Peek(ctx context.Context, req *limit.Request, now time.Time, d
 // even a look: the store is not away.
 func TestUndecidableRates(t *testing.T) {
 	rates, quotas := &spoiled{Store: newMemory(t), bad: limit.Owner{Kind: limit.Tenant, Name: "bad"}}, &spoiled{Store: newMemory(t)}
-	s, err := router.New(router.Config{Rates: rates, Quotas: quotas})
+	s, err := router.New(router.Config{Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: quotas}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestUndecidableCorrection(t *testing.T) {
 		"both, for different reasons":                    {limit.ErrUnreadable, limit.ErrTooLarge, true},
 		"the quotas are away and the rates are not read": {limit.ErrUnreadable, errAway, false},
 	} {
-		s, err := router.New(router.Config{Rates: &failing{newMemory(t), c.rates}, Quotas: &failing{newMemory(t), c.quotas}})
+		s, err := router.New(router.Config{Rates: router.Backend{Store: &failing{newMemory(t), c.rates}}, Quotas: router.Backend{Store: &failing{newMemory(t), c.quotas}}})
 		if err != nil {
 			t.Fatal(err)
 		}
