@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 // sparePause says when the chain of a frozen process last gave back spare leases.
@@ -11,17 +13,17 @@ type sparePause struct {
 	period time.Duration // below 0: never
 
 	mu   sync.Mutex
-	last time.Time // by the wall clock, for the other one may stand still while the process does
+	last clock.Instant
 }
 
 func (p *sparePause) due(now time.Time) bool {
-	wall := now.Round(0)
+	at := clock.At(now)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.period < 0 || !wall.Before(p.last) && wall.Before(p.last.Add(p.period)) {
+	if p.period < 0 || !at.Due(p.last, p.period) {
 		return false
 	}
-	p.last = wall
+	p.last = at
 	return true
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 // ErrBreakerOpen is in the error of a [Breaker] that did not make a call: nothing was sent.
@@ -58,8 +59,8 @@ type Breaker struct {
 	c       BreakerConfig
 	refusal error
 	current atomic.Pointer[generation]
-	until   atomic.Pointer[instant] // no call is made before it; nil: calls are made now
-	now     func() instant
+	until   atomic.Pointer[clock.Instant] // no call is made before it; nil: calls are made now
+	now     func() clock.Instant
 	state   atomic.Uint32
 	changed atomic.Bool // the state has changed, and the log has no line about it yet
 
@@ -146,7 +147,7 @@ func NewBreaker(c BreakerConfig) (*Breaker, error) {
 	case c.Cooldown < time.Millisecond || c.MaxCooldown < c.Cooldown:
 		return nil, fmt.Errorf("breaker of %s: Cooldown %s..%s, want at least 1ms and no more than MaxCooldown", c.Name, c.Cooldown, c.MaxCooldown)
 	}
-	b := &Breaker{c: c, refusal: fmt.Errorf("%s: %w", c.Name, ErrBreakerOpen), now: read}
+	b := &Breaker{c: c, refusal: fmt.Errorf("%s: %w", c.Name, ErrBreakerOpen), now: clock.Read}
 	b.current.Store(b.newGeneration(false))
 	return b, nil
 }
@@ -206,7 +207,7 @@ func (b *Breaker) noteChange(g *generation, from, to gobreaker.State) {
 		} else {
 			b.failedProbes++
 		}
-		until := b.now().plus(b.cooldown())
+		until := b.now().Add(b.cooldown())
 		b.until.Store(&until)
 		b.state.Store(uint32(StateOpen))
 	case gobreaker.StateHalfOpen:
@@ -256,10 +257,10 @@ func (b *Breaker) Do(ctx context.Context, call func() error) error {
 	g := b.current.Load()
 	if until := b.until.Load(); until != nil {
 		switch now := b.now(); {
-		case now.before(*until):
+		case now.Before(*until):
 			b.refused.Add(1)
 			return b.refusal
-		case now.mono < until.mono: // gobreaker goes by the monotonic clock, and takes the cooldown to be going on
+		case now.Mono < until.Mono: // gobreaker goes by the monotonic clock, and takes the cooldown to be going on
 			g = b.thaw(g)
 		}
 	}

@@ -26,16 +26,16 @@ func TestRedisKilled(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = inner.Close() })
 	breaker := newBreaker(t, inner)
-	var fleets [2]*resilience.Instances
-	for i := range fleets {
-		if fleets[i], err = resilience.NewInstances(resilience.InstancesConfig{Store: breaker, Max: 50}); err != nil {
+	var counts [2]*resilience.Instances
+	for i := range counts {
+		if counts[i], err = resilience.NewInstances(resilience.InstancesConfig{Store: breaker, Max: 50}); err != nil {
 			t.Fatal(err)
 		}
-		if err := fleets[i].Announce(ctx, time.Now()); err != nil {
+		if err := counts[i].Announce(ctx, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s := newStore(t, resilience.FallbackConfig{Store: breaker, Instances: fleets[1].Count, MaxInstances: 50})
+	s := newStore(t, resilience.FallbackConfig{Store: breaker, Instances: counts[1].Count, MaxInstances: 50})
 
 	var limits []*limit.Limit
 	for _, a := range limit.Algorithms() {

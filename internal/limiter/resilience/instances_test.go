@@ -186,6 +186,22 @@ func TestBeatIsCheap(t *testing.T) {
 	}
 }
 
+// Guarantees that of two requests of which one overtakes the other only the first to arrive announces the instance: two
+// announcements a moment apart would be two instances.
+func TestAnOvertakenRequestAnnouncesNothing(t *testing.T) {
+	store := newShared(t)
+	f := newFleet(t, resilience.InstancesConfig{Store: store})
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for _, at := range []time.Time{now, now.Add(-time.Millisecond)} {
+		if err := f.Announce(t.Context(), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := store.asked.Load(); n != 1 {
+		t.Errorf("the store was asked %d times, want once", n)
+	}
+}
+
 func TestNewInstancesRefuses(t *testing.T) {
 	store := newShared(t)
 	for want, c := range map[string]resilience.InstancesConfig{

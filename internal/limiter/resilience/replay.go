@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 const (
@@ -20,7 +21,7 @@ const (
 type payer struct {
 	mu     sync.Mutex
 	closed bool
-	until  *instant           // not before; nil: now
+	failed clock.Instant      // when a charge was last not sent; nothing is charged for payAgain after it
 	stop   context.CancelFunc // no further charge by the one that runs; nil: none does
 	cut    context.CancelFunc // nor the one that is under way
 	busy   sync.WaitGroup
@@ -31,8 +32,8 @@ func (f *Fallback) startPaying(now time.Time) {
 	p := &f.payer
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	began := read()
-	if p.closed || p.stop != nil || p.until != nil && began.before(*p.until) {
+	began := clock.Read()
+	if p.closed || p.stop != nil || began.Since(p.failed) < payAgain {
 		return
 	}
 	begun, cut := context.WithCancel(context.Background())
@@ -40,13 +41,12 @@ func (f *Fallback) startPaying(now time.Time) {
 	p.stop, p.cut = stop, cut
 	p.busy.Go(func() {
 		defer cut()
-		err := f.pay(ctx, begun, time.Second/time.Duration(f.c.PerSecond), func() time.Time { return now.Add(read().since(began)) })
+		err := f.pay(ctx, begun, time.Second/time.Duration(f.c.PerSecond), func() time.Time { return now.Add(clock.Read().Since(began)) })
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.stop, p.cut = nil, nil
 		if err != nil {
-			until := read().plus(payAgain)
-			p.until = &until
+			p.failed = clock.Read()
 		}
 	})
 }
