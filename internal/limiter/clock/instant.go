@@ -29,7 +29,7 @@ var processStart = time.Now()
 func Read() Instant { return At(time.Now()) }
 
 // At is the reading that t holds. The zero Time becomes the zero Instant. A Time without a monotonic reading, such as one of
-// a test or of a message, is an Instant whose two clocks advance together.
+// a test or of a message, is an Instant whose two clocks advance together; compare it only with others of its kind.
 func At(t time.Time) Instant {
 	if t.IsZero() {
 		return Instant{}
@@ -37,8 +37,14 @@ func At(t time.Time) Instant {
 	return Instant{Mono: t.Sub(processStart), Wall: time.Duration(t.UnixNano())}
 }
 
-// Between returns the time that has passed from one reading to a later one, which are held by times. See [Instant.Since].
-func Between(earlier, later time.Time) time.Duration { return At(later).Since(At(earlier)) }
+// Between returns the time that has passed between two times, as [Instant.Since] does between two instants. Each of the times may
+// have a monotonic reading or none.
+func Between(earlier, later time.Time) time.Duration {
+	if earlier.IsZero() {
+		return math.MaxInt64
+	}
+	return max(later.Sub(earlier), later.Round(0).Sub(earlier.Round(0)))
+}
 
 // Add returns the instant at which both clocks have advanced by d.
 func (i Instant) Add(d time.Duration) Instant { return Instant{i.Mono + d, i.Wall + d} }
