@@ -13,6 +13,8 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
+	"github.com/sluicelimits/sluice/internal/limiter/singleflight"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -165,25 +167,25 @@ func (r *Reader) holds(kind Kind) bool { return r.c.Holds == nil || r.c.Holds(ki
 // Begin implements [authorizer.Source].
 func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configuration, func()) {
 	r.mu.Lock()
-	if elapsed(now, r.begun) > thawed {
+	if clock.Between(r.begun, now) > thawed {
 		r.gate.reset()
 		r.woke = now
 	}
 	r.begun = now
-	front := !r.loaded || elapsed(now, r.synced) > Fresh
+	front := !r.loaded || clock.Between(r.synced, now) > Fresh
 	p, mine := r.due(now, false)
 	if p != nil && front {
 		r.mu.Unlock()
-		p.wait(ctx)
+		_ = p.wait(ctx) // the copy that is here is used on
 		r.mu.Lock()
 	}
 	v := r.fresh
-	if elapsed(now, r.synced) > StaleAfter {
+	if clock.Between(r.synced, now) > StaleAfter {
 		v = r.stale
 	}
 	r.mu.Unlock()
 	if mine && !front {
-		return v, func() { p.wait(ctx) }
+		return v, func() { _ = p.wait(ctx) }
 	}
 	return v, nil
 }
@@ -195,38 +197,32 @@ func (r *Reader) Load(ctx context.Context, now time.Time) error {
 		r.mu.Lock()
 		p, mine := r.due(now, true)
 		r.mu.Unlock()
-		p.wait(ctx)
-		select {
-		case <-p.done:
-		default:
+		_ = p.Wait(ctx)
+		ended, err := p.Result()
+		if !ended {
 			return fmt.Errorf("read the cell configuration: %w", context.DeadlineExceeded)
 		}
 		if mine { // one that was under way may have read the head too early
-			return p.err
+			return err
 		}
 	}
-}
-
-// elapsed is the time since then by the wall clock or the monotonic one, whichever went further: the one may have been set,
-// the other stands still while a process is frozen.
-func elapsed(now, then time.Time) time.Duration {
-	return max(now.Sub(then), now.Round(0).Sub(then.Round(0)))
 }
 
 // poll is one look at the log, for all who wait.
 type poll struct {
+	*singleflight.Call
+
 	began time.Time // by the clock of the request that began it
-	done  chan struct{}
-	over  <-chan struct{} // nobody waits longer
-	err   error           // when done
 }
 
-func (p *poll) wait(ctx context.Context) {
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-	case <-p.over:
+// wait waits for the end of the poll and returns its error, or why there is none to wait for.
+func (p *poll) wait(ctx context.Context) error {
+	_ = p.Wait(ctx) // the result says whether the poll has ended
+	ended, err := p.Result()
+	if !ended {
+		return context.DeadlineExceeded
 	}
+	return err
 }
 
 // due is the poll that is under way, or a new one where it is time or forced; mine says that it is new. r.mu is held.
@@ -236,10 +232,10 @@ func (r *Reader) due(now time.Time, force bool) (p *poll, mine bool) {
 		timeout = r.c.FirstTimeout
 	}
 	// One that began too long ago is of a process that was frozen since: its connection is gone.
-	if r.poll != nil && elapsed(now, r.poll.began) < timeout+PollEvery {
+	if r.poll != nil && clock.Between(r.poll.began, now) < timeout+PollEvery {
 		return r.poll, false
 	}
-	if !force && elapsed(now, r.tried) < PollEvery {
+	if !force && clock.Between(r.tried, now) < PollEvery {
 		return nil, false
 	}
 	return r.start(now, timeout), true
@@ -248,7 +244,7 @@ func (r *Reader) due(now time.Time, force bool) (p *poll, mine bool) {
 // start begins a poll. r.mu is held.
 func (r *Reader) start(now time.Time, timeout time.Duration) *poll {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	p := &poll{began: now, done: make(chan struct{}), over: ctx.Done()}
+	p := &poll{Call: singleflight.Begin(clock.At(now), ctx.Done()), began: now}
 	r.poll, r.tried = p, now
 	r.polls++
 	each := min(r.c.Timeout, timeout)
@@ -257,8 +253,7 @@ func (r *Reader) start(now time.Time, timeout time.Duration) *poll {
 	}
 	go func() {
 		defer cancel()
-		p.err = r.sync(ctx, p, each)
-		close(p.done)
+		p.End(r.sync(ctx, p, each))
 	}()
 	return p
 }
@@ -352,7 +347,7 @@ func (r *Reader) entries(ctx context.Context, p *poll, timeout time.Duration, fr
 		return nil, "it was repaired, or is another table", nil
 	case head.Seq < from.head.Seq:
 		return nil, "its head went back", nil
-	case head.Retention > 0 && elapsed(p.began, from.synced) > head.Retention/2:
+	case head.Retention > 0 && clock.Between(from.synced, p.began) > head.Retention/2:
 		return nil, "the copy is older than half of the log", nil
 	case head.Seq-from.head.Seq > maxBehind:
 		return nil, "the copy is far behind", nil
@@ -549,7 +544,7 @@ func (r *Reader) Stats(now time.Time) Stats {
 		ReadFailures: r.gate.failures.Load(), Refused: r.gate.refused.Load(), BadDocuments: r.bad,
 	}
 	if r.loaded {
-		s.Age = max(elapsed(now, r.synced), 0)
+		s.Age = max(clock.Between(r.synced, now), 0)
 		s.Stale = s.Age > StaleAfter
 	}
 	return s

@@ -1,21 +1,23 @@
-package cellconfig
+package clock_test
 
 import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 // Guarantees that time counts which only one of a process's clocks saw: the monotonic one stands still while it is frozen, and
 // the wall clock may be set back.
-func TestElapsed(t *testing.T) {
+func TestBetween(t *testing.T) {
 	then := time.Now()
 	for name, c := range map[string]struct{ wall, monotonic, want time.Duration }{
 		"both":                        {time.Minute, time.Minute, time.Minute},
 		"frozen for a day":            {24 * time.Hour, time.Millisecond, 24 * time.Hour},
 		"the wall clock was set back": {-time.Hour, 3 * time.Second, 3 * time.Second},
 	} {
-		if got := elapsed(shifted(t, then, c.wall, c.monotonic), then); got != c.want {
+		if got := clock.Between(then, shifted(t, then, c.wall, c.monotonic)); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
