@@ -145,8 +145,11 @@ func New(c Config) (*Reader, error) {
 		return nil, fmt.Errorf("cellconfig: MaxBytes %d is below 1 MiB", c.MaxBytes)
 	}
 	c.FirstTimeout = max(c.FirstTimeout, c.Timeout)
-	r := &Reader{c: c, gate: newGate(), flights: map[cacheKey]*flight{}}
-	var err error
+	gate, err := newGate()
+	if err != nil {
+		return nil, err
+	}
+	r := &Reader{c: c, gate: gate, flights: map[cacheKey]*flight{}}
 	size := c.MaxDocuments
 	if c.Cell != "" { // for each tenant, whether it has a placement
 		size *= 2
@@ -168,7 +171,7 @@ func (r *Reader) holds(kind Kind) bool { return r.c.Holds == nil || r.c.Holds(ki
 func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configuration, func()) {
 	r.mu.Lock()
 	if clock.Between(r.begun, now) > thawed {
-		r.gate.reset()
+		r.gate.breaker.Reset() // what failed before says nothing about now
 		r.woke = now
 	}
 	r.begun = now

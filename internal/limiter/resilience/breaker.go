@@ -238,6 +238,17 @@ func (b *Breaker) noteClosed() {
 	b.changed.Store(true)
 }
 
+// Reset closes the breaker and forgets what failed. It is for an owner who knows that what failed before says nothing about now,
+// as after a freeze.
+func (b *Breaker) Reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.current.Store(b.newGeneration(false))
+	b.failedProbes = 0
+	b.noteClosed()
+	b.changed.Store(false)
+}
+
 // endProbing notes that a call succeeded after a thaw.
 func (b *Breaker) endProbing(g *generation) {
 	b.mu.Lock()

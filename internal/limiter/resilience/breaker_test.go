@@ -385,6 +385,28 @@ func TestBreakerSpread(t *testing.T) {
 	})
 }
 
+// Guarantees that a breaker which is reset asks the store at once, and opens again only after as many failures as at first.
+func TestBreakerReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFlaky(t, nil)
+		b, req := newBreaker(t, store), perSecond(t)
+		store.down.Store(true)
+		for range 3 {
+			openBreaker(b, req)
+			asked := store.asked.Load()
+			b.breaker.Reset()
+			for range 4 {
+				if err := decide(b, req); !errors.Is(err, errGone) || b.State() != resilience.StateClosed {
+					t.Fatalf("err = %v, %s; want the store's error, closed", err, b.State())
+				}
+			}
+			if n := store.asked.Load() - asked; n != 4 {
+				t.Errorf("asked %d times after a reset, want 4", n)
+			}
+		}
+	})
+}
+
 func TestBreakerAllocatesNothing(t *testing.T) {
 	b, req := newBreaker(t, newFlaky(t, nil)), perSecond(t)
 	var d limit.Decision
