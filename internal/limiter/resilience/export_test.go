@@ -8,9 +8,9 @@ import (
 
 // Derive is the limit that one of so many instances keeps by itself at a time.
 func Derive(l *limit.Limit, instances int64, now time.Time) (*limit.Limit, error) {
-	d, err := derive(l, instances, now)
+	p, err := partOf(l, instances, now)
 	if err != nil {
 		return nil, err
 	}
-	return d.limit, nil
+	return p.limit, nil
 }

@@ -13,78 +13,78 @@ import (
 )
 
 const (
-	payTimeout = 2 * time.Second // of one charge that nobody waits for
-	payAgain   = time.Second     // after one that was not sent
+	replayTimeout = 2 * time.Second // of one replay request, for which nobody waits
+	retryReplay   = time.Second     // after a request that was not sent; as long as the breaker's first cooldown
 )
 
-// payer charges what is owed, beside the decisions. It runs while there is something to charge and the store answers.
-type payer struct {
+// replayer charges what is pending, beside the decisions. It runs while something is pending and the store answers.
+type replayer struct {
 	mu     sync.Mutex
 	closed bool
-	failed clock.Instant      // when a charge was last not sent; nothing is charged for payAgain after it
-	stop   context.CancelFunc // no further charge by the one that runs; nil: none does
-	cut    context.CancelFunc // nor the one that is under way
+	failed clock.Instant      // when a request was last not sent; no replay begins for retryReplay after it
+	stop   context.CancelFunc // ends the replay that runs after its request under way; nil: none runs
+	cut    context.CancelFunc // ends that request, too
 	busy   sync.WaitGroup
 }
 
-// startPaying begins to charge what is owed, if nobody does.
-func (f *Fallback) startPaying(now time.Time) {
-	p := &f.payer
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// startReplay begins to charge what is pending, unless a replay runs or has just failed. now is the caller's clock.
+func (f *Fallback) startReplay(now time.Time) {
+	r := &f.replay
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	began := clock.Read()
-	if p.closed || p.stop != nil || began.Since(p.failed) < payAgain {
+	if r.closed || r.stop != nil || began.Since(r.failed) < retryReplay {
 		return
 	}
-	begun, cut := context.WithCancel(context.Background())
-	ctx, stop := context.WithCancel(begun)
-	p.stop, p.cut = stop, cut
-	p.busy.Go(func() {
+	underWay, cut := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(underWay)
+	r.stop, r.cut = stop, cut
+	r.busy.Go(func() {
 		defer cut()
-		err := f.pay(ctx, begun, time.Second/time.Duration(f.c.PerSecond), func() time.Time { return now.Add(clock.Read().Since(began)) })
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.stop, p.cut = nil, nil
+		err := f.replayAll(ctx, underWay, time.Second/time.Duration(f.c.PerSecond), func() time.Time { return now.Add(clock.Read().Since(began)) })
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.stop, r.cut = nil, nil
 		if err != nil {
-			p.failed = clock.Read()
+			r.failed = clock.Read()
 		}
 	})
 }
 
-// pay charges all that is owed, with a pause after each charge, to the stores that are asked and answer: what lies in one that does not
-// is kept, and holds up nobody else's. It begins no charge after ctx has ended, and ends the one under way with begun: what was begun is
-// better awaited than lost. now is the caller's clock.
-func (f *Fallback) pay(ctx, begun context.Context, pause time.Duration, now func() time.Time) error {
+// replayAll charges everything that is pending, with a pause after each request. What belongs to a store that does not answer stays
+// pending, and does not hold up what belongs to others. No request begins after ctx has ended. A request under way ends with
+// underWay, because the units of a request that is cut off are lost. now is the caller's clock.
+func (f *Fallback) replayAll(ctx, underWay context.Context, pause time.Duration, now func() time.Time) error {
 	var failed error // of the first store that did not answer
-	looked, silent := map[place]bool{}, map[place]bool{}
-	for left := f.debts.waiting.Load(); failed == nil || left > 0; left-- { // those that are kept come again, behind all others
-		owner, o := f.debts.next()
+	probed, silent := map[place]bool{}, map[place]bool{}
+	for left := f.pending.waiting.Load(); failed == nil || left > 0; left-- { // owners that are put back come again, behind all others
+		owner, o := f.pending.takeNext()
 		if o == nil {
 			break
 		}
 		for {
-			b, part := o.bill(owner, now().UnixMicro()+f.lag.Load(), silent)
-			if len(b.request.Charges) == 0 {
+			request, taken := o.nextRequest(owner, now().UnixMicro()+f.clockOffset.Load(), silent)
+			if len(request.request.Charges) == 0 {
 				break
 			}
 			var sent bool
 			var err error
-			if !looked[b.in] {
-				looked[b.in] = true
-				err = f.look(ctx, begun, &b, now())
+			if !probed[request.in] {
+				probed[request.in] = true
+				err = f.probe(ctx, underWay, &request, now())
 			}
 			if err == nil {
-				sent, err = f.charge(ctx, begun, &b, now())
+				sent, err = f.send(ctx, underWay, &request, now())
 			}
 			if err != nil {
 				if !sent {
-					o.take(part)
+					o.merge(taken)
 				}
-				if ctx.Err() != nil || begun.Err() != nil {
-					f.debts.putBack(owner, o)
+				if ctx.Err() != nil || underWay.Err() != nil {
+					f.pending.putBack(owner, o)
 					return err
 				}
-				silent[b.in], failed = true, cmp.Or(failed, err)
+				silent[request.in], failed = true, cmp.Or(failed, err)
 				continue
 			}
 			select {
@@ -92,26 +92,27 @@ func (f *Fallback) pay(ctx, begun context.Context, pause time.Duration, now func
 			case <-time.After(pause):
 			}
 		}
-		if len(o.of) > 0 {
-			f.debts.putBack(owner, o)
+		if len(o.limits) > 0 {
+			f.pending.putBack(owner, o)
 		} else {
-			f.debts.paid()
+			f.pending.done()
 		}
 	}
 	return failed
 }
 
-// look returns an error if the store does not answer. The decision before may have come from a lease, and a charge to a store
-// that is away is lost, all that its owner spent meanwhile; a look is not.
-func (f *Fallback) look(ctx, begun context.Context, b *bill, now time.Time) error {
+// probe returns an error if the store does not answer. The decision that started the replay may have come from a lease, so the store
+// may still be away. A charge that is sent to a store that is away is lost, with all that its owner spent meanwhile; a look
+// loses nothing.
+func (f *Fallback) probe(ctx, underWay context.Context, r *replayRequest, now time.Time) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(begun, payTimeout)
+	ctx, cancel := context.WithTimeout(underWay, replayTimeout)
 	defer cancel()
 	var d limit.Decision
-	err := f.c.ReplayTo.Peek(ctx, &limit.Request{Owner: b.request.Owner, Charges: b.request.Charges}, now, &d)
-	if cut := begun.Err(); cut != nil {
+	err := f.c.ReplayTo.Peek(ctx, &limit.Request{Owner: r.request.Owner, Charges: r.request.Charges}, now, &d)
+	if cut := underWay.Err(); cut != nil {
 		return cut
 	}
 	if limit.Answered(err) || callersOwn(ctx, err) {
@@ -120,27 +121,27 @@ func (f *Fallback) look(ctx, begun context.Context, b *bill, now time.Time) erro
 	return err
 }
 
-// charge sends one charge. An error means that the store did not answer; it may have been sent then, or not.
-func (f *Fallback) charge(ctx, begun context.Context, b *bill, now time.Time) (sent bool, err error) {
+// send sends one replay request. An error means that the store did not answer; sent says whether it may have got the request.
+func (f *Fallback) send(ctx, underWay context.Context, r *replayRequest, now time.Time) (sent bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(begun, payTimeout)
+	ctx, cancel := context.WithTimeout(underWay, replayTimeout)
 	defer cancel()
 	var d limit.Decision
-	err = f.c.ReplayTo.Decide(ctx, &b.request, now, &d)
+	err = f.c.ReplayTo.Decide(ctx, &r.request, now, &d)
 	switch {
 	case errors.Is(err, ErrBreakerOpen):
 		return false, err
 	case err == nil && d.Allowed:
-		f.chargedBack.Add(b.units)
+		f.chargedBack.Add(r.units)
 		for full, most := d.Fullest(), f.fullest.Load(); full > most && !f.fullest.CompareAndSwap(most, full); {
 			most = f.fullest.Load()
 		}
 		return true, nil
 	}
-	f.dropped.Add(b.units)
-	if cut := begun.Err(); cut != nil {
+	f.dropped.Add(r.units)
+	if cut := underWay.Err(); cut != nil {
 		return true, cut
 	}
 	if limit.Answered(err) || callersOwn(ctx, err) {
@@ -149,21 +150,21 @@ func (f *Fallback) charge(ctx, begun context.Context, b *bill, now time.Time) (s
 	return true, err
 }
 
-// Close charges what is still owed, if the store answers before ctx ends, and returns what it left undone. Call it when no
-// decision is under way.
+// Close charges what is still pending, as far as the store answers before ctx ends, and returns what is left undone. Call it when
+// no decision is under way.
 func (f *Fallback) Close(ctx context.Context) error {
-	p := &f.payer
-	p.mu.Lock()
-	p.closed = true
-	if p.stop != nil {
-		p.stop()
-		defer context.AfterFunc(ctx, p.cut)()
+	r := &f.replay
+	r.mu.Lock()
+	r.closed = true
+	if r.stop != nil {
+		r.stop()
+		defer context.AfterFunc(ctx, r.cut)()
 	}
-	p.mu.Unlock()
-	p.busy.Wait()
+	r.mu.Unlock()
+	r.busy.Wait()
 	began := time.Now()
-	err := f.pay(ctx, ctx, 0, func() time.Time { return began.Add(time.Since(began)) })
-	if n := f.debts.waiting.Load(); err != nil && n > 0 {
+	err := f.replayAll(ctx, ctx, 0, func() time.Time { return began.Add(time.Since(began)) })
+	if n := f.pending.waiting.Load(); err != nil && n > 0 {
 		return fmt.Errorf("fallback limiter: what %d owners spent without the store is not charged there: %w", n, err)
 	}
 	return nil
