@@ -12,9 +12,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
-func beat(l *resilience.Chain) { l.RunBackgroundTasks(context.Background(), time.Now()) }
+func runBackgroundTasks(l *resilience.Chain) { l.RunBackgroundTasks(context.Background(), time.Now()) }
 
-// Guarantees that a frozen ladder does nothing by itself: a goroutine would stand still with the process, and wake up in
+// Guarantees that the chain of a frozen process does nothing by itself: a goroutine would stand still with the process, and wake up in
 // another request with what it knew before. What it has to do it does when it is told to.
 func TestFrozenDoesNothingByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -27,31 +27,31 @@ func TestFrozenDoesNothingByItself(t *testing.T) {
 		if n := l.Instances.Count(); n != 40 {
 			t.Errorf("%d instances, want the 40 that may be", n)
 		}
-		beat(l)
+		runBackgroundTasks(l)
 		if n := l.Instances.Count(); n != 1 {
-			t.Errorf("%d instances after a beat, want the one there is", n)
+			t.Errorf("%d instances after an announcement, want the one there is", n)
 		}
 		for range 1000 { // requests within a second
-			beat(l)
+			runBackgroundTasks(l)
 			<-time.After(time.Millisecond)
 		}
-		if asked := store.all(); len(asked) > 2 { // the second beat comes anywhere in the period
+		if asked := store.all(); len(asked) > 2 { // the second announcement comes anywhere in the period
 			t.Errorf("%d calls for a second of requests: %v", len(asked), asked)
 		}
 		before := len(store.all())
 		for range 100 {
 			<-time.After(time.Second)
-			beat(l)
+			runBackgroundTasks(l)
 		}
 		if asked := len(store.all()) - before; asked < 9 || asked > 12 {
-			t.Errorf("%d beats in 100 s, want about one in 10 s", asked)
+			t.Errorf("%d announcements in 100 s, want about one in 10 s", asked)
 		}
 		shut(t, l)
 	})
 }
 
-// Guarantees that a process whose monotonic clock stood still with it beats by the wall clock: the others count it as gone.
-func TestBeatGoesByTheWallClock(t *testing.T) {
+// Guarantees that a process whose monotonic clock stood still with it announces itself by the wall clock: the others would count it as gone.
+func TestAnnouncingGoesByTheWallClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
 		l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Frozen: true})
@@ -61,19 +61,19 @@ func TestBeatGoesByTheWallClock(t *testing.T) {
 			l.RunBackgroundTasks(t.Context(), now.Add(after))
 		}
 		if asked := store.all(); len(asked) != 3 {
-			t.Errorf("%d beats, want one at each of 3 times", len(asked))
+			t.Errorf("%d announcements, want one at each of 3 times", len(asked))
 		}
 	})
 }
 
 // Guarantees that spare units of a frozen instance get back to where others need them, beside its requests.
-func TestBeatGivesBackSpareLeases(t *testing.T) {
+func TestBackgroundTasksGiveBackSpareLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
 		l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Frozen: true})
 		req := asks(acme, hourly(t, "l", 2000))
 		decides(t, l, req, 1000)
-		beat(l)
+		runBackgroundTasks(l)
 		held := l.Leases.Stats().Units
 		if held == 0 {
 			t.Fatal("no units in hand; nothing is tested")
@@ -89,7 +89,7 @@ func TestBeatGivesBackSpareLeases(t *testing.T) {
 		if got := back(); got != before {
 			t.Errorf("%d units were given back by themselves", got-before)
 		}
-		beat(l)
+		runBackgroundTasks(l)
 		if got := back(); got == before {
 			t.Errorf("nothing of %d units was given back", held)
 		}
@@ -100,8 +100,8 @@ func TestBeatGivesBackSpareLeases(t *testing.T) {
 	})
 }
 
-// Guarantees that a beat which a store holds up ends with its context: what goes on beside a request must not outlive it for long.
-func TestBeatEndsWithItsContext(t *testing.T) {
+// Guarantees that background tasks which a store holds up end with their context: what goes on beside a request must not outlive it for long.
+func TestBackgroundTasksEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
 		l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Frozen: true})
@@ -112,7 +112,7 @@ func TestBeatEndsWithItsContext(t *testing.T) {
 		defer cancel()
 		l.RunBackgroundTasks(ctx, began)
 		if took := time.Since(began); took != 50*time.Millisecond {
-			t.Errorf("a beat takes %s, want the 50ms of its context", took)
+			t.Errorf("the background tasks take %s, want the 50ms of their context", took)
 		}
 		store.set(false, false)
 		l.RunBackgroundTasks(t.Context(), began.Add(2*time.Second))

@@ -309,7 +309,7 @@ func TestBreakerOneProbe(t *testing.T) {
 	})
 }
 
-// Guarantees that a call from before the outage, which comes back late, is not taken for the probe.
+// Guarantees that a call from before the store was away, which comes back late, is not taken for the probe.
 func TestBreakerStraggler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t, nil)

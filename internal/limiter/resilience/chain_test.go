@@ -31,10 +31,10 @@ type fake struct {
 
 // call is one request, and what it was for.
 type call struct {
-	owner limit.Owner
-	ids   []string
-	back  int64 // units of leases that it gives back
-	owed  int64 // units admitted without the store that it charges
+	owner    limit.Owner
+	ids      []string
+	back     int64 // units of leases that it gives back
+	replayed int64 // units admitted without the store that it charges
 }
 
 func newFake(tb testing.TB) *fake {
@@ -52,7 +52,7 @@ func (f *fake) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 		c.ids = append(c.ids, req.Charges[i].Limit.ID)
 	}
 	for i := range req.Ahead {
-		c.owed += max(req.Ahead[i].Adjust, 0)
+		c.replayed += max(req.Ahead[i].Adjust, 0)
 		c.back -= min(req.Ahead[i].Adjust, 0)
 	}
 	f.mu.Lock()
@@ -232,8 +232,8 @@ func TestLeasesOnAndOff(t *testing.T) {
 	}
 }
 
-// Instances are counted in the store of the rates, where each of them beats.
-func TestFleetIsCounted(t *testing.T) {
+// Instances are counted in the store of the rates, where each of them announces itself.
+func TestInstancesAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, quotas := newFake(t), newFake(t)
 		c := resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas}, MaxInstances: 40}
@@ -246,7 +246,7 @@ func TestFleetIsCounted(t *testing.T) {
 		store.set(false, false)
 		<-time.After(time.Minute) // one that has just started counts more than once
 		for _, n := range []int{a.Instances.Count(), b.Instances.Count()} {
-			if n < 2 || n > 4 { // some beats are seen twice
+			if n < 2 || n > 4 { // some announcements are seen twice
 				t.Errorf("%d instances, want 2, at most twice that", n)
 			}
 		}
@@ -329,16 +329,16 @@ func TestCloseGivesBack(t *testing.T) {
 			}
 		}
 		store.set(false, false)
-		<-time.After(5 * time.Second) // the breaker's cooldown; what is owed waits for an answer
-		if st, owed := l.Leases.Stats(), l.Stats(); st.Units == 0 || owed.Waiting != 5 {
-			t.Fatalf("%d units in hand, %d owners owe; nothing is tested", st.Units, owed.Waiting)
+		<-time.After(5 * time.Second) // the breaker's cooldown; what is pending waits for an answer
+		if st, fallback := l.Leases.Stats(), l.Stats(); st.Units == 0 || fallback.Waiting != 5 {
+			t.Fatalf("%d units in hand, %d owners have pending units; nothing is tested", st.Units, fallback.Waiting)
 		}
 		before := len(store.all())
 		shut(t, l)
 		order := ""
 		for _, c := range store.all()[before:] {
 			switch {
-			case c.owed > 0 && !strings.HasSuffix(order, "charge "):
+			case c.replayed > 0 && !strings.HasSuffix(order, "charge "):
 				order += "charge "
 			case c.back > 0 && !strings.HasSuffix(order, "return "):
 				order += "return "
@@ -370,7 +370,7 @@ func TestCloseIsBounded(t *testing.T) {
 			decides(t, l, req, 300)
 			rates.set(false, true)
 			quotas.set(false, true)
-			<-time.After(9 * time.Second) // the fleet's next beat, too, may be under way
+			<-time.After(9 * time.Second) // the next announcement, too, may be under way
 			ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 			defer cancel()
 			began := time.Now()
@@ -382,7 +382,7 @@ func TestCloseIsBounded(t *testing.T) {
 	}
 }
 
-// Addresses and tenants are counted apart through one ladder, whatever their names, with the store and without it.
+// Addresses and tenants are counted apart through one chain, whatever their names, with the store and without it.
 func TestAddressesAndTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)

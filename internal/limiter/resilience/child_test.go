@@ -200,7 +200,7 @@ type instance struct {
 	spec     spec
 	requests map[string]*limit.Request
 	store    *watched
-	ladder   *resilience.Chain
+	chain    *resilience.Chain
 
 	halt    chan struct{}
 	loading sync.WaitGroup
@@ -227,7 +227,7 @@ func live(text string, in io.Reader, out io.Writer) error {
 	for _, req := range i.requests {
 		i.store.first[req.Owner.Name] = &req.Charges[0].Limit.Tiers[0]
 	}
-	i.ladder, err = resilience.NewChain(resilience.ChainConfig{
+	i.chain, err = resilience.NewChain(resilience.ChainConfig{
 		Rates: resilience.NamedStore{Name: "redis", Store: i.store}, MaxInstances: i.spec.Instances, Log: quiet,
 		Breaker:  resilience.BreakerConfig{Cooldown: i.spec.Cooldown, MaxCooldown: 2 * i.spec.Cooldown},
 		Fallback: resilience.FallbackConfig{PerSecond: 10_000},
@@ -235,7 +235,7 @@ func live(text string, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	i.store.breaker.Store(i.ladder.Breakers[0])
+	i.store.breaker.Store(i.chain.Breakers[0])
 	answers := json.NewEncoder(out)
 	if err := answers.Encode(i.report()); err != nil { // it is there
 		return err
@@ -310,9 +310,9 @@ func (i *instance) decide(tenant string) bool {
 	req := i.requests[tenant]
 	var d limit.Decision
 	began := time.Now()
-	err := i.ladder.Decide(context.Background(), req, began, &d)
+	err := i.chain.Decide(context.Background(), req, began, &d)
 	took := time.Since(began)
-	instances := i.ladder.Instances.Count()
+	instances := i.chain.Instances.Count()
 
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -362,7 +362,7 @@ func (i *instance) wrong(format string, args ...any) {
 func (i *instance) close(store *redis.Store) {
 	ctx, cancel := context.WithTimeout(context.Background(), patient)
 	defer cancel()
-	err := errors.Join(i.ladder.Close(ctx), store.Close(), goleak.Find(noLeak))
+	err := errors.Join(i.chain.Close(ctx), store.Close(), goleak.Find(noLeak))
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if err != nil {
@@ -374,7 +374,7 @@ func (i *instance) report() report {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	r := i.did
-	r.Breaker, r.Fallback, r.Lease = i.ladder.Breakers[0].Stats(), i.ladder.Stats(), i.ladder.Leases.Stats()
+	r.Breaker, r.Fallback, r.Lease = i.chain.Breakers[0].Stats(), i.chain.Stats(), i.chain.Leases.Stats()
 	r.Asked, r.Failed = i.store.asked.Load(), i.store.failed.Load()
 	r.Probed, r.ProbesAtOnce = i.store.probed.Load(), i.store.atOnce.Load()
 	r.Spent = make(map[string]map[int64]admitted, len(i.did.Spent))

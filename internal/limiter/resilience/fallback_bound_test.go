@@ -170,11 +170,11 @@ func TestBound(t *testing.T) {
 	}
 	t.Logf("%d units were admitted without the store; at most %.2f of the bound was reached", without, reached)
 	if without < 1000 || reached < 0.5 {
-		t.Error("the outages are too few or too gentle to show anything")
+		t.Error("the failures are too few or too gentle to show anything")
 	}
 }
 
-// recover brings the store back for all, waits for what is owed, and looks what the store has counted.
+// recover brings the store back for all, waits for the replay, and looks what the store has counted.
 func (w *world) recover(t *testing.T, name string) {
 	t.Helper()
 	for _, p := range w.paths {

@@ -264,7 +264,7 @@ func TestInstancesUnknown(t *testing.T) {
 }
 
 // Guarantees that a flood of addresses is limited and takes neither the room in which tenants are counted nor that of
-// what they owe; and that a tenant for whom other tenants have left no room is not let through uncounted.
+// what they have pending; and that a tenant for whom other tenants have left no room is not let through uncounted.
 func TestNoRoom(t *testing.T) {
 	s := newStore(t, resilience.FallbackConfig{Store: away(t), Bytes: 64 << 10})
 	l := window(t, "l", 5, limit.Backstop)
@@ -295,7 +295,7 @@ func TestNoRoom(t *testing.T) {
 		}
 	}
 	if dropped := s.Stats().Dropped - before; dropped != 0 {
-		t.Errorf("%d units that tenants owe are dropped", dropped)
+		t.Errorf("%d pending units of tenants are dropped", dropped)
 	}
 	var err error
 	for i := 0; i < 200 && err == nil; i++ {
@@ -452,7 +452,7 @@ func newMemory(t testing.TB) *memory.Store {
 	return m
 }
 
-// recoverFrom has the store answer once, to somebody else, and waits until what is owed is paid.
+// recoverFrom has the store answer once, to somebody else, and waits until nothing is pending.
 func recoverFrom(t *testing.T, s *resilience.Fallback) {
 	t.Helper()
 	var d limit.Decision
@@ -481,7 +481,7 @@ func TestNewFallbackRefuses(t *testing.T) {
 	}
 }
 
-// Guarantees that a store that answers pays nothing for this.
+// Guarantees that this costs a store that answers nothing.
 func TestStoreAllocatesNothing(t *testing.T) {
 	s := newStore(t, resilience.FallbackConfig{Store: newMemory(t)})
 	req := perSecond(t)

@@ -139,7 +139,7 @@ func withstand(t *testing.T, s *scene, all []*child, f *fault) {
 		return r.Breaker.State == resilience.StateClosed && r.Fallback.Waiting == 0 && r.sum(year).Store >= 50+gone[i].sum(year).Store
 	})
 	tellAll(all, "halt")
-	wait(t, func() error { // what the last decisions owed
+	wait(t, func() error { // what the last decisions left pending
 		for i, r := range tellAll(all, "once %s", open) {
 			if r.Fallback.Waiting > 0 {
 				return fmt.Errorf("process %d: %+v", i, r.Fallback)
@@ -195,7 +195,7 @@ func calls(t *testing.T, before, after []report) {
 	for i := range after {
 		r := &after[i]
 		failed := r.Failed - before[i].Failed
-		// Five open the breaker, beside those that were under way: of the load, of the fleet, of leases and debts given back.
+		// Five open the breaker, beside those that were under way: of the load, of announcements, of leases given back and replays.
 		// And some may fail now and then without any fault, on a busy machine.
 		most := (r.Breaker.Opened-before[i].Breaker.Opened+1)*(5+goroutines+3) + r.Breaker.Probes
 		if failed > most {

@@ -214,7 +214,7 @@ func TestRateOfAHomeThatIsAway(t *testing.T) {
 }
 
 // Guarantees that a rate which the cell keeps for all cells is counted beside its quotas, where others reach it, and
-// is divided in an outage by the instances of all cells that ask for it there.
+// is divided while the store is away by the instances of all cells that ask for it there.
 func TestRateKeptForAllCells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis, quotas := newFake(t), newFake(t)

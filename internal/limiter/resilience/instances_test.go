@@ -39,7 +39,7 @@ func (s *shared) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 	return s.Store.Decide(ctx, req, now, d)
 }
 
-func newFleet(t *testing.T, c resilience.InstancesConfig) *resilience.Instances {
+func newInstances(t *testing.T, c resilience.InstancesConfig) *resilience.Instances {
 	t.Helper()
 	f, err := resilience.NewInstances(c)
 	if err != nil {
@@ -52,7 +52,7 @@ func newFleet(t *testing.T, c resilience.InstancesConfig) *resilience.Instances 
 func run(ctx context.Context, t *testing.T, store limit.Store, n int, wg *sync.WaitGroup) []*resilience.Instances {
 	var all []*resilience.Instances
 	for range n {
-		f := newFleet(t, resilience.InstancesConfig{Store: store, Max: 1000})
+		f := newInstances(t, resilience.InstancesConfig{Store: store, Max: 1000})
 		all = append(all, f)
 		wg.Go(func() { f.Run(ctx) })
 	}
@@ -88,7 +88,7 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// Guarantees that the count follows the fleet both ways, and is remembered while the store is away.
+// Guarantees that the count follows the number of instances both ways, and is remembered while the store is away.
 func TestCountFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared(t)
@@ -116,26 +116,26 @@ func TestCountFollows(t *testing.T) {
 	})
 }
 
-// Guarantees that one reading which misses an instance does not make the count smaller: a beat that comes late is no
+// Guarantees that one reading which misses an instance does not make the count smaller: an announcement that comes late is no
 // instance that has ended, and too small a count makes backstops too large. A second such reading does.
 func TestOneLowReadingIsNotBelieved(t *testing.T) {
 	store := newShared(t)
-	f := newFleet(t, resilience.InstancesConfig{Store: store, Max: 40})
+	f := newInstances(t, resilience.InstancesConfig{Store: store, Max: 40})
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	var others []*resilience.Instances
-	for i, step := range []struct{ beating, want int }{{3, 4}, {3, 4}, {1, 4}, {1, 2}, {3, 4}, {0, 4}, {0, 1}} {
-		for len(others) < step.beating {
-			others = append(others, newFleet(t, resilience.InstancesConfig{Store: store}))
+	for i, step := range []struct{ announcing, want int }{{3, 4}, {3, 4}, {1, 4}, {1, 2}, {3, 4}, {0, 4}, {0, 1}} {
+		for len(others) < step.announcing {
+			others = append(others, newInstances(t, resilience.InstancesConfig{Store: store}))
 		}
-		for _, o := range append(others[:step.beating:step.beating], f) {
+		for _, o := range append(others[:step.announcing:step.announcing], f) {
 			if err := o.Announce(t.Context(), now); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if n := f.Count(); n != step.want {
-			t.Errorf("reading %d, with %d other instances that beat: count %d, want %d", i+1, step.beating, n, step.want)
+			t.Errorf("reading %d, with %d other instances that announce themselves: count %d, want %d", i+1, step.announcing, n, step.want)
 		}
-		now = now.Add(12 * time.Second) // which is more than the longest pause, so each of them beats once in a period
+		now = now.Add(12 * time.Second) // which is more than the longest pause, so each of them announces itself once in a period
 	}
 }
 
@@ -143,7 +143,7 @@ func TestOneLowReadingIsNotBelieved(t *testing.T) {
 func TestCountBeforeItLearned(t *testing.T) {
 	store := newShared(t)
 	store.down.Store(true)
-	f := newFleet(t, resilience.InstancesConfig{Store: store, Max: 40})
+	f := newInstances(t, resilience.InstancesConfig{Store: store, Max: 40})
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	if err := f.Announce(context.Background(), now); !errors.Is(err, errGone) || f.Count() != 40 {
 		t.Errorf("err %v, count %d; want the store's and 40", err, f.Count())
@@ -154,12 +154,12 @@ func TestCountBeforeItLearned(t *testing.T) {
 	}
 }
 
-// Guarantees that beating with each request asks the store once in a period, also after a clock that leapt back.
-func TestBeatIsCheap(t *testing.T) {
+// Guarantees that announcing an instance with each request asks the store once in a period, also after a clock that leapt back.
+func TestAnnouncingIsCheap(t *testing.T) {
 	store := newShared(t)
-	f := newFleet(t, resilience.InstancesConfig{Store: store})
+	f := newInstances(t, resilience.InstancesConfig{Store: store})
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	beat := func() {
+	announce := func() {
 		t.Helper()
 		if err := f.Announce(context.Background(), now); err != nil {
 			t.Fatal(err)
@@ -167,7 +167,7 @@ func TestBeatIsCheap(t *testing.T) {
 	}
 	for range 10_000 {
 		now = now.Add(10 * time.Millisecond)
-		beat()
+		announce()
 	}
 	if n := store.asked.Load(); n < 10 || n > 12 {
 		t.Errorf("asked %d times in 100 s, want about every 9.6 s", n)
@@ -175,14 +175,14 @@ func TestBeatIsCheap(t *testing.T) {
 	if f.Count() != 1 {
 		t.Errorf("count = %d, want 1", f.Count())
 	}
-	if n := testing.AllocsPerRun(100, beat); n > 0 {
-		t.Errorf("%.1f allocations for a beat that is not due", n)
+	if n := testing.AllocsPerRun(100, announce); n > 0 {
+		t.Errorf("%.1f allocations for an announcement that is not due", n)
 	}
 	now = now.Add(-time.Hour)
 	before := store.asked.Load()
-	beat()
+	announce()
 	if store.asked.Load() != before+1 {
-		t.Error("no beat after the clock leapt back")
+		t.Error("no announcement after the clock leapt back")
 	}
 }
 
@@ -190,7 +190,7 @@ func TestBeatIsCheap(t *testing.T) {
 // announcements a moment apart would be two instances.
 func TestAnOvertakenRequestAnnouncesNothing(t *testing.T) {
 	store := newShared(t)
-	f := newFleet(t, resilience.InstancesConfig{Store: store})
+	f := newInstances(t, resilience.InstancesConfig{Store: store})
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for _, at := range []time.Time{now, now.Add(-time.Millisecond)} {
 		if err := f.Announce(t.Context(), at); err != nil {

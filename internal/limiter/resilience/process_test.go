@@ -113,7 +113,7 @@ func until(all []*child, what string, ok func(i int, r *report) bool) []report {
 		reports = tellAll(all, "report")
 		for i := range reports {
 			if r := &reports[i]; !ok(i, r) {
-				return fmt.Errorf("%s: process %d: %d decisions, %d calls, %d failed, breaker %+v, outage %+v, leases %+v, wrong %q",
+				return fmt.Errorf("%s: process %d: %d decisions, %d calls, %d failed, breaker %+v, fallback %+v, leases %+v, wrong %q",
 					what, i, r.Decisions, r.Asked, r.Failed, r.Breaker, r.Fallback, r.Lease, r.Wrong)
 			}
 		}
@@ -172,7 +172,7 @@ var everyone = func() map[string]*limit.Request {
 	return all
 }()
 
-// plain is a store without a ladder, to look at the counters behind everybody's back.
+// plain is a store without a chain, to look at the counters behind everybody's back.
 func plain(t *testing.T, addr string) *redis.Store {
 	t.Helper()
 	s, err := redis.New(t.Context(), redis.Config{Addrs: []string{addr}, Deadline: patient})

@@ -230,7 +230,7 @@ func TestChargedBackToTwoStores(t *testing.T) {
 	})
 }
 
-// Guarantees that what is owed to a store that is away is kept until it is back, while another that answers is paid: each is looked at
+// Guarantees that what is pending for a store that is away is kept until it is back, while another that answers gets its part: each is looked at
 // before it is charged.
 func TestOneOfTwoStoresIsAway(t *testing.T) {
 	month := []limit.Tier{{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}
@@ -376,7 +376,7 @@ func TestRecoveryIsNoStampede(t *testing.T) {
 	})
 }
 
-// Guarantees that closing pays what is owed, or says what is left.
+// Guarantees that closing replays what is pending, or says what is left.
 func TestClosePays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t)
@@ -394,7 +394,7 @@ func TestClosePays(t *testing.T) {
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := s.Close(gone); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "owners") {
-			t.Errorf("no time to pay: %v", err)
+			t.Errorf("no time to replay: %v", err)
 		}
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -406,7 +406,7 @@ func TestClosePays(t *testing.T) {
 	})
 }
 
-// Guarantees that an outage of any length takes bounded memory: what is over is forgotten, what has no room is counted.
+// Guarantees that a store that is away for any time costs bounded memory: what is over is forgotten, what has no room is counted.
 func TestOwedIsBounded(t *testing.T) {
 	s := newStore(t, resilience.FallbackConfig{Store: away(t), Bytes: 256 << 10})
 	short := newLimit(t, limit.Limit{ID: "short", OnStoreFailure: limit.Open, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 100}}})
