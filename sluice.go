@@ -31,7 +31,7 @@ type Limiter struct {
 	plans      *planfile.Plans
 	authorizer *authorizer.Authorizer
 	store      *resilience.Fallback
-	ladder     *resilience.Chain // nil where counters are in memory only
+	chain      *resilience.Chain // nil where counters are in memory only
 
 	closed  atomic.Bool
 	stop    context.CancelFunc
@@ -82,10 +82,10 @@ func (l *Limiter) openStores() (addresses limit.Store, err error) {
 	if l.c.Quotas != nil && l.c.Quotas != l.c.Store {
 		shared.Quotas = named(l.c.Quotas.Backend())
 	}
-	if l.ladder, err = resilience.NewChain(shared); err != nil {
+	if l.chain, err = resilience.NewChain(shared); err != nil {
 		return nil, err
 	}
-	l.store = l.ladder.Fallback
+	l.store = l.chain.Fallback
 	if rates.Metered {
 		return own, nil
 	}
@@ -139,8 +139,8 @@ func (l *Limiter) Close(ctx context.Context) error {
 }
 
 func (l *Limiter) closeStores(ctx context.Context) error {
-	if l.ladder != nil {
-		return l.ladder.Close(ctx)
+	if l.chain != nil {
+		return l.chain.Close(ctx)
 	}
 	return l.store.Close(ctx)
 }

@@ -51,9 +51,9 @@ type Config struct {
 	Source Source // required
 	Tokens Tokens // nil accepts no JWT
 
-	// Store is required; Addresses is where ipLimits are counted, default Store. Each is to be an [resilience.Fallback], which knows
-	// how many instances there are and charges back what it admitted. Another one is put into one that takes itself for the
-	// only instance.
+	// Store is required. Addresses counts the ipLimits; default Store. Each is to be a [resilience.Fallback], which knows how many
+	// instances there are and replays what it admitted. A store of another type is wrapped in a fallback limiter that takes
+	// this process for the only instance.
 	Store, Addresses limit.Store
 
 	Now         func() time.Time // default time.Now

@@ -142,7 +142,7 @@ func (f *fleet) handler(c *servedCell) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	status := &gateway.StatusSource{Overview: f.overview(c), Store: c.counters.tenants, Ladder: c.counters.ladder, Bytes: c.counters.bytes,
+	status := &gateway.StatusSource{Overview: f.overview(c), Store: c.counters.tenants, Chain: c.counters.chain, Bytes: c.counters.bytes,
 		Upstream: f.upstream, Listen: c.listener.Addr().String(), Try: c.lines.commands(), Now: f.clock.Now}
 	if f.several() {
 		status.Cells = func() []livepage.CellStatus { return f.status(c) }

@@ -74,7 +74,7 @@ func (o *storeOptions) check() error {
 type counters struct {
 	tenants, addresses limit.Store
 	base               limit.Store       // what tenants is in the end: without leases and what decides while a store is away
-	ladder             *resilience.Chain // over the stores that are shared; nil where none is
+	chain              *resilience.Chain // over the stores that are shared; nil where none is
 	bytes              func() int64
 	closers            []func(context.Context) error
 }
@@ -110,11 +110,11 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 		c.closers = append(c.closers, func(context.Context) error { return rates.Close() })
 		shared.Quotas, shared.Rates = shared.Rates, resilience.NamedStore{Name: "Redis", Store: rates}
 	}
-	if c.ladder, err = resilience.NewChain(shared); err != nil {
+	if c.chain, err = resilience.NewChain(shared); err != nil {
 		c.close(log)
 		return nil, err
 	}
-	c.closers = append([]func(context.Context) error{c.ladder.Close}, c.closers...)
+	c.closers = append([]func(context.Context) error{c.chain.Close}, c.closers...)
 	c.base = shared.Rates.Store
 	if shared.Quotas.Store != nil {
 		if c.base, err = router.New(router.Config{Rates: router.Backend{Store: shared.Rates.Store}, Quotas: router.Backend{Store: shared.Quotas.Store}}); err != nil {
@@ -122,7 +122,7 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 			return nil, err
 		}
 	}
-	c.tenants = c.ladder.Fallback
+	c.tenants = c.chain.Fallback
 	if o.redis != "" {
 		c.addresses = c.tenants
 	}

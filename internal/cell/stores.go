@@ -21,7 +21,7 @@ import (
 
 // stores are where a cell counts.
 type stores struct {
-	ladder    *resilience.Chain
+	chain     *resilience.Chain
 	addresses limit.Store  // nil: with everything else
 	redis     *redis.Store // nil in a small cell
 }
@@ -60,7 +60,7 @@ func newStores(s *environ.Settings, m memory, a *amazon, secret *secrets.Cache, 
 		}
 		c.Quotas, c.Rates = c.Rates, resilience.NamedStore{Name: telemetry.Redis.String(), Store: made.redis}
 	}
-	if made.ladder, err = resilience.NewChain(c); err != nil {
+	if made.chain, err = resilience.NewChain(c); err != nil {
 		return nil, err
 	}
 	return made, nil
@@ -119,15 +119,15 @@ func (s *stores) warm(ctx context.Context, log *slog.Logger) {
 			log.Warn("Redis does not answer yet", "error", err)
 		}
 	}
-	s.ladder.RunBackgroundTasks(ctx, time.Now())
+	s.chain.RunBackgroundTasks(ctx, time.Now())
 }
 
-// totals are what the ladder has counted, for the metrics.
+// totals are what the store chain has counted, for the metrics.
 func (s *stores) totals() telemetry.Totals {
-	of := s.ladder.Stats()
+	of := s.chain.Stats()
 	t := telemetry.Totals{Backstop: of.Backstop, Undecidable: of.Undecidable}
-	if s.ladder.Leases != nil {
-		l := s.ladder.Leases.Stats()
+	if s.chain.Leases != nil {
+		l := s.chain.Leases.Stats()
 		t.LeaseLocal, t.LeaseCalls, t.Early = l.Local, l.Calls, l.Early
 	}
 	return t

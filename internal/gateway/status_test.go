@@ -94,11 +94,11 @@ func openPlans(t *testing.T, text string) *planfile.Plans {
 	return p
 }
 
-// shared is a gateway on a ladder, in a bubble of its own time.
+// shared is a gateway on a store chain, in a bubble of its own time.
 type shared struct {
 	*testing.T
 	gateway *gateway.Gateway
-	ladder  *resilience.Chain
+	chain   *resilience.Chain
 	plans   *planfile.Plans
 	status  *gateway.StatusSource
 }
@@ -131,7 +131,7 @@ func newShared(t *testing.T, c resilience.ChainConfig) *shared {
 		t.Fatal(err)
 	}
 	recorder := livepage.NewRecorder()
-	s := &shared{t, nil, l, p, &gateway.StatusSource{Overview: overview(p), Ladder: l, Now: time.Now}}
+	s := &shared{t, nil, l, p, &gateway.StatusSource{Overview: overview(p), Chain: l, Now: time.Now}}
 	s.gateway, err = gateway.New(gateway.Config{Authorizer: z, Recorder: recorder, Log: silent, Audience: front.All,
 		LivePage: livepage.Handler(recorder, s.status.Status)})
 	if err != nil {
