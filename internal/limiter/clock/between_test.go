@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
-// Guarantees that time counts which only one of a process's clocks saw: the monotonic one stands still while it is frozen, and
-// the wall clock may be set back.
+// Guarantees that time counts which only one of a process's clocks saw: the monotonic one stands still while it is
+// frozen, and the wall clock may be set back.
 func TestBetween(t *testing.T) {
 	then := time.Now()
 	for name, c := range map[string]struct{ wall, monotonic, want time.Duration }{

@@ -11,8 +11,9 @@ import (
 const Refresh = 50 * time.Millisecond
 
 // Clock tells the time of day: a reading of the wall clock plus what the monotonic clock has advanced since. It is for
-// processes that run all the time. After a freeze during which the monotonic clock stood still, its first readings are old; to
-// find out how much time has passed, compare instants ([Instant]). The zero Clock is ready for use, by many goroutines at once.
+// processes that run all the time. After a freeze during which the monotonic clock stood still, its first readings are
+// old; to find out how much time has passed, compare instants ([Instant]). The zero Clock is ready for use, by many
+// goroutines at once.
 type Clock struct{ read atomic.Pointer[time.Time] }
 
 // Now returns the time of day.

@@ -15,8 +15,8 @@ func at(mono, wall float64) clock.Instant {
 	}
 }
 
-// Guarantees that time counts which only one of the two clocks saw: the monotonic one stands still while the process is frozen,
-// and the wall clock may be set back. Otherwise a frozen process would go on with what is a day old.
+// Guarantees that time counts which only one of the two clocks saw: the monotonic one stands still while the process is
+// frozen, and the wall clock may be set back. Otherwise a frozen process would go on with what is a day old.
 func TestSince(t *testing.T) {
 	for name, c := range map[string]struct {
 		later clock.Instant
@@ -44,8 +44,8 @@ func TestBefore(t *testing.T) {
 	}
 }
 
-// Guarantees that what is to happen once in a period happens in a process that was frozen or whose wall clock was set back, and
-// does not happen twice because one of two requests overtook the other.
+// Guarantees that what is to happen once in a period happens in a process that was frozen or whose wall clock was set
+// back, and does not happen twice because one of two requests overtook the other.
 func TestDue(t *testing.T) {
 	const period = 10 * time.Second
 	for name, c := range map[string]struct {
@@ -70,8 +70,8 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// Guarantees that a Time keeps what it says of both clocks, and that one without a monotonic reading, or none at all, can be
-// compared with others.
+// Guarantees that a Time keeps what it says of both clocks, and that one without a monotonic reading, or none at all,
+// can be compared with others.
 func TestAt(t *testing.T) {
 	now := time.Now()
 	for name, c := range map[string]struct{ earlier, later time.Time }{
@@ -94,8 +94,8 @@ func TestAt(t *testing.T) {
 	}
 }
 
-// Guarantees that a timeline counts each freeze and is not turned back: by a wall clock that is set back, however often, or by
-// a reading that comes late.
+// Guarantees that a timeline counts each freeze and is not turned back: by a wall clock that is set back, however
+// often, or by a reading that comes late.
 func TestTimeline(t *testing.T) {
 	var line clock.Timeline
 	for i, step := range []struct {

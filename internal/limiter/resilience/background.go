@@ -27,10 +27,10 @@ func (p *sparePause) due(now time.Time) bool {
 	return true
 }
 
-// RunBackgroundTasks does what a server's chain does by itself, as far as it is due: it announces this instance to those who count
-// the instances, and gives back leases that are not going to be used. It is for a Frozen chain: call it beside each
-// request, and wait for it before the request is answered, since the process may be frozen afterwards. Nearly always nothing is
-// due. It returns no error: what fails is seen where requests are decided.
+// RunBackgroundTasks does what a server's chain does by itself, as far as it is due: it announces this instance to
+// those who count the instances, and gives back leases that are not going to be used. It is for a Frozen chain: call it
+// beside each request, and wait for it before the request is answered, since the process may be frozen afterwards.
+// Nearly always nothing is due. It returns no error: what fails is seen where requests are decided.
 func (c *Chain) RunBackgroundTasks(ctx context.Context, now time.Time) {
 	_ = c.Instances.Announce(ctx, now)
 	c.announceToHomes(ctx, now)

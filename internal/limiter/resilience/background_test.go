@@ -14,8 +14,8 @@ import (
 
 func runBackgroundTasks(l *resilience.Chain) { l.RunBackgroundTasks(context.Background(), time.Now()) }
 
-// Guarantees that the chain of a frozen process does nothing by itself: a goroutine would stand still with the process, and wake up in
-// another request with what it knew before. What it has to do it does when it is told to.
+// Guarantees that the chain of a frozen process does nothing by itself: a goroutine would stand still with the process,
+// and wake up in another request with what it knew before. What it has to do it does when it is told to.
 func TestFrozenDoesNothingByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
@@ -50,7 +50,8 @@ func TestFrozenDoesNothingByItself(t *testing.T) {
 	})
 }
 
-// Guarantees that a process whose monotonic clock stood still with it announces itself by the wall clock: the others would count it as gone.
+// Guarantees that a process whose monotonic clock stood still with it announces itself by the wall clock: the others
+// would count it as gone.
 func TestAnnouncingGoesByTheWallClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
@@ -100,7 +101,8 @@ func TestBackgroundTasksGiveBackSpareLeases(t *testing.T) {
 	})
 }
 
-// Guarantees that background tasks which a store holds up end with their context: what goes on beside a request must not outlive it for long.
+// Guarantees that background tasks which a store holds up end with their context: what goes on beside a request must
+// not outlive it for long.
 func TestBackgroundTasksEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
@@ -122,7 +124,8 @@ func TestBackgroundTasksEndWithTheirContext(t *testing.T) {
 	})
 }
 
-// Guarantees that each call of a store is told once, by the store's name, and as failed only where it is the store that failed.
+// Guarantees that each call of a store is told once, by the store's name, and as failed only where it is the store that
+// failed.
 func TestCallsAreObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

@@ -26,35 +26,35 @@ var errHarmless = errors.New("the caller's own affair")
 type BreakerConfig struct {
 	Name string // of the store, for errors and the log; required
 
-	// Failures is how many calls must fail, with no success between them and all within Window, for the breaker to open. It
-	// also opens if 4 × Failures calls or more were made within Window and at least half of them failed. In either case, at
-	// least one of the failed calls must have begun after another one had failed: calls that fail together may have met one and
-	// the same pause of some milliseconds. 0 means 5: a lost packet or a reconnect does not open the breaker, and a store
-	// that is gone has cost five calls their deadline.
+	// Failures is how many calls must fail, with no success between them and all within Window, for the breaker to
+	// open. It also opens if 4 × Failures calls or more were made within Window and at least half of them failed. In
+	// either case, at least one of the failed calls must have begun after another one had failed: calls that fail
+	// together may have met one and the same pause of some milliseconds. 0 means 5: a lost packet or a reconnect does
+	// not open the breaker, and a store that is gone has cost five calls their deadline.
 	Failures int
 
 	// Window is at least 1 s; 0 means 10 s, so that an instance that makes one call a second notices, too.
 	Window time.Duration
 
-	// Cooldown is how long the store is not called once the breaker is open. Each cooldown is lengthened at random, by up to a
-	// fifth, so that instances which lost a store together do not return to it together. Each probe that fails doubles the
-	// cooldown, up to MaxCooldown. 0 means 1 s and 4 s.
+	// Cooldown is how long the store is not called once the breaker is open. Each cooldown is lengthened at random, by
+	// up to a fifth, so that instances which lost a store together do not return to it together. Each probe that fails
+	// doubles the cooldown, up to MaxCooldown. 0 means 1 s and 4 s.
 	Cooldown, MaxCooldown time.Duration
 
-	// Observe is told of each call that is made: how long it took, and whether the store failed. If nil, nobody is told. What the
-	// store says of the request, and what a caller gave up, is no failure. Observe is called in the course of a decision and
-	// must not wait.
+	// Observe is told of each call that is made: how long it took, and whether the store failed. If nil, nobody is
+	// told. What the store says of the request, and what a caller gave up, is no failure. Observe is called in the
+	// course of a decision and must not wait.
 	Observe func(took time.Duration, failed bool)
 
 	Log *slog.Logger // gets a line when the breaker opens and when it closes; default slog.Default()
 }
 
 // Breaker is a circuit breaker: it stops the calls of a store that keeps failing. While it is open, a call ends with
-// [ErrBreakerOpen] at once. After the cooldown it makes one call at a time as a probe, whose outcome decides whether the breaker
-// closes. Make it with [NewBreaker].
+// [ErrBreakerOpen] at once. After the cooldown it makes one call at a time as a probe, whose outcome decides whether
+// the breaker closes. Make it with [NewBreaker].
 //
-// An error by which the store answered ([limit.Answered]) is no failure, and neither is a call that its caller gave up. So
-// one tenant's request, or one tenant's stored data, cannot open the breaker for other tenants.
+// An error by which the store answered ([limit.Answered]) is no failure, and neither is a call that its caller gave up.
+// So one tenant's request, or one tenant's stored data, cannot open the breaker for other tenants.
 type Breaker struct {
 	c       BreakerConfig
 	refusal error
@@ -74,15 +74,17 @@ type Breaker struct {
 	opened, probes, refused atomic.Int64
 }
 
-// generation is a gobreaker, which a thaw of the process replaces. gobreaker goes by the monotonic clock alone, which may stand
-// still in a process that is frozen between requests. A cooldown would then last for as many requests as fit into it.
+// generation is a gobreaker, which a thaw of the process replaces. gobreaker goes by the monotonic clock alone, which
+// may stand still in a process that is frozen between requests. A cooldown would then last for as many requests as fit
+// into it.
 type generation struct {
-	// It is gobreaker and not failsafe-go, because gobreaker ignores the outcome of a call that began before the state changed.
-	// failsafe-go takes that outcome for the probe's and gives out a second permit. gobreaker has no jitter, hence Breaker.until.
+	// It is gobreaker and not failsafe-go, because gobreaker ignores the outcome of a call that began before the state
+	// changed. failsafe-go takes that outcome for the probe's and gives out a second permit. gobreaker has no jitter,
+	// hence Breaker.until.
 	*gobreaker.CircuitBreaker[struct{}]
 
-	// probing says that this generation replaced one that was open, and that no call has succeeded yet. Then the first failure
-	// opens it. Until one of the two, it lets all calls through, but a process that was frozen begins with one.
+	// probing says that this generation replaced one that was open, and that no call has succeeded yet. Then the first
+	// failure opens it. Until one of the two, it lets all calls through, but a process that was frozen begins with one.
 	probing atomic.Bool
 }
 
@@ -145,7 +147,8 @@ func NewBreaker(c BreakerConfig) (*Breaker, error) {
 	case c.Window < time.Second:
 		return nil, fmt.Errorf("breaker of %s: Window %s is below 1s", c.Name, c.Window)
 	case c.Cooldown < time.Millisecond || c.MaxCooldown < c.Cooldown:
-		return nil, fmt.Errorf("breaker of %s: Cooldown %s..%s, want at least 1ms and no more than MaxCooldown", c.Name, c.Cooldown, c.MaxCooldown)
+		return nil, fmt.Errorf("breaker of %s: Cooldown %s..%s, want at least 1ms and no more than MaxCooldown",
+			c.Name, c.Cooldown, c.MaxCooldown)
 	}
 	b := &Breaker{c: c, refusal: fmt.Errorf("%s: %w", c.Name, ErrBreakerOpen), now: clock.Read}
 	b.current.Store(b.newGeneration(false))
@@ -179,8 +182,8 @@ func (b *Breaker) thaw(old *generation) *generation {
 	return g
 }
 
-// leastRounds is how many rounds must have failed for the breaker to open: two, because the calls of one round may all have met the
-// same pause of a store that is well.
+// leastRounds is how many rounds must have failed for the breaker to open: two, because the calls of one round may all
+// have met the same pause of a store that is well.
 const leastRounds = 2
 
 // failsOften reports whether these failures open the breaker. See BreakerConfig.Failures.
@@ -238,8 +241,8 @@ func (b *Breaker) noteClosed() {
 	b.changed.Store(true)
 }
 
-// Reset closes the breaker and forgets what failed. It is for an owner who knows that what failed before says nothing about now,
-// as after a freeze.
+// Reset closes the breaker and forgets what failed. It is for an owner who knows that what failed before says nothing
+// about now, as after a freeze.
 func (b *Breaker) Reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -317,11 +320,11 @@ func (b *Breaker) observed(ctx context.Context, call func() error) error {
 	return err
 }
 
-// callersOwn reports whether the request is invalid or its caller gave up. Such an error is returned to the caller, and no
-// fallback decides for it.
+// callersOwn reports whether the request is invalid or its caller gave up. Such an error is returned to the caller, and
+// no fallback decides for it.
 func callersOwn(ctx context.Context, err error) bool {
-	return errors.Is(err, limit.ErrInvalidRequest) || errors.Is(err, limit.ErrInvalidCost) || errors.Is(err, limit.ErrDuplicateCounter) ||
-		errors.Is(ctx.Err(), context.Canceled)
+	return errors.Is(err, limit.ErrInvalidRequest) || errors.Is(err, limit.ErrInvalidCost) ||
+		errors.Is(err, limit.ErrDuplicateCounter) || errors.Is(ctx.Err(), context.Canceled)
 }
 
 func (b *Breaker) logChange(cause error) {

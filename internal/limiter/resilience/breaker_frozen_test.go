@@ -24,9 +24,9 @@ func (s *answering) Decide(context.Context, *limit.Request, time.Time, *limit.De
 	return s.err
 }
 
-// Guarantees that a process which is frozen between requests, with a monotonic clock that stands still meanwhile, asks its store
-// again when the cooldown is over by the wall clock: once, until that succeeds. Otherwise a function that is called once a
-// minute would stay on its backstop for as many calls as fit their time into a cooldown.
+// Guarantees that a process which is frozen between requests, with a monotonic clock that stands still meanwhile, asks
+// its store again when the cooldown is over by the wall clock: once, until that succeeds. Otherwise a function that is
+// called once a minute would stay on its backstop for as many calls as fit their time into a cooldown.
 func TestBreakerThaws(t *testing.T) {
 	store := &answering{err: errors.New("connection refused")}
 	b, err := NewBreaker(BreakerConfig{Name: "Redis", Log: slog.New(slog.NewTextHandler(io.Discard, nil))})

@@ -11,8 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
-// Guarantees that one pause of the store, in which many calls fail together, does not open the breaker, and that a second one
-// without a success between them does.
+// Guarantees that one pause of the store, in which many calls fail together, does not open the breaker, and that a
+// second one without a success between them does.
 func TestBreakerCountsPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const together = 200

@@ -128,8 +128,8 @@ func TestBreakerContract(t *testing.T) {
 	})
 }
 
-// Guarantees that a burst of failures, and nothing less, opens it; that it then asks nothing until the cooldown is over; and
-// that an answer closes it.
+// Guarantees that a burst of failures, and nothing less, opens it; that it then asks nothing until the cooldown is
+// over; and that an answer closes it.
 func TestBreakerOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t, nil)
@@ -248,8 +248,8 @@ func openBreaker(b *guarded, req *limit.Request) {
 	}
 }
 
-// Guarantees that a store which comes back meets one question of each instance, whatever its load, and that a probe that
-// fails is followed by a longer wait.
+// Guarantees that a store which comes back meets one question of each instance, whatever its load, and that a probe
+// that fails is followed by a longer wait.
 func TestBreakerOneProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t, nil)
@@ -385,7 +385,8 @@ func TestBreakerSpread(t *testing.T) {
 	})
 }
 
-// Guarantees that a breaker which is reset asks the store at once, and opens again only after as many failures as at first.
+// Guarantees that a breaker which is reset asks the store at once, and opens again only after as many failures as at
+// first.
 func TestBreakerReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t, nil)

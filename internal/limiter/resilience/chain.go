@@ -26,9 +26,9 @@ type ChainConfig struct {
 	Rates  NamedStore // required; it counts everything but the quotas, if they have a store of their own
 	Quotas NamedStore // the store of the quotas; if its Store is nil, Rates counts them, too
 
-	// Homes are the counters of other cells, by cell: the cells that keep limits which this one decides on (limit.Limit.Home).
-	// They may be far away, so a decision asks them only for what it lacks. Cell is the name of this cell. What this cell
-	// keeps itself is counted with its quotas.
+	// Homes are the counters of other cells, by cell: the cells that keep limits which this one decides on
+	// (limit.Limit.Home). They may be far away, so a decision asks them only for what it lacks. Cell is the name of
+	// this cell. What this cell keeps itself is counted with its quotas.
 	Cell  string
 	Homes map[string]NamedStore
 
@@ -39,25 +39,25 @@ type ChainConfig struct {
 	Lease    lease.Config   // Store and Instances are set by NewChain
 	Fallback FallbackConfig // Store, ReplayTo, Instances and MaxInstances are set by NewChain
 
-	// Frozen is for a process that may be frozen between requests, as on Lambda: nothing runs by itself, and RunBackgroundTasks is
-	// to be called with each request.
+	// Frozen is for a process that may be frozen between requests, as on Lambda: nothing runs by itself, and
+	// RunBackgroundTasks is to be called with each request.
 	Frozen bool
 
-	// Observe is told of each call of a store that its breaker lets through: the store's name, how long the call took, and whether
-	// the store failed. What the store says of the request, and what a caller gave up, is no failure. Observe is called in
-	// the course of a decision and must not wait. If nil, nobody is told.
+	// Observe is told of each call of a store that its breaker lets through: the store's name, how long the call took,
+	// and whether the store failed. What the store says of the request, and what a caller gave up, is no failure.
+	// Observe is called in the course of a decision and must not wait. If nil, nobody is told.
 	Observe func(store string, took time.Duration, failed bool)
 
 	Log *slog.Logger // default slog.Default()
 }
 
-// Chain is the store chain of a process: a [limit.Store] that has an answer whatever becomes of the stores below. Make it with
-// [NewChain].
+// Chain is the store chain of a process: a [limit.Store] that has an answer whatever becomes of the stores below. Make
+// it with [NewChain].
 type Chain struct {
 	*Fallback
 
 	Leases    *lease.Store // nil with ChainConfig.NoLeases
-	Breakers  []*Breaker   // of the rates, of the quotas if they have a store of their own, of each home by the cell's name
+	Breakers  []*Breaker   // of the rates, of the quotas if they have their own store, of each home by the cell's name
 	Instances *Instances   // counts who shares the rates
 
 	router         *router.Store
@@ -69,8 +69,8 @@ type Chain struct {
 	running        sync.WaitGroup
 }
 
-// NewChain builds the store chain and, unless it is Frozen, begins to count the processes that share the stores. The error names
-// the field. Close the chain when done; that closes no store.
+// NewChain builds the store chain and, unless it is Frozen, begins to count the processes that share the stores. The
+// error names the field. Close the chain when done; that closes no store.
 func NewChain(config ChainConfig) (*Chain, error) {
 	if config.Log == nil {
 		config.Log = slog.Default()
@@ -199,8 +199,8 @@ func (c *Chain) addDeciders(config *ChainConfig) error {
 	return err
 }
 
-// Close replays what the fallback limiter admitted and gives back what was leased, as far as the stores answer before ctx ends.
-// No decision may be under way.
+// Close replays what the fallback limiter admitted and gives back what was leased, as far as the stores answer before
+// ctx ends. No decision may be under way.
 func (c *Chain) Close(ctx context.Context) error {
 	c.stop()
 	c.running.Wait()

@@ -258,8 +258,8 @@ func TestInstancesAreCounted(t *testing.T) {
 	})
 }
 
-// Quotas that have a store of their own are counted there, rates in theirs, each behind a breaker of its own: with the quotas'
-// store away, what needs no quota is decided as always.
+// Quotas that have a store of their own are counted there, rates in theirs, each behind a breaker of its own: with the
+// quotas' store away, what needs no quota is decided as always.
 func TestQuotasApart(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -308,8 +308,9 @@ func TestQuotasApart(t *testing.T) {
 	}
 }
 
-// Close charges what was admitted without the store, and then gives back what was leased: in that order, for what is given
-// back too late is lost, and what is not charged is admitted twice. What the store counts then is what was admitted.
+// Close charges what was admitted without the store, and then gives back what was leased: in that order, for what is
+// given back too late is lost, and what is not charged is admitted twice. What the store counts then is what was
+// admitted.
 func TestCloseGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)

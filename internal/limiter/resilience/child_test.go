@@ -25,7 +25,8 @@ import (
 // childEnv makes the test binary an instance of the limiter, which does what its standard input says. It holds a spec.
 const childEnv = "SLUICE_TEST_CHILD"
 
-// A pool that lost its server tries to reach it once a second, until it does or finds itself closed: for a second after Close.
+// A pool that lost its server tries to reach it once a second, until it does or finds itself closed: for a second after
+// Close.
 var noLeak = goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
 
 func TestMain(m *testing.M) {
@@ -209,7 +210,8 @@ type instance struct {
 	did report
 }
 
-// live does what in says, and answers each line with a report: "load tenants", "halt", "spend tenant", "once tenant", "report", "close".
+// live does what in says, and answers each line with a report: "load tenants", "halt", "spend tenant", "once tenant",
+// "report", "close".
 func live(text string, in io.Reader, out io.Writer) error {
 	i := &instance{did: report{Spent: make(map[string]map[int64]admitted)}}
 	err := json.Unmarshal([]byte(text), &i.spec)

@@ -47,8 +47,8 @@ func within(t *testing.T, by map[int64]int64) {
 	}
 }
 
-// A server that forgets its scripts in mid-load, again and again, is told them anew: no decision notices, and each unit is
-// counted once.
+// A server that forgets its scripts in mid-load, again and again, is told them anew: no decision notices, and each unit
+// is counted once.
 func TestScriptsFlushed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -76,8 +76,8 @@ func TestScriptsFlushed(t *testing.T) {
 	t.Logf("%d flushes; %d admitted and counted", flushed, used)
 }
 
-// A process that is killed takes what it had leased with it: those units are lost while their window is open, and nobody
-// passes the limit. The others then have the whole of the next window.
+// A process that is killed takes what it had leased with it: those units are lost while their window is open, and
+// nobody passes the limit. The others then have the whole of the next window.
 func TestKilledWithLeases(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -126,8 +126,8 @@ func (r *report) latest(tenant string) int64 {
 	return last
 }
 
-// A process that is frozen with leases in its hands, and goes on when their window has ended, spends nothing of them: by then
-// another one has spent the whole of the next window.
+// A process that is frozen with leases in its hands, and goes on when their window has ended, spends nothing of them:
+// by then another one has spent the whole of the next window.
 func TestFrozenWithLeases(t *testing.T) {
 	for _, underLoad := range []bool{false, true} {
 		t.Run(fmt.Sprintf("under load %v", underLoad), func(t *testing.T) {
@@ -188,8 +188,8 @@ func TestFrozenWithLeases(t *testing.T) {
 	}
 }
 
-// While a breaker is half open one call at a time asks the store, however many decisions there are: each instance has its
-// one probe.
+// While a breaker is half open one call at a time asks the store, however many decisions there are: each instance has
+// its one probe.
 func TestOneProbe(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -22,21 +22,23 @@ var _ limit.Store = (*Fallback)(nil)
 var ErrFailClosed = errors.New("denied, since the limits cannot be counted")
 
 const (
-	// DefaultFallbackBytes holds the counters of some 20,000 owners with one limit each, and the pending units of some 9,000.
+	// DefaultFallbackBytes holds the counters of some 20,000 owners with one limit each, and the pending units of some
+	// 9,000.
 	DefaultFallbackBytes = 16 << 20
 
-	// DefaultReplayPerSecond is how many replay requests an instance sends when its store is back. A store that has just recovered
-	// is not to meet all pending units of all instances at once.
+	// DefaultReplayPerSecond is how many replay requests an instance sends when its store is back. A store that has
+	// just recovered is not to meet all pending units of all instances at once.
 	DefaultReplayPerSecond = 100
 
 	leastFallbackBytes = 32 << 10 // holds some 40 owners with one limit each
 
-	// pendingPart is the part of the bytes that pending units may take: a quarter. Counters get the rest, because a tenant without
-	// room for its counters is denied, and one without room for its pending units is only admitted too much later on.
+	// pendingPart is the part of the bytes that pending units may take: a quarter. Counters get the rest, because a
+	// tenant without room for its counters is denied, and one without room for its pending units is only admitted too
+	// much later on.
 	pendingPart = 4
 
-	// fallbackRetryAfter is the wait, in µs, that a caller is told if its cost fits once the store is back: the breaker's default
-	// cooldown, after which the store is asked again.
+	// fallbackRetryAfter is the wait, in µs, that a caller is told if its cost fits once the store is back: the
+	// breaker's default cooldown, after which the store is asked again.
 	fallbackRetryAfter = 1_000_000
 )
 
@@ -48,13 +50,13 @@ type FallbackConfig struct {
 	// [limit.Ahead]. Default Store, which must then pass these on.
 	ReplayTo limit.Store
 
-	// Instances returns how many processes share the store now, as far as is known: Instances.Count. If it is nil or returns
-	// less than 1, MaxInstances is used.
+	// Instances returns how many processes share the store now, as far as is known: Instances.Count. If it is nil or
+	// returns less than 1, MaxInstances is used.
 	Instances    func() int
 	MaxInstances int // the most processes that may share the store (reserved concurrency); 0 means 1
 
-	// InstancesOf returns how many processes share the counters of one limit. It differs from Instances if other cells share the
-	// store that counts the limit. If nil, Instances is used for every limit.
+	// InstancesOf returns how many processes share the counters of one limit. It differs from Instances if other cells
+	// share the store that counts the limit. If nil, Instances is used for every limit.
 	InstancesOf func(*limit.Limit) int
 
 	Bytes     int64 // bounds the counters and the pending units, at least 32 KiB; 0 means DefaultFallbackBytes
@@ -63,44 +65,46 @@ type FallbackConfig struct {
 	Log *slog.Logger // default slog.Default(); gets at most one line in a second about the store, and one about requests
 }
 
-// Fallback is the fallback limiter. It wraps another [limit.Store] and keeps deciding while that store does not answer. A decision
-// that it makes by itself is marked Degraded, and each limit is decided by its OnStoreFailure:
+// Fallback is the fallback limiter. It wraps another [limit.Store] and keeps deciding while that store does not answer.
+// A decision that it makes by itself is marked Degraded, and each limit is decided by its OnStoreFailure:
 //
 //   - open admits. The decision says that all of the limit remains.
 //   - closed denies the whole request, with [ErrFailClosed].
-//   - backstop counts here, in this instance's part of the limit. For each owner and value, each tier is a token bucket of
-//     b = max(1, units/instances) per period and at once. A quota's period is the length of its calendar period. Of a token bucket,
-//     both the rate and the burst are divided. A rate that cannot be counted exactly is rounded down by less than a hundredth.
-//     A cost that is above the part and not above the limit itself waits for the store, and is not Never. Every limit has
-//     such a part.
+//   - backstop counts here, in this instance's part of the limit. For each owner and value, each tier is a token bucket
+//     of b = max(1, units/instances) per period and at once. A quota's period is the length of its calendar period. Of
+//     a token bucket, both the rate and the burst are divided. A rate that cannot be counted exactly is rounded down by
+//     less than a hundredth. A cost that is above the part and not above the limit itself waits for the store, and is
+//     not Never. Every limit has such a part.
 //
-// Bound: in any interval as long as the period, and of a quota in each calendar period, an instance admits at most 2·b by the
-// backstop (of a token bucket its parts of the rate and of the burst). So all instances together admit at most the sum
-// of 2·max(1, units/instances), on top of what the store admitted.
+// Bound: in any interval as long as the period, and of a quota in each calendar period, an instance admits at most 2·b
+// by the backstop (of a token bucket its parts of the rate and of the burst). So all instances together admit at most
+// the sum of 2·max(1, units/instances), on top of what the store admitted.
 //
-// As always, a cost above what a limit can ever hold is Never, and all limits of a request are charged or none. Shadow limits are
-// not counted. Clients see the limit's own id; the size and the remaining units that they see are those of the instance's part.
+// As always, a cost above what a limit can ever hold is Never, and all limits of a request are charged or none. Shadow
+// limits are not counted. Clients see the limit's own id; the size and the remaining units that they see are those of
+// the instance's part.
 //
-// Addresses take at most half of the room, both of the counters and of the pending units. Addresses without room share counters,
-// see package memory, so a flood of addresses takes no room of tenants. A tenant without room gets [ErrFailClosed].
+// Addresses take at most half of the room, both of the counters and of the pending units. Addresses without room share
+// counters, see package memory, so a flood of addresses takes no room of tenants. A tenant without room gets
+// [ErrFailClosed].
 //
 // # Replay
 //
-// When the store answers again, what the backstop and open limits admitted is charged there, however little the store has left: in
-// the windows in which it was admitted, if they are still open, and of a bucket what the instance's part has not refilled since.
-// Until then, the store may admit what it has left.
+// When the store answers again, what the backstop and open limits admitted is charged there, however little the store
+// has left: in the windows in which it was admitted, if they are still open, and of a bucket what the instance's part
+// has not refilled since. Until then, the store may admit what it has left.
 //
 //   - A charge that was not sent is kept.
-//   - A charge whose outcome is not known is not sent again, so its units may be missing in the store. Then too much may be
-//     admitted, within the bound above.
+//   - A charge whose outcome is not known is not sent again, so its units may be missing in the store. Then too much
+//     may be admitted, within the bound above.
 //   - A decision that failed although the store had made it is counted twice. Then too little is admitted.
 //   - Units that have no room here, and those of a store that is full, are dropped, and counted as dropped.
 //
 // # Errors
 //
-// An error that is the request's own ([limit.ErrInvalidRequest] and the like) is returned. So is [context.Canceled] if the
-// caller gave up, and every error of a request that leases (Request.Ahead), because the lease layer decides for itself what to do
-// then. Nothing is retried: a decision takes as long as the store takes to fail.
+// An error that is the request's own ([limit.ErrInvalidRequest] and the like) is returned. So is [context.Canceled] if
+// the caller gave up, and every error of a request that leases (Request.Ahead), because the lease layer decides for
+// itself what to do then. Nothing is retried: a decision takes as long as the store takes to fail.
 type Fallback struct {
 	c         FallbackConfig
 	local     *memory.Store // the instance's parts of limits
@@ -112,17 +116,19 @@ type Fallback struct {
 	pending     pendingCharges
 	replay      replayer
 
-	// When the last line was logged, s since 1970: about the store, about a request, and about a limit that has no part.
+	// When the last line was logged, s since 1970: about the store, about a request, and about a limit that has no
+	// part.
 	logged, loggedRequest, loggedPart atomic.Int64
 
 	failures, undecidable, backstop, open, closed, chargedBack, dropped atomic.Int64
-	fullest                                                             atomic.Int64 // of the replayed counters, since TakeFullest
+
+	fullest atomic.Int64 // of the replayed counters, since TakeFullest
 }
 
 // FallbackStats counts since the start.
 type FallbackStats struct {
 	Failures    int64 // decisions that the store did not make
-	Undecidable int64 // of these, how many the store answered: it can be reached, and cannot decide the request; see limit.Answered
+	Undecidable int64 // of these, how many the store answered: it cannot decide the request; see limit.Answered
 	Backstop    int64 // of Failures, how many a backstop made, admitted or denied
 	Open        int64 // of Failures, how many were admitted with no limit but open ones and shadows
 	Closed      int64 // of Failures, how many ended in ErrFailClosed
@@ -132,12 +138,12 @@ type FallbackStats struct {
 	Bytes       int64 // that counters and pending units take, now
 }
 
-// TakeFullest returns limit.Decision.Fullest of the fullest counter that was replayed since the last call, or 0 if none was. Above
-// 1000, more than the limit was admitted, before the store was away and without it.
+// TakeFullest returns limit.Decision.Fullest of the fullest counter that was replayed since the last call, or 0 if none
+// was. Above 1000, more than the limit was admitted, before the store was away and without it.
 func (f *Fallback) TakeFullest() int64 { return f.fullest.Swap(0) }
 
-// NewFallback makes a fallback limiter that has counted nothing by itself. The error names the field. Close it when done; that
-// closes no other store.
+// NewFallback makes a fallback limiter that has counted nothing by itself. The error names the field. Close it when
+// done; that closes no other store.
 func NewFallback(c FallbackConfig) (*Fallback, error) {
 	if c.ReplayTo == nil {
 		c.ReplayTo = c.Store
@@ -164,11 +170,13 @@ func NewFallback(c FallbackConfig) (*Fallback, error) {
 	case c.PerSecond < 1 || c.PerSecond > 10_000:
 		return nil, fmt.Errorf("fallback limiter: PerSecond %d is outside 1..10000", c.PerSecond)
 	}
-	f := &Fallback{c: c, pending: pendingCharges{byOwner: make(map[limit.Owner]*ownerPending), bound: c.Bytes / pendingPart}}
+	f := &Fallback{c: c}
+	f.pending.byOwner, f.pending.bound = make(map[limit.Owner]*ownerPending), c.Bytes/pendingPart
 	f.pool.New = func() any { return new(scratch) }
 	var err error
 	counted := c.Bytes - f.pending.bound
-	if f.local, err = memory.New(memory.Config{MaxBytes: counted, UnidentifiedBytes: counted / 2, Log: c.Log}); err != nil {
+	f.local, err = memory.New(memory.Config{MaxBytes: counted, UnidentifiedBytes: counted / 2, Log: c.Log})
+	if err != nil {
 		return nil, fmt.Errorf("fallback limiter: %w", err)
 	}
 	if f.parts, err = lru.New[*limit.Limit, *part](rememberedParts); err != nil {
@@ -186,9 +194,9 @@ type scratch struct {
 
 // Stats returns what became of the decisions that the store did not make.
 func (f *Fallback) Stats() FallbackStats {
-	return FallbackStats{Failures: f.failures.Load(), Undecidable: f.undecidable.Load(), Backstop: f.backstop.Load(), Open: f.open.Load(), Closed: f.closed.Load(),
-		ChargedBack: f.chargedBack.Load(), Dropped: f.dropped.Load() + f.pending.dropped.Load(),
-		Waiting: f.pending.waiting.Load(), Bytes: f.local.Bytes() + f.pending.size()}
+	return FallbackStats{Failures: f.failures.Load(), Undecidable: f.undecidable.Load(), Backstop: f.backstop.Load(),
+		Open: f.open.Load(), Closed: f.closed.Load(), ChargedBack: f.chargedBack.Load(),
+		Dropped: f.dropped.Load() + f.pending.dropped.Load(), Waiting: f.pending.waiting.Load(), Bytes: f.local.Bytes() + f.pending.size()}
 }
 
 // Accepts asks the store below.
@@ -237,13 +245,14 @@ func (f *Fallback) decidesAlone(ctx context.Context, req *limit.Request, err err
 	return !callersOwn(ctx, err) && len(req.Ahead) == 0
 }
 
-// noteFailure counts a decision that the store did not make, and logs it at most once in a second: a store that is away must not fill
-// the disk, too. Errors by which the store answered are logged at most once in a second of their own, so that neither kind
-// hides the other.
+// noteFailure counts a decision that the store did not make, and logs it at most once in a second: a store that is away
+// must not fill the disk, too. Errors by which the store answered are logged at most once in a second of their own, so
+// that neither kind hides the other.
 func (f *Fallback) noteFailure(now time.Time, cause error) {
 	n, logged, text := f.failures.Add(1), &f.logged, "the store did not decide; each limit's onStoreFailure applies"
 	if limit.Answered(cause) {
-		n, logged, text = f.undecidable.Add(1), &f.loggedRequest, "the store answered that it cannot decide a request; each limit's onStoreFailure applies"
+		n, logged = f.undecidable.Add(1), &f.loggedRequest
+		text = "the store answered that it cannot decide a request; each limit's onStoreFailure applies"
 	}
 	last, sec := logged.Load(), now.Unix()
 	if sec != last && logged.CompareAndSwap(last, sec) {
@@ -272,7 +281,8 @@ func (f *Fallback) partOf(l *limit.Limit, instances int64, now time.Time) (*part
 	p, err := partOf(l, instances, now)
 	if err != nil {
 		if sec := now.Unix(); f.loggedPart.Swap(sec) != sec {
-			f.c.Log.Error("this limit has no fallback, which is a defect: its requests are denied while the store is away", "limit", l.ID, "error", err)
+			f.c.Log.Error("this limit has no fallback, which is a defect: its requests are denied while the store is away",
+				"limit", l.ID, "error", err)
 		}
 		return nil, err
 	}
@@ -402,8 +412,8 @@ func (f *Fallback) remember(req *limit.Request, now time.Time, x *scratch, cause
 	}
 }
 
-// Refund gives back what a decision charged, in the store or here. What the backstop gets back is no longer pending for the replay. If
-// it has been replayed already, it stays charged in the store. See [limit.Store].
+// Refund gives back what a decision charged, in the store or here. What the backstop gets back is no longer pending for
+// the replay. If it has been replayed already, it stays charged in the store. See [limit.Store].
 func (f *Fallback) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
 	if err := limit.CheckRefund(r, units); err != nil {
 		return limit.Refund{}, err
@@ -412,7 +422,8 @@ func (f *Fallback) Refund(ctx context.Context, r *limit.Receipt, units int64, no
 		return f.c.Store.Refund(ctx, r, units, now)
 	}
 	back, err := f.local.Refund(ctx, r, units, now)
-	// A receipt that gives nothing back any more is not remembered, so it must cancel nothing: it could do so many times.
+	// A receipt that gives nothing back any more is not remembered, so it must cancel nothing: it could do so many
+	// times.
 	if late := now.UnixMicro() >= r.Until() || back.Expired; err != nil || back.Repeated || late {
 		return back, err
 	}

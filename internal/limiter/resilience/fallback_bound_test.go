@@ -121,9 +121,9 @@ func (w *world) admits() int64 {
 	}
 }
 
-// Guarantees the bound that Store states, for every algorithm, whatever fails when and for whom: the instances' parts twice
-// on top of what the store admits; no error ever reaches the caller; and once the store is back it has counted all that was
-// admitted without it in windows still open.
+// Guarantees the bound that Store states, for every algorithm, whatever fails when and for whom: the instances' parts
+// twice on top of what the store admits; no error ever reaches the caller; and once the store is back it has counted
+// all that was admitted without it in windows still open.
 func TestBound(t *testing.T) {
 	tiers := []limit.Tier{
 		{Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 40},

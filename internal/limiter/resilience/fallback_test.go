@@ -78,8 +78,8 @@ func TestStoreContract(t *testing.T) {
 	})
 }
 
-// Guarantees that each limit of a request has its own policy, and that the answer is whole: a result for each tier, by the
-// limit's name, marked.
+// Guarantees that each limit of a request has its own policy, and that the answer is whole: a result for each tier, by
+// the limit's name, marked.
 func TestEachLimitItsPolicy(t *testing.T) {
 	shadow := newLimit(t, limit.Limit{ID: "shadow", Mode: limit.Shadow, OnStoreFailure: limit.Closed, Tiers: []limit.Tier{
 		{Algorithm: limit.SlidingLog, Period: time.Second, Threshold: 1}}})
@@ -308,7 +308,8 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-// Guarantees that the request's own faults, a caller that gave up and a holder of leases get their error, and nothing else.
+// Guarantees that the request's own faults, a caller that gave up and a holder of leases get their error, and nothing
+// else.
 func TestNotReplaced(t *testing.T) {
 	l := window(t, "l", 5, limit.Backstop)
 	gone, cancel := context.WithCancel(context.Background())
@@ -493,8 +494,8 @@ func TestStoreAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Guarantees that a decision which the store answered and cannot make is counted as such, and has a line of the log of its own:
-// that of a store which is away does not hide it.
+// Guarantees that a decision which the store answered and cannot make is counted as such, and has a line of the log of
+// its own: that of a store which is away does not hide it.
 func TestUndecidableIsCountedAndLogged(t *testing.T) {
 	var log bytes.Buffer
 	below := &failingBy{Store: newMemory(t)}

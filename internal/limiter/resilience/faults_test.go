@@ -20,8 +20,8 @@ const (
 	goroutines = 4
 	deadline   = 250 * time.Millisecond // of a call: a healthy server answers within it on a busy machine, too
 
-	// What a decision may take: it may wait for another's call, which ends by the deadline, and make one of its own. The rest is
-	// for the machine. Without a deadline a decision would take as long as the fault.
+	// What a decision may take: it may wait for another's call, which ends by the deadline, and make one of its own.
+	// The rest is for the machine. Without a deadline a decision would take as long as the fault.
 	longest = 4 * time.Second
 )
 
@@ -67,7 +67,8 @@ type fault struct {
 	lasts   time.Duration // at least
 	end     func(s *scene)
 
-	// How often what was counted may have been forgotten: what was admitted before in windows that are open may be admitted again.
+	// How often what was counted may have been forgotten: what was admitted before in windows that are open may be
+	// admitted again.
 	forgets int64
 }
 
@@ -99,10 +100,11 @@ var faults = []fault{
 		}, forgets: 1},
 }
 
-// Guarantees of the whole stack, three processes with leases on one real server that goes away under load: nobody waits for
-// longer than two calls may take, nobody sees an error but of a closed limit, what was decided without the store is marked,
-// and stays within the backstop's bound beside what the store admits; one probe at a time looks whether the store is back;
-// it is then charged what was admitted meanwhile, in windows that are open; and from then on every unit is counted again.
+// Guarantees of the whole stack, three processes with leases on one real server that goes away under load: nobody waits
+// for longer than two calls may take, nobody sees an error but of a closed limit, what was decided without the store is
+// marked, and stays within the backstop's bound beside what the store admits; one probe at a time looks whether the
+// store is back; it is then charged what was admitted meanwhile, in windows that are open; and from then on every unit
+// is counted again.
 func TestFaults(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
@@ -195,8 +197,8 @@ func calls(t *testing.T, before, after []report) {
 	for i := range after {
 		r := &after[i]
 		failed := r.Failed - before[i].Failed
-		// Five open the breaker, beside those that were under way: of the load, of announcements, of leases given back and replays.
-		// And some may fail now and then without any fault, on a busy machine.
+		// Five open the breaker, beside those that were under way: of the load, of announcements, of leases given back
+		// and replays. And some may fail now and then without any fault, on a busy machine.
 		most := (r.Breaker.Opened-before[i].Breaker.Opened+1)*(5+goroutines+3) + r.Breaker.Probes
 		if failed > most {
 			t.Errorf("process %d: %d calls failed, want at most %d", i, failed, most)

@@ -11,9 +11,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
-// homeUsedFor is how long after its last use a home still counts this instance. It is twice as long as leases from the home live,
-// so an instance that holds any is counted. It also keeps the connection open: homes are far away, and a call that must open a new
-// connection takes three times as long.
+// homeUsedFor is how long after its last use a home still counts this instance. It is twice as long as leases from the
+// home live, so an instance that holds any is counted. It also keeps the connection open: homes are far away, and a
+// call that must open a new connection takes three times as long.
 const homeUsedFor = 2 * lease.DefaultHomeLife
 
 var _ router.Guard = (*home)(nil)
@@ -64,8 +64,8 @@ func (c *Chain) announceToHomes(ctx context.Context, now time.Time) {
 	all.Wait()
 }
 
-// runHomes announces this instance to the homes, once a second as far as that is due, until ctx ends. Without homes there is
-// nothing to do.
+// runHomes announces this instance to the homes, once a second as far as that is due, until ctx ends. Without homes
+// there is nothing to do.
 func (c *Chain) runHomes(ctx context.Context) {
 	if c.quotaInstances == nil {
 		return

@@ -30,9 +30,9 @@ func withHome(own, us *fake, frozen bool) resilience.ChainConfig {
 	}
 }
 
-// Guarantees that where a home is away what was leased is spent, and then each limit does as its onStoreFailure says, within the
-// backstop's bound; that the cell's own limits are decided by its own store all the while; and that the home has all of it counted
-// when it is back.
+// Guarantees that where a home is away what was leased is spent, and then each limit does as its onStoreFailure says,
+// within the backstop's bound; that the cell's own limits are decided by its own store all the while; and that the home
+// has all of it counted when it is back.
 func TestHomeAway(t *testing.T) {
 	for _, frozen := range []bool{false, true} {
 		for _, policy := range []limit.FailurePolicy{limit.Backstop, limit.Closed} {
@@ -108,8 +108,8 @@ func TestHomeAway(t *testing.T) {
 	}
 }
 
-// Guarantees that the backstop of a quota is divided by the instances of all cells that lease from its home, and not by those of the
-// own cell alone: together they would admit the quota once for each cell.
+// Guarantees that the backstop of a quota is divided by the instances of all cells that lease from its home, and not by
+// those of the own cell alone: together they would admit the quota once for each cell.
 func TestHomeCountsInstancesOfAllCells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		us := newFake(t)

@@ -13,20 +13,25 @@ import (
 )
 
 const (
-	// InstancesPeriod is what the internal limit looks back over. Its buckets are a second wide, so it sees the last 10 to 11 s.
+	// InstancesPeriod is what the internal limit looks back over. Its buckets are a second wide, so it sees the last 10
+	// to 11 s.
 	InstancesPeriod = 10 * time.Second
 
-	// DefaultAnnounceEvery is the longest time between two announcements of an instance. It is 200 ms below InstancesPeriod, so an
-	// announcement that is late by less than that is never missing from the count.
+	// DefaultAnnounceEvery is the longest time between two announcements of an instance. It is 200 ms below
+	// InstancesPeriod, so an announcement that is late by less than that is never missing from the count.
 	DefaultAnnounceEvery = 9800 * time.Millisecond
 
-	leastAnnounceEvery = InstancesPeriod / 2 // an instance that announces itself more often would be counted more than twice
-	retryAnnouncement  = time.Second         // the pause after an announcement that failed
-	announceSpread     = 20                  // the pause is shortened by up to a 20th, so that instances which started together drift apart
+	// An instance that announced itself more often would be counted more than twice.
+	leastAnnounceEvery = InstancesPeriod / 2
+
+	retryAnnouncement = time.Second // the pause after an announcement that failed
+
+	// Each pause is shortened by up to a 20th, so that instances which started together drift apart.
+	announceSpread = 20
 )
 
-// The names under which instances are counted. They are keys of the kind limit.AnyKey, and no tenant, address or key of a plan
-// is one.
+// The names under which instances are counted. They are keys of the kind limit.AnyKey, and no tenant, address or key of
+// a plan is one.
 const (
 	instancesKey      = "sluice/instances"
 	quotaInstancesKey = "sluice/quotas" // counts the instances of all cells that lease quotas here
@@ -35,27 +40,29 @@ const (
 // InstancesConfig sets up [Instances].
 type InstancesConfig struct {
 	Store limit.Store   // the store that the instances share, and not leases from it. Required
-	Max   int           // what Count returns until something was learned: the most that may run (reserved concurrency); 0 means 1
 	Every time.Duration // between two announcements, 5 s..DefaultAnnounceEvery; 0 means DefaultAnnounceEvery
 
-	// Quotas counts the instances of all cells that share the quotas in the store. If false, the instances of one cell are
-	// counted, which share everything in the store.
+	// Max is what Count returns until something was learned: the most that may run (reserved concurrency). 0 means 1.
+	Max int
+
+	// Quotas counts the instances of all cells that share the quotas in the store. If false, the instances of one cell
+	// are counted, which share everything in the store.
 	Quotas bool
 }
 
-// Instances counts how many processes share a store, by means of the store alone. Each instance charges one unit of an internal
-// limit every [InstancesPeriod] at the latest. The count of the last period is therefore the number of live instances that
-// reach the store. It is safe for concurrent use. Make it with [NewInstances], and either call Run, or call Announce with each
-// request.
+// Instances counts how many processes share a store, by means of the store alone. Each instance charges one unit of an
+// internal limit every [InstancesPeriod] at the latest. The count of the last period is therefore the number of live
+// instances that reach the store. It is safe for concurrent use. Make it with [NewInstances], and either call Run, or
+// call Announce with each request.
 //
-// Count never returns less than the number of instances that have been running for a while, provided that every announcement
-// arrives: the counter looks back over more than an instance's longest pause. It sees some instances twice, because 10 to 11 s
-// hold 1.02 to 1.18 announcements that are 9.3 to 9.8 s apart. With n instances the average of Count is therefore 1.0 to 1.2 n, and
-// up to half an instance more (TestCount measures it). An instance that has just started may count twice at first, and one
-// that has ended counts for some 20 s more.
+// Count never returns less than the number of instances that have been running for a while, provided that every
+// announcement arrives: the counter looks back over more than an instance's longest pause. It sees some instances
+// twice, because 10 to 11 s hold 1.02 to 1.18 announcements that are 9.3 to 9.8 s apart. With n instances the average
+// of Count is therefore 1.0 to 1.2 n, and up to half an instance more (TestCount measures it). An instance that has
+// just started may count twice at first, and one that has ended counts for some 20 s more.
 //
-// Too large a count makes the parts of the fallback limiter smaller, and too small a count makes them larger. So Count returns the
-// larger one of the last two readings.
+// Too large a count makes the parts of the fallback limiter smaller, and too small a count makes them larger. So Count
+// returns the larger one of the last two readings.
 type Instances struct {
 	c       InstancesConfig
 	owner   limit.Owner
@@ -83,11 +90,13 @@ func NewInstances(c InstancesConfig) (*Instances, error) {
 	case c.Max < 1:
 		return nil, fmt.Errorf("instance count: Max %d is below 1", c.Max)
 	case c.Every < leastAnnounceEvery || c.Every > DefaultAnnounceEvery:
-		return nil, fmt.Errorf("instance count: Every %s is outside %s..%s", c.Every, leastAnnounceEvery, DefaultAnnounceEvery)
+		return nil, fmt.Errorf("instance count: Every %s is outside %s..%s",
+			c.Every, leastAnnounceEvery, DefaultAnnounceEvery)
 	}
-	l, err := limit.New(limit.Limit{ID: "instances", Exact: true, Tiers: []limit.Tier{
-		{Algorithm: limit.SlidingBuckets, Period: InstancesPeriod, Buckets: int(InstancesPeriod / time.Second), Threshold: limit.MaxUnits},
-	}})
+	l, err := limit.New(limit.Limit{ID: "instances", Exact: true, Tiers: []limit.Tier{{
+		Algorithm: limit.SlidingBuckets, Period: InstancesPeriod, Buckets: int(InstancesPeriod / time.Second),
+		Threshold: limit.MaxUnits,
+	}}})
 	if err != nil {
 		return nil, fmt.Errorf("instance count: %w", err)
 	}
@@ -101,8 +110,8 @@ func NewInstances(c InstancesConfig) (*Instances, error) {
 	return &Instances{c: c, owner: owner, charges: []limit.Charge{{Limit: l, Cost: 1}}}, nil
 }
 
-// Count returns how many instances share the store, at least 1: what was learned last, however long ago, or InstancesConfig.Max if
-// nothing was.
+// Count returns how many instances share the store, at least 1: what was learned last, however long ago, or
+// InstancesConfig.Max if nothing was.
 func (i *Instances) Count() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -112,9 +121,9 @@ func (i *Instances) Count() int {
 	return i.c.Max
 }
 
-// Announce tells the store that this instance runs, if that is due, and learns how many instances do. It is for processes that
-// cannot run in the background: call it with each request; at most one call in a period asks the store. Whatever the error,
-// Count stays as it is.
+// Announce tells the store that this instance runs, if that is due, and learns how many instances do. It is for
+// processes that cannot run in the background: call it with each request; at most one call in a period asks the store.
+// Whatever the error, Count stays as it is.
 func (i *Instances) Announce(ctx context.Context, now time.Time) error {
 	at := clock.At(now)
 	i.mu.Lock()
@@ -140,7 +149,8 @@ func (i *Instances) Announce(ctx context.Context, now time.Time) error {
 		i.pause = i.c.Every - rand.N(i.c.Every)
 	}
 	reading := d.Results[0].Used()
-	if second := time.Second.Microseconds(); i.countedAt != 0 && i.countedAt >= d.Now-d.Now%second-InstancesPeriod.Microseconds() {
+	bucket := d.Now - d.Now%time.Second.Microseconds() // the beginning of the counter's current bucket
+	if i.countedAt != 0 && i.countedAt >= bucket-InstancesPeriod.Microseconds() {
 		reading-- // the announcement before this one is still counted, too
 	}
 	i.latest, i.before, i.countedAt = max(reading, 1), i.latest, d.Now

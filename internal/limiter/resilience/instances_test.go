@@ -116,8 +116,8 @@ func TestCountFollows(t *testing.T) {
 	})
 }
 
-// Guarantees that one reading which misses an instance does not make the count smaller: an announcement that comes late is no
-// instance that has ended, and too small a count makes backstops too large. A second such reading does.
+// Guarantees that one reading which misses an instance does not make the count smaller: an announcement that comes late
+// is no instance that has ended, and too small a count makes backstops too large. A second such reading does.
 func TestOneLowReadingIsNotBelieved(t *testing.T) {
 	store := newShared(t)
 	f := newInstances(t, resilience.InstancesConfig{Store: store, Max: 40})
@@ -154,7 +154,8 @@ func TestCountBeforeItLearned(t *testing.T) {
 	}
 }
 
-// Guarantees that announcing an instance with each request asks the store once in a period, also after a clock that leapt back.
+// Guarantees that announcing an instance with each request asks the store once in a period, also after a clock that
+// leapt back.
 func TestAnnouncingIsCheap(t *testing.T) {
 	store := newShared(t)
 	f := newInstances(t, resilience.InstancesConfig{Store: store})

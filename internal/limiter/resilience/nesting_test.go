@@ -14,8 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
-// mostNested is how many stores a decision passes through: fallback limiter, lease layer, router, driver. More would make a
-// decision hard to follow.
+// mostNested is how many stores a decision passes through: fallback limiter, lease layer, router, driver. More would
+// make a decision hard to follow.
 const mostNested = 4
 
 // traced is a driver that notes through which stores a decision came to it.
@@ -31,7 +31,8 @@ func (s *traced) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 	return s.fake.Decide(ctx, req, now, d)
 }
 
-// decidersOnTheStack are the receivers of the methods on the stack that are called Decide and belong to a [limit.Store].
+// decidersOnTheStack are the receivers of the methods on the stack that are called Decide and belong to a
+// [limit.Store].
 func decidersOnTheStack() []string {
 	var callers [64]uintptr
 	frames := runtime.CallersFrames(callers[:runtime.Callers(1, callers[:])])
@@ -55,7 +56,8 @@ func (w *wrapper) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	return w.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that a decision passes through at most four stores, whatever the chain is made of; and that one more would be found.
+// Guarantees that a decision passes through at most four stores, whatever the chain is made of; and that one more would
+// be found.
 func TestADecisionPassesThroughAtMostFourStores(t *testing.T) {
 	quota, far := monthly(t, "quota", 100), monthly(t, "far", 100).KeptIn("us")
 	for name, c := range map[string]struct {
@@ -96,7 +98,8 @@ func TestADecisionPassesThroughAtMostFourStores(t *testing.T) {
 
 var storeType = reflect.TypeFor[limit.Store]()
 
-// deepest returns how many stores the value nests at most, by all that it refers to. A test's double of a driver counts as one.
+// deepest returns how many stores the value nests at most, by all that it refers to. A test's double of a driver counts
+// as one.
 func deepest(v reflect.Value, seen map[uintptr]bool) (most int) {
 	if v.Kind() == reflect.Pointer && v.Type() == reflect.TypeFor[*traced]() || v.Kind() == reflect.Pointer && v.Type() == reflect.TypeFor[*fake]() {
 		return 1

@@ -37,9 +37,10 @@ func refills(bucket limit.Params, in int64) int64 {
 	return int64(q)
 }
 
-// checkDerived fails unless the limit has a fallback on so many instances: for each of its tiers a bucket that admits no
-// more than the instance's part at once, and no more than that again while the tier's period lasts. A bucket that admits
-// much less would deny what the limit promises, so none may, but for token buckets that take more than a year to fill.
+// checkDerived fails unless the limit has a fallback on so many instances: for each of its tiers a bucket that admits
+// no more than the instance's part at once, and no more than that again while the tier's period lasts. A bucket that
+// admits much less would deny what the limit promises, so none may, but for token buckets that take more than a year to
+// fill.
 func checkDerived(t *testing.T, l *limit.Limit, instances int64, now time.Time) {
 	t.Helper()
 	d, err := resilience.Derive(l, instances, now)
@@ -122,7 +123,8 @@ func TestEveryPairOfTiersHasAFallback(t *testing.T) {
 	}
 }
 
-// Guarantees the same of the largest and the least that can be counted, and of quotas, in months and years of any length.
+// Guarantees the same of the largest and the least that can be counted, and of quotas, in months and years of any
+// length.
 func TestEveryExtremeHasAFallback(t *testing.T) {
 	almaty, err := time.LoadLocation("Asia/Almaty")
 	if err != nil {
@@ -172,8 +174,8 @@ func TestEveryExtremeHasAFallback(t *testing.T) {
 	}
 }
 
-// Guarantees the bound of each of two tiers of a limit, for a client that asks for all it can get for a month. The rates of
-// both are rounded: a seventh of 20,000 in 720 hours has too many digits to be counted exactly.
+// Guarantees the bound of each of two tiers of a limit, for a client that asks for all it can get for a month. The
+// rates of both are rounded: a seventh of 20,000 in 720 hours has too many digits to be counted exactly.
 func TestBoundOfADayAndAMonth(t *testing.T) {
 	const instances, day, month = 7, 24 * time.Hour, 720 * time.Hour
 	l := newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{
@@ -211,8 +213,8 @@ func TestBoundOfADayAndAMonth(t *testing.T) {
 	}
 }
 
-// FuzzDerive guarantees that every limit has a fallback for every number of instances: one that had none would deny every
-// request while the store is away, whatever its onStoreFailure says.
+// FuzzDerive guarantees that every limit has a fallback for every number of instances: one that had none would deny
+// every request while the store is away, whatever its onStoreFailure says.
 func FuzzDerive(f *testing.F) {
 	f.Add(int64(7), int64(0), []byte("0123456789abcdef0123456789abcdef0123456789abcdef"))
 	f.Add(int64(1), int64(1)<<50, []byte("\x06\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\x00\x00"))

@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// pendingCharges are the units that the fallback limiter admitted and the store has yet to count: for each tier of each limit and
-// value of each owner. Their memory is bounded. Units that have no room are dropped, and counted as dropped.
+// pendingCharges are the units that the fallback limiter admitted and the store has yet to count: for each tier of each
+// limit and value of each owner. Their memory is bounded. Units that have no room are dropped, and counted as dropped.
 type pendingCharges struct {
 	mu      sync.Mutex
 	byOwner map[limit.Owner]*ownerPending
@@ -32,7 +32,8 @@ type pendingLimit struct {
 	tiers []pendingTier
 }
 
-// What an owner, a limit, a tier and a slot take, in bytes: their own size and their share of maps and slices, rounded up.
+// What an owner, a limit, a tier and a slot take, in bytes: their own size and their share of maps and slices, rounded
+// up.
 const (
 	ownerBytes = 192
 	limitBytes = 128
@@ -43,8 +44,8 @@ const (
 // sweepEvery is how often expired units are looked for at most, in µs. Each time looks at all owners.
 const sweepEvery = 1_000_000
 
-// mostReplayed is how many limits one replay request charges: more than nearly every owner has pending, and well below the 1,024
-// charges that a request may have.
+// mostReplayed is how many limits one replay request charges: more than nearly every owner has pending, and well below
+// the 1,024 charges that a request may have.
 const mostReplayed = 64
 
 // sizeOf returns how many bytes a limit and value take, without their slots.
@@ -52,7 +53,8 @@ func sizeOf(l *limit.Limit, v limit.Value) int64 {
 	return limitBytes + int64(len(v.Text)) + int64(len(l.Tiers))*tierBytes
 }
 
-// add remembers that a charge was admitted at a time, µs by the store's clock. parts are the instance's parts of the limit's tiers.
+// add remembers that a charge was admitted at a time, µs by the store's clock. parts are the instance's parts of the
+// limit's tiers.
 func (p *pendingCharges) add(owner limit.Owner, c *limit.Charge, parts []tierPart, at int64) {
 	var slots [limit.MaxTiers]slot
 	for i := range c.Limit.Tiers {
@@ -85,7 +87,7 @@ func (p *pendingCharges) add(owner limit.Owner, c *limit.Charge, parts []tierPar
 		p.bytes += ownerBytes + int64(len(owner.Name))
 	}
 	if d = o.find(c.Limit, c.Value); d == nil {
-		o.limits = append(o.limits, pendingLimit{limit: c.Limit, value: c.Value, tiers: make([]pendingTier, len(c.Limit.Tiers))})
+		o.limits = append(o.limits, pendingLimit{c.Limit, c.Value, make([]pendingTier, len(c.Limit.Tiers))})
 		d = &o.limits[len(o.limits)-1]
 		p.bytes += sizeOf(c.Limit, c.Value)
 	}
@@ -98,8 +100,8 @@ func (p *pendingCharges) add(owner limit.Owner, c *limit.Charge, parts []tierPar
 	}
 }
 
-// boundFor returns how many bytes all pending units may take if units of the owner are added. Only tenants may fill the second half:
-// a caller with many addresses must not cause the units of tenants to be dropped.
+// boundFor returns how many bytes all pending units may take if units of the owner are added. Only tenants may fill the
+// second half: a caller with many addresses must not cause the units of tenants to be dropped.
 func (p *pendingCharges) boundFor(owner limit.Owner) int64 {
 	if owner.Kind == limit.Address || owner.Kind == limit.Anonymous {
 		return p.bound / 2
@@ -107,7 +109,8 @@ func (p *pendingCharges) boundFor(owner limit.Owner) int64 {
 	return p.bound
 }
 
-// makeRoom reports whether there is room for more bytes. If there is none, it drops expired units first, at most once in a while.
+// makeRoom reports whether there is room for more bytes. If there is none, it drops expired units first, at most once
+// in a while.
 func (p *pendingCharges) makeRoom(need, most, now int64) bool {
 	if p.bytes+need <= most {
 		return true
@@ -222,8 +225,8 @@ func (p *pendingCharges) done() {
 
 func (p *pendingCharges) recount() { p.waiting.Store(int64(len(p.byOwner) + p.taken)) }
 
-// putBack keeps the units of an owner that was taken out and that could not be sent, behind all other owners. Units that became
-// pending for the owner meanwhile are added to them.
+// putBack keeps the units of an owner that was taken out and that could not be sent, behind all other owners. Units
+// that became pending for the owner meanwhile are added to them.
 func (p *pendingCharges) putBack(owner limit.Owner, o *ownerPending) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -274,10 +277,12 @@ type place struct {
 
 func placeOf(l *limit.Limit) place { return place{l.Home, isQuota(l)} }
 
-// nextRequest takes off one slot of each tier and returns a request that charges them, and the slots that it took off. The limits of
-// the request have different ids, because a request must not name one counter twice, and lie in one place, because another place may
-// be another store. The request is empty if nothing is pending, or only in silent places.
-func (o *ownerPending) nextRequest(owner limit.Owner, now int64, silent map[place]bool) (r replayRequest, taken *ownerPending) {
+// nextRequest takes off one slot of each tier and returns a request that charges them, and the slots that it took off.
+// The limits of the request have different ids, because a request must not name one counter twice, and lie in one
+// place, because another place may be another store. The request is empty if nothing is pending, or only in silent
+// places.
+func (o *ownerPending) nextRequest(owner limit.Owner, now int64,
+	silent map[place]bool) (r replayRequest, taken *ownerPending) {
 	o.dropExpired(owner, now)
 	r.request.Owner = owner
 	taken = new(ownerPending)

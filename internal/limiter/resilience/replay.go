@@ -41,7 +41,8 @@ func (f *Fallback) startReplay(now time.Time) {
 	r.stop, r.cut = stop, cut
 	r.busy.Go(func() {
 		defer cut()
-		err := f.replayAll(ctx, underWay, time.Second/time.Duration(f.c.PerSecond), func() time.Time { return now.Add(clock.Read().Since(began)) })
+		pause := time.Second / time.Duration(f.c.PerSecond)
+		err := f.replayAll(ctx, underWay, pause, func() time.Time { return now.Add(clock.Read().Since(began)) })
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.stop, r.cut = nil, nil
@@ -51,13 +52,14 @@ func (f *Fallback) startReplay(now time.Time) {
 	})
 }
 
-// replayAll charges everything that is pending, with a pause after each request. What belongs to a store that does not answer stays
-// pending, and does not hold up what belongs to others. No request begins after ctx has ended. A request under way ends with
-// underWay, because the units of a request that is cut off are lost. now is the caller's clock.
+// replayAll charges everything that is pending, with a pause after each request. What belongs to a store that does not
+// answer stays pending, and does not hold up what belongs to others. No request begins after ctx has ended. A request
+// under way ends with underWay, because the units of a request that is cut off are lost. now is the caller's clock.
 func (f *Fallback) replayAll(ctx, underWay context.Context, pause time.Duration, now func() time.Time) error {
 	var failed error // of the first store that did not answer
 	probed, silent := map[place]bool{}, map[place]bool{}
-	for left := f.pending.waiting.Load(); failed == nil || left > 0; left-- { // owners that are put back come again, behind all others
+	// Owners that are put back come again, behind all others. After a failure, each owner has its turn once.
+	for left := f.pending.waiting.Load(); failed == nil || left > 0; left-- {
 		owner, o := f.pending.takeNext()
 		if o == nil {
 			break
@@ -101,9 +103,9 @@ func (f *Fallback) replayAll(ctx, underWay context.Context, pause time.Duration,
 	return failed
 }
 
-// probe returns an error if the store does not answer. The decision that started the replay may have come from a lease, so the store
-// may still be away. A charge that is sent to a store that is away is lost, with all that its owner spent meanwhile; a look
-// loses nothing.
+// probe returns an error if the store does not answer. The decision that started the replay may have come from a lease,
+// so the store may still be away. A charge that is sent to a store that is away is lost, with all that its owner spent
+// meanwhile; a look loses nothing.
 func (f *Fallback) probe(ctx, underWay context.Context, r *replayRequest, now time.Time) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -121,7 +123,8 @@ func (f *Fallback) probe(ctx, underWay context.Context, r *replayRequest, now ti
 	return err
 }
 
-// send sends one replay request. An error means that the store did not answer; sent says whether it may have got the request.
+// send sends one replay request. An error means that the store did not answer; sent says whether it may have got the
+// request.
 func (f *Fallback) send(ctx, underWay context.Context, r *replayRequest, now time.Time) (sent bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -150,8 +153,8 @@ func (f *Fallback) send(ctx, underWay context.Context, r *replayRequest, now tim
 	return true, err
 }
 
-// Close charges what is still pending, as far as the store answers before ctx ends, and returns what is left undone. Call it when
-// no decision is under way.
+// Close charges what is still pending, as far as the store answers before ctx ends, and returns what is left undone.
+// Call it when no decision is under way.
 func (f *Fallback) Close(ctx context.Context) error {
 	r := &f.replay
 	r.mu.Lock()

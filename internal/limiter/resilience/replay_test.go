@@ -35,8 +35,8 @@ func used(t *testing.T, s limit.Store, req *limit.Request) int64 {
 	return d.Results[0].Used()
 }
 
-// Guarantees for every algorithm that what was admitted without the store is counted in it afterwards, beside what it had
-// counted before.
+// Guarantees for every algorithm that what was admitted without the store is counted in it afterwards, beside what it
+// had counted before.
 func TestChargedBack(t *testing.T) {
 	for _, c := range []struct {
 		tier limit.Tier
@@ -79,8 +79,8 @@ func TestChargedBack(t *testing.T) {
 	}
 }
 
-// Guarantees that what is over by the time the store answers is not charged: windows that have closed, what a bucket has
-// refilled.
+// Guarantees that what is over by the time the store answers is not charged: windows that have closed, what a bucket
+// has refilled.
 func TestOnlyOpenWindowsAreChargedBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t)
@@ -177,8 +177,8 @@ func TestChargedBackByTheStoresClock(t *testing.T) {
 	})
 }
 
-// Guarantees that each value of a limit, and each of an owner's limits, is charged back to its own counter, also where the
-// store went away twice.
+// Guarantees that each value of a limit, and each of an owner's limits, is charged back to its own counter, also where
+// the store went away twice.
 func TestChargedBackApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := newMemory(t)
@@ -230,8 +230,8 @@ func TestChargedBackToTwoStores(t *testing.T) {
 	})
 }
 
-// Guarantees that what is pending for a store that is away is kept until it is back, while another that answers gets its part: each is looked at
-// before it is charged.
+// Guarantees that what is pending for a store that is away is kept until it is back, while another that answers gets
+// its part: each is looked at before it is charged.
 func TestOneOfTwoStoresIsAway(t *testing.T) {
 	month := []limit.Tier{{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}
 	for _, quotaFirst := range []bool{false, true} {
@@ -406,7 +406,8 @@ func TestClosePays(t *testing.T) {
 	})
 }
 
-// Guarantees that a store that is away for any time costs bounded memory: what is over is forgotten, what has no room is counted.
+// Guarantees that a store that is away for any time costs bounded memory: what is over is forgotten, what has no room
+// is counted.
 func TestOwedIsBounded(t *testing.T) {
 	s := newStore(t, resilience.FallbackConfig{Store: away(t), Bytes: 256 << 10})
 	short := newLimit(t, limit.Limit{ID: "short", OnStoreFailure: limit.Open, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 100}}})
@@ -448,8 +449,8 @@ func (h *hanging) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	return h.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that closing takes no longer than it is given, whether the charge that hangs was begun before or by it; and that
-// what was lost is counted.
+// Guarantees that closing takes no longer than it is given, whether the charge that hangs was begun before or by it;
+// and that what was lost is counted.
 func TestCloseOfTheFallbackIsBounded(t *testing.T) {
 	for _, begun := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -480,7 +481,8 @@ func TestCloseOfTheFallbackIsBounded(t *testing.T) {
 	}
 }
 
-// Guarantees that who watches sees how far a counter has passed its limit once the store knows of it, also where a later one has not.
+// Guarantees that who watches sees how far a counter has passed its limit once the store knows of it, also where a
+// later one has not.
 func TestTakeFullest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t, newMemory(t))

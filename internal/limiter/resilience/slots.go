@@ -9,9 +9,10 @@ import (
 
 // pendingTier are the pending units of one tier, in slots of time.
 //
-// The units of a window lie in slots of an eighth of the period, and those of a quota in slots of its calendar period. Each slot
-// has the latest time at which any of its units were admitted. If an algorithm counts each unit from its own time (sliding_log,
-// sliding_buckets), units therefore count for up to an eighth of the period longer than they should, and never shorter.
+// The units of a window lie in slots of an eighth of the period, and those of a quota in slots of its calendar period.
+// Each slot has the latest time at which any of its units were admitted. If an algorithm counts each unit from its own
+// time (sliding_log, sliding_buckets), units therefore count for up to an eighth of the period longer than they should,
+// and never shorter.
 //
 // A token or leaky bucket has one slot: the units that the instance's part of the bucket has not refilled since.
 type pendingTier struct {
@@ -19,8 +20,8 @@ type pendingTier struct {
 	part  tierPart
 }
 
-// slot are the units that were admitted from one time on and before another, the last of them at a third. Of a bucket, at is the time
-// at which so many units were left to refill. Times are µs by the store's clock.
+// slot are the units that were admitted from one time on and before another, the last of them at a third. Of a bucket,
+// at is the time at which so many units were left to refill. Times are µs by the store's clock.
 type slot struct{ from, until, at, units int64 }
 
 // isBucket reports whether units of the tier come free at a rate, and not when their window ends.
@@ -28,11 +29,12 @@ func isBucket(t *limit.Tier) bool {
 	return t.Algorithm == limit.TokenBucket || t.Algorithm == limit.LeakyBucket
 }
 
-// slotsPerPeriod is into how many slots the period of a window is divided. More slots would count times more finely, and take more
-// memory and more replay requests.
+// slotsPerPeriod is into how many slots the period of a window is divided. More slots would count times more finely,
+// and take more memory and more replay requests.
 const slotsPerPeriod = 8
 
-// span returns the slot that a time lies in. It may have to compute a calendar period, so it must not be called under a lock.
+// span returns the slot that a time lies in. It may have to compute a calendar period, so it must not be called under a
+// lock.
 func span(t *limit.Tier, owner limit.Owner, at int64) (from, until int64) {
 	if t.Algorithm == limit.Quota {
 		return t.CalendarPeriod(at)
@@ -70,8 +72,8 @@ func (s *slot) counts(t *limit.Tier, owner limit.Owner, now int64) bool {
 	}
 }
 
-// refill takes off the units that the instance's part of a bucket has refilled by now. It takes off whole units only, and moves at
-// by the time that these take, so no fraction is lost.
+// refill takes off the units that the instance's part of a bucket has refilled by now. It takes off whole units only,
+// and moves at by the time that these take, so no fraction is lost.
 func (s *slot) refill(of tierPart, now int64) {
 	elapsed := now - s.at
 	if elapsed <= 0 {

@@ -94,9 +94,9 @@ func onRedis(t *testing.T, command func(key string) []any) undecidable {
 // tooMany limits are more than a decision on DynamoDB can have.
 const tooMany = 200
 
-// Guarantees that one tenant whose requests cannot be decided, for what is stored under its key or for the size of its plan,
-// takes the store away from nobody else, however it hammers: no breaker opens, no call counts as failed, and the leases of
-// others go on. For its own requests each limit's onStoreFailure applies, and the log names the key.
+// Guarantees that one tenant whose requests cannot be decided, for what is stored under its key or for the size of its
+// plan, takes the store away from nobody else, however it hammers: no breaker opens, no call counts as failed, and the
+// leases of others go on. For its own requests each limit's onStoreFailure applies, and the log names the key.
 func TestUndecidable(t *testing.T) {
 	t.Parallel()
 	number := func(name string, n string) func(map[string]types.AttributeValue) {

@@ -1,9 +1,9 @@
 // Package singleflight has one call made on behalf of all who wait for it, in a process that may be frozen.
 //
-// A [Call] is what golang.org/x/sync/singleflight keeps of a call, and what that package does not show: when the call began, so
-// that a call which a freeze cut off can be given up, and a budget that ends apart from each caller's own wait. Which call is
-// under way for what is up to its owner, who keeps it under a lock of its own: one read may answer several calls, and a
-// call that was given up may still end.
+// A [Call] is what golang.org/x/sync/singleflight keeps of a call, and what that package does not show: when the call
+// began, so that a call which a freeze cut off can be given up, and a budget that ends apart from each caller's own
+// wait. Which call is under way for what is up to its owner, who keeps it under a lock of its own: one read may answer
+// several calls, and a call that was given up may still end.
 package singleflight
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
-// Call is a call under way, or one that has ended. Whoever begins it ends it once; any number of goroutines wait for it. Make
-// it with [Begin].
+// Call is a call under way, or one that has ended. Whoever begins it ends it once; any number of goroutines wait for
+// it. Make it with [Begin].
 type Call struct {
 	Began clock.Instant
 
@@ -22,7 +22,8 @@ type Call struct {
 	err  error
 }
 
-// Begin makes a call that began at an instant. Nobody waits for it after late is closed; if late is nil, the call has no budget.
+// Begin makes a call that began at an instant. Nobody waits for it after late is closed; if late is nil, the call has
+// no budget.
 func Begin(began clock.Instant, late <-chan struct{}) *Call {
 	return &Call{Began: began, late: late, done: make(chan struct{})}
 }

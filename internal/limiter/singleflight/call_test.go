@@ -42,7 +42,8 @@ func TestAllHearTheOutcome(t *testing.T) {
 	})
 }
 
-// Guarantees that nobody waits longer than the call's budget or its own context: a table that hangs would hold up every request.
+// Guarantees that nobody waits longer than the call's budget or its own context: a table that hangs would hold up every
+// request.
 func TestWaitsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget, cancel := context.WithTimeout(t.Context(), 2*time.Second)

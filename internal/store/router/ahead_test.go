@@ -68,8 +68,8 @@ func TestLeasesOfBothHalves(t *testing.T) {
 	p.counts("a peek", start, q, 21)
 }
 
-// The rates deny: what the quota was charged is the caller's, who spends it next time. So a hammering client costs no calls,
-// and no units.
+// The rates deny: what the quota was charged is the caller's, who spends it next time. So a hammering client costs no
+// calls, and no units.
 func TestRateDenialLeavesTheQuotasLease(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 1), quota(t, 100)
@@ -126,7 +126,8 @@ func TestRateDenialHoldsAnExactQuota(t *testing.T) {
 	p.counts("one admitted", start, exact, 1)
 }
 
-// The caller takes it that a denial changed nothing: units that it gave back with the request must be charged as before.
+// The caller takes it that a denial changed nothing: units that it gave back with the request must be charged as
+// before.
 func TestRateDenialChargesAgainWhatCameBack(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -189,8 +190,8 @@ func (b *between) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	return b.Store.Decide(ctx, req, now, d)
 }
 
-// Others were admitted for what came back, before the rates denied: the caller must not believe that it still has it. An error
-// says so; to charge it all the same would be over the quota.
+// Others were admitted for what came back, before the rates denied: the caller must not believe that it still has it.
+// An error says so; to charge it all the same would be over the quota.
 func TestWhatCameBackIsSpent(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		quotas, rates := newMemory(t), newMemory(t)
@@ -231,8 +232,8 @@ func TestWhatCameBackIsSpent(t *testing.T) {
 	}
 }
 
-// The rates fail: what the quotas' half was charged and leased goes back, and until the rates answer again the quotas' store is
-// left alone.
+// The rates fail: what the quotas' half was charged and leased goes back, and until the rates answer again the quotas'
+// store is left alone.
 func TestRatesFailUnderLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t)
@@ -261,8 +262,8 @@ func TestRatesFailUnderLeases(t *testing.T) {
 	})
 }
 
-// What was leased of the counter that other values share is lost with an error: by the time it would be given back, the value may
-// have a counter of its own, of which that would be too much.
+// What was leased of the counter that other values share is lost with an error: by the time it would be given back, the
+// value may have a counter of its own, of which that would be too much.
 func TestSharedCounterIsNotGivenBack(t *testing.T) {
 	p := newPairHolding(t, -1)
 	values, err := limit.New(limit.Limit{ID: "values", Per: "subject", MaxValues: 1, MaxCost: 100, Tiers: []limit.Tier{{Algorithm: limit.Quota,
@@ -426,8 +427,8 @@ func (f *failing) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	return f.Store.Decide(ctx, req, now, d)
 }
 
-// Who leases wants a result of each tier, also where the quota denies and the rates cannot be looked at: else the denial would be
-// an error, which might admit the request elsewhere.
+// Who leases wants a result of each tier, also where the quota denies and the rates cannot be looked at: else the
+// denial would be an error, which might admit the request elsewhere.
 func TestQuotaDeniesLeasesWhileRatesAreAway(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 10), quota(t, 1)
@@ -491,7 +492,8 @@ func (s *skewed) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 	return s.Store.Decide(ctx, req, now.Add(s.by), d)
 }
 
-// A lease ends when its own store's period does, however the clocks differ: the holder reckons from the decision's time.
+// A lease ends when its own store's period does, however the clocks differ: the holder reckons from the decision's
+// time.
 func TestLeasesEndByTheirOwnClock(t *testing.T) {
 	for _, by := range []time.Duration{-3 * time.Second, 3 * time.Second} {
 		for _, allowed := range []bool{true, false} {

@@ -12,33 +12,34 @@ import (
 )
 
 const (
-	heldPerOwner = 64 // more than are ever in flight together
-	heldInAll    = 4096
+	heldPerOwner = 64   // charges; more than an owner has requests under way in one process
+	heldInAll    = 4096 // bounds the memory; a charge takes some hundred bytes
 )
 
-// leases are charged quotas that no request has used yet.
-type leases struct {
-	refund  func(ctx context.Context, r *limit.Receipt, now time.Time) error
-	later   func(giveBack) // refunds beside the decisions
-	holdFor time.Duration  // below 0: refund at once
+// heldCharges are units of quotas that were charged and that no request has spent yet.
+type heldCharges struct {
+	refund      func(ctx context.Context, r *limit.Receipt, now time.Time) error
+	returnLater func(unitReturn) // refunds beside the decisions
+	holdFor     time.Duration    // below 0: refund at once
 
 	mu     sync.Mutex
-	of     map[limit.Owner][]lease // in the order in which they were put
+	of     map[limit.Owner][]heldCharge // in the order in which they were added
 	count  int
 	timer  *time.Timer
 	closed bool
 }
 
-type lease struct {
-	key      string          // of the question that it answers
-	decision *limit.Decision // its results only: the request it was about is gone
-	receipt  *limit.Receipt
-	since    time.Time // by the caller's clock
-	lag      int64     // the quotas' clock less the caller's, µs
-	until    int64     // the end of the first period it was charged in, µs by the quotas' clock
+// heldCharge is what one request was charged.
+type heldCharge struct {
+	key         string          // see keyOf
+	decision    *limit.Decision // only its results are used: its request is gone
+	receipt     *limit.Receipt
+	since       time.Time // when it was charged, by the caller's clock
+	clockOffset int64     // the quotas' clock less the caller's, µs
+	until       int64     // when the first of the charged periods ends, µs by the quotas' clock
 }
 
-// keyOf names the question: two requests of an owner with the same key need the same units of the same counters.
+// keyOf returns the same key for two requests of an owner if and only if they need the same units of the same counters.
 func keyOf(req *limit.Request) string {
 	key := ""
 	for i := range req.Charges {
@@ -50,16 +51,16 @@ func keyOf(req *limit.Request) string {
 	return key
 }
 
-// take returns a lease for the question, or nil.
-func (l *leases) take(req *limit.Request, now time.Time) *lease {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.of[req.Owner]) == 0 {
+// take takes out and returns a held charge for just what the request needs; nil if there is none.
+func (h *heldCharges) take(req *limit.Request, now time.Time) *heldCharge {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.of[req.Owner]) == 0 {
 		return nil
 	}
 	key := keyOf(req)
-	var found *lease
-	l.filter(req.Owner, func(e *lease) bool {
+	var found *heldCharge
+	h.filter(req.Owner, func(e *heldCharge) bool {
 		switch {
 		case !e.open(now):
 			return false
@@ -73,46 +74,49 @@ func (l *leases) take(req *limit.Request, now time.Time) *lease {
 	return found
 }
 
-// filter keeps the owner's leases that keep accepts. The caller holds the lock.
-func (l *leases) filter(owner limit.Owner, keep func(*lease) bool) {
-	list := l.of[owner]
+// filter removes the owner's charges that keep does not accept. The caller holds the lock.
+func (h *heldCharges) filter(owner limit.Owner, keep func(*heldCharge) bool) {
+	list := h.of[owner]
 	kept := list[:0]
 	for i := range list {
 		if keep(&list[i]) {
 			kept = append(kept, list[i])
 		}
 	}
-	l.count -= len(list) - len(kept)
+	h.count -= len(list) - len(kept)
 	clear(list[len(kept):])
 	if len(kept) == 0 {
-		delete(l.of, owner)
+		delete(h.of, owner)
 		return
 	}
-	l.of[owner] = kept
+	h.of[owner] = kept
 }
 
-// giveBack refunds what is held for the owner and reports whether that was anything. At the edge of a quota units held
-// for one question would else be missing to another.
-func (l *leases) giveBack(ctx context.Context, owner limit.Owner, now time.Time) bool {
-	l.mu.Lock()
-	var all []lease
-	l.filter(owner, func(e *lease) bool {
+// giveBack refunds what is held for the owner, and reports whether anything was held. When a quota is nearly used up,
+// units that are held for one kind of request may be what another kind lacks.
+func (h *heldCharges) giveBack(ctx context.Context, owner limit.Owner, now time.Time) bool {
+	h.mu.Lock()
+	var all []heldCharge
+	h.filter(owner, func(e *heldCharge) bool {
 		all = append(all, *e)
 		return false
 	})
-	l.mu.Unlock()
+	h.mu.Unlock()
 	for _, e := range all {
-		_ = l.refund(ctx, e.receipt, now) // what cannot be given back is lost, not spent twice
+		_ = h.refund(ctx, e.receipt, now) // what cannot be given back is lost, not spent twice
 	}
 	return len(all) > 0
 }
 
-// open reports whether the periods it was charged in are still going on.
-func (e *lease) open(now time.Time) bool { return now.UnixMicro()+e.lag < e.until }
+// open reports whether all charged periods are still open.
+func (e *heldCharge) open(now time.Time) bool { return now.UnixMicro()+e.clockOffset < e.until }
 
-// newLease is the lease of what d charged for the request, which it does not refer to afterwards.
-func newLease(req *limit.Request, d *limit.Decision, now time.Time) *lease {
-	e := &lease{key: keyOf(req), decision: d, receipt: d.Receipt(), since: now, lag: d.Now - now.UnixMicro(), until: math.MaxInt64}
+// newHeldCharge returns what d charged for the request. It does not refer to the request afterwards.
+func newHeldCharge(req *limit.Request, d *limit.Decision, now time.Time) *heldCharge {
+	e := &heldCharge{
+		key: keyOf(req), decision: d, receipt: d.Receipt(), since: now,
+		clockOffset: d.Now - now.UnixMicro(), until: math.MaxInt64,
+	}
 	for i := range d.Results {
 		if d.Results[i].Charged > 0 {
 			e.until = min(e.until, d.Results[i].ResetAt())
@@ -121,73 +125,73 @@ func newLease(req *limit.Request, d *limit.Decision, now time.Time) *lease {
 	return e
 }
 
-// put holds a lease; one too many is refunded beside the decisions.
-func (l *leases) put(ctx context.Context, owner limit.Owner, e *lease, now time.Time) {
-	if l.holdFor < 0 {
-		_ = l.refund(ctx, e.receipt, now) // what cannot be given back is lost, not spent twice
+// put holds a charge. If there is no room for it, it is refunded beside the decisions.
+func (h *heldCharges) put(ctx context.Context, owner limit.Owner, e *heldCharge, now time.Time) {
+	if h.holdFor < 0 {
+		_ = h.refund(ctx, e.receipt, now) // what cannot be given back is lost, not spent twice
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed || len(l.of[owner]) >= heldPerOwner || l.count >= heldInAll {
-		l.later(giveBack{receipt: e.receipt, now: now})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed || len(h.of[owner]) >= heldPerOwner || h.count >= heldInAll {
+		h.returnLater(unitReturn{receipt: e.receipt, now: now})
 		return
 	}
-	if l.of == nil {
-		l.of = make(map[limit.Owner][]lease)
+	if h.of == nil {
+		h.of = make(map[limit.Owner][]heldCharge)
 	}
-	l.of[owner] = append(l.of[owner], *e)
-	l.count++
-	if l.timer == nil {
-		l.timer = time.AfterFunc(l.holdFor, l.sweep)
+	h.of[owner] = append(h.of[owner], *e)
+	h.count++
+	if h.timer == nil {
+		h.timer = time.AfterFunc(h.holdFor, h.sweep)
 	}
 }
 
-// sweep refunds what has waited for l.holdFor, and comes again while anything is held.
-func (l *leases) sweep() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
+// sweep refunds what has been held for h.holdFor, and runs again later as long as anything is held.
+func (h *heldCharges) sweep() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
 		return
 	}
 	now := time.Now()
-	for owner := range l.of {
-		l.filter(owner, func(e *lease) bool {
-			if now.Sub(e.since) < l.holdFor {
+	for owner := range h.of {
+		h.filter(owner, func(e *heldCharge) bool {
+			if now.Sub(e.since) < h.holdFor {
 				return true
 			}
-			l.later(giveBack{receipt: e.receipt, now: now})
+			h.returnLater(unitReturn{receipt: e.receipt, now: now})
 			return false
 		})
 	}
-	if l.timer = nil; l.count > 0 {
-		l.timer = time.AfterFunc(l.holdFor, l.sweep)
+	if h.timer = nil; h.count > 0 {
+		h.timer = time.AfterFunc(h.holdFor, h.sweep)
 	}
 }
 
-func (l *leases) len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.count
+func (h *heldCharges) len() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.count
 }
 
-// close refunds everything.
-func (l *leases) close(ctx context.Context) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed = true
-	if l.timer != nil {
-		l.timer.Stop()
-		l.timer = nil
+// close refunds everything that is held.
+func (h *heldCharges) close(ctx context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	if h.timer != nil {
+		h.timer.Stop()
+		h.timer = nil
 	}
 	var errs []error
-	for _, list := range l.of {
+	for _, list := range h.of {
 		for _, e := range list {
-			if err := l.refund(ctx, e.receipt, e.since); err != nil {
+			if err := h.refund(ctx, e.receipt, e.since); err != nil {
 				errs = append(errs, err)
 			}
 		}
 	}
-	l.of, l.count = nil, 0
+	h.of, h.count = nil, 0
 	return errors.Join(errs...)
 }

@@ -41,9 +41,9 @@ func TestContractOfHomes(t *testing.T) {
 	}
 	for name, homed := range map[string]func(*limit.Limit) bool{
 		"everything": func(*limit.Limit) bool { return true },
-		// What was leased of sliding_buckets may not be charged again after a denial by another store, so shares has none
-		// leased. Units of a bucket that are given back after one are headroom to receipts from before, which the model's
-		// scripts refund.
+		// What was leased of sliding_buckets may not be charged again after a denial by another store, so shares has
+		// none leased. Units of a bucket that are given back after one are headroom to receipts from before, which the
+		// model's scripts refund.
 		"some": func(l *limit.Limit) bool {
 			a := l.Tiers[0].Algorithm
 			return a != limit.SlidingBuckets && a != limit.SlidingLog && a != limit.TokenBucket && l.ID[len(l.ID)-1]%2 == 0
@@ -177,8 +177,8 @@ func (c *cells) want(tb testing.TB, what string, r, qa, qb *limit.Limit, own, a,
 	}
 }
 
-// Guarantees that a decision over the stores of three cells charges each its own, or none, whichever of them denies or fails: else a
-// tenant whose quotas are moving would pay for calls that were refused.
+// Guarantees that a decision over the stores of three cells charges each its own, or none, whichever of them denies or
+// fails: else a tenant whose quotas are moving would pay for calls that were refused.
 func TestHomesAllOrNothing(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
@@ -233,8 +233,8 @@ func TestHomesAllOrNothing(t *testing.T) {
 	}
 }
 
-// Guarantees that a decision which has nothing to ask of a home does not ask it, whatever its state, and says that it did not look:
-// each refill of a rate's lease would else wait for another region.
+// Guarantees that a decision which has nothing to ask of a home does not ask it, whatever its state, and says that it
+// did not look: each refill of a rate's lease would else wait for another region.
 func TestHomesAreAskedForWhatIsLacking(t *testing.T) {
 	c := newCells(t, -1)
 	r, qa := rate(t, 9), kept(t, "qa", "a", 100)

@@ -33,9 +33,9 @@ func (a *admissions) add(req *limit.Request, now time.Time) {
 	}
 }
 
-// Three processes lease quotas and rates in one request, over midnight: no window of either is ever over its limit, and once they
-// are closed both stores count exactly what was admitted in the windows that are still open; or, where stores fail, no less. A day
-// and a window that bind, and a quota that is never leased.
+// Three processes lease quotas and rates in one request, over midnight: no window of either is ever over its limit, and
+// once they are closed both stores count exactly what was admitted in the windows that are still open; or, where stores
+// fail, no less. A day and a window that bind, and a quota that is never leased.
 func TestLeaseStoreOverBoth(t *testing.T) {
 	for seed := range soak.Times(uint64(5)) {
 		fails := seed >= 3

@@ -9,32 +9,32 @@ import (
 )
 
 const (
-	returnWithin = 2 * time.Second // deadline of a return that nobody waits for
-	returning    = 8               // at a time
-	returnsInAll = 4096            // that wait; those beyond are lost
+	returnWithin  = 2 * time.Second // deadline of a return, for which nobody waits
+	returnsAtOnce = 8               // a few, so that returns do not take the connections that decisions need
+	returnsInAll  = 4096            // that may wait, which bounds the memory; units beyond are lost
 )
 
-// returns gives units of quotas back beside the decisions. What cannot be given back is lost: too little is admitted for it,
-// never too much.
+// returns gives units of quotas back beside the decisions. Units that cannot be given back are lost: too little is
+// admitted then, and never too much.
 type returns struct {
 	quotas *Backend
 
 	mu      sync.Mutex
-	waiting []giveBack
+	waiting []unitReturn
 	workers int
 	busy    sync.WaitGroup
 	ctx     context.Context // what close ends
 	stop    context.CancelFunc
 }
 
-// giveBack is a refund or a correction.
-type giveBack struct {
+// unitReturn gives units back: by a refund or by a correction.
+type unitReturn struct {
 	receipt *limit.Receipt // nil: none
 	request *limit.Request
 	now     time.Time // by the caller's clock
 }
 
-func (r *returns) do(ctx context.Context, g *giveBack) error {
+func (r *returns) do(ctx context.Context, g *unitReturn) error {
 	if g.receipt != nil {
 		_, err := r.quotas.refund(ctx, g.receipt, 0, g.now)
 		return err
@@ -42,15 +42,15 @@ func (r *returns) do(ctx context.Context, g *giveBack) error {
 	return r.quotas.decide(ctx, g.request, g.now, new(limit.Decision))
 }
 
-// later gives back as soon as others have been.
-func (r *returns) later(g giveBack) {
+// later gives units back after those that wait already.
+func (r *returns) later(g unitReturn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.waiting) >= returnsInAll {
 		return
 	}
 	r.waiting = append(r.waiting, g)
-	if r.workers < returning {
+	if r.workers < returnsAtOnce {
 		r.workers++
 		r.busy.Go(r.work)
 	}

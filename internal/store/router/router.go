@@ -18,8 +18,8 @@ var _ limit.Store = (*Store)(nil)
 // ErrNoHome is in the error for a limit that is kept in a cell whose counters there is no way to. Nothing was asked.
 var ErrNoHome = errors.New("no way to the counters of its home cell")
 
-// DefaultHoldFor is how long units wait for a request that needs them. It is a few seconds: long enough for the next attempt of a
-// client that a rate denied, and short enough that a quota is not short of units that nobody spends.
+// DefaultHoldFor is how long units wait for a request that needs them. It is a few seconds: long enough for the next
+// attempt of a client that a rate denied, and short enough that a quota is not short of units that nobody spends.
 const DefaultHoldFor = 5 * time.Second
 
 // Backend is one store of counters and what guards it.
@@ -28,8 +28,8 @@ type Backend struct {
 	Guard Guard // If nil, the store is called directly.
 }
 
-// Guard makes the calls of one store, or refuses to make them. It returns the store's error, or one of its own. After an error of
-// Decide or Peek the decision is empty, whether the store was called or not.
+// Guard makes the calls of one store, or refuses to make them. It returns the store's error, or one of its own. After
+// an error of Decide or Peek the decision is empty, whether the store was called or not.
 //
 // It has a method for each call and not one for all of them: a function value would be allocated for each call.
 type Guard interface {
@@ -74,8 +74,8 @@ type Config struct {
 	HoldFor time.Duration // how long units wait for a request that needs them; 0 means DefaultHoldFor, below 0 not at all
 }
 
-// Store is a [limit.Store] that sends each limit to the store that counts it. With one backend it does nothing but call that
-// store through its guard. Make it with [New].
+// Store is a [limit.Store] that sends each limit to the store that counts it. With one backend it does nothing but call
+// that store through its guard. Make it with [New].
 type Store struct {
 	cell      string // "": no limit names it
 	looksHome bool   // whether homes are looked at
@@ -194,8 +194,8 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 	return to.peek(ctx, req, now, d)
 }
 
-// Refund gives back in each store. If one fails, or remembers too many refunds ([limit.ErrRefundsFull]), another may have given
-// back its part, and asking again refunds what is still missing. See [limit.Store].
+// Refund gives back in each store. If one fails, or remembers too many refunds ([limit.ErrRefundsFull]), another may
+// have given back its part, and asking again refunds what is still missing. See [limit.Store].
 func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
 	top, known := -1, s.homes.Load()
 	if s.looksHome {
@@ -243,7 +243,8 @@ func (s *Store) stages() []*stage {
 	return all
 }
 
-// Close refunds what is held, and waits for what is being given back, until ctx ends. Call it when no decision is under way.
+// Close refunds what is held, and waits for what is being given back, until ctx ends. Call it when no decision is under
+// way.
 func (s *Store) Close(ctx context.Context) error {
 	var errs []error
 	for _, stage := range s.stages() { // from the top, while what is below still answers

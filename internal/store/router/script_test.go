@@ -148,8 +148,8 @@ func usedIn(tb testing.TB, s limit.Store, now time.Time, t *limit.Tier) int64 {
 	return 0
 }
 
-// Over two stores the same is admitted, leased and counted as over one, whatever the algorithms; but that a lease which the rates'
-// denial left with the caller is taken from the one store by a call of its own.
+// Over two stores the same is admitted, leased and counted as over one, whatever the algorithms; but that a lease which
+// the rates' denial left with the caller is taken from the one store by a call of its own.
 func TestScriptsAgreeWithOneStore(t *testing.T) {
 	kept, denials, both := 0, 0, 0
 	for seed := range soak.Times(uint64(60)) {
@@ -278,9 +278,9 @@ func (s *shaky) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	return back, err
 }
 
-// Many callers at once, who lease and give back, over stores that fail: what is admitted and in hand is never more than what is
-// counted, and that never above a limit. Where nothing fails, or only the rates, and before they have an effect, nothing else is
-// counted, but what was given back with calls that failed.
+// Many callers at once, who lease and give back, over stores that fail: what is admitted and in hand is never more than
+// what is counted, and that never above a limit. Where nothing fails, or only the rates, and before they have an
+// effect, nothing else is counted, but what was given back with calls that failed.
 func TestFaultsNeverUndercount(t *testing.T) {
 	for _, tt := range []struct {
 		name                                  string

@@ -12,17 +12,17 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// stage decides over the limits of one backend, which it asks first, and over all others together with what is below. The limits
-// of the backend are called the quotas here, and all others the rates: so it is at the lowest stage, which has the cell's
-// own quotas. The stages above it have the limits that other cells keep, a stage for each home cell.
+// stage decides over the limits of one backend, which it asks first, and over all others together with what is below.
+// The limits of the backend are called the quotas here, and all others the rates: so it is at the lowest stage, which
+// has the cell's own quotas. The stages above it have the limits that other cells keep, a stage for each home cell.
 type stage struct {
 	quotas    Backend
 	rates     rest
-	home      string // "": the quotas, and what else is kept, are those of this cell; else those that are kept in that one
-	held      leases
+	home      string      // whose limits are decided first; "": this cell's quotas
+	held      heldCharges // of the quotas
 	returns   returns
-	ratesFail atomic.Bool // the last decision that asked them got no answer
-	refused   owners      // owners whose last decision the rates answered that they cannot make
+	ratesFail atomic.Bool // the rates did not answer the last decision that asked them
+	refused   ownerSet    // owners whose last decision the rates answered they cannot make
 	pool      sync.Pool
 }
 
@@ -67,17 +67,18 @@ func (r *rest) acceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error
 	return limit.AcceptsPlan(r.backend.Store, all, together...)
 }
 
-// mostOwners is how many owners a set remembers before it begins anew.
+// mostOwners is how many owners a set remembers before it begins anew. An owner that is forgotten costs one more lease
+// and its return.
 const mostOwners = 1000
 
-// owners is a set of owners that is nearly always empty. It is safe for concurrent use.
-type owners struct {
+// ownerSet is a set of owners that is nearly always empty. It is safe for concurrent use.
+type ownerSet struct {
 	n  atomic.Int64
 	mu sync.Mutex
 	of map[limit.Owner]struct{}
 }
 
-func (o *owners) has(owner limit.Owner) bool {
+func (o *ownerSet) has(owner limit.Owner) bool {
 	if o.n.Load() == 0 {
 		return false
 	}
@@ -87,7 +88,7 @@ func (o *owners) has(owner limit.Owner) bool {
 	return ok
 }
 
-func (o *owners) add(owner limit.Owner) {
+func (o *ownerSet) add(owner limit.Owner) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.of == nil || len(o.of) >= mostOwners {
@@ -97,7 +98,7 @@ func (o *owners) add(owner limit.Owner) {
 	o.n.Store(int64(len(o.of)))
 }
 
-func (o *owners) remove(owner limit.Owner) {
+func (o *ownerSet) remove(owner limit.Owner) {
 	if o.n.Load() == 0 {
 		return
 	}
@@ -112,7 +113,7 @@ func newStage(home string, quotas Backend, rates rest, holdFor time.Duration) *s
 	s := &stage{quotas: quotas, rates: rates, home: home}
 	s.returns.quotas = &s.quotas
 	s.returns.ctx, s.returns.stop = context.WithCancel(context.Background())
-	s.held.holdFor, s.held.later = holdFor, s.returns.later
+	s.held.holdFor, s.held.returnLater = holdFor, s.returns.later
 	s.held.refund = func(ctx context.Context, r *limit.Receipt, now time.Time) error {
 		_, err := s.quotas.refund(ctx, r, 0, now)
 		return err
@@ -121,14 +122,15 @@ func newStage(home string, quotas Backend, rates rest, holdFor time.Duration) *s
 	return s
 }
 
-// halves is a request in two.
+// halves is a request that is divided in two, and the answers.
 type halves struct {
 	rates, quotas           limit.Request
 	rateAnswer, quotaAnswer limit.Decision
 }
 
-// isQuota reports whether the limit is kept in s.quotas: what that home keeps; or of this cell's stores the quotas,
-// and the rates that it keeps for other cells, too, which reach only that store.
+// isQuota reports whether the limit is counted in s.quotas. At the stage of a home, these are the limits that the home
+// keeps. At the lowest stage they are the quotas, and the rates that this cell keeps for several cells, which can reach
+// only that store.
 func (s *stage) isQuota(l *limit.Limit) bool {
 	if s.home != "" {
 		return l.Home == s.home
@@ -175,10 +177,10 @@ func (s *stage) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	}
 	h := s.divide(req)
 	defer s.pool.Put(h)
-	if corrects(req) {
+	if onlyCorrects(req) {
 		return s.correct(ctx, req, h, now, d)
 	}
-	if err := s.ratesAnswer(ctx, h, now); err != nil {
+	if err := s.probeRates(ctx, h, now); err != nil {
 		d.Clear(now.UnixMicro())
 		return fmt.Errorf("rates: %w", err)
 	}
@@ -187,11 +189,11 @@ func (s *stage) decide(ctx context.Context, req *limit.Request, now time.Time, d
 		d.Clear(now.UnixMicro())
 		return fmt.Errorf("quotas: %w", err)
 	} else if !quotas.Allowed {
-		return s.quotaDenied(ctx, req, h, quotas, now, d)
+		return s.completeQuotaDenial(ctx, req, h, quotas, now, d)
 	}
 	err = s.rates.decide(ctx, &h.rates, now, &h.rateAnswer)
-	s.heardRates(ctx, req.Owner, err)
-	if err = needed(err, &h.rates, now, &h.rateAnswer); err == nil {
+	s.noteRatesAnswer(ctx, req.Owner, err)
+	if err = errorIfAsked(err, &h.rates, now, &h.rateAnswer); err == nil {
 		s.join(d, req, &h.rateAnswer, quotas)
 		d.ID = h.rateAnswer.ID
 		if d.Settle() {
@@ -202,26 +204,26 @@ func (s *stage) decide(ctx context.Context, req *limit.Request, now time.Time, d
 		err = fmt.Errorf("rates: %w", err)
 	}
 	switch {
-	case plain(&h.quotas) && !onlyQuotas(&h.quotas):
+	case asksForItsCostOnly(&h.quotas) && !holdsOnlyQuotas(&h.quotas):
 		s.giveBack(ctx, &settlement{receipt: quotas.Receipt()}, now)
-		uncharge(d)
-	case plain(&h.quotas):
-		uncharge(d)
+		unchargeAll(d)
+	case asksForItsCostOnly(&h.quotas):
+		unchargeAll(d)
 		if held == nil {
-			held = newLease(&h.quotas, quotas, now)
+			held = newHeldCharge(&h.quotas, quotas, now)
 		}
 		s.held.put(ctx, req.Owner, held, now)
 	case err != nil:
 		s.giveBack(ctx, settle(h, quotas, false), now)
 	default:
-		return s.ratesDenied(ctx, h, quotas, now, d)
+		return s.settleRatesDenial(ctx, h, quotas, now, d)
 	}
 	return err
 }
 
-// heardRates notes how the rates answered. That they cannot decide a request is its owner's affair, and not that of others; and
-// a call that its caller gave up says nothing.
-func (s *stage) heardRates(ctx context.Context, owner limit.Owner, err error) {
+// noteRatesAnswer notes how the rates answered. If they answered that they cannot decide a request, this concerns only
+// its owner. A call that its caller gave up says nothing.
+func (s *stage) noteRatesAnswer(ctx context.Context, owner limit.Owner, err error) {
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return
 	}
@@ -235,9 +237,9 @@ func (s *stage) heardRates(ctx context.Context, owner limit.Owner, err error) {
 	}
 }
 
-// onlyQuotas reports whether units of the request may be held for another one. Those of a rate may not: spent later
-// than they were charged, they come on top of what the rate allows then.
-func onlyQuotas(req *limit.Request) bool {
+// holdsOnlyQuotas reports whether all units of the request may be held for another request. Units of a rate may not:
+// spent later than they were charged, they would come on top of what the rate allows then.
+func holdsOnlyQuotas(req *limit.Request) bool {
 	for i := range req.Charges {
 		if !IsQuota(req.Charges[i].Limit) {
 			return false
@@ -246,24 +248,25 @@ func onlyQuotas(req *limit.Request) bool {
 	return true
 }
 
-// ratesAnswer asks whether the rates answer, where they did not the last time: else each request that leases would be charged
-// its quotas, and given them back.
-func (s *stage) ratesAnswer(ctx context.Context, h *halves, now time.Time) error {
-	if plain(&h.quotas) || !s.ratesFail.Load() && !s.refused.has(h.rates.Owner) {
+// probeRates returns an error if the rates do not answer. It asks them only if they did not answer the last time.
+// Without it, each request that leases would be charged its quotas and given them back.
+func (s *stage) probeRates(ctx context.Context, h *halves, now time.Time) error {
+	if asksForItsCostOnly(&h.quotas) || !s.ratesFail.Load() && !s.refused.has(h.rates.Owner) {
 		return nil
 	}
-	return needed(s.rates.peek(ctx, &h.rates, now, &h.rateAnswer), &h.rates, now, &h.rateAnswer)
+	return errorIfAsked(s.rates.peek(ctx, &h.rates, now, &h.rateAnswer), &h.rates, now, &h.rateAnswer)
 }
 
-// decideQuotasHalf answers from what is held for the request, if it needs just that, or asks.
-func (s *stage) decideQuotasHalf(ctx context.Context, h *halves, now time.Time) (*limit.Decision, *lease, error) {
-	if s.home != "" && idle(&h.quotas) {
-		unused(&h.quotaAnswer, &h.quotas, now.UnixMicro())
+// decideQuotasHalf decides over the quotas of the request: from what is held for it, if it needs just that, or by
+// asking their store.
+func (s *stage) decideQuotasHalf(ctx context.Context, h *halves, now time.Time) (*limit.Decision, *heldCharge, error) {
+	if s.home != "" && asksForNothing(&h.quotas) {
+		fillAsUnused(&h.quotaAnswer, &h.quotas, now.UnixMicro())
 		return &h.quotaAnswer, nil, nil
 	}
-	if !plain(&h.quotas) {
+	if !asksForItsCostOnly(&h.quotas) {
 		err := s.decideQuotas(ctx, &h.quotas, now, &h.quotaAnswer)
-		return &h.quotaAnswer, nil, needed(err, &h.quotas, now, &h.quotaAnswer)
+		return &h.quotaAnswer, nil, errorIfAsked(err, &h.quotas, now, &h.quotaAnswer)
 	}
 	if held := s.held.take(&h.quotas, now); held != nil {
 		return held.decision, held, nil
@@ -272,17 +275,18 @@ func (s *stage) decideQuotasHalf(ctx context.Context, h *halves, now time.Time) 
 	return d, nil, s.decideQuotas(ctx, &h.quotas, now, d)
 }
 
-// decideQuotas asks once more where units that are held here may be what is missing.
+// decideQuotas asks the store of the quotas. If it denies, and units were held here for the owner, these are given back
+// and the store is asked once more.
 func (s *stage) decideQuotas(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	err := s.quotas.decide(ctx, req, now, d)
-	if err == nil && !d.Allowed && !keepsAny(d) && s.held.giveBack(ctx, req.Owner, now) {
+	if err == nil && !d.Allowed && !leasesAny(d) && s.held.giveBack(ctx, req.Owner, now) {
 		err = s.quotas.decide(ctx, req, now, d)
 	}
 	return err
 }
 
-// keepsAny reports whether a denial has leased something all the same.
-func keepsAny(d *limit.Decision) bool {
+// leasesAny reports whether a denial has leased units all the same.
+func leasesAny(d *limit.Decision) bool {
 	for i := range d.Results {
 		if d.Grant(i).Units > 0 {
 			return true
@@ -291,15 +295,17 @@ func keepsAny(d *limit.Decision) bool {
 	return false
 }
 
-// quotaDenied completes a denial with what the rates would say: when the cost fits is for all limits. What the quotas' store has
-// leased all the same is the caller's.
-func (s *stage) quotaDenied(ctx context.Context, req *limit.Request, h *halves, denial *limit.Decision, now time.Time, d *limit.Decision) error {
+// completeQuotaDenial completes a denial by the quotas with what the rates would answer, because the time at which the
+// cost fits is that of all limits. The caller keeps what the store of the quotas has leased all the same.
+func (s *stage) completeQuotaDenial(ctx context.Context, req *limit.Request, h *halves, denial *limit.Decision,
+	now time.Time, d *limit.Decision) error {
 	switch err := s.rates.peek(ctx, &h.rates, now, &h.rateAnswer); {
 	case err == nil:
 		s.join(d, req, &h.rateAnswer, denial)
-	// Else the denial stands without the rates. It must not become an error, which might admit the request elsewhere.
+	// If not, the denial stands without the rates. It must not become an error, because an error might admit the
+	// request elsewhere.
 	case len(req.Ahead) > 0: // who leases wants a result of each tier
-		unused(&h.rateAnswer, &h.rates, denial.Now)
+		fillAsUnused(&h.rateAnswer, &h.rates, denial.Now)
 		s.join(d, req, &h.rateAnswer, denial)
 	default:
 		d.Begin(&limit.Request{Owner: req.Owner, Charges: slices.Clone(h.quotas.Charges)}, denial.Now)
@@ -314,14 +320,14 @@ func (s *stage) quotaDenied(ctx context.Context, req *limit.Request, h *halves, 
 	q := 0
 	for i := range d.Results {
 		if s.isQuota(d.Results[i].Limit()) {
-			d.AdoptGrant(i, onClock(denial.Grant(q), denial, d))
+			d.AdoptGrant(i, byClockOf(denial.Grant(q), denial, d))
 			q++
 		}
 	}
 	return nil
 }
 
-// peek is decide without the charge. What is held for the owner is given back first: no request has spent it.
+// peek is decide without the charge. What is held for the owner is given back first, because no request has spent it.
 func (s *stage) peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	s.held.giveBack(ctx, req.Owner, now)
 	switch concerns, err := s.concerned(req); {
@@ -348,8 +354,8 @@ func (s *stage) peek(ctx context.Context, req *limit.Request, now time.Time, d *
 	return nil
 }
 
-// refund gives back in both halves. If one fails, or remembers too many refunds ([limit.ErrRefundsFull]), the other may have
-// given back its part, and asking again refunds what is still missing.
+// refund gives back in both halves. If one fails, or remembers too many refunds ([limit.ErrRefundsFull]), the other may
+// have given back its part, and asking again refunds what is still missing.
 func (s *stage) refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
 	if err := limit.CheckRefund(r, units); err != nil {
 		return limit.Refund{}, err
@@ -400,6 +406,7 @@ const (
 	onlyTheRates // also a request that is about no limit
 )
 
+// concerned returns which halves the request is about. The error says what is wrong with the request.
 func (s *stage) concerned(req *limit.Request) (concern, error) {
 	if err := req.Check(); err != nil {
 		return bothHalves, err
@@ -419,6 +426,7 @@ func (s *stage) concerned(req *limit.Request) (concern, error) {
 	return bothHalves, nil
 }
 
+// divide returns the halves of the request.
 func (s *stage) divide(req *limit.Request) *halves {
 	h := s.pool.Get().(*halves)
 	h.rates.Owner, h.quotas.Owner = req.Owner, req.Owner
@@ -439,14 +447,14 @@ func (s *stage) divide(req *limit.Request) *halves {
 	return h
 }
 
-// join puts the results of the halves into the request's order, and what they were charged ahead.
+// join writes to d the results and the leases of both halves, in the request's order.
 func (s *stage) join(d *limit.Decision, req *limit.Request, rates, quotas *limit.Decision) {
 	d.Begin(req, rates.Now)
 	r, q := 0, 0
 	for i := range d.Results {
 		if s.isQuota(d.Results[i].Limit()) {
 			d.Adopt(i, &quotas.Results[q])
-			d.AdoptGrant(i, onClock(quotas.Grant(q), quotas, d))
+			d.AdoptGrant(i, byClockOf(quotas.Grant(q), quotas, d))
 			q++
 		} else {
 			d.Adopt(i, &rates.Results[r])
@@ -456,8 +464,9 @@ func (s *stage) join(d *limit.Decision, req *limit.Request, rates, quotas *limit
 	}
 }
 
-// uncharge says of the quotas what is true of them once their units are held for another request.
-func uncharge(d *limit.Decision) {
+// unchargeAll says that the request was charged nothing: its units of the quotas are held for another request, or given
+// back.
+func unchargeAll(d *limit.Decision) {
 	for i := range d.Results {
 		d.Results[i].Uncharge()
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// plain reports whether the request asks for what it costs, and for nothing else.
-func plain(req *limit.Request) bool {
+// asksForItsCostOnly reports whether the request asks for what it costs, and leases and gives back nothing.
+func asksForItsCostOnly(req *limit.Request) bool {
 	i := 0
 	for c := range req.Charges {
 		for range req.Charges[c].Limit.Tiers {
@@ -25,8 +25,9 @@ func plain(req *limit.Request) bool {
 	return true
 }
 
-// corrects reports whether the request needs nothing and leases nothing: it corrects what is counted, or does nothing.
-func corrects(req *limit.Request) bool {
+// onlyCorrects reports whether the request needs nothing and leases nothing: it corrects what is counted, or does
+// nothing at all.
+func onlyCorrects(req *limit.Request) bool {
 	for i := range req.Ahead {
 		if a := &req.Ahead[i]; a.Need > 0 || a.Largest() > 0 {
 			return false
@@ -35,26 +36,28 @@ func corrects(req *limit.Request) bool {
 	return len(req.Ahead) > 0
 }
 
-// idle reports whether nothing is asked: the caller has all that it needs in hand.
-func idle(req *limit.Request) bool {
+// asksForNothing reports whether the request asks for nothing, because the caller has all units that it needs in hand.
+func asksForNothing(req *limit.Request) bool {
 	for i := range req.Ahead {
 		if req.Ahead[i].Adjust != 0 {
 			return false
 		}
 	}
-	return corrects(req)
+	return onlyCorrects(req)
 }
 
-// needed is the error of a half, if anything was asked of it; if not, d is as if its counters had never been used.
-func needed(err error, half *limit.Request, now time.Time, d *limit.Decision) error {
-	if err != nil && idle(half) {
-		unused(d, half, now.UnixMicro())
+// errorIfAsked returns the error of a half if anything was asked of it. If nothing was asked, it fills d as if the
+// counters had never been used, and returns nil.
+func errorIfAsked(err error, half *limit.Request, now time.Time, d *limit.Decision) error {
+	if err != nil && asksForNothing(half) {
+		fillAsUnused(d, half, now.UnixMicro())
 		return nil
 	}
 	return err
 }
 
-func unused(d *limit.Decision, half *limit.Request, now int64) {
+// fillAsUnused fills d with results as if the counters of the half had never been used, and marks them as not asked.
+func fillAsUnused(d *limit.Decision, half *limit.Request, now int64) {
 	d.Begin(half, now)
 	for i := range d.Results {
 		d.Evaluate(i, &limit.State{}, false)
@@ -63,11 +66,11 @@ func unused(d *limit.Decision, half *limit.Request, now int64) {
 	d.Settle()
 }
 
-// errHalves is the error of a correction that is not known to have been made by both stores.
-type errHalves struct{ quotas, rates error }
+// halvesError is the error of a correction that is not known to have been made by both halves.
+type halvesError struct{ quotas, rates error }
 
 // Error says what became of the halves.
-func (e *errHalves) Error() string {
+func (e *halvesError) Error() string {
 	switch {
 	case e.rates == nil:
 		return "quotas: " + e.quotas.Error() + "; the rates are corrected"
@@ -77,9 +80,9 @@ func (e *errHalves) Error() string {
 	return "quotas: " + e.quotas.Error() + "; rates: " + e.rates.Error()
 }
 
-// Is reports what is true of both halves: who hears that a correction was not sent may send all of it again. That the store
-// answered is true of both if each half that failed says so.
-func (e *errHalves) Is(target error) bool {
+// Is reports whether the target is true of both halves: a caller that hears that a correction was not sent may send all
+// of it again. That the store answered is true of both halves if each half that failed says so.
+func (e *halvesError) Is(target error) bool {
 	quotas, rates := e.quotas == nil || limit.Answered(e.quotas), e.rates == nil || limit.Answered(e.rates)
 	if quotas && rates && limit.Answered(target) {
 		return errors.Is(e.quotas, target) || errors.Is(e.rates, target)
@@ -87,20 +90,20 @@ func (e *errHalves) Is(target error) bool {
 	return e.quotas != nil && e.rates != nil && errors.Is(e.quotas, target) && errors.Is(e.rates, target)
 }
 
-// correct has both stores correct what they count, whatever becomes of the other, and however long that takes.
+// correct has both halves correct what they count, whatever becomes of the other one, and waits for both.
 func (s *stage) correct(ctx context.Context, req *limit.Request, h *halves, now time.Time, d *limit.Decision) error {
 	var both sync.WaitGroup
-	var failed errHalves
+	var failed halvesError
 	both.Go(func() {
-		if s.home != "" && idle(&h.quotas) {
-			unused(&h.quotaAnswer, &h.quotas, now.UnixMicro())
+		if s.home != "" && asksForNothing(&h.quotas) {
+			fillAsUnused(&h.quotaAnswer, &h.quotas, now.UnixMicro())
 			return
 		}
-		failed.quotas = needed(s.quotas.decide(ctx, &h.quotas, now, &h.quotaAnswer), &h.quotas, now, &h.quotaAnswer)
+		failed.quotas = errorIfAsked(s.quotas.decide(ctx, &h.quotas, now, &h.quotaAnswer), &h.quotas, now, &h.quotaAnswer)
 	})
-	failed.rates = needed(s.rates.decide(ctx, &h.rates, now, &h.rateAnswer), &h.rates, now, &h.rateAnswer)
+	failed.rates = errorIfAsked(s.rates.decide(ctx, &h.rates, now, &h.rateAnswer), &h.rates, now, &h.rateAnswer)
 	both.Wait()
-	if failed != (errHalves{}) {
+	if failed != (halvesError{}) {
 		d.Clear(now.UnixMicro())
 		return &failed
 	}
@@ -110,9 +113,9 @@ func (s *stage) correct(ctx context.Context, req *limit.Request, h *halves, now 
 	return nil
 }
 
-// settlement is what becomes of the quotas' half where the rates have admitted nothing. After a denial the caller keeps what
-// it asked to lease, and takes it that nothing else has changed. After an error it takes everything for lost, also what came
-// back with its request.
+// settlement is what happens to the quotas' half of a request if the rates have admitted nothing. After a denial, the
+// caller keeps what it asked to lease, and expects that nothing else has changed. After an error, the caller takes
+// everything for lost, also the units that its request gave back.
 type settlement struct {
 	denied  bool
 	keeps   []bool         // for each result: its units are the caller's lease
@@ -168,7 +171,7 @@ func (x *settlement) add(h *halves, i int, r *limit.Result, g limit.Grant) (refu
 	return false
 }
 
-// cameBack is how many units the request has given back, at most.
+// cameBack returns how many units the request has given back, at most.
 func cameBack(a *limit.Ahead, t *limit.Tier, g limit.Grant) int64 {
 	if a.Adjust >= 0 || isWindow(t) && g.At != a.AdjustAt { // their window had ended
 		return 0
@@ -176,7 +179,8 @@ func cameBack(a *limit.Ahead, t *limit.Tier, g limit.Grant) int64 {
 	return -a.Adjust
 }
 
-// isWindow reports whether all that a tier is charged counts in the window that its grant names, and no other window counts.
+// isWindow reports whether all that a tier is charged counts in the window that its grant names, and no other window
+// counts.
 func isWindow(t *limit.Tier) bool {
 	return t.Algorithm == limit.Quota || t.Algorithm == limit.FixedWindow
 }
@@ -186,8 +190,8 @@ func isBucket(t *limit.Tier) bool {
 	return t.Algorithm == limit.TokenBucket || t.Algorithm == limit.LeakyBucket
 }
 
-// giveBack has units of a lease given back. Those of the counter that other values share are not: they might be looked for in
-// another one then.
+// giveBack has units of a lease given back. Units of the counter that all other values share are not given back: by
+// then the value may have a counter of its own, from which they would be taken.
 func (x *settlement) giveBack(h *halves, i int, r *limit.Result, units, at int64) {
 	if units > 0 && !r.Other {
 		x.correct(h, i, -min(units, limit.MaxUnits), at)
@@ -206,8 +210,8 @@ func (x *settlement) chargeAgain(h *halves, i int, units int64) {
 	}
 }
 
-// aheadOf is where the request asks for result i, in a request about the same limits that costs nothing. It is made where it
-// does not exist yet.
+// aheadOf returns the place for result i in a request about the same limits that costs nothing. It fills in the request
+// if that is still empty.
 func aheadOf(req *limit.Request, h *halves, i int) *limit.Ahead {
 	if len(req.Ahead) == 0 {
 		req.Owner, req.Charges = h.quotas.Owner, slices.Clone(h.quotas.Charges)
@@ -219,8 +223,9 @@ func aheadOf(req *limit.Request, h *halves, i int) *limit.Ahead {
 	return &req.Ahead[i]
 }
 
-// ratesDenied settles the quotas' half of a denial by the rates, and writes to d what the caller keeps of it.
-func (s *stage) ratesDenied(ctx context.Context, h *halves, quotas *limit.Decision, now time.Time, d *limit.Decision) error {
+// settleRatesDenial settles the quotas' half of a denial by the rates, and writes to d what the caller keeps of it.
+func (s *stage) settleRatesDenial(ctx context.Context, h *halves, quotas *limit.Decision, now time.Time,
+	d *limit.Decision) error {
 	x := settle(h, quotas, true)
 	if err := s.chargeAgain(ctx, &x.again, now); err != nil {
 		d.Clear(now.UnixMicro())
@@ -234,7 +239,7 @@ func (s *stage) ratesDenied(ctx context.Context, h *halves, quotas *limit.Decisi
 			continue
 		}
 		if x.keeps[q] {
-			d.AdoptGrant(i, onClock(quotas.Grant(q), quotas, d))
+			d.AdoptGrant(i, byClockOf(quotas.Grant(q), quotas, d))
 			d.KeepAhead(i)
 		} else {
 			d.Results[i].Uncharge()
@@ -244,17 +249,17 @@ func (s *stage) ratesDenied(ctx context.Context, h *halves, quotas *limit.Decisi
 	return nil
 }
 
-// giveBack gives back what nobody keeps.
+// giveBack gives back, beside the decision, what nobody keeps.
 func (s *stage) giveBack(ctx context.Context, x *settlement, now time.Time) {
 	if len(x.back.Ahead) > 0 {
-		s.giveBackOne(ctx, giveBack{request: &x.back, now: now})
+		s.giveBackOne(ctx, unitReturn{request: &x.back, now: now})
 	}
 	if len(x.receipt.Entries()) > 0 {
-		s.giveBackOne(ctx, giveBack{receipt: x.receipt, now: now})
+		s.giveBackOne(ctx, unitReturn{receipt: x.receipt, now: now})
 	}
 }
 
-func (s *stage) giveBackOne(ctx context.Context, g giveBack) {
+func (s *stage) giveBackOne(ctx context.Context, g unitReturn) {
 	if s.held.holdFor < 0 {
 		_ = s.returns.do(ctx, &g) // what cannot be given back is lost, not spent twice
 		return
@@ -264,8 +269,9 @@ func (s *stage) giveBackOne(ctx context.Context, g giveBack) {
 
 var errSpent = errors.New("it has been charged to others, or its window has ended")
 
-// chargeAgain leases what the caller believes it has not given back: these units in these windows, or else it is an error, for
-// others may have been admitted for them.
+// chargeAgain leases the units that came back with a request which was denied, because a denial changes nothing for the
+// caller. It must get these units in these windows. If it does not, it returns an error, because others may have been
+// admitted for them.
 func (s *stage) chargeAgain(ctx context.Context, again *limit.Request, now time.Time) error {
 	if len(again.Ahead) == 0 {
 		return nil
@@ -290,9 +296,9 @@ func (s *stage) chargeAgain(ctx context.Context, again *limit.Request, now time.
 	return errSpent
 }
 
-// onClock is a grant by the clock of the whole decision. Its end is as far from the time of the decision as the quotas' store
-// says, whatever time that has.
-func onClock(g limit.Grant, from, d *limit.Decision) limit.Grant {
+// byClockOf returns a grant of one decision by the clock of another: its end is as far away from the other decision's
+// time as it is from the time of its own.
+func byClockOf(g limit.Grant, from, d *limit.Decision) limit.Grant {
 	if g.At != 0 {
 		g.Until += d.Now - from.Now
 	}
