@@ -102,6 +102,23 @@ func TestKeptHere(t *testing.T) {
 	}
 }
 
+// Guarantees that a process which has no way to other cells counts a limit with a home where it counts its quotas: it is the cell
+// that keeps the limit, and others reach it there.
+func TestHomesAreNotLookedAt(t *testing.T) {
+	p := newPair(t)
+	l := rate(t, 9).KeptIn("anywhere")
+	own := newLimit(t, "own", limit.Tier{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 9})
+	if d := p.decide(start, l, own); !d.Allowed {
+		t.Fatal("denied")
+	}
+	if n, m := p.quotas.decided.Load(), p.rates.decided.Load(); n != 1 || m != 1 {
+		t.Errorf("the quotas' store was asked %d times, that of the rates %d times; want one limit in each", n, m)
+	}
+	if err := p.Accepts(l); err != nil {
+		t.Errorf("Accepts = %v", err)
+	}
+}
+
 // Guarantees that units of a rate which another cell keeps are given back at once where another limit denies. Held
 // for a later request, as those of a quota are, they would be spent beside what the bucket has refilled since: more
 // than burst and rate allow.
