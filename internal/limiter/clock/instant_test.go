@@ -109,6 +109,8 @@ func TestTimeline(t *testing.T) {
 		{at(7, 3655), 3707, 0}, // frozen for an hour
 		{at(6, 3655), 3707, 1}, // a reading that comes late
 		{at(8, 3656), 3708, 0},
+		{at(8, 3000), 3708, 0}, // frozen, and the wall clock is set back
+		{at(8, 3100), 3808, 0}, // frozen for 100 s
 	} {
 		if got := line.At(step.read); got != step.want*1_000_000 {
 			t.Errorf("reading %d: %d µs, want %d s", i, got, step.want)

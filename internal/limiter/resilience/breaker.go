@@ -247,9 +247,8 @@ func (b *Breaker) Reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.current.Store(b.newGeneration(false))
-	b.failedProbes = 0
 	b.noteClosed()
-	b.changed.Store(false)
+	b.changed.Store(false) // that the store answers again is not known
 }
 
 // endProbing notes that a call succeeded after a thaw.

@@ -389,8 +389,17 @@ func TestBreakerSpread(t *testing.T) {
 // first.
 func TestBreakerReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		breaker, err := resilience.NewBreaker(resilience.BreakerConfig{Name: "redis", Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
 		store := newFlaky(t, nil)
-		b, req := newBreaker(t, store), perSecond(t)
+		s, err := router.New(router.Config{Rates: router.Backend{Store: store, Guard: breaker}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, req := &guarded{s, breaker}, perSecond(t)
 		store.down.Store(true)
 		for range 3 {
 			openBreaker(b, req)
@@ -404,6 +413,9 @@ func TestBreakerReset(t *testing.T) {
 			if n := store.asked.Load() - asked; n != 4 {
 				t.Errorf("asked %d times after a reset, want 4", n)
 			}
+		}
+		if text := log.String(); strings.Count(text, "keeps failing") != 3 || strings.Contains(text, "answers again") {
+			t.Errorf("the log of three failures without an answer:\n%s", text)
 		}
 	})
 }

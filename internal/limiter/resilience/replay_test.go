@@ -376,6 +376,37 @@ func TestRecoveryIsNoStampede(t *testing.T) {
 	})
 }
 
+// Guarantees that a store which answers decisions but fails replays is not asked to replay with each decision.
+func TestAReplayThatFailsIsNotRepeatedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newMemory(t)
+		store, target := newFlaky(t, inner), newFlaky(t, inner)
+		s := newStore(t, resilience.FallbackConfig{Store: store, ReplayTo: target})
+		req := ask(window(t, "l", 100, limit.Backstop))
+		store.down.Store(true)
+		target.down.Store(true)
+		spend(t, s, req, 7)
+		store.down.Store(false)
+		other := ask(window(t, "other", 1000, limit.Backstop))
+		for second := range 3 {
+			for range 9 {
+				spend(t, s, other, 10)
+				pass(100 * time.Millisecond)
+			}
+			if asked := target.asked.Load(); asked != int64(second+1) {
+				t.Errorf("the store was asked to replay %d times in %d s, want once in a second", asked, second+1)
+			}
+			pass(100 * time.Millisecond)
+		}
+		target.down.Store(false)
+		pass(time.Second)
+		recoverFrom(t, s)
+		if n := used(t, inner, req); n != 7 {
+			t.Errorf("%d units are counted, want 7", n)
+		}
+	})
+}
+
 // Guarantees that closing replays what is pending, or says what is left.
 func TestClosePays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -233,10 +233,9 @@ func (s *Store) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) erro
 	return s.own.acceptsPlan(all, together...)
 }
 
-// stages are all there are, from the top.
+// stages returns all stages.
 func (s *Store) stages() []*stage {
 	all := slices.Clone(s.homes.Load().stages)
-	slices.Reverse(all)
 	if s.own.stage != nil {
 		all = append(all, s.own.stage)
 	}
@@ -247,7 +246,7 @@ func (s *Store) stages() []*stage {
 // way.
 func (s *Store) Close(ctx context.Context) error {
 	var errs []error
-	for _, stage := range s.stages() { // from the top, while what is below still answers
+	for _, stage := range s.stages() {
 		errs = append(errs, stage.close(ctx))
 	}
 	return errors.Join(errs...)
