@@ -385,6 +385,25 @@ func TestBreakerSpread(t *testing.T) {
 	})
 }
 
+// Guarantees that a decision which is reused holds nothing of the one before if the store is not asked.
+func TestARefusedDecisionIsEmpty(t *testing.T) {
+	store := newFlaky(t, nil)
+	b, req := newBreaker(t, store), perSecond(t)
+	for name, ask := range map[string]func(context.Context, *limit.Request, time.Time, *limit.Decision) error{"Decide": b.Decide, "Peek": b.Peek} {
+		b.breaker.Reset()
+		store.down.Store(false)
+		var d limit.Decision
+		if err := b.Decide(t.Context(), req, time.Now(), &d); err != nil || !d.Allowed {
+			t.Fatalf("allowed %t, %v", d.Allowed, err)
+		}
+		store.down.Store(true)
+		openBreaker(b, req)
+		if err := ask(t.Context(), req, time.Now(), &d); !errors.Is(err, resilience.ErrBreakerOpen) || d.Allowed || len(d.Results) != 0 {
+			t.Errorf("%s: %v, allowed %t with %d results; want that it is empty", name, err, d.Allowed, len(d.Results))
+		}
+	}
+}
+
 // Guarantees that a breaker which is reset asks the store at once, and opens again only after as many failures as at
 // first.
 func TestBreakerReset(t *testing.T) {
