@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 // errAnswer is a store's answer that cannot be: nothing is admitted for it.
@@ -44,7 +45,7 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 	if err := req.Check(); err != nil {
 		return err
 	}
-	at, since := s.read(now), s.c.Clock()
+	at, since := clock.At(now), s.c.Clock()
 	a := s.asks.Get().(*ask)
 	defer s.release(a)
 	sh.mu.Lock()
@@ -70,7 +71,7 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 			return f.err
 		}
 		woken := s.c.Clock()
-		now, at = now.Add(wallGone(since, woken)), at.plus(since, woken)
+		now, at = now.Add(woken.Round(0).Sub(since.Round(0))), at.Advance(clock.At(since), clock.At(woken))
 		sh.mu.Lock()
 		if h = s.take(sh, hash, req, at); h == nil { // forgotten meanwhile
 			sh.stats.Calls++
@@ -84,8 +85,8 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 		h.meet(s, sh, req, a)
 	}
 	for again := true; ; again = false {
-		t := h.clock.at(at)
-		asOf := t - h.clock.behind(at)
+		t := h.clock.At(at)
+		asOf := t - h.clock.Behind(at)
 		h.prepare(s, t, req, a)
 		sh.stats.Calls++
 		sh.mu.Unlock()
@@ -93,14 +94,14 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 		sent := s.c.Clock()
 		err := s.c.Store.Decide(ctx, &a.req, now, &a.reply)
 		back := s.c.Clock()
-		received := at.plus(sent, back)
+		received := at.Advance(clock.At(sent), clock.At(back))
 
 		sh.mu.Lock()
 		if err == nil {
 			err = a.check()
 		}
 		s.heard(ctx, a, err)
-		arrived := h.clock.at(received)
+		arrived := h.clock.At(received)
 		if err != nil {
 			h.setBack(sh, arrived, a)
 			a.land(err, ownAffair(ctx, err))
@@ -116,7 +117,7 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 			sh.mu.Unlock()
 			return nil
 		}
-		now, at = now.Add(wallGone(sent, back)), received
+		now, at = now.Add(back.Round(0).Sub(sent.Round(0))), received
 		h.meet(s, sh, req, a)
 	}
 }
@@ -190,8 +191,8 @@ func (k *counter) leave() (lost int64) {
 }
 
 // inFlight is a call that may bring what the request lacks, nil if there is none.
-func (h *holder) inFlight(now reading, req *limit.Request, a *ask) *flight {
-	t := h.clock.at(now)
+func (h *holder) inFlight(now clock.Instant, req *limit.Request, a *ask) *flight {
+	t := h.clock.At(now)
 	n := 0
 	for i := range req.Charges {
 		for range req.Charges[i].Limit.Tiers {

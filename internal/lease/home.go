@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 // What another cell keeps of a quota may be 100 ms away, so it is asked seldom, for a longer time, and ahead of need.
@@ -75,9 +76,9 @@ func (s *Store) leaseAhead(h *holder, sh *shard, req *limit.Request, now time.Ti
 		if !isFar(&c.Limit.Tiers[0]) || !s.leases(c.Limit) {
 			continue
 		}
-		at := s.read(now)
-		t := h.clock.at(at)
-		asOf := t - h.clock.behind(at) // the request may have waited for a call of its own
+		at := clock.At(now)
+		t := h.clock.At(at)
+		asOf := t - h.clock.Behind(at) // the request may have waited for a call of its own
 		a := s.asks.Get().(*ask)
 		if !h.prepareAhead(s, t, c, a) {
 			s.release(a)
@@ -126,20 +127,20 @@ func (h *holder) prepareAhead(s *Store, t int64, c *limit.Charge, a *ask) bool {
 }
 
 // callAhead makes the call that prepareAhead wrote, as of asOf.
-func (s *Store) callAhead(h *holder, sh *shard, a *ask, now time.Time, at reading, asOf int64) {
+func (s *Store) callAhead(h *holder, sh *shard, a *ask, now time.Time, at clock.Instant, asOf int64) {
 	defer s.release(a)
 	ctx, cancel := context.WithTimeout(s.ahead, aheadIn)
 	defer cancel()
 	sent := s.c.Clock()
 	err := s.c.Store.Decide(ctx, &a.req, now, &a.reply)
-	received := at.plus(sent, s.c.Clock())
+	received := at.Advance(clock.At(sent), clock.At(s.c.Clock()))
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if err == nil {
 		err = a.check()
 	}
 	s.heard(ctx, a, err)
-	arrived := h.clock.at(received)
+	arrived := h.clock.At(received)
 	if err != nil {
 		h.setBack(sh, arrived, a)
 	} else {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 // back is units of one owner's leases on their way to the store.
@@ -119,10 +120,10 @@ func (s *Store) collect(sh *shard, now time.Time, of func(k *counter, h *holder,
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	var calls []*back
-	at := s.read(now)
+	at := clock.At(now)
 	sh.each(func(h *holder) {
 		var b *back
-		t := h.clock.at(at)
+		t := h.clock.At(at)
 		for _, k := range h.counters {
 			units := of(k, h, s, t)
 			if units <= 0 {

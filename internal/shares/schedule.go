@@ -128,7 +128,7 @@ const askedPerSecond = 100
 
 // leasable reports whether a limit that is kept for all cells may be leased from its home: where all of its tiers
 // allow more than askedPerSecond, and units that were leased may be charged again after a denial of another store
-// (package split).
+// (package router).
 func leasable(l *limit.Limit) bool {
 	for i := range l.Tiers {
 		t := &l.Tiers[i]
