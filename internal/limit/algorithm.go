@@ -30,7 +30,8 @@ import (
 type Algorithm uint8
 
 // kinds has one line for each algorithm, in the order of the table above. The numbers are part of stored forms: they
-// never change.
+// never change. With the tables of the two stores it is all that indexes, compares or switches by algorithm outside the
+// algorithms' own files, since something must lead from a tier's number to its algorithm. Others ask for a property.
 var kinds = [...]kind{
 	FixedWindow:    fixedWindowKind,
 	SlidingWindow:  slidingWindowKind,
@@ -201,7 +202,7 @@ func (a Algorithm) NeverLooser(than Algorithm) bool {
 
 // Counting says how a tier counts.
 type Counting struct {
-	// AtOnce is the most that can be admitted at once, units. In any time t the tier admits at most
+	// AtOnce bounds what can be admitted at once, units. In any time t the tier admits at most
 	// AtOnce + Threshold·t/Period. A quota has no Period; it admits at most AtOnce where two calendar periods meet.
 	AtOnce int64
 
@@ -215,13 +216,13 @@ type Counting struct {
 	Windows int
 
 	Entries    bool // units are counted in entries, each with a time of its own
-	EachCharge bool // each charge may have its own entry, up to Threshold of them: only the memory bounds how many are kept
+	EachCharge bool // each charge may have an entry of its own, so there are up to Threshold of them
 }
 
 // Counting says how the tier counts.
 func (t *Tier) Counting() Counting { return t.counts.counting() }
 
-// ForgottenAt is a time from which no unit counts that a request of the owner was charged before the time at, both µs since
-// 1970. Leases may last longer. What other counters granted before the time at no longer matters from then on. Of a limit
-// with a calendar it must not be asked under a lock, see [Tier.CalendarPeriod].
+// ForgottenAt is a time from which no unit counts that a request of the owner was charged before the time at, both µs
+// since 1970. Leases may last longer. A counter that may grant more from the time at on must wait until then.
+// If the tier has a calendar, ForgottenAt must not be called under a lock, see [Tier.CalendarPeriod].
 func (t *Tier) ForgottenAt(owner string, at int64) int64 { return t.counts.forgottenAt(owner, at) }

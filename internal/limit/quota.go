@@ -8,7 +8,9 @@ import "sync/atomic"
 // Leased units count in the period in which they are leased, and end with it.
 const Quota Algorithm = 7
 
-var quotaKind = kind{name: "quota", letter: 'q', amount: amountUnits, largest: MaxUnits, hasCalendar: true, new: newQuota}
+var quotaKind = kind{
+	name: "quota", letter: 'q', amount: amountUnits, largest: MaxUnits, hasCalendar: true, new: newQuota,
+}
 
 type quota struct {
 	units    int64

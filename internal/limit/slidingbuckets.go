@@ -8,7 +8,8 @@ package limit
 const SlidingBuckets Algorithm = 3
 
 var slidingBucketsKind = kind{
-	name: "sliding_buckets", letter: 'b', amount: amountThreshold, largest: MaxUnits, hasBuckets: true, new: newSlidingBuckets,
+	name: "sliding_buckets", letter: 'b', amount: amountThreshold, largest: MaxUnits, hasBuckets: true,
+	new: newSlidingBuckets,
 }
 
 type slidingBuckets struct {

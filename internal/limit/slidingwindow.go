@@ -165,8 +165,8 @@ func (w *slidingWindow) leaseEnd(owner string, now int64) (lease, ramp int64) {
 	return window.end, w.rampEnd(window.start, now)
 }
 
-// counting: the units of the previous window may all have come at its end, and weigh nothing at the end of this one, which
-// may then admit the whole threshold. Lasts is a period longer than windows of one grid count, see windows.
+// counting: AtOnce is the bound of an interval as long as the period, though fewer units fit at once. Lasts is a period
+// longer than a unit counts in windows of one grid, see windows.
 func (w *slidingWindow) counting() Counting {
 	return Counting{AtOnce: 2 * w.threshold, Lasts: 3 * w.period, Windows: 2}
 }

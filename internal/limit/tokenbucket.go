@@ -14,7 +14,7 @@ import "math/bits"
 // leased until their slot ends. Slots lie on a grid of time, so that all leases of a bucket end together.
 const TokenBucket Algorithm = 5
 
-// Sliding buckets and a sliding log admit the threshold in a period, where a bucket admits its burst and a period's refill.
+// Sliding buckets and a sliding log admit the threshold in a period, and a bucket its burst and what a period refills.
 var tokenBucketKind = kind{
 	name: "token_bucket", letter: 't', amount: amountRate, largest: MaxUnits, hasBurst: true, new: newTokenBucket,
 	neverLooser: []Algorithm{SlidingBuckets, SlidingLog},
