@@ -57,9 +57,9 @@ func (k *counters) refund(ctx context.Context, units, now int64) error {
 	for _, c := range k.req.Charges {
 		for i := range c.Limit.Tiers {
 			if t := &c.Limit.Tiers[i]; t.Leasing().Refills {
-				return call.Refuse(call.Unsupported, "limit %s: a %s cannot be refunded without a receipt: what it has refilled since the "+
-					"units were charged has made up for them, and nobody knows how much that is. Reset it, or boost the limit; "+
-					"nothing was changed", c.Limit.ID, t.Algorithm)
+				return call.Refuse(call.Unsupported, "limit %s: a %s cannot be refunded without a receipt: what it has refilled "+
+					"since the units were charged has made up for them, and nobody knows how much that is. Reset it, or boost "+
+					"the limit; nothing was changed", c.Limit.ID, t.Algorithm)
 			}
 		}
 	}

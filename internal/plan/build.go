@@ -207,9 +207,9 @@ func (r *reader) warn(s *spec, e *Effective) {
 				t.Capacity(), e.Cost.Default)
 		}
 		if t.Counting().EachCharge && t.Threshold < fewCosts*max(e.Limit.MaxCost, 1) {
-			r.warnAt(s.tiers[i].from, "a %s of %d may be too small to be divided between several cells, and then only the tenant's "+
-				"home cell grants it, since DynamoDB cannot keep a log for the others; a sliding_buckets is granted by every cell",
-				t.Algorithm, t.Threshold)
+			r.warnAt(s.tiers[i].from, "a %s of %d may be too small to be divided between several cells, and then only the "+
+				"tenant's home cell grants it, since DynamoDB cannot keep a log for the others; a sliding_buckets is granted by "+
+				"every cell", t.Algorithm, t.Threshold)
 		}
 		for j := range e.Limit.Tiers {
 			if i != j && neverBinds(t, &e.Limit.Tiers[j]) {
@@ -224,8 +224,8 @@ func (r *reader) warn(s *spec, e *Effective) {
 // fewCosts is of how many of its largest costs a sliding_log is warned of: ten cells of one weight can divide it.
 const fewCosts = 10
 
-// neverBinds reports whether a can never deny what b admits, of two tiers of one limit. It is sure of tiers with one window
-// each, if the windows nest, and of tiers that know the time of each charge.
+// neverBinds reports whether a can never deny what b admits, of two tiers of one limit. It is sure of tiers with one
+// window each, if the windows nest, and of tiers that know the time of each charge.
 func neverBinds(a, b *limit.Tier) bool {
 	if a.Period == b.Period {
 		return false

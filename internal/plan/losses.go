@@ -182,7 +182,8 @@ func (c *comparison) tier(t, o *limit.Tier, burst bool) {
 func faster(t, o *limit.Tier) bool {
 	longest, _ := lengths(t)
 	_, shortest := lengths(o)
-	if t.Algorithm.HasRate() && o.Algorithm.HasRate() { // o.Threshold/shortest > t.Threshold/longest; products have up to 76 bits
+	if t.Algorithm.HasRate() && o.Algorithm.HasRate() {
+		// o.Threshold/shortest > t.Threshold/longest; products have up to 76 bits
 		highO, lowO := bits.Mul64(uint64(o.Threshold), uint64(longest/time.Millisecond))
 		highT, lowT := bits.Mul64(uint64(t.Threshold), uint64(shortest/time.Millisecond))
 		return highO > highT || highO == highT && lowO > lowT
