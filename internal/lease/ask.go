@@ -154,7 +154,7 @@ func (h *holder) meet(s *Store, sh *shard, req *limit.Request, a *ask) {
 			if k.tier != t {
 				sh.stats.Lost += k.become(t)
 			}
-			leased := s.leases(charge.Limit) && t.Algorithm != limit.LeakyBucket
+			leased := s.leases(charge.Limit) && !t.Leasing().Never
 			a.tiers = append(a.tiers, asked{k: k, tier: t, charge: i, leased: leased, never: charge.Cost > t.Capacity()})
 		}
 	}
@@ -300,10 +300,11 @@ const (
 )
 
 // hasSlots reports whether units can only be spent later where they were charged as a lease.
-func hasSlots(t *limit.Tier) bool { return hasStamps(t) || t.Algorithm == limit.TokenBucket }
+func hasSlots(t *limit.Tier) bool { return t.Leasing().Apart }
 
 func hasStamps(t *limit.Tier) bool {
-	return t.Algorithm == limit.SlidingLog || t.Algorithm == limit.SlidingBuckets
+	l := t.Leasing()
+	return !l.Never && !l.Ends
 }
 
 // check says whether the answer can be one to the question.
@@ -478,9 +479,9 @@ func (x *asked) take(s *Store, sh *shard, sent, t int64, d *limit.Decision, i in
 	k.until = max(k.until, sent+life)
 	// A ramp begins after the store's own time, and ends with the slot, as those do that it is added to.
 	k.locked, k.from, k.to = locked+g.Units-g.Upfront, t, max(t+g.Until-d.Now, t+1)
-	if k.locked > 0 && x.tier.Algorithm == limit.SlidingWindow {
-		tick := x.tier.Params(limit.Owner{}).Tick // the weight falls in steps
-		k.from, k.to = k.from+tick, k.to+tick
+	if k.locked > 0 {
+		step := x.tier.Leasing().Step
+		k.from, k.to = k.from+step, k.to+step
 	}
 }
 

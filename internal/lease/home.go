@@ -63,7 +63,7 @@ func (s *Store) isSilent(k *counter) bool { return s.silenceOf(k.tier.Limit().Ho
 // isFar reports whether the tier is of a quota that another cell keeps. Its leases may live longer than others, since
 // a quota moves only between its periods. A rate moves once the longest lease of a rate has ended
 // (shares.Settings.Lease).
-func isFar(t *limit.Tier) bool { return t.Limit().Home != "" && t.Algorithm == limit.Quota }
+func isFar(t *limit.Tier) bool { return t.Limit().Home != "" && t.Calendar != nil }
 
 // leaseAhead begins, with Config.Leases, a call for each quota of the request that another cell keeps and of which, by
 // the rule, more is to be leased before one lacks it. The caller holds the shard's lock.

@@ -30,7 +30,8 @@ import (
 type Algorithm uint8
 
 // kinds has one line for each algorithm, in the order of the table above. The numbers are part of stored forms: they
-// never change.
+// never change. With the tables of the two stores it is all that indexes, compares or switches by algorithm outside the
+// algorithms' own files, since something must lead from a tier's number to its algorithm. Others ask for a property.
 var kinds = [...]kind{
 	FixedWindow:    fixedWindowKind,
 	SlidingWindow:  slidingWindowKind,
@@ -49,6 +50,9 @@ type kind struct {
 	largest int64  // the largest Threshold
 
 	hasBurst, hasBuckets, hasCalendar bool // which fields of a [Tier] it has; with a calendar it has no period
+
+	indivisible bool        // see [Algorithm.Indivisible]
+	neverLooser []Algorithm // those that are never looser than this one, see [Algorithm.NeverLooser]
 
 	// new checks what is particular to the algorithm, fills in defaults of t, and returns what counts by t. It is called
 	// only with a threshold and a period that are in range. If it reports an error its result is not used.
@@ -106,6 +110,11 @@ type algorithm interface {
 	leaseEnd(owner string, now int64) (lease, ramp int64)
 	leased(r *Result, units int64) int64
 
+	// counting says how the tier counts. forgottenAt is a time from which no unit counts that a request of the owner was
+	// charged before the time at. It may take long, and must not be called under a lock.
+	counting() Counting
+	forgottenAt(owner string, at int64) int64
+
 	// params are the numbers of the tier, for stores that count elsewhere.
 	params(owner string) Params
 }
@@ -161,6 +170,13 @@ func ParseAlgorithm(name string) (Algorithm, bool) {
 	return Algorithm(max(i, 0)), i >= 0
 }
 
+// The fields of a plan that set a [Tier.Threshold].
+const (
+	amountThreshold = "threshold"
+	amountRate      = "rate"
+	amountUnits     = "units"
+)
+
 // Amount is the field of a plan that sets [Tier.Threshold]: "threshold", "rate" or "units".
 func (a Algorithm) Amount() string { return kinds[a].amount }
 
@@ -169,3 +185,44 @@ func (a Algorithm) Amount() string { return kinds[a].amount }
 func (a Algorithm) HasBurst() bool    { return kinds[a].hasBurst }
 func (a Algorithm) HasBuckets() bool  { return kinds[a].hasBuckets }  // see HasBurst
 func (a Algorithm) HasCalendar() bool { return kinds[a].hasCalendar } // see HasBurst
+
+// HasRate reports whether the amount is a rate: units come free evenly, so only Threshold/Period tells how many are
+// admitted over time. Otherwise a window admits its Threshold at once, and its length matters.
+func (a Algorithm) HasRate() bool { return kinds[a].amount == amountRate }
+
+// Indivisible reports whether only one counter can keep a limit of the algorithm. Parts of the threshold that several
+// counters keep may together admit more than one counter of the whole.
+func (a Algorithm) Indivisible() bool { return kinds[a].indivisible }
+
+// NeverLooser reports whether the algorithm never admits more in any interval than the other one may, with the same
+// numbers. It reports false for pairs of which that is not known.
+func (a Algorithm) NeverLooser(than Algorithm) bool {
+	return a == than || slices.Contains(kinds[than].neverLooser, a)
+}
+
+// Counting says how a tier counts.
+type Counting struct {
+	// AtOnce bounds what can be admitted at once, units. In any time t the tier admits at most
+	// AtOnce + Threshold·t/Period. A quota has no Period; it admits at most AtOnce where two calendar periods meet.
+	AtOnce int64
+
+	// Lasts is for how long a charge can be told from none at most, µs. With Entries, it is for how long an entry counts
+	// from its own time on. 0 for a quota, whose periods differ in length.
+	Lasts int64
+
+	// Windows is how many windows are counted apart, the present one and those before it that still count. As many
+	// corrections (see [LeaseRequest.Correction]), each of a time one Period before the other's, empty the counter. The
+	// queue of a leaky_bucket is one. 0 if the tier has no windows, and corrections by them do nothing.
+	Windows int
+
+	Entries    bool // units are counted in entries, each with a time of its own
+	EachCharge bool // each charge may have an entry of its own, so there are up to Threshold of them
+}
+
+// Counting says how the tier counts.
+func (t *Tier) Counting() Counting { return t.counts.counting() }
+
+// ForgottenAt is a time from which no unit counts that a request of the owner was charged before the time at, both µs
+// since 1970. Leases may last longer. A counter that may grant more from the time at on must wait until then.
+// If the tier has a calendar, ForgottenAt must not be called under a lock, see [Tier.CalendarPeriod].
+func (t *Tier) ForgottenAt(owner string, at int64) int64 { return t.counts.forgottenAt(owner, at) }

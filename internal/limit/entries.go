@@ -253,6 +253,9 @@ func (l *log) leasing() Leasing { return Leasing{Apart: true} }
 
 func (l *log) leaseEnd(string, int64) (lease, ramp int64) { return 0, 0 }
 
+// forgottenAt: a charge lies in an entry of its own time, or of an earlier one.
+func (l *log) forgottenAt(_ string, at int64) int64 { return l.leaves(at) }
+
 // leaseEntries is how many entries a log gets by a lease: for the need, the units leased, and the units given back.
 const leaseEntries = 3
 

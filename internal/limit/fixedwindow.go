@@ -6,7 +6,11 @@ package limit
 // Leased units count in the window in which they are leased, and end with it.
 const FixedWindow Algorithm = 1
 
-var fixedWindowKind = kind{name: "fixed_window", letter: 'f', amount: "threshold", largest: MaxUnits, new: newFixedWindow}
+// The sliding kinds admit at most as much where two windows meet: less of the second window, or none of it.
+var fixedWindowKind = kind{
+	name: "fixed_window", letter: 'f', amount: amountThreshold, largest: MaxUnits, new: newFixedWindow,
+	neverLooser: []Algorithm{SlidingWindow, SlidingBuckets, SlidingLog},
+}
 
 type fixedWindow struct{ windows }
 
@@ -76,6 +80,13 @@ func (w *fixedWindow) leaseEnd(owner string, now int64) (lease, ramp int64) {
 	end := w.window(owner, now).end
 	return end, end
 }
+
+// counting: two windows meet, and each admits the threshold.
+func (w *fixedWindow) counting() Counting {
+	return Counting{AtOnce: 2 * w.threshold, Lasts: 2 * w.period, Windows: 1}
+}
+
+func (w *fixedWindow) forgottenAt(owner string, at int64) int64 { return w.window(owner, at-1).end }
 
 func (w *fixedWindow) params(owner string) Params {
 	return Params{Period: w.period, Offset: w.offset(owner)}

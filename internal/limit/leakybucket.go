@@ -7,11 +7,15 @@ package limit
 // It has no units to lease: each decision asks the store.
 const LeakyBucket Algorithm = 6
 
-var leakyBucketKind = kind{name: "leaky_bucket", letter: 'l', amount: "rate", largest: MaxUnits, new: newLeakyBucket}
+// It cannot be divided: slots of several counters come at the same time.
+var leakyBucketKind = kind{
+	name: "leaky_bucket", letter: 'l', amount: amountRate, largest: MaxUnits, indivisible: true, new: newLeakyBucket,
+}
 
 type leakyBucket struct {
 	rate, period int64 // units, µs
 	num, den     int64 // rate/period in lowest terms: num/den units per µs
+	atOnce       int64 // the largest cost of the limit's requests, units
 }
 
 // LeakyBucketState is the state of a leaky bucket.
@@ -37,9 +41,9 @@ func (r *Result) leakySeen() leakySeen {
 }
 
 func newLeakyBucket(t *Tier, l *Limit, bad report) algorithm {
-	b := &leakyBucket{rate: t.Threshold, period: t.Period.Microseconds()}
+	b := &leakyBucket{rate: t.Threshold, period: t.Period.Microseconds(), atOnce: max(l.MaxCost, 1)}
 	b.num, b.den = lowestTerms(b.rate, b.period)
-	largest := min(b.rate, max(l.MaxCost, 1))
+	largest := min(b.rate, b.atOnce)
 	if !productFits(largest, b.den) {
 		bad("rate", "%d per %s with a cost of up to %d cannot be counted exactly (%d·%d is not below 2^52): "+
 			"use a rounder rate or a shorter period", b.rate, t.Period, largest, largest, b.den)
@@ -196,6 +200,13 @@ func (b *leakyBucket) replay(s *State, units, at, now int64, _ period) {
 func (b *leakyBucket) leasing() Leasing { return Leasing{Never: true} }
 
 func (b *leakyBucket) leaseEnd(string, int64) (lease, ramp int64) { return 0, 0 }
+
+// counting: a cost of the whole rate moves the next slot one period ahead.
+func (b *leakyBucket) counting() Counting {
+	return Counting{AtOnce: b.atOnce, Lasts: b.period, Windows: 1}
+}
+
+func (b *leakyBucket) forgottenAt(_ string, at int64) int64 { return at + b.period }
 
 func (b *leakyBucket) params(string) Params { return Params{Period: b.period, Num: b.num, Den: b.den} }
 

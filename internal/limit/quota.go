@@ -8,7 +8,9 @@ import "sync/atomic"
 // Leased units count in the period in which they are leased, and end with it.
 const Quota Algorithm = 7
 
-var quotaKind = kind{name: "quota", letter: 'q', amount: "units", largest: MaxUnits, hasCalendar: true, new: newQuota}
+var quotaKind = kind{
+	name: "quota", letter: 'q', amount: amountUnits, largest: MaxUnits, hasCalendar: true, new: newQuota,
+}
 
 type quota struct {
 	units    int64
@@ -133,6 +135,11 @@ func (q *quota) leaseEnd(owner string, now int64) (lease, ramp int64) {
 	end := q.window(owner, now).end
 	return end, end
 }
+
+// counting: two calendar periods meet, and each admits the quota.
+func (q *quota) counting() Counting { return Counting{AtOnce: 2 * q.units, Windows: 1} }
+
+func (q *quota) forgottenAt(owner string, at int64) int64 { return q.window(owner, at-1).end }
 
 func (q *quota) params(string) Params { return Params{} }
 

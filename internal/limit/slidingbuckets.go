@@ -8,7 +8,8 @@ package limit
 const SlidingBuckets Algorithm = 3
 
 var slidingBucketsKind = kind{
-	name: "sliding_buckets", letter: 'b', amount: "threshold", largest: MaxUnits, hasBuckets: true, new: newSlidingBuckets,
+	name: "sliding_buckets", letter: 'b', amount: amountThreshold, largest: MaxUnits, hasBuckets: true,
+	new: newSlidingBuckets,
 }
 
 type slidingBuckets struct {
@@ -32,4 +33,8 @@ func newSlidingBuckets(t *Tier, _ *Limit, bad report) algorithm {
 
 func (b *slidingBuckets) params(string) Params {
 	return Params{Period: b.period, Width: b.width, Buckets: b.buckets}
+}
+
+func (b *slidingBuckets) counting() Counting {
+	return Counting{AtOnce: b.threshold, Lasts: b.lasts, Entries: true}
 }

@@ -6,7 +6,11 @@ package limit
 // See log for all that it shares with sliding buckets.
 const SlidingLog Algorithm = 4
 
-var slidingLogKind = kind{name: "sliding_log", letter: 's', amount: "threshold", largest: MaxLogEntries, new: newSlidingLog}
+// Sliding buckets count each unit for longer than a log does.
+var slidingLogKind = kind{
+	name: "sliding_log", letter: 's', amount: amountThreshold, largest: MaxLogEntries, new: newSlidingLog,
+	neverLooser: []Algorithm{SlidingBuckets},
+}
 
 type slidingLog struct{ log }
 
@@ -17,3 +21,7 @@ func newSlidingLog(t *Tier, _ *Limit, _ report) algorithm {
 }
 
 func (l *slidingLog) params(string) Params { return Params{Period: l.period} }
+
+func (l *slidingLog) counting() Counting {
+	return Counting{AtOnce: l.threshold, Lasts: l.lasts, Entries: true, EachCharge: true}
+}

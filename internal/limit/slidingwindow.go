@@ -9,7 +9,11 @@ package limit
 // weighs less.
 const SlidingWindow Algorithm = 2
 
-var slidingWindowKind = kind{name: "sliding_window", letter: 'w', amount: "threshold", largest: MaxSlidingUnits, new: newSlidingWindow}
+// Sliding buckets and a sliding log admit at most the threshold in any interval as long as the period.
+var slidingWindowKind = kind{
+	name: "sliding_window", letter: 'w', amount: amountThreshold, largest: MaxSlidingUnits, new: newSlidingWindow,
+	neverLooser: []Algorithm{SlidingBuckets, SlidingLog},
+}
 
 type slidingWindow struct {
 	windows
@@ -159,6 +163,17 @@ func (w *slidingWindow) leasing() Leasing {
 func (w *slidingWindow) leaseEnd(owner string, now int64) (lease, ramp int64) {
 	window := w.window(owner, now)
 	return window.end, w.rampEnd(window.start, now)
+}
+
+// counting: AtOnce is the bound of an interval as long as the period, though fewer units fit at once. Lasts is a period
+// longer than a unit counts in windows of one grid, see windows.
+func (w *slidingWindow) counting() Counting {
+	return Counting{AtOnce: 2 * w.threshold, Lasts: 3 * w.period, Windows: 2}
+}
+
+// forgottenAt: in the window after its own a charge still weighs.
+func (w *slidingWindow) forgottenAt(owner string, at int64) int64 {
+	return w.window(owner, at-1).end + w.period
 }
 
 func (w *slidingWindow) params(owner string) Params {

@@ -14,7 +14,11 @@ import "math/bits"
 // leased until their slot ends. Slots lie on a grid of time, so that all leases of a bucket end together.
 const TokenBucket Algorithm = 5
 
-var tokenBucketKind = kind{name: "token_bucket", letter: 't', amount: "rate", largest: MaxUnits, hasBurst: true, new: newTokenBucket}
+// Sliding buckets and a sliding log admit the threshold in a period, and a bucket its burst and what a period refills.
+var tokenBucketKind = kind{
+	name: "token_bucket", letter: 't', amount: amountRate, largest: MaxUnits, hasBurst: true, new: newTokenBucket,
+	neverLooser: []Algorithm{SlidingBuckets, SlidingLog},
+}
 
 // tokenBucket has the numbers of a tier.
 type tokenBucket struct {
@@ -477,5 +481,10 @@ func (b *tokenBucket) leaseEnd(owner string, now int64) (lease, ramp int64) {
 	end := b.slotEnd(owner, now)
 	return end, end
 }
+
+// counting: a bucket has no windows, and after a correction nobody knows how much of it has been refilled meanwhile.
+func (b *tokenBucket) counting() Counting { return Counting{AtOnce: b.burst, Lasts: b.fullIn} }
+
+func (b *tokenBucket) forgottenAt(_ string, at int64) int64 { return at + b.fullIn }
 
 func (b *tokenBucket) leased(r *Result, units int64) int64 { return r.seen.c/b.den + units }

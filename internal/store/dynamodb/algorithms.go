@@ -25,7 +25,8 @@ type algorithm interface {
 }
 
 // algorithms are those that DynamoDB counts; nil is one that it does not: a condition cannot count the entries of a sliding
-// log.
+// log. It is one of the few places that index by algorithm: which conditions and updates count by one is the affair of
+// this store, and nothing that package limit should know.
 var algorithms = [...]algorithm{
 	limit.FixedWindow:    fixedWindow{},
 	limit.SlidingWindow:  slidingWindow{},

@@ -39,6 +39,8 @@ type algorithm struct {
 	refund func(t limit.Params, e *limit.ReceiptEntry, p limit.EntryParams) [8]int64
 }
 
+// algorithms has one entry for each algorithm. It is one of the few places that index by algorithm: how Redis counts by
+// one is the affair of this store and its scripts, and nothing that package limit should know.
 var algorithms = [...]algorithm{
 	limit.TokenBucket: {
 		width: 2, marked: true,
