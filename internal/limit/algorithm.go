@@ -180,11 +180,14 @@ const (
 // Amount is the field of a plan that sets [Tier.Threshold]: "threshold", "rate" or "units".
 func (a Algorithm) Amount() string { return kinds[a].amount }
 
-// HasBurst reports whether a tier has a [Tier.Burst], HasBuckets whether it has [Tier.Buckets], and HasCalendar whether it
-// has a [Tier.Calendar] in place of a period.
-func (a Algorithm) HasBurst() bool    { return kinds[a].hasBurst }
-func (a Algorithm) HasBuckets() bool  { return kinds[a].hasBuckets }  // see HasBurst
-func (a Algorithm) HasCalendar() bool { return kinds[a].hasCalendar } // see HasBurst
+// HasBurst reports whether a tier has a [Tier.Burst].
+func (a Algorithm) HasBurst() bool { return kinds[a].hasBurst }
+
+// HasBuckets reports whether a tier has [Tier.Buckets].
+func (a Algorithm) HasBuckets() bool { return kinds[a].hasBuckets }
+
+// HasCalendar reports whether a tier has a [Tier.Calendar] in place of a period.
+func (a Algorithm) HasCalendar() bool { return kinds[a].hasCalendar }
 
 // HasRate reports whether the amount is a rate: units come free evenly, so only Threshold/Period tells how many are
 // admitted over time. Otherwise a window admits its Threshold at once, and its length matters.

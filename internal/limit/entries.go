@@ -30,11 +30,6 @@ type logSeen struct {
 	freed   int64 // when fewer units count than before the charge; 0 if none count
 }
 
-func (r *Result) logSeen() logSeen {
-	n := &r.seen
-	return logSeen{now: n.a, used: n.b, clears: n.c, cleared: n.d, freed: n.e}
-}
-
 func (v *logSeen) write(r *Result) { r.seen = numbers{v.now, v.used, v.clears, v.cleared, v.freed} }
 
 // log is what a sliding log and sliding buckets have in common: entries of the units that were charged, each of which

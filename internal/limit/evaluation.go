@@ -225,6 +225,8 @@ func (d *Decision) Revise() *Evaluation { return (*Evaluation)(d) }
 // Restart empties e for the same or another checked request, as [Decision.BeginChecked] does.
 func (e *Evaluation) Restart(req *Request, now int64) { e.Decision().BeginChecked(req, now) }
 
-// Value is [Decision.Value], and Lease is [Decision.Lease].
+// Value is [Decision.Value].
 func (e *Evaluation) Value(i int) Value { return e.Decision().Value(i) }
-func (e *Evaluation) Lease(i int) Lease { return e.Decision().Lease(i) } // see Value
+
+// Lease is [Decision.Lease].
+func (e *Evaluation) Lease(i int) Lease { return e.Decision().Lease(i) }

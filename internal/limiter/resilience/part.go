@@ -37,7 +37,7 @@ func partOf(l *limit.Limit, instances int64, now time.Time) (*part, error) {
 	for i := range l.Tiers {
 		t := &l.Tiers[i]
 		tp := tierPart{units: max(1, t.Threshold/instances), period: t.Period.Microseconds()}
-		if tp.atOnce = tp.units; t.Algorithm == limit.TokenBucket {
+		if tp.atOnce = tp.units; t.Algorithm.HasBurst() {
 			tp.atOnce = max(1, t.Burst/instances)
 		}
 		if t.Calendar != nil {

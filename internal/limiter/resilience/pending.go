@@ -187,7 +187,7 @@ func (p *pendingCharges) cancel(owner limit.Owner, id string, tier int, v limit.
 		if d.limit.ID != id || d.value != v || tier >= len(d.tiers) {
 			continue
 		}
-		bucket := isBucket(&d.limit.Tiers[tier])
+		bucket := d.limit.Tiers[tier].Algorithm.HasRate()
 		for j := range d.tiers[tier].slots {
 			if s := &d.tiers[tier].slots[j]; bucket || at >= s.from && at < s.until {
 				back := min(units, s.units)
@@ -267,7 +267,7 @@ type replayRequest struct {
 	units   int64 // over all tiers
 }
 
-func isQuota(l *limit.Limit) bool { return l.Tiers[0].Algorithm == limit.Quota }
+func isQuota(l *limit.Limit) bool { return l.Tiers[0].Calendar != nil }
 
 // place names limits that may be counted in a store of their own: the quotas or the rates of a cell.
 type place struct {

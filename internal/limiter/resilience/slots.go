@@ -24,11 +24,6 @@ type pendingTier struct {
 // at is the time at which so many units were left to refill. Times are µs by the store's clock.
 type slot struct{ from, until, at, units int64 }
 
-// isBucket reports whether units of the tier come free at a rate, and not when their window ends.
-func isBucket(t *limit.Tier) bool {
-	return t.Algorithm == limit.TokenBucket || t.Algorithm == limit.LeakyBucket
-}
-
 // slotsPerPeriod is into how many slots the period of a window is divided. More slots would count times more finely,
 // and take more memory and more replay requests.
 const slotsPerPeriod = 8
@@ -36,7 +31,7 @@ const slotsPerPeriod = 8
 // span returns the slot that a time lies in. It may have to compute a calendar period, so it must not be called under a
 // lock.
 func span(t *limit.Tier, owner limit.Owner, at int64) (from, until int64) {
-	if t.Algorithm == limit.Quota {
+	if t.Calendar != nil {
 		return t.CalendarPeriod(at)
 	}
 	p := t.Params(owner)
@@ -55,20 +50,15 @@ func mod(a, b int64) int64 {
 
 // counts reports whether the slot's units still count at now.
 func (s *slot) counts(t *limit.Tier, owner limit.Owner, now int64) bool {
-	p := t.Params(owner)
-	switch t.Algorithm {
-	case limit.Quota:
-		return now < s.until
-	case limit.FixedWindow:
-		return now < s.from-mod(s.from-p.Offset, p.Period)+p.Period
-	case limit.SlidingWindow:
-		return now < s.from-mod(s.from-p.Offset, p.Period)+2*p.Period
-	case limit.SlidingBuckets:
-		return now < s.at+(p.Buckets+1)*p.Width
-	case limit.SlidingLog:
-		return now < s.at+p.Period
-	default:
+	switch counting := t.Counting(); {
+	case t.Algorithm.HasRate():
 		return s.units > 0
+	case t.Calendar != nil:
+		return now < s.until
+	case counting.Entries:
+		return now < s.at+counting.Lasts
+	default:
+		return now < t.ForgottenAt(owner.Name, s.from+1)
 	}
 }
 
@@ -96,7 +86,7 @@ func (s *slot) refill(of tierPart, now int64) {
 // add adds the units of one more slot, which has the span of its time. It drops units that no longer count then.
 func (pt *pendingTier) add(t *limit.Tier, owner limit.Owner, more slot) {
 	at := more.at
-	if isBucket(t) {
+	if t.Algorithm.HasRate() {
 		if len(pt.slots) == 0 {
 			pt.slots = append(pt.slots, slot{from: at, at: at})
 		}
@@ -118,7 +108,7 @@ func (pt *pendingTier) add(t *limit.Tier, owner limit.Owner, more slot) {
 
 // dropExpired drops units that no longer count.
 func (pt *pendingTier) dropExpired(t *limit.Tier, owner limit.Owner, now int64) {
-	if isBucket(t) && len(pt.slots) > 0 {
+	if t.Algorithm.HasRate() && len(pt.slots) > 0 {
 		pt.slots[0].refill(pt.part, now)
 	}
 	pt.slots = slices.DeleteFunc(pt.slots, func(s slot) bool { return !s.counts(t, owner, now) })
@@ -126,7 +116,7 @@ func (pt *pendingTier) dropExpired(t *limit.Tier, owner limit.Owner, now int64) 
 
 // mergeSlot adds the units of a slot that was taken off before.
 func (pt *pendingTier) mergeSlot(t *limit.Tier, s slot) {
-	if isBucket(t) && len(pt.slots) > 0 {
+	if t.Algorithm.HasRate() && len(pt.slots) > 0 {
 		s.refill(pt.part, pt.slots[0].at)
 		pt.slots[0].units = min(pt.slots[0].units+s.units, limit.MaxUnits)
 		return

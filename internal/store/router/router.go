@@ -138,7 +138,7 @@ func (s *Store) Add(name string, home Backend) error {
 
 // IsQuota reports whether the limit is kept in the store for quotas.
 func IsQuota(l *limit.Limit) bool {
-	return len(l.Tiers) > 0 && l.Tiers[0].Algorithm == limit.Quota
+	return len(l.Tiers) > 0 && l.Tiers[0].Calendar != nil
 }
 
 // place returns the place in known.stages of the home that keeps the limit, or -1 if this cell keeps it.

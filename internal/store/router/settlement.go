@@ -155,7 +155,7 @@ func (x *settlement) add(h *halves, i int, r *limit.Result, g limit.Lease) (refu
 			return false
 		case back > 0:
 			x.chargeAgain(h, i, back)
-		case a.Correction > 0 && !isBucket(r.Tier):
+		case a.Correction > 0 && !r.Tier.Algorithm.HasRate(): // what a bucket was charged cannot be taken off again
 			x.correct(h, i, -a.Correction, a.CorrectionAt)
 		}
 	}
@@ -182,12 +182,7 @@ func cameBack(a *limit.LeaseRequest, t *limit.Tier, g limit.Lease) int64 {
 // isWindow reports whether all that a tier is charged counts in the window that its grant names, and no other window
 // counts.
 func isWindow(t *limit.Tier) bool {
-	return t.Algorithm == limit.Quota || t.Algorithm == limit.FixedWindow
-}
-
-// isBucket reports whether units that were counted, though admitted elsewhere, cannot be taken off again.
-func isBucket(t *limit.Tier) bool {
-	return t.Algorithm == limit.TokenBucket || t.Algorithm == limit.LeakyBucket
+	return t.Leasing().Ends && t.Counting().Windows == 1
 }
 
 // giveBack has units of a lease given back. Units of the counter that all other values share are not given back: by
