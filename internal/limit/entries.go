@@ -20,6 +20,9 @@ func (st LogState) State() State {
 	return s
 }
 
+// setSum sets the sum of the entries' units.
+func (s *State) setSum(units int64) { s.b = units }
+
 // logSeen is what a decision has seen of a log or of buckets, as of its time and before its charge. With what was charged it
 // is complete: a log may have changed when someone asks a Result.
 type logSeen struct {
@@ -28,6 +31,11 @@ type logSeen struct {
 	clears  int64 // when none of them will, or now
 	cleared int64 // clears before the charge
 	freed   int64 // when fewer units count than before the charge; 0 if none count
+}
+
+func (r *Result) logSeen() logSeen {
+	n := &r.seen
+	return logSeen{now: n.a, used: n.b, clears: n.c, cleared: n.d, freed: n.e}
 }
 
 func (v *logSeen) write(r *Result) { r.seen = numbers{v.now, v.used, v.clears, v.cleared, v.freed} }
@@ -63,7 +71,7 @@ func (l *log) evaluate(s *State, now int64, r *Result) bool {
 	if n > 0 && l.misdated(entries[n-1].At, now) {
 		return false
 	}
-	oldest, used, stale := l.oldest(now), s.b, 0
+	oldest, used, stale := l.oldest(now), s.Log().Sum, 0
 	for stale < n && entries[stale].At < oldest {
 		used -= entries[stale].Units
 		stale++
@@ -105,13 +113,15 @@ func (l *log) charge(s *State, _ int64, r *Result) {
 	if r.stale > 0 {
 		s.extra.drop(int(r.stale))
 	}
-	if s.b = r.seen.b + r.need; r.need == 0 {
+	seen := r.logSeen()
+	s.setSum(seen.used + r.need)
+	if r.need == 0 {
 		return
 	}
 	at := l.chargedAt(r)
 	s.more().add(Entry{at, r.need})
-	r.seen.d = r.seen.c
-	r.seen.c = max(r.seen.c, l.leaves(at))
+	seen.cleared, seen.clears = seen.clears, max(seen.clears, l.leaves(at))
+	seen.write(r)
 }
 
 // chargedAt is the time of the entry for what the decision charges.
@@ -119,7 +129,7 @@ func (l *log) chargedAt(r *Result) int64 {
 	if r.leaseAt != 0 {
 		return r.leaseAt
 	}
-	return floorTo(r.seen.a, l.width)
+	return floorTo(r.logSeen().now, l.width)
 }
 
 // drop forgets the first n entries. It only moves the start of the slice, so a busy log does not pay its length on every
@@ -160,7 +170,7 @@ func (s *State) takeOff(at, units int64) int64 {
 			continue
 		}
 		back := takeBack(&entries[i].Units, units)
-		s.b -= back
+		s.setSum(s.Log().Sum - back)
 		if entries[i].Units == 0 {
 			s.extra.entries = slices.Delete(entries, i, i+1)
 		}
@@ -177,22 +187,30 @@ func (l *log) freshAt(s *State) int64 {
 	return l.leaves(entries[len(entries)-1].At)
 }
 
-func (l *log) used(r *Result) int64 { return r.seen.b + r.Charged }
+func (l *log) used(r *Result) int64 { return r.logSeen().used + r.Charged }
 
-func (l *log) resetAt(r *Result) int64 { return r.seen.c }
+func (l *log) resetAt(r *Result) int64 { return r.logSeen().clears }
 
 func (l *log) moreAt(r *Result) int64 {
-	at := r.seen.e
+	at := r.logSeen().freed
 	if charged := l.leaves(l.chargedAt(r)); at == 0 || r.Charged > 0 && charged < at {
 		at = charged
 	}
 	return at
 }
 
-func (l *log) free(r *Result, units int64) { r.seen.b -= units }
+func (l *log) free(r *Result, units int64) {
+	seen := r.logSeen()
+	seen.used -= units
+	seen.write(r)
+}
 
 // uncharge makes the result what it was before its charge.
-func (l *log) uncharge(r *Result) { r.seen.c = r.seen.d }
+func (l *log) uncharge(r *Result) {
+	seen := r.logSeen()
+	seen.clears = seen.cleared
+	seen.write(r)
+}
 
 func (l *log) receipt(r *Result, e *ReceiptEntry) {
 	e.at = l.chargedAt(r)
@@ -207,7 +225,7 @@ func (l *log) offer(_ *State, _ string, now int64, ask *LeaseRequest, r *Result)
 	if ask.leases() {
 		r.leaseAt = granted.At
 	}
-	granted.Units = ask.units(l.threshold - r.seen.b - r.need)
+	granted.Units = ask.units(l.threshold - r.logSeen().used - r.need)
 	granted.Upfront = granted.Units
 	return granted
 }
@@ -216,12 +234,13 @@ func (l *log) lease(s *State, r *Result, granted *Lease) {
 	if granted.Units == 0 && r.leaseAt == 0 {
 		return
 	}
-	s.b += granted.Units
+	s.setSum(s.Log().Sum + granted.Units)
 	if granted.Units > 0 {
 		s.more().add(Entry{granted.At, granted.Units})
 	}
-	r.seen.b += granted.Units
-	r.seen.c = max(r.seen.c, l.leaves(granted.At))
+	seen := r.logSeen()
+	seen.used, seen.clears = seen.used+granted.Units, max(seen.clears, l.leaves(granted.At))
+	seen.write(r)
 }
 
 // giveBack takes the units off the entry of the time at.
@@ -236,8 +255,9 @@ func (l *log) replay(s *State, units, at, now int64, _ period) {
 	if at = floorTo(at, l.width); !l.counts(at, now) {
 		return
 	}
-	units = min(units, max(mostCounted-s.b, 0))
-	s.b += units
+	sum := s.Log().Sum
+	units = min(units, max(mostCounted-sum, 0))
+	s.setSum(sum + units)
 	s.more().add(Entry{at, units})
 }
 
@@ -294,7 +314,9 @@ func (l *log) grow(s *State, r *Result, entries int) {
 	last := &x.entries[n-1]
 	r.leaseAt = max(last.At, l.chargedAt(r))
 	last.At = r.leaseAt
-	r.seen.e = l.leftBy(x.entries, max(r.seen.b-l.threshold, 0)+1)
+	seen := r.logSeen()
+	seen.freed = l.leftBy(x.entries, max(seen.used-l.threshold, 0)+1)
+	seen.write(r)
 }
 
 func (l *log) leased(*Result, int64) int64 { return 0 }

@@ -45,19 +45,24 @@ func (w *fixedWindow) evaluate(s *State, now int64, r *Result) bool {
 }
 
 // freshAt is one period later than it has to be while align stays as it is, see windows.
-func (w *fixedWindow) freshAt(s *State) int64 { return s.a + 2*w.period }
+func (w *fixedWindow) freshAt(s *State) int64 { return s.Window().Start + 2*w.period }
 
-func (w *fixedWindow) resetAt(r *Result) int64 { return r.seen.a + w.period }
+func (w *fixedWindow) resetAt(r *Result) int64 { return r.windowSeen().start + w.period }
 
-func (w *fixedWindow) moreAt(r *Result) int64 { return r.seen.a + w.period }
+func (w *fixedWindow) moreAt(r *Result) int64 { return w.resetAt(r) }
 
-func (w *fixedWindow) receipt(r *Result, e *ReceiptEntry) { e.at, e.end = r.seen.a, r.seen.a+w.period }
+func (w *fixedWindow) receipt(r *Result, e *ReceiptEntry) {
+	e.at, e.end = r.windowSeen().start, w.resetAt(r)
+}
 
 func (w *fixedWindow) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
-	if s.a != e.at {
+	st := s.Window()
+	if st.Start != e.at {
 		return 0
 	}
-	return takeBack(&s.b, units)
+	back := takeBack(&st.Count, units)
+	*s = st.State()
+	return back
 }
 
 func (w *fixedWindow) offer(_ *State, _ string, _ int64, ask *LeaseRequest, r *Result) Lease {

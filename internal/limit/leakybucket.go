@@ -40,6 +40,8 @@ func (r *Result) leakySeen() leakySeen {
 	return leakySeen{slot: r.seen.a, fraction: r.seen.b, now: r.seen.c}
 }
 
+func (v *leakySeen) write(r *Result) { r.seen = numbers{a: v.slot, b: v.fraction, c: v.now} }
+
 func newLeakyBucket(t *Tier, l *Limit, bad report) algorithm {
 	b := &leakyBucket{rate: t.Threshold, period: t.Period.Microseconds(), atOnce: max(l.MaxCost, 1)}
 	b.num, b.den = lowestTerms(b.rate, b.period)
@@ -65,22 +67,23 @@ func (b *leakyBucket) after(at, units int64) (slot, fraction int64) {
 }
 
 // next is the slot of the state, with a fraction that is counted at the present rate: another one is rounded up.
-func (b *leakyBucket) next(s *State) (slot, fraction int64) {
+func (b *leakyBucket) next(st LeakyBucketState) (slot, fraction int64) {
 	switch {
-	case s.c == 0:
+	case st.Num == 0:
 		return longAgo, 0
-	case s.c != b.num && s.b > 0:
-		return s.a + 1, 0
+	case st.Num != b.num && st.Fraction > 0:
+		return st.Slot + 1, 0
 	}
-	return s.a, s.b
+	return st.Slot, st.Fraction
 }
 
 func (b *leakyBucket) evaluate(s *State, now int64, r *Result) bool {
-	if s.a-b.period-maxSkew > now {
+	st := s.LeakyBucket()
+	if st.Slot-b.period-maxSkew > now {
 		return false
 	}
-	slot, fraction := b.next(s)
-	r.seen = numbers{a: slot, b: fraction, c: now}
+	slot, fraction := b.next(st)
+	(&leakySeen{slot, fraction, now}).write(r)
 	if r.Never = r.Cost > b.rate; r.Never {
 		return true
 	}
@@ -93,22 +96,25 @@ func (b *leakyBucket) evaluate(s *State, now int64, r *Result) bool {
 	return true
 }
 
-func (b *leakyBucket) repair(s *State, now int64, _ *Result) { s.a, s.b = now+b.period, 0 }
+func (b *leakyBucket) repair(s *State, now int64, _ *Result) {
+	*s = LeakyBucketState{Slot: now + b.period, Num: s.LeakyBucket().Num}.State()
+}
 
 // charge: the cost is admitted, so the slot is not after now.
 func (b *leakyBucket) charge(s *State, now int64, r *Result) {
 	if r.need == 0 {
 		return
 	}
-	s.a, s.b = b.after(now, r.need)
-	s.c = b.num
+	slot, fraction := b.after(now, r.need)
+	*s = LeakyBucketState{slot, fraction, b.num}.State()
 }
 
 func (b *leakyBucket) freshAt(s *State) int64 {
-	if s.c == 0 {
+	st := s.LeakyBucket()
+	if st.Num == 0 {
 		return longAgo
 	}
-	return s.a + 1
+	return st.Slot + 1
 }
 
 // used: between two slots the bucket has room for nothing.
@@ -135,15 +141,16 @@ func (b *leakyBucket) resetAt(r *Result) int64 {
 // moreAt: if nothing is used, it is when as many units as the rate would have left room, a period from now.
 func (b *leakyBucket) moreAt(r *Result) int64 {
 	if b.used(r) <= 0 {
-		return r.seen.c + b.period
+		return r.leakySeen().now + b.period
 	}
 	return b.resetAt(r)
 }
 
-func (b *leakyBucket) free(r *Result, units int64) { r.seen.b -= units }
+// free: a leaky bucket has no units that could be leased or not.
+func (b *leakyBucket) free(*Result, int64) {}
 
 func (b *leakyBucket) receipt(r *Result, e *ReceiptEntry) {
-	e.at = r.seen.c
+	e.at = r.leakySeen().now
 	e.slot, e.fraction = b.after(e.at, r.Charged)
 	e.end = e.slot + 1
 }
@@ -151,10 +158,11 @@ func (b *leakyBucket) receipt(r *Result, e *ReceiptEntry) {
 // refund moves the slot back, if it is still the one that the charge set: once another charge has been admitted, the wait
 // that the refund would shorten has been served.
 func (b *leakyBucket) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
-	if s.a != e.slot || s.b != e.fraction || s.c != b.num {
+	if s.LeakyBucket() != (LeakyBucketState{e.slot, e.fraction, b.num}) {
 		return 0
 	}
-	s.a, s.b = b.after(e.at, e.Units-units)
+	slot, fraction := b.after(e.at, e.Units-units)
+	*s = LeakyBucketState{slot, fraction, b.num}.State()
 	return units
 }
 
@@ -165,10 +173,11 @@ func (b *leakyBucket) lease(*State, *Result, *Lease) {}
 // giveBack moves the slot back by the units, to now at most. As many as a charge can have free it now, for rounding and
 // replays may have put it further off than they reach.
 func (b *leakyBucket) giveBack(s *State, units, _, now int64, _ period) {
-	if s.c == 0 || s.a < now {
+	st := s.LeakyBucket()
+	if st.Num == 0 || st.Slot < now {
 		return
 	}
-	slot, fraction := b.next(s)
+	slot, fraction := b.next(st)
 	if units >= b.most() {
 		slot, fraction = now, 0
 	} else {
@@ -181,7 +190,7 @@ func (b *leakyBucket) giveBack(s *State, units, _, now int64, _ period) {
 	if slot < now {
 		slot, fraction = now, 0
 	}
-	s.a, s.b, s.c = slot, fraction, b.num
+	*s = LeakyBucketState{slot, fraction, b.num}.State()
 }
 
 // replay moves the slot on by the units, to a period from now at most, for the bucket admits nothing until then.
@@ -189,12 +198,13 @@ func (b *leakyBucket) replay(s *State, units, at, now int64, _ period) {
 	if now-at >= b.period {
 		return
 	}
-	slot, fraction := b.next(s)
-	if s.c == 0 || s.a < now {
+	st := s.LeakyBucket()
+	slot, fraction := b.next(st)
+	if st.Num == 0 || st.Slot < now {
 		slot, fraction = now, 0
 	}
 	spent := min(units, b.most())*b.den + fraction
-	s.a, s.b, s.c = min(slot+spent/b.num, now+b.period), spent%b.num, b.num
+	*s = LeakyBucketState{min(slot+spent/b.num, now+b.period), spent % b.num, b.num}.State()
 }
 
 func (b *leakyBucket) leasing() Leasing { return Leasing{Never: true} }

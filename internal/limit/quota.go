@@ -30,6 +30,13 @@ func (s *State) Quota() QuotaState { return QuotaState{Start: s.a, End: s.c, Cou
 // State is the inverse of [State.Quota].
 func (st QuotaState) State() State { return State{a: st.Start, b: st.Count, c: st.End} }
 
+// quotaSeen is what a decision has seen of a quota, as of its time and before its charge.
+func (r *Result) quotaSeen() QuotaState {
+	return QuotaState{Start: r.seen.a, End: r.seen.b, Count: r.seen.c}
+}
+
+func (st *QuotaState) write(r *Result) { r.seen = numbers{a: st.Start, b: st.End, c: st.Count} }
+
 func newQuota(t *Tier, _ *Limit, bad report) algorithm {
 	if t.Calendar == nil {
 		bad("every", "a quota needs its calendar")
@@ -55,19 +62,20 @@ func (q *quota) window(_ string, now int64) period {
 
 // asOf is the count and the period as of now, whose own period is window.
 func (q *quota) asOf(s *State, now int64, window period) QuotaState {
-	unused := s.c == 0 && s.b == 0 // a period may end at 0
-	if unused || now >= s.c {
+	st := s.Quota()
+	unused := st.End == 0 && st.Count == 0 // a period may end at 0
+	if unused || now >= st.End {
 		return QuotaState{Start: window.start, End: window.end}
 	}
-	return s.Quota()
+	return st
 }
 
 func (q *quota) evaluate(s *State, now int64, r *Result) bool {
-	if s.a-maxSkew > now {
+	if s.Quota().Start-maxSkew > now {
 		return false
 	}
 	st := q.asOf(s, now, r.window)
-	r.seen = numbers{a: st.Start, b: st.Count, c: st.End}
+	st.write(r)
 	if r.Never = r.Cost > q.units; r.Never {
 		return true
 	}
@@ -77,39 +85,56 @@ func (q *quota) evaluate(s *State, now int64, r *Result) bool {
 	return true
 }
 
-func (q *quota) repair(s *State, _ int64, r *Result) { s.a, s.c = r.window.start, r.window.end }
-
-func (q *quota) charge(s *State, _ int64, r *Result) {
-	*s = QuotaState{Start: r.seen.a, Count: r.seen.b + r.need, End: r.seen.c}.State()
+func (q *quota) repair(s *State, _ int64, r *Result) {
+	*s = QuotaState{Start: r.window.start, End: r.window.end, Count: s.Quota().Count}.State()
 }
 
-func (q *quota) freshAt(s *State) int64 { return s.c }
+func (q *quota) charge(s *State, _ int64, r *Result) {
+	st := r.quotaSeen()
+	st.Count += r.need
+	*s = st.State()
+}
 
-func (q *quota) used(r *Result) int64 { return r.seen.b + r.Charged }
+func (q *quota) freshAt(s *State) int64 { return s.Quota().End }
 
-func (q *quota) resetAt(r *Result) int64 { return r.seen.c }
+func (q *quota) used(r *Result) int64 { return r.quotaSeen().Count + r.Charged }
 
-func (q *quota) moreAt(r *Result) int64 { return r.seen.c }
+func (q *quota) resetAt(r *Result) int64 { return r.quotaSeen().End }
 
-func (q *quota) free(r *Result, units int64) { r.seen.b -= units }
+func (q *quota) moreAt(r *Result) int64 { return r.quotaSeen().End }
 
-func (q *quota) receipt(r *Result, e *ReceiptEntry) { e.at, e.end = r.seen.a, r.seen.c }
+func (q *quota) free(r *Result, units int64) {
+	st := r.quotaSeen()
+	st.Count -= units
+	st.write(r)
+}
+
+func (q *quota) receipt(r *Result, e *ReceiptEntry) {
+	st := r.quotaSeen()
+	e.at, e.end = st.Start, st.End
+}
 
 func (q *quota) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
-	if s.a != e.at {
+	st := s.Quota()
+	if st.Start != e.at {
 		return 0
 	}
-	return takeBack(&s.b, units)
+	back := takeBack(&st.Count, units)
+	*s = st.State()
+	return back
 }
 
 func (q *quota) offer(_ *State, _ string, _ int64, ask *LeaseRequest, r *Result) Lease {
-	units := ask.units(q.units - r.seen.b - r.need)
-	return Lease{Units: units, Upfront: units, At: r.seen.a, Until: r.seen.c}
+	st := r.quotaSeen()
+	units := ask.units(q.units - st.Count - r.need)
+	return Lease{Units: units, Upfront: units, At: st.Start, Until: st.End}
 }
 
 func (q *quota) lease(s *State, r *Result, granted *Lease) {
-	s.b += granted.Units
-	r.seen.b += granted.Units
+	st := s.Quota()
+	st.Count += granted.Units
+	*s = st.State()
+	q.free(r, -granted.Units)
 }
 
 func (q *quota) giveBack(s *State, units, at, now int64, window period) {

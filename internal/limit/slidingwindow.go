@@ -94,13 +94,14 @@ func (w *slidingWindow) weighsAtMost(most, start, count, previous int64) int64 {
 	return start + 2*w.period - w.tick*min(w.ticks, most*w.ticks/count)
 }
 
-func (w *slidingWindow) freshAt(s *State) int64 { return s.a + 3*w.period } // see fixedWindow.freshAt
+func (w *slidingWindow) freshAt(s *State) int64 { return s.Window().Start + 3*w.period } // see fixedWindow.freshAt
 
 func (w *slidingWindow) resetAt(r *Result) int64 {
-	if r.seen.b+r.Charged > 0 {
-		return r.seen.a + 2*w.period
+	seen := r.windowSeen()
+	if seen.count+r.Charged > 0 {
+		return seen.start + 2*w.period
 	}
-	return r.seen.a + w.period
+	return seen.start + w.period
 }
 
 // moreAt: if nothing is used, it is when more than nothing would be left if all of the threshold was charged now.
@@ -113,18 +114,21 @@ func (w *slidingWindow) moreAt(r *Result) int64 {
 }
 
 func (w *slidingWindow) receipt(r *Result, e *ReceiptEntry) {
-	e.at, e.end = r.seen.a, r.seen.a+2*w.period
+	e.at = r.windowSeen().start
+	e.end = e.at + 2*w.period
 }
 
 // refund takes the units off the window that was charged, or off the previous one if it is that by now.
 func (w *slidingWindow) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
-	switch s.a {
+	st, back := s.Window(), int64(0)
+	switch st.Start {
 	case e.at:
-		return takeBack(&s.b, units)
+		back = takeBack(&st.Count, units)
 	case e.at + w.period:
-		return takeBack(&s.c, units)
+		back = takeBack(&st.Previous, units)
 	}
-	return 0
+	*s = st.State()
+	return back
 }
 
 func (w *slidingWindow) offer(_ *State, _ string, now int64, ask *LeaseRequest, r *Result) Lease {

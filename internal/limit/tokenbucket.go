@@ -80,8 +80,15 @@ func (st TokenBucketState) State() State {
 	return s
 }
 
+// bucketLevel is what every used bucket has: the numbers of its State.
+type bucketLevel struct{ asOf, grains, rate int64 }
+
+func (s *State) bucketLevel() bucketLevel { return bucketLevel{asOf: s.a, grains: s.b, rate: s.c} }
+
+func (l bucketLevel) write(s *State) { s.a, s.b, s.c = l.asOf, l.grains, l.rate }
+
 func (st *TokenBucketState) write(s *State) {
-	s.a, s.b, s.c = st.AsOf, st.Level, st.Rate
+	bucketLevel{st.AsOf, st.Level, st.Rate}.write(s)
 	if s.extra != nil || st.Refunds != (Refunds{}) || st.Leased != (Leased{}) || st.Late != (Late{}) {
 		x := s.more()
 		x.refunds, x.leased, x.late = st.Refunds, st.Leased, st.Late
@@ -128,7 +135,7 @@ func newTokenBucket(t *Tier, _ *Limit, bad report) algorithm {
 }
 
 func (b *tokenBucket) evaluate(s *State, now int64, r *Result) bool {
-	if s.a-maxSkew > now || s.extra != nil && s.extra.leased.Until-maxSlot-maxSkew > now {
+	if s.bucketLevel().asOf-maxSkew > now || s.extra != nil && s.extra.leased.Until-maxSlot-maxSkew > now {
 		return false
 	}
 	seen := b.asOf(s, now)
@@ -145,16 +152,17 @@ func (b *tokenBucket) evaluate(s *State, now int64, r *Result) bool {
 
 // asOf is the bucket as of now, or as of the time of its state if that is later: its time only moves forward.
 func (b *tokenBucket) asOf(s *State, now int64) bucketSeen {
-	if s.c == 0 {
+	l := s.bucketLevel()
+	if l.rate == 0 { // never used
 		seen := bucketSeen{asOf: now, level: b.full}
 		if s.extra != nil {
 			seen.refunded = s.extra.refunds.Total
 		}
 		return seen
 	}
-	at, level := s.a, s.b
-	if s.c != b.rate {
-		level = b.rescaled(level, s.c)
+	at, level := l.asOf, l.grains
+	if l.rate != b.rate {
+		level = b.rescaled(level, l.rate)
 	}
 	if s.extra == nil {
 		at, level = b.refilled(b.full, at, level, now)
@@ -223,7 +231,9 @@ func (b *tokenBucket) rescaled(level, rate int64) int64 {
 }
 
 func (b *tokenBucket) repair(s *State, now int64, _ *Result) {
-	s.a = min(s.a, now)
+	l := s.bucketLevel()
+	l.asOf = min(l.asOf, now)
+	l.write(s)
 	if x := s.extra; x != nil {
 		if x.leased.Until > now+b.slot {
 			s.lease(Leased{x.leased.Units, now + b.slot})
@@ -236,16 +246,16 @@ func (b *tokenBucket) charge(s *State, _ int64, r *Result) {
 	seen := r.bucket()
 	if s.extra != nil {
 		b.settle(s, &seen)
-		r.seen.e = seen.refunded
+		seen.write(r)
 	}
-	s.a, s.b, s.c = seen.asOf, seen.level-r.need*b.den, b.rate
+	bucketLevel{seen.asOf, seen.level - r.need*b.den, b.rate}.write(s)
 }
 
 // settle brings what a bucket has beside its level up to the time of seen, before anything is written to the level: leases
 // whose slot has ended become late, and a changed rate begins a new era of refunds.
 func (b *tokenBucket) settle(s *State, seen *bucketSeen) {
 	x := s.extra
-	if x.refunds.Total > 0 && s.c != b.rate {
+	if x.refunds.Total > 0 && s.bucketLevel().rate != b.rate {
 		seen.refunded += refundEra
 		x.refunds = Refunds{Total: seen.refunded, Last: seen.asOf}
 	}
@@ -262,7 +272,7 @@ func (b *tokenBucket) settle(s *State, seen *bucketSeen) {
 // that room as it is: they lower the level, and what may be held above it, alike. Refunds raise the level, which is seen
 // here the next time, before anything lowers it. It may come back for the length of one slot.
 func (b *tokenBucket) lateAt(s *State, seen *bucketSeen) Late {
-	if s.extra == nil || s.c != b.rate {
+	if s.extra == nil || s.bucketLevel().rate != b.rate {
 		return Late{}
 	}
 	late := s.extra.late
@@ -280,12 +290,13 @@ func (b *tokenBucket) lateAt(s *State, seen *bucketSeen) Late {
 }
 
 func (b *tokenBucket) freshAt(s *State) int64 {
-	if s.c == 0 {
+	l := s.bucketLevel()
+	if l.rate == 0 {
 		return longAgo
 	}
-	at, level := s.a, s.b
-	if s.c != b.rate {
-		level = b.rescaled(level, s.c)
+	at, level := l.asOf, l.grains
+	if l.rate != b.rate {
+		level = b.rescaled(level, l.rate)
 	}
 	if level < b.full {
 		at += ceilDiv(b.full-level, b.num)
@@ -300,11 +311,12 @@ func (b *tokenBucket) freshAt(s *State) int64 {
 }
 
 func (b *tokenBucket) used(r *Result) int64 {
-	return b.burst - floorTo(r.seen.b-r.Charged*b.den, b.den)/b.den
+	return b.burst - floorTo(r.bucket().level-r.Charged*b.den, b.den)/b.den
 }
 
 func (b *tokenBucket) resetAt(r *Result) int64 {
-	return r.seen.a + ceilDiv(b.full-r.seen.b+r.Charged*b.den, b.num)
+	seen := r.bucket()
+	return seen.asOf + ceilDiv(b.full-seen.level+r.Charged*b.den, b.num)
 }
 
 // moreAt is when the bucket holds one unit more.
@@ -314,15 +326,20 @@ func (b *tokenBucket) moreAt(r *Result) int64 {
 	return b.reaches(&seen, (r.Remaining()+1)*b.den)
 }
 
-func (b *tokenBucket) free(r *Result, units int64) { r.seen.b += units * b.den }
+func (b *tokenBucket) free(r *Result, units int64) {
+	seen := r.bucket()
+	seen.level += units * b.den
+	seen.write(r)
+}
 
 func (b *tokenBucket) receipt(r *Result, e *ReceiptEntry) {
+	seen := r.bucket()
+	e.at = seen.asOf
 	if e.slot = r.leaseAt; e.slot != 0 { // spent from a lease: it comes back only until the slot ends
-		e.at, e.end = r.seen.a, e.slot
+		e.end = e.slot
 		return
 	}
-	seen := r.bucket()
-	e.at, e.refundedBefore = seen.asOf, seen.refunded
+	e.refundedBefore = seen.refunded
 	e.headroom = b.full - seen.level - seen.leased
 	e.end = seen.asOf + ceilDiv(e.headroom+r.Charged*b.den, b.num)
 }
@@ -335,9 +352,9 @@ func (b *tokenBucket) refund(s *State, e *ReceiptEntry, units, now int64) int64 
 	if e.slot != 0 {
 		return b.release(s, units, e.slot, now)
 	}
-	seen := b.asOf(s, max(now, s.a))
+	seen := b.asOf(s, max(now, s.bucketLevel().asOf))
 	elapsed, others := seen.asOf-e.at, seen.refunded-e.refundedBefore
-	if s.c != b.rate || elapsed < 0 || others < 0 { // another rate; a clock that leapt back; a counter made anew
+	if s.bucketLevel().rate != b.rate || elapsed < 0 || others < 0 { // another rate; a clock that leapt back; a counter made anew
 		return 0
 	}
 	gained := b.full
@@ -348,7 +365,7 @@ func (b *tokenBucket) refund(s *State, e *ReceiptEntry, units, now int64) int64 
 	if grains <= 0 {
 		return 0
 	}
-	s.a, s.b = seen.asOf, seen.level+grains
+	bucketLevel{seen.asOf, seen.level + grains, b.rate}.write(s)
 	s.more().refunds.Last = seen.asOf
 	s.extra.refunds.Total += grains
 	return grains / b.den
@@ -393,12 +410,14 @@ func (b *tokenBucket) lease(s *State, r *Result, granted *Lease) {
 		return
 	}
 	units := r.need + granted.Units
-	if s.extra != nil && s.extra.leased.Until > r.seen.a {
+	if s.extra != nil && s.extra.leased.Until > r.bucket().asOf {
 		units += s.extra.leased.Units
 	}
-	s.b -= granted.Units * b.den
+	l := s.bucketLevel()
+	l.grains -= granted.Units * b.den
+	l.write(s)
 	s.lease(Leased{units, granted.At})
-	r.seen.b -= granted.Units * b.den
+	b.free(r, -granted.Units)
 }
 
 // lease sets what is leased.
@@ -424,13 +443,14 @@ func (b *tokenBucket) release(s *State, units, until, now int64) int64 {
 	if s.extra == nil {
 		return 0
 	}
-	l := s.extra.leased
-	if s.c != b.rate || l.Until != until || max(now, s.a) >= l.Until {
+	l, leased := s.bucketLevel(), s.extra.leased
+	if l.rate != b.rate || leased.Until != until || max(now, l.asOf) >= leased.Until {
 		return 0
 	}
-	units = min(units, l.Units)
-	s.b += units * b.den
-	s.lease(Leased{l.Units - units, l.Until})
+	units = min(units, leased.Units)
+	l.grains += units * b.den
+	l.write(s)
+	s.lease(Leased{leased.Units - units, leased.Until})
 	return units
 }
 
@@ -447,7 +467,7 @@ func (b *tokenBucket) releaseLate(s *State, units, ended, now int64) {
 	if x.leased.Until <= seen.asOf {
 		x.leased = Leased{}
 	}
-	s.a, s.b = seen.asOf, seen.level+grains
+	bucketLevel{seen.asOf, seen.level + grains, b.rate}.write(s)
 	if late.Level -= grains; late.Level == 0 {
 		late = Late{}
 	}
@@ -464,7 +484,8 @@ func (b *tokenBucket) replay(s *State, units, at, now int64, _ period) {
 	if s.extra != nil {
 		b.settle(s, &seen)
 	}
-	s.a, s.b, s.c = seen.asOf, max(seen.level-min(units, 2*b.burst)*b.den, min(seen.level, -b.full)), b.rate
+	level := max(seen.level-min(units, 2*b.burst)*b.den, min(seen.level, -b.full))
+	bucketLevel{seen.asOf, level, b.rate}.write(s)
 }
 
 func (b *tokenBucket) params(owner string) Params {
@@ -487,4 +508,4 @@ func (b *tokenBucket) counting() Counting { return Counting{AtOnce: b.burst, Las
 
 func (b *tokenBucket) forgottenAt(_ string, at int64) int64 { return at + b.fullIn }
 
-func (b *tokenBucket) leased(r *Result, units int64) int64 { return r.seen.c/b.den + units }
+func (b *tokenBucket) leased(r *Result, units int64) int64 { return r.bucket().leased/b.den + units }

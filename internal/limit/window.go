@@ -67,13 +67,13 @@ func (w *windows) offset(owner string) int64 {
 // asOf is the state as of the time of the grid's window own: the start of the current window, its count, and the count of
 // the window before it. A window that a faster clock has begun stays the current one: windows only move forward.
 func (w *windows) asOf(s *State, own int64) windowSeen {
-	switch {
-	case s.a >= own:
-		return windowSeen{start: s.a, count: s.b, previous: s.c}
-	case s.a > own-w.period: // of another grid, and it overlaps this window
-		return windowSeen{start: own, count: s.b, previous: s.c}
-	case s.a > own-2*w.period: // the window before this one, or one of another grid that overlaps it
-		return windowSeen{start: own, previous: s.b}
+	switch st := s.Window(); {
+	case st.Start >= own:
+		return windowSeen{start: st.Start, count: st.Count, previous: st.Previous}
+	case st.Start > own-w.period: // of another grid, and it overlaps this window
+		return windowSeen{start: own, count: st.Count, previous: st.Previous}
+	case st.Start > own-2*w.period: // the window before this one, or one of another grid that overlaps it
+		return windowSeen{start: own, previous: st.Count}
 	}
 	return windowSeen{start: own}
 }
@@ -81,25 +81,37 @@ func (w *windows) asOf(s *State, own int64) windowSeen {
 // offGrid reports whether a window that starts at start is ahead of the grid's own one and lies on another grid.
 func (w *windows) offGrid(start, own int64) bool { return start > own && (start-own)%w.period != 0 }
 
-func (w *windows) misdated(s *State, now int64) bool { return s.a-maxSkew > now }
+func (w *windows) misdated(s *State, now int64) bool { return s.Window().Start-maxSkew > now }
 
 // repair moves the start of the window back on its own grid.
 func (w *windows) repair(s *State, now int64, _ *Result) {
-	s.a -= ceilDiv(s.a-now, w.period) * w.period
+	st := s.Window()
+	st.Start -= ceilDiv(st.Start-now, w.period) * w.period
+	*s = st.State()
 }
 
 func (w *windows) charge(s *State, _ int64, r *Result) {
-	s.a, s.b, s.c = r.seen.a, r.seen.b+r.need, r.seen.c
+	seen := r.windowSeen()
+	*s = WindowState{Start: seen.start, Count: seen.count + r.need, Previous: seen.previous}.State()
 }
 
-func (w *windows) used(r *Result) int64 { return r.seen.d + r.seen.b + r.Charged }
+func (w *windows) used(r *Result) int64 {
+	seen := r.windowSeen()
+	return seen.weight + seen.count + r.Charged
+}
 
-func (w *windows) free(r *Result, units int64) { r.seen.b -= units }
+func (w *windows) free(r *Result, units int64) {
+	seen := r.windowSeen()
+	seen.count -= units
+	seen.write(r)
+}
 
 // lease counts what is leased in the window in which it is leased.
 func (w *windows) lease(s *State, r *Result, granted *Lease) {
-	s.b += granted.Units
-	r.seen.b += granted.Units
+	st := s.Window()
+	st.Count += granted.Units
+	*s = st.State()
+	w.free(r, -granted.Units)
 }
 
 // correct counts so many units more, or fewer, in the window that contains the time at, if that is the current window or the
