@@ -60,7 +60,7 @@ NESTED = ':!bench' ':!browser' ':!infra'
 
 # The packages with tests that do less in a short run, or leave out what the race detector falsifies. It makes what only computes
 # seven times as slow, so under it they run short, and then once more in full without it.
-FULL = $(shell git grep -lE --untracked 'testing\.Short\(\)|\braceEnabled\b' -- '*_test.go' $(NESTED) | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+FULL = $(shell git grep -lE --untracked 'testing\.Short\(\)|\b[rR]aceEnabled\b' -- '*_test.go' $(NESTED) | xargs -n 1 dirname | sort -u | sed 's|^|./|')
 
 # How many packages are tested at once: more than there are processors, because the longest wait more than they compute.
 PACKAGES = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)))

@@ -188,7 +188,7 @@ func (w *world) start(environments int) {
 	w.t.Helper()
 	host, err := lambdahost.Start(context.Background(), lambdahost.Config{
 		Binary: filepath.Join(w.dir, "bootstrap"), Name: "authorizer", Env: w.env, Environments: environments, Queue: 1000, InitTimeout: patient,
-		Timeout: 10 * time.Second, Freeze: true, Log: w.sink.log(),
+		Timeout: 10 * time.Second, Grace: patient, Freeze: true, Log: w.sink.log(),
 		Output: func(l lambdahost.Line) {
 			w.sink.line(l)
 			w.mu.Lock()
@@ -232,7 +232,7 @@ func (w *world) function(name string) *lambdahost.Host {
 		w.t.Fatal(err)
 	}
 	host, err := lambdahost.Start(context.Background(), lambdahost.Config{Binary: self, Name: name, Env: map[string]string{functionVar: name},
-		Environments: 2, Queue: 1000, InitTimeout: patient, Timeout: 10 * time.Second, Freeze: true, Log: w.sink.log(), Output: w.sink.line})
+		Environments: 2, Queue: 1000, InitTimeout: patient, Timeout: 10 * time.Second, Grace: patient, Freeze: true, Log: w.sink.log(), Output: w.sink.line})
 	if err != nil {
 		w.t.Fatal(err)
 	}
