@@ -12,9 +12,8 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/backend"
-	"github.com/sluicelimits/sluice/internal/ladder"
 	"github.com/sluicelimits/sluice/internal/limit"
-	"github.com/sluicelimits/sluice/internal/outage"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/planfile"
 	"github.com/sluicelimits/sluice/internal/store/memory"
@@ -31,8 +30,8 @@ type Limiter struct {
 	c          Config
 	plans      *planfile.Plans
 	authorizer *authorizer.Authorizer
-	store      *outage.Store
-	ladder     *ladder.Ladder // nil where counters are in memory only
+	store      *resilience.Fallback
+	chain      *resilience.Chain // nil where counters are in memory only
 
 	closed  atomic.Bool
 	stop    context.CancelFunc
@@ -72,28 +71,30 @@ func (l *Limiter) openStores() (addresses limit.Store, err error) {
 	if err != nil {
 		return nil, err
 	}
-	bytes := min(l.c.Memory, outage.DefaultBytes)
+	bytes := min(l.c.Memory, resilience.DefaultFallbackBytes)
 	if l.c.Store == nil {
-		l.store, err = outage.New(outage.Config{Store: own, Bytes: bytes, Log: l.c.Log})
+		l.store, err = resilience.NewFallback(resilience.FallbackConfig{Store: own, Bytes: bytes, Log: l.c.Log})
 		return l.store, err
 	}
 	rates := l.c.Store.Backend()
-	shared := ladder.Config{Rates: named(rates), NoLeases: l.c.NoLeases, MaxInstances: l.c.MaxInstances,
-		Outage: outage.Config{Bytes: bytes}, Log: l.c.Log}
+	shared := resilience.ChainConfig{Rates: named(rates), NoLeases: l.c.NoLeases, MaxInstances: l.c.MaxInstances,
+		Fallback: resilience.FallbackConfig{Bytes: bytes}, Log: l.c.Log}
 	if l.c.Quotas != nil && l.c.Quotas != l.c.Store {
 		shared.Quotas = named(l.c.Quotas.Backend())
 	}
-	if l.ladder, err = ladder.New(shared); err != nil {
+	if l.chain, err = resilience.NewChain(shared); err != nil {
 		return nil, err
 	}
-	l.store = l.ladder.Store
+	l.store = l.chain.Fallback
 	if rates.Metered {
 		return own, nil
 	}
 	return l.store, nil
 }
 
-func named(b backend.Backend) ladder.Named { return ladder.Named{Name: b.Name, Store: b.Counters} }
+func named(b backend.Backend) resilience.NamedStore {
+	return resilience.NamedStore{Name: b.Name, Store: b.Counters}
+}
 
 func acceptsPlan(s limit.Store) func(all []*limit.Limit, together ...[]*limit.Limit) error {
 	return func(all []*limit.Limit, together ...[]*limit.Limit) error {
@@ -138,8 +139,8 @@ func (l *Limiter) Close(ctx context.Context) error {
 }
 
 func (l *Limiter) closeStores(ctx context.Context) error {
-	if l.ladder != nil {
-		return l.ladder.Close(ctx)
+	if l.chain != nil {
+		return l.chain.Close(ctx)
 	}
 	return l.store.Close(ctx)
 }

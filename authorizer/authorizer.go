@@ -30,7 +30,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/identity/token"
 	"github.com/sluicelimits/sluice/internal/limit"
-	"github.com/sluicelimits/sluice/internal/outage"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/route"
 )
@@ -51,9 +51,9 @@ type Config struct {
 	Source Source // required
 	Tokens Tokens // nil accepts no JWT
 
-	// Store is required; Addresses is where ipLimits are counted, default Store. Each is to be an [outage.Store], which knows
-	// how many instances there are and charges back what it admitted. Another one is put into one that takes itself for the
-	// only instance.
+	// Store is required. Addresses counts the ipLimits; default Store. Each is to be a [resilience.Fallback], which knows how many
+	// instances there are and replays what it admitted. A store of another type is wrapped in a fallback limiter that takes
+	// this process for the only instance.
 	Store, Addresses limit.Store
 
 	Now         func() time.Time // default time.Now
@@ -68,8 +68,8 @@ type Config struct {
 	// store that is away. With limit.Off none is looked at. Who calls is known, or denied, in each mode.
 	Mode func() limit.Mode
 
-	// BackstopBytes bounds what is counted in this process while a store that is no [outage.Store] does not answer; 0 is
-	// outage.DefaultBytes.
+	// BackstopBytes bounds what is counted in this process while a store that is no [resilience.Fallback] does not answer; 0 is
+	// resilience.DefaultFallbackBytes.
 	BackstopBytes int64
 }
 
@@ -83,7 +83,7 @@ var errNobody = errors.New("there are plans or tenants, and neither an issuer of
 // Authorizer decides requests. It is safe for concurrent use. Make it with [New].
 type Authorizer struct {
 	c                Config
-	store, addresses *outage.Store
+	store, addresses *resilience.Fallback
 	encoder          answer.Encoder
 	pool             sync.Pool
 }
@@ -128,11 +128,11 @@ func New(c Config) (*Authorizer, error) {
 }
 
 // answering is the store as one that always has an answer.
-func (c *Config) answering(store limit.Store) (*outage.Store, error) {
-	if s, ok := store.(*outage.Store); ok {
+func (c *Config) answering(store limit.Store) (*resilience.Fallback, error) {
+	if s, ok := store.(*resilience.Fallback); ok {
 		return s, nil
 	}
-	s, err := outage.New(outage.Config{Store: store, Bytes: c.BackstopBytes, Log: c.Log})
+	s, err := resilience.NewFallback(resilience.FallbackConfig{Store: store, Bytes: c.BackstopBytes, Log: c.Log})
 	if err != nil {
 		return nil, fmt.Errorf("authorizer: %w", err)
 	}
@@ -567,7 +567,7 @@ func (z *Authorizer) charge(ctx context.Context, a *Answer, s *step) answer.Kind
 }
 
 // measured asks the store, and notes what it took where that is wanted.
-func (z *Authorizer) measured(ctx context.Context, a *Answer, store *outage.Store, s *step) error {
+func (z *Authorizer) measured(ctx context.Context, a *Answer, store *resilience.Fallback, s *step) error {
 	if a.peeking {
 		return store.Peek(ctx, &s.request, a.At, &s.decision)
 	}

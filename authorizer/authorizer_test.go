@@ -18,7 +18,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limit"
-	"github.com/sluicelimits/sluice/internal/outage"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
@@ -370,11 +370,11 @@ func TestOutageStore(t *testing.T) {
 	gone := errors.New("connection refused")
 	store.down.Store(&gone)
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	tenants, err := outage.New(outage.Config{Store: store, MaxInstances: 5, Log: quiet})
+	tenants, err := resilience.NewFallback(resilience.FallbackConfig{Store: store, MaxInstances: 5, Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
-	addresses, err := outage.New(outage.Config{Store: store, MaxInstances: 2, Log: quiet})
+	addresses, err := resilience.NewFallback(resilience.FallbackConfig{Store: store, MaxInstances: 2, Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -405,7 +405,7 @@ func TestOutageStore(t *testing.T) {
 		t.Errorf("%s, marked %v with the store back", a.Kind, a.StoreFailed)
 	}
 	a.Release()
-	for _, s := range []*outage.Store{tenants, addresses} {
+	for _, s := range []*resilience.Fallback{tenants, addresses} {
 		if err := s.Close(context.Background()); err != nil {
 			t.Error(err)
 		}

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/bench/shared"
-	"github.com/sluicelimits/sluice/internal/ladder"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
 )
@@ -95,7 +95,7 @@ func hotLimits(binds limit.Algorithm) []limit.Limit {
 	}
 }
 
-// hotAtOnce adds what a minute of twenty instances costs, each the whole ladder of a process of its own.
+// hotAtOnce adds what a minute of twenty instances costs, each the whole store chain of a process of its own.
 func hotAtOnce(r *Result, binding, short bool) error {
 	length := time.Minute
 	if short {
@@ -208,22 +208,22 @@ func runHot(t *testing.T, limits []limit.Limit, length time.Duration) (*hot, err
 func (h *hot) run(w *dynamoWorkload, length time.Duration) error {
 	req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: w.charges}
 	var asking sync.WaitGroup
-	var ladders []*ladder.Ladder
+	var chains []*resilience.Chain
 	for range hotInstances {
 		store, err := w.store()
 		if err != nil {
 			return err
 		}
-		l, err := ladder.New(ladder.Config{Rates: ladder.Named{Name: "dynamodb", Store: store}, MaxInstances: hotInstances})
+		l, err := resilience.NewChain(resilience.ChainConfig{Rates: resilience.NamedStore{Name: "dynamodb", Store: store}, MaxInstances: hotInstances})
 		if err != nil {
 			return err
 		}
-		ladders = append(ladders, l)
+		chains = append(chains, l)
 		asking.Go(func() { h.arrive(l, req, length, &asking) })
 	}
 	asking.Wait()
 	var err error
-	for _, l := range ladders {
+	for _, l := range chains {
 		err = errors.Join(err, l.Close(context.Background()))
 	}
 	return err

@@ -12,8 +12,8 @@ import (
 	"github.com/sethvargo/go-limiter/memorystore"
 	"golang.org/x/time/rate"
 
-	"github.com/sluicelimits/sluice/internal/clock"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 

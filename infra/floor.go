@@ -221,7 +221,7 @@ func bound(set *plan.Set) (rate, error) {
 			continue
 		}
 		for i := range l.Tiers {
-			r, ok := admitted(&l.Tiers[i], l.MaxCost)
+			r, ok := admitted(&l.Tiers[i])
 			if ok && (!found || r.perSecond+r.burst < least.perSecond+least.burst) {
 				least, found = r, true
 			}
@@ -234,21 +234,9 @@ func bound(set *plan.Set) (rate, error) {
 }
 
 // admitted is what a tier admits in any time, as docs/accuracy.md says; false of a quota, whose period is not one of seconds.
-func admitted(t *limit.Tier, cost int64) (rate, bool) {
-	units := float64(t.Threshold)
-	r := rate{perSecond: units / t.Period.Seconds(), burst: units}
-	switch t.Algorithm {
-	case limit.FixedWindow, limit.SlidingWindow:
-		r.burst = 2 * units // the end of one window, and the begin of the next
-	case limit.SlidingBuckets, limit.SlidingLog:
-	case limit.TokenBucket:
-		if t.Burst > 0 {
-			r.burst = float64(t.Burst)
-		}
-	case limit.LeakyBucket:
-		r.burst = float64(max(1, cost))
-	case limit.Quota:
+func admitted(t *limit.Tier) (rate, bool) {
+	if t.Calendar != nil {
 		return rate{}, false
 	}
-	return r, true
+	return rate{perSecond: float64(t.Threshold) / t.Period.Seconds(), burst: float64(t.Counting().AtOnce)}, true
 }

@@ -14,13 +14,16 @@ type admitting struct{}
 
 // Decide implements [limit.Store].
 func (admitting) Decide(_ context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	d.Begin(req, now.UnixMicro())
-	for i := range d.Results {
-		d.Evaluate(i, &limit.State{}, false)
+	e, err := d.Begin(req, now.UnixMicro())
+	if err != nil {
+		return err
 	}
-	if d.Settle() {
+	for i := range d.Results {
+		e.Evaluate(i, &limit.State{}, false)
+	}
+	if e.Settle() {
 		for i := range d.Results {
-			d.Commit(i, &limit.State{})
+			e.Charge(i, &limit.State{})
 		}
 	}
 	return nil
@@ -28,11 +31,14 @@ func (admitting) Decide(_ context.Context, req *limit.Request, now time.Time, d 
 
 // Peek implements [limit.Store].
 func (admitting) Peek(_ context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	d.Begin(req, now.UnixMicro())
-	for i := range d.Results {
-		d.Evaluate(i, &limit.State{}, false)
+	e, err := d.Begin(req, now.UnixMicro())
+	if err != nil {
+		return err
 	}
-	d.Settle()
+	for i := range d.Results {
+		e.Evaluate(i, &limit.State{}, false)
+	}
+	e.Settle()
 	return nil
 }
 

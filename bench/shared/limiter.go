@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/sluicelimits/sluice/internal/fleet"
 	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/store/redis"
 )
 
@@ -46,7 +46,7 @@ func (l Limiter) open(ctx context.Context, addr string, instances int) (store li
 	case Naive:
 		return s, func(context.Context) error { return s.Close() }, nil
 	case OldRule, Leased:
-		all, err := fleet.New(fleet.Config{Store: s, Max: instances})
+		all, err := resilience.NewInstances(resilience.InstancesConfig{Store: s, Max: instances})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -19,7 +19,7 @@ const (
 )
 
 // Ask implements [lease.Rule].
-func (p prototype) Ask(v *lease.View, a *limit.Ahead) {
+func (p prototype) Ask(v *lease.View, a *limit.LeaseRequest) {
 	n := float64(max(v.Instances, 1))
 	rate, total, left := v.Rate, max(v.Total, v.Rate), v.Remains.Seconds()
 	if v.Total == 0 {

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/fleet"
 	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
@@ -113,7 +113,7 @@ func (f *crowd) clock() time.Time { return f.now }
 // member is the instance, which begins with its first request.
 func (f *crowd) member(i int) (limit.Store, error) {
 	f.asked[i] = f.now
-	if f.by != Naive && f.now.Sub(f.beats[i]) >= fleet.DefaultEvery {
+	if f.by != Naive && f.now.Sub(f.beats[i]) >= resilience.DefaultAnnounceEvery {
 		f.beats[i] = f.now
 		f.calls++
 	}
@@ -147,9 +147,9 @@ func (f *crowd) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// aliveFor is how long after its last request an instance counts, as it does in package fleet. That one's beats are at
+// aliveFor is how long after its last request an instance counts, as it does in package resilience. That one's beats are at
 // random times, so a simulation has its own; each is counted as a call.
-const aliveFor = fleet.Period + time.Second
+const aliveFor = resilience.InstancesPeriod + time.Second
 
 // alive is how many instances are there.
 func (f *crowd) alive() int {

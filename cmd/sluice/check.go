@@ -18,7 +18,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
 const checkLong = `Check plans files. Several files are read as one configuration: plans in one, tenants in another. "-" is standard
@@ -243,7 +243,7 @@ func (f *checkFlags) acceptsPlan(all []*limit.Limit, together ...[]*limit.Limit)
 		return dynamodb.AcceptsPlan(all, together...)
 	}
 	quotas := func(limits []*limit.Limit) []*limit.Limit {
-		return slices.DeleteFunc(slices.Clone(limits), func(l *limit.Limit) bool { return !split.IsQuota(l) })
+		return slices.DeleteFunc(slices.Clone(limits), func(l *limit.Limit) bool { return !router.IsQuota(l) })
 	}
 	lists := make([][]*limit.Limit, len(together))
 	for i := range together {

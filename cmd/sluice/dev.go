@@ -31,7 +31,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/planfile"
 	"github.com/sluicelimits/sluice/internal/shares"
 	"github.com/sluicelimits/sluice/internal/store/memory"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
 //go:embed example.yaml
@@ -247,7 +247,7 @@ func (d *dev) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	defer operators.forgetAll()
 	f := &fleet{dev: d, upstream: upstream, log: log, operators: operators, homes: map[string]*memory.Store{},
-		away:  map[string]*split.Homes{},
+		away:  map[string]*router.Store{},
 		cells: map[string]*servedCell{}, failed: make(chan error, 1)}
 	if err := f.openPlane(ctx, counters.tenants); err != nil {
 		counters.close(log)

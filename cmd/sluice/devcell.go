@@ -21,18 +21,18 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/admin/call"
-	"github.com/sluicelimits/sluice/internal/clock"
 	"github.com/sluicelimits/sluice/internal/devcells"
 	"github.com/sluicelimits/sluice/internal/gateway"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 	"github.com/sluicelimits/sluice/internal/livepage"
 	"github.com/sluicelimits/sluice/internal/ops"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/planfile"
 	"github.com/sluicelimits/sluice/internal/store/memory"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
 // aloneCell is the one cell where there are not several; operators' commands know it by that.
@@ -53,7 +53,7 @@ type fleet struct {
 	clock     clock.Clock
 	operators *operators
 	homes     map[string]*memory.Store // of several cells: the counters of each, also of those that were removed
-	away      map[string]*split.Homes  // what each cell sees of them
+	away      map[string]*router.Store // what each cell sees of them
 
 	mu      sync.Mutex
 	cells   map[string]*servedCell
@@ -142,7 +142,7 @@ func (f *fleet) handler(c *servedCell) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	status := &gateway.StatusSource{Overview: f.overview(c), Store: c.counters.tenants, Ladder: c.counters.ladder, Bytes: c.counters.bytes,
+	status := &gateway.StatusSource{Overview: f.overview(c), Store: c.counters.tenants, Chain: c.counters.chain, Bytes: c.counters.bytes,
 		Upstream: f.upstream, Listen: c.listener.Addr().String(), Try: c.lines.commands(), Now: f.clock.Now}
 	if f.several() {
 		status.Cells = func() []livepage.CellStatus { return f.status(c) }
@@ -392,13 +392,13 @@ func (f *fleet) memoryCounters(name string) (*counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := split.NewHomes(split.HomesConfig{Cell: name, Own: own})
+	all, err := router.New(router.Config{Cell: name, Rates: router.Backend{Store: own}, Homes: map[string]router.Backend{}})
 	if err != nil {
 		return nil, err
 	}
 	for home, store := range f.homes {
 		if home != name {
-			err = errors.Join(err, all.Add(home, store))
+			err = errors.Join(err, all.Add(home, router.Backend{Store: store}))
 		}
 	}
 	if err != nil {
@@ -430,7 +430,7 @@ func (f *fleet) counts(name string) (*memory.Store, error) {
 	f.homes[name] = own
 	for other, cell := range f.away {
 		if other != name {
-			err = errors.Join(err, cell.Add(name, own))
+			err = errors.Join(err, cell.Add(name, router.Backend{Store: own}))
 		}
 	}
 	return own, err

@@ -16,12 +16,12 @@ import (
 	awsdynamodb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/spf13/pflag"
 
-	"github.com/sluicelimits/sluice/internal/ladder"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 	"github.com/sluicelimits/sluice/internal/store/redis"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
 // storeOptions say where counters are kept.
@@ -73,8 +73,8 @@ func (o *storeOptions) check() error {
 // counters are the stores of a gateway.
 type counters struct {
 	tenants, addresses limit.Store
-	base               limit.Store    // what tenants is in the end: without leases and what decides while a store is away
-	ladder             *ladder.Ladder // over the stores that are shared; nil where none is
+	base               limit.Store       // what tenants is in the end: without leases and what decides while a store is away
+	chain              *resilience.Chain // over the stores that are shared; nil where none is
 	bytes              func() int64
 	closers            []func(context.Context) error
 }
@@ -94,13 +94,13 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 	if o.dynamodb == "" && o.redis == "" {
 		return c, nil
 	}
-	shared := ladder.Config{NoLeases: !o.leases, MaxInstances: o.maxInstances, Log: log}
+	shared := resilience.ChainConfig{NoLeases: !o.leases, MaxInstances: o.maxInstances, Log: log}
 	if o.dynamodb != "" {
 		s, err := o.openDynamoDB(ctx)
 		if err != nil {
 			return nil, err
 		}
-		shared.Rates = ladder.Named{Name: "DynamoDB", Store: s}
+		shared.Rates = resilience.NamedStore{Name: "DynamoDB", Store: s}
 	}
 	if o.redis != "" {
 		rates, err := o.openRedis(ctx)
@@ -108,21 +108,21 @@ func (o *storeOptions) open(ctx context.Context, maxBytes int64, log *slog.Logge
 			return nil, err
 		}
 		c.closers = append(c.closers, func(context.Context) error { return rates.Close() })
-		shared.Quotas, shared.Rates = shared.Rates, ladder.Named{Name: "Redis", Store: rates}
+		shared.Quotas, shared.Rates = shared.Rates, resilience.NamedStore{Name: "Redis", Store: rates}
 	}
-	if c.ladder, err = ladder.New(shared); err != nil {
+	if c.chain, err = resilience.NewChain(shared); err != nil {
 		c.close(log)
 		return nil, err
 	}
-	c.closers = append([]func(context.Context) error{c.ladder.Close}, c.closers...)
+	c.closers = append([]func(context.Context) error{c.chain.Close}, c.closers...)
 	c.base = shared.Rates.Store
 	if shared.Quotas.Store != nil {
-		if c.base, err = split.New(split.Config{Rates: shared.Rates.Store, Quotas: shared.Quotas.Store}); err != nil {
+		if c.base, err = router.New(router.Config{Rates: router.Backend{Store: shared.Rates.Store}, Quotas: router.Backend{Store: shared.Quotas.Store}}); err != nil {
 			c.close(log)
 			return nil, err
 		}
 	}
-	c.tenants = c.ladder.Store
+	c.tenants = c.chain.Fallback
 	if o.redis != "" {
 		c.addresses = c.tenants
 	}

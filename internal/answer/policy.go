@@ -61,11 +61,11 @@ func appendPeriod(b []byte, t *limit.Tier) []byte {
 // window is the w of a policy, whole seconds rounded up, so that q in w is never more than the limit gives: the length of
 // the window; for a token bucket the time in which an empty one fills, since its q is the burst and q/w then is its rate.
 func window(t *limit.Tier, now int64) int64 {
-	switch t.Algorithm {
-	case limit.Quota:
+	switch {
+	case t.Calendar != nil:
 		start, end := t.CalendarPeriod(now)
 		return ceilSeconds(end - start)
-	case limit.TokenBucket:
+	case t.Algorithm.HasBurst():
 		hi, lo := bits.Mul64(uint64(t.Burst), uint64(t.Period.Microseconds()))
 		rate := uint64(t.Threshold)
 		if hi >= rate {

@@ -122,14 +122,14 @@ func (p *Problem) appendDetail(b []byte) []byte {
 // appendRule writes what a tier allows: "allows 100 per 10s", "allows 200 at once and 100 per 1s after that".
 func appendRule(b []byte, t *limit.Tier) []byte {
 	b = append(b, "allows "...)
-	if t.Algorithm == limit.TokenBucket {
+	if t.Algorithm.HasBurst() {
 		b = strconv.AppendInt(b, t.Burst, 10)
 		b = append(b, " at once and "...)
 	}
 	b = strconv.AppendInt(b, t.Threshold, 10)
 	b = append(b, " per "...)
 	b = appendPeriod(b, t)
-	if t.Algorithm == limit.TokenBucket {
+	if t.Algorithm.HasBurst() {
 		b = append(b, " after that"...)
 	}
 	return b

@@ -78,7 +78,7 @@ func New(c Config) (*Function, error) {
 	if f.stores, err = newStores(s, m, a, f.secret, func() *telemetry.Recorder { return f.recorder }, c.Log); err != nil {
 		return nil, err
 	}
-	f.gauges.chargedBack = f.stores.ladder.TakeFullest
+	f.gauges.chargedBack = f.stores.chain.TakeFullest
 	if f.kill, err = newKillSwitch(s.KillSwitch, a, c.Log); err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ const (
 
 // source is the configuration, and what prepares it beside the start.
 func (f *Function) source(c *Config, m memory, a *amazon) (_ authorizer.Source, prepare func(context.Context), err error) {
-	accepts := f.stores.ladder.Accepts
+	accepts := f.stores.chain.Accepts
 	if name := c.Settings.ConfigFile; name != "" {
 		s, err := readFile(c.Bundle, name, accepts, f.secret, c.Log)
 		if err != nil {
@@ -145,13 +145,13 @@ func (f *Function) source(c *Config, m memory, a *amazon) (_ authorizer.Source, 
 func (f *Function) newHandler(c *Config, m memory, source authorizer.Source) (*authorizer.Handler, error) {
 	s := c.Settings
 	of := authorizer.Config{
-		Source: &renewing{source, f.secret}, Store: f.stores.ladder.Store, Addresses: f.stores.addresses, Log: c.Log, TrustedHops: s.TrustedHops,
+		Source: &renewing{source, f.secret}, Store: f.stores.chain.Fallback, Addresses: f.stores.addresses, Log: c.Log, TrustedHops: s.TrustedHops,
 		Jitter: s.RetryJitter, Sources: f.secret, Measure: true, BackstopBytes: m.backstop,
 	}
 	if f.tokens != nil {
 		of.Tokens = f.tokens
 	}
-	beside := []func(context.Context, time.Time){f.stores.ladder.Beat}
+	beside := []func(context.Context, time.Time){f.stores.chain.RunBackgroundTasks}
 	if f.kill != nil {
 		of.Mode = f.kill.Mode
 		beside = []func(context.Context, time.Time){f.kill.Poll, f.beat}
@@ -169,7 +169,7 @@ func (f *Function) newHandler(c *Config, m memory, source authorizer.Source) (*a
 // beat has the stores told that this instance runs, but where they are not to be asked. What is leased meanwhile ends by itself.
 func (f *Function) beat(ctx context.Context, now time.Time) {
 	if f.kill.Mode() != limit.Off {
-		f.stores.ladder.Beat(ctx, now)
+		f.stores.chain.RunBackgroundTasks(ctx, now)
 	}
 }
 
@@ -210,7 +210,7 @@ func (f *Function) Invoke(ctx context.Context, payload []byte) ([]byte, error) {
 func (f *Function) Close(ctx context.Context) error {
 	f.stop()
 	// First what is known: a store that is away may take all the time there is, and then the metrics that tell of it would be lost.
-	errs := []error{f.recorder.Flush(ctx), f.stores.ladder.Close(ctx), f.recorder.Flush(ctx)}
+	errs := []error{f.recorder.Flush(ctx), f.stores.chain.Close(ctx), f.recorder.Flush(ctx)}
 	if f.stores.redis != nil {
 		errs = append(errs, f.stores.redis.Close())
 	}

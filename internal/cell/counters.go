@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/secrets"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/store/redis"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
 // Counters is where a cell counts, and what it enforces, for operators: without leases, backstop or cache in between, so that
@@ -38,15 +38,29 @@ func NewCounters(c Config) (*Counters, error) {
 	if err != nil {
 		return nil, err
 	}
-	out.Store = items
+	to := router.Config{Cell: c.Settings.Cell, Rates: router.Backend{Store: items}, HoldFor: -1}
 	if c.Settings.Redis != nil {
-		if err := out.addRedis(c, a, items); err != nil {
+		to.Quotas = to.Rates
+		if to.Rates.Store, err = out.newRates(c, a); err != nil {
 			return nil, err
 		}
 	}
-	if err := out.addHomes(c, a); err != nil {
+	if len(c.Settings.Homes) > 0 { // limits that other cells keep are looked at, and changed, there
+		homes, err := a.homes(c.Settings.Homes, patience)
+		if err != nil {
+			return nil, err
+		}
+		to.Homes = make(map[string]router.Backend, len(homes))
+		for cell, store := range homes {
+			to.Homes[cell] = router.Backend{Store: store}
+		}
+	}
+	all, err := router.New(to)
+	if err != nil {
 		return nil, err
 	}
+	out.Store = all
+	out.close = append([]func() error{func() error { return all.Close(context.Background()) }}, out.close...)
 	documents, err := table.New(table.Config{Client: a.dynamodb(), Table: c.Settings.ConfigTable})
 	if err != nil {
 		return nil, err
@@ -58,40 +72,20 @@ func NewCounters(c Config) (*Counters, error) {
 	return out, err
 }
 
-// addRedis puts the rates where the cell has them.
-func (k *Counters) addRedis(c Config, a *amazon, quotas limit.Store) error {
+// newRates opens the cell's Redis, which counts its rates.
+func (k *Counters) newRates(c Config, a *amazon) (*redis.Store, error) {
 	secret, err := secrets.New(secrets.Config{Client: a.secretsManager(), ID: c.Settings.Secret, Log: c.Log})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	of := *c.Settings.Redis
 	of.Deadline = patience
-	var rates *redis.Store
-	if rates, err = newRedis(&of, a, secret, c.Log); err != nil {
-		return err
-	}
-	both, err := split.New(split.Config{Rates: rates, Quotas: quotas, HoldFor: -1})
+	rates, err := newRedis(&of, a, secret, c.Log)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	k.Store = both
-	k.close = []func() error{func() error { return both.Close(context.Background()) }, rates.Close, func() error { secret.Close(); return nil }}
-	return nil
-}
-
-// addHomes has limits that other cells keep looked at, and changed, there.
-func (k *Counters) addHomes(c Config, a *amazon) error {
-	stores, err := a.homes(c.Settings.Homes, patience)
-	if err != nil || len(stores) == 0 {
-		return err
-	}
-	all, err := split.NewHomes(split.HomesConfig{Cell: c.Settings.Cell, Own: k.Store, Homes: stores, HoldFor: -1})
-	if err != nil {
-		return err
-	}
-	k.Store = all
-	k.close = append([]func() error{func() error { return all.Close(context.Background()) }}, k.close...)
-	return nil
+	k.close = []func() error{rates.Close, func() error { secret.Close(); return nil }}
+	return rates, nil
 }
 
 // Tenant is a tenant with the limits that the cell enforces now; nil where there is none.

@@ -5,7 +5,7 @@ import (
 	"strconv"
 
 	"github.com/sluicelimits/sluice/internal/lease"
-	"github.com/sluicelimits/sluice/internal/outage"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 
 // memory is how a function's memory is divided: what grows with its users is bounded, so that a small function is not killed.
@@ -42,7 +42,7 @@ func divide(mb string) memory {
 	}
 	return memory{
 		all: all, documents: min(all/documentsPart, mostDocuments), addresses: min(all/addressesPart, mostAddresses),
-		backstop: min(all/backstopPart, outage.DefaultBytes), leases: int(min(all/leasesPart/leaseBytes, lease.DefaultMaxCounters)),
+		backstop: min(all/backstopPart, resilience.DefaultFallbackBytes), leases: int(min(all/leasesPart/leaseBytes, lease.DefaultMaxCounters)),
 	}
 }
 

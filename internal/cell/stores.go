@@ -9,10 +9,9 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/elasticache"
 	"github.com/sluicelimits/sluice/internal/environ"
-	"github.com/sluicelimits/sluice/internal/ladder"
 	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
-	"github.com/sluicelimits/sluice/internal/outage"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/secrets"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 	memstore "github.com/sluicelimits/sluice/internal/store/memory"
@@ -22,7 +21,7 @@ import (
 
 // stores are where a cell counts.
 type stores struct {
-	ladder    *ladder.Ladder
+	chain     *resilience.Chain
 	addresses limit.Store  // nil: with everything else
 	redis     *redis.Store // nil in a small cell
 }
@@ -38,17 +37,17 @@ func newStores(s *environ.Settings, m memory, a *amazon, secret *secrets.Cache, 
 		return nil, err
 	}
 	made := &stores{}
-	c := ladder.Config{
-		Rates:  ladder.Named{Name: telemetry.DynamoDB.String(), Store: counters},
+	c := resilience.ChainConfig{
+		Rates:  resilience.NamedStore{Name: telemetry.DynamoDB.String(), Store: counters},
 		Frozen: true, NoLeases: !s.Leases, MaxInstances: s.MaxInstances, Log: log,
-		Lease: lease.Config{MaxCounters: m.leases}, Outage: outage.Config{Bytes: m.backstop},
+		Lease: lease.Config{MaxCounters: m.leases}, Fallback: resilience.FallbackConfig{Bytes: m.backstop},
 		Observe: func(store string, took time.Duration, failed bool) {
 			recorder().StoreCall(time.Now(), kindOf(store), took, failed)
 		},
-		Cell: s.Cell, Homes: make(map[string]ladder.Named, len(homes)),
+		Cell: s.Cell, Homes: make(map[string]resilience.NamedStore, len(homes)),
 	}
 	for cell, store := range homes {
-		c.Homes[cell] = ladder.Named{Name: homePrefix + cell, Store: store}
+		c.Homes[cell] = resilience.NamedStore{Name: homePrefix + cell, Store: store}
 	}
 	if s.Redis == nil {
 		alone := memstore.Config{MaxBytes: m.addresses, UnidentifiedBytes: m.addresses, Log: log}
@@ -59,9 +58,9 @@ func newStores(s *environ.Settings, m memory, a *amazon, secret *secrets.Cache, 
 		if made.redis, err = newRedis(s.Redis, a, secret, log); err != nil {
 			return nil, err
 		}
-		c.Quotas, c.Rates = c.Rates, ladder.Named{Name: telemetry.Redis.String(), Store: made.redis}
+		c.Quotas, c.Rates = c.Rates, resilience.NamedStore{Name: telemetry.Redis.String(), Store: made.redis}
 	}
-	if made.ladder, err = ladder.New(c); err != nil {
+	if made.chain, err = resilience.NewChain(c); err != nil {
 		return nil, err
 	}
 	return made, nil
@@ -120,15 +119,15 @@ func (s *stores) warm(ctx context.Context, log *slog.Logger) {
 			log.Warn("Redis does not answer yet", "error", err)
 		}
 	}
-	s.ladder.Beat(ctx, time.Now())
+	s.chain.RunBackgroundTasks(ctx, time.Now())
 }
 
-// totals are what the ladder has counted, for the metrics.
+// totals are what the store chain has counted, for the metrics.
 func (s *stores) totals() telemetry.Totals {
-	of := s.ladder.Stats()
+	of := s.chain.Stats()
 	t := telemetry.Totals{Backstop: of.Backstop, Undecidable: of.Undecidable}
-	if s.ladder.Leases != nil {
-		l := s.ladder.Leases.Stats()
+	if s.chain.Leases != nil {
+		l := s.chain.Leases.Stats()
 		t.LeaseLocal, t.LeaseCalls, t.Early = l.Local, l.Calls, l.Early
 	}
 	return t

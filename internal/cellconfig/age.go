@@ -1,11 +1,14 @@
 package cellconfig
 
 import (
+	"context"
 	"errors"
 	"hash/maphash"
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 // A document in use is read again when it is renewFrom old, or up to renewSpread more, so that what was loaded at once
@@ -32,11 +35,11 @@ func newAge(read time.Time) age { return age{read: read, renew: renewFrom + rand
 // old reports whether what the copy says of a document must be read again before it is used. What must be read again
 // soon is noted for the next poll. r.mu is held.
 func (r *Reader) old(k cacheKey, a *age) bool {
-	passed := elapsed(r.begun, a.read)
+	passed := clock.Between(a.read, r.begun)
 	if passed < a.renew {
 		return false
 	}
-	tried := elapsed(r.begun, a.tried)
+	tried := clock.Between(a.tried, r.begun)
 	if passed >= tooOld {
 		return tried >= PollEvery
 	}
@@ -57,10 +60,7 @@ func (r *Reader) renew(keys []cacheKey) {
 	flights := r.depart(nil, keys)
 	r.mu.Unlock()
 	for _, f := range flights {
-		select {
-		case <-f.done:
-		case <-f.over:
-		}
+		_ = f.Wait(context.Background()) // its budget ends it
 	}
 }
 
@@ -96,7 +96,7 @@ func denied(err error) bool { return errors.Is(err, errOlder) || errors.Is(err, 
 // expected is the version that a document must have at least, since the log names it, or else its read is tried again.
 // What the log has named for MaxAge, and the table does not have, is not expected any more. r.mu is held.
 func (r *Reader) expected(e *entry) int64 {
-	if e.version >= e.need || elapsed(r.begun, e.age.read) >= tooOld {
+	if e.version >= e.need || clock.Between(e.age.read, r.begun) >= tooOld {
 		return 0
 	}
 	return e.need

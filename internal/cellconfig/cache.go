@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
+	"github.com/sluicelimits/sluice/internal/limiter/singleflight"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/shares"
 )
@@ -259,34 +261,21 @@ func (r *Reader) store(k cacheKey, d *Document, f form, read time.Time) (refused
 
 // flight is one read of one document, for all who wait.
 type flight struct {
+	*singleflight.Call
+
 	key  cacheKey
-	done chan struct{}
-	over <-chan struct{} // nobody waits longer
-	need int64           // newest version that the log names since it began; r.mu guards it
-	void bool            // the copy was dropped since it began; r.mu guards it
-	read time.Time       // when its read of the table began; r.mu guards it
-	err  error           // when done
+	need int64     // newest version that the log names since it began; r.mu guards it
+	void bool      // the copy was dropped since it began; r.mu guards it
+	read time.Time // when its read of the table began; r.mu guards it
 
 	older   atomic.Bool // the table gave an older version than its log says
 	unnamed atomic.Bool // the table gave another document than the copy has, and its log says nothing of that
 }
 
-// late reports whether nobody waits for the flight any more.
-func (f *flight) late() bool {
-	select {
-	case <-f.over:
-		return true
-	default:
-		return false
-	}
-}
-
 // result is why the flight failed, be it that it has not ended.
 func (f *flight) result() error {
-	select {
-	case <-f.done:
-		return f.err
-	default:
+	if ended, err := f.Result(); ended {
+		return err
 	}
 	return f.why(context.DeadlineExceeded)
 }
@@ -311,13 +300,10 @@ func (r *Reader) load(ctx context.Context, keys ...cacheKey) error {
 	r.depart(flights[:0], keys)
 	r.mu.Unlock()
 	for _, f := range flights[:len(keys)] {
-		select {
-		case <-f.done:
-		case <-f.over: // perhaps both at once: what came in time counts
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := f.Wait(ctx); err != nil {
+			return err
 		}
-		if err := f.result(); err != nil {
+		if err := f.result(); err != nil { // if it ended and is late both at once, what came in time counts
 			return r.keep(keys, err)
 		}
 	}
@@ -333,8 +319,8 @@ func (r *Reader) depart(flights []*flight, keys []cacheKey) []*flight {
 	budget, cancel := context.WithTimeout(context.Background(), r.patience())
 	for _, k := range keys {
 		f := r.flights[k]
-		if f == nil || f.late() {
-			f = &flight{key: k, done: make(chan struct{}), over: budget.Done()}
+		if f == nil || f.Late() {
+			f = &flight{Call: singleflight.Begin(clock.Read(), budget.Done()), key: k}
 			if e, ok := r.known.Peek(k); ok {
 				f.need = r.expected(e)
 			}
@@ -356,7 +342,7 @@ func (r *Reader) depart(flights []*flight, keys []cacheKey) []*flight {
 
 // patience is how long a read may take: a good key is not turned away because its environment has only just begun. r.mu is held.
 func (r *Reader) patience() time.Duration {
-	if elapsed(r.begun, r.woke) < wakes {
+	if clock.Between(r.woke, r.begun) < wakes {
 		return r.c.FirstTimeout
 	}
 	return r.c.Timeout
@@ -394,7 +380,7 @@ func (r *Reader) fetch(ctx context.Context, flights []*flight) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, f := range flights {
-		r.land(f, f.why(err))
+		r.endFlight(f, f.why(err))
 	}
 }
 
@@ -445,18 +431,17 @@ func (r *Reader) settle(ctx context.Context, flights []*flight, documents []Docu
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, f := range landed {
-		r.land(f, nil)
+		r.endFlight(f, nil)
 	}
 	return again, why
 }
 
-// land ends a flight. r.mu is held.
-func (r *Reader) land(f *flight, err error) {
+// endFlight ends a flight. r.mu is held.
+func (r *Reader) endFlight(f *flight, err error) {
 	if r.flights[f.key] == f {
 		delete(r.flights, f.key)
 	}
-	f.err = err
-	close(f.done)
+	f.End(err)
 }
 
 // get reads the documents of the flights.
@@ -494,14 +479,8 @@ func (r *Reader) catchUp(ctx context.Context, seq int64) error {
 		}
 		p, _ := r.due(r.begun, true)
 		r.mu.Unlock()
-		p.wait(ctx)
-		select {
-		case <-p.done:
-			if p.err != nil {
-				return p.err
-			}
-		default:
-			return context.DeadlineExceeded
+		if err := p.wait(ctx); err != nil {
+			return err
 		}
 	}
 	return errRestless

@@ -14,6 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
+	"github.com/sluicelimits/sluice/internal/limiter/singleflight"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -147,8 +149,11 @@ func New(c Config) (*Reader, error) {
 		return nil, fmt.Errorf("cellconfig: MaxBytes %d is below 1 MiB", c.MaxBytes)
 	}
 	c.FirstTimeout = max(c.FirstTimeout, c.Timeout)
-	r := &Reader{c: c, gate: newGate(), flights: map[cacheKey]*flight{}, seed: maphash.MakeSeed()}
-	var err error
+	gate, err := newGate()
+	if err != nil {
+		return nil, err
+	}
+	r := &Reader{c: c, gate: gate, flights: map[cacheKey]*flight{}, seed: maphash.MakeSeed()}
 	size := c.MaxDocuments
 	if c.Cell != "" { // for each tenant, whether it has a placement
 		size *= 2
@@ -169,20 +174,20 @@ func (r *Reader) holds(kind Kind) bool { return r.c.Holds == nil || r.c.Holds(ki
 // Begin implements [authorizer.Source].
 func (r *Reader) Begin(ctx context.Context, now time.Time) (authorizer.Configuration, func()) {
 	r.mu.Lock()
-	if elapsed(now, r.begun) > thawed {
-		r.gate.reset()
+	if clock.Between(r.begun, now) > thawed {
+		r.gate.breaker.Reset() // what failed before says nothing about now
 		r.woke = now
 	}
 	r.begun = now
-	front := !r.loaded || r.doubted || elapsed(now, r.synced) > Fresh
+	front := !r.loaded || r.doubted || clock.Between(r.synced, now) > Fresh
 	p, mine := r.due(now, false)
 	if p != nil && front {
 		r.mu.Unlock()
-		p.wait(ctx)
+		_ = p.wait(ctx) // the copy that is here is used on
 		r.mu.Lock()
 	}
 	v := r.fresh
-	if elapsed(now, r.synced) > StaleAfter {
+	if clock.Between(r.synced, now) > StaleAfter {
 		v = r.stale
 	}
 	r.mu.Unlock()
@@ -199,30 +204,22 @@ func (r *Reader) Load(ctx context.Context, now time.Time) error {
 		r.mu.Lock()
 		p, mine := r.due(now, true)
 		r.mu.Unlock()
-		p.wait(ctx)
-		select {
-		case <-p.done:
-		default:
+		_ = p.Wait(ctx)
+		ended, err := p.Result()
+		if !ended {
 			return fmt.Errorf("read the cell configuration: %w", context.DeadlineExceeded)
 		}
 		if mine { // one that was under way may have read the head too early
-			return p.err
+			return err
 		}
 	}
 }
 
-// elapsed is the time since then by the wall clock or the monotonic one, whichever went further: the one may have been set,
-// the other stands still while a process is frozen.
-func elapsed(now, then time.Time) time.Duration {
-	return max(now.Sub(then), now.Round(0).Sub(then.Round(0)))
-}
-
 // poll is one look at the log, for all who wait.
 type poll struct {
+	*singleflight.Call
+
 	began time.Time // by the clock of the request that began it
-	done  chan struct{}
-	over  <-chan struct{} // nobody waits longer
-	err   error           // when done
 
 	aging   []cacheKey    // documents that are read again after it
 	renewed chan struct{} // when that is done
@@ -230,7 +227,7 @@ type poll struct {
 
 // join waits for all of the poll, which a process may be frozen after.
 func (p *poll) join(ctx context.Context) {
-	p.wait(ctx)
+	_ = p.wait(ctx)
 	if len(p.aging) == 0 {
 		return
 	}
@@ -240,12 +237,14 @@ func (p *poll) join(ctx context.Context) {
 	}
 }
 
-func (p *poll) wait(ctx context.Context) {
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-	case <-p.over:
+// wait waits for the end of the poll and returns its error, or why there is none to wait for.
+func (p *poll) wait(ctx context.Context) error {
+	_ = p.Wait(ctx) // the result says whether the poll has ended
+	ended, err := p.Result()
+	if !ended {
+		return context.DeadlineExceeded
 	}
+	return err
 }
 
 // due is the poll that is under way, or a new one where it is time or forced; mine says that it is new. r.mu is held.
@@ -255,10 +254,10 @@ func (r *Reader) due(now time.Time, force bool) (p *poll, mine bool) {
 		timeout = r.c.FirstTimeout
 	}
 	// One that began too long ago is of a process that was frozen since: its connection is gone.
-	if r.poll != nil && elapsed(now, r.poll.began) < timeout+PollEvery {
+	if r.poll != nil && clock.Between(r.poll.began, now) < timeout+PollEvery {
 		return r.poll, false
 	}
-	if !force && elapsed(now, r.tried) < PollEvery {
+	if !force && clock.Between(r.tried, now) < PollEvery {
 		return nil, false
 	}
 	return r.start(now, timeout), true
@@ -267,7 +266,7 @@ func (r *Reader) due(now time.Time, force bool) (p *poll, mine bool) {
 // start begins a poll. r.mu is held.
 func (r *Reader) start(now time.Time, timeout time.Duration) *poll {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	p := &poll{began: now, done: make(chan struct{}), over: ctx.Done(), aging: r.aging, renewed: make(chan struct{})}
+	p := &poll{Call: singleflight.Begin(clock.At(now), ctx.Done()), began: now, aging: r.aging, renewed: make(chan struct{})}
 	r.poll, r.tried, r.aging = p, now, nil
 	r.polls++
 	each := min(r.c.Timeout, timeout)
@@ -276,9 +275,9 @@ func (r *Reader) start(now time.Time, timeout time.Duration) *poll {
 	}
 	go func() {
 		defer cancel()
-		p.err = r.sync(ctx, p, each)
-		close(p.done)
-		if p.err == nil {
+		err := r.sync(ctx, p, each)
+		p.End(err)
+		if err == nil {
 			r.renew(p.aging)
 		}
 		close(p.renewed)
@@ -362,9 +361,9 @@ func (r *Reader) follow(ctx context.Context, p *poll, timeout time.Duration) ([]
 		}
 		now := from.central
 		need, named := centralVersions(entries)
-		if anew != "" || named || elapsed(p.began, from.centralAge.read) >= from.centralAge.renew {
+		if anew != "" || named || clock.Between(from.centralAge.read, p.began) >= from.centralAge.renew {
 			least := need
-			if elapsed(p.began, from.synced) >= tooOld { // the log has said for too long what the table does not have
+			if clock.Between(from.synced, p.began) >= tooOld { // the log has said for too long what the table does not have
 				least = [len(need)]int64{}
 			}
 			var ahead bool
@@ -399,7 +398,7 @@ func (r *Reader) entries(ctx context.Context, p *poll, timeout time.Duration, fr
 		return nil, "it was repaired, or is another table", nil
 	case head.Seq < from.head.Seq:
 		return nil, "its head went back", nil
-	case head.Retention > 0 && elapsed(p.began, from.synced) > head.Retention/2:
+	case head.Retention > 0 && clock.Between(from.synced, p.began) > head.Retention/2:
 		return nil, "the copy is older than half of the log", nil
 	case head.Seq-from.head.Seq > maxBehind:
 		return nil, "the copy is far behind", nil
@@ -410,7 +409,7 @@ func (r *Reader) entries(ctx context.Context, p *poll, timeout time.Duration, fr
 		entries, err = r.c.Table.Log(ctx, from.head.Seq, head.Seq)
 		return err
 	})
-	if err != nil && elapsed(p.began, from.synced) >= tooOld {
+	if err != nil && clock.Between(from.synced, p.began) >= tooOld {
 		return nil, "its log cannot be read", nil
 	}
 	if err != nil {
@@ -617,7 +616,7 @@ func (r *Reader) Stats(now time.Time) Stats {
 		ReadFailures: r.gate.failures.Load(), Refused: r.gate.refused.Load(), BadDocuments: r.bad,
 	}
 	if r.loaded {
-		s.Age = max(elapsed(now, r.synced), 0)
+		s.Age = max(clock.Between(r.synced, now), 0)
 		s.Stale = s.Age > StaleAfter
 	}
 	return s

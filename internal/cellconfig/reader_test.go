@@ -271,6 +271,20 @@ func TestHanging(t *testing.T) {
 	})
 }
 
+// Guarantees that a table to which nothing was ever written has answered: once it is filled, nobody waits for a table that was
+// thought to be failing.
+func TestAnEmptyTableAnswers(t *testing.T) {
+	w := newWorld(t)
+	for i := range 20 {
+		w.want(noon.Add(time.Duration(2*i)*time.Second), "t", "not loaded")
+	}
+	if s := w.r.Stats(noon); s.Refused != 0 || s.ReadFailures != 0 || s.Polls < 20 {
+		t.Errorf("%+v, want polls and no failure of the table", s)
+	}
+	w.seed()
+	w.want(noon.Add(41*time.Second), "t", "5")
+}
+
 // Guarantees that a good key is not turned away because the process has only just begun, or thawed, and is slow by itself: a read may
 // take longer then, and only then.
 func TestSlowBeginning(t *testing.T) {

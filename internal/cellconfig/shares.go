@@ -131,11 +131,11 @@ func (s *sharing) parts(v *shares.View, planID, owner string, set *plan.Set) []p
 			switch {
 			case in.Limit == e.Limit:
 				return sh
-			case e.Limit.Tiers[0].Algorithm == limit.Quota && in.Limit != nil && in.Limit.Home != "":
+			case e.Limit.Tiers[0].Calendar != nil && in.Limit != nil && in.Limit.Home != "":
 				sh.Why = fmt.Sprintf("kept in cell %s, from which %s leases, epoch %d", in.Limit.Home, s.cell, s.doc.Epoch)
 			case in.Limit != nil && in.Limit.Home != "":
 				sh.Why = fmt.Sprintf("counted in cell %s for all cells, epoch %d", in.Limit.Home, s.doc.Epoch)
-			case e.Limit.Tiers[0].Algorithm == limit.Quota:
+			case e.Limit.Tiers[0].Calendar != nil:
 				sh.Why = fmt.Sprintf("kept in another cell than %s, epoch %d", s.cell, s.doc.Epoch)
 			case v.KeptIn(planID, e.Limit) != "":
 				sh.Why = fmt.Sprintf("counted in cell %s for all cells, and not granted to %s yet, epoch %d", v.Home(), s.cell, s.doc.Epoch)
@@ -158,7 +158,7 @@ func (s *sharing) parts(v *shares.View, planID, owner string, set *plan.Set) []p
 // grants none of it: it is as if the store were away, and since nobody could add up what local buckets of a whole
 // cell grant in a month, the backstop grants nothing.
 func (s *sharing) spans(v *shares.View, planID, owner string, l *limit.Limit) []shares.Span {
-	if l.Tiers[0].Algorithm != limit.Quota {
+	if l.Tiers[0].Calendar == nil {
 		out := v.Limit(planID, l, owner)
 		if home := v.KeptIn(planID, l); home != "" && home != s.cell && (s.reaches == nil || !s.reaches(home)) {
 			s.tell(home)
@@ -264,7 +264,7 @@ func Grants(doc *shares.Document, cell string, p *plan.Plan, now time.Time) []Gr
 	}
 	var out []Grant
 	for _, e := range p.Set().Limits {
-		quota := e.Limit.Tiers[0].Algorithm == limit.Quota
+		quota := e.Limit.Tiers[0].Calendar != nil
 		homed := doc != nil && (quota || v.Homed(p.ID, e.Limit))
 		granted := e.Limit
 		if !homed {

@@ -21,7 +21,7 @@ var (
 	leasedUnits  = frac(2325, 1000)  // write units of a tenant in an environment and second: dynamodb_wcu_hot, 46.5 for 1,000 of 50/s in each of 20
 	bindingUnits = frac(3575, 1000)  // so where a limit binds: dynamodb_wcu_hot_binding, 71.5
 	deniedUnits  = frac(24, 100_000) // write units of a denial: dynamodb_wcu_denied, 0.24 for 1,000
-	beatEvery    = frac(931, 100)    // s between two beats of an environment, at the least: package fleet, 9.8 s less a 20th
+	beatEvery    = frac(931, 100)    // s between two beats of an environment, at the least: package resilience, 9.8 s less a 20th
 	quotaCalls   = frac(1, 10)       // calls of a quota's lease for a tenant in an environment and second: a lease ends after 10 s at most
 	emfBytes     = int64(1864)       // a line of metrics with all there is (internal/telemetry/testdata) and CloudWatch's 26 for each event
 	batchBytes   = int64(726)        // a line of metrics of a function of the control plane, the same

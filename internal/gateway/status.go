@@ -9,11 +9,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/ladder"
 	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/livepage"
-	"github.com/sluicelimits/sluice/internal/outage"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
@@ -45,9 +44,9 @@ type StatusSource struct {
 	Overview func(most int) Overview      // with at most so many tenants; required
 	Cells    func() []livepage.CellStatus // nil where there is only this one
 	Store    limit.Store
-	Ladder   *ladder.Ladder // what stands before shared stores, and is looked at instead of Store; nil where there are none
-	Bytes    func() int64   // of the store
-	Upstream *url.URL       // nil is the echo
+	Chain    *resilience.Chain // what stands before shared stores, and is looked at instead of Store; nil where there are none
+	Bytes    func() int64      // of the store
+	Upstream *url.URL          // nil is the echo
 	Listen   string
 	Try      []string
 	Now      func() time.Time
@@ -88,17 +87,17 @@ func (s *StatusSource) Status() livepage.Status {
 	if s.Cells != nil {
 		out.Cells = s.Cells()
 	}
-	if s.Ladder != nil {
-		out.Store = storeStatus(s.Ladder) // after the peeks: one of them may have found out that a store is away
+	if s.Chain != nil {
+		out.Store = storeStatus(s.Chain) // after the peeks: one of them may have found out that a store is away
 	}
 	return out
 }
 
-// storeStatus is what the ladder has done so far.
-func storeStatus(l *ladder.Ladder) *livepage.StoreStatus {
-	o := l.Store.Stats()
+// storeStatus returns what the store chain has done so far.
+func storeStatus(l *resilience.Chain) *livepage.StoreStatus {
+	o := l.Fallback.Stats()
 	out := &livepage.StoreStatus{
-		Instances: l.Fleet.Count(),
+		Instances: l.Instances.Count(),
 		Outage: livepage.OutageStatus{
 			Failures: o.Failures, Backstop: o.Backstop, Open: o.Open, Closed: o.Closed,
 			ChargedBack: o.ChargedBack, Dropped: o.Dropped, Waiting: o.Waiting,
@@ -164,7 +163,7 @@ func (k *known) since(now time.Time) []livepage.LimitStatus {
 // look is one look at the counters of many tenants.
 type look struct {
 	store  limit.Store
-	ladder *ladder.Ladder // nil: store is in this process
+	chain  *resilience.Chain // nil: store is in this process
 	leased map[leasedTier]int64
 	away   bool // the only store there is did not answer: it is not asked again
 }
@@ -172,14 +171,14 @@ type look struct {
 type leasedTier struct{ tenant, identity string }
 
 func (s *StatusSource) look() *look {
-	l := &look{store: s.Store, ladder: s.Ladder}
-	if l.ladder == nil {
+	l := &look{store: s.Store, chain: s.Chain}
+	if l.chain == nil {
 		return l
 	}
-	l.store = l.ladder
-	if l.ladder.Leases != nil {
+	l.store = l.chain
+	if l.chain.Leases != nil {
 		l.leased = make(map[leasedTier]int64)
-		l.ladder.Leases.Each(func(h lease.Held) bool {
+		l.chain.Leases.Each(func(h lease.Held) bool {
 			if h.Owner.Kind == limit.Tenant {
 				l.leased[leasedTier{h.Owner.Name, h.Tier.Identity()}] += h.Units
 			}
@@ -207,10 +206,10 @@ func (l *look) limits(ctx context.Context, owner limit.Owner, set *plan.Set, now
 	var a asked
 	if !l.away {
 		err := l.peek(ctx, owner, set, counted, now, &a)
-		if a.away = l.ladder != nil && (a.Degraded || errors.Is(err, outage.ErrClosed)); !a.away {
+		if a.away = l.chain != nil && (a.Degraded || errors.Is(err, resilience.ErrFailClosed)); !a.away {
 			return l.describe(owner.Name, set, &a, now)
 		}
-		l.away = len(l.ladder.Breakers) == 1
+		l.away = len(l.chain.Breakers) == 1
 	}
 	a.away = true
 	if l.away { // of two stores one may answer, and a call may give back what it holds of the tenant's

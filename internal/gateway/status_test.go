@@ -17,8 +17,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/gateway"
 	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/ladder"
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/livepage"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/planfile"
@@ -94,11 +94,11 @@ func openPlans(t *testing.T, text string) *planfile.Plans {
 	return p
 }
 
-// shared is a gateway on a ladder, in a bubble of its own time.
+// shared is a gateway on a store chain, in a bubble of its own time.
 type shared struct {
 	*testing.T
 	gateway *gateway.Gateway
-	ladder  *ladder.Ladder
+	chain   *resilience.Chain
 	plans   *planfile.Plans
 	status  *gateway.StatusSource
 }
@@ -112,7 +112,7 @@ func overview(p *planfile.Plans) func(most int) gateway.Overview {
 	}
 }
 
-func newShared(t *testing.T, c ladder.Config) *shared {
+func newShared(t *testing.T, c resilience.ChainConfig) *shared {
 	t.Helper()
 	text := sharedPlans
 	for i, tenant := range []string{"acme", "globex", "initech"} {
@@ -121,17 +121,17 @@ func newShared(t *testing.T, c ladder.Config) *shared {
 	}
 	p := openPlans(t, text)
 	c.Log, c.MaxInstances = silent, 2
-	l, err := ladder.New(c)
+	l, err := resilience.NewChain(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close(context.Background()) }) // the stores may be away then
-	z, err := authorizer.New(authorizer.Config{Source: authorizer.Current(p.Current), Store: l.Store, Now: time.Now, Log: silent})
+	z, err := authorizer.New(authorizer.Config{Source: authorizer.Current(p.Current), Store: l.Fallback, Now: time.Now, Log: silent})
 	if err != nil {
 		t.Fatal(err)
 	}
 	recorder := livepage.NewRecorder()
-	s := &shared{t, nil, l, p, &gateway.StatusSource{Overview: overview(p), Ladder: l, Now: time.Now}}
+	s := &shared{t, nil, l, p, &gateway.StatusSource{Overview: overview(p), Chain: l, Now: time.Now}}
 	s.gateway, err = gateway.New(gateway.Config{Authorizer: z, Recorder: recorder, Log: silent, Audience: front.All,
 		LivePage: livepage.Handler(recorder, s.status.Status)})
 	if err != nil {
@@ -180,7 +180,7 @@ func meter(t *testing.T, d livepage.Data, tenant, id string) livepage.Meter {
 func TestStatusThroughAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t)
-		s := newShared(t, ladder.Config{Rates: ladder.Named{Name: "Redis", Store: store}})
+		s := newShared(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "Redis", Store: store}})
 		for range 10 {
 			s.call("acme", 200)
 		}
@@ -295,7 +295,7 @@ func (s *shared) left(tenant string) int64 {
 func TestStatusAsksAFailingStoreOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFlaky(t)
-		s := newShared(t, ladder.Config{Rates: ladder.Named{Name: "Redis", Store: store}, NoLeases: true})
+		s := newShared(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "Redis", Store: store}, NoLeases: true})
 		store.down.Store(true)
 		d := s.data()
 		if n := store.peeks.Load(); n != 1 {
@@ -316,7 +316,7 @@ func TestStatusAsksAFailingStoreOnce(t *testing.T) {
 func TestStatusWithOneOfTwoStoresAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rates, quotas := newFlaky(t), newFlaky(t)
-		s := newShared(t, ladder.Config{Rates: ladder.Named{Name: "Redis", Store: rates}, Quotas: ladder.Named{Name: "DynamoDB", Store: quotas}})
+		s := newShared(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "Redis", Store: rates}, Quotas: resilience.NamedStore{Name: "DynamoDB", Store: quotas}})
 		s.status.Overview = overview(openPlans(t, `
 plans:
   - { id: rated, limits: [ { id: window, tiers: [ { period: 1h, threshold: 50 } ] } ] }

@@ -21,15 +21,15 @@ var noon = time.UnixMicro(1_772_452_800_000_000)
 type stepwise struct{ *memory.Store }
 
 func (s stepwise) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	if len(req.Ahead) == 0 || len(req.Charges) < 2 {
+	if len(req.Leases) == 0 || len(req.Charges) < 2 {
 		return s.Store.Decide(ctx, req, now, d)
 	}
-	d.Begin(req, now.UnixMicro())
+	d.BeginChecked(req, now.UnixMicro())
 	parts := make([]limit.Decision, len(req.Charges))
 	done := 0
 	for i := range req.Charges {
-		part := limit.Request{Owner: req.Owner, Charges: req.Charges[i : i+1], Ahead: append([]limit.Ahead(nil), req.Ahead[i])}
-		if a := &part.Ahead[0]; a.Need > 0 && a.Largest() == 0 {
+		part := limit.Request{Owner: req.Owner, Charges: req.Charges[i : i+1], Leases: append([]limit.LeaseRequest(nil), req.Leases[i])}
+		if a := &part.Leases[0]; a.Need > 0 && a.Largest() == 0 {
 			a.Most, a.Share = 1, 0 // a lease, of nothing more
 		}
 		decide := s.Store.Decide
@@ -42,21 +42,21 @@ func (s stepwise) Decide(ctx context.Context, req *limit.Request, now time.Time,
 		if parts[i].Allowed && done == i {
 			done++
 		}
-		d.Adopt(i, &parts[i].Results[0])
+		d.Revise().Adopt(i, &parts[i].Results[0])
 	}
-	allowed := d.Settle()
+	allowed := d.Revise().Settle()
 	d.ID = parts[0].ID
 	for i := range done {
-		if d.AdoptGrant(i, parts[i].Grant(0)); allowed {
+		if d.Revise().AdoptLease(i, parts[i].Lease(0)); allowed {
 			continue
 		}
-		d.KeepAhead(i)
-		if a := req.Ahead[i]; a.Adjust < 0 && d.Grant(i).Units == 0 {
-			again := limit.Ahead{Adjust: -a.Adjust, AdjustAt: a.AdjustAt}
+		d.Revise().KeepLease(i)
+		if a := req.Leases[i]; a.Correction < 0 && d.Lease(i).Units == 0 {
+			again := limit.LeaseRequest{Correction: -a.Correction, CorrectionAt: a.CorrectionAt}
 			if req.Charges[i].Limit.Tiers[0].Algorithm == limit.TokenBucket {
-				again.AdjustAt = now.UnixMicro()
+				again.CorrectionAt = now.UnixMicro()
 			}
-			part := limit.Request{Owner: req.Owner, Charges: req.Charges[i : i+1], Ahead: []limit.Ahead{again}}
+			part := limit.Request{Owner: req.Owner, Charges: req.Charges[i : i+1], Leases: []limit.LeaseRequest{again}}
 			if err := s.Store.Decide(ctx, &part, now, new(limit.Decision)); err != nil {
 				return err
 			}
@@ -68,7 +68,7 @@ func (s stepwise) Decide(ctx context.Context, req *limit.Request, now time.Time,
 // greedy leases all there is.
 type greedy struct{}
 
-func (greedy) Ask(v *lease.View, a *limit.Ahead) {
+func (greedy) Ask(v *lease.View, a *limit.LeaseRequest) {
 	a.Most, a.Ample, a.Share = v.Tier.Capacity(), v.Tier.Capacity(), limit.ShareOne
 }
 
@@ -77,7 +77,7 @@ func (greedy) Again(_ *lease.View, fits time.Duration, _ int) time.Duration { re
 // plainly leases nothing.
 type plainly struct{ greedy }
 
-func (plainly) Ask(*lease.View, *limit.Ahead) {}
+func (plainly) Ask(*lease.View, *limit.LeaseRequest) {}
 
 // daily is a limit with whose units nothing happens by itself for a while.
 func daily(tb testing.TB, id string, a limit.Algorithm, threshold int64) *limit.Limit {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 // errAnswer is a store's answer that cannot be: nothing is admitted for it.
@@ -44,12 +45,12 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 	if err := req.Check(); err != nil {
 		return err
 	}
-	at, since := s.read(now), s.c.Clock()
+	at, since := clock.At(now), s.c.Clock()
 	a := s.asks.Get().(*ask)
 	defer s.release(a)
 	sh.mu.Lock()
 	var h *holder
-	if len(req.Charges) > 0 && len(req.Ahead) == 0 {
+	if len(req.Charges) > 0 && len(req.Leases) == 0 {
 		h = s.take(sh, hash, req, at)
 	}
 	if h == nil {
@@ -70,7 +71,7 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 			return f.err
 		}
 		woken := s.c.Clock()
-		now, at = now.Add(wallGone(since, woken)), at.plus(since, woken)
+		now, at = now.Add(woken.Round(0).Sub(since.Round(0))), at.Advance(clock.At(since), clock.At(woken))
 		sh.mu.Lock()
 		if h = s.take(sh, hash, req, at); h == nil { // forgotten meanwhile
 			sh.stats.Calls++
@@ -84,8 +85,8 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 		h.meet(s, sh, req, a)
 	}
 	for again := true; ; again = false {
-		t := h.clock.at(at)
-		asOf := t - h.clock.behind(at)
+		t := h.clock.At(at)
+		asOf := t - h.clock.Behind(at)
 		h.prepare(s, t, req, a)
 		sh.stats.Calls++
 		sh.mu.Unlock()
@@ -93,14 +94,14 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 		sent := s.c.Clock()
 		err := s.c.Store.Decide(ctx, &a.req, now, &a.reply)
 		back := s.c.Clock()
-		received := at.plus(sent, back)
+		received := at.Advance(clock.At(sent), clock.At(back))
 
 		sh.mu.Lock()
 		if err == nil {
 			err = a.check()
 		}
 		s.heard(ctx, a, err)
-		arrived := h.clock.at(received)
+		arrived := h.clock.At(received)
 		if err != nil {
 			h.setBack(sh, arrived, a)
 			a.land(err, ownAffair(ctx, err))
@@ -116,7 +117,7 @@ func (s *Store) remote(ctx context.Context, hash uint64, sh *shard, req *limit.R
 			sh.mu.Unlock()
 			return nil
 		}
-		now, at = now.Add(wallGone(sent, back)), received
+		now, at = now.Add(back.Round(0).Sub(sent.Round(0))), received
 		h.meet(s, sh, req, a)
 	}
 }
@@ -153,7 +154,7 @@ func (h *holder) meet(s *Store, sh *shard, req *limit.Request, a *ask) {
 			if k.tier != t {
 				sh.stats.Lost += k.become(t)
 			}
-			leased := s.leases(charge.Limit) && t.Algorithm != limit.LeakyBucket
+			leased := s.leases(charge.Limit) && !t.Leasing().Never
 			a.tiers = append(a.tiers, asked{k: k, tier: t, charge: i, leased: leased, never: charge.Cost > t.Capacity()})
 		}
 	}
@@ -185,13 +186,13 @@ func moved(a, b *limit.Tier) bool { return a.Limit().Home != b.Limit().Home }
 // leave forgets what was leased where the counter is not any more: it must never come back to where it was not charged.
 func (k *counter) leave() (lost int64) {
 	lost = k.lease.Units
-	k.lease, k.until, k.locked, k.denial, k.supply = limit.Lease{}, 0, 0, denial{}, supply{}
+	k.lease, k.until, k.locked, k.denial, k.supply = limit.Leftover{}, 0, 0, denial{}, supply{}
 	return lost
 }
 
 // inFlight is a call that may bring what the request lacks, nil if there is none.
-func (h *holder) inFlight(now reading, req *limit.Request, a *ask) *flight {
-	t := h.clock.at(now)
+func (h *holder) inFlight(now clock.Instant, req *limit.Request, a *ask) *flight {
+	t := h.clock.At(now)
 	n := 0
 	for i := range req.Charges {
 		for range req.Charges[i].Limit.Tiers {
@@ -207,7 +208,7 @@ func (h *holder) inFlight(now reading, req *limit.Request, a *ask) *flight {
 
 // prepare sets aside what is in hand for the request and writes the call for the rest.
 func (h *holder) prepare(s *Store, t int64, req *limit.Request, a *ask) {
-	a.req.Owner, a.req.Charges, a.req.Ahead, a.flights = req.Owner, req.Charges, a.req.Ahead[:0], a.flights[:0]
+	a.req.Owner, a.req.Charges, a.req.Leases, a.flights = req.Owner, req.Charges, a.req.Leases[:0], a.flights[:0]
 	n, plain, mustFit := 0, true, false
 	for i := range a.tiers { // what such a limit is charged cannot be kept for another request
 		mustFit = mustFit || !a.tiers[i].leased
@@ -219,7 +220,7 @@ func (h *holder) prepare(s *Store, t int64, req *limit.Request, a *ask) {
 			n++
 			k := x.k
 			k.demand.add(t, cost)
-			ahead := limit.Ahead{Need: cost}
+			ahead := limit.LeaseRequest{Need: cost}
 			switch {
 			case !x.leased: // it was leased before a change of the plan
 				x.at, x.until = k.lease.At, k.until
@@ -228,17 +229,17 @@ func (h *holder) prepare(s *Store, t int64, req *limit.Request, a *ask) {
 				k.prepare(h, s, t, cost, mustFit, x, &ahead)
 			}
 			x.need = ahead.Need
-			plain = plain && ahead == (limit.Ahead{Need: cost})
-			a.req.Ahead = append(a.req.Ahead, ahead)
+			plain = plain && ahead == (limit.LeaseRequest{Need: cost})
+			a.req.Leases = append(a.req.Leases, ahead)
 		}
 	}
 	if plain { // what stores are quickest at
-		a.req.Ahead = a.req.Ahead[:0]
+		a.req.Leases = a.req.Leases[:0]
 		return
 	}
 	var f *flight
 	for i := range a.tiers {
-		if x, ahead := &a.tiers[i], &a.req.Ahead[i]; x.leased && x.k.flight == nil && (ahead.Need > 0 || ahead.Largest() > 0) {
+		if x, ahead := &a.tiers[i], &a.req.Leases[i]; x.leased && x.k.flight == nil && (ahead.Need > 0 || ahead.Largest() > 0) {
 			if f == nil {
 				f = &flight{done: make(chan struct{})}
 			}
@@ -249,7 +250,7 @@ func (h *holder) prepare(s *Store, t int64, req *limit.Request, a *ask) {
 }
 
 // prepare is holder.prepare for one counter that is leased.
-func (k *counter) prepare(h *holder, s *Store, t, cost int64, mustFit bool, x *asked, ahead *limit.Ahead) {
+func (k *counter) prepare(h *holder, s *Store, t, cost int64, mustFit bool, x *asked, ahead *limit.LeaseRequest) {
 	free := k.free(t)
 	x.had, x.at, x.until = min(free, cost), k.lease.At, k.until
 	ended := t >= k.until
@@ -277,13 +278,13 @@ func (k *counter) prepare(h *holder, s *Store, t, cost int64, mustFit bool, x *a
 }
 
 // rideBack gives what is in hand back with the call.
-func (k *counter) rideBack(x *asked, ahead *limit.Ahead) {
+func (k *counter) rideBack(x *asked, ahead *limit.LeaseRequest) {
 	if k.lease.Units == 0 {
 		return
 	}
 	if !k.lease.Other() {
 		x.back = k.lease.Units
-		ahead.Adjust, ahead.AdjustAt = -x.back, k.lease.At
+		ahead.Correction, ahead.CorrectionAt = -x.back, k.lease.At
 	}
 	k.lease.Units, k.locked = 0, 0
 }
@@ -299,10 +300,11 @@ const (
 )
 
 // hasSlots reports whether units can only be spent later where they were charged as a lease.
-func hasSlots(t *limit.Tier) bool { return hasStamps(t) || t.Algorithm == limit.TokenBucket }
+func hasSlots(t *limit.Tier) bool { return t.Leasing().Apart }
 
 func hasStamps(t *limit.Tier) bool {
-	return t.Algorithm == limit.SlidingLog || t.Algorithm == limit.SlidingBuckets
+	l := t.Leasing()
+	return !l.Never && !l.Ends
 }
 
 // check says whether the answer can be one to the question.
@@ -315,9 +317,9 @@ func (a *ask) check() error {
 		return fmt.Errorf("%w: its time is %d", errAnswer, d.Now)
 	}
 	for i := range d.Results {
-		r, g, need, most := &d.Results[i], d.Grant(i), a.tiers[i].need, int64(0)
-		if len(a.req.Ahead) > 0 {
-			most = a.req.Ahead[i].Largest()
+		r, g, need, most := &d.Results[i], d.Lease(i), a.tiers[i].need, int64(0)
+		if len(a.req.Leases) > 0 {
+			most = a.req.Leases[i].Largest()
 		}
 		if !d.Allowed {
 			most += need // a store may lease what was needed, and deny
@@ -330,7 +332,7 @@ func (a *ask) check() error {
 		case g.Units < 0 || g.Units > most || g.Upfront < 0 || g.Upfront > g.Units:
 			return fmt.Errorf("%w: %d units, %d of them at once, are leased of limit %s, at most %d were asked for", errAnswer,
 				g.Units, g.Upfront, r.Limit().ID, most)
-		case d.Commits(i) && r.Charged != need:
+		case d.Charges(i) && r.Charged != need:
 			return fmt.Errorf("%w: %d units of limit %s are charged, want %d", errAnswer, r.Charged, r.Limit().ID, need)
 		}
 	}
@@ -356,11 +358,11 @@ func (h *holder) receive(sh *shard, s *Store, sent, t int64, a *ask) {
 	d := &a.reply
 	h.lag = d.Now - sent
 	for i := range d.Results {
-		x, r, g := &a.tiers[i], &d.Results[i], d.Grant(i)
-		k, committed := x.k, d.Commits(i)
+		x, r, g := &a.tiers[i], &d.Results[i], d.Lease(i)
+		k, committed := x.k, d.Charges(i)
 		x.settle(sh, committed || g.Units > 0)
 		x.gather(sh, t, committed, g.At, a.ahead(i).Largest() > 0)
-		if r.Unasked && k.lease.Open() { // what is known of it stays
+		if r.Unasked && k.lease.Known() { // what is known of it stays
 			continue
 		}
 		if moved(k.tier, x.tier) {
@@ -373,7 +375,7 @@ func (h *holder) receive(sh *shard, s *Store, sent, t int64, a *ask) {
 			k.until = min(k.until, t)
 		}
 		if x.leased {
-			k.supply.note(h.owner, t, d.Now, r, d.Held(i), max(x.need, 1))
+			k.supply.note(h.owner, t, d.Now, r, d.Leased(i), max(x.need, 1))
 		}
 		if x.leased && same && !r.Never {
 			h.learn(sh, s, t, a, i)
@@ -401,7 +403,7 @@ func (x *asked) gather(sh *shard, t int64, committed bool, at int64, leases bool
 // learn remembers what result i denies, or that it admits.
 func (h *holder) learn(sh *shard, s *Store, t int64, a *ask, i int) {
 	d, x := &a.reply, &a.tiers[i]
-	switch r, g := &d.Results[i], d.Grant(i); {
+	switch r, g := &d.Results[i], d.Lease(i); {
 	case !r.Admits:
 		x.k.deny(s, h, t, r.Cost, r.RetryAt, d.Now)
 	case a.ahead(i).Ramp && g.Units == 0 && x.need == 0 && x.own < r.Cost: // nothing comes free in this slot that others have not
@@ -428,19 +430,19 @@ func (x *asked) settle(sh *shard, taken bool) {
 
 // said is what the store said of result i. A denial was evaluated without what rode back, and changed nothing: the store counts
 // that still, and where it is in hand again it is taken off what is used there.
-func (x *asked) said(d *limit.Decision, i int) limit.Lease {
-	l := d.TakeLease(i)
+func (x *asked) said(d *limit.Decision, i int) limit.Leftover {
+	l := d.Leftover(i)
 	if x.refused {
-		l.Count(x.back)
+		l.AddUsed(x.back)
 	}
 	return l
 }
 
-var nothing limit.Ahead
+var nothing limit.LeaseRequest
 
-func (a *ask) ahead(i int) *limit.Ahead {
-	if i < len(a.req.Ahead) {
-		return &a.req.Ahead[i]
+func (a *ask) ahead(i int) *limit.LeaseRequest {
+	if i < len(a.req.Leases) {
+		return &a.req.Leases[i]
 	}
 	return &nothing
 }
@@ -448,7 +450,7 @@ func (a *ask) ahead(i int) *limit.Ahead {
 // take puts what result i was granted into the hand. Where that is nothing, what is in hand stays as it is.
 func (x *asked) take(s *Store, sh *shard, sent, t int64, d *limit.Decision, i int) {
 	k := x.k
-	g, said, was := d.Grant(i), x.said(d, i), k.lease
+	g, said, was := d.Lease(i), x.said(d, i), k.lease
 	if k.lease = said; g.At == 0 || !x.leased || g.Units == 0 && was.Units > 0 {
 		k.lease.Keep(was.Units, was.At)
 		return
@@ -477,9 +479,9 @@ func (x *asked) take(s *Store, sh *shard, sent, t int64, d *limit.Decision, i in
 	k.until = max(k.until, sent+life)
 	// A ramp begins after the store's own time, and ends with the slot, as those do that it is added to.
 	k.locked, k.from, k.to = locked+g.Units-g.Upfront, t, max(t+g.Until-d.Now, t+1)
-	if k.locked > 0 && x.tier.Algorithm == limit.SlidingWindow {
-		tick := x.tier.Params(limit.Owner{}).Tick // the weight falls in steps
-		k.from, k.to = k.from+tick, k.to+tick
+	if k.locked > 0 {
+		step := x.tier.Leasing().Step
+		k.from, k.to = k.from+step, k.to+step
 	}
 }
 
@@ -488,7 +490,7 @@ const driftPart = 1000 // by so much of a lease's life two clocks may drift apar
 // answer writes the decision over what there is for the request, and charges it.
 func (h *holder) answer(s *Store, sh *shard, req *limit.Request, t int64, a *ask, d *limit.Decision) {
 	r := &a.reply
-	d.BeginLeased(req, r.Now, r.ID)
+	e := d.BeginLeased(req, r.Now, r.ID)
 	for i := range a.tiers {
 		x, res := &a.tiers[i], &r.Results[i]
 		l := x.k.lease
@@ -504,11 +506,11 @@ func (h *holder) answer(s *Store, sh *shard, req *limit.Request, t int64, a *ask
 		switch {
 		case !res.Admits:
 			retryAt = max(res.RetryAt, 1)
-		case !r.Commits(i) && x.own+x.need >= res.Cost: // another limit denied: what the store would have charged of this one fits
+		case !r.Charges(i) && x.own+x.need >= res.Cost: // another limit denied: what the store would have charged of this one fits
 		case x.own < res.Cost && x.free(t) < res.Cost-x.own:
 			retryAt = x.k.later(t, res.Cost-x.own, r.Now)
 		}
-		d.FromLease(x.charge, &l, retryAt)
+		e.FromLeftover(x.charge, &l, retryAt)
 	}
 	if !d.Allowed {
 		d.ID = limit.ReceiptID{}
@@ -517,8 +519,8 @@ func (h *holder) answer(s *Store, sh *shard, req *limit.Request, t int64, a *ask
 	}
 	for i := range a.tiers {
 		x := &a.tiers[i]
-		if d.Commits(i) {
-			x.own -= d.ChargeLeased(i)
+		if d.Charges(i) {
+			x.own -= e.ChargeLeftover(i)
 		}
 		// Below zero it takes from the hand. Above, the request was denied by another limit, or does not commit this one: what
 		// it had goes back to the hand. (An exact limit has none: the store charged it only if it admitted all.)

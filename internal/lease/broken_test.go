@@ -23,13 +23,13 @@ const (
 // decideBelow is the store's decision, with the world's fault.
 func (w *world) decideBelow(req *limit.Request, d *limit.Decision) error {
 	asked := req
-	if w.fault != noFault && len(req.Ahead) > 0 {
+	if w.fault != noFault && len(req.Leases) > 0 {
 		bent := *req
-		bent.Ahead = slices.Clone(req.Ahead)
+		bent.Leases = slices.Clone(req.Leases)
 		i := 0
 		for _, c := range req.Charges {
 			for j := range c.Limit.Tiers {
-				w.bend(&bent.Ahead[i], &c.Limit.Tiers[j])
+				w.bend(&bent.Leases[i], &c.Limit.Tiers[j])
 				i++
 			}
 		}
@@ -38,22 +38,22 @@ func (w *world) decideBelow(req *limit.Request, d *limit.Decision) error {
 	if err := w.below.Decide(context.Background(), asked, time.UnixMicro(w.now), d); err != nil {
 		return err
 	}
-	for i := range asked.Ahead {
-		w.bendGrant(&req.Ahead[i], d, i)
+	for i := range asked.Leases {
+		w.bendGrant(&req.Leases[i], d, i)
 	}
 	return nil
 }
 
 // bend is what reaches the store.
-func (w *world) bend(a *limit.Ahead, t *limit.Tier) {
+func (w *world) bend(a *limit.LeaseRequest, t *limit.Tier) {
 	switch w.fault {
 	case backTwice:
-		if a.Adjust < 0 {
-			a.Adjust *= 2
+		if a.Correction < 0 {
+			a.Correction *= 2
 		}
 	case backNow:
-		if a.Adjust < 0 {
-			a.AdjustAt = w.now
+		if a.Correction < 0 {
+			a.CorrectionAt = w.now
 		}
 	case uncharged:
 		if a.Largest() > 0 && t.Algorithm != limit.LeakyBucket {
@@ -69,9 +69,9 @@ func (w *world) bend(a *limit.Ahead, t *limit.Tier) {
 }
 
 // bendGrant is what comes back.
-func (w *world) bendGrant(a *limit.Ahead, d *limit.Decision, i int) {
-	g := d.Grant(i)
-	if !d.Commits(i) || a.Largest() == 0 {
+func (w *world) bendGrant(a *limit.LeaseRequest, d *limit.Decision, i int) {
+	g := d.Lease(i)
+	if !d.Charges(i) || a.Largest() == 0 {
 		return
 	}
 	switch w.fault {
@@ -89,5 +89,5 @@ func (w *world) bendGrant(a *limit.Ahead, d *limit.Decision, i int) {
 			g.Units *= 2
 		}
 	}
-	d.AdoptGrant(i, g)
+	d.Revise().AdoptLease(i, g)
 }

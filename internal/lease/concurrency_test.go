@@ -29,8 +29,8 @@ type slow struct {
 
 func (s *slow) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	leases := false
-	for i := range req.Ahead {
-		leases = leases || req.Ahead[i].Largest() > 0
+	for i := range req.Leases {
+		leases = leases || req.Leases[i].Largest() > 0
 	}
 	count := func(n int) {
 		s.mu.Lock()

@@ -174,7 +174,7 @@ func TestDenialIsOfItsLimitOnly(t *testing.T) {
 // later leases a ramp of a bucket and asks for nothing at once.
 type later struct{ greedy }
 
-func (later) Ask(v *lease.View, a *limit.Ahead) {
+func (later) Ask(v *lease.View, a *limit.LeaseRequest) {
 	if v.Tier.Algorithm != limit.TokenBucket {
 		return
 	}

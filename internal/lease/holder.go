@@ -3,9 +3,9 @@ package lease
 import (
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 type shard struct {
@@ -38,7 +38,7 @@ type holder struct {
 	owner    limit.Owner
 	hash     uint64
 	next     *holder
-	clock    ages
+	clock    clock.Timeline
 	lag      int64 // the store's clock less this one, µs
 	counters []*counter
 	swept    int                     // up to here the sweep has looked
@@ -52,56 +52,13 @@ type counterKey struct {
 
 const scanned = 8 // counters; up to here a scan beats a map
 
-// ages is a clock that adds up, from one reading to the next, what the wall or the monotonic clock has gone, whichever
-// went further. So it never goes slower than the true time, whichever of the two stood still or was set back.
-type ages struct {
-	mono, wall time.Duration // at the last reading
-	gone       time.Duration
-	begun      bool
-}
-
-// reading is what the two clocks said at one time.
-type reading struct{ mono, wall time.Duration }
-
-func (s *Store) read(now time.Time) reading {
-	return reading{now.Sub(s.base), time.Duration(now.UnixNano())}
-}
-
-// plus is the reading after what each clock has gone between two times: while a process is frozen one of them stands still.
-func (r reading) plus(from, to time.Time) reading {
-	return reading{r.mono + to.Sub(from), r.wall + wallGone(from, to)}
-}
-
-func wallGone(from, to time.Time) time.Duration { return to.Round(0).Sub(from.Round(0)) }
-
-// at is the clock's time, µs. A reading that comes late, of a time before the last one, does not turn it back.
-func (a *ages) at(now reading) int64 {
-	mono, wall := now.mono, now.wall
-	if !a.begun {
-		a.mono, a.wall, a.begun = mono, wall, true
-	}
-	if step := max(mono-a.mono, wall-a.wall); step > 0 {
-		a.gone += step
-		a.mono, a.wall = mono, wall
-	} else if wall < a.wall && mono >= a.mono { // the wall clock was set back
-		a.wall = wall
-	}
-	return int64(a.gone / time.Microsecond)
-}
-
-// behind is by how much a reading came late, µs: what either clock had gone since, when at was last asked. What a store says of the
-// time now is of the reading, and not of the clock's time, by which it would last longer than it does.
-func (a *ages) behind(now reading) int64 {
-	return int64(max(a.mono-now.mono, a.wall-now.wall, 0) / time.Microsecond)
-}
-
 // counter is one tier's counter for one value, as this process knows it. Times are of the holder's clock.
 type counter struct {
 	tier  *limit.Tier
 	value limit.Value
 	far   bool // another cell keeps it
 
-	lease limit.Lease
+	lease limit.Leftover
 	until int64 // the lease ends
 	// A ramp: of the lease's units, locked were not free at from, and all are at to.
 	locked, from, to int64
@@ -196,9 +153,9 @@ func (k *counter) fitsAt(t, cost int64) int64 {
 }
 
 // local decides the request if that takes no call. It reports false, having changed nothing, where it does.
-func (h *holder) local(s *Store, sh *shard, req *limit.Request, now reading, d *limit.Decision) bool {
-	t := h.clock.at(now)
-	d.BeginLeased(req, t+h.lag, limit.ReceiptID{})
+func (h *holder) local(s *Store, sh *shard, req *limit.Request, now clock.Instant, d *limit.Decision) bool {
+	t := h.clock.At(now)
+	e := d.BeginLeased(req, t+h.lag, limit.ReceiptID{})
 	n, unknown := 0, false
 	for i := range req.Charges {
 		charge := &req.Charges[i]
@@ -214,12 +171,12 @@ func (h *holder) local(s *Store, sh *shard, req *limit.Request, now reading, d *
 			if k.tier != &l.Tiers[j] || k.value != charge.Value {
 				return h.scattered(s, sh, req, t, d)
 			}
-			if !k.lease.Open() {
+			if !k.lease.Known() {
 				return false
 			}
 			retryAt, known := k.outcome(charge.Cost, t, h.lag)
 			unknown = unknown || !known
-			d.FromLease(i, &k.lease, retryAt)
+			e.FromLeftover(i, &k.lease, retryAt)
 			n++
 		}
 	}
@@ -235,19 +192,19 @@ func (h *holder) scattered(s *Store, sh *shard, req *limit.Request, t int64, d *
 	if req.Check() != nil {
 		return false
 	}
-	d.BeginLeased(req, t+h.lag, limit.ReceiptID{})
+	e := d.BeginLeased(req, t+h.lag, limit.ReceiptID{})
 	var few [16]*counter
 	at, unknown := few[:0], false
 	for i := range req.Charges {
 		charge := &req.Charges[i]
 		for j := range charge.Limit.Tiers {
 			k := h.counter(&charge.Limit.Tiers[j], charge.Value, len(at))
-			if k == nil || k.tier != &charge.Limit.Tiers[j] || !s.leases(charge.Limit) || !k.lease.Open() {
+			if k == nil || k.tier != &charge.Limit.Tiers[j] || !s.leases(charge.Limit) || !k.lease.Known() {
 				return false
 			}
 			retryAt, known := k.outcome(charge.Cost, t, h.lag)
 			unknown = unknown || !known
-			d.FromLease(i, &k.lease, retryAt)
+			e.FromLeftover(i, &k.lease, retryAt)
 			at = append(at, k)
 		}
 	}
@@ -290,8 +247,8 @@ func (h *holder) finish(s *Store, sh *shard, t int64, d *limit.Decision, at []*c
 		}
 		cost := d.Results[i].Cost
 		k.demand.add(t, cost)
-		if d.Commits(i) {
-			k.lease.Units -= d.ChargeLeased(i)
+		if d.Charges(i) {
+			k.lease.Units -= d.Revise().ChargeLeftover(i)
 		} else if r := &d.Results[i]; !r.Admits && !r.Shadow() && k.denial.covers(cost, t) {
 			k.denial.count++
 		}
@@ -299,7 +256,7 @@ func (h *holder) finish(s *Store, sh *shard, t int64, d *limit.Decision, at []*c
 }
 
 // take finds the owner's holder or makes one, with room for the request's counters; nil where there is none.
-func (s *Store) take(sh *shard, hash uint64, req *limit.Request, now reading) *holder {
+func (s *Store) take(sh *shard, hash uint64, req *limit.Request, now clock.Instant) *holder {
 	h, missing := sh.lacks(hash, req)
 	for _, look := range [...]int{2*missing + 2, 64} {
 		if missing == 0 {
@@ -341,12 +298,12 @@ func (s *Store) reserve(counters int) bool {
 	return false
 }
 
-func (s *Store) hold(sh *shard, hash uint64, o limit.Owner, now reading) *holder {
+func (s *Store) hold(sh *shard, hash uint64, o limit.Owner, now clock.Instant) *holder {
 	if sh.owners == nil {
 		sh.owners = make(map[uint64]*holder)
 	}
 	h := &holder{owner: o, hash: hash, next: sh.owners[hash]}
-	h.lag = now.wall.Microseconds() - h.clock.at(now) // until the store says what time it is there
+	h.lag = now.Wall.Microseconds() - h.clock.At(now) // until the store says what time it is there
 	sh.owners[hash] = h
 	sh.hand = append(sh.hand, h)
 	return h
@@ -360,13 +317,13 @@ func (k *counter) idle(t int64) bool {
 }
 
 // sweep looks at n counters, in turn, and forgets those that are idle.
-func (s *Store) sweep(sh *shard, now reading, n int) {
+func (s *Store) sweep(sh *shard, now clock.Instant, n int) {
 	for n > 0 && len(sh.hand) > 0 {
 		if sh.next >= len(sh.hand) {
 			sh.next = 0
 		}
 		h := sh.hand[sh.next]
-		t := h.clock.at(now)
+		t := h.clock.At(now)
 		for ; n > 0 && h.swept < len(h.counters); n-- {
 			k := h.counters[h.swept]
 			if !k.idle(t) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 // What another cell keeps of a quota may be 100 ms away, so it is asked seldom, for a longer time, and ahead of need.
@@ -62,9 +63,9 @@ func (s *Store) isSilent(k *counter) bool { return s.silenceOf(k.tier.Limit().Ho
 // isFar reports whether the tier is of a quota that another cell keeps. Its leases may live longer than others, since
 // a quota moves only between its periods. A rate moves once the longest lease of a rate has ended
 // (shares.Settings.Lease).
-func isFar(t *limit.Tier) bool { return t.Limit().Home != "" && t.Algorithm == limit.Quota }
+func isFar(t *limit.Tier) bool { return t.Limit().Home != "" && t.Calendar != nil }
 
-// leaseAhead begins, with Config.Ahead, a call for each quota of the request that another cell keeps and of which, by
+// leaseAhead begins, with Config.Leases, a call for each quota of the request that another cell keeps and of which, by
 // the rule, more is to be leased before one lacks it. The caller holds the shard's lock.
 func (s *Store) leaseAhead(h *holder, sh *shard, req *limit.Request, now time.Time) {
 	if !s.c.Ahead {
@@ -75,9 +76,9 @@ func (s *Store) leaseAhead(h *holder, sh *shard, req *limit.Request, now time.Ti
 		if !isFar(&c.Limit.Tiers[0]) || !s.leases(c.Limit) {
 			continue
 		}
-		at := s.read(now)
-		t := h.clock.at(at)
-		asOf := t - h.clock.behind(at) // the request may have waited for a call of its own
+		at := clock.At(now)
+		t := h.clock.At(at)
+		asOf := t - h.clock.Behind(at) // the request may have waited for a call of its own
 		a := s.asks.Get().(*ask)
 		if !h.prepareAhead(s, t, c, a) {
 			s.release(a)
@@ -91,7 +92,7 @@ func (s *Store) leaseAhead(h *holder, sh *shard, req *limit.Request, now time.Ti
 
 // prepareAhead writes the call for one limit, and reports whether there is to be one.
 func (h *holder) prepareAhead(s *Store, t int64, c *limit.Charge, a *ask) bool {
-	a.tiers, a.flights, a.req.Ahead = a.tiers[:0], a.flights[:0], a.req.Ahead[:0]
+	a.tiers, a.flights, a.req.Leases = a.tiers[:0], a.flights[:0], a.req.Leases[:0]
 	wanted := false
 	for j := range c.Limit.Tiers {
 		k := h.counter(&c.Limit.Tiers[j], c.Value, j)
@@ -104,11 +105,11 @@ func (h *holder) prepareAhead(s *Store, t int64, c *limit.Charge, a *ask) bool {
 		if k.until-t < aheadEnds {
 			v.Free = 0
 		}
-		var ahead limit.Ahead
+		var ahead limit.LeaseRequest
 		s.c.Rule.Ask(&v, &ahead)
 		wanted = wanted || ahead.Largest() > 0
 		a.tiers = append(a.tiers, asked{k: k, tier: k.tier, leased: true, at: k.lease.At, until: k.until})
-		a.req.Ahead = append(a.req.Ahead, ahead)
+		a.req.Leases = append(a.req.Leases, ahead)
 	}
 	if !wanted {
 		return false
@@ -117,7 +118,7 @@ func (h *holder) prepareAhead(s *Store, t int64, c *limit.Charge, a *ask) bool {
 	for j := range a.tiers {
 		x := &a.tiers[j]
 		if t >= x.k.until {
-			x.k.rideBack(x, &a.req.Ahead[j])
+			x.k.rideBack(x, &a.req.Leases[j])
 		}
 		x.k.flight, x.k.lookAt = f, t+aheadPause
 		a.flights = append(a.flights, x.k)
@@ -126,20 +127,20 @@ func (h *holder) prepareAhead(s *Store, t int64, c *limit.Charge, a *ask) bool {
 }
 
 // callAhead makes the call that prepareAhead wrote, as of asOf.
-func (s *Store) callAhead(h *holder, sh *shard, a *ask, now time.Time, at reading, asOf int64) {
+func (s *Store) callAhead(h *holder, sh *shard, a *ask, now time.Time, at clock.Instant, asOf int64) {
 	defer s.release(a)
 	ctx, cancel := context.WithTimeout(s.ahead, aheadIn)
 	defer cancel()
 	sent := s.c.Clock()
 	err := s.c.Store.Decide(ctx, &a.req, now, &a.reply)
-	received := at.plus(sent, s.c.Clock())
+	received := at.Advance(clock.At(sent), clock.At(s.c.Clock()))
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if err == nil {
 		err = a.check()
 	}
 	s.heard(ctx, a, err)
-	arrived := h.clock.at(received)
+	arrived := h.clock.At(received)
 	if err != nil {
 		h.setBack(sh, arrived, a)
 	} else {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/shares"
 	"github.com/sluicelimits/sluice/internal/soak"
 	"github.com/sluicelimits/sluice/internal/store/memory"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
 // remote is the store of another cell: calls take a while, and may fail.
@@ -38,9 +38,13 @@ func (r *remote) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 	return r.Store.Decide(ctx, req, now, d)
 }
 
-func homes(tb testing.TB, own limit.Store, others map[string]limit.Store) *split.Homes {
+func homes(tb testing.TB, own limit.Store, others map[string]limit.Store) *router.Store {
 	tb.Helper()
-	h, err := split.NewHomes(split.HomesConfig{Own: own, Homes: others, HoldFor: -1})
+	backends := make(map[string]router.Backend, len(others))
+	for cell, store := range others {
+		backends[cell] = router.Backend{Store: store}
+	}
+	h, err := router.New(router.Config{Rates: router.Backend{Store: own}, Homes: backends, HoldFor: -1})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -353,7 +357,7 @@ func (w *quotaWorld) refund(m *member) {
 	m.paid = m.paid[1:]
 	end := int64(0)
 	for period := range w.admitted {
-		if r.Entries()[0].Stamp() >= period-day && r.Entries()[0].Stamp() < period {
+		if r.Entries()[0].At() >= period-day && r.Entries()[0].At() < period {
 			end = period
 		}
 	}

@@ -56,7 +56,7 @@ func TestAheadEndsWithItsPeriod(t *testing.T) {
 // someAhead leases ten units more.
 type someAhead struct{ greedy }
 
-func (someAhead) Ask(_ *lease.View, a *limit.Ahead) { a.Least, a.Most = 10, 10 }
+func (someAhead) Ask(_ *lease.View, a *limit.LeaseRequest) { a.Least, a.Most = 10, 10 }
 
 // hanging is a home that answers once, and then not before it need not any more.
 type hanging struct {

@@ -5,7 +5,7 @@
 // the store for what the request lacks, all or nothing, and for more of each counter, as [Rule] says. One call is under way
 // for a counter; requests that come meanwhile wait for that one, once, and share what it brings.
 //
-// The bounds of the algorithms are held by the store: see [limit.Ahead]. This package's part is to spend what it was
+// The bounds of the algorithms are held by the store: see [limit.LeaseRequest]. This package's part is to spend what it was
 // granted in time. A lease ends by the earlier of the wall and the monotonic clock, both counted from before its call was
 // sent: a process that is frozen, and whose monotonic clock stands still, does not spend yesterday's units. What comes free
 // along a straight line is counted from after the reply.
@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 var _ limit.Store = (*Store)(nil)
@@ -70,7 +71,6 @@ type Config struct {
 type Store struct {
 	c        Config
 	seed     maphash.Seed
-	base     time.Time
 	boot     uint64
 	life     int64 // µs
 	homeLife int64 // µs
@@ -118,7 +118,7 @@ func New(c Config) (*Store, error) {
 	if c.Clock == nil {
 		c.Clock = time.Now
 	}
-	s := &Store{c: c, seed: maphash.MakeSeed(), base: c.Clock(), boot: rand.Uint64(), life: c.Life.Microseconds(),
+	s := &Store{c: c, seed: maphash.MakeSeed(), boot: rand.Uint64(), life: c.Life.Microseconds(),
 		homeLife: c.HomeLife.Microseconds()}
 	s.asks.New = func() any { return new(ask) }
 	ctx, cancel := context.WithCancel(context.Background())
@@ -150,7 +150,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	hash := s.hash(req.Owner)
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
-	if h := sh.find(hash, req.Owner); h != nil && h.local(s, sh, req, s.read(now), d) {
+	if h := sh.find(hash, req.Owner); h != nil && h.local(s, sh, req, clock.At(now), d) {
 		if s.c.Ahead {
 			s.leaseAhead(h, sh, req, now)
 		}
@@ -175,20 +175,20 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
 	if h := sh.find(hash, req.Owner); h != nil {
-		t := h.clock.at(s.read(now))
+		t := h.clock.At(clock.At(now))
 		i := 0
 		for c := range req.Charges {
 			charge := &req.Charges[c]
 			for j := range charge.Limit.Tiers {
 				if k := h.counter(&charge.Limit.Tiers[j], charge.Value, i); k != nil {
-					d.Credit(i, k.free(t))
+					d.Revise().Credit(i, k.free(t))
 				}
 				i++
 			}
 		}
 	}
 	sh.mu.Unlock()
-	d.Settle()
+	d.Revise().Settle()
 	return nil
 }
 
@@ -239,13 +239,13 @@ type Stats struct {
 // Stats sums up. It takes each shard's lock in turn.
 func (s *Store) Stats() Stats {
 	var sum Stats
-	now := s.read(s.c.Clock())
+	now := clock.At(s.c.Clock())
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		sum.add(&sh.stats)
 		sh.each(func(h *holder) {
-			t := h.clock.at(now)
+			t := h.clock.At(now)
 			for _, k := range h.counters {
 				sum.Counters++
 				if t < k.until {
@@ -280,13 +280,13 @@ type Held struct {
 
 // Each calls f for each lease that has units, until f returns false. f must not call the store.
 func (s *Store) Each(f func(Held) bool) {
-	now := s.read(s.c.Clock())
+	now := clock.At(s.c.Clock())
 	for i := range s.shards {
 		var list []Held
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		sh.each(func(h *holder) {
-			t := h.clock.at(now)
+			t := h.clock.At(now)
 			for _, k := range h.counters {
 				if k.lease.Units > 0 && t < k.until {
 					list = append(list, Held{h.owner, k.tier, k.value, k.lease.Units, time.Duration(k.until-t) * time.Microsecond})

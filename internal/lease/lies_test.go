@@ -43,7 +43,7 @@ var lies = []struct {
 		return true
 	}},
 	{"results of another request", func(_ *limit.Request, d *limit.Decision, _ int) bool {
-		d.Begin(&limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: other, Cost: 1}, {Limit: other, Cost: 1}}}, d.Now)
+		d.BeginChecked(&limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: other, Cost: 1}, {Limit: other, Cost: 1}}}, d.Now)
 		d.Allowed = true
 		return true
 	}},
@@ -64,8 +64,8 @@ var lies = []struct {
 		d.Allowed = true
 		for i := range d.Results { // nothing was charged, which is absurd unless nothing was needed
 			need := d.Results[i].Cost
-			if len(req.Ahead) > 0 {
-				need = req.Ahead[i].Need
+			if len(req.Leases) > 0 {
+				need = req.Leases[i].Need
 			}
 			if d.Results[i].Charged != need {
 				return true
@@ -74,20 +74,20 @@ var lies = []struct {
 		return false
 	}},
 	{"denied what is charged", func(_ *limit.Request, d *limit.Decision, _ int) bool { d.Allowed = false; return false }},
-	{"no grants", grants(func(*limit.Ahead, limit.Grant) limit.Grant { return limit.Grant{} })},
-	{"units below zero", grants(func(_ *limit.Ahead, g limit.Grant) limit.Grant { g.Units = -1 - g.Units; return g })},
-	{"units of the lowest", grants(func(_ *limit.Ahead, g limit.Grant) limit.Grant { g.Units = math.MinInt64; return g })},
-	{"more than asked for", grants(func(a *limit.Ahead, g limit.Grant) limit.Grant {
+	{"no grants", grants(func(*limit.LeaseRequest, limit.Lease) limit.Lease { return limit.Lease{} })},
+	{"units below zero", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease { g.Units = -1 - g.Units; return g })},
+	{"units of the lowest", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease { g.Units = math.MinInt64; return g })},
+	{"more than asked for", grants(func(a *limit.LeaseRequest, g limit.Lease) limit.Lease {
 		g.Units = a.Largest() + a.Need + 1
 		g.Upfront = g.Units
 		return g
 	})},
-	{"more at once than in all", grants(func(_ *limit.Ahead, g limit.Grant) limit.Grant { g.Upfront = g.Units + 1; return g })},
-	{"less than nothing at once", grants(func(_ *limit.Ahead, g limit.Grant) limit.Grant { g.Upfront = -1; return g })},
-	{"ended yesterday", grants(func(_ *limit.Ahead, g limit.Grant) limit.Grant { g.Until -= 86_400_000_000; return g })},
-	{"ended at the lowest", grants(func(_ *limit.Ahead, g limit.Grant) limit.Grant { g.Until = math.MinInt64; return g })},
-	{"ends at the highest", grants(func(_ *limit.Ahead, g limit.Grant) limit.Grant { g.Until = math.MaxInt64; return g })},
-	{"a window that cannot be", grants(func(_ *limit.Ahead, g limit.Grant) limit.Grant { g.At = math.MaxInt64; return g })},
+	{"more at once than in all", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease { g.Upfront = g.Units + 1; return g })},
+	{"less than nothing at once", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease { g.Upfront = -1; return g })},
+	{"ended yesterday", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease { g.Until -= 86_400_000_000; return g })},
+	{"ended at the lowest", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease { g.Until = math.MinInt64; return g })},
+	{"ends at the highest", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease { g.Until = math.MaxInt64; return g })},
+	{"a window that cannot be", grants(func(_ *limit.LeaseRequest, g limit.Lease) limit.Lease { g.At = math.MaxInt64; return g })},
 	{"a time that cannot be", func(_ *limit.Request, d *limit.Decision, _ int) bool { d.Now = math.MinInt64; return true }},
 	{"a retry that cannot be", func(_ *limit.Request, d *limit.Decision, i int) bool {
 		d.Results[i].RetryAt = math.MinInt64
@@ -106,17 +106,17 @@ var harmless = map[string]bool{"none": true, "allowed what is denied": true, "de
 	"ended yesterday": true, "a retry in a hundred years": true}
 
 // grants bends the grant of one result, whatever the decision was.
-func grants(bend func(*limit.Ahead, limit.Grant) limit.Grant) func(*limit.Request, *limit.Decision, int) bool {
+func grants(bend func(*limit.LeaseRequest, limit.Lease) limit.Lease) func(*limit.Request, *limit.Decision, int) bool {
 	return func(req *limit.Request, d *limit.Decision, i int) bool {
-		if len(req.Ahead) == 0 {
+		if len(req.Leases) == 0 {
 			return false
 		}
-		was := d.Grant(i)
-		d.AdoptGrant(i, bend(&req.Ahead[i], was))
-		g := d.Grant(i)
-		most := req.Ahead[i].Largest()
+		was := d.Lease(i)
+		d.Revise().AdoptLease(i, bend(&req.Leases[i], was))
+		g := d.Lease(i)
+		most := req.Leases[i].Largest()
 		if !d.Allowed {
-			most += req.Ahead[i].Need
+			most += req.Leases[i].Need
 		}
 		const sane = 1 << 53
 		return g.Units < 0 || g.Units > most || g.Upfront < 0 || g.Upfront > g.Units || g.Until > sane || g.Until < -sane || g.At > sane
@@ -128,13 +128,13 @@ func (l *liar) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 	if err := l.Store.Decide(ctx, req, now, d); err != nil {
 		return err
 	}
-	obtained, took := d.Grant(0).Units+d.Results[0].Charged, d.Allowed
+	obtained, took := d.Lease(0).Units+d.Results[0].Charged, d.Allowed
 	if l.absurd = lies[l.lie].tell(req, d, l.at%len(d.Results)); !l.absurd {
 		l.obtained += obtained
 		took = d.Allowed
 	}
-	if took && len(req.Ahead) > 0 { // what rode back is not the caller's any more
-		l.obtained += min(req.Ahead[0].Adjust, 0)
+	if took && len(req.Leases) > 0 { // what rode back is not the caller's any more
+		l.obtained += min(req.Leases[0].Correction, 0)
 	}
 	return nil
 }

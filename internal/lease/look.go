@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
 // back is units of one owner's leases on their way to the store.
@@ -42,13 +43,13 @@ func (b *back) add(k *counter, t, units int64) {
 		first += len(b.req.Charges[c].Limit.Tiers)
 	}
 	if i < 0 {
-		i = len(b.req.Ahead)
+		i = len(b.req.Leases)
 		b.req.Charges = append(b.req.Charges, limit.Charge{Limit: k.tier.Limit(), Value: k.value, Cost: 1})
-		b.req.Ahead = append(b.req.Ahead, make([]limit.Ahead, len(k.tier.Limit().Tiers))...)
+		b.req.Leases = append(b.req.Leases, make([]limit.LeaseRequest, len(k.tier.Limit().Tiers))...)
 	}
 	for j := range k.tier.Limit().Tiers {
 		if &k.tier.Limit().Tiers[j] == k.tier {
-			b.req.Ahead[i+j].Adjust, b.req.Ahead[i+j].AdjustAt = -units, k.lease.At
+			b.req.Leases[i+j].Correction, b.req.Leases[i+j].CorrectionAt = -units, k.lease.At
 		}
 	}
 	if k.locked > 0 { // what has not come free goes first
@@ -119,10 +120,10 @@ func (s *Store) collect(sh *shard, now time.Time, of func(k *counter, h *holder,
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	var calls []*back
-	at := s.read(now)
+	at := clock.At(now)
 	sh.each(func(h *holder) {
 		var b *back
-		t := h.clock.at(at)
+		t := h.clock.At(at)
 		for _, k := range h.counters {
 			units := of(k, h, s, t)
 			if units <= 0 {

@@ -18,8 +18,8 @@ type noted struct {
 }
 
 func (n *noted) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	for i := range req.Ahead {
-		n.back -= min(req.Ahead[i].Adjust, 0)
+	for i := range req.Leases {
+		n.back -= min(req.Leases[i].Correction, 0)
 	}
 	return n.Store.Decide(ctx, req, now, d)
 }
@@ -67,7 +67,7 @@ func TestRefusedReturnsOfAMovedQuota(t *testing.T) {
 // unleased leases ten units of each limit but one.
 type unleased struct{ greedy }
 
-func (unleased) Ask(v *lease.View, a *limit.Ahead) {
+func (unleased) Ask(v *lease.View, a *limit.LeaseRequest) {
 	if v.Tier.Limit().ID != "plain" {
 		a.Most, a.Ample, a.Share = 10, 10, limit.ShareOne
 	}

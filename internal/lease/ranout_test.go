@@ -28,7 +28,9 @@ func (s *delayed) Decide(ctx context.Context, req *limit.Request, now time.Time,
 // tens leases ten units at a time.
 type tens struct{ greedy }
 
-func (tens) Ask(_ *lease.View, a *limit.Ahead) { a.Most, a.Ample, a.Share = 10, 10, limit.ShareOne }
+func (tens) Ask(_ *lease.View, a *limit.LeaseRequest) {
+	a.Most, a.Ample, a.Share = 10, 10, limit.ShareOne
+}
 
 // Guarantees that a request is not denied because a lease ended while a call for another counter was away: there is room, so the
 // store is asked again, and nothing is charged twice.

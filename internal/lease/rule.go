@@ -13,7 +13,7 @@ import (
 type Rule interface {
 	// Ask sets what to lease: Least, Most, Ample, Plenty, Share, and Ramp. It may set Need to 0 with Ramp, where View.MustFit
 	// does not forbid it: the request is then served from what comes at once, or denied.
-	Ask(v *View, a *limit.Ahead)
+	Ask(v *View, a *limit.LeaseRequest)
 
 	// Again says how long a cost that was denied is denied here before the store is asked again: until it fits by the
 	// store's answer, at the latest. times counts the denials in a row.
@@ -53,7 +53,7 @@ const (
 )
 
 // Ask implements [Rule].
-func (Adaptive) Ask(v *View, a *limit.Ahead) {
+func (Adaptive) Ask(v *View, a *limit.LeaseRequest) {
 	n := float64(max(v.Instances, 1))
 	total := max(v.Total, v.Rate)
 	if v.Total == 0 {
@@ -63,7 +63,7 @@ func (Adaptive) Ask(v *View, a *limit.Ahead) {
 	if total > 0 {
 		share = max(v.Rate/total, share)
 	}
-	low := v.Tier.Algorithm == limit.TokenBucket && float64(v.Left) < total*v.RampEnds.Seconds()
+	low := v.Tier.Leasing().Refills && float64(v.Left) < total*v.RampEnds.Seconds()
 	if (v.Saturated || low) && ramps(v.Tier) && !v.MustFit && v.ramp(share, a) {
 		return
 	}
@@ -80,7 +80,7 @@ func (Adaptive) Ask(v *View, a *limit.Ahead) {
 	}
 	a.Plenty = units(2 * total * t)
 	a.Ample = units(ample)
-	if v.Tier.Algorithm == limit.SlidingWindow && total*v.Tier.Period.Seconds() > float64(v.Tier.Capacity())/2 {
+	if v.Tier.Leasing().Weighs && total*v.Tier.Period.Seconds() > float64(v.Tier.Capacity())/2 {
 		a.Ample = units(expect - math.Sqrt(expect)) // what is left at the end weighs on the next window
 	}
 	a.Most = units(soon)
@@ -91,12 +91,10 @@ func (Adaptive) Ask(v *View, a *limit.Ahead) {
 	}
 }
 
-func ramps(t *limit.Tier) bool {
-	return t.Algorithm == limit.TokenBucket || t.Algorithm == limit.SlidingWindow
-}
+func ramps(t *limit.Tier) bool { return t.Leasing().Ramps }
 
 // ramp asks for a part of what comes free until the slot ends, if that is worth it.
-func (v *View) ramp(share float64, a *limit.Ahead) bool {
+func (v *View) ramp(share float64, a *limit.LeaseRequest) bool {
 	t := v.RampEnds.Seconds()
 	comes := float64(v.Tier.Threshold) / v.Tier.Period.Seconds() * t
 	if comes*share < 2*float64(v.Cost) {
@@ -208,27 +206,26 @@ type supply struct {
 // note takes one answer into account.
 func (u *supply) note(owner limit.Owner, t, now int64, r *limit.Result, held, need int64) {
 	tier, used, left := r.Tier, r.Used(), r.Remaining()
-	if tier.Algorithm == limit.TokenBucket {
+	leasing := tier.Leasing()
+	if leasing.Refills {
 		used = held // what it refills beside that tells nothing: it may have been full
 	}
 	end := r.ResetAt() // the end of a quota's period, which must not be computed under the shard's lock
-	if tier.Algorithm != limit.Quota {
+	if tier.Calendar == nil {
 		end = tier.LeaseEnd(owner.Name, now)
 	}
 	over := float64(t-u.at) / 1e6
 	sample := -1.0
-	switch tier.Algorithm {
-	case limit.FixedWindow, limit.SlidingWindow, limit.Quota, limit.TokenBucket:
+	if leasing.Ends { // else what counts has no one end
 		if end == u.end {
 			if over >= leastOver {
 				sample = float64(used-u.used) / over
 			}
-		} else if length := tier.LeaseTime(); length > 0 && tier.Algorithm != limit.SlidingWindow {
+		} else if length := leasing.Longest; length > 0 && !leasing.Weighs {
 			if over = (float64(now-end) + float64(length)) / 1e6; over >= float64(length)/20e6 {
 				sample = float64(used) / over
 			}
 		}
-	default: // what counts has no one end
 	}
 	u.saturated = !r.Admits || left < max(need, 1)
 	if sample >= 0 && (r.Admits || sample > u.total) { // a counter that denies is asked for more than it is used
@@ -260,7 +257,7 @@ func (u *supply) dry(end, now int64) {
 // over, the end of the present one is not known, and is taken to lie as far away as a lease lasts at most.
 func (k *counter) end(h *holder, s *Store, now int64) int64 {
 	switch {
-	case k.tier.Algorithm != limit.Quota:
+	case k.tier.Calendar == nil:
 		return k.tier.LeaseEnd(h.owner.Name, now)
 	case now < k.supply.end:
 		return k.supply.end

@@ -25,8 +25,8 @@ type mute struct {
 
 func (m *mute) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	most := int64(0)
-	for i := range req.Ahead {
-		most = max(most, req.Ahead[i].Largest())
+	for i := range req.Leases {
+		most = max(most, req.Leases[i].Largest())
 	}
 	m.asks = append(m.asks, most)
 	if err := m.Store.Decide(ctx, req, now, d); err != nil || !m.lost {

@@ -390,7 +390,7 @@ func (in *instance) admit(d *limit.Decision, c *call) {
 	p := paid{receipt: d.Receipt()}
 	for i := range d.Results {
 		r := &d.Results[i]
-		if !d.Commits(i) {
+		if !d.Charges(i) {
 			continue
 		}
 		if r.Charged != r.Cost {
@@ -521,7 +521,7 @@ func (x *wire) Decide(_ context.Context, req *limit.Request, now time.Time, d *l
 	if mine != nil {
 		mine.asked++
 	}
-	w.logf("%d asks for %s, ahead %+v", x.in.id, describe(req), req.Ahead)
+	w.logf("%d asks for %s, ahead %+v", x.in.id, describe(req), req.Leases)
 	w.meanwhile()
 	if w.IntN(50) == 0 {
 		w.logf("the question is lost")
@@ -533,7 +533,7 @@ func (x *wire) Decide(_ context.Context, req *limit.Request, now time.Time, d *l
 	}
 	if w.log != nil {
 		for i := range d.Results {
-			w.logf("%d: result %d: allowed %t, %d charged, leased %+v", x.in.id, i, d.Allowed, d.Results[i].Charged, d.Grant(i))
+			w.logf("%d: result %d: allowed %t, %d charged, leased %+v", x.in.id, i, d.Allowed, d.Results[i].Charged, d.Lease(i))
 		}
 	}
 	if mine != nil {
@@ -564,7 +564,7 @@ func (x *wire) Accepts(l *limit.Limit) error { return x.in.w.below.Accepts(l) }
 // wild is a rule that asks for anything.
 type wild struct{ *rand.Rand }
 
-func (r *wild) Ask(v *lease.View, a *limit.Ahead) {
+func (r *wild) Ask(v *lease.View, a *limit.LeaseRequest) {
 	some := func() int64 {
 		switch r.IntN(4) {
 		case 0:

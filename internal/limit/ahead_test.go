@@ -31,28 +31,28 @@ func (k *lessee) become(threshold, burst int64) {
 		Buckets: t.Buckets, Calendar: t.Calendar})
 }
 
-func (k *lessee) decide(now, cost int64, commit bool, ahead ...limit.Ahead) *limit.Decision {
+func (k *lessee) decide(now, cost int64, commit bool, ahead ...limit.LeaseRequest) *limit.Decision {
 	k.Helper()
-	req := &limit.Request{Owner: k.owner, Charges: []limit.Charge{{Limit: k.l, Cost: cost}}, Ahead: ahead}
+	req := &limit.Request{Owner: k.owner, Charges: []limit.Charge{{Limit: k.l, Cost: cost}}, Leases: ahead}
 	if err := req.Check(); err != nil {
 		k.Fatal(err)
 	}
 	d := new(limit.Decision)
-	d.Begin(req, now)
-	d.Evaluate(0, &k.state, commit)
-	d.Settle()
-	if commit && d.Commits(0) {
-		d.Commit(0, &k.state)
+	e := d.BeginChecked(req, now)
+	e.Evaluate(0, &k.state, commit)
+	e.Settle()
+	if commit && d.Charges(0) {
+		e.Charge(0, &k.state)
 	}
 	return d
 }
 
 // lease asks for units beyond a need, and gets them or fails the test.
-func (k *lessee) lease(now int64, a limit.Ahead, want limit.Grant) *limit.Decision {
+func (k *lessee) lease(now int64, a limit.LeaseRequest, want limit.Lease) *limit.Decision {
 	k.Helper()
 	a.Share, a.Plenty = limit.ShareOne, limit.MaxUnits // Most it is
 	d := k.decide(now, max(a.Need, 1), true, a)
-	if got := d.Grant(0); !d.Allowed || got != want {
+	if got := d.Lease(0); !d.Allowed || got != want {
 		k.Fatalf("at %d, %+v: allowed %t, %+v; want %+v", now, a, d.Allowed, got, want)
 	}
 	return d
@@ -79,7 +79,7 @@ func (k *lessee) spend(now, cost int64) *limit.Decision {
 // adjust corrects what is counted, by a request that needs nothing.
 func (k *lessee) adjust(now, units, at int64) {
 	k.Helper()
-	if d := k.decide(now, 1, true, limit.Ahead{Adjust: units, AdjustAt: at}); !d.Allowed {
+	if d := k.decide(now, 1, true, limit.LeaseRequest{Correction: units, CorrectionAt: at}); !d.Allowed {
 		k.Fatalf("at %d a request that needs nothing is denied", now)
 	}
 }
@@ -104,32 +104,32 @@ var (
 func TestGrantRule(t *testing.T) {
 	for _, tt := range []struct {
 		used int64
-		ask  limit.Ahead
+		ask  limit.LeaseRequest
 		want int64
 	}{
-		{20, limit.Ahead{}, 0},
-		{20, limit.Ahead{Most: 30, Plenty: 200, Share: 1024}, 30},
-		{20, limit.Ahead{Most: 300, Plenty: 200, Share: 1024}, 80},
-		{20, limit.Ahead{Most: 300, Plenty: 200, Share: 512}, 40},
-		{20, limit.Ahead{Most: 300, Plenty: 200, Share: 1}, 0}, // 80/1024 of a unit
-		{20, limit.Ahead{Most: 300, Plenty: 200, Share: 1, Least: 7}, 7},
-		{20, limit.Ahead{Most: 3, Plenty: 200, Share: 1024, Least: 7}, 7},
-		{20, limit.Ahead{Least: 90}, 80},
-		{20, limit.Ahead{Most: 30, Ample: 60, Plenty: 80, Share: 1024}, 60},
-		{20, limit.Ahead{Most: 30, Ample: 60, Plenty: 81, Share: 1024}, 30},
-		{20, limit.Ahead{Most: 30, Ample: 20, Plenty: 80, Share: 1024}, 20},
-		{20, limit.Ahead{Ample: 60, Share: 1024}, 60}, // any number is plenty,
-		{20, limit.Ahead{Most: 60, Share: 1024}, 0},   // and there is nothing then
-		{20, limit.Ahead{Need: 15, Most: 300, Plenty: 200, Share: 1024}, 65},
-		{20, limit.Ahead{Need: 15, Most: 30, Ample: 60, Plenty: 66, Share: 1024}, 30}, // what is left after the need
-		{20, limit.Ahead{Need: 80, Least: 5, Most: 300, Plenty: 200, Share: 1024}, 0},
-		{100, limit.Ahead{Least: 5, Most: 300, Plenty: 200, Share: 1024}, 0}, // needs nothing, so it is allowed
+		{20, limit.LeaseRequest{}, 0},
+		{20, limit.LeaseRequest{Most: 30, Plenty: 200, Share: 1024}, 30},
+		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 1024}, 80},
+		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 512}, 40},
+		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 1}, 0}, // 80/1024 of a unit
+		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 1, Least: 7}, 7},
+		{20, limit.LeaseRequest{Most: 3, Plenty: 200, Share: 1024, Least: 7}, 7},
+		{20, limit.LeaseRequest{Least: 90}, 80},
+		{20, limit.LeaseRequest{Most: 30, Ample: 60, Plenty: 80, Share: 1024}, 60},
+		{20, limit.LeaseRequest{Most: 30, Ample: 60, Plenty: 81, Share: 1024}, 30},
+		{20, limit.LeaseRequest{Most: 30, Ample: 20, Plenty: 80, Share: 1024}, 20},
+		{20, limit.LeaseRequest{Ample: 60, Share: 1024}, 60}, // any number is plenty,
+		{20, limit.LeaseRequest{Most: 60, Share: 1024}, 0},   // and there is nothing then
+		{20, limit.LeaseRequest{Need: 15, Most: 300, Plenty: 200, Share: 1024}, 65},
+		{20, limit.LeaseRequest{Need: 15, Most: 30, Ample: 60, Plenty: 66, Share: 1024}, 30}, // what is left after the need
+		{20, limit.LeaseRequest{Need: 80, Least: 5, Most: 300, Plenty: 200, Share: 1024}, 0},
+		{100, limit.LeaseRequest{Least: 5, Most: 300, Plenty: 200, Share: 1024}, 0}, // needs nothing, so it is allowed
 	} {
 		t.Run(fmt.Sprintf("%d used %+v", tt.used, tt.ask), func(t *testing.T) {
 			k := newLessee(t, window)
 			k.spend(noon, tt.used)
 			d := k.decide(noon, max(tt.ask.Need, 1), true, tt.ask)
-			if got := d.Grant(0); !d.Allowed || got.Units != tt.want || got.Upfront != tt.want || d.Results[0].Charged != tt.ask.Need {
+			if got := d.Lease(0); !d.Allowed || got.Units != tt.want || got.Upfront != tt.want || d.Results[0].Charged != tt.ask.Need {
 				t.Errorf("allowed %t, %+v, charged %d; want %d units, all at once", d.Allowed, got, d.Results[0].Charged, tt.want)
 			}
 			if got, want := d.Results[0].Used(), tt.used+tt.ask.Need+tt.want; got != want {
@@ -148,12 +148,12 @@ func TestDeniedLease(t *testing.T) {
 	for _, tier := range []limit.Tier{window, sliding, daily} {
 		k := newLessee(t, tier)
 		k.spend(noon, 95)
-		before := k.state
-		if d := k.decide(noon, 20, true, limit.Ahead{Need: 6, Least: 1, Ample: 50, Share: 1024, Adjust: 2, AdjustAt: noon}); d.Allowed ||
-			d.Grant(0) != (limit.Grant{}) || k.state.N != before.N {
-			t.Errorf("%s: a need of 6 where 5 are left: allowed %t, %+v, state %+v", tier.Algorithm, d.Allowed, d.Grant(0), k.state)
+		before := k.state.Clone()
+		if d := k.decide(noon, 20, true, limit.LeaseRequest{Need: 6, Least: 1, Ample: 50, Share: 1024, Correction: 2, CorrectionAt: noon}); d.Allowed ||
+			d.Lease(0) != (limit.Lease{}) || !k.state.Equal(before) {
+			t.Errorf("%s: a need of 6 where 5 are left: allowed %t, %+v, state %+v", tier.Algorithm, d.Allowed, d.Lease(0), k.state)
 		}
-		if d := k.decide(noon, 20, true, limit.Ahead{Need: 5}); !d.Allowed || d.Results[0].Charged != 5 {
+		if d := k.decide(noon, 20, true, limit.LeaseRequest{Need: 5}); !d.Allowed || d.Results[0].Charged != 5 {
 			t.Errorf("%s: a need of 5 of a cost of 20, where 5 are left: allowed %t, charged %d", tier.Algorithm, d.Allowed,
 				d.Results[0].Charged)
 		}
@@ -167,14 +167,14 @@ func TestNeedOfNothing(t *testing.T) {
 		capacity := k.l.Tiers[0].Capacity()
 		k.spend(noon, capacity)
 		k.adjust(noon, 3, noon)
-		d := k.decide(noon, capacity, true, limit.Ahead{Least: 5})
-		if r := &d.Results[0]; !d.Allowed || !r.Admits || r.Charged != 0 || d.Grant(0).Units != 0 || r.Remaining() != 0 {
-			t.Errorf("%s, full: allowed %t, charged %d, %+v", tier.Algorithm, d.Allowed, r.Charged, d.Grant(0))
+		d := k.decide(noon, capacity, true, limit.LeaseRequest{Least: 5})
+		if r := &d.Results[0]; !d.Allowed || !r.Admits || r.Charged != 0 || d.Lease(0).Units != 0 || r.Remaining() != 0 {
+			t.Errorf("%s, full: allowed %t, charged %d, %+v", tier.Algorithm, d.Allowed, r.Charged, d.Lease(0))
 		}
 		if len(d.Receipt().Entries()) != 0 {
 			t.Errorf("%s: a receipt of nothing: %+v", tier.Algorithm, d.Receipt().Entries())
 		}
-		if d := k.decide(noon, capacity+1, true, limit.Ahead{}); d.Allowed || !d.Never {
+		if d := k.decide(noon, capacity+1, true, limit.LeaseRequest{}); d.Allowed || !d.Never {
 			t.Errorf("%s: a cost above the capacity that needs nothing: allowed %t, never %t", tier.Algorithm, d.Allowed, d.Never)
 		}
 	}
@@ -191,7 +191,7 @@ func TestLeaseOfAWindow(t *testing.T) {
 		if tt.tier.Algorithm == limit.Quota {
 			at = noon - 12*60*minute
 		}
-		k.lease(noon+3*second, limit.Ahead{Need: 10, Most: 40}, limit.Grant{Units: 40, Upfront: 40, Until: tt.end, At: at})
+		k.lease(noon+3*second, limit.LeaseRequest{Need: 10, Most: 40}, limit.Lease{Units: 40, Upfront: 40, Until: tt.end, At: at})
 		k.left(tt.end-1, 50)
 		k.left(tt.end, 100)
 		k.adjust(tt.end-1, -15, at)
@@ -213,19 +213,19 @@ func TestLeaseOfASlidingWindow(t *testing.T) {
 	}
 	const now, ramp, end = noon + 2_500_000, noon + 3_750_000, noon + 10*second
 	k := start()
-	k.lease(now, limit.Ahead{Most: 99}, limit.Grant{Units: 40, Upfront: 40, Until: end, At: noon})
+	k.lease(now, limit.LeaseRequest{Most: 99}, limit.Lease{Units: 40, Upfront: 40, Until: end, At: noon})
 	k.left(now, 0)
 	k.left(ramp, 10) // only the last window weighs less
 	k = start()
-	k.lease(now, limit.Ahead{Most: 99, Ramp: true}, limit.Grant{Units: 50, Upfront: 40, Until: ramp, At: noon})
+	k.lease(now, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 50, Upfront: 40, Until: ramp, At: noon})
 	k.left(ramp, 0)
 	k.left(end, 50) // the next window: they are the last one now
 	k = start()
-	k.lease(now, limit.Ahead{Need: 30, Most: 99, Ramp: true}, limit.Grant{Units: 20, Upfront: 10, Until: ramp, At: noon})
-	k.lease(now+1, limit.Ahead{Most: 99, Ramp: true}, limit.Grant{Until: ramp, At: noon}) // all that comes free by then is leased
-	k.lease(ramp, limit.Ahead{Most: 99, Ramp: true}, limit.Grant{Units: 10, Until: noon + 5*second, At: noon})
+	k.lease(now, limit.LeaseRequest{Need: 30, Most: 99, Ramp: true}, limit.Lease{Units: 20, Upfront: 10, Until: ramp, At: noon})
+	k.lease(now+1, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Until: ramp, At: noon}) // all that comes free by then is leased
+	k.lease(ramp, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 10, Until: noon + 5*second, At: noon})
 	k = start()
-	k.lease(now, limit.Ahead{Most: 25, Ramp: true}, limit.Grant{Units: 25, Upfront: 25, Until: ramp, At: noon})
+	k.lease(now, limit.LeaseRequest{Most: 25, Ramp: true}, limit.Lease{Units: 25, Upfront: 25, Until: ramp, At: noon})
 	k.adjust(end-1, -5, noon)
 	k.left(end-1, 80-1) // a µs before the end the last window's 80 still weigh 1
 	k.adjust(end, -5, noon)
@@ -240,8 +240,8 @@ func TestRampEndsWithTheWindow(t *testing.T) {
 	k.spend(noon-1, 100)
 	start := noon - noon%9000
 	for at := start + 9000; at < start+18_000; at += 100 {
-		d := k.decide(at, 1, false, limit.Ahead{Ample: 99, Share: 1024, Ramp: true})
-		if g := d.Grant(0); g.Until <= at || g.Until > start+18_000 || g.Until-at > 1125 {
+		d := k.decide(at, 1, false, limit.LeaseRequest{Ample: 99, Share: 1024, Ramp: true})
+		if g := d.Lease(0); g.Until <= at || g.Until > start+18_000 || g.Until-at > 1125 {
 			t.Fatalf("%d µs into the window the ramp ends at %d µs", at-start-9000, g.Until-start-9000)
 		}
 	}
@@ -250,7 +250,7 @@ func TestRampEndsWithTheWindow(t *testing.T) {
 // Leased units of a log are stamped at the lease's end, those of buckets in the bucket of its end; the need with them.
 func TestLeaseOfStamps(t *testing.T) {
 	k := newLessee(t, logged)
-	k.lease(noon, limit.Ahead{Need: 2, Most: 4, Life: second}, limit.Grant{Units: 4, Upfront: 4, Until: noon + second, At: noon + second})
+	k.lease(noon, limit.LeaseRequest{Need: 2, Most: 4, Life: second}, limit.Lease{Units: 4, Upfront: 4, Until: noon + second, At: noon + second})
 	k.left(noon, 4)
 	k.left(noon+11*second-1, 4)
 	k.left(noon+11*second, 10)
@@ -262,7 +262,7 @@ func TestLeaseOfStamps(t *testing.T) {
 	k.left(noon+11*second, 10)
 
 	k = newLessee(t, buckets)
-	k.lease(noon+second, limit.Ahead{Need: 2, Most: 4, Life: 3_500_000}, limit.Grant{Units: 4, Upfront: 4, Until: noon + 4_500_000, At: noon + 4*second})
+	k.lease(noon+second, limit.LeaseRequest{Need: 2, Most: 4, Life: 3_500_000}, limit.Lease{Units: 4, Upfront: 4, Until: noon + 4_500_000, At: noon + 4*second})
 	k.left(noon+second, 4)
 	k.left(noon+16*second-1, 4)
 	k.left(noon+16*second, 10)
@@ -272,14 +272,14 @@ func TestLeaseOfStamps(t *testing.T) {
 	for _, tier := range []limit.Tier{logged, buckets} { // units of two leases that end at one time are one stamp
 		k = newLessee(t, tier)
 		at := noon + 2*second
-		k.lease(noon, limit.Ahead{Most: 3, Life: 2 * second}, limit.Grant{Units: 3, Upfront: 3, Until: at, At: at})
-		k.lease(noon+second, limit.Ahead{Most: 3, Life: second}, limit.Grant{Units: 3, Upfront: 3, Until: at, At: at})
+		k.lease(noon, limit.LeaseRequest{Most: 3, Life: 2 * second}, limit.Lease{Units: 3, Upfront: 3, Until: at, At: at})
+		k.lease(noon+second, limit.LeaseRequest{Most: 3, Life: second}, limit.Lease{Units: 3, Upfront: 3, Until: at, At: at})
 		k.adjust(noon+second, -2, at)
 		k.left(noon+second, 6)
 		k.adjust(noon+second, -4, at)
 		k.left(noon+second, 10)
-		if len(k.state.Stamps) != 0 {
-			t.Errorf("%s: all was given back, yet there are %v", tier.Algorithm, k.state.Stamps)
+		if len(k.state.Log().Entries) != 0 {
+			t.Errorf("%s: all was given back, yet there are %v", tier.Algorithm, k.state.Log().Entries)
 		}
 	}
 }
@@ -297,7 +297,7 @@ func TestLeaseOfABucket(t *testing.T) {
 	if end-start != second {
 		t.Fatalf("the slot is %d µs long, want 1 s", end-start)
 	}
-	k.lease(start, limit.Ahead{Most: 15}, limit.Grant{Units: 15, Upfront: 15, Until: end, At: end})
+	k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
 	k.left(start, 5)
 	k.left(end-1, 5)
 	k.left(end, 5)
@@ -341,11 +341,11 @@ func TestLateReturnToABucket(t *testing.T) {
 		{"a slot later", func(k *lessee, end int64) { k.adjust(end+second, -7, end) }, second, 15},
 		{"of another slot", func(k *lessee, end int64) { k.adjust(end, -7, end-second); k.adjust(end, -7, end+1) }, 0, 5},
 		{"beside new leases", func(k *lessee, end int64) {
-			k.lease(end, limit.Ahead{Most: 5}, limit.Grant{Units: 5, Upfront: 5, Until: end + second, At: end + second})
+			k.lease(end, limit.LeaseRequest{Most: 5}, limit.Lease{Units: 5, Upfront: 5, Until: end + second, At: end + second})
 			k.adjust(end+second/10, -7, end)
 		}, second / 10, 8},
 		{"when new leases have been full", func(k *lessee, end int64) {
-			k.lease(end, limit.Ahead{Most: 5}, limit.Grant{Units: 5, Upfront: 5, Until: end + second, At: end + second})
+			k.lease(end, limit.LeaseRequest{Most: 5}, limit.Lease{Units: 5, Upfront: 5, Until: end + second, At: end + second})
 			k.left(end+second*9/10, 9)
 			k.spend(end+second*9/10, 9)
 			k.adjust(end+second*9/10, -10, end)
@@ -359,7 +359,7 @@ func TestLateReturnToABucket(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			k := newLessee(t, bucket)
 			start, end := slotOf(k)
-			k.lease(start, limit.Ahead{Most: 15}, limit.Grant{Units: 15, Upfront: 15, Until: end, At: end})
+			k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
 			tt.do(k, end)
 			k.left(end+tt.after, tt.want)
 		})
@@ -371,23 +371,23 @@ func TestRampOfABucket(t *testing.T) {
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)
 	k.spend(start, 17)
-	k.lease(start+second/5, limit.Ahead{Need: 2, Most: 99, Ramp: true}, limit.Grant{Units: 11, Upfront: 3, Until: end, At: end})
+	k.lease(start+second/5, limit.LeaseRequest{Need: 2, Most: 99, Ramp: true}, limit.Lease{Units: 11, Upfront: 3, Until: end, At: end})
 	k.left(start+second/5, 0)
-	if want := -8 * k.l.Tiers[0].Params(k.owner).Den; k.state.N != want {
-		t.Errorf("the level is %d, want %d", k.state.N, want)
+	if want := -8 * k.l.Tiers[0].Params(k.owner).Den; k.state.TokenBucket().Level != want {
+		t.Errorf("the level is %d, want %d", k.state.TokenBucket().Level, want)
 	}
-	k.lease(start+second/2, limit.Ahead{Most: 99, Ramp: true}, limit.Grant{Until: end, At: end})
+	k.lease(start+second/2, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Until: end, At: end})
 	if d := k.decide(start+second/2, 1, true); d.Allowed || d.RetryAt != end+second/10 {
 		t.Errorf("denied until %d, want a tenth of a second after the slot, %d", d.RetryAt, end+second/10)
 	}
-	k.lease(end+second/2, limit.Ahead{Most: 99, Ramp: true}, limit.Grant{Units: 10, Upfront: 5, Until: end + second, At: end + second})
+	k.lease(end+second/2, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 10, Upfront: 5, Until: end + second, At: end + second})
 }
 
 // What does not fit beside what is held fits once that is not held any more, and the denial says when.
 func TestRetryWhileUnitsAreHeld(t *testing.T) {
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)
-	k.lease(start, limit.Ahead{Most: 15}, limit.Grant{Units: 15, Upfront: 15, Until: end, At: end})
+	k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
 	k.spend(start, 4) // 1 is left, and 5 is full
 	for _, tt := range []struct{ cost, want int64 }{
 		{2, start + second/10},
@@ -411,7 +411,7 @@ func TestFreshAtWhileUnitsAreHeld(t *testing.T) {
 	skew := limit.MaxSkew.Microseconds()
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)
-	k.lease(start, limit.Ahead{Most: 15}, limit.Grant{Units: 15, Upfront: 15, Until: end, At: end})
+	k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
 	tier := &k.l.Tiers[0]
 	if got, want := tier.FreshAt(&k.state), end+15*second/10+skew; got != want {
 		t.Errorf("15 of 20 held: fresh %d µs after the slot's end, want %d", got-end, want-end)
@@ -421,7 +421,7 @@ func TestFreshAtWhileUnitsAreHeld(t *testing.T) {
 		t.Errorf("all given back: fresh %d µs after the slot's begin, want %d", got-start, want-start)
 	}
 	k = newLessee(t, logged)
-	k.lease(noon, limit.Ahead{Most: 4, Life: second}, limit.Grant{Units: 4, Upfront: 4, Until: noon + second, At: noon + second})
+	k.lease(noon, limit.LeaseRequest{Most: 4, Life: second}, limit.Lease{Units: 4, Upfront: 4, Until: noon + second, At: noon + second})
 	if got, want := k.l.Tiers[0].FreshAt(&k.state), noon+11*second+skew; got != want {
 		t.Errorf("a lease of a log: fresh %d µs after it, want %d", got-noon, want-noon)
 	}
@@ -507,7 +507,7 @@ func TestOwedByALeakyBucket(t *testing.T) {
 func TestGivesBackToALeakyBucket(t *testing.T) {
 	k := newLessee(t, leaky)
 	k.adjust(noon, -limit.MaxUnits, noon)
-	if k.state.M != 0 {
+	if k.state.Used() {
 		t.Errorf("a bucket that nobody used is %+v after units came back", k.state)
 	}
 	for _, step := range []struct{ back, at, wait int64 }{
@@ -544,14 +544,13 @@ func TestPeekAdjusts(t *testing.T) {
 	for _, tier := range []limit.Tier{window, sliding, daily, logged, buckets, bucket} {
 		k := newLessee(t, tier)
 		k.spend(noon, 4)
-		before := k.state
-		before.Stamps = slices.Clone(before.Stamps)
+		before := k.state.Clone()
 		capacity := k.l.Tiers[0].Capacity()
-		d := k.decide(noon, 1, false, limit.Ahead{Adjust: 3, AdjustAt: noon})
+		d := k.decide(noon, 1, false, limit.LeaseRequest{Correction: 3, CorrectionAt: noon})
 		if got := d.Results[0].Remaining(); got != capacity-7 {
 			t.Errorf("%s: 4 spent and 3 owed: %d remain, want %d", tier.Algorithm, got, capacity-7)
 		}
-		if k.state.At != before.At || k.state.N != before.N || k.state.M != before.M || !slices.Equal(k.state.Stamps, before.Stamps) {
+		if !k.state.Equal(before) {
 			t.Errorf("%s: a peek turned %+v into %+v", tier.Algorithm, before, k.state)
 		}
 	}
@@ -566,9 +565,9 @@ func TestGivesBackAtMostWhatIsThere(t *testing.T) {
 		if tier.Algorithm == limit.SlidingLog || tier.Algorithm == limit.SlidingBuckets {
 			life = 2 * second
 		}
-		d := k.decide(noon, 1, true, limit.Ahead{Ample: 5, Share: 1024, Life: life})
+		d := k.decide(noon, 1, true, limit.LeaseRequest{Ample: 5, Share: 1024, Life: life})
 		for range 3 {
-			k.adjust(noon, -limit.MaxUnits, d.Grant(0).At)
+			k.adjust(noon, -limit.MaxUnits, d.Lease(0).At)
 		}
 		k.left(noon, capacity)
 		k.spend(noon, capacity)
@@ -599,17 +598,17 @@ func TestRefundOfLeasedUnits(t *testing.T) {
 				_, end := slotOf(k)
 				last = end - 1
 			}
-			d := k.decide(noon, 3, true, limit.Ahead{Need: 3, Ample: 5, Share: 1024, Life: tt.life})
-			if !d.Allowed || d.Grant(0).Units != 5 {
-				t.Fatalf("%s: allowed %t, %+v", tt.tier.Algorithm, d.Allowed, d.Grant(0))
+			d := k.decide(noon, 3, true, limit.LeaseRequest{Need: 3, Ample: 5, Share: 1024, Life: tt.life})
+			if !d.Allowed || d.Lease(0).Units != 5 {
+				t.Fatalf("%s: allowed %t, %+v", tt.tier.Algorithm, d.Allowed, d.Lease(0))
 			}
-			lease := d.TakeLease(0)
+			lease := d.Leftover(0)
 			lease.Units = 5
 			now := noon + second/10
 			var spent limit.Decision
-			spent.BeginLeased(&limit.Request{Owner: k.owner, Charges: []limit.Charge{{Limit: k.l, Cost: 4}}}, now, limit.ReceiptID{Lo: 1})
-			spent.FromLease(0, &lease, 0)
-			lease.Units -= spent.ChargeLeased(0)
+			e := spent.BeginLeased(&limit.Request{Owner: k.owner, Charges: []limit.Charge{{Limit: k.l, Cost: 4}}}, now, limit.ReceiptID{Lo: 1})
+			e.FromLeftover(0, &lease, 0)
+			lease.Units -= e.ChargeLeftover(0)
 			if lease.Units != 1 || !spent.Allowed || spent.Results[0].Charged != 4 {
 				t.Fatalf("%s: 4 of 5 were spent: %d are left, allowed %t, charged %d", tt.tier.Algorithm, lease.Units, spent.Allowed,
 					spent.Results[0].Charged)
@@ -635,7 +634,7 @@ func TestPlainRefundWhileUnitsAreHeld(t *testing.T) {
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)
 	plain := k.spend(start, 6).Receipt()
-	k.lease(start, limit.Ahead{Most: 10}, limit.Grant{Units: 10, Upfront: 10, Until: end, At: end})
+	k.lease(start, limit.LeaseRequest{Most: 10}, limit.Lease{Units: 10, Upfront: 10, Until: end, At: end})
 	at := start + second*3/10 // 3 refilled: 7 in the bucket, which is full at 10
 	if back := plain.Entries()[0].Apply(&k.state, 0, at); back != 3 {
 		t.Errorf("6 were spent, 3 have been refilled: a refund gives %d, want 3", back)
@@ -650,23 +649,23 @@ func TestRampsEndTogetherThroughAChange(t *testing.T) {
 	k := newLessee(t, limit.Tier{Algorithm: limit.TokenBucket, Threshold: 10, Burst: 10, Period: time.Second}) // slots of half a second
 	start, end := slotOf(k)
 	k.spend(start, 10)
-	k.lease(start, limit.Ahead{Most: 3, Ramp: true}, limit.Grant{Units: 3, Until: end, At: end})
+	k.lease(start, limit.LeaseRequest{Most: 3, Ramp: true}, limit.Lease{Units: 3, Until: end, At: end})
 	k.become(10, 60) // slots of two seconds
-	k.lease(start+second/10, limit.Ahead{Most: 99, Ramp: true}, limit.Grant{Units: 2, Until: end, At: end})
-	k.lease(end, limit.Ahead{Most: 1}, limit.Grant{Until: k.l.Tiers[0].LeaseEnd("acme", end), At: k.l.Tiers[0].LeaseEnd("acme", end)})
+	k.lease(start+second/10, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 2, Until: end, At: end})
+	k.lease(end, limit.LeaseRequest{Most: 1}, limit.Lease{Until: k.l.Tiers[0].LeaseEnd("acme", end), At: k.l.Tiers[0].LeaseEnd("acme", end)})
 	k = newLessee(t, bucket)
 	start, end = slotOf(k)
 	k.spend(start, 20)
-	k.lease(start, limit.Ahead{Most: 3, Ramp: true}, limit.Grant{Units: 3, Until: end, At: end})
+	k.lease(start, limit.LeaseRequest{Most: 3, Ramp: true}, limit.Lease{Units: 3, Until: end, At: end})
 	k.become(10, 2) // slots of a tenth of a second
-	k.lease(start+second/5, limit.Ahead{Most: 99, Ramp: true}, limit.Grant{Until: end, At: end})
+	k.lease(start+second/5, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Until: end, At: end})
 }
 
 // A burst that shrinks below what is held leaves nothing to spend until the slot ends, and then refills.
 func TestBurstShrinksBelowWhatIsHeld(t *testing.T) {
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)
-	k.lease(start, limit.Ahead{Most: 15}, limit.Grant{Units: 15, Upfront: 15, Until: end, At: end})
+	k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
 	k.become(10, 5)
 	k.left(end-1, 0)
 	k.left(end+second/2, 5)
@@ -685,7 +684,7 @@ func TestHeldByAClockThatLeapt(t *testing.T) {
 	k := newLessee(t, bucket)
 	leapt := noon + 60*minute
 	end := k.l.Tiers[0].LeaseEnd(k.owner.Name, leapt)
-	k.lease(leapt, limit.Ahead{Most: 15}, limit.Grant{Units: 15, Upfront: 15, Until: end, At: end})
+	k.lease(leapt, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
 	k.left(noon, 5)
 	k.spend(noon, 1) // repairs it
 	k.left(noon+second-1, 5)
@@ -695,11 +694,11 @@ func TestHeldByAClockThatLeapt(t *testing.T) {
 	k.left(noon+second/2, 5)
 	for _, tier := range []limit.Tier{logged, buckets} {
 		k := newLessee(t, tier)
-		d := k.decide(leapt, 1, true, limit.Ahead{Ample: 4, Share: 1024, Life: 2 * second})
+		d := k.decide(leapt, 1, true, limit.LeaseRequest{Ample: 4, Share: 1024, Life: 2 * second})
 		k.left(noon, 6)
 		k.spend(noon, 1)
 		k.left(noon+20*second, 10)
-		k.adjust(noon, -4, d.Grant(0).At)
+		k.adjust(noon, -4, d.Lease(0).At)
 		k.left(noon, 5)
 	}
 }
@@ -709,7 +708,7 @@ func TestRateChangesUnderARamp(t *testing.T) {
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)
 	k.spend(start, 20)
-	k.lease(start, limit.Ahead{Most: 99, Ramp: true}, limit.Grant{Units: 10, Until: end, At: end})
+	k.lease(start, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 10, Until: end, At: end})
 	k.become(20, 20)
 	if d := k.decide(start, 1, true); d.Allowed || d.RetryAt != start+11*second/20 {
 		t.Errorf("at -10 and 20 a second: allowed %t, retry after %d µs, want 550000", d.Allowed, d.RetryAt-start)
@@ -722,9 +721,9 @@ func TestRateChangesUnderARamp(t *testing.T) {
 
 // What no store could count with, or what makes no sense for an algorithm, is refused before anything is looked at.
 func TestCheckAhead(t *testing.T) {
-	ok := func(tier limit.Tier, a limit.Ahead) bool {
+	ok := func(tier limit.Tier, a limit.LeaseRequest) bool {
 		l := oneTier(t, "l", tier)
-		req := &limit.Request{Charges: []limit.Charge{{Limit: l, Cost: 5}}, Ahead: []limit.Ahead{a}}
+		req := &limit.Request{Charges: []limit.Charge{{Limit: l, Cost: 5}}, Leases: []limit.LeaseRequest{a}}
 		err := req.Check()
 		if err != nil && !errors.Is(err, limit.ErrInvalidRequest) {
 			t.Errorf("%s, %+v: %v, want ErrInvalidRequest", tier.Algorithm, a, err)
@@ -734,29 +733,29 @@ func TestCheckAhead(t *testing.T) {
 	all := []limit.Tier{window, sliding, buckets, logged, bucket, leaky, daily}
 	for _, tt := range []struct {
 		name string
-		ask  limit.Ahead
+		ask  limit.LeaseRequest
 		by   []limit.Algorithm // who takes it
 	}{
-		{"nothing", limit.Ahead{}, limit.Algorithms()},
-		{"the cost", limit.Ahead{Need: 5}, limit.Algorithms()},
-		{"more than the cost", limit.Ahead{Need: 6}, nil},
-		{"less than nothing", limit.Ahead{Need: -1}, nil},
-		{"a lease", limit.Ahead{Least: 1, Most: limit.MaxUnits, Ample: limit.MaxUnits, Plenty: limit.MaxUnits, Share: limit.ShareOne}, leased},
-		{"too large a lease", limit.Ahead{Most: limit.MaxUnits + 1}, nil},
-		{"a negative lease", limit.Ahead{Least: -1}, nil},
-		{"negative plenty", limit.Ahead{Plenty: -1}, nil},
-		{"too large an ample lease", limit.Ahead{Ample: limit.MaxUnits + 1}, nil},
-		{"more than the whole", limit.Ahead{Share: limit.ShareOne + 1}, nil},
-		{"a negative share", limit.Ahead{Share: -1}, nil},
-		{"a ramp", limit.Ahead{Ramp: true}, []limit.Algorithm{limit.SlidingWindow, limit.TokenBucket}},
-		{"a life", limit.Ahead{Life: 1}, []limit.Algorithm{limit.SlidingLog, limit.SlidingBuckets}},
-		{"a life of a period", limit.Ahead{Life: 10 * second}, []limit.Algorithm{limit.SlidingLog, limit.SlidingBuckets}},
-		{"a longer life", limit.Ahead{Life: 10*second + 1}, nil},
-		{"a negative life", limit.Ahead{Life: -1}, nil},
-		{"units given back", limit.Ahead{Adjust: -limit.MaxUnits, AdjustAt: noon}, limit.Algorithms()},
-		{"units owed", limit.Ahead{Adjust: limit.MaxUnits, AdjustAt: noon}, limit.Algorithms()},
-		{"too many units given back", limit.Ahead{Adjust: -limit.MaxUnits - 1}, nil},
-		{"too many units owed", limit.Ahead{Adjust: limit.MaxUnits + 1}, nil},
+		{"nothing", limit.LeaseRequest{}, limit.Algorithms()},
+		{"the cost", limit.LeaseRequest{Need: 5}, limit.Algorithms()},
+		{"more than the cost", limit.LeaseRequest{Need: 6}, nil},
+		{"less than nothing", limit.LeaseRequest{Need: -1}, nil},
+		{"a lease", limit.LeaseRequest{Least: 1, Most: limit.MaxUnits, Ample: limit.MaxUnits, Plenty: limit.MaxUnits, Share: limit.ShareOne}, leased},
+		{"too large a lease", limit.LeaseRequest{Most: limit.MaxUnits + 1}, nil},
+		{"a negative lease", limit.LeaseRequest{Least: -1}, nil},
+		{"negative plenty", limit.LeaseRequest{Plenty: -1}, nil},
+		{"too large an ample lease", limit.LeaseRequest{Ample: limit.MaxUnits + 1}, nil},
+		{"more than the whole", limit.LeaseRequest{Share: limit.ShareOne + 1}, nil},
+		{"a negative share", limit.LeaseRequest{Share: -1}, nil},
+		{"a ramp", limit.LeaseRequest{Ramp: true}, []limit.Algorithm{limit.SlidingWindow, limit.TokenBucket}},
+		{"a life", limit.LeaseRequest{Life: 1}, []limit.Algorithm{limit.SlidingLog, limit.SlidingBuckets}},
+		{"a life of a period", limit.LeaseRequest{Life: 10 * second}, []limit.Algorithm{limit.SlidingLog, limit.SlidingBuckets}},
+		{"a longer life", limit.LeaseRequest{Life: 10*second + 1}, nil},
+		{"a negative life", limit.LeaseRequest{Life: -1}, nil},
+		{"units given back", limit.LeaseRequest{Correction: -limit.MaxUnits, CorrectionAt: noon}, limit.Algorithms()},
+		{"units owed", limit.LeaseRequest{Correction: limit.MaxUnits, CorrectionAt: noon}, limit.Algorithms()},
+		{"too many units given back", limit.LeaseRequest{Correction: -limit.MaxUnits - 1}, nil},
+		{"too many units owed", limit.LeaseRequest{Correction: limit.MaxUnits + 1}, nil},
 	} {
 		for _, tier := range all {
 			if got, want := ok(tier, tt.ask), slices.Contains(tt.by, tier.Algorithm); got != want {
@@ -766,7 +765,7 @@ func TestCheckAhead(t *testing.T) {
 	}
 	two := mustNew(t, limit.Limit{ID: "two", Tiers: []limit.Tier{window, daily}})
 	for n := range 5 {
-		req := &limit.Request{Charges: []limit.Charge{{Limit: two, Cost: 1}}, Ahead: make([]limit.Ahead, n)}
+		req := &limit.Request{Charges: []limit.Charge{{Limit: two, Cost: 1}}, Leases: make([]limit.LeaseRequest, n)}
 		if err := req.Check(); (err == nil) != (n == 0 || n == 2) {
 			t.Errorf("%d leases for two tiers: %v", n, err)
 		}
@@ -781,27 +780,27 @@ func TestLeaseOverSeveralTiers(t *testing.T) {
 	limits := []*limit.Limit{oneTier(t, "wide", window), oneTier(t, "narrow", narrow),
 		mustNew(t, limit.Limit{ID: "shadow", Mode: limit.Shadow, MaxCost: 10, Tiers: []limit.Tier{shadow}})}
 	states := make([]limit.State, 3)
-	decide := func(cost int64, ahead limit.Ahead) *limit.Decision {
+	decide := func(cost int64, ahead limit.LeaseRequest) *limit.Decision {
 		req := &limit.Request{}
 		for _, l := range limits {
 			req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: cost})
-			req.Ahead = append(req.Ahead, ahead)
+			req.Leases = append(req.Leases, ahead)
 		}
-		return decideSlowly(req, noon, states)
+		return decideOn(req, noon, states)
 	}
-	d := decide(4, limit.Ahead{Need: 4, Ample: 4, Share: 1024})
+	d := decide(4, limit.LeaseRequest{Need: 4, Ample: 4, Share: 1024})
 	for i, want := range []int64{4, 4, 4} {
-		if g := d.Grant(i); g.Units != want || states[i].N != 8 {
-			t.Errorf("limit %d: %+v and %d used, want %d leased and 8 used", i, g, states[i].N, want)
+		if g := d.Lease(i); g.Units != want || states[i].Window().Count != 8 {
+			t.Errorf("limit %d: %+v and %d used, want %d leased and 8 used", i, g, states[i].Window().Count, want)
 		}
 	}
-	if d := decide(3, limit.Ahead{Need: 3, Ample: 4, Share: 1024}); d.Allowed || d.Grant(0).Units+d.Grant(1).Units+d.Grant(2).Units != 0 ||
-		states[0].N != 8 || states[1].N != 8 || states[2].N != 8 {
+	if d := decide(3, limit.LeaseRequest{Need: 3, Ample: 4, Share: 1024}); d.Allowed || d.Lease(0).Units+d.Lease(1).Units+d.Lease(2).Units != 0 ||
+		states[0].Window().Count != 8 || states[1].Window().Count != 8 || states[2].Window().Count != 8 {
 		t.Errorf("a need of 3 where 2 are left: allowed %t, states %+v", d.Allowed, states)
 	}
-	states[1].N = 0
-	d = decide(5, limit.Ahead{Need: 5, Ample: 1, Share: 1024}) // more than the shadow has
-	if !d.Allowed || d.Grant(2) != (limit.Grant{}) || states[2].N != 8 || states[0].N != 14 {
-		t.Errorf("a shadow that would deny: allowed %t, %+v of it, states %+v", d.Allowed, d.Grant(2), states)
+	states[1] = limit.WindowState{Start: states[1].Window().Start}.State()
+	d = decide(5, limit.LeaseRequest{Need: 5, Ample: 1, Share: 1024}) // more than the shadow has
+	if !d.Allowed || d.Lease(2) != (limit.Lease{}) || states[2].Window().Count != 8 || states[0].Window().Count != 14 {
+		t.Errorf("a shadow that would deny: allowed %t, %+v of it, states %+v", d.Allowed, d.Lease(2), states)
 	}
 }

@@ -54,30 +54,31 @@ func TestNoIntermediatePasses2To53(t *testing.T) {
 			continue
 		}
 		tier := &l.Tiers[0]
+		p := tier.Params(Owner{})
 		taken[in.Algorithm]++
-		fits := map[string]*big.Int{"end of two periods": sum(big.NewInt(latest), 2*tier.period+maxSkew)}
+		fits := map[string]*big.Int{"end of two periods": sum(big.NewInt(latest), 2*p.Period+maxSkew)}
 		largest := min(tier.capacity, l.costMost)
 		switch tier.Algorithm {
 		case FixedWindow:
 			fits["count + cost"] = sum(big.NewInt(tier.Threshold), tier.capacity)
 		case SlidingBuckets, SlidingLog:
 			fits["count + cost"] = sum(big.NewInt(tier.Threshold), tier.capacity)
-			fits["last bucket leaves"] = sum(mul(int64(tier.Buckets+1), tier.width), latest)
+			fits["last bucket leaves"] = sum(mul(int64(tier.Buckets+1), p.Width), latest)
 		case SlidingWindow:
-			fits["prev·ticks, rounded up"] = sum(mul(tier.Threshold, tier.ticks), tier.ticks)
-			fits["room·ticks"] = mul(tier.Threshold, tier.ticks)
-			if tier.ticks > maxTicks || tier.ticks < min(tier.period, maxTicks/16) || tier.tick*tier.ticks > tier.period ||
-				tier.tick*(tier.ticks+1) <= tier.period {
-				t.Fatalf("period of %d µs: %d ticks of %d µs", tier.period, tier.ticks, tier.tick)
+			fits["prev·ticks, rounded up"] = sum(mul(tier.Threshold, p.Ticks), p.Ticks)
+			fits["room·ticks"] = mul(tier.Threshold, p.Ticks)
+			if p.Ticks > maxTicks || p.Ticks < min(p.Period, maxTicks/16) || p.Tick*p.Ticks > p.Period ||
+				p.Tick*(p.Ticks+1) <= p.Period {
+				t.Fatalf("period of %d µs: %d ticks of %d µs", p.Period, p.Ticks, p.Tick)
 			}
 		case TokenBucket:
-			fits["full"] = mul(tier.Burst, tier.den)
-			fits["cost·den"] = mul(largest, tier.den)
-			fits["level + refill"] = sum(sum(mul(tier.fullIn-1, tier.num), tier.full), 0)
-			fits["full, rounded up"] = sum(mul(tier.Burst, tier.den), tier.num)
-			fits["gained"] = sum(mul(tier.fullIn-1, tier.num), tier.full)
+			fits["full"] = mul(tier.Burst, p.Den)
+			fits["cost·den"] = mul(largest, p.Den)
+			fits["level + refill"] = sum(sum(mul(p.FullIn-1, p.Num), p.Full), 0)
+			fits["full, rounded up"] = sum(mul(tier.Burst, p.Den), p.Num)
+			fits["gained"] = sum(mul(p.FullIn-1, p.Num), p.Full)
 		case LeakyBucket:
-			fits["cost·den, rounded up"] = sum(mul(largest, tier.den), tier.num)
+			fits["cost·den, rounded up"] = sum(mul(largest, p.Den), p.Num)
 			if l.MaxCost <= tier.Threshold && l.costMost < l.MaxCost {
 				t.Fatalf("New took a cost of %d that Check refuses: %+v", l.MaxCost, in)
 			}
@@ -101,7 +102,7 @@ func TestLeakyCostBeyondTheArithmetic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if productFits(MaxUnits-1, l.Tiers[0].den) {
+	if productFits(MaxUnits-1, l.Tiers[0].Params(Owner{}).Den) {
 		t.Fatal("the case is not extreme enough to test anything")
 	}
 	for _, tc := range []struct {
@@ -113,7 +114,7 @@ func TestLeakyCostBeyondTheArithmetic(t *testing.T) {
 			t.Errorf("cost %d: %v, want accepted %t", tc.cost, err, tc.ok)
 		}
 	}
-	if !productFits(l.costMost, l.Tiers[0].den) || productFits(l.costMost+1, l.Tiers[0].den) {
+	if !productFits(l.costMost, l.Tiers[0].Params(Owner{}).Den) || productFits(l.costMost+1, l.Tiers[0].Params(Owner{}).Den) {
 		t.Errorf("the largest cost is %d, which is not the largest that fits", l.costMost)
 	}
 }
@@ -135,23 +136,24 @@ func TestSlidingWeightAgainstTheFormula(t *testing.T) {
 			t.Fatal(err)
 		}
 		tier := &l.Tiers[0]
-		start := floorTo(1_772_445_600_000_000, tier.period)
-		elapsed := r.Int64N(tier.period)
+		p := tier.Params(Owner{})
+		start := floorTo(1_772_445_600_000_000, p.Period)
+		elapsed := r.Int64N(p.Period)
 		prev := randomNumber(r, tier.Threshold)
-		exact := new(big.Int).Mul(big.NewInt(prev), big.NewInt(tier.period-elapsed))
-		exact.Add(exact, big.NewInt(tier.period-1)).Div(exact, big.NewInt(tier.period))
-		got, want := tier.weighted(start, prev, start+elapsed), exact.Int64()
+		exact := new(big.Int).Mul(big.NewInt(prev), big.NewInt(p.Period-elapsed))
+		exact.Add(exact, big.NewInt(p.Period-1)).Div(exact, big.NewInt(p.Period))
+		got, want := tier.counts.(*slidingWindow).weight(&windowSeen{start: start, previous: prev}, start, start+elapsed), exact.Int64()
 		coarse := int64(1)
-		if tier.period%tier.tick != 0 {
+		if p.Period%p.Tick != 0 {
 			coarse = 2
 		}
-		if most := want + ceilDiv(coarse*prev, tier.ticks); got < want || got > most || got > prev {
-			t.Fatalf("%d units %d µs into a period of %d µs weigh %d, want %d to %d", prev, elapsed, tier.period, got,
+		if most := want + ceilDiv(coarse*prev, p.Ticks); got < want || got > most || got > prev {
+			t.Fatalf("%d units %d µs into a period of %d µs weigh %d, want %d to %d", prev, elapsed, p.Period, got,
 				want, most)
 		}
-		if tier.period%tier.tick == 0 && elapsed%tier.tick == 0 && got != want {
+		if p.Period%p.Tick == 0 && elapsed%p.Tick == 0 && got != want {
 			t.Fatalf("%d units %d µs into a period of %d µs, on a tick of %d, weigh %d, want %d", prev, elapsed,
-				tier.period, tier.tick, got, want)
+				p.Period, p.Tick, got, want)
 		}
 	}
 }
@@ -169,17 +171,21 @@ func TestSlidingRetryAtOddPeriods(t *testing.T) {
 			t.Fatal(err)
 		}
 		tier := &l.Tiers[0]
-		start := floorTo(1_772_445_600_000_000, tier.period)
-		s := State{At: start, N: r.Int64N(tier.Threshold + 1), M: r.Int64N(tier.Threshold + 1)}
-		res := Result{Tier: tier, Cost: randomNumber(r, tier.Threshold)}
-		now := start + r.Int64N(tier.period)
-		tier.evaluate(&s, "", now, &res)
+		period := tier.Params(Owner{}).Period
+		start := floorTo(1_772_445_600_000_000, period)
+		s := WindowState{Start: start, Count: r.Int64N(tier.Threshold + 1), Previous: r.Int64N(tier.Threshold + 1)}.State()
+		cost := randomNumber(r, tier.Threshold)
+		evaluate := func(now int64) Result {
+			res := Result{Tier: tier, Cost: cost, need: cost, window: tier.windows.window("", now)}
+			tier.counts.evaluate(&s, now, &res)
+			return res
+		}
+		now := start + r.Int64N(period)
+		res := evaluate(now)
 		if res.Admits {
 			continue
 		}
-		before, at := Result{Tier: tier, Cost: res.Cost}, Result{Tier: tier, Cost: res.Cost}
-		tier.evaluate(&s, "", res.RetryAt-1, &before)
-		tier.evaluate(&s, "", res.RetryAt, &at)
+		before, at := evaluate(res.RetryAt-1), evaluate(res.RetryAt)
 		if res.RetryAt <= now || before.Admits || !at.Admits {
 			t.Fatalf("%+v, state %+v, cost %d at %d: retry at %d, which admits %t, and %t a µs before", in, s, res.Cost,
 				now, res.RetryAt, at.Admits, before.Admits)
@@ -213,11 +219,12 @@ func TestAlignOffset(t *testing.T) {
 	var counts [slots]int
 	for i := range tenants {
 		name := "tenant-" + big.NewInt(int64(i)).String()
-		offset := tier.alignOffset(name)
-		if offset < 0 || offset >= tier.period || offset != tier.alignOffset(name) {
-			t.Fatalf("offset of %s is %d, outside of 0..%d or not stable", name, offset, tier.period)
+		p := tier.Params(Owner{Name: name})
+		offset := p.Offset
+		if offset < 0 || offset >= p.Period || offset != tier.Params(Owner{Name: name}).Offset {
+			t.Fatalf("offset of %s is %d, outside of 0..%d or not stable", name, offset, p.Period)
 		}
-		counts[offset*slots/tier.period]++
+		counts[offset*slots/p.Period]++
 	}
 	for second, n := range counts {
 		if n < tenants/slots/2 || n > tenants/slots*2 {
@@ -228,7 +235,7 @@ func TestAlignOffset(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := plain.Tiers[0].alignOffset("tenant-1"); got != 0 {
+	if got := plain.Tiers[0].Params(Owner{Name: "tenant-1"}).Offset; got != 0 {
 		t.Errorf("without align the offset is %d, want 0: windows are the wall clock's", got)
 	}
 }
@@ -243,17 +250,17 @@ func TestRefundedStampsAreForgotten(t *testing.T) {
 		var s State
 		for i := range int64(1000) {
 			d := Decision{}
-			d.Begin(&Request{Charges: []Charge{{Limit: l, Cost: 1}}}, i*1000)
-			d.Evaluate(0, &s, true)
-			d.Settle()
-			d.Commit(0, &s)
+			e := d.BeginChecked(&Request{Charges: []Charge{{Limit: l, Cost: 1}}}, i*1000)
+			e.Evaluate(0, &s, true)
+			e.Settle()
+			e.Charge(0, &s)
 			if back := d.Receipt().entries[0].Apply(&s, 0, i*1000); back != 1 {
 				t.Fatalf("%s: refund %d gave back %d, want 1", a, i, back)
 			}
 		}
-		if len(s.Stamps) != 0 || s.N != 0 {
+		if log := s.Log(); len(log.Entries) != 0 || log.Sum != 0 {
 			t.Errorf("%s: after 1000 charges, each refunded, the state is %d stamps and %d units, want none", a,
-				len(s.Stamps), s.N)
+				len(log.Entries), log.Sum)
 		}
 	}
 }

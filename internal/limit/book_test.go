@@ -36,7 +36,7 @@ func (b *book) decide(now time.Time, charges ...limit.Charge) *limit.Decision {
 		b.Fatal(err)
 	}
 	d := new(limit.Decision)
-	d.Begin(req, now.UnixMicro())
+	e := d.BeginChecked(req, now.UnixMicro())
 	states := make([]*limit.State, len(d.Results))
 	for i := range d.Results {
 		key := limit.Key{Owner: b.owner, Identity: d.Results[i].Tier.Identity(), Value: d.Value(i)}.String()
@@ -44,12 +44,12 @@ func (b *book) decide(now time.Time, charges ...limit.Charge) *limit.Decision {
 			b.states[key] = new(limit.State)
 		}
 		states[i] = b.states[key]
-		d.Evaluate(i, states[i], true)
+		e.Evaluate(i, states[i], true)
 	}
-	d.Settle()
+	e.Settle()
 	for i := range d.Results {
-		if d.Commits(i) {
-			d.Commit(i, states[i])
+		if d.Charges(i) {
+			e.Charge(i, states[i])
 		}
 	}
 	return d

@@ -84,20 +84,6 @@ func (c *Calendar) String() string {
 	return s + " " + c.Location.String()
 }
 
-// calendarPeriod is one period of a quota, from its start up to but without its end, µs since 1970.
-type calendarPeriod struct{ start, end int64 }
-
-// CalendarPeriod is the [Calendar.Period] of a quota. The last period is remembered, since looking it up costs less than a
-// decision and computing it costs more. Callers must not hold a lock: the period may have to be computed.
-func (t *Tier) CalendarPeriod(now int64) (start, end int64) {
-	if p := t.lastPeriod.Load(); p != nil && p.start <= now && now < p.end {
-		return p.start, p.end
-	}
-	start, end = t.Calendar.Period(now)
-	t.lastPeriod.Store(&calendarPeriod{start, end})
-	return start, end
-}
-
 // Period returns the first instant of the period that holds now and of the one after it, in µs since 1970.
 //
 // The number of steps is bounded for every instant and whatever the zone data says. If the data contradicts itself so

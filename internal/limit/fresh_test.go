@@ -20,7 +20,7 @@ func TestFreshBucketAfterRefunds(t *testing.T) {
 		var kept limit.State
 		spend := func(s *limit.State, now, cost int64) *limit.Decision {
 			states := []limit.State{*s}
-			d := decideSlowly(&limit.Request{Charges: []limit.Charge{{Limit: l, Cost: cost}}}, now, states)
+			d := decideOn(&limit.Request{Charges: []limit.Charge{{Limit: l, Cost: cost}}}, now, states)
 			*s = states[0]
 			return d
 		}
@@ -56,4 +56,20 @@ func TestFreshBucketAfterRefunds(t *testing.T) {
 	if late < 1000 {
 		t.Errorf("%d receipts were refunded late: the test shows nothing", late)
 	}
+}
+
+// decideOn decides on the states, and charges them.
+func decideOn(req *limit.Request, now int64, states []limit.State) *limit.Decision {
+	d := new(limit.Decision)
+	e := d.BeginChecked(req, now)
+	for i := range states {
+		e.Evaluate(i, &states[i], true)
+	}
+	e.Settle()
+	for i := range states {
+		if d.Charges(i) {
+			e.Charge(i, &states[i])
+		}
+	}
+	return d
 }

@@ -24,9 +24,9 @@ func TestFullest(t *testing.T) {
 	}
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	narrow, wide, shadow := made("narrow", limit.Enforce, 8), made("wide", limit.Enforce, limit.MaxUnits), made("shadow", limit.Shadow, 10)
-	decide := func(ahead []limit.Ahead, charges ...limit.Charge) (d limit.Decision) {
+	decide := func(ahead []limit.LeaseRequest, charges ...limit.Charge) (d limit.Decision) {
 		t.Helper()
-		req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: charges, Ahead: ahead}
+		req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: charges, Leases: ahead}
 		if err := store.Decide(t.Context(), req, now, &d); err != nil {
 			t.Fatal(err)
 		}
@@ -44,11 +44,11 @@ func TestFullest(t *testing.T) {
 	want("denied", decide(nil, limit.Charge{Limit: narrow, Cost: 1}), false, 0)
 	want("lowered", decide(nil, limit.Charge{Limit: made("narrow", limit.Enforce, 2), Cost: 1}), false, 0)
 	// An instance of a limiter admitted ten more while the store was away, and has them counted.
-	past := decide([]limit.Ahead{{Adjust: 10, AdjustAt: now.UnixMicro()}}, limit.Charge{Limit: narrow, Cost: 1})
+	past := decide([]limit.LeaseRequest{{Correction: 10, CorrectionAt: now.UnixMicro()}}, limit.Charge{Limit: narrow, Cost: 1})
 	want("counted past the limit", past, true, 2250)
 	past.Degraded = true
 	want("without the store", past, true, 0)
-	if d := decide([]limit.Ahead{{Adjust: limit.MaxUnits, AdjustAt: now.UnixMicro()}}, limit.Charge{Limit: made("most", limit.Enforce, limit.MaxUnits), Cost: 1}); d.Fullest() != 1000 {
+	if d := decide([]limit.LeaseRequest{{Correction: limit.MaxUnits, CorrectionAt: now.UnixMicro()}}, limit.Charge{Limit: made("most", limit.Enforce, limit.MaxUnits), Cost: 1}); d.Fullest() != 1000 {
 		t.Errorf("the most that can be counted is %d", d.Fullest())
 	}
 }

@@ -140,25 +140,21 @@ func (l *Limit) AppendKey(b []byte) []byte {
 	return b
 }
 
-// nameLetters are the letters of the algorithms in the names of counters.
-var nameLetters = [...]byte{
-	FixedWindow: 'f', SlidingWindow: 'w', SlidingBuckets: 'b', SlidingLog: 's', TokenBucket: 't', LeakyBucket: 'l', Quota: 'q',
-}
-
 // AppendName appends the readable name of a counter among the counters of one owner, one Per and one value: the limit's
 // ID, a slash, a letter for the algorithm (upper case for a shadow), and the period in milliseconds, with the number of
 // buckets behind a minus, or the calendar as a netstring. An ordinal follows a "#". Examples: "burst/t1000",
 // "hourly/b3600000-24", "monthly/q12:month@15 UTC,". An ID holds no slash, and the name ends where its text says if no digit follows.
 func (t *Tier) AppendName(b []byte) []byte {
-	letter := nameLetters[t.Algorithm]
+	k := &kinds[t.Algorithm]
+	letter := k.letter
 	if t.limit.Mode == Shadow {
 		letter -= 'a' - 'A'
 	}
 	b = append(append(append(b, t.limit.ID...), '/'), letter)
-	switch t.Algorithm {
-	case Quota:
+	switch {
+	case k.hasCalendar:
 		b = AppendNetstring(b, t.Calendar.String())
-	case SlidingBuckets: // the width of a bucket is part of what the stored counts mean
+	case k.hasBuckets: // the width of a bucket is part of what the stored counts mean
 		b = strconv.AppendInt(strconv.AppendInt(b, t.Period.Milliseconds(), 10), int64(-t.Buckets), 10)
 	default:
 		b = strconv.AppendInt(b, t.Period.Milliseconds(), 10)
@@ -214,13 +210,13 @@ func ParseKey(s string) (Key, error) {
 
 func (t *Tier) identityText(l *Limit) string {
 	b := AppendNetstring(AppendNetstring(nil, l.ID), t.Algorithm.String())
-	switch t.Algorithm {
-	case Quota:
+	switch k := &kinds[t.Algorithm]; {
+	case k.hasCalendar:
 		b = AppendNetstring(b, t.Calendar.String())
-	case SlidingBuckets: // the width of a bucket is part of what the stored counts mean
-		b = AppendNetstring(b, strconv.FormatInt(t.period, 10)+"/"+strconv.Itoa(t.Buckets))
+	case k.hasBuckets: // the width of a bucket is part of what the stored counts mean
+		b = AppendNetstring(b, strconv.FormatInt(t.Period.Microseconds(), 10)+"/"+strconv.Itoa(t.Buckets))
 	default:
-		b = AppendNetstring(b, strconv.FormatInt(t.period, 10))
+		b = AppendNetstring(b, strconv.FormatInt(t.Period.Microseconds(), 10))
 	}
 	b = AppendNetstring(b, l.Per)
 	if t.Ordinal > 0 {

@@ -8,13 +8,13 @@ import (
 )
 
 // fromLease decides a cost of a lessee's limit out of a lease, and takes the units off it if it is admitted.
-func (k *lessee) fromLease(now, cost int64, l *limit.Lease, retryAt int64) *limit.Decision {
+func (k *lessee) fromLease(now, cost int64, l *limit.Leftover, retryAt int64) *limit.Decision {
 	k.Helper()
 	d := new(limit.Decision)
-	d.BeginLeased(&limit.Request{Owner: k.owner, Charges: []limit.Charge{{Limit: k.l, Cost: cost}}}, now, limit.ReceiptID{Lo: 7})
-	d.FromLease(0, l, retryAt)
-	if d.Commits(0) {
-		l.Units -= d.ChargeLeased(0)
+	e := d.BeginLeased(&limit.Request{Owner: k.owner, Charges: []limit.Charge{{Limit: k.l, Cost: cost}}}, now, limit.ReceiptID{Lo: 7})
+	e.FromLeftover(0, l, retryAt)
+	if d.Charges(0) {
+		l.Units -= e.ChargeLeftover(0)
 	}
 	return d
 }
@@ -27,15 +27,15 @@ func TestDecisionFromALease(t *testing.T) {
 		if tier.Algorithm == limit.SlidingLog || tier.Algorithm == limit.SlidingBuckets {
 			life = 2 * second
 		}
-		first := k.decide(noon, 2, true, limit.Ahead{Need: 2, Ample: 5, Share: limit.ShareOne, Life: life})
-		lease := first.TakeLease(0)
-		if lease.Units != 0 || lease.At != first.Grant(0).At || !lease.Open() || lease.Other() {
+		first := k.decide(noon, 2, true, limit.LeaseRequest{Need: 2, Ample: 5, Share: limit.ShareOne, Life: life})
+		lease := first.Leftover(0)
+		if lease.Units != 0 || lease.At != first.Lease(0).At || !lease.Known() || lease.Other() {
 			t.Errorf("%s: the lease before its units are added: %+v", tier.Algorithm, lease)
 		}
-		if want := k.l.Tiers[0].Capacity() - 7; lease.Left() != want {
-			t.Errorf("%s: %d were left in the store, want %d", tier.Algorithm, lease.Left(), want)
+		if want := k.l.Tiers[0].Capacity() - 7; lease.InStore() != want {
+			t.Errorf("%s: %d were left in the store, want %d", tier.Algorithm, lease.InStore(), want)
 		}
-		lease.Units = first.Grant(0).Units
+		lease.Units = first.Lease(0).Units
 		plain.spend(noon, 2)
 		for _, cost := range []int64{1, 3, 1} {
 			got, want := k.fromLease(noon, cost, &lease, 0), plain.spend(noon, cost)
@@ -57,8 +57,8 @@ func TestDecisionFromALease(t *testing.T) {
 // What the holder denies, by what it was told, is a denial like the store's.
 func TestDenialFromALease(t *testing.T) {
 	k := newLessee(t, window)
-	d := k.lease(noon, limit.Ahead{Need: 90, Most: 50}, limit.Grant{Units: 10, Upfront: 10, Until: noon + 10*second, At: noon})
-	lease := d.TakeLease(0)
+	d := k.lease(noon, limit.LeaseRequest{Need: 90, Most: 50}, limit.Lease{Units: 10, Upfront: 10, Until: noon + 10*second, At: noon})
+	lease := d.Leftover(0)
 	lease.Units = 10
 	denied := k.fromLease(noon+second, 11, &lease, noon+10*second)
 	if r := &denied.Results[0]; denied.Allowed || denied.Never || denied.RetryAt != noon+10*second || denied.Binding() != r || r.Admits ||
@@ -80,12 +80,12 @@ func TestSeveralTiersFromLeases(t *testing.T) {
 		Tiers: []limit.Tier{window, {Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 100}}})}
 	req := &limit.Request{Charges: []limit.Charge{{Limit: limits[0], Cost: 2}, {Limit: limits[1], Cost: 2}}}
 	ahead := *req
-	ahead.Ahead = []limit.Ahead{{Least: 5}, {Least: 5}, {Least: 5}}
-	told := decideSlowly(&ahead, noon, make([]limit.State, 3))
-	var leases [3]limit.Lease
+	ahead.Leases = []limit.LeaseRequest{{Least: 5}, {Least: 5}, {Least: 5}}
+	told := decideOn(&ahead, noon, make([]limit.State, 3))
+	var leases [3]limit.Leftover
 	for i := range leases {
-		leases[i] = told.TakeLease(i)
-		leases[i].Units = told.Grant(i).Units
+		leases[i] = told.Leftover(i)
+		leases[i].Units = told.Lease(i).Units
 	}
 	d := new(limit.Decision)
 	for _, tt := range []struct {
@@ -97,17 +97,17 @@ func TestSeveralTiersFromLeases(t *testing.T) {
 		{[3]int64{0, 0, noon + 1}, true, [3]int64{2, 0, 0}}, // one tier of the shadow would deny: none of it is charged
 		{[3]int64{noon + 1, 0, 0}, false, [3]int64{}},
 	} {
-		d.BeginLeased(req, noon, limit.ReceiptID{Lo: 1})
+		e := d.BeginLeased(req, noon, limit.ReceiptID{Lo: 1})
 		for i, charge := range []int{0, 1, 1} {
-			d.FromLease(charge, &leases[i], tt.retry[i])
-			if d.Charge(i) != charge {
-				t.Errorf("result %d is about charge %d, want %d", i, d.Charge(i), charge)
+			e.FromLeftover(charge, &leases[i], tt.retry[i])
+			if d.ChargeIndex(i) != charge {
+				t.Errorf("result %d is about charge %d, want %d", i, d.ChargeIndex(i), charge)
 			}
 		}
 		for i := range leases {
 			got := int64(0)
-			if d.Commits(i) {
-				got = d.ChargeLeased(i)
+			if d.Charges(i) {
+				got = e.ChargeLeftover(i)
 			}
 			if got != tt.charged[i] || d.Allowed != tt.allowed || d.Results[i].Shadow() != (i > 0) {
 				t.Errorf("retries %v, result %d: allowed %t, charged %d; want %t and %d", tt.retry, i, d.Allowed, got, tt.allowed, tt.charged[i])
@@ -124,12 +124,12 @@ func TestKeptUnitsAreGivenBackWhereTheyWere(t *testing.T) {
 		if tier.Algorithm == limit.TokenBucket {
 			life = 0
 		}
-		first := k.decide(noon, 1, true, limit.Ahead{Ample: 5, Share: limit.ShareOne, Life: life})
-		lease := first.TakeLease(0)
+		first := k.decide(noon, 1, true, limit.LeaseRequest{Ample: 5, Share: limit.ShareOne, Life: life})
+		lease := first.Leftover(0)
 		lease.Units = 5
 		full := k.decide(noon+second/10, k.l.Tiers[0].Capacity(), true) // says something, and grants nothing
 		at := lease.At
-		lease = full.TakeLease(0)
+		lease = full.Leftover(0)
 		lease.Keep(5, at)
 		if lease.Units != 5 || lease.At != at {
 			t.Fatalf("%s: kept %+v", tier.Algorithm, lease)
@@ -145,11 +145,11 @@ func TestKeptUnitsAreGivenBackWhereTheyWere(t *testing.T) {
 
 // A lease of which nothing is known has nothing, and can be asked all the same.
 func TestZeroLease(t *testing.T) {
-	var l limit.Lease
+	var l limit.Leftover
 	l.Rebind(&newLessee(t, window).l.Tiers[0])
 	l.Keep(0, noon)
-	if l.Open() || l.Left() != 0 || l.Units != 0 || l.Other() {
-		t.Errorf("the zero lease: open %t, %d left, %+v", l.Open(), l.Left(), l)
+	if l.Known() || l.InStore() != 0 || l.Units != 0 || l.Other() {
+		t.Errorf("the zero lease: open %t, %d left, %+v", l.Known(), l.InStore(), l)
 	}
 }
 
@@ -163,8 +163,8 @@ func TestPeekCreditsWhatIsInHand(t *testing.T) {
 		k := newLessee(t, window)
 		k.spend(noon, 100)
 		d := k.decide(noon, tt.cost, false)
-		d.Credit(0, tt.hand)
-		d.Settle()
+		d.Revise().Credit(0, tt.hand)
+		d.Revise().Settle()
 		if d.Allowed != tt.allowed || d.Results[0].Remaining() != tt.left || (tt.cost > 100) != d.Never {
 			t.Errorf("a cost of %d with %d in hand: allowed %t, never %t, %d remain; want %t and %d", tt.cost, tt.hand, d.Allowed, d.Never,
 				d.Results[0].Remaining(), tt.allowed, tt.left)
@@ -186,7 +186,7 @@ func TestLeaseEndIsTheGrants(t *testing.T) {
 					if ramp && tier.Algorithm != limit.SlidingWindow && tier.Algorithm != limit.TokenBucket {
 						continue
 					}
-					g := k.decide(now, 1, true, limit.Ahead{Ample: 3, Share: limit.ShareOne, Ramp: ramp}).Grant(0)
+					g := k.decide(now, 1, true, limit.LeaseRequest{Ample: 3, Share: limit.ShareOne, Ramp: ramp}).Lease(0)
 					want := tier.LeaseEnd(owner, now)
 					if ramp {
 						want = tier.RampEnd(owner, now)
@@ -208,22 +208,22 @@ func TestLeaseEndIsTheGrants(t *testing.T) {
 func TestHeldOfABucket(t *testing.T) {
 	k := newLessee(t, bucket)
 	start, end := slotOf(k)
-	held := func(now, want int64, a ...limit.Ahead) {
+	held := func(now, want int64, a ...limit.LeaseRequest) {
 		t.Helper()
-		if got := k.decide(now, 1, true, a...).Held(0); got != want {
+		if got := k.decide(now, 1, true, a...).Leased(0); got != want {
 			t.Errorf("%d are held at %d, want %d", got, now, want)
 		}
 	}
 	held(start, 0)
-	held(start, 5, limit.Ahead{Need: 1, Most: 4, Plenty: limit.MaxUnits, Share: limit.ShareOne})
-	held(start, 7, limit.Ahead{Most: 2, Plenty: limit.MaxUnits, Share: limit.ShareOne})
-	held(start+1, 4, limit.Ahead{Adjust: -3, AdjustAt: end})
+	held(start, 5, limit.LeaseRequest{Need: 1, Most: 4, Plenty: limit.MaxUnits, Share: limit.ShareOne})
+	held(start, 7, limit.LeaseRequest{Most: 2, Plenty: limit.MaxUnits, Share: limit.ShareOne})
+	held(start+1, 4, limit.LeaseRequest{Correction: -3, CorrectionAt: end})
 	held(start+2, 4)
 	held(end, 0)
-	if got := k.l.Tiers[0].LeaseTime(); got != end-start {
+	if got := k.l.Tiers[0].Leasing().Longest; got != end-start {
 		t.Errorf("a lease lasts at most %d µs, want %d", got, end-start)
 	}
-	if d := newLessee(t, window).decide(noon, 1, true); d.Held(0) != 0 {
-		t.Errorf("%d are held of a window", d.Held(0))
+	if d := newLessee(t, window).decide(noon, 1, true); d.Leased(0) != 0 {
+		t.Errorf("%d are held of a window", d.Leased(0))
 	}
 }

@@ -27,7 +27,12 @@ func TestLeasesAtTheBounds(t *testing.T) {
 		var s State
 		now := int64(1_772_452_800_000_000)
 		for range 12 {
-			now += r.Int64N(1 + []int64{2, 1000, tier.slot, 2 * tier.period}[r.IntN(4)])
+			p := tier.Params(Owner{})
+			slot := p.Slot
+			if slot == 0 {
+				slot = p.Period
+			}
+			now += r.Int64N(1 + []int64{2, 1000, slot, 2 * p.Period}[r.IntN(4)])
 			if r.IntN(6) == 0 {
 				in.Threshold, in.Burst = randomNumber(r, mostOf(in.Algorithm)), min(in.Burst, 1)*randomNumber(r, MaxUnits)
 				if changed, err := New(Limit{ID: "l", MaxCost: MaxUnits, Tiers: []Tier{in}}); err == nil {
@@ -35,43 +40,46 @@ func TestLeasesAtTheBounds(t *testing.T) {
 				}
 			}
 			cost := 1 + r.Int64N(min(tier.capacity, l.costMost))
-			a := Ahead{Need: r.Int64N(cost + 1)}
+			a := LeaseRequest{Need: r.Int64N(cost + 1)}
 			if tier.Algorithm != LeakyBucket {
 				a.Least, a.Most, a.Ample, a.Share = r.Int64N(MaxUnits+1), MaxUnits, MaxUnits, ShareOne
 				a.Ramp = tier.Algorithm == TokenBucket || tier.Algorithm == SlidingWindow
 			}
 			switch r.IntN(4) {
 			case 0:
-				a.Adjust, a.AdjustAt = MaxUnits, now-r.Int64N(tier.period+1)
+				a.Correction, a.CorrectionAt = MaxUnits, now-r.Int64N(p.Period+1)
 			case 1:
-				_, until := s.held()
-				if a.Adjust, a.AdjustAt = -MaxUnits, until; tier.Algorithm == LeakyBucket {
-					a.Adjust = -1 - r.Int64N(2*tier.Threshold)%MaxUnits
+				until := s.TokenBucket().Leased.Until
+				if tier.Algorithm != TokenBucket {
+					until = 0
+				}
+				if a.Correction, a.CorrectionAt = -MaxUnits, until; tier.Algorithm == LeakyBucket {
+					a.Correction = -1 - r.Int64N(2*tier.Threshold)%MaxUnits
 				}
 			}
 			before := *s.Clone()
 			d := ask(t, tier, &s, now, cost, a)
-			g := d.Grant(0)
+			g := d.Lease(0)
 			leased[tier.Algorithm] += g.Units
-			if tier.Algorithm == TokenBucket && d.Allowed && a.Adjust == 0 {
-				if want := levelAfter(tier, &before, now, a.Need+g.Units); before.M == tier.Threshold && want.Cmp(big.NewInt(s.N)) != 0 {
-					t.Fatalf("%+v: %+v and a lease of %d (need %d) at %d leave a level of %d, want %s", in, before, g.Units, a.Need, now, s.N, want)
+			if tier.Algorithm == TokenBucket && d.Allowed && a.Correction == 0 {
+				if want := levelAfter(tier, &before, now, a.Need+g.Units); before.TokenBucket().Rate == tier.Threshold && want.Cmp(big.NewInt(s.TokenBucket().Level)) != 0 {
+					t.Fatalf("%+v: %+v and a lease of %d (need %d) at %d leave a level of %d, want %s", in, before, g.Units, a.Need, now, s.TokenBucket().Level, want)
 				}
 				if g.Upfront < g.Units {
 					ramped++
 				}
 			}
-			for _, v := range []int64{s.At, s.N, s.M, d.Results[0].n, d.Results[0].m, tier.FreshAt(&s)} {
+			for _, v := range []int64{s.a, s.b, s.c, d.Results[0].seen.b, d.Results[0].seen.c, tier.FreshAt(&s)} {
 				if v != math.MinInt64 && (v < -2*maxExact || v > 2*maxExact) { // that is FreshAt's word for a state nobody used
 					t.Fatalf("%+v: %d is beyond 2^53 in %+v, after %+v at %d and %+v", in, v, s, a, now, before)
 				}
 			}
-			held, until := s.held()
-			if tier.Algorithm == TokenBucket && (held < 0 || held > 2*MaxUnits || until > now+maxSlot || g.Units > tier.capacity) {
-				t.Fatalf("%+v: %d are held until %d, %d leased", in, held, until-now, g.Units)
+			held := s.TokenBucket().Leased
+			if tier.Algorithm == TokenBucket && (held.Units < 0 || held.Units > 2*MaxUnits || held.Until > now+maxSlot || g.Units > tier.capacity) {
+				t.Fatalf("%+v: %+v at %d, %d leased", in, held, now, g.Units)
 			}
-			if !slices.IsSortedFunc(s.Stamps[min(len(s.Stamps), heldFrom(tier)):], func(x, y Stamp) int { return int(min(max(x.At-y.At, -1), 1)) }) {
-				t.Fatalf("%+v: stamps are out of order: %+v", in, s.Stamps)
+			if !slices.IsSortedFunc(s.entries(), func(x, y Entry) int { return int(min(max(x.At-y.At, -1), 1)) }) {
+				t.Fatalf("%+v: entries are out of order: %+v", in, s.entries())
 			}
 		}
 	}
@@ -83,14 +91,6 @@ func TestLeasesAtTheBounds(t *testing.T) {
 	if ramped < 300 {
 		t.Errorf("only %d ramps", ramped)
 	}
-}
-
-// heldFrom is where a state's stamps stop being times of units that count.
-func heldFrom(t *Tier) int {
-	if t.Algorithm == TokenBucket {
-		return 2
-	}
-	return 0
 }
 
 func mostOf(a Algorithm) int64 {
@@ -106,25 +106,25 @@ func mostOf(a Algorithm) int64 {
 // levelAfter is a bucket's level once units were taken, in 1/den units: refilled up to burst less what is held while that is
 // held, and up to burst after it.
 func levelAfter(t *Tier, s *State, now, units int64) *big.Int {
-	level := big.NewInt(s.N)
+	b, st := t.Params(Owner{}), s.TokenBucket()
+	level := big.NewInt(st.Level)
 	refill := func(from, to, full int64) {
 		if to > from {
-			level.Add(level, new(big.Int).Mul(big.NewInt(to-from), big.NewInt(t.num)))
+			level.Add(level, new(big.Int).Mul(big.NewInt(to-from), big.NewInt(b.Num)))
 		}
 		if most := big.NewInt(full); level.Cmp(most) > 0 {
 			level = most
 		}
 	}
-	held, until := s.held()
-	at := s.At
+	held, until, at := st.Leased.Units, st.Leased.Until, st.AsOf
 	if held > 0 && at < until {
-		refill(at, min(until, now), t.full-min(held, t.capacity)*t.den)
+		refill(at, min(until, now), b.Full-min(held, t.capacity)*b.Den)
 		at = min(until, now)
 	}
 	if held == 0 || now >= until {
-		refill(at, now, t.full)
+		refill(at, now, b.Full)
 	}
-	return level.Sub(level, new(big.Int).Mul(big.NewInt(units), big.NewInt(t.den)))
+	return level.Sub(level, new(big.Int).Mul(big.NewInt(units), big.NewInt(b.Den)))
 }
 
 // A minute of a slot's leases, at the smallest and largest slots, never holds more than the burst.
@@ -140,11 +140,12 @@ func TestHeldNeverPassesTheBurst(t *testing.T) {
 		var s State
 		now := int64(1_772_452_800_000_000)
 		for range 40 {
-			now += r.Int64N(tier.slot)
-			ask(t, tier, &s, now, 1, Ahead{Need: r.Int64N(2), Ample: MaxUnits, Share: r.Int64N(ShareOne + 1), Ramp: r.IntN(2) == 0})
-			held, _ := s.held()
-			if held > tier.capacity || s.N+held*tier.den > tier.full || s.N < -tier.full {
-				t.Fatalf("burst %d: %d held beside a level of %d/%d", tier.Burst, held, s.N, tier.den)
+			b := tier.Params(Owner{})
+			now += r.Int64N(b.Slot)
+			ask(t, tier, &s, now, 1, LeaseRequest{Need: r.Int64N(2), Ample: MaxUnits, Share: r.Int64N(ShareOne + 1), Ramp: r.IntN(2) == 0})
+			held, level := s.TokenBucket().Leased.Units, s.TokenBucket().Level
+			if held > tier.capacity || level+held*b.Den > b.Full || level < -b.Full {
+				t.Fatalf("burst %d: %d held beside a level of %d/%d", tier.Burst, held, level, b.Den)
 			}
 		}
 	}

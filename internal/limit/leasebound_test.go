@@ -36,10 +36,10 @@ type spent struct {
 
 // lot is what one holder has from one grant, and the straight line along which it may spend that.
 type lot struct {
-	limit.Grant
+	limit.Lease
 	from    int64
 	used    int64
-	lease   limit.Lease
+	lease   limit.Leftover
 	manners manners
 	slope   int64 // of the ramp as it was granted: units beyond Upfront, for a holder that keeps it
 }
@@ -258,9 +258,9 @@ func (w *leaseWorld) spendLease(h *lot, at, units int64) {
 	s := w.spend(at, units)
 	var d limit.Decision
 	req := limit.Request{Owner: w.owner, Charges: []limit.Charge{{Limit: w.l, Cost: units}}}
-	d.BeginLeased(&req, at, limit.ReceiptID{Lo: uint64(w.seq)})
-	d.FromLease(0, &h.lease, 0)
-	h.lease.Units -= d.ChargeLeased(0)
+	e := d.BeginLeased(&req, at, limit.ReceiptID{Lo: uint64(w.seq)})
+	e.FromLeftover(0, &h.lease, 0)
+	h.lease.Units -= e.ChargeLeftover(0)
 	if h.lease.Units < 0 && w.fault == noLeaseFault {
 		w.wrong = append(w.wrong, fmt.Sprintf("the lease has %d units after %d were spent", h.lease.Units, units))
 	}
@@ -290,13 +290,13 @@ func (w *leaseWorld) ask() {
 	}
 	a := w.randomAhead(cost)
 	back, owed := w.randomAdjust(&a)
-	req.Ahead = []limit.Ahead{a}
+	req.Leases = []limit.LeaseRequest{a}
 	was := w.state
 	d := w.decide(req)
 	w.notePardon(was)
 	g := w.grantOf(d)
 	if w.fault == noLeaseFault && (g.Units < 0 || g.Upfront < 0 || g.Upfront > g.Units || (g.Units > 0 && g.Until < w.now) || g.Units > a.Largest() ||
-		(!d.Allowed && g != limit.Grant{})) {
+		(!d.Allowed && g != limit.Lease{})) {
 		w.wrong = append(w.wrong, fmt.Sprintf("at %d the grant of %+v is %+v", w.now, a, g))
 	}
 	w.log("asks for %d, ahead %+v: allowed %t, %+v; state %+v", cost, a, d.Allowed, g, w.state)
@@ -305,13 +305,13 @@ func (w *leaseWorld) ask() {
 	}
 	if !d.Allowed {
 		w.denied++
-		if !d.Never && a.Adjust == 0 && w.fault == noLeaseFault {
+		if !d.Never && a.Correction == 0 && w.fault == noLeaseFault {
 			w.checkRetry(req, d.RetryAt)
 		}
 		return
 	}
 	if back != nil {
-		w.giveBack(back, -a.Adjust)
+		w.giveBack(back, -a.Correction)
 	}
 	if owed != nil {
 		owed.told = w.now
@@ -319,7 +319,7 @@ func (w *leaseWorld) ask() {
 		owed.seq = w.seq
 		w.spends = append(w.spends, owed)
 		w.owedUnits += owed.units
-		w.forgiven = w.forgiven || (t.Algorithm == limit.TokenBucket && w.state.N <= -t.Params(w.owner).Full)
+		w.forgiven = w.forgiven || (t.Algorithm == limit.TokenBucket && w.state.TokenBucket().Level <= -t.Params(w.owner).Full)
 	}
 	if charged := d.Results[0].Charged; charged > 0 {
 		s := w.spend(w.now, charged)
@@ -328,28 +328,28 @@ func (w *leaseWorld) ask() {
 	if g.Units > 0 {
 		w.granted += g.Units
 		w.ramped += g.Units - g.Upfront
-		lease := d.TakeLease(0)
+		lease := d.Leftover(0)
 		lease.Units = g.Units
 		if lease.At != g.At {
 			w.wrong = append(w.wrong, fmt.Sprintf("the lease is at %d, the grant at %d", lease.At, g.At))
 		}
-		w.lots = append(w.lots, &lot{Grant: g, from: w.now, lease: lease, slope: g.Units - g.Upfront,
+		w.lots = append(w.lots, &lot{Lease: g, from: w.now, lease: lease, slope: g.Units - g.Upfront,
 			manners: w.randomManners()})
 	}
 }
 
 // notePardon notes a bucket that was further below zero than its new burst goes. What its leases may still spend is then
 // beyond the bound by what was cut off.
-func (w *leaseWorld) notePardon(was limit.State) {
-	t := w.tier()
-	if t.Algorithm != limit.TokenBucket || was.M == w.state.M || was.N >= 0 {
+func (w *leaseWorld) notePardon(before limit.State) {
+	t, was := w.tier(), before.TokenBucket()
+	if t.Algorithm != limit.TokenBucket || was.Rate == w.state.TokenBucket().Rate || was.Level >= 0 {
 		return
 	}
 	for _, l := range w.limits {
-		if old := &l.Tiers[0]; old.Threshold == was.M {
+		if old := &l.Tiers[0]; old.Threshold == was.Rate {
 			den := old.Params(w.owner).Den
-			if cut := (-was.N+den-1)/den - t.Burst; cut > 0 {
-				w.log("a debt of %d/%d was cut by %d", -was.N, den, cut)
+			if cut := (-was.Level+den-1)/den - t.Burst; cut > 0 {
+				w.log("a debt of %d/%d was cut by %d", -was.Level, den, cut)
 				w.pardons = append(w.pardons, spent{at: w.now, units: cut})
 			}
 			return
@@ -376,16 +376,18 @@ func (w *leaseWorld) giveBack(h *lot, units int64) {
 		h.slope = h.Units - h.Upfront
 	}
 	if w.fault == backLate && w.tier().Algorithm == limit.TokenBucket && w.now >= h.Until {
-		w.state.N += units * w.tier().Params(w.owner).Den
+		st := w.state.TokenBucket()
+		st.Level += units * w.tier().Params(w.owner).Den
+		w.state = st.State()
 	}
 }
 
 // look is what the counter says at a time, if nobody else charges until then.
 func (w *leaseWorld) look(req *limit.Request, at int64) *limit.Decision {
 	d := new(limit.Decision)
-	d.Begin(req, at)
-	d.Evaluate(0, &w.state, false)
-	d.Settle()
+	e := d.BeginChecked(req, at)
+	e.Evaluate(0, &w.state, false)
+	e.Settle()
 	return d
 }
 
@@ -413,7 +415,7 @@ func (w *leaseWorld) randomManners() manners {
 	return manners(w.IntN(int(howMany)))
 }
 
-func (w *leaseWorld) randomAhead(cost int64) limit.Ahead {
+func (w *leaseWorld) randomAhead(cost int64) limit.LeaseRequest {
 	t := w.tier()
 	some := func() int64 {
 		switch w.IntN(4) {
@@ -426,7 +428,7 @@ func (w *leaseWorld) randomAhead(cost int64) limit.Ahead {
 		}
 		return 1 + w.below(t.Capacity())
 	}
-	a := limit.Ahead{Need: cost, Least: some(), Most: some(), Ample: some(), Plenty: some(), Share: limit.ShareOne}
+	a := limit.LeaseRequest{Need: cost, Least: some(), Most: some(), Ample: some(), Plenty: some(), Share: limit.ShareOne}
 	if w.IntN(2) == 0 {
 		a.Need = int64(w.IntN(int(min(cost, 1<<20)) + 1))
 	}
@@ -448,17 +450,17 @@ func (w *leaseWorld) randomAhead(cost int64) limit.Ahead {
 }
 
 // randomAdjust gives back some of what a lot has left, or owes what was admitted without the store.
-func (w *leaseWorld) randomAdjust(a *limit.Ahead) (back *lot, owed *spent) {
+func (w *leaseWorld) randomAdjust(a *limit.LeaseRequest) (back *lot, owed *spent) {
 	switch p := w.IntN(8); {
 	case p < 2 && len(w.lots) > 0:
 		h := w.lots[w.IntN(len(w.lots))]
 		if left := h.Units - h.used; left > 0 {
-			a.Adjust, a.AdjustAt = -(1 + w.below(left)), h.At
+			a.Correction, a.CorrectionAt = -(1 + w.below(left)), h.At
 			return h, nil
 		}
 	case p < 3:
 		owed = &spent{at: w.now - w.below(w.period()), units: 1 + w.below(min(w.tier().Capacity(), 4)), owed: true}
-		a.Adjust, a.AdjustAt = owed.units, owed.at
+		a.Correction, a.CorrectionAt = owed.units, owed.at
 		return nil, owed
 	}
 	return nil, nil
@@ -478,16 +480,16 @@ func (w *leaseWorld) refund() {
 	units := w.below(r.of.units + 1)
 	e := &r.Entries()[0]
 	before := int64(0)
-	if len(w.state.Stamps) > 0 {
-		before = w.state.Stamps[0].Units
+	if e.Tier.Algorithm == limit.TokenBucket {
+		before = w.state.TokenBucket().Refunds.Total
 	}
 	back := w.apply(e, r, units)
 	w.seq++
 	r.of.back, r.of.backSeq = back, w.seq
 	if e.Tier.Algorithm == limit.TokenBucket {
 		r.of.parts = back * w.period()
-		if len(w.state.Stamps) > 0 && w.state.Stamps[0].Units != before {
-			r.of.parts = (w.state.Stamps[0].Units - before) * (w.period() / e.Tier.Params(w.owner).Den)
+		if total := w.state.TokenBucket().Refunds.Total; total != before {
+			r.of.parts = (total - before) * (w.period() / e.Tier.Params(w.owner).Den)
 		}
 	}
 	w.refunded += back

@@ -86,11 +86,11 @@ func (w *leaseWorld) decide(req *limit.Request) *limit.Decision {
 		w.wrong = append(w.wrong, err.Error())
 		return d
 	}
-	d.Begin(req, w.now)
-	d.Evaluate(0, &w.state, true)
-	d.Settle()
-	if d.Commits(0) {
-		d.Commit(0, &w.state)
+	e := d.BeginChecked(req, w.now)
+	e.Evaluate(0, &w.state, true)
+	e.Settle()
+	if d.Charges(0) {
+		e.Charge(0, &w.state)
 		w.bendState(d)
 	}
 	if n := d.Results[0].Charged; n > 0 && (w.fault == noLeaseFault || w.fault == owedDropped) && !w.admits(n) {
@@ -101,26 +101,28 @@ func (w *leaseWorld) decide(req *limit.Request) *limit.Decision {
 
 // bendRequest is what reaches the store.
 func (w *leaseWorld) bendRequest(req *limit.Request) {
-	if w.fault == heldIgnored && len(w.state.Stamps) > 1 {
-		w.state.Stamps = w.state.Stamps[:1]
+	if w.fault == heldIgnored && w.tier().Algorithm == limit.TokenBucket {
+		st := w.state.TokenBucket()
+		st.Leased, st.Late = limit.Leased{}, limit.Late{}
+		w.state = st.State()
 	}
-	if len(req.Ahead) == 0 || req.Ahead[0].Adjust == 0 {
+	if len(req.Leases) == 0 || req.Leases[0].Correction == 0 {
 		return
 	}
-	req.Ahead = slices.Clone(req.Ahead)
-	switch a := &req.Ahead[0]; {
-	case a.Adjust > 0 && w.fault == owedDropped:
-		a.Adjust = 0
-	case a.Adjust < 0 && w.fault == backTwice:
-		a.Adjust *= 2
-	case a.Adjust < 0 && w.fault == backAnywhere:
-		a.AdjustAt = w.now
+	req.Leases = slices.Clone(req.Leases)
+	switch a := &req.Leases[0]; {
+	case a.Correction > 0 && w.fault == owedDropped:
+		a.Correction = 0
+	case a.Correction < 0 && w.fault == backTwice:
+		a.Correction *= 2
+	case a.Correction < 0 && w.fault == backAnywhere:
+		a.CorrectionAt = w.now
 	}
 }
 
 // bendState is what the store remembers of a decision that it charged.
 func (w *leaseWorld) bendState(d *limit.Decision) {
-	t, s, g, p := w.tier(), &w.state, d.Grant(0), w.tier().Params(w.owner)
+	t, s, g, p := w.tier(), &w.state, d.Lease(0), w.tier().Params(w.owner)
 	switch w.fault {
 	case uncharged:
 		w.charge(-g.Units, g.At)
@@ -134,12 +136,15 @@ func (w *leaseWorld) bendState(d *limit.Decision) {
 		}
 		w.charge(g.Units, at)
 	case needNotHeld:
-		if len(s.Stamps) > 1 && s.Stamps[1].At == g.At {
-			s.Stamps[1].Units = max(s.Stamps[1].Units-d.Results[0].Charged, 0)
+		if st := s.TokenBucket(); t.Algorithm == limit.TokenBucket && st.Leased.Until == g.At {
+			st.Leased.Units = max(st.Leased.Units-d.Results[0].Charged, 0)
+			*s = st.State()
 		}
 	case debtForgiven:
 		if t.Algorithm == limit.TokenBucket {
-			s.N = max(s.N, 0)
+			st := s.TokenBucket()
+			st.Level = max(st.Level, 0)
+			*s = st.State()
 		}
 	}
 }
@@ -152,25 +157,35 @@ func (w *leaseWorld) charge(units, at int64) {
 	}
 	switch w.tier().Algorithm {
 	case limit.TokenBucket:
-		s.N -= units * w.tier().Params(w.owner).Den
-		if len(s.Stamps) > 1 && s.Stamps[1].At == at {
-			s.Stamps[1].Units += units
+		st := s.TokenBucket()
+		st.Level -= units * w.tier().Params(w.owner).Den
+		if st.Leased.Units > 0 && st.Leased.Until == at {
+			st.Leased.Units += units
 		}
+		*s = st.State()
 	case limit.SlidingLog, limit.SlidingBuckets:
-		i, found := slices.BinarySearchFunc(s.Stamps, at, func(x limit.Stamp, at int64) int { return int(min(max(x.At-at, -1), 1)) })
+		st := s.Log()
+		i, found := slices.BinarySearchFunc(st.Entries, at, func(x limit.Entry, at int64) int { return int(min(max(x.At-at, -1), 1)) })
 		if !found {
-			s.Stamps = slices.Insert(s.Stamps, i, limit.Stamp{At: at})
+			st.Entries = slices.Insert(st.Entries, i, limit.Entry{At: at})
 		}
-		s.Stamps[i].Units += units
-		s.N += units
+		st.Entries[i].Units += units
+		st.Sum += units
+		*s = st.State()
+	case limit.Quota:
+		st := s.Quota()
+		st.Count += units
+		*s = st.State()
 	default:
-		s.N += units
+		st := s.Window()
+		st.Count += units
+		*s = st.State()
 	}
 }
 
 // grantOf is what the holder believes that it was granted.
-func (w *leaseWorld) grantOf(d *limit.Decision) limit.Grant {
-	g := d.Grant(0)
+func (w *leaseWorld) grantOf(d *limit.Decision) limit.Lease {
+	g := d.Lease(0)
 	if g.Units == 0 {
 		return g
 	}
@@ -201,7 +216,9 @@ func (w *leaseWorld) apply(e *limit.ReceiptEntry, r receipt, units int64) int64 
 		if back = units; back == 0 {
 			back = r.of.units
 		}
-		w.state.N += back * e.Tier.Params(w.owner).Den
+		st := w.state.TokenBucket()
+		st.Level += back * e.Tier.Params(w.owner).Den
+		w.state = st.State()
 	}
 	return back
 }

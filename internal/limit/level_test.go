@@ -32,7 +32,7 @@ func TestLevelBelowZeroAtAnotherRate(t *testing.T) {
 		if err != nil || err2 != nil {
 			continue
 		}
-		from, to := &was.Tiers[0], &is.Tiers[0]
+		from, to := was.Tiers[0].counts.(*tokenBucket), is.Tiers[0].counts.(*tokenBucket)
 		level := r.Int64N(2*from.full+1) - from.full
 		product := new(big.Int).Mul(big.NewInt(level), big.NewInt(to.den))
 		product.Div(product, big.NewInt(from.den)) // Euclid's, so rounded down
@@ -43,7 +43,7 @@ func TestLevelBelowZeroAtAnotherRate(t *testing.T) {
 		if least := big.NewInt(-to.full); want.Cmp(least) < 0 {
 			want = least
 		}
-		if got := to.rescaled(level, from.Threshold); !want.IsInt64() || got != want.Int64() {
+		if got := to.rescaled(level, from.rate); !want.IsInt64() || got != want.Int64() {
 			t.Fatalf("%d in 1/%d is %d in 1/%d, want %s", level, from.den, got, to.den, want)
 		}
 		if level < 0 {
@@ -57,12 +57,12 @@ func TestLevelBelowZeroAtAnotherRate(t *testing.T) {
 
 // What is owed is refilled at the rate, however much it is: a burst that shrank does not forgive it.
 func TestRefillFromBelowZero(t *testing.T) {
-	tier := tokenTier(t, 10, 10, time.Second) // 1/den = 1/100,000
+	tier := tokenTier(t, 10, 10, time.Second).counts.(*tokenBucket) // a grain is 1/100,000
 	for _, tt := range []struct{ owed, after, want int64 }{
 		{10, 1_000_000, 0}, {10, 1_500_000, 5}, {10, 2_000_000, 10}, {10, 9_000_000, 10},
 		{90, 2_000_000, -70}, {90, 9_000_000, 0}, {90, 10_000_000, 10}, {90, math.MaxInt64 / 2, 10},
 	} {
-		at, level := tier.refilled(0, -tt.owed*tier.den, tt.after)
+		at, level := tier.refilled(tier.full, 0, -tt.owed*tier.den, tt.after)
 		if at != tt.after || level != tt.want*tier.den {
 			t.Errorf("%d units are owed: %d µs later the level of %d is %d/%d, want %d", tt.owed, tt.after, at, level, tier.den, tt.want)
 		}
@@ -70,17 +70,17 @@ func TestRefillFromBelowZero(t *testing.T) {
 }
 
 // ask decides on one state.
-func ask(tb testing.TB, t *Tier, s *State, now, cost int64, a Ahead) *Decision {
+func ask(tb testing.TB, t *Tier, s *State, now, cost int64, a LeaseRequest) *Decision {
 	tb.Helper()
-	req := &Request{Owner: Owner{Tenant, "acme"}, Charges: []Charge{{Limit: t.Limit(), Cost: cost}}, Ahead: []Ahead{a}}
+	req := &Request{Owner: Owner{Tenant, "acme"}, Charges: []Charge{{Limit: t.Limit(), Cost: cost}}, Leases: []LeaseRequest{a}}
 	if err := req.Check(); err != nil {
 		tb.Fatal(err)
 	}
 	d := new(Decision)
-	d.Begin(req, now)
-	d.Evaluate(0, s, true)
-	if d.Settle() {
-		d.Commit(0, s)
+	e := d.BeginChecked(req, now)
+	e.Evaluate(0, s, true)
+	if e.Settle() {
+		e.Charge(0, s)
 	}
 	return d
 }
@@ -90,19 +90,20 @@ func ask(tb testing.TB, t *Tier, s *State, now, cost int64, a Ahead) *Decision {
 func TestLevelStaysAboveMinusBurst(t *testing.T) {
 	const now = 1_000_000_000
 	tier := tokenTier(t, 50, 5, time.Millisecond) // full in 100 µs; slots are 1 ms
+	p := tier.Params(Owner{})
 	s := State{}
-	ask(t, tier, &s, now, 1, Ahead{Adjust: MaxUnits, AdjustAt: now})
-	if s.N != -tier.full {
-		t.Fatalf("the level is %d, want %d", s.N, -tier.full)
+	ask(t, tier, &s, now, 1, LeaseRequest{Correction: MaxUnits, CorrectionAt: now})
+	if s.b != -p.Full {
+		t.Fatalf("the level is %d, want %d", s.b, -p.Full)
 	}
-	d := ask(t, tier, &s, now, 1, Ahead{Least: 5, Ramp: true})
-	if g := d.Grant(0); !d.Allowed || g.Units != 0 || s.N != -tier.full {
-		t.Errorf("a ramp from -burst: allowed %t, %+v, level %d; want nothing", d.Allowed, g, s.N)
+	d := ask(t, tier, &s, now, 1, LeaseRequest{Least: 5, Ramp: true})
+	if g := d.Lease(0); !d.Allowed || g.Units != 0 || s.b != -p.Full {
+		t.Errorf("a ramp from -burst: allowed %t, %+v, level %d; want nothing", d.Allowed, g, s.b)
 	}
-	s = State{At: now, N: -100 * tier.den, M: tier.Threshold} // the burst was larger
-	ask(t, tier, &s, now, 1, Ahead{Adjust: 1, AdjustAt: now})
-	if s.N != -100*tier.den {
-		t.Errorf("a level of -100 units became %d/%d by a charge", s.N, tier.den)
+	s = TokenBucketState{AsOf: now, Level: -100 * p.Den, Rate: tier.Threshold}.State() // the burst was larger
+	ask(t, tier, &s, now, 1, LeaseRequest{Correction: 1, CorrectionAt: now})
+	if s.b != -100*p.Den {
+		t.Errorf("a level of -100 units became %d/%d by a charge", s.b, p.Den)
 	}
 }
 
@@ -112,15 +113,15 @@ func TestAdjustAtAnotherRateEndsReceipts(t *testing.T) {
 	old, changed := tokenTier(t, 10, 10, time.Second), tokenTier(t, 20, 20, time.Second)
 	for _, elsewhere := range []bool{false, true} {
 		s := State{}
-		first := ask(t, old, &s, now, 2, Ahead{Need: 2}).Receipt()
-		second := ask(t, old, &s, now, 2, Ahead{Need: 2}).Receipt()
+		first := ask(t, old, &s, now, 2, LeaseRequest{Need: 2}).Receipt()
+		second := ask(t, old, &s, now, 2, LeaseRequest{Need: 2}).Receipt()
 		if back := first.Entries()[0].Apply(&s, 1, now); back != 1 {
 			t.Fatalf("%d units came back, want 1", back)
 		}
 		for _, tier := range []*Tier{changed, old} {
-			a := Ahead{Need: 1}
+			a := LeaseRequest{Need: 1}
 			if elsewhere {
-				a = Ahead{Adjust: 1, AdjustAt: now}
+				a = LeaseRequest{Correction: 1, CorrectionAt: now}
 			}
 			ask(t, tier, &s, now, 1, a)
 		}
@@ -134,7 +135,7 @@ func TestAdjustAtAnotherRateEndsReceipts(t *testing.T) {
 func TestAdjustAtIsATime(t *testing.T) {
 	tier := tokenTier(t, 10, 10, time.Second)
 	for _, at := range []int64{math.MinInt64, -1<<53 - 1, 1<<53 + 1, math.MaxInt64} {
-		req := &Request{Charges: []Charge{{Limit: tier.Limit(), Cost: 1}}, Ahead: []Ahead{{Adjust: 1, AdjustAt: at}}}
+		req := &Request{Charges: []Charge{{Limit: tier.Limit(), Cost: 1}}, Leases: []LeaseRequest{{Correction: 1, CorrectionAt: at}}}
 		if err := req.Check(); !errors.Is(err, ErrInvalidRequest) {
 			t.Errorf("AdjustAt %d: %v, want ErrInvalidRequest", at, err)
 		}

@@ -5,7 +5,24 @@
 // the states. Every store passes the contract suite in limittest.
 //
 // The algorithms are exact: each admits what its formula in [Algorithm] says, to the unit, and every intermediate value
-// stays below 2^53 so that a store that counts in doubles (Lua) gives the same answers.
+// stays below 2^53 so that a store that counts in doubles (Lua) gives the same answers. Each algorithm is one file; see
+// [Algorithm] for how to add one.
+//
+// A store makes a decision in one sequence, whatever the algorithms are:
+//
+//	e, err := d.Begin(req, now)                    // checks the request; e has one Result for each tier of each limit
+//	for i := range e.Results { e.Evaluate(i, s) }  // what the counter's State comes to; nothing is charged
+//	if e.Settle() {                                // whether all limits that enforce admit the request
+//		for i := range e.Results { if e.Charges(i) { e.Charge(i, s) } }
+//	}
+//
+// An [Evaluation] is a [Decision] that is still being made. Its methods are for stores; who asked reads the Decision.
+//
+// # Room for what is to come
+//
+// A charge has one cost, in units of its limit. Limits that count something else than requests (bytes, tokens of a model)
+// need nothing but their own cost in each [Charge]. A charge whose true cost is known only afterwards can be corrected in
+// both directions by what there is: giveBack and replay of each algorithm correct a counter as of the time of the charge.
 package limit
 
 import (
@@ -17,7 +34,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 )
 
@@ -32,57 +48,14 @@ const (
 	MaxPeriod       = 366 * 24 * time.Hour // longest period
 	MaxTiers        = 16                   // tiers in one limit
 	MaxNameBytes    = 128                  // bytes in an owner's name or a counter's value component
-	MaxSkew         = 5 * time.Second      // how far a state's own stamp may lie ahead of now before it is repaired
+	MaxSkew         = 5 * time.Second      // how far the times in a state may lie ahead of now before it is repaired
 	maxExact        = 1 << 52              // bound on intermediates; twice it still fits a double exactly
-	maxTicks        = 1 << 20              // finest division of a sliding window's weight
 	maxSkew         = int64(MaxSkew / time.Microsecond)
+	longAgo         = math.MinInt64 // µs; before all time
 	defaultValues   = 10_000
 	maxIDBytes      = 64
 	maxValuesPerKey = 1_000_000
 )
-
-// Algorithm names how a tier counts. The bound is what any interval as long as the period can admit at most.
-//
-//	fixed_window     count of the window ⌊now/period⌋; admits iff count+cost ≤ threshold           bound 2×, exact inside a window
-//	sliding_window   ⌈prev·(period−elapsed)/period⌉ + cur + cost ≤ threshold                       bound 2× at worst
-//	sliding_buckets  sum of the current bucket and the n before it + cost ≤ threshold              bound threshold
-//	sliding_log      units stamped after now−period + cost ≤ threshold                             bound threshold
-//	token_bucket     level ≥ cost, level refilled by rate/period up to burst                       bound burst + rate·t
-//	leaky_bucket     slot ≤ now, then slot = now + cost·period/rate; a cost above rate is never    bound rate·t + largest cost
-//	quota            count of the calendar period + cost ≤ units                                   exact inside a period
-type Algorithm uint8
-
-// The algorithms, in the order of the table above.
-const (
-	FixedWindow Algorithm = iota + 1
-	SlidingWindow
-	SlidingBuckets
-	SlidingLog
-	TokenBucket
-	LeakyBucket
-	Quota
-)
-
-var algorithmNames = [...]string{"", "fixed_window", "sliding_window", "sliding_buckets", "sliding_log", "token_bucket", "leaky_bucket", "quota"}
-
-// Algorithms lists every algorithm, for tables of tests and for error messages.
-func Algorithms() []Algorithm {
-	return []Algorithm{FixedWindow, SlidingWindow, SlidingBuckets, SlidingLog, TokenBucket, LeakyBucket, Quota}
-}
-
-// String is the name used in plans, or "algorithm(n)" for a value that is none of them.
-func (a Algorithm) String() string {
-	if a >= FixedWindow && int(a) < len(algorithmNames) {
-		return algorithmNames[a]
-	}
-	return "algorithm(" + strconv.Itoa(int(a)) + ")"
-}
-
-// ParseAlgorithm is the inverse of String. It reports false for an unknown name.
-func ParseAlgorithm(name string) (Algorithm, bool) {
-	i := slices.Index(algorithmNames[1:], name)
-	return Algorithm(i + 1), i >= 0
-}
 
 // Mode says what a limit's outcome does to the request.
 type Mode uint8
@@ -152,7 +125,6 @@ type Limit struct {
 
 	compiled bool
 	valued   bool   // Per is not "tenant"
-	quick    bool   // see quick.go
 	costMost int64  // largest cost the arithmetic carries, units
 	idHash   uint64 // of ID
 }
@@ -168,20 +140,13 @@ type Tier struct {
 	Ordinal   int           // 0..MaxTiers; tells apart tiers of one limit with the same algorithm and period. Plans have only 0
 
 	limit    *Limit
-	identity string // injective text of (limit id, algorithm, period or anchor, per, shadow)
-	hash     uint64 // of identity
+	counts   algorithm
+	windows  windowed // counts, if it has windows, else nil
+	grows    growing  // counts, if its states grow, else nil
+	capacity int64    // largest cost that can ever fit, units
+	identity string   // injective text of (limit id, algorithm, period or calendar, per, shadow)
+	hash     uint64   // of identity
 	digest   [16]byte
-	period   int64 // µs
-	num, den int64 // token and leaky buckets: num/den units per µs, reduced
-	capacity int64 // largest cost that can ever fit, units
-	full     int64 // token_bucket: burst·den; leaky_bucket: unused
-	fullIn   int64 // token_bucket: µs from empty to full
-	tick     int64 // sliding_window: µs per tick of weight
-	ticks    int64 // sliding_window: ticks per period
-	width    int64 // sliding_buckets: µs per bucket
-	slot     int64 // µs; the grid on which leases end, see ahead.go
-
-	lastPeriod *atomic.Pointer[calendarPeriod] // quota: what CalendarPeriod returned last
 }
 
 // FieldError says which field of a limit is wrong. Tier is the tier's index, or -1 where the field is the limit's own.
@@ -203,7 +168,7 @@ func (e *FieldError) Error() string {
 // that is wrong, all of them at once.
 func New(l Limit) (*Limit, error) {
 	out := l
-	out.Tiers = slices.Clone(l.Tiers)
+	out.Tiers, out.costMost = slices.Clone(l.Tiers), MaxUnits
 	var errs []error
 	bad := func(tier int, field, format string, args ...any) {
 		errs = append(errs, &FieldError{Tier: tier, Field: field, Reason: fmt.Sprintf(format, args...)})
@@ -231,14 +196,6 @@ func New(l Limit) (*Limit, error) {
 		return nil, errors.Join(errs...)
 	}
 	out.compiled, out.valued, out.idHash = true, out.Per != PerTenant, hashText(out.ID)
-	out.quick = out.quickly()
-	out.costMost = MaxUnits
-	for i := range out.Tiers {
-		// Only MaxCost was checked: a leaky bucket might admit more by its rate than its slots can be counted in.
-		if t := &out.Tiers[i]; t.Algorithm == LeakyBucket && !productFits(t.Threshold, t.den) {
-			out.costMost = min(out.costMost, (maxExact-1)/t.den)
-		}
-	}
 	return &out, nil
 }
 
@@ -289,58 +246,39 @@ func (l *Limit) check(bad report) {
 	}
 }
 
-// check validates the tier and derives what decisions need from it.
+// check validates the tier and sets up what counts by it.
 func (t *Tier) check(l *Limit, bad report) {
-	amount, most := "threshold", int64(MaxUnits)
-	switch t.Algorithm {
-	case FixedWindow, SlidingBuckets:
-	case SlidingWindow:
-		most = MaxSlidingUnits
-	case SlidingLog:
-		most = MaxLogEntries
-	case TokenBucket, LeakyBucket:
-		amount = "rate"
-	case Quota:
-		amount = "units"
-	default:
+	if !t.Algorithm.known() {
 		bad("algorithm", "%s is not an algorithm", t.Algorithm)
 		return
 	}
-	sound := t.Threshold >= 1 && t.Threshold <= most
+	k := &kinds[t.Algorithm]
+	sound := t.Threshold >= 1 && t.Threshold <= k.largest
 	if !sound {
-		bad(amount, "%d is outside 1..%d for %s", t.Threshold, most, t.Algorithm)
+		bad(k.amount, "%d is outside 1..%d for %s", t.Threshold, k.largest, t.Algorithm)
 	}
 	if t.Ordinal < 0 || t.Ordinal > MaxTiers {
 		bad("tiers", "the ordinal %d is outside 0..%d", t.Ordinal, MaxTiers)
 	}
-	t.capacity = t.Threshold
-	if t.Algorithm == Quota {
-		t.checkCalendar(bad)
+	if k.hasCalendar {
+		if t.Period != 0 {
+			bad("period", "a quota has a calendar period, not %s", t.Period)
+			return
+		}
+	} else if !t.checkPeriod(k, bad) || !sound {
 		return
 	}
-	if t.checkPeriod(bad) && sound {
-		t.period = t.Period.Microseconds()
-		t.derive(l, bad)
-		t.deriveSlot()
+	t.capacity = t.Threshold
+	t.counts = k.new(t, l, bad)
+	if k.hasBurst {
+		t.capacity = t.Burst
 	}
+	t.windows, _ = t.counts.(windowed)
+	t.grows, _ = t.counts.(growing)
 }
 
-func (t *Tier) checkCalendar(bad report) {
-	switch {
-	case t.Period != 0:
-		bad("period", "a quota has a calendar period, not %s", t.Period)
-	case t.Calendar == nil:
-		bad("every", "a quota needs its calendar")
-	default:
-		if err := t.Calendar.check(); err != nil {
-			bad("every", "%v", err)
-		}
-		t.lastPeriod = new(atomic.Pointer[calendarPeriod])
-	}
-}
-
-// checkPeriod validates the fields of a tier that is no quota, and returns whether its period can be counted with.
-func (t *Tier) checkPeriod(bad report) (sound bool) {
+// checkPeriod validates the fields of a tier without a calendar, and returns whether its period can be counted with.
+func (t *Tier) checkPeriod(k *kind, bad report) (sound bool) {
 	if t.Calendar != nil {
 		bad("every", "only a quota has a calendar")
 	}
@@ -348,89 +286,13 @@ func (t *Tier) checkPeriod(bad report) (sound bool) {
 	if !sound {
 		bad("period", "%s is not whole milliseconds within %s..%s", t.Period, MinPeriod, MaxPeriod)
 	}
-	if t.Burst != 0 && t.Algorithm != TokenBucket {
+	if t.Burst != 0 && !k.hasBurst {
 		bad("burst", "only a token_bucket has a burst")
 	}
-	if t.Buckets != 0 && t.Algorithm != SlidingBuckets {
+	if t.Buckets != 0 && !k.hasBuckets {
 		bad("buckets", "only sliding_buckets has buckets")
 	}
 	return sound
-}
-
-// derive computes what the algorithm counts with, from a threshold and a period that are sound.
-func (t *Tier) derive(l *Limit, bad report) {
-	switch t.Algorithm {
-	case SlidingWindow:
-		t.tick = weightTick(t.period)
-		t.ticks = t.period / t.tick
-	case SlidingBuckets:
-		t.deriveBuckets(bad)
-	case TokenBucket:
-		t.deriveTokenBucket(bad)
-	case LeakyBucket:
-		t.reduceRate()
-		largest := min(t.Threshold, max(l.MaxCost, 1))
-		if !productFits(largest, t.den) {
-			bad("rate", "%d per %s with a cost of up to %d cannot be counted exactly (%d·%d is not below 2^52): "+
-				"use a rounder rate or a shorter period", t.Threshold, t.Period, largest, largest, t.den)
-		}
-	case FixedWindow, SlidingLog, Quota: // count with what they are given
-	}
-}
-
-func (t *Tier) deriveBuckets(bad report) {
-	if t.Buckets == 0 {
-		t.Buckets = DefaultBuckets
-	}
-	if t.Buckets < 1 || t.Buckets > MaxBuckets {
-		bad("buckets", "%d is outside 1..%d", t.Buckets, MaxBuckets)
-		return
-	}
-	// Rounded up: n whole buckets then cover at least the period, so the bound stays the threshold.
-	t.width = ceilDiv(t.period, int64(t.Buckets))
-}
-
-func (t *Tier) deriveTokenBucket(bad report) {
-	if t.Burst == 0 {
-		t.Burst = t.Threshold
-	}
-	if t.Burst < 1 || t.Burst > MaxUnits {
-		bad("burst", "%d is outside 1..%d", t.Burst, int64(MaxUnits))
-		return
-	}
-	t.capacity = t.Burst
-	t.reduceRate()
-	if !productFits(t.Burst, t.den) {
-		bad("burst", "%d with %d per %s cannot be counted exactly (%d·%d is not below 2^52): "+
-			"use a rounder rate, a shorter period or a smaller burst", t.Burst, t.Threshold, t.Period, t.Burst, t.den)
-		return
-	}
-	t.full = t.Burst * t.den
-	t.fullIn = ceilDiv(t.full, t.num)
-}
-
-// reduceRate writes the rate as num units per den µs in lowest terms, which keeps the products small and exact.
-func (t *Tier) reduceRate() {
-	g := gcd(t.Threshold, t.period)
-	t.num, t.den = t.Threshold/g, t.period/g
-}
-
-// weightTick is the resolution of a sliding window's weight: the smallest round number of µs that divides the period
-// into at most 2^20 ticks, or else, for the odd period that none divides, period/2^20 rounded up. The remaining time is
-// rounded up to ticks and the number of ticks in the period down, so the weight is never too small. It is exact at every
-// multiple of a tick that divides the period (and such a tick divides a second for round periods up to twelve days).
-func weightTick(period int64) int64 {
-	for p := int64(1); p <= period; p *= 10 {
-		for _, m := range [...]int64{1, 2, 5} {
-			if tick := m * p; period/tick <= maxTicks && period%tick == 0 {
-				if period/tick < maxTicks/16 {
-					return ceilDiv(period, maxTicks) // too coarse to be worth its roundness
-				}
-				return tick
-			}
-		}
-	}
-	return ceilDiv(period, maxTicks)
 }
 
 // Limit is the limit the tier belongs to.
@@ -460,6 +322,12 @@ func ValidID(id string) bool {
 	return strings.IndexFunc(id, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '_' && r != '-'
 	}) < 0
+}
+
+// lowestTerms is a/b as num/den in lowest terms, which keeps the products small and exact.
+func lowestTerms(a, b int64) (num, den int64) {
+	g := gcd(a, b)
+	return a / g, b / g
 }
 
 func gcd(a, b int64) int64 {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
-	"github.com/sluicelimits/sluice/internal/outage"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
@@ -46,7 +46,7 @@ func TestNoPeriodIsComputedUnderALock(t *testing.T) {
 			return lease.New(lease.Config{Store: newMemory(), Look: -1, Clock: func() time.Time { return now }})
 		}},
 		{"outage", func() (limit.Store, error) {
-			return outage.New(outage.Config{Store: away{newMemory()}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+			return resilience.NewFallback(resilience.FallbackConfig{Store: away{newMemory()}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

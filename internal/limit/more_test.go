@@ -29,7 +29,7 @@ func TestMoreAt(t *testing.T) {
 		tier := &l.Tiers[0]
 		var s State
 		now := int64(1_772_452_800_000_000) + r.Int64N(1e12)
-		length := max(tier.period, 1)
+		length := max(tier.Params(Owner{}).Period, 1)
 		for range 12 {
 			now += r.Int64N(1 + []int64{2, 1000, length / 8, 2 * length}[r.IntN(4)])
 			if r.IntN(6) == 0 {
@@ -46,7 +46,7 @@ func TestMoreAt(t *testing.T) {
 			if r.IntN(8) == 0 {
 				cost = tier.capacity + 1 // never, so that nothing is used
 			} else if r.IntN(4) == 0 && tier.Algorithm != LeakyBucket {
-				ask(t, tier, &s, now, cost, Ahead{Need: cost, Least: most / 4, Most: most / 4, Ample: most / 4, Share: ShareOne})
+				ask(t, tier, &s, now, cost, LeaseRequest{Need: cost, Least: most / 4, Most: most / 4, Ample: most / 4, Share: ShareOne})
 			}
 			before := s.Clone()
 			d := once(l, &s, now, cost)
@@ -63,7 +63,7 @@ func TestMoreAt(t *testing.T) {
 					t.Fatalf("%+v: %+v has %d left and refuses that", in, s, tier.capacity)
 				}
 			}
-			if res.m > 0 && tier.Algorithm == TokenBucket {
+			if tier.Algorithm == TokenBucket && res.bucket().leased > 0 {
 				held++
 			}
 			if !d.Allowed {
@@ -95,10 +95,10 @@ func TestMoreAt(t *testing.T) {
 // once decides about one cost, and charges it if it is admitted.
 func once(l *Limit, s *State, now, cost int64) *Decision {
 	d := new(Decision)
-	d.Begin(&Request{Owner: Owner{Kind: Tenant, Name: "acme"}, Charges: []Charge{{Limit: l, Cost: cost}}}, now)
-	d.Evaluate(0, s, true)
-	if d.Settle() {
-		d.Commit(0, s)
+	e := d.BeginChecked(&Request{Owner: Owner{Kind: Tenant, Name: "acme"}, Charges: []Charge{{Limit: l, Cost: cost}}}, now)
+	e.Evaluate(0, s, true)
+	if e.Settle() {
+		e.Charge(0, s)
 	}
 	return d
 }

@@ -38,21 +38,21 @@ func fitStamps(t *testing.T, in Tier, most int) {
 		now += r.Int64N(int64(in.Period / time.Microsecond / 10))
 		var d Decision
 		req := Request{Owner: Owner{Kind: Tenant, Name: "acme"}, Charges: []Charge{{Limit: l, Cost: 1 + r.Int64N(3)}}}
-		d.Begin(&req, now)
-		d.Evaluate(0, &s, true)
-		if !d.Settle() {
+		e := d.BeginChecked(&req, now)
+		e.Evaluate(0, &s, true)
+		if !e.Settle() {
 			denied++
 			if at := d.RetryAt; at <= now || !once(l, s.Clone(), at, req.Charges[0].Cost).Allowed {
 				t.Fatalf("%+v at %d: denied until %d, and that is wrong", s, now, at)
 			}
 			continue
 		}
-		if capacity, fits := d.StampCapacity(0, &s); !fits {
-			d.FitStamps(0, &s, max(min(capacity, most), cap(s.Stamps), 1))
+		if _, entries := e.Room(0, &s); entries > 0 {
+			e.Grow(0, &s, min(entries, most))
 		}
-		d.Commit(0, &s)
-		if cap(s.Stamps) > most {
-			t.Fatalf("%d stamps, want %d at most", cap(s.Stamps), most)
+		e.Charge(0, &s)
+		if cap(s.entries()) > most {
+			t.Fatalf("%d entries, want %d at most", cap(s.entries()), most)
 		}
 		allowed++
 		kept = append(kept, charge{now, req.Charges[0].Cost})
@@ -63,8 +63,8 @@ func fitStamps(t *testing.T, in Tier, most int) {
 		for i := range kept {
 			used += kept[i].units
 		}
-		if left := &d.Results[0]; used > fitted || left.Used() < used || s.N != left.Used() {
-			t.Fatalf("%d units in a period, and %d are counted: want at most %d, and none forgotten", used, s.N, fitted)
+		if left := &d.Results[0]; used > fitted || left.Used() < used || s.b != left.Used() {
+			t.Fatalf("%d units in a period, and %d are counted: want at most %d, and none forgotten", used, s.b, fitted)
 		}
 		more := once(l, s.Clone(), d.Results[0].MoreAt(), fitted+1).Results[0].Remaining()
 		if more <= d.Results[0].Remaining() {
@@ -72,9 +72,9 @@ func fitStamps(t *testing.T, in Tier, most int) {
 		}
 		if r.IntN(4) == 0 {
 			entry := &d.Receipt().Entries()[0]
-			before := s.N
-			if back := entry.Apply(&s, 0, now); back != entry.Units || s.N != before-back {
-				t.Fatalf("%d of %d units came back, and %d are counted after %d", back, entry.Units, s.N, before)
+			before := s.b
+			if back := entry.Apply(&s, 0, now); back != entry.Units || s.b != before-back {
+				t.Fatalf("%d of %d units came back, and %d are counted after %d", back, entry.Units, s.b, before)
 			}
 			kept = kept[:len(kept)-1]
 			refunded++

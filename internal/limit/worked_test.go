@@ -15,7 +15,7 @@ func TestWindowOfTheSLAForm(t *testing.T) {
 	now := time.UnixMilli(162731878077)
 	d := newBook(t).charge(now, l)
 	entry := d.Receipt().Entries()[0]
-	if got, want := entry.Stamp(), int64(162731870000)*1000; got != want {
+	if got, want := entry.At(), int64(162731870000)*1000; got != want {
 		t.Errorf("window of 162731878077 ms starts at %d µs, want %d", got, want)
 	}
 	if got, want := d.Results[0].ResetAt(), int64(162731880000)*1000; got != want {

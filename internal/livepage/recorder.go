@@ -219,7 +219,7 @@ func clone(s string) string { return strings.Clone(s) }
 
 // TierName is a tier's window as a person would write it: "1s", "10m", "24h", "month".
 func TierName(t *limit.Tier) string {
-	if t.Algorithm == limit.Quota {
+	if t.Calendar != nil {
 		return t.Calendar.Every.String()
 	}
 	return shortDuration(t.Period)

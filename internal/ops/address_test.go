@@ -20,7 +20,7 @@ func TestCountersOfAnAddress(t *testing.T) {
 	eachStore(t, func(t *testing.T, store limit.Store) {
 		w := newWorld(t, store)
 		owner := limit.Owner{Kind: limit.Address, Name: w.names.Anonymise(client)}
-		if !w.decide(owner, w.config.IPLimits(), "per-address", limit.Ahead{Need: 60}, 60).Allowed || !w.spend("acme", "client", 8) {
+		if !w.decide(owner, w.config.IPLimits(), "per-address", limit.LeaseRequest{Need: 60}, 60).Allowed || !w.spend("acme", "client", 8) {
 			t.Fatal("denied at once")
 		}
 		for _, address := range []string{client.String(), "::ffff:" + client.String()} {
@@ -127,7 +127,7 @@ func TestCountersOfANetwork(t *testing.T) {
 	eachStore(t, func(t *testing.T, store limit.Store) {
 		w := newWorld(t, store)
 		owner := limit.Owner{Kind: limit.Address, Name: w.names.Anonymise(netip.MustParseAddr("2001:db8:1::"))}
-		if !w.decide(owner, w.config.IPLimits(), "per-address", limit.Ahead{Need: 60}, 60).Allowed {
+		if !w.decide(owner, w.config.IPLimits(), "per-address", limit.LeaseRequest{Need: 60}, 60).Allowed {
 			t.Fatal("denied at once")
 		}
 		c := w.settings(store, w.tables)

@@ -17,11 +17,11 @@ func (k *counters) peek(ctx context.Context, req *limit.Request) (*limit.Decisio
 }
 
 // adjust corrects what is counted: of each tier by what ahead says, and charges nothing. It returns what is counted then.
-func (k *counters) adjust(ctx context.Context, ahead func(i int, t *limit.Tier) limit.Ahead) (*limit.Decision, error) {
+func (k *counters) adjust(ctx context.Context, ahead func(i int, t *limit.Tier) limit.LeaseRequest) (*limit.Decision, error) {
 	asked := limit.Request{Owner: k.req.Owner, Charges: k.req.Charges}
 	for _, c := range k.req.Charges {
 		for j := range c.Limit.Tiers {
-			asked.Ahead = append(asked.Ahead, ahead(len(asked.Ahead), &c.Limit.Tiers[j]))
+			asked.Leases = append(asked.Leases, ahead(len(asked.Leases), &c.Limit.Tiers[j]))
 		}
 	}
 	d := new(limit.Decision)
@@ -36,12 +36,12 @@ func (k *counters) adjust(ctx context.Context, ahead func(i int, t *limit.Tier) 
 func (k *counters) reset(ctx context.Context, now int64) error {
 	var full limit.Request // the charges whose buckets are to be filled
 	full.Owner = k.req.Owner
-	calls := 0 // as many as the most parts of a window
+	calls := 0 // as many as the most windows that a tier counts apart
 	for _, c := range k.req.Charges {
 		bucket := false
 		for i := range c.Limit.Tiers {
 			t := &c.Limit.Tiers[i]
-			calls, bucket = max(calls, parts(t)), bucket || t.Algorithm == limit.TokenBucket
+			calls, bucket = max(calls, t.Counting().Windows), bucket || t.Algorithm.HasBurst()
 		}
 		if bucket {
 			l, err := filling(c.Limit)
@@ -51,12 +51,12 @@ func (k *counters) reset(ctx context.Context, now int64) error {
 			full.Charges = append(full.Charges, limit.Charge{Limit: l, Value: c.Value, Cost: 1})
 		}
 	}
-	for part := range calls {
-		_, err := k.adjust(ctx, func(_ int, t *limit.Tier) limit.Ahead {
-			if part >= parts(t) {
-				return limit.Ahead{}
+	for window := range calls {
+		_, err := k.adjust(ctx, func(_ int, t *limit.Tier) limit.LeaseRequest {
+			if window >= t.Counting().Windows {
+				return limit.LeaseRequest{}
 			}
-			return limit.Ahead{Adjust: -limit.MaxUnits, AdjustAt: now - int64(part)*t.Period.Microseconds()}
+			return limit.LeaseRequest{Correction: -limit.MaxUnits, CorrectionAt: now - int64(window)*t.Period.Microseconds()}
 		})
 		if err != nil {
 			return err
@@ -66,18 +66,6 @@ func (k *counters) reset(ctx context.Context, now int64) error {
 		return err
 	}
 	return k.fill(ctx, &full)
-}
-
-// parts is how many counts a tier's window is made of; 0 of what is emptied in another way.
-func parts(t *limit.Tier) int {
-	switch t.Algorithm {
-	case limit.FixedWindow, limit.Quota, limit.LeakyBucket:
-		return 1
-	case limit.SlidingWindow:
-		return 2 // this one, and the last
-	default:
-		return 0
-	}
 }
 
 // fill fills token buckets: one unit is charged under a limit that refills at once and holds one unit more, as after a
@@ -106,7 +94,7 @@ func filling(l *limit.Limit) (*limit.Limit, error) {
 		for i := range l.Tiers {
 			t := &l.Tiers[i]
 			fast.Tiers[i] = limit.Tier{Algorithm: t.Algorithm, Period: t.Period, Threshold: t.Threshold, Burst: t.Burst, Buckets: t.Buckets, Calendar: t.Calendar}
-			if t.Algorithm == limit.TokenBucket {
+			if t.Algorithm.HasBurst() {
 				rate := t.Period.Microseconds() / divisor // for each unit of burst
 				fits = fits && t.Capacity() < limit.MaxUnits/rate
 				fast.Tiers[i].Burst, fast.Tiers[i].Threshold = t.Capacity()+1, max((t.Capacity()+1)*rate, t.Threshold)

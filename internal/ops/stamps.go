@@ -13,9 +13,7 @@ import (
 // mostStamps bounds the calls of an operation: all that a counter can have, and as many again that came meanwhile.
 const mostStamps = 2 * limit.MaxLogEntries
 
-func stamped(t *limit.Tier) bool {
-	return t.Algorithm == limit.SlidingLog || t.Algorithm == limit.SlidingBuckets
-}
+func stamped(t *limit.Tier) bool { return t.Counting().Entries }
 
 func (k *counters) anyStamped() bool {
 	for _, c := range k.req.Charges {
@@ -29,13 +27,7 @@ func (k *counters) anyStamped() bool {
 }
 
 // newest is the newest stamp of a counter of which something is used, µs since 1970.
-func (k *counters) newest(r *limit.Result) int64 {
-	p := r.Tier.Params(k.req.Owner)
-	if r.Tier.Algorithm == limit.SlidingLog {
-		return r.ResetAt() - p.Period
-	}
-	return r.ResetAt() - (p.Buckets+1)*p.Width
-}
+func newest(r *limit.Result) int64 { return r.ResetAt() - r.Tier.Counting().Lasts }
 
 // unstamp empties all logs and buckets.
 func (k *counters) unstamp(ctx context.Context) error {
@@ -50,11 +42,11 @@ func (k *counters) unstamp(ctx context.Context) error {
 		if !slices.ContainsFunc(d.Results, func(r limit.Result) bool { return stamped(r.Tier) && r.Used() > 0 }) {
 			return nil
 		}
-		d, err = k.adjust(ctx, func(i int, t *limit.Tier) limit.Ahead {
+		d, err = k.adjust(ctx, func(i int, t *limit.Tier) limit.LeaseRequest {
 			if r := &d.Results[i]; stamped(t) && r.Used() > 0 {
-				return limit.Ahead{Adjust: -limit.MaxUnits, AdjustAt: k.newest(r)}
+				return limit.LeaseRequest{Correction: -limit.MaxUnits, CorrectionAt: newest(r)}
 			}
-			return limit.Ahead{}
+			return limit.LeaseRequest{}
 		})
 	}
 	return call.Refuse(call.Conflict, "the counters are used as fast as they are emptied; most of what was in them is gone")
@@ -64,17 +56,18 @@ func (k *counters) unstamp(ctx context.Context) error {
 func (k *counters) refund(ctx context.Context, units, now int64) error {
 	for _, c := range k.req.Charges {
 		for i := range c.Limit.Tiers {
-			if c.Limit.Tiers[i].Algorithm == limit.TokenBucket {
-				return call.Refuse(call.Unsupported, "limit %s: a token_bucket cannot be refunded without a receipt: what it has refilled since the units were "+
-					"charged has made up for them, and nobody knows how much that is. Reset it, or boost the limit; nothing was changed", c.Limit.ID)
+			if t := &c.Limit.Tiers[i]; t.Leasing().Refills {
+				return call.Refuse(call.Unsupported, "limit %s: a %s cannot be refunded without a receipt: what it has refilled "+
+					"since the units were charged has made up for them, and nobody knows how much that is. Reset it, or boost "+
+					"the limit; nothing was changed", c.Limit.ID, t.Algorithm)
 			}
 		}
 	}
-	_, err := k.adjust(ctx, func(_ int, t *limit.Tier) limit.Ahead {
+	_, err := k.adjust(ctx, func(_ int, t *limit.Tier) limit.LeaseRequest {
 		if stamped(t) {
-			return limit.Ahead{}
+			return limit.LeaseRequest{}
 		}
-		return limit.Ahead{Adjust: -units, AdjustAt: now}
+		return limit.LeaseRequest{Correction: -units, CorrectionAt: now}
 	})
 	if err != nil || !k.anyStamped() {
 		return err
@@ -104,11 +97,11 @@ func (k *counters) refundStamps(ctx context.Context, i int, units int64, r *limi
 		if err != nil {
 			return err
 		}
-		d, err := k.adjust(ctx, func(j int, _ *limit.Tier) limit.Ahead {
+		d, err := k.adjust(ctx, func(j int, _ *limit.Tier) limit.LeaseRequest {
 			if j == i {
-				return limit.Ahead{Adjust: -back, AdjustAt: at}
+				return limit.LeaseRequest{Correction: -back, CorrectionAt: at}
 			}
-			return limit.Ahead{}
+			return limit.LeaseRequest{}
 		})
 		if err != nil {
 			return err
@@ -120,8 +113,8 @@ func (k *counters) refundStamps(ctx context.Context, i int, units int64, r *limi
 
 // inNewest is how many of the wanted units, at least one of which there is, are in the newest stamp, and that stamp.
 func (k *counters) inNewest(ctx context.Context, i int, want int64, r *limit.Result) (units, at int64, err error) {
-	at = k.newest(r)
-	if r.Tier.Algorithm == limit.SlidingLog { // most of its stamps have one
+	at = newest(r)
+	if r.Tier.Counting().EachCharge { // most of its stamps have one
 		return 1, at, nil
 	}
 	has := func(units int64) (bool, error) {
@@ -162,5 +155,5 @@ func (k *counters) newestHas(ctx context.Context, i int, units int64) (has bool,
 		return false, 0, err
 	}
 	r := &d.Results[i]
-	return r.Used() >= units && !r.Admits && r.RetryAt == r.ResetAt(), k.newest(r), nil
+	return r.Used() >= units && !r.Admits && r.RetryAt == r.ResetAt(), newest(r), nil
 }

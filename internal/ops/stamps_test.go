@@ -92,7 +92,7 @@ type busy struct {
 }
 
 func (b *busy) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	if len(req.Ahead) > 0 && len(b.more) > 0 {
+	if len(req.Leases) > 0 && len(b.more) > 0 {
 		var other limit.Decision
 		if err := b.Store.Decide(ctx, &limit.Request{Owner: req.Owner, Charges: b.more[:1]}, now, &other); err != nil {
 			return err
@@ -147,11 +147,11 @@ func TestResetWithLeasesOut(t *testing.T) {
 		owner := limit.Owner{Kind: limit.Tenant, Name: "acme"}
 		tenant, _ := w.config.Tenant("acme")
 		set := tenant.Limits(*now)
-		ahead := limit.Ahead{Need: 600, Ample: 100, Share: limit.ShareOne}
+		ahead := limit.LeaseRequest{Need: 600, Ample: 100, Share: limit.ShareOne}
 		if id == "buckets" || id == "log" {
 			ahead.Life = (10 * time.Second).Microseconds()
 		}
-		g := w.decide(owner, set, id, ahead, 600).Grant(0)
+		g := w.decide(owner, set, id, ahead, 600).Lease(0)
 		r, err := w.s.Reset(t.Context(), actor, &ops.Counters{Tenant: "acme", Limit: id, Reason: "x"})
 		used := int64(0)
 		if id == "bucket" {
@@ -169,7 +169,7 @@ func TestResetWithLeasesOut(t *testing.T) {
 			}
 		}
 		take()
-		w.decide(owner, set, id, limit.Ahead{Adjust: -g.Units, AdjustAt: g.At}, 0) // who leased spent nothing
+		w.decide(owner, set, id, limit.LeaseRequest{Correction: -g.Units, CorrectionAt: g.At}, 0) // who leased spent nothing
 		take()
 		if want := 1000 - used; admitted < want || admitted > 1000+g.Units {
 			t.Errorf("%s: %d are admitted after a reset with %d leased, want %d..%d", id, admitted, g.Units, want, 1000+g.Units)

@@ -102,11 +102,11 @@ func (w *world) settings(store limit.Store, tables control.Tables) ops.Config {
 func (w *world) spend(tenant, id string, units int64) bool {
 	w.Helper()
 	t, _ := w.config.Tenant(tenant)
-	return w.decide(limit.Owner{Kind: limit.Tenant, Name: tenant}, t.Limits(w.now()), id, limit.Ahead{Need: units}, units).Allowed
+	return w.decide(limit.Owner{Kind: limit.Tenant, Name: tenant}, t.Limits(w.now()), id, limit.LeaseRequest{Need: units}, units).Allowed
 }
 
 // decide charges units of one limit of a set, and leases.
-func (w *world) decide(o limit.Owner, set *plan.Set, id string, a limit.Ahead, units int64) *limit.Decision {
+func (w *world) decide(o limit.Owner, set *plan.Set, id string, a limit.LeaseRequest, units int64) *limit.Decision {
 	w.Helper()
 	for _, e := range set.Limits {
 		if e.Limit.ID != id {
@@ -120,8 +120,8 @@ func (w *world) decide(o limit.Owner, set *plan.Set, id string, a limit.Ahead, u
 			charge.Value = limit.ValueOf(w.names.Anonymise(client))
 		}
 		req := &limit.Request{Owner: o, Charges: []limit.Charge{charge}}
-		if a != (limit.Ahead{Need: units}) {
-			req.Ahead = []limit.Ahead{a}
+		if a != (limit.LeaseRequest{Need: units}) {
+			req.Leases = []limit.LeaseRequest{a}
 		}
 		d := new(limit.Decision)
 		if err := w.store.Decide(w.Context(), req, w.now(), d); err != nil {

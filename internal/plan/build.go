@@ -60,7 +60,7 @@ func (t *tierSpec) tier(s *spec) (out limit.Tier, sound bool) {
 	out = limit.Tier{
 		Algorithm: s.algorithm.v, Period: t.period.v, Threshold: t.amount.v, Burst: t.burst.v, Buckets: s.buckets.v,
 	}
-	if s.algorithm.v == limit.Quota {
+	if s.algorithm.v.HasCalendar() {
 		at := t.timezone.v
 		if at == nil {
 			at = time.UTC
@@ -202,13 +202,14 @@ func (r *reader) warn(s *spec, e *Effective) {
 	for i := range e.Limit.Tiers {
 		t := &e.Limit.Tiers[i]
 		if e.Cost.Default > t.Capacity() {
-			at, _ := s.locate(&limit.FieldError{Tier: i, Field: amountName(t.Algorithm)})
+			at, _ := s.locate(&limit.FieldError{Tier: i, Field: t.Algorithm.Amount()})
 			r.warnAt(at, "can hold %d, which is below the usual cost %d: every such request is denied for ever",
 				t.Capacity(), e.Cost.Default)
 		}
-		if t.Algorithm == limit.SlidingLog && t.Threshold < fewCosts*max(e.Limit.MaxCost, 1) {
-			r.warnAt(s.tiers[i].from, "a sliding_log of %d may be too small to be divided between several cells, and then only the tenant's "+
-				"home cell grants it, since DynamoDB cannot keep a log for the others; a sliding_buckets is granted by every cell", t.Threshold)
+		if t.Counting().EachCharge && t.Threshold < fewCosts*max(e.Limit.MaxCost, 1) {
+			r.warnAt(s.tiers[i].from, "a %s of %d may be too small to be divided between several cells, and then only the "+
+				"tenant's home cell grants it, since DynamoDB cannot keep a log for the others; a sliding_buckets is granted by "+
+				"every cell", t.Algorithm, t.Threshold)
 		}
 		for j := range e.Limit.Tiers {
 			if i != j && neverBinds(t, &e.Limit.Tiers[j]) {
@@ -223,19 +224,15 @@ func (r *reader) warn(s *spec, e *Effective) {
 // fewCosts is of how many of its largest costs a sliding_log is warned of: ten cells of one weight can divide it.
 const fewCosts = 10
 
-// neverBinds reports whether a can never deny what b admits. It is sure for fixed windows that nest and for logs.
+// neverBinds reports whether a can never deny what b admits, of two tiers of one limit. It is sure of tiers with one
+// window each, if the windows nest, and of tiers that know the time of each charge.
 func neverBinds(a, b *limit.Tier) bool {
-	if a.Algorithm != b.Algorithm || a.Period == b.Period {
+	if a.Period == b.Period {
 		return false
 	}
 	long, short := max(a.Period, b.Period), min(a.Period, b.Period)
-	switch a.Algorithm {
-	case limit.FixedWindow:
-		if long%short != 0 {
-			return false
-		}
-	case limit.SlidingLog:
-	default:
+	nest := a.Counting().Windows == 1 && long%short == 0
+	if !nest && !a.Counting().EachCharge {
 		return false
 	}
 	if a.Period < b.Period {

@@ -29,7 +29,7 @@ func (r *reader) formOf(o object, s *spec, layer string) {
 			s.algorithm.v = limit.FixedWindow
 		} else if a.bad {
 			s.algorithm.v = limit.FixedWindow
-		} else if a.v == limit.TokenBucket || a.v == limit.LeakyBucket {
+		} else if a.v.HasRate() {
 			r.problemAt(a.from, "%s has no tiers: give it rate and period; tiers are windows", a.v)
 			s.algorithm.bad = true
 		}
@@ -45,7 +45,7 @@ func (r *reader) formOf(o object, s *spec, layer string) {
 		n, ok := r.integer(v, 1, limit.MaxBuckets)
 		return int(n), ok
 	})
-	if b := s.buckets; b.set && s.form != formQuota && !s.algorithm.bad && s.algorithm.v != limit.SlidingBuckets {
+	if b := s.buckets; b.set && s.form != formQuota && !s.algorithm.bad && !s.algorithm.v.HasBuckets() {
 		r.problemAt(b.from, "only sliding_buckets has buckets, this is %s", s.algorithm.v)
 		s.buckets.bad = true
 	}
@@ -62,11 +62,11 @@ func (r *reader) clash(o object, with string, keys ...string) {
 func (r *reader) algorithm(v value) (limit.Algorithm, bool) {
 	var words []string
 	for _, a := range limit.Algorithms() {
-		if a != limit.Quota {
+		if !a.HasCalendar() {
 			words = append(words, a.String())
 		}
 	}
-	if v.node.Value == limit.Quota.String() {
+	if a, ok := limit.ParseAlgorithm(v.node.Value); ok && a.HasCalendar() {
 		r.problem(v, "write a quota as quota: {units, every}")
 		return 0, false
 	}
@@ -76,14 +76,13 @@ func (r *reader) algorithm(v value) (limit.Algorithm, bool) {
 // single reads algorithm, rate or threshold, period, burst.
 func (r *reader) single(o object, a field[limit.Algorithm], layer string) []tierSpec {
 	t := tierSpec{from: o.place(layer)}
-	amount, other := amountName(a.v), "threshold"
-	if amount == "threshold" {
-		other = "rate"
-	}
+	amount, other := "threshold", "rate"
 	if a.bad { // which of the two it should be is not known
 		if _, ok := o.get("rate"); ok {
 			amount, other = "rate", ""
 		}
+	} else if a.v.HasRate() {
+		amount, other = "rate", "threshold"
 	}
 	if v, ok := o.get(other); ok && !a.bad {
 		if _, both := o.get(amount); both {
@@ -99,7 +98,7 @@ func (r *reader) single(o object, a field[limit.Algorithm], layer string) []tier
 	}
 	t.period = need(r, o, "period", layer, "a duration such as 1s", r.duration)
 	t.burst = take(o, "burst", layer, r.units)
-	if t.burst.set && !a.bad && a.v != limit.TokenBucket {
+	if t.burst.set && !a.bad && !a.v.HasBurst() {
 		r.problemAt(t.burst.from, "only a token_bucket has a burst, this is %s", a.v)
 		t.burst = field[int64]{}
 	}

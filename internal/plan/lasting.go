@@ -45,18 +45,15 @@ func pace(lasts time.Duration) string {
 
 // lasts is how long a counter that was used up may be told from an unused one; see [limit.Tier.FreshAt].
 func lasts(t *limit.Tier) time.Duration {
-	const day = 24 * time.Hour
-	switch t.Algorithm {
-	case limit.FixedWindow:
-		return 2 * t.Period
-	case limit.SlidingWindow:
-		return 3 * t.Period
-	case limit.TokenBucket:
-		return time.Duration(t.Params(limit.Owner{}).FullIn) * time.Microsecond
-	case limit.Quota:
-		return map[limit.Every]time.Duration{limit.Day: day, limit.Week: 7 * day, limit.Month: 31 * day, limit.Year: 366 * day}[t.Calendar.Every]
-	default: // sliding_buckets count for a bucket more, at most
+	counting := t.Counting()
+	switch {
+	case t.Calendar != nil:
+		longest, _ := lengths(t)
+		return longest
+	case counting.Entries: // the width of an entry, by which it may last longer, is left out
 		return t.Period
+	default:
+		return time.Duration(counting.Lasts) * time.Microsecond
 	}
 }
 

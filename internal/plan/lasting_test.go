@@ -21,22 +21,44 @@ func TestWarningsOfLongIPLimits(t *testing.T) {
 		{"ipLimits: [{id: a, algorithm: sliding_log, threshold: 90, period: 2h}]\n", "for up to 2h"},
 		{"ipLimits: [{id: a, algorithm: token_bucket, rate: 50, period: 1s, burst: 100}]\n", ""},
 		{"ipLimits: [{id: a, algorithm: fixed_window, threshold: 9, period: 30m}]\n", ""},
+		{"ipLimits: [{id: a, algorithm: sliding_buckets, threshold: 9, period: 1h}]\n", ""},
 		{strings.Replace(daily, "id: a", "id: a, mode: off", 1), ""},
 		{"plans: [{id: p, limits: [{id: a, algorithm: fixed_window, threshold: 9, period: 24h}]}]\n", ""},
 		{"ipv6Prefix: 65\n", "f.yaml:1:13: ipv6Prefix: a customer has a /64 of IPv6 at least, and with a /65 that is 2^1 counters, each with the whole limit"},
 		{"ipv6Prefix: 64\n", ""},
 	} {
-		c, err := plan.Parse(plan.Source{Name: "f.yaml", Data: []byte(tt.text)})
-		if err != nil {
-			t.Fatalf("%s: %v", tt.text, err)
-		}
-		var got []string
-		for _, w := range c.Warnings() {
-			got = append(got, w.String())
-		}
-		all := strings.Join(got, "\n")
-		if len(got) > 1 || (all == "") != (tt.want == "") || !strings.Contains(all, tt.want) {
-			t.Errorf("%s\nwarns of %q\nwant   %q", tt.text, all, tt.want)
-		}
+		wantWarning(t, tt.text, tt.want)
+	}
+}
+
+// wantWarning fails if the document warns of anything but what is wanted; "" is no warning.
+func wantWarning(t *testing.T, text, want string) {
+	t.Helper()
+	c, err := plan.Parse(plan.Source{Name: "f.yaml", Data: []byte(text)})
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	var got []string
+	for _, w := range c.Warnings() {
+		got = append(got, w.String())
+	}
+	all := strings.Join(got, "\n")
+	if len(got) > 1 || (all == "") != (want == "") || !strings.Contains(all, want) {
+		t.Errorf("%s\nwarns of %q\nwant   %q", text, all, want)
+	}
+}
+
+// Guarantees that a tier is said never to bind only if that is sure: one of fixed windows that nest, or of a log.
+func TestWarningsOfTiersThatNeverBind(t *testing.T) {
+	for _, tt := range []struct{ algorithm, tiers, want string }{
+		{"fixed_window", "[{period: 1s, threshold: 5}, {period: 10s, threshold: 50}]",
+			"the tier of 10s can never bind: the tier of 1s admits no more than 50 in it"},
+		{"fixed_window", "[{period: 1s, threshold: 5}, {period: 10s, threshold: 49}]", ""},
+		{"fixed_window", "[{period: 3s, threshold: 5}, {period: 10s, threshold: 50}]", ""}, // they do not nest
+		{"sliding_log", "[{period: 3s, threshold: 100}, {period: 10s, threshold: 400}]", "the tier of 10s can never bind"},
+		{"sliding_window", "[{period: 1s, threshold: 5}, {period: 10s, threshold: 50}]", ""},
+		{"sliding_buckets", "[{period: 1s, threshold: 5}, {period: 10s, threshold: 50}]", ""},
+	} {
+		wantWarning(t, "plans: [{id: p, limits: [{id: a, algorithm: "+tt.algorithm+", tiers: "+tt.tiers+"}]}]\n", tt.want)
 	}
 }

@@ -133,19 +133,10 @@ func (c CostRule) least() int64 {
 	return 1
 }
 
-// notLooser are, for each algorithm, those whose bound in any interval is no higher with the same numbers: see
-// limit.Algorithm.
-var notLooser = map[limit.Algorithm][]limit.Algorithm{
-	limit.FixedWindow:   {limit.SlidingWindow, limit.SlidingBuckets, limit.SlidingLog},
-	limit.SlidingWindow: {limit.SlidingBuckets, limit.SlidingLog},
-	limit.TokenBucket:   {limit.SlidingBuckets, limit.SlidingLog},
-	limit.SlidingLog:    {limit.SlidingBuckets},
-}
-
 // tiers compares the windows and buckets of two limits.
 func (c *comparison) tiers(old, now *Effective) {
 	before, after := old.Limit.Tiers, now.Limit.Tiers
-	if was, is := before[0].Algorithm, after[0].Algorithm; was != is && !slices.Contains(notLooser[was], is) {
+	if was, is := before[0].Algorithm, after[0].Algorithm; !is.NeverLooser(was) {
 		c.weakens("algorithm goes from %s to %s, which may admit more in a short time", was, is)
 	}
 	if was, is := before[0].Buckets, after[0].Buckets; was > 0 && is > was {
@@ -170,7 +161,7 @@ func (c *comparison) tiers(old, now *Effective) {
 // tier compares two tiers: their amounts, and what they admit at once. burst: one of the two limits has a burst of its
 // own, which is not its rate.
 func (c *comparison) tier(t, o *limit.Tier, burst bool) {
-	name := amountName(o.Algorithm)
+	name := o.Algorithm.Amount()
 	rises, goes := "rises", "goes"
 	if name == "units" {
 		rises, goes = "rise", "go"
@@ -191,7 +182,8 @@ func (c *comparison) tier(t, o *limit.Tier, burst bool) {
 func faster(t, o *limit.Tier) bool {
 	longest, _ := lengths(t)
 	_, shortest := lengths(o)
-	if bucket(t) && bucket(o) { // o.Threshold/shortest > t.Threshold/longest; products have up to 76 bits
+	if t.Algorithm.HasRate() && o.Algorithm.HasRate() {
+		// o.Threshold/shortest > t.Threshold/longest; products have up to 76 bits
 		highO, lowO := bits.Mul64(uint64(o.Threshold), uint64(longest/time.Millisecond))
 		highT, lowT := bits.Mul64(uint64(t.Threshold), uint64(shortest/time.Millisecond))
 		return highO > highT || highO == highT && lowO > lowT
@@ -203,10 +195,6 @@ func faster(t, o *limit.Tier) bool {
 		begin = 1
 	}
 	return o.Threshold > t.Threshold/begin // begin·o.Threshold > t.Threshold, without overflow
-}
-
-func bucket(t *limit.Tier) bool {
-	return t.Algorithm == limit.TokenBucket || t.Algorithm == limit.LeakyBucket
 }
 
 // lengths are the longest and the shortest of a tier's periods, but for the hours that daylight saving adds and takes.

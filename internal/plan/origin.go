@@ -48,7 +48,7 @@ func (e *Effective) Values() []Value {
 	for i := range s.tiers {
 		l.tier(i)
 	}
-	if s.algorithm.v == limit.SlidingBuckets {
+	if s.algorithm.v.HasBuckets() {
 		l.add("buckets", strconv.Itoa(e.Limit.Tiers[0].Buckets), markOf(&s.buckets))
 	}
 	if s.align.set {
@@ -124,8 +124,8 @@ func (l *lister) tier(i int) {
 		prefix = "quota."
 	default: // the settings are the limit's own
 	}
-	l.amount(prefix+amountName(t.Algorithm), i, markOf(&spec.amount), func(t *limit.Tier) int64 { return t.Threshold })
-	if t.Algorithm == limit.Quota {
+	l.amount(prefix+t.Algorithm.Amount(), i, markOf(&spec.amount), func(t *limit.Tier) int64 { return t.Threshold })
+	if t.Calendar != nil {
 		l.add(prefix+"every", t.Calendar.Every.String(), markOf(&spec.every))
 		l.add(prefix+"timezone", t.Calendar.Location.String(), markOf(&spec.timezone))
 		if spec.anchorMonth.set {
@@ -137,7 +137,7 @@ func (l *lister) tier(i int) {
 		return
 	}
 	l.add(prefix+"period", shortDuration(t.Period), markOf(&spec.period))
-	if t.Algorithm == limit.TokenBucket {
+	if t.Algorithm.HasBurst() {
 		l.amount("burst", i, markOf(&spec.burst), func(t *limit.Tier) int64 { return t.Burst })
 	}
 }

@@ -56,18 +56,6 @@ type tierSpec struct {
 	anchorMonth field[int]
 }
 
-// amountName is what the algorithm calls its number.
-func amountName(a limit.Algorithm) string {
-	switch a {
-	case limit.TokenBucket, limit.LeakyBucket:
-		return "rate"
-	case limit.Quota:
-		return "units"
-	default:
-		return "threshold"
-	}
-}
-
 // kind says which list a limit is in.
 type kind uint8
 

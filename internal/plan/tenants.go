@@ -170,7 +170,7 @@ func (r *reader) fits(s *spec, o *override) bool {
 		}
 	}
 	single := s.form == formSingle
-	amount := amountName(s.algorithm.v)
+	amount := s.algorithm.v.Amount()
 	says := "override " + amount
 	if !single {
 		says = "override " + formNames[s.form]
@@ -181,7 +181,7 @@ func (r *reader) fits(s *spec, o *override) bool {
 	}
 	unfit(o.rate.from, o.rate.set && (!single || amount != "rate"), says, has)
 	unfit(o.threshold.from, o.threshold.set && (!single || amount != "threshold"), says, has)
-	unfit(o.burst.from, o.burst.set && s.algorithm.v != limit.TokenBucket, says, has)
+	unfit(o.burst.from, o.burst.set && !s.algorithm.v.HasBurst(), says, has)
 	unfit(o.tiers.from, o.tiers.set && s.form != formTiers, says, has)
 	unfit(o.quota.from, o.quota.set && s.form != formQuota, says, has)
 	return len(r.found) == before

@@ -7,4 +7,6 @@ import (
 )
 
 // What is read, and from where, is not known here.
-func TestLayers(t *testing.T) { layers.Only(t, layers.Std) }
+func TestLayers(t *testing.T) {
+	layers.Only(t, layers.Std, "./internal/limiter/clock", "./internal/limiter/singleflight")
+}

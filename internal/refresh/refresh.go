@@ -11,6 +11,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
+	"github.com/sluicelimits/sluice/internal/limiter/singleflight"
 )
 
 // What holds for every value.
@@ -63,7 +66,7 @@ type Cache[V any] struct {
 
 	mu       sync.Mutex
 	flight   *flight       // the read under way; nil while there is none
-	begun    time.Time     // when the latest read was asked for
+	begun    clock.Instant // when the latest read was asked for
 	gap      time.Duration // after begun, before the next; none before a read ended
 	row      int           // failures in a row
 	last     error         // of the latest read
@@ -77,15 +80,17 @@ type Cache[V any] struct {
 // held is what was read, and how old it may become.
 type held[V any] struct {
 	value     *V
-	from      time.Time     // when the read of it was asked for
+	from      time.Time     // when the read of it was asked for, by the wall clock
+	asked     clock.Instant // the same
 	soft, due time.Duration // ages at which it is read again, and at which it is overdue
 }
 
 // flight is a read under way.
 type flight struct {
-	begun  time.Time // by the caller's clock
-	since  time.Time // by this process's clock
-	done   chan struct{}
+	*singleflight.Call // by the caller's clock
+
+	from   time.Time     // when it began, by the caller's wall clock
+	since  clock.Instant // when it began, by this process's clock
 	cancel context.CancelFunc
 }
 
@@ -157,43 +162,43 @@ func (k *Cache[V]) Upkeep(now time.Time) (r Reading, overdue bool) {
 	if have == nil {
 		return k.Look(now), false
 	}
-	age := now.Sub(have.from).Abs() // a clock set back must not stop reads
-	if age < have.soft {
+	at := clock.At(now)
+	if !at.Due(have.asked, have.soft) {
 		return Reading{}, false
 	}
-	return k.Look(now), age >= have.due
+	return k.Look(now), at.Due(have.asked, have.due)
 }
 
 // Await waits for the end of a read while it is young, up to ReplaceWait from its beginning: with a source that hangs, those
 // who come one after the other are not held up one after the other.
 func (k *Cache[V]) Await(ctx context.Context, r Reading) {
 	if r.flight != nil {
-		_ = wait(ctx, r.flight, min(k.c.Wait, ReplaceWait)-time.Since(r.flight.since)) // the old value is used on
+		_ = wait(ctx, r.flight, min(k.c.Wait, ReplaceWait)-clock.Read().Since(r.flight.since)) // the old value is used on
 	}
 }
 
 // Look is the read under way. Where there is none it begins one, unless the latest began less than Config.Cooldown ago, or
 // failed and is not to be tried again yet.
 func (k *Cache[V]) Look(now time.Time) Reading {
-	now = now.Round(0) // a frozen process's monotonic clock may stand still
+	at := clock.At(now)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.base.Err() != nil {
 		return Reading{}
 	}
 	if k.flight != nil {
-		if now.Sub(k.flight.begun).Abs() < FrozenAfter {
+		if !at.Due(k.flight.Began, FrozenAfter) {
 			return Reading{flight: k.flight}
 		}
 		k.flight.cancel() // it ends, and nobody asks how
 		k.flight, k.last = nil, errCut
 	}
-	if now.Sub(k.begun).Abs() < k.gap {
+	if !at.Due(k.begun, k.gap) {
 		return Reading{}
 	}
 	ctx, cancel := context.WithTimeout(k.base, ReadTimeout)
-	f := &flight{begun: now, since: time.Now(), done: make(chan struct{}), cancel: cancel}
-	k.begun, k.flight = now, f
+	f := &flight{Call: singleflight.Begin(at, nil), from: now.Round(0), since: clock.Read(), cancel: cancel}
+	k.begun, k.flight = at, f
 	k.running.Add(1)
 	go k.run(ctx, f)
 	return Reading{flight: f, Began: true}
@@ -210,7 +215,7 @@ func wait(ctx context.Context, f *flight, most time.Duration) error {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
-	case <-f.done:
+	case <-f.Done():
 		return nil
 	case <-timer.C:
 		return errSlow
@@ -222,9 +227,9 @@ func wait(ctx context.Context, f *flight, most time.Duration) error {
 func (k *Cache[V]) run(ctx context.Context, f *flight) {
 	defer k.running.Done()
 	defer f.cancel()
-	defer close(f.done)
 	value, err := k.read(ctx)
-	if end, tell := k.land(f, value, err); tell {
+	defer f.End(err)
+	if end, tell := k.finish(f, value, err); tell {
 		k.c.Ended(end)
 	}
 }
@@ -238,8 +243,8 @@ func (k *Cache[V]) read(ctx context.Context) (value *V, err error) {
 	return k.c.Read(ctx, k.Value())
 }
 
-// land ends a read, with a value or with the error why there is none. One that was given up meanwhile changes nothing.
-func (k *Cache[V]) land(f *flight, value *V, err error) (end End[V], tell bool) {
+// finish ends a read, with a value or with the error why there is none. One that was given up meanwhile changes nothing.
+func (k *Cache[V]) finish(f *flight, value *V, err error) (end End[V], tell bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.flight != f {
@@ -264,7 +269,7 @@ func (k *Cache[V]) land(f *flight, value *V, err error) (end End[V], tell bool) 
 	if k.c.RefreshOf != nil {
 		age = k.c.RefreshOf(value)
 	}
-	k.held.Store(&held[V]{value: value, from: f.begun, soft: spread(age), due: 2 * age})
+	k.held.Store(&held[V]{value: value, from: f.from, asked: f.Began, soft: spread(age), due: 2 * age})
 	return end, true
 }
 

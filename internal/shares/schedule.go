@@ -104,13 +104,11 @@ func (e *era) keptIn(plan string, l *limit.Limit) string {
 	}
 	homed := e.isListed(plan, l.ID)
 	for i := range l.Tiers {
-		switch l.Tiers[i].Algorithm {
-		case limit.Quota, limit.SlidingLog:
+		t := &l.Tiers[i]
+		if t.Calendar != nil || t.Counting().EachCharge { // DynamoDB has no room for an entry of each charge
 			return ""
-		case limit.LeakyBucket:
-			homed = true
-		case limit.FixedWindow, limit.SlidingWindow, limit.SlidingBuckets, limit.TokenBucket:
 		}
+		homed = homed || t.Algorithm.Indivisible()
 	}
 	if !homed {
 		return ""
@@ -128,13 +126,11 @@ const askedPerSecond = 100
 
 // leasable reports whether a limit that is kept for all cells may be leased from its home: where all of its tiers
 // allow more than askedPerSecond, and units that were leased may be charged again after a denial of another store
-// (package split).
+// (package router).
 func leasable(l *limit.Limit) bool {
 	for i := range l.Tiers {
 		t := &l.Tiers[i]
-		switch t.Algorithm {
-		case limit.FixedWindow, limit.SlidingWindow, limit.TokenBucket:
-		case limit.SlidingBuckets, limit.SlidingLog, limit.LeakyBucket, limit.Quota:
+		if t.Leasing().Longest == 0 { // no lease of it ends by itself within a known time
 			return false
 		}
 		if t.Threshold*1_000_000 <= askedPerSecond*t.Period.Microseconds() { // both below 2^61
@@ -278,7 +274,7 @@ func (v *View) part(e *era, plan string, t *limit.Tier) amount {
 }
 
 func (e *era) homes(plan string, t *limit.Tier) bool {
-	return t.Algorithm == limit.LeakyBucket || e.isListed(plan, t.Limit().ID)
+	return t.Algorithm.Indivisible() || e.isListed(plan, t.Limit().ID)
 }
 
 // isListed reports whether the limit is homed by its id.
@@ -288,7 +284,7 @@ func (e *era) isListed(plan, id string) bool {
 
 // schedule is what the cell may grant of the tier, over time.
 func (v *View) schedule(plan string, t *limit.Tier, owner string) []step {
-	if t.Algorithm == limit.Quota {
+	if t.Calendar != nil {
 		return []step{{beginning, amountOf(t)}}
 	}
 	parts := make([]amount, len(v.gens))
@@ -300,7 +296,7 @@ func (v *View) schedule(plan string, t *limit.Tier, owner string) []step {
 			parts[i] = v.part(&v.gens[i], plan, t)
 		}
 	}
-	if t.Algorithm == limit.TokenBucket {
+	if t.Algorithm.HasBurst() {
 		return v.bucketSchedule(t, parts)
 	}
 	var out []step
@@ -331,20 +327,7 @@ func (v *View) schedule(plan string, t *limit.Tier, owner string) []step {
 
 // countsFrom is when growth of the time from counts for a tier with windows: see the package comment.
 func (v *View) countsFrom(t *limit.Tier, owner string, from int64) int64 {
-	period := t.Period.Microseconds()
-	switch t.Algorithm {
-	case limit.FixedWindow:
-		from = t.LeaseEnd(owner, from-1) // the first edge at from or later
-	case limit.SlidingWindow:
-		from = t.LeaseEnd(owner, from-1) + period
-	case limit.SlidingBuckets:
-		p := t.Params(limit.Owner{Name: owner})
-		from += (p.Buckets + 1) * p.Width
-	case limit.SlidingLog, limit.LeakyBucket:
-		from += period
-	case limit.TokenBucket, limit.Quota: // not with windows
-	}
-	return from + v.skew
+	return t.ForgottenAt(owner, from) + v.skew
 }
 
 // bucketSchedule is schedule for a token bucket.

@@ -39,20 +39,20 @@ func share(total int64, cells []Weight, at int) int64 {
 }
 
 // NeedsHome reports whether the limit cannot be divided between the cells: its smallest share would be below its largest
-// cost, could not be counted exactly, or the limit is a leaky bucket. A quota is not divided anyway.
+// cost, could not be counted exactly, or the algorithm is [limit.Algorithm.Indivisible]. A quota is not divided anyway.
 func NeedsHome(l *limit.Limit, cells []Weight) bool {
 	if len(cells) < 2 {
 		return false
 	}
 	for i := range l.Tiers {
-		if t := &l.Tiers[i]; t.Algorithm == limit.LeakyBucket || (t.Algorithm != limit.Quota && tooSmall(t, cells)) {
+		if t := &l.Tiers[i]; t.Algorithm.Indivisible() || (t.Calendar == nil && tooSmall(t, cells)) {
 			return true
 		}
 	}
 	for i := range cells {
 		amounts := make([]amount, len(l.Tiers))
 		for j := range l.Tiers {
-			if amounts[j] = amountOf(&l.Tiers[j]); l.Tiers[j].Algorithm != limit.Quota {
+			if amounts[j] = amountOf(&l.Tiers[j]); l.Tiers[j].Calendar == nil {
 				amounts[j] = amounts[j].part(cells, i)
 			}
 		}
@@ -77,7 +77,7 @@ func tooSmall(t *limit.Tier, cells []Weight) bool {
 type amount struct{ threshold, burst int64 } // burst is 0 for all but token buckets
 
 func amountOf(t *limit.Tier) amount {
-	if t.Algorithm == limit.TokenBucket {
+	if t.Algorithm.HasBurst() {
 		return amount{t.Threshold, t.Burst}
 	}
 	return amount{threshold: t.Threshold}

@@ -288,8 +288,8 @@ func (b *balancer) target() Generation {
 		return g
 	}
 	for _, l := range b.in.Limits {
-		// Leaky buckets are homed wherever they are.
-		if l.Limit.Tiers[0].Algorithm != limit.LeakyBucket && NeedsHome(l.Limit, g.Cells) {
+		// A limit that cannot be divided is homed wherever it is.
+		if !l.Limit.Tiers[0].Algorithm.Indivisible() && NeedsHome(l.Limit, g.Cells) {
 			g.Homed = append(g.Homed, PlanLimit{l.Plan, l.Limit.ID})
 		}
 	}

@@ -532,23 +532,22 @@ type kept struct {
 var _ limit.Store = (*forgetfulStore)(nil)
 
 func (f *forgetfulStore) Decide(_ context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	if err := req.Check(); err != nil {
+	e, err := d.Begin(req, now.UnixMicro())
+	if err != nil {
 		return err
 	}
-	d.Begin(req, now.UnixMicro())
 	states := make([]limit.State, len(d.Results))
 	for i := range d.Results {
 		if k := f.states[f.key(d, i)]; k != nil && k.fresh > now.UnixMicro() {
-			states[i] = k.state
-			states[i].Stamps = slices.Clone(k.state.Stamps)
+			states[i] = *k.state.Clone()
 		}
-		d.Evaluate(i, &states[i], true)
+		e.Evaluate(i, &states[i], true)
 	}
-	if !d.Settle() {
+	if !e.Settle() {
 		return nil
 	}
 	for i := range d.Results {
-		d.Commit(i, &states[i])
+		e.Charge(i, &states[i])
 		f.states[f.key(d, i)] = &kept{states[i], d.Results[i].Tier.FreshAt(&states[i])}
 	}
 	return nil

@@ -161,8 +161,8 @@ func describe(l *limit.Limit) string {
 	for i := range l.Tiers {
 		t := &l.Tiers[i]
 		switch {
-		case t.Algorithm == limit.Quota:
-			parts[i] = fmt.Sprintf("quota %d per %s", t.Threshold, t.Calendar)
+		case t.Calendar != nil:
+			parts[i] = fmt.Sprintf("%s %d per %s", t.Algorithm, t.Threshold, t.Calendar)
 		case t.Burst > 0 && t.Burst != t.Threshold:
 			parts[i] = fmt.Sprintf("%s %d per %s, burst %d", t.Algorithm, t.Threshold, short(t.Period), t.Burst)
 		default:

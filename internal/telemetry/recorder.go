@@ -56,7 +56,7 @@ type Gauges struct {
 	ChargedBack    int64 // Decision.Fullest of what was charged since the last time without a decision: after an outage; 0 where nothing was
 }
 
-// Totals is what other parts have counted since their start; lease.Stats and outage.Stats have these numbers. The metrics
+// Totals is what other parts have counted since their start; lease.Stats and resilience.FallbackStats have these numbers. The metrics
 // are by how much they grew. One that shrank was counted from 0 again.
 type Totals struct {
 	Backstop   int64 // decisions made by a backstop

@@ -24,7 +24,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/route"
 	"github.com/sluicelimits/sluice/internal/shares"
 	"github.com/sluicelimits/sluice/internal/store/memory"
-	"github.com/sluicelimits/sluice/internal/store/split"
+	"github.com/sluicelimits/sluice/internal/store/router"
 	"github.com/sluicelimits/sluice/streams/acknowledge"
 	"github.com/sluicelimits/sluice/streams/balancer"
 )
@@ -55,7 +55,7 @@ func (nothing) Took(string, time.Duration) {}
 
 type environment struct {
 	reader *cellconfig.Reader
-	homes  *split.Homes
+	homes  *router.Store
 	leases *lease.Store
 }
 
@@ -200,10 +200,6 @@ func (w *world) empty(id string) *cell {
 		w.t.Fatal(err)
 	}
 	c.kept = &clocked{kept, func() time.Time { return w.now.Add(c.skew) }}
-	own, err := split.New(split.Config{Rates: rates, Quotas: c.kept, HoldFor: -1})
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	began := slices.ContainsFunc(w.cells, func(other *cell) bool { return other.id == id })
 	for range 2 {
 		e := &environment{}
@@ -211,22 +207,22 @@ func (w *world) empty(id string) *cell {
 			Reaches: func(string) bool { return true }, Log: slog.New(slog.DiscardHandler)}); err != nil {
 			w.t.Fatal(err)
 		}
-		others := map[string]limit.Store{}
+		others := map[string]router.Backend{}
 		for _, other := range w.cells {
 			if other.id == id { // it begins anew
 				continue
 			}
-			others[other.id] = other.kept
+			others[other.id] = router.Backend{Store: other.kept}
 			for _, theirs := range other.envs {
 				if len(c.envs) > 0 { // they know of this cell
 					break
 				}
-				if err := theirs.homes.Add(id, c.kept); err != nil && !began {
+				if err := theirs.homes.Add(id, router.Backend{Store: c.kept}); err != nil && !began {
 					w.t.Fatal(err)
 				}
 			}
 		}
-		if e.homes, err = split.NewHomes(split.HomesConfig{Cell: id, Own: own, Homes: others, HoldFor: -1}); err != nil {
+		if e.homes, err = router.New(router.Config{Cell: id, Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: c.kept}, Homes: others, HoldFor: -1}); err != nil {
 			w.t.Fatal(err)
 		}
 		if e.leases, err = lease.New(lease.Config{Store: e.homes, Instances: func() int { return 2 }, Life: grace.Lease, Look: -1,

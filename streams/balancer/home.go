@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/shares"
 )
@@ -91,8 +90,8 @@ func (w *wish) homed(plans map[string]*plan.Plan, fleets [][]shares.Weight) (ids
 		for _, set := range tenant.Sets() {
 			for i, e := range set.Limits {
 				own := len(w.Cells) > 0 || e != p.Set().Limits[i]
-				// Leaky buckets are homed wherever they are.
-				if own && e.Limit.Tiers[0].Algorithm != limit.LeakyBucket && shares.NeedsHome(e.Limit, cells) {
+				// A limit that cannot be divided is homed wherever it is.
+				if own && !e.Limit.Tiers[0].Algorithm.Indivisible() && shares.NeedsHome(e.Limit, cells) {
 					ids = append(ids, e.Limit.ID)
 				}
 			}

@@ -88,7 +88,7 @@ type naive struct {
 	boot     uint64
 	serial   uint64
 	first    time.Time
-	ahead    []limit.Ahead // of the decision under way
+	ahead    []limit.LeaseRequest // of the decision under way
 }
 
 func newNaive(f fault) *naive {
@@ -157,7 +157,7 @@ func (n *naive) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 func (n *naive) decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision, charge bool) error {
 	us := now.UnixMicro()
 	was := *d
-	d.Begin(&limit.Request{Owner: req.Owner}, us)
+	d.BeginChecked(&limit.Request{Owner: req.Owner}, us)
 	if n.fault != contextIgnored && ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -172,12 +172,12 @@ func (n *naive) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	defer n.mu.Unlock()
 	us = n.bend(now)
 	req = n.bendAhead(req)
-	d.Begin(req, us)
+	d.BeginChecked(req, us)
 	keys, states := n.read(d, charge)
 	seen := map[string]bool{}
 	for i := range keys {
 		if seen[keys[i]] && d.Results[i].Other {
-			d.Begin(&limit.Request{Owner: req.Owner}, us)
+			d.BeginChecked(&limit.Request{Owner: req.Owner}, us)
 			return limit.ErrDuplicateCounter
 		}
 		seen[keys[i]] = true
@@ -188,12 +188,12 @@ func (n *naive) decide(ctx context.Context, req *limit.Request, now time.Time, d
 		n.mu.Lock()
 	}
 	for i := range states {
-		d.Evaluate(i, states[i], charge)
+		d.Revise().Evaluate(i, states[i], charge)
 		if n.states[keys[i]] != nil && charge && n.fault != repairLost && n.fault != race {
 			n.states[keys[i]] = states[i] // repaired or as it was
 		}
 	}
-	d.Settle()
+	d.Revise().Settle()
 	n.bendOutcome(d)
 	d.Now = now.UnixMicro()
 	if charge {
@@ -228,13 +228,12 @@ func (n *naive) read(d *limit.Decision, charge bool) (keys []string, states []*l
 		key := n.key(d.Owner, r.Tier, v)
 		s := new(limit.State)
 		if old := n.states[key]; old != nil {
-			*s = *old
-			s.Stamps = slices.Clone(old.Stamps)
+			s = old.Clone()
 		}
 		if n.fault == changeForgets && n.numbers[key] != r.Tier.Threshold {
 			*s = limit.State{}
 		}
-		if n.fault == windowForgotten && r.Tier.Algorithm == limit.FixedWindow && s.At < d.Now {
+		if n.fault == windowForgotten && r.Tier.Algorithm == limit.FixedWindow && s.Window().Start < d.Now {
 			*s = limit.State{}
 		}
 		keys, states = append(keys, key), append(states, s)
@@ -286,9 +285,9 @@ func (n *naive) shift(d *limit.Decision, by int64) {
 // bendAhead is what the store makes of the leases it is asked for.
 func (n *naive) bendAhead(req *limit.Request) *limit.Request {
 	bent := *req
-	bent.Ahead = slices.Clone(req.Ahead)
-	for i := range bent.Ahead {
-		switch a := &bent.Ahead[i]; n.fault {
+	bent.Leases = slices.Clone(req.Leases)
+	for i := range bent.Leases {
+		switch a := &bent.Leases[i]; n.fault {
 		case leaseIgnored:
 			a.Least, a.Most, a.Ample = 0, 0, 0
 		case leaseGreedy:
@@ -296,49 +295,70 @@ func (n *naive) bendAhead(req *limit.Request) *limit.Request {
 		case leaseRampNever:
 			a.Ramp = false
 		case backIgnored:
-			a.Adjust = max(a.Adjust, 0)
+			a.Correction = max(a.Correction, 0)
 		case slotStays:
 			if len(bent.Charges) == 1 && bent.Charges[0].Limit.Tiers[i].Algorithm == limit.LeakyBucket {
-				a.Adjust = max(a.Adjust, 0)
+				a.Correction = max(a.Correction, 0)
 			}
 		case owedIgnored:
-			a.Adjust = min(a.Adjust, 0)
+			a.Correction = min(a.Correction, 0)
 		case backTwice:
-			if a.Adjust < 0 {
-				a.Adjust *= 2
+			if a.Correction < 0 {
+				a.Correction *= 2
 			}
 		}
 	}
-	if n.fault == leaseWhole && len(bent.Ahead) == len(bent.Charges) {
-		for i := range bent.Ahead {
-			bent.Ahead[i].Need = bent.Charges[i].Cost
+	if n.fault == leaseWhole && len(bent.Leases) == len(bent.Charges) {
+		for i := range bent.Leases {
+			bent.Leases[i].Need = bent.Charges[i].Cost
 		}
 	}
-	n.ahead = bent.Ahead
+	n.ahead = bent.Leases
 	return &bent
 }
 
 // bendLease miscounts the lease of a result that was charged, or misreports it.
 func (n *naive) bendLease(d *limit.Decision, i int, s *limit.State) {
-	g, t := d.Grant(i), d.Results[i].Tier
+	g, t := d.Lease(i), d.Results[i].Tier
 	switch n.fault {
 	case leaseRampAtOnce:
 		g.Upfront = g.Units
-		d.AdoptGrant(i, g)
+		d.Revise().AdoptLease(i, g)
 	case leaseUncharged:
-		if t.Algorithm == limit.TokenBucket {
-			s.N += g.Units * t.Params(d.Owner).Den
-		} else {
-			s.N -= g.Units
-		}
+		n.uncharge(t, s, g.Units*max(t.Params(d.Owner).Den, 1))
 	case leasePlain:
 		switch {
 		case g.Units == 0:
 		case t.Algorithm == limit.TokenBucket:
-			s.Stamps = s.Stamps[:1]
-		case len(s.Stamps) > 0:
-			s.Stamps[len(s.Stamps)-1].At = d.Now
+			st := s.TokenBucket()
+			st.Leased, st.Late = limit.Leased{}, limit.Late{}
+			*s = st.State()
+		case len(s.Log().Entries) > 0:
+			entries := s.Log().Entries
+			entries[len(entries)-1].At = d.Now
 		}
+	}
+}
+
+// uncharge gives back what a lease took; of a token bucket parts are grains, else units.
+func (n *naive) uncharge(t *limit.Tier, s *limit.State, parts int64) {
+	switch t.Algorithm {
+	case limit.TokenBucket:
+		st := s.TokenBucket()
+		st.Level += parts
+		*s = st.State()
+	case limit.SlidingLog, limit.SlidingBuckets:
+		st := s.Log()
+		st.Sum = max(st.Sum-parts, 0)
+		*s = st.State()
+	case limit.Quota:
+		st := s.Quota()
+		st.Count = max(st.Count-parts, 0)
+		*s = st.State()
+	case limit.FixedWindow, limit.SlidingWindow:
+		st := s.Window()
+		st.Count = max(st.Count-parts, 0)
+		*s = st.State()
 	}
 }
 
@@ -347,7 +367,7 @@ func (n *naive) write(d *limit.Decision, keys []string, states []*limit.State) {
 	denied := false
 	for i := range d.Results {
 		r := &d.Results[i]
-		commits := d.Commits(i)
+		commits := d.Charges(i)
 		denied = denied || !r.Admits
 		switch n.fault {
 		case denialConsumes:
@@ -366,21 +386,21 @@ func (n *naive) write(d *limit.Decision, keys []string, states []*limit.State) {
 			commits = commits || (d.Allowed && r.Admits)
 		}
 		if n.fault == leaseOnDenial && !d.Allowed {
-			d.AdoptGrant(i, limit.Grant{Units: 1, Upfront: 1, Until: d.Now + 1})
+			d.Revise().AdoptLease(i, limit.Lease{Units: 1, Upfront: 1, Until: d.Now + 1})
 		}
-		if n.fault == backOnDenial && !d.Allowed && i < len(n.ahead) && n.ahead[i].Adjust < 0 && r.Tier.Algorithm == limit.FixedWindow {
-			states[i].N = max(states[i].N+n.ahead[i].Adjust, 0)
+		if n.fault == backOnDenial && !d.Allowed && i < len(n.ahead) && n.ahead[i].Correction < 0 && r.Tier.Algorithm == limit.FixedWindow {
+			st := states[i].Window()
+			st.Count = max(st.Count+n.ahead[i].Correction, 0)
+			*states[i] = st.State()
 			n.states[keys[i]] = states[i]
 		}
 		if !commits {
 			continue
 		}
 		if n.fault == offByOne && r.Remaining() == 1 {
-			forgotten := *states[i]
-			forgotten.Stamps = slices.Clone(forgotten.Stamps)
-			d.Commit(i, &forgotten)
+			d.Revise().Charge(i, states[i].Clone())
 		} else {
-			d.Commit(i, states[i])
+			d.Revise().Charge(i, states[i])
 			n.bendLease(d, i, states[i])
 		}
 		n.states[keys[i]], n.numbers[keys[i]] = states[i], r.Tier.Threshold
@@ -439,12 +459,13 @@ func (n *naive) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 		}
 		at := now.UnixMicro()
 		if n.fault == refundOtherWindow {
-			s.N, out.Units[i] = max(0, s.N-e.Units), e.Units
+			n.uncharge(e.Tier, s, e.Units)
+			out.Units[i] = e.Units
 			continue
 		}
 		out.Units[i] = e.Apply(s, units, at)
 		if n.fault == refundTooLarge && out.Units[i] > 0 {
-			s.N--
+			n.uncharge(e.Tier, s, 1)
 		}
 	}
 	return out, nil

@@ -11,7 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// leaseCases are run where Config.Leases says that the store honours [limit.Request.Ahead].
+// leaseCases are run where Config.Leases says that the store honours [limit.Request.Leases].
 var leaseCases = []testCase{
 	{"leases: as much as the rule says", testLeaseRule},
 	{"leases: a denial leases nothing", testLeaseDenied},
@@ -54,17 +54,17 @@ func (k sample) life() int64 {
 }
 
 // most asks for a need and so many units beyond.
-func (k sample) most(need, units int64) limit.Ahead {
-	return limit.Ahead{Need: need, Ample: units, Share: limit.ShareOne, Life: k.life()}
+func (k sample) most(need, units int64) limit.LeaseRequest {
+	return limit.LeaseRequest{Need: need, Ample: units, Share: limit.ShareOne, Life: k.life()}
 }
 
 // ask decides on charges that lease, one Ahead for each.
-func (s *subject) ask(now time.Time, ahead []limit.Ahead, charges ...limit.Charge) *limit.Decision {
+func (s *subject) ask(now time.Time, ahead []limit.LeaseRequest, charges ...limit.Charge) *limit.Decision {
 	s.Helper()
 	s.clock(now)
 	d := new(limit.Decision)
 	req := s.request(charges)
-	req.Ahead = ahead
+	req.Leases = ahead
 	if err := s.store.Decide(s.Context(), req, now, d); err != nil {
 		s.Fatalf("Decide(%s, ahead %+v at %s): %v", describe(charges), ahead, stamp(now), err)
 	}
@@ -72,7 +72,7 @@ func (s *subject) ask(now time.Time, ahead []limit.Ahead, charges ...limit.Charg
 		s.Fatalf("%s, ahead %+v: %d results", describe(charges), ahead, len(d.Results))
 	}
 	for i := range d.Results {
-		r, g, a := &d.Results[i], d.Grant(i), &ahead[i]
+		r, g, a := &d.Results[i], d.Lease(i), &ahead[i]
 		most := a.Largest()
 		switch {
 		case !d.Allowed && s.c.KeepsAhead:
@@ -81,7 +81,7 @@ func (s *subject) ask(now time.Time, ahead []limit.Ahead, charges ...limit.Charg
 			most = 0
 		}
 		want := a.Need
-		if !d.Commits(i) {
+		if !d.Charges(i) {
 			want = 0
 		}
 		if r.Charged != want || g.Units < 0 || g.Units > most || g.Upfront < 0 || g.Upfront > g.Units || (g.Units > 0 &&
@@ -94,10 +94,10 @@ func (s *subject) ask(now time.Time, ahead []limit.Ahead, charges ...limit.Charg
 }
 
 // leased is ask, allowed, for one limit, with the units that must come of it.
-func (s *subject) leased(now time.Time, a limit.Ahead, want int64, c limit.Charge) *limit.Decision {
+func (s *subject) leased(now time.Time, a limit.LeaseRequest, want int64, c limit.Charge) *limit.Decision {
 	s.Helper()
-	d := s.ask(now, []limit.Ahead{a}, c)
-	if g := d.Grant(0); !d.Allowed || g.Units != want {
+	d := s.ask(now, []limit.LeaseRequest{a}, c)
+	if g := d.Lease(0); !d.Allowed || g.Units != want {
 		s.Fatalf("%s, ahead %+v at %s: allowed %t, leases %+v; want %d units", describe([]limit.Charge{c}), a, stamp(now), d.Allowed, g,
 			want)
 	}
@@ -115,30 +115,30 @@ func (s *subject) left(what string, now time.Time, l *limit.Limit, want int64) {
 func testLeaseRule(tb testing.TB, c Config) {
 	eachLeased(tb, c, func(s *subject, k sample) {
 		for i, tt := range []struct {
-			ask  limit.Ahead
+			ask  limit.LeaseRequest
 			want int64 // of 20, of which 4 are used
 		}{
-			{limit.Ahead{}, 0},
-			{limit.Ahead{Need: 3}, 0},
-			{limit.Ahead{Most: 6, Plenty: 20, Share: 1024}, 6},
-			{limit.Ahead{Most: 60, Plenty: 20, Share: 1024}, 16},
-			{limit.Ahead{Most: 60, Plenty: 20, Share: 512}, 8},
-			{limit.Ahead{Most: 60, Plenty: 20, Share: 63}, 0}, // 1008/1024 of a unit
-			{limit.Ahead{Most: 60, Plenty: 20, Share: 64}, 1},
-			{limit.Ahead{Most: 60, Plenty: 20, Share: 64, Least: 5}, 5},
-			{limit.Ahead{Most: 2, Plenty: 20, Share: 1024, Least: 5}, 5},
-			{limit.Ahead{Least: 50}, 16},
-			{limit.Ahead{Most: 6, Ample: 12, Plenty: 16, Share: 1024}, 12},
-			{limit.Ahead{Most: 6, Ample: 12, Plenty: 17, Share: 1024}, 6},
-			{limit.Ahead{Need: 3, Most: 6, Ample: 12, Plenty: 13, Share: 1024}, 12},
-			{limit.Ahead{Need: 3, Most: 6, Ample: 12, Plenty: 14, Share: 1024}, 6},
-			{limit.Ahead{Need: 3, Most: 60, Plenty: 20, Share: 1024}, 13},
-			{limit.Ahead{Need: 16, Least: 1, Most: 60, Plenty: 20, Share: 1024}, 0},
+			{limit.LeaseRequest{}, 0},
+			{limit.LeaseRequest{Need: 3}, 0},
+			{limit.LeaseRequest{Most: 6, Plenty: 20, Share: 1024}, 6},
+			{limit.LeaseRequest{Most: 60, Plenty: 20, Share: 1024}, 16},
+			{limit.LeaseRequest{Most: 60, Plenty: 20, Share: 512}, 8},
+			{limit.LeaseRequest{Most: 60, Plenty: 20, Share: 63}, 0}, // 1008/1024 of a unit
+			{limit.LeaseRequest{Most: 60, Plenty: 20, Share: 64}, 1},
+			{limit.LeaseRequest{Most: 60, Plenty: 20, Share: 64, Least: 5}, 5},
+			{limit.LeaseRequest{Most: 2, Plenty: 20, Share: 1024, Least: 5}, 5},
+			{limit.LeaseRequest{Least: 50}, 16},
+			{limit.LeaseRequest{Most: 6, Ample: 12, Plenty: 16, Share: 1024}, 12},
+			{limit.LeaseRequest{Most: 6, Ample: 12, Plenty: 17, Share: 1024}, 6},
+			{limit.LeaseRequest{Need: 3, Most: 6, Ample: 12, Plenty: 13, Share: 1024}, 12},
+			{limit.LeaseRequest{Need: 3, Most: 6, Ample: 12, Plenty: 14, Share: 1024}, 6},
+			{limit.LeaseRequest{Need: 3, Most: 60, Plenty: 20, Share: 1024}, 13},
+			{limit.LeaseRequest{Need: 16, Least: 1, Most: 60, Plenty: 20, Share: 1024}, 0},
 		} {
 			l := k.limit(tb, fmt.Sprint("rule-", i), 20)
 			s.allowed(Start, charge(l, 4))
 			tt.ask.Life = k.life()
-			g := s.leased(Start, tt.ask, tt.want, charge(l, max(tt.ask.Need, 1))).Grant(0)
+			g := s.leased(Start, tt.ask, tt.want, charge(l, max(tt.ask.Need, 1))).Lease(0)
 			if g.Upfront != g.Units {
 				s.Errorf("ahead %+v, no ramp: %d of %d may be spent at once", tt.ask, g.Upfront, g.Units)
 			}
@@ -160,12 +160,12 @@ func testLeaseDenied(tb testing.TB, c Config) {
 			for _, order := range [][]int{{0, 1}, {1, 0}} {
 				before := s.remaining(Start, l)
 				charges := []limit.Charge{charge(l, 4), charge(full, 4)}
-				ahead := []limit.Ahead{k.most(4, 2), other.most(3, 2)}
-				d := s.ask(Start, []limit.Ahead{ahead[order[0]], ahead[order[1]]}, charges[order[0]], charges[order[1]])
+				ahead := []limit.LeaseRequest{k.most(4, 2), other.most(3, 2)}
+				d := s.ask(Start, []limit.LeaseRequest{ahead[order[0]], ahead[order[1]]}, charges[order[0]], charges[order[1]])
 				if d.Allowed {
 					s.Fatalf("a need of 3 of %s where 2 are left is allowed", other.algorithm)
 				}
-				s.left("a denial by "+other.algorithm.String(), Start, l, before-d.Grant(order[0]).Units)
+				s.left("a denial by "+other.algorithm.String(), Start, l, before-d.Lease(order[0]).Units)
 				s.left("a denial by itself", Start, full, 2)
 			}
 		}
@@ -185,25 +185,25 @@ func testLeaseDeniedBack(tb testing.TB, c Config) {
 			full := build(tb, limit.Limit{ID: fmt.Sprint("full", j), Per: "subject", MaxCost: 20, Tiers: []limit.Tier{other.tier(20)}})
 			user := limit.ValueOf("u")
 			s.allowed(Start, chargeValue(full, user, 18))
-			g := s.leased(Start, k.most(2, 10), 10, charge(l, 2)).Grant(0)
+			g := s.leased(Start, k.most(2, 10), 10, charge(l, 2)).Lease(0)
 			for _, handle := range s.handles() {
 				for _, back := range []int64{3, 0, 10} {
 					fresh := *s
 					fresh.store = handle
 					before := s.remaining(Start, l)
 					a := k.most(2, 2)
-					a.Adjust, a.AdjustAt = -back, g.At
-					d := fresh.ask(Start, []limit.Ahead{a, other.most(3, 2)}, charge(l, 2), chargeValue(full, user, 4))
+					a.Correction, a.CorrectionAt = -back, g.At
+					d := fresh.ask(Start, []limit.LeaseRequest{a, other.most(3, 2)}, charge(l, 2), chargeValue(full, user, 4))
 					if d.Allowed {
 						s.Fatalf("a need of 3 of %s where 2 are left is allowed", other.algorithm)
 					}
-					s.left(fmt.Sprintf("%d rode back on what %s denied", back, other.algorithm), Start, l, before-d.Grant(0).Units)
+					s.left(fmt.Sprintf("%d rode back on what %s denied", back, other.algorithm), Start, l, before-d.Lease(0).Units)
 				}
 			}
 			before := s.remaining(Start, l)
 			a := k.most(before+4, 2)
-			a.Adjust, a.AdjustAt = -3, g.At
-			if d := s.ask(Start, []limit.Ahead{a}, charge(l, before+4)); d.Allowed {
+			a.Correction, a.CorrectionAt = -3, g.At
+			if d := s.ask(Start, []limit.LeaseRequest{a}, charge(l, before+4)); d.Allowed {
 				s.Fatalf("a need of %d where %d are left, and 3 come back, is allowed", before+4, before)
 			}
 			s.left("3 rode back on what the limit itself denied", Start, l, before)
@@ -214,7 +214,7 @@ func testLeaseDeniedBack(tb testing.TB, c Config) {
 func testLeaseEnds(tb testing.TB, c Config) {
 	eachLeased(tb, c, func(s *subject, k sample) {
 		l := k.limit(tb, "twenty", 20)
-		g := s.leased(Start, k.most(4, 50), 16, charge(l, 4)).Grant(0)
+		g := s.leased(Start, k.most(4, 50), 16, charge(l, 4)).Lease(0)
 		until := time.UnixMicro(g.Until)
 		s.denied(until.Add(-time.Microsecond), charge(l, 1))
 		half, all := until, until // when ten, and all twenty, are there again
@@ -262,13 +262,13 @@ func testLeaseRamp(tb testing.TB, c Config) {
 		a := k.most(0, 50)
 		a.Ramp = true
 		a.Ample = units - 1
-		g := s.leased(now, a, units-1, charge(l, 1)).Grant(0)
+		g := s.leased(now, a, units-1, charge(l, 1)).Lease(0)
 		if g.Upfront != min(upfront, units-1) || g.Until != until {
 			s.Errorf("a ramp at %s is %+v, want %d at once and the rest until %d", stamp(now), g, upfront, until)
 		}
 		s.left("a ramp", now, l, 0)
 		a.Ample = 50 // beside the first ramp the counter is more than full now, and will not be when both end
-		if g := s.leased(now, a, 1, charge(l, 1)).Grant(0); g.Upfront != max(upfront-units+1, 0) || g.Until != until {
+		if g := s.leased(now, a, 1, charge(l, 1)).Lease(0); g.Upfront != max(upfront-units+1, 0) || g.Until != until {
 			s.Errorf("another ramp at %s is %+v, want none at once and one until %d", stamp(now), g, until)
 		}
 		s.leased(now, a, 0, charge(l, 1))
@@ -280,17 +280,17 @@ func testLeaseBack(tb testing.TB, c Config) {
 	eachLeased(tb, c, func(s *subject, k sample) {
 		l := k.limit(tb, "twenty", 20)
 		s.allowed(Start, charge(l, 4))
-		g := s.leased(Start, k.most(2, 12), 12, charge(l, 2)).Grant(0)
-		s.leased(Start, limit.Ahead{Adjust: -5, AdjustAt: g.At}, 0, charge(l, 1))
+		g := s.leased(Start, k.most(2, 12), 12, charge(l, 2)).Lease(0)
+		s.leased(Start, limit.LeaseRequest{Correction: -5, CorrectionAt: g.At}, 0, charge(l, 1))
 		s.left("5 of 12 came back", Start, l, 7)
 		more := k.most(8, 1) // 2 come back, 8 are needed, and one is leased: all of what is there
-		more.Adjust, more.AdjustAt = -2, g.At
+		more.Correction, more.CorrectionAt = -2, g.At
 		s.leased(Start, more, 1, charge(l, 8))
 		s.left("all is used", Start, l, 0)
 		if k.algorithm == limit.FixedWindow || k.algorithm == limit.Quota || k.algorithm == limit.TokenBucket {
 			end := time.UnixMicro(g.Until)
 			before := s.remaining(end, l)
-			s.leased(end, limit.Ahead{Adjust: -5, AdjustAt: g.At}, 0, charge(l, 1))
+			s.leased(end, limit.LeaseRequest{Correction: -5, CorrectionAt: g.At}, 0, charge(l, 1))
 			if left := s.remaining(end, l); left != before && (k.algorithm != limit.TokenBucket || left != before+5) { // a slot may take it
 				s.Errorf("5 of 16 come back when their window or slot is over: %d are left, %d were before", left, before)
 			}
@@ -306,7 +306,7 @@ func testSlotBack(tb testing.TB, c Config) {
 		}
 		l := k.limit(tb, "twenty", 20)
 		give := func(at time.Time, units int64) {
-			s.leased(at, limit.Ahead{Adjust: -units, AdjustAt: at.UnixMicro()}, 0, charge(l, 1))
+			s.leased(at, limit.LeaseRequest{Correction: -units, CorrectionAt: at.UnixMicro()}, 0, charge(l, 1))
 		}
 		wait := func(at time.Time, units int64) {
 			s.Helper()
@@ -336,9 +336,9 @@ func testAllBack(tb testing.TB, c Config) {
 		}
 		l, other := k.limit(tb, "twenty", 20), k.limit(tb, "others", 20)
 		s.allowed(Start, charge(l, 4), charge(other, 4))
-		g := s.leased(Start, k.most(2, 6), 6, charge(l, 2)).Grant(0)
+		g := s.leased(Start, k.most(2, 6), 6, charge(l, 2)).Lease(0)
 		for _, at := range []int64{g.At, Start.UnixMicro()} {
-			s.leased(Start, limit.Ahead{Adjust: -limit.MaxUnits, AdjustAt: at}, 0, charge(l, 1))
+			s.leased(Start, limit.LeaseRequest{Correction: -limit.MaxUnits, CorrectionAt: at}, 0, charge(l, 1))
 		}
 		s.left("12 were used, and all came back", Start, l, 20)
 		s.left("none of another limit's came back", Start, other, 16)
@@ -351,7 +351,7 @@ func testLeaseOwed(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
 		l := k.limit(tb, "twenty", 20)
 		owe := func(units int64) {
-			s.leased(Start, limit.Ahead{Adjust: units, AdjustAt: Start.UnixMicro()}, 0, charge(l, 1))
+			s.leased(Start, limit.LeaseRequest{Correction: units, CorrectionAt: Start.UnixMicro()}, 0, charge(l, 1))
 		}
 		owe(3)
 		if k.oneAtATime() {
@@ -374,7 +374,7 @@ func testLeasePeek(tb testing.TB, c Config) {
 		s.allowed(Start, charge(l, 4))
 		before := s.counters(Start, charge(l, 1))
 		req := s.request([]limit.Charge{charge(l, 2)})
-		req.Ahead = []limit.Ahead{k.most(2, 10)}
+		req.Leases = []limit.LeaseRequest{k.most(2, 10)}
 		d := new(limit.Decision)
 		if err := s.store.Peek(s.Context(), req, Start, d); err != nil || !d.Allowed {
 			s.Fatalf("Peek ahead: allowed %t, %v", d.Allowed, err)
@@ -391,7 +391,7 @@ func testLeaseNeedsNothing(tb testing.TB, c Config) {
 		if len(d.Receipt().Entries()) != 0 {
 			s.Errorf("nothing was charged, and the receipt is %+v", d.Receipt().Entries())
 		}
-		if d := s.ask(Start, []limit.Ahead{{}}, charge(l, 21)); d.Allowed || !d.Never {
+		if d := s.ask(Start, []limit.LeaseRequest{{}}, charge(l, 21)); d.Allowed || !d.Never {
 			s.Errorf("a cost of 21 of 20: allowed %t, never %t", d.Allowed, d.Never)
 		}
 	})
@@ -402,12 +402,12 @@ func testLeaseRefund(tb testing.TB, c Config) {
 	eachLeased(tb, c, func(s *subject, k sample) {
 		l := k.limit(tb, "twenty", 20)
 		d := s.leased(Start, k.most(2, 10), 10, charge(l, 2))
-		lease := d.TakeLease(0)
+		lease := d.Leftover(0)
 		lease.Units = 10
 		spent := new(limit.Decision)
-		spent.BeginLeased(s.request([]limit.Charge{charge(l, 6)}), Start.UnixMicro(), limit.ReceiptID{Hi: rand.Uint64(), Lo: 1})
-		spent.FromLease(0, &lease, 0)
-		spent.ChargeLeased(0)
+		e := spent.BeginLeased(s.request([]limit.Charge{charge(l, 6)}), Start.UnixMicro(), limit.ReceiptID{Hi: rand.Uint64(), Lo: 1})
+		e.FromLeftover(0, &lease, 0)
+		e.ChargeLeftover(0)
 		if back := s.refund(Start, spent, 4); back.Units[0] != 4 || back.Repeated {
 			s.Errorf("4 of 6 that were spent from a lease: %+v", back)
 		}
@@ -427,12 +427,12 @@ func testLeaseBadRequests(tb testing.TB, c Config) {
 		l := k.limit(tb, "twenty", 20)
 		s.allowed(Start, charge(l, 4))
 		before := s.counters(Start, charge(l, 1))
-		for _, ahead := range [][]limit.Ahead{
+		for _, ahead := range [][]limit.LeaseRequest{
 			{{Need: 3}}, {{Need: -1}}, {{Most: limit.MaxUnits + 1}}, {{Share: limit.ShareOne + 1}}, {{Least: -1}}, {{}, {}},
-			{{Adjust: limit.MaxUnits + 1}}, {{Life: -1}},
+			{{Correction: limit.MaxUnits + 1}}, {{Life: -1}},
 		} {
 			req := s.request([]limit.Charge{charge(l, 2)})
-			req.Ahead = ahead
+			req.Leases = ahead
 			if err := s.store.Decide(s.Context(), req, Start, new(limit.Decision)); err == nil {
 				s.Errorf("ahead %+v of a cost of 2 is taken", ahead)
 			}
@@ -455,18 +455,18 @@ func testLeaseConcurrent(tb testing.TB, c Config) {
 					a := k.most(int64(r.IntN(2)), r.Int64N(4))
 					a.Least = r.Int64N(2)
 					req := s.request([]limit.Charge{charge(l, 1)})
-					req.Ahead = []limit.Ahead{a}
+					req.Leases = []limit.LeaseRequest{a}
 					if !s.tryLease(store, req, &d) {
-						taken.Add(d.Grant(0).Units)
+						taken.Add(d.Lease(0).Units)
 						continue
 					}
-					held := d.Grant(0)
+					held := d.Lease(0)
 					taken.Add(held.Units + d.Results[0].Charged)
 					if !gives || held.Units == 0 {
 						continue
 					}
 					back := 1 + r.Int64N(held.Units)
-					req.Ahead = []limit.Ahead{{Adjust: -back, AdjustAt: held.At}}
+					req.Leases = []limit.LeaseRequest{{Correction: -back, CorrectionAt: held.At}}
 					if s.tryLease(store, req, &d) {
 						returned.Add(back)
 					}
@@ -488,7 +488,7 @@ func testLeaseConcurrent(tb testing.TB, c Config) {
 func (s *subject) tryLease(store limit.Store, req *limit.Request, d *limit.Decision) bool {
 	err := store.Decide(s.Context(), req, Start, d)
 	if err != nil && !s.c.MayFail {
-		s.Errorf("Decide(%s, ahead %+v): %v", describe(req.Charges), req.Ahead, err)
+		s.Errorf("Decide(%s, ahead %+v): %v", describe(req.Charges), req.Leases, err)
 	}
 	return err == nil && d.Allowed
 }
@@ -509,29 +509,29 @@ func testLeaseScripts(tb testing.TB, c Config) {
 		periods := []time.Duration{10 * time.Second, 24 * time.Hour}
 		used := map[time.Time]int64{} // by the window's start; a quota's is a µs later, to tell them apart
 		now := Start.Add(14*time.Hour - time.Minute)
-		var held []limit.Grant // of the first limit
+		var held []limit.Lease // of the first limit
 		for step := range c.Steps {
 			now = now.Add(time.Duration(r.IntN(3)) * time.Duration(r.IntN(3_000_000)) * time.Microsecond)
 			var charges []limit.Charge
-			var ahead []limit.Ahead
+			var ahead []limit.LeaseRequest
 			var windows []time.Time
 			allowed := true
 			for i, l := range limits {
 				cost := 1 + r.Int64N(5)
-				a := limit.Ahead{Need: r.Int64N(cost + 1), Least: r.Int64N(3), Most: r.Int64N(9), Ample: r.Int64N(20), Plenty: r.Int64N(40),
+				a := limit.LeaseRequest{Need: r.Int64N(cost + 1), Least: r.Int64N(3), Most: r.Int64N(9), Ample: r.Int64N(20), Plenty: r.Int64N(40),
 					Share: r.Int64N(limit.ShareOne + 1)}
 				window := now.Truncate(periods[i]).Add(time.Duration(i) * time.Microsecond)
 				if i == 0 && len(held) > 0 && r.IntN(3) == 0 {
 					h := &held[r.IntN(len(held))]
 					if back := min(1+r.Int64N(4), h.Units); back > 0 && time.UnixMicro(h.Until).After(now) {
 						h.Units -= back
-						a.Adjust, a.AdjustAt = -back, h.At
+						a.Correction, a.CorrectionAt = -back, h.At
 					}
 				} else if r.IntN(8) == 0 {
-					a.Adjust, a.AdjustAt = r.Int64N(4), now.UnixMicro()
+					a.Correction, a.CorrectionAt = r.Int64N(4), now.UnixMicro()
 				}
 				charges, ahead, windows = append(charges, charge(l, cost)), append(ahead, a), append(windows, window)
-				allowed = allowed && (a.Need == 0 || used[window]+a.Adjust+a.Need <= l.Tiers[0].Threshold)
+				allowed = allowed && (a.Need == 0 || used[window]+a.Correction+a.Need <= l.Tiers[0].Threshold)
 			}
 			d := s.ask(now, ahead, charges...)
 			if d.Allowed != allowed {
@@ -539,15 +539,15 @@ func testLeaseScripts(tb testing.TB, c Config) {
 					allowed)
 			}
 			for i := range charges {
-				g, a, n := d.Grant(i), &ahead[i], used[windows[i]]
+				g, a, n := d.Lease(i), &ahead[i], used[windows[i]]
 				if allowed {
-					n += a.Adjust + a.Need
+					n += a.Correction + a.Need
 					if want := byRule(a, limits[i].Tiers[0].Threshold-n); g.Units != want {
 						s.Fatalf("seed %d, step %d: ahead %+v with %d used leases %+v, want %d units", seed, step+1, *a, n, g, want)
 					}
-				} else if a.Adjust < 0 { // nothing came back
-					h := slices.IndexFunc(held, func(h limit.Grant) bool { return h.At == a.AdjustAt })
-					held[h].Units -= a.Adjust
+				} else if a.Correction < 0 { // nothing came back
+					h := slices.IndexFunc(held, func(h limit.Lease) bool { return h.At == a.CorrectionAt })
+					held[h].Units -= a.Correction
 				}
 				used[windows[i]] = n + g.Units
 				if i == 0 && g.Units > 0 {
@@ -560,7 +560,7 @@ func testLeaseScripts(tb testing.TB, c Config) {
 }
 
 // byRule is how much of what is left is leased.
-func byRule(a *limit.Ahead, left int64) int64 {
+func byRule(a *limit.LeaseRequest, left int64) int64 {
 	want := a.Most
 	if left >= a.Plenty {
 		want = a.Ample

@@ -38,7 +38,7 @@ type Config struct {
 	// must have charged nothing, or else have counted too much, never too little.
 	MayFail bool
 
-	// Leases is set for a store that honours limit.Request.Ahead; without it the cases named "leases: …" are skipped.
+	// Leases is set for a store that honours limit.Request.Leases; without it the cases named "leases: …" are skipped.
 	Leases bool
 
 	// KeepsAhead is set for a store that may lease although it denies: what Decision.Grant then says was charged.

@@ -206,7 +206,7 @@ func (m *sizes) request(limits []*limit.Limit) *limit.Request {
 	for _, l := range limits {
 		req.Charges = append(req.Charges, charge(l, 1))
 		if m.leases {
-			req.Ahead = append(req.Ahead, slices.Repeat([]limit.Ahead{{Need: 1}}, len(l.Tiers))...)
+			req.Leases = append(req.Leases, slices.Repeat([]limit.LeaseRequest{{Need: 1}}, len(l.Tiers))...)
 		}
 	}
 	return req

@@ -28,13 +28,13 @@ type StoredCase struct {
 }
 
 // asker makes a decision, and fails unless it is admitted. Each Ahead is for a tier of the charges, and may be missing.
-type asker func(after time.Duration, charges []limit.Charge, ahead ...limit.Ahead) (*limit.Decision, error)
+type asker func(after time.Duration, charges []limit.Charge, ahead ...limit.LeaseRequest) (*limit.Decision, error)
 
 // Fill charges the counters of the case in a store that has none of them.
 func (c *StoredCase) Fill(ctx context.Context, s limit.Store) error {
-	ask := func(after time.Duration, charges []limit.Charge, ahead ...limit.Ahead) (*limit.Decision, error) {
+	ask := func(after time.Duration, charges []limit.Charge, ahead ...limit.LeaseRequest) (*limit.Decision, error) {
 		d := new(limit.Decision)
-		err := s.Decide(ctx, &limit.Request{Owner: c.Owner, Charges: charges, Ahead: ahead}, StoredAt.Add(after), d)
+		err := s.Decide(ctx, &limit.Request{Owner: c.Owner, Charges: charges, Leases: ahead}, StoredAt.Add(after), d)
 		if err == nil && !d.Allowed {
 			err = fmt.Errorf("a charge of %s is denied", charges[0].Limit.ID)
 		}
@@ -121,10 +121,10 @@ func Stored(tb testing.TB, accepts func(*limit.Limit) error) []StoredCase {
 		{Name: "routes", Charges: routes},
 		{Name: "leased", Charges: [][]limit.Charge{append(stamps, windows[:3]...)}, fill: func(c *StoredCase, ask asker,
 			_ func(*limit.Receipt) error) error {
-			var ahead []limit.Ahead
+			var ahead []limit.LeaseRequest
 			for _, charge := range c.Charges[0] {
 				for range charge.Limit.Tiers {
-					ahead = append(ahead, limit.Ahead{Need: charge.Cost, Least: 5})
+					ahead = append(ahead, limit.LeaseRequest{Need: charge.Cost, Least: 5})
 				}
 			}
 			_, err := ask(0, c.Charges[0], ahead...)
@@ -132,13 +132,13 @@ func Stored(tb testing.TB, accepts func(*limit.Limit) error) []StoredCase {
 		}},
 		{Name: "late", Charges: [][]limit.Charge{{windows[2]}}, fill: func(c *StoredCase, ask asker,
 			_ func(*limit.Receipt) error) error {
-			d, err := ask(0, c.Charges[0], limit.Ahead{Need: 1, Least: 120})
+			d, err := ask(0, c.Charges[0], limit.LeaseRequest{Need: 1, Least: 120})
 			if err != nil {
 				return err
 			}
-			g := d.Grant(0)
-			_, err = ask(time.UnixMicro(g.Until).Sub(StoredAt)+time.Millisecond, c.Charges[0], limit.Ahead{Need: 1, Least: 7,
-				Adjust: -30, AdjustAt: g.At})
+			g := d.Lease(0)
+			_, err = ask(time.UnixMicro(g.Until).Sub(StoredAt)+time.Millisecond, c.Charges[0], limit.LeaseRequest{Need: 1, Least: 7,
+				Correction: -30, CorrectionAt: g.At})
 			return err
 		}},
 		{Name: "refunded", Charges: [][]limit.Charge{append(stamps, windows...)}, fill: func(c *StoredCase, ask asker,

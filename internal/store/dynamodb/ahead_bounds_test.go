@@ -15,7 +15,7 @@ import (
 
 // grantTo is one decision of a writer: what it may spend, and from when to when.
 type grantTo struct {
-	limit.Grant
+	limit.Lease
 	now  int64
 	need int64
 	ramp bool
@@ -94,7 +94,7 @@ func (w *lessees) run() {
 func (w *lessees) ask(s *dynamodb.Store, r *rand.Rand, i int, own *grantTo) *grantTo {
 	at := w.next(i)
 	t := &w.l.Tiers[0]
-	a := limit.Ahead{Need: 1 + r.Int64N(3), Least: r.Int64N(3), Most: r.Int64N(12), Ample: r.Int64N(30), Plenty: 40, Share: limit.ShareOne / 4}
+	a := limit.LeaseRequest{Need: 1 + r.Int64N(3), Least: r.Int64N(3), Most: r.Int64N(12), Ample: r.Int64N(30), Plenty: 40, Share: limit.ShareOne / 4}
 	switch t.Algorithm {
 	case limit.TokenBucket, limit.SlidingWindow:
 		a.Ramp = r.IntN(3) == 0
@@ -104,11 +104,11 @@ func (w *lessees) ask(s *dynamodb.Store, r *rand.Rand, i int, own *grantTo) *gra
 	back := int64(0)
 	if own != nil && own.Units > 0 && r.IntN(3) == 0 {
 		back = 1 + r.Int64N(own.Units)
-		a.Adjust, a.AdjustAt = -back, own.At
+		a.Correction, a.CorrectionAt = -back, own.At
 		own.Upfront = max(own.Upfront-back, 0)
 	}
 	var d limit.Decision
-	err := s.Decide(w.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: w.l, Cost: a.Need}}, Ahead: []limit.Ahead{a}}, at, &d)
+	err := s.Decide(w.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: w.l, Cost: a.Need}}, Leases: []limit.LeaseRequest{a}}, at, &d)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.asking, i)
@@ -127,9 +127,9 @@ func (w *lessees) ask(s *dynamodb.Store, r *rand.Rand, i int, own *grantTo) *gra
 	if back > 0 {
 		own.Units -= back
 	}
-	g := &grantTo{Grant: d.Grant(0), now: d.Now, need: a.Need, ramp: a.Ramp}
+	g := &grantTo{Lease: d.Lease(0), now: d.Now, need: a.Need, ramp: a.Ramp}
 	if g.Units < 0 || g.Units > a.Largest() || g.Upfront > g.Units {
-		w.Errorf("granted %+v for %+v", g.Grant, a)
+		w.Errorf("granted %+v for %+v", g.Lease, a)
 	}
 	w.grants = append(w.grants, g)
 	return g

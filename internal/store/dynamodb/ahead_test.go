@@ -15,12 +15,12 @@ import (
 )
 
 // randomAhead asks for a lease of some tiers, gives back some of what is held, and owes now and then.
-func randomAhead(r *rand.Rand, req *limit.Request, held map[string][]limit.Lease, now, newest int64, rests bool) {
+func randomAhead(r *rand.Rand, req *limit.Request, held map[string][]limit.Leftover, now, newest int64, rests bool) {
 	for c := range req.Charges {
 		charge := &req.Charges[c]
 		for j := range charge.Limit.Tiers {
 			t := &charge.Limit.Tiers[j]
-			a := limit.Ahead{Need: charge.Cost}
+			a := limit.LeaseRequest{Need: charge.Cost}
 			if rests && r.IntN(3) == 0 {
 				a.Need = r.Int64N(charge.Cost + 1)
 			}
@@ -38,22 +38,22 @@ func randomAhead(r *rand.Rand, req *limit.Request, held map[string][]limit.Lease
 			key := t.Identity() + charge.Value.Text
 			if own := held[key]; len(own) > 0 && r.IntN(3) == 0 {
 				i := r.IntN(len(own))
-				a.Adjust, a.AdjustAt = -1-r.Int64N(own[i].Units+1), own[i].At
+				a.Correction, a.CorrectionAt = -1-r.Int64N(own[i].Units+1), own[i].At
 				if t.Algorithm == limit.TokenBucket && own[i].At <= newest { // this store does not take back what comes that late
-					a.Adjust, a.AdjustAt = 0, 0
+					a.Correction, a.CorrectionAt = 0, 0
 				}
 				held[key] = slices.Delete(own, i, i+1)
 			} else if r.IntN(12) == 0 {
-				a.Adjust, a.AdjustAt = 1+r.Int64N(4), now-r.Int64N(2_000_000)
+				a.Correction, a.CorrectionAt = 1+r.Int64N(4), now-r.Int64N(2_000_000)
 			}
-			req.Ahead = append(req.Ahead, a)
+			req.Leases = append(req.Leases, a)
 		}
 	}
 }
 
 func grants(d *limit.Decision) (out string) {
 	for i := range d.Results {
-		out += fmt.Sprintf("; grant %+v", d.Grant(i))
+		out += fmt.Sprintf("; grant %+v", d.Lease(i))
 	}
 	return out
 }
@@ -95,7 +95,7 @@ func aheadAgreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 	now := noon
 	type pair struct{ ours, theirs *limit.Receipt }
 	var receipts []pair
-	held := map[string][]limit.Lease{}
+	held := map[string][]limit.Leftover{}
 	trace, newest := "", int64(0)
 	for step := range 60 {
 		switch n := r.IntN(40); {
@@ -145,7 +145,7 @@ func aheadAgreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 		if err := same(t.Context(), req, now, &theirs); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		trace += fmt.Sprintf("\n%2d %s %s %v %s%s", step, now.Format("02 15:04:05.000000"), what, req.Ahead, summary(&theirs), grants(&theirs))
+		trace += fmt.Sprintf("\n%2d %s %s %v %s%s", step, now.Format("02 15:04:05.000000"), what, req.Leases, summary(&theirs), grants(&theirs))
 		if err := decide(t.Context(), req, now, &ours); err != nil {
 			t.Fatalf("seed %d: %v%s", seed, err, trace)
 		}
@@ -155,12 +155,12 @@ func aheadAgreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 		if theirs.Allowed && what == "decide" {
 			receipts = append(receipts, pair{ours.Receipt(), theirs.Receipt()})
 			for i := range theirs.Results {
-				if g := theirs.Grant(i); g.Units > 0 {
+				if g := theirs.Lease(i); g.Units > 0 {
 					key := theirs.Results[i].Tier.Identity() + theirs.Value(i).Text
-					l, want := ours.TakeLease(i), theirs.TakeLease(i)
-					if l.Units = g.Units; l.At != want.At || l.Left() != want.Left() {
+					l, want := ours.Leftover(i), theirs.Leftover(i)
+					if l.Units = g.Units; l.At != want.At || l.InStore() != want.InStore() {
 						t.Fatalf("seed %d, step %d: a lease at %d that leaves %d, want %d and %d; script: %s%s", seed, step,
-							l.At, l.Left(), want.At, want.Left(), describe(limits), trace)
+							l.At, l.InStore(), want.At, want.InStore(), describe(limits), trace)
 					}
 					held[key] = append(held[key], l)
 				}

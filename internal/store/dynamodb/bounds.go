@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"math/big"
 	"slices"
 	"strings"
 
@@ -180,7 +179,7 @@ func AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
 	for _, l := range all {
 		for i := range l.Tiers {
 			if t := &l.Tiers[i]; !inShared(l) {
-				bytes[l.Per] += len(t.AppendName(nil)) + sizeOf(widest(t).attribute())
+				bytes[l.Per] += len(t.AppendName(nil)) + sizeOf(of(t).widest(t).attribute())
 			}
 		}
 	}
@@ -236,34 +235,15 @@ func worst(tiers []*limit.Tier, shared, known bool) *write {
 		name := string(t.AppendName(nil)) + strings.Repeat("=", 1+inlineValue) + fmt.Sprint(i)
 		c, old := w.counter(name), fields(nil)
 		if known {
-			old = widest(t)
+			old = of(t).widest(t)
 		}
 		c.isUnchanged(old)
-		c.replace(widest(t))
+		c.replace(of(t).widest(t))
 	}
 	w.head(&view{}, shared, true)
 	w.arm(&view{}, math.MaxInt64/4, 0)
 	w.require("attribute_exists(" + w.name(attrFull) + ")")
 	return w
-}
-
-// widest has all fields that a counter can have, each as long as it can be.
-func widest(t *limit.Tier) fields {
-	at, count, long := big.NewInt(-maxTime), big.NewInt(maxAmount), new(big.Int).Exp(big.NewInt(10), big.NewInt(maxDigits-1), nil)
-	switch t.Algorithm {
-	case limit.TokenBucket:
-		return fields{"e": long, "r": count, "t": at, "b": at, "u": at, "q": long, "z": at}
-	case limit.LeakyBucket:
-		return fields{"s": long, "r": count}
-	case limit.SlidingBuckets: // they reach a period back, and with leases a period ahead
-		f := fields{"w": at, "s": count, "x": count}
-		for i := range int64(2*t.Buckets + 4) {
-			f[bucketName(maxTime/1000-i)] = count
-		}
-		return f
-	default:
-		return fields{"w": at, "n": count, "p": count, "o": at, "e": at}
-	}
 }
 
 func named(limits []*limit.Limit) string {

@@ -123,7 +123,7 @@ func TestLargestPlans(t *testing.T) {
 					t.Helper()
 					req := &limit.Request{Owner: acme, Charges: chargesOf(limits)}
 					if leases {
-						req.Ahead = leasesOf(req.Charges, &last)
+						req.Leases = leasesOf(req.Charges, &last)
 					}
 					d := limit.Decision{}
 					if err := patiently(func() error { return s.Decide(t.Context(), req, noon.Add(after), &d) }); err != nil {
@@ -172,18 +172,18 @@ func patiently(call func() error) (err error) {
 }
 
 // leasesOf asks for a lease of each counter, and gives back some of what the last decision leased.
-func leasesOf(charges []limit.Charge, last *limit.Decision) (out []limit.Ahead) {
+func leasesOf(charges []limit.Charge, last *limit.Decision) (out []limit.LeaseRequest) {
 	for _, c := range charges {
 		for i := range c.Limit.Tiers {
-			a := limit.Ahead{Need: c.Cost, Least: 5}
+			a := limit.LeaseRequest{Need: c.Cost, Least: 5}
 			switch c.Limit.Tiers[i].Algorithm {
 			case limit.LeakyBucket:
-				a = limit.Ahead{Need: c.Cost}
+				a = limit.LeaseRequest{Need: c.Cost}
 			case limit.SlidingBuckets:
 				a.Life = 1_000_000
 			}
-			if g := last.Grant(len(out)); g.Units > 2 {
-				a.Adjust, a.AdjustAt = -2, g.At
+			if g := last.Lease(len(out)); g.Units > 2 {
+				a.Correction, a.CorrectionAt = -2, g.At
 			}
 			out = append(out, a)
 		}
@@ -241,7 +241,7 @@ func TestTooLarge(t *testing.T) {
 		for _, leases := range []bool{false, true} {
 			req := &limit.Request{Owner: acme, Charges: chargesOf(limits)}
 			if leases {
-				req.Ahead = leasesOf(req.Charges, &limit.Decision{})
+				req.Leases = leasesOf(req.Charges, &limit.Decision{})
 			}
 			var d limit.Decision
 			if err := s.Decide(t.Context(), req, noon, &d); !errors.Is(err, limit.ErrTooLarge) || !limit.Answered(err) || d.Allowed || len(d.Results) > 0 && d.Results[0].Charged > 0 {

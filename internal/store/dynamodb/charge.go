@@ -86,7 +86,7 @@ type itemWrite struct {
 // look reads the items for which a lease's guess is doubtful, if they have not been seen just now. To guess wrong takes as
 // long, and a write unit. It reports whether there were any; the decision is then to be made anew.
 func (c *decision) look(ctx context.Context) (bool, error) {
-	if len(c.req.Ahead) == 0 {
+	if len(c.req.Leases) == 0 {
 		return false, nil
 	}
 	return c.read(ctx, func(it *item) bool {
@@ -100,7 +100,7 @@ func (c *decision) look(ctx context.Context) (bool, error) {
 func (c *decision) mayRest(ctx context.Context) (bool, error) {
 	asks := map[int]bool{}
 	for i := range c.tiers {
-		asks[c.tiers[i].item] = asks[c.tiers[i].item] || c.req.Ahead[i].Largest() > 0
+		asks[c.tiers[i].item] = asks[c.tiers[i].item] || c.req.Leases[i].Largest() > 0
 	}
 	asked := false
 	for at, it := range c.items {
@@ -119,15 +119,15 @@ func (c *decision) confirm() {
 	c.d.Settle()
 	c.d.ID = c.nextID()
 	for i := range c.d.Results {
-		c.d.AdoptGrant(i, c.tiers[i].grant)
-		if !c.tiers[i].written && !(c.d.Commits(i) && c.idle(i)) {
-			if len(c.req.Ahead) > 0 && c.d.Results[i].Shadow() {
+		c.d.AdoptLease(i, c.tiers[i].lease)
+		if !c.tiers[i].written && !(c.d.Charges(i) && c.idle(i)) {
+			if len(c.req.Leases) > 0 && c.d.Results[i].Shadow() {
 				c.d.Results[i].Admits = false // else the caller would have units that nobody charged
 			}
 			continue
 		}
 		st := *c.tiers[i].pre.Clone()
-		c.d.Commit(i, &st)
+		c.d.Charge(i, &st)
 		if v := c.d.Value(i); c.tiers[i].written && (v.Kind == limit.ValueIs || v.Kind == limit.ValueAbsent) {
 			c.values.note(c.pk, c.d.Results[i].Limit(), v, c.now)
 		}
@@ -145,11 +145,11 @@ func (c *decision) build(at int, shadows bool) (*write, error) {
 		if t.item != at {
 			continue
 		}
-		t.written, t.doubtful, t.tight, t.grant = false, false, false, limit.Grant{}
-		if r := &c.d.Results[i]; r.Shadow() && !(shadows && c.d.Commits(i)) {
+		t.written, t.doubtful, t.tight, t.lease = false, false, false, limit.Lease{}
+		if r := &c.d.Results[i]; r.Shadow() && !(shadows && c.d.Charges(i)) {
 			continue
 		}
-		if t.grant = c.d.Grant(i); c.idle(i) {
+		if t.lease = c.d.Lease(i); c.idle(i) {
 			continue
 		}
 		counters = append(counters, counterWrite{t.name, func(n counter, whole bool) { c.prepare(n, i, whole) }})
@@ -210,10 +210,7 @@ func (c *decision) lifeOf(i int) int64 {
 	t := c.d.Results[i].Tier
 	p := t.Params(c.d.Owner)
 	st := c.committed(i)
-	if t.Algorithm == limit.TokenBucket { // what is held makes room only when its slot ends
-		return max(st.At-c.now, 0) + 2*p.FullIn + p.Slot
-	}
-	return max(t.FreshAt(&st), c.now) - c.now // one that was never used is fresh since before all time
+	return of(t).lasts(t, &p, &st, c.now)
 }
 
 // chargeOne writes one item.
@@ -261,7 +258,7 @@ func (c *decision) learnBefore(at int, w *write, known *view, old map[string]typ
 			if err := c.weigh(i, before); err != nil {
 				return err
 			}
-			c.d.AdoptGrant(i, c.tiers[i].grant)
+			c.d.AdoptLease(i, c.tiers[i].lease)
 		}
 	}
 	return nil
@@ -340,7 +337,7 @@ func (c *decision) chargeShadows(ctx context.Context) error {
 func (c *decision) unwrite(at int) {
 	for i := range c.tiers {
 		if c.tiers[i].item == at {
-			c.tiers[i].written, c.tiers[i].grant = false, limit.Grant{}
+			c.tiers[i].written, c.tiers[i].lease = false, limit.Lease{}
 		}
 	}
 }
@@ -368,7 +365,7 @@ func (c *decision) closeFull(ctx context.Context) (bool, error) {
 		grown, added := it.view.size+it.view.growth(), 0
 		for i := range c.tiers {
 			if t := &c.tiers[i]; t.item == at && t.old == nil && !t.written && !c.idle(i) {
-				grown += len(t.name) + newCounterBytes(c.d.Results[i].Tier)
+				grown += len(t.name) + of(c.d.Results[i].Tier).bytes(c.d.Results[i].Tier)
 				added++
 			}
 		}
@@ -415,20 +412,6 @@ func (v *view) growth() (bytes int) {
 	return bytes
 }
 
-// newCounterBytes is about what a new counter takes beside its name.
-func newCounterBytes(t *limit.Tier) int {
-	switch t.Algorithm {
-	case limit.SlidingBuckets:
-		return 30 + 12*(t.Buckets+2)
-	case limit.TokenBucket:
-		return 78 // with a lease
-	case limit.FixedWindow:
-		return 25 + lastWindowBytes
-	default:
-		return 34
-	}
-}
-
 // persistRepairs writes back counters that a clock which leapt ahead has stamped and that the decision has not
 // charged: if they stayed as they are, they would be repaired anew at each look, and never come free. A write that
 // fails is left to the next decision.
@@ -441,7 +424,7 @@ func (c *decision) persistRepairs(ctx context.Context) {
 				p := tier.Params(c.d.Owner)
 				n := w.counter(t.name)
 				n.isUnchanged(t.old)
-				f := fieldsOf(tier, &p, &t.pre, c.now)
+				f := of(tier).fields(&p, &t.pre, c.now)
 				if x := t.old["x"]; x != nil {
 					f["x"] = new(big.Int).Add(x, one)
 				}

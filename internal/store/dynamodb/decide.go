@@ -19,7 +19,7 @@ import (
 type decision struct {
 	*Store
 	req     *limit.Request
-	d       *limit.Decision
+	d       *limit.Evaluation
 	now     int64
 	first   int64     // now at the first try
 	began   time.Time // when that was, by this machine's monotonic clock
@@ -58,7 +58,7 @@ type tierAt struct {
 	written  bool
 	doubtful bool
 	tight    bool        // others at the same time leave too little room for what was guessed
-	grant    limit.Grant // that was or is to be written
+	lease    limit.Lease // that was or is to be written
 }
 
 // Decide charges all limits of the request or none. See [limit.Store].
@@ -71,7 +71,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	defer cancel()
 	if err := c.decide(ctx); err != nil {
 		c.takeBack(ctx, err)
-		d.Begin(req, c.now) // an error leaves no outcome behind
+		d.BeginChecked(req, c.now) // an error leaves no outcome behind
 		return fmt.Errorf("decide for owner %q on table %s: %w", req.Owner.Name, *s.table, err)
 	}
 	return nil
@@ -86,7 +86,7 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	if err := c.peek(ctx); err != nil {
-		d.Begin(req, c.now)
+		d.BeginChecked(req, c.now)
 		return fmt.Errorf("peek for owner %q on table %s: %w", req.Owner.Name, *s.table, err)
 	}
 	return nil
@@ -97,12 +97,12 @@ func (s *Store) begin(ctx context.Context, req *limit.Request, now time.Time, d 
 		return nil, err
 	}
 	if err := s.check(req); err != nil {
-		d.Begin(&limit.Request{Owner: req.Owner}, now.UnixMicro()) // an error leaves no outcome behind
+		d.BeginChecked(&limit.Request{Owner: req.Owner}, now.UnixMicro()) // an error leaves no outcome behind
 		return nil, err
 	}
-	c := &decision{Store: s, req: withOwnBacks(inSteps(req)), d: d, now: s.now(now), began: time.Now(), pk: s.partition(req.Owner), answers: map[itemKey]*view{}}
+	c := &decision{Store: s, req: withOwnBacks(inSteps(req)), now: s.now(now), began: time.Now(), pk: s.partition(req.Owner), answers: map[itemKey]*view{}}
 	c.first = c.now
-	d.Begin(c.req, c.now)
+	c.d = d.BeginChecked(c.req, c.now)
 	return c, nil
 }
 
@@ -164,8 +164,8 @@ func (c *decision) decide(ctx context.Context) error {
 // tries is how often the decision may meet other writers. One that leases is worth many others, and failing it denies them
 // all.
 func (c *decision) tries() int {
-	if len(c.req.Ahead) > 0 {
-		return maxTriesAhead
+	if len(c.req.Leases) > 0 {
+		return maxTriesLeases
 	}
 	return maxTries
 }
@@ -173,13 +173,13 @@ func (c *decision) tries() int {
 // giveWay waits before a try by how many have failed, so that those who met do not meet again, and asks each time for half as
 // much ahead of what there is little left of, so that there is room for all of them.
 func (c *decision) giveWay(ctx context.Context, failed int) error {
-	if failed < maxTries-1 || len(c.req.Ahead) == 0 {
+	if failed < maxTries-1 || len(c.req.Leases) == 0 {
 		return nil
 	}
 	half := *c.req
-	half.Ahead = slices.Clone(half.Ahead)
-	for i := range half.Ahead {
-		a := &half.Ahead[i]
+	half.Leases = slices.Clone(half.Leases)
+	for i := range half.Leases {
+		a := &half.Leases[i]
 		if !c.tiers[i].tight {
 			continue
 		}
@@ -206,7 +206,7 @@ func (c *decision) deny(ctx context.Context) (bool, error) {
 			return false, err
 		}
 		if !asked {
-			c.keepAhead()
+			c.keepLeases()
 			c.persistRepairs(ctx)
 			return true, nil
 		}
@@ -265,7 +265,7 @@ func (c *decision) learned(key itemKey, attributes map[string]types.AttributeVal
 
 // evaluate finds the place of every counter and what the core makes of it, going by what is known of the items.
 func (c *decision) evaluate() error {
-	c.d.Begin(c.req, c.now)
+	c.d.Restart(c.req, c.now)
 	c.items, c.tiers = c.items[:0], c.tiers[:0]
 	for i := range c.d.Results {
 		if c.recall(i) {
@@ -377,52 +377,45 @@ func (c *decision) weigh(i int, v *view) error {
 	}
 	at.old = old
 	c.dropLate(i, &st)
-	before, newest := st.At, lastStamp(&st)
+	before := st.Clone()
 	c.d.Evaluate(i, &st, true)
-	at.pre, at.repaired = st, at.old != nil && (st.At != before || lastStamp(&st) != newest)
+	at.pre, at.repaired = st, at.old != nil && !st.Equal(before)
 	return nil
 }
 
 // dropLate leaves out what would come back to a bucket after its slot: how much there is room for depends on all that the
 // bucket has been since, which no condition can tell. The units are lost, as the contract allows.
 func (c *decision) dropLate(i int, st *limit.State) {
-	if len(c.req.Ahead) == 0 || c.d.Results[i].Tier.Algorithm != limit.TokenBucket {
+	if len(c.req.Leases) == 0 || !c.d.Results[i].Tier.Leasing().Refills {
 		return
 	}
-	if a := &c.req.Ahead[i]; a.Adjust >= 0 || max(c.now, st.At) < a.AdjustAt {
+	if a := &c.req.Leases[i]; a.Correction >= 0 || max(c.now, st.TokenBucket().AsOf) < a.CorrectionAt {
 		return
 	}
-	c.req.Ahead[i].Adjust = 0 // in our own copy
+	c.req.Leases[i].Correction = 0 // in our own copy
 }
 
 // withOwnBacks is the request with a copy of its own of what it gives back.
 func withOwnBacks(req *limit.Request) *limit.Request {
-	if !slices.ContainsFunc(req.Ahead, func(a limit.Ahead) bool { return a.Adjust < 0 }) {
+	if !slices.ContainsFunc(req.Leases, func(a limit.LeaseRequest) bool { return a.Correction < 0 }) {
 		return req
 	}
 	out := *req
-	out.Ahead = slices.Clone(req.Ahead)
+	out.Leases = slices.Clone(req.Leases)
 	return &out
-}
-
-func lastStamp(st *limit.State) limit.Stamp {
-	if n := len(st.Stamps); n > 0 {
-		return st.Stamps[n-1]
-	}
-	return limit.Stamp{}
 }
 
 // need is what result i is to be charged at least.
 func (c *decision) need(i int) int64 {
-	if len(c.req.Ahead) > 0 {
-		return c.req.Ahead[i].Need
+	if len(c.req.Leases) > 0 {
+		return c.req.Leases[i].Need
 	}
 	return c.d.Results[i].Cost
 }
 
 // idle reports whether the decision has nothing to write to result i's counter: nothing is lacking, and nothing granted.
 func (c *decision) idle(i int) bool {
-	return len(c.req.Ahead) > 0 && c.need(i) == 0 && c.d.Grant(i).Units == 0 && c.req.Ahead[i].Adjust == 0
+	return len(c.req.Leases) > 0 && c.need(i) == 0 && c.d.Lease(i).Units == 0 && c.req.Leases[i].Correction == 0
 }
 
 // prepare adds result i's charge to the write of its item.
@@ -430,12 +423,12 @@ func (c *decision) prepare(n counter, i int, whole bool) {
 	r, at := &c.d.Results[i], &c.tiers[i]
 	v := c.items[at.item].view
 	g := charge{
-		tier: r.Tier, params: r.Tier.Params(c.d.Owner), need: c.need(i), grant: c.d.Grant(i), now: c.now,
+		tier: r.Tier, params: r.Tier.Params(c.d.Owner), need: c.need(i), lease: c.d.Lease(i), now: c.now,
 		old: at.old, pre: at.pre, repaired: at.repaired,
 		contended: v != nil && time.Now().Before(v.contended),
 	}
-	if len(c.req.Ahead) > 0 {
-		g.ahead = &c.req.Ahead[i]
+	if len(c.req.Leases) > 0 {
+		g.ask = &c.req.Leases[i]
 	}
 	g.post = c.committed(i)
 	g.guess(n, whole)
@@ -446,7 +439,7 @@ func (c *decision) prepare(n counter, i int, whole bool) {
 func (c *decision) committed(i int) limit.State {
 	saved := c.d.Results[i]
 	st := *c.tiers[i].pre.Clone()
-	c.d.Commit(i, &st)
+	c.d.Charge(i, &st)
 	c.d.Results[i] = saved
 	return st
 }

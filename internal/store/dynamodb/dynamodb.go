@@ -48,7 +48,7 @@
 // reply carries no items, so what it reports as remaining is what the writer knew: with other writers on the same counters
 // it can be too much. What it admits is exact.
 //
-// One that leases (limit.Request.Ahead) writes the shared items first and then the value's, one after the other: where the
+// One that leases (limit.Request.Leases) writes the shared items first and then the value's, one after the other: where the
 // last one denies, what the others were charged stays with the caller, as a lease. It is a transaction all the same where
 // it writes to the items of several values, or where a shared item has an exact limit, a leaky bucket or a correction. What
 // comes back to a token bucket after its slot is left out.
@@ -113,8 +113,8 @@ const (
 	DefaultMaxItems = 10_000
 	DefaultDenyFor  = 5 * time.Second
 
-	maxTries      = 3
-	maxTriesAhead = 8 // of a decision that leases
+	maxTries       = 3
+	maxTriesLeases = 8 // of a decision that leases
 )
 
 // Errors of a request whose store answered. See [limit.Answered].
@@ -205,7 +205,7 @@ func New(c Config) (*Store, error) {
 // Accepts every limit but those with a sliding_log.
 func (s *Store) Accepts(l *limit.Limit) error {
 	for i := range l.Tiers {
-		if l.Tiers[i].Algorithm == limit.SlidingLog {
+		if of(&l.Tiers[i]) == nil {
 			return fmt.Errorf("limit %s: a sliding_log cannot be kept in DynamoDB: a condition cannot count the entries of a "+
 				"log. Use sliding_buckets, which has the same bound", l.ID)
 		}

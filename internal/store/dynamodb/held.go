@@ -7,7 +7,7 @@ import "math/big"
 // the sum runs over as a bucket does that has no leases, and a lease does not change it. So writers that lease do not
 // disturb each other.
 type heldBucket struct {
-	*charge
+	*bucketCharge
 	c counter
 
 	at     int64    // the time decided at: a clock that is behind decides at the counter's own
@@ -22,13 +22,13 @@ type heldBucket struct {
 	target *big.Int
 }
 
-func (g *charge) heldBucket(c counter) {
+func (g *bucketCharge) heldBucket(c counter) {
 	if g.old == nil {
 		c.require(c.absent())
 		c.replace(g.fresh())
 		return
 	}
-	b := &heldBucket{charge: g, c: c, at: max(g.now, g.pre.At), hold: g.old["z"] != nil}
+	b := &heldBucket{bucketCharge: g, c: c, at: max(g.now, g.pre.AsOf), hold: g.old["z"] != nil}
 	b.inSlot = b.hold && g.old["z"].Cmp(big.NewInt(b.at)) > 0
 	if !b.usual() {
 		g.exact(c)
@@ -42,14 +42,11 @@ func (g *charge) heldBucket(c counter) {
 // usual reports whether the charge is none of the rare ones: units owed, a give-back that meets a bound, more held than the
 // burst is by now.
 func (b *heldBucket) usual() bool {
-	held := int64(0)
-	if len(b.pre.Stamps) > 1 {
-		held = b.pre.Stamps[1].Units
-	}
-	if held > b.params.Capacity || b.inSlot && b.leases() && big.NewInt(b.grant.At).Cmp(b.old["z"]) != 0 {
+	held := b.pre.Leased.Units
+	if held > b.params.Capacity || b.inSlot && b.leases() && big.NewInt(b.lease.At).Cmp(b.old["z"]) != 0 {
 		return false
 	}
-	if b.adjust() < 0 && b.inSlot && b.old["z"].Cmp(big.NewInt(b.ahead.AdjustAt)) == 0 {
+	if b.adjust() < 0 && b.inSlot && b.old["z"].Cmp(big.NewInt(b.ask.CorrectionAt)) == 0 {
 		b.back = min(-b.adjust(), held)
 		return b.back == -b.adjust()
 	}
@@ -149,8 +146,8 @@ func (b *heldBucket) require() {
 	c, p := b.c, &b.params
 	c.mustBe("r", b.old["r"])
 	c.require(c.compare("t", "<=", big.NewInt(b.latest)))
-	if b.pre.At > b.now {
-		c.require(c.compare("t", ">=", big.NewInt(b.pre.At)))
+	if b.pre.AsOf > b.now {
+		c.require(c.compare("t", ">=", big.NewInt(b.pre.AsOf)))
 	}
 	if b.hold {
 		c.mustBe("z", b.old["z"])
@@ -219,10 +216,10 @@ func (b *heldBucket) set() {
 	case b.inSlot:
 	case b.leases() && b.fixed:
 		c.set("q", b.target)
-		c.set("z", big.NewInt(b.grant.At))
+		c.set("z", big.NewInt(b.lease.At))
 	case b.leases():
 		c.copy("q", "e", moved)
-		c.set("z", big.NewInt(b.grant.At))
+		c.set("z", big.NewInt(b.lease.At))
 	case b.hold:
 		c.drop("q")
 		c.drop("z")

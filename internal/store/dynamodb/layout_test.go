@@ -66,8 +66,8 @@ func everyForm(tb testing.TB) (charges []limit.Charge) {
 }
 
 // ahead asks for the units of each charge and for a lease of most of them.
-func ahead(charges []limit.Charge) []limit.Ahead {
-	out := make([]limit.Ahead, len(charges))
+func ahead(charges []limit.Charge) []limit.LeaseRequest {
+	out := make([]limit.LeaseRequest, len(charges))
 	for i, c := range charges {
 		switch out[i].Need = c.Cost; c.Limit.Tiers[0].Algorithm {
 		case limit.LeakyBucket:
@@ -108,7 +108,7 @@ func TestEarlierLayout(t *testing.T) {
 				receipt := d.Receipt()
 				outdate(t, client, c.Namespace, old.prefix)
 				before := items(t, client, c.Namespace)
-				leases := &limit.Request{Owner: acme, Charges: of, Ahead: ahead(of)}
+				leases := &limit.Request{Owner: acme, Charges: of, Leases: ahead(of)}
 				for who, s := range map[string]*dynamodb.Store{"one that knew the item": s, "a new one": open(t, c)} {
 					for at, now := range map[string]time.Time{"at the same time": noon.Add(time.Millisecond), "in the next window": noon.Add(10 * time.Second),
 						"long after": noon.Add(40 * time.Hour)} {

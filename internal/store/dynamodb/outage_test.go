@@ -13,9 +13,8 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/sluicelimits/sluice/internal/ladder"
 	"github.com/sluicelimits/sluice/internal/limit"
-	"github.com/sluicelimits/sluice/internal/outage"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
 )
@@ -129,7 +128,7 @@ func (w *outageLoad) ask(store limit.Store) {
 		}
 	}
 	switch {
-	case errors.Is(err, outage.ErrClosed) && w.policy == limit.Closed:
+	case errors.Is(err, resilience.ErrFailClosed) && w.policy == limit.Closed:
 		w.closed++
 	case err != nil:
 		w.Errorf("policy %d: %v", w.policy, err)
@@ -163,10 +162,10 @@ func TestOutage(t *testing.T) {
 }
 
 func testOutage(t *testing.T, c dynamodb.Config, client *faulty, away fault, mayCount, partly bool) {
-	var ladders []*ladder.Ladder
+	var ladders []*resilience.Chain
 	for range outageInstances {
-		l, err := ladder.New(ladder.Config{
-			Rates: ladder.Named{Name: "dynamodb", Store: open(t, c)}, MaxInstances: outageInstances, Log: slog.New(slog.DiscardHandler),
+		l, err := resilience.NewChain(resilience.ChainConfig{
+			Rates: resilience.NamedStore{Name: "dynamodb", Store: open(t, c)}, MaxInstances: outageInstances, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -205,12 +204,12 @@ func testOutage(t *testing.T, c dynamodb.Config, client *faulty, away fault, may
 		}
 	}
 	asking.Wait()
-	var sum outage.Stats
+	var sum resilience.FallbackStats
 	for i, l := range ladders {
 		if err := l.Close(t.Context()); err != nil {
 			t.Errorf("instance %d: Close: %v", i, err)
 		}
-		if st := l.Breakers[0].Stats(); st.State != outage.StateClosed || !partly && st.Refused == 0 {
+		if st := l.Breakers[0].Stats(); st.State != resilience.StateClosed || !partly && st.Refused == 0 {
 			t.Errorf("instance %d, after the store is back: breaker %+v", i, st)
 		}
 		st := l.Stats()

@@ -150,7 +150,7 @@ func (g *refund) giveBack(ctx context.Context, e *limit.ReceiptEntry) (int64, er
 	}
 	post := *pre.Clone()
 	back := e.Apply(&post, g.units, g.now)
-	if back == 0 && post.At == pre.At && post.N == pre.N {
+	if back == 0 && post.Equal(&pre) {
 		return 0, nil
 	}
 	if len(g.gives[key]) == 0 {
@@ -185,27 +185,19 @@ type giving struct {
 }
 
 func (g *giving) write(c counter, whole bool) {
-	switch {
-	case whole || g.tier.Algorithm == limit.LeakyBucket: // a leaky bucket: the receipt's own slot, or nothing
+	if whole {
 		g.whole(c)
-	case g.tier.Algorithm == limit.TokenBucket:
-		g.level(c)
-	case g.tier.Algorithm == limit.SlidingBuckets:
-		g.bucket(c)
-	default:
-		g.count(c, "n", g.pre.N-g.post.N)
-		if g.tier.Algorithm == limit.SlidingWindow {
-			g.count(c, "p", g.pre.M-g.post.M)
-		}
+		return
 	}
+	of(g.tier).giveBack(g, c)
 }
 
 // whole compares and sets the whole counter.
 func (g *giving) whole(c counter) {
 	c.isUnchanged(g.old)
-	f := fieldsOf(g.tier, &g.params, &g.post, g.now)
-	if g.tier.Algorithm == limit.SlidingBuckets {
-		f["w"], f["x"] = g.old["w"], g.old["x"] // no bucket is added, and none ends
+	f := of(g.tier).fields(&g.params, &g.post, g.now)
+	if x := g.old["x"]; x != nil {
+		f["w"], f["x"] = g.old["w"], x // no bucket is added, and none ends
 	}
 	c.replace(f)
 }
@@ -218,86 +210,4 @@ func (g *giving) count(c counter, field string, units int64) {
 	c.mustBe("w", g.old["w"])
 	c.require(c.compare(field, ">=", big.NewInt(units)))
 	c.add(field, big.NewInt(-units))
-}
-
-// level lowers the empty time, which raises the level, as long as the bucket does not run over. What was refunded
-// before decides how much it is, so that is pinned. Where units are held, they and the level together must not run over.
-func (g *giving) level(c counter) {
-	p := &g.params
-	give := new(big.Int).Sub(emptyTime(p, &g.pre), emptyTime(p, &g.post))
-	held := g.old["z"] != nil
-	switch {
-	case give.Sign() <= 0, held && g.old["z"].Cmp(big.NewInt(max(g.now, g.post.At))) <= 0:
-		g.whole(c)
-		return
-	case held && refundedOf(&g.pre) == refundedOf(&g.post):
-		g.release(c, give)
-		return
-	}
-	at := big.NewInt(g.post.At)
-	c.mustBe("r", g.old["r"])
-	c.require(c.compare("t", "<=", at))
-	least := scaled(g.post.At, p.Num, -p.Full)
-	sum := "e"
-	if held {
-		sum = "q"
-		c.mustBe("z", g.old["z"])
-		c.add("q", new(big.Int).Neg(give))
-	} else {
-		c.require(c.without("z"))
-	}
-	c.require(c.compare(sum, ">=", least.Add(least, give)))
-	if before := g.old["b"]; before != nil {
-		c.mustBe("b", before)
-	} else {
-		c.require(c.without("b"))
-	}
-	c.add("e", new(big.Int).Neg(give))
-	c.set("t", at)
-	c.set("b", big.NewInt(g.post.Stamps[0].Units))
-	c.set("u", big.NewInt(g.post.Stamps[0].At))
-}
-
-// refundedOf is all that was refunded to a bucket other than what it held, and when last.
-func refundedOf(st *limit.State) limit.Stamp {
-	if len(st.Stamps) == 0 {
-		return limit.Stamp{}
-	}
-	return st.Stamps[0]
-}
-
-// release gives back units that are held. The bucket holds that much if e is that far ahead of q.
-func (g *giving) release(c counter, give *big.Int) {
-	spare := new(big.Int).Sub(g.old["e"], g.old["q"])
-	spare.Rsh(spare.Sub(spare, give), 1)
-	sum := new(big.Int).Add(g.old["q"], spare)
-	c.mustBe("r", g.old["r"])
-	c.mustBe("z", g.old["z"])
-	c.require(c.compare("q", "<=", sum))
-	c.require(c.compare("e", ">=", sum.Add(sum, give)))
-	c.add("e", new(big.Int).Neg(give))
-}
-
-// bucket takes units off one bucket. One that is then empty goes.
-func (g *giving) bucket(c counter) {
-	left := map[int64]int64{}
-	for _, stamp := range g.post.Stamps {
-		left[stamp.At] = stamp.Units
-	}
-	for _, stamp := range g.pre.Stamps {
-		units, stays := left[stamp.At]
-		if units == stamp.Units {
-			continue
-		}
-		back := big.NewInt(stamp.Units - units)
-		name := bucketName(floorQuotient(stamp.At, g.params.Width))
-		if stays {
-			c.require(c.compare(name, ">", back))
-			c.add(name, new(big.Int).Neg(back))
-		} else {
-			c.mustBe(name, back)
-			c.drop(name)
-		}
-		c.add("s", new(big.Int).Neg(back))
-	}
 }

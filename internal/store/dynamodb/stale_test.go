@@ -71,10 +71,10 @@ func TestStaleRampsAreBoundedTogether(t *testing.T) {
 		c := config(client)
 		first, second := open(t, c), open(t, c)
 		l := must(t, limit.Limit{ID: "ramps", MaxCost: 100, Tiers: []limit.Tier{tier}})
-		ask := func(s limit.Store, at time.Time, cost int64, ahead ...limit.Ahead) *limit.Decision {
+		ask := func(s limit.Store, at time.Time, cost int64, ahead ...limit.LeaseRequest) *limit.Decision {
 			t.Helper()
 			var d limit.Decision
-			if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: cost}}, Ahead: ahead}, at, &d); err != nil || !d.Allowed {
+			if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: cost}}, Leases: ahead}, at, &d); err != nil || !d.Allowed {
 				t.Fatalf("%s: %v, allowed %t", tier.Algorithm, err, d.Allowed)
 			}
 			return &d
@@ -85,13 +85,13 @@ func TestStaleRampsAreBoundedTogether(t *testing.T) {
 			full = noon.Add(10100 * time.Millisecond) // the window before still weighs 99
 			ask(first, full, 1)
 		}
-		ramp := limit.Ahead{Least: 50, Ramp: true}
+		ramp := limit.LeaseRequest{Least: 50, Ramp: true}
 		var seen limit.Decision
 		if err := second.Peek(t.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}}, full, &seen); err != nil || seen.Allowed {
 			t.Fatalf("%s: a peek: %v, allowed %t; want a counter that is full", tier.Algorithm, err, seen.Allowed)
 		}
-		a := ask(first, full, 1, ramp).Grant(0)
-		b := ask(second, full, 1, ramp).Grant(0)
+		a := ask(first, full, 1, ramp).Lease(0)
+		b := ask(second, full, 1, ramp).Lease(0)
 		if a.Units == 0 || a.Upfront != 0 {
 			t.Fatalf("%s: the first ramp has %d units, %d of them at once; want some that come free later", tier.Algorithm, a.Units, a.Upfront)
 		}

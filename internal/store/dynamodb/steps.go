@@ -10,15 +10,15 @@ import (
 // inSteps is the request as its decision is made where it asks for leases: what it needs of a shared item is leased, too,
 // for a value's item may yet deny.
 func inSteps(req *limit.Request) *limit.Request {
-	if len(req.Ahead) == 0 || !slices.ContainsFunc(req.Charges, func(c limit.Charge) bool { return !inShared(c.Limit) }) {
+	if len(req.Leases) == 0 || !slices.ContainsFunc(req.Charges, func(c limit.Charge) bool { return !inShared(c.Limit) }) {
 		return req
 	}
 	out := *req
-	out.Ahead = slices.Clone(req.Ahead)
+	out.Leases = slices.Clone(req.Leases)
 	i := 0
 	for _, c := range req.Charges {
 		for j := range c.Limit.Tiers {
-			if a := &out.Ahead[i]; inShared(c.Limit) && leasable(&c.Limit.Tiers[j]) && a.Need > 0 && a.Largest() == 0 {
+			if a := &out.Leases[i]; inShared(c.Limit) && leasable(&c.Limit.Tiers[j]) && a.Need > 0 && a.Largest() == 0 {
 				a.Most, a.Share = 1, 0 // a lease, of nothing more
 			}
 			i++
@@ -27,13 +27,13 @@ func inSteps(req *limit.Request) *limit.Request {
 	return &out
 }
 
-func leasable(t *limit.Tier) bool { return t.Algorithm != limit.LeakyBucket && !t.Limit().Exact }
+func leasable(t *limit.Tier) bool { return !t.Leasing().Never && !t.Limit().Exact }
 
 // stepwise orders the writes of a decision that spans items, shared ones first, and reports whether they may be made one
 // after the other: then what the last one denies leaves the others' units with the caller, as a lease. A correction must
 // not be made where the decision is denied, for the caller takes it that nothing came back, and would have those units twice.
 func (c *decision) stepwise(writes []itemWrite) bool {
-	if len(c.req.Ahead) == 0 {
+	if len(c.req.Leases) == 0 {
 		return false
 	}
 	shared := func(w itemWrite) bool { return isShared(w.key.sk) }
@@ -55,7 +55,7 @@ func (c *decision) stepwise(writes []itemWrite) bool {
 		if !t.written || !slices.ContainsFunc(first, func(w itemWrite) bool { return w.at == t.item }) {
 			continue
 		}
-		if !leasable(c.d.Results[i].Tier) || c.req.Ahead[i].Adjust != 0 {
+		if !leasable(c.d.Results[i].Tier) || c.req.Leases[i].Correction != 0 {
 			return false
 		}
 	}
@@ -86,16 +86,16 @@ func (c *decision) chargeInSteps(ctx context.Context, writes []itemWrite) (bool,
 	return true, nil
 }
 
-// keepAhead makes of what the steps before a denial have charged the caller's leases.
-func (c *decision) keepAhead() {
+// keepLeases makes of what the steps before a denial have charged the caller's leases.
+func (c *decision) keepLeases() {
 	for i, done := range c.charged {
 		if !done.written {
 			continue
 		}
 		st := *done.pre.Clone()
-		c.d.AdoptGrant(i, done.grant)
-		c.d.Commit(i, &st)
-		c.d.KeepAhead(i)
+		c.d.AdoptLease(i, done.lease)
+		c.d.Charge(i, &st)
+		c.d.KeepLease(i)
 	}
 }
 
@@ -108,12 +108,12 @@ func (c *decision) takeBack(ctx context.Context, err error) {
 	back := &limit.Request{Owner: c.req.Owner}
 	i := 0
 	for _, charge := range c.req.Charges {
-		tiers := make([]limit.Ahead, len(charge.Limit.Tiers))
+		tiers := make([]limit.LeaseRequest, len(charge.Limit.Tiers))
 		charged := false
 		for j := range tiers {
 			if done := c.charged[i]; done != nil && done.written {
-				tiers[j] = limit.Ahead{Adjust: -(done.taken + done.grant.Units), AdjustAt: done.grant.At}
-				charged = charged || tiers[j].Adjust < 0
+				tiers[j] = limit.LeaseRequest{Correction: -(done.taken + done.lease.Units), CorrectionAt: done.lease.At}
+				charged = charged || tiers[j].Correction < 0
 				if done.result.Other {
 					charge.Value = c.req.Owner.OtherValue(charge.Value)
 				}
@@ -122,14 +122,14 @@ func (c *decision) takeBack(ctx context.Context, err error) {
 		}
 		if charged {
 			charge.Cost = 1
-			back.Charges, back.Ahead = append(back.Charges, charge), append(back.Ahead, tiers...)
+			back.Charges, back.Leases = append(back.Charges, charge), append(back.Leases, tiers...)
 		}
 	}
 	if len(back.Charges) == 0 {
 		return
 	}
-	again := &decision{Store: c.Store, req: withOwnBacks(back), d: new(limit.Decision), now: c.now, first: c.first, began: c.began,
+	again := &decision{Store: c.Store, req: withOwnBacks(back), now: c.now, first: c.first, began: c.began,
 		pk: c.pk, answers: map[itemKey]*view{}}
-	again.d.Begin(again.req, again.now)
+	again.d = new(limit.Decision).BeginChecked(again.req, again.now)
 	_ = again.decide(ctx)
 }

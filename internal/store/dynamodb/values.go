@@ -106,12 +106,10 @@ func lifeOfValues(l *limit.Limit) int64 {
 	life := int64(0)
 	for i := range l.Tiers {
 		p := l.Tiers[i].Params(limit.Owner{})
-		switch l.Tiers[i].Algorithm {
-		case limit.Quota:
+		if l.Tiers[i].Calendar != nil {
 			life = max(life, 366*day)
-		default:
-			life = max(life, 2*p.Period, p.FullIn)
 		}
+		life = max(life, 2*p.Period, p.FullIn)
 	}
 	return life
 }

@@ -37,7 +37,6 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -192,50 +191,29 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 
 func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision, charge bool) error {
 	us := now.UnixMicro()
-	err := ctx.Err()
-	if err != nil {
+	if err := ctx.Err(); err != nil {
 		d.Clear(us)
+		return err
+	}
+	e, err := d.Begin(req, us)
+	if err != nil {
 		return err
 	}
 	h := s.hash(req.Owner)
 	sh := &s.shards[h%shardCount]
-	if req.Quick() {
-		sh.mu.Lock()
-		o := sh.table.find(h, req.Owner)
-		done := o != nil && s.usual(sh, h, o, req, us, d, charge)
-		sh.mu.Unlock()
-		if done {
-			return nil
-		}
+	sh.mu.Lock()
+	err = s.attempt(sh, h, e, charge, false)
+	sh.mu.Unlock()
+	if err == nil {
+		return nil
 	}
-	if err = s.unusual(sh, h, req, us, d, charge); err != nil {
+	if errors.Is(err, limit.ErrFull) {
+		err = s.withoutRoom(sh, h, req, us, d, charge)
+	}
+	if err != nil {
 		d.Clear(us)
 	}
 	return err
-}
-
-// usual decides a request that is [limit.Request.Quick], if the counters lie in the request's order, as they do where one
-// plan made them. It reports false, having changed nothing, if that is not so. The caller holds the shard's lock.
-func (s *Store) usual(sh *shard, h uint64, o *owner, req *limit.Request, now int64, d *limit.Decision, charge bool) bool {
-	n := len(req.Charges)
-	if n > len(o.counters) {
-		return false
-	}
-	counters := o.counters[:n]
-	d.Open(req, now)
-	for i := range counters {
-		if !d.Weigh(counters[i].tier, &counters[i].state) {
-			return false
-		}
-	}
-	if !d.Allowed || !charge {
-		return true
-	}
-	for i := range counters {
-		d.CommitWeighed(i, &counters[i].state)
-	}
-	d.ID = s.nextID(sh, h)
-	return true
 }
 
 func (s *Store) nextID(sh *shard, h uint64) limit.ReceiptID {
@@ -243,39 +221,23 @@ func (s *Store) nextID(sh *shard, h uint64) limit.ReceiptID {
 	return limit.ReceiptID{Hi: s.boot, Lo: sh.serial*shardCount + h%shardCount}
 }
 
-// unusual decides any request. It begins the decision before it takes the shard's lock, since that computes the calendar
-// periods of quotas.
-func (s *Store) unusual(sh *shard, h uint64, req *limit.Request, now int64, d *limit.Decision, charge bool) error {
-	if err := req.Check(); err != nil {
-		return err
-	}
-	d.Begin(req, now)
-	sh.mu.Lock()
-	err := s.attempt(sh, h, d, charge, false)
-	sh.mu.Unlock()
-	if err == nil || !errors.Is(err, limit.ErrFull) {
-		return err
-	}
-	return s.withoutRoom(sh, h, req, now, d, charge)
-}
-
 // withoutRoom decides a request for which the first attempt has found no room.
 func (s *Store) withoutRoom(sh *shard, h uint64, req *limit.Request, now int64, d *limit.Decision, charge bool) error {
 	err := limit.ErrFull
 	// Nothing else could go: what can go may be the owner's own, and then its counters have moved.
-	d.Begin(req, now)
+	e := d.BeginChecked(req, now)
 	sh.mu.Lock()
 	if o := sh.table.find(h, req.Owner); o != nil {
 		if freed := o.sweep(now, sweepWhenFull); freed > 0 {
 			s.count(req.Owner.Kind, -freed)
-			err = s.attempt(sh, h, d, charge, false)
+			err = s.attempt(sh, h, e, charge, false)
 		}
 	}
 	sh.mu.Unlock()
-	if errors.Is(err, limit.ErrFull) && !s.oneBudget && !d.Leases() {
-		d.Begin(req, now)
+	if errors.Is(err, limit.ErrFull) && !s.oneBudget && len(req.Leases) == 0 {
+		e = d.BeginChecked(req, now)
 		sh.mu.Lock()
-		err = s.attempt(sh, h, d, charge, true)
+		err = s.attempt(sh, h, e, charge, true)
 		sh.mu.Unlock()
 		if err == nil && charge {
 			s.logSharing(req.Owner, now)
@@ -290,29 +252,29 @@ func (s *Store) withoutRoom(sh *shard, h uint64, req *limit.Request, now int64, 
 // attempt decides under the shard's lock. The error is the bare [limit.ErrFull] if there is no room for what the
 // decision would write. If share is set, there is none: values without a counter are counted in the counter of other
 // values, addresses without one in shared counters, and sliding logs do not grow.
-func (s *Store) attempt(sh *shard, h uint64, d *limit.Decision, charge, share bool) error {
-	o := sh.table.find(h, d.Owner)
-	if o != nil && s.inOrder(sh, h, o, d, charge) {
+func (s *Store) attempt(sh *shard, h uint64, e *limit.Evaluation, charge, share bool) error {
+	o := sh.table.find(h, e.Owner)
+	if o != nil && s.inOrder(sh, h, o, e, charge) {
 		return nil
 	}
 	var few [16]int32
 	at := few[:]
-	if len(d.Results) > len(few) {
-		at = make([]int32, len(d.Results))
+	if len(e.Results) > len(few) {
+		at = make([]int32, len(e.Results))
 	}
 	var g *group
-	if d.Owner.Kind == limit.Address {
-		g = s.lockGroup(h, d.Now, share)
+	if e.Owner.Kind == limit.Address {
+		g = s.lockGroup(h, e.Now, share)
 	}
-	lacks, grows, err := s.evaluate(o, g, d, at, charge, share)
+	lacks, grows, err := s.evaluate(o, g, e, at, charge, share)
 	switch {
-	case err != nil || !d.Settle():
+	case err != nil || !e.Settle():
 	case charge:
-		err = s.write(sh, h, o, g, d, at, lacks, grows, share)
+		err = s.write(sh, h, o, g, e, at, lacks, grows, share)
 	case (lacks || grows) && !share: // a look finds no room where a decision would find none
 		var reserved int64
-		reserved, err = s.makeRoom(sh, o, g, d, at, share)
-		s.count(d.Owner.Kind, -reserved)
+		reserved, err = s.makeRoom(sh, o, g, e, at, share)
+		s.count(e.Owner.Kind, -reserved)
 	}
 	if g != nil {
 		g.mu.Unlock()
@@ -322,71 +284,66 @@ func (s *Store) attempt(sh *shard, h uint64, d *limit.Decision, charge, share bo
 
 // inOrder decides if the counters of o lie in the order of the results, as they do where one plan made them, and need no
 // more memory. It reports false, having charged nothing, if that is not so; the results are then to be evaluated anew.
-func (s *Store) inOrder(sh *shard, h uint64, o *owner, d *limit.Decision, charge bool) bool {
-	n := len(d.Results)
+func (s *Store) inOrder(sh *shard, h uint64, o *owner, e *limit.Evaluation, charge bool) bool {
+	n := len(e.Results)
 	if n > len(o.counters) {
 		return false
 	}
 	counters := o.counters[:n]
 	for i := range counters {
-		if c := &counters[i]; c.tier != d.Results[i].Tier || c.value != nil {
+		if c := &counters[i]; c.tier != e.Results[i].Tier || c.value != nil {
+			return false
+		}
+		st := &counters[i].state
+		e.Evaluate(i, st, charge)
+		if bytes, entries := e.Room(i, st); bytes > 0 || entries > 0 {
 			return false
 		}
 	}
-	for i := range counters {
-		st := &counters[i].state
-		if d.Evaluate(i, st, charge) {
-			if _, fits := d.StampCapacity(i, st); !fits {
-				return false
-			}
-		}
-	}
-	if !d.Settle() || !charge {
+	if !e.Settle() || !charge {
 		return true
 	}
-	d.ID = s.nextID(sh, h)
-	grown := 0 // below 0: a log that drops its oldest entries can shrink
+	e.ID = s.nextID(sh, h)
+	grown := int64(0) // below 0: a log that drops its oldest entries can shrink
 	for i := range counters {
-		if d.Commits(i) {
+		if e.Charges(i) {
 			st := &counters[i].state
-			before := counters[i].room()
-			d.Commit(i, st)
-			grown += counters[i].room() - before
+			before := st.Bytes()
+			e.Charge(i, st)
+			grown += st.Bytes() - before
 		}
 	}
 	if grown != 0 {
-		bytes := int64(grown) * stampBytes
-		o.bytes += bytes
-		s.count(d.Owner.Kind, bytes)
+		o.bytes += grown
+		s.count(e.Owner.Kind, grown)
 	}
 	return true
 }
 
-// evaluate fills the results of d from the counters of o, which is nil for a new owner, and notes in at where they are.
+// evaluate fills the results of e from the counters of o, which is nil for a new owner, and notes in at where they are.
 // In place of a counter that an address lacks it reads the shared one: what that has admitted may have been this
-// address. It reports whether o lacks counters, and whether the stamps of one that it has need to grow.
-func (s *Store) evaluate(o *owner, g *group, d *limit.Decision, at []int32, charge, share bool) (lacks, grows bool, err error) {
+// address. It reports whether o lacks counters, and whether the entries of one that it has need to grow.
+func (s *Store) evaluate(o *owner, g *group, e *limit.Evaluation, at []int32, charge, share bool) (lacks, grows bool, err error) {
 	var unused limit.State
 	if o == nil {
 		o = &nobody
 	}
-	for i := range d.Results {
-		pos := o.locate(s, d, i, share && d.Owner.Kind != limit.Address)
-		if d.Results[i].Other && sharesOther(d, i) {
-			return false, false, fmt.Errorf("%w: values beyond the bound of limit %s", limit.ErrDuplicateCounter, d.Results[i].Limit().ID)
+	for i := range e.Results {
+		pos := o.locate(s, e, i, share && e.Owner.Kind != limit.Address)
+		if e.Results[i].Other && sharesOther(e, i) {
+			return false, false, fmt.Errorf("%w: values beyond the bound of limit %s", limit.ErrDuplicateCounter, e.Results[i].Limit().ID)
 		}
 		switch {
 		case pos >= 0:
 			st := &o.counters[pos].state
-			if d.Evaluate(i, st, charge) {
-				_, fits := d.StampCapacity(i, st)
-				grows = grows || !fits
-			}
+			e.Evaluate(i, st, charge)
+			bytes, entries := e.Room(i, st)
+			grows = grows || bytes > 0 || entries > 0
 		case g != nil:
-			pos = s.evaluateShared(g, d, i, charge, share)
+			pos = s.evaluateShared(g, e, i, charge, share)
 			lacks = true
 		default:
-			d.Evaluate(i, &unused, charge)
+			e.Evaluate(i, &unused, charge)
 			lacks = true
 		}
 		at[i] = pos
@@ -395,28 +352,28 @@ func (s *Store) evaluate(o *owner, g *group, d *limit.Decision, at []int32, char
 }
 
 // write charges what evaluate has read.
-func (s *Store) write(sh *shard, h uint64, o *owner, g *group, d *limit.Decision, at []int32, lacks, grows, share bool) error {
+func (s *Store) write(sh *shard, h uint64, o *owner, g *group, e *limit.Evaluation, at []int32, lacks, grows, share bool) error {
 	var reserved, taken int64
 	if lacks || grows {
 		var err error
-		if reserved, err = s.makeRoom(sh, o, g, d, at, share); err != nil {
+		if reserved, err = s.makeRoom(sh, o, g, e, at, share); err != nil {
 			return err
 		}
 		if o == nil && (g == nil || !share) {
-			o = sh.table.add(h, d.Owner, len(d.Results))
-			taken = sizeOfOwner(d.Owner)
+			o = sh.table.add(h, e.Owner, len(e.Results))
+			taken = sizeOfOwner(e.Owner)
 		}
 	}
-	d.ID = s.nextID(sh, h)
-	for i := range d.Results {
+	e.ID = s.nextID(sh, h)
+	for i := range e.Results {
 		switch {
-		case !d.Commits(i):
+		case !e.Charges(i):
 		case at[i] >= 0:
-			taken += o.counters[at[i]].charge(d, i, grows, !share)
+			taken += o.counters[at[i]].charge(e, i, grows, !share)
 		case g != nil && share:
-			s.commitShared(g, d, i, at[i])
+			s.commitShared(g, e, i, at[i])
 		default:
-			taken += s.commitNew(o, g, d, i, at[i])
+			taken += s.commitNew(o, g, e, i, at[i])
 		}
 	}
 	if o == nil {
@@ -424,18 +381,18 @@ func (s *Store) write(sh *shard, h uint64, o *owner, g *group, d *limit.Decision
 	}
 	if taken != 0 || reserved != 0 {
 		o.bytes += taken
-		s.count(d.Owner.Kind, taken-reserved)
+		s.count(e.Owner.Kind, taken-reserved)
 	}
 	if lacks || grows { // only now: the positions are used up
-		s.count(d.Owner.Kind, -o.sweep(d.Now, sweepOnInsert))
+		s.count(e.Owner.Kind, -o.sweep(e.Now, sweepOnInsert))
 	}
 	return nil
 }
 
 // sharesOther reports whether an earlier result was redirected to the same shared counter as result i.
-func sharesOther(d *limit.Decision, i int) bool {
+func sharesOther(e *limit.Evaluation, i int) bool {
 	for j := range i {
-		if d.Results[j].Other && d.Results[j].Tier == d.Results[i].Tier && d.Value(j) == d.Value(i) {
+		if e.Results[j].Other && e.Results[j].Tier == e.Results[i].Tier && e.Value(j) == e.Value(i) {
 			return true
 		}
 	}
@@ -445,66 +402,60 @@ func sharesOther(d *limit.Decision, i int) bool {
 // commitNew charges result i to a new counter of o, and returns the bytes that the counter takes. Where an address
 // has shared one until now, which is at at, the new counter begins as a copy of that, so that an address never gets
 // more for having shared.
-func (s *Store) commitNew(o *owner, g *group, d *limit.Decision, i int, at int32) (bytes int64) {
-	own := &o.counters[o.add(s, d.Results[i].Tier, d.Value(i))]
-	bytes = sizeOfCounter(d.Value(i))
+func (s *Store) commitNew(o *owner, g *group, e *limit.Evaluation, i int, at int32) (bytes int64) {
+	own := &o.counters[o.add(s, e.Results[i].Tier, e.Value(i))]
+	bytes = sizeOfCounter(e.Value(i))
 	if at == absent {
-		return bytes + own.charge(d, i, true, true)
+		return bytes + own.charge(e, i, true, true)
 	}
-	own.state = *own.tier.Clone(&g.owner.counters[ofShared(at)].state)
-	return bytes + int64(own.room())*stampBytes + g.charge(own, d, i, true)
+	own.state = *g.owner.counters[ofShared(at)].state.Clone()
+	return bytes + own.state.Bytes() + g.charge(own, e, i, true)
 }
 
 // makeRoom reserves the bytes of what the decision is about to write, in the owner's budget, and returns their
 // number. The error is the bare [limit.ErrFull]. What addresses write to shared counters is not reserved, see
 // commitShared.
-func (s *Store) makeRoom(sh *shard, o *owner, g *group, d *limit.Decision, at []int32, share bool) (int64, error) {
+func (s *Store) makeRoom(sh *shard, o *owner, g *group, e *limit.Evaluation, at []int32, share bool) (int64, error) {
 	bytes := int64(0)
 	if share && g != nil {
 		return 0, nil
 	}
-	chosen := false // whether callers choose how many counters or stamps like these there are
-	for i := range d.Results {
-		if !d.Commits(i) || share && at[i] >= 0 {
+	chosen := false // whether callers choose how many counters or entries like these there are
+	for i := range e.Results {
+		if !e.Charges(i) || share && at[i] >= 0 {
 			continue
 		}
-		more, choose := bytesOf(o, g, d, i, at[i])
+		more, choose := bytesOf(o, g, e, i, at[i])
 		bytes, chosen = bytes+more, chosen || choose
 	}
 	if o == nil {
-		bytes += sizeOfOwner(d.Owner)
-		s.sweep(sh, d.Now, sweepOnInsert, nil)
+		bytes += sizeOfOwner(e.Owner)
+		s.sweep(sh, e.Now, sweepOnInsert, nil)
 	}
 	switch {
-	case share && budgetOf(d.Owner.Kind) == unidentified:
+	case share && budgetOf(e.Owner.Kind) == unidentified:
 		// The plans say how many counters anonymous calls need beside those of single values. They are few and always made.
-		s.count(d.Owner.Kind, bytes)
-	case bytes > 0 && !s.reserve(sh, o, d, bytes, chosen && !d.Leases()):
+		s.count(e.Owner.Kind, bytes)
+	case bytes > 0 && !s.reserve(sh, o, e, bytes, chosen && !e.Leases()):
 		return 0, limit.ErrFull
 	}
 	return bytes, nil
 }
 
 // bytesOf returns how many bytes a charge of result i takes, which is at at, and whether callers choose how many such
-// counters or stamps there are.
-func bytesOf(o *owner, g *group, d *limit.Decision, i int, at int32) (bytes int64, chosen bool) {
+// counters or entries there are.
+func bytesOf(o *owner, g *group, e *limit.Evaluation, i int, at int32) (bytes int64, chosen bool) {
 	if at >= 0 {
-		st := &o.counters[at].state
-		capacity, fits := d.StampCapacity(i, st)
-		if fits {
-			return 0, false
-		}
-		bytes = int64(max(capacity-o.counters[at].room(), 0)) * stampBytes
+		bytes, _ = e.Room(i, &o.counters[at].state)
 		return bytes, bytes > 0
 	}
-	var st limit.State
+	st := new(limit.State)
 	if at != absent { // see commitNew
-		st.Stamps = slices.Clip(g.owner.counters[ofShared(at)].state.Stamps)
+		st = g.owner.counters[ofShared(at)].state.Clone()
 	}
-	v := d.Value(i)
-	capacity, _ := d.StampCapacity(i, &st)
-	bytes = sizeOfCounter(v) + int64(capacity)*stampBytes
-	return bytes, len(st.Stamps) > 0 || v.Kind == limit.ValueIs || v.Kind == limit.ValueAbsent
+	v, copied := e.Value(i), st.Bytes()
+	room, _ := e.Room(i, st)
+	return sizeOfCounter(v) + copied + room, copied > 0 || v.Kind == limit.ValueIs || v.Kind == limit.ValueAbsent
 }
 
 // full is the error where a budget has no room.
@@ -527,7 +478,7 @@ func (s *Store) count(k limit.OwnerKind, bytes int64) {
 }
 
 // take counts bytes that the owner, which is nil if it is new, is about to take, if there is room for them. If chosen
-// is set, they are for values or stamps, and the owner may have no more than what is left.
+// is set, they are for values or entries, and the owner may have no more than what is left.
 func (s *Store) take(o *owner, k limit.OwnerKind, bytes int64, chosen bool) bool {
 	all, b := &s.budgets[everybody], &s.budgets[budgetOf(k)]
 	if chosen && !s.oneBudget {
@@ -551,10 +502,10 @@ func (s *Store) take(o *owner, k limit.OwnerKind, bytes int64, chosen bool) bool
 
 // reserve takes bytes of the owner's budget as take does, forgetting what can go where they are not free. It passes o
 // over: the decision knows the positions of its counters.
-func (s *Store) reserve(sh *shard, o *owner, d *limit.Decision, bytes int64, chosen bool) bool {
-	b, now := &s.budgets[budgetOf(d.Owner.Kind)], d.Now
+func (s *Store) reserve(sh *shard, o *owner, e *limit.Evaluation, bytes int64, chosen bool) bool {
+	b, now := &s.budgets[budgetOf(e.Owner.Kind)], e.Now
 	for try := 0; ; try++ {
-		if s.take(o, d.Owner.Kind, bytes, chosen) {
+		if s.take(o, e.Owner.Kind, bytes, chosen) {
 			return true
 		}
 		if full := b.fullTill.Load(); try == 0 && now < full && now >= full-fullFor {
@@ -607,9 +558,9 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 		e := &entries[i]
 		if pos := o.position(s, e.Tier, e.Value); pos >= 0 {
 			st := &o.counters[pos].state
-			before := o.counters[pos].room()
+			before := st.Bytes()
 			out.Units[i] = e.Apply(st, units, us)
-			bytes := int64(o.counters[pos].room()-before) * stampBytes
+			bytes := st.Bytes() - before
 			o.bytes += bytes
 			s.count(r.Owner().Kind, bytes)
 		}

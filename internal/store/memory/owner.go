@@ -9,11 +9,10 @@ import (
 // What things take, in bytes: the structs, and their share of tables, maps and slices. TestBytesEstimate holds them
 // against the heap.
 const (
-	ownerBytes   = 384
-	counterBytes = 96
+	ownerBytes   = 336
+	counterBytes = 80
 	valueBytes   = 112 // of a counter with a value, beside its text
-	stampBytes   = 16
-	wordBytes    = 40 // of 64 receipts, see refunds
+	wordBytes    = 40  // of 64 receipts, see refunds
 )
 
 const scanned = 8 // counters; up to here a scan beats a map
@@ -96,27 +95,24 @@ func sizeOfCounter(v limit.Value) int64 {
 	return counterBytes + valueBytes + int64(len(v.Text))
 }
 
-// charge charges result i. It returns by how many bytes the counter has grown. If fit is set, the stamps of the counter
-// may lack room for the charge; they then grow if grow is set. The first stamp is always made.
-func (c *counter) charge(d *limit.Decision, i int, fit, grow bool) (bytes int64) {
-	if t := d.Results[i].Tier; c.tier != t {
+// charge charges result i. It returns by how many bytes the counter has grown. If fit is set, the state of the counter may
+// lack room for the charge; it then grows if grow is set.
+func (c *counter) charge(e *limit.Evaluation, i int, fit, grow bool) (bytes int64) {
+	if t := e.Results[i].Tier; c.tier != t {
 		c.tier = t // a changed limit takes over its counter
 	}
-	before := c.room()
+	before := c.state.Bytes()
 	if fit {
-		if capacity, fits := d.StampCapacity(i, &c.state); !fits {
+		if _, entries := e.Room(i, &c.state); entries > 0 {
 			if !grow {
-				capacity = max(cap(c.state.Stamps), 1)
+				entries = 0
 			}
-			d.FitStamps(i, &c.state, capacity)
+			e.Grow(i, &c.state, entries)
 		}
 	}
-	d.Commit(i, &c.state)
-	return int64(c.room()-before) * stampBytes
+	e.Charge(i, &c.state)
+	return c.state.Bytes() - before
 }
-
-// room is for how many stamps the counter has memory.
-func (c *counter) room() int { return c.tier.StampRoom(&c.state) }
 
 func (c *counter) hash() uint64 {
 	if c.value != nil {
@@ -145,20 +141,20 @@ func hashOf(s *Store, t *limit.Tier, v limit.Value) uint64 {
 // locate is the position of the counter that result i of d is about, or absent where it has none yet. A value beyond
 // the limit's bound on values is redirected to the shared counter, and the result says so; if full is set, so is each
 // value that has no counter.
-func (o *owner) locate(s *Store, d *limit.Decision, i int, full bool) int32 {
-	t := d.Results[i].Tier
+func (o *owner) locate(s *Store, e *limit.Evaluation, i int, full bool) int32 {
+	t := e.Results[i].Tier
 	if i < len(o.counters) { // owners of one plan make their counters in one order
 		if c := &o.counters[i]; c.tier == t && c.value == nil {
 			return int32(i)
 		}
 	}
-	v := d.Value(i)
+	v := e.Value(i)
 	pos := o.position(s, t, v)
 	if pos >= 0 || v.Kind == limit.NoValue || !full && o.values[t.Identity()] < t.Limit().MaxValues {
 		return pos
 	}
-	d.Results[i].Other = true
-	return o.position(s, t, d.Value(i))
+	e.Results[i].Other = true
+	return o.position(s, t, e.Value(i))
 }
 
 // position is where the counter is, or absent.
@@ -224,9 +220,9 @@ func (o *owner) reindex() {
 // forget removes the counter at pos; the last one takes its place.
 func (o *owner) forget(pos int32) (bytes int64) {
 	c := &o.counters[pos]
-	bytes = counterBytes + int64(c.room())*stampBytes
+	bytes = counterBytes + c.state.Bytes()
 	if c.value != nil {
-		bytes = sizeOfCounter(c.value.Value) + int64(c.room())*stampBytes
+		bytes = sizeOfCounter(c.value.Value) + c.state.Bytes()
 		if id := c.tier.Identity(); c.value.Kind != limit.ValueOther {
 			if o.values[id]--; o.values[id] == 0 {
 				delete(o.values, id)

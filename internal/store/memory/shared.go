@@ -67,42 +67,42 @@ func ofShared(at int32) int32  { return absent - 1 - at }
 // evaluateShared evaluates result i for an address that has no counter of its own for it. If the group has a counter for
 // this tier and value, that counter's state is used, else an empty one. evaluateShared returns the position of the
 // group's counter as sharedAt encodes it, or absent if the group has none. share is as for lockGroup.
-func (s *Store) evaluateShared(g *group, d *limit.Decision, i int, charge, share bool) int32 {
+func (s *Store) evaluateShared(g *group, e *limit.Evaluation, i int, charge, share bool) int32 {
 	var unused limit.State
 	st, at := &unused, int32(absent)
-	if pos := g.owner.position(s, d.Results[i].Tier, d.Value(i)); pos >= 0 {
+	if pos := g.owner.position(s, e.Results[i].Tier, e.Value(i)); pos >= 0 {
 		st, at = &g.owner.counters[pos].state, sharedAt(pos)
 	}
-	name := d.Owner
+	name := e.Owner
 	if share || at != absent { // where a window begins can depend on the owner's name
-		d.Owner = g.owner.name
+		e.Owner = g.owner.name
 	}
-	d.Evaluate(i, st, charge)
-	d.Owner = name
+	e.Evaluate(i, st, charge)
+	e.Owner = name
 	return at
 }
 
 // commitShared charges result i to the group's counter at the position that evaluateShared returned. If that is absent,
 // commitShared adds the counter to the group first. It does so even if the budget is used up: the plans say how many
-// shared counters there are, not the callers. Stamps grow within the budget.
-func (s *Store) commitShared(g *group, d *limit.Decision, i int, at int32) {
+// shared counters there are, not the callers. Entries grow within the budget.
+func (s *Store) commitShared(g *group, e *limit.Evaluation, i int, at int32) {
 	pos, bytes := ofShared(at), int64(0)
 	if at == absent {
-		pos, bytes = g.owner.add(s, d.Results[i].Tier, d.Value(i)), sizeOfCounter(d.Value(i))
+		pos, bytes = g.owner.add(s, e.Results[i].Tier, e.Value(i)), sizeOfCounter(e.Value(i))
 	}
 	c, b := &g.owner.counters[pos], &s.shared.budget
-	capacity, _ := d.StampCapacity(i, &c.state)
-	grow := int64(capacity-c.room())*stampBytes <= b.free()
-	b.used.Add(bytes + g.charge(c, d, i, grow))
+	more, _ := e.Room(i, &c.state)
+	grow := more <= b.free()
+	b.used.Add(bytes + g.charge(c, e, i, grow))
 }
 
 // charge charges result i, which was evaluated under the group's name. It returns by how many bytes the counter has
 // grown. grow is as for counter.charge.
-func (g *group) charge(c *counter, d *limit.Decision, i int, grow bool) (bytes int64) {
-	name := d.Owner
-	d.Owner = g.owner.name
-	bytes = c.charge(d, i, true, grow)
-	d.Owner = name
+func (g *group) charge(c *counter, e *limit.Evaluation, i int, grow bool) (bytes int64) {
+	name := e.Owner
+	e.Owner = g.owner.name
+	bytes = c.charge(e, i, true, grow)
+	e.Owner = name
 	return bytes
 }
 

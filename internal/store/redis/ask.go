@@ -38,7 +38,7 @@ func (once) NoRetry() bool { return true }
 
 // ask asks the script for requests of this shape, if there is one, and where that does not apply decide.lua.
 func (s *Store) ask(ctx context.Context, q *question) (reply string, general bool, err error) {
-	if !s.generalOnly && len(q.req.Ahead) == 0 && q.encodeShape() {
+	if !s.generalOnly && len(q.req.Leases) == 0 && q.encodeShape() {
 		if sh := q.shapeOf(); sh != nil {
 			reply, err = s.run(ctx, sh, q.shapeArgs())
 			if err != nil || reply != "" {

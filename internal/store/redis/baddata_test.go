@@ -169,13 +169,13 @@ func TestSpoiledPacks(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
 	charges := append(three(t), ten(t)...)
-	ahead := make([]limit.Ahead, 4)
+	ahead := make([]limit.LeaseRequest, 4)
 	for i := range ahead {
-		ahead[i] = limit.Ahead{Need: 1, Least: 1}
+		ahead[i] = limit.LeaseRequest{Need: 1, Least: 1}
 	}
-	ask := func(charges []limit.Charge, ahead []limit.Ahead) (*limit.Decision, error) {
+	ask := func(charges []limit.Charge, ahead []limit.LeaseRequest) (*limit.Decision, error) {
 		d := new(limit.Decision)
-		return d, s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges, Ahead: ahead}, noon, d)
+		return d, s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges, Leases: ahead}, noon, d)
 	}
 	forms := map[string]func() (*limit.Decision, error){
 		"in front": func() (*limit.Decision, error) { return ask(charges, nil) },

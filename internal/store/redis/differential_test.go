@@ -69,7 +69,7 @@ func TestLeasesLikeCore(t *testing.T) {
 	for i := range soak.Times(uint64(200)) {
 		s.SetSpace(newSpace())
 		p := newPair(t, s, server.Client(t), seed+i, []int64{12, 300, 300}[i%3], algorithms)
-		p.leases, p.seen = map[string][]limit.Grant{}, seen
+		p.leases, p.seen = map[string][]limit.Lease{}, seen
 		if p.sizes = i%4 == 0; i%2 == 0 {
 			p.model = &core{states: map[string]*limit.State{}, refunded: map[limit.ReceiptID]bool{}}
 		}
@@ -104,7 +104,7 @@ func TestRefundsLikeCore(t *testing.T) {
 		p.model = &core{states: map[string]*limit.State{}, refunded: map[limit.ReceiptID]bool{}}
 		p.large, p.sizes, p.seen = true, i%5 < 3, seen
 		if i%3 == 0 {
-			p.leases = map[string][]limit.Grant{}
+			p.leases = map[string][]limit.Lease{}
 		}
 		p.run(120)
 		if t.Failed() {
@@ -138,16 +138,16 @@ func (c *core) ask(req *limit.Request, now time.Time, d *limit.Decision, charge 
 	if err := req.Check(); err != nil {
 		return err
 	}
-	d.Begin(req, now.UnixMicro())
+	e := d.BeginChecked(req, now.UnixMicro())
 	for i := range d.Results {
-		d.Evaluate(i, c.state(d.Results[i].Tier, d.Value(i)), charge)
+		e.Evaluate(i, c.state(d.Results[i].Tier, d.Value(i)), charge)
 	}
-	if !d.Settle() || !charge {
+	if !e.Settle() || !charge {
 		return nil
 	}
 	for i := range d.Results {
-		if d.Commits(i) {
-			d.Commit(i, c.state(d.Results[i].Tier, d.Value(i)))
+		if e.Charges(i) {
+			e.Charge(i, c.state(d.Results[i].Tier, d.Value(i)))
 		}
 	}
 	c.serial++
@@ -194,7 +194,7 @@ type pair struct {
 	most   int64                    // units of a limit
 	sizes  bool                     // the sizes of buckets change
 	skip   []bool                   // limits that the last request did not name
-	leases map[string][]limit.Grant // of each counter, where requests ask for some
+	leases map[string][]limit.Lease // of each counter, where requests ask for some
 	seen   map[string]int
 	large  bool // costs up to all that a limit admits, and many refunds
 }
@@ -303,7 +303,7 @@ func (p *pair) decide(charge bool) {
 	}
 	req := &limit.Request{Owner: acme, Charges: charges}
 	if p.leases != nil && p.r.IntN(4) > 0 {
-		req.Ahead = p.ahead(charges, charge)
+		req.Leases = p.ahead(charges, charge)
 	}
 	var a, b limit.Decision
 	stores := []struct {
@@ -321,7 +321,7 @@ func (p *pair) decide(charge bool) {
 			return
 		}
 	}
-	p.log("charge=%t %s %+v: %t", charge, describe(charges), req.Ahead, a.Allowed)
+	p.log("charge=%t %s %+v: %t", charge, describe(charges), req.Leases, a.Allowed)
 	if after := p.dump(!charge && !p.large); !maps.Equal(before, after) {
 		p.Errorf("a look changes keys: %q before, %q after", before, after)
 	}
@@ -350,13 +350,13 @@ func (p *pair) largeCost(c limit.Charge) int64 {
 }
 
 // ahead asks for leases: at random, or, in a look, for whatever there is, which shows all that a counter knows.
-func (p *pair) ahead(charges []limit.Charge, charge bool) []limit.Ahead {
-	var out []limit.Ahead
+func (p *pair) ahead(charges []limit.Charge, charge bool) []limit.LeaseRequest {
+	var out []limit.LeaseRequest
 	some := func(most int64) int64 { return max(0, p.r.Int64N(2*most)-most) }
 	for _, c := range charges {
 		for j := range c.Limit.Tiers {
 			t := &c.Limit.Tiers[j]
-			a := limit.Ahead{Need: c.Cost, Share: p.r.Int64N(limit.ShareOne + 1)}
+			a := limit.LeaseRequest{Need: c.Cost, Share: p.r.Int64N(limit.ShareOne + 1)}
 			if p.r.IntN(2) == 0 {
 				a.Need = p.r.Int64N(c.Cost + 1)
 			}
@@ -373,13 +373,13 @@ func (p *pair) ahead(charges []limit.Charge, charge bool) []limit.Ahead {
 				a.Life = some(t.Period.Microseconds())
 			}
 			if p.r.IntN(3) == 0 {
-				a.Adjust, a.AdjustAt = some(6), p.now.UnixMicro()+p.r.Int64N(2_000_000)-1_900_000
+				a.Correction, a.CorrectionAt = some(6), p.now.UnixMicro()+p.r.Int64N(2_000_000)-1_900_000
 				if granted := p.leases[counter(t, c.Value)]; len(granted) > 0 && t.Algorithm != limit.LeakyBucket && p.r.IntN(3) > 0 {
 					g := granted[len(granted)-1-p.r.IntN(min(len(granted), 3))]
-					a.Adjust, a.AdjustAt = -p.r.Int64N(g.Units+2), g.At
+					a.Correction, a.CorrectionAt = -p.r.Int64N(g.Units+2), g.At
 				}
 				if t.Algorithm == limit.LeakyBucket && p.r.IntN(2) == 0 {
-					a.Adjust = -[...]int64{1, 1 + p.r.Int64N(6), 1 + p.r.Int64N(p.most), limit.MaxUnits}[p.r.IntN(4)]
+					a.Correction = -[...]int64{1, 1 + p.r.Int64N(6), 1 + p.r.Int64N(p.most), limit.MaxUnits}[p.r.IntN(4)]
 				}
 			}
 			out = append(out, a)
@@ -396,8 +396,8 @@ func (p *pair) count(req *limit.Request, d *limit.Decision) {
 		p.seen["denied"]++
 		return
 	}
-	for i := range req.Ahead {
-		g, a := d.Grant(i), &req.Ahead[i]
+	for i := range req.Leases {
+		g, a := d.Lease(i), &req.Leases[i]
 		if g.Units > 0 {
 			name := counter(d.Results[i].Tier, d.Value(i))
 			p.leases[name] = append(p.leases[name], g)
@@ -407,13 +407,13 @@ func (p *pair) count(req *limit.Request, d *limit.Decision) {
 			p.seen["ramps"]++
 		}
 		switch {
-		case a.Adjust < 0 && d.Results[i].Tier.Algorithm == limit.TokenBucket && a.AdjustAt <= d.Now:
+		case a.Correction < 0 && d.Results[i].Tier.Algorithm == limit.TokenBucket && a.CorrectionAt <= d.Now:
 			p.seen["given back late"]++
-		case a.Adjust < 0 && d.Results[i].Tier.Algorithm == limit.LeakyBucket:
+		case a.Correction < 0 && d.Results[i].Tier.Algorithm == limit.LeakyBucket:
 			p.seen["slots moved back"]++
-		case a.Adjust < 0:
+		case a.Correction < 0:
 			p.seen["given back"]++
-		case a.Adjust > 0:
+		case a.Correction > 0:
 			p.seen["counted from elsewhere"]++
 		}
 		if a.Need == 0 {
@@ -526,7 +526,7 @@ func render(d *limit.Decision) string {
 		r := &d.Results[i]
 		out += fmt.Sprintf("\n%s value %v cost %d charged %d admits %t never %t retry %d used %d remaining %d reset %d",
 			r.Limit().ID, d.Value(i), r.Cost, r.Charged, r.Admits, r.Never, r.RetryAt, r.Used(), r.Remaining(), r.ResetAt())
-		out += fmt.Sprintf(" %+v", d.Grant(i))
+		out += fmt.Sprintf(" %+v", d.Lease(i))
 	}
 	return out
 }

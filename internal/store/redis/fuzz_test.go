@@ -67,11 +67,11 @@ func FuzzReply(f *testing.F) {
 	f.Add(strings.Repeat("\x00", 400), fuzzGeneral)
 	plain, logged, leased := fuzzRequest(f, false), fuzzRequest(f, true), fuzzRequest(f, true)
 	for range 4 {
-		leased.Ahead = append(leased.Ahead, limit.Ahead{Need: 1, Least: 3, Most: 8, Share: limit.ShareOne})
+		leased.Leases = append(leased.Leases, limit.LeaseRequest{Need: 1, Least: 3, Most: 8, Share: limit.ShareOne})
 	}
-	leased.Ahead[0].Ramp, leased.Ahead[0].Adjust, leased.Ahead[0].AdjustAt = true, -2, now+300_000
-	leased.Ahead[2] = limit.Ahead{Need: 1} // a leaky bucket's
-	leased.Ahead[3].Adjust, leased.Ahead[3].AdjustAt = 1, now
+	leased.Leases[0].Ramp, leased.Leases[0].Correction, leased.Leases[0].CorrectionAt = true, -2, now+300_000
+	leased.Leases[2] = limit.LeaseRequest{Need: 1} // a leaky bucket's
+	leased.Leases[3].Correction, leased.Leases[3].CorrectionAt = 1, now
 	f.Fuzz(func(t *testing.T, reply string, kind byte) {
 		req, general := plain, kind != fuzzShape
 		switch kind {
@@ -98,7 +98,7 @@ func FuzzReply(f *testing.F) {
 			if r := &d.Results[i]; r.Charged != 0 && (!d.Allowed || r.Charged != r.Cost) {
 				t.Errorf("reply %q: allowed %t, result %d charged %d of %d", reply, d.Allowed, i, r.Charged, r.Cost)
 			}
-			if g := d.Grant(i); g.Units < 0 || g.Upfront < 0 || g.Upfront > g.Units || (!d.Allowed && g.Units > 0) {
+			if g := d.Lease(i); g.Units < 0 || g.Upfront < 0 || g.Upfront > g.Units || (!d.Allowed && g.Units > 0) {
 				t.Errorf("reply %q: allowed %t, result %d grants %+v", reply, d.Allowed, i, g)
 			}
 		}

@@ -22,12 +22,12 @@ func ten(tb testing.TB) []limit.Charge {
 }
 
 // lease asks for units of the first charge's only tier, at noon and some.
-func lease(tb testing.TB, s *redis.Store, charges []limit.Charge, after time.Duration, units int64) (limit.Grant, error) {
+func lease(tb testing.TB, s *redis.Store, charges []limit.Charge, after time.Duration, units int64) (limit.Lease, error) {
 	tb.Helper()
 	var d limit.Decision
-	req := &limit.Request{Owner: acme, Charges: charges, Ahead: []limit.Ahead{{Least: units}}}
+	req := &limit.Request{Owner: acme, Charges: charges, Leases: []limit.LeaseRequest{{Least: units}}}
 	err := s.Decide(context.Background(), req, noon.Add(after), &d)
-	return d.Grant(0), err
+	return d.Lease(0), err
 }
 
 // What a pack says of leases may be anything: then the answer is an error, and gone in a minute, or it admits no more
@@ -190,9 +190,9 @@ func TestStampsExpire(t *testing.T) {
 			at := noon
 			for _, step := range []time.Duration{0, 0, 5 * time.Second, 0, time.Second, 20 * time.Second} {
 				at = at.Add(step)
-				for _, ahead := range [][]limit.Ahead{nil, {{Need: 1, Least: 2, Life: 500_000}}} {
+				for _, ahead := range [][]limit.LeaseRequest{nil, {{Need: 1, Least: 2, Life: 500_000}}} {
 					var d limit.Decision
-					if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges, Ahead: ahead}, at, &d); err != nil {
+					if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges, Leases: ahead}, at, &d); err != nil {
 						t.Fatal(err)
 					}
 					keys, err := admin.Keys(t.Context(), "{rl:"+s.Space()+"t4:acme,}*stamps*").Result()
@@ -240,11 +240,11 @@ func TestManyLeases(t *testing.T) {
 	for i := range 280 {
 		l := build(t, limit.Limit{ID: fmt.Sprint("l", i), Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 10, Period: time.Hour}}})
 		req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: 1})
-		req.Ahead = append(req.Ahead, limit.Ahead{Need: 1, Least: 2})
+		req.Leases = append(req.Leases, limit.LeaseRequest{Need: 1, Least: 2})
 	}
 	var d limit.Decision
-	if err := s.Decide(t.Context(), req, noon, &d); err != nil || !d.Allowed || d.Grant(279).Units != 2 {
-		t.Errorf("allowed %t, %v, the last grant %+v; want 2 units of each", d.Allowed, err, d.Grant(279))
+	if err := s.Decide(t.Context(), req, noon, &d); err != nil || !d.Allowed || d.Lease(279).Units != 2 {
+		t.Errorf("allowed %t, %v, the last grant %+v; want 2 units of each", d.Allowed, err, d.Lease(279))
 	}
 	if n := strings.Count(render(&d), "Units:2 "); n != len(req.Charges) {
 		t.Errorf("%d leases, want %d", n, len(req.Charges))

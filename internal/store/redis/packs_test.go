@@ -318,7 +318,7 @@ func TestLargestRequests(t *testing.T) {
 				}
 				req.Charges = append(req.Charges, c)
 				for range limit.MaxTiers {
-					req.Ahead = append(req.Ahead, limit.Ahead{Need: 1, Least: 2})
+					req.Leases = append(req.Leases, limit.LeaseRequest{Need: 1, Least: 2})
 				}
 			}
 			var d limit.Decision
@@ -327,12 +327,12 @@ func TestLargestRequests(t *testing.T) {
 			}
 			leased := int64(0)
 			for i := range d.Results {
-				leased += d.Grant(i).Units
+				leased += d.Lease(i).Units
 			}
 			if want := int64(2 * len(d.Results)); leased != want {
 				t.Errorf("%d units are leased, want %d", leased, want)
 			}
-			req.Ahead = nil
+			req.Leases = nil
 			if err := s.Peek(t.Context(), req, noon, &d); err != nil {
 				t.Errorf("a look: %v", err)
 			}

@@ -52,7 +52,7 @@
 //
 // # Leases
 //
-// Leases (see [limit.Ahead]) are granted by decide.lua. The scripts of shapes (see shape.go) know nothing of them.
+// Leases (see [limit.LeaseRequest]) are granted by decide.lua. The scripts of shapes (see shape.go) know nothing of them.
 // While units of a bucket in front are leased the pack is a "SLU4", which no script of a shape takes for its own: that
 // script would let the bucket refill beyond what is held. The first charge after the slot makes it a "SLU3" again. In
 // either version a bucket may owe: its level is below zero. Leased units of a log or of buckets are entries of the
@@ -197,7 +197,7 @@ func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d
 		err = s.decideInTime(ctx, req, now, d, charge)
 	}
 	if err != nil {
-		d.Begin(&limit.Request{Owner: req.Owner}, now.UnixMicro()) // an error leaves no outcome behind
+		d.BeginChecked(&limit.Request{Owner: req.Owner}, now.UnixMicro()) // an error leaves no outcome behind
 	}
 	return err
 }

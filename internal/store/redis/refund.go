@@ -73,7 +73,7 @@ func (s *Store) refundArgs(r *limit.Receipt, units int64, now time.Time) []any {
 		e := &entries[i]
 		l := e.Tier.Limit()
 		pack, stamps := key(appendPackKey(nil, prefix, l, e.Value)), int64(0)
-		if hasStamps(e.Tier) {
+		if of(e.Tier).inSet {
 			stamps = key(appendStampsKey(nil, prefix, l, e.Value, e.Tier.Digest()))
 		}
 		give := e.Units
@@ -81,8 +81,8 @@ func (s *Store) refundArgs(r *limit.Receipt, units int64, now time.Time) []any {
 			give = min(give, units)
 		}
 		p := e.Params()
-		numbers = appendDoubles(numbers, pack, stamps, give, p.End, p.Stamp, rateOf(e.Tier))
-		numbers = appendDoubles(numbers, refundNumbers(e, &p)...)
+		numbers = appendDoubles(numbers, pack, stamps, give, p.End, p.At, rateOf(e.Tier))
+		numbers = appendDoubles(numbers, refundNumbers(e, p)...)
 		ids += markedID(byte(e.Tier.Algorithm), e.Tier)
 	}
 	args := append([]any{nil, nil, len(keys)}, keys...)
@@ -91,15 +91,11 @@ func (s *Store) refundArgs(r *limit.Receipt, units int64, now time.Time) []any {
 
 // refundNumbers are what refund.lua gets of an entry beside what it gets of each. They are below 2^53, and so are the
 // products that it forms of them.
-func refundNumbers(e *limit.ReceiptEntry, p *limit.EntryParams) []int64 {
-	var n [8]int64
-	switch t := e.Tier.Params(limit.Owner{}); e.Tier.Algorithm {
-	case limit.TokenBucket:
-		n = [8]int64{t.Num, t.Den, t.Full, t.FullIn, p.Headroom, p.Refunded % era, p.Refunded / era, p.Slot}
-	case limit.LeakyBucket:
-		n = [8]int64{t.Den, e.Units, p.Slot, p.Frac}
-	default:
-		n[0] = t.Period
+func refundNumbers(e *limit.ReceiptEntry, p limit.EntryParams) []int64 {
+	t := e.Tier.Params(limit.Owner{})
+	n := [8]int64{t.Period}
+	if refund := of(e.Tier).refund; refund != nil {
+		n = refund(t, e, p)
 	}
 	return n[:]
 }
@@ -132,8 +128,4 @@ func decodeRefund(reply string, r *limit.Receipt) (limit.Refund, error) {
 		return limit.Refund{}, fmt.Errorf("%w: %d bytes for a refund of %d entries", errReply, len(reply), len(out.Units))
 	}
 	return out, nil
-}
-
-func hasStamps(t *limit.Tier) bool {
-	return t.Algorithm == limit.SlidingLog || t.Algorithm == limit.SlidingBuckets
 }

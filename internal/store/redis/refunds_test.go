@@ -293,19 +293,19 @@ func TestRefundOfALeaseGivenBack(t *testing.T) {
 	charges := ten(t)
 	charges[0].Cost = 3
 	var d limit.Decision
-	ask := func(ahead limit.Ahead) {
+	ask := func(ahead limit.LeaseRequest) {
 		t.Helper()
-		req := &limit.Request{Owner: acme, Charges: charges, Ahead: []limit.Ahead{ahead}}
+		req := &limit.Request{Owner: acme, Charges: charges, Leases: []limit.LeaseRequest{ahead}}
 		if err := s.Decide(t.Context(), req, noon, &d); err != nil || !d.Allowed {
 			t.Fatalf("allowed %t, %v", d.Allowed, err)
 		}
 	}
-	ask(limit.Ahead{Need: 3, Least: 5})
-	r, g := d.Receipt(), d.Grant(0)
+	ask(limit.LeaseRequest{Need: 3, Least: 5})
+	r, g := d.Receipt(), d.Lease(0)
 	if g.Units != 5 {
 		t.Fatalf("%+v, want 5 units", g)
 	}
-	ask(limit.Ahead{Adjust: -7, AdjustAt: g.At}) // one of the eight is held still
+	ask(limit.LeaseRequest{Correction: -7, CorrectionAt: g.At}) // one of the eight is held still
 	if back, err := s.Refund(t.Context(), r, 0, noon); err != nil || back.Units[0] != 1 {
 		t.Errorf("%+v, %v; want 1 unit", back, err)
 	}
@@ -440,9 +440,9 @@ func FuzzPack(f *testing.F) {
 	}
 	refunded := []limit.Charge{bucket("a", limit.TokenBucket), bucket("b", limit.SlidingWindow), bucket("c", limit.LeakyBucket), bucket("d", limit.SlidingLog)}
 	other := bucket("other", limit.FixedWindow)
-	decide := func(tb testing.TB, charges []limit.Charge, ahead []limit.Ahead) *limit.Receipt {
+	decide := func(tb testing.TB, charges []limit.Charge, ahead []limit.LeaseRequest) *limit.Receipt {
 		var d limit.Decision
-		if err := s.Decide(context.Background(), &limit.Request{Owner: acme, Charges: charges, Ahead: ahead}, noon, &d); err != nil || !d.Allowed {
+		if err := s.Decide(context.Background(), &limit.Request{Owner: acme, Charges: charges, Leases: ahead}, noon, &d); err != nil || !d.Allowed {
 			tb.Fatalf("allowed %t, %v", d.Allowed, err)
 		}
 		return d.Receipt()
@@ -469,7 +469,7 @@ func FuzzPack(f *testing.F) {
 		}
 	}
 	flush(f)
-	receipts = append(receipts, decide(f, refunded, []limit.Ahead{{Need: 1, Least: 3}, {Need: 1}, {Need: 1}, {Need: 1, Least: 1, Life: 1000}}))
+	receipts = append(receipts, decide(f, refunded, []limit.LeaseRequest{{Need: 1, Least: 3}, {Need: 1}, {Need: 1}, {Need: 1, Least: 1, Life: 1000}}))
 	f.Add(pack(f), int64(0))
 	if _, err := s.Refund(context.Background(), decide(f, refunded[:1], nil), 0, noon); err != nil {
 		f.Fatal(err)

@@ -68,7 +68,7 @@ func (q *question) encodeShape() bool {
 		q.shape = append(q.shape, ',')
 		for j := range l.Tiers {
 			t := &l.Tiers[j]
-			if tiers++; hasStamps(t) || tiers > maxShapeTiers {
+			if tiers++; of(t).inSet || tiers > maxShapeTiers {
 				return false
 			}
 			q.addID(t)
@@ -117,101 +117,11 @@ func (q *question) addShapeTier(c *limit.Charge, t *limit.Tier) {
 	if cost > t.Capacity() { // never: more than any state can admit, and the product might pass 2^53
 		cost, need = neverFits, neverFits
 	}
-	switch t.Algorithm {
-	case limit.TokenBucket:
-		q.add(need, p.Num, p.Full)
-	case limit.FixedWindow:
-		q.add(cost, t.Threshold, p.Period, p.Offset)
-	case limit.SlidingWindow:
-		q.add(cost, t.Threshold, p.Period, p.Offset, p.Tick, p.Ticks)
-	case limit.LeakyBucket:
-		q.add(need, p.Num, p.Period)
-	default:
-		before, start, end, after := edges(t, q.now)
-		q.add(cost, t.Threshold, before, start, end, after)
-	}
+	of(t).shape(q, t, p, cost, need)
 }
 
 // neverFits is above every level and threshold.
 const neverFits = 1 << 52
-
-// shapeParams names the numbers that addShapeTier writes.
-func shapeParams(a limit.Algorithm) []string {
-	switch a {
-	case limit.TokenBucket:
-		return []string{"need", "num", "full"}
-	case limit.FixedWindow:
-		return []string{"cost", "threshold", "period", "offset"}
-	case limit.SlidingWindow:
-		return []string{"cost", "threshold", "period", "offset", "tick", "ticks"}
-	case limit.LeakyBucket:
-		return []string{"need", "num", "period"}
-	default:
-		return []string{"cost", "threshold", "before", "start", "stop", "after"}
-	}
-}
-
-// evaluation is the Lua of each algorithm. # stands for the tier's number; a, u, m are the state (m where it has three
-// numbers), b, v, w the state after the charge, f the time from which it is no different from unused.
-var evaluation = map[limit.Algorithm]string{
-	limit.TokenBucket: `
-if a# > far then return 0 end
-local b#, v# = a#, u#
-if now > b# then
-  v# = v# + (now - b#) * num# -- exact below full; beyond, it is cut
-  b# = now
-end
-if v# > full# or a# == 0 then v# = full# end
-local ok# = v# >= need#
-v# = v# - need#
-local f# = b# + (full# - v#) / num#
-`,
-	limit.FixedWindow: `
-if a# > far or u# < 0 or m# < 0 then return 0 end
-local b#, v#, w# = fmod(now - offset#, period#), 0, 0
-if b# < 0 then b# = b# + period# end
-b# = now - b#
-if a# ~= b# and a# > b# - 2 * period# and fmod(b# - a#, period#) ~= 0 then return 0 end -- of another grid
-if a# >= b# then b#, v#, w# = a#, u#, m# elseif a# >= b# - period# then w# = u# end
-v# = v# + cost#
-local ok#, f# = v# <= threshold#, b# + 2 * period#
-`,
-	limit.SlidingWindow: `
-if a# > far or u# < 0 or m# < 0 then return 0 end
-local b#, v#, w# = fmod(now - offset#, period#), 0, 0
-if b# < 0 then b# = b# + period# end
-b# = now - b#
-if a# ~= b# and a# > b# - 2 * period# and fmod(b# - a#, period#) ~= 0 then return 0 end -- of another grid
-if a# >= b# then b#, v#, w# = a#, u#, m# elseif a# >= b# - period# then w# = u# end
-local f# = b# + period# - now
-if f# > period# then f# = period# elseif f# < 0 then f# = 0 end
-local r# = fmod(f#, tick#)
-f# = (f# - r#) / tick# + (r# > 0 and 1 or 0)
-if f# > ticks# then f# = ticks# end
-f# = w# * f#
-r# = fmod(f#, ticks#)
-v# = v# + cost#
-local ok# = (f# - r#) / ticks# + (r# > 0 and 1 or 0) + v# <= threshold#
-f# = b# + 3 * period#
-`,
-	limit.LeakyBucket: `
-if a# > now + period# + 5000000 or need# == 4503599627370496 then return 0 end
-local ok# = a# < now or (a# == now and u# == 0)
-local v# = fmod(need#, num#)
-local b# = now + (need# - v#) / num#
-local f# = b# + 1
-`,
-	limit.Quota: `
-if a# > far or u# < 0 or now < before# or now >= after# then return 0 end
-local b#, v#, w# = a#, u#, m#
-if (m# == 0 and u# == 0) or now >= m# then
-  v# = 0
-  if now < start# then b#, w# = before#, start# elseif now < stop# then b#, w# = start#, stop# else b#, w# = stop#, after# end
-end
-v# = v# + cost#
-local ok#, f# = v# <= threshold#, w#
-`,
-}
 
 // shapeScript writes the script of a shape. ARGV[1] holds the numbers, and ARGV[1+i] the head of pack i: its version,
 // the number of its tiers, and their ids. The script takes a pack whose tiers in front are these, or a pack of limits
@@ -221,7 +131,7 @@ local ok#, f# = v# <= threshold#, w#
 func shapeScript(key string) string {
 	var names, head, eval, check, shadows, ends, save strings.Builder
 	var lengths, packs []string
-	var algorithms []limit.Algorithm
+	var kinds []*algorithm
 	names.WriteString("now, charge")
 	tier := 0
 	for p, pack := range strings.Split(key[1:], "|") {
@@ -232,12 +142,12 @@ func shapeScript(key string) string {
 			var oks []string
 			for _, digit := range strings.ReplaceAll(l, "s", "") {
 				tier++
-				a := limit.Algorithm(digit - '0')
-				algorithms = append(algorithms, a)
-				for _, n := range shapeParams(a) {
+				a := &algorithms[digit-'0']
+				kinds = append(kinds, a)
+				for _, n := range a.params {
 					fmt.Fprintf(&names, ", %s%d", n, tier)
 				}
-				eval.WriteString(strings.ReplaceAll(evaluation[a], "#", fmt.Sprint(tier)))
+				eval.WriteString(strings.ReplaceAll(a.lua, "#", fmt.Sprint(tier)))
 				oks = append(oks, fmt.Sprintf("ok%d", tier))
 			}
 			if !shadow {
@@ -247,19 +157,19 @@ func shapeScript(key string) string {
 			fmt.Fprintf(&shadows, "if not (%s) then -- shadow %d\n", strings.Join(oks, " and "), g)
 			for i := tier - len(oks) + 1; i <= tier; i++ {
 				fmt.Fprintf(&shadows, "  b%d, v%d, f%d = a%d, u%d, 0\n", i, i, i, i, i)
-				if stateWidth(algorithms[i-1]) == 3 {
+				if kinds[i-1].width == 3 {
 					fmt.Fprintf(&shadows, "  w%d = m%d\n", i, i)
 				}
 			}
 			shadows.WriteString("end\n")
 		}
-		writePack(&head, &ends, &save, p+1, first, tier, algorithms, valued)
+		writePack(&head, &ends, &save, p+1, first, tier, kinds, valued)
 		lengths = append(lengths, fmt.Sprintf(", #p%d", p+1))
 		packs = append(packs, fmt.Sprintf("p%d", p+1))
 	}
 	numbers := 2
-	for _, a := range algorithms {
-		numbers += len(shapeParams(a))
+	for _, a := range kinds {
+		numbers += len(a.params)
 	}
 	return "local unpack, pack, fmod, call = struct.unpack, struct.pack, math.fmod, redis.call\n" +
 		"local sub, find = string.sub, string.find\n" +
@@ -275,7 +185,7 @@ func shapeScript(key string) string {
 
 // writePack writes how pack p, with the tiers first to last, is read and written. A pack that is not there is left to
 // decide.lua, which knows what the first use of a limit or of a value needs.
-func writePack(head, ends, save *strings.Builder, p, first, last int, algorithms []limit.Algorithm, valued bool) {
+func writePack(head, ends, save *strings.Builder, p, first, last int, kinds []*algorithm, valued bool) {
 	n := last - first + 1
 	size := 6 + idBytes*n
 	var states, after []string
@@ -283,7 +193,7 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, algorithms
 	for i := first; i <= last; i++ {
 		names, values := "a%d, u%d", "b%d, v%d"
 		numbers := []any{i, i}
-		if stateWidth(algorithms[i-1]) == 3 {
+		if kinds[i-1].width == 3 {
 			names, values = names+", m%d", values+", w%d"
 			numbers = append(numbers, i)
 		}
@@ -312,7 +222,7 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, algorithms
 		fmt.Fprintf(head, "  if sub(p%d, 1, 6) ~= '%s\\0\\0' then return 0 end\n", p, version)
 		fmt.Fprintf(head, "  o, armed%d = {p%d}, unpack('<d', p%d, 7)\n", p, p, p)
 		for i := first; i <= last; i++ {
-			writeFind(head, p, i-first, algorithms[i-1], states[i-first])
+			writeFind(head, p, i-first, kinds[i-1], states[i-first])
 		}
 		fmt.Fprintf(head, "  p%d = ARGV[%d] .. pack('<d%s', armed%d, %s)\n", p, p+1, strings.Repeat("d", doubles), p, all)
 		fmt.Fprintf(head, "elseif #p%d > %d then\n  return 0\nend\n", p, least+maxBehind)
@@ -323,7 +233,7 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, algorithms
 	if !valued {
 		save.WriteString("  if o then\n    local x = o[1]\n")
 		for i := first; i <= last; i++ {
-			width := stateWidth(algorithms[i-1])
+			width := kinds[i-1].width
 			at, values := fmt.Sprintf("o[%d]", i-first+2), fmt.Sprintf("armed%d, %s", p, after[i-first])
 			fmt.Fprintf(save, "    x = sub(x, 1, %s + %d) .. pack('<d%s', %s) .. sub(x, %s + %d)\n",
 				at, idBytes-1, strings.Repeat("d", width), values, at, behindBytes+8*width)
@@ -346,12 +256,12 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, algorithms
 
 // writeFind writes how the record of tier n of pack p, from 0, is found where no tier is in front. A bucket that has marks
 // is left to decide.lua.
-func writeFind(head *strings.Builder, p, n int, a limit.Algorithm, state string) {
-	at, width := fmt.Sprintf("o[%d]", n+2), stateWidth(a)
+func writeFind(head *strings.Builder, p, n int, a *algorithm, state string) {
+	at, width := fmt.Sprintf("o[%d]", n+2), a.width
 	fmt.Fprintf(head, "  e%d = sub(ARGV[%d], %d, %d)\n", p, p+1, 7+idBytes*n, 6+idBytes*(n+1))
 	fmt.Fprintf(head, "  %s = find(o[1], e%d, 15, true)\n", at, p)
 	fmt.Fprintf(head, "  if not %s or %s + %d > #o[1] then return 0 end\n", at, at, behindBytes+8*width-1)
-	if a == limit.TokenBucket {
+	if a.marked {
 		fmt.Fprintf(head, "  e%d = sub(e%d, 2, 17)\n", p, p)
 		fmt.Fprintf(head, "  if find(o[1], e%[1]d, 15, true) ~= %[2]s + 1 or find(o[1], e%[1]d, %[2]s + 18, true) then\n", p, at)
 		head.WriteString("    return 0\n  end\n")

@@ -187,7 +187,7 @@ func TestStoredPacksAreRefused(t *testing.T) {
 				plain := &limit.Request{Owner: stored.Owner, Charges: charges}
 				leased := &limit.Request{Owner: stored.Owner, Charges: charges}
 				for _, c := range charges {
-					leased.Ahead = append(leased.Ahead, slices.Repeat([]limit.Ahead{{Need: c.Cost}}, len(c.Limit.Tiers))...)
+					leased.Leases = append(leased.Leases, slices.Repeat([]limit.LeaseRequest{{Need: c.Cost}}, len(c.Limit.Tiers))...)
 				}
 				for what, ask := range map[string]func(*limit.Decision) error{
 					"a decision": func(d *limit.Decision) error { return s.Decide(t.Context(), plain, limittest.StoredAt, d) },

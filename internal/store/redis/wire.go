@@ -176,7 +176,7 @@ func (q *question) reset() {
 // encode writes the arranged request for decide.lua.
 func (q *question) encode() {
 	q.reset()
-	q.add(q.clock, asInt(q.charge)+2*asInt(len(q.req.Ahead) > 0), int64(q.count))
+	q.add(q.clock, asInt(q.charge)+2*asInt(len(q.req.Leases) > 0), int64(q.count))
 	if q.shared > 0 || q.count == 0 { // a key even where there are no limits: it says which server of a cluster to ask
 		q.keys = append(q.keys, q.prefix...)
 		q.key()
@@ -195,13 +195,13 @@ func (q *question) encode() {
 	for _, i := range q.order {
 		c := &q.req.Charges[i]
 		for j := range c.Limit.Tiers {
-			if len(q.req.Ahead) == 0 {
+			if len(q.req.Leases) == 0 {
 				q.addTier(c, &c.Limit.Tiers[j], c.Cost, i)
 				continue
 			}
-			a := &q.req.Ahead[q.first[i]+j]
+			a := &q.req.Leases[q.first[i]+j]
 			q.addTier(c, &c.Limit.Tiers[j], a.Need, i)
-			q.addAhead(&c.Limit.Tiers[j], a)
+			q.addLease(&c.Limit.Tiers[j], a)
 		}
 	}
 }
@@ -226,42 +226,17 @@ func (q *question) addTier(c *limit.Charge, t *limit.Tier, units int64, group in
 		flags, need = flags|2, 0
 	}
 	q.add(int64(t.Algorithm), flags, int64(group))
-	switch t.Algorithm {
-	case limit.TokenBucket:
-		q.add(need, p.Num, p.Den, p.Full, p.Slot, t.Threshold, p.Period)
-	case limit.FixedWindow, limit.SlidingWindow:
-		q.add(units, t.Threshold, p.Period, p.Offset, p.Tick, p.Ticks, p.Slot)
-	case limit.LeakyBucket:
-		q.add(need, p.Num, p.Period, 0, 0, 0, 0)
-	case limit.Quota:
-		before, start, end, after := edges(t, q.now)
-		q.add(units, t.Threshold, before, start, end, after, 0)
-	case limit.SlidingBuckets, limit.SlidingLog:
-		digest := t.Digest()
-		key := q.stampsKey(c.Limit, c.Value, digest)
-		other := key
-		if c.Value.Kind != limit.NoValue {
-			other = q.stampsKey(c.Limit, q.req.Owner.OtherValue(c.Value), digest)
-		}
-		q.add(units, t.Threshold, p.Period, p.Width, p.Buckets, key, other)
-	}
+	numbers := of(t).ask(q, c, t, p, units, need)
+	q.add(numbers[:]...)
 }
 
-// addAhead writes what is asked of a tier beyond that.
-func (q *question) addAhead(t *limit.Tier, a *limit.Ahead) {
-	adjust, offset := a.Adjust, int64(0)
-	switch t.Algorithm {
-	case limit.TokenBucket:
-		offset = t.SlotOffset(q.req.Owner)
-	case limit.LeakyBucket: // in what it counts in, and no more than keeps below 2^53
-		p := t.Params(q.req.Owner)
-		most := min(t.Threshold, (1<<52-1)/p.Den)
-		if adjust = min(adjust, most) * p.Den; a.Adjust <= -most {
-			adjust = -1 << 52
-		}
-	default:
+// addLease writes what is asked of a tier beyond that.
+func (q *question) addLease(t *limit.Tier, a *limit.LeaseRequest) {
+	correction, offset := a.Correction, int64(0)
+	if correct := of(t).correction; correct != nil {
+		correction, offset = correct(q, t, a)
 	}
-	q.add(a.Least, a.Most, a.Ample, a.Plenty, a.Share, a.Life, asInt(a.Ramp), adjust, a.AdjustAt, offset)
+	q.add(a.Least, a.Most, a.Ample, a.Plenty, a.Share, a.Life, asInt(a.Ramp), correction, a.CorrectionAt, offset)
 }
 
 // idBytes is the length of a record's head in a pack: the algorithm, half a SHA-256 of the tier's identity, and what its
@@ -273,36 +248,6 @@ func (q *question) addID(t *limit.Tier) {
 	digest := t.Digest()
 	q.ids = append(append(q.ids, byte(t.Algorithm)), digest[:]...)
 	q.ids = appendDouble(q.ids, rateOf(t))
-}
-
-// rateOf is what the state of a bucket is counted in, which a change of the rate changes: the M of [limit.State].
-func rateOf(t *limit.Tier) int64 {
-	switch t.Algorithm {
-	case limit.TokenBucket:
-		return t.Threshold
-	case limit.LeakyBucket:
-		return t.Params(limit.Owner{}).Num
-	default:
-		return 0
-	}
-}
-
-// stateWidth is how many doubles of a record are its state.
-func stateWidth(a limit.Algorithm) int {
-	switch a {
-	case limit.FixedWindow, limit.SlidingWindow, limit.Quota:
-		return 3
-	default:
-		return 2
-	}
-}
-
-// edges are the starts of the period before the one of now, of that one, and of the two after it.
-func edges(t *limit.Tier, now int64) (before, start, end, after int64) {
-	start, end = t.Calendar.Period(now)
-	before, _ = t.Calendar.Period(start - 1)
-	_, after = t.Calendar.Period(end)
-	return before, start, end, after
 }
 
 // stampsKey is the number of the key of the sorted set of a log or of buckets.
@@ -380,7 +325,7 @@ func (q *question) decode(reply string, general bool, d *limit.Decision) error {
 	} else {
 		now >>= 1
 	}
-	d.Begin(q.adjusted(), now)
+	e := d.BeginChecked(q.adjusted(), now)
 	q.states = slices.Grow(q.states[:0], len(d.Results))[:len(d.Results)]
 	clear(q.states)
 	if general {
@@ -395,9 +340,9 @@ func (q *question) decode(reply string, general bool, d *limit.Decision) error {
 		return fmt.Errorf("%w: %d bytes, %d of them left over", errReply, len(reply), len(a.rest))
 	}
 	for i := range q.states {
-		d.Evaluate(i, &q.states[i], false)
+		e.Evaluate(i, &q.states[i], false)
 	}
-	if d.Settle() != (admitted == 1) {
+	if e.Settle() != (admitted == 1) {
 		return fmt.Errorf("%w: the script says %d, and package limit says %t of the states that it read",
 			limit.ErrUnreadable, admitted, d.Allowed)
 	}
@@ -405,8 +350,8 @@ func (q *question) decode(reply string, general bool, d *limit.Decision) error {
 		return nil
 	}
 	for i := range q.states {
-		if d.Commits(i) {
-			d.Commit(i, &q.states[i])
+		if e.Charges(i) {
+			e.Charge(i, &q.states[i])
 		}
 	}
 	return nil
@@ -416,17 +361,17 @@ func (q *question) decode(reply string, general bool, d *limit.Decision) error {
 // when they were adjusted.
 func (q *question) adjusted() *limit.Request {
 	req, copied := q.req, false
-	if len(req.Ahead) == 0 {
+	if len(req.Leases) == 0 {
 		return req
 	}
 	q.eachTier(func(i int, t *limit.Tier) {
-		if !hasStamps(t) || req.Ahead[i].Adjust == 0 {
+		if !of(t).inSet || req.Leases[i].Correction == 0 {
 			return
 		}
 		if !copied { // d refers to it for as long as it is in use
-			req, copied = &limit.Request{Owner: req.Owner, Charges: req.Charges, Ahead: slices.Clone(req.Ahead)}, true
+			req, copied = &limit.Request{Owner: req.Owner, Charges: req.Charges, Leases: slices.Clone(req.Leases)}, true
 		}
-		req.Ahead[i].Adjust = 0
+		req.Leases[i].Correction = 0
 	})
 	return req
 }
@@ -444,15 +389,20 @@ func (q *question) decodeGeneral(a *answer, d *limit.Decision) {
 		}
 	}
 	q.eachTier(func(i int, t *limit.Tier) {
-		q.states[i] = limit.State{At: a.integer(), N: a.integer(), M: a.integer()}
-		if t.Algorithm == limit.TokenBucket {
-			refunded, held, late := a.refunded(), a.held(), a.late()
-			q.states[i].Stamps = bucketStamps(refunded, held, late)
+		x, y, z := a.integer(), a.integer(), a.integer()
+		if of(t).inSet {
+			return
+		}
+		q.states[i] = of(t).state(x, y, z)
+		if of(t).marked {
+			st := q.states[i].TokenBucket()
+			st.Refunds.Total, st.Leased, st.Late = a.refunded(), a.leased(), a.late()
+			q.states[i] = st.State()
 		}
 	})
 	q.eachTier(func(i int, t *limit.Tier) {
-		if hasStamps(t) {
-			q.states[i] = a.stamps()
+		if of(t).inSet {
+			q.states[i] = a.entries()
 		}
 	})
 }
@@ -500,12 +450,14 @@ func (q *question) finishPack(a, body *answer, pack int) {
 		return
 	}
 	q.eachTier(func(i int, t *limit.Tier) {
-		if q.packs[q.chargeOf(i)] != pack || t.Algorithm != limit.TokenBucket {
+		if q.packs[q.chargeOf(i)] != pack || !of(t).marked {
 			return
 		}
 		if at := findBehind(body.rest, markedID(refundRecord, t)); at >= 0 {
 			r := answer{rest: body.rest[at:]}
-			q.states[i].Stamps = bucketStamps(r.refunded(), limit.Stamp{}, limit.Stamp{})
+			st := q.states[i].TokenBucket()
+			st.Refunds.Total = r.refunded()
+			q.states[i] = st.State()
 			a.bad, a.odd = a.bad || r.bad, a.odd || r.odd
 		}
 		a.bad = a.bad || findBehind(body.rest, markedID(heldRecord, t)) >= 0 ||
@@ -540,33 +492,26 @@ func (a *answer) refunded() int64 {
 	return units + eras*era
 }
 
-// held reads the state of a held record.
-func (a *answer) held() limit.Stamp {
-	h := limit.Stamp{At: a.integer(), Units: a.integer()}
-	if h.Units < 0 || h.Units > limit.MaxUnits {
+// leased reads the state of a held record. One without units says nothing.
+func (a *answer) leased() limit.Leased {
+	l := limit.Leased{Until: a.integer(), Units: a.integer()}
+	if l.Units < 0 || l.Units > limit.MaxUnits {
 		a.bad = true
 	}
-	return h
-}
-
-// late reads the state of a late record.
-func (a *answer) late() limit.Stamp {
-	l := limit.Stamp{At: a.integer(), Units: a.integer()}
-	a.bad = a.bad || l.Units < 0
+	if l.Units == 0 {
+		return limit.Leased{}
+	}
 	return l
 }
 
-// bucketStamps are the stamps of a token bucket's [limit.State].
-func bucketStamps(refunded int64, held, late limit.Stamp) []limit.Stamp {
-	switch {
-	case late.Units > 0:
-		return []limit.Stamp{{Units: refunded}, held, late}
-	case held.Units > 0:
-		return []limit.Stamp{{Units: refunded}, held}
-	case refunded != 0:
-		return []limit.Stamp{{Units: refunded}}
+// late reads the state of a late record.
+func (a *answer) late() limit.Late {
+	l := limit.Late{Ended: a.integer(), Level: a.integer()}
+	a.bad = a.bad || l.Level < 0
+	if l.Level == 0 {
+		return limit.Late{}
 	}
-	return nil
+	return l
 }
 
 // markedID is the id, 17 bytes, of another record of the tier than that of its state.
@@ -590,7 +535,16 @@ func findBehind(records, id string) int {
 const behindBytes = idBytes + 8
 
 // recordBytes is the length of such a record, whose head begins with kind.
-func recordBytes(kind byte) int { return behindBytes + 8*stateWidth(limit.Algorithm(kind)) }
+func recordBytes(kind byte) int {
+	width := markWidth
+	if int(kind) < len(algorithms) && algorithms[kind].width != 0 {
+		width = algorithms[kind].width
+	}
+	return behindBytes + 8*width
+}
+
+// markWidth is how many doubles of a mark are its state.
+const markWidth = 2
 
 // wholeRecords reports whether there is nothing but records, each with its head.
 func wholeRecords(records string) bool {
@@ -606,14 +560,14 @@ func (a *answer) state(t *limit.Tier) limit.State {
 	if a.empty {
 		return limit.State{}
 	}
-	s := limit.State{At: a.integer(), N: a.integer()}
+	x, y, z := a.integer(), a.integer(), int64(0)
 	switch {
-	case stateWidth(t.Algorithm) == 3:
-		s.M = a.integer()
-	case s.At != 0:
-		s.M = rateOf(t)
+	case of(t).width == 3:
+		z = a.integer()
+	case x != 0:
+		z = rateOf(t)
 	}
-	return s
+	return of(t).state(x, y, z)
 }
 
 // eachTier visits the tiers in the order in which they were asked; i is the number of the tier's result.
@@ -634,17 +588,17 @@ func (q *question) chargeOf(i int) int {
 	return c
 }
 
-// stamps reads what the script says of a log or of buckets: as few stamps as lead the core to the same outcome, which
+// entries reads what the script says of a log or of buckets: as few entries as lead the core to the same outcome, which
 // are the one that makes room for a denied cost, and the last.
-func (a *answer) stamps() limit.State {
+func (a *answer) entries() limit.State {
 	used, latest, retry, over := a.integer(), a.integer(), a.integer(), a.integer()
-	s := limit.State{N: used}
+	log := limit.LogState{Sum: used}
 	switch {
 	case used <= 0:
 	case retry == 0 || retry == latest || over >= used:
-		s.Stamps = []limit.Stamp{{At: latest, Units: used}}
+		log.Entries = []limit.Entry{{At: latest, Units: used}}
 	default:
-		s.Stamps = []limit.Stamp{{At: retry, Units: over}, {At: latest, Units: used - over}}
+		log.Entries = []limit.Entry{{At: retry, Units: over}, {At: latest, Units: used - over}}
 	}
-	return s
+	return log.State()
 }

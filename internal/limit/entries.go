@@ -1,0 +1,322 @@
+package limit
+
+import "slices"
+
+// LogState is the state of a sliding log, and of sliding buckets.
+type LogState struct {
+	Sum     int64   // of the entries' units
+	Entries []Entry // ascending by time. A State shares them with its LogState
+}
+
+// Log is the state as one of a sliding log or of sliding buckets.
+func (s *State) Log() LogState { return LogState{Sum: s.b, Entries: s.entries()} }
+
+// State is the inverse of [State.Log].
+func (st LogState) State() State {
+	s := State{b: st.Sum}
+	if st.Entries != nil {
+		s.extra = &extra{entries: st.Entries}
+	}
+	return s
+}
+
+// setSum sets the sum of the entries' units.
+func (s *State) setSum(units int64) { s.b = units }
+
+// logSeen is what a decision has seen of a log or of buckets, as of its time and before its charge. With what was charged it
+// is complete: a log may have changed when someone asks a Result.
+type logSeen struct {
+	now     int64
+	used    int64 // units that count
+	clears  int64 // when none of them will, or now
+	cleared int64 // clears before the charge
+	freed   int64 // when fewer units count than before the charge; 0 if none count
+}
+
+func (r *Result) logSeen() logSeen {
+	n := &r.seen
+	return logSeen{now: n.a, used: n.b, clears: n.c, cleared: n.d, freed: n.e}
+}
+
+func (v *logSeen) write(r *Result) { r.seen = numbers{v.now, v.used, v.clears, v.cleared, v.freed} }
+
+// log is what a sliding log and sliding buckets have in common: entries of the units that were charged, each of which
+// counts for a time. Leased units are entries at the end of their lease, so that each counts for as long as the last unit
+// that can be spent.
+type log struct {
+	threshold int64
+	period    int64 // µs
+	width     int64 // µs; entries lie at multiples of it: 1 for a log, the width of a bucket for buckets
+	lasts     int64 // µs; how long an entry counts from its time on
+}
+
+// oldest is the time of the first entry that still counts at now.
+func (l *log) oldest(now int64) int64 { return floorTo(now, l.width) - l.lasts + l.width }
+
+// leaves is the first time at which an entry of the time at no longer counts.
+func (l *log) leaves(at int64) int64 { return at + l.lasts }
+
+// leftBy returns the first time at which so many units of the entries no longer count; 0 if there are no entries.
+func (l *log) leftBy(entries []Entry, units int64) (at int64) {
+	for i := 0; units > 0 && i < len(entries); i++ {
+		units -= entries[i].Units
+		at = l.leaves(entries[i].At)
+	}
+	return at
+}
+
+func (l *log) evaluate(s *State, now int64, r *Result) bool {
+	entries := s.entries()
+	n := len(entries)
+	if n > 0 && l.misdated(entries[n-1].At, now) {
+		return false
+	}
+	oldest, used, stale := l.oldest(now), s.Log().Sum, 0
+	for stale < n && entries[stale].At < oldest {
+		used -= entries[stale].Units
+		stale++
+	}
+	seen := logSeen{now: now, used: used, clears: now}
+	if n > stale {
+		seen.clears = l.leaves(entries[n-1].At)
+	}
+	live := entries[stale:]
+	seen.freed = l.leftBy(live, max(used-l.threshold, 0)+1)
+	seen.write(r)
+	r.stale = int32(stale)
+	if r.Never = r.Cost > l.threshold; r.Never {
+		return true
+	}
+	if r.Admits = used+r.need <= l.threshold; !r.Admits {
+		r.RetryAt = l.leftBy(live, used+r.need-l.threshold)
+	}
+	return true
+}
+
+// misdated reports a time that only a clock which was far ahead can have written: leased units are entries of up to a
+// period from now.
+func (l *log) misdated(at, now int64) bool { return at-l.period-maxSkew > now }
+
+// repair moves the entries that are ahead to now.
+func (l *log) repair(s *State, now int64, _ *Result) {
+	x := s.extra
+	first, units := len(x.entries), int64(0)
+	for first > 0 && l.misdated(x.entries[first-1].At, now) {
+		first--
+		units += x.entries[first].Units
+	}
+	x.entries = x.entries[:first]
+	x.add(Entry{floorTo(now, l.width), units})
+}
+
+func (l *log) charge(s *State, _ int64, r *Result) {
+	if r.stale > 0 {
+		s.extra.drop(int(r.stale))
+	}
+	seen := r.logSeen()
+	s.setSum(seen.used + r.need)
+	if r.need == 0 {
+		return
+	}
+	at := l.chargedAt(r)
+	s.more().add(Entry{at, r.need})
+	seen.cleared, seen.clears = seen.clears, max(seen.clears, l.leaves(at))
+	seen.write(r)
+}
+
+// chargedAt is the time of the entry for what the decision charges.
+func (l *log) chargedAt(r *Result) int64 {
+	if r.leaseAt != 0 {
+		return r.leaseAt
+	}
+	return floorTo(r.logSeen().now, l.width)
+}
+
+// drop forgets the first n entries. It only moves the start of the slice, so a busy log does not pay its length on every
+// charge. The entries before the new start stay in memory, and are counted. What is left is copied, which gives the memory
+// back, once there are more such entries than live ones, or once three quarters of the places behind the start are free. A
+// copy thus moves no more entries than were dropped since the last one.
+func (x *extra) drop(n int) {
+	const few = 16 // entries that are not worth a copy
+	live := x.entries[n:]
+	x.dropped += n
+	if x.dropped > len(live)+few || cap(live) >= 4*few && 4*len(live) < cap(live) {
+		live, x.dropped = append(make([]Entry, 0, 2*len(live)+4), live...), 0
+	}
+	x.entries = live
+}
+
+// add keeps the order. Units of a time that is there already are added to its entry.
+func (x *extra) add(e Entry) {
+	i, before := len(x.entries), cap(x.entries)
+	for i > 0 && x.entries[i-1].At > e.At {
+		i--
+	}
+	if i > 0 && x.entries[i-1].At == e.At {
+		x.entries[i-1].Units += e.Units
+		return
+	}
+	if x.entries = slices.Insert(x.entries, i, e); cap(x.entries) != before {
+		x.dropped = 0 // room was made by moving all entries
+	}
+}
+
+// takeOff takes at most so many units off the entry of the time at, and returns how many. An entry that is then empty goes,
+// so that charging and refunding in turn does not add entries without bound.
+func (s *State) takeOff(at, units int64) int64 {
+	entries := s.entries()
+	for i := range entries {
+		if entries[i].At != at {
+			continue
+		}
+		back := takeBack(&entries[i].Units, units)
+		s.setSum(s.Log().Sum - back)
+		if entries[i].Units == 0 {
+			s.extra.entries = slices.Delete(entries, i, i+1)
+		}
+		return back
+	}
+	return 0
+}
+
+func (l *log) freshAt(s *State) int64 {
+	entries := s.entries()
+	if len(entries) == 0 {
+		return longAgo
+	}
+	return l.leaves(entries[len(entries)-1].At)
+}
+
+func (l *log) used(r *Result) int64 { return r.logSeen().used + r.Charged }
+
+func (l *log) resetAt(r *Result) int64 { return r.logSeen().clears }
+
+func (l *log) moreAt(r *Result) int64 {
+	at := r.logSeen().freed
+	if charged := l.leaves(l.chargedAt(r)); at == 0 || r.Charged > 0 && charged < at {
+		at = charged
+	}
+	return at
+}
+
+func (l *log) free(r *Result, units int64) {
+	seen := r.logSeen()
+	seen.used -= units
+	seen.write(r)
+}
+
+// uncharge makes the result what it was before its charge.
+func (l *log) uncharge(r *Result) {
+	seen := r.logSeen()
+	seen.clears = seen.cleared
+	seen.write(r)
+}
+
+func (l *log) receipt(r *Result, e *ReceiptEntry) {
+	e.at = l.chargedAt(r)
+	e.end = l.leaves(e.at)
+}
+
+func (l *log) refund(s *State, e *ReceiptEntry, units, _ int64) int64 { return s.takeOff(e.at, units) }
+
+func (l *log) offer(_ *State, _ string, now int64, ask *LeaseRequest, r *Result) Lease {
+	until := now + ask.Life
+	granted := Lease{At: floorTo(until, l.width), Until: until}
+	if ask.leases() {
+		r.leaseAt = granted.At
+	}
+	granted.Units = ask.units(l.threshold - r.logSeen().used - r.need)
+	granted.Upfront = granted.Units
+	return granted
+}
+
+func (l *log) lease(s *State, r *Result, granted *Lease) {
+	if granted.Units == 0 && r.leaseAt == 0 {
+		return
+	}
+	s.setSum(s.Log().Sum + granted.Units)
+	if granted.Units > 0 {
+		s.more().add(Entry{granted.At, granted.Units})
+	}
+	seen := r.logSeen()
+	seen.used, seen.clears = seen.used+granted.Units, max(seen.clears, l.leaves(granted.At))
+	seen.write(r)
+}
+
+// giveBack takes the units off the entry of the time at.
+func (l *log) giveBack(s *State, units, at, now int64, _ period) {
+	if at = floorTo(at, l.width); l.counts(at, now) {
+		s.takeOff(at, units)
+	}
+}
+
+// replay adds an entry at the time at which the units were admitted.
+func (l *log) replay(s *State, units, at, now int64, _ period) {
+	if at = floorTo(at, l.width); !l.counts(at, now) {
+		return
+	}
+	sum := s.Log().Sum
+	units = min(units, max(mostCounted-sum, 0))
+	s.setSum(sum + units)
+	s.more().add(Entry{at, units})
+}
+
+// counts reports whether an entry of the time at may be there: neither too old to count, nor after the end of any lease.
+func (l *log) counts(at, now int64) bool { return at >= l.oldest(now) && at <= now+l.period }
+
+func (l *log) leasing() Leasing { return Leasing{Apart: true} }
+
+func (l *log) leaseEnd(string, int64) (lease, ramp int64) { return 0, 0 }
+
+// forgottenAt: a charge lies in an entry of its own time, or of an earlier one.
+func (l *log) forgottenAt(_ string, at int64) int64 { return l.leaves(at) }
+
+// leaseEntries is how many entries a log gets by a lease: for the need, the units leased, and the units given back.
+const leaseEntries = 3
+
+func (l *log) room(s *State, r *Result) (entries int) {
+	all := s.entries()
+	n, more := len(all), 1
+	if r.leases {
+		more = leaseEntries
+	} else if n > 0 && all[n-1].At == l.chargedAt(r) {
+		more = 0
+	}
+	if n+more <= cap(all) {
+		return 0
+	}
+	n += more - l.droppable(r)
+	return max(cap(all), n+n/2) // a half more, so that few charges move all entries
+}
+
+// droppable is how many of the first entries may be dropped before the charge. A request with leases may correct them first.
+func (l *log) droppable(r *Result) int {
+	if r.leases {
+		return 0
+	}
+	return int(r.stale)
+}
+
+// grow: if there is no room for one more entry, the units of the last one will count as long as those of the charge do. That
+// makes the limit stricter, and never looser.
+func (l *log) grow(s *State, r *Result, entries int) {
+	x, stale := s.more(), l.droppable(r)
+	if entries = max(entries, 1); entries > cap(x.entries) {
+		x.entries, x.dropped = append(make([]Entry, 0, entries), x.entries[stale:]...), 0
+	} else {
+		x.entries = slices.Delete(x.entries, 0, stale)
+	}
+	r.stale -= int32(stale)
+	n := len(x.entries)
+	if n == 0 || n < cap(x.entries) || r.leases {
+		return
+	}
+	last := &x.entries[n-1]
+	r.leaseAt = max(last.At, l.chargedAt(r))
+	last.At = r.leaseAt
+	seen := r.logSeen()
+	seen.freed = l.leftBy(x.entries, max(seen.used-l.threshold, 0)+1)
+	seen.write(r)
+}
+
+func (l *log) leased(*Result, int64) int64 { return 0 }

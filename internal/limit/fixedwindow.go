@@ -1,0 +1,98 @@
+package limit
+
+// FixedWindow counts the units of the current window, and admits a cost if the count stays within the threshold. It is
+// exact inside a window; an interval that lies across two windows may have twice the threshold.
+//
+// Leased units count in the window in which they are leased, and end with it.
+const FixedWindow Algorithm = 1
+
+// The sliding kinds admit at most as much where two windows meet: less of the second window, or none of it.
+var fixedWindowKind = kind{
+	name: "fixed_window", letter: 'f', amount: amountThreshold, largest: MaxUnits, new: newFixedWindow,
+	neverLooser: []Algorithm{SlidingWindow, SlidingBuckets, SlidingLog},
+}
+
+type fixedWindow struct{ windows }
+
+func newFixedWindow(t *Tier, l *Limit, _ report) algorithm { return &fixedWindow{newWindows(t, l)} }
+
+func (w *fixedWindow) evaluate(s *State, now int64, r *Result) bool {
+	if w.misdated(s, now) {
+		return false
+	}
+	own := r.window.start
+	seen := w.asOf(s, own)
+	off := w.offGrid(seen.start, own)
+	if off {
+		seen.weight = seen.previous
+	}
+	seen.write(r)
+	if r.Never = r.Cost > w.threshold; r.Never {
+		return true
+	}
+	if r.Admits = seen.weight+seen.count+r.need <= w.threshold; r.Admits {
+		return true
+	}
+	switch {
+	case !off:
+		r.RetryAt = seen.start + w.period
+	case seen.count+r.need <= w.threshold: // in the grid's own next window, which starts with this count
+		r.RetryAt = own + w.period
+	default:
+		r.RetryAt = own + 2*w.period
+	}
+	return true
+}
+
+// freshAt is one period later than it has to be while align stays as it is, see windows.
+func (w *fixedWindow) freshAt(s *State) int64 { return s.Window().Start + 2*w.period }
+
+func (w *fixedWindow) resetAt(r *Result) int64 { return r.windowSeen().start + w.period }
+
+func (w *fixedWindow) moreAt(r *Result) int64 { return w.resetAt(r) }
+
+func (w *fixedWindow) receipt(r *Result, e *ReceiptEntry) {
+	e.at, e.end = r.windowSeen().start, w.resetAt(r)
+}
+
+func (w *fixedWindow) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
+	st := s.Window()
+	if st.Start != e.at {
+		return 0
+	}
+	back := takeBack(&st.Count, units)
+	*s = st.State()
+	return back
+}
+
+func (w *fixedWindow) offer(_ *State, _ string, _ int64, ask *LeaseRequest, r *Result) Lease {
+	seen := r.windowSeen()
+	units := ask.units(w.threshold - seen.weight - seen.count - r.need)
+	return Lease{Units: units, Upfront: units, At: seen.start, Until: seen.start + w.period}
+}
+
+func (w *fixedWindow) giveBack(s *State, units, at, _ int64, window period) {
+	w.correct(s, -units, at, window.start, mostCounted)
+}
+
+func (w *fixedWindow) replay(s *State, units, at, _ int64, window period) {
+	w.correct(s, units, at, window.start, mostCounted)
+}
+
+func (w *fixedWindow) leasing() Leasing { return Leasing{Ends: true, Longest: w.period} }
+
+func (w *fixedWindow) leaseEnd(owner string, now int64) (lease, ramp int64) {
+	end := w.window(owner, now).end
+	return end, end
+}
+
+// counting: two windows meet, and each admits the threshold.
+func (w *fixedWindow) counting() Counting {
+	return Counting{AtOnce: 2 * w.threshold, Lasts: 2 * w.period, Windows: 1}
+}
+
+func (w *fixedWindow) forgottenAt(owner string, at int64) int64 { return w.window(owner, at-1).end }
+
+func (w *fixedWindow) params(owner string) Params {
+	return Params{Period: w.period, Offset: w.offset(owner)}
+}

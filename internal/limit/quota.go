@@ -1,0 +1,171 @@
+package limit
+
+import "sync/atomic"
+
+// Quota counts the units of a calendar period, and admits a cost if the count stays within the quota. It is exact inside a
+// period. See [Calendar] for where periods begin.
+//
+// Leased units count in the period in which they are leased, and end with it.
+const Quota Algorithm = 7
+
+var quotaKind = kind{
+	name: "quota", letter: 'q', amount: amountUnits, largest: MaxUnits, hasCalendar: true, new: newQuota,
+}
+
+type quota struct {
+	units    int64
+	calendar *Calendar
+	last     *atomic.Pointer[period] // what window returned last; shared by copies of the tier
+}
+
+// QuotaState is the state of a quota.
+type QuotaState struct {
+	Start, End int64 // of the period in which units were charged last, µs since 1970
+	Count      int64 // units charged in it
+}
+
+// Quota is the state as one of a quota.
+func (s *State) Quota() QuotaState { return QuotaState{Start: s.a, End: s.c, Count: s.b} }
+
+// State is the inverse of [State.Quota].
+func (st QuotaState) State() State { return State{a: st.Start, b: st.Count, c: st.End} }
+
+// quotaSeen is what a decision has seen of a quota, as of its time and before its charge.
+func (r *Result) quotaSeen() QuotaState {
+	return QuotaState{Start: r.seen.a, End: r.seen.b, Count: r.seen.c}
+}
+
+func (st *QuotaState) write(r *Result) { r.seen = numbers{a: st.Start, b: st.End, c: st.Count} }
+
+func newQuota(t *Tier, _ *Limit, bad report) algorithm {
+	if t.Calendar == nil {
+		bad("every", "a quota needs its calendar")
+		return nil
+	}
+	if err := t.Calendar.check(); err != nil {
+		bad("every", "%v", err)
+	}
+	return &quota{units: t.Threshold, calendar: t.Calendar, last: new(atomic.Pointer[period])}
+}
+
+// window is the calendar period of now. The last one is remembered, since looking it up costs less than a decision, and
+// computing it costs more.
+func (q *quota) window(_ string, now int64) period {
+	if p := q.last.Load(); p != nil && p.start <= now && now < p.end {
+		return *p
+	}
+	var p period
+	p.start, p.end = q.calendar.Period(now)
+	q.last.Store(&p)
+	return p
+}
+
+// asOf is the count and the period as of now, whose own period is window.
+func (q *quota) asOf(s *State, now int64, window period) QuotaState {
+	st := s.Quota()
+	unused := st.End == 0 && st.Count == 0 // a period may end at 0
+	if unused || now >= st.End {
+		return QuotaState{Start: window.start, End: window.end}
+	}
+	return st
+}
+
+func (q *quota) evaluate(s *State, now int64, r *Result) bool {
+	if s.Quota().Start-maxSkew > now {
+		return false
+	}
+	st := q.asOf(s, now, r.window)
+	st.write(r)
+	if r.Never = r.Cost > q.units; r.Never {
+		return true
+	}
+	if r.Admits = st.Count+r.need <= q.units; !r.Admits {
+		r.RetryAt = st.End
+	}
+	return true
+}
+
+func (q *quota) repair(s *State, _ int64, r *Result) {
+	*s = QuotaState{Start: r.window.start, End: r.window.end, Count: s.Quota().Count}.State()
+}
+
+func (q *quota) charge(s *State, _ int64, r *Result) {
+	st := r.quotaSeen()
+	st.Count += r.need
+	*s = st.State()
+}
+
+func (q *quota) freshAt(s *State) int64 { return s.Quota().End }
+
+func (q *quota) used(r *Result) int64 { return r.quotaSeen().Count + r.Charged }
+
+func (q *quota) resetAt(r *Result) int64 { return r.quotaSeen().End }
+
+func (q *quota) moreAt(r *Result) int64 { return r.quotaSeen().End }
+
+func (q *quota) free(r *Result, units int64) {
+	st := r.quotaSeen()
+	st.Count -= units
+	st.write(r)
+}
+
+func (q *quota) receipt(r *Result, e *ReceiptEntry) {
+	st := r.quotaSeen()
+	e.at, e.end = st.Start, st.End
+}
+
+func (q *quota) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
+	st := s.Quota()
+	if st.Start != e.at {
+		return 0
+	}
+	back := takeBack(&st.Count, units)
+	*s = st.State()
+	return back
+}
+
+func (q *quota) offer(_ *State, _ string, _ int64, ask *LeaseRequest, r *Result) Lease {
+	st := r.quotaSeen()
+	units := ask.units(q.units - st.Count - r.need)
+	return Lease{Units: units, Upfront: units, At: st.Start, Until: st.End}
+}
+
+func (q *quota) lease(s *State, r *Result, granted *Lease) {
+	st := s.Quota()
+	st.Count += granted.Units
+	*s = st.State()
+	q.free(r, -granted.Units)
+}
+
+func (q *quota) giveBack(s *State, units, at, now int64, window period) {
+	q.correct(s, -units, at, now, window)
+}
+
+func (q *quota) replay(s *State, units, at, now int64, window period) {
+	q.correct(s, units, at, now, window)
+}
+
+// correct counts so many units more, or fewer, if the time at lies in the present period.
+func (q *quota) correct(s *State, units, at, now int64, window period) {
+	st := q.asOf(s, now, window)
+	if at >= st.Start && at < st.End {
+		st.Count = min(max(st.Count+units, 0), mostCounted)
+	}
+	*s = st.State()
+}
+
+func (q *quota) leasing() Leasing { return Leasing{Ends: true} }
+
+func (q *quota) leaseEnd(owner string, now int64) (lease, ramp int64) {
+	end := q.window(owner, now).end
+	return end, end
+}
+
+// counting: two calendar periods meet, and each admits the quota.
+func (q *quota) counting() Counting { return Counting{AtOnce: 2 * q.units, Windows: 1} }
+
+func (q *quota) forgottenAt(owner string, at int64) int64 { return q.window(owner, at-1).end }
+
+func (q *quota) params(string) Params { return Params{} }
+
+func (q *quota) leased(*Result, int64) int64 { return 0 }

@@ -1,0 +1,40 @@
+package limit
+
+// SlidingBuckets divides time into buckets, n of them in a period, and admits a cost if no more than the threshold was
+// charged in the current bucket and the n before it. It never admits more than the threshold in a period, but counts units
+// for up to one bucket longer than a sliding log does. It needs memory for n+1 numbers.
+//
+// See log for all that it shares with the sliding log.
+const SlidingBuckets Algorithm = 3
+
+var slidingBucketsKind = kind{
+	name: "sliding_buckets", letter: 'b', amount: amountThreshold, largest: MaxUnits, hasBuckets: true,
+	new: newSlidingBuckets,
+}
+
+type slidingBuckets struct {
+	log
+	buckets int64 // n
+}
+
+func newSlidingBuckets(t *Tier, _ *Limit, bad report) algorithm {
+	if t.Buckets == 0 {
+		t.Buckets = DefaultBuckets
+	}
+	if t.Buckets < 1 || t.Buckets > MaxBuckets {
+		bad("buckets", "%d is outside 1..%d", t.Buckets, MaxBuckets)
+		return nil
+	}
+	// Rounded up: n whole buckets then cover at least the period, so the bound stays the threshold.
+	n, period := int64(t.Buckets), t.Period.Microseconds()
+	width := ceilDiv(period, n)
+	return &slidingBuckets{log{threshold: t.Threshold, period: period, width: width, lasts: (n + 1) * width}, n}
+}
+
+func (b *slidingBuckets) params(string) Params {
+	return Params{Period: b.period, Width: b.width, Buckets: b.buckets}
+}
+
+func (b *slidingBuckets) counting() Counting {
+	return Counting{AtOnce: b.threshold, Lasts: b.lasts, Entries: true}
+}

@@ -1,0 +1,185 @@
+package limit
+
+// SlidingWindow counts the units of the current window and, of those of the window before it, the part that a window as
+// long as the period and ending now still covers: ⌈previous·(period−elapsed)/period⌉ + count + cost ≤ threshold. It assumes
+// that the previous window's units came evenly; at worst an interval as long as the period has twice the threshold. Source:
+// the sliding window counter of Cloudflare ("How we built rate limiting capable of scaling to millions of domains", 2017).
+//
+// Leased units count in the window in which they are leased, and end with it: after the lease, the previous window only
+// weighs less.
+const SlidingWindow Algorithm = 2
+
+// Sliding buckets and a sliding log admit at most the threshold in any interval as long as the period.
+var slidingWindowKind = kind{
+	name: "sliding_window", letter: 'w', amount: amountThreshold, largest: MaxSlidingUnits, new: newSlidingWindow,
+	neverLooser: []Algorithm{SlidingBuckets, SlidingLog},
+}
+
+type slidingWindow struct {
+	windows
+	tick  int64 // µs; the weight changes in steps of it
+	ticks int64 // in a period
+	slot  int64 // µs; all ramps of a slot end together
+}
+
+const (
+	maxTicks  = 1 << 20 // finest division of the weight, so that count·ticks stays below 2^52
+	leastRamp = 8       // slots in a period
+)
+
+func newSlidingWindow(t *Tier, l *Limit, _ report) algorithm {
+	w := &slidingWindow{windows: newWindows(t, l)}
+	w.tick = weightTick(w.period)
+	w.ticks = w.period / w.tick
+	w.slot = ceilDiv(w.period, max(leastRamp, ceilDiv(w.period, maxSlot)))
+	return w
+}
+
+// weightTick is the resolution of the weight: the smallest round number of µs that divides the period into at most 2^20
+// ticks, or else, for the odd period that none divides, period/2^20 rounded up. The remaining time is rounded up to ticks
+// and the number of ticks in the period down, so the weight is never too small. It is exact at every multiple of a tick
+// that divides the period (and such a tick divides a second for round periods up to twelve days).
+func weightTick(period int64) int64 {
+	for p := int64(1); p <= period; p *= 10 {
+		for _, m := range [...]int64{1, 2, 5} {
+			if tick := m * p; period/tick <= maxTicks && period%tick == 0 {
+				if period/tick < maxTicks/16 {
+					return ceilDiv(period, maxTicks) // too coarse to be worth its roundness
+				}
+				return tick
+			}
+		}
+	}
+	return ceilDiv(period, maxTicks)
+}
+
+func (w *slidingWindow) evaluate(s *State, now int64, r *Result) bool {
+	if w.misdated(s, now) {
+		return false
+	}
+	own := r.window.start
+	seen := w.asOf(s, own)
+	seen.weight = w.weight(&seen, own, now)
+	seen.write(r)
+	if r.Never = r.Cost > w.threshold; r.Never {
+		return true
+	}
+	if r.Admits = seen.weight+seen.count+r.need <= w.threshold; r.Admits {
+		return true
+	}
+	start := seen.start
+	if w.offGrid(start, own) { // the grid's own next window takes these counts over
+		start = own + w.period
+	}
+	r.RetryAt = max(start, w.weighsAtMost(w.threshold-r.need, start, seen.count, seen.previous))
+	return true
+}
+
+// weight is what the previous window counts at the time at: ⌈previous·(period−elapsed)/period⌉, in ticks. If the current
+// window lies on another grid it is all of it, see windows.
+func (w *slidingWindow) weight(seen *windowSeen, own, at int64) int64 {
+	if w.offGrid(seen.start, own) {
+		return seen.previous
+	}
+	left := max(seen.start+w.period-at, 0)
+	return ceilDiv(seen.previous*min(ceilDiv(left, w.tick), w.ticks), w.ticks)
+}
+
+// weighsAtMost returns the first time at which no more than most units count, of windows that count more now, if nothing is
+// charged. It solves previous·ticksLeft ≤ room·ticks, in the window that begins at start if possible, else in the next one.
+func (w *slidingWindow) weighsAtMost(most, start, count, previous int64) int64 {
+	if room := most - count; room >= 0 {
+		return start + w.period - w.tick*min(w.ticks, room*w.ticks/previous)
+	}
+	return start + 2*w.period - w.tick*min(w.ticks, most*w.ticks/count)
+}
+
+func (w *slidingWindow) freshAt(s *State) int64 { return s.Window().Start + 3*w.period } // see fixedWindow.freshAt
+
+func (w *slidingWindow) resetAt(r *Result) int64 {
+	seen := r.windowSeen()
+	if seen.count+r.Charged > 0 {
+		return seen.start + 2*w.period
+	}
+	return seen.start + w.period
+}
+
+// moreAt: if nothing is used, it is when more than nothing would be left if all of the threshold was charged now.
+func (w *slidingWindow) moreAt(r *Result) int64 {
+	seen, used := r.windowSeen(), w.used(r)
+	if used <= 0 {
+		return w.weighsAtMost(w.threshold-1, seen.start, w.threshold, 0)
+	}
+	return w.weighsAtMost(min(used, w.threshold)-1, seen.start, seen.count+r.Charged, seen.previous)
+}
+
+func (w *slidingWindow) receipt(r *Result, e *ReceiptEntry) {
+	e.at = r.windowSeen().start
+	e.end = e.at + 2*w.period
+}
+
+// refund takes the units off the window that was charged, or off the previous one if it is that by now.
+func (w *slidingWindow) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
+	st, back := s.Window(), int64(0)
+	switch st.Start {
+	case e.at:
+		back = takeBack(&st.Count, units)
+	case e.at + w.period:
+		back = takeBack(&st.Previous, units)
+	}
+	*s = st.State()
+	return back
+}
+
+func (w *slidingWindow) offer(_ *State, _ string, now int64, ask *LeaseRequest, r *Result) Lease {
+	seen := r.windowSeen()
+	left := w.threshold - seen.weight - seen.count - r.need
+	granted := Lease{At: seen.start, Until: seen.start + w.period}
+	if !ask.Ramp {
+		granted.Units = ask.units(left)
+		granted.Upfront = granted.Units
+		return granted
+	}
+	granted.Until = w.rampEnd(seen.start, now)
+	granted.Units = ask.units(w.threshold - w.weight(&seen, r.window.start, granted.Until) - seen.count - r.need)
+	granted.Upfront = min(max(left, 0), granted.Units)
+	return granted
+}
+
+// rampEnd is when the ramps of a window that starts at start end.
+func (w *slidingWindow) rampEnd(start, now int64) int64 {
+	end := start + (floorTo(max(now-start, 0), w.slot) + w.slot)
+	return min(end, start+w.period)
+}
+
+func (w *slidingWindow) giveBack(s *State, units, at, _ int64, window period) {
+	w.correct(s, -units, at, window.start, MaxSlidingUnits)
+}
+
+func (w *slidingWindow) replay(s *State, units, at, _ int64, window period) {
+	w.correct(s, units, at, window.start, MaxSlidingUnits)
+}
+
+func (w *slidingWindow) leasing() Leasing {
+	return Leasing{Ends: true, Longest: w.period, Ramps: true, Step: w.tick, Weighs: true}
+}
+
+func (w *slidingWindow) leaseEnd(owner string, now int64) (lease, ramp int64) {
+	window := w.window(owner, now)
+	return window.end, w.rampEnd(window.start, now)
+}
+
+// counting: AtOnce is the bound of an interval as long as the period, though fewer units fit at once. Lasts is a period
+// longer than a unit counts in windows of one grid, see windows.
+func (w *slidingWindow) counting() Counting {
+	return Counting{AtOnce: 2 * w.threshold, Lasts: 3 * w.period, Windows: 2}
+}
+
+// forgottenAt: in the window after its own a charge still weighs.
+func (w *slidingWindow) forgottenAt(owner string, at int64) int64 {
+	return w.window(owner, at-1).end + w.period
+}
+
+func (w *slidingWindow) params(owner string) Params {
+	return Params{Period: w.period, Offset: w.offset(owner), Tick: w.tick, Ticks: w.ticks, Slot: w.slot}
+}

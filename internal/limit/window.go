@@ -1,0 +1,130 @@
+package limit
+
+// WindowState is the state of a fixed or a sliding window.
+type WindowState struct {
+	Start    int64 // of the current window, µs since 1970
+	Count    int64 // units charged in it
+	Previous int64 // units charged in the window before it
+}
+
+// Window is the state as one of a fixed or sliding window.
+func (s *State) Window() WindowState { return WindowState{Start: s.a, Count: s.b, Previous: s.c} }
+
+// State is the inverse of [State.Window].
+func (st WindowState) State() State { return State{a: st.Start, b: st.Count, c: st.Previous} }
+
+// windowSeen is what a decision has seen of a window, as of its time and before its charge.
+type windowSeen struct {
+	start, count, previous int64
+	weight                 int64 // what the previous window counts
+}
+
+func (r *Result) windowSeen() windowSeen {
+	n := &r.seen
+	return windowSeen{start: n.a, count: n.b, previous: n.c, weight: n.d}
+}
+
+func (v *windowSeen) write(r *Result) {
+	r.seen = numbers{a: v.start, b: v.count, c: v.previous, d: v.weight}
+}
+
+// windows is what fixed and sliding windows have in common: windows of one length on a grid of time. The grid begins at
+// 1970, or, with align: tenant, at a time that is shifted for each owner.
+//
+// The windows of a limit move to another grid when its align changes. Stored windows of the old grid then overlap those of
+// the new one, and nobody knows when within a window its units were charged. Three rules make sure that no window of either
+// grid admits too much:
+//   - An old window that has begun stays the current one until the first start of the new grid after its own start.
+//   - A new window that overlaps the old current one starts with that one's whole count.
+//   - While the old window is the current one, the whole count of the window before it counts, too.
+//
+// So after a change of align a limit may deny early for up to two periods, and never admits too much.
+type windows struct {
+	threshold int64
+	period    int64 // µs
+	shifted   bool  // by the owner's name
+}
+
+func newWindows(t *Tier, l *Limit) windows {
+	return windows{threshold: t.Threshold, period: t.Period.Microseconds(), shifted: l.AlignOwner}
+}
+
+// window is the one of the owner's grid that contains now.
+func (w *windows) window(owner string, now int64) period {
+	offset := w.offset(owner)
+	start := floorTo(now-offset, w.period) + offset
+	return period{start, start + w.period}
+}
+
+// offset is where an owner's windows begin, µs after multiples of the period since 1970. It is the same in each process.
+func (w *windows) offset(owner string) int64 {
+	if !w.shifted {
+		return 0
+	}
+	return int64(hashText(owner) % uint64(w.period))
+}
+
+// asOf is the state as of the time of the grid's window own: the start of the current window, its count, and the count of
+// the window before it. A window that a faster clock has begun stays the current one: windows only move forward.
+func (w *windows) asOf(s *State, own int64) windowSeen {
+	switch st := s.Window(); {
+	case st.Start >= own:
+		return windowSeen{start: st.Start, count: st.Count, previous: st.Previous}
+	case st.Start > own-w.period: // of another grid, and it overlaps this window
+		return windowSeen{start: own, count: st.Count, previous: st.Previous}
+	case st.Start > own-2*w.period: // the window before this one, or one of another grid that overlaps it
+		return windowSeen{start: own, previous: st.Count}
+	}
+	return windowSeen{start: own}
+}
+
+// offGrid reports whether a window that starts at start is ahead of the grid's own one and lies on another grid.
+func (w *windows) offGrid(start, own int64) bool { return start > own && (start-own)%w.period != 0 }
+
+func (w *windows) misdated(s *State, now int64) bool { return s.Window().Start-maxSkew > now }
+
+// repair moves the start of the window back on its own grid.
+func (w *windows) repair(s *State, now int64, _ *Result) {
+	st := s.Window()
+	st.Start -= ceilDiv(st.Start-now, w.period) * w.period
+	*s = st.State()
+}
+
+func (w *windows) charge(s *State, _ int64, r *Result) {
+	seen := r.windowSeen()
+	*s = WindowState{Start: seen.start, Count: seen.count + r.need, Previous: seen.previous}.State()
+}
+
+func (w *windows) used(r *Result) int64 {
+	seen := r.windowSeen()
+	return seen.weight + seen.count + r.Charged
+}
+
+func (w *windows) free(r *Result, units int64) {
+	seen := r.windowSeen()
+	seen.count -= units
+	seen.write(r)
+}
+
+// lease counts what is leased in the window in which it is leased.
+func (w *windows) lease(s *State, r *Result, granted *Lease) {
+	st := s.Window()
+	st.Count += granted.Units
+	*s = st.State()
+	w.free(r, -granted.Units)
+}
+
+// correct counts so many units more, or fewer, in the window that contains the time at, if that is the current window or the
+// one before it. No count is taken above most or below 0.
+func (w *windows) correct(s *State, units, at, own, most int64) {
+	v := w.asOf(s, own)
+	switch floorTo(at-v.start, w.period) {
+	case 0:
+		v.count = min(max(v.count+units, 0), most)
+	case -w.period:
+		v.previous = min(max(v.previous+units, 0), most)
+	}
+	*s = WindowState{v.start, v.count, v.previous}.State()
+}
+
+func (w *windows) leased(*Result, int64) int64 { return 0 }

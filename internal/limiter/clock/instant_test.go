@@ -1,0 +1,122 @@
+package clock_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
+)
+
+// at is an instant of which both clocks read so many seconds more than an arbitrary beginning.
+func at(mono, wall float64) clock.Instant {
+	return clock.Instant{
+		Mono: time.Hour + time.Duration(mono*float64(time.Second)),
+		Wall: 20_000*24*time.Hour + time.Duration(wall*float64(time.Second)),
+	}
+}
+
+// Guarantees that time counts which only one of the two clocks saw: the monotonic one stands still while the process is
+// frozen, and the wall clock may be set back. Otherwise a frozen process would go on with what is a day old.
+func TestSince(t *testing.T) {
+	for name, c := range map[string]struct {
+		later clock.Instant
+		want  time.Duration
+	}{
+		"both":                          {at(60, 60), time.Minute},
+		"frozen for a day":              {at(0.001, 86400), 24 * time.Hour},
+		"the wall clock was set back":   {at(3, -3600), 3 * time.Second},
+		"an instant before the earlier": {at(-2, -1), -time.Second},
+	} {
+		if got := c.later.Since(at(0, 0)); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// Guarantees that nothing waits longer than it is to wait: whichever clock reaches the end of the wait ends it.
+func TestBefore(t *testing.T) {
+	until := at(1, 3600).Add(time.Second)
+	if at(2, 0).Before(until) || at(0, 3601).Before(until) {
+		t.Error("still waiting though one of the clocks has come that far")
+	}
+	if !at(1.9, 0).Before(until) {
+		t.Error("not waiting though neither clock has come that far")
+	}
+}
+
+// Guarantees that what is to happen once in a period happens in a process that was frozen or whose wall clock was set
+// back, and does not happen twice because one of two requests overtook the other.
+func TestDue(t *testing.T) {
+	const period = 10 * time.Second
+	for name, c := range map[string]struct {
+		now  clock.Instant
+		want bool
+	}{
+		"at once":                              {at(0, 0), false},
+		"just before the period is over":       {at(9.9, 9.9), false},
+		"after the period":                     {at(10, 10), true},
+		"frozen for the period":                {at(0, 10), true},
+		"the wall clock was set back":          {at(10, -1), true},
+		"frozen, and set back by the period":   {at(0, -10), true},
+		"a request that another one overtook":  {at(-0.01, -0.01), false},
+		"set back a little, as time.Now might": {at(1, -0.5), false},
+	} {
+		if got := c.now.Due(at(0, 0), period); got != c.want {
+			t.Errorf("%s: due %t, want %t", name, got, c.want)
+		}
+	}
+	if !at(0, 0).Due(clock.Instant{}, 1<<62) {
+		t.Error("what never happened is not due")
+	}
+}
+
+// Guarantees that a Time keeps what it says of both clocks, and that one without a monotonic reading, or none at all,
+// can be compared with others.
+func TestAt(t *testing.T) {
+	now := time.Now()
+	for name, c := range map[string]struct{ earlier, later time.Time }{
+		"with a monotonic reading": {now, now.Add(time.Hour)},
+		"of a message":             {time.Unix(1000, 0), time.Unix(1000, 0).Add(time.Hour)},
+		"of both kinds":            {now.Round(0), now.Add(time.Hour)},
+	} {
+		if got := clock.Between(c.earlier, c.later); got != time.Hour {
+			t.Errorf("%s: %s between two times, want 1h", name, got)
+		}
+	}
+	if got := clock.At(time.Time{}); got != (clock.Instant{}) {
+		t.Errorf("the zero time is %+v, want the zero instant", got)
+	}
+	if got := clock.Between(time.Time{}, time.Unix(1, 0)); got < 100*365*24*time.Hour {
+		t.Errorf("%s since never", got)
+	}
+	if got := at(5, 6).Advance(at(1, 1), at(2, 4)); got != at(6, 9) {
+		t.Errorf("Advance = %+v, want %+v", got, at(6, 9))
+	}
+}
+
+// Guarantees that a timeline counts each freeze and is not turned back: by a wall clock that is set back, however
+// often, or by a reading that comes late.
+func TestTimeline(t *testing.T) {
+	var line clock.Timeline
+	for i, step := range []struct {
+		read         clock.Instant
+		want, behind int64 // seconds
+	}{
+		{at(0, 0), 0, 0},
+		{at(5, 5), 5, 0},
+		{at(5, 105), 105, 0},   // frozen for 100 s
+		{at(7, 55), 107, 0},    // the wall clock is set back by 52 s
+		{at(7, 3655), 3707, 0}, // frozen for an hour
+		{at(6, 3655), 3707, 1}, // a reading that comes late
+		{at(8, 3656), 3708, 0},
+		{at(8, 3000), 3708, 0}, // frozen, and the wall clock is set back
+		{at(8, 3100), 3808, 0}, // frozen for 100 s
+	} {
+		if got := line.At(step.read); got != step.want*1_000_000 {
+			t.Errorf("reading %d: %d µs, want %d s", i, got, step.want)
+		}
+		if got := line.Behind(step.read); got != step.behind*1_000_000 {
+			t.Errorf("reading %d came late by %d µs, want %d s", i, got, step.behind)
+		}
+	}
+}

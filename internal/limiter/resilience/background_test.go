@@ -1,0 +1,187 @@
+package resilience_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+)
+
+func runBackgroundTasks(l *resilience.Chain) { l.RunBackgroundTasks(context.Background(), time.Now()) }
+
+// Guarantees that the chain of a frozen process does nothing by itself: a goroutine would stand still with the process,
+// and wake up in another request with what it knew before. What it has to do it does when it is told to.
+func TestFrozenDoesNothingByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake(t)
+		l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, MaxInstances: 40, Frozen: true})
+		<-time.After(time.Hour)
+		if asked := store.all(); len(asked) > 0 {
+			t.Errorf("asked by itself: %v", asked)
+		}
+		if n := l.Instances.Count(); n != 40 {
+			t.Errorf("%d instances, want the 40 that may be", n)
+		}
+		runBackgroundTasks(l)
+		if n := l.Instances.Count(); n != 1 {
+			t.Errorf("%d instances after an announcement, want the one there is", n)
+		}
+		for range 1000 { // requests within a second
+			runBackgroundTasks(l)
+			<-time.After(time.Millisecond)
+		}
+		if asked := store.all(); len(asked) > 2 { // the second announcement comes anywhere in the period
+			t.Errorf("%d calls for a second of requests: %v", len(asked), asked)
+		}
+		before := len(store.all())
+		for range 100 {
+			<-time.After(time.Second)
+			runBackgroundTasks(l)
+		}
+		if asked := len(store.all()) - before; asked < 9 || asked > 12 {
+			t.Errorf("%d announcements in 100 s, want about one in 10 s", asked)
+		}
+		shut(t, l)
+	})
+}
+
+// Guarantees that a process whose monotonic clock stood still with it announces itself by the wall clock: the others
+// would count it as gone.
+func TestAnnouncingGoesByTheWallClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake(t)
+		l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Frozen: true})
+		defer shut(t, l)
+		now := time.Now().Round(0)
+		for _, after := range []time.Duration{0, 0, time.Hour, time.Hour, 2 * time.Hour} {
+			l.RunBackgroundTasks(t.Context(), now.Add(after))
+		}
+		if asked := store.all(); len(asked) != 3 {
+			t.Errorf("%d announcements, want one at each of 3 times", len(asked))
+		}
+	})
+}
+
+// Guarantees that spare units of a frozen instance get back to where others need them, beside its requests.
+func TestBackgroundTasksGiveBackSpareLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake(t)
+		l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Frozen: true})
+		req := asks(acme, hourly(t, "l", 2000))
+		decides(t, l, req, 1000)
+		runBackgroundTasks(l)
+		held := l.Leases.Stats().Units
+		if held == 0 {
+			t.Fatal("no units in hand; nothing is tested")
+		}
+		back := func() (n int64) {
+			for _, c := range store.of(acme) {
+				n += c.back
+			}
+			return n
+		}
+		before := back()
+		<-time.After(5 * time.Second) // without a request: what is in hand will not be used
+		if got := back(); got != before {
+			t.Errorf("%d units were given back by themselves", got-before)
+		}
+		runBackgroundTasks(l)
+		if got := back(); got == before {
+			t.Errorf("nothing of %d units was given back", held)
+		}
+		shut(t, l)
+		if got := usedOf(t, store, req); got[0] != 1000 {
+			t.Errorf("%d counted, want the 1000 that were admitted", got[0])
+		}
+	})
+}
+
+// Guarantees that background tasks which a store holds up end with their context: what goes on beside a request must
+// not outlive it for long.
+func TestBackgroundTasksEndWithTheirContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake(t)
+		l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Frozen: true})
+		defer shut(t, l)
+		store.set(false, true)
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		l.RunBackgroundTasks(ctx, began)
+		if took := time.Since(began); took != 50*time.Millisecond {
+			t.Errorf("the background tasks take %s, want the 50ms of their context", took)
+		}
+		store.set(false, false)
+		l.RunBackgroundTasks(t.Context(), began.Add(2*time.Second))
+		if n := l.Instances.Count(); n != 1 {
+			t.Errorf("%d instances, want 1", n)
+		}
+	})
+}
+
+// Guarantees that each call of a store is told once, by the store's name, and as failed only where it is the store that
+// failed.
+func TestCallsAreObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		told := make(map[string]int)
+		rates, quotas := newFake(t), newFake(t)
+		l := climb(t, resilience.ChainConfig{
+			Rates: resilience.NamedStore{Name: "redis", Store: rates}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas}, Frozen: true, NoLeases: true,
+			Observe: func(store string, took time.Duration, failed bool) {
+				mu.Lock()
+				defer mu.Unlock()
+				told[fmt.Sprintf("%s after %s failed=%v", store, took, failed)]++
+			},
+		})
+		defer shut(t, l)
+		ctx := context.Background()
+		rate, quota := asks(acme, hourly(t, "rate", 100)), asks(acme, monthly(t, "quota", 100))
+		var d limit.Decision
+		for range 3 {
+			if err := l.Decide(ctx, rate, time.Now(), &d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := l.Peek(ctx, quota, time.Now(), &d); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Decide(ctx, quota, time.Now(), &d); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Refund(ctx, d.Receipt(), 0, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		left, leave := context.WithCancel(ctx)
+		quotas.set(false, true)
+		time.AfterFunc(5*time.Millisecond, leave)
+		if err := l.Decide(left, quota, time.Now(), &d); err == nil {
+			t.Fatal("a caller that has left is answered")
+		}
+		late, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		defer cancel()
+		if err := l.Decide(late, quota, time.Now(), &d); err != nil { // decided by the backstop
+			t.Fatal(err)
+		}
+		rates.set(true, false)
+		if err := l.Decide(ctx, rate, time.Now(), &d); err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]int{
+			"redis after 0s failed=false": 3, "redis after 0s failed=true": 1,
+			"dynamodb after 0s failed=false": 3, "dynamodb after 5ms failed=false": 1, "dynamodb after 10ms failed=true": 1,
+		}
+		rates.set(false, false)
+		quotas.set(false, false)
+		mu.Lock()
+		defer mu.Unlock()
+		if fmt.Sprint(told) != fmt.Sprint(want) {
+			t.Errorf("told %v\nwant %v", told, want)
+		}
+	})
+}

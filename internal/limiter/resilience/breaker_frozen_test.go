@@ -1,0 +1,73 @@
+package resilience
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
+)
+
+// answering fails as long as err is set, and counts how often it was asked.
+type answering struct {
+	limit.Store
+	err   error
+	asked int
+}
+
+func (s *answering) Decide(context.Context, *limit.Request, time.Time, *limit.Decision) error {
+	s.asked++
+	return s.err
+}
+
+// Guarantees that a process which is frozen between requests, with a monotonic clock that stands still meanwhile, asks
+// its store again when the cooldown is over by the wall clock: once, until that succeeds. Otherwise a function that is
+// called once a minute would stay on its backstop for as many calls as fit their time into a cooldown.
+func TestBreakerThaws(t *testing.T) {
+	store := &answering{err: errors.New("connection refused")}
+	b, err := NewBreaker(BreakerConfig{Name: "Redis", Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wall time.Duration
+	b.now = func() clock.Instant { return clock.Instant{Mono: time.Second, Wall: wall} }
+	ask := func(want error, asked int) {
+		t.Helper()
+		var d limit.Decision
+		if err := b.Decide(t.Context(), store, &limit.Request{}, time.Unix(0, 0), &d); !errors.Is(err, want) || store.asked != asked {
+			t.Fatalf("%v after %d calls of the store; want %v after %d", err, store.asked, want, asked)
+		}
+	}
+	for i := range 5 {
+		ask(store.err, i+1)
+	}
+	ask(ErrBreakerOpen, 5)
+	wall += 900 * time.Millisecond
+	ask(ErrBreakerOpen, 5)
+	wall += time.Minute
+	ask(store.err, 6)      // the probe after the thaw
+	ask(ErrBreakerOpen, 6) // and not five of them
+	wall += 1500 * time.Millisecond
+	ask(ErrBreakerOpen, 6) // the second cooldown is twice as long
+	if n := b.Stats(); n.State != StateOpen || n.Opened != 1 || n.Probes != 1 {
+		t.Errorf("%+v; want open, opened once, one probe", n)
+	}
+	wall += time.Minute
+	store.err = nil
+	ask(nil, 7)
+	if n := b.Stats(); n.State != StateClosed || n.Probes != 2 {
+		t.Errorf("%+v; want closed after the second probe", n)
+	}
+	store.err = errors.New("a packet was lost")
+	for i := range 4 {
+		ask(store.err, 8+i) // as before: a few failures do not open it
+	}
+	store.err = nil
+	ask(nil, 12)
+	wall -= time.Hour // set back: not shut out
+	ask(nil, 13)
+}

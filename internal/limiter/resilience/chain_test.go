@@ -1,0 +1,418 @@
+package resilience_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/lease"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+)
+
+var errAway = errors.New("nobody is there")
+
+// fake is a store in memory that notes what it is asked, and can be away or hang.
+type fake struct {
+	*memory.Store
+
+	mu    sync.Mutex
+	away  bool
+	hangs bool // until it is asked no more
+	calls []call
+}
+
+// call is one request, and what it was for.
+type call struct {
+	owner    limit.Owner
+	ids      []string
+	back     int64 // units of leases that it gives back
+	replayed int64 // units admitted without the store that it charges
+}
+
+func newFake(tb testing.TB) *fake {
+	tb.Helper()
+	s, err := memory.New(memory.Config{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &fake{Store: s}
+}
+
+func (f *fake) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	c := call{owner: req.Owner}
+	for i := range req.Charges {
+		c.ids = append(c.ids, req.Charges[i].Limit.ID)
+	}
+	for i := range req.Leases {
+		c.replayed += max(req.Leases[i].Correction, 0)
+		c.back -= min(req.Leases[i].Correction, 0)
+	}
+	f.mu.Lock()
+	f.calls = append(f.calls, c)
+	away, hangs := f.away, f.hangs
+	f.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if away {
+		return errAway
+	}
+	return f.Store.Decide(ctx, req, now, d)
+}
+
+func (f *fake) set(away, hangs bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.away, f.hangs = away, hangs
+}
+
+// all is every call.
+func (f *fake) all() []call {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.calls)
+}
+
+// of is the calls for an owner.
+func (f *fake) of(owner limit.Owner) []call {
+	var all []call
+	for _, c := range f.all() {
+		if c.owner == owner {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// picky is a store that can keep nothing.
+type picky struct{ *fake }
+
+func (picky) Accepts(*limit.Limit) error { return errors.New("too picky") }
+
+func climb(tb testing.TB, c resilience.ChainConfig) *resilience.Chain {
+	tb.Helper()
+	c.Log = quiet
+	l, err := resilience.NewChain(c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return l
+}
+
+func shut(tb testing.TB, l *resilience.Chain) {
+	tb.Helper()
+	if err := l.Close(context.Background()); err != nil {
+		tb.Errorf("Close: %v", err)
+	}
+}
+
+func build(tb testing.TB, l limit.Limit) *limit.Limit {
+	tb.Helper()
+	made, err := limit.New(l)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return made
+}
+
+func hourly(tb testing.TB, id string, units int64) *limit.Limit {
+	return build(tb, limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: units, Period: time.Hour}}})
+}
+
+func monthly(tb testing.TB, id string, units int64) *limit.Limit {
+	return build(tb, limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: units,
+		Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1}}}})
+}
+
+func asks(owner limit.Owner, limits ...*limit.Limit) *limit.Request {
+	req := &limit.Request{Owner: owner}
+	for _, l := range limits {
+		req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: 1})
+	}
+	return req
+}
+
+// decides asks n times, a millisecond apart, and returns how many were admitted, and how many of all were marked.
+func decides(tb testing.TB, s limit.Store, req *limit.Request, n int) (allowed, marked int64) {
+	tb.Helper()
+	var d limit.Decision
+	for range n {
+		if err := s.Decide(context.Background(), req, time.Now(), &d); err != nil {
+			tb.Fatal(err)
+		}
+		if d.Allowed {
+			allowed++
+		}
+		if d.Degraded {
+			marked++
+		}
+		<-time.After(time.Millisecond)
+	}
+	return allowed, marked
+}
+
+// usedOf is what a store counts of each limit.
+func usedOf(tb testing.TB, s limit.Store, req *limit.Request) (used []int64) {
+	tb.Helper()
+	var d limit.Decision
+	if err := s.Peek(context.Background(), req, time.Now(), &d); err != nil {
+		tb.Fatal(err)
+	}
+	for i := range d.Results {
+		used = append(used, d.Results[i].Used())
+	}
+	return used
+}
+
+// What New cannot work with is an error that says what, and leaves nothing running.
+func TestConfig(t *testing.T) {
+	store := newFake(t)
+	good := resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Log: quiet}
+	for _, tt := range []struct {
+		name   string
+		change func(c *resilience.ChainConfig)
+		want   []string
+	}{
+		{"no store", func(c *resilience.ChainConfig) { c.Rates.Store = nil }, []string{"Rates is missing"}},
+		{"no name", func(c *resilience.ChainConfig) { c.Rates.Name = "" }, []string{"Name is missing"}},
+		{"no name for the quotas", func(c *resilience.ChainConfig) { c.Quotas.Store = store }, []string{"Name is missing"}},
+		{"instances below zero", func(c *resilience.ChainConfig) { c.MaxInstances = -1 }, []string{"Max -1"}},
+		{"a store that cannot count instances", func(c *resilience.ChainConfig) { c.Rates.Store = picky{store} }, []string{"too picky"}},
+		{"a breaker that never closes", func(c *resilience.ChainConfig) { c.Breaker.Cooldown = -1 }, []string{"redis", "Cooldown -1ns"}},
+		{"leases without life", func(c *resilience.ChainConfig) { c.Lease.Life = -1 }, []string{"Life -1ns"}},
+		{"no room for the backstop", func(c *resilience.ChainConfig) { c.Fallback.Bytes = 1 }, []string{"Bytes 1"}},
+		{"no room for the backstop, and no leases", func(c *resilience.ChainConfig) { c.Fallback.Bytes, c.NoLeases = 1, true }, []string{"Bytes 1"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := good
+			tt.change(&c)
+			l, err := resilience.NewChain(c)
+			if err == nil {
+				shut(t, l)
+			}
+			for _, want := range append(tt.want, "store chain: ") {
+				if !strings.Contains(fmt.Sprint(err), want) {
+					t.Errorf("New: %v, want an error with %q", err, want)
+				}
+			}
+		})
+	}
+	shut(t, climb(t, good))
+}
+
+// With leases a busy limit takes few calls; without them each decision is one. Either admits each unit once.
+func TestLeasesOnAndOff(t *testing.T) {
+	for _, off := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newFake(t)
+			l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, NoLeases: off})
+			req := asks(acme, hourly(t, "l", 500))
+			allowed, marked := decides(t, l, req, 600)
+			calls := len(store.of(acme))
+			if allowed != 500 || marked != 0 || (l.Leases == nil) != off {
+				t.Errorf("leases off %v: %d admitted, %d marked, leases %v; want 500 and none", off, allowed, marked, l.Leases)
+			}
+			if off && calls != 600 || !off && calls > 60 {
+				t.Errorf("leases off %v: %d calls for 600 decisions", off, calls)
+			}
+			shut(t, l)
+			if got := usedOf(t, store, req); got[0] != 500 {
+				t.Errorf("leases off %v: %d counted, want 500", off, got[0])
+			}
+		})
+	}
+}
+
+// Instances are counted in the store of the rates, where each of them announces itself.
+func TestInstancesAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, quotas := newFake(t), newFake(t)
+		c := resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas}, MaxInstances: 40}
+		store.set(true, false)
+		a, b := climb(t, c), climb(t, c)
+		synctest.Wait()
+		if a.Instances.Count() != 40 || b.Instances.Count() != 40 {
+			t.Errorf("%d and %d instances before the store was there, want the 40 that may be", a.Instances.Count(), b.Instances.Count())
+		}
+		store.set(false, false)
+		<-time.After(time.Minute) // one that has just started counts more than once
+		for _, n := range []int{a.Instances.Count(), b.Instances.Count()} {
+			if n < 2 || n > 4 { // some announcements are seen twice
+				t.Errorf("%d instances, want 2, at most twice that", n)
+			}
+		}
+		shut(t, a)
+		shut(t, b)
+		if asked := quotas.all(); len(asked) > 0 {
+			t.Errorf("the quotas' store was asked %v", asked)
+		}
+	})
+}
+
+// Quotas that have a store of their own are counted there, rates in theirs, each behind a breaker of its own: with the
+// quotas' store away, what needs no quota is decided as always.
+func TestQuotasApart(t *testing.T) {
+	for _, off := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			rates, quotas := newFake(t), newFake(t)
+			l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: rates}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas}, NoLeases: off})
+			rate, quota := hourly(t, "rate", 1000), monthly(t, "quota", 300)
+			both, alone := asks(acme, rate, quota), asks(acme, rate)
+
+			if allowed, marked := decides(t, l, both, 200); allowed != 200 || marked != 0 {
+				t.Errorf("leases off %v: %d admitted and %d marked, want 200 and none", off, allowed, marked)
+			}
+			for name, f := range map[string]*fake{"rate": rates, "quota": quotas} {
+				for _, c := range f.of(acme) {
+					if slices.ContainsFunc(c.ids, func(id string) bool { return id != name }) {
+						t.Fatalf("leases off %v: the store of %s was asked of %v", off, name, c.ids)
+					}
+				}
+			}
+
+			quotas.set(true, false)
+			if _, marked := decides(t, l, both, 400); marked < 200 {
+				t.Errorf("leases off %v: %d decisions of 400 without the quotas' store are marked", off, marked)
+			}
+			if allowed, marked := decides(t, l, alone, 50); allowed != 50 || marked != 0 {
+				t.Errorf("leases off %v: without the quotas' store %d of 50 are admitted that need none, %d marked", off, allowed, marked)
+			}
+			states := ""
+			for _, b := range l.Breakers {
+				states += fmt.Sprintf("%s %s ", b.Name(), b.State())
+			}
+			if states != "redis closed dynamodb open " {
+				t.Errorf("leases off %v: breakers: %s", off, states)
+			}
+
+			quotas.set(false, false)
+			<-time.After(5 * time.Second)
+			if allowed, marked := decides(t, l, both, 5); marked != 0 {
+				t.Errorf("leases off %v: with the quotas' store again %d of 5 are admitted, %d marked", off, allowed, marked)
+			}
+			shut(t, l)
+			// At first 200, then without the quotas' store what its leases and 300 at most came to.
+			if got := usedOf(t, quotas, asks(acme, quota)); got[0] < 300 || got[0] > 605 {
+				t.Errorf("leases off %v: %d of the quota counted", off, got[0])
+			}
+		})
+	}
+}
+
+// Close charges what was admitted without the store, and then gives back what was leased: in that order, for what is
+// given back too late is lost, and what is not charged is admitted twice. What the store counts then is what was
+// admitted.
+func TestCloseGivesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake(t)
+		l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Lease: lease.Config{Look: -1},
+			Fallback: resilience.FallbackConfig{PerSecond: 1}})
+		busy, exact := hourly(t, "busy", 10_000), build(t, limit.Limit{ID: "exact", Exact: true, Tiers: []limit.Tier{
+			{Algorithm: limit.FixedWindow, Threshold: 1000, Period: time.Hour}}})
+		many := make([]limit.Owner, 5)
+		for i := range many {
+			many[i] = limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint("tenant ", i)}
+			decides(t, l, asks(many[i], busy), 300)
+		}
+		store.set(true, false)
+		for _, owner := range many {
+			if allowed, marked := decides(t, l, asks(owner, exact), 10); allowed != 10 || marked != 10 {
+				t.Fatalf("%d admitted and %d marked without the store, want 10", allowed, marked)
+			}
+		}
+		store.set(false, false)
+		<-time.After(5 * time.Second) // the breaker's cooldown; what is pending waits for an answer
+		if st, fallback := l.Leases.Stats(), l.Stats(); st.Units == 0 || fallback.Waiting != 5 {
+			t.Fatalf("%d units in hand, %d owners have pending units; nothing is tested", st.Units, fallback.Waiting)
+		}
+		before := len(store.all())
+		shut(t, l)
+		order := ""
+		for _, c := range store.all()[before:] {
+			switch {
+			case c.replayed > 0 && !strings.HasSuffix(order, "charge "):
+				order += "charge "
+			case c.back > 0 && !strings.HasSuffix(order, "return "):
+				order += "return "
+			}
+		}
+		if order != "charge return " {
+			t.Errorf("Close does: %s", order)
+		}
+		for _, owner := range many {
+			if got := usedOf(t, store, asks(owner, busy, exact)); got[0] != 300 || got[1] != 10 {
+				t.Errorf("%s: %v counted, want 300 and 10 that were admitted", owner.Name, got)
+			}
+		}
+	})
+}
+
+// Close ends with its context where a store hangs, and says what is left undone.
+func TestCloseIsBounded(t *testing.T) {
+	for _, apart := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			rates, quotas := newFake(t), newFake(t)
+			c := resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: rates}, Lease: lease.Config{Look: -1}}
+			req := asks(acme, hourly(t, "busy", 10_000))
+			if apart {
+				c.Quotas = resilience.NamedStore{Name: "dynamodb", Store: quotas}
+				req = asks(acme, hourly(t, "busy", 10_000), monthly(t, "quota", 10_000))
+			}
+			l := climb(t, c)
+			decides(t, l, req, 300)
+			rates.set(false, true)
+			quotas.set(false, true)
+			<-time.After(9 * time.Second) // the next announcement, too, may be under way
+			ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+			defer cancel()
+			began := time.Now()
+			err := l.Close(ctx)
+			if took := time.Since(began); took > 500*time.Millisecond || err == nil || !strings.Contains(err.Error(), "units are lost") {
+				t.Errorf("quotas apart %v: Close took %s: %v; want at most 500ms, and what is lost", apart, took, err)
+			}
+		})
+	}
+}
+
+// Addresses and tenants are counted apart through one chain, whatever their names, with the store and without it.
+func TestAddressesAndTenants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake(t)
+		l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, MaxInstances: 1})
+		same := "0123456789abcdef0123456789abcdef"
+		tenant, address := limit.Owner{Kind: limit.Tenant, Name: same}, limit.Owner{Kind: limit.Address, Name: same}
+		rule := hourly(t, "l", 100)
+		for _, owner := range []limit.Owner{tenant, address} {
+			if allowed, marked := decides(t, l, asks(owner, rule), 120); allowed != 100 || marked != 0 {
+				t.Errorf("%c: %d admitted, %d marked; want 100 and none", owner.Kind, allowed, marked)
+			}
+			if got := usedOf(t, store, asks(owner, rule)); got[0] != 100 {
+				t.Errorf("%c: %d counted, want 100", owner.Kind, got[0])
+			}
+		}
+		store.set(true, false)
+		other := hourly(t, "other", 100)
+		for _, owner := range []limit.Owner{tenant, address} {
+			if allowed, marked := decides(t, l, asks(owner, other), 120); allowed != 100 || marked != 120 {
+				t.Errorf("%c: without the store %d admitted, %d marked; want 100 and all", owner.Kind, allowed, marked)
+			}
+		}
+		store.set(false, false)
+		<-time.After(5 * time.Second)
+		shut(t, l)
+		for _, owner := range []limit.Owner{tenant, address} {
+			if got := usedOf(t, store, asks(owner, other)); got[0] != 100 {
+				t.Errorf("%c: %d counted of what was admitted without the store, want 100", owner.Kind, got[0])
+			}
+		}
+	})
+}

@@ -1,0 +1,216 @@
+package resilience_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
+)
+
+// unhurried is for tests in which no call may fail, however busy the machine is.
+func unhurried(addr string) spec {
+	return spec{Addr: addr, Deadline: patient, Goroutines: goroutines, Pause: 4 * time.Millisecond, Cooldown: 200 * time.Millisecond, Instances: 50}
+}
+
+// healthy fails t where a call to the store failed.
+func healthy(t *testing.T, reports []report) {
+	t.Helper()
+	for i := range reports {
+		if r := &reports[i]; r.Failed > 0 || r.Fallback.Failures > 0 || r.Breaker.Opened > 0 {
+			t.Errorf("process %d: %d calls failed, %+v, %+v; want none", i, r.Failed, r.Fallback, r.Breaker)
+		}
+	}
+}
+
+// turned is what was admitted in each window of the tenant turning, over all processes.
+func turned(reports []report) map[int64]int64 {
+	by := make(map[int64]int64)
+	for i := range reports {
+		for at, a := range reports[i].Spent[turning] {
+			by[at/int64(turns/time.Second)] += a.Store + a.Without
+		}
+	}
+	return by
+}
+
+// within fails t where a window of the tenant turning has more than its units.
+func within(t *testing.T, by map[int64]int64) {
+	t.Helper()
+	for w, units := range by {
+		if units > turnUnits {
+			t.Errorf("window %d: %d admitted, want at most %d", w, units, turnUnits)
+		}
+	}
+}
+
+// A server that forgets its scripts in mid-load, again and again, is told them anew: no decision notices, and each unit
+// is counted once.
+func TestScriptsFlushed(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	all := start(t, instances, unhurried(server.Addr))
+	tellAll(all, "load %s", strings.Join(append([]string{open, closed}, backstopped...), ","))
+	flushed := 0
+	until(all, "while scripts are flushed", func(_ int, r *report) bool {
+		if err := admin.ScriptFlush(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		flushed++
+		return flushed >= 60 && r.Asked >= 100
+	})
+	tellAll(all, "halt")
+	tellAll(all, "spend %s", year)
+	ended := tellAll(all, "close")
+	sound(t, ended)
+	healthy(t, ended)
+	bounded(t, ended, 0)
+	used, _ := look(t, plain(t, server.Addr), year)
+	if sum := sums(ended, year).Store; sum != used || sum > yearUnits {
+		t.Errorf("%d admitted, the store counts %d; want them equal, at most %d", sum, used, yearUnits)
+	}
+	t.Logf("%d flushes; %d admitted and counted", flushed, used)
+}
+
+// A process that is killed takes what it had leased with it: those units are lost while their window is open, and
+// nobody passes the limit. The others then have the whole of the next window.
+func TestKilledWithLeases(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	all := start(t, instances, unhurried(server.Addr))
+	others := all[1:]
+	tellAll(all, "load %s,%s", year, turning)
+	until(all, "under load", func(_ int, r *report) bool { return r.sum(year).Store >= 50 && r.Lease.Units > 0 })
+	last := tellAll(all[:1], "halt")[0]
+	all[0].Kill()
+	died := last.latest(turning)
+	tellAll(others, "halt")
+	tellAll(others, "spend %s", year)
+	var ended []report
+	wait(t, func() error {
+		ended = append(tellAll(others, "spend %s", turning), last)
+		by := turned(ended)
+		for w, units := range by {
+			if w > died && units == turnUnits {
+				return nil
+			}
+		}
+		return fmt.Errorf("windows after %d: %v, want one with all %d units", died, by, turnUnits)
+	})
+	ended = append(tellAll(others, "close"), last)
+	sound(t, ended)
+	healthy(t, ended)
+	within(t, turned(ended))
+	used, _ := look(t, plain(t, server.Addr), year)
+	sum := sums(ended, year).Store
+	if lost := used - sum; lost < 0 || lost > last.Lease.Units {
+		t.Errorf("%d admitted, the store counts %d; want at most the %d units between them that the killed process had", sum, used, last.Lease.Units)
+	} else {
+		t.Logf("%d admitted of %d; %d lost with the process, which had %d", sum, yearUnits, lost, last.Lease.Units)
+	}
+	if used > yearUnits {
+		t.Errorf("the store counts %d, want at most %d", used, yearUnits)
+	}
+}
+
+// latest is the last window of the tenant turning in which units were admitted here.
+func (r *report) latest(tenant string) int64 {
+	last := int64(0)
+	for at := range r.Spent[tenant] {
+		last = max(last, at/int64(turns/time.Second))
+	}
+	return last
+}
+
+// A process that is frozen with leases in its hands, and goes on when their window has ended, spends nothing of them:
+// by then another one has spent the whole of the next window.
+func TestFrozenWithLeases(t *testing.T) {
+	for _, underLoad := range []bool{false, true} {
+		t.Run(fmt.Sprintf("under load %v", underLoad), func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			store := plain(t, server.Addr)
+			all := start(t, 2, unhurried(server.Addr))
+			frozen, other := all[0], all[1]
+			var before report
+			wait(t, func() error { // the window may turn in between
+				frozen.tell("load %s", turning)
+				frozen.hear()
+				until(all[:1], "with leases", func(_ int, r *report) bool { return r.Lease.Units >= 50 })
+				if !underLoad {
+					frozen.tell("halt")
+					frozen.hear()
+				}
+				frozen.tell("report")
+				if before = frozen.hear(); before.Lease.Units >= 20 {
+					return nil
+				}
+				frozen.tell("halt")
+				frozen.hear()
+				return errors.New("the window turned")
+			})
+			if err := frozen.Freeze(); err != nil {
+				t.Fatal(err)
+			}
+			window := before.latest(turning)
+			full := int64(0)
+			wait(t, func() error {
+				if _, now := look(t, store, turning); now.Unix()/int64(turns/time.Second) <= window {
+					return errors.New("the window is open")
+				}
+				other.tell("spend %s", turning)
+				r := other.hear()
+				by := turned([]report{r})
+				if full = r.latest(turning); full <= window || by[full] < turnUnits {
+					return fmt.Errorf("%v: the next window is not spent", by)
+				}
+				return nil
+			})
+			frozen.tell("spend %s", turning)
+			if err := frozen.Thaw(); err != nil {
+				t.Fatal(err)
+			}
+			frozen.hear()
+			ended := tellAll(all, "close")
+			sound(t, ended)
+			healthy(t, ended)
+			by := turned(ended)
+			within(t, by)
+			if by[full] != turnUnits {
+				t.Errorf("window %d: %d admitted, want the %d of the other process and no more", full, by[full], turnUnits)
+			}
+			t.Logf("frozen in window %d with %d units, thawed in %d; admitted by window %v", window, before.Lease.Units, full, by)
+		})
+	}
+}
+
+// While a breaker is half open one call at a time asks the store, however many decisions there are: each instance has
+// its one probe.
+func TestOneProbe(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	all := start(t, instances, spec{Addr: server.Addr, Deadline: deadline, Goroutines: 16, Pause: 4 * time.Millisecond,
+		Cooldown: 50 * time.Millisecond, Instances: 50})
+	tellAll(all, "load %s,%s", closed, second)
+	until(all, "under load", func(_ int, r *report) bool { return r.Asked >= 20 })
+	if err := server.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	away := until(all, "with a frozen server", func(_ int, r *report) bool { return r.Breaker.Probes >= 5 })
+	if err := server.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	until(all, "with the server again", func(_ int, r *report) bool { return r.Breaker.State == resilience.StateClosed })
+	ended := tellAll(all, "close")
+	sound(t, ended)
+	for i := range ended {
+		if ended[i].ProbesAtOnce != 1 {
+			t.Errorf("process %d: %d probes at once, want one", i, ended[i].ProbesAtOnce)
+		}
+		t.Logf("process %d: %d probes, %d calls refused meanwhile", i, away[i].Breaker.Probes, away[i].Breaker.Refused)
+	}
+}

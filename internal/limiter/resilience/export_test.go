@@ -1,0 +1,16 @@
+package resilience
+
+import (
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// Derive is the limit that one of so many instances keeps by itself at a time.
+func Derive(l *limit.Limit, instances int64, now time.Time) (*limit.Limit, error) {
+	p, err := partOf(l, instances, now)
+	if err != nil {
+		return nil, err
+	}
+	return p.limit, nil
+}

@@ -1,0 +1,536 @@
+package resilience_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limit/limittest"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/store/memory"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func newStore(t testing.TB, c resilience.FallbackConfig) *resilience.Fallback {
+	t.Helper()
+	if c.Log == nil {
+		c.Log = quiet
+	}
+	s, err := resilience.NewFallback(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// away is a store that never answers.
+func away(t testing.TB) *flaky {
+	f := newFlaky(t, nil)
+	f.down.Store(true)
+	return f
+}
+
+func window(t testing.TB, id string, threshold int64, p limit.FailurePolicy) *limit.Limit {
+	return newLimit(t, limit.Limit{ID: id, OnStoreFailure: p, Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Period: 10 * time.Second, Threshold: threshold}}})
+}
+
+func ask(limits ...*limit.Limit) *limit.Request {
+	req := &limit.Request{Owner: acme}
+	for _, l := range limits {
+		req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: 1})
+	}
+	return req
+}
+
+// admitted asks until denied, and returns how often it was not.
+func countAdmitted(t *testing.T, s limit.Store, req *limit.Request, now time.Time) int {
+	t.Helper()
+	var d limit.Decision
+	for n := range 100_000 {
+		if err := s.Decide(context.Background(), req, now, &d); err != nil {
+			t.Fatal(err)
+		}
+		if !d.Allowed {
+			return n
+		}
+	}
+	t.Fatal("never denied")
+	return 0
+}
+
+// Guarantees that while the store answers nothing is different.
+func TestStoreContract(t *testing.T) {
+	limittest.RunStoreContract(t, limittest.Config{
+		New: func(tb testing.TB) limit.Store {
+			return newStore(tb, resilience.FallbackConfig{Store: newFlaky(tb, nil)})
+		},
+		Scripts: 20, // the store behind it runs them all
+	})
+}
+
+// Guarantees that each limit of a request has its own policy, and that the answer is whole: a result for each tier, by
+// the limit's name, marked.
+func TestEachLimitItsPolicy(t *testing.T) {
+	shadow := newLimit(t, limit.Limit{ID: "shadow", Mode: limit.Shadow, OnStoreFailure: limit.Closed, Tiers: []limit.Tier{
+		{Algorithm: limit.SlidingLog, Period: time.Second, Threshold: 1}}})
+	tiers := newLimit(t, limit.Limit{ID: "tiers", Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 20}, {Algorithm: limit.FixedWindow, Period: 10 * time.Second, Threshold: 100}}})
+	free, closed := window(t, "free", 3, limit.Open), window(t, "closed", 50, limit.Closed)
+	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return 4 }})
+	var d limit.Decision
+
+	for range 20 {
+		if err := s.Decide(context.Background(), ask(shadow, free), noon, &d); err != nil || !d.Allowed || !d.Degraded {
+			t.Fatalf("open: err %v, allowed %v, degraded %v", err, d.Allowed, d.Degraded)
+		}
+	}
+	req := ask(free, shadow, tiers)
+	if n := countAdmitted(t, s, req, noon); n != 5 {
+		t.Errorf("%d admitted, want 5: a quarter of 20 a second", n)
+	}
+	if err := s.Decide(context.Background(), req, noon, &d); err != nil {
+		t.Fatal(err)
+	}
+	if b := d.Binding(); b == nil || answer.PolicyName(b.Tier, false) != "tiers/1s" || d.Never || d.RetryAfter() != 200*time.Millisecond || !d.Degraded {
+		t.Errorf("denied by %v, never %v, wait %s, degraded %v; want tiers/1s in 200ms", b, d.Never, d.RetryAfter(), d.Degraded)
+	}
+	names := ""
+	for i := range d.Results {
+		names += fmt.Sprintf("%s:%d ", answer.PolicyName(d.Results[i].Tier, false), d.Results[i].Remaining())
+	}
+	if names != "free:3 shadow:1 tiers/1s:0 tiers/10s:20 " {
+		t.Errorf("results %s", names)
+	}
+
+	before := s.Stats()
+	err := s.Decide(context.Background(), ask(tiers, closed), noon.Add(time.Minute), &d)
+	if !errors.Is(err, resilience.ErrFailClosed) || !errors.Is(err, errGone) || d.Allowed || len(d.Results) > 0 {
+		t.Errorf("closed: err %v, %d results", err, len(d.Results))
+	}
+	if err := s.Peek(context.Background(), ask(closed), noon, &d); !errors.Is(err, resilience.ErrFailClosed) {
+		t.Errorf("closed: peek: %v", err)
+	}
+	if n := countAdmitted(t, s, ask(tiers), noon.Add(time.Minute)); n != 5 {
+		t.Errorf("%d admitted after a request that a closed limit denied, want 5: it charges nothing", n)
+	}
+	after := s.Stats()
+	if after.Closed != before.Closed+1 || before.Open != 20 || before.Backstop != 7 || before.Failures != 27 {
+		t.Errorf("%+v, then %+v", before, after)
+	}
+}
+
+// Guarantees what a client reads meanwhile: the limit's name, and the size of the part that this instance gives.
+func TestHeadersMeanwhile(t *testing.T) {
+	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return 4 }})
+	quota := newLimit(t, limit.Limit{ID: "monthly", Tiers: []limit.Tier{
+		{Algorithm: limit.Quota, Threshold: 1_000_000, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}})
+	var d limit.Decision
+	if err := s.Decide(context.Background(), ask(window(t, "burst", 100, limit.Backstop), quota), noon, &d); err != nil {
+		t.Fatal(err)
+	}
+	var e answer.Encoder
+	h := e.Header(nil, &d, answer.Wait{})
+	if h.Limit != "25" || h.Remaining != "24" || h.RateLimit != `"burst";r=24;t=1, "monthly";r=249999;t=11` ||
+		!strings.HasPrefix(h.Policy, `"burst";q=25;w=10, "monthly";q=250000;w=26`) {
+		t.Errorf("%+v", h)
+	}
+}
+
+// Guarantees that a client which is told to come back when the store may be there again is not told another time beside
+// that.
+func TestHeadersOfACostAboveThePart(t *testing.T) {
+	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return 10 }})
+	l := newLimit(t, limit.Limit{ID: "l", MaxCost: 100, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}})
+	var d limit.Decision
+	for _, cost := range []int64{10, 11} {
+		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: cost}}}
+		if err := s.Decide(context.Background(), req, noon, &d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var e answer.Encoder
+	h := e.Header(nil, &d, answer.Wait{Micros: d.RetryAt - d.Now, Known: true})
+	if d.Allowed || h.RetryAfter != "1" || h.RateLimit != `"l";r=0;t=1` {
+		t.Errorf("allowed %v, Retry-After %s, %s", d.Allowed, h.RetryAfter, h.RateLimit)
+	}
+}
+
+// Guarantees that never is judged against the plan: a cost that only this instance's part cannot hold is told to wait.
+func TestCostAboveThePart(t *testing.T) {
+	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return 10 }})
+	l := newLimit(t, limit.Limit{ID: "l", MaxCost: 1000, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 100}}})
+	free := newLimit(t, limit.Limit{ID: "free", MaxCost: 1000, OnStoreFailure: limit.Open, Tiers: l.Tiers})
+	for _, c := range []struct {
+		cost           int64
+		limit          *limit.Limit
+		allowed, never bool
+		wait           time.Duration
+	}{{10, l, true, false, 0}, {11, l, false, false, time.Second}, {100, l, false, false, time.Second}, {101, l, false, true, 0},
+		{100, free, true, false, 0}, {101, free, false, true, 0}} {
+		var d limit.Decision
+		req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint(c)}, Charges: []limit.Charge{{Limit: c.limit, Cost: c.cost}}}
+		if err := s.Decide(context.Background(), req, noon, &d); err != nil {
+			t.Fatal(err)
+		}
+		if d.Allowed != c.allowed || d.Never != c.never || d.RetryAfter() != c.wait {
+			t.Errorf("cost %d of %s: allowed %v, never %v, wait %s; want %+v", c.cost, c.limit.ID, d.Allowed, d.Never, d.RetryAfter(), c)
+		}
+	}
+	// What never fits in an open limit charges the backstop of another nothing.
+	var d limit.Decision
+	req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}, {Limit: free, Cost: 101}}}
+	if err := s.Decide(context.Background(), req, noon, &d); err != nil || d.Allowed || !d.Never {
+		t.Fatal(err, d.Allowed)
+	}
+	if n := countAdmitted(t, s, ask(l), noon); n != 10 {
+		t.Errorf("%d admitted, want 10", n)
+	}
+}
+
+// Guarantees the size of an instance's part for every algorithm, also of quotas whose rate has too many digits.
+func TestParts(t *testing.T) {
+	month := &limit.Calendar{Every: limit.Month, Location: time.UTC}
+	year := &limit.Calendar{Every: limit.Year, Location: time.UTC}
+	for _, c := range []struct {
+		tier      limit.Tier
+		instances int
+		atOnce    int64
+		refilled  float64 // in a period
+	}{
+		{limit.Tier{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 100}, 3, 33, 33},
+		{limit.Tier{Algorithm: limit.SlidingLog, Period: time.Second, Threshold: 5}, 8, 1, 1},
+		{limit.Tier{Algorithm: limit.SlidingWindow, Period: time.Minute, Threshold: 100}, 1, 100, 100},
+		{limit.Tier{Algorithm: limit.SlidingBuckets, Period: time.Minute, Threshold: 100}, 2, 50, 50},
+		{limit.Tier{Algorithm: limit.LeakyBucket, Period: time.Second, Threshold: 100}, 4, 25, 25},
+		{limit.Tier{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: 100, Burst: 1000}, 4, 250, 25},
+		{limit.Tier{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: 100, Burst: 8}, 4, 2, 25},
+		{limit.Tier{Algorithm: limit.Quota, Threshold: 1_000_000, Calendar: month}, 3, 333_333, 333_333},
+		{limit.Tier{Algorithm: limit.Quota, Threshold: 1, Calendar: year}, 3, 1, 1},
+		{limit.Tier{Algorithm: limit.Quota, Threshold: 31_000_000_019, Calendar: year}, 7, 0, 31_000_000_019 / 7},
+		{limit.Tier{Algorithm: limit.Quota, Threshold: limit.MaxUnits, Calendar: year}, 1, limit.MaxUnits, limit.MaxUnits},
+		{limit.Tier{Algorithm: limit.Quota, Threshold: limit.MaxUnits - 1, Calendar: month}, 7, 0, limit.MaxUnits / 7},
+	} {
+		s := newStore(t, resilience.FallbackConfig{Store: away(t), MaxInstances: c.instances})
+		l := newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{c.tier}})
+		var d limit.Decision
+		if err := s.Peek(context.Background(), ask(l), noon, &d); err != nil {
+			t.Fatal(err)
+		}
+		got := d.Results[0].Tier
+		per := c.tier.Period
+		if c.tier.Calendar != nil {
+			start, end := c.tier.Calendar.Period(noon.UnixMicro())
+			per = time.Duration(end-start) * time.Microsecond
+		}
+		refilled := float64(got.Threshold) * (float64(per) / float64(got.Period))
+		if got.Algorithm != limit.TokenBucket || (c.atOnce > 0 && got.Burst != c.atOnce) || refilled > c.refilled+0.01 || refilled < 0.989*c.refilled {
+			t.Errorf("%+v on %d instances: %d at once, %.1f a period; want %d, %.1f", c.tier, c.instances, got.Burst, refilled, c.atOnce, c.refilled)
+		}
+	}
+}
+
+// Guarantees that two tiers of one period but of two algorithms are two buckets.
+func TestPartsOfOnePeriod(t *testing.T) {
+	l := newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 5}, {Algorithm: limit.SlidingLog, Period: time.Second, Threshold: 3}}})
+	s := newStore(t, resilience.FallbackConfig{Store: away(t)})
+	if n := countAdmitted(t, s, ask(l), noon); n != 3 {
+		t.Errorf("%d admitted, want 3", n)
+	}
+}
+
+// Guarantees that an instance that never learned how many there are takes the most there may be.
+func TestInstancesUnknown(t *testing.T) {
+	n := 0
+	s := newStore(t, resilience.FallbackConfig{Store: away(t), Instances: func() int { return n }, MaxInstances: 20})
+	l := window(t, "l", 100, limit.Backstop)
+	if got := countAdmitted(t, s, ask(l), noon); got != 5 {
+		t.Errorf("%d admitted, want 5", got)
+	}
+	n = 2
+	if got := countAdmitted(t, s, ask(l), noon.Add(10*time.Second)); got < 45 || got > 50 {
+		t.Errorf("%d admitted, want about 50 once two are known", got)
+	}
+}
+
+// Guarantees that a flood of addresses is limited and takes neither the room in which tenants are counted nor that of
+// what they have pending; and that a tenant for whom other tenants have left no room is not let through uncounted.
+func TestNoRoom(t *testing.T) {
+	s := newStore(t, resilience.FallbackConfig{Store: away(t), Bytes: 64 << 10})
+	l := window(t, "l", 5, limit.Backstop)
+	var d limit.Decision
+	allowed := 0
+	const addresses = 2000
+	for i := range addresses {
+		req := ask(l)
+		req.Owner = limit.Owner{Kind: limit.Address, Name: fmt.Sprintf("%032x", i)}
+		if err := s.Decide(context.Background(), req, noon, &d); err != nil || !d.Degraded {
+			t.Fatal(err)
+		} else if d.Allowed {
+			allowed++
+		}
+	}
+	if allowed < 10 || allowed > 100 {
+		t.Errorf("%d of %d addresses passed, want as many as 24 KB hold, and 5", allowed, addresses)
+	}
+	if st := s.Stats(); st.Dropped == 0 || st.Bytes > 64<<10 {
+		t.Errorf("%+v: what was not remembered must be counted, and all of it bounded", st)
+	}
+	before := s.Stats().Dropped
+	for i := range 15 {
+		req := ask(l)
+		req.Owner.Name = fmt.Sprint("tenant-", i)
+		if got := countAdmitted(t, s, req, noon); got != 5 {
+			t.Fatalf("%s: %d admitted, want 5", req.Owner.Name, got)
+		}
+	}
+	if dropped := s.Stats().Dropped - before; dropped != 0 {
+		t.Errorf("%d pending units of tenants are dropped", dropped)
+	}
+	var err error
+	for i := 0; i < 200 && err == nil; i++ {
+		req := ask(l)
+		req.Owner.Name = fmt.Sprint("more-", i)
+		err = s.Decide(context.Background(), req, noon, &d)
+	}
+	if !errors.Is(err, resilience.ErrFailClosed) || !errors.Is(err, limit.ErrFull) {
+		t.Errorf("a tenant without room: %v", err)
+	}
+}
+
+// Guarantees that the request's own faults, a caller that gave up and a holder of leases get their error, and nothing
+// else.
+func TestNotReplaced(t *testing.T) {
+	l := window(t, "l", 5, limit.Backstop)
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	leased := ask(l)
+	leased.Leases = []limit.LeaseRequest{{Need: 1, Most: 3, Share: limit.ShareOne}}
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		req  *limit.Request
+		err  error
+		want error
+	}{
+		"invalid":   {context.Background(), ask(l), limit.ErrInvalidRequest, limit.ErrInvalidRequest},
+		"cost":      {context.Background(), ask(l), limit.ErrInvalidCost, limit.ErrInvalidCost},
+		"duplicate": {context.Background(), ask(l), limit.ErrDuplicateCounter, limit.ErrDuplicateCounter},
+		"given up":  {gone, ask(l), context.Canceled, context.Canceled},
+		"leases":    {context.Background(), leased, errGone, errGone},
+		"unchecked": {context.Background(), ask(l, l), errGone, limit.ErrDuplicateCounter}, // a breaker does not look at what it refuses
+	} {
+		store := newFlaky(t, nil)
+		store.fault = func() error { return c.err }
+		s := newStore(t, resilience.FallbackConfig{Store: store})
+		var d limit.Decision
+		if err := s.Decide(c.ctx, c.req, noon, &d); !errors.Is(err, c.want) || errors.Is(err, resilience.ErrFailClosed) || len(d.Results) > 0 {
+			t.Errorf("%s: err %v, %d results; want %v", name, err, len(d.Results), c.want)
+		}
+		if err := s.Peek(c.ctx, c.req, noon, &d); !errors.Is(err, c.want) {
+			t.Errorf("%s: peek: %v", name, err)
+		}
+	}
+}
+
+// Guarantees that a deadline that has passed still gets an answer: somebody waits for it.
+func TestDeadlinePassed(t *testing.T) {
+	store := newFlaky(t, nil)
+	store.fault = func() error { return context.DeadlineExceeded }
+	s := newStore(t, resilience.FallbackConfig{Store: store})
+	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
+	defer cancel()
+	var d limit.Decision
+	if err := s.Decide(ctx, ask(window(t, "l", 5, limit.Backstop)), noon, &d); err != nil || !d.Allowed || !d.Degraded {
+		t.Errorf("err %v, allowed %v, degraded %v", err, d.Allowed, d.Degraded)
+	}
+}
+
+// Guarantees that a look changes nothing here either.
+func TestPeekMeanwhile(t *testing.T) {
+	s := newStore(t, resilience.FallbackConfig{Store: away(t)})
+	l := window(t, "l", 5, limit.Backstop)
+	var d limit.Decision
+	for range 20 {
+		if err := s.Peek(context.Background(), ask(l), noon, &d); err != nil || !d.Allowed || !d.Degraded || d.Results[0].Remaining() != 5 {
+			t.Fatalf("err %v, allowed %v, degraded %v", err, d.Allowed, d.Degraded)
+		}
+	}
+	if n := countAdmitted(t, s, ask(l), noon); n != 5 {
+		t.Errorf("%d admitted, want 5", n)
+	}
+	if st := s.Stats(); st.Failures != 6 {
+		t.Errorf("%+v: looks are no decisions", st)
+	}
+}
+
+// Guarantees that what is refunded is given back where it was charged, once, and is not charged in the store later.
+func TestRefundMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newMemory(t)
+		store := newFlaky(t, inner)
+		s := newStore(t, resilience.FallbackConfig{Store: store})
+		l := newLimit(t, limit.Limit{ID: "l", MaxCost: 10, Tiers: []limit.Tier{
+			{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 10}, {Algorithm: limit.TokenBucket, Period: time.Hour, Threshold: 10}}})
+		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 3}}}
+		var first, d limit.Decision
+		if err := s.Decide(t.Context(), req, time.Now(), &first); err != nil {
+			t.Fatal(err)
+		}
+		early := first.Receipt()
+		store.down.Store(true)
+		if _, err := s.Refund(t.Context(), early, 0, time.Now()); !errors.Is(err, errGone) {
+			t.Errorf("refund of what the store charged, while it is away: %v", err)
+		}
+		for range 2 {
+			if err := s.Decide(t.Context(), req, time.Now(), &d); err != nil || !d.Degraded {
+				t.Fatal(err)
+			}
+		}
+		receipt := d.Receipt()
+		for again, want := range []string{"{[2 2] false false}", "{[0 0] true false}"} {
+			back, err := s.Refund(t.Context(), receipt, 2, time.Now())
+			if err != nil || fmt.Sprint(back) != want {
+				t.Errorf("refund %d: %v, %v; want %s", again, back, err, want)
+			}
+		}
+		store.down.Store(false)
+		if back, err := s.Refund(t.Context(), early, 0, time.Now()); err != nil || fmt.Sprint(back) != "{[3 3] false false}" {
+			t.Errorf("refund of what the store charged: %v, %v", back, err)
+		}
+		recoverFrom(t, s)
+		if err := inner.Peek(t.Context(), req, time.Now(), &d); err != nil || d.Results[0].Used() != 4 || d.Results[1].Used() != 4 {
+			t.Errorf("err %v, used %d and %d; want 4: twice three less two", err, d.Results[0].Used(), d.Results[1].Used())
+		}
+	})
+}
+
+// Guarantees that a receipt which has expired takes nothing off what is charged in the store later, however often it is
+// tried.
+func TestExpiredRefundMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newMemory(t)
+		store := newFlaky(t, inner)
+		s := newStore(t, resilience.FallbackConfig{Store: store})
+		l := newLimit(t, limit.Limit{ID: "l", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 10}}})
+		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 3}}}
+		store.down.Store(true)
+		var d limit.Decision
+		for range 2 {
+			if err := s.Decide(t.Context(), req, time.Now(), &d); err != nil || !d.Degraded {
+				t.Fatal(err)
+			}
+		}
+		pass(limit.MaxReceiptAge)
+		for range 2 {
+			if back, err := s.Refund(t.Context(), d.Receipt(), 0, time.Now()); err != nil || fmt.Sprint(back) != "{[0] false true}" {
+				t.Errorf("refund of a receipt that has expired: %v, %v", back, err)
+			}
+		}
+		store.down.Store(false)
+		recoverFrom(t, s)
+		if err := inner.Peek(t.Context(), req, time.Now(), &d); err != nil || d.Results[0].Used() != 6 {
+			t.Errorf("err %v, used %d; want 6: twice three", err, d.Results[0].Used())
+		}
+	})
+}
+
+func newMemory(t testing.TB) *memory.Store {
+	t.Helper()
+	m, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// recoverFrom has the store answer once, to somebody else, and waits until nothing is pending.
+func recoverFrom(t *testing.T, s *resilience.Fallback) {
+	t.Helper()
+	var d limit.Decision
+	req := ask(window(t, "other", 1000, limit.Backstop))
+	req.Owner.Name = "somebody else"
+	if err := s.Decide(t.Context(), req, time.Now(), &d); err != nil || d.Degraded {
+		t.Fatal(err, d.Degraded)
+	}
+	for s.Stats().Waiting > 0 {
+		pass(time.Millisecond)
+	}
+}
+
+// Guarantees that the configuration is checked.
+func TestNewFallbackRefuses(t *testing.T) {
+	store := newFlaky(t, nil)
+	for want, c := range map[string]resilience.FallbackConfig{
+		"Store is missing": {},
+		"MaxInstances -1":  {Store: store, MaxInstances: -1},
+		"Bytes 100":        {Store: store, Bytes: 100},
+		"PerSecond -1":     {Store: store, PerSecond: -1},
+	} {
+		if _, err := resilience.NewFallback(c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("New = %v, want an error with %q", err, want)
+		}
+	}
+}
+
+// Guarantees that this costs a store that answers nothing.
+func TestStoreAllocatesNothing(t *testing.T) {
+	s := newStore(t, resilience.FallbackConfig{Store: newMemory(t)})
+	req := perSecond(t)
+	var d limit.Decision
+	ask := func() { _ = s.Decide(context.Background(), req, noon, &d) }
+	ask()
+	if n := testing.AllocsPerRun(100, ask); n > 0 && !raceEnabled {
+		t.Errorf("%.1f allocations for a decision that the store made, want 0", n)
+	}
+}
+
+// Guarantees that a decision which the store answered and cannot make is counted as such, and has a line of the log of
+// its own: that of a store which is away does not hide it.
+func TestUndecidableIsCountedAndLogged(t *testing.T) {
+	var log bytes.Buffer
+	below := &failingBy{Store: newMemory(t)}
+	s, err := resilience.NewFallback(resilience.FallbackConfig{Store: below, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := limit.New(limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Minute}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+	for range 5 {
+		for _, cause := range []error{errors.New("no route"), fmt.Errorf("item %q: %w", "t4:acme,", limit.ErrUnreadable)} {
+			below.err = cause
+			var d limit.Decision
+			if err := s.Decide(t.Context(), &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: []limit.Charge{{Limit: l, Cost: 1}}}, now, &d); err != nil || !d.Degraded {
+				t.Fatalf("%v: %v, degraded %t; want that the limit's onStoreFailure applies", cause, err, d.Degraded)
+			}
+		}
+	}
+	if st := s.Stats(); st.Failures != 10 || st.Undecidable != 5 {
+		t.Errorf("%d failures and %d undecidable requests, want 10 and 5", st.Failures, st.Undecidable)
+	}
+	if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "no route") || !strings.Contains(text, "t4:acme") {
+		t.Errorf("within one second the log has %q; want a line about the store and one about the request that names the key", text)
+	}
+}
+
+// failingBy is a store that fails by an error.
+type failingBy struct {
+	limit.Store
+	err error
+}
+
+func (f *failingBy) Decide(context.Context, *limit.Request, time.Time, *limit.Decision) error {
+	return f.err
+}

@@ -1,0 +1,41 @@
+package resilience
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/store/router"
+)
+
+var _ router.Guard = (*Breaker)(nil)
+
+// Decide makes the store's call as [Breaker.Do] does. See [router.Guard].
+func (b *Breaker) Decide(ctx context.Context, s limit.Store, req *limit.Request, now time.Time,
+	d *limit.Decision) error {
+	err := b.Do(ctx, func() error { return s.Decide(ctx, req, now, d) })
+	if err != nil {
+		d.Clear(now.UnixMicro())
+	}
+	return err
+}
+
+// Peek makes the store's call as [Breaker.Do] does. See [router.Guard].
+func (b *Breaker) Peek(ctx context.Context, s limit.Store, req *limit.Request, now time.Time, d *limit.Decision) error {
+	err := b.Do(ctx, func() error { return s.Peek(ctx, req, now, d) })
+	if err != nil {
+		d.Clear(now.UnixMicro())
+	}
+	return err
+}
+
+// Refund makes the store's call as [Breaker.Do] does. See [router.Guard].
+func (b *Breaker) Refund(ctx context.Context, s limit.Store, r *limit.Receipt, units int64,
+	now time.Time) (back limit.Refund, err error) {
+	err = b.Do(ctx, func() error {
+		var err error
+		back, err = s.Refund(ctx, r, units, now)
+		return err
+	})
+	return back, err
+}

@@ -1,0 +1,252 @@
+package resilience_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+)
+
+// keptInUS is a monthly quota that another cell keeps.
+func keptInUS(tb testing.TB, units int64, policy limit.FailurePolicy) *limit.Limit {
+	tb.Helper()
+	l := *monthly(tb, "quota", units)
+	l.OnStoreFailure = policy
+	made, err := limit.New(l)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return made.KeptIn("us")
+}
+
+func withHome(own, us *fake, frozen bool) resilience.ChainConfig {
+	return resilience.ChainConfig{
+		Rates: resilience.NamedStore{Name: "redis", Store: own}, Homes: map[string]resilience.NamedStore{"us": {Name: "home us", Store: us}},
+		MaxInstances: 4, Frozen: frozen,
+	}
+}
+
+// Guarantees that where a home is away what was leased is spent, and then each limit does as its onStoreFailure says,
+// within the backstop's bound; that the cell's own limits are decided by its own store all the while; and that the home
+// has all of it counted when it is back.
+func TestHomeAway(t *testing.T) {
+	for _, frozen := range []bool{false, true} {
+		for _, policy := range []limit.FailurePolicy{limit.Backstop, limit.Closed} {
+			synctest.Test(t, func(t *testing.T) {
+				own, us := newFake(t), newFake(t)
+				l := climb(t, withHome(own, us, frozen))
+				q, rate := keptInUS(t, 4000, policy), hourly(t, "rate", 1_000_000)
+				var d limit.Decision
+				admitted, marked, closed, unmarkedAway := int64(0), int64(0), 0, 0
+				spend := func(n int, away bool) {
+					for range n {
+						l.RunBackgroundTasks(t.Context(), time.Now())
+						err := l.Decide(t.Context(), asks(acme, q, rate), time.Now(), &d)
+						switch {
+						case errors.Is(err, resilience.ErrFailClosed):
+							closed++
+						case err != nil:
+							t.Fatal(err)
+						case d.Allowed && d.Degraded:
+							admitted, marked = admitted+1, marked+1
+						case d.Allowed:
+							if admitted++; away {
+								unmarkedAway++
+							}
+						}
+						<-time.After(10 * time.Millisecond)
+					}
+				}
+				spend(300, false)
+				if marked+int64(closed) != 0 || admitted != 300 {
+					t.Fatalf("with the home: %d admitted, %d marked, %d closed", admitted, marked, closed)
+				}
+				us.set(true, false)
+				spend(6000, true)
+				if unmarkedAway == 0 {
+					t.Error("nothing of what was leased is spent while the home is away")
+				}
+				if policy == limit.Closed && (marked != 0 || closed == 0) {
+					t.Errorf("a closed quota: %d admitted without the home, %d refused", marked, closed)
+				}
+				if most := int64(2 * 4000); policy == limit.Backstop && (marked == 0 || marked > most) {
+					t.Errorf("the backstop admits %d, want at most %d and some", marked, most)
+				}
+				if allowed, degraded := decides(t, l, asks(limit.Owner{Kind: limit.Tenant, Name: "globex"}, rate), 50); allowed != 50 || degraded != 0 {
+					t.Errorf("without the home %d of the cell's own are admitted and %d marked, want 50 and none", allowed, degraded)
+				}
+				state := ""
+				for _, b := range l.Breakers {
+					state += b.Name() + " " + b.State().String() + ", "
+				}
+				if !strings.Contains(state, "redis closed") || strings.Contains(state, "home us closed") {
+					t.Errorf("breakers: %s", state)
+				}
+				us.set(false, false)
+				<-time.After(10 * time.Second) // the breaker's cooldown
+				before := marked
+				spend(3, false)
+				<-time.After(30 * time.Second) // what was admitted without the home is charged
+				spend(3, false)
+				if marked != before {
+					t.Errorf("%d marked though the home is back", marked-before)
+				}
+				shut(t, l)
+				lost := l.Leases.Stats().Lost // of leases that ended while nobody answered, of either limit
+				if got := usedOf(t, us, asks(acme, q)); got[0] < admitted || got[0] > admitted+lost {
+					t.Errorf("the home counts %d, want the %d that were admitted and at most %d lost", got[0], admitted, lost)
+				}
+				if got := usedOf(t, own, asks(acme, monthly(t, "quota", 4000))); got[0] != 0 {
+					t.Errorf("the own store counts %d of the quota, want none", got[0])
+				}
+			})
+		}
+	}
+}
+
+// Guarantees that the backstop of a quota is divided by the instances of all cells that lease from its home, and not by
+// those of the own cell alone: together they would admit the quota once for each cell.
+func TestHomeCountsInstancesOfAllCells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		us := newFake(t)
+		home := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "us", Store: us}, MaxInstances: 1,
+			Homes: map[string]resilience.NamedStore{"eu": {Name: "home eu", Store: newFake(t)}}})
+		var others []*resilience.Chain
+		for range 3 {
+			others = append(others, climb(t, withHome(newFake(t), us, false)))
+		}
+		q := keptInUS(t, 4000, limit.Backstop)
+		for range 60 { // a minute, in which all are heard of
+			for _, l := range others {
+				decides(t, l, asks(acme, q), 1)
+			}
+			<-time.After(time.Second)
+		}
+		us.set(true, false)
+		for i, l := range others {
+			var d limit.Decision
+			for range 2000 {
+				if err := l.Decide(t.Context(), asks(acme, q), time.Now(), &d); err != nil {
+					t.Fatal(err)
+				}
+				if d.Degraded {
+					break
+				}
+				<-time.After(time.Second)
+			}
+			if units := d.Results[0].Tier.Threshold; !d.Degraded || units > 1000 || units < 400 {
+				t.Errorf("instance %d of three beside the home's: marked %t with %d units, want a fourth of 4000 or somewhat less", i, d.Degraded, units)
+			}
+			if n := l.Instances.Count(); n > 2 {
+				t.Errorf("instance %d: %d share its own cell's counters, want itself alone", i, n)
+			}
+		}
+		us.set(false, false)
+		<-time.After(30 * time.Second)
+		for _, l := range append(others, home) {
+			shut(t, l)
+		}
+	})
+}
+
+// Guarantees that a rate too small to be divided is asked for in its home, exactly, and that while the home is away
+// its onStoreFailure decides: the backstop admits what an instance may, open admits everything, closed refuses. When
+// the home is back it decides.
+func TestRateOfAHomeThatIsAway(t *testing.T) {
+	for _, frozen := range []bool{false, true} {
+		for _, policy := range []limit.FailurePolicy{limit.Backstop, limit.Open, limit.Closed} {
+			synctest.Test(t, func(t *testing.T) {
+				own, us := newFake(t), newFake(t)
+				l := climb(t, withHome(own, us, frozen))
+				tiny := build(t, limit.Limit{ID: "tiny", OnStoreFailure: policy, Exact: true, Tiers: []limit.Tier{
+					{Algorithm: limit.FixedWindow, Threshold: 2, Period: time.Second}}}).KeptIn("us")
+				<-time.After(time.Second - time.Duration(time.Now().Nanosecond())) // a window begins
+				// spend asks ten times a second for so many seconds.
+				spend := func(seconds int) (admitted, marked, closed int) {
+					t.Helper()
+					for range 10 * seconds {
+						l.RunBackgroundTasks(t.Context(), time.Now())
+						var d limit.Decision
+						err := l.Decide(t.Context(), asks(acme, tiny, hourly(t, "rate", 1_000_000)), time.Now(), &d)
+						switch {
+						case errors.Is(err, resilience.ErrFailClosed):
+							closed++
+						case err != nil:
+							t.Fatal(err)
+						case d.Allowed && d.Degraded:
+							marked++
+						case d.Allowed:
+							admitted++
+						}
+						<-time.After(100 * time.Millisecond)
+					}
+					return admitted, marked, closed
+				}
+				if admitted, marked, closed := spend(20); admitted != 40 || marked+closed != 0 {
+					t.Errorf("with the home: %d admitted, %d marked, %d closed; want 40 of 2 a second", admitted, marked, closed)
+				}
+				us.set(true, false)
+				admitted, marked, closed := spend(20)
+				switch {
+				case admitted != 0:
+					t.Errorf("%s: %d are admitted as if the home had answered", policy, admitted)
+				case policy == limit.Open && (marked != 200 || closed != 0),
+					policy == limit.Closed && (marked != 0 || closed != 200),
+					policy == limit.Backstop && (marked < 5 || marked > 2*20+2 || closed != 0):
+					t.Errorf("%s without the home: %d marked, %d closed", policy, marked, closed)
+				}
+				us.set(false, false)
+				spend(20) // the breaker's cooldown, and what was admitted without the home is charged
+				if admitted, marked, closed := spend(20); admitted != 40 || marked+closed != 0 {
+					t.Errorf("%s, with the home again: %d admitted, %d marked, %d closed", policy, admitted, marked, closed)
+				}
+				shut(t, l)
+				if got := usedOf(t, own, asks(acme, tiny)); got[0] != 0 {
+					t.Errorf("the own store counts %d", got[0])
+				}
+			})
+		}
+	}
+}
+
+// Guarantees that a rate which the cell keeps for all cells is counted beside its quotas, where others reach it, and
+// is divided while the store is away by the instances of all cells that ask for it there.
+func TestRateKeptForAllCells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis, quotas := newFake(t), newFake(t)
+		here := climb(t, resilience.ChainConfig{Cell: "us", Rates: resilience.NamedStore{Name: "redis", Store: redis}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas},
+			MaxInstances: 1, Homes: map[string]resilience.NamedStore{"eu": {Name: "home eu", Store: newFake(t)}}})
+		there := climb(t, withHome(newFake(t), quotas, false))
+		small := build(t, limit.Limit{ID: "small", Exact: true, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 400, Period: time.Hour}}}).KeptIn("us")
+		admitted := int64(0)
+		for range 60 { // a minute, in which each hears of the other
+			for _, l := range []*resilience.Chain{here, there} {
+				allowed, _ := decides(t, l, asks(acme, small, hourly(t, "rate", 1000)), 1)
+				admitted += allowed
+			}
+			<-time.After(time.Second)
+		}
+		if used := usedOf(t, quotas, asks(acme, small)); admitted != 120 || used[0] != admitted {
+			t.Errorf("%d admitted, and beside the quotas %d are counted, want 120", admitted, used[0])
+		}
+		if used := usedOf(t, redis, asks(acme, small)); used[0] != 0 {
+			t.Errorf("%d are counted with the rates", used[0])
+		}
+		quotas.set(true, false)
+		var d limit.Decision
+		if err := here.Decide(t.Context(), asks(acme, small), time.Now(), &d); err != nil || !d.Degraded {
+			t.Fatalf("without the store: marked %t, %v", d.Degraded, err)
+		}
+		if units := d.Results[0].Tier.Threshold; units > 200 || units < 100 {
+			t.Errorf("the backstop of one instance of two has %d units of 400", units)
+		}
+		quotas.set(false, false)
+		<-time.After(30 * time.Second)
+		shut(t, there)
+		shut(t, here)
+	})
+}

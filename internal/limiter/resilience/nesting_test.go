@@ -1,0 +1,133 @@
+package resilience_test
+
+import (
+	"context"
+	"log/slog"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+)
+
+// mostNested is how many stores a decision passes through: fallback limiter, lease layer, router, driver. More would
+// make a decision hard to follow.
+const mostNested = 4
+
+// traced is a driver that notes through which stores a decision came to it.
+type traced struct {
+	*fake
+	through []string // the types whose method Decide called the next one, from the outermost
+}
+
+func (s *traced) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if req.Owner == acme {
+		s.through = decidersOnTheStack()
+	}
+	return s.fake.Decide(ctx, req, now, d)
+}
+
+// decidersOnTheStack are the receivers of the methods on the stack that are called Decide and belong to a
+// [limit.Store].
+func decidersOnTheStack() []string {
+	var callers [64]uintptr
+	frames := runtime.CallersFrames(callers[:runtime.Callers(1, callers[:])])
+	var found []string
+	for more := true; more; {
+		var frame runtime.Frame
+		frame, more = frames.Next()
+		receiver, isDecide := strings.CutSuffix(frame.Function, ".Decide")
+		if isDecide && !strings.HasSuffix(receiver, ".(*Breaker)") && !strings.HasSuffix(receiver, ".(*home)") { // guards are no stores
+			found = append(found, receiver[strings.LastIndexByte(receiver, '/')+1:])
+		}
+	}
+	slices.Reverse(found)
+	return found
+}
+
+// wrapper is one store more than there should be.
+type wrapper struct{ limit.Store }
+
+func (w *wrapper) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	return w.Store.Decide(ctx, req, now, d)
+}
+
+// Guarantees that a decision passes through at most four stores, whatever the chain is made of; and that one more would
+// be found.
+func TestADecisionPassesThroughAtMostFourStores(t *testing.T) {
+	quota, far := monthly(t, "quota", 100), monthly(t, "far", 100).KeptIn("us")
+	for name, c := range map[string]struct {
+		change func(*resilience.ChainConfig)
+		limits []*limit.Limit
+		want   int
+	}{
+		"leases, three stores": {func(*resilience.ChainConfig) {}, []*limit.Limit{far, quota, hourly(t, "rate", 100)}, mostNested},
+		"one store": {func(c *resilience.ChainConfig) { c.Quotas, c.Homes = resilience.NamedStore{}, nil },
+			[]*limit.Limit{hourly(t, "rate", 100)}, mostNested},
+		"no leases": {func(c *resilience.ChainConfig) { c.NoLeases = true }, []*limit.Limit{far, quota, hourly(t, "rate", 100)}, mostNested - 1},
+		"a store in a wrapper": {func(c *resilience.ChainConfig) { c.Rates.Store = &wrapper{c.Rates.Store} },
+			[]*limit.Limit{hourly(t, "rate", 100)}, mostNested + 1},
+	} {
+		driver := &traced{fake: newFake(t)}
+		config := resilience.ChainConfig{
+			Rates: resilience.NamedStore{Name: "rates", Store: driver}, Quotas: resilience.NamedStore{Name: "quotas", Store: newFake(t)},
+			Cell: "eu", Homes: map[string]resilience.NamedStore{"us": {Name: "us", Store: newFake(t)}}, Frozen: true, Log: slog.New(slog.DiscardHandler),
+		}
+		c.change(&config)
+		chain, err := resilience.NewChain(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d limit.Decision
+		if err := chain.Decide(t.Context(), asks(acme, c.limits...), time.Now(), &d); err != nil || !d.Allowed || d.Degraded {
+			t.Fatalf("%s: allowed %t, degraded %t, %v", name, d.Allowed, d.Degraded, err)
+		}
+		if len(driver.through) != c.want {
+			t.Errorf("%s: a decision passes through %d stores, want %d: %s", name, len(driver.through), c.want, strings.Join(driver.through, " → "))
+		}
+		if got := deepest(reflect.ValueOf(chain.Fallback), map[uintptr]bool{}); got != c.want {
+			t.Errorf("%s: %d stores are nested, want %d", name, got, c.want)
+		}
+		shut(t, chain)
+	}
+}
+
+var storeType = reflect.TypeFor[limit.Store]()
+
+// deepest returns how many stores the value nests at most, by all that it refers to. A test's double of a driver counts
+// as one.
+func deepest(v reflect.Value, seen map[uintptr]bool) (most int) {
+	if v.Kind() == reflect.Pointer && v.Type() == reflect.TypeFor[*traced]() || v.Kind() == reflect.Pointer && v.Type() == reflect.TypeFor[*fake]() {
+		return 1
+	}
+	switch v.Kind() {
+	case reflect.Interface:
+		return deepest(v.Elem(), seen)
+	case reflect.Pointer:
+		if v.IsNil() || seen[v.Pointer()] {
+			return 0
+		}
+		seen[v.Pointer()] = true
+		defer delete(seen, v.Pointer())
+		most = deepest(v.Elem(), seen)
+		if v.Type().Implements(storeType) {
+			most++
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if path := v.Type().PkgPath(); strings.HasPrefix(path, "github.com/sluicelimits/") {
+				most = max(most, deepest(v.Field(i), seen))
+			}
+		}
+	case reflect.Map:
+		for _, key := range v.MapKeys() {
+			most = max(most, deepest(v.MapIndex(key), seen))
+		}
+	default: // slices hold counters here, and functions cannot be looked into: the stack has those
+	}
+	return most
+}

@@ -1,0 +1,536 @@
+package resilience_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/store/router"
+)
+
+// spend asks n times, each to be admitted.
+func spend(t *testing.T, s limit.Store, req *limit.Request, n int) {
+	t.Helper()
+	var d limit.Decision
+	for i := range n {
+		if err := s.Decide(t.Context(), req, time.Now(), &d); err != nil || !d.Allowed {
+			t.Fatalf("%d of %d: err %v, allowed %v", i+1, n, err, d.Allowed)
+		}
+	}
+}
+
+// used is what the store counts of the request's first tier.
+func used(t *testing.T, s limit.Store, req *limit.Request) int64 {
+	t.Helper()
+	var d limit.Decision
+	if err := s.Peek(t.Context(), req, time.Now(), &d); err != nil {
+		t.Fatal(err)
+	}
+	return d.Results[0].Used()
+}
+
+// Guarantees for every algorithm that what was admitted without the store is counted in it afterwards, beside what it
+// had counted before.
+func TestChargedBack(t *testing.T) {
+	for _, c := range []struct {
+		tier limit.Tier
+		want int64
+	}{
+		{limit.Tier{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}, 50},
+		{limit.Tier{Algorithm: limit.SlidingWindow, Period: time.Hour, Threshold: 100}, 50},
+		{limit.Tier{Algorithm: limit.SlidingBuckets, Period: time.Hour, Threshold: 100}, 50},
+		{limit.Tier{Algorithm: limit.SlidingLog, Period: time.Hour, Threshold: 100}, 50},
+		{limit.Tier{Algorithm: limit.TokenBucket, Period: time.Hour, Threshold: 100}, 50},
+		{limit.Tier{Algorithm: limit.LeakyBucket, Period: time.Hour, Threshold: 100}, 100}, // it is taken, or free
+		{limit.Tier{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}, 50},
+	} {
+		for _, policy := range []limit.FailurePolicy{limit.Backstop, limit.Open} {
+			synctest.Test(t, func(t *testing.T) {
+				inner := newMemory(t)
+				store := newFlaky(t, inner)
+				s := newStore(t, resilience.FallbackConfig{Store: store, MaxInstances: 2})
+				req := ask(newLimit(t, limit.Limit{ID: "l", OnStoreFailure: policy, Tiers: []limit.Tier{c.tier}}))
+				n := 10
+				if c.tier.Algorithm == limit.LeakyBucket {
+					n = 1
+				}
+				spend(t, s, req, n)
+				store.down.Store(true)
+				spend(t, s, req, 40)
+				store.down.Store(false)
+				recoverFrom(t, s)
+				if got := used(t, inner, req); got != c.want {
+					t.Errorf("%s, %s: %d used in the store, want %d", c.tier.Algorithm, policy, got, c.want)
+				}
+				if st := s.Stats(); st.ChargedBack != 40 || st.Dropped != 0 || st.Waiting != 0 {
+					t.Errorf("%s, %s: %+v", c.tier.Algorithm, policy, st)
+				}
+				if full, again := s.TakeFullest(), s.TakeFullest(); full != 10*c.want || again != 0 {
+					t.Errorf("%s, %s: the fullest counter has %d thousandths, and then %d; want %d, and nothing new", c.tier.Algorithm, policy, full, again, 10*c.want)
+				}
+			})
+		}
+	}
+}
+
+// Guarantees that what is over by the time the store answers is not charged: windows that have closed, what a bucket
+// has refilled.
+func TestOnlyOpenWindowsAreChargedBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newMemory(t)
+		store := newFlaky(t, inner)
+		s := newStore(t, resilience.FallbackConfig{Store: store})
+		bucket := limit.Tier{Algorithm: limit.TokenBucket, Period: 10 * time.Second, Threshold: 10}
+		reqs := map[limit.Algorithm]*limit.Request{}
+		for _, tier := range []limit.Tier{{Algorithm: limit.FixedWindow, Period: 10 * time.Second, Threshold: 10},
+			{Algorithm: limit.SlidingLog, Period: 10 * time.Second, Threshold: 10}, bucket} {
+			reqs[tier.Algorithm] = ask(newLimit(t, limit.Limit{ID: tier.Algorithm.String(), Tiers: []limit.Tier{tier}}))
+		}
+		store.down.Store(true)
+		for _, req := range reqs {
+			spend(t, s, req, 10)
+		}
+		pass(10*time.Second + time.Millisecond)
+		for _, req := range reqs {
+			spend(t, s, req, 2)
+		}
+		spend(t, s, reqs[limit.TokenBucket], 4) // six of ten
+		pass(3 * time.Second)                   // and three are back
+		store.down.Store(false)
+		recoverFrom(t, s)
+		for alg, want := range map[limit.Algorithm]int64{limit.FixedWindow: 2, limit.SlidingLog: 2, limit.TokenBucket: 3} {
+			if got := used(t, inner, reqs[alg]); got != want {
+				t.Errorf("%s: %d used in the store, want %d", alg, got, want)
+			}
+		}
+	})
+}
+
+// Guarantees that units count from when they were admitted, not from when the store heard of them.
+func TestChargedBackAsOfThen(t *testing.T) {
+	for _, tier := range []limit.Tier{{Algorithm: limit.SlidingLog, Period: 16 * time.Second, Threshold: 10},
+		{Algorithm: limit.SlidingBuckets, Period: 16 * time.Second, Buckets: 16, Threshold: 10},
+		{Algorithm: limit.SlidingWindow, Period: 16 * time.Second, Threshold: 10}} {
+		synctest.Test(t, func(t *testing.T) {
+			inner := newMemory(t)
+			store := newFlaky(t, inner)
+			s := newStore(t, resilience.FallbackConfig{Store: store})
+			req := ask(newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{tier}}))
+			pass(time.Until(time.Now().Truncate(16 * time.Second).Add(27 * time.Second))) // 11 s into a window
+			store.down.Store(true)
+			spend(t, s, req, 8)
+			pass(9 * time.Second) // 4 s into the next
+			store.down.Store(false)
+			recoverFrom(t, s)
+			want := int64(8)
+			if tier.Algorithm == limit.SlidingWindow {
+				want = 6 // ⌈8·12/16⌉
+			}
+			if got := used(t, inner, req); got != want {
+				t.Errorf("%s: %d used, want %d", tier.Algorithm, got, want)
+			}
+			pass(9 * time.Second)
+			if tier.Algorithm == limit.SlidingWindow {
+				want = 2
+			} else {
+				want = 0
+			}
+			if got := used(t, inner, req); got != want {
+				t.Errorf("%s: %d used 18 s after they were admitted, want %d", tier.Algorithm, got, want)
+			}
+		})
+	}
+}
+
+// ahead is a store whose clock differs.
+type ahead struct {
+	limit.Store
+	by time.Duration
+}
+
+func (a ahead) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	return a.Store.Decide(ctx, req, now.Add(a.by), d)
+}
+
+// Guarantees that units are counted in the window that the store's clock was in, not in the caller's.
+func TestChargedBackByTheStoresClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newMemory(t)
+		store := newFlaky(t, ahead{inner, 2 * time.Hour})
+		s := newStore(t, resilience.FallbackConfig{Store: store})
+		req := ask(newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}}))
+		spend(t, s, req, 1)
+		store.down.Store(true)
+		spend(t, s, req, 40)
+		store.down.Store(false)
+		recoverFrom(t, s)
+		var d limit.Decision
+		if err := inner.Peek(t.Context(), req, time.Now().Add(2*time.Hour), &d); err != nil || d.Results[0].Used() != 41 {
+			t.Errorf("err %v, %d used in the store's window, want 41", err, d.Results[0].Used())
+		}
+	})
+}
+
+// Guarantees that each value of a limit, and each of an owner's limits, is charged back to its own counter, also where
+// the store went away twice.
+func TestChargedBackApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newMemory(t)
+		store := newFlaky(t, inner)
+		s := newStore(t, resilience.FallbackConfig{Store: store})
+		l := newLimit(t, limit.Limit{ID: "users", Per: "subject", Tiers: []limit.Tier{
+			{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}, {Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 1000}}})
+		of := func(who string) *limit.Request {
+			return &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Value: limit.ValueOf(who), Cost: 1}}}
+		}
+		for round := range 2 {
+			store.down.Store(true)
+			spend(t, s, of("ann"), 3)
+			pass(10 * time.Minute) // another slot
+			spend(t, s, of("ann"), 4)
+			spend(t, s, of("bob"), 5)
+			store.down.Store(false)
+			recoverFrom(t, s)
+			if ann, bob := used(t, inner, of("ann")), used(t, inner, of("bob")); ann != int64(7*round+7) || bob != int64(5*round+5) {
+				t.Errorf("round %d: %d and %d", round, ann, bob)
+			}
+		}
+	})
+}
+
+// Guarantees that quotas and rates which lie in two stores are each charged back to theirs.
+func TestChargedBackToTwoStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rates, quotas := newMemory(t), newMemory(t)
+		both, err := router.New(router.Config{Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: quotas}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		store := newFlaky(t, both)
+		s := newStore(t, resilience.FallbackConfig{Store: store})
+		rate := newLimit(t, limit.Limit{ID: "rate", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}})
+		quota := newLimit(t, limit.Limit{ID: "quota", Tiers: []limit.Tier{
+			{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}})
+		store.down.Store(true)
+		spend(t, s, ask(rate, quota), 7)
+		store.down.Store(false)
+		recoverFrom(t, s)
+		if r, q := used(t, rates, ask(rate)), used(t, quotas, ask(quota)); r != 7 || q != 7 {
+			t.Errorf("%d and %d used, want 7 and 7", r, q)
+		}
+		if err := both.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Guarantees that what is pending for a store that is away is kept until it is back, while another that answers gets
+// its part: each is looked at before it is charged.
+func TestOneOfTwoStoresIsAway(t *testing.T) {
+	month := []limit.Tier{{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}
+	for _, quotaFirst := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			own, inner := newMemory(t), newMemory(t)
+			home := newFlaky(t, inner)
+			homes, err := router.New(router.Config{Rates: router.Backend{Store: own}, Homes: map[string]router.Backend{"us": {Store: home}}, HoldFor: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := newStore(t, resilience.FallbackConfig{Store: homes})
+			rate, quota := window(t, "rate", 100, limit.Backstop), newLimit(t, limit.Limit{ID: "quota", Tiers: month}).KeptIn("us")
+			limits := []*limit.Limit{rate, quota}
+			if quotaFirst {
+				limits = []*limit.Limit{quota, rate}
+			}
+			home.down.Store(true)
+			for _, name := range []string{"ann", "bob"} {
+				req := ask(limits...)
+				req.Owner.Name = name
+				spend(t, s, req, 7)
+			}
+			of := func(name string, store limit.Store, l *limit.Limit) int64 {
+				req := ask(l)
+				req.Owner.Name = name
+				return used(t, store, req)
+			}
+			other := ask(window(t, "other", 1000, limit.Backstop))
+			for range 3 {
+				pass(1100 * time.Millisecond)
+				spend(t, s, other, 1) // the own store answers
+				pass(200 * time.Millisecond)
+			}
+			synctest.Wait()
+			if st := s.Stats(); st.Dropped != 0 || of("ann", own, rate) != 7 || of("bob", own, rate) != 7 {
+				t.Errorf("while the home is away: %+v; %d and %d used in the own store, want 7 and 7", st, of("ann", own, rate), of("bob", own, rate))
+			}
+			home.down.Store(false)
+			pass(1100 * time.Millisecond)
+			recoverFrom(t, s)
+			if a, b := of("ann", inner, quota), of("bob", inner, quota); a != 7 || b != 7 {
+				t.Errorf("%d and %d used in the home, want 7 and 7", a, b)
+			}
+			if err := homes.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// Guarantees that what was not sent is kept, and that what may have been sent is not sent again.
+func TestUnsentIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newMemory(t)
+		store := newFlaky(t, inner)
+		charge := newFlaky(t, inner)
+		s := newStore(t, resilience.FallbackConfig{Store: store, ReplayTo: charge})
+		req := ask(newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 100}}}))
+		answers := func() {
+			t.Helper()
+			pass(1100 * time.Millisecond)
+			spend(t, s, ask(window(t, "other", 1000, limit.Backstop)), 1)
+			pass(50 * time.Millisecond)
+			synctest.Wait()
+		}
+		store.down.Store(true)
+		spend(t, s, req, 7)
+		store.down.Store(false)
+		charge.fault = func() error { return fmt.Errorf("redis: %w", resilience.ErrBreakerOpen) }
+		for range 3 {
+			answers()
+		}
+		if st := s.Stats(); st.Waiting != 1 || st.Dropped != 0 || charge.asked.Load() != 3 {
+			t.Errorf("%+v after %d questions that were not sent", st, charge.asked.Load())
+		}
+		charge.fault = nil
+		answers()
+		if st := s.Stats(); st.Waiting != 0 || st.ChargedBack != 7 || used(t, inner, req) != 7 {
+			t.Errorf("%+v, %d used", st, used(t, inner, req))
+		}
+
+		store.down.Store(true)
+		spend(t, s, req, 5)
+		store.down.Store(false)
+		charge.down.Store(true) // as where a lease answers, and the store behind it is still away
+		for range 3 {
+			answers()
+		}
+		if st := s.Stats(); st.Waiting != 1 || st.Dropped != 0 {
+			t.Errorf("%+v while the store is away; want all kept", st)
+		}
+		charge.down.Store(false)
+		answers()
+		if st := s.Stats(); st.Waiting != 0 || st.Dropped != 0 || st.ChargedBack != 12 || used(t, inner, req) != 12 {
+			t.Errorf("%+v, %d used; want 12 charged back", st, used(t, inner, req))
+		}
+
+		store.down.Store(true)
+		spend(t, s, req, 5)
+		store.down.Store(false)
+		questions := 0
+		charge.fault = func() error {
+			if questions++; questions > 1 { // it is gone just when it is charged
+				return errGone
+			}
+			return nil
+		}
+		answers()
+		charge.fault = nil
+		answers()
+		if st := s.Stats(); st.Waiting != 0 || st.Dropped != 5 || st.ChargedBack != 12 || used(t, inner, req) != 12 {
+			t.Errorf("%+v, %d used; want 5 dropped", st, used(t, inner, req))
+		}
+	})
+}
+
+// Guarantees that a store that comes back is not run over, and that everybody's units arrive all the same.
+func TestRecoveryIsNoStampede(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const owners = 300
+		inner := newMemory(t)
+		store := newFlaky(t, inner)
+		s := newStore(t, resilience.FallbackConfig{Store: store})
+		day := newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 100}}})
+		req := ask(day)
+		store.down.Store(true)
+		for i := range owners {
+			req.Owner.Name = fmt.Sprint(i)
+			spend(t, s, req, 2)
+		}
+		store.down.Store(false)
+		asked := store.asked.Load()
+		spend(t, s, ask(day), 1)
+		pass(time.Second)
+		if n := store.asked.Load() - asked; n < 95 || n > 105 {
+			t.Errorf("%d charges in the first second, want about 100", n)
+		}
+		pass(3 * time.Second)
+		if st := s.Stats(); st.ChargedBack != 2*owners || st.Waiting != 0 {
+			t.Errorf("%+v, want %d charged back", st, 2*owners)
+		}
+	})
+}
+
+// Guarantees that a store which answers decisions but fails replays is not asked to replay with each decision.
+func TestAReplayThatFailsIsNotRepeatedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newMemory(t)
+		store, target := newFlaky(t, inner), newFlaky(t, inner)
+		s := newStore(t, resilience.FallbackConfig{Store: store, ReplayTo: target})
+		req := ask(window(t, "l", 100, limit.Backstop))
+		store.down.Store(true)
+		target.down.Store(true)
+		spend(t, s, req, 7)
+		store.down.Store(false)
+		other := ask(window(t, "other", 1000, limit.Backstop))
+		for second := range 3 {
+			for range 9 {
+				spend(t, s, other, 10)
+				pass(100 * time.Millisecond)
+			}
+			if asked := target.asked.Load(); asked != int64(second+1) {
+				t.Errorf("the store was asked to replay %d times in %d s, want once in a second", asked, second+1)
+			}
+			pass(100 * time.Millisecond)
+		}
+		target.down.Store(false)
+		pass(time.Second)
+		recoverFrom(t, s)
+		if n := used(t, inner, req); n != 7 {
+			t.Errorf("%d units are counted, want 7", n)
+		}
+	})
+}
+
+// Guarantees that closing replays what is pending, or says what is left.
+func TestClosePays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newMemory(t)
+		store := newFlaky(t, inner)
+		s := newStore(t, resilience.FallbackConfig{Store: store})
+		req := ask(newLimit(t, limit.Limit{ID: "l", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 100}}}))
+		store.down.Store(true)
+		for i := range 50 {
+			req.Owner.Name = fmt.Sprint(i)
+			spend(t, s, req, 1)
+		}
+		store.down.Store(false)
+		spend(t, s, req, 1) // the paying begins, and is under way
+		pass(25 * time.Millisecond)
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := s.Close(gone); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "owners") {
+			t.Errorf("no time to replay: %v", err)
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if st := s.Stats(); st.ChargedBack != 50 || st.Dropped != 0 || st.Waiting != 0 {
+			t.Errorf("%+v, want 50 charged back", st)
+		}
+		spend(t, s, req, 1)
+	})
+}
+
+// Guarantees that a store that is away for any time costs bounded memory: what is over is forgotten, what has no room
+// is counted.
+func TestOwedIsBounded(t *testing.T) {
+	s := newStore(t, resilience.FallbackConfig{Store: away(t), Bytes: 256 << 10})
+	short := newLimit(t, limit.Limit{ID: "short", OnStoreFailure: limit.Open, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 100}}})
+	req, now := ask(short), noon
+	var d limit.Decision
+	for i := range 20_000 { // an owner each 20 ms, so 50 with a window that is open
+		req.Owner.Name = fmt.Sprint(i)
+		now = now.Add(20 * time.Millisecond)
+		if err := s.Decide(context.Background(), req, now, &d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := s.Stats(); st.Dropped != 0 || st.Bytes > 64<<10 {
+		t.Errorf("%+v: windows that are closed need no room", st)
+	}
+	for i := range 1000 { // and a thousand at once
+		req.Owner.Name = fmt.Sprint("new", i)
+		if err := s.Decide(context.Background(), req, now, &d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := s.Stats(); st.Dropped == 0 || st.Waiting+st.Dropped < 1000 || st.Bytes > 64<<10 {
+		t.Errorf("%+v: want all of a thousand remembered or counted as dropped", st)
+	}
+}
+
+// hanging is a store that answers nothing until it is asked no more.
+type hanging struct {
+	limit.Store
+	hangs bool
+}
+
+func (h *hanging) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if h.hangs {
+		<-ctx.Done()
+		d.Clear(now.UnixMicro())
+		return ctx.Err()
+	}
+	return h.Store.Decide(ctx, req, now, d)
+}
+
+// Guarantees that closing takes no longer than it is given, whether the charge that hangs was begun before or by it;
+// and that what was lost is counted.
+func TestCloseOfTheFallbackIsBounded(t *testing.T) {
+	for _, begun := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newFlaky(t, nil)
+			back := &hanging{Store: store, hangs: true}
+			s := newStore(t, resilience.FallbackConfig{Store: store, ReplayTo: back})
+			req := ask(window(t, "l", 100, limit.Backstop))
+			store.down.Store(true)
+			for i := range 3 {
+				req.Owner.Name = fmt.Sprint(i)
+				spend(t, s, req, 1)
+			}
+			if store.down.Store(false); begun {
+				spend(t, s, req, 1)
+				synctest.Wait()
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			began := time.Now()
+			err := s.Close(ctx)
+			if took := time.Since(began); err == nil || !strings.Contains(err.Error(), "owners") || took != 300*time.Millisecond {
+				t.Errorf("begun before %v: Close took %s: %v; want 300ms, and how many owners are left", begun, took, err)
+			}
+			if st := s.Stats(); st.Dropped != 1 || st.ChargedBack != 0 {
+				t.Errorf("begun before %v: %+v; want the charge that hung dropped", begun, st)
+			}
+		})
+	}
+}
+
+// Guarantees that who watches sees how far a counter has passed its limit once the store knows of it, also where a
+// later one has not.
+func TestTakeFullest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFlaky(t, newMemory(t))
+		s := newStore(t, resilience.FallbackConfig{Store: store})
+		req := ask(newLimit(t, limit.Limit{ID: "l", OnStoreFailure: limit.Open, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}}))
+		other := ask(newLimit(t, limit.Limit{ID: "other", OnStoreFailure: limit.Open, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100}}}))
+		spend(t, s, req, 60)
+		if full := s.TakeFullest(); full != 0 {
+			t.Errorf("%d thousandths, and nothing was charged back", full)
+		}
+		store.down.Store(true)
+		spend(t, s, req, 150)
+		spend(t, s, other, 1)
+		store.down.Store(false)
+		recoverFrom(t, s)
+		if full := s.TakeFullest(); full != 2100 {
+			t.Errorf("%d thousandths of the limit, want 2100", full)
+		}
+	})
+}

@@ -1,0 +1,131 @@
+package resilience
+
+import (
+	"math/bits"
+	"slices"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// pendingTier are the pending units of one tier, in slots of time.
+//
+// The units of a window lie in slots of an eighth of the period, and those of a quota in slots of its calendar period.
+// Each slot has the latest time at which any of its units were admitted. If an algorithm counts each unit from its own
+// time (sliding_log, sliding_buckets), units therefore count for up to an eighth of the period longer than they should,
+// and never shorter.
+//
+// A token or leaky bucket has one slot: the units that the instance's part of the bucket has not refilled since.
+type pendingTier struct {
+	slots []slot
+	part  tierPart
+}
+
+// slot are the units that were admitted from one time on and before another, the last of them at a third. Of a bucket,
+// at is the time at which so many units were left to refill. Times are µs by the store's clock.
+type slot struct{ from, until, at, units int64 }
+
+// slotsPerPeriod is into how many slots the period of a window is divided. More slots would count times more finely,
+// and take more memory and more replay requests.
+const slotsPerPeriod = 8
+
+// span returns the slot that a time lies in. It may have to compute a calendar period, so it must not be called under a
+// lock.
+func span(t *limit.Tier, owner limit.Owner, at int64) (from, until int64) {
+	if t.Calendar != nil {
+		return t.CalendarPeriod(at)
+	}
+	p := t.Params(owner)
+	width := p.Period / slotsPerPeriod // periods are whole milliseconds, so windows begin where slots do
+	from = at - mod(at-p.Offset, width)
+	return from, from + width
+}
+
+// mod returns a modulo b, which is never below zero.
+func mod(a, b int64) int64 {
+	if r := a % b; r >= 0 {
+		return r
+	}
+	return a%b + b
+}
+
+// counts reports whether the slot's units still count at now.
+func (s *slot) counts(t *limit.Tier, owner limit.Owner, now int64) bool {
+	switch counting := t.Counting(); {
+	case t.Algorithm.HasRate():
+		return s.units > 0
+	case t.Calendar != nil:
+		return now < s.until
+	case counting.Entries:
+		return now < s.at+counting.Lasts
+	default:
+		return now < t.ForgottenAt(owner.Name, s.from+1)
+	}
+}
+
+// refill takes off the units that the instance's part of a bucket has refilled by now. It takes off whole units only,
+// and moves at by the time that these take, so no fraction is lost.
+func (s *slot) refill(of tierPart, now int64) {
+	elapsed := now - s.at
+	if elapsed <= 0 {
+		return
+	}
+	hi, lo := bits.Mul64(uint64(elapsed), uint64(of.units))
+	if hi >= uint64(of.period) {
+		s.units, s.at = 0, now
+		return
+	}
+	q, rest := bits.Div64(hi, lo, uint64(of.period))
+	if units := int64(min(q, 1<<62)); units < s.units {
+		s.units -= units
+		s.at = now - int64(rest)/of.units
+		return
+	}
+	s.units, s.at = 0, now
+}
+
+// add adds the units of one more slot, which has the span of its time. It drops units that no longer count then.
+func (pt *pendingTier) add(t *limit.Tier, owner limit.Owner, more slot) {
+	at := more.at
+	if t.Algorithm.HasRate() {
+		if len(pt.slots) == 0 {
+			pt.slots = append(pt.slots, slot{from: at, at: at})
+		}
+		s := &pt.slots[0]
+		s.refill(pt.part, at)
+		s.units = min(s.units+more.units, limit.MaxUnits)
+		return
+	}
+	for i := len(pt.slots) - 1; i >= 0; i-- {
+		if s := &pt.slots[i]; at >= s.from && at < s.until {
+			s.at, s.units = max(s.at, at), min(s.units+more.units, limit.MaxUnits)
+			return
+		}
+	}
+	pt.dropExpired(t, owner, at)
+	more.units = min(more.units, limit.MaxUnits)
+	pt.slots = append(pt.slots, more)
+}
+
+// dropExpired drops units that no longer count.
+func (pt *pendingTier) dropExpired(t *limit.Tier, owner limit.Owner, now int64) {
+	if t.Algorithm.HasRate() && len(pt.slots) > 0 {
+		pt.slots[0].refill(pt.part, now)
+	}
+	pt.slots = slices.DeleteFunc(pt.slots, func(s slot) bool { return !s.counts(t, owner, now) })
+}
+
+// mergeSlot adds the units of a slot that was taken off before.
+func (pt *pendingTier) mergeSlot(t *limit.Tier, s slot) {
+	if t.Algorithm.HasRate() && len(pt.slots) > 0 {
+		s.refill(pt.part, pt.slots[0].at)
+		pt.slots[0].units = min(pt.slots[0].units+s.units, limit.MaxUnits)
+		return
+	}
+	for i := range pt.slots {
+		if pt.slots[i].from == s.from {
+			pt.slots[i].at, pt.slots[i].units = max(pt.slots[i].at, s.at), min(pt.slots[i].units+s.units, limit.MaxUnits)
+			return
+		}
+	}
+	pt.slots = append(pt.slots, s)
+}

@@ -1,0 +1,263 @@
+package resilience_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/store/redis"
+	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
+)
+
+// undecidable is a store in which one tenant's requests cannot be decided, and what makes it so.
+type undecidable struct {
+	store limit.Store
+	spoil func() // after the tenant's first decision
+	key   string // is named in the log
+}
+
+// onDynamoDB opens a store on a namespace of its own. item is what becomes of the tenant's shared item.
+func onDynamoDB(t *testing.T, item func(map[string]types.AttributeValue)) undecidable {
+	t.Helper()
+	url := os.Getenv("SLUICE_DYNAMODB")
+	if url == "" {
+		const message = "no DynamoDB: set SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh)"
+		if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "dynamodb") {
+			t.Fatal(message)
+		}
+		t.Skip(message)
+	}
+	const table = "counters"
+	c, done := dynamodbtest.Connect(url)
+	t.Cleanup(done)
+	if err := dynamodb.Create(t.Context(), c, table); err != nil {
+		t.Fatal(err)
+	}
+	namespace := fmt.Sprintf("%d.%d", os.Getpid(), time.Now().UnixNano())
+	s, err := dynamodb.New(dynamodb.Config{Client: c, Table: table, Timeout: 10 * time.Second, Namespace: namespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pk := fmt.Sprintf("%d:%s,t3:bad,", len(namespace), namespace)
+	return undecidable{store: s, key: pk, spoil: func() {
+		if item == nil {
+			return
+		}
+		key := map[string]types.AttributeValue{"PK": &types.AttributeValueMemberB{Value: []byte(pk)}, "SK": &types.AttributeValueMemberB{Value: []byte("s0")}}
+		out, err := c.GetItem(t.Context(), &sdk.GetItemInput{TableName: aws.String(table), Key: key, ConsistentRead: aws.Bool(true)})
+		if err != nil || len(out.Item) == 0 {
+			t.Fatalf("the tenant's item: %v, %v", out, err)
+		}
+		item(out.Item)
+		if _, err := c.PutItem(t.Context(), &sdk.PutItemInput{TableName: aws.String(table), Item: out.Item}); err != nil {
+			t.Fatal(err)
+		}
+	}}
+}
+
+func onRedis(t *testing.T, command func(key string) []any) undecidable {
+	t.Helper()
+	server := redistest.Start(t)
+	s, err := redis.New(t.Context(), redis.Config{Addrs: []string{server.Addr}, Deadline: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	const key = "{rl:t3:bad,}"
+	return undecidable{store: s, key: "bad", spoil: func() {
+		c := server.Client(t)
+		if n, err := c.Del(t.Context(), key).Result(); err != nil || n != 1 {
+			t.Fatalf("%d keys are deleted, %v", n, err)
+		}
+		if err := c.Do(t.Context(), command(key)...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}}
+}
+
+// tooMany limits are more than a decision on DynamoDB can have.
+const tooMany = 200
+
+// Guarantees that one tenant whose requests cannot be decided, for what is stored under its key or for the size of its
+// plan, takes the store away from nobody else, however it hammers: no breaker opens, no call counts as failed, and the
+// leases of others go on. For its own requests each limit's onStoreFailure applies, and the log names the key.
+func TestUndecidable(t *testing.T) {
+	t.Parallel()
+	number := func(name string, n string) func(map[string]types.AttributeValue) {
+		return func(item map[string]types.AttributeValue) { item[name] = &types.AttributeValueMemberN{Value: n} }
+	}
+	for name, test := range map[string]struct {
+		on     func(t *testing.T) undecidable
+		limits int // of the tenant's request
+	}{
+		"DynamoDB, a plan that is too large": {func(t *testing.T) undecidable { return onDynamoDB(t, nil) }, tooMany},
+		"DynamoDB, a malformed counter":      {func(t *testing.T) undecidable { return onDynamoDB(t, number("l0/t1000", "7")) }, 2},
+		"DynamoDB, another version":          {func(t *testing.T) undecidable { return onDynamoDB(t, number("v", "1")) }, 2},
+		"DynamoDB, no item at all": {func(t *testing.T) undecidable {
+			return onDynamoDB(t, func(item map[string]types.AttributeValue) { delete(item, "v"); delete(item, "l0/t1000") })
+		}, 2},
+		"Redis, a list": {func(t *testing.T) undecidable {
+			return onRedis(t, func(key string) []any { return []any{"RPUSH", key, "x"} })
+		}, 2},
+		"Redis, a text": {func(t *testing.T) undecidable {
+			return onRedis(t, func(key string) []any { return []any{"SET", key, "42"} })
+		}, 2},
+		"Redis, a long text": {func(t *testing.T) undecidable {
+			return onRedis(t, func(key string) []any { return []any{"SET", key, strings.Repeat("x", 1000)} })
+		}, 2},
+		"Redis, another layout": {func(t *testing.T) undecidable {
+			return onRedis(t, func(key string) []any { return []any{"SET", key, "SLU9" + strings.Repeat("\x01", 200)} })
+		}, 2},
+	} {
+		for _, leases := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/leases %t", name, leases), func(t *testing.T) {
+				t.Parallel()
+				of := test.on(t)
+				hammerUndecidable(t, of, test.limits, leases)
+			})
+		}
+	}
+}
+
+func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
+	began := time.Now()
+	const hammers, each = 4, 25
+	var failed, degraded atomic.Int64
+	var log syncBuffer
+	ld, err := resilience.NewChain(resilience.ChainConfig{Rates: resilience.NamedStore{Name: "the store", Store: of.store}, NoLeases: !leases, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Observe: func(_ string, _ time.Duration, wrong bool) {
+			if wrong {
+				failed.Add(1)
+			}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ld.Close(context.Background()) }()
+	request := func(tenant string, limits int) *limit.Request {
+		req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: tenant}}
+		for i := range limits {
+			l := limit.Limit{ID: fmt.Sprint("l", i), Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 10_000, Period: time.Second}}}
+			charge := limit.Charge{Cost: 1}
+			if limits == tooMany { // in one item
+				l.Per, charge.Value = "subject", limit.ValueOf("u")
+			}
+			var err error
+			if charge.Limit, err = limit.New(l); err != nil {
+				t.Fatal(err)
+			}
+			req.Charges = append(req.Charges, charge)
+		}
+		return req
+	}
+	var d limit.Decision
+	if err := ld.Decide(t.Context(), request("bad", 2), time.Now(), &d); err != nil || d.Degraded {
+		t.Fatalf("the first decision: %v, degraded %t", err, d.Degraded)
+	}
+	of.spoil()
+	bad, other := request("bad", limits), request("other", 1)
+	if leases { // what is leased is spent first
+		for range 30_000 {
+			if err := ld.Decide(t.Context(), bad, time.Now(), &d); err != nil || d.Degraded {
+				break
+			}
+		}
+	}
+	var wg sync.WaitGroup
+	for n := range hammers {
+		wg.Go(func() {
+			var d limit.Decision
+			for range each {
+				if err := ld.Decide(t.Context(), bad, time.Now(), &d); err != nil {
+					t.Errorf("the tenant that cannot be decided: %v", err)
+				} else if d.Degraded {
+					degraded.Add(1)
+				}
+			}
+		})
+		wg.Go(func() {
+			var d limit.Decision
+			other := request(fmt.Sprint("other-", n), 1) // one writer each: writers of one counter may be in each other's way
+			for range 2 * each {
+				if err := ld.Decide(t.Context(), other, time.Now(), &d); err != nil || d.Degraded {
+					t.Errorf("another tenant: %v, degraded %t", err, d.Degraded)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, b := range ld.Breakers {
+		if s := b.Stats(); s.Opened > 0 || s.Refused > 0 || s.State != resilience.StateClosed {
+			t.Errorf("the breaker is %s, and has opened %d times", s.State, s.Opened)
+		}
+	}
+	if n := failed.Load(); n > 0 {
+		t.Errorf("%d calls are counted as failures of the store", n)
+	}
+	want := int64(hammers * each)
+	if leases {
+		want -= each // what is still in hand may be spent
+	}
+	if s, n := ld.Stats(), degraded.Load(); n < want || s.Undecidable < n || s.Failures != s.Undecidable {
+		t.Errorf("%d decisions are degraded, and %d are counted as undecidable of %d, want all, at least %d", n, s.Undecidable, s.Failures, want)
+	}
+	if leases {
+		before := ld.Leases.Stats().Local
+		for range each {
+			for range 2 {
+				if err := ld.Decide(t.Context(), other, time.Now(), &d); err != nil || d.Degraded {
+					t.Errorf("another tenant: %v, degraded %t", err, d.Degraded)
+				}
+			}
+			if err := ld.Decide(t.Context(), bad, time.Now(), &d); err != nil {
+				t.Error(err)
+			}
+		}
+		if local := ld.Leases.Stats().Local - before; local < each {
+			t.Errorf("%d of %d decisions of another tenant are from a lease, want most", local, 2*each)
+		}
+	}
+	text := log.String()
+	// One line a second, and some of what else happened.
+	if lines, took := strings.Count(text, "\n"), time.Since(began); lines == 0 || lines > 20+int(took.Seconds()) {
+		t.Errorf("the log has %d lines in %s, want some, and not one for each request", lines, took)
+	}
+	if !strings.Contains(text, "cannot decide a request") || !strings.Contains(text, of.key) {
+		t.Errorf("the log does not say that %s cannot be decided: %.1000s", of.key, text)
+	}
+}
+
+// syncBuffer is a buffer for a log.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write implements [io.Writer].
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}

@@ -1,5 +1,0 @@
-//go:build race
-
-package outage_test
-
-const raceEnabled = true
