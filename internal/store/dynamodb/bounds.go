@@ -179,7 +179,7 @@ func AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
 	for _, l := range all {
 		for i := range l.Tiers {
 			if t := &l.Tiers[i]; !inShared(l) {
-				bytes[l.Per] += len(t.AppendName(nil)) + sizeOf(of(t).widest(t).attribute())
+				bytes[l.Per] += len(t.AppendName(nil)) + sizeOf(widest(t).attribute())
 			}
 		}
 	}
@@ -235,15 +235,23 @@ func worst(tiers []*limit.Tier, shared, known bool) *write {
 		name := string(t.AppendName(nil)) + strings.Repeat("=", 1+inlineValue) + fmt.Sprint(i)
 		c, old := w.counter(name), fields(nil)
 		if known {
-			old = of(t).widest(t)
+			old = widest(t)
 		}
 		c.isUnchanged(old)
-		c.replace(of(t).widest(t))
+		c.replace(widest(t))
 	}
 	w.head(&view{}, shared, true)
 	w.arm(&view{}, math.MaxInt64/4, 0)
 	w.require("attribute_exists(" + w.name(attrFull) + ")")
 	return w
+}
+
+// widest is algorithm.widest; nothing for an algorithm that Accepts refuses.
+func widest(t *limit.Tier) fields {
+	if a := of(t); a != nil {
+		return a.widest(t)
+	}
+	return fields{}
 }
 
 func named(limits []*limit.Limit) string {

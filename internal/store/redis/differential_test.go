@@ -58,6 +58,7 @@ func TestLikeMemory(t *testing.T) {
 // those change the sizes of buckets too, within less than a minute: later Redis may forget a bucket that is full, which makes
 // a difference when its size changes, and only then.
 func TestLeasesLikeCore(t *testing.T) {
+	redis.ForgetShapes()
 	server := redistest.Start(t)
 	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
 	seen := map[string]int{}

@@ -136,8 +136,8 @@ func TestRatesOfAHomeAreNotHeld(t *testing.T) {
 			if err := c.Decide(t.Context(), question(r, tiny), start, &d); err != nil {
 				t.Fatal(err)
 			}
+			synctest.Wait() // of two units that come back at once, the older one counts as lost where it comes second
 		}
-		synctest.Wait()
 		if got := c.used(t, c.a, tiny); got != 1 {
 			t.Errorf("%d of the bucket are charged for one request that was admitted", got)
 		}
