@@ -1,7 +1,7 @@
 // Command ops is the Lambda behind a cell's REST API for operators: what touches the cell's counters.
 //
 // Its methods have AWS_IAM authorization, and an event without the caller's identity is refused, as is an event of
-// another API. Its settings are those of the cell's authorizer, and the control table of operations,
+// another API. It has the settings of the cell's authorizer and the control table of operations,
 // which it writes to before it does anything.
 package main
 

@@ -189,7 +189,7 @@ func (w *world) check(ctx context.Context) error {
 	return w.checkDependents(ctx)
 }
 
-// hashOf is the hash in the body of a key; "" where there is none.
+// hashOf returns the hash in the body of a key, or "" if the body has none.
 func hashOf(body []byte) string {
 	var key struct{ Hash string }
 	_ = json.Unmarshal(body, &key) // what is no key has no hash

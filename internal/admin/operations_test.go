@@ -423,7 +423,7 @@ func TestCellRefusals(t *testing.T) {
 	w.refused(err, call.Conflict, "version 7")
 }
 
-// opsURL is that of a cell's operators' API.
+// opsURL is the URL of the operators' API of a cell.
 const opsURL = "https://abc123.execute-api.eu-west-1.amazonaws.com/v1"
 
 // Guarantees that whoever may add cells cannot have operators' signed calls go to any server: the URL must be one of
