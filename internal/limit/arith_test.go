@@ -142,7 +142,7 @@ func TestSlidingWeightAgainstTheFormula(t *testing.T) {
 		prev := randomNumber(r, tier.Threshold)
 		exact := new(big.Int).Mul(big.NewInt(prev), big.NewInt(p.Period-elapsed))
 		exact.Add(exact, big.NewInt(p.Period-1)).Div(exact, big.NewInt(p.Period))
-		got, want := tier.counts.(*slidingWindow).weight(&windowSeen{start: start, previous: prev}, start, start+elapsed), exact.Int64()
+		got, want := tier.counts.(*slidingWindow).weight(windowSeen{start: start, previous: prev}, start, start+elapsed), exact.Int64()
 		coarse := int64(1)
 		if p.Period%p.Tick != 0 {
 			coarse = 2

@@ -39,17 +39,20 @@ type Result struct {
 
 	shadow  bool  // only reports
 	leases  bool  // the request asks for leases
+	mayGrow bool  // the charge may make the counter's state larger
 	charge  int16 // index in the request
 	stale   int32 // logs: how many of the first entries no longer count
 	need    int64 // what the counter must have room for: the cost, less what the caller has leased
 	leaseAt int64 // what is charged is a lease that is counted at this time, see [Lease]; 0: it is not
 	window  period
 	seen    numbers // the counter as of the decision's time, before the charge
+	fifth   int64   // one more such number, for the algorithms that need five
 }
 
 // numbers are what an algorithm remembers of a counter for a [Result]. Like those of a [State] they have names in each
-// algorithm's file, by a type such as bucketSeen.
-type numbers struct{ a, b, c, d, e int64 }
+// algorithm's file, by a type such as bucketSeen. They are four because the compiler keeps structs of up to four words in
+// registers, and larger ones in memory.
+type numbers struct{ a, b, c, d int64 }
 
 // Limit is the limit the result is about.
 func (r *Result) Limit() *Limit { return r.Tier.limit }

@@ -30,15 +30,19 @@ type logSeen struct {
 	used    int64 // units that count
 	clears  int64 // when none of them will, or now
 	cleared int64 // clears before the charge
-	freed   int64 // when fewer units count than before the charge; 0 if none count
 }
 
 func (r *Result) logSeen() logSeen {
 	n := &r.seen
-	return logSeen{now: n.a, used: n.b, clears: n.c, cleared: n.d, freed: n.e}
+	return logSeen{now: n.a, used: n.b, clears: n.c, cleared: n.d}
 }
 
-func (v *logSeen) write(r *Result) { r.seen = numbers{v.now, v.used, v.clears, v.cleared, v.freed} }
+func (v logSeen) write(r *Result) { r.seen = numbers{v.now, v.used, v.clears, v.cleared} }
+
+// freedAt is when fewer units count than before the charge; 0 if none count.
+func (r *Result) freedAt() int64 { return r.fifth }
+
+func (r *Result) setFreedAt(at int64) { r.fifth = at }
 
 // log is what a sliding log and sliding buckets have in common: entries of the units that were charged, each of which
 // counts for a time. Leased units are entries at the end of their lease, so that each counts for as long as the last unit
@@ -81,8 +85,8 @@ func (l *log) evaluate(s *State, now int64, r *Result) bool {
 		seen.clears = l.leaves(entries[n-1].At)
 	}
 	live := entries[stale:]
-	seen.freed = l.leftBy(live, max(used-l.threshold, 0)+1)
 	seen.write(r)
+	r.setFreedAt(l.leftBy(live, max(used-l.threshold, 0)+1))
 	r.stale = int32(stale)
 	if r.Never = r.Cost > l.threshold; r.Never {
 		return true
@@ -192,7 +196,7 @@ func (l *log) used(r *Result) int64 { return r.logSeen().used + r.Charged }
 func (l *log) resetAt(r *Result) int64 { return r.logSeen().clears }
 
 func (l *log) moreAt(r *Result) int64 {
-	at := r.logSeen().freed
+	at := r.freedAt()
 	if charged := l.leaves(l.chargedAt(r)); at == 0 || r.Charged > 0 && charged < at {
 		at = charged
 	}
@@ -314,9 +318,7 @@ func (l *log) grow(s *State, r *Result, entries int) {
 	last := &x.entries[n-1]
 	r.leaseAt = max(last.At, l.chargedAt(r))
 	last.At = r.leaseAt
-	seen := r.logSeen()
-	seen.freed = l.leftBy(x.entries, max(seen.used-l.threshold, 0)+1)
-	seen.write(r)
+	r.setFreedAt(l.leftBy(x.entries, max(r.logSeen().used-l.threshold, 0)+1))
 }
 
 func (l *log) leased(*Result, int64) int64 { return 0 }

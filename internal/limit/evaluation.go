@@ -21,22 +21,27 @@ func (d *Decision) Begin(req *Request, now int64) (*Evaluation, error) {
 func (d *Decision) BeginChecked(req *Request, now int64) *Evaluation {
 	d.Allowed, d.Never, d.RetryAt, d.ID = false, false, 0, ReceiptID{}
 	d.Owner, d.Now, d.charges, d.denier, d.Degraded = req.Owner, now, req.Charges, -1, false
-	d.asked, d.leased = req.Leases, d.leased[:0]
-	results, leases := d.Results[:0], len(req.Leases) > 0
+	leases := len(req.Leases) > 0
+	if leases || len(d.asked) > 0 {
+		d.asked, d.leased = req.Leases, d.leased[:0]
+	}
+	n := 0
 	for i := range req.Charges {
 		c := &req.Charges[i]
 		tiers, shadow := c.Limit.Tiers, c.Limit.Mode == Shadow
 		for j := range tiers {
-			n := len(results)
-			if n == cap(results) {
-				results = append(results, Result{})
+			if n == cap(d.Results) {
+				d.Results = append(d.Results[:n], Result{})
 			}
-			results = results[:n+1]
-			r := &results[n] // every field is set here or by evaluate, so the rest need not be cleared
-			r.Tier, r.Cost, r.Charged, r.RetryAt, r.need, r.leaseAt = &tiers[j], c.Cost, 0, 0, c.Cost, 0
+			t, r := &tiers[j], &d.Results[:n+1][n] // every field is set here or by evaluate, so the rest need not be cleared
+			n++
+			if r.Tier != t { // a store of a pointer costs more than a look
+				r.Tier = t
+			}
+			r.Cost, r.need, r.Charged, r.RetryAt, r.leaseAt = c.Cost, c.Cost, 0, 0, 0
 			r.Admits, r.Never, r.Other, r.Unasked = false, false, false, false
-			r.shadow, r.leases, r.charge = shadow, leases, int16(i)
-			if w := tiers[j].windows; w != nil {
+			r.shadow, r.leases, r.mayGrow, r.charge = shadow, leases, leases || t.grows != nil, int16(i)
+			if w := t.windows; w != nil {
 				r.window = w.window(req.Owner.Name, now)
 			}
 			if leases {
@@ -44,7 +49,7 @@ func (d *Decision) BeginChecked(req *Request, now int64) *Evaluation {
 			}
 		}
 	}
-	d.Results = results
+	d.Results = d.Results[:n]
 	return (*Evaluation)(d)
 }
 
@@ -152,11 +157,10 @@ func (e *Evaluation) Charge(i int, s *State) {
 // Room is for a store that bounds its memory. It returns how many bytes [State.Bytes] may grow by when result i is charged to
 // s, and for how many entries Grow should make room first; 0 if there is enough. Call it after Evaluate, with the same state.
 func (e *Evaluation) Room(i int, s *State) (bytes int64, entries int) {
-	r := &e.Results[i]
-	if r.Tier.grows == nil && (!r.leases || s.extra != nil) {
-		return 0, 0
+	if r := &e.Results[i]; r.mayGrow {
+		return r.room(s)
 	}
-	return r.room(s)
+	return 0, 0
 }
 
 func (r *Result) room(s *State) (bytes int64, entries int) {

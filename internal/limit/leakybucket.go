@@ -40,7 +40,7 @@ func (r *Result) leakySeen() leakySeen {
 	return leakySeen{slot: r.seen.a, fraction: r.seen.b, now: r.seen.c}
 }
 
-func (v *leakySeen) write(r *Result) { r.seen = numbers{a: v.slot, b: v.fraction, c: v.now} }
+func (v leakySeen) write(r *Result) { r.seen = numbers{a: v.slot, b: v.fraction, c: v.now} }
 
 func newLeakyBucket(t *Tier, l *Limit, bad report) algorithm {
 	b := &leakyBucket{rate: t.Threshold, period: t.Period.Microseconds(), atOnce: max(l.MaxCost, 1)}
@@ -83,7 +83,7 @@ func (b *leakyBucket) evaluate(s *State, now int64, r *Result) bool {
 		return false
 	}
 	slot, fraction := b.next(st)
-	(&leakySeen{slot, fraction, now}).write(r)
+	leakySeen{slot, fraction, now}.write(r)
 	if r.Never = r.Cost > b.rate; r.Never {
 		return true
 	}

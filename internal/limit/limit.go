@@ -125,6 +125,7 @@ type Limit struct {
 
 	compiled bool
 	valued   bool   // Per is not "tenant"
+	usable   bool   // compiled, and Mode is not Off
 	costMost int64  // largest cost the arithmetic carries, units
 	idHash   uint64 // of ID
 }
@@ -196,6 +197,7 @@ func New(l Limit) (*Limit, error) {
 		return nil, errors.Join(errs...)
 	}
 	out.compiled, out.valued, out.idHash = true, out.Per != PerTenant, hashText(out.ID)
+	out.usable = out.Mode != Off
 	return &out, nil
 }
 

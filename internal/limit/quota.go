@@ -35,7 +35,7 @@ func (r *Result) quotaSeen() QuotaState {
 	return QuotaState{Start: r.seen.a, End: r.seen.b, Count: r.seen.c}
 }
 
-func (st *QuotaState) write(r *Result) { r.seen = numbers{a: st.Start, b: st.End, c: st.Count} }
+func (st QuotaState) write(r *Result) { r.seen = numbers{a: st.Start, b: st.End, c: st.Count} }
 
 func newQuota(t *Tier, _ *Limit, bad report) algorithm {
 	if t.Calendar == nil {

@@ -29,17 +29,21 @@ func (q *Request) Check() error {
 	if len(q.Charges) > maxCharges {
 		return fmt.Errorf("%w: %d limits, want at most %d", ErrInvalidRequest, len(q.Charges), maxCharges)
 	}
+	met := uint64(0) // one bit of the hash of each limit's ID: limits that share a counter have one ID
 	for i := range q.Charges {
 		c := &q.Charges[i]
 		l := c.Limit
-		if l == nil || !l.compiled || l.Mode == Off || c.Cost < 1 || c.Cost > l.costMost || !c.valueFits() {
+		if l == nil || !l.usable || c.Cost < 1 || c.Cost > l.costMost {
 			return c.invalid(i)
 		}
-		for j := range i {
-			if o := &q.Charges[j]; o.Limit.idHash == l.idHash && (o.Value == c.Value) && sameCounters(o.Limit, l) {
-				return fmt.Errorf("%w: limit %s", ErrDuplicateCounter, l.ID)
-			}
+		if (l.valued || c.Value.Kind != NoValue || c.Value.Text != "") && !c.valueFits() {
+			return c.invalid(i)
 		}
+		bit := uint64(1) << (l.idHash % 64)
+		if met&bit != 0 && q.repeats(i) {
+			return fmt.Errorf("%w: limit %s", ErrDuplicateCounter, l.ID)
+		}
+		met |= bit
 	}
 	if len(q.Leases) > 0 {
 		return q.checkLeases()
@@ -53,6 +57,17 @@ func (c *Charge) valueFits() bool {
 		return c.Value == Value{}
 	}
 	return c.Value.Kind != NoValue && c.Value.sound()
+}
+
+// repeats reports whether a charge before charge i is for the same counter.
+func (q *Request) repeats(i int) bool {
+	c := &q.Charges[i]
+	for j := range i {
+		if o := &q.Charges[j]; o.Value == c.Value && sameCounters(o.Limit, c.Limit) {
+			return true
+		}
+	}
+	return false
 }
 
 // invalid says what Check found wrong with charge i.

@@ -59,7 +59,7 @@ func (w *slidingWindow) evaluate(s *State, now int64, r *Result) bool {
 	}
 	own := r.window.start
 	seen := w.asOf(s, own)
-	seen.weight = w.weight(&seen, own, now)
+	seen.weight = w.weight(seen, own, now)
 	seen.write(r)
 	if r.Never = r.Cost > w.threshold; r.Never {
 		return true
@@ -77,7 +77,7 @@ func (w *slidingWindow) evaluate(s *State, now int64, r *Result) bool {
 
 // weight is what the previous window counts at the time at: ⌈previous·(period−elapsed)/period⌉, in ticks. If the current
 // window lies on another grid it is all of it, see windows.
-func (w *slidingWindow) weight(seen *windowSeen, own, at int64) int64 {
+func (w *slidingWindow) weight(seen windowSeen, own, at int64) int64 {
 	if w.offGrid(seen.start, own) {
 		return seen.previous
 	}
@@ -141,7 +141,7 @@ func (w *slidingWindow) offer(_ *State, _ string, now int64, ask *LeaseRequest, 
 		return granted
 	}
 	granted.Until = w.rampEnd(seen.start, now)
-	granted.Units = ask.units(w.threshold - w.weight(&seen, r.window.start, granted.Until) - seen.count - r.need)
+	granted.Units = ask.units(w.threshold - w.weight(seen, r.window.start, granted.Until) - seen.count - r.need)
 	granted.Upfront = min(max(left, 0), granted.Units)
 	return granted
 }

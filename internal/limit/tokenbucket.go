@@ -99,18 +99,20 @@ func (st *TokenBucketState) write(s *State) {
 type bucketSeen struct {
 	asOf, level int64 // level in grains
 	leased      int64 // in the slot that has not ended, grains
-	leasedUntil int64
-	refunded    int64 // the total, grains
+	leasedUntil int64 // the end of that slot; 0 if nothing is leased
 }
 
 func (r *Result) bucket() bucketSeen {
 	n := &r.seen
-	return bucketSeen{asOf: n.a, level: n.b, leased: n.c, leasedUntil: n.d, refunded: n.e}
+	return bucketSeen{asOf: n.a, level: n.b, leased: n.c, leasedUntil: n.d}
 }
 
-func (v *bucketSeen) write(r *Result) {
-	r.seen = numbers{v.asOf, v.level, v.leased, v.leasedUntil, v.refunded}
-}
+func (v bucketSeen) write(r *Result) { r.seen = numbers{v.asOf, v.level, v.leased, v.leasedUntil} }
+
+// refunded is Refunds.Total before the decision, grains.
+func (r *Result) refunded() int64 { return r.fifth }
+
+func (r *Result) setRefunded(total int64) { r.fifth = total }
 
 func newTokenBucket(t *Tier, _ *Limit, bad report) algorithm {
 	if t.Burst == 0 {
@@ -135,17 +137,30 @@ func newTokenBucket(t *Tier, _ *Limit, bad report) algorithm {
 }
 
 func (b *tokenBucket) evaluate(s *State, now int64, r *Result) bool {
-	if s.bucketLevel().asOf-maxSkew > now || s.extra != nil && s.extra.leased.Until-maxSlot-maxSkew > now {
+	l, refunded := s.bucketLevel(), int64(0)
+	if l.asOf-maxSkew > now {
 		return false
 	}
-	seen := b.asOf(s, now)
+	var seen bucketSeen
+	if x := s.extra; x == nil && l.rate == b.rate { // as most buckets are
+		seen.asOf, seen.level = b.refilled(b.full, l.asOf, l.grains, now)
+	} else {
+		if x != nil {
+			if x.leased.Until-maxSlot-maxSkew > now {
+				return false
+			}
+			refunded = x.refunds.Total
+		}
+		seen = b.asOf(s, now)
+	}
 	seen.write(r)
+	r.setRefunded(refunded)
 	if r.Never = r.Cost > b.burst; r.Never {
 		return true
 	}
 	need := r.need * b.den
 	if r.Admits = seen.level >= need; !r.Admits {
-		r.RetryAt = b.reaches(&seen, need)
+		r.RetryAt = b.reaches(seen, need)
 	}
 	return true
 }
@@ -154,11 +169,7 @@ func (b *tokenBucket) evaluate(s *State, now int64, r *Result) bool {
 func (b *tokenBucket) asOf(s *State, now int64) bucketSeen {
 	l := s.bucketLevel()
 	if l.rate == 0 { // never used
-		seen := bucketSeen{asOf: now, level: b.full}
-		if s.extra != nil {
-			seen.refunded = s.extra.refunds.Total
-		}
-		return seen
+		return bucketSeen{asOf: now, level: b.full}
 	}
 	at, level := l.asOf, l.grains
 	if l.rate != b.rate {
@@ -168,21 +179,26 @@ func (b *tokenBucket) asOf(s *State, now int64) bucketSeen {
 		at, level = b.refilled(b.full, at, level, now)
 		return bucketSeen{asOf: at, level: level}
 	}
-	x := s.extra
-	seen := bucketSeen{refunded: x.refunds.Total}
-	if units := min(x.leased.Units, b.burst); units > 0 { // a burst that has shrunk since may be less than is leased
-		leased, until := units*b.den, x.leased.Until
+	if units := min(s.extra.leased.Units, b.burst); units > 0 { // a burst that has shrunk since may be less than is leased
+		leased, until := units*b.den, s.extra.leased.Until
 		if max(now, at) < until {
-			seen.leased, seen.leasedUntil = leased, until
-			seen.asOf, seen.level = b.refilled(b.full-leased, at, level, now)
-			return seen
+			at, level = b.refilled(b.full-leased, at, level, now)
+			return bucketSeen{asOf: at, level: level, leased: leased, leasedUntil: until}
 		}
 		if at < until {
 			at, level = b.refilled(b.full-leased, at, level, until)
 		}
 	}
-	seen.asOf, seen.level = b.refilled(b.full, at, level, now)
-	return seen
+	at, level = b.refilled(b.full, at, level, now)
+	return bucketSeen{asOf: at, level: level}
+}
+
+// refunds returns what was ever refunded.
+func (s *State) refunds() Refunds {
+	if s.extra == nil {
+		return Refunds{}
+	}
+	return s.extra.refunds
 }
 
 // refilled is the level of the time at, as of now, in a bucket that holds at most full. The level only falls if it was
@@ -200,7 +216,7 @@ func (b *tokenBucket) refilled(full, at, level, now int64) (int64, int64) {
 
 // reaches is the first time at which the bucket holds so many grains. Until the leases end it holds no more than full less
 // what is leased.
-func (b *tokenBucket) reaches(seen *bucketSeen, grains int64) int64 {
+func (b *tokenBucket) reaches(seen bucketSeen, grains int64) int64 {
 	at, level := seen.asOf, seen.level
 	if room := b.full - seen.leased; seen.leased > 0 && grains > room {
 		at, level = b.refilled(room, at, level, max(at, seen.leasedUntil))
@@ -245,19 +261,18 @@ func (b *tokenBucket) repair(s *State, now int64, _ *Result) {
 func (b *tokenBucket) charge(s *State, _ int64, r *Result) {
 	seen := r.bucket()
 	if s.extra != nil {
-		b.settle(s, &seen)
-		seen.write(r)
+		b.settle(s, seen)
+		r.setRefunded(s.extra.refunds.Total)
 	}
 	bucketLevel{seen.asOf, seen.level - r.need*b.den, b.rate}.write(s)
 }
 
 // settle brings what a bucket has beside its level up to the time of seen, before anything is written to the level: leases
 // whose slot has ended become late, and a changed rate begins a new era of refunds.
-func (b *tokenBucket) settle(s *State, seen *bucketSeen) {
+func (b *tokenBucket) settle(s *State, seen bucketSeen) {
 	x := s.extra
 	if x.refunds.Total > 0 && s.bucketLevel().rate != b.rate {
-		seen.refunded += refundEra
-		x.refunds = Refunds{Total: seen.refunded, Last: seen.asOf}
+		x.refunds = Refunds{Total: x.refunds.Total + refundEra, Last: seen.asOf}
 	}
 	x.late = b.lateAt(s, seen)
 	if x.leased.Until <= seen.asOf {
@@ -271,7 +286,7 @@ func (b *tokenBucket) settle(s *State, seen *bucketSeen) {
 // is full. So what may come back is the least room that there was above the level since then. Charges and new leases leave
 // that room as it is: they lower the level, and what may be held above it, alike. Refunds raise the level, which is seen
 // here the next time, before anything lowers it. It may come back for the length of one slot.
-func (b *tokenBucket) lateAt(s *State, seen *bucketSeen) Late {
+func (b *tokenBucket) lateAt(s *State, seen bucketSeen) Late {
 	if s.extra == nil || s.bucketLevel().rate != b.rate {
 		return Late{}
 	}
@@ -323,7 +338,7 @@ func (b *tokenBucket) resetAt(r *Result) int64 {
 func (b *tokenBucket) moreAt(r *Result) int64 {
 	seen := r.bucket()
 	seen.level -= r.Charged * b.den
-	return b.reaches(&seen, (r.Remaining()+1)*b.den)
+	return b.reaches(seen, (r.Remaining()+1)*b.den)
 }
 
 func (b *tokenBucket) free(r *Result, units int64) {
@@ -339,7 +354,7 @@ func (b *tokenBucket) receipt(r *Result, e *ReceiptEntry) {
 		e.end = e.slot
 		return
 	}
-	e.refundedBefore = seen.refunded
+	e.refundedBefore = r.refunded()
 	e.headroom = b.full - seen.level - seen.leased
 	e.end = seen.asOf + ceilDiv(e.headroom+r.Charged*b.den, b.num)
 }
@@ -353,7 +368,7 @@ func (b *tokenBucket) refund(s *State, e *ReceiptEntry, units, now int64) int64 
 		return b.release(s, units, e.slot, now)
 	}
 	seen := b.asOf(s, max(now, s.bucketLevel().asOf))
-	elapsed, others := seen.asOf-e.at, seen.refunded-e.refundedBefore
+	elapsed, others := seen.asOf-e.at, s.refunds().Total-e.refundedBefore
 	if s.bucketLevel().rate != b.rate || elapsed < 0 || others < 0 { // another rate; a clock that leapt back; a counter made anew
 		return 0
 	}
@@ -458,7 +473,7 @@ func (b *tokenBucket) release(s *State, units, until, now int64) int64 {
 // refunds have.
 func (b *tokenBucket) releaseLate(s *State, units, ended, now int64) {
 	seen := b.asOf(s, now)
-	late := b.lateAt(s, &seen)
+	late := b.lateAt(s, seen)
 	if late.Ended != ended || late.Level == 0 {
 		return
 	}
@@ -472,7 +487,7 @@ func (b *tokenBucket) releaseLate(s *State, units, ended, now int64) {
 		late = Late{}
 	}
 	x.late = late
-	x.refunds = Refunds{Total: seen.refunded + grains, Last: seen.asOf}
+	x.refunds = Refunds{Total: x.refunds.Total + grains, Last: seen.asOf}
 }
 
 // replay takes the units off the level, down to -burst: the bucket admits nothing until they are refilled.
@@ -482,7 +497,7 @@ func (b *tokenBucket) replay(s *State, units, at, now int64, _ period) {
 	}
 	seen := b.asOf(s, now)
 	if s.extra != nil {
-		b.settle(s, &seen)
+		b.settle(s, seen)
 	}
 	level := max(seen.level-min(units, 2*b.burst)*b.den, min(seen.level, -b.full))
 	bucketLevel{seen.asOf, level, b.rate}.write(s)

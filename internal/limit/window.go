@@ -24,9 +24,7 @@ func (r *Result) windowSeen() windowSeen {
 	return windowSeen{start: n.a, count: n.b, previous: n.c, weight: n.d}
 }
 
-func (v *windowSeen) write(r *Result) {
-	r.seen = numbers{a: v.start, b: v.count, c: v.previous, d: v.weight}
-}
+func (v windowSeen) write(r *Result) { r.seen = numbers{v.start, v.count, v.previous, v.weight} }
 
 // windows is what fixed and sliding windows have in common: windows of one length on a grid of time. The grid begins at
 // 1970, or, with align: tenant, at a time that is shifted for each owner.

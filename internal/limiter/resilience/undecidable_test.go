@@ -140,7 +140,10 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 	const hammers, each = 4, 25
 	var failed, degraded atomic.Int64
 	var log syncBuffer
-	ld, err := resilience.NewChain(resilience.ChainConfig{Rates: resilience.NamedStore{Name: "the store", Store: of.store}, NoLeases: !leases, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	failures := &failureLog{Store: of.store}
+	ld, err := resilience.NewChain(resilience.ChainConfig{
+		Rates: resilience.NamedStore{Name: "the store", Store: failures}, NoLeases: !leases,
+		Log: slog.New(slog.NewTextHandler(&log, nil)),
 		Observe: func(_ string, _ time.Duration, wrong bool) {
 			if wrong {
 				failed.Add(1)
@@ -208,7 +211,7 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 		}
 	}
 	if n := failed.Load(); n > 0 {
-		t.Errorf("%d calls are counted as failures of the store", n)
+		t.Errorf("%d calls are counted as failures of the store: %s", n, failures.text.String())
 	}
 	want := int64(hammers * each)
 	if leases {
@@ -241,6 +244,22 @@ func hammerUndecidable(t *testing.T, of undecidable, limits int, leases bool) {
 	if !strings.Contains(text, "cannot decide a request") || !strings.Contains(text, of.key) {
 		t.Errorf("the log does not say that %s cannot be decided: %.1000s", of.key, text)
 	}
+}
+
+// failureLog is a store that notes each error by which the store behind it did not answer.
+type failureLog struct {
+	limit.Store
+	text syncBuffer
+}
+
+// Decide implements [limit.Store].
+func (f *failureLog) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	began := time.Now()
+	err := f.Store.Decide(ctx, req, now, d)
+	if err != nil && !limit.Answered(err) {
+		_, _ = fmt.Fprintf(&f.text, "after %s, for %s: %v (the context: %v)\n", time.Since(began), req.Owner.Name, err, ctx.Err())
+	}
+	return err
 }
 
 // syncBuffer is a buffer for a log.
