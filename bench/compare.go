@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -15,6 +16,10 @@ type contender struct {
 	name    string
 	keys    int
 	workers int // goroutines; 0 is one per processor
+
+	// stride is from one key to the next. The counters are made with a stride of 1, and inTurn is the stride after that;
+	// 0 is 1.
+	stride, inTurn int
 
 	// spend asks for one unit ops times, of key first, the next, and so on around, and counts what was admitted. It is
 	// called by several goroutines at once. The loop is the contender's own: a call through a func value per request
@@ -35,9 +40,15 @@ func (c *contender) goroutines() int {
 	return runtime.GOMAXPROCS(0)
 }
 
-// trial spends ops units over all keys with its goroutines, and returns the time for one, in ns. Each key
-// gets the same share: ops is a multiple of [contender.unit].
-func (c *contender) trial(ops int) (perOp float64, admitted int, err error) {
+// timing is how long one operation took, in ns. On n cores at once the processor time is n times the wall time.
+type timing struct{ wall, processor float64 }
+
+// cores is how many cores the goroutines can use.
+func (c *contender) cores() int { return min(c.goroutines(), runtime.GOMAXPROCS(0)) }
+
+// trial spends ops units over all keys with its goroutines, and returns the time for one. Each key gets the same share:
+// ops is a multiple of [contender.unit].
+func (c *contender) trial(ops int) (perOp timing, admitted int, err error) {
 	workers := c.goroutines()
 	counts := make([]int, workers)
 	errs := make([]error, workers)
@@ -49,14 +60,20 @@ func (c *contender) trial(ops int) (perOp float64, admitted int, err error) {
 			counts[w], errs[w] = c.spend(w*c.keys/workers, ops/workers)
 		})
 	}
-	began := time.Now()
+	used, began := processorTime(), time.Now()
 	close(start)
 	done.Wait()
-	elapsed := time.Since(began)
+	elapsed, used := time.Since(began), processorTime()-used
 	for _, n := range counts {
 		admitted += n
 	}
-	return float64(elapsed) / float64(ops), admitted, errors.Join(errs...)
+	perOp = timing{wall: float64(elapsed) / float64(ops), processor: float64(used) / float64(ops)}
+	return perOp, admitted, errors.Join(errs...)
+}
+
+// atOnce reports whether a trial that took t had about as many cores as it could use.
+func (c *contender) atOnce(t timing) bool {
+	return t.processor >= atOnceShare*float64(c.cores())*t.wall
 }
 
 // unit is the smallest number of operations that hits every key equally often.
@@ -82,27 +99,51 @@ func (c *contender) verify(ops, admitted, limit int) error {
 
 // load says how much is measured.
 type load struct {
-	rounds int           // pairs of trials; odd, so that the median is one of them
+	rounds int           // pairs of trials that count; odd, so that the median is one of them
 	trial  time.Duration // about how long one trial takes
+	calm   bool          // rounds in which the machine was busy do not count
+	atOnce bool          // with calm: rounds in which the goroutines did not have a core each do not count, either
 }
+
+const (
+	mostAttempts = 3 // rounds that are measured to get one that counts, on average
+	leastCalm    = 5 // rounds that count if the machine is never calm: the least disturbed ones
+)
 
 func loadFor(short bool) load {
 	if short {
 		return load{rounds: 3, trial: 20 * time.Millisecond}
 	}
-	return load{rounds: 25, trial: 120 * time.Millisecond}
+	return load{rounds: 25, trial: 120 * time.Millisecond, calm: true}
 }
 
-// comparison is what measuring two contenders gave: medians over the rounds.
+// comparison is what measuring two contenders gave: medians over the rounds that count.
 type comparison struct {
 	ratio        float64 // time of ours ÷ time of theirs, within a round
 	low, high    float64 // quartiles of the ratio
+	processor    float64 // processor time of ours ÷ that of theirs
 	ours, theirs float64 // ns per operation
+	rounds       int     // that count
+	dropped      int     // that do not, because the machine was busy
+	busy         bool    // the machine was never calm for long enough, so the least disturbed rounds count
 }
 
 func (c comparison) String() string {
-	return fmt.Sprintf("%.1f ns against %.1f ns per decision, middle half of the rounds %.2f to %.2f",
-		c.ours, c.theirs, c.low, c.high)
+	s := fmt.Sprintf("%.1f ns against %.1f ns per decision, middle half of the rounds %.2f to %.2f, processor time %.2f x",
+		c.ours, c.theirs, c.low, c.high, c.processor)
+	switch {
+	case c.busy:
+		s += fmt.Sprintf("; the machine was busy throughout: the %d least disturbed of %d rounds", c.rounds, c.rounds+c.dropped)
+	case c.dropped > 0:
+		s += fmt.Sprintf("; %d of %d rounds are dropped, because the machine was busy", c.dropped, c.rounds+c.dropped)
+	}
+	return s
+}
+
+// round is a pair of trials.
+type round struct {
+	ours, theirs timing
+	disturbance  float64 // the largest slowdown of the calibration beside them
 }
 
 // compare measures two contenders in turn, ours first in one round and second in the next, so that neither has the warmer
@@ -122,7 +163,7 @@ func compare(ours, theirs *contender, l load, limit int) (comparison, error) {
 				}
 				total[i] += n
 				admitted[i] += got
-				perOp = min(perOp, took)
+				perOp = min(perOp, took.wall)
 			}
 			if took := perOp * float64(n); took >= float64(l.trial)/10 {
 				ops[i] = c.unit() * max(1, int(float64(l.trial)/(perOp*float64(c.unit()))))
@@ -130,33 +171,73 @@ func compare(ours, theirs *contender, l load, limit int) (comparison, error) {
 			}
 		}
 	}
-	var times [2][]float64
-	var ratios []float64
-	for round := range l.rounds {
+	for _, c := range pair {
+		if c.inTurn > 0 {
+			c.stride = c.inTurn
+		}
+	}
+	var calm, disturbed []round
+	var machine calibration
+	for n := 0; len(calm) < l.rounds && n < mostAttempts*l.rounds; n++ {
 		runtime.GC() // neither pays for the other's garbage
+		var times [2]timing
+		r := round{disturbance: 1}
+		atOnce := true
 		for turn := range pair {
-			i := (turn + round) % 2
+			i := (turn + n) % 2
+			if l.calm {
+				r.disturbance = max(r.disturbance, machine.slowdown(pair[i].cores()))
+			}
 			perOp, got, err := pair[i].trial(ops[i])
 			if err != nil {
 				return comparison{}, fmt.Errorf("%s: %w", pair[i].name, err)
 			}
-			times[i] = append(times[i], perOp)
+			times[i] = perOp
 			total[i] += ops[i]
 			admitted[i] += got
+			atOnce = atOnce && pair[i].atOnce(perOp)
 		}
-		ratios = append(ratios, times[0][round]/times[1][round])
+		if l.calm {
+			r.disturbance = max(r.disturbance, machine.slowdown(ours.cores()))
+		}
+		r.ours, r.theirs = times[0], times[1]
+		if r.disturbance > calmSlowdown || l.calm && l.atOnce && !atOnce {
+			disturbed = append(disturbed, r)
+		} else {
+			calm = append(calm, r)
+		}
 	}
 	for i, c := range pair {
 		if err := c.verify(total[i], admitted[i], limit); err != nil {
 			return comparison{}, err
 		}
 	}
-	slices.Sort(ratios)
+	return summary(calm, disturbed), nil
+}
+
+// summary is the comparison by the calm rounds, or by the least disturbed ones if too few are calm.
+func summary(calm, disturbed []round) comparison {
+	c := comparison{rounds: len(calm), dropped: len(disturbed)}
+	if short := leastCalm - len(calm); short > 0 && len(disturbed) > 0 {
+		slices.SortFunc(disturbed, func(a, b round) int { return cmp.Compare(a.disturbance, b.disturbance) })
+		short = min(short, len(disturbed))
+		calm = append(calm, disturbed[:short]...)
+		c.rounds, c.dropped, c.busy = len(calm), len(disturbed)-short, true
+	}
+	of := func(f func(round) float64) []float64 {
+		var values []float64
+		for _, r := range calm {
+			values = append(values, f(r))
+		}
+		return slices.Sorted(slices.Values(values))
+	}
+	ratios := of(func(r round) float64 { return r.ours.wall / r.theirs.wall })
 	n := len(ratios)
-	return comparison{
-		ratio: ratios[n/2], low: ratios[n/4], high: ratios[n-1-n/4],
-		ours: median(times[0]), theirs: median(times[1]),
-	}, nil
+	c.ratio, c.low, c.high = ratios[n/2], ratios[n/4], ratios[n-1-n/4]
+	c.processor = median(of(func(r round) float64 { return r.ours.processor / r.theirs.processor }))
+	c.ours = median(of(func(r round) float64 { return r.ours.wall }))
+	c.theirs = median(of(func(r round) float64 { return r.theirs.wall }))
+	return c
 }
 
 func median(times []float64) float64 {

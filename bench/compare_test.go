@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -140,5 +141,54 @@ func TestMedian(t *testing.T) {
 	in := []float64{9, 1, 5}
 	if got := median(in); got != 5 || in[0] != 9 {
 		t.Errorf("median(9, 1, 5) = %v, and leaves %v; want 5 and the argument as it was", got, in)
+	}
+}
+
+// Rounds in which the machine was busy must not decide, and if all were busy the reader must learn that.
+func TestBusyRoundsAreDropped(t *testing.T) {
+	at := func(ratio, disturbance float64) round {
+		return round{ours: timing{ratio, ratio}, theirs: timing{1, 1}, disturbance: disturbance}
+	}
+	calm := []round{at(1, 1), at(1, 1), at(2, 1), at(2, 1), at(2, 1)}
+	for name, test := range map[string]struct {
+		calm, disturbed []round
+		ratio           float64
+		rounds, dropped int
+		busy            bool
+	}{
+		"all calm":       {calm, nil, 2, 5, 0, false},
+		"enough calm":    {calm, []round{at(9, 3), at(9, 3), at(9, 3), at(9, 3), at(9, 3), at(9, 3)}, 2, 5, 6, false},
+		"never calm":     {nil, []round{at(9, 9), at(3, 1.3), at(3, 1.2), at(9, 8), at(3, 1.4), at(3, 1.5), at(3, 1.6)}, 3, 5, 2, true},
+		"few calm":       {calm[2:4], []round{at(9, 9), at(2, 1.2), at(2, 1.3), at(2, 1.4)}, 2, 5, 1, true},
+		"a short figure": {calm[:3], nil, 1, 3, 0, false},
+	} {
+		c := summary(test.calm, test.disturbed)
+		if c.ratio != test.ratio || c.rounds != test.rounds || c.dropped != test.dropped || c.busy != test.busy {
+			t.Errorf("%s: ratio %v of %d rounds, %d dropped, busy %t; want %v of %d, %d, %t", name,
+				c.ratio, c.rounds, c.dropped, c.busy, test.ratio, test.rounds, test.dropped, test.busy)
+		}
+		if said := strings.Contains(c.String(), "busy"); said != (test.dropped > 0) {
+			t.Errorf("%s: %q", name, c)
+		}
+	}
+}
+
+// Two goroutines that took turns on one core have measured something else than two at once.
+func TestAtOnce(t *testing.T) {
+	c := contender{workers: 1}
+	if !c.atOnce(timing{wall: 100, processor: 95}) || c.atOnce(timing{wall: 100, processor: 60}) {
+		t.Error("one goroutine has a core if it used it for most of the time, and only then")
+	}
+	if c.workers = 0; runtime.GOMAXPROCS(0) > 1 && c.atOnce(timing{wall: 100, processor: 100}) {
+		t.Error("goroutines that used one core in turns are taken to have run at once")
+	}
+}
+
+// The calibration sees that a core is shared: the loop runs on more goroutines than there are cores.
+func TestCalibrationSeesABusyMachine(t *testing.T) {
+	var machine calibration
+	machine.slowdown(1)
+	if got := machine.slowdown(4 * runtime.GOMAXPROCS(0)); got < 1.5 {
+		t.Errorf("four goroutines on each core: slowdown %.2f, want about 4", got)
 	}
 }

@@ -29,8 +29,17 @@ func (r *Result) note(format string, args ...any) {
 // Figures lists all figures, in the order in which they are measured.
 func Figures() []Figure {
 	return []Figure{
-		{Name: "memory_1_limit", Unit: "x", Goal: 0.8, Digits: 2, Measure: memoryFigure(tiers[:1]...)},
-		{Name: "memory_3_limits", Unit: "x", Goal: 1.0, Digits: 2, Measure: memoryFigure(tiers[:]...)},
+		{Name: "memory_1_limit", Unit: "x", Goal: 0.7, Digits: 2, Measure: memoryFigure(0, tiers[:1]...)},
+		{Name: "memory_1_limit_one", Unit: "x", Goal: 0.85, Digits: 2, Measure: memoryFigure(1, tiers[:1]...)},
+		{Name: "memory_3_limits", Unit: "x", Goal: 0.8, Digits: 2, Measure: memoryFigure(0, tiers[:]...)},
+		{Name: "memory_3_limits_one", Unit: "x", Goal: 1.0, Digits: 2, Measure: memoryFigure(1, tiers[:]...)},
+		{Name: "memory_3_mixed", Unit: "x", Goal: 1.0, Digits: 2, Measure: memoryFigure(0, mixed[:]...)},
+		{Name: "memory_3_mixed_one", Unit: "x", Goal: 1.0, Digits: 2, Measure: memoryFigure(1, mixed[:]...)},
+		{Name: "memory_1m_keys", Unit: "x", Goal: 1.3, Digits: 2, Measure: memoryKeysFigure(1_000_000, tiers[:1]...)},
+		{Name: "memory_1m_keys_3", Unit: "x", Goal: 1.3, Digits: 2, Measure: memoryKeysFigure(1_000_000, tiers[:]...)},
+		{Name: "memory_hot", Unit: "x", Goal: 1.2, Digits: 2, Measure: memoryKeysFigure(1, tiers[:1]...)},
+		{Name: "memory_bytes", Unit: "bytes/key", Goal: 110, Digits: 0, Measure: memoryBytesFigure(tiers[:1]...)},
+		{Name: "memory_bytes_3", Unit: "bytes/key", Goal: 150, Digits: 0, Measure: memoryBytesFigure(tiers[:]...)},
 		{Name: "redis_3_limits", Unit: "x", Goal: 0.9, Digits: 2, Measure: redisFigure},
 		{Name: "redis_leased_hot_key", Unit: "x", Goal: 100, Floor: true, Digits: 0, Measure: redisHotFigure},
 		{Name: "lease_local_3", Unit: "x", Digits: 2, Measure: leaseLocalFigure},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -39,6 +40,13 @@ var tiers = [...]limit.Tier{
 	{Algorithm: limit.TokenBucket, Period: time.Hour, Threshold: 10_000},
 }
 
+// mixed are limits of three algorithms.
+var mixed = [...]limit.Tier{
+	{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: plenty},
+	{Algorithm: limit.SlidingWindow, Period: time.Minute, Threshold: plenty},
+	{Algorithm: limit.Quota, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}, Threshold: plenty},
+}
+
 // slow are buckets that refill by a unit a year, so that what they admit is their burst.
 var slow = [...]limit.Tier{
 	{Algorithm: limit.TokenBucket, Period: 366 * 24 * time.Hour, Threshold: 1},
@@ -48,11 +56,16 @@ var slow = [...]limit.Tier{
 
 // sluice is our memory store with a number of limits for each key, each with the given burst.
 func sluice(burst int64, with ...limit.Tier) (*contender, error) {
-	store, err := memory.New(memory.Config{})
+	return sluiceOver(memoryKeys, burst, with...)
+}
+
+// sluiceOver is sluice over a number of keys.
+func sluiceOver(keys int, burst int64, with ...limit.Tier) (*contender, error) {
+	store, err := memory.New(memory.Config{MaxBytes: 1 << 30})
 	if err != nil {
 		return nil, err
 	}
-	c, err := deciding(store, memoryKeys, burst, with...)
+	c, err := deciding(store, keys, burst, with...)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +78,9 @@ func deciding(store limit.Store, keys int, burst int64, with ...limit.Tier) (*co
 	charges := make([]limit.Charge, 0, len(with))
 	perSecond := 0.0 // the fastest refill
 	for i, tier := range with {
-		tier.Burst = burst
+		if tier.Algorithm.HasBurst() {
+			tier.Burst = burst
+		}
 		l, err := limit.New(limit.Limit{ID: "limit-" + strconv.Itoa(i), Tiers: []limit.Tier{tier}})
 		if err != nil {
 			return nil, err
@@ -77,81 +92,80 @@ func deciding(store limit.Store, keys int, burst int64, with ...limit.Tier) (*co
 	request := func(key int) limit.Request {
 		return limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: names[key]}, Charges: charges}
 	}
-	return &contender{
-		keys: len(names),
-		spend: func(first, ops int) (admitted int, err error) {
-			ctx := context.Background()
-			req := request(first)
-			var d limit.Decision
-			var now clock.Clock
-			key := first
-			for range ops {
-				req.Owner.Name = names[key]
-				if key++; key == len(names) {
-					key = 0
-				}
-				// The clock is read here, as the gateway does and with its clock: the peers read theirs inside.
-				if err := store.Decide(ctx, &req, now.Now(), &d); err != nil {
-					return admitted, err
-				}
-				if d.Allowed {
-					admitted++
-				}
+	c := &contender{keys: len(names), stride: 1, close: func() {}}
+	c.spend = func(first, ops int) (admitted int, err error) {
+		ctx := context.Background()
+		req := request(first)
+		var d limit.Decision
+		var now clock.Clock
+		key, stride := first, c.stride
+		for range ops {
+			req.Owner.Name = names[key]
+			if key += stride; key >= len(names) {
+				key -= len(names)
 			}
-			return admitted, nil
-		},
-		spent: func(key int) (least, most int, err error) {
-			req, now := request(key), time.Now()
-			var d limit.Decision
-			if err := store.Peek(context.Background(), &req, now, &d); err != nil {
-				return 0, 0, err
+			// The clock is read here, as the gateway does and with its clock: the peers read theirs inside.
+			if err := store.Decide(ctx, &req, now.Now(), &d); err != nil {
+				return admitted, err
 			}
-			least, most = 0, math.MaxInt
-			refilled := int(math.Ceil(now.Sub(began).Seconds() * perSecond))
-			for i := range d.Results {
-				used := int(d.Results[i].Tier.Capacity() - d.Results[i].Remaining())
-				least, most = max(least, used), min(most, used+refilled)
+			if d.Allowed {
+				admitted++
 			}
-			return least, most, nil
-		},
-		close: func() {},
-	}, nil
+		}
+		return admitted, nil
+	}
+	c.spent = func(key int) (least, most int, err error) {
+		req, now := request(key), time.Now()
+		var d limit.Decision
+		if err := store.Peek(context.Background(), &req, now, &d); err != nil {
+			return 0, 0, err
+		}
+		least, most = 0, math.MaxInt
+		refilled := int(math.Ceil(now.Sub(began).Seconds() * perSecond))
+		for i := range d.Results {
+			used := int(d.Results[i].Tier.Capacity() - d.Results[i].Remaining())
+			least, most = max(least, used), min(most, used+refilled)
+		}
+		return least, most, nil
+	}
+	return c, nil
 }
 
 // goLimiter is the memory store of github.com/sethvargo/go-limiter. An hour's interval: no refill while it is measured.
-func goLimiter(burst uint64) (*contender, error) {
-	store, err := memorystore.New(&memorystore.Config{Tokens: burst, Interval: time.Hour, InitialAlloc: memoryKeys})
+func goLimiter(burst uint64) (*contender, error) { return goLimiterOver(memoryKeys, burst) }
+
+// goLimiterOver is goLimiter over a number of keys.
+func goLimiterOver(keys int, burst uint64) (*contender, error) {
+	store, err := memorystore.New(&memorystore.Config{Tokens: burst, Interval: time.Hour, InitialAlloc: keys})
 	if err != nil {
 		return nil, err
 	}
-	names := keyNames(memoryKeys)
-	return &contender{
-		name: "go-limiter",
-		keys: len(names),
-		spend: func(first, ops int) (admitted int, err error) {
-			ctx := context.Background()
-			key := first
-			for range ops {
-				_, _, _, ok, err := store.Take(ctx, names[key])
-				if err != nil {
-					return admitted, err
-				}
-				if key++; key == len(names) {
-					key = 0
-				}
-				if ok {
-					admitted++
-				}
+	names := keyNames(keys)
+	c := &contender{name: "go-limiter", keys: len(names), stride: 1}
+	c.spend = func(first, ops int) (admitted int, err error) {
+		ctx := context.Background()
+		key, stride := first, c.stride
+		for range ops {
+			_, _, _, ok, err := store.Take(ctx, names[key])
+			if err != nil {
+				return admitted, err
 			}
-			return admitted, nil
-		},
-		spent: func(key int) (least, most int, err error) {
-			tokens, remaining, err := store.Get(context.Background(), names[key])
-			used := int(tokens) - int(remaining)
-			return used, used, err
-		},
-		close: func() { _ = store.Close(context.Background()) }, // it only ever returns nil
-	}, nil
+			if key += stride; key >= len(names) {
+				key -= len(names)
+			}
+			if ok {
+				admitted++
+			}
+		}
+		return admitted, nil
+	}
+	c.spent = func(key int) (least, most int, err error) {
+		tokens, remaining, err := store.Get(context.Background(), names[key])
+		used := int(tokens) - int(remaining)
+		return used, used, err
+	}
+	c.close = func() { _ = store.Close(context.Background()) } // it only ever returns nil
+	return c, nil
 }
 
 // timeRate is golang.org/x/time/rate with a limiter for each key in a map, as many services have it.
@@ -197,49 +211,143 @@ func timeRate(burst int) (*contender, error) {
 	}, nil
 }
 
-// against measures ours with the given tiers against a peer, on new counters.
-func against(peer func() (*contender, error), l load, units int64, with ...limit.Tier) (comparison, error) {
+// against measures ours with the given tiers against a peer, on new counters, with so many goroutines each; 0 is one for
+// each core.
+func against(peer func() (*contender, error), l load, workers int, units int64, with ...limit.Tier) (comparison, error) {
 	ours, err := sluice(units, with...)
 	if err != nil {
 		return comparison{}, err
 	}
-	defer ours.close()
 	theirs, err := peer()
 	if err != nil {
+		ours.close()
 		return comparison{}, err
 	}
+	return contest(ours, theirs, l, workers, units)
+}
+
+// contest compares two contenders with so many goroutines each, and closes them.
+func contest(ours, theirs *contender, l load, workers int, units int64) (comparison, error) {
+	defer ours.close()
 	defer theirs.close()
+	ours.workers, theirs.workers = workers, workers
+	l.atOnce = workers != 1
 	return compare(ours, theirs, l, int(units))
 }
 
-// memoryFigure measures our memory store with the given tiers against go-limiter's with one.
-func memoryFigure(with ...limit.Tier) func(short bool) (Result, error) {
+// memoryFigure measures our memory store with the given tiers against go-limiter's with one, with so many goroutines each:
+// 1, or 0 for one on each core at once.
+func memoryFigure(workers int, with ...limit.Tier) func(short bool) (Result, error) {
 	return func(short bool) (Result, error) {
 		var r Result
 		if err := noAllocations(with); err != nil {
 			return r, err
 		}
 		l := loadFor(short)
-		admitted, err := against(func() (*contender, error) { return goLimiter(plenty) }, l, plenty, with...)
+		admitted, err := against(func() (*contender, error) { return goLimiter(plenty) }, l, workers, plenty, with...)
 		if err != nil {
 			return r, err
 		}
 		r.Value = admitted.ratio
 		r.note("all admitted, %d keys: %s", memoryKeys, admitted)
+		if workers != 0 || !with[0].Algorithm.HasBurst() {
+			return r, nil
+		}
 
 		l.rounds = max(3, l.rounds/3) | 1 // what follows is for the reader, not for the goal
-		denied, err := against(func() (*contender, error) { return goLimiter(scarce) }, l, scarce, slow[:len(with)]...)
+		denied, err := against(func() (*contender, error) { return goLimiter(scarce) }, l, workers, scarce, slow[:len(with)]...)
 		if err != nil {
 			return r, err
 		}
 		r.note("%d of each key admitted, then denied: %.2f x, %s", scarce, denied.ratio, denied)
-		other, err := against(func() (*contender, error) { return timeRate(plenty) }, l, plenty, with...)
+		other, err := against(func() (*contender, error) { return timeRate(plenty) }, l, workers, plenty, with...)
 		if err != nil {
 			return r, err
 		}
 		r.note("beside x/time/rate in a map, all admitted: %.2f x, %s", other.ratio, other)
 		return r, nil
 	}
+}
+
+// farApart is a stride by which each key lies far from the one before it. It is a prime, so that all keys have their turn.
+const farApart = 368_789
+
+// memoryKeysFigure measures our memory store with the given tiers against go-limiter's over a number of keys, on all cores
+// at once. If there are many keys, each lies far from the one before it, also in the order in which they were made.
+func memoryKeysFigure(keys int, with ...limit.Tier) func(short bool) (Result, error) {
+	return func(short bool) (Result, error) {
+		var r Result
+		l := loadFor(short)
+		if short {
+			keys = min(keys, memoryKeys)
+		}
+		ours, err := sluiceOver(keys, plenty, with...)
+		if err != nil {
+			return r, err
+		}
+		theirs, err := goLimiterOver(keys, plenty)
+		if err != nil {
+			ours.close()
+			return r, err
+		}
+		if keys > memoryKeys {
+			ours.inTurn, theirs.inTurn = farApart, farApart
+		}
+		c, err := contest(ours, theirs, l, 0, plenty)
+		if err != nil {
+			return r, err
+		}
+		r.Value = c.ratio
+		r.note("all admitted, %d keys: %s", keys, c)
+		return r, nil
+	}
+}
+
+// memoryBytesFigure measures what the heap grows by for each key that has the given tiers, less the key's text.
+func memoryBytesFigure(with ...limit.Tier) func(short bool) (Result, error) {
+	return func(bool) (Result, error) {
+		var r Result
+		const keys = 100_000
+		before := heapInUse()
+		names := keyNames(keys) // each contender has these, too
+		texts := heapInUse() - before
+		runtime.KeepAlive(names)
+		perKey := func(newContender func() (*contender, error)) (float64, error) {
+			before := heapInUse()
+			c, err := newContender()
+			if err != nil {
+				return 0, err
+			}
+			defer c.close()
+			c.workers = 1
+			_, admitted, err := c.trial(c.unit())
+			if err != nil {
+				return 0, err
+			}
+			grown := heapInUse() - before - texts
+			return float64(grown) / keys, c.verify(c.unit(), admitted, plenty)
+		}
+		ours, err := perKey(func() (*contender, error) { return sluiceOver(keys, plenty, with...) })
+		if err != nil {
+			return r, err
+		}
+		theirs, err := perKey(func() (*contender, error) { return goLimiterOver(keys, plenty) })
+		if err != nil {
+			return r, err
+		}
+		r.Value = ours
+		r.note("%d keys; go-limiter with one limit: %.0f", keys, theirs)
+		return r, nil
+	}
+}
+
+// heapInUse is what live objects take, in bytes.
+func heapInUse() int64 {
+	runtime.GC()
+	runtime.GC() // the first one may leave what a sweep under way has not reached
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 // noAllocations checks that a decision on counters that exist allocates nothing.
