@@ -7,16 +7,18 @@ import "math/bits"
 // with continuous refill.
 //
 // Refill and cost are exact integers, because a level is counted in grains: a unit is den grains, and num grains flow in
-// each µs, where num/den is rate/period in lowest terms.
+// each µs, where num/den is rate/period in lowest terms. With a rate of 3 units in 2 s, a unit is 2,000,000 grains, and 3
+// grains flow in each µs.
 //
 // A bucket may lease units, which a process spends later without asking. Units that are leased and not yet spent must
-// not make room for refill, or burst + rate·t would not hold: level + leased units ≤ burst. They are therefore counted as
-// leased until their slot ends. Slots lie on a grid of time, so that all leases of a bucket end together.
+// not make room for refill, or burst + rate·t would not hold. So the bucket counts what is leased apart from its level,
+// and keeps level + leased ≤ burst, until the slot of the lease ends. The bucket does not know which leased units have
+// been spent, so it counts all of them. Slots are intervals on a grid of time: all leases of a bucket end together.
 const TokenBucket Algorithm = 5
 
-// Sliding buckets and a sliding log admit the threshold in a period, and a bucket its burst and what a period refills.
 var tokenBucketKind = kind{
 	name: "token_bucket", letter: 't', amount: amountRate, largest: MaxUnits, hasBurst: true, new: newTokenBucket,
+	// In one period these two admit the threshold, and a token bucket its burst and the rate.
 	neverLooser: []Algorithm{SlidingBuckets, SlidingLog},
 }
 
@@ -24,45 +26,58 @@ var tokenBucketKind = kind{
 type tokenBucket struct {
 	rate, period, burst int64 // units, µs, units
 	num, den            int64 // num grains flow in a µs, and den grains are a unit
-	full                int64 // the level of a full bucket, grains
-	fullIn              int64 // from empty to full, µs
-	slot                int64 // the length of a slot, in which leases end together, µs
+	full                int64 // the level of a full bucket: burst·den, grains
+	fullIn              int64 // the time from empty to full, µs
+	slotLength          int64 // of the intervals in which leases end together, µs
 }
 
 // TokenBucketState is the state of a token bucket.
 type TokenBucketState struct {
-	Rate  int64 // the rate by which Level is counted, units per period; 0: the bucket was never used
+	Rate  int64 // units per period, the rate whose grains Level is in; 0: the bucket was never used
 	AsOf  int64 // the time of Level, µs since 1970
-	Level int64 // grains. Below zero, at least -burst, if units were leased ahead of the refill or replayed after an outage
+	Level int64 // grains, -full..full. Below 0 after a ramp was leased, or after a replay
 
 	Refunds Refunds
 	Leased  Leased
 	Late    Late
 }
 
-// Refunds is what was ever refunded to a token bucket. A later refund of another charge takes account of it.
+// Refunds is what refunds and late returns of leases have put back into a token bucket. A receipt notes the total as of
+// its charge, so a refund learns what others put back since then.
 type Refunds struct {
-	Total int64 // grains; a change of the rate adds refundEra to it, after which no receipt from before gives anything back
-	Last  int64 // when, µs since 1970
+	Total int64 // grains, 0..refundEras·refundEra−1. Once it is above 0, each change of the rate adds refundEra
+	Last  int64 // when Total changed last, µs since 1970
 }
 
-// Leased is what of a token bucket is leased in the present slot.
+// Leased is what of a token bucket is leased in the slot that ends at Until, which may be over.
 type Leased struct {
 	Units int64
-	Until int64 // the end of the slot, µs since 1970
+	Until int64 // µs since 1970
 }
 
-// Late is what of the slot that ended last may still be given back, see lateAt.
+// Late is what may still be given back of the leases whose slot ended last, see lateAt.
 type Late struct {
 	Level int64 // grains
 	Ended int64 // when the slot ended, µs since 1970
 }
 
 const (
-	minSlot   = 1_000     // µs
-	maxSlot   = 2_000_000 // µs
-	refundEra = maxExact  // grains; above all that a bucket can hold
+	minSlot = 1_000     // µs
+	maxSlot = 2_000_000 // µs
+
+	// refundEra is more grains than a bucket can hold. A receipt from before it was added finds that more was refunded
+	// since its charge than the bucket holds, and gives nothing back.
+	refundEra = maxExact
+
+	// refundEras is how many eras there are until the total begins at 0 again. A receipt from before that finds a smaller
+	// total than its own, and gives nothing back.
+	refundEras = 256
 )
+
+// plus is the total after so many more grains, at most refundEra, were refunded.
+func (r Refunds) plus(grains, at int64) Refunds {
+	return Refunds{Total: (r.Total + grains) % (refundEras * refundEra), Last: at}
+}
 
 // TokenBucket is the state as one of a token bucket.
 func (s *State) TokenBucket() TokenBucketState {
@@ -80,7 +95,7 @@ func (st TokenBucketState) State() State {
 	return s
 }
 
-// bucketLevel is what every used bucket has: the numbers of its State.
+// bucketLevel is what every used bucket has: the three numbers of its State.
 type bucketLevel struct{ asOf, grains, rate int64 }
 
 func (s *State) bucketLevel() bucketLevel { return bucketLevel{asOf: s.a, grains: s.b, rate: s.c} }
@@ -95,11 +110,12 @@ func (st *TokenBucketState) write(s *State) {
 	}
 }
 
-// bucketSeen is what a decision has seen of a token bucket, as of its time and before its charge.
+// bucketSeen is what a decision has seen of a token bucket, as of its time. The charge of the request is not in it. A lease
+// that the decision grants is in level, and not in leased.
 type bucketSeen struct {
-	asOf, level int64 // level in grains
+	asOf, level int64 // µs since 1970, grains
 	leased      int64 // in the slot that has not ended, grains
-	leasedUntil int64 // the end of that slot; 0 if nothing is leased
+	leasedUntil int64 // the end of that slot, µs since 1970; 0 if nothing is leased
 }
 
 func (r *Result) bucket() bucketSeen {
@@ -109,7 +125,7 @@ func (r *Result) bucket() bucketSeen {
 
 func (v bucketSeen) write(r *Result) { r.seen = numbers{v.asOf, v.level, v.leased, v.leasedUntil} }
 
-// refunded is Refunds.Total before the decision, grains.
+// refunded is Refunds.Total as of the charge, grains.
 func (r *Result) refunded() int64 { return r.fifth }
 
 func (r *Result) setRefunded(total int64) { r.fifth = total }
@@ -131,30 +147,29 @@ func newTokenBucket(t *Tier, _ *Limit, bad report) algorithm {
 	}
 	b.full = b.burst * b.den
 	b.fullIn = ceilDiv(b.full, b.num)
-	// A slot lasts for half of what the bucket holds. What is leased in a slot then leaves room for the refill of that time.
-	b.slot = min(max(b.fullIn/2, minSlot), maxSlot)
+	// A slot lasts for half of the time in which an empty bucket fills. Nothing refills in place of leased units until the
+	// slot ends, so leases of up to half of the bucket cost it no refill.
+	b.slotLength = min(max(b.fullIn/2, minSlot), maxSlot)
 	return b
 }
 
 func (b *tokenBucket) evaluate(s *State, now int64, r *Result) bool {
-	l, refunded := s.bucketLevel(), int64(0)
+	l := s.bucketLevel()
 	if l.asOf-maxSkew > now {
 		return false
 	}
 	var seen bucketSeen
-	if x := s.extra; x == nil && l.rate == b.rate { // as most buckets are
+	if s.extra == nil && l.rate == b.rate { // what seenAt comes to for most buckets
 		seen.asOf, seen.level = b.refilled(b.full, l.asOf, l.grains, now)
 	} else {
-		if x != nil {
-			if x.leased.Until-maxSlot-maxSkew > now {
-				return false
-			}
-			refunded = x.refunds.Total
+		// No slot is longer than maxSlot, whatever the burst was then.
+		if x := s.extra; x != nil && x.leased.Until-maxSlot-maxSkew > now {
+			return false
 		}
-		seen = b.asOf(s, now)
+		seen = b.seenAt(s, now)
 	}
 	seen.write(r)
-	r.setRefunded(refunded)
+	r.setRefunded(s.refunds().Total)
 	if r.Never = r.Cost > b.burst; r.Never {
 		return true
 	}
@@ -165,8 +180,9 @@ func (b *tokenBucket) evaluate(s *State, now int64, r *Result) bool {
 	return true
 }
 
-// asOf is the bucket as of now, or as of the time of its state if that is later: its time only moves forward.
-func (b *tokenBucket) asOf(s *State, now int64) bucketSeen {
+// seenAt is the bucket as of now, or as of the time of its state if that is later. If the rate was changed, the bucket
+// refills by the present rate from the time of its state on, since nobody knows when the change was.
+func (b *tokenBucket) seenAt(s *State, now int64) bucketSeen {
 	l := s.bucketLevel()
 	if l.rate == 0 { // never used
 		return bucketSeen{asOf: now, level: b.full}
@@ -179,7 +195,7 @@ func (b *tokenBucket) asOf(s *State, now int64) bucketSeen {
 		at, level = b.refilled(b.full, at, level, now)
 		return bucketSeen{asOf: at, level: level}
 	}
-	if units := min(s.extra.leased.Units, b.burst); units > 0 { // a burst that has shrunk since may be less than is leased
+	if units := min(s.extra.leased.Units, b.burst); units > 0 { // more is leased than the burst if that was lowered
 		leased, until := units*b.den, s.extra.leased.Until
 		if max(now, at) < until {
 			at, level = b.refilled(b.full-leased, at, level, now)
@@ -193,7 +209,6 @@ func (b *tokenBucket) asOf(s *State, now int64) bucketSeen {
 	return bucketSeen{asOf: at, level: level}
 }
 
-// refunds returns what was ever refunded.
 func (s *State) refunds() Refunds {
 	if s.extra == nil {
 		return Refunds{}
@@ -201,31 +216,39 @@ func (s *State) refunds() Refunds {
 	return s.extra.refunds
 }
 
-// refilled is the level of the time at, as of now, in a bucket that holds at most full. The level only falls if it was
-// above full.
-func (b *tokenBucket) refilled(full, at, level, now int64) (int64, int64) {
+func (s *State) leased() Leased {
+	if s.extra == nil {
+		return Leased{}
+	}
+	return s.extra.leased
+}
+
+// refilled brings the level of the time at up to now, or leaves it at that time if now is earlier. The bucket holds at
+// most full grains; a level above that is cut.
+func (b *tokenBucket) refilled(full, at, level, now int64) (asOf, refilled int64) {
 	elapsed := now - at
 	if elapsed <= 0 {
 		return at, min(level, full)
 	}
-	if elapsed >= b.fullIn && (level >= 0 || elapsed > (full-level)/b.num) { // the product might not fit
+	if elapsed >= b.fullIn && (level >= 0 || elapsed > (full-level)/b.num) { // it is full; elapsed·num may not fit 64 bits
 		return now, full
 	}
 	return now, min(level+elapsed*b.num, full)
 }
 
-// reaches is the first time at which the bucket holds so many grains. Until the leases end it holds no more than full less
-// what is leased.
+// reaches is the first time at which the bucket holds so many grains, if nothing is charged. Until its slot of leases ends,
+// it holds at most full − leased.
 func (b *tokenBucket) reaches(seen bucketSeen, grains int64) int64 {
 	at, level := seen.asOf, seen.level
-	if room := b.full - seen.leased; seen.leased > 0 && grains > room {
-		at, level = b.refilled(room, at, level, max(at, seen.leasedUntil))
+	if most := b.full - seen.leased; seen.leased > 0 && grains > most {
+		at, level = b.refilled(most, at, level, max(at, seen.leasedUntil))
 	}
 	return at + ceilDiv(grains-level, b.num)
 }
 
-// rescaled is a level that was counted at another rate, in the grains of this one. It is rounded down, and cut to the
-// burst, also below zero. The products pass 64 bits, so they are taken in 128.
+// rescaled converts a level in grains of another rate to grains of the present one. It is rounded down, and kept within
+// -full..full. The period is the same for both rates, because it is part of the counter's identity. Products may exceed 64
+// bits, so they are computed in 128.
 func (b *tokenBucket) rescaled(level, rate int64) int64 {
 	_, from := lowestTerms(rate, b.period)
 	grains := uint64(max(level, -level))
@@ -246,33 +269,38 @@ func (b *tokenBucket) rescaled(level, rate int64) int64 {
 	return -int64(q)
 }
 
+// repair keeps the level and the leased units, and moves the times that are ahead of now. It drops what might still be
+// returned of an earlier slot, because nobody can tell when that ended.
 func (b *tokenBucket) repair(s *State, now int64, _ *Result) {
 	l := s.bucketLevel()
 	l.asOf = min(l.asOf, now)
 	l.write(s)
 	if x := s.extra; x != nil {
-		if x.leased.Until > now+b.slot {
-			s.lease(Leased{x.leased.Units, now + b.slot})
+		if x.leased.Until > now+b.slotLength {
+			s.setLeased(Leased{x.leased.Units, now + b.slotLength})
 		}
 		x.late = Late{}
+		x.refunds.Last = min(x.refunds.Last, now)
 	}
 }
 
 func (b *tokenBucket) charge(s *State, _ int64, r *Result) {
 	seen := r.bucket()
 	if s.extra != nil {
-		b.settle(s, seen)
+		b.closeSlotAndEra(s, seen)
 		r.setRefunded(s.extra.refunds.Total)
 	}
 	bucketLevel{seen.asOf, seen.level - r.need*b.den, b.rate}.write(s)
 }
 
-// settle brings what a bucket has beside its level up to the time of seen, before anything is written to the level: leases
-// whose slot has ended become late, and a changed rate begins a new era of refunds.
-func (b *tokenBucket) settle(s *State, seen bucketSeen) {
+// closeSlotAndEra brings the extra of a bucket up to the time of seen. It is called before a level is written. If the slot
+// of the leases has ended, they become late. If the rate was changed, receipts from before give nothing back from now on.
+// A bucket to which nothing was ever refunded has no total that could say so: its receipts are refused while another rate
+// applies, and are valid again if the old rate comes back.
+func (b *tokenBucket) closeSlotAndEra(s *State, seen bucketSeen) {
 	x := s.extra
 	if x.refunds.Total > 0 && s.bucketLevel().rate != b.rate {
-		x.refunds = Refunds{Total: x.refunds.Total + refundEra, Last: seen.asOf}
+		x.refunds = x.refunds.plus(refundEra, seen.asOf)
 	}
 	x.late = b.lateAt(s, seen)
 	if x.leased.Until <= seen.asOf {
@@ -280,12 +308,14 @@ func (b *tokenBucket) settle(s *State, seen bucketSeen) {
 	}
 }
 
-// lateAt is what of the slot that ended last may still be given back.
+// lateAt is what may still be given back of the leases whose slot ended last, as of the time of seen. It is nothing once a
+// slot's length has passed since then.
 //
-// Had the units never been leased, the level would be higher by them at the slot's end, and from then on until the bucket
-// is full. So what may come back is the least room that there was above the level since then. Charges and new leases leave
-// that room as it is: they lower the level, and what may be held above it, alike. Refunds raise the level, which is seen
-// here the next time, before anything lowers it. It may come back for the length of one slot.
+// If the unspent units had not been leased, the level at the slot's end would be higher by that number, and it would stay
+// higher until the bucket without the lease was full. So what may come back is at most the least room that was above the
+// level at any time since. The level is highest, and the room least, just before something lowers the level, and before
+// that closeSlotAndEra always asks. The bucket does not know which units were spent, so it begins with all leased ones;
+// whoever gives back names how many were not.
 func (b *tokenBucket) lateAt(s *State, seen bucketSeen) Late {
 	if s.extra == nil || s.bucketLevel().rate != b.rate {
 		return Late{}
@@ -294,7 +324,7 @@ func (b *tokenBucket) lateAt(s *State, seen bucketSeen) Late {
 	if l := s.extra.leased; l.Units > 0 && l.Until <= seen.asOf {
 		late = Late{Level: min(l.Units, b.burst) * b.den, Ended: l.Until}
 	}
-	if late.Ended > seen.asOf || seen.asOf >= late.Ended+b.slot {
+	if late.Ended > seen.asOf || seen.asOf >= late.Ended+b.slotLength {
 		return Late{}
 	}
 	late.Level = min(late.Level, b.full-seen.leased-seen.level)
@@ -317,8 +347,8 @@ func (b *tokenBucket) freshAt(s *State) int64 {
 		at += ceilDiv(b.full-level, b.num)
 	}
 	if x := s.extra; x != nil {
-		at = max(at, x.refunds.Last+b.fullIn) // a receipt from before the last refund must find that refund
-		if x.leased.Units > 0 {               // what is leased has not made room for refill
+		at = max(at, x.refunds.Last+b.fullIn) // receipts are valid for fullIn, and those from before must find the refund
+		if x.leased.Units > 0 {               // what is leased begins to refill at the end of its slot
 			at = max(at, x.leased.Until+ceilDiv(min(x.leased.Units, b.burst)*b.den, b.num))
 		}
 	}
@@ -350,7 +380,7 @@ func (b *tokenBucket) free(r *Result, units int64) {
 func (b *tokenBucket) receipt(r *Result, e *ReceiptEntry) {
 	seen := r.bucket()
 	e.at = seen.asOf
-	if e.slot = r.leaseAt; e.slot != 0 { // spent from a lease: it comes back only until the slot ends
+	if e.slot = r.leaseAt; e.slot != 0 { // the charge is counted as leased, and comes back only until the slot ends
 		e.end = e.slot
 		return
 	}
@@ -359,17 +389,19 @@ func (b *tokenBucket) receipt(r *Result, e *ReceiptEntry) {
 	e.end = seen.asOf + ceilDiv(e.headroom+r.Charged*b.den, b.num)
 }
 
-// refund raises the level by what the bucket would hold more had the charge not been made. Without the charge it could
-// have gained headroom before running over. Whatever it gained beyond that, by refill or by refunds of other charges,
-// would have been lost, and is not given back. So what was admitted and kept is never more than burst + rate·t. A bucket
-// whose rate was changed since the charge gives nothing back. The number of units is rounded down.
+// refund raises the level by what the bucket would hold more if the charge had not been made, or by less. Without the
+// charge, the bucket could have gained its headroom as of the charge before running over. Whatever it has gained beyond
+// that since then, by refill or by refunds of other charges, would have been lost, and is not given back. So what was
+// admitted and not refunded never exceeds burst + rate·t. Charges that came later would have made room for some of the
+// loss; they are not known, so a busy bucket gives back less than it might. If the rate was changed since the charge,
+// nothing is given back. The number of units is rounded down.
 func (b *tokenBucket) refund(s *State, e *ReceiptEntry, units, now int64) int64 {
 	if e.slot != 0 {
 		return b.release(s, units, e.slot, now)
 	}
-	seen := b.asOf(s, max(now, s.bucketLevel().asOf))
+	seen := b.seenAt(s, max(now, s.bucketLevel().asOf))
 	elapsed, others := seen.asOf-e.at, s.refunds().Total-e.refundedBefore
-	if s.bucketLevel().rate != b.rate || elapsed < 0 || others < 0 { // another rate; a clock that leapt back; a counter made anew
+	if s.bucketLevel().rate != b.rate || elapsed < 0 || others < 0 { // another rate; the clock stepped back; the counter or the total is new
 		return 0
 	}
 	gained := b.full
@@ -381,17 +413,16 @@ func (b *tokenBucket) refund(s *State, e *ReceiptEntry, units, now int64) int64 
 		return 0
 	}
 	bucketLevel{seen.asOf, seen.level + grains, b.rate}.write(s)
-	s.more().refunds.Last = seen.asOf
-	s.extra.refunds.Total += grains
+	x := s.more()
+	x.refunds = x.refunds.plus(grains, seen.asOf)
 	return grains / b.den
 }
 
 func (b *tokenBucket) offer(s *State, owner string, now int64, ask *LeaseRequest, r *Result) Lease {
-	seen, leased := r.bucket(), Leased{}
-	if s.extra != nil && s.extra.leased.Until > seen.asOf {
-		leased = s.extra.leased
-	} else { // else all leases end together, even if the length of slots was changed meanwhile
-		leased.Until = b.slotEnd(owner, max(now, seen.asOf))
+	// A lease joins the slot that is open, even if slots have another length by now, so that all leases end together.
+	seen, leased := r.bucket(), s.leased()
+	if leased.Until <= seen.asOf {
+		leased = Leased{Until: b.slotEnd(owner, max(now, seen.asOf))}
 	}
 	granted := Lease{At: leased.Until, Until: leased.Until}
 	if ask.leases() {
@@ -400,7 +431,7 @@ func (b *tokenBucket) offer(s *State, owner string, now int64, ask *LeaseRequest
 	level := seen.level - r.need*b.den
 	left := min(floorTo(level, b.den)/b.den, b.burst-leased.Units-r.need)
 	granted.Upfront = max(left, 0)
-	if ask.Ramp { // what is there at the end of the slot, down to a level of -burst now
+	if ask.Ramp { // what the bucket will hold at the end of the slot, if the present level stays at -full or above
 		most := floorTo(b.full+level, b.den) / b.den
 		_, level = b.refilled(b.full, seen.asOf, level, granted.Until)
 		left = min(floorTo(level, b.den)/b.den, b.burst-leased.Units-r.need, most)
@@ -415,28 +446,29 @@ func (b *tokenBucket) offer(s *State, owner string, now int64, ask *LeaseRequest
 // slotEnd is when the slot of now ends. Slots are shifted for each owner, so that not all leases end at once.
 func (b *tokenBucket) slotEnd(owner string, now int64) int64 {
 	offset := b.slotOffset(owner)
-	return floorTo(now-offset, b.slot) + offset + b.slot
+	return floorTo(now-offset, b.slotLength) + offset + b.slotLength
 }
 
-func (b *tokenBucket) slotOffset(owner string) int64 { return int64(hashText(owner) % uint64(b.slot)) }
+func (b *tokenBucket) slotOffset(owner string) int64 {
+	return int64(hashText(owner) % uint64(b.slotLength))
+}
 
 func (b *tokenBucket) lease(s *State, r *Result, granted *Lease) {
 	if granted.Units == 0 && r.leaseAt == 0 {
 		return
 	}
 	units := r.need + granted.Units
-	if s.extra != nil && s.extra.leased.Until > r.bucket().asOf {
-		units += s.extra.leased.Units
+	if open := s.leased(); open.Until > r.bucket().asOf {
+		units += open.Units
 	}
 	l := s.bucketLevel()
 	l.grains -= granted.Units * b.den
 	l.write(s)
-	s.lease(Leased{units, granted.At})
+	s.setLeased(Leased{units, granted.At})
 	b.free(r, -granted.Units)
 }
 
-// lease sets what is leased.
-func (s *State) lease(l Leased) {
+func (s *State) setLeased(l Leased) {
 	if l.Units == 0 {
 		l = Leased{}
 	}
@@ -445,8 +477,8 @@ func (s *State) lease(l Leased) {
 	}
 }
 
-// giveBack: in the slot in which the units were leased they go from the leased ones to the level. For one slot more, as
-// many of them come back as the bucket would hold more had they never been leased.
+// giveBack returns units that were not spent. Until the slot ends in which they were leased, they move from the leased
+// units to the level. For the length of one slot after that, as many come back as lateAt allows.
 func (b *tokenBucket) giveBack(s *State, units, at, now int64, _ period) {
 	if b.release(s, units, at, now) == 0 {
 		b.releaseLate(s, units, at, now)
@@ -458,23 +490,23 @@ func (b *tokenBucket) release(s *State, units, until, now int64) int64 {
 	if s.extra == nil {
 		return 0
 	}
-	l, leased := s.bucketLevel(), s.extra.leased
+	l, leased := s.bucketLevel(), s.leased()
 	if l.rate != b.rate || leased.Until != until || max(now, l.asOf) >= leased.Until {
 		return 0
 	}
 	units = min(units, leased.Units)
 	l.grains += units * b.den
 	l.write(s)
-	s.lease(Leased{leased.Units - units, leased.Until})
+	s.setLeased(Leased{leased.Units - units, leased.Until})
 	return units
 }
 
-// releaseLate gives back units of the slot that ended at the time ended. Like a refund it takes of the room that other
-// refunds have.
-func (b *tokenBucket) releaseLate(s *State, units, ended, now int64) {
-	seen := b.asOf(s, now)
+// releaseLate gives back units of the slot that ended at the time until. They are added to the total of refunds, because
+// refunds of other charges must not count on the same headroom.
+func (b *tokenBucket) releaseLate(s *State, units, until, now int64) {
+	seen := b.seenAt(s, now)
 	late := b.lateAt(s, seen)
-	if late.Ended != ended || late.Level == 0 {
+	if late.Ended != until || late.Level == 0 {
 		return
 	}
 	grains := min(min(units, b.burst)*b.den, late.Level)
@@ -487,30 +519,32 @@ func (b *tokenBucket) releaseLate(s *State, units, ended, now int64) {
 		late = Late{}
 	}
 	x.late = late
-	x.refunds = Refunds{Total: x.refunds.Total + grains, Last: seen.asOf}
+	x.refunds = x.refunds.plus(grains, seen.asOf)
 }
 
-// replay takes the units off the level, down to -burst: the bucket admits nothing until they are refilled.
+// replay takes units that were admitted at the time at off the present level, which does not fall below -full. It does
+// not set off what has been refilled since then, and ignores units that are older than fullIn.
 func (b *tokenBucket) replay(s *State, units, at, now int64, _ period) {
 	if now-at >= b.fullIn || units == 0 {
 		return
 	}
-	seen := b.asOf(s, now)
+	seen := b.seenAt(s, now)
 	if s.extra != nil {
-		b.settle(s, seen)
+		b.closeSlotAndEra(s, seen)
 	}
-	level := max(seen.level-min(units, 2*b.burst)*b.den, min(seen.level, -b.full))
+	units = min(units, 2*b.burst) // takes a full bucket to -full
+	level := max(seen.level-units*b.den, min(seen.level, -b.full))
 	bucketLevel{seen.asOf, level, b.rate}.write(s)
 }
 
 func (b *tokenBucket) params(owner string) Params {
 	return Params{
-		Period: b.period, Num: b.num, Den: b.den, Full: b.full, FullIn: b.fullIn, Slot: b.slot, SlotOffset: b.slotOffset(owner),
+		Period: b.period, Num: b.num, Den: b.den, Full: b.full, FullIn: b.fullIn, Slot: b.slotLength, SlotOffset: b.slotOffset(owner),
 	}
 }
 
 func (b *tokenBucket) leasing() Leasing {
-	return Leasing{Ends: true, Longest: b.slot, Ramps: true, Apart: true, Refills: true}
+	return Leasing{Ends: true, Longest: b.slotLength, Ramps: true, Apart: true, Refills: true}
 }
 
 func (b *tokenBucket) leaseEnd(owner string, now int64) (lease, ramp int64) {
@@ -518,7 +552,8 @@ func (b *tokenBucket) leaseEnd(owner string, now int64) (lease, ramp int64) {
 	return end, end
 }
 
-// counting: a bucket has no windows, and after a correction nobody knows how much of it has been refilled meanwhile.
+// counting says that a bucket has no windows: units that were charged at some time cannot be told from units that have
+// been refilled since.
 func (b *tokenBucket) counting() Counting { return Counting{AtOnce: b.burst, Lasts: b.fullIn} }
 
 func (b *tokenBucket) forgottenAt(_ string, at int64) int64 { return at + b.fullIn }

@@ -13,6 +13,7 @@ var changeCases = []testCase{
 	{"a changed number keeps what was consumed", testChangedNumber},
 	{"a changed burst cuts the level", testChangedBurst},
 	{"a changed rate keeps the level", testChangedRate},
+	{"a rate that changes back and forth after a refund", testAlternatingRate},
 	{"a changed identity starts afresh", testChangedIdentity},
 	{"a changed align keeps what was consumed", testChangedAlign},
 	{"windows of both grids hold after a change of align", testChangedAlignBound},
@@ -64,6 +65,35 @@ func testChangedBurst(tb testing.TB, c Config) {
 	s.denied(Start, charge(bucketOf(tb, 10, 10), 1))
 	if left := s.remaining(Start.Add(time.Minute), bucketOf(tb, 10, 20)); left != 20 {
 		s.Errorf("a minute later %d remain of the raised burst, want 20", left)
+	}
+}
+
+// While a new plan arrives, processes with the old one and with the new one charge the same counter in turn. After each
+// change of the rate, receipts from before it are worthless. However many changes there are, the counter stays readable,
+// and a new receipt is worth its charge.
+func testAlternatingRate(tb testing.TB, c Config) {
+	if !c.accepts(limit.TokenBucket) {
+		return
+	}
+	s := newSubject(tb, c)
+	const burst = 100_000
+	rates := [2]*limit.Limit{bucketOf(tb, 10, burst), bucketOf(tb, 20, burst)}
+	s.refund(Start, s.allowed(Start, charge(rates[0], 10)), 10)
+	const changes = 2_100 // the counter's total of refunds begins at 0 again after 256, and 2^11 eras do not fit 64 bits
+	old := s.allowed(Start, charge(rates[0], 1))
+	for i := range changes {
+		s.allowed(Start, charge(rates[(i+1)%2], 1))
+	}
+	if back := s.refund(Start, old, 1).Units[0]; back != 0 {
+		s.Errorf("a receipt from before %d changes of the rate gives %d back, want 0", changes, back)
+	}
+	last := rates[changes%2]
+	before := s.remaining(Start, last)
+	if back := s.refund(Start, s.allowed(Start, charge(last, 10)), 10).Units[0]; back != 10 {
+		s.Errorf("after %d changes of the rate, a receipt of 10 units gives %d back", changes, back)
+	}
+	if after := s.remaining(Start, last); after != before {
+		s.Errorf("%d units remain after a charge and its refund, want %d", after, before)
 	}
 }
 

@@ -605,13 +605,13 @@ if charge == 1 and (admitted or repaired and not crowded) then
         end
         local r = pk[6][j]
         if r and st[3 * j] ~= nc[tier] then -- at another rate: receipts from before give nothing, so the next era begins
-          pk[6][j] = {r[1], r[2] + 1}
+          pk[6][j] = {r[1], (r[2] + 1) % 256}
         end
         st[3 * j - 2], st[3 * j - 1], st[3 * j], pk[7][j] = na[tier], nb[tier], nc[tier], nheld[tier]
         pk[8][j] = nlate[tier]
         if ngiven[tier] then
           local sum, eras = (r and r[1] or 0) + ngiven[tier], r and r[2] or 0
-          if sum >= 4503599627370496 then sum, eras = sum - 4503599627370496, eras + 1 end
+          if sum >= 4503599627370496 then sum, eras = sum - 4503599627370496, (eras + 1) % 256 end
           pk[6][j] = {sum, eras}
         end
         if nfresh[tier] + SKEW > until_ then until_ = nfresh[tier] + SKEW end

@@ -130,7 +130,7 @@ local function bucket(p, record, digest, units, stamp, num, den, full, full_in, 
   if give <= 0 then return 0 end
   put(p, record[2], at, level + give)
   sum = sum + give
-  if sum >= ERA then sum, eras = sum - ERA, eras + 1 end
+  if sum >= ERA then sum, eras = sum - ERA, (eras + 1) % 256 end
   if refunds then
     put(p, refunds[2], sum, eras)
   else
