@@ -59,6 +59,14 @@ func (d *Decision) Clear(now int64) { d.BeginChecked(&Request{}, now) }
 // Decision is the decision that e is.
 func (e *Evaluation) Decision() *Decision { return (*Decision)(e) }
 
+// AlignTo makes the window of result i, from now on, that of another owner: where windows begin can depend on the owner's
+// name. Calendar periods do not, so nothing is computed for them, and AlignTo may be called under a lock.
+func (e *Evaluation) AlignTo(i int, owner string) {
+	if t := e.Results[i].Tier; t.windows != nil && t.Calendar == nil {
+		e.Results[i].window = t.windows.window(owner, e.Now)
+	}
+}
+
 // Evaluate fills result i from its counter's state. It charges nothing. A state with times that only a clock which was far
 // ahead can have written is repaired first: in place if repair is set, else in a copy.
 func (e *Evaluation) Evaluate(i int, s *State, repair bool) {

@@ -68,6 +68,28 @@ func TestFloodOfAddressesLeavesRoomForTenants(t *testing.T) {
 	}
 }
 
+// Guarantees that a counter which addresses share comes free with its windows, also if the windows of each address begin at
+// a time of its own (align: tenant): those of the shared counter must not move with whoever asks.
+func TestSharedCounterComesFree(t *testing.T) {
+	for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow} {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			const threshold, periods = 100, 20
+			l := newLimit(t, limit.Limit{ID: "aligned", AlignOwner: true, Tiers: []limit.Tier{
+				{Algorithm: algorithm, Threshold: threshold, Period: time.Hour}}})
+			s := newStore(t, 64<<10)
+			flood(t, s, 0, 5000, start, daily(t, 1))
+			in := 0
+			for i := range periods * 60 {
+				in += flood(t, s, 1_000_000+i*10, 10, start.Add(time.Duration(i)*time.Minute), l)
+			}
+			// There is one group at least. Where its windows begin is not known, so the first and the last one may be cut short.
+			if least := threshold * (periods - 2); in < least {
+				t.Errorf("%d of the addresses without room were admitted in %d periods, want at least %d", in, periods, least)
+			}
+		})
+	}
+}
+
 // Guarantees that an address which has a counter keeps it through a flood, exactly.
 func TestFloodForgetsNoAddress(t *testing.T) {
 	s, l := newStore(t, 256<<10), daily(t, 2)

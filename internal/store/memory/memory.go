@@ -224,7 +224,8 @@ func (s *Store) nextID(sh *shard, h uint64) limit.ReceiptID {
 // withoutRoom decides a request for which the first attempt has found no room.
 func (s *Store) withoutRoom(sh *shard, h uint64, req *limit.Request, now int64, d *limit.Decision, charge bool) error {
 	err := limit.ErrFull
-	// Nothing else could go: what can go may be the owner's own, and then its counters have moved.
+	// No attempt sweeps the counters of its own owner, because a decision holds their positions. They are swept here, and
+	// the decision begins anew.
 	e := d.BeginChecked(req, now)
 	sh.mu.Lock()
 	if o := sh.table.find(h, req.Owner); o != nil {
@@ -389,10 +390,11 @@ func (s *Store) write(sh *shard, h uint64, o *owner, g *group, e *limit.Evaluati
 	return nil
 }
 
-// sharesOther reports whether an earlier result was redirected to the same shared counter as result i.
+// sharesOther reports whether an earlier result is of the same counter as result i, which was redirected to the counter of
+// the values beyond the bound.
 func sharesOther(e *limit.Evaluation, i int) bool {
 	for j := range i {
-		if e.Results[j].Other && e.Results[j].Tier == e.Results[i].Tier && e.Value(j) == e.Value(i) {
+		if e.Results[j].Tier == e.Results[i].Tier && e.Value(j) == e.Value(i) {
 			return true
 		}
 	}
@@ -409,7 +411,7 @@ func (s *Store) commitNew(o *owner, g *group, e *limit.Evaluation, i int, at int
 		return bytes + own.charge(e, i, true, true)
 	}
 	own.state = *g.owner.counters[ofShared(at)].state.Clone()
-	return bytes + own.state.Bytes() + g.charge(own, e, i, true)
+	return bytes + own.state.Bytes() + own.charge(e, i, true, true)
 }
 
 // makeRoom reserves the bytes of what the decision is about to write, in the owner's budget, and returns their

@@ -73,12 +73,10 @@ func (s *Store) evaluateShared(g *group, e *limit.Evaluation, i int, charge, sha
 	if pos := g.owner.position(s, e.Results[i].Tier, e.Value(i)); pos >= 0 {
 		st, at = &g.owner.counters[pos].state, sharedAt(pos)
 	}
-	name := e.Owner
-	if share || at != absent { // where a window begins can depend on the owner's name
-		e.Owner = g.owner.name
+	if share || at != absent {
+		e.AlignTo(i, g.owner.name.Name) // else the windows would move with whoever asks
 	}
 	e.Evaluate(i, st, charge)
-	e.Owner = name
 	return at
 }
 
@@ -93,17 +91,7 @@ func (s *Store) commitShared(g *group, e *limit.Evaluation, i int, at int32) {
 	c, b := &g.owner.counters[pos], &s.shared.budget
 	more, _ := e.Room(i, &c.state)
 	grow := more <= b.free()
-	b.used.Add(bytes + g.charge(c, e, i, grow))
-}
-
-// charge charges result i, which was evaluated under the group's name. It returns by how many bytes the counter has
-// grown. grow is as for counter.charge.
-func (g *group) charge(c *counter, e *limit.Evaluation, i int, grow bool) (bytes int64) {
-	name := e.Owner
-	e.Owner = g.owner.name
-	bytes = c.charge(e, i, true, grow)
-	e.Owner = name
-	return bytes
+	b.used.Add(bytes + c.charge(e, i, true, grow))
 }
 
 // logSharing logs that there is no room for the counters of the owner, at most once in a minute for each budget.
