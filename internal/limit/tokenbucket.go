@@ -361,7 +361,8 @@ func (b *tokenBucket) used(r *Result) int64 {
 
 func (b *tokenBucket) resetAt(r *Result) int64 {
 	seen := r.bucket()
-	return seen.asOf + ceilDiv(b.full-seen.level+r.Charged*b.den, b.num)
+	seen.level -= r.Charged * b.den
+	return b.reaches(seen, b.full)
 }
 
 // moreAt is when the bucket holds one unit more.

@@ -14,7 +14,7 @@
 // How much an owner takes depends on its plan, and on what its callers send: each new value of a limit (an address, a
 // subject, a header) needs a counter, and each charge of a sliding log may need an entry. An owner gets memory for
 // values and entries only as long as it has taken no more than what is left in its budget. So one owner takes at most
-// half of the budget, and the next one at most half of the rest. This is the rule of dynamic thresholds for shared
+// half of the budget that it shares, and the next one at most half of the rest. This is the rule of dynamic thresholds for shared
 // buffers (Choudhury and Hahne, 1998), with the factor 1.
 //
 // An owner for whose counters there is no room is limited more strictly, and never less:
@@ -55,7 +55,7 @@ const (
 	sweepOnInsert = 2  // how many owners, and counters of the same owner, each insertion looks at for what can go
 	sweepWhenFull = 64 // how many it looks at when there is no room
 
-	fullFor = 10_000 // µs that a search for room in vain is remembered
+	fullFor = 10_000 // µs after a search for room in vain in which nobody searches again
 
 	unidentifiedPart = 4 // of MaxBytes, by default
 )
@@ -65,7 +65,7 @@ type Store struct {
 	seed    maphash.Seed
 	boot    uint64
 	log     *slog.Logger
-	budgets [2]budget     // of all owners, and of those that are also in the budget of unidentified callers
+	budgets [2]budget     // everybody and unidentified
 	next    atomic.Uint32 // the shard that gives room next
 	refunds refunds
 	shared  sharedCounters
@@ -97,7 +97,8 @@ func (b *budget) take(bytes int64) bool {
 	}
 }
 
-// The budgets of a store. What an owner of the second one takes counts in both.
+// The budgets of a store: that of all owners, and that of the owners whose names callers without a credential can choose.
+// What an owner of the second budget takes counts in both.
 const (
 	everybody = iota
 	unidentified
@@ -171,7 +172,7 @@ func New(c Config) (*Store, error) {
 	return s, nil
 }
 
-// Accepts every limit.
+// Accepts implements [limit.Store]. The store accepts every limit.
 func (s *Store) Accepts(*limit.Limit) error { return nil }
 
 // Bytes is an estimate of what the counters, and what the store remembers of refunds, take now.
@@ -251,8 +252,8 @@ func (s *Store) withoutRoom(sh *shard, h uint64, req *limit.Request, now int64, 
 }
 
 // attempt decides under the shard's lock. The error is the bare [limit.ErrFull] if there is no room for what the
-// decision would write. If share is set, there is none: values without a counter are counted in the counter of other
-// values, addresses without one in shared counters, and sliding logs do not grow.
+// decision would write. If share is set, the attempt needs no room: values without a counter are counted in the counter of
+// other values, addresses without one in shared counters, and sliding logs do not grow.
 func (s *Store) attempt(sh *shard, h uint64, e *limit.Evaluation, charge, share bool) error {
 	o := sh.table.find(h, e.Owner)
 	if o != nil && s.inOrder(sh, h, o, e, charge) {
@@ -272,7 +273,7 @@ func (s *Store) attempt(sh *shard, h uint64, e *limit.Evaluation, charge, share 
 	case err != nil || !e.Settle():
 	case charge:
 		err = s.write(sh, h, o, g, e, at, lacks, grows, share)
-	case (lacks || grows) && !share: // a look finds no room where a decision would find none
+	case (lacks || grows) && !share: // Peek is ErrFull wherever Decide would be
 		var reserved int64
 		reserved, err = s.makeRoom(sh, o, g, e, at, share)
 		s.count(e.Owner.Kind, -reserved)
@@ -321,9 +322,10 @@ func (s *Store) inOrder(sh *shard, h uint64, o *owner, e *limit.Evaluation, char
 	return true
 }
 
-// evaluate fills the results of e from the counters of o, which is nil for a new owner, and notes in at where they are.
-// In place of a counter that an address lacks it reads the shared one: what that has admitted may have been this
-// address. It reports whether o lacks counters, and whether the entries of one that it has need to grow.
+// evaluate fills the results of e from the counters of o, which is nil for a new owner, and writes the counters' positions
+// to at. In place of a counter that an address lacks it reads the shared one, because units that the shared one admitted
+// may have been for this address. It reports whether o lacks counters, and whether the entries of one that it has need
+// to grow.
 func (s *Store) evaluate(o *owner, g *group, e *limit.Evaluation, at []int32, charge, share bool) (lacks, grows bool, err error) {
 	var unused limit.State
 	if o == nil {
@@ -370,7 +372,7 @@ func (s *Store) write(sh *shard, h uint64, o *owner, g *group, e *limit.Evaluati
 		switch {
 		case !e.Charges(i):
 		case at[i] >= 0:
-			taken += o.counters[at[i]].charge(e, i, grows, !share)
+			taken += o.counters[at[i]].charge(e, i, !grows, !share)
 		case g != nil && share:
 			s.commitShared(g, e, i, at[i])
 		default:
@@ -384,7 +386,7 @@ func (s *Store) write(sh *shard, h uint64, o *owner, g *group, e *limit.Evaluati
 		o.bytes += taken
 		s.count(e.Owner.Kind, taken-reserved)
 	}
-	if lacks || grows { // only now: the positions are used up
+	if lacks || grows { // a sweep moves counters, so it comes after the last use of their positions
 		s.count(e.Owner.Kind, -o.sweep(e.Now, sweepOnInsert))
 	}
 	return nil
@@ -401,17 +403,17 @@ func sharesOther(e *limit.Evaluation, i int) bool {
 	return false
 }
 
-// commitNew charges result i to a new counter of o, and returns the bytes that the counter takes. Where an address
-// has shared one until now, which is at at, the new counter begins as a copy of that, so that an address never gets
-// more for having shared.
-func (s *Store) commitNew(o *owner, g *group, e *limit.Evaluation, i int, at int32) (bytes int64) {
+// commitNew charges result i to a new counter of o, and returns the bytes that the counter takes. If an address has used
+// the shared counter at the position pos until now, the new counter begins as a copy of that one, so that an address never
+// gets more for having shared.
+func (s *Store) commitNew(o *owner, g *group, e *limit.Evaluation, i int, pos int32) (bytes int64) {
 	own := &o.counters[o.add(s, e.Results[i].Tier, e.Value(i))]
 	bytes = sizeOfCounter(e.Value(i))
-	if at == absent {
-		return bytes + own.charge(e, i, true, true)
+	if pos == absent {
+		return bytes + own.charge(e, i, false, true)
 	}
-	own.state = *g.owner.counters[ofShared(at)].state.Clone()
-	return bytes + own.state.Bytes() + own.charge(e, i, true, true)
+	own.state = *g.owner.counters[ofShared(pos)].state.Clone()
+	return bytes + own.state.Bytes() + own.charge(e, i, false, true)
 }
 
 // makeRoom reserves the bytes of what the decision is about to write, in the owner's budget, and returns their
@@ -444,16 +446,16 @@ func (s *Store) makeRoom(sh *shard, o *owner, g *group, e *limit.Evaluation, at 
 	return bytes, nil
 }
 
-// bytesOf returns how many bytes a charge of result i takes, which is at at, and whether callers choose how many such
-// counters or entries there are.
-func bytesOf(o *owner, g *group, e *limit.Evaluation, i int, at int32) (bytes int64, chosen bool) {
-	if at >= 0 {
-		bytes, _ = e.Room(i, &o.counters[at].state)
+// bytesOf returns how many bytes a charge of result i takes, whose counter is at the position pos, and whether callers
+// choose how many such counters or entries there are.
+func bytesOf(o *owner, g *group, e *limit.Evaluation, i int, pos int32) (bytes int64, chosen bool) {
+	if pos >= 0 {
+		bytes, _ = e.Room(i, &o.counters[pos].state)
 		return bytes, bytes > 0
 	}
 	st := new(limit.State)
-	if at != absent { // see commitNew
-		st = g.owner.counters[ofShared(at)].state.Clone()
+	if pos != absent { // see commitNew
+		st = g.owner.counters[ofShared(pos)].state.Clone()
 	}
 	v, copied := e.Value(i), st.Bytes()
 	room, _ := e.Room(i, st)
@@ -502,8 +504,8 @@ func (s *Store) take(o *owner, k limit.OwnerKind, bytes int64, chosen bool) bool
 	return true
 }
 
-// reserve takes bytes of the owner's budget as take does, forgetting what can go where they are not free. It passes o
-// over: the decision knows the positions of its counters.
+// reserve takes bytes of the owner's budget as take does. If they are not free, it forgets counters that are no different
+// from unused ones, but none of o, because the decision holds their positions.
 func (s *Store) reserve(sh *shard, o *owner, e *limit.Evaluation, bytes int64, chosen bool) bool {
 	b, now := &s.budgets[budgetOf(e.Owner.Kind)], e.Now
 	for try := 0; ; try++ {
@@ -545,7 +547,7 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	sh := &s.shards[h%shardCount]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	// The memory of the refund is what makes it once, so without room for it nothing is given back.
+	// The store remembers the receipt, so that it is refunded only once. Without room for that, nothing is given back.
 	if made, err := s.refunds.remember(r, us, &out); !made {
 		if err != nil {
 			return limit.Refund{}, err

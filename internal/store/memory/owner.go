@@ -38,7 +38,7 @@ type (
 	}
 )
 
-// newOwner makes an owner that begins with a number of counters.
+// newOwner makes an owner with room for its first counters.
 func newOwner(name limit.Owner, counters int) *owner {
 	if counters == 1 {
 		o := &ownerOfOne{owner: owner{name: name, rare: &nothingRare}}
@@ -50,7 +50,7 @@ func newOwner(name limit.Owner, counters int) *owner {
 	return &o.owner
 }
 
-// rare is what most owners never have.
+// rare is what most owners never have. It is written only through [owner.writable], because owners share nothingRare.
 type rare struct {
 	byHash  map[uint64]int32 // position in counters, once there are more than scanned
 	clashed bool             // two counters have had one hash, so a hit in byHash may need a scan
@@ -74,7 +74,7 @@ func (o *owner) writable() *rare {
 	return o.rare
 }
 
-// counter is one cache line.
+// counter fits into one cache line.
 type counter struct {
 	tier  *limit.Tier
 	value *value // nil where the tier has no values
@@ -95,14 +95,14 @@ func sizeOfCounter(v limit.Value) int64 {
 	return counterBytes + valueBytes + int64(len(v.Text))
 }
 
-// charge charges result i. It returns by how many bytes the counter has grown. If fit is set, the state of the counter may
-// lack room for the charge; it then grows if grow is set.
-func (c *counter) charge(e *limit.Evaluation, i int, fit, grow bool) (bytes int64) {
+// charge charges result i. It returns by how many bytes the counter has grown. Unless roomy is set, the state of the counter
+// may lack room for the charge; it then grows if grow is set.
+func (c *counter) charge(e *limit.Evaluation, i int, roomy, grow bool) (bytes int64) {
 	if t := e.Results[i].Tier; c.tier != t {
 		c.tier = t // a changed limit takes over its counter
 	}
 	before := c.state.Bytes()
-	if fit {
+	if !roomy {
 		if _, entries := e.Room(i, &c.state); entries > 0 {
 			if !grow {
 				entries = 0
@@ -138,9 +138,9 @@ func hashOf(s *Store, t *limit.Tier, v limit.Value) uint64 {
 	return h
 }
 
-// locate is the position of the counter that result i of d is about, or absent where it has none yet. A value beyond
-// the limit's bound on values is redirected to the shared counter, and the result says so; if full is set, so is each
-// value that has no counter.
+// locate returns the position of the counter that result i of e is about, or absent if there is none yet. A value beyond
+// the limit's bound on values is redirected to the counter of the other values, and the result says so. If full is set,
+// each value that has no counter is redirected.
 func (o *owner) locate(s *Store, e *limit.Evaluation, i int, full bool) int32 {
 	t := e.Results[i].Tier
 	if i < len(o.counters) { // owners of one plan make their counters in one order
@@ -296,8 +296,8 @@ func (o *owner) sweep(now int64, n int) (freed int64) {
 	return freed
 }
 
-// shrink gives the room of counters that have gone back, once they are more than those that are left. What that costs
-// is paid by the counters that went since it was last done.
+// shrink gives memory back once more counters have been forgotten than are left. The copy takes less than one step for
+// each counter that was forgotten since the last one.
 func (o *owner) shrink() {
 	if n := len(o.counters); cap(o.counters) > 2*scanned && 2*n < cap(o.counters) {
 		o.counters = append(make([]counter, 0, n+n/4), o.counters...)

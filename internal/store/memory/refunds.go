@@ -13,13 +13,13 @@ import (
 const refundsPart = 8
 
 // refunds remembers which receipts were refunded, one bit for each. The serial numbers of receipts that are charged one
-// after the other share a word, see wordOf: if most decisions are refunded, one takes about a byte, and about 40 if few
-// are.
+// after the other share a word, see wordOf: a refund takes about a byte if most decisions are refunded, and about 40 bytes
+// if few are.
 //
 // Receipts expire, so the bits lie in two generations. New bits go to the young one. Once every receipt in the old one
 // has expired, it is dropped, and the young one becomes the old one. A receipt that may have been dropped is refused
-// from then on by its own time of expiry, whatever the clock says. So no receipt gives anything back twice, also if the
-// clock steps back.
+// from then on: every receipt that expires no later than one that was dropped. So no receipt gives anything back twice, also
+// if the clock steps back.
 type refunds struct {
 	maxBytes int64
 
@@ -55,11 +55,12 @@ func (m *refunds) remember(r *limit.Receipt, now int64, out *limit.Refund) (bool
 		return false, nil
 	}
 	w, bit := wordOf(r.ID())
-	words, there := m.young.words[w]
+	words := m.young.words[w]
 	if out.Repeated = (words|m.old.words[w])&bit != 0; out.Repeated {
 		return false, nil
 	}
 	m.expire(now)
+	_, there := m.young.words[w]
 	if bytes := m.bytes(); !there && bytes+wordBytes > m.maxBytes {
 		return false, fmt.Errorf("memory store, %d of %d bytes of refunds; try again later: %w", bytes, m.maxBytes,
 			limit.ErrRefundsFull)

@@ -43,8 +43,8 @@ func (c *sharedCounters) init(maxBytes int64) {
 	}
 }
 
-// lockGroup locks and returns the group of the address with this hash, and removes the counters of the group that are
-// over. It returns nil if no shared counter exists and share is false; share says that the address cannot get a counter
+// lockGroup locks and returns the group of the address with this hash, and removes the counters of the group that
+// are no different from unused ones. It returns nil if no shared counter exists and share is false; share says that the address cannot get a counter
 // of its own. The caller holds the lock of the address's shard, and unlocks the group.
 func (s *Store) lockGroup(hash uint64, now int64, share bool) *group {
 	c := &s.shared
@@ -91,7 +91,7 @@ func (s *Store) commitShared(g *group, e *limit.Evaluation, i int, at int32) {
 	c, b := &g.owner.counters[pos], &s.shared.budget
 	more, _ := e.Room(i, &c.state)
 	grow := more <= b.free()
-	b.used.Add(bytes + c.charge(e, i, true, grow))
+	b.used.Add(bytes + c.charge(e, i, false, grow))
 }
 
 // logSharing logs that there is no room for the counters of the owner, at most once in a minute for each budget.

@@ -2,8 +2,8 @@ package memory
 
 import "github.com/sluicelimits/sluice/internal/limit"
 
-// table finds owners by hash: open addressing with linear probing, at most three quarters full. A look-up is one or two
-// cache lines, where Go's map hashes the hash again and reads two or three; and the sweep can walk it in order.
+// table finds owners by hash: open addressing with linear probing, at most three quarters full. A look-up reads one or two
+// cache lines. Go's map would hash the hash again and read two or three lines, and a sweep could not walk it in order.
 type table struct {
 	slots []slot // a power of two, or empty
 	count int
@@ -33,7 +33,7 @@ func (t *table) find(hash uint64, name limit.Owner) *owner {
 	}
 }
 
-// add puts a new owner in, which begins with a number of counters. It must not be there.
+// add puts a new owner in, which begins with a number of counters. The owner must not be there yet.
 func (t *table) add(hash uint64, name limit.Owner, counters int) *owner {
 	if 4*(t.count+1) > 3*len(t.slots) {
 		t.resize(max(8, 2*len(t.slots)))
