@@ -34,7 +34,7 @@ type Answer struct {
 	NotGranted string
 
 	// Reason says why nobody was identified, as a word such as "token_expired"; see reason.go. It is "" if somebody
-	// was, or if nobody was asked to be. It is for logs: a client does not learn what exactly is wrong with a
+	// was, or if credentials were not looked at. It is for logs: a client does not learn what exactly is wrong with a
 	// credential.
 	Reason string
 

@@ -414,6 +414,29 @@ func TestOutageStore(t *testing.T) {
 	}
 }
 
+// Guarantees that StoreFailed says that the store of addresses failed, also if the store of tenants then decides.
+func TestFailedStoreOfAddresses(t *testing.T) {
+	inner, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	addresses := &failingStore{}
+	gone := errors.New("connection refused")
+	addresses.down.Store(&gone)
+	f := newFixture(t, ipPlans, nil, 0)
+	if f.Authorizer, err = authorizer.New(authorizer.Config{
+		Source: authorizer.Current(func() *authorizer.Snapshot { return f.snap }), Store: inner, Addresses: addresses,
+		Now: func() time.Time { return f.now }, Log: slog.New(slog.DiscardHandler),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	a := f.Authorize(t.Context(), request("acme"))
+	defer a.Release()
+	if d := a.Decision(); !a.Allowed() || !a.StoreFailed || d == nil || d.Degraded {
+		t.Errorf("%s, StoreFailed %t, decision %+v; want allowed by the store of tenants, and StoreFailed", a.Kind, a.StoreFailed, d)
+	}
+}
+
 // Guarantees that new addresses share one counter once the memory for addresses is full: a flood of addresses is
 // limited as one address.
 func TestFullStoreSharesOneAddressCounter(t *testing.T) {

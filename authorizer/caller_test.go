@@ -65,6 +65,23 @@ func TestIdentifyAfterAddresses(t *testing.T) {
 	}
 }
 
+// Guarantees that a host's authentication which was cut off by the request's deadline says nothing about the
+// credential: the client is told to try again, and not that the credential is bad.
+func TestIdentifyIsCutOff(t *testing.T) {
+	f := newFixture(t, plans, nil, 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	req := identifiedAs(authorizer.Caller{}, nil)
+	req.Identify = func(ctx context.Context) (authorizer.Caller, error) {
+		cancel()
+		return authorizer.Caller{}, fmt.Errorf("directory: %w", ctx.Err())
+	}
+	a := f.Authorize(ctx, req)
+	defer a.Release()
+	if a.Kind != answer.Unidentified || a.Header.RetryAfter != "1" || a.Err == nil {
+		t.Errorf("%s, Retry-After %q, %v; want unidentified, 1, and why", a.Kind, a.Header.RetryAfter, a.Err)
+	}
+}
+
 // Guarantees that an answer holds nothing of an earlier one's caller, although answers are pooled.
 func TestCallersDoNotMix(t *testing.T) {
 	const text = "plans: [ { id: p, limits: [ { id: l, per: \"claim:region\", algorithm: fixed_window, threshold: 1, period: 1h } ] } ]\ntenants: [ { id: acme, plan: p } ]\n"

@@ -176,14 +176,13 @@ func (h *Handler) countDecision(a *Answer) {
 	if r == nil {
 		return
 	}
-	admitted := a.enforcedKind() == answer.Allowed
 	fullest := int64(0)
-	if d := a.planCheck.decisionIfMade(); d != nil && admitted {
-		fullest = d.Fullest()
+	if d := a.planCheck.decisionIfMade(); d != nil {
+		fullest = d.Fullest() // 0 if the plan denies
 	}
 	r.Decision(a.At, telemetry.Decision{Kind: a.Kind, Took: a.Took, Limit: a.denyingLimit(), ConfigStale: a.ConfigStale,
 		Fullest: fullest, Mode: uint8(a.Mode), Spared: a.Spared})
-	if admitted {
+	if a.enforcedKind() == answer.Allowed {
 		h.countShadowDenials(a)
 	}
 }

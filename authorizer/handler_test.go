@@ -594,6 +594,22 @@ func TestHandlerWarns(t *testing.T) {
 	}
 }
 
+// Guarantees that a log line holds the first 256 bytes of a route at most. The operator chooses routes, and may choose
+// long ones.
+func TestHandlerLogsPartOfALongRoute(t *testing.T) {
+	w := newWorld(t, allPlans)
+	event := string(withKey("initech").event(t, apigw.HTTP2))
+	long := "GET /" + strings.Repeat("x", 400)
+	event = strings.ReplaceAll(event, `"POST /search"`, `"`+long+`"`)
+	if _, err := w.Invoke(t.Context(), []byte(event)); err != nil {
+		t.Fatal(err)
+	}
+	lines := w.records("denied")
+	if len(lines) != 1 || lines[0]["route"] != long[:256] {
+		t.Errorf("%d lines, the route is %v; want its first 256 bytes", len(lines), lines)
+	}
+}
+
 // Guarantees that InvocationID may panic, even while a panic is logged: that ends one request and not the process.
 func TestHandlerSurvivesItsHooks(t *testing.T) {
 	w := newWorld(t, allPlans, func(c *setup) { c.handler.InvocationID = func(context.Context) string { panic("s3cr3t") } })

@@ -148,6 +148,21 @@ func TestModesOfEachOutcome(t *testing.T) {
 	}
 }
 
+// Guarantees that a call which an ipLimit would deny, and which is then denied for who calls, is not reported as
+// spared: it did not pass.
+func TestSparedIsForCallsThatPass(t *testing.T) {
+	w := newWorld(t, modePlans, withMode(limit.Shadow))
+	for range 6 { // all that the ipLimit admits at once
+		w.expect(apigw.RESTRequest, withKey("acme"), "allowed")
+	}
+	if r := w.expect(apigw.RESTRequest, withKey("acme"), "allowed"); r.context["spared"] != "ip_limited" {
+		t.Fatalf("spared %v, want ip_limited: %s", r.context["spared"], r.text)
+	}
+	if r := w.expect(apigw.RESTRequest, withKey("initech"), "suspended_tenant"); r.context["spared"] != nil {
+		t.Errorf("a suspended tenant is spared: %s", r.text)
+	}
+}
+
 // countingStore counts the calls of a store.
 type countingStore struct {
 	limit.Store

@@ -52,6 +52,22 @@ func TestNothingIsGrantedHere(t *testing.T) {
 	}
 }
 
+// Guarantees that the wait is known and positive if the share begins at this very moment, or has begun by this clock: a
+// wait of zero would not be sent.
+func TestShareBeginsNow(t *testing.T) {
+	f := newFixture(t, plans, nil, 0)
+	for _, until := range []time.Time{noon, noon.Add(-time.Second)} {
+		req := requestWithShare(f, 2, func(*plan.Effective) plan.Share {
+			return plan.Share{Why: "share 0/1", Until: until.UnixMicro()}
+		})
+		a := f.Authorize(t.Context(), req)
+		if wait, known := a.RetryAfter(); a.Kind != answer.NotHere || !known || wait != time.Microsecond {
+			t.Errorf("until %s: %s, wait %s, known %t; want not_here, 1µs", until, a.Kind, wait, known)
+		}
+		a.Release()
+	}
+}
+
 // Guarantees that a cost which fits the whole limit, and not the cell's share, is NotHere. A cost that does not fit the
 // whole limit is NeverFits, and a cost that fits the share is admitted.
 func TestNeverIsJudgedAgainstThePlan(t *testing.T) {
