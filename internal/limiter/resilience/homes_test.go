@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
@@ -150,6 +151,36 @@ func TestHomeCountsInstancesOfAllCells(t *testing.T) {
 		for _, l := range append(others, home) {
 			shut(t, l)
 		}
+	})
+}
+
+// Guarantees that an instance announces itself to a home while it holds leases of it, and no longer: a home that no tenant
+// of this cell uses is not called for ever.
+func TestAnUnusedHomeIsNotCalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own, us := newFake(t), newFake(t)
+		l := climb(t, withHome(own, us, true))
+		counted := limit.Owner{Kind: limit.AnyKey, Name: "sluice/quotas"}
+		announcements := func(d time.Duration) int { // during d, in which a request comes each second
+			before := len(us.of(counted))
+			for range int(d / time.Second) {
+				l.RunBackgroundTasks(t.Context(), time.Now())
+				<-time.After(time.Second)
+			}
+			return len(us.of(counted)) - before
+		}
+		if n := announcements(time.Minute); n != 0 {
+			t.Errorf("%d announcements to a home that was never used, want none", n)
+		}
+		decides(t, l, asks(acme, keptInUS(t, 4000, limit.Backstop)), 1)
+		const announced = 2 * lease.DefaultHomeLife
+		if n := announcements(announced); n < int(announced/resilience.InstancesPeriod) {
+			t.Errorf("%d announcements within %s after the home was used, want at least one for each period", n, announced)
+		}
+		if n := announcements(time.Minute); n != 0 {
+			t.Errorf("%d announcements to a home that was not used for %s, want none", n, announced)
+		}
+		shut(t, l)
 	})
 }
 
