@@ -32,7 +32,7 @@ func newStore(t testing.TB, c resilience.FallbackConfig) *resilience.Fallback {
 	return s
 }
 
-// away is a store that never answers.
+// away returns a store that never answers.
 func away(t testing.TB) *flaky {
 	f := newFlaky(t, nil)
 	f.down.Store(true)
@@ -52,7 +52,7 @@ func ask(limits ...*limit.Limit) *limit.Request {
 	return req
 }
 
-// admitted asks until denied, and returns how often it was not.
+// countAdmitted decides until a request is denied, and returns how many were admitted.
 func countAdmitted(t *testing.T, s limit.Store, req *limit.Request, now time.Time) int {
 	t.Helper()
 	var d limit.Decision
@@ -480,7 +480,7 @@ func newMemory(t testing.TB) *memory.Store {
 	return m
 }
 
-// recoverFrom has the store answer once, to somebody else, and waits until nothing is pending.
+// recoverFrom decides once for another owner, which the store must answer, and waits until nothing is pending.
 func recoverFrom(t *testing.T, s *resilience.Fallback) {
 	t.Helper()
 	var d limit.Decision

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
-// spend asks n times, each to be admitted.
+// spend decides n times, and fails the test if one is denied.
 func spend(t *testing.T, s limit.Store, req *limit.Request, n int) {
 	t.Helper()
 	var d limit.Decision
@@ -25,7 +25,7 @@ func spend(t *testing.T, s limit.Store, req *limit.Request, n int) {
 	}
 }
 
-// used is what the store counts of the request's first tier.
+// used returns how many units the store counts of the first tier of the request.
 func used(t *testing.T, s limit.Store, req *limit.Request) int64 {
 	t.Helper()
 	var d limit.Decision
