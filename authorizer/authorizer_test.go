@@ -52,14 +52,15 @@ ipLimits:
   - { id: per-address, algorithm: token_bucket, rate: 1, period: 10s, burst: 8 }
 `
 
-// fixture is an authorizer on a clock that tests set.
+// fixture is an Authorizer with a clock and a configuration that the test sets.
 type fixture struct {
 	*authorizer.Authorizer
 	now  time.Time
 	snap *authorizer.Snapshot
 }
 
-// newFixture has a key named after each tenant, and one for a tenant that is not configured.
+// newFixture makes a fixture with the plans of the text and an API key for each tenant. "nobody" has a key and is no
+// tenant. A nil store means one in memory.
 func newFixture(t testing.TB, text string, store limit.Store, hops int) *fixture {
 	t.Helper()
 	cfg, err := plan.Parse(plan.Source{Name: "test.yaml", Data: []byte(text)})
@@ -91,8 +92,8 @@ func newFixture(t testing.TB, text string, store limit.Store, hops int) *fixture
 	return f
 }
 
-// backstop gives the fixture a backstop of so many bytes.
-func (f *fixture) backstop(t *testing.T, store limit.Store, bytes int64) {
+// limitFallbackBytes gives the fixture an authorizer on the store, whose fallback limiter counts in so many bytes.
+func (f *fixture) limitFallbackBytes(t *testing.T, store limit.Store, bytes int64) {
 	t.Helper()
 	z, err := authorizer.New(authorizer.Config{Source: authorizer.Current(func() *authorizer.Snapshot { return f.snap }), Store: store,
 		Now: func() time.Time { return f.now }, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), BackstopBytes: bytes})
@@ -120,7 +121,7 @@ func requestTo(path, tenant string) *authorizer.Request {
 	return r
 }
 
-// ask decides a request and checks the kind.
+// ask decides about a request and checks the answer's kind. It returns the rate-limit headers.
 func (f *fixture) ask(t testing.TB, req *authorizer.Request, want answer.Kind) answer.Header {
 	t.Helper()
 	a := f.Authorize(context.Background(), req)
@@ -167,7 +168,7 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// Guarantees the promise of the body: after the wait it names the request passes, 30 ms before it does not.
+// Guarantees that the wait in a problem's body is exact: the request passes after the wait, and not 30 ms earlier.
 func TestWaitIsExact(t *testing.T) {
 	f := newFixture(t, plans, nil, 0)
 	for range 5 {
@@ -198,7 +199,7 @@ func retryAfterMs(t *testing.T, a *authorizer.Answer) int64 {
 	return *body.Wait
 }
 
-// Guarantees that the wait of a plan's denial is one after which the address may try again, too.
+// Guarantees that the ipLimits admit another attempt, too, after the wait of a denial by the plan.
 func TestWaitCoversTheAddress(t *testing.T) {
 	f := newFixture(t, ipPlans, nil, 0)
 	for range 5 {
@@ -217,8 +218,8 @@ func TestWaitCoversTheAddress(t *testing.T) {
 	f.ask(t, request("acme"), answer.Allowed)
 }
 
-// Guarantees that ipLimits count attempts: also those with a bad key, without one, for no route, and those that the plan
-// denies. If they did not, guessing keys would be free.
+// Guarantees that ipLimits count every attempt: also one with a bad key, without a key, for an undeclared route, or
+// that the plan denies. If they did not, nothing would limit who guesses keys.
 func TestIPLimitsCountEveryAttempt(t *testing.T) {
 	routed := ipPlans + `routes: [ { pathPattern: "/product/*" } ]`
 	lost := request("acme")
@@ -239,7 +240,7 @@ func TestIPLimitsCountEveryAttempt(t *testing.T) {
 		if h := f.ask(t, c.req, answer.IPLimited); h.RetryAfter != "10" || !strings.Contains(h.Policy, `"ip:per-address"`) {
 			t.Errorf("%s: headers %+v", name, h)
 		}
-		// The same address is out for everybody behind it; another is not.
+		// Everybody behind the same address is denied; another address is not.
 		f.ask(t, request("acme"), answer.IPLimited)
 		other := request("acme")
 		other.Peer = "198.51.100.10:4711"
@@ -255,7 +256,7 @@ func TestIPLimitsCountEveryAttempt(t *testing.T) {
 	f.ask(t, request("acme"), answer.IPLimited)
 }
 
-// Guarantees that an ipLimit's denial charges no plan: what an address does before it is known is not the tenant's.
+// Guarantees that a denial by an ipLimit charges no plan: nobody has verified yet that the request is the tenant's.
 func TestAddressDenialLeavesThePlanAlone(t *testing.T) {
 	f := newFixture(t, ipPlans, nil, 0)
 	for range 8 {
@@ -271,7 +272,7 @@ func TestAddressDenialLeavesThePlanAlone(t *testing.T) {
 	}
 }
 
-// Guarantees that a client cannot choose its counter: what it forges left of the trusted hops changes nothing.
+// Guarantees that a client cannot choose its counter by forged entries of X-Forwarded-For.
 func TestForgedForwardedFor(t *testing.T) {
 	for hops := range 4 {
 		f := newFixture(t, ipPlans, nil, hops)
@@ -305,26 +306,27 @@ func TestReloadKeepsCounters(t *testing.T) {
 	}
 }
 
-// failing is a store that cannot answer while down is set.
-type failing struct {
+// failingStore is a store whose decisions fail with the error in down, if it is set.
+type failingStore struct {
 	limit.Store
 	down atomic.Pointer[error]
 }
 
-func (s *failing) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+func (s *failingStore) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	if err := s.down.Load(); err != nil {
 		return *err
 	}
 	return s.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that a store that is away gives neither a 5xx nor an open door: each limit does what onStoreFailure says.
+// Guarantees that a store that does not answer leads neither to a 5xx nor to requests without limits: each limit does
+// what its onStoreFailure says.
 func TestStoreAway(t *testing.T) {
 	inner, err := memory.New(memory.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := &failing{Store: inner}
+	store := &failingStore{Store: inner}
 	gone := errors.New("connection refused")
 	store.down.Store(&gone)
 	f := newFixture(t, ipPlans, store, 0)
@@ -359,14 +361,14 @@ func TestStoreAway(t *testing.T) {
 	f.ask(t, request("acme"), answer.Allowed)
 }
 
-// Guarantees that a store which knows how many instances there are is asked as it is, for tenants and for addresses, and that
-// what it decides by itself is marked and says when to come back.
+// Guarantees that an authorizer uses the fallback limiters that it is given, for tenants and for addresses, with their
+// instance counts; and that what they decide alone sets StoreFailed and has a wait.
 func TestOutageStore(t *testing.T) {
 	inner, err := memory.New(memory.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := &failing{Store: inner}
+	store := &failingStore{Store: inner}
 	gone := errors.New("connection refused")
 	store.down.Store(&gone)
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -412,17 +414,41 @@ func TestOutageStore(t *testing.T) {
 	}
 }
 
-// Guarantees that a flood of addresses that fills the store is limited as one, and cannot use up what tenants need.
+// Guarantees that StoreFailed says that the store of addresses failed, also if the store of tenants then decides.
+func TestFailedStoreOfAddresses(t *testing.T) {
+	inner, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	addresses := &failingStore{}
+	gone := errors.New("connection refused")
+	addresses.down.Store(&gone)
+	f := newFixture(t, ipPlans, nil, 0)
+	if f.Authorizer, err = authorizer.New(authorizer.Config{
+		Source: authorizer.Current(func() *authorizer.Snapshot { return f.snap }), Store: inner, Addresses: addresses,
+		Now: func() time.Time { return f.now }, Log: slog.New(slog.DiscardHandler),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	a := f.Authorize(t.Context(), request("acme"))
+	defer a.Release()
+	if d := a.Decision(); !a.Allowed() || !a.StoreFailed || d == nil || d.Degraded {
+		t.Errorf("%s, StoreFailed %t, decision %+v; want allowed by the store of tenants, and StoreFailed", a.Kind, a.StoreFailed, d)
+	}
+}
+
+// Guarantees that new addresses share one counter once the memory for addresses is full: a flood of addresses is
+// limited as one address.
 func TestFullStoreSharesOneAddressCounter(t *testing.T) {
 	inner, err := memory.New(memory.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := &failing{Store: inner}
+	store := &failingStore{Store: inner}
 	full := fmt.Errorf("memory store: %w", limit.ErrFull)
 	store.down.Store(&full)
 	f := newFixture(t, ipPlans, store, 0)
-	f.backstop(t, store, 256<<10)
+	f.limitFallbackBytes(t, store, 256<<10)
 	allowed := 0
 	const addresses = 3_000
 	for i := range addresses {
@@ -434,7 +460,7 @@ func TestFullStoreSharesOneAddressCounter(t *testing.T) {
 		}
 		a.Release()
 	}
-	// Each that the small backstop still holds has its own counter; all others share one of 8.
+	// An address has a counter of its own while there is room for it. All others share one counter of 8.
 	if allowed == addresses || allowed < 8 {
 		t.Errorf("%d of %d new addresses passed; want the backstop's room and 8", allowed, addresses)
 	}
@@ -453,7 +479,7 @@ func TestFullStoreSharesOneAddressCounter(t *testing.T) {
 	}
 }
 
-// Guarantees that a request that was given up charges nothing.
+// Guarantees that a request whose context has ended charges nothing.
 func TestGivenUpRequest(t *testing.T) {
 	f := newFixture(t, plans, nil, 0)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -519,7 +545,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// BenchmarkRequest is a request from parsed HTTP to the headers in the response's map: address, key, ipLimit, plan.
+// BenchmarkRequest measures one request, from the parsed HTTP request to the headers of the response: it limits the
+// address, verifies a key, and charges the plan.
 func BenchmarkRequest(b *testing.B) {
 	text := `
 plans:

@@ -10,38 +10,41 @@ import (
 	"github.com/sluicelimits/sluice/internal/route"
 )
 
-// ErrNotLoaded is a part of the configuration that could not be had in time, and of which no earlier copy is here. What
-// wraps it says why, without anything that a client sent.
+// ErrNotLoaded means that a part of the configuration could not be loaded in time, and that no earlier copy of it is in
+// memory. Errors that wrap it say why, without anything that a client sent.
 var ErrNotLoaded = errors.New("configuration not available")
 
-// Source has the configuration. It is safe for concurrent use.
+// Source returns the configuration. It is safe for concurrent use.
 type Source interface {
-	// Begin is called once for each request, which is then decided on what it returns from beginning to end. A configuration
-	// that is too old to decide on is renewed first, within ctx. join, if not nil, is called after the decision and before the
-	// answer: it waits for what goes on beside the decision, since afterwards the process may be frozen.
+	// Begin returns the configuration that applies to one request. It is called once for each request, and the whole
+	// request is decided on what it returns. If the configuration is too old to decide on, Begin loads it anew, within
+	// ctx.
+	//
+	// If join is not nil, it is called after the decision and before the answer. It waits for what the source does in
+	// the background of the request, because the process may be frozen once the request is answered.
 	Begin(ctx context.Context, now time.Time) (c Configuration, join func())
 }
 
-// Configuration is what is in force for one request. Nothing that it returns may be changed.
+// Configuration is the configuration that applies to one request. What its methods return must not be changed.
 type Configuration interface {
-	// IPLimits are the limits before authentication; never nil.
+	// IPLimits returns the limits of addresses, which apply before anybody is identified; never nil.
 	IPLimits() *plan.Set
 
-	// IPv6Prefix is the length of the prefix, in bits, by which IPv6 addresses are counted.
+	// IPv6Prefix returns the length of the prefix, in bits, by which IPv6 addresses are counted.
 	IPv6Prefix() int
 
-	// Routed reports whether the request is for a declared route; all are where none is declared.
+	// Routed reports whether the request is for a declared route. If no route is declared, it is true for each request.
 	Routed(method string, path *route.Path) bool
 
-	// Anonymous is the plan for calls without a credential and its limits; a nil set where there is none. The error wraps
-	// ErrNotLoaded.
+	// Anonymous returns the id and the limits of the plan for calls without a credential. The limits are nil if there is
+	// no such plan. The error wraps ErrNotLoaded.
 	Anonymous(ctx context.Context) (planID string, set *plan.Set, err error)
 
-	// Key is the stored key of the presented one, if that is valid at now. The error is one of package identity, or wraps
-	// ErrNotLoaded.
+	// Key returns the stored key that the presented text is, if that key is valid at now. The error is one of package
+	// identity, or wraps ErrNotLoaded.
 	Key(ctx context.Context, presented string, now time.Time) (*identity.Key, error)
 
-	// Tenant is the tenant with the id; nil where there is none. The error wraps ErrNotLoaded.
+	// Tenant returns the tenant with the id, or nil if there is none. The error wraps ErrNotLoaded.
 	Tenant(ctx context.Context, id string) (*plan.Tenant, error)
 
 	// HasKeys reports whether the configuration has an API key, a revoked or expired one included. A configuration that
@@ -52,11 +55,11 @@ type Configuration interface {
 	// has one reports true.
 	HasPlans() bool
 
-	// Stale reports whether the configuration is older than it may be. Decisions on it are marked.
+	// Stale reports whether the configuration is older than it may be. Answers that were decided on it say so.
 	Stale() bool
 }
 
-// Snapshot is a whole configuration in memory. It never waits and is never stale.
+// Snapshot is a [Configuration] that is completely in memory. It waits for nothing and is never stale.
 type Snapshot struct {
 	Config *plan.Config
 	Keys   *identity.Keys
@@ -96,7 +99,7 @@ func (s *Snapshot) HasPlans() bool { return len(s.Config.Plans()) > 0 || len(s.C
 // Stale implements [Configuration].
 func (s *Snapshot) Stale() bool { return false }
 
-// Current is a [Source] of snapshots: it is called for each request.
+// Current is a [Source] made of a function that returns the snapshot in force. It is called once for each request.
 type Current func() *Snapshot
 
 // Begin implements [Source].

@@ -13,21 +13,21 @@ import (
 	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
 )
 
-// FuzzInvoke holds that no event at all makes a panic or passes without a credential that is good, and that each is answered with a
-// 401, an answer that API Gateway takes, or an error that holds nothing of it.
+// FuzzInvoke guarantees that no event causes a panic or passes without a good credential. Each event is answered with a
+// 401, an answer that API Gateway accepts, or an error that holds nothing of the event.
 func FuzzInvoke(f *testing.F) {
 	good := signer.Sign(tokentest.Claims(noon, tokentest.With("exp", noon.AddDate(30, 0, 0).Unix())))
 	for _, s := range shapes {
-		for _, c := range []call{by("acme"), with(), bearing(good), bearing("s3cr3t"), bearing(good, "X-Api-Key", identity.ExampleKey("globex"))} {
+		for _, c := range []call{withKey("acme"), withHeader(), withBearer(good), withBearer("s3cr3t"), withBearer(good, "X-Api-Key", identity.ExampleKey("globex"))} {
 			f.Add(c.event(f, s))
 		}
 	}
-	all := newWorld(f, allPlans, func(c *setting) {
-		c.level = slog.LevelError + 1 // what an event may hold in the operator's places is logged, and is no secret there
+	all := newWorld(f, allPlans, func(c *setup) {
+		c.level = slog.LevelError + 1 // logs hold an event's stage and route, which are no secrets but may look like them
 		c.handler.Recorder = nil
 	})
 	f.Fuzz(func(t *testing.T, event []byte) {
-		all.pass(time.Second) // a limit that is used up would hide what passes
+		all.advance(time.Second) // refills the limits, which would deny what else passes
 		w := &world{t: t, Handler: all.Handler}
 		out, err := w.Invoke(context.Background(), event)
 		if err != nil && !errors.Is(err, apigw.ErrUnauthorized) {
@@ -46,7 +46,7 @@ func FuzzInvoke(f *testing.F) {
 		}
 		found, err := identity.FindCredentials(parsed.Header)
 		known := map[string]bool{"": true, good: true}
-		for _, name := range keyed {
+		for _, name := range tenantsWithKeys {
 			known[identity.ExampleKey(name)] = true
 		}
 		if err != nil || !found.Any() || !known[found.Key] || !known[found.Bearer] {

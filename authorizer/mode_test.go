@@ -14,45 +14,47 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// in has the limits of a world in a mode.
-func in(m limit.Mode) func(*setting) {
-	return func(s *setting) { s.authorizer.Mode = func() limit.Mode { return m } }
+// withMode sets the mode of a world's limits.
+func withMode(m limit.Mode) func(*setup) {
+	return func(s *setup) { s.authorizer.Mode = func() limit.Mode { return m } }
 }
 
-// byLimits are the decisions that are made of limits: those that no other mode than enforce makes.
-var byLimits = []string{"limited", "ip_limited", "never_fits", "unavailable", "not_here"}
+// limitDecisions are the denials by limits. Only limit.Enforce makes them.
+var limitDecisions = []string{"limited", "ip_limited", "never_fits", "unavailable", "not_here"}
 
 const modePlans = plans + `
 ipLimits:
   - { id: per-address, algorithm: token_bucket, rate: 1, period: 2s, burst: 6 }
 `
 
-// Guarantees that shadow is enforce, but for the denying: over any traffic, with a store and without, each call that enforce
-// denies by a limit passes marked with that very decision, each other has the answer that enforce gives, and the headers say the same
-// is left. So what is charged is the same too, call by call, and what shadow counts is what enforce would have denied.
+// Guarantees that shadow decides as enforce does, and denies nobody by a limit. Two handlers get the same random calls,
+// with a store and without. If enforce denies a call by a limit, the call passes in shadow, and its context names that
+// denial. Every other call has the same answer in both. The headers have the same numbers, so the same units are
+// charged, and shadow counts the denials that enforce makes.
 func TestShadowIsEnforceWithoutDenials(t *testing.T) {
 	for seed := range uint64(2) {
 		random := rand.New(rand.NewPCG(seed, 8))
-		enforcing, shadow := newWorld(t, modePlans, in(limit.Enforce)), newWorld(t, modePlans, in(limit.Shadow))
+		enforcing, shadow := newWorld(t, modePlans, withMode(limit.Enforce)), newWorld(t, modePlans, withMode(limit.Shadow))
 		worlds := []*world{enforcing, shadow}
-		if seed%2 == 1 { // for good: when a store that came back is asked again is a matter of chance
-			enforcing.away()
-			shadow.away()
+		if seed%2 == 1 { // for the whole test: it is random when a breaker calls a store that answers again
+			enforcing.takeStoreAway()
+			shadow.takeStoreAway()
 		}
-		denied, refused := map[string]int{}, 0 // refused: by the address's limit where enforced, and for who calls in shadow
+		denied := map[string]int{} // by limits in enforce: decision → calls
+		refused := 0               // calls that an ipLimit denied in enforce, and that a later step denied in shadow
 		for range 150 {
 			pass := time.Duration(random.IntN(200)) * time.Millisecond
-			c := by([]string{"acme", "globex", "strict", "lax", "initech", "nobody", "revoked"}[random.IntN(7)])
+			c := withKey([]string{"acme", "globex", "strict", "lax", "initech", "nobody", "revoked"}[random.IntN(7)])
 			if random.IntN(6) == 0 {
 				c.header = append(c.header, "X-Query-Cost", fmt.Sprint(1+random.IntN(14)))
 			}
 			c.peer = fmt.Sprintf("198.51.100.%d", 1+random.IntN(16))
 			for _, w := range worlds {
-				w.pass(pass)
+				w.advance(pass)
 			}
 			e, s := enforcing.send(apigw.HTTP1, c), shadow.send(apigw.HTTP1, c)
 			want, spared := e.decision, any(nil)
-			if slices.Contains(byLimits, e.decision) {
+			if slices.Contains(limitDecisions, e.decision) {
 				denied[e.decision]++
 				want, spared = "allowed", e.decision
 				if bad := refusals[c.header[1]]; e.decision == "ip_limited" && bad != "" {
@@ -82,12 +84,13 @@ func TestShadowIsEnforceWithoutDenials(t *testing.T) {
 	}
 }
 
-// refusals are what becomes of keys for another reason than a limit.
+// refusals are the decisions on keys that are denied for another reason than a limit.
 var refusals = map[string]string{
 	identity.ExampleKey("initech"): "suspended_tenant", identity.ExampleKey("nobody"): "unknown_tenant", identity.ExampleKey("revoked"): "unauthorized",
 }
 
-// compareCounts holds what the two have counted against each other; so many calls were refused in shadow for who called.
+// compareCounts compares the metrics of the two handlers. refused is how many calls an ipLimit denied in enforce and a
+// later step denied in shadow.
 func compareCounts(t *testing.T, enforcing, shadow *world, refused int) {
 	t.Helper()
 	e, byEnforce := enforcing.metrics()
@@ -111,14 +114,14 @@ func compareCounts(t *testing.T, enforcing, shadow *world, refused int) {
 	}
 }
 
-// Guarantees, for each outcome that there is, that no mode lets a bad credential through, nor a tenant that is suspended or has no plan,
-// and that in no mode but enforce a limit denies.
+// Guarantees, for each outcome of outcomes, that every mode denies a bad credential and a tenant that is suspended or
+// has no plan, and that only enforce denies by a limit.
 func TestModesOfEachOutcome(t *testing.T) {
 	for _, mode := range []limit.Mode{limit.Shadow, limit.Off} {
 		kept, passed := 0, 0
 		for _, c := range outcomes() {
-			for _, shape := range without(c.not...) {
-				settings := []func(*setting){in(mode)}
+			for _, shape := range shapesExcept(c.notOn...) {
+				settings := []func(*setup){withMode(mode)}
 				if c.set != nil {
 					settings = append(settings, c.set)
 				}
@@ -127,13 +130,13 @@ func TestModesOfEachOutcome(t *testing.T) {
 					c.prepare(w)
 				}
 				want := c.want
-				if slices.Contains(byLimits, want) || want == "internal" { // ipLimits of an authorizer that sees no address
+				if slices.Contains(limitDecisions, want) || want == "internal" { // ipLimits of an authorizer that sees no address
 					want = "allowed"
 					passed++
 				} else if want != "allowed" {
 					kept++
 				}
-				r := w.want(shape, c.call, want)
+				r := w.expect(shape, c.call, want)
 				if r.decision != "unauthorized" && r.context["mode"] != mode.String() {
 					t.Errorf("%s, %s, %s: not marked: %s", mode, c.name, shape, r.text)
 				}
@@ -145,39 +148,54 @@ func TestModesOfEachOutcome(t *testing.T) {
 	}
 }
 
-// asked counts what a store is asked.
-type asked struct {
+// Guarantees that a call which an ipLimit would deny, and which is then denied for who calls, is not reported as
+// spared: it did not pass.
+func TestSparedIsForCallsThatPass(t *testing.T) {
+	w := newWorld(t, modePlans, withMode(limit.Shadow))
+	for range 6 { // all that the ipLimit admits at once
+		w.expect(apigw.RESTRequest, withKey("acme"), "allowed")
+	}
+	if r := w.expect(apigw.RESTRequest, withKey("acme"), "allowed"); r.context["spared"] != "ip_limited" {
+		t.Fatalf("spared %v, want ip_limited: %s", r.context["spared"], r.text)
+	}
+	if r := w.expect(apigw.RESTRequest, withKey("initech"), "suspended_tenant"); r.context["spared"] != nil {
+		t.Errorf("a suspended tenant is spared: %s", r.text)
+	}
+}
+
+// countingStore counts the calls of a store.
+type countingStore struct {
 	limit.Store
 	times atomic.Int64
 }
 
-func (s *asked) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+func (s *countingStore) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	s.times.Add(1)
 	return s.Store.Decide(ctx, req, now, d)
 }
 
-func (s *asked) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+func (s *countingStore) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	s.times.Add(1)
 	return s.Store.Peek(ctx, req, now, d)
 }
 
-// Guarantees that in off no store is asked, and nothing is told of limits: whoever turns a cell off takes all load from its stores. In
-// shadow each call asks, which shows that the count sees it.
+// Guarantees that limit.Off asks no store and sends no headers of limits, so that an operator who turns a cell off
+// takes all load from its stores. In shadow each call asks, which shows that countingStore counts.
 func TestOffAsksNoStore(t *testing.T) {
 	for _, mode := range []limit.Mode{limit.Off, limit.Shadow} {
-		var store *asked
-		w := newWorld(t, modePlans, in(mode), func(s *setting) {
-			store = &asked{Store: s.authorizer.Store}
+		var store *countingStore
+		w := newWorld(t, modePlans, withMode(mode), func(s *setup) {
+			store = &countingStore{Store: s.authorizer.Store}
 			s.authorizer.Store = store
 		})
 		const calls = 20
 		for range calls {
-			r := w.want(apigw.RESTRequest, by("acme"), "allowed")
-			if told := r.context["rateLimit"] != nil; told != (mode == limit.Shadow) {
-				t.Errorf("%s: told of limits: %v: %s", mode, told, r.text)
+			r := w.expect(apigw.RESTRequest, withKey("acme"), "allowed")
+			if hasLimits := r.context["rateLimit"] != nil; hasLimits != (mode == limit.Shadow) {
+				t.Errorf("%s: the context has limits: %v: %s", mode, hasLimits, r.text)
 			}
 		}
-		w.want(apigw.RESTRequest, by("revoked"), "unauthorized")
+		w.expect(apigw.RESTRequest, withKey("revoked"), "unauthorized")
 		if n := store.times.Load(); (n == 0) != (mode == limit.Off) {
 			t.Errorf("%s: the store was asked %d times", mode, n)
 		}
@@ -187,17 +205,18 @@ func TestOffAsksNoStore(t *testing.T) {
 	}
 }
 
-// Guarantees that a request is in one mode from its beginning to its end, however the switch moves meanwhile: it is asked once for each.
+// Guarantees that a request has one mode from beginning to end, even if the kill switch changes meanwhile: Config.Mode
+// is called once for each request.
 func TestModeOfOneRequest(t *testing.T) {
 	n := 0
-	w := newWorld(t, modePlans, func(s *setting) {
+	w := newWorld(t, modePlans, func(s *setup) {
 		s.authorizer.Mode = func() limit.Mode {
 			n++
 			return limit.Mode(n % 3)
 		}
 	})
 	for i := 1; i <= 30; i++ {
-		r := w.send(apigw.RESTRequest, by("acme"))
+		r := w.send(apigw.RESTRequest, withKey("acme"))
 		if want := limit.Mode(i % 3); n != i || r.context["mode"] != map[limit.Mode]any{limit.Shadow: "shadow", limit.Off: "off"}[want] {
 			t.Fatalf("request %d, which was asked for %d times: %s, want %s", i, n, r.text, want)
 		}

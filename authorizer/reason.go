@@ -7,18 +7,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/identity/token"
 )
 
-// Why a credential is refused, where no single error says so.
+// Reasons of [Answer.Reason] that no error of package identity or package token stands for.
 const (
 	reasonNone          = "no_credential"
-	reasonNobody        = "nobody_can_be_identified"
+	reasonNobody        = "nobody_can_be_identified" // the configuration identifies nobody; see ignoreCredentials
 	reasonTwoKeys       = "two_different_keys"
 	reasonOtherTenant   = "token_and_key_of_different_tenants"
-	reasonTokenUnwanted = "token_not_accepted_here"
-	reasonOther         = "credential_refused"
+	reasonTokenUnwanted = "token_not_accepted_here" // a JWT, and there is no issuer
+	reasonOther         = "credential_refused"      // an error that is not in the table below
 )
 
-// reasons classes what package identity and its verifier of tokens return. The classes are words of ours: a log or a metric
-// may hold them, whatever was presented.
+// reasons gives each error by which a credential is refused the word that logs have for it. Logs may hold the word, and
+// must not hold the error's text, which may contain what a client presented.
 var reasons = []struct {
 	err  error
 	name string
@@ -43,6 +43,7 @@ var reasons = []struct {
 	{token.ErrSignature, "token_signature"},
 }
 
+// reasonOf returns the word for an error by which a credential is refused.
 func reasonOf(err error) string {
 	for _, r := range reasons {
 		if errors.Is(err, r.err) {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Guarantees that each way in which a credential is refused has a class of its own in the log, and that an error of a kind to come
-// is told by no text of its own, which could hold what was presented.
+// Guarantees that each error by which a credential is refused has a word of its own in the log, and that an error which
+// is not in the table has a fixed word, because its text could hold the credential.
 func TestReasons(t *testing.T) {
 	seen := map[string]bool{}
 	for _, r := range reasons {
@@ -25,18 +25,19 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// Guarantees that no error of the packages which check credentials is forgotten in the table.
+// Guarantees that the table has each error of the packages that check credentials.
 func TestEachRefusalHasAReason(t *testing.T) {
-	// ErrBadToken is what the others wrap, ErrKeysUnavailable says nothing about the credential; ErrUnknownKey is in both packages.
-	const otherwise, twice = 2, 1
-	names := declared(t, "../internal/identity/*.go", "../internal/identity/token/*.go")
-	if want := len(reasons) - twice + otherwise; len(names) != want {
+	// Not in the table: ErrBadToken, which the others wrap, and ErrKeysUnavailable, which says nothing about the
+	// credential. Twice in it: ErrUnknownKey, which both packages have.
+	const notInTable, twiceInTable = 2, 1
+	names := exportedErrors(t, "../internal/identity/*.go", "../internal/identity/token/*.go")
+	if want := len(reasons) - twiceInTable + notInTable; len(names) != want {
 		t.Errorf("the packages declare %d errors, %v; the table has reasons for %d", len(names), names, want)
 	}
 }
 
-// declared are the names of exported errors.
-func declared(t *testing.T, globs ...string) map[string]bool {
+// exportedErrors returns the names of the exported errors that the files declare.
+func exportedErrors(t *testing.T, globs ...string) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}
 	for _, glob := range globs {

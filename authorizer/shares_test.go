@@ -12,21 +12,22 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 
-// shared is the first plan's set where a cell grants what share says of each limit.
-func shared(f *fixture, number int, share func(*plan.Effective) plan.Share) *authorizer.Request {
+// requestWithShare is a request under the plan with that number, in a cell whose shares of the limits the function
+// says.
+func requestWithShare(f *fixture, number int, share func(*plan.Effective) plan.Share) *authorizer.Request {
 	p := f.snap.Config.Plans()[number]
-	return as(authorizer.Caller{Tenant: "of its own", Plan: p.ID, Limits: p.Set().Shared(share)}, nil)
+	return identifiedAs(authorizer.Caller{Tenant: "of its own", Plan: p.ID, Limits: p.Set().Shared(share)}, nil)
 }
 
-// Guarantees that a limit of which the cell grants nothing denies without asking a store, also one that says open, whatever the
-// caller's cost, and says when the cell is going to grant some where that is known.
+// Guarantees that a limit of which the cell grants nothing denies every request without asking a store, also if its
+// onStoreFailure is open and whatever the cost, and that Retry-After is when the cell's share begins, if that is known.
 func TestNothingIsGrantedHere(t *testing.T) {
-	store := &failing{} // without one behind it: whoever asks it fails
+	store := &failingStore{} // wraps no store, so each decision fails
 	away := errors.New("away")
 	store.down.Store(&away)
 	f := newFixture(t, plans, store, 0)
 	until := noon.Add(7 * time.Second)
-	req := shared(f, 2, func(*plan.Effective) plan.Share { return plan.Share{Why: "share 0/1", Until: until.UnixMicro()} })
+	req := requestWithShare(f, 2, func(*plan.Effective) plan.Share { return plan.Share{Why: "share 0/1", Until: until.UnixMicro()} })
 	for _, cost := range []int64{0, 1, limit.MaxUnits} {
 		req.Cost = cost
 		a := f.Authorize(t.Context(), req)
@@ -42,7 +43,7 @@ func TestNothingIsGrantedHere(t *testing.T) {
 		}
 		a.Release()
 	}
-	req = shared(f, 2, func(*plan.Effective) plan.Share { return plan.Share{Why: "share 0/1"} })
+	req = requestWithShare(f, 2, func(*plan.Effective) plan.Share { return plan.Share{Why: "share 0/1"} })
 	if h := f.ask(t, req, answer.NotHere); h.RetryAfter != "" {
 		t.Errorf("retry after %q, and nobody knows when", h.RetryAfter)
 	}
@@ -51,11 +52,27 @@ func TestNothingIsGrantedHere(t *testing.T) {
 	}
 }
 
-// Guarantees that never is judged against the plan: a cost that fits the whole limit and not the cell's share is not never, one that
-// does not fit the whole is, and what fits the share is admitted.
+// Guarantees that the wait is known and positive if the share begins at this very moment, or has begun by this clock: a
+// wait of zero would not be sent.
+func TestShareBeginsNow(t *testing.T) {
+	f := newFixture(t, plans, nil, 0)
+	for _, until := range []time.Time{noon, noon.Add(-time.Second)} {
+		req := requestWithShare(f, 2, func(*plan.Effective) plan.Share {
+			return plan.Share{Why: "share 0/1", Until: until.UnixMicro()}
+		})
+		a := f.Authorize(t.Context(), req)
+		if wait, known := a.RetryAfter(); a.Kind != answer.NotHere || !known || wait != time.Microsecond {
+			t.Errorf("until %s: %s, wait %s, known %t; want not_here, 1µs", until, a.Kind, wait, known)
+		}
+		a.Release()
+	}
+}
+
+// Guarantees that a cost which fits the whole limit, and not the cell's share, is NotHere. A cost that does not fit the
+// whole limit is NeverFits, and a cost that fits the share is admitted.
 func TestNeverIsJudgedAgainstThePlan(t *testing.T) {
 	f := newFixture(t, plans, nil, 0)
-	req := shared(f, 1, func(e *plan.Effective) plan.Share { // 4 of 10
+	req := requestWithShare(f, 1, func(e *plan.Effective) plan.Share { // 4 of 10
 		l := *e.Limit
 		l.Tiers = []limit.Tier{{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: 4, Burst: 4}}
 		part, err := limit.New(l)

@@ -31,63 +31,65 @@ import (
 var (
 	shapes = []apigw.Shape{apigw.RESTToken, apigw.RESTRequest, apigw.HTTP1, apigw.HTTP2, apigw.WebSocket}
 	signer = tokentest.NewEC("k1", elliptic.P256())
-	thief  = tokentest.NewEC("k1", elliptic.P256()) // the same name, another key
+	thief  = tokentest.NewEC("k1", elliptic.P256()) // has the key id of signer and another key
 )
 
-// world is a handler with all around it: a plan, keys, an issuer of tokens, a store that can be away, a clock that tests set.
-// Whatever it logs or counts is looked through for secrets.
+// world is a Handler with everything that it depends on: plans, API keys, an issuer of JWTs, a store that can fail, and
+// a clock that the test sets. The test fails if the handler writes a secret to its log or its metrics.
 type world struct {
-	t         testing.TB
-	now       time.Time
-	mu        sync.Mutex // guards now
-	snap      *authorizer.Snapshot
-	broken    broken
-	store     *failing
-	authority *tokentest.Authority
-	log       *guard
-	lines     *guard
-	recorder  *telemetry.Recorder
+	t             testing.TB
+	now           time.Time
+	mu            sync.Mutex           // guards now
+	snap          *authorizer.Snapshot // what configuration wraps
+	configuration failingConfiguration
+	store         *failingStore
+	authority     *tokentest.Authority
+	log           *secretGuard
+	lines         *secretGuard
+	recorder      *telemetry.Recorder
 
 	authorizer *authorizer.Authorizer
 	verifier   *token.Verifier // nil where there are no issuers
 	*authorizer.Handler
 }
 
-// setting changes how a world is made.
-type setting struct {
+// setup is what newWorld makes a world from. A test changes what it needs to.
+type setup struct {
 	authorizer authorizer.Config
 	handler    authorizer.HandlerConfig
 	tokens     token.Config
 	level      slog.Level
 }
 
-// broken is a configuration of which parts could not be had.
-type broken struct {
+// failingConfiguration is a snapshot whose methods return the errors that a test sets. It is its own Source.
+type failingConfiguration struct {
 	*authorizer.Snapshot
-	key, tenant, anonymous error
-	stale                  bool
-	panics                 any
+	keyErr, tenantErr, anonymousErr error // what Key, Tenant and Anonymous return; nil asks the snapshot
+	stale                           bool
+	panicValue                      any // what Routed panics with; nil does not panic
 }
 
-func (b *broken) Begin(context.Context, time.Time) (authorizer.Configuration, func()) { return b, nil }
-func (b *broken) Stale() bool                                                         { return b.stale }
-func (b *broken) Routed(method string, path *route.Path) bool {
-	if b.panics != nil {
-		panic(b.panics)
+func (b *failingConfiguration) Begin(context.Context, time.Time) (authorizer.Configuration, func()) {
+	return b, nil
+}
+func (b *failingConfiguration) Stale() bool { return b.stale }
+func (b *failingConfiguration) Routed(method string, path *route.Path) bool {
+	if b.panicValue != nil {
+		panic(b.panicValue)
 	}
 	return b.Snapshot.Routed(method, path)
 }
 
-func (b *broken) Key(ctx context.Context, presented string, now time.Time) (*identity.Key, error) {
-	if b.key != nil {
-		return nil, b.key
+func (b *failingConfiguration) Key(ctx context.Context, presented string, now time.Time) (*identity.Key, error) {
+	if b.keyErr != nil {
+		return nil, b.keyErr
 	}
 	return b.Snapshot.Key(ctx, presented, now)
 }
 
-func (b *broken) Tenant(ctx context.Context, id string) (*plan.Tenant, error) {
-	if b.tenant != nil {
-		return nil, b.tenant
+func (b *failingConfiguration) Tenant(ctx context.Context, id string) (*plan.Tenant, error) {
+	if b.tenantErr != nil {
+		return nil, b.tenantErr
 	}
 	if id == "planless" { // no file has such a tenant, but a table may
 		return &plan.Tenant{ID: id}, nil
@@ -95,26 +97,27 @@ func (b *broken) Tenant(ctx context.Context, id string) (*plan.Tenant, error) {
 	return b.Snapshot.Tenant(ctx, id)
 }
 
-func (b *broken) Anonymous(ctx context.Context) (string, *plan.Set, error) {
-	if b.anonymous != nil {
-		return "", nil, b.anonymous
+func (b *failingConfiguration) Anonymous(ctx context.Context) (string, *plan.Set, error) {
+	if b.anonymousErr != nil {
+		return "", nil, b.anonymousErr
 	}
 	return b.Snapshot.Anonymous(ctx)
 }
 
-// keys are of everyone who is in the plans, and of one who is not.
-var keyed = []string{"acme", "globex", "initech", "planless", "lax", "strict", "people", "a", "a/b", "nobody", "expired", "revoked"}
+// tenantsWithKeys are the names from which newWorld makes one API key each. Most are tenants of the plans; "nobody" is
+// a tenant that no plan file has, and "expired" and "revoked" are keys of acme.
+var tenantsWithKeys = []string{"acme", "globex", "initech", "planless", "lax", "strict", "people", "a", "a/b", "nobody", "expired", "revoked"}
 
-func newWorld(t testing.TB, text string, settings ...func(*setting)) *world {
+func newWorld(t testing.TB, text string, settings ...func(*setup)) *world {
 	t.Helper()
 	w := &world{t: t, now: noon, authority: tokentest.Publishing(signer, tokentest.NewRSA("rsa"))}
-	w.log, w.lines = &guard{t: t}, &guard{t: t}
+	w.log, w.lines = &secretGuard{t: t}, &secretGuard{t: t}
 	cfg, err := plan.Parse(plan.Source{Name: "test.yaml", Data: []byte(text)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var keys []identity.Key
-	for _, name := range keyed {
+	for _, name := range tenantsWithKeys {
 		k := identity.Key{ID: "k-" + name, Tenant: name, Subject: "ci", Pepper: "dev", Hash: identity.HashKey(identity.DevPepper(), identity.ExampleKey(name))}
 		switch name {
 		case "expired":
@@ -129,25 +132,25 @@ func newWorld(t testing.TB, text string, settings ...func(*setting)) *world {
 		t.Fatal(err)
 	}
 	w.snap = &authorizer.Snapshot{Config: cfg, Keys: found}
-	w.broken = broken{Snapshot: w.snap}
+	w.configuration = failingConfiguration{Snapshot: w.snap}
 	inner, err := memory.New(memory.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.store = &failing{Store: inner}
+	w.store = &failingStore{Store: inner}
 	if w.recorder, err = telemetry.New(telemetry.Config{Writer: w.lines, Cell: "eu-1", Function: "authorizer"}); err != nil {
 		t.Fatal(err)
 	}
-	s := setting{level: slog.LevelDebug}
+	s := setup{level: slog.LevelDebug}
 	s.tokens = token.Config{Claims: []string{"region"}, Client: &http.Client{Transport: w.authority}, Issuers: []token.Issuer{{
 		Issuer: tokentest.Issuer, Audiences: []string{tokentest.Audience}, JWKSURL: tokentest.JWKSURL, AllTenants: true,
 	}}}
-	s.authorizer = authorizer.Config{Source: &w.broken, Store: w.store, Now: w.clock, Measure: true}
+	s.authorizer = authorizer.Config{Source: &w.configuration, Store: w.store, Now: w.clock, Measure: true}
 	s.handler = authorizer.HandlerConfig{Recorder: w.recorder, Cell: "eu-1"}
 	for _, change := range settings {
 		change(&s)
 	}
-	log := slog.New(both{telemetry.NewHandler(w.log, s.level), slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: s.level})})
+	log := slog.New(twoLogHandlers{telemetry.NewHandler(w.log, s.level), slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: s.level})})
 	s.tokens.Log, s.authorizer.Log, s.handler.Log = log, log, log
 	if len(s.tokens.Issuers) > 0 {
 		v, err := token.New(s.tokens)
@@ -173,38 +176,40 @@ func (w *world) clock() time.Time {
 	return w.now
 }
 
-func (w *world) pass(d time.Duration) {
+func (w *world) advance(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.now = w.now.Add(d)
 }
 
-// away takes the store away.
-func (w *world) away() {
+// takeStoreAway makes each decision of the store fail.
+func (w *world) takeStoreAway() {
 	gone := errors.New("connection refused")
 	w.store.down.Store(&gone)
 }
 
-// both hands each record to two handlers: one that redacts, as deployed, and one that does not.
-type both [2]slog.Handler
+// twoLogHandlers hands each record to two handlers: the deployed one, which redacts secrets, and one that does not.
+type twoLogHandlers [2]slog.Handler
 
-func (b both) Enabled(ctx context.Context, l slog.Level) bool { return b[0].Enabled(ctx, l) }
-func (b both) Handle(ctx context.Context, r slog.Record) error {
+func (b twoLogHandlers) Enabled(ctx context.Context, l slog.Level) bool { return b[0].Enabled(ctx, l) }
+func (b twoLogHandlers) Handle(ctx context.Context, r slog.Record) error {
 	return errors.Join(b[0].Handle(ctx, r.Clone()), b[1].Handle(ctx, r.Clone()))
 }
-func (b both) WithAttrs(a []slog.Attr) slog.Handler {
-	return both{b[0].WithAttrs(a), b[1].WithAttrs(a)}
+func (b twoLogHandlers) WithAttrs(a []slog.Attr) slog.Handler {
+	return twoLogHandlers{b[0].WithAttrs(a), b[1].WithAttrs(a)}
 }
-func (b both) WithGroup(n string) slog.Handler { return both{b[0].WithGroup(n), b[1].WithGroup(n)} }
+func (b twoLogHandlers) WithGroup(n string) slog.Handler {
+	return twoLogHandlers{b[0].WithGroup(n), b[1].WithGroup(n)}
+}
 
-// guard keeps what is written and fails the test at once where that holds a secret.
-type guard struct {
+// secretGuard is a writer that keeps what is written, and fails the test if a secret is written.
+type secretGuard struct {
 	t    testing.TB
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (g *guard) Write(p []byte) (int, error) {
+func (g *secretGuard) Write(p []byte) (int, error) {
 	if found := secretIn(string(p)); found != "" {
 		g.t.Errorf("%q is in the line %s", found, p)
 	}
@@ -213,18 +218,19 @@ func (g *guard) Write(p []byte) (int, error) {
 	return g.text.Write(p)
 }
 
-func (g *guard) String() string {
+func (g *secretGuard) String() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.text.String()
 }
 
-var private = regexp.MustCompile(`slk_|\beyJ|s3cr3t|Bearer|\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b|[0-9a-f]{1,4}(:[0-9a-f]{0,4}){3,}|BEGIN CERTIFICATE|session=`)
+var secretPattern = regexp.MustCompile(`slk_|\beyJ|s3cr3t|Bearer|\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b|[0-9a-f]{1,4}(:[0-9a-f]{0,4}){3,}|BEGIN CERTIFICATE|session=`)
 
-// secretIn is the first thing that no log may hold: a key, a token, a cookie, a certificate, an address.
-func secretIn(text string) string { return private.FindString(text) }
+// secretIn returns the first part of the text that no log may hold: a key, a token, a cookie, a certificate, or an
+// address. It returns "" if there is none.
+func secretIn(text string) string { return secretPattern.FindString(text) }
 
-// Guarantees that the guard which all these tests rely on finds what it is to find.
+// Guarantees that secretIn, on which the other tests rely, finds each kind of secret and nothing else.
 func TestGuardFindsSecrets(t *testing.T) {
 	text := signer.Sign(tokentest.Claims(noon, nil))
 	for _, line := range []string{identity.ExampleKey("acme"), identity.NewKey(), text, "addr 203.0.113.7:1", "[2001:db8:1:2::99]:443", "::ffff:203.0.113.7",
@@ -241,27 +247,27 @@ func TestGuardFindsSecrets(t *testing.T) {
 	}
 }
 
-// call is a request of a client, as one of the gateways hands it on.
+// call is a request of a client. Its method event makes the event that a kind of API sends for it.
 type call struct {
 	method, path string   // the path as sent, without stage and base path; default GET /product/1
-	header       []string // names and values by turns
+	header       []string // name, value, name, value, …
 	peer         string   // default 198.51.100.9
-	arn          string   // path of the ARN; default the sent one
+	arn          string   // path in the ARN; default path
 	base         string   // base path of a custom domain, before the path
 	stage        string   // default prod
 }
 
-func by(name string, extra ...string) call {
+func withKey(name string, extra ...string) call {
 	return call{header: append([]string{"X-API-Key", identity.ExampleKey(name)}, extra...)}
 }
 
-func with(header ...string) call { return call{header: header} }
+func withHeader(header ...string) call { return call{header: header} }
 
-func bearing(text string, extra ...string) call {
+func withBearer(text string, extra ...string) call {
 	return call{header: append([]string{"Authorization", "Bearer " + text}, extra...)}
 }
 
-// goldenEvents are the events that package apigw holds as API Gateway sends them.
+// goldenEvents returns an event of each shape as API Gateway sends it, from the test data of package apigw.
 var goldenEvents = sync.OnceValue(func() map[apigw.Shape][]byte {
 	out := map[apigw.Shape][]byte{}
 	for _, s := range shapes {
@@ -274,17 +280,17 @@ var goldenEvents = sync.OnceValue(func() map[apigw.Shape][]byte {
 	return out
 })
 
-// event is the golden event of the shape with what the call says in the places of its own.
+// event returns the golden event of the shape, with the call's method, path, headers and address in it.
 func (c call) event(t testing.TB, shape apigw.Shape) []byte {
 	t.Helper()
 	var e map[string]any
 	if err := json.Unmarshal(goldenEvents()[shape], &e); err != nil {
 		t.Fatal(err)
 	}
-	c.complete()
+	c.setDefaults()
 	context, _ := e["requestContext"].(map[string]any)
-	arn := "arn:aws:execute-api:eu-west-1:210987654321:" + api(shape) + "/" + c.stage + "/" + c.method + "/" + strings.TrimPrefix(c.arn, "/")
-	lines := c.lines()
+	arn := "arn:aws:execute-api:eu-west-1:210987654321:" + apiID(shape) + "/" + c.stage + "/" + c.method + "/" + strings.TrimPrefix(c.arn, "/")
+	lines := c.headerLines()
 	switch shape {
 	case apigw.RESTToken:
 		e["methodArn"], e["authorizationToken"] = arn, ""
@@ -296,21 +302,21 @@ func (c call) event(t testing.TB, shape apigw.Shape) []byte {
 	case apigw.RESTRequest:
 		e["methodArn"], e["httpMethod"], e["path"] = arn, c.method, c.base+c.path
 		context["stage"], context["identity"].(map[string]any)["sourceIp"] = c.stage, c.peer
-		e["headers"], e["multiValueHeaders"] = last(lines), lines
+		e["headers"], e["multiValueHeaders"] = lastLines(lines), lines
 	case apigw.HTTP1:
-		e["methodArn"], e["httpMethod"], e["path"] = arn, c.method, c.sent()
+		e["methodArn"], e["httpMethod"], e["path"] = arn, c.method, c.eventPath()
 		context["stage"], context["identity"].(map[string]any)["sourceIp"] = c.stage, c.peer
-		e["headers"] = joined(lines)
+		e["headers"] = joinLines(lines)
 		delete(e, "authorizationToken")
 		delete(e, "identitySource")
 	case apigw.HTTP2:
-		e["routeArn"], e["rawPath"] = arn, c.sent()
+		e["routeArn"], e["rawPath"] = arn, c.eventPath()
 		h := context["http"].(map[string]any)
-		h["method"], h["path"], h["sourceIp"], context["stage"] = c.method, c.sent(), c.peer, c.stage
-		e["headers"] = joined(lines)
+		h["method"], h["path"], h["sourceIp"], context["stage"] = c.method, c.eventPath(), c.peer, c.stage
+		e["headers"] = joinLines(lines)
 	case apigw.WebSocket:
 		context["identity"].(map[string]any)["sourceIp"] = c.peer
-		e["headers"], e["multiValueHeaders"] = last(lines), lines
+		e["headers"], e["multiValueHeaders"] = lastLines(lines), lines
 	}
 	out, err := json.Marshal(e)
 	if err != nil {
@@ -319,7 +325,7 @@ func (c call) event(t testing.TB, shape apigw.Shape) []byte {
 	return out
 }
 
-func (c *call) complete() {
+func (c *call) setDefaults() {
 	for field, standard := range map[*string]string{&c.method: "GET", &c.path: "/product/1", &c.peer: "198.51.100.9", &c.stage: "prod"} {
 		if *field == "" {
 			*field = standard
@@ -330,15 +336,16 @@ func (c *call) complete() {
 	}
 }
 
-// sent is the path of an HTTP API's event: with the stage in front, but where a custom domain has a base path instead.
-func (c *call) sent() string {
+// eventPath returns the path in the event of an HTTP API. It begins with the stage, or with the base path of a custom
+// domain.
+func (c *call) eventPath() string {
 	if c.base != "" || c.stage == "$default" {
 		return c.base + c.path
 	}
 	return "/" + c.stage + c.path
 }
 
-func (c *call) lines() map[string][]string {
+func (c *call) headerLines() map[string][]string {
 	h := http.Header{"Accept": {"application/json"}, "User-Agent": {"catalogue-sync/7.1"}, "X-Amzn-Trace-Id": {"Root=1-69206f10-5f84a1c21bd2f3b94c0e7a66"}}
 	for i := 0; i < len(c.header); i += 2 {
 		h.Add(c.header[i], c.header[i+1])
@@ -349,7 +356,7 @@ func (c *call) lines() map[string][]string {
 	return h
 }
 
-func last(lines map[string][]string) map[string]string {
+func lastLines(lines map[string][]string) map[string]string {
 	out := map[string]string{}
 	for name, v := range lines {
 		out[name] = v[len(v)-1]
@@ -357,8 +364,8 @@ func last(lines map[string][]string) map[string]string {
 	return out
 }
 
-// joined is how HTTP APIs hand headers on.
-func joined(lines map[string][]string) map[string]string {
+// joinLines returns headers as an HTTP API sends them: names in lower case, and several lines joined with commas.
+func joinLines(lines map[string][]string) map[string]string {
 	out := map[string]string{}
 	for name, v := range lines {
 		out[strings.ToLower(name)] = strings.Join(v, ",")
@@ -366,8 +373,8 @@ func joined(lines map[string][]string) map[string]string {
 	return out
 }
 
-// api is the id of the API in the golden event.
-func api(shape apigw.Shape) string {
+// apiID returns the id of the API in the golden event.
+func apiID(shape apigw.Shape) string {
 	e, err := apigw.Parse(goldenEvents()[shape])
 	if err != nil {
 		panic(err)
@@ -375,7 +382,7 @@ func api(shape apigw.Shape) string {
 	return e.API
 }
 
-// reply is what the gateway is answered.
+// reply is the handler's answer to the gateway, decoded.
 type reply struct {
 	text      string
 	allow     bool
@@ -390,7 +397,7 @@ func (w *world) send(shape apigw.Shape, c call) reply {
 	return w.read(w.Invoke(context.Background(), c.event(w.t, shape)))
 }
 
-// read reads an answer as strictly as the gateway does.
+// read decodes what Invoke returned, as strictly as the gateway does.
 func (w *world) read(out []byte, err error) reply {
 	w.t.Helper()
 	if err != nil {
@@ -421,25 +428,26 @@ func (w *world) read(out []byte, err error) reply {
 	r.decision, _ = a.Context["decision"].(string)
 	if a.IsAuthorized != nil {
 		r.allow = *a.IsAuthorized
-		return unauthorized(r)
+		return readUnauthorized(r)
 	}
 	if len(a.PolicyDocument.Statement) != 1 {
 		w.t.Fatalf("not one statement: %s", out)
 	}
 	r.allow, r.resource = a.PolicyDocument.Statement[0].Effect == "Allow", a.PolicyDocument.Statement[0].Resource
-	return unauthorized(r)
+	return readUnauthorized(r)
 }
 
-// unauthorized is a reply of an HTTP API as those of the other kinds are read, whose 401 is an error and no answer.
-func unauthorized(r reply) reply {
+// readUnauthorized returns a 401 of an HTTP API in the form in which read returns those of other APIs. An HTTP API gets
+// an answer, and the other kinds of API get an error.
+func readUnauthorized(r reply) reply {
 	if !r.allow && (r.decision == "no_credential" || r.decision == "bad_credential") {
 		return reply{text: r.text, decision: "unauthorized"}
 	}
 	return r
 }
 
-// want sends a call and checks what becomes of it.
-func (w *world) want(shape apigw.Shape, c call, decision string) reply {
+// expect sends a call and checks the decision.
+func (w *world) expect(shape apigw.Shape, c call, decision string) reply {
 	w.t.Helper()
 	r := w.send(shape, c)
 	if r.decision != decision || r.allow != (decision == "allowed") {
@@ -448,7 +456,8 @@ func (w *world) want(shape apigw.Shape, c call, decision string) reply {
 	return r
 }
 
-// metrics are the numbers of all lines, summed, and which limits denied.
+// metrics returns the sum of each number over all metric lines, and what the lines say of each limit: its id, then
+// "denied" or "shadow_denied", then how often.
 func (w *world) metrics() (numbers map[string]float64, limits map[string]map[string]int) {
 	w.t.Helper()
 	if err := w.recorder.Flush(context.Background()); err != nil {
@@ -466,9 +475,9 @@ func (w *world) metrics() (numbers map[string]float64, limits map[string]map[str
 				numbers[name] += n
 			}
 		}
-		var told map[string]map[string]int
-		if raw := doc["limits"]; raw != nil && json.Unmarshal(raw, &told) == nil {
-			for id, by := range told {
+		var lineLimits map[string]map[string]int
+		if raw := doc["limits"]; raw != nil && json.Unmarshal(raw, &lineLimits) == nil {
+			for id, by := range lineLimits {
 				if limits[id] == nil {
 					limits[id] = map[string]int{}
 				}
@@ -481,7 +490,7 @@ func (w *world) metrics() (numbers map[string]float64, limits map[string]map[str
 	return numbers, limits
 }
 
-// records are the log's lines of the handler that redacts, as JSON.
+// records returns the log lines with the message, from the handler that redacts and writes JSON.
 func (w *world) records(message string) (out []map[string]any) {
 	w.t.Helper()
 	for line := range strings.Lines(w.log.String()) {
@@ -493,7 +502,7 @@ func (w *world) records(message string) (out []map[string]any) {
 	return out
 }
 
-// without is the shapes but these.
-func without(not ...apigw.Shape) []apigw.Shape {
+// shapesExcept returns all shapes of events except some.
+func shapesExcept(not ...apigw.Shape) []apigw.Shape {
 	return slices.DeleteFunc(slices.Clone(shapes), func(s apigw.Shape) bool { return slices.Contains(not, s) })
 }

@@ -319,7 +319,7 @@ func (r *Reader) depart(flights []*flight, keys []cacheKey) []*flight {
 	budget, cancel := context.WithTimeout(context.Background(), r.patience())
 	for _, k := range keys {
 		f := r.flights[k]
-		if f == nil || f.Late() {
+		if f == nil || f.BudgetEnded() {
 			f = &flight{Call: singleflight.Begin(clock.Read(), budget.Done()), key: k}
 			if e, ok := r.known.Peek(k); ok {
 				f.need = r.expected(e)

@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
-// Guarantees that time counts which only one of a process's clocks saw: the monotonic one stands still while it is
-// frozen, and the wall clock may be set back.
+// Guarantees that Between measures by the clock that has advanced further: the monotonic clock stands still while the
+// process is frozen, and the wall clock may be set back.
 func TestBetween(t *testing.T) {
 	then := time.Now()
 	for name, c := range map[string]struct{ wall, monotonic, want time.Duration }{
@@ -23,7 +23,7 @@ func TestBetween(t *testing.T) {
 	}
 }
 
-// shifted moves the two clocks of a time apart, which only an operating system can do otherwise.
+// shifted returns a time whose two clocks were moved apart. In production, only the operating system can do that.
 func shifted(t *testing.T, at time.Time, wall, monotonic time.Duration) time.Time {
 	t.Helper()
 	out := at

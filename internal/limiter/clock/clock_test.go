@@ -8,7 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
-// A clock that falls behind, or that returns, would give windows away.
+// Guarantees that Now is the time of day whenever it is called. A clock that is late, or that goes back, would have a
+// window's units admitted twice.
 func TestNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c clock.Clock
@@ -21,10 +22,11 @@ func TestNow(t *testing.T) {
 	})
 }
 
+// Guarantees that most calls of Now do not read the wall clock, which allocates.
 func TestNowIsCheap(t *testing.T) {
 	var c clock.Clock
 	if n := testing.AllocsPerRun(1000, func() { c.Now() }); n >= 1 {
-		t.Errorf("%v allocations a reading, want one for each %s", n, clock.Refresh)
+		t.Errorf("%v allocations a call, want one for each %s", n, clock.Refresh)
 	}
 }
 

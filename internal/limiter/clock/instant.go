@@ -5,20 +5,21 @@ import (
 	"time"
 )
 
-// Instant is one reading of both clocks of a machine. All code that asks "how long ago was that?" in a process that may
-// be frozen compares instants, never times.
+// Instant is one reading of both clocks of a machine. In a process that may be frozen, code that measures how long ago
+// something was compares instants, never times.
 //
-// Each of the two clocks can be wrong about the time that has passed, in its own way:
+// Each of the two clocks can be wrong about the time that has passed:
 //
 //   - The monotonic clock stands still while the process is frozen. A Lambda environment is frozen between its
 //     requests, so its monotonic clock may advance by milliseconds in an hour. Package time subtracts monotonic
 //     readings.
 //   - The wall clock may be set, forwards or backwards, by the operating system.
 //
-// Neither runs faster than true time except when the wall clock is set forward. So the clock that has advanced further
-// is the better witness, and waiting ends too early rather than never.
+// Neither clock advances faster than true time, unless the wall clock is set forwards. The time that has passed is
+// therefore measured by the clock that has advanced further. If that clock is wrong, a wait ends too early, and not
+// never.
 //
-// The zero Instant is before every other one: it stands for "never".
+// The zero Instant is before every other instant. It stands for "never".
 type Instant struct {
 	Mono time.Duration // what the monotonic clock reads, since this process began
 	Wall time.Duration // what the wall clock reads, since 1970
@@ -29,9 +30,9 @@ var processStart = time.Now()
 // Read reads both clocks now.
 func Read() Instant { return At(time.Now()) }
 
-// At is the reading that t holds. The zero Time becomes the zero Instant. A Time without a monotonic reading, such as
-// one of a test or of a message, is an Instant whose two clocks advance together; compare it only with others of its
-// kind.
+// At returns the readings that t holds. The zero Time becomes the zero Instant. A Time without a monotonic reading, as
+// in a test or a message, becomes an Instant whose two clocks advance together. Compare that only with other instants
+// of such times.
 func At(t time.Time) Instant {
 	if t.IsZero() {
 		return Instant{}
@@ -51,7 +52,7 @@ func Between(earlier, later time.Time) time.Duration {
 // Add returns the instant at which both clocks have advanced by d.
 func (i Instant) Add(d time.Duration) Instant { return Instant{i.Mono + d, i.Wall + d} }
 
-// Advance returns i after what each clock has advanced between two other instants.
+// Advance returns i, with each clock advanced by what it advanced between two other instants.
 func (i Instant) Advance(from, to Instant) Instant {
 	return Instant{i.Mono + to.Mono - from.Mono, i.Wall + to.Wall - from.Wall}
 }
@@ -69,10 +70,10 @@ func (i Instant) Since(earlier Instant) time.Duration {
 // Before reports whether neither clock has reached the other instant.
 func (i Instant) Before(other Instant) bool { return i.Mono < other.Mono && i.Wall < other.Wall }
 
-// Due reports whether something that last happened at an instant, and is to happen once in a period, is to happen now:
-// the period has passed, or the wall clock was set back by a period or more, after which nothing is known of the time
-// that has passed in a frozen process. A reading that is only a little older than last, as that of a request which
-// another one overtook, is not due.
+// Due reports whether something that happens once in a period, and last happened at last, is due at i. It is due if the
+// period has passed. It is also due if the wall clock was set back by a period or more, because nobody knows then how
+// long a frozen process was frozen. If i is only a little before last, as for a request that another request overtook,
+// nothing is due.
 func (i Instant) Due(last Instant, period time.Duration) bool {
 	return i.Since(last) >= period || last.Wall-i.Wall >= period
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
-// at is an instant of which both clocks read so many seconds more than an arbitrary beginning.
+// at returns an instant at which the clocks read so many seconds more than at an arbitrary start.
 func at(mono, wall float64) clock.Instant {
 	return clock.Instant{
 		Mono: time.Hour + time.Duration(mono*float64(time.Second)),
@@ -15,8 +15,9 @@ func at(mono, wall float64) clock.Instant {
 	}
 }
 
-// Guarantees that time counts which only one of the two clocks saw: the monotonic one stands still while the process is
-// frozen, and the wall clock may be set back. Otherwise a frozen process would go on with what is a day old.
+// Guarantees that Since measures by the clock that has advanced further: the monotonic clock stands still while the
+// process is frozen, and the wall clock may be set back. Otherwise a process that was frozen for a day would use data
+// that is a day old.
 func TestSince(t *testing.T) {
 	for name, c := range map[string]struct {
 		later clock.Instant
@@ -33,7 +34,7 @@ func TestSince(t *testing.T) {
 	}
 }
 
-// Guarantees that nothing waits longer than it is to wait: whichever clock reaches the end of the wait ends it.
+// Guarantees that a wait ends when one of the two clocks reaches its end.
 func TestBefore(t *testing.T) {
 	until := at(1, 3600).Add(time.Second)
 	if at(2, 0).Before(until) || at(0, 3601).Before(until) {
@@ -44,8 +45,8 @@ func TestBefore(t *testing.T) {
 	}
 }
 
-// Guarantees that what is to happen once in a period happens in a process that was frozen or whose wall clock was set
-// back, and does not happen twice because one of two requests overtook the other.
+// Guarantees that what happens once in a period is due in a process that was frozen or whose wall clock was set back,
+// and does not happen twice because one of two requests overtook the other.
 func TestDue(t *testing.T) {
 	const period = 10 * time.Second
 	for name, c := range map[string]struct {
@@ -70,8 +71,8 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// Guarantees that a Time keeps what it says of both clocks, and that one without a monotonic reading, or none at all,
-// can be compared with others.
+// Guarantees that At keeps both readings of a Time, that times without a monotonic reading can be compared with each
+// other, and that the zero Time is the zero Instant.
 func TestAt(t *testing.T) {
 	now := time.Now()
 	for name, c := range map[string]struct{ earlier, later time.Time }{
@@ -94,8 +95,8 @@ func TestAt(t *testing.T) {
 	}
 }
 
-// Guarantees that a timeline counts each freeze and is not turned back: by a wall clock that is set back, however
-// often, or by a reading that comes late.
+// Guarantees that a timeline counts each freeze and never goes back, neither if the wall clock is set back, however
+// often, nor if a reading comes late.
 func TestTimeline(t *testing.T) {
 	var line clock.Timeline
 	for i, step := range []struct {

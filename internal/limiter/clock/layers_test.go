@@ -6,5 +6,5 @@ import (
 	"github.com/sluicelimits/sluice/internal/layers"
 )
 
-// A clock knows nothing of what it is read for.
+// Guarantees that a clock does not depend on what it is read for.
 func TestLayers(t *testing.T) { layers.Only(t, layers.Std) }

@@ -2,21 +2,23 @@ package clock
 
 import "time"
 
-// Timeline turns the readings of one process, in the order in which they come, into one time that never runs slower
-// than true time, whichever clock stood still or was set back, and however often. It adds up, from one reading to the
-// next, what the clock that advanced further has advanced. [Instant.Since] compares two readings only: if the process
-// was frozen between the first and the second reading and the wall clock was set back between the second and the third,
-// Since counts neither step in full.
+// Timeline computes one time from the readings of one process, in the order in which they come. This time never
+// advances more slowly than true time, whichever clock stood still or was set back, and however often. From one reading
+// to the next, it adds the step of the clock that advanced further.
+//
+// [Instant.Since] compares two readings only. If the process was frozen between the first and the second reading, and
+// the wall clock was set back between the second and the third, Since does not count the whole time between the first
+// and the third. A Timeline does.
 //
 // The zero Timeline is ready for use. It is not safe for concurrent use.
 type Timeline struct {
-	last    Instant       // the reading up to which time is added up
+	last    Instant       // the latest reading; elapsed counts up to it
 	elapsed time.Duration // since the first reading
-	begun   bool
+	begun   bool          // there was a first reading
 }
 
-// At returns the timeline's time at a reading, in microseconds since the first one. A reading that comes late, of a
-// time before the last one, does not turn the time back.
+// At adds a reading and returns the timeline's time, in microseconds since the first reading. The time never goes back.
+// A reading that comes late, because it was taken before the latest one, leaves it as it is.
 func (t *Timeline) At(now Instant) int64 {
 	if !t.begun {
 		t.last, t.begun = now, true
@@ -30,8 +32,9 @@ func (t *Timeline) At(now Instant) int64 {
 	return t.elapsed.Microseconds()
 }
 
-// Behind returns by how many microseconds a reading came late: what either clock had advanced after it, when At was
-// last asked. An age that a store reports as of this reading began that much before the timeline's time.
+// Behind returns how many microseconds before the latest reading this one was taken, by the clock that advanced further
+// between the two; 0 if it is the latest. A request that was sent with this reading is that much behind the time that
+// At returns.
 func (t *Timeline) Behind(now Instant) int64 {
 	return max(t.last.Mono-now.Mono, t.last.Wall-now.Wall, 0).Microseconds()
 }

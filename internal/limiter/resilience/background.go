@@ -8,33 +8,34 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
-// sparePause says when the chain of a frozen process last gave back spare leases.
-type sparePause struct {
+// spareTimer says when the chain of a frozen process gives back spare leases: once in a period.
+type spareTimer struct {
 	period time.Duration // below 0: never
 
 	mu   sync.Mutex
-	last clock.Instant
+	last clock.Instant // when claimTurn last returned true
 }
 
-func (p *sparePause) due(now time.Time) bool {
+// claimTurn reports whether a period has passed since it last returned true. Of several goroutines, one gets true.
+func (t *spareTimer) claimTurn(now time.Time) bool {
 	at := clock.At(now)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.period < 0 || !at.Due(p.last, p.period) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.period < 0 || !at.Due(t.last, t.period) {
 		return false
 	}
-	p.last = at
+	t.last = at
 	return true
 }
 
-// RunBackgroundTasks does what a server's chain does by itself, as far as it is due: it announces this instance to
-// those who count the instances, and gives back leases that are not going to be used. It is for a Frozen chain: call it
-// beside each request, and wait for it before the request is answered, since the process may be frozen afterwards.
-// Nearly always nothing is due. It returns no error: what fails is seen where requests are decided.
+// RunBackgroundTasks does what a server's chain does by itself, if it is due: it announces this instance to the stores,
+// which count the instances, and gives back leases that will not be used. It is for a Frozen chain. Call it in the
+// background of each request, and wait for it before the request is answered, because the process may be frozen
+// afterwards. Nearly always nothing is due. It returns no error: a store that fails is noticed by the next decision.
 func (c *Chain) RunBackgroundTasks(ctx context.Context, now time.Time) {
 	_ = c.Instances.Announce(ctx, now)
 	c.announceToHomes(ctx, now)
-	if c.Leases != nil && c.spareLeases.due(now) {
+	if c.Leases != nil && c.spareLeases.claimTurn(now) {
 		c.Leases.Look(ctx, now)
 	}
 }

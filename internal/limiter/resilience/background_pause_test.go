@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// Guarantees that spare leases are looked for once in a period, also by a process that was frozen, and never if that is off: each
-// look walks all leases, and would do so with every request.
+// Guarantees that spare leases are looked for once in a period, also by a process that was frozen, and never if that is
+// off: each look walks all leases, and would do so with every request.
 func TestSparePause(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	pause := sparePause{period: time.Second}
+	pause := spareTimer{period: time.Second}
 	for i, step := range []struct {
 		after time.Duration
 		want  bool
 	}{{0, true}, {0, false}, {999 * time.Millisecond, false}, {time.Second, true}, {1999 * time.Millisecond, false}, {time.Hour, true}} {
-		if got := pause.due(now.Add(step.after)); got != step.want {
+		if got := pause.claimTurn(now.Add(step.after)); got != step.want {
 			t.Errorf("step %d, after %s: due %t, want %t", i, step.after, got, step.want)
 		}
 	}
-	if off := (sparePause{period: -1}); off.due(now) {
+	if off := (spareTimer{period: -1}); off.claimTurn(now) {
 		t.Error("due though it is off")
 	}
 }

@@ -19,7 +19,7 @@ func runBackgroundTasks(l *resilience.Chain) { l.RunBackgroundTasks(context.Back
 func TestFrozenDoesNothingByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
-		l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, MaxInstances: 40, Frozen: true})
+		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, MaxInstances: 40, Frozen: true})
 		<-time.After(time.Hour)
 		if asked := store.all(); len(asked) > 0 {
 			t.Errorf("asked by itself: %v", asked)
@@ -46,7 +46,7 @@ func TestFrozenDoesNothingByItself(t *testing.T) {
 		if asked := len(store.all()) - before; asked < 9 || asked > 12 {
 			t.Errorf("%d announcements in 100 s, want about one in 10 s", asked)
 		}
-		shut(t, l)
+		closeChain(t, l)
 	})
 }
 
@@ -55,8 +55,8 @@ func TestFrozenDoesNothingByItself(t *testing.T) {
 func TestAnnouncingGoesByTheWallClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
-		l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Frozen: true})
-		defer shut(t, l)
+		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Frozen: true})
+		defer closeChain(t, l)
 		now := time.Now().Round(0)
 		for _, after := range []time.Duration{0, 0, time.Hour, time.Hour, 2 * time.Hour} {
 			l.RunBackgroundTasks(t.Context(), now.Add(after))
@@ -71,7 +71,7 @@ func TestAnnouncingGoesByTheWallClock(t *testing.T) {
 func TestBackgroundTasksGiveBackSpareLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
-		l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Frozen: true})
+		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Frozen: true})
 		req := asks(acme, hourly(t, "l", 2000))
 		decides(t, l, req, 1000)
 		runBackgroundTasks(l)
@@ -94,7 +94,7 @@ func TestBackgroundTasksGiveBackSpareLeases(t *testing.T) {
 		if got := back(); got == before {
 			t.Errorf("nothing of %d units was given back", held)
 		}
-		shut(t, l)
+		closeChain(t, l)
 		if got := usedOf(t, store, req); got[0] != 1000 {
 			t.Errorf("%d counted, want the 1000 that were admitted", got[0])
 		}
@@ -106,8 +106,8 @@ func TestBackgroundTasksGiveBackSpareLeases(t *testing.T) {
 func TestBackgroundTasksEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
-		l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Frozen: true})
-		defer shut(t, l)
+		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Frozen: true})
+		defer closeChain(t, l)
 		store.set(false, true)
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -131,7 +131,7 @@ func TestCallsAreObserved(t *testing.T) {
 		var mu sync.Mutex
 		told := make(map[string]int)
 		rates, quotas := newFake(t), newFake(t)
-		l := climb(t, resilience.ChainConfig{
+		l := newChain(t, resilience.ChainConfig{
 			Rates: resilience.NamedStore{Name: "redis", Store: rates}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas}, Frozen: true, NoLeases: true,
 			Observe: func(store string, took time.Duration, failed bool) {
 				mu.Lock()
@@ -139,7 +139,7 @@ func TestCallsAreObserved(t *testing.T) {
 				told[fmt.Sprintf("%s after %s failed=%v", store, took, failed)]++
 			},
 		})
-		defer shut(t, l)
+		defer closeChain(t, l)
 		ctx := context.Background()
 		rate, quota := asks(acme, hourly(t, "rate", 100)), asks(acme, monthly(t, "quota", 100))
 		var d limit.Decision

@@ -16,24 +16,24 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
-// ErrBreakerOpen is in the error of a [Breaker] that did not make a call: nothing was sent.
+// ErrBreakerOpen is in the error of a call that a [Breaker] did not make. Nothing was sent to the store.
 var ErrBreakerOpen = errors.New("not asked, for it has been failing")
 
-// errHarmless tells gobreaker that a call says nothing about the store.
-var errHarmless = errors.New("the caller's own affair")
+// errNoFailure tells gobreaker that a call ended with an error that says nothing about the store.
+var errNoFailure = errors.New("the caller's own affair")
 
 // BreakerConfig sets up a [Breaker].
 type BreakerConfig struct {
 	Name string // of the store, for errors and the log; required
 
 	// Failures is how many calls must fail, with no success between them and all within Window, for the breaker to
-	// open. It also opens if 4 × Failures calls or more were made within Window and at least half of them failed. In
-	// either case, at least one of the failed calls must have begun after another one had failed: calls that fail
-	// together may have met one and the same pause of some milliseconds. 0 means 5: a lost packet or a reconnect does
-	// not open the breaker, and a store that is gone has cost five calls their deadline.
+	// open. It also opens if at least 4 × Failures calls were made within Window and at least half of them failed. In
+	// either case, at least one of the failed calls must have begun after another one had failed, because calls that
+	// fail together may have met one pause of some milliseconds of a store that is well. 0 means 5: a lost packet or a
+	// reconnect does not open the breaker, and a store that is gone makes five calls wait for their deadline.
 	Failures int
 
-	// Window is at least 1 s; 0 means 10 s, so that an instance that makes one call a second notices, too.
+	// Window is at least 1 s. 0 means 10 s, in which an instance that makes one call a second reaches Failures, too.
 	Window time.Duration
 
 	// Cooldown is how long the store is not called once the breaker is open. Each cooldown is lengthened at random, by
@@ -41,9 +41,9 @@ type BreakerConfig struct {
 	// doubles the cooldown, up to MaxCooldown. 0 means 1 s and 4 s.
 	Cooldown, MaxCooldown time.Duration
 
-	// Observe is told of each call that is made: how long it took, and whether the store failed. If nil, nobody is
-	// told. What the store says of the request, and what a caller gave up, is no failure. Observe is called in the
-	// course of a decision and must not wait.
+	// Observe is called after each call that is made, with how long the call took and whether the store failed. An
+	// error by which the store answered, and a call that its caller gave up, are no failures of the store. A decision
+	// waits for Observe. Nil observes nothing.
 	Observe func(took time.Duration, failed bool)
 
 	Log *slog.Logger // gets a line when the breaker opens and when it closes; default slog.Default()
@@ -56,17 +56,17 @@ type BreakerConfig struct {
 // An error by which the store answered ([limit.Answered]) is no failure, and neither is a call that its caller gave up.
 // So one tenant's request, or one tenant's stored data, cannot open the breaker for other tenants.
 type Breaker struct {
-	c       BreakerConfig
-	refusal error
-	current atomic.Pointer[generation]
-	until   atomic.Pointer[clock.Instant] // no call is made before it; nil: calls are made now
-	now     func() clock.Instant
-	state   atomic.Uint32
-	changed atomic.Bool // the state has changed, and the log has no line about it yet
+	config    BreakerConfig
+	refusal   error
+	current   atomic.Pointer[generation]
+	openUntil atomic.Pointer[clock.Instant] // no call is made before this; nil: no cooldown goes on
+	now       func() clock.Instant          // clock.Read, except in tests
+	state     atomic.Uint32
+	unlogged  atomic.Bool // the state has changed, and the log has no line about it yet
 
-	// A round is a failed call that began after the round before it had failed. Calls that fail together are one round.
-	rounds, roundsInRow atomic.Int64 // all, and those since a call succeeded
-	roundsAtClose       atomic.Int64 // what rounds was when the breaker closed
+	// A failed round is one or more calls that failed together: each began before the first of them had failed.
+	failedRounds, failedRoundsInRow atomic.Int64 // all, and those since the last call that succeeded
+	failedRoundsAtClose             atomic.Int64 // failedRounds at the time when the breaker closed
 
 	mu           sync.Mutex
 	failedProbes int // in a row
@@ -74,22 +74,22 @@ type Breaker struct {
 	opened, probes, refused atomic.Int64
 }
 
-// generation is a gobreaker, which a thaw of the process replaces. gobreaker goes by the monotonic clock alone, which
-// may stand still in a process that is frozen between requests. A cooldown would then last for as many requests as fit
-// into it.
+// generation is one gobreaker. A Breaker replaces its gobreaker if a freeze of the process outlasted the cooldown.
+// gobreaker knows the monotonic clock alone, which may stand still in a process that is frozen between requests: there,
+// the cooldown would go on for many requests after its time.
 type generation struct {
-	// It is gobreaker and not failsafe-go, because gobreaker ignores the outcome of a call that began before the state
-	// changed. failsafe-go takes that outcome for the probe's and gives out a second permit. gobreaker has no jitter,
-	// hence Breaker.until.
+	// gobreaker ignores the outcome of a call that began before the state changed. failsafe-go would take that outcome
+	// for the probe's, and allow a second probe. gobreaker has no jitter, which Breaker.openUntil adds.
 	*gobreaker.CircuitBreaker[struct{}]
 
-	// probing says that this generation replaced one that was open, and that no call has succeeded yet. Then the first
-	// failure opens it. Until one of the two, it lets all calls through, but a process that was frozen begins with one.
+	// probing says that this generation replaced one that was open, and that no call has succeeded since. The first
+	// failure opens the generation, and the first success ends probing. Until then all calls are made, not one at a
+	// time; a process that has just been frozen seldom has more than one.
 	probing atomic.Bool
 }
 
 // Name returns the store's name, which the live page shows.
-func (b *Breaker) Name() string { return b.c.Name }
+func (b *Breaker) Name() string { return b.config.Name }
 
 // BreakerState is what a breaker does with a call.
 type BreakerState uint32
@@ -98,7 +98,7 @@ type BreakerState uint32
 const (
 	StateClosed  BreakerState = iota // every call is made
 	StateOpen                        // no call is made
-	StateProbing                     // one call is made, and no other meanwhile
+	StateProbing                     // a call is made to find out whether the store answers
 )
 
 // String returns the state's name, which the live page shows.
@@ -114,43 +114,43 @@ func (s BreakerState) String() string {
 	return fmt.Sprintf("state(%d)", uint32(s))
 }
 
-// BreakerStats counts since the start.
+// BreakerStats holds the state of a [Breaker], and counts since the start.
 type BreakerStats struct {
 	State   BreakerState
-	Opened  int64 // times that the breaker opened; failed probes are not counted
-	Probes  int64
+	Opened  int64 // how often the breaker opened; a probe that failed is not counted
+	Probes  int64 // how often the breaker began to probe
 	Refused int64 // calls that were not made
 }
 
 // NewBreaker makes a breaker that is closed. The error names the field.
-func NewBreaker(c BreakerConfig) (*Breaker, error) {
-	if c.Failures == 0 {
-		c.Failures = 5
+func NewBreaker(config BreakerConfig) (*Breaker, error) {
+	if config.Failures == 0 {
+		config.Failures = 5
 	}
-	if c.Window == 0 {
-		c.Window = 10 * time.Second
+	if config.Window == 0 {
+		config.Window = 10 * time.Second
 	}
-	if c.Cooldown == 0 {
-		c.Cooldown = time.Second
+	if config.Cooldown == 0 {
+		config.Cooldown = time.Second
 	}
-	if c.MaxCooldown == 0 {
-		c.MaxCooldown = max(4*time.Second, c.Cooldown)
+	if config.MaxCooldown == 0 {
+		config.MaxCooldown = max(4*time.Second, config.Cooldown)
 	}
-	if c.Log == nil {
-		c.Log = slog.Default()
+	if config.Log == nil {
+		config.Log = slog.Default()
 	}
 	switch {
-	case c.Name == "":
+	case config.Name == "":
 		return nil, errors.New("breaker: Name is missing")
-	case c.Failures < 1:
-		return nil, fmt.Errorf("breaker of %s: Failures %d is below 1", c.Name, c.Failures)
-	case c.Window < time.Second:
-		return nil, fmt.Errorf("breaker of %s: Window %s is below 1s", c.Name, c.Window)
-	case c.Cooldown < time.Millisecond || c.MaxCooldown < c.Cooldown:
+	case config.Failures < 1:
+		return nil, fmt.Errorf("breaker of %s: Failures %d is below 1", config.Name, config.Failures)
+	case config.Window < time.Second:
+		return nil, fmt.Errorf("breaker of %s: Window %s is below 1s", config.Name, config.Window)
+	case config.Cooldown < time.Millisecond || config.MaxCooldown < config.Cooldown:
 		return nil, fmt.Errorf("breaker of %s: Cooldown %s..%s, want at least 1ms and no more than MaxCooldown",
-			c.Name, c.Cooldown, c.MaxCooldown)
+			config.Name, config.Cooldown, config.MaxCooldown)
 	}
-	b := &Breaker{c: c, refusal: fmt.Errorf("%s: %w", c.Name, ErrBreakerOpen), now: clock.Read}
+	b := &Breaker{config: config, refusal: fmt.Errorf("%s: %w", config.Name, ErrBreakerOpen), now: clock.Read}
 	b.current.Store(b.newGeneration(false))
 	return b, nil
 }
@@ -159,16 +159,18 @@ func (b *Breaker) newGeneration(probing bool) *generation {
 	g := new(generation)
 	g.probing.Store(probing)
 	g.CircuitBreaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
-		Name: b.c.Name, MaxRequests: 1, Interval: b.c.Window, BucketPeriod: b.c.Window / 10, Timeout: b.c.Cooldown,
-		ReadyToTrip:   func(n gobreaker.Counts) bool { return g.probing.Load() || b.failsOften(n) },
+		Name: b.config.Name, MaxRequests: 1,
+		Interval: b.config.Window, BucketPeriod: b.config.Window / 10, Timeout: b.config.Cooldown,
+		ReadyToTrip:   func(n gobreaker.Counts) bool { return g.probing.Load() || b.opensAfter(n) },
 		OnStateChange: func(_ string, from, to gobreaker.State) { b.noteChange(g, from, to) },
-		IsExcluded:    func(err error) bool { return errors.Is(err, errHarmless) },
+		IsExcluded:    func(err error) bool { return errors.Is(err, errNoFailure) },
 	})
 	return g
 }
 
-// thaw replaces a generation whose cooldown is over, which it may not know.
-func (b *Breaker) thaw(old *generation) *generation {
+// replaceAfterFreeze replaces a generation whose cooldown is over by the wall clock, and not by gobreaker's clock. If
+// another goroutine has replaced it already, replaceAfterFreeze returns the current generation.
+func (b *Breaker) replaceAfterFreeze(old *generation) *generation {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if current := b.current.Load(); current != old {
@@ -176,25 +178,26 @@ func (b *Breaker) thaw(old *generation) *generation {
 	}
 	g := b.newGeneration(true)
 	b.current.Store(g)
-	b.until.Store(nil)
+	b.openUntil.Store(nil)
 	b.state.Store(uint32(StateProbing))
 	b.probes.Add(1)
 	return g
 }
 
-// leastRounds is how many rounds must have failed for the breaker to open: two, because the calls of one round may all
-// have met the same pause of a store that is well.
-const leastRounds = 2
+// minFailedRounds is how many rounds must have failed for the breaker to open: two, because the calls of one round may
+// all have met one pause of a store that is well.
+const minFailedRounds = 2
 
-// failsOften reports whether these failures open the breaker. See BreakerConfig.Failures.
-func (b *Breaker) failsOften(n gobreaker.Counts) bool {
-	least := min(int64(b.c.Failures), leastRounds)
-	return int(n.ConsecutiveFailures) >= b.c.Failures && b.roundsInRow.Load() >= least ||
-		int(n.TotalSuccesses+n.TotalFailures) >= 4*b.c.Failures && n.TotalFailures >= n.TotalSuccesses &&
-			b.rounds.Load()-b.roundsAtClose.Load() >= least
+// opensAfter reports whether the breaker opens after these calls. See BreakerConfig.Failures.
+func (b *Breaker) opensAfter(n gobreaker.Counts) bool {
+	least := min(int64(b.config.Failures), minFailedRounds)
+	return int(n.ConsecutiveFailures) >= b.config.Failures && b.failedRoundsInRow.Load() >= least ||
+		int(n.TotalSuccesses+n.TotalFailures) >= 4*b.config.Failures && n.TotalFailures >= n.TotalSuccesses &&
+			b.failedRounds.Load()-b.failedRoundsAtClose.Load() >= least
 }
 
-// noteChange is called under gobreaker's lock, so it only takes notes. Calls of an earlier generation change nothing.
+// noteChange keeps what follows from a state change of gobreaker. It is called under gobreaker's lock, so it logs
+// nothing; Do logs the change afterwards. A change of an earlier generation has no effect.
 func (b *Breaker) noteChange(g *generation, from, to gobreaker.State) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,12 +209,12 @@ func (b *Breaker) noteChange(g *generation, from, to gobreaker.State) {
 		if from == gobreaker.StateClosed && !g.probing.Load() {
 			b.opened.Add(1)
 			b.failedProbes = 0
-			b.changed.Store(true)
+			b.unlogged.Store(true)
 		} else {
 			b.failedProbes++
 		}
 		until := b.now().Add(b.cooldown())
-		b.until.Store(&until)
+		b.openUntil.Store(&until)
 		b.state.Store(uint32(StateOpen))
 	case gobreaker.StateHalfOpen:
 		b.probes.Add(1)
@@ -221,37 +224,39 @@ func (b *Breaker) noteChange(g *generation, from, to gobreaker.State) {
 	}
 }
 
-// cooldown returns the next cooldown: it doubles with each failed probe, and a random part of up to a fifth is added.
+// cooldown returns the next cooldown: Cooldown doubled for each failed probe, up to MaxCooldown, and lengthened at
+// random by up to a fifth. b.mu is held.
 func (b *Breaker) cooldown() time.Duration {
-	cooldown := b.c.Cooldown
+	cooldown := b.config.Cooldown
 	for range b.failedProbes {
-		if cooldown = 2 * cooldown; cooldown >= b.c.MaxCooldown {
-			cooldown = b.c.MaxCooldown
+		if cooldown = 2 * cooldown; cooldown >= b.config.MaxCooldown {
+			cooldown = b.config.MaxCooldown
 			break
 		}
 	}
 	return cooldown + rand.N(cooldown/5+1)
 }
 
+// noteClosed keeps what follows from closing the breaker. b.mu is held.
 func (b *Breaker) noteClosed() {
-	b.roundsAtClose.Store(b.rounds.Load())
-	b.roundsInRow.Store(0)
-	b.until.Store(nil)
+	b.failedRoundsAtClose.Store(b.failedRounds.Load())
+	b.failedRoundsInRow.Store(0)
+	b.openUntil.Store(nil)
 	b.state.Store(uint32(StateClosed))
-	b.changed.Store(true)
+	b.unlogged.Store(true)
 }
 
-// Reset closes the breaker and forgets what failed. It is for an owner who knows that what failed before says nothing
-// about now, as after a freeze.
+// Reset closes the breaker and forgets all failures. It is for a caller who knows that earlier failures say nothing
+// about the store's present state, as after a freeze.
 func (b *Breaker) Reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.current.Store(b.newGeneration(false))
 	b.noteClosed()
-	b.changed.Store(false) // that the store answers again is not known
+	b.unlogged.Store(false) // do not log "the store answers again", which is not known
 }
 
-// endProbing notes that a call succeeded after a thaw.
+// endProbing closes the breaker after the first success of a generation that was made by replaceAfterFreeze.
 func (b *Breaker) endProbing(g *generation) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -262,36 +267,37 @@ func (b *Breaker) endProbing(g *generation) {
 }
 
 // Do makes the call unless the breaker is open, and returns the call's error. If the call was not made, the error wraps
-// [ErrBreakerOpen], or is why ctx has ended.
+// [ErrBreakerOpen], or is ctx.Err() if ctx has ended.
 func (b *Breaker) Do(ctx context.Context, call func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	g := b.current.Load()
-	if until := b.until.Load(); until != nil {
+	if until := b.openUntil.Load(); until != nil {
 		switch now := b.now(); {
 		case now.Before(*until):
 			b.refused.Add(1)
 			return b.refusal
-		case now.Mono < until.Mono: // gobreaker goes by the monotonic clock, and takes the cooldown to be going on
-			g = b.thaw(g)
+		case now.Mono < until.Mono: // by gobreaker's clock, the cooldown still goes on
+			g = b.replaceAfterFreeze(g)
 		}
 	}
 	var err error
 	called := false
-	_, _ = g.Execute(func() (struct{}, error) { // its error is the call's, or says that the call was not made
+	// The error of Execute is err, or says that the call was not made, as called does.
+	_, _ = g.Execute(func() (struct{}, error) {
 		called = true
-		round := b.rounds.Load()
-		err = b.observed(ctx, call)
+		round := b.failedRounds.Load()
+		err = b.callAndObserve(ctx, call)
 		switch {
 		case err == nil || errors.Is(err, limit.ErrFull):
-			b.roundsInRow.Store(0)
+			b.failedRoundsInRow.Store(0)
 			return struct{}{}, nil
-		case limit.Answered(err) || callersOwn(ctx, err):
-			return struct{}{}, errHarmless
+		case limit.Answered(err) || concernsCallerOnly(ctx, err):
+			return struct{}{}, errNoFailure
 		}
-		if b.rounds.CompareAndSwap(round, round+1) {
-			b.roundsInRow.Add(1)
+		if b.failedRounds.CompareAndSwap(round, round+1) {
+			b.failedRoundsInRow.Add(1)
 		}
 		return struct{}{}, err
 	})
@@ -302,42 +308,43 @@ func (b *Breaker) Do(ctx context.Context, call func() error) error {
 	if g.probing.Load() && (err == nil || errors.Is(err, limit.ErrFull)) {
 		b.endProbing(g)
 	}
-	if b.changed.Load() && b.changed.Swap(false) {
+	if b.unlogged.Load() && b.unlogged.Swap(false) {
 		b.logChange(err)
 	}
 	return err
 }
 
-// observed makes the call and tells Observe of it.
-func (b *Breaker) observed(ctx context.Context, call func() error) error {
-	if b.c.Observe == nil {
+// callAndObserve makes the call and passes its duration and outcome to Observe.
+func (b *Breaker) callAndObserve(ctx context.Context, call func() error) error {
+	if b.config.Observe == nil {
 		return call()
 	}
 	began := time.Now()
 	err := call()
-	b.c.Observe(time.Since(began), err != nil && !limit.Answered(err) && !errors.Is(ctx.Err(), context.Canceled))
+	b.config.Observe(time.Since(began), err != nil && !limit.Answered(err) && !errors.Is(ctx.Err(), context.Canceled))
 	return err
 }
 
-// callersOwn reports whether the request is invalid or its caller gave up. Such an error is returned to the caller, and
-// no fallback decides for it.
-func callersOwn(ctx context.Context, err error) bool {
+// concernsCallerOnly reports whether a call failed because the request is invalid or its caller gave up. The error is
+// then returned to the caller: it is no failure of the store, and the fallback limiter does not decide.
+func concernsCallerOnly(ctx context.Context, err error) bool {
 	return errors.Is(err, limit.ErrInvalidRequest) || errors.Is(err, limit.ErrInvalidCost) ||
 		errors.Is(err, limit.ErrDuplicateCounter) || errors.Is(ctx.Err(), context.Canceled)
 }
 
+// logChange logs the present state. cause is the error of the call after which the state changed.
 func (b *Breaker) logChange(cause error) {
 	if b.State() == StateClosed {
-		b.c.Log.Info("the store answers again", "store", b.c.Name)
+		b.config.Log.Info("the store answers again", "store", b.config.Name)
 		return
 	}
-	b.c.Log.Warn("the store is not asked for a while, for it keeps failing", "store", b.c.Name, "error", cause)
+	b.config.Log.Warn("the store is not asked for a while, for it keeps failing", "store", b.config.Name, "error", cause)
 }
 
-// State returns what the breaker does now.
+// State returns the present state.
 func (b *Breaker) State() BreakerState { return BreakerState(b.state.Load()) }
 
-// Stats returns what the breaker does now, and how often it did what.
+// Stats returns the present state and the counts since the start.
 func (b *Breaker) Stats() BreakerStats {
 	return BreakerStats{State: b.State(), Opened: b.opened.Load(), Probes: b.probes.Load(), Refused: b.refused.Load()}
 }

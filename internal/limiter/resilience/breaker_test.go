@@ -183,6 +183,26 @@ func TestBreakerOpens(t *testing.T) {
 	})
 }
 
+// Guarantees that half of the calls must be failures over at least 4 × Failures calls: fewer calls say too little.
+func TestBreakerNeedsEnoughCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newFlaky(t, nil)
+		b, req := newBreaker(t, store), perSecond(t) // Failures is 5
+		for i := range 20 {
+			store.down.Store(i%2 == 0)
+			_ = decide(b, req)
+			if b.State() != resilience.StateClosed {
+				t.Fatalf("open after %d calls, of which half failed; want at least 20", i+1)
+			}
+		}
+		store.down.Store(true)
+		_ = decide(b, req)
+		if b.State() != resilience.StateOpen {
+			t.Error("still closed after 21 calls, of which 11 failed")
+		}
+	})
+}
+
 // Guarantees that a store which answers every other question does not cost the others their deadline for ever.
 func TestBreakerOpensWhenHalfFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

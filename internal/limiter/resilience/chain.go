@@ -15,7 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
-// NamedStore is a store and its name in errors, in the log and on the live page.
+// NamedStore is a store with the name that errors, the log and the live page have for it.
 type NamedStore struct {
 	Name  string
 	Store limit.Store
@@ -23,29 +23,28 @@ type NamedStore struct {
 
 // ChainConfig sets up a [Chain].
 type ChainConfig struct {
-	Rates  NamedStore // required; it counts everything but the quotas, if they have a store of their own
-	Quotas NamedStore // the store of the quotas; if its Store is nil, Rates counts them, too
+	Rates  NamedStore // required; counts every limit that no other store counts
+	Quotas NamedStore // counts the quotas; if its Store is nil, Rates counts them
 
-	// Homes are the counters of other cells, by cell: the cells that keep limits which this one decides on
-	// (limit.Limit.Home). They may be far away, so a decision asks them only for what it lacks. Cell is the name of
-	// this cell. What this cell keeps itself is counted with its quotas.
-	Cell  string
+	// Cell is the name of this cell. A limit whose home cell (limit.Limit.Home) is this cell is counted in Quotas.
+	Cell string
+
+	// Homes are the stores of other home cells, by the cell's name. They count the limits whose home is that cell. They
+	// may be far away, so this cell leases from them, and a decision asks them only for the units that it lacks.
 	Homes map[string]NamedStore
 
 	NoLeases     bool // each decision asks the stores
-	MaxInstances int  // the most processes that may share the stores, known before they are counted; 0 means 1
+	MaxInstances int  // how many processes may share the stores at most; used until they are counted. 0 means 1
 
 	Breaker  BreakerConfig  // of each store; Name, Observe and Log are set by NewChain
 	Lease    lease.Config   // Store and Instances are set by NewChain
 	Fallback FallbackConfig // Store, ReplayTo, Instances and MaxInstances are set by NewChain
 
-	// Frozen is for a process that may be frozen between requests, as on Lambda: nothing runs by itself, and
-	// RunBackgroundTasks is to be called with each request.
+	// Frozen is for a process that may be frozen between requests, as on Lambda. The chain then starts no goroutine
+	// that announces the instance or gives back leases, and RunBackgroundTasks must be called with each request.
 	Frozen bool
 
-	// Observe is told of each call of a store that its breaker lets through: the store's name, how long the call took,
-	// and whether the store failed. What the store says of the request, and what a caller gave up, is no failure.
-	// Observe is called in the course of a decision and must not wait. If nil, nobody is told.
+	// Observe is called after each call of a store, with the store's name; see BreakerConfig.Observe.
 	Observe func(store string, took time.Duration, failed bool)
 
 	Log *slog.Logger // default slog.Default()
@@ -57,15 +56,15 @@ type Chain struct {
 	*Fallback
 
 	Leases    *lease.Store // nil with ChainConfig.NoLeases
-	Breakers  []*Breaker   // of the rates, of the quotas if they have their own store, of each home by the cell's name
-	Instances *Instances   // counts who shares the rates
+	Breakers  []*Breaker   // of Rates, of Quotas if it is given, and of each of Homes in the order of their names
+	Instances *Instances   // counts the processes that share Rates
 
 	router         *router.Store
 	cell           string
 	homes          map[string]*home // by cell; nil without homes
-	quotaInstances *Instances       // counts who shares this cell's own quotas; nil without homes
-	spareLeases    sparePause
-	stop           context.CancelFunc
+	quotaInstances *Instances       // counts the processes of all cells that share Quotas; nil without homes
+	spareLeases    spareTimer
+	stop           context.CancelFunc // ends the goroutines in running
 	running        sync.WaitGroup
 }
 
@@ -81,7 +80,7 @@ func NewChain(config ChainConfig) (*Chain, error) {
 	c := &Chain{cell: config.Cell}
 	err := c.addStores(&config)
 	if err == nil {
-		err = c.addDeciders(&config)
+		err = c.addLeasesAndFallback(&config)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("store chain: %w", err)
@@ -95,7 +94,7 @@ func NewChain(config ChainConfig) (*Chain, error) {
 	return c, nil
 }
 
-// addStores puts a breaker before each store, joins the stores in the router, and counts who shares them.
+// addStores makes a breaker and an instance count for each store, and the router over all of them.
 func (c *Chain) addStores(config *ChainConfig) error {
 	breaker, err := c.newBreaker(config, config.Rates.Name)
 	if err != nil {
@@ -122,11 +121,12 @@ func (c *Chain) addStores(config *ChainConfig) error {
 	return err
 }
 
-// addHomes makes the backends of the homes, and counts who shares the quotas, there and in this cell's own store.
+// addHomes returns the router's backends for the homes. It makes a breaker and an instance count for each home, and an
+// instance count for this cell's own quotas, which other cells share.
 func (c *Chain) addHomes(config *ChainConfig, quotas router.Backend) (map[string]router.Backend, error) {
-	most := max(config.MaxInstances, 1) * (1 + len(config.Homes))
+	maxInstances := max(config.MaxInstances, 1) * (1 + len(config.Homes)) // each cell may run as many as this one
 	var err error
-	if c.quotaInstances, err = countInstances(quotas, most, true); err != nil {
+	if c.quotaInstances, err = countInstances(quotas, maxInstances, true); err != nil {
 		return nil, err
 	}
 	c.homes = make(map[string]*home, len(config.Homes))
@@ -138,7 +138,8 @@ func (c *Chain) addHomes(config *ChainConfig, quotas router.Backend) (map[string
 			return nil, fmt.Errorf("home %s: %w", cell, err)
 		}
 		h := &home{Breaker: breaker}
-		if h.instances, err = countInstances(router.Backend{Store: store.Store, Guard: breaker}, most, true); err != nil {
+		backend := router.Backend{Store: store.Store, Guard: breaker}
+		if h.instances, err = countInstances(backend, maxInstances, true); err != nil {
 			return nil, fmt.Errorf("home %s: %w", cell, err)
 		}
 		c.homes[cell], backends[cell] = h, router.Backend{Store: store.Store, Guard: h}
@@ -147,60 +148,61 @@ func (c *Chain) addHomes(config *ChainConfig, quotas router.Backend) (map[string
 }
 
 func (c *Chain) newBreaker(config *ChainConfig, name string) (*Breaker, error) {
-	of := config.Breaker
-	of.Name, of.Log = name, config.Log
+	breaker := config.Breaker
+	breaker.Name, breaker.Log = name, config.Log
 	if observe := config.Observe; observe != nil {
-		of.Observe = func(took time.Duration, failed bool) { observe(name, took, failed) }
+		breaker.Observe = func(took time.Duration, failed bool) { observe(name, took, failed) }
 	}
-	b, err := NewBreaker(of)
+	b, err := NewBreaker(breaker)
 	if err == nil {
 		c.Breakers = append(c.Breakers, b)
 	}
 	return b, err
 }
 
-// countInstances makes the instance count of one store, which is asked through its guard.
-func countInstances(of router.Backend, most int, quotas bool) (*Instances, error) {
-	guarded, err := router.New(router.Config{Rates: of})
+// countInstances makes the instance count of one store. Its calls go through the store's breaker.
+func countInstances(backend router.Backend, maxInstances int, quotas bool) (*Instances, error) {
+	guarded, err := router.New(router.Config{Rates: backend})
 	if err != nil {
 		return nil, err
 	}
-	return NewInstances(InstancesConfig{Store: guarded, Max: most, Quotas: quotas})
+	return NewInstances(InstancesConfig{Store: guarded, Max: maxInstances, Quotas: quotas})
 }
 
-// addDeciders puts the lease layer and the fallback limiter before the router.
-func (c *Chain) addDeciders(config *ChainConfig) error {
-	var decider limit.Store = c.router
+// addLeasesAndFallback makes the lease layer over the router, and the fallback limiter over both.
+func (c *Chain) addLeasesAndFallback(config *ChainConfig) error {
+	var next limit.Store = c.router
 	var err error
 	if !config.NoLeases {
 		if c.spareLeases.period = config.Lease.Look; c.spareLeases.period == 0 {
 			c.spareLeases.period = lease.DefaultLook
 		}
-		of := config.Lease
+		leases := config.Lease
 		if config.Frozen {
-			of.Look = -1
+			leases.Look = -1 // RunBackgroundTasks gives back spare leases
 		}
-		of.Store, of.Instances, of.InstancesOf = c.router, c.Instances.Count, c.instancesOf
-		of.Ahead = !config.Frozen && len(config.Homes) > 0
-		if c.Leases, err = lease.New(of); err != nil {
+		leases.Store, leases.Instances, leases.InstancesOf = c.router, c.Instances.Count, c.instancesOf
+		leases.Ahead = !config.Frozen && len(config.Homes) > 0
+		if c.Leases, err = lease.New(leases); err != nil {
 			return err
 		}
-		decider = c.Leases
+		next = c.Leases
 	}
-	of := config.Fallback
-	of.Store, of.ReplayTo = decider, c.router
-	of.Instances, of.InstancesOf, of.MaxInstances = c.Instances.Count, c.instancesOf, config.MaxInstances
-	if of.Log == nil {
-		of.Log = config.Log
+	fallback := config.Fallback
+	fallback.Store, fallback.ReplayTo = next, c.router
+	fallback.Instances, fallback.InstancesOf = c.Instances.Count, c.instancesOf
+	fallback.MaxInstances = config.MaxInstances
+	if fallback.Log == nil {
+		fallback.Log = config.Log
 	}
-	if c.Fallback, err = NewFallback(of); err != nil && c.Leases != nil {
+	if c.Fallback, err = NewFallback(fallback); err != nil && c.Leases != nil {
 		err = errors.Join(err, c.Leases.Close(context.Background()))
 	}
 	return err
 }
 
-// Close replays what the fallback limiter admitted and gives back what was leased, as far as the stores answer before
-// ctx ends. No decision may be under way.
+// Close replays what the fallback limiter admitted and gives back leased units, as far as the stores answer before ctx
+// ends. No decision may be under way.
 func (c *Chain) Close(ctx context.Context) error {
 	c.stop()
 	c.running.Wait()

@@ -75,14 +75,14 @@ func (f *fake) set(away, hangs bool) {
 	f.away, f.hangs = away, hangs
 }
 
-// all is every call.
+// all returns every call.
 func (f *fake) all() []call {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.calls)
 }
 
-// of is the calls for an owner.
+// of returns the calls for an owner.
 func (f *fake) of(owner limit.Owner) []call {
 	var all []call
 	for _, c := range f.all() {
@@ -93,12 +93,12 @@ func (f *fake) of(owner limit.Owner) []call {
 	return all
 }
 
-// picky is a store that can keep nothing.
-type picky struct{ *fake }
+// rejectingStore accepts no limit.
+type rejectingStore struct{ *fake }
 
-func (picky) Accepts(*limit.Limit) error { return errors.New("too picky") }
+func (rejectingStore) Accepts(*limit.Limit) error { return errors.New("too rejectingStore") }
 
-func climb(tb testing.TB, c resilience.ChainConfig) *resilience.Chain {
+func newChain(tb testing.TB, c resilience.ChainConfig) *resilience.Chain {
 	tb.Helper()
 	c.Log = quiet
 	l, err := resilience.NewChain(c)
@@ -108,7 +108,7 @@ func climb(tb testing.TB, c resilience.ChainConfig) *resilience.Chain {
 	return l
 }
 
-func shut(tb testing.TB, l *resilience.Chain) {
+func closeChain(tb testing.TB, l *resilience.Chain) {
 	tb.Helper()
 	if err := l.Close(context.Background()); err != nil {
 		tb.Errorf("Close: %v", err)
@@ -186,7 +186,7 @@ func TestConfig(t *testing.T) {
 		{"no name", func(c *resilience.ChainConfig) { c.Rates.Name = "" }, []string{"Name is missing"}},
 		{"no name for the quotas", func(c *resilience.ChainConfig) { c.Quotas.Store = store }, []string{"Name is missing"}},
 		{"instances below zero", func(c *resilience.ChainConfig) { c.MaxInstances = -1 }, []string{"Max -1"}},
-		{"a store that cannot count instances", func(c *resilience.ChainConfig) { c.Rates.Store = picky{store} }, []string{"too picky"}},
+		{"a store that cannot count instances", func(c *resilience.ChainConfig) { c.Rates.Store = rejectingStore{store} }, []string{"too rejectingStore"}},
 		{"a breaker that never closes", func(c *resilience.ChainConfig) { c.Breaker.Cooldown = -1 }, []string{"redis", "Cooldown -1ns"}},
 		{"leases without life", func(c *resilience.ChainConfig) { c.Lease.Life = -1 }, []string{"Life -1ns"}},
 		{"no room for the backstop", func(c *resilience.ChainConfig) { c.Fallback.Bytes = 1 }, []string{"Bytes 1"}},
@@ -197,7 +197,7 @@ func TestConfig(t *testing.T) {
 			tt.change(&c)
 			l, err := resilience.NewChain(c)
 			if err == nil {
-				shut(t, l)
+				closeChain(t, l)
 			}
 			for _, want := range append(tt.want, "store chain: ") {
 				if !strings.Contains(fmt.Sprint(err), want) {
@@ -206,7 +206,7 @@ func TestConfig(t *testing.T) {
 			}
 		})
 	}
-	shut(t, climb(t, good))
+	closeChain(t, newChain(t, good))
 }
 
 // With leases a busy limit takes few calls; without them each decision is one. Either admits each unit once.
@@ -214,7 +214,7 @@ func TestLeasesOnAndOff(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			store := newFake(t)
-			l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, NoLeases: off})
+			l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, NoLeases: off})
 			req := asks(acme, hourly(t, "l", 500))
 			allowed, marked := decides(t, l, req, 600)
 			calls := len(store.of(acme))
@@ -224,7 +224,7 @@ func TestLeasesOnAndOff(t *testing.T) {
 			if off && calls != 600 || !off && calls > 60 {
 				t.Errorf("leases off %v: %d calls for 600 decisions", off, calls)
 			}
-			shut(t, l)
+			closeChain(t, l)
 			if got := usedOf(t, store, req); got[0] != 500 {
 				t.Errorf("leases off %v: %d counted, want 500", off, got[0])
 			}
@@ -238,7 +238,7 @@ func TestInstancesAreCounted(t *testing.T) {
 		store, quotas := newFake(t), newFake(t)
 		c := resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas}, MaxInstances: 40}
 		store.set(true, false)
-		a, b := climb(t, c), climb(t, c)
+		a, b := newChain(t, c), newChain(t, c)
 		synctest.Wait()
 		if a.Instances.Count() != 40 || b.Instances.Count() != 40 {
 			t.Errorf("%d and %d instances before the store was there, want the 40 that may be", a.Instances.Count(), b.Instances.Count())
@@ -250,8 +250,8 @@ func TestInstancesAreCounted(t *testing.T) {
 				t.Errorf("%d instances, want 2, at most twice that", n)
 			}
 		}
-		shut(t, a)
-		shut(t, b)
+		closeChain(t, a)
+		closeChain(t, b)
 		if asked := quotas.all(); len(asked) > 0 {
 			t.Errorf("the quotas' store was asked %v", asked)
 		}
@@ -264,7 +264,7 @@ func TestQuotasApart(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			rates, quotas := newFake(t), newFake(t)
-			l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: rates}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas}, NoLeases: off})
+			l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: rates}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas}, NoLeases: off})
 			rate, quota := hourly(t, "rate", 1000), monthly(t, "quota", 300)
 			both, alone := asks(acme, rate, quota), asks(acme, rate)
 
@@ -299,7 +299,7 @@ func TestQuotasApart(t *testing.T) {
 			if allowed, marked := decides(t, l, both, 5); marked != 0 {
 				t.Errorf("leases off %v: with the quotas' store again %d of 5 are admitted, %d marked", off, allowed, marked)
 			}
-			shut(t, l)
+			closeChain(t, l)
 			// At first 200, then without the quotas' store what its leases and 300 at most came to.
 			if got := usedOf(t, quotas, asks(acme, quota)); got[0] < 300 || got[0] > 605 {
 				t.Errorf("leases off %v: %d of the quota counted", off, got[0])
@@ -314,7 +314,7 @@ func TestQuotasApart(t *testing.T) {
 func TestCloseGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
-		l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Lease: lease.Config{Look: -1},
+		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Lease: lease.Config{Look: -1},
 			Fallback: resilience.FallbackConfig{PerSecond: 1}})
 		busy, exact := hourly(t, "busy", 10_000), build(t, limit.Limit{ID: "exact", Exact: true, Tiers: []limit.Tier{
 			{Algorithm: limit.FixedWindow, Threshold: 1000, Period: time.Hour}}})
@@ -335,7 +335,7 @@ func TestCloseGivesBack(t *testing.T) {
 			t.Fatalf("%d units in hand, %d owners have pending units; nothing is tested", st.Units, fallback.Waiting)
 		}
 		before := len(store.all())
-		shut(t, l)
+		closeChain(t, l)
 		order := ""
 		for _, c := range store.all()[before:] {
 			switch {
@@ -367,7 +367,7 @@ func TestCloseIsBounded(t *testing.T) {
 				c.Quotas = resilience.NamedStore{Name: "dynamodb", Store: quotas}
 				req = asks(acme, hourly(t, "busy", 10_000), monthly(t, "quota", 10_000))
 			}
-			l := climb(t, c)
+			l := newChain(t, c)
 			decides(t, l, req, 300)
 			rates.set(false, true)
 			quotas.set(false, true)
@@ -387,7 +387,7 @@ func TestCloseIsBounded(t *testing.T) {
 func TestAddressesAndTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
-		l := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, MaxInstances: 1})
+		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, MaxInstances: 1})
 		same := "0123456789abcdef0123456789abcdef"
 		tenant, address := limit.Owner{Kind: limit.Tenant, Name: same}, limit.Owner{Kind: limit.Address, Name: same}
 		rule := hourly(t, "l", 100)
@@ -408,7 +408,7 @@ func TestAddressesAndTenants(t *testing.T) {
 		}
 		store.set(false, false)
 		<-time.After(5 * time.Second)
-		shut(t, l)
+		closeChain(t, l)
 		for _, owner := range []limit.Owner{tenant, address} {
 			if got := usedOf(t, store, asks(owner, other)); got[0] != 100 {
 				t.Errorf("%c: %d counted of what was admitted without the store, want 100", owner.Kind, got[0])

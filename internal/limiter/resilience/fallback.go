@@ -17,8 +17,8 @@ import (
 
 var _ limit.Store = (*Fallback)(nil)
 
-// ErrFailClosed is in the error of a decision if the store did not answer and nothing else can decide: a limit says so
-// ([limit.Closed]), or the fallback limiter has no room to count. Nothing was charged here.
+// ErrFailClosed is in the error of a decision if the store did not decide and the fallback limiter must not or cannot:
+// a limit is [limit.Closed], or there is no memory left to count in. The fallback limiter charged nothing.
 var ErrFailClosed = errors.New("denied, since the limits cannot be counted")
 
 const (
@@ -26,19 +26,18 @@ const (
 	// 9,000.
 	DefaultFallbackBytes = 16 << 20
 
-	// DefaultReplayPerSecond is how many replay requests an instance sends when its store is back. A store that has
-	// just recovered is not to meet all pending units of all instances at once.
+	// DefaultReplayPerSecond is how many replay requests an instance sends in a second. The bound protects a store that
+	// has just recovered from all instances' pending units at once.
 	DefaultReplayPerSecond = 100
 
-	leastFallbackBytes = 32 << 10 // holds some 40 owners with one limit each
+	minFallbackBytes = 32 << 10 // holds some 40 owners with one limit each
 
-	// pendingPart is the part of the bytes that pending units may take: a quarter. Counters get the rest, because a
-	// tenant without room for its counters is denied, and one without room for its pending units is only admitted too
-	// much later on.
-	pendingPart = 4
+	// pendingDivisor: pending units may take a quarter of the bytes. Counters get the rest, because a tenant without
+	// room for its counters is denied. A tenant without room for its pending units is only admitted too much later on.
+	pendingDivisor = 4
 
-	// fallbackRetryAfter is the wait, in µs, that a caller is told if its cost fits once the store is back: the
-	// breaker's default cooldown, after which the store is asked again.
+	// fallbackRetryAfter is Retry-After, in µs, for a cost that only the store can grant. It is the breaker's default
+	// cooldown, after which the store is called again.
 	fallbackRetryAfter = 1_000_000
 )
 
@@ -46,59 +45,60 @@ const (
 type FallbackConfig struct {
 	Store limit.Store // required
 
-	// ReplayTo is where units that were admitted without the store are charged when it answers again, by requests with
-	// [limit.LeaseRequest]. Default Store, which must then pass these on.
+	// ReplayTo is the store that the replay charges, by requests with [limit.LeaseRequest]. If nil, Store is charged;
+	// it must then pass requests with a LeaseRequest on.
 	ReplayTo limit.Store
 
 	// Instances returns how many processes share the store now, as far as is known: Instances.Count. If it is nil or
 	// returns less than 1, MaxInstances is used.
 	Instances    func() int
-	MaxInstances int // the most processes that may share the store (reserved concurrency); 0 means 1
+	MaxInstances int // how many processes may share the store at most (reserved concurrency); 0 means 1
 
-	// InstancesOf returns how many processes share the counters of one limit. It differs from Instances if other cells
-	// share the store that counts the limit. If nil, Instances is used for every limit.
+	// InstancesOf returns how many processes share the counters of one limit. The number differs from Instances if
+	// other cells share the store that counts the limit. If nil, Instances is used for every limit.
 	InstancesOf func(*limit.Limit) int
 
 	Bytes     int64 // bounds the counters and the pending units, at least 32 KiB; 0 means DefaultFallbackBytes
-	PerSecond int   // replay requests, 1..10,000; 0 means DefaultReplayPerSecond
+	PerSecond int   // how many replay requests are sent, 1..10,000; 0 means DefaultReplayPerSecond
 
-	Log *slog.Logger // default slog.Default(); gets at most one line in a second about the store, and one about requests
+	Log *slog.Logger // default slog.Default(); gets at most three lines a second, see noteFailure and partOf
 }
 
 // Fallback is the fallback limiter. It wraps another [limit.Store] and keeps deciding while that store does not answer.
-// A decision that it makes by itself is marked Degraded, and each limit is decided by its OnStoreFailure:
+// A decision that it makes by itself is marked Degraded. Each limit is then decided by its OnStoreFailure:
 //
 //   - open admits. The decision says that all of the limit remains.
 //   - closed denies the whole request, with [ErrFailClosed].
-//   - backstop counts here, in this instance's part of the limit. For each owner and value, each tier is a token bucket
-//     of b = max(1, units/instances) per period and at once. A quota's period is the length of its calendar period. Of
-//     a token bucket, both the rate and the burst are divided. A rate that cannot be counted exactly is rounded down by
-//     less than a hundredth. A cost that is above the part and not above the limit itself waits for the store, and is
-//     not Never. Every limit has such a part.
+//   - backstop counts in this process, in this instance's part of the limit. For each owner and value, the part of each
+//     tier is a token bucket with a rate of b = max(1, units/instances) per period and a burst of b. The period of a
+//     quota is the length of its calendar period. If the tier is a token bucket itself, its rate and its burst are each
+//     divided. A rate that cannot be counted exactly is rounded down by less than a hundredth. A cost above the part
+//     and not above the limit is not Never: it is denied until the store is back. Every limit has a part.
 //
 // Bound: in any interval as long as the period, and of a quota in each calendar period, an instance admits at most 2·b
-// by the backstop (of a token bucket its parts of the rate and of the burst). So all instances together admit at most
-// the sum of 2·max(1, units/instances), on top of what the store admitted.
+// by the backstop. Of a tier that is a token bucket, it admits at most its parts of the rate and of the burst. So all
+// instances together admit at most the sum of 2·max(1, units/instances), in addition to what the store admitted.
 //
-// As always, a cost above what a limit can ever hold is Never, and all limits of a request are charged or none. Shadow
-// limits are not counted. Clients see the limit's own id; the size and the remaining units that they see are those of
-// the instance's part.
+// A cost above what a limit can ever hold is Never, and all limits of a request are charged or none, as by every store.
+// Shadow limits are not counted. Clients see the limit's own id; the size and the remaining units that they see are
+// those of the instance's part.
 //
-// Addresses take at most half of the room, both of the counters and of the pending units. Addresses without room share
-// counters, see package memory, so a flood of addresses takes no room of tenants. A tenant without room gets
-// [ErrFailClosed].
+// Addresses and anonymous callers take at most half of the memory, both of the counters and of the pending units. If
+// there is no memory left for a new address, it shares a counter with others, see package memory. So a flood of
+// addresses takes no memory of tenants. A tenant for whom there is no memory left gets [ErrFailClosed].
 //
 // # Replay
 //
-// When the store answers again, what the backstop and open limits admitted is charged there, however little the store
-// has left: in the windows in which it was admitted, if they are still open, and of a bucket what the instance's part
-// has not refilled since. Until then, the store may admit what it has left.
+// When the store answers again, the units that backstop and open limits admitted are charged there, even if the store
+// has fewer left. The units of a window are charged in the window in which they were admitted, if it is still open. Of
+// a bucket, the units are charged that the instance's part has not refilled since. Before the replay, the store still
+// admits what it has left.
 //
-//   - A charge that was not sent is kept.
+//   - A charge that was not sent stays pending.
 //   - A charge whose outcome is not known is not sent again, so its units may be missing in the store. Then too much
 //     may be admitted, within the bound above.
-//   - A decision that failed although the store had made it is counted twice. Then too little is admitted.
-//   - Units that have no room here, and those of a store that is full, are dropped, and counted as dropped.
+//   - If a decision failed although the store had charged it, its units are charged twice. Then too little is admitted.
+//   - Units for which there is no memory, and units of a store that is full, are dropped, and counted as dropped.
 //
 // # Errors
 //
@@ -106,131 +106,133 @@ type FallbackConfig struct {
 // the caller gave up, and every error of a request that leases (Request.Leases), because the lease layer decides for
 // itself what to do then. Nothing is retried: a decision takes as long as the store takes to fail.
 type Fallback struct {
-	c         FallbackConfig
+	config    FallbackConfig
 	local     *memory.Store // the instance's parts of limits
-	localBoot atomic.Uint64 // Hi of the receipts of local; 0: it has made none
+	localBoot atomic.Uint64 // the Hi that all receipts of local have in their IDs; 0: local has made no receipt
 	parts     *lru.Cache[*limit.Limit, *part]
 	pool      sync.Pool
 
-	clockOffset atomic.Int64 // the store's clock less the caller's, µs, when the store answered last
+	clockOffset atomic.Int64 // the store's clock minus the caller's, µs, at the last answer
 	pending     pendingCharges
 	replay      replayer
 
-	// When the last line was logged, s since 1970: about the store, about a request, and about a limit that has no
-	// part.
-	logged, loggedRequest, loggedPart atomic.Int64
+	// When the last line was logged, s since 1970: about a store that did not answer, about a request that the store
+	// cannot decide, and about a limit that has no part.
+	loggedStore, loggedRequest, loggedPart atomic.Int64
 
 	failures, undecidable, backstop, open, closed, chargedBack, dropped atomic.Int64
 
-	fullest atomic.Int64 // of the replayed counters, since TakeFullest
+	fullest atomic.Int64 // limit.Decision.Fullest of the replay requests: the largest since TakeFullest
 }
 
-// FallbackStats counts since the start.
+// FallbackStats counts since the start, except where a field says "now".
 type FallbackStats struct {
 	Failures    int64 // decisions that the store did not make
-	Undecidable int64 // of these, how many the store answered: it cannot decide the request; see limit.Answered
-	Backstop    int64 // of Failures, how many a backstop made, admitted or denied
-	Open        int64 // of Failures, how many were admitted with no limit but open ones and shadows
-	Closed      int64 // of Failures, how many ended in ErrFailClosed
+	Undecidable int64 // of Failures: the store answered that it cannot decide the request; see limit.Answered
+	Backstop    int64 // of Failures: at least one backstop limit decided, whether it admitted or denied
+	Open        int64 // of Failures: admitted, because the request had only open limits and shadows
+	Closed      int64 // of Failures: denied with ErrFailClosed
 	ChargedBack int64 // units that were replayed, over all tiers
-	Dropped     int64 // units that should have been replayed, and were not
-	Waiting     int64 // owners whose units are still pending, now
-	Bytes       int64 // that counters and pending units take, now
+	Dropped     int64 // units that should have been replayed, and were not, over all tiers
+	Waiting     int64 // owners that have pending units now
+	Bytes       int64 // memory that the counters and the pending units take now
 }
 
 // TakeFullest returns limit.Decision.Fullest of the fullest counter that was replayed since the last call, or 0 if none
-// was. Above 1000, more than the limit was admitted, before the store was away and without it.
+// was. If it is above 1000, the store and the fallback limiter together admitted more than the limit.
 func (f *Fallback) TakeFullest() int64 { return f.fullest.Swap(0) }
 
-// NewFallback makes a fallback limiter that has counted nothing by itself. The error names the field. Close it when
-// done; that closes no other store.
-func NewFallback(c FallbackConfig) (*Fallback, error) {
-	if c.ReplayTo == nil {
-		c.ReplayTo = c.Store
+// NewFallback makes a fallback limiter. The error names the field. Close the limiter when done; that does not close the
+// store.
+func NewFallback(config FallbackConfig) (*Fallback, error) {
+	if config.ReplayTo == nil {
+		config.ReplayTo = config.Store
 	}
-	if c.MaxInstances == 0 {
-		c.MaxInstances = 1
+	if config.MaxInstances == 0 {
+		config.MaxInstances = 1
 	}
-	if c.Bytes == 0 {
-		c.Bytes = DefaultFallbackBytes
+	if config.Bytes == 0 {
+		config.Bytes = DefaultFallbackBytes
 	}
-	if c.PerSecond == 0 {
-		c.PerSecond = DefaultReplayPerSecond
+	if config.PerSecond == 0 {
+		config.PerSecond = DefaultReplayPerSecond
 	}
-	if c.Log == nil {
-		c.Log = slog.Default()
+	if config.Log == nil {
+		config.Log = slog.Default()
 	}
 	switch {
-	case c.Store == nil:
+	case config.Store == nil:
 		return nil, errors.New("fallback limiter: Store is missing")
-	case c.MaxInstances < 1:
-		return nil, fmt.Errorf("fallback limiter: MaxInstances %d is below 1", c.MaxInstances)
-	case c.Bytes < leastFallbackBytes:
-		return nil, fmt.Errorf("fallback limiter: Bytes %d is below %d", c.Bytes, leastFallbackBytes)
-	case c.PerSecond < 1 || c.PerSecond > 10_000:
-		return nil, fmt.Errorf("fallback limiter: PerSecond %d is outside 1..10000", c.PerSecond)
+	case config.MaxInstances < 1:
+		return nil, fmt.Errorf("fallback limiter: MaxInstances %d is below 1", config.MaxInstances)
+	case config.Bytes < minFallbackBytes:
+		return nil, fmt.Errorf("fallback limiter: Bytes %d is below %d", config.Bytes, minFallbackBytes)
+	case config.PerSecond < 1 || config.PerSecond > 10_000:
+		return nil, fmt.Errorf("fallback limiter: PerSecond %d is outside 1..10000", config.PerSecond)
 	}
-	f := &Fallback{c: c}
-	f.pending.byOwner, f.pending.bound = make(map[limit.Owner]*ownerPending), c.Bytes/pendingPart
+	f := &Fallback{config: config}
+	f.pending.byOwner, f.pending.bound = make(map[limit.Owner]*ownerPending), config.Bytes/pendingDivisor
 	f.pool.New = func() any { return new(scratch) }
 	var err error
-	counted := c.Bytes - f.pending.bound
-	f.local, err = memory.New(memory.Config{MaxBytes: counted, UnidentifiedBytes: counted / 2, Log: c.Log})
+	counted := config.Bytes - f.pending.bound
+	f.local, err = memory.New(memory.Config{MaxBytes: counted, UnidentifiedBytes: counted / 2, Log: config.Log})
 	if err != nil {
 		return nil, fmt.Errorf("fallback limiter: %w", err)
 	}
-	if f.parts, err = lru.New[*limit.Limit, *part](rememberedParts); err != nil {
+	if f.parts, err = lru.New[*limit.Limit, *part](maxCachedParts); err != nil {
 		return nil, fmt.Errorf("fallback limiter: %w", err)
 	}
 	return f, nil
 }
 
-// scratch is what one decision without the store needs.
+// scratch is the memory that one decision without the store needs.
 type scratch struct {
-	request  limit.Request
-	decision limit.Decision
-	parts    []*part // for each charge of the request; nil: it has no backstop
+	request  limit.Request  // to the local store: the charges that the backstop counts
+	decision limit.Decision // of the local store
+	parts    []*part        // for each charge of the caller's request; nil if its limit is not enforced
 }
 
-// Stats returns what became of the decisions that the store did not make.
+// Stats returns the counts of the decisions that the store did not make, and of the replay.
 func (f *Fallback) Stats() FallbackStats {
 	return FallbackStats{Failures: f.failures.Load(), Undecidable: f.undecidable.Load(), Backstop: f.backstop.Load(),
 		Open: f.open.Load(), Closed: f.closed.Load(), ChargedBack: f.chargedBack.Load(),
-		Dropped: f.dropped.Load() + f.pending.dropped.Load(), Waiting: f.pending.waiting.Load(), Bytes: f.local.Bytes() + f.pending.size()}
+		Dropped: f.dropped.Load() + f.pending.dropped.Load(), Waiting: f.pending.waiting.Load(),
+		Bytes: f.local.Bytes() + f.pending.size()}
 }
 
 // Accepts asks the store below.
-func (f *Fallback) Accepts(l *limit.Limit) error { return f.c.Store.Accepts(l) }
+func (f *Fallback) Accepts(l *limit.Limit) error { return f.config.Store.Accepts(l) }
 
 // AcceptsPlan asks the store below. See [limit.PlanAccepter].
 func (f *Fallback) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
-	return limit.AcceptsPlan(f.c.Store, all, together...)
+	return limit.AcceptsPlan(f.config.Store, all, together...)
 }
 
-// Decide asks the store below, and decides here if that does not answer. See [Fallback] and [limit.Store].
+// Decide asks the store below, and decides by itself if that does not answer. See [Fallback] and [limit.Store].
 func (f *Fallback) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	err := f.c.Store.Decide(ctx, req, now, d)
+	err := f.config.Store.Decide(ctx, req, now, d)
 	if err == nil {
 		f.noteAnswer(now, d)
 		return nil
 	}
-	if !f.decidesAlone(ctx, req, err) {
+	if !f.decidesWithoutStore(ctx, req, err) {
 		return err
 	}
 	f.noteFailure(now, err)
 	return f.decideAlone(req, now, d, err, true)
 }
 
-// Peek asks the store below, and looks here if that does not answer. See [limit.Store].
+// Peek asks the store below, and looks at the local counters if that does not answer. See [limit.Store].
 func (f *Fallback) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
-	err := f.c.Store.Peek(ctx, req, now, d)
-	if err == nil || !f.decidesAlone(ctx, req, err) {
+	err := f.config.Store.Peek(ctx, req, now, d)
+	if err == nil || !f.decidesWithoutStore(ctx, req, err) {
 		return err
 	}
 	return f.decideAlone(req, now, d, err, false)
 }
 
-// noteAnswer notes the store's clock, and starts the replay if anything is pending.
+// noteAnswer keeps the difference between the store's clock and the caller's, and starts the replay if units are
+// pending.
 func (f *Fallback) noteAnswer(now time.Time, d *limit.Decision) {
 	if offset := d.Now - now.UnixMicro(); f.clockOffset.Load() != offset {
 		f.clockOffset.Store(offset)
@@ -240,48 +242,49 @@ func (f *Fallback) noteAnswer(now time.Time, d *limit.Decision) {
 	}
 }
 
-// decidesAlone reports whether the fallback limiter decides, after an error of the store.
-func (f *Fallback) decidesAlone(ctx context.Context, req *limit.Request, err error) bool {
-	return !callersOwn(ctx, err) && len(req.Leases) == 0
+// decidesWithoutStore reports whether the fallback limiter decides after this error of the store. It does not if the
+// error concerns the caller only, or if the request leases units.
+func (f *Fallback) decidesWithoutStore(ctx context.Context, req *limit.Request, err error) bool {
+	return !concernsCallerOnly(ctx, err) && len(req.Leases) == 0
 }
 
-// noteFailure counts a decision that the store did not make, and logs it at most once in a second: a store that is away
-// must not fill the disk, too. Errors by which the store answered are logged at most once in a second of their own, so
-// that neither kind hides the other.
+// noteFailure counts a decision that the store did not make, and logs it. It logs one line a second about a store that
+// did not answer, and one about requests that the store answered it cannot decide, so neither kind hides the other.
 func (f *Fallback) noteFailure(now time.Time, cause error) {
-	n, logged, text := f.failures.Add(1), &f.logged, "the store did not decide; each limit's onStoreFailure applies"
+	n, lastLogged := f.failures.Add(1), &f.loggedStore
+	text := "the store did not decide; each limit's onStoreFailure applies"
 	if limit.Answered(cause) {
-		n, logged = f.undecidable.Add(1), &f.loggedRequest
+		n, lastLogged = f.undecidable.Add(1), &f.loggedRequest
 		text = "the store answered that it cannot decide a request; each limit's onStoreFailure applies"
 	}
-	last, sec := logged.Load(), now.Unix()
-	if sec != last && logged.CompareAndSwap(last, sec) {
-		f.c.Log.Warn(text, "error", cause, "failures", n)
+	last, sec := lastLogged.Load(), now.Unix()
+	if sec != last && lastLogged.CompareAndSwap(last, sec) {
+		f.config.Log.Warn(text, "error", cause, "failures", n)
 	}
 }
 
-// instances returns how many processes share the limit.
-func (f *Fallback) instances(l *limit.Limit) int64 {
-	if f.c.InstancesOf != nil {
-		return int64(max(f.c.InstancesOf(l), 1))
+// instancesOf returns how many processes share the counters of the limit, at least 1.
+func (f *Fallback) instancesOf(l *limit.Limit) int64 {
+	if f.config.InstancesOf != nil {
+		return int64(max(f.config.InstancesOf(l), 1))
 	}
-	if f.c.Instances != nil {
-		if n := f.c.Instances(); n > 0 {
+	if f.config.Instances != nil {
+		if n := f.config.Instances(); n > 0 {
 			return int64(n)
 		}
 	}
-	return int64(f.c.MaxInstances)
+	return int64(f.config.MaxInstances)
 }
 
-// partOf returns this instance's part of a limit.
+// partOf returns this instance's part of a limit, from the cache or made new. It logs an error at most once a second.
 func (f *Fallback) partOf(l *limit.Limit, instances int64, now time.Time) (*part, error) {
-	if p, ok := f.parts.Get(l); ok && p.holds(instances, now) {
+	if p, ok := f.parts.Get(l); ok && p.isCurrent(instances, now) {
 		return p, nil
 	}
 	p, err := partOf(l, instances, now)
 	if err != nil {
 		if sec := now.Unix(); f.loggedPart.Swap(sec) != sec {
-			f.c.Log.Error("this limit has no fallback, which is a defect: its requests are denied while the store is away",
+			f.config.Log.Error("this limit has no fallback, which is a defect: its requests are denied while the store is away",
 				"limit", l.ID, "error", err)
 		}
 		return nil, err
@@ -290,7 +293,8 @@ func (f *Fallback) partOf(l *limit.Limit, instances int64, now time.Time) (*part
 	return p, nil
 }
 
-// decideAlone decides without the store, whose error is the cause. It charges nothing for a Peek.
+// decideAlone decides without the store. cause is the store's error. If charge is false, it charges nothing and counts
+// nothing, as for a Peek.
 func (f *Fallback) decideAlone(req *limit.Request, now time.Time, d *limit.Decision, cause error, charge bool) error {
 	if err := req.Check(); err != nil {
 		d.Clear(now.UnixMicro())
@@ -321,14 +325,15 @@ func (f *Fallback) decideAlone(req *limit.Request, now time.Time, d *limit.Decis
 		f.open.Add(1)
 	}
 	if d.Allowed {
-		f.remember(req, now, x, cause)
+		f.addPending(req, now, x, cause)
 	}
 	return nil
 }
 
 var errLimitClosed = errors.New("a limit is closed then")
 
-// chooseCharges writes to x what the backstop counts: of each charge, the part of its limit.
+// chooseCharges writes to x the request to the local store: for each charge of a backstop limit, a charge of this
+// instance's part of the limit. It returns an error if a limit is closed or has no part.
 func (f *Fallback) chooseCharges(req *limit.Request, now time.Time, x *scratch) error {
 	x.request.Owner, x.request.Charges, x.parts = req.Owner, x.request.Charges[:0], x.parts[:0]
 	for i := range req.Charges {
@@ -340,7 +345,7 @@ func (f *Fallback) chooseCharges(req *limit.Request, now time.Time, x *scratch) 
 		case c.Limit.OnStoreFailure == limit.Closed:
 			return errLimitClosed
 		}
-		p, err := f.partOf(c.Limit, f.instances(c.Limit), now)
+		p, err := f.partOf(c.Limit, f.instancesOf(c.Limit), now)
 		if err != nil {
 			return err
 		}
@@ -351,9 +356,10 @@ func (f *Fallback) chooseCharges(req *limit.Request, now time.Time, x *scratch) 
 	return nil
 }
 
-// fillResults fills d's results, and charges the backstop unless one of them denies.
+// fillResults writes the results of all tiers to d. It charges the local store if charge is true and no result is
+// Never.
 func (f *Fallback) fillResults(req *limit.Request, now time.Time, d *limit.Decision, x *scratch, charge bool) error {
-	for i := range d.Results { // as if nothing had been used, which says what may be asked at all
+	for i := range d.Results { // decide as if nothing had been used, which finds the costs that no limit can ever hold
 		d.Revise().Evaluate(i, &limit.State{}, false)
 		if r := &d.Results[i]; r.Never && !r.Shadow() {
 			charge = false
@@ -373,7 +379,7 @@ func (f *Fallback) fillResults(req *limit.Request, now time.Time, d *limit.Decis
 			if l.Mode == limit.Enforce && l.OnStoreFailure == limit.Backstop {
 				never := d.Results[i].Never
 				d.Revise().Adopt(i, &x.decision.Results[j])
-				if r := &d.Results[i]; r.Never != never { // too much for this instance's part, not for the limit
+				if r := &d.Results[i]; r.Never != never { // too much for this instance's part, and not for the limit
 					r.Never, r.RetryAt = false, now.UnixMicro()+fallbackRetryAfter
 				}
 				j++
@@ -384,7 +390,8 @@ func (f *Fallback) fillResults(req *limit.Request, now time.Time, d *limit.Decis
 	return nil
 }
 
-// askLocal asks the local store. It takes no context, because the local store does not wait for anything.
+// askLocal charges the local store, or only looks at it if charge is false. It takes no context, because the local
+// store waits for nothing.
 func (f *Fallback) askLocal(x *scratch, now time.Time, charge bool) error {
 	if !charge {
 		return f.local.Peek(context.Background(), &x.request, now, &x.decision)
@@ -396,15 +403,16 @@ func (f *Fallback) askLocal(x *scratch, now time.Time, charge bool) error {
 	return err
 }
 
-// remember makes what was admitted pending for the replay.
-func (f *Fallback) remember(req *limit.Request, now time.Time, x *scratch, cause error) {
-	lost := errors.Is(cause, limit.ErrFull)
+// addPending makes the units of an admitted request pending for the replay, or drops them if the store is full. cause
+// is the error for which the store did not decide.
+func (f *Fallback) addPending(req *limit.Request, now time.Time, x *scratch, cause error) {
+	full := errors.Is(cause, limit.ErrFull) // the store has no room for these counters
 	at := now.UnixMicro() + f.clockOffset.Load()
 	for i := range req.Charges {
 		c := &req.Charges[i]
 		switch {
 		case x.parts[i] == nil: // not enforced
-		case lost:
+		case full:
 			f.dropped.Add(c.Cost * int64(len(c.Limit.Tiers)))
 		default:
 			f.pending.add(req.Owner, c, x.parts[i].tiers, at)
@@ -412,18 +420,19 @@ func (f *Fallback) remember(req *limit.Request, now time.Time, x *scratch, cause
 	}
 }
 
-// Refund gives back what a decision charged, in the store or here. What the backstop gets back is no longer pending for
-// the replay. If it has been replayed already, it stays charged in the store. See [limit.Store].
+// Refund gives back what a decision charged, in the store or in the local store, whichever made the receipt. Units that
+// the local store takes back are no longer pending for the replay. If they have been replayed already, they stay
+// charged in the store. See [limit.Store].
 func (f *Fallback) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
 	if err := limit.CheckRefund(r, units); err != nil {
 		return limit.Refund{}, err
 	}
 	if hi := r.ID().Hi; hi == 0 || hi != f.localBoot.Load() {
-		return f.c.Store.Refund(ctx, r, units, now)
+		return f.config.Store.Refund(ctx, r, units, now)
 	}
 	back, err := f.local.Refund(ctx, r, units, now)
-	// A receipt that gives nothing back any more is not remembered, so it must cancel nothing: it could do so many
-	// times.
+	// The local store does not keep receipts that came too late to give anything back. Such a receipt must not cancel
+	// pending units, because it could be presented many times.
 	if late := now.UnixMicro() >= r.Until() || back.Expired; err != nil || back.Repeated || late {
 		return back, err
 	}

@@ -32,7 +32,7 @@ func newStore(t testing.TB, c resilience.FallbackConfig) *resilience.Fallback {
 	return s
 }
 
-// away is a store that never answers.
+// away returns a store that never answers.
 func away(t testing.TB) *flaky {
 	f := newFlaky(t, nil)
 	f.down.Store(true)
@@ -52,7 +52,7 @@ func ask(limits ...*limit.Limit) *limit.Request {
 	return req
 }
 
-// admitted asks until denied, and returns how often it was not.
+// countAdmitted decides until a request is denied, and returns how many were admitted.
 func countAdmitted(t *testing.T, s limit.Store, req *limit.Request, now time.Time) int {
 	t.Helper()
 	var d limit.Decision
@@ -414,6 +414,33 @@ func TestRefundMeanwhile(t *testing.T) {
 	})
 }
 
+// Guarantees that a refund of more units than its receipt names takes off no pending units of other decisions.
+func TestRefundOfTooManyUnits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newMemory(t)
+		store := newFlaky(t, inner)
+		s := newStore(t, resilience.FallbackConfig{Store: store})
+		req := ask(newLimit(t, limit.Limit{ID: "l", MaxCost: 10,
+			Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 10}}}))
+		req.Charges[0].Cost = 3
+		store.down.Store(true)
+		var d limit.Decision
+		for range 2 {
+			if err := s.Decide(t.Context(), req, time.Now(), &d); err != nil || !d.Allowed {
+				t.Fatal(err, d.Allowed)
+			}
+		}
+		if back, err := s.Refund(t.Context(), d.Receipt(), 5, time.Now()); err != nil || fmt.Sprint(back) != "{[3] false false}" {
+			t.Errorf("Refund = %v, %v; want the 3 units of the receipt", back, err)
+		}
+		store.down.Store(false)
+		recoverFrom(t, s)
+		if n := used(t, inner, req); n != 3 {
+			t.Errorf("%d units are charged in the store, want the 3 of the other decision", n)
+		}
+	})
+}
+
 // Guarantees that a receipt which has expired takes nothing off what is charged in the store later, however often it is
 // tried.
 func TestExpiredRefundMeanwhile(t *testing.T) {
@@ -453,7 +480,7 @@ func newMemory(t testing.TB) *memory.Store {
 	return m
 }
 
-// recoverFrom has the store answer once, to somebody else, and waits until nothing is pending.
+// recoverFrom decides once for another owner, which the store must answer, and waits until nothing is pending.
 func recoverFrom(t *testing.T, s *resilience.Fallback) {
 	t.Helper()
 	var d limit.Decision

@@ -11,47 +11,48 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
-// homeUsedFor is how long after its last use a home still counts this instance. It is twice as long as leases from the
-// home live, so an instance that holds any is counted. It also keeps the connection open: homes are far away, and a
-// call that must open a new connection takes three times as long.
-const homeUsedFor = 2 * lease.DefaultHomeLife
+// homeAnnouncedFor is how long after its last request to a home an instance goes on announcing itself there. It is
+// twice the life of a lease from a home, so each instance that holds such a lease is counted. Announcing also keeps the
+// connection open: homes are far away, and a call that has to open a connection takes three times as long.
+const homeAnnouncedFor = 2 * lease.DefaultHomeLife
 
 var _ router.Guard = (*home)(nil)
 
-// home is another cell whose counters keep limits: the guard of its store, which also notes when the store is used.
+// home is the breaker of another cell's store, from which this instance leases. It also keeps when the store was used.
 type home struct {
 	*Breaker
 
 	instances *Instances
-	lastUsed  atomic.Int64 // when the store was last asked to decide, ns since 1970; 0: never
+	lastUsed  atomic.Int64 // when a decision last called the store, ns since 1970; 0: never
 }
 
-// Decide notes that the home is in use, and makes the call. See [router.Guard].
+// Decide keeps the time and makes the call as [Breaker.Decide] does. See [router.Guard].
 func (h *home) Decide(ctx context.Context, s limit.Store, req *limit.Request, now time.Time, d *limit.Decision) error {
 	h.lastUsed.Store(now.UnixNano())
 	return h.Breaker.Decide(ctx, s, req, now, d)
 }
 
-// announce tells the home that this instance leases from it, while it does.
+// announce counts this instance in the home's store, if it has used the store lately.
 func (h *home) announce(ctx context.Context, now time.Time) {
-	if used := h.lastUsed.Load(); used != 0 && now.UnixNano()-used < int64(homeUsedFor) {
-		_ = h.instances.Announce(ctx, now) // what fails is seen where requests are decided
+	if used := h.lastUsed.Load(); used != 0 && now.UnixNano()-used < int64(homeAnnouncedFor) {
+		_ = h.instances.Announce(ctx, now) // a store that fails is noticed by the next decision
 	}
 }
 
 // instancesOf returns how many instances share the store that counts the limit, as far as is known.
-func (c *Chain) instancesOf(of *limit.Limit) int {
+func (c *Chain) instancesOf(l *limit.Limit) int {
 	switch {
-	case c.quotaInstances == nil || of.Home == "" && !router.IsQuota(of):
-	case of.Home == "" || of.Home == c.cell:
+	case c.quotaInstances == nil || l.Home == "" && !router.IsQuota(l):
+	case l.Home == "" || l.Home == c.cell:
 		return c.quotaInstances.Count()
-	case c.homes[of.Home] != nil:
-		return c.homes[of.Home].instances.Count()
+	case c.homes[l.Home] != nil:
+		return c.homes[l.Home].instances.Count()
 	}
 	return c.Instances.Count()
 }
 
-// announceToHomes counts this instance among those that share quotas and other limits that are kept for several cells.
+// announceToHomes counts this instance in this cell's own quota store and in the homes, among the instances of all
+// cells. Without homes it does nothing.
 func (c *Chain) announceToHomes(ctx context.Context, now time.Time) {
 	if c.quotaInstances == nil {
 		return
@@ -60,12 +61,11 @@ func (c *Chain) announceToHomes(ctx context.Context, now time.Time) {
 	for _, h := range c.homes {
 		all.Go(func() { h.announce(ctx, now) })
 	}
-	_ = c.quotaInstances.Announce(ctx, now) // what fails is seen where requests are decided
+	_ = c.quotaInstances.Announce(ctx, now) // a store that fails is noticed by the next decision
 	all.Wait()
 }
 
-// runHomes announces this instance to the homes, once a second as far as that is due, until ctx ends. Without homes
-// there is nothing to do.
+// runHomes calls announceToHomes every second until ctx ends. Without homes it returns at once.
 func (c *Chain) runHomes(ctx context.Context) {
 	if c.quotaInstances == nil {
 		return

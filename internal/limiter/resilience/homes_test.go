@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/lease"
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
@@ -38,7 +39,7 @@ func TestHomeAway(t *testing.T) {
 		for _, policy := range []limit.FailurePolicy{limit.Backstop, limit.Closed} {
 			synctest.Test(t, func(t *testing.T) {
 				own, us := newFake(t), newFake(t)
-				l := climb(t, withHome(own, us, frozen))
+				l := newChain(t, withHome(own, us, frozen))
 				q, rate := keptInUS(t, 4000, policy), hourly(t, "rate", 1_000_000)
 				var d limit.Decision
 				admitted, marked, closed, unmarkedAway := int64(0), int64(0), 0, 0
@@ -95,7 +96,7 @@ func TestHomeAway(t *testing.T) {
 				if marked != before {
 					t.Errorf("%d marked though the home is back", marked-before)
 				}
-				shut(t, l)
+				closeChain(t, l)
 				lost := l.Leases.Stats().Lost // of leases that ended while nobody answered, of either limit
 				if got := usedOf(t, us, asks(acme, q)); got[0] < admitted || got[0] > admitted+lost {
 					t.Errorf("the home counts %d, want the %d that were admitted and at most %d lost", got[0], admitted, lost)
@@ -113,11 +114,11 @@ func TestHomeAway(t *testing.T) {
 func TestHomeCountsInstancesOfAllCells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		us := newFake(t)
-		home := climb(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "us", Store: us}, MaxInstances: 1,
+		home := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "us", Store: us}, MaxInstances: 1,
 			Homes: map[string]resilience.NamedStore{"eu": {Name: "home eu", Store: newFake(t)}}})
 		var others []*resilience.Chain
 		for range 3 {
-			others = append(others, climb(t, withHome(newFake(t), us, false)))
+			others = append(others, newChain(t, withHome(newFake(t), us, false)))
 		}
 		q := keptInUS(t, 4000, limit.Backstop)
 		for range 60 { // a minute, in which all are heard of
@@ -148,8 +149,38 @@ func TestHomeCountsInstancesOfAllCells(t *testing.T) {
 		us.set(false, false)
 		<-time.After(30 * time.Second)
 		for _, l := range append(others, home) {
-			shut(t, l)
+			closeChain(t, l)
 		}
+	})
+}
+
+// Guarantees that an instance announces itself to a home while it holds leases of it, and no longer: a home that no tenant
+// of this cell uses is not called for ever.
+func TestAnUnusedHomeIsNotCalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own, us := newFake(t), newFake(t)
+		l := newChain(t, withHome(own, us, true))
+		counted := limit.Owner{Kind: limit.AnyKey, Name: "sluice/quotas"}
+		announcements := func(d time.Duration) int { // during d, in which a request comes each second
+			before := len(us.of(counted))
+			for range int(d / time.Second) {
+				l.RunBackgroundTasks(t.Context(), time.Now())
+				<-time.After(time.Second)
+			}
+			return len(us.of(counted)) - before
+		}
+		if n := announcements(time.Minute); n != 0 {
+			t.Errorf("%d announcements to a home that was never used, want none", n)
+		}
+		decides(t, l, asks(acme, keptInUS(t, 4000, limit.Backstop)), 1)
+		const announced = 2 * lease.DefaultHomeLife
+		if n := announcements(announced); n < int(announced/resilience.InstancesPeriod) {
+			t.Errorf("%d announcements within %s after the home was used, want at least one for each period", n, announced)
+		}
+		if n := announcements(time.Minute); n != 0 {
+			t.Errorf("%d announcements to a home that was not used for %s, want none", n, announced)
+		}
+		closeChain(t, l)
 	})
 }
 
@@ -161,7 +192,7 @@ func TestRateOfAHomeThatIsAway(t *testing.T) {
 		for _, policy := range []limit.FailurePolicy{limit.Backstop, limit.Open, limit.Closed} {
 			synctest.Test(t, func(t *testing.T) {
 				own, us := newFake(t), newFake(t)
-				l := climb(t, withHome(own, us, frozen))
+				l := newChain(t, withHome(own, us, frozen))
 				tiny := build(t, limit.Limit{ID: "tiny", OnStoreFailure: policy, Exact: true, Tiers: []limit.Tier{
 					{Algorithm: limit.FixedWindow, Threshold: 2, Period: time.Second}}}).KeptIn("us")
 				<-time.After(time.Second - time.Duration(time.Now().Nanosecond())) // a window begins
@@ -204,7 +235,7 @@ func TestRateOfAHomeThatIsAway(t *testing.T) {
 				if admitted, marked, closed := spend(20); admitted != 40 || marked+closed != 0 {
 					t.Errorf("%s, with the home again: %d admitted, %d marked, %d closed", policy, admitted, marked, closed)
 				}
-				shut(t, l)
+				closeChain(t, l)
 				if got := usedOf(t, own, asks(acme, tiny)); got[0] != 0 {
 					t.Errorf("the own store counts %d", got[0])
 				}
@@ -218,9 +249,9 @@ func TestRateOfAHomeThatIsAway(t *testing.T) {
 func TestRateKeptForAllCells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis, quotas := newFake(t), newFake(t)
-		here := climb(t, resilience.ChainConfig{Cell: "us", Rates: resilience.NamedStore{Name: "redis", Store: redis}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas},
+		here := newChain(t, resilience.ChainConfig{Cell: "us", Rates: resilience.NamedStore{Name: "redis", Store: redis}, Quotas: resilience.NamedStore{Name: "dynamodb", Store: quotas},
 			MaxInstances: 1, Homes: map[string]resilience.NamedStore{"eu": {Name: "home eu", Store: newFake(t)}}})
-		there := climb(t, withHome(newFake(t), quotas, false))
+		there := newChain(t, withHome(newFake(t), quotas, false))
 		small := build(t, limit.Limit{ID: "small", Exact: true, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 400, Period: time.Hour}}}).KeptIn("us")
 		admitted := int64(0)
 		for range 60 { // a minute, in which each hears of the other
@@ -246,7 +277,7 @@ func TestRateKeptForAllCells(t *testing.T) {
 		}
 		quotas.set(false, false)
 		<-time.After(30 * time.Second)
-		shut(t, there)
-		shut(t, here)
+		closeChain(t, there)
+		closeChain(t, here)
 	})
 }

@@ -187,6 +187,22 @@ func TestAnnouncingIsCheap(t *testing.T) {
 	}
 }
 
+// Guarantees that an instance is not counted twice if its announcements are exactly a period apart: the counter still
+// counts the earlier one then.
+func TestAnnouncementsAPeriodApart(t *testing.T) {
+	f := newInstances(t, resilience.InstancesConfig{Store: newShared(t)})
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for range 5 {
+		if err := f.Announce(t.Context(), now); err != nil {
+			t.Fatal(err)
+		}
+		if n := f.Count(); n != 1 {
+			t.Errorf("%s: %d instances, want 1", now.Format(time.TimeOnly), n)
+		}
+		now = now.Add(resilience.InstancesPeriod)
+	}
+}
+
 // Guarantees that of two requests of which one overtakes the other only the first to arrive announces the instance: two
 // announcements a moment apart would be two instances.
 func TestAnOvertakenRequestAnnouncesNothing(t *testing.T) {

@@ -92,7 +92,7 @@ func TestADecisionPassesThroughAtMostFourStores(t *testing.T) {
 		if got := deepest(reflect.ValueOf(chain.Fallback), map[uintptr]bool{}); got != c.want {
 			t.Errorf("%s: %d stores are nested, want %d", name, got, c.want)
 		}
-		shut(t, chain)
+		closeChain(t, chain)
 	}
 }
 

@@ -8,31 +8,32 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// pendingCharges are the units that the fallback limiter admitted and the store has yet to count: for each tier of each
-// limit and value of each owner. Their memory is bounded. Units that have no room are dropped, and counted as dropped.
+// pendingCharges holds the units that the fallback limiter admitted and the store has yet to count: for each tier of
+// each limit and value of each owner. Its memory is bounded. Units for which there is no room are dropped, and counted
+// as dropped.
 type pendingCharges struct {
 	mu      sync.Mutex
 	byOwner map[limit.Owner]*ownerPending
-	queue   []limit.Owner // in the order in which they are replayed
-	bytes   int64         // that they take
-	bound   int64         // on bytes
-	taken   int           // owners that takeNext has taken out and that are not done
-	swept   int64         // when expired units were last looked for, µs
-	waiting atomic.Int64  // owners, those that are taken out included
-	dropped atomic.Int64  // units
+	queue   []limit.Owner // the owners of byOwner in the order in which they are replayed
+	bytes   int64         // memory that byOwner takes
+	bound   int64         // the most that bytes may be
+	taken   int           // owners for which takeNext was called, and not yet done or putBack
+	swept   int64         // when makeRoom last looked for expired units, µs by the store's clock
+	waiting atomic.Int64  // owners in byOwner, and those in taken
+	dropped atomic.Int64  // units for which there was no room
 }
 
-// ownerPending are the pending units of one owner.
+// ownerPending holds the pending units of one owner.
 type ownerPending struct{ limits []pendingLimit }
 
-// pendingLimit are the pending units of one limit and value.
+// pendingLimit holds the pending units of one limit and value.
 type pendingLimit struct {
 	limit *limit.Limit
 	value limit.Value
 	tiers []pendingTier
 }
 
-// What an owner, a limit, a tier and a slot take, in bytes: their own size and their share of maps and slices, rounded
+// Memory of an owner, a limit, a tier and a slot, in bytes: their own size and their share of maps and slices, rounded
 // up.
 const (
 	ownerBytes = 192
@@ -41,37 +42,37 @@ const (
 	slotBytes  = 2 * 32 // a slot has 32 bytes, and slices grow by doubling
 )
 
-// sweepEvery is how often expired units are looked for at most, in µs. Each time looks at all owners.
+// sweepEvery is how long makeRoom waits before it looks for expired units again, in µs, because it looks at all owners.
 const sweepEvery = 1_000_000
 
-// mostReplayed is how many limits one replay request charges: more than nearly every owner has pending, and well below
-// the 1,024 charges that a request may have.
-const mostReplayed = 64
+// maxReplayedLimits is how many limits one replay request charges at most. Nearly every owner has fewer pending, and a
+// request may have up to 1,024 charges.
+const maxReplayedLimits = 64
 
-// sizeOf returns how many bytes a limit and value take, without their slots.
+// sizeOf returns the memory of a limit and value, in bytes, without their slots.
 func sizeOf(l *limit.Limit, v limit.Value) int64 {
 	return limitBytes + int64(len(v.Text)) + int64(len(l.Tiers))*tierBytes
 }
 
-// add remembers that a charge was admitted at a time, µs by the store's clock. parts are the instance's parts of the
-// limit's tiers.
+// add adds the units of a charge that was admitted at a time, µs by the store's clock, or drops them if there is no
+// room. parts are the instance's parts of the limit's tiers.
 func (p *pendingCharges) add(owner limit.Owner, c *limit.Charge, parts []tierPart, at int64) {
 	var slots [limit.MaxTiers]slot
 	for i := range c.Limit.Tiers {
-		from, until := span(&c.Limit.Tiers[i], owner, at)
+		from, until := slotSpan(&c.Limit.Tiers[i], owner, at)
 		slots[i] = slot{from, until, at, c.Cost}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := p.byOwner[owner]
-	var d *pendingLimit
+	var l *pendingLimit
 	need := int64(0)
 	if o == nil {
 		need = ownerBytes + int64(len(owner.Name))
 	} else {
-		d = o.find(c.Limit, c.Value)
+		l = o.find(c.Limit, c.Value)
 	}
-	if d == nil {
+	if l == nil {
 		need += sizeOf(c.Limit, c.Value)
 	}
 	need += int64(len(c.Limit.Tiers)) * slotBytes
@@ -79,20 +80,20 @@ func (p *pendingCharges) add(owner limit.Owner, c *limit.Charge, parts []tierPar
 		p.dropped.Add(c.Cost * int64(len(c.Limit.Tiers)))
 		return
 	}
-	if o = p.byOwner[owner]; o == nil { // or makeRoom has removed it
+	if o = p.byOwner[owner]; o == nil { // there was none, or makeRoom has removed it
 		o = new(ownerPending)
 		p.byOwner[owner] = o
 		p.queue = append(p.queue, owner)
 		p.recount()
 		p.bytes += ownerBytes + int64(len(owner.Name))
 	}
-	if d = o.find(c.Limit, c.Value); d == nil {
+	if l = o.find(c.Limit, c.Value); l == nil {
 		o.limits = append(o.limits, pendingLimit{c.Limit, c.Value, make([]pendingTier, len(c.Limit.Tiers))})
-		d = &o.limits[len(o.limits)-1]
+		l = &o.limits[len(o.limits)-1]
 		p.bytes += sizeOf(c.Limit, c.Value)
 	}
-	for i := range d.tiers {
-		pt := &d.tiers[i]
+	for i := range l.tiers {
+		pt := &l.tiers[i]
 		before := len(pt.slots)
 		pt.part = parts[i]
 		pt.add(&c.Limit.Tiers[i], owner, slots[i])
@@ -101,7 +102,7 @@ func (p *pendingCharges) add(owner limit.Owner, c *limit.Charge, parts []tierPar
 }
 
 // boundFor returns how many bytes all pending units may take if units of the owner are added. Only tenants may fill the
-// second half: a caller with many addresses must not cause the units of tenants to be dropped.
+// second half: otherwise a client with many addresses could cause the units of tenants to be dropped.
 func (p *pendingCharges) boundFor(owner limit.Owner) int64 {
 	if owner.Kind == limit.Address || owner.Kind == limit.Anonymous {
 		return p.bound / 2
@@ -109,13 +110,13 @@ func (p *pendingCharges) boundFor(owner limit.Owner) int64 {
 	return p.bound
 }
 
-// makeRoom reports whether there is room for more bytes. If there is none, it drops expired units first, at most once
-// in a while.
-func (p *pendingCharges) makeRoom(need, most, now int64) bool {
-	if p.bytes+need <= most {
+// makeRoom reports whether need more bytes fit within the bound. If they do not, it drops expired units first, at most
+// once in sweepEvery.
+func (p *pendingCharges) makeRoom(need, bound, now int64) bool {
+	if p.bytes+need <= bound {
 		return true
 	}
-	if d := now - p.swept; d >= 0 && d < sweepEvery {
+	if since := now - p.swept; since >= 0 && since < sweepEvery {
 		return false
 	}
 	p.swept = now
@@ -132,16 +133,17 @@ func (p *pendingCharges) makeRoom(need, most, now int64) bool {
 		p.bytes += o.size(owner)
 	}
 	p.recount()
-	return p.bytes+need <= most
+	return p.bytes+need <= bound
 }
 
-// size returns how many bytes the pending units take.
+// size returns the memory of all pending units, in bytes.
 func (p *pendingCharges) size() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.bytes
 }
 
+// size returns the memory of the owner's pending units, in bytes.
 func (o *ownerPending) size(owner limit.Owner) int64 {
 	n := ownerBytes + int64(len(owner.Name))
 	for i := range o.limits {
@@ -153,6 +155,7 @@ func (o *ownerPending) size(owner limit.Owner) int64 {
 	return n
 }
 
+// find returns the pending units of a limit and value, or nil if there are none.
 func (o *ownerPending) find(l *limit.Limit, v limit.Value) *pendingLimit {
 	for i := range o.limits {
 		if o.limits[i].limit == l && o.limits[i].value == v {
@@ -162,19 +165,20 @@ func (o *ownerPending) find(l *limit.Limit, v limit.Value) *pendingLimit {
 	return nil
 }
 
-// dropExpired drops units that no longer count.
+// dropExpired drops the units that no longer count at now.
 func (o *ownerPending) dropExpired(owner limit.Owner, now int64) {
-	o.limits = slices.DeleteFunc(o.limits, func(d pendingLimit) bool {
+	o.limits = slices.DeleteFunc(o.limits, func(l pendingLimit) bool {
 		left := false
-		for i := range d.tiers {
-			d.tiers[i].dropExpired(&d.limit.Tiers[i], owner, now)
-			left = left || len(d.tiers[i].slots) > 0
+		for i := range l.tiers {
+			l.tiers[i].dropExpired(&l.limit.Tiers[i], owner, now)
+			left = left || len(l.tiers[i].slots) > 0
 		}
 		return !left
 	})
 }
 
-// cancel takes off units that were refunded, of those that were admitted at a time under a limit's id.
+// cancel subtracts refunded units from the pending units of a tier, of the limit with the id. at is when they were
+// admitted, µs by the store's clock.
 func (p *pendingCharges) cancel(owner limit.Owner, id string, tier int, v limit.Value, at, units int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -183,13 +187,13 @@ func (p *pendingCharges) cancel(owner limit.Owner, id string, tier int, v limit.
 		return
 	}
 	for i := range o.limits {
-		d := &o.limits[i]
-		if d.limit.ID != id || d.value != v || tier >= len(d.tiers) {
+		l := &o.limits[i]
+		if l.limit.ID != id || l.value != v || tier >= len(l.tiers) {
 			continue
 		}
-		bucket := d.limit.Tiers[tier].Algorithm.HasRate()
-		for j := range d.tiers[tier].slots {
-			if s := &d.tiers[tier].slots[j]; bucket || at >= s.from && at < s.until {
+		bucket := l.limit.Tiers[tier].Algorithm.HasRate()
+		for j := range l.tiers[tier].slots {
+			if s := &l.tiers[tier].slots[j]; bucket || at >= s.from && at < s.until {
 				back := min(units, s.units)
 				s.units -= back
 				units -= back
@@ -198,7 +202,8 @@ func (p *pendingCharges) cancel(owner limit.Owner, id string, tier int, v limit.
 	}
 }
 
-// takeNext takes out the owner that has waited longest; nil if none waits. Call done or putBack for it.
+// takeNext takes the owner that has waited longest out of p. It returns nil if no owner waits. The caller must call
+// done or putBack for the owner afterwards.
 func (p *pendingCharges) takeNext() (limit.Owner, *ownerPending) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -215,7 +220,7 @@ func (p *pendingCharges) takeNext() (limit.Owner, *ownerPending) {
 	return owner, o
 }
 
-// done says that nothing is pending any more for an owner that was taken out.
+// done ends what takeNext began, for an owner whose units have all been sent or dropped.
 func (p *pendingCharges) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,10 +228,11 @@ func (p *pendingCharges) done() {
 	p.recount()
 }
 
+// recount sets waiting. p.mu is held.
 func (p *pendingCharges) recount() { p.waiting.Store(int64(len(p.byOwner) + p.taken)) }
 
-// putBack keeps the units of an owner that was taken out and that could not be sent, behind all other owners. Units
-// that became pending for the owner meanwhile are added to them.
+// putBack ends what takeNext began, for an owner with units that could not be sent. It puts the owner at the end of the
+// queue. If more units of the owner have become pending meanwhile, it adds the units to those.
 func (p *pendingCharges) putBack(owner limit.Owner, o *ownerPending) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -243,7 +249,7 @@ func (p *pendingCharges) putBack(owner limit.Owner, o *ownerPending) {
 	p.recount()
 }
 
-// merge adds the units of other.
+// merge adds the units of other to o.
 func (o *ownerPending) merge(other *ownerPending) {
 	for i := range other.limits {
 		from := &other.limits[i]
@@ -262,38 +268,40 @@ func (o *ownerPending) merge(other *ownerPending) {
 
 // replayRequest is one request that charges some of an owner's pending units.
 type replayRequest struct {
-	in      place // where all of its limits are counted
+	to      destination // that counts all limits of the request
 	request limit.Request
 	units   int64 // over all tiers
 }
 
 func isQuota(l *limit.Limit) bool { return l.Tiers[0].Calendar != nil }
 
-// place names limits that may be counted in a store of their own: the quotas or the rates of a cell.
-type place struct {
-	home   string
+// destination stands for the store that counts a limit. Limits with the same destination are in the same store. The
+// quotas and the rates of a cell may be in two stores, so they have two destinations.
+type destination struct {
+	home   string // limit.Limit.Home; "" is this cell
 	quotas bool
 }
 
-func placeOf(l *limit.Limit) place { return place{l.Home, isQuota(l)} }
+func destinationOf(l *limit.Limit) destination { return destination{l.Home, isQuota(l)} }
 
-// nextRequest takes off one slot of each tier and returns a request that charges them, and the slots that it took off.
-// The limits of the request have different ids, because a request must not name one counter twice, and lie in one
-// place, because another place may be another store. The request is empty if nothing is pending, or only in silent
-// places.
+// nextRequest takes one slot of each tier out of o. It returns a request that charges these slots, and the slots.
+//
+// The limits of the request have different ids, because a request must not name one counter twice, and the same
+// destination. Limits whose destination is in unanswered are left out. The request is empty if no other units are
+// pending.
 func (o *ownerPending) nextRequest(owner limit.Owner, now int64,
-	silent map[place]bool) (r replayRequest, taken *ownerPending) {
+	unanswered map[destination]bool) (r replayRequest, taken *ownerPending) {
 	o.dropExpired(owner, now)
 	r.request.Owner = owner
 	taken = new(ownerPending)
 	var ids []string
 	for i := range o.limits {
 		l := &o.limits[i]
-		in := placeOf(l.limit)
-		if slices.Contains(ids, l.limit.ID) || len(ids) == mostReplayed || silent[in] || len(ids) > 0 && in != r.in {
+		to := destinationOf(l.limit)
+		if slices.Contains(ids, l.limit.ID) || len(ids) == maxReplayedLimits || unanswered[to] || len(ids) > 0 && to != r.to {
 			continue
 		}
-		r.in = in
+		r.to = to
 		ids = append(ids, l.limit.ID)
 		r.request.Charges = append(r.request.Charges, limit.Charge{Limit: l.limit, Value: l.value, Cost: 1})
 		off := pendingLimit{limit: l.limit, value: l.value, tiers: make([]pendingTier, len(l.tiers))}

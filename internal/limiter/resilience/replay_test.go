@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
-// spend asks n times, each to be admitted.
+// spend decides n times, and fails the test if one is denied.
 func spend(t *testing.T, s limit.Store, req *limit.Request, n int) {
 	t.Helper()
 	var d limit.Decision
@@ -25,7 +25,7 @@ func spend(t *testing.T, s limit.Store, req *limit.Request, n int) {
 	}
 }
 
-// used is what the store counts of the request's first tier.
+// used returns how many units the store counts of the first tier of the request.
 func used(t *testing.T, s limit.Store, req *limit.Request) int64 {
 	t.Helper()
 	var d limit.Decision
@@ -280,6 +280,41 @@ func TestOneOfTwoStoresIsAway(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Guarantees that one replay gives every owner its turn, although a store that counts a part of each owner's units does
+// not answer: the other store gets all of its units.
+func TestEachOwnerHasItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own, home := newMemory(t), newFlaky(t, nil)
+		homes, err := router.New(router.Config{Rates: router.Backend{Store: own},
+			Homes: map[string]router.Backend{"us": {Store: home}}, HoldFor: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newStore(t, resilience.FallbackConfig{Store: homes})
+		rate, quota := window(t, "rate", 100, limit.Backstop), keptInUS(t, 100, limit.Backstop)
+		home.down.Store(true)
+		names := []string{"ann", "bob", "cid", "dan"}
+		for _, name := range names {
+			req := ask(quota, rate)
+			req.Owner.Name = name
+			spend(t, s, req, 7)
+		}
+		spend(t, s, ask(window(t, "other", 1000, limit.Backstop)), 1) // the own store answers, which starts the replay
+		pass(500 * time.Millisecond)                                  // less than the pause before another replay
+		synctest.Wait()
+		for _, name := range names {
+			req := ask(rate)
+			req.Owner.Name = name
+			if n := used(t, own, req); n != 7 {
+				t.Errorf("%d units of %s are charged in the store that answers, want 7", n, name)
+			}
+		}
+		if err := homes.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
 
 // Guarantees that what was not sent is kept, and that what may have been sent is not sent again.

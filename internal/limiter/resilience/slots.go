@@ -7,30 +7,33 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// pendingTier are the pending units of one tier, in slots of time.
+// pendingTier holds the pending units of one tier, added up in slots of time.
 //
-// The units of a window lie in slots of an eighth of the period, and those of a quota in slots of its calendar period.
-// Each slot has the latest time at which any of its units were admitted. If an algorithm counts each unit from its own
-// time (sliding_log, sliding_buckets), units therefore count for up to an eighth of the period longer than they should,
-// and never shorter.
+// A slot of a window is an eighth of the period long, and a slot of a quota is a calendar period. Each slot keeps the
+// latest time at which a unit in it was admitted, and all its units are replayed as of that time. If an algorithm
+// counts each unit from its own time (sliding_log, sliding_buckets), units therefore count for up to an eighth of the
+// period longer than they should, and never shorter.
 //
-// A token or leaky bucket has one slot: the units that the instance's part of the bucket has not refilled since.
+// A token or leaky bucket has one slot, with the units that the instance's part of the bucket has not refilled yet.
 type pendingTier struct {
 	slots []slot
-	part  tierPart
+	part  tierPart // by which a bucket's units refill
 }
 
-// slot are the units that were admitted from one time on and before another, the last of them at a third. Of a bucket,
-// at is the time at which so many units were left to refill. Times are µs by the store's clock.
-type slot struct{ from, until, at, units int64 }
+// slot holds the pending units that were admitted in one span of time. Times are µs by the store's clock.
+type slot struct {
+	from, until int64 // the span: from one time until before another
+	at          int64 // of a window, when the last unit was admitted; of a bucket, up to when units has been refilled
+	units       int64
+}
 
-// slotsPerPeriod is into how many slots the period of a window is divided. More slots would count times more finely,
-// and take more memory and more replay requests.
+// slotsPerPeriod is how many slots a window's period has. With more slots, units would count less too long; with fewer,
+// they take less memory and fewer replay requests.
 const slotsPerPeriod = 8
 
-// span returns the slot that a time lies in. It may have to compute a calendar period, so it must not be called under a
-// lock.
-func span(t *limit.Tier, owner limit.Owner, at int64) (from, until int64) {
+// slotSpan returns the span of the slot that a time lies in. It may have to compute a calendar period, which is slow,
+// so it must not be called under a lock.
+func slotSpan(t *limit.Tier, owner limit.Owner, at int64) (from, until int64) {
 	if t.Calendar != nil {
 		return t.CalendarPeriod(at)
 	}
@@ -48,8 +51,8 @@ func mod(a, b int64) int64 {
 	return a%b + b
 }
 
-// counts reports whether the slot's units still count at now.
-func (s *slot) counts(t *limit.Tier, owner limit.Owner, now int64) bool {
+// isCounted reports whether the store still counts the slot's units at now.
+func (s *slot) isCounted(t *limit.Tier, owner limit.Owner, now int64) bool {
 	switch counting := t.Counting(); {
 	case t.Algorithm.HasRate():
 		return s.units > 0
@@ -62,8 +65,8 @@ func (s *slot) counts(t *limit.Tier, owner limit.Owner, now int64) bool {
 	}
 }
 
-// refill takes off the units that the instance's part of a bucket has refilled by now. It takes off whole units only,
-// and moves at by the time that these take, so no fraction is lost.
+// refill subtracts the units that the instance's part of a bucket has refilled by now. It subtracts whole units only,
+// and moves at by the time that these units take, so no fraction is lost.
 func (s *slot) refill(of tierPart, now int64) {
 	elapsed := now - s.at
 	if elapsed <= 0 {
@@ -83,7 +86,7 @@ func (s *slot) refill(of tierPart, now int64) {
 	s.units, s.at = 0, now
 }
 
-// add adds the units of one more slot, which has the span of its time. It drops units that no longer count then.
+// add adds newly admitted units, which are in more. If that takes another slot, it drops units that no longer count.
 func (pt *pendingTier) add(t *limit.Tier, owner limit.Owner, more slot) {
 	at := more.at
 	if t.Algorithm.HasRate() {
@@ -106,15 +109,15 @@ func (pt *pendingTier) add(t *limit.Tier, owner limit.Owner, more slot) {
 	pt.slots = append(pt.slots, more)
 }
 
-// dropExpired drops units that no longer count.
+// dropExpired drops the units that no longer count at now.
 func (pt *pendingTier) dropExpired(t *limit.Tier, owner limit.Owner, now int64) {
 	if t.Algorithm.HasRate() && len(pt.slots) > 0 {
 		pt.slots[0].refill(pt.part, now)
 	}
-	pt.slots = slices.DeleteFunc(pt.slots, func(s slot) bool { return !s.counts(t, owner, now) })
+	pt.slots = slices.DeleteFunc(pt.slots, func(s slot) bool { return !s.isCounted(t, owner, now) })
 }
 
-// mergeSlot adds the units of a slot that was taken off before.
+// mergeSlot adds the units of a slot that nextRequest had taken out.
 func (pt *pendingTier) mergeSlot(t *limit.Tier, s slot) {
 	if t.Algorithm.HasRate() && len(pt.slots) > 0 {
 		s.refill(pt.part, pt.slots[0].at)

@@ -1,9 +1,13 @@
-// Package singleflight has one call made on behalf of all who wait for it, in a process that may be frozen.
+// Package singleflight lets many goroutines wait for one call that is made on behalf of all of them, in a process that
+// may be frozen.
 //
-// A [Call] is what golang.org/x/sync/singleflight keeps of a call, and what that package does not show: when the call
-// began, so that a call which a freeze cut off can be given up, and a budget that ends apart from each caller's own
-// wait. Which call is under way for what is up to its owner, who keeps it under a lock of its own: one read may answer
-// several calls, and a call that was given up may still end.
+// A [Call] has two things that golang.org/x/sync/singleflight does not offer: the time at which the call began, so that
+// a call which a freeze cut off can be given up, and a budget after which nobody waits any more, apart from each
+// caller's own context.
+//
+// A Call does not know what is called. Its owner keeps the calls that are under way, under a lock of its own, and
+// begins a new one if there is none. So one answer of a store may end several calls, and a call that was given up may
+// still end.
 package singleflight
 
 import (
@@ -17,18 +21,18 @@ import (
 type Call struct {
 	Began clock.Instant
 
-	late <-chan struct{}
-	done chan struct{}
-	err  error
+	budget <-chan struct{} // closed when the call's budget ends; nil: it has none
+	done   chan struct{}   // closed by End
+	err    error           // set by End
 }
 
-// Begin makes a call that began at an instant. Nobody waits for it after late is closed; if late is nil, the call has
-// no budget.
-func Begin(began clock.Instant, late <-chan struct{}) *Call {
-	return &Call{Began: began, late: late, done: make(chan struct{})}
+// Begin makes a call that began at an instant. Nobody waits for the call once budget is closed. If budget is nil, only
+// each caller's own context bounds its wait.
+func Begin(began clock.Instant, budget <-chan struct{}) *Call {
+	return &Call{Began: began, budget: budget, done: make(chan struct{})}
 }
 
-// End ends the call for all who wait for it. It must be called once.
+// End ends the call, with the error that all who wait for it get from Result. It must be called once.
 func (c *Call) End(err error) {
 	c.err = err
 	close(c.done)
@@ -47,21 +51,22 @@ func (c *Call) Result() (ended bool, err error) {
 	}
 }
 
-// Late reports whether nobody waits for the call any more, because its budget has ended.
-func (c *Call) Late() bool {
+// BudgetEnded reports whether the call's budget has ended, after which nobody waits for the call.
+func (c *Call) BudgetEnded() bool {
 	select {
-	case <-c.late:
+	case <-c.budget:
 		return true
 	default:
 		return false
 	}
 }
 
-// Wait waits until the call has ended or is late; [Call.Result] says which. The error is why ctx ended before that.
+// Wait waits until the call or its budget has ended. Then it returns nil, and [Call.Result] says whether the call has
+// ended. If ctx ends before that, Wait returns ctx.Err().
 func (c *Call) Wait(ctx context.Context) error {
 	select {
 	case <-c.done:
-	case <-c.late:
+	case <-c.budget:
 	case <-ctx.Done():
 		return ctx.Err()
 	}

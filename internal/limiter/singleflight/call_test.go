@@ -14,12 +14,12 @@ import (
 
 var errDown = errors.New("down")
 
-// Guarantees that all who wait for a call hear its outcome when it ends, and those who come later at once.
+// Guarantees that all who wait for a call get its error when it ends, and that those who come later get it at once.
 func TestAllHearTheOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := singleflight.Begin(clock.Read(), nil)
-		if ended, err := c.Result(); ended || err != nil || c.Late() {
-			t.Errorf("a call that has begun: ended %t, %v, late %t", ended, err, c.Late())
+		if ended, err := c.Result(); ended || err != nil || c.BudgetEnded() {
+			t.Errorf("a call that has begun: ended %t, %v, budget ended %t", ended, err, c.BudgetEnded())
 		}
 		var all sync.WaitGroup
 		for range 20 {
@@ -42,8 +42,8 @@ func TestAllHearTheOutcome(t *testing.T) {
 	})
 }
 
-// Guarantees that nobody waits longer than the call's budget or its own context: a table that hangs would hold up every
-// request.
+// Guarantees that nobody waits longer than the call's budget or than its own context. Otherwise a table that hangs
+// would delay every request.
 func TestWaitsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -52,18 +52,18 @@ func TestWaitsAreBounded(t *testing.T) {
 		mine, leave := context.WithTimeout(t.Context(), time.Second)
 		defer leave()
 		began := time.Now()
-		if err := c.Wait(mine); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second || c.Late() {
-			t.Errorf("Wait = %v after %s, late %t; want the caller's own end after 1s", err, time.Since(began), c.Late())
+		if err := c.Wait(mine); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second || c.BudgetEnded() {
+			t.Errorf("Wait = %v after %s, budget ended %t; want the caller's own end after 1s", err, time.Since(began), c.BudgetEnded())
 		}
-		if err := c.Wait(t.Context()); err != nil || time.Since(began) != 2*time.Second || !c.Late() {
-			t.Errorf("Wait = %v after %s, late %t; want that the call is late after 2s", err, time.Since(began), c.Late())
+		if err := c.Wait(t.Context()); err != nil || time.Since(began) != 2*time.Second || !c.BudgetEnded() {
+			t.Errorf("Wait = %v after %s, budget ended %t; want that the budget ends after 2s", err, time.Since(began), c.BudgetEnded())
 		}
 		if ended, _ := c.Result(); ended {
-			t.Error("a call that is late has ended")
+			t.Error("the call has ended, and only its budget has")
 		}
 		c.End(nil)
 		if ended, err := c.Result(); !ended || err != nil {
-			t.Errorf("Result = %t, %v: a late call may still end", ended, err)
+			t.Errorf("Result = %t, %v: a call may end after its budget", ended, err)
 		}
 	})
 }

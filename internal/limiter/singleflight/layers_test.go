@@ -6,5 +6,5 @@ import (
 	"github.com/sluicelimits/sluice/internal/layers"
 )
 
-// A call knows nothing of what it is made for.
+// Guarantees that a call does not depend on what it is made for.
 func TestLayers(t *testing.T) { layers.Only(t, layers.Std, "./internal/limiter/clock") }

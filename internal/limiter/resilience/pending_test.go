@@ -1,0 +1,19 @@
+package resilience
+
+import (
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/limit"
+)
+
+// Guarantees that pending units of callers who have shown no credential never take the memory that tenants need.
+func TestBoundForOwners(t *testing.T) {
+	p := pendingCharges{bound: 1000}
+	for kind, want := range map[limit.OwnerKind]int64{
+		limit.Tenant: 1000, limit.AnyKey: 1000, limit.Address: 500, limit.Anonymous: 500,
+	} {
+		if got := p.boundFor(limit.Owner{Kind: kind, Name: "x"}); got != want {
+			t.Errorf("%c: %d bytes of 1000, want %d", kind, got, want)
+		}
+	}
+}
