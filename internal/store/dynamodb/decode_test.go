@@ -95,7 +95,7 @@ func FuzzItem(f *testing.F) {
 				if err != nil {
 					continue
 				}
-				again, err := stateOf(tier, &p, of(tier).fields(&p, &st, 0))
+				again, err := stateOf(tier, &p, algorithmOf(tier).encode(&p, &st, 0))
 				if err != nil {
 					t.Fatalf("%s %q: %v is read, but not what is written for it: %v", tier.Algorithm, name, counter, err)
 				}
@@ -197,14 +197,14 @@ func TestBucketName(t *testing.T) {
 // What a write does to a view is what DynamoDB does to the item; TestViewsAreItems holds the whole, this the order:
 // the right side of every assignment is the item as it was.
 func TestWriteApply(t *testing.T) {
-	w := newWrite(itemKey{"p", "s0"})
-	c := w.counter("a/f1")
-	c.copy("p", "n", new(big.Int))
-	c.set("n", big.NewInt(2))
-	c.addNew("k", big.NewInt(5))
-	c.drop("z")
-	before := &view{counters: map[string]fields{"a/f1": {"n": big.NewInt(9), "p": big.NewInt(1), "z": one}, "b/f1": {"n": one}}}
-	after := w.apply(before)
+	update := newItemUpdate(itemKey{"p", "s0"})
+	counter := update.counterUpdate("a/f1")
+	counter.copyField("p", "n", new(big.Int))
+	counter.setField("n", big.NewInt(2))
+	counter.addOrCreate("k", big.NewInt(5))
+	counter.removeField("z")
+	before := &itemCopy{counters: map[string]fields{"a/f1": {"n": big.NewInt(9), "p": big.NewInt(1), "z": one}, "b/f1": {"n": one}}}
+	after := update.applyTo(before)
 	want := fields{"n": big.NewInt(2), "p": big.NewInt(9), "k": big.NewInt(5)}
 	if got := after.counters["a/f1"]; !got.equal(want) {
 		t.Errorf("the counter is %v, want %v", got, want)

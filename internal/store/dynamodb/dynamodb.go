@@ -113,8 +113,8 @@ const (
 	DefaultMaxItems = 10_000
 	DefaultDenyFor  = 5 * time.Second
 
-	maxTries       = 3
-	maxTriesLeases = 8 // of a decision that leases
+	maxTries      = 3
+	maxLeaseTries = 8 // of a decision that leases
 )
 
 // Errors of a request whose store answered. See [limit.Answered].
@@ -149,18 +149,18 @@ type Config struct {
 
 // Store is a [limit.Store] on a DynamoDB table. Make it with [New].
 type Store struct {
-	client  client
-	table   *string
-	ns      string
-	timeout time.Duration
-	denyFor time.Duration
-	clock   *serviceClock // nil: the caller's
-	boot    uint64
-	serial  atomic.Uint64
-	views   *lru.Cache[itemKey, *view]
-	values  *valueCounts
-	busy    *stripes
-	options []func(*dynamodb.Options)
+	client           client
+	tableName        *string
+	namespace        string
+	timeout          time.Duration
+	denyFor          time.Duration
+	clock            *serviceClock // nil: the caller's
+	receiptPrefix    uint64
+	receiptSerial    atomic.Uint64
+	copies           *lru.Cache[itemKey, *itemCopy]
+	valueCounts      *valueCounts
+	transactionLocks *stripedLocks
+	callOptions      []func(*dynamodb.Options)
 }
 
 // New makes a store on a table that exists.
@@ -184,20 +184,20 @@ func New(c Config) (*Store, error) {
 		return nil, fmt.Errorf("dynamodb store: timeout %s, %d items or %s of denials (at most %s) is out of range",
 			c.Timeout, c.MaxItems, c.DenyFor, DefaultDenyFor)
 	}
-	views, err := lru.New[itemKey, *view](c.MaxItems)
+	views, err := lru.New[itemKey, *itemCopy](c.MaxItems)
 	if err != nil {
 		return nil, fmt.Errorf("dynamodb store: %w", err)
 	}
 	var boot [8]byte
 	crand.Read(boot[:]) // never fails
 	s := &Store{
-		client: c.Client, table: aws.String(c.Table), ns: string(limit.AppendNetstring(nil, c.Namespace)), timeout: c.Timeout, denyFor: c.DenyFor,
-		boot: binary.BigEndian.Uint64(boot[:]), views: views, values: newValueCounts(c.MaxItems), busy: newStripes(),
+		client: c.Client, tableName: aws.String(c.Table), namespace: string(limit.AppendNetstring(nil, c.Namespace)), timeout: c.Timeout, denyFor: c.DenyFor,
+		receiptPrefix: binary.BigEndian.Uint64(boot[:]), copies: views, valueCounts: newValueCounts(c.MaxItems), transactionLocks: newStripedLocks(),
 	}
-	s.options = []func(*dynamodb.Options){func(o *dynamodb.Options) { o.Retryer = aws.NopRetryer{} }}
+	s.callOptions = []func(*dynamodb.Options){func(o *dynamodb.Options) { o.Retryer = aws.NopRetryer{} }}
 	if !c.CallerClock {
 		s.clock = new(serviceClock)
-		s.options = append(s.options, s.clock.watch)
+		s.callOptions = append(s.callOptions, s.clock.observeReplies)
 	}
 	return s, nil
 }
@@ -205,7 +205,7 @@ func New(c Config) (*Store, error) {
 // Accepts every limit but those with a sliding_log.
 func (s *Store) Accepts(l *limit.Limit) error {
 	for i := range l.Tiers {
-		if of(&l.Tiers[i]) == nil {
+		if algorithmOf(&l.Tiers[i]) == nil {
 			return fmt.Errorf("limit %s: a sliding_log cannot be kept in DynamoDB: a condition cannot count the entries of a "+
 				"log. Use sliding_buckets, which has the same bound", l.ID)
 		}
@@ -213,7 +213,7 @@ func (s *Store) Accepts(l *limit.Limit) error {
 	return nil
 }
 
-func (s *Store) check(req *limit.Request) error {
+func (s *Store) checkRequest(req *limit.Request) error {
 	if err := req.Check(); err != nil {
 		return err
 	}
@@ -226,8 +226,8 @@ func (s *Store) check(req *limit.Request) error {
 }
 
 // now is the time that decisions go by, µs since 1970.
-func (s *Store) now(caller time.Time) int64 {
-	us := caller.UnixMicro()
+func (s *Store) timeOf(callerTime time.Time) int64 {
+	us := callerTime.UnixMicro()
 	if s.clock != nil {
 		us += s.clock.offset()
 	}
@@ -235,4 +235,6 @@ func (s *Store) now(caller time.Time) int64 {
 }
 
 // nextID is a receipt's name: unique over all stores, by a random part for each.
-func (s *Store) nextID() limit.ReceiptID { return limit.ReceiptID{Hi: s.boot, Lo: s.serial.Add(1)} }
+func (s *Store) newReceiptID() limit.ReceiptID {
+	return limit.ReceiptID{Hi: s.receiptPrefix, Lo: s.receiptSerial.Add(1)}
+}

@@ -15,6 +15,33 @@ import (
 // fields are a counter as it is stored: whole numbers by name. A fields that is in a view is never changed.
 type fields map[string]*big.Int
 
+// The names of a counter's fields, which are what the table stores. The package comment says what each means.
+const (
+	// fixed_window, sliding_window and quota
+	fieldStart         = "w"
+	fieldEnd           = "e"
+	fieldCount         = "n"
+	fieldPrevious      = "p"
+	fieldPreviousStart = "o"
+
+	// sliding_buckets
+	fieldNewest      = "w"
+	fieldSum         = "s"
+	fieldLateCharges = "x"
+
+	// token_bucket, and of these leaky_bucket has the rate
+	fieldRate           = "r"
+	fieldEmptyTime      = "e"
+	fieldChargedAt      = "t"
+	fieldRefunded       = "b"
+	fieldRefundedAt     = "u"
+	fieldSlotEnd        = "z"
+	fieldTotalEmptyTime = "q"
+
+	// leaky_bucket
+	fieldSlot = "s"
+)
+
 const (
 	maxDigits = 38      // of a number in DynamoDB
 	maxFields = 1 << 12 // of a counter; far above the buckets that one can have
@@ -72,19 +99,21 @@ func parseNumber(v types.AttributeValue) (*big.Int, error) {
 func (f fields) attribute() types.AttributeValue {
 	m := make(map[string]types.AttributeValue, len(f))
 	for name, n := range f {
-		m[name] = number(n)
+		m[name] = numberAttribute(n)
 	}
 	return &types.AttributeValueMemberM{Value: m}
 }
 
-func number(n *big.Int) types.AttributeValue { return &types.AttributeValueMemberN{Value: n.String()} }
+func numberAttribute(n *big.Int) types.AttributeValue {
+	return &types.AttributeValueMemberN{Value: n.String()}
+}
 
 func (f fields) equal(g fields) bool {
 	return maps.EqualFunc(f, g, func(a, b *big.Int) bool { return a.Cmp(b) == 0 })
 }
 
 // int is a field as an int64, an error where it is missing or outside least..most.
-func (f fields) int(name string, least, most int64) (int64, error) {
+func (f fields) intIn(name string, least, most int64) (int64, error) {
 	n, ok := f[name]
 	switch {
 	case !ok:
@@ -97,9 +126,9 @@ func (f fields) int(name string, least, most int64) (int64, error) {
 
 // What a counter of ours can hold.
 const (
-	maxTime   = 1 << 60 // µs, either way
-	maxAmount = 1 << 53
-	mostDebt  = 64 // bursts; of a bucket whose burst was cut since
+	maxTime       = 1 << 60 // µs, either way
+	maxAmount     = 1 << 53
+	maxDebtBursts = 64 // bursts; of a bucket whose burst was cut since
 )
 
 // stateOf is the counter as the core knows it. A nil f is a counter that was never used.
@@ -107,20 +136,20 @@ func stateOf(t *limit.Tier, p *limit.Params, f fields) (limit.State, error) {
 	if f == nil {
 		return limit.State{}, nil
 	}
-	return of(t).state(t, p, f)
+	return algorithmOf(t).decode(t, p, f)
 }
 
 // read reads a field as int does.
-func (f fields) read(name string, least, most int64, to *int64) (err error) {
-	*to, err = f.int(name, least, most)
+func (f fields) readInt(name string, least, most int64, to *int64) (err error) {
+	*to, err = f.intIn(name, least, most)
 	return err
 }
 
 // longest is as long as a number can be.
-func longest() *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(maxDigits-1), nil) }
+func longestNumber() *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(maxDigits-1), nil) }
 
 // scaled is at·by + add.
-func scaled(at, by, add int64) *big.Int {
+func multiplyAdd(at, by, add int64) *big.Int {
 	n := new(big.Int).Mul(big.NewInt(at), big.NewInt(by))
 	return n.Add(n, big.NewInt(add))
 }

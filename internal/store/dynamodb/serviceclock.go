@@ -16,34 +16,34 @@ import (
 // [Date − received, Date + 1 s − sent]. The correction is the least that every recent reply allows: none for a clock
 // that is right, and for one that is wrong it ends within a second of the truth.
 type serviceClock struct {
-	us     atomic.Int64
-	primed atomic.Bool
+	correction  atomic.Int64
+	hasObserved atomic.Bool
 }
 
-const smallStep = 10_000 // µs; corrections up to this are made at once
+const maxImmediateStep = 10_000 // µs; corrections up to this are made at once
 
 // offset is what to add to this machine's time, µs.
-func (c *serviceClock) offset() int64 { return c.us.Load() }
+func (s *serviceClock) offset() int64 { return s.correction.Load() }
 
 // observe takes one reply into account. The first is believed; later ones move the correction halfway to what they
 // allow, so that one wrong Date cannot move the clock by more than half of its error, and the next ones move it back.
-func (c *serviceClock) observe(date, sent, received time.Time) {
+func (s *serviceClock) observe(date, sent, received time.Time) {
 	low := date.Sub(received.Round(0)).Microseconds()
 	high := date.Add(time.Second).Sub(sent.Round(0)).Microseconds()
 	if low > high { // this machine's clock was set meanwhile
 		return
 	}
-	old := c.us.Load()
+	old := s.correction.Load()
 	to := min(max(old, low), high)
-	if gap := to - old; (gap > smallStep || gap < -smallStep) && !c.primed.CompareAndSwap(false, true) {
+	if gap := to - old; (gap > maxImmediateStep || gap < -maxImmediateStep) && !s.hasObserved.CompareAndSwap(false, true) {
 		to = old + gap/2
 	}
-	c.primed.Store(true)
-	c.us.CompareAndSwap(old, to)
+	s.hasObserved.Store(true)
+	s.correction.CompareAndSwap(old, to)
 }
 
 // watch is an option of a call: it looks at the reply's Date.
-func (c *serviceClock) watch(o *dynamodb.Options) {
+func (s *serviceClock) observeReplies(o *dynamodb.Options) {
 	o.APIOptions = append(o.APIOptions, func(stack *middleware.Stack) error {
 		return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("SluiceClock",
 			func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (middleware.DeserializeOutput, middleware.Metadata, error) {
@@ -51,7 +51,7 @@ func (c *serviceClock) watch(o *dynamodb.Options) {
 				out, meta, err := next.HandleDeserialize(ctx, in)
 				if reply, ok := out.RawResponse.(*smithyhttp.Response); ok && reply != nil && reply.Response != nil {
 					if date, e := http.ParseTime(reply.Header.Get("Date")); e == nil {
-						c.observe(date, sent, time.Now())
+						s.observe(date, sent, time.Now())
 					}
 				}
 				return out, meta, err

@@ -15,31 +15,31 @@ import (
 // DynamoDB's bounds on one request, from "Quotas in Amazon DynamoDB". How operators are counted is not said there: DynamoDB
 // Local counts each comparison, AND, OR and function of a condition, and each +, − and function of an update.
 const (
-	maxExpression    = 4096    // bytes of a condition, and of an update
-	maxOperators     = 300     // of a condition, and of an update
-	maxSubstitutions = 2 << 20 // bytes of all names and values
-	maxItem          = 400 << 10
-	maxTransactItems = 100 - 1 // a refund writes its own item, too
+	maxExpressionBytes   = 4096    // bytes of a condition, and of an update
+	maxOperators         = 300     // of a condition, and of an update
+	maxSubstitutionBytes = 2 << 20 // bytes of all names and values
+	maxItemBytes         = 400 << 10
+	maxTransactItems     = 100 - 1 // a refund writes its own item, too
 )
 
 // size is what DynamoDB bounds of a write.
-type size struct{ condition, conditionOperators, update, updateOperators, substitutions int }
+type expressionSize struct{ conditionBytes, conditionOperators, updateBytes, updateOperators, substitutionBytes int }
 
 // size counts what the write would send.
-func (w *write) size() (s size) {
-	condition, update := *w.condition(), *w.expression()
-	s = size{condition: len(condition), conditionOperators: operators(condition, "=<>"), update: len(update), updateOperators: operators(update, "+-")}
-	for alias, name := range w.names {
-		s.substitutions += len(alias) + len(name)
+func (u *itemUpdate) size() (s expressionSize) {
+	condition, update := *u.conditionExpression(), *u.updateExpression()
+	s = expressionSize{conditionBytes: len(condition), conditionOperators: countOperators(condition, "=<>"), updateBytes: len(update), updateOperators: countOperators(update, "+-")}
+	for alias, name := range u.names {
+		s.substitutionBytes += len(alias) + len(name)
 	}
-	for alias, v := range w.values {
-		s.substitutions += len(alias) + bytesOf(v)
+	for alias, v := range u.values {
+		s.substitutionBytes += len(alias) + maxBytesOf(v)
 	}
 	return s
 }
 
 // operators counts the operators of an expression: the symbols, where <= and the like are one, the words and the functions.
-func operators(text, symbols string) int {
+func countOperators(text, symbols string) int {
 	n := strings.Count(text, " AND ") + strings.Count(text, " OR ")
 	for i := range len(text) {
 		switch {
@@ -53,30 +53,30 @@ func operators(text, symbols string) int {
 }
 
 // bytesOf is how many bytes of an attribute DynamoDB may count, at most.
-func bytesOf(v types.AttributeValue) int {
+func maxBytesOf(v types.AttributeValue) int {
 	switch v := v.(type) {
 	case *types.AttributeValueMemberM:
 		n := 3
 		for name, value := range v.Value {
-			n += 1 + len(name) + bytesOf(value)
+			n += 1 + len(name) + maxBytesOf(value)
 		}
 		return n
 	case *types.AttributeValueMemberN:
 		return len(v.Value)
 	default:
-		return sizeOf(v)
+		return estimatedBytes(v)
 	}
 }
 
 // check is the only judge of whether DynamoDB takes a write: an error wraps limit.ErrTooLarge and names the bound.
-func (s size) check() error {
+func (s expressionSize) check() error {
 	for _, b := range [...]struct {
 		n, most int
 		what    string
 	}{
-		{s.condition, maxExpression, "bytes in a condition"}, {s.update, maxExpression, "bytes in an update"},
+		{s.conditionBytes, maxExpressionBytes, "bytes in a condition"}, {s.updateBytes, maxExpressionBytes, "bytes in an update"},
 		{s.conditionOperators, maxOperators, "operators in a condition"}, {s.updateOperators, maxOperators, "operators in an update"},
-		{s.substitutions, maxSubstitutions, "bytes of names and values"},
+		{s.substitutionBytes, maxSubstitutionBytes, "bytes of names and values"},
 	} {
 		if b.n > b.most {
 			return fmt.Errorf("%w: a write has %d %s, and DynamoDB takes at most %d", limit.ErrTooLarge, b.n, b.what, b.most)
@@ -85,13 +85,13 @@ func (s size) check() error {
 	return nil
 }
 
-func (s size) less(o size) size {
-	return size{s.condition - o.condition, s.conditionOperators - o.conditionOperators, s.update - o.update,
-		s.updateOperators - o.updateOperators, s.substitutions - o.substitutions}
+func (s expressionSize) minus(other expressionSize) expressionSize {
+	return expressionSize{s.conditionBytes - other.conditionBytes, s.conditionOperators - other.conditionOperators, s.updateBytes - other.updateBytes,
+		s.updateOperators - other.updateOperators, s.substitutionBytes - other.substitutionBytes}
 }
 
 // checkItems is check for a transaction.
-func checkItems(items int) error {
+func checkItemCount(items int) error {
 	if items > maxTransactItems {
 		return fmt.Errorf("%w: the counters may lie in %d items, and a transaction of DynamoDB writes at most %d of them", limit.ErrTooLarge,
 			items, maxTransactItems)
@@ -101,36 +101,36 @@ func checkItems(items int) error {
 
 // counterWrite is what a write does to one counter. add adds it to the write: as a whole it compares and sets the counter's
 // whole map, in a few bytes; else it adds conditions that charges by others do not disturb.
-type counterWrite struct {
-	name string
-	add  func(c counter, whole bool)
+type counterEdit struct {
+	name  string
+	addTo func(u counterUpdate, whole bool)
 }
 
 // compose makes a write of an item that DynamoDB takes. finish adds what is not a counter's. Where the conditions of all
 // counters do not fit, the widest are compared as a whole. The error says which bound they exceed even so.
-func compose(key itemKey, counters []counterWrite, finish func(*write)) (*write, error) {
+func composeUpdate(key itemKey, counters []counterEdit, finish func(*itemUpdate)) (*itemUpdate, error) {
 	whole := make([]bool, len(counters))
 	for {
-		w, sizes := newWrite(key), make([]size, len(counters))
+		u, sizes := newItemUpdate(key), make([]expressionSize, len(counters))
 		for i := range counters {
-			conds, sets, removes := len(w.conds), len(w.sets), len(w.removes)
-			counters[i].add(w.counter(counters[i].name), whole[i])
-			sizes[i] = roughly(w.conds[conds:], w.sets[sets:], w.removes[removes:])
+			conds, sets, removes := len(u.conditions), len(u.sets), len(u.removes)
+			counters[i].addTo(u.counterUpdate(counters[i].name), whole[i])
+			sizes[i] = estimateSize(u.conditions[conds:], u.sets[sets:], u.removes[removes:])
 		}
-		finish(w)
-		if len(w.sets) == 0 {
-			return w, nil
+		finish(u)
+		if len(u.sets) == 0 {
+			return u, nil
 		}
-		total := w.size()
+		total := u.size()
 		err := total.check()
-		if err == nil || !shorten(total, sizes, whole) {
-			return w, err
+		if err == nil || !compareWidestWhole(total, sizes, whole) {
+			return u, err
 		}
 	}
 }
 
 // shorten marks the widest counters, so many that the rest may fit. It reports false if all are marked.
-func shorten(total size, sizes []size, whole []bool) bool {
+func compareWidestWhole(total expressionSize, sizes []expressionSize, whole []bool) bool {
 	order := make([]int, 0, len(sizes))
 	for i := range sizes {
 		if !whole[i] {
@@ -138,30 +138,30 @@ func shorten(total size, sizes []size, whole []bool) bool {
 		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
-		return cmp.Or(cmp.Compare(sizes[b].conditionOperators, sizes[a].conditionOperators), cmp.Compare(sizes[b].condition, sizes[a].condition))
+		return cmp.Or(cmp.Compare(sizes[b].conditionOperators, sizes[a].conditionOperators), cmp.Compare(sizes[b].conditionBytes, sizes[a].conditionBytes))
 	})
 	for n, i := range order {
 		if n > 0 && total.check() == nil {
 			break
 		}
 		whole[i] = true
-		total = total.less(sizes[i].less(size{condition: len(" AND #zz=:zz"), conditionOperators: 2, update: len(",#zz=:zz")}))
+		total = total.minus(sizes[i].minus(expressionSize{conditionBytes: len(" AND #zz=:zz"), conditionOperators: 2, updateBytes: len(",#zz=:zz")}))
 	}
 	return len(order) > 0
 }
 
 // roughly is the size of parts of a write's expressions, without their names and values.
-func roughly(conds, sets, removes []string) (s size) {
+func estimateSize(conds, sets, removes []string) (s expressionSize) {
 	for _, cond := range conds {
-		s.condition += len(" AND ") + len(cond)
-		s.conditionOperators += 1 + operators(cond, "=<>")
+		s.conditionBytes += len(" AND ") + len(cond)
+		s.conditionOperators += 1 + countOperators(cond, "=<>")
 	}
 	for _, set := range sets {
-		s.update += 1 + len(set)
-		s.updateOperators += operators(set, "+-")
+		s.updateBytes += 1 + len(set)
+		s.updateOperators += countOperators(set, "+-")
 	}
 	for _, remove := range removes {
-		s.update += 1 + len(remove)
+		s.updateBytes += 1 + len(remove)
 	}
 	return s
 }
@@ -178,21 +178,21 @@ func AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
 	bytes := map[string]int{}
 	for _, l := range all {
 		for i := range l.Tiers {
-			if t := &l.Tiers[i]; !inShared(l) {
-				bytes[l.Per] += len(t.AppendName(nil)) + sizeOf(widest(t).attribute())
+			if t := &l.Tiers[i]; !isInSharedItem(l) {
+				bytes[l.Per] += len(t.AppendName(nil)) + estimatedBytes(largestFieldsOf(t).attribute())
 			}
 		}
 	}
 	for per, n := range bytes {
-		if n += 2 * maxSK; n > maxItem {
+		if n += 2 * maxSortKeyBytes; n > maxItemBytes {
 			return fmt.Errorf("%w: the counters of the limits per %s have up to %d bytes for one value, and an item of DynamoDB at most %d: "+
-				"use fewer limits, or fewer buckets", limit.ErrTooLarge, per, n, maxItem)
+				"use fewer limits, or fewer buckets", limit.ErrTooLarge, per, n, maxItemBytes)
 		}
 	}
 	for _, limits := range together {
-		if err := decidable(limits); err != nil {
+		if err := checkTogether(limits); err != nil {
 			return fmt.Errorf("%w. %d limits can apply to one request (%s): use fewer, or put them into a group of which one applies", err,
-				len(limits), named(limits))
+				len(limits), listIDs(limits))
 		}
 	}
 	return nil
@@ -200,11 +200,11 @@ func AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
 
 // decidable says whether a decision over all these limits can be made. A shared counter may lie in any item of the chain, and
 // so each in another one; values beyond the bound of one limit, but not of another, have an item of their own.
-func decidable(limits []*limit.Limit) error {
+func checkTogether(limits []*limit.Limit) error {
 	tiers, ofPer, items := map[string][]*limit.Tier{}, map[string]int{}, 0
 	for _, l := range limits {
 		per := l.Per
-		if inShared(l) {
+		if isInSharedItem(l) {
 			per = ""
 			items += len(l.Tiers)
 		} else if ofPer[per]++; ofPer[per] <= 2 {
@@ -214,12 +214,12 @@ func decidable(limits []*limit.Limit) error {
 			tiers[per] = append(tiers[per], &l.Tiers[i])
 		}
 	}
-	if err := checkItems(items); err != nil {
+	if err := checkItemCount(items); err != nil {
 		return err
 	}
-	for per, of := range tiers {
+	for per, perTiers := range tiers {
 		for _, known := range [...]bool{false, true} {
-			if err := worst(of, per == "", known).size().check(); err != nil {
+			if err := largestUpdate(perTiers, per == "", known).size().check(); err != nil {
 				return err
 			}
 		}
@@ -229,32 +229,32 @@ func decidable(limits []*limit.Limit) error {
 
 // worst is a write to one item with these counters that is at least as large as any that compose makes of them: all are
 // compared as a whole, and either none of them is known or each is.
-func worst(tiers []*limit.Tier, shared, known bool) *write {
-	w := newWrite(itemKey{})
+func largestUpdate(tiers []*limit.Tier, shared, known bool) *itemUpdate {
+	u := newItemUpdate(itemKey{})
 	for i, t := range tiers {
-		name := string(t.AppendName(nil)) + strings.Repeat("=", 1+inlineValue) + fmt.Sprint(i)
-		c, old := w.counter(name), fields(nil)
+		name := string(t.AppendName(nil)) + strings.Repeat("=", 1+maxInlineValue) + fmt.Sprint(i)
+		u, old := u.counterUpdate(name), fields(nil)
 		if known {
-			old = widest(t)
+			old = largestFieldsOf(t)
 		}
-		c.isUnchanged(old)
-		c.replace(widest(t))
+		u.requireUnchanged(old)
+		u.replace(largestFieldsOf(t))
 	}
-	w.head(&view{}, shared, true)
-	w.arm(&view{}, math.MaxInt64/4, 0)
-	w.require("attribute_exists(" + w.name(attrFull) + ")")
-	return w
+	u.requireLayout(&itemCopy{}, shared, true)
+	u.raiseTTL(&itemCopy{}, math.MaxInt64/4, 0)
+	u.require("attribute_exists(" + u.nameAlias(attrFull) + ")")
+	return u
 }
 
 // widest is algorithm.widest; nothing for an algorithm that Accepts refuses.
-func widest(t *limit.Tier) fields {
-	if a := of(t); a != nil {
-		return a.widest(t)
+func largestFieldsOf(t *limit.Tier) fields {
+	if a := algorithmOf(t); a != nil {
+		return a.largestFields(t)
 	}
 	return fields{}
 }
 
-func named(limits []*limit.Limit) string {
+func listIDs(limits []*limit.Limit) string {
 	const some = 5
 	var ids []string
 	for _, l := range limits {

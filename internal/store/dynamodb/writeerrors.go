@@ -13,13 +13,13 @@ import (
 
 // refusal says of an error of a write what it is about. Where DynamoDB refuses this one write, for its size or for what the
 // item holds, the error is one of those that say the store answered; see [limit.Answered]. Others are returned as they are.
-func refusal(err error) error {
+func classifyWriteError(err error) error {
 	var api smithy.APIError
 	switch {
 	case isConflict(err):
 		return fmt.Errorf("%w: %w", ErrUndecided, err)
 	case errors.As(err, &api) && api.ErrorCode() == "ValidationException":
-		return invalid(err, api.ErrorMessage())
+		return classifyValidationError(err, api.ErrorMessage())
 	}
 	return err
 }
@@ -32,7 +32,7 @@ func isConflict(err error) bool {
 
 // invalid says what a write that DynamoDB did not validate is, by the message. That the keys are not the table's holds for
 // every write: it stays an error of the store.
-func invalid(err error, message string) error {
+func classifyValidationError(err error, message string) error {
 	switch {
 	case strings.Contains(message, "schema"):
 		return err
