@@ -15,41 +15,44 @@ import (
 )
 
 const (
-	maxSharedItemBytes = 1024 // a shared item takes no new counter that would make it larger: a write is one unit
-	ttlMargin          = 24 * 60 * 60
-	minTTLRaise        = 60 * 60
-	maxTTLRaise        = 31 * 24 * 60 * 60
+	// a shared item gets no new counter that would make it larger, so that each write of it costs one unit
+	maxSharedItemBytes = 1024
+	ttlMargin          = 24 * 60 * 60      // seconds between the time until which a counter matters and the ttl
+	minTTLRaise        = 60 * 60           // seconds
+	maxTTLRaise        = 31 * 24 * 60 * 60 // seconds
 
-	recentChargeWithin = 100_000 // µs
-	justReadWithin     = 10 * time.Millisecond
+	// µs; a charge that is not older was made by another process at the same time
+	recentChargeWithin = 100_000
+	justReadWithin     = 10 * time.Millisecond // a copy that is not older is not read again before a write
 )
 
-// charge writes what the decision takes. It reports false where a guess was wrong; what the store showed is learned
-// then. The last try leaves the shadows out, so that they cannot fail a decision.
+// writeCharges writes the charges of a decision that the core admits. It reports false if a condition did not hold;
+// what the table has shown is cached by then. The last try leaves out the shadow limits, so that they cannot fail the
+// decision.
 func (d *decision) writeCharges(ctx context.Context, last bool) (done bool, err error) {
 	d.hasRead = false
-	if fulled, err := d.markFullItem(ctx); fulled || err != nil {
+	if marked, err := d.markFullItem(ctx); marked || err != nil {
 		return false, err
 	}
 	enforces := false
-	var writes []plannedUpdate
-	for at, it := range d.items {
+	var updates []plannedUpdate
+	for index, it := range d.items {
 		if !it.enforces || it.written {
 			continue
 		}
 		enforces = true
-		u, err := d.buildUpdate(at, !last)
+		u, err := d.buildUpdate(index, !last)
 		if err != nil {
 			return false, err
 		}
 		if u != nil {
-			writes = append(writes, plannedUpdate{at, u})
+			updates = append(updates, plannedUpdate{index, u})
 		}
 	}
 	if d.hasRead, err = d.readLikelyStale(ctx); d.hasRead || err != nil {
 		return false, err
 	}
-	if done, err := d.writeEnforcing(ctx, writes, enforces && !last); !done || err != nil {
+	if done, err := d.writeEnforcing(ctx, updates, enforces && !last); !done || err != nil {
 		return done, err
 	}
 	if !d.eval.Settle() {
@@ -64,27 +67,28 @@ func (d *decision) writeCharges(ctx context.Context, last bool) (done bool, err 
 	return true, nil
 }
 
-// chargeWrites writes to the items whose limits block. Where there is nothing to write, it asks, if it may, whether that is
-// right.
-func (d *decision) writeEnforcing(ctx context.Context, writes []plannedUpdate, asks bool) (bool, error) {
+// writeEnforcing writes the items with enforcing limits. If there is nothing to write, and mayRead is true, it reads
+// the items whose copies are not recent enough to be sure of that.
+func (d *decision) writeEnforcing(ctx context.Context, updates []plannedUpdate, mayRead bool) (bool, error) {
 	switch {
-	case len(writes) == 0 && asks:
+	case len(updates) == 0 && mayRead:
 		return d.confirmNothingToWrite(ctx)
-	case len(writes) > 1 && !d.orderSequentially(writes):
-		return d.writeInTransaction(ctx, writes)
+	case len(updates) > 1 && !d.orderSequentially(updates):
+		return d.writeInTransaction(ctx, updates)
 	default:
-		return d.writeSequentially(ctx, writes)
+		return d.writeSequentially(ctx, updates)
 	}
 }
 
-// itemWrite is the write of an item of the decision.
+// plannedUpdate is the update of one item of the decision, by its position.
 type plannedUpdate struct {
-	item int
+	index int
 	*itemUpdate
 }
 
-// look reads the items for which a lease's guess is doubtful, if they have not been seen just now. To guess wrong takes as
-// long, and a write unit. It reports whether there were any; the decision is then to be made anew.
+// readLikelyStale reads the items for which the condition of a lease is likely to fail, unless their copies are very
+// recent. A failed write would take as long, and cost a write unit. It reports whether it read any; the decision is
+// then evaluated again.
 func (d *decision) readLikelyStale(ctx context.Context) (bool, error) {
 	if len(d.req.Leases) == 0 {
 		return false, nil
@@ -95,26 +99,26 @@ func (d *decision) readLikelyStale(ctx context.Context) (bool, error) {
 	})
 }
 
-// mayRest reports whether a decision to which nothing is lacking, and nothing granted, is right to write nothing: what is
-// known of the counters is not so old that it is worth asking them.
+// confirmNothingToWrite is called for a request that needs nothing and is granted no lease. It reads the items whose
+// copies are not recent and of which the request asks for a lease. It reports false if it has read any.
 func (d *decision) confirmNothingToWrite(ctx context.Context) (bool, error) {
-	asks := map[int]bool{}
+	asksLease := map[int]bool{}
 	for i := range d.counters {
-		asks[d.counters[i].item] = asks[d.counters[i].item] || d.req.Leases[i].Largest() > 0
+		asksLease[d.counters[i].item] = asksLease[d.counters[i].item] || d.req.Leases[i].Largest() > 0
 	}
-	asked := false
-	for at, it := range d.items {
-		if asks[at] && d.replies[it.key] == nil && !d.isRecent(it.known, d.now) {
-			asked = true
+	hasRead := false
+	for index, it := range d.items {
+		if asksLease[index] && d.replies[it.key] == nil && !d.isRecent(it.known, d.now) {
+			hasRead = true
 			if err := d.readItem(ctx, it.key); err != nil {
 				return false, err
 			}
 		}
 	}
-	return !asked, nil
+	return !hasRead, nil
 }
 
-// confirm writes down what was charged.
+// adoptCharges enters what was charged into the decision.
 func (d *decision) adoptCharges() {
 	d.eval.Settle()
 	d.eval.ID = d.newReceiptID()
@@ -122,7 +126,7 @@ func (d *decision) adoptCharges() {
 		d.eval.AdoptLease(i, d.counters[i].lease)
 		if !d.counters[i].written && !(d.eval.Charges(i) && d.hasNothingToWrite(i)) {
 			if len(d.req.Leases) > 0 && d.eval.Results[i].Shadow() {
-				d.eval.Results[i].Admits = false // else the caller would have units that nobody charged
+				d.eval.Results[i].Admits = false // nobody has charged the units, so the caller must not lease them
 			}
 			continue
 		}
@@ -134,15 +138,15 @@ func (d *decision) adoptCharges() {
 	}
 }
 
-// build makes the write of one item: of its enforcing counters, and of those shadows that would admit. It is nil
-// where there is nothing to write.
-func (d *decision) buildUpdate(at int, shadows bool) (*itemUpdate, error) {
-	it := d.items[at]
+// buildUpdate makes the update of one item: of its enforcing counters and, if shadows is true, of the shadow counters
+// that admit the request. It returns nil if there is nothing to write.
+func (d *decision) buildUpdate(index int, shadows bool) (*itemUpdate, error) {
+	it := d.items[index]
 	var counters []counterEdit
-	life, creates := int64(0), false
+	relevantFor, creates := int64(0), false
 	for i := range d.eval.Results {
 		t := &d.counters[i]
-		if t.item != at {
+		if t.item != index {
 			continue
 		}
 		t.written, t.likelyStale, t.scarce, t.lease = false, false, false, limit.Lease{}
@@ -153,7 +157,7 @@ func (d *decision) buildUpdate(at int, shadows bool) (*itemUpdate, error) {
 			continue
 		}
 		counters = append(counters, counterEdit{t.name, func(u counterUpdate, whole bool) { d.addCharge(u, i, whole) }})
-		life = max(life, d.relevantFor(i))
+		relevantFor = max(relevantFor, d.relevantFor(i))
 		creates = creates || t.stored == nil
 	}
 	if len(counters) == 0 {
@@ -165,7 +169,7 @@ func (d *decision) buildUpdate(at int, shadows bool) (*itemUpdate, error) {
 	}
 	u, err := composeUpdate(it.key, counters, func(u *itemUpdate) {
 		u.requireLayout(known, isSharedSortKey(it.key.sort), creates)
-		u.raiseTTL(known, d.now, life)
+		u.raiseTTL(known, d.now, relevantFor)
 	})
 	if err != nil {
 		return nil, it.key.wrapError(err)
@@ -173,7 +177,8 @@ func (d *decision) buildUpdate(at int, shadows bool) (*itemUpdate, error) {
 	return u, nil
 }
 
-// head requires that the item is of our layout, and that a shared one which gets a new counter is not full.
+// requireLayout requires that the item is new or of this layout, and that a shared item that gets a new counter is not
+// full.
 func (u *itemUpdate) requireLayout(known *itemCopy, shared, creates bool) {
 	version := u.nameAlias(attrVersion)
 	u.require("(attribute_not_exists(" + u.nameAlias(attrPK) + ") OR " + version + "=" + u.intAlias(layoutVersion) + ")")
@@ -186,9 +191,9 @@ func (u *itemUpdate) requireLayout(known *itemCopy, shared, creates bool) {
 	}
 }
 
-// arm raises the item's ttl where it is not far enough ahead: by so much that the next raise is a while off. The ttl
-// goes by the later of the decision's time and this machine's, so that decisions at a past time do not write items
-// that are gone at once.
+// raiseTTL raises the item's ttl if it is less than ttlMargin after the time until which the update's counters matter.
+// It raises the ttl by so much more that the next raise is a while off. The time goes by the later one of the
+// decision's time and this machine's clock, because DynamoDB would delete an item that is written with a past ttl.
 func (u *itemUpdate) raiseTTL(known *itemCopy, now, relevantFor int64) {
 	if known.full {
 		return
@@ -205,7 +210,7 @@ func (u *itemUpdate) raiseTTL(known *itemCopy, now, relevantFor int64) {
 	u.sets = append(u.sets, ttl+"="+u.intAlias(u.newTTL))
 }
 
-// lifeOf is how long after now result i's counter can matter, µs, however full others make it.
+// relevantFor returns for how long after now result i's counter can influence a decision after its charge, µs.
 func (d *decision) relevantFor(i int) int64 {
 	t := d.eval.Results[i].Tier
 	p := t.Params(d.eval.Owner)
@@ -213,9 +218,9 @@ func (d *decision) relevantFor(i int) int64 {
 	return algorithmOf(t).relevantFor(t, &p, &st, d.now)
 }
 
-// chargeOne writes one item.
-func (d *decision) writeItem(ctx context.Context, at int, u *itemUpdate) (bool, error) {
-	known := d.items[at].known
+// writeItem sends the update of one item. It reports false if the condition did not hold.
+func (d *decision) writeItem(ctx context.Context, index int, u *itemUpdate) (bool, error) {
+	known := d.items[index].known
 	sent := time.Now()
 	out, err := d.client.UpdateItem(ctx, u.updateInput(d.tableName), d.callOptions...)
 	var refused *types.ConditionalCheckFailedException
@@ -226,17 +231,20 @@ func (d *decision) writeItem(ctx context.Context, at int, u *itemUpdate) (bool, 
 		}
 		d.noteContention(u.key, known, d.latestCopy(u.key))
 		return false, nil
-	case isConflict(err): // nothing was written, and the transaction is over soon
+	case isConflict(err): // nothing was written, and the other transaction ends soon
 		return false, sleepContext(ctx, time.Duration(1+rand.Int64N(4))*time.Millisecond)
 	case err != nil:
 		return false, u.key.wrapError(classifyWriteError(err))
 	}
-	return true, d.learnFromWrite(at, u, known, out.Attributes, sent)
+	return true, d.learnFromWrite(index, u, known, out.Attributes, sent)
 }
 
-// learnBefore takes over what a write that went through has shown: the item as it was before. What was granted is what was
-// written, whatever would have been granted had that been known.
-func (d *decision) learnFromWrite(at int, u *itemUpdate, known *itemCopy, old map[string]types.AttributeValue, sent time.Time) error {
+// learnFromWrite evaluates the results of an item once more by the reply of its write: the item as it was before. It
+// caches the item as it is after the write. The leases remain those that were written, even if the core would grant
+// other ones by the reply.
+func (d *decision) learnFromWrite(
+	index int, u *itemUpdate, known *itemCopy, old map[string]types.AttributeValue, sent time.Time,
+) error {
 	before, err := parseItem(old)
 	if err != nil {
 		return u.key.wrapError(err)
@@ -254,7 +262,7 @@ func (d *decision) learnFromWrite(at int, u *itemUpdate, known *itemCopy, old ma
 	d.cacheCopy(u.key, after)
 	d.noteContention(u.key, known, before)
 	for i := range d.counters {
-		if d.counters[i].item == at {
+		if d.counters[i].item == index {
 			if err := d.evaluateResult(i, before); err != nil {
 				return err
 			}
@@ -264,11 +272,12 @@ func (d *decision) learnFromWrite(at int, u *itemUpdate, known *itemCopy, old ma
 	return nil
 }
 
-// contend notes that others charge the item, if what the store showed is not what was known.
+// noteContention notes that other processes charge the item, if the table has shown a counter of this decision with
+// other contents than the known copy.
 func (d *decision) noteContention(key itemKey, known, shown *itemCopy) {
 	for i := range d.counters {
-		at := &d.counters[i]
-		if d.items[at.item].key != key || !d.othersChargeCounter(at.name, known, shown) {
+		counter := &d.counters[i]
+		if d.items[counter.item].key != key || !d.othersChargeCounter(counter.name, known, shown) {
 			continue
 		}
 		marked := *d.latestCopy(key)
@@ -281,25 +290,27 @@ func (d *decision) noteContention(key itemKey, known, shown *itemCopy) {
 	}
 }
 
+// othersChargeCounter reports whether a counter differs from its known copy. Without a copy, only a token bucket tells:
+// the time of its last charge is very recent.
 func (d *decision) othersChargeCounter(name string, known, shown *itemCopy) bool {
 	f := shown.counters[name]
 	if known != nil && (!known.readAt.IsZero() || known.counters[name] != nil) {
 		return !known.counters[name].equal(f)
 	}
-	t := f[fieldChargedAt] // a writer that knew nothing can tell by a token bucket: a stamp from just now
+	t := f[fieldChargedAt]
 	return t != nil && t.IsInt64() && t.Int64() > d.now-recentChargeWithin
 }
 
-// chargeShadows charges the shadow counters of items in which nothing enforces, each item in a write of its own. They
-// only report, so what goes wrong is for the caller to ignore where anything enforces.
+// chargeShadows charges the shadow counters in items without enforcing limits, each item by an update of its own.
+// Shadow limits only report, so the caller ignores the error if any enforcing limit was charged.
 func (d *decision) chargeShadows(ctx context.Context) error {
 	var failed error
-	for at, it := range d.items {
+	for index, it := range d.items {
 		if it.enforces || it.written {
 			continue
 		}
 		for range 2 {
-			u, err := d.buildUpdate(at, true)
+			u, err := d.buildUpdate(index, true)
 			if err != nil {
 				failed = err
 				break
@@ -312,21 +323,21 @@ func (d *decision) chargeShadows(ctx context.Context) error {
 					failed = err
 					break
 				}
-				if err := d.reevaluateItem(at); err != nil {
+				if err := d.reevaluateItem(index); err != nil {
 					failed = err
 					break
 				}
 				continue
 			}
-			done, err := d.writeItem(ctx, at, u)
+			done, err := d.writeItem(ctx, index, u)
 			if done {
 				break
 			}
-			d.clearWritten(at)
+			d.clearWritten(index)
 			if failed = err; err != nil {
 				break
 			}
-			if failed = d.reevaluateItem(at); failed != nil {
+			if failed = d.reevaluateItem(index); failed != nil {
 				break
 			}
 		}
@@ -334,20 +345,21 @@ func (d *decision) chargeShadows(ctx context.Context) error {
 	return failed
 }
 
-func (d *decision) clearWritten(at int) {
+// clearWritten marks the counters of an item as not charged.
+func (d *decision) clearWritten(index int) {
 	for i := range d.counters {
-		if d.counters[i].item == at {
+		if d.counters[i].item == index {
 			d.counters[i].written, d.counters[i].lease = false, limit.Lease{}
 		}
 	}
 }
 
-// reweigh evaluates the results of one item again, after the store has shown it.
-func (d *decision) reevaluateItem(at int) error {
-	d.items[at].known = d.latestCopy(d.items[at].key)
+// reevaluateItem evaluates the results of one item again, after the table has shown it.
+func (d *decision) reevaluateItem(index int) error {
+	d.items[index].known = d.latestCopy(d.items[index].key)
 	for i := range d.counters {
-		if d.counters[i].item == at {
-			if err := d.evaluateResult(i, d.items[at].known); err != nil {
+		if d.counters[i].item == index {
+			if err := d.evaluateResult(i, d.items[index].known); err != nil {
 				return err
 			}
 		}
@@ -355,16 +367,16 @@ func (d *decision) reevaluateItem(at int) error {
 	return nil
 }
 
-// closeFull marks a shared item as full, once, when a counter is to be added that would make it too large. The
-// decision then finds another place for the counter.
+// markFullItem marks a shared item as full if a counter is to be added that would make it too large. It reports whether
+// an item was marked: the decision must then be evaluated again, and locates the counter in the next item.
 func (d *decision) markFullItem(ctx context.Context) (bool, error) {
-	for at, it := range d.items {
+	for index, it := range d.items {
 		if it.known == nil || it.known.full || !isSharedSortKey(it.key.sort) || it.known.size == 0 {
 			continue
 		}
 		grown, added := it.known.size+it.known.expectedGrowth(), 0
 		for i := range d.counters {
-			if t := &d.counters[i]; t.item == at && t.stored == nil && !t.written && !d.hasNothingToWrite(i) {
+			if t := &d.counters[i]; t.item == index && t.stored == nil && !t.written && !d.hasNothingToWrite(i) {
 				grown += len(t.name) + algorithmOf(d.eval.Results[i].Tier).newCounterBytes(d.eval.Results[i].Tier)
 				added++
 			}
@@ -399,27 +411,29 @@ func (d *decision) markFullItem(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// lastWindowBytes is about what the fields p and o of a fixed window take, which it has from its second window on.
+// about how many bytes the fields fieldPrevious and fieldPreviousStart take, which a fixed_window gets with its second
+// window
 const previousWindowBytes = 20
 
-// growth is about how many bytes the item's counters will still grow by.
+// expectedGrowth returns about how many bytes the counters of the item will still grow by.
 func (i *itemCopy) expectedGrowth() (bytes int) {
 	for _, f := range i.counters {
-		if f[fieldCount] != nil && f[fieldPrevious] == nil && f[fieldEnd] == nil { // a fixed window in its first window
+		// a fixed_window in its first window
+		if f[fieldCount] != nil && f[fieldPrevious] == nil && f[fieldEnd] == nil {
 			bytes += previousWindowBytes
 		}
 	}
 	return bytes
 }
 
-// persistRepairs writes back counters that a clock which leapt ahead has stamped and that the decision has not
-// charged: if they stayed as they are, they would be repaired anew at each look, and never come free. A write that
-// fails is left to the next decision.
+// persistRepairs writes the counters that the core has repaired, because a clock which leapt ahead had written them,
+// and that the decision has not charged. Left as they are, they would be repaired for each decision and never become
+// free. If a write fails, a later decision repairs the counter.
 func (d *decision) persistRepairs(ctx context.Context) {
-	for at, it := range d.items {
+	for index, it := range d.items {
 		u := newItemUpdate(it.key)
 		for i := range d.counters {
-			if t := &d.counters[i]; t.item == at && t.repaired && !t.written {
+			if t := &d.counters[i]; t.item == index && t.repaired && !t.written {
 				tier := d.eval.Results[i].Tier
 				p := tier.Params(d.eval.Owner)
 				u := u.counterUpdate(t.name)

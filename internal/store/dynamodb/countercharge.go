@@ -6,31 +6,33 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// charge is one counter that a write is to charge, as the writer believes it to be.
+// counterCharge is the charge of one counter, as the process assumes the counter to be. decision.addCharge makes it,
+// and the charge method of the counter's algorithm turns it into a condition and assignments.
 type counterCharge struct {
 	tier         *limit.Tier
 	params       limit.Params
 	need         int64               // units that must fit
-	leaseRequest *limit.LeaseRequest // nil: none
-	lease        limit.Lease         // what is charged beyond the need
+	leaseRequest *limit.LeaseRequest // nil if the request leases nothing
+	lease        limit.Lease         // units that are charged in addition to need
 	now          int64
-	stored       fields      // in the view; nil: none
-	before       limit.State // old, as the core knows it, repaired
-	after        limit.State // after the charge
-	repaired     bool        // old has the mark of a clock that leapt ahead
-	contended    bool        // others charge the same item at the same time
+	stored       fields      // the counter in the copy of its item; nil if it is not there
+	before       limit.State // the core's state of stored, repaired if needed
+	after        limit.State // the core's state after the charge
+	repaired     bool        // a clock that leapt ahead has written stored
+	contended    bool        // other processes charge the same item at the same time
 
-	likelyStale bool // what was guessed is likely to be wrong where others charge the item, see look
-	scarce      bool // there is less room than for twice what is taken
+	// set by algorithm.charge: the condition will probably fail if other processes charge the item; see readLikelyStale
+	likelyStale bool
+	scarce      bool // set by algorithm.charge: there is no room for the same charge by another process
 }
 
-// taken is all that is charged, units.
+// totalUnits returns all units that are charged.
 func (c *counterCharge) totalUnits() int64 { return c.need + c.lease.Units }
 
-// leases reports whether what is taken is a lease, and not spent.
+// isLease reports whether the charged units are leased instead of spent.
 func (c *counterCharge) isLease() bool { return c.leaseRequest != nil && c.leaseRequest.Largest() > 0 }
 
-// adjust is what the request corrects, units.
+// correction returns by how much the request corrects the count, units.
 func (c *counterCharge) correction() int64 {
 	if c.leaseRequest == nil {
 		return 0
@@ -38,14 +40,13 @@ func (c *counterCharge) correction() int64 {
 	return c.leaseRequest.Correction
 }
 
-// ramps reports whether some of what is taken comes free later.
+// hasRamp reports whether some of the leased units become free later.
 func (c *counterCharge) hasRamp() bool {
 	return c.leaseRequest != nil && c.leaseRequest.Ramp && c.lease.Units > 0
 }
 
-// guess adds to the write the condition under which the core admits the cost, whatever the counter holds by then as
-// long as it is of the class that was guessed, and the assignments that make of it what the core would.
-// With whole it compares the whole counter instead.
+// addTo adds to the update the condition under which the core admits the charge, and the assignments that lead to the
+// core's next state. If whole is true, or if the counter was repaired, the counter is compared and replaced as a whole.
 func (c *counterCharge) addTo(u counterUpdate, whole bool) {
 	if c.repaired || whole {
 		c.compareWhole(u)
@@ -54,7 +55,7 @@ func (c *counterCharge) addTo(u counterUpdate, whole bool) {
 	algorithmOf(c.tier).charge(c, u)
 }
 
-// exact compares and sets the whole counter.
+// compareWhole compares and replaces the whole counter.
 func (c *counterCharge) compareWhole(u counterUpdate) {
 	c.likelyStale = true
 	u.requireUnchanged(c.stored)
@@ -67,17 +68,18 @@ func (c *counterCharge) compareWhole(u counterUpdate) {
 
 var one = big.NewInt(1)
 
+// newFields returns the fields of the counter after the charge.
 func (c *counterCharge) newFields() fields {
 	return algorithmOf(c.tier).encode(&c.params, &c.after, c.now)
 }
 
-// isCut reports whether a correction, of which this much was effective, met a bound of the counter.
+// isCutShort reports whether the core could apply only part of the correction; effective is that part.
 func (c *counterCharge) isCutShort(effective int64) bool {
 	return effective != 0 && effective != c.correction()
 }
 
-// fits requires of a count that the correction stays within 0..top, and that what is taken fits: the count, once it is
-// corrected, is at most most.
+// requireRoom requires of a count that it stays within 0..maxStored when it is corrected, and that the corrected count
+// is at most maxCount, so that the charged units fit.
 func (c *counterCharge) requireRoom(u counterUpdate, field string, correction, maxCount, maxStored int64) {
 	if c.totalUnits() == 0 {
 		maxCount = maxStored
@@ -91,17 +93,19 @@ func (c *counterCharge) requireRoom(u counterUpdate, field string, correction, m
 	}
 }
 
-// addCount adds to the count n what is taken, and the correction.
+// addToCount requires that the charged units fit into the count n, and adds them and the correction.
 func (c *counterCharge) addToCount(u counterUpdate, correction int64) {
 	c.requireRoom(u, fieldCount, correction, c.tier.Threshold-c.totalUnits(), 2*limit.MaxUnits)
 	u.addToField(fieldCount, big.NewInt(correction+c.totalUnits()))
 }
 
-// claim is units that must be free at a time.
+// demand is an amount of units that must be free at a time.
 type demand struct{ at, units int64 }
 
-// claims are all that is taken, by when it must be free. Of a ramp nothing may be: then the counter may be more than full
-// now, by other ramps that come free until the same time.
+// demands returns the units that must be free, and when. All units of a lease without a ramp must be free now. With a
+// ramp, only Upfront units must be free now, and all units at the end of the lease. If nothing of a ramp must be free
+// now, the counter may even be over its limit at present, because of other ramps whose units become free until the same
+// time.
 func (c *counterCharge) demands() []demand {
 	upfront, all := c.need+c.lease.Upfront, demand{c.lease.Until, c.totalUnits()}
 	switch {

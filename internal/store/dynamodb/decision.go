@@ -15,50 +15,51 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// decision is one call on its way.
+// decision is one call of Decide or Peek, from its first try to its last. The package comment lists its methods in the
+// order in which they run.
 type decision struct {
 	*Store
-	req            *limit.Request
-	eval           *limit.Evaluation
-	now            int64
-	firstNow       int64     // now at the first try
-	startedAt      time.Time // when that was, by this machine's monotonic clock
-	partition      string
-	items          []*item
-	counters       []resultCounter
-	replies        map[itemKey]*itemCopy  // items as the store has shown them within this call
-	onlyReplies    bool                   // no try is left: only those count
-	hasRead        bool                   // instead of the last write
-	writtenResults map[int]*writtenResult // results whose items are written already, see chargeStepwise
+	req            *limit.Request         // as leaseSharedCharges and cloneReturns return it
+	eval           *limit.Evaluation      // the core's evaluation, which fills in the caller's Decision
+	now            int64                  // the time of this try, µs since 1970
+	firstNow       int64                  // now of the first try
+	startedAt      time.Time              // when firstNow was taken, by this machine's monotonic clock
+	partition      string                 // the partition key of the owner's items
+	items          []*item                // the items of this try
+	counters       []resultCounter        // the counter of each result
+	replies        map[itemKey]*itemCopy  // the items as the table has shown them to this call
+	onlyReplies    bool                   // no try is left: latestCopy prefers replies
+	hasRead        bool                   // the try ended with a read in place of its last write
+	writtenResults map[int]*writtenResult // whose item writeSequentially has written
 }
 
-// charged is a result as the write has left it.
+// writtenResult is a result as the write of its item has left it.
 type writtenResult struct {
 	resultCounter
 	key    itemKey
 	result limit.Result
-	units  int64 // units that the request needed
+	units  int64 // that the request needed
 }
 
-// item is one item of the decision.
+// item is one item of a decision.
 type item struct {
 	key      itemKey
-	known    *itemCopy // nil: nothing is known
-	enforces bool      // holds an enforcing counter
-	written  bool      // by a step of this decision
+	known    *itemCopy // the copy that this try goes by; nil if there is none
+	enforces bool      // holds a counter of a limit that is no shadow limit
+	written  bool      // by an earlier write of this decision
 }
 
-// tierAt is where the counter of one result is, and what was made of it.
+// resultCounter is the counter of one result: where it is, what it holds, and what this try does to it.
 type resultCounter struct {
-	item        int
-	name        string
-	stored      fields
-	before      limit.State
-	repaired    bool
-	written     bool
-	likelyStale bool
-	scarce      bool        // others at the same time leave too little room for what was guessed
-	lease       limit.Lease // that was or is to be written
+	item        int         // its position in decision.items
+	name        string      // of its attribute
+	stored      fields      // its fields in the copy of the item; nil if it is not there
+	before      limit.State // the core's state before the charge, repaired if needed
+	repaired    bool        // the core has repaired the state: a clock that leapt ahead has written the counter
+	written     bool        // this try's update of the item charges the counter
+	likelyStale bool        // the condition probably does not hold, because other processes charge the counter
+	scarce      bool        // so few units are left that the charges of other processes may take them first
+	lease       limit.Lease // that the update charges
 }
 
 // Decide charges all limits of the request or none. See [limit.Store].
@@ -71,13 +72,13 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, o
 	defer cancel()
 	if err := d.decide(ctx); err != nil {
 		d.returnWritten(ctx, err)
-		out.BeginChecked(req, d.now) // an error leaves no outcome behind
+		out.BeginChecked(req, d.now) // after an error the caller's Decision is empty
 		return fmt.Errorf("decide for owner %q on table %s: %w", req.Owner.Name, *s.tableName, err)
 	}
 	return nil
 }
 
-// Peek is Decide without the charge. See [limit.Store].
+// Peek evaluates the request as Decide does, and charges nothing. See [limit.Store].
 func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, out *limit.Decision) error {
 	d, err := s.beginDecision(ctx, req, now, out)
 	if err != nil {
@@ -92,36 +93,45 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, out
 	return nil
 }
 
-func (s *Store) beginDecision(ctx context.Context, req *limit.Request, now time.Time, out *limit.Decision) (*decision, error) {
+// beginDecision checks the request and returns the decision that is to be made.
+func (s *Store) beginDecision(
+	ctx context.Context, req *limit.Request, now time.Time, out *limit.Decision,
+) (*decision, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	if err := s.checkRequest(req); err != nil {
-		out.BeginChecked(&limit.Request{Owner: req.Owner}, now.UnixMicro()) // an error leaves no outcome behind
+		// after an error the caller's Decision is empty
+		out.BeginChecked(&limit.Request{Owner: req.Owner}, now.UnixMicro())
 		return nil, err
 	}
-	d := &decision{Store: s, req: cloneReturns(leaseSharedCharges(req)), now: s.timeOf(now), startedAt: time.Now(), partition: s.partitionKey(req.Owner), replies: map[itemKey]*itemCopy{}}
+	d := &decision{
+		Store: s, req: cloneReturns(leaseSharedCharges(req)), now: s.timeOf(now), startedAt: time.Now(),
+		partition: s.partitionKey(req.Owner), replies: map[itemKey]*itemCopy{},
+	}
 	d.firstNow = d.now
 	d.eval = out.BeginChecked(d.req, d.now)
 	return d, nil
 }
 
+// peek evaluates the request by the items of the table. It reads each item once and goes by no earlier copy.
 func (d *decision) peek(ctx context.Context) error {
 	for {
 		if err := d.evaluateResults(); err != nil {
 			return err
 		}
-		asked, err := d.readItems(ctx, func(it *item) bool { return d.replies[it.key] == nil })
+		hasRead, err := d.readItems(ctx, func(it *item) bool { return d.replies[it.key] == nil })
 		if err != nil {
 			return err
 		}
-		if !asked {
+		if !hasRead {
 			d.eval.Settle()
 			return nil
 		}
 	}
 }
 
+// decide makes the decision in as many tries as it may have. See the package comment.
 func (d *decision) decide(ctx context.Context) error {
 	if len(d.eval.Results) == 0 {
 		d.eval.Settle()
@@ -148,12 +158,13 @@ func (d *decision) decide(ctx context.Context) error {
 		if done || err != nil {
 			return err
 		}
-		if d.hasRead { // at most once for each item, and no guess was wrong
+		if d.hasRead { // a read is no failed try; there is at most one for each item
 			try--
 		}
 	}
 	d.onlyReplies = true
-	if err := d.evaluateResults(); err == nil && !d.eval.Settle() { // the last try may have learned that it does not fit
+	// What the last try has read may show that the cost does not fit.
+	if err := d.evaluateResults(); err == nil && !d.eval.Settle() {
 		if denied, err := d.confirmDenial(ctx); denied || err != nil {
 			return err
 		}
@@ -161,8 +172,8 @@ func (d *decision) decide(ctx context.Context) error {
 	return fmt.Errorf("%w, %d tries", ErrUndecided, tries)
 }
 
-// tries is how often the decision may meet other writers. One that leases is worth many others, and failing it denies them
-// all.
+// allowedTries returns how often the decision may fail because of other writers. A decision that leases gets more
+// tries: many later requests depend on it.
 func (d *decision) allowedTries() int {
 	if len(d.req.Leases) > 0 {
 		return maxLeaseTries
@@ -170,8 +181,9 @@ func (d *decision) allowedTries() int {
 	return maxTries
 }
 
-// giveWay waits before a try by how many have failed, so that those who met do not meet again, and asks each time for half as
-// much ahead of what there is little left of, so that there is room for all of them.
+// backOff waits a random time before a later try of a decision that leases, so that processes which write at the same
+// time do not meet once more. Where units are scarce it also halves the lease that is asked for, so that there is room
+// for all of them.
 func (d *decision) backOff(ctx context.Context, failed int) error {
 	if failed < maxTries-1 || len(d.req.Leases) == 0 {
 		return nil
@@ -189,23 +201,25 @@ func (d *decision) backOff(ctx context.Context, failed int) error {
 	return sleepContext(ctx, time.Duration(rand.Int64N(int64(min(failed, 4))*int64(4*time.Millisecond))))
 }
 
-// tick brings the decision's time up to date before a try: the others have not waited for this one. A caller's own time
-// stands still.
+// updateTime adds the time that earlier tries took to the decision's time, because other processes have not waited for
+// this decision. If Config.CallerClock is set, the time stays as the caller gave it.
 func (d *decision) updateTime() {
 	if d.clock != nil {
 		d.now = d.firstNow + time.Since(d.startedAt).Microseconds()
 	}
 }
 
-// deny answers a denial if the items are known well enough for it to be true; items that are not are read first. It
-// reports false where they show that the cost fits after all.
+// confirmDenial completes a denial. It reads the items whose copies are too old to deny by. It reports false if the
+// cost fits after all.
 func (d *decision) confirmDenial(ctx context.Context) (bool, error) {
 	for {
-		asked, err := d.readItems(ctx, func(it *item) bool { return d.replies[it.key] == nil && !d.isRecent(it.known, d.now) })
+		hasRead, err := d.readItems(ctx, func(it *item) bool {
+			return d.replies[it.key] == nil && !d.isRecent(it.known, d.now)
+		})
 		if err != nil {
 			return false, err
 		}
-		if !asked {
+		if !hasRead {
 			d.keepLeases()
 			d.persistRepairs(ctx)
 			return true, nil
@@ -219,28 +233,30 @@ func (d *decision) confirmDenial(ctx context.Context) (bool, error) {
 	}
 }
 
-// read asks the store for the items that are wanted. It reports whether there were any.
+// readItems reads the items that wanted selects, except those that this decision has written. It reports whether there
+// were any.
 func (d *decision) readItems(ctx context.Context, wanted func(*item) bool) (bool, error) {
-	asked := false
+	hasRead := false
 	for _, it := range d.items {
 		if it.written || !wanted(it) {
 			continue
 		}
-		asked = true
+		hasRead = true
 		if err := d.readItem(ctx, it.key); err != nil {
 			return true, err
 		}
 	}
-	return asked, nil
+	return hasRead, nil
 }
 
+// getItemInput returns the input of a consistent read of an item.
 func (s *Store) getItemInput(key itemKey) *dynamodb.GetItemInput {
 	consistent := true
 	return &dynamodb.GetItemInput{TableName: s.tableName, Key: key.attributes(), ConsistentRead: &consistent}
 }
 
-// get reads an item. An answer that breaks off on its way is asked for once more, because reading changes nothing; what
-// writes is never sent twice.
+// readItem reads an item and caches it. If the reply breaks off, the call is repeated once, because reading changes
+// nothing. A call that writes is never repeated.
 func (d *decision) readItem(ctx context.Context, key itemKey) error {
 	sent := time.Now()
 	out, err := d.client.GetItem(ctx, d.getItemInput(key), d.callOptions...)
@@ -254,16 +270,17 @@ func (d *decision) readItem(ctx context.Context, key itemKey) error {
 	return d.learnItem(key, out.Item, sent)
 }
 
+// learnItem caches an item as a reply has shown it, and notes it in replies.
 func (d *decision) learnItem(key itemKey, attributes map[string]types.AttributeValue, sent time.Time) error {
-	v, err := d.cacheItem(key, attributes, d.now, sent)
+	shown, err := d.cacheItem(key, attributes, d.now, sent)
 	if err != nil {
 		return key.wrapError(err)
 	}
-	d.replies[key] = v
+	d.replies[key] = shown
 	return nil
 }
 
-// evaluate finds the place of every counter and what the core makes of it, going by what is known of the items.
+// evaluateResults finds the counter of each result and lets the core evaluate it by the known copy of its item.
 func (d *decision) evaluateResults() error {
 	d.eval.Restart(d.req, d.now)
 	d.items, d.counters = d.items[:0], d.counters[:0]
@@ -274,57 +291,63 @@ func (d *decision) evaluateResults() error {
 		r := &d.eval.Results[i]
 		d.redirectExtraValue(r, i)
 		key, name := d.locateCounter(r.Tier, d.eval.Value(i))
-		at := d.indexOfItem(key)
-		if slices.ContainsFunc(d.counters, func(t resultCounter) bool { return t.item == at && t.name == name }) {
-			return fmt.Errorf("%w: values beyond the bound of limit %s share a counter", limit.ErrDuplicateCounter, r.Limit().ID)
+		index := d.indexOfItem(key)
+		if slices.ContainsFunc(d.counters, func(t resultCounter) bool { return t.item == index && t.name == name }) {
+			return fmt.Errorf("%w: values beyond the bound of limit %s share a counter",
+				limit.ErrDuplicateCounter, r.Limit().ID)
 		}
-		d.items[at].enforces = d.items[at].enforces || !r.Shadow()
-		d.counters = append(d.counters, resultCounter{item: at, name: name})
-		if err := d.evaluateResult(i, d.items[at].known); err != nil {
+		d.items[index].enforces = d.items[index].enforces || !r.Shadow()
+		d.counters = append(d.counters, resultCounter{item: index, name: name})
+		if err := d.evaluateResult(i, d.items[index].known); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// evaluateInChain is evaluate, once every counter's place in the chain of shared items is known. An item behind one that is
-// full is read if nothing is known of it: to guess that a counter is missing there would take a try for each item.
+// evaluateWithChain calls evaluateResults until it needs no more items of the chain of shared items. It reads an item
+// that follows a full one if there is no copy of it, because it costs a failed write to assume that the counter is not
+// there.
 func (d *decision) evaluateWithChain(ctx context.Context) error {
 	for {
 		if err := d.evaluateResults(); err != nil {
 			return err
 		}
 		first := sharedSortKey(0)
-		asked, err := d.readItems(ctx, func(it *item) bool { return it.known == nil && isSharedSortKey(it.key.sort) && it.key.sort != first })
-		if !asked || err != nil {
+		hasRead, err := d.readItems(ctx, func(it *item) bool {
+			return it.known == nil && isSharedSortKey(it.key.sort) && it.key.sort != first
+		})
+		if !hasRead || err != nil {
 			return err
 		}
 	}
 }
 
-// recall makes result i what it was when its item was written in this call, if it was.
+// adoptWritten restores result i from an earlier write of this call, if its item was written. It reports whether it
+// was.
 func (d *decision) adoptWritten(i int) bool {
-	done := d.writtenResults[i]
-	if done == nil {
+	saved := d.writtenResults[i]
+	if saved == nil {
 		return false
 	}
-	d.eval.Adopt(i, &done.result)
-	at := done.resultCounter
-	at.item = d.indexOfItem(done.key)
-	d.items[at.item].written = true
-	d.counters = append(d.counters, at)
+	d.eval.Adopt(i, &saved.result)
+	counter := saved.resultCounter
+	counter.item = d.indexOfItem(saved.key)
+	d.items[counter.item].written = true
+	d.counters = append(d.counters, counter)
 	return true
 }
 
-// redirect sends a value beyond the limit's bound to the counter that such values share.
+// redirectExtraValue makes a result use the counter that all values beyond the limit's MaxValues share, if its value is
+// one of them.
 func (d *decision) redirectExtraValue(r *limit.Result, i int) {
 	if v := d.eval.Value(i); v.Kind != limit.NoValue && v.Kind != limit.ValueOther {
 		r.Other = !d.valueCounts.hasOwnCounter(d.partition, r.Limit(), v, d.now)
 	}
 }
 
-// place is the item of a counter, and its name there. A shared counter is in the first item of the chain that has it,
-// or that is not full.
+// locateCounter returns the item and the attribute name of a counter. A shared counter is in the first item of the
+// chain that holds it already, or else in the first that is not full.
 func (d *decision) locateCounter(t *limit.Tier, v limit.Value) (itemKey, string) {
 	name := counterName(t, v)
 	if !isInSharedItem(t.Limit()) {
@@ -342,7 +365,7 @@ func (d *decision) locateCounter(t *limit.Tier, v limit.Value) (itemKey, string)
 	}
 }
 
-// item is the position of an item in the decision, added where it is new.
+// indexOfItem returns the position of an item in d.items. It adds the item if it is missing.
 func (d *decision) indexOfItem(key itemKey) int {
 	for i, it := range d.items {
 		if it.key == key {
@@ -353,38 +376,40 @@ func (d *decision) indexOfItem(key itemKey) int {
 	return len(d.items) - 1
 }
 
-// known is what is known of an item: what was asked for last, by this call or another.
+// latestCopy returns the latest copy of an item, whether this call or another one has read it, or nil.
 func (d *decision) latestCopy(key itemKey) *itemCopy {
-	own, v := d.replies[key], d.cachedCopy(key)
-	if v == nil || own != nil && (d.onlyReplies || own.readAt.After(v.readAt)) {
-		return own
+	replied, cached := d.replies[key], d.cachedCopy(key)
+	if cached == nil || replied != nil && (d.onlyReplies || replied.readAt.After(cached.readAt)) {
+		return replied
 	}
-	return v
+	return cached
 }
 
-// weigh has the core evaluate result i from what the view holds.
-func (d *decision) evaluateResult(i int, v *itemCopy) error {
-	at, t := &d.counters[i], d.eval.Results[i].Tier
-	if v == nil {
-		v = &itemCopy{}
+// evaluateResult lets the core evaluate result i by a copy of its item. If the copy is nil, all counters count as never
+// used.
+func (d *decision) evaluateResult(i int, known *itemCopy) error {
+	counter, t := &d.counters[i], d.eval.Results[i].Tier
+	if known == nil {
+		known = &itemCopy{}
 	}
 	p := t.Params(d.eval.Owner)
-	old, st, err := v.readCounter(t, &p, at.name)
+	stored, st, err := known.readCounter(t, &p, counter.name)
 	if err != nil {
-		key := d.items[at.item].key
+		key := d.items[counter.item].key
 		d.copies.Remove(key)
 		return key.wrapError(err)
 	}
-	at.stored = old
+	counter.stored = stored
 	d.dropLateReturn(i, &st)
 	before := st.Clone()
 	d.eval.Evaluate(i, &st, true)
-	at.before, at.repaired = st, at.stored != nil && !st.Equal(before)
+	counter.before, counter.repaired = st, counter.stored != nil && !st.Equal(before)
 	return nil
 }
 
-// dropLate leaves out what would come back to a bucket after its slot: how much there is room for depends on all that the
-// bucket has been since, which no condition can tell. The units are lost, as the contract allows.
+// dropLateReturn ignores units that come back to a token bucket after the end of the slot in which they were leased.
+// How many of them the bucket has room for depends on all that happened to it since, which no condition can express.
+// The units are lost, as the contract of limit.Store allows.
 func (d *decision) dropLateReturn(i int, st *limit.State) {
 	if len(d.req.Leases) == 0 || !d.eval.Results[i].Tier.Leasing().Refills {
 		return
@@ -392,10 +417,11 @@ func (d *decision) dropLateReturn(i int, st *limit.State) {
 	if a := &d.req.Leases[i]; a.Correction >= 0 || max(d.now, st.TokenBucket().AsOf) < a.CorrectionAt {
 		return
 	}
-	d.req.Leases[i].Correction = 0 // in our own copy
+	d.req.Leases[i].Correction = 0 // cloneReturns has copied Leases
 }
 
-// withOwnBacks is the request with a copy of its own of what it gives back.
+// cloneReturns returns the request with a copy of its Leases, which dropLateReturn may change, if the request returns
+// units.
 func cloneReturns(req *limit.Request) *limit.Request {
 	if !slices.ContainsFunc(req.Leases, func(a limit.LeaseRequest) bool { return a.Correction < 0 }) {
 		return req
@@ -405,7 +431,7 @@ func cloneReturns(req *limit.Request) *limit.Request {
 	return &out
 }
 
-// need is what result i is to be charged at least.
+// neededUnits returns the units that result i must be charged.
 func (d *decision) neededUnits(i int) int64 {
 	if len(d.req.Leases) > 0 {
 		return d.req.Leases[i].Need
@@ -413,29 +439,31 @@ func (d *decision) neededUnits(i int) int64 {
 	return d.eval.Results[i].Cost
 }
 
-// idle reports whether the decision has nothing to write to result i's counter: nothing is lacking, and nothing granted.
+// hasNothingToWrite reports whether result i's counter is left as it is: nothing is needed, leased or corrected.
 func (d *decision) hasNothingToWrite(i int) bool {
-	return len(d.req.Leases) > 0 && d.neededUnits(i) == 0 && d.eval.Lease(i).Units == 0 && d.req.Leases[i].Correction == 0
+	return len(d.req.Leases) > 0 && d.neededUnits(i) == 0 && d.eval.Lease(i).Units == 0 &&
+		d.req.Leases[i].Correction == 0
 }
 
-// prepare adds result i's charge to the write of its item.
+// addCharge adds result i's charge to the update of its item, and notes what the charge says about its chances.
 func (d *decision) addCharge(u counterUpdate, i int, whole bool) {
-	r, at := &d.eval.Results[i], &d.counters[i]
-	v := d.items[at.item].known
+	r, counter := &d.eval.Results[i], &d.counters[i]
+	known := d.items[counter.item].known
 	charge := counterCharge{
 		tier: r.Tier, params: r.Tier.Params(d.eval.Owner), need: d.neededUnits(i), lease: d.eval.Lease(i), now: d.now,
-		stored: at.stored, before: at.before, repaired: at.repaired,
-		contended: v != nil && time.Now().Before(v.contendedUntil),
+		stored: counter.stored, before: counter.before, repaired: counter.repaired,
+		contended: known != nil && time.Now().Before(known.contendedUntil),
 	}
 	if len(d.req.Leases) > 0 {
 		charge.leaseRequest = &d.req.Leases[i]
 	}
 	charge.after = d.stateAfterCharge(i)
 	charge.addTo(u, whole)
-	at.written, at.likelyStale, at.scarce = true, charge.likelyStale && charge.contended, charge.scarce
+	counter.written, counter.likelyStale, counter.scarce = true, charge.likelyStale && charge.contended, charge.scarce
 }
 
-// committed is result i's state after its charge. The result stays as it is: only what the store confirms is charged.
+// stateAfterCharge returns the state of result i's counter after its charge. The result itself stays uncharged until
+// the table has confirmed the charge.
 func (d *decision) stateAfterCharge(i int) limit.State {
 	saved := d.eval.Results[i]
 	st := *d.counters[i].before.Clone()

@@ -6,8 +6,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// fixedWindow has the fields w (the start of the window), n (its count), and, from its second window on, p and o: the count
-// and the start of the window charged before it.
+// fixedWindow implements the algorithm fixed_window. Its fields are w (start of the window) and n (its count) and, from
+// the second window on, o and p (start and count of the window that was charged before).
 type fixedWindow struct{ relevantUntilFresh }
 
 func (fixedWindow) decode(_ *limit.Tier, p *limit.Params, f fields) (limit.State, error) {
@@ -22,8 +22,8 @@ func (fixedWindow) decode(_ *limit.Tier, p *limit.Params, f fields) (limit.State
 	return st.State(), err
 }
 
-// lastCount is the count of the window before the one that starts at start: that of the window charged before it, unless
-// that one is too old for the core to remember. See [limit.State].
+// previousCount returns the count of the window right before the one that starts at start. It is the field p if o is
+// the start of that window, and 0 if the window charged before lies further back.
 func previousCount(p *limit.Params, f fields, start int64) (int64, error) {
 	before, err := f.intIn(fieldPreviousStart, -2*maxTime, start-p.Period)
 	if err != nil {
@@ -55,13 +55,13 @@ func (fixedWindow) largestFields(*limit.Tier) fields { return largestWindowField
 
 func (fixedWindow) newCounterBytes(*limit.Tier) int { return 25 + previousWindowBytes }
 
-// widestWindow has the fields of all algorithms that count by windows.
+// largestWindowFields returns all fields of fixed_window, sliding_window and quota, each as long as it can be.
 func largestWindowFields() fields {
 	at, count := big.NewInt(-maxTime), big.NewInt(maxAmount)
 	return fields{fieldStart: at, fieldCount: count, fieldPrevious: count, fieldPreviousStart: at, fieldEnd: at}
 }
 
-// windowCharge is the charge of a fixed or sliding window.
+// windowCharge is the charge of a fixed_window or sliding_window.
 type windowCharge struct {
 	*counterCharge
 	before, after limit.WindowState
@@ -71,14 +71,15 @@ func newWindowCharge(c *counterCharge) *windowCharge {
 	return &windowCharge{c, c.before.Window(), c.after.Window()}
 }
 
-// offGrid reports whether the window to charge is of another grid than the limit's, from before a change of its align. Such
-// a window is compared as a whole.
+// isOffGrid reports whether the stored window does not start where the limit's windows start, because the limit's align
+// has changed. Such a window is compared as a whole.
 func (w *windowCharge) isOffGrid() bool {
 	return floorMod(w.after.Start-w.params.Offset, w.params.Period) != 0
 }
 
-// fixedWindow moves the count over by reference at the edge, as slidingWindow does, but does not require that the window it
-// ends is the one that was seen: the field o says which window the field p counts, so any older one will do.
+// addFixedWindow adds the charge to the update. If a new window begins, the count of the last one moves from n to p by
+// a reference, so charges that this process has not seen move, too. In contrast to addSlidingWindow, the last window
+// need not be the one that was seen, because the field o says which window p counts.
 func (w *windowCharge) addFixedWindow(u counterUpdate) {
 	period := w.params.Period
 	switch {
@@ -86,7 +87,8 @@ func (w *windowCharge) addFixedWindow(u counterUpdate) {
 		w.likelyStale = true
 		u.require("(" + u.isAbsent() + " OR " + u.compare(fieldStart, "<=", big.NewInt(w.after.Start-2*period)) + ")")
 		u.replace(w.newFields())
-	case w.isOffGrid() || w.before.Start > w.after.Start-period && w.before.Start < w.after.Start: // the windows of two grids overlap
+	case w.isOffGrid() || w.before.Start > w.after.Start-period && w.before.Start < w.after.Start:
+		// In the second case the stored window overlaps the current one: the limit's align has changed.
 		w.compareWhole(u)
 	case w.after.Start == w.before.Start:
 		w.sameWindow(u)
@@ -95,7 +97,8 @@ func (w *windowCharge) addFixedWindow(u counterUpdate) {
 	}
 }
 
-// nextWindow begins a window. A correction of the window before it, if that is the one that was seen, goes into its count.
+// nextWindow begins a new window. A correction of the window right before it, if that is the stored one, goes into its
+// count.
 func (w *windowCharge) nextWindow(u counterUpdate) {
 	w.likelyStale = true
 	before, adjusted := big.NewInt(w.after.Start-w.params.Period), int64(0)
@@ -120,10 +123,11 @@ func (w *windowCharge) nextWindow(u counterUpdate) {
 	u.setField(fieldStart, big.NewInt(w.after.Start))
 }
 
-// sameWindow adds to the count of the window that was seen.
+// sameWindow adds to the count of the stored window.
 func (w *windowCharge) sameWindow(u counterUpdate) {
 	adjusted := w.after.Count - w.before.Count - w.totalUnits()
-	if w.isCutShort(adjusted) || w.after.Previous != w.before.Previous && (w.stored[fieldPrevious] == nil || w.isCutShort(w.after.Previous-w.before.Previous)) {
+	previous := w.after.Previous - w.before.Previous
+	if w.isCutShort(adjusted) || previous != 0 && (w.stored[fieldPrevious] == nil || w.isCutShort(previous)) {
 		w.compareWhole(u)
 		return
 	}
@@ -132,7 +136,8 @@ func (w *windowCharge) sameWindow(u counterUpdate) {
 	w.correctPrevious(u)
 }
 
-// adjustLast corrects the count of the window before the current one, which is of the same counter as the pinned window.
+// correctPrevious corrects the count of the window before the current one. The caller has required that the current
+// window is the stored one.
 func (w *windowCharge) correctPrevious(u counterUpdate) {
 	if correction := w.after.Previous - w.before.Previous; correction != 0 {
 		u.require(u.compare(fieldPrevious, ">=", big.NewInt(max(-correction, 0))))

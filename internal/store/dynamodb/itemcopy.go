@@ -10,24 +10,27 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// view is what the writer knows of an item. It is never changed, only replaced.
+// itemCopy is this process's copy of an item: what a decision assumes the table to hold until a write or a read shows
+// otherwise. A copy is never changed, only replaced by another one.
 type itemCopy struct {
-	exists     bool
-	full       bool
-	ttl        int64 // seconds since 1970; 0: none
-	size       int   // bytes, about
-	counters   map[string]fields
-	unreadable map[string]error // counters that cannot be read, and why; nil: none
+	exists     bool              // the table has the item
+	full       bool              // has the attribute "full": takes no new counters
+	ttl        int64             // seconds since 1970; 0 if the item has none
+	size       int               // estimate, bytes
+	counters   map[string]fields // by the name of the attribute
+	unreadable map[string]error  // counters that cannot be read, and why; nil if there are none
 
-	decidedAt      int64     // time of the decision to which the store last showed the item, µs
-	readAt         time.Time // when that was, by this machine's clocks; zero: the view is a guess
-	contendedUntil time.Time // until then others are taken to charge the item as well
+	decidedAt int64 // time of the decision to which the table last showed the item, µs
+	// when the call that showed it was sent, by this machine's clock; zero if the table has not shown the item
+	readAt         time.Time
+	contendedUntil time.Time // until then the decisions assume that other processes charge the item, too
 }
 
+// for how long an item counts as contended after another process was seen to charge it
 const contendedDuration = 10 * time.Second
 
-// parseItem reads an item as the store returns it, nil where there is none. A counter that cannot be read is noted in the
-// view, for the requests that need it: the item's other counters are read all the same. An attribute that is not ours is
+// parseItem reads an item as the table returns it; the item is nil if it does not exist. A counter that cannot be read
+// is noted in the copy and fails only the requests that need it. Attributes that this package does not know are
 // ignored.
 func parseItem(item map[string]types.AttributeValue) (*itemCopy, error) {
 	v := &itemCopy{counters: map[string]fields{}}
@@ -56,6 +59,7 @@ func parseItem(item map[string]types.AttributeValue) (*itemCopy, error) {
 	return v, nil
 }
 
+// parseHeader reads the attributes that are no counters. It returns an error if the item has another layout version.
 func (i *itemCopy) parseHeader(item map[string]types.AttributeValue) error {
 	version, ok := item[attrVersion]
 	if !ok {
@@ -66,8 +70,8 @@ func (i *itemCopy) parseHeader(item map[string]types.AttributeValue) error {
 		return fmt.Errorf("%w: attribute %q %w", ErrBadItem, attrVersion, err)
 	}
 	if !n.IsInt64() || n.Int64() != layoutVersion {
-		return fmt.Errorf("%w: its layout version is %s, and this version of Sluice reads and writes %d: delete the item, or use "+
-			"another table or namespace; its counters then begin empty", ErrBadItem, n, layoutVersion)
+		return fmt.Errorf("%w: its layout version is %s, and this version of Sluice reads and writes %d: "+
+			"delete the item, or use another table or namespace; its counters then begin empty", ErrBadItem, n, layoutVersion)
 	}
 	if value, ok := item[attrTTL]; ok {
 		n, err := parseNumber(value)
@@ -80,7 +84,7 @@ func (i *itemCopy) parseHeader(item map[string]types.AttributeValue) error {
 	return nil
 }
 
-// counter is a counter of the item as the core knows it, and as it is stored; nil is one that was never used.
+// readCounter returns a counter as it is stored and as the core's state. Both are empty if the counter was never used.
 func (i *itemCopy) readCounter(t *limit.Tier, p *limit.Params, name string) (fields, limit.State, error) {
 	if err := i.unreadable[name]; err != nil {
 		return nil, limit.State{}, fmt.Errorf("%w: counter %.80q %w", ErrBadItem, name, err)
@@ -93,12 +97,12 @@ func (i *itemCopy) readCounter(t *limit.Tier, p *limit.Params, name string) (fie
 	return f, st, err
 }
 
-// has reports whether the item holds a counter, readable or not.
+// hasCounter reports whether the item holds a counter, readable or not.
 func (i *itemCopy) hasCounter(name string) bool {
 	return i.counters[name] != nil || i.unreadable[name] != nil
 }
 
-// sizeOf is about what DynamoDB charges for a value, bytes.
+// estimatedBytes returns about how many bytes DynamoDB bills for a value.
 func estimatedBytes(v types.AttributeValue) int {
 	switch v := v.(type) {
 	case *types.AttributeValueMemberM:
@@ -118,6 +122,7 @@ func estimatedBytes(v types.AttributeValue) int {
 	}
 }
 
+// estimatedFieldBytes returns the same as estimatedBytes does for the attribute of f.
 func estimatedFieldBytes(f fields) int {
 	n := 3
 	for name, value := range f {
@@ -126,14 +131,17 @@ func estimatedFieldBytes(f fields) int {
 	return n
 }
 
-// view is what is known of an item, nil where nothing is.
+// cachedCopy returns the copy of an item, or nil if there is none.
 func (s *Store) cachedCopy(key itemKey) *itemCopy {
 	v, _ := s.copies.Get(key)
 	return v
 }
 
-// learn keeps an item as the store showed it for the decision at now.
-func (s *Store) cacheItem(key itemKey, item map[string]types.AttributeValue, now int64, sent time.Time) (*itemCopy, error) {
+// cacheItem makes a copy of an item that the table has shown to a decision, and caches it. now is the decision's time,
+// and sent is when the call was sent.
+func (s *Store) cacheItem(
+	key itemKey, item map[string]types.AttributeValue, now int64, sent time.Time,
+) (*itemCopy, error) {
 	v, err := parseItem(item)
 	if err != nil {
 		s.copies.Remove(key)
@@ -147,14 +155,14 @@ func (s *Store) cacheItem(key itemKey, item map[string]types.AttributeValue, now
 	return v, nil
 }
 
-// keep remembers a view, unless what is remembered was asked for later.
+// cacheCopy caches a copy, unless the cached one was read later.
 func (s *Store) cacheCopy(key itemKey, v *itemCopy) {
 	if old := s.cachedCopy(key); old == nil || !old.readAt.After(v.readAt) {
 		s.copies.Add(key, v)
 	}
 }
 
-// sureOf reports whether a denial may be answered from the view alone.
+// isRecent reports whether a copy is recent enough for a denial without a call.
 func (s *Store) isRecent(v *itemCopy, now int64) bool {
 	if v == nil || v.readAt.IsZero() {
 		return false

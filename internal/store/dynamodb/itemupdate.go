@@ -11,31 +11,32 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
 
-// write is one conditional update of one item. It is built as an expression and as steps, which do the same to a
-// view.
+// itemUpdate is one conditional UpdateItem call. The algorithms build it through [counterUpdate]. Its assignments exist
+// twice: as text for DynamoDB, and as values that applyTo carries out on the copy of the item.
 type itemUpdate struct {
 	key           itemKey
-	names         map[string]string
-	aliases       map[string]string // the reverse of names
-	values        map[string]types.AttributeValue
-	numberAliases map[string]string // alias of a number that is there already
-	conditions    []string
-	sets          []string
-	removes       []string
-	assignments   []assignment
-	newTTL        int64 // set, or 0
-	marksFull     bool  // set
+	names         map[string]string               // attribute names by alias, as in "#0"
+	aliases       map[string]string               // aliases by attribute name
+	values        map[string]types.AttributeValue // by alias, as in ":0"
+	numberAliases map[string]string               // aliases of the numbers in values, by their digits
+	conditions    []string                        // joined by AND
+	sets          []string                        // the SET clause
+	removes       []string                        // the REMOVE clause
+	assignments   []assignment                    // what sets and removes do to counters, in the same order
+	newTTL        int64                           // the ttl that is set, or 0
+	marksFull     bool                            // sets the attribute "full" and removes the ttl
 }
 
-// step is what one assignment does to a counter.
+// assignment is the effect of one assignment on a counter. Like DynamoDB, it reads fields as they were before the
+// update.
 type assignment struct {
-	counter   string
-	field     string
-	replaceBy fields   // the counter becomes this
-	copyFrom  string   // field = from, as it was before the write, + add
-	setTo     *big.Int // field = to
-	addUnits  *big.Int // field += add; a missing field is 0
-	remove    bool
+	counter   string   // name of the counter's attribute
+	field     string   // unless replaceBy is set
+	replaceBy fields   // the new fields of the whole counter
+	copyFrom  string   // field = this other field + addUnits
+	setTo     *big.Int // field = setTo
+	addUnits  *big.Int // field = field + addUnits; a missing field counts as 0
+	remove    bool     // the field is removed
 }
 
 func newItemUpdate(key itemKey) *itemUpdate {
@@ -45,7 +46,7 @@ func newItemUpdate(key itemKey) *itemUpdate {
 	}
 }
 
-// name is the alias of an attribute.
+// nameAlias returns the alias of an attribute name.
 func (u *itemUpdate) nameAlias(attribute string) string {
 	if alias, ok := u.aliases[attribute]; ok {
 		return alias
@@ -55,7 +56,7 @@ func (u *itemUpdate) nameAlias(attribute string) string {
 	return alias
 }
 
-// number is the alias of a number.
+// numberAlias returns the alias of a number. Equal numbers share an alias.
 func (u *itemUpdate) numberAlias(n *big.Int) string {
 	text := n.String()
 	if alias, ok := u.numberAliases[text]; ok {
@@ -68,19 +69,22 @@ func (u *itemUpdate) numberAlias(n *big.Int) string {
 
 func (u *itemUpdate) intAlias(n int64) string { return u.numberAlias(big.NewInt(n)) }
 
+// valueAlias returns a new alias of a value.
 func (u *itemUpdate) valueAlias(v types.AttributeValue) string {
 	alias := ":" + strconv.FormatInt(int64(len(u.values)), 36)
 	u.values[alias] = v
 	return alias
 }
 
+// require adds a condition to those that must hold.
 func (u *itemUpdate) require(cond string) { u.conditions = append(u.conditions, cond) }
 
-// counter is one counter within a write.
+// counterUpdate is the part of an itemUpdate that concerns one counter. Its methods that return text return a condition
+// for require; the others add a condition or an assignment.
 type counterUpdate struct {
 	*itemUpdate
 	attribute string
-	alias     string
+	alias     string // of the attribute
 }
 
 func (u *itemUpdate) counterUpdate(attribute string) counterUpdate {
@@ -95,7 +99,7 @@ func (u counterUpdate) fieldIsAbsent(field string) string {
 	return "attribute_not_exists(" + u.path(field) + ")"
 }
 
-// compare is a condition on a field.
+// compare returns the condition "field operator n".
 func (u counterUpdate) compare(field, operator string, n *big.Int) string {
 	return u.path(field) + operator + u.numberAlias(n)
 }
@@ -112,7 +116,7 @@ func (u counterUpdate) setField(field string, n *big.Int) {
 	u.assign(assignment{field: field, setTo: n})
 }
 
-// copy sets a field to what another one was before the write, and more.
+// copyField sets a field to the sum of another field, as it was before the update, and add.
 func (u counterUpdate) copyField(field, from string, add *big.Int) {
 	text := u.path(field) + "=" + u.path(from)
 	if add.Sign() != 0 {
@@ -122,12 +126,13 @@ func (u counterUpdate) copyField(field, from string, add *big.Int) {
 	u.assign(assignment{field: field, copyFrom: from, addUnits: add})
 }
 
+// addToField adds n to a field that exists.
 func (u counterUpdate) addToField(field string, n *big.Int) {
 	u.sets = append(u.sets, u.path(field)+"="+u.path(field)+"+"+u.numberAlias(n))
 	u.assign(assignment{field: field, addUnits: n})
 }
 
-// addNew is add for a field that may be missing.
+// addOrCreate adds n to a field, which counts as 0 if it is missing.
 func (u counterUpdate) addOrCreate(field string, n *big.Int) {
 	path := u.path(field)
 	u.sets = append(u.sets, path+"=if_not_exists("+path+","+u.intAlias(0)+")+"+u.numberAlias(n))
@@ -139,12 +144,14 @@ func (u counterUpdate) removeField(field string) {
 	u.assign(assignment{field: field, remove: true})
 }
 
+// assign notes the effect of an assignment for applyTo.
 func (u counterUpdate) assign(s assignment) {
 	s.counter = u.attribute
 	u.itemUpdate.assignments = append(u.itemUpdate.assignments, s)
 }
 
-// isUnchanged requires the counter to be exactly f, for the rare cases that no inequality fits.
+// requireUnchanged requires that the whole counter is exactly f, or that it does not exist if f is nil. It serves the
+// rare cases for which no inequality is right.
 func (u counterUpdate) requireUnchanged(f fields) {
 	if f == nil {
 		u.require(u.isAbsent())
@@ -153,14 +160,14 @@ func (u counterUpdate) requireUnchanged(f fields) {
 	u.require(u.alias + "=" + u.valueAlias(f.attribute()))
 }
 
-// apply is what the write makes of an item.
+// applyTo returns the copy of the item after the update, given the copy before it.
 func (u *itemUpdate) applyTo(before *itemCopy) *itemCopy {
 	after := *before
 	after.counters = maps.Clone(before.counters)
 	if after.counters == nil {
 		after.counters = map[string]fields{}
 	}
-	cloned := map[string]bool{} // counters that are ours to change
+	cloned := map[string]bool{} // counters whose fields are a copy of before's already
 	for _, s := range u.assignments {
 		if s.replaceBy != nil {
 			after.counters[s.counter] = s.replaceBy

@@ -7,7 +7,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// leakyBucket has the fields s (the slot, in 1/r µs) and r (the numerator of the rate).
+// leakyBucket implements the algorithm leaky_bucket. Its fields are s (the slot: the time of the next request, in 1/r
+// µs) and r (the numerator of the rate).
 type leakyBucket struct{ relevantUntilFresh }
 
 func (leakyBucket) decode(_ *limit.Tier, _ *limit.Params, f fields) (limit.State, error) {
@@ -27,7 +28,7 @@ func (leakyBucket) decode(_ *limit.Tier, _ *limit.Params, f fields) (limit.State
 	return st.State(), nil
 }
 
-// fields: where units came back to a bucket that nobody used, its slot is free now.
+// encode writes a slot that is free now if units came back to a bucket that was never used.
 func (leakyBucket) encode(p *limit.Params, state *limit.State, now int64) fields {
 	st := state.LeakyBucket()
 	if st.Num == 0 {
@@ -36,7 +37,7 @@ func (leakyBucket) encode(p *limit.Params, state *limit.State, now int64) fields
 	return fields{fieldSlot: multiplyAdd(st.Slot, st.Num, st.Fraction), fieldRate: big.NewInt(st.Num)}
 }
 
-// charge has one class: the slot has come, however long ago.
+// charge requires that the slot has come, however long ago.
 func (leakyBucket) charge(c *counterCharge, u counterUpdate) {
 	if c.stored != nil && c.before.LeakyBucket().Num != c.params.Num || c.correction() != 0 {
 		c.compareWhole(u)
@@ -47,7 +48,7 @@ func (leakyBucket) charge(c *counterCharge, u counterUpdate) {
 	u.replace(c.newFields())
 }
 
-// giveBack: the receipt's own slot, or nothing.
+// refund compares the whole counter: only the slot that the receipt's own charge has set is given back.
 func (leakyBucket) refund(c *counterRefund, u counterUpdate) { c.compareWhole(u) }
 
 func (leakyBucket) largestFields(*limit.Tier) fields {

@@ -2,33 +2,39 @@ package dynamodb
 
 import "math/big"
 
-// heldBucket charges a token bucket of which units are leased, or are to be: what is leased is held, and the bucket does not
-// refill into its place until its slot ends. Of such a bucket q says when what it has and what it holds, together, were zero:
-// the sum runs over as a bucket does that has no leases, and a lease does not change it. So writers that lease do not
-// disturb each other.
+// leasedBucketCharge charges a token bucket of which units are leased, or are to be leased. Leased units stay out of
+// the bucket, and nothing refills in their place, until their slot ends.
+//
+// The "total" is the level and the leased units together. It refills and runs over as the level of a bucket without
+// leases does, and a lease leaves it unchanged. The field q (fieldTotalEmptyTime) is the time at which the total was
+// zero, as e (fieldEmptyTime) is for the level; e − q is what is leased. Processes that lease change e alone, so they
+// do not disturb each other.
 type leasedBucketCharge struct {
 	*bucketCharge
 	update counterUpdate
 
-	decideAt   int64    // the time decided at: a clock that is behind decides at the counter's own
-	hasSlot    bool     // the counter holds something, or did
-	isInSlot   bool     // and its slot has not ended
-	returned   int64    // units that are given back, of those that are held
-	overflow   *big.Int // what e must be raised by, since the bucket ran over before its slot ended
-	total      *big.Int // q, or, in a new slot, what it begins with
-	totalRaise *big.Int // what both are raised by, since the sum has run over
-	latest     int64    // the sum does not run over until then
-	pinsTotal  bool     // only that one sum will do: it is raised to target
+	decideAt   int64    // the time decided by, µs: now, or the counter's own time if that is later
+	hasSlot    bool     // the counter has a slot, which may have ended
+	isInSlot   bool     // the slot has not ended
+	returned   int64    // leased units that the request gives back
+	overflow   *big.Int // by how much e must rise because the total ran over before the slot ended
+	total      *big.Int // the stored q, or its first value in a new slot
+	totalRaise *big.Int // by how much e and q must rise because the total has run over since, or soon will
+	latest     int64    // the total does not run over before this time, µs
+	pinsTotal  bool     // the condition admits only the stored total, which is raised to newTotal
 	newTotal   *big.Int
 }
 
+// addLeased adds the charge of a bucket with leases to the update.
 func (b *bucketCharge) addLeased(u counterUpdate) {
 	if b.stored == nil {
 		u.require(u.isAbsent())
 		u.replace(b.newFields())
 		return
 	}
-	l := &leasedBucketCharge{bucketCharge: b, update: u, decideAt: max(b.now, b.before.AsOf), hasSlot: b.stored[fieldSlotEnd] != nil}
+	l := &leasedBucketCharge{
+		bucketCharge: b, update: u, decideAt: max(b.now, b.before.AsOf), hasSlot: b.stored[fieldSlotEnd] != nil,
+	}
 	l.isInSlot = l.hasSlot && b.stored[fieldSlotEnd].Cmp(big.NewInt(l.decideAt)) > 0
 	if !l.findReturned() {
 		b.compareWhole(u)
@@ -39,11 +45,15 @@ func (b *bucketCharge) addLeased(u counterUpdate) {
 	l.addAssignments()
 }
 
-// usual reports whether the charge is none of the rare ones: units owed, a give-back that meets a bound, more held than the
-// burst is by now.
+// findReturned sets returned. It reports false for the rare charges that need a comparison of the whole counter: a
+// correction that adds units, more returned units than are leased, a lease of another slot, and a bucket that leases
+// more than its burst is at present. Units that were leased in another slot do not come back.
 func (l *leasedBucketCharge) findReturned() bool {
 	leased := l.before.Leased.Units
-	if leased > l.params.Capacity || l.isInSlot && l.isLease() && big.NewInt(l.lease.At).Cmp(l.stored[fieldSlotEnd]) != 0 {
+	if leased > l.params.Capacity {
+		return false
+	}
+	if l.isInSlot && l.isLease() && big.NewInt(l.lease.At).Cmp(l.stored[fieldSlotEnd]) != 0 {
 		return false
 	}
 	if l.correction() < 0 && l.isInSlot && l.stored[fieldSlotEnd].Cmp(big.NewInt(l.leaseRequest.CorrectionAt)) == 0 {
@@ -53,25 +63,27 @@ func (l *leasedBucketCharge) findReturned() bool {
 	return l.correction() <= 0
 }
 
-// weigh finds what the sum is, and whether it has run over or soon will.
+// findTotal determines the total, and by how much it must be raised.
 func (l *leasedBucketCharge) findTotal() {
 	p := &l.params
 	l.overflow, l.totalRaise = new(big.Int), new(big.Int)
-	full := multiplyAdd(l.decideAt, p.Num, -p.Full) // a sum that is full now
+	full := multiplyAdd(l.decideAt, p.Num, -p.Full) // the total empty time of a bucket that is full now
 	if l.isInSlot {
 		l.total = l.stored[fieldTotalEmptyTime]
 	} else {
 		if l.hasSlot {
-			l.overflow = excess(l.overflow, multiplyAdd(l.stored[fieldSlotEnd].Int64(), p.Num, -p.Full), l.stored[fieldTotalEmptyTime])
+			fullAtSlotEnd := multiplyAdd(l.stored[fieldSlotEnd].Int64(), p.Num, -p.Full)
+			l.overflow = excess(l.overflow, fullAtSlotEnd, l.stored[fieldTotalEmptyTime])
 		}
 		l.total = new(big.Int).Add(l.stored[fieldEmptyTime], l.overflow)
 	}
 	spread := l.clockSpread()
 	l.latest = l.decideAt + spread
-	left := new(big.Int).Sub(l.total, full) // until it runs over, in 1/num µs
+	left := new(big.Int).Sub(l.total, full) // until the total runs over, in 1/num µs
 	if l.contended && p.Capacity >= minSlackBurst && left.Cmp(multiplyAdd(drawTime(spread), p.Num, 0)) < 0 {
-		// One writer, drawn by lot, makes room for what refills meanwhile, see nearlyFull.
-		if nearly := new(big.Int).Add(full, big.NewInt(p.Full/slackDivisor)); nearly.Cmp(l.total) > 0 && l.hasRoom(nearly) {
+		// One process lowers the total, so that it does not run over for a while; see lowerNearlyFull.
+		nearly := new(big.Int).Add(full, big.NewInt(p.Full/slackDivisor))
+		if nearly.Cmp(l.total) > 0 && l.hasRoom(nearly) {
 			l.pinsTotal, l.newTotal = true, nearly
 		}
 	}
@@ -88,7 +100,7 @@ func (l *leasedBucketCharge) findTotal() {
 	l.likelyStale = l.pinsTotal || !l.isInSlot
 }
 
-// larger is a − b where that is above zero, else zero.
+// excess returns a − b if that is above zero, else the zero that it is given.
 func excess(zero, a, b *big.Int) *big.Int {
 	if a.Cmp(b) <= 0 {
 		return zero
@@ -96,13 +108,13 @@ func excess(zero, a, b *big.Int) *big.Int {
 	return new(big.Int).Sub(a, b)
 }
 
-// units is that many in e and q.
+// inLevelUnits returns n units in the measure of e and q, 1/num µs.
 func (l *leasedBucketCharge) inLevelUnits(n int64) *big.Int {
 	return new(big.Int).Mul(big.NewInt(n), big.NewInt(l.params.Den))
 }
 
-// most is the largest e, once it is raised and what is given back is off it, for which what is taken fits where the sum is
-// that one; nil where nothing is taken.
+// maxEmptyTime returns the largest e for which the charge fits into a bucket with this total. e counts as raised, and
+// without the returned units. The result is nil if nothing is charged.
 func (l *leasedBucketCharge) maxEmptyTime(total *big.Int) *big.Int {
 	if l.totalUnits() == 0 {
 		return nil
@@ -117,9 +129,9 @@ func (l *leasedBucketCharge) maxEmptyTime(total *big.Int) *big.Int {
 	if !l.hasRamp() {
 		return most
 	}
-	bounds := []*big.Int{multiplyAdd(l.decideAt, l.params.Num, 0)} // the level stays above -burst
+	bounds := []*big.Int{multiplyAdd(l.decideAt, l.params.Num, 0)} // the level must not go below −burst
 	if l.isInSlot {
-		bounds = append(bounds, total) // and what is held within the burst
+		bounds = append(bounds, total) // the leased units must stay within the burst
 	}
 	for _, bound := range bounds {
 		bound = new(big.Int).Add(bound, big.NewInt(l.params.Full))
@@ -130,7 +142,7 @@ func (l *leasedBucketCharge) maxEmptyTime(total *big.Int) *big.Int {
 	return most
 }
 
-// hasRoom reports whether what is taken fits a bucket whose sum is raised to that one.
+// hasRoom reports whether the charge fits into the stored bucket if its total is raised to this one.
 func (l *leasedBucketCharge) hasRoom(total *big.Int) bool {
 	most := l.maxEmptyTime(total)
 	if most == nil {
@@ -141,7 +153,7 @@ func (l *leasedBucketCharge) hasRoom(total *big.Int) bool {
 	return e.Add(e, new(big.Int).Sub(total, l.total)).Cmp(most) <= 0
 }
 
-// require adds the condition.
+// addConditions adds the conditions.
 func (l *leasedBucketCharge) addConditions() {
 	u, p := l.update, &l.params
 	u.requireEqual(fieldRate, l.stored[fieldRate])
@@ -159,12 +171,13 @@ func (l *leasedBucketCharge) addConditions() {
 		u.requireEqual(fieldTotalEmptyTime, l.stored[fieldTotalEmptyTime])
 	case l.isInSlot:
 		least := multiplyAdd(l.latest, p.Num, -p.Full)
-		if l.hasRamp() && l.stored[fieldTotalEmptyTime].Cmp(least) > 0 { // what may be held goes by the sum
+		// how many units a ramp may lease depends on the total
+		if l.hasRamp() && l.stored[fieldTotalEmptyTime].Cmp(least) > 0 {
 			least = l.stored[fieldTotalEmptyTime]
 		}
 		u.require(u.compare(fieldTotalEmptyTime, ">=", least))
 	}
-	if !l.isInSlot && l.pinsTotal { // whatever it was below the target, it is raised to that
+	if !l.isInSlot && l.pinsTotal { // any e below newTotal is raised to newTotal
 		u.require(u.compare(fieldEmptyTime, "<=", new(big.Int).Sub(l.newTotal, l.overflow)))
 		return
 	}
@@ -177,12 +190,14 @@ func (l *leasedBucketCharge) addConditions() {
 		most = new(big.Int).Add(most, l.inLevelUnits(l.returned))
 		most.Sub(most.Sub(most, l.overflow), l.totalRaise)
 		u.require(u.compare(fieldEmptyTime, "<=", most))
-		// Others may have taken what refilled since.
+		// Other processes may have charged what was refilled since the last charge.
 		refilled := multiplyAdd(l.decideAt-l.stored[fieldChargedAt].Int64(), p.Num, l.totalUnits()*p.Den)
 		l.likelyStale = l.likelyStale || refilled.Add(refilled, l.stored[fieldEmptyTime]).Cmp(most) > 0
 		l.scarce = new(big.Int).Add(l.stored[fieldEmptyTime], l.inLevelUnits(l.totalUnits())).Cmp(most) > 0
 	}
-	if l.returned > 0 { // that much is held: e is that far ahead of the sum, wherever between the two others have moved them
+	// At least the returned units must be leased: e − q ≥ returned. A condition cannot subtract, so both fields are
+	// compared with a value between them. Other processes may change either field as long as it stays on its side.
+	if l.returned > 0 {
 		total := l.stored[fieldTotalEmptyTime]
 		if !l.pinsTotal {
 			spare := new(big.Int).Sub(l.stored[fieldEmptyTime], l.stored[fieldTotalEmptyTime])
@@ -194,12 +209,12 @@ func (l *leasedBucketCharge) addConditions() {
 	}
 }
 
-// set adds the assignments.
+// addAssignments adds the assignments.
 func (l *leasedBucketCharge) addAssignments() {
 	u := l.update
 	raise := new(big.Int).Add(l.overflow, l.totalRaise)
 	change := l.inLevelUnits(l.totalUnits() - l.returned)
-	spent := new(big.Int) // what is not held is off the sum
+	spent := new(big.Int) // units that are spent leave the total; units that are leased do not
 	if !l.isLease() {
 		spent = l.inLevelUnits(l.totalUnits())
 	}

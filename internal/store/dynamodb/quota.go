@@ -6,7 +6,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// quota has the fields w and e (the start and the end of the calendar period) and n (its count).
+// quota implements the algorithm quota. Its fields are w and e (start and end of the calendar period) and n (its
+// count).
 type quota struct{ relevantUntilFresh }
 
 func (quota) decode(_ *limit.Tier, _ *limit.Params, f fields) (limit.State, error) {

@@ -12,8 +12,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// Refund gives back what a receipt names: one transaction over the items it charged and one that remembers the
-// receipt until its windows have ended. See [limit.Store].
+// Refund gives back what a receipt names. It is one transaction over the items that the decision charged and over an
+// item that remembers the receipt until its windows have ended. For each try, giveBack reads the items and composes the
+// updates (giveBackEntry for each counter, composeUpdates), and write sends them. See [limit.Store].
 func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
 	if err := ctx.Err(); err != nil {
 		return limit.Refund{}, err
@@ -42,17 +43,17 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 		r.Owner().Name, *s.tableName, ErrUndecided, maxTries)
 }
 
-// refund is one try.
+// refundTry is one try of a refund.
 type refundTry struct {
 	*decision
 	receipt        *limit.Receipt
 	units          int64
-	updates        []*itemUpdate
-	keys           []itemKey                 // of what is given back, in the order of the entries
-	counterRefunds map[itemKey][]counterEdit // to each
+	updates        []*itemUpdate             // the item that remembers the receipt, then the items in keys
+	keys           []itemKey                 // items that get units back, in the order of the entries
+	counterRefunds map[itemKey][]counterEdit // the counters that get units back, by item
 }
 
-// try reads the items, gives back, and reports false where they changed meanwhile.
+// giveBack makes the refund. It reports false if an item has changed between the read and the write.
 func (r *refundTry) giveBack(ctx context.Context) (limit.Refund, bool, error) {
 	entries := r.receipt.Entries()
 	out := limit.Refund{Units: make([]int64, len(entries))}
@@ -92,8 +93,9 @@ func (r *refundTry) giveBack(ctx context.Context) (limit.Refund, bool, error) {
 	return out, true, nil
 }
 
-// carryOut writes the memory of the refund and what it gives back, all or nothing. Where nothing is given back, a
-// plain write of the memory does.
+// write writes the item that remembers the receipt and the items that get units back, all or nothing. If nothing is
+// given back, it needs no transaction. It returns the items whose conditions did not hold, by the position of their
+// update.
 func (r *refundTry) write(ctx context.Context) (map[int]map[string]types.AttributeValue, error) {
 	if len(r.updates) > 1 {
 		return r.writeTransaction(ctx, r.updates)
@@ -109,16 +111,18 @@ func (r *refundTry) write(ctx context.Context) (map[int]map[string]types.Attribu
 	return nil, err
 }
 
-// memory is the item whose presence says that the receipt was refunded.
+// rememberReceipt returns the update that makes the item of the receipt. Its condition fails if the receipt was
+// refunded before.
 func (r *refundTry) rememberReceipt() *itemUpdate {
 	u := newItemUpdate(itemKey{r.partition, receiptSortKey(r.receipt.ID())})
 	u.require("attribute_not_exists(" + u.nameAlias(attrPK) + ")")
 	end := max(r.receipt.Until(), time.Now().UnixMicro()+max(0, r.receipt.Until()-r.now))
-	u.sets = append(u.sets, u.nameAlias(attrVersion)+"="+u.intAlias(layoutVersion), u.nameAlias(attrTTL)+"="+u.intAlias(end/1_000_000+ttlMargin))
+	u.sets = append(u.sets, u.nameAlias(attrVersion)+"="+u.intAlias(layoutVersion),
+		u.nameAlias(attrTTL)+"="+u.intAlias(end/1_000_000+ttlMargin))
 	return u
 }
 
-// compose makes the writes of what is given back, one for each item.
+// composeUpdates makes the updates of the items that get units back.
 func (r *refundTry) composeUpdates() error {
 	for _, key := range r.keys {
 		u, err := composeUpdate(key, r.counterRefunds[key], func(u *itemUpdate) {
@@ -134,7 +138,7 @@ func (r *refundTry) composeUpdates() error {
 	return checkItemCount(len(r.keys))
 }
 
-// giveBack adds to the try what one entry gives back, by the core's word, and returns how many units that is.
+// giveBackEntry adds to the try what one entry gives back, as the core decides, and returns how many units that is.
 func (r *refundTry) giveBackEntry(ctx context.Context, e *limit.ReceiptEntry) (int64, error) {
 	key, name, err := r.findCounter(ctx, e)
 	if err != nil {
@@ -161,7 +165,7 @@ func (r *refundTry) giveBackEntry(ctx context.Context, e *limit.ReceiptEntry) (i
 	return back, nil
 }
 
-// find is where an entry's counter is. The items on the way are read.
+// findCounter returns where an entry's counter is. It reads the items that it needs to find it.
 func (r *refundTry) findCounter(ctx context.Context, e *limit.ReceiptEntry) (itemKey, string, error) {
 	for {
 		key, name := r.locateCounter(e.Tier, e.Value)
@@ -174,8 +178,8 @@ func (r *refundTry) findCounter(ctx context.Context, e *limit.ReceiptEntry) (ite
 	}
 }
 
-// giving is the way back of one counter. Like charges, refunds are inequalities, so that charges which come between
-// the read and the write do not disturb them.
+// counterRefund is the refund of one counter. Its conditions are inequalities, like those of charges, so that charges
+// between the read and the write do not make them fail.
 type counterRefund struct {
 	tier          *limit.Tier
 	params        limit.Params
@@ -192,17 +196,18 @@ func (c *counterRefund) addTo(u counterUpdate, whole bool) {
 	algorithmOf(c.tier).refund(c, u)
 }
 
-// whole compares and sets the whole counter.
+// compareWhole compares and replaces the whole counter.
 func (c *counterRefund) compareWhole(u counterUpdate) {
 	u.requireUnchanged(c.stored)
 	f := algorithmOf(c.tier).encode(&c.params, &c.after, c.now)
 	if x := c.stored[fieldLateCharges]; x != nil {
-		f[fieldStart], f[fieldLateCharges] = c.stored[fieldStart], x // no bucket is added, and none ends
+		// a refund adds no bucket, and no bucket expires by it
+		f[fieldStart], f[fieldLateCharges] = c.stored[fieldStart], x
 	}
 	u.replace(f)
 }
 
-// count takes units off a field of the same window.
+// subtractCount takes units off a count of the stored window.
 func (c *counterRefund) subtractCount(u counterUpdate, field string, units int64) {
 	if units == 0 {
 		return

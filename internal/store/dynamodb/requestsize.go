@@ -12,23 +12,26 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// DynamoDB's bounds on one request, from "Quotas in Amazon DynamoDB". How operators are counted is not said there: DynamoDB
-// Local counts each comparison, AND, OR and function of a condition, and each +, − and function of an update.
+// What DynamoDB accepts in one request, from "Quotas in Amazon DynamoDB". How operators are counted is not documented.
+// DynamoDB Local counts each comparison, AND, OR and function of a condition, and each +, − and function of an update.
 const (
 	maxExpressionBytes   = 4096    // bytes of a condition, and of an update
 	maxOperators         = 300     // of a condition, and of an update
-	maxSubstitutionBytes = 2 << 20 // bytes of all names and values
+	maxSubstitutionBytes = 2 << 20 // of all names and values
 	maxItemBytes         = 400 << 10
-	maxTransactItems     = 100 - 1 // a refund writes its own item, too
+	maxTransactItems     = 100 - 1 // DynamoDB takes 100; one is left for the item that remembers a refund
 )
 
-// size is what DynamoDB bounds of a write.
+// expressionSize holds the sizes of an update that DynamoDB limits.
 type expressionSize struct{ conditionBytes, conditionOperators, updateBytes, updateOperators, substitutionBytes int }
 
-// size counts what the write would send.
+// size measures the update as it would be sent.
 func (u *itemUpdate) size() (s expressionSize) {
 	condition, update := *u.conditionExpression(), *u.updateExpression()
-	s = expressionSize{conditionBytes: len(condition), conditionOperators: countOperators(condition, "=<>"), updateBytes: len(update), updateOperators: countOperators(update, "+-")}
+	s = expressionSize{
+		conditionBytes: len(condition), conditionOperators: countOperators(condition, "=<>"),
+		updateBytes: len(update), updateOperators: countOperators(update, "+-"),
+	}
 	for alias, name := range u.names {
 		s.substitutionBytes += len(alias) + len(name)
 	}
@@ -38,7 +41,8 @@ func (u *itemUpdate) size() (s expressionSize) {
 	return s
 }
 
-// operators counts the operators of an expression: the symbols, where <= and the like are one, the words and the functions.
+// countOperators counts the operators of an expression: the symbols ("<=" and ">=" count as one each), AND and
+// OR, and the functions.
 func countOperators(text, symbols string) int {
 	n := strings.Count(text, " AND ") + strings.Count(text, " OR ")
 	for i := range len(text) {
@@ -52,7 +56,7 @@ func countOperators(text, symbols string) int {
 	return n
 }
 
-// bytesOf is how many bytes of an attribute DynamoDB may count, at most.
+// maxBytesOf returns the most bytes that DynamoDB may count for a value.
 func maxBytesOf(v types.AttributeValue) int {
 	switch v := v.(type) {
 	case *types.AttributeValueMemberM:
@@ -68,46 +72,56 @@ func maxBytesOf(v types.AttributeValue) int {
 	}
 }
 
-// check is the only judge of whether DynamoDB takes a write: an error wraps limit.ErrTooLarge and names the bound.
+// check returns an error that wraps limit.ErrTooLarge and names the first limit of DynamoDB that the update exceeds. No
+// other function decides what fits.
 func (s expressionSize) check() error {
-	for _, b := range [...]struct {
+	for _, bound := range [...]struct {
 		n, most int
 		what    string
 	}{
-		{s.conditionBytes, maxExpressionBytes, "bytes in a condition"}, {s.updateBytes, maxExpressionBytes, "bytes in an update"},
-		{s.conditionOperators, maxOperators, "operators in a condition"}, {s.updateOperators, maxOperators, "operators in an update"},
+		{s.conditionBytes, maxExpressionBytes, "bytes in a condition"},
+		{s.updateBytes, maxExpressionBytes, "bytes in an update"},
+		{s.conditionOperators, maxOperators, "operators in a condition"},
+		{s.updateOperators, maxOperators, "operators in an update"},
 		{s.substitutionBytes, maxSubstitutionBytes, "bytes of names and values"},
 	} {
-		if b.n > b.most {
-			return fmt.Errorf("%w: a write has %d %s, and DynamoDB takes at most %d", limit.ErrTooLarge, b.n, b.what, b.most)
+		if bound.n > bound.most {
+			return fmt.Errorf("%w: a write has %d %s, and DynamoDB takes at most %d",
+				limit.ErrTooLarge, bound.n, bound.what, bound.most)
 		}
 	}
 	return nil
 }
 
+// minus returns s without the sizes of another.
 func (s expressionSize) minus(other expressionSize) expressionSize {
-	return expressionSize{s.conditionBytes - other.conditionBytes, s.conditionOperators - other.conditionOperators, s.updateBytes - other.updateBytes,
-		s.updateOperators - other.updateOperators, s.substitutionBytes - other.substitutionBytes}
+	return expressionSize{
+		s.conditionBytes - other.conditionBytes, s.conditionOperators - other.conditionOperators,
+		s.updateBytes - other.updateBytes, s.updateOperators - other.updateOperators,
+		s.substitutionBytes - other.substitutionBytes,
+	}
 }
 
-// checkItems is check for a transaction.
+// checkItemCount returns an error if a transaction cannot write so many items.
 func checkItemCount(items int) error {
 	if items > maxTransactItems {
-		return fmt.Errorf("%w: the counters may lie in %d items, and a transaction of DynamoDB writes at most %d of them", limit.ErrTooLarge,
-			items, maxTransactItems)
+		return fmt.Errorf("%w: the counters may lie in %d items, and a transaction of DynamoDB writes at most %d of them",
+			limit.ErrTooLarge, items, maxTransactItems)
 	}
 	return nil
 }
 
-// counterWrite is what a write does to one counter. add adds it to the write: as a whole it compares and sets the counter's
-// whole map, in a few bytes; else it adds conditions that charges by others do not disturb.
+// counterEdit adds the change of one counter to an update. If whole is true, addTo compares and replaces the counter's
+// whole map, which takes few bytes. Otherwise it adds conditions that stay true while other processes charge the
+// counter.
 type counterEdit struct {
 	name  string
 	addTo func(u counterUpdate, whole bool)
 }
 
-// compose makes a write of an item that DynamoDB takes. finish adds what is not a counter's. Where the conditions of all
-// counters do not fit, the widest are compared as a whole. The error says which bound they exceed even so.
+// composeUpdate makes the update of one item. finish adds to it what concerns no counter. If the conditions of all
+// counters are too large for DynamoDB, those with the most operators become comparisons of whole counters. If the
+// update is too large even then, the error says which limit it exceeds.
 func composeUpdate(key itemKey, counters []counterEdit, finish func(*itemUpdate)) (*itemUpdate, error) {
 	whole := make([]bool, len(counters))
 	for {
@@ -129,7 +143,8 @@ func composeUpdate(key itemKey, counters []counterEdit, finish func(*itemUpdate)
 	}
 }
 
-// shorten marks the widest counters, so many that the rest may fit. It reports false if all are marked.
+// compareWidestWhole marks in whole the counters whose conditions have the most operators, as many as needed for the
+// rest to fit. It reports false if all were marked before.
 func compareWidestWhole(total expressionSize, sizes []expressionSize, whole []bool) bool {
 	order := make([]int, 0, len(sizes))
 	for i := range sizes {
@@ -138,19 +153,23 @@ func compareWidestWhole(total expressionSize, sizes []expressionSize, whole []bo
 		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
-		return cmp.Or(cmp.Compare(sizes[b].conditionOperators, sizes[a].conditionOperators), cmp.Compare(sizes[b].conditionBytes, sizes[a].conditionBytes))
+		return cmp.Or(cmp.Compare(sizes[b].conditionOperators, sizes[a].conditionOperators),
+			cmp.Compare(sizes[b].conditionBytes, sizes[a].conditionBytes))
 	})
 	for n, i := range order {
 		if n > 0 && total.check() == nil {
 			break
 		}
 		whole[i] = true
-		total = total.minus(sizes[i].minus(expressionSize{conditionBytes: len(" AND #zz=:zz"), conditionOperators: 2, updateBytes: len(",#zz=:zz")}))
+		asWhole := expressionSize{
+			conditionBytes: len(" AND #zz=:zz"), conditionOperators: 2, updateBytes: len(",#zz=:zz"),
+		}
+		total = total.minus(sizes[i].minus(asWhole))
 	}
 	return len(order) > 0
 }
 
-// roughly is the size of parts of a write's expressions, without their names and values.
+// estimateSize returns the size of parts of an update's expressions, without their names and values.
 func estimateSize(conds, sets, removes []string) (s expressionSize) {
 	for _, cond := range conds {
 		s.conditionBytes += len(" AND ") + len(cond)
@@ -171,9 +190,9 @@ func (s *Store) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) erro
 	return AcceptsPlan(all, together...)
 }
 
-// AcceptsPlan says whether the counters that all these limits have for one value fit into an item, and whether a decision over
-// the limits of each list, and its refund, fit into one operation, whatever the counters hold. The error wraps
-// limit.ErrTooLarge.
+// AcceptsPlan returns an error, which wraps limit.ErrTooLarge, unless two things hold whatever the counters contain:
+// the counters that the limits in all have for one value fit into one item; and for each list in together, a decision
+// over its limits and the refund of that decision fit into one operation.
 func AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
 	bytes := map[string]int{}
 	for _, l := range all {
@@ -185,21 +204,22 @@ func AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
 	}
 	for per, n := range bytes {
 		if n += 2 * maxSortKeyBytes; n > maxItemBytes {
-			return fmt.Errorf("%w: the counters of the limits per %s have up to %d bytes for one value, and an item of DynamoDB at most %d: "+
-				"use fewer limits, or fewer buckets", limit.ErrTooLarge, per, n, maxItemBytes)
+			return fmt.Errorf("%w: the counters of the limits per %s have up to %d bytes for one value, "+
+				"and an item of DynamoDB at most %d: use fewer limits, or fewer buckets", limit.ErrTooLarge, per, n, maxItemBytes)
 		}
 	}
 	for _, limits := range together {
 		if err := checkTogether(limits); err != nil {
-			return fmt.Errorf("%w. %d limits can apply to one request (%s): use fewer, or put them into a group of which one applies", err,
-				len(limits), listIDs(limits))
+			return fmt.Errorf("%w. %d limits can apply to one request (%s): "+
+				"use fewer, or put them into a group of which one applies", err, len(limits), listIDs(limits))
 		}
 	}
 	return nil
 }
 
-// decidable says whether a decision over all these limits can be made. A shared counter may lie in any item of the chain, and
-// so each in another one; values beyond the bound of one limit, but not of another, have an item of their own.
+// checkTogether returns an error if a decision over all these limits may not fit into one operation. In the worst case
+// each shared counter lies in another item of the chain, and each per-value kind has two items: one of the value, and
+// one of the values beyond a limit's MaxValues.
 func checkTogether(limits []*limit.Limit) error {
 	tiers, ofPer, items := map[string][]*limit.Tier{}, map[string]int{}, 0
 	for _, l := range limits {
@@ -227,8 +247,8 @@ func checkTogether(limits []*limit.Limit) error {
 	return nil
 }
 
-// worst is a write to one item with these counters that is at least as large as any that compose makes of them: all are
-// compared as a whole, and either none of them is known or each is.
+// largestUpdate returns an update of one item with these counters that is at least as large as any that composeUpdate
+// makes of them: all counters are compared as a whole. If known is true, every counter exists before, else none.
 func largestUpdate(tiers []*limit.Tier, shared, known bool) *itemUpdate {
 	u := newItemUpdate(itemKey{})
 	for i, t := range tiers {
@@ -246,7 +266,7 @@ func largestUpdate(tiers []*limit.Tier, shared, known bool) *itemUpdate {
 	return u
 }
 
-// widest is algorithm.widest; nothing for an algorithm that Accepts refuses.
+// largestFieldsOf returns algorithm.largestFields of a tier, or no fields if [Store.Accepts] refuses its algorithm.
 func largestFieldsOf(t *limit.Tier) fields {
 	if a := algorithmOf(t); a != nil {
 		return a.largestFields(t)
@@ -254,6 +274,7 @@ func largestFieldsOf(t *limit.Tier) fields {
 	return fields{}
 }
 
+// listIDs returns the ids of the first few limits, for an error message.
 func listIDs(limits []*limit.Limit) string {
 	const some = 5
 	var ids []string

@@ -7,10 +7,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// inSteps is the request as its decision is made where it asks for leases: what it needs of a shared item is leased, too,
-// for a value's item may yet deny.
+// leaseSharedCharges returns the request as this store decides it. If a request leases and charges both shared items
+// and items of values, what it needs of a shared item is charged as a lease too: if the value's item then denies, the
+// caller keeps the units. See writeSequentially.
 func leaseSharedCharges(req *limit.Request) *limit.Request {
-	if len(req.Leases) == 0 || !slices.ContainsFunc(req.Charges, func(c limit.Charge) bool { return !isInSharedItem(c.Limit) }) {
+	isOfValue := func(c limit.Charge) bool { return !isInSharedItem(c.Limit) }
+	if len(req.Leases) == 0 || !slices.ContainsFunc(req.Charges, isOfValue) {
 		return req
 	}
 	out := *req
@@ -18,8 +20,9 @@ func leaseSharedCharges(req *limit.Request) *limit.Request {
 	i := 0
 	for _, c := range req.Charges {
 		for j := range c.Limit.Tiers {
-			if a := &out.Leases[i]; isInSharedItem(c.Limit) && isLeasable(&c.Limit.Tiers[j]) && a.Need > 0 && a.Largest() == 0 {
-				a.Most, a.Share = 1, 0 // a lease, of nothing more
+			a := &out.Leases[i]
+			if isInSharedItem(c.Limit) && isLeasable(&c.Limit.Tiers[j]) && a.Need > 0 && a.Largest() == 0 {
+				a.Most, a.Share = 1, 0 // a lease of what is needed and no more
 			}
 			i++
 		}
@@ -27,17 +30,19 @@ func leaseSharedCharges(req *limit.Request) *limit.Request {
 	return &out
 }
 
+// isLeasable reports whether units of the tier may stay with the caller as a lease after a denial.
 func isLeasable(t *limit.Tier) bool { return !t.Leasing().Never && !t.Limit().Exact }
 
-// stepwise orders the writes of a decision that spans items, shared ones first, and reports whether they may be made one
-// after the other: then what the last one denies leaves the others' units with the caller, as a lease. A correction must
-// not be made where the decision is denied, for the caller takes it that nothing came back, and would have those units twice.
-func (d *decision) orderSequentially(writes []plannedUpdate) bool {
+// orderSequentially puts the updates of shared items first, and reports whether the updates may be made one after the
+// other: then, if the last one is denied, the caller keeps the units of the others as leases. An update with a
+// correction must not be made before a denial: after a denial the caller assumes that its returned units did not
+// arrive, and would have them twice.
+func (d *decision) orderSequentially(updates []plannedUpdate) bool {
 	if len(d.req.Leases) == 0 {
 		return false
 	}
 	shared := func(w plannedUpdate) bool { return isSharedSortKey(w.key.sort) }
-	slices.SortStableFunc(writes, func(a, b plannedUpdate) int {
+	slices.SortStableFunc(updates, func(a, b plannedUpdate) int {
 		switch {
 		case shared(a) == shared(b):
 			return 0
@@ -46,13 +51,13 @@ func (d *decision) orderSequentially(writes []plannedUpdate) bool {
 		}
 		return 1
 	})
-	first := writes[:len(writes)-1]
-	if slices.ContainsFunc(first, func(w plannedUpdate) bool { return !shared(w) }) {
+	beforeLast := updates[:len(updates)-1]
+	if slices.ContainsFunc(beforeLast, func(w plannedUpdate) bool { return !shared(w) }) {
 		return false
 	}
 	for i := range d.counters {
 		t := &d.counters[i]
-		if !t.written || !slices.ContainsFunc(first, func(w plannedUpdate) bool { return w.item == t.item }) {
+		if !t.written || !slices.ContainsFunc(beforeLast, func(w plannedUpdate) bool { return w.index == t.item }) {
 			continue
 		}
 		if !isLeasable(d.eval.Results[i].Tier) || d.req.Leases[i].Correction != 0 {
@@ -62,59 +67,62 @@ func (d *decision) orderSequentially(writes []plannedUpdate) bool {
 	return true
 }
 
-// chargeInSteps makes the writes one after the other. Those before one whose condition does not hold stay: the decision
-// goes on from there.
-func (d *decision) writeSequentially(ctx context.Context, writes []plannedUpdate) (bool, error) {
-	for n, w := range writes {
-		if done, err := d.writeItem(ctx, w.item, w.itemUpdate); !done || err != nil {
+// writeSequentially writes one item after the other. If a condition does not hold, the items written before stay
+// written, and the next try of the decision begins with the rest.
+func (d *decision) writeSequentially(ctx context.Context, updates []plannedUpdate) (bool, error) {
+	for n, update := range updates {
+		if done, err := d.writeItem(ctx, update.index, update.itemUpdate); !done || err != nil {
 			return done, err
 		}
-		if n == len(writes)-1 {
+		if n == len(updates)-1 {
 			break
 		}
-		d.items[w.item].written = true
+		d.items[update.index].written = true
 		for i := range d.counters {
-			if d.counters[i].item != w.item {
+			if d.counters[i].item != update.index {
 				continue
 			}
 			if d.writtenResults == nil {
 				d.writtenResults = map[int]*writtenResult{}
 			}
-			d.writtenResults[i] = &writtenResult{resultCounter: d.counters[i], key: w.key, result: d.eval.Results[i], units: d.neededUnits(i)}
+			d.writtenResults[i] = &writtenResult{
+				resultCounter: d.counters[i], key: update.key, result: d.eval.Results[i], units: d.neededUnits(i),
+			}
 		}
 	}
 	return true, nil
 }
 
-// keepLeases makes of what the steps before a denial have charged the caller's leases.
+// keepLeases turns what was written before a denial into leases of the caller.
 func (d *decision) keepLeases() {
-	for i, done := range d.writtenResults {
-		if !done.written {
+	for i, saved := range d.writtenResults {
+		if !saved.written {
 			continue
 		}
-		st := *done.before.Clone()
-		d.eval.AdoptLease(i, done.lease)
+		st := *saved.before.Clone()
+		d.eval.AdoptLease(i, saved.lease)
 		d.eval.Charge(i, &st)
 		d.eval.KeepLease(i)
 	}
 }
 
-// takeBack gives back what the steps before an error have charged, if the error says that the store answered: what cannot be
-// decided must not cost the tenant its shared limits each time. What cannot be given back is lost, never admitted.
+// returnWritten gives back what was written before an error that says that the store answered. Otherwise each attempt
+// of a request that cannot be decided would use up the tenant's shared limits. Units that cannot be given back are
+// lost.
 func (d *decision) returnWritten(ctx context.Context, err error) {
 	if len(d.writtenResults) == 0 || !limit.Answered(err) {
 		return
 	}
-	back := &limit.Request{Owner: d.req.Owner}
+	returned := &limit.Request{Owner: d.req.Owner}
 	i := 0
 	for _, charge := range d.req.Charges {
 		tiers := make([]limit.LeaseRequest, len(charge.Limit.Tiers))
 		charged := false
 		for j := range tiers {
-			if done := d.writtenResults[i]; done != nil && done.written {
-				tiers[j] = limit.LeaseRequest{Correction: -(done.units + done.lease.Units), CorrectionAt: done.lease.At}
+			if saved := d.writtenResults[i]; saved != nil && saved.written {
+				tiers[j] = limit.LeaseRequest{Correction: -(saved.units + saved.lease.Units), CorrectionAt: saved.lease.At}
 				charged = charged || tiers[j].Correction < 0
-				if done.result.Other {
+				if saved.result.Other {
 					charge.Value = d.req.Owner.OtherValue(charge.Value)
 				}
 			}
@@ -122,14 +130,16 @@ func (d *decision) returnWritten(ctx context.Context, err error) {
 		}
 		if charged {
 			charge.Cost = 1
-			back.Charges, back.Leases = append(back.Charges, charge), append(back.Leases, tiers...)
+			returned.Charges, returned.Leases = append(returned.Charges, charge), append(returned.Leases, tiers...)
 		}
 	}
-	if len(back.Charges) == 0 {
+	if len(returned.Charges) == 0 {
 		return
 	}
-	again := &decision{Store: d.Store, req: cloneReturns(back), now: d.now, firstNow: d.firstNow, startedAt: d.startedAt,
-		partition: d.partition, replies: map[itemKey]*itemCopy{}}
-	again.eval = new(limit.Decision).BeginChecked(again.req, again.now)
-	_ = again.decide(ctx)
+	giveBack := &decision{
+		Store: d.Store, req: cloneReturns(returned), now: d.now, firstNow: d.firstNow, startedAt: d.startedAt,
+		partition: d.partition, replies: map[itemKey]*itemCopy{},
+	}
+	giveBack.eval = new(limit.Decision).BeginChecked(giveBack.req, giveBack.now)
+	_ = giveBack.decide(ctx)
 }

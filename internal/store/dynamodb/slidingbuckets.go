@@ -10,14 +10,16 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// slidingBuckets has a field for each bucket, named by its number, and w (the newest bucket), s (the sum of all), and x, which
-// a charge to a bucket that other writers do not look for raises.
+// slidingBuckets implements the algorithm sliding_buckets. Each bucket is a field of its own, named by bucketName. The
+// other fields are w (the newest bucket), s (the sum of all buckets) and x, which rises with each charge to a bucket
+// more than a period before the newest.
 type slidingBuckets struct{ relevantUntilFresh }
 
-// reservedField are the fields of a sliding_buckets counter that are no buckets.
+// reservedField holds the fields that are no buckets.
 var reservedField = map[string]bool{fieldNewest: true, fieldSum: true, fieldLateCharges: true}
 
-// bucketName is a field that needs no alias in an expression: letters and digits, and no reserved word has a digit.
+// bucketName returns the name of a bucket's field. It needs no alias in an expression: it consists of letters and
+// digits, and no reserved word of DynamoDB contains a digit.
 func bucketName(index int64) string {
 	if index < 0 {
 		return "b1" + strconv.FormatInt(-index, 36)
@@ -25,6 +27,7 @@ func bucketName(index int64) string {
 	return "b0" + strconv.FormatInt(index, 36)
 }
 
+// bucketIndex is the inverse of bucketName. It reports false for a name that bucketName does not return.
 func bucketIndex(name string) (int64, bool) {
 	if len(name) < 3 {
 		return 0, false
@@ -44,6 +47,7 @@ func (slidingBuckets) decode(_ *limit.Tier, p *limit.Params, f fields) (limit.St
 	return st.State(), err
 }
 
+// decodeBuckets reads the fields of a counter.
 func decodeBuckets(p *limit.Params, f fields) (st limit.LogState, err error) {
 	if _, err := f.intIn(fieldNewest, -maxTime, maxTime); err != nil {
 		return st, err
@@ -81,14 +85,17 @@ func decodeBuckets(p *limit.Params, f fields) (st limit.LogState, err error) {
 
 func (slidingBuckets) encode(p *limit.Params, state *limit.State, now int64) fields {
 	st := state.Log()
-	f := fields{fieldNewest: big.NewInt(newestBucket(p, &st, now)), fieldSum: big.NewInt(st.Sum), fieldLateCharges: new(big.Int)}
+	f := fields{
+		fieldNewest: big.NewInt(newestBucket(p, &st, now)), fieldSum: big.NewInt(st.Sum), fieldLateCharges: new(big.Int),
+	}
 	for _, e := range st.Entries {
 		f[bucketName(floorQuotient(e.At, p.Width))] = big.NewInt(e.Units)
 	}
 	return f
 }
 
-// newestBucket is the latest bucket for which every stored one still counts.
+// newestBucket returns the value of the field w: the bucket of now, or an earlier one if a stored bucket would not
+// count any more by then.
 func newestBucket(p *limit.Params, st *limit.LogState, now int64) int64 {
 	newest := floorQuotient(now, p.Width)
 	if len(st.Entries) > 0 {
@@ -97,7 +104,7 @@ func newestBucket(p *limit.Params, st *limit.LogState, now int64) int64 {
 	return newest
 }
 
-func (slidingBuckets) largestFields(t *limit.Tier) fields { // they reach a period back, and with leases a period ahead
+func (slidingBuckets) largestFields(t *limit.Tier) fields {
 	at, count := big.NewInt(-maxTime), big.NewInt(maxAmount)
 	f := fields{fieldNewest: at, fieldSum: count, fieldLateCharges: count}
 	for i := range int64(2*t.Buckets + 4) {
@@ -108,7 +115,7 @@ func (slidingBuckets) largestFields(t *limit.Tier) fields { // they reach a peri
 
 func (slidingBuckets) newCounterBytes(t *limit.Tier) int { return 30 + 12*(t.Buckets+2) }
 
-// bucketsCharge is the charge of sliding buckets.
+// bucketsCharge is the charge of a sliding_buckets counter.
 type bucketsCharge struct {
 	*counterCharge
 	before, after limit.LogState
@@ -118,11 +125,12 @@ func (slidingBuckets) charge(c *counterCharge, u counterUpdate) {
 	(&bucketsCharge{c, c.before.Log(), c.after.Log()}).addTo(u)
 }
 
-const maxComparedBuckets = 16 // buckets that expire at once and are pinned one by one
+// most buckets that may have ended since the last charge; if there are more, the counter is compared as a whole
+const maxComparedBuckets = 16
 
-// slidingBuckets keeps the sum of all buckets. While none of them has expired a charge is a comparison with the sum.
-// Else it takes those that have off the sum, and requires that they are as they were seen. A lease is charged to the bucket
-// in which it ends.
+// addTo adds the charge to the update. While no bucket has expired since the last charge, the condition compares only
+// the sum. Otherwise the expired buckets are removed and subtracted from the sum, and the condition requires that they
+// hold what was seen. A lease is charged to the bucket in which it ends.
 func (b *bucketsCharge) addTo(u counterUpdate) {
 	p := &b.params
 	if b.stored == nil {
@@ -131,7 +139,7 @@ func (b *bucketsCharge) addTo(u counterUpdate) {
 		return
 	}
 	newest, current := b.stored[fieldNewest].Int64(), floorQuotient(b.now, p.Width)
-	oldest := current - p.Buckets // the first that counts
+	oldest := current - p.Buckets // the first bucket that counts
 	expired, stale := int64(0), false
 	for _, e := range b.before.Entries {
 		if floorQuotient(e.At, p.Width) < oldest {
@@ -147,7 +155,8 @@ func (b *bucketsCharge) addTo(u counterUpdate) {
 	if stale || current > newest {
 		b.likelyStale = true
 		u.requireEqual(fieldLateCharges, b.stored[fieldLateCharges])
-		if b.expire(u, newest, oldest) { // the newest bucket goes too, and others may just have charged it
+		// the newest bucket expires as well, and other processes may have charged it meanwhile
+		if b.expire(u, newest, oldest) {
 			u.requireEqual(fieldSum, b.stored[fieldSum])
 		}
 		u.setField(fieldNewest, big.NewInt(max(newest, current)))
@@ -159,7 +168,7 @@ func (b *bucketsCharge) addTo(u counterUpdate) {
 		u.require(u.compare(fieldSum, "<=", big.NewInt(b.tier.Threshold-b.totalUnits()-adjusted+expired)))
 	}
 	u.addToField(fieldSum, big.NewInt(b.totalUnits()+adjusted-expired))
-	lateCharges := int64(0) // charges to buckets that writers at the newest one do not look for: later than a period
+	lateCharges := int64(0) // charges to buckets more than a period before the newest, which expire does not compare
 	for index, units := range b.unitsPerBucket(current, adjusted) {
 		b.addToBucket(u, index, units, adjusted)
 		if units > 0 && index < newest-p.Buckets {
@@ -171,7 +180,7 @@ func (b *bucketsCharge) addTo(u counterUpdate) {
 	}
 }
 
-// perBucket is what is added to each bucket.
+// unitsPerBucket returns what is added to each bucket, by its number.
 func (b *bucketsCharge) unitsPerBucket(current, adjusted int64) map[int64]int64 {
 	add := map[int64]int64{}
 	if b.totalUnits() > 0 {
@@ -186,8 +195,8 @@ func (b *bucketsCharge) unitsPerBucket(current, adjusted int64) map[int64]int64 
 	return add
 }
 
-// addToBucket adds units to a bucket, of which adjusted, if they are below zero, must be there before. One that is then
-// empty goes.
+// addToBucket adds units to a bucket. If adjusted is below zero and corrects this bucket, the bucket must hold as many
+// units before. A bucket that is empty afterwards is removed.
 func (b *bucketsCharge) addToBucket(u counterUpdate, index, units, adjusted int64) {
 	name := bucketName(index)
 	adjusts := adjusted < 0 && index == floorQuotient(b.leaseRequest.CorrectionAt, b.params.Width)
@@ -207,15 +216,15 @@ func (b *bucketsCharge) addToBucket(u counterUpdate, index, units, adjusted int6
 		return
 	}
 	least := -adjusted
-	if units == adjusted { // it would be left empty
+	if units == adjusted { // the bucket must not be left with zero units
 		least++
 	}
 	u.require(u.compare(name, ">=", big.NewInt(least)))
 	u.addToField(name, big.NewInt(units))
 }
 
-// expire drops the buckets before oldest and requires that they hold what was seen. It reports whether the newest bucket is
-// among them.
+// expire removes the buckets before oldest and requires that they hold what was seen. It reports whether the newest
+// bucket is among them.
 func (b *bucketsCharge) expire(u counterUpdate, newest, oldest int64) (expiresNewest bool) {
 	seen := map[int64]bool{}
 	for _, e := range b.before.Entries {
@@ -230,14 +239,14 @@ func (b *bucketsCharge) expire(u counterUpdate, newest, oldest int64) (expiresNe
 		u.removeField(name)
 	}
 	for index := newest - b.params.Buckets; index < oldest; index++ {
-		if !seen[index] { // a clock that is a little behind may have charged it since
+		if !seen[index] { // a process whose clock is a little behind may have charged the bucket since
 			u.require("attribute_not_exists(" + u.path(bucketName(index)) + ")")
 		}
 	}
 	return expiresNewest
 }
 
-// giveBack takes units off one bucket. One that is then empty goes.
+// refund takes units off one bucket. A bucket that is empty afterwards is removed.
 func (slidingBuckets) refund(c *counterRefund, u counterUpdate) {
 	left := map[int64]int64{}
 	for _, e := range c.after.Log().Entries {

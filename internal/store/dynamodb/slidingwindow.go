@@ -6,7 +6,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// slidingWindow has the fields w (the start of the window), n (its count), and p (the count of the window before it).
+// slidingWindow implements the algorithm sliding_window. Its fields are w (start of the window), n (its count) and p
+// (count of the window before it).
 type slidingWindow struct{ relevantUntilFresh }
 
 func (slidingWindow) decode(_ *limit.Tier, _ *limit.Params, f fields) (limit.State, error) {
@@ -23,7 +24,9 @@ func (slidingWindow) decode(_ *limit.Tier, _ *limit.Params, f fields) (limit.Sta
 
 func (slidingWindow) encode(_ *limit.Params, state *limit.State, _ int64) fields {
 	st := state.Window()
-	return fields{fieldStart: big.NewInt(st.Start), fieldCount: big.NewInt(st.Count), fieldPrevious: big.NewInt(st.Previous)}
+	return fields{
+		fieldStart: big.NewInt(st.Start), fieldCount: big.NewInt(st.Count), fieldPrevious: big.NewInt(st.Previous),
+	}
 }
 
 func (slidingWindow) charge(c *counterCharge, u counterUpdate) {
@@ -40,8 +43,9 @@ func (slidingWindow) largestFields(*limit.Tier) fields { return largestWindowFie
 
 func (slidingWindow) newCounterBytes(*limit.Tier) int { return 34 }
 
-// slidingWindow goes by the most that the last window's count can be while the window lasts. At the edge it moves the count over by
-// reference, so that charges of the old window that the writer has not seen are not lost.
+// addSlidingWindow adds the charge to the update. If a new window begins, the count of the last one moves from n to p
+// by a reference, so charges that this process has not seen move, too. The condition bounds that count by the largest
+// one for which the charge fits.
 func (w *windowCharge) addSlidingWindow(u counterUpdate) {
 	switch {
 	case w.stored != nil && w.isOffGrid():
@@ -53,15 +57,17 @@ func (w *windowCharge) addSlidingWindow(u counterUpdate) {
 			return
 		}
 		u.requireEqual(fieldStart, w.stored[fieldStart])
-		u.require(u.compare(fieldPrevious, "<=", w.stored[fieldPrevious])) // others may have given some of it back: it weighs less then
+		// a refund by another process lowers it, and then it weighs less
+		u.require(u.compare(fieldPrevious, "<=", w.stored[fieldPrevious]))
 		w.requireRoom(u, fieldCount, adjusted, w.maxCountBeside(w.after.Previous), limit.MaxSlidingUnits)
 		u.addToField(fieldCount, big.NewInt(adjusted+w.totalUnits()))
 		w.correctPrevious(u)
-	case w.stored != nil && w.before.Start > w.after.Start-w.params.Period: // the windows of two grids overlap
+	case w.stored != nil && w.before.Start > w.after.Start-w.params.Period:
+		// The stored window overlaps the current one: the limit's align has changed.
 		w.compareWhole(u)
 	case w.stored != nil && w.before.Start > w.after.Start-2*w.params.Period:
 		w.likelyStale = true
-		adjusted := w.after.Previous - w.before.Count // of the last window
+		adjusted := w.after.Previous - w.before.Count // of the window that has just ended
 		if w.isCutShort(adjusted) {
 			w.compareWhole(u)
 			return
@@ -73,19 +79,21 @@ func (w *windowCharge) addSlidingWindow(u counterUpdate) {
 		u.setField(fieldStart, big.NewInt(w.after.Start))
 	default:
 		w.likelyStale = true
-		u.require("(" + u.isAbsent() + " OR " + u.compare(fieldStart, "<=", big.NewInt(w.after.Start-2*w.params.Period)) + ")")
+		isOver := u.compare(fieldStart, "<=", big.NewInt(w.after.Start-2*w.params.Period))
+		u.require("(" + u.isAbsent() + " OR " + isOver + ")")
 		u.replace(w.newFields())
 	}
 }
 
-// ticksLeft is what of the last window a sliding one still weighs at a time, in ticks of the period.
+// previousWeight returns how much of the previous window still counts at a time, in ticks of the period.
 func (w *windowCharge) previousWeight(at int64) int64 {
 	p := &w.params
 	left := max(w.after.Start+p.Period-at, 0)
 	return min((left+p.Tick-1)/p.Tick, p.Ticks)
 }
 
-// mostBeside is the largest count that a sliding window may have for what is taken to fit, where the last one's is last.
+// maxCountBeside returns the largest count of the current window for which the charge fits, if the previous window has
+// this count.
 func (w *windowCharge) maxCountBeside(previous int64) int64 {
 	most := int64(limit.MaxSlidingUnits)
 	for _, demand := range w.demands() {
@@ -95,7 +103,8 @@ func (w *windowCharge) maxCountBeside(previous int64) int64 {
 	return most
 }
 
-// mostBefore is the largest count that the window before may have for what is taken to fit, where this one's is count.
+// maxPreviousCount returns the largest count of the previous window for which the charge fits, if the current window
+// has this count.
 func (w *windowCharge) maxPreviousCount(count int64) int64 {
 	most := int64(limit.MaxSlidingUnits)
 	for _, demand := range w.demands() {

@@ -8,9 +8,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// tokenBucket has the fields e (the time at which the level was zero, in 1/num µs), t (the time of the last charge), and r
-// (the rate by which e is counted). Once something was refunded it has b (all that was refunded, in grains) and u (when last);
-// while units are leased, z (when their slot ends) and q (e as it would be without them).
+// tokenBucket implements the algorithm token_bucket. Its main field is e, the "empty time": the time at which the level
+// was zero, in 1/num µs. The level at a time is min(full, time·num − e), so time refills the bucket without a write,
+// and a charge adds to e. The package comment lists the other fields; leasedbucket.go charges buckets of which units
+// are leased.
 type tokenBucket struct{}
 
 func (tokenBucket) decode(_ *limit.Tier, p *limit.Params, f fields) (limit.State, error) {
@@ -18,8 +19,9 @@ func (tokenBucket) decode(_ *limit.Tier, p *limit.Params, f fields) (limit.State
 	return st.State(), err
 }
 
-// bucketState turns the empty time e into a level at a time: that of the last charge, as far as it is known. A level that
-// is further below zero than anything of ours takes it is one at the time at which it is zero, for the core to repair.
+// decodeTokenBucket returns the level as of the last charge. A level further below zero than this package ever writes
+// is the work of a clock that leapt ahead. It is returned as a level of zero at the empty time, which lies in the
+// future: the core repairs that.
 func decodeTokenBucket(p *limit.Params, f fields) (st limit.TokenBucketState, err error) {
 	if st.Rate, err = f.intIn(fieldRate, 1, maxAmount); err != nil {
 		return st, err
@@ -34,7 +36,8 @@ func decodeTokenBucket(p *limit.Params, f fields) (st limit.TokenBucketState, er
 	num := rateNumerator(st.Rate, p)
 	level := multiplyAdd(st.AsOf, num, 0)
 	level.Sub(level, e)
-	if debt := new(big.Int).Mul(big.NewInt(-maxDebtBursts*p.Capacity), big.NewInt(rateDenominator(st.Rate, p))); level.Cmp(debt) < 0 {
+	lowest := new(big.Int).Mul(big.NewInt(-maxDebtBursts*p.Capacity), big.NewInt(rateDenominator(st.Rate, p)))
+	if level.Cmp(lowest) < 0 {
 		empty := ceilQuotient(e, big.NewInt(num))
 		if !empty.IsInt64() || empty.Int64() > maxTime {
 			return st, fmt.Errorf("field %q is %s, which is no time", fieldEmptyTime, e)
@@ -58,7 +61,7 @@ func decodeTokenBucket(p *limit.Params, f fields) (st limit.TokenBucketState, er
 	return st, decodeLeased(p, f, &st)
 }
 
-// leasedOf adds to a bucket's state what of it is leased.
+// decodeLeased sets what is leased in a bucket's state.
 func decodeLeased(p *limit.Params, f fields, st *limit.TokenBucketState) error {
 	if f[fieldSlotEnd] == nil && f[fieldTotalEmptyTime] == nil {
 		return nil
@@ -74,7 +77,8 @@ func decodeLeased(p *limit.Params, f fields, st *limit.TokenBucketState) error {
 	leased, rest := new(big.Int).Sub(f[fieldEmptyTime], q), new(big.Int)
 	leased.QuoRem(leased, big.NewInt(rateDenominator(st.Rate, p)), rest)
 	if rest.Sign() != 0 || leased.Sign() < 0 || !leased.IsInt64() || leased.Int64() > maxAmount {
-		return fmt.Errorf("fields %q and %q hold %s units, and a rest of %s", fieldEmptyTime, fieldTotalEmptyTime, leased, rest)
+		return fmt.Errorf("fields %q and %q hold %s units, and a rest of %s",
+			fieldEmptyTime, fieldTotalEmptyTime, leased, rest)
 	}
 	if leased.Sign() > 0 {
 		st.Leased = limit.Leased{Units: leased.Int64(), Until: until}
@@ -82,7 +86,7 @@ func decodeLeased(p *limit.Params, f fields, st *limit.TokenBucketState) error {
 	return nil
 }
 
-// perMicrosecond is the numerator of a rate in units per µs, in lowest terms.
+// rateNumerator returns the numerator of a rate, in units per µs and in lowest terms.
 func rateNumerator(rate int64, p *limit.Params) int64 {
 	a, b := rate, p.Period
 	for b != 0 {
@@ -91,7 +95,8 @@ func rateNumerator(rate int64, p *limit.Params) int64 {
 	return rate / a
 }
 
-// perUnit is the denominator of a rate in units per µs, in lowest terms: what a unit is, in a bucket's level.
+// rateDenominator returns the denominator of a rate, in units per µs and in lowest terms. It is how many grains of a
+// level make a unit.
 func rateDenominator(rate int64, p *limit.Params) int64 {
 	return p.Period / (rate / rateNumerator(rate, p))
 }
@@ -110,18 +115,22 @@ func (tokenBucket) encode(p *limit.Params, state *limit.State, _ int64) fields {
 	return f
 }
 
+// emptyTime returns the field e of a state.
 func emptyTime(p *limit.Params, st *limit.TokenBucketState) *big.Int {
 	return multiplyAdd(st.AsOf, rateNumerator(st.Rate, p), -st.Level)
 }
 
-// lasts: what is leased makes room only when its slot ends.
+// relevantFor includes the slot: leased units make room only when their slot ends.
 func (tokenBucket) relevantFor(_ *limit.Tier, p *limit.Params, st *limit.State, now int64) int64 {
 	return max(st.TokenBucket().AsOf-now, 0) + 2*p.FullIn + p.Slot
 }
 
 func (tokenBucket) largestFields(*limit.Tier) fields {
 	at, count, long := big.NewInt(-maxTime), big.NewInt(maxAmount), longestNumber()
-	return fields{fieldEmptyTime: long, fieldRate: count, fieldChargedAt: at, fieldRefunded: at, fieldRefundedAt: at, fieldTotalEmptyTime: long, fieldSlotEnd: at}
+	return fields{
+		fieldEmptyTime: long, fieldRate: count, fieldChargedAt: at, fieldRefunded: at, fieldRefundedAt: at,
+		fieldTotalEmptyTime: long, fieldSlotEnd: at,
+	}
 }
 
 func (tokenBucket) newCounterBytes(*limit.Tier) int { return 78 } // with a lease
@@ -137,22 +146,26 @@ func (tokenBucket) charge(c *counterCharge, u counterUpdate) {
 }
 
 const (
-	slackDivisor    = 32     // a bucket that several writers charge at once is held to be at most 1 − 1/slackParts full,
-	minSlackBurst   = 128    // if its burst is at least this many units
-	maxClockSpread  = 10_000 // µs; about how old what a writer knows is, at most
-	minStampSpreads = 5      // the stamp of such a bucket moves by at least so many times that
+	// a bucket that several processes charge at once is filled to at most 1 − 1/slackDivisor
+	slackDivisor  = 32
+	minSlackBurst = 128 // units; a smaller burst is always filled completely
+	// µs; how far the clocks of processes that charge the same bucket are assumed to differ at most
+	maxClockSpread = 10_000
+	// several processes move the field t of a bucket by at least as many times the clockSpread
+	minStampSpreads = 5
 )
 
-// lookahead is how far apart writers' times may lie, µs: less than what the slack takes to refill.
+// clockSpread returns how far apart the times of two processes may lie, µs. It is at most a quarter of the time in
+// which the slack refills, so that all of them see the slack.
 func (b *bucketCharge) clockSpread() int64 {
 	return min(maxClockSpread, b.params.Full/slackDivisor/b.params.Num/4)
 }
 
-// drawn is a time, µs, of at least least: another one for each writer, so that one of them does first what all would.
+// drawTime returns a random time of at least least, µs, on average twice as long. Each process draws another one, so
+// that usually one of them is the first to do what otherwise all would do at once.
 func drawTime(least int64) int64 { return int64((1 + rand.ExpFloat64()) * float64(least)) }
 
-// tokenBucket keeps e, the time at which the level was zero, in 1/num µs: the level at a time is min(full, time·num −
-// e), whatever the burst is by then. A charge adds to e. Where the bucket has run over, e is moved up first.
+// addTo adds the charge to the update. If the bucket has run over since the last charge, e is raised before the charge.
 func (b *bucketCharge) addTo(u counterUpdate) {
 	p := &b.params
 	spent := new(big.Int).Mul(big.NewInt(b.need), big.NewInt(p.Den))
@@ -169,12 +182,12 @@ func (b *bucketCharge) addTo(u counterUpdate) {
 	if b.contended && b.stored != nil && b.addContended(u, spent) {
 		return
 	}
-	full := multiplyAdd(b.now, p.Num, -p.Full) // e of a bucket that is full now
+	full := multiplyAdd(b.now, p.Num, -p.Full) // the empty time of a bucket that is full now
 	if b.stored == nil || b.stored[fieldEmptyTime].Cmp(full) <= 0 && b.before.AsOf <= b.now {
 		b.addFull(u, full, new(big.Int).Add(full, spent))
 		return
 	}
-	at := max(b.now, b.before.AsOf) // a clock that is behind decides at the counter's own time
+	at := max(b.now, b.before.AsOf) // a process whose clock is behind decides by the counter's time
 	if b.stored[fieldEmptyTime].Cmp(multiplyAdd(at, p.Num, -p.Full)) < 0 {
 		b.compareWhole(u)
 		return
@@ -191,10 +204,11 @@ func (b *bucketCharge) addTo(u counterUpdate) {
 	u.setField(fieldChargedAt, big.NewInt(at))
 }
 
-// together charges a bucket that others charge at the same time, so that neither their charges nor their clocks, which
-// differ by a little, disturb it. The counter's own time moves on in steps then, by whoever is drawn first; a clock that
-// is behind decides at that time, as ever, less the lookahead by which a step may have gone back. It reports false where
-// the bucket is so full that it may run over at any moment, and too small for nearlyFull.
+// addContended adds the charge of a bucket that other processes charge at the same time. Neither their charges nor
+// small differences between the clocks make its condition fail. The field t moves forward only now and then, by
+// whichever process draws the shortest time. A process whose clock is behind decides as of t, less one clockSpread,
+// because another process may have moved t back by that much. addContended reports false, and adds nothing, for a
+// bucket that may run over at any moment and is too small for lowerNearlyFull.
 func (b *bucketCharge) addContended(u counterUpdate, spent *big.Int) bool {
 	p, spread := &b.params, b.clockSpread()
 	if !b.stored[fieldChargedAt].IsInt64() {
@@ -233,34 +247,36 @@ func (b *bucketCharge) addContended(u counterUpdate, spent *big.Int) bool {
 	return true
 }
 
-// nearlyFull charges a bucket that is full, or soon would be. Whether such a bucket has run over since the others'
-// charges is what a writer cannot know, and to guess it wrong costs a write unit. So one writer, drawn by lot shortly
-// before the others would have to, moves the level down to 31/32 of the burst: until that has refilled, a charge is the
-// same sum for every writer. A burst is cut by at most that part, and nothing is ever admitted by it.
+// lowerNearlyFull charges a bucket that is full or soon will be. Other processes cannot know whether such a bucket has
+// run over since the last charge, and a wrong assumption costs a write unit. One process therefore lowers the level to
+// 31/32 of the burst (see slackDivisor), shortly before the others would have to. Until the rest has refilled, a charge
+// is a plain addition for every process. The limit loses at most that part of its burst, and nothing too much is
+// admitted.
 func (b *bucketCharge) lowerNearlyFull(u counterUpdate, full, spent *big.Int) {
 	level := new(big.Int).Add(full, big.NewInt(b.params.Full/slackDivisor))
 	u.require(u.compare(fieldEmptyTime, "<=", level))
 	u.setField(fieldEmptyTime, level.Add(level, spent))
 }
 
-// fullBucket charges a bucket that is full now, or that was never used. An e so low also means that nobody has
-// charged at a time after now.
+// addFull charges a bucket that is full now, or that was never used. e is the empty time after the charge. A stored
+// empty time of at most full also means that nobody has charged at a time after now.
 func (b *bucketCharge) addFull(u counterUpdate, full, e *big.Int) {
 	rate, stamp := big.NewInt(b.tier.Threshold), big.NewInt(b.now)
 	isFull := u.compare(fieldRate, "=", rate) + " AND " + u.compare(fieldEmptyTime, "<=", full) +
 		" AND " + u.compare(fieldChargedAt, "<=", big.NewInt(b.now))
-	if b.stored != nil { // what was refunded stays as it is
+	if b.stored != nil { // the fields of refunds stay as they are
 		u.require(isFull)
 		u.setField(fieldEmptyTime, e)
 		u.setField(fieldChargedAt, stamp)
 		return
 	}
-	u.require("(" + u.isAbsent() + " OR (" + isFull + " AND " + u.fieldIsAbsent(fieldRefunded) + " AND " + u.fieldIsAbsent(fieldSlotEnd) + "))")
+	isPlain := u.fieldIsAbsent(fieldRefunded) + " AND " + u.fieldIsAbsent(fieldSlotEnd)
+	u.require("(" + u.isAbsent() + " OR (" + isFull + " AND " + isPlain + "))")
 	u.replace(fields{fieldEmptyTime: e, fieldChargedAt: stamp, fieldRate: rate})
 }
 
-// pinStamp requires that the counter's own time is the one that was seen. Where it is not t but e that is ahead, both
-// count.
+// requireTime requires that the counter's time is still the stored one. If decodeTokenBucket took that time from e
+// instead of t, e must be unchanged, too.
 func (b *bucketCharge) requireTime(u counterUpdate) {
 	u.requireEqual(fieldChargedAt, b.stored[fieldChargedAt])
 	if b.stored[fieldChargedAt].Cmp(big.NewInt(b.before.AsOf)) < 0 {
@@ -272,14 +288,15 @@ func (tokenBucket) refund(c *counterRefund, u counterUpdate) {
 	(&bucketRefund{c, c.before.TokenBucket(), c.after.TokenBucket()}).addTo(u)
 }
 
-// bucketGiving is the way back of a token bucket.
+// bucketRefund is the refund of a token bucket.
 type bucketRefund struct {
 	*counterRefund
 	before, after limit.TokenBucketState
 }
 
-// level lowers the empty time, which raises the level, as long as the bucket does not run over. What was refunded
-// before decides how much it is, so that is pinned. Where units are held, they and the level together must not run over.
+// addTo lowers the empty time, which raises the level, and requires that the bucket does not run over by it. How much
+// is refunded depends on the earlier refunds, so these must be unchanged. If units are leased, the total must not run
+// over (see leasedBucketCharge).
 func (b *bucketRefund) addTo(u counterUpdate) {
 	p := &b.params
 	give := new(big.Int).Sub(emptyTime(p, &b.before), emptyTime(p, &b.after))
@@ -316,7 +333,8 @@ func (b *bucketRefund) addTo(u counterUpdate) {
 	u.setField(fieldRefundedAt, big.NewInt(b.after.Refunds.Last))
 }
 
-// release gives back units that are held. The bucket holds that much if e is that far ahead of q.
+// addRelease gives back units that are leased. The bucket leases at least so many if e − q is at least as large. A
+// condition cannot subtract, so both fields are compared with a value between them.
 func (b *bucketRefund) addRelease(u counterUpdate, give *big.Int) {
 	spare := new(big.Int).Sub(b.stored[fieldEmptyTime], b.stored[fieldTotalEmptyTime])
 	spare.Rsh(spare.Sub(spare, give), 1)

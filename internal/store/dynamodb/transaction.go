@@ -14,63 +14,70 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
 
-const maxConflicts = 10 // times that a transaction is sent again since another one was at its items
+const maxConflicts = 10 // how often a transaction is sent again after a conflict with another one
 
-// chargeAll writes the enforcing counters of several items in one transaction.
+// writeInTransaction writes the enforcing counters of several items in one transaction. It reports false if a condition
+// did not hold, and caches the items of which that is true.
 func (d *decision) writeInTransaction(ctx context.Context, updates []plannedUpdate) (bool, error) {
-	writes := make([]*itemUpdate, len(updates))
+	itemUpdates := make([]*itemUpdate, len(updates))
 	for n := range updates {
-		writes[n] = updates[n].itemUpdate
+		itemUpdates[n] = updates[n].itemUpdate
 	}
-	if err := checkItemCount(len(writes)); err != nil {
+	if err := checkItemCount(len(itemUpdates)); err != nil {
 		return false, err
 	}
 	sent := time.Now()
-	refused, err := d.writeTransaction(ctx, writes)
+	refused, err := d.writeTransaction(ctx, itemUpdates)
 	if err != nil {
 		return false, err
 	}
 	if len(refused) > 0 {
 		for n, attributes := range refused {
-			if err := d.learnItem(writes[n].key, attributes, sent); err != nil {
+			if err := d.learnItem(itemUpdates[n].key, attributes, sent); err != nil {
 				return false, err
 			}
 		}
 		return false, nil
 	}
-	for n, u := range writes { // the reply has no items: what was believed is what is known
-		believed := d.items[updates[n].item].known
-		if believed == nil {
-			believed = &itemCopy{}
+	// The reply of a transaction carries no items, so each new copy follows from the copy that the condition confirmed.
+	for n, u := range itemUpdates {
+		known := d.items[updates[n].index].known
+		if known == nil {
+			known = &itemCopy{}
 		}
-		d.copies.Add(u.key, u.applyTo(believed))
+		d.copies.Add(u.key, u.applyTo(known))
 	}
 	return true, nil
 }
 
-// transact carries out all writes or none. It returns the items whose conditions did not hold, by position.
-func (s *Store) writeTransaction(ctx context.Context, writes []*itemUpdate) (map[int]map[string]types.AttributeValue, error) {
+// writeTransaction carries out all updates or none. If conditions did not hold, it returns the items, by the position
+// of their update.
+func (s *Store) writeTransaction(
+	ctx context.Context, updates []*itemUpdate,
+) (map[int]map[string]types.AttributeValue, error) {
 	in := &dynamodb.TransactWriteItemsInput{}
-	for _, u := range writes {
+	for _, u := range updates {
 		in.TransactItems = append(in.TransactItems, u.transactionItem(s.tableName))
 	}
-	keys := make([]itemKey, len(writes))
-	for i, u := range writes {
+	keys := make([]itemKey, len(updates))
+	for i, u := range updates {
 		keys[i] = u.key
 	}
-	unlock, err := s.transactionLocks.lock(ctx, keys) // transactions of one process need not conflict with each other
+	// transactions of one process wait for each other instead of conflicting
+	unlock, err := s.transactionLocks.lock(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
 	for conflicts := 0; ; conflicts++ {
 		id := s.newReceiptID()
-		in.ClientRequestToken = aws.String(fmt.Sprintf("%016x-%016x", id.Hi, id.Lo)) // what the network repeats counts once
+		// DynamoDB carries out a repeated request once
+		in.ClientRequestToken = aws.String(fmt.Sprintf("%016x-%016x", id.Hi, id.Lo))
 		_, err := s.client.TransactWriteItems(ctx, in, s.callOptions...)
 		if err == nil {
 			return nil, nil
 		}
-		refused, conflict, err := cancellationReasons(err, writes)
+		refused, conflict, err := cancellationReasons(err, updates)
 		switch {
 		case len(refused) > 0:
 			return refused, nil
@@ -85,9 +92,12 @@ func (s *Store) writeTransaction(ctx context.Context, writes []*itemUpdate) (map
 	}
 }
 
-// cancellation reads why a transaction was not carried out: the items whose conditions did not hold, and whether nothing but
-// other transactions was in the way. The error says which item DynamoDB does not take, if that was it.
-func cancellationReasons(err error, writes []*itemUpdate) (refused map[int]map[string]types.AttributeValue, conflict bool, cause error) {
+// cancellationReasons reads why a transaction was not carried out: the items whose conditions did not hold, and whether
+// conflicts with other transactions were the only reason. The error names the item that DynamoDB found invalid, if
+// there is one.
+func cancellationReasons(err error, updates []*itemUpdate) (
+	refused map[int]map[string]types.AttributeValue, conflict bool, cause error,
+) {
 	var canceled *types.TransactionCanceledException
 	if !errors.As(err, &canceled) {
 		return nil, isConflict(err), classifyWriteError(err)
@@ -99,8 +109,8 @@ func cancellationReasons(err error, writes []*itemUpdate) (refused map[int]map[s
 			refused[i] = reason.Item
 		case "TransactionConflict", "None", "":
 		case "ValidationError":
-			if conflict = false; i < len(writes) {
-				return nil, false, writes[i].key.wrapError(classifyValidationError(err, aws.ToString(reason.Message)))
+			if conflict = false; i < len(updates) {
+				return nil, false, updates[i].key.wrapError(classifyValidationError(err, aws.ToString(reason.Message)))
 			}
 		default:
 			conflict = false
@@ -109,6 +119,7 @@ func cancellationReasons(err error, writes []*itemUpdate) (refused map[int]map[s
 	return refused, conflict, err
 }
 
+// sleepContext waits for d, or until ctx ends, and then returns its error.
 func sleepContext(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -120,10 +131,10 @@ func sleepContext(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// stripes are locks that are shared by keys of one hash.
+// stripedLocks is a fixed number of locks for any number of items. Items whose keys have the same hash share a lock.
 type stripedLocks struct {
 	seed  maphash.Seed
-	locks [64]chan struct{} // full while held
+	locks [64]chan struct{} // a lock is taken while its channel is full
 }
 
 func newStripedLocks() *stripedLocks {
@@ -134,7 +145,8 @@ func newStripedLocks() *stripedLocks {
 	return s
 }
 
-// lock takes the locks of all keys, in an order that all callers have in common, or none if ctx ends first.
+// lock takes the locks of all keys, or none if ctx ends before. All callers take locks in the same order, so none waits
+// for another in a circle.
 func (s *stripedLocks) lock(ctx context.Context, keys []itemKey) (unlock func(), err error) {
 	var wanted []int
 	for _, k := range keys {

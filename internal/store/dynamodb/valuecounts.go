@@ -9,26 +9,27 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// valueCounts knows how many distinct values each limit of an owner has been charged for, by this process: so the
-// bound on values holds for each process, and over n processes it is at most n times as large. It is bounded itself:
-// when it forgets an owner, that owner's values are counted anew.
+// valueCounts counts how many distinct values each limit of an owner was charged for by this process.
+// [decision.redirectExtraValue] asks it whether a value is within the limit's MaxValues. It forgets the limits that
+// were used least recently if it becomes too large; their values are then counted from zero.
 type valueCounts struct {
 	mu      sync.Mutex
 	seed    maphash.Seed
-	total   int
+	total   int // values in byLimit
 	byLimit *lru.Cache[limitOfOwner, *recentValues]
 }
 
 const maxValueHashes = 4 << 20 // values remembered over all owners; about 40 bytes each
 
+// limitOfOwner names a limit of one owner.
 type limitOfOwner struct{ partition, limit string }
 
-// values are those of this generation and of the one before. A value that was not charged for two generations is
-// forgotten.
+// recentValues holds the hashes of the values of one limit in two generations. A value that was not charged for two
+// generations is forgotten.
 type recentValues struct {
-	current, previous map[uint64]struct{}
-	since             int64 // µs
-	generation        int64 // µs
+	current, previous map[uint64]struct{} // in the generation before // since the time since
+	since             int64               // start of the current generation, µs
+	generation        int64               // length of a generation, µs
 }
 
 func newValueCounts(owners int) *valueCounts {
@@ -39,7 +40,8 @@ func newValueCounts(owners int) *valueCounts {
 	return c
 }
 
-// admits reports whether the value has a counter of its own.
+// hasOwnCounter reports whether the value has a counter of its own. If not, it uses the counter that all values beyond
+// MaxValues share.
 func (v *valueCounts) hasOwnCounter(partition string, l *limit.Limit, value limit.Value, now int64) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -58,7 +60,7 @@ func (v *valueCounts) hasOwnCounter(partition string, l *limit.Limit, value limi
 	return len(list.current)+len(list.previous) < l.MaxValues
 }
 
-// note remembers a value that was charged.
+// remember counts a value that was charged.
 func (v *valueCounts) remember(partition string, l *limit.Limit, value limit.Value, now int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -83,6 +85,8 @@ func (v *valueCounts) remember(partition string, l *limit.Limit, value limit.Val
 	}
 }
 
+// startGeneration begins a new generation of a list if the current one has lasted long enough. The caller holds the
+// lock.
 func (v *valueCounts) startGeneration(list *recentValues, now int64) {
 	if now-list.since < list.generation {
 		return
@@ -100,7 +104,8 @@ func (v *valueCounts) hash(value limit.Value) uint64 {
 	return maphash.String(v.seed, value.Text) + uint64(value.Kind)*0x9e3779b97f4a7c15
 }
 
-// lifeOfValues is a generation: twice the longest period, so that a value in use is not forgotten.
+// generationOf returns how long a generation lasts: twice the longest period of the limit, so that a value in use is
+// not forgotten.
 func generationOf(l *limit.Limit) int64 {
 	const day = 24 * 60 * 60 * 1_000_000
 	life := int64(0)
