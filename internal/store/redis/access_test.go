@@ -43,7 +43,7 @@ func TestAccessIsWhatScriptsDo(t *testing.T) {
 		want[own] = true
 	}
 	calls := regexp.MustCompile(`call\('([A-Z]+)'`)
-	for _, file := range []string{"decide.lua", "shape.go", "refund.lua"} {
+	for _, file := range []string{"decide.lua", "shapescripts.go", "refund.lua"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

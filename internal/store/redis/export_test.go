@@ -12,20 +12,20 @@ func (s *Store) GeneralOnly() { s.generalOnly = true }
 func (s *Store) OnAnswer(f func(general bool)) { s.onAnswer = f }
 
 // SetSpace gives the store counters of its own.
-func (s *Store) SetSpace(space string) { s.space = space }
+func (s *Store) SetSpace(space string) { s.namespacePart = space }
 
 // Space is what SetSpace set.
-func (s *Store) Space() string { return s.space }
+func (s *Store) Space() string { return s.namespacePart }
 
 // ForgetShapes makes room for the scripts of new shapes.
 func ForgetShapes() {
-	shapes.Lock()
-	defer shapes.Unlock()
-	shapes.byKey = nil
+	shapeScripts.Lock()
+	defer shapeScripts.Unlock()
+	shapeScripts.byKey = nil
 }
 
 // Run runs a script over one key, as decisions do.
 func (s *Store) Run(ctx context.Context, source, key string) error {
-	_, err := s.run(ctx, newScript(source), []any{nil, nil, 1, key})
+	_, err := s.runScript(ctx, newScript(source), []any{nil, nil, 1, key})
 	return err
 }

@@ -83,10 +83,10 @@ func FuzzReply(f *testing.F) {
 		default:
 			return
 		}
-		var q question
+		var q query
 		q.begin(&Store{}, req, 1772452800000000, true)
 		if general {
-			q.encode()
+			q.encodeGeneral()
 		} else if !q.encodeShape() {
 			t.Fatal("no shape")
 		}
@@ -111,7 +111,7 @@ func FuzzReply(f *testing.F) {
 // Guarantees that a script that comes to another conclusion than package limit says that the owner's counters cannot be read, and not
 // that the server failed: healthy counters lead to no such reply.
 func TestContradictionIsUnreadable(t *testing.T) {
-	var q question
+	var q query
 	q.begin(&Store{}, fuzzRequest(t, false), 1772452800000000, true)
 	if !q.encodeShape() {
 		t.Fatal("no shape")
@@ -132,7 +132,7 @@ func FuzzFirst(f *testing.F) {
 	f.Add([]byte("*1000000000\r\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		budget := maxReply
-		text, err := first(bufio.NewReader(bytes.NewReader(b)), &budget, 0)
+		text, err := firstText(bufio.NewReader(bytes.NewReader(b)), &budget, 0)
 		if err != nil && text != "" {
 			t.Errorf("%q: %q and %v", b, text, err)
 		}
