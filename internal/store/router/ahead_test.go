@@ -116,11 +116,11 @@ func TestRateDenialHoldsAnExactQuota(t *testing.T) {
 			t.Fatalf("allowed %t, leases %+v", d.Allowed, d.Lease(1))
 		}
 	}
-	if n := p.quotas.decided.Load(); n != 1 || p.Held() != 1 {
-		t.Errorf("the quotas' store was asked %d times, %d held; want 1 and 1", n, p.Held())
+	if n := p.quotas.decided.Load(); n != 1 || p.Unspent() != 1 {
+		t.Errorf("the quotas' store was asked %d times, %d held; want 1 and 1", n, p.Unspent())
 	}
-	if d := p.leases(start.Add(time.Second), limits, leaseOf(1, 5), limit.LeaseRequest{Need: 1}); !d.Allowed || d.Lease(0).Units != 1 || p.Held() != 0 {
-		t.Errorf("the next second: allowed %t, leases %+v, %d held", d.Allowed, d.Lease(0), p.Held())
+	if d := p.leases(start.Add(time.Second), limits, leaseOf(1, 5), limit.LeaseRequest{Need: 1}); !d.Allowed || d.Lease(0).Units != 1 || p.Unspent() != 0 {
+		t.Errorf("the next second: allowed %t, leases %+v, %d held", d.Allowed, d.Lease(0), p.Unspent())
 	}
 	p.close()
 	p.counts("one admitted", start, exact, 1)

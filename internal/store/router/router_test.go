@@ -153,15 +153,15 @@ func TestHeldUnitsAreGivenBackBeforeADenial(t *testing.T) {
 		}
 		return d.Allowed
 	}
-	if !ask(1, 5) || ask(9, 1) || p.Held() != 1 || p.used(start, q) != 10 {
+	if !ask(1, 5) || ask(9, 1) || p.Unspent() != 1 || p.used(start, q) != 10 {
 		t.Fatalf("%d leases are held, %d units charged; want the 9 units of a request that the rate denied to be held",
-			p.Held(), p.used(start, q))
+			p.Unspent(), p.used(start, q))
 	}
 	if !ask(8, 0) {
 		t.Error("8 units are denied, of 9 that nobody has spent")
 	}
-	if p.Held() != 0 || p.used(start, q) != 9 {
-		t.Errorf("%d leases are held, %d units charged; want the 9 that were admitted", p.Held(), p.used(start, q))
+	if p.Unspent() != 0 || p.used(start, q) != 9 {
+		t.Errorf("%d leases are held, %d units charged; want the 9 that were admitted", p.Unspent(), p.used(start, q))
 	}
 	if ask(2, 0) || !ask(1, 0) {
 		t.Error("of the one unit that is left, 2 are admitted, or 1 is not")
@@ -231,11 +231,11 @@ func TestRateDenialKeepsTheQuota(t *testing.T) {
 	if asked := p.quotas.decided.Load(); asked != 4 {
 		t.Errorf("the quotas' store was asked %d times, want 4: three requests and one lease", asked)
 	}
-	if held, used := p.Held(), p.used(start, q); held != 1 || used != 4 {
+	if held, used := p.Unspent(), p.used(start, q); held != 1 || used != 4 {
 		t.Errorf("%d leases are held and %d units of the quota are gone, want 1 and 4", held, used)
 	}
-	if d := p.decide(start.Add(time.Second), q, r); !d.Allowed || p.used(start, q) != 4 || p.Held() != 0 {
-		t.Errorf("the next request is allowed %t, %d units are gone and %d held; want the held one spent", d.Allowed, p.used(start, q), p.Held())
+	if d := p.decide(start.Add(time.Second), q, r); !d.Allowed || p.used(start, q) != 4 || p.Unspent() != 0 {
+		t.Errorf("the next request is allowed %t, %d units are gone and %d held; want the held one spent", d.Allowed, p.used(start, q), p.Unspent())
 	}
 	if err := p.Close(context.Background()); err != nil {
 		t.Fatal(err)
@@ -266,7 +266,7 @@ func TestRatesAway(t *testing.T) {
 			t.Fatalf("Decide = allowed %t, %v; want the error", d.Allowed, err)
 		}
 	}
-	if used, held := p.used(start, q), p.Held(); used != 1 || held != 1 {
+	if used, held := p.used(start, q), p.Unspent(); used != 1 || held != 1 {
 		t.Errorf("%d units gone, %d held; want 1 and 1", used, held)
 	}
 	if err := p.Close(context.Background()); err != nil {
@@ -324,7 +324,7 @@ func TestIdleLeaseIsRefunded(t *testing.T) {
 		}
 		<-time.After(11 * time.Second)
 		synctest.Wait()
-		if used, held := p.used(time.Now(), q), p.Held(); used != 1 || held != 0 {
+		if used, held := p.used(time.Now(), q), p.Unspent(); used != 1 || held != 0 {
 			t.Errorf("%d units gone, %d held; want 1 and 0", used, held)
 		}
 		if err := p.Close(context.Background()); err != nil {
@@ -377,8 +377,8 @@ func TestConcurrent(t *testing.T) {
 			t.Errorf("second %d admitted %d, want at most 40", second, n)
 		}
 	}
-	if used := p.used(start, q); total > 100 || used > 100 || used != total+int64(p.Held()) {
-		t.Errorf("%d admitted, %d of 100 units gone, %d held: units are lost or were made", total, used, p.Held())
+	if used := p.used(start, q); total > 100 || used > 100 || used != total+int64(p.Unspent()) {
+		t.Errorf("%d admitted, %d of 100 units gone, %d held: units are lost or were made", total, used, p.Unspent())
 	}
 	if err := p.Close(context.Background()); err != nil {
 		t.Fatal(err)
