@@ -3,6 +3,8 @@ package router_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -212,6 +214,28 @@ func TestReturnsThatWaitAreBounded(t *testing.T) {
 	})
 }
 
+// Guarantees that unspent charges take bounded memory, however many owners have some.
+func TestUnspentChargesAreBounded(t *testing.T) {
+	const perOwner, inAll = 64, 4096
+	p := newPairHolding(t, time.Hour)
+	r, q := rate(t, 1), quota(t, 1_000_000)
+	var d limit.Decision
+	for o := range 2 * inAll / perOwner {
+		req := question(r, q)
+		req.Owner = limit.Owner{Kind: limit.Tenant, Name: strconv.Itoa(o)}
+		for i := range 1 + perOwner + 1 { // the rate admits the first one and denies all others
+			req.Charges[1].Cost = 1 + int64(i) // different costs, so that no request spends another one's charge
+			if err := p.Decide(t.Context(), req, start, &d); err != nil || d.Allowed != (i == 0) {
+				t.Fatalf("owner %d, request %d: allowed %t, %v", o, i, d.Allowed, err)
+			}
+		}
+		if n, want := p.Unspent(), min(perOwner*(o+1), inAll); n != want {
+			t.Fatalf("%d charges are kept after owner %d, want %d", n, o, want)
+		}
+	}
+	p.close()
+}
+
 // A client that hammers against a rate would else use up its month, and cost a write to the quotas' store each time.
 func TestRateDenialKeepsTheQuota(t *testing.T) {
 	p := newPair(t)
@@ -347,6 +371,36 @@ func TestRefundOverBoth(t *testing.T) {
 	}
 	if p.used(start, q) != 0 || p.used(start, r) != 0 {
 		t.Errorf("quota %d and rate %d used, want 0", p.used(start, q), p.used(start, r))
+	}
+}
+
+// late is a store whose clock is so far ahead that every receipt is too old for it.
+type late struct{ limit.Store }
+
+func (late) Refund(_ context.Context, r *limit.Receipt, _ int64, _ time.Time) (limit.Refund, error) {
+	return limit.Refund{Units: make([]int64, len(r.Entries())), Expired: true}, nil
+}
+
+// Guarantees that a refund that has given back units in one store does not say that it came too late, as the other store
+// does.
+func TestRefundThatIsLateForOneStore(t *testing.T) {
+	s, err := router.New(router.Config{
+		Rates: router.Backend{Store: newMemory(t)}, Quotas: router.Backend{Store: late{newMemory(t)}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d limit.Decision
+	if err := s.Decide(t.Context(), question(rate(t, 2), quota(t, 10)), start, &d); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Refund(t.Context(), d.Receipt(), 0, start)
+	if err != nil || got.Expired || got.Repeated || !slices.Equal(got.Units, []int64{1, 0}) {
+		t.Errorf("Refund = %+v, %v; want 1 unit of the rate and 0 of the quota", got, err)
+	}
+	got, err = s.Refund(t.Context(), d.Receipt(), 0, start)
+	if err != nil || !got.Expired || !got.Repeated || !slices.Equal(got.Units, []int64{0, 0}) {
+		t.Errorf("the second Refund = %+v, %v; want no units, repeated and too late", got, err)
 	}
 }
 

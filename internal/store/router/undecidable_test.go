@@ -68,6 +68,32 @@ func TestUndecidableRates(t *testing.T) {
 	}
 }
 
+// Guarantees that an owner whose requests the rates can decide again costs no probe before each of them.
+func TestNoProbeAfterTheRatesAnswered(t *testing.T) {
+	rates := &spoiled{Store: newMemory(t), bad: owner}
+	s, err := router.New(router.Config{
+		Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: newMemory(t)}, HoldFor: -1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := question(rate(t, 10), quota(t, 100))
+	req.Leases = []limit.LeaseRequest{leaseOf(1, 1), leaseOf(1, 5)}
+	var d limit.Decision
+	if err := s.Decide(t.Context(), req, start, &d); !errors.Is(err, limit.ErrUnreadable) {
+		t.Fatalf("Decide = %v, want ErrUnreadable", err)
+	}
+	rates.bad = limit.Owner{}
+	for i := range int64(3) {
+		if err := s.Decide(t.Context(), req, start, &d); err != nil || !d.Allowed {
+			t.Fatalf("request %d: allowed %t, %v", i, d.Allowed, err)
+		}
+		if n := rates.peeks.Load(); n != 1 {
+			t.Errorf("request %d: the rates were probed %d times, want once, before the first request that they decided", i, n)
+		}
+	}
+}
+
 // Guarantees that a correction of which one half was made, and of the other the store answered that it cannot be, says
 // that the stores answered.
 func TestUndecidableCorrection(t *testing.T) {

@@ -232,6 +232,36 @@ func TestWhatCameBackIsSpent(t *testing.T) {
 	}
 }
 
+// Guarantees that returned units which must be charged again after a denial are charged in the window from which they
+// came. If that window has ended meanwhile, the decision is an error, and nothing is charged in the next window: its
+// units belong to other requests.
+func TestReturnedUnitsAreNotChargedInTheNextWindow(t *testing.T) {
+	quotas, rates := &skewed{Store: newMemory(t)}, newMemory(t)
+	r, q := rate(t, 1), quota(t, 100)
+	isOver := false
+	midnight := &between{Store: rates, do: func() {
+		if isOver {
+			quotas.by = 24 * time.Hour
+		}
+	}}
+	s, err := router.New(router.Config{
+		Rates: router.Backend{Store: midnight}, Quotas: router.Backend{Store: quotas}, HoldFor: -1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pair{Store: s, rates: rates, quotas: &away{Store: quotas}, tb: t}
+	limits := []*limit.Limit{r, q}
+	leased := p.leases(start, limits, limit.LeaseRequest{Need: 1}, leaseOf(1, 10)).Lease(1)
+	isOver = true
+	request := leaseOf(0, 0)
+	request.Correction, request.CorrectionAt = -10, leased.At
+	if d, err := p.ask(start, limits, limit.LeaseRequest{Need: 1}, request); err == nil {
+		t.Errorf("Decide = allowed %t, leases %+v; want an error", d.Allowed, d.Lease(1))
+	}
+	p.counts("the next day", start.Add(24*time.Hour), q, 0)
+}
+
 // The rates fail: what the quotas' half was charged and leased goes back, and until the rates answer again the quotas'
 // store is left alone.
 func TestRatesFailUnderLeases(t *testing.T) {
