@@ -142,32 +142,32 @@ func (d *decision) adoptCharges() {
 // that admit the request. It returns nil if there is nothing to write.
 func (d *decision) buildUpdate(index int, shadows bool) (*itemUpdate, error) {
 	it := d.items[index]
-	var counters []counterEdit
+	var edits []counterEdit
 	relevantFor, creates := int64(0), false
 	for i := range d.eval.Results {
-		t := &d.counters[i]
-		if t.item != index {
+		counter := &d.counters[i]
+		if counter.item != index {
 			continue
 		}
-		t.written, t.likelyStale, t.scarce, t.lease = false, false, false, limit.Lease{}
+		counter.written, counter.likelyStale, counter.scarce, counter.lease = false, false, false, limit.Lease{}
 		if r := &d.eval.Results[i]; r.Shadow() && !(shadows && d.eval.Charges(i)) {
 			continue
 		}
-		if t.lease = d.eval.Lease(i); d.hasNothingToWrite(i) {
+		if counter.lease = d.eval.Lease(i); d.hasNothingToWrite(i) {
 			continue
 		}
-		counters = append(counters, counterEdit{t.name, func(u counterUpdate, whole bool) { d.addCharge(u, i, whole) }})
+		edits = append(edits, counterEdit{counter.name, func(u counterUpdate, whole bool) { d.addCharge(u, i, whole) }})
 		relevantFor = max(relevantFor, d.relevantFor(i))
-		creates = creates || t.stored == nil
+		creates = creates || counter.stored == nil
 	}
-	if len(counters) == 0 {
+	if len(edits) == 0 {
 		return nil, nil //nolint:nilnil // there is nothing to write
 	}
 	known := it.known
 	if known == nil {
 		known = &itemCopy{}
 	}
-	u, err := composeUpdate(it.key, counters, func(u *itemUpdate) {
+	u, err := composeUpdate(it.key, edits, func(u *itemUpdate) {
 		u.requireLayout(known, isSharedSortKey(it.key.sort), creates)
 		u.raiseTTL(known, d.now, relevantFor)
 	})
@@ -376,8 +376,8 @@ func (d *decision) markFullItem(ctx context.Context) (bool, error) {
 		}
 		grown, added := it.known.size+it.known.expectedGrowth(), 0
 		for i := range d.counters {
-			if t := &d.counters[i]; t.item == index && t.stored == nil && !t.written && !d.hasNothingToWrite(i) {
-				grown += len(t.name) + algorithmOf(d.eval.Results[i].Tier).newCounterBytes(d.eval.Results[i].Tier)
+			if counter := &d.counters[i]; counter.item == index && counter.stored == nil && !counter.written && !d.hasNothingToWrite(i) {
+				grown += len(counter.name) + algorithmOf(d.eval.Results[i].Tier).newCounterBytes(d.eval.Results[i].Tier)
 				added++
 			}
 		}
@@ -433,13 +433,13 @@ func (d *decision) persistRepairs(ctx context.Context) {
 	for index, it := range d.items {
 		u := newItemUpdate(it.key)
 		for i := range d.counters {
-			if t := &d.counters[i]; t.item == index && t.repaired && !t.written {
+			if counter := &d.counters[i]; counter.item == index && counter.repaired && !counter.written {
 				tier := d.eval.Results[i].Tier
 				p := tier.Params(d.eval.Owner)
-				u := u.counterUpdate(t.name)
-				u.requireUnchanged(t.stored)
-				f := algorithmOf(tier).encode(&p, &t.before, d.now)
-				if x := t.stored[fieldLateCharges]; x != nil {
+				u := u.counterUpdate(counter.name)
+				u.requireUnchanged(counter.stored)
+				f := algorithmOf(tier).encode(&p, &counter.before, d.now)
+				if x := counter.stored[fieldLateCharges]; x != nil {
 					f[fieldLateCharges] = new(big.Int).Add(x, one)
 				}
 				u.replace(f)

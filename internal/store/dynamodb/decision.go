@@ -191,11 +191,11 @@ func (d *decision) backOff(ctx context.Context, failed int) error {
 	half := *d.req
 	half.Leases = slices.Clone(half.Leases)
 	for i := range half.Leases {
-		a := &half.Leases[i]
+		lease := &half.Leases[i]
 		if !d.counters[i].scarce {
 			continue
 		}
-		a.Least, a.Most, a.Ample = (a.Least+1)/2, (a.Most+1)/2, (a.Ample+1)/2
+		lease.Least, lease.Most, lease.Ample = (lease.Least+1)/2, (lease.Most+1)/2, (lease.Ample+1)/2
 	}
 	d.req = &half
 	return sleepContext(ctx, time.Duration(rand.Int64N(int64(min(failed, 4))*int64(4*time.Millisecond))))

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// decoded are one tier of each algorithm, and the same with odd numbers.
+// decoded has one tier of each algorithm, and the same tiers with uneven numbers.
 func decoded(tb testing.TB) []*limit.Tier {
 	var tiers []*limit.Tier
 	for _, t := range []limit.Tier{
@@ -32,7 +32,7 @@ func decoded(tb testing.TB) []*limit.Tier {
 	return tiers
 }
 
-// attributes makes an item from JSON: numbers are N as they are written, texts S, objects M, the rest NULL.
+// attributes makes an item from JSON: numbers become N as they are written, texts S, objects M, and the rest NULL.
 func attributes(raw json.RawMessage) types.AttributeValue {
 	text := strings.TrimSpace(string(raw))
 	var s string
@@ -53,8 +53,8 @@ func attributes(raw json.RawMessage) types.AttributeValue {
 	}
 }
 
-// Whatever lies under our key, reading it ends in an error or in a state that the core can judge and that is written
-// back as it was read. A panic here would be an outage that one bad item causes.
+// FuzzItem guarantees that reading any item ends in an error, or in a state that the core can evaluate and that is
+// written back as it was read. A panic would let one bad item stop the process.
 func FuzzItem(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `{"v":1}`, `{"v":2,"ttl":"x"}`, `{"v":2,"ttl":1795344812,"full":1}`,
@@ -112,8 +112,8 @@ func FuzzItem(f *testing.F) {
 	})
 }
 
-// Numbers are read to the last of their 38 digits: a float on the way would round a bucket's time to a quarter of a
-// second.
+// Guarantees that numbers are read with all of their 38 digits: a float in between would round the time of a bucket to
+// a quarter of a second.
 func TestParseNumber(t *testing.T) {
 	for text, want := range map[string]string{
 		"0": "0", "-0": "0", "7": "7", "-7": "-7", "00012": "12", "1E3": "1000", "1.5e1": "15", "1.5E+3": "1500",
@@ -131,7 +131,8 @@ func TestParseNumber(t *testing.T) {
 	}
 }
 
-// Two counters of one item never share a name, whatever the limits are called and however endpoints are spelt.
+// FuzzCounterName guarantees that two counters of one item never have the same name, whatever their limits are called
+// and however endpoints are spelled.
 func FuzzCounterName(f *testing.F) {
 	f.Add("a", "a", int64(1), int64(1), 1, 1, "x", "x", false, false)
 	f.Add("a", "a", int64(11), int64(1), 1, 11, "=x", "x", true, false)
@@ -176,7 +177,7 @@ func FuzzCounterName(f *testing.F) {
 	})
 }
 
-// A bucket's field needs no alias in an expression and is read back.
+// Guarantees that the name of a bucket's field needs no alias in an expression, and can be read back.
 func TestBucketName(t *testing.T) {
 	for _, index := range []int64{0, 1, -1, 35, 36, 494_444, 8_862_479_998, -8_862_479_998} {
 		name := bucketName(index)
@@ -194,8 +195,8 @@ func TestBucketName(t *testing.T) {
 	}
 }
 
-// What a write does to a view is what DynamoDB does to the item; TestViewsAreItems holds the whole, this the order:
-// the right side of every assignment is the item as it was.
+// Guarantees that an update does to a copy of the item what DynamoDB does to the item: every assignment reads the
+// fields as they were before the update. (copiesAreItems compares whole items.)
 func TestWriteApply(t *testing.T) {
 	update := newItemUpdate(itemKey{"p", "s0"})
 	counter := update.counterUpdate("a/f1")
@@ -214,7 +215,8 @@ func TestWriteApply(t *testing.T) {
 	}
 }
 
-// The correction is none while this machine's clock may be right, and ends within a second where it is wrong.
+// Guarantees that the correction is zero while this machine's clock may be right, and ends within a second of the
+// service's clock if it is wrong.
 func TestServiceClock(t *testing.T) {
 	at := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 	reply := func(c *serviceClock, local time.Time, ahead time.Duration) {

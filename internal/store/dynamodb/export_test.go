@@ -2,7 +2,7 @@ package dynamodb
 
 import "github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-// Remembered is what the store believes that the items hold which the table has shown it, by sort key.
+// Remembered returns the copies that the store has read from the table, by sort key.
 func Remembered(s *Store) map[string]map[string]map[string]string {
 	out := map[string]map[string]map[string]string{}
 	for _, key := range s.copies.Keys() {
@@ -13,7 +13,7 @@ func Remembered(s *Store) map[string]map[string]map[string]string {
 	return out
 }
 
-// Counters is what an item holds.
+// Counters returns the counters of an item.
 func Counters(item map[string]types.AttributeValue) (map[string]map[string]string, error) {
 	v, err := parseItem(item)
 	if err != nil {

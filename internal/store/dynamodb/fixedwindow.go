@@ -101,23 +101,23 @@ func (w *windowCharge) addFixedWindow(u counterUpdate) {
 // count.
 func (w *windowCharge) nextWindow(u counterUpdate) {
 	w.likelyStale = true
-	before, adjusted := big.NewInt(w.after.Start-w.params.Period), int64(0)
+	before, correction := big.NewInt(w.after.Start-w.params.Period), int64(0)
 	if w.before.Start > w.after.Start-2*w.params.Period {
-		adjusted = w.after.Previous - w.before.Count
+		correction = w.after.Previous - w.before.Count
 	}
 	switch {
-	case w.isCutShort(adjusted) || adjusted == 0 && w.after.Previous != 0 && w.after.Previous != w.before.Count:
+	case w.isCutShort(correction) || correction == 0 && w.after.Previous != 0 && w.after.Previous != w.before.Count:
 		w.compareWhole(u)
 		return
-	case adjusted != 0:
+	case correction != 0:
 		u.requireEqual(fieldStart, w.stored[fieldStart])
-		if adjusted < 0 {
-			u.require(u.compare(fieldCount, ">=", big.NewInt(-adjusted)))
+		if correction < 0 {
+			u.require(u.compare(fieldCount, ">=", big.NewInt(-correction)))
 		}
 	default:
 		u.require(u.compare(fieldStart, "<=", before))
 	}
-	u.copyField(fieldPrevious, fieldCount, big.NewInt(adjusted))
+	u.copyField(fieldPrevious, fieldCount, big.NewInt(correction))
 	u.copyField(fieldPreviousStart, fieldStart, new(big.Int))
 	u.setField(fieldCount, big.NewInt(w.after.Count))
 	u.setField(fieldStart, big.NewInt(w.after.Start))
@@ -125,14 +125,14 @@ func (w *windowCharge) nextWindow(u counterUpdate) {
 
 // sameWindow adds to the count of the stored window.
 func (w *windowCharge) sameWindow(u counterUpdate) {
-	adjusted := w.after.Count - w.before.Count - w.totalUnits()
+	correction := w.after.Count - w.before.Count - w.totalUnits()
 	previous := w.after.Previous - w.before.Previous
-	if w.isCutShort(adjusted) || previous != 0 && (w.stored[fieldPrevious] == nil || w.isCutShort(previous)) {
+	if w.isCutShort(correction) || previous != 0 && (w.stored[fieldPrevious] == nil || w.isCutShort(previous)) {
 		w.compareWhole(u)
 		return
 	}
 	u.requireEqual(fieldStart, w.stored[fieldStart])
-	w.addToCount(u, adjusted)
+	w.addToCount(u, correction)
 	w.correctPrevious(u)
 }
 

@@ -28,21 +28,21 @@ func (quota) encode(_ *limit.Params, state *limit.State, _ int64) fields {
 }
 
 func (quota) charge(c *counterCharge, u counterUpdate) {
-	pre, post := c.before.Quota(), c.after.Quota()
-	if c.stored == nil || post.Start != pre.Start || post.End != pre.End {
+	before, after := c.before.Quota(), c.after.Quota()
+	if c.stored == nil || after.Start != before.Start || after.End != before.End {
 		c.likelyStale = true
 		u.require("(" + u.isAbsent() + " OR " + u.compare(fieldEnd, "<=", big.NewInt(c.now)) + ")")
 		u.replace(c.newFields())
 		return
 	}
-	adjusted := post.Count - pre.Count - c.totalUnits()
-	if c.isCutShort(adjusted) {
+	correction := after.Count - before.Count - c.totalUnits()
+	if c.isCutShort(correction) {
 		c.compareWhole(u)
 		return
 	}
 	u.requireEqual(fieldStart, c.stored[fieldStart])
 	u.requireEqual(fieldEnd, c.stored[fieldEnd])
-	c.addToCount(u, adjusted)
+	c.addToCount(u, correction)
 }
 
 func (quota) refund(c *counterRefund, u counterUpdate) {

@@ -29,9 +29,9 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	for range maxTries {
-		c := &decision{Store: s, now: us, partition: s.partitionKey(r.Owner()), replies: map[itemKey]*itemCopy{}}
-		g := &refundTry{decision: c, receipt: r, units: units}
-		out, done, err := g.giveBack(ctx)
+		d := &decision{Store: s, now: us, partition: s.partitionKey(r.Owner()), replies: map[itemKey]*itemCopy{}}
+		try := &refundTry{decision: d, receipt: r, units: units}
+		out, done, err := try.giveBack(ctx)
 		if err != nil {
 			return limit.Refund{}, fmt.Errorf("refund to owner %q on table %s: %w", r.Owner().Name, *s.tableName, err)
 		}
@@ -59,11 +59,11 @@ func (r *refundTry) giveBack(ctx context.Context) (limit.Refund, bool, error) {
 	out := limit.Refund{Units: make([]int64, len(entries))}
 	r.updates, r.counterRefunds = append(r.updates, r.rememberReceipt()), map[itemKey][]counterEdit{}
 	for i := range entries {
-		back, err := r.giveBackEntry(ctx, &entries[i])
+		returned, err := r.giveBackEntry(ctx, &entries[i])
 		if err != nil {
 			return out, false, err
 		}
-		out.Units[i] = back
+		out.Units[i] = returned
 	}
 	if err := r.composeUpdates(); err != nil {
 		return out, false, err
@@ -139,30 +139,30 @@ func (r *refundTry) composeUpdates() error {
 }
 
 // giveBackEntry adds to the try what one entry gives back, as the core decides, and returns how many units that is.
-func (r *refundTry) giveBackEntry(ctx context.Context, e *limit.ReceiptEntry) (int64, error) {
-	key, name, err := r.findCounter(ctx, e)
+func (r *refundTry) giveBackEntry(ctx context.Context, entry *limit.ReceiptEntry) (int64, error) {
+	key, name, err := r.findCounter(ctx, entry)
 	if err != nil {
 		return 0, err
 	}
-	p := e.Tier.Params(r.receipt.Owner())
-	old, pre, err := r.latestCopy(key).readCounter(e.Tier, &p, name)
+	p := entry.Tier.Params(r.receipt.Owner())
+	stored, before, err := r.latestCopy(key).readCounter(entry.Tier, &p, name)
 	if err != nil {
 		return 0, key.wrapError(err)
 	}
-	if old == nil {
+	if stored == nil {
 		return 0, nil
 	}
-	post := *pre.Clone()
-	back := e.Apply(&post, r.units, r.now)
-	if back == 0 && post.Equal(&pre) {
+	after := *before.Clone()
+	returned := entry.Apply(&after, r.units, r.now)
+	if returned == 0 && after.Equal(&before) {
 		return 0, nil
 	}
 	if len(r.counterRefunds[key]) == 0 {
 		r.keys = append(r.keys, key)
 	}
-	give := &counterRefund{tier: e.Tier, params: p, stored: old, before: pre, after: post, now: r.now}
-	r.counterRefunds[key] = append(r.counterRefunds[key], counterEdit{name, give.addTo})
-	return back, nil
+	refund := &counterRefund{tier: entry.Tier, params: p, stored: stored, before: before, after: after, now: r.now}
+	r.counterRefunds[key] = append(r.counterRefunds[key], counterEdit{name, refund.addTo})
+	return returned, nil
 }
 
 // findCounter returns where an entry's counter is. It reads the items that it needs to find it.

@@ -20,9 +20,9 @@ func leaseSharedCharges(req *limit.Request) *limit.Request {
 	i := 0
 	for _, c := range req.Charges {
 		for j := range c.Limit.Tiers {
-			a := &out.Leases[i]
-			if isInSharedItem(c.Limit) && isLeasable(&c.Limit.Tiers[j]) && a.Need > 0 && a.Largest() == 0 {
-				a.Most, a.Share = 1, 0 // a lease of what is needed and no more
+			lease := &out.Leases[i]
+			if isInSharedItem(c.Limit) && isLeasable(&c.Limit.Tiers[j]) && lease.Need > 0 && lease.Largest() == 0 {
+				lease.Most, lease.Share = 1, 0 // a lease of what is needed and no more
 			}
 			i++
 		}
@@ -41,23 +41,23 @@ func (d *decision) orderSequentially(updates []plannedUpdate) bool {
 	if len(d.req.Leases) == 0 {
 		return false
 	}
-	shared := func(w plannedUpdate) bool { return isSharedSortKey(w.key.sort) }
+	isShared := func(w plannedUpdate) bool { return isSharedSortKey(w.key.sort) }
 	slices.SortStableFunc(updates, func(a, b plannedUpdate) int {
 		switch {
-		case shared(a) == shared(b):
+		case isShared(a) == isShared(b):
 			return 0
-		case shared(a):
+		case isShared(a):
 			return -1
 		}
 		return 1
 	})
 	beforeLast := updates[:len(updates)-1]
-	if slices.ContainsFunc(beforeLast, func(w plannedUpdate) bool { return !shared(w) }) {
+	if slices.ContainsFunc(beforeLast, func(w plannedUpdate) bool { return !isShared(w) }) {
 		return false
 	}
 	for i := range d.counters {
-		t := &d.counters[i]
-		if !t.written || !slices.ContainsFunc(beforeLast, func(w plannedUpdate) bool { return w.index == t.item }) {
+		counter := &d.counters[i]
+		if !counter.written || !slices.ContainsFunc(beforeLast, func(w plannedUpdate) bool { return w.index == counter.item }) {
 			continue
 		}
 		if !isLeasable(d.eval.Results[i].Tier) || d.req.Leases[i].Correction != 0 {

@@ -125,7 +125,8 @@ func (slidingBuckets) charge(c *counterCharge, u counterUpdate) {
 	(&bucketsCharge{c, c.before.Log(), c.after.Log()}).addTo(u)
 }
 
-// most buckets that may have ended since the last charge; if there are more, the counter is compared as a whole
+// maxComparedBuckets is how many buckets may have ended since the last charge for the condition to compare them one by
+// one. If there are more, it compares the counter as a whole.
 const maxComparedBuckets = 16
 
 // addTo adds the charge to the update. While no bucket has expired since the last charge, the condition compares only
@@ -146,8 +147,8 @@ func (b *bucketsCharge) addTo(u counterUpdate) {
 			expired, stale = expired+e.Units, true
 		}
 	}
-	adjusted := b.after.Sum - b.totalUnits() - (b.before.Sum - expired)
-	if current-newest > maxComparedBuckets || b.isCutShort(adjusted) {
+	correction := b.after.Sum - b.totalUnits() - (b.before.Sum - expired)
+	if current-newest > maxComparedBuckets || b.isCutShort(correction) {
 		b.compareWhole(u)
 		return
 	}
@@ -162,15 +163,15 @@ func (b *bucketsCharge) addTo(u counterUpdate) {
 		u.setField(fieldNewest, big.NewInt(max(newest, current)))
 	}
 	if b.totalUnits() > 0 {
-		if room := b.tier.Threshold - b.before.Sum - adjusted + expired; room < 2*b.totalUnits() {
+		if room := b.tier.Threshold - b.before.Sum - correction + expired; room < 2*b.totalUnits() {
 			b.likelyStale, b.scarce = true, true
 		}
-		u.require(u.compare(fieldSum, "<=", big.NewInt(b.tier.Threshold-b.totalUnits()-adjusted+expired)))
+		u.require(u.compare(fieldSum, "<=", big.NewInt(b.tier.Threshold-b.totalUnits()-correction+expired)))
 	}
-	u.addToField(fieldSum, big.NewInt(b.totalUnits()+adjusted-expired))
+	u.addToField(fieldSum, big.NewInt(b.totalUnits()+correction-expired))
 	lateCharges := int64(0) // charges to buckets more than a period before the newest, which expire does not compare
-	for index, units := range b.unitsPerBucket(current, adjusted) {
-		b.addToBucket(u, index, units, adjusted)
+	for index, units := range b.unitsPerBucket(current, correction) {
+		b.addToBucket(u, index, units, correction)
 		if units > 0 && index < newest-p.Buckets {
 			lateCharges++
 		}
@@ -181,7 +182,7 @@ func (b *bucketsCharge) addTo(u counterUpdate) {
 }
 
 // unitsPerBucket returns what is added to each bucket, by its number.
-func (b *bucketsCharge) unitsPerBucket(current, adjusted int64) map[int64]int64 {
+func (b *bucketsCharge) unitsPerBucket(current, correction int64) map[int64]int64 {
 	add := map[int64]int64{}
 	if b.totalUnits() > 0 {
 		if b.isLease() {
@@ -189,34 +190,34 @@ func (b *bucketsCharge) unitsPerBucket(current, adjusted int64) map[int64]int64 
 		}
 		add[current] += b.totalUnits()
 	}
-	if adjusted != 0 {
-		add[floorQuotient(b.leaseRequest.CorrectionAt, b.params.Width)] += adjusted
+	if correction != 0 {
+		add[floorQuotient(b.leaseRequest.CorrectionAt, b.params.Width)] += correction
 	}
 	return add
 }
 
-// addToBucket adds units to a bucket. If adjusted is below zero and corrects this bucket, the bucket must hold as many
-// units before. A bucket that is empty afterwards is removed.
-func (b *bucketsCharge) addToBucket(u counterUpdate, index, units, adjusted int64) {
+// addToBucket adds units to a bucket. If correction is below zero and concerns this bucket, the bucket must hold as
+// many units before. A bucket that is empty afterwards is removed.
+func (b *bucketsCharge) addToBucket(u counterUpdate, index, units, correction int64) {
 	name := bucketName(index)
-	adjusts := adjusted < 0 && index == floorQuotient(b.leaseRequest.CorrectionAt, b.params.Width)
-	if !adjusts {
+	corrects := correction < 0 && index == floorQuotient(b.leaseRequest.CorrectionAt, b.params.Width)
+	if !corrects {
 		u.addOrCreate(name, big.NewInt(units))
 		return
 	}
-	held := int64(0)
+	stored := int64(0)
 	for _, e := range b.before.Entries {
 		if floorQuotient(e.At, b.params.Width) == index {
-			held = e.Units
+			stored = e.Units
 		}
 	}
-	if held+units == 0 {
-		u.requireEqual(name, big.NewInt(held))
+	if stored+units == 0 {
+		u.requireEqual(name, big.NewInt(stored))
 		u.removeField(name)
 		return
 	}
-	least := -adjusted
-	if units == adjusted { // the bucket must not be left with zero units
+	least := -correction
+	if units == correction { // the bucket must not be left with zero units
 		least++
 	}
 	u.require(u.compare(name, ">=", big.NewInt(least)))

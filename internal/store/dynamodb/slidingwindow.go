@@ -34,9 +34,9 @@ func (slidingWindow) charge(c *counterCharge, u counterUpdate) {
 }
 
 func (slidingWindow) refund(c *counterRefund, u counterUpdate) {
-	pre, post := c.before.Window(), c.after.Window()
-	c.subtractCount(u, fieldCount, pre.Count-post.Count)
-	c.subtractCount(u, fieldPrevious, pre.Previous-post.Previous)
+	before, after := c.before.Window(), c.after.Window()
+	c.subtractCount(u, fieldCount, before.Count-after.Count)
+	c.subtractCount(u, fieldPrevious, before.Previous-after.Previous)
 }
 
 func (slidingWindow) largestFields(*limit.Tier) fields { return largestWindowFields() }
@@ -51,30 +51,30 @@ func (w *windowCharge) addSlidingWindow(u counterUpdate) {
 	case w.stored != nil && w.isOffGrid():
 		w.compareWhole(u)
 	case w.stored != nil && w.after.Start == w.before.Start:
-		adjusted := w.after.Count - w.before.Count - w.totalUnits()
-		if w.isCutShort(adjusted) || w.isCutShort(w.after.Previous-w.before.Previous) {
+		correction := w.after.Count - w.before.Count - w.totalUnits()
+		if w.isCutShort(correction) || w.isCutShort(w.after.Previous-w.before.Previous) {
 			w.compareWhole(u)
 			return
 		}
 		u.requireEqual(fieldStart, w.stored[fieldStart])
 		// a refund by another process lowers it, and then it weighs less
 		u.require(u.compare(fieldPrevious, "<=", w.stored[fieldPrevious]))
-		w.requireRoom(u, fieldCount, adjusted, w.maxCountBeside(w.after.Previous), limit.MaxSlidingUnits)
-		u.addToField(fieldCount, big.NewInt(adjusted+w.totalUnits()))
+		w.requireRoom(u, fieldCount, correction, w.maxCountBeside(w.after.Previous), limit.MaxSlidingUnits)
+		u.addToField(fieldCount, big.NewInt(correction+w.totalUnits()))
 		w.correctPrevious(u)
 	case w.stored != nil && w.before.Start > w.after.Start-w.params.Period:
 		// The stored window overlaps the current one: the limit's align has changed.
 		w.compareWhole(u)
 	case w.stored != nil && w.before.Start > w.after.Start-2*w.params.Period:
 		w.likelyStale = true
-		adjusted := w.after.Previous - w.before.Count // of the window that has just ended
-		if w.isCutShort(adjusted) {
+		correction := w.after.Previous - w.before.Count // of the window that has just ended
+		if w.isCutShort(correction) {
 			w.compareWhole(u)
 			return
 		}
 		u.requireEqual(fieldStart, w.stored[fieldStart])
-		w.requireRoom(u, fieldCount, adjusted, w.maxPreviousCount(w.after.Count-w.totalUnits()), limit.MaxSlidingUnits)
-		u.copyField(fieldPrevious, fieldCount, big.NewInt(adjusted))
+		w.requireRoom(u, fieldCount, correction, w.maxPreviousCount(w.after.Count-w.totalUnits()), limit.MaxSlidingUnits)
+		u.copyField(fieldPrevious, fieldCount, big.NewInt(correction))
 		u.setField(fieldCount, big.NewInt(w.after.Count))
 		u.setField(fieldStart, big.NewInt(w.after.Start))
 	default:
