@@ -26,8 +26,8 @@ type counterCharge struct {
 	scarce      bool // set by algorithm.charge: there is no room for the same charge by another process
 }
 
-// totalUnits returns all units that are charged.
-func (c *counterCharge) totalUnits() int64 { return c.need + c.lease.Units }
+// chargedUnits returns all units that are charged: those that are needed, and those that are leased.
+func (c *counterCharge) chargedUnits() int64 { return c.need + c.lease.Units }
 
 // isLease reports whether the charged units are leased instead of spent.
 func (c *counterCharge) isLease() bool { return c.leaseRequest != nil && c.leaseRequest.Largest() > 0 }
@@ -66,6 +66,7 @@ func (c *counterCharge) compareWhole(u counterUpdate) {
 	u.replace(f)
 }
 
+// one is the number 1, which is never changed.
 var one = big.NewInt(1)
 
 // newFields returns the fields of the counter after the charge.
@@ -81,10 +82,10 @@ func (c *counterCharge) isCutShort(effective int64) bool {
 // requireRoom requires of a count that it stays within 0..maxStored when it is corrected, and that the corrected count
 // is at most maxCount, so that the charged units fit.
 func (c *counterCharge) requireRoom(u counterUpdate, field string, correction, maxCount, maxStored int64) {
-	if c.totalUnits() == 0 {
+	if c.chargedUnits() == 0 {
 		maxCount = maxStored
 	}
-	if left := maxCount - correction - c.stored[field].Int64(); left < c.totalUnits() {
+	if left := maxCount - correction - c.stored[field].Int64(); left < c.chargedUnits() {
 		c.likelyStale, c.scarce = true, true
 	}
 	u.require(u.compare(field, "<=", big.NewInt(maxCount-correction)))
@@ -95,8 +96,8 @@ func (c *counterCharge) requireRoom(u counterUpdate, field string, correction, m
 
 // addToCount requires that the charged units fit into the count n, and adds them and the correction.
 func (c *counterCharge) addToCount(u counterUpdate, correction int64) {
-	c.requireRoom(u, fieldCount, correction, c.tier.Threshold-c.totalUnits(), 2*limit.MaxUnits)
-	u.addToField(fieldCount, big.NewInt(correction+c.totalUnits()))
+	c.requireRoom(u, fieldCount, correction, c.tier.Threshold-c.chargedUnits(), 2*limit.MaxUnits)
+	u.addToField(fieldCount, big.NewInt(correction+c.chargedUnits()))
 }
 
 // demand is an amount of units that must be free at a time.
@@ -107,10 +108,10 @@ type demand struct{ at, units int64 }
 // now, the counter may even be over its limit at present, because of other ramps whose units become free until the same
 // time.
 func (c *counterCharge) demands() []demand {
-	upfront, all := c.need+c.lease.Upfront, demand{c.lease.Until, c.totalUnits()}
+	upfront, all := c.need+c.lease.Upfront, demand{c.lease.Until, c.chargedUnits()}
 	switch {
 	case !c.hasRamp():
-		return []demand{{c.now, c.totalUnits()}}
+		return []demand{{c.now, c.chargedUnits()}}
 	case upfront == 0:
 		return []demand{all}
 	}

@@ -125,7 +125,7 @@ func (w *windowCharge) nextWindow(u counterUpdate) {
 
 // sameWindow adds to the count of the stored window.
 func (w *windowCharge) sameWindow(u counterUpdate) {
-	correction := w.after.Count - w.before.Count - w.totalUnits()
+	correction := w.after.Count - w.before.Count - w.chargedUnits()
 	previous := w.after.Previous - w.before.Previous
 	if w.isCutShort(correction) || previous != 0 && (w.stored[fieldPrevious] == nil || w.isCutShort(previous)) {
 		w.compareWhole(u)

@@ -233,6 +233,35 @@ func TestTTLOfARefundInThePast(t *testing.T) {
 	}
 }
 
+// Guarantees that a shared item stays within 1 KB when its fixed windows get the fields of a second window.
+func TestSharedItemLeavesRoomForASecondWindow(t *testing.T) {
+	t.Parallel()
+	client := server(t)
+	c := config(client)
+	s := open(t, c)
+	var limits []*limit.Limit
+	for i := range 30 {
+		limits = append(limits, window(t, fmt.Sprintf("fixed-window-%d", i), 5))
+	}
+	var d limit.Decision
+	for _, now := range []time.Time{noon, noon.Add(10 * time.Second)} {
+		for _, l := range limits {
+			if err := s.Decide(t.Context(), one(l), now, &d); err != nil || !d.Allowed {
+				t.Fatalf("%s: allowed %t, %v", l.ID, d.Allowed, err)
+			}
+		}
+	}
+	all := items(t, client, c.Namespace)
+	if len(all) < 2 {
+		t.Errorf("%d limits lie in %d items, want several", len(limits), len(all))
+	}
+	for sk, item := range all {
+		if size := dynamodbtest.ItemSize(item); size > 1024 {
+			t.Errorf("item %q has %d bytes, want at most 1024", sk, size)
+		}
+	}
+}
+
 // Guarantees that counters per tenant and per endpoint share an item up to 1 KB, so that a write costs one unit.
 // Further counters go to the next item, and each counter stays where it is: one that moved would lose its count.
 func TestChain(t *testing.T) {

@@ -13,16 +13,17 @@ type leasedBucketCharge struct {
 	*bucketCharge
 	update counterUpdate
 
-	decideAt   int64    // the time decided by, µs: now, or the counter's own time if that is later
-	hasSlot    bool     // the counter has a slot, which may have ended
-	isInSlot   bool     // the slot has not ended
-	returned   int64    // leased units that the request gives back
-	overflow   *big.Int // by how much e must rise because the total ran over before the slot ended
-	total      *big.Int // the stored q, or its first value in a new slot
-	totalRaise *big.Int // by how much e and q must rise because the total has run over since, or soon will
-	latest     int64    // the total does not run over before this time, µs
-	pinsTotal  bool     // the condition admits only the stored total, which is raised to newTotal
-	newTotal   *big.Int
+	decideAt       int64    // the time decided by, µs: now, or the counter's own time if that is later
+	hasSlot        bool     // the counter has a slot, which may have ended
+	isInSlot       bool     // the slot has not ended
+	returned       int64    // leased units that the request gives back
+	overflow       *big.Int // by how much e must rise because the total ran over before the slot ended
+	totalEmptyTime *big.Int // the stored q, or its first value in a new slot
+	// by how much e and q must rise because the total has run over since, or soon will
+	totalRaise        *big.Int
+	latest            int64 // the total does not run over before this time, µs
+	pinsTotal         bool  // the condition admits only the stored q, which is raised to newTotalEmptyTime
+	newTotalEmptyTime *big.Int
 }
 
 // addLeased adds the charge of a bucket with leases to the update.
@@ -63,49 +64,43 @@ func (l *leasedBucketCharge) findReturned() bool {
 	return l.correction() <= 0
 }
 
-// findTotal determines the total, and by how much it must be raised.
+// findTotal determines totalEmptyTime, and by how much it must be raised.
 func (l *leasedBucketCharge) findTotal() {
 	p := &l.params
 	l.overflow, l.totalRaise = new(big.Int), new(big.Int)
 	full := multiplyAdd(l.decideAt, p.Num, -p.Full) // the total empty time of a bucket that is full now
 	if l.isInSlot {
-		l.total = l.stored[fieldTotalEmptyTime]
+		l.totalEmptyTime = l.stored[fieldTotalEmptyTime]
 	} else {
 		if l.hasSlot {
 			fullAtSlotEnd := multiplyAdd(l.stored[fieldSlotEnd].Int64(), p.Num, -p.Full)
-			l.overflow = excess(l.overflow, fullAtSlotEnd, l.stored[fieldTotalEmptyTime])
+			if total := l.stored[fieldTotalEmptyTime]; fullAtSlotEnd.Cmp(total) > 0 {
+				l.overflow.Sub(fullAtSlotEnd, total)
+			}
 		}
-		l.total = new(big.Int).Add(l.stored[fieldEmptyTime], l.overflow)
+		l.totalEmptyTime = new(big.Int).Add(l.stored[fieldEmptyTime], l.overflow)
 	}
 	spread := l.clockSpread()
 	l.latest = l.decideAt + spread
-	left := new(big.Int).Sub(l.total, full) // until the total runs over, in 1/num µs
-	if l.contended && p.Capacity >= minSlackBurst && left.Cmp(multiplyAdd(drawTime(spread), p.Num, 0)) < 0 {
+	untilOverflow := new(big.Int).Sub(l.totalEmptyTime, full) // until the total runs over, in 1/num µs
+	if l.contended && p.Capacity >= minSlackBurst && untilOverflow.Cmp(multiplyAdd(drawTime(spread), p.Num, 0)) < 0 {
 		// One process lowers the total, so that it does not run over for a while; see lowerNearlyFull.
-		nearly := new(big.Int).Add(full, big.NewInt(p.Full/slackDivisor))
-		if nearly.Cmp(l.total) > 0 && l.hasRoom(nearly) {
-			l.pinsTotal, l.newTotal = true, nearly
+		nearlyFull := new(big.Int).Add(full, big.NewInt(p.Full/slackDivisor))
+		if nearlyFull.Cmp(l.totalEmptyTime) > 0 && l.hasRoom(nearlyFull) {
+			l.pinsTotal, l.newTotalEmptyTime = true, nearlyFull
 		}
 	}
 	switch {
 	case l.pinsTotal:
-	case left.Sign() < 0:
-		l.pinsTotal, l.newTotal, l.latest = true, full, l.decideAt
-	case left.Cmp(multiplyAdd(spread, p.Num, 0)) < 0:
+	case untilOverflow.Sign() < 0:
+		l.pinsTotal, l.newTotalEmptyTime, l.latest = true, full, l.decideAt
+	case untilOverflow.Cmp(multiplyAdd(spread, p.Num, 0)) < 0:
 		l.latest = l.decideAt
 	}
 	if l.pinsTotal {
-		l.totalRaise.Sub(l.newTotal, l.total)
+		l.totalRaise.Sub(l.newTotalEmptyTime, l.totalEmptyTime)
 	}
 	l.likelyStale = l.pinsTotal || !l.isInSlot
-}
-
-// excess returns a − b if that is above zero, else the zero that it is given.
-func excess(zero, a, b *big.Int) *big.Int {
-	if a.Cmp(b) <= 0 {
-		return zero
-	}
-	return new(big.Int).Sub(a, b)
 }
 
 // inLevelUnits returns n units in the measure of e and q, 1/num µs.
@@ -113,44 +108,44 @@ func (l *leasedBucketCharge) inLevelUnits(n int64) *big.Int {
 	return new(big.Int).Mul(big.NewInt(n), big.NewInt(l.params.Den))
 }
 
-// maxEmptyTime returns the largest e for which the charge fits into a bucket with this total. e counts as raised, and
-// without the returned units. The result is nil if nothing is charged.
-func (l *leasedBucketCharge) maxEmptyTime(total *big.Int) *big.Int {
-	if l.totalUnits() == 0 {
+// maxEmptyTime returns the largest e for which the charge fits into a bucket with this total empty time. e counts as
+// raised, and without the returned units. The result is nil if nothing is charged.
+func (l *leasedBucketCharge) maxEmptyTime(totalEmptyTime *big.Int) *big.Int {
+	if l.chargedUnits() == 0 {
 		return nil
 	}
-	var most *big.Int
+	var largest *big.Int
 	for _, demand := range l.demands() {
 		free := multiplyAdd(max(demand.at, l.decideAt), l.params.Num, 0)
-		if free.Sub(free, l.inLevelUnits(demand.units)); most == nil || free.Cmp(most) < 0 {
-			most = free
+		if free.Sub(free, l.inLevelUnits(demand.units)); largest == nil || free.Cmp(largest) < 0 {
+			largest = free
 		}
 	}
 	if !l.hasRamp() {
-		return most
+		return largest
 	}
 	bounds := []*big.Int{multiplyAdd(l.decideAt, l.params.Num, 0)} // the level must not go below −burst
 	if l.isInSlot {
-		bounds = append(bounds, total) // the leased units must stay within the burst
+		bounds = append(bounds, totalEmptyTime) // the leased units must stay within the burst
 	}
 	for _, bound := range bounds {
 		bound = new(big.Int).Add(bound, big.NewInt(l.params.Full))
-		if bound.Sub(bound, l.inLevelUnits(l.totalUnits())); most == nil || bound.Cmp(most) < 0 {
-			most = bound
+		if bound.Sub(bound, l.inLevelUnits(l.chargedUnits())); largest == nil || bound.Cmp(largest) < 0 {
+			largest = bound
 		}
 	}
-	return most
+	return largest
 }
 
-// hasRoom reports whether the charge fits into the stored bucket if its total is raised to this one.
-func (l *leasedBucketCharge) hasRoom(total *big.Int) bool {
-	most := l.maxEmptyTime(total)
-	if most == nil {
+// hasRoom reports whether the charge fits into the stored bucket if its total empty time is raised to this one.
+func (l *leasedBucketCharge) hasRoom(totalEmptyTime *big.Int) bool {
+	largest := l.maxEmptyTime(totalEmptyTime)
+	if largest == nil {
 		return true
 	}
 	e := new(big.Int).Add(l.stored[fieldEmptyTime], l.overflow)
 	e.Sub(e, l.inLevelUnits(l.returned))
-	return e.Add(e, new(big.Int).Sub(total, l.total)).Cmp(most) <= 0
+	return e.Add(e, new(big.Int).Sub(totalEmptyTime, l.totalEmptyTime)).Cmp(largest) <= 0
 }
 
 // addConditions adds the conditions.
@@ -177,35 +172,35 @@ func (l *leasedBucketCharge) addConditions() {
 		}
 		u.require(u.compare(fieldTotalEmptyTime, ">=", least))
 	}
-	if !l.isInSlot && l.pinsTotal { // any e below newTotal is raised to newTotal
-		u.require(u.compare(fieldEmptyTime, "<=", new(big.Int).Sub(l.newTotal, l.overflow)))
+	if !l.isInSlot && l.pinsTotal { // any e below newTotalEmptyTime is raised to it
+		u.require(u.compare(fieldEmptyTime, "<=", new(big.Int).Sub(l.newTotalEmptyTime, l.overflow)))
 		return
 	}
 	if !l.isInSlot {
 		least := multiplyAdd(l.latest, p.Num, -p.Full)
 		u.require(u.compare(fieldEmptyTime, ">=", least.Sub(least, l.overflow)))
 	}
-	total := new(big.Int).Add(l.total, l.totalRaise)
-	if most := l.maxEmptyTime(total); most != nil {
-		most = new(big.Int).Add(most, l.inLevelUnits(l.returned))
-		most.Sub(most.Sub(most, l.overflow), l.totalRaise)
-		u.require(u.compare(fieldEmptyTime, "<=", most))
+	totalEmptyTime := new(big.Int).Add(l.totalEmptyTime, l.totalRaise)
+	if largest := l.maxEmptyTime(totalEmptyTime); largest != nil {
+		largest = new(big.Int).Add(largest, l.inLevelUnits(l.returned))
+		largest.Sub(largest.Sub(largest, l.overflow), l.totalRaise)
+		u.require(u.compare(fieldEmptyTime, "<=", largest))
 		// Other processes may have charged what was refilled since the last charge.
-		refilled := multiplyAdd(l.decideAt-l.stored[fieldChargedAt].Int64(), p.Num, l.totalUnits()*p.Den)
-		l.likelyStale = l.likelyStale || refilled.Add(refilled, l.stored[fieldEmptyTime]).Cmp(most) > 0
-		l.scarce = new(big.Int).Add(l.stored[fieldEmptyTime], l.inLevelUnits(l.totalUnits())).Cmp(most) > 0
+		refilled := multiplyAdd(l.decideAt-l.stored[fieldChargedAt].Int64(), p.Num, l.chargedUnits()*p.Den)
+		l.likelyStale = l.likelyStale || refilled.Add(refilled, l.stored[fieldEmptyTime]).Cmp(largest) > 0
+		l.scarce = new(big.Int).Add(l.stored[fieldEmptyTime], l.inLevelUnits(l.chargedUnits())).Cmp(largest) > 0
 	}
 	// At least the returned units must be leased: e − q ≥ returned. A condition cannot subtract, so both fields are
 	// compared with a value between them. Other processes may change either field as long as it stays on its side.
 	if l.returned > 0 {
-		total := l.stored[fieldTotalEmptyTime]
+		totalEmptyTime := l.stored[fieldTotalEmptyTime]
 		if !l.pinsTotal {
 			spare := new(big.Int).Sub(l.stored[fieldEmptyTime], l.stored[fieldTotalEmptyTime])
 			spare.Sub(spare, l.inLevelUnits(l.returned))
-			total = new(big.Int).Add(total, spare.Rsh(spare, 1))
-			u.require(u.compare(fieldTotalEmptyTime, "<=", total))
+			totalEmptyTime = new(big.Int).Add(totalEmptyTime, spare.Rsh(spare, 1))
+			u.require(u.compare(fieldTotalEmptyTime, "<=", totalEmptyTime))
 		}
-		u.require(u.compare(fieldEmptyTime, ">=", new(big.Int).Add(total, l.inLevelUnits(l.returned))))
+		u.require(u.compare(fieldEmptyTime, ">=", new(big.Int).Add(totalEmptyTime, l.inLevelUnits(l.returned))))
 	}
 }
 
@@ -213,24 +208,24 @@ func (l *leasedBucketCharge) addConditions() {
 func (l *leasedBucketCharge) addAssignments() {
 	u := l.update
 	raise := new(big.Int).Add(l.overflow, l.totalRaise)
-	change := l.inLevelUnits(l.totalUnits() - l.returned)
+	change := l.inLevelUnits(l.chargedUnits() - l.returned)
 	spent := new(big.Int) // units that are spent leave the total; units that are leased do not
 	if !l.isLease() {
-		spent = l.inLevelUnits(l.totalUnits())
+		spent = l.inLevelUnits(l.chargedUnits())
 	}
 	if !l.isInSlot && l.pinsTotal {
-		u.setField(fieldEmptyTime, new(big.Int).Add(l.newTotal, change))
+		u.setField(fieldEmptyTime, new(big.Int).Add(l.newTotalEmptyTime, change))
 	} else {
 		u.addToField(fieldEmptyTime, change.Add(change, raise))
 	}
 	switch {
 	case l.isInSlot && l.pinsTotal:
-		u.setField(fieldTotalEmptyTime, spent.Add(spent, l.newTotal))
+		u.setField(fieldTotalEmptyTime, spent.Add(spent, l.newTotalEmptyTime))
 	case l.isInSlot && spent.Sign() != 0:
 		u.addToField(fieldTotalEmptyTime, spent)
 	case l.isInSlot:
 	case l.isLease() && l.pinsTotal:
-		u.setField(fieldTotalEmptyTime, l.newTotal)
+		u.setField(fieldTotalEmptyTime, l.newTotalEmptyTime)
 		u.setField(fieldSlotEnd, big.NewInt(l.lease.At))
 	case l.isLease():
 		u.copyField(fieldTotalEmptyTime, fieldEmptyTime, raise)

@@ -35,7 +35,7 @@ func (quota) charge(c *counterCharge, u counterUpdate) {
 		u.replace(c.newFields())
 		return
 	}
-	correction := after.Count - before.Count - c.totalUnits()
+	correction := after.Count - before.Count - c.chargedUnits()
 	if c.isCutShort(correction) {
 		c.compareWhole(u)
 		return

@@ -147,7 +147,7 @@ func (b *bucketsCharge) addTo(u counterUpdate) {
 			expired, stale = expired+e.Units, true
 		}
 	}
-	correction := b.after.Sum - b.totalUnits() - (b.before.Sum - expired)
+	correction := b.after.Sum - b.chargedUnits() - (b.before.Sum - expired)
 	if current-newest > maxComparedBuckets || b.isCutShort(correction) {
 		b.compareWhole(u)
 		return
@@ -162,13 +162,13 @@ func (b *bucketsCharge) addTo(u counterUpdate) {
 		}
 		u.setField(fieldNewest, big.NewInt(max(newest, current)))
 	}
-	if b.totalUnits() > 0 {
-		if room := b.tier.Threshold - b.before.Sum - correction + expired; room < 2*b.totalUnits() {
+	if b.chargedUnits() > 0 {
+		if room := b.tier.Threshold - b.before.Sum - correction + expired; room < 2*b.chargedUnits() {
 			b.likelyStale, b.scarce = true, true
 		}
-		u.require(u.compare(fieldSum, "<=", big.NewInt(b.tier.Threshold-b.totalUnits()-correction+expired)))
+		u.require(u.compare(fieldSum, "<=", big.NewInt(b.tier.Threshold-b.chargedUnits()-correction+expired)))
 	}
-	u.addToField(fieldSum, big.NewInt(b.totalUnits()+correction-expired))
+	u.addToField(fieldSum, big.NewInt(b.chargedUnits()+correction-expired))
 	lateCharges := int64(0) // charges to buckets more than a period before the newest, which expire does not compare
 	for index, units := range b.unitsPerBucket(current, correction) {
 		b.addToBucket(u, index, units, correction)
@@ -184,11 +184,11 @@ func (b *bucketsCharge) addTo(u counterUpdate) {
 // unitsPerBucket returns what is added to each bucket, by its number.
 func (b *bucketsCharge) unitsPerBucket(current, correction int64) map[int64]int64 {
 	add := map[int64]int64{}
-	if b.totalUnits() > 0 {
+	if b.chargedUnits() > 0 {
 		if b.isLease() {
 			current = floorQuotient(b.lease.At, b.params.Width)
 		}
-		add[current] += b.totalUnits()
+		add[current] += b.chargedUnits()
 	}
 	if correction != 0 {
 		add[floorQuotient(b.leaseRequest.CorrectionAt, b.params.Width)] += correction

@@ -51,7 +51,7 @@ func (w *windowCharge) addSlidingWindow(u counterUpdate) {
 	case w.stored != nil && w.isOffGrid():
 		w.compareWhole(u)
 	case w.stored != nil && w.after.Start == w.before.Start:
-		correction := w.after.Count - w.before.Count - w.totalUnits()
+		correction := w.after.Count - w.before.Count - w.chargedUnits()
 		if w.isCutShort(correction) || w.isCutShort(w.after.Previous-w.before.Previous) {
 			w.compareWhole(u)
 			return
@@ -60,7 +60,7 @@ func (w *windowCharge) addSlidingWindow(u counterUpdate) {
 		// a refund by another process lowers it, and then it weighs less
 		u.require(u.compare(fieldPrevious, "<=", w.stored[fieldPrevious]))
 		w.requireRoom(u, fieldCount, correction, w.maxCountBeside(w.after.Previous), limit.MaxSlidingUnits)
-		u.addToField(fieldCount, big.NewInt(correction+w.totalUnits()))
+		u.addToField(fieldCount, big.NewInt(correction+w.chargedUnits()))
 		w.correctPrevious(u)
 	case w.stored != nil && w.before.Start > w.after.Start-w.params.Period:
 		// The stored window overlaps the current one: the limit's align has changed.
@@ -73,7 +73,7 @@ func (w *windowCharge) addSlidingWindow(u counterUpdate) {
 			return
 		}
 		u.requireEqual(fieldStart, w.stored[fieldStart])
-		w.requireRoom(u, fieldCount, correction, w.maxPreviousCount(w.after.Count-w.totalUnits()), limit.MaxSlidingUnits)
+		w.requireRoom(u, fieldCount, correction, w.maxPreviousCount(w.after.Count-w.chargedUnits()), limit.MaxSlidingUnits)
 		u.copyField(fieldPrevious, fieldCount, big.NewInt(correction))
 		u.setField(fieldCount, big.NewInt(w.after.Count))
 		u.setField(fieldStart, big.NewInt(w.after.Start))
@@ -95,25 +95,25 @@ func (w *windowCharge) previousWeight(at int64) int64 {
 // maxCountBeside returns the largest count of the current window for which the charge fits, if the previous window has
 // this count.
 func (w *windowCharge) maxCountBeside(previous int64) int64 {
-	most := int64(limit.MaxSlidingUnits)
+	largest := int64(limit.MaxSlidingUnits)
 	for _, demand := range w.demands() {
 		weight := (previous*w.previousWeight(demand.at) + w.params.Ticks - 1) / w.params.Ticks
-		most = min(most, w.tier.Threshold-weight-demand.units)
+		largest = min(largest, w.tier.Threshold-weight-demand.units)
 	}
-	return most
+	return largest
 }
 
 // maxPreviousCount returns the largest count of the previous window for which the charge fits, if the current window
 // has this count.
 func (w *windowCharge) maxPreviousCount(count int64) int64 {
-	most := int64(limit.MaxSlidingUnits)
+	largest := int64(limit.MaxSlidingUnits)
 	for _, demand := range w.demands() {
 		room := w.tier.Threshold - count - demand.units
 		if ticks := w.previousWeight(demand.at); ticks > 0 {
-			most = min(most, max(room, -1)*w.params.Ticks/ticks)
+			largest = min(largest, max(room, -1)*w.params.Ticks/ticks)
 		} else if room < 0 {
-			most = -1
+			largest = -1
 		}
 	}
-	return most
+	return largest
 }
