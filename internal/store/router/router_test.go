@@ -17,7 +17,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
-// away is a store that can be made to fail, and counts what it is asked.
+// away is a store that can be made to fail, and that counts its decisions.
 type away struct {
 	limit.Store
 	failing atomic.Bool
@@ -68,8 +68,8 @@ func newPairHolding(tb testing.TB, holdFor time.Duration) *pair {
 	return p
 }
 
-// Over two stores the same holds as over one: the contract, model and all. Nothing is held, since the model knows of no
-// leases, which make what remains look smaller.
+// Guarantees that two stores together keep the contract of one store, including its model. No unspent charges are kept,
+// because the model does not know them: they make what remains look smaller.
 func TestContract(t *testing.T) {
 	limittest.RunStoreContract(t, limittest.Config{
 		New:    func(tb testing.TB) limit.Store { return newPairHolding(tb, -1).Store },
@@ -124,7 +124,7 @@ func question(limits ...*limit.Limit) *limit.Request {
 	return req
 }
 
-// used is what of the limit is charged in the store that keeps it.
+// used returns how many units of the limit are charged in the store that counts it.
 func (p *pair) used(now time.Time, l *limit.Limit) int64 {
 	p.tb.Helper()
 	s := p.rates
@@ -138,9 +138,8 @@ func (p *pair) used(now time.Time, l *limit.Limit) int64 {
 	return d.Results[0].Used()
 }
 
-// Guarantees that what is held of a quota for other requests is given back before the quota denies: nobody has spent
-// those units.
-func TestHeldUnitsAreGivenBackBeforeADenial(t *testing.T) {
+// Guarantees that unspent charges are refunded before the quota denies: no request has spent their units.
+func TestUnspentChargesAreRefundedBeforeADenial(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 5), quota(t, 10)
 	ask := func(ofQuota, ofRate int64) bool {
@@ -170,7 +169,7 @@ func TestHeldUnitsAreGivenBackBeforeADenial(t *testing.T) {
 	}
 }
 
-// holding is a store whose refunds wait until they are let go.
+// holding is a store whose refunds wait until free is closed.
 type holding struct {
 	limit.Store
 	free    chan struct{}
@@ -183,8 +182,8 @@ func (h *holding) Refund(ctx context.Context, r *limit.Receipt, units int64, now
 	return h.Store.Refund(ctx, r, units, now)
 }
 
-// Guarantees that units on their way back to a store that does not answer take a bounded room: those beyond it are
-// lost, and are not given back when the store answers.
+// Guarantees that returns to a store that does not answer take bounded memory: further units are lost, and are not
+// returned when the store answers.
 func TestReturnsThatWaitAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const held, waiting, underWay, beyond = 64, 4096, 8, 100
@@ -197,7 +196,7 @@ func TestReturnsThatWaitAreBounded(t *testing.T) {
 		var d limit.Decision
 		for i := range 1 + held + underWay + waiting + beyond { // the first one is admitted, and the rate denies all others
 			req := question(r, q)
-			req.Charges[1].Cost = 1 + int64(i) // so that none is served by what is held for another
+			req.Charges[1].Cost = 1 + int64(i) // different costs, so that no request spends another one's charge
 			if err := s.Decide(t.Context(), req, start, &d); err != nil || d.Allowed != (i == 0) {
 				t.Fatalf("request %d: allowed %t, %v", i, d.Allowed, err)
 			}
@@ -236,7 +235,8 @@ func TestUnspentChargesAreBounded(t *testing.T) {
 	p.close()
 }
 
-// A client that hammers against a rate would else use up its month, and cost a write to the quotas' store each time.
+// Guarantees that a client that hammers against a rate neither uses up its quota nor costs a write to the quotas' store
+// for each request.
 func TestRateDenialKeepsTheQuota(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 3), quota(t, 100)
@@ -266,7 +266,7 @@ func TestRateDenialKeepsTheQuota(t *testing.T) {
 	}
 }
 
-// The quota denies: the rate must not be charged, and the wait is for both.
+// Guarantees that a denial by the quota charges nothing to the rate, and that Retry-After is for both.
 func TestQuotaDenialLeavesTheRate(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 2), quota(t, 1)
@@ -280,7 +280,7 @@ func TestQuotaDenialLeavesTheRate(t *testing.T) {
 	}
 }
 
-// An error of the rates must neither lose the quota's unit for good nor admit.
+// Guarantees that an error of the rates neither admits the request nor costs the quota a unit for good.
 func TestRatesAway(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 10), quota(t, 10)
@@ -301,7 +301,8 @@ func TestRatesAway(t *testing.T) {
 	}
 }
 
-// A denial by the quota stays one while the rates are away: an error might admit the request elsewhere.
+// Guarantees that a denial by the quota remains a denial while the rates are away: after an error a fallback limiter
+// might admit the request.
 func TestQuotaDeniesWhileRatesAreAway(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 10), quota(t, 1)
@@ -321,13 +322,14 @@ func TestQuotasAway(t *testing.T) {
 	}
 }
 
-// A lease spent after its period would be a unit of the old day admitted on the new one, which its quota never counts.
-func TestLeaseEndsWithItsPeriod(t *testing.T) {
+// Guarantees that an unspent charge is dropped when its period ends: spent later, it would be a unit of the old day
+// that is admitted on the new one, whose quota does not count it.
+func TestUnspentChargeEndsWithItsPeriod(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 1), quota(t, 10)
 	evening := time.Date(2026, 3, 2, 23, 59, 59, 0, time.UTC)
 	p.decide(evening, r, q)
-	p.decide(evening, r, q) // denied by the rate: its unit of the quota is held
+	p.decide(evening, r, q) // denied by the rate: its unit of the quota is an unspent charge
 	morning := evening.Add(2 * time.Second)
 	p.decide(morning, r, q)
 	if used := p.used(morning, q); used != 1 {
@@ -335,8 +337,8 @@ func TestLeaseEndsWithItsPeriod(t *testing.T) {
 	}
 }
 
-// Nobody asks again: after a few seconds the units are back.
-func TestIdleLeaseIsRefunded(t *testing.T) {
+// Guarantees that an unspent charge is refunded after a few seconds if no request spends it.
+func TestUnspentChargeIsRefunded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t)
 		r, q := rate(t, 1), quota(t, 10)
@@ -357,7 +359,7 @@ func TestIdleLeaseIsRefunded(t *testing.T) {
 	})
 }
 
-// A receipt over both stores gives back in both, once.
+// Guarantees that a receipt over both stores gives back in both, once.
 func TestRefundOverBoth(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 5), quota(t, 5)
@@ -404,7 +406,8 @@ func TestRefundThatIsLateForOneStore(t *testing.T) {
 	}
 }
 
-// Many at once at the edge of both: never one too many of either, and every unit is spent, held or left.
+// Guarantees that many concurrent requests never exceed the rate or the quota, and that every unit is spent, an unspent
+// charge, or left.
 func TestConcurrent(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 40), quota(t, 100)

@@ -11,7 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
-// spoiled is a store that answers of one owner that its requests cannot be decided.
+// spoiled is a store that answers that it cannot decide the requests of one owner.
 type spoiled struct {
 	limit.Store
 	bad            limit.Owner
@@ -34,8 +34,8 @@ func (s *spoiled) Peek(ctx context.Context, req *limit.Request, now time.Time, d
 	return s.Store.Peek(ctx, req, now, d)
 }
 
-// Guarantees that rates which cannot be decided for one owner cost that owner's quotas nothing for long, and other
-// owners not even a look: the store is not away.
+// Guarantees that rates that cannot be decided for one owner soon cost the owner's quotas nothing, and cause no probe
+// for other owners: the store is not away.
 func TestUndecidableRates(t *testing.T) {
 	rates, quotas := &spoiled{Store: newMemory(t), bad: limit.Owner{Kind: limit.Tenant, Name: "bad"}}, &spoiled{Store: newMemory(t)}
 	s, err := router.New(router.Config{Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: quotas}})
@@ -94,8 +94,8 @@ func TestNoProbeAfterTheRatesAnswered(t *testing.T) {
 	}
 }
 
-// Guarantees that a correction of which one half was made, and of the other the store answered that it cannot be, says
-// that the stores answered.
+// Guarantees that the error of a correction says that the stores answered if one part was corrected and the other store
+// answered that it cannot be.
 func TestUndecidableCorrection(t *testing.T) {
 	for name, c := range map[string]struct {
 		rates, quotas error
