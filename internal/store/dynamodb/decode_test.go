@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/sluicelimits/sluice/internal/limit"
 )
@@ -246,5 +247,22 @@ func TestServiceClock(t *testing.T) {
 		if got := time.Duration(c.offset())*time.Microsecond - test.ahead; got > 1010*time.Millisecond || got < -1010*time.Millisecond {
 			t.Errorf("%s: %s off after twenty right ones", name, got)
 		}
+	}
+}
+
+// Guarantees that a reply which arrives late does not replace a copy that was read after it: the store would deny by an
+// item as it was before.
+func TestLatestCopyIsKept(t *testing.T) {
+	copies, err := lru.New[itemKey, *itemCopy](1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, key, now := &Store{copies: copies}, itemKey{"p", "s0"}, time.Now()
+	first, second := &itemCopy{readAt: now}, &itemCopy{readAt: now.Add(time.Millisecond)}
+	s.cacheCopy(key, first)
+	s.cacheCopy(key, second)
+	s.cacheCopy(key, first)
+	if s.cachedCopy(key) != second {
+		t.Error("a copy that was read earlier has replaced a later one")
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/sluicelimits/sluice/internal/limit"
@@ -97,6 +99,57 @@ func TestStaleLeaseKeepsTheTime(t *testing.T) {
 	latest := strconv.FormatInt(noon.Add(900*time.Millisecond).UnixMicro(), 10)
 	if got := counters["burst/t1000"]["t"]; got != latest {
 		t.Errorf("the bucket's time is %s, want %s: it does not move back", got, latest)
+	}
+}
+
+// Guarantees that a process whose clock is behind, and that charges a bucket together with others, is not decided at a time
+// after the bucket's own one. Others may have moved that time back since the process has read it, each by a little.
+func TestStaleTimeOfAContendedBucket(t *testing.T) {
+	t.Parallel()
+	client := server(t)
+	c := config(client)
+	behind, other := open(t, c), open(t, c)
+	const rate = 100_000 // a second, so that the level rises by 100 units in a ms
+	l := must(t, limit.Limit{ID: "burst", MaxCost: rate, Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Threshold: rate, Burst: rate, Period: time.Second},
+	}})
+	latest := noon.Add(50 * time.Millisecond)
+	late := latest.Add(-30 * time.Millisecond)
+	ask := func(cost int64) *limit.Request {
+		return &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: cost}}}
+	}
+	var d limit.Decision
+	charge := func(s limit.Store, at time.Time, cost int64) {
+		t.Helper()
+		if err := s.Decide(t.Context(), ask(cost), at, &d); err != nil || !d.Allowed {
+			t.Fatalf("a charge of %d: allowed %t, %v", cost, d.Allowed, err)
+		}
+	}
+	charge(other, noon, 1)
+	charge(behind, noon, 1) // it finds that another process charges the bucket
+	charge(other, noon, 50_000)
+	alone := open(t, c) // it has not seen another process charge, so it sets the bucket's time
+	if err := alone.Peek(t.Context(), ask(1), latest, &d); err != nil {
+		t.Fatal(err)
+	}
+	charge(alone, latest, d.Results[0].Remaining()-1000)
+	if err := behind.Peek(t.Context(), ask(200), late, &d); err != nil || !d.Allowed {
+		t.Fatalf("Peek: allowed %t, %v", d.Allowed, err)
+	}
+	var key map[string]types.AttributeValue
+	for _, item := range items(t, client, c.Namespace) {
+		key = map[string]types.AttributeValue{"PK": item["PK"], "SK": item["SK"]}
+	}
+	_, err := client.UpdateItem(t.Context(), &sdk.UpdateItemInput{
+		TableName: aws.String(table), Key: key, UpdateExpression: aws.String("SET #c.t = :t"),
+		ExpressionAttributeNames:  map[string]string{"#c": "burst/t1000"},
+		ExpressionAttributeValues: map[string]types.AttributeValue{":t": num(latest.Add(-20 * time.Millisecond).UnixMicro())},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := behind.Decide(t.Context(), ask(200), late, &d); err != nil || d.Allowed {
+		t.Errorf("allowed %t, %v; want a denial: at the bucket's time it was empty", d.Allowed, err)
 	}
 }
 
