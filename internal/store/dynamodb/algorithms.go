@@ -23,7 +23,8 @@ type algorithm interface {
 
 	// largestFields returns all fields that a counter can have, each as long as it can be.
 	largestFields(t *limit.Tier) fields
-	// newCounterBytes returns about how many bytes a new counter takes, without its name.
+	// newCounterBytes returns about how many bytes a new counter takes without its name, as estimatedBytes counts them:
+	// times have 16 digits, and counts are small.
 	newCounterBytes(t *limit.Tier) int
 }
 

@@ -251,8 +251,8 @@ func New(c Config) (*Store, error) {
 func (s *Store) Accepts(l *limit.Limit) error {
 	for i := range l.Tiers {
 		if algorithmOf(&l.Tiers[i]) == nil {
-			return fmt.Errorf("limit %s: a sliding_log cannot be kept in DynamoDB: a condition cannot count the entries "+
-				"of a log. Use sliding_buckets, which has the same bound", l.ID)
+			return fmt.Errorf("limit %s: a sliding_log cannot be kept in DynamoDB: "+
+				"a condition cannot count the entries of a log. Use sliding_buckets, which has the same bound", l.ID)
 		}
 	}
 	return nil

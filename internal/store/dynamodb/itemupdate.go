@@ -87,10 +87,12 @@ type counterUpdate struct {
 	alias     string // of the attribute
 }
 
+// counterUpdate returns the part of the update that concerns the counter with this attribute.
 func (u *itemUpdate) counterUpdate(attribute string) counterUpdate {
 	return counterUpdate{u, attribute, u.nameAlias(attribute)}
 }
 
+// path returns a field as an expression names it.
 func (u counterUpdate) path(field string) string { return u.alias + "." + field }
 
 func (u counterUpdate) isAbsent() string { return "attribute_not_exists(" + u.alias + ")" }
@@ -104,8 +106,10 @@ func (u counterUpdate) compare(field, operator string, n *big.Int) string {
 	return u.path(field) + operator + u.numberAlias(n)
 }
 
+// requireEqual requires that a field equals n.
 func (u counterUpdate) requireEqual(field string, n *big.Int) { u.require(u.compare(field, "=", n)) }
 
+// replace sets the whole counter.
 func (u counterUpdate) replace(f fields) {
 	u.sets = append(u.sets, u.alias+"="+u.valueAlias(f.attribute()))
 	u.assign(assignment{replaceBy: f})

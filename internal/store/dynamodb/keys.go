@@ -48,6 +48,7 @@ func (s *Store) partitionKey(o limit.Owner) string { return string(o.AppendKey([
 // sharedSortKey returns the sort key of the item at a position in an owner's chain of shared items, from 0.
 func sharedSortKey(chain int) string { return "s" + strconv.Itoa(chain) }
 
+// isSharedSortKey reports whether a sort key is that of a shared item.
 func isSharedSortKey(sk string) bool { return sk[0] == 's' }
 
 // valueSortKey returns the sort key of the item of a value. A key that would be too long for DynamoDB is replaced by

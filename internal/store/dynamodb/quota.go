@@ -27,6 +27,8 @@ func (quota) encode(_ *limit.Params, state *limit.State, _ int64) fields {
 	return fields{fieldStart: big.NewInt(st.Start), fieldEnd: big.NewInt(st.End), fieldCount: big.NewInt(st.Count)}
 }
 
+// charge compares the period and the count. If the period has ended, the condition allows any counter whose end has
+// passed.
 func (quota) charge(c *counterCharge, u counterUpdate) {
 	before, after := c.before.Quota(), c.after.Quota()
 	if c.stored == nil || after.Start != before.Start || after.End != before.End {

@@ -188,6 +188,7 @@ type counterRefund struct {
 	now           int64
 }
 
+// addTo adds the refund to the update of its item. If whole is true, it compares and replaces the whole counter.
 func (c *counterRefund) addTo(u counterUpdate, whole bool) {
 	if whole {
 		c.compareWhole(u)

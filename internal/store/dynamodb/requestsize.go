@@ -205,7 +205,8 @@ func AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
 	for per, n := range bytes {
 		if n += 2 * maxSortKeyBytes; n > maxItemBytes {
 			return fmt.Errorf("%w: the counters of the limits per %s have up to %d bytes for one value, "+
-				"and an item of DynamoDB at most %d: use fewer limits, or fewer buckets", limit.ErrTooLarge, per, n, maxItemBytes)
+				"and an item of DynamoDB at most %d: use fewer limits, or fewer buckets",
+				limit.ErrTooLarge, per, n, maxItemBytes)
 		}
 	}
 	for _, limits := range together {

@@ -48,7 +48,9 @@ func (s *serviceClock) observe(date, sent, received time.Time) {
 func (s *serviceClock) observeReplies(o *dynamodb.Options) {
 	o.APIOptions = append(o.APIOptions, func(stack *middleware.Stack) error {
 		return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("SluiceClock",
-			func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (middleware.DeserializeOutput, middleware.Metadata, error) {
+			func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (
+				middleware.DeserializeOutput, middleware.Metadata, error,
+			) {
 				sent := time.Now()
 				out, meta, err := next.HandleDeserialize(ctx, in)
 				if reply, ok := out.RawResponse.(*smithyhttp.Response); ok && reply != nil && reply.Response != nil {

@@ -236,12 +236,14 @@ func boolToInt(v bool) int64 {
 	return 0
 }
 
+// addNumbers appends numbers to those that the script gets.
 func (q *query) addNumbers(numbers ...int64) {
 	for _, v := range numbers {
 		q.numbers = appendDouble(q.numbers, v)
 	}
 }
 
+// appendDouble appends a number as a little-endian double.
 func appendDouble(b []byte, v int64) []byte {
 	return binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(v)))
 }

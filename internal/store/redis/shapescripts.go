@@ -98,6 +98,7 @@ func (q *query) shapeScriptArgs() []any {
 	return q.args
 }
 
+// beginPack writes the key and the beginning of the pack of a charge.
 func (q *query) beginPack(c *limit.Charge, l *limit.Limit) {
 	q.shape = append(q.shape, '|')
 	if c.Value.Kind != limit.NoValue {
@@ -115,6 +116,7 @@ func (q *query) beginPack(c *limit.Charge, l *limit.Limit) {
 	q.heads = append(append(q.heads, version...), byte(n), byte(n>>8))
 }
 
+// addShapeTier writes the numbers of a tier.
 func (q *query) addShapeTier(c *limit.Charge, t *limit.Tier) {
 	p := t.Params(q.req.Owner)
 	cost, need := c.Cost, c.Cost*p.Den

@@ -40,6 +40,7 @@ type Guard interface {
 	Refund(ctx context.Context, s limit.Store, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error)
 }
 
+// decide calls the store through its guard, if it has one.
 func (b *Backend) decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	if b.Guard != nil {
 		return b.Guard.Decide(ctx, b.Store, req, now, d)
@@ -47,6 +48,7 @@ func (b *Backend) decide(ctx context.Context, req *limit.Request, now time.Time,
 	return b.Store.Decide(ctx, req, now, d)
 }
 
+// peek calls the store through its guard, if it has one.
 func (b *Backend) peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	if b.Guard != nil {
 		return b.Guard.Peek(ctx, b.Store, req, now, d)
@@ -54,6 +56,7 @@ func (b *Backend) peek(ctx context.Context, req *limit.Request, now time.Time, d
 	return b.Store.Peek(ctx, req, now, d)
 }
 
+// refund calls the store through its guard, if it has one.
 func (b *Backend) refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
 	if b.Guard != nil {
 		return b.Guard.Refund(ctx, b.Store, r, units, now)
