@@ -23,7 +23,7 @@ func Endpoint() (string, error) {
 	}
 	_, here, _, _ := runtime.Caller(0)
 	script := filepath.Join(filepath.Dir(here), "..", "..", "..", "..", "scripts", "dynamodb-local.sh")
-	cmd := exec.Command(script) // the path is part of this repository
+	cmd := exec.Command(script) //nolint:gosec // the path is part of this repository
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
