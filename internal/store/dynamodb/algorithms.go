@@ -2,31 +2,35 @@ package dynamodb
 
 import "github.com/sluicelimits/sluice/internal/limit"
 
-// algorithm is how the counters of one algorithm are stored, and charged by conditions. Each has a file of its own. To add
-// one, write its file and add it to algorithms.
+// algorithm says how the counters of one algorithm are stored, and which conditions and assignments charge them. Each
+// algorithm has a file of its own. To add one, write its file and add it to algorithms.
 type algorithm interface {
-	// state reads the fields of a counter, which are not nil, and fields writes a state, as of now.
-	state(t *limit.Tier, p *limit.Params, f fields) (limit.State, error)
-	fields(p *limit.Params, st *limit.State, now int64) fields
+	// decode reads the fields of a counter into the core's state. The fields are not nil.
+	decode(t *limit.Tier, p *limit.Params, f fields) (limit.State, error)
+	// encode returns the fields of a state, as of now.
+	encode(p *limit.Params, st *limit.State, now int64) fields
 
-	// charge adds to the write of c the condition under which the core admits the charge, whatever the counter holds by then
-	// as long as it is of the class that was guessed, and the assignments that make of it what the core would. giveBack does
-	// so for a refund.
-	charge(g *charge, c counter)
-	giveBack(g *giving, c counter)
+	// charge adds to the update of a counter the condition under which the core admits the charge, and the assignments
+	// that lead to the core's next state. The condition allows other values of the counter than c.stored wherever the
+	// same assignments are right.
+	charge(c *counterCharge, u counterUpdate)
+	// refund does the same as charge for a refund.
+	refund(c *counterRefund, u counterUpdate)
 
-	// lasts is how long after now a counter in the state can matter, µs, however full others make it.
-	lasts(t *limit.Tier, p *limit.Params, st *limit.State, now int64) int64
+	// relevantFor returns for how long after now a counter in the state can influence a decision, µs, whatever other
+	// processes charge to it.
+	relevantFor(t *limit.Tier, p *limit.Params, st *limit.State, now int64) int64
 
-	// widest has all fields that a counter can have, each as long as it can be; bytes is about what a new counter takes beside
-	// its name.
-	widest(t *limit.Tier) fields
-	bytes(t *limit.Tier) int
+	// largestFields returns all fields that a counter can have, each as long as it can be.
+	largestFields(t *limit.Tier) fields
+	// newCounterBytes returns about how many bytes a new counter takes without its name, as estimatedBytes counts them:
+	// times have 16 digits, and counts are small.
+	newCounterBytes(t *limit.Tier) int
 }
 
-// algorithms are those that DynamoDB counts; nil is one that it does not: a condition cannot count the entries of a sliding
-// log. It is one of the few places that index by algorithm: which conditions and updates count by one is the affair of
-// this store, and nothing that package limit should know.
+// algorithms holds the algorithms that DynamoDB counts. The entry of sliding_log is nil: a condition cannot count the
+// entries of a log. The table is here and not in package limit because which conditions count by an algorithm concerns
+// this store only.
 var algorithms = [...]algorithm{
 	limit.FixedWindow:    fixedWindow{},
 	limit.SlidingWindow:  slidingWindow{},
@@ -37,11 +41,13 @@ var algorithms = [...]algorithm{
 	limit.Quota:          quota{},
 }
 
-func of(t *limit.Tier) algorithm { return algorithms[t.Algorithm] }
+// algorithmOf returns the algorithm of a tier, or nil if [Store.Accepts] refuses it.
+func algorithmOf(t *limit.Tier) algorithm { return algorithms[t.Algorithm] }
 
-// lastsFresh is algorithm.lasts for a counter that nobody can make matter for longer than the core says.
-type lastsFresh struct{}
+// relevantUntilFresh implements algorithm.relevantFor for algorithms whose counters matter until limit.Tier.FreshAt.
+// Charges by other processes cannot prolong that time.
+type relevantUntilFresh struct{}
 
-func (lastsFresh) lasts(t *limit.Tier, _ *limit.Params, st *limit.State, now int64) int64 {
-	return max(t.FreshAt(st), now) - now // one that was never used is fresh since before all time
+func (relevantUntilFresh) relevantFor(t *limit.Tier, _ *limit.Params, st *limit.State, now int64) int64 {
+	return max(t.FreshAt(st), now) - now // FreshAt of a state that was never used lies far in the past
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 )
 
-// A process whose clock is behind by more than a bucket takes to fill must not be denied for as long as others charge that
-// bucket: it has room, and the tenant would be locked out of one process in many.
+// Guarantees that a process whose clock is behind, by more than a bucket takes to fill, is not denied for as long as
+// others charge that bucket. The bucket has room, and the tenant would be locked out of one process in many.
 func TestSlowClock(t *testing.T) {
 	t.Parallel()
 	client := server(t)
@@ -65,8 +65,8 @@ func TestSlowClock(t *testing.T) {
 	}
 }
 
-// The short cuts that writers of one bucket take together, with clocks that differ, may only ever admit less: burst and what
-// the rate gives in the time that went by, counted over every interval between two decisions.
+// Guarantees that what processes with different clocks do to charge one bucket together may only admit less: over every
+// interval between two decisions, at most the burst and what the rate refills in that time.
 func TestBoundTogether(t *testing.T) {
 	t.Parallel()
 	client := server(t)
@@ -88,7 +88,7 @@ func TestBoundTogether(t *testing.T) {
 			var d limit.Decision
 			for range each {
 				mu.Lock()
-				step++ // on average less than the rate for a while, then more
+				step++ // first on average less than the rate, then more
 				at := noon.Add(time.Duration(step)*(2+time.Duration(step/400%2)*6)*time.Millisecond + skew)
 				mu.Unlock()
 				cost := 1 + r.Int64N(9)

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// decoded are one tier of each algorithm, and the same with odd numbers.
+// decoded has one tier of each algorithm, and the same tiers with uneven numbers.
 func decoded(tb testing.TB) []*limit.Tier {
 	var tiers []*limit.Tier
 	for _, t := range []limit.Tier{
@@ -32,7 +33,7 @@ func decoded(tb testing.TB) []*limit.Tier {
 	return tiers
 }
 
-// attributes makes an item from JSON: numbers are N as they are written, texts S, objects M, the rest NULL.
+// attributes makes an item from JSON: numbers become N as they are written, texts S, objects M, and the rest NULL.
 func attributes(raw json.RawMessage) types.AttributeValue {
 	text := strings.TrimSpace(string(raw))
 	var s string
@@ -53,8 +54,8 @@ func attributes(raw json.RawMessage) types.AttributeValue {
 	}
 }
 
-// Whatever lies under our key, reading it ends in an error or in a state that the core can judge and that is written
-// back as it was read. A panic here would be an outage that one bad item causes.
+// FuzzItem guarantees that reading any item ends in an error, or in a state that the core can evaluate and that is
+// written back as it was read. A panic would let one bad item stop the process.
 func FuzzItem(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `{"v":1}`, `{"v":2,"ttl":"x"}`, `{"v":2,"ttl":1795344812,"full":1}`,
@@ -95,7 +96,7 @@ func FuzzItem(f *testing.F) {
 				if err != nil {
 					continue
 				}
-				again, err := stateOf(tier, &p, of(tier).fields(&p, &st, 0))
+				again, err := stateOf(tier, &p, algorithmOf(tier).encode(&p, &st, 0))
 				if err != nil {
 					t.Fatalf("%s %q: %v is read, but not what is written for it: %v", tier.Algorithm, name, counter, err)
 				}
@@ -112,8 +113,8 @@ func FuzzItem(f *testing.F) {
 	})
 }
 
-// Numbers are read to the last of their 38 digits: a float on the way would round a bucket's time to a quarter of a
-// second.
+// Guarantees that numbers are read with all of their 38 digits: a float in between would round the time of a bucket to
+// a quarter of a second.
 func TestParseNumber(t *testing.T) {
 	for text, want := range map[string]string{
 		"0": "0", "-0": "0", "7": "7", "-7": "-7", "00012": "12", "1E3": "1000", "1.5e1": "15", "1.5E+3": "1500",
@@ -131,7 +132,8 @@ func TestParseNumber(t *testing.T) {
 	}
 }
 
-// Two counters of one item never share a name, whatever the limits are called and however endpoints are spelt.
+// FuzzCounterName guarantees that two counters of one item never have the same name, whatever their limits are called
+// and however endpoints are spelled.
 func FuzzCounterName(f *testing.F) {
 	f.Add("a", "a", int64(1), int64(1), 1, 1, "x", "x", false, false)
 	f.Add("a", "a", int64(11), int64(1), 1, 11, "=x", "x", true, false)
@@ -176,7 +178,7 @@ func FuzzCounterName(f *testing.F) {
 	})
 }
 
-// A bucket's field needs no alias in an expression and is read back.
+// Guarantees that the name of a bucket's field needs no alias in an expression, and can be read back.
 func TestBucketName(t *testing.T) {
 	for _, index := range []int64{0, 1, -1, 35, 36, 494_444, 8_862_479_998, -8_862_479_998} {
 		name := bucketName(index)
@@ -194,17 +196,17 @@ func TestBucketName(t *testing.T) {
 	}
 }
 
-// What a write does to a view is what DynamoDB does to the item; TestViewsAreItems holds the whole, this the order:
-// the right side of every assignment is the item as it was.
+// Guarantees that an update does to a copy of the item what DynamoDB does to the item: every assignment reads the
+// fields as they were before the update. (copiesAreItems compares whole items.)
 func TestWriteApply(t *testing.T) {
-	w := newWrite(itemKey{"p", "s0"})
-	c := w.counter("a/f1")
-	c.copy("p", "n", new(big.Int))
-	c.set("n", big.NewInt(2))
-	c.addNew("k", big.NewInt(5))
-	c.drop("z")
-	before := &view{counters: map[string]fields{"a/f1": {"n": big.NewInt(9), "p": big.NewInt(1), "z": one}, "b/f1": {"n": one}}}
-	after := w.apply(before)
+	update := newItemUpdate(itemKey{"p", "s0"})
+	counter := update.counterUpdate("a/f1")
+	counter.copyField("p", "n", new(big.Int))
+	counter.setField("n", big.NewInt(2))
+	counter.addOrCreate("k", big.NewInt(5))
+	counter.removeField("z")
+	before := &itemCopy{counters: map[string]fields{"a/f1": {"n": big.NewInt(9), "p": big.NewInt(1), "z": one}, "b/f1": {"n": one}}}
+	after := update.applyTo(before)
 	want := fields{"n": big.NewInt(2), "p": big.NewInt(9), "k": big.NewInt(5)}
 	if got := after.counters["a/f1"]; !got.equal(want) {
 		t.Errorf("the counter is %v, want %v", got, want)
@@ -214,7 +216,8 @@ func TestWriteApply(t *testing.T) {
 	}
 }
 
-// The correction is none while this machine's clock may be right, and ends within a second where it is wrong.
+// Guarantees that the correction is zero while this machine's clock may be right, and ends within a second of the
+// service's clock if it is wrong.
 func TestServiceClock(t *testing.T) {
 	at := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 	reply := func(c *serviceClock, local time.Time, ahead time.Duration) {
@@ -244,5 +247,22 @@ func TestServiceClock(t *testing.T) {
 		if got := time.Duration(c.offset())*time.Microsecond - test.ahead; got > 1010*time.Millisecond || got < -1010*time.Millisecond {
 			t.Errorf("%s: %s off after twenty right ones", name, got)
 		}
+	}
+}
+
+// Guarantees that a reply which arrives late does not replace a copy that was read after it: the store would deny by an
+// item as it was before.
+func TestLatestCopyIsKept(t *testing.T) {
+	copies, err := lru.New[itemKey, *itemCopy](1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, key, now := &Store{copies: copies}, itemKey{"p", "s0"}, time.Now()
+	first, second := &itemCopy{readAt: now}, &itemCopy{readAt: now.Add(time.Millisecond)}
+	s.cacheCopy(key, first)
+	s.cacheCopy(key, second)
+	s.cacheCopy(key, first)
+	if s.cachedCopy(key) != second {
+		t.Error("a copy that was read earlier has replaced a later one")
 	}
 }

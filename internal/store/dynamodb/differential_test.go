@@ -17,7 +17,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
-// randomLimit is a limit of some algorithm, tight enough to deny often.
+// randomLimit returns a limit of a random algorithm that denies often.
 func randomLimit(tb testing.TB, r *rand.Rand, id string) *limit.Limit {
 	algorithms := []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingBuckets, limit.TokenBucket, limit.LeakyBucket, limit.Quota}
 	t := limit.Tier{Algorithm: algorithms[r.IntN(len(algorithms))], Threshold: 1 + r.Int64N(12), Period: time.Duration(1+r.IntN(3000)) * time.Millisecond}
@@ -40,7 +40,7 @@ func randomLimit(tb testing.TB, r *rand.Rand, id string) *limit.Limit {
 	return must(tb, l)
 }
 
-// changed is the limit with other numbers and the same identity.
+// changed returns a limit with other numbers and the same identity.
 func changed(tb testing.TB, r *rand.Rand, l *limit.Limit) *limit.Limit {
 	out := *l
 	out.Tiers = slices.Clone(l.Tiers)
@@ -54,7 +54,7 @@ func changed(tb testing.TB, r *rand.Rand, l *limit.Limit) *limit.Limit {
 	}}})
 }
 
-// summary is everything a caller can see of a decision but the receipt's name.
+// summary returns everything that a caller can see of a decision, except the id of the receipt.
 func summary(d *limit.Decision) string {
 	out := fmt.Sprintf("allowed %t never %t retry %d", d.Allowed, d.Never, d.RetryAt)
 	for i := range d.Results {
@@ -64,11 +64,11 @@ func summary(d *limit.Decision) string {
 	return out
 }
 
-// To the µs and to the unit, the table and the memory decide alike: charges, looks, refunds, changed limits, clocks
-// that step back a little or leap a day, shadows, values, and memory lost in between. A difference is a tenant that
-// pays for what it did not get, or gets what it did not pay for.
+// Guarantees that the table and the memory store decide alike, to the µs and to the unit: charges, peeks, refunds,
+// changed limits, clocks that step back a little or leap a day, shadow limits, values, and processes that start without
+// copies. With a difference, a tenant would pay for what it did not get, or get what it did not pay for.
 func TestAgreesWithMemory(t *testing.T) {
-	const groups = 4 // side by side
+	const groups = 4 // run in parallel
 	for first := range uint64(groups) {
 		t.Run(fmt.Sprint("group ", first), func(t *testing.T) {
 			t.Parallel()
@@ -106,19 +106,20 @@ func agreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 		case n == 30:
 			now = now.Add(time.Duration(r.IntN(20)) * time.Second)
 		case n == 31:
-			// No further back: the memory forgets what is five seconds past its use. Leaps back are in the
-			// contract.
+			// No further back: the memory store forgets what was last used five seconds ago. The contract tests leaps
+			// back.
 			now = now.Add([]time.Duration{24 * time.Hour, -4 * time.Second}[r.IntN(2)])
 		case n == 32:
 			i := r.IntN(len(limits))
 			limits[i] = changed(t, r, limits[i])
-		case n < 37 && n > 33: // another grid of windows
+		case n < 37 && n > 33: // the limit's align changes
 			i := r.IntN(len(limits))
 			moved := *limits[i]
 			moved.AlignOwner = !moved.AlignOwner
 			limits[i] = must(t, moved)
 		case n == 33:
-			s = open(t, c) // a process that knows nothing, and finds no trace of others that charge just now
+			// a process without copies, so long after the last charge that it assumes no other processes
+			s = open(t, c)
 			now = now.Add(6 * time.Second)
 		}
 		if latest = latest.Add(max(0, now.Sub(latest))); now.Before(latest.Add(-4 * time.Second)) {
@@ -164,7 +165,7 @@ func agreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 			receipts = append(receipts, pair{ours.Receipt(), theirs.Receipt()})
 		}
 		if seed%7 == 0 {
-			viewsAreItems(t, s, c.Namespace)
+			copiesAreItems(t, s, c.Namespace)
 		}
 	}
 }
@@ -177,8 +178,8 @@ func describe(limits []*limit.Limit) (out string) {
 	return out
 }
 
-// viewsAreItems requires that what the store remembers is what the table holds, where it says that it was shown it.
-func viewsAreItems(t *testing.T, s *dynamodb.Store, namespace string) {
+// copiesAreItems requires that the copies that the store has read from the table equal the items.
+func copiesAreItems(t *testing.T, s *dynamodb.Store, namespace string) {
 	t.Helper()
 	held := items(t, server(t), namespace)
 	for sk, counters := range dynamodb.Remembered(s) {

@@ -1,89 +1,128 @@
-// Package dynamodb keeps counters in one DynamoDB table, by conditional writes: one UpdateItem a decision.
+// Package dynamodb keeps counters in one DynamoDB table. Most decisions are one UpdateItem call, whose condition holds
+// if and only if the core (package limit) admits the request.
 //
 // # Table
 //
-// Partition key PK and sort key SK, both binary, so that names may hold any bytes. All text in keys is in netstrings.
+// The partition key PK and the sort key SK are both binary, because names may hold any bytes. All text in keys is
+// written as netstrings.
 //
 //	item            PK                            SK
-//	shared          namespace, kind, owner        "s" chain number: counters without a value, and per: endpoint
-//	value           namespace, kind, owner        "v" per, kind, value: an item for each subject, api_key, ip, claim
-//	refund          namespace, kind, owner        "r" receipt id: this receipt was refunded
+//	shared          namespace, kind, owner        "s" and the item's position in the owner's chain of shared items.
+//	                                              Holds the counters that have no value, and those of limits per
+//	                                              endpoint
+//	value           namespace, kind, owner        "v" per, kind, value. Each subject, api_key, ip or claim has an item
+//	                                              of its own
+//	refund          namespace, kind, owner        "r" receipt id. The item exists if the receipt was refunded
 //
 //	attribute       type   meaning
-//	v               N      layout version of the item, 2. An item of another version is refused: it is never taken for an
-//	                       empty one, and nothing in it is read or changed
-//	ttl             N      seconds since 1970. Garbage collection only: later than the last use of any counter in the
-//	                       item by at least a day, only ever raised, and at most once per window
-//	full            N      1: a shared item that has reached 1 KB. It takes no more counters, new ones go to the next of
-//	                       the chain, and it has no ttl, so that this stays known
-//	id/…            M      one counter. Its name is the limit's id, a letter for the algorithm (upper case for a shadow),
-//	                       period or calendar, and in a shared item the endpoint
+//	v               N      layout version of the item, 2. An item of another version is an error. Its counters are not
+//	                       taken for empty ones, and nothing in the item is changed
+//	ttl             N      when DynamoDB may delete the item, seconds since 1970. It is at least a day later than the
+//	                       time until which any counter in the item matters. It is only ever raised, and at most once
+//	                       per window
+//	full            N      1 in a shared item that has reached 1 KB. A full item gets no new counters: they go to the
+//	                       next item of the chain. It has no ttl, because a deleted item would no longer say that it
+//	                       is full
+//	id/…            M      one counter. The attribute's name is the limit's id, a letter for the algorithm (upper case
+//	                       for a shadow limit), and the period or the calendar; in a shared item the endpoint follows
 //
-// A counter is kept in a form that a comparison can decide, since conditions have no arithmetic (numbers are N):
+// Conditions of DynamoDB have no arithmetic. A counter is therefore stored in numbers (type N) that a condition only
+// has to compare:
 //
-//	fixed_window     w start of the window, n count; after its first window o start of the one charged before it, and p
-//	                 that one's count. The window before w counts p, or nothing if o lies more than a period before it
-//	quota            w start of the period, e its end, n count
-//	sliding_window   w start of the window, n count, p count of the last window
-//	sliding_buckets  w newest bucket, s sum of all buckets, x charges to buckets more than a period before the newest, and
-//	                 a field for each bucket: b0 and its number in base 36 → units
-//	token_bucket     e the time at which the level was zero, in 1/num µs, where num/den is the rate in units per µs; r the
-//	                 rate, units per period; t time of the last charge, or a little before, see together; b all
-//	                 that was ever refunded, in 1/den units, and u when last; while units are leased, z the end of their
-//	                 slot, and q the time at which the level and they together were zero, in 1/num µs
+//	fixed_window     w start of the current window, n its count. From the second window on: o and p, the start and the
+//	                 count of the window that was charged before. If o is the window right before w, the previous
+//	                 count is p, else 0
+//	quota            w start of the period, e its end, n its count
+//	sliding_window   w start of the current window, n its count, p count of the window before it
+//	sliding_buckets  w newest bucket, s sum of all buckets, x number of charges to buckets more than a period before
+//	                 the newest, and a field for each bucket: its name is b0 and the bucket's number in base 36, its
+//	                 value the units
+//	token_bucket     e "empty time": the time at which the level was zero, in 1/num µs, where num/den is the rate in
+//	                 units per µs
+//	                 r rate, units per period
+//	                 t time of the last charge, or a little earlier (see addContended)
+//	                 b total of all refunds, in 1/den units; u time of the last refund
+//	                 z end of the slot in which units are leased
+//	                 q "total empty time": the time at which the level and the leased units together were zero, in
+//	                 1/num µs. z and q exist only while units are leased, and until the first charge after the slot
 //	leaky_bucket     s the next free slot, in 1/r µs; r numerator of the rate in units per µs
 //
-// Times are µs since 1970, buckets are counted in their widths since then.
+// Times are µs since 1970. A bucket's number is its start divided by the width of a bucket.
 //
-// # Decisions
+// # One decision
 //
-// The core in package limit is the only judge. A writer guesses what the item holds (it remembers the items it saw
-// last), asks the core, and writes with a condition that holds iff the core would admit in the same way whatever the
-// item holds by then. The conditions are inequalities, such as count ≤ threshold − cost, and no versions, so writers
-// do not disturb each other. The reply carries the item as it was before: from that the core fills in the decision.
-// Where the condition does not hold, the item in the reply tells *over the limit*, which is a denial, from *guessed
-// wrong*, which is tried again. After three tries, or at the deadline, the store could not answer: an error.
+// Each process keeps copies of the items that it used last ([itemCopy]). A copy may be out of date, because other
+// processes write to the same table. A decision goes by the copies and lets the condition of its write find out whether
+// they still hold (optimistic concurrency control). [Store.Decide] calls in this order:
 //
-// A decision whose enforcing counters lie in several items is one transaction, all or nothing, twice the write units. Its
-// reply carries no items, so what it reports as remaining is what the writer knew: with other writers on the same counters
-// it can be too much. What it admits is exact.
+//  1. beginDecision checks the request and determines the time of the decision.
+//  2. evaluateWithChain finds the item and the name of each counter (locateCounter), and lets the core evaluate each
+//     counter by the copy of its item (evaluateResult).
+//  3. If the core denies, confirmDenial reads every item whose copy is too old to deny by, and evaluates it again.
+//  4. If the core admits, writeCharges makes one update for each item (buildUpdate). For each counter, the counter's
+//     algorithm adds a condition and assignments to the update (addCharge, algorithm.charge).
+//  5. writeEnforcing sends the updates: one item by writeItem, several in one transaction by writeInTransaction.
+//     Requests that lease may write several items one after the other by writeSequentially.
+//  6. If a condition does not hold, the reply carries the item. learnItem keeps it as the new copy, and the decision
+//     starts again at step 2. After maxTries tries, or at the deadline, the decision is an error.
+//  7. If the condition held, the reply carries the item as it was before the write. learnFromWrite evaluates the
+//     counters by it, and the decision reports what the core says of them.
+//  8. chargeShadows charges the shadow limits in items that hold no enforcing limit, adoptCharges fills in the
+//     decision, and persistRepairs writes counters that a clock which leapt ahead has spoiled.
 //
-// One that leases (limit.Request.Leases) writes the shared items first and then the value's, one after the other: where the
-// last one denies, what the others were charged stays with the caller, as a lease. It is a transaction all the same where
-// it writes to the items of several values, or where a shared item has an exact limit, a leaky bucket or a correction. What
-// comes back to a token bucket after its slot is left out.
+// Conditions are inequalities, such as count ≤ threshold − cost, and compare no version numbers. So processes that
+// charge the same counter at the same time do not disturb each other: the condition holds for each of them as long as
+// there is room.
 //
-// Two things are stricter than the core, and never laxer, where several writers charge one token bucket at the same
-// time: its stamp moves in steps of about 0.1 s then, so a clock that is behind finds what was in it up to that long ago;
-// and a bucket of 128 units or more is held to be at most 31/32 full. A single writer decides as the memory store does.
+// A denial by a recent copy needs no call. The copy must have come from the table within the last five seconds
+// ([Config.DenyFor]). The core evaluates it under the limits as they are now, so a raised limit is in force at once.
 //
-// Past a limit's bound on values the rest share a counter. How many there are is counted by each process, so over n of them
-// the bound is up to n times as large.
+// # Decisions over several items
 //
-// A shadow limit never blocks and never fails a decision. It is charged in the same write where its counter is in the
-// same item as an enforcing one, else in a write of its own after the decision. Exact with one writer; approximate,
-// always towards fewer charges, where a third try leaves it out, or where the writer's memory of it was behind a
-// refund.
+// A decision whose enforcing counters lie in several items is one transaction: all items are written or none, for twice
+// the write units. The reply of a transaction carries no items. The decision therefore reports as remaining what the
+// copies say, which is too much if other processes charge the same counters. What it admits is exact.
+//
+// A request that leases (limit.Request.Leases) writes the shared items first and the value's item last, one after the
+// other. If the last write is denied, the caller keeps what the others charged as leases. Such a request is a
+// transaction nevertheless if it writes the items of several values, or if a shared item has an exact limit, a leaky
+// bucket or a correction. Units that come back to a token bucket after the end of their slot are ignored.
+//
+// # Differences from the core
+//
+// If several processes charge one token bucket at the same time, the store is stricter than the core in two ways, and
+// never more generous:
+//
+//   - The field t advances in steps of about 0.1 s. A process whose clock is behind t decides as of t, and so misses
+//     what was refilled since.
+//   - A bucket of 128 units or more is filled to at most 31/32.
+//
+// A single process decides exactly as the memory store does.
+//
+// The values of a limit beyond its MaxValues share one counter. Each process counts the values by itself, so n
+// processes together may give up to n times as many values a counter of their own.
+//
+// A shadow limit never blocks and never fails a decision. If its counter lies in an item with an enforcing counter, it
+// is charged by the same update, else by an update of its own after the decision. Its count is exact if only one
+// process charges. Otherwise it may be too low: the last try of a decision leaves shadow limits out, and a copy may be
+// older than a refund.
 //
 // # Many counters
 //
-// DynamoDB bounds the length and the operators of an expression, and the items of a transaction. Where the conditions of all
-// counters of an item do not fit, the widest counters are compared and set as a whole: one condition of a few bytes, that holds
-// only if nobody else has charged the counter meanwhile. What does not fit even so is limit.ErrTooLarge, and is not sent.
-// [AcceptsPlan] says in advance, by the same function, what always fits.
+// DynamoDB limits the length and the number of operators of an expression, and the number of items of a transaction. If
+// the conditions of all counters of an item do not fit, composeUpdate compares and replaces the counters with the
+// longest conditions as a whole. Such a condition takes a few bytes, but it holds only if nobody else has charged the
+// counter meanwhile. A request that does not fit even then is limit.ErrTooLarge and is not sent. [AcceptsPlan] says in
+// advance which requests always fit.
 //
-// # Errors and money
+// # Errors
 //
-// An error about one request, such as an item that cannot be read, a write that is too large, or other writers at each try, says
-// so ([limit.Answered]): it is no failure of the store. Everything else is one.
+// An error about one request, such as an item that cannot be read, a write that is too large, or other writers at each
+// try, says so ([limit.Answered]): it does not count as a failure of the store. Every other error does.
 //
-// The SDK's retries are off. An error other than a denial may come from a write that was carried out and whose reply
-// was lost: then the units are lost, never admitted twice and never too many. Throttling is an error and charges
+// The retries of the SDK are off. After an error that is not one of these, the write may have been carried out and its
+// reply lost. Its units are then lost: too little is admitted, never too much. Throttling is an error and charges
 // nothing.
-//
-// What the writer knows not to fit is denied without a call for at most five seconds after the store last said so. It
-// is the core's answer over the item as it was then, under the limits as they are now: a raised limit is in force at
-// once.
 package dynamodb
 
 import (
@@ -107,25 +146,26 @@ var (
 	_ limit.PlanAccepter = (*Store)(nil)
 )
 
-// Defaults and bounds.
+// Defaults of [Config].
 const (
 	DefaultTimeout  = 100 * time.Millisecond
 	DefaultMaxItems = 10_000
 	DefaultDenyFor  = 5 * time.Second
 
-	maxTries       = 3
-	maxTriesLeases = 8 // of a decision that leases
+	// Tries of a decision or of a refund
+	maxTries      = 3
+	maxLeaseTries = 8 // tries of a decision that leases, which serves many later requests
 )
 
-// Errors of a request whose store answered. See [limit.Answered].
+// Errors about one request: the store answered, and has not failed. See [limit.Answered].
 var (
-	// ErrUndecided is wrapped by the error of a decision that was tried several times and met other writers each time. It has
-	// charged nothing.
+	// ErrUndecided is wrapped by the error of a decision or refund that met other writers at each of its tries. Nothing
+	// was charged.
 	ErrUndecided = limit.ErrContended
 
-	// ErrBadItem is wrapped by the error of a request that met an item which this package did not write, or wrote in another
-	// layout version. The request has charged nothing, and the item's ttl is not raised, so an item that nobody deletes
-	// goes away by itself.
+	// ErrBadItem is wrapped by the error of a request that met an item which this package did not write, or which has
+	// another layout version. Nothing was charged. The item's ttl is not raised, so DynamoDB deletes the item in the
+	// end if nobody else does.
 	ErrBadItem = fmt.Errorf("bad item: %w", limit.ErrUnreadable)
 )
 
@@ -133,37 +173,41 @@ var (
 type client interface {
 	UpdateItem(context.Context, *dynamodb.UpdateItemInput, ...func(*dynamodb.Options)) (*dynamodb.UpdateItemOutput, error)
 	GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error)
-	TransactWriteItems(context.Context, *dynamodb.TransactWriteItemsInput, ...func(*dynamodb.Options)) (*dynamodb.TransactWriteItemsOutput, error)
+	TransactWriteItems(
+		context.Context, *dynamodb.TransactWriteItemsInput, ...func(*dynamodb.Options),
+	) (*dynamodb.TransactWriteItemsOutput, error)
 }
 
 // Config sets up a store.
 type Config struct {
-	Client      client        // required; *dynamodb.Client
-	Table       string        // required; see [Create]
-	Namespace   string        // keeps the counters of several programs in one table apart; any text up to 64 bytes
-	Timeout     time.Duration // deadline of one call to Decide, Peek or Refund; 0 means DefaultTimeout
-	MaxItems    int           // items remembered, which bounds the memory; 0 means DefaultMaxItems
-	DenyFor     time.Duration // how long a denial may be answered from memory; 0 means DefaultDenyFor, the most; below 0 never
-	CallerClock bool          // go by the caller's now as it is, and not by the service's Date; for scripts and replays
+	Client    client        // required; *dynamodb.Client
+	Table     string        // required; see [Create]
+	Namespace string        // separates the counters of several programs in one table; any text up to 64 bytes
+	Timeout   time.Duration // deadline of one call to Decide, Peek or Refund; 0 means DefaultTimeout
+	MaxItems  int           // how many copies of items are kept, which bounds the memory; 0 means DefaultMaxItems
+	// how old the copy of an item may be to deny by it; 0 means DefaultDenyFor, the maximum; below 0 means never
+	DenyFor time.Duration
+	// use the caller's time as it is, without a correction by the Date of the replies; for scripts and replays
+	CallerClock bool
 }
 
-// Store is a [limit.Store] on a DynamoDB table. Make it with [New].
+// Store is a [limit.Store] on a DynamoDB table. Make it with [New]. The package comment describes how it decides.
 type Store struct {
-	client  client
-	table   *string
-	ns      string
-	timeout time.Duration
-	denyFor time.Duration
-	clock   *serviceClock // nil: the caller's
-	boot    uint64
-	serial  atomic.Uint64
-	views   *lru.Cache[itemKey, *view]
-	values  *valueCounts
-	busy    *stripes
-	options []func(*dynamodb.Options)
+	client           client
+	tableName        *string
+	namespace        string // Config.Namespace as a netstring
+	timeout          time.Duration
+	denyFor          time.Duration
+	clock            *serviceClock // corrects the caller's clock; nil if Config.CallerClock
+	receiptPrefix    uint64        // random; with receiptSerial it makes receipt ids unique over all processes
+	receiptSerial    atomic.Uint64
+	copies           *lru.Cache[itemKey, *itemCopy] // what is known of the items that were used last
+	valueCounts      *valueCounts
+	transactionLocks *stripedLocks             // keep transactions of this process from conflicting with each other
+	callOptions      []func(*dynamodb.Options) // of each call of the SDK
 }
 
-// New makes a store on a table that exists.
+// New returns a store on a table that exists already. See [Create].
 func New(c Config) (*Store, error) {
 	if c.Client == nil || c.Table == "" {
 		return nil, errors.New("dynamodb store: Config needs Client and Table")
@@ -184,36 +228,38 @@ func New(c Config) (*Store, error) {
 		return nil, fmt.Errorf("dynamodb store: timeout %s, %d items or %s of denials (at most %s) is out of range",
 			c.Timeout, c.MaxItems, c.DenyFor, DefaultDenyFor)
 	}
-	views, err := lru.New[itemKey, *view](c.MaxItems)
+	copies, err := lru.New[itemKey, *itemCopy](c.MaxItems)
 	if err != nil {
 		return nil, fmt.Errorf("dynamodb store: %w", err)
 	}
 	var boot [8]byte
 	crand.Read(boot[:]) // never fails
 	s := &Store{
-		client: c.Client, table: aws.String(c.Table), ns: string(limit.AppendNetstring(nil, c.Namespace)), timeout: c.Timeout, denyFor: c.DenyFor,
-		boot: binary.BigEndian.Uint64(boot[:]), views: views, values: newValueCounts(c.MaxItems), busy: newStripes(),
+		client: c.Client, tableName: aws.String(c.Table), namespace: string(limit.AppendNetstring(nil, c.Namespace)),
+		timeout: c.Timeout, denyFor: c.DenyFor, receiptPrefix: binary.BigEndian.Uint64(boot[:]),
+		copies: copies, valueCounts: newValueCounts(c.MaxItems), transactionLocks: newStripedLocks(),
 	}
-	s.options = []func(*dynamodb.Options){func(o *dynamodb.Options) { o.Retryer = aws.NopRetryer{} }}
+	s.callOptions = []func(*dynamodb.Options){func(o *dynamodb.Options) { o.Retryer = aws.NopRetryer{} }}
 	if !c.CallerClock {
 		s.clock = new(serviceClock)
-		s.options = append(s.options, s.clock.watch)
+		s.callOptions = append(s.callOptions, s.clock.observeReplies)
 	}
 	return s, nil
 }
 
-// Accepts every limit but those with a sliding_log.
+// Accepts returns an error for a limit with a sliding_log, and nil for every other limit.
 func (s *Store) Accepts(l *limit.Limit) error {
 	for i := range l.Tiers {
-		if of(&l.Tiers[i]) == nil {
-			return fmt.Errorf("limit %s: a sliding_log cannot be kept in DynamoDB: a condition cannot count the entries of a "+
-				"log. Use sliding_buckets, which has the same bound", l.ID)
+		if algorithmOf(&l.Tiers[i]) == nil {
+			return fmt.Errorf("limit %s: a sliding_log cannot be kept in DynamoDB: "+
+				"a condition cannot count the entries of a log. Use sliding_buckets, which has the same bound", l.ID)
 		}
 	}
 	return nil
 }
 
-func (s *Store) check(req *limit.Request) error {
+// checkRequest returns an error if the request is invalid, or if it names a limit that DynamoDB cannot count.
+func (s *Store) checkRequest(req *limit.Request) error {
 	if err := req.Check(); err != nil {
 		return err
 	}
@@ -225,14 +271,16 @@ func (s *Store) check(req *limit.Request) error {
 	return nil
 }
 
-// now is the time that decisions go by, µs since 1970.
-func (s *Store) now(caller time.Time) int64 {
-	us := caller.UnixMicro()
+// timeOf returns the time to decide by: the caller's time, corrected by the service's clock. µs since 1970.
+func (s *Store) timeOf(callerTime time.Time) int64 {
+	us := callerTime.UnixMicro()
 	if s.clock != nil {
 		us += s.clock.offset()
 	}
 	return us
 }
 
-// nextID is a receipt's name: unique over all stores, by a random part for each.
-func (s *Store) nextID() limit.ReceiptID { return limit.ReceiptID{Hi: s.boot, Lo: s.serial.Add(1)} }
+// newReceiptID returns an id that no other receipt has, of any process.
+func (s *Store) newReceiptID() limit.ReceiptID {
+	return limit.ReceiptID{Hi: s.receiptPrefix, Lo: s.receiptSerial.Add(1)}
+}

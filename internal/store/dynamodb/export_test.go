@@ -2,18 +2,18 @@ package dynamodb
 
 import "github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-// Remembered is what the store believes that the items hold which the table has shown it, by sort key.
+// Remembered returns the copies that the store has read from the table, by sort key.
 func Remembered(s *Store) map[string]map[string]map[string]string {
 	out := map[string]map[string]map[string]string{}
-	for _, key := range s.views.Keys() {
-		if v := s.view(key); v != nil && !v.seen.IsZero() {
-			out[key.sk] = texts(v)
+	for _, key := range s.copies.Keys() {
+		if v := s.cachedCopy(key); v != nil && !v.readAt.IsZero() {
+			out[key.sort] = texts(v)
 		}
 	}
 	return out
 }
 
-// Counters is what an item holds.
+// Counters returns the counters of an item.
 func Counters(item map[string]types.AttributeValue) (map[string]map[string]string, error) {
 	v, err := parseItem(item)
 	if err != nil {
@@ -22,7 +22,7 @@ func Counters(item map[string]types.AttributeValue) (map[string]map[string]strin
 	return texts(v), nil
 }
 
-func texts(v *view) map[string]map[string]string {
+func texts(v *itemCopy) map[string]map[string]string {
 	out := map[string]map[string]string{}
 	for name, f := range v.counters {
 		out[name] = map[string]string{}

@@ -19,8 +19,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// between is a proxy in front of the DynamoDB under test; fault decides what happens to a call, and returns true
-// where it has answered itself.
+// between is a proxy in front of the DynamoDB under test. fault decides what happens to a call, and returns true if it
+// has answered the call itself.
 func between(t *testing.T, fault func(w http.ResponseWriter, r *http.Request, forward http.Handler) bool) string {
 	target, err := url.Parse(endpoint(t))
 	if err != nil {
@@ -45,8 +45,8 @@ func isUpdate(r *http.Request) bool {
 	return strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".UpdateItem")
 }
 
-// A table that throttles is a store that could not answer: an error, at once and once. A retry by the SDK would cost
-// the deadline, and more of the capacity that is short.
+// Guarantees that throttling is an error of the store, returned after one call. A retry by the SDK would use up the
+// time limit, and more of the capacity that is short.
 func TestThrottled(t *testing.T) {
 	server(t)
 	var calls atomic.Int64
@@ -69,8 +69,8 @@ func TestThrottled(t *testing.T) {
 	}
 }
 
-// A store that stalls must not hold a request longer than its deadline, and nothing may be left waiting. (TestMain
-// looks for goroutines that are.)
+// Guarantees that a table that does not answer delays a request no longer than its time limit, and leaves no goroutine
+// waiting (which TestMain checks).
 func TestStalled(t *testing.T) {
 	server(t)
 	release := make(chan struct{})
@@ -103,7 +103,7 @@ func TestStalled(t *testing.T) {
 	}
 }
 
-// breakOff begins an answer and resets the connection in the middle of it.
+// breakOff begins an answer, and resets the connection in the middle of it.
 func breakOff(t *testing.T, w http.ResponseWriter) {
 	conn, _, err := w.(http.Hijacker).Hijack()
 	if err != nil {
@@ -115,7 +115,7 @@ func breakOff(t *testing.T, w http.ResponseWriter) {
 	conn.Close()
 }
 
-// An item is read again if the answer breaks off, but only once.
+// Guarantees that an item is read a second time if the answer breaks off, but not a third time.
 func TestReadBreaksOff(t *testing.T) {
 	server(t)
 	var left, calls atomic.Int64
@@ -144,8 +144,8 @@ func TestReadBreaksOff(t *testing.T) {
 	}
 }
 
-// A connection that is reset after the write was carried out: the caller gets an error, and the units are lost. They
-// must not be charged twice, and the store goes on right after it.
+// Guarantees that a connection which is reset after the write was carried out costs the units and an error, but nothing
+// more: the units are not charged twice, and the store works for the next request.
 func TestResetInMidReply(t *testing.T) {
 	direct := server(t)
 	var broken atomic.Bool

@@ -12,15 +12,43 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// fields are a counter as it is stored: whole numbers by name. A fields that is in a view is never changed.
+// fields is one counter as the table stores it: whole numbers by the name of the field. The fields of an [itemCopy] are
+// never changed.
 type fields map[string]*big.Int
 
+// The names of a counter's fields in the table. The package comment says what they mean.
 const (
-	maxDigits = 38      // of a number in DynamoDB
-	maxFields = 1 << 12 // of a counter; far above the buckets that one can have
+	// fixed_window, sliding_window and quota
+	fieldStart         = "w"
+	fieldEnd           = "e"
+	fieldCount         = "n"
+	fieldPrevious      = "p"
+	fieldPreviousStart = "o"
+
+	// sliding_buckets
+	fieldNewest      = "w"
+	fieldSum         = "s"
+	fieldLateCharges = "x"
+
+	// token_bucket; leaky_bucket has fieldRate as well
+	fieldRate           = "r"
+	fieldEmptyTime      = "e"
+	fieldChargedAt      = "t"
+	fieldRefunded       = "b"
+	fieldRefundedAt     = "u"
+	fieldSlotEnd        = "z"
+	fieldTotalEmptyTime = "q"
+
+	// leaky_bucket
+	fieldSlot = "s"
 )
 
-// parseFields reads one counter's attribute.
+const (
+	maxDigits = 38      // digits of a number in DynamoDB
+	maxFields = 1 << 12 // fields of one counter; sliding_buckets has the most, and far fewer
+)
+
+// parseFields reads the attribute of one counter.
 func parseFields(v types.AttributeValue) (fields, error) {
 	m, ok := v.(*types.AttributeValueMemberM)
 	if !ok {
@@ -40,8 +68,7 @@ func parseFields(v types.AttributeValue) (fields, error) {
 	return f, nil
 }
 
-// parseNumber reads a whole number, in plain digits or with an exponent, as DynamoDB may write one that ends in
-// zeros.
+// parseNumber reads a whole number. DynamoDB may return a number that ends in zeros with an exponent.
 func parseNumber(v types.AttributeValue) (*big.Int, error) {
 	n, ok := v.(*types.AttributeValueMemberN)
 	if !ok {
@@ -69,22 +96,25 @@ func parseNumber(v types.AttributeValue) (*big.Int, error) {
 	return i, nil
 }
 
+// attribute returns the fields as an attribute of an item.
 func (f fields) attribute() types.AttributeValue {
 	m := make(map[string]types.AttributeValue, len(f))
 	for name, n := range f {
-		m[name] = number(n)
+		m[name] = numberAttribute(n)
 	}
 	return &types.AttributeValueMemberM{Value: m}
 }
 
-func number(n *big.Int) types.AttributeValue { return &types.AttributeValueMemberN{Value: n.String()} }
+func numberAttribute(n *big.Int) types.AttributeValue {
+	return &types.AttributeValueMemberN{Value: n.String()}
+}
 
 func (f fields) equal(g fields) bool {
 	return maps.EqualFunc(f, g, func(a, b *big.Int) bool { return a.Cmp(b) == 0 })
 }
 
-// int is a field as an int64, an error where it is missing or outside least..most.
-func (f fields) int(name string, least, most int64) (int64, error) {
+// intIn returns a field as an int64. It returns an error if the field is missing or outside least..most.
+func (f fields) intIn(name string, least, most int64) (int64, error) {
 	n, ok := f[name]
 	switch {
 	case !ok:
@@ -95,36 +125,38 @@ func (f fields) int(name string, least, most int64) (int64, error) {
 	return n.Int64(), nil
 }
 
-// What a counter of ours can hold.
+// The largest numbers that this package writes to a counter.
 const (
-	maxTime   = 1 << 60 // µs, either way
-	maxAmount = 1 << 53
-	mostDebt  = 64 // bursts; of a bucket whose burst was cut since
+	maxTime   = 1 << 60 // µs before or after 1970
+	maxAmount = 1 << 53 // units, or grains of a bucket
+	// how far below zero a level may be, in bursts: the limit's burst may have been cut since
+	maxDebtBursts = 64
 )
 
-// stateOf is the counter as the core knows it. A nil f is a counter that was never used.
+// stateOf decodes a counter into the state that the core evaluates. If f is nil, the counter was never used.
 func stateOf(t *limit.Tier, p *limit.Params, f fields) (limit.State, error) {
 	if f == nil {
 		return limit.State{}, nil
 	}
-	return of(t).state(t, p, f)
+	return algorithmOf(t).decode(t, p, f)
 }
 
-// read reads a field as int does.
-func (f fields) read(name string, least, most int64, to *int64) (err error) {
-	*to, err = f.int(name, least, most)
+// readInt sets *to to a field, and returns the errors of intIn.
+func (f fields) readInt(name string, least, most int64, to *int64) (err error) {
+	*to, err = f.intIn(name, least, most)
 	return err
 }
 
-// longest is as long as a number can be.
-func longest() *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(maxDigits-1), nil) }
+// longestNumber returns a number with as many digits as DynamoDB stores.
+func longestNumber() *big.Int { return new(big.Int).Exp(big.NewInt(10), big.NewInt(maxDigits-1), nil) }
 
-// scaled is at·by + add.
-func scaled(at, by, add int64) *big.Int {
+// multiplyAdd returns at·by + add.
+func multiplyAdd(at, by, add int64) *big.Int {
 	n := new(big.Int).Mul(big.NewInt(at), big.NewInt(by))
 	return n.Add(n, big.NewInt(add))
 }
 
+// ceilQuotient returns a/b, rounded up.
 func ceilQuotient(a, b *big.Int) *big.Int {
 	q, m := new(big.Int).DivMod(a, b, new(big.Int))
 	if m.Sign() > 0 {
@@ -133,9 +165,10 @@ func ceilQuotient(a, b *big.Int) *big.Int {
 	return q
 }
 
-// floorMod is a less the largest multiple of b that is not above it.
+// floorMod returns the remainder of a/b that is at least 0. b must be above 0.
 func floorMod(a, b int64) int64 { return a - floorQuotient(a, b)*b }
 
+// floorQuotient returns a/b, rounded down. b must be above 0.
 func floorQuotient(a, b int64) int64 {
 	q := a / b
 	if a%b < 0 {

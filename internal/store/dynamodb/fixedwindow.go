@@ -6,136 +6,141 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// fixedWindow has the fields w (the start of the window), n (its count), and, from its second window on, p and o: the count
-// and the start of the window charged before it.
-type fixedWindow struct{ lastsFresh }
+// fixedWindow implements the algorithm fixed_window. Its fields are w (start of the window) and n (its count) and, from
+// the second window on, o and p (start and count of the window that was charged before).
+type fixedWindow struct{ relevantUntilFresh }
 
-func (fixedWindow) state(_ *limit.Tier, p *limit.Params, f fields) (limit.State, error) {
+func (fixedWindow) decode(_ *limit.Tier, p *limit.Params, f fields) (limit.State, error) {
 	var st limit.WindowState
-	err := f.read("w", -maxTime, maxTime, &st.Start)
+	err := f.readInt(fieldStart, -maxTime, maxTime, &st.Start)
 	if err == nil {
-		err = f.read("n", 0, maxAmount, &st.Count)
+		err = f.readInt(fieldCount, 0, maxAmount, &st.Count)
 	}
-	if err == nil && f["o"] != nil {
-		st.Previous, err = lastCount(p, f, st.Start)
+	if err == nil && f[fieldPreviousStart] != nil {
+		st.Previous, err = previousCount(p, f, st.Start)
 	}
 	return st.State(), err
 }
 
-// lastCount is the count of the window before the one that starts at start: that of the window charged before it, unless
-// that one is too old for the core to remember. See [limit.State].
-func lastCount(p *limit.Params, f fields, start int64) (int64, error) {
-	before, err := f.int("o", -2*maxTime, start-p.Period)
+// previousCount returns the count of the window right before the one that starts at start. It is the field p if o is
+// the start of that window, and 0 if the window charged before lies further back.
+func previousCount(p *limit.Params, f fields, start int64) (int64, error) {
+	before, err := f.intIn(fieldPreviousStart, -2*maxTime, start-p.Period)
 	if err != nil {
 		return 0, err
 	}
-	last, err := f.int("p", 0, maxAmount)
+	count, err := f.intIn(fieldPrevious, 0, maxAmount)
 	if before <= start-2*p.Period {
-		last = 0
+		count = 0
 	}
-	return last, err
+	return count, err
 }
 
-func (fixedWindow) fields(p *limit.Params, state *limit.State, _ int64) fields {
+func (fixedWindow) encode(p *limit.Params, state *limit.State, _ int64) fields {
 	st := state.Window()
-	f := fields{"w": big.NewInt(st.Start), "n": big.NewInt(st.Count)}
+	f := fields{fieldStart: big.NewInt(st.Start), fieldCount: big.NewInt(st.Count)}
 	if st.Previous != 0 {
-		f["p"], f["o"] = big.NewInt(st.Previous), big.NewInt(st.Start-p.Period)
+		f[fieldPrevious], f[fieldPreviousStart] = big.NewInt(st.Previous), big.NewInt(st.Start-p.Period)
 	}
 	return f
 }
 
-func (fixedWindow) charge(g *charge, c counter) { newWindowCharge(g).fixedWindow(c) }
+func (fixedWindow) charge(c *counterCharge, u counterUpdate) { newWindowCharge(c).addFixedWindow(u) }
 
-func (fixedWindow) giveBack(g *giving, c counter) {
-	g.count(c, "n", g.pre.Window().Count-g.post.Window().Count)
+func (fixedWindow) refund(c *counterRefund, u counterUpdate) {
+	c.subtractCount(u, fieldCount, c.before.Window().Count-c.after.Window().Count)
 }
 
-func (fixedWindow) widest(*limit.Tier) fields { return widestWindow() }
+func (fixedWindow) largestFields(*limit.Tier) fields { return largestWindowFields() }
 
-func (fixedWindow) bytes(*limit.Tier) int { return 25 + lastWindowBytes }
+func (fixedWindow) newCounterBytes(*limit.Tier) int { return 25 + previousWindowBytes }
 
-// widestWindow has the fields of all algorithms that count by windows.
-func widestWindow() fields {
+// largestWindowFields returns all fields of fixed_window, sliding_window and quota, each as long as it can be.
+func largestWindowFields() fields {
 	at, count := big.NewInt(-maxTime), big.NewInt(maxAmount)
-	return fields{"w": at, "n": count, "p": count, "o": at, "e": at}
+	return fields{fieldStart: at, fieldCount: count, fieldPrevious: count, fieldPreviousStart: at, fieldEnd: at}
 }
 
-// windowCharge is the charge of a fixed or sliding window.
+// windowCharge is the charge of a fixed_window or sliding_window.
 type windowCharge struct {
-	*charge
-	pre, post limit.WindowState
+	*counterCharge
+	before, after limit.WindowState
 }
 
-func newWindowCharge(g *charge) *windowCharge {
-	return &windowCharge{g, g.pre.Window(), g.post.Window()}
+func newWindowCharge(c *counterCharge) *windowCharge {
+	return &windowCharge{c, c.before.Window(), c.after.Window()}
 }
 
-// offGrid reports whether the window to charge is of another grid than the limit's, from before a change of its align. Such
-// a window is compared as a whole.
-func (g *windowCharge) offGrid() bool {
-	return floorMod(g.post.Start-g.params.Offset, g.params.Period) != 0
+// isOffGrid reports whether the stored window does not start where the limit's windows start, because the limit's align
+// has changed. Such a window is compared as a whole.
+func (w *windowCharge) isOffGrid() bool {
+	return floorMod(w.after.Start-w.params.Offset, w.params.Period) != 0
 }
 
-// fixedWindow moves the count over by reference at the edge, as slidingWindow does, but does not require that the window it
-// ends is the one that was seen: the field o says which window the field p counts, so any older one will do.
-func (g *windowCharge) fixedWindow(c counter) {
-	period := g.params.Period
+// addFixedWindow adds the charge to the update. If a new window begins, the count of the last one moves from n to p by
+// a reference, so charges that this process has not seen move, too. In contrast to addSlidingWindow, the last window
+// need not be the one that was seen, because the field o says which window p counts.
+func (w *windowCharge) addFixedWindow(u counterUpdate) {
+	period := w.params.Period
 	switch {
-	case g.old == nil:
-		g.doubtful = true
-		c.require("(" + c.absent() + " OR " + c.compare("w", "<=", big.NewInt(g.post.Start-2*period)) + ")")
-		c.replace(g.fresh())
-	case g.offGrid() || g.pre.Start > g.post.Start-period && g.pre.Start < g.post.Start: // the windows of two grids overlap
-		g.exact(c)
-	case g.post.Start == g.pre.Start:
-		g.sameWindow(c)
+	case w.stored == nil:
+		w.likelyStale = true
+		u.require("(" + u.isAbsent() + " OR " + u.compare(fieldStart, "<=", big.NewInt(w.after.Start-2*period)) + ")")
+		u.replace(w.newFields())
+	case w.isOffGrid() || w.before.Start > w.after.Start-period && w.before.Start < w.after.Start:
+		// In the second case the stored window overlaps the current one: the limit's align has changed.
+		w.compareWhole(u)
+	case w.after.Start == w.before.Start:
+		w.sameWindow(u)
 	default:
-		g.nextWindow(c)
+		w.nextWindow(u)
 	}
 }
 
-// nextWindow begins a window. A correction of the window before it, if that is the one that was seen, goes into its count.
-func (g *windowCharge) nextWindow(c counter) {
-	g.doubtful = true
-	before, adjusted := big.NewInt(g.post.Start-g.params.Period), int64(0)
-	if g.pre.Start > g.post.Start-2*g.params.Period {
-		adjusted = g.post.Previous - g.pre.Count
+// nextWindow begins a new window. A correction of the window right before it, if that is the stored one, goes into its
+// count.
+func (w *windowCharge) nextWindow(u counterUpdate) {
+	w.likelyStale = true
+	before, correction := big.NewInt(w.after.Start-w.params.Period), int64(0)
+	if w.before.Start > w.after.Start-2*w.params.Period {
+		correction = w.after.Previous - w.before.Count
 	}
 	switch {
-	case g.isCut(adjusted) || adjusted == 0 && g.post.Previous != 0 && g.post.Previous != g.pre.Count:
-		g.exact(c)
+	case w.isCutShort(correction) || correction == 0 && w.after.Previous != 0 && w.after.Previous != w.before.Count:
+		w.compareWhole(u)
 		return
-	case adjusted != 0:
-		c.mustBe("w", g.old["w"])
-		if adjusted < 0 {
-			c.require(c.compare("n", ">=", big.NewInt(-adjusted)))
+	case correction != 0:
+		u.requireEqual(fieldStart, w.stored[fieldStart])
+		if correction < 0 {
+			u.require(u.compare(fieldCount, ">=", big.NewInt(-correction)))
 		}
 	default:
-		c.require(c.compare("w", "<=", before))
+		u.require(u.compare(fieldStart, "<=", before))
 	}
-	c.copy("p", "n", big.NewInt(adjusted))
-	c.copy("o", "w", new(big.Int))
-	c.set("n", big.NewInt(g.post.Count))
-	c.set("w", big.NewInt(g.post.Start))
+	u.copyField(fieldPrevious, fieldCount, big.NewInt(correction))
+	u.copyField(fieldPreviousStart, fieldStart, new(big.Int))
+	u.setField(fieldCount, big.NewInt(w.after.Count))
+	u.setField(fieldStart, big.NewInt(w.after.Start))
 }
 
-// sameWindow adds to the count of the window that was seen.
-func (g *windowCharge) sameWindow(c counter) {
-	adjusted := g.post.Count - g.pre.Count - g.taken()
-	if g.isCut(adjusted) || g.post.Previous != g.pre.Previous && (g.old["p"] == nil || g.isCut(g.post.Previous-g.pre.Previous)) {
-		g.exact(c)
+// sameWindow adds to the count of the stored window.
+func (w *windowCharge) sameWindow(u counterUpdate) {
+	correction := w.after.Count - w.before.Count - w.chargedUnits()
+	previous := w.after.Previous - w.before.Previous
+	if w.isCutShort(correction) || previous != 0 && (w.stored[fieldPrevious] == nil || w.isCutShort(previous)) {
+		w.compareWhole(u)
 		return
 	}
-	c.mustBe("w", g.old["w"])
-	g.addCount(c, adjusted)
-	g.adjustLast(c)
+	u.requireEqual(fieldStart, w.stored[fieldStart])
+	w.addToCount(u, correction)
+	w.correctPrevious(u)
 }
 
-// adjustLast corrects the count of the window before the current one, which is of the same counter as the pinned window.
-func (g *windowCharge) adjustLast(c counter) {
-	if last := g.post.Previous - g.pre.Previous; last != 0 {
-		c.require(c.compare("p", ">=", big.NewInt(max(-last, 0))))
-		c.add("p", big.NewInt(last))
+// correctPrevious corrects the count of the window before the current one. The caller has required that the current
+// window is the stored one.
+func (w *windowCharge) correctPrevious(u counterUpdate) {
+	if correction := w.after.Previous - w.before.Previous; correction != 0 {
+		u.require(u.compare(fieldPrevious, ">=", big.NewInt(max(-correction, 0))))
+		u.addToField(fieldPrevious, big.NewInt(correction))
 	}
 }

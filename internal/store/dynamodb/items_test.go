@@ -26,7 +26,7 @@ func one(l *limit.Limit) *limit.Request {
 	return &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}}
 }
 
-// items are all items of a namespace, by sort key.
+// items returns all items of a namespace, by sort key.
 func items(tb testing.TB, c *sdk.Client, namespace string) map[string]map[string]types.AttributeValue {
 	tb.Helper()
 	pk := fmt.Sprintf("%d:%s,t4:acme,", len(namespace), namespace)
@@ -53,7 +53,8 @@ func put(tb testing.TB, c *sdk.Client, item map[string]types.AttributeValue) {
 
 func num(n any) types.AttributeValue { return &types.AttributeValueMemberN{Value: fmt.Sprint(n)} }
 
-// An item under our key that we did not write must be an error that names it: never a free pass, and never a crash.
+// Guarantees that an item with the key of a counter that this package did not write is an error that names the item. It
+// must neither admit requests nor crash the process.
 func TestForeignItems(t *testing.T) {
 	client := server(t)
 	l := window(t, "five", 5)
@@ -120,13 +121,14 @@ func TestForeignItems(t *testing.T) {
 	}
 }
 
-// Somebody else's 400 KB in the same item: ours is still counted, or refused with an error, and never admitted
-// uncounted.
+// Guarantees that a counter in an item with 400 KB of foreign data is counted, or refused with an error. Requests must
+// not be admitted uncounted.
 func TestHugeItem(t *testing.T) {
 	t.Parallel()
 	client := server(t)
 	var err error
-	for range 3 { // now and then a connection to DynamoDB Local breaks within a reply of 400 KB; the store does not try again, on purpose
+	// sometimes DynamoDB Local resets the connection within a reply of 400 KB, and the store does not repeat writes
+	for range 3 {
 		if err = chargeHugeItem(t, client); !errors.Is(err, net.ErrClosed) {
 			break
 		}
@@ -168,7 +170,8 @@ func chargeHugeItem(t *testing.T, client *sdk.Client) error {
 	return nil
 }
 
-// The ttl is later than any use, only raised, and not written with every charge.
+// Guarantees that the ttl is later than any use of the item's counters, is only raised, and is not written with every
+// charge.
 func TestTTL(t *testing.T) {
 	t.Parallel()
 	client := server(t)
@@ -199,8 +202,68 @@ func TestTTL(t *testing.T) {
 	}
 }
 
-// Tenant-wide and endpoint counters share an item up to 1 KB, so that a write is one unit; then they go on in the
-// next, and each stays where it is: a counter that moved would be a counter that forgot.
+// Guarantees that a refund at a time in the past, as in a replay, is remembered: the ttl of the receipt's item goes by
+// this machine's clock, too. DynamoDB would delete an item with a past ttl, and the receipt could be refunded twice.
+func TestTTLOfARefundInThePast(t *testing.T) {
+	t.Parallel()
+	client := server(t)
+	c := config(client)
+	s := open(t, c)
+	past := time.Now().Add(-30 * 24 * time.Hour)
+	var d limit.Decision
+	if err := s.Decide(t.Context(), one(window(t, "w", 5)), past, &d); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Refund(t.Context(), d.Receipt(), 0, past); err != nil {
+		t.Fatal(err)
+	}
+	refunds := 0
+	for key, item := range items(t, client, c.Namespace) {
+		if key[0] != 'r' {
+			continue
+		}
+		refunds++
+		ttl, err := strconv.ParseInt(item["ttl"].(*types.AttributeValueMemberN).Value, 10, 64)
+		if least := time.Now().Add(23 * time.Hour).Unix(); err != nil || ttl < least {
+			t.Errorf("ttl is %d, %v; want at least %d", ttl, err, least)
+		}
+	}
+	if refunds != 1 {
+		t.Errorf("%d items remember refunds, want 1", refunds)
+	}
+}
+
+// Guarantees that a shared item stays within 1 KB when its fixed windows get the fields of a second window.
+func TestSharedItemLeavesRoomForASecondWindow(t *testing.T) {
+	t.Parallel()
+	client := server(t)
+	c := config(client)
+	s := open(t, c)
+	var limits []*limit.Limit
+	for i := range 30 {
+		limits = append(limits, window(t, fmt.Sprintf("fixed-window-%d", i), 5))
+	}
+	var d limit.Decision
+	for _, now := range []time.Time{noon, noon.Add(10 * time.Second)} {
+		for _, l := range limits {
+			if err := s.Decide(t.Context(), one(l), now, &d); err != nil || !d.Allowed {
+				t.Fatalf("%s: allowed %t, %v", l.ID, d.Allowed, err)
+			}
+		}
+	}
+	all := items(t, client, c.Namespace)
+	if len(all) < 2 {
+		t.Errorf("%d limits lie in %d items, want several", len(limits), len(all))
+	}
+	for sk, item := range all {
+		if size := dynamodbtest.ItemSize(item); size > 1024 {
+			t.Errorf("item %q has %d bytes, want at most 1024", sk, size)
+		}
+	}
+}
+
+// Guarantees that counters per tenant and per endpoint share an item up to 1 KB, so that a write costs one unit.
+// Further counters go to the next item, and each counter stays where it is: one that moved would lose its count.
 func TestChain(t *testing.T) {
 	t.Parallel()
 	client := server(t)
@@ -214,11 +277,12 @@ func TestChain(t *testing.T) {
 	var d limit.Decision
 	for round := range 4 {
 		if round == 2 {
-			s = open(t, c) // one that knows nothing yet
+			s = open(t, c) // a process without copies
 		}
 		for i := range endpoints {
 			err := s.Decide(t.Context(), request(i), noon, &d)
-			for n := 0; errors.Is(err, dynamodb.ErrUndecided) && n < 3; n++ { // a chain that is new takes more than three tries
+			// finding a new chain takes more than three tries
+			for n := 0; errors.Is(err, dynamodb.ErrUndecided) && n < 3; n++ {
 				err = s.Decide(t.Context(), request(i), noon, &d)
 			}
 			if err != nil {
@@ -256,7 +320,7 @@ func TestChain(t *testing.T) {
 	if len(counters) != endpoints {
 		t.Errorf("%d counters, want %d", len(counters), endpoints)
 	}
-	// A peek of all endpoints by a store that knows nothing finds every one.
+	// A Peek of all endpoints by a process without copies finds every counter.
 	fresh := open(t, c)
 	for i := range endpoints {
 		if err := fresh.Peek(t.Context(), request(i), noon, &d); err != nil || d.Allowed {

@@ -15,8 +15,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 )
 
-// outdate gives every item of the namespace whose sort key begins with prefix the layout version before this one, in which
-// a fixed window had no count of the window before.
+// outdate gives every item of the namespace whose sort key begins with prefix the previous layout version, in which a
+// fixed_window had no count of the previous window.
 func outdate(tb testing.TB, c *sdk.Client, namespace, prefix string) {
 	tb.Helper()
 	found := false
@@ -39,7 +39,7 @@ func outdate(tb testing.TB, c *sdk.Client, namespace, prefix string) {
 	}
 }
 
-// everyForm are charges of a counter of each algorithm, in the shared item and in that of a value.
+// everyForm returns charges of a counter of each algorithm, in the shared item and in the item of a value.
 func everyForm(tb testing.TB) (charges []limit.Charge) {
 	tb.Helper()
 	for _, per := range []string{"tenant", "endpoint", "subject"} {
@@ -53,7 +53,7 @@ func everyForm(tb testing.TB) (charges []limit.Charge) {
 		} {
 			tier.Threshold = 1_000_000
 			if tier.Algorithm == limit.TokenBucket {
-				tier.Threshold = 100 // a larger one that several stores charge is held to be at most 31/32 full
+				tier.Threshold = 100 // several stores fill a larger bucket only to 31/32
 			}
 			charge := limit.Charge{Cost: 1, Limit: must(tb, limit.Limit{ID: fmt.Sprint("l", i), Per: per, Tiers: []limit.Tier{tier}})}
 			if per != limit.PerTenant {
@@ -65,7 +65,7 @@ func everyForm(tb testing.TB) (charges []limit.Charge) {
 	return charges
 }
 
-// ahead asks for the units of each charge and for a lease of most of them.
+// ahead asks for the units of each charge, and for a lease if the algorithm has leases.
 func ahead(charges []limit.Charge) []limit.LeaseRequest {
 	out := make([]limit.LeaseRequest, len(charges))
 	for i, c := range charges {
@@ -80,8 +80,8 @@ func ahead(charges []limit.Charge) []limit.LeaseRequest {
 	return out
 }
 
-// Guarantees that an item of an earlier version is refused by every call that meets it, with an error that says what to do,
-// and that nothing is read from it or changed in it: it is never taken for an empty one.
+// Guarantees that every call that meets an item of an earlier layout version returns an error that says what to do, and
+// that the item is neither read nor changed nor taken for an empty one.
 func TestEarlierLayout(t *testing.T) {
 	t.Parallel()
 	client := server(t)
@@ -132,7 +132,7 @@ func TestEarlierLayout(t *testing.T) {
 						t.Errorf("item %q was changed", sk)
 					}
 				}
-				for _, charge := range of { // what was charged of an item that can be read came back
+				for _, charge := range of { // the charges of readable items came back
 					if st := used(t, open(t, c), charge); st > 1 {
 						t.Errorf("%d units of %s are used after one decision and several errors", st, charge.Limit.ID)
 					}
@@ -142,7 +142,7 @@ func TestEarlierLayout(t *testing.T) {
 	}
 }
 
-// used is what is used of a charge's counter long before the next windows, 0 where it cannot be read.
+// used returns how many units of a charge's counter are used long before its window ends, or 0 if it cannot be read.
 func used(tb testing.TB, s *dynamodb.Store, charge limit.Charge) int64 {
 	tb.Helper()
 	var d limit.Decision
@@ -156,8 +156,8 @@ func used(tb testing.TB, s *dynamodb.Store, charge limit.Charge) int64 {
 	return d.Results[0].Used()
 }
 
-// Guarantees that the item of a refund by an earlier version is refused. That it is there says that the receipt was refunded,
-// but not how the units came back.
+// Guarantees that the item of a refund by an earlier version is refused. Its existence says that the receipt was
+// refunded, but not how the units came back.
 func TestEarlierRefund(t *testing.T) {
 	t.Parallel()
 	client := server(t)
@@ -180,7 +180,7 @@ func TestEarlierRefund(t *testing.T) {
 	}
 }
 
-// Guarantees that one counter that cannot be read is the affair of the requests that need it. The other counters of its item
+// Guarantees that a counter that cannot be read fails only the requests that need it. The other counters of its item
 // are decided on.
 func TestOneBadCounter(t *testing.T) {
 	t.Parallel()

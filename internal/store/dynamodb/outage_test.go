@@ -19,16 +19,16 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
 )
 
-// fault is what a call comes to, where call makes it.
+// fault is what happens to a call. call makes it.
 type fault func(ctx context.Context, call func() error) error
 
 var errRefused = errors.New("dial tcp 192.0.2.1:443: connect: connection refused")
 
-// faults are ways of DynamoDB to be away.
+// faults are ways in which DynamoDB can fail.
 var faults = map[string]struct {
 	fault
-	mayCount bool // the store may have counted what it did not answer
-	partly   bool // some calls are answered, so the breaker need not open
+	mayCount bool // the table may have counted a call that it did not answer
+	partly   bool // some calls are answered, so the circuit breaker need not open
 }{
 	"throttled": {fault: func(context.Context, func() error) error { return &types.ProvisionedThroughputExceededException{} }},
 	"stalled": {fault: func(ctx context.Context, _ func() error) error {
@@ -37,7 +37,7 @@ var faults = map[string]struct {
 	}},
 	"refusing": {fault: func(context.Context, func() error) error { return errRefused }},
 	"answers too late": {mayCount: true, fault: func(ctx context.Context, call func() error) error {
-		_ = call() // whatever it was, nobody hears of it
+		_ = call() // the result of the call is lost
 		<-ctx.Done()
 		return ctx.Err()
 	}},
@@ -90,14 +90,16 @@ func (f *faulty) GetItem(ctx context.Context, in *sdk.GetItemInput, o ...func(*s
 const (
 	awayFrom  = 5 * time.Second
 	awayUntil = 15 * time.Second
-	healed    = 22 * time.Second // by then every breaker has sent a probe: the longest cooldown is 4 s, and a fifth
-	loadEnds  = 26 * time.Second
+	// by then every circuit breaker has sent a probe: the longest cooldown is 4 s and a fifth
+	healed   = 22 * time.Second
+	loadEnds = 26 * time.Second
 
 	outageInstances = 3
-	outageUnits     = 240 // of each limit, in a period that does not end meanwhile; about what is asked for before the fault
+	// of each limit, in a period that does not end during the test; about what is requested before the fault
+	outageUnits = 240
 )
 
-// outageLoad is one limit's requests at all instances, and what came of them.
+// outageLoad is the requests for one limit at all instances, and their outcomes.
 type outageLoad struct {
 	*testing.T
 	policy limit.FailurePolicy
@@ -106,7 +108,7 @@ type outageLoad struct {
 
 	mu                       sync.Mutex
 	stored, degraded, closed int64 // units admitted with the store and without it; errors
-	marked, early, late      int   // decisions that are marked: all, before the fault, after it
+	marked, early, late      int   // marked decisions: all, before the fault, after it
 	slowest                  time.Duration
 }
 
@@ -139,9 +141,10 @@ func (w *outageLoad) ask(store limit.Store) {
 	}
 }
 
-// A DynamoDB that is away, in whatever way, is nobody's error and nobody's wait: each limit's onStoreFailure decides, in time,
-// says so, and stays within its bound; the breaker spares the store until it is back, and what was admitted meanwhile is then
-// charged there. Three instances, each the whole ladder; time is the bubble's, so a busy machine is not taken for a slow call.
+// Guarantees that a failure of DynamoDB, of whatever kind, causes no errors and no waiting: each limit's onStoreFailure
+// decides in time, says so, and stays within its bound. The circuit breaker makes no calls until the table is back, and
+// the table is then charged for what was admitted meanwhile. Three instances run the whole store chain. The time is
+// that of a synctest bubble, so a busy machine does not look like a slow call.
 func TestOutage(t *testing.T) {
 	for name, test := range faults {
 		t.Run(name, func(t *testing.T) {
@@ -221,14 +224,16 @@ func testOutage(t *testing.T, c dynamodb.Config, client *faulty, away fault, may
 			t.Errorf("policy %d: no decision is marked", w.policy)
 		}
 	}
-	// A charge that is sent while the store is away is dropped: one on its way when it went, and one that was the breaker's probe.
+	// A charge that was sent during the failure is dropped: one that was under way when it began, and one that was the
+	// circuit breaker's probe.
 	owed := loads[limit.Backstop].degraded + loads[limit.Open].degraded
 	if sum.Waiting > 0 || sum.ChargedBack+sum.Dropped != owed || owed > 100 && sum.ChargedBack == 0 {
 		t.Errorf("%d units were admitted without the store: %+v", owed, sum)
 	}
 }
 
-// judge checks one limit's decisions, and that the store has counted what they admitted, but for what was dropped.
+// judge checks the decisions of one limit, and that the table has counted what they admitted, except for what was
+// dropped.
 func (w *outageLoad) judge(direct limit.Store, dropped int64, mayCount bool) {
 	w.Helper()
 	var d limit.Decision
@@ -239,7 +244,8 @@ func (w *outageLoad) judge(direct limit.Store, dropped int64, mayCount bool) {
 	id := w.req.Charges[0].Limit.ID
 	w.Logf("%s: %d and %d units admitted with and without the store, which counts %d; %d decisions marked, %d of them errors; the slowest took %s",
 		id, w.stored, w.degraded, used, w.marked, w.closed, w.slowest)
-	if longest := 2 * dynamodb.DefaultTimeout; w.slowest > longest { // it may wait for another's call, and make one
+	// it may wait for another request's call, and then make its own
+	if longest := 2 * dynamodb.DefaultTimeout; w.slowest > longest {
 		w.Errorf("%s: a decision took %s, want at most %s", id, w.slowest, longest)
 	}
 	if w.early > 0 || w.late > 0 {

@@ -16,16 +16,17 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 )
 
-// childEnv makes the test binary a process that charges a counter: it holds the namespace.
+// childEnv is the environment variable that makes the test binary a process that charges a counter. Its value is the
+// namespace.
 const childEnv = "SLUICE_TEST_CHILD"
 
 const (
 	processes   = 4
-	perProcess  = 300 // decisions that each tries
-	processesIn = 8   // goroutines of each
+	perProcess  = 300 // decisions per process
+	processesIn = 8   // goroutines per process
 )
 
-// shared are the limits that the processes charge, one decision over all: 500 units in the tightest.
+// shared returns the limits that the processes charge in one decision. The tightest has 500 units.
 func shared() ([]limit.Charge, error) {
 	var charges []limit.Charge
 	for _, l := range []limit.Limit{
@@ -82,8 +83,8 @@ func child() int {
 	return 0
 }
 
-// Four operating system processes on one key: nothing they share but the table keeps them from admitting one too
-// many.
+// Guarantees that four operating system processes, which share nothing but the table, together admit exactly what a
+// limit allows.
 func TestProcesses(t *testing.T) {
 	client := server(t)
 	c := config(client)

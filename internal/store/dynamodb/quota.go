@@ -6,48 +6,51 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// quota has the fields w and e (the start and the end of the calendar period) and n (its count).
-type quota struct{ lastsFresh }
+// quota implements the algorithm quota. Its fields are w and e (start and end of the calendar period) and n (its
+// count).
+type quota struct{ relevantUntilFresh }
 
-func (quota) state(_ *limit.Tier, _ *limit.Params, f fields) (limit.State, error) {
+func (quota) decode(_ *limit.Tier, _ *limit.Params, f fields) (limit.State, error) {
 	var st limit.QuotaState
-	err := f.read("w", -maxTime, maxTime, &st.Start)
+	err := f.readInt(fieldStart, -maxTime, maxTime, &st.Start)
 	if err == nil {
-		err = f.read("e", -maxTime, maxTime, &st.End)
+		err = f.readInt(fieldEnd, -maxTime, maxTime, &st.End)
 	}
 	if err == nil {
-		err = f.read("n", 0, maxAmount, &st.Count)
+		err = f.readInt(fieldCount, 0, maxAmount, &st.Count)
 	}
 	return st.State(), err
 }
 
-func (quota) fields(_ *limit.Params, state *limit.State, _ int64) fields {
+func (quota) encode(_ *limit.Params, state *limit.State, _ int64) fields {
 	st := state.Quota()
-	return fields{"w": big.NewInt(st.Start), "e": big.NewInt(st.End), "n": big.NewInt(st.Count)}
+	return fields{fieldStart: big.NewInt(st.Start), fieldEnd: big.NewInt(st.End), fieldCount: big.NewInt(st.Count)}
 }
 
-func (quota) charge(g *charge, c counter) {
-	pre, post := g.pre.Quota(), g.post.Quota()
-	if g.old == nil || post.Start != pre.Start || post.End != pre.End {
-		g.doubtful = true
-		c.require("(" + c.absent() + " OR " + c.compare("e", "<=", big.NewInt(g.now)) + ")")
-		c.replace(g.fresh())
+// charge compares the period and the count. If the period has ended, the condition allows any counter whose end has
+// passed.
+func (quota) charge(c *counterCharge, u counterUpdate) {
+	before, after := c.before.Quota(), c.after.Quota()
+	if c.stored == nil || after.Start != before.Start || after.End != before.End {
+		c.likelyStale = true
+		u.require("(" + u.isAbsent() + " OR " + u.compare(fieldEnd, "<=", big.NewInt(c.now)) + ")")
+		u.replace(c.newFields())
 		return
 	}
-	adjusted := post.Count - pre.Count - g.taken()
-	if g.isCut(adjusted) {
-		g.exact(c)
+	correction := after.Count - before.Count - c.chargedUnits()
+	if c.isCutShort(correction) {
+		c.compareWhole(u)
 		return
 	}
-	c.mustBe("w", g.old["w"])
-	c.mustBe("e", g.old["e"])
-	g.addCount(c, adjusted)
+	u.requireEqual(fieldStart, c.stored[fieldStart])
+	u.requireEqual(fieldEnd, c.stored[fieldEnd])
+	c.addToCount(u, correction)
 }
 
-func (quota) giveBack(g *giving, c counter) {
-	g.count(c, "n", g.pre.Quota().Count-g.post.Quota().Count)
+func (quota) refund(c *counterRefund, u counterUpdate) {
+	c.subtractCount(u, fieldCount, c.before.Quota().Count-c.after.Quota().Count)
 }
 
-func (quota) widest(*limit.Tier) fields { return widestWindow() }
+func (quota) largestFields(*limit.Tier) fields { return largestWindowFields() }
 
-func (quota) bytes(*limit.Tier) int { return 34 }
+func (quota) newCounterBytes(*limit.Tier) int { return 34 }

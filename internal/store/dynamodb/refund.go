@@ -12,8 +12,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// Refund gives back what a receipt names: one transaction over the items it charged and one that remembers the
-// receipt until its windows have ended. See [limit.Store].
+// Refund gives back what a receipt names. It is one transaction over the items that the decision charged and over an
+// item that remembers the receipt until its windows have ended. For each try, giveBack reads the items and composes the
+// updates (giveBackEntry for each counter, composeUpdates), and write sends them. See [limit.Store].
 func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
 	if err := ctx.Err(); err != nil {
 		return limit.Refund{}, err
@@ -21,193 +22,198 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	if err := limit.CheckRefund(r, units); err != nil {
 		return limit.Refund{}, err
 	}
-	us := s.now(now)
+	us := s.timeOf(now)
 	if len(r.Entries()) == 0 || us >= r.Until() {
 		return limit.Refund{Units: make([]int64, len(r.Entries())), Expired: len(r.Entries()) > 0 && r.Expired(us)}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	for range maxTries {
-		c := &decision{Store: s, now: us, pk: s.partition(r.Owner()), answers: map[itemKey]*view{}}
-		g := &refund{decision: c, r: r, units: units}
-		out, done, err := g.try(ctx)
+		d := &decision{Store: s, now: us, partition: s.partitionKey(r.Owner()), replies: map[itemKey]*itemCopy{}}
+		try := &refundTry{decision: d, receipt: r, units: units}
+		out, done, err := try.giveBack(ctx)
 		if err != nil {
-			return limit.Refund{}, fmt.Errorf("refund to owner %q on table %s: %w", r.Owner().Name, *s.table, err)
+			return limit.Refund{}, fmt.Errorf("refund to owner %q on table %s: %w", r.Owner().Name, *s.tableName, err)
 		}
 		if done {
 			return out, nil
 		}
 	}
 	return limit.Refund{}, fmt.Errorf("refund to owner %q on table %s: %w, %d tries",
-		r.Owner().Name, *s.table, ErrUndecided, maxTries)
+		r.Owner().Name, *s.tableName, ErrUndecided, maxTries)
 }
 
-// refund is one try.
-type refund struct {
+// refundTry is one try of a refund.
+type refundTry struct {
 	*decision
-	r      *limit.Receipt
-	units  int64
-	writes []*write
-	keys   []itemKey                  // of what is given back, in the order of the entries
-	gives  map[itemKey][]counterWrite // to each
+	receipt        *limit.Receipt
+	units          int64
+	updates        []*itemUpdate             // the item that remembers the receipt, then the items in keys
+	keys           []itemKey                 // items that get units back, in the order of the entries
+	counterRefunds map[itemKey][]counterEdit // the counters that get units back, by item
 }
 
-// try reads the items, gives back, and reports false where they changed meanwhile.
-func (g *refund) try(ctx context.Context) (limit.Refund, bool, error) {
-	entries := g.r.Entries()
+// giveBack makes the refund. It reports false if an item has changed between the read and the write.
+func (r *refundTry) giveBack(ctx context.Context) (limit.Refund, bool, error) {
+	entries := r.receipt.Entries()
 	out := limit.Refund{Units: make([]int64, len(entries))}
-	g.writes, g.gives = append(g.writes, g.memory()), map[itemKey][]counterWrite{}
+	r.updates, r.counterRefunds = append(r.updates, r.rememberReceipt()), map[itemKey][]counterEdit{}
 	for i := range entries {
-		back, err := g.giveBack(ctx, &entries[i])
+		returned, err := r.giveBackEntry(ctx, &entries[i])
 		if err != nil {
 			return out, false, err
 		}
-		out.Units[i] = back
+		out.Units[i] = returned
 	}
-	if err := g.compose(); err != nil {
+	if err := r.composeUpdates(); err != nil {
 		return out, false, err
 	}
 	sent := time.Now()
-	refused, err := g.carryOut(ctx)
+	refused, err := r.write(ctx)
 	if err != nil {
 		return out, false, err
 	}
 	if receipt, repeated := refused[0]; repeated {
 		if _, err := parseItem(receipt); err != nil {
-			return out, false, g.writes[0].key.named(err)
+			return out, false, r.updates[0].key.wrapError(err)
 		}
 		return limit.Refund{Units: make([]int64, len(entries)), Repeated: true}, true, nil
 	}
 	for n, attributes := range refused {
-		if err := g.learned(g.writes[n].key, attributes, sent); err != nil {
+		if err := r.learnItem(r.updates[n].key, attributes, sent); err != nil {
 			return out, false, err
 		}
 	}
 	if len(refused) > 0 {
 		return out, false, nil
 	}
-	for _, w := range g.writes[1:] {
-		g.views.Add(w.key, w.apply(g.known(w.key)))
+	for _, u := range r.updates[1:] {
+		r.copies.Add(u.key, u.applyTo(r.latestCopy(u.key)))
 	}
 	return out, true, nil
 }
 
-// carryOut writes the memory of the refund and what it gives back, all or nothing. Where nothing is given back, a
-// plain write of the memory does.
-func (g *refund) carryOut(ctx context.Context) (map[int]map[string]types.AttributeValue, error) {
-	if len(g.writes) > 1 {
-		return g.transact(ctx, g.writes)
+// write writes the item that remembers the receipt and the items that get units back, all or nothing. If nothing is
+// given back, it needs no transaction. It returns the items whose conditions did not hold, by the position of their
+// update.
+func (r *refundTry) write(ctx context.Context) (map[int]map[string]types.AttributeValue, error) {
+	if len(r.updates) > 1 {
+		return r.writeTransaction(ctx, r.updates)
 	}
-	_, err := g.client.UpdateItem(ctx, g.writes[0].update(g.table), g.options...)
+	_, err := r.client.UpdateItem(ctx, r.updates[0].updateInput(r.tableName), r.callOptions...)
 	var refused *types.ConditionalCheckFailedException
 	if errors.As(err, &refused) {
 		return map[int]map[string]types.AttributeValue{0: refused.Item}, nil
 	}
 	if err != nil {
-		err = g.writes[0].key.named(refusal(err))
+		err = r.updates[0].key.wrapError(classifyWriteError(err))
 	}
 	return nil, err
 }
 
-// memory is the item whose presence says that the receipt was refunded.
-func (g *refund) memory() *write {
-	w := newWrite(itemKey{g.pk, receiptSK(g.r.ID())})
-	w.require("attribute_not_exists(" + w.name(attrPK) + ")")
-	end := max(g.r.Until(), time.Now().UnixMicro()+max(0, g.r.Until()-g.now))
-	w.sets = append(w.sets, w.name(attrV)+"="+w.int(layout), w.name(attrTTL)+"="+w.int(end/1_000_000+ttlMargin))
-	return w
+// rememberReceipt returns the update that makes the item of the receipt. Its condition fails if the receipt was
+// refunded before.
+func (r *refundTry) rememberReceipt() *itemUpdate {
+	u := newItemUpdate(itemKey{r.partition, receiptSortKey(r.receipt.ID())})
+	u.require("attribute_not_exists(" + u.nameAlias(attrPK) + ")")
+	end := max(r.receipt.Until(), time.Now().UnixMicro()+max(0, r.receipt.Until()-r.now))
+	u.sets = append(u.sets, u.nameAlias(attrVersion)+"="+u.intAlias(layoutVersion),
+		u.nameAlias(attrTTL)+"="+u.intAlias(end/1_000_000+ttlMargin))
+	return u
 }
 
-// compose makes the writes of what is given back, one for each item.
-func (g *refund) compose() error {
-	for _, key := range g.keys {
-		w, err := compose(key, g.gives[key], func(w *write) {
-			version := w.name(attrV)
-			w.require(version + "=" + w.int(layout))
-			w.sets = append(w.sets, version+"="+w.int(layout))
+// composeUpdates makes the updates of the items that get units back.
+func (r *refundTry) composeUpdates() error {
+	for _, key := range r.keys {
+		u, err := composeUpdate(key, r.counterRefunds[key], func(u *itemUpdate) {
+			version := u.nameAlias(attrVersion)
+			u.require(version + "=" + u.intAlias(layoutVersion))
+			u.sets = append(u.sets, version+"="+u.intAlias(layoutVersion))
 		})
 		if err != nil {
-			return key.named(err)
+			return key.wrapError(err)
 		}
-		g.writes = append(g.writes, w)
+		r.updates = append(r.updates, u)
 	}
-	return checkItems(len(g.keys))
+	return checkItemCount(len(r.keys))
 }
 
-// giveBack adds to the try what one entry gives back, by the core's word, and returns how many units that is.
-func (g *refund) giveBack(ctx context.Context, e *limit.ReceiptEntry) (int64, error) {
-	key, name, err := g.find(ctx, e)
+// giveBackEntry adds to the try what one entry gives back, as the core decides, and returns how many units that is.
+func (r *refundTry) giveBackEntry(ctx context.Context, entry *limit.ReceiptEntry) (int64, error) {
+	key, name, err := r.findCounter(ctx, entry)
 	if err != nil {
 		return 0, err
 	}
-	p := e.Tier.Params(g.r.Owner())
-	old, pre, err := g.known(key).counter(e.Tier, &p, name)
+	p := entry.Tier.Params(r.receipt.Owner())
+	stored, before, err := r.latestCopy(key).readCounter(entry.Tier, &p, name)
 	if err != nil {
-		return 0, key.named(err)
+		return 0, key.wrapError(err)
 	}
-	if old == nil {
+	if stored == nil {
 		return 0, nil
 	}
-	post := *pre.Clone()
-	back := e.Apply(&post, g.units, g.now)
-	if back == 0 && post.Equal(&pre) {
+	after := *before.Clone()
+	returned := entry.Apply(&after, r.units, r.now)
+	if returned == 0 && after.Equal(&before) {
 		return 0, nil
 	}
-	if len(g.gives[key]) == 0 {
-		g.keys = append(g.keys, key)
+	if len(r.counterRefunds[key]) == 0 {
+		r.keys = append(r.keys, key)
 	}
-	give := &giving{tier: e.Tier, params: p, old: old, pre: pre, post: post, now: g.now}
-	g.gives[key] = append(g.gives[key], counterWrite{name, give.write})
-	return back, nil
+	refund := &counterRefund{tier: entry.Tier, params: p, stored: stored, before: before, after: after, now: r.now}
+	r.counterRefunds[key] = append(r.counterRefunds[key], counterEdit{name, refund.addTo})
+	return returned, nil
 }
 
-// find is where an entry's counter is. The items on the way are read.
-func (g *refund) find(ctx context.Context, e *limit.ReceiptEntry) (itemKey, string, error) {
+// findCounter returns where an entry's counter is. It reads the items that it needs to find it.
+func (r *refundTry) findCounter(ctx context.Context, e *limit.ReceiptEntry) (itemKey, string, error) {
 	for {
-		key, name := g.place(e.Tier, e.Value)
-		if g.answers[key] != nil {
+		key, name := r.locateCounter(e.Tier, e.Value)
+		if r.replies[key] != nil {
 			return key, name, nil
 		}
-		if err := g.get(ctx, key); err != nil {
+		if err := r.readItem(ctx, key); err != nil {
 			return key, name, err
 		}
 	}
 }
 
-// giving is the way back of one counter. Like charges, refunds are inequalities, so that charges which come between
-// the read and the write do not disturb them.
-type giving struct {
-	tier      *limit.Tier
-	params    limit.Params
-	old       fields
-	pre, post limit.State
-	now       int64
+// counterRefund is the refund of one counter. Its conditions are inequalities, like those of charges, so that charges
+// between the read and the write do not make them fail.
+type counterRefund struct {
+	tier          *limit.Tier
+	params        limit.Params
+	stored        fields
+	before, after limit.State
+	now           int64
 }
 
-func (g *giving) write(c counter, whole bool) {
+// addTo adds the refund to the update of its item. If whole is true, it compares and replaces the whole counter.
+func (c *counterRefund) addTo(u counterUpdate, whole bool) {
 	if whole {
-		g.whole(c)
+		c.compareWhole(u)
 		return
 	}
-	of(g.tier).giveBack(g, c)
+	algorithmOf(c.tier).refund(c, u)
 }
 
-// whole compares and sets the whole counter.
-func (g *giving) whole(c counter) {
-	c.isUnchanged(g.old)
-	f := of(g.tier).fields(&g.params, &g.post, g.now)
-	if x := g.old["x"]; x != nil {
-		f["w"], f["x"] = g.old["w"], x // no bucket is added, and none ends
+// compareWhole compares and replaces the whole counter.
+func (c *counterRefund) compareWhole(u counterUpdate) {
+	u.requireUnchanged(c.stored)
+	f := algorithmOf(c.tier).encode(&c.params, &c.after, c.now)
+	if x := c.stored[fieldLateCharges]; x != nil {
+		// a refund adds no bucket, and no bucket expires by it
+		f[fieldStart], f[fieldLateCharges] = c.stored[fieldStart], x
 	}
-	c.replace(f)
+	u.replace(f)
 }
 
-// count takes units off a field of the same window.
-func (g *giving) count(c counter, field string, units int64) {
+// subtractCount takes units off a count of the stored window.
+func (c *counterRefund) subtractCount(u counterUpdate, field string, units int64) {
 	if units == 0 {
 		return
 	}
-	c.mustBe("w", g.old["w"])
-	c.require(c.compare(field, ">=", big.NewInt(units)))
-	c.add(field, big.NewInt(-units))
+	u.requireEqual(fieldStart, c.stored[fieldStart])
+	u.require(u.compare(field, ">=", big.NewInt(units)))
+	u.addToField(field, big.NewInt(-units))
 }

@@ -31,13 +31,14 @@ func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) != "" {
 		os.Exit(child())
 	}
-	if err := flag.Set("test.parallel", "8"); err != nil { // calls wait more than they compute; the command line may say otherwise
+	// calls wait more than they compute; the command line may set another value
+	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// endpoint is the DynamoDB to test against: SLUICE_DYNAMODB, as scripts/dynamodb-local.sh prints it.
+// endpoint returns the address of the DynamoDB under test: SLUICE_DYNAMODB, as scripts/dynamodb-local.sh prints it.
 func endpoint(tb testing.TB) string {
 	tb.Helper()
 	url := os.Getenv("SLUICE_DYNAMODB")
@@ -52,7 +53,7 @@ func endpoint(tb testing.TB) string {
 	return ""
 }
 
-// connect is a client of the endpoint with connections of its own.
+// connect returns a client of the endpoint with connections of its own.
 func connect(tb testing.TB, url string) *sdk.Client {
 	c, done := dynamodbtest.Connect(url)
 	if tb != nil {
@@ -61,7 +62,7 @@ func connect(tb testing.TB, url string) *sdk.Client {
 	return c
 }
 
-// server is a client of the DynamoDB under test, in which the table exists.
+// server returns a client of the DynamoDB under test, in which the table exists.
 func server(tb testing.TB) *sdk.Client {
 	tb.Helper()
 	c := connect(tb, endpoint(tb))
@@ -72,7 +73,7 @@ func server(tb testing.TB) *sdk.Client {
 	return c
 }
 
-// config is that of a store on counters of its own, with time enough for a machine that does much else.
+// config returns the configuration of a store on counters of its own, with a time limit for a busy machine.
 func config(c *sdk.Client) dynamodb.Config {
 	return dynamodb.Config{
 		Client: c, Table: table, CallerClock: true, Timeout: time.Minute,

@@ -10,14 +10,16 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// slidingBuckets has a field for each bucket, named by its number, and w (the newest bucket), s (the sum of all), and x, which
-// a charge to a bucket that other writers do not look for raises.
-type slidingBuckets struct{ lastsFresh }
+// slidingBuckets implements the algorithm sliding_buckets. Each bucket is a field of its own, named by bucketName. The
+// other fields are w (the newest bucket), s (the sum of all buckets) and x, which rises with each charge to a bucket
+// more than a period before the newest.
+type slidingBuckets struct{ relevantUntilFresh }
 
-// reservedField are the fields of a sliding_buckets counter that are no buckets.
-var reservedField = map[string]bool{"w": true, "s": true, "x": true}
+// reservedField holds the fields that are no buckets.
+var reservedField = map[string]bool{fieldNewest: true, fieldSum: true, fieldLateCharges: true}
 
-// bucketName is a field that needs no alias in an expression: letters and digits, and no reserved word has a digit.
+// bucketName returns the name of a bucket's field. It needs no alias in an expression: it consists of letters and
+// digits, and no reserved word of DynamoDB contains a digit.
 func bucketName(index int64) string {
 	if index < 0 {
 		return "b1" + strconv.FormatInt(-index, 36)
@@ -25,6 +27,7 @@ func bucketName(index int64) string {
 	return "b0" + strconv.FormatInt(index, 36)
 }
 
+// bucketIndex is the inverse of bucketName. It reports false for a name that bucketName does not return.
 func bucketIndex(name string) (int64, bool) {
 	if len(name) < 3 {
 		return 0, false
@@ -39,19 +42,20 @@ func bucketIndex(name string) (int64, bool) {
 	return index, bucketName(index) == name
 }
 
-func (slidingBuckets) state(_ *limit.Tier, p *limit.Params, f fields) (limit.State, error) {
-	st, err := bucketsOf(p, f)
+func (slidingBuckets) decode(_ *limit.Tier, p *limit.Params, f fields) (limit.State, error) {
+	st, err := decodeBuckets(p, f)
 	return st.State(), err
 }
 
-func bucketsOf(p *limit.Params, f fields) (st limit.LogState, err error) {
-	if _, err := f.int("w", -maxTime, maxTime); err != nil {
+// decodeBuckets reads the fields of a counter.
+func decodeBuckets(p *limit.Params, f fields) (st limit.LogState, err error) {
+	if _, err := f.intIn(fieldNewest, -maxTime, maxTime); err != nil {
 		return st, err
 	}
-	if _, err := f.int("x", 0, maxAmount); err != nil {
+	if _, err := f.intIn(fieldLateCharges, 0, maxAmount); err != nil {
 		return st, err
 	}
-	if st.Sum, err = f.int("s", 0, maxAmount); err != nil {
+	if st.Sum, err = f.intIn(fieldSum, 0, maxAmount); err != nil {
 		return st, err
 	}
 	sum := int64(0)
@@ -63,7 +67,7 @@ func bucketsOf(p *limit.Params, f fields) (st limit.LogState, err error) {
 		if !ok || index > maxTime/p.Width || index < -maxTime/p.Width {
 			return st, fmt.Errorf("field %.40q is no bucket", name)
 		}
-		units, err := f.int(name, 0, maxAmount)
+		units, err := f.intIn(name, 0, maxAmount)
 		if err != nil {
 			return st, err
 		}
@@ -73,22 +77,25 @@ func bucketsOf(p *limit.Params, f fields) (st limit.LogState, err error) {
 		st.Entries = append(st.Entries, limit.Entry{At: index * p.Width, Units: units})
 	}
 	if sum != st.Sum {
-		return st, fmt.Errorf("field %q is %d, but the buckets hold %d", "s", st.Sum, sum)
+		return st, fmt.Errorf("field %q is %d, but the buckets hold %d", fieldSum, st.Sum, sum)
 	}
 	slices.SortFunc(st.Entries, func(a, b limit.Entry) int { return cmp.Compare(a.At, b.At) })
 	return st, nil
 }
 
-func (slidingBuckets) fields(p *limit.Params, state *limit.State, now int64) fields {
+func (slidingBuckets) encode(p *limit.Params, state *limit.State, now int64) fields {
 	st := state.Log()
-	f := fields{"w": big.NewInt(newestBucket(p, &st, now)), "s": big.NewInt(st.Sum), "x": new(big.Int)}
+	f := fields{
+		fieldNewest: big.NewInt(newestBucket(p, &st, now)), fieldSum: big.NewInt(st.Sum), fieldLateCharges: new(big.Int),
+	}
 	for _, e := range st.Entries {
 		f[bucketName(floorQuotient(e.At, p.Width))] = big.NewInt(e.Units)
 	}
 	return f
 }
 
-// newestBucket is the latest bucket for which every stored one still counts.
+// newestBucket returns the value of the field w: the bucket of now, or an earlier one if a stored bucket would not
+// count any more by then.
 func newestBucket(p *limit.Params, st *limit.LogState, now int64) int64 {
 	newest := floorQuotient(now, p.Width)
 	if len(st.Entries) > 0 {
@@ -97,166 +104,169 @@ func newestBucket(p *limit.Params, st *limit.LogState, now int64) int64 {
 	return newest
 }
 
-func (slidingBuckets) widest(t *limit.Tier) fields { // they reach a period back, and with leases a period ahead
+func (slidingBuckets) largestFields(t *limit.Tier) fields {
 	at, count := big.NewInt(-maxTime), big.NewInt(maxAmount)
-	f := fields{"w": at, "s": count, "x": count}
+	f := fields{fieldNewest: at, fieldSum: count, fieldLateCharges: count}
 	for i := range int64(2*t.Buckets + 4) {
 		f[bucketName(maxTime/1000-i)] = count
 	}
 	return f
 }
 
-func (slidingBuckets) bytes(t *limit.Tier) int { return 30 + 12*(t.Buckets+2) }
+func (slidingBuckets) newCounterBytes(t *limit.Tier) int { return 30 + 12*(t.Buckets+2) }
 
-// bucketsCharge is the charge of sliding buckets.
+// bucketsCharge is the charge of a sliding_buckets counter.
 type bucketsCharge struct {
-	*charge
-	pre, post limit.LogState
+	*counterCharge
+	before, after limit.LogState
 }
 
-func (slidingBuckets) charge(g *charge, c counter) {
-	(&bucketsCharge{g, g.pre.Log(), g.post.Log()}).slidingBuckets(c)
+func (slidingBuckets) charge(c *counterCharge, u counterUpdate) {
+	(&bucketsCharge{c, c.before.Log(), c.after.Log()}).addTo(u)
 }
 
-const maxPinned = 16 // buckets that expire at once and are pinned one by one
+// maxComparedBuckets is how many buckets may have ended since the last charge for the condition to compare them one by
+// one. If there are more, it compares the counter as a whole.
+const maxComparedBuckets = 16
 
-// slidingBuckets keeps the sum of all buckets. While none of them has expired a charge is a comparison with the sum.
-// Else it takes those that have off the sum, and requires that they are as they were seen. A lease is charged to the bucket
-// in which it ends.
-func (g *bucketsCharge) slidingBuckets(c counter) {
-	p := &g.params
-	if g.old == nil {
-		c.require(c.absent())
-		c.replace(g.fresh())
+// addTo adds the charge to the update. While no bucket has expired since the last charge, the condition compares only
+// the sum. Otherwise the expired buckets are removed and subtracted from the sum, and the condition requires that they
+// hold what was seen. A lease is charged to the bucket in which it ends.
+func (b *bucketsCharge) addTo(u counterUpdate) {
+	p := &b.params
+	if b.stored == nil {
+		u.require(u.isAbsent())
+		u.replace(b.newFields())
 		return
 	}
-	newest, current := g.old["w"].Int64(), floorQuotient(g.now, p.Width)
-	oldest := current - p.Buckets // the first that counts
+	newest, current := b.stored[fieldNewest].Int64(), floorQuotient(b.now, p.Width)
+	oldest := current - p.Buckets // the first bucket that counts
 	expired, stale := int64(0), false
-	for _, e := range g.pre.Entries {
+	for _, e := range b.before.Entries {
 		if floorQuotient(e.At, p.Width) < oldest {
 			expired, stale = expired+e.Units, true
 		}
 	}
-	adjusted := g.post.Sum - g.taken() - (g.pre.Sum - expired)
-	if current-newest > maxPinned || g.isCut(adjusted) {
-		g.exact(c)
+	correction := b.after.Sum - b.chargedUnits() - (b.before.Sum - expired)
+	if current-newest > maxComparedBuckets || b.isCutShort(correction) {
+		b.compareWhole(u)
 		return
 	}
-	c.mustBe("w", g.old["w"])
+	u.requireEqual(fieldNewest, b.stored[fieldNewest])
 	if stale || current > newest {
-		g.doubtful = true
-		c.mustBe("x", g.old["x"])
-		if g.expire(c, newest, oldest) { // the newest bucket goes too, and others may just have charged it
-			c.mustBe("s", g.old["s"])
+		b.likelyStale = true
+		u.requireEqual(fieldLateCharges, b.stored[fieldLateCharges])
+		// the newest bucket expires as well, and other processes may have charged it meanwhile
+		if b.expire(u, newest, oldest) {
+			u.requireEqual(fieldSum, b.stored[fieldSum])
 		}
-		c.set("w", big.NewInt(max(newest, current)))
+		u.setField(fieldNewest, big.NewInt(max(newest, current)))
 	}
-	if g.taken() > 0 {
-		if room := g.tier.Threshold - g.pre.Sum - adjusted + expired; room < 2*g.taken() {
-			g.doubtful, g.tight = true, true
+	if b.chargedUnits() > 0 {
+		if room := b.tier.Threshold - b.before.Sum - correction + expired; room < 2*b.chargedUnits() {
+			b.likelyStale, b.scarce = true, true
 		}
-		c.require(c.compare("s", "<=", big.NewInt(g.tier.Threshold-g.taken()-adjusted+expired)))
+		u.require(u.compare(fieldSum, "<=", big.NewInt(b.tier.Threshold-b.chargedUnits()-correction+expired)))
 	}
-	c.add("s", big.NewInt(g.taken()+adjusted-expired))
-	late := int64(0) // charges to buckets that writers at the newest one do not look for: later than a period
-	for index, units := range g.perBucket(current, adjusted) {
-		g.addToBucket(c, index, units, adjusted)
+	u.addToField(fieldSum, big.NewInt(b.chargedUnits()+correction-expired))
+	lateCharges := int64(0) // charges to buckets more than a period before the newest, which expire does not compare
+	for index, units := range b.unitsPerBucket(current, correction) {
+		b.addToBucket(u, index, units, correction)
 		if units > 0 && index < newest-p.Buckets {
-			late++
+			lateCharges++
 		}
 	}
-	if late > 0 {
-		c.add("x", big.NewInt(late))
+	if lateCharges > 0 {
+		u.addToField(fieldLateCharges, big.NewInt(lateCharges))
 	}
 }
 
-// perBucket is what is added to each bucket.
-func (g *bucketsCharge) perBucket(current, adjusted int64) map[int64]int64 {
+// unitsPerBucket returns what is added to each bucket, by its number.
+func (b *bucketsCharge) unitsPerBucket(current, correction int64) map[int64]int64 {
 	add := map[int64]int64{}
-	if g.taken() > 0 {
-		if g.leases() {
-			current = floorQuotient(g.lease.At, g.params.Width)
+	if b.chargedUnits() > 0 {
+		if b.isLease() {
+			current = floorQuotient(b.lease.At, b.params.Width)
 		}
-		add[current] += g.taken()
+		add[current] += b.chargedUnits()
 	}
-	if adjusted != 0 {
-		add[floorQuotient(g.ask.CorrectionAt, g.params.Width)] += adjusted
+	if correction != 0 {
+		add[floorQuotient(b.leaseRequest.CorrectionAt, b.params.Width)] += correction
 	}
 	return add
 }
 
-// addToBucket adds units to a bucket, of which adjusted, if they are below zero, must be there before. One that is then
-// empty goes.
-func (g *bucketsCharge) addToBucket(c counter, index, units, adjusted int64) {
+// addToBucket adds units to a bucket. If correction is below zero and concerns this bucket, the bucket must hold as
+// many units before. A bucket that is empty afterwards is removed.
+func (b *bucketsCharge) addToBucket(u counterUpdate, index, units, correction int64) {
 	name := bucketName(index)
-	adjusts := adjusted < 0 && index == floorQuotient(g.ask.CorrectionAt, g.params.Width)
-	if !adjusts {
-		c.addNew(name, big.NewInt(units))
+	corrects := correction < 0 && index == floorQuotient(b.leaseRequest.CorrectionAt, b.params.Width)
+	if !corrects {
+		u.addOrCreate(name, big.NewInt(units))
 		return
 	}
-	held := int64(0)
-	for _, e := range g.pre.Entries {
-		if floorQuotient(e.At, g.params.Width) == index {
-			held = e.Units
+	stored := int64(0)
+	for _, e := range b.before.Entries {
+		if floorQuotient(e.At, b.params.Width) == index {
+			stored = e.Units
 		}
 	}
-	if held+units == 0 {
-		c.mustBe(name, big.NewInt(held))
-		c.drop(name)
+	if stored+units == 0 {
+		u.requireEqual(name, big.NewInt(stored))
+		u.removeField(name)
 		return
 	}
-	least := -adjusted
-	if units == adjusted { // it would be left empty
+	least := -correction
+	if units == correction { // the bucket must not be left with zero units
 		least++
 	}
-	c.require(c.compare(name, ">=", big.NewInt(least)))
-	c.add(name, big.NewInt(units))
+	u.require(u.compare(name, ">=", big.NewInt(least)))
+	u.addToField(name, big.NewInt(units))
 }
 
-// expire drops the buckets before oldest and requires that they hold what was seen. It reports whether the newest bucket is
-// among them.
-func (g *bucketsCharge) expire(c counter, newest, oldest int64) (last bool) {
-	held := map[int64]bool{}
-	for _, e := range g.pre.Entries {
-		index := floorQuotient(e.At, g.params.Width)
+// expire removes the buckets before oldest and requires that they hold what was seen. It reports whether the newest
+// bucket is among them.
+func (b *bucketsCharge) expire(u counterUpdate, newest, oldest int64) (expiresNewest bool) {
+	seen := map[int64]bool{}
+	for _, e := range b.before.Entries {
+		index := floorQuotient(e.At, b.params.Width)
 		if index >= oldest {
 			break
 		}
-		last = last || index >= newest
-		held[index] = true
+		expiresNewest = expiresNewest || index >= newest
+		seen[index] = true
 		name := bucketName(index)
-		c.mustBe(name, big.NewInt(e.Units))
-		c.drop(name)
+		u.requireEqual(name, big.NewInt(e.Units))
+		u.removeField(name)
 	}
-	for index := newest - g.params.Buckets; index < oldest; index++ {
-		if !held[index] { // a clock that is a little behind may have charged it since
-			c.require("attribute_not_exists(" + c.path(bucketName(index)) + ")")
+	for index := newest - b.params.Buckets; index < oldest; index++ {
+		if !seen[index] { // a process whose clock is a little behind may have charged the bucket since
+			u.require("attribute_not_exists(" + u.path(bucketName(index)) + ")")
 		}
 	}
-	return last
+	return expiresNewest
 }
 
-// giveBack takes units off one bucket. One that is then empty goes.
-func (slidingBuckets) giveBack(g *giving, c counter) {
+// refund takes units off one bucket. A bucket that is empty afterwards is removed.
+func (slidingBuckets) refund(c *counterRefund, u counterUpdate) {
 	left := map[int64]int64{}
-	for _, e := range g.post.Log().Entries {
+	for _, e := range c.after.Log().Entries {
 		left[e.At] = e.Units
 	}
-	for _, e := range g.pre.Log().Entries {
+	for _, e := range c.before.Log().Entries {
 		units, stays := left[e.At]
 		if units == e.Units {
 			continue
 		}
 		back := big.NewInt(e.Units - units)
-		name := bucketName(floorQuotient(e.At, g.params.Width))
+		name := bucketName(floorQuotient(e.At, c.params.Width))
 		if stays {
-			c.require(c.compare(name, ">", back))
-			c.add(name, new(big.Int).Neg(back))
+			u.require(u.compare(name, ">", back))
+			u.addToField(name, new(big.Int).Neg(back))
 		} else {
-			c.mustBe(name, back)
-			c.drop(name)
+			u.requireEqual(name, back)
+			u.removeField(name)
 		}
-		c.add("s", new(big.Int).Neg(back))
+		u.addToField(fieldSum, new(big.Int).Neg(back))
 	}
 }

@@ -6,103 +6,114 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// slidingWindow has the fields w (the start of the window), n (its count), and p (the count of the window before it).
-type slidingWindow struct{ lastsFresh }
+// slidingWindow implements the algorithm sliding_window. Its fields are w (start of the window), n (its count) and p
+// (count of the window before it).
+type slidingWindow struct{ relevantUntilFresh }
 
-func (slidingWindow) state(_ *limit.Tier, _ *limit.Params, f fields) (limit.State, error) {
+func (slidingWindow) decode(_ *limit.Tier, _ *limit.Params, f fields) (limit.State, error) {
 	var st limit.WindowState
-	err := f.read("w", -maxTime, maxTime, &st.Start)
+	err := f.readInt(fieldStart, -maxTime, maxTime, &st.Start)
 	if err == nil {
-		err = f.read("n", 0, maxAmount, &st.Count)
+		err = f.readInt(fieldCount, 0, maxAmount, &st.Count)
 	}
 	if err == nil {
-		err = f.read("p", 0, maxAmount, &st.Previous)
+		err = f.readInt(fieldPrevious, 0, maxAmount, &st.Previous)
 	}
 	return st.State(), err
 }
 
-func (slidingWindow) fields(_ *limit.Params, state *limit.State, _ int64) fields {
+func (slidingWindow) encode(_ *limit.Params, state *limit.State, _ int64) fields {
 	st := state.Window()
-	return fields{"w": big.NewInt(st.Start), "n": big.NewInt(st.Count), "p": big.NewInt(st.Previous)}
-}
-
-func (slidingWindow) charge(g *charge, c counter) { newWindowCharge(g).slidingWindow(c) }
-
-func (slidingWindow) giveBack(g *giving, c counter) {
-	pre, post := g.pre.Window(), g.post.Window()
-	g.count(c, "n", pre.Count-post.Count)
-	g.count(c, "p", pre.Previous-post.Previous)
-}
-
-func (slidingWindow) widest(*limit.Tier) fields { return widestWindow() }
-
-func (slidingWindow) bytes(*limit.Tier) int { return 34 }
-
-// slidingWindow goes by the most that the last window's count can be while the window lasts. At the edge it moves the count over by
-// reference, so that charges of the old window that the writer has not seen are not lost.
-func (g *windowCharge) slidingWindow(c counter) {
-	switch {
-	case g.old != nil && g.offGrid():
-		g.exact(c)
-	case g.old != nil && g.post.Start == g.pre.Start:
-		adjusted := g.post.Count - g.pre.Count - g.taken()
-		if g.isCut(adjusted) || g.isCut(g.post.Previous-g.pre.Previous) {
-			g.exact(c)
-			return
-		}
-		c.mustBe("w", g.old["w"])
-		c.require(c.compare("p", "<=", g.old["p"])) // others may have given some of it back: it weighs less then
-		g.fits(c, "n", adjusted, g.mostBeside(g.post.Previous), limit.MaxSlidingUnits)
-		c.add("n", big.NewInt(adjusted+g.taken()))
-		g.adjustLast(c)
-	case g.old != nil && g.pre.Start > g.post.Start-g.params.Period: // the windows of two grids overlap
-		g.exact(c)
-	case g.old != nil && g.pre.Start > g.post.Start-2*g.params.Period:
-		g.doubtful = true
-		adjusted := g.post.Previous - g.pre.Count // of the last window
-		if g.isCut(adjusted) {
-			g.exact(c)
-			return
-		}
-		c.mustBe("w", g.old["w"])
-		g.fits(c, "n", adjusted, g.mostBefore(g.post.Count-g.taken()), limit.MaxSlidingUnits)
-		c.copy("p", "n", big.NewInt(adjusted))
-		c.set("n", big.NewInt(g.post.Count))
-		c.set("w", big.NewInt(g.post.Start))
-	default:
-		g.doubtful = true
-		c.require("(" + c.absent() + " OR " + c.compare("w", "<=", big.NewInt(g.post.Start-2*g.params.Period)) + ")")
-		c.replace(g.fresh())
+	return fields{
+		fieldStart: big.NewInt(st.Start), fieldCount: big.NewInt(st.Count), fieldPrevious: big.NewInt(st.Previous),
 	}
 }
 
-// ticksLeft is what of the last window a sliding one still weighs at a time, in ticks of the period.
-func (g *windowCharge) ticksLeft(at int64) int64 {
-	p := &g.params
-	left := max(g.post.Start+p.Period-at, 0)
+func (slidingWindow) charge(c *counterCharge, u counterUpdate) {
+	newWindowCharge(c).addSlidingWindow(u)
+}
+
+func (slidingWindow) refund(c *counterRefund, u counterUpdate) {
+	before, after := c.before.Window(), c.after.Window()
+	c.subtractCount(u, fieldCount, before.Count-after.Count)
+	c.subtractCount(u, fieldPrevious, before.Previous-after.Previous)
+}
+
+func (slidingWindow) largestFields(*limit.Tier) fields { return largestWindowFields() }
+
+func (slidingWindow) newCounterBytes(*limit.Tier) int { return 34 }
+
+// addSlidingWindow adds the charge to the update. If a new window begins, the count of the last one moves from n to p
+// by a reference, so charges that this process has not seen move, too. The condition bounds that count by the largest
+// one for which the charge fits.
+func (w *windowCharge) addSlidingWindow(u counterUpdate) {
+	switch {
+	case w.stored != nil && w.isOffGrid():
+		w.compareWhole(u)
+	case w.stored != nil && w.after.Start == w.before.Start:
+		correction := w.after.Count - w.before.Count - w.chargedUnits()
+		if w.isCutShort(correction) || w.isCutShort(w.after.Previous-w.before.Previous) {
+			w.compareWhole(u)
+			return
+		}
+		u.requireEqual(fieldStart, w.stored[fieldStart])
+		// a refund by another process lowers it, and then it weighs less
+		u.require(u.compare(fieldPrevious, "<=", w.stored[fieldPrevious]))
+		w.requireRoom(u, fieldCount, correction, w.maxCountBeside(w.after.Previous), limit.MaxSlidingUnits)
+		u.addToField(fieldCount, big.NewInt(correction+w.chargedUnits()))
+		w.correctPrevious(u)
+	case w.stored != nil && w.before.Start > w.after.Start-w.params.Period:
+		// The stored window overlaps the current one: the limit's align has changed.
+		w.compareWhole(u)
+	case w.stored != nil && w.before.Start > w.after.Start-2*w.params.Period:
+		w.likelyStale = true
+		correction := w.after.Previous - w.before.Count // of the window that has just ended
+		if w.isCutShort(correction) {
+			w.compareWhole(u)
+			return
+		}
+		u.requireEqual(fieldStart, w.stored[fieldStart])
+		w.requireRoom(u, fieldCount, correction, w.maxPreviousCount(w.after.Count-w.chargedUnits()), limit.MaxSlidingUnits)
+		u.copyField(fieldPrevious, fieldCount, big.NewInt(correction))
+		u.setField(fieldCount, big.NewInt(w.after.Count))
+		u.setField(fieldStart, big.NewInt(w.after.Start))
+	default:
+		w.likelyStale = true
+		isOver := u.compare(fieldStart, "<=", big.NewInt(w.after.Start-2*w.params.Period))
+		u.require("(" + u.isAbsent() + " OR " + isOver + ")")
+		u.replace(w.newFields())
+	}
+}
+
+// previousWeight returns how much of the previous window still counts at a time, in ticks of the period.
+func (w *windowCharge) previousWeight(at int64) int64 {
+	p := &w.params
+	left := max(w.after.Start+p.Period-at, 0)
 	return min((left+p.Tick-1)/p.Tick, p.Ticks)
 }
 
-// mostBeside is the largest count that a sliding window may have for what is taken to fit, where the last one's is last.
-func (g *windowCharge) mostBeside(last int64) int64 {
-	most := int64(limit.MaxSlidingUnits)
-	for _, claim := range g.claims() {
-		weight := (last*g.ticksLeft(claim.at) + g.params.Ticks - 1) / g.params.Ticks
-		most = min(most, g.tier.Threshold-weight-claim.units)
+// maxCountBeside returns the largest count of the current window for which the charge fits, if the previous window has
+// this count.
+func (w *windowCharge) maxCountBeside(previous int64) int64 {
+	largest := int64(limit.MaxSlidingUnits)
+	for _, demand := range w.demands() {
+		weight := (previous*w.previousWeight(demand.at) + w.params.Ticks - 1) / w.params.Ticks
+		largest = min(largest, w.tier.Threshold-weight-demand.units)
 	}
-	return most
+	return largest
 }
 
-// mostBefore is the largest count that the window before may have for what is taken to fit, where this one's is count.
-func (g *windowCharge) mostBefore(count int64) int64 {
-	most := int64(limit.MaxSlidingUnits)
-	for _, claim := range g.claims() {
-		room := g.tier.Threshold - count - claim.units
-		if ticks := g.ticksLeft(claim.at); ticks > 0 {
-			most = min(most, max(room, -1)*g.params.Ticks/ticks)
+// maxPreviousCount returns the largest count of the previous window for which the charge fits, if the current window
+// has this count.
+func (w *windowCharge) maxPreviousCount(count int64) int64 {
+	largest := int64(limit.MaxSlidingUnits)
+	for _, demand := range w.demands() {
+		room := w.tier.Threshold - count - demand.units
+		if ticks := w.previousWeight(demand.at); ticks > 0 {
+			largest = min(largest, max(room, -1)*w.params.Ticks/ticks)
 		} else if room < 0 {
-			most = -1
+			largest = -1
 		}
 	}
-	return most
+	return largest
 }

@@ -1,22 +1,28 @@
 package dynamodb_test
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
-// Guarantees that a writer whose clock is behind, and who has not seen what another charged meanwhile, does not move a bucket's
-// time back: it is decided at the bucket's own time, as the core says. Without the condition on the stamp its write goes
-// through. (A writer that knows the bucket's time to be ahead does not write it. It requires that the time is the one it saw,
-// which no test can tell from the outside: the level at an earlier time is lower, so its charge fits at a later one, too.)
-func TestStaleWriterKeepsTheStamp(t *testing.T) {
+// Guarantees that a process whose clock is behind, and that has not seen another process's charge, does not move a
+// bucket's time back: its request is decided at the bucket's own time, as the core does. Without the condition on the
+// field t its write would succeed. (A process that knows that the bucket's time is ahead does not write that time, but
+// requires that it is unchanged. No test can observe that condition: the level at an earlier time is lower, so a charge
+// that fits then fits at a later time, too.)
+func TestStaleWriterKeepsTheTime(t *testing.T) {
 	t.Parallel()
-	// A writer that finds a charge from just now takes it that others charge the bucket all the time, and has other conditions.
+	// A process that finds a very recent charge assumes that others charge the bucket all the time, and writes other
+	// conditions.
 	for _, after := range []time.Duration{500 * time.Millisecond, time.Millisecond} {
 		staleWriter(t, after)
 	}
@@ -36,7 +42,7 @@ func staleWriter(t *testing.T, after time.Duration) {
 		at   time.Duration
 		cost int64
 	}{
-		{ahead, 0, 50}, {behind, after, 1}, // both know the bucket now
+		{ahead, 0, 50}, {behind, after, 1}, // both have a copy of the bucket
 		{ahead, 3 * time.Second, 1}, {behind, time.Second, 1}, {behind, 1500 * time.Millisecond, 50}, {ahead, 3 * time.Second, 20},
 	} {
 		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: step.cost}}}
@@ -57,10 +63,100 @@ func staleWriter(t *testing.T, after time.Duration) {
 	}
 }
 
-// Guarantees that ramps which two writers take of a full counter, the second without having seen the first one's, are bounded
-// together by what comes free until they end. (Of a ramp of which some units can be spent at once the other claim, for those, is
-// as strict: where it holds, the count is at most what was seen, and so fits when the ramp ends. No test can tell whether a
-// condition asks for both.)
+// Guarantees that a process whose clock is behind and that leases from a bucket does not move the bucket's time back. Its
+// requests are decided at the bucket's own time, as the core does.
+func TestStaleLeaseKeepsTheTime(t *testing.T) {
+	t.Parallel()
+	client := server(t)
+	c := config(client)
+	s := open(t, c)
+	model, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := must(t, limit.Limit{ID: "burst", MaxCost: 50, Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Threshold: 10, Burst: 100, Period: time.Second},
+	}})
+	for i, at := range []time.Duration{0, 900 * time.Millisecond, 300 * time.Millisecond, 600 * time.Millisecond} {
+		req := &limit.Request{
+			Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 20}}, Leases: []limit.LeaseRequest{{Need: 20, Least: 2}},
+		}
+		var got, want limit.Decision
+		if err := s.Decide(t.Context(), req, noon.Add(at), &got); err != nil {
+			t.Fatal(err)
+		}
+		if err := model.Decide(t.Context(), req, noon.Add(at), &want); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := summary(&got)+grants(&got), summary(&want)+grants(&want); got != want {
+			t.Errorf("step %d, at %s: %s, want %s", i, at, got, want)
+		}
+	}
+	counters, err := dynamodb.Counters(items(t, client, c.Namespace)["s0"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	latest := strconv.FormatInt(noon.Add(900*time.Millisecond).UnixMicro(), 10)
+	if got := counters["burst/t1000"]["t"]; got != latest {
+		t.Errorf("the bucket's time is %s, want %s: it does not move back", got, latest)
+	}
+}
+
+// Guarantees that a process whose clock is behind, and that charges a bucket together with others, is not decided at a time
+// after the bucket's own one. Others may have moved that time back since the process has read it, each by a little.
+func TestStaleTimeOfAContendedBucket(t *testing.T) {
+	t.Parallel()
+	client := server(t)
+	c := config(client)
+	behind, other := open(t, c), open(t, c)
+	const rate = 100_000 // a second, so that the level rises by 100 units in a ms
+	l := must(t, limit.Limit{ID: "burst", MaxCost: rate, Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Threshold: rate, Burst: rate, Period: time.Second},
+	}})
+	latest := noon.Add(50 * time.Millisecond)
+	late := latest.Add(-30 * time.Millisecond)
+	ask := func(cost int64) *limit.Request {
+		return &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: cost}}}
+	}
+	var d limit.Decision
+	charge := func(s limit.Store, at time.Time, cost int64) {
+		t.Helper()
+		if err := s.Decide(t.Context(), ask(cost), at, &d); err != nil || !d.Allowed {
+			t.Fatalf("a charge of %d: allowed %t, %v", cost, d.Allowed, err)
+		}
+	}
+	charge(other, noon, 1)
+	charge(behind, noon, 1) // it finds that another process charges the bucket
+	charge(other, noon, 50_000)
+	alone := open(t, c) // it has not seen another process charge, so it sets the bucket's time
+	if err := alone.Peek(t.Context(), ask(1), latest, &d); err != nil {
+		t.Fatal(err)
+	}
+	charge(alone, latest, d.Results[0].Remaining()-1000)
+	if err := behind.Peek(t.Context(), ask(200), late, &d); err != nil || !d.Allowed {
+		t.Fatalf("Peek: allowed %t, %v", d.Allowed, err)
+	}
+	var key map[string]types.AttributeValue
+	for _, item := range items(t, client, c.Namespace) {
+		key = map[string]types.AttributeValue{"PK": item["PK"], "SK": item["SK"]}
+	}
+	_, err := client.UpdateItem(t.Context(), &sdk.UpdateItemInput{
+		TableName: aws.String(table), Key: key, UpdateExpression: aws.String("SET #c.t = :t"),
+		ExpressionAttributeNames:  map[string]string{"#c": "burst/t1000"},
+		ExpressionAttributeValues: map[string]types.AttributeValue{":t": num(latest.Add(-20 * time.Millisecond).UnixMicro())},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := behind.Decide(t.Context(), ask(200), late, &d); err != nil || d.Allowed {
+		t.Errorf("allowed %t, %v; want a denial: at the bucket's time it was empty", d.Allowed, err)
+	}
+}
+
+// Guarantees that ramps which two processes take of a full counter, the second without having seen the first one's, are
+// bounded together by what comes free until they end. (If some units of a ramp can be spent at once, the condition for
+// these units is as strict: where it holds, the count is at most what was seen, and fits when the ramp ends. No test
+// can observe whether a condition contains both.)
 func TestStaleRampsAreBoundedTogether(t *testing.T) {
 	t.Parallel()
 	client := server(t)
@@ -82,7 +178,7 @@ func TestStaleRampsAreBoundedTogether(t *testing.T) {
 		full := noon
 		ask(first, noon, 100)
 		if tier.Algorithm == limit.SlidingWindow {
-			full = noon.Add(10100 * time.Millisecond) // the window before still weighs 99
+			full = noon.Add(10100 * time.Millisecond) // the previous window still counts 99
 			ask(first, full, 1)
 		}
 		ramp := limit.LeaseRequest{Least: 50, Ramp: true}

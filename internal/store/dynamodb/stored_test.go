@@ -23,8 +23,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
 )
 
-// storedNamespace is that of the items in testdata/stored-COMMIT.json. The code of that commit has written them, by the
-// cases of limittest.Stored.
+// storedNamespace is the namespace of the items in testdata/stored-COMMIT.json. The code of that commit has written
+// them for the cases of limittest.Stored.
 const storedNamespace = "stored"
 
 var writeStored = flag.String("stored", "",
@@ -32,8 +32,8 @@ var writeStored = flag.String("stored", "",
 
 func storedFile(commit string) string { return filepath.Join("testdata", "stored-"+commit+".json") }
 
-// loadStored puts what the code of a commit stored into the table under test, and returns it. The namespace is that of
-// the test in place of the stored one, and times to live are not over.
+// loadStored puts what the code of a commit stored into the table under test, and returns it. It replaces the stored
+// namespace by that of the test, and moves ttls into the future.
 func loadStored(tb testing.TB, c *sdk.Client, namespace, commit string) (items []map[string]types.AttributeValue) {
 	tb.Helper()
 	file, err := os.ReadFile(storedFile(commit))
@@ -65,11 +65,10 @@ func text(v types.AttributeValue) string {
 	return string(b.Value)
 }
 
-// TestWriteStored makes the fixture of a commit, with -stored. Without it there is nothing to do: the code of later
-// commits stores what its own tests say.
+// TestWriteStored writes the fixture of a commit if the flag -stored is given. Otherwise it does nothing.
 func TestWriteStored(t *testing.T) {
 	if *writeStored == "" {
-		return // nothing is to be made
+		return
 	}
 	if _, err := os.Stat(storedFile(*writeStored)); err == nil {
 		t.Fatalf("%s is there: a fixture never changes", storedFile(*writeStored))
@@ -105,7 +104,7 @@ func TestWriteStored(t *testing.T) {
 	}
 }
 
-// undecided asks again where a chain of items that is new takes more tries than one decision has.
+// undecided repeats a call if a new chain of items takes more tries than one decision has.
 type undecided struct{ *dynamodb.Store }
 
 func (u undecided) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) (err error) {
@@ -117,13 +116,14 @@ func (u undecided) Decide(ctx context.Context, req *limit.Request, now time.Time
 	return err
 }
 
-// Guarantees that the fixture holds each form that the commit stored, so that a test over it is a test of them all.
+// Guarantees that the fixture contains each form that the commit stored, so that a test over it covers all of them.
 func TestStoredFormsAreComplete(t *testing.T) {
 	t.Parallel()
 	client := server(t)
 	c := config(client)
 	items := loadStored(t, client, c.Namespace, "71d6d5d")
-	for _, want := range []struct{ what, key, attribute, field string }{ // what is in the keys, and how an attribute begins
+	// parts of the keys and the beginning of an attribute
+	for _, want := range []struct{ what, key, attribute, field string }{
 		{"fixed windows", "windows,|s0", "windows/f10000", "n"},
 		{"a sliding window", "windows,|s0", "sliding/w60000", "p"},
 		{"a token bucket", "windows,|s0", "burst/t1000", "e"},

@@ -11,15 +11,19 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
 
-// creator is the part of *dynamodb.Client that makes a table.
+// creator is the part of *dynamodb.Client that [Create] uses.
 type creator interface {
 	dynamodb.DescribeTableAPIClient
-	CreateTable(context.Context, *dynamodb.CreateTableInput, ...func(*dynamodb.Options)) (*dynamodb.CreateTableOutput, error)
-	UpdateTimeToLive(context.Context, *dynamodb.UpdateTimeToLiveInput, ...func(*dynamodb.Options)) (*dynamodb.UpdateTimeToLiveOutput, error)
+	CreateTable(
+		context.Context, *dynamodb.CreateTableInput, ...func(*dynamodb.Options),
+	) (*dynamodb.CreateTableOutput, error)
+	UpdateTimeToLive(
+		context.Context, *dynamodb.UpdateTimeToLiveInput, ...func(*dynamodb.Options),
+	) (*dynamodb.UpdateTimeToLiveOutput, error)
 }
 
-// Create makes the table of the package comment, billed per request, and waits until it is there. A table that exists
-// is left as it is.
+// Create makes the table that the package comment describes, billed per request, and waits until it can be used. If the
+// table exists, Create changes nothing.
 func Create(ctx context.Context, c creator, table string) error {
 	_, err := c.CreateTable(ctx, &dynamodb.CreateTableInput{
 		TableName:   aws.String(table),

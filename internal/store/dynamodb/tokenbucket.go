@@ -8,82 +8,86 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// tokenBucket has the fields e (the time at which the level was zero, in 1/num µs), t (the time of the last charge), and r
-// (the rate by which e is counted). Once something was refunded it has b (all that was refunded, in grains) and u (when last);
-// while units are leased, z (when their slot ends) and q (e as it would be without them).
+// tokenBucket implements the algorithm token_bucket. Its main field is e, the "empty time": the time at which the level
+// was zero, in 1/num µs. The level at a time is min(full, time·num − e), so time refills the bucket without a write,
+// and a charge adds to e. The package comment lists the other fields; leasedbucket.go charges buckets of which units
+// are leased.
 type tokenBucket struct{}
 
-func (tokenBucket) state(_ *limit.Tier, p *limit.Params, f fields) (limit.State, error) {
-	st, err := bucketState(p, f)
+func (tokenBucket) decode(_ *limit.Tier, p *limit.Params, f fields) (limit.State, error) {
+	st, err := decodeTokenBucket(p, f)
 	return st.State(), err
 }
 
-// bucketState turns the empty time e into a level at a time: that of the last charge, as far as it is known. A level that
-// is further below zero than anything of ours takes it is one at the time at which it is zero, for the core to repair.
-func bucketState(p *limit.Params, f fields) (st limit.TokenBucketState, err error) {
-	if st.Rate, err = f.int("r", 1, maxAmount); err != nil {
+// decodeTokenBucket returns the level as of the last charge. A level further below zero than this package ever writes
+// is the work of a clock that leapt ahead. It is returned as a level of zero at the empty time, which lies in the
+// future: the core repairs that.
+func decodeTokenBucket(p *limit.Params, f fields) (st limit.TokenBucketState, err error) {
+	if st.Rate, err = f.intIn(fieldRate, 1, maxAmount); err != nil {
 		return st, err
 	}
-	if st.AsOf, err = f.int("t", -maxTime, maxTime); err != nil {
+	if st.AsOf, err = f.intIn(fieldChargedAt, -maxTime, maxTime); err != nil {
 		return st, err
 	}
-	e, ok := f["e"]
+	e, ok := f[fieldEmptyTime]
 	if !ok {
-		return st, fmt.Errorf("field %q is missing", "e")
+		return st, fmt.Errorf("field %q is missing", fieldEmptyTime)
 	}
-	num := perMicrosecond(st.Rate, p)
-	level := scaled(st.AsOf, num, 0)
+	num := rateNumerator(st.Rate, p)
+	level := multiplyAdd(st.AsOf, num, 0)
 	level.Sub(level, e)
-	if debt := new(big.Int).Mul(big.NewInt(-mostDebt*p.Capacity), big.NewInt(perUnit(st.Rate, p))); level.Cmp(debt) < 0 {
+	lowest := new(big.Int).Mul(big.NewInt(-maxDebtBursts*p.Capacity), big.NewInt(rateDenominator(st.Rate, p)))
+	if level.Cmp(lowest) < 0 {
 		empty := ceilQuotient(e, big.NewInt(num))
 		if !empty.IsInt64() || empty.Int64() > maxTime {
-			return st, fmt.Errorf("field %q is %s, which is no time", "e", e)
+			return st, fmt.Errorf("field %q is %s, which is no time", fieldEmptyTime, e)
 		}
 		st.AsOf = empty.Int64()
-		level = scaled(st.AsOf, num, 0)
+		level = multiplyAdd(st.AsOf, num, 0)
 		level.Sub(level, e)
 	}
 	if !level.IsInt64() || level.Int64() > maxAmount || level.Int64() < -maxAmount {
-		return st, fmt.Errorf("fields %q and %q make a level of %s", "e", "t", level)
+		return st, fmt.Errorf("fields %q and %q make a level of %s", fieldEmptyTime, fieldChargedAt, level)
 	}
 	st.Level = level.Int64()
-	if f["b"] != nil {
-		if st.Refunds.Total, err = f.int("b", 0, 1<<62); err != nil {
+	if f[fieldRefunded] != nil {
+		if st.Refunds.Total, err = f.intIn(fieldRefunded, 0, 1<<62); err != nil {
 			return st, err
 		}
-		if st.Refunds.Last, err = f.int("u", -maxTime, maxTime); err != nil {
+		if st.Refunds.Last, err = f.intIn(fieldRefundedAt, -maxTime, maxTime); err != nil {
 			return st, err
 		}
 	}
-	return st, leasedOf(p, f, &st)
+	return st, decodeLeased(p, f, &st)
 }
 
-// leasedOf adds to a bucket's state what of it is leased.
-func leasedOf(p *limit.Params, f fields, st *limit.TokenBucketState) error {
-	if f["z"] == nil && f["q"] == nil {
+// decodeLeased sets what is leased in a bucket's state.
+func decodeLeased(p *limit.Params, f fields, st *limit.TokenBucketState) error {
+	if f[fieldSlotEnd] == nil && f[fieldTotalEmptyTime] == nil {
 		return nil
 	}
-	until, err := f.int("z", -maxTime, maxTime)
+	until, err := f.intIn(fieldSlotEnd, -maxTime, maxTime)
 	if err != nil {
 		return err
 	}
-	q, ok := f["q"]
+	q, ok := f[fieldTotalEmptyTime]
 	if !ok {
-		return fmt.Errorf("field %q is missing", "q")
+		return fmt.Errorf("field %q is missing", fieldTotalEmptyTime)
 	}
-	held, rest := new(big.Int).Sub(f["e"], q), new(big.Int)
-	held.QuoRem(held, big.NewInt(perUnit(st.Rate, p)), rest)
-	if rest.Sign() != 0 || held.Sign() < 0 || !held.IsInt64() || held.Int64() > maxAmount {
-		return fmt.Errorf("fields %q and %q hold %s units, and a rest of %s", "e", "q", held, rest)
+	leased, rest := new(big.Int).Sub(f[fieldEmptyTime], q), new(big.Int)
+	leased.QuoRem(leased, big.NewInt(rateDenominator(st.Rate, p)), rest)
+	if rest.Sign() != 0 || leased.Sign() < 0 || !leased.IsInt64() || leased.Int64() > maxAmount {
+		return fmt.Errorf("fields %q and %q hold %s units, and a rest of %s",
+			fieldEmptyTime, fieldTotalEmptyTime, leased, rest)
 	}
-	if held.Sign() > 0 {
-		st.Leased = limit.Leased{Units: held.Int64(), Until: until}
+	if leased.Sign() > 0 {
+		st.Leased = limit.Leased{Units: leased.Int64(), Until: until}
 	}
 	return nil
 }
 
-// perMicrosecond is the numerator of a rate in units per µs, in lowest terms.
-func perMicrosecond(rate int64, p *limit.Params) int64 {
+// rateNumerator returns the numerator of a rate, in units per µs and in lowest terms.
+func rateNumerator(rate int64, p *limit.Params) int64 {
 	a, b := rate, p.Period
 	for b != 0 {
 		a, b = b, a%b
@@ -91,237 +95,253 @@ func perMicrosecond(rate int64, p *limit.Params) int64 {
 	return rate / a
 }
 
-// perUnit is the denominator of a rate in units per µs, in lowest terms: what a unit is, in a bucket's level.
-func perUnit(rate int64, p *limit.Params) int64 { return p.Period / (rate / perMicrosecond(rate, p)) }
+// rateDenominator returns the denominator of a rate, in units per µs and in lowest terms. It is how many grains of a
+// level make a unit.
+func rateDenominator(rate int64, p *limit.Params) int64 {
+	return p.Period / (rate / rateNumerator(rate, p))
+}
 
-func (tokenBucket) fields(p *limit.Params, state *limit.State, _ int64) fields {
+func (tokenBucket) encode(p *limit.Params, state *limit.State, _ int64) fields {
 	st := state.TokenBucket()
-	f := fields{"e": emptyTime(p, &st), "t": big.NewInt(st.AsOf), "r": big.NewInt(st.Rate)}
+	f := fields{fieldEmptyTime: emptyTime(p, &st), fieldChargedAt: big.NewInt(st.AsOf), fieldRate: big.NewInt(st.Rate)}
 	if st.Refunds != (limit.Refunds{}) {
-		f["b"], f["u"] = big.NewInt(st.Refunds.Total), big.NewInt(st.Refunds.Last)
+		f[fieldRefunded], f[fieldRefundedAt] = big.NewInt(st.Refunds.Total), big.NewInt(st.Refunds.Last)
 	}
 	if st.Leased.Units != 0 {
-		f["q"] = scaled(st.Leased.Units, -perUnit(st.Rate, p), 0)
-		f["q"].Add(f["q"], f["e"])
-		f["z"] = big.NewInt(st.Leased.Until)
+		f[fieldTotalEmptyTime] = multiplyAdd(st.Leased.Units, -rateDenominator(st.Rate, p), 0)
+		f[fieldTotalEmptyTime].Add(f[fieldTotalEmptyTime], f[fieldEmptyTime])
+		f[fieldSlotEnd] = big.NewInt(st.Leased.Until)
 	}
 	return f
 }
 
+// emptyTime returns the field e of a state.
 func emptyTime(p *limit.Params, st *limit.TokenBucketState) *big.Int {
-	return scaled(st.AsOf, perMicrosecond(st.Rate, p), -st.Level)
+	return multiplyAdd(st.AsOf, rateNumerator(st.Rate, p), -st.Level)
 }
 
-// lasts: what is leased makes room only when its slot ends.
-func (tokenBucket) lasts(_ *limit.Tier, p *limit.Params, st *limit.State, now int64) int64 {
+// relevantFor includes the slot: leased units make room only when their slot ends.
+func (tokenBucket) relevantFor(_ *limit.Tier, p *limit.Params, st *limit.State, now int64) int64 {
 	return max(st.TokenBucket().AsOf-now, 0) + 2*p.FullIn + p.Slot
 }
 
-func (tokenBucket) widest(*limit.Tier) fields {
-	at, count, long := big.NewInt(-maxTime), big.NewInt(maxAmount), longest()
-	return fields{"e": long, "r": count, "t": at, "b": at, "u": at, "q": long, "z": at}
+func (tokenBucket) largestFields(*limit.Tier) fields {
+	at, count, long := big.NewInt(-maxTime), big.NewInt(maxAmount), longestNumber()
+	return fields{
+		fieldEmptyTime: long, fieldRate: count, fieldChargedAt: at, fieldRefunded: at, fieldRefundedAt: at,
+		fieldTotalEmptyTime: long, fieldSlotEnd: at,
+	}
 }
 
-func (tokenBucket) bytes(*limit.Tier) int { return 78 } // with a lease
+func (tokenBucket) newCounterBytes(*limit.Tier) int { return 78 } // with a lease
 
 // bucketCharge is the charge of a token bucket.
 type bucketCharge struct {
-	*charge
-	pre limit.TokenBucketState
+	*counterCharge
+	before limit.TokenBucketState
 }
 
-func (tokenBucket) charge(g *charge, c counter) {
-	(&bucketCharge{g, g.pre.TokenBucket()}).tokenBucket(c)
+func (tokenBucket) charge(c *counterCharge, u counterUpdate) {
+	(&bucketCharge{c, c.before.TokenBucket()}).addTo(u)
 }
 
 const (
-	slackParts = 32     // a bucket that several writers charge at once is held to be at most 1 − 1/slackParts full,
-	slackLeast = 128    // if its burst is at least this many units
-	mostAhead  = 10_000 // µs; about how old what a writer knows is, at most
-	stampSteps = 5      // the stamp of such a bucket moves by at least so many times that
+	// a bucket that several processes charge at once is filled to at most 1 − 1/slackDivisor
+	slackDivisor  = 32
+	minSlackBurst = 128 // units; a smaller burst is always filled completely
+	// µs; how far the clocks of processes that charge the same bucket are assumed to differ at most
+	maxClockSpread = 10_000
+	// several processes move the field t of a bucket by at least as many times the clockSpread
+	minStampSpreads = 5
 )
 
-// lookahead is how far apart writers' times may lie, µs: less than what the slack takes to refill.
-func (g *bucketCharge) lookahead() int64 {
-	return min(mostAhead, g.params.Full/slackParts/g.params.Num/4)
+// clockSpread returns how far apart the times of two processes may lie, µs. It is at most a quarter of the time in
+// which the slack refills, so that all of them see the slack.
+func (b *bucketCharge) clockSpread() int64 {
+	return min(maxClockSpread, b.params.Full/slackDivisor/b.params.Num/4)
 }
 
-// drawn is a time, µs, of at least least: another one for each writer, so that one of them does first what all would.
-func drawn(least int64) int64 { return int64((1 + rand.ExpFloat64()) * float64(least)) }
+// drawTime returns a random time of at least least, µs, on average twice as long. Each process draws another one, so
+// that usually one of them is the first to do what otherwise all would do at once.
+func drawTime(least int64) int64 { return int64((1 + rand.ExpFloat64()) * float64(least)) }
 
-// tokenBucket keeps e, the time at which the level was zero, in 1/num µs: the level at a time is min(full, time·num −
-// e), whatever the burst is by then. A charge adds to e. Where the bucket has run over, e is moved up first.
-func (g *bucketCharge) tokenBucket(c counter) {
-	p := &g.params
-	spent := new(big.Int).Mul(big.NewInt(g.need), big.NewInt(p.Den))
+// addTo adds the charge to the update. If the bucket has run over since the last charge, e is raised before the charge.
+func (b *bucketCharge) addTo(u counterUpdate) {
+	p := &b.params
+	spent := new(big.Int).Mul(big.NewInt(b.need), big.NewInt(p.Den))
 	switch {
-	case g.old != nil && g.pre.Rate != g.tier.Threshold:
-		g.exact(c)
+	case b.stored != nil && b.before.Rate != b.tier.Threshold:
+		b.compareWhole(u)
 		return
-	case g.ask != nil || g.old["z"] != nil:
-		g.heldBucket(c)
+	case b.leaseRequest != nil || b.stored[fieldSlotEnd] != nil:
+		b.addLeased(u)
 		return
-	case g.old != nil:
-		c.require(c.without("z"))
+	case b.stored != nil:
+		u.require(u.fieldIsAbsent(fieldSlotEnd))
 	}
-	if g.contended && g.old != nil && g.together(c, spent) {
-		return
-	}
-	full := scaled(g.now, p.Num, -p.Full) // e of a bucket that is full now
-	if g.old == nil || g.old["e"].Cmp(full) <= 0 && g.pre.AsOf <= g.now {
-		g.fullBucket(c, full, new(big.Int).Add(full, spent))
+	if b.contended && b.stored != nil && b.addContended(u, spent) {
 		return
 	}
-	at := max(g.now, g.pre.AsOf) // a clock that is behind decides at the counter's own time
-	if g.old["e"].Cmp(scaled(at, p.Num, -p.Full)) < 0 {
-		g.exact(c)
+	full := multiplyAdd(b.now, p.Num, -p.Full) // the empty time of a bucket that is full now
+	if b.stored == nil || b.stored[fieldEmptyTime].Cmp(full) <= 0 && b.before.AsOf <= b.now {
+		b.addFull(u, full, new(big.Int).Add(full, spent))
 		return
 	}
-	c.mustBe("r", g.old["r"])
-	c.require(c.compare("e", ">=", scaled(at, p.Num, -p.Full)))
-	c.require(c.compare("e", "<=", new(big.Int).Sub(scaled(at, p.Num, 0), spent)))
-	c.add("e", spent)
-	if at > g.now {
-		g.pinStamp(c)
+	at := max(b.now, b.before.AsOf) // a process whose clock is behind decides by the counter's time
+	if b.stored[fieldEmptyTime].Cmp(multiplyAdd(at, p.Num, -p.Full)) < 0 {
+		b.compareWhole(u)
 		return
 	}
-	c.require(c.compare("t", "<=", big.NewInt(at)))
-	c.set("t", big.NewInt(at))
+	u.requireEqual(fieldRate, b.stored[fieldRate])
+	u.require(u.compare(fieldEmptyTime, ">=", multiplyAdd(at, p.Num, -p.Full)))
+	u.require(u.compare(fieldEmptyTime, "<=", new(big.Int).Sub(multiplyAdd(at, p.Num, 0), spent)))
+	u.addToField(fieldEmptyTime, spent)
+	if at > b.now {
+		b.requireTime(u)
+		return
+	}
+	u.require(u.compare(fieldChargedAt, "<=", big.NewInt(at)))
+	u.setField(fieldChargedAt, big.NewInt(at))
 }
 
-// together charges a bucket that others charge at the same time, so that neither their charges nor their clocks, which
-// differ by a little, disturb it. The counter's own time moves on in steps then, by whoever is drawn first; a clock that
-// is behind decides at that time, as ever, less the lookahead by which a step may have gone back. It reports false where
-// the bucket is so full that it may run over at any moment, and too small for nearlyFull.
-func (g *bucketCharge) together(c counter, spent *big.Int) bool {
-	p, look := &g.params, g.lookahead()
-	if !g.old["t"].IsInt64() {
+// addContended adds the charge of a bucket that other processes charge at the same time. Neither their charges nor
+// small differences between the clocks make its condition fail. The field t moves forward only now and then, by
+// whichever process draws the shortest time. A process whose clock is behind decides as of t, less one clockSpread,
+// because another process may have moved t back by that much. addContended reports false, and adds nothing, for a
+// bucket that may run over at any moment and is too small for lowerNearlyFull.
+func (b *bucketCharge) addContended(u counterUpdate, spent *big.Int) bool {
+	p, spread := &b.params, b.clockSpread()
+	if !b.stored[fieldChargedAt].IsInt64() {
 		return false
 	}
-	seen := g.old["t"].Int64() - look
-	at := max(g.now, seen)
-	full := scaled(at, p.Num, -p.Full)
-	ahead := new(big.Int).Sub(g.old["e"], full)
+	seen := b.stored[fieldChargedAt].Int64() - spread
+	at := max(b.now, seen)
+	full := multiplyAdd(at, p.Num, -p.Full)
+	ahead := new(big.Int).Sub(b.stored[fieldEmptyTime], full)
 	ahead.Quo(ahead, big.NewInt(p.Num)) // µs until the bucket is full
-	latest := at + look
-	nearly := p.Capacity >= slackLeast && g.need < p.Capacity-p.Capacity/slackParts
+	latest := at + spread
+	canLower := p.Capacity >= minSlackBurst && b.need < p.Capacity-p.Capacity/slackDivisor
 	switch {
-	case nearly && ahead.Cmp(big.NewInt(drawn(look))) < 0:
-		latest = at + p.Full/slackParts/p.Num
-		g.nearlyFull(c, full, spent)
-	case ahead.Cmp(big.NewInt(look)) < 0:
+	case canLower && ahead.Cmp(big.NewInt(drawTime(spread))) < 0:
+		latest = at + p.Full/slackDivisor/p.Num
+		b.lowerNearlyFull(u, full, spent)
+	case ahead.Cmp(big.NewInt(spread)) < 0:
 		return false
 	default:
 		if ahead.IsInt64() {
-			latest = at + max(look, ahead.Int64()/4*3)
+			latest = at + max(spread, ahead.Int64()/4*3)
 		}
-		c.require(c.compare("e", ">=", scaled(latest, p.Num, -p.Full)))
-		c.require(c.compare("e", "<=", new(big.Int).Sub(scaled(at, p.Num, 0), spent)))
-		c.add("e", spent)
+		u.require(u.compare(fieldEmptyTime, ">=", multiplyAdd(latest, p.Num, -p.Full)))
+		u.require(u.compare(fieldEmptyTime, "<=", new(big.Int).Sub(multiplyAdd(at, p.Num, 0), spent)))
+		u.addToField(fieldEmptyTime, spent)
 	}
-	c.mustBe("r", g.old["r"])
-	if seen > g.now {
-		c.require(c.compare("t", ">=", big.NewInt(seen)))
+	u.requireEqual(fieldRate, b.stored[fieldRate])
+	if seen > b.now {
+		u.require(u.compare(fieldChargedAt, ">=", big.NewInt(seen)))
 	}
-	if g.now-g.old["t"].Int64() > drawn(stampSteps*look) {
-		latest = at + look
-		c.set("t", big.NewInt(g.now))
+	if b.now-b.stored[fieldChargedAt].Int64() > drawTime(minStampSpreads*spread) {
+		latest = at + spread
+		u.setField(fieldChargedAt, big.NewInt(b.now))
 	}
-	c.require(c.compare("t", "<=", big.NewInt(latest)))
+	u.require(u.compare(fieldChargedAt, "<=", big.NewInt(latest)))
 	return true
 }
 
-// nearlyFull charges a bucket that is full, or soon would be. Whether such a bucket has run over since the others'
-// charges is what a writer cannot know, and to guess it wrong costs a write unit. So one writer, drawn by lot shortly
-// before the others would have to, moves the level down to 31/32 of the burst: until that has refilled, a charge is the
-// same sum for every writer. A burst is cut by at most that part, and nothing is ever admitted by it.
-func (g *bucketCharge) nearlyFull(c counter, full, spent *big.Int) {
-	level := new(big.Int).Add(full, big.NewInt(g.params.Full/slackParts))
-	c.require(c.compare("e", "<=", level))
-	c.set("e", level.Add(level, spent))
+// lowerNearlyFull charges a bucket that is full or soon will be. Other processes cannot know whether such a bucket has
+// run over since the last charge, and a wrong assumption costs a write unit. One process therefore lowers the level to
+// 31/32 of the burst (see slackDivisor), shortly before the others would have to. Until the rest has refilled, a charge
+// is a plain addition for every process. The limit loses at most that part of its burst, and nothing too much is
+// admitted.
+func (b *bucketCharge) lowerNearlyFull(u counterUpdate, full, spent *big.Int) {
+	level := new(big.Int).Add(full, big.NewInt(b.params.Full/slackDivisor))
+	u.require(u.compare(fieldEmptyTime, "<=", level))
+	u.setField(fieldEmptyTime, level.Add(level, spent))
 }
 
-// fullBucket charges a bucket that is full now, or that was never used. An e so low also means that nobody has
-// charged at a time after now.
-func (g *bucketCharge) fullBucket(c counter, full, e *big.Int) {
-	rate, stamp := big.NewInt(g.tier.Threshold), big.NewInt(g.now)
-	isFull := c.compare("r", "=", rate) + " AND " + c.compare("e", "<=", full) +
-		" AND " + c.compare("t", "<=", big.NewInt(g.now))
-	if g.old != nil { // what was refunded stays as it is
-		c.require(isFull)
-		c.set("e", e)
-		c.set("t", stamp)
+// addFull charges a bucket that is full now, or that was never used. e is the empty time after the charge. A stored
+// empty time of at most full also means that nobody has charged at a time after now.
+func (b *bucketCharge) addFull(u counterUpdate, full, e *big.Int) {
+	rate, stamp := big.NewInt(b.tier.Threshold), big.NewInt(b.now)
+	isFull := u.compare(fieldRate, "=", rate) + " AND " + u.compare(fieldEmptyTime, "<=", full) +
+		" AND " + u.compare(fieldChargedAt, "<=", big.NewInt(b.now))
+	if b.stored != nil { // the fields of refunds stay as they are
+		u.require(isFull)
+		u.setField(fieldEmptyTime, e)
+		u.setField(fieldChargedAt, stamp)
 		return
 	}
-	c.require("(" + c.absent() + " OR (" + isFull + " AND " + c.without("b") + " AND " + c.without("z") + "))")
-	c.replace(fields{"e": e, "t": stamp, "r": rate})
+	isPlain := u.fieldIsAbsent(fieldRefunded) + " AND " + u.fieldIsAbsent(fieldSlotEnd)
+	u.require("(" + u.isAbsent() + " OR (" + isFull + " AND " + isPlain + "))")
+	u.replace(fields{fieldEmptyTime: e, fieldChargedAt: stamp, fieldRate: rate})
 }
 
-// pinStamp requires that the counter's own time is the one that was seen. Where it is not t but e that is ahead, both
-// count.
-func (g *bucketCharge) pinStamp(c counter) {
-	c.mustBe("t", g.old["t"])
-	if g.old["t"].Cmp(big.NewInt(g.pre.AsOf)) < 0 {
-		c.mustBe("e", g.old["e"])
+// requireTime requires that the counter's time is still the stored one. If decodeTokenBucket took that time from e
+// instead of t, e must be unchanged, too.
+func (b *bucketCharge) requireTime(u counterUpdate) {
+	u.requireEqual(fieldChargedAt, b.stored[fieldChargedAt])
+	if b.stored[fieldChargedAt].Cmp(big.NewInt(b.before.AsOf)) < 0 {
+		u.requireEqual(fieldEmptyTime, b.stored[fieldEmptyTime])
 	}
 }
 
-func (tokenBucket) giveBack(g *giving, c counter) {
-	(&bucketGiving{g, g.pre.TokenBucket(), g.post.TokenBucket()}).level(c)
+func (tokenBucket) refund(c *counterRefund, u counterUpdate) {
+	(&bucketRefund{c, c.before.TokenBucket(), c.after.TokenBucket()}).addTo(u)
 }
 
-// bucketGiving is the way back of a token bucket.
-type bucketGiving struct {
-	*giving
-	pre, post limit.TokenBucketState
+// bucketRefund is the refund of a token bucket.
+type bucketRefund struct {
+	*counterRefund
+	before, after limit.TokenBucketState
 }
 
-// level lowers the empty time, which raises the level, as long as the bucket does not run over. What was refunded
-// before decides how much it is, so that is pinned. Where units are held, they and the level together must not run over.
-func (g *bucketGiving) level(c counter) {
-	p := &g.params
-	give := new(big.Int).Sub(emptyTime(p, &g.pre), emptyTime(p, &g.post))
-	held := g.old["z"] != nil
+// addTo lowers the empty time, which raises the level, and requires that the bucket does not run over by it. How much
+// is refunded depends on the earlier refunds, so these must be unchanged. If units are leased, the total must not run
+// over (see leasedBucketCharge).
+func (b *bucketRefund) addTo(u counterUpdate) {
+	p := &b.params
+	give := new(big.Int).Sub(emptyTime(p, &b.before), emptyTime(p, &b.after))
+	hasSlot := b.stored[fieldSlotEnd] != nil
 	switch {
-	case give.Sign() <= 0, held && g.old["z"].Cmp(big.NewInt(max(g.now, g.post.AsOf))) <= 0:
-		g.whole(c)
+	case give.Sign() <= 0, hasSlot && b.stored[fieldSlotEnd].Cmp(big.NewInt(max(b.now, b.after.AsOf))) <= 0:
+		b.compareWhole(u)
 		return
-	case held && g.pre.Refunds == g.post.Refunds:
-		g.release(c, give)
+	case hasSlot && b.before.Refunds == b.after.Refunds:
+		b.addRelease(u, give)
 		return
 	}
-	at := big.NewInt(g.post.AsOf)
-	c.mustBe("r", g.old["r"])
-	c.require(c.compare("t", "<=", at))
-	least := scaled(g.post.AsOf, p.Num, -p.Full)
-	sum := "e"
-	if held {
-		sum = "q"
-		c.mustBe("z", g.old["z"])
-		c.add("q", new(big.Int).Neg(give))
+	at := big.NewInt(b.after.AsOf)
+	u.requireEqual(fieldRate, b.stored[fieldRate])
+	u.require(u.compare(fieldChargedAt, "<=", at))
+	least := multiplyAdd(b.after.AsOf, p.Num, -p.Full)
+	lowered := fieldEmptyTime
+	if hasSlot {
+		lowered = fieldTotalEmptyTime
+		u.requireEqual(fieldSlotEnd, b.stored[fieldSlotEnd])
+		u.addToField(fieldTotalEmptyTime, new(big.Int).Neg(give))
 	} else {
-		c.require(c.without("z"))
+		u.require(u.fieldIsAbsent(fieldSlotEnd))
 	}
-	c.require(c.compare(sum, ">=", least.Add(least, give)))
-	if before := g.old["b"]; before != nil {
-		c.mustBe("b", before)
+	u.require(u.compare(lowered, ">=", least.Add(least, give)))
+	if before := b.stored[fieldRefunded]; before != nil {
+		u.requireEqual(fieldRefunded, before)
 	} else {
-		c.require(c.without("b"))
+		u.require(u.fieldIsAbsent(fieldRefunded))
 	}
-	c.add("e", new(big.Int).Neg(give))
-	c.set("t", at)
-	c.set("b", big.NewInt(g.post.Refunds.Total))
-	c.set("u", big.NewInt(g.post.Refunds.Last))
+	u.addToField(fieldEmptyTime, new(big.Int).Neg(give))
+	u.setField(fieldChargedAt, at)
+	u.setField(fieldRefunded, big.NewInt(b.after.Refunds.Total))
+	u.setField(fieldRefundedAt, big.NewInt(b.after.Refunds.Last))
 }
 
-// release gives back units that are held. The bucket holds that much if e is that far ahead of q.
-func (g *bucketGiving) release(c counter, give *big.Int) {
-	spare := new(big.Int).Sub(g.old["e"], g.old["q"])
+// addRelease gives back units that are leased. The bucket leases at least so many if e − q is at least as large. A
+// condition cannot subtract, so both fields are compared with a value between them.
+func (b *bucketRefund) addRelease(u counterUpdate, give *big.Int) {
+	spare := new(big.Int).Sub(b.stored[fieldEmptyTime], b.stored[fieldTotalEmptyTime])
 	spare.Rsh(spare.Sub(spare, give), 1)
-	sum := new(big.Int).Add(g.old["q"], spare)
-	c.mustBe("r", g.old["r"])
-	c.mustBe("z", g.old["z"])
-	c.require(c.compare("q", "<=", sum))
-	c.require(c.compare("e", ">=", sum.Add(sum, give)))
-	c.add("e", new(big.Int).Neg(give))
+	sum := new(big.Int).Add(b.stored[fieldTotalEmptyTime], spare)
+	u.requireEqual(fieldRate, b.stored[fieldRate])
+	u.requireEqual(fieldSlotEnd, b.stored[fieldSlotEnd])
+	u.require(u.compare(fieldTotalEmptyTime, "<=", sum))
+	u.require(u.compare(fieldEmptyTime, ">=", sum.Add(sum, give)))
+	u.addToField(fieldEmptyTime, new(big.Int).Neg(give))
 }

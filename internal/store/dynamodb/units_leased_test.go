@@ -18,7 +18,7 @@ import (
 // hot is one tenant's requests at many instances.
 type hot struct {
 	instances int
-	rate      int // requests per second, at all of them
+	rate      int // requests per second at all instances together
 	length    time.Duration
 	charges   []limit.Charge
 
@@ -26,7 +26,7 @@ type hot struct {
 	requests, allowed, failed atomic.Int64
 }
 
-// calling counts what leases ask.
+// calling counts the calls that the lease store makes.
 type calling struct {
 	limit.Store
 	calls *atomic.Int64
@@ -37,7 +37,7 @@ func (c calling) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 	return c.Store.Decide(ctx, req, now, d)
 }
 
-// run has instances ask at once, each at random times of its own, in a bubble.
+// run lets the instances ask at random times of their own, in a synctest bubble.
 func (h *hot) run(t *testing.T, c dynamodb.Config) {
 	var asking sync.WaitGroup
 	var leases []*lease.Store
@@ -80,14 +80,16 @@ func (h *hot) ask(t *testing.T, store limit.Store) {
 	}
 }
 
-// A hot tenant is cheap with leases, and twenty instances that ask at the same times hardly disturb each other: what leases ask
-// is about one write unit, over three limits, whichever of them binds. How often they ask is their rule's affair. Time is the bubble's, so a busy machine does not change what is counted.
+// Guarantees that a hot tenant is cheap with leases, and that twenty instances that ask at the same times hardly
+// disturb each other: a call of the lease store costs about one write unit, over three limits, whichever of them
+// denies. How often the lease store calls is not tested here. The time is that of a synctest bubble, so a busy machine
+// does not change the counts.
 func TestUnitsLeased(t *testing.T) {
 	const rate = 1000
-	const start = 250.0 // units that twenty instances take to learn how busy they are
+	const start = 250.0 // write units that twenty instances use until they know how busy they are
 	for name, test := range map[string]struct {
 		binds limit.Algorithm
-		most  float64 // units for 1,000 decisions, beside the start
+		most  float64 // write units per 1,000 decisions, not counting start
 	}{
 		"no limit binds":       {limit.LeakyBucket, 60},
 		"token_bucket binds":   {limit.TokenBucket, 150},
@@ -125,14 +127,15 @@ func TestUnitsLeased(t *testing.T) {
 			if requests < 7500 || requests > 8500 || calls < 200 {
 				t.Fatalf("%d requests and %d calls: this is not the load that is bounded", requests, calls)
 			}
-			// A few are denied with room, too: their units of one counter ended while others were fetched.
+			// A few are denied although there is room: their leased units of one counter ended while units of others
+			// were fetched.
 			if denied := requests - h.allowed.Load(); (denied > requests/500) != (test.binds != limit.LeakyBucket) {
 				t.Errorf("%d of %d were denied", denied, requests)
 			}
 			if h.failed.Load() > requests/1000 {
 				t.Errorf("%d of %d decisions were not made", h.failed.Load(), requests)
 			}
-			// 1.27 to 1.43 where a bucket binds, by which of the calls at one moment come first.
+			// 1.27 to 1.43 if a bucket denies, depending on which of the calls at one moment come first.
 			if per := used.Writes / float64(calls); per > 1.6 {
 				t.Errorf("%.2f write units for each call, want at most 1.6", per)
 			}

@@ -27,7 +27,7 @@ func must(tb testing.TB, l limit.Limit) *limit.Limit {
 	return out
 }
 
-// three are tenant-wide limits of three algorithms, as a plan has them, wide enough for rate units per second.
+// three returns limits per tenant of three algorithms, as a plan has them, wide enough for rate units per second.
 func three(tb testing.TB, rate int64) []limit.Charge {
 	wide := func(id string, t limit.Tier) limit.Charge {
 		return limit.Charge{Limit: must(tb, limit.Limit{ID: id, Tiers: []limit.Tier{t}}), Cost: 1}
@@ -39,10 +39,10 @@ func three(tb testing.TB, rate int64) []limit.Charge {
 	}
 }
 
-// outcome is what a load made of its decisions.
+// outcome is the result of a load.
 type outcome struct{ allowed, denied, failed atomic.Int64 }
 
-// load has writers decide at the times that next gives, each writer a store of its own as in a process of its own.
+// load lets writers decide at the times that next gives. Each writer has a store of its own, like a process.
 func load(tb testing.TB, c dynamodb.Config, writers, each int, charges []limit.Charge, next func() time.Time) *outcome {
 	tb.Helper()
 	var o outcome
@@ -54,7 +54,7 @@ func load(tb testing.TB, c dynamodb.Config, writers, each int, charges []limit.C
 			for range each {
 				err := s.Decide(tb.Context(), &limit.Request{Owner: acme, Charges: charges}, next(), &d)
 				switch {
-				case errors.Is(err, dynamodb.ErrUndecided): // when eight start at once and know nothing
+				case errors.Is(err, dynamodb.ErrUndecided): // when eight processes start at once without copies
 					o.failed.Add(1)
 				case err != nil:
 					tb.Errorf("Decide: %v", err)
@@ -70,8 +70,8 @@ func load(tb testing.TB, c dynamodb.Config, writers, each int, charges []limit.C
 	return &o
 }
 
-// The cost of a decision is the product's price: three limits, eight writers on one key, and hardly more than one
-// write unit each. Time is the bubble's, in which a call takes 5 to 7.5 ms.
+// Guarantees the cost of a decision, which is most of the product's price: with three limits and eight writers on one
+// key, hardly more than one write unit. The time is that of a synctest bubble, in which a call takes 5 to 7.5 ms.
 func TestUnitsExact(t *testing.T) {
 	const writers, each = 8, 150
 	for name, test := range map[string]struct{ rate int64 }{
@@ -105,8 +105,9 @@ func TestUnitsExact(t *testing.T) {
 	}
 }
 
-// A tenant that hammers after it was denied must not burn its partition, 1,000 writes a second, nor its operator's
-// money. Eight writers, 1,000 decisions a second, one window of 60 s; time goes by as the script says.
+// Guarantees that a tenant that keeps sending requests after a denial causes few writes: neither the write capacity of
+// its partition, 1,000 writes per second, nor the operator's money is used up. Eight writers make 1,000 decisions per
+// second in one window of 60 s.
 func TestUnitsDenied(t *testing.T) {
 	t.Parallel()
 	m := &dynamodbtest.Meter{Client: server(t)}

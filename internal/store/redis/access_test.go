@@ -16,7 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
 )
 
-// allow makes the user of a deployed cache on servers, with what it may do.
+// allow creates the user of a deployed cache on servers, with these rights.
 func allow(t *testing.T, servers []*redistest.Server, access string) {
 	t.Helper()
 	for _, s := range servers {
@@ -35,15 +35,16 @@ func asFunctions(c redis.Config) redis.Config {
 	return c
 }
 
-// Guarantees that the user of a deployed cache may do what every script does and what a client asks, and nothing else: a command that a
-// script begins to use would be refused on AWS alone.
+// Guarantees that the user of a deployed cache may do what the scripts do and what the client asks, and nothing else. A
+// command that a script begins to use would otherwise be refused only on AWS.
 func TestAccessIsWhatScriptsDo(t *testing.T) {
-	want := map[string]bool{"evalsha": true, "eval": true, "ping": true, "role": true} // see Store.run, Ping and Config.prepare
-	for _, own := range []string{"hello", "asking", "command", "cluster|slots"} {      // of the client
+	// See Store.runScript, Store.Ping and Config.authenticate.
+	want := map[string]bool{"evalsha": true, "eval": true, "ping": true, "role": true}
+	for _, own := range []string{"hello", "asking", "command", "cluster|slots"} { // of the client
 		want[own] = true
 	}
 	calls := regexp.MustCompile(`call\('([A-Z]+)'`)
-	for _, file := range []string{"decide.lua", "shape.go", "refund.lua"} {
+	for _, file := range []string{"decide.lua", "shapescripts.go", "refund.lua"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -70,7 +71,8 @@ func TestAccessIsWhatScriptsDo(t *testing.T) {
 	}
 }
 
-// Guarantees that a server takes that for a user, with a cluster, too, and refuses whatever else the user asks of it.
+// Guarantees that a server, alone or in a cluster, accepts these rights, and refuses everything else that the user
+// asks.
 func TestAccess(t *testing.T) {
 	alone := redistest.Start(t)
 	cluster := redistest.StartCluster(t)

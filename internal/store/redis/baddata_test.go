@@ -18,8 +18,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
 )
 
-// Whatever lies under one of our keys, the answer is an error or a decision, never a free pass; and it is gone in a minute at
-// most, so that nobody is shut out for good.
+// Guarantees that any value at a key of this package leads to an error or to a decision within bounds, and that a value
+// that cannot be read expires within a minute, so that no owner is locked out for good.
 func TestBadData(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -160,8 +160,8 @@ func TestBadData(t *testing.T) {
 	}
 }
 
-// Guarantees that whatever is done to the bytes of a pack, an error about it says that the server answered, so that one tenant's
-// data opens no circuit breaker; and that a decision in spite of it is in bounds.
+// Guarantees that an error about a pack with damaged bytes says that the server answered, so that one tenant's data
+// opens no circuit breaker, and that a decision by such a pack is within bounds.
 func TestSpoiledPacks(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -246,8 +246,8 @@ func TestSpoiledPacks(t *testing.T) {
 	}
 }
 
-// Guarantees that an error that a script makes of one owner's data says that the server answered, and that the troubles of a server
-// do not.
+// Guarantees that an error of a script about one owner's data says that the server answered, and that errors about the
+// server do not.
 func TestScriptErrors(t *testing.T) {
 	server := redistest.Start(t)
 	if err := server.Client(t).RPush(t.Context(), "list", "x").Err(); err != nil {
@@ -276,7 +276,8 @@ func TestScriptErrors(t *testing.T) {
 	}
 }
 
-// A server whose clock leaps a day and comes back neither opens the door nor shuts it for a day.
+// Guarantees that a server whose clock leaps ahead by a day and comes back neither admits too much nor denies for a
+// day.
 func TestClockLeaps(t *testing.T) {
 	addr := address(t)
 	for _, a := range limit.Algorithms() {

@@ -15,8 +15,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
 )
 
-// A slot that moves to another node while its counters are charged takes what is counted with it. Decisions meanwhile are
-// right or an error, and none is made twice.
+// Guarantees that a slot that moves to another node while its counters are charged takes their counts along. Decisions
+// meanwhile are right or an error, and none is made twice.
 func TestSlotMigration(t *testing.T) {
 	servers := redistest.StartCluster(t)
 	s := open(t, redis.Config{Addrs: redistest.Addrs(servers), Cluster: true})
@@ -68,7 +68,7 @@ func TestSlotMigration(t *testing.T) {
 	t.Logf("%d admitted, %d errors while the slot moved three times", admitted.Load(), failed.Load())
 }
 
-// A node of a cluster that is asked as if it were alone says what to do.
+// Guarantees that a node of a cluster that is used as a single server returns an error that says what to do.
 func TestClusterWithoutClusterMode(t *testing.T) {
 	servers := redistest.StartCluster(t)
 	charges, refused := three(t), 0
@@ -96,7 +96,7 @@ func slotOf(tb testing.TB, c *goredis.Client, key string) int64 {
 	return slot
 }
 
-// migration moves a slot from node to node, as an operator's tools do.
+// migration moves a slot from node to node, as the tools of an operator do.
 type migration struct {
 	testing.TB
 	servers []*redistest.Server

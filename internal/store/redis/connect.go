@@ -16,18 +16,18 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// ErrReplica is a server that is not a primary. What it holds is old, and it would lose what is charged.
+// ErrReplica is the error for a server that is not a primary. Its data is old, and it would lose what is charged.
 var ErrReplica = errors.New("not a primary: give the primary endpoint")
 
 // dialTimeout is how long a connection may take to become ready. It is longer than a decision waits: the client dials
-// beside the decisions, so a slow handshake completes for those that come after.
+// independently of the decisions, so a slow handshake serves later ones.
 const dialTimeout = 2 * time.Second
 
-// life is how long a connection is used, give or take a tenth. ElastiCache ends those of IAM users after 12 hours, whatever
-// they carry at that moment.
-const life = 10 * time.Hour
+// connectionLifetime is how long a connection is used, give or take a tenth. ElastiCache ends the connections of IAM
+// users after 12 hours, even during a call.
+const connectionLifetime = 10 * time.Hour
 
-// Options are the settings of a store's client for one server.
+// Options returns the settings of a store's client for one server.
 func Options(c Config) *goredis.Options {
 	c = c.withDefaults()
 	return &goredis.Options{
@@ -35,33 +35,33 @@ func Options(c Config) *goredis.Options {
 		Dialer:                c.dial,
 		DialTimeout:           dialTimeout,
 		DialerRetries:         1,
-		Protocol:              2, // nothing here needs pushed messages
+		Protocol:              2, // RESP2: this package needs no pushed messages
 		ContextTimeoutEnabled: true,
 		ReadTimeout:           c.Deadline,
 		WriteTimeout:          c.Deadline,
 		PoolTimeout:           c.Deadline,
 		PoolSize:              c.PoolSize,
 		PipelinePoolSize:      -1,
-		ConnMaxLifetime:       life,
-		ConnMaxLifetimeJitter: life / 10,
-		// A charge whose reply was lost may have been made, so the client sends nothing twice; see also once.
+		ConnMaxLifetime:       connectionLifetime,
+		ConnMaxLifetimeJitter: connectionLifetime / 10,
+		// A charge whose reply was lost may have been made, so the client sends nothing twice. See also noRetryCmd.
 		MaxRetries:               -1,
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }
 
-// silence keeps the client from writing every failed connection to stderr, in a format of its own: the decision that needed
-// it gets the error.
-type silence struct{}
+// discardLogger keeps the client from writing every failed connection to stderr in a format of its own. The decision
+// that needed the connection returns the error.
+type discardLogger struct{}
 
-func (silence) Printf(context.Context, string, ...any) {}
+func (discardLogger) Printf(context.Context, string, ...any) {}
 
 var silenced sync.Once
 
-// client connects to a server, or to a cluster with the same settings for each of its nodes.
-func client(c Config) goredis.UniversalClient {
-	silenced.Do(func() { goredis.SetLogger(silence{}) })
+// newClient returns a client of a server, or of a cluster with the same settings for each of its nodes.
+func newClient(c Config) goredis.UniversalClient {
+	silenced.Do(func() { goredis.SetLogger(discardLogger{}) })
 	o := Options(c)
 	if !c.Cluster {
 		return goredis.NewClient(o)
@@ -76,8 +76,8 @@ func client(c Config) goredis.UniversalClient {
 	})
 }
 
-// dial makes a connection that is ready: encrypted, authenticated, and where there is no cluster to say so, to a primary.
-// In a cluster the nodes themselves refuse keys that are not theirs, replicas too.
+// dial makes a connection that is ready for use: encrypted, authenticated and, unless it is a node of a cluster, to a
+// primary. The nodes of a cluster refuse keys that are not theirs by themselves, and replicas refuse all keys.
 func (c Config) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	var d net.Dialer
 	raw, err := d.DialContext(ctx, network, addr)
@@ -85,13 +85,14 @@ func (c Config) dial(ctx context.Context, network, addr string) (net.Conn, error
 		return nil, err
 	}
 	conn := raw
-	if err := c.prepare(ctx, &conn, addr); err != nil {
+	if err := c.authenticate(ctx, &conn, addr); err != nil {
 		return nil, errors.Join(fmt.Errorf("connect to %s: %w", addr, err), raw.Close())
 	}
 	return conn, nil
 }
 
-func (c Config) prepare(ctx context.Context, conn *net.Conn, addr string) error {
+// authenticate encrypts a connection, authenticates it, and checks that the server is a primary.
+func (c Config) authenticate(ctx context.Context, conn *net.Conn, addr string) error {
 	if c.TLS != nil {
 		conf := c.TLS
 		if host, _, err := net.SplitHostPort(addr); err == nil && conf.ServerName == "" && !conf.InsecureSkipVerify {
@@ -123,12 +124,12 @@ func (c Config) prepare(ctx context.Context, conn *net.Conn, addr string) error 
 		if user == "" {
 			user = "default"
 		}
-		if _, err := ask(*conn, talk, "AUTH", user, password); err != nil {
+		if _, err := sendCommand(*conn, talk, "AUTH", user, password); err != nil {
 			return fmt.Errorf("AUTH as %q: %w", user, err)
 		}
 	}
 	if !c.Cluster {
-		role, err := ask(*conn, talk, "ROLE")
+		role, err := sendCommand(*conn, talk, "ROLE")
 		if err != nil {
 			return fmt.Errorf("ROLE: %w", err)
 		}
@@ -137,13 +138,13 @@ func (c Config) prepare(ctx context.Context, conn *net.Conn, addr string) error 
 		}
 	}
 	if talk.Buffered() > 0 {
-		return fmt.Errorf("%w: %d bytes more than were asked for", errReply, talk.Buffered())
+		return fmt.Errorf("%w: %d bytes more than were asked for", errMalformedReply, talk.Buffered())
 	}
 	return (*conn).SetDeadline(time.Time{})
 }
 
-// ask sends a command on a connection that nobody else uses yet, and returns the first text of its reply.
-func ask(w io.Writer, r *bufio.Reader, args ...string) (string, error) {
+// sendCommand sends a command on a connection that nobody else uses yet, and returns the first text of its reply.
+func sendCommand(w io.Writer, r *bufio.Reader, args ...string) (string, error) {
 	b := append([]byte{'*'}, strconv.Itoa(len(args))+"\r\n"...)
 	for _, a := range args {
 		b = append(b, '$')
@@ -154,22 +155,22 @@ func ask(w io.Writer, r *bufio.Reader, args ...string) (string, error) {
 		return "", err
 	}
 	budget := maxReply
-	return first(r, &budget, 0)
+	return firstText(r, &budget, 0)
 }
 
 const (
-	maxReply = 64 << 10 // bytes and items of a reply that is read here
+	maxReply = 64 << 10 // bytes, and items of an array, of a reply that firstText reads
 	maxDepth = 4
 )
 
-// first reads one RESP2 reply to its end and returns the first text in it.
-func first(r *bufio.Reader, budget *int, depth int) (string, error) {
+// firstText reads one RESP2 reply to its end and returns the first text in it.
+func firstText(r *bufio.Reader, budget *int, depth int) (string, error) {
 	line, err := r.ReadSlice('\n')
 	if err != nil {
 		return "", err
 	}
 	if *budget -= len(line); *budget < 0 || depth > maxDepth || len(line) < 3 || line[len(line)-2] != '\r' {
-		return "", errReply
+		return "", errMalformedReply
 	}
 	text := string(line[1 : len(line)-2])
 	switch line[0] {
@@ -180,15 +181,15 @@ func first(r *bufio.Reader, budget *int, depth int) (string, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < -1 || n > *budget {
-		return "", errReply
+		return "", errMalformedReply
 	}
 	switch line[0] {
 	case '$':
-		return bulk(r, n, budget)
+		return readBulk(r, n, budget)
 	case '*':
 		head := ""
 		for i := range n {
-			item, err := first(r, budget, depth+1)
+			item, err := firstText(r, budget, depth+1)
 			if err != nil {
 				return "", err
 			}
@@ -198,11 +199,11 @@ func first(r *bufio.Reader, budget *int, depth int) (string, error) {
 		}
 		return head, nil
 	}
-	return "", errReply
+	return "", errMalformedReply
 }
 
-// bulk reads a text of n bytes, -1 for none.
-func bulk(r *bufio.Reader, n int, budget *int) (string, error) {
+// readBulk reads a text of n bytes. If n is −1, there is none.
+func readBulk(r *bufio.Reader, n int, budget *int) (string, error) {
 	if n < 0 {
 		return "", nil
 	}
@@ -212,7 +213,7 @@ func bulk(r *bufio.Reader, n int, budget *int) (string, error) {
 		return "", err
 	}
 	if body[n] != '\r' || body[n+1] != '\n' {
-		return "", errReply
+		return "", errMalformedReply
 	}
 	return string(body[:n]), nil
 }

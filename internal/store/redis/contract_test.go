@@ -11,8 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
 )
 
-// contract runs the suite on the server or cluster, once with the scripts of shapes and once with decide.lua alone: they
-// must be the same limiter.
+// contract runs the contract suite on a server or cluster, once with the generated scripts and once with decide.lua
+// alone: both must decide alike.
 func contract(t *testing.T, c redis.Config) {
 	for _, way := range []struct {
 		name    string

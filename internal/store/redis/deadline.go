@@ -6,31 +6,31 @@ import (
 	"time"
 )
 
-// deadline is a context that ends after a decision's time, or earlier at its parent's deadline. It is used again for other
-// decisions, which saves most of what context.WithTimeout allocates. A parent that is cancelled meanwhile does not end it: a
-// decision is short, and a charge that was sent is better awaited than lost.
-type deadline struct {
+// timeoutContext is a context that ends after a decision's time limit, or earlier at its parent's deadline. It is
+// reused for later decisions, which saves most of what context.WithTimeout allocates. Cancelling the parent does not
+// end it: a decision is short, and it is better to wait for a charge that was sent than to lose it.
+type timeoutContext struct {
 	parent context.Context
 	at     time.Time
 	done   chan struct{}
 	timer  *time.Timer
 }
 
-var deadlines sync.Pool
+var timeoutContexts sync.Pool
 
-// within begins a deadline. End it with release.
-func within(parent context.Context, d time.Duration) *deadline {
+// withTimeout returns a context that ends after d. The caller must call its release.
+func withTimeout(parent context.Context, d time.Duration) *timeoutContext {
 	now := time.Now()
 	at := now.Add(d)
 	if t, ok := parent.Deadline(); ok && t.Before(at) {
 		at = t
 	}
-	c, ok := deadlines.Get().(*deadline)
+	c, ok := timeoutContexts.Get().(*timeoutContext)
 	if !ok {
-		c = &deadline{done: make(chan struct{})}
+		c = &timeoutContext{done: make(chan struct{})}
 		c.timer = time.AfterFunc(time.Hour, func() { close(c.done) })
 		if !c.timer.Stop() {
-			return within(parent, d)
+			return withTimeout(parent, d)
 		}
 	}
 	c.parent, c.at = parent, at
@@ -38,27 +38,28 @@ func within(parent context.Context, d time.Duration) *deadline {
 	return c
 }
 
-// release ends the use of the context. One that has ended is not used again: somebody may still look at it.
-func (c *deadline) release() {
-	if c.timer.Stop() {
-		c.parent = context.Background()
-		deadlines.Put(c)
+// release ends the use of the context. A context that has ended already is not reused, because somebody may still look
+// at it.
+func (t *timeoutContext) release() {
+	if t.timer.Stop() {
+		t.parent = context.Background()
+		timeoutContexts.Put(t)
 	}
 }
 
-// Deadline is when it ends.
-func (c *deadline) Deadline() (time.Time, bool) { return c.at, true }
+// Deadline implements context.Context.
+func (t *timeoutContext) Deadline() (time.Time, bool) { return t.at, true }
 
-// Done is closed then.
-func (c *deadline) Done() <-chan struct{} { return c.done }
+// Done implements context.Context.
+func (t *timeoutContext) Done() <-chan struct{} { return t.done }
 
-// Value is the parent's.
-func (c *deadline) Value(key any) any { return c.parent.Value(key) }
+// Value implements context.Context with the values of the parent.
+func (t *timeoutContext) Value(key any) any { return t.parent.Value(key) }
 
-// Err is context.DeadlineExceeded once it has ended.
-func (c *deadline) Err() error {
+// Err returns context.DeadlineExceeded after the context has ended, else nil.
+func (t *timeoutContext) Err() error {
 	select {
-	case <-c.done:
+	case <-t.done:
 		return context.DeadlineExceeded
 	default:
 		return nil

@@ -1,76 +1,100 @@
--- One decision over all limits of an owner: all of them are charged, or none. See package redis for the layout, and
--- package limit for the algorithms, which are the same here to the unit: integers below 2^53 only, no rounding.
--- ARGV[1] holds doubles, ARGV[2] the format of as many of them as are unpacked at once, ARGV[3] the tiers' ids; wire.go
--- writes them and reads the reply, which is the states before the charge: the core evaluates them once more.
--- This script knows every case. The usual ones have a script each that is about three times as fast: see shape.go.
+-- decide.lua makes one decision over all limits of an owner: it charges all of them, or none. The package comment of
+-- package redis describes the layout of packs, and package limit the algorithms. The script computes the same as
+-- package limit, to the unit: it uses integers below 2^53 only, and never rounds. It handles every request; the scripts
+-- that shapescripts.go generates handle the usual ones, about three times as fast.
+--
+-- In order, the script reads each pack (load), evaluates each of its tiers in the branch of the tier's algorithm, and,
+-- if all enforcing limits admit, writes the sorted sets and the packs. query.go writes its arguments, and reply.go
+-- reads its reply: the states before the charge, which package limit evaluates a second time.
+--
+-- KEYS are the keys of packs and sorted sets. ARGV[1] holds doubles, ARGV[2] the format by which a chunk of them is
+-- unpacked, ARGV[3] the heads of the tiers (25 bytes each). The doubles, in the table A:
+--
+--   A[1..3]            the time, µs (below zero: use the server's clock); 1 to charge, plus 2 if leases are asked for;
+--                      the number of packs
+--   A[base + 1..6]     of each pack, base = 3, 9, …: the number of its key; of its tiers; 1 if it is the pack of a
+--                      value. For a value: the numbers of the keys of the pack that all further values share and of the
+--                      set of values; the most values. Else the last is the number of the first old key (see below)
+--   A[P + 1..10]       of each tier, P = 3 + 6 × packs, …: the algorithm; 1 for a shadow limit, plus 2 if the cost
+--                      never fits; the number of the limit; and seven numbers that the algorithm's branch names in its
+--                      comment
+--   A[P + 11..20]      only if leases are asked for: least, most, ample, plenty and share (in 1/1024) of
+--                      limit.LeaseRequest; the life of the lease, µs; 1 for a ramp; the correction and its time; and
+--                      the time at which a slot of the owner begins
+--
+-- A state is three numbers here: those of the pack, where a token_bucket or leaky_bucket has its rate as the third. The
+-- state of a sliding_log or of sliding_buckets is 0, the sum, and the time until which the expiry of its set is set.
 local sunpack, pack, sub, byte, fmod, call = struct.unpack, struct.pack, string.sub, string.byte, math.fmod, redis.call
-local SKEW = 5000000
-local MOST = 16384 -- records that a pack keeps of tiers that the request does not name: see package redis
-local A, piece = {sunpack(ARGV[2], ARGV[1])}, #ARGV[2] - 1
-for p = 8 * piece, #ARGV[1] - 1, 8 * piece do
+local SKEW = 5000000 -- µs; a stored time that is further ahead was written by a clock that leapt ahead
+local MAX_RECORDS = 16384 -- of tiers that the request does not name, in one pack; see package redis
+local A, chunk = {sunpack(ARGV[2], ARGV[1])}, #ARGV[2] - 1
+for p = 8 * chunk, #ARGV[1] - 1, 8 * chunk do
   local more = {sunpack(ARGV[2], ARGV[1], p + 1)}
-  for j = 1, piece do A[p / 8 + j] = more[j] end
+  for j = 1, chunk do A[p / 8 + j] = more[j] end
 end
 local ids = ARGV[3]
-local now, charge, npacks = A[1], A[2], A[3]
-local ahead, STEP = charge >= 2, 10 -- leases are asked for, with ten more numbers for each tier
-if ahead then charge, STEP = charge - 2, 20 end
+local now, charge, pack_count = A[1], A[2], A[3]
+local with_leases, STRIDE = charge >= 2, 10 -- numbers of a tier
+if with_leases then charge, STRIDE = charge - 2, 20 end
 if now < 0 then
   local t = call('TIME')
   now = t[1] * 1000000 + t[2]
 end
 
--- Doubles of each algorithm's state, of what a bucket was refunded, of what of it is leased, and of what may come back
--- late.
+-- WIDTH is the number of doubles of a state, by algorithm, and of the marks of a token_bucket: what was refunded (133),
+-- what is leased (197), and what may come back late (229).
 local WIDTH = {3, 3, 2, 2, 2, 2, 3, [133] = 2, [197] = 2, [229] = 2}
-local states, fresh, packs = {}, {}, {}
-local na, nb, nc, nfresh, stamped = {}, {}, {}, {}, nil
-local nheld, nlate, ngiven = {}, {}, {} -- of a bucket after the charge: what is leased, what may come back late, what did
-local admitted, refused, repaired, crowded = true, nil, nil, nil
-local tier, P, before, summary = 0, 3 + 6 * npacks, {''}, {}
+local states, armed_least, packs = {}, {}, {}
+local new_a, new_b, new_c, new_fresh_at, set_changes = {}, {}, {}, {}, nil
+local new_leased, new_late, new_returned = {}, {}, {} -- of token buckets, after the charge
+local all_admit, refused_shadows, has_repairs, full_key = true, nil, nil, nil
+local tier, P, before, summary = 0, 3 + 6 * pack_count, {''}, {}
 local none = {0, 0}
-local joined, shared = {}, {} -- values that this request adds to each set, and counters of all others that it uses
+-- by the set of values: its size; by key: packs of further values that are in use
+local value_counts, used_others = {}, {}
 
--- What cannot be read is an error, but for a minute only: it is in our place, and must not shut a tenant out for good.
+-- unreadable returns the error for a key that cannot be read. The key expires within a minute, so that it does not lock
+-- the owner out for good.
 local function unreadable(key, why)
   call('PEXPIRE', key, 60000, 'LT')
   return redis.error_reply('SLUICE unreadable: ' .. key .. ' ' .. why .. '; it is dropped in a minute')
 end
 
--- A pack of another version may hold what was consumed. It is left as it is: an operator decides about it.
+-- foreign returns the error for a pack of another version. The pack may hold charges, so it stays unchanged: an
+-- operator decides about it.
 local function foreign(key, value)
   return redis.error_reply('SLUICE unreadable: ' .. key .. ' holds a pack of version ' ..
     string.format('%q', sub(value, 1, 4)) .. ', which this release of Sluice does not read, and so does not take for ' ..
     'empty; wait until the key expires, or delete it')
 end
 
--- exact tells whether a number can be counted with.
+-- exact reports whether a number is an integer that doubles represent exactly.
 local function exact(v) return v == math.floor(v) and v >= -9007199254740992 and v <= 9007199254740992 end
 
--- number is a double of a pack, which must be an integer.
+-- number returns a double of a pack, and fails unless it is an exact integer.
 local function number(v)
   assert(exact(v))
   return v
 end
 
--- marked reads the two numbers of a record that goes with a bucket, if there is one.
+-- marked returns the two numbers of a bucket's mark at position p, or nil if p is nil.
 local function marked(value, p)
   if not p then return nil end
   local a, u = sunpack('<dd', value, p)
   return {number(a), number(u)}
 end
 
--- load reads what a pack says of the n tiers in mine: their states, and what was refunded to, leased of and may come
--- back late to buckets. It returns the time that the pack's expiry is armed until, the records of all other tiers for
--- the next pack, how many those are, and which of mine have no record. Records that make no difference any more are
--- left out.
-local function load(value, mine, n, st, refunds, helds, lates)
+-- load reads from a pack what it holds of the n tiers whose heads are in wanted: their states, to st, and the marks of
+-- buckets, to refund_marks, lease_marks and late_marks. It returns the time until which the pack's expiry is set, the
+-- records of all other tiers as the next pack has them, the number of these records, and which wanted tiers the pack
+-- does not hold. It leaves out records whose time has passed: they can influence no decision.
+local function load(value, wanted, n, st, refund_marks, lease_marks, late_marks)
   local magic, total = sunpack('<c4H', value)
   local q = 7 + 25 * total
   local armed = sunpack('<d', value, q)
   local want, where, rates, fronts = {}, {}, {}, {}
-  local kept, behind, stamp, run = 0, {}, pack('<d', number(armed)), nil
-  for j = 1, n do want[sub(mine, 25 * j - 24, 25 * j - 8)] = true end
+  local kept_count, kept_records, stamp, run = 0, {}, pack('<d', number(armed)), nil
+  for j = 1, n do want[sub(wanted, 25 * j - 24, 25 * j - 8)] = true end
   q = q + 8
   for j = 0, total - 1 do
     local id = sub(value, 7 + 25 * j, 23 + 25 * j)
@@ -80,9 +104,9 @@ local function load(value, mine, n, st, refunds, helds, lates)
     if want[id] then
       assert(not where[id])
       where[id], rates[id] = q, 24 + 25 * j
-    else -- it leaves the front; until the pack would have expired it may matter
-      kept = kept + 1
-      behind[kept] = sub(value, 7 + 25 * j, 31 + 25 * j) .. stamp .. sub(value, q, after - 1)
+    else -- the tier leaves the front; its record matters until the pack would have expired
+      kept_count = kept_count + 1
+      kept_records[kept_count] = sub(value, 7 + 25 * j, 31 + 25 * j) .. stamp .. sub(value, q, after - 1)
     end
     if alg == 5 then fronts[id] = true end
     q = after
@@ -92,30 +116,30 @@ local function load(value, mine, n, st, refunds, helds, lates)
     local alg = byte(id)
     local after = q + 33 + 8 * WIDTH[alg]
     local bucket = alg > 128 and '\5' .. sub(id, 2) or id
-    local raw = false -- kept as it is
-    if alg > 192 and magic == 'SLU3' then assert(not fronts[bucket]) end -- the scripts of shapes would not heed it
+    local unchanged = false -- the record stays as it is
+    if alg > 192 and magic == 'SLU3' then assert(not fronts[bucket]) end -- the generated scripts do not know leases
     if want[bucket] then
       assert(not where[id])
       where[id], rates[id] = q + 33, q + 17
-    elseif fronts[bucket] then -- its bucket leaves the front
-      kept = kept + 1
-      behind[#behind + 1] = sub(value, q, q + 24) .. stamp .. sub(value, q + 33, after - 1)
+    elseif fronts[bucket] then -- the mark of a bucket that leaves the front
+      kept_count = kept_count + 1
+      kept_records[#kept_records + 1] = sub(value, q, q + 24) .. stamp .. sub(value, q + 33, after - 1)
     else
-      raw = not (sunpack('<d', value, q + 25) <= now)
-      if raw then kept = kept + 1 end
+      unchanged = not (sunpack('<d', value, q + 25) <= now)
+      if unchanged then kept_count = kept_count + 1 end
     end
-    if raw then
+    if unchanged then
       run = run or q
     elseif run then
-      behind[#behind + 1], run = sub(value, run, q - 1), nil
+      kept_records[#kept_records + 1], run = sub(value, run, q - 1), nil
     end
     q = after
   end
   assert(q == #value + 1)
-  if run then behind[#behind + 1] = sub(value, run) end
+  if run then kept_records[#kept_records + 1] = sub(value, run) end
   local missing
   for j = 1, n do
-    local id = sub(mine, 25 * j - 24, 25 * j - 8)
+    local id = sub(wanted, 25 * j - 24, 25 * j - 8)
     local p, alg, a, u, m = where[id], byte(id), 0, 0, 0
     if p then
       a, u = sunpack('<dd', value, p)
@@ -126,7 +150,7 @@ local function load(value, mine, n, st, refunds, helds, lates)
       elseif a ~= 0 then
         m = sunpack('<d', value, rates[id])
       end
-      assert(alg == 5 or (u >= 0 and m >= 0)) -- only a bucket may owe
+      assert(alg == 5 or (u >= 0 and m >= 0)) -- only the level of a token_bucket may be below zero
       st[3 * j - 2], st[3 * j - 1], st[3 * j] = number(a), number(u), number(m)
     else
       missing = missing or {}
@@ -134,22 +158,22 @@ local function load(value, mine, n, st, refunds, helds, lates)
     end
     if alg == 5 then
       local rest = sub(id, 2)
-      refunds[j] = marked(value, where['\133' .. rest])
-      local held, late = marked(value, where['\197' .. rest]), marked(value, where['\229' .. rest])
-      assert(not held or (held[2] >= 0 and held[2] <= 1099511627776))
+      refund_marks[j] = marked(value, where['\133' .. rest])
+      local leased, late = marked(value, where['\197' .. rest]), marked(value, where['\229' .. rest])
+      assert(not leased or (leased[2] >= 0 and leased[2] <= 1099511627776))
       assert(not late or late[2] >= 0)
-      if held and held[2] > 0 then helds[j] = held end
-      if late and late[2] > 0 then lates[j] = late end
+      if leased and leased[2] > 0 then lease_marks[j] = leased end
+      if late and late[2] > 0 then late_marks[j] = late end
     end
   end
-  return armed, table.concat(behind), kept, missing
+  return armed, table.concat(kept_records), kept_count, missing
 end
 
--- units is what an entry of a sorted set counts. One that is not ours counts nothing.
+-- units_of returns the units of an entry of a sorted set. An entry of another form counts 0.
 local function units_of(e) return tonumber(string.match(e, '^%d+:(%d+)$')) or 0 end
 
--- alter makes the entry of a time count so much more, or less. It adds before it removes: a set that is empty in
--- between loses its expiry.
+-- alter adds units, which may be below zero, to the entry of a time. It adds the new entry before it removes the old
+-- one: a set that is empty in between loses its expiry.
 local function alter(key, time, units)
   local text = string.format('%.0f', time)
   local old = call('ZRANGEBYSCORE', key, text, text)
@@ -161,7 +185,7 @@ local function alter(key, time, units)
   end
 end
 
--- offer is how much of what is left is leased, of a tier whose numbers begin behind p.
+-- offer returns how many of the units that are left are leased, of the tier whose numbers follow A[p]. See limit.Lease.
 local function offer(p, left)
   if left <= 0 then return 0 end
   local least, most, part = A[p + 11], A[p + 12], left * A[p + 15]
@@ -172,20 +196,20 @@ local function offer(p, left)
   return most < left and most or left
 end
 
--- leases tells whether the tier's numbers ask for one.
-local function leases(p) return ahead and (A[p + 11] > 0 or A[p + 12] > 0 or A[p + 13] > 0) end
+-- leases reports whether the request asks for a lease of the tier whose numbers follow A[p].
+local function leases(p) return with_leases and (A[p + 11] > 0 or A[p + 12] > 0 or A[p + 13] > 0) end
 
--- between is v, or the bound that it passes.
+-- between returns v, limited to low..high.
 local function between(low, v, high) return v < low and low or (v > high and high or v) end
 
--- start_of is when the window of a time begins.
+-- start_of returns when the window of a time begins.
 local function start_of(time, period, offset)
   local r = fmod(time - offset, period)
   if r < 0 then r = r + period end
   return time - r
 end
 
--- weighted is what the last window weighs at a time.
+-- weighted returns how much of the previous window's count still counts at a time, in a sliding_window.
 local function weighted(prev, start, time, period, tick, ticks)
   local left = between(0, start + period - time, period)
   local r = fmod(left, tick)
@@ -194,33 +218,33 @@ local function weighted(prev, start, time, period, tick, ticks)
   return (w - r) / ticks + (r > 0 and 1 or 0)
 end
 
--- is_set tells whether the key can be used as a sorted set.
+-- is_set reports whether a key can be used as a sorted set.
 local function is_set(key)
   local t = call('TYPE', key).ok
   return t == 'zset' or t == 'none'
 end
 
-for i = 1, npacks do
+for i = 1, pack_count do
   local base = 6 * i - 3
   local key, n, redirected = KEYS[A[base + 1]], A[base + 2], false
   local value = redis.pcall('GET', key)
   if A[base + 3] == 1 and not value then
     local set = KEYS[A[base + 5]]
     if not is_set(set) then return unreadable(set, 'is not a sorted set') end
-    joined[set] = joined[set] or call('ZCOUNT', set, now, '+inf')
-    if joined[set] < A[base + 6] then
-      joined[set] = joined[set] + 1
+    value_counts[set] = value_counts[set] or call('ZCOUNT', set, now, '+inf')
+    if value_counts[set] < A[base + 6] then
+      value_counts[set] = value_counts[set] + 1
     else
       key, redirected = KEYS[A[base + 4]], true
-      if shared[key] then return redis.error_reply('SLUICE two values share a counter: ' .. key) end
-      shared[key] = true
+      if used_others[key] then return redis.error_reply('SLUICE two values share a counter: ' .. key) end
+      used_others[key] = true
       value = redis.pcall('GET', key)
     end
   end
   if type(value) == 'table' then return unreadable(key, 'is not a string') end
   before[1] = before[1] .. pack('<d', redirected and 1 or 0)
-  local mine, armed, behind, kept, missing = sub(ids, 25 * tier + 1, 25 * (tier + n)), 0, '', 0, nil
-  local st, refunds, helds, lates = {}, {}, {}, {}
+  local wanted, armed, kept_records, kept_count, missing = sub(ids, 25 * tier + 1, 25 * (tier + n)), 0, '', 0, nil
+  local st, refund_marks, lease_marks, late_marks = {}, {}, {}, {}
   for j = 1, 3 * n do st[j] = 0 end
   if value then
     local magic, fine = sub(value, 1, 4), nil
@@ -228,23 +252,25 @@ for i = 1, npacks do
       if sub(magic, 1, 3) == 'SLU' then return foreign(key, value) end
       return unreadable(key, 'is not a pack')
     end
-    fine, armed, behind, kept, missing = pcall(load, value, mine, n, st, refunds, helds, lates)
+    fine, armed, kept_records, kept_count, missing =
+      pcall(load, value, wanted, n, st, refund_marks, lease_marks, late_marks)
     if not fine then return unreadable(key, 'is not a pack that can be read') end
-    if kept > MOST then crowded = key end
+    if kept_count > MAX_RECORDS then full_key = key end
   end
-  -- Earlier versions kept the counters of a limit that only some requests count in a pack of its own. Its key is
-  -- KEYS[A[base + 6]], and so on for each limit. The first use of a limit looks whether there is one.
+  -- Versions 1 and 2 kept the counters of a limit that only some requests count in a pack of its own. A[base + 6] is
+  -- the number of the first such key; those of the other limits follow. The first use of a limit looks for such a pack,
+  -- which is an error.
   if A[base + 3] == 0 and (missing or not value) then
-    local own, group, looked = A[base + 6] - 1, nil, nil
+    local old_key, group, looked = A[base + 6] - 1, nil, nil
     for j = 1, n do
-      local of = A[P + (j - 1) * STEP + 3]
-      if of ~= group then group, own = of, own + 1 end
-      if looked ~= own and (not missing or missing[j]) then
-        looked = own
-        local old = redis.pcall('GET', KEYS[own])
-        if type(old) == 'table' then return unreadable(KEYS[own], 'is not a string') end
-        if old and sub(old, 1, 3) == 'SLU' then return foreign(KEYS[own], old) end
-        if old then return unreadable(KEYS[own], 'is not a pack') end
+      local of = A[P + (j - 1) * STRIDE + 3]
+      if of ~= group then group, old_key = of, old_key + 1 end
+      if looked ~= old_key and (not missing or missing[j]) then
+        looked = old_key
+        local old = redis.pcall('GET', KEYS[old_key])
+        if type(old) == 'table' then return unreadable(KEYS[old_key], 'is not a string') end
+        if old and sub(old, 1, 3) == 'SLU' then return foreign(KEYS[old_key], old) end
+        if old then return unreadable(KEYS[old_key], 'is not a pack') end
       end
     end
   end
@@ -256,16 +282,16 @@ for i = 1, npacks do
     local x, y, z = 3 * j - 2, 3 * j - 1, 3 * j
     local at, units, m = st[x], st[y], st[z]
     local admits = false
-    local adjust = ahead and A[P + 18] or 0
-    if alg == 5 then -- token_bucket: need, num, den, full, slot, rate, period; ahead: where slots begin
+    local adjust = with_leases and A[P + 18] or 0
+    if alg == 5 then -- token_bucket: need, num, den, full, slot, rate, period
       local num, den, full = A[P + 5], A[P + 6], A[P + 7]
-      local slot, held, ends = A[P + 8], 0, 0
-      local late, ended, given = lates[j] and lates[j][2] or 0, lates[j] and lates[j][1] or 0, 0
-      if helds[j] then
-        ends, held = helds[j][1], helds[j][2]
+      local slot, leased, ends = A[P + 8], 0, 0
+      local late, ended, returned = late_marks[j] and late_marks[j][2] or 0, late_marks[j] and late_marks[j][1] or 0, 0
+      if lease_marks[j] then
+        ends, leased = lease_marks[j][1], lease_marks[j][2]
         if at > now + SKEW or ends > now + 2000000 + SKEW then
           ends = ends > now + slot and now + slot or ends
-          helds[j], lates[j], late, dirty = {ends, held}, nil, 0, true
+          lease_marks[j], late_marks[j], late, dirty = {ends, leased}, nil, 0, true
           if at > now then at, st[x] = now, now end
         end
       end
@@ -274,7 +300,7 @@ for i = 1, npacks do
         at, units = now, full
       else
         if at > now + SKEW then
-          at, st[x], lates[j], late, dirty = now, now, nil, 0, true
+          at, st[x], late_marks[j], late, dirty = now, now, nil, 0, true
         end
         if not same then
           -- The level in 1/den units, rounded down, by long division: the product passes 2^53.
@@ -300,13 +326,13 @@ for i = 1, npacks do
             units = whole * den + q + (owes and r > 0 and 1 or 0)
           end
           if owes then units = -units end
-        elseif adjust < 0 and held > 0 and ends == A[P + 19] and now < ends and at < ends then
-          local back = -adjust < held and -adjust or held
-          units, held, adjust = units + back * den, held - back, 0
-          if held == 0 then ends = 0 end
+        elseif adjust < 0 and leased > 0 and ends == A[P + 19] and now < ends and at < ends then
+          local back = -adjust < leased and -adjust or leased
+          units, leased, adjust = units + back * den, leased - back, 0
+          if leased == 0 then ends = 0 end
         end
-        if held > 0 and at < ends then -- until the slot ends there is no room for refill in what is leased
-          local cap, to = full - (held < full / den and held * den or full), now < ends and now or ends
+        if leased > 0 and at < ends then -- until the slot ends, nothing refills in place of leased units
+          local cap, to = full - (leased < full / den and leased * den or full), now < ends and now or ends
           if to > at then
             units = units + (to - at) * num
             at = to
@@ -314,24 +340,24 @@ for i = 1, npacks do
           if units > cap then units = cap end
         end
         if now > at then
-          units = units + (now - at) * num -- exact below full; beyond, it is cut
+          units = units + (now - at) * num -- exact below full; a larger level is cut to full
           at = now
         end
         if units > full then units = full end
       end
-      -- What may come back of the slot that ended last: the least room above the level since then.
+      -- late is how much may still come back from the slot that ended last: the least room above the level since then.
       local cap = full
-      if held > 0 then
-        local of = held < full / den and held * den or full
-        if ends <= at then late, ended, held, ends = of, ends, 0, 0 else cap = full - of end
+      if leased > 0 then
+        local of = leased < full / den and leased * den or full
+        if ends <= at then late, ended, leased, ends = of, ends, 0, 0 else cap = full - of end
       end
       if not same or ended > at or at >= ended + slot then late = 0 end
       if late > cap - units then late = cap - units end
       if late < 0 then late = 0 end
       if adjust < 0 and late > 0 and ended == A[P + 19] then
-        given = -adjust < full / den and -adjust * den or full
-        if given > late then given = late end
-        units, late = units + given, late - given
+        returned = -adjust < full / den and -adjust * den or full
+        if returned > late then returned = late end
+        units, late = units + returned, late - returned
       end
       if adjust > 0 and (now - A[P + 19]) * num < full then
         local less = units - (adjust < 2 * full / den and adjust * den or 2 * full)
@@ -343,25 +369,26 @@ for i = 1, npacks do
         units = units - need
         if leases(P) then
           if ends == 0 then ends = start_of(at, slot, A[P + 20]) + slot end
-          local left, room = units, full / den - held - need / den
+          local left, room = units, full / den - leased - need / den
           if A[P + 17] == 1 then
             left = units + (ends - at) * num
-            if full + units < room * den then room = (full + units - fmod(full + units, den)) / den end -- down to -full
+            -- a ramp may bring the level down to -full
+            if full + units < room * den then room = (full + units - fmod(full + units, den)) / den end
           end
-          left = (left - fmod(left, den)) / den -- below zero it is rounded up, and then it is nothing either way
+          left = (left - fmod(left, den)) / den -- rounds up below zero, where offer returns 0 anyway
           left = offer(P, left < room and left or room)
-          units, held = units - left * den, held + need / den + left
+          units, leased = units - left * den, leased + need / den + left
         end
-        na[tier], nb[tier], nc[tier], nfresh[tier] = at, units, A[P + 9], at + (full - units) / num
-        if late > 0 then nlate[tier] = {ended, late} end
-        if given > 0 then -- receipts from before must find it
-          ngiven[tier] = given
-          if at + full / num > nfresh[tier] then nfresh[tier] = at + full / num end
+        new_a[tier], new_b[tier], new_c[tier], new_fresh_at[tier] = at, units, A[P + 9], at + (full - units) / num
+        if late > 0 then new_late[tier] = {ended, late} end
+        if returned > 0 then -- counts as refunded for receipts of earlier charges
+          new_returned[tier] = returned
+          if at + full / num > new_fresh_at[tier] then new_fresh_at[tier] = at + full / num end
         end
-        if held > 0 then
-          nheld[tier] = {ends, held}
-          local later = ends + (held < full / den and held * den or full) / num
-          if later > nfresh[tier] then nfresh[tier] = later end
+        if leased > 0 then
+          new_leased[tier] = {ends, leased}
+          local later = ends + (leased < full / den and leased * den or full) / num
+          if later > new_fresh_at[tier] then new_fresh_at[tier] = later end
         end
       end
     elseif alg < 3 then -- fixed_window, sliding_window: cost, threshold, period, offset, tick, ticks, slot
@@ -371,13 +398,15 @@ for i = 1, npacks do
         at = at - (at - now - r) - (r > 0 and period or 0)
         st[x], dirty = at, true
       end
-      local own = start_of(now, period, offset) -- on the limit's grid; what is stored may lie on another one
-      local start, cur, prev, weight = own, 0, 0, 0
-      if at >= own then
+      -- own_start is the start of the window by the limit. The stored window may lie elsewhere, if the limit's align has
+      -- changed.
+      local own_start = start_of(now, period, offset)
+      local start, cur, prev, weight = own_start, 0, 0, 0
+      if at >= own_start then
         start, cur, prev = at, units, m
-      elseif at > own - period then
+      elseif at > own_start - period then
         cur, prev = units, m
-      elseif at > own - 2 * period then
+      elseif at > own_start - 2 * period then
         prev = units
       end
       if adjust ~= 0 then
@@ -388,7 +417,7 @@ for i = 1, npacks do
           prev = between(0, prev + adjust, most)
         end
       end
-      local off = start > own and fmod(start - own, period) ~= 0
+      local off = start > own_start and fmod(start - own_start, period) ~= 0
       if off then
         weight = prev
       elseif alg == 2 then
@@ -398,16 +427,16 @@ for i = 1, npacks do
       if admits then
         cur = cur + cost
         if leases(P) then
-          if A[P + 17] == 1 then -- what is left when the ramp ends
+          if A[P + 17] == 1 then -- units of a ramp must be free when it ends
             local since = now > start and now - start or 0
             local ends = start + between(0, since - fmod(since, A[P + 10]) + A[P + 10], period)
             if not off then weight = weighted(prev, start, ends, period, A[P + 8], A[P + 9]) end
           end
           cur = cur + offer(P, A[P + 5] - weight - cur)
         end
-        na[tier], nb[tier], nc[tier], nfresh[tier] = start, cur, prev, start + (alg + 1) * period
+        new_a[tier], new_b[tier], new_c[tier], new_fresh_at[tier] = start, cur, prev, start + (alg + 1) * period
       end
-    elseif alg == 7 then -- quota: cost, threshold, and four edges around the caller's now
+    elseif alg == 7 then -- quota: cost, threshold, and four consecutive edges of periods around the caller's time
       local e = P + 6
       while e < P + 9 and now >= A[e + 1] do e = e + 1 end
       if now < A[P + 6] or e == P + 9 then return redis.error_reply('SLUICE clocks differ by more than a period of a quota') end
@@ -421,9 +450,9 @@ for i = 1, npacks do
       if admits then
         units = units + A[P + 4]
         if leases(P) then units = units + offer(P, A[P + 5] - units) end
-        na[tier], nb[tier], nc[tier], nfresh[tier] = at, units, m, m
+        new_a[tier], new_b[tier], new_c[tier], new_fresh_at[tier] = at, units, m, m
       end
-    elseif alg == 6 then -- leaky_bucket: need, num, period; it adjusts in 1/num µs, as it needs
+    elseif alg == 6 then -- leaky_bucket: need, num, period; need and the correction are in grains
       local need, num, period = A[P + 4], A[P + 5], A[P + 6]
       if m ~= 0 and at > now + period + SKEW then
         at, units = now + period, 0
@@ -440,7 +469,7 @@ for i = 1, npacks do
         at, units, m = at < now + period and at or now + period, r, num
       elseif adjust < 0 and m ~= 0 and at >= now then
         if m ~= num and units > 0 then at, units = at + 1, 0 end
-        if adjust <= -4503599627370496 then -- all
+        if adjust <= -4503599627370496 then -- all of it
           at, units = now, 0
         else
           local r = fmod(-adjust, num)
@@ -456,9 +485,11 @@ for i = 1, npacks do
           units, m = fmod(need, num), num
           at = now + (need - units) / num
         end
-        na[tier], nb[tier], nc[tier], nfresh[tier] = at, units, m, at < now and now or at + 1
+        new_a[tier], new_b[tier], new_c[tier], new_fresh_at[tier] = at, units, m, at < now and now or at + 1
       end
-    else -- sliding_buckets, sliding_log: cost, threshold, period, width and buckets (0 for a log), key and key of the others
+    else
+      -- sliding_buckets, sliding_log: cost, threshold, period, width and buckets (0 for a log), number of the set's key,
+      -- and of the key of the set that further values share
       local cost, period, width = A[P + 4], A[P + 6], A[P + 7]
       local zkey = KEYS[redirected and A[P + 10] or A[P + 9]]
       if not is_set(zkey) then return unreadable(zkey, 'is not a sorted set') end
@@ -468,24 +499,25 @@ for i = 1, npacks do
         stamp = now - r
         oldest = stamp - A[P + 8] * width
       end
-      -- Entries are "time:units" by time; the state is their sum and the time their expiry is armed until.
+      -- The set's entries are "time:units", by time. The state is their sum and the time until which the set's expiry
+      -- is set.
       if m > 0 and call('EXISTS', zkey) == 0 then
         units, m = 0, 0
-      elseif m == 0 then -- the pack is gone, perhaps because somebody deleted it: what the set holds still counts
+      elseif m == 0 then -- the pack was deleted, and the entries of the set still count
         for _, e in ipairs(call('ZRANGEBYSCORE', zkey, '-inf', '+inf')) do units = units + units_of(e) end
       end
       local used, latest, retry, over = units, 0, 0, 0
-      -- What the set does not show: units that count from a time on, in order; and such that count no more.
-      local unseen, gone, gone_at, last = {}, 0, nil, string.format('%.0f', now + period + SKEW)
-      local reach = now -- the last time that is stamped
+      -- Changes that are not in the set yet: units to add, as {time, units} by time, and units removed at a time.
+      local pending, removed, removed_at, last = {}, 0, nil, string.format('%.0f', now + period + SKEW)
+      local last_time = now -- the latest time that an entry may have
       if units > 0 then
         local far, moved = call('ZRANGEBYSCORE', zkey, string.format('(%.0f', now + period + SKEW), '+inf'), 0
         for _, e in ipairs(far) do moved = moved + units_of(e) end
-        if charge == 1 and #far > 0 then -- stamped by a clock that leapt ahead: they count from now
+        if charge == 1 and #far > 0 then -- written by a clock that leapt ahead: these units count from now
           alter(zkey, stamp, moved)
           for _, e in ipairs(far) do call('ZREM', zkey, e) end
-        elseif moved > 0 then -- and a look may not move them
-          unseen[1] = {stamp, moved}
+        elseif moved > 0 then -- a Peek may not move them
+          pending[1] = {stamp, moved}
         end
         for _, e in ipairs(call('ZRANGEBYSCORE', zkey, '-inf', string.format('(%.0f', oldest))) do
           used = used - units_of(e)
@@ -498,16 +530,16 @@ for i = 1, npacks do
         if time >= oldest and time <= now + period then
           if adjust > 0 then
             if adjust > 2199023255552 - units then adjust = units < 2199023255552 and 2199023255552 - units or 0 end
-            table.insert(unseen, unseen[1] and unseen[1][1] <= time and 2 or 1, {time, adjust})
-            if time > reach then reach = time end
+            table.insert(pending, pending[1] and pending[1][1] <= time and 2 or 1, {time, adjust})
+            if time > last_time then last_time = time end
           else
             local there, text = 0, string.format('%.0f', time)
             for _, e in ipairs(call('ZRANGEBYSCORE', zkey, text, text)) do there = there + units_of(e) end
-            gone, gone_at = there < -adjust and there or -adjust, time
-            adjust = -gone
-            if unseen[1] and unseen[1][1] == time then
-              local more = between(0, -A[P + 18] - gone, unseen[1][2])
-              unseen[1][2], adjust = unseen[1][2] - more, adjust - more
+            removed, removed_at = there < -adjust and there or -adjust, time
+            adjust = -removed
+            if pending[1] and pending[1][1] == time then
+              local more = between(0, -A[P + 18] - removed, pending[1][2])
+              pending[1][2], adjust = pending[1][2] - more, adjust - more
             end
           end
           used, change = used + adjust, {time, adjust}
@@ -515,12 +547,12 @@ for i = 1, npacks do
       end
       admits = flags < 2 and (cost == 0 or used + cost <= A[P + 5])
       if used > 0 then
-        for _, u in ipairs(unseen) do
+        for _, u in ipairs(pending) do
           if u[2] > 0 then latest = u[1] end
         end
         local e = call('ZREVRANGEBYSCORE', zkey, last, '-inf', 'WITHSCORES', 'LIMIT', 0, 2)
         local time = tonumber(e[2]) or 0
-        if time == gone_at and units_of(e[1]) == gone then time = tonumber(e[4]) or 0 end
+        if time == removed_at and units_of(e[1]) == removed then time = tonumber(e[4]) or 0 end
         if time > latest then latest = time end
         if latest == 0 then latest = stamp end
         if not admits and flags < 2 then
@@ -528,16 +560,16 @@ for i = 1, npacks do
           local left, k = over, 1
           for _, e in ipairs(call('ZRANGEBYSCORE', zkey, string.format('%.0f', oldest), last, 'LIMIT', 0, over + 1)) do
             local time, n = tonumber(string.match(e, '^%d+')) or stamp, units_of(e)
-            if time == gone_at then n = n - gone end
-            while left > 0 and unseen[k] and unseen[k][1] <= time do
-              if unseen[k][2] > 0 then left, retry = left - unseen[k][2], unseen[k][1] end
+            if time == removed_at then n = n - removed end
+            while left > 0 and pending[k] and pending[k][1] <= time do
+              if pending[k][2] > 0 then left, retry = left - pending[k][2], pending[k][1] end
               k = k + 1
             end
             if left <= 0 then break end
             if n > 0 then left, retry = left - n, time end
           end
-          while left > 0 and unseen[k] do
-            if unseen[k][2] > 0 then left, retry = left - unseen[k][2], unseen[k][1] end
+          while left > 0 and pending[k] do
+            if pending[k][2] > 0 then left, retry = left - pending[k][2], pending[k][1] end
             k = k + 1
           end
         end
@@ -551,88 +583,95 @@ for i = 1, npacks do
         if leases(P) then
           stamp = now + A[P + 16]
           if width > 0 then stamp = start_of(stamp, width, 0) end
-          if stamp > reach then reach = stamp end
+          if stamp > last_time then last_time = stamp end
           total = total + offer(P, A[P + 5] - used - cost)
         end
-        stamped = stamped or {}
-        stamped[tier] = {zkey, stamp, total, string.format('(%.0f', oldest), reach - now + period + 2 * width, change}
-        na[tier], nb[tier], nc[tier], nfresh[tier] = 0, used + total, m, reach + period + 2 * width
+        set_changes = set_changes or {}
+        local oldest_score, matters_for = string.format('(%.0f', oldest), last_time - now + period + 2 * width
+        set_changes[tier] = {zkey, stamp, total, oldest_score, matters_for, change}
+        new_a[tier], new_b[tier], new_c[tier], new_fresh_at[tier] = 0, used + total, m, last_time + period + 2 * width
       end
     end
     if not admits then
       if flags % 2 == 1 then
-        refused = refused or {}
-        refused[A[P + 3]] = true
+        refused_shadows = refused_shadows or {}
+        refused_shadows[A[P + 3]] = true
       else
-        admitted = false
+        all_admit = false
       end
     end
-    P = P + STEP
+    P = P + STRIDE
   end
-  repaired = repaired or dirty
+  has_repairs = has_repairs or dirty
   for j = 1, n do
     before[#before + 1] = pack('<ddd', st[3 * j - 2], st[3 * j - 1], st[3 * j])
-    if byte(mine, 25 * j - 24) == 5 then
-      local r, h, l = refunds[j] or none, helds[j] or none, lates[j] or none
+    if byte(wanted, 25 * j - 24) == 5 then
+      local r, h, l = refund_marks[j] or none, lease_marks[j] or none, late_marks[j] or none
       before[#before + 1] = pack('<dddddd', r[1], r[2], h[1], h[2], l[1], l[2])
     end
   end
-  states[i], fresh[i] = st, dirty and now + 60000000 or 0
-  packs[i] = {key, armed, mine, behind, redirected, refunds, helds, lates, {}, kept > 0 and A[base + 3] == 0}
+  states[i], armed_least[i] = st, dirty and now + 60000000 or 0
+  -- The ninth field holds the tiers that stay uncharged. The tenth says that no tier is to be in front.
+  local scattered = kept_count > 0 and A[base + 3] == 0
+  packs[i] = {key, armed, wanted, kept_records, redirected, refund_marks, lease_marks, late_marks, {}, scattered}
 end
 
-if charge == 1 and admitted and crowded then
-  return redis.error_reply('SLUICE full: ' .. crowded .. ' would keep more than ' .. MOST ..
+if charge == 1 and all_admit and full_key then
+  return redis.error_reply('SLUICE full: ' .. full_key .. ' would keep more than ' .. MAX_RECORDS ..
     ' records of limits that this request does not name; they are dropped when they make no difference any more')
 end
-if charge == 1 and (admitted or repaired and not crowded) then
-  tier, P = 0, 3 + 6 * npacks
-  for i = 1, npacks do
-    local pk, st, base, until_ = packs[i], states[i], 6 * i - 3, fresh[i]
+if charge == 1 and (all_admit or has_repairs and not full_key) then
+  tier, P = 0, 3 + 6 * pack_count
+  for i = 1, pack_count do
+    local pk, st, base, until_ = packs[i], states[i], 6 * i - 3, armed_least[i]
     local n = A[base + 2]
     for j = 1, n do
       tier = tier + 1
-      if admitted and nc[tier] and not (A[P + 2] % 2 == 1 and refused and refused[A[P + 3]]) then
-        local s = stamped and stamped[tier]
+      if all_admit and new_c[tier] and not (A[P + 2] % 2 == 1 and refused_shadows and refused_shadows[A[P + 3]]) then
+        local s = set_changes and set_changes[tier]
         if s then
           if s[6] then alter(s[1], s[6][1], s[6][2]) end
           if s[3] > 0 then alter(s[1], s[2], s[3]) end
           call('ZREMRANGEBYSCORE', s[1], '-inf', s[4])
-          if nc[tier] < now + s[5] + SKEW then
-            nc[tier] = now + 2 * s[5] + 60000000
-            call('PEXPIRE', s[1], math.ceil((nc[tier] - now) / 1000))
+          if new_c[tier] < now + s[5] + SKEW then
+            new_c[tier] = now + 2 * s[5] + 60000000
+            call('PEXPIRE', s[1], math.ceil((new_c[tier] - now) / 1000))
           end
         end
         local r = pk[6][j]
-        if r and st[3 * j] ~= nc[tier] then -- at another rate: receipts from before give nothing, so the next era begins
+        -- the rate has changed: the next era begins, so that earlier receipts give nothing back
+        if r and st[3 * j] ~= new_c[tier] then
           pk[6][j] = {r[1], (r[2] + 1) % 256}
         end
-        st[3 * j - 2], st[3 * j - 1], st[3 * j], pk[7][j] = na[tier], nb[tier], nc[tier], nheld[tier]
-        pk[8][j] = nlate[tier]
-        if ngiven[tier] then
-          local sum, eras = (r and r[1] or 0) + ngiven[tier], r and r[2] or 0
+        st[3 * j - 2], st[3 * j - 1], st[3 * j], pk[7][j] = new_a[tier], new_b[tier], new_c[tier], new_leased[tier]
+        pk[8][j] = new_late[tier]
+        if new_returned[tier] then
+          local sum, eras = (r and r[1] or 0) + new_returned[tier], r and r[2] or 0
           if sum >= 4503599627370496 then sum, eras = sum - 4503599627370496, (eras + 1) % 256 end
           pk[6][j] = {sum, eras}
         end
-        if nfresh[tier] + SKEW > until_ then until_ = nfresh[tier] + SKEW end
-        if A[P + 1] == 6 and nc[tier] ~= A[P + 5] then pk[9][j] = true end -- charged nothing
+        if new_fresh_at[tier] + SKEW > until_ then until_ = new_fresh_at[tier] + SKEW end
+        -- the state was not charged, so it keeps its old rate
+        if A[P + 1] == 6 and new_c[tier] ~= A[P + 5] then pk[9][j] = true end
       else
         pk[9][j] = true
       end
-      P = P + STEP
+      P = P + STRIDE
     end
     if until_ > 0 then
       local armed, ttl = pk[2], nil
-      if armed < until_ then -- for twice as long as needed, so that it is done about once a window and not once a charge
+      -- for twice as long as needed, so that it is set about once per window and not at each charge
+      if armed < until_ then
         armed = math.floor(now + 2 * (until_ - now)) + 60000000
         ttl = math.ceil((armed - now) / 1000)
       end
       local stamp, magic, asis = pack('<d', armed), 'SLU3', nil
       local parts = {'', pk[3], stamp}
-      local scattered = pk[10] -- no tier is in front: requests name different limits, and look for each record
+      local scattered = pk[10] -- no tier is in front: requests name different limits, and search for each record
       for j = 1, n do
         local alg = byte(pk[3], 25 * j - 24)
-        if pk[9][j] and (alg == 5 or alg == 6) and st[3 * j] ~= 0 then -- what it holds is still counted in its old rate
+        -- the head keeps the rate by which the state is counted
+        if pk[9][j] and (alg == 5 or alg == 6) and st[3 * j] ~= 0 then
           asis = asis or {}
           asis[j] = sub(pk[3], 25 * j - 24, 25 * j - 8) .. pack('<d', st[3 * j])
         end
@@ -665,7 +704,8 @@ if charge == 1 and (admitted or repaired and not crowded) then
       local value = table.concat(parts)
       if ttl then
         call('SET', pk[1], value, 'PX', ttl)
-        if A[base + 3] == 1 and not pk[5] and is_set(KEYS[A[base + 5]]) then -- if it is none, the next new value says so
+        -- if it is no sorted set, the next new value reports that
+        if A[base + 3] == 1 and not pk[5] and is_set(KEYS[A[base + 5]]) then
           call('ZREMRANGEBYSCORE', KEYS[A[base + 5]], '-inf', now)
           call('ZADD', KEYS[A[base + 5]], string.format('%.0f', armed), pk[1])
           call('PEXPIRE', KEYS[A[base + 5]], 2 * ttl)
@@ -676,4 +716,4 @@ if charge == 1 and (admitted or repaired and not crowded) then
     end
   end
 end
-return pack('<dd', now, admitted and 1 or 0) .. table.concat(before) .. table.concat(summary)
+return pack('<dd', now, all_admit and 1 or 0) .. table.concat(before) .. table.concat(summary)

@@ -19,8 +19,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
 )
 
-// Random charges, looks, refunds, changed limits and leaps of the clock get the same answers from Redis as from memory,
-// over all algorithms, several packs, shadows, and more values than a limit keeps apart; and a look changes no key.
+// Guarantees that random charges, peeks, refunds, changed limits and leaps of the clock get the same answers from Redis
+// as from the memory store, over all algorithms, several packs, shadow limits, and more values than MaxValues; and that
+// a peek changes no key.
 func TestLikeMemory(t *testing.T) {
 	server := redistest.Start(t)
 	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
@@ -52,11 +53,11 @@ func TestLikeMemory(t *testing.T) {
 	}
 }
 
-// Leases that Redis grants, and what it holds of them, are to the unit what the core comes to: over all algorithms, tiers,
-// shadows, what is given back and what is counted from elsewhere, ramps, limits that change, refunds, and clocks that step
-// back. Every second script runs beside the memory store, which forgets counters; the others beside one that does not. Half of
-// those change the sizes of buckets too, within less than a minute: later Redis may forget a bucket that is full, which makes
-// a difference when its size changes, and only then.
+// Guarantees that Redis grants the leases that the core does, and keeps the same of them, to the unit: over all
+// algorithms, tiers, shadow limits, returned units, corrections, ramps, limits that change, refunds, and clocks that step
+// back. Every second script compares with the memory store, which forgets counters; the others with a store that forgets
+// nothing. Half of the latter also change the sizes of buckets, within less than a minute: later Redis may forget a
+// bucket that is full, which matters only when its size changes.
 func TestLeasesLikeCore(t *testing.T) {
 	redis.ForgetShapes()
 	server := redistest.Start(t)
@@ -88,8 +89,8 @@ func TestLeasesLikeCore(t *testing.T) {
 	}
 }
 
-// What refund.lua gives back, and what it leaves in the counters, is to the unit what the core comes to: over all algorithms,
-// amounts up to the largest that limits can count, changed limits, leases, and clocks that step back.
+// Guarantees that refund.lua gives back, and leaves in the counters, what the core does, to the unit: over all
+// algorithms, amounts up to the largest that limits can count, changed limits, leases, and clocks that step back.
 func TestRefundsLikeCore(t *testing.T) {
 	server := redistest.Start(t)
 	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
@@ -120,7 +121,7 @@ func TestRefundsLikeCore(t *testing.T) {
 	}
 }
 
-// core is a store without a bound that forgets nothing: the core, and a map.
+// core is a store without bounds that forgets nothing: the core and a map.
 type core struct {
 	states   map[string]*limit.State
 	refunded map[limit.ReceiptID]bool
@@ -179,7 +180,7 @@ func (c *core) Refund(_ context.Context, r *limit.Receipt, units int64, now time
 
 func (c *core) Accepts(*limit.Limit) error { return nil }
 
-// pair is one script on two stores.
+// pair runs one script on two stores.
 type pair struct {
 	*testing.T
 	ours   *redis.Store

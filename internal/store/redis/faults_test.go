@@ -32,7 +32,7 @@ func three(tb testing.TB) []limit.Charge {
 	return charges
 }
 
-// try decides once and returns what is left of the tightest limit, or -1 after an error.
+// try makes one decision and returns what is left of the tightest limit, or -1 after an error.
 func try(tb testing.TB, s *redis.Store, charges []limit.Charge) (int64, error) {
 	tb.Helper()
 	var d limit.Decision
@@ -64,7 +64,8 @@ func recovers(tb testing.TB, s *redis.Store, charges []limit.Charge) int64 {
 	return left
 }
 
-// A server that dies takes the decisions with it, as errors, and not the program; it comes back empty, and works at once.
+// Guarantees that a server that dies makes decisions fail with errors, and that one that comes back empty is used at
+// once.
 func TestKillAndRestart(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: time.Second})
@@ -89,7 +90,7 @@ func TestKillAndRestart(t *testing.T) {
 	}
 }
 
-// A server that forgets its scripts is told them again, and counts each charge once.
+// Guarantees that a server that has lost its scripts gets them again, and counts each charge once.
 func TestScriptFlush(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redis.Config{Addrs: []string{server.Addr}})
@@ -104,7 +105,7 @@ func TestScriptFlush(t *testing.T) {
 	}
 }
 
-// A replica holds what its primary said a while ago, and forgets what it is told: it must not be asked at all.
+// Guarantees that a replica is never asked: its data is old, and it loses what it is told.
 func TestReplicaRefused(t *testing.T) {
 	primary, replica := redistest.Start(t), redistest.Start(t)
 	host, port, _ := net.SplitHostPort(primary.Addr)
@@ -120,7 +121,7 @@ func TestReplicaRefused(t *testing.T) {
 	}
 }
 
-// A primary that is demoted refuses charges and looks alike, and one that is promoted takes over what it had.
+// Guarantees that a primary that is demoted refuses charges and peeks, and that a promoted one continues with its data.
 func TestFailover(t *testing.T) {
 	a, b := redistest.Start(t), redistest.Start(t)
 	adminA, adminB := a.Client(t), b.Client(t)
@@ -185,8 +186,8 @@ func follow(tb testing.TB, c *goredis.Client, host, port string) {
 	}
 }
 
-// A reply that is lost may be that of a charge that was made. It is an error, and is not sent again: what was counted is at
-// least what was admitted, and never more than was asked for. Units are lost, never given twice.
+// Guarantees that a charge whose reply is lost is an error and is not sent again. What is counted is at least what was
+// admitted, and never more than was requested: units are lost, and never granted twice.
 func TestLostReply(t *testing.T) {
 	server := redistest.Start(t)
 	p := newProxy(t, server.Addr)
@@ -217,7 +218,7 @@ func TestLostReply(t *testing.T) {
 	}
 }
 
-// Under resets at random the limit holds: never more admitted than its units, whatever was lost.
+// Guarantees that with random resets of connections no more is admitted than the limit allows, whatever is lost.
 func TestLostRepliesNeverOver(t *testing.T) {
 	server := redistest.Start(t)
 	p := newProxy(t, server.Addr)
@@ -271,7 +272,8 @@ func TestLostRepliesNeverOver(t *testing.T) {
 	}
 }
 
-// A server that hangs costs a decision its deadline and no more, and is used again when it is back.
+// Guarantees that a server that hangs delays a decision until its deadline and no longer, and is used again when it is
+// back.
 func TestPause(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: 50 * time.Millisecond})
@@ -296,7 +298,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// Nobody at the address: the first decision, too, ends in time.
+// Guarantees that the first decision ends in time, too, if no server is at the address.
 func TestUnreachable(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, by its backlog, and says nothing
 	if err != nil {
@@ -317,7 +319,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// Closing a store ends its connections, however many there were.
+// Guarantees that closing a store ends all of its connections.
 func TestCloseLeavesNothing(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -366,7 +368,7 @@ func sockets(tb testing.TB, admin *goredis.Client) int {
 	return strings.Count(list, "\n")
 }
 
-// What New cannot work with is an error that says what.
+// Guarantees that New refuses an invalid configuration with an error that names the problem.
 func TestConfig(t *testing.T) {
 	for _, tt := range []struct {
 		name string

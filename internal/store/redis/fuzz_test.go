@@ -12,7 +12,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// fuzzRequest is over two packs, with token buckets, windows, and a log if asked for.
+// fuzzRequest returns a request over two packs, with token buckets and windows, and with a sliding_log if withLog is
+// true.
 func fuzzRequest(tb testing.TB, withLog bool) *limit.Request {
 	tb.Helper()
 	var charges []limit.Charge
@@ -34,15 +35,15 @@ func fuzzRequest(tb testing.TB, withLog bool) *limit.Request {
 	return &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: charges}
 }
 
-// What a reply may be to.
+// The kinds of requests that a reply may answer.
 const (
 	fuzzShape byte = iota
 	fuzzGeneral
 	fuzzLeases
 )
 
-// FuzzReply guarantees that no reply makes the decoder panic, hang, or hand out a decision that is not consistent with
-// itself: an error leaves none.
+// FuzzReply guarantees that no reply makes the decoder panic, hang, or return an inconsistent decision. After an error
+// the decision is empty.
 func FuzzReply(f *testing.F) {
 	var unused []byte
 	for _, v := range []int64{2*1772452800000000 + 1, 0} {
@@ -83,10 +84,10 @@ func FuzzReply(f *testing.F) {
 		default:
 			return
 		}
-		var q question
+		var q query
 		q.begin(&Store{}, req, 1772452800000000, true)
 		if general {
-			q.encode()
+			q.encodeGeneral()
 		} else if !q.encodeShape() {
 			t.Fatal("no shape")
 		}
@@ -108,10 +109,10 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// Guarantees that a script that comes to another conclusion than package limit says that the owner's counters cannot be read, and not
-// that the server failed: healthy counters lead to no such reply.
+// Guarantees that a script that comes to another conclusion than package limit is an error that the owner's counters
+// cannot be read, and not a failure of the server: counters that are intact lead to no such reply.
 func TestContradictionIsUnreadable(t *testing.T) {
-	var q question
+	var q query
 	q.begin(&Store{}, fuzzRequest(t, false), 1772452800000000, true)
 	if !q.encodeShape() {
 		t.Fatal("no shape")
@@ -132,7 +133,7 @@ func FuzzFirst(f *testing.F) {
 	f.Add([]byte("*1000000000\r\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		budget := maxReply
-		text, err := first(bufio.NewReader(bytes.NewReader(b)), &budget, 0)
+		text, err := firstText(bufio.NewReader(bytes.NewReader(b)), &budget, 0)
 		if err != nil && text != "" {
 			t.Errorf("%q: %q and %v", b, text, err)
 		}

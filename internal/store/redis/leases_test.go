@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
 )
 
-// ten is a bucket of ten units, which come at one a second.
+// ten is a token bucket of ten units that refills one unit per second.
 func ten(tb testing.TB) []limit.Charge {
 	tb.Helper()
 	return []limit.Charge{{Cost: 1, Limit: build(tb, limit.Limit{ID: "ten", Tiers: []limit.Tier{
@@ -114,8 +114,8 @@ func TestBadLeases(t *testing.T) {
 	}
 }
 
-// While units are leased the bucket has no room for them, also in decisions that know nothing of leases; and when their
-// slot is over, the script of the request's shape serves it again.
+// Guarantees that a bucket does not refill in place of leased units, also for decisions without leases, and that the
+// generated script decides over the bucket when their slot has ended.
 func TestLeasedUnitsAreHeld(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())
@@ -147,7 +147,7 @@ func TestLeasedUnitsAreHeld(t *testing.T) {
 	}
 }
 
-// Guarantees that units which are leased of a bucket are held also after requests that do not name it, so that its
+// Guarantees that a bucket does not refill in place of leased units after requests that do not name it, so that its
 // record lies anywhere in the pack.
 func TestLeasedUnitsAreHeldBehind(t *testing.T) {
 	eachWay(t, func(t *testing.T, s *redis.Store) {
@@ -177,8 +177,8 @@ func TestLeasedUnitsAreHeldBehind(t *testing.T) {
 	})
 }
 
-// A sorted set that is empty for a moment, because all it had is stale, must not lose its expiry: else it stays for
-// good.
+// Guarantees that a sorted set that is empty for a moment, because all of its entries have ended, keeps its expiry.
+// Without it the set would stay for good.
 func TestStampsExpire(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -208,7 +208,8 @@ func TestStampsExpire(t *testing.T) {
 	}
 }
 
-// At its very start a window weighs all of the last one, and no more, also where the period has no round tick.
+// Guarantees that at its very start a sliding_window counts all of the previous window and no more, also if the period
+// has no round tick.
 func TestWeightAtTheStart(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	const period = 1_048_583 * time.Millisecond // a prime
@@ -232,7 +233,7 @@ func TestWeightAtTheStart(t *testing.T) {
 	}
 }
 
-// A request with leases of hundreds of limits is still one question.
+// Guarantees that a request with leases of hundreds of limits is one script call.
 func TestManyLeases(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
 )
 
-// eachWay runs a test with the scripts of shapes and with decide.lua alone.
+// eachWay runs a test with the generated scripts, and with decide.lua alone.
 func eachWay(t *testing.T, run func(t *testing.T, s *redis.Store)) {
 	addr := address(t)
 	for _, general := range []bool{false, true} {
@@ -27,7 +27,7 @@ func eachWay(t *testing.T, run func(t *testing.T, s *redis.Store)) {
 	}
 }
 
-// Guarantees that a bucket that was never used is full, also where it takes longer to fill than the time since 1970.
+// Guarantees that a bucket that was never used is full, also if it takes longer to fill than the time since 1970.
 func TestUnusedBucketIsFull(t *testing.T) {
 	eachWay(t, func(t *testing.T, s *redis.Store) {
 		prepaid := build(t, limit.Limit{ID: "prepaid", MaxCost: 40_000, Tiers: []limit.Tier{
@@ -63,8 +63,8 @@ func TestUnusedBucketIsFull(t *testing.T) {
 	})
 }
 
-// Guarantees that units leased at the very µs at which the slot before ends are held until the end of their own slot:
-// until then the bucket has no room for them.
+// Guarantees that units leased at the very µs at which the previous slot ends stay leased until the end of their own
+// slot: the bucket does not refill in their place.
 func TestLeaseAtTheEndOfASlot(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())
@@ -91,8 +91,8 @@ func TestLeaseAtTheEndOfASlot(t *testing.T) {
 	}
 }
 
-// Guarantees that a pack drops the records of limits that requests do not name when they make no difference any more,
-// and none before, and that it does not grow for ever.
+// Guarantees that a pack drops the records of limits that requests do not name as soon as they can influence no
+// decision, and not before, and that it does not grow forever.
 func TestRecordsAreDropped(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -143,8 +143,8 @@ func TestRecordsAreDropped(t *testing.T) {
 	}
 }
 
-// Guarantees that a window is remembered for as long as it may overlap those of another grid, to which a change of
-// align moves the limit: three periods from its start, however early the expiry of its pack was armed.
+// Guarantees that a window is remembered for as long as it may overlap the windows of a limit whose align has changed:
+// three periods from its start, however early the expiry of its pack was set.
 func TestWindowsOutliveAChangeOfAlign(t *testing.T) {
 	eachWay(t, func(t *testing.T, s *redis.Store) {
 		l := limit.Limit{ID: "hourly", MaxCost: 10, Tiers: []limit.Tier{
@@ -183,8 +183,8 @@ func TestWindowsOutliveAChangeOfAlign(t *testing.T) {
 	})
 }
 
-// Guarantees that the scripts of shapes serve requests that name different limits of a tenant, and the largest shapes:
-// Lua bounds the locals of a script.
+// Guarantees that the generated scripts handle requests that name different limits of a tenant, and the largest shapes:
+// Lua limits the number of local variables.
 func TestShapesServe(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	redis.ForgetShapes()
@@ -246,8 +246,8 @@ func TestShapesServe(t *testing.T) {
 	}
 }
 
-// Guarantees that a pack has a bound, that the error says so, and that no charge is made then; what is in the pack
-// stays.
+// Guarantees that a pack has a largest size, that the error says so, and that nothing is charged then. What is in the
+// pack stays.
 func TestPackIsFull(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())
@@ -286,8 +286,8 @@ func TestPackIsFull(t *testing.T) {
 	}
 }
 
-// Guarantees that every request that is sound fits into one question, with leases, too: it is decided, or the caller's
-// time is over.
+// Guarantees that every valid request fits into one script call, also with leases: it is decided, or its time limit
+// ends.
 func TestLargestRequests(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	kinds := []struct {

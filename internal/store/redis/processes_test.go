@@ -19,7 +19,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/redis"
 )
 
-// childEnv makes the test binary a process that charges counters: it holds "algorithm space address".
+// childEnv is the environment variable that makes the test binary a process that charges counters. Its value is
+// "algorithm space address".
 const childEnv = "SLUICE_TEST_CHILD"
 
 const (
@@ -56,7 +57,7 @@ func tier(a limit.Algorithm) limit.Tier {
 	return t
 }
 
-// contested are the limits that processes charge at once: one of the algorithm alone, and wider ones beside it.
+// contested returns the limits that processes charge at the same time: one of the algorithm under test, and wider ones.
 func contested(a limit.Algorithm) ([]limit.Charge, error) {
 	var charges []limit.Charge
 	for _, l := range []limit.Limit{
@@ -130,7 +131,8 @@ func charge(args []string) (int64, error) {
 	}
 }
 
-// Four operating system processes on one key: nothing but the server keeps them from admitting one too many.
+// Guarantees that four operating system processes, which share nothing but the server, together admit exactly what a
+// limit allows.
 func TestProcesses(t *testing.T) {
 	addr := address(t)
 	for _, a := range limit.Algorithms() {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// proxy stands between a store and its server, and can lose replies.
+// proxy forwards between a store and its server, and can lose replies.
 type proxy struct {
 	addr string
 	cut  atomic.Int64 // bytes of each reply that pass before the connection is reset; negative: all

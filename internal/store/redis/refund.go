@@ -15,15 +15,16 @@ var refundSource string
 
 var refundScript = newScript(refundSource)
 
-// What refund.lua says of a refund.
+// The results that refund.lua reports.
 const (
 	refundMade = iota
 	refundRepeated
 	refundLate
 )
 
-// Refund gives back what a receipt names, in one round trip. See [limit.Store]. A refund whose reply is lost may have
-// been made. Asking again is safe, since the server remembers the receipt until it gives nothing back any more.
+// Refund gives back what a receipt names, in one round trip. See [limit.Store]. refundArgs encodes the receipt for
+// refund.lua, and decodeRefund reads its reply. A refund whose reply is lost may have been made. Asking again is safe,
+// because the server remembers the receipt for as long as it could give anything back.
 func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
 	if err := ctx.Err(); err != nil {
 		return limit.Refund{}, err
@@ -34,9 +35,9 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	if len(r.Entries()) == 0 {
 		return limit.Refund{Units: []int64{}}, nil
 	}
-	within := within(ctx, s.deadline)
+	within := withTimeout(ctx, s.deadline)
 	defer within.release()
-	reply, err := s.run(within, refundScript, s.refundArgs(r, units, now))
+	reply, err := s.runScript(within, refundScript, s.refundArgs(r, units, now))
 	var out limit.Refund
 	if err == nil {
 		out, err = decodeRefund(reply, r)
@@ -47,7 +48,7 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	return out, nil
 }
 
-// refundArgs are the arguments for refund.lua, with room for two in front.
+// refundArgs returns the arguments for refund.lua. The first two places are for the command and the script.
 func (s *Store) refundArgs(r *limit.Receipt, units int64, now time.Time) []any {
 	prefix := s.appendPrefix(nil, r.Owner())
 	id := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, r.ID().Hi), r.ID().Lo)
@@ -73,8 +74,8 @@ func (s *Store) refundArgs(r *limit.Receipt, units int64, now time.Time) []any {
 		e := &entries[i]
 		l := e.Tier.Limit()
 		pack, stamps := key(appendPackKey(nil, prefix, l, e.Value)), int64(0)
-		if of(e.Tier).inSet {
-			stamps = key(appendStampsKey(nil, prefix, l, e.Value, e.Tier.Digest()))
+		if algorithmOf(e.Tier).inSet {
+			stamps = key(appendSetKey(nil, prefix, l, e.Value, e.Tier.Digest()))
 		}
 		give := e.Units
 		if units > 0 {
@@ -83,18 +84,18 @@ func (s *Store) refundArgs(r *limit.Receipt, units int64, now time.Time) []any {
 		p := e.Params()
 		numbers = appendDoubles(numbers, pack, stamps, give, p.End, p.At, rateOf(e.Tier))
 		numbers = appendDoubles(numbers, refundNumbers(e, p)...)
-		ids += markedID(byte(e.Tier.Algorithm), e.Tier)
+		ids += markID(byte(e.Tier.Algorithm), e.Tier)
 	}
 	args := append([]any{nil, nil, len(keys)}, keys...)
 	return append(args, string(numbers), ids)
 }
 
-// refundNumbers are what refund.lua gets of an entry beside what it gets of each. They are below 2^53, and so are the
-// products that it forms of them.
+// refundNumbers returns the numbers that refund.lua gets for an entry and that depend on its algorithm. They and the
+// products that refund.lua forms of them are below 2^53.
 func refundNumbers(e *limit.ReceiptEntry, p limit.EntryParams) []int64 {
 	t := e.Tier.Params(limit.Owner{})
 	n := [8]int64{t.Period}
-	if refund := of(e.Tier).refund; refund != nil {
+	if refund := algorithmOf(e.Tier).refundNumbers; refund != nil {
 		n = refund(t, e, p)
 	}
 	return n[:]
@@ -108,24 +109,25 @@ func appendDoubles(b []byte, numbers ...int64) []byte {
 }
 
 // decodeRefund reads the reply of refund.lua.
-func decodeRefund(reply string, r *limit.Receipt) (limit.Refund, error) {
-	a := answer{rest: reply}
-	now, result := a.integer(), a.integer()
-	out := limit.Refund{Units: make([]int64, len(r.Entries()))}
+func decodeRefund(reply string, receipt *limit.Receipt) (limit.Refund, error) {
+	r := replyReader{unread: reply}
+	now, result := r.readInteger(), r.readInteger()
+	out := limit.Refund{Units: make([]int64, len(receipt.Entries()))}
 	switch result {
 	case refundMade:
 		for i := range out.Units {
-			out.Units[i] = a.integer()
+			out.Units[i] = r.readInteger()
 		}
 	case refundRepeated:
 		out.Repeated = true
 	case refundLate:
-		out.Expired = r.Expired(now)
+		out.Expired = receipt.Expired(now)
 	default:
-		a.bad = true
+		r.isMalformed = true
 	}
-	if a.bad || len(a.rest) > 0 {
-		return limit.Refund{}, fmt.Errorf("%w: %d bytes for a refund of %d entries", errReply, len(reply), len(out.Units))
+	if r.isMalformed || len(r.unread) > 0 {
+		return limit.Refund{}, fmt.Errorf("%w: %d bytes for a refund of %d entries",
+			errMalformedReply, len(reply), len(out.Units))
 	}
 	return out, nil
 }

@@ -1,9 +1,16 @@
--- One refund: everything that a receipt's entries give back, or nothing. It comes to what limit.ReceiptEntry.Apply
--- comes to, to the unit: integers of at most 2^53 only, no rounding. See package redis for the layout of packs. KEYS[1]
--- remembers the receipt; the others are packs and sorted sets. ARGV[1] holds doubles: the time (below zero: the
--- server's), the time from which the receipt gives nothing back, the number of entries, and 14 numbers for each entry.
--- ARGV[2] holds the entries' ids. refund.go writes them, and reads the reply: the time, what became of the refund (0:
--- made, 1: repeated, 2: too late), and if it was made the units of each entry, all doubles.
+-- refund.lua makes one refund: it gives back what all entries of a receipt are due, or nothing. It computes the same as
+-- limit.ReceiptEntry.Apply, to the unit: it uses integers of at most 2^53 only, and never rounds. The package comment
+-- of package redis describes the layout of packs.
+--
+-- KEYS[1] is the key that remembers the receipt; the others are packs and sorted sets. ARGV[1] holds doubles: the time
+-- (below zero: use the server's clock), the time from which the receipt gives nothing back, the number of entries, and
+-- 14 numbers for each entry: the numbers of the keys of its pack and of its sorted set (0: none), the units to give
+-- back, the time from which the entry gives nothing back, the time of the charge, the rate by which the state was
+-- counted, and the eight numbers of algorithm.refundNumbers. ARGV[2] holds the heads of the entries' tiers, without the
+-- rate (17 bytes each).
+--
+-- refund.go writes the arguments and reads the reply, all doubles: the time, the result (0: made, 1: repeated, 2: too
+-- late) and, if the refund was made, the units that each entry gave back.
 local sunpack, pack, sub, byte, call = struct.unpack, struct.pack, string.sub, string.byte, redis.call
 local ERA, MOST = 4503599627370496, 9007199254740992
 local MADE, REPEATED, LATE = 0, 1, 2
@@ -16,18 +23,18 @@ end
 if now >= till then return pack('<dd', now, LATE) end
 if call('EXISTS', KEYS[1]) == 1 then return pack('<dd', now, REPEATED) end
 
--- Doubles of each algorithm's state, and of the marks of token buckets: what was refunded, is leased, may come back
--- late.
+-- WIDTH is the number of doubles of a state, by algorithm, and of the marks of a token_bucket: what was refunded (133),
+-- what is leased (197), and what may come back late (229).
 local WIDTH = {3, 3, 2, 2, 2, 2, 3, [133] = 2, [197] = 2, [229] = 2}
 
--- number is a double of a pack, which must be an integer.
+-- number returns a double of a pack, and fails unless it is an exact integer.
 local function number(v)
   assert(v == math.floor(v) and v >= -MOST and v <= MOST)
   return v
 end
 
--- index returns where each record of a pack lies by its id, the positions of its rate and of its state; and the time
--- that the pack's expiry is armed until.
+-- index returns a table of the records of a pack, by the first 17 bytes of their heads, with the positions of their
+-- rate and of their state; and the time until which the pack's expiry is set.
 local function index(value)
   local _, total = sunpack('<c4H', value)
   local where, at = {}, 15 + 25 * total
@@ -47,16 +54,17 @@ local function index(value)
   return where, number(armed)
 end
 
--- The packs of the receipt by the number of their key; false for one that is gone. bad is the reply for one that cannot
--- be read.
+-- packs holds the packs of the receipt, by the number of their key; false for a pack that does not exist. bad is the
+-- reply if a pack cannot be read.
 local packs, bad = {}, nil
 
-local function unreadable(key, why) -- as in decide.lua
+-- unreadable and foreign set bad as the functions in decide.lua return it.
+local function unreadable(key, why)
   call('PEXPIRE', key, 60000, 'LT')
   bad = redis.error_reply('SLUICE unreadable: ' .. key .. ' ' .. why .. '; it is dropped in a minute')
 end
 
-local function foreign(key, value) -- as in decide.lua
+local function foreign(key, value)
   bad = redis.error_reply('SLUICE unreadable: ' .. key .. ' holds a pack of version ' .. string.format('%q', sub(value, 1, 4)) ..
     ", which this release of Sluice does not read, and so does not take for empty; wait until the key expires, or delete it")
 end
@@ -80,7 +88,7 @@ local function open(k)
   return packs[k]
 end
 
--- get reads n numbers of a pack; put writes numbers over what is there.
+-- get returns n numbers of a pack, from position at; put overwrites numbers of a pack.
 local function get(p, at, n)
   local v = {sunpack('<' .. string.rep('d', n), p.value, at)}
   for i = 1, n do number(v[i]) end
@@ -92,17 +100,17 @@ local function put(p, at, ...)
   p.value, p.dirty = sub(p.value, 1, at - 1) .. text .. sub(p.value, at + #text), true
 end
 
--- units_of is what an entry of a sorted set counts. An entry that is not ours counts nothing.
+-- units_of returns the units of an entry of a sorted set. An entry of another form counts 0.
 local function units_of(e) return tonumber(string.match(e, '^%d+:(%d+)$')) or 0 end
 
--- limit.refilled: a bucket's level of the time at, as of a later time. A product that is not exact is beyond full, and
--- cut.
+-- refilled returns a bucket's level at the time `to`, given its level at the time `at`. A product that is too large to
+-- be exact is above full, and is cut to full.
 local function refilled(full, num, at, level, to)
   if to > at then at, level = to, level + (to - at) * num end
   return at, level < full and level or full
 end
 
--- token_bucket. See limit.applyTokenBucket.
+-- bucket refunds the entry of a token_bucket, as package limit does, and returns the units.
 local function bucket(p, record, digest, units, stamp, num, den, full, full_in, headroom, sum_before, eras_before, rate)
   local at, level = get(p, record[2], 2)
   local mark, held, ends = p.where['\197' .. digest], 0, 0
@@ -120,9 +128,9 @@ local function bucket(p, record, digest, units, stamp, num, den, full, full_in, 
   if leased == 0 then at, level = refilled(full, num, at, level, to) end
   local sum, eras, refunds = 0, 0, p.where['\133' .. digest]
   if refunds then sum, eras = get(p, refunds[2], 2) end
-  local elapsed, others = at - stamp, MOST -- others: what was refunded since, of other charges
+  local elapsed, others = at - stamp, MOST -- others: what was refunded of other charges since
   if eras - eras_before < 2 then others = (eras - eras_before) * ERA + (sum - sum_before) end
-  if elapsed < 0 or others < 0 then return 0 end -- a clock that leapt back; a counter made anew
+  if elapsed < 0 or others < 0 then return 0 end -- the clock leapt back, or the counter is a new one
   local gained = full
   if elapsed < full_in and others < full then gained = elapsed * num + others end
   local give = units * den - (gained > headroom and gained - headroom or 0)
@@ -136,12 +144,12 @@ local function bucket(p, record, digest, units, stamp, num, den, full, full_in, 
   else
     local id = '\133' .. digest
     p.where[id] = {#p.value + 18, #p.value + 34}
-    p.value = p.value .. id .. pack('<dddd', rate, p.armed, sum, eras) -- no record makes a difference for longer
+    p.value = p.value .. id .. pack('<dddd', rate, p.armed, sum, eras) -- no record matters for longer
   end
   return (give - math.fmod(give, den)) / den
 end
 
--- What was spent from a lease of a token bucket. See limit.release.
+-- release refunds units that were spent from a lease of a token_bucket, and returns how many.
 local function release(p, record, digest, units, slot, den)
   local at, level = get(p, record[2], 2)
   local mark, held, ends = p.where['\197' .. digest], 0, 0
@@ -167,8 +175,9 @@ for i = 1, count do
     fine = pcall(function()
       if alg == 5 or alg == 6 then
         local at, n = get(p, record[2], 2)
-        if at == 0 or get(p, record[1], 1) ~= rate then return end -- never used, or counted at another rate
-        if alg == 6 then -- leaky_bucket: den, charged, slot, frac. The slot that the charge set comes earlier.
+        -- the counter was never used, or its rate has changed
+        if at == 0 or get(p, record[1], 1) ~= rate then return end
+        if alg == 6 then -- leaky_bucket: den, charged, slot, fraction. The slot that the charge set moves back.
           if at == a3 and n == a4 then
             local spent = (a2 - units) * a1
             local r = math.fmod(spent, rate)
@@ -180,7 +189,7 @@ for i = 1, count do
         else
           back = bucket(p, record, digest, units, stamp, a1, a2, a3, a4, a5, a6, a7, rate)
         end
-      elseif alg == 3 or alg == 4 then -- sliding_buckets, sliding_log: the entry is in the set, the sum in the pack
+      elseif alg == 3 or alg == 4 then -- sliding_buckets, sliding_log: the entry is in the set, and the sum in the pack
         local _, sum = get(p, record[2], 2)
         local kind = call('TYPE', KEYS[set]).ok
         if kind ~= 'zset' and kind ~= 'none' then return unreadable(KEYS[set], 'is not a sorted set') end
@@ -192,7 +201,7 @@ for i = 1, count do
           put(p, record[2] + 8, sum - back)
           alters[#alters + 1] = {KEYS[set], text, old, there - back}
         end
-      else -- fixed_window, sliding_window, quota: the count of the window, or of a sliding_window's last
+      else -- fixed_window, sliding_window, quota: the count of the window, or a sliding_window's previous count
         local at, at_count = get(p, record[2], 1), nil
         if at == stamp then
           at_count = record[2] + 8
@@ -214,12 +223,12 @@ end
 
 for _, e in ipairs(alters) do
   local new = e[2] .. ':' .. string.format('%.0f', e[4])
-  if e[4] > 0 then call('ZADD', e[1], e[2], new) end -- first: a set that is empty in between loses its expiry
+  if e[4] > 0 then call('ZADD', e[1], e[2], new) end -- before ZREM: a set that is empty in between loses its expiry
   for _, was in ipairs(e[3]) do
     if was ~= new or e[4] <= 0 then call('ZREM', e[1], was) end
   end
 end
--- A pack keeps its expiry: the charge armed it for longer than its receipt gives anything back.
+-- A pack keeps its expiry: the charge has set it to a time after which the receipt gives nothing back.
 for k, p in pairs(packs) do
   if p and p.dirty then call('SET', KEYS[k], p.value, 'KEEPTTL') end
 end

@@ -39,7 +39,7 @@ func spacious(tb testing.TB) []limit.Charge {
 	return charges
 }
 
-// charged makes a receipt of a charge of cost units of each.
+// charged makes a receipt of a charge of cost units of each limit.
 func charged(tb testing.TB, s *redis.Store, charges []limit.Charge, cost int64, now time.Time) (*limit.Receipt, error) {
 	tb.Helper()
 	own := make([]limit.Charge, len(charges))
@@ -71,8 +71,9 @@ func used(tb testing.TB, s *redis.Store, charges []limit.Charge, now time.Time) 
 	return out
 }
 
-// Sixty-four callers refund for one tenant while sixteen charge it. No refund fails, each costs one call of a script,
-// and in the end every counter holds exactly what was charged and not given back.
+// Guarantees that concurrent refunds and charges of one tenant are counted exactly: with 64 callers that refund and 16
+// that charge, no refund fails, each costs one script call, and in the end every counter holds what was charged and not
+// given back.
 func TestRefundsBesideCharges(t *testing.T) {
 	const refunding, charging, each = 64, 16, 15
 	server := redistest.Start(t)
@@ -136,7 +137,7 @@ func TestRefundsBesideCharges(t *testing.T) {
 	}
 }
 
-// calls is how many scripts the server has run.
+// calls returns how many scripts the server has run.
 func calls(tb testing.TB, server *redistest.Server) (n int) {
 	tb.Helper()
 	info, err := server.Client(tb).Info(tb.Context(), "commandstats").Result()
@@ -154,8 +155,8 @@ func calls(tb testing.TB, server *redistest.Server) (n int) {
 	return n
 }
 
-// A refund whose reply is lost has been made, or has not. Asking again gives nothing twice, and what was not given is
-// given then.
+// Guarantees that a refund whose reply was lost, and that may have been made, can be asked for again: nothing is given
+// back twice, and what was not given back is given back then.
 func TestRefundLostReply(t *testing.T) {
 	server := redistest.Start(t)
 	p := newProxy(t, server.Addr)
@@ -230,8 +231,8 @@ func TestRefundsBeyondTheLowerNumber(t *testing.T) {
 	}
 }
 
-// A pack that cannot be read refuses a refund as it refuses a decision, and nothing is given back. One of another
-// version stays as it is.
+// Guarantees that a pack that cannot be read refuses a refund as it refuses a decision, and nothing is given back. A
+// pack of another version stays as it is.
 func TestRefundToAnUnreadablePack(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -285,8 +286,8 @@ func TestRefundToAnUnreadablePack(t *testing.T) {
 	}
 }
 
-// What was spent from a lease comes back only from what is still held: units that the lease's holder has given back are
-// not given back once more.
+// Guarantees that units spent from a lease come back only from units that are still leased: units that the caller has
+// returned are not given back once more.
 func TestRefundOfALeaseGivenBack(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())
@@ -314,8 +315,8 @@ func TestRefundOfALeaseGivenBack(t *testing.T) {
 	}
 }
 
-// A receipt of a counter that is gone gives nothing back to the one made since: not if it was refunded to before, and
-// not if the clock has stepped back.
+// Guarantees that the receipt of a counter that is gone gives nothing back to the counter made since: neither if that
+// was refunded to before, nor if the clock has stepped back.
 func TestRefundToACounterMadeAnew(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -355,7 +356,7 @@ func TestRefundToACounterMadeAnew(t *testing.T) {
 	}
 }
 
-// The receipt of a request of hundreds of limits is refunded in one call, too.
+// Guarantees that the receipt of a request of hundreds of limits is refunded in one script call.
 func TestRefundOfManyLimits(t *testing.T) {
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())

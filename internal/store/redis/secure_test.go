@@ -24,7 +24,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
 )
 
-// certificate writes a self-signed one for the loopback address, and returns its files and a pool that trusts it.
+// certificate writes a self-signed certificate for the loopback address, and returns its files and a pool that trusts
+// it.
 func certificate(tb testing.TB) (cert, key string, trust *x509.CertPool) {
 	tb.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -62,7 +63,7 @@ func certificate(tb testing.TB) (cert, key string, trust *x509.CertPool) {
 	return write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", secret), trust
 }
 
-// secured is a server that speaks TLS and knows the user sluice.
+// secured is a server that speaks TLS and has the user sluice.
 func secured(tb testing.TB) (server *redistest.Server, trust *x509.CertPool) {
 	tb.Helper()
 	cert, key, trust := certificate(tb)
@@ -75,7 +76,7 @@ func secured(tb testing.TB) (server *redistest.Server, trust *x509.CertPool) {
 	return server, trust
 }
 
-// login hands out a password that can change, as tokens do.
+// login returns a password that can change, as tokens do.
 type login struct {
 	mu    sync.Mutex
 	token string
@@ -98,7 +99,8 @@ func (l *login) set(token string) {
 	l.token = token
 }
 
-// Counters are reached over TLS with a user that may touch nothing else, and each new connection shows the password of its time.
+// Guarantees that the store works over TLS with a user that may access nothing else, and that each new connection uses
+// the password of its time.
 func TestTLSAndCredentials(t *testing.T) {
 	server, trust := secured(t)
 	l := &login{token: "first"}
@@ -131,7 +133,7 @@ func TestTLSAndCredentials(t *testing.T) {
 	}
 }
 
-// A connection that is not the one that was asked for is none: wrong certificate, wrong password, no password.
+// Guarantees that a wrong certificate, a wrong password and a missing password each prevent a connection.
 func TestTLSAndCredentialsRefused(t *testing.T) {
 	server, trust := secured(t)
 	good := &tls.Config{RootCAs: trust, MinVersion: tls.VersionTLS12}
@@ -160,7 +162,8 @@ func TestTLSAndCredentialsRefused(t *testing.T) {
 	}
 }
 
-// A user that may not ask for the role cannot be sure to have a primary, and is told what is missing.
+// Guarantees that a user that may not call ROLE gets an error that says what is missing: it cannot be sure to have a
+// primary.
 func TestRoleForbidden(t *testing.T) {
 	server := redistest.Start(t)
 	if err := server.Client(t).Do(t.Context(), "ACL", "SETUSER", "sluice", "on", ">first", "~*", "+@all", "-role").Err(); err != nil {
@@ -172,7 +175,7 @@ func TestRoleForbidden(t *testing.T) {
 	}
 }
 
-// A handshake that takes longer than a decision may fails that decision, and is there for one that comes later.
+// Guarantees that a handshake that takes longer than a decision may take fails that decision, and serves a later one.
 func TestSlowConnect(t *testing.T) {
 	server := redistest.Start(t)
 	slow := make(chan struct{})

@@ -14,10 +14,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
 )
 
-// patient is a deadline for tests that are not about deadlines, on a machine that does much else.
+// patient is a time limit for tests that do not test time limits, on a busy machine.
 const patient = 20 * time.Second
 
-// open connects a store to the address.
+// open returns a store that is connected to the address.
 func open(tb testing.TB, c redis.Config) *redis.Store {
 	tb.Helper()
 	if c.Deadline == 0 {
@@ -31,7 +31,7 @@ func open(tb testing.TB, c redis.Config) *redis.Store {
 	return s
 }
 
-// openAt is open, deciding by the time that the test gives.
+// openAt is open for a store that decides by the time that the test gives.
 func openAt(tb testing.TB, c redis.Config) *redis.Store {
 	tb.Helper()
 	s := open(tb, c)
@@ -39,7 +39,7 @@ func openAt(tb testing.TB, c redis.Config) *redis.Store {
 	return s
 }
 
-// address is that of the server in SLUICE_REDIS, or of one that is started for tb.
+// address returns the address of the server in SLUICE_REDIS, or of a server that is started for tb.
 func address(tb testing.TB) string {
 	tb.Helper()
 	if addr := os.Getenv("SLUICE_REDIS"); addr != "" {
@@ -50,7 +50,7 @@ func address(tb testing.TB) string {
 
 var spaces atomic.Int64
 
-// newSpace keeps the counters of a test apart from all others, whatever the server held before.
+// newSpace separates the counters of a test from all others, whatever the server holds.
 func newSpace() string { return fmt.Sprintf("%d.%d.", os.Getpid(), spaces.Add(1)) }
 
 func build(tb testing.TB, l limit.Limit) *limit.Limit {

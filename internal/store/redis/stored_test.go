@@ -23,8 +23,8 @@ import (
 var writeStored = flag.String("stored", "",
 	"write testdata/stored-`COMMIT`.json, which must not be there, with what this code stores")
 
-// storedKey is a key of Redis with its value, as testdata/stored-COMMIT.json has them. The code of that commit has
-// written them, by the cases of limittest.Stored. Times to live are not kept.
+// storedKey is a key of Redis with its value, as in testdata/stored-COMMIT.json. The code of that commit has written
+// the keys for the cases of limittest.Stored. Expiries are not kept.
 type storedKey struct {
 	Key     []byte        `json:"key"`
 	Value   []byte        `json:"value,omitempty"`   // of a string
@@ -96,8 +96,7 @@ func dumpStored(tb testing.TB, c *goredis.Client) (all []storedKey) {
 	return all
 }
 
-// TestWriteStored makes the fixture of a commit, with -stored. Without it there is nothing to do: the code of later
-// commits stores what its own tests say.
+// TestWriteStored writes the fixture of a commit if the flag -stored is given. Otherwise it does nothing.
 func TestWriteStored(t *testing.T) {
 	if *writeStored == "" {
 		return // nothing is to be made
@@ -118,7 +117,7 @@ func TestWriteStored(t *testing.T) {
 	}
 }
 
-// Guarantees that the fixture holds each form that the commit stored, so that a test over it is a test of them all.
+// Guarantees that the fixture contains each form that the commit stored, so that a test over it covers all of them.
 func TestStoredFormsAreComplete(t *testing.T) {
 	c := redistest.Start(t).Client(t)
 	keys := loadStored(t, c, "71d6d5d")
@@ -167,8 +166,9 @@ func TestStoredFormsAreComplete(t *testing.T) {
 	}
 }
 
-// Guarantees that a pack of an earlier version is refused with its key and its version, by decisions, by looks and with leases; that
-// it stays as it is, without an expiry; and that a log's entries count also where somebody deleted the pack that they belong to.
+// Guarantees that a pack of an earlier version is refused with its key and its version, by decisions, by peeks and with
+// leases, and that it stays as it is, without an expiry. The entries of a sliding_log count even if somebody has
+// deleted the pack that they belong to.
 func TestStoredPacksAreRefused(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -215,7 +215,8 @@ func TestStoredPacksAreRefused(t *testing.T) {
 	}
 }
 
-// Guarantees that a limit whose counters an earlier version kept in a pack of their own is not taken for one that was never used.
+// Guarantees that a limit whose counters an earlier version kept in a pack of their own is not taken for a limit that
+// was never used.
 func TestStoredPackOfALimit(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -256,7 +257,7 @@ func TestStoredPackOfALimit(t *testing.T) {
 	}
 }
 
-// Guarantees that entries of a log, and of buckets, count also where their pack is gone.
+// Guarantees that entries of a sliding_log and of sliding_buckets count even if their pack is gone.
 func TestEntriesWithoutAPack(t *testing.T) {
 	server := redistest.Start(t)
 	admin := server.Client(t)

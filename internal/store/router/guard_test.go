@@ -56,7 +56,7 @@ func TestEveryCallIsGuarded(t *testing.T) {
 		var guards [3]counting
 		c := of(router.Backend{Store: newMemory(t), Guard: &guards[0]}, router.Backend{Store: newMemory(t), Guard: &guards[1]},
 			router.Backend{Store: newMemory(t), Guard: &guards[2]})
-		c.HoldFor = -1 // units that are held would be spent without a call
+		c.HoldFor = -1 // unspent charges would be spent without a call
 		s, err := router.New(c)
 		if err != nil {
 			t.Fatal(err)
@@ -96,7 +96,7 @@ func TestEveryCallIsGuarded(t *testing.T) {
 	}
 }
 
-// Over one store through its guard the same holds as over the store itself.
+// Guarantees that one store through its guard keeps the contract of a store.
 func TestContractOfOneBackend(t *testing.T) {
 	limittest.RunStoreContract(t, limittest.Config{
 		New: func(tb testing.TB) limit.Store {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
-// cells are a cell's own store and those of others, each of which can be made to fail.
+// cells are a cell's own store and those of other cells. Each of them can be made to fail.
 type cells struct {
 	*router.Store
 	own, a, b *away
@@ -29,7 +29,8 @@ func newCells(tb testing.TB, holdFor time.Duration) *cells {
 	return c
 }
 
-// Over the stores of several cells the same holds as over one, whichever of them keeps the quotas.
+// Guarantees that the stores of several cells together keep the contract of one store, whichever of them keeps the
+// quotas.
 func TestContractOfHomes(t *testing.T) {
 	for _, home := range []string{"a", "b"} {
 		t.Run(home, func(t *testing.T) {
@@ -41,9 +42,9 @@ func TestContractOfHomes(t *testing.T) {
 	}
 	for name, homed := range map[string]func(*limit.Limit) bool{
 		"everything": func(*limit.Limit) bool { return true },
-		// What was leased of sliding_buckets may not be charged again after a denial by another store, so shares has
-		// none leased. Units of a bucket that are given back after one are headroom to receipts from before, which the
-		// model's scripts refund.
+		// A denial by another store may make it impossible to charge returned units of sliding_buckets again, so the
+		// limits with shares lease none. Units that come back to a bucket after a denial enlarge what earlier receipts
+		// may refund, and the model's scripts refund.
 		"some": func(l *limit.Limit) bool {
 			a := l.Tiers[0].Algorithm
 			return a != limit.SlidingBuckets && a != limit.SlidingLog && a != limit.TokenBucket && l.ID[len(l.ID)-1]%2 == 0
@@ -119,9 +120,9 @@ func TestHomesAreNotLookedAt(t *testing.T) {
 	}
 }
 
-// Guarantees that units of a rate which another cell keeps are given back at once where another limit denies. Held
-// for a later request, as those of a quota are, they would be spent beside what the bucket has refilled since: more
-// than burst and rate allow.
+// Guarantees that units of a rate that another cell keeps are given back at once if another limit denies. If they were
+// kept as an unspent charge, like those of a quota, they would be spent in addition to what the bucket has refilled
+// since: more than burst and rate allow.
 func TestRatesOfAHomeAreNotHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCells(t, 0)
@@ -136,7 +137,7 @@ func TestRatesOfAHomeAreNotHeld(t *testing.T) {
 			if err := c.Decide(t.Context(), question(r, tiny), start, &d); err != nil {
 				t.Fatal(err)
 			}
-			synctest.Wait() // of two units that come back at once, the older one counts as lost where it comes second
+			synctest.Wait() // of two units that come back at once, the older one is lost if it arrives second
 		}
 		if got := c.used(t, c.a, tiny); got != 1 {
 			t.Errorf("%d of the bucket are charged for one request that was admitted", got)
@@ -162,7 +163,7 @@ func TestRatesOfAHomeAreNotHeld(t *testing.T) {
 	})
 }
 
-// kept is a daily quota that another cell keeps.
+// kept returns a daily quota that another cell keeps.
 func kept(tb testing.TB, id, home string, units int64) *limit.Limit {
 	tb.Helper()
 	return newLimit(tb, id, limit.Tier{
@@ -179,7 +180,7 @@ func (c *cells) used(tb testing.TB, s *away, l *limit.Limit) int64 {
 	return d.Results[0].Used()
 }
 
-// want fails unless so much is charged in the cell's own store and in each home, and nothing of it anywhere else.
+// want fails unless these amounts are charged in the cell's own store and in each home, and nothing anywhere else.
 func (c *cells) want(tb testing.TB, what string, r, qa, qb *limit.Limit, own, a, b int64) {
 	tb.Helper()
 	for _, x := range []struct {
@@ -194,12 +195,12 @@ func (c *cells) want(tb testing.TB, what string, r, qa, qb *limit.Limit, own, a,
 	}
 }
 
-// Guarantees that a decision over the stores of three cells charges each its own, or none, whichever of them denies or
-// fails: else a tenant whose quotas are moving would pay for calls that were refused.
+// Guarantees that a decision over the stores of three cells charges each store its own part, or none, whichever of them
+// denies or fails. Otherwise a tenant whose quotas are being moved would pay for calls that were refused.
 func TestHomesAllOrNothing(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
-		r, qa, qb  int64 // what each limit has
+		r, qa, qb  int64 // threshold of each limit
 		away       string
 		wantDenial string
 	}{
@@ -250,8 +251,8 @@ func TestHomesAllOrNothing(t *testing.T) {
 	}
 }
 
-// Guarantees that a decision which has nothing to ask of a home does not ask it, whatever its state, and says that it
-// did not look: each refill of a rate's lease would else wait for another region.
+// Guarantees that a decision that asks nothing of a home cell does not call its store, whatever its state, and marks
+// its results as not asked. Otherwise each renewal of a lease of a rate would wait for another region.
 func TestHomesAreAskedForWhatIsLacking(t *testing.T) {
 	c := newCells(t, -1)
 	r, qa := rate(t, 9), kept(t, "qa", "a", 100)

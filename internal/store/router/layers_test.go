@@ -6,5 +6,5 @@ import (
 	"github.com/sluicelimits/sluice/internal/layers"
 )
 
-// Stores know the core, never what stands above it, nor each other.
+// Guarantees that the router imports the core, and neither what uses the router nor another store.
 func TestLayers(t *testing.T) { layers.Only(t, layers.Std, "./internal/limit") }

@@ -3,6 +3,8 @@ package router_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,7 +17,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
-// away is a store that can be made to fail, and counts what it is asked.
+// away is a store that can be made to fail, and that counts its decisions.
 type away struct {
 	limit.Store
 	failing atomic.Bool
@@ -66,8 +68,8 @@ func newPairHolding(tb testing.TB, holdFor time.Duration) *pair {
 	return p
 }
 
-// Over two stores the same holds as over one: the contract, model and all. Nothing is held, since the model knows of no
-// leases, which make what remains look smaller.
+// Guarantees that two stores together keep the contract of one store, including its model. No unspent charges are kept,
+// because the model does not know them: they make what remains look smaller.
 func TestContract(t *testing.T) {
 	limittest.RunStoreContract(t, limittest.Config{
 		New:    func(tb testing.TB) limit.Store { return newPairHolding(tb, -1).Store },
@@ -122,7 +124,7 @@ func question(limits ...*limit.Limit) *limit.Request {
 	return req
 }
 
-// used is what of the limit is charged in the store that keeps it.
+// used returns how many units of the limit are charged in the store that counts it.
 func (p *pair) used(now time.Time, l *limit.Limit) int64 {
 	p.tb.Helper()
 	s := p.rates
@@ -136,9 +138,8 @@ func (p *pair) used(now time.Time, l *limit.Limit) int64 {
 	return d.Results[0].Used()
 }
 
-// Guarantees that what is held of a quota for other requests is given back before the quota denies: nobody has spent
-// those units.
-func TestHeldUnitsAreGivenBackBeforeADenial(t *testing.T) {
+// Guarantees that unspent charges are refunded before the quota denies: no request has spent their units.
+func TestUnspentChargesAreRefundedBeforeADenial(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 5), quota(t, 10)
 	ask := func(ofQuota, ofRate int64) bool {
@@ -153,22 +154,22 @@ func TestHeldUnitsAreGivenBackBeforeADenial(t *testing.T) {
 		}
 		return d.Allowed
 	}
-	if !ask(1, 5) || ask(9, 1) || p.Held() != 1 || p.used(start, q) != 10 {
+	if !ask(1, 5) || ask(9, 1) || p.Unspent() != 1 || p.used(start, q) != 10 {
 		t.Fatalf("%d leases are held, %d units charged; want the 9 units of a request that the rate denied to be held",
-			p.Held(), p.used(start, q))
+			p.Unspent(), p.used(start, q))
 	}
 	if !ask(8, 0) {
 		t.Error("8 units are denied, of 9 that nobody has spent")
 	}
-	if p.Held() != 0 || p.used(start, q) != 9 {
-		t.Errorf("%d leases are held, %d units charged; want the 9 that were admitted", p.Held(), p.used(start, q))
+	if p.Unspent() != 0 || p.used(start, q) != 9 {
+		t.Errorf("%d leases are held, %d units charged; want the 9 that were admitted", p.Unspent(), p.used(start, q))
 	}
 	if ask(2, 0) || !ask(1, 0) {
 		t.Error("of the one unit that is left, 2 are admitted, or 1 is not")
 	}
 }
 
-// holding is a store whose refunds wait until they are let go.
+// holding is a store whose refunds wait until free is closed.
 type holding struct {
 	limit.Store
 	free    chan struct{}
@@ -181,8 +182,8 @@ func (h *holding) Refund(ctx context.Context, r *limit.Receipt, units int64, now
 	return h.Store.Refund(ctx, r, units, now)
 }
 
-// Guarantees that units on their way back to a store that does not answer take a bounded room: those beyond it are
-// lost, and are not given back when the store answers.
+// Guarantees that returns to a store that does not answer take bounded memory: further units are lost, and are not
+// returned when the store answers.
 func TestReturnsThatWaitAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const held, waiting, underWay, beyond = 64, 4096, 8, 100
@@ -195,7 +196,7 @@ func TestReturnsThatWaitAreBounded(t *testing.T) {
 		var d limit.Decision
 		for i := range 1 + held + underWay + waiting + beyond { // the first one is admitted, and the rate denies all others
 			req := question(r, q)
-			req.Charges[1].Cost = 1 + int64(i) // so that none is served by what is held for another
+			req.Charges[1].Cost = 1 + int64(i) // different costs, so that no request spends another one's charge
 			if err := s.Decide(t.Context(), req, start, &d); err != nil || d.Allowed != (i == 0) {
 				t.Fatalf("request %d: allowed %t, %v", i, d.Allowed, err)
 			}
@@ -212,7 +213,30 @@ func TestReturnsThatWaitAreBounded(t *testing.T) {
 	})
 }
 
-// A client that hammers against a rate would else use up its month, and cost a write to the quotas' store each time.
+// Guarantees that unspent charges take bounded memory, however many owners have some.
+func TestUnspentChargesAreBounded(t *testing.T) {
+	const perOwner, inAll = 64, 4096
+	p := newPairHolding(t, time.Hour)
+	r, q := rate(t, 1), quota(t, 1_000_000)
+	var d limit.Decision
+	for o := range 2 * inAll / perOwner {
+		req := question(r, q)
+		req.Owner = limit.Owner{Kind: limit.Tenant, Name: strconv.Itoa(o)}
+		for i := range 1 + perOwner + 1 { // the rate admits the first one and denies all others
+			req.Charges[1].Cost = 1 + int64(i) // different costs, so that no request spends another one's charge
+			if err := p.Decide(t.Context(), req, start, &d); err != nil || d.Allowed != (i == 0) {
+				t.Fatalf("owner %d, request %d: allowed %t, %v", o, i, d.Allowed, err)
+			}
+		}
+		if n, want := p.Unspent(), min(perOwner*(o+1), inAll); n != want {
+			t.Fatalf("%d charges are kept after owner %d, want %d", n, o, want)
+		}
+	}
+	p.close()
+}
+
+// Guarantees that a client that hammers against a rate neither uses up its quota nor costs a write to the quotas' store
+// for each request.
 func TestRateDenialKeepsTheQuota(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 3), quota(t, 100)
@@ -231,18 +255,18 @@ func TestRateDenialKeepsTheQuota(t *testing.T) {
 	if asked := p.quotas.decided.Load(); asked != 4 {
 		t.Errorf("the quotas' store was asked %d times, want 4: three requests and one lease", asked)
 	}
-	if held, used := p.Held(), p.used(start, q); held != 1 || used != 4 {
+	if held, used := p.Unspent(), p.used(start, q); held != 1 || used != 4 {
 		t.Errorf("%d leases are held and %d units of the quota are gone, want 1 and 4", held, used)
 	}
-	if d := p.decide(start.Add(time.Second), q, r); !d.Allowed || p.used(start, q) != 4 || p.Held() != 0 {
-		t.Errorf("the next request is allowed %t, %d units are gone and %d held; want the held one spent", d.Allowed, p.used(start, q), p.Held())
+	if d := p.decide(start.Add(time.Second), q, r); !d.Allowed || p.used(start, q) != 4 || p.Unspent() != 0 {
+		t.Errorf("the next request is allowed %t, %d units are gone and %d held; want the held one spent", d.Allowed, p.used(start, q), p.Unspent())
 	}
 	if err := p.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// The quota denies: the rate must not be charged, and the wait is for both.
+// Guarantees that a denial by the quota charges nothing to the rate, and that Retry-After is for both.
 func TestQuotaDenialLeavesTheRate(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 2), quota(t, 1)
@@ -256,7 +280,7 @@ func TestQuotaDenialLeavesTheRate(t *testing.T) {
 	}
 }
 
-// An error of the rates must neither lose the quota's unit for good nor admit.
+// Guarantees that an error of the rates neither admits the request nor costs the quota a unit for good.
 func TestRatesAway(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 10), quota(t, 10)
@@ -266,7 +290,7 @@ func TestRatesAway(t *testing.T) {
 			t.Fatalf("Decide = allowed %t, %v; want the error", d.Allowed, err)
 		}
 	}
-	if used, held := p.used(start, q), p.Held(); used != 1 || held != 1 {
+	if used, held := p.used(start, q), p.Unspent(); used != 1 || held != 1 {
 		t.Errorf("%d units gone, %d held; want 1 and 1", used, held)
 	}
 	if err := p.Close(context.Background()); err != nil {
@@ -277,7 +301,8 @@ func TestRatesAway(t *testing.T) {
 	}
 }
 
-// A denial by the quota stays one while the rates are away: an error might admit the request elsewhere.
+// Guarantees that a denial by the quota remains a denial while the rates are away: after an error a fallback limiter
+// might admit the request.
 func TestQuotaDeniesWhileRatesAreAway(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 10), quota(t, 1)
@@ -297,13 +322,14 @@ func TestQuotasAway(t *testing.T) {
 	}
 }
 
-// A lease spent after its period would be a unit of the old day admitted on the new one, which its quota never counts.
-func TestLeaseEndsWithItsPeriod(t *testing.T) {
+// Guarantees that an unspent charge is dropped when its period ends: spent later, it would be a unit of the old day
+// that is admitted on the new one, whose quota does not count it.
+func TestUnspentChargeEndsWithItsPeriod(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 1), quota(t, 10)
 	evening := time.Date(2026, 3, 2, 23, 59, 59, 0, time.UTC)
 	p.decide(evening, r, q)
-	p.decide(evening, r, q) // denied by the rate: its unit of the quota is held
+	p.decide(evening, r, q) // denied by the rate: its unit of the quota is an unspent charge
 	morning := evening.Add(2 * time.Second)
 	p.decide(morning, r, q)
 	if used := p.used(morning, q); used != 1 {
@@ -311,8 +337,8 @@ func TestLeaseEndsWithItsPeriod(t *testing.T) {
 	}
 }
 
-// Nobody asks again: after a few seconds the units are back.
-func TestIdleLeaseIsRefunded(t *testing.T) {
+// Guarantees that an unspent charge is refunded after a few seconds if no request spends it.
+func TestUnspentChargeIsRefunded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t)
 		r, q := rate(t, 1), quota(t, 10)
@@ -324,7 +350,7 @@ func TestIdleLeaseIsRefunded(t *testing.T) {
 		}
 		<-time.After(11 * time.Second)
 		synctest.Wait()
-		if used, held := p.used(time.Now(), q), p.Held(); used != 1 || held != 0 {
+		if used, held := p.used(time.Now(), q), p.Unspent(); used != 1 || held != 0 {
 			t.Errorf("%d units gone, %d held; want 1 and 0", used, held)
 		}
 		if err := p.Close(context.Background()); err != nil {
@@ -333,7 +359,7 @@ func TestIdleLeaseIsRefunded(t *testing.T) {
 	})
 }
 
-// A receipt over both stores gives back in both, once.
+// Guarantees that a receipt over both stores gives back in both, once.
 func TestRefundOverBoth(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 5), quota(t, 5)
@@ -350,7 +376,38 @@ func TestRefundOverBoth(t *testing.T) {
 	}
 }
 
-// Many at once at the edge of both: never one too many of either, and every unit is spent, held or left.
+// late is a store whose clock is so far ahead that every receipt is too old for it.
+type late struct{ limit.Store }
+
+func (late) Refund(_ context.Context, r *limit.Receipt, _ int64, _ time.Time) (limit.Refund, error) {
+	return limit.Refund{Units: make([]int64, len(r.Entries())), Expired: true}, nil
+}
+
+// Guarantees that a refund that has given back units in one store does not say that it came too late, as the other store
+// does.
+func TestRefundThatIsLateForOneStore(t *testing.T) {
+	s, err := router.New(router.Config{
+		Rates: router.Backend{Store: newMemory(t)}, Quotas: router.Backend{Store: late{newMemory(t)}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d limit.Decision
+	if err := s.Decide(t.Context(), question(rate(t, 2), quota(t, 10)), start, &d); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Refund(t.Context(), d.Receipt(), 0, start)
+	if err != nil || got.Expired || got.Repeated || !slices.Equal(got.Units, []int64{1, 0}) {
+		t.Errorf("Refund = %+v, %v; want 1 unit of the rate and 0 of the quota", got, err)
+	}
+	got, err = s.Refund(t.Context(), d.Receipt(), 0, start)
+	if err != nil || !got.Expired || !got.Repeated || !slices.Equal(got.Units, []int64{0, 0}) {
+		t.Errorf("the second Refund = %+v, %v; want no units, repeated and too late", got, err)
+	}
+}
+
+// Guarantees that many concurrent requests never exceed the rate or the quota, and that every unit is spent, an unspent
+// charge, or left.
 func TestConcurrent(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 40), quota(t, 100)
@@ -377,8 +434,8 @@ func TestConcurrent(t *testing.T) {
 			t.Errorf("second %d admitted %d, want at most 40", second, n)
 		}
 	}
-	if used := p.used(start, q); total > 100 || used > 100 || used != total+int64(p.Held()) {
-		t.Errorf("%d admitted, %d of 100 units gone, %d held: units are lost or were made", total, used, p.Held())
+	if used := p.used(start, q); total > 100 || used > 100 || used != total+int64(p.Unspent()) {
+		t.Errorf("%d admitted, %d of 100 units gone, %d held: units are lost or were made", total, used, p.Unspent())
 	}
 	if err := p.Close(context.Background()); err != nil {
 		t.Fatal(err)

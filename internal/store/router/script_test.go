@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
-// mixture is limits of both halves: rates of several algorithms, quotas that are leased and that are not.
+// mixture is limits of both stores: rates of several algorithms, and quotas that are leased and that are not.
 type mixture struct {
 	limits []*limit.Limit
 	exact  []bool
@@ -42,24 +42,24 @@ func newMixture(tb testing.TB) *mixture {
 	return m
 }
 
-// ledger is what one caller holds and has been admitted.
+// ledger is what one caller has leased and what it was admitted.
 type ledger struct {
 	r     *rand.Rand
 	m     *mixture
 	held  map[*limit.Tier][]limit.Lease
-	spent map[*limit.Tier]int64 // admitted, of the need
-	lost  map[*limit.Tier]int64 // given back with calls that failed: they may have arrived
+	spent map[*limit.Tier]int64 // needed units that were admitted
+	lost  map[*limit.Tier]int64 // returned with calls that failed: these units may have arrived
 }
 
 func newLedger(m *mixture, seed uint64) *ledger {
 	return &ledger{rand.New(rand.NewPCG(seed, 7)), m, map[*limit.Tier][]limit.Lease{}, map[*limit.Tier]int64{}, map[*limit.Tier]int64{}}
 }
 
-// request is a random one, which may lease and give back.
+// request returns a random request, which may lease and return units.
 func (k *ledger) request(now time.Time) *limit.Request {
 	req := &limit.Request{Owner: owner}
 	leases := k.r.IntN(5) > 0
-	some := k.r.IntN(3) // of the limits are left out: none, a third, two thirds
+	some := k.r.IntN(3) // which part of the limits is left out: none, a third, or two thirds
 	for i, l := range k.m.limits {
 		if k.r.IntN(3) < some {
 			continue
@@ -93,9 +93,9 @@ func (k *ledger) ahead(t *limit.Tier, cost int64, exact bool, now time.Time) lim
 	return a
 }
 
-// settle takes what a decision left in hand; after an error, that what was given back with it is lost.
+// settle enters the leases of a decision. After an error, the units that were returned with the request count as lost.
 func (k *ledger) settle(req *limit.Request, d *limit.Decision, err error) {
-	if len(req.Leases) == 0 && !d.Allowed { // it has no results of rates that are away
+	if len(req.Leases) == 0 && !d.Allowed { // the denial has no results of rates that are away
 		return
 	}
 	i := 0
@@ -125,7 +125,7 @@ func (k *ledger) settle(req *limit.Request, d *limit.Decision, err error) {
 	}
 }
 
-// inHand is what of a tier is leased and not given back.
+// inHand returns the units of a tier that are leased and not returned.
 func (k *ledger) inHand(t *limit.Tier) (units int64) {
 	for _, g := range k.held[t] {
 		units += g.Units
@@ -148,14 +148,14 @@ func usedIn(tb testing.TB, s limit.Store, now time.Time, t *limit.Tier) int64 {
 	return 0
 }
 
-// Over two stores the same is admitted, leased and counted as over one, whatever the algorithms; but that a lease which
-// the rates' denial left with the caller is taken from the one store by a call of its own.
+// Guarantees that two stores together admit, lease and count the same as one store, whatever the algorithms. The one
+// difference: a lease that the caller keeps after a denial by the rates is made in the one store by a call of its own.
 func TestScriptsAgreeWithOneStore(t *testing.T) {
 	kept, denials, both := 0, 0, 0
 	for seed := range soak.Times(uint64(60)) {
 		p, one, m := newPairHolding(t, -1), newMemory(t), newMixture(t)
 		k := newLedger(m, seed)
-		now := start.Add(12*time.Hour - 10*time.Second) // the day ends
+		now := start.Add(12*time.Hour - 10*time.Second) // shortly before the day ends
 		var receipts [][2]*limit.Receipt
 		for step := range 150 {
 			now = now.Add(time.Duration(k.r.IntN(4)) * time.Duration(k.r.IntN(200_000)) * time.Microsecond)
@@ -224,12 +224,12 @@ func TestScriptsAgreeWithOneStore(t *testing.T) {
 	}
 }
 
-// shaky is a store whose calls fail at random: before they had an effect, or after.
+// shaky is a store whose calls fail at random, before or after they had an effect.
 type shaky struct {
 	limit.Store
 	mu            sync.Mutex
 	r             *rand.Rand
-	before, after int // of 100 calls
+	before, after int // per 100 calls
 }
 
 var errShaky = errors.New("shaky")
@@ -278,9 +278,9 @@ func (s *shaky) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	return back, err
 }
 
-// Many callers at once, who lease and give back, over stores that fail: what is admitted and in hand is never more than
-// what is counted, and that never above a limit. Where nothing fails, or only the rates, and before they have an
-// effect, nothing else is counted, but what was given back with calls that failed.
+// Guarantees that the stores never count less than what was admitted and is leased, and never more than a limit, with
+// many concurrent callers that lease and return units, over stores that fail. If nothing fails, or only the rates
+// before their calls have an effect, nothing else is counted except units that were returned with failed calls.
 func TestFaultsNeverUndercount(t *testing.T) {
 	for _, tt := range []struct {
 		name                                  string

@@ -11,7 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
-// spoiled is a store that answers of one owner that its requests cannot be decided.
+// spoiled is a store that answers that it cannot decide the requests of one owner.
 type spoiled struct {
 	limit.Store
 	bad            limit.Owner
@@ -34,8 +34,8 @@ func (s *spoiled) Peek(ctx context.Context, req *limit.Request, now time.Time, d
 	return s.Store.Peek(ctx, req, now, d)
 }
 
-// Guarantees that rates which cannot be decided for one owner cost that owner's quotas nothing for long, and other
-// owners not even a look: the store is not away.
+// Guarantees that rates that cannot be decided for one owner soon cost the owner's quotas nothing, and cause no probe
+// for other owners: the store is not away.
 func TestUndecidableRates(t *testing.T) {
 	rates, quotas := &spoiled{Store: newMemory(t), bad: limit.Owner{Kind: limit.Tenant, Name: "bad"}}, &spoiled{Store: newMemory(t)}
 	s, err := router.New(router.Config{Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: quotas}})
@@ -68,8 +68,34 @@ func TestUndecidableRates(t *testing.T) {
 	}
 }
 
-// Guarantees that a correction of which one half was made, and of the other the store answered that it cannot be, says
-// that the stores answered.
+// Guarantees that an owner whose requests the rates can decide again costs no probe before each of them.
+func TestNoProbeAfterTheRatesAnswered(t *testing.T) {
+	rates := &spoiled{Store: newMemory(t), bad: owner}
+	s, err := router.New(router.Config{
+		Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: newMemory(t)}, HoldFor: -1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := question(rate(t, 10), quota(t, 100))
+	req.Leases = []limit.LeaseRequest{leaseOf(1, 1), leaseOf(1, 5)}
+	var d limit.Decision
+	if err := s.Decide(t.Context(), req, start, &d); !errors.Is(err, limit.ErrUnreadable) {
+		t.Fatalf("Decide = %v, want ErrUnreadable", err)
+	}
+	rates.bad = limit.Owner{}
+	for i := range int64(3) {
+		if err := s.Decide(t.Context(), req, start, &d); err != nil || !d.Allowed {
+			t.Fatalf("request %d: allowed %t, %v", i, d.Allowed, err)
+		}
+		if n := rates.peeks.Load(); n != 1 {
+			t.Errorf("request %d: the rates were probed %d times, want once, before the first request that they decided", i, n)
+		}
+	}
+}
+
+// Guarantees that the error of a correction says that the stores answered if one part was corrected and the other store
+// answered that it cannot be.
 func TestUndecidableCorrection(t *testing.T) {
 	for name, c := range map[string]struct {
 		rates, quotas error

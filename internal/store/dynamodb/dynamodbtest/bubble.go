@@ -8,14 +8,14 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 )
 
-// Bubble is a client for bubbles of testing/synctest. Its calls are made outside, while time stands still in the bubble;
-// there they take as long as they would take to DynamoDB, whatever else this machine does.
+// Bubble is a client for bubbles of testing/synctest. It makes its calls outside of the bubble, while the bubble's time
+// stands still. In the bubble they take as long as calls of DynamoDB would take, however busy this machine is.
 type Bubble struct {
 	made  time.Time
 	meter *Meter
 	away  time.Duration
 	calls chan call
-	free  chan chan struct{} // what calls wait on: no bubble may own a channel that others use
+	free  chan chan struct{} // channels on which calls wait; a bubble must not own a channel that others use
 }
 
 type call struct {
@@ -25,8 +25,8 @@ type call struct {
 
 const outside = 32 // calls at a time
 
-// NewBubble makes a client whose calls take away, and up to half as long again, in the bubble. Call it outside, and stop there
-// when no call is under way.
+// NewBubble makes a client whose calls take between away and one and a half times away in the bubble. Call it outside
+// of the bubble, and call stop there when no call is under way.
 func NewBubble(m *Meter, away time.Duration) (b *Bubble, stop func()) {
 	b = &Bubble{made: time.Now(), meter: m, away: away, calls: make(chan call), free: make(chan chan struct{}, outside)}
 	for range outside {
@@ -41,11 +41,11 @@ func NewBubble(m *Meter, away time.Duration) (b *Bubble, stop func()) {
 	return b, func() { close(b.calls) }
 }
 
-// Enter has the bubble's clock, which begins in the year 2000, go on to the time outside: items are garbage when their ttl is
-// past. Call it in the bubble, first of all.
+// Enter advances the bubble's clock, which begins in the year 2000, to the time outside, because DynamoDB deletes items
+// whose ttl is past. Call it in the bubble before anything else.
 func (b *Bubble) Enter() { time.Sleep(time.Until(b.made)) }
 
-// through makes a call, half-way through the time that it takes.
+// through makes a call half-way through the time that the call takes.
 func (b *Bubble) through(ctx context.Context, f func()) error {
 	half := (b.away + rand.N(b.away/2+1)) / 2
 	if err := wait(ctx, half); err != nil {
@@ -69,7 +69,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// UpdateItem is the meter's, made outside.
+// UpdateItem calls the meter outside of the bubble.
 func (b *Bubble) UpdateItem(ctx context.Context, in *sdk.UpdateItemInput, o ...func(*sdk.Options)) (out *sdk.UpdateItemOutput, err error) {
 	if failed := b.through(ctx, func() { out, err = b.meter.UpdateItem(context.Background(), in, o...) }); failed != nil {
 		return nil, failed
@@ -77,7 +77,7 @@ func (b *Bubble) UpdateItem(ctx context.Context, in *sdk.UpdateItemInput, o ...f
 	return out, err
 }
 
-// GetItem is the meter's, made outside.
+// GetItem calls the meter outside of the bubble.
 func (b *Bubble) GetItem(ctx context.Context, in *sdk.GetItemInput, o ...func(*sdk.Options)) (out *sdk.GetItemOutput, err error) {
 	if failed := b.through(ctx, func() { out, err = b.meter.GetItem(context.Background(), in, o...) }); failed != nil {
 		return nil, failed
@@ -85,7 +85,7 @@ func (b *Bubble) GetItem(ctx context.Context, in *sdk.GetItemInput, o ...func(*s
 	return out, err
 }
 
-// TransactWriteItems is the meter's, made outside.
+// TransactWriteItems calls the meter outside of the bubble.
 func (b *Bubble) TransactWriteItems(
 	ctx context.Context, in *sdk.TransactWriteItemsInput, o ...func(*sdk.Options),
 ) (out *sdk.TransactWriteItemsOutput, err error) {

@@ -8,17 +8,17 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
 
-// errType is an attribute of a type that no item of this repository has.
+// errType is the error for an attribute of a type that no item of this repository has.
 var errType = errors.New("an attribute of an unknown type")
 
-// Value is an attribute in the JSON in which DynamoDB's own API has it: {"S": "text"}, {"N": "1"}, {"B": base64},
-// {"BOOL": true}, {"M": {…}}, {"L": […]}.
+// Value is an attribute in the JSON form of DynamoDB's own API: {"S": "text"}, {"N": "1"}, {"B": base64}, {"BOOL":
+// true}, {"M": {…}}, {"L": […]}.
 type Value struct{ types.AttributeValue }
 
-// Item is an item in that JSON, for fixtures.
+// Item is an item in that JSON form, for fixtures.
 type Item map[string]Value
 
-// ItemOf is the JSON form of an item as the SDK has it.
+// ItemOf returns the JSON form of an item of the SDK.
 func ItemOf(attributes map[string]types.AttributeValue) Item {
 	item := make(Item, len(attributes))
 	for name, v := range attributes {
@@ -27,7 +27,7 @@ func ItemOf(attributes map[string]types.AttributeValue) Item {
 	return item
 }
 
-// Attributes are the item as the SDK has it.
+// Attributes returns the item in the form of the SDK.
 func (i Item) Attributes() map[string]types.AttributeValue {
 	out := make(map[string]types.AttributeValue, len(i))
 	for name, v := range i {

@@ -6,7 +6,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/layers"
 )
 
-// A meter measures calls, whoever makes them: it knows DynamoDB and nothing of ours.
+// Guarantees that the meter, which measures the calls of any package, imports DynamoDB and no package of this
+// repository.
 func TestLayers(t *testing.T) {
 	layers.Only(t, layers.Std, "github.com/aws/aws-sdk-go-v2/aws/...", "github.com/aws/aws-sdk-go-v2/credentials/...",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...")

@@ -1,5 +1,5 @@
-// Package dynamodbtest is what tests and measurements of the DynamoDB store share: a server, a client and a meter of
-// what its calls cost.
+// Package dynamodbtest has what tests and measurements of the DynamoDB store share: a server, a client, and a meter
+// that counts what the client's calls cost.
 package dynamodbtest
 
 import (
@@ -11,21 +11,21 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 )
 
-// Meter is a client that adds up what its calls are charged for. A condition that fails reports no capacity: it is a
-// write unit for each begun KB of the item, and twice that in a transaction.
+// Meter is a client that adds up what its calls are charged for. For a write whose condition fails, DynamoDB reports no
+// capacity. The meter counts a write unit for each begun KB of the item, and twice as much in a transaction.
 type Meter struct {
 	*sdk.Client
 	mu    sync.Mutex
 	usage Usage
 }
 
-// Usage is what calls were charged for.
+// Usage is what calls were charged for, in capacity units.
 type Usage struct {
 	Writes, Reads float64 // units
-	Failed        int     // writes whose condition failed; their units are in Writes
+	Failed        int     // writes whose condition failed; Writes includes their units
 }
 
-// Take returns the usage so far, and starts again from nothing.
+// Take returns the usage so far, and starts a new count.
 func (m *Meter) Take() Usage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -51,7 +51,7 @@ func units(c *types.ConsumedCapacity) float64 {
 	return *c.CapacityUnits
 }
 
-// UpdateItem is the client's, counted.
+// UpdateItem calls the client and counts the call.
 func (m *Meter) UpdateItem(ctx context.Context, in *sdk.UpdateItemInput, o ...func(*sdk.Options)) (*sdk.UpdateItemOutput, error) {
 	in.ReturnConsumedCapacity = types.ReturnConsumedCapacityTotal
 	out, err := m.Client.UpdateItem(ctx, in, o...)
@@ -65,7 +65,7 @@ func (m *Meter) UpdateItem(ctx context.Context, in *sdk.UpdateItemInput, o ...fu
 	return out, err
 }
 
-// GetItem is the client's, counted.
+// GetItem calls the client and counts the call.
 func (m *Meter) GetItem(ctx context.Context, in *sdk.GetItemInput, o ...func(*sdk.Options)) (*sdk.GetItemOutput, error) {
 	in.ReturnConsumedCapacity = types.ReturnConsumedCapacityTotal
 	out, err := m.Client.GetItem(ctx, in, o...)
@@ -75,7 +75,7 @@ func (m *Meter) GetItem(ctx context.Context, in *sdk.GetItemInput, o ...func(*sd
 	return out, err
 }
 
-// TransactWriteItems is the client's, counted.
+// TransactWriteItems calls the client and counts the call.
 func (m *Meter) TransactWriteItems(ctx context.Context, in *sdk.TransactWriteItemsInput, o ...func(*sdk.Options)) (*sdk.TransactWriteItemsOutput, error) {
 	in.ReturnConsumedCapacity = types.ReturnConsumedCapacityTotal
 	out, err := m.Client.TransactWriteItems(ctx, in, o...)
@@ -93,7 +93,7 @@ func (m *Meter) TransactWriteItems(ctx context.Context, in *sdk.TransactWriteIte
 	return out, err
 }
 
-// ItemSize is the size of an item by DynamoDB's rules, rounded up where they are vague.
+// ItemSize returns the size of an item by DynamoDB's rules, rounded up where they are vague.
 func ItemSize(item map[string]types.AttributeValue) int {
 	n := 0
 	for name, v := range item {

@@ -15,15 +15,15 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 )
 
-// Endpoint is that of a DynamoDB on this machine: SLUICE_DYNAMODB, or else the one that scripts/dynamodb-local.sh
-// starts, or finds running.
+// Endpoint returns the address of a DynamoDB on this machine: SLUICE_DYNAMODB, or the one that
+// scripts/dynamodb-local.sh starts or finds running.
 func Endpoint() (string, error) {
 	if url := os.Getenv("SLUICE_DYNAMODB"); url != "" {
 		return url, nil
 	}
 	_, here, _, _ := runtime.Caller(0)
 	script := filepath.Join(filepath.Dir(here), "..", "..", "..", "..", "scripts", "dynamodb-local.sh")
-	cmd := exec.Command(script) //nolint:gosec // a path of this repository, from no input
+	cmd := exec.Command(script) //nolint:gosec // the path is part of this repository
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -33,7 +33,7 @@ func Endpoint() (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// Connect is a client with connections of its own; done closes those that idle.
+// Connect returns a client with connections of its own. done closes those that are idle.
 func Connect(endpoint string) (c *sdk.Client, done func()) {
 	transport := &http.Transport{MaxIdleConnsPerHost: 128}
 	return sdk.New(sdk.Options{

@@ -10,8 +10,9 @@ import (
 	"sync"
 )
 
-// Process is a process that a test may freeze and must kill. It ends with the test's own process however that ends, frozen or
-// not: a shell stands between, and ends it when its standard input closes.
+// Process is a process that a test may freeze and must kill. A shell stands between the test and the process, and ends
+// it when the shell's standard input closes. The process therefore ends with the test's own process, however that ends,
+// even if frozen.
 type Process struct {
 	mu      sync.Mutex
 	control io.WriteCloser // the shell's standard input: a signal a line
@@ -64,10 +65,10 @@ func Run(stdin, stdout, stderr *os.File, env []string, program string, args ...s
 	return p, nil
 }
 
-// Freeze stops the process where it is: SIGSTOP. The kernel goes on accepting its connections, and nobody answers.
+// Freeze stops the process with SIGSTOP. The kernel still accepts its connections, and nobody answers.
 func (p *Process) Freeze() error { return p.signal("STOP") }
 
-// Thaw lets a frozen process go on: SIGCONT.
+// Thaw lets a frozen process continue with SIGCONT.
 func (p *Process) Thaw() error { return p.signal("CONT") }
 
 // signal returns when the signal was sent.

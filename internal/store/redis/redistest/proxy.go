@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Proxy stands between clients and a server, and can be slow, silent or gone.
+// Proxy forwards between clients and a server, and can be slow, silent or gone.
 type Proxy struct {
 	Addr string // 127.0.0.1:port, which stays
 
@@ -41,13 +41,13 @@ func StartProxy(tb testing.TB, target string) *Proxy {
 	return p
 }
 
-// Forward passes everything on at once, new connections to target; those there are stay where they are. What was held back
-// arrives now.
+// Forward passes everything on at once, and new connections to target. Existing connections keep their server. What was
+// delayed or stalled arrives.
 func (p *Proxy) Forward(target string) {
 	p.change(func() { p.target, p.delay, p.stalled = target, 0, false })
 }
 
-// Delay holds back every piece for so long, in each direction.
+// Delay delays everything by d, in each direction.
 func (p *Proxy) Delay(d time.Duration) { p.change(func() { p.delay = d }) }
 
 // Stall passes nothing on, in either direction, until Forward. New connections are accepted, and nothing is answered.

@@ -1,5 +1,5 @@
-// Package redistest starts real Redis servers for tests, on the loopback address and in memory: single ones, and a cluster
-// of three. They end with the test, or with its process however that ends.
+// Package redistest starts real Redis servers for tests, on the loopback address and in memory: single servers, and a
+// cluster of three. They end with the test, or with its process, however that ends.
 package redistest
 
 import (
@@ -33,7 +33,7 @@ type Server struct {
 
 const startWithin = 20 * time.Second
 
-// Missing tells tb that there is no server: a skip, or a failure where REQUIRE_STORES names redis.
+// Missing skips the test because there is no server, or fails it if REQUIRE_STORES names redis.
 func Missing(tb testing.TB, why error) {
 	tb.Helper()
 	if slices.Contains(strings.Split(os.Getenv("REQUIRE_STORES"), ","), "redis") {
@@ -42,7 +42,7 @@ func Missing(tb testing.TB, why error) {
 	tb.Skipf("%v; install redis-server", why)
 }
 
-// Find is the path of redis-server, or of valkey-server.
+// Find returns the path of redis-server or valkey-server.
 func Find() (string, error) {
 	for _, name := range []string{"redis-server", "valkey-server"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -152,14 +152,14 @@ func Until(ctx context.Context, f func() error) error {
 // Kill ends the server with signal 9 and waits for it. What it held is lost.
 func (s *Server) Kill() { s.process.Kill() }
 
-// Freeze stops the server where it is: connections are accepted, and nothing is answered. What arrives meanwhile is carried
-// out after Thaw.
+// Freeze stops the server: it accepts connections and answers nothing. It carries out after Thaw what arrives
+// meanwhile.
 func (s *Server) Freeze() error { return s.process.Freeze() }
 
-// Thaw lets a frozen server go on.
+// Thaw lets a frozen server continue.
 func (s *Server) Thaw() error { return s.process.Thaw() }
 
-// Client is a plain client of the server, for what tests do behind a store's back.
+// Client returns a plain client of the server, for what tests do without the store.
 func (s *Server) Client(tb testing.TB) *goredis.Client {
 	tb.Helper()
 	c := goredis.NewClient(&goredis.Options{Addr: s.Addr, Protocol: 2, ReadTimeout: 30 * time.Second, DisableIdentity: true})
@@ -176,7 +176,7 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// FreePort is a port that nobody listens on at the moment.
+// FreePort returns a port on which nobody listens at the moment.
 func FreePort(tb testing.TB) int {
 	tb.Helper()
 	port, err := freePort()

@@ -11,28 +11,29 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// refusal says of an error of a write what it is about. Where DynamoDB refuses this one write, for its size or for what the
-// item holds, the error is one of those that say the store answered; see [limit.Answered]. Others are returned as they are.
-func refusal(err error) error {
+// classifyWriteError returns the error of a write in the form in which the store reports it. If DynamoDB refused just
+// this write, because of its size or of the item's contents, the error says that the store answered ([limit.Answered]).
+// Other errors are returned unchanged.
+func classifyWriteError(err error) error {
 	var api smithy.APIError
 	switch {
 	case isConflict(err):
 		return fmt.Errorf("%w: %w", ErrUndecided, err)
 	case errors.As(err, &api) && api.ErrorCode() == "ValidationException":
-		return invalid(err, api.ErrorMessage())
+		return classifyValidationError(err, api.ErrorMessage())
 	}
 	return err
 }
 
-// isConflict reports whether a transaction was at the item.
+// isConflict reports whether a transaction was writing the same item.
 func isConflict(err error) bool {
 	var busy *types.TransactionConflictException
 	return errors.As(err, &busy)
 }
 
-// invalid says what a write that DynamoDB did not validate is, by the message. That the keys are not the table's holds for
-// every write: it stays an error of the store.
-func invalid(err error, message string) error {
+// classifyValidationError tells by its message why DynamoDB found a write invalid. If the keys do not match the table's
+// schema, no write can succeed: that remains an error of the store.
+func classifyValidationError(err error, message string) error {
 	switch {
 	case strings.Contains(message, "schema"):
 		return err

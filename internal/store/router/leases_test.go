@@ -12,12 +12,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
-// leaseOf asks for a need, and for so many units beyond.
+// leaseOf requests a need, and a lease of so many units more.
 func leaseOf(need, units int64) limit.LeaseRequest {
 	return limit.LeaseRequest{Need: need, Ample: units, Share: limit.ShareOne}
 }
 
-// ask decides about limits that each cost 1, an Ahead for each.
+// ask decides over limits that each cost 1, with a lease request for each.
 func (p *pair) ask(now time.Time, limits []*limit.Limit, ahead ...limit.LeaseRequest) (*limit.Decision, error) {
 	req, d := question(limits...), new(limit.Decision)
 	req.Leases = ahead
@@ -34,7 +34,7 @@ func (p *pair) leases(now time.Time, limits []*limit.Limit, ahead ...limit.Lease
 	return d
 }
 
-// counts fails unless so much of the limit is charged.
+// counts fails unless this many units of the limit are charged.
 func (p *pair) counts(what string, now time.Time, l *limit.Limit, want int64) {
 	p.tb.Helper()
 	if got := p.used(now, l); got != want {
@@ -49,8 +49,9 @@ func (p *pair) close() {
 	}
 }
 
-// Dropped leases cost both stores a call for each request.
-func TestLeasesOfBothHalves(t *testing.T) {
+// Guarantees that a request may lease from both stores. A lease that is dropped would cost both stores a call for each
+// request.
+func TestLeasesOfBothParts(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 10), quota(t, 100)
 	d := p.leases(start, []*limit.Limit{r, q}, leaseOf(1, 4), leaseOf(1, 20))
@@ -68,8 +69,8 @@ func TestLeasesOfBothHalves(t *testing.T) {
 	p.counts("a peek", start, q, 21)
 }
 
-// The rates deny: what the quota was charged is the caller's, who spends it next time. So a hammering client costs no
-// calls, and no units.
+// Guarantees that after a denial by the rate the caller keeps what the quota was charged as a lease, and spends it with
+// the next request. A client that hammers against the rate therefore costs no calls and no units.
 func TestRateDenialLeavesTheQuotasLease(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 1), quota(t, 100)
@@ -88,7 +89,8 @@ func TestRateDenialLeavesTheQuotasLease(t *testing.T) {
 	p.counts("after Close", start, r, 1)
 }
 
-// A quota of which the request leases nothing gets its units back: beside a lease of another quota, by a refund.
+// Guarantees that after a denial by the rate a quota of which the request leases nothing is refunded, if the request
+// leases from another quota.
 func TestRateDenialRefundsWhatIsNotLeased(t *testing.T) {
 	p := newPair(t)
 	r, leased := rate(t, 1), quota(t, 100)
@@ -104,7 +106,7 @@ func TestRateDenialRefundsWhatIsNotLeased(t *testing.T) {
 	p.counts("after Close", start, leased, 6)
 }
 
-// A client that hammers against a rate under an exact quota costs the quotas' store one call.
+// Guarantees that a client that hammers against a rate under an exact quota costs the quotas' store one call.
 func TestRateDenialHoldsAnExactQuota(t *testing.T) {
 	p := newPair(t)
 	r, exact := rate(t, 2), quota(t, 100)
@@ -116,19 +118,19 @@ func TestRateDenialHoldsAnExactQuota(t *testing.T) {
 			t.Fatalf("allowed %t, leases %+v", d.Allowed, d.Lease(1))
 		}
 	}
-	if n := p.quotas.decided.Load(); n != 1 || p.Held() != 1 {
-		t.Errorf("the quotas' store was asked %d times, %d held; want 1 and 1", n, p.Held())
+	if n := p.quotas.decided.Load(); n != 1 || p.Unspent() != 1 {
+		t.Errorf("the quotas' store was asked %d times, %d held; want 1 and 1", n, p.Unspent())
 	}
-	if d := p.leases(start.Add(time.Second), limits, leaseOf(1, 5), limit.LeaseRequest{Need: 1}); !d.Allowed || d.Lease(0).Units != 1 || p.Held() != 0 {
-		t.Errorf("the next second: allowed %t, leases %+v, %d held", d.Allowed, d.Lease(0), p.Held())
+	if d := p.leases(start.Add(time.Second), limits, leaseOf(1, 5), limit.LeaseRequest{Need: 1}); !d.Allowed || d.Lease(0).Units != 1 || p.Unspent() != 0 {
+		t.Errorf("the next second: allowed %t, leases %+v, %d held", d.Allowed, d.Lease(0), p.Unspent())
 	}
 	p.close()
 	p.counts("one admitted", start, exact, 1)
 }
 
-// The caller takes it that a denial changed nothing: units that it gave back with the request must be charged as
-// before.
-func TestRateDenialChargesAgainWhatCameBack(t *testing.T) {
+// Guarantees that units that a denied request returned are charged as before, because the caller assumes that a denial
+// changes nothing.
+func TestRateDenialRechargesReturnedUnits(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		ask   limit.LeaseRequest
@@ -153,7 +155,7 @@ func TestRateDenialChargesAgainWhatCameBack(t *testing.T) {
 				t.Errorf("allowed %t, leases %+v; want a denial that leases nothing", d.Allowed, d.Lease(1))
 			}
 			p.counts("a denial", start, q, 11)
-			if tt.name == "less than was charged" { // the rest of that went back, too
+			if tt.name == "less than was charged" { // the rest of the charge is returned by another call
 				tt.calls++
 			}
 			if n := p.quotas.decided.Load(); n != tt.calls {
@@ -163,8 +165,8 @@ func TestRateDenialChargesAgainWhatCameBack(t *testing.T) {
 	}
 }
 
-// Units of a period that has ended come to nothing, and are not charged to the next one.
-func TestWhatCameBackTooLateIsNotChargedAgain(t *testing.T) {
+// Guarantees that returned units of a period that has ended are lost, and are not charged to the next period.
+func TestUnitsReturnedTooLateAreNotChargedAgain(t *testing.T) {
 	p := newPairHolding(t, -1)
 	r, q := rate(t, 1), quota(t, 100)
 	limits := []*limit.Limit{r, q}
@@ -179,7 +181,7 @@ func TestWhatCameBackTooLateIsNotChargedAgain(t *testing.T) {
 	p.counts("the new day", morning, q, 4)
 }
 
-// between has something happen before each call.
+// between is a store that calls do before each decision.
 type between struct {
 	limit.Store
 	do func()
@@ -190,9 +192,9 @@ func (b *between) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	return b.Store.Decide(ctx, req, now, d)
 }
 
-// Others were admitted for what came back, before the rates denied: the caller must not believe that it still has it.
-// An error says so; to charge it all the same would be over the quota.
-func TestWhatCameBackIsSpent(t *testing.T) {
+// Guarantees that a denied request is an error if others were admitted for the units that it returned. The caller must
+// not assume that it still has them, and charging them all the same would exceed the quota.
+func TestReturnedUnitsThatOthersSpent(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		quotas, rates := newMemory(t), newMemory(t)
 		r, q := rate(t, 1), quota(t, 11)
@@ -223,7 +225,7 @@ func TestWhatCameBackIsSpent(t *testing.T) {
 			t.Errorf("away %t: Decide = %v, allowed %t with %d results; want an error and none", away, err, d.Allowed, len(d.Results))
 		}
 		quotas.failing.Store(false)
-		want, lost := int64(2), int64(0) // the one admitted first, and the other's
+		want, lost := int64(2), int64(0) // the unit admitted first, and the one that was admitted meanwhile
 		if away {
 			want, lost = 1, 5
 		}
@@ -232,8 +234,38 @@ func TestWhatCameBackIsSpent(t *testing.T) {
 	}
 }
 
-// The rates fail: what the quotas' half was charged and leased goes back, and until the rates answer again the quotas'
-// store is left alone.
+// Guarantees that returned units which must be charged again after a denial are charged in the window from which they
+// came. If that window has ended meanwhile, the decision is an error, and nothing is charged in the next window: its
+// units belong to other requests.
+func TestReturnedUnitsAreNotChargedInTheNextWindow(t *testing.T) {
+	quotas, rates := &skewed{Store: newMemory(t)}, newMemory(t)
+	r, q := rate(t, 1), quota(t, 100)
+	isOver := false
+	midnight := &between{Store: rates, do: func() {
+		if isOver {
+			quotas.by = 24 * time.Hour
+		}
+	}}
+	s, err := router.New(router.Config{
+		Rates: router.Backend{Store: midnight}, Quotas: router.Backend{Store: quotas}, HoldFor: -1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pair{Store: s, rates: rates, quotas: &away{Store: quotas}, tb: t}
+	limits := []*limit.Limit{r, q}
+	leased := p.leases(start, limits, limit.LeaseRequest{Need: 1}, leaseOf(1, 10)).Lease(1)
+	isOver = true
+	request := leaseOf(0, 0)
+	request.Correction, request.CorrectionAt = -10, leased.At
+	if d, err := p.ask(start, limits, limit.LeaseRequest{Need: 1}, request); err == nil {
+		t.Errorf("Decide = allowed %t, leases %+v; want an error", d.Allowed, d.Lease(1))
+	}
+	p.counts("the next day", start.Add(24*time.Hour), q, 0)
+}
+
+// Guarantees that after an error of the rates everything that the quotas were charged and leased is returned, and that
+// the quotas' store is not called until the rates answer again.
 func TestRatesFailUnderLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t)
@@ -262,8 +294,8 @@ func TestRatesFailUnderLeases(t *testing.T) {
 	})
 }
 
-// What was leased of the counter that other values share is lost with an error: by the time it would be given back, the
-// value may have a counter of its own, of which that would be too much.
+// Guarantees that units of the counter that all values beyond MaxValues share are lost after an error. When they came
+// back, the value might have a counter of its own, from which they would be subtracted.
 func TestSharedCounterIsNotGivenBack(t *testing.T) {
 	p := newPairHolding(t, -1)
 	values, err := limit.New(limit.Limit{ID: "values", Per: "subject", MaxValues: 1, MaxCost: 100, Tiers: []limit.Tier{{Algorithm: limit.Quota,
@@ -292,7 +324,7 @@ func TestSharedCounterIsNotGivenBack(t *testing.T) {
 	}
 }
 
-// What was leased of a store that is away can be spent: nothing is asked of it.
+// Guarantees that leases of a store that is away can be spent: nothing is asked of it.
 func TestLeasesOfAStoreThatIsAwayCanBeSpent(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 10), quota(t, 100)
@@ -306,7 +338,7 @@ func TestLeasesOfAStoreThatIsAwayCanBeSpent(t *testing.T) {
 		{p.rates, [2]limit.LeaseRequest{{}, leaseOf(1, 2)}, q},
 	} {
 		tt.away.failing.Store(true)
-		for try := range 2 { // also once the rates are known to be away
+		for try := range 2 { // also after the rates have failed once
 			d := p.leases(start, limits, tt.ahead[:]...)
 			i := 0
 			if tt.lacks == q {
@@ -326,7 +358,8 @@ func TestLeasesOfAStoreThatIsAwayCanBeSpent(t *testing.T) {
 	p.counts("two leases of 3", start, q, 6)
 }
 
-// Nobody waits for a return to a quotas' store that hangs; Close does, until its context ends.
+// Guarantees that nobody waits for a return to a quotas' store that hangs, except Close, which waits until its context
+// ends.
 func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quotas, rates := newMemory(t), newMemory(t)
@@ -356,7 +389,7 @@ func TestCloseIsBounded(t *testing.T) {
 	})
 }
 
-// hanging is a store that can be made to answer nothing until its context ends.
+// hanging is a store that can be made to wait until the context of a call ends.
 type hanging struct {
 	limit.Store
 	hangs *atomic.Bool
@@ -370,12 +403,13 @@ func (h *hanging) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	return h.Store.Decide(ctx, req, now, d)
 }
 
-// A correction reaches the half that answers, whatever the other says, and however long it takes to.
-func TestCorrectionsReachBothHalves(t *testing.T) {
+// Guarantees that a correction reaches the store that answers, whatever the other one answers, and however long that
+// takes.
+func TestCorrectionsReachBothParts(t *testing.T) {
 	other := errors.New("another error")
 	for _, tt := range []struct {
 		name                string
-		rates, quotas, want error // want: what errors.Is finds in what is returned
+		rates, quotas, want error // want is what errors.Is finds in the returned error
 	}{
 		{"both answer", nil, nil, nil},
 		{"the rates are away", errAway, nil, nil},
@@ -414,7 +448,7 @@ func TestCorrectionsReachBothHalves(t *testing.T) {
 	}
 }
 
-// failing is a store that fails, if its error is not nil.
+// failing is a store that returns err, if it is not nil.
 type failing struct {
 	limit.Store
 	err error
@@ -427,8 +461,8 @@ func (f *failing) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	return f.Store.Decide(ctx, req, now, d)
 }
 
-// Who leases wants a result of each tier, also where the quota denies and the rates cannot be looked at: else the
-// denial would be an error, which might admit the request elsewhere.
+// Guarantees that a denial by the quota has a result for each tier of a request that leases, also if the rates cannot
+// be asked. Otherwise the denial would be an error, after which a fallback limiter might admit the request.
 func TestQuotaDeniesLeasesWhileRatesAreAway(t *testing.T) {
 	p := newPair(t)
 	r, q := rate(t, 10), quota(t, 1)
@@ -448,7 +482,7 @@ func TestQuotaDeniesLeasesWhileRatesAreAway(t *testing.T) {
 	}
 }
 
-// keeping is a store that denies, and has leased all the same.
+// keeping is a store that denies, and leases nevertheless.
 type keeping struct{ limit.Store }
 
 func (k *keeping) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
@@ -459,7 +493,8 @@ func (k *keeping) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	return nil
 }
 
-// What the quotas' store leased although it denied is the caller's, and is not asked for a second time.
+// Guarantees that the caller gets what the quotas' store has leased in spite of its denial, and that the store is not
+// asked a second time.
 func TestQuotasThatKeepWhatTheyLeased(t *testing.T) {
 	quotas, rates := newMemory(t), newMemory(t)
 	s, err := router.New(router.Config{Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: &keeping{quotas}}})
@@ -470,7 +505,7 @@ func TestQuotasThatKeepWhatTheyLeased(t *testing.T) {
 	r, q := rate(t, 2), quota(t, 3)
 	p.decide(start, r, q)
 	p.decide(start, r, q)
-	p.decide(start, r, q) // denied by the rate: the last unit of the quota is held
+	p.decide(start, r, q) // denied by the rate: the last unit of the quota is an unspent charge
 	quotas.decided.Store(0)
 	req := question(q, r)
 	req.Charges[0].Cost = 2
@@ -482,7 +517,7 @@ func TestQuotasThatKeepWhatTheyLeased(t *testing.T) {
 	p.close()
 }
 
-// skewed is a store whose clock is off.
+// skewed is a store whose clock differs from the caller's.
 type skewed struct {
 	limit.Store
 	by time.Duration
@@ -492,8 +527,8 @@ func (s *skewed) Decide(ctx context.Context, req *limit.Request, now time.Time, 
 	return s.Store.Decide(ctx, req, now.Add(s.by), d)
 }
 
-// A lease ends when its own store's period does, however the clocks differ: the holder reckons from the decision's
-// time.
+// Guarantees that a lease ends with the period of its own store, however the clocks differ. The caller counts from the
+// time of the decision.
 func TestLeasesEndByTheirOwnClock(t *testing.T) {
 	for _, by := range []time.Duration{-3 * time.Second, 3 * time.Second} {
 		for _, allowed := range []bool{true, false} {

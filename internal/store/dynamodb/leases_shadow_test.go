@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
 )
 
-// valueless is a client that throttles what is written to items of values.
+// valueless is a client that throttles writes to the items of values.
 type valueless struct{ *dynamodbtest.Meter }
 
 func (v valueless) UpdateItem(ctx context.Context, in *sdk.UpdateItemInput, o ...func(*sdk.Options)) (*sdk.UpdateItemOutput, error) {
@@ -23,8 +23,8 @@ func (v valueless) UpdateItem(ctx context.Context, in *sdk.UpdateItemInput, o ..
 	return v.Meter.UpdateItem(ctx, in, o...)
 }
 
-// A shadow whose write fails must not fail the decision that it only watches, nor leave its holder with units that nobody
-// charged.
+// Guarantees that a shadow limit whose write fails does not fail the decision, and that the caller then leases no units
+// of it: nobody has charged them.
 func TestShadowLeaseFails(t *testing.T) {
 	t.Parallel()
 	m := &dynamodbtest.Meter{Client: server(t)}

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
-// admissions counts what was admitted, by tier and the start of its window.
+// admissions counts admitted units, by tier and start of the window.
 type admissions struct {
 	mu sync.Mutex
 	of map[*limit.Tier]map[int64]int64
@@ -33,9 +33,10 @@ func (a *admissions) add(req *limit.Request, now time.Time) {
 	}
 }
 
-// Three processes lease quotas and rates in one request, over midnight: no window of either is ever over its limit, and
-// once they are closed both stores count exactly what was admitted in the windows that are still open; or, where stores
-// fail, no less. A day and a window that bind, and a quota that is never leased.
+// Guarantees that processes that lease quotas and rates in one request never exceed a window of either. When they are
+// closed, both stores have counted exactly what was admitted in the windows that are still open, or, if stores have
+// failed, no less. Three processes run over midnight, with a daily quota and a window that deny, and a quota that is
+// never leased.
 func TestLeaseStoreOverBoth(t *testing.T) {
 	for seed := range soak.Times(uint64(5)) {
 		fails := seed >= 3
@@ -115,7 +116,8 @@ func TestLeaseStoreOverBoth(t *testing.T) {
 			}
 			t.Logf("seed %d: %d decisions, %d local, %d errors, %d calls to the quotas, %d units lost", seed, decided.Load(), local, failed.Load(),
 				calls, lost)
-			if !fails && failed.Load() > decided.Load()/100 { // one whose units came back, and were spent, is an error
+			// a decision whose returned units others have spent is an error
+			if !fails && failed.Load() > decided.Load()/100 {
 				t.Errorf("%d of %d decisions are errors", failed.Load(), decided.Load())
 			}
 			if full := len(a.of[&day.Tiers[0]]); full != 2 {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 )
 
-// grantTo is one decision of a writer: what it may spend, and from when to when.
+// grantTo is one decision of a process: what it may spend, and from when to when.
 type grantTo struct {
 	limit.Lease
 	now  int64
@@ -21,7 +21,7 @@ type grantTo struct {
 	ramp bool
 }
 
-// lessees are writers that lease from one counter at once.
+// lessees are processes that lease from one counter at the same time.
 type lessees struct {
 	*testing.T
 	l      *limit.Limit
@@ -31,21 +31,22 @@ type lessees struct {
 	failed int
 	denied int
 
-	asking map[int]time.Time // the times of those that are not done, by writer
-	done   *sync.Cond        // one is
+	asking map[int]time.Time // the times of the decisions that are under way, by process
+	done   *sync.Cond        // signalled when a decision is done
 }
 
 const (
 	lesseeCount = 8
 	lesseeCalls = 120
 	lesseeStep  = 5 * time.Millisecond
-	lesseeSkew  = 2 * time.Millisecond  // times a writer's distance from the first
-	lesseeLead  = 40 * time.Millisecond // how far time may go on while a decision is being made
+	lesseeSkew  = 2 * time.Millisecond  // by which the clocks of two neighbouring processes differ
+	lesseeLead  = 40 * time.Millisecond // by how much time may advance during one decision
 
-	lesseeLate = int64((lesseeLead + lesseeCount*lesseeSkew) / time.Microsecond) // by which decisions overtake each other
+	// µs by which decisions overtake each other
+	lesseeLate = int64((lesseeLead + lesseeCount*lesseeSkew) / time.Microsecond)
 )
 
-// next is the time of a writer's next decision.
+// next returns the time of a process's next decision.
 func (w *lessees) next(i int) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,8 +67,8 @@ func (w *lessees) inTheWay() bool {
 	return false
 }
 
-// run has each writer ask at times that go on for all of them together, by clocks that differ, and give some of what it was
-// granted back.
+// run lets each process ask at times that advance for all of them together, by clocks that differ, and return some of
+// what it was granted.
 func (w *lessees) run() {
 	c := config(server(w.T))
 	var wg sync.WaitGroup
@@ -135,10 +136,10 @@ func (w *lessees) ask(s *dynamodb.Store, r *rand.Rand, i int, own *grantTo) *gra
 	return g
 }
 
-// spend is units at a time.
+// spend is units that are spent at a time.
 type spend struct{ at, units int64 }
 
-// spends are what is spent if some lease is spent at once, and some at its very end.
+// spends returns what is spent if some leases are spent at once, and others at their very end.
 func (w *lessees) spends() []spend {
 	var all []spend
 	for i, g := range w.grants {
@@ -156,9 +157,9 @@ func (w *lessees) spends() []spend {
 	return all
 }
 
-// Eight writers lease from one counter at once, with clocks that differ, give back and die with units in hand. However they
-// spend, and whatever each of them believed, what they have together is within the algorithm's bound: this is what a lease
-// must never cost.
+// Guarantees that processes which lease from one counter together stay within the algorithm's bound. Eight processes
+// with clocks that differ lease, return units, and stop with units left, and each of them spends its units at a time of
+// its choice. A lease must never cost the bound.
 func TestLeasedBounds(t *testing.T) {
 	t.Parallel()
 	start := func(tier limit.Tier) *lessees {
@@ -197,7 +198,8 @@ func TestLeasedBounds(t *testing.T) {
 		for i := range all {
 			units := int64(0)
 			for _, s := range all[i:] {
-				if s.at-all[i].at >= 1_000_000-lesseeLate { // a clock that is ahead drops what one that is behind still counts
+				// a process whose clock is ahead drops buckets that another one still counts
+				if s.at-all[i].at >= 1_000_000-lesseeLate {
 					break
 				}
 				if units += s.units; units > 200 {

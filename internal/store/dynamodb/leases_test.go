@@ -11,11 +11,13 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/soak"
+	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
-// randomAhead asks for a lease of some tiers, gives back some of what is held, and owes now and then.
-func randomAhead(r *rand.Rand, req *limit.Request, held map[string][]limit.Leftover, now, newest int64, rests bool) {
+// addRandomLeases adds lease requests to a request. Some tiers get none. Some return units of the leases in held, or add
+// units by a correction.
+func addRandomLeases(r *rand.Rand, req *limit.Request, held map[string][]limit.Leftover, now, newest int64, rests bool) {
 	for c := range req.Charges {
 		charge := &req.Charges[c]
 		for j := range charge.Limit.Tiers {
@@ -39,7 +41,8 @@ func randomAhead(r *rand.Rand, req *limit.Request, held map[string][]limit.Lefto
 			if own := held[key]; len(own) > 0 && r.IntN(3) == 0 {
 				i := r.IntN(len(own))
 				a.Correction, a.CorrectionAt = -1-r.Int64N(own[i].Units+1), own[i].At
-				if t.Algorithm == limit.TokenBucket && own[i].At <= newest { // this store does not take back what comes that late
+				// this store ignores units that come back to a token bucket after their slot
+				if t.Algorithm == limit.TokenBucket && own[i].At <= newest {
 					a.Correction, a.CorrectionAt = 0, 0
 				}
 				held[key] = slices.Delete(own, i, i+1)
@@ -58,22 +61,23 @@ func grants(d *limit.Decision) (out string) {
 	return out
 }
 
-// Leases, too, are what the memory grants, to the unit and the µs, however they are mixed with charges, refunds and
-// corrections, by one writer: a bound that one of the two stores holds, the other does. Here no decision spans items.
-func TestAheadAgreesWithMemory(t *testing.T) {
-	const groups = 4 // side by side
+// Guarantees that the store grants the leases that the memory store grants, to the unit and the µs, however they are
+// mixed with charges, refunds and corrections. A bound that holds for one of the two stores therefore holds for the
+// other. One process decides, and no decision spans items.
+func TestLeasesAgreeWithMemory(t *testing.T) {
+	const groups = 4 // run in parallel
 	for first := range uint64(groups) {
 		t.Run(fmt.Sprint("group ", first), func(t *testing.T) {
 			t.Parallel()
 			client := server(t)
 			for seed := first; seed < soak.Times(uint64(40)); seed += groups {
-				aheadAgreesWithMemory(t, client, seed)
+				leasesAgreeWithMemory(t, client, seed)
 			}
 		})
 	}
 }
 
-func aheadAgreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
+func leasesAgreeWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 23))
 	c := config(client)
 	c.DenyFor = []time.Duration{0, -1}[seed%2]
@@ -91,7 +95,7 @@ func aheadAgreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 			Buckets: l.Tiers[0].Buckets, Calendar: l.Tiers[0].Calendar,
 		}}}))
 	}
-	rests := r.IntN(2) == 0 // a counter that nothing is taken from is not written, so it does not learn the time
+	rests := r.IntN(2) == 0 // a counter that is charged nothing is not written, so it does not learn the time
 	now := noon
 	type pair struct{ ours, theirs *limit.Receipt }
 	var receipts []pair
@@ -135,7 +139,7 @@ func aheadAgreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 			req.Charges = append(req.Charges, charge)
 		}
 		if r.IntN(4) > 0 {
-			randomAhead(r, req, held, now.UnixMicro(), newest, rests)
+			addRandomLeases(r, req, held, now.UnixMicro(), newest, rests)
 		}
 		var ours, theirs limit.Decision
 		decide, same, what := s.Decide, model.Decide, "decide"
@@ -167,7 +171,47 @@ func aheadAgreesWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
 			}
 		}
 		if seed%7 == 0 {
-			viewsAreItems(t, s, c.Namespace)
+			copiesAreItems(t, s, c.Namespace)
+		}
+	}
+}
+
+// Guarantees that a bucket of which two processes return the last units, the second without having seen the first one's
+// return, is removed. A bucket with zero units would take room in the item until it expires.
+func TestEmptyBucketIsRemoved(t *testing.T) {
+	t.Parallel()
+	client := server(t)
+	c := config(client)
+	l := must(t, limit.Limit{ID: "b", MaxCost: 1, Tiers: []limit.Tier{
+		{Algorithm: limit.SlidingBuckets, Threshold: 100, Period: time.Minute, Buckets: 6},
+	}})
+	ask := func(s limit.Store, lease limit.LeaseRequest) limit.Lease {
+		t.Helper()
+		var d limit.Decision
+		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}, Leases: []limit.LeaseRequest{lease}}
+		if err := s.Decide(t.Context(), req, noon, &d); err != nil || !d.Allowed {
+			t.Fatalf("Decide %+v: allowed %t, %v", lease, d.Allowed, err)
+		}
+		return d.Lease(0)
+	}
+	first, second := open(t, c), open(t, c)
+	var leases []limit.Lease
+	for _, s := range []limit.Store{first, second} {
+		leases = append(leases, ask(s, limit.LeaseRequest{Least: 10, Life: time.Second.Microseconds()}))
+	}
+	if leases[0] != leases[1] || leases[0].Units != 10 {
+		t.Fatalf("leases %+v, want two of 10 units at the same time", leases)
+	}
+	for _, s := range []limit.Store{first, second} {
+		ask(s, limit.LeaseRequest{Correction: -10, CorrectionAt: leases[0].At})
+	}
+	counters, err := dynamodb.Counters(items(t, client, c.Namespace)["s0"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, fields := range counters {
+		if len(fields) != 3 || fields["s"] != "0" {
+			t.Errorf("counter %s is %v, want no bucket", name, fields)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/dynamodb"
 )
 
-// kind makes the i-th limit of a plan that is as large as DynamoDB takes.
+// kind makes limit number i of a plan that is as large as DynamoDB accepts.
 type kind func(tb testing.TB, i int, threshold int64) *limit.Limit
 
 func kindOf(a limit.Algorithm, per string) kind {
@@ -21,14 +21,14 @@ func kindOf(a limit.Algorithm, per string) kind {
 		switch a {
 		case limit.Quota:
 			t.Period, t.Calendar = 0, &limit.Calendar{Every: limit.Day, Location: time.UTC}
-		case limit.LeakyBucket: // it admits one at a time
+		case limit.LeakyBucket: // a leaky_bucket admits one request at a time
 			t.Period = time.Second
 		}
 		return must(tb, limit.Limit{ID: fmt.Sprint("l", i), Per: per, Tiers: []limit.Tier{t}})
 	}
 }
 
-// mixed takes turns.
+// mixed alternates between kinds.
 func mixed(kinds ...kind) kind {
 	return func(tb testing.TB, i int, threshold int64) *limit.Limit {
 		return kinds[i%len(kinds)](tb, i, threshold)
@@ -45,7 +45,7 @@ func kinds() map[string]kind {
 			}
 			k := kindOf(a, per)
 			mix = append(mix, k)
-			if per != "endpoint" { // as per tenant
+			if per != "endpoint" { // limits per endpoint share items with limits per tenant
 				all[fmt.Sprintf("%s per %s", a, per)] = k
 			}
 		}
@@ -77,7 +77,7 @@ func chargesOf(limits []*limit.Limit) (out []limit.Charge) {
 	return out
 }
 
-// largest is as many limits as the store accepts in one request. It accepts no one more.
+// largest returns as many limits as the store accepts in one request. It refuses one more.
 func largest(tb testing.TB, s *dynamodb.Store, k kind) (limits []*limit.Limit) {
 	tb.Helper()
 	const most = 400
@@ -97,8 +97,9 @@ func largest(tb testing.TB, s *dynamodb.Store, k kind) (limits []*limit.Limit) {
 	return limits[:n:n]
 }
 
-// Guarantees that every plan which the store accepts can be decided by it, in whatever state its counters are: new, known,
-// charged by others meanwhile, idle, of other windows, of another rate, with leases, and by a process that knows nothing.
+// Guarantees that the store can decide over every plan that it accepts, in whatever state the counters are: new, known,
+// charged by other processes meanwhile, idle, of other windows, of another rate, with leases, and for a process without
+// copies.
 func TestLargestPlans(t *testing.T) {
 	t.Parallel()
 	client := server(t)
@@ -161,7 +162,7 @@ func TestLargestPlans(t *testing.T) {
 	}
 }
 
-// patiently makes a call once more where the connection to DynamoDB Local broke within a large reply, as it does now and then.
+// patiently repeats a call if the connection to DynamoDB Local broke within a large reply, as happens sometimes.
 func patiently(call func() error) (err error) {
 	for range 4 {
 		if err = call(); !errors.Is(err, net.ErrClosed) {
@@ -171,7 +172,7 @@ func patiently(call func() error) (err error) {
 	return err
 }
 
-// leasesOf asks for a lease of each counter, and gives back some of what the last decision leased.
+// leasesOf asks for a lease of each counter, and returns some of the units that the last decision leased.
 func leasesOf(charges []limit.Charge, last *limit.Decision) (out []limit.LeaseRequest) {
 	for _, c := range charges {
 		for i := range c.Limit.Tiers {
@@ -191,13 +192,14 @@ func leasesOf(charges []limit.Charge, last *limit.Decision) (out []limit.LeaseRe
 	return out
 }
 
-// Guarantees that a decision over as many items as a transaction may write is made, also by a process that has to find them.
+// Guarantees that a decision over as many items as a transaction may write is made, also by a process that has to find
+// the items first.
 func TestLargestChain(t *testing.T) {
 	t.Parallel()
 	client := server(t)
 	c := config(client)
 	s := open(t, c)
-	wide := func(tb testing.TB, i int, threshold int64) *limit.Limit { // each fills an item
+	wide := func(tb testing.TB, i int, threshold int64) *limit.Limit { // each limit fills an item
 		return must(tb, limit.Limit{ID: fmt.Sprint("l", i), Tiers: []limit.Tier{
 			{Algorithm: limit.SlidingBuckets, Threshold: threshold, Period: time.Hour, Buckets: limit.MaxBuckets}}})
 	}
@@ -205,7 +207,7 @@ func TestLargestChain(t *testing.T) {
 	var d limit.Decision
 	for _, l := range limits {
 		err := s.Decide(t.Context(), one(l), noon, &d)
-		for n := 0; errors.Is(err, dynamodb.ErrUndecided) && n < 3; n++ { // to close an item takes a try
+		for n := 0; errors.Is(err, dynamodb.ErrUndecided) && n < 3; n++ { // marking an item as full takes a try
 			err = s.Decide(t.Context(), one(l), noon, &d)
 		}
 		if err != nil || !d.Allowed {
@@ -226,8 +228,8 @@ func TestLargestChain(t *testing.T) {
 	}
 }
 
-// Guarantees that a request which is too large is an error that says so and that the store answered, that it charges nothing,
-// and that nothing is sent for it.
+// Guarantees that a request that is too large is an error that says so and that the store answered, that it charges
+// nothing, and that nothing is sent for it.
 func TestTooLarge(t *testing.T) {
 	t.Parallel()
 	client := server(t)
@@ -252,7 +254,7 @@ func TestTooLarge(t *testing.T) {
 			t.Errorf("per %s: %d items were written", per, len(all))
 		}
 	}
-	huge := make([]*limit.Limit, 100) // of which no request has more than one
+	huge := make([]*limit.Limit, 100) // no request has more than one of them
 	for i := range huge {
 		huge[i] = must(t, limit.Limit{ID: fmt.Sprint("l", i), Per: "subject", Tiers: []limit.Tier{
 			{Algorithm: limit.SlidingBuckets, Threshold: 5, Period: time.Hour, Buckets: limit.MaxBuckets}}})

@@ -8,55 +8,59 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// The shape of requests is what they have in common so that one script can serve them: how many packs they have, and
-// the algorithms in each. Its script is written out for exactly these, with a local for each number and no table,
-// closure or loop, because those are most of what a script costs: decide.lua takes three times as long. What is out of
-// the usual (a first use of a limit or a value, a changed rate, a clock that leapt, a bucket of which units are leased
-// or were refunded among others, an expiry that is to be armed for records behind the front, logs and buckets) makes it
-// answer 0, having done nothing, and decide.lua is asked instead. It is asked for leases at once.
+// The shape of a request is what a script for it depends on: the packs, and the algorithms of the limits in each.
+// scriptOfShape generates one script for each shape that occurs. The script has a local variable for each number and no
+// table, closure or loop, because these are most of what a script costs: decide.lua takes three times as long.
+//
+// A generated script handles the usual case only. It returns 0, having done nothing, in all others: the first use of a
+// limit or a value, a changed rate, a clock that leapt ahead, a token bucket of which units are leased or (if no tier
+// is in front) were refunded, an expiry that must be set while the pack has records, and sliding_log and
+// sliding_buckets. decide.lua is then run instead. Requests that lease run decide.lua at once.
 const (
-	maxShapes     = 256 // remembered; the rest use decide.lua
-	maxShapeTiers = 10  // Lua has 200 locals
+	maxShapeScripts = 256 // scripts kept; requests of further shapes run decide.lua
+	maxShapeTiers   = 10  // a Lua function has at most 200 local variables
 
-	maxBehind = 4096    // bytes of a pack behind the tiers in front; the script copies and sends them
-	maxPack   = 1 << 16 // bytes of a pack in which the script looks for records
+	maxRecordBytes = 4096 // bytes of records in a pack; the script copies and returns them
+	// bytes of a pack without tiers in front, in which the script searches for each record
+	maxScatteredPackBytes = 1 << 16
 )
 
-var shapes struct {
+var shapeScripts struct {
 	sync.RWMutex
 	byKey map[string]*script
 }
 
-// shapeOf returns the script for the shape of the question, or nil where there is none. q.shape holds its key.
-func (q *question) shapeOf() *script {
+// scriptOfShape returns the script for the shape of the query, or nil if there are too many shapes. q.shape holds the
+// shape.
+func (q *query) scriptOfShape() *script {
 	if len(q.shape) == 0 {
 		return nil
 	}
-	shapes.RLock()
-	s, ok := shapes.byKey[string(q.shape)]
-	full := len(shapes.byKey) >= maxShapes
-	shapes.RUnlock()
+	shapeScripts.RLock()
+	s, ok := shapeScripts.byKey[string(q.shape)]
+	full := len(shapeScripts.byKey) >= maxShapeScripts
+	shapeScripts.RUnlock()
 	if ok || full {
 		return s
 	}
 	key := string(q.shape)
-	s = newScript(shapeScript(key))
-	shapes.Lock()
-	defer shapes.Unlock()
-	if shapes.byKey == nil {
-		shapes.byKey = make(map[string]*script)
+	s = newScript(generateShapeScript(key))
+	shapeScripts.Lock()
+	defer shapeScripts.Unlock()
+	if shapeScripts.byKey == nil {
+		shapeScripts.byKey = make(map[string]*script)
 	}
-	shapes.byKey[key] = s
+	shapeScripts.byKey[key] = s
 	return s
 }
 
-// encodeShape writes the arranged request for the script of its shape, and the shape: for each pack "|", "=" if its
-// limit has values, and for each limit of it "," and its tiers' algorithms as digits, with "s" behind those of a
-// shadow. It reports false where there is no script for such a request.
-func (q *question) encodeShape() bool {
-	q.reset()
+// encodeShape writes the request for the script of its shape, and the shape to q.shape. A shape has for each pack "|"
+// and, if its limit has values, "="; and for each limit of the pack "," and the algorithms of its tiers as digits, with
+// "s" at the end if it is a shadow limit. encodeShape reports false if there is no script for the request.
+func (q *query) encodeShape() bool {
+	q.resetArgs()
 	q.shape = q.shape[:0]
-	q.add(q.clock, asInt(q.charge))
+	q.addNumbers(q.serverNow, boolToInt(q.charges))
 	tiers, pack := 0, -1
 	for _, i := range q.order {
 		c := &q.req.Charges[i]
@@ -68,10 +72,10 @@ func (q *question) encodeShape() bool {
 		q.shape = append(q.shape, ',')
 		for j := range l.Tiers {
 			t := &l.Tiers[j]
-			if tiers++; of(t).inSet || tiers > maxShapeTiers {
+			if tiers++; algorithmOf(t).inSet || tiers > maxShapeTiers {
 				return false
 			}
-			q.addID(t)
+			q.addHead(t)
 			q.addShapeTier(c, t)
 			q.shape = append(q.shape, '0'+byte(t.Algorithm))
 		}
@@ -79,56 +83,58 @@ func (q *question) encodeShape() bool {
 			q.shape = append(q.shape, 's')
 		}
 	}
-	q.heads = append(q.heads, len(q.ids))
+	q.headEnds = append(q.headEnds, len(q.heads))
 	return tiers > 0
 }
 
-// shapeArgs are the arguments for the script that encodeShape wrote, with room for two in front.
-func (q *question) shapeArgs() []any {
-	q.argsBegin()
+// shapeScriptArgs returns the arguments for a generated script after encodeShape.
+func (q *query) shapeScriptArgs() []any {
+	q.beginArgs()
 	start := 0
-	for i, end := range q.heads {
-		q.argument(i+1, q.ids[start:end])
+	for i, end := range q.headEnds {
+		q.addByteArg(i+1, q.heads[start:end])
 		start = end
 	}
 	return q.args
 }
 
-func (q *question) beginPack(c *limit.Charge, l *limit.Limit) {
+// beginPack writes the key and the beginning of the pack of a charge.
+func (q *query) beginPack(c *limit.Charge, l *limit.Limit) {
 	q.shape = append(q.shape, '|')
 	if c.Value.Kind != limit.NoValue {
 		q.shape = append(q.shape, '=')
 	}
 	q.keys = appendPackKey(q.keys, q.prefix, l, c.Value)
-	q.key()
-	if len(q.ids) > 0 {
-		q.heads = append(q.heads, len(q.ids))
+	q.endKey()
+	if len(q.heads) > 0 {
+		q.headEnds = append(q.headEnds, len(q.heads))
 	}
 	n := len(l.Tiers)
 	if c.Value.Kind == limit.NoValue {
-		n = q.shared
+		n = q.sharedTiers
 	}
-	q.ids = append(append(q.ids, version...), byte(n), byte(n>>8))
+	q.heads = append(append(q.heads, version...), byte(n), byte(n>>8))
 }
 
-func (q *question) addShapeTier(c *limit.Charge, t *limit.Tier) {
+// addShapeTier writes the numbers of a tier.
+func (q *query) addShapeTier(c *limit.Charge, t *limit.Tier) {
 	p := t.Params(q.req.Owner)
 	cost, need := c.Cost, c.Cost*p.Den
-	if cost > t.Capacity() { // never: more than any state can admit, and the product might pass 2^53
+	if cost > t.Capacity() { // the cost is more than any state can admit, and the product might be above 2^53
 		cost, need = neverFits, neverFits
 	}
-	of(t).shape(q, t, p, cost, need)
+	algorithmOf(t).addShapeNumbers(q, t, p, cost, need)
 }
 
-// neverFits is above every level and threshold.
+// neverFits is a cost above every level and threshold.
 const neverFits = 1 << 52
 
-// shapeScript writes the script of a shape. ARGV[1] holds the numbers, and ARGV[1+i] the head of pack i: its version,
-// the number of its tiers, and their ids. The script takes a pack whose tiers in front are these, or a pack of limits
-// that are per tenant with no tier in front, in which it looks for each record. The reply is, in doubles, twice the
-// time and one more if it admits, and the length of each pack but the last; then the packs as they were before, with
-// these tiers in front.
-func shapeScript(key string) string {
+// generateShapeScript generates the script of a shape. ARGV[1] holds the numbers, and ARGV[1+i] the beginning of pack
+// i: its version, the number of its tiers, and their heads. The script handles a pack with just these tiers in front,
+// and a pack of limits that are per tenant with no tier in front, in which it searches for each record. The reply
+// consists of doubles, namely twice the time (plus one if the script admits) and the length of each pack but the last,
+// and then of the packs as they were before, with these tiers in front.
+func generateShapeScript(key string) string {
 	var names, head, eval, check, shadows, ends, save strings.Builder
 	var lengths, packs []string
 	var kinds []*algorithm
@@ -144,10 +150,10 @@ func shapeScript(key string) string {
 				tier++
 				a := &algorithms[digit-'0']
 				kinds = append(kinds, a)
-				for _, n := range a.params {
+				for _, n := range a.shapeParams {
 					fmt.Fprintf(&names, ", %s%d", n, tier)
 				}
-				eval.WriteString(strings.ReplaceAll(a.lua, "#", fmt.Sprint(tier)))
+				eval.WriteString(strings.ReplaceAll(a.shapeLua, "#", fmt.Sprint(tier)))
 				oks = append(oks, fmt.Sprintf("ok%d", tier))
 			}
 			if !shadow {
@@ -163,31 +169,31 @@ func shapeScript(key string) string {
 			}
 			shadows.WriteString("end\n")
 		}
-		writePack(&head, &ends, &save, p+1, first, tier, kinds, valued)
+		generatePackAccess(&head, &ends, &save, p+1, first, tier, kinds, valued)
 		lengths = append(lengths, fmt.Sprintf(", #p%d", p+1))
 		packs = append(packs, fmt.Sprintf("p%d", p+1))
 	}
 	numbers := 2
 	for _, a := range kinds {
-		numbers += len(a.params)
+		numbers += len(a.shapeParams)
 	}
 	return "local unpack, pack, fmod, call = struct.unpack, struct.pack, math.fmod, redis.call\n" +
 		"local sub, find = string.sub, string.find\n" +
-		"local o -- where the records lie, if no tier is in front; o[1] is the pack then\n" +
-		"local " + names.String() + " = unpack('" + format(numbers) + "', ARGV[1])\n" +
+		"local o -- if no tier is in front: o[1] is the pack, o[i] the position of a record in it\n" +
+		"local " + names.String() + " = unpack('" + unpackFormat(numbers) + "', ARGV[1])\n" +
 		"if now < 0 then\n  local t = call('TIME')\n  now = t[1] * 1000000 + t[2]\nend\n" +
 		"local far = now + 5000000\n" + head.String() + eval.String() +
 		"local ok = true" + check.String() + "\n" +
 		"if ok and charge == 1 then\n" + shadows.String() + ends.String() + save.String() + "end\n" +
-		"return pack('" + format(len(packs)) + "', 2 * now + (ok and 1 or 0)" + strings.Join(lengths[:len(packs)-1], "") + ") .. " +
+		"return pack('" + unpackFormat(len(packs)) + "', 2 * now + (ok and 1 or 0)" + strings.Join(lengths[:len(packs)-1], "") + ") .. " +
 		strings.Join(packs, " .. ") + "\n"
 }
 
-// writePack writes how pack p, with the tiers first to last, is read and written. A pack that is not there is left to
-// decide.lua, which knows what the first use of a limit or of a value needs.
-func writePack(head, ends, save *strings.Builder, p, first, last int, kinds []*algorithm, valued bool) {
+// generatePackAccess generates the code that reads and writes pack p, which has the tiers first to last. The script
+// declines if the pack does not exist: only decide.lua knows what the first use of a limit or of a value requires.
+func generatePackAccess(head, ends, save *strings.Builder, p, first, last int, kinds []*algorithm, valued bool) {
 	n := last - first + 1
-	size := 6 + idBytes*n
+	size := 6 + headBytes*n
 	var states, after []string
 	doubles := 0
 	for i := first; i <= last; i++ {
@@ -202,9 +208,9 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, kinds []*a
 		doubles += len(numbers)
 	}
 	layout, least := fmt.Sprintf("<c%dd%s", size, strings.Repeat("d", doubles)), size+8+8*doubles
-	all, most := strings.Join(states, ", "), least+maxBehind
+	all, most := strings.Join(states, ", "), least+maxRecordBytes
 	if !valued {
-		most = maxPack
+		most = maxScatteredPackBytes
 	}
 	fmt.Fprintf(head, "local p%d, e%d, armed%d, %s = redis.pcall('GET', KEYS[%d])\n", p, p, p, all, p)
 	fmt.Fprintf(head, "if not p%d or #p%d < 14 or #p%d > %d then return 0 end\n", p, p, p, most)
@@ -216,17 +222,18 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, kinds []*a
 	fmt.Fprintf(ends, "e%d = e%d + 5000000\n", p, p)
 	if valued {
 		fmt.Fprintf(head, "if e%d ~= ARGV[%d] then return 0 end\n", p, p+1)
-		fmt.Fprintf(ends, "if armed%d < e%d then return 0 end\n", p, p) // the set of values keeps in step with its expiry
+		// if the expiry must be set, decide.lua does it, and updates the set of values
+		fmt.Fprintf(ends, "if armed%d < e%d then return 0 end\n", p, p)
 	} else {
 		fmt.Fprintf(head, "if e%d ~= ARGV[%d] then\n", p, p+1)
 		fmt.Fprintf(head, "  if sub(p%d, 1, 6) ~= '%s\\0\\0' then return 0 end\n", p, version)
 		fmt.Fprintf(head, "  o, armed%d = {p%d}, unpack('<d', p%d, 7)\n", p, p, p)
 		for i := first; i <= last; i++ {
-			writeFind(head, p, i-first, kinds[i-1], states[i-first])
+			generateRecordSearch(head, p, i-first, kinds[i-1], states[i-first])
 		}
 		fmt.Fprintf(head, "  p%d = ARGV[%d] .. pack('<d%s', armed%d, %s)\n", p, p+1, strings.Repeat("d", doubles), p, all)
-		fmt.Fprintf(head, "elseif #p%d > %d then\n  return 0\nend\n", p, least+maxBehind)
-		// Records behind the front are dropped by decide.lua when it arms the expiry.
+		fmt.Fprintf(head, "elseif #p%d > %d then\n  return 0\nend\n", p, least+maxRecordBytes)
+		// Only decide.lua drops records, when it sets the expiry.
 		fmt.Fprintf(ends, "if armed%d < e%d and (o or #p%d > %d) then return 0 end\n", p, p, p, least)
 	}
 	fmt.Fprintf(save, "if e%d > 5000000 then\n", p)
@@ -236,7 +243,7 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, kinds []*a
 			width := kinds[i-1].width
 			at, values := fmt.Sprintf("o[%d]", i-first+2), fmt.Sprintf("armed%d, %s", p, after[i-first])
 			fmt.Fprintf(save, "    x = sub(x, 1, %s + %d) .. pack('<d%s', %s) .. sub(x, %s + %d)\n",
-				at, idBytes-1, strings.Repeat("d", width), values, at, behindBytes+8*width)
+				at, headBytes-1, strings.Repeat("d", width), values, at, recordHeadBytes+8*width)
 		}
 		fmt.Fprintf(save, "    call('SET', KEYS[%d], x, 'KEEPTTL')\n  else\n", p)
 	}
@@ -254,17 +261,17 @@ func writePack(head, ends, save *strings.Builder, p, first, last int, kinds []*a
 	save.WriteString("end\n")
 }
 
-// writeFind writes how the record of tier n of pack p, from 0, is found where no tier is in front. A bucket that has marks
-// is left to decide.lua.
-func writeFind(head *strings.Builder, p, n int, a *algorithm, state string) {
+// generateRecordSearch generates the code that finds the record of tier n (from 0) of pack p if no tier is in front.
+// The script declines if a bucket has marks.
+func generateRecordSearch(head *strings.Builder, p, n int, a *algorithm, state string) {
 	at, width := fmt.Sprintf("o[%d]", n+2), a.width
-	fmt.Fprintf(head, "  e%d = sub(ARGV[%d], %d, %d)\n", p, p+1, 7+idBytes*n, 6+idBytes*(n+1))
+	fmt.Fprintf(head, "  e%d = sub(ARGV[%d], %d, %d)\n", p, p+1, 7+headBytes*n, 6+headBytes*(n+1))
 	fmt.Fprintf(head, "  %s = find(o[1], e%d, 15, true)\n", at, p)
-	fmt.Fprintf(head, "  if not %s or %s + %d > #o[1] then return 0 end\n", at, at, behindBytes+8*width-1)
-	if a.marked {
+	fmt.Fprintf(head, "  if not %s or %s + %d > #o[1] then return 0 end\n", at, at, recordHeadBytes+8*width-1)
+	if a.hasMarks {
 		fmt.Fprintf(head, "  e%d = sub(e%d, 2, 17)\n", p, p)
 		fmt.Fprintf(head, "  if find(o[1], e%[1]d, 15, true) ~= %[2]s + 1 or find(o[1], e%[1]d, %[2]s + 18, true) then\n", p, at)
 		head.WriteString("    return 0\n  end\n")
 	}
-	fmt.Fprintf(head, "  %s = unpack('<%s', o[1], %s + %d)\n", state, strings.Repeat("d", width), at, behindBytes)
+	fmt.Fprintf(head, "  %s = unpack('<%s', o[1], %s + %d)\n", state, strings.Repeat("d", width), at, recordHeadBytes)
 }
