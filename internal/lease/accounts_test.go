@@ -68,16 +68,16 @@ func (s stepwise) Decide(ctx context.Context, req *limit.Request, now time.Time,
 // greedy leases all there is.
 type greedy struct{}
 
-func (greedy) Ask(v *lease.View, a *limit.LeaseRequest) {
+func (greedy) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 	a.Most, a.Ample, a.Share = v.Tier.Capacity(), v.Tier.Capacity(), limit.ShareOne
 }
 
-func (greedy) Again(_ *lease.View, fits time.Duration, _ int) time.Duration { return fits }
+func (greedy) DenyFor(_ *lease.View, fits time.Duration, _ int) time.Duration { return fits }
 
 // plainly leases nothing.
 type plainly struct{ greedy }
 
-func (plainly) Ask(*lease.View, *limit.LeaseRequest) {}
+func (plainly) SizeLease(*lease.View, *limit.LeaseRequest) {}
 
 // daily is a limit with whose units nothing happens by itself for a while.
 func daily(tb testing.TB, id string, a limit.Algorithm, threshold int64) *limit.Limit {
@@ -119,7 +119,7 @@ func TestStoreCountsWhatIsOut(t *testing.T) {
 					r := rand.New(rand.NewPCG(seed, 9))
 					below := newMemory(t)
 					now := noon
-					c := lease.Config{Store: below, Look: -1, Clock: func() time.Time { return now }, Rule: &wild{r}}
+					c := lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: &wild{r}}
 					if kind == "stepwise" {
 						c.Store = stepwise{below}
 					}
@@ -136,7 +136,7 @@ func TestStoreCountsWhatIsOut(t *testing.T) {
 							admitted += req.Charges[0].Cost
 						}
 						if r.IntN(10) == 0 {
-							s.Look(context.Background(), now)
+							s.GiveBackSpare(context.Background(), now)
 						}
 						if out, counted := admitted+inHand(s, l), used(t, below, l, now); out > counted {
 							t.Fatalf("seed %d: %d units were admitted, %d are in hand, and the store counts %d", seed, admitted,
@@ -170,7 +170,7 @@ func TestChangeReturnsUnits(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s/%s", a, change), func(t *testing.T) {
 				below := newMemory(t)
-				s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+				s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 				was := daily(t, "a", a, 100)
 				decide(t, s, ask(was), noon)
 				if n := inHand(s, was); n != 99 {
@@ -215,7 +215,7 @@ func TestDenialAfterALimitWasLowered(t *testing.T) {
 	for _, a := range leased {
 		t.Run(a.String(), func(t *testing.T) {
 			below := newMemory(t)
-			s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+			s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 			for range 30 {
 				decide(t, s, ask(daily(t, "a", a, 100)), noon)
 			}
@@ -236,7 +236,7 @@ func TestChangeUnderACall(t *testing.T) {
 	below := newMemory(t)
 	var s *lease.Store
 	during := func() {}
-	s = open(t, lease.Config{Store: hook{below, func() { f := during; during = func() {}; f() }}, Look: -1, Rule: plainly{},
+	s = open(t, lease.Config{Store: hook{below, func() { f := during; during = func() {}; f() }}, GiveBackEvery: -1, Rule: plainly{},
 		Clock: func() time.Time { return noon }})
 	decide(t, s, ask(small), noon)
 	decide(t, s, ask(small), noon)
@@ -264,7 +264,7 @@ func (h hook) Decide(ctx context.Context, req *limit.Request, now time.Time, d *
 // Close gives back to more counters than a request may have, and to two versions of one limit.
 func TestCloseGivesBackToMany(t *testing.T) {
 	below := newMemory(t)
-	s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 	day, hour := limit.Tier{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 10},
 		limit.Tier{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 10}
 	per := func(l *limit.Limit) { l.Per = "subject" }
@@ -295,11 +295,11 @@ func TestLookGivesBack(t *testing.T) {
 	for _, a := range leased {
 		t.Run(a.String(), func(t *testing.T) {
 			below := newMemory(t)
-			s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+			s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 			l := daily(t, "a", a, 100)
 			decide(t, s, ask(l), noon)
 			before := used(t, below, l, noon)
-			s.Look(context.Background(), noon.Add(500*time.Millisecond))
+			s.GiveBackSpare(context.Background(), noon.Add(500*time.Millisecond))
 			after, hand := used(t, below, l, noon), inHand(s, l)
 			if before != 100 || after > 50 || after != 1+hand {
 				t.Errorf("the store counted %d, and %d after a look; %d are in hand, 1 was admitted", before, after, hand)

@@ -111,7 +111,7 @@ func (s stuck) Decide(ctx context.Context, _ *limit.Request, now time.Time, d *l
 // Who waits for another's call waits no longer than its own context lets it.
 func TestWaitingEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := open(t, lease.Config{Store: stuck{newMemory(t)}, Look: -1})
+		s := open(t, lease.Config{Store: stuck{newMemory(t)}, GiveBackEvery: -1})
 		l := window(t, "a", time.Hour, 10)
 		var all sync.WaitGroup
 		for i := range 20 {
@@ -146,7 +146,7 @@ func (f *first) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 // A caller that gives up takes nobody with it who waits for its call.
 func TestGivingUpFailsNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := open(t, lease.Config{Store: &first{Store: newMemory(t)}, Look: -1})
+		s := open(t, lease.Config{Store: &first{Store: newMemory(t)}, GiveBackEvery: -1})
 		l := window(t, "a", time.Hour, 100)
 		var all sync.WaitGroup
 		all.Go(func() {
@@ -171,7 +171,7 @@ func TestGivingUpFailsNobodyElse(t *testing.T) {
 // The bound on counters holds for many owners, and for many values of one. Those beyond it are decided by the store.
 func TestCountersAreBounded(t *testing.T) {
 	below := newMemory(t)
-	s := open(t, lease.Config{Store: below, Look: -1, MaxCounters: 50, Clock: func() time.Time { return noon }})
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, MaxCounters: 50, Clock: func() time.Time { return noon }})
 	per := newLimit(t, "a", func(l *limit.Limit) { l.Per = "subject" }, limit.Tier{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 2},
 		limit.Tier{Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 2})
 	for i := range 2000 {
@@ -194,7 +194,7 @@ func TestCountersAreBounded(t *testing.T) {
 // Counters that nobody asks for are forgotten when others come, whether they are of many owners or of one.
 func TestIdleCountersAreForgotten(t *testing.T) {
 	now := noon
-	s := open(t, lease.Config{Store: newMemory(t), Look: -1, Clock: func() time.Time { return now }})
+	s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Clock: func() time.Time { return now }})
 	per := newLimit(t, "a", func(l *limit.Limit) { l.Per = "subject" }, limit.Tier{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 2})
 	const each = 3000
 	for round := range 8 {
@@ -218,7 +218,7 @@ func TestLocalAllocatesNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	s := open(t, lease.Config{Store: newMemory(t), Look: -1, Rule: greedy{}})
+	s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Rule: greedy{}})
 	a, b, c := window(t, "a", 24*time.Hour, 1<<30), window(t, "b", 24*time.Hour, 1<<30), window(t, "c", 24*time.Hour, 1<<30)
 	for _, req := range []*limit.Request{ask(a, b, c), ask(c, a, b)} {
 		var d limit.Decision

@@ -19,7 +19,7 @@ func costs(l *limit.Limit, cost int64) *limit.Request {
 func TestDenialIsPerCost(t *testing.T) {
 	below := &counted{Store: newMemory(t)}
 	now := noon.Add(20 * time.Minute)
-	s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return now }, Rule: plainly{}})
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: plainly{}})
 	l := window(t, "a", time.Hour, 10)
 	step := func(what string, l *limit.Limit, cost int64, allowed bool, calls int64) {
 		t.Helper()
@@ -55,7 +55,7 @@ func TestDenialIsPerCost(t *testing.T) {
 
 // A cost above what a limit can hold is never admitted, and makes nothing known of others.
 func TestNeverPoisonsNothing(t *testing.T) {
-	s := open(t, lease.Config{Store: newMemory(t), Look: -1, Clock: func() time.Time { return noon }})
+	s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Clock: func() time.Time { return noon }})
 	l := window(t, "a", time.Hour, 10)
 	for range 3 {
 		if d := decide(t, s, costs(l, 11), noon); d.Allowed || !d.Never {
@@ -71,7 +71,7 @@ func TestNeverPoisonsNothing(t *testing.T) {
 func TestSlowDenialEndsInTime(t *testing.T) {
 	now := noon
 	below := &counted{Store: newMemory(t)}
-	s := open(t, lease.Config{Store: hook{below, func() { now = now.Add(3 * time.Second) }}, Look: -1, Clock: func() time.Time { return now },
+	s := open(t, lease.Config{Store: hook{below, func() { now = now.Add(3 * time.Second) }}, GiveBackEvery: -1, Clock: func() time.Time { return now },
 		Rule: plainly{}})
 	l := window(t, "a", 10*time.Second, 1)
 	decide(t, s, ask(l), now)
@@ -89,7 +89,7 @@ func TestSlowDenialEndsInTime(t *testing.T) {
 // Routes with different sets of limits share the lease of a limit that they have in common.
 func TestRoutesShareALease(t *testing.T) {
 	below := &counted{Store: newMemory(t)}
-	s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 	a, b, c := window(t, "a", time.Hour, 100), window(t, "b", time.Hour, 100), window(t, "c", time.Hour, 100)
 	routes := []*limit.Request{ask(a), ask(a, b), ask(b, a), ask(c, a), ask(c, b, a)}
 	admitted := 0
@@ -111,7 +111,7 @@ func TestRefundFromALease(t *testing.T) {
 	for _, a := range leased {
 		t.Run(a.String(), func(t *testing.T) {
 			below := newMemory(t)
-			s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+			s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 			l := daily(t, "a", a, 100)
 			decide(t, s, costs(l, 1), noon)
 			d := decide(t, s, costs(l, 5), noon)
@@ -135,7 +135,7 @@ func TestRefundFromALease(t *testing.T) {
 func TestPeekCreditsTheHand(t *testing.T) {
 	for _, a := range leased {
 		t.Run(a.String(), func(t *testing.T) {
-			s := open(t, lease.Config{Store: newMemory(t), Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+			s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 			l := daily(t, "a", a, 100)
 			decide(t, s, ask(l), noon)
 			for _, tt := range []struct {
@@ -158,7 +158,7 @@ func TestPeekCreditsTheHand(t *testing.T) {
 // policies that were violated, and their leases' ends are nothing to wait for.
 func TestDenialIsOfItsLimitOnly(t *testing.T) {
 	for _, rule := range []lease.Rule{plainly{}, tens{}, greedy{}} {
-		s := open(t, lease.Config{Store: newMemory(t), Look: -1, Clock: func() time.Time { return noon }, Rule: rule})
+		s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: rule})
 		full, long := window(t, "full", time.Minute, 1), window(t, "long", time.Hour, 20)
 		decide(t, s, ask(full), noon)
 		for range 3 { // by the store, and then by what is known of it
@@ -174,7 +174,7 @@ func TestDenialIsOfItsLimitOnly(t *testing.T) {
 // later leases a ramp of a bucket and asks for nothing at once.
 type later struct{ greedy }
 
-func (later) Ask(v *lease.View, a *limit.LeaseRequest) {
+func (later) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 	if v.Tier.Algorithm != limit.TokenBucket {
 		return
 	}
@@ -186,10 +186,10 @@ func TestNothingAskedIsNotAdmitted(t *testing.T) {
 	below := newMemory(t)
 	bucket := newLimit(t, "bucket", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: time.Minute, Threshold: 20})
 	full := window(t, "full", time.Minute, 1)
-	other := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return noon }, Rule: plainly{}})
+	other := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: plainly{}})
 	decide(t, other, costs(bucket, 20), noon)
 	decide(t, other, ask(full), noon)
-	s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return noon }, Rule: later{}})
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: later{}})
 	d := decide(t, s, ask(full, bucket), noon)
 	if d.Allowed || d.Results[1].Admits {
 		t.Errorf("allowed %t; of an empty bucket, of which nothing was asked for at once, one is admitted: %t", d.Allowed, d.Results[1].Admits)

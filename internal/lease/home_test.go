@@ -56,7 +56,7 @@ func homes(tb testing.TB, own limit.Store, others map[string]limit.Store) *route
 func waits(t *testing.T, ahead bool, every time.Duration) (waited int, calls int64) {
 	synctest.Test(t, func(t *testing.T) {
 		home := &remote{Store: newMemory(t), took: 120 * time.Millisecond}
-		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Ahead: ahead})
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: ahead})
 		req := ask(daily(t, "q", limit.Quota, 1_000_000).KeptIn("us"), window(t, "w", time.Second, 1000))
 		for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); <-time.After(every) {
 			now := time.Now()
@@ -105,7 +105,7 @@ func TestMovedHome(t *testing.T) {
 
 func movedHome(t *testing.T, under bool) {
 	a, b := &remote{Store: newMemory(t), took: 50 * time.Millisecond}, &remote{Store: newMemory(t)}
-	s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}), Look: -1, Rule: greedy{}})
+	s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}), GiveBackEvery: -1, Rule: greedy{}})
 	q := daily(t, "q", limit.Quota, 100)
 	inA, inB := q.KeptIn("a"), q.KeptIn("b")
 	others := ask(inB) // what another process was charged in b
@@ -142,7 +142,7 @@ func movedHome(t *testing.T, under bool) {
 func TestSilenceIsAHomesOwn(t *testing.T) {
 	own, a, b := &mute{Store: newMemory(t)}, &mute{Store: newMemory(t), lost: true}, &mute{Store: newMemory(t)}
 	s := open(t, lease.Config{
-		Store: homes(t, own, map[string]limit.Store{"a": a, "b": b}), Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{},
+		Store: homes(t, own, map[string]limit.Store{"a": a, "b": b}), GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{},
 	})
 	q := func(home string) *limit.Request { return ask(daily(t, "q"+home, limit.Quota, 100).KeptIn(home)) }
 	var d limit.Decision
@@ -166,7 +166,7 @@ func TestSilenceIsAHomesOwn(t *testing.T) {
 func TestHomesOnly(t *testing.T) {
 	own, home := newMemory(t), &remote{Store: newMemory(t)}
 	s := open(t, lease.Config{
-		Store: homes(t, own, map[string]limit.Store{"a": home}), HomesOnly: true, Look: -1, Clock: func() time.Time { return noon },
+		Store: homes(t, own, map[string]limit.Store{"a": home}), HomeQuotasOnly: true, GiveBackEvery: -1, Clock: func() time.Time { return noon },
 	})
 	w, q, mine := window(t, "w", time.Hour, 100), daily(t, "q", limit.Quota, 100).KeptIn("a"), daily(t, "mine", limit.Quota, 100)
 	for range 5 {
@@ -271,7 +271,7 @@ func (w *quotaWorld) start(m *member) {
 			others[cell] = &flaky{w.stores[cell], w, cell}
 		}
 	}
-	m.s = open(w.t, lease.Config{Store: homes(w.t, w.stores[m.cell], others), Look: -1, Clock: func() time.Time { return w.clock(m) },
+	m.s = open(w.t, lease.Config{Store: homes(w.t, w.stores[m.cell], others), GiveBackEvery: -1, Clock: func() time.Time { return w.clock(m) },
 		Instances: func() int { return len(w.members) }})
 }
 
@@ -293,7 +293,7 @@ func (w *quotaWorld) step() {
 	case n < 80:
 		w.spend(m)
 	case n < 84:
-		m.s.Look(ctx, w.clock(m))
+		m.s.GiveBackSpare(ctx, w.clock(m))
 	case n < 86 && len(m.paid) > 0:
 		w.refund(m)
 	case n < 88:
@@ -456,17 +456,17 @@ func TestKeptLimitsAreUsed(t *testing.T) {
 								t.Fatalf("cell %s does not ask for it: %+v", cell, in.Limit)
 							}
 							limits = append(limits, in.Limit)
-							stores = append(stores, open(t, lease.Config{Store: kept, Look: -1, Instances: func() int { return len(cells) },
+							stores = append(stores, open(t, lease.Config{Store: kept, GiveBackEvery: -1, Instances: func() int { return len(cells) },
 								Clock: func() time.Time { return now }}))
 						}
 						r := rand.New(rand.NewPCG(seed, 2))
 						asked, admitted, possible, waited, looked := 0, 0, 0, 0, now
 						for now.Before(noon.Add(30 * time.Second)) {
 							now = now.Add(time.Duration(r.ExpFloat64() * float64(time.Second) / float64(2*tt.perSecond)))
-							if now.Sub(looked) > lease.DefaultLook {
+							if now.Sub(looked) > lease.DefaultGiveBackEvery {
 								looked = now
 								for _, s := range stores {
-									s.Look(t.Context(), now)
+									s.GiveBackSpare(t.Context(), now)
 								}
 							}
 							i := r.IntN(3)

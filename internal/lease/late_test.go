@@ -14,7 +14,7 @@ import (
 // Guarantees that the lease of a request that comes late, after others of its owner that began later, ends with its window: what is
 // counted in one window is not spent in the next.
 func TestLateRequest(t *testing.T) {
-	s := open(t, lease.Config{Store: newMemory(t), Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+	s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 	w, other := window(t, "w", time.Second, 100), window(t, "other", time.Hour, 100)
 	decide(t, s, ask(other), noon.Add(700*time.Millisecond))
 	decide(t, s, ask(w), noon.Add(100*time.Millisecond)) // waited for something before it came here
@@ -33,7 +33,7 @@ func TestLateRequest(t *testing.T) {
 func TestAheadEndsWithItsPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home := &remote{Store: newMemory(t), took: 120 * time.Millisecond}
-		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Ahead: true, Look: -1, Rule: someAhead{}})
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: true, GiveBackEvery: -1, Rule: someAhead{}})
 		q := daily(t, "q", limit.Quota, 100).KeptIn("us")
 		<-time.After(24*time.Hour - 200*time.Millisecond) // the clock begins at midnight
 		decide(t, s, ask(q), time.Now())
@@ -56,7 +56,7 @@ func TestAheadEndsWithItsPeriod(t *testing.T) {
 // someAhead leases ten units more.
 type someAhead struct{ greedy }
 
-func (someAhead) Ask(_ *lease.View, a *limit.LeaseRequest) { a.Least, a.Most = 10, 10 }
+func (someAhead) SizeLease(_ *lease.View, a *limit.LeaseRequest) { a.Least, a.Most = 10, 10 }
 
 // hanging is a home that answers once, and then not before it need not any more.
 type hanging struct {
@@ -76,7 +76,7 @@ func (h *hanging) Decide(ctx context.Context, req *limit.Request, now time.Time,
 func TestCloseCutsWhatIsLeasedAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home := &hanging{Store: newMemory(t)}
-		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Ahead: true, Look: -1, Rule: someAhead{}})
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: true, GiveBackEvery: -1, Rule: someAhead{}})
 		decide(t, s, ask(daily(t, "q", limit.Quota, 100).KeptIn("us")), time.Now())
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

@@ -144,7 +144,7 @@ func tellLies(t *testing.T, script []byte) (told int) {
 	t.Helper()
 	below := &liar{Store: newMemory(t)}
 	clock := time.UnixMicro(1_772_445_600_000_000)
-	s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return clock }, Instances: func() int { return 2 }})
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return clock }, Instances: func() int { return 2 }})
 	first := newLimit(t, "first", nil, limit.Tier{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 200})
 	second := newLimit(t, "second", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: 10 * time.Second, Threshold: 300},
 		limit.Tier{Algorithm: limit.SlidingLog, Period: time.Minute, Threshold: 500})

@@ -30,7 +30,7 @@ func (n *noted) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 func TestRefusedReturnsOfAMovedQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := &remote{Store: newMemory(t)}, &noted{Store: newMemory(t)}
-		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}), Look: -1,
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}), GiveBackEvery: -1,
 			Rule: tens{}})
 		q, full := daily(t, "q", limit.Quota, 100), daily(t, "full", limit.Quota, 100).KeptIn("a")
 		inA, inB := q.KeptIn("a"), q.KeptIn("b")
@@ -67,7 +67,7 @@ func TestRefusedReturnsOfAMovedQuota(t *testing.T) {
 // unleased leases ten units of each limit but one.
 type unleased struct{ greedy }
 
-func (unleased) Ask(v *lease.View, a *limit.LeaseRequest) {
+func (unleased) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 	if v.Tier.Limit().ID != "plain" {
 		a.Most, a.Ample, a.Share = 10, 10, limit.ShareOne
 	}
@@ -80,7 +80,7 @@ func TestChargesOfARequestThatAsksAgain(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			now := noon
 			below := &delayed{Store: newMemory(t), now: &now}
-			s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return now }, Rule: unleased{}})
+			s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: unleased{}})
 			plain := newLimit(t, "plain", nil, limit.Tier{Algorithm: a, Period: time.Hour, Threshold: 100})
 			short := window(t, "short", time.Second, 1000)
 			decide(t, s, ask(short), now)

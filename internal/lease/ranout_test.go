@@ -28,7 +28,7 @@ func (s *delayed) Decide(ctx context.Context, req *limit.Request, now time.Time,
 // tens leases ten units at a time.
 type tens struct{ greedy }
 
-func (tens) Ask(_ *lease.View, a *limit.LeaseRequest) {
+func (tens) SizeLease(_ *lease.View, a *limit.LeaseRequest) {
 	a.Most, a.Ample, a.Share = 10, 10, limit.ShareOne
 }
 
@@ -46,7 +46,7 @@ func TestLeaseEndsWhileAsking(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			now := noon
 			below := &delayed{Store: newMemory(t), now: &now}
-			s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return now }, Rule: tens{}})
+			s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: tens{}})
 			long, short := window(t, "long", time.Hour, 1000), window(t, "short", time.Second, 1000)
 			if d := decide(t, s, ask(short), now); !d.Allowed {
 				t.Fatal("denied with all of it left")

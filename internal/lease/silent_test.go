@@ -46,7 +46,7 @@ func (m *mute) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 func TestNoLeasesWithoutAnswers(t *testing.T) {
 	below := newMemory(t)
 	m := &mute{Store: below, lost: true}
-	s := open(t, lease.Config{Store: m, Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+	s := open(t, lease.Config{Store: m, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 	l, other := daily(t, "a", limit.FixedWindow, 1000), daily(t, "b", limit.FixedWindow, 1000)
 	var d limit.Decision
 	for range 5 {
@@ -71,7 +71,7 @@ func TestUndecidableStopsNoLeases(t *testing.T) {
 	for _, cause := range []error{limit.ErrUnreadable, limit.ErrTooLarge, limit.ErrContended, limit.ErrFull, context.Canceled} {
 		below := newMemory(t)
 		m := &mute{Store: below, lost: true, err: fmt.Errorf("the store says: %w", cause)}
-		s := open(t, lease.Config{Store: m, Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+		s := open(t, lease.Config{Store: m, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 		l, other := daily(t, "a", limit.FixedWindow, 1000), daily(t, "b", limit.FixedWindow, 1000)
 		var d limit.Decision
 		ctx, cancel := context.WithCancel(t.Context())
@@ -97,7 +97,7 @@ func TestUndecidableIsNobodyElses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		below := newMemory(t)
 		bad := daily(t, "bad", limit.FixedWindow, 1000)
-		s := open(t, lease.Config{Store: &slowlyUndecidable{Store: below, bad: bad}, Look: -1, Rule: greedy{}})
+		s := open(t, lease.Config{Store: &slowlyUndecidable{Store: below, bad: bad}, GiveBackEvery: -1, Rule: greedy{}})
 		shared := daily(t, "shared", limit.FixedWindow, 1000)
 		both := ask(shared)
 		both.Charges = append(both.Charges, limit.Charge{Limit: bad, Cost: 1})
@@ -134,7 +134,7 @@ func (s *slowlyUndecidable) Decide(ctx context.Context, req *limit.Request, now 
 func TestShadowsAreNotEarly(t *testing.T) {
 	below := newMemory(t)
 	now := noon
-	s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return now }, Rule: greedy{}})
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: greedy{}})
 	l := daily(t, "a", limit.FixedWindow, 1000)
 	shadow, err := limit.New(limit.Limit{ID: "s", Mode: limit.Shadow, Tiers: []limit.Tier{
 		{Algorithm: limit.TokenBucket, Period: 10 * time.Second, Threshold: 10},

@@ -28,7 +28,7 @@ func (s *leaving) Decide(ctx context.Context, req *limit.Request, now time.Time,
 // Guarantees that what a store says at its end is bounded and names nobody, however many leases are lost.
 func TestCloseIsBrief(t *testing.T) {
 	below := &leaving{Store: newMemory(t)}
-	s, err := lease.New(lease.Config{Store: below, Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+	s, err := lease.New(lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -156,7 +156,7 @@ func (w *world) start(i int) {
 	if w.fault == clocksStand {
 		in.wrongs = bothStand
 	}
-	c := lease.Config{Store: &wire{in}, Clock: in.read, Look: -1, Instances: func() int { return len(w.instances) }}
+	c := lease.Config{Store: &wire{in}, Clock: in.read, GiveBackEvery: -1, Instances: func() int { return len(w.instances) }}
 	if w.IntN(2) == 0 {
 		c.Rule = &wild{w.Rand}
 	}
@@ -280,7 +280,7 @@ func (w *world) act() {
 		w.refund(in)
 	case n < 189:
 		in.calls = append(in.calls, nil)
-		in.lease.Look(context.Background(), in.read())
+		in.lease.GiveBackSpare(context.Background(), in.read())
 		in.calls = in.calls[:len(in.calls)-1]
 	case n < 193:
 		w.plan = w.IntN(len(w.plans))
@@ -564,7 +564,7 @@ func (x *wire) Accepts(l *limit.Limit) error { return x.in.w.below.Accepts(l) }
 // wild is a rule that asks for anything.
 type wild struct{ *rand.Rand }
 
-func (r *wild) Ask(v *lease.View, a *limit.LeaseRequest) {
+func (r *wild) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 	some := func() int64 {
 		switch r.IntN(4) {
 		case 0:
@@ -584,6 +584,6 @@ func (r *wild) Ask(v *lease.View, a *limit.LeaseRequest) {
 	}
 }
 
-func (r *wild) Again(_ *lease.View, fits time.Duration, _ int) time.Duration {
+func (r *wild) DenyFor(_ *lease.View, fits time.Duration, _ int) time.Duration {
 	return time.Duration(r.Int64N(int64(fits) + 1))
 }

@@ -35,6 +35,6 @@ func (c *Chain) RunBackgroundTasks(ctx context.Context, now time.Time) {
 	_ = c.Instances.Announce(ctx, now)
 	c.announceToHomes(ctx, now)
 	if c.Leases != nil && c.spareLeases.due(now) {
-		c.Leases.Look(ctx, now)
+		c.Leases.GiveBackSpare(ctx, now)
 	}
 }

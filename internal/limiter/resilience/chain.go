@@ -173,15 +173,15 @@ func (c *Chain) addDeciders(config *ChainConfig) error {
 	var decider limit.Store = c.router
 	var err error
 	if !config.NoLeases {
-		if c.spareLeases.period = config.Lease.Look; c.spareLeases.period == 0 {
-			c.spareLeases.period = lease.DefaultLook
+		if c.spareLeases.period = config.Lease.GiveBackEvery; c.spareLeases.period == 0 {
+			c.spareLeases.period = lease.DefaultGiveBackEvery
 		}
 		of := config.Lease
 		if config.Frozen {
-			of.Look = -1
+			of.GiveBackEvery = -1
 		}
 		of.Store, of.Instances, of.InstancesOf = c.router, c.Instances.Count, c.instancesOf
-		of.Ahead = !config.Frozen && len(config.Homes) > 0
+		of.Prefetch = !config.Frozen && len(config.Homes) > 0
 		if c.Leases, err = lease.New(of); err != nil {
 			return err
 		}
