@@ -27,30 +27,30 @@ type call struct {
 	leading []*counter         // the counters whose flight it is
 }
 
-// tierCall is the part of a call that is about one tier. Units that are reserved for the request are taken off the lease before
-// the call; what the request does not spend of them is put back after it.
+// tierCall is the part of a call that is about one tier. Units that are reserved for the request are taken off the
+// lease before the call; what the request does not spend of them is put back after it.
 type tierCall struct {
 	counter         *counter
 	tier            *limit.Tier // as the request has it; a new plan may change the counter's during the call
 	charge          int         // index in the request's charges
 	cost            int64
-	isLeased        bool // the tier may be leased: what is granted is kept
+	mayLease        bool // the tier may be leased: what is granted is kept
 	exceedsCapacity bool // no wait would help: the cost is above what the tier can hold
 
 	reserved   int64 // units of the lease that are reserved for the request
 	leaseAt    int64 // the window, slot or entry that counts the lease before the call: the Leftover's At
 	leaseUntil int64 // when that lease ends, by the owner's clock
 	returned   int64 // units of an ended lease that the call gives back
-	need       int64 // units that the call asks for, for the request: its cost minus reserved, or 0 where a ramp serves it
+	need       int64 // units that the call asks for, for the request: cost minus reserved; 0 if a ramp is to serve it
 
 	// After the reply.
 	charged        int64 // of need, units that the store charged
 	chargedAt      int64 // what counts them; 0 if they were not charged as a lease, and cannot be spent later
-	available      int64 // units for the request: reserved and charged; minus what the request spends, once that is decided
+	available      int64 // units for the request, reserved and charged; once it is decided, minus what it spends
 	refusedReturns bool  // the store denied, and did not take the returned units
 }
 
-// requestTime is the time of a request: as the caller has it, and what has passed since by the store's clock function.
+// requestTime is the time of a request: the time that the caller gave, plus what has passed since by [Config.Clock].
 type requestTime struct {
 	now     time.Time
 	instant clock.Instant
@@ -60,8 +60,9 @@ func (at requestTime) advance(from, to time.Time) requestTime {
 	return requestTime{at.now.Add(to.Round(0).Sub(from.Round(0))), at.instant.Advance(clock.At(from), clock.At(to))}
 }
 
-// decideByStore decides the request with at most one call that it waits for, of another request, and then one or two calls of its
-// own: the second one is made only if a lease that was reserved ended during the first.
+// decideByStore decides a request that leases alone do not decide. If a call of another request may bring what this one
+// lacks, the request waits for that call, once. Then it makes a call of its own, and a second one if a lease that it
+// reserved units of has ended during the first.
 func (s *Store) decideByStore(
 	ctx context.Context, sh *shard, hash uint64, req *limit.Request, now time.Time, d *limit.Decision,
 ) error {
@@ -99,32 +100,44 @@ func (s *Store) decideByStore(
 		}
 		c.collectCounters()
 	}
-	for mayRepeat := true; ; mayRepeat = false {
-		sent, sentAt := c.reserveUnits(at), at
-		sh.stats.Calls++
-		var err error
-		sh.unlocked(func() { at, err = c.callStore(ctx, at) })
-		c.noteOutcome(ctx, err)
-		t := c.owner.clock.At(at.instant)
-		if err != nil {
-			c.putBackReserved(t)
-			c.completeFlight(sharedError(ctx, err))
-			return err
-		}
-		c.storeReply(sent, t)
-		repeat := mayRepeat && c.leaseEndedMeanwhile(t)
-		c.writeDecision(d, t)
-		c.completeFlight(nil)
-		if !repeat || d.Allowed {
-			c.owner.prefetch(req, sentAt.now)
-			return nil
-		}
+	after, leaseEnded, err := c.decideByOneCall(ctx, at, d)
+	if leaseEnded && !d.Allowed {
+		at = after
 		c.collectCounters()
+		_, _, err = c.decideByOneCall(ctx, at, d)
 	}
+	if err == nil {
+		c.owner.prefetch(req, at.now)
+	}
+	return err
 }
 
-// decideWithoutLeases passes a request on for which there is no room to remember anything, or nothing to remember. The caller
-// holds the shard's lock.
+// decideByOneCall decides the request with one call, and returns the time after the call. leaseEnded reports whether
+// the decision lacks units of leases that ended during the call. The caller holds the shard's lock, which is released
+// during the call.
+func (c *call) decideByOneCall(
+	ctx context.Context, at requestTime, d *limit.Decision,
+) (after requestTime, leaseEnded bool, err error) {
+	sh := c.owner.shard
+	sent := c.reserveUnits(at)
+	sh.stats.Calls++
+	sh.unlocked(func() { after, err = c.callStore(ctx, at) })
+	c.noteOutcome(ctx, err)
+	t := c.owner.clock.At(after.instant)
+	if err != nil {
+		c.putBackReserved(t)
+		c.completeFlight(sharedError(ctx, err))
+		return after, false, err
+	}
+	c.storeReply(sent, t)
+	leaseEnded = c.leaseEndedMeanwhile(t)
+	c.writeDecision(d, t)
+	c.completeFlight(nil)
+	return after, leaseEnded, nil
+}
+
+// decideWithoutLeases passes a request on for which there is no room to remember anything, or nothing to remember. The
+// caller holds the shard's lock.
 func (s *Store) decideWithoutLeases(
 	ctx context.Context, sh *shard, req *limit.Request, at requestTime, d *limit.Decision,
 ) (err error) {
@@ -133,8 +146,8 @@ func (s *Store) decideWithoutLeases(
 	return err
 }
 
-// collectCounters fills c.tiers with the counters of the request, and adds those that are new. The lease of a counter whose limit
-// has changed ends, so that the call returns its units.
+// collectCounters fills c.tiers with the counters of the request, and adds those that are new. The lease of a counter
+// whose limit has changed ends, so that the call returns its units.
 func (c *call) collectCounters() {
 	c.tiers = c.tiers[:0]
 	for i := range c.request.Charges {
@@ -150,7 +163,7 @@ func (c *call) collectCounters() {
 			}
 			c.tiers = append(c.tiers, tierCall{
 				counter: counter, tier: t, charge: i, cost: charge.Cost,
-				isLeased:        c.store.mayLease(charge.Limit) && !t.Leasing().Never,
+				mayLease:        c.store.mayLease(charge.Limit) && !t.Leasing().Never,
 				exceedsCapacity: charge.Cost > t.Capacity(),
 			})
 		}
@@ -162,15 +175,15 @@ func (c *call) pendingCall(at requestTime) *singleflight.Call {
 	t := c.owner.clock.At(at.instant)
 	for i := range c.tiers {
 		tc := &c.tiers[i]
-		if f := tc.counter.flight; f != nil && tc.isLeased && tc.counter.spendable(t) < tc.cost {
+		if f := tc.counter.flight; f != nil && tc.mayLease && tc.counter.spendable(t) < tc.cost {
 			return f
 		}
 	}
 	return nil
 }
 
-// waitFor waits for a call of another request. The error is why ctx ended, or that of the call: to ask again, one request after
-// the other, would take longer than a decision may take.
+// waitFor waits for a call of another request. The error is why ctx ended, or that of the call: to ask again, one
+// request after the other, would take longer than a decision may take.
 func waitFor(ctx context.Context, flight *singleflight.Call) error {
 	if err := flight.Wait(ctx); err != nil {
 		return err
@@ -179,21 +192,21 @@ func waitFor(ctx context.Context, flight *singleflight.Call) error {
 	return err
 }
 
-// reserveUnits reserves for the request what its counters have leased, and writes the call for the rest. It returns the time of
-// the request by the owner's clock: leases are counted from it.
+// reserveUnits reserves for the request what its counters have leased, and writes the call for the rest. It returns the
+// time of the request by the owner's clock: leases are counted from it.
 func (c *call) reserveUnits(at requestTime) (sent int64) {
 	t := c.owner.clock.At(at.instant)
 	c.ask = limit.Request{Owner: c.request.Owner, Charges: c.request.Charges, Leases: c.ask.Leases[:0]}
 	isPlain, mustFit := true, false
 	for i := range c.tiers {
-		mustFit = mustFit || !c.tiers[i].isLeased
+		mustFit = mustFit || !c.tiers[i].mayLease
 	}
 	for i := range c.tiers {
 		tc := &c.tiers[i]
 		tc.counter.demand.add(t, tc.cost)
 		ask := limit.LeaseRequest{Need: tc.cost}
 		switch {
-		case !tc.isLeased: // a lease from before a change of the plan is returned
+		case !tc.mayLease: // a lease from before a change of the plan is returned
 			tc.leaseAt, tc.leaseUntil = tc.counter.lease.At, tc.counter.until
 			tc.returnLease(&ask)
 		case !tc.exceedsCapacity:
@@ -218,8 +231,8 @@ func (tc *tierCall) reserve(t int64, ask *limit.LeaseRequest) {
 	tc.reserved, tc.leaseAt, tc.leaseUntil = min(c.spendable(t), tc.cost), c.lease.At, c.until
 	ended := t >= c.until
 	if leasesEntries(c.tier) && tc.reserved < tc.cost {
-		// The units of one request are counted in one entry, so a lease that has too few is of no use to it. It is returned, since
-		// the entry of the next lease is another one.
+		// The units of one request are counted in one entry, so a lease that has too few is of no use to it. It is
+		// returned, since the entry of the next lease is another one.
 		tc.reserved, ended = 0, true
 	}
 	c.lease.Units -= tc.reserved
@@ -242,9 +255,9 @@ func (tc *tierCall) returnLease(ask *limit.LeaseRequest) {
 	c.lease.Units, c.ramp.locked = 0, 0
 }
 
-// sizeLease asks for a lease of the counter, as the rule says, unless one is under way or there is to be none. If mustFit is set,
-// the store must have all the units that the request lacks: what it charges of an exact limit cannot be kept for another
-// request, so it must deny instead of leasing a ramp that does not suffice yet.
+// sizeLease asks for a lease of the counter, as the rule says, unless one is under way or there is to be none. If
+// mustFit is set, the store must have all the units that the request lacks: what it charges of an exact limit cannot be
+// kept for another request, so it must deny instead of leasing a ramp that does not suffice yet.
 func (c *call) sizeLease(tc *tierCall, t int64, mustFit bool, ask *limit.LeaseRequest) {
 	counter := tc.counter
 	if counter.flight != nil || counter.lease.Other() || c.store.leasingSuspended(counter) {
@@ -264,9 +277,9 @@ func (c *call) sizeLease(tc *tierCall, t int64, mustFit bool, ask *limit.LeaseRe
 
 // entryLife returns for how long entries are leased, µs.
 //
-// The entries count from the lease's end on, so they count for longer than the period by up to the lease's life: a twentieth of
-// the period withholds at most 5 % of the limit. More than a second would save little, since one call per second and process is
-// the goal.
+// The entries count from the lease's end on, so they count for longer than the period by up to the lease's life: a
+// twentieth of the period withholds at most 5 % of the limit. More than a second would save little, since one call per
+// second and process is the goal.
 func (s *Store) entryLife(t *limit.Tier) int64 {
 	const parts, longest = 20, 1_000_000
 	return min(t.Period.Microseconds()/parts, s.life, longest)
@@ -277,7 +290,7 @@ func (c *call) beginFlight(began clock.Instant) {
 	c.flight, c.leading = nil, c.leading[:0]
 	for i := range c.tiers {
 		tc, ask := &c.tiers[i], &c.ask.Leases[i]
-		if !tc.isLeased || tc.counter.flight != nil || ask.Need == 0 && ask.Largest() == 0 {
+		if !tc.mayLease || tc.counter.flight != nil || ask.Need == 0 && ask.Largest() == 0 {
 			continue
 		}
 		if c.flight == nil {
@@ -300,9 +313,10 @@ func (c *call) completeFlight(err error) {
 	}
 }
 
-// sharedError returns the error of a call as those get it who waited for the call. It is nil, so that they decide anew, if the error
-// says nothing about their own requests: the caller gave up, or the store answered that it cannot decide this one. That too many
-// change the counters at once (limit.ErrContended) is about all of them: calls of their own would make it worse.
+// sharedError returns the error of a call as those get it who waited for the call. It is nil, so that they decide anew,
+// if the error says nothing about their own requests: the caller gave up, or the store answered that it cannot decide
+// this one. That too many change the counters at once (limit.ErrContended) is about all of them: calls of their own
+// would make it worse.
 func sharedError(ctx context.Context, err error) error {
 	if ctx.Err() != nil || limit.Answered(err) && !errors.Is(err, limit.ErrContended) {
 		return nil
@@ -346,13 +360,15 @@ func (c *call) checkReply() error {
 			return fmt.Errorf("%w: %d units, %d of them at once, are leased of limit %s, at most %d were asked for",
 				errAnswer, grant.Units, grant.Upfront, r.Limit().ID, most)
 		case d.Charges(i) && r.Charged != tc.need:
-			return fmt.Errorf("%w: %d units of limit %s are charged, want %d", errAnswer, r.Charged, r.Limit().ID, tc.need)
+			return fmt.Errorf("%w: %d units of limit %s are charged, want %d",
+				errAnswer, r.Charged, r.Limit().ID, tc.need)
 		}
 	}
 	return nil
 }
 
-// isSaneTime reports whether a time, µs since 1970, is within 285 years of 1970, so that sums of such times cannot overflow.
+// isSaneTime reports whether a time, µs since 1970, is within 285 years of 1970, so that sums of such times cannot
+// overflow.
 func isSaneTime(at int64) bool {
 	const latest = 1 << 53
 	return -latest <= at && at <= latest
@@ -371,8 +387,9 @@ func (c *call) leaseRequest(i int) *limit.LeaseRequest {
 // release makes the call ready for its next use.
 func (c *call) release() {
 	clear(c.tiers)
+	clear(c.leading)
 	s := c.store
-	c.store, c.owner, c.request = nil, nil, nil
+	c.store, c.owner, c.request, c.flight, c.leading = nil, nil, nil, nil, c.leading[:0]
 	c.ask.Owner, c.ask.Charges = limit.Owner{}, nil
 	s.calls.Put(c)
 }

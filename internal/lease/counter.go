@@ -68,8 +68,8 @@ func (c *counter) spendable(t int64) int64 {
 	return max(c.lease.Units-c.ramp.lockedAt(t), 0)
 }
 
-// spendableAt returns the first time from t on at which cost can be spent, if nothing else is spent before; 0 if the lease ends
-// before that, or has no ramp.
+// spendableAt returns the first time from t on at which cost can be spent, if nothing else is spent before; 0 if the
+// lease ends before that, or has no ramp.
 func (c *counter) spendableAt(t, cost int64) int64 {
 	r := &c.ramp
 	if r.locked == 0 || c.lease.Units < cost || t >= c.until {
@@ -84,14 +84,16 @@ func (c *counter) spendableAt(t, cost int64) int64 {
 	return at
 }
 
-const idleAfter = 60_000_000 // µs; a demand from before the longest lease (DefaultHomeLife) tells nothing of the next one
+const idleAfter = 60_000_000 // µs; after a minute without requests the demand has faded to nothing, see fadeOver
 
 // isIdle reports whether the counter can be dropped: nothing is leased, and nothing is known that would be of use.
 func (c *counter) isIdle(t int64) bool {
-	return c.flight == nil && (t >= c.until || c.lease.Units == 0) && t >= c.denial.until && t-c.demand.lastRequest >= idleAfter
+	return c.flight == nil && (t >= c.until || c.lease.Units == 0) && t >= c.denial.until &&
+		t-c.demand.lastRequest >= idleAfter
 }
 
-// changeTier makes the counter one of a tier of the same identity, when a plan has changed. It returns how many units are lost.
+// changeTier makes the counter one of a tier of the same identity, when a plan has changed. It returns how many units
+// are lost.
 func (c *counter) changeTier(t *limit.Tier) (lost int64) {
 	if !sameLimit(c.tier, t) {
 		c.until = 0 // the units are returned with the next call
@@ -107,14 +109,15 @@ func (c *counter) changeTier(t *limit.Tier) (lost int64) {
 
 // sameLimit reports whether a lease and a denial of one tier hold for another tier of the same identity.
 func sameLimit(a, b *limit.Tier) bool {
-	return a == b || a.Threshold == b.Threshold && a.Capacity() == b.Capacity() && a.Limit().Exact == b.Limit().Exact && !homeMoved(a, b)
+	return a == b || a.Threshold == b.Threshold && a.Capacity() == b.Capacity() &&
+		a.Limit().Exact == b.Limit().Exact && !homeMoved(a, b)
 }
 
 // homeMoved reports whether different cells keep the counters of two tiers of the same identity.
 func homeMoved(a, b *limit.Tier) bool { return a.Limit().Home != b.Limit().Home }
 
-// forgetLease drops what was leased, and what is known of the counter, when another cell begins to keep the counter: units must
-// not be given back where they were not charged. It returns how many units are lost.
+// forgetLease drops what was leased, and what is known of the counter, when another cell begins to keep the counter:
+// units must not be given back where they were not charged. It returns how many units are lost.
 func (c *counter) forgetLease() (lost int64) {
 	lost = c.lease.Units
 	c.lease, c.until, c.ramp.locked, c.denial, c.supply = limit.Leftover{}, 0, 0, denial{}, supply{}

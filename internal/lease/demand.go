@@ -6,9 +6,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// demand estimates how many units per second this process is asked for, of one counter. It is the lesser of two averages: one that
-// fades over about a second, which follows a fall quickly, and one over the last 32 to 63 requests, which is steady if requests are
-// few.
+// demand estimates how many units per second this process is asked for, of one counter. It is the lesser of two
+// averages: one that fades over about a second, which follows a fall quickly, and one over the last 32 to 63 requests,
+// which is steady if requests are few.
 type demand struct {
 	fading      float64 // units, fading with age
 	fadedAt     int64   // µs; up to when fading was faded
@@ -21,17 +21,18 @@ type demand struct {
 }
 
 const (
-	// fadeOver is the time, in seconds, in which an old request's weight falls to 1/e. It is the time in which a busy counter makes
-	// about one call, so that each call knows of a change since the one before.
+	// fadeOver is the time, in seconds, in which an old request's weight falls to 1/e. It is the time in which a busy
+	// counter makes about one call, so that each call knows of a change since the one before.
 	fadeOver = 1.0
-	fadeTick = 250_000 // µs; the fading is done in steps, of a quarter of fadeOver, to spare the path of each request an exponential
+	fadeTick = 250_000 // µs; fading is done four times a second, since an exponential for each request would cost more
 
-	// epochRequests bounds the error of the steady average: the number of requests of a Poisson process, if 32 are expected, is off
-	// by √32 in standard deviation, which is 18 %. Twice as many would be off by 13 %, and follow a change half as fast.
+	// epochRequests bounds the error of the steady average: the number of requests of a Poisson process, if 32 are
+	// expected, is off by √32 in standard deviation, which is 18 %. Twice as many would be off by 13 %, and follow a
+	// change half as fast.
 	epochRequests = 32
 
-	// newCounterFor is the time, in µs, over which the first requests of a counter are spread at least: two requests in a row are no
-	// rate of thousands a second. It is half the usual life of a lease (DefaultLife).
+	// newCounterFor is the time, in µs, over which the first requests of a counter are spread at least: two requests in
+	// a row are no rate of thousands a second. It is half the usual life of a lease (DefaultLife).
 	newCounterFor = 5_000_000
 )
 
@@ -92,7 +93,8 @@ type supply struct {
 	ranOutEarly bool    // in the window ranOutIn more was left than that
 }
 
-// note takes one answer into account. leased is what of a token bucket is leased in its slot, and need what the store was asked for.
+// note takes one answer into account. leased is what of a token bucket is leased in its slot, and need what the store
+// was asked for.
 func (u *supply) note(owner limit.Owner, t, storeNow int64, r *limit.Result, leased, need int64) {
 	tier, used, left := r.Tier, r.Used(), r.Remaining()
 	leasing := tier.Leasing()
@@ -106,7 +108,7 @@ func (u *supply) note(owner limit.Owner, t, storeNow int64, r *limit.Result, lea
 	rate, seconds, ok := u.sample(leasing, t, storeNow, used, end)
 	ok = ok && rate >= 0 // units that were given back count below zero
 	u.saturated = !r.Admits || left < max(need, 1)
-	if ok && (r.Admits || rate > u.total) { // while a counter denies, less is used than is asked for: it can only raise the estimate
+	if ok && (r.Admits || rate > u.total) { // while a counter denies, less is used than is asked for
 		u.total += (1 - math.Exp(-seconds/fadeOver)) * (rate - u.total)
 	}
 	if ok || end != u.end || u.at == 0 {
@@ -115,8 +117,8 @@ func (u *supply) note(owner limit.Owner, t, storeNow int64, r *limit.Result, lea
 	u.end, u.left = end, left
 }
 
-// sample returns how fast the counter was used since the answer before, or since its window began, and over which time. ok is
-// false if that cannot be told.
+// sample returns how fast the counter was used since the answer before, or since its window began, and over which time.
+// ok is false if that cannot be told.
 func (u *supply) sample(leasing limit.Leasing, t, storeNow, used, end int64) (rate, seconds float64, ok bool) {
 	const (
 		leastSeconds = 0.05 // two answers that are closer together tell more of chance than of a rate

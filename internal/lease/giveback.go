@@ -18,12 +18,12 @@ type returnCall struct {
 	units int64
 }
 
-// maxReturnLimits is how many limits one call gives back to, counting a limit once for each of its values. Stores bound the size of a
-// request (DynamoDB: 99 counters), which 25 limits of up to three tiers do not exceed.
+// maxReturnLimits is how many limits one call gives back to, counting a limit once for each of its values. Stores bound
+// the size of a request (DynamoDB: 99 counters), which 25 limits of up to three tiers do not exceed.
 const maxReturnLimits = 25
 
-// accepts reports whether the call can give back to the counter, too. After a change of the plan two versions of a limit may have the
-// counter, and one request cannot have both.
+// accepts reports whether the call can give back to the counter, too. After a change of the plan two versions of a
+// limit may have the counter, and one request cannot have both.
 func (r *returnCall) accepts(c *counter) bool {
 	l := c.tier.Limit()
 	for i := range r.ask.Charges {
@@ -49,8 +49,8 @@ func (r *returnCall) add(c *counter, t, units int64) {
 	r.units += units
 }
 
-// firstLease returns the index in r.ask.Leases of the limit's first tier. It adds the limit if the call does not have it: the cost
-// is the least that a request may have, and with a zero LeaseRequest nothing of it is charged.
+// firstLease returns the index in r.ask.Leases of the limit's first tier. It adds the limit if the call does not have
+// it: the cost is the least that a request may have, and with a zero LeaseRequest nothing of it is charged.
 func (r *returnCall) firstLease(l *limit.Limit, v limit.Value) int {
 	first := 0
 	for i := range r.ask.Charges {
@@ -64,8 +64,8 @@ func (r *returnCall) firstLease(l *limit.Limit, v limit.Value) int {
 	return first
 }
 
-// spareUnits returns how many units of the lease will probably not be spent. It is 0 if the counter is not scarce, since nobody lacks the
-// units then.
+// spareUnits returns how many units of the lease will probably not be spent. It is 0 if the counter is not scarce,
+// since nobody lacks the units then.
 func (o *ownerLeases) spareUnits(c *counter, t int64) int64 {
 	if t >= c.until || c.lease.Units == 0 || c.lease.At == 0 || c.flight != nil || c.lease.Other() {
 		return 0
@@ -76,7 +76,7 @@ func (o *ownerLeases) spareUnits(c *counter, t int64) int64 {
 		return 0
 	}
 	rate := v.Rate
-	if pause := t - c.demand.lastRequest; pause > 0 { // the average falls slowly; a pause of two mean gaps or more tells the rate
+	if pause := t - c.demand.lastRequest; pause > 0 { // a pause of two mean gaps shows that the rate fell
 		rate = min(rate, 2e6/float64(pause))
 	}
 	expected := rate * min(v.EndsIn.Seconds(), k.keepFor.Seconds())
@@ -122,8 +122,8 @@ func (s *Store) GiveBackSpare(ctx context.Context, now time.Time) {
 	}
 }
 
-// collectReturns takes units off the leases of a shard, as many of each counter as unitsOf returns, and writes the calls that give them
-// back.
+// collectReturns takes units off the leases of a shard, as many of each counter as unitsOf returns, and writes the
+// calls that give them back.
 func (sh *shard) collectReturns(now time.Time, unitsOf func(o *ownerLeases, c *counter, t int64) int64) []*returnCall {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

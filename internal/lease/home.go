@@ -8,12 +8,12 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// A home quota is a quota that another cell keeps, its home cell. A call to the home cell may take 100 ms, so a lease of a home
-// quota lives longer than others, and is prefetched.
+// A home quota is a quota that another cell keeps, its home cell. A call to the home cell may take 100 ms, so a lease
+// of a home quota lives longer than others, and is prefetched.
 
-// isHomeQuota reports whether the tier is of a home quota. Only quotas may be leased for long: they move to another home cell between
-// two periods, when all leases have ended. Other limits move as soon as the longest lease of a rate has ended
-// (shares.Settings.Lease).
+// isHomeQuota reports whether the tier is of a home quota. Only quotas may be leased for long: they move to another
+// home cell between two periods, when all leases have ended. Other limits move as soon as the longest lease of a rate
+// has ended (shares.Settings.Lease).
 func isHomeQuota(t *limit.Tier) bool { return t.Limit().Home != "" && t.Calendar != nil }
 
 // lifeOf returns the longest life of a lease of the counter, µs.
@@ -39,9 +39,9 @@ func (s *Store) callFailed(home string) *atomic.Bool {
 	return flag.(*atomic.Bool)
 }
 
-// noteOutcome notes whether the store that the call asked is in reach: the home cell, if the call asked something of a limit that
-// a home cell keeps, or else the cell's own store. An error by which the store answered tells that it is. A call that its caller
-// gave up tells nothing.
+// noteOutcome notes whether the store that the call asked is in reach: the home cell, if the call asked something of a
+// limit that a home cell keeps, or else the cell's own store. An error by which the store answered tells that it is. A
+// call that its caller gave up tells nothing.
 func (c *call) noteOutcome(ctx context.Context, err error) {
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return

@@ -5,7 +5,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
-// decideLocally decides the request if that takes no call. If it takes one, decideLocally returns false and changes nothing.
+// decideLocally decides the request if that takes no call. If it takes one, decideLocally returns false and changes
+// nothing.
 //
 // It is the path of nearly all requests, and expects the owner's counters in the order of the request's limits.
 func (o *ownerLeases) decideLocally(req *limit.Request, now clock.Instant, d *limit.Decision) bool {
@@ -15,7 +16,8 @@ func (o *ownerLeases) decideLocally(req *limit.Request, now clock.Instant, d *li
 	for i := range req.Charges {
 		charge := &req.Charges[i]
 		l := charge.Limit
-		if l == nil || !o.store.mayLease(l) || l.Mode == limit.Off || charge.Cost < 1 || charge.Cost > limit.MaxUnits || len(l.Tiers) == 0 {
+		if l == nil || !o.store.mayLease(l) || l.Mode == limit.Off || len(l.Tiers) == 0 ||
+			charge.Cost < 1 || charge.Cost > limit.MaxUnits {
 			return false
 		}
 		for j := range l.Tiers {
@@ -70,8 +72,8 @@ func (o *ownerLeases) decideInAnyOrder(req *limit.Request, t int64, d *limit.Dec
 	return true
 }
 
-// decideCost returns whether the lease admits the cost (0), or until when the cost is denied by the store's clock. known is false
-// if only the store can tell.
+// decideCost returns whether the lease admits the cost (0), or until when the cost is denied by the store's clock.
+// known is false if only the store can tell.
 func (c *counter) decideCost(cost, t, storeOffset int64) (retryAt int64, known bool) {
 	if c.spendable(t) >= cost {
 		return 0, true
@@ -85,8 +87,8 @@ func (c *counter) decideCost(cost, t, storeOffset int64) (retryAt int64, known b
 	return 0, false
 }
 
-// spendLocally completes a decision that was made without a call: it takes the units off the leases of the counters, which are in
-// the order of the results.
+// spendLocally completes a decision that was made without a call: it takes the units off the leases of the counters,
+// which are in the order of the results.
 func (o *ownerLeases) spendLocally(t int64, d *limit.Decision, counters []*counter) {
 	o.shard.stats.Local++
 	if d.Allowed {

@@ -31,8 +31,8 @@ func (sh *shard) unlocked(f func()) {
 
 // ownerLeases is what this process holds of one owner's counters. The shard's lock guards it.
 //
-// Times named t, here and in the other files, are of the owner's clock, a [clock.Timeline]: µs since the owner was added. Times
-// named storeNow are µs since 1970 by the store's clock.
+// Times named t, here and in the other files, are of the owner's clock, a [clock.Timeline]: µs since the owner was
+// added. Times named storeNow are µs since 1970 by the store's clock.
 type ownerLeases struct {
 	store        *Store
 	shard        *shard
@@ -46,15 +46,15 @@ type ownerLeases struct {
 	index        map[counterKey]*counter // nil up to scanLimit counters
 }
 
-// counterKey tells apart the counters of an owner. Two versions of a plan have the same counter if the tiers have the same
-// identity.
+// counterKey tells apart the counters of an owner. Two versions of a plan have the same counter if the tiers have the
+// same identity.
 type counterKey struct {
 	identity string
 	value    limit.Value
 }
 
-// scanLimit is up to how many counters findCounter scans the list. A scan of 8 entries of one or two cache lines costs less
-// than a look-up in a map that has to hash the identity.
+// scanLimit is up to how many counters findCounter scans the list. A scan of 8 entries of one or two cache lines costs
+// less than a look-up in a map that has to hash the identity.
 const scanLimit = 8
 
 func (s *Store) hashOwner(o limit.Owner) uint64 {
@@ -78,7 +78,8 @@ func (o *ownerLeases) nextID() limit.ReceiptID {
 	return limit.ReceiptID{Hi: o.store.boot, Lo: o.shard.receipts*shardCount + o.hash%shardCount}
 }
 
-// findCounter returns the counter, or nil. Most owners' counters lie in the order of their plan: guess is the place there.
+// findCounter returns the counter, or nil. Most owners' counters lie in the order of their plan: guess is the place
+// there.
 func (o *ownerLeases) findCounter(t *limit.Tier, v limit.Value, guess int) *counter {
 	if guess < len(o.counters) {
 		if c := o.counters[guess]; c.tier == t && c.value == v {
@@ -110,12 +111,13 @@ func (o *ownerLeases) addCounter(t *limit.Tier, v limit.Value) *counter {
 	return c
 }
 
-// findOrAddOwner returns the owner's leases, which it adds if there are none. It first reserves room for those of the request's
-// counters that are not held, for the caller to add, and makes room by dropping idle counters. It returns nil if there is no room.
+// findOrAddOwner returns the owner's leases, which it adds if there are none. It first reserves room for those of the
+// request's counters that are not held, for the caller to add, and makes room by dropping idle counters. It returns nil
+// if there is no room.
 func (s *Store) findOrAddOwner(sh *shard, hash uint64, req *limit.Request, now clock.Instant) *ownerLeases {
 	o, missing := sh.countMissing(hash, req)
-	// Each counter that is added pays for a look at two others, so that a sweep of all keeps up with the additions. If there
-	// still is no room, 64 more are looked at, which bounds what one request may have to wait for.
+	// Each counter that is added pays for a look at two others, so that a sweep of all keeps up with the additions. If
+	// there still is no room, 64 more are looked at, which bounds what one request may have to wait for.
 	for _, visits := range [...]int{2*missing + 2, 64} {
 		if missing == 0 {
 			return o
@@ -167,8 +169,8 @@ func (s *Store) addOwner(sh *shard, hash uint64, owner limit.Owner, now clock.In
 	return o
 }
 
-// dropIdleCounters visits n counters of the shard, where the last sweep stopped, and drops those that are idle, and owners without
-// counters.
+// dropIdleCounters visits n counters of the shard, where the last sweep stopped, and drops those that are idle, and
+// owners without counters.
 func (s *Store) dropIdleCounters(sh *shard, now clock.Instant, n int) {
 	for n > 0 && len(sh.owners) > 0 {
 		if sh.sweepOwner >= len(sh.owners) {
@@ -187,7 +189,8 @@ func (s *Store) dropIdleCounters(sh *shard, now clock.Instant, n int) {
 	}
 }
 
-// dropIdleCounters visits up to n of the owner's counters and drops those that are idle. It returns how many it visited.
+// dropIdleCounters visits up to n of the owner's counters and drops those that are idle. It returns how many it
+// visited.
 func (o *ownerLeases) dropIdleCounters(now clock.Instant, n int) (visited int) {
 	t := o.clock.At(now)
 	for ; visited < n && o.sweepCounter < len(o.counters); visited++ {

@@ -9,17 +9,17 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/singleflight"
 )
 
-// Times of prefetches. A call to a home cell takes about 100 ms.
+// Times of prefetches. They follow from the 100 ms that a call to a home cell may take.
 const (
-	prefetchCheckEvery = 50_000    // µs; a counter is checked twice while such a call lasts
-	prefetchPause      = 250_000   // µs; after a call began, so that a home that has nothing left is asked four times a second at most
-	prefetchBeforeEnd  = 1_000_000 // µs; a lease that ends so soon counts as spent: ten calls fit into the rest
-	prefetchDeadline   = 2 * time.Second
-	prefetchCost       = 1 // units; the cost of the request that a prefetch stands for, of which it needs none
+	prefetchCheckEvery = 50_000          // µs; a counter is checked twice while one call lasts
+	prefetchPause      = 250_000         // µs after a call began: then four calls a second at most
+	prefetchBeforeEnd  = 1_000_000       // µs; a lease that ends so soon counts as spent: ten calls fit into the rest
+	prefetchDeadline   = 2 * time.Second // twenty times what a call takes; no request need wait so long, see waitFor
+	prefetchCost       = 1               // units; of the request that a prefetch stands for, which needs none of them
 )
 
-// prefetch begins a call, with [Config.Prefetch], for each home quota of the request of which the rule leases more before a request
-// lacks it. The caller holds the shard's lock.
+// prefetch begins a call, with [Config.Prefetch], for each home quota of the request of which the rule leases more
+// before a request lacks it. The caller holds the shard's lock.
 func (o *ownerLeases) prefetch(req *limit.Request, now time.Time) {
 	s := o.store
 	if !s.config.Prefetch {
@@ -65,7 +65,7 @@ func (c *call) preparePrefetch(charge *limit.Charge, at requestTime, t int64) bo
 		s.config.Rule.SizeLease(&v, &ask)
 		wanted = wanted || ask.Largest() > 0
 		c.tiers = append(c.tiers, tierCall{
-			counter: counter, tier: counter.tier, cost: prefetchCost, isLeased: true,
+			counter: counter, tier: counter.tier, cost: prefetchCost, mayLease: true,
 			leaseAt: counter.lease.At, leaseUntil: counter.until,
 		})
 		c.ask.Leases = append(c.ask.Leases, ask)

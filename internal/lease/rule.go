@@ -7,16 +7,18 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// Rule says how much of a counter to lease, and how long a denial lasts. It decides about the number of calls and about who must
-// wait, never about correctness: the store grants no more than the algorithm's bound allows, whatever the rule asks for. It is
-// called under a lock and must be quick.
+// Rule says how much of a counter to lease, and how long a denial lasts. It decides about the number of calls and about
+// who must wait, never about correctness: the store grants no more than the algorithm's bound allows, whatever the rule
+// asks for. It is called under a lock and must be quick.
 type Rule interface {
-	// SizeLease sets how much to ask for: Least, Most, Ample, Plenty, Share and Ramp. It may set Need to 0 with Ramp, unless
-	// View.MustFit is set: the request is then served from the units of the ramp that are free at once, or denied.
+	// SizeLease sets how much to ask for: Least, Most, Ample, Plenty, Share and Ramp. It may set Need to 0 with Ramp,
+	// unless View.MustFit is set: the request is then served from the units of the ramp that are free at once, or
+	// denied.
 	SizeLease(v *View, ask *limit.LeaseRequest)
 
-	// DenyFor returns for how long a cost that the store has denied is denied without a call. A denial never lasts longer than
-	// fits, after which the cost fits by the store's answer. repeats is how many denials came before, one after the other.
+	// DenyFor returns for how long a cost that the store has denied is denied without a call. A denial never lasts
+	// longer than fits, after which the cost fits by the store's answer. repeats is how many denials came before, one
+	// after the other.
 	DenyFor(v *View, fits time.Duration, repeats int) time.Duration
 }
 
@@ -26,9 +28,9 @@ type View struct {
 	Cost        int64         // of the request, units
 	Lacks       int64         // units of the cost that are not leased; 0 if the call is made for another counter
 	Spendable   int64         // units that are leased and can be spent, without those that are reserved for the request
-	Left        int64         // units that the store had left at its last answer in the present window; without one, the capacity
-	EndsIn      time.Duration // until a lease would end: with the window, the period or the slot, or after its longest life
-	RanOutEarly bool          // in this window the units ran out earlier than usual: others have probably leased them and not spent them
+	Left        int64         // units that the store had left when it last answered in this window; else the capacity
+	EndsIn      time.Duration // until a lease would end: with the window, period or slot, or after its longest life
+	RanOutEarly bool          // units ran out earlier than in other windows: others may not have spent theirs
 	RampEndsIn  time.Duration // until a ramp would end; 0 for algorithms that have none
 	Rate        float64       // units per second that this process is asked for
 	Total       float64       // units per second that all processes use; 0 if not known
@@ -37,9 +39,9 @@ type View struct {
 	MustFit     bool          // Need must not be lowered
 }
 
-// Adaptive is the rule in use. While there is plenty it makes one call in a window. If units are scarce, each process leases part of
-// what is left, and smaller parts the less is left. Once a token bucket or a sliding window is used up, it leases ramps. The zero
-// Adaptive is ready for use.
+// Adaptive is the rule in use. While there is plenty it makes one call in a window. If units are scarce, each process
+// leases part of what is left, and smaller parts the less is left. Once a token bucket or a sliding window is used up,
+// it leases ramps. The zero Adaptive is ready for use.
 type Adaptive struct{ tuning *tuning }
 
 func (a Adaptive) constants() *tuning {
@@ -81,8 +83,8 @@ func (a Adaptive) SizeLease(v *View, ask *limit.LeaseRequest) {
 	}
 }
 
-// totalRate returns how many units per second all processes together are asked for. Without an answer of the store that tells it,
-// the other processes are taken to be asked for as much as this one.
+// totalRate returns how many units per second all processes together are asked for. Without an answer of the store that
+// tells it, the other processes are taken to be asked for as much as this one.
 func (v *View) totalRate() float64 {
 	if v.Total == 0 {
 		return float64(max(v.Instances, 1)) * v.Rate
@@ -90,7 +92,8 @@ func (v *View) totalRate() float64 {
 	return max(v.Total, v.Rate)
 }
 
-// sizeRamp asks for a part of what comes free until the slot ends. It reports false if that is too little to be worth it.
+// sizeRamp asks for a part of what comes free until the slot ends. It reports false if that is too little to be worth
+// it.
 func (v *View) sizeRamp(k *tuning, total float64, ask *limit.LeaseRequest) bool {
 	seconds := v.RampEndsIn.Seconds()
 	comesFree := float64(v.Tier.Threshold) / v.Tier.Period.Seconds() * seconds
@@ -137,10 +140,12 @@ func wholeUnits(v float64) int64 {
 // view returns what the rule is told of the counter, for a request that lacks units of its cost.
 func (o *ownerLeases) view(c *counter, t, cost, lacks int64) View {
 	s := o.store
-	v := View{Tier: c.tier, Cost: cost, Lacks: lacks, Spendable: c.spendable(t), Rate: c.demand.rate(t), Total: c.supply.total,
-		Instances: max(s.config.InstancesOf(c.tier.Limit()), 1), Saturated: c.supply.saturated}
+	v := View{
+		Tier: c.tier, Cost: cost, Lacks: lacks, Spendable: c.spendable(t), Left: c.tier.Capacity(),
+		Rate: c.demand.rate(t), Total: c.supply.total, Saturated: c.supply.saturated,
+		Instances: max(s.config.InstancesOf(c.tier.Limit()), 1),
+	}
 	storeNow := t + o.storeOffset
-	v.Left = c.tier.Capacity()
 	end := o.leaseEnd(c, storeNow)
 	if end == 0 {
 		v.EndsIn = time.Duration(s.entryLife(c.tier)) * time.Microsecond
@@ -158,9 +163,10 @@ func (o *ownerLeases) view(c *counter, t, cost, lacks int64) View {
 	return v
 }
 
-// leaseEnd returns when the window, the period or the slot of the time storeNow ends, by the store's clock; 0 if leases are entries,
-// which have no such end. A quota's period must not be computed under the shard's lock, so its end is the one that the store's last
-// answer named. If that period is over, the end of the present one is not known, and is taken to be as far away as a lease lasts at most.
+// leaseEnd returns when the window, the period or the slot of the time storeNow ends, by the store's clock; 0 if leases
+// are entries, which have no such end. A quota's period must not be computed under the shard's lock, so its end is the
+// one that the store's last answer named. If that period is over, the end of the present one is not known, and is taken
+// to be as far away as a lease lasts at most.
 func (o *ownerLeases) leaseEnd(c *counter, storeNow int64) int64 {
 	switch {
 	case c.tier.Calendar == nil:
