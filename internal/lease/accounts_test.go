@@ -15,9 +15,9 @@ import (
 
 var noon = time.UnixMicro(1_772_452_800_000_000)
 
-// stepwise charges one limit after the other, as stores do that cannot write all at once: where a later one denies, what the
-// earlier ones were charged is the caller's lease, and what rode back to them has arrived; where there is no lease to say so, it
-// is charged again.
+// stepwise charges one limit after the other, like stores that cannot write all counters at once. If a later limit denies, what
+// the earlier ones were charged becomes the caller's lease, and the units that were returned to them have arrived. If there is no
+// lease to tell the caller so, the returned units are charged again.
 type stepwise struct{ *memory.Store }
 
 func (s stepwise) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
@@ -91,13 +91,13 @@ func daily(tb testing.TB, id string, a limit.Algorithm, threshold int64) *limit.
 func used(tb testing.TB, s limit.Store, l *limit.Limit, now time.Time) int64 {
 	tb.Helper()
 	var d limit.Decision
-	if err := s.Peek(context.Background(), ask(l), now, &d); err != nil {
+	if err := s.Peek(context.Background(), request(l), now, &d); err != nil {
 		tb.Fatal(err)
 	}
 	return d.Results[0].Used()
 }
 
-func inHand(s *lease.Store, l *limit.Limit) int64 {
+func leasedUnits(s *lease.Store, l *limit.Limit) int64 {
 	n := int64(0)
 	s.Each(func(h lease.Held) bool {
 		if h.Tier.Limit().ID == l.ID {
@@ -108,8 +108,8 @@ func inHand(s *lease.Store, l *limit.Limit) int64 {
 	return n
 }
 
-// At any time the store counts what was admitted and what is in hand: also where it denies with a lease. After Close it
-// counts what was admitted, and what was lost.
+// Guarantees that the store counts at any time what was admitted and what is leased and not spent, also if it denies with a lease.
+// After Close it counts what was admitted, and what was lost.
 func TestStoreCountsWhatIsOut(t *testing.T) {
 	for _, a := range leased {
 		for _, kind := range []string{"at once", "stepwise"} {
@@ -128,9 +128,9 @@ func TestStoreCountsWhatIsOut(t *testing.T) {
 					admitted := int64(0)
 					for range 150 {
 						now = now.Add(time.Duration(r.IntN(400)) * time.Millisecond)
-						req := ask(l)
+						req := request(l)
 						if r.IntN(3) > 0 {
-							req = ask(l, gate)
+							req = request(l, gate)
 						}
 						if req.Charges[0].Cost = 1 + r.Int64N(4); decide(t, s, req, now).Allowed {
 							admitted += req.Charges[0].Cost
@@ -138,9 +138,9 @@ func TestStoreCountsWhatIsOut(t *testing.T) {
 						if r.IntN(10) == 0 {
 							s.GiveBackSpare(context.Background(), now)
 						}
-						if out, counted := admitted+inHand(s, l), used(t, below, l, now); out > counted {
-							t.Fatalf("seed %d: %d units were admitted, %d are in hand, and the store counts %d", seed, admitted,
-								inHand(s, l), counted)
+						if out, counted := admitted+leasedUnits(s, l), used(t, below, l, now); out > counted {
+							t.Fatalf("seed %d: %d units were admitted, %d are leased, and the store counts %d", seed, admitted,
+								leasedUnits(s, l), counted)
 						}
 					}
 					if err := s.Close(context.Background()); err != nil {
@@ -161,20 +161,20 @@ func TestStoreCountsWhatIsOut(t *testing.T) {
 	}
 }
 
-// What a change of the plan makes of units in hand: they return with the next request.
+// Guarantees that leased units are returned with the next request when the plan changes.
 func TestChangeReturnsUnits(t *testing.T) {
 	for _, a := range leased {
 		for _, change := range []string{"raised", "lowered", "exact", "removed"} {
 			if a == limit.TokenBucket && (change == "raised" || change == "lowered") {
-				continue // a bucket that was counted at another rate takes nothing back
+				continue // units cannot be given back to a bucket that was counted at another rate
 			}
 			t.Run(fmt.Sprintf("%s/%s", a, change), func(t *testing.T) {
 				below := newMemory(t)
 				s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 				was := daily(t, "a", a, 100)
-				decide(t, s, ask(was), noon)
-				if n := inHand(s, was); n != 99 {
-					t.Fatalf("%d units are in hand, want 99", n)
+				decide(t, s, request(was), noon)
+				if n := leasedUnits(s, was); n != 99 {
+					t.Fatalf("%d units are leased, want 99", n)
 				}
 				to, b := *was, daily(t, "b", a, 10)
 				switch change {
@@ -185,7 +185,7 @@ func TestChangeReturnsUnits(t *testing.T) {
 				case "exact":
 					to.Exact = true
 				case "removed":
-					decide(t, s, ask(b), noon)
+					decide(t, s, request(b), noon)
 					if err := s.Close(context.Background()); err != nil {
 						t.Fatal(err)
 					}
@@ -198,30 +198,30 @@ func TestChangeReturnsUnits(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if d := decide(t, s, ask(l), noon); !d.Allowed {
-					t.Errorf("what is in hand of the old limit keeps the new one from admitting: %+v", d.Results)
+				if d := decide(t, s, request(l), noon); !d.Allowed {
+					t.Errorf("the lease of the old limit keeps the new one from admitting: %+v", d.Results)
 				}
-				if counted, hand := used(t, below, l, noon), inHand(s, l); counted-hand != 2 || change == "exact" && hand != 0 {
-					t.Errorf("the store counts %d, %d are in hand; 2 were admitted", counted, hand)
+				if counted, left := used(t, below, l, noon), leasedUnits(s, l); counted-left != 2 || change == "exact" && left != 0 {
+					t.Errorf("the store counts %d, %d are leased; 2 were admitted", counted, left)
 				}
 			})
 		}
 	}
 }
 
-// Guarantees that a denial after a limit was lowered, which leaves units of the old one in hand that the store will not take back yet, tells
-// what remains in truth: nothing. A client would read more than the limit itself.
+// Guarantees that a denial says that nothing remains after a limit was lowered, although units of the old limit are leased, which
+// the store does not accept back yet. Otherwise a client would read that more remains than the limit allows.
 func TestDenialAfterALimitWasLowered(t *testing.T) {
 	for _, a := range leased {
 		t.Run(a.String(), func(t *testing.T) {
 			below := newMemory(t)
 			s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 			for range 30 {
-				decide(t, s, ask(daily(t, "a", a, 100)), noon)
+				decide(t, s, request(daily(t, "a", a, 100)), noon)
 			}
 			low := daily(t, "a", a, 10)
 			for range 3 { // by the store, and then by what is known of it
-				d := decide(t, s, ask(low), noon)
+				d := decide(t, s, request(low), noon)
 				if d.Allowed || d.Results[0].Remaining() != 0 || d.Results[0].Used() < 10 {
 					t.Errorf("allowed: %v, %d used and %d remain; want a denial without any", d.Allowed, d.Results[0].Used(), d.Results[0].Remaining())
 				}
@@ -230,7 +230,7 @@ func TestDenialAfterALimitWasLowered(t *testing.T) {
 	}
 }
 
-// A plan may change while a call is under way: the answer is one to what was asked, and no denial outlives its limit.
+// Guarantees that a denial does not outlive its limit if the plan changes while the call is under way.
 func TestChangeUnderACall(t *testing.T) {
 	small, large := window(t, "a", time.Hour, 2), window(t, "a", time.Hour, 1000)
 	below := newMemory(t)
@@ -238,13 +238,13 @@ func TestChangeUnderACall(t *testing.T) {
 	during := func() {}
 	s = open(t, lease.Config{Store: hook{below, func() { f := during; during = func() {}; f() }}, GiveBackEvery: -1, Rule: plainly{},
 		Clock: func() time.Time { return noon }})
-	decide(t, s, ask(small), noon)
-	decide(t, s, ask(small), noon)
-	during = func() { decide(t, s, ask(large), noon) }
-	if decide(t, s, ask(small), noon).Allowed {
+	decide(t, s, request(small), noon)
+	decide(t, s, request(small), noon)
+	during = func() { decide(t, s, request(large), noon) }
+	if decide(t, s, request(small), noon).Allowed {
 		t.Error("a third unit of two is admitted")
 	}
-	if !decide(t, s, ask(large), noon).Allowed {
+	if !decide(t, s, request(large), noon).Allowed {
 		t.Error("the denial of the old limit denies under the new one")
 	}
 }
@@ -261,7 +261,7 @@ func (h hook) Decide(ctx context.Context, req *limit.Request, now time.Time, d *
 	return err
 }
 
-// Close gives back to more counters than a request may have, and to two versions of one limit.
+// Guarantees that Close gives back to more counters than a request may have, and to two versions of one limit.
 func TestCloseGivesBackToMany(t *testing.T) {
 	below := newMemory(t)
 	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
@@ -272,7 +272,7 @@ func TestCloseGivesBackToMany(t *testing.T) {
 	const values = 3000
 	for i := range values {
 		for _, version := range []*limit.Limit{old, l} {
-			req := ask(version)
+			req := request(version)
 			req.Charges[0].Value = limit.ValueOf(fmt.Sprint(i))
 			decide(t, s, req, noon)
 		}
@@ -281,7 +281,7 @@ func TestCloseGivesBackToMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range values {
-		req := ask(old)
+		req := request(old)
 		req.Charges[0].Value = limit.ValueOf(fmt.Sprint(i))
 		var d limit.Decision
 		if err := below.Peek(context.Background(), req, noon, &d); err != nil || d.Results[0].Used() != 2 || d.Results[1].Used() != 1 {
@@ -290,19 +290,19 @@ func TestCloseGivesBackToMany(t *testing.T) {
 	}
 }
 
-// Look gives back what is not going to be used, where it is scarce.
-func TestLookGivesBack(t *testing.T) {
+// Guarantees that units which will probably not be spent are given back if units are scarce.
+func TestSpareUnitsAreGivenBack(t *testing.T) {
 	for _, a := range leased {
 		t.Run(a.String(), func(t *testing.T) {
 			below := newMemory(t)
 			s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 			l := daily(t, "a", a, 100)
-			decide(t, s, ask(l), noon)
+			decide(t, s, request(l), noon)
 			before := used(t, below, l, noon)
 			s.GiveBackSpare(context.Background(), noon.Add(500*time.Millisecond))
-			after, hand := used(t, below, l, noon), inHand(s, l)
-			if before != 100 || after > 50 || after != 1+hand {
-				t.Errorf("the store counted %d, and %d after a look; %d are in hand, 1 was admitted", before, after, hand)
+			after, left := used(t, below, l, noon), leasedUnits(s, l)
+			if before != 100 || after > 50 || after != 1+left {
+				t.Errorf("the store counted %d, and %d after the return; %d are leased, 1 was admitted", before, after, left)
 			}
 		})
 	}

@@ -10,12 +10,12 @@ import (
 )
 
 func costs(l *limit.Limit, cost int64) *limit.Request {
-	req := ask(l)
+	req := request(l)
 	req.Charges[0].Cost = cost
 	return req
 }
 
-// What is known of a denial: that cost and larger ones, until the store's own time, and until the limit changes.
+// Guarantees that a denial covers its cost and larger ones, until the store's own time, and until the limit changes.
 func TestDenialIsPerCost(t *testing.T) {
 	below := &counted{Store: newMemory(t)}
 	now := noon.Add(20 * time.Minute)
@@ -53,8 +53,8 @@ func TestDenialIsPerCost(t *testing.T) {
 	step("a larger limit", window(t, "b", time.Hour, 20), 1, true, 1)
 }
 
-// A cost above what a limit can hold is never admitted, and makes nothing known of others.
-func TestNeverPoisonsNothing(t *testing.T) {
+// Guarantees that a cost above what a limit can hold is never admitted, and that its denial does not cover smaller costs.
+func TestImpossibleCostDeniesNoOther(t *testing.T) {
 	s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Clock: func() time.Time { return noon }})
 	l := window(t, "a", time.Hour, 10)
 	for range 3 {
@@ -67,31 +67,31 @@ func TestNeverPoisonsNothing(t *testing.T) {
 	}
 }
 
-// However long a reply takes, what it denies is denied no longer than the store said.
+// Guarantees that a denial ends when the store said, however long the reply took.
 func TestSlowDenialEndsInTime(t *testing.T) {
 	now := noon
 	below := &counted{Store: newMemory(t)}
 	s := open(t, lease.Config{Store: hook{below, func() { now = now.Add(3 * time.Second) }}, GiveBackEvery: -1, Clock: func() time.Time { return now },
 		Rule: plainly{}})
 	l := window(t, "a", 10*time.Second, 1)
-	decide(t, s, ask(l), now)
-	decide(t, s, ask(l), now) // at 3 s; the answer comes at 6 s, and is about 10 s
+	decide(t, s, request(l), now)
+	decide(t, s, request(l), now) // at 3 s; the answer comes at 6 s, and is about 10 s
 	now = noon.Add(9 * time.Second)
-	if before := below.calls.Load(); decide(t, s, ask(l), now).Allowed || below.calls.Load() != before {
+	if before := below.calls.Load(); decide(t, s, request(l), now).Allowed || below.calls.Load() != before {
 		t.Error("at 9 s it is not known that the window is full")
 	}
 	now = noon.Add(10 * time.Second)
-	if !decide(t, s, ask(l), now).Allowed {
+	if !decide(t, s, request(l), now).Allowed {
 		t.Error("at 10 s the new window denies")
 	}
 }
 
-// Routes with different sets of limits share the lease of a limit that they have in common.
+// Guarantees that routes with different sets of limits share the lease of a limit that they have in common.
 func TestRoutesShareALease(t *testing.T) {
 	below := &counted{Store: newMemory(t)}
 	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 	a, b, c := window(t, "a", time.Hour, 100), window(t, "b", time.Hour, 100), window(t, "c", time.Hour, 100)
-	routes := []*limit.Request{ask(a), ask(a, b), ask(b, a), ask(c, a), ask(c, b, a)}
+	routes := []*limit.Request{request(a), request(a, b), request(b, a), request(c, a), request(c, b, a)}
 	admitted := 0
 	for range 30 {
 		for _, req := range routes {
@@ -106,7 +106,7 @@ func TestRoutesShareALease(t *testing.T) {
 	}
 }
 
-// Units that were spent from a lease come back to the store, once.
+// Guarantees that units which were spent from a lease can be refunded to the store, once.
 func TestRefundFromALease(t *testing.T) {
 	for _, a := range leased {
 		t.Run(a.String(), func(t *testing.T) {
@@ -131,13 +131,13 @@ func TestRefundFromALease(t *testing.T) {
 	}
 }
 
-// A peek counts what is in hand as free, and changes nothing.
-func TestPeekCreditsTheHand(t *testing.T) {
+// Guarantees that a peek counts what is leased and not spent as free, and changes nothing.
+func TestPeekCreditsLeases(t *testing.T) {
 	for _, a := range leased {
 		t.Run(a.String(), func(t *testing.T) {
 			s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 			l := daily(t, "a", a, 100)
-			decide(t, s, ask(l), noon)
+			decide(t, s, request(l), noon)
 			for _, tt := range []struct {
 				cost    int64
 				allowed bool
@@ -148,21 +148,21 @@ func TestPeekCreditsTheHand(t *testing.T) {
 				}
 			}
 			if d := decide(t, s, costs(l, 99), noon); !d.Allowed || s.Stats().Local != 1 {
-				t.Error("what a peek said is not so")
+				t.Error("a decision differs from the peek before it")
 			}
 		})
 	}
 }
 
-// Guarantees that where one limit denies, others that the store would have admitted by are not told as denying, too: they are no
-// policies that were violated, and their leases' ends are nothing to wait for.
+// Guarantees that if one limit denies, the others are not reported as denying, too. A client would otherwise read that it has
+// violated them, and wait for their leases to end.
 func TestDenialIsOfItsLimitOnly(t *testing.T) {
 	for _, rule := range []lease.Rule{plainly{}, tens{}, greedy{}} {
 		s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: rule})
 		full, long := window(t, "full", time.Minute, 1), window(t, "long", time.Hour, 20)
-		decide(t, s, ask(full), noon)
+		decide(t, s, request(full), noon)
 		for range 3 { // by the store, and then by what is known of it
-			d := decide(t, s, ask(full, long), noon)
+			d := decide(t, s, request(full, long), noon)
 			if d.Allowed || d.Results[0].Admits || !d.Results[1].Admits || d.Results[1].Remaining() != 20 || d.RetryAt != noon.Add(time.Minute).UnixMicro() {
 				t.Errorf("%T: allowed %t; one admits %t, the other %t with %d remaining, and it fits at %d", rule, d.Allowed, d.Results[0].Admits,
 					d.Results[1].Admits, d.Results[1].Remaining(), d.RetryAt)
@@ -171,7 +171,7 @@ func TestDenialIsOfItsLimitOnly(t *testing.T) {
 	}
 }
 
-// later leases a ramp of a bucket and asks for nothing at once.
+// later is a rule that leases a ramp of a bucket and asks for nothing at once.
 type later struct{ greedy }
 
 func (later) SizeLease(v *lease.View, a *limit.LeaseRequest) {
@@ -181,16 +181,17 @@ func (later) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 	a.Need, a.Ramp, a.Most, a.Ample, a.Share = 0, true, v.Tier.Capacity(), v.Tier.Capacity(), limit.ShareOne
 }
 
-// Guarantees that a store which was asked for nothing of a limit has not said that it admits: it denies beside the one that does.
+// Guarantees that a limit of which the store was asked for nothing does not count as admitting: it denies if its lease does not
+// suffice.
 func TestNothingAskedIsNotAdmitted(t *testing.T) {
 	below := newMemory(t)
 	bucket := newLimit(t, "bucket", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: time.Minute, Threshold: 20})
 	full := window(t, "full", time.Minute, 1)
 	other := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: plainly{}})
 	decide(t, other, costs(bucket, 20), noon)
-	decide(t, other, ask(full), noon)
+	decide(t, other, request(full), noon)
 	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: later{}})
-	d := decide(t, s, ask(full, bucket), noon)
+	d := decide(t, s, request(full, bucket), noon)
 	if d.Allowed || d.Results[1].Admits {
 		t.Errorf("allowed %t; of an empty bucket, of which nothing was asked for at once, one is admitted: %t", d.Allowed, d.Results[1].Admits)
 	}

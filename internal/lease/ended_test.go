@@ -48,17 +48,17 @@ func TestLeaseEndsWhileAsking(t *testing.T) {
 			below := &delayed{Store: newMemory(t), now: &now}
 			s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: tens{}})
 			long, short := window(t, "long", time.Hour, 1000), window(t, "short", time.Second, 1000)
-			if d := decide(t, s, ask(short), now); !d.Allowed {
+			if d := decide(t, s, request(short), now); !d.Allowed {
 				t.Fatal("denied with all of it left")
 			}
 			now = noon.Add(999*time.Millisecond - c.left) // a thousandth is kept for clocks that drift
 			below.calls, below.takes = 0, c.takes
-			d := decide(t, s, ask(short, long), now)
+			d := decide(t, s, request(short, long), now)
 			if !d.Allowed || below.calls != c.calls {
 				t.Errorf("allowed %t with %d calls, want true with %d", d.Allowed, below.calls, c.calls)
 			}
-			if n := used(t, below.Store, long, now); n-inHand(s, long) != 1 {
-				t.Errorf("%d of the long limit are used, %d in hand; want one to be spent", n, inHand(s, long))
+			if n := used(t, below.Store, long, now); n-leasedUnits(s, long) != 1 {
+				t.Errorf("%d of the long limit are used, %d are leased; want one to be spent", n, leasedUnits(s, long))
 			}
 		})
 	}

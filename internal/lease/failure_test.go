@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// mute is a store whose answers can be lost; it remembers how much was asked ahead.
+// mute is a store whose answers can be lost. It remembers how large a lease each call asked for.
 type mute struct {
 	limit.Store
 	lost bool
@@ -41,8 +41,8 @@ func (m *mute) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 	return errors.New("no answer")
 }
 
-// A store that does not answer may charge all the same: the first call's lease is lost with its answer, those after it ask for
-// none, until one is answered.
+// Guarantees that calls ask for no lease after one that failed, until one succeeds: a store that does not answer may have charged
+// the lease, which is lost with the answer.
 func TestNoLeasesWithoutAnswers(t *testing.T) {
 	below := newMemory(t)
 	m := &mute{Store: below, lost: true}
@@ -50,15 +50,15 @@ func TestNoLeasesWithoutAnswers(t *testing.T) {
 	l, other := daily(t, "a", limit.FixedWindow, 1000), daily(t, "b", limit.FixedWindow, 1000)
 	var d limit.Decision
 	for range 5 {
-		if err := s.Decide(context.Background(), ask(l), noon, &d); err == nil {
+		if err := s.Decide(context.Background(), request(l), noon, &d); err == nil {
 			t.Fatal("a call without an answer is no error")
 		}
 	}
 	m.lost = false
-	decide(t, s, ask(other), noon)
-	decide(t, s, ask(other), noon)
+	decide(t, s, request(other), noon)
+	decide(t, s, request(other), noon)
 	if m.asks[0] == 0 || m.asks[1] != 0 || m.asks[4] != 0 || m.asks[5] != 0 || len(m.asks) != 7 || m.asks[6] == 0 {
-		t.Errorf("asked ahead for %v, want something in the first call and again in the last", m.asks)
+		t.Errorf("leases of %v were asked for, want some in the first call and again in the last", m.asks)
 	}
 	if n := used(t, below, l, noon); n != 1000 { // the first call charged all of it
 		t.Errorf("%d units are counted, want 1000", n)
@@ -79,15 +79,15 @@ func TestUndecidableStopsNoLeases(t *testing.T) {
 			m.canceled = cancel
 		}
 		for range 3 {
-			if err := s.Decide(ctx, ask(l), noon, &d); !errors.Is(err, cause) {
+			if err := s.Decide(ctx, request(l), noon, &d); !errors.Is(err, cause) {
 				t.Fatalf("%v, want %v", err, cause)
 			}
 		}
 		cancel()
 		m.lost = false
-		decide(t, s, ask(other), noon)
+		decide(t, s, request(other), noon)
 		if n := len(m.asks); m.asks[n-1] == 0 {
-			t.Errorf("after %v another counter is asked for %v ahead, want a lease", cause, m.asks)
+			t.Errorf("after %v another counter is asked for leases of %v, want some", cause, m.asks)
 		}
 	}
 }
@@ -99,14 +99,14 @@ func TestUndecidableIsNobodyElses(t *testing.T) {
 		bad := daily(t, "bad", limit.FixedWindow, 1000)
 		s := open(t, lease.Config{Store: &slowlyUndecidable{Store: below, bad: bad}, GiveBackEvery: -1, Rule: greedy{}})
 		shared := daily(t, "shared", limit.FixedWindow, 1000)
-		both := ask(shared)
+		both := request(shared)
 		both.Charges = append(both.Charges, limit.Charge{Limit: bad, Cost: 1})
 		var first, second error
 		var a, b limit.Decision
 		var calls sync.WaitGroup
 		calls.Go(func() { first = s.Decide(t.Context(), both, noon, &a) })
 		synctest.Wait() // its call is under way
-		calls.Go(func() { second = s.Decide(t.Context(), ask(shared), noon, &b) })
+		calls.Go(func() { second = s.Decide(t.Context(), request(shared), noon, &b) })
 		calls.Wait()
 		if !errors.Is(first, limit.ErrUnreadable) || second != nil || !b.Allowed {
 			t.Errorf("the request that cannot be decided: %v; the one that waited for it: %v, allowed %t; want ErrUnreadable, and allowed", first, second, b.Allowed)
@@ -130,7 +130,7 @@ func (s *slowlyUndecidable) Decide(ctx context.Context, req *limit.Request, now 
 	return s.Store.Decide(ctx, req, now, d)
 }
 
-// Early are denials of requests: a shadow limit denies none.
+// Guarantees that a shadow limit, which denies no request, counts no early denials.
 func TestShadowsAreNotEarly(t *testing.T) {
 	below := newMemory(t)
 	now := noon
@@ -142,7 +142,7 @@ func TestShadowsAreNotEarly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := ask(l)
+	req := request(l)
 	req.Charges = append(req.Charges, limit.Charge{Limit: shadow, Cost: 1})
 	for range 200 {
 		if !decide(t, s, req, now).Allowed {

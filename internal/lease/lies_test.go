@@ -133,7 +133,7 @@ func (l *liar) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 		l.obtained += obtained
 		took = d.Allowed
 	}
-	if took && len(req.Leases) > 0 { // what rode back is not the caller's any more
+	if took && len(req.Leases) > 0 { // what was returned is not the caller's any more
 		l.obtained += min(req.Leases[0].Correction, 0)
 	}
 	return nil
@@ -150,8 +150,8 @@ func tellLies(t *testing.T, script []byte) (told int) {
 		limit.Tier{Algorithm: limit.SlidingLog, Period: time.Minute, Threshold: 500})
 	admitted := int64(0)
 	var spends [3][]*spend
-	request := func(cost int64) {
-		req := ask(first, second)
+	spendOne := func(cost int64) {
+		req := request(first, second)
 		req.Charges[0].Cost, req.Charges[1].Cost = cost, 1
 		d := new(limit.Decision)
 		below.absurd = false
@@ -178,7 +178,7 @@ func tellLies(t *testing.T, script []byte) (told int) {
 	for len(script) >= 2 {
 		below.lie, below.at = int(script[0])%len(lies), int(script[1]>>4)
 		clock = clock.Add(time.Duration(script[1]&3) * 200 * time.Millisecond)
-		request(1 + int64(script[1]>>2&3))
+		spendOne(1 + int64(script[1]>>2&3))
 		script = script[2:]
 	}
 	for i, tier := range []*limit.Tier{&first.Tiers[0], &second.Tiers[0], &second.Tiers[1]} {
@@ -189,7 +189,7 @@ func tellLies(t *testing.T, script []byte) (told int) {
 	below.lie = 0
 	clock = clock.Add(2 * time.Hour) // what a lie said may have to be waited for
 	before := admitted
-	if request(1); admitted != before+1 {
+	if spendOne(1); admitted != before+1 {
 		t.Fatal("after the lies a request for one unit of 200 is denied")
 	}
 	return told

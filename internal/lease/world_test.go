@@ -371,12 +371,12 @@ func (in *instance) decide() {
 		w.sum.local++
 	}
 	if err == nil {
-		w.told(d)
+		w.checkConsistent(d)
 	}
 }
 
-// told holds that no result contradicts itself: what is denied does not fit into what it says remains.
-func (w *world) told(d *limit.Decision) {
+// checkConsistent checks that no result contradicts itself: what is denied does not fit into what the result says remains.
+func (w *world) checkConsistent(d *limit.Decision) {
 	for i := range d.Results {
 		if r := &d.Results[i]; !r.Admits && r.Remaining() >= r.Cost {
 			w.wrong = append(w.wrong, fmt.Sprintf("limit %s (%s) does not admit %d with %d remaining", r.Limit().ID, r.Tier.Algorithm, r.Cost, r.Remaining()))
@@ -414,7 +414,7 @@ func (in *instance) admit(d *limit.Decision, c *call) {
 			w.sum.late += units
 			w.spends[name] = append(w.spends[name], s)
 		}
-		w.logf("%d: admits %d of %s, %d of them from the hand", in.id, r.Cost, r.Tier.Identity(), units)
+		w.logf("%d: admits %d of %s, %d of them from the lease", in.id, r.Cost, r.Tier.Identity(), units)
 		p.spends = append(p.spends, s)
 	}
 	if w.refunds && len(p.receipt.Entries()) == len(p.spends) {
@@ -438,8 +438,8 @@ func (w *world) refund(in *instance) {
 	}
 	w.seq++
 	for i, s := range p.spends {
-		// What was partly charged and partly from the hand is one entry. All that comes back is taken off the last part, which
-		// is the later one: the count stays on the safe side for those that are accused.
+		// What was partly charged and partly spent from the lease is one entry. All that is refunded is taken off the last part,
+		// which is the later one, so that the check does not find too much where there is not.
 		s.back, s.backSeq = back.Units[i], w.seq
 		w.sum.refunded += s.back
 		w.logf("refund of %d of %d spent at %d: %s", s.back, s.units, s.at, p.receipt.Entries()[i].Tier.Identity())
@@ -521,7 +521,7 @@ func (x *wire) Decide(_ context.Context, req *limit.Request, now time.Time, d *l
 	if mine != nil {
 		mine.asked++
 	}
-	w.logf("%d asks for %s, ahead %+v", x.in.id, describe(req), req.Leases)
+	w.logf("%d asks for %s, leases %+v", x.in.id, describe(req), req.Leases)
 	w.meanwhile()
 	if w.IntN(50) == 0 {
 		w.logf("the question is lost")
