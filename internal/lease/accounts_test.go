@@ -15,9 +15,9 @@ import (
 
 var noon = time.UnixMicro(1_772_452_800_000_000)
 
-// stepwise charges one limit after the other, like stores that cannot write all counters at once. If a later limit denies, what
-// the earlier ones were charged becomes the caller's lease, and the units that were returned to them have arrived. If there is no
-// lease to tell the caller so, the returned units are charged again.
+// stepwise charges one limit after the other, like stores that cannot write all counters at once. If a later limit
+// denies, what the earlier ones were charged becomes the caller's lease, and the units that were returned to them have
+// arrived. If there is no lease to tell the caller so, the returned units are charged again.
 type stepwise struct{ *memory.Store }
 
 func (s stepwise) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
@@ -108,8 +108,8 @@ func leasedUnits(s *lease.Store, l *limit.Limit) int64 {
 	return n
 }
 
-// Guarantees that the store counts at any time what was admitted and what is leased and not spent, also if it denies with a lease.
-// After Close it counts what was admitted, and what was lost.
+// Guarantees that the store counts at any time what was admitted and what is leased and not spent, also if it denies
+// with a lease. After Close it counts what was admitted, and what was lost.
 func TestStoreCountsWhatIsOut(t *testing.T) {
 	for _, a := range leased {
 		for _, kind := range []string{"at once", "stepwise"} {
@@ -209,8 +209,9 @@ func TestChangeReturnsUnits(t *testing.T) {
 	}
 }
 
-// Guarantees that a denial says that nothing remains after a limit was lowered, although units of the old limit are leased, which
-// the store does not accept back yet. Otherwise a client would read that more remains than the limit allows.
+// Guarantees that a denial says that nothing remains after a limit was lowered, although units of the old limit are
+// leased, which the store does not accept back yet. Otherwise a client would read that more remains than the limit
+// allows.
 func TestDenialAfterALimitWasLowered(t *testing.T) {
 	for _, a := range leased {
 		t.Run(a.String(), func(t *testing.T) {
@@ -305,5 +306,90 @@ func TestSpareUnitsAreGivenBack(t *testing.T) {
 				t.Errorf("the store counted %d, and %d after the return; %d are leased, 1 was admitted", before, after, left)
 			}
 		})
+	}
+}
+
+// ramping leases all of a ramp.
+type ramping struct{ greedy }
+
+func (ramping) SizeLease(v *lease.View, a *limit.LeaseRequest) {
+	a.Most, a.Ample, a.Share = v.Tier.Capacity(), v.Tier.Capacity(), limit.ShareOne
+	if v.Tier.Leasing().Ramps && !v.MustFit {
+		a.Need, a.Ramp = 0, true
+	}
+}
+
+// Guarantees that what is given back of a ramp is taken off the units that are not free yet: those that are free can
+// still be spent.
+func TestReturnOfARampLeavesWhatIsFree(t *testing.T) {
+	now := noon
+	below := newMemory(t)
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: ramping{}})
+	l := newLimit(t, "a", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: 4 * time.Second, Threshold: 100})
+	decide(t, below, costs(l, 100), now)
+	for range 30 { // until a slot begins, in which a ramp of 50 units is leased
+		if decide(t, s, request(l), now); leasedUnits(s, l) >= 45 {
+			break
+		}
+		now = now.Add(100 * time.Millisecond)
+	}
+	if n := leasedUnits(s, l); n < 45 {
+		t.Fatalf("%d units are leased, want a ramp", n)
+	}
+	now = now.Add(time.Second)
+	free := spendable(t, s, below, l, now)
+	s.GiveBackSpare(t.Context(), now)
+	if n := s.Stats().Returned; free < 10 || n < 10 {
+		t.Fatalf("%d units are free, and %d were given back: too few to show anything", free, n)
+	}
+	if left := spendable(t, s, below, l, now); left < min(free, leasedUnits(s, l)) {
+		t.Errorf("%d units can be spent after the return, want the %d that were free, of %d", left, free, leasedUnits(s, l))
+	}
+}
+
+// spendable is how many units of the leases a peek counts as free, beside those of the store.
+func spendable(tb testing.TB, s *lease.Store, below limit.Store, l *limit.Limit, now time.Time) int64 {
+	tb.Helper()
+	var with, without limit.Decision
+	for d, from := range map[*limit.Decision]limit.Store{&with: s, &without: below} {
+		if err := from.Peek(context.Background(), request(l), now, d); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return without.Results[0].Used() - with.Results[0].Used()
+}
+
+// Guarantees that the units of a ramp come free by the steps in which a sliding window's weight changes, and not
+// between them: a store that is asked for the same units one by one admits each of them.
+func TestRampFollowsTheSteps(t *testing.T) {
+	const units = 1_000_000_000 // of a day, in steps of 100 ms with 1,157 units each
+	l := newLimit(t, "a", func(l *limit.Limit) { l.MaxCost = units },
+		limit.Tier{Algorithm: limit.SlidingWindow, Period: 24 * time.Hour, Threshold: units})
+	below, oneByOne, now := newMemory(t), newMemory(t), noon
+	spent := 0
+	spend := func(s limit.Store, cost int64) bool {
+		if !decide(t, s, costs(l, cost), now).Allowed {
+			return false
+		}
+		if spent++; !decide(t, oneByOne, costs(l, cost), now).Allowed {
+			t.Fatalf("spend %d, of %d units at %s, does not fit yet", spent, cost, now)
+		}
+		return true
+	}
+	spend(below, units)
+	now = noon.Add(24 * time.Hour)
+	for _, cost := range []int64{100_000_000, 10_000_000, 1_000_000, 100_000, 10_000, 1000, 100, 10, 1} {
+		for spend(below, cost) {
+		}
+	}
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: ramping{}})
+	before := spent
+	for range 2500 {
+		now = now.Add(time.Millisecond)
+		for spend(s, 20) {
+		}
+	}
+	if spent-before < 500 || s.Stats().Local < 500 {
+		t.Errorf("%d requests were admitted: %+v", spent-before, s.Stats())
 	}
 }

@@ -49,8 +49,8 @@ func (s *slow) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 	return err
 }
 
-// Guarantees that one call with a lease is under way for a counter, and no unit too many is admitted, however many requests come
-// at once.
+// Guarantees that one call with a lease is under way for a counter, and no unit too many is admitted, however many
+// requests come at once.
 func TestOneCallIsUnderWay(t *testing.T) {
 	for _, many := range []int{1, 3, 100} {
 		for _, a := range leased {
@@ -169,7 +169,8 @@ func TestGivingUpFailsNobodyElse(t *testing.T) {
 	})
 }
 
-// Guarantees that MaxCounters holds for many owners, and for many values of one. Requests for more are decided by the store.
+// Guarantees that MaxCounters holds for many owners, and for many values of one. Requests for more are decided by the
+// store.
 func TestCountersAreBounded(t *testing.T) {
 	below := newMemory(t)
 	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, MaxCounters: 50, Clock: func() time.Time { return noon }})

@@ -53,7 +53,8 @@ func TestDenialIsPerCost(t *testing.T) {
 	step("a larger limit", window(t, "b", time.Hour, 20), 1, true, 1)
 }
 
-// Guarantees that a cost above what a limit can hold is never admitted, and that its denial does not cover smaller costs.
+// Guarantees that a cost above what a limit can hold is never admitted, and that its denial does not cover smaller
+// costs.
 func TestImpossibleCostDeniesNoOther(t *testing.T) {
 	s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Clock: func() time.Time { return noon }})
 	l := window(t, "a", time.Hour, 10)
@@ -154,8 +155,8 @@ func TestPeekCreditsLeases(t *testing.T) {
 	}
 }
 
-// Guarantees that if one limit denies, the others are not reported as denying, too. A client would otherwise read that it has
-// violated them, and wait for their leases to end.
+// Guarantees that if one limit denies, the others are not reported as denying, too. A client would otherwise read that
+// it has violated them, and wait for their leases to end.
 func TestDenialIsOfItsLimitOnly(t *testing.T) {
 	for _, rule := range []lease.Rule{plainly{}, tens{}, greedy{}} {
 		s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: rule})
@@ -181,8 +182,8 @@ func (later) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 	a.Need, a.Ramp, a.Most, a.Ample, a.Share = 0, true, v.Tier.Capacity(), v.Tier.Capacity(), limit.ShareOne
 }
 
-// Guarantees that a limit of which the store was asked for nothing does not count as admitting: it denies if its lease does not
-// suffice.
+// Guarantees that a limit of which the store was asked for nothing does not count as admitting: it denies if its lease
+// does not suffice.
 func TestNothingAskedIsNotAdmitted(t *testing.T) {
 	below := newMemory(t)
 	bucket := newLimit(t, "bucket", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: time.Minute, Threshold: 20})
@@ -194,5 +195,99 @@ func TestNothingAskedIsNotAdmitted(t *testing.T) {
 	d := decide(t, s, request(full, bucket), noon)
 	if d.Allowed || d.Results[1].Admits {
 		t.Errorf("allowed %t; of an empty bucket, of which nothing was asked for at once, one is admitted: %t", d.Allowed, d.Results[1].Admits)
+	}
+}
+
+// Guarantees that a denial without a call names a time that is still to come, also after the store's clock was set
+// forward: a client would otherwise retry at once, again and again.
+func TestLocalDenialNamesALaterTime(t *testing.T) {
+	now, storeTime := noon, noon
+	s := open(t, lease.Config{Store: truly{newMemory(t), &storeTime}, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: plainly{}})
+	full, other := window(t, "full", time.Minute, 1), window(t, "other", time.Minute, 100)
+	decide(t, s, request(full), now)
+	decide(t, s, request(full), now)
+	storeTime = now.Add(10 * time.Minute)
+	decide(t, s, request(other), now) // tells the store's time
+	before := s.Stats().Local
+	if d := decide(t, s, request(full), now); d.Allowed || d.RetryAt <= d.Now || s.Stats().Local != before+1 {
+		t.Errorf("allowed %t without a call, at %d until %d; want a denial until later", d.Allowed, d.Now, d.RetryAt)
+	}
+}
+
+// Guarantees that a request which an exact limit is charged for gets no ramp instead of its units, even from a rule
+// that asks for one: the exact limit would be charged for a request that is denied.
+func TestExactLimitIsNotChargedForARamp(t *testing.T) {
+	below := newMemory(t)
+	bucket := newLimit(t, "bucket", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: time.Minute, Threshold: 20})
+	exact := newLimit(t, "exact", func(l *limit.Limit) { l.Exact = true },
+		limit.Tier{Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 20})
+	decide(t, below, costs(bucket, 20), noon)
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: later{}})
+	if d := decide(t, s, request(bucket, exact), noon); d.Allowed {
+		t.Error("admitted by an empty bucket")
+	}
+	if n := used(t, below, exact, noon); n != 0 {
+		t.Errorf("%d units of the exact limit are charged for a denied request", n)
+	}
+}
+
+// patient leases nothing, and asks again after a while whether a denial still holds.
+type patient struct{ lease.Adaptive }
+
+func (patient) SizeLease(*lease.View, *limit.LeaseRequest) {}
+
+// Guarantees that a denial is early only if units became available before the time that it named.
+func TestEarlyDenials(t *testing.T) {
+	for _, refunded := range []bool{false, true} {
+		below, now := newMemory(t), noon
+		s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: patient{}})
+		l := window(t, "a", time.Minute, 1)
+		d := decide(t, s, request(l), now)
+		for range 4 { // one by the store, three without a call
+			decide(t, s, request(l), now)
+		}
+		now, want := noon.Add(time.Minute), int64(0)
+		if refunded {
+			if back, err := s.Refund(t.Context(), d.Receipt(), 1, noon); err != nil || back.Units[0] != 1 {
+				t.Fatal(err)
+			}
+			now, want = noon.Add(30*time.Second), 3
+		}
+		if !decide(t, s, request(l), now).Allowed {
+			t.Fatalf("refunded %t: denied, with a unit left", refunded)
+		}
+		if stats := s.Stats(); stats.Denied != 3 || stats.Early != want {
+			t.Errorf("refunded %t: %d of %d denials were early, want %d of 3", refunded, stats.Early, stats.Denied, want)
+		}
+	}
+}
+
+// lacking leases ten units of what a request lacks.
+type lacking struct{ greedy }
+
+func (lacking) SizeLease(v *lease.View, a *limit.LeaseRequest) {
+	if v.Lacks > 0 {
+		a.Most, a.Ample, a.Share = 10, 10, limit.ShareOne
+	}
+}
+
+// Guarantees that the receipt of a request names what counts its units, if another request has brought another lease
+// during its call: a refund would otherwise give back units that are charged elsewhere.
+func TestReceiptNamesTheReservedLease(t *testing.T) {
+	var s *lease.Store
+	during := func() {}
+	s = open(t, lease.Config{Store: hook{newMemory(t), func() { f := during; during = func() {}; f() }}, GiveBackEvery: -1,
+		Rule: lacking{}, Clock: func() time.Time { return noon }})
+	a := newLimit(t, "a", nil, limit.Tier{Algorithm: limit.SlidingLog, Period: time.Minute, Threshold: 100})
+	b := window(t, "b", time.Minute, 100)
+	decide(t, s, request(a), noon)
+	first := decide(t, s, request(a), noon).Receipt().Entries()[0].At()
+	second := first
+	during = func() { // needs more than is leased, so that the first lease is returned
+		second = decide(t, s, costs(a, 20), noon.Add(100*time.Millisecond)).Receipt().Entries()[0].At()
+	}
+	d := decide(t, s, request(a, b), noon)
+	if at := d.Receipt().Entries()[0].At(); at != first || first == second {
+		t.Errorf("the receipt names %d; the unit was leased at %d, and the other lease is at %d", at, first, second)
 	}
 }

@@ -32,8 +32,8 @@ func (tens) SizeLease(_ *lease.View, a *limit.LeaseRequest) {
 	a.Most, a.Ample, a.Share = 10, 10, limit.ShareOne
 }
 
-// Guarantees that a request is not denied because a lease ended while a call for another counter was away: there is room, so the
-// store is asked again, and nothing is charged twice.
+// Guarantees that a request is not denied because a lease ended while a call for another counter was away: there is
+// room, so the store is asked again, and nothing is charged twice.
 func TestLeaseEndsWhileAsking(t *testing.T) {
 	for _, c := range []struct {
 		name        string

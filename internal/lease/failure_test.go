@@ -41,8 +41,8 @@ func (m *mute) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 	return errors.New("no answer")
 }
 
-// Guarantees that calls ask for no lease after one that failed, until one succeeds: a store that does not answer may have charged
-// the lease, which is lost with the answer.
+// Guarantees that calls ask for no lease after one that failed, until one succeeds: a store that does not answer may
+// have charged the lease, which is lost with the answer.
 func TestNoLeasesWithoutAnswers(t *testing.T) {
 	below := newMemory(t)
 	m := &mute{Store: below, lost: true}
@@ -65,8 +65,8 @@ func TestNoLeasesWithoutAnswers(t *testing.T) {
 	}
 }
 
-// Guarantees that a request which the store answered and cannot decide, or that its caller gave up, does not stop the leases of
-// others: nobody else's grant can be lost for it.
+// Guarantees that a request which the store answered and cannot decide, or that its caller gave up, does not stop the
+// leases of others: nobody else's grant can be lost for it.
 func TestUndecidableStopsNoLeases(t *testing.T) {
 	for _, cause := range []error{limit.ErrUnreadable, limit.ErrTooLarge, limit.ErrContended, limit.ErrFull, context.Canceled} {
 		below := newMemory(t)
@@ -92,7 +92,8 @@ func TestUndecidableStopsNoLeases(t *testing.T) {
 	}
 }
 
-// Guarantees that who waits for another's call does not get the error that says of that call alone that it cannot be decided.
+// Guarantees that who waits for another's call does not get the error that says of that call alone that it cannot be
+// decided.
 func TestUndecidableIsNobodyElses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		below := newMemory(t)
@@ -152,5 +153,28 @@ func TestShadowsAreNotEarly(t *testing.T) {
 	}
 	if stats := s.Stats(); stats.Early > stats.Denied || stats.Denied != 0 {
 		t.Errorf("%d denials, %d of them early, want none", stats.Denied, stats.Early)
+	}
+}
+
+// Guarantees that a call which asks nothing of a home quota says nothing about the home: if it fails, leases from the
+// home go on, and those of the cell's own store are suspended.
+func TestFailureIsOfTheStoreThatWasAsked(t *testing.T) {
+	own, home := &mute{Store: newMemory(t)}, &mute{Store: newMemory(t)}
+	s := open(t, lease.Config{Store: homes(t, own, map[string]limit.Store{"us": home}), GiveBackEvery: -1, Rule: lacking{},
+		Clock: func() time.Time { return noon }})
+	quota := daily(t, "q", limit.Quota, 100).KeptIn("us")
+	decide(t, s, request(quota), noon)
+	own.lost = true
+	if err := s.Decide(t.Context(), request(quota, window(t, "w", time.Hour, 100)), noon, new(limit.Decision)); err == nil {
+		t.Fatal("a store that does not answer is no error")
+	}
+	own.lost = false
+	decide(t, s, costs(quota, 50), noon)
+	decide(t, s, request(window(t, "v", time.Hour, 100)), noon)
+	if n := len(home.asks); n != 2 || home.asks[n-1] == 0 {
+		t.Errorf("leases of %v were asked for at the home, want one in each of two calls", home.asks)
+	}
+	if n := len(own.asks); n != 2 || own.asks[n-1] != 0 {
+		t.Errorf("leases of %v were asked for at the cell's own store, want none in the second of two calls", own.asks)
 	}
 }

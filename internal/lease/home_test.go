@@ -51,8 +51,8 @@ func homes(tb testing.TB, own limit.Store, others map[string]limit.Store) *route
 	return h
 }
 
-// waits is how many of the decisions of some minutes took any time, and how many calls they cost, where the tenant's home is 120 ms
-// away and there is plenty.
+// waits is how many of the decisions of some minutes took any time, and how many calls they cost, where the tenant's
+// home is 120 ms away and there is plenty.
 func waits(t *testing.T, prefetch bool, every time.Duration) (waited int, calls int64) {
 	synctest.Test(t, func(t *testing.T) {
 		home := &remote{Store: newMemory(t), took: 120 * time.Millisecond}
@@ -75,8 +75,9 @@ func waits(t *testing.T, prefetch bool, every time.Duration) (waited int, calls 
 	return waited, calls
 }
 
-// Guarantees that only the first decision waits for another cell: further units are prefetched, with a call or two in a lease's life
-// of a minute. Without prefetching some decisions wait each time that a lease ends, which shows that the test can fail.
+// Guarantees that only the first decision waits for another cell: further units are prefetched, with a call or two in a
+// lease's life of a minute. Without prefetching some decisions wait each time that a lease ends, which shows that the
+// test can fail.
 func TestHomeQuotaIsPrefetched(t *testing.T) {
 	for _, every := range []time.Duration{20 * time.Millisecond, 700 * time.Millisecond} {
 		waited, calls := waits(t, true, every)
@@ -93,8 +94,8 @@ func TestHomeQuotaIsPrefetched(t *testing.T) {
 	}
 }
 
-// Guarantees that units which were leased from one home are spent or lost when the quota is kept in another one: given back there, they
-// would take off what others were charged, and be granted twice. That holds under a call, too.
+// Guarantees that units which were leased from one home are spent or lost when the quota is kept in another one: given
+// back there, they would take off what others were charged, and be granted twice. That holds under a call, too.
 func TestMovedHome(t *testing.T) {
 	for _, under := range []bool{false, true} {
 		t.Run(fmt.Sprintf("under a call %t", under), func(t *testing.T) {
@@ -137,8 +138,8 @@ func movedHome(t *testing.T, under bool) {
 	}
 }
 
-// Guarantees that a home which does not answer is no reason to lease nothing of the cell's own counters, nor of another home: each
-// request would ask for them.
+// Guarantees that a home which does not answer is no reason to lease nothing of the cell's own counters, nor of another
+// home: each request would ask for them.
 func TestFailureIsOfOneHomeOnly(t *testing.T) {
 	own, a, b := &mute{Store: newMemory(t)}, &mute{Store: newMemory(t), lost: true}, &mute{Store: newMemory(t)}
 	s := open(t, lease.Config{
@@ -161,8 +162,8 @@ func TestFailureIsOfOneHomeOnly(t *testing.T) {
 	}
 }
 
-// Guarantees that a store which leases only home quotas leases nothing of its own cell's counters: what is divided among cells must be
-// in the store when shares change.
+// Guarantees that a store which leases only home quotas leases nothing of its own cell's counters: what is divided
+// among cells must be in the store when shares change.
 func TestHomeQuotasOnly(t *testing.T) {
 	own, home := newMemory(t), &remote{Store: newMemory(t)}
 	s := open(t, lease.Config{
@@ -182,8 +183,8 @@ func TestHomeQuotasOnly(t *testing.T) {
 	}
 }
 
-// quotaWorld is cells, each with counters and instances that lease, and one tenant's daily quota, which is kept where a history of the
-// shares says.
+// quotaWorld is cells, each with counters and instances that lease, and one tenant's daily quota, which is kept where a
+// history of the shares says.
 type quotaWorld struct {
 	*rand.Rand
 	t       *testing.T
@@ -378,8 +379,8 @@ func (w *quotaWorld) over() (most int64) {
 	return most
 }
 
-// Guarantees that cells which lease from one quota never grant more than its units in a period, all together: while the home moves, is
-// away and comes back, answers are lost, instances die, close and refund, and their clocks differ.
+// Guarantees that cells which lease from one quota never grant more than its units in a period, all together: while the
+// home moves, is away and comes back, answers are lost, instances die, close and refund, and their clocks differ.
 func TestCellsNeverPassAQuota(t *testing.T) {
 	const seeds = uint64(8)
 	sum := quotaWorld{}
@@ -404,7 +405,8 @@ func TestCellsNeverPassAQuota(t *testing.T) {
 	}
 }
 
-// Shows that the test above can fail: cells that count by themselves, and a home that moves before the period has ended, pass a quota.
+// Shows that the test above can fail: cells that count by themselves, and a home that moves before the period has
+// ended, pass a quota.
 func TestBrokenHomesAreCaught(t *testing.T) {
 	for _, fault := range []string{"each cell by itself", "in mid-period"} {
 		caught := false

@@ -195,7 +195,8 @@ func tellLies(t *testing.T, script []byte) (told int) {
 	return told
 }
 
-// Whatever the store answers, nothing is admitted but what it can have charged, and what it says when it is well again holds.
+// Whatever the store answers, nothing is admitted but what it can have charged, and what it says when it is well again
+// holds.
 func TestLies(t *testing.T) {
 	for lie := range lies {
 		t.Run(lies[lie].name, func(t *testing.T) {

@@ -24,8 +24,9 @@ func (n *noted) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	return n.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that units which a home does not accept back, because it denies, are lost if the quota has moved to another
-// home meanwhile. If they were kept, they would be given back where they were never charged, and count as returned.
+// Guarantees that units which a home does not accept back, because it denies, are lost if the quota has moved to
+// another home meanwhile. If they were kept, they would be given back where they were never charged, and count as
+// returned.
 func TestRefusedReturnsOfAMovedQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := &remote{Store: newMemory(t)}, &noted{Store: newMemory(t)}
@@ -72,8 +73,8 @@ func (unleased) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 	}
 }
 
-// Guarantees that units which were charged for a request, and not as a lease, are lost if the request has to make a second call:
-// they were charged for that moment, and cannot be spent or given back later.
+// Guarantees that units which were charged for a request, and not as a lease, are lost if the request has to make a
+// second call: they were charged for that moment, and cannot be spent or given back later.
 func TestChargesOfARequestThatAsksAgain(t *testing.T) {
 	for _, a := range []limit.Algorithm{limit.TokenBucket, limit.SlidingLog, limit.SlidingBuckets} {
 		t.Run(a.String(), func(t *testing.T) {

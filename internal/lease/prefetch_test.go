@@ -11,8 +11,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// Guarantees that a lease ends with its window if its request comes late, after other requests of its owner that began later: what
-// is counted in one window is not spent in the next.
+// Guarantees that a lease ends with its window if its request comes late, after other requests of its owner that began
+// later: what is counted in one window is not spent in the next.
 func TestLateRequest(t *testing.T) {
 	s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
 	w, other := window(t, "w", time.Second, 100), window(t, "other", time.Hour, 100)

@@ -263,7 +263,7 @@ func (s *Store) mayLease(l *limit.Limit) bool {
 type Stats struct {
 	Local    int64 // decisions without a call, admitted or denied
 	Denied   int64 // of Local, those that were denied
-	Early    int64 // of Denied, those that ended early: units became available before the time that was told
+	Early    int64 // of Denied, those whose limit admitted again before the time that the denial named
 	Calls    int64 // calls of the wrapped store for requests and prefetches; not those that only give back
 	Waited   int64 // decisions that waited for the call of another request
 	Returns  int64 // calls that only gave units back

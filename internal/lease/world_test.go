@@ -16,10 +16,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
-// world is a script: one memory store with a right clock, and several instances that lease from it, with clocks of their
-// own. They are busy in turn, hoard, freeze, thaw, die and come back; calls take time, in which everything goes on, and get
-// lost before or after they took effect. All is in one goroutine, so that a seed says what happens: a call that is under way
-// is a call that lets the world go on before it returns.
+// world is a script: one memory store with a right clock, and several instances that lease from it, with clocks of
+// their own. They are busy in turn, hoard, freeze, thaw, die and come back; calls take time, in which everything goes
+// on, and get lost before or after they took effect. All is in one goroutine, so that a seed says what happens: a call
+// that is under way is a call that lets the world go on before it returns.
 type world struct {
 	*rand.Rand
 	fault fault
@@ -101,7 +101,8 @@ type call struct {
 	asked   int
 }
 
-// clockFault is what may be wrong with an instance's clocks. At any time one of them goes at least as fast as it should.
+// clockFault is what may be wrong with an instance's clocks. At any time one of them goes at least as fast as it
+// should.
 type clockFault int
 
 const (
@@ -375,7 +376,8 @@ func (in *instance) decide() {
 	}
 }
 
-// checkConsistent checks that no result contradicts itself: what is denied does not fit into what the result says remains.
+// checkConsistent checks that no result contradicts itself: what is denied does not fit into what the result says
+// remains.
 func (w *world) checkConsistent(d *limit.Decision) {
 	for i := range d.Results {
 		if r := &d.Results[i]; !r.Admits && r.Remaining() >= r.Cost {
@@ -438,8 +440,8 @@ func (w *world) refund(in *instance) {
 	}
 	w.seq++
 	for i, s := range p.spends {
-		// What was partly charged and partly spent from the lease is one entry. All that is refunded is taken off the last part,
-		// which is the later one, so that the check does not find too much where there is not.
+		// What was partly charged and partly spent from the lease is one entry. All that is refunded is taken off the
+		// last part, which is the later one, so that the check does not find too much where there is not.
 		s.back, s.backSeq = back.Units[i], w.seq
 		w.sum.refunded += s.back
 		w.logf("refund of %d of %d spent at %d: %s", s.back, s.units, s.at, p.receipt.Entries()[i].Tier.Identity())
