@@ -28,7 +28,8 @@ func (s stepwise) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	parts := make([]limit.Decision, len(req.Charges))
 	done := 0
 	for i := range req.Charges {
-		part := limit.Request{Owner: req.Owner, Charges: req.Charges[i : i+1], Leases: append([]limit.LeaseRequest(nil), req.Leases[i])}
+		leases := append([]limit.LeaseRequest(nil), req.Leases[i])
+		part := limit.Request{Owner: req.Owner, Charges: req.Charges[i : i+1], Leases: leases}
 		if a := &part.Leases[0]; a.Need > 0 && a.Largest() == 0 {
 			a.Most, a.Share = 1, 0 // a lease, of nothing more
 		}
@@ -119,7 +120,8 @@ func TestStoreCountsWhatIsOut(t *testing.T) {
 					r := rand.New(rand.NewPCG(seed, 9))
 					below := newMemory(t)
 					now := noon
-					c := lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: &wild{r}}
+					c := lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now },
+						Rule: &wild{r}}
 					if kind == "stepwise" {
 						c.Store = stepwise{below}
 					}
@@ -139,8 +141,8 @@ func TestStoreCountsWhatIsOut(t *testing.T) {
 							s.GiveBackSpare(context.Background(), now)
 						}
 						if out, counted := admitted+leasedUnits(s, l), used(t, below, l, now); out > counted {
-							t.Fatalf("seed %d: %d units were admitted, %d are leased, and the store counts %d", seed, admitted,
-								leasedUnits(s, l), counted)
+							t.Fatalf("seed %d: %d units were admitted, %d are leased, and the store counts %d",
+								seed, admitted, leasedUnits(s, l), counted)
 						}
 					}
 					if err := s.Close(context.Background()); err != nil {
@@ -150,7 +152,8 @@ func TestStoreCountsWhatIsOut(t *testing.T) {
 					returned += stats.Returned
 					counted := used(t, below, l, now)
 					if counted < admitted || a != limit.TokenBucket && counted > admitted+stats.Lost {
-						t.Fatalf("seed %d: after Close the store counts %d, %d were admitted and %d lost", seed, counted, admitted, stats.Lost)
+						t.Fatalf("seed %d: after Close the store counts %d, %d were admitted and %d lost",
+							seed, counted, admitted, stats.Lost)
 					}
 				}
 				if returned < 100 {
@@ -170,7 +173,7 @@ func TestChangeReturnsUnits(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s/%s", a, change), func(t *testing.T) {
 				below := newMemory(t)
-				s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+				s := openAt(t, &noon, below, greedy{})
 				was := daily(t, "a", a, 100)
 				decide(t, s, request(was), noon)
 				if n := leasedUnits(s, was); n != 99 {
@@ -179,9 +182,11 @@ func TestChangeReturnsUnits(t *testing.T) {
 				to, b := *was, daily(t, "b", a, 10)
 				switch change {
 				case "raised":
-					to.Tiers = append([]limit.Tier(nil), limit.Tier{Algorithm: a, Period: was.Tiers[0].Period, Threshold: 200, Calendar: was.Tiers[0].Calendar})
+					to.Tiers = append([]limit.Tier(nil), limit.Tier{Algorithm: a, Period: was.Tiers[0].Period,
+						Threshold: 200, Calendar: was.Tiers[0].Calendar})
 				case "lowered":
-					to.Tiers = append([]limit.Tier(nil), limit.Tier{Algorithm: a, Period: was.Tiers[0].Period, Threshold: 50, Calendar: was.Tiers[0].Calendar})
+					to.Tiers = append([]limit.Tier(nil), limit.Tier{Algorithm: a, Period: was.Tiers[0].Period,
+						Threshold: 50, Calendar: was.Tiers[0].Calendar})
 				case "exact":
 					to.Exact = true
 				case "removed":
@@ -201,7 +206,8 @@ func TestChangeReturnsUnits(t *testing.T) {
 				if d := decide(t, s, request(l), noon); !d.Allowed {
 					t.Errorf("the lease of the old limit keeps the new one from admitting: %+v", d.Results)
 				}
-				if counted, left := used(t, below, l, noon), leasedUnits(s, l); counted-left != 2 || change == "exact" && left != 0 {
+				if counted, left := used(t, below, l, noon), leasedUnits(s, l); counted-left != 2 ||
+					change == "exact" && left != 0 {
 					t.Errorf("the store counts %d, %d are leased; 2 were admitted", counted, left)
 				}
 			})
@@ -216,7 +222,7 @@ func TestDenialAfterALimitWasLowered(t *testing.T) {
 	for _, a := range leased {
 		t.Run(a.String(), func(t *testing.T) {
 			below := newMemory(t)
-			s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+			s := openAt(t, &noon, below, greedy{})
 			for range 30 {
 				decide(t, s, request(daily(t, "a", a, 100)), noon)
 			}
@@ -224,7 +230,8 @@ func TestDenialAfterALimitWasLowered(t *testing.T) {
 			for range 3 { // by the store, and then by what is known of it
 				d := decide(t, s, request(low), noon)
 				if d.Allowed || d.Results[0].Remaining() != 0 || d.Results[0].Used() < 10 {
-					t.Errorf("allowed: %v, %d used and %d remain; want a denial without any", d.Allowed, d.Results[0].Used(), d.Results[0].Remaining())
+					t.Errorf("allowed: %v, %d used and %d remain; want a denial without any",
+						d.Allowed, d.Results[0].Used(), d.Results[0].Remaining())
 				}
 			}
 		})
@@ -237,8 +244,8 @@ func TestChangeUnderACall(t *testing.T) {
 	below := newMemory(t)
 	var s *lease.Store
 	during := func() {}
-	s = open(t, lease.Config{Store: hook{below, func() { f := during; during = func() {}; f() }}, GiveBackEvery: -1, Rule: plainly{},
-		Clock: func() time.Time { return noon }})
+	s = open(t, lease.Config{Store: hook{below, func() { f := during; during = func() {}; f() }}, GiveBackEvery: -1,
+		Rule: plainly{}, Clock: func() time.Time { return noon }})
 	decide(t, s, request(small), noon)
 	decide(t, s, request(small), noon)
 	during = func() { decide(t, s, request(large), noon) }
@@ -265,7 +272,7 @@ func (h hook) Decide(ctx context.Context, req *limit.Request, now time.Time, d *
 // Guarantees that Close gives back to more counters than a request may have, and to two versions of one limit.
 func TestCloseGivesBackToMany(t *testing.T) {
 	below := newMemory(t)
-	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+	s := openAt(t, &noon, below, greedy{})
 	day, hour := limit.Tier{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 10},
 		limit.Tier{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 10}
 	per := func(l *limit.Limit) { l.Per = "subject" }
@@ -285,7 +292,8 @@ func TestCloseGivesBackToMany(t *testing.T) {
 		req := request(old)
 		req.Charges[0].Value = limit.ValueOf(fmt.Sprint(i))
 		var d limit.Decision
-		if err := below.Peek(context.Background(), req, noon, &d); err != nil || d.Results[0].Used() != 2 || d.Results[1].Used() != 1 {
+		if err := below.Peek(context.Background(), req, noon, &d); err != nil || d.Results[0].Used() != 2 ||
+			d.Results[1].Used() != 1 {
 			t.Fatalf("value %d: %d and %d are used, want 2 and 1: %v", i, d.Results[0].Used(), d.Results[1].Used(), err)
 		}
 	}
@@ -296,14 +304,15 @@ func TestSpareUnitsAreGivenBack(t *testing.T) {
 	for _, a := range leased {
 		t.Run(a.String(), func(t *testing.T) {
 			below := newMemory(t)
-			s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+			s := openAt(t, &noon, below, greedy{})
 			l := daily(t, "a", a, 100)
 			decide(t, s, request(l), noon)
 			before := used(t, below, l, noon)
 			s.GiveBackSpare(context.Background(), noon.Add(500*time.Millisecond))
 			after, left := used(t, below, l, noon), leasedUnits(s, l)
 			if before != 100 || after > 50 || after != 1+left {
-				t.Errorf("the store counted %d, and %d after the return; %d are leased, 1 was admitted", before, after, left)
+				t.Errorf("the store counted %d, and %d after the return; %d are leased, 1 was admitted",
+					before, after, left)
 			}
 		})
 	}
@@ -324,7 +333,7 @@ func (ramping) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 func TestReturnOfARampLeavesWhatIsFree(t *testing.T) {
 	now := noon
 	below := newMemory(t)
-	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: ramping{}})
+	s := openAt(t, &now, below, ramping{})
 	l := newLimit(t, "a", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: 4 * time.Second, Threshold: 100})
 	decide(t, below, costs(l, 100), now)
 	for range 30 { // until a slot begins, in which a ramp of 50 units is leased
@@ -343,7 +352,8 @@ func TestReturnOfARampLeavesWhatIsFree(t *testing.T) {
 		t.Fatalf("%d units are free, and %d were given back: too few to show anything", free, n)
 	}
 	if left := spendable(t, s, below, l, now); left < min(free, leasedUnits(s, l)) {
-		t.Errorf("%d units can be spent after the return, want the %d that were free, of %d", left, free, leasedUnits(s, l))
+		t.Errorf("%d units can be spent after the return, want the %d that were free, of %d",
+			left, free, leasedUnits(s, l))
 	}
 }
 
@@ -382,7 +392,7 @@ func TestRampFollowsTheSteps(t *testing.T) {
 		for spend(below, cost) {
 		}
 	}
-	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: ramping{}})
+	s := openAt(t, &now, below, ramping{})
 	before := spent
 	for range 2500 {
 		now = now.Add(time.Millisecond)

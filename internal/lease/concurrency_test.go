@@ -173,8 +173,10 @@ func TestGivingUpFailsNobodyElse(t *testing.T) {
 // store.
 func TestCountersAreBounded(t *testing.T) {
 	below := newMemory(t)
-	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, MaxCounters: 50, Clock: func() time.Time { return noon }})
-	per := newLimit(t, "a", func(l *limit.Limit) { l.Per = "subject" }, limit.Tier{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 2},
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, MaxCounters: 50,
+		Clock: func() time.Time { return noon }})
+	per := newLimit(t, "a", func(l *limit.Limit) { l.Per = "subject" },
+		limit.Tier{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 2},
 		limit.Tier{Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 2})
 	for i := range 2000 {
 		req := request(per)
@@ -196,8 +198,9 @@ func TestCountersAreBounded(t *testing.T) {
 // Guarantees that idle counters are dropped when others come, whether they are of many owners or of one.
 func TestIdleCountersAreForgotten(t *testing.T) {
 	now := noon
-	s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Clock: func() time.Time { return now }})
-	per := newLimit(t, "a", func(l *limit.Limit) { l.Per = "subject" }, limit.Tier{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 2})
+	s := openAt(t, &now, newMemory(t), nil)
+	per := newLimit(t, "a", func(l *limit.Limit) { l.Per = "subject" },
+		limit.Tier{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 2})
 	const each = 3000
 	for round := range 8 {
 		for i := range each {
@@ -221,7 +224,8 @@ func TestLocalAllocatesNothing(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Rule: greedy{}})
-	a, b, c := window(t, "a", 24*time.Hour, 1<<30), window(t, "b", 24*time.Hour, 1<<30), window(t, "c", 24*time.Hour, 1<<30)
+	const day = 24 * time.Hour
+	a, b, c := window(t, "a", day, 1<<30), window(t, "b", day, 1<<30), window(t, "c", day, 1<<30)
 	for _, req := range []*limit.Request{request(a, b, c), request(c, a, b)} {
 		var d limit.Decision
 		decideOne := func() {

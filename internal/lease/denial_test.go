@@ -19,14 +19,15 @@ func costs(l *limit.Limit, cost int64) *limit.Request {
 func TestDenialIsPerCost(t *testing.T) {
 	below := &counted{Store: newMemory(t)}
 	now := noon.Add(20 * time.Minute)
-	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: plainly{}})
+	s := openAt(t, &now, below, plainly{})
 	l := window(t, "a", time.Hour, 10)
 	step := func(what string, l *limit.Limit, cost int64, allowed bool, calls int64) {
 		t.Helper()
 		before := below.calls.Load()
 		d := decide(t, s, costs(l, cost), now)
 		if n := below.calls.Load() - before; d.Allowed != allowed || n != calls {
-			t.Fatalf("%s: a cost of %d: allowed %t with %d calls, want %t with %d", what, cost, d.Allowed, n, allowed, calls)
+			t.Fatalf("%s: a cost of %d: allowed %t with %d calls, want %t with %d",
+				what, cost, d.Allowed, n, allowed, calls)
 		}
 		if end := noon.Add(time.Hour).UnixMicro(); !allowed && !d.Never && d.RetryAt != end {
 			t.Fatalf("%s: denied until %d, want the window's end at %d", what, d.RetryAt, end)
@@ -56,7 +57,7 @@ func TestDenialIsPerCost(t *testing.T) {
 // Guarantees that a cost above what a limit can hold is never admitted, and that its denial does not cover smaller
 // costs.
 func TestImpossibleCostDeniesNoOther(t *testing.T) {
-	s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Clock: func() time.Time { return noon }})
+	s := openAt(t, &noon, newMemory(t), nil)
 	l := window(t, "a", time.Hour, 10)
 	for range 3 {
 		if d := decide(t, s, costs(l, 11), noon); d.Allowed || !d.Never {
@@ -72,8 +73,7 @@ func TestImpossibleCostDeniesNoOther(t *testing.T) {
 func TestSlowDenialEndsInTime(t *testing.T) {
 	now := noon
 	below := &counted{Store: newMemory(t)}
-	s := open(t, lease.Config{Store: hook{below, func() { now = now.Add(3 * time.Second) }}, GiveBackEvery: -1, Clock: func() time.Time { return now },
-		Rule: plainly{}})
+	s := openAt(t, &now, hook{below, func() { now = now.Add(3 * time.Second) }}, plainly{})
 	l := window(t, "a", 10*time.Second, 1)
 	decide(t, s, request(l), now)
 	decide(t, s, request(l), now) // at 3 s; the answer comes at 6 s, and is about 10 s
@@ -90,7 +90,7 @@ func TestSlowDenialEndsInTime(t *testing.T) {
 // Guarantees that routes with different sets of limits share the lease of a limit that they have in common.
 func TestRoutesShareALease(t *testing.T) {
 	below := &counted{Store: newMemory(t)}
-	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+	s := openAt(t, &noon, below, greedy{})
 	a, b, c := window(t, "a", time.Hour, 100), window(t, "b", time.Hour, 100), window(t, "c", time.Hour, 100)
 	routes := []*limit.Request{request(a), request(a, b), request(b, a), request(c, a), request(c, b, a)}
 	admitted := 0
@@ -112,7 +112,7 @@ func TestRefundFromALease(t *testing.T) {
 	for _, a := range leased {
 		t.Run(a.String(), func(t *testing.T) {
 			below := newMemory(t)
-			s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+			s := openAt(t, &noon, below, greedy{})
 			l := daily(t, "a", a, 100)
 			decide(t, s, costs(l, 1), noon)
 			d := decide(t, s, costs(l, 5), noon)
@@ -136,7 +136,7 @@ func TestRefundFromALease(t *testing.T) {
 func TestPeekCreditsLeases(t *testing.T) {
 	for _, a := range leased {
 		t.Run(a.String(), func(t *testing.T) {
-			s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+			s := openAt(t, &noon, newMemory(t), greedy{})
 			l := daily(t, "a", a, 100)
 			decide(t, s, request(l), noon)
 			for _, tt := range []struct {
@@ -144,8 +144,10 @@ func TestPeekCreditsLeases(t *testing.T) {
 				allowed bool
 			}{{99, true}, {100, false}, {99, true}} {
 				var d limit.Decision
-				if err := s.Peek(context.Background(), costs(l, tt.cost), noon, &d); err != nil || d.Allowed != tt.allowed || d.Results[0].Remaining() != 99 {
-					t.Errorf("a cost of %d: allowed %t, %d remain, %v; want %t and 99", tt.cost, d.Allowed, d.Results[0].Remaining(), err, tt.allowed)
+				if err := s.Peek(context.Background(), costs(l, tt.cost), noon, &d); err != nil ||
+					d.Allowed != tt.allowed || d.Results[0].Remaining() != 99 {
+					t.Errorf("a cost of %d: allowed %t, %d remain, %v; want %t and 99",
+						tt.cost, d.Allowed, d.Results[0].Remaining(), err, tt.allowed)
 				}
 			}
 			if d := decide(t, s, costs(l, 99), noon); !d.Allowed || s.Stats().Local != 1 {
@@ -159,13 +161,15 @@ func TestPeekCreditsLeases(t *testing.T) {
 // it has violated them, and wait for their leases to end.
 func TestDenialIsOfItsLimitOnly(t *testing.T) {
 	for _, rule := range []lease.Rule{plainly{}, tens{}, greedy{}} {
-		s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: rule})
+		s := openAt(t, &noon, newMemory(t), rule)
 		full, long := window(t, "full", time.Minute, 1), window(t, "long", time.Hour, 20)
 		decide(t, s, request(full), noon)
 		for range 3 { // by the store, and then by what is known of it
 			d := decide(t, s, request(full, long), noon)
-			if d.Allowed || d.Results[0].Admits || !d.Results[1].Admits || d.Results[1].Remaining() != 20 || d.RetryAt != noon.Add(time.Minute).UnixMicro() {
-				t.Errorf("%T: allowed %t; one admits %t, the other %t with %d remaining, and it fits at %d", rule, d.Allowed, d.Results[0].Admits,
+			if d.Allowed || d.Results[0].Admits || !d.Results[1].Admits || d.Results[1].Remaining() != 20 ||
+				d.RetryAt != noon.Add(time.Minute).UnixMicro() {
+				t.Errorf("%T: allowed %t; one admits %t, the other %t with %d remaining, and it fits at %d",
+					rule, d.Allowed, d.Results[0].Admits,
 					d.Results[1].Admits, d.Results[1].Remaining(), d.RetryAt)
 			}
 		}
@@ -188,13 +192,14 @@ func TestNothingAskedIsNotAdmitted(t *testing.T) {
 	below := newMemory(t)
 	bucket := newLimit(t, "bucket", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: time.Minute, Threshold: 20})
 	full := window(t, "full", time.Minute, 1)
-	other := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: plainly{}})
+	other := openAt(t, &noon, below, plainly{})
 	decide(t, other, costs(bucket, 20), noon)
 	decide(t, other, request(full), noon)
-	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: later{}})
+	s := openAt(t, &noon, below, later{})
 	d := decide(t, s, request(full, bucket), noon)
 	if d.Allowed || d.Results[1].Admits {
-		t.Errorf("allowed %t; of an empty bucket, of which nothing was asked for at once, one is admitted: %t", d.Allowed, d.Results[1].Admits)
+		t.Errorf("allowed %t; of an empty bucket, of which nothing was asked for at once, one is admitted: %t",
+			d.Allowed, d.Results[1].Admits)
 	}
 }
 
@@ -202,7 +207,7 @@ func TestNothingAskedIsNotAdmitted(t *testing.T) {
 // forward: a client would otherwise retry at once, again and again.
 func TestLocalDenialNamesALaterTime(t *testing.T) {
 	now, storeTime := noon, noon
-	s := open(t, lease.Config{Store: truly{newMemory(t), &storeTime}, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: plainly{}})
+	s := openAt(t, &now, truly{newMemory(t), &storeTime}, plainly{})
 	full, other := window(t, "full", time.Minute, 1), window(t, "other", time.Minute, 100)
 	decide(t, s, request(full), now)
 	decide(t, s, request(full), now)
@@ -222,7 +227,7 @@ func TestExactLimitIsNotChargedForARamp(t *testing.T) {
 	exact := newLimit(t, "exact", func(l *limit.Limit) { l.Exact = true },
 		limit.Tier{Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 20})
 	decide(t, below, costs(bucket, 20), noon)
-	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: later{}})
+	s := openAt(t, &noon, below, later{})
 	if d := decide(t, s, request(bucket, exact), noon); d.Allowed {
 		t.Error("admitted by an empty bucket")
 	}
@@ -240,7 +245,7 @@ func (patient) SizeLease(*lease.View, *limit.LeaseRequest) {}
 func TestEarlyDenials(t *testing.T) {
 	for _, refunded := range []bool{false, true} {
 		below, now := newMemory(t), noon
-		s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: patient{}})
+		s := openAt(t, &now, below, patient{})
 		l := window(t, "a", time.Minute, 1)
 		d := decide(t, s, request(l), now)
 		for range 4 { // one by the store, three without a call
@@ -257,7 +262,8 @@ func TestEarlyDenials(t *testing.T) {
 			t.Fatalf("refunded %t: denied, with a unit left", refunded)
 		}
 		if stats := s.Stats(); stats.Denied != 3 || stats.Early != want {
-			t.Errorf("refunded %t: %d of %d denials were early, want %d of 3", refunded, stats.Early, stats.Denied, want)
+			t.Errorf("refunded %t: %d of %d denials were early, want %d of 3",
+				refunded, stats.Early, stats.Denied, want)
 		}
 	}
 }
@@ -276,8 +282,7 @@ func (lacking) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 func TestReceiptNamesTheReservedLease(t *testing.T) {
 	var s *lease.Store
 	during := func() {}
-	s = open(t, lease.Config{Store: hook{newMemory(t), func() { f := during; during = func() {}; f() }}, GiveBackEvery: -1,
-		Rule: lacking{}, Clock: func() time.Time { return noon }})
+	s = openAt(t, &noon, hook{newMemory(t), func() { f := during; during = func() {}; f() }}, lacking{})
 	a := newLimit(t, "a", nil, limit.Tier{Algorithm: limit.SlidingLog, Period: time.Minute, Threshold: 100})
 	b := window(t, "b", time.Minute, 100)
 	decide(t, s, request(a), noon)

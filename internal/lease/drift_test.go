@@ -32,7 +32,8 @@ func TestClocksThatDrift(t *testing.T) {
 			return noon.Add(gone)
 		}
 		below, l := newMemory(t), window(t, "w", time.Minute, 100)
-		s := open(t, lease.Config{Store: truly{below, &now}, GiveBackEvery: -1, Clock: clock, Rule: greedy{}, Life: time.Hour})
+		s := open(t, lease.Config{Store: truly{below, &now}, GiveBackEvery: -1, Clock: clock, Rule: greedy{},
+			Life: time.Hour})
 		if !decide(t, s, request(l), clock()).Allowed || leasedUnits(s, l) != 99 {
 			t.Fatalf("%d units are leased, want all", leasedUnits(s, l))
 		}

@@ -46,7 +46,7 @@ func TestLeaseEndsWhileAsking(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			now := noon
 			below := &delayed{Store: newMemory(t), now: &now}
-			s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: tens{}})
+			s := openAt(t, &now, below, tens{})
 			long, short := window(t, "long", time.Hour, 1000), window(t, "short", time.Second, 1000)
 			if d := decide(t, s, request(short), now); !d.Allowed {
 				t.Fatal("denied with all of it left")

@@ -46,7 +46,7 @@ func (m *mute) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 func TestNoLeasesWithoutAnswers(t *testing.T) {
 	below := newMemory(t)
 	m := &mute{Store: below, lost: true}
-	s := open(t, lease.Config{Store: m, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+	s := openAt(t, &noon, m, greedy{})
 	l, other := daily(t, "a", limit.FixedWindow, 1000), daily(t, "b", limit.FixedWindow, 1000)
 	var d limit.Decision
 	for range 5 {
@@ -71,7 +71,7 @@ func TestUndecidableStopsNoLeases(t *testing.T) {
 	for _, cause := range []error{limit.ErrUnreadable, limit.ErrTooLarge, limit.ErrContended, limit.ErrFull, context.Canceled} {
 		below := newMemory(t)
 		m := &mute{Store: below, lost: true, err: fmt.Errorf("the store says: %w", cause)}
-		s := open(t, lease.Config{Store: m, GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+		s := openAt(t, &noon, m, greedy{})
 		l, other := daily(t, "a", limit.FixedWindow, 1000), daily(t, "b", limit.FixedWindow, 1000)
 		var d limit.Decision
 		ctx, cancel := context.WithCancel(t.Context())
@@ -135,7 +135,7 @@ func (s *slowlyUndecidable) Decide(ctx context.Context, req *limit.Request, now 
 func TestShadowsAreNotEarly(t *testing.T) {
 	below := newMemory(t)
 	now := noon
-	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: greedy{}})
+	s := openAt(t, &now, below, greedy{})
 	l := daily(t, "a", limit.FixedWindow, 1000)
 	shadow, err := limit.New(limit.Limit{ID: "s", Mode: limit.Shadow, Tiers: []limit.Tier{
 		{Algorithm: limit.TokenBucket, Period: 10 * time.Second, Threshold: 10},
@@ -160,8 +160,8 @@ func TestShadowsAreNotEarly(t *testing.T) {
 // home go on, and those of the cell's own store are suspended.
 func TestFailureIsOfTheStoreThatWasAsked(t *testing.T) {
 	own, home := &mute{Store: newMemory(t)}, &mute{Store: newMemory(t)}
-	s := open(t, lease.Config{Store: homes(t, own, map[string]limit.Store{"us": home}), GiveBackEvery: -1, Rule: lacking{},
-		Clock: func() time.Time { return noon }})
+	s := open(t, lease.Config{Store: homes(t, own, map[string]limit.Store{"us": home}), GiveBackEvery: -1,
+		Rule: lacking{}, Clock: func() time.Time { return noon }})
 	quota := daily(t, "q", limit.Quota, 100).KeptIn("us")
 	decide(t, s, request(quota), noon)
 	own.lost = true

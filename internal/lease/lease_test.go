@@ -62,6 +62,13 @@ func open(tb testing.TB, c lease.Config) *lease.Store {
 	return s
 }
 
+// openAt opens a store whose clock reads *now, and which gives nothing back by itself. A nil rule is Adaptive.
+func openAt(tb testing.TB, now *time.Time, below limit.Store, rule lease.Rule) *lease.Store {
+	tb.Helper()
+	clock := func() time.Time { return *now }
+	return open(tb, lease.Config{Store: below, GiveBackEvery: -1, Clock: clock, Rule: rule})
+}
+
 func request(limits ...*limit.Limit) *limit.Request {
 	req := &limit.Request{Owner: owner}
 	for _, l := range limits {

@@ -30,8 +30,8 @@ func (n *noted) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 func TestRefusedReturnsOfAMovedQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := &remote{Store: newMemory(t)}, &noted{Store: newMemory(t)}
-		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}), GiveBackEvery: -1,
-			Rule: tens{}})
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}),
+			GiveBackEvery: -1, Rule: tens{}})
 		q, full := daily(t, "q", limit.Quota, 100), daily(t, "full", limit.Quota, 100).KeptIn("a")
 		inA, inB := q.KeptIn("a"), q.KeptIn("b")
 		others := request(full)
@@ -59,7 +59,8 @@ func TestRefusedReturnsOfAMovedQuota(t *testing.T) {
 			t.Errorf("the old home counts %d, want 11: a denial changes nothing", n)
 		}
 		if lost := s.Stats().Lost; lost != 10 || b.back != 0 {
-			t.Errorf("%d units are lost and %d given back to the new home, want the 10 of the old home to be lost", lost, b.back)
+			t.Errorf("%d units are lost and %d given back to the new home, want the 10 of the old home to be lost",
+				lost, b.back)
 		}
 	})
 }
@@ -80,7 +81,7 @@ func TestChargesOfARequestThatAsksAgain(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			now := noon
 			below := &delayed{Store: newMemory(t), now: &now}
-			s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: unleased{}})
+			s := openAt(t, &now, below, unleased{})
 			plain := newLimit(t, "plain", nil, limit.Tier{Algorithm: a, Period: time.Hour, Threshold: 100})
 			short := window(t, "short", time.Second, 1000)
 			decide(t, s, request(short), now)

@@ -14,7 +14,7 @@ import (
 // Guarantees that a lease ends with its window if its request comes late, after other requests of its owner that began
 // later: what is counted in one window is not spent in the next.
 func TestLateRequest(t *testing.T) {
-	s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+	s := openAt(t, &noon, newMemory(t), greedy{})
 	w, other := window(t, "w", time.Second, 100), window(t, "other", time.Hour, 100)
 	decide(t, s, request(other), noon.Add(700*time.Millisecond))
 	decide(t, s, request(w), noon.Add(100*time.Millisecond)) // waited for something before it came here
@@ -33,7 +33,8 @@ func TestLateRequest(t *testing.T) {
 func TestPrefetchEndsWithItsPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home := &remote{Store: newMemory(t), took: 120 * time.Millisecond}
-		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: true, GiveBackEvery: -1, Rule: tenMore{}})
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: true,
+			GiveBackEvery: -1, Rule: tenMore{}})
 		q := daily(t, "q", limit.Quota, 100).KeptIn("us")
 		<-time.After(24*time.Hour - 200*time.Millisecond) // the clock begins at midnight
 		decide(t, s, request(q), time.Now())
@@ -76,7 +77,8 @@ func (h *hanging) Decide(ctx context.Context, req *limit.Request, now time.Time,
 func TestCloseCancelsPrefetches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home := &hanging{Store: newMemory(t)}
-		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: true, GiveBackEvery: -1, Rule: tenMore{}})
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: true,
+			GiveBackEvery: -1, Rule: tenMore{}})
 		decide(t, s, request(daily(t, "q", limit.Quota, 100).KeptIn("us")), time.Now())
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
