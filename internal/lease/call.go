@@ -107,7 +107,7 @@ func (s *Store) decideByStore(
 		_, _, err = c.decideByOneCall(ctx, at, d)
 	}
 	if err == nil {
-		c.owner.prefetch(req, at.now)
+		c.owner.prefetchQuotas(req, at.now)
 	}
 	return err
 }
@@ -203,14 +203,14 @@ func (c *call) reserveUnits(at requestTime) (sent int64) {
 	}
 	for i := range c.tiers {
 		tc := &c.tiers[i]
-		tc.counter.demand.add(t, tc.cost)
+		tc.counter.demand.addRequest(t, tc.cost)
 		ask := limit.LeaseRequest{Need: tc.cost}
 		switch {
 		case !tc.mayLease: // a lease from before a change of the plan is returned
 			tc.leaseAt, tc.leaseUntil = tc.counter.lease.At, tc.counter.until
 			tc.returnLease(&ask)
 		case !tc.exceedsCapacity:
-			tc.reserve(t, &ask)
+			tc.reserveLeased(t, &ask)
 			c.sizeLease(tc, t, mustFit, &ask)
 		}
 		tc.need = ask.Need
@@ -225,8 +225,9 @@ func (c *call) reserveUnits(at requestTime) (sent int64) {
 	return t - c.owner.clock.Behind(at.instant)
 }
 
-// reserve reserves what the counter has leased, up to the cost, and has the call return a lease that cannot be used.
-func (tc *tierCall) reserve(t int64, ask *limit.LeaseRequest) {
+// reserveLeased reserves what the counter has leased, up to the cost, and has the call return a lease that cannot be
+// used.
+func (tc *tierCall) reserveLeased(t int64, ask *limit.LeaseRequest) {
 	c := tc.counter
 	tc.reserved, tc.leaseAt, tc.leaseUntil = min(c.spendable(t), tc.cost), c.lease.At, c.until
 	ended := t >= c.until
@@ -264,7 +265,7 @@ func (c *call) sizeLease(tc *tierCall, t int64, mustFit bool, ask *limit.LeaseRe
 		return
 	}
 	need := ask.Need
-	v := c.owner.view(counter, t, tc.cost, need)
+	v := c.owner.viewOf(counter, t, tc.cost, need)
 	v.MustFit = mustFit
 	c.store.config.Rule.SizeLease(&v, ask)
 	if ask.Need != need && (mustFit || !ask.Ramp || ask.Need != 0) {

@@ -39,8 +39,8 @@ func (r *ramp) lockedAt(t int64) int64 {
 	return (r.locked*(r.to-t) + (r.to - r.from) - 1) / (r.to - r.from)
 }
 
-// remove takes up to units off those that are not free at t.
-func (r *ramp) remove(units, t int64) {
+// removeLocked takes up to so many units off those that are not free at t.
+func (r *ramp) removeLocked(units, t int64) {
 	if r.locked > 0 {
 		r.locked = max(r.lockedAt(t)-units, 0)
 		r.from = max(r.from, t)

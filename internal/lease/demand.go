@@ -38,45 +38,45 @@ const (
 
 var fadePerTick = math.Exp(-fadeTick / 1e6 / fadeOver)
 
-// add counts one request.
-func (m *demand) add(t, cost int64) {
-	if m.requests == 0 && m.epochUnits[0] == 0 && m.epochUnits[1] == 0 {
-		m.epochBegan[0], m.epochBegan[1], m.fadedAt = t, t, t
+// addRequest counts one request.
+func (d *demand) addRequest(t, cost int64) {
+	if d.requests == 0 && d.epochUnits[0] == 0 && d.epochUnits[1] == 0 {
+		d.epochBegan[0], d.epochBegan[1], d.fadedAt = t, t, t
 	}
-	if t-m.fadedAt >= fadeTick {
-		m.fade(t)
+	if t-d.fadedAt >= fadeTick {
+		d.fade(t)
 	}
-	m.fading += float64(cost)
-	m.lastRequest = t
-	m.epochUnits[1] += cost
-	if m.requests++; m.requests >= epochRequests {
-		m.epochBegan[0], m.epochUnits[0] = m.epochBegan[1], m.epochUnits[1]
-		m.epochBegan[1], m.epochUnits[1], m.requests = t, 0, 0
+	d.fading += float64(cost)
+	d.lastRequest = t
+	d.epochUnits[1] += cost
+	if d.requests++; d.requests >= epochRequests {
+		d.epochBegan[0], d.epochUnits[0] = d.epochBegan[1], d.epochUnits[1]
+		d.epochBegan[1], d.epochUnits[1], d.requests = t, 0, 0
 	}
 }
 
-func (m *demand) fade(t int64) {
-	ticks := (t - m.fadedAt) / fadeTick
-	m.fading *= math.Pow(fadePerTick, float64(ticks))
-	m.fadedAt += ticks * fadeTick
+func (d *demand) fade(t int64) {
+	ticks := (t - d.fadedAt) / fadeTick
+	d.fading *= math.Pow(fadePerTick, float64(ticks))
+	d.fadedAt += ticks * fadeTick
 }
 
 // rate returns units per second.
-func (m *demand) rate(t int64) float64 {
-	units := m.epochUnits[0] + m.epochUnits[1]
+func (d *demand) rate(t int64) float64 {
+	units := d.epochUnits[0] + d.epochUnits[1]
 	if units == 0 {
 		return 0
 	}
-	if t-m.fadedAt >= fadeTick {
-		m.fade(t)
+	if t-d.fadedAt >= fadeTick {
+		d.fade(t)
 	}
-	over := t - m.epochBegan[0]
-	if m.epochUnits[0] == 0 || m.epochBegan[0] == m.epochBegan[1] { // the first epoch has not ended
+	over := t - d.epochBegan[0]
+	if d.epochUnits[0] == 0 || d.epochBegan[0] == d.epochBegan[1] { // the first epoch has not ended
 		over = max(over, newCounterFor)
 	}
 	const leastOver = 1000 // µs; keeps requests of one instant from being an infinite rate
 	steady := float64(units) * 1e6 / float64(max(over, leastOver))
-	return min(steady, m.fading/fadeOver)
+	return min(steady, d.fading/fadeOver)
 }
 
 // supply estimates, from the store's answers, how fast all processes together use one counter.
@@ -93,9 +93,9 @@ type supply struct {
 	ranOutEarly bool    // in the window ranOutIn more was left than that
 }
 
-// note takes one answer into account. leased is what of a token bucket is leased in its slot, and need what the store
-// was asked for.
-func (u *supply) note(owner limit.Owner, t, storeNow int64, r *limit.Result, leased, need int64) {
+// noteAnswer updates the estimate by one answer. leased is what of a token bucket is leased in its slot, and need what
+// the store was asked for.
+func (s *supply) noteAnswer(owner limit.Owner, t, storeNow int64, r *limit.Result, leased, need int64) {
 	tier, used, left := r.Tier, r.Used(), r.Remaining()
 	leasing := tier.Leasing()
 	if leasing.Refills { // the level tells nothing of the use: a full bucket refills nothing
@@ -105,31 +105,31 @@ func (u *supply) note(owner limit.Owner, t, storeNow int64, r *limit.Result, lea
 	if tier.Calendar == nil {
 		end = tier.LeaseEnd(owner.Name, storeNow)
 	}
-	rate, seconds, ok := u.sample(leasing, t, storeNow, used, end)
+	rate, seconds, ok := s.sampleRate(leasing, t, storeNow, used, end)
 	ok = ok && rate >= 0 // units that were given back count below zero
-	u.saturated = !r.Admits || left < max(need, 1)
-	if ok && (r.Admits || rate > u.total) { // while a counter denies, less is used than is asked for
-		u.total += (1 - math.Exp(-seconds/fadeOver)) * (rate - u.total)
+	s.saturated = !r.Admits || left < max(need, 1)
+	if ok && (r.Admits || rate > s.total) { // while a counter denies, less is used than is asked for
+		s.total += (1 - math.Exp(-seconds/fadeOver)) * (rate - s.total)
 	}
-	if ok || end != u.end || u.at == 0 {
-		u.used, u.at = used, t
+	if ok || end != s.end || s.at == 0 {
+		s.used, s.at = used, t
 	}
-	u.end, u.left = end, left
+	s.end, s.left = end, left
 }
 
-// sample returns how fast the counter was used since the answer before, or since its window began, and over which time.
-// ok is false if that cannot be told.
-func (u *supply) sample(leasing limit.Leasing, t, storeNow, used, end int64) (rate, seconds float64, ok bool) {
+// sampleRate returns how fast the counter was used since the answer before, or since its window began, and over which
+// time. ok is false if that is not known.
+func (s *supply) sampleRate(leasing limit.Leasing, t, storeNow, used, end int64) (rate, seconds float64, ok bool) {
 	const (
 		leastSeconds = 0.05 // two answers that are closer together tell more of chance than of a rate
 		leastParts   = 20   // the same at the beginning of a window: at least a twentieth of it must have passed
 	)
-	seconds = float64(t-u.at) / 1e6
+	seconds = float64(t-s.at) / 1e6
 	switch length := leasing.Longest; {
 	case !leasing.Ends: // an entry leaves when it is a period old: there is no time since which used counts
 		return 0, 0, false
-	case end == u.end:
-		return float64(used-u.used) / seconds, seconds, seconds >= leastSeconds
+	case end == s.end:
+		return float64(used-s.used) / seconds, seconds, seconds >= leastSeconds
 	case length > 0 && !leasing.Weighs:
 		seconds = (float64(storeNow-end) + float64(length)) / 1e6
 		return float64(used) / seconds, seconds, seconds >= float64(length)/(leastParts*1e6)
@@ -138,14 +138,14 @@ func (u *supply) sample(leasing limit.Leasing, t, storeNow, used, end int64) (ra
 }
 
 // noteRanOut notes that the store has no units left in the window that ends at end.
-func (u *supply) noteRanOut(end, storeNow int64, k *tuning) {
-	if u.ranOutIn == end {
+func (s *supply) noteRanOut(end, storeNow int64, k *tuning) {
+	if s.ranOutIn == end {
 		return
 	}
 	left := float64(end-storeNow) / 1e6
-	if u.ranOutEarly = u.ranOutIn != 0 && left > u.ranOutLeft*k.earlyTimes+k.earlyMargin.Seconds(); u.ranOutIn == 0 {
-		u.ranOutLeft = left
+	if s.ranOutEarly = s.ranOutIn != 0 && left > s.ranOutLeft*k.earlyTimes+k.earlyMargin.Seconds(); s.ranOutIn == 0 {
+		s.ranOutLeft = left
 	}
-	u.ranOutIn = end
-	u.ranOutLeft += (left - u.ranOutLeft) / k.earlyAverage
+	s.ranOutIn = end
+	s.ranOutLeft += (left - s.ranOutLeft) / k.earlyAverage
 }

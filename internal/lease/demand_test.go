@@ -31,7 +31,7 @@ func TestDenialDoesNotLowerTheEstimate(t *testing.T) {
 		if err := below.Decide(t.Context(), req, now, &d); err != nil {
 			t.Fatal(err)
 		}
-		u.note(owner, after.Microseconds(), d.Now, &d.Results[0], 0, cost)
+		u.noteAnswer(owner, after.Microseconds(), d.Now, &d.Results[0], 0, cost)
 		return u.total, d.Allowed
 	}
 	answer(0, 1)

@@ -34,8 +34,8 @@ func (r *returnCall) accepts(c *counter) bool {
 	return len(r.ask.Charges) < maxReturnLimits
 }
 
-// add takes units off the counter's lease and adds them to the call. Units that are not free yet go first.
-func (r *returnCall) add(c *counter, t, units int64) {
+// addUnits takes units off the counter's lease and adds them to the call. Units that are not free yet go first.
+func (r *returnCall) addUnits(c *counter, t, units int64) {
 	l := c.tier.Limit()
 	first := r.firstLease(l, c.value)
 	for j := range l.Tiers {
@@ -44,7 +44,7 @@ func (r *returnCall) add(c *counter, t, units int64) {
 			ask.Correction, ask.CorrectionAt = -units, c.lease.At
 		}
 	}
-	c.ramp.remove(units, t)
+	c.ramp.removeLocked(units, t)
 	c.lease.Units -= units
 	r.units += units
 }
@@ -71,12 +71,14 @@ func (o *ownerLeases) spareUnits(c *counter, t int64) int64 {
 		return 0
 	}
 	k := o.store.config.tuning
-	v := o.view(c, t, 1, 0)
+	v := o.viewOf(c, t, 1, 0)
 	if float64(v.Left) >= k.plentyTimes*max(v.Total, v.Rate)*v.EndsIn.Seconds() {
 		return 0
 	}
 	rate := v.Rate
-	if pause := t - c.demand.lastRequest; pause > 0 { // a pause of two mean gaps shows that the rate fell
+	// A pause of two mean gaps between requests shows that the rate fell. This takes requests to cost one unit: of
+	// those that cost more, too much is given back.
+	if pause := t - c.demand.lastRequest; pause > 0 {
 		rate = min(rate, 2e6/float64(pause))
 	}
 	expected := rate * min(v.EndsIn.Seconds(), k.keepFor.Seconds())
@@ -141,7 +143,7 @@ func (sh *shard) collectReturns(now time.Time, unitsOf func(o *ownerLeases, c *c
 				r = &returnCall{ask: limit.Request{Owner: o.owner}}
 				calls = append(calls, r)
 			}
-			r.add(c, t, units)
+			r.addUnits(c, t, units)
 		}
 	}
 	return calls

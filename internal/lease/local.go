@@ -5,7 +5,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
-// decideLocally decides the request if that takes no call. If it takes one, decideLocally returns false and changes
+// decideLocally decides the request if that needs no call. If it needs one, decideLocally returns false and changes
 // nothing.
 //
 // It is the path of nearly all requests, and expects the owner's counters in the order of the request's limits.
@@ -98,7 +98,7 @@ func (o *ownerLeases) spendLocally(t int64, d *limit.Decision, counters []*count
 	}
 	for i := range d.Results {
 		c, cost := counters[i], d.Results[i].Cost
-		c.demand.add(t, cost)
+		c.demand.addRequest(t, cost)
 		if d.Charges(i) {
 			c.lease.Units -= d.Revise().ChargeLeftover(i)
 		} else if r := &d.Results[i]; !r.Admits && !r.Shadow() && c.denial.covers(cost, t) {

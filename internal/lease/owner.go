@@ -9,7 +9,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
 )
 
-const shardCount = 256 // a power of two
+// shardCount is a power of two, and large enough that few of the requests of different owners wait for one lock.
+const shardCount = 256
 
 // shard holds the leases of the owners whose hash ends alike, under one lock.
 type shard struct {
@@ -111,13 +112,13 @@ func (o *ownerLeases) addCounter(t *limit.Tier, v limit.Value) *counter {
 	return c
 }
 
-// findOrAddOwner returns the owner's leases, which it adds if there are none. It first reserves room for those of the
-// request's counters that are not held, for the caller to add, and makes room by dropping idle counters. It returns nil
-// if there is no room.
+// findOrAddOwner returns the owner's leases, and adds them if there are none. It reserves room for those of the
+// request's counters that are not held, which the caller adds. Before that it visits a few counters of the shard and
+// drops those that are idle. It returns nil if there is no room.
 func (s *Store) findOrAddOwner(sh *shard, hash uint64, req *limit.Request, now clock.Instant) *ownerLeases {
 	o, missing := sh.countMissing(hash, req)
-	// Each counter that is added pays for a look at two others, so that a sweep of all keeps up with the additions. If
-	// there still is no room, 64 more are looked at, which bounds what one request may have to wait for.
+	// Two visits for each counter that is added: all counters are visited before their number has grown by half. If
+	// there is no room, 64 more: a bound on how long one request holds the lock.
 	for _, visits := range [...]int{2*missing + 2, 64} {
 		if missing == 0 {
 			return o

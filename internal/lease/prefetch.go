@@ -14,13 +14,13 @@ const (
 	prefetchCheckEvery = 50_000          // µs; a counter is checked twice while one call lasts
 	prefetchPause      = 250_000         // µs after a call began: then four calls a second at most
 	prefetchBeforeEnd  = 1_000_000       // µs; a lease that ends so soon counts as spent: ten calls fit into the rest
-	prefetchDeadline   = 2 * time.Second // twenty times what a call takes; no request need wait so long, see waitFor
+	prefetchDeadline   = 2 * time.Second // twenty times what a call takes; nobody waits longer than its context lets it
 	prefetchCost       = 1               // units; of the request that a prefetch stands for, which needs none of them
 )
 
-// prefetch begins a call, with [Config.Prefetch], for each home quota of the request of which the rule leases more
-// before a request lacks it. The caller holds the shard's lock.
-func (o *ownerLeases) prefetch(req *limit.Request, now time.Time) {
+// prefetchQuotas begins a call, with [Config.Prefetch], for each home quota of the request of which the rule leases
+// more before a request lacks it. The caller holds the shard's lock.
+func (o *ownerLeases) prefetchQuotas(req *limit.Request, now time.Time) {
 	s := o.store
 	if !s.config.Prefetch {
 		return
@@ -56,7 +56,7 @@ func (c *call) preparePrefetch(charge *limit.Charge, at requestTime, t int64) bo
 			return false
 		}
 		counter.prefetchAt = t + prefetchCheckEvery
-		v := o.view(counter, t, prefetchCost, 0)
+		v := o.viewOf(counter, t, prefetchCost, 0)
 		v.MustFit = true // a ramp is for a request that would be denied without it
 		if counter.until-t < prefetchBeforeEnd {
 			v.Spendable = 0

@@ -44,7 +44,7 @@ func (c *call) storeResult(i int, sent, t int64) {
 		counter.until = min(counter.until, t)
 	}
 	if tc.mayLease {
-		counter.supply.note(c.owner.owner, t, c.reply.Now, r, c.reply.Leased(i), max(tc.need, 1))
+		counter.supply.noteAnswer(c.owner.owner, t, c.reply.Now, r, c.reply.Leased(i), max(tc.need, 1))
 	}
 	if tc.mayLease && isSame && !r.Never {
 		c.updateDenial(i, t)
@@ -162,7 +162,7 @@ func (o *ownerLeases) rememberDenial(c *counter, t, cost, retryAt, storeNow int6
 		return
 	}
 	c.supply.noteRanOut(c.supply.end, storeNow, o.store.config.tuning)
-	v := o.view(c, t, cost, cost)
+	v := o.viewOf(c, t, cost, cost)
 	fits := time.Duration(max(retryAt-storeNow, 0)) * time.Microsecond
 	wait := o.store.config.Rule.DenyFor(&v, fits, c.denial.repeats)
 	// However long the reply took, the denial ends at retryAt.

@@ -137,8 +137,8 @@ func wholeUnits(v float64) int64 {
 	return int64(min(math.Ceil(v), limit.MaxUnits))
 }
 
-// view returns what the rule is told of the counter, for a request that lacks units of its cost.
-func (o *ownerLeases) view(c *counter, t, cost, lacks int64) View {
+// viewOf returns the rule's view of the counter, for a request that lacks units of its cost.
+func (o *ownerLeases) viewOf(c *counter, t, cost, lacks int64) View {
 	s := o.store
 	v := View{
 		Tier: c.tier, Cost: cost, Lacks: lacks, Spendable: c.spendable(t), Left: c.tier.Capacity(),

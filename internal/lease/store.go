@@ -65,10 +65,10 @@ var _ limit.Store = (*Store)(nil)
 
 // Defaults of a [Config].
 const (
-	DefaultLife          = 10 * time.Second
-	DefaultHomeLife      = 60 * time.Second
-	DefaultGiveBackEvery = 500 * time.Millisecond
-	DefaultMaxCounters   = 200_000
+	DefaultLife          = 10 * time.Second       // for so long the units of a process that died can be missing
+	DefaultHomeLife      = 60 * time.Second       // the same; a call to a home cell costs more
+	DefaultGiveBackEvery = 500 * time.Millisecond // a third of the time for which units are kept, see keepFor
+	DefaultMaxCounters   = 200_000                // about 100 MB
 )
 
 // Config sets up a [Store].
@@ -193,7 +193,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	sh.mu.Lock()
 	if o := sh.findOwner(hash, req.Owner); o != nil && o.decideLocally(req, clock.At(now), d) {
 		if s.config.Prefetch {
-			o.prefetch(req, now)
+			o.prefetchQuotas(req, now)
 		}
 		sh.mu.Unlock()
 		return nil

@@ -85,7 +85,7 @@ type tuning struct {
 	// processes that get no request. 4 changes nothing, and 8 makes 12 % more calls with bursts.
 	rampLeast float64
 
-	// rampPart is the part of its share of what comes free that a process leases as a ramp. The share is reckoned from
+	// rampPart is the part of its share of what comes free that a process leases as a ramp. The share is estimated from
 	// what others use, and they would use more if they could.
 	//
 	// Measured: 0.5 makes 7 to 17 % more calls for buckets. From 0.65 to 1 it is 6 % at most, and nothing else changes.
