@@ -318,11 +318,11 @@ func (c *call) completeFlight(err error) {
 // if the error says nothing about their own requests: the caller gave up, or the store answered that it cannot decide
 // this one. That too many change the counters at once (limit.ErrContended) is about all of them: calls of their own
 // would make it worse.
-func sharedError(ctx context.Context, err error) error {
-	if ctx.Err() != nil || limit.Answered(err) && !errors.Is(err, limit.ErrContended) {
-		return nil
+func sharedError(ctx context.Context, err error) (shared error) {
+	if ctx.Err() == nil && (!limit.Answered(err) || errors.Is(err, limit.ErrContended)) {
+		shared = err
 	}
-	return err
+	return shared
 }
 
 // callStore makes the call, checks the reply, and returns the time after it. It is called without the shard's lock.

@@ -195,6 +195,41 @@ func TestCountersAreBounded(t *testing.T) {
 	}
 }
 
+// Guarantees that as many counters are leased as MaxCounters says.
+func TestAllCountersAreLeased(t *testing.T) {
+	clock := func() time.Time { return noon }
+	s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, MaxCounters: 3, Clock: clock, Rule: greedy{}})
+	req := request(window(t, "a", time.Hour, 9), window(t, "b", time.Hour, 9), window(t, "c", time.Hour, 9))
+	for range 2 {
+		decide(t, s, req, noon)
+	}
+	if stats := s.Stats(); stats.Counters != 3 || stats.Local != 1 {
+		t.Errorf("%d counters are held, with %d decisions from leases; want 3 with 1", stats.Counters, stats.Local)
+	}
+}
+
+// Guarantees that a counter is not dropped during its call, however long that lasts: the lease that it brings would be
+// lost.
+func TestCounterIsKeptDuringItsCall(t *testing.T) {
+	now, during := noon, func() {}
+	below := hook{newMemory(t), func() { f := during; during = func() {}; f() }}
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: greedy{},
+		Life: time.Hour})
+	l, others := window(t, "a", 24*time.Hour, 10), window(t, "b", time.Second, 10)
+	during = func() {
+		now = now.Add(5 * time.Minute)
+		for i := range 3000 { // some are of the same shard, and have it swept
+			req := request(others)
+			req.Owner.Name = fmt.Sprint(i)
+			decide(t, s, req, now)
+		}
+	}
+	decide(t, s, request(l), now)
+	if n := leasedUnits(s, l); n != 9 {
+		t.Errorf("%d units are leased after a call of 5 minutes, want 9", n)
+	}
+}
+
 // Guarantees that idle counters are dropped when others come, whether they are of many owners or of one.
 func TestIdleCountersAreForgotten(t *testing.T) {
 	now := noon

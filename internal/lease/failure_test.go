@@ -98,7 +98,8 @@ func TestUndecidableIsNobodyElses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		below := newMemory(t)
 		bad := daily(t, "bad", limit.FixedWindow, 1000)
-		s := open(t, lease.Config{Store: &slowlyUndecidable{Store: below, bad: bad}, GiveBackEvery: -1, Rule: greedy{}})
+		s := open(t, lease.Config{Store: &slowlyUndecidable{Store: below, bad: bad, err: limit.ErrUnreadable},
+			GiveBackEvery: -1, Rule: greedy{}})
 		shared := daily(t, "shared", limit.FixedWindow, 1000)
 		both := request(shared)
 		both.Charges = append(both.Charges, limit.Charge{Limit: bad, Cost: 1})
@@ -115,23 +116,68 @@ func TestUndecidableIsNobodyElses(t *testing.T) {
 	})
 }
 
-// slowlyUndecidable is a store that takes a while to say that it cannot decide on one limit.
+// Guarantees that those who wait for a call that fails because too many change its counters get that error, too: calls
+// of their own would make it worse.
+func TestContentionIsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := daily(t, "a", limit.FixedWindow, 1000)
+		below := &counted{Store: &slowlyUndecidable{Store: newMemory(t), bad: l, err: limit.ErrContended}}
+		s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Rule: greedy{}})
+		var calls sync.WaitGroup
+		for range 5 {
+			calls.Go(func() {
+				if err := s.Decide(t.Context(), request(l), noon, new(limit.Decision)); !errors.Is(err, limit.ErrContended) {
+					t.Errorf("%v, want ErrContended", err)
+				}
+			})
+		}
+		calls.Wait()
+		if n := below.calls.Load(); n != 1 {
+			t.Errorf("%d calls were made, want one", n)
+		}
+	})
+}
+
+// slowlyUndecidable is a store that cannot decide on one limit, and says so after a while.
 type slowlyUndecidable struct {
 	limit.Store
 	bad *limit.Limit
+	err error
 }
 
 func (s *slowlyUndecidable) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	<-time.After(time.Millisecond) // of the bubble
 	for _, c := range req.Charges {
 		if c.Limit == s.bad {
-			return limit.ErrUnreadable
+			return s.err
 		}
 	}
 	return s.Store.Decide(ctx, req, now, d)
 }
 
 // Guarantees that a shadow limit, which denies no request, counts no early denials.
+func TestShadowsAreNeverEarly(t *testing.T) {
+	below, now := newMemory(t), noon
+	s := openAt(t, &now, below, patient{})
+	l := newLimit(t, "a", func(l *limit.Limit) { l.Mode = limit.Shadow },
+		limit.Tier{Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 1})
+	d := decide(t, s, request(l), now)
+	for range 4 {
+		decide(t, s, request(l), now)
+	}
+	if _, err := s.Refund(t.Context(), d.Receipt(), 1, now); err != nil {
+		t.Fatal(err)
+	}
+	now = noon.Add(30 * time.Second)
+	if d := decide(t, s, request(l), now); d.Results[0].Charged != 1 {
+		t.Fatal("the refunded unit is not charged")
+	}
+	if n := s.Stats().Early; n != 0 {
+		t.Errorf("%d denials were early, and no request was denied", n)
+	}
+}
+
+// Guarantees that leases of a shadow limit's ramps count no early denials.
 func TestShadowsAreNotEarly(t *testing.T) {
 	below := newMemory(t)
 	now := noon
