@@ -10,13 +10,13 @@ import (
 //
 // It is the path of nearly all requests, and expects the owner's counters in the order of the request's limits.
 func (o *ownerLeases) decideLocally(req *limit.Request, now clock.Instant, d *limit.Decision) bool {
-	t := o.clock.At(now)
+	s, t := o.store, o.clock.At(now)
 	e := d.BeginLeased(req, t+o.storeOffset, limit.ReceiptID{})
 	n, unknown := 0, false
 	for i := range req.Charges {
 		charge := &req.Charges[i]
 		l := charge.Limit
-		if l == nil || !o.store.mayLease(l) || l.Mode == limit.Off || len(l.Tiers) == 0 ||
+		if l == nil || !s.mayLease(l) || l.Mode == limit.Off || len(l.Tiers) == 0 ||
 			charge.Cost < 1 || charge.Cost > limit.MaxUnits {
 			return false
 		}
