@@ -18,10 +18,10 @@ const (
 	fewEach     = 10              // units of the limit for each instance, from where on it takes smaller parts
 )
 
-// Ask implements [lease.Rule].
-func (p prototype) Ask(v *lease.View, a *limit.LeaseRequest) {
+// SizeLease implements [lease.Rule].
+func (p prototype) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 	n := float64(max(v.Instances, 1))
-	rate, total, left := v.Rate, max(v.Total, v.Rate), v.Remains.Seconds()
+	rate, total, left := v.Rate, max(v.Total, v.Rate), v.EndsIn.Seconds()
 	if v.Total == 0 {
 		total = n * rate
 	}
@@ -41,7 +41,7 @@ func (p prototype) Ask(v *lease.View, a *limit.LeaseRequest) {
 	a.Least = whole(min(math.Ceil(float64(v.Tier.Capacity())*ratio/100), expected+1))
 }
 
-// Again implements [lease.Rule].
-func (prototype) Again(_ *lease.View, fits time.Duration, _ int) time.Duration { return fits }
+// DenyFor implements [lease.Rule].
+func (prototype) DenyFor(_ *lease.View, fits time.Duration, _ int) time.Duration { return fits }
 
 func whole(v float64) int64 { return int64(min(math.Ceil(v), limit.MaxUnits)) }

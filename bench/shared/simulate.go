@@ -80,7 +80,7 @@ func (f *crowd) run(ctx context.Context, seed uint64, length Length) (g Score, e
 	var d limit.Decision
 	nextLook := epoch
 	for a := range s.Arrivals(seed, length.total()) {
-		for at := epoch.Add(a.At); !nextLook.After(at); nextLook = nextLook.Add(lease.DefaultLook) {
+		for at := epoch.Add(a.At); !nextLook.After(at); nextLook = nextLook.Add(lease.DefaultGiveBackEvery) {
 			f.look(ctx, nextLook)
 		}
 		f.now = epoch.Add(a.At)
@@ -129,7 +129,7 @@ func (f *crowd) member(i int) (limit.Store, error) {
 		f.members[i] = store
 		return store, nil
 	}
-	l, err := lease.New(lease.Config{Store: store, Instances: f.alive, Rule: f.by.rule(f.scenario.Frozen), Look: -1, Clock: f.clock})
+	l, err := lease.New(lease.Config{Store: store, Instances: f.alive, Rule: f.by.rule(f.scenario.Frozen), GiveBackEvery: -1, Clock: f.clock})
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func (f *crowd) look(ctx context.Context, now time.Time) {
 		return
 	}
 	for _, l := range f.leases {
-		l.Look(ctx, now)
+		l.GiveBackSpare(ctx, now)
 	}
 }
 

@@ -405,7 +405,7 @@ func (f *fleet) memoryCounters(name string) (*counters, error) {
 		return nil, err
 	}
 	f.away[name] = all
-	leases, err := lease.New(lease.Config{Store: all, HomesOnly: true, Ahead: true, Instances: func() int {
+	leases, err := lease.New(lease.Config{Store: all, HomeQuotasOnly: true, Prefetch: true, Instances: func() int {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return len(f.cells)

@@ -31,7 +31,7 @@ func newLeasing(t *testing.T, cell, limits string, now *time.Time) *leasing {
 		t.Fatal(err)
 	}
 	l := &leasing{world: newWorld(t, inCell(cell))}
-	l.leases, err = lease.New(lease.Config{Store: store, Instances: func() int { return 1 }, Look: -1, Clock: func() time.Time { return *now }})
+	l.leases, err = lease.New(lease.Config{Store: store, Instances: func() int { return 1 }, GiveBackEvery: -1, Clock: func() time.Time { return *now }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -138,8 +138,8 @@ func TestLeasesKeepTheBound(t *testing.T) {
 	}
 }
 
-// TestBrokenIsCaught shows that the checkers catch each fault, in each algorithm that has it. Checkers that pass a broken
-// store or holder would hold nothing.
+// TestBrokenIsCaught shows that the checkers catch each fault, in each algorithm that has it. Checkers that pass a
+// broken store or holder would hold nothing.
 func TestBrokenIsCaught(t *testing.T) {
 	windows := []limit.Algorithm{limit.FixedWindow, limit.Quota, limit.SlidingWindow}
 	stamps := []limit.Algorithm{limit.SlidingLog, limit.SlidingBuckets}

@@ -57,8 +57,8 @@ func overWindows(all []*spend, threshold int64, window func(at int64) int64) str
 	return ""
 }
 
-// overSliding: at the time of each spend, ⌈prev·(period−elapsed)/period⌉ + cur ≤ threshold, counting what had been spent
-// by then and not been refunded by then.
+// overSliding: at the time of each spend, ⌈prev·(period−elapsed)/period⌉ + cur ≤ threshold, counting what had been
+// spent by then and not been refunded by then.
 func overSliding(all []*spend, threshold, period, offset int64) string {
 	for i, s := range all {
 		window, cur, prev := floorDiv(s.at-offset, period), int64(0), int64(0)
@@ -102,8 +102,8 @@ func overLog(all []*spend, threshold, period int64) string {
 	return ""
 }
 
-// overLine: in no interval [a, b] more than burst + rate·(b−a). Units are counted in parts of a period, exactly. A bucket
-// that starts full and is charged all of it is below zero iff some interval that ends now has more.
+// overLine: in no interval [a, b] more than burst + rate·(b−a). Units are counted in parts of a period, exactly. A
+// bucket that starts full and is charged all of it is below zero iff some interval that ends now has more.
 func overLine(all []*spend, burst, rate, period int64) string {
 	level, at := burst*period, int64(0)
 	for i, s := range all {

@@ -32,8 +32,8 @@ func (m *machine) read() time.Time { return reading(m.now+m.wallOff, m.now+m.mon
 
 var began = time.Now()
 
-// reading is a time with a wall clock and a monotonic one that go their own ways. The time package makes none, and so its
-// fields are written here; TestReading holds that they are still where they were.
+// reading is a time with a wall clock and a monotonic one that go their own ways. The time package makes none, and so
+// its fields are written here; TestReading holds that they are still where they were.
 func reading(wall, mono int64) time.Time {
 	t := began
 	f := (*struct {

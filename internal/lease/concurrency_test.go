@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// slow takes its time, and counts the calls that lease which are under way for each owner.
+// slow is a store whose calls last 5 ms. It counts the calls with a lease that are under way for each owner.
 type slow struct {
 	limit.Store
 	mu       sync.Mutex
@@ -49,7 +49,8 @@ func (s *slow) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 	return err
 }
 
-// However many ask at once, one call that leases is under way for a counter, and no unit too many is admitted.
+// Guarantees that one call with a lease is under way for a counter, and no unit too many is admitted, however many
+// requests come at once.
 func TestOneCallIsUnderWay(t *testing.T) {
 	for _, many := range []int{1, 3, 100} {
 		for _, a := range leased {
@@ -67,7 +68,7 @@ func TestOneCallIsUnderWay(t *testing.T) {
 					for g := range 100 {
 						all.Go(func() {
 							for i := range 20 {
-								req := ask(l)
+								req := request(l)
 								req.Owner.Name = fmt.Sprint((g + i) % many)
 								if decide(t, s, req, time.Now()).Allowed {
 									mu.Lock()
@@ -108,10 +109,10 @@ func (s stuck) Decide(ctx context.Context, _ *limit.Request, now time.Time, d *l
 	return ctx.Err()
 }
 
-// Who waits for another's call waits no longer than its own context lets it.
+// Guarantees that a request which waits for another's call waits no longer than its own context lets it.
 func TestWaitingEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := open(t, lease.Config{Store: stuck{newMemory(t)}, Look: -1})
+		s := open(t, lease.Config{Store: stuck{newMemory(t)}, GiveBackEvery: -1})
 		l := window(t, "a", time.Hour, 10)
 		var all sync.WaitGroup
 		for i := range 20 {
@@ -120,7 +121,7 @@ func TestWaitingEndsInTime(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.Background(), within)
 				defer cancel()
 				from := time.Now()
-				err := s.Decide(ctx, ask(l), from, new(limit.Decision))
+				err := s.Decide(ctx, request(l), from, new(limit.Decision))
 				if took := time.Since(from); !errors.Is(err, context.DeadlineExceeded) || took != within {
 					t.Errorf("%v after %s, want the deadline's error after %s", err, took, within)
 				}
@@ -143,23 +144,23 @@ func (f *first) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	return f.Store.Decide(ctx, req, now, d)
 }
 
-// A caller that gives up takes nobody with it who waits for its call.
+// Guarantees that a caller which gives up its call does not fail the requests that wait for the call.
 func TestGivingUpFailsNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := open(t, lease.Config{Store: &first{Store: newMemory(t)}, Look: -1})
+		s := open(t, lease.Config{Store: &first{Store: newMemory(t)}, GiveBackEvery: -1})
 		l := window(t, "a", time.Hour, 100)
 		var all sync.WaitGroup
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 			defer cancel()
-			if err := s.Decide(ctx, ask(l), time.Now(), new(limit.Decision)); !errors.Is(err, context.DeadlineExceeded) {
+			if err := s.Decide(ctx, request(l), time.Now(), new(limit.Decision)); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("the one that gives up: %v", err)
 			}
 		})
 		synctest.Wait()
 		for range 10 {
 			all.Go(func() {
-				if !decide(t, s, ask(l), time.Now()).Allowed {
+				if !decide(t, s, request(l), time.Now()).Allowed {
 					t.Error("one that waited is denied")
 				}
 			})
@@ -168,14 +169,17 @@ func TestGivingUpFailsNobodyElse(t *testing.T) {
 	})
 }
 
-// The bound on counters holds for many owners, and for many values of one. Those beyond it are decided by the store.
+// Guarantees that MaxCounters holds for many owners, and for many values of one. Requests for more are decided by the
+// store.
 func TestCountersAreBounded(t *testing.T) {
 	below := newMemory(t)
-	s := open(t, lease.Config{Store: below, Look: -1, MaxCounters: 50, Clock: func() time.Time { return noon }})
-	per := newLimit(t, "a", func(l *limit.Limit) { l.Per = "subject" }, limit.Tier{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 2},
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, MaxCounters: 50,
+		Clock: func() time.Time { return noon }})
+	per := newLimit(t, "a", func(l *limit.Limit) { l.Per = "subject" },
+		limit.Tier{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 2},
 		limit.Tier{Algorithm: limit.FixedWindow, Period: time.Minute, Threshold: 2})
 	for i := range 2000 {
-		req := ask(per)
+		req := request(per)
 		if i%2 == 0 {
 			req.Owner.Name = fmt.Sprint(i)
 		}
@@ -191,15 +195,56 @@ func TestCountersAreBounded(t *testing.T) {
 	}
 }
 
-// Counters that nobody asks for are forgotten when others come, whether they are of many owners or of one.
+// Guarantees that as many counters are leased as MaxCounters says.
+func TestAllCountersAreLeased(t *testing.T) {
+	clock := func() time.Time { return noon }
+	s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, MaxCounters: 3, Clock: clock, Rule: greedy{}})
+	req := request(window(t, "a", time.Hour, 9), window(t, "b", time.Hour, 9), window(t, "c", time.Hour, 9))
+	for range 2 {
+		decide(t, s, req, noon)
+	}
+	if stats := s.Stats(); stats.Counters != 3 || stats.Local != 1 {
+		t.Errorf("%d counters are held, with %d decisions from leases; want 3 with 1", stats.Counters, stats.Local)
+	}
+}
+
+// Guarantees that a counter is not dropped during its call, however long that lasts: the lease that it brings would be
+// lost.
+func TestCounterIsKeptDuringItsCall(t *testing.T) {
+	now, during := noon, func() {}
+	var called atomic.Bool // during the first call only
+	below := hook{newMemory(t), func() {
+		if !called.Swap(true) {
+			during()
+		}
+	}}
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now }, Rule: greedy{},
+		Life: time.Hour})
+	l, others := window(t, "a", 24*time.Hour, 10), window(t, "b", time.Second, 10)
+	during = func() {
+		now = now.Add(5 * time.Minute)
+		for i := range 3000 { // some are of the same shard, and have it swept
+			req := request(others)
+			req.Owner.Name = fmt.Sprint(i)
+			decide(t, s, req, now)
+		}
+	}
+	decide(t, s, request(l), now)
+	if n := leasedUnits(s, l); n != 9 {
+		t.Errorf("%d units are leased after a call of 5 minutes, want 9", n)
+	}
+}
+
+// Guarantees that idle counters are dropped when others come, whether they are of many owners or of one.
 func TestIdleCountersAreForgotten(t *testing.T) {
 	now := noon
-	s := open(t, lease.Config{Store: newMemory(t), Look: -1, Clock: func() time.Time { return now }})
-	per := newLimit(t, "a", func(l *limit.Limit) { l.Per = "subject" }, limit.Tier{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 2})
+	s := openAt(t, &now, newMemory(t), nil)
+	per := newLimit(t, "a", func(l *limit.Limit) { l.Per = "subject" },
+		limit.Tier{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 2})
 	const each = 3000
 	for round := range 8 {
 		for i := range each {
-			req := ask(per)
+			req := request(per)
 			if i%2 == 0 {
 				req.Owner.Name = fmt.Sprintf("%d of %d", i, round)
 			}
@@ -213,14 +258,15 @@ func TestIdleCountersAreForgotten(t *testing.T) {
 	}
 }
 
-// A decision from leases allocates nothing.
+// Guarantees that a decision from leases allocates nothing.
 func TestLocalAllocatesNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	s := open(t, lease.Config{Store: newMemory(t), Look: -1, Rule: greedy{}})
-	a, b, c := window(t, "a", 24*time.Hour, 1<<30), window(t, "b", 24*time.Hour, 1<<30), window(t, "c", 24*time.Hour, 1<<30)
-	for _, req := range []*limit.Request{ask(a, b, c), ask(c, a, b)} {
+	s := open(t, lease.Config{Store: newMemory(t), GiveBackEvery: -1, Rule: greedy{}})
+	const day = 24 * time.Hour
+	a, b, c := window(t, "a", day, 1<<30), window(t, "b", day, 1<<30), window(t, "c", day, 1<<30)
+	for _, req := range []*limit.Request{request(a, b, c), request(c, a, b)} {
 		var d limit.Decision
 		decideOne := func() {
 			if err := s.Decide(context.Background(), req, time.Now(), &d); err != nil || !d.Allowed {

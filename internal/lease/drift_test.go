@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// truly is a store with a clock of its own: what the caller takes the time to be is nothing to it.
+// truly is a store with a clock of its own, which ignores the caller's time.
 type truly struct {
 	limit.Store
 	now *time.Time
@@ -32,21 +32,22 @@ func TestClocksThatDrift(t *testing.T) {
 			return noon.Add(gone)
 		}
 		below, l := newMemory(t), window(t, "w", time.Minute, 100)
-		s := open(t, lease.Config{Store: truly{below, &now}, Look: -1, Clock: clock, Rule: greedy{}, Life: time.Hour})
-		if !decide(t, s, ask(l), clock()).Allowed || inHand(s, l) != 99 {
-			t.Fatalf("%d units are leased, want all", inHand(s, l))
+		s := open(t, lease.Config{Store: truly{below, &now}, GiveBackEvery: -1, Clock: clock, Rule: greedy{},
+			Life: time.Hour})
+		if !decide(t, s, request(l), clock()).Allowed || leasedUnits(s, l) != 99 {
+			t.Fatalf("%d units are leased, want all", leasedUnits(s, l))
 		}
 		now = noon.Add(59 * time.Second)
-		if d := decide(t, s, ask(l), clock()); !d.Allowed || inHand(s, l) != 98 {
-			t.Fatalf("in its window the lease is not spent: allowed %t, %d in hand", d.Allowed, inHand(s, l))
+		if d := decide(t, s, request(l), clock()); !d.Allowed || leasedUnits(s, l) != 98 {
+			t.Fatalf("in its window the lease is not spent: allowed %t, %d are leased", d.Allowed, leasedUnits(s, l))
 		}
 		now = noon.Add(time.Minute + 10*time.Microsecond)
-		others := ask(l)
+		others := request(l)
 		others.Charges[0].Cost = 100
 		if !decide(t, below, others, now).Allowed {
 			t.Fatal("the next window is not empty")
 		}
-		if decide(t, s, ask(l), clock()).Allowed {
+		if decide(t, s, request(l), clock()).Allowed {
 			t.Errorf("with a clock that is slower by 1/%d, 101 units are admitted in a window of 100", slower)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/router"
 )
 
-// remote is the store of another cell: calls take a while, and may fail.
+// remote is the store of another cell: calls last a while, and may fail.
 type remote struct {
 	limit.Store
 	took    time.Duration
@@ -51,13 +51,13 @@ func homes(tb testing.TB, own limit.Store, others map[string]limit.Store) *route
 	return h
 }
 
-// waits is how many of the decisions of some minutes took any time, and how many calls they cost, where the tenant's home is 120 ms
-// away and there is plenty.
-func waits(t *testing.T, ahead bool, every time.Duration) (waited int, calls int64) {
+// waits is how many of the decisions of some minutes took any time, and how many calls they cost, where the tenant's
+// home is 120 ms away and there is plenty.
+func waits(t *testing.T, prefetch bool, every time.Duration) (waited int, calls int64) {
 	synctest.Test(t, func(t *testing.T) {
 		home := &remote{Store: newMemory(t), took: 120 * time.Millisecond}
-		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Ahead: ahead})
-		req := ask(daily(t, "q", limit.Quota, 1_000_000).KeptIn("us"), window(t, "w", time.Second, 1000))
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: prefetch})
+		req := request(daily(t, "q", limit.Quota, 1_000_000).KeptIn("us"), window(t, "w", time.Second, 1000))
 		for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); <-time.After(every) {
 			now := time.Now()
 			if !decide(t, s, req, now).Allowed {
@@ -75,9 +75,10 @@ func waits(t *testing.T, ahead bool, every time.Duration) (waited int, calls int
 	return waited, calls
 }
 
-// Guarantees that decisions do not wait for another cell: the first one does, and then units are leased ahead of need, with a call or
-// two in a lease's life of a minute. Without leasing ahead, some wait each time that a lease ends: what is tested can fail.
-func TestHomeIsAskedAheadOfNeed(t *testing.T) {
+// Guarantees that only the first decision waits for another cell: further units are prefetched, with a call or two in a
+// lease's life of a minute. Without prefetching some decisions wait each time that a lease ends, which shows that the
+// test can fail.
+func TestHomeQuotaIsPrefetched(t *testing.T) {
 	for _, every := range []time.Duration{20 * time.Millisecond, 700 * time.Millisecond} {
 		waited, calls := waits(t, true, every)
 		if waited > 2 {
@@ -88,13 +89,13 @@ func TestHomeIsAskedAheadOfNeed(t *testing.T) {
 		}
 		without, _ := waits(t, false, every)
 		if without <= waited {
-			t.Errorf("a call each %s: %d waited without leasing ahead, and %d with", every, without, waited)
+			t.Errorf("a call each %s: %d waited without prefetching, and %d with", every, without, waited)
 		}
 	}
 }
 
-// Guarantees that units which were leased from one home are spent or lost when the quota is kept in another one: given back there, they
-// would take off what others were charged, and be granted twice. That holds under a call, too.
+// Guarantees that units which were leased from one home are spent or lost when the quota is kept in another one: given
+// back there, they would take off what others were charged, and be granted twice. That holds under a call, too.
 func TestMovedHome(t *testing.T) {
 	for _, under := range []bool{false, true} {
 		t.Run(fmt.Sprintf("under a call %t", under), func(t *testing.T) {
@@ -105,24 +106,24 @@ func TestMovedHome(t *testing.T) {
 
 func movedHome(t *testing.T, under bool) {
 	a, b := &remote{Store: newMemory(t), took: 50 * time.Millisecond}, &remote{Store: newMemory(t)}
-	s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}), Look: -1, Rule: greedy{}})
+	s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}), GiveBackEvery: -1, Rule: greedy{}})
 	q := daily(t, "q", limit.Quota, 100)
 	inA, inB := q.KeptIn("a"), q.KeptIn("b")
-	others := ask(inB) // what another process was charged in b
+	others := request(inB) // what another process was charged in b
 	others.Charges[0].Cost = 60
 	decide(t, b.Store, others, time.Now())
 	var first sync.WaitGroup
-	first.Go(func() { decide(t, s, ask(inA), time.Now()) })
+	first.Go(func() { decide(t, s, request(inA), time.Now()) })
 	if !under {
 		first.Wait()
 	}
 	<-time.After(10 * time.Millisecond)
-	if !decide(t, s, ask(inB), time.Now()).Allowed {
+	if !decide(t, s, request(inB), time.Now()).Allowed {
 		t.Fatal("the new home's units are not granted")
 	}
 	first.Wait()
-	<-time.After(2 * time.Minute) // what is left rides back with the next call
-	decide(t, s, ask(inB), time.Now())
+	<-time.After(2 * time.Minute) // what is left is returned with the next call
+	decide(t, s, request(inB), time.Now())
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -137,40 +138,40 @@ func movedHome(t *testing.T, under bool) {
 	}
 }
 
-// Guarantees that a home which does not answer is no reason to lease nothing of the cell's own counters, nor of another home: each
-// request would ask for them.
-func TestSilenceIsAHomesOwn(t *testing.T) {
+// Guarantees that a home which does not answer is no reason to lease nothing of the cell's own counters, nor of another
+// home: each request would ask for them.
+func TestFailureIsOfOneHomeOnly(t *testing.T) {
 	own, a, b := &mute{Store: newMemory(t)}, &mute{Store: newMemory(t), lost: true}, &mute{Store: newMemory(t)}
 	s := open(t, lease.Config{
-		Store: homes(t, own, map[string]limit.Store{"a": a, "b": b}), Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{},
+		Store: homes(t, own, map[string]limit.Store{"a": a, "b": b}), GiveBackEvery: -1, Clock: func() time.Time { return noon }, Rule: greedy{},
 	})
-	q := func(home string) *limit.Request { return ask(daily(t, "q"+home, limit.Quota, 100).KeptIn(home)) }
+	q := func(home string) *limit.Request { return request(daily(t, "q"+home, limit.Quota, 100).KeptIn(home)) }
 	var d limit.Decision
 	for range 2 {
 		if err := s.Decide(t.Context(), q("a"), noon, &d); err == nil {
 			t.Fatal("a home that does not answer is no error")
 		}
 	}
-	decide(t, s, ask(window(t, "w", time.Hour, 100)), noon)
+	decide(t, s, request(window(t, "w", time.Hour, 100)), noon)
 	decide(t, s, q("b"), noon)
 	if len(own.asks) != 1 || own.asks[0] == 0 || len(b.asks) != 1 || b.asks[0] == 0 {
-		t.Errorf("with one home silent, %v are leased of the own counters and %v of another home; want something", own.asks, b.asks)
+		t.Errorf("with one home failing, %v are leased of the own counters and %v of another home; want something", own.asks, b.asks)
 	}
 	if len(a.asks) != 2 || a.asks[0] == 0 || a.asks[1] != 0 {
-		t.Errorf("%v are leased of the silent one, want nothing after its first failure", a.asks)
+		t.Errorf("%v are leased of the failing one, want nothing after its first failure", a.asks)
 	}
 }
 
-// Guarantees that a store which leases only what other cells keep has nothing of its own cell's counters in hand: what is divided among
-// cells must be in the store when shares change.
-func TestHomesOnly(t *testing.T) {
+// Guarantees that a store which leases only home quotas leases nothing of its own cell's counters: what is divided
+// among cells must be in the store when shares change.
+func TestHomeQuotasOnly(t *testing.T) {
 	own, home := newMemory(t), &remote{Store: newMemory(t)}
 	s := open(t, lease.Config{
-		Store: homes(t, own, map[string]limit.Store{"a": home}), HomesOnly: true, Look: -1, Clock: func() time.Time { return noon },
+		Store: homes(t, own, map[string]limit.Store{"a": home}), HomeQuotasOnly: true, GiveBackEvery: -1, Clock: func() time.Time { return noon },
 	})
 	w, q, mine := window(t, "w", time.Hour, 100), daily(t, "q", limit.Quota, 100).KeptIn("a"), daily(t, "mine", limit.Quota, 100)
 	for range 5 {
-		if !decide(t, s, ask(w, q, mine), noon).Allowed {
+		if !decide(t, s, request(w, q, mine), noon).Allowed {
 			t.Fatal("denied")
 		}
 	}
@@ -182,8 +183,8 @@ func TestHomesOnly(t *testing.T) {
 	}
 }
 
-// quotaWorld is cells, each with counters and instances that lease, and one tenant's daily quota, which is kept where a history of the
-// shares says.
+// quotaWorld is cells, each with counters and instances that lease, and one tenant's daily quota, which is kept where a
+// history of the shares says.
 type quotaWorld struct {
 	*rand.Rand
 	t       *testing.T
@@ -271,11 +272,11 @@ func (w *quotaWorld) start(m *member) {
 			others[cell] = &flaky{w.stores[cell], w, cell}
 		}
 	}
-	m.s = open(w.t, lease.Config{Store: homes(w.t, w.stores[m.cell], others), Look: -1, Clock: func() time.Time { return w.clock(m) },
+	m.s = open(w.t, lease.Config{Store: homes(w.t, w.stores[m.cell], others), GiveBackEvery: -1, Clock: func() time.Time { return w.clock(m) },
 		Instances: func() int { return len(w.members) }})
 }
 
-// home is where an instance takes the quota to be kept.
+// home returns the cell that keeps the quota, as an instance sees it.
 func (w *quotaWorld) home(m *member) string {
 	switch w.fault {
 	case "each cell by itself":
@@ -293,7 +294,7 @@ func (w *quotaWorld) step() {
 	case n < 80:
 		w.spend(m)
 	case n < 84:
-		m.s.Look(ctx, w.clock(m))
+		m.s.GiveBackSpare(ctx, w.clock(m))
 	case n < 86 && len(m.paid) > 0:
 		w.refund(m)
 	case n < 88:
@@ -328,7 +329,7 @@ func (w *quotaWorld) spend(m *member) {
 	default:
 		l = l.KeptIn(home)
 	}
-	req := ask(l)
+	req := request(l)
 	req.Charges[0].Cost = 1 + w.Int64N(3)
 	var d limit.Decision
 	switch err := m.s.Decide(w.t.Context(), req, w.clock(m), &d); {
@@ -378,8 +379,8 @@ func (w *quotaWorld) over() (most int64) {
 	return most
 }
 
-// Guarantees that cells which lease from one quota never grant more than its units in a period, all together: while the home moves, is
-// away and comes back, answers are lost, instances die, close and refund, and their clocks differ.
+// Guarantees that cells which lease from one quota never grant more than its units in a period, all together: while the
+// home moves, is away and comes back, answers are lost, instances die, close and refund, and their clocks differ.
 func TestCellsNeverPassAQuota(t *testing.T) {
 	const seeds = uint64(8)
 	sum := quotaWorld{}
@@ -404,7 +405,8 @@ func TestCellsNeverPassAQuota(t *testing.T) {
 	}
 }
 
-// Shows that the test above can fail: cells that count by themselves, and a home that moves before the period has ended, pass a quota.
+// Shows that the test above can fail: cells that count by themselves, and a home that moves before the period has
+// ended, pass a quota.
 func TestBrokenHomesAreCaught(t *testing.T) {
 	for _, fault := range []string{"each cell by itself", "in mid-period"} {
 		caught := false
@@ -423,7 +425,7 @@ func TestBrokenHomesAreCaught(t *testing.T) {
 
 // Guarantees that cells which ask one of them for a limit too small to be divided can use all of it, whether they are
 // loaded evenly or one of them has nearly all requests, and that a limit with large costs does not need a call for
-// each request. Units of a small one that lie in the hand of one cell are missing in the others.
+// each request. Units of a small one that one cell has leased are missing in the others.
 func TestKeptLimitsAreUsed(t *testing.T) {
 	cells := []string{"a", "b", "c"}
 	doc := &shares.Document{Version: shares.Layout, Epoch: 1, Phase: shares.Steady, Members: cells, Generations: []shares.Generation{{
@@ -456,17 +458,17 @@ func TestKeptLimitsAreUsed(t *testing.T) {
 								t.Fatalf("cell %s does not ask for it: %+v", cell, in.Limit)
 							}
 							limits = append(limits, in.Limit)
-							stores = append(stores, open(t, lease.Config{Store: kept, Look: -1, Instances: func() int { return len(cells) },
+							stores = append(stores, open(t, lease.Config{Store: kept, GiveBackEvery: -1, Instances: func() int { return len(cells) },
 								Clock: func() time.Time { return now }}))
 						}
 						r := rand.New(rand.NewPCG(seed, 2))
-						asked, admitted, possible, waited, looked := 0, 0, 0, 0, now
+						asked, admitted, possible, waited, returned := 0, 0, 0, 0, now
 						for now.Before(noon.Add(30 * time.Second)) {
 							now = now.Add(time.Duration(r.ExpFloat64() * float64(time.Second) / float64(2*tt.perSecond)))
-							if now.Sub(looked) > lease.DefaultLook {
-								looked = now
+							if now.Sub(returned) > lease.DefaultGiveBackEvery {
+								returned = now
 								for _, s := range stores {
-									s.Look(t.Context(), now)
+									s.GiveBackSpare(t.Context(), now)
 								}
 							}
 							i := r.IntN(3)
@@ -475,13 +477,13 @@ func TestKeptLimitsAreUsed(t *testing.T) {
 							}
 							asked++
 							before := kept.calls.Load()
-							if decide(t, stores[i], ask(limits[i]), now).Allowed {
+							if decide(t, stores[i], request(limits[i]), now).Allowed {
 								admitted++
 							}
 							if kept.calls.Load() > before {
 								waited++
 							}
-							if decide(t, alone, ask(l), now).Allowed {
+							if decide(t, alone, request(l), now).Allowed {
 								possible++
 							}
 						}

@@ -8,5 +8,5 @@ import (
 
 // Leases know the core, and no store: what is beneath them is a limit.Store.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./internal/limit", "./internal/limiter/clock")
+	layers.Only(t, layers.Std, "./internal/limit", "./internal/limiter/clock", "./internal/limiter/singleflight")
 }

@@ -62,7 +62,14 @@ func open(tb testing.TB, c lease.Config) *lease.Store {
 	return s
 }
 
-func ask(limits ...*limit.Limit) *limit.Request {
+// openAt opens a store whose clock reads *now, and which gives nothing back by itself. A nil rule is Adaptive.
+func openAt(tb testing.TB, now *time.Time, below limit.Store, rule lease.Rule) *lease.Store {
+	tb.Helper()
+	clock := func() time.Time { return *now }
+	return open(tb, lease.Config{Store: below, GiveBackEvery: -1, Clock: clock, Rule: rule})
+}
+
+func request(limits ...*limit.Limit) *limit.Request {
 	req := &limit.Request{Owner: owner}
 	for _, l := range limits {
 		req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: 1})
@@ -92,7 +99,7 @@ func TestSteadyKey(t *testing.T) {
 				if now.UnixMicro()/10_000_000 != time.Now().UnixMicro()/10_000_000 {
 					t.Fatal("the window turned")
 				}
-				if d := decide(t, s, ask(l), now); d.Allowed {
+				if d := decide(t, s, request(l), now); d.Allowed {
 					admitted++
 				} else {
 					t.Errorf("window %d, request %d: denied, retry after %s", w, i, d.RetryAfter())
@@ -130,7 +137,7 @@ func TestNeverOver(t *testing.T) {
 					for range 8 {
 						all.Go(func() {
 							for range 500 {
-								if d := decide(t, s, ask(l), time.Now()); d.Allowed {
+								if d := decide(t, s, request(l), time.Now()); d.Allowed {
 									mu.Lock()
 									spends = append(spends, &spend{at: time.Now().UnixMicro(), units: 1})
 									mu.Unlock()
@@ -157,7 +164,7 @@ func BenchmarkLocal(b *testing.B) {
 		for i := range n {
 			limits = append(limits, window(b, string(rune('a'+i)), 10*time.Second, 1<<40))
 		}
-		req := ask(limits...)
+		req := request(limits...)
 		b.Run(map[int]string{1: "1-limit", 3: "3-limits"}[n], func(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {

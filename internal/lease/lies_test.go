@@ -133,7 +133,7 @@ func (l *liar) Decide(ctx context.Context, req *limit.Request, now time.Time, d 
 		l.obtained += obtained
 		took = d.Allowed
 	}
-	if took && len(req.Leases) > 0 { // what rode back is not the caller's any more
+	if took && len(req.Leases) > 0 { // what was returned is not the caller's any more
 		l.obtained += min(req.Leases[0].Correction, 0)
 	}
 	return nil
@@ -144,14 +144,14 @@ func tellLies(t *testing.T, script []byte) (told int) {
 	t.Helper()
 	below := &liar{Store: newMemory(t)}
 	clock := time.UnixMicro(1_772_445_600_000_000)
-	s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return clock }, Instances: func() int { return 2 }})
+	s := open(t, lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return clock }, Instances: func() int { return 2 }})
 	first := newLimit(t, "first", nil, limit.Tier{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 200})
 	second := newLimit(t, "second", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: 10 * time.Second, Threshold: 300},
 		limit.Tier{Algorithm: limit.SlidingLog, Period: time.Minute, Threshold: 500})
 	admitted := int64(0)
 	var spends [3][]*spend
-	request := func(cost int64) {
-		req := ask(first, second)
+	spendOne := func(cost int64) {
+		req := request(first, second)
 		req.Charges[0].Cost, req.Charges[1].Cost = cost, 1
 		d := new(limit.Decision)
 		below.absurd = false
@@ -178,7 +178,7 @@ func tellLies(t *testing.T, script []byte) (told int) {
 	for len(script) >= 2 {
 		below.lie, below.at = int(script[0])%len(lies), int(script[1]>>4)
 		clock = clock.Add(time.Duration(script[1]&3) * 200 * time.Millisecond)
-		request(1 + int64(script[1]>>2&3))
+		spendOne(1 + int64(script[1]>>2&3))
 		script = script[2:]
 	}
 	for i, tier := range []*limit.Tier{&first.Tiers[0], &second.Tiers[0], &second.Tiers[1]} {
@@ -189,13 +189,14 @@ func tellLies(t *testing.T, script []byte) (told int) {
 	below.lie = 0
 	clock = clock.Add(2 * time.Hour) // what a lie said may have to be waited for
 	before := admitted
-	if request(1); admitted != before+1 {
+	if spendOne(1); admitted != before+1 {
 		t.Fatal("after the lies a request for one unit of 200 is denied")
 	}
 	return told
 }
 
-// Whatever the store answers, nothing is admitted but what it can have charged, and what it says when it is well again holds.
+// Whatever the store answers, nothing is admitted but what it can have charged, and what it says when it is well again
+// holds.
 func TestLies(t *testing.T) {
 	for lie := range lies {
 		t.Run(lies[lie].name, func(t *testing.T) {

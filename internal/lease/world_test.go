@@ -16,10 +16,10 @@ import (
 	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
-// world is a script: one memory store with a right clock, and several instances that lease from it, with clocks of their
-// own. They are busy in turn, hoard, freeze, thaw, die and come back; calls take time, in which everything goes on, and get
-// lost before or after they took effect. All is in one goroutine, so that a seed says what happens: a call that is under way
-// is a call that lets the world go on before it returns.
+// world is a script: one memory store with a right clock, and several instances that lease from it, with clocks of
+// their own. They are busy in turn, hoard, freeze, thaw, die and come back; calls take time, in which everything goes
+// on, and get lost before or after they took effect. All is in one goroutine, so that a seed says what happens: a call
+// that is under way is a call that lets the world go on before it returns.
 type world struct {
 	*rand.Rand
 	fault fault
@@ -101,7 +101,8 @@ type call struct {
 	asked   int
 }
 
-// clockFault is what may be wrong with an instance's clocks. At any time one of them goes at least as fast as it should.
+// clockFault is what may be wrong with an instance's clocks. At any time one of them goes at least as fast as it
+// should.
 type clockFault int
 
 const (
@@ -156,7 +157,7 @@ func (w *world) start(i int) {
 	if w.fault == clocksStand {
 		in.wrongs = bothStand
 	}
-	c := lease.Config{Store: &wire{in}, Clock: in.read, Look: -1, Instances: func() int { return len(w.instances) }}
+	c := lease.Config{Store: &wire{in}, Clock: in.read, GiveBackEvery: -1, Instances: func() int { return len(w.instances) }}
 	if w.IntN(2) == 0 {
 		c.Rule = &wild{w.Rand}
 	}
@@ -280,7 +281,7 @@ func (w *world) act() {
 		w.refund(in)
 	case n < 189:
 		in.calls = append(in.calls, nil)
-		in.lease.Look(context.Background(), in.read())
+		in.lease.GiveBackSpare(context.Background(), in.read())
 		in.calls = in.calls[:len(in.calls)-1]
 	case n < 193:
 		w.plan = w.IntN(len(w.plans))
@@ -371,12 +372,13 @@ func (in *instance) decide() {
 		w.sum.local++
 	}
 	if err == nil {
-		w.told(d)
+		w.checkConsistent(d)
 	}
 }
 
-// told holds that no result contradicts itself: what is denied does not fit into what it says remains.
-func (w *world) told(d *limit.Decision) {
+// checkConsistent checks that no result contradicts itself: what is denied does not fit into what the result says
+// remains.
+func (w *world) checkConsistent(d *limit.Decision) {
 	for i := range d.Results {
 		if r := &d.Results[i]; !r.Admits && r.Remaining() >= r.Cost {
 			w.wrong = append(w.wrong, fmt.Sprintf("limit %s (%s) does not admit %d with %d remaining", r.Limit().ID, r.Tier.Algorithm, r.Cost, r.Remaining()))
@@ -414,7 +416,7 @@ func (in *instance) admit(d *limit.Decision, c *call) {
 			w.sum.late += units
 			w.spends[name] = append(w.spends[name], s)
 		}
-		w.logf("%d: admits %d of %s, %d of them from the hand", in.id, r.Cost, r.Tier.Identity(), units)
+		w.logf("%d: admits %d of %s, %d of them from the lease", in.id, r.Cost, r.Tier.Identity(), units)
 		p.spends = append(p.spends, s)
 	}
 	if w.refunds && len(p.receipt.Entries()) == len(p.spends) {
@@ -438,8 +440,8 @@ func (w *world) refund(in *instance) {
 	}
 	w.seq++
 	for i, s := range p.spends {
-		// What was partly charged and partly from the hand is one entry. All that comes back is taken off the last part, which
-		// is the later one: the count stays on the safe side for those that are accused.
+		// What was partly charged and partly spent from the lease is one entry. All that is refunded is taken off the
+		// last part, which is the later one, so that the check does not find too much where there is not.
 		s.back, s.backSeq = back.Units[i], w.seq
 		w.sum.refunded += s.back
 		w.logf("refund of %d of %d spent at %d: %s", s.back, s.units, s.at, p.receipt.Entries()[i].Tier.Identity())
@@ -521,7 +523,7 @@ func (x *wire) Decide(_ context.Context, req *limit.Request, now time.Time, d *l
 	if mine != nil {
 		mine.asked++
 	}
-	w.logf("%d asks for %s, ahead %+v", x.in.id, describe(req), req.Leases)
+	w.logf("%d asks for %s, leases %+v", x.in.id, describe(req), req.Leases)
 	w.meanwhile()
 	if w.IntN(50) == 0 {
 		w.logf("the question is lost")
@@ -564,7 +566,7 @@ func (x *wire) Accepts(l *limit.Limit) error { return x.in.w.below.Accepts(l) }
 // wild is a rule that asks for anything.
 type wild struct{ *rand.Rand }
 
-func (r *wild) Ask(v *lease.View, a *limit.LeaseRequest) {
+func (r *wild) SizeLease(v *lease.View, a *limit.LeaseRequest) {
 	some := func() int64 {
 		switch r.IntN(4) {
 		case 0:
@@ -584,6 +586,6 @@ func (r *wild) Ask(v *lease.View, a *limit.LeaseRequest) {
 	}
 }
 
-func (r *wild) Again(_ *lease.View, fits time.Duration, _ int) time.Duration {
+func (r *wild) DenyFor(_ *lease.View, fits time.Duration, _ int) time.Duration {
 	return time.Duration(r.Int64N(int64(fits) + 1))
 }

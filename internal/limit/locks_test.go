@@ -43,7 +43,7 @@ func TestNoPeriodIsComputedUnderALock(t *testing.T) {
 	}{
 		{"memory", func() (limit.Store, error) { return newMemory(), nil }},
 		{"lease", func() (limit.Store, error) {
-			return lease.New(lease.Config{Store: newMemory(), Look: -1, Clock: func() time.Time { return now }})
+			return lease.New(lease.Config{Store: newMemory(), GiveBackEvery: -1, Clock: func() time.Time { return now }})
 		}},
 		{"outage", func() (limit.Store, error) {
 			return resilience.NewFallback(resilience.FallbackConfig{Store: away{newMemory()}, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
@@ -84,7 +84,7 @@ func TestNoPeriodIsComputedUnderALock(t *testing.T) {
 					}
 				}
 				if leases, ok := store.(*lease.Store); ok {
-					leases.Look(t.Context(), now)
+					leases.GiveBackSpare(t.Context(), now)
 				}
 				if t.Failed() {
 					return

@@ -225,7 +225,7 @@ func (w *world) empty(id string) *cell {
 		if e.homes, err = router.New(router.Config{Cell: id, Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: c.kept}, Homes: others, HoldFor: -1}); err != nil {
 			w.t.Fatal(err)
 		}
-		if e.leases, err = lease.New(lease.Config{Store: e.homes, Instances: func() int { return 2 }, Life: grace.Lease, Look: -1,
+		if e.leases, err = lease.New(lease.Config{Store: e.homes, Instances: func() int { return 2 }, Life: grace.Lease, GiveBackEvery: -1,
 			Clock: func() time.Time { return w.now.Add(c.skew) }}); err != nil {
 			w.t.Fatal(err)
 		}

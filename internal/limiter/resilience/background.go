@@ -36,6 +36,6 @@ func (c *Chain) RunBackgroundTasks(ctx context.Context, now time.Time) {
 	_ = c.Instances.Announce(ctx, now)
 	c.announceToHomes(ctx, now)
 	if c.Leases != nil && c.spareLeases.claimTurn(now) {
-		c.Leases.Look(ctx, now)
+		c.Leases.GiveBackSpare(ctx, now)
 	}
 }

@@ -174,15 +174,15 @@ func (c *Chain) addLeasesAndFallback(config *ChainConfig) error {
 	var next limit.Store = c.router
 	var err error
 	if !config.NoLeases {
-		if c.spareLeases.period = config.Lease.Look; c.spareLeases.period == 0 {
-			c.spareLeases.period = lease.DefaultLook
+		if c.spareLeases.period = config.Lease.GiveBackEvery; c.spareLeases.period == 0 {
+			c.spareLeases.period = lease.DefaultGiveBackEvery
 		}
 		leases := config.Lease
 		if config.Frozen {
-			leases.Look = -1 // RunBackgroundTasks gives back spare leases
+			leases.GiveBackEvery = -1 // RunBackgroundTasks gives back spare leases
 		}
 		leases.Store, leases.Instances, leases.InstancesOf = c.router, c.Instances.Count, c.instancesOf
-		leases.Ahead = !config.Frozen && len(config.Homes) > 0
+		leases.Prefetch = !config.Frozen && len(config.Homes) > 0
 		if c.Leases, err = lease.New(leases); err != nil {
 			return err
 		}

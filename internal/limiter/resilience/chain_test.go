@@ -314,7 +314,7 @@ func TestQuotasApart(t *testing.T) {
 func TestCloseGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake(t)
-		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Lease: lease.Config{Look: -1},
+		l := newChain(t, resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: store}, Lease: lease.Config{GiveBackEvery: -1},
 			Fallback: resilience.FallbackConfig{PerSecond: 1}})
 		busy, exact := hourly(t, "busy", 10_000), build(t, limit.Limit{ID: "exact", Exact: true, Tiers: []limit.Tier{
 			{Algorithm: limit.FixedWindow, Threshold: 1000, Period: time.Hour}}})
@@ -361,7 +361,7 @@ func TestCloseIsBounded(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			rates, quotas := newFake(t), newFake(t)
-			c := resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: rates}, Lease: lease.Config{Look: -1}}
+			c := resilience.ChainConfig{Rates: resilience.NamedStore{Name: "redis", Store: rates}, Lease: lease.Config{GiveBackEvery: -1}}
 			req := asks(acme, hourly(t, "busy", 10_000))
 			if apart {
 				c.Quotas = resilience.NamedStore{Name: "dynamodb", Store: quotas}

@@ -31,7 +31,7 @@ func TestShadowLeaseFails(t *testing.T) {
 	c := config(m.Client)
 	healthy := open(t, c)
 	c.Client = valueless{m}
-	leases, err := lease.New(lease.Config{Store: open(t, c), Look: -1})
+	leases, err := lease.New(lease.Config{Store: open(t, c), GiveBackEvery: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

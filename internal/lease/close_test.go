@@ -25,17 +25,18 @@ func (s *leaving) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	return s.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that what a store says at its end is bounded and names nobody, however many leases are lost.
+// Guarantees that the error of Close is short and names no tenant, however many leases are lost.
 func TestCloseIsBrief(t *testing.T) {
 	below := &leaving{Store: newMemory(t)}
-	s, err := lease.New(lease.Config{Store: below, Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+	s, err := lease.New(lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon },
+		Rule: greedy{}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := window(t, "a", time.Hour, 10)
 	const owners = 500
 	for i := range owners {
-		req := ask(l)
+		req := request(l)
 		req.Owner.Name = fmt.Sprintf("tenant-%d", i)
 		if d := decide(t, s, req, noon); !d.Allowed {
 			t.Fatal("denied with all of it left")
@@ -43,7 +44,8 @@ func TestCloseIsBrief(t *testing.T) {
 	}
 	below.gone = true
 	err = s.Close(context.Background())
-	if err == nil || len(err.Error()) > 1000 || strings.Contains(err.Error(), "tenant-") || !strings.Contains(err.Error(), fmt.Sprint(owners-3, " returns more failed")) {
+	if err == nil || len(err.Error()) > 1000 || strings.Contains(err.Error(), "tenant-") ||
+		!strings.Contains(err.Error(), fmt.Sprint(owners-3, " returns more failed")) {
 		t.Errorf("%v", err)
 	}
 	if n := s.Stats().Lost; n != 9*owners {

@@ -11,16 +11,16 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// Guarantees that the lease of a request that comes late, after others of its owner that began later, ends with its window: what is
-// counted in one window is not spent in the next.
+// Guarantees that a lease ends with its window if its request comes late, after other requests of its owner that began
+// later: what is counted in one window is not spent in the next.
 func TestLateRequest(t *testing.T) {
-	s := open(t, lease.Config{Store: newMemory(t), Look: -1, Clock: func() time.Time { return noon }, Rule: greedy{}})
+	s := openAt(t, &noon, newMemory(t), greedy{})
 	w, other := window(t, "w", time.Second, 100), window(t, "other", time.Hour, 100)
-	decide(t, s, ask(other), noon.Add(700*time.Millisecond))
-	decide(t, s, ask(w), noon.Add(100*time.Millisecond)) // waited for something before it came here
+	decide(t, s, request(other), noon.Add(700*time.Millisecond))
+	decide(t, s, request(w), noon.Add(100*time.Millisecond)) // waited for something before it came here
 	n := 0
 	for at := noon.Add(time.Second); at.Before(noon.Add(2 * time.Second)); at = at.Add(5 * time.Millisecond) {
-		if decide(t, s, ask(w), at).Allowed {
+		if decide(t, s, request(w), at).Allowed {
 			n++
 		}
 	}
@@ -29,18 +29,19 @@ func TestLateRequest(t *testing.T) {
 	}
 }
 
-// Guarantees that what is leased ahead ends with its period, however long the call took after which that was asked.
-func TestAheadEndsWithItsPeriod(t *testing.T) {
+// Guarantees that prefetched units end with their period, however long the call took after which they were prefetched.
+func TestPrefetchEndsWithItsPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home := &remote{Store: newMemory(t), took: 120 * time.Millisecond}
-		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Ahead: true, Look: -1, Rule: someAhead{}})
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: true,
+			GiveBackEvery: -1, Rule: tenMore{}})
 		q := daily(t, "q", limit.Quota, 100).KeptIn("us")
 		<-time.After(24*time.Hour - 200*time.Millisecond) // the clock begins at midnight
-		decide(t, s, ask(q), time.Now())
+		decide(t, s, request(q), time.Now())
 		<-time.After(130 * time.Millisecond)
 		n := 0
 		for range 150 {
-			if decide(t, s, ask(q), time.Now()).Allowed {
+			if decide(t, s, request(q), time.Now()).Allowed {
 				n++
 			}
 		}
@@ -53,12 +54,12 @@ func TestAheadEndsWithItsPeriod(t *testing.T) {
 	})
 }
 
-// someAhead leases ten units more.
-type someAhead struct{ greedy }
+// tenMore is a rule that leases ten units more.
+type tenMore struct{ greedy }
 
-func (someAhead) Ask(_ *lease.View, a *limit.LeaseRequest) { a.Least, a.Most = 10, 10 }
+func (tenMore) SizeLease(_ *lease.View, a *limit.LeaseRequest) { a.Least, a.Most = 10, 10 }
 
-// hanging is a home that answers once, and then not before it need not any more.
+// hanging is a home cell that answers the first call only. Others last until they are given up.
 type hanging struct {
 	limit.Store
 	calls atomic.Int64
@@ -72,12 +73,13 @@ func (h *hanging) Decide(ctx context.Context, req *limit.Request, now time.Time,
 	return h.Store.Decide(ctx, req, now, d)
 }
 
-// Guarantees that Close waits no longer than it may for a call that leases ahead.
-func TestCloseCutsWhatIsLeasedAhead(t *testing.T) {
+// Guarantees that Close waits for a prefetch no longer than its context lets it.
+func TestCloseCancelsPrefetches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		home := &hanging{Store: newMemory(t)}
-		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Ahead: true, Look: -1, Rule: someAhead{}})
-		decide(t, s, ask(daily(t, "q", limit.Quota, 100).KeptIn("us")), time.Now())
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: true,
+			GiveBackEvery: -1, Rule: tenMore{}})
+		decide(t, s, request(daily(t, "q", limit.Quota, 100).KeptIn("us")), time.Now())
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()

@@ -28,12 +28,12 @@ func (s *delayed) Decide(ctx context.Context, req *limit.Request, now time.Time,
 // tens leases ten units at a time.
 type tens struct{ greedy }
 
-func (tens) Ask(_ *lease.View, a *limit.LeaseRequest) {
+func (tens) SizeLease(_ *lease.View, a *limit.LeaseRequest) {
 	a.Most, a.Ample, a.Share = 10, 10, limit.ShareOne
 }
 
-// Guarantees that a request is not denied because a lease ended while a call for another counter was away: there is room, so the
-// store is asked again, and nothing is charged twice.
+// Guarantees that a request is not denied because a lease ended while a call for another counter was away: there is
+// room, so the store is asked again, and nothing is charged twice.
 func TestLeaseEndsWhileAsking(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -46,19 +46,19 @@ func TestLeaseEndsWhileAsking(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			now := noon
 			below := &delayed{Store: newMemory(t), now: &now}
-			s := open(t, lease.Config{Store: below, Look: -1, Clock: func() time.Time { return now }, Rule: tens{}})
+			s := openAt(t, &now, below, tens{})
 			long, short := window(t, "long", time.Hour, 1000), window(t, "short", time.Second, 1000)
-			if d := decide(t, s, ask(short), now); !d.Allowed {
+			if d := decide(t, s, request(short), now); !d.Allowed {
 				t.Fatal("denied with all of it left")
 			}
 			now = noon.Add(999*time.Millisecond - c.left) // a thousandth is kept for clocks that drift
 			below.calls, below.takes = 0, c.takes
-			d := decide(t, s, ask(short, long), now)
+			d := decide(t, s, request(short, long), now)
 			if !d.Allowed || below.calls != c.calls {
 				t.Errorf("allowed %t with %d calls, want true with %d", d.Allowed, below.calls, c.calls)
 			}
-			if n := used(t, below.Store, long, now); n-inHand(s, long) != 1 {
-				t.Errorf("%d of the long limit are used, %d in hand; want one to be spent", n, inHand(s, long))
+			if n := used(t, below.Store, long, now); n-leasedUnits(s, long) != 1 {
+				t.Errorf("%d of the long limit are used, %d are leased; want one to be spent", n, leasedUnits(s, long))
 			}
 		})
 	}
