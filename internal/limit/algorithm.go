@@ -101,8 +101,8 @@ type algorithm interface {
 	// giveBack returns units of a lease that were not spent to the window, slot or entry at in which they were leased, and
 	// replay counts units that were admitted without the store at the time at. Neither does anything once that is over.
 	// window is that of the time now.
-	giveBack(s *State, units, at, now int64, window period)
-	replay(s *State, units, at, now int64, window period)
+	giveBack(s *State, units, at, now int64, window span)
+	replay(s *State, units, at, now int64, window span)
 
 	// leasing says how the tier is leased. leaseEnd is when a lease and a ramp that are granted now end, 0 if leases have no
 	// end of their own. leased is Decision.Leased of a decision that leased so many units itself.
@@ -124,11 +124,11 @@ type windowed interface {
 	algorithm
 
 	// window is the one of the time now. It may take long, and must not be called under a lock.
-	window(owner string, now int64) period
+	window(owner string, now int64) span
 }
 
-// period is a time from its start up to but without its end, µs since 1970.
-type period struct{ start, end int64 }
+// span is an interval of time, µs since 1970: a window or a calendar period. It contains start, but not end.
+type span struct{ start, end int64 }
 
 // growing is an algorithm whose states grow with the requests that they count.
 type growing interface {

@@ -44,7 +44,7 @@ type Result struct {
 	stale   int32 // logs: how many of the first entries no longer count
 	need    int64 // what the counter must have room for: the cost, less what the caller has leased
 	leaseAt int64 // what is charged is a lease that is counted at this time, see [Lease]; 0: it is not
-	window  period
+	window  span
 	seen    numbers // the counter as of the decision's time, before the charge
 	fifth   int64   // one more such number, for the algorithms that need five
 }

@@ -248,14 +248,14 @@ func (l *log) lease(s *State, r *Result, granted *Lease) {
 }
 
 // giveBack takes the units off the entry of the time at.
-func (l *log) giveBack(s *State, units, at, now int64, _ period) {
+func (l *log) giveBack(s *State, units, at, now int64, _ span) {
 	if at = floorTo(at, l.width); l.counts(at, now) {
 		s.takeOff(at, units)
 	}
 }
 
 // replay adds an entry at the time at which the units were admitted.
-func (l *log) replay(s *State, units, at, now int64, _ period) {
+func (l *log) replay(s *State, units, at, now int64, _ span) {
 	if at = floorTo(at, l.width); !l.counts(at, now) {
 		return
 	}

@@ -172,7 +172,7 @@ func (b *leakyBucket) lease(*State, *Result, *Lease) {}
 
 // giveBack moves the slot back by the units, to now at most. As many as a charge can have free it now, for rounding and
 // replays may have put it further off than they reach.
-func (b *leakyBucket) giveBack(s *State, units, _, now int64, _ period) {
+func (b *leakyBucket) giveBack(s *State, units, _, now int64, _ span) {
 	st := s.LeakyBucket()
 	if st.Num == 0 || st.Slot < now {
 		return
@@ -194,7 +194,7 @@ func (b *leakyBucket) giveBack(s *State, units, _, now int64, _ period) {
 }
 
 // replay moves the slot on by the units, to a period from now at most, for the bucket admits nothing until then.
-func (b *leakyBucket) replay(s *State, units, at, now int64, _ period) {
+func (b *leakyBucket) replay(s *State, units, at, now int64, _ span) {
 	if now-at >= b.period {
 		return
 	}

@@ -15,7 +15,7 @@ var quotaKind = kind{
 type quota struct {
 	units    int64
 	calendar *Calendar
-	last     *atomic.Pointer[period] // what window returned last; shared by copies of the tier
+	last     *atomic.Pointer[span] // what window returned last; shared by copies of the tier
 }
 
 // QuotaState is the state of a quota.
@@ -45,23 +45,23 @@ func newQuota(t *Tier, _ *Limit, bad report) algorithm {
 	if err := t.Calendar.check(); err != nil {
 		bad("every", "%v", err)
 	}
-	return &quota{units: t.Threshold, calendar: t.Calendar, last: new(atomic.Pointer[period])}
+	return &quota{units: t.Threshold, calendar: t.Calendar, last: new(atomic.Pointer[span])}
 }
 
 // window is the calendar period of now. The last one is remembered, since looking it up costs less than a decision, and
 // computing it costs more.
-func (q *quota) window(_ string, now int64) period {
+func (q *quota) window(_ string, now int64) span {
 	if p := q.last.Load(); p != nil && p.start <= now && now < p.end {
 		return *p
 	}
-	var p period
+	var p span
 	p.start, p.end = q.calendar.Period(now)
 	q.last.Store(&p)
 	return p
 }
 
 // asOf is the count and the period as of now, whose own period is window.
-func (q *quota) asOf(s *State, now int64, window period) QuotaState {
+func (q *quota) asOf(s *State, now int64, window span) QuotaState {
 	st := s.Quota()
 	unused := st.End == 0 && st.Count == 0 // a period may end at 0
 	if unused || now >= st.End {
@@ -137,16 +137,16 @@ func (q *quota) lease(s *State, r *Result, granted *Lease) {
 	q.free(r, -granted.Units)
 }
 
-func (q *quota) giveBack(s *State, units, at, now int64, window period) {
+func (q *quota) giveBack(s *State, units, at, now int64, window span) {
 	q.correct(s, -units, at, now, window)
 }
 
-func (q *quota) replay(s *State, units, at, now int64, window period) {
+func (q *quota) replay(s *State, units, at, now int64, window span) {
 	q.correct(s, units, at, now, window)
 }
 
 // correct counts so many units more, or fewer, if the time at lies in the present period.
-func (q *quota) correct(s *State, units, at, now int64, window period) {
+func (q *quota) correct(s *State, units, at, now int64, window span) {
 	st := q.asOf(s, now, window)
 	if at >= st.Start && at < st.End {
 		st.Count = min(max(st.Count+units, 0), mostCounted)

@@ -447,7 +447,7 @@ func (s *State) lease(l Leased) {
 
 // giveBack: in the slot in which the units were leased they go from the leased ones to the level. For one slot more, as
 // many of them come back as the bucket would hold more had they never been leased.
-func (b *tokenBucket) giveBack(s *State, units, at, now int64, _ period) {
+func (b *tokenBucket) giveBack(s *State, units, at, now int64, _ span) {
 	if b.release(s, units, at, now) == 0 {
 		b.releaseLate(s, units, at, now)
 	}
@@ -491,7 +491,7 @@ func (b *tokenBucket) releaseLate(s *State, units, ended, now int64) {
 }
 
 // replay takes the units off the level, down to -burst: the bucket admits nothing until they are refilled.
-func (b *tokenBucket) replay(s *State, units, at, now int64, _ period) {
+func (b *tokenBucket) replay(s *State, units, at, now int64, _ span) {
 	if now-at >= b.fullIn || units == 0 {
 		return
 	}

@@ -48,10 +48,10 @@ func newWindows(t *Tier, l *Limit) windows {
 }
 
 // window is the one of the owner's grid that contains now.
-func (w *windows) window(owner string, now int64) period {
+func (w *windows) window(owner string, now int64) span {
 	offset := w.offset(owner)
 	start := floorTo(now-offset, w.period) + offset
-	return period{start, start + w.period}
+	return span{start, start + w.period}
 }
 
 // offset is where an owner's windows begin, µs after multiples of the period since 1970. It is the same in each process.
