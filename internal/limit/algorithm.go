@@ -85,8 +85,8 @@ type algorithm interface {
 	resetAt(r *Result) int64
 	moreAt(r *Result) int64
 
-	// free counts so many units of r, after the decision, as not taken; below zero as taken.
-	free(r *Result, units int64)
+	// addUsed changes by units, which may be negative, what r says is used. No State changes.
+	addUsed(r *Result, units int64)
 
 	// receipt writes to e what a refund has to know of the charge, and refund gives back at most so many of its units to s,
 	// and returns how many. It never gives back more than s would have gained had the charge not been made.

@@ -203,9 +203,9 @@ func (l *log) moreAt(r *Result) int64 {
 	return at
 }
 
-func (l *log) free(r *Result, units int64) {
+func (l *log) addUsed(r *Result, units int64) {
 	seen := r.logSeen()
-	seen.used -= units
+	seen.used += units
 	seen.write(r)
 }
 

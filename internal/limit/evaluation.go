@@ -215,7 +215,7 @@ func (e *Evaluation) KeepLease(i int) {
 	r, l := &e.Results[i], &e.leased[i]
 	l.Units += r.Charged
 	l.Upfront += r.Charged
-	r.Tier.counts.free(r, -r.Charged)
+	r.Tier.counts.addUsed(r, r.Charged)
 	r.Charged = 0
 }
 

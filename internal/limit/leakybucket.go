@@ -146,8 +146,8 @@ func (b *leakyBucket) moreAt(r *Result) int64 {
 	return b.resetAt(r)
 }
 
-// free: a leaky bucket has no units that could be leased or not.
-func (b *leakyBucket) free(*Result, int64) {}
+// addUsed does nothing: a leaky bucket leases no units, so there are none to add or to take off.
+func (b *leakyBucket) addUsed(*Result, int64) {}
 
 func (b *leakyBucket) receipt(r *Result, e *ReceiptEntry) {
 	e.at = r.leakySeen().now

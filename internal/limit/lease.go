@@ -169,7 +169,7 @@ func (l *Leftover) Rebind(t *Tier) {
 // AddUsed says that so many units are used, too, which what the store said leaves out.
 func (l *Leftover) AddUsed(units int64) {
 	if l.seen.Tier != nil {
-		l.seen.Tier.counts.free(&l.seen, -units)
+		l.seen.Tier.counts.addUsed(&l.seen, units)
 	}
 }
 
@@ -179,7 +179,7 @@ func (d *Decision) Leftover(i int) Leftover {
 	r := &d.Results[i]
 	l := Leftover{At: d.Lease(i).At, seen: *r}
 	l.seen.Charged = 0
-	r.Tier.counts.free(&l.seen, -r.Charged)
+	r.Tier.counts.addUsed(&l.seen, r.Charged)
 	return l
 }
 
@@ -204,13 +204,13 @@ func (e *Evaluation) FromLeftover(charge int, l *Leftover, retryAt int64) {
 	r.Cost, r.Charged, r.charge = e.charges[charge].Cost, 0, int16(charge)
 	r.Admits, r.Never, r.RetryAt = retryAt == 0, false, retryAt
 	counts := r.Tier.counts
-	counts.free(r, l.Units)
+	counts.addUsed(r, -l.Units)
 	if r.Cost > r.Tier.capacity {
 		r.Admits, r.Never, r.RetryAt = false, true, 0
 	}
 	if !r.Admits {
 		if left := r.Remaining(); left >= r.Cost { // of a ramp, not to be spent yet: no cost up to that is admitted now
-			counts.free(r, r.Cost-1-left)
+			counts.addUsed(r, left-(r.Cost-1))
 		}
 		if !r.shadow {
 			e.Allowed = false
@@ -231,7 +231,7 @@ func (e *Evaluation) ChargeLeftover(i int) int64 {
 // the cost fits. It is for a peek; call [Evaluation.Settle] after the last one.
 func (e *Evaluation) Credit(i int, units int64) {
 	r := &e.Results[i]
-	r.Tier.counts.free(r, units)
+	r.Tier.counts.addUsed(r, -units)
 	if !r.Admits && !r.Never && r.Remaining() >= r.Cost {
 		r.Admits, r.RetryAt = true, 0
 	}

@@ -103,9 +103,9 @@ func (q *quota) resetAt(r *Result) int64 { return r.quotaSeen().End }
 
 func (q *quota) moreAt(r *Result) int64 { return r.quotaSeen().End }
 
-func (q *quota) free(r *Result, units int64) {
+func (q *quota) addUsed(r *Result, units int64) {
 	st := r.quotaSeen()
-	st.Count -= units
+	st.Count += units
 	st.write(r)
 }
 
@@ -134,7 +134,7 @@ func (q *quota) lease(s *State, r *Result, granted *Lease) {
 	st := s.Quota()
 	st.Count += granted.Units
 	*s = st.State()
-	q.free(r, -granted.Units)
+	q.addUsed(r, granted.Units)
 }
 
 func (q *quota) giveBack(s *State, units, at, now int64, window span) {

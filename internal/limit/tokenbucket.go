@@ -341,9 +341,9 @@ func (b *tokenBucket) moreAt(r *Result) int64 {
 	return b.reaches(seen, (r.Remaining()+1)*b.den)
 }
 
-func (b *tokenBucket) free(r *Result, units int64) {
+func (b *tokenBucket) addUsed(r *Result, units int64) {
 	seen := r.bucket()
-	seen.level += units * b.den
+	seen.level -= units * b.den
 	seen.write(r)
 }
 
@@ -432,7 +432,7 @@ func (b *tokenBucket) lease(s *State, r *Result, granted *Lease) {
 	l.grains -= granted.Units * b.den
 	l.write(s)
 	s.lease(Leased{units, granted.At})
-	b.free(r, -granted.Units)
+	b.addUsed(r, granted.Units)
 }
 
 // lease sets what is leased.

@@ -98,9 +98,9 @@ func (w *windows) used(r *Result) int64 {
 	return seen.weight + seen.count + r.Charged
 }
 
-func (w *windows) free(r *Result, units int64) {
+func (w *windows) addUsed(r *Result, units int64) {
 	seen := r.windowSeen()
-	seen.count -= units
+	seen.count += units
 	seen.write(r)
 }
 
@@ -109,7 +109,7 @@ func (w *windows) lease(s *State, r *Result, granted *Lease) {
 	st := s.Window()
 	st.Count += granted.Units
 	*s = st.State()
-	w.free(r, -granted.Units)
+	w.addUsed(r, granted.Units)
 }
 
 // correct counts so many units more, or fewer, in the window that contains the time at, if that is the current window or the
