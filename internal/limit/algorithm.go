@@ -98,10 +98,10 @@ type algorithm interface {
 	offer(s *State, owner string, now int64, ask *LeaseRequest, r *Result) Lease
 	lease(s *State, r *Result, granted *Lease)
 
-	// giveBack returns units of a lease that were not spent to the window, slot or entry at in which they were leased, and
+	// returnUnspent returns units of a lease that were not spent to the window, slot or entry at in which they were leased, and
 	// replay counts units that were admitted without the store at the time at. Neither does anything once that is over.
 	// window is that of the time now.
-	giveBack(s *State, units, at, now int64, window span)
+	returnUnspent(s *State, units, at, now int64, window span)
 	replay(s *State, units, at, now int64, window span)
 
 	// leasing says how the tier is leased. leaseEnd is when a lease and a ramp that are granted now end, 0 if leases have no
@@ -139,8 +139,8 @@ type growing interface {
 	room(s *State, r *Result) (entries int)
 	grow(s *State, r *Result, entries int)
 
-	// uncharge makes r say what it would had charge and lease not been called.
-	uncharge(r *Result)
+	// undoCharge makes r say what it would had charge and lease not been called.
+	undoCharge(r *Result)
 }
 
 // Algorithms lists every algorithm, for tables of tests and for error messages.

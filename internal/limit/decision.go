@@ -89,7 +89,7 @@ func (r *Result) MoreAt() int64 {
 // Uncharge makes the result say what it would had its charge not been made, for a store that takes it back.
 func (r *Result) Uncharge() {
 	if r.Charged > 0 && r.Tier.grows != nil {
-		r.Tier.grows.uncharge(r)
+		r.Tier.grows.undoCharge(r)
 	}
 	r.Charged = 0
 }

@@ -209,8 +209,8 @@ func (l *log) addUsed(r *Result, units int64) {
 	seen.write(r)
 }
 
-// uncharge makes the result what it was before its charge.
-func (l *log) uncharge(r *Result) {
+// undoCharge makes the result what it was before its charge.
+func (l *log) undoCharge(r *Result) {
 	seen := r.logSeen()
 	seen.clears = seen.cleared
 	seen.write(r)
@@ -247,8 +247,8 @@ func (l *log) lease(s *State, r *Result, granted *Lease) {
 	seen.write(r)
 }
 
-// giveBack takes the units off the entry of the time at.
-func (l *log) giveBack(s *State, units, at, now int64, _ span) {
+// returnUnspent takes the units off the entry of the time at.
+func (l *log) returnUnspent(s *State, units, at, now int64, _ span) {
 	if at = floorTo(at, l.width); l.counts(at, now) {
 		s.takeOff(at, units)
 	}

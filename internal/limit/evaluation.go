@@ -104,7 +104,7 @@ func (e *Evaluation) evaluateLease(i int, s *State, repair bool) {
 
 func (e *Evaluation) correct(r *Result, s *State, ask *LeaseRequest) {
 	if ask.Correction < 0 {
-		r.Tier.counts.giveBack(s, -ask.Correction, ask.CorrectionAt, e.Now, r.window)
+		r.Tier.counts.returnUnspent(s, -ask.Correction, ask.CorrectionAt, e.Now, r.window)
 	} else if ask.Correction > 0 {
 		r.Tier.counts.replay(s, ask.Correction, ask.CorrectionAt, e.Now, r.window)
 	}

@@ -71,7 +71,7 @@ func (w *fixedWindow) offer(_ *State, _ string, _ int64, ask *LeaseRequest, r *R
 	return Lease{Units: units, Upfront: units, At: seen.start, Until: seen.start + w.period}
 }
 
-func (w *fixedWindow) giveBack(s *State, units, at, _ int64, window span) {
+func (w *fixedWindow) returnUnspent(s *State, units, at, _ int64, window span) {
 	w.correct(s, -units, at, window.start, mostCounted)
 }
 

@@ -170,9 +170,9 @@ func (b *leakyBucket) offer(*State, string, int64, *LeaseRequest, *Result) Lease
 
 func (b *leakyBucket) lease(*State, *Result, *Lease) {}
 
-// giveBack moves the slot back by the units, to now at most. As many as a charge can have free it now, for rounding and
+// returnUnspent moves the slot back by the units, to now at most. As many as a charge can have free it now, for rounding and
 // replays may have put it further off than they reach.
-func (b *leakyBucket) giveBack(s *State, units, _, now int64, _ span) {
+func (b *leakyBucket) returnUnspent(s *State, units, _, now int64, _ span) {
 	st := s.LeakyBucket()
 	if st.Num == 0 || st.Slot < now {
 		return

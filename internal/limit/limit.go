@@ -22,7 +22,7 @@
 //
 // A charge has one cost, in units of its limit. Limits that count something else than requests (bytes, tokens of a model)
 // need nothing but their own cost in each [Charge]. A charge whose true cost is known only afterwards can be corrected in
-// both directions by what there is: giveBack and replay of each algorithm correct a counter as of the time of the charge.
+// both directions by what there is: returnUnspent and replay of each algorithm correct a counter as of the time of the charge.
 package limit
 
 import (

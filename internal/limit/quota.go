@@ -137,7 +137,7 @@ func (q *quota) lease(s *State, r *Result, granted *Lease) {
 	q.addUsed(r, granted.Units)
 }
 
-func (q *quota) giveBack(s *State, units, at, now int64, window span) {
+func (q *quota) returnUnspent(s *State, units, at, now int64, window span) {
 	q.correct(s, -units, at, now, window)
 }
 

@@ -152,7 +152,7 @@ func (w *slidingWindow) rampEnd(start, now int64) int64 {
 	return min(end, start+w.period)
 }
 
-func (w *slidingWindow) giveBack(s *State, units, at, _ int64, window span) {
+func (w *slidingWindow) returnUnspent(s *State, units, at, _ int64, window span) {
 	w.correct(s, -units, at, window.start, MaxSlidingUnits)
 }
 

@@ -445,9 +445,9 @@ func (s *State) lease(l Leased) {
 	}
 }
 
-// giveBack: in the slot in which the units were leased they go from the leased ones to the level. For one slot more, as
+// returnUnspent: in the slot in which the units were leased they go from the leased ones to the level. For one slot more, as
 // many of them come back as the bucket would hold more had they never been leased.
-func (b *tokenBucket) giveBack(s *State, units, at, now int64, _ span) {
+func (b *tokenBucket) returnUnspent(s *State, units, at, now int64, _ span) {
 	if b.release(s, units, at, now) == 0 {
 		b.releaseLate(s, units, at, now)
 	}
