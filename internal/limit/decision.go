@@ -37,16 +37,16 @@ type Result struct {
 	Other   bool  // set by a store: counted in the counter shared by all values beyond the limit's bound
 	Unasked bool  // set by a store, of a request with leases: the counter was not looked up, for nothing was asked of it
 
-	shadow  bool  // only reports
-	leases  bool  // the request asks for leases
-	mayGrow bool  // the charge may make the counter's state larger
-	charge  int16 // index in the request
-	stale   int32 // logs: how many of the first entries no longer count
-	need    int64 // what the counter must have room for: the cost, less what the caller has leased
-	leaseAt int64 // what is charged is a lease that is counted at this time, see [Lease]; 0: it is not
-	window  span
-	seen    numbers // the counter as of the decision's time, before the charge
-	fifth   int64   // one more such number, for the algorithms that need five
+	shadow      bool  // only reports
+	asksLease   bool  // the request has leases, see [Request.Leases]
+	mayGrow     bool  // the charge may make the counter's state larger
+	chargeIndex int16 // the index, in the request's Charges, of the charge that this result is about
+	stale       int32 // logs: how many of the first entries no longer count
+	need        int64 // what the counter must have room for: the cost, less what the caller has leased
+	leaseAt     int64 // what is charged is a lease that is counted at this time, see [Lease]; 0: it is not
+	window      span
+	seen        numbers // the counter as of the decision's time, before the charge
+	alsoSeen    int64   // a fifth number of seen: see refunded of token buckets, freedAt of logs. Apart, so that seen fits into registers
 }
 
 // numbers are what an algorithm remembers of a counter for a [Result]. Like those of a [State] they have names in each
@@ -147,7 +147,7 @@ func (d *Decision) Fullest() int64 {
 
 // Value is which counter of its limit result i was about.
 func (d *Decision) Value(i int) Value {
-	v := d.charges[d.Results[i].charge].Value
+	v := d.charges[d.Results[i].chargeIndex].Value
 	if d.Results[i].Other {
 		return d.Owner.OtherValue(v)
 	}
@@ -155,7 +155,7 @@ func (d *Decision) Value(i int) Value {
 }
 
 // ChargeIndex is the index, in the request, of the charge that result i is about.
-func (d *Decision) ChargeIndex(i int) int { return int(d.Results[i].charge) }
+func (d *Decision) ChargeIndex(i int) int { return int(d.Results[i].chargeIndex) }
 
 // Lease is what was leased of result i. Where the decision denied that is nothing, unless the store charges wider counters
 // first, see [Evaluation.KeepLease]: then it is the caller's lease all the same, and what [LeaseRequest.Correction] gave
@@ -187,7 +187,7 @@ func (d *Decision) Charges(i int) bool {
 func (d *Decision) shadowAdmits(i int) bool {
 	r := &d.Results[i]
 	for j := range d.Results {
-		if o := &d.Results[j]; o.charge == r.charge && !o.Admits {
+		if o := &d.Results[j]; o.chargeIndex == r.chargeIndex && !o.Admits {
 			return false
 		}
 	}

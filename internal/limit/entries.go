@@ -40,9 +40,9 @@ func (r *Result) logSeen() logSeen {
 func (v logSeen) write(r *Result) { r.seen = numbers{v.now, v.used, v.clears, v.cleared} }
 
 // freedAt is when fewer units count than before the charge; 0 if none count.
-func (r *Result) freedAt() int64 { return r.fifth }
+func (r *Result) freedAt() int64 { return r.alsoSeen }
 
-func (r *Result) setFreedAt(at int64) { r.fifth = at }
+func (r *Result) setFreedAt(at int64) { r.alsoSeen = at }
 
 // log is what a sliding log and sliding buckets have in common: entries of the units that were charged, each of which
 // counts for a time. Leased units are entries at the end of their lease, so that each counts for as long as the last unit
@@ -281,7 +281,7 @@ const leaseEntries = 3
 func (l *log) room(s *State, r *Result) (entries int) {
 	all := s.entries()
 	n, more := len(all), 1
-	if r.leases {
+	if r.asksLease {
 		more = leaseEntries
 	} else if n > 0 && all[n-1].At == l.chargedAt(r) {
 		more = 0
@@ -295,7 +295,7 @@ func (l *log) room(s *State, r *Result) (entries int) {
 
 // droppable is how many of the first entries may be dropped before the charge. A request with leases may correct them first.
 func (l *log) droppable(r *Result) int {
-	if r.leases {
+	if r.asksLease {
 		return 0
 	}
 	return int(r.stale)
@@ -312,7 +312,7 @@ func (l *log) grow(s *State, r *Result, entries int) {
 	}
 	r.stale -= int32(stale)
 	n := len(x.entries)
-	if n == 0 || n < cap(x.entries) || r.leases {
+	if n == 0 || n < cap(x.entries) || r.asksLease {
 		return
 	}
 	last := &x.entries[n-1]

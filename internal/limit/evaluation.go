@@ -40,7 +40,7 @@ func (d *Decision) BeginChecked(req *Request, now int64) *Evaluation {
 			}
 			r.Cost, r.need, r.Charged, r.RetryAt, r.leaseAt = c.Cost, c.Cost, 0, 0, 0
 			r.Admits, r.Never, r.Other, r.Unasked = false, false, false, false
-			r.shadow, r.leases, r.mayGrow, r.charge = shadow, leases, leases || t.grows != nil, int16(i)
+			r.shadow, r.asksLease, r.mayGrow, r.chargeIndex = shadow, leases, leases || t.grows != nil, int16(i)
 			if w := t.windows; w != nil {
 				r.window = w.window(req.Owner.Name, now)
 			}
@@ -191,9 +191,9 @@ func (e *Evaluation) Grow(i int, s *State, entries int) {
 
 // Adopt takes result from, of a decision over part of the request, as result i. It is for stores that ask other stores.
 func (e *Evaluation) Adopt(i int, from *Result) {
-	charge := e.Results[i].charge
+	charge := e.Results[i].chargeIndex
 	e.Results[i] = *from
-	e.Results[i].charge = charge
+	e.Results[i].chargeIndex = charge
 }
 
 // AdoptLease takes what a result was leased, in a decision over part of the request or by a write that went through before

@@ -201,7 +201,7 @@ func (e *Evaluation) FromLeftover(charge int, l *Leftover, retryAt int64) {
 	e.Results = e.Results[:n+1]
 	r := &e.Results[n]
 	*r = l.seen
-	r.Cost, r.Charged, r.charge = e.charges[charge].Cost, 0, int16(charge)
+	r.Cost, r.Charged, r.chargeIndex = e.charges[charge].Cost, 0, int16(charge)
 	r.Admits, r.Never, r.RetryAt = retryAt == 0, false, retryAt
 	counts := r.Tier.counts
 	counts.addUsed(r, -l.Units)

@@ -110,9 +110,9 @@ func (r *Result) bucket() bucketSeen {
 func (v bucketSeen) write(r *Result) { r.seen = numbers{v.asOf, v.level, v.leased, v.leasedUntil} }
 
 // refunded is Refunds.Total before the decision, grains.
-func (r *Result) refunded() int64 { return r.fifth }
+func (r *Result) refunded() int64 { return r.alsoSeen }
 
-func (r *Result) setRefunded(total int64) { r.fifth = total }
+func (r *Result) setRefunded(total int64) { r.alsoSeen = total }
 
 func newTokenBucket(t *Tier, _ *Limit, bad report) algorithm {
 	if t.Burst == 0 {
