@@ -226,7 +226,7 @@ func (l *log) refund(s *State, e *ReceiptEntry, units, _ int64) int64 { return s
 func (l *log) offer(_ *State, _ string, now int64, ask *LeaseRequest, r *Result) Lease {
 	until := now + ask.Life
 	granted := Lease{At: floorTo(until, l.width), Until: until}
-	if ask.leases() {
+	if ask.wantsLease() {
 		r.leaseAt = granted.At
 	}
 	granted.Units = ask.units(l.threshold - r.logSeen().used - r.need)

@@ -41,8 +41,8 @@ type Lease struct {
 
 const mostCounted = 2 * MaxUnits // units; where a correction stops counting
 
-// leases reports whether the request wants anything beyond Need.
-func (a *LeaseRequest) leases() bool { return a.Least > 0 || a.Most > 0 || a.Ample > 0 }
+// wantsLease reports whether the request wants anything beyond Need.
+func (a *LeaseRequest) wantsLease() bool { return a.Least > 0 || a.Most > 0 || a.Ample > 0 }
 
 // units is how much of what is left is leased.
 func (a *LeaseRequest) units(left int64) int64 {
@@ -91,7 +91,7 @@ func (a *LeaseRequest) sound(t *Tier, cost int64) bool {
 	case a.Need > cost, a.Share < 0 || a.Share > ShareOne, a.Life < 0,
 		a.Correction < -MaxUnits || a.Correction > MaxUnits, a.CorrectionAt < -2*maxExact || a.CorrectionAt > 2*maxExact:
 		return false
-	case can.Never && a.leases(), a.Ramp && !can.Ramps:
+	case can.Never && a.wantsLease(), a.Ramp && !can.Ramps:
 		return false
 	case can.Never || can.Ends:
 		return a.Life == 0

@@ -394,7 +394,7 @@ func (b *tokenBucket) offer(s *State, owner string, now int64, ask *LeaseRequest
 		leased.Until = b.slotEnd(owner, max(now, seen.asOf))
 	}
 	granted := Lease{At: leased.Until, Until: leased.Until}
-	if ask.leases() {
+	if ask.wantsLease() {
 		r.leaseAt = leased.Until
 	}
 	level := seen.level - r.need*b.den
