@@ -22,7 +22,7 @@ type Decision struct {
 
 	charges []Charge
 	asked   []LeaseRequest
-	leased  []Lease // as many as results where asked is not empty
+	granted []Lease // as many as results where asked is not empty
 	denier  int     // index of the binding result of a denial, or -1
 }
 
@@ -161,10 +161,10 @@ func (d *Decision) ChargeIndex(i int) int { return int(d.Results[i].chargeIndex)
 // first, see [Evaluation.KeepLease]: then it is the caller's lease all the same, and what [LeaseRequest.Correction] gave
 // back has arrived. A result that is denied without a lease has changed nothing.
 func (d *Decision) Lease(i int) Lease {
-	if i >= len(d.leased) {
+	if i >= len(d.granted) {
 		return Lease{}
 	}
-	return d.leased[i]
+	return d.granted[i]
 }
 
 // Leased is what of result i's token bucket is leased in the slot of the decision, units, what the decision itself leased

@@ -23,7 +23,7 @@ func (d *Decision) BeginChecked(req *Request, now int64) *Evaluation {
 	d.Owner, d.Now, d.charges, d.denier, d.Degraded = req.Owner, now, req.Charges, -1, false
 	leases := len(req.Leases) > 0
 	if leases || len(d.asked) > 0 {
-		d.asked, d.leased = req.Leases, d.leased[:0]
+		d.asked, d.granted = req.Leases, d.granted[:0]
 	}
 	n := 0
 	for i := range req.Charges {
@@ -45,7 +45,7 @@ func (d *Decision) BeginChecked(req *Request, now int64) *Evaluation {
 				r.window = w.window(req.Owner.Name, now)
 			}
 			if leases {
-				d.leased = append(d.leased, Lease{})
+				d.granted = append(d.granted, Lease{})
 			}
 		}
 	}
@@ -96,9 +96,9 @@ func (e *Evaluation) evaluateLease(i int, s *State, repair bool) {
 	if r.need == 0 && !r.Never { // nothing is lacking, however full the counter is
 		r.Admits, r.RetryAt = true, 0
 	}
-	e.leased[i] = Lease{}
+	e.granted[i] = Lease{}
 	if r.Admits || r.shadow {
-		e.leased[i] = counts.offer(s, e.Owner.Name, e.Now, ask, r)
+		e.granted[i] = counts.offer(s, e.Owner.Name, e.Now, ask, r)
 	}
 }
 
@@ -119,9 +119,9 @@ func (e *Evaluation) Settle() bool {
 			e.deny(i, r)
 		}
 	}
-	for i := range e.leased {
+	for i := range e.granted {
 		if !e.Charges(i) {
-			e.leased[i] = Lease{}
+			e.granted[i] = Lease{}
 		}
 	}
 	return e.Allowed
@@ -150,7 +150,7 @@ func (e *Evaluation) Charge(i int, s *State) {
 	r.Charged = r.need
 	r.Tier.counts.charge(s, e.Now, r)
 	if len(e.asked) > 0 {
-		r.Tier.counts.lease(s, r, &e.leased[i])
+		r.Tier.counts.lease(s, r, &e.granted[i])
 	}
 }
 
@@ -199,10 +199,10 @@ func (e *Evaluation) Adopt(i int, from *Result) {
 // AdoptLease takes what a result was leased, in a decision over part of the request or by a write that went through before
 // result i was evaluated anew, as that of result i.
 func (e *Evaluation) AdoptLease(i int, l Lease) {
-	if i >= len(e.leased) {
+	if i >= len(e.granted) {
 		return
 	}
-	e.leased[i] = l
+	e.granted[i] = l
 	if r := &e.Results[i]; r.leaseAt != 0 {
 		r.leaseAt = l.At
 	}
@@ -212,7 +212,7 @@ func (e *Evaluation) AdoptLease(i int, l Lease) {
 // wider counters of a decision first, and whose narrower ones then deny. Call it after Settle and AdoptLease; the request
 // must have asked for a lease of it.
 func (e *Evaluation) KeepLease(i int) {
-	r, l := &e.Results[i], &e.leased[i]
+	r, l := &e.Results[i], &e.granted[i]
 	l.Units += r.Charged
 	l.Upfront += r.Charged
 	r.Tier.counts.addUsed(r, r.Charged)
