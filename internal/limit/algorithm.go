@@ -96,7 +96,7 @@ type algorithm interface {
 	// offer is what could be leased beside r, were it allowed; it sets r.leaseAt if units are charged otherwise for a lease
 	// than for a request. lease charges to s what was granted, after charge.
 	offer(s *State, owner string, now int64, ask *LeaseRequest, r *Result) Lease
-	lease(s *State, r *Result, granted *Lease)
+	chargeLease(s *State, r *Result, granted *Lease)
 
 	// returnUnspent returns units of a lease that were not spent to the window, slot or entry at in which they were leased, and
 	// replay counts units that were admitted without the store at the time at. Neither does anything once that is over.

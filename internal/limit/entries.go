@@ -234,7 +234,7 @@ func (l *log) offer(_ *State, _ string, now int64, ask *LeaseRequest, r *Result)
 	return granted
 }
 
-func (l *log) lease(s *State, r *Result, granted *Lease) {
+func (l *log) chargeLease(s *State, r *Result, granted *Lease) {
 	if granted.Units == 0 && r.leaseAt == 0 {
 		return
 	}

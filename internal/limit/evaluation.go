@@ -150,7 +150,7 @@ func (e *Evaluation) Charge(i int, s *State) {
 	r.Charged = r.need
 	r.Tier.counts.charge(s, e.Now, r)
 	if len(e.asked) > 0 {
-		r.Tier.counts.lease(s, r, &e.granted[i])
+		r.Tier.counts.chargeLease(s, r, &e.granted[i])
 	}
 }
 

@@ -168,7 +168,7 @@ func (b *leakyBucket) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
 
 func (b *leakyBucket) offer(*State, string, int64, *LeaseRequest, *Result) Lease { return Lease{} }
 
-func (b *leakyBucket) lease(*State, *Result, *Lease) {}
+func (b *leakyBucket) chargeLease(*State, *Result, *Lease) {}
 
 // returnUnspent moves the slot back by the units, to now at most. As many as a charge can have free it now, for rounding and
 // replays may have put it further off than they reach.

@@ -130,7 +130,7 @@ func (q *quota) offer(_ *State, _ string, _ int64, ask *LeaseRequest, r *Result)
 	return Lease{Units: units, Upfront: units, At: st.Start, Until: st.End}
 }
 
-func (q *quota) lease(s *State, r *Result, granted *Lease) {
+func (q *quota) chargeLease(s *State, r *Result, granted *Lease) {
 	st := s.Quota()
 	st.Count += granted.Units
 	*s = st.State()

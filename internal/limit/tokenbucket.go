@@ -252,7 +252,7 @@ func (b *tokenBucket) repair(s *State, now int64, _ *Result) {
 	l.write(s)
 	if x := s.extra; x != nil {
 		if x.leased.Until > now+b.slot {
-			s.lease(Leased{x.leased.Units, now + b.slot})
+			s.setLeased(Leased{x.leased.Units, now + b.slot})
 		}
 		x.late = Late{}
 	}
@@ -420,7 +420,7 @@ func (b *tokenBucket) slotEnd(owner string, now int64) int64 {
 
 func (b *tokenBucket) slotOffset(owner string) int64 { return int64(hashText(owner) % uint64(b.slot)) }
 
-func (b *tokenBucket) lease(s *State, r *Result, granted *Lease) {
+func (b *tokenBucket) chargeLease(s *State, r *Result, granted *Lease) {
 	if granted.Units == 0 && r.leaseAt == 0 {
 		return
 	}
@@ -431,12 +431,12 @@ func (b *tokenBucket) lease(s *State, r *Result, granted *Lease) {
 	l := s.bucketLevel()
 	l.grains -= granted.Units * b.den
 	l.write(s)
-	s.lease(Leased{units, granted.At})
+	s.setLeased(Leased{units, granted.At})
 	b.addUsed(r, granted.Units)
 }
 
-// lease sets what is leased.
-func (s *State) lease(l Leased) {
+// setLeased sets what is leased.
+func (s *State) setLeased(l Leased) {
 	if l.Units == 0 {
 		l = Leased{}
 	}
@@ -465,7 +465,7 @@ func (b *tokenBucket) release(s *State, units, until, now int64) int64 {
 	units = min(units, leased.Units)
 	l.grains += units * b.den
 	l.write(s)
-	s.lease(Leased{leased.Units - units, leased.Until})
+	s.setLeased(Leased{leased.Units - units, leased.Until})
 	return units
 }
 

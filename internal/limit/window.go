@@ -104,8 +104,8 @@ func (w *windows) addUsed(r *Result, units int64) {
 	seen.write(r)
 }
 
-// lease counts what is leased in the window in which it is leased.
-func (w *windows) lease(s *State, r *Result, granted *Lease) {
+// chargeLease counts what is leased in the window in which it is leased.
+func (w *windows) chargeLease(s *State, r *Result, granted *Lease) {
 	st := s.Window()
 	st.Count += granted.Units
 	*s = st.State()
