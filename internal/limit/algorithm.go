@@ -105,10 +105,10 @@ type algorithm interface {
 	replay(s *State, units, at, now int64, window span)
 
 	// leasing says how the tier is leased. leaseEnd is when a lease and a ramp that are granted now end, 0 if leases have no
-	// end of their own. leased is Decision.Leased of a decision that leased so many units itself.
+	// end of their own. leasedInSlot is Decision.Leased of a decision that leased so many units itself.
 	leasing() Leasing
 	leaseEnd(owner string, now int64) (lease, ramp int64)
-	leased(r *Result, units int64) int64
+	leasedInSlot(r *Result, units int64) int64
 
 	// counting says how the tier counts. forgottenAt is a time from which no unit counts that a request of the owner was
 	// charged before the time at. It may take long, and must not be called under a lock.

@@ -174,7 +174,7 @@ func (d *Decision) Leased(i int) int64 {
 	if r.leaseAt != 0 && d.Charges(i) {
 		own = r.Charged + d.Lease(i).Units
 	}
-	return r.Tier.counts.leased(r, own)
+	return r.Tier.counts.leasedInSlot(r, own)
 }
 
 // Charges reports whether result i is charged: every enforcing one of an allowed decision, and each shadow limit of it all of

@@ -321,4 +321,4 @@ func (l *log) grow(s *State, r *Result, entries int) {
 	r.setFreedAt(l.leftBy(x.entries, max(r.logSeen().used-l.threshold, 0)+1))
 }
 
-func (l *log) leased(*Result, int64) int64 { return 0 }
+func (l *log) leasedInSlot(*Result, int64) int64 { return 0 }

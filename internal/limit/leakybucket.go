@@ -220,4 +220,4 @@ func (b *leakyBucket) forgottenAt(_ string, at int64) int64 { return at + b.peri
 
 func (b *leakyBucket) params(string) Params { return Params{Period: b.period, Num: b.num, Den: b.den} }
 
-func (b *leakyBucket) leased(*Result, int64) int64 { return 0 }
+func (b *leakyBucket) leasedInSlot(*Result, int64) int64 { return 0 }

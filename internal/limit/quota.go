@@ -168,4 +168,4 @@ func (q *quota) forgottenAt(owner string, at int64) int64 { return q.window(owne
 
 func (q *quota) params(string) Params { return Params{} }
 
-func (q *quota) leased(*Result, int64) int64 { return 0 }
+func (q *quota) leasedInSlot(*Result, int64) int64 { return 0 }

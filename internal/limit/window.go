@@ -125,4 +125,4 @@ func (w *windows) correct(s *State, units, at, own, most int64) {
 	*s = WindowState{v.start, v.count, v.previous}.State()
 }
 
-func (w *windows) leased(*Result, int64) int64 { return 0 }
+func (w *windows) leasedInSlot(*Result, int64) int64 { return 0 }
