@@ -123,7 +123,7 @@ func (l *log) charge(s *State, _ int64, r *Result) {
 		return
 	}
 	at := l.chargedAt(r)
-	s.more().add(Entry{at, r.need})
+	s.ensureExtra().add(Entry{at, r.need})
 	seen.cleared, seen.clears = seen.clears, max(seen.clears, l.leaves(at))
 	seen.write(r)
 }
@@ -240,7 +240,7 @@ func (l *log) chargeLease(s *State, r *Result, granted *Lease) {
 	}
 	s.setSum(s.Log().Sum + granted.Units)
 	if granted.Units > 0 {
-		s.more().add(Entry{granted.At, granted.Units})
+		s.ensureExtra().add(Entry{granted.At, granted.Units})
 	}
 	seen := r.logSeen()
 	seen.used, seen.clears = seen.used+granted.Units, max(seen.clears, l.leaves(granted.At))
@@ -262,7 +262,7 @@ func (l *log) replay(s *State, units, at, now int64, _ span) {
 	sum := s.Log().Sum
 	units = min(units, max(mostCounted-sum, 0))
 	s.setSum(sum + units)
-	s.more().add(Entry{at, units})
+	s.ensureExtra().add(Entry{at, units})
 }
 
 // counts reports whether an entry of the time at may be there: neither too old to count, nor after the end of any lease.
@@ -304,7 +304,7 @@ func (l *log) droppable(r *Result) int {
 // grow: if there is no room for one more entry, the units of the last one will count as long as those of the charge do. That
 // makes the limit stricter, and never looser.
 func (l *log) grow(s *State, r *Result, entries int) {
-	x, stale := s.more(), l.droppable(r)
+	x, stale := s.ensureExtra(), l.droppable(r)
 	if entries = max(entries, 1); entries > cap(x.entries) {
 		x.entries, x.dropped = append(make([]Entry, 0, entries), x.entries[stale:]...), 0
 	} else {

@@ -56,8 +56,8 @@ func (s *State) Bytes() int64 {
 // Used reports whether anything was ever counted: it is false for the zero State.
 func (s *State) Used() bool { return s.a != 0 || s.b != 0 || s.c != 0 || s.extra != nil }
 
-// more returns the extra of s, which is made if it is missing.
-func (s *State) more() *extra {
+// ensureExtra returns the extra of s, and makes it first if there is none.
+func (s *State) ensureExtra() *extra {
 	if s.extra == nil {
 		s.extra = new(extra)
 	}

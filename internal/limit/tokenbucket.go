@@ -90,7 +90,7 @@ func (l bucketLevel) write(s *State) { s.a, s.b, s.c = l.asOf, l.grains, l.rate 
 func (st *TokenBucketState) write(s *State) {
 	bucketLevel{st.AsOf, st.Level, st.Rate}.write(s)
 	if s.extra != nil || st.Refunds != (Refunds{}) || st.Leased != (Leased{}) || st.Late != (Late{}) {
-		x := s.more()
+		x := s.ensureExtra()
 		x.refunds, x.leased, x.late = st.Refunds, st.Leased, st.Late
 	}
 }
@@ -381,7 +381,7 @@ func (b *tokenBucket) refund(s *State, e *ReceiptEntry, units, now int64) int64 
 		return 0
 	}
 	bucketLevel{seen.asOf, seen.level + grains, b.rate}.write(s)
-	s.more().refunds.Last = seen.asOf
+	s.ensureExtra().refunds.Last = seen.asOf
 	s.extra.refunds.Total += grains
 	return grains / b.den
 }
@@ -441,7 +441,7 @@ func (s *State) setLeased(l Leased) {
 		l = Leased{}
 	}
 	if s.extra != nil || l != (Leased{}) {
-		s.more().leased = l
+		s.ensureExtra().leased = l
 	}
 }
 
@@ -478,7 +478,7 @@ func (b *tokenBucket) releaseLate(s *State, units, ended, now int64) {
 		return
 	}
 	grains := min(min(units, b.burst)*b.den, late.Level)
-	x := s.more()
+	x := s.ensureExtra()
 	if x.leased.Until <= seen.asOf {
 		x.leased = Leased{}
 	}
