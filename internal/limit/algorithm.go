@@ -44,10 +44,10 @@ var kinds = [...]kind{
 
 // kind describes an algorithm, apart from the numbers of a tier.
 type kind struct {
-	name    string // in plans and identities
-	letter  byte   // in the short names of counters, see [Tier.AppendName]
-	amount  string // the field of a plan that sets [Tier.Threshold]
-	largest int64  // the largest Threshold
+	name        string // in plans and identities
+	letter      byte   // in the short names of counters, see [Tier.AppendName]
+	amountField string // the field of a plan that sets [Tier.Threshold]: one of the constants amountThreshold, amountRate, amountUnits
+	largest     int64  // the largest Threshold
 
 	hasBurst, hasBuckets, hasCalendar bool // which fields of a [Tier] it has; with a calendar it has no period
 
@@ -178,7 +178,7 @@ const (
 )
 
 // Amount is the field of a plan that sets [Tier.Threshold]: "threshold", "rate" or "units".
-func (a Algorithm) Amount() string { return kinds[a].amount }
+func (a Algorithm) Amount() string { return kinds[a].amountField }
 
 // HasBurst reports whether a tier has a [Tier.Burst].
 func (a Algorithm) HasBurst() bool { return kinds[a].hasBurst }
@@ -191,7 +191,7 @@ func (a Algorithm) HasCalendar() bool { return kinds[a].hasCalendar }
 
 // HasRate reports whether the amount is a rate: units come free evenly, so only Threshold/Period tells how many are
 // admitted over time. Otherwise a window admits its Threshold at once, and its length matters.
-func (a Algorithm) HasRate() bool { return kinds[a].amount == amountRate }
+func (a Algorithm) HasRate() bool { return kinds[a].amountField == amountRate }
 
 // Indivisible reports whether only one counter can keep a limit of the algorithm. Parts of the threshold that several
 // counters keep may together admit more than one counter of the whole.

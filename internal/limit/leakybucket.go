@@ -9,7 +9,7 @@ const LeakyBucket Algorithm = 6
 
 // It cannot be divided: slots of several counters come at the same time.
 var leakyBucketKind = kind{
-	name: "leaky_bucket", letter: 'l', amount: amountRate, largest: MaxUnits, indivisible: true, new: newLeakyBucket,
+	name: "leaky_bucket", letter: 'l', amountField: amountRate, largest: MaxUnits, indivisible: true, new: newLeakyBucket,
 }
 
 type leakyBucket struct {

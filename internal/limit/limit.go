@@ -257,7 +257,7 @@ func (t *Tier) check(l *Limit, bad report) {
 	k := &kinds[t.Algorithm]
 	sound := t.Threshold >= 1 && t.Threshold <= k.largest
 	if !sound {
-		bad(k.amount, "%d is outside 1..%d for %s", t.Threshold, k.largest, t.Algorithm)
+		bad(k.amountField, "%d is outside 1..%d for %s", t.Threshold, k.largest, t.Algorithm)
 	}
 	if t.Ordinal < 0 || t.Ordinal > MaxTiers {
 		bad("tiers", "the ordinal %d is outside 0..%d", t.Ordinal, MaxTiers)

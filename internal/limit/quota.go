@@ -9,7 +9,7 @@ import "sync/atomic"
 const Quota Algorithm = 7
 
 var quotaKind = kind{
-	name: "quota", letter: 'q', amount: amountUnits, largest: MaxUnits, hasCalendar: true, new: newQuota,
+	name: "quota", letter: 'q', amountField: amountUnits, largest: MaxUnits, hasCalendar: true, new: newQuota,
 }
 
 type quota struct {

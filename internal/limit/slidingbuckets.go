@@ -8,7 +8,7 @@ package limit
 const SlidingBuckets Algorithm = 3
 
 var slidingBucketsKind = kind{
-	name: "sliding_buckets", letter: 'b', amount: amountThreshold, largest: MaxUnits, hasBuckets: true,
+	name: "sliding_buckets", letter: 'b', amountField: amountThreshold, largest: MaxUnits, hasBuckets: true,
 	new: newSlidingBuckets,
 }
 
