@@ -52,7 +52,7 @@ type kind struct {
 	hasBurst, hasBuckets, hasCalendar bool // which fields of a [Tier] it has; with a calendar it has no period
 
 	indivisible bool        // see [Algorithm.Indivisible]
-	neverLooser []Algorithm // those that are never looser than this one, see [Algorithm.NeverLooser]
+	stricter    []Algorithm // with the same numbers these never admit more than this one, see [Algorithm.NeverLooser]
 
 	// new checks what is particular to the algorithm, fills in defaults of t, and returns what counts by t. It is called
 	// only with a threshold and a period that are in range. If it reports an error its result is not used.
@@ -200,7 +200,7 @@ func (a Algorithm) Indivisible() bool { return kinds[a].indivisible }
 // NeverLooser reports whether the algorithm never admits more in any interval than the other one may, with the same
 // numbers. It reports false for pairs of which that is not known.
 func (a Algorithm) NeverLooser(than Algorithm) bool {
-	return a == than || slices.Contains(kinds[than].neverLooser, a)
+	return a == than || slices.Contains(kinds[than].stricter, a)
 }
 
 // Counting says how a tier counts.

@@ -9,7 +9,7 @@ const FixedWindow Algorithm = 1
 // The sliding kinds admit at most as much where two windows meet: less of the second window, or none of it.
 var fixedWindowKind = kind{
 	name: "fixed_window", letter: 'f', amountField: amountThreshold, largest: MaxUnits, new: newFixedWindow,
-	neverLooser: []Algorithm{SlidingWindow, SlidingBuckets, SlidingLog},
+	stricter: []Algorithm{SlidingWindow, SlidingBuckets, SlidingLog},
 }
 
 type fixedWindow struct{ windows }

@@ -9,7 +9,7 @@ const SlidingLog Algorithm = 4
 // Sliding buckets count each unit for longer than a log does.
 var slidingLogKind = kind{
 	name: "sliding_log", letter: 's', amountField: amountThreshold, largest: MaxLogEntries, new: newSlidingLog,
-	neverLooser: []Algorithm{SlidingBuckets},
+	stricter: []Algorithm{SlidingBuckets},
 }
 
 type slidingLog struct{ log }

@@ -12,7 +12,7 @@ const SlidingWindow Algorithm = 2
 // Sliding buckets and a sliding log admit at most the threshold in any interval as long as the period.
 var slidingWindowKind = kind{
 	name: "sliding_window", letter: 'w', amountField: amountThreshold, largest: MaxSlidingUnits, new: newSlidingWindow,
-	neverLooser: []Algorithm{SlidingBuckets, SlidingLog},
+	stricter: []Algorithm{SlidingBuckets, SlidingLog},
 }
 
 type slidingWindow struct {

@@ -17,7 +17,7 @@ const TokenBucket Algorithm = 5
 // Sliding buckets and a sliding log admit the threshold in a period, and a bucket its burst and what a period refills.
 var tokenBucketKind = kind{
 	name: "token_bucket", letter: 't', amountField: amountRate, largest: MaxUnits, hasBurst: true, new: newTokenBucket,
-	neverLooser: []Algorithm{SlidingBuckets, SlidingLog},
+	stricter: []Algorithm{SlidingBuckets, SlidingLog},
 }
 
 // tokenBucket has the numbers of a tier.
