@@ -523,4 +523,6 @@ func (b *tokenBucket) counting() Counting { return Counting{AtOnce: b.burst, Las
 
 func (b *tokenBucket) forgottenAt(_ string, at int64) int64 { return at + b.fullIn }
 
-func (b *tokenBucket) leasedInSlot(r *Result, units int64) int64 { return r.bucket().leased/b.den + units }
+func (b *tokenBucket) leasedInSlot(r *Result, units int64) int64 {
+	return r.bucket().leased/b.den + units
+}
