@@ -177,8 +177,8 @@ const (
 	amountUnits     = "units"
 )
 
-// Amount is the field of a plan that sets [Tier.Threshold]: "threshold", "rate" or "units".
-func (a Algorithm) Amount() string { return kinds[a].amountField }
+// AmountField is the field of a plan that sets [Tier.Threshold]: "threshold", "rate" or "units".
+func (a Algorithm) AmountField() string { return kinds[a].amountField }
 
 // HasBurst reports whether a tier has a [Tier.Burst].
 func (a Algorithm) HasBurst() bool { return kinds[a].hasBurst }
