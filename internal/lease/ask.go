@@ -154,7 +154,7 @@ func (h *holder) meet(s *Store, sh *shard, req *limit.Request, a *ask) {
 			if k.tier != t {
 				sh.stats.Lost += k.become(t)
 			}
-			leased := s.leases(charge.Limit) && !t.Leasing().Never
+			leased := s.leases(charge.Limit) && !t.Leasing().None
 			a.tiers = append(a.tiers, asked{k: k, tier: t, charge: i, leased: leased, never: charge.Cost > t.Capacity()})
 		}
 	}
@@ -304,7 +304,7 @@ func hasSlots(t *limit.Tier) bool { return t.Leasing().Apart }
 
 func hasStamps(t *limit.Tier) bool {
 	l := t.Leasing()
-	return !l.Never && !l.Ends
+	return !l.None && !l.Ends
 }
 
 // check says whether the answer can be one to the question.

@@ -207,7 +207,7 @@ func (b *leakyBucket) replay(s *State, units, at, now int64, _ span) {
 	*s = LeakyBucketState{min(slot+spent/b.num, now+b.period), spent % b.num, b.num}.State()
 }
 
-func (b *leakyBucket) leasing() Leasing { return Leasing{Never: true} }
+func (b *leakyBucket) leasing() Leasing { return Leasing{None: true} }
 
 func (b *leakyBucket) leaseEnd(string, int64) (lease, ramp int64) { return 0, 0 }
 

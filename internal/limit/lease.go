@@ -91,9 +91,9 @@ func (a *LeaseRequest) sound(t *Tier, cost int64) bool {
 	case a.Need > cost, a.Share < 0 || a.Share > ShareOne, a.Life < 0,
 		a.Correction < -MaxUnits || a.Correction > MaxUnits, a.CorrectionAt < -2*maxExact || a.CorrectionAt > 2*maxExact:
 		return false
-	case can.Never && a.wantsLease(), a.Ramp && !can.Ramps:
+	case can.None && a.wantsLease(), a.Ramp && !can.Ramps:
 		return false
-	case can.Never || can.Ends:
+	case can.None || can.Ends:
 		return a.Life == 0
 	}
 	return a.Life <= t.Period.Microseconds()
@@ -101,7 +101,7 @@ func (a *LeaseRequest) sound(t *Tier, cost int64) bool {
 
 // Leasing says how a tier is leased.
 type Leasing struct {
-	Never   bool  // there is nothing to lease
+	None    bool  // there is nothing to lease
 	Ends    bool  // leases end at a time of the tier's own: the end of a window, period or slot. Else Life says when
 	Longest int64 // µs; the longest time to that end; 0 for a quota
 	Ramps   bool  // there are ramps

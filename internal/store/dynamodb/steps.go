@@ -27,7 +27,7 @@ func inSteps(req *limit.Request) *limit.Request {
 	return &out
 }
 
-func leasable(t *limit.Tier) bool { return !t.Leasing().Never && !t.Limit().Exact }
+func leasable(t *limit.Tier) bool { return !t.Leasing().None && !t.Limit().Exact }
 
 // stepwise orders the writes of a decision that spans items, shared ones first, and reports whether they may be made one
 // after the other: then what the last one denies leaves the others' units with the caller, as a lease. A correction must
