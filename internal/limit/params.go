@@ -13,7 +13,7 @@ type Params struct {
 	Width      int64 // sliding_buckets: µs per bucket
 	Buckets    int64 // sliding_buckets: n
 	Offset     int64 // fixed_window, sliding_window: where this owner's windows begin after the wall clock's
-	Slot       int64 // token_bucket, sliding_window: µs between the times at which leases, or ramps, end
+	SlotLength int64 // token_bucket, sliding_window: µs between the times at which leases, or ramps, end
 	SlotOffset int64 // token_bucket: where this owner's slots begin, µs after multiples of Slot since 1970
 }
 

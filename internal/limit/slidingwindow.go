@@ -17,21 +17,21 @@ var slidingWindowKind = kind{
 
 type slidingWindow struct {
 	windows
-	tick  int64 // µs; the weight changes in steps of it
-	ticks int64 // in a period
-	slot  int64 // µs; all ramps of a slot end together
+	tick       int64 // µs; the weight changes in steps of it
+	ticks      int64 // in a period
+	slotLength int64 // µs; all ramps of a slot end together
 }
 
 const (
-	maxTicks  = 1 << 20 // finest division of the weight, so that count·ticks stays below 2^52
-	leastRamp = 8       // slots in a period
+	maxTicks = 1 << 20 // finest division of the weight, so that count·ticks stays below 2^52
+	minSlots = 8       // slots in a period
 )
 
 func newSlidingWindow(t *Tier, l *Limit, _ report) algorithm {
 	w := &slidingWindow{windows: newWindows(t, l)}
 	w.tick = weightTick(w.period)
 	w.ticks = w.period / w.tick
-	w.slot = ceilDiv(w.period, max(leastRamp, ceilDiv(w.period, maxSlot)))
+	w.slotLength = ceilDiv(w.period, max(minSlots, ceilDiv(w.period, maxSlot)))
 	return w
 }
 
@@ -148,7 +148,7 @@ func (w *slidingWindow) offer(_ *State, _ string, now int64, ask *LeaseRequest, 
 
 // rampEnd is when the ramps of a window that starts at start end.
 func (w *slidingWindow) rampEnd(start, now int64) int64 {
-	end := start + (floorTo(max(now-start, 0), w.slot) + w.slot)
+	end := start + (floorTo(max(now-start, 0), w.slotLength) + w.slotLength)
 	return min(end, start+w.period)
 }
 
@@ -181,5 +181,5 @@ func (w *slidingWindow) forgottenAt(owner string, at int64) int64 {
 }
 
 func (w *slidingWindow) params(owner string) Params {
-	return Params{Period: w.period, Offset: w.offset(owner), Tick: w.tick, Ticks: w.ticks, Slot: w.slot}
+	return Params{Period: w.period, Offset: w.offset(owner), Tick: w.tick, Ticks: w.ticks, SlotLength: w.slotLength}
 }

@@ -505,7 +505,7 @@ func (b *tokenBucket) replay(s *State, units, at, now int64, _ span) {
 
 func (b *tokenBucket) params(owner string) Params {
 	return Params{
-		Period: b.period, Num: b.num, Den: b.den, Full: b.full, FullIn: b.fullIn, Slot: b.slot, SlotOffset: b.slotOffset(owner),
+		Period: b.period, Num: b.num, Den: b.den, Full: b.full, FullIn: b.fullIn, SlotLength: b.slot, SlotOffset: b.slotOffset(owner),
 	}
 }
 

@@ -114,7 +114,7 @@ func emptyTime(p *limit.Params, st *limit.TokenBucketState) *big.Int {
 
 // lasts: what is leased makes room only when its slot ends.
 func (tokenBucket) lasts(_ *limit.Tier, p *limit.Params, st *limit.State, now int64) int64 {
-	return max(st.TokenBucket().AsOf-now, 0) + 2*p.FullIn + p.Slot
+	return max(st.TokenBucket().AsOf-now, 0) + 2*p.FullIn + p.SlotLength
 }
 
 func (tokenBucket) widest(*limit.Tier) fields {

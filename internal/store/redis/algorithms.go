@@ -46,7 +46,7 @@ var algorithms = [...]algorithm{
 		width: 2, marked: true,
 		rate: func(t *limit.Tier) int64 { return t.Threshold },
 		ask: func(_ *question, _ *limit.Charge, t *limit.Tier, p limit.Params, _, need int64) [7]int64 {
-			return [7]int64{need, p.Num, p.Den, p.Full, p.Slot, t.Threshold, p.Period}
+			return [7]int64{need, p.Num, p.Den, p.Full, p.SlotLength, t.Threshold, p.Period}
 		},
 		correction: func(q *question, t *limit.Tier, ask *limit.LeaseRequest) (int64, int64) {
 			return ask.Correction, t.Params(q.req.Owner).SlotOffset
@@ -177,7 +177,7 @@ func rateOf(t *limit.Tier) int64 {
 }
 
 func askWindow(_ *question, _ *limit.Charge, t *limit.Tier, p limit.Params, units, _ int64) [7]int64 {
-	return [7]int64{units, t.Threshold, p.Period, p.Offset, p.Tick, p.Ticks, p.Slot}
+	return [7]int64{units, t.Threshold, p.Period, p.Offset, p.Tick, p.Ticks, p.SlotLength}
 }
 
 func windowState(a, b, c int64) limit.State {
