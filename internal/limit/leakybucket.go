@@ -20,27 +20,27 @@ type leakyBucket struct {
 
 // LeakyBucketState is the state of a leaky bucket.
 type LeakyBucketState struct {
-	Slot     int64 // the next slot is free from here on, µs since 1970,
+	NextFree int64 // the next slot is free from here on, µs since 1970,
 	Fraction int64 // and this many 1/Num µs
 	Num      int64 // the numerator of the rate by which Fraction is counted; 0: the bucket was never used
 }
 
 // LeakyBucket is the state as one of a leaky bucket.
 func (s *State) LeakyBucket() LeakyBucketState {
-	return LeakyBucketState{Slot: s.a, Fraction: s.b, Num: s.c}
+	return LeakyBucketState{NextFree: s.a, Fraction: s.b, Num: s.c}
 }
 
 // State is the inverse of [State.LeakyBucket].
-func (st LeakyBucketState) State() State { return State{a: st.Slot, b: st.Fraction, c: st.Num} }
+func (st LeakyBucketState) State() State { return State{a: st.NextFree, b: st.Fraction, c: st.Num} }
 
 // leakySeen is what a decision has seen of a leaky bucket, before its charge.
-type leakySeen struct{ slot, fraction, now int64 }
+type leakySeen struct{ nextFree, fraction, now int64 }
 
 func (r *Result) leakySeen() leakySeen {
-	return leakySeen{slot: r.seen.a, fraction: r.seen.b, now: r.seen.c}
+	return leakySeen{nextFree: r.seen.a, fraction: r.seen.b, now: r.seen.c}
 }
 
-func (v leakySeen) write(r *Result) { r.seen = numbers{a: v.slot, b: v.fraction, c: v.now} }
+func (v leakySeen) write(r *Result) { r.seen = numbers{a: v.nextFree, b: v.fraction, c: v.now} }
 
 func newLeakyBucket(t *Tier, l *Limit, bad report) algorithm {
 	b := &leakyBucket{rate: t.Threshold, period: t.Period.Microseconds(), atOnce: max(l.MaxCost, 1)}
@@ -61,43 +61,43 @@ func newLeakyBucket(t *Tier, l *Limit, bad report) algorithm {
 func (b *leakyBucket) most() int64 { return min(b.rate, (maxExact-1)/b.den) }
 
 // after is the slot, with its fraction, that comes units/rate·period after the time at.
-func (b *leakyBucket) after(at, units int64) (slot, fraction int64) {
+func (b *leakyBucket) after(at, units int64) (nextFree, fraction int64) {
 	spent := units * b.den
 	return at + spent/b.num, spent % b.num
 }
 
-// next is the slot of the state, with a fraction that is counted at the present rate: another one is rounded up.
-func (b *leakyBucket) next(st LeakyBucketState) (slot, fraction int64) {
+// nextFree is the slot of the state, with a fraction that is counted at the present rate: another one is rounded up.
+func (b *leakyBucket) nextFree(st LeakyBucketState) (nextFree, fraction int64) {
 	switch {
 	case st.Num == 0:
 		return longAgo, 0
 	case st.Num != b.num && st.Fraction > 0:
-		return st.Slot + 1, 0
+		return st.NextFree + 1, 0
 	}
-	return st.Slot, st.Fraction
+	return st.NextFree, st.Fraction
 }
 
 func (b *leakyBucket) evaluate(s *State, now int64, r *Result) bool {
 	st := s.LeakyBucket()
-	if st.Slot-b.period-maxSkew > now {
+	if st.NextFree-b.period-maxSkew > now {
 		return false
 	}
-	slot, fraction := b.next(st)
-	leakySeen{slot, fraction, now}.write(r)
+	nextFree, fraction := b.nextFree(st)
+	leakySeen{nextFree, fraction, now}.write(r)
 	if r.Never = r.Cost > b.rate; r.Never {
 		return true
 	}
 	if fraction > 0 {
-		slot++
+		nextFree++
 	}
-	if r.Admits = slot <= now; !r.Admits {
-		r.RetryAt = slot
+	if r.Admits = nextFree <= now; !r.Admits {
+		r.RetryAt = nextFree
 	}
 	return true
 }
 
 func (b *leakyBucket) repair(s *State, now int64, _ *Result) {
-	*s = LeakyBucketState{Slot: now + b.period, Num: s.LeakyBucket().Num}.State()
+	*s = LeakyBucketState{NextFree: now + b.period, Num: s.LeakyBucket().Num}.State()
 }
 
 // charge: the cost is admitted, so the slot is not after now.
@@ -105,8 +105,8 @@ func (b *leakyBucket) charge(s *State, now int64, r *Result) {
 	if r.need == 0 {
 		return
 	}
-	slot, fraction := b.after(now, r.need)
-	*s = LeakyBucketState{slot, fraction, b.num}.State()
+	nextFree, fraction := b.after(now, r.need)
+	*s = LeakyBucketState{nextFree, fraction, b.num}.State()
 }
 
 func (b *leakyBucket) freshAt(s *State) int64 {
@@ -114,13 +114,13 @@ func (b *leakyBucket) freshAt(s *State) int64 {
 	if st.Num == 0 {
 		return longAgo
 	}
-	return st.Slot + 1
+	return st.NextFree + 1
 }
 
 // used: between two slots the bucket has room for nothing.
 func (b *leakyBucket) used(r *Result) int64 {
 	seen := r.leakySeen()
-	come := seen.slot < seen.now || seen.slot == seen.now && seen.fraction == 0
+	come := seen.nextFree < seen.now || seen.nextFree == seen.now && seen.fraction == 0
 	if r.Charged == 0 && come {
 		return 0
 	}
@@ -133,9 +133,9 @@ func (b *leakyBucket) resetAt(r *Result) int64 {
 		return seen.now + ceilDiv(r.Charged*b.den, b.num)
 	}
 	if seen.fraction > 0 {
-		seen.slot++
+		seen.nextFree++
 	}
-	return max(seen.slot, seen.now)
+	return max(seen.nextFree, seen.now)
 }
 
 // moreAt: if nothing is used, it is when as many units as the rate would have left room, a period from now.
@@ -151,18 +151,18 @@ func (b *leakyBucket) addUsed(*Result, int64) {}
 
 func (b *leakyBucket) receipt(r *Result, e *ReceiptEntry) {
 	e.at = r.leakySeen().now
-	e.slot, e.fraction = b.after(e.at, r.Charged)
-	e.end = e.slot + 1
+	e.nextFree, e.fraction = b.after(e.at, r.Charged)
+	e.end = e.nextFree + 1
 }
 
 // refund moves the slot back, if it is still the one that the charge set: once another charge has been admitted, the wait
 // that the refund would shorten has been served.
 func (b *leakyBucket) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
-	if s.LeakyBucket() != (LeakyBucketState{e.slot, e.fraction, b.num}) {
+	if s.LeakyBucket() != (LeakyBucketState{e.nextFree, e.fraction, b.num}) {
 		return 0
 	}
-	slot, fraction := b.after(e.at, e.Units-units)
-	*s = LeakyBucketState{slot, fraction, b.num}.State()
+	nextFree, fraction := b.after(e.at, e.Units-units)
+	*s = LeakyBucketState{nextFree, fraction, b.num}.State()
 	return units
 }
 
@@ -174,23 +174,23 @@ func (b *leakyBucket) chargeLease(*State, *Result, *Lease) {}
 // replays may have put it further off than they reach.
 func (b *leakyBucket) returnUnspent(s *State, units, _, now int64, _ span) {
 	st := s.LeakyBucket()
-	if st.Num == 0 || st.Slot < now {
+	if st.Num == 0 || st.NextFree < now {
 		return
 	}
-	slot, fraction := b.next(st)
+	nextFree, fraction := b.nextFree(st)
 	if units >= b.most() {
-		slot, fraction = now, 0
+		nextFree, fraction = now, 0
 	} else {
 		back := units * b.den
-		slot, fraction = slot-back/b.num, fraction-back%b.num
+		nextFree, fraction = nextFree-back/b.num, fraction-back%b.num
 		if fraction < 0 {
-			slot, fraction = slot-1, fraction+b.num
+			nextFree, fraction = nextFree-1, fraction+b.num
 		}
 	}
-	if slot < now {
-		slot, fraction = now, 0
+	if nextFree < now {
+		nextFree, fraction = now, 0
 	}
-	*s = LeakyBucketState{slot, fraction, b.num}.State()
+	*s = LeakyBucketState{nextFree, fraction, b.num}.State()
 }
 
 // replay moves the slot on by the units, to a period from now at most, for the bucket admits nothing until then.
@@ -199,12 +199,12 @@ func (b *leakyBucket) replay(s *State, units, at, now int64, _ span) {
 		return
 	}
 	st := s.LeakyBucket()
-	slot, fraction := b.next(st)
-	if st.Num == 0 || st.Slot < now {
-		slot, fraction = now, 0
+	nextFree, fraction := b.nextFree(st)
+	if st.Num == 0 || st.NextFree < now {
+		nextFree, fraction = now, 0
 	}
 	spent := min(units, b.most())*b.den + fraction
-	*s = LeakyBucketState{min(slot+spent/b.num, now+b.period), spent % b.num, b.num}.State()
+	*s = LeakyBucketState{min(nextFree+spent/b.num, now+b.period), spent % b.num, b.num}.State()
 }
 
 func (b *leakyBucket) leasing() Leasing { return Leasing{None: true} }

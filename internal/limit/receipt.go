@@ -31,7 +31,9 @@ type ReceiptEntry struct {
 	end            int64 // from here on nothing can be given back, µs since 1970
 	headroom       int64 // token_bucket: what the bucket could still refill before the charge, grains
 	refundedBefore int64 // token_bucket: all that had been refunded to it before the charge, grains
-	slot, fraction int64 // leaky_bucket: the slot that the charge set, µs and 1/Num µs; token_bucket: the end of a lease's slot, or 0
+	slotEnd        int64
+	nextFree       int64
+	fraction       int64
 }
 
 // Refund says what was given back.
@@ -93,13 +95,14 @@ type EntryParams struct {
 	End      int64 // from this time on nothing is given back, µs since 1970
 	Headroom int64 // token_bucket: what the bucket could still refill before the charge, grains; at most 2·Full
 	Refunded int64 // token_bucket: all that had been refunded to it before the charge, grains; see [Refunds]
-	Slot     int64 // leaky_bucket: the slot that the charge set, µs since 1970; token_bucket: the end of a lease's slot, or 0
+	SlotEnd  int64
+	NextFree int64
 	Fraction int64 // leaky_bucket: the slot's fraction of a µs, in 1/Num µs
 }
 
 // Params returns the numbers of the entry.
 func (e *ReceiptEntry) Params() EntryParams {
-	return EntryParams{At: e.at, End: e.end, Headroom: e.headroom, Refunded: e.refundedBefore, Slot: e.slot, Fraction: e.fraction}
+	return EntryParams{At: e.at, End: e.end, Headroom: e.headroom, Refunded: e.refundedBefore, SlotEnd: e.slotEnd, NextFree: e.nextFree, Fraction: e.fraction}
 }
 
 // Until is the time, µs since 1970, from which the receipt gives nothing back: its windows have ended, or it has expired.

@@ -350,8 +350,8 @@ func (b *tokenBucket) addUsed(r *Result, units int64) {
 func (b *tokenBucket) receipt(r *Result, e *ReceiptEntry) {
 	seen := r.bucket()
 	e.at = seen.asOf
-	if e.slot = r.leaseAt; e.slot != 0 { // spent from a lease: it comes back only until the slot ends
-		e.end = e.slot
+	if e.slotEnd = r.leaseAt; e.slotEnd != 0 { // spent from a lease: it comes back only until the slot ends
+		e.end = e.slotEnd
 		return
 	}
 	e.refundedBefore = r.refunded()
@@ -364,8 +364,8 @@ func (b *tokenBucket) receipt(r *Result, e *ReceiptEntry) {
 // would have been lost, and is not given back. So what was admitted and kept is never more than burst + rate·t. A bucket
 // whose rate was changed since the charge gives nothing back. The number of units is rounded down.
 func (b *tokenBucket) refund(s *State, e *ReceiptEntry, units, now int64) int64 {
-	if e.slot != 0 {
-		return b.release(s, units, e.slot, now)
+	if e.slotEnd != 0 {
+		return b.release(s, units, e.slotEnd, now)
 	}
 	seen := b.asOf(s, max(now, s.bucketLevel().asOf))
 	elapsed, others := seen.asOf-e.at, s.refunds().Total-e.refundedBefore

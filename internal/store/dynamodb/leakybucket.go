@@ -23,7 +23,7 @@ func (leakyBucket) state(_ *limit.Tier, _ *limit.Params, f fields) (limit.State,
 	if !slot.IsInt64() || slot.Int64() < -maxTime || slot.Int64() > maxTime {
 		return limit.State{}, fmt.Errorf("field %q is %s, which is no time", "s", s)
 	}
-	st.Slot, st.Fraction = slot.Int64(), fraction.Int64()
+	st.NextFree, st.Fraction = slot.Int64(), fraction.Int64()
 	return st.State(), nil
 }
 
@@ -31,9 +31,9 @@ func (leakyBucket) state(_ *limit.Tier, _ *limit.Params, f fields) (limit.State,
 func (leakyBucket) fields(p *limit.Params, state *limit.State, now int64) fields {
 	st := state.LeakyBucket()
 	if st.Num == 0 {
-		st = limit.LeakyBucketState{Slot: now, Num: p.Num}
+		st = limit.LeakyBucketState{NextFree: now, Num: p.Num}
 	}
-	return fields{"s": scaled(st.Slot, st.Num, st.Fraction), "r": big.NewInt(st.Num)}
+	return fields{"s": scaled(st.NextFree, st.Num, st.Fraction), "r": big.NewInt(st.Num)}
 }
 
 // charge has one class: the slot has come, however long ago.

@@ -69,7 +69,7 @@ local f# = b# + (full# - v#) / num#
 `,
 		state: func(a, b, c int64) limit.State { return limit.TokenBucketState{AsOf: a, Level: b, Rate: c}.State() },
 		refund: func(t limit.Params, _ *limit.ReceiptEntry, p limit.EntryParams) [8]int64 {
-			return [8]int64{t.Num, t.Den, t.Full, t.FullIn, p.Headroom, p.Refunded % era, p.Refunded / era, p.Slot}
+			return [8]int64{t.Num, t.Den, t.Full, t.FullIn, p.Headroom, p.Refunded % era, p.Refunded / era, p.SlotEnd}
 		},
 	},
 	limit.FixedWindow: {
@@ -134,9 +134,9 @@ local v# = fmod(need#, num#)
 local b# = now + (need# - v#) / num#
 local f# = b# + 1
 `,
-		state: func(a, b, c int64) limit.State { return limit.LeakyBucketState{Slot: a, Fraction: b, Num: c}.State() },
+		state: func(a, b, c int64) limit.State { return limit.LeakyBucketState{NextFree: a, Fraction: b, Num: c}.State() },
 		refund: func(t limit.Params, e *limit.ReceiptEntry, p limit.EntryParams) [8]int64 {
-			return [8]int64{t.Den, e.Units, p.Slot, p.Fraction}
+			return [8]int64{t.Den, e.Units, p.NextFree, p.Fraction}
 		},
 	},
 	limit.Quota: {
