@@ -173,7 +173,7 @@ func (s *State) takeOff(at, units int64) int64 {
 		if entries[i].At != at {
 			continue
 		}
-		back := takeBack(&entries[i].Units, units)
+		back := uncount(&entries[i].Units, units)
 		s.setSum(s.Log().Sum - back)
 		if entries[i].Units == 0 {
 			s.extra.entries = slices.Delete(entries, i, i+1)

@@ -119,7 +119,7 @@ func (q *quota) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
 	if st.Start != e.at {
 		return 0
 	}
-	back := takeBack(&st.Count, units)
+	back := uncount(&st.Count, units)
 	*s = st.State()
 	return back
 }

@@ -143,7 +143,8 @@ func (e *ReceiptEntry) Apply(s *State, units, now int64) int64 {
 	return e.Tier.counts.refund(s, e, units, now)
 }
 
-func takeBack(count *int64, units int64) int64 {
+// uncount takes at most units off *count, which it does not bring below 0, and returns how many it took.
+func uncount(count *int64, units int64) int64 {
 	back := min(units, max(*count, 0))
 	*count -= back
 	return back

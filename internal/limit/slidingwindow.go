@@ -123,9 +123,9 @@ func (w *slidingWindow) refund(s *State, e *ReceiptEntry, units, _ int64) int64 
 	st, back := s.Window(), int64(0)
 	switch st.Start {
 	case e.at:
-		back = takeBack(&st.Count, units)
+		back = uncount(&st.Count, units)
 	case e.at + w.period:
-		back = takeBack(&st.Previous, units)
+		back = uncount(&st.Previous, units)
 	}
 	*s = st.State()
 	return back
