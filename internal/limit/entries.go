@@ -26,18 +26,18 @@ func (s *State) setSum(units int64) { s.b = units }
 // logSeen is what a decision has seen of a log or of buckets, as of its time and before its charge. With what was charged it
 // is complete: a log may have changed when someone asks a Result.
 type logSeen struct {
-	now     int64
-	used    int64 // units that count
-	clears  int64 // when none of them will, or now
-	cleared int64 // clears before the charge
+	now           int64
+	used          int64 // units that count
+	emptyAt       int64 // when none of them will, or now
+	emptyAtBefore int64 // clears before the charge
 }
 
 func (r *Result) logSeen() logSeen {
 	n := &r.seen
-	return logSeen{now: n.a, used: n.b, clears: n.c, cleared: n.d}
+	return logSeen{now: n.a, used: n.b, emptyAt: n.c, emptyAtBefore: n.d}
 }
 
-func (v logSeen) write(r *Result) { r.seen = numbers{v.now, v.used, v.clears, v.cleared} }
+func (v logSeen) write(r *Result) { r.seen = numbers{v.now, v.used, v.emptyAt, v.emptyAtBefore} }
 
 // freedAt is when fewer units count than before the charge; 0 if none count.
 func (r *Result) freedAt() int64 { return r.alsoSeen }
@@ -57,14 +57,14 @@ type log struct {
 // oldest is the time of the first entry that still counts at now.
 func (l *log) oldest(now int64) int64 { return floorTo(now, l.width) - l.lasts + l.width }
 
-// leaves is the first time at which an entry of the time at no longer counts.
-func (l *log) leaves(at int64) int64 { return at + l.lasts }
+// expires is the first time at which an entry of the time at no longer counts.
+func (l *log) expires(at int64) int64 { return at + l.lasts }
 
-// leftBy returns the first time at which so many units of the entries no longer count; 0 if there are no entries.
-func (l *log) leftBy(entries []Entry, units int64) (at int64) {
+// expiredBy returns the first time at which so many units of the entries no longer count; 0 if there are no entries.
+func (l *log) expiredBy(entries []Entry, units int64) (at int64) {
 	for i := 0; units > 0 && i < len(entries); i++ {
 		units -= entries[i].Units
-		at = l.leaves(entries[i].At)
+		at = l.expires(entries[i].At)
 	}
 	return at
 }
@@ -80,19 +80,19 @@ func (l *log) evaluate(s *State, now int64, r *Result) bool {
 		used -= entries[stale].Units
 		stale++
 	}
-	seen := logSeen{now: now, used: used, clears: now}
+	seen := logSeen{now: now, used: used, emptyAt: now}
 	if n > stale {
-		seen.clears = l.leaves(entries[n-1].At)
+		seen.emptyAt = l.expires(entries[n-1].At)
 	}
 	live := entries[stale:]
 	seen.write(r)
-	r.setFreedAt(l.leftBy(live, max(used-l.threshold, 0)+1))
+	r.setFreedAt(l.expiredBy(live, max(used-l.threshold, 0)+1))
 	r.stale = int32(stale)
 	if r.Never = r.Cost > l.threshold; r.Never {
 		return true
 	}
 	if r.Admits = used+r.need <= l.threshold; !r.Admits {
-		r.RetryAt = l.leftBy(live, used+r.need-l.threshold)
+		r.RetryAt = l.expiredBy(live, used+r.need-l.threshold)
 	}
 	return true
 }
@@ -124,7 +124,7 @@ func (l *log) charge(s *State, _ int64, r *Result) {
 	}
 	at := l.chargedAt(r)
 	s.ensureExtra().add(Entry{at, r.need})
-	seen.cleared, seen.clears = seen.clears, max(seen.clears, l.leaves(at))
+	seen.emptyAtBefore, seen.emptyAt = seen.emptyAt, max(seen.emptyAt, l.expires(at))
 	seen.write(r)
 }
 
@@ -188,16 +188,16 @@ func (l *log) freshAt(s *State) int64 {
 	if len(entries) == 0 {
 		return longAgo
 	}
-	return l.leaves(entries[len(entries)-1].At)
+	return l.expires(entries[len(entries)-1].At)
 }
 
 func (l *log) used(r *Result) int64 { return r.logSeen().used + r.Charged }
 
-func (l *log) resetAt(r *Result) int64 { return r.logSeen().clears }
+func (l *log) resetAt(r *Result) int64 { return r.logSeen().emptyAt }
 
 func (l *log) moreAt(r *Result) int64 {
 	at := r.freedAt()
-	if charged := l.leaves(l.chargedAt(r)); at == 0 || r.Charged > 0 && charged < at {
+	if charged := l.expires(l.chargedAt(r)); at == 0 || r.Charged > 0 && charged < at {
 		at = charged
 	}
 	return at
@@ -212,13 +212,13 @@ func (l *log) addUsed(r *Result, units int64) {
 // undoCharge makes the result what it was before its charge.
 func (l *log) undoCharge(r *Result) {
 	seen := r.logSeen()
-	seen.clears = seen.cleared
+	seen.emptyAt = seen.emptyAtBefore
 	seen.write(r)
 }
 
 func (l *log) receipt(r *Result, e *ReceiptEntry) {
 	e.at = l.chargedAt(r)
-	e.end = l.leaves(e.at)
+	e.end = l.expires(e.at)
 }
 
 func (l *log) refund(s *State, e *ReceiptEntry, units, _ int64) int64 { return s.takeOff(e.at, units) }
@@ -243,20 +243,20 @@ func (l *log) chargeLease(s *State, r *Result, granted *Lease) {
 		s.ensureExtra().add(Entry{granted.At, granted.Units})
 	}
 	seen := r.logSeen()
-	seen.used, seen.clears = seen.used+granted.Units, max(seen.clears, l.leaves(granted.At))
+	seen.used, seen.emptyAt = seen.used+granted.Units, max(seen.emptyAt, l.expires(granted.At))
 	seen.write(r)
 }
 
 // returnUnspent takes the units off the entry of the time at.
 func (l *log) returnUnspent(s *State, units, at, now int64, _ span) {
-	if at = floorTo(at, l.width); l.counts(at, now) {
+	if at = floorTo(at, l.width); l.mayHold(at, now) {
 		s.takeOff(at, units)
 	}
 }
 
 // replay adds an entry at the time at which the units were admitted.
 func (l *log) replay(s *State, units, at, now int64, _ span) {
-	if at = floorTo(at, l.width); !l.counts(at, now) {
+	if at = floorTo(at, l.width); !l.mayHold(at, now) {
 		return
 	}
 	sum := s.Log().Sum
@@ -265,15 +265,15 @@ func (l *log) replay(s *State, units, at, now int64, _ span) {
 	s.ensureExtra().add(Entry{at, units})
 }
 
-// counts reports whether an entry of the time at may be there: neither too old to count, nor after the end of any lease.
-func (l *log) counts(at, now int64) bool { return at >= l.oldest(now) && at <= now+l.period }
+// mayHold reports whether an entry of the time at may be there: neither too old to count, nor after the end of any lease.
+func (l *log) mayHold(at, now int64) bool { return at >= l.oldest(now) && at <= now+l.period }
 
 func (l *log) leasing() Leasing { return Leasing{Apart: true} }
 
 func (l *log) leaseEnd(string, int64) (lease, ramp int64) { return 0, 0 }
 
 // forgottenAt: a charge lies in an entry of its own time, or of an earlier one.
-func (l *log) forgottenAt(_ string, at int64) int64 { return l.leaves(at) }
+func (l *log) forgottenAt(_ string, at int64) int64 { return l.expires(at) }
 
 // leaseEntries is how many entries a log gets by a lease: for the need, the units leased, and the units given back.
 const leaseEntries = 3
@@ -318,7 +318,7 @@ func (l *log) grow(s *State, r *Result, entries int) {
 	last := &x.entries[n-1]
 	r.leaseAt = max(last.At, l.chargedAt(r))
 	last.At = r.leaseAt
-	r.setFreedAt(l.leftBy(x.entries, max(r.logSeen().used-l.threshold, 0)+1))
+	r.setFreedAt(l.expiredBy(x.entries, max(r.logSeen().used-l.threshold, 0)+1))
 }
 
 func (l *log) leasedInSlot(*Result, int64) int64 { return 0 }
