@@ -5,14 +5,15 @@
 // Every store passes the contract suite in limittest.
 //
 // The algorithms are exact: each admits what its formula in [Algorithm] says, to the unit. Values that a store in Lua
-// computes as well stay below 2^53, because Lua counts in doubles, and both must get the same answers. Two values may be
-// larger. The total of a token bucket's refunds ([Refunds]) is sent to Lua in two parts. The product that converts a
-// token bucket's level to another rate has 128 bits here, and Lua divides it digit by digit. Each algorithm is one file;
-// see [Algorithm] for how to add one.
+// computes as well stay below 2^53, because Lua counts in doubles, and both must get the same answers. Two values may
+// be larger. The total of a token bucket's refunds ([Refunds]) is sent to Lua in two parts. The product that converts a
+// token bucket's level to another rate has 128 bits here, and Lua divides it digit by digit. Each algorithm is one
+// file; see [Algorithm] for how to add one.
 //
 // A store makes a decision in one sequence, whatever the algorithms are. The example of the package runs it.
 //
-//  1. [Decision.Begin] checks the request. The [Evaluation] that it returns has one Result for each tier of each limit.
+//  1. [Decision.Begin] checks the request. The [Evaluation] that it returns has one Result for each tier of each
+//     limit.
 //  2. [Evaluation.Evaluate] fills one Result from the State of its counter. It charges nothing. It must be called for each
 //     Result.
 //  3. [Evaluation.Settle] returns whether the request is allowed: whether all limits that enforce admit it.
@@ -24,10 +25,10 @@
 //
 // # Extending the package
 //
-// A charge has one cost, in units of its limit. Limits that count something else than requests (bytes, tokens of a model)
-// need nothing but their own cost in each [Charge]. If the true cost of a charge is known only afterwards, a
-// [LeaseRequest] can correct the counter: [LeaseRequest.Correction] takes off units that were charged too much, or charges
-// units that were missing.
+// A charge has one cost, in units of its limit. Limits that count something else than requests (bytes, tokens of a
+// model) need nothing but their own cost in each [Charge]. If the true cost of a charge is known only afterwards, a
+// [LeaseRequest] can correct the counter: [LeaseRequest.Correction] takes off units that were charged too much, or
+// charges units that were missing.
 package limit
 
 import (
@@ -118,8 +119,8 @@ func ParseFailurePolicy(name string) (FailurePolicy, bool) {
 	return FailurePolicy(max(i, 0)), i >= 0
 }
 
-// Limit is a rule with an ID. All of its tiers must admit a request. Build it with [New]; after that it is immutable and
-// safe for concurrent use.
+// Limit is a rule with an ID. All of its tiers must admit a request. Build it with [New]; after that it is immutable
+// and safe for concurrent use.
 type Limit struct {
 	ID string // [A-Za-z0-9._-]{1,64}; part of the counter's identity
 
