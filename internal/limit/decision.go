@@ -11,7 +11,7 @@ import (
 type Decision struct {
 	Allowed bool
 	Never   bool      // denied, and no wait would help: the cost is above what a limit can ever hold
-	RetryAt int64     // denied and not Never: µs since 1970 at which the cost fits in every limit, if nobody else charges
+	RetryAt int64     // if neither Allowed nor Never: when the cost fits if nobody else charges, µs since 1970
 	Results []Result  // one for each tier of each charge, in their order
 	ID      ReceiptID // the name of the receipt, if Allowed
 	Owner   Owner

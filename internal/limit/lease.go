@@ -12,8 +12,8 @@ import "fmt"
 // ends at the end of the slot with all units of the ramp. At both ends the units fit, and so they fit at each time
 // between them. All ramps of a counter end together, so the same is true of the sum of several ramps.
 //
-// ATTENTION: With the zero LeaseRequest the cost is admitted, however full the counter is, and nothing is charged,
-// because Need is 0.
+// ATTENTION: With the zero LeaseRequest any cost up to the tier's capacity is admitted, however full the counter is,
+// and nothing is charged, because Need is 0.
 type LeaseRequest struct {
 	// Need is how many units of the cost the caller cannot take from a lease that it has, 0..cost. The request is
 	// admitted if Need fits, and Need is charged.
