@@ -3,10 +3,11 @@ package limit
 // FixedWindow counts the units of the current window, and admits a cost if the count stays within the threshold. It is
 // exact inside a window; an interval that lies across two windows may have twice the threshold.
 //
-// Leased units count in the window in which they are leased, and end with it.
+// Leased units count in the window in which they are leased. Leases end with the window.
 const FixedWindow Algorithm = 1
 
-// The sliding kinds admit at most as much where two windows meet: less of the second window, or none of it.
+// A sliding algorithm never admits more than a fixed window with the same threshold and period. Where two fixed windows
+// meet, both thresholds are admitted; a sliding algorithm still counts units of the first window.
 var fixedWindowKind = kind{
 	name: "fixed_window", letter: 'f', amountField: amountThreshold, largest: MaxUnits, new: newFixedWindow,
 	stricter: []Algorithm{SlidingWindow, SlidingBuckets, SlidingLog},
@@ -22,7 +23,7 @@ func (w *fixedWindow) evaluate(s *State, now int64, r *Result) bool {
 	}
 	own := r.window.start
 	seen := w.asOf(s, own)
-	off := w.offGrid(seen.start, own)
+	off := w.offGrid(seen.start, own) // the stored window is of a grid that the owner had before, see windows
 	if off {
 		seen.weight = seen.previous
 	}
@@ -36,7 +37,7 @@ func (w *fixedWindow) evaluate(s *State, now int64, r *Result) bool {
 	switch {
 	case !off:
 		r.RetryAt = seen.start + w.period
-	case seen.count+r.need <= w.threshold: // in the grid's own next window, which starts with this count
+	case seen.count+r.need <= w.threshold: // the next window of the owner's grid starts with this count
 		r.RetryAt = own + w.period
 	default:
 		r.RetryAt = own + 2*w.period
@@ -44,7 +45,8 @@ func (w *fixedWindow) evaluate(s *State, now int64, r *Result) bool {
 	return true
 }
 
-// freshAt is one period later than it has to be while align stays as it is, see windows.
+// freshAt is the end of the window after the stored one. After a change of align the count of the stored window goes
+// into a window of the new grid, which ends up to a period later. A state does not tell whether align has changed.
 func (w *fixedWindow) freshAt(s *State) int64 { return s.Window().Start + 2*w.period }
 
 func (w *fixedWindow) resetAt(r *Result) int64 { return r.windowSeen().start + w.period }
@@ -86,11 +88,13 @@ func (w *fixedWindow) leaseEnd(owner string, now int64) (lease, ramp int64) {
 	return end, end
 }
 
-// counting: two windows meet, and each admits the threshold.
+// counting: an interval that touches two windows can admit the threshold in each. A charge counts for up to two periods
+// after a change of align, see windows.
 func (w *fixedWindow) counting() Counting {
 	return Counting{AtOnce: 2 * w.threshold, Lasts: 2 * w.period, Windows: 1}
 }
 
+// forgottenAt is the end of the window that contains the last µs before the time at.
 func (w *fixedWindow) forgottenAt(owner string, at int64) int64 { return w.window(owner, at-1).end }
 
 func (w *fixedWindow) params(owner string) Params {
