@@ -1,13 +1,13 @@
 package limit
 
-// LeakyBucket spaces requests evenly: it admits a cost if its slot has come, and the next slot is then cost·period/rate
-// later. In any time t it admits at most rate·t + the largest cost. Source: the generic cell rate algorithm of ITU-T
-// I.371, annex A, without tolerance.
+// LeakyBucket spaces requests evenly: it admits a cost if the next free time has come. The next free time is then
+// cost·period/rate after the time of the charge. In any time t it admits at most rate·t/period + the largest cost.
+// Source: the generic cell rate algorithm of ITU-T I.371, annex A, without tolerance.
 //
 // It has no units to lease: each decision asks the store.
 const LeakyBucket Algorithm = 6
 
-// It cannot be divided: slots of several counters come at the same time.
+// A limit cannot be divided: two counters, each with half of the rate, could admit requests at the same instant.
 var leakyBucketKind = kind{
 	name: "leaky_bucket", letter: 'l', amountField: amountRate, largest: MaxUnits, indivisible: true, new: newLeakyBucket,
 }
@@ -15,14 +15,15 @@ var leakyBucketKind = kind{
 type leakyBucket struct {
 	rate, period int64 // units, µs
 	num, den     int64 // rate/period in lowest terms: num/den units per µs
-	atOnce       int64 // the largest cost of the limit's requests, units
+	atOnce       int64 // the limit's MaxCost, units
 }
 
-// LeakyBucketState is the state of a leaky bucket.
+// LeakyBucketState is the state of a leaky bucket. NextFree + Fraction/Num is the time, in µs since 1970, from which on
+// the next cost is admitted.
 type LeakyBucketState struct {
-	NextFree int64 // the next slot is free from here on, µs since 1970,
-	Fraction int64 // and this many 1/Num µs
-	Num      int64 // the numerator of the rate by which Fraction is counted; 0: the bucket was never used
+	NextFree int64 // µs since 1970
+	Fraction int64 // in 1/Num µs, 0..Num-1
+	Num      int64 // the numerator of the rate, in lowest terms, at the last charge; 0: the bucket was never used
 }
 
 // LeakyBucket is the state as one of a leaky bucket.
@@ -33,7 +34,7 @@ func (s *State) LeakyBucket() LeakyBucketState {
 // State is the inverse of [State.LeakyBucket].
 func (st LeakyBucketState) State() State { return State{a: st.NextFree, b: st.Fraction, c: st.Num} }
 
-// leakySeen is what a decision has seen of a leaky bucket, before its charge.
+// leakySeen is what a decision has seen of a leaky bucket before its charge. now is the time of the decision.
 type leakySeen struct{ nextFree, fraction, now int64 }
 
 func (r *Result) leakySeen() leakySeen {
@@ -51,22 +52,24 @@ func newLeakyBucket(t *Tier, l *Limit, bad report) algorithm {
 			"use a rounder rate or a shorter period", b.rate, t.Period, largest, largest, b.den)
 		return b
 	}
-	if most := b.most(); most < b.rate { // the rate admits more than slots can be counted in
+	if most := b.most(); most < b.rate { // costs above most could not be counted exactly
 		l.costMost = min(l.costMost, most)
 	}
 	return b
 }
 
-// most is the largest number of units that the bucket can count with: the rate, or fewer if so many slots pass 2^52.
+// most returns the largest number of units that the bucket can count with: the rate, or less if units·den would reach
+// 2^52.
 func (b *leakyBucket) most() int64 { return min(b.rate, (maxExact-1)/b.den) }
 
-// after is the slot, with its fraction, that comes units/rate·period after the time at.
+// after returns the time units·period/rate after the time given by the parameter at, with its fraction of a µs.
 func (b *leakyBucket) after(at, units int64) (nextFree, fraction int64) {
 	spent := units * b.den
 	return at + spent/b.num, spent % b.num
 }
 
-// nextFree is the slot of the state, with a fraction that is counted at the present rate: another one is rounded up.
+// nextFree returns the next free time of the state. A fraction that is counted in µs of another rate's numerator is
+// rounded up to a whole µs.
 func (b *leakyBucket) nextFree(st LeakyBucketState) (nextFree, fraction int64) {
 	switch {
 	case st.Num == 0:
@@ -96,11 +99,12 @@ func (b *leakyBucket) evaluate(s *State, now int64, r *Result) bool {
 	return true
 }
 
+// repair moves the next free time to one period from now, the latest that a charge can set.
 func (b *leakyBucket) repair(s *State, now int64, _ *Result) {
 	*s = LeakyBucketState{NextFree: now + b.period, Num: s.LeakyBucket().Num}.State()
 }
 
-// charge: the cost is admitted, so the slot is not after now.
+// charge sets the next free time as of now. The cost is admitted, so the old next free time is not after now.
 func (b *leakyBucket) charge(s *State, now int64, r *Result) {
 	if r.need == 0 {
 		return
@@ -117,11 +121,11 @@ func (b *leakyBucket) freshAt(s *State) int64 {
 	return st.NextFree + 1
 }
 
-// used: between two slots the bucket has room for nothing.
+// used returns 0 or the whole rate: until the next free time the bucket has room for nothing.
 func (b *leakyBucket) used(r *Result) int64 {
 	seen := r.leakySeen()
-	come := seen.nextFree < seen.now || seen.nextFree == seen.now && seen.fraction == 0
-	if r.Charged == 0 && come {
+	free := seen.nextFree < seen.now || seen.nextFree == seen.now && seen.fraction == 0
+	if r.Charged == 0 && free {
 		return 0
 	}
 	return b.rate
@@ -138,7 +142,7 @@ func (b *leakyBucket) resetAt(r *Result) int64 {
 	return max(seen.nextFree, seen.now)
 }
 
-// moreAt: if nothing is used, it is when as many units as the rate would have left room, a period from now.
+// moreAt is, if nothing is used, the next free time that a charge of the whole rate would set: one period from now.
 func (b *leakyBucket) moreAt(r *Result) int64 {
 	if b.used(r) <= 0 {
 		return r.leakySeen().now + b.period
@@ -155,8 +159,8 @@ func (b *leakyBucket) receipt(r *Result, e *ReceiptEntry) {
 	e.end = e.nextFree + 1
 }
 
-// refund moves the slot back, if it is still the one that the charge set: once another charge has been admitted, the wait
-// that the refund would shorten has been served.
+// refund moves the next free time back, if it is still the one that the charge set. Once another charge has been
+// admitted, the wait that the refund would shorten is over.
 func (b *leakyBucket) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
 	if s.LeakyBucket() != (LeakyBucketState{e.nextFree, e.fraction, b.num}) {
 		return 0
@@ -170,8 +174,9 @@ func (b *leakyBucket) offer(*State, string, int64, *LeaseRequest, *Result) Lease
 
 func (b *leakyBucket) chargeLease(*State, *Result, *Lease) {}
 
-// returnUnspent moves the slot back by the units, to now at most. As many as a charge can have free it now, for rounding and
-// replays may have put it further off than they reach.
+// returnUnspent moves the next free time back by the given units, to now at most. As many units as the largest charge
+// can have move it to now in any case: because of rounding and replays, it may lie further ahead than these units
+// reach.
 func (b *leakyBucket) returnUnspent(s *State, units, _, now int64, _ span) {
 	st := s.LeakyBucket()
 	if st.Num == 0 || st.NextFree < now {
@@ -193,7 +198,8 @@ func (b *leakyBucket) returnUnspent(s *State, units, _, now int64, _ span) {
 	*s = LeakyBucketState{nextFree, fraction, b.num}.State()
 }
 
-// replay moves the slot on by the units, to a period from now at most, for the bucket admits nothing until then.
+// replay moves the next free time later by the given units, to one period from now at most. The bucket admits nothing
+// before.
 func (b *leakyBucket) replay(s *State, units, at, now int64, _ span) {
 	if now-at >= b.period {
 		return
@@ -211,7 +217,7 @@ func (b *leakyBucket) leasing() Leasing { return Leasing{None: true} }
 
 func (b *leakyBucket) leaseEnd(string, int64) (lease, ramp int64) { return 0, 0 }
 
-// counting: a cost of the whole rate moves the next slot one period ahead.
+// counting: a cost of the whole rate moves the next free time one period ahead.
 func (b *leakyBucket) counting() Counting {
 	return Counting{AtOnce: b.atOnce, Lasts: b.period, Windows: 1}
 }
