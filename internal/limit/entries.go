@@ -239,13 +239,11 @@ func (l *log) offer(_ *State, _ string, now int64, ask *LeaseRequest, r *Result)
 }
 
 func (l *log) chargeLease(s *State, r *Result, granted *Lease) {
-	if granted.Units == 0 && r.leaseAt == 0 {
+	if granted.Units == 0 {
 		return
 	}
 	s.setSum(s.Log().Sum + granted.Units)
-	if granted.Units > 0 {
-		s.ensureExtra().add(Entry{granted.At, granted.Units})
-	}
+	s.ensureExtra().add(Entry{granted.At, granted.Units})
 	seen := r.logSeen()
 	seen.used, seen.emptyAt = seen.used+granted.Units, max(seen.emptyAt, l.expires(granted.At))
 	seen.write(r)

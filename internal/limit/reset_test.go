@@ -1,0 +1,24 @@
+package limit
+
+import (
+	"testing"
+	"time"
+)
+
+// TestResetWithoutGrant guarantees that a request which needs nothing and is granted no lease leaves ResetAt where it was.
+func TestResetWithoutGrant(t *testing.T) {
+	l, err := New(Limit{ID: "l", MaxCost: 10, Tiers: []Tier{{Algorithm: SlidingLog, Threshold: 10, Period: 10 * time.Second}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const now = int64(1_772_452_800_000_000)
+	var s State
+	reset := once(l, &s, now, 10).Results[0].ResetAt()
+	d := ask(t, &l.Tiers[0], &s, now+1_000_000, 1, LeaseRequest{Most: 5, Ample: 5, Share: ShareOne, Life: 5_000_000})
+	if d.Lease(0).Units != 0 {
+		t.Fatalf("%d units are leased of a full log", d.Lease(0).Units)
+	}
+	if got := d.Results[0].ResetAt(); got != reset {
+		t.Errorf("nothing was charged or leased, and ResetAt has moved by %d µs", got-reset)
+	}
+}
