@@ -262,7 +262,9 @@ func (l *log) replay(s *State, units, at, now int64, _ span) {
 		return
 	}
 	sum := s.Log().Sum
-	units = min(units, max(mostCounted-sum, 0))
+	if units = min(units, max(mostCounted-sum, 0)); units == 0 {
+		return
+	}
 	s.setSum(sum + units)
 	s.ensureExtra().add(Entry{at, units})
 }

@@ -22,3 +22,19 @@ func TestResetWithoutGrant(t *testing.T) {
 		t.Errorf("nothing was charged or leased, and ResetAt has moved by %d µs", got-reset)
 	}
 }
+
+// TestReplayAddsNoEmptyEntries guarantees that a replay to a log that counts as much as it can adds no entry.
+func TestReplayAddsNoEmptyEntries(t *testing.T) {
+	l, err := New(Limit{ID: "l", Tiers: []Tier{{Algorithm: SlidingBuckets, Threshold: 10, Period: 10 * time.Second, Buckets: 10}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const now = int64(1_772_452_800_000_000)
+	var s State
+	for i := range int64(3) {
+		ask(t, &l.Tiers[0], &s, now, 1, LeaseRequest{Correction: MaxUnits, CorrectionAt: now - i*1_000_000})
+	}
+	if got := s.Log(); got.Sum != 2*MaxUnits || len(got.Entries) != 2 {
+		t.Errorf("after two replays that the log counts in full, and one that it does not: %+v", got)
+	}
+}
