@@ -49,12 +49,35 @@ func (w *fixedWindow) evaluate(s *State, now int64, r *Result) bool {
 // into a window of the new grid, which ends up to a period later. A state does not tell whether align has changed.
 func (w *fixedWindow) freshAt(s *State) int64 { return s.Window().Start + 2*w.period }
 
-func (w *fixedWindow) resetAt(r *Result) int64 { return r.windowSeen().start + w.period }
+// resetAt is the end of the window. If the window is of a grid that the owner had before, its count goes into the next
+// window of the owner's grid, and nothing is used once that ends, see windows.
+func (w *fixedWindow) resetAt(r *Result) int64 {
+	seen, next := r.windowSeen(), w.nextOnGrid(r)
+	if next == 0 {
+		return seen.start + w.period
+	}
+	if seen.count+r.Charged > 0 {
+		return next + w.period
+	}
+	return next
+}
 
-func (w *fixedWindow) moreAt(r *Result) int64 { return w.resetAt(r) }
+// moreAt is the end of the window. If the window is of a grid that the owner had before, less may count once the next
+// window of the owner's grid begins: the count without the weight.
+func (w *fixedWindow) moreAt(r *Result) int64 {
+	next, count := w.nextOnGrid(r), r.windowSeen().count+r.Charged
+	if next != 0 && count < min(w.used(r), w.threshold) {
+		return next
+	}
+	if next != 0 {
+		return next + w.period
+	}
+	return w.resetAt(r)
+}
 
 func (w *fixedWindow) receipt(r *Result, e *ReceiptEntry) {
-	e.at, e.end = r.windowSeen().start, w.resetAt(r)
+	e.at = r.windowSeen().start
+	e.end = e.at + w.period
 }
 
 func (w *fixedWindow) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {

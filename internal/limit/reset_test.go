@@ -1,9 +1,57 @@
 package limit
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 )
+
+// TestResetAfterAlign guarantees that after a change of align, too, something is used until ResetAt, and nothing from then
+// on, and that more is left at MoreAt and no more a microsecond before. A window of the grid that the owner had before
+// counts until the second window of the other grid ends, since that takes over its count.
+func TestResetAfterAlign(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for _, algorithm := range []Algorithm{FixedWindow, SlidingWindow} {
+		ahead := 0
+		for range 4000 {
+			in := Limit{ID: "l", MaxCost: 10, AlignOwner: r.IntN(2) == 0,
+				Tiers: []Tier{{Algorithm: algorithm, Threshold: 10, Period: time.Second}}}
+			was, err := New(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in.AlignOwner = !in.AlignOwner
+			is, err := New(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var s State
+			now := int64(1_772_452_800_000_000) + r.Int64N(1e12)
+			for range 3 {
+				once(was, &s, now, 1+r.Int64N(5))
+				now += r.Int64N(800_000)
+			}
+			before := s.Clone()
+			d := once(is, &s, now, 1+r.Int64N(5))
+			res := &d.Results[0]
+			if is.Tiers[0].counts.(interface{ offGrid(start, own int64) bool }).offGrid(res.windowSeen().start, res.window.start) {
+				ahead++
+			}
+			at := func(now int64) *Result { return &once(is, s.Clone(), now, 11).Results[0] }
+			if reset := res.ResetAt(); res.Used() > 0 && (at(reset).Used() != 0 || at(reset-1).Used() == 0) {
+				t.Fatalf("%s: %+v at %d, then %+v: at ResetAt, %d µs later, %d are used, and %d a µs before", algorithm, before, now,
+					s, reset-now, at(reset).Used(), at(reset-1).Used())
+			}
+			if more := res.MoreAt(); res.Used() > 0 && (at(more).Remaining() <= res.Remaining() || at(more-1).Remaining() > res.Remaining()) {
+				t.Fatalf("%s: %+v at %d, then %+v: %d are left; at MoreAt, %d µs later, %d, and %d a µs before", algorithm, before, now,
+					s, res.Remaining(), more-now, at(more).Remaining(), at(more-1).Remaining())
+			}
+		}
+		if ahead < 500 {
+			t.Errorf("%s: only %d decisions saw a window of the other grid", algorithm, ahead)
+		}
+	}
+}
 
 // TestResetWithoutGrant guarantees that a request which needs nothing and is granted no lease leaves ResetAt where it was.
 func TestResetWithoutGrant(t *testing.T) {

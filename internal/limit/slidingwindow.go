@@ -102,21 +102,31 @@ func (w *slidingWindow) weighsAtMost(most, start, count, previous int64) int64 {
 // freshAt is one period later than the stored count weighs anything, for the reason that fixedWindow.freshAt gives.
 func (w *slidingWindow) freshAt(s *State) int64 { return s.Window().Start + 3*w.period }
 
-func (w *slidingWindow) resetAt(r *Result) int64 {
-	seen := r.windowSeen()
-	if seen.count+r.Charged > 0 {
-		return seen.start + 2*w.period
+// startOnGrid returns the start of the window from which on the counts weigh less as time passes: that of the current
+// window or, if that is of a grid that the owner had before, of the next window of the owner's grid, which starts with
+// these counts.
+func (w *slidingWindow) startOnGrid(r *Result) int64 {
+	if next := w.nextOnGrid(r); next != 0 {
+		return next
 	}
-	return seen.start + w.period
+	return r.windowSeen().start
+}
+
+func (w *slidingWindow) resetAt(r *Result) int64 {
+	seen, start := r.windowSeen(), w.startOnGrid(r)
+	if seen.count+r.Charged > 0 {
+		return start + 2*w.period
+	}
+	return start + w.period
 }
 
 // moreAt is, if nothing is used, when the first unit would come free if the whole threshold was charged now.
 func (w *slidingWindow) moreAt(r *Result) int64 {
-	seen, used := r.windowSeen(), w.used(r)
+	seen, start, used := r.windowSeen(), w.startOnGrid(r), w.used(r)
 	if used <= 0 {
-		return w.weighsAtMost(w.threshold-1, seen.start, w.threshold, 0)
+		return w.weighsAtMost(w.threshold-1, start, w.threshold, 0)
 	}
-	return w.weighsAtMost(min(used, w.threshold)-1, seen.start, seen.count+r.Charged, seen.previous)
+	return w.weighsAtMost(min(used, w.threshold)-1, start, seen.count+r.Charged, seen.previous)
 }
 
 func (w *slidingWindow) receipt(r *Result, e *ReceiptEntry) {

@@ -81,6 +81,15 @@ func (w *windows) asOf(s *State, own int64) windowSeen {
 // offGrid reports whether a window that starts at start is of another grid than the one that starts at own, and later.
 func (w *windows) offGrid(start, own int64) bool { return start > own && (start-own)%w.period != 0 }
 
+// nextOnGrid returns the start of the next window of the owner's grid, if the current window is of a grid that the
+// owner had before; otherwise 0.
+func (w *windows) nextOnGrid(r *Result) int64 {
+	if own := r.window.start; w.offGrid(r.windowSeen().start, own) {
+		return own + w.period
+	}
+	return 0
+}
+
 // misdated reports whether only a clock that was far ahead can have written the start of the window.
 func (w *windows) misdated(s *State, now int64) bool { return s.Window().Start-maxSkew > now }
 
