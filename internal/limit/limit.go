@@ -12,13 +12,12 @@
 //
 // A store makes a decision in one sequence, whatever the algorithms are. The example of the package runs it.
 //
-//  1. [Decision.Begin] checks the request. The [Evaluation] that it returns has one Result for each tier of each
-//     limit.
-//  2. [Evaluation.Evaluate] fills one Result from the State of its counter. It charges nothing. It must be called for each
-//     Result.
+//  1. [Decision.Begin] checks the request. The [Evaluation] that it returns has one Result for each tier of each limit.
+//  2. [Evaluation.Evaluate] fills one Result from the State of its counter, and charges nothing. It must be called for
+//     each Result.
 //  3. [Evaluation.Settle] returns whether the request is allowed: whether all limits that enforce admit it.
 //  4. [Evaluation.Charge] charges one counter. After Settle it must be called for each Result for which
-//     [Evaluation.Charges] is true. In an allowed decision Charges is false only for shadow limits that would have denied.
+//     [Evaluation.Charges] is true. In an allowed decision that is false only for shadow limits that would have denied.
 //
 // An [Evaluation] is a [Decision] that is still being made. Its methods are for stores. Whoever asked for the decision
 // reads the Decision.

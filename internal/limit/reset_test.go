@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestResetAfterAlign guarantees that after a change of align, too, something is used until ResetAt, and nothing from then
-// on, and that more is left at MoreAt and no more a microsecond before. A window of the grid that the owner had before
-// counts until the second window of the other grid ends, since that takes over its count.
+// TestResetAfterAlign guarantees what ResetAt and MoreAt say after a change of align: something is used until ResetAt,
+// and nothing from then on; more is left at MoreAt, and no more a microsecond before. The next window of the owner's
+// grid takes over the count of the window that the owner had before.
 func TestResetAfterAlign(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for _, algorithm := range []Algorithm{FixedWindow, SlidingWindow} {
@@ -34,17 +34,23 @@ func TestResetAfterAlign(t *testing.T) {
 			before := s.Clone()
 			d := once(is, &s, now, 1+r.Int64N(5))
 			res := &d.Results[0]
-			if is.Tiers[0].counts.(interface{ offGrid(start, own int64) bool }).offGrid(res.windowSeen().start, res.window.start) {
+			grid := is.Tiers[0].counts.(interface{ nextOnGrid(*Result) int64 })
+			if grid.nextOnGrid(res) != 0 {
 				ahead++
 			}
-			at := func(now int64) *Result { return &once(is, s.Clone(), now, 11).Results[0] }
-			if reset := res.ResetAt(); res.Used() > 0 && (at(reset).Used() != 0 || at(reset-1).Used() == 0) {
-				t.Fatalf("%s: %+v at %d, then %+v: at ResetAt, %d µs later, %d are used, and %d a µs before", algorithm, before, now,
-					s, reset-now, at(reset).Used(), at(reset-1).Used())
+			if res.Used() == 0 {
+				continue
 			}
-			if more := res.MoreAt(); res.Used() > 0 && (at(more).Remaining() <= res.Remaining() || at(more-1).Remaining() > res.Remaining()) {
-				t.Fatalf("%s: %+v at %d, then %+v: %d are left; at MoreAt, %d µs later, %d, and %d a µs before", algorithm, before, now,
-					s, res.Remaining(), more-now, at(more).Remaining(), at(more-1).Remaining())
+			usedAt := func(now int64) int64 { return once(is, s.Clone(), now, 11).Results[0].Used() }
+			reset := res.ResetAt()
+			if at, early := usedAt(reset), usedAt(reset-1); at != 0 || early == 0 {
+				t.Fatalf("%s: %+v at %d, then %+v: at ResetAt, %d µs later, %d are used, and %d a µs before",
+					algorithm, before, now, s, reset-now, at, early)
+			}
+			left, more := res.Remaining(), res.MoreAt()
+			if at, early := 10-min(usedAt(more), 10), 10-min(usedAt(more-1), 10); at <= left || early > left {
+				t.Fatalf("%s: %+v at %d, then %+v: %d are left; at MoreAt, %d µs later, %d, and %d a µs before",
+					algorithm, before, now, s, left, more-now, at, early)
 			}
 		}
 		if ahead < 500 {
@@ -53,9 +59,11 @@ func TestResetAfterAlign(t *testing.T) {
 	}
 }
 
-// TestResetWithoutGrant guarantees that a request which needs nothing and is granted no lease leaves ResetAt where it was.
+// TestResetWithoutGrant guarantees that a request which needs nothing and is granted no lease leaves ResetAt where it
+// was.
 func TestResetWithoutGrant(t *testing.T) {
-	l, err := New(Limit{ID: "l", MaxCost: 10, Tiers: []Tier{{Algorithm: SlidingLog, Threshold: 10, Period: 10 * time.Second}}})
+	tier := Tier{Algorithm: SlidingLog, Threshold: 10, Period: 10 * time.Second}
+	l, err := New(Limit{ID: "l", MaxCost: 10, Tiers: []Tier{tier}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +81,8 @@ func TestResetWithoutGrant(t *testing.T) {
 
 // TestReplayAddsNoEmptyEntries guarantees that a replay to a log that counts as much as it can adds no entry.
 func TestReplayAddsNoEmptyEntries(t *testing.T) {
-	l, err := New(Limit{ID: "l", Tiers: []Tier{{Algorithm: SlidingBuckets, Threshold: 10, Period: 10 * time.Second, Buckets: 10}}})
+	tier := Tier{Algorithm: SlidingBuckets, Threshold: 10, Period: 10 * time.Second, Buckets: 10}
+	l, err := New(Limit{ID: "l", Tiers: []Tier{tier}})
 	if err != nil {
 		t.Fatal(err)
 	}
