@@ -9,7 +9,7 @@ import (
 // last column bounds what is admitted in any interval as long as the period or, where it names t, in any interval of
 // length t. In the rows of the buckets rate means rate/period, units per time.
 //
-//	fixed_window     count of the window ⌊now/period⌋; admits iff count+cost ≤ threshold    bound 2×, exact inside a window
+//	fixed_window     count of the window ⌊now/period⌋ + cost ≤ threshold                     bound 2×, exact inside a window
 //	sliding_window   ⌈prev·(period−elapsed)/period⌉ + cur + cost ≤ threshold                bound 2× at worst
 //	sliding_buckets  sum of the current bucket and the n before it + cost ≤ threshold       bound threshold
 //	sliding_log      units charged after now−period + cost ≤ threshold                      bound threshold
@@ -107,7 +107,7 @@ type algorithm interface {
 	receipt(r *Result, e *ReceiptEntry)
 
 	// refund gives back to s at most units of the charge that e describes, and returns how many it gave back.
-	// Afterwards s never holds more room than it would if the charge had not been made.
+	// Afterwards s never has more room than it would if the charge had not been made.
 	refund(s *State, e *ReceiptEntry, units, now int64) int64
 
 	// offer returns the lease that the request gets if it is admitted. The units of r.need are not part of it. If the
@@ -255,7 +255,7 @@ type Counting struct {
 	// Windows is in how many windows units count: the present one, and those before it that still count. That many
 	// corrections below zero (see [LeaseRequest].Correction), the first of the present time and each other one of a
 	// time one Period earlier, empty the counter. A leaky_bucket counts as one window. 0 means that the tier has no
-	// windows, and that such corrections do nothing.
+	// windows, and cannot be emptied in this way.
 	Windows int
 
 	Entries    bool // units are counted in entries, each with a time of its own
