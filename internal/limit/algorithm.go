@@ -9,7 +9,7 @@ import (
 // last column bounds what is admitted in any interval as long as the period or, where it names t, in any interval of
 // length t. In the rows of the buckets rate means rate/period, units per time.
 //
-//	fixed_window     count of the window ⌊now/period⌋ + cost ≤ threshold                     bound 2×, exact inside a window
+//	fixed_window     count of the window ⌊now/period⌋ + cost ≤ threshold                    bound 2×, exact inside a window
 //	sliding_window   ⌈prev·(period−elapsed)/period⌉ + cur + cost ≤ threshold                bound 2× at worst
 //	sliding_buckets  sum of the current bucket and the n before it + cost ≤ threshold       bound threshold
 //	sliding_log      units charged after now−period + cost ≤ threshold                      bound threshold
