@@ -39,8 +39,7 @@ func (r *Result) logSeen() logSeen {
 
 func (v logSeen) write(r *Result) { r.seen = numbers{v.now, v.used, v.emptyAt, v.emptyAtBefore} }
 
-// freedAt is when more is left than before the charge, if nothing is charged: when so many entries no longer count that
-// the sum of the others is below what was used and below the threshold. 0 if no entry counts.
+// freedAt is the first time at which more is left than before the charge, if nothing is charged. 0 if no entry counts.
 func (r *Result) freedAt() int64 { return r.alsoSeen }
 
 func (r *Result) setFreedAt(at int64) { r.alsoSeen = at }
@@ -62,7 +61,7 @@ func (l *log) oldest(now int64) int64 { return floorTo(now, l.width) - l.lasts +
 // expires returns the first time at which an entry of the time given by the parameter at no longer counts.
 func (l *log) expires(at int64) int64 { return at + l.lasts }
 
-// expiredBy returns the first time at which at least so many units of the entries no longer count. If all entries
+// expiredBy returns the first time at which at least the given units of the entries no longer count. If all entries
 // together have fewer units, it is the time at which none of them counts any more; 0 if there are no entries.
 func (l *log) expiredBy(entries []Entry, units int64) (at int64) {
 	for i := 0; units > 0 && i < len(entries); i++ {
@@ -309,9 +308,9 @@ func (l *log) droppable(r *Result) int {
 	return int(r.stale)
 }
 
-// grow gives the log memory for so many entries. If there is still no room for one more, the charge will share the last
-// entry, whose time becomes the later one of its own time and the charge's. One of the two then counts for longer than
-// it would alone. That makes the limit stricter, and never looser.
+// grow gives the log memory for the given number of entries. If there is still no room for one more, the charge will
+// share the last entry, whose time becomes the later one of its own time and the charge's. One of the two then counts
+// for longer than it would alone. That makes the limit stricter, and never looser.
 func (l *log) grow(s *State, r *Result, entries int) {
 	x, stale := s.ensureExtra(), l.droppable(r)
 	if entries = max(entries, 1); entries > cap(x.entries) {

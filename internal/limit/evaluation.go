@@ -189,10 +189,10 @@ func (r *Result) room(s *State) (bytes int64, entries int) {
 	return bytes, 0
 }
 
-// Grow prepares s for the charge of result i: it gives s memory for so many entries in total. If entries is 0, s keeps
-// the memory that it has. With less memory than Room returned, s drops entries that no longer count. If there is still
-// none for one more entry, the charge shares the last one, which then counts for longer: the limit gets stricter, never
-// looser. s always gets memory for one entry. For a request with leases entries must be what Room returned.
+// Grow prepares s for the charge of result i: it gives s memory for that number of entries in total. If entries is 0, s
+// keeps the memory that it has. With less memory than Room returned, s drops entries that no longer count. If there is
+// still none for one more entry, the charge shares the last one, which then counts for longer: the limit gets stricter,
+// never looser. s always gets memory for one entry. For a request with leases entries must be what Room returned.
 func (e *Evaluation) Grow(i int, s *State, entries int) {
 	if r := &e.Results[i]; r.Tier.grows != nil {
 		r.Tier.grows.grow(s, r, entries)

@@ -19,16 +19,18 @@ type LeaseRequest struct {
 	// admitted if Need fits, and Need is charged.
 	Need int64
 
-	// The size of the lease, in units, if Need fits. left is what is left of the tier after Need. The lease has
+	// The next five fields give the size of the lease, in units, if Need fits. left is what is left of the tier after
+	// Need. The lease has
 	//
 	//	min(max(min(most, left·Share/ShareOne), Least), left)
 	//
 	// units, where most is Ample if left ≥ Plenty, and Most otherwise. All five are 0 if no lease is wanted.
-	Least  int64 // the lease has at least so many units, if as many are left
-	Most   int64 // the lease has at most so many units, if less than Plenty are left
-	Ample  int64 // the lease has at most so many units, if Plenty or more are left
-	Plenty int64 // where Ample takes the place of Most; 0: always
-	Share  int64 // the lease has at most the part Share/ShareOne of what is left, 0..ShareOne
+
+	Least  int64 // the size is at least Least, if that many units are left
+	Most   int64 // the size is at most Most, if fewer than Plenty units are left
+	Ample  int64 // the size is at most Ample, if Plenty or more units are left
+	Plenty int64 // how many units must be left for Ample to take the place of Most; 0: Ample always does
+	Share  int64 // the size is at most left·Share/ShareOne, 0..ShareOne, unless Least is more
 
 	Life int64 // µs; sliding_log and sliding_buckets: how long the lease is to last, 0..period
 	Ramp bool  // token_bucket and sliding_window: the lease may be a ramp: left is what will be left when the slot ends
@@ -133,7 +135,7 @@ type Leasing struct {
 	Ends    bool  // leases end at the end of a window, period or slot; otherwise when [LeaseRequest].Life is over
 	Longest int64 // the longest time from a grant to that end, µs; 0 for a quota, and if Ends is false
 	Ramps   bool  // a lease may be a ramp
-	Step    int64 // the units of a ramp come free in steps of so many µs; 0: continuously
+	Step    int64 // the length of the steps in which the units of a ramp come free, µs; 0: continuously
 	Refills bool  // units come free all the time, so only what is leased tells how fast the counter is used
 	Weighs  bool  // units that are used in a window reduce what the next window admits
 

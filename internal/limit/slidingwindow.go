@@ -18,7 +18,7 @@ var slidingWindowKind = kind{
 
 type slidingWindow struct {
 	windows
-	tick       int64 // the weight changes in steps of so many µs
+	tick       int64 // µs; the time between two changes of the weight
 	ticks      int64 // whole ticks in a period
 	slotLength int64 // µs; all ramps that are granted in a slot end with it. Other leases end with the window
 }
