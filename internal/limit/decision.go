@@ -32,7 +32,8 @@ type Result struct {
 	Cost int64 // what the request asked for, units
 
 	// Charged is what the decision charged to the counter, units: the cost, or the part of it that the caller had not
-	// leased. 0 if the decision denied, or if this is a shadow limit that would have denied.
+	// leased. If the decision was made from leases, it is the whole cost, which is taken off the lease. 0 if the
+	// decision denied, or if this is a shadow limit that would have denied.
 	Charged int64
 
 	RetryAt int64 // if neither Admits nor Never is set: µs since 1970 at which the cost fits, if nobody else charges

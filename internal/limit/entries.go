@@ -8,7 +8,7 @@ type LogState struct {
 	Entries []Entry // ascending by time. A State and its LogState share the memory of this slice
 }
 
-// Log is the state as one of a sliding log or of sliding buckets.
+// Log returns s as the state of a sliding log or of sliding buckets.
 func (s *State) Log() LogState { return LogState{Sum: s.b, Entries: s.entries()} }
 
 // State is the inverse of [State.Log].

@@ -26,7 +26,7 @@ type LeakyBucketState struct {
 	Num      int64 // the numerator of the rate, in lowest terms, at the last charge; 0: the bucket was never used
 }
 
-// LeakyBucket is the state as one of a leaky bucket.
+// LeakyBucket returns s as the state of a leaky bucket.
 func (s *State) LeakyBucket() LeakyBucketState {
 	return LeakyBucketState{NextFree: s.a, Fraction: s.b, Num: s.c}
 }

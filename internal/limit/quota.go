@@ -24,7 +24,7 @@ type QuotaState struct {
 	Count      int64 // units charged in it
 }
 
-// Quota is the state as one of a quota.
+// Quota returns s as the state of a quota.
 func (s *State) Quota() QuotaState { return QuotaState{Start: s.a, End: s.c, Count: s.b} }
 
 // State is the inverse of [State.Quota]. A State holds the numbers in the order Start, Count, End.

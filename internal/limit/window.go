@@ -7,7 +7,7 @@ type WindowState struct {
 	Previous int64 // units charged in the window before it
 }
 
-// Window is the state as one of a fixed or sliding window.
+// Window returns s as the state of a fixed or sliding window.
 func (s *State) Window() WindowState { return WindowState{Start: s.a, Count: s.b, Previous: s.c} }
 
 // State is the inverse of [State.Window].
