@@ -68,8 +68,8 @@ func (b *leakyBucket) after(at, units int64) (nextFree, fraction int64) {
 	return at + spent/b.num, spent % b.num
 }
 
-// nextFree returns the next free time of the state. A fraction that is counted in µs of another rate's numerator is
-// rounded up to a whole µs.
+// nextFree returns the next free time of the state. A fraction that was counted at another rate is rounded up to a whole
+// µs.
 func (b *leakyBucket) nextFree(st LeakyBucketState) (nextFree, fraction int64) {
 	switch {
 	case st.Num == 0:

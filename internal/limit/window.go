@@ -65,7 +65,7 @@ func (w *windows) offset(owner string) int64 {
 
 // asOf returns the state as of now: the start of the current window, its count, and the count of the window before it.
 // The parameter own is the start of the window of the owner's grid that contains now. A stored window that starts later
-// stays the current one: a faster clock has begun it, and windows only move forward.
+// stays the current one: a faster clock has begun it, or it is of a grid that the owner had before.
 func (w *windows) asOf(s *State, own int64) windowSeen {
 	switch st := s.Window(); {
 	case st.Start >= own:
