@@ -163,7 +163,7 @@ func (c *call) collectCounters() {
 			}
 			c.tiers = append(c.tiers, tierCall{
 				counter: counter, tier: t, charge: i, cost: charge.Cost,
-				mayLease:        c.store.mayLease(charge.Limit) && !t.Leasing().Never,
+				mayLease:        c.store.mayLease(charge.Limit) && !t.Leasing().None,
 				exceedsCapacity: charge.Cost > t.Capacity(),
 			})
 		}

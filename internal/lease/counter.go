@@ -127,5 +127,5 @@ func (c *counter) forgetLease() (lost int64) {
 // leasesEntries reports whether a lease of the tier is one entry of a log or of buckets, counted at the lease's end.
 func leasesEntries(t *limit.Tier) bool {
 	l := t.Leasing()
-	return !l.Never && !l.Ends
+	return !l.None && !l.Ends
 }

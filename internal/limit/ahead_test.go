@@ -287,7 +287,7 @@ func TestLeaseOfStamps(t *testing.T) {
 // slotOf is where the slots of acme's bucket begin and end around noon.
 func slotOf(k *lessee) (start, end int64) {
 	end = k.l.Tiers[0].LeaseEnd(k.owner.Name, noon)
-	return end - k.l.Tiers[0].Params(k.owner).Slot, end
+	return end - k.l.Tiers[0].Params(k.owner).SlotLength, end
 }
 
 // A bucket of 20, refilled by 10 a second. 15 are leased and held until their slot ends: until then it is full at 5.

@@ -5,15 +5,17 @@ import (
 	"strconv"
 )
 
-// Algorithm names how a tier counts. The bound is the most that any interval as long as the period can admit.
+// Algorithm names how a tier counts. A cost above the threshold, burst, rate or quota of a tier is never admitted. The
+// last column bounds what is admitted in any interval as long as the period or, where it names t, in any interval of
+// length t. In the rows of the buckets rate means rate/period, units per time.
 //
-//	fixed_window     count of the window ⌊now/period⌋; admits iff count+cost ≤ threshold           bound 2×, exact inside a window
-//	sliding_window   ⌈prev·(period−elapsed)/period⌉ + cur + cost ≤ threshold                       bound 2× at worst
-//	sliding_buckets  sum of the current bucket and the n before it + cost ≤ threshold              bound threshold
-//	sliding_log      units charged after now−period + cost ≤ threshold                             bound threshold
-//	token_bucket     level ≥ cost; the level refills by rate/period, up to burst                   bound burst + rate·t
-//	leaky_bucket     slot ≤ now, then slot = now + cost·period/rate; a cost above rate is never    bound rate·t + largest cost
-//	quota            count of the calendar period + cost ≤ units                                   exact inside a period
+//	fixed_window     count of the window ⌊now/period⌋ + cost ≤ threshold                    bound 2×, exact inside a window
+//	sliding_window   ⌈prev·(period−elapsed)/period⌉ + cur + cost ≤ threshold                bound 2× at worst
+//	sliding_buckets  sum of the current bucket and the n before it + cost ≤ threshold       bound threshold
+//	sliding_log      units charged after now−period + cost ≤ threshold                      bound threshold
+//	token_bucket     level ≥ cost; the level refills by rate·time, up to burst              bound burst + rate·t
+//	leaky_bucket     nextFree ≤ now; a charge sets nextFree = now + cost/rate               bound rate·t + largest cost
+//	quota            count of the calendar period + cost ≤ units                            exact inside a period
 //
 // Each algorithm is one file of this package, which holds all that the system does with it. To add one:
 //
@@ -24,14 +26,15 @@ import (
 //  4. Add an entry to the DynamoDB store's table of algorithms.
 //  5. Add a model of it to limittest, from its definition and not from its code.
 //
-// The contract suite (limittest) runs for every algorithm that kinds names, on every store, and fails until all five are
-// there. Plans, placement of limits on cells and the answers' headers need nothing more: they go by what [Algorithm] and
-// [Tier] say of an algorithm.
+// The contract suite (limittest) runs for every algorithm that kinds names, on every store, and fails until all five
+// are there. Plans, placement of limits on cells and the answers' headers need nothing more: they go by what
+// [Algorithm] and [Tier] say of an algorithm.
 type Algorithm uint8
 
-// kinds has one line for each algorithm, in the order of the table above. The numbers are part of stored forms: they
-// never change. With the tables of the two stores it is all that indexes, compares or switches by algorithm outside the
-// algorithms' own files, since something must lead from a tier's number to its algorithm. Others ask for a property.
+// kinds has one line for each algorithm. The Algorithm constants are part of stored forms: they never change.
+//
+// Apart from this table, and one table in the Redis and one in the DynamoDB store, code outside the algorithms' own
+// files must not look at which algorithm it has. It asks for a property instead, such as [Algorithm.HasBurst].
 var kinds = [...]kind{
 	FixedWindow:    fixedWindowKind,
 	SlidingWindow:  slidingWindowKind,
@@ -46,76 +49,107 @@ var kinds = [...]kind{
 type kind struct {
 	name    string // in plans and identities
 	letter  byte   // in the short names of counters, see [Tier.AppendName]
-	amount  string // the field of a plan that sets [Tier.Threshold]
 	largest int64  // the largest Threshold
 
-	hasBurst, hasBuckets, hasCalendar bool // which fields of a [Tier] it has; with a calendar it has no period
+	// amountField is the field of a plan that sets [Tier.Threshold]: amountThreshold, amountRate or amountUnits.
+	amountField string
+
+	// Which fields of a [Tier] are used. A tier that has a calendar has no period.
+	hasBurst, hasBuckets, hasCalendar bool
 
 	indivisible bool        // see [Algorithm.Indivisible]
-	neverLooser []Algorithm // those that are never looser than this one, see [Algorithm.NeverLooser]
+	stricter    []Algorithm // with the same numbers these never admit more than this one, see [Algorithm.NeverLooser]
 
-	// new checks what is particular to the algorithm, fills in defaults of t, and returns what counts by t. It is called
-	// only with a threshold and a period that are in range. If it reports an error its result is not used.
+	// new checks the fields of t that only this algorithm has, fills in their defaults, and returns the algorithm with
+	// the numbers of t. It is called only with a threshold and a period that are in range. After it has called bad, its
+	// result is not used.
 	new func(t *Tier, l *Limit, bad report) algorithm
 }
 
-// algorithm is one way to count, with the numbers of one tier. These methods are all that the rest of the system knows of
-// it. They are called under locks, so they never wait; an algorithm is immutable and shared by all counters of its tier.
+// algorithm is one way to count, with the numbers of one tier. These methods are all that the rest of the system knows
+// of it. They are called under locks, so they never wait; those that may compute a calendar say so. An algorithm is
+// immutable and shared by all counters of its tier.
 //
-// Times are µs since 1970. A [Result] is filled by evaluate, and is complete from then on: what the methods below say of
-// it never reads a State, which others may have changed by then.
+// Times are µs since 1970. Methods that get a Result and no State read the Result only: the State may have changed
+// since.
 type algorithm interface {
-	// evaluate writes to r what the counter comes to at the time now, before any charge, and whether r.need fits. It changes
-	// nothing but r. It returns false, and r is undefined, if only a clock that was far ahead can have written s: the state
-	// is then to be repaired first.
+	// evaluate writes to r the content of the counter as of now, before any charge, and whether r.need fits. It changes
+	// nothing but r. It returns false if s holds a time that lies more than MaxSkew after any that a correct clock
+	// could have written. r is then undefined, and the caller must call repair and then evaluate again.
 	evaluate(s *State, now int64, r *Result) bool
 
-	// repair brings a state for which evaluate returned false back to now. What was counted stays counted.
+	// repair moves the times of a state for which evaluate returned false back to where a clock that shows now could
+	// have set them. Units that were charged stay charged. Leases and receipts that name a moved time give nothing
+	// back.
 	repair(s *State, now int64, r *Result)
 
-	// charge takes r.need units from s, the state for which evaluate filled r.
+	// charge takes r.need units from s, which must be the state for which evaluate filled r, and updates r.
 	charge(s *State, now int64, r *Result)
 
-	// freshAt is the first time from which s is no different from a state that was never used.
+	// freshAt returns a time from which on s is no different from a state that was never used. It is the earliest such
+	// time that s alone tells: windows do not know whether align has changed, and return one that is a period later.
 	freshAt(s *State) int64
 
-	// used is how many units are taken after the decision; resetAt is when none will be, and moreAt when more will be left,
-	// if nothing more is charged.
+	// used returns how many units are used after the decision, including those that the decision charged.
 	used(r *Result) int64
+
+	// resetAt returns when nothing will be used any more, if nothing more is charged.
 	resetAt(r *Result) int64
+
+	// moreAt returns when more units will be left than after the decision, if nothing more is charged, see
+	// [Result.MoreAt].
 	moreAt(r *Result) int64
 
-	// free counts so many units of r, after the decision, as not taken; below zero as taken.
-	free(r *Result, units int64)
+	// addUsed adds units, which may be negative, to what r says is used. It changes no State.
+	addUsed(r *Result, units int64)
 
-	// receipt writes to e what a refund has to know of the charge, and refund gives back at most so many of its units to s,
-	// and returns how many. It never gives back more than s would have gained had the charge not been made.
+	// receipt writes to e what refund will have to know of the charge of r.
 	receipt(r *Result, e *ReceiptEntry)
+
+	// refund gives back to s at most units of the charge that e describes, and returns how many it gave back.
+	// Afterwards s never has more room than it would if the charge had not been made.
 	refund(s *State, e *ReceiptEntry, units, now int64) int64
 
-	// offer is what could be leased beside r, were it allowed; it sets r.leaseAt if units are charged otherwise for a lease
-	// than for a request. lease charges to s what was granted, after charge.
+	// offer returns the lease that the request gets if it is admitted. The units of r.need are not part of it. If the
+	// algorithm keeps leased units apart (see [Leasing]) and ask wants a lease, offer sets r.leaseAt. The charge of
+	// r.need is then counted as leased, too.
 	offer(s *State, owner string, now int64, ask *LeaseRequest, r *Result) Lease
-	lease(s *State, r *Result, granted *Lease)
 
-	// giveBack returns units of a lease that were not spent to the window, slot or entry at in which they were leased, and
-	// replay counts units that were admitted without the store at the time at. Neither does anything once that is over.
-	// window is that of the time now.
-	giveBack(s *State, units, at, now int64, window period)
-	replay(s *State, units, at, now int64, window period)
+	// chargeLease charges to s the units that offer granted. It is called after charge. If r.leaseAt is set, it also
+	// counts the units of r.need as leased.
+	chargeLease(s *State, r *Result, granted *Lease)
 
-	// leasing says how the tier is leased. leaseEnd is when a lease and a ramp that are granted now end, 0 if leases have no
-	// end of their own. leased is Decision.Leased of a decision that leased so many units itself.
+	// returnUnspent takes off s units that were leased and not spent. The parameter at is [Lease].At: it names the
+	// window, slot or entry in which the units were leased. returnUnspent does nothing once units in it no longer
+	// count; a token bucket accepts them for one slot length after the slot's end. A leaky bucket ignores at.
+	//
+	// window is the window or calendar period that contains now. It is undefined for an algorithm that is not windowed.
+	returnUnspent(s *State, units, at, now int64, window span)
+
+	// replay charges to s units that were admitted without the store, at the time given by the parameter at. It does
+	// nothing if units that were admitted at that time no longer count. window is as for returnUnspent.
+	replay(s *State, units, at, now int64, window span)
+
+	// leasing says how the tier is leased.
 	leasing() Leasing
-	leaseEnd(owner string, now int64) (lease, ramp int64)
-	leased(r *Result, units int64) int64
 
-	// counting says how the tier counts. forgottenAt is a time from which no unit counts that a request of the owner was
-	// charged before the time at. It may take long, and must not be called under a lock.
+	// leaseEnd returns when a lease, and when a ramp, that is granted now ends. Both are 0 if leases end when
+	// [LeaseRequest].Life is over, or if there are none. It may compute a calendar, so it must not be called under a
+	// lock.
+	leaseEnd(owner string, now int64) (lease, ramp int64)
+
+	// leasedInSlot returns how many units of a token bucket are leased in the slot of the decision: those that r says,
+	// and the given number of units that the decision itself leased. Other algorithms return 0.
+	leasedInSlot(r *Result, units int64) int64
+
+	// counting says how the tier counts.
 	counting() Counting
+
+	// forgottenAt returns a time from which on no unit counts any more that a request of the owner was charged before
+	// the time at, see [Tier.ForgottenAt]. It may compute a calendar, so it must not be called under a lock.
 	forgottenAt(owner string, at int64) int64
 
-	// params are the numbers of the tier, for stores that count elsewhere.
+	// params returns the numbers of the tier, for stores that count elsewhere.
 	params(owner string) Params
 }
 
@@ -123,24 +157,26 @@ type algorithm interface {
 type windowed interface {
 	algorithm
 
-	// window is the one of the time now. It may take long, and must not be called under a lock.
-	window(owner string, now int64) period
+	// window returns the window or calendar period that contains now. It may compute a calendar, so it must not be
+	// called under a lock.
+	window(owner string, now int64) span
 }
 
-// period is a time from its start up to but without its end, µs since 1970.
-type period struct{ start, end int64 }
+// span is an interval of time, µs since 1970: a window or a calendar period. It contains start, but not end.
+type span struct{ start, end int64 }
 
 // growing is an algorithm whose states grow with the requests that they count.
 type growing interface {
 	algorithm
 
-	// room is how many entries the state should have room for before it is charged, 0 if it has enough. grow gives it room for
-	// so many, see [Evaluation.Grow].
+	// room returns for how many entries in total s should have memory before the charge; 0 if it has enough.
 	room(s *State, r *Result) (entries int)
+
+	// grow gives s memory for that many entries, see [Evaluation.Grow].
 	grow(s *State, r *Result, entries int)
 
-	// uncharge makes r say what it would had charge and lease not been called.
-	uncharge(r *Result)
+	// undoCharge undoes what charge wrote to r. The caller resets r.Charged.
+	undoCharge(r *Result)
 }
 
 // Algorithms lists every algorithm, for tables of tests and for error messages.
@@ -177,8 +213,8 @@ const (
 	amountUnits     = "units"
 )
 
-// Amount is the field of a plan that sets [Tier.Threshold]: "threshold", "rate" or "units".
-func (a Algorithm) Amount() string { return kinds[a].amount }
+// AmountField is the field of a plan that sets [Tier.Threshold]: "threshold", "rate" or "units".
+func (a Algorithm) AmountField() string { return kinds[a].amountField }
 
 // HasBurst reports whether a tier has a [Tier.Burst].
 func (a Algorithm) HasBurst() bool { return kinds[a].hasBurst }
@@ -189,33 +225,37 @@ func (a Algorithm) HasBuckets() bool { return kinds[a].hasBuckets }
 // HasCalendar reports whether a tier has a [Tier.Calendar] in place of a period.
 func (a Algorithm) HasCalendar() bool { return kinds[a].hasCalendar }
 
-// HasRate reports whether the amount is a rate: units come free evenly, so only Threshold/Period tells how many are
-// admitted over time. Otherwise a window admits its Threshold at once, and its length matters.
-func (a Algorithm) HasRate() bool { return kinds[a].amount == amountRate }
+// HasRate reports whether the threshold is a rate: units come free evenly, so that the ratio Threshold/Period alone
+// tells how many are admitted over time. Otherwise Threshold units can be admitted at once, and the length of the
+// period matters.
+func (a Algorithm) HasRate() bool { return kinds[a].amountField == amountRate }
 
-// Indivisible reports whether only one counter can keep a limit of the algorithm. Parts of the threshold that several
-// counters keep may together admit more than one counter of the whole.
+// Indivisible reports that a limit of the algorithm must be kept by one counter. If several counters each kept a part
+// of the threshold, they could together admit more than one counter with the whole threshold.
 func (a Algorithm) Indivisible() bool { return kinds[a].indivisible }
 
-// NeverLooser reports whether the algorithm never admits more in any interval than the other one may, with the same
-// numbers. It reports false for pairs of which that is not known.
+// NeverLooser reports whether a never admits more in any interval than the algorithm than may admit, with the same
+// threshold and period. If than has a burst, that is so only if the burst is at least the threshold. NeverLooser
+// reports false for pairs of which nothing is known.
 func (a Algorithm) NeverLooser(than Algorithm) bool {
-	return a == than || slices.Contains(kinds[than].neverLooser, a)
+	return a == than || slices.Contains(kinds[than].stricter, a)
 }
 
 // Counting says how a tier counts.
 type Counting struct {
-	// AtOnce bounds what can be admitted at once, units. In any time t the tier admits at most
-	// AtOnce + Threshold·t/Period. A quota has no Period; it admits at most AtOnce where two calendar periods meet.
+	// AtOnce is the constant in the bound AtOnce + Threshold·t/Period on what the tier admits in any interval of length
+	// t, units. It may be more than can be admitted in one instant. A quota has no Period: it admits at most AtOnce in
+	// an interval that touches no more than two calendar periods.
 	AtOnce int64
 
-	// Lasts is for how long a charge can be told from none at most, µs. With Entries, it is for how long an entry counts
-	// from its own time on. 0 for a quota, whose periods differ in length.
+	// Lasts is the longest time, µs, for which a counter with a charge differs from one without it. If Entries is set,
+	// each entry counts for that long from its own time on. 0 for a quota, whose periods differ in length.
 	Lasts int64
 
-	// Windows is how many windows are counted apart, the present one and those before it that still count. As many
-	// corrections (see [LeaseRequest.Correction]), each of a time one Period before the other's, empty the counter. The
-	// queue of a leaky_bucket is one. 0 if the tier has no windows, and corrections by them do nothing.
+	// Windows is in how many windows units count: the present one, and those before it that still count. That many
+	// corrections below zero (see [LeaseRequest].Correction), the first of the present time and each other one of a
+	// time one Period earlier, empty the counter. A leaky_bucket counts as one window. 0 means that the tier has no
+	// windows, and cannot be emptied in this way.
 	Windows int
 
 	Entries    bool // units are counted in entries, each with a time of its own
@@ -225,7 +265,9 @@ type Counting struct {
 // Counting says how the tier counts.
 func (t *Tier) Counting() Counting { return t.counts.counting() }
 
-// ForgottenAt is a time from which no unit counts that a request of the owner was charged before the time at, both µs
-// since 1970. Leases may last longer. A counter that may grant more from the time at on must wait until then.
-// If the tier has a calendar, ForgottenAt must not be called under a lock, see [Tier.CalendarPeriod].
+// ForgottenAt returns a time from which on no unit counts any more that requests of the owner were charged before the
+// time at, both µs since 1970. Units that were leased before at may count for longer, and so may a charge that
+// [Evaluation.Grow] counted together with a lease. A counter that takes over a part of the limit at the time at must
+// not grant units of that part before ForgottenAt. If the tier has a calendar, ForgottenAt must not be called under a
+// lock, see [Tier.CalendarPeriod].
 func (t *Tier) ForgottenAt(owner string, at int64) int64 { return t.counts.forgottenAt(owner, at) }

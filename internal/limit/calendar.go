@@ -40,8 +40,8 @@ func ParseEvery(name string) (Every, bool) {
 }
 
 // Calendar divides time into the periods of a quota. A period begins at the first instant of its first day in the
-// location; where that day has no midnight (daylight saving) at the first instant it has, and where midnight comes
-// twice at the earlier one. So periods follow each other without gap or overlap in every zone.
+// location: at the first instant that the day has, if it has no midnight (daylight saving), and at the earlier
+// midnight, if midnight comes twice. So periods follow each other without gap or overlap in every zone.
 type Calendar struct {
 	Every       Every
 	Location    *time.Location // required
@@ -71,7 +71,7 @@ func (c *Calendar) check() error {
 	return nil
 }
 
-// String is the canonical text, as in "month@15 Europe/Paris". It is part of the counter's identity.
+// String returns the canonical text, as in "month@15 Europe/Paris". It is part of the counter's identity.
 func (c *Calendar) String() string {
 	s := c.Every.String()
 	switch c.Every {
@@ -116,12 +116,11 @@ func (c *Calendar) Period(now int64) (start, end int64) {
 // onPeriod, if a test has set it, is called whenever a period is computed.
 var onPeriod func()
 
-// maxPeriodsOff bounds how many periods the one that holds an instant lies from the one that index returns for the
-// instant's civil date. In real zones that is at most one, where the date lies before the anchor or the clock has shown a
-// later date already.
+// maxPeriodsOff is the largest error of index that Period corrects, in periods. In real zones index is at most one
+// period off: if the date lies before the anchor, or if the clock has shown a later date before.
 const maxPeriodsOff = 4
 
-// index numbers the period that a civil date falls in. It may be off by a few; Period corrects that.
+// index returns the number of the period that contains a civil date. It may be a few periods off; Period corrects that.
 func (c *Calendar) index(y int, m time.Month, d int) int {
 	switch c.Every {
 	case Day:
@@ -135,7 +134,7 @@ func (c *Calendar) index(y int, m time.Month, d int) int {
 	}
 }
 
-// begin is the first instant of period n, in µs.
+// begin returns the first instant of period n, µs since 1970.
 func (c *Calendar) begin(n int) int64 {
 	switch c.Every {
 	case Day:
@@ -149,21 +148,23 @@ func (c *Calendar) begin(n int) int64 {
 	}
 }
 
+// anchored returns the first instant of a day of a month, or of its last day if the month has no such day, µs since
+// 1970.
 func anchored(y int, m time.Month, day int, loc *time.Location) int64 {
 	last := time.Date(y, m+1, 0, 0, 0, 0, 0, time.UTC).Day()
 	return startOfDay(y, m, min(max(day, 1), last), loc)
 }
 
-// startOfDay is the first instant, in µs, at which the clocks of loc show the date or a later one.
+// startOfDay returns the first instant, µs since 1970, at which the clocks of loc show the date or a later one.
 //
-// It asks for the zone's offset at single instants only. time.Date promises nothing for a midnight that does not exist or
-// comes twice. Time.ZoneBounds is wrong for years beyond the zone's table: on the last day of a leap year it returns an
-// end before the instant, so a walk from end to end never arrives.
+// It asks for the zone's offset at single instants only. time.Date promises nothing for a midnight that does not exist
+// or comes twice. Time.ZoneBounds is wrong for years beyond the zone's table: on the last day of a leap year it returns
+// an end before the instant, so a walk from end to end never arrives.
 //
 // The search begins at an instant before the day begins in any zone and assumes that the offset there stays. If the
 // offset at the resulting midnight is the same, that is the answer; otherwise the search goes on from the instant at
-// which the offset changed. This is exact if no zone changes its offset twice within the 52 hours around a midnight. The
-// closest two changes since 1880 are 95 hours apart (Freetown, 1939).
+// which the offset changed. This is exact if no zone changes its offset twice within the 52 hours around a midnight.
+// The closest two changes since 1880 are 95 hours apart (Freetown, 1939).
 func startOfDay(y int, m time.Month, d int, loc *time.Location) int64 {
 	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix()
 	at := midnight - maxOffset
@@ -184,8 +185,8 @@ const (
 	maxChanges = 4         // changes of the offset that the search for one midnight follows; real zones have at most one
 )
 
-// offsetChange returns the first second after from, and at most until, at which the offset differs from that of from. The
-// offsets at from and until must differ.
+// offsetChange returns the first second after from, and at most until, at which the offset differs from that of from.
+// The offsets at from and until must differ.
 func offsetChange(from, until int64, loc *time.Location) int64 {
 	offset := offsetAt(from, loc)
 	for until-from > 1 {
@@ -199,7 +200,7 @@ func offsetChange(from, until int64, loc *time.Location) int64 {
 	return until
 }
 
-// offsetAt is how far the clocks of loc are ahead of UTC at an instant, in seconds.
+// offsetAt returns by how many seconds the clocks of loc are ahead of UTC at an instant.
 func offsetAt(unix int64, loc *time.Location) int64 {
 	_, offset := time.Unix(unix, 0).In(loc).Zone()
 	return int64(offset)
@@ -217,10 +218,12 @@ func micros(seconds int64) int64 {
 	return seconds * 1_000_000
 }
 
+// civilDays returns the number of days from 1970-01-01 to a civil date.
 func civilDays(y int, m time.Month, d int) int {
 	return int(floorTo(time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix(), 86400) / 86400)
 }
 
+// floorDivInt returns a/b rounded down, for b above 0.
 func floorDivInt(a, b int) int {
 	q := a / b
 	if a%b < 0 {

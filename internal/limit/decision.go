@@ -5,79 +5,100 @@ import (
 	"time"
 )
 
-// Decision is the outcome over all limits of a request. The zero Decision is ready for use, and it can be used again.
+// Decision is the outcome over all limits of a request. The zero Decision is ready for use. A Decision can be reused.
 //
 // Its unexported fields are the working memory of the store that makes it, see [Evaluation].
 type Decision struct {
 	Allowed bool
 	Never   bool      // denied, and no wait would help: the cost is above what a limit can ever hold
-	RetryAt int64     // denied and not Never: µs since 1970 at which the cost fits in every limit, if nobody else charges
+	RetryAt int64     // if neither Allowed nor Never: when the cost fits if nobody else charges, µs since 1970
 	Results []Result  // one for each tier of each charge, in their order
-	ID      ReceiptID // of the receipt, where Allowed
+	ID      ReceiptID // the name of the receipt, if Allowed
 	Owner   Owner
 	Now     int64 // the time of the decision by the store's clock, µs since 1970
 
-	// Degraded says that the store did not answer, and that each limit's OnStoreFailure was applied instead.
+	// Degraded means that the store did not answer, and that each limit's OnStoreFailure was applied instead.
 	Degraded bool
 
 	charges []Charge
 	asked   []LeaseRequest
-	leased  []Lease // as many as results where asked is not empty
+	granted []Lease // one for each result, if asked is not empty
 	denier  int     // index of the binding result of a denial, or -1
 }
 
 // Result is the outcome of one tier of one limit within a [Decision].
 type Result struct {
-	Tier    *Tier
-	Cost    int64 // asked for, units
-	Charged int64 // taken, units: Cost, or 0 where the decision denied or a shadow would have
-	RetryAt int64 // where Admits is false and Never is too: µs since 1970 at which the cost fits, if nobody else charges
+	Tier *Tier
+	Cost int64 // what the request asked for, units
+
+	// Charged is what the decision charged to the counter, units: the cost, or the part of it that the caller had not
+	// leased. If the decision was made from leases, it is the whole cost, which is taken off the lease. 0 if the
+	// decision denied, or if this is a shadow limit that would have denied.
+	Charged int64
+
+	RetryAt int64 // if neither Admits nor Never is set: µs since 1970 at which the cost fits, if nobody else charges
 	Admits  bool  // this tier has room for the cost
 	Never   bool  // the cost is above what the tier can ever hold
-	Other   bool  // set by a store: counted in the counter shared by all values beyond the limit's bound
-	Unasked bool  // set by a store, of a request with leases: the counter was not looked up, for nothing was asked of it
+	Other   bool  // set by a store: the counter is the one shared by all values beyond the limit's bound
 
-	shadow  bool  // only reports
-	leases  bool  // the request asks for leases
-	mayGrow bool  // the charge may make the counter's state larger
-	charge  int16 // index in the request
-	stale   int32 // logs: how many of the first entries no longer count
-	need    int64 // what the counter must have room for: the cost, less what the caller has leased
-	leaseAt int64 // what is charged is a lease that is counted at this time, see [Lease]; 0: it is not
-	window  period
-	seen    numbers // the counter as of the decision's time, before the charge
-	fifth   int64   // one more such number, for the algorithms that need five
+	// Unasked is set by a store, and only for a request with leases. The counter was not read, because the request
+	// neither needs nor wants anything of it. The result is that of an unused counter.
+	Unasked bool
+
+	shadow      bool  // the limit is a shadow: it only reports
+	asksLease   bool  // the request has leases, see [Request.Leases]
+	mayGrow     bool  // the charge may make the counter's state larger
+	chargeIndex int16 // the index, in the request's Charges, of the charge that this result is about
+	stale       int32 // logs: how many of the first entries no longer count
+	need        int64 // what the counter must have room for: the cost, less what the caller has leased
+
+	// leaseAt is where the charge is counted, if not at the time of the decision: the end of a token bucket's slot, or
+	// the time of a log's entry; see [Lease].At. offer sets it if the charge counts as leased, and grow of a log if the
+	// charge shares the last entry. 0: at the time of the decision.
+	leaseAt int64
+
+	window span    // of a windowed algorithm: the window or calendar period of the decision's time
+	seen   numbers // the counter as of the decision's time. charge, chargeLease and addUsed may change it
+
+	// alsoSeen is a fifth number of seen: see refunded of token buckets and freedAt of logs. It is a field of its own
+	// because the compiler keeps a struct in registers only if it has at most four words.
+	alsoSeen int64
 }
 
-// numbers are what an algorithm remembers of a counter for a [Result]. Like those of a [State] they have names in each
-// algorithm's file, by a type such as bucketSeen. They are four because the compiler keeps structs of up to four words in
-// registers, and larger ones in memory.
+// numbers are what an algorithm remembers of a counter for a [Result]. Each algorithm's file names them by a type such
+// as bucketSeen, as it names the numbers of a [State]. They are four because the compiler keeps structs of up to four
+// words in registers, and larger ones in memory.
 type numbers struct{ a, b, c, d int64 }
 
 // Limit is the limit the result is about.
 func (r *Result) Limit() *Limit { return r.Tier.limit }
 
-// Shadow reports whether the result only reports.
+// Shadow reports whether the limit is a shadow, which cannot deny.
 func (r *Result) Shadow() bool { return r.shadow }
 
-// Used is what of the capacity is taken after the decision, units, rounded up. It may exceed the capacity where a limit
-// was lowered.
+// Used is how much of the capacity is used after the decision, units, rounded up. It exceeds the capacity if the limit
+// was lowered, if units were charged that had been admitted without the store, or if a token bucket leased units ahead
+// of its refill.
 func (r *Result) Used() int64 { return r.Tier.counts.used(r) }
 
-// Remaining is what is left after the decision, units: the largest cost that would be admitted at the same time. Never
-// negative.
+// Remaining is what is left after the decision, units: the largest cost that the tier would admit at the same time. It
+// is never below 0.
 func (r *Result) Remaining() int64 { return max(0, r.Tier.capacity-r.Used()) }
 
-// ResetAt is when the counter will be as if it had never been used, if nothing more is charged: the end of a window, a
-// bucket full again. µs since 1970; the time of the decision where nothing is used.
+// ResetAt is when nothing will be used any more, if nothing more is charged: the end of a window, the time at which a
+// bucket is full. µs since 1970. If nothing is used it is the time of the decision or the end of the present window. It
+// is meant for callers. A store that wants to forget a counter must go by [Tier.FreshAt], which is later.
 func (r *Result) ResetAt() int64 { return r.Tier.counts.resetAt(r) }
 
-// MoreAt is the first time, µs since 1970, at which more remains than after the decision, if nothing more is charged: a token
-// bucket's next unit, the end of a window, the next slot of a leaky bucket. Where the capacity remains, so that there can never be
-// more, it is when more than nothing would remain if all of it was charged now. It is never after RetryAt where the result has one.
+// MoreAt is the first time, µs since 1970, at which more remains than after the decision, if nothing more is charged:
+// the time of a token bucket's next unit, the end of a window, the next free time of a leaky bucket. It is never after
+// RetryAt, if the result has one.
 //
-// The time is that of the state which was evaluated. A store whose states hold fewer entries than were made tells a later time,
-// and the result of a lease tells what the store knew when it granted the lease.
+// If nothing is used, no more than the capacity can ever remain. MoreAt is then the time at which the first unit would
+// come free if the whole capacity was charged now.
+//
+// A store that merges entries of a log for lack of memory reports a later time. A decision from a lease reports the
+// time that was true when the lease was granted.
 func (r *Result) MoreAt() int64 {
 	at := r.Tier.counts.moreAt(r)
 	if !r.Admits && !r.Never {
@@ -86,16 +107,16 @@ func (r *Result) MoreAt() int64 {
 	return at
 }
 
-// Uncharge makes the result say what it would had its charge not been made, for a store that takes it back.
+// Uncharge removes from the result what the decision charged. It is for a store that has taken the charge back.
 func (r *Result) Uncharge() {
 	if r.Charged > 0 && r.Tier.grows != nil {
-		r.Tier.grows.uncharge(r)
+		r.Tier.grows.undoCharge(r)
 	}
 	r.Charged = 0
 }
 
-// Binding is the result that decided a denial, or that has least left by ratio on an allow; nil where there is no
-// enforcing result.
+// Binding returns the result that decided a denial or, if the request was allowed, the one with the smallest
+// Remaining/Capacity. It returns nil if no limit of the request enforces.
 func (d *Decision) Binding() *Result {
 	if d.denier >= 0 && d.denier < len(d.Results) && !d.Allowed {
 		return &d.Results[d.denier]
@@ -113,14 +134,15 @@ func (d *Decision) Binding() *Result {
 	return least
 }
 
-// lessLeft compares remaining/capacity without division, in 128 bits.
+// lessLeft reports whether Remaining/Capacity of a is below that of b. It multiplies in 128 bits, and so never rounds.
 func lessLeft(a, b *Result) bool {
 	ahi, alo := bits.Mul64(uint64(a.Remaining()), uint64(b.Tier.capacity))
 	bhi, blo := bits.Mul64(uint64(b.Remaining()), uint64(a.Tier.capacity))
 	return ahi < bhi || (ahi == bhi && alo < blo)
 }
 
-// RetryAfter is the exact wait from the decision's time until the cost fits; 0 where it was allowed or never will be.
+// RetryAfter is the exact wait from the decision's time until the cost fits; 0 if it was allowed, or if it will never
+// fit.
 func (d *Decision) RetryAfter() time.Duration {
 	if d.Allowed || d.Never {
 		return 0
@@ -128,9 +150,9 @@ func (d *Decision) RetryAfter() time.Duration {
 	return time.Duration(max(0, d.RetryAt-d.Now)) * time.Microsecond
 }
 
-// Fullest is what the fullest counter of an allowed decision has taken in, in thousandths of what its limit holds, rounded
-// down: above 1000 where more was admitted than that. Shadows do not count. It is 0 where the decision denies, or was made
-// without the store.
+// Fullest returns the largest Used/Capacity of the results of an allowed decision, in thousandths, rounded down. It is
+// above 1000 if more is used than the capacity. Shadow limits are left out. Fullest is 0 if the decision denies, or was
+// made without the store.
 func (d *Decision) Fullest() int64 {
 	if !d.Allowed || d.Degraded {
 		return 0
@@ -145,40 +167,41 @@ func (d *Decision) Fullest() int64 {
 	return most
 }
 
-// Value is which counter of its limit result i was about.
+// Value returns the value whose counter result i is about.
 func (d *Decision) Value(i int) Value {
-	v := d.charges[d.Results[i].charge].Value
+	v := d.charges[d.Results[i].chargeIndex].Value
 	if d.Results[i].Other {
 		return d.Owner.OtherValue(v)
 	}
 	return v
 }
 
-// ChargeIndex is the index, in the request, of the charge that result i is about.
-func (d *Decision) ChargeIndex(i int) int { return int(d.Results[i].charge) }
+// ChargeIndex returns the index, in the request's Charges, of the charge that result i is about.
+func (d *Decision) ChargeIndex(i int) int { return int(d.Results[i].chargeIndex) }
 
-// Lease is what was leased of result i. Where the decision denied that is nothing, unless the store charges wider counters
-// first, see [Evaluation.KeepLease]: then it is the caller's lease all the same, and what [LeaseRequest.Correction] gave
-// back has arrived. A result that is denied without a lease has changed nothing.
+// Lease returns what was leased of the tier of result i. After a denial it is empty, and the counter is unchanged, with
+// one exception: a store that charges the wider counters of a request first may have charged this one before a narrower
+// one denied, see [Evaluation.KeepLease]. The lease that Lease then returns is the caller's, and a
+// [LeaseRequest.Correction] of the result has taken effect.
 func (d *Decision) Lease(i int) Lease {
-	if i >= len(d.leased) {
+	if i >= len(d.granted) {
 		return Lease{}
 	}
-	return d.leased[i]
+	return d.granted[i]
 }
 
-// Leased is what of result i's token bucket is leased in the slot of the decision, units, what the decision itself leased
-// included; 0 for other algorithms.
+// Leased returns how many units of the token bucket of result i are leased in the slot of the decision. They include
+// units that the decision itself leased. For other algorithms it returns 0.
 func (d *Decision) Leased(i int) int64 {
 	r, own := &d.Results[i], int64(0)
 	if r.leaseAt != 0 && d.Charges(i) {
 		own = r.Charged + d.Lease(i).Units
 	}
-	return r.Tier.counts.leased(r, own)
+	return r.Tier.counts.leasedInSlot(r, own)
 }
 
-// Charges reports whether result i is charged: every enforcing one of an allowed decision, and each shadow limit of it all of
-// whose tiers would admit.
+// Charges reports whether result i is charged. In an allowed decision these are all results of enforcing limits, and
+// those of shadow limits all of whose tiers admit. In a denied decision there are none.
 func (d *Decision) Charges(i int) bool {
 	return d.Allowed && (!d.Results[i].shadow || d.shadowAdmits(i))
 }
@@ -187,7 +210,7 @@ func (d *Decision) Charges(i int) bool {
 func (d *Decision) shadowAdmits(i int) bool {
 	r := &d.Results[i]
 	for j := range d.Results {
-		if o := &d.Results[j]; o.charge == r.charge && !o.Admits {
+		if o := &d.Results[j]; o.chargeIndex == r.chargeIndex && !o.Admits {
 			return false
 		}
 	}

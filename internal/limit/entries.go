@@ -4,11 +4,11 @@ import "slices"
 
 // LogState is the state of a sliding log, and of sliding buckets.
 type LogState struct {
-	Sum     int64   // of the entries' units
-	Entries []Entry // ascending by time. A State shares them with its LogState
+	Sum     int64   // the sum of the units of all entries, also of those that no longer count
+	Entries []Entry // ascending by time. A State and its LogState share the memory of this slice
 }
 
-// Log is the state as one of a sliding log or of sliding buckets.
+// Log returns s as the state of a sliding log or of sliding buckets.
 func (s *State) Log() LogState { return LogState{Sum: s.b, Entries: s.entries()} }
 
 // State is the inverse of [State.Log].
@@ -23,30 +23,30 @@ func (st LogState) State() State {
 // setSum sets the sum of the entries' units.
 func (s *State) setSum(units int64) { s.b = units }
 
-// logSeen is what a decision has seen of a log or of buckets, as of its time and before its charge. With what was charged it
-// is complete: a log may have changed when someone asks a Result.
+// logSeen is what a decision has seen of a log or of buckets, as of its time. Together with Result.Charged and freedAt
+// it holds all that a Result is asked for. The State may have changed by then.
 type logSeen struct {
-	now     int64
-	used    int64 // units that count
-	clears  int64 // when none of them will, or now
-	cleared int64 // clears before the charge
+	now           int64
+	used          int64 // how many units count; chargeLease and addUsed change it, charge does not
+	emptyAt       int64 // when none of the entries will count; now if none does
+	emptyAtBefore int64 // emptyAt before the charge
 }
 
 func (r *Result) logSeen() logSeen {
 	n := &r.seen
-	return logSeen{now: n.a, used: n.b, clears: n.c, cleared: n.d}
+	return logSeen{now: n.a, used: n.b, emptyAt: n.c, emptyAtBefore: n.d}
 }
 
-func (v logSeen) write(r *Result) { r.seen = numbers{v.now, v.used, v.clears, v.cleared} }
+func (v logSeen) write(r *Result) { r.seen = numbers{v.now, v.used, v.emptyAt, v.emptyAtBefore} }
 
-// freedAt is when fewer units count than before the charge; 0 if none count.
-func (r *Result) freedAt() int64 { return r.fifth }
+// freedAt is the first time at which more is left than before the charge, if nothing is charged. 0 if no entry counts.
+func (r *Result) freedAt() int64 { return r.alsoSeen }
 
-func (r *Result) setFreedAt(at int64) { r.fifth = at }
+func (r *Result) setFreedAt(at int64) { r.alsoSeen = at }
 
 // log is what a sliding log and sliding buckets have in common: entries of the units that were charged, each of which
-// counts for a time. Leased units are entries at the end of their lease, so that each counts for as long as the last unit
-// that can be spent.
+// counts for a time. Leased units are entered at the time at which their lease ends, as if all of them were spent at
+// the last moment.
 type log struct {
 	threshold int64
 	period    int64 // µs
@@ -54,17 +54,19 @@ type log struct {
 	lasts     int64 // µs; how long an entry counts from its time on
 }
 
-// oldest is the time of the first entry that still counts at now.
+// oldest returns the earliest time that an entry which still counts at now can have. An entry counts at now if expires
+// is after now, and all entries lie at multiples of width.
 func (l *log) oldest(now int64) int64 { return floorTo(now, l.width) - l.lasts + l.width }
 
-// leaves is the first time at which an entry of the time at no longer counts.
-func (l *log) leaves(at int64) int64 { return at + l.lasts }
+// expires returns the first time at which an entry of the time given by the parameter at no longer counts.
+func (l *log) expires(at int64) int64 { return at + l.lasts }
 
-// leftBy returns the first time at which so many units of the entries no longer count; 0 if there are no entries.
-func (l *log) leftBy(entries []Entry, units int64) (at int64) {
+// expiredBy returns the first time at which at least the given units of the entries no longer count. If all entries
+// together have fewer units, it is the time at which none of them counts any more; 0 if there are no entries.
+func (l *log) expiredBy(entries []Entry, units int64) (at int64) {
 	for i := 0; units > 0 && i < len(entries); i++ {
 		units -= entries[i].Units
-		at = l.leaves(entries[i].At)
+		at = l.expires(entries[i].At)
 	}
 	return at
 }
@@ -80,28 +82,28 @@ func (l *log) evaluate(s *State, now int64, r *Result) bool {
 		used -= entries[stale].Units
 		stale++
 	}
-	seen := logSeen{now: now, used: used, clears: now}
+	seen := logSeen{now: now, used: used, emptyAt: now}
 	if n > stale {
-		seen.clears = l.leaves(entries[n-1].At)
+		seen.emptyAt = l.expires(entries[n-1].At)
 	}
 	live := entries[stale:]
 	seen.write(r)
-	r.setFreedAt(l.leftBy(live, max(used-l.threshold, 0)+1))
+	r.setFreedAt(l.expiredBy(live, max(used-l.threshold, 0)+1))
 	r.stale = int32(stale)
 	if r.Never = r.Cost > l.threshold; r.Never {
 		return true
 	}
 	if r.Admits = used+r.need <= l.threshold; !r.Admits {
-		r.RetryAt = l.leftBy(live, used+r.need-l.threshold)
+		r.RetryAt = l.expiredBy(live, used+r.need-l.threshold)
 	}
 	return true
 }
 
-// misdated reports a time that only a clock which was far ahead can have written: leased units are entries of up to a
-// period from now.
+// misdated reports whether only a clock that was far ahead can have written an entry of the time given by the parameter
+// at. A correct clock may write an entry up to one period ahead: that of a lease.
 func (l *log) misdated(at, now int64) bool { return at-l.period-maxSkew > now }
 
-// repair moves the entries that are ahead to now.
+// repair moves the units of misdated entries to an entry of the present time.
 func (l *log) repair(s *State, now int64, _ *Result) {
 	x := s.extra
 	first, units := len(x.entries), int64(0)
@@ -123,12 +125,12 @@ func (l *log) charge(s *State, _ int64, r *Result) {
 		return
 	}
 	at := l.chargedAt(r)
-	s.more().add(Entry{at, r.need})
-	seen.cleared, seen.clears = seen.clears, max(seen.clears, l.leaves(at))
+	s.ensureExtra().add(Entry{at, r.need})
+	seen.emptyAtBefore, seen.emptyAt = seen.emptyAt, max(seen.emptyAt, l.expires(at))
 	seen.write(r)
 }
 
-// chargedAt is the time of the entry for what the decision charges.
+// chargedAt returns the time of the entry to which the decision charges what the request needs.
 func (l *log) chargedAt(r *Result) int64 {
 	if r.leaseAt != 0 {
 		return r.leaseAt
@@ -136,12 +138,13 @@ func (l *log) chargedAt(r *Result) int64 {
 	return floorTo(r.logSeen().now, l.width)
 }
 
-// drop forgets the first n entries. It only moves the start of the slice, so a busy log does not pay its length on every
-// charge. The entries before the new start stay in memory, and are counted. What is left is copied, which gives the memory
-// back, once there are more such entries than live ones, or once three quarters of the places behind the start are free. A
-// copy thus moves no more entries than were dropped since the last one.
+// drop removes the first n entries. In general it only moves the start of the slice, so a charge of a busy log does not
+// take time in proportion to the log's length. The removed entries stay allocated, and [State.Bytes] includes their
+// memory. Once there are more of them than live entries, or once three quarters of the capacity after the start are
+// free, the live entries are copied to a new array, and the old one is released. A copy thus moves no more entries than
+// were dropped since the last copy.
 func (x *extra) drop(n int) {
-	const few = 16 // entries that are not worth a copy
+	const few = 16 // the memory of so few entries is not worth a copy
 	live := x.entries[n:]
 	x.dropped += n
 	if x.dropped > len(live)+few || cap(live) >= 4*few && 4*len(live) < cap(live) {
@@ -150,7 +153,7 @@ func (x *extra) drop(n int) {
 	x.entries = live
 }
 
-// add keeps the order. Units of a time that is there already are added to its entry.
+// add adds the units of e to the entry of the time e.At. If there is none, it inserts e in the order of time.
 func (x *extra) add(e Entry) {
 	i, before := len(x.entries), cap(x.entries)
 	for i > 0 && x.entries[i-1].At > e.At {
@@ -161,19 +164,19 @@ func (x *extra) add(e Entry) {
 		return
 	}
 	if x.entries = slices.Insert(x.entries, i, e); cap(x.entries) != before {
-		x.dropped = 0 // room was made by moving all entries
+		x.dropped = 0 // Insert has moved all entries to a new array
 	}
 }
 
-// takeOff takes at most so many units off the entry of the time at, and returns how many. An entry that is then empty goes,
-// so that charging and refunding in turn does not add entries without bound.
+// takeOff takes at most the given units off the entry of the time given by the parameter at, and returns how many it
+// took. It removes an entry that is then empty, so that charges and refunds in turn do not add entries without bound.
 func (s *State) takeOff(at, units int64) int64 {
 	entries := s.entries()
 	for i := range entries {
 		if entries[i].At != at {
 			continue
 		}
-		back := takeBack(&entries[i].Units, units)
+		back := uncount(&entries[i].Units, units)
 		s.setSum(s.Log().Sum - back)
 		if entries[i].Units == 0 {
 			s.extra.entries = slices.Delete(entries, i, i+1)
@@ -188,37 +191,37 @@ func (l *log) freshAt(s *State) int64 {
 	if len(entries) == 0 {
 		return longAgo
 	}
-	return l.leaves(entries[len(entries)-1].At)
+	return l.expires(entries[len(entries)-1].At)
 }
 
 func (l *log) used(r *Result) int64 { return r.logSeen().used + r.Charged }
 
-func (l *log) resetAt(r *Result) int64 { return r.logSeen().clears }
+func (l *log) resetAt(r *Result) int64 { return r.logSeen().emptyAt }
 
 func (l *log) moreAt(r *Result) int64 {
 	at := r.freedAt()
-	if charged := l.leaves(l.chargedAt(r)); at == 0 || r.Charged > 0 && charged < at {
+	if charged := l.expires(l.chargedAt(r)); at == 0 || r.Charged > 0 && charged < at {
 		at = charged
 	}
 	return at
 }
 
-func (l *log) free(r *Result, units int64) {
+func (l *log) addUsed(r *Result, units int64) {
 	seen := r.logSeen()
-	seen.used -= units
+	seen.used += units
 	seen.write(r)
 }
 
-// uncharge makes the result what it was before its charge.
-func (l *log) uncharge(r *Result) {
+// undoCharge restores the time that charge has changed in the result.
+func (l *log) undoCharge(r *Result) {
 	seen := r.logSeen()
-	seen.clears = seen.cleared
+	seen.emptyAt = seen.emptyAtBefore
 	seen.write(r)
 }
 
 func (l *log) receipt(r *Result, e *ReceiptEntry) {
 	e.at = l.chargedAt(r)
-	e.end = l.leaves(e.at)
+	e.end = l.expires(e.at)
 }
 
 func (l *log) refund(s *State, e *ReceiptEntry, units, _ int64) int64 { return s.takeOff(e.at, units) }
@@ -226,7 +229,7 @@ func (l *log) refund(s *State, e *ReceiptEntry, units, _ int64) int64 { return s
 func (l *log) offer(_ *State, _ string, now int64, ask *LeaseRequest, r *Result) Lease {
 	until := now + ask.Life
 	granted := Lease{At: floorTo(until, l.width), Until: until}
-	if ask.leases() {
+	if ask.wantsLease() {
 		r.leaseAt = granted.At
 	}
 	granted.Units = ask.units(l.threshold - r.logSeen().used - r.need)
@@ -234,54 +237,57 @@ func (l *log) offer(_ *State, _ string, now int64, ask *LeaseRequest, r *Result)
 	return granted
 }
 
-func (l *log) lease(s *State, r *Result, granted *Lease) {
-	if granted.Units == 0 && r.leaseAt == 0 {
+func (l *log) chargeLease(s *State, r *Result, granted *Lease) {
+	if granted.Units == 0 {
 		return
 	}
 	s.setSum(s.Log().Sum + granted.Units)
-	if granted.Units > 0 {
-		s.more().add(Entry{granted.At, granted.Units})
-	}
+	s.ensureExtra().add(Entry{granted.At, granted.Units})
 	seen := r.logSeen()
-	seen.used, seen.clears = seen.used+granted.Units, max(seen.clears, l.leaves(granted.At))
+	seen.used, seen.emptyAt = seen.used+granted.Units, max(seen.emptyAt, l.expires(granted.At))
 	seen.write(r)
 }
 
-// giveBack takes the units off the entry of the time at.
-func (l *log) giveBack(s *State, units, at, now int64, _ period) {
-	if at = floorTo(at, l.width); l.counts(at, now) {
+// returnUnspent takes the units off the entry of the lease, whose time is the parameter at.
+func (l *log) returnUnspent(s *State, units, at, now int64, _ span) {
+	if at = floorTo(at, l.width); l.mayHold(at, now) {
 		s.takeOff(at, units)
 	}
 }
 
-// replay adds an entry at the time at which the units were admitted.
-func (l *log) replay(s *State, units, at, now int64, _ period) {
-	if at = floorTo(at, l.width); !l.counts(at, now) {
+// replay adds an entry of the time at which the units were admitted, which is the parameter at.
+func (l *log) replay(s *State, units, at, now int64, _ span) {
+	if at = floorTo(at, l.width); !l.mayHold(at, now) {
 		return
 	}
 	sum := s.Log().Sum
-	units = min(units, max(mostCounted-sum, 0))
+	if units = min(units, max(mostCounted-sum, 0)); units == 0 {
+		return
+	}
 	s.setSum(sum + units)
-	s.more().add(Entry{at, units})
+	s.ensureExtra().add(Entry{at, units})
 }
 
-// counts reports whether an entry of the time at may be there: neither too old to count, nor after the end of any lease.
-func (l *log) counts(at, now int64) bool { return at >= l.oldest(now) && at <= now+l.period }
+// mayHold reports whether an entry of the time given by the parameter at can be there: whether it still counts, and
+// does not lie after the end of any lease.
+func (l *log) mayHold(at, now int64) bool { return at >= l.oldest(now) && at <= now+l.period }
 
 func (l *log) leasing() Leasing { return Leasing{Apart: true} }
 
 func (l *log) leaseEnd(string, int64) (lease, ramp int64) { return 0, 0 }
 
-// forgottenAt: a charge lies in an entry of its own time, or of an earlier one.
-func (l *log) forgottenAt(_ string, at int64) int64 { return l.leaves(at) }
+// forgottenAt: a charge without a lease lies in the entry of its own time. If grow has counted it together with a
+// lease's entry, which is later, it counts for longer, as [Tier.ForgottenAt] says.
+func (l *log) forgottenAt(_ string, at int64) int64 { return l.expires(at) }
 
-// leaseEntries is how many entries a log gets by a lease: for the need, the units leased, and the units given back.
+// leaseEntries is the most entries that a request with a lease may add: one for its need, one for the units that it
+// leases, and one for its correction.
 const leaseEntries = 3
 
 func (l *log) room(s *State, r *Result) (entries int) {
 	all := s.entries()
 	n, more := len(all), 1
-	if r.leases {
+	if r.asksLease {
 		more = leaseEntries
 	} else if n > 0 && all[n-1].At == l.chargedAt(r) {
 		more = 0
@@ -290,21 +296,23 @@ func (l *log) room(s *State, r *Result) (entries int) {
 		return 0
 	}
 	n += more - l.droppable(r)
-	return max(cap(all), n+n/2) // a half more, so that few charges move all entries
+	return max(cap(all), n+n/2) // half as many again as are needed, so that few charges move all entries
 }
 
-// droppable is how many of the first entries may be dropped before the charge. A request with leases may correct them first.
+// droppable returns how many of the first entries may be dropped before the charge: those that no longer count. For a
+// request with leases it is 0: their number was counted after the correction, which Charge has not made in s yet.
 func (l *log) droppable(r *Result) int {
-	if r.leases {
+	if r.asksLease {
 		return 0
 	}
 	return int(r.stale)
 }
 
-// grow: if there is no room for one more entry, the units of the last one will count as long as those of the charge do. That
-// makes the limit stricter, and never looser.
+// grow gives the log memory for the given number of entries. If there is still no room for one more, the charge will
+// share the last entry, whose time becomes the later one of its own time and the charge's. One of the two then counts
+// for longer than it would alone. That makes the limit stricter, and never looser.
 func (l *log) grow(s *State, r *Result, entries int) {
-	x, stale := s.more(), l.droppable(r)
+	x, stale := s.ensureExtra(), l.droppable(r)
 	if entries = max(entries, 1); entries > cap(x.entries) {
 		x.entries, x.dropped = append(make([]Entry, 0, entries), x.entries[stale:]...), 0
 	} else {
@@ -312,13 +320,13 @@ func (l *log) grow(s *State, r *Result, entries int) {
 	}
 	r.stale -= int32(stale)
 	n := len(x.entries)
-	if n == 0 || n < cap(x.entries) || r.leases {
+	if n == 0 || n < cap(x.entries) || r.asksLease {
 		return
 	}
 	last := &x.entries[n-1]
 	r.leaseAt = max(last.At, l.chargedAt(r))
 	last.At = r.leaseAt
-	r.setFreedAt(l.leftBy(x.entries, max(r.logSeen().used-l.threshold, 0)+1))
+	r.setFreedAt(l.expiredBy(x.entries, max(r.logSeen().used-l.threshold, 0)+1))
 }
 
-func (l *log) leased(*Result, int64) int64 { return 0 }
+func (l *log) leasedInSlot(*Result, int64) int64 { return 0 }

@@ -1,14 +1,14 @@
 package limit
 
-// Evaluation is a [Decision] that a store is making: the same value, with the methods that make it. The package comment has
-// their order.
+// Evaluation is a [Decision] that a store is making: the same value, with the methods that make it. The package comment
+// has their order.
 type Evaluation Decision
 
-// Begin checks the request, see [Request.Check], and empties d: the evaluation has one Result for each tier of the request,
-// for the store to evaluate. After an error d has no outcome: nothing is allowed.
+// Begin checks the request, see [Request.Check], and empties d. The Evaluation has one Result for each tier of the
+// request, which the store must evaluate. After an error d has no outcome: nothing is allowed.
 //
-// The request's charges and leases must not change while d is in use. Begin must not be called under a lock: it computes
-// the windows of the decision's time, and a calendar may take long.
+// The request's charges and leases must not change while d is in use. Begin must not be called under a lock: it
+// computes the windows of the decision's time, and a calendar may take long.
 func (d *Decision) Begin(req *Request, now int64) (*Evaluation, error) {
 	if err := req.Check(); err != nil {
 		d.Clear(now)
@@ -17,13 +17,13 @@ func (d *Decision) Begin(req *Request, now int64) (*Evaluation, error) {
 	return d.BeginChecked(req, now), nil
 }
 
-// BeginChecked is Begin for a request that was checked before.
+// BeginChecked is [Decision.Begin] for a request that [Request.Check] has accepted before.
 func (d *Decision) BeginChecked(req *Request, now int64) *Evaluation {
 	d.Allowed, d.Never, d.RetryAt, d.ID = false, false, 0, ReceiptID{}
 	d.Owner, d.Now, d.charges, d.denier, d.Degraded = req.Owner, now, req.Charges, -1, false
 	leases := len(req.Leases) > 0
-	if leases || len(d.asked) > 0 {
-		d.asked, d.leased = req.Leases, d.leased[:0]
+	if leases || len(d.asked) > 0 { // otherwise both are empty already
+		d.asked, d.granted = req.Leases, d.granted[:0]
 	}
 	n := 0
 	for i := range req.Charges {
@@ -33,19 +33,21 @@ func (d *Decision) BeginChecked(req *Request, now int64) *Evaluation {
 			if n == cap(d.Results) {
 				d.Results = append(d.Results[:n], Result{})
 			}
-			t, r := &tiers[j], &d.Results[:n+1][n] // every field is set here or by evaluate, so the rest need not be cleared
+			// The fields of r that are not set here are set by evaluate, for the algorithms that read them: seen,
+			// alsoSeen and stale. window stays that of an earlier request for an algorithm that is not windowed.
+			t, r := &tiers[j], &d.Results[:n+1][n]
 			n++
-			if r.Tier != t { // a store of a pointer costs more than a look
+			if r.Tier != t { // to write a pointer costs more than to compare one
 				r.Tier = t
 			}
 			r.Cost, r.need, r.Charged, r.RetryAt, r.leaseAt = c.Cost, c.Cost, 0, 0, 0
 			r.Admits, r.Never, r.Other, r.Unasked = false, false, false, false
-			r.shadow, r.leases, r.mayGrow, r.charge = shadow, leases, leases || t.grows != nil, int16(i)
+			r.shadow, r.asksLease, r.mayGrow, r.chargeIndex = shadow, leases, leases || t.grows != nil, int16(i)
 			if w := t.windows; w != nil {
 				r.window = w.window(req.Owner.Name, now)
 			}
 			if leases {
-				d.leased = append(d.leased, Lease{})
+				d.granted = append(d.granted, Lease{})
 			}
 		}
 	}
@@ -53,10 +55,11 @@ func (d *Decision) BeginChecked(req *Request, now int64) *Evaluation {
 	return (*Evaluation)(d)
 }
 
-// Clear leaves no outcome in d: nothing is allowed, and there are no results. A store calls it before it returns an error.
+// Clear leaves no outcome in d: nothing is allowed, and there are no results. A store calls it before it returns an
+// error.
 func (d *Decision) Clear(now int64) { d.BeginChecked(&Request{}, now) }
 
-// Decision is the decision that e is.
+// Decision returns e as a Decision.
 func (e *Evaluation) Decision() *Decision { return (*Decision)(e) }
 
 // AlignTo makes the window of result i, from now on, that of another owner: where windows begin can depend on the owner's
@@ -67,18 +70,19 @@ func (e *Evaluation) AlignTo(i int, owner string) {
 	}
 }
 
-// Evaluate fills result i from its counter's state. It charges nothing. A state with times that only a clock which was far
-// ahead can have written is repaired first: in place if repair is set, else in a copy.
-func (e *Evaluation) Evaluate(i int, s *State, repair bool) {
+// Evaluate fills result i from its counter's state. It charges nothing. If s holds a time that only a clock which was
+// far ahead can have written, it is repaired first: s itself if inPlace is true, even if the decision is then denied,
+// or else a copy of s.
+func (e *Evaluation) Evaluate(i int, s *State, inPlace bool) {
 	r := &e.Results[i]
 	if len(e.asked) > 0 {
-		e.evaluateLease(i, s, repair)
+		e.evaluateLease(i, s, inPlace)
 	} else if !r.Tier.counts.evaluate(s, e.Now, r) {
-		e.repair(r, s, repair)
+		e.repair(r, s, inPlace)
 	}
 }
 
-// repair repairs the state, or a copy of it, and evaluates that.
+// repair repairs the state, or a copy of it, and evaluates the repaired state, which it returns.
 func (e *Evaluation) repair(r *Result, s *State, inPlace bool) *State {
 	if !inPlace {
 		s = s.Clone()
@@ -89,36 +93,38 @@ func (e *Evaluation) repair(r *Result, s *State, inPlace bool) *State {
 }
 
 // evaluateLease is Evaluate for a request with leases.
-func (e *Evaluation) evaluateLease(i int, s *State, repair bool) {
+func (e *Evaluation) evaluateLease(i int, s *State, inPlace bool) {
 	r, ask, counts := &e.Results[i], &e.asked[i], e.Results[i].Tier.counts
 	r.need, r.leaseAt, r.Admits, r.RetryAt = ask.Need, 0, false, 0
 	if !counts.evaluate(s, e.Now, r) {
-		s = e.repair(r, s, repair)
+		s = e.repair(r, s, inPlace)
 	}
-	if ask.Correction != 0 {
+	if ask.Correction != 0 { // the correction is tried on a copy; Charge makes it in the state
 		s = s.Clone()
 		e.correct(r, s, ask)
 		r.Admits, r.RetryAt = false, 0
 		counts.evaluate(s, e.Now, r)
 	}
-	if r.need == 0 && !r.Never { // nothing is lacking, however full the counter is
+	if r.need == 0 && !r.Never { // the caller has leased the whole cost before: a full counter does not matter
 		r.Admits, r.RetryAt = true, 0
 	}
-	e.leased[i] = Lease{}
+	e.granted[i] = Lease{}
 	if r.Admits || r.shadow {
-		e.leased[i] = counts.offer(s, e.Owner.Name, e.Now, ask, r)
+		e.granted[i] = counts.offer(s, e.Owner.Name, e.Now, ask, r)
 	}
 }
 
+// correct makes the correction that ask demands in s.
 func (e *Evaluation) correct(r *Result, s *State, ask *LeaseRequest) {
 	if ask.Correction < 0 {
-		r.Tier.counts.giveBack(s, -ask.Correction, ask.CorrectionAt, e.Now, r.window)
+		r.Tier.counts.returnUnspent(s, -ask.Correction, ask.CorrectionAt, e.Now, r.window)
 	} else if ask.Correction > 0 {
 		r.Tier.counts.replay(s, ask.Correction, ask.CorrectionAt, e.Now, r.window)
 	}
 }
 
-// Settle decides from the evaluated results, and returns whether it is allowed: iff each enforcing tier admits.
+// Settle decides from the evaluated results. It returns whether the request is allowed: whether each enforcing tier
+// admits it.
 func (e *Evaluation) Settle() bool {
 	e.Allowed, e.Never, e.RetryAt, e.denier = true, false, 0, -1
 	for i := range e.Results {
@@ -127,15 +133,16 @@ func (e *Evaluation) Settle() bool {
 			e.deny(i, r)
 		}
 	}
-	for i := range e.leased {
+	for i := range e.granted {
 		if !e.Charges(i) {
-			e.leased[i] = Lease{}
+			e.granted[i] = Lease{}
 		}
 	}
 	return e.Allowed
 }
 
-// deny records the refusal; the binding one is never, or else the one that lasts longest.
+// deny records that result i denied. The binding result is one that can never fit, if there is one, or else the one
+// with the latest RetryAt.
 func (e *Evaluation) deny(i int, r *Result) {
 	switch {
 	case e.Never:
@@ -149,7 +156,8 @@ func (e *Evaluation) deny(i int, r *Result) {
 // Charges is [Decision.Charges].
 func (e *Evaluation) Charges(i int) bool { return e.Decision().Charges(i) }
 
-// Charge charges result i to its counter's state, which must be the one that Evaluate saw, and charges what is leased.
+// Charge charges what result i needs, and the lease that it is granted, to its counter's state, which must be the one
+// that Evaluate got. It makes the correction of the request first.
 func (e *Evaluation) Charge(i int, s *State) {
 	r := &e.Results[i]
 	if len(e.asked) > 0 {
@@ -158,12 +166,13 @@ func (e *Evaluation) Charge(i int, s *State) {
 	r.Charged = r.need
 	r.Tier.counts.charge(s, e.Now, r)
 	if len(e.asked) > 0 {
-		r.Tier.counts.lease(s, r, &e.leased[i])
+		r.Tier.counts.chargeLease(s, r, &e.granted[i])
 	}
 }
 
-// Room is for a store that bounds its memory. It returns how many bytes [State.Bytes] may grow by when result i is charged to
-// s, and for how many entries Grow should make room first; 0 if there is enough. Call it after Evaluate, with the same state.
+// Room is for a store that bounds its memory. It returns by how many bytes [State.Bytes] may grow when result i is
+// charged to s, and for how many entries in total Grow should make room first; 0 if there is room enough. Call it after
+// Evaluate, with the same state.
 func (e *Evaluation) Room(i int, s *State) (bytes int64, entries int) {
 	if r := &e.Results[i]; r.mayGrow {
 		return r.room(s)
@@ -182,56 +191,59 @@ func (r *Result) room(s *State) (bytes int64, entries int) {
 		entries = g.room(s, r)
 		return bytes + int64(max(entries-has, 0))*entryBytes, entries
 	}
-	if !r.Tier.Leasing().Apart { // what is leased is in the counts
+	if !r.Tier.Leasing().Apart { // leased units are part of the count, so the state needs no extra
 		return 0, 0
 	}
 	return bytes, 0
 }
 
-// Grow prepares s for the charge of result i, by room for so many entries, or for no more than it has if entries is 0. If that
-// is less than Room says, the state drops what no longer counts, and the limit may become stricter, and never looser. The
-// first entry is always made. Requests with leases need what Room says.
+// Grow prepares s for the charge of result i: it gives s memory for that number of entries in total. If entries is 0, s
+// keeps the memory that it has. With less memory than Room returned, s drops entries that no longer count. If there is
+// still none for one more entry, the charge shares the last one, which then counts for longer: the limit gets stricter,
+// never looser. s always gets memory for one entry. For a request with leases entries must be what Room returned.
 func (e *Evaluation) Grow(i int, s *State, entries int) {
 	if r := &e.Results[i]; r.Tier.grows != nil {
 		r.Tier.grows.grow(s, r, entries)
 	}
 }
 
-// Adopt takes result from, of a decision over part of the request, as result i. It is for stores that ask other stores.
-func (e *Evaluation) Adopt(i int, from *Result) {
-	charge := e.Results[i].charge
-	e.Results[i] = *from
-	e.Results[i].charge = charge
+// Adopt replaces result i by part, the result of the same tier in a decision over part of the request. It is for stores
+// that ask other stores.
+func (e *Evaluation) Adopt(i int, part *Result) {
+	chargeIndex := e.Results[i].chargeIndex
+	e.Results[i] = *part
+	e.Results[i].chargeIndex = chargeIndex
 }
 
-// AdoptLease takes what a result was leased, in a decision over part of the request or by a write that went through before
-// result i was evaluated anew, as that of result i.
+// AdoptLease makes l the lease of result i. l was granted by another store, in a decision over part of the request, or
+// by a write that succeeded before result i was evaluated anew.
 func (e *Evaluation) AdoptLease(i int, l Lease) {
-	if i >= len(e.leased) {
+	if i >= len(e.granted) {
 		return
 	}
-	e.leased[i] = l
+	e.granted[i] = l
 	if r := &e.Results[i]; r.leaseAt != 0 {
 		r.leaseAt = l.At
 	}
 }
 
-// KeepLease makes of what result i was charged a lease: what the request needed, too. It is for a store that charges the
-// wider counters of a decision first, and whose narrower ones then deny. Call it after Settle and AdoptLease; the request
-// must have asked for a lease of it.
+// KeepLease turns all that result i was charged into a lease of the caller, including the units that the request
+// needed. It is for a store that charges the counters of a request one after the other, wider ones (quotas) before
+// narrower ones, if a narrower one denies after this one was charged. Call it after Settle and AdoptLease. The request
+// must have asked for a lease of the tier.
 func (e *Evaluation) KeepLease(i int) {
-	r, l := &e.Results[i], &e.leased[i]
+	r, l := &e.Results[i], &e.granted[i]
 	l.Units += r.Charged
 	l.Upfront += r.Charged
-	r.Tier.counts.free(r, -r.Charged)
+	r.Tier.counts.addUsed(r, r.Charged)
 	r.Charged = 0
 }
 
-// Leases reports whether the request asks for leases.
+// Leases reports whether the request has leases, see [Request].Leases.
 func (e *Evaluation) Leases() bool { return len(e.asked) > 0 }
 
-// Revise is for a store that completes or corrects a decision which other stores have made: it is the decision as one that is
-// still being made. Call [Evaluation.Settle] after the last change.
+// Revise returns d as a decision that is still being made. It is for a store that completes or changes a decision which
+// other stores have made. Call [Evaluation.Settle] after the last change.
 func (d *Decision) Revise() *Evaluation { return (*Evaluation)(d) }
 
 // Restart empties e for the same or another checked request, as [Decision.BeginChecked] does.

@@ -3,13 +3,14 @@ package limit
 // FixedWindow counts the units of the current window, and admits a cost if the count stays within the threshold. It is
 // exact inside a window; an interval that lies across two windows may have twice the threshold.
 //
-// Leased units count in the window in which they are leased, and end with it.
+// Leased units count in the window in which they are leased. Leases end with the window.
 const FixedWindow Algorithm = 1
 
-// The sliding kinds admit at most as much where two windows meet: less of the second window, or none of it.
+// A sliding algorithm never admits more than a fixed window with the same threshold and period. Where two fixed windows
+// meet, both thresholds are admitted; a sliding algorithm still counts units of the first window.
 var fixedWindowKind = kind{
-	name: "fixed_window", letter: 'f', amount: amountThreshold, largest: MaxUnits, new: newFixedWindow,
-	neverLooser: []Algorithm{SlidingWindow, SlidingBuckets, SlidingLog},
+	name: "fixed_window", letter: 'f', amountField: amountThreshold, largest: MaxUnits, new: newFixedWindow,
+	stricter: []Algorithm{SlidingWindow, SlidingBuckets, SlidingLog},
 }
 
 type fixedWindow struct{ windows }
@@ -22,7 +23,7 @@ func (w *fixedWindow) evaluate(s *State, now int64, r *Result) bool {
 	}
 	own := r.window.start
 	seen := w.asOf(s, own)
-	off := w.offGrid(seen.start, own)
+	off := w.offGrid(seen.start, own) // the stored window is of a grid that the owner had before, see windows
 	if off {
 		seen.weight = seen.previous
 	}
@@ -36,7 +37,7 @@ func (w *fixedWindow) evaluate(s *State, now int64, r *Result) bool {
 	switch {
 	case !off:
 		r.RetryAt = seen.start + w.period
-	case seen.count+r.need <= w.threshold: // in the grid's own next window, which starts with this count
+	case seen.count+r.need <= w.threshold: // the next window of the owner's grid starts with this count
 		r.RetryAt = own + w.period
 	default:
 		r.RetryAt = own + 2*w.period
@@ -44,15 +45,39 @@ func (w *fixedWindow) evaluate(s *State, now int64, r *Result) bool {
 	return true
 }
 
-// freshAt is one period later than it has to be while align stays as it is, see windows.
+// freshAt is the end of the window after the stored one. After a change of align the count of the stored window goes
+// into a window of the new grid, which ends up to a period later. A state does not tell whether align has changed.
 func (w *fixedWindow) freshAt(s *State) int64 { return s.Window().Start + 2*w.period }
 
-func (w *fixedWindow) resetAt(r *Result) int64 { return r.windowSeen().start + w.period }
+// resetAt is the end of the window. If the window is of a grid that the owner had before, its count goes into the next
+// window of the owner's grid, and nothing is used once that ends, see windows.
+func (w *fixedWindow) resetAt(r *Result) int64 {
+	seen, next := r.windowSeen(), w.nextOnGrid(r)
+	if next == 0 {
+		return seen.start + w.period
+	}
+	if seen.count+r.Charged > 0 {
+		return next + w.period
+	}
+	return next
+}
 
-func (w *fixedWindow) moreAt(r *Result) int64 { return w.resetAt(r) }
+// moreAt is the end of the window. If the window is of a grid that the owner had before, less may count once the next
+// window of the owner's grid begins: the count without the weight.
+func (w *fixedWindow) moreAt(r *Result) int64 {
+	next, count := w.nextOnGrid(r), r.windowSeen().count+r.Charged
+	if next != 0 && count < min(w.used(r), w.threshold) {
+		return next
+	}
+	if next != 0 {
+		return next + w.period
+	}
+	return w.resetAt(r)
+}
 
 func (w *fixedWindow) receipt(r *Result, e *ReceiptEntry) {
-	e.at, e.end = r.windowSeen().start, w.resetAt(r)
+	e.at = r.windowSeen().start
+	e.end = e.at + w.period
 }
 
 func (w *fixedWindow) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
@@ -60,7 +85,7 @@ func (w *fixedWindow) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
 	if st.Start != e.at {
 		return 0
 	}
-	back := takeBack(&st.Count, units)
+	back := uncount(&st.Count, units)
 	*s = st.State()
 	return back
 }
@@ -71,11 +96,11 @@ func (w *fixedWindow) offer(_ *State, _ string, _ int64, ask *LeaseRequest, r *R
 	return Lease{Units: units, Upfront: units, At: seen.start, Until: seen.start + w.period}
 }
 
-func (w *fixedWindow) giveBack(s *State, units, at, _ int64, window period) {
+func (w *fixedWindow) returnUnspent(s *State, units, at, _ int64, window span) {
 	w.correct(s, -units, at, window.start, mostCounted)
 }
 
-func (w *fixedWindow) replay(s *State, units, at, _ int64, window period) {
+func (w *fixedWindow) replay(s *State, units, at, _ int64, window span) {
 	w.correct(s, units, at, window.start, mostCounted)
 }
 
@@ -86,11 +111,13 @@ func (w *fixedWindow) leaseEnd(owner string, now int64) (lease, ramp int64) {
 	return end, end
 }
 
-// counting: two windows meet, and each admits the threshold.
+// counting: an interval that touches two windows can admit the threshold in each. A charge counts for up to two periods
+// after a change of align, see windows.
 func (w *fixedWindow) counting() Counting {
 	return Counting{AtOnce: 2 * w.threshold, Lasts: 2 * w.period, Windows: 1}
 }
 
+// forgottenAt is the end of the window that contains the last µs before the time at.
 func (w *fixedWindow) forgottenAt(owner string, at int64) int64 { return w.window(owner, at-1).end }
 
 func (w *fixedWindow) params(owner string) Params {

@@ -18,7 +18,7 @@ const (
 	Tenant    OwnerKind = 't' // a tenant of a plan
 	Address   OwnerKind = 'a' // a source address (its keyed hash), for ipLimits
 	Anonymous OwnerKind = 'n' // calls without a credential under the anonymous plan
-	AnyKey    OwnerKind = 'k' // whatever a user of the library limits
+	AnyKey    OwnerKind = 'k' // a key that a user of the library has chosen
 )
 
 // Owner is who the counters of one decision belong to. All counters of an owner live together in a store, so one
@@ -28,7 +28,8 @@ type Owner struct {
 	Name string // any bytes, at most MaxNameBytes
 }
 
-// ValueKind tells a value that is there from one that is not, so that no text can pass for either.
+// ValueKind tells a value that the request has from a missing one, so that no text of a value looks like a missing
+// value.
 type ValueKind byte
 
 // The kinds of values.
@@ -36,55 +37,55 @@ const (
 	NoValue     ValueKind = 0   // the limit is per tenant
 	ValueIs     ValueKind = '=' // Text holds the value
 	ValueAbsent ValueKind = '~' // the request has no such value (a key without a subject, a claim that is missing)
-	ValueOther  ValueKind = '*' // a counter that values beyond the bound share; set by stores
+	ValueOther  ValueKind = '*' // all values beyond the limit's MaxValues, which share a counter; set by stores
 )
 
 // Value is what tells apart the counters of a limit whose Per is not "tenant".
 type Value struct {
 	Kind ValueKind
-	Text string // of ValueIs, the value; of ValueOther, "" or the group, see Owner.OtherValue
+	Text string // of ValueIs, the value; of ValueOther, "" or one of anonymousOthers, see Owner.OtherValue
 }
 
-// otherGroups are the texts of the shared counters of calls without a credential.
-var otherGroups = func() (texts [64]string) {
+// anonymousOthers are the texts of the values ValueOther of calls without a credential.
+var anonymousOthers = func() (texts [64]string) {
 	for i := range texts {
 		texts[i] = strconv.Itoa(i)
 	}
 	return texts
 }()
 
-// OtherValue is the value whose counter stands in for that of v, which is beyond its limit's bound. It is one for all
-// values of a tenant. Values of calls without a credential cost a caller nothing to make up, so they are spread over
-// 64 counters by a hash: whoever uses up one of these counters takes little from the rest. A source address cannot be
-// chosen for its counter, since the value is a keyed hash of the address.
+// OtherValue returns the value whose counter is used in place of the one of v, because v is beyond its limit's bound.
+// All values of a tenant share one. Values of calls without a credential cost a caller nothing to make up, so they are
+// spread over 64 counters by a hash: whoever uses up one of these counters takes little from the rest. A source address
+// cannot be chosen for its counter, since the value is a keyed hash of the address.
 func (o Owner) OtherValue(v Value) Value {
 	switch {
 	case v.Kind == ValueOther:
 		return v
 	case o.Kind == Anonymous:
-		return Value{Kind: ValueOther, Text: otherGroups[hashText(v.Text)%uint64(len(otherGroups))]}
+		return Value{Kind: ValueOther, Text: anonymousOthers[hashText(v.Text)%uint64(len(anonymousOthers))]}
 	}
 	return Value{Kind: ValueOther}
 }
 
-// sound reports whether v is a value that a request may have: no text but that of a value that is there, and not too
-// much, or that of a group.
+// sound reports whether a request may have the value v. Only ValueIs has a text, of at most maxValueBytes bytes, and
+// ValueOther may have one of anonymousOthers.
 func (v Value) sound() bool {
 	switch v.Kind {
 	case ValueIs:
 		return len(v.Text) <= maxValueBytes
 	case ValueOther:
-		return v.Text == "" || slices.Contains(otherGroups[:], v.Text)
+		return v.Text == "" || slices.Contains(anonymousOthers[:], v.Text)
 	case NoValue, ValueAbsent:
 		return v.Text == ""
 	}
 	return false
 }
 
-// ValueOf is the value for one component's text.
+// ValueOf returns the value of a Per with one component, whose text is given.
 func ValueOf(text string) Value { return Value{Kind: ValueIs, Text: text} }
 
-// JoinValues combines the components of a Per that is a list. It is injective.
+// JoinValues returns the value of a Per with several components. It is injective.
 func JoinValues(parts ...Value) Value {
 	var b []byte
 	for _, p := range parts {
@@ -104,8 +105,12 @@ type Key struct {
 	Value    Value
 }
 
-// String is the storage form: the kinds and three netstrings, as in "t4:acme,8:burst.v1,=3:u-1,". The length prefixes
-// make it injective: no two keys share a counter, whatever bytes their names hold.
+// String returns the storage form: the kind of the owner and its name as a netstring, the identity as a netstring, and
+// the kind of the value, if there is one, and its text as a netstring. An identity is a row of netstrings itself, as in
+//
+//	t4:acme,44:5:burst,12:token_bucket,7:1000000,7:subject,,=3:u-1,
+//
+// The length prefixes make it injective: no two keys share a counter, whatever bytes their names hold.
 func (k Key) String() string {
 	b := make([]byte, 0, len(k.Owner.Name)+len(k.Identity)+len(k.Value.Text)+16)
 	b = k.Owner.AppendKey(b)
@@ -113,16 +118,17 @@ func (k Key) String() string {
 	return string(k.Value.AppendKey(b))
 }
 
-// The functions below are the only ones that spell the keys of stored counters. Every store composes its keys from them,
-// in the order owner, limit, value, counter. Each part ends where its own text says, so the composition is injective
-// (FuzzStorageKeys). None of the parts depends on anything but a counter's identity: a change of a limit's match, group,
-// align, rate, threshold or burst leaves the counter where it is.
+// The functions below are the only ones that spell the keys of stored counters. Every store composes its keys from
+// them, in the order owner, limit, value, counter. A reader can tell from each part alone where it ends, so the
+// composition is injective (FuzzStorageKeys). The parts depend only on a counter's identity: a change of a limit's
+// match, group, align, rate, threshold or burst leaves the counter where it is.
 
-// AppendKey appends the part of a storage key that names an owner: its kind and its name as a netstring, as in "t4:acme,".
+// AppendKey appends the part of a storage key that names an owner: its kind and its name as a netstring, as in
+// "t4:acme,".
 func (o Owner) AppendKey(b []byte) []byte { return AppendNetstring(append(b, byte(o.Kind)), o.Name) }
 
-// AppendKey appends the part of a storage key that names a value: its kind and its text as a netstring, as in "=3:u-1,".
-// A limit that is per tenant has no value, and for NoValue nothing is appended.
+// AppendKey appends the part of a storage key that names a value: its kind and its text as a netstring, as in
+// "=3:u-1,". A limit that is per tenant has no value, and for NoValue nothing is appended.
 func (v Value) AppendKey(b []byte) []byte {
 	if v.Kind == NoValue {
 		return b
@@ -140,10 +146,15 @@ func (l *Limit) AppendKey(b []byte) []byte {
 	return b
 }
 
-// AppendName appends the readable name of a counter among the counters of one owner, one Per and one value: the limit's
-// ID, a slash, a letter for the algorithm (upper case for a shadow), and the period in milliseconds, with the number of
-// buckets behind a minus, or the calendar as a netstring. An ordinal follows a "#". Examples: "burst/t1000",
-// "hourly/b3600000-24", "monthly/q12:month@15 UTC,". An ID holds no slash, and the name ends where its text says if no digit follows.
+// AppendName appends the readable name of a counter among the counters of one owner, one Per and one value:
+//
+//	ID "/" letter milliseconds                  burst/t1000
+//	ID "/" letter milliseconds "-" buckets      hourly/b3600000-24
+//	ID "/" letter calendar                      monthly/q12:month@15 UTC,
+//
+// The letter is that of the algorithm, in upper case for a shadow. The milliseconds are those of the period. The
+// calendar is a netstring. If the tier has an ordinal above 0, "#" and the ordinal follow. An ID holds no slash, so a
+// reader can tell where the name ends, provided that no digit or "#" follows.
 func (t *Tier) AppendName(b []byte) []byte {
 	k := &kinds[t.Algorithm]
 	letter := k.letter
@@ -208,6 +219,7 @@ func ParseKey(s string) (Key, error) {
 	return k, nil
 }
 
+// identityText returns the Identity of t, a tier of l, as a row of netstrings.
 func (t *Tier) identityText(l *Limit) string {
 	b := AppendNetstring(AppendNetstring(nil, l.ID), t.Algorithm.String())
 	switch k := &kinds[t.Algorithm]; {
@@ -241,7 +253,8 @@ func readNetstring(s string) (text, rest string, ok bool) {
 	return after[:n], after[n+1:], true
 }
 
-// hashText is FNV-1a with a final mix: stable over processes, good enough to spread counters and window offsets.
+// hashText returns the FNV-1a hash of s, mixed once more. It is the same in each process, and good enough to spread
+// counters and offsets of windows.
 func hashText(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {

@@ -1,46 +1,47 @@
 package limit
 
-// LeakyBucket spaces requests evenly: it admits a cost if its slot has come, and the next slot is then cost·period/rate
-// later. In any time t it admits at most rate·t + the largest cost. Source: the generic cell rate algorithm of ITU-T
-// I.371, annex A, without tolerance.
+// LeakyBucket spaces requests evenly: it admits a cost if the next free time has come. The next free time is then
+// cost·period/rate after the time of the charge. In any time t it admits at most rate·t/period + the largest cost.
+// Source: the generic cell rate algorithm of ITU-T I.371, annex A, without tolerance.
 //
 // It has no units to lease: each decision asks the store.
 const LeakyBucket Algorithm = 6
 
-// It cannot be divided: slots of several counters come at the same time.
+// A limit cannot be divided: two counters, each with half of the rate, could admit requests at the same instant.
 var leakyBucketKind = kind{
-	name: "leaky_bucket", letter: 'l', amount: amountRate, largest: MaxUnits, indivisible: true, new: newLeakyBucket,
+	name: "leaky_bucket", letter: 'l', amountField: amountRate, largest: MaxUnits, indivisible: true, new: newLeakyBucket,
 }
 
 type leakyBucket struct {
 	rate, period int64 // units, µs
 	num, den     int64 // rate/period in lowest terms: num/den units per µs
-	atOnce       int64 // the largest cost of the limit's requests, units
+	atOnce       int64 // the limit's MaxCost, units
 }
 
-// LeakyBucketState is the state of a leaky bucket.
+// LeakyBucketState is the state of a leaky bucket. NextFree + Fraction/Num is the time, in µs since 1970, from which on
+// the next cost is admitted.
 type LeakyBucketState struct {
-	Slot     int64 // the next slot is free from here on, µs since 1970,
-	Fraction int64 // and this many 1/Num µs
-	Num      int64 // the numerator of the rate by which Fraction is counted; 0: the bucket was never used
+	NextFree int64 // µs since 1970
+	Fraction int64 // in 1/Num µs, 0..Num-1
+	Num      int64 // the numerator of the rate, in lowest terms, at the last charge; 0: the bucket was never used
 }
 
-// LeakyBucket is the state as one of a leaky bucket.
+// LeakyBucket returns s as the state of a leaky bucket.
 func (s *State) LeakyBucket() LeakyBucketState {
-	return LeakyBucketState{Slot: s.a, Fraction: s.b, Num: s.c}
+	return LeakyBucketState{NextFree: s.a, Fraction: s.b, Num: s.c}
 }
 
 // State is the inverse of [State.LeakyBucket].
-func (st LeakyBucketState) State() State { return State{a: st.Slot, b: st.Fraction, c: st.Num} }
+func (st LeakyBucketState) State() State { return State{a: st.NextFree, b: st.Fraction, c: st.Num} }
 
-// leakySeen is what a decision has seen of a leaky bucket, before its charge.
-type leakySeen struct{ slot, fraction, now int64 }
+// leakySeen is what a decision has seen of a leaky bucket before its charge. now is the time of the decision.
+type leakySeen struct{ nextFree, fraction, now int64 }
 
 func (r *Result) leakySeen() leakySeen {
-	return leakySeen{slot: r.seen.a, fraction: r.seen.b, now: r.seen.c}
+	return leakySeen{nextFree: r.seen.a, fraction: r.seen.b, now: r.seen.c}
 }
 
-func (v leakySeen) write(r *Result) { r.seen = numbers{a: v.slot, b: v.fraction, c: v.now} }
+func (v leakySeen) write(r *Result) { r.seen = numbers{a: v.nextFree, b: v.fraction, c: v.now} }
 
 func newLeakyBucket(t *Tier, l *Limit, bad report) algorithm {
 	b := &leakyBucket{rate: t.Threshold, period: t.Period.Microseconds(), atOnce: max(l.MaxCost, 1)}
@@ -51,62 +52,65 @@ func newLeakyBucket(t *Tier, l *Limit, bad report) algorithm {
 			"use a rounder rate or a shorter period", b.rate, t.Period, largest, largest, b.den)
 		return b
 	}
-	if most := b.most(); most < b.rate { // the rate admits more than slots can be counted in
+	if most := b.most(); most < b.rate { // costs above most could not be counted exactly
 		l.costMost = min(l.costMost, most)
 	}
 	return b
 }
 
-// most is the largest number of units that the bucket can count with: the rate, or fewer if so many slots pass 2^52.
+// most returns the largest number of units that the bucket can count with: the rate, or less if units·den would reach
+// 2^52.
 func (b *leakyBucket) most() int64 { return min(b.rate, (maxExact-1)/b.den) }
 
-// after is the slot, with its fraction, that comes units/rate·period after the time at.
-func (b *leakyBucket) after(at, units int64) (slot, fraction int64) {
+// after returns the time units·period/rate after the time given by the parameter at, with its fraction of a µs.
+func (b *leakyBucket) after(at, units int64) (nextFree, fraction int64) {
 	spent := units * b.den
 	return at + spent/b.num, spent % b.num
 }
 
-// next is the slot of the state, with a fraction that is counted at the present rate: another one is rounded up.
-func (b *leakyBucket) next(st LeakyBucketState) (slot, fraction int64) {
+// nextFree returns the next free time of the state. A fraction that was counted at another rate is rounded up to a whole
+// µs.
+func (b *leakyBucket) nextFree(st LeakyBucketState) (nextFree, fraction int64) {
 	switch {
 	case st.Num == 0:
 		return longAgo, 0
 	case st.Num != b.num && st.Fraction > 0:
-		return st.Slot + 1, 0
+		return st.NextFree + 1, 0
 	}
-	return st.Slot, st.Fraction
+	return st.NextFree, st.Fraction
 }
 
 func (b *leakyBucket) evaluate(s *State, now int64, r *Result) bool {
 	st := s.LeakyBucket()
-	if st.Slot-b.period-maxSkew > now {
+	if st.NextFree-b.period-maxSkew > now {
 		return false
 	}
-	slot, fraction := b.next(st)
-	leakySeen{slot, fraction, now}.write(r)
+	nextFree, fraction := b.nextFree(st)
+	leakySeen{nextFree, fraction, now}.write(r)
 	if r.Never = r.Cost > b.rate; r.Never {
 		return true
 	}
 	if fraction > 0 {
-		slot++
+		nextFree++
 	}
-	if r.Admits = slot <= now; !r.Admits {
-		r.RetryAt = slot
+	if r.Admits = nextFree <= now; !r.Admits {
+		r.RetryAt = nextFree
 	}
 	return true
 }
 
+// repair moves the next free time to one period from now, the latest that a charge can set.
 func (b *leakyBucket) repair(s *State, now int64, _ *Result) {
-	*s = LeakyBucketState{Slot: now + b.period, Num: s.LeakyBucket().Num}.State()
+	*s = LeakyBucketState{NextFree: now + b.period, Num: s.LeakyBucket().Num}.State()
 }
 
-// charge: the cost is admitted, so the slot is not after now.
+// charge sets the next free time as of now. The cost is admitted, so the old next free time is not after now.
 func (b *leakyBucket) charge(s *State, now int64, r *Result) {
 	if r.need == 0 {
 		return
 	}
-	slot, fraction := b.after(now, r.need)
-	*s = LeakyBucketState{slot, fraction, b.num}.State()
+	nextFree, fraction := b.after(now, r.need)
+	*s = LeakyBucketState{nextFree, fraction, b.num}.State()
 }
 
 func (b *leakyBucket) freshAt(s *State) int64 {
@@ -114,14 +118,14 @@ func (b *leakyBucket) freshAt(s *State) int64 {
 	if st.Num == 0 {
 		return longAgo
 	}
-	return st.Slot + 1
+	return st.NextFree + 1
 }
 
-// used: between two slots the bucket has room for nothing.
+// used returns 0 or the whole rate: until the next free time the bucket has room for nothing.
 func (b *leakyBucket) used(r *Result) int64 {
 	seen := r.leakySeen()
-	come := seen.slot < seen.now || seen.slot == seen.now && seen.fraction == 0
-	if r.Charged == 0 && come {
+	free := seen.nextFree < seen.now || seen.nextFree == seen.now && seen.fraction == 0
+	if r.Charged == 0 && free {
 		return 0
 	}
 	return b.rate
@@ -133,12 +137,12 @@ func (b *leakyBucket) resetAt(r *Result) int64 {
 		return seen.now + ceilDiv(r.Charged*b.den, b.num)
 	}
 	if seen.fraction > 0 {
-		seen.slot++
+		seen.nextFree++
 	}
-	return max(seen.slot, seen.now)
+	return max(seen.nextFree, seen.now)
 }
 
-// moreAt: if nothing is used, it is when as many units as the rate would have left room, a period from now.
+// moreAt is, if nothing is used, the next free time that a charge of the whole rate would set: one period from now.
 func (b *leakyBucket) moreAt(r *Result) int64 {
 	if b.used(r) <= 0 {
 		return r.leakySeen().now + b.period
@@ -146,72 +150,74 @@ func (b *leakyBucket) moreAt(r *Result) int64 {
 	return b.resetAt(r)
 }
 
-// free: a leaky bucket has no units that could be leased or not.
-func (b *leakyBucket) free(*Result, int64) {}
+// addUsed does nothing: a leaky bucket leases no units, so there are none to add or to take off.
+func (b *leakyBucket) addUsed(*Result, int64) {}
 
 func (b *leakyBucket) receipt(r *Result, e *ReceiptEntry) {
 	e.at = r.leakySeen().now
-	e.slot, e.fraction = b.after(e.at, r.Charged)
-	e.end = e.slot + 1
+	e.nextFree, e.fraction = b.after(e.at, r.Charged)
+	e.end = e.nextFree + 1
 }
 
-// refund moves the slot back, if it is still the one that the charge set: once another charge has been admitted, the wait
-// that the refund would shorten has been served.
+// refund moves the next free time back, if it is still the one that the charge set. Once another charge has been
+// admitted, the wait that the refund would shorten is over.
 func (b *leakyBucket) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
-	if s.LeakyBucket() != (LeakyBucketState{e.slot, e.fraction, b.num}) {
+	if s.LeakyBucket() != (LeakyBucketState{e.nextFree, e.fraction, b.num}) {
 		return 0
 	}
-	slot, fraction := b.after(e.at, e.Units-units)
-	*s = LeakyBucketState{slot, fraction, b.num}.State()
+	nextFree, fraction := b.after(e.at, e.Units-units)
+	*s = LeakyBucketState{nextFree, fraction, b.num}.State()
 	return units
 }
 
 func (b *leakyBucket) offer(*State, string, int64, *LeaseRequest, *Result) Lease { return Lease{} }
 
-func (b *leakyBucket) lease(*State, *Result, *Lease) {}
+func (b *leakyBucket) chargeLease(*State, *Result, *Lease) {}
 
-// giveBack moves the slot back by the units, to now at most. As many as a charge can have free it now, for rounding and
-// replays may have put it further off than they reach.
-func (b *leakyBucket) giveBack(s *State, units, _, now int64, _ period) {
+// returnUnspent moves the next free time back by the given units, to now at most. As many units as the largest charge
+// can have move it to now in any case: because of rounding and replays, it may lie further ahead than these units
+// reach.
+func (b *leakyBucket) returnUnspent(s *State, units, _, now int64, _ span) {
 	st := s.LeakyBucket()
-	if st.Num == 0 || st.Slot < now {
+	if st.Num == 0 || st.NextFree < now {
 		return
 	}
-	slot, fraction := b.next(st)
+	nextFree, fraction := b.nextFree(st)
 	if units >= b.most() {
-		slot, fraction = now, 0
+		nextFree, fraction = now, 0
 	} else {
 		back := units * b.den
-		slot, fraction = slot-back/b.num, fraction-back%b.num
+		nextFree, fraction = nextFree-back/b.num, fraction-back%b.num
 		if fraction < 0 {
-			slot, fraction = slot-1, fraction+b.num
+			nextFree, fraction = nextFree-1, fraction+b.num
 		}
 	}
-	if slot < now {
-		slot, fraction = now, 0
+	if nextFree < now {
+		nextFree, fraction = now, 0
 	}
-	*s = LeakyBucketState{slot, fraction, b.num}.State()
+	*s = LeakyBucketState{nextFree, fraction, b.num}.State()
 }
 
-// replay moves the slot on by the units, to a period from now at most, for the bucket admits nothing until then.
-func (b *leakyBucket) replay(s *State, units, at, now int64, _ period) {
+// replay moves the next free time later by the given units, to one period from now at most. The bucket admits nothing
+// before.
+func (b *leakyBucket) replay(s *State, units, at, now int64, _ span) {
 	if now-at >= b.period {
 		return
 	}
 	st := s.LeakyBucket()
-	slot, fraction := b.next(st)
-	if st.Num == 0 || st.Slot < now {
-		slot, fraction = now, 0
+	nextFree, fraction := b.nextFree(st)
+	if st.Num == 0 || st.NextFree < now {
+		nextFree, fraction = now, 0
 	}
 	spent := min(units, b.most())*b.den + fraction
-	*s = LeakyBucketState{min(slot+spent/b.num, now+b.period), spent % b.num, b.num}.State()
+	*s = LeakyBucketState{min(nextFree+spent/b.num, now+b.period), spent % b.num, b.num}.State()
 }
 
-func (b *leakyBucket) leasing() Leasing { return Leasing{Never: true} }
+func (b *leakyBucket) leasing() Leasing { return Leasing{None: true} }
 
 func (b *leakyBucket) leaseEnd(string, int64) (lease, ramp int64) { return 0, 0 }
 
-// counting: a cost of the whole rate moves the next slot one period ahead.
+// counting: a cost of the whole rate moves the next free time one period ahead.
 func (b *leakyBucket) counting() Counting {
 	return Counting{AtOnce: b.atOnce, Lasts: b.period, Windows: 1}
 }
@@ -220,4 +226,4 @@ func (b *leakyBucket) forgottenAt(_ string, at int64) int64 { return at + b.peri
 
 func (b *leakyBucket) params(string) Params { return Params{Period: b.period, Num: b.num, Den: b.den} }
 
-func (b *leakyBucket) leased(*Result, int64) int64 { return 0 }
+func (b *leakyBucket) leasedInSlot(*Result, int64) int64 { return 0 }

@@ -2,49 +2,76 @@ package limit
 
 import "fmt"
 
-// LeaseRequest asks for more of one tier than the request spends: a lease, which the caller spends later without asking. The
-// bounds of the algorithms hold for what is spent, however late within the lease that is. How, each algorithm's file says.
+// LeaseRequest asks for more of one tier than the request spends: a lease, which the caller spends later without asking
+// the store. The bounds of the algorithms hold for units at the time at which they are spent, at any time until the
+// lease ends. The file of each algorithm says where leased units are counted, so that this is so.
 //
-// A ramp leases units that are not free yet. What a bucket refills, and what the previous window of a sliding one loses in
-// weight, comes free along a straight line. So a charge that fits at the end of the slot may be spent along a straight line up
-// to there. All ramps of a counter end together, and so their sum stays below the line if it does at both ends.
+// A ramp is a lease of units that are not free yet, but will be when the slot ends. They come free evenly: a token
+// bucket refills, and the previous window of a sliding window weighs less as time passes. The caller spends them as
+// evenly, along a straight line. The line begins at the time of the decision with the units that are free then, and
+// ends at the end of the slot with all units of the ramp. At both ends the units fit, and so they fit at each time
+// between them. All ramps of a counter end together, so the same is true of the sum of several ramps.
 //
-// The zero LeaseRequest takes nothing, not even what the request costs: see Need.
+// ATTENTION: With the zero LeaseRequest any cost up to the tier's capacity is admitted, however full the counter is,
+// and nothing is charged, because Need is 0.
 type LeaseRequest struct {
-	Need int64 // units that the request lacks, 0..its cost; the caller has leased the others before
+	// Need is how many units of the cost the caller cannot take from a lease that it has, 0..cost. The request is
+	// admitted if Need fits, and Need is charged.
+	Need int64
 
-	// How much to lease where Need fits, units: Most, or Ample where at least Plenty are left, but no more than Share/ShareOne
-	// of what is left; at least Least in any case; never more than is left.
-	Least, Most, Ample, Plenty, Share int64
+	// The next five fields give the size of the lease, in units, if Need fits. left is what is left of the tier after
+	// Need. The lease has
+	//
+	//	min(max(min(most, left·Share/ShareOne), Least), left)
+	//
+	// units, where most is Ample if left ≥ Plenty, and Most otherwise. All five are 0 if no lease is wanted.
+
+	Least  int64 // the size is at least Least, if that many units are left
+	Most   int64 // the size is at most Most, if fewer than Plenty units are left
+	Ample  int64 // the size is at most Ample, if Plenty or more units are left
+	Plenty int64 // how many units must be left for Ample to take the place of Most; 0: Ample always does
+	Share  int64 // the size is at most left·Share/ShareOne, 0..ShareOne, unless Least is more
 
 	Life int64 // µs; sliding_log and sliding_buckets: how long the lease is to last, 0..period
-	Ramp bool  // token_bucket and sliding_window: what is left is taken as of the end of the slot
+	Ramp bool  // token_bucket and sliding_window: the lease may be a ramp: left is what will be left when the slot ends
 
-	// Correction changes what is counted in the window, slot or entry of CorrectionAt, before anything else and whatever the
-	// limit says, if that is still open. Below zero it gives unspent units of a lease back, and CorrectionAt is [Lease].At.
-	// Above zero it counts units that were admitted without the store, at the time CorrectionAt (µs since 1970). A
-	// leaky_bucket's slot comes earlier by the units that are given back, whatever CorrectionAt says, and is free now at the
-	// earliest.
+	// Correction changes what is counted before Need is evaluated. Below zero it gives back units of a lease that were
+	// not spent, and CorrectionAt is the At of that [Lease]. Above zero it charges units that were admitted without the
+	// store, and CorrectionAt is the time at which they were admitted (µs since 1970). Nothing is corrected if units of
+	// that window, slot, entry or time no longer count.
+	//
+	// A correction takes effect only if the result is charged. After a denial it must be sent again, unless Lease(i) of
+	// the decision is not empty, see [Evaluation.KeepLease].
+	//
+	// A leaky_bucket leases nothing. A Correction below zero brings its next free time forward, to the present time at
+	// most, whatever CorrectionAt is. An operator can empty it by that.
 	Correction, CorrectionAt int64
 }
 
-// ShareOne is the whole, in which LeaseRequest.Share counts.
+// ShareOne is the Share of a lease that may have all that is left.
 const ShareOne = 1 << 10
 
 // Lease is what was leased of a tier.
 type Lease struct {
-	Units   int64 // leased beyond what the request lacked
-	Upfront int64 // of Units, those that may be spent at once; the others come free evenly until Until
+	Units   int64 // units beyond what the request needed
+	Upfront int64 // how many of Units may be spent at once; the others come free evenly until Until
 	Until   int64 // when the lease ends, µs since 1970 by the store's clock
-	At      int64 // names the window, slot or entry that counts it, for LeaseRequest.CorrectionAt
+
+	// At names where the units are counted, for LeaseRequest.CorrectionAt. µs since 1970.
+	//
+	//	fixed_window, sliding_window, quota   the start of the window or calendar period
+	//	token_bucket                          the end of the slot, which is Until
+	//	sliding_log, sliding_buckets          the time of the entry
+	At int64
 }
 
-const mostCounted = 2 * MaxUnits // units; where a correction stops counting
+// mostCounted is the most units that a correction raises a count to. A sliding window has a smaller bound.
+const mostCounted = 2 * MaxUnits
 
-// leases reports whether the request wants anything beyond Need.
-func (a *LeaseRequest) leases() bool { return a.Least > 0 || a.Most > 0 || a.Ample > 0 }
+// wantsLease reports whether the request wants any units beyond Need.
+func (a *LeaseRequest) wantsLease() bool { return a.Least > 0 || a.Most > 0 || a.Ample > 0 }
 
-// units is how much of what is left is leased.
+// units returns how many of the units that are left are leased, by the formula of [LeaseRequest].
 func (a *LeaseRequest) units(left int64) int64 {
 	if left <= 0 {
 		return 0
@@ -59,17 +86,19 @@ func (a *LeaseRequest) units(left int64) int64 {
 // Largest is the most units that the lease may have.
 func (a *LeaseRequest) Largest() int64 { return max(a.Least, a.Most, a.Ample) }
 
-// checkLeases reports what is wrong with q.Leases, if there are any.
+// checkLeases reports what is wrong with q.Leases, which must not be empty.
 func (q *Request) checkLeases() error {
 	i := 0
 	for c := range q.Charges {
 		l := q.Charges[c].Limit
 		for j := range l.Tiers {
 			if i >= len(q.Leases) {
-				return fmt.Errorf("%w: %d leases are asked for, and there are more tiers", ErrInvalidRequest, len(q.Leases))
+				return fmt.Errorf("%w: %d leases are asked for, and there are more tiers", ErrInvalidRequest,
+					len(q.Leases))
 			}
 			if a := &q.Leases[i]; !a.sound(&l.Tiers[j], q.Charges[c].Cost) {
-				return fmt.Errorf("%w: lease of limit %s, tier %d: %+v for a cost of %d", ErrInvalidRequest, l.ID, j+1, *a, q.Charges[c].Cost)
+				return fmt.Errorf("%w: lease of limit %s, tier %d: %+v for a cost of %d", ErrInvalidRequest, l.ID, j+1, *a,
+					q.Charges[c].Cost)
 			}
 			i++
 		}
@@ -80,6 +109,7 @@ func (q *Request) checkLeases() error {
 	return nil
 }
 
+// sound reports whether the tier can have such a lease for a request of that cost.
 func (a *LeaseRequest) sound(t *Tier, cost int64) bool {
 	for _, units := range [...]int64{a.Need, a.Least, a.Most, a.Ample, a.Plenty} {
 		if units < 0 || units > MaxUnits {
@@ -91,9 +121,9 @@ func (a *LeaseRequest) sound(t *Tier, cost int64) bool {
 	case a.Need > cost, a.Share < 0 || a.Share > ShareOne, a.Life < 0,
 		a.Correction < -MaxUnits || a.Correction > MaxUnits, a.CorrectionAt < -2*maxExact || a.CorrectionAt > 2*maxExact:
 		return false
-	case can.Never && a.leases(), a.Ramp && !can.Ramps:
+	case can.None && a.wantsLease(), a.Ramp && !can.Ramps:
 		return false
-	case can.Never || can.Ends:
+	case can.None || can.Ends:
 		return a.Life == 0
 	}
 	return a.Life <= t.Period.Microseconds()
@@ -101,46 +131,54 @@ func (a *LeaseRequest) sound(t *Tier, cost int64) bool {
 
 // Leasing says how a tier is leased.
 type Leasing struct {
-	Never   bool  // there is nothing to lease
-	Ends    bool  // leases end at a time of the tier's own: the end of a window, period or slot. Else Life says when
-	Longest int64 // µs; the longest time to that end; 0 for a quota
-	Ramps   bool  // there are ramps
-	Step    int64 // µs; a ramp comes free in steps of it; 0: in no steps
-	Apart   bool  // leased units are counted apart from those of requests: units that were not leased cannot be spent later
-	Refills bool  // units become free all the time, so only what is leased tells how fast the counter is used
-	Weighs  bool  // what is used in a window makes the next one smaller
+	None    bool  // the tier has no leases
+	Ends    bool  // leases end at the end of a window, period or slot; otherwise when [LeaseRequest].Life is over
+	Longest int64 // the longest time from a grant to that end, µs; 0 for a quota, and if Ends is false
+	Ramps   bool  // a lease may be a ramp
+	Step    int64 // the length of the steps in which the units of a ramp come free, µs; 0: continuously
+	Refills bool  // units come free all the time, so only what is leased tells how fast the counter is used
+	Weighs  bool  // units that are used in a window reduce what the next window admits
+
+	// Apart says that leased units are counted apart from those of requests: in the slot of a token bucket, or in the
+	// entry of a log at the end of the lease. Units that were charged to a request can therefore not be kept as a
+	// lease.
+	Apart bool
 }
 
 // Leasing says how the tier is leased.
 func (t *Tier) Leasing() Leasing { return t.counts.leasing() }
 
-// LeaseEnd is when a lease that is granted now ends at the latest, and RampEnd when a ramp does, µs since 1970. Both are zero
-// if leases have no end of their own. Of a limit with a calendar they must not be asked under a lock, see
-// [Tier.CalendarPeriod].
+// LeaseEnd returns when a lease that is granted now ends, µs since 1970; 0 if [Leasing].Ends is false. If the tier has
+// a calendar, LeaseEnd must not be called under a lock, see [Tier.CalendarPeriod].
+//
+// It knows the tier, and not the state of the counter. A lease ends later if the counter's time is ahead of now, or if
+// it joins a slot of a token bucket that began when slots were longer, before a change of rate or burst. Such a slot
+// ends at most two seconds after the counter's time. Lease.Until is the end that counts.
 func (t *Tier) LeaseEnd(owner string, now int64) int64 {
 	end, _ := t.counts.leaseEnd(owner, now)
 	return end
 }
 
-// RampEnd is when a ramp that is granted now ends. See LeaseEnd.
+// RampEnd returns when a ramp that is granted now ends, µs since 1970. All that is said of LeaseEnd is true of it.
 func (t *Tier) RampEnd(owner string, now int64) int64 {
 	_, end := t.counts.leaseEnd(owner, now)
 	return end
 }
 
-// Leftover is what is left of units of one counter that were leased, and what the store said of that counter when it granted
-// them. It is a plain value: its holder guards it, and knows when it ends. The zero Leftover has nothing.
+// Leftover is what is left of a lease of one counter, together with what the store said of that counter when it granted
+// the lease. It is a plain value: its holder guards it against concurrent use, and knows when the lease ends. The zero
+// Leftover has no units and knows nothing of a counter.
 type Leftover struct {
-	Units int64 // not spent yet
-	At    int64 // names the window, slot or entry that counts them, for [LeaseRequest].CorrectionAt; 0: nothing was leased
+	Units int64 // leased units that are not spent yet
+	At    int64 // [Lease].At of the lease; 0: nothing was leased
 
-	seen Result // after the lease was granted, as if no unit of it were left
+	seen Result // the counter after the lease was granted, as if all leased units had been spent
 }
 
 // Known reports whether the store has said anything of the counter.
 func (l *Leftover) Known() bool { return l.seen.Tier != nil }
 
-// Keep makes units and the window at, of a lease that was there before, those of l, which is what the store has said since.
+// Keep sets Units and At of l to those of an older lease that is still held. What l knows of the counter stays.
 func (l *Leftover) Keep(units, at int64) {
 	l.Units, l.At = units, at
 	if l.seen.Tier != nil && l.seen.Tier.Leasing().Apart {
@@ -151,7 +189,7 @@ func (l *Leftover) Keep(units, at int64) {
 // Other reports that the counter is the one shared by all values beyond the limit's bound.
 func (l *Leftover) Other() bool { return l.seen.Other }
 
-// InStore is what remained in the store when it granted, units: what others may have by now is not known.
+// InStore is how many units remained in the store after it granted the lease. Others may have taken some of them since.
 func (l *Leftover) InStore() int64 {
 	if l.seen.Tier == nil {
 		return 0
@@ -159,41 +197,44 @@ func (l *Leftover) InStore() int64 {
 	return l.seen.Remaining()
 }
 
-// Rebind makes it one of another tier of the same identity and numbers.
+// Rebind makes l a Leftover of the tier t, which must have the identity and the numbers of the tier that l had.
 func (l *Leftover) Rebind(t *Tier) {
 	if l.seen.Tier != nil {
 		l.seen.Tier = t
 	}
 }
 
-// AddUsed says that so many units are used, too, which what the store said leaves out.
+// AddUsed adds units to what l says is used: units of which the store did not know when it granted the lease.
 func (l *Leftover) AddUsed(units int64) {
 	if l.seen.Tier != nil {
-		l.seen.Tier.counts.free(&l.seen, -units)
+		l.seen.Tier.counts.addUsed(&l.seen, units)
 	}
 }
 
-// Leftover is what the store said of result i, and the window of what it leased, without any units. Those are the need,
-// where the decision was allowed, and Lease(i).Units.
+// Leftover returns what the store said of result i, and Lease(i).At. Its Units are 0. The caller sets them, to
+// Lease(i).Units and, if the decision was allowed, the units that the request needed.
 func (d *Decision) Leftover(i int) Leftover {
 	r := &d.Results[i]
 	l := Leftover{At: d.Lease(i).At, seen: *r}
 	l.seen.Charged = 0
-	r.Tier.counts.free(&l.seen, -r.Charged)
+	r.Tier.counts.addUsed(&l.seen, r.Charged)
 	return l
 }
 
-// BeginLeased empties d for a request that is decided from leftovers, one result after the other, by FromLeftover.
+// BeginLeased empties d for a request that is decided without the store, from leases. The caller then adds the results,
+// one after the other, by [Evaluation.FromLeftover].
 func (d *Decision) BeginLeased(req *Request, now int64, id ReceiptID) *Evaluation {
 	d.Allowed, d.Never, d.RetryAt, d.ID, d.denier, d.Degraded = true, false, 0, id, -1, false
 	d.Owner, d.Now, d.charges, d.asked = req.Owner, now, req.Charges, nil
-	d.Results, d.leased = d.Results[:0], d.leased[:0]
+	d.Results, d.granted = d.Results[:0], d.granted[:0]
 	return (*Evaluation)(d)
 }
 
-// FromLeftover adds the result of the next tier, which is one of charge: admitted, out of the lease, or denied until retryAt
-// where that is above 0. The caller takes the units off the lease if all are admitted, after the last result was added.
-func (e *Evaluation) FromLeftover(charge int, l *Leftover, retryAt int64) {
+// FromLeftover adds the result of the next tier. chargeIndex is the index of the tier's charge in the request, and l is
+// what the caller has leased of the tier. If retryAt is 0 the tier admits the cost; otherwise it denies it until
+// retryAt, µs since 1970. After the last result the caller calls [Evaluation.ChargeLeftover] for each result that is to
+// be charged.
+func (e *Evaluation) FromLeftover(chargeIndex int, l *Leftover, retryAt int64) {
 	n := len(e.Results)
 	if n == cap(e.Results) {
 		e.Results = append(e.Results, Result{})
@@ -201,16 +242,18 @@ func (e *Evaluation) FromLeftover(charge int, l *Leftover, retryAt int64) {
 	e.Results = e.Results[:n+1]
 	r := &e.Results[n]
 	*r = l.seen
-	r.Cost, r.Charged, r.charge = e.charges[charge].Cost, 0, int16(charge)
+	r.Cost, r.Charged, r.chargeIndex = e.charges[chargeIndex].Cost, 0, int16(chargeIndex)
 	r.Admits, r.Never, r.RetryAt = retryAt == 0, false, retryAt
 	counts := r.Tier.counts
-	counts.free(r, l.Units)
+	counts.addUsed(r, -l.Units)
 	if r.Cost > r.Tier.capacity {
 		r.Admits, r.Never, r.RetryAt = false, true, 0
 	}
 	if !r.Admits {
-		if left := r.Remaining(); left >= r.Cost { // of a ramp, not to be spent yet: no cost up to that is admitted now
-			counts.free(r, r.Cost-1-left)
+		// The lease may have units enough that are a ramp's and have not come free. Remaining must not promise them: it
+		// is set to one less than the cost that is denied.
+		if left := r.Remaining(); left >= r.Cost {
+			counts.addUsed(r, left-(r.Cost-1))
 		}
 		if !r.shadow {
 			e.Allowed = false
@@ -219,19 +262,19 @@ func (e *Evaluation) FromLeftover(charge int, l *Leftover, retryAt int64) {
 	}
 }
 
-// ChargeLeftover marks result i, which [Evaluation.Charges] says is to be charged, as charged, and returns the units that the
-// caller takes off its lease.
+// ChargeLeftover marks result i as charged, and returns how many units the caller must take off its lease. It must be
+// called only for results for which [Evaluation.Charges] is true.
 func (e *Evaluation) ChargeLeftover(i int) int64 {
 	r := &e.Results[i]
 	r.Charged = r.Cost
 	return r.Cost
 }
 
-// Credit says that units, of what the counter of result i counts, are leased to the asker and left, and evaluates anew whether
-// the cost fits. It is for a peek; call [Evaluation.Settle] after the last one.
+// Credit takes off the count of result i units that the caller has leased and not spent, and evaluates anew whether the
+// cost fits. It is for [Store.Peek]. Call [Evaluation.Settle] after the last Credit.
 func (e *Evaluation) Credit(i int, units int64) {
 	r := &e.Results[i]
-	r.Tier.counts.free(r, units)
+	r.Tier.counts.addUsed(r, -units)
 	if !r.Admits && !r.Never && r.Remaining() >= r.Cost {
 		r.Admits, r.RetryAt = true, 0
 	}

@@ -28,7 +28,7 @@ func TestLeasesAtTheBounds(t *testing.T) {
 		now := int64(1_772_452_800_000_000)
 		for range 12 {
 			p := tier.Params(Owner{})
-			slot := p.Slot
+			slot := p.SlotLength
 			if slot == 0 {
 				slot = p.Period
 			}
@@ -141,7 +141,7 @@ func TestHeldNeverPassesTheBurst(t *testing.T) {
 		now := int64(1_772_452_800_000_000)
 		for range 40 {
 			b := tier.Params(Owner{})
-			now += r.Int64N(b.Slot)
+			now += r.Int64N(b.SlotLength)
 			ask(t, tier, &s, now, 1, LeaseRequest{Need: r.Int64N(2), Ample: MaxUnits, Share: r.Int64N(ShareOne + 1), Ramp: r.IntN(2) == 0})
 			held, level := s.TokenBucket().Leased.Units, s.TokenBucket().Level
 			if held > tier.capacity || level+held*b.Den > b.Full || level < -b.Full {

@@ -1,28 +1,33 @@
 // Package limit decides whether a key may spend units now, over every limit that applies, all or nothing.
 //
-// It is pure: no I/O, no clock, no floats, no AWS. Time arrives as an argument in every call, so a decision can be
-// replayed from a log line and proved in a fuzz loop. What is consumed lives in a [State] per counter; a [Store] keeps
-// the states. Every store passes the contract suite in limittest.
+// It is pure: no I/O, no clock, no floats, no AWS. Time is an argument of every call, so a test or a reader of logs can
+// repeat a decision exactly. The units that were charged are in a [State] for each counter. A [Store] keeps the states.
+// Every store passes the contract suite in limittest.
 //
-// The algorithms are exact: each admits what its formula in [Algorithm] says, to the unit, and every intermediate value
-// stays below 2^53 so that a store that counts in doubles (Lua) gives the same answers. Each algorithm is one file; see
-// [Algorithm] for how to add one.
+// The algorithms are exact: each admits what its formula in [Algorithm] says, to the unit. Values that a store in Lua
+// computes as well stay below 2^53, because Lua counts in doubles, and both must get the same answers. Two values may
+// be larger. The total of a token bucket's refunds ([Refunds]) is sent to Lua in two parts. The product that converts a
+// token bucket's level to another rate has 128 bits here, and Lua divides it digit by digit. Each algorithm is one
+// file; see [Algorithm] for how to add one.
 //
-// A store makes a decision in one sequence, whatever the algorithms are:
+// A store makes a decision in one sequence, whatever the algorithms are. The example of the package runs it.
 //
-//	e, err := d.Begin(req, now)                    // checks the request; e has one Result for each tier of each limit
-//	for i := range e.Results { e.Evaluate(i, s) }  // what the counter's State comes to; nothing is charged
-//	if e.Settle() {                                // whether all limits that enforce admit the request
-//		for i := range e.Results { if e.Charges(i) { e.Charge(i, s) } }
-//	}
+//  1. [Decision.Begin] checks the request. The [Evaluation] that it returns has one Result for each tier of each limit.
+//  2. [Evaluation.Evaluate] fills one Result from the State of its counter, and charges nothing. It must be called for
+//     each Result.
+//  3. [Evaluation.Settle] returns whether the request is allowed: whether all limits that enforce admit it.
+//  4. [Evaluation.Charge] charges one counter. After Settle it must be called for each Result for which
+//     [Evaluation.Charges] is true. In an allowed decision that is false only for shadow limits that would have denied.
 //
-// An [Evaluation] is a [Decision] that is still being made. Its methods are for stores; who asked reads the Decision.
+// An [Evaluation] is a [Decision] that is still being made. Its methods are for stores. Whoever asked for the decision
+// reads the Decision.
 //
-// # Room for what is to come
+// # Extending the package
 //
-// A charge has one cost, in units of its limit. Limits that count something else than requests (bytes, tokens of a model)
-// need nothing but their own cost in each [Charge]. A charge whose true cost is known only afterwards can be corrected in
-// both directions by what there is: giveBack and replay of each algorithm correct a counter as of the time of the charge.
+// A charge has one cost, in units of its limit. Limits that count something else than requests (bytes, tokens of a
+// model) need nothing but their own cost in each [Charge]. If the true cost of a charge is known only afterwards, a
+// [LeaseRequest] can correct the counter: [LeaseRequest.Correction] takes off units that were charged too much, or
+// charges units that were missing.
 package limit
 
 import (
@@ -48,8 +53,12 @@ const (
 	MaxPeriod       = 366 * 24 * time.Hour // longest period
 	MaxTiers        = 16                   // tiers in one limit
 	MaxNameBytes    = 128                  // bytes in an owner's name or a counter's value component
-	MaxSkew         = 5 * time.Second      // how far the times in a state may lie ahead of now before it is repaired
-	maxExact        = 1 << 52              // bound on intermediates; twice it still fits a double exactly
+
+	// MaxSkew is how far a time in a state may lie ahead of the latest one that a correct clock could have written. A
+	// state with a later time is repaired.
+	MaxSkew = 5 * time.Second
+
+	maxExact        = 1 << 52 // bound on intermediates; twice it still fits a double exactly
 	maxSkew         = int64(MaxSkew / time.Microsecond)
 	longAgo         = math.MinInt64 // µs; before all time
 	defaultValues   = 10_000
@@ -109,19 +118,31 @@ func ParseFailurePolicy(name string) (FailurePolicy, bool) {
 	return FailurePolicy(max(i, 0)), i >= 0
 }
 
-// Limit is a rule with an ID. All of its tiers must pass. Build it with [New]; after that it is immutable and safe for
-// concurrent use.
+// Limit is a rule with an ID. All of its tiers must admit a request. Build it with [New]; after that it is immutable
+// and safe for concurrent use.
 type Limit struct {
-	ID             string        // [A-Za-z0-9._-]{1,64}; part of the counter's identity
-	Per            string        // what names the counter beside the owner, canonical: "tenant", "subject", "ip+subject"; "" is "tenant"
+	ID string // [A-Za-z0-9._-]{1,64}; part of the counter's identity
+
+	// Per says which parts of a request, apart from the owner, select the counter, in canonical form: "subject",
+	// "ip+subject". "tenant", the default, means that an owner has one counter.
+	Per string
+
 	Mode           Mode          // default Enforce
 	OnStoreFailure FailurePolicy // default Backstop
 	Tiers          []Tier        // 1..MaxTiers
 	Exact          bool          // never leased: each decision asks the store
 	AlignOwner     bool          // shift fixed and sliding windows by a hash of the owner's name (align: tenant)
-	MaxCost        int64         // largest cost that will be asked, units; 0 means 1. Checked against the arithmetic
-	MaxValues      int           // distinct values per owner; the rest count in Owner.OtherValue; 0 means 10,000
-	Home           string        // the cell whose stores keep the counters, under the same names; "" is the one that decides
+
+	// MaxCost is the largest cost that requests are expected to have, units; 0 means 1. New refuses a limit that cannot
+	// count this cost exactly. A request with a larger cost is not refused because of MaxCost.
+	MaxCost int64
+
+	// MaxValues is how many values of an owner have counters of their own; 0 means 10,000. The other values share the
+	// counter of Owner.OtherValue.
+	MaxValues int
+
+	// Home is the cell whose stores keep the counters, under the same names. "" means the cell that decides.
+	Home string
 
 	compiled bool
 	valued   bool   // Per is not "tenant"
@@ -138,22 +159,25 @@ type Tier struct {
 	Burst     int64         // token_bucket only: most units it can hold; 0 means Threshold
 	Buckets   int           // sliding_buckets only: n, 1..MaxBuckets; 0 means DefaultBuckets
 	Calendar  *Calendar     // quota only
-	Ordinal   int           // 0..MaxTiers; tells apart tiers of one limit with the same algorithm and period. Plans have only 0
+	Ordinal   int           // 0..MaxTiers; tells apart tiers with the same algorithm and period. Tiers of plans have 0
 
 	limit    *Limit
-	counts   algorithm
-	windows  windowed // counts, if it has windows, else nil
-	grows    growing  // counts, if its states grow, else nil
-	capacity int64    // largest cost that can ever fit, units
-	identity string   // injective text of (limit id, algorithm, period or calendar, per, shadow)
-	hash     uint64   // of identity
+	counts   algorithm // the algorithm, with the numbers of this tier
+	windows  windowed  // the same algorithm, if it has windows, else nil
+	grows    growing   // the same algorithm, if its states grow, else nil
+	capacity int64     // largest cost that can ever fit, units
+	identity string    // see Identity
+	hash     uint64    // of identity
 	digest   [16]byte
 }
 
-// FieldError says which field of a limit is wrong. Tier is the tier's index, or -1 where the field is the limit's own.
+// FieldError says which field of a limit is wrong.
 type FieldError struct {
-	Tier   int
-	Field  string // the field in the words of a plan: id, per, algorithm, period, threshold, rate, burst, buckets, units, tiers, cost
+	Tier int // the tier's index, or -1 if the field is one of the limit itself
+
+	// Field is the name that the field has in a plan: id, per, mode, onStoreFailure, maxValues, tiers, cost, algorithm,
+	// period, every, threshold, rate, units, burst or buckets.
+	Field  string
 	Reason string
 }
 
@@ -165,8 +189,8 @@ func (e *FieldError) Error() string {
 	return e.Field + ": " + e.Reason
 }
 
-// New checks l and prepares it for decisions. The argument is copied. The error joins one [*FieldError] for each thing
-// that is wrong, all of them at once.
+// New returns a copy of l that is checked and ready for decisions. If something is wrong, the error joins one
+// [*FieldError] for each wrong field.
 func New(l Limit) (*Limit, error) {
 	out := l
 	out.Tiers, out.costMost = slices.Clone(l.Tiers), MaxUnits
@@ -201,7 +225,7 @@ func New(l Limit) (*Limit, error) {
 	return &out, nil
 }
 
-// KeptIn is l, made by [New], with its counters in the stores of another cell: of another Home.
+// KeptIn returns a copy of l whose counters are kept by the stores of the cell home. l must have been made by [New].
 func (l *Limit) KeptIn(home string) *Limit {
 	out := *l
 	out.Home, out.Tiers = home, slices.Clone(l.Tiers)
@@ -248,7 +272,7 @@ func (l *Limit) check(bad report) {
 	}
 }
 
-// check validates the tier and sets up what counts by it.
+// check validates the tier and sets t.counts, the algorithm with the tier's numbers.
 func (t *Tier) check(l *Limit, bad report) {
 	if !t.Algorithm.known() {
 		bad("algorithm", "%s is not an algorithm", t.Algorithm)
@@ -257,7 +281,7 @@ func (t *Tier) check(l *Limit, bad report) {
 	k := &kinds[t.Algorithm]
 	sound := t.Threshold >= 1 && t.Threshold <= k.largest
 	if !sound {
-		bad(k.amount, "%d is outside 1..%d for %s", t.Threshold, k.largest, t.Algorithm)
+		bad(k.amountField, "%d is outside 1..%d for %s", t.Threshold, k.largest, t.Algorithm)
 	}
 	if t.Ordinal < 0 || t.Ordinal > MaxTiers {
 		bad("tiers", "the ordinal %d is outside 0..%d", t.Ordinal, MaxTiers)
@@ -279,7 +303,7 @@ func (t *Tier) check(l *Limit, bad report) {
 	t.grows, _ = t.counts.(growing)
 }
 
-// checkPeriod validates the fields of a tier without a calendar, and returns whether its period can be counted with.
+// checkPeriod validates the fields of a tier without a calendar. It returns whether the period is in range.
 func (t *Tier) checkPeriod(k *kind, bad report) (sound bool) {
 	if t.Calendar != nil {
 		bad("every", "only a quota has a calendar")
@@ -300,11 +324,12 @@ func (t *Tier) checkPeriod(k *kind, bad report) (sound bool) {
 // Limit is the limit the tier belongs to.
 func (t *Tier) Limit() *Limit { return t.limit }
 
-// Capacity is the largest cost, in units, that the tier can ever admit. A cost above it is never.
+// Capacity is the largest cost, in units, that the tier can ever admit.
 func (t *Tier) Capacity() int64 { return t.capacity }
 
-// Identity is the injective text of what makes the counter this counter: limit id, algorithm, period or calendar, per,
-// and whether it is a shadow's. Changing any of these starts afresh; changing a number keeps what is consumed.
+// Identity is a text that tells the counters of the tier from those of all other tiers: limit id, algorithm, period or
+// calendar, number of buckets, per, ordinal, and whether the limit is a shadow. It is injective. A tier with another
+// identity begins with counters that were never used. A tier with another threshold, rate or burst keeps its counters.
 func (t *Tier) Identity() string { return t.identity }
 
 // IdentityHash is a stable hash of Identity.
@@ -326,7 +351,7 @@ func ValidID(id string) bool {
 	}) < 0
 }
 
-// lowestTerms is a/b as num/den in lowest terms, which keeps the products small and exact.
+// lowestTerms returns a/b as num/den in lowest terms, which keeps products with them small and exact.
 func lowestTerms(a, b int64) (num, den int64) {
 	g := gcd(a, b)
 	return a / g, b / g
@@ -339,6 +364,7 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
+// ceilDiv returns a/b rounded up, for a of at least 0 and b above 0.
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
 
 // floorTo rounds v down to a multiple of step, also below zero.
@@ -350,6 +376,7 @@ func floorTo(v, step int64) int64 {
 	return v - r
 }
 
+// productFits reports whether a·b is below maxExact. Neither may be below 0.
 func productFits(a, b int64) bool {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	return hi == 0 && lo < maxExact

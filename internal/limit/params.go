@@ -12,9 +12,9 @@ type Params struct {
 	Ticks      int64 // sliding_window: ticks per period
 	Width      int64 // sliding_buckets: µs per bucket
 	Buckets    int64 // sliding_buckets: n
-	Offset     int64 // fixed_window, sliding_window: where this owner's windows begin after the wall clock's
-	Slot       int64 // token_bucket, sliding_window: µs between the times at which leases, or ramps, end
-	SlotOffset int64 // token_bucket: where this owner's slots begin, µs after multiples of Slot since 1970
+	Offset     int64 // fixed_window, sliding_window: where this owner's windows begin, µs after multiples of Period
+	SlotLength int64 // token_bucket, sliding_window: µs between the times at which leases, or ramps, end
+	SlotOffset int64 // token_bucket: where this owner's slots begin, µs after multiples of SlotLength since 1970
 }
 
 // Params returns the tier's numbers for an owner.
@@ -24,8 +24,8 @@ func (t *Tier) Params(owner Owner) Params {
 	return p
 }
 
-// FreshAt is the first time, µs since 1970, from which the state is no different from one that was never used, with
-// MaxSkew to spare for clocks that differ. A store may forget the counter then, and never before.
+// FreshAt is a time, µs since 1970, from which on the state is no different from one that was never used, with MaxSkew
+// to spare for clocks that differ. A store may forget the counter then, and never before.
 func (t *Tier) FreshAt(s *State) int64 {
 	at := t.counts.freshAt(s)
 	if at == longAgo {
@@ -34,8 +34,8 @@ func (t *Tier) FreshAt(s *State) int64 {
 	return addSat(at, maxSkew)
 }
 
-// CalendarPeriod is the [Calendar.Period] of a quota that contains now. Callers must not hold a lock: the period may have to
-// be computed.
+// CalendarPeriod returns the [Calendar.Period] of a quota that contains now. The tier must have a calendar. Callers
+// must not hold a lock: the period may have to be computed.
 func (t *Tier) CalendarPeriod(now int64) (start, end int64) {
 	p := t.windows.window("", now)
 	return p.start, p.end

@@ -2,20 +2,20 @@ package limit
 
 import "sync/atomic"
 
-// Quota counts the units of a calendar period, and admits a cost if the count stays within the quota. It is exact inside a
-// period. See [Calendar] for where periods begin.
+// Quota counts the units of a calendar period, and admits a cost if the count stays within the quota. It is exact
+// inside a period. See [Calendar] for where periods begin.
 //
-// Leased units count in the period in which they are leased, and end with it.
+// Leased units count in the period in which they are leased. Leases end with the period.
 const Quota Algorithm = 7
 
 var quotaKind = kind{
-	name: "quota", letter: 'q', amount: amountUnits, largest: MaxUnits, hasCalendar: true, new: newQuota,
+	name: "quota", letter: 'q', amountField: amountUnits, largest: MaxUnits, hasCalendar: true, new: newQuota,
 }
 
 type quota struct {
 	units    int64
 	calendar *Calendar
-	last     *atomic.Pointer[period] // what window returned last; shared by copies of the tier
+	last     *atomic.Pointer[span] // the period that window returned last; copies of the tier share it
 }
 
 // QuotaState is the state of a quota.
@@ -24,17 +24,18 @@ type QuotaState struct {
 	Count      int64 // units charged in it
 }
 
-// Quota is the state as one of a quota.
+// Quota returns s as the state of a quota.
 func (s *State) Quota() QuotaState { return QuotaState{Start: s.a, End: s.c, Count: s.b} }
 
-// State is the inverse of [State.Quota].
+// State is the inverse of [State.Quota]. A State holds the numbers in the order Start, Count, End.
 func (st QuotaState) State() State { return State{a: st.Start, b: st.Count, c: st.End} }
 
-// quotaSeen is what a decision has seen of a quota, as of its time and before its charge.
+// quotaSeen is what a decision has seen of a quota, as of its time. charge does not change it; addUsed does.
 func (r *Result) quotaSeen() QuotaState {
 	return QuotaState{Start: r.seen.a, End: r.seen.b, Count: r.seen.c}
 }
 
+// write is the inverse of quotaSeen. A Result holds the numbers in the order Start, End, Count.
 func (st QuotaState) write(r *Result) { r.seen = numbers{a: st.Start, b: st.End, c: st.Count} }
 
 func newQuota(t *Tier, _ *Limit, bad report) algorithm {
@@ -45,25 +46,26 @@ func newQuota(t *Tier, _ *Limit, bad report) algorithm {
 	if err := t.Calendar.check(); err != nil {
 		bad("every", "%v", err)
 	}
-	return &quota{units: t.Threshold, calendar: t.Calendar, last: new(atomic.Pointer[period])}
+	return &quota{units: t.Threshold, calendar: t.Calendar, last: new(atomic.Pointer[span])}
 }
 
-// window is the calendar period of now. The last one is remembered, since looking it up costs less than a decision, and
-// computing it costs more.
-func (q *quota) window(_ string, now int64) period {
+// window returns the calendar period that contains now. To compute a period takes longer than a decision, so the last
+// one is kept.
+func (q *quota) window(_ string, now int64) span {
 	if p := q.last.Load(); p != nil && p.start <= now && now < p.end {
 		return *p
 	}
-	var p period
+	var p span
 	p.start, p.end = q.calendar.Period(now)
 	q.last.Store(&p)
 	return p
 }
 
-// asOf is the count and the period as of now, whose own period is window.
-func (q *quota) asOf(s *State, now int64, window period) QuotaState {
+// asOf returns the count as of now, and the period in which it is counted. The parameter window is the period that
+// contains now. A stored period that has not ended stays the current one, even if it begins after now.
+func (q *quota) asOf(s *State, now int64, window span) QuotaState {
 	st := s.Quota()
-	unused := st.End == 0 && st.Count == 0 // a period may end at 0
+	unused := st.End == 0 && st.Count == 0 // End alone does not tell: the last period before 1970 ends at 0
 	if unused || now >= st.End {
 		return QuotaState{Start: window.start, End: window.end}
 	}
@@ -85,6 +87,7 @@ func (q *quota) evaluate(s *State, now int64, r *Result) bool {
 	return true
 }
 
+// repair counts what was charged in the present period.
 func (q *quota) repair(s *State, _ int64, r *Result) {
 	*s = QuotaState{Start: r.window.start, End: r.window.end, Count: s.Quota().Count}.State()
 }
@@ -103,9 +106,9 @@ func (q *quota) resetAt(r *Result) int64 { return r.quotaSeen().End }
 
 func (q *quota) moreAt(r *Result) int64 { return r.quotaSeen().End }
 
-func (q *quota) free(r *Result, units int64) {
+func (q *quota) addUsed(r *Result, units int64) {
 	st := r.quotaSeen()
-	st.Count -= units
+	st.Count += units
 	st.write(r)
 }
 
@@ -119,7 +122,7 @@ func (q *quota) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
 	if st.Start != e.at {
 		return 0
 	}
-	back := takeBack(&st.Count, units)
+	back := uncount(&st.Count, units)
 	*s = st.State()
 	return back
 }
@@ -130,23 +133,24 @@ func (q *quota) offer(_ *State, _ string, _ int64, ask *LeaseRequest, r *Result)
 	return Lease{Units: units, Upfront: units, At: st.Start, Until: st.End}
 }
 
-func (q *quota) lease(s *State, r *Result, granted *Lease) {
+func (q *quota) chargeLease(s *State, r *Result, granted *Lease) {
 	st := s.Quota()
 	st.Count += granted.Units
 	*s = st.State()
-	q.free(r, -granted.Units)
+	q.addUsed(r, granted.Units)
 }
 
-func (q *quota) giveBack(s *State, units, at, now int64, window period) {
+func (q *quota) returnUnspent(s *State, units, at, now int64, window span) {
 	q.correct(s, -units, at, now, window)
 }
 
-func (q *quota) replay(s *State, units, at, now int64, window period) {
+func (q *quota) replay(s *State, units, at, now int64, window span) {
 	q.correct(s, units, at, now, window)
 }
 
-// correct counts so many units more, or fewer, if the time at lies in the present period.
-func (q *quota) correct(s *State, units, at, now int64, window period) {
+// correct adds units, which may be negative, to the count of the present period, if the time given by the parameter at
+// lies in it. The count is kept within 0..mostCounted.
+func (q *quota) correct(s *State, units, at, now int64, window span) {
 	st := q.asOf(s, now, window)
 	if at >= st.Start && at < st.End {
 		st.Count = min(max(st.Count+units, 0), mostCounted)
@@ -161,11 +165,12 @@ func (q *quota) leaseEnd(owner string, now int64) (lease, ramp int64) {
 	return end, end
 }
 
-// counting: two calendar periods meet, and each admits the quota.
+// counting: an interval that touches two calendar periods can admit the quota in each.
 func (q *quota) counting() Counting { return Counting{AtOnce: 2 * q.units, Windows: 1} }
 
+// forgottenAt is the end of the period that contains the last µs before the time at.
 func (q *quota) forgottenAt(owner string, at int64) int64 { return q.window(owner, at-1).end }
 
 func (q *quota) params(string) Params { return Params{} }
 
-func (q *quota) leased(*Result, int64) int64 { return 0 }
+func (q *quota) leasedInSlot(*Result, int64) int64 { return 0 }

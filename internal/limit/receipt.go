@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// MaxReceiptAge is how long after its decision a receipt can be refunded. It bounds what stores must remember of refunds,
-// however long a limit's windows are.
+// MaxReceiptAge is how long after its decision a receipt can be refunded. It bounds what stores must remember of
+// refunds, however long a limit's windows are.
 const MaxReceiptAge = 5 * time.Minute
 
 // ReceiptID names a receipt. It is unique over all stores and processes that share counters.
@@ -27,11 +27,17 @@ type ReceiptEntry struct {
 	Value Value
 	Units int64 // charged
 
-	at             int64 // the window, bucket or time that was charged, µs since 1970
-	end            int64 // from here on nothing can be given back, µs since 1970
-	headroom       int64 // token_bucket: what the bucket could still refill before the charge, grains
-	refundedBefore int64 // token_bucket: all that had been refunded to it before the charge, grains
-	slot, fraction int64 // leaky_bucket: the slot that the charge set, µs and 1/Num µs; token_bucket: the end of a lease's slot, or 0
+	at  int64 // what was charged, see [ReceiptEntry.At]
+	end int64 // from this time on nothing is given back, µs since 1970
+
+	// Of token buckets, see [EntryParams].
+	headroom       int64
+	refundedBefore int64
+	slotEnd        int64
+
+	// Of leaky buckets, see [EntryParams].
+	nextFree int64
+	fraction int64
 }
 
 // Refund says what was given back.
@@ -57,6 +63,7 @@ func (d *Decision) Receipt() *Receipt {
 	return rec
 }
 
+// entry returns the receipt's entry for r, whose counter has the value v.
 func (r *Result) entry(v Value) ReceiptEntry {
 	e := ReceiptEntry{Tier: r.Tier, Value: v, Units: r.Charged}
 	r.Tier.counts.receipt(r, &e)
@@ -66,13 +73,13 @@ func (r *Result) entry(v Value) ReceiptEntry {
 // ID names the receipt.
 func (r *Receipt) ID() ReceiptID { return r.id }
 
-// Owner is whose counters were charged.
+// Owner returns the owner of the counters that were charged.
 func (r *Receipt) Owner() Owner { return r.owner }
 
 // Entries are the counters that were charged. The caller must not change them.
 func (r *Receipt) Entries() []ReceiptEntry { return r.entries }
 
-// Part is the receipt of the entries that keep accepts, under the same ID.
+// Part returns a receipt with the same ID that has only the entries that keep accepts.
 func (r *Receipt) Part(keep func(*ReceiptEntry) bool) *Receipt {
 	part := &Receipt{id: r.id, owner: r.owner, issued: r.issued}
 	for i := range r.entries {
@@ -83,27 +90,34 @@ func (r *Receipt) Part(keep func(*ReceiptEntry) bool) *Receipt {
 	return part
 }
 
-// At is what was charged: the start of the window or period, the bucket's start, or the time. µs since 1970.
+// At says what was charged, µs since 1970: the start of the window or calendar period; of sliding_buckets and a
+// sliding_log, the time of the entry; of a token_bucket and a leaky_bucket, the time of the charge.
 func (e *ReceiptEntry) At() int64 { return e.at }
 
-// EntryParams are the numbers of a receipt's entry that [ReceiptEntry.Apply] goes by, for stores that give back elsewhere (in
-// a script). Together with the tier's [Params] they say all that Apply knows. What an algorithm does not use is zero.
+// EntryParams are the numbers of a receipt's entry that [ReceiptEntry.Apply] goes by, for stores that give back
+// elsewhere (in a script). Together with the tier's [Params] they say all that Apply knows. What an algorithm does not
+// use is zero.
 type EntryParams struct {
-	At       int64 // the window, bucket or time that was charged, µs since 1970; leaky_bucket: the time of the charge
+	At       int64 // what was charged, see [ReceiptEntry.At]
 	End      int64 // from this time on nothing is given back, µs since 1970
-	Headroom int64 // token_bucket: what the bucket could still refill before the charge, grains; at most 2·Full
-	Refunded int64 // token_bucket: all that had been refunded to it before the charge, grains; see [Refunds]
-	Slot     int64 // leaky_bucket: the slot that the charge set, µs since 1970; token_bucket: the end of a lease's slot, or 0
-	Fraction int64 // leaky_bucket: the slot's fraction of a µs, in 1/Num µs
+	Headroom int64 // token_bucket: how much more the bucket could have held just before the charge, grains; below Full
+	Refunded int64 // token_bucket: [Refunds].Total just before the charge, grains
+	SlotEnd  int64 // token_bucket: the end of the slot in which the charge counts as leased, µs since 1970; or 0
+	NextFree int64 // leaky_bucket: the next free time that the charge set, µs since 1970
+	Fraction int64 // leaky_bucket: the fraction of a µs that belongs to NextFree, in 1/Num µs
 }
 
 // Params returns the numbers of the entry.
 func (e *ReceiptEntry) Params() EntryParams {
-	return EntryParams{At: e.at, End: e.end, Headroom: e.headroom, Refunded: e.refundedBefore, Slot: e.slot, Fraction: e.fraction}
+	return EntryParams{
+		At: e.at, End: e.end, Headroom: e.headroom, Refunded: e.refundedBefore, SlotEnd: e.slotEnd, NextFree: e.nextFree,
+		Fraction: e.fraction,
+	}
 }
 
-// Until is the time, µs since 1970, from which the receipt gives nothing back: its windows have ended, or it has expired.
-// A store remembers a refunded receipt until then, and no longer: at most MaxReceiptAge after the decision.
+// Until is the time, µs since 1970, from which on the receipt gives nothing back: nothing that it names can be given
+// back any more, with MaxSkew to spare for clocks that differ, or the receipt has expired. A store remembers a refunded
+// receipt until then, and no longer: at most MaxReceiptAge after the decision.
 func (r *Receipt) Until() int64 {
 	last := int64(math.MinInt64)
 	for i := range r.entries {
@@ -128,8 +142,8 @@ func CheckRefund(r *Receipt, units int64) error {
 	return nil
 }
 
-// Apply gives back to s at most units (0 means all) of what the entry says was charged, as of now, and returns how much.
-// It never gives back more than the state would have gained had the charge not been made.
+// Apply gives back to s at most units (0 means all) of what the entry says was charged, as of now, and returns how many
+// units it gave back. Afterwards s never has more room than it would if the charge had not been made.
 func (e *ReceiptEntry) Apply(s *State, units, now int64) int64 {
 	if units == 0 || units > e.Units {
 		units = e.Units
@@ -140,7 +154,8 @@ func (e *ReceiptEntry) Apply(s *State, units, now int64) int64 {
 	return e.Tier.counts.refund(s, e, units, now)
 }
 
-func takeBack(count *int64, units int64) int64 {
+// uncount takes at most units off *count, which it does not bring below 0, and returns how many it took.
+func uncount(count *int64, units int64) int64 {
 	back := min(units, max(*count, 0))
 	*count -= back
 	return back

@@ -10,26 +10,29 @@ const (
 // Request is one question: may this owner spend now?
 type Request struct {
 	Owner   Owner
-	Charges []Charge       // one for each limit that applies; none is admitted
-	Leases  []LeaseRequest // none, or one for each tier of each charge, in their order
+	Charges []Charge       // one for each limit that applies. A request without charges is admitted
+	Leases  []LeaseRequest // empty, or one for each tier of each charge, in their order
 }
 
 // Charge asks for units of one limit.
 type Charge struct {
 	Limit *Limit
-	Value Value // which counter, where the limit's Per is not "tenant"; NoValue otherwise
+	Value Value // selects the counter, if the limit's Per is not "tenant"; NoValue otherwise
 	Cost  int64 // units, 1..MaxUnits
 }
 
 // Check reports what is wrong with the request, if anything: ErrInvalidRequest, ErrInvalidCost or ErrDuplicateCounter.
 func (q *Request) Check() error {
 	if len(q.Owner.Name) > MaxNameBytes {
-		return fmt.Errorf("%w: owner's name has %d bytes, want at most %d", ErrInvalidRequest, len(q.Owner.Name), MaxNameBytes)
+		return fmt.Errorf("%w: owner's name has %d bytes, want at most %d", ErrInvalidRequest,
+			len(q.Owner.Name), MaxNameBytes)
 	}
 	if len(q.Charges) > maxCharges {
 		return fmt.Errorf("%w: %d limits, want at most %d", ErrInvalidRequest, len(q.Charges), maxCharges)
 	}
-	met := uint64(0) // one bit of the hash of each limit's ID: limits that share a counter have one ID
+	// met has one bit for each limit before, chosen by the hash of its ID. Limits that share a counter have the same
+	// ID, so repeats need be called only if the bit is set already.
+	met := uint64(0)
 	for i := range q.Charges {
 		c := &q.Charges[i]
 		l := c.Limit
@@ -51,7 +54,7 @@ func (q *Request) Check() error {
 	return nil
 }
 
-// valueFits reports whether the value is one that the limit can have: none if it is per tenant, else a sound one.
+// valueFits reports whether the limit can have the value: none if it is per tenant, otherwise a sound one.
 func (c *Charge) valueFits() bool {
 	if !c.Limit.valued {
 		return c.Value == Value{}
@@ -70,7 +73,7 @@ func (q *Request) repeats(i int) bool {
 	return false
 }
 
-// invalid says what Check found wrong with charge i.
+// invalid returns what Check found wrong with charge i.
 func (c *Charge) invalid(i int) error {
 	switch l := c.Limit; {
 	case l == nil || !l.compiled:
@@ -80,15 +83,17 @@ func (c *Charge) invalid(i int) error {
 	case l.Mode == Off:
 		return fmt.Errorf("%w: limit %s is off", ErrInvalidRequest, l.ID)
 	case len(c.Value.Text) > maxValueBytes:
-		return fmt.Errorf("%w: value of limit %s has %d bytes, want at most %d", ErrInvalidRequest, l.ID, len(c.Value.Text), maxValueBytes)
+		return fmt.Errorf("%w: value of limit %s has %d bytes, want at most %d", ErrInvalidRequest, l.ID,
+			len(c.Value.Text), maxValueBytes)
 	case !c.Value.sound():
-		return fmt.Errorf("%w: value of limit %s: kind %q with text %.200q", ErrInvalidRequest, l.ID, byte(c.Value.Kind), c.Value.Text)
+		return fmt.Errorf("%w: value of limit %s: kind %q with text %.200q", ErrInvalidRequest, l.ID,
+			byte(c.Value.Kind), c.Value.Text)
 	default:
 		return fmt.Errorf("%w: limit %s is per %s, value is %.200q", ErrInvalidRequest, l.ID, l.Per, c.Value.Text)
 	}
 }
 
-// sameCounters reports whether two limits share a counter.
+// sameCounters reports whether two limits have a tier with the same counters.
 func sameCounters(a, b *Limit) bool {
 	for i := range a.Tiers {
 		for j := range b.Tiers {

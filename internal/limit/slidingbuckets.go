@@ -1,20 +1,21 @@
 package limit
 
 // SlidingBuckets divides time into buckets, n of them in a period, and admits a cost if no more than the threshold was
-// charged in the current bucket and the n before it. It never admits more than the threshold in a period, but counts units
-// for up to one bucket longer than a sliding log does. It needs memory for n+1 numbers.
+// charged in the current bucket and the n before it. It never admits more than the threshold in a period, but counts
+// units for up to one bucket longer than a sliding log does. It needs memory for up to n+1 entries, and for up to as
+// many again if units are leased: they lie in buckets of up to one period ahead.
 //
-// See log for all that it shares with the sliding log.
+// See the type log for all that it shares with the sliding log.
 const SlidingBuckets Algorithm = 3
 
 var slidingBucketsKind = kind{
-	name: "sliding_buckets", letter: 'b', amount: amountThreshold, largest: MaxUnits, hasBuckets: true,
+	name: "sliding_buckets", letter: 'b', amountField: amountThreshold, largest: MaxUnits, hasBuckets: true,
 	new: newSlidingBuckets,
 }
 
 type slidingBuckets struct {
 	log
-	buckets int64 // n
+	buckets int64 // n, the number of buckets in a period
 }
 
 func newSlidingBuckets(t *Tier, _ *Limit, bad report) algorithm {

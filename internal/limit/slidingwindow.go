@@ -1,50 +1,53 @@
 package limit
 
-// SlidingWindow counts the units of the current window and, of those of the window before it, the part that a window as
-// long as the period and ending now still covers: ⌈previous·(period−elapsed)/period⌉ + count + cost ≤ threshold. It assumes
-// that the previous window's units came evenly; at worst an interval as long as the period has twice the threshold. Source:
-// the sliding window counter of Cloudflare ("How we built rate limiting capable of scaling to millions of domains", 2017).
+// SlidingWindow counts the current window in full and, of the previous window, the share that lies within the last
+// period: ⌈previous·(period−elapsed)/period⌉ + count + cost ≤ threshold. It assumes that the units of the previous
+// window came evenly; at worst an interval as long as the period has twice the threshold. Source: the sliding window
+// counter of Cloudflare ("How we built rate limiting capable of scaling to millions of domains", 2017).
 //
-// Leased units count in the window in which they are leased, and end with it: after the lease, the previous window only
-// weighs less.
+// Leased units count in the window in which they are leased. Leases end with the window. From then on the units are
+// part of the previous window, whose weight only falls.
 const SlidingWindow Algorithm = 2
 
-// Sliding buckets and a sliding log admit at most the threshold in any interval as long as the period.
+// Sliding buckets and a sliding log admit at most the threshold in any interval as long as the period; a sliding window
+// may admit more.
 var slidingWindowKind = kind{
-	name: "sliding_window", letter: 'w', amount: amountThreshold, largest: MaxSlidingUnits, new: newSlidingWindow,
-	neverLooser: []Algorithm{SlidingBuckets, SlidingLog},
+	name: "sliding_window", letter: 'w', amountField: amountThreshold, largest: MaxSlidingUnits, new: newSlidingWindow,
+	stricter: []Algorithm{SlidingBuckets, SlidingLog},
 }
 
 type slidingWindow struct {
 	windows
-	tick  int64 // µs; the weight changes in steps of it
-	ticks int64 // in a period
-	slot  int64 // µs; all ramps of a slot end together
+	tick       int64 // µs; the time between two changes of the weight
+	ticks      int64 // whole ticks in a period
+	slotLength int64 // µs; all ramps that are granted in a slot end with it. Other leases end with the window
 }
 
 const (
-	maxTicks  = 1 << 20 // finest division of the weight, so that count·ticks stays below 2^52
-	leastRamp = 8       // slots in a period
+	maxTicks = 1 << 20 // the most ticks in a period, so that count·ticks stays below 2^52
+	minSlots = 8       // the least number of slots in a period
 )
 
 func newSlidingWindow(t *Tier, l *Limit, _ report) algorithm {
 	w := &slidingWindow{windows: newWindows(t, l)}
 	w.tick = weightTick(w.period)
 	w.ticks = w.period / w.tick
-	w.slot = ceilDiv(w.period, max(leastRamp, ceilDiv(w.period, maxSlot)))
+	w.slotLength = ceilDiv(w.period, max(minSlots, ceilDiv(w.period, maxSlot)))
 	return w
 }
 
-// weightTick is the resolution of the weight: the smallest round number of µs that divides the period into at most 2^20
-// ticks, or else, for the odd period that none divides, period/2^20 rounded up. The remaining time is rounded up to ticks
-// and the number of ticks in the period down, so the weight is never too small. It is exact at every multiple of a tick
-// that divides the period (and such a tick divides a second for round periods up to twelve days).
+// weightTick returns the resolution of the weight, µs: the smallest of 1, 2, 5, 10, 20, 50, … that divides the period
+// into at most 2^20 ticks. If there is none, or if it makes less than 2^16 ticks, the resolution is period/2^20 rounded
+// up.
+//
+// The remaining time is rounded up to ticks, and the number of ticks in the period is rounded down, so the weight is
+// never too small. If the tick divides the period, the weight is exact at every multiple of the tick.
 func weightTick(period int64) int64 {
 	for p := int64(1); p <= period; p *= 10 {
 		for _, m := range [...]int64{1, 2, 5} {
 			if tick := m * p; period/tick <= maxTicks && period%tick == 0 {
 				if period/tick < maxTicks/16 {
-					return ceilDiv(period, maxTicks) // too coarse to be worth its roundness
+					return ceilDiv(period, maxTicks) // a round tick would be too coarse
 				}
 				return tick
 			}
@@ -68,15 +71,16 @@ func (w *slidingWindow) evaluate(s *State, now int64, r *Result) bool {
 		return true
 	}
 	start := seen.start
-	if w.offGrid(start, own) { // the grid's own next window takes these counts over
+	if w.offGrid(start, own) { // the next window of the owner's grid starts with these counts, see windows
 		start = own + w.period
 	}
 	r.RetryAt = max(start, w.weighsAtMost(w.threshold-r.need, start, seen.count, seen.previous))
 	return true
 }
 
-// weight is what the previous window counts at the time at: ⌈previous·(period−elapsed)/period⌉, in ticks. If the current
-// window lies on another grid it is all of it, see windows.
+// weight returns for how many units the previous window counts at the time given by the parameter at:
+// ⌈previous·(period−elapsed)/period⌉, in ticks. If the current window is of another grid, that is its whole count, see
+// windows.
 func (w *slidingWindow) weight(seen windowSeen, own, at int64) int64 {
 	if w.offGrid(seen.start, own) {
 		return seen.previous
@@ -85,8 +89,9 @@ func (w *slidingWindow) weight(seen windowSeen, own, at int64) int64 {
 	return ceilDiv(seen.previous*min(ceilDiv(left, w.tick), w.ticks), w.ticks)
 }
 
-// weighsAtMost returns the first time at which no more than most units count, of windows that count more now, if nothing is
-// charged. It solves previous·ticksLeft ≤ room·ticks, in the window that begins at start if possible, else in the next one.
+// weighsAtMost returns the first time at which no more than most units count, if nothing is charged. The windows must
+// count more than most now, or it may divide by zero. It solves previous·ticksLeft ≤ room·ticks, in the window that
+// begins at start if that has a solution, otherwise in the next one.
 func (w *slidingWindow) weighsAtMost(most, start, count, previous int64) int64 {
 	if room := most - count; room >= 0 {
 		return start + w.period - w.tick*min(w.ticks, room*w.ticks/previous)
@@ -94,23 +99,34 @@ func (w *slidingWindow) weighsAtMost(most, start, count, previous int64) int64 {
 	return start + 2*w.period - w.tick*min(w.ticks, most*w.ticks/count)
 }
 
-func (w *slidingWindow) freshAt(s *State) int64 { return s.Window().Start + 3*w.period } // see fixedWindow.freshAt
+// freshAt is one period later than the stored count weighs anything, for the reason that fixedWindow.freshAt gives.
+func (w *slidingWindow) freshAt(s *State) int64 { return s.Window().Start + 3*w.period }
 
-func (w *slidingWindow) resetAt(r *Result) int64 {
-	seen := r.windowSeen()
-	if seen.count+r.Charged > 0 {
-		return seen.start + 2*w.period
+// startOnGrid returns the start of the window from which on the counts weigh less as time passes: that of the current
+// window or, if that is of a grid that the owner had before, of the next window of the owner's grid, which starts with
+// these counts.
+func (w *slidingWindow) startOnGrid(r *Result) int64 {
+	if next := w.nextOnGrid(r); next != 0 {
+		return next
 	}
-	return seen.start + w.period
+	return r.windowSeen().start
 }
 
-// moreAt: if nothing is used, it is when more than nothing would be left if all of the threshold was charged now.
-func (w *slidingWindow) moreAt(r *Result) int64 {
-	seen, used := r.windowSeen(), w.used(r)
-	if used <= 0 {
-		return w.weighsAtMost(w.threshold-1, seen.start, w.threshold, 0)
+func (w *slidingWindow) resetAt(r *Result) int64 {
+	seen, start := r.windowSeen(), w.startOnGrid(r)
+	if seen.count+r.Charged > 0 {
+		return start + 2*w.period
 	}
-	return w.weighsAtMost(min(used, w.threshold)-1, seen.start, seen.count+r.Charged, seen.previous)
+	return start + w.period
+}
+
+// moreAt is, if nothing is used, when the first unit would come free if the whole threshold was charged now.
+func (w *slidingWindow) moreAt(r *Result) int64 {
+	seen, start, used := r.windowSeen(), w.startOnGrid(r), w.used(r)
+	if used <= 0 {
+		return w.weighsAtMost(w.threshold-1, start, w.threshold, 0)
+	}
+	return w.weighsAtMost(min(used, w.threshold)-1, start, seen.count+r.Charged, seen.previous)
 }
 
 func (w *slidingWindow) receipt(r *Result, e *ReceiptEntry) {
@@ -118,14 +134,14 @@ func (w *slidingWindow) receipt(r *Result, e *ReceiptEntry) {
 	e.end = e.at + 2*w.period
 }
 
-// refund takes the units off the window that was charged, or off the previous one if it is that by now.
+// refund takes the units off the window that was charged, which is the current or the previous one.
 func (w *slidingWindow) refund(s *State, e *ReceiptEntry, units, _ int64) int64 {
 	st, back := s.Window(), int64(0)
 	switch st.Start {
 	case e.at:
-		back = takeBack(&st.Count, units)
+		back = uncount(&st.Count, units)
 	case e.at + w.period:
-		back = takeBack(&st.Previous, units)
+		back = uncount(&st.Previous, units)
 	}
 	*s = st.State()
 	return back
@@ -146,17 +162,18 @@ func (w *slidingWindow) offer(_ *State, _ string, now int64, ask *LeaseRequest, 
 	return granted
 }
 
-// rampEnd is when the ramps of a window that starts at start end.
+// rampEnd returns when ramps that are granted now end: at the end of the present slot, or of the window that begins at
+// start if that is earlier.
 func (w *slidingWindow) rampEnd(start, now int64) int64 {
-	end := start + (floorTo(max(now-start, 0), w.slot) + w.slot)
+	end := start + (floorTo(max(now-start, 0), w.slotLength) + w.slotLength)
 	return min(end, start+w.period)
 }
 
-func (w *slidingWindow) giveBack(s *State, units, at, _ int64, window period) {
+func (w *slidingWindow) returnUnspent(s *State, units, at, _ int64, window span) {
 	w.correct(s, -units, at, window.start, MaxSlidingUnits)
 }
 
-func (w *slidingWindow) replay(s *State, units, at, _ int64, window period) {
+func (w *slidingWindow) replay(s *State, units, at, _ int64, window span) {
 	w.correct(s, units, at, window.start, MaxSlidingUnits)
 }
 
@@ -169,17 +186,18 @@ func (w *slidingWindow) leaseEnd(owner string, now int64) (lease, ramp int64) {
 	return window.end, w.rampEnd(window.start, now)
 }
 
-// counting: AtOnce is the bound of an interval as long as the period, though fewer units fit at once. Lasts is a period
-// longer than a unit counts in windows of one grid, see windows.
+// counting: an interval that touches two windows can admit the threshold in each, at worst. A charge counts for up to
+// two periods, and for up to three after a change of align, see windows.
 func (w *slidingWindow) counting() Counting {
 	return Counting{AtOnce: 2 * w.threshold, Lasts: 3 * w.period, Windows: 2}
 }
 
-// forgottenAt: in the window after its own a charge still weighs.
+// forgottenAt is one period after the end of the window that contains the last µs before the time at: in the window
+// after its own a charge still weighs.
 func (w *slidingWindow) forgottenAt(owner string, at int64) int64 {
 	return w.window(owner, at-1).end + w.period
 }
 
 func (w *slidingWindow) params(owner string) Params {
-	return Params{Period: w.period, Offset: w.offset(owner), Tick: w.tick, Ticks: w.ticks, Slot: w.slot}
+	return Params{Period: w.period, Offset: w.offset(owner), Tick: w.tick, Ticks: w.ticks, SlotLength: w.slotLength}
 }

@@ -6,32 +6,41 @@ import (
 	"time"
 )
 
-// Errors of a [Store] that answered: it could not decide this request, and nothing was charged. See [Answered]. Any other
-// error means that the store could not answer.
+// Errors of a [Store] that answered: it could not decide this request, and nothing was charged. See [Answered]. Any
+// other error means that the store could not answer.
 var (
-	ErrInvalidRequest   = errors.New("invalid request")                      // a limit that is nil or off, a value that does not match the limit's per
-	ErrInvalidCost      = errors.New("invalid cost")                         // outside 1..MaxUnits, or above both MaxCost and what can be counted
-	ErrDuplicateCounter = errors.New("one counter twice in a decision")      // two charges name the same limit and value, or values that share one
-	ErrFull             = errors.New("store is full of counters still used") // nothing can be forgotten to make room
+	// ErrInvalidRequest means that the request is wrong in itself: a limit that is nil or off, a value that does not
+	// match the limit's per, leases that the tiers cannot have.
+	ErrInvalidRequest = errors.New("invalid request")
 
-	// ErrUnreadable means that a stored counter of the request is of another version, or was not written by the store. The
-	// error names the key. The store never takes such a counter for an empty one.
+	// ErrInvalidCost means that the cost is outside 1..MaxUnits, or above what the limit can count exactly.
+	ErrInvalidCost = errors.New("invalid cost")
+
+	// ErrDuplicateCounter means that two charges name the same limit and value, or values that share one counter.
+	ErrDuplicateCounter = errors.New("one counter twice in a decision")
+
+	// ErrFull means that the store has no room for the counters of the request, and can forget no other ones.
+	ErrFull = errors.New("store is full of counters still used")
+
+	// ErrUnreadable means that a stored counter of the request is of another version, or was not written by the store.
+	// The error names the key. The store never takes such a counter for an empty one.
 	ErrUnreadable = errors.New("stored counter cannot be read")
 
-	// ErrTooLarge means that the request's counters do not fit into one operation of the store. The error says which bound.
+	// ErrTooLarge means that the request's counters do not fit into one operation of the store. The error says which
+	// bound.
 	ErrTooLarge = errors.New("too many counters for one decision of this store")
 
 	// ErrContended means that other requests changed the counters of the request at each of the store's tries.
 	ErrContended = errors.New("other requests changed the counters at each try")
 
-	// ErrRefundsFull means that the store remembers as many refunds as it may. The receipt stays valid: the same refund can
-	// succeed later, until the receipt expires.
+	// ErrRefundsFull means that the store remembers as many refunds as it may. The receipt stays valid: the same refund
+	// can succeed later, until the receipt expires.
 	ErrRefundsFull = errors.New("too many refunds within the life of a receipt")
 )
 
-// Answered reports whether err, from a method of a [Store], means that the store is in reach and answered, but could not
-// decide this request. Such an error says nothing about other requests, so it is never a failure of the store: a circuit
-// breaker must not count it.
+// Answered reports whether err, from a method of a [Store], means that the store is in reach and answered, but could
+// not decide this request. Such an error says nothing about other requests, so it is never a failure of the store: a
+// circuit breaker must not count it.
 func Answered(err error) bool {
 	for _, of := range [...]error{
 		ErrInvalidRequest, ErrInvalidCost, ErrDuplicateCounter, ErrFull, ErrUnreadable, ErrTooLarge, ErrContended,
@@ -47,17 +56,19 @@ func Answered(err error) bool {
 // Store keeps counters and decides on them atomically. Implementations are safe for concurrent use. Whatever error a
 // method returns, it has charged nothing, unless the implementation says otherwise.
 type Store interface {
-	// Decide charges every limit of the request, or none, as of now, and writes the outcome to d. A denial is an outcome,
-	// not an error, and changes nothing. d is reset first, also before an error, and may be reused; its memory is kept.
+	// Decide charges every limit of the request, or none, as of now, and writes the outcome to d. A denial is an
+	// outcome, not an error. It charges nothing; the store may repair or forget counters nevertheless. d is reset
+	// first, also before an error, and may be reused; its memory is kept.
 	Decide(ctx context.Context, req *Request, now time.Time, d *Decision) error
 
-	// Peek writes to d what Decide would answer. It changes nothing, anywhere. A store may answer a request that is too large
-	// for Decide.
+	// Peek writes to d what Decide would answer. It changes nothing, anywhere. A store may answer a request that is too
+	// large for Decide.
 	Peek(ctx context.Context, req *Request, now time.Time, d *Decision) error
 
-	// Refund gives back what a decision charged: at most units of each limit (0 means all), in the windows that were
-	// charged and are still open, once for each receipt, within MaxReceiptAge of the decision. What a bucket has refilled by
-	// now anyway is not given back. ErrRefundsFull means that nothing was given back and that the same call may succeed later.
+	// Refund gives back what a decision charged: at most units of each limit (0 means all), in windows that still
+	// count, once for each receipt, within MaxReceiptAge of the decision. A bucket gets back no units that it would
+	// have lost by now for being full if it had not been charged. ErrRefundsFull means that nothing was given back and
+	// that the same call may succeed later.
 	Refund(ctx context.Context, r *Receipt, units int64, now time.Time) (Refund, error)
 
 	// Accepts says whether the store can keep the limit's counters; the error says why not.
@@ -66,8 +77,8 @@ type Store interface {
 
 // PlanAccepter is implemented by stores that bound how many counters one operation can have.
 type PlanAccepter interface {
-	// AcceptsPlan says whether the store can keep the counters of all these limits, and decide over the limits of each list in
-	// one request, whatever their counters hold. The error wraps ErrTooLarge and says what to do.
+	// AcceptsPlan says whether the store can keep the counters of all these limits, and decide over the limits of each
+	// list in one request, whatever their counters hold. The error wraps ErrTooLarge and says what to do.
 	AcceptsPlan(all []*Limit, together ...[]*Limit) error
 }
 

@@ -17,9 +17,9 @@ import "math/bits"
 const TokenBucket Algorithm = 5
 
 var tokenBucketKind = kind{
-	name: "token_bucket", letter: 't', amount: amountRate, largest: MaxUnits, hasBurst: true, new: newTokenBucket,
+	name: "token_bucket", letter: 't', amountField: amountRate, largest: MaxUnits, hasBurst: true, new: newTokenBucket,
 	// In one period these two admit the threshold, and a token bucket its burst and the rate.
-	neverLooser: []Algorithm{SlidingBuckets, SlidingLog},
+	stricter: []Algorithm{SlidingBuckets, SlidingLog},
 }
 
 // tokenBucket has the numbers of a tier.
@@ -105,7 +105,7 @@ func (l bucketLevel) write(s *State) { s.a, s.b, s.c = l.asOf, l.grains, l.rate 
 func (st *TokenBucketState) write(s *State) {
 	bucketLevel{st.AsOf, st.Level, st.Rate}.write(s)
 	if s.extra != nil || st.Refunds != (Refunds{}) || st.Leased != (Leased{}) || st.Late != (Late{}) {
-		x := s.more()
+		x := s.ensureExtra()
 		x.refunds, x.leased, x.late = st.Refunds, st.Leased, st.Late
 	}
 }
@@ -126,9 +126,9 @@ func (r *Result) bucket() bucketSeen {
 func (v bucketSeen) write(r *Result) { r.seen = numbers{v.asOf, v.level, v.leased, v.leasedUntil} }
 
 // refunded is Refunds.Total as of the charge, grains.
-func (r *Result) refunded() int64 { return r.fifth }
+func (r *Result) refunded() int64 { return r.alsoSeen }
 
-func (r *Result) setRefunded(total int64) { r.fifth = total }
+func (r *Result) setRefunded(total int64) { r.alsoSeen = total }
 
 func newTokenBucket(t *Tier, _ *Limit, bad report) algorithm {
 	if t.Burst == 0 {
@@ -372,17 +372,17 @@ func (b *tokenBucket) moreAt(r *Result) int64 {
 	return b.reaches(seen, (r.Remaining()+1)*b.den)
 }
 
-func (b *tokenBucket) free(r *Result, units int64) {
+func (b *tokenBucket) addUsed(r *Result, units int64) {
 	seen := r.bucket()
-	seen.level += units * b.den
+	seen.level -= units * b.den
 	seen.write(r)
 }
 
 func (b *tokenBucket) receipt(r *Result, e *ReceiptEntry) {
 	seen := r.bucket()
 	e.at = seen.asOf
-	if e.slot = r.leaseAt; e.slot != 0 { // the charge is counted as leased, and comes back only until the slot ends
-		e.end = e.slot
+	if e.slotEnd = r.leaseAt; e.slotEnd != 0 { // the charge is counted as leased, and comes back only until the slot ends
+		e.end = e.slotEnd
 		return
 	}
 	e.refundedBefore = r.refunded()
@@ -397,8 +397,8 @@ func (b *tokenBucket) receipt(r *Result, e *ReceiptEntry) {
 // loss; they are not known, so a busy bucket gives back less than it might. If the rate was changed since the charge,
 // nothing is given back. The number of units is rounded down.
 func (b *tokenBucket) refund(s *State, e *ReceiptEntry, units, now int64) int64 {
-	if e.slot != 0 {
-		return b.release(s, units, e.slot, now)
+	if e.slotEnd != 0 {
+		return b.release(s, units, e.slotEnd, now)
 	}
 	seen := b.seenAt(s, max(now, s.bucketLevel().asOf))
 	elapsed, others := seen.asOf-e.at, s.refunds().Total-e.refundedBefore
@@ -414,7 +414,7 @@ func (b *tokenBucket) refund(s *State, e *ReceiptEntry, units, now int64) int64 
 		return 0
 	}
 	bucketLevel{seen.asOf, seen.level + grains, b.rate}.write(s)
-	x := s.more()
+	x := s.ensureExtra()
 	x.refunds = x.refunds.plus(grains, seen.asOf)
 	return grains / b.den
 }
@@ -426,7 +426,7 @@ func (b *tokenBucket) offer(s *State, owner string, now int64, ask *LeaseRequest
 		leased = Leased{Until: b.slotEnd(owner, max(now, seen.asOf))}
 	}
 	granted := Lease{At: leased.Until, Until: leased.Until}
-	if ask.leases() {
+	if ask.wantsLease() {
 		r.leaseAt = leased.Until
 	}
 	level := seen.level - r.need*b.den
@@ -454,7 +454,7 @@ func (b *tokenBucket) slotOffset(owner string) int64 {
 	return int64(hashText(owner) % uint64(b.slotLength))
 }
 
-func (b *tokenBucket) lease(s *State, r *Result, granted *Lease) {
+func (b *tokenBucket) chargeLease(s *State, r *Result, granted *Lease) {
 	if granted.Units == 0 && r.leaseAt == 0 {
 		return
 	}
@@ -466,7 +466,7 @@ func (b *tokenBucket) lease(s *State, r *Result, granted *Lease) {
 	l.grains -= granted.Units * b.den
 	l.write(s)
 	s.setLeased(Leased{units, granted.At})
-	b.free(r, -granted.Units)
+	b.addUsed(r, granted.Units)
 }
 
 func (s *State) setLeased(l Leased) {
@@ -474,13 +474,13 @@ func (s *State) setLeased(l Leased) {
 		l = Leased{}
 	}
 	if s.extra != nil || l != (Leased{}) {
-		s.more().leased = l
+		s.ensureExtra().leased = l
 	}
 }
 
-// giveBack returns units that were not spent. Until the slot ends in which they were leased, they move from the leased
+// returnUnspent returns units that were not spent. Until the slot ends in which they were leased, they move from the leased
 // units to the level. For the length of one slot after that, as many come back as lateAt allows.
-func (b *tokenBucket) giveBack(s *State, units, at, now int64, _ period) {
+func (b *tokenBucket) returnUnspent(s *State, units, at, now int64, _ span) {
 	if b.release(s, units, at, now) == 0 {
 		b.releaseLate(s, units, at, now)
 	}
@@ -511,7 +511,7 @@ func (b *tokenBucket) releaseLate(s *State, units, until, now int64) {
 		return
 	}
 	grains := min(min(units, b.burst)*b.den, late.Level)
-	x := s.more()
+	x := s.ensureExtra()
 	if x.leased.Until <= seen.asOf {
 		x.leased = Leased{}
 	}
@@ -525,7 +525,7 @@ func (b *tokenBucket) releaseLate(s *State, units, until, now int64) {
 
 // replay takes units that were admitted at the time at off the present level, which does not fall below -full. It does
 // not set off what has been refilled since then, and ignores units that are older than fullIn.
-func (b *tokenBucket) replay(s *State, units, at, now int64, _ period) {
+func (b *tokenBucket) replay(s *State, units, at, now int64, _ span) {
 	if now-at >= b.fullIn || units == 0 {
 		return
 	}
@@ -540,7 +540,7 @@ func (b *tokenBucket) replay(s *State, units, at, now int64, _ period) {
 
 func (b *tokenBucket) params(owner string) Params {
 	return Params{
-		Period: b.period, Num: b.num, Den: b.den, Full: b.full, FullIn: b.fullIn, Slot: b.slotLength, SlotOffset: b.slotOffset(owner),
+		Period: b.period, Num: b.num, Den: b.den, Full: b.full, FullIn: b.fullIn, SlotLength: b.slotLength, SlotOffset: b.slotOffset(owner),
 	}
 }
 
@@ -559,4 +559,6 @@ func (b *tokenBucket) counting() Counting { return Counting{AtOnce: b.burst, Las
 
 func (b *tokenBucket) forgottenAt(_ string, at int64) int64 { return at + b.fullIn }
 
-func (b *tokenBucket) leased(r *Result, units int64) int64 { return r.bucket().leased/b.den + units }
+func (b *tokenBucket) leasedInSlot(r *Result, units int64) int64 {
+	return r.bucket().leased/b.den + units
+}

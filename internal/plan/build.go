@@ -202,7 +202,7 @@ func (r *reader) warn(s *spec, e *Effective) {
 	for i := range e.Limit.Tiers {
 		t := &e.Limit.Tiers[i]
 		if e.Cost.Default > t.Capacity() {
-			at, _ := s.locate(&limit.FieldError{Tier: i, Field: t.Algorithm.Amount()})
+			at, _ := s.locate(&limit.FieldError{Tier: i, Field: t.Algorithm.AmountField()})
 			r.warnAt(at, "can hold %d, which is below the usual cost %d: every such request is denied for ever",
 				t.Capacity(), e.Cost.Default)
 		}

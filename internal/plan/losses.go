@@ -161,7 +161,7 @@ func (c *comparison) tiers(old, now *Effective) {
 // tier compares two tiers: their amounts, and what they admit at once. burst: one of the two limits has a burst of its
 // own, which is not its rate.
 func (c *comparison) tier(t, o *limit.Tier, burst bool) {
-	name := o.Algorithm.Amount()
+	name := o.Algorithm.AmountField()
 	rises, goes := "rises", "goes"
 	if name == "units" {
 		rises, goes = "rise", "go"

@@ -124,7 +124,7 @@ func (l *lister) tier(i int) {
 		prefix = "quota."
 	default: // the settings are the limit's own
 	}
-	l.amount(prefix+t.Algorithm.Amount(), i, markOf(&spec.amount), func(t *limit.Tier) int64 { return t.Threshold })
+	l.amount(prefix+t.Algorithm.AmountField(), i, markOf(&spec.amount), func(t *limit.Tier) int64 { return t.Threshold })
 	if t.Calendar != nil {
 		l.add(prefix+"every", t.Calendar.Every.String(), markOf(&spec.every))
 		l.add(prefix+"timezone", t.Calendar.Location.String(), markOf(&spec.timezone))

@@ -170,7 +170,7 @@ func (r *reader) fits(s *spec, o *override) bool {
 		}
 	}
 	single := s.form == formSingle
-	amount := s.algorithm.v.Amount()
+	amount := s.algorithm.v.AmountField()
 	says := "override " + amount
 	if !single {
 		says = "override " + formNames[s.form]

@@ -24,7 +24,7 @@ func (leakyBucket) decode(_ *limit.Tier, _ *limit.Params, f fields) (limit.State
 	if !slot.IsInt64() || slot.Int64() < -maxTime || slot.Int64() > maxTime {
 		return limit.State{}, fmt.Errorf("field %q is %s, which is no time", fieldSlot, s)
 	}
-	st.Slot, st.Fraction = slot.Int64(), fraction.Int64()
+	st.NextFree, st.Fraction = slot.Int64(), fraction.Int64()
 	return st.State(), nil
 }
 
@@ -32,9 +32,9 @@ func (leakyBucket) decode(_ *limit.Tier, _ *limit.Params, f fields) (limit.State
 func (leakyBucket) encode(p *limit.Params, state *limit.State, now int64) fields {
 	st := state.LeakyBucket()
 	if st.Num == 0 {
-		st = limit.LeakyBucketState{Slot: now, Num: p.Num}
+		st = limit.LeakyBucketState{NextFree: now, Num: p.Num}
 	}
-	return fields{fieldSlot: multiplyAdd(st.Slot, st.Num, st.Fraction), fieldRate: big.NewInt(st.Num)}
+	return fields{fieldSlot: multiplyAdd(st.NextFree, st.Num, st.Fraction), fieldRate: big.NewInt(st.Num)}
 }
 
 // charge requires that the slot has come, however long ago.

@@ -31,7 +31,7 @@ func leaseSharedCharges(req *limit.Request) *limit.Request {
 }
 
 // isLeasable reports whether units of the tier may stay with the caller as a lease after a denial.
-func isLeasable(t *limit.Tier) bool { return !t.Leasing().Never && !t.Limit().Exact }
+func isLeasable(t *limit.Tier) bool { return !t.Leasing().None && !t.Limit().Exact }
 
 // orderSequentially puts the updates of shared items first, and reports whether the updates may be made one after the
 // other: then, if the last one is denied, the caller keeps the units of the others as leases. An update with a

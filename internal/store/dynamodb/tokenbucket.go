@@ -122,7 +122,7 @@ func emptyTime(p *limit.Params, st *limit.TokenBucketState) *big.Int {
 
 // relevantFor includes the slot: leased units make room only when their slot ends.
 func (tokenBucket) relevantFor(_ *limit.Tier, p *limit.Params, st *limit.State, now int64) int64 {
-	return max(st.TokenBucket().AsOf-now, 0) + 2*p.FullIn + p.Slot
+	return max(st.TokenBucket().AsOf-now, 0) + 2*p.FullIn + p.SlotLength
 }
 
 func (tokenBucket) largestFields(*limit.Tier) fields {

@@ -51,7 +51,7 @@ var algorithms = [...]algorithm{
 		width: 2, hasMarks: true,
 		rateOf: func(t *limit.Tier) int64 { return t.Threshold },
 		numbers: func(_ *query, _ *limit.Charge, t *limit.Tier, p limit.Params, _, need int64) [7]int64 {
-			return [7]int64{need, p.Num, p.Den, p.Full, p.Slot, t.Threshold, p.Period}
+			return [7]int64{need, p.Num, p.Den, p.Full, p.SlotLength, t.Threshold, p.Period}
 		},
 		correction: func(q *query, t *limit.Tier, ask *limit.LeaseRequest) (int64, int64) {
 			return ask.Correction, t.Params(q.req.Owner).SlotOffset
@@ -75,7 +75,7 @@ local f# = b# + (full# - v#) / num#
 		toState: func(a, b, c int64) limit.State { return limit.TokenBucketState{AsOf: a, Level: b, Rate: c}.State() },
 		refundNumbers: func(t limit.Params, _ *limit.ReceiptEntry, p limit.EntryParams) [8]int64 {
 			return [8]int64{
-				t.Num, t.Den, t.Full, t.FullIn, p.Headroom, p.Refunded % refundEra, p.Refunded / refundEra, p.Slot,
+				t.Num, t.Den, t.Full, t.FullIn, p.Headroom, p.Refunded % refundEra, p.Refunded / refundEra, p.SlotEnd,
 			}
 		},
 	},
@@ -141,9 +141,11 @@ local v# = fmod(need#, num#)
 local b# = now + (need# - v#) / num#
 local f# = b# + 1
 `,
-		toState: func(a, b, c int64) limit.State { return limit.LeakyBucketState{Slot: a, Fraction: b, Num: c}.State() },
+		toState: func(a, b, c int64) limit.State {
+			return limit.LeakyBucketState{NextFree: a, Fraction: b, Num: c}.State()
+		},
 		refundNumbers: func(t limit.Params, e *limit.ReceiptEntry, p limit.EntryParams) [8]int64 {
-			return [8]int64{t.Den, e.Units, p.Slot, p.Fraction}
+			return [8]int64{t.Den, e.Units, p.NextFree, p.Fraction}
 		},
 	},
 	limit.Quota: {
@@ -186,7 +188,7 @@ func rateOf(t *limit.Tier) int64 {
 
 // windowNumbers is algorithm.numbers of fixed_window and sliding_window.
 func windowNumbers(_ *query, _ *limit.Charge, t *limit.Tier, p limit.Params, units, _ int64) [7]int64 {
-	return [7]int64{units, t.Threshold, p.Period, p.Offset, p.Tick, p.Ticks, p.Slot}
+	return [7]int64{units, t.Threshold, p.Period, p.Offset, p.Tick, p.Ticks, p.SlotLength}
 }
 
 // windowState is algorithm.toState of fixed_window and sliding_window.
