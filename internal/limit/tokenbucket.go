@@ -478,8 +478,8 @@ func (s *State) setLeased(l Leased) {
 	}
 }
 
-// returnUnspent returns units that were not spent. Until the slot ends in which they were leased, they move from the leased
-// units to the level. For the length of one slot after that, as many come back as lateAt allows.
+// returnUnspent returns units that were not spent. Until the slot in which they were leased ends, they move from the
+// leased units to the level. For the length of one slot after that, as many come back as lateAt allows.
 func (b *tokenBucket) returnUnspent(s *State, units, at, now int64, _ span) {
 	if b.release(s, units, at, now) == 0 {
 		b.releaseLate(s, units, at, now)
