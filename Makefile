@@ -76,7 +76,7 @@ soak: ## The random tests with SOAK (10) times their usual seeds and scripts; th
 	SLUICE_SOAK=$(or $(SOAK),10) go test -count=1 -timeout=60m $(SOAKED)
 
 # The packages with random tests that run longer on request.
-SOAKED = $(shell git grep -l --untracked 'soak\.Times' -- '*_test.go' 'internal/limit/limittest/limittest.go' | xargs -n 1 dirname | sort -u | sed 's|^|./|') ./internal/store/...
+SOAKED = $(shell git grep -l --untracked 'soak\.Times' -- '*_test.go' 'internal/limiter/limit/limittest/limittest.go' | xargs -n 1 dirname | sort -u | sed 's|^|./|') ./internal/limiter/store/...
 
 .PHONY: integration
 integration: ## All of it deployed to LocalStack, without Docker, and tested there (TESTS='-run NAME'; docs/localstack.md)

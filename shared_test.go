@@ -11,8 +11,8 @@ import (
 
 	"github.com/sluicelimits/sluice"
 	"github.com/sluicelimits/sluice/dynamodbstore"
-	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
-	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
+	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
 	"github.com/sluicelimits/sluice/redisstore"
 )
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/answer"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/plan"
 )

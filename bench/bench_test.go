@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // benchmark spends b.N units, rounded up so that each key gets the same share, and checks that it did.

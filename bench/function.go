@@ -21,14 +21,14 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
 	"github.com/sluicelimits/sluice/internal/lambdahost"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/route"
 	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
-	"github.com/sluicelimits/sluice/internal/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
-	"github.com/sluicelimits/sluice/internal/store/redis"
-	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
 )
 
 // What a deployed function of the figures has in its plans file. Every tenant has three limits; those of the plan "narrow" admit

@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"github.com/sluicelimits/sluice/bench/shared"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 const workloadSeed = 1

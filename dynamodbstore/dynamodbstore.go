@@ -13,7 +13,7 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
 	"github.com/sluicelimits/sluice/internal/backend"
-	"github.com/sluicelimits/sluice/internal/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 )
 
 // DefaultTimeout is how long a decision waits for the table, where Config.Timeout is 0.

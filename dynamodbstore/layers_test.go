@@ -8,5 +8,5 @@ import (
 
 // Whoever keeps counters in DynamoDB links no client of Redis.
 func TestLayers(t *testing.T) {
-	layers.Forbid(t, map[string]string{"github.com/redis/go-redis/v9": "one store does not bring another", "./internal/store/redis": "one store does not bring another"})
+	layers.Forbid(t, map[string]string{"github.com/redis/go-redis/v9": "one store does not bring another", "./internal/limiter/store/redis": "one store does not bring another"})
 }

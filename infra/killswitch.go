@@ -9,7 +9,7 @@ import (
 	"github.com/aws/jsii-runtime-go"
 
 	"github.com/sluicelimits/sluice/infra/alarm"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // killSwitch is a cell's configuration in AppConfig with the mode of its limits, which the authorizer reads: docs/authorizer.md.

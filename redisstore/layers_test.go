@@ -8,5 +8,5 @@ import (
 
 // Whoever keeps counters in Redis links no AWS SDK.
 func TestLayers(t *testing.T) {
-	layers.Forbid(t, map[string]string{"github.com/aws": "Redis is not only ElastiCache", "./internal/store/dynamodb": "one store does not bring another"})
+	layers.Forbid(t, map[string]string{"github.com/aws": "Redis is not only ElastiCache", "./internal/limiter/store/dynamodb": "one store does not bring another"})
 }

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/backend"
-	"github.com/sluicelimits/sluice/internal/store/redis"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 )
 
 // DefaultDeadline is how long a decision waits for the server, where Config.Deadline is 0.

@@ -6,7 +6,7 @@
 #   scripts/dynamodb-local.sh status    prints the endpoint if it runs, else exits 1
 #   scripts/dynamodb-local.sh jars      installs its jars unless they are there; prints their folder
 #
-# So: SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh) go test ./internal/store/dynamodb
+# So: SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh) go test ./internal/limiter/store/dynamodb
 #
 # Needs Java 17 or later with its compiler, and mvn. SLUICE_DYNAMODB_PORT (default 18000) is where it listens;
 # SLUICE_DYNAMODB_HOME (default the user's cache folder) keeps its jars, its log and its process id.

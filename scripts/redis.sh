@@ -6,7 +6,7 @@
 #   scripts/redis.sh stop      stops them
 #   scripts/redis.sh status    prints the lines if all run, else exits 1
 #
-# So: SLUICE_REDIS=$(scripts/redis.sh | sed -n 's/^primary //p') go test ./internal/store/redis
+# So: SLUICE_REDIS=$(scripts/redis.sh | sed -n 's/^primary //p') go test ./internal/limiter/store/redis
 # The tests start servers of their own where SLUICE_REDIS is not set.
 #
 # Needs redis-server and redis-cli 7.0 or later; installs Debian's packages if they are missing and it may.

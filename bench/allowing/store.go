@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // admitting is a store that keeps nothing: every counter is as if it were new, and so admits. Its answer holds what that of a

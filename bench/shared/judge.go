@@ -3,7 +3,7 @@ package shared
 import (
 	"math"
 
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // judge knows what one tenant has been admitted, wherever, and what its limit says of that. It is arithmetic of its own, on

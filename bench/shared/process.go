@@ -15,8 +15,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/sluicelimits/sluice/internal/limit"
-	"github.com/sluicelimits/sluice/internal/store/redis"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 )
 
 // instanceVar says in the environment that a process is an instance.

@@ -4,8 +4,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/lease"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // prototype is the rule that was measured before this project had one, to be shown beside what it has now. It takes no

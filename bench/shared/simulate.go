@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/lease"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
-	"github.com/sluicelimits/sluice/internal/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 )
 
 // epoch is when simulations begin: at the start of a window.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 const pepperHelp = `A key is stored as HMAC-SHA256(pepper, key). The pepper is a secret of 16 bytes or more, kept in a file apart from

@@ -16,7 +16,7 @@ import (
 	"github.com/aws/aws-lambda-go/lambda"
 
 	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
 )
 
 // argsEnv makes the test binary a sluice of its own.

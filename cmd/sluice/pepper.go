@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 const maxPepperBytes = 4096

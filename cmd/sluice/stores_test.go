@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/store/redis/redistest"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
 )
 
 // sharedPlans have a rate that does not refill while a test runs, and a quota.

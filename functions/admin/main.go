@@ -22,8 +22,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/environ"
 	"github.com/sluicelimits/sluice/internal/function"
+	counters "github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/secrets"
-	counters "github.com/sluicelimits/sluice/internal/store/dynamodb"
 )
 
 func main() { function.Main(start) }

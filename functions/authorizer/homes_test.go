@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/cellconfig"
-	"github.com/sluicelimits/sluice/internal/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
 )
 
 const yearly = `      - { id: year, quota: { units: 120, every: year } }`

@@ -11,7 +11,7 @@ import (
 	"github.com/dunglas/httpsfv"
 
 	"github.com/sluicelimits/sluice/internal/answer"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // randomLimits are one to three limits of one to three tiers each, of any algorithms, whose windows are seconds to

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // maxFieldBytes bounds RateLimit and RateLimit-Policy each: proxies and API Gateway cap the sum of all headers. The

@@ -1,7 +1,7 @@
 // Package backend is what a store that users open hands to the library: its counters, and how they are best used.
 package backend
 
-import "github.com/sluicelimits/sluice/internal/limit"
+import "github.com/sluicelimits/sluice/internal/limiter/limit"
 
 // Backend is an open store.
 type Backend struct {

@@ -7,4 +7,4 @@ import (
 )
 
 // What stands between the library and its stores links none of them.
-func TestLayers(t *testing.T) { layers.Only(t, "./internal/limit") }
+func TestLayers(t *testing.T) { layers.Only(t, "./internal/limiter/limit") }

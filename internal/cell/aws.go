@@ -14,8 +14,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/awsenv"
 	"github.com/sluicelimits/sluice/internal/environ"
 	"github.com/sluicelimits/sluice/internal/killswitch"
-	"github.com/sluicelimits/sluice/internal/limit"
-	dynamostore "github.com/sluicelimits/sluice/internal/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	dynamostore "github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 )
 
 // amazon makes the clients of AWS.

@@ -4,7 +4,7 @@ import (
 	"runtime/debug"
 	"strconv"
 
-	"github.com/sluicelimits/sluice/internal/lease"
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 

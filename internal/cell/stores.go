@@ -9,13 +9,13 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/elasticache"
 	"github.com/sluicelimits/sluice/internal/environ"
-	"github.com/sluicelimits/sluice/internal/lease"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
+	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
+	memstore "github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/secrets"
-	"github.com/sluicelimits/sluice/internal/store/dynamodb"
-	memstore "github.com/sluicelimits/sluice/internal/store/memory"
-	"github.com/sluicelimits/sluice/internal/store/redis"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 

@@ -7,11 +7,11 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cellconfig/cellconfigtest"
-	"github.com/sluicelimits/sluice/internal/lease"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/shares"
-	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
 // leasing is a cell with one environment that leases from the cell's counters.

@@ -35,7 +35,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 	"github.com/sluicelimits/sluice/streams/archiver"
 	"github.com/sluicelimits/sluice/streams/balancer"

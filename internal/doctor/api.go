@@ -12,7 +12,7 @@ import (
 	"github.com/dunglas/httpsfv"
 
 	"github.com/sluicelimits/sluice/internal/answer"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // ofTheAPI are the assumptions that show in an API's answers.

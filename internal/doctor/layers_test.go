@@ -10,7 +10,7 @@ import (
 // command's affair.
 func TestLayers(t *testing.T) {
 	layers.Only(t, layers.Std, "./events", "./internal/admin", "./internal/answer", "./internal/grants",
-		"./internal/identity", "./internal/limit",
+		"./internal/identity", "./internal/limiter/limit",
 		"github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/...", "github.com/aws/smithy-go",
 		"github.com/dunglas/httpsfv")
 }

@@ -24,8 +24,8 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/environ"
 	"github.com/sluicelimits/sluice/internal/gateway/stage"
+	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
-	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 

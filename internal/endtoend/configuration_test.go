@@ -13,8 +13,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
+	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/store/dynamodb/dynamodbtest"
 )
 
 // configured is a cell whose configuration is a table.

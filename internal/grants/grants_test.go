@@ -63,7 +63,7 @@ var (
 			"GetItem": {"dynamodb:GetItem"}, "BatchGetItem": {"dynamodb:BatchGetItem"}, "Query": {"dynamodb:Query"},
 			"TransactWriteItems": {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}, // IAM looks at its parts
 		}},
-		{"internal/store/dynamodb", "client", []grants.Resource{grants.Counters}, map[string][]string{
+		{"internal/limiter/store/dynamodb", "client", []grants.Resource{grants.Counters}, map[string][]string{
 			"GetItem": {"dynamodb:GetItem"}, "UpdateItem": {"dynamodb:UpdateItem"}, "TransactWriteItems": {"dynamodb:UpdateItem"},
 		}},
 		{"internal/audit/bucket", "client", []grants.Resource{grants.Objects, grants.Anchors, grants.Names},

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // MaxPeppers bounds the hashes that one presented key can cost.

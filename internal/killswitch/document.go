@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // MaxDocumentBytes is how large a document may be.

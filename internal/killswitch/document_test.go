@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/killswitch"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // Guarantees that a document is what it must be and nothing else, and that the error says where it is not without repeating it: a

@@ -21,7 +21,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/killswitch"
 	"github.com/sluicelimits/sluice/internal/killswitch/killswitchtest"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // Guarantees that nothing goes on after Close: a Lambda that was told to end has little time.

@@ -13,7 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/appconfigdata/types"
 	"github.com/aws/smithy-go"
 
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/refresh"
 )
 

@@ -8,5 +8,5 @@ import (
 
 // The page shows decisions and makes none: it must not reach what it watches.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./internal/limit")
+	layers.Only(t, layers.Std, "./internal/limiter/limit")
 }

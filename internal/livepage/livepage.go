@@ -9,7 +9,7 @@ package livepage
 import (
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // Outcome is what became of a request.

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/livepage"
-	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
 var noon = time.Date(2026, 7, 14, 12, 0, 0, 0, time.UTC)

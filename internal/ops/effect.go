@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/sluicelimits/sluice/internal/admin/call"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // peek looks at the counters of a request.

@@ -11,9 +11,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/admin/operations"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/ops"
-	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
 const actor = "arn:aws:iam::123456789012:user/ann"

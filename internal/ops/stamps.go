@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/sluicelimits/sluice/internal/admin/call"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // Logs and buckets count units under the times at which they came, of which a result tells the newest: by when it leaves.

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/admin/call"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/ops"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
 // Guarantees that a leaky bucket's slot is free after a reset, and nearer after a refund, on every store; and that neither is credit

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // build turns a spec into a limit. What limit.New refuses becomes a problem at the setting that is meant; where that

@@ -8,7 +8,7 @@ import (
 	// included. The zone files of a machine that has some are preferred, as everywhere in Go.
 	_ "time/tzdata"
 
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // formOf reads how the limit counts, in exactly one of the three forms.

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // withheldCost is a cost that every store refuses: whoever does not look whether a limit is withheld does not grant it.

@@ -1,7 +1,7 @@
 package plan
 
 import (
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/route"
 )
 

@@ -159,9 +159,9 @@ func (s *search) compares(n ast.Node) bool {
 
 func TestAlgorithmPlaces(t *testing.T) {
 	const declared = "package limit\n\ntype Algorithm uint8\n\nconst Steady Algorithm = 1\n\nvar own = Steady == 2\n"
-	const user = "package p\n\nimport \"example.com/internal/limit\"\n\n"
+	const user = "package p\n\nimport \"example.com/internal/limiter/limit\"\n\n"
 	const f = user + "func f(a, b limit.Algorithm) bool { return "
-	const renamed = "package p\n\nimport l \"example.com/internal/limit\"\n\n"
+	const renamed = "package p\n\nimport l \"example.com/internal/limiter/limit\"\n\n"
 	tests := []struct {
 		name, file, text string
 		want             string // the place; "" for none
@@ -174,7 +174,7 @@ func TestAlgorithmPlaces(t *testing.T) {
 		{"list", "p/p.go", user + "var t = []limit.Algorithm{limit.Steady}\n", "p/p.go:5"},
 		{"index", "p/p.go", user + "func f(t []int) int { return t[limit.Steady] }\n", "p/p.go:5"},
 		{"another name of the package", "p/p.go", renamed + "var t = own == l.Steady\n", "p/p.go:5"},
-		{"inside the package", "internal/limit/x.go", "package limit\n\nvar t = own == Steady\n", "internal/limit/x.go:3"},
+		{"inside the package", "internal/limiter/limit/x.go", "package limit\n\nvar t = own == Steady\n", "internal/limiter/limit/x.go:3"},
 		{"a tier is made", "p/p.go", user + "var t = limit.Tier{Algorithm: limit.Steady}\n", ""},
 		{"assigned", "p/p.go", user + "func f(a *limit.Algorithm) { *a = limit.Steady }\n", ""},
 		{"no algorithm", "p/p.go", user + "func f(m limit.Mode) bool { return m == limit.Enforce }\n", ""},
@@ -182,7 +182,7 @@ func TestAlgorithmPlaces(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			files := map[string][]byte{"internal/limit/steady.go": []byte(declared), tt.file: []byte(tt.text)}
+			files := map[string][]byte{"internal/limiter/limit/steady.go": []byte(declared), tt.file: []byte(tt.text)}
 			places, err := algorithmPlaces(files)
 			if got := strings.Join(places, " "); err != nil || got != tt.want {
 				t.Errorf("algorithmPlaces = %q, %v; want %q", got, err, tt.want)

@@ -7,7 +7,7 @@ import (
 )
 
 // The division of limits is arithmetic over the core's: it runs in the authorizer, the balancer and a simulation alike.
-func TestLayers(t *testing.T) { layers.Only(t, layers.Std, "./internal/limit") }
+func TestLayers(t *testing.T) { layers.Only(t, layers.Std, "./internal/limiter/limit") }
 
 // Nothing is read or sent, and nothing is by chance.
 func TestPure(t *testing.T) {

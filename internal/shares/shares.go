@@ -76,7 +76,7 @@ package shares
 import (
 	"math"
 
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // Layout is the version of the JSON of documents, placements and states.

@@ -1,7 +1,7 @@
 package shares
 
 import (
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // Split divides total, 0..limit.MaxUnits, by the weights: integers that sum to total, in the order of the cells, which must

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // maxPeople bounds how many tenants, and how many addresses, are counted one by one.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/accesslog"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // report writes down what the engine counted.

@@ -16,8 +16,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/apigw"
 	"github.com/sluicelimits/sluice/internal/gateway/stage"
 	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/store/memory"
 )
 
 const plans = `

@@ -12,8 +12,8 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 
-	"github.com/sluicelimits/sluice/internal/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/clock"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // ErrBreakerOpen is in the error of a call that a [Breaker] did not make. Nothing was sent to the store.

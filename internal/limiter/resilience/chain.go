@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/lease"
-	"github.com/sluicelimits/sluice/internal/limit"
-	"github.com/sluicelimits/sluice/internal/store/router"
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 )
 
 // NamedStore is a store with the name that errors, the log and the live page have for it.

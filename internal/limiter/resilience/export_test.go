@@ -3,7 +3,7 @@ package resilience
 import (
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // Derive is the limit that one of so many instances keeps by itself at a time.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/limit"
-	"github.com/sluicelimits/sluice/internal/store/router"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 )
 
 var _ router.Guard = (*Breaker)(nil)

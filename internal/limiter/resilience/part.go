@@ -5,7 +5,7 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // part is an instance's part of a limit: what one of several instances may admit by itself while the store is away.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/answer"
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 )
 

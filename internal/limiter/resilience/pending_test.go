@@ -3,7 +3,7 @@ package resilience
 import (
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // Guarantees that pending units of callers who have shown no credential never take the memory that tenants need.

@@ -1,0 +1,405 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/soak"
+)
+
+var noon = time.UnixMicro(1_772_452_800_000_000)
+
+// stepwise charges one limit after the other, like stores that cannot write all counters at once. If a later limit
+// denies, what the earlier ones were charged becomes the caller's lease, and the units that were returned to them have
+// arrived. If there is no lease to tell the caller so, the returned units are charged again.
+type stepwise struct{ *memory.Store }
+
+func (s stepwise) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if len(req.Leases) == 0 || len(req.Charges) < 2 {
+		return s.Store.Decide(ctx, req, now, d)
+	}
+	d.BeginChecked(req, now.UnixMicro())
+	parts := make([]limit.Decision, len(req.Charges))
+	done := 0
+	for i := range req.Charges {
+		leases := append([]limit.LeaseRequest(nil), req.Leases[i])
+		part := limit.Request{Owner: req.Owner, Charges: req.Charges[i : i+1], Leases: leases}
+		if a := &part.Leases[0]; a.Need > 0 && a.Largest() == 0 {
+			a.Most, a.Share = 1, 0 // a lease, of nothing more
+		}
+		decide := s.Store.Decide
+		if done < i {
+			decide = s.Peek
+		}
+		if err := decide(ctx, &part, now, &parts[i]); err != nil {
+			return err
+		}
+		if parts[i].Allowed && done == i {
+			done++
+		}
+		d.Revise().Adopt(i, &parts[i].Results[0])
+	}
+	allowed := d.Revise().Settle()
+	d.ID = parts[0].ID
+	for i := range done {
+		if d.Revise().AdoptLease(i, parts[i].Lease(0)); allowed {
+			continue
+		}
+		d.Revise().KeepLease(i)
+		if a := req.Leases[i]; a.Correction < 0 && d.Lease(i).Units == 0 {
+			again := limit.LeaseRequest{Correction: -a.Correction, CorrectionAt: a.CorrectionAt}
+			if req.Charges[i].Limit.Tiers[0].Algorithm == limit.TokenBucket {
+				again.CorrectionAt = now.UnixMicro()
+			}
+			part := limit.Request{Owner: req.Owner, Charges: req.Charges[i : i+1], Leases: []limit.LeaseRequest{again}}
+			if err := s.Store.Decide(ctx, &part, now, new(limit.Decision)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// greedy leases all there is.
+type greedy struct{}
+
+func (greedy) SizeLease(v *lease.View, a *limit.LeaseRequest) {
+	a.Most, a.Ample, a.Share = v.Tier.Capacity(), v.Tier.Capacity(), limit.ShareOne
+}
+
+func (greedy) DenyFor(_ *lease.View, fits time.Duration, _ int) time.Duration { return fits }
+
+// plainly leases nothing.
+type plainly struct{ greedy }
+
+func (plainly) SizeLease(*lease.View, *limit.LeaseRequest) {}
+
+// daily is a limit with whose units nothing happens by itself for a while.
+func daily(tb testing.TB, id string, a limit.Algorithm, threshold int64) *limit.Limit {
+	t := limit.Tier{Algorithm: a, Period: 24 * time.Hour, Threshold: threshold}
+	if a == limit.Quota {
+		t.Period, t.Calendar = 0, &limit.Calendar{Every: limit.Day, Location: time.UTC}
+	}
+	return newLimit(tb, id, nil, t)
+}
+
+func used(tb testing.TB, s limit.Store, l *limit.Limit, now time.Time) int64 {
+	tb.Helper()
+	var d limit.Decision
+	if err := s.Peek(context.Background(), request(l), now, &d); err != nil {
+		tb.Fatal(err)
+	}
+	return d.Results[0].Used()
+}
+
+func leasedUnits(s *lease.Store, l *limit.Limit) int64 {
+	n := int64(0)
+	s.Each(func(h lease.Held) bool {
+		if h.Tier.Limit().ID == l.ID {
+			n += h.Units
+		}
+		return true
+	})
+	return n
+}
+
+// Guarantees that the store counts at any time what was admitted and what is leased and not spent, also if it denies
+// with a lease. After Close it counts what was admitted, and what was lost.
+func TestStoreCountsWhatIsOut(t *testing.T) {
+	for _, a := range leased {
+		for _, kind := range []string{"at once", "stepwise"} {
+			t.Run(fmt.Sprintf("%s/%s", a, kind), func(t *testing.T) {
+				returned := int64(0)
+				for seed := range soak.Times(uint64(20)) {
+					r := rand.New(rand.NewPCG(seed, 9))
+					below := newMemory(t)
+					now := noon
+					c := lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return now },
+						Rule: &wild{r}}
+					if kind == "stepwise" {
+						c.Store = stepwise{below}
+					}
+					s := open(t, c)
+					l, gate := daily(t, "a", a, 300), window(t, "b", time.Second, 3)
+					admitted := int64(0)
+					for range 150 {
+						now = now.Add(time.Duration(r.IntN(400)) * time.Millisecond)
+						req := request(l)
+						if r.IntN(3) > 0 {
+							req = request(l, gate)
+						}
+						if req.Charges[0].Cost = 1 + r.Int64N(4); decide(t, s, req, now).Allowed {
+							admitted += req.Charges[0].Cost
+						}
+						if r.IntN(10) == 0 {
+							s.GiveBackSpare(context.Background(), now)
+						}
+						if out, counted := admitted+leasedUnits(s, l), used(t, below, l, now); out > counted {
+							t.Fatalf("seed %d: %d units were admitted, %d are leased, and the store counts %d",
+								seed, admitted, leasedUnits(s, l), counted)
+						}
+					}
+					if err := s.Close(context.Background()); err != nil {
+						t.Fatal(err)
+					}
+					stats := s.Stats()
+					returned += stats.Returned
+					counted := used(t, below, l, now)
+					if counted < admitted || a != limit.TokenBucket && counted > admitted+stats.Lost {
+						t.Fatalf("seed %d: after Close the store counts %d, %d were admitted and %d lost",
+							seed, counted, admitted, stats.Lost)
+					}
+				}
+				if returned < 100 {
+					t.Errorf("%d units came back: too few to show anything", returned)
+				}
+			})
+		}
+	}
+}
+
+// Guarantees that leased units are returned with the next request when the plan changes.
+func TestChangeReturnsUnits(t *testing.T) {
+	for _, a := range leased {
+		for _, change := range []string{"raised", "lowered", "exact", "removed"} {
+			if a == limit.TokenBucket && (change == "raised" || change == "lowered") {
+				continue // units cannot be given back to a bucket that was counted at another rate
+			}
+			t.Run(fmt.Sprintf("%s/%s", a, change), func(t *testing.T) {
+				below := newMemory(t)
+				s := openAt(t, &noon, below, greedy{})
+				was := daily(t, "a", a, 100)
+				decide(t, s, request(was), noon)
+				if n := leasedUnits(s, was); n != 99 {
+					t.Fatalf("%d units are leased, want 99", n)
+				}
+				to, b := *was, daily(t, "b", a, 10)
+				switch change {
+				case "raised":
+					to.Tiers = append([]limit.Tier(nil), limit.Tier{Algorithm: a, Period: was.Tiers[0].Period,
+						Threshold: 200, Calendar: was.Tiers[0].Calendar})
+				case "lowered":
+					to.Tiers = append([]limit.Tier(nil), limit.Tier{Algorithm: a, Period: was.Tiers[0].Period,
+						Threshold: 50, Calendar: was.Tiers[0].Calendar})
+				case "exact":
+					to.Exact = true
+				case "removed":
+					decide(t, s, request(b), noon)
+					if err := s.Close(context.Background()); err != nil {
+						t.Fatal(err)
+					}
+					if n := used(t, below, was, noon); n != 1 {
+						t.Errorf("the store counts %d after Close, want 1", n)
+					}
+					return
+				}
+				l, err := limit.New(to)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d := decide(t, s, request(l), noon); !d.Allowed {
+					t.Errorf("the lease of the old limit keeps the new one from admitting: %+v", d.Results)
+				}
+				if counted, left := used(t, below, l, noon), leasedUnits(s, l); counted-left != 2 ||
+					change == "exact" && left != 0 {
+					t.Errorf("the store counts %d, %d are leased; 2 were admitted", counted, left)
+				}
+			})
+		}
+	}
+}
+
+// Guarantees that a denial says that nothing remains after a limit was lowered, although units of the old limit are
+// leased, which the store does not accept back yet. Otherwise a client would read that more remains than the limit
+// allows.
+func TestDenialAfterALimitWasLowered(t *testing.T) {
+	for _, a := range leased {
+		t.Run(a.String(), func(t *testing.T) {
+			below := newMemory(t)
+			s := openAt(t, &noon, below, greedy{})
+			for range 30 {
+				decide(t, s, request(daily(t, "a", a, 100)), noon)
+			}
+			low := daily(t, "a", a, 10)
+			for range 3 { // by the store, and then by what is known of it
+				d := decide(t, s, request(low), noon)
+				if d.Allowed || d.Results[0].Remaining() != 0 || d.Results[0].Used() < 10 {
+					t.Errorf("allowed: %v, %d used and %d remain; want a denial without any",
+						d.Allowed, d.Results[0].Used(), d.Results[0].Remaining())
+				}
+			}
+		})
+	}
+}
+
+// Guarantees that a denial does not outlive its limit if the plan changes while the call is under way.
+func TestChangeUnderACall(t *testing.T) {
+	small, large := window(t, "a", time.Hour, 2), window(t, "a", time.Hour, 1000)
+	below := newMemory(t)
+	var s *lease.Store
+	during := func() {}
+	s = open(t, lease.Config{Store: hook{below, func() { f := during; during = func() {}; f() }}, GiveBackEvery: -1,
+		Rule: plainly{}, Clock: func() time.Time { return noon }})
+	decide(t, s, request(small), noon)
+	decide(t, s, request(small), noon)
+	during = func() { decide(t, s, request(large), noon) }
+	if decide(t, s, request(small), noon).Allowed {
+		t.Error("a third unit of two is admitted")
+	}
+	if !decide(t, s, request(large), noon).Allowed {
+		t.Error("the denial of the old limit denies under the new one")
+	}
+}
+
+// hook calls f before each answer.
+type hook struct {
+	limit.Store
+	f func()
+}
+
+func (h hook) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	err := h.Store.Decide(ctx, req, now, d)
+	h.f()
+	return err
+}
+
+// Guarantees that Close gives back to more counters than a request may have, and to two versions of one limit.
+func TestCloseGivesBackToMany(t *testing.T) {
+	below := newMemory(t)
+	s := openAt(t, &noon, below, greedy{})
+	day, hour := limit.Tier{Algorithm: limit.FixedWindow, Period: 24 * time.Hour, Threshold: 10},
+		limit.Tier{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 10}
+	per := func(l *limit.Limit) { l.Per = "subject" }
+	old, l := newLimit(t, "a", per, day, hour), newLimit(t, "a", per, day)
+	const values = 3000
+	for i := range values {
+		for _, version := range []*limit.Limit{old, l} {
+			req := request(version)
+			req.Charges[0].Value = limit.ValueOf(fmt.Sprint(i))
+			decide(t, s, req, noon)
+		}
+	}
+	if err := s.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range values {
+		req := request(old)
+		req.Charges[0].Value = limit.ValueOf(fmt.Sprint(i))
+		var d limit.Decision
+		if err := below.Peek(context.Background(), req, noon, &d); err != nil || d.Results[0].Used() != 2 ||
+			d.Results[1].Used() != 1 {
+			t.Fatalf("value %d: %d and %d are used, want 2 and 1: %v", i, d.Results[0].Used(), d.Results[1].Used(), err)
+		}
+	}
+}
+
+// Guarantees that units which will probably not be spent are given back if units are scarce.
+func TestSpareUnitsAreGivenBack(t *testing.T) {
+	for _, a := range leased {
+		t.Run(a.String(), func(t *testing.T) {
+			below := newMemory(t)
+			s := openAt(t, &noon, below, greedy{})
+			l := daily(t, "a", a, 100)
+			decide(t, s, request(l), noon)
+			before := used(t, below, l, noon)
+			s.GiveBackSpare(context.Background(), noon.Add(500*time.Millisecond))
+			after, left := used(t, below, l, noon), leasedUnits(s, l)
+			if before != 100 || after > 50 || after != 1+left {
+				t.Errorf("the store counted %d, and %d after the return; %d are leased, 1 was admitted",
+					before, after, left)
+			}
+		})
+	}
+}
+
+// ramping leases all of a ramp.
+type ramping struct{ greedy }
+
+func (ramping) SizeLease(v *lease.View, a *limit.LeaseRequest) {
+	a.Most, a.Ample, a.Share = v.Tier.Capacity(), v.Tier.Capacity(), limit.ShareOne
+	if v.Tier.Leasing().Ramps && !v.MustFit {
+		a.Need, a.Ramp = 0, true
+	}
+}
+
+// Guarantees that what is given back of a ramp is taken off the units that are not free yet: those that are free can
+// still be spent.
+func TestReturnOfARampLeavesWhatIsFree(t *testing.T) {
+	now := noon
+	below := newMemory(t)
+	s := openAt(t, &now, below, ramping{})
+	l := newLimit(t, "a", nil, limit.Tier{Algorithm: limit.TokenBucket, Period: 4 * time.Second, Threshold: 100})
+	decide(t, below, costs(l, 100), now)
+	for range 30 { // until a slot begins, in which a ramp of 50 units is leased
+		if decide(t, s, request(l), now); leasedUnits(s, l) >= 45 {
+			break
+		}
+		now = now.Add(100 * time.Millisecond)
+	}
+	if n := leasedUnits(s, l); n < 45 {
+		t.Fatalf("%d units are leased, want a ramp", n)
+	}
+	now = now.Add(time.Second)
+	free := spendable(t, s, below, l, now)
+	s.GiveBackSpare(t.Context(), now)
+	if n := s.Stats().Returned; free < 10 || n < 10 {
+		t.Fatalf("%d units are free, and %d were given back: too few to show anything", free, n)
+	}
+	if left := spendable(t, s, below, l, now); left < min(free, leasedUnits(s, l)) {
+		t.Errorf("%d units can be spent after the return, want the %d that were free, of %d",
+			left, free, leasedUnits(s, l))
+	}
+}
+
+// spendable is how many units of the leases a peek counts as free, beside those of the store.
+func spendable(tb testing.TB, s *lease.Store, below limit.Store, l *limit.Limit, now time.Time) int64 {
+	tb.Helper()
+	var with, without limit.Decision
+	for d, from := range map[*limit.Decision]limit.Store{&with: s, &without: below} {
+		if err := from.Peek(context.Background(), request(l), now, d); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return without.Results[0].Used() - with.Results[0].Used()
+}
+
+// Guarantees that the units of a ramp come free by the steps in which a sliding window's weight changes, and not
+// between them: a store that is asked for the same units one by one admits each of them.
+func TestRampFollowsTheSteps(t *testing.T) {
+	const units = 1_000_000_000 // of a day, in steps of 100 ms with 1,157 units each
+	l := newLimit(t, "a", func(l *limit.Limit) { l.MaxCost = units },
+		limit.Tier{Algorithm: limit.SlidingWindow, Period: 24 * time.Hour, Threshold: units})
+	below, oneByOne, now := newMemory(t), newMemory(t), noon
+	spent := 0
+	spend := func(s limit.Store, cost int64) bool {
+		if !decide(t, s, costs(l, cost), now).Allowed {
+			return false
+		}
+		if spent++; !decide(t, oneByOne, costs(l, cost), now).Allowed {
+			t.Fatalf("spend %d, of %d units at %s, does not fit yet", spent, cost, now)
+		}
+		return true
+	}
+	spend(below, units)
+	now = noon.Add(24 * time.Hour)
+	for _, cost := range []int64{100_000_000, 10_000_000, 1_000_000, 100_000, 10_000, 1000, 100, 10, 1} {
+		for spend(below, cost) {
+		}
+	}
+	s := openAt(t, &now, below, ramping{})
+	before := spent
+	for range 2500 {
+		now = now.Add(time.Millisecond)
+		for spend(s, 20) {
+		}
+	}
+	if spent-before < 500 || s.Stats().Local < 500 {
+		t.Errorf("%d requests were admitted: %+v", spent-before, s.Stats())
+	}
+}

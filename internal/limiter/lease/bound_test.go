@@ -1,0 +1,174 @@
+package lease_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/soak"
+)
+
+// leased are the algorithms that have leases.
+var leased = []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingBuckets, limit.SlidingLog,
+	limit.TokenBucket, limit.Quota}
+
+var periods = []time.Duration{20 * time.Millisecond, 333 * time.Millisecond, time.Second, 10 * time.Second, time.Minute}
+
+func randomTier(r *rand.Rand, a limit.Algorithm, period time.Duration) limit.Tier {
+	t := limit.Tier{Algorithm: a, Period: period, Threshold: 1 + r.Int64N(40)}
+	switch a {
+	case limit.TokenBucket:
+		t.Burst = 1 + r.Int64N(60)
+	case limit.SlidingBuckets:
+		t.Buckets = 1 + r.IntN(8)
+	case limit.Quota:
+		t.Period, t.Calendar = 0, &limit.Calendar{Every: limit.Day, Location: time.UTC}
+	}
+	return t
+}
+
+// randomPlans is a plan with a tier of the algorithm first, and what it may be changed into.
+func randomPlans(tb testing.TB, r *rand.Rand, a limit.Algorithm, alone, changed bool) [][]*limit.Limit {
+	tb.Helper()
+	var limits []limit.Limit
+	for i := range 1 + r.IntN(3) {
+		l := limit.Limit{ID: string(rune('a' + i)), MaxCost: 4, AlignOwner: r.IntN(3) == 0}
+		first := a
+		if i > 0 {
+			first = limit.Algorithms()[r.IntN(len(limit.Algorithms()))]
+			if r.IntN(5) == 0 {
+				l.Mode = limit.Shadow
+			}
+			l.Exact = r.IntN(6) == 0
+		}
+		if r.IntN(3) == 0 {
+			l.Per = "subject"
+		}
+		p := r.IntN(len(periods))
+		l.Tiers = append(l.Tiers, randomTier(r, first, periods[p]))
+		if !alone && r.IntN(3) == 0 {
+			l.Tiers = append(l.Tiers, randomTier(r, limit.Algorithms()[r.IntN(6)], periods[(p+1)%len(periods)]))
+		}
+		limits = append(limits, l)
+		if alone {
+			break
+		}
+	}
+	versions := 1
+	if changed {
+		versions = 3
+	}
+	var plans [][]*limit.Limit
+	for v := range versions {
+		var plan []*limit.Limit
+		for i, l := range limits {
+			if v > 0 && i > 0 && r.IntN(4) == 0 { // removed
+				continue
+			}
+			l.Tiers = append([]limit.Tier(nil), l.Tiers...)
+			for j := range l.Tiers {
+				if t := &l.Tiers[j]; v > 0 && r.IntN(2) == 0 {
+					t.Threshold = 1 + r.Int64N(40)
+				}
+			}
+			if v > 0 && r.IntN(4) == 0 {
+				l.Exact = !l.Exact
+			}
+			if v > 0 && len(l.Tiers) > 1 && r.IntN(3) == 0 {
+				l.Tiers = l.Tiers[:1]
+			}
+			made, err := limit.New(l)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			plan = append(plan, made)
+		}
+		plans = append(plans, plan)
+	}
+	return plans
+}
+
+// play runs the script of a seed, and returns its world. kept says whether to keep a log of it.
+func play(tb testing.TB, seed uint64, f fault, a limit.Algorithm, alone, changed, kept bool) (*world, []string) {
+	tb.Helper()
+	w := newWorld(tb, seed, f, randomPlans(tb, rand.New(rand.NewPCG(seed, uint64(a))), a, alone, changed)...)
+	if kept {
+		w.log = new(strings.Builder)
+	}
+	return w, w.run(150)
+}
+
+// However instances behave, and whatever their clocks say, each algorithm's own bound holds for what they admit in all.
+func TestLeasesKeepTheBound(t *testing.T) {
+	scripts := uint64(50)
+	if testing.Short() {
+		scripts = 6
+	}
+	for _, a := range leased {
+		for _, kind := range []struct {
+			name           string
+			alone, changed bool
+		}{{"alone", true, false}, {"mixed", false, false}, {"changed", false, true}} {
+			t.Run(fmt.Sprintf("%s/%s", a, kind.name), func(t *testing.T) {
+				t.Parallel()
+				var sum tally
+				for seed := range soak.Times(scripts) {
+					w, wrong := play(t, seed, noFault, a, kind.alone, kind.changed, false)
+					if len(wrong) > 0 {
+						t.Errorf("seed %d: %s", seed, strings.Join(wrong, "\n"))
+						for range 50 { // which owners share a shard differs
+							if w, again := play(t, seed, noFault, a, kind.alone, kind.changed, true); len(again) > 0 {
+								t.Fatalf("again: %s\n%s", strings.Join(again, "\n"), w.log)
+							}
+						}
+						t.FailNow()
+					}
+					sum.add(&w.sum)
+				}
+				t.Logf("%d scripts: %+v", scripts, sum)
+				if n := int64(scripts); sum.admitted < 20*n || sum.local < 10*n || sum.denied < 5*n || sum.late < 10*n || sum.nested < n ||
+					sum.failed < n || sum.frozen < n || sum.waited < n/20 {
+					t.Errorf("too little happened for the bound to be tried")
+				}
+			})
+		}
+	}
+}
+
+// TestBrokenIsCaught shows that the checkers catch each fault, in each algorithm that has it. Checkers that pass a
+// broken store or holder would hold nothing.
+func TestBrokenIsCaught(t *testing.T) {
+	windows := []limit.Algorithm{limit.FixedWindow, limit.Quota, limit.SlidingWindow}
+	stamps := []limit.Algorithm{limit.SlidingLog, limit.SlidingBuckets}
+	ramps := []limit.Algorithm{limit.TokenBucket, limit.SlidingWindow}
+	for _, tt := range []struct {
+		fault fault
+		of    []limit.Algorithm
+	}{
+		{clocksStand, leased},
+		{uncharged, leased},
+		{outlives, leased},
+		{allAtOnce, ramps},
+		{rampTooFar, ramps},
+		{stampedNow, stamps},
+		{backTwice, leased},
+		{backNow, windows},
+	} {
+		for _, a := range tt.of {
+			t.Run(fmt.Sprintf("%s/%s", tt.fault, a), func(t *testing.T) {
+				t.Parallel()
+				const scripts = 3000
+				for seed := range uint64(scripts) {
+					if _, wrong := play(t, seed, tt.fault, a, true, false, false); len(wrong) > 0 {
+						t.Logf("caught by script %d: %s", seed+1, wrong[0])
+						return
+					}
+				}
+				t.Errorf("%d scripts pass this fault", scripts)
+			})
+		}
+	}
+}

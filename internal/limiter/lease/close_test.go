@@ -1,0 +1,54 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// leaving is a store that goes away when told to.
+type leaving struct {
+	limit.Store
+	gone bool
+}
+
+func (s *leaving) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if s.gone {
+		return errors.New("connection refused")
+	}
+	return s.Store.Decide(ctx, req, now, d)
+}
+
+// Guarantees that the error of Close is short and names no tenant, however many leases are lost.
+func TestCloseIsBrief(t *testing.T) {
+	below := &leaving{Store: newMemory(t)}
+	s, err := lease.New(lease.Config{Store: below, GiveBackEvery: -1, Clock: func() time.Time { return noon },
+		Rule: greedy{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := window(t, "a", time.Hour, 10)
+	const owners = 500
+	for i := range owners {
+		req := request(l)
+		req.Owner.Name = fmt.Sprintf("tenant-%d", i)
+		if d := decide(t, s, req, noon); !d.Allowed {
+			t.Fatal("denied with all of it left")
+		}
+	}
+	below.gone = true
+	err = s.Close(context.Background())
+	if err == nil || len(err.Error()) > 1000 || strings.Contains(err.Error(), "tenant-") ||
+		!strings.Contains(err.Error(), fmt.Sprint(owners-3, " returns more failed")) {
+		t.Errorf("%v", err)
+	}
+	if n := s.Stats().Lost; n != 9*owners {
+		t.Errorf("%d units are lost, want %d", n, 9*owners)
+	}
+}

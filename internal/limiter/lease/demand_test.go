@@ -1,0 +1,48 @@
+package lease
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+)
+
+// Guarantees that a counter which denies does not lower the estimate of how many units all processes want: what is used
+// is less than what is asked for.
+func TestDenialDoesNotLowerTheEstimate(t *testing.T) {
+	below, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := limit.New(limit.Limit{ID: "a", MaxCost: 100, Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Period: time.Hour, Threshold: 100},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Unix(1_800_000_000, 0)
+	owner := limit.Owner{Kind: limit.Tenant, Name: "acme"}
+	var u supply
+	answer := func(after time.Duration, cost int64) (total float64, allowed bool) {
+		var d limit.Decision
+		now := start.Add(after)
+		req := &limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: l, Cost: cost}}}
+		if err := below.Decide(t.Context(), req, now, &d); err != nil {
+			t.Fatal(err)
+		}
+		u.noteAnswer(owner, after.Microseconds(), d.Now, &d.Results[0], 0, cost)
+		return u.total, d.Allowed
+	}
+	answer(0, 1)
+	before, allowed := answer(time.Second, 90)
+	if !allowed || before < 40 {
+		t.Fatalf("allowed %t, estimated at %.1f units per second after 90 in a second", allowed, before)
+	}
+	if after, allowed := answer(3*time.Second, 50); allowed || after != before {
+		t.Errorf("allowed %t, and the estimate falls from %.1f to %.1f by a denial", allowed, before, after)
+	}
+	if after, allowed := answer(10*time.Second, 1); !allowed || after >= before {
+		t.Errorf("allowed %t, and the estimate stays at %.1f after a pause", allowed, after)
+	}
+}

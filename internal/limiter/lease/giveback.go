@@ -1,0 +1,207 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// returnCall is a call that gives back units of one owner's leases.
+type returnCall struct {
+	ask   limit.Request
+	units int64
+}
+
+// maxReturnLimits is how many limits one call gives back to, counting a limit once for each of its values. Stores bound
+// the size of a request (DynamoDB: 99 counters), which 25 limits of up to three tiers do not exceed.
+const maxReturnLimits = 25
+
+// accepts reports whether the call can give back to the counter, too. After a change of the plan two versions of a
+// limit may have the counter, and one request cannot have both.
+func (r *returnCall) accepts(c *counter) bool {
+	l := c.tier.Limit()
+	for i := range r.ask.Charges {
+		if charge := &r.ask.Charges[i]; charge.Limit.ID == l.ID && charge.Value == c.value {
+			return charge.Limit == l
+		}
+	}
+	return len(r.ask.Charges) < maxReturnLimits
+}
+
+// addUnits takes units off the counter's lease and adds them to the call. Units that are not free yet go first.
+func (r *returnCall) addUnits(c *counter, t, units int64) {
+	l := c.tier.Limit()
+	first := r.firstLease(l, c.value)
+	for j := range l.Tiers {
+		if &l.Tiers[j] == c.tier {
+			ask := &r.ask.Leases[first+j]
+			ask.Correction, ask.CorrectionAt = -units, c.lease.At
+		}
+	}
+	c.ramp.removeLocked(units, t)
+	c.lease.Units -= units
+	r.units += units
+}
+
+// firstLease returns the index in r.ask.Leases of the limit's first tier. It adds the limit if the call does not have
+// it: the cost is the least that a request may have, and with a zero LeaseRequest nothing of it is charged.
+func (r *returnCall) firstLease(l *limit.Limit, v limit.Value) int {
+	first := 0
+	for i := range r.ask.Charges {
+		if charge := &r.ask.Charges[i]; charge.Limit == l && charge.Value == v {
+			return first
+		}
+		first += len(r.ask.Charges[i].Limit.Tiers)
+	}
+	r.ask.Charges = append(r.ask.Charges, limit.Charge{Limit: l, Value: v, Cost: 1})
+	r.ask.Leases = append(r.ask.Leases, make([]limit.LeaseRequest, len(l.Tiers))...)
+	return first
+}
+
+// spareUnits returns how many units of the lease will probably not be spent. It is 0 if the counter is not scarce,
+// since nobody lacks the units then.
+func (o *ownerLeases) spareUnits(c *counter, t int64) int64 {
+	if t >= c.until || c.lease.Units == 0 || c.lease.At == 0 || c.flight != nil || c.lease.Other() {
+		return 0
+	}
+	k := o.store.config.tuning
+	v := o.viewOf(c, t, 1, 0)
+	if float64(v.Left) >= k.plentyTimes*max(v.Total, v.Rate)*v.EndsIn.Seconds() {
+		return 0
+	}
+	rate := v.Rate
+	// A pause of two mean gaps between requests shows that the rate fell. This takes requests to cost one unit: of
+	// those that cost more, too much is given back.
+	if pause := t - c.demand.lastRequest; pause > 0 {
+		rate = min(rate, 2e6/float64(pause))
+	}
+	expected := rate * min(v.EndsIn.Seconds(), k.keepFor.Seconds())
+	spare := c.lease.Units - wholeUnits(expected+math.Sqrt(expected))
+	if spare < 2 || spare < c.tier.Capacity()/k.returnParts { // not worth a call
+		return 0
+	}
+	return spare
+}
+
+// allUnits returns all units of the lease that can be given back.
+func (o *ownerLeases) allUnits(c *counter, _ int64) int64 {
+	if c.lease.At == 0 || c.lease.Other() {
+		return 0
+	}
+	return c.lease.Units
+}
+
+func (s *Store) giveBackRegularly(ctx context.Context) {
+	tick := time.NewTicker(s.config.GiveBackEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			s.GiveBackSpare(ctx, s.config.Clock())
+		}
+	}
+}
+
+// GiveBackSpare gives back, once, the units that will probably not be spent. The store does so by itself every
+// [Config.GiveBackEvery]; a process that may be frozen between requests calls it beside a request instead.
+func (s *Store) GiveBackSpare(ctx context.Context, now time.Time) {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		for _, r := range sh.collectReturns(now, (*ownerLeases).spareUnits) {
+			if ctx.Err() != nil {
+				return
+			}
+			_ = s.giveBack(ctx, sh, r, now) // what cannot be given back is counted as lost
+		}
+	}
+}
+
+// collectReturns takes units off the leases of a shard, as many of each counter as unitsOf returns, and writes the
+// calls that give them back.
+func (sh *shard) collectReturns(now time.Time, unitsOf func(o *ownerLeases, c *counter, t int64) int64) []*returnCall {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	var calls []*returnCall
+	instant := clock.At(now)
+	for _, o := range sh.owners {
+		var r *returnCall
+		t := o.clock.At(instant)
+		for _, c := range o.counters {
+			units := unitsOf(o, c, t)
+			if units <= 0 {
+				continue
+			}
+			if r == nil || !r.accepts(c) {
+				r = &returnCall{ask: limit.Request{Owner: o.owner}}
+				calls = append(calls, r)
+			}
+			r.addUnits(c, t, units)
+		}
+	}
+	return calls
+}
+
+// giveBack makes one call. The error names no owner: a log that it is written to is not to have their names.
+func (s *Store) giveBack(ctx context.Context, sh *shard, r *returnCall, now time.Time) error {
+	const deadline = 2 * time.Second // nobody waits for the call but Close
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	var d limit.Decision
+	err := s.config.Store.Decide(ctx, &r.ask, now, &d)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.stats.Returns++
+	if err == nil && !d.Allowed {
+		err = errAnswer
+	}
+	if err != nil {
+		sh.stats.Lost += r.units
+		return fmt.Errorf("lease store: %d units are lost: %w", r.units, err)
+	}
+	sh.stats.Returned += r.units
+	return nil
+}
+
+const (
+	returnsAtOnce = 8 // calls under way while Close gives everything back
+	returnsToldOf = 3 // errors that Close returns in full: thousands of calls may fail for one reason
+)
+
+// giveBackAll gives back what is left of every lease.
+func (s *Store) giveBackAll(ctx context.Context) error {
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	failed := 0
+	free := make(chan struct{}, returnsAtOnce)
+	now := s.config.Clock()
+	for i := range s.shards {
+		sh := &s.shards[i]
+		for _, r := range sh.collectReturns(now, (*ownerLeases).allUnits) {
+			free <- struct{}{}
+			all.Go(func() {
+				defer func() { <-free }()
+				if err := s.giveBack(ctx, sh, r, now); err != nil {
+					mu.Lock()
+					if failed++; failed <= returnsToldOf {
+						errs = append(errs, err)
+					}
+					mu.Unlock()
+				}
+			})
+		}
+	}
+	all.Wait()
+	if failed > returnsToldOf {
+		errs = append(errs, fmt.Errorf("lease store: %d returns more failed", failed-returnsToldOf))
+	}
+	return errors.Join(errs...)
+}

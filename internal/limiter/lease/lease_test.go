@@ -1,0 +1,181 @@
+package lease_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+)
+
+var owner = limit.Owner{Kind: limit.Tenant, Name: "acme"}
+
+func newLimit(tb testing.TB, id string, change func(*limit.Limit), tiers ...limit.Tier) *limit.Limit {
+	tb.Helper()
+	l := limit.Limit{ID: id, MaxCost: 100, Tiers: tiers}
+	if change != nil {
+		change(&l)
+	}
+	made, err := limit.New(l)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return made
+}
+
+func window(tb testing.TB, id string, period time.Duration, threshold int64) *limit.Limit {
+	return newLimit(tb, id, nil, limit.Tier{Algorithm: limit.FixedWindow, Period: period, Threshold: threshold})
+}
+
+func newMemory(tb testing.TB) *memory.Store {
+	tb.Helper()
+	s, err := memory.New(memory.Config{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+// counted counts what is asked of a store.
+type counted struct {
+	limit.Store
+	calls atomic.Int64
+}
+
+func (c *counted) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	c.calls.Add(1)
+	return c.Store.Decide(ctx, req, now, d)
+}
+
+func open(tb testing.TB, c lease.Config) *lease.Store {
+	tb.Helper()
+	s, err := lease.New(c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = s.Close(context.Background()) })
+	return s
+}
+
+// openAt opens a store whose clock reads *now, and which gives nothing back by itself. A nil rule is Adaptive.
+func openAt(tb testing.TB, now *time.Time, below limit.Store, rule lease.Rule) *lease.Store {
+	tb.Helper()
+	clock := func() time.Time { return *now }
+	return open(tb, lease.Config{Store: below, GiveBackEvery: -1, Clock: clock, Rule: rule})
+}
+
+func request(limits ...*limit.Limit) *limit.Request {
+	req := &limit.Request{Owner: owner}
+	for _, l := range limits {
+		req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: 1})
+	}
+	return req
+}
+
+func decide(tb testing.TB, s limit.Store, req *limit.Request, now time.Time) *limit.Decision {
+	tb.Helper()
+	d := new(limit.Decision)
+	if err := s.Decide(context.Background(), req, now, d); err != nil {
+		tb.Fatal(err)
+	}
+	return d
+}
+
+// A steady key costs a call or two in a window, and each unit of its limit is admitted, none beyond.
+func TestSteadyKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		below := &counted{Store: newMemory(t)}
+		s := open(t, lease.Config{Store: below})
+		l := window(t, "w", 10*time.Second, 1000)
+		for w := range 4 {
+			admitted, before := 0, below.calls.Load()
+			for i := range 900 {
+				now := time.Now()
+				if now.UnixMicro()/10_000_000 != time.Now().UnixMicro()/10_000_000 {
+					t.Fatal("the window turned")
+				}
+				if d := decide(t, s, request(l), now); d.Allowed {
+					admitted++
+				} else {
+					t.Errorf("window %d, request %d: denied, retry after %s", w, i, d.RetryAfter())
+				}
+				<-time.After(10 * time.Millisecond)
+			}
+			t.Logf("window %d: %d admitted, %d calls", w, admitted, below.calls.Load()-before)
+			<-time.After(time.Until(time.Now().Truncate(10 * time.Second).Add(10 * time.Second)))
+		}
+		if n := below.calls.Load(); n > 100 {
+			t.Errorf("%d calls for 3,600 decisions, want at most 100", n)
+		}
+		t.Logf("%+v", s.Stats())
+	})
+}
+
+// Many goroutines, three processes, one limit: never one too many, in any window.
+func TestNeverOver(t *testing.T) {
+	for _, tier := range []limit.Tier{
+		{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 500},
+		{Algorithm: limit.SlidingWindow, Period: time.Second, Threshold: 500},
+		{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: 500},
+		{Algorithm: limit.SlidingBuckets, Period: time.Second, Threshold: 500},
+		{Algorithm: limit.SlidingLog, Period: time.Second, Threshold: 500},
+	} {
+		t.Run(tier.Algorithm.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				below := &counted{Store: newMemory(t)}
+				l := newLimit(t, "l", nil, tier)
+				var mu sync.Mutex
+				var spends []*spend
+				var all sync.WaitGroup
+				for range 3 {
+					s := open(t, lease.Config{Store: below, Instances: func() int { return 3 }})
+					for range 8 {
+						all.Go(func() {
+							for range 500 {
+								if d := decide(t, s, request(l), time.Now()); d.Allowed {
+									mu.Lock()
+									spends = append(spends, &spend{at: time.Now().UnixMicro(), units: 1})
+									mu.Unlock()
+								}
+								<-time.After(10 * time.Millisecond)
+							}
+						})
+					}
+				}
+				all.Wait()
+				if over := overBound(&l.Tiers[0], owner, spends); over != "" || len(spends) < 2000 {
+					t.Errorf("%d of 12,000 are admitted: %s", len(spends), over)
+				}
+				t.Logf("%d admitted of 12,000, %d calls", len(spends), below.calls.Load())
+			})
+		})
+	}
+}
+
+func BenchmarkLocal(b *testing.B) {
+	for _, n := range []int{1, 3} {
+		s := open(b, lease.Config{Store: newMemory(b)})
+		var limits []*limit.Limit
+		for i := range n {
+			limits = append(limits, window(b, string(rune('a'+i)), 10*time.Second, 1<<40))
+		}
+		req := request(limits...)
+		b.Run(map[int]string{1: "1-limit", 3: "3-limits"}[n], func(b *testing.B) {
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				var d limit.Decision
+				for pb.Next() {
+					if err := s.Decide(context.Background(), req, time.Now(), &d); err != nil || !d.Allowed {
+						b.Error(err, d.Allowed)
+						return
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,101 @@
+package lease_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// noted is a store that takes note of the units which calls give back to it.
+type noted struct {
+	limit.Store
+	back int64
+}
+
+func (n *noted) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	for i := range req.Leases {
+		n.back -= min(req.Leases[i].Correction, 0)
+	}
+	return n.Store.Decide(ctx, req, now, d)
+}
+
+// Guarantees that units which a home does not accept back, because it denies, are lost if the quota has moved to
+// another home meanwhile. If they were kept, they would be given back where they were never charged, and count as
+// returned.
+func TestRefusedReturnsOfAMovedQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := &remote{Store: newMemory(t)}, &noted{Store: newMemory(t)}
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"a": a, "b": b}),
+			GiveBackEvery: -1, Rule: tens{}})
+		q, full := daily(t, "q", limit.Quota, 100), daily(t, "full", limit.Quota, 100).KeptIn("a")
+		inA, inB := q.KeptIn("a"), q.KeptIn("b")
+		others := request(full)
+		others.Charges[0].Cost = 100
+		decide(t, a.Store, others, time.Now())
+		decide(t, s, request(inA), time.Now())
+		if n := leasedUnits(s, inA); n != 10 {
+			t.Fatalf("%d units are leased", n)
+		}
+		// The lease has ended, and is not forgotten: what is left is returned with the next call.
+		<-time.After(59970 * time.Millisecond)
+		a.took = 50 * time.Millisecond
+		var denied sync.WaitGroup
+		denied.Go(func() {
+			if decide(t, s, request(inA, full), time.Now()).Allowed {
+				t.Error("admitted by a quota that is full")
+			}
+		})
+		<-time.After(10 * time.Millisecond)
+		if !decide(t, s, request(inB), time.Now()).Allowed {
+			t.Error("denied in the new home, which has all of it left")
+		}
+		denied.Wait()
+		if n := used(t, a.Store, inA, time.Now()); n != 11 {
+			t.Errorf("the old home counts %d, want 11: a denial changes nothing", n)
+		}
+		if lost := s.Stats().Lost; lost != 10 || b.back != 0 {
+			t.Errorf("%d units are lost and %d given back to the new home, want the 10 of the old home to be lost",
+				lost, b.back)
+		}
+	})
+}
+
+// unleased leases ten units of each limit but one.
+type unleased struct{ greedy }
+
+func (unleased) SizeLease(v *lease.View, a *limit.LeaseRequest) {
+	if v.Tier.Limit().ID != "plain" {
+		a.Most, a.Ample, a.Share = 10, 10, limit.ShareOne
+	}
+}
+
+// Guarantees that units which were charged for a request, and not as a lease, are lost if the request has to make a
+// second call: they were charged for that moment, and cannot be spent or given back later.
+func TestChargesOfARequestThatAsksAgain(t *testing.T) {
+	for _, a := range []limit.Algorithm{limit.TokenBucket, limit.SlidingLog, limit.SlidingBuckets} {
+		t.Run(a.String(), func(t *testing.T) {
+			now := noon
+			below := &delayed{Store: newMemory(t), now: &now}
+			s := openAt(t, &now, below, unleased{})
+			plain := newLimit(t, "plain", nil, limit.Tier{Algorithm: a, Period: time.Hour, Threshold: 100})
+			short := window(t, "short", time.Second, 1000)
+			decide(t, s, request(short), now)
+			now = noon.Add(949 * time.Millisecond)
+			below.calls, below.takes = 0, 60*time.Millisecond
+			if d := decide(t, s, request(short, plain), now); !d.Allowed || below.calls != 2 {
+				t.Fatalf("allowed %t with %d calls, want true with 2", d.Allowed, below.calls)
+			}
+			if n := leasedUnits(s, plain); n != 0 {
+				t.Errorf("%d units are held that were not leased", n)
+			}
+			if n := used(t, below.Store, plain, now); n != 2 {
+				t.Errorf("%d units are charged, want 2: of the request, and of its first try", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,92 @@
+package lease_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/lease"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// Guarantees that a lease ends with its window if its request comes late, after other requests of its owner that began
+// later: what is counted in one window is not spent in the next.
+func TestLateRequest(t *testing.T) {
+	s := openAt(t, &noon, newMemory(t), greedy{})
+	w, other := window(t, "w", time.Second, 100), window(t, "other", time.Hour, 100)
+	decide(t, s, request(other), noon.Add(700*time.Millisecond))
+	decide(t, s, request(w), noon.Add(100*time.Millisecond)) // waited for something before it came here
+	n := 0
+	for at := noon.Add(time.Second); at.Before(noon.Add(2 * time.Second)); at = at.Add(5 * time.Millisecond) {
+		if decide(t, s, request(w), at).Allowed {
+			n++
+		}
+	}
+	if n > 100 {
+		t.Errorf("%d are admitted in a window of 100", n)
+	}
+}
+
+// Guarantees that prefetched units end with their period, however long the call took after which they were prefetched.
+func TestPrefetchEndsWithItsPeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		home := &remote{Store: newMemory(t), took: 120 * time.Millisecond}
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: true,
+			GiveBackEvery: -1, Rule: tenMore{}})
+		q := daily(t, "q", limit.Quota, 100).KeptIn("us")
+		<-time.After(24*time.Hour - 200*time.Millisecond) // the clock begins at midnight
+		decide(t, s, request(q), time.Now())
+		<-time.After(130 * time.Millisecond)
+		n := 0
+		for range 150 {
+			if decide(t, s, request(q), time.Now()).Allowed {
+				n++
+			}
+		}
+		if n > 100 {
+			t.Errorf("%d are admitted in a day of 100", n)
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// tenMore is a rule that leases ten units more.
+type tenMore struct{ greedy }
+
+func (tenMore) SizeLease(_ *lease.View, a *limit.LeaseRequest) { a.Least, a.Most = 10, 10 }
+
+// hanging is a home cell that answers the first call only. Others last until they are given up.
+type hanging struct {
+	limit.Store
+	calls atomic.Int64
+}
+
+func (h *hanging) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if h.calls.Add(1) > 1 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return h.Store.Decide(ctx, req, now, d)
+}
+
+// Guarantees that Close waits for a prefetch no longer than its context lets it.
+func TestCloseCancelsPrefetches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		home := &hanging{Store: newMemory(t)}
+		s := open(t, lease.Config{Store: homes(t, newMemory(t), map[string]limit.Store{"us": home}), Prefetch: true,
+			GiveBackEvery: -1, Rule: tenMore{}})
+		decide(t, s, request(daily(t, "q", limit.Quota, 100).KeptIn("us")), time.Now())
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		_ = s.Close(ctx) // what could not be given back is lost
+		if took := time.Since(began); home.calls.Load() < 2 || took > 100*time.Millisecond {
+			t.Errorf("it took %s, with %d calls of the home", took, home.calls.Load())
+		}
+	})
+}

@@ -1,0 +1,179 @@
+package lease
+
+import (
+	"math"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// Rule says how much of a counter to lease, and how long a denial lasts. It decides about the number of calls and about
+// who must wait, never about correctness: the store grants no more than the algorithm's bound allows, whatever the rule
+// asks for. It is called under a lock and must be quick.
+type Rule interface {
+	// SizeLease sets how much to ask for: Least, Most, Ample, Plenty, Share and Ramp. It may set Need to 0 with Ramp,
+	// unless View.MustFit is set: the request is then served from the units of the ramp that are free at once, or
+	// denied.
+	SizeLease(v *View, ask *limit.LeaseRequest)
+
+	// DenyFor returns for how long a cost that the store has denied is denied without a call. A denial never lasts
+	// longer than fits, after which the cost fits by the store's answer. repeats is how many denials came before, one
+	// after the other.
+	DenyFor(v *View, fits time.Duration, repeats int) time.Duration
+}
+
+// View is what this process knows of one counter.
+type View struct {
+	Tier        *limit.Tier
+	Cost        int64         // of the request, units
+	Lacks       int64         // units of the cost that are not leased; 0 if the call is made for another counter
+	Spendable   int64         // units that are leased and can be spent, without those that are reserved for the request
+	Left        int64         // units that the store had left when it last answered in this window; else the capacity
+	EndsIn      time.Duration // until a lease would end: with the window, period or slot, or after its longest life
+	RanOutEarly bool          // units ran out earlier than in other windows: others may not have spent theirs
+	RampEndsIn  time.Duration // until a ramp would end; 0 for algorithms that have none
+	Rate        float64       // units per second that this process is asked for
+	Total       float64       // units per second that all processes use; 0 if not known
+	Instances   int           // how many processes share the counter, at least 1
+	Saturated   bool          // the store's last answer was a denial, or left less than it had been asked for
+	MustFit     bool          // Need must not be lowered
+}
+
+// Adaptive is the rule in use. While there is plenty it makes one call in a window. If units are scarce, each process
+// leases part of what is left, and smaller parts the less is left. Once a token bucket or a sliding window is used up,
+// it leases ramps. The zero Adaptive is ready for use.
+type Adaptive struct{ tuning *tuning }
+
+func (a Adaptive) constants() *tuning {
+	if a.tuning == nil {
+		return &defaultTuning
+	}
+	return a.tuning
+}
+
+// SizeLease implements [Rule].
+func (a Adaptive) SizeLease(v *View, ask *limit.LeaseRequest) {
+	k, leasing := a.constants(), v.Tier.Leasing()
+	total := v.totalRate()
+	refillSuffices := !leasing.Refills || float64(v.Left) >= total*v.RampEndsIn.Seconds()
+	if (v.Saturated || !refillSuffices) && leasing.Ramps && !v.MustFit && v.sizeRamp(k, total, ask) {
+		return
+	}
+	seconds := v.EndsIn.Seconds()
+	expected := v.Rate * seconds // units, until the lease would end
+	scarce := v.Rate * min(seconds, k.scarceFor.Seconds())
+	if v.Lacks == 0 && float64(v.Spendable) > scarce*k.enoughPart {
+		return // the call is made for another counter, and this one does not need it
+	}
+	part := 1.0 // of all requests, those that come to this process
+	if total > 0 {
+		part = v.Rate / total
+	}
+	ask.Plenty = wholeUnits(k.plentyTimes * total * seconds)
+	ask.Ample = wholeUnits(expected + k.ampleDeviations*math.Sqrt(expected) + 1)
+	if leasing.Weighs && total*v.Tier.Period.Seconds() > float64(v.Tier.Capacity())*k.weighsFrom {
+		// What is left over when the lease ends counts in the next window, too. A second small lease is cheaper.
+		ask.Ample = wholeUnits(expected - math.Sqrt(expected))
+	}
+	ask.Most = wholeUnits(scarce)
+	ask.Share = int64(math.Min(part/k.shareParts, 1) * limit.ShareOne)
+	ask.Least = wholeUnits(min(math.Ceil(float64(v.Tier.Capacity())*part/k.leastParts), expected+1))
+	if v.Instances <= 1 {
+		ask.Share = limit.ShareOne
+	}
+}
+
+// totalRate returns how many units per second all processes together are asked for. Without an answer of the store that
+// tells it, the other processes are taken to be asked for as much as this one.
+func (v *View) totalRate() float64 {
+	if v.Total == 0 {
+		return float64(max(v.Instances, 1)) * v.Rate
+	}
+	return max(v.Total, v.Rate)
+}
+
+// sizeRamp asks for a part of what comes free until the slot ends. It reports false if that is too little to be worth
+// it.
+func (v *View) sizeRamp(k *tuning, total float64, ask *limit.LeaseRequest) bool {
+	seconds := v.RampEndsIn.Seconds()
+	comesFree := float64(v.Tier.Threshold) / v.Tier.Period.Seconds() * seconds
+	even := 1 / float64(max(v.Instances, 1))
+	share := even
+	if total > 0 {
+		share = max(v.Rate/total, share)
+	}
+	if comesFree*share < k.rampLeast*float64(v.Cost) {
+		return false
+	}
+	part := even
+	if v.Total > 0 {
+		// Total is what is used, which is less than what is asked for, so this process is due less than Rate/Total.
+		part = max(part, k.rampPart*v.Rate/v.Total)
+	}
+	ask.Need, ask.Ramp, ask.Share = 0, true, limit.ShareOne
+	useful := wholeUnits(v.Rate*seconds + 1)
+	ask.Plenty = wholeUnits(comesFree * k.rampPlenty)
+	ask.Most = min(wholeUnits(comesFree*part), useful)
+	ask.Ample = min(wholeUnits(comesFree*part*k.rampMore), useful)
+	return true
+}
+
+// DenyFor implements [Rule].
+func (a Adaptive) DenyFor(v *View, fits time.Duration, repeats int) time.Duration {
+	k := a.constants()
+	wait := k.denyFor
+	if v.RanOutEarly {
+		wait = k.denyForEarly
+	}
+	const shifts = 5 // 250 ms · 2^5 exceeds denyForMost, so more doublings change nothing
+	return min(fits, wait<<min(repeats, shifts), k.denyForMost)
+}
+
+// wholeUnits rounds up to a number of units that can be asked for.
+func wholeUnits(v float64) int64 {
+	if !(v > 0) {
+		return 0
+	}
+	return int64(min(math.Ceil(v), limit.MaxUnits))
+}
+
+// viewOf returns the rule's view of the counter, for a request that lacks units of its cost.
+func (o *ownerLeases) viewOf(c *counter, t, cost, lacks int64) View {
+	s := o.store
+	v := View{
+		Tier: c.tier, Cost: cost, Lacks: lacks, Spendable: c.spendable(t), Left: c.tier.Capacity(),
+		Rate: c.demand.rate(t), Total: c.supply.total, Saturated: c.supply.saturated,
+		Instances: max(s.config.InstancesOf(c.tier.Limit()), 1),
+	}
+	storeNow := t + o.storeOffset
+	end := o.leaseEnd(c, storeNow)
+	if end == 0 {
+		v.EndsIn = time.Duration(s.entryLife(c.tier)) * time.Microsecond
+	} else {
+		v.EndsIn = time.Duration(min(end-storeNow, s.lifeOf(c))) * time.Microsecond
+		if c.tier.Leasing().Ramps {
+			rampEnd := c.tier.RampEnd(o.owner.Name, storeNow)
+			v.RampEndsIn = time.Duration(min(rampEnd-storeNow, s.life)) * time.Microsecond
+		}
+	}
+	v.RanOutEarly = c.supply.ranOutIn == end && c.supply.ranOutEarly
+	if end == c.supply.end {
+		v.Left = c.supply.left
+	}
+	return v
+}
+
+// leaseEnd returns when the window, the period or the slot of the time storeNow ends, by the store's clock; 0 if leases
+// are entries, which have no such end. A quota's period must not be computed under the shard's lock, so its end is the
+// one that the store's last answer named. If that period is over, the end of the present one is not known, and is taken
+// to be as far away as a lease lasts at most.
+func (o *ownerLeases) leaseEnd(c *counter, storeNow int64) int64 {
+	switch {
+	case c.tier.Calendar == nil:
+		return c.tier.LeaseEnd(o.owner.Name, storeNow)
+	case storeNow < c.supply.end:
+		return c.supply.end
+	default:
+		return storeNow + o.store.lifeOf(c)
+	}
+}

@@ -1,0 +1,345 @@
+// Package lease is the lease layer: a [limit.Store] that wraps another store and decides most requests without calling
+// it, from units that the store has charged in advance. A busy counter costs the store about one call per second and
+// process. The limits stay exact, because leased units are charged before they are spent.
+//
+// # What is held
+//
+// For each owner the layer holds the owner's counters, and for each counter a lease: how many units are leased and not
+// spent, and when the lease ends. It also holds what the store said last, such as a denial. The store keeps the bounds
+// of the algorithms, see [limit.LeaseRequest]; this package only has to spend the units in time. A lease therefore ends
+// by the wall clock or by the monotonic clock, whichever advances further, counted from before the call was sent. So a
+// process that was frozen, and whose monotonic clock stood still, does not spend the units of a window that has ended.
+// The units of a ramp come free from the arrival of the reply on.
+//
+// # When the store is asked
+//
+// A request is decided from leases alone if each of its counters has the units leased, or if one of its limits is known
+// to deny it. Otherwise one call asks the store for the units that the request lacks, all of them or none, and for a
+// lease of each counter. At most one call that leases a counter is under way (single flight): requests that lack units
+// of the counter wait for that call, once, and share the lease that it brings.
+//
+// A denial by the store is remembered: the same cost, and every larger one, is denied without a call for as long as the
+// rule says, and never longer than the store said.
+//
+// # How much is leased
+//
+// A [Rule] says how many units to lease; [Adaptive] is the one in use. If there is plenty, a lease lasts until the
+// window ends. If units are scarce, each process leases a part of what is left. If a token bucket or a sliding window
+// is used up, each process leases a part of what comes free, as a ramp.
+//
+// # When units are given back
+//
+// Every [Config.GiveBackEvery] the layer gives back what it will probably not spend, if units are scarce. The units of
+// a lease that has ended, or whose limit has changed, are returned with the next call for the counter. [Store.Close]
+// gives back all the rest.
+//
+// # What happens when the store fails
+//
+// An error of the store is returned to the caller, and the units that were reserved for the request return to the
+// leases. What the failed call may have leased is lost. Until a call succeeds, calls ask for no lease, because a grant
+// whose reply is lost would waste more units. The cell's own store and each home cell are considered apart.
+//
+// # What is never leased
+//
+// Limits with [limit.Limit.Exact] and leaky buckets are never leased, so a request for such a limit always calls the
+// store. The units that the request needs of its other limits are still reserved from leases, and return to them if the
+// store denies. The counter that all values beyond a limit's bound share is not leased once the store has named it as
+// such. Shadow limits are leased like others.
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/clock"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+var _ limit.Store = (*Store)(nil)
+
+// Defaults of a [Config].
+const (
+	DefaultLife          = 10 * time.Second       // for so long the units of a process that died can be missing
+	DefaultHomeLife      = 60 * time.Second       // the same; a call to a home cell costs more
+	DefaultGiveBackEvery = 500 * time.Millisecond // a third of the time for which units are kept, see keepFor
+	DefaultMaxCounters   = 200_000                // about 100 MB
+)
+
+// Config sets up a [Store].
+type Config struct {
+	Store     limit.Store // required; the store to lease from, whose errors are returned unchanged
+	Instances func() int  // returns how many processes share the store, at least 1; if nil, there is one
+
+	// InstancesOf returns how many processes share the counters of one limit. It differs from Instances for a limit
+	// that several cells lease from its home cell. If nil, Instances is used for every limit.
+	InstancesOf func(*limit.Limit) int
+
+	// Prefetch leases more of a home quota before the present lease is used up, in a goroutine, so that decisions need
+	// not wait for the home cell. It is for processes that are not frozen between requests. A home quota is a quota
+	// that another cell keeps, its home cell ([limit.Limit.Home]).
+	Prefetch bool
+
+	HomeQuotasOnly bool             // lease nothing but home quotas
+	Rule           Rule             // how much to lease; if nil, Adaptive
+	Life           time.Duration    // the longest life of a lease; 0 selects DefaultLife
+	HomeLife       time.Duration    // the same for home quotas; 0 selects DefaultHomeLife
+	GiveBackEvery  time.Duration    // how often spare units are given back; 0 selects the default; below 0: never
+	MaxCounters    int              // how many counters are held at most; others are not leased; 0 selects the default
+	Clock          func() time.Time // measures how long calls take; if nil, time.Now
+
+	tuning *tuning // if nil, defaultTuning
+}
+
+// Store is the lease layer. It is safe for concurrent use. Make it with [New], and close it to give back what is
+// leased.
+type Store struct {
+	config       Config
+	seed         maphash.Seed
+	boot         uint64 // random; the first half of the receipts' ids
+	life         int64  // µs
+	homeLife     int64  // µs
+	counterCount atomic.Int64
+
+	lastCallFailed atomic.Bool // suspends leasing until a call succeeds: a grant whose reply is lost would waste units
+	homeCallFailed sync.Map    // the same per home cell: cell name → *atomic.Bool
+
+	shards [shardCount]shard
+	calls  sync.Pool // of *call
+
+	stopGivingBack   context.CancelFunc
+	prefetching      context.Context // of the calls that prefetch
+	cancelPrefetches context.CancelFunc
+	background       sync.WaitGroup // what gives back, and what prefetches
+}
+
+// New makes a store and, unless GiveBackEvery is below 0, starts the goroutine that gives back spare units. The error
+// names the field that is wrong.
+func New(c Config) (*Store, error) {
+	switch {
+	case c.Store == nil:
+		return nil, errors.New("lease store: Store is missing")
+	case c.Life < 0 || c.HomeLife < 0 || c.MaxCounters < 0:
+		return nil, fmt.Errorf("lease store: Life %s, HomeLife %s or MaxCounters %d is below zero",
+			c.Life, c.HomeLife, c.MaxCounters)
+	}
+	c.setDefaults()
+	s := &Store{config: c, seed: maphash.MakeSeed(), boot: rand.Uint64(), life: c.Life.Microseconds(),
+		homeLife: c.HomeLife.Microseconds()}
+	s.calls.New = func() any { return new(call) }
+	givingBack, stop := context.WithCancel(context.Background())
+	s.stopGivingBack = stop
+	s.prefetching, s.cancelPrefetches = context.WithCancel(context.Background())
+	if c.GiveBackEvery > 0 {
+		s.background.Go(func() { s.giveBackRegularly(givingBack) })
+	}
+	return s, nil
+}
+
+func (c *Config) setDefaults() {
+	if c.Life == 0 {
+		c.Life = DefaultLife
+	}
+	if c.HomeLife == 0 {
+		c.HomeLife = DefaultHomeLife
+	}
+	if c.GiveBackEvery == 0 {
+		c.GiveBackEvery = DefaultGiveBackEvery
+	}
+	if c.MaxCounters == 0 {
+		c.MaxCounters = DefaultMaxCounters
+	}
+	if c.tuning == nil {
+		c.tuning = &defaultTuning
+	}
+	if c.Rule == nil {
+		c.Rule = Adaptive{c.tuning}
+	}
+	instances := c.Instances
+	if instances == nil {
+		instances = func() int { return 1 }
+	}
+	if c.InstancesOf == nil {
+		c.InstancesOf = func(*limit.Limit) int { return instances() }
+	}
+	if c.Clock == nil {
+		c.Clock = time.Now
+	}
+}
+
+// Accepts returns what the wrapped store says of the limit.
+func (s *Store) Accepts(l *limit.Limit) error { return s.config.Store.Accepts(l) }
+
+// AcceptsPlan returns what the wrapped store says of the plan. See [limit.PlanAccepter].
+func (s *Store) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) error {
+	return limit.AcceptsPlan(s.config.Store, all, together...)
+}
+
+// Decide charges all limits of the request or none, from leases if they suffice. See [limit.Store]. If the wrapped
+// store returns an error, what the call may have leased is lost, and later calls ask for no lease until one succeeds.
+// An error by which the store answered ([limit.Answered]) counts as success there.
+func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if err := ctx.Err(); err != nil {
+		d.Clear(now.UnixMicro())
+		return err
+	}
+	hash := s.hashOwner(req.Owner)
+	sh := &s.shards[hash%shardCount]
+	sh.mu.Lock()
+	if o := sh.findOwner(hash, req.Owner); o != nil && o.decideLocally(req, clock.At(now), d) {
+		if s.config.Prefetch {
+			o.prefetchQuotas(req, now)
+		}
+		sh.mu.Unlock()
+		return nil
+	}
+	sh.mu.Unlock()
+	if err := s.decideByStore(ctx, sh, hash, req, now, d); err != nil {
+		d.Clear(now.UnixMicro())
+		return err
+	}
+	return nil
+}
+
+// Peek writes to d what Decide would answer: what the wrapped store says, plus the units that are leased here and not
+// spent. The leases of other processes count as used. See [limit.Store].
+func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	if err := s.config.Store.Peek(ctx, req, now, d); err != nil {
+		return err
+	}
+	hash := s.hashOwner(req.Owner)
+	sh := &s.shards[hash%shardCount]
+	sh.mu.Lock()
+	if o := sh.findOwner(hash, req.Owner); o != nil {
+		o.creditLeases(req, now, d)
+	}
+	sh.mu.Unlock()
+	d.Revise().Settle()
+	return nil
+}
+
+// creditLeases adds to the results of a peek what is leased and can be spent.
+func (o *ownerLeases) creditLeases(req *limit.Request, now time.Time, d *limit.Decision) {
+	t := o.clock.At(clock.At(now))
+	i := 0
+	for j := range req.Charges {
+		charge := &req.Charges[j]
+		for k := range charge.Limit.Tiers {
+			if c := o.findCounter(&charge.Limit.Tiers[k], charge.Value, i); c != nil {
+				d.Revise().Credit(i, c.spendable(t))
+			}
+			i++
+		}
+	}
+}
+
+// Refund gives units back in the wrapped store, where they were charged, also those that were spent from a lease. Those
+// of a token bucket are only given back until the slot of the lease ends. See [limit.Store].
+func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+	return s.config.Store.Refund(ctx, r, units, now)
+}
+
+// Close gives back what is left of every lease. No decision may be under way. Units that could not be given back are
+// lost, and the error says how many.
+func (s *Store) Close(ctx context.Context) error {
+	s.stopGivingBack()
+	defer s.cancelPrefetches()
+	defer context.AfterFunc(ctx, s.cancelPrefetches)()
+	s.background.Wait()
+	return s.giveBackAll(ctx)
+}
+
+// mayLease reports whether the configuration and the limit permit leases of the limit's counters.
+func (s *Store) mayLease(l *limit.Limit) bool {
+	return !l.Exact && (!s.config.HomeQuotasOnly || isHomeQuota(&l.Tiers[0]))
+}
+
+// Stats counts what the store has done so far, and what it holds.
+type Stats struct {
+	Local    int64 // decisions without a call, admitted or denied
+	Denied   int64 // of Local, those that were denied
+	Early    int64 // of Denied, those whose limit admitted again before the time that the denial named
+	Calls    int64 // calls of the wrapped store for requests and prefetches; not those that only give back
+	Waited   int64 // decisions that waited for the call of another request
+	Returns  int64 // calls that only gave units back
+	Returned int64 // units given back, also those returned with the call for a request
+	Lost     int64 // units that were neither spent nor given back
+	Counters int64 // counters held at present
+	Units    int64 // units leased and not spent at present
+}
+
+// Stats returns the sums over all shards, whose locks it takes in turn.
+func (s *Store) Stats() Stats {
+	var sum Stats
+	now := clock.At(s.config.Clock())
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		sum.add(&sh.stats)
+		for _, o := range sh.owners {
+			t := o.clock.At(now)
+			for _, c := range o.counters {
+				sum.Counters++
+				if t < c.until {
+					sum.Units += c.lease.Units
+				}
+			}
+		}
+		sh.mu.Unlock()
+	}
+	return sum
+}
+
+func (sum *Stats) add(s *Stats) {
+	sum.Local += s.Local
+	sum.Denied += s.Denied
+	sum.Early += s.Early
+	sum.Calls += s.Calls
+	sum.Waited += s.Waited
+	sum.Returns += s.Returns
+	sum.Returned += s.Returned
+	sum.Lost += s.Lost
+}
+
+// Held describes one lease.
+type Held struct {
+	Owner limit.Owner
+	Tier  *limit.Tier
+	Value limit.Value
+	Units int64         // leased and not spent
+	For   time.Duration // until the lease ends
+}
+
+// Each calls f for each lease that has units left, until f returns false. f may call the store: no lock is held
+// meanwhile.
+func (s *Store) Each(f func(Held) bool) {
+	now := clock.At(s.config.Clock())
+	for i := range s.shards {
+		for _, held := range s.shards[i].heldLeases(now) {
+			if !f(held) {
+				return
+			}
+		}
+	}
+}
+
+func (sh *shard) heldLeases(now clock.Instant) []Held {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	var held []Held
+	for _, o := range sh.owners {
+		t := o.clock.At(now)
+		for _, c := range o.counters {
+			if c.lease.Units > 0 && t < c.until {
+				left := time.Duration(c.until-t) * time.Microsecond
+				held = append(held, Held{o.owner, c.tier, c.value, c.lease.Units, left})
+			}
+		}
+	}
+	return held
+}

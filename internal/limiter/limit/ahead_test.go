@@ -1,0 +1,806 @@
+package limit_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// lessee is one counter and the times of its script.
+type lessee struct {
+	testing.TB
+	l     *limit.Limit
+	owner limit.Owner
+	state limit.State
+}
+
+func newLessee(tb testing.TB, t limit.Tier) *lessee {
+	tb.Helper()
+	return &lessee{TB: tb, l: oneTier(tb, "l", t), owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}}
+}
+
+// become gives the limit other numbers.
+func (k *lessee) become(threshold, burst int64) {
+	k.Helper()
+	t := k.l.Tiers[0]
+	k.l = oneTier(k, "l", limit.Tier{Algorithm: t.Algorithm, Period: t.Period, Threshold: threshold, Burst: burst,
+		Buckets: t.Buckets, Calendar: t.Calendar})
+}
+
+func (k *lessee) decide(now, cost int64, commit bool, ahead ...limit.LeaseRequest) *limit.Decision {
+	k.Helper()
+	req := &limit.Request{Owner: k.owner, Charges: []limit.Charge{{Limit: k.l, Cost: cost}}, Leases: ahead}
+	if err := req.Check(); err != nil {
+		k.Fatal(err)
+	}
+	d := new(limit.Decision)
+	e := d.BeginChecked(req, now)
+	e.Evaluate(0, &k.state, commit)
+	e.Settle()
+	if commit && d.Charges(0) {
+		e.Charge(0, &k.state)
+	}
+	return d
+}
+
+// lease asks for units beyond a need, and gets them or fails the test.
+func (k *lessee) lease(now int64, a limit.LeaseRequest, want limit.Lease) *limit.Decision {
+	k.Helper()
+	a.Share, a.Plenty = limit.ShareOne, limit.MaxUnits // Most it is
+	d := k.decide(now, max(a.Need, 1), true, a)
+	if got := d.Lease(0); !d.Allowed || got != want {
+		k.Fatalf("at %d, %+v: allowed %t, %+v; want %+v", now, a, d.Allowed, got, want)
+	}
+	return d
+}
+
+// left fails the test unless so many units remain at a time.
+func (k *lessee) left(now, want int64) {
+	k.Helper()
+	if got := k.decide(now, 1, false).Results[0].Remaining(); got != want {
+		k.Errorf("at %d there remain %d, want %d; state %+v", now, got, want, k.state)
+	}
+}
+
+// spend charges units without a lease.
+func (k *lessee) spend(now, cost int64) *limit.Decision {
+	k.Helper()
+	d := k.decide(now, cost, true)
+	if !d.Allowed {
+		k.Fatalf("at %d a cost of %d is denied; state %+v", now, cost, k.state)
+	}
+	return d
+}
+
+// adjust corrects what is counted, by a request that needs nothing.
+func (k *lessee) adjust(now, units, at int64) {
+	k.Helper()
+	if d := k.decide(now, 1, true, limit.LeaseRequest{Correction: units, CorrectionAt: at}); !d.Allowed {
+		k.Fatalf("at %d a request that needs nothing is denied", now)
+	}
+}
+
+const (
+	second = int64(1_000_000)
+	minute = 60 * second
+	noon   = 1_772_452_800 * second // 2026-03-02T12:00:00Z
+)
+
+var (
+	window  = limit.Tier{Algorithm: limit.FixedWindow, Threshold: 100, Period: 10 * time.Second}
+	sliding = limit.Tier{Algorithm: limit.SlidingWindow, Threshold: 100, Period: 10 * time.Second}
+	buckets = limit.Tier{Algorithm: limit.SlidingBuckets, Threshold: 10, Period: 10 * time.Second, Buckets: 5}
+	logged  = limit.Tier{Algorithm: limit.SlidingLog, Threshold: 10, Period: 10 * time.Second}
+	bucket  = limit.Tier{Algorithm: limit.TokenBucket, Threshold: 10, Burst: 20, Period: time.Second} // full in 2 s, slots of 1 s
+	daily   = limit.Tier{Algorithm: limit.Quota, Threshold: 100, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}
+	leaky   = limit.Tier{Algorithm: limit.LeakyBucket, Threshold: 10, Period: time.Second}
+)
+
+// How much is leased: Most, or Ample where Plenty are left; not more than the share; at least Least; never more than is left.
+func TestGrantRule(t *testing.T) {
+	for _, tt := range []struct {
+		used int64
+		ask  limit.LeaseRequest
+		want int64
+	}{
+		{20, limit.LeaseRequest{}, 0},
+		{20, limit.LeaseRequest{Most: 30, Plenty: 200, Share: 1024}, 30},
+		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 1024}, 80},
+		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 512}, 40},
+		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 1}, 0}, // 80/1024 of a unit
+		{20, limit.LeaseRequest{Most: 300, Plenty: 200, Share: 1, Least: 7}, 7},
+		{20, limit.LeaseRequest{Most: 3, Plenty: 200, Share: 1024, Least: 7}, 7},
+		{20, limit.LeaseRequest{Least: 90}, 80},
+		{20, limit.LeaseRequest{Most: 30, Ample: 60, Plenty: 80, Share: 1024}, 60},
+		{20, limit.LeaseRequest{Most: 30, Ample: 60, Plenty: 81, Share: 1024}, 30},
+		{20, limit.LeaseRequest{Most: 30, Ample: 20, Plenty: 80, Share: 1024}, 20},
+		{20, limit.LeaseRequest{Ample: 60, Share: 1024}, 60}, // any number is plenty,
+		{20, limit.LeaseRequest{Most: 60, Share: 1024}, 0},   // and there is nothing then
+		{20, limit.LeaseRequest{Need: 15, Most: 300, Plenty: 200, Share: 1024}, 65},
+		{20, limit.LeaseRequest{Need: 15, Most: 30, Ample: 60, Plenty: 66, Share: 1024}, 30}, // what is left after the need
+		{20, limit.LeaseRequest{Need: 80, Least: 5, Most: 300, Plenty: 200, Share: 1024}, 0},
+		{100, limit.LeaseRequest{Least: 5, Most: 300, Plenty: 200, Share: 1024}, 0}, // needs nothing, so it is allowed
+	} {
+		t.Run(fmt.Sprintf("%d used %+v", tt.used, tt.ask), func(t *testing.T) {
+			k := newLessee(t, window)
+			k.spend(noon, tt.used)
+			d := k.decide(noon, max(tt.ask.Need, 1), true, tt.ask)
+			if got := d.Lease(0); !d.Allowed || got.Units != tt.want || got.Upfront != tt.want || d.Results[0].Charged != tt.ask.Need {
+				t.Errorf("allowed %t, %+v, charged %d; want %d units, all at once", d.Allowed, got, d.Results[0].Charged, tt.want)
+			}
+			if got, want := d.Results[0].Used(), tt.used+tt.ask.Need+tt.want; got != want {
+				t.Errorf("the answer says that %d are used, want %d", got, want)
+			}
+			k.left(noon, 100-tt.used-tt.ask.Need-tt.want)
+			if most := tt.ask.Largest(); tt.want > most {
+				t.Errorf("%d were leased, which is above the largest of %d", tt.want, most)
+			}
+		})
+	}
+}
+
+// A denial leases nothing, adjusts nothing, and names the wait for what is lacking, not for the cost.
+func TestDeniedLease(t *testing.T) {
+	for _, tier := range []limit.Tier{window, sliding, daily} {
+		k := newLessee(t, tier)
+		k.spend(noon, 95)
+		before := k.state.Clone()
+		if d := k.decide(noon, 20, true, limit.LeaseRequest{Need: 6, Least: 1, Ample: 50, Share: 1024, Correction: 2, CorrectionAt: noon}); d.Allowed ||
+			d.Lease(0) != (limit.Lease{}) || !k.state.Equal(before) {
+			t.Errorf("%s: a need of 6 where 5 are left: allowed %t, %+v, state %+v", tier.Algorithm, d.Allowed, d.Lease(0), k.state)
+		}
+		if d := k.decide(noon, 20, true, limit.LeaseRequest{Need: 5}); !d.Allowed || d.Results[0].Charged != 5 {
+			t.Errorf("%s: a need of 5 of a cost of 20, where 5 are left: allowed %t, charged %d", tier.Algorithm, d.Allowed,
+				d.Results[0].Charged)
+		}
+	}
+}
+
+// Who has all in hand is never turned away by a counter that is full, nor by one that owes; only a cost that can never be is.
+func TestNeedOfNothing(t *testing.T) {
+	for _, tier := range []limit.Tier{window, sliding, daily, logged, buckets, bucket} {
+		k := newLessee(t, tier)
+		capacity := k.l.Tiers[0].Capacity()
+		k.spend(noon, capacity)
+		k.adjust(noon, 3, noon)
+		d := k.decide(noon, capacity, true, limit.LeaseRequest{Least: 5})
+		if r := &d.Results[0]; !d.Allowed || !r.Admits || r.Charged != 0 || d.Lease(0).Units != 0 || r.Remaining() != 0 {
+			t.Errorf("%s, full: allowed %t, charged %d, %+v", tier.Algorithm, d.Allowed, r.Charged, d.Lease(0))
+		}
+		if len(d.Receipt().Entries()) != 0 {
+			t.Errorf("%s: a receipt of nothing: %+v", tier.Algorithm, d.Receipt().Entries())
+		}
+		if d := k.decide(noon, capacity+1, true, limit.LeaseRequest{}); d.Allowed || !d.Never {
+			t.Errorf("%s: a cost above the capacity that needs nothing: allowed %t, never %t", tier.Algorithm, d.Allowed, d.Never)
+		}
+	}
+}
+
+// Units of a window are of that window: they end with it, and the next one knows nothing of them.
+func TestLeaseOfAWindow(t *testing.T) {
+	for _, tt := range []struct {
+		tier limit.Tier
+		end  int64
+	}{{window, noon + 10*second}, {daily, noon + 12*60*minute}} {
+		k := newLessee(t, tt.tier)
+		at := tt.end - 10*second
+		if tt.tier.Algorithm == limit.Quota {
+			at = noon - 12*60*minute
+		}
+		k.lease(noon+3*second, limit.LeaseRequest{Need: 10, Most: 40}, limit.Lease{Units: 40, Upfront: 40, Until: tt.end, At: at})
+		k.left(tt.end-1, 50)
+		k.left(tt.end, 100)
+		k.adjust(tt.end-1, -15, at)
+		k.left(tt.end-1, 65)
+		k.adjust(tt.end, -15, at) // too late
+		k.left(tt.end, 100)
+		k.spend(tt.end, 20)
+		k.adjust(tt.end, -15, at)
+		k.left(tt.end, 80)
+	}
+}
+
+// 80 were spent in the last window. A quarter into this one they weigh 60, and 50 when the ramp ends, at three eighths.
+func TestLeaseOfASlidingWindow(t *testing.T) {
+	start := func() *lessee {
+		k := newLessee(t, sliding)
+		k.spend(noon-second, 80)
+		return k
+	}
+	const now, ramp, end = noon + 2_500_000, noon + 3_750_000, noon + 10*second
+	k := start()
+	k.lease(now, limit.LeaseRequest{Most: 99}, limit.Lease{Units: 40, Upfront: 40, Until: end, At: noon})
+	k.left(now, 0)
+	k.left(ramp, 10) // only the last window weighs less
+	k = start()
+	k.lease(now, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 50, Upfront: 40, Until: ramp, At: noon})
+	k.left(ramp, 0)
+	k.left(end, 50) // the next window: they are the last one now
+	k = start()
+	k.lease(now, limit.LeaseRequest{Need: 30, Most: 99, Ramp: true}, limit.Lease{Units: 20, Upfront: 10, Until: ramp, At: noon})
+	k.lease(now+1, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Until: ramp, At: noon}) // all that comes free by then is leased
+	k.lease(ramp, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 10, Until: noon + 5*second, At: noon})
+	k = start()
+	k.lease(now, limit.LeaseRequest{Most: 25, Ramp: true}, limit.Lease{Units: 25, Upfront: 25, Until: ramp, At: noon})
+	k.adjust(end-1, -5, noon)
+	k.left(end-1, 80-1) // a µs before the end the last window's 80 still weigh 1
+	k.adjust(end, -5, noon)
+	k.left(end, 100-15)
+	k.adjust(end+10*second, -5, noon) // long over
+	k.left(end+10*second, 100)
+}
+
+// The last ramp of a window ends with it, however long its slot would be.
+func TestRampEndsWithTheWindow(t *testing.T) {
+	k := newLessee(t, limit.Tier{Algorithm: limit.SlidingWindow, Threshold: 100, Period: 9 * time.Millisecond}) // eight slots of 1.125 ms
+	k.spend(noon-1, 100)
+	start := noon - noon%9000
+	for at := start + 9000; at < start+18_000; at += 100 {
+		d := k.decide(at, 1, false, limit.LeaseRequest{Ample: 99, Share: 1024, Ramp: true})
+		if g := d.Lease(0); g.Until <= at || g.Until > start+18_000 || g.Until-at > 1125 {
+			t.Fatalf("%d µs into the window the ramp ends at %d µs", at-start-9000, g.Until-start-9000)
+		}
+	}
+}
+
+// Leased units of a log are stamped at the lease's end, those of buckets in the bucket of its end; the need with them.
+func TestLeaseOfStamps(t *testing.T) {
+	k := newLessee(t, logged)
+	k.lease(noon, limit.LeaseRequest{Need: 2, Most: 4, Life: second}, limit.Lease{Units: 4, Upfront: 4, Until: noon + second, At: noon + second})
+	k.left(noon, 4)
+	k.left(noon+11*second-1, 4)
+	k.left(noon+11*second, 10)
+	k.adjust(noon+10*second, -3, noon+second) // may be given back for as long as it counts
+	k.left(noon+10*second, 7)
+	k.adjust(noon+10*second, -3, noon+second+1)
+	k.left(noon+10*second, 7)
+	k.adjust(noon+11*second, -3, noon+second)
+	k.left(noon+11*second, 10)
+
+	k = newLessee(t, buckets)
+	k.lease(noon+second, limit.LeaseRequest{Need: 2, Most: 4, Life: 3_500_000}, limit.Lease{Units: 4, Upfront: 4, Until: noon + 4_500_000, At: noon + 4*second})
+	k.left(noon+second, 4)
+	k.left(noon+16*second-1, 4)
+	k.left(noon+16*second, 10)
+	k.adjust(noon+16*second-1, -3, noon+4*second)
+	k.left(noon+16*second-1, 7)
+
+	for _, tier := range []limit.Tier{logged, buckets} { // units of two leases that end at one time are one stamp
+		k = newLessee(t, tier)
+		at := noon + 2*second
+		k.lease(noon, limit.LeaseRequest{Most: 3, Life: 2 * second}, limit.Lease{Units: 3, Upfront: 3, Until: at, At: at})
+		k.lease(noon+second, limit.LeaseRequest{Most: 3, Life: second}, limit.Lease{Units: 3, Upfront: 3, Until: at, At: at})
+		k.adjust(noon+second, -2, at)
+		k.left(noon+second, 6)
+		k.adjust(noon+second, -4, at)
+		k.left(noon+second, 10)
+		if len(k.state.Log().Entries) != 0 {
+			t.Errorf("%s: all was given back, yet there are %v", tier.Algorithm, k.state.Log().Entries)
+		}
+	}
+}
+
+// slotOf is where the slots of acme's bucket begin and end around noon.
+func slotOf(k *lessee) (start, end int64) {
+	end = k.l.Tiers[0].LeaseEnd(k.owner.Name, noon)
+	return end - k.l.Tiers[0].Params(k.owner).SlotLength, end
+}
+
+// A bucket of 20, refilled by 10 a second. 15 are leased and held until their slot ends: until then it is full at 5.
+func TestLeaseOfABucket(t *testing.T) {
+	k := newLessee(t, bucket)
+	start, end := slotOf(k)
+	if end-start != second {
+		t.Fatalf("the slot is %d µs long, want 1 s", end-start)
+	}
+	k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
+	k.left(start, 5)
+	k.left(end-1, 5)
+	k.left(end, 5)
+	k.left(end+second/2, 10)
+	k.left(end+2*second, 20)
+	k.spend(start+second/10, 5)
+	k.left(start+second/5, 1)
+	k.left(start+second*3/5, 5)
+	k.left(end, 5)
+	// 8 of 15 come back: they make room.
+	k.adjust(start+second/5, -8, end)
+	k.left(start+second/5, 9)
+	k.left(end, 13) // 20 less the 7 that are still held
+	k.left(end+second*7/10, 20)
+}
+
+// What was not spent when the slot ended comes back afterwards as far as the bucket would hold it, had it never been leased.
+func TestLateReturnToABucket(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		do    func(k *lessee, end int64)
+		after int64 // since the slot's end
+		want  int64
+	}{
+		{"at once", func(k *lessee, end int64) { k.adjust(end, -7, end) }, 0, 12},
+		{"in two parts", func(k *lessee, end int64) { k.adjust(end, -3, end); k.adjust(end, -4, end) }, 0, 12},
+		{"no more than was held", func(k *lessee, end int64) { k.adjust(end, -18, end) }, 0, 20},
+		{"no more than was held, in parts", func(k *lessee, end int64) { k.adjust(end, -8, end); k.adjust(end, -8, end) }, 0, 20},
+		{"twice all of it, once it was spent again", func(k *lessee, end int64) {
+			k.adjust(end, -15, end)
+			k.spend(end, 20)
+			k.adjust(end, -15, end)
+		}, 0, 0},
+		{"when a second's refill has come", func(k *lessee, end int64) { k.adjust(end+second/2, -7, end) }, second / 2, 17},
+		{"when it is all but full", func(k *lessee, end int64) { k.spend(end, 2); k.adjust(end+999_999, -15, end) }, second, 20},
+		{"after it was full and spent again", func(k *lessee, end int64) {
+			k.left(end+second*8/10, 13)
+			k.spend(end+second*9/10, 14)
+			k.adjust(end+second*9/10, -7, end)
+		}, second * 9 / 10, 6},
+		{"a slot later", func(k *lessee, end int64) { k.adjust(end+second, -7, end) }, second, 15},
+		{"of another slot", func(k *lessee, end int64) { k.adjust(end, -7, end-second); k.adjust(end, -7, end+1) }, 0, 5},
+		{"beside new leases", func(k *lessee, end int64) {
+			k.lease(end, limit.LeaseRequest{Most: 5}, limit.Lease{Units: 5, Upfront: 5, Until: end + second, At: end + second})
+			k.adjust(end+second/10, -7, end)
+		}, second / 10, 8},
+		{"when new leases have been full", func(k *lessee, end int64) {
+			k.lease(end, limit.LeaseRequest{Most: 5}, limit.Lease{Units: 5, Upfront: 5, Until: end + second, At: end + second})
+			k.left(end+second*9/10, 9)
+			k.spend(end+second*9/10, 9)
+			k.adjust(end+second*9/10, -10, end)
+		}, second * 9 / 10, 6},
+		{"beside what was refunded", func(k *lessee, end int64) {
+			r := k.spend(end, 5).Receipt()
+			r.Entries()[0].Apply(&k.state, 0, end)
+			k.adjust(end, -15, end)
+		}, 0, 20},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			k := newLessee(t, bucket)
+			start, end := slotOf(k)
+			k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
+			tt.do(k, end)
+			k.left(end+tt.after, tt.want)
+		})
+	}
+}
+
+// A ramp leases what comes free until the slot ends; the level is below zero until then.
+func TestRampOfABucket(t *testing.T) {
+	k := newLessee(t, bucket)
+	start, end := slotOf(k)
+	k.spend(start, 17)
+	k.lease(start+second/5, limit.LeaseRequest{Need: 2, Most: 99, Ramp: true}, limit.Lease{Units: 11, Upfront: 3, Until: end, At: end})
+	k.left(start+second/5, 0)
+	if want := -8 * k.l.Tiers[0].Params(k.owner).Den; k.state.TokenBucket().Level != want {
+		t.Errorf("the level is %d, want %d", k.state.TokenBucket().Level, want)
+	}
+	k.lease(start+second/2, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Until: end, At: end})
+	if d := k.decide(start+second/2, 1, true); d.Allowed || d.RetryAt != end+second/10 {
+		t.Errorf("denied until %d, want a tenth of a second after the slot, %d", d.RetryAt, end+second/10)
+	}
+	k.lease(end+second/2, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 10, Upfront: 5, Until: end + second, At: end + second})
+}
+
+// What does not fit beside what is held fits once that is not held any more, and the denial says when.
+func TestRetryWhileUnitsAreHeld(t *testing.T) {
+	k := newLessee(t, bucket)
+	start, end := slotOf(k)
+	k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
+	k.spend(start, 4) // 1 is left, and 5 is full
+	for _, tt := range []struct{ cost, want int64 }{
+		{2, start + second/10},
+		{5, start + second*4/10},
+		{6, end + second/10}, // without the lease it would be in half a second
+		{20, end + second*15/10},
+	} {
+		d := k.decide(start, tt.cost, true)
+		if d.Allowed || d.RetryAt != tt.want {
+			t.Errorf("a cost of %d: allowed %t, retry %d µs after the slot began, want %d", tt.cost, d.Allowed, d.RetryAt-start, tt.want-start)
+		}
+		if k.decide(tt.want-1, tt.cost, false).Allowed || !k.decide(tt.want, tt.cost, false).Allowed {
+			t.Errorf("a cost of %d is not first admitted at %d", tt.cost, tt.want)
+		}
+	}
+}
+
+// A counter whose units are held is forgotten only once it is full, which takes as long as all that is held from the slot's
+// end on.
+func TestFreshAtWhileUnitsAreHeld(t *testing.T) {
+	skew := limit.MaxSkew.Microseconds()
+	k := newLessee(t, bucket)
+	start, end := slotOf(k)
+	k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
+	tier := &k.l.Tiers[0]
+	if got, want := tier.FreshAt(&k.state), end+15*second/10+skew; got != want {
+		t.Errorf("15 of 20 held: fresh %d µs after the slot's end, want %d", got-end, want-end)
+	}
+	k.adjust(start, -15, end)
+	if got, want := tier.FreshAt(&k.state), start+skew; got != want {
+		t.Errorf("all given back: fresh %d µs after the slot's begin, want %d", got-start, want-start)
+	}
+	k = newLessee(t, logged)
+	k.lease(noon, limit.LeaseRequest{Most: 4, Life: second}, limit.Lease{Units: 4, Upfront: 4, Until: noon + second, At: noon + second})
+	if got, want := k.l.Tiers[0].FreshAt(&k.state), noon+11*second+skew; got != want {
+		t.Errorf("a lease of a log: fresh %d µs after it, want %d", got-noon, want-noon)
+	}
+}
+
+// Units that were admitted without the store count where they were admitted, whatever the limit says, and never wrap around.
+func TestOwedUnits(t *testing.T) {
+	for _, tt := range []struct {
+		tier       limit.Tier
+		at, now    int64
+		owed, left int64 // of what there is at now
+	}{
+		{window, noon, noon + second, 30, 70},
+		{window, noon - 1, noon + second, 30, 100}, // that window is over
+		{window, noon, noon + second, 130, 0},
+		{window, noon, noon + second, limit.MaxUnits, 0},
+		{daily, noon - 60*minute, noon, 30, 70},
+		{daily, noon - 13*60*minute, noon, 30, 100},
+		{sliding, noon, noon + second, 30, 70},
+		{sliding, noon - second, noon + 5*second, 30, 85}, // the last window's, at half weight
+		{sliding, noon - 11*second, noon + 5*second, 30, 100},
+		{sliding, noon, noon + second, limit.MaxUnits, 0},
+		{logged, noon, noon + second, 3, 7},
+		{logged, noon - 9*second, noon + second - 1, 3, 7},
+		{logged, noon - 9*second, noon + second, 3, 10},
+		{logged, noon, noon, limit.MaxUnits, 0},
+		{buckets, noon - 9*second, noon + second, 3, 7}, // in the bucket that began at -10 s, which counts until 2 s
+		{buckets, noon - 9*second, noon + 2*second, 3, 10},
+		{bucket, noon, noon + second, 3, 17},
+		{bucket, noon, noon + second, 30, 0},
+		{bucket, noon - second, noon + second, 3, 20}, // refilled by then
+		{bucket, noon, noon, limit.MaxUnits, 0},
+		{leaky, noon, noon, 1, 0},
+		{leaky, noon - second, noon, 1, 10}, // drained by then
+	} {
+		k := newLessee(t, tt.tier)
+		k.adjust(tt.now, tt.owed, tt.at)
+		k.left(tt.now, tt.left)
+		for range 3 {
+			k.adjust(tt.now, limit.MaxUnits, tt.now)
+		}
+		k.left(tt.now, 0)
+		k.left(tt.now+5*60*minute*24*366, k.l.Tiers[0].Capacity()) // owed is not owed for ever
+	}
+}
+
+// -10 are in the bucket after 30 were admitted elsewhere: what is owed is refilled first.
+func TestOwedByABucket(t *testing.T) {
+	k := newLessee(t, bucket)
+	k.adjust(noon, 30, noon)
+	d := k.decide(noon, 3, true)
+	if want := noon + 13*second/10; d.Allowed || d.RetryAt != want {
+		t.Errorf("10 are owed: a cost of 3 allowed %t, retry after %d µs, want %d", d.Allowed, d.RetryAt-noon, want-noon)
+	}
+	k.left(noon+2*second, 10)
+	k.left(noon+3*second, 20)
+	k.adjust(noon, 1000, noon) // to -20, which is all that is remembered
+	k.left(noon+2*second, 0)
+	k.left(noon+3*second, 10)
+	if got, want := k.l.Tiers[0].FreshAt(&k.state), noon+4*second+limit.MaxSkew.Microseconds(); got != want {
+		t.Errorf("20 are owed: fresh after %d µs, want %d", got-noon, want-noon)
+	}
+}
+
+// A slot of a leaky bucket moves by what was admitted elsewhere, by a period at most.
+func TestOwedByALeakyBucket(t *testing.T) {
+	k := newLessee(t, leaky)
+	k.adjust(noon, 3, noon)
+	if d := k.decide(noon, 1, true); d.Allowed || d.RetryAt != noon+3*second/10 {
+		t.Errorf("3 were admitted elsewhere: allowed %t, retry after %d µs, want 300000", d.Allowed, d.RetryAt-noon)
+	}
+	k.adjust(noon, 4, noon)
+	if d := k.decide(noon, 1, true); d.RetryAt != noon+7*second/10 {
+		t.Errorf("7 were admitted elsewhere: retry after %d µs, want 700000", d.RetryAt-noon)
+	}
+	k.adjust(noon, 1000, noon)
+	if d := k.decide(noon, 1, true); d.RetryAt != noon+second {
+		t.Errorf("1007 were admitted elsewhere: retry after %d µs, want a second", d.RetryAt-noon)
+	}
+}
+
+// A slot of a leaky bucket comes earlier by what is given back, never before now: nobody saves up units by giving them back.
+func TestGivesBackToALeakyBucket(t *testing.T) {
+	k := newLessee(t, leaky)
+	k.adjust(noon, -limit.MaxUnits, noon)
+	if k.state.Used() {
+		t.Errorf("a bucket that nobody used is %+v after units came back", k.state)
+	}
+	for _, step := range []struct{ back, at, wait int64 }{
+		{3, noon, 5 * second / 10}, {1, noon, 4 * second / 10}, {2, noon + second/10, second / 10},
+		{1, noon + second/10, 0}, {1, noon + second/10, 0}, {limit.MaxUnits, noon + second/2, 0},
+	} {
+		if step.back == 3 {
+			k.spend(noon, 8)
+		}
+		k.adjust(step.at, -step.back, step.at)
+		if d := k.decide(step.at, 1, false); d.Allowed != (step.wait == 0) || !d.Allowed && d.RetryAt != step.at+step.wait {
+			t.Errorf("%d came back: allowed %t, retry after %d µs, want %d", step.back, d.Allowed, d.RetryAt-step.at, step.wait)
+		}
+	}
+	k.spend(noon+second/2, 10)
+	if d := k.decide(noon+second/2, 1, false); d.Allowed || d.RetryAt != noon+3*second/2 {
+		t.Errorf("after that the whole rate is admitted at once, and then: allowed %t, retry after %d µs", d.Allowed, d.RetryAt-noon)
+	}
+	odd := limit.Tier{Algorithm: limit.LeakyBucket, Threshold: 7, Period: time.Second} // a unit is 142857 1/7 µs
+	k = newLessee(t, odd)
+	k.spend(noon, 3)
+	k.adjust(noon, -1, noon)
+	if d := k.decide(noon, 1, false); d.RetryAt != noon+285_715 { // 2/7 s, rounded up
+		t.Errorf("1 of 3 came back at 7/s: retry after %d µs, want 285715", d.RetryAt-noon)
+	}
+	k.adjust(noon, -7, noon)
+	if d := k.decide(noon, 1, false); !d.Allowed {
+		t.Errorf("all came back: denied until %d µs later", d.RetryAt-noon)
+	}
+}
+
+// A peek with an adjustment answers as if it had been made, and changes nothing.
+func TestPeekAdjusts(t *testing.T) {
+	for _, tier := range []limit.Tier{window, sliding, daily, logged, buckets, bucket} {
+		k := newLessee(t, tier)
+		k.spend(noon, 4)
+		before := k.state.Clone()
+		capacity := k.l.Tiers[0].Capacity()
+		d := k.decide(noon, 1, false, limit.LeaseRequest{Correction: 3, CorrectionAt: noon})
+		if got := d.Results[0].Remaining(); got != capacity-7 {
+			t.Errorf("%s: 4 spent and 3 owed: %d remain, want %d", tier.Algorithm, got, capacity-7)
+		}
+		if !k.state.Equal(before) {
+			t.Errorf("%s: a peek turned %+v into %+v", tier.Algorithm, before, k.state)
+		}
+	}
+}
+
+// Give back more than there is, and nothing is below nothing.
+func TestGivesBackAtMostWhatIsThere(t *testing.T) {
+	for _, tier := range []limit.Tier{window, sliding, daily, logged, buckets, bucket} {
+		k := newLessee(t, tier)
+		capacity := k.l.Tiers[0].Capacity()
+		life := int64(0)
+		if tier.Algorithm == limit.SlidingLog || tier.Algorithm == limit.SlidingBuckets {
+			life = 2 * second
+		}
+		d := k.decide(noon, 1, true, limit.LeaseRequest{Ample: 5, Share: 1024, Life: life})
+		for range 3 {
+			k.adjust(noon, -limit.MaxUnits, d.Lease(0).At)
+		}
+		k.left(noon, capacity)
+		k.spend(noon, capacity)
+		k.left(noon, 0)
+	}
+}
+
+// Units that come back were charged by the lease; what others spent stays spent. A receipt of leased units gives them back
+// for as long as the lease counts: of a bucket only until its slot ends, for then they are not held.
+func TestRefundOfLeasedUnits(t *testing.T) {
+	for _, tt := range []struct {
+		tier     limit.Tier
+		life     int64
+		last     int64 // when a refund last gives
+		capacity int64
+	}{
+		{window, 0, noon + 10*second - 1, 100},
+		{sliding, 0, noon + 20*second - 1, 100},
+		{daily, 0, noon + 12*60*minute - 1, 100},
+		{logged, 2 * second, noon + 12*second - 1, 10},
+		{buckets, 2 * second, noon + 14*second - 1, 10},
+		{bucket, 0, 0, 20},
+	} {
+		for late := range int64(2) {
+			k := newLessee(t, tt.tier)
+			last := tt.last
+			if last == 0 {
+				_, end := slotOf(k)
+				last = end - 1
+			}
+			d := k.decide(noon, 3, true, limit.LeaseRequest{Need: 3, Ample: 5, Share: 1024, Life: tt.life})
+			if !d.Allowed || d.Lease(0).Units != 5 {
+				t.Fatalf("%s: allowed %t, %+v", tt.tier.Algorithm, d.Allowed, d.Lease(0))
+			}
+			lease := d.Leftover(0)
+			lease.Units = 5
+			now := noon + second/10
+			var spent limit.Decision
+			e := spent.BeginLeased(&limit.Request{Owner: k.owner, Charges: []limit.Charge{{Limit: k.l, Cost: 4}}}, now, limit.ReceiptID{Lo: 1})
+			e.FromLeftover(0, &lease, 0)
+			lease.Units -= e.ChargeLeftover(0)
+			if lease.Units != 1 || !spent.Allowed || spent.Results[0].Charged != 4 {
+				t.Fatalf("%s: 4 of 5 were spent: %d are left, allowed %t, charged %d", tt.tier.Algorithm, lease.Units, spent.Allowed,
+					spent.Results[0].Charged)
+			}
+			for i, rec := range []*limit.Receipt{d.Receipt(), spent.Receipt()} {
+				want := []int64{3, 4}[i] * (1 - late)
+				if got := rec.Entries()[0].Apply(&k.state, 0, last+late); got != want {
+					t.Errorf("%s: refund %d, %d µs after its last time, gives %d, want %d", tt.tier.Algorithm, i+1, late, got, want)
+				}
+				if until := min(last+1, d.Now+limit.MaxReceiptAge.Microseconds()); rec.Until() < until {
+					t.Errorf("%s: a receipt is remembered until %d, which is before its end %d", tt.tier.Algorithm, rec.Until(), until)
+				}
+			}
+			if late == 0 && tt.tier.Algorithm != limit.SlidingWindow {
+				k.left(last, tt.capacity-1) // the unit that is still leased
+			}
+		}
+	}
+}
+
+// What is held makes no room for a plain charge's refund, and a plain charge's receipt releases nothing that is held.
+func TestPlainRefundWhileUnitsAreHeld(t *testing.T) {
+	k := newLessee(t, bucket)
+	start, end := slotOf(k)
+	plain := k.spend(start, 6).Receipt()
+	k.lease(start, limit.LeaseRequest{Most: 10}, limit.Lease{Units: 10, Upfront: 10, Until: end, At: end})
+	at := start + second*3/10 // 3 refilled: 7 in the bucket, which is full at 10
+	if back := plain.Entries()[0].Apply(&k.state, 0, at); back != 3 {
+		t.Errorf("6 were spent, 3 have been refilled: a refund gives %d, want 3", back)
+	}
+	k.left(at, 10)
+	k.left(end, 10)
+}
+
+// Ramps of a bucket end together also where the slots have changed with the burst: else the one that ends first would be
+// spent against a level that the other one still counts on.
+func TestRampsEndTogetherThroughAChange(t *testing.T) {
+	k := newLessee(t, limit.Tier{Algorithm: limit.TokenBucket, Threshold: 10, Burst: 10, Period: time.Second}) // slots of half a second
+	start, end := slotOf(k)
+	k.spend(start, 10)
+	k.lease(start, limit.LeaseRequest{Most: 3, Ramp: true}, limit.Lease{Units: 3, Until: end, At: end})
+	k.become(10, 60) // slots of two seconds
+	k.lease(start+second/10, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 2, Until: end, At: end})
+	k.lease(end, limit.LeaseRequest{Most: 1}, limit.Lease{Until: k.l.Tiers[0].LeaseEnd("acme", end), At: k.l.Tiers[0].LeaseEnd("acme", end)})
+	k = newLessee(t, bucket)
+	start, end = slotOf(k)
+	k.spend(start, 20)
+	k.lease(start, limit.LeaseRequest{Most: 3, Ramp: true}, limit.Lease{Units: 3, Until: end, At: end})
+	k.become(10, 2) // slots of a tenth of a second
+	k.lease(start+second/5, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Until: end, At: end})
+}
+
+// A burst that shrinks below what is held leaves nothing to spend until the slot ends, and then refills.
+func TestBurstShrinksBelowWhatIsHeld(t *testing.T) {
+	k := newLessee(t, bucket)
+	start, end := slotOf(k)
+	k.lease(start, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
+	k.become(10, 5)
+	k.left(end-1, 0)
+	k.left(end+second/2, 5)
+	if d := k.decide(start, 5, true); d.Allowed || d.RetryAt != end+second/2 {
+		t.Errorf("all of 5: allowed %t, retry %d µs after the slot, want half a second", d.Allowed, d.RetryAt-end)
+	}
+	k.adjust(start, -13, end) // of the same rate, so they come back: 2 are held
+	k.left(start, 3)
+	k.become(20, 20) // of another, they do not
+	k.adjust(start, -2, end)
+	k.left(start, 3)
+}
+
+// A clock that leapt ahead leases until a time that is far; put right, it is held for a slot and no longer.
+func TestHeldByAClockThatLeapt(t *testing.T) {
+	k := newLessee(t, bucket)
+	leapt := noon + 60*minute
+	end := k.l.Tiers[0].LeaseEnd(k.owner.Name, leapt)
+	k.lease(leapt, limit.LeaseRequest{Most: 15}, limit.Lease{Units: 15, Upfront: 15, Until: end, At: end})
+	k.left(noon, 5)
+	k.spend(noon, 1) // repairs it
+	k.left(noon+second-1, 5)
+	k.left(noon+second, 5)
+	k.left(noon+second+second/2, 10)
+	k.adjust(noon+second/2, -15, end) // of a slot that is not there any more
+	k.left(noon+second/2, 5)
+	for _, tier := range []limit.Tier{logged, buckets} {
+		k := newLessee(t, tier)
+		d := k.decide(leapt, 1, true, limit.LeaseRequest{Ample: 4, Share: 1024, Life: 2 * second})
+		k.left(noon, 6)
+		k.spend(noon, 1)
+		k.left(noon+20*second, 10)
+		k.adjust(noon, -4, d.Lease(0).At)
+		k.left(noon, 5)
+	}
+}
+
+// A level counted at another rate is the same level, also below zero: see TestLevelBelowZeroAtAnotherRate for the numbers.
+func TestRateChangesUnderARamp(t *testing.T) {
+	k := newLessee(t, bucket)
+	start, end := slotOf(k)
+	k.spend(start, 20)
+	k.lease(start, limit.LeaseRequest{Most: 99, Ramp: true}, limit.Lease{Units: 10, Until: end, At: end})
+	k.become(20, 20)
+	if d := k.decide(start, 1, true); d.Allowed || d.RetryAt != start+11*second/20 {
+		t.Errorf("at -10 and 20 a second: allowed %t, retry after %d µs, want 550000", d.Allowed, d.RetryAt-start)
+	}
+	k.become(7, 20)
+	if d := k.decide(start, 1, true); d.Allowed || d.RetryAt != start+(11*second+6)/7 {
+		t.Errorf("at -10 and 7 a second: allowed %t, retry after %d µs, want 1571429", d.Allowed, d.RetryAt-start)
+	}
+}
+
+// What no store could count with, or what makes no sense for an algorithm, is refused before anything is looked at.
+func TestCheckAhead(t *testing.T) {
+	ok := func(tier limit.Tier, a limit.LeaseRequest) bool {
+		l := oneTier(t, "l", tier)
+		req := &limit.Request{Charges: []limit.Charge{{Limit: l, Cost: 5}}, Leases: []limit.LeaseRequest{a}}
+		err := req.Check()
+		if err != nil && !errors.Is(err, limit.ErrInvalidRequest) {
+			t.Errorf("%s, %+v: %v, want ErrInvalidRequest", tier.Algorithm, a, err)
+		}
+		return err == nil
+	}
+	all := []limit.Tier{window, sliding, buckets, logged, bucket, leaky, daily}
+	for _, tt := range []struct {
+		name string
+		ask  limit.LeaseRequest
+		by   []limit.Algorithm // who takes it
+	}{
+		{"nothing", limit.LeaseRequest{}, limit.Algorithms()},
+		{"the cost", limit.LeaseRequest{Need: 5}, limit.Algorithms()},
+		{"more than the cost", limit.LeaseRequest{Need: 6}, nil},
+		{"less than nothing", limit.LeaseRequest{Need: -1}, nil},
+		{"a lease", limit.LeaseRequest{Least: 1, Most: limit.MaxUnits, Ample: limit.MaxUnits, Plenty: limit.MaxUnits, Share: limit.ShareOne}, leased},
+		{"too large a lease", limit.LeaseRequest{Most: limit.MaxUnits + 1}, nil},
+		{"a negative lease", limit.LeaseRequest{Least: -1}, nil},
+		{"negative plenty", limit.LeaseRequest{Plenty: -1}, nil},
+		{"too large an ample lease", limit.LeaseRequest{Ample: limit.MaxUnits + 1}, nil},
+		{"more than the whole", limit.LeaseRequest{Share: limit.ShareOne + 1}, nil},
+		{"a negative share", limit.LeaseRequest{Share: -1}, nil},
+		{"a ramp", limit.LeaseRequest{Ramp: true}, []limit.Algorithm{limit.SlidingWindow, limit.TokenBucket}},
+		{"a life", limit.LeaseRequest{Life: 1}, []limit.Algorithm{limit.SlidingLog, limit.SlidingBuckets}},
+		{"a life of a period", limit.LeaseRequest{Life: 10 * second}, []limit.Algorithm{limit.SlidingLog, limit.SlidingBuckets}},
+		{"a longer life", limit.LeaseRequest{Life: 10*second + 1}, nil},
+		{"a negative life", limit.LeaseRequest{Life: -1}, nil},
+		{"units given back", limit.LeaseRequest{Correction: -limit.MaxUnits, CorrectionAt: noon}, limit.Algorithms()},
+		{"units owed", limit.LeaseRequest{Correction: limit.MaxUnits, CorrectionAt: noon}, limit.Algorithms()},
+		{"too many units given back", limit.LeaseRequest{Correction: -limit.MaxUnits - 1}, nil},
+		{"too many units owed", limit.LeaseRequest{Correction: limit.MaxUnits + 1}, nil},
+	} {
+		for _, tier := range all {
+			if got, want := ok(tier, tt.ask), slices.Contains(tt.by, tier.Algorithm); got != want {
+				t.Errorf("%s of %s: taken %t, want %t", tt.name, tier.Algorithm, got, want)
+			}
+		}
+	}
+	two := mustNew(t, limit.Limit{ID: "two", Tiers: []limit.Tier{window, daily}})
+	for n := range 5 {
+		req := &limit.Request{Charges: []limit.Charge{{Limit: two, Cost: 1}}, Leases: make([]limit.LeaseRequest, n)}
+		if err := req.Check(); (err == nil) != (n == 0 || n == 2) {
+			t.Errorf("%d leases for two tiers: %v", n, err)
+		}
+	}
+}
+
+// All or nothing holds for what is leased, too: one tier's denial leases nothing of another, and what a shadow would lease
+// it leases only where it admits.
+func TestLeaseOverSeveralTiers(t *testing.T) {
+	narrow, shadow := window, window
+	narrow.Threshold, shadow.Threshold = 10, 12
+	limits := []*limit.Limit{oneTier(t, "wide", window), oneTier(t, "narrow", narrow),
+		mustNew(t, limit.Limit{ID: "shadow", Mode: limit.Shadow, MaxCost: 10, Tiers: []limit.Tier{shadow}})}
+	states := make([]limit.State, 3)
+	decide := func(cost int64, ahead limit.LeaseRequest) *limit.Decision {
+		req := &limit.Request{}
+		for _, l := range limits {
+			req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: cost})
+			req.Leases = append(req.Leases, ahead)
+		}
+		return decideOn(req, noon, states)
+	}
+	d := decide(4, limit.LeaseRequest{Need: 4, Ample: 4, Share: 1024})
+	for i, want := range []int64{4, 4, 4} {
+		if g := d.Lease(i); g.Units != want || states[i].Window().Count != 8 {
+			t.Errorf("limit %d: %+v and %d used, want %d leased and 8 used", i, g, states[i].Window().Count, want)
+		}
+	}
+	if d := decide(3, limit.LeaseRequest{Need: 3, Ample: 4, Share: 1024}); d.Allowed || d.Lease(0).Units+d.Lease(1).Units+d.Lease(2).Units != 0 ||
+		states[0].Window().Count != 8 || states[1].Window().Count != 8 || states[2].Window().Count != 8 {
+		t.Errorf("a need of 3 where 2 are left: allowed %t, states %+v", d.Allowed, states)
+	}
+	states[1] = limit.WindowState{Start: states[1].Window().Start}.State()
+	d = decide(5, limit.LeaseRequest{Need: 5, Ample: 1, Share: 1024}) // more than the shadow has
+	if !d.Allowed || d.Lease(2) != (limit.Lease{}) || states[2].Window().Count != 8 || states[0].Window().Count != 14 {
+		t.Errorf("a shadow that would deny: allowed %t, %+v of it, states %+v", d.Allowed, d.Lease(2), states)
+	}
+}

@@ -1,0 +1,128 @@
+package limit_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// counted are tiers of 10 units in 4 s, one for each algorithm, and what is said of how they count.
+var counted = []struct {
+	tier        limit.Tier
+	want        limit.Counting
+	rate        bool
+	indivisible bool
+	neverLooser []limit.Algorithm // than the tier's algorithm
+}{
+	{tier: limit.Tier{Algorithm: limit.FixedWindow}, want: limit.Counting{AtOnce: 20, Lasts: 8 * second, Windows: 1},
+		neverLooser: []limit.Algorithm{limit.SlidingWindow, limit.SlidingBuckets, limit.SlidingLog}},
+	{tier: limit.Tier{Algorithm: limit.SlidingWindow}, want: limit.Counting{AtOnce: 20, Lasts: 12 * second, Windows: 2},
+		neverLooser: []limit.Algorithm{limit.SlidingBuckets, limit.SlidingLog}},
+	{tier: limit.Tier{Algorithm: limit.SlidingBuckets, Buckets: 8},
+		want: limit.Counting{AtOnce: 10, Lasts: 9 * second / 2, Entries: true}},
+	{tier: limit.Tier{Algorithm: limit.SlidingLog},
+		want:        limit.Counting{AtOnce: 10, Lasts: 4 * second, Entries: true, EachCharge: true},
+		neverLooser: []limit.Algorithm{limit.SlidingBuckets}},
+	{tier: limit.Tier{Algorithm: limit.TokenBucket, Burst: 30}, rate: true,
+		want:        limit.Counting{AtOnce: 30, Lasts: 12 * second},
+		neverLooser: []limit.Algorithm{limit.SlidingBuckets, limit.SlidingLog}},
+	{tier: limit.Tier{Algorithm: limit.LeakyBucket}, rate: true, indivisible: true,
+		want: limit.Counting{AtOnce: 7, Lasts: 4 * second, Windows: 1}},
+	{tier: limit.Tier{Algorithm: limit.Quota, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}},
+		want: limit.Counting{AtOnce: 20, Windows: 1}},
+}
+
+// eachCounted calls f with a limit of every algorithm, whose largest cost is 7.
+func eachCounted(t *testing.T, f func(t *testing.T, tier *limit.Tier, i int)) {
+	t.Helper()
+	if len(counted) != len(limit.Algorithms()) {
+		t.Errorf("%d algorithms, and %d are tested", len(limit.Algorithms()), len(counted))
+	}
+	for i := range counted {
+		tier := counted[i].tier
+		if tier.Threshold = 10; tier.Calendar == nil {
+			tier.Period = 4 * time.Second
+		}
+		l := mustNew(t, limit.Limit{ID: "l", MaxCost: 7, Tiers: []limit.Tier{tier}})
+		t.Run(tier.Algorithm.String(), func(t *testing.T) { f(t, &l.Tiers[0], i) })
+	}
+}
+
+func TestCounting(t *testing.T) {
+	eachCounted(t, func(t *testing.T, tier *limit.Tier, i int) {
+		want, a := &counted[i], tier.Algorithm
+		if got := tier.Counting(); got != want.want {
+			t.Errorf("Counting() = %+v, want %+v", got, want.want)
+		}
+		if a.HasRate() != want.rate || a.Indivisible() != want.indivisible {
+			t.Errorf("HasRate %t, Indivisible %t; want %t, %t", a.HasRate(), a.Indivisible(), want.rate, want.indivisible)
+		}
+		for _, other := range limit.Algorithms() {
+			never := other == a
+			for _, b := range want.neverLooser {
+				never = never || other == b
+			}
+			if other.NeverLooser(a) != never {
+				t.Errorf("%s is never looser: %t, want %t", other, !never, never)
+			}
+		}
+	})
+}
+
+// Guarantees that ForgottenAt is late enough for every cost, and not later than it must be.
+func TestForgottenAt(t *testing.T) {
+	eachCounted(t, func(t *testing.T, tier *limit.Tier, _ int) {
+		fits := func(s limit.State, now int64) bool { return spend(tier, &s, now, tier.Capacity()) }
+		var used limit.State
+		if !spend(tier, &used, noon, tier.Capacity()) {
+			t.Fatal("an unused counter does not admit its capacity")
+		}
+		at := tier.ForgottenAt("", noon+1)
+		if fits(used, at-2) || !fits(used, at) {
+			t.Errorf("what was charged at %d is forgotten at %d: fits before %t, then %t; want false, true", noon, at,
+				fits(used, at-2), fits(used, at))
+		}
+	})
+}
+
+// Guarantees that no interval admits more than Counting says, and that no charge lasts for longer.
+func TestCountingHolds(t *testing.T) {
+	rng := rand.New(rand.NewPCG(19, 5))
+	eachCounted(t, func(t *testing.T, tier *limit.Tier, _ int) {
+		counting, period := tier.Counting(), tier.Period.Microseconds()
+		if period == 0 {
+			period = 24 * 3600 * second
+		}
+		var s limit.State
+		at, sum, now := []int64{}, []int64{0}, noon // sum[i] is what was admitted before at[i]
+		for range 600 {
+			now += rng.Int64N(period / 10)
+			if rng.IntN(8) == 0 { // the other end of a window, or later
+				now += period - now%period - rng.Int64N(3)
+			}
+			cost := 1 + rng.Int64N(7)
+			if !spend(tier, &s, now, cost) {
+				continue
+			}
+			at, sum = append(at, now), append(sum, sum[len(sum)-1]+cost)
+			for j := range at {
+				if most := counting.AtOnce + (10*(now-at[j])+period-1)/period; sum[len(sum)-1]-sum[j] > most {
+					t.Fatalf("%d units in %d µs, want at most %d", sum[len(sum)-1]-sum[j], now-at[j], most)
+				}
+			}
+			if last := tier.FreshAt(&s) - limit.MaxSkew.Microseconds() - now; counting.Lasts > 0 && last > counting.Lasts {
+				t.Fatalf("a charge lasts for %d µs, want at most %d", last, counting.Lasts)
+			}
+		}
+	})
+}
+
+// spend charges a cost to the state if it fits.
+func spend(tier *limit.Tier, s *limit.State, now, cost int64) bool {
+	states := []limit.State{*s}
+	d := decideOn(&limit.Request{Charges: []limit.Charge{{Limit: tier.Limit(), Cost: cost}}}, now, states)
+	*s = states[0]
+	return d.Allowed
+}

@@ -1,0 +1,246 @@
+package limit_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+var ownerKinds = []limit.OwnerKind{limit.Tenant, limit.Address, limit.Anonymous, limit.AnyKey}
+
+// FuzzKeyRoundTrip guarantees tenant isolation at the storage layer: String is injective, so no choice of names lets
+// one
+// tenant reach another tenant's counter.
+func FuzzKeyRoundTrip(f *testing.F) {
+	f.Add(uint8(0), "acme", "5:burst,", uint8(0), "")
+	f.Add(uint8(0), "a,1:b", "c", uint8(1), "d") // joined with commas these two
+	f.Add(uint8(0), "a", "b,1:c", uint8(1), "d") // would be one counter
+	f.Add(uint8(1), "", "", uint8(2), "")
+	f.Add(uint8(2), "\x00\xff", "=", uint8(3), "")
+	f.Fuzz(func(t *testing.T, kind uint8, name, identity string, valueKind uint8, text string) {
+		want := limit.Key{Owner: limit.Owner{Kind: ownerKinds[int(kind)%len(ownerKinds)], Name: name}, Identity: identity}
+		switch valueKind % 4 {
+		case 1:
+			want.Value = limit.ValueOf(text)
+		case 2:
+			want.Value.Kind = limit.ValueAbsent
+		case 3:
+			want.Value = want.Owner.OtherValue(limit.ValueOf(text))
+		}
+		got, err := limit.ParseKey(want.String())
+		if err != nil || got != want {
+			t.Fatalf("ParseKey(%q) = %+v, %v; want %+v", want.String(), got, err, want)
+		}
+	})
+}
+
+// FuzzParseKey: what ParseKey takes is spelled as String spells it, so a key has one spelling. Anything else is an
+// error.
+func FuzzParseKey(f *testing.F) {
+	for _, seed := range []string{
+		"", "t4:acme,8:burst.v1,=3:u-1,", "t4:acme,1:a,", "t04:acme,1:a,", "t+4:acme,1:a,", "t4:acme,1:a,=",
+		"t4:acme,1:a,~0:,", "t4:acme,1:a,~1:x,",
+		"x4:acme,1:a,", "t99999999999999999999:a,", "t4:acme", "t1:a,1:b,=1:c,d", "t-1:a,", "t1:a,1:b,?1:c,",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		k, err := limit.ParseKey(s)
+		if err == nil && k.String() != s {
+			t.Fatalf("ParseKey(%q) = %+v, which is spelled %q", s, k, k.String())
+		}
+		if err != nil && k != (limit.Key{}) {
+			t.Fatalf("ParseKey(%q) = %+v with error %v, want no key", s, k, err)
+		}
+	})
+}
+
+func TestParseKeyErrors(t *testing.T) {
+	for _, tc := range []struct{ key, want string }{
+		{"", "empty"}, {"x4:acme,1:a,", "unknown kind of owner"}, {"t04:acme,1:a,", "owner is not a netstring"},
+		{"t4:acme,", "identity is not a netstring"}, {"t4:acme,1:a,?1:x,", "unknown kind of value"},
+		{"t4:acme,1:a,=1:x,y", "value is not a netstring that ends the key"}, {"t4:acme,1:a,*1:x,",
+			"a value that is not there has a text"},
+	} {
+		if _, err := limit.ParseKey(tc.key); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("ParseKey(%q): %v, want %q", tc.key, err, tc.want)
+		}
+	}
+}
+
+// FuzzJoinValues: no two lists of components are one value, else a subject could choose a name that makes it count as
+// another subject at another address.
+func FuzzJoinValues(f *testing.F) {
+	f.Add("a", "bc", uint8(0), "ab", "c", uint8(0))
+	f.Add("~", "", uint8(0), "", "~", uint8(1))
+	f.Add("", "", uint8(2), "", "", uint8(1))
+	f.Add("1:a,", "b", uint8(0), "a", "1:b,", uint8(3))
+	f.Fuzz(func(t *testing.T, a1, a2 string, absentA uint8, b1, b2 string, absentB uint8) {
+		list := func(x, y string, absent uint8) []limit.Value {
+			vs := []limit.Value{limit.ValueOf(x), limit.ValueOf(y)}
+			for i := range vs {
+				if absent>>i&1 == 1 {
+					vs[i] = limit.Value{Kind: limit.ValueAbsent}
+				}
+			}
+			return vs[:2-absent>>2&1]
+		}
+		a, b := list(a1, a2, absentA), list(b1, b2, absentB)
+		if same := limit.JoinValues(a...) == limit.JoinValues(b...); same != slices.Equal(a, b) {
+			t.Fatalf("JoinValues(%q) = %q and JoinValues(%q) = %q", a, limit.JoinValues(a...), b, limit.JoinValues(b...))
+		}
+	})
+}
+
+// Two counters are one only if nothing of design §3's identity differs; a number that may change is no part of it.
+func TestIdentityIsInjective(t *testing.T) {
+	zone := func(name string) *time.Location {
+		loc, err := time.LoadLocation(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return loc
+	}
+	var tiers []limit.Tier
+	for _, a := range limit.Algorithms() {
+		for _, period := range []time.Duration{time.Second, time.Minute, 1001 * time.Millisecond} {
+			tier := limit.Tier{Algorithm: a, Threshold: 5, Period: period}
+			switch a {
+			case limit.Quota:
+				continue
+			case limit.SlidingBuckets:
+				for _, n := range []int{1, 10, 128} {
+					tier.Buckets = n
+					tiers = append(tiers, tier)
+				}
+			default:
+				tiers = append(tiers, tier)
+			}
+		}
+	}
+	for _, c := range []limit.Calendar{
+		{Every: limit.Day, Location: time.UTC}, {Every: limit.Day, Location: zone("Europe/Paris")}, {Every: limit.Week,
+			Location: time.UTC},
+		{Every: limit.Month, Location: time.UTC}, {Every: limit.Month, Location: time.UTC, AnchorDay: 11},
+		{Every: limit.Year, Location: time.UTC},
+		{Every: limit.Year, Location: time.UTC, AnchorMonth: 11, AnchorDay: 1}, {Every: limit.Year, Location: time.UTC,
+			AnchorMonth: 1, AnchorDay: 11},
+		{Every: limit.Month, Location: zone("Europe/Paris"), AnchorDay: 1},
+	} {
+		tiers = append(tiers, limit.Tier{Algorithm: limit.Quota, Threshold: 5, Calendar: &c})
+	}
+	for _, tier := range tiers {
+		for _, tier.Ordinal = range []int{1, 11} {
+			tiers = append(tiers, tier)
+		}
+	}
+	seen := map[string]string{}
+	for _, id := range []string{"a", "b", "a.b", "a-b", "A"} {
+		for _, per := range []string{"tenant", "subject", "ip", "ip+subject", "claim:region", "subjectshadow"} {
+			for _, mode := range []limit.Mode{limit.Enforce, limit.Shadow} {
+				for i, tier := range tiers {
+					l := mustNew(t, limit.Limit{ID: id, Per: per, Mode: mode, Tiers: []limit.Tier{tier}})
+					what := fmt.Sprintf("%s per %s mode %s tier %d (%s %s)", id, per, mode, i, tier.Algorithm, tier.Period)
+					identity := l.Tiers[0].Identity()
+					if other, ok := seen[identity]; ok {
+						t.Fatalf("%s and %s are both %q", what, other, identity)
+					}
+					seen[identity] = what
+				}
+			}
+		}
+	}
+	same := func(a, b limit.Limit) {
+		t.Helper()
+		if x, y := mustNew(t, a).Tiers[0].Identity(), mustNew(t, b).Tiers[0].Identity(); x != y {
+			t.Errorf("a change that keeps the counter changes its identity from %q to %q", x, y)
+		}
+	}
+	base := limit.Limit{ID: "a", Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 5,
+		Period: time.Second, Burst: 5}}}
+	other := limit.Limit{ID: "a", Per: "tenant", MaxCost: 3, MaxValues: 7, OnStoreFailure: limit.Closed,
+		Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 50, Period: 1000 * time.Millisecond, Burst: 9}}}
+	same(base, other)
+	same(limit.Limit{ID: "q", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 1,
+		Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}},
+		limit.Limit{ID: "q", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 2,
+			Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1}}}})
+}
+
+// Stores keep counters under these names over restarts and versions: a change of spelling would forget them all.
+func TestIdentitySpelling(t *testing.T) {
+	l := mustNew(t, limit.Limit{ID: "put-product", Per: "endpoint", Mode: limit.Shadow, Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: 20, Period: time.Second},
+		{Algorithm: limit.SlidingBuckets, Threshold: 20, Period: time.Hour},
+		{Algorithm: limit.Quota, Threshold: 20, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC,
+			AnchorDay: 15}},
+	}})
+	for i, want := range []string{
+		"11:put-product,12:fixed_window,7:1000000,8:endpoint,shadow",
+		"11:put-product,15:sliding_buckets,13:3600000000/24,8:endpoint,shadow",
+		"11:put-product,5:quota,12:month@15 UTC,8:endpoint,shadow",
+	} {
+		if got := l.Tiers[i].Identity(); got != want {
+			t.Errorf("identity of tier %d is %q, want %q", i+1, got, want)
+		}
+	}
+	key := limit.Key{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Identity: "x", Value: limit.ValueOf("u-1")}
+	if got, want := key.String(), "t4:acme,1:x,=3:u-1,"; got != want {
+		t.Errorf("key is %q, want %q", got, want)
+	}
+}
+
+// FuzzStorageKeys guarantees that no two counters share a storage key. Every store composes its keys from an owner, a limit
+// or a Per, a value and a counter's name; the tuple below holds all of them, so it covers the keys of every store.
+func FuzzStorageKeys(f *testing.F) {
+	f.Add("acme", "burst", "subject", "u-1", uint8(0x11), uint16(1000), "acm", "eburst", "subject", "u-1", uint8(0x11), uint16(1000))
+	f.Add("a", "l", "ip", "", uint8(0x21), uint16(7), "a", "l", "ip", "", uint8(0x31), uint16(7))
+	f.Add("", "l", "", "", uint8(0x03), uint16(24), "", "l", "tenant", "", uint8(0x83), uint16(24))
+	f.Add("1:a,", "x", "4:acme,", "=0:,", uint8(0x17), uint16(3), "1:a", ",x", "4:acme", ",=0:,", uint8(0x16), uint16(3))
+	type counter struct {
+		owner    limit.Owner
+		value    limit.Value
+		identity string
+	}
+	counterOf := func(owner, id, per, text string, kinds uint8, period uint16) (counter, string, bool) {
+		l := limit.Limit{ID: id, Per: per, Mode: limit.Mode(kinds >> 7)}
+		tier := limit.Tier{Algorithm: limit.Algorithm(1 + kinds&7%7), Threshold: 1, Period: time.Duration(period) * time.Second}
+		switch tier.Algorithm {
+		case limit.Quota:
+			tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1 + int(period)%31}
+		case limit.SlidingBuckets:
+			tier.Buckets = 1 + int(period)%128
+		default:
+		}
+		tier.Ordinal = int(period>>5) % 3
+		l.Tiers = []limit.Tier{tier}
+		made, err := limit.New(l)
+		if err != nil || len(owner) > limit.MaxNameBytes {
+			return counter{}, "", false
+		}
+		c := counter{owner: limit.Owner{Kind: ownerKinds[int(kinds>>3)%len(ownerKinds)], Name: owner}}
+		switch t := &made.Tiers[0]; {
+		case !t.Valued():
+		case kinds>>4&3 == 1:
+			c.value = limit.ValueOf(text)
+		case kinds>>4&3 == 2:
+			c.value.Kind = limit.ValueAbsent
+		default:
+			c.value = c.owner.OtherValue(limit.ValueOf(text))
+		}
+		c.identity = made.Tiers[0].Identity()
+		key := made.AppendKey(c.owner.AppendKey(nil))
+		return c, string(made.Tiers[0].AppendName(c.value.AppendKey(key))), true
+	}
+	f.Fuzz(func(t *testing.T, o1, i1, p1, v1 string, k1 uint8, n1 uint16, o2, i2, p2, v2 string, k2 uint8, n2 uint16) {
+		a, keyA, okA := counterOf(o1, i1, p1, v1, k1, n1)
+		b, keyB, okB := counterOf(o2, i2, p2, v2, k2, n2)
+		if okA && okB && (a == b) != (keyA == keyB) {
+			t.Fatalf("counters %+v and %+v have the keys %q and %q", a, b, keyA, keyB)
+		}
+	})
+}

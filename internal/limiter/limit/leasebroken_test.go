@@ -1,0 +1,224 @@
+package limit_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// leaseFault is one way for a store, or for a holder, to break the bound by leases.
+type leaseFault string
+
+const (
+	noLeaseFault   leaseFault = ""
+	uncharged      leaseFault = "a lease is not charged"
+	oneMore        leaseFault = "a lease is one unit more than was charged"
+	outlivesWindow leaseFault = "a lease outlives its window"
+	stampedNow     leaseFault = "leased units are stamped when they are granted"
+	heldIgnored    leaseFault = "what is held makes room for refill"
+	outlivesSlot   leaseFault = "a lease outlives its slot"
+	needNotHeld    leaseFault = "the need is not held with its lease"
+	debtForgiven   leaseFault = "a level below zero is none"
+	rampAtOnce     leaseFault = "all of a ramp may be spent at once"
+	rampSteep      leaseFault = "a ramp ends at half of its time"
+	rampTooFar     leaseFault = "a ramp leases twice what comes free"
+	keepsSlope     leaseFault = "who gives back keeps the slope of the ramp"
+	backTwice      leaseFault = "what comes back comes back twice"
+	backAnywhere   leaseFault = "what comes back is taken off the present window"
+	backLate       leaseFault = "what was held comes back after its slot, full as the bucket has been"
+	refundLate     leaseFault = "spent units of a lease come back after its slot"
+	owedDropped    leaseFault = "units that were admitted elsewhere are dropped"
+)
+
+// leaseFaults are the faults, and the algorithms that they are faults of.
+var leaseFaults = []struct {
+	fault leaseFault
+	of    []limit.Algorithm
+}{
+	{uncharged, leased},
+	{oneMore, leased},
+	{outlivesWindow, []limit.Algorithm{limit.FixedWindow, limit.Quota, limit.SlidingWindow}},
+	{stampedNow, []limit.Algorithm{limit.SlidingLog, limit.SlidingBuckets}},
+	{heldIgnored, []limit.Algorithm{limit.TokenBucket}},
+	{outlivesSlot, []limit.Algorithm{limit.TokenBucket}},
+	{needNotHeld, []limit.Algorithm{limit.TokenBucket}},
+	{debtForgiven, []limit.Algorithm{limit.TokenBucket}},
+	{rampAtOnce, []limit.Algorithm{limit.TokenBucket, limit.SlidingWindow}},
+	{rampSteep, []limit.Algorithm{limit.TokenBucket, limit.SlidingWindow}},
+	{rampTooFar, []limit.Algorithm{limit.TokenBucket, limit.SlidingWindow}},
+	{keepsSlope, []limit.Algorithm{limit.TokenBucket, limit.SlidingWindow}},
+	{backTwice, leased},
+	{backAnywhere, []limit.Algorithm{limit.FixedWindow, limit.Quota, limit.SlidingWindow}},
+	{backLate, []limit.Algorithm{limit.TokenBucket}},
+	{refundLate, []limit.Algorithm{limit.TokenBucket}},
+	{owedDropped, leased},
+}
+
+// TestBrokenLeases shows the checkers catch each fault, in each algorithm that has it. Checkers that pass a broken store
+// would hold nothing.
+func TestBrokenLeases(t *testing.T) {
+	const scripts = 5000
+	for _, tt := range leaseFaults {
+		for _, a := range tt.of {
+			t.Run(string(tt.fault)+"/"+a.String(), func(t *testing.T) {
+				t.Parallel()
+				for seed := range uint64(scripts) {
+					w := randomLeaseWorld(t, rand.New(rand.NewPCG(seed, uint64(a))), tt.fault, a, false)
+					if wrong := w.run(60); len(wrong) > 0 {
+						t.Logf("caught by script %d: %s", seed+1, strings.Join(wrong, "; "))
+						return
+					}
+				}
+				t.Errorf("%d scripts pass a store with this fault", scripts)
+			})
+		}
+	}
+}
+
+// decide is a store of one counter: the core, and the world's fault.
+func (w *leaseWorld) decide(req *limit.Request) *limit.Decision {
+	w.bendRequest(req)
+	d := new(limit.Decision)
+	if err := req.Check(); err != nil {
+		w.wrong = append(w.wrong, err.Error())
+		return d
+	}
+	e := d.BeginChecked(req, w.now)
+	e.Evaluate(0, &w.state, true)
+	e.Settle()
+	if d.Charges(0) {
+		e.Charge(0, &w.state)
+		w.bendState(d)
+	}
+	if n := d.Results[0].Charged; n > 0 && (w.fault == noLeaseFault || w.fault == owedDropped) && !w.admits(n) {
+		w.wrong = append(w.wrong, "charged where what was spent leaves no room")
+	}
+	return d
+}
+
+// bendRequest is what reaches the store.
+func (w *leaseWorld) bendRequest(req *limit.Request) {
+	if w.fault == heldIgnored && w.tier().Algorithm == limit.TokenBucket {
+		st := w.state.TokenBucket()
+		st.Leased, st.Late = limit.Leased{}, limit.Late{}
+		w.state = st.State()
+	}
+	if len(req.Leases) == 0 || req.Leases[0].Correction == 0 {
+		return
+	}
+	req.Leases = slices.Clone(req.Leases)
+	switch a := &req.Leases[0]; {
+	case a.Correction > 0 && w.fault == owedDropped:
+		a.Correction = 0
+	case a.Correction < 0 && w.fault == backTwice:
+		a.Correction *= 2
+	case a.Correction < 0 && w.fault == backAnywhere:
+		a.CorrectionAt = w.now
+	}
+}
+
+// bendState is what the store remembers of a decision that it charged.
+func (w *leaseWorld) bendState(d *limit.Decision) {
+	t, s, g, p := w.tier(), &w.state, d.Lease(0), w.tier().Params(w.owner)
+	switch w.fault {
+	case uncharged:
+		w.charge(-g.Units, g.At)
+	case rampTooFar:
+		w.charge(g.Units-g.Upfront, g.At)
+	case stampedNow:
+		w.charge(-g.Units, g.At)
+		at := w.now
+		if t.Algorithm == limit.SlidingBuckets {
+			at -= at % p.Width
+		}
+		w.charge(g.Units, at)
+	case needNotHeld:
+		if st := s.TokenBucket(); t.Algorithm == limit.TokenBucket && st.Leased.Until == g.At {
+			st.Leased.Units = max(st.Leased.Units-d.Results[0].Charged, 0)
+			*s = st.State()
+		}
+	case debtForgiven:
+		if t.Algorithm == limit.TokenBucket {
+			st := s.TokenBucket()
+			st.Level = max(st.Level, 0)
+			*s = st.State()
+		}
+	}
+}
+
+// charge takes units of a lease from the state, or puts them back below zero, as a store that miscounts would.
+func (w *leaseWorld) charge(units, at int64) {
+	s := &w.state
+	if units == 0 {
+		return
+	}
+	switch w.tier().Algorithm {
+	case limit.TokenBucket:
+		st := s.TokenBucket()
+		st.Level -= units * w.tier().Params(w.owner).Den
+		if st.Leased.Units > 0 && st.Leased.Until == at {
+			st.Leased.Units += units
+		}
+		*s = st.State()
+	case limit.SlidingLog, limit.SlidingBuckets:
+		st := s.Log()
+		i, found := slices.BinarySearchFunc(st.Entries, at, func(x limit.Entry, at int64) int { return int(min(max(x.At-at, -1), 1)) })
+		if !found {
+			st.Entries = slices.Insert(st.Entries, i, limit.Entry{At: at})
+		}
+		st.Entries[i].Units += units
+		st.Sum += units
+		*s = st.State()
+	case limit.Quota:
+		st := s.Quota()
+		st.Count += units
+		*s = st.State()
+	default:
+		st := s.Window()
+		st.Count += units
+		*s = st.State()
+	}
+}
+
+// grantOf is what the holder believes that it was granted.
+func (w *leaseWorld) grantOf(d *limit.Decision) limit.Lease {
+	g := d.Lease(0)
+	if g.Units == 0 {
+		return g
+	}
+	switch w.fault {
+	case oneMore:
+		g.Units++
+		g.Upfront++
+	case outlivesWindow:
+		g.Until += w.period() / 2
+	case outlivesSlot:
+		g.Until += g.Until - w.now
+	case rampAtOnce:
+		g.Upfront = g.Units
+	case rampSteep:
+		if g.Upfront < g.Units {
+			g.Until = w.now + (g.Until-w.now)/2
+		}
+	case rampTooFar:
+		g.Units += g.Units - g.Upfront
+	}
+	return g
+}
+
+// apply is the store's refund.
+func (w *leaseWorld) apply(e *limit.ReceiptEntry, r receipt, units int64) int64 {
+	back := e.Apply(&w.state, units, w.now)
+	if w.fault == refundLate && r.leased && back == 0 && e.Tier.Algorithm == limit.TokenBucket {
+		if back = units; back == 0 {
+			back = r.of.units
+		}
+		st := w.state.TokenBucket()
+		st.Level += back * e.Tier.Params(w.owner).Den
+		w.state = st.State()
+	}
+	return back
+}

@@ -1,0 +1,234 @@
+package limittest
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+var basicCases = []testCase{
+	{"accepts what it says", testAccepts},
+	{"a limit admits its units and no more", testUnits},
+	{"a cost is charged whole", testCosts},
+	{"a cost above the capacity is never, and poisons nothing", testNever},
+	{"a peek changes nothing", testPeek},
+	{"a denial changes nothing", testDenial},
+	{"remaining is what is admitted", testRemaining},
+	{"a retry fits at the time named and not before", testRetry},
+	{"a counter is fresh after its reset", testReset},
+}
+
+// Without it a store that accepts nothing would pass every other case by skipping it.
+func testAccepts(tb testing.TB, c Config) {
+	store := c.New(tb)
+	for _, a := range limit.Algorithms() {
+		k := sample{algorithm: a, period: 10 * time.Second}
+		err := store.Accepts(k.limit(tb, "accepted", 5))
+		if accepted := err == nil; accepted != c.accepts(a) {
+			tb.Errorf("Accepts(%s) = %v, but Config.Refuses says accepted is %t", a, err, c.accepts(a))
+		}
+	}
+}
+
+func testUnits(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "five", 5)
+		if k.oneAtATime() {
+			for i := range 5 { // evenly spread
+				at := Start.Add(time.Duration(i) * k.period / 5)
+				s.allowed(at, charge(l, 1))
+				s.denied(at, charge(l, 1))
+			}
+			return
+		}
+		for range 5 {
+			s.allowed(Start, charge(l, 1))
+		}
+		s.denied(Start, charge(l, 1))
+		s.denied(Start.Add(time.Microsecond), charge(l, 1))
+	})
+}
+
+func testCosts(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "five", 5)
+		s.allowed(Start, charge(l, 3))
+		s.denied(Start, charge(l, 3))
+		if k.oneAtATime() { // three fifths of the period to drain three units
+			d := s.denied(Start, charge(l, 1))
+			if want := k.period * 3 / 5; d.RetryAfter() != want {
+				s.Errorf("after a charge of 3 the wait is %s, want %s", d.RetryAfter(), want)
+			}
+			return
+		}
+		s.allowed(Start, charge(l, 2))
+		s.denied(Start, charge(l, 1))
+	})
+}
+
+func testNever(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		l, wide := k.limit(tb, "five", 5), k.limit(tb, "wide", 100)
+		before := s.counters(Start, charge(l, 1), charge(wide, 1))
+		for _, cost := range []int64{6, 7, 1000, limit.MaxUnits} {
+			d := s.decide(Start, charge(wide, 1), charge(l, cost))
+			if d.Allowed || !d.Never || d.RetryAt != 0 {
+				s.Errorf("cost %d of 5: allowed=%t never=%t retry at %d, want never without a retry", cost, d.Allowed,
+					d.Never, d.RetryAt)
+			}
+		}
+		s.unchanged("a charge that is never", before, s.counters(Start, charge(l, 1), charge(wide, 1)))
+		s.allowed(Start, charge(l, 5), charge(wide, 5))
+		// Used up for now by one limit, out of reach for ever by another: no wait would help.
+		if d := s.denied(Start, charge(l, 1), charge(wide, 101)); !d.Never {
+			s.Errorf("denied by one limit until %d, and never by another: never=false, want true", d.RetryAt)
+		}
+	})
+}
+
+func testPeek(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "five", 5)
+		for _, cost := range []int64{1, 5, 6} {
+			before := s.counters(Start, charge(l, 1))
+			for range 3 {
+				s.peek(Start, charge(l, cost))
+			}
+			s.unchanged("a peek", before, s.counters(Start, charge(l, 1)))
+		}
+		for i := range 12 {
+			at := Start.Add(time.Duration(i) * k.period / 7)
+			cost := int64(1 + i%6)
+			p := s.peek(at, charge(l, cost))
+			for i := range p.Results {
+				if r := &p.Results[i]; r.Charged != 0 {
+					s.Fatalf("a peek charged %d units", r.Charged)
+				}
+			}
+			if n := len(p.Receipt().Entries()); n != 0 {
+				s.Fatalf("a peek has a receipt with %d entries", n)
+			}
+			d := s.decide(at, charge(l, cost))
+			if p.Allowed != d.Allowed || p.Never != d.Never || p.RetryAt != d.RetryAt {
+				s.Errorf("%d units at %s: a peek says allowed=%t never=%t retry %d, the decision %t %t %d",
+					cost, stamp(at), p.Allowed, p.Never, p.RetryAt, d.Allowed, d.Never, d.RetryAt)
+			}
+		}
+	})
+}
+
+// Else a client that hammers would be punished beyond its limit, and never be let in again.
+func testDenial(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "five", 5)
+		s.allowed(Start, charge(l, 5))
+		first := s.denied(Start, charge(l, 5))
+		for i := range c.Repeats {
+			at := Start.Add(time.Duration(i) * first.RetryAfter() / time.Duration(c.Repeats))
+			before := s.counters(at, charge(l, 1))
+			s.denied(at, charge(l, 5))
+			s.unchanged("a denial", before, s.counters(at, charge(l, 1)))
+		}
+		s.allowed(time.UnixMicro(first.RetryAt), charge(l, 5))
+	})
+}
+
+func testRemaining(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		r := rand.New(rand.NewPCG(1, 2))
+		l := k.limit(tb, "twenty", 20)
+		at := Start
+		for range c.Repeats / 2 {
+			at = at.Add(time.Duration(r.Int64N(int64(k.period) / 4)).Truncate(time.Microsecond))
+			d := s.decide(at, charge(l, 1+r.Int64N(8)))
+			left := d.Results[0].Remaining()
+			if seen := s.remaining(at, l); seen != left {
+				s.Errorf("at %s: the decision says %d remain, a look right after it %d", stamp(at), left, seen)
+			}
+			if left > 0 && !s.peek(at, charge(l, left)).Allowed {
+				s.Errorf("at %s: %d remain, but a cost of %d is denied", stamp(at), left, left)
+			}
+			if s.peek(at, charge(l, left+1)).Allowed {
+				s.Errorf("at %s: %d remain, but a cost of %d is admitted", stamp(at), left, left+1)
+			}
+		}
+	})
+}
+
+// A retry that is too early costs a request; one that is too late costs the tenant what it paid for.
+func testRetry(tb testing.TB, c Config) {
+	check := func(s *subject, r *rand.Rand, period time.Duration, limits ...*limit.Limit) {
+		at, denials := Start, 0
+		for range c.Repeats {
+			at = at.Add(time.Duration(r.Int64N(int64(period) / 8)).Truncate(time.Microsecond))
+			charges := make([]limit.Charge, len(limits))
+			for i, l := range limits {
+				charges[i] = charge(l, 1+r.Int64N(5))
+			}
+			d := s.decide(at, charges...)
+			if d.Allowed {
+				continue
+			}
+			denials++
+			fits := time.UnixMicro(d.RetryAt)
+			if got, want := d.RetryAfter(), fits.Sub(at); got != want {
+				s.Errorf("at %s: retry at %s but after %s, want %s", stamp(at), stamp(fits), got, want)
+			}
+			if s.peek(fits.Add(-time.Microsecond), charges...).Allowed {
+				s.Errorf("%s at %s: retry at %s, but it fits a µs before", describe(charges), stamp(at), stamp(fits))
+			}
+			if !s.peek(fits, charges...).Allowed {
+				s.Errorf("%s at %s: retry at %s, but it does not fit then", describe(charges), stamp(at), stamp(fits))
+			}
+			if r.IntN(3) == 0 {
+				at = fits
+				s.allowed(at, charges...)
+			}
+		}
+		if denials == 0 {
+			s.Fatalf("the script denied nothing, so it tests nothing")
+		}
+	}
+	r := rand.New(rand.NewPCG(3, 4))
+	each(tb, c, func(s *subject, k sample) {
+		check(s, r, k.period, k.limit(tb, "five", 5))
+	})
+	samples := c.samples()
+	for range 12 {
+		var limits []*limit.Limit
+		for i := range 2 + r.IntN(3) {
+			k := samples[r.IntN(len(samples))]
+			if k.algorithm != limit.Quota {
+				k.period = time.Duration(1+r.IntN(8)) * time.Second
+			}
+			limits = append(limits, build(tb, limit.Limit{ID: "l" + string(rune('a'+i)), MaxCost: 5,
+				Tiers: []limit.Tier{k.tier(5 + r.Int64N(6))}}))
+		}
+		check(newSubject(tb, c), r, 8*time.Second, limits...)
+	}
+}
+
+func testReset(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "five", 5)
+		for range 3 {
+			d := s.allowed(Start.Add(time.Second), charge(l, 1))
+			if k.oneAtATime() {
+				break
+			}
+			if got := d.Results[0].ResetAt(); got <= d.Now {
+				s.Errorf("a counter that is used resets at %d, which is not after now, %d", got, d.Now)
+			}
+		}
+		reset := time.UnixMicro(s.peek(Start.Add(time.Second), charge(l, 1)).Results[0].ResetAt())
+		if longest := Start.Add(2*k.period + time.Second); reset.After(longest) {
+			s.Errorf("resets at %s, later than %s", stamp(reset), stamp(longest))
+		}
+		if r := &s.peek(reset, charge(l, 1)).Results[0]; r.Used() != 0 || r.Remaining() != 5 {
+			s.Errorf("at its reset %s a counter has used %d and %d remain, want 0 and 5", stamp(reset), r.Used(), r.Remaining())
+		}
+		s.allowed(reset, charge(l, 5))
+	})
+}

@@ -1,0 +1,85 @@
+package limittest
+
+import (
+	"fmt"
+	"math/big"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// OverBound names the first interval in which some counter admitted and kept more than the algorithm's bound of
+// design §5,
+// or is empty. Limits that were changed are held to the largest number they had.
+func (m *Model) OverBound() string {
+	for name, c := range m.counters {
+		if over := c.overBound(); over != "" {
+			return fmt.Sprintf("limit %s of %v, value %q: %s", name.id, name.owner, name.value, over)
+		}
+	}
+	return ""
+}
+
+// overBound looks at every interval that begins and ends with a charge.
+func (c *counter) overBound() string { return c.overBoundIf(0) }
+
+// overBoundIf does so where each charge may have happened later than it says.
+func (c *counter) overBoundIf(later time.Duration) string {
+	if len(c.spends) == 0 {
+		return ""
+	}
+	largest := c.spends[0].tier // every number as large as it ever was
+	cost := int64(0)
+	for _, s := range c.spends {
+		largest.Threshold, largest.Burst = max(largest.Threshold, s.tier.Threshold), max(largest.Burst, s.tier.Burst)
+		cost = max(cost, s.units)
+	}
+	for i := range c.spends {
+		sum := new(big.Rat)
+		for j := i; j < len(c.spends); j++ {
+			from, to := c.spends[i].at, c.spends[j].at
+			bound := boundOf(&largest, from, to+later.Microseconds(), cost)
+			if bound == nil {
+				break
+			}
+			sum.Add(sum, c.spends[j].net())
+			if sum.Cmp(bound) > 0 {
+				return fmt.Sprintf("%s units admitted within [%d, %d], a bound of %s", sum.RatString(), from, to, bound.RatString())
+			}
+		}
+	}
+	return ""
+}
+
+func (s *spend) net() *big.Rat {
+	if s.kept != nil {
+		return s.kept
+	}
+	return rat(s.units)
+}
+
+// boundOf is the most that may be admitted within [from, to], or nil if the interval is longer than the bound speaks
+// of.
+func boundOf(t *limit.Tier, from, to, cost int64) *big.Rat {
+	within := to-from < t.Period.Microseconds()
+	switch t.Algorithm {
+	case limit.TokenBucket:
+		return new(big.Rat).Add(rat(t.Burst), new(big.Rat).Mul(rate(t), rat(to-from)))
+	case limit.LeakyBucket:
+		return new(big.Rat).Add(rat(cost), new(big.Rat).Mul(rate(t), rat(to-from)))
+	case limit.Quota:
+		start, _ := calendarPeriod(t.Calendar, from)
+		if other, _ := calendarPeriod(t.Calendar, to); start == other {
+			return rat(t.Threshold)
+		}
+	case limit.FixedWindow, limit.SlidingWindow:
+		if within {
+			return rat(2 * t.Threshold)
+		}
+	case limit.SlidingBuckets, limit.SlidingLog:
+		if within {
+			return rat(t.Threshold)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,518 @@
+package limittest_test
+
+import (
+	"context"
+	"flag"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
+)
+
+// fault is one way to be a broken store.
+type fault string
+
+const (
+	none               fault = ""
+	denialConsumes     fault = "a denial consumes"
+	partialCharge      fault = "a denial charges the limits that had room"
+	lateDenial         fault = "a denial charges the limits before the one that denies"
+	offByOne           fault = "off by one"
+	costIgnored        fault = "every cost is one"
+	tenantIgnored      fault = "tenant ignored"
+	kindIgnored        fault = "kind of owner ignored"
+	namesJoined        fault = "names joined with a colon"
+	namesFolded        fault = "names in lower case"
+	valueIgnored       fault = "value ignored"
+	limitIgnored       fault = "limit ignored"
+	modeIgnored        fault = "a shadow shares its limit's counter"
+	valuesUnbounded    fault = "values without bound"
+	windowIgnored      fault = "window ignored"
+	windowForgotten    fault = "window restarts with each decision"
+	retryEarly         fault = "retry a µs too early"
+	retryLate          fault = "retry a µs too late"
+	retryFirst         fault = "retry of the first limit only"
+	neverWaits         fault = "never has a retry"
+	neverPoisons       fault = "never is charged"
+	peekCharges        fault = "a peek charges"
+	shadowDenies       fault = "a shadow denies"
+	shadowUncharged    fault = "a shadow is never charged"
+	shadowEager        fault = "a shadow is charged by a denial"
+	shadowTiers        fault = "a shadow charges the tiers that had room"
+	refundTooLarge     fault = "a refund gives one unit too many"
+	refundTwice        fault = "a refund is given again"
+	refundWhole        fault = "a partial refund gives everything"
+	refundNever        fault = "a refund gives nothing"
+	refundOtherWindow  fault = "a refund reaches later windows"
+	refundCreates      fault = "a refund makes counters"
+	refundExpired      fault = "an expired receipt gives units back"
+	changeForgets      fault = "a changed number starts afresh"
+	race               fault = "reads, decides and writes without a lock"
+	repairLost         fault = "a denial loses the repair of a clock's leap"
+	errorCharges       fault = "a bad request charges what was good"
+	contextIgnored     fault = "context ignored"
+	staleDecision      fault = "a decision keeps its last outcome"
+	forgets            fault = "forgets counters in use"
+	keepsFew           fault = "keeps 64 counters that a request does not name"
+	refusesAll         fault = "accepts nothing"
+	decidesOnWrongTime fault = "clock a second late"
+	leaseIgnored       fault = "leases nothing"
+	leaseUncharged     fault = "a lease is not charged"
+	leaseWhole         fault = "a lease charges the cost, whatever is needed"
+	leaseGreedy        fault = "a lease ignores the share"
+	leaseOnDenial      fault = "a denial leases"
+	leaseRampNever     fault = "no ramps"
+	leaseRampAtOnce    fault = "all of a ramp at once"
+	leasePlain         fault = "a lease is counted as what was spent" // at now, and not held
+	backIgnored        fault = "what comes back is dropped"
+	backTwice          fault = "what comes back comes back twice"
+	backOnDenial       fault = "a denial takes back what comes back"
+	slotStays          fault = "a leaky bucket's slot stays where it is"
+	owedIgnored        fault = "what was admitted elsewhere is dropped"
+)
+
+// naive is a store as simple as can be, one lock and one map by key, with at most one fault. Without any it is right.
+type naive struct {
+	fault    fault
+	mu       sync.Mutex
+	states   map[string]*limit.State
+	numbers  map[string]int64
+	values   map[string]map[limit.Value]bool
+	refunded map[limit.ReceiptID]bool
+	boot     uint64
+	serial   uint64
+	first    time.Time
+	ahead    []limit.LeaseRequest // of the decision under way
+}
+
+func newNaive(f fault) *naive {
+	return &naive{fault: f, boot: rand.Uint64(), states: map[string]*limit.State{}, numbers: map[string]int64{},
+		values: map[string]map[limit.Value]bool{}, refunded: map[limit.ReceiptID]bool{}}
+}
+
+func (n *naive) key(owner limit.Owner, t *limit.Tier, v limit.Value) string {
+	k := limit.Key{Owner: owner, Identity: t.Identity(), Value: v}
+	switch n.fault {
+	case tenantIgnored:
+		k.Owner.Name = ""
+	case kindIgnored:
+		k.Owner.Kind = limit.Tenant
+	case valueIgnored:
+		k.Value = limit.Value{}
+	case limitIgnored:
+		k.Identity = t.Algorithm.String() + t.Period.String()
+	case modeIgnored:
+		k.Identity = strings.TrimSuffix(k.Identity, "shadow")
+	case namesJoined:
+		return string(k.Owner.Kind) + k.Owner.Name + ":" + t.Limit().ID + ":" + k.Identity + ":" + k.Value.Text
+	case namesFolded:
+		k.Owner.Name = strings.ToLower(k.Owner.Name)
+	}
+	return k.String()
+}
+
+// value is the one to count for: the shared one, where there are too many.
+func (n *naive) value(owner limit.Owner, t *limit.Tier, v limit.Value, add bool) limit.Value {
+	if v.Kind == limit.NoValue || n.fault == valuesUnbounded {
+		return v
+	}
+	known := n.values[n.key(owner, t, limit.Value{})]
+	if known[v] {
+		return v
+	}
+	if len(known) >= t.Limit().MaxValues {
+		return owner.OtherValue(v)
+	}
+	if add {
+		if known == nil {
+			known = map[limit.Value]bool{}
+			n.values[n.key(owner, t, limit.Value{})] = known
+		}
+		known[v] = true
+	}
+	return v
+}
+
+func (n *naive) Accepts(*limit.Limit) error {
+	if n.fault == refusesAll {
+		return limit.ErrInvalidRequest
+	}
+	return nil
+}
+
+func (n *naive) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	return n.decide(ctx, req, now, d, true)
+}
+
+func (n *naive) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	return n.decide(ctx, req, now, d, n.fault == peekCharges)
+}
+
+func (n *naive) decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision, charge bool) error {
+	us := now.UnixMicro()
+	was := *d
+	d.BeginChecked(&limit.Request{Owner: req.Owner}, us)
+	if n.fault != contextIgnored && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err := req.Check(); err != nil {
+		first := &limit.Request{Owner: req.Owner, Charges: req.Charges[:1]}
+		if n.fault == errorCharges && first.Check() == nil {
+			_ = n.decide(ctx, first, now, &limit.Decision{}, true)
+		}
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	us = n.bend(now)
+	req = n.bendAhead(req)
+	d.BeginChecked(req, us)
+	keys, states := n.read(d, charge)
+	seen := map[string]bool{}
+	for i := range keys {
+		if seen[keys[i]] && d.Results[i].Other {
+			d.BeginChecked(&limit.Request{Owner: req.Owner}, us)
+			return limit.ErrDuplicateCounter
+		}
+		seen[keys[i]] = true
+	}
+	if n.fault == race {
+		n.mu.Unlock()
+		runtime.Gosched() // others come in here
+		n.mu.Lock()
+	}
+	for i := range states {
+		d.Revise().Evaluate(i, states[i], charge)
+		if n.states[keys[i]] != nil && charge && n.fault != repairLost && n.fault != race {
+			n.states[keys[i]] = states[i] // repaired or as it was
+		}
+	}
+	d.Revise().Settle()
+	n.bendOutcome(d)
+	d.Now = now.UnixMicro()
+	if charge {
+		n.write(d, keys, states)
+	}
+	if n.fault == staleDecision && was.RetryAt != 0 {
+		d.RetryAt, d.Never = was.RetryAt, was.Never
+	}
+	return nil
+}
+
+// bend is the time the store believes it is.
+func (n *naive) bend(now time.Time) int64 {
+	if n.first.IsZero() {
+		n.first = now
+	}
+	switch n.fault {
+	case windowIgnored:
+		return n.first.UnixMicro()
+	case decidesOnWrongTime:
+		return now.Add(-time.Second).UnixMicro()
+	}
+	return now.UnixMicro()
+}
+
+// read copies the states of a decision's counters.
+func (n *naive) read(d *limit.Decision, charge bool) (keys []string, states []*limit.State) {
+	for i := range d.Results {
+		r := &d.Results[i]
+		v := n.value(d.Owner, r.Tier, d.Value(i), charge)
+		r.Other = v.Kind == limit.ValueOther
+		key := n.key(d.Owner, r.Tier, v)
+		s := new(limit.State)
+		if old := n.states[key]; old != nil {
+			s = old.Clone()
+		}
+		if n.fault == changeForgets && n.numbers[key] != r.Tier.Threshold {
+			*s = limit.State{}
+		}
+		if n.fault == windowForgotten && r.Tier.Algorithm == limit.FixedWindow && s.Window().Start < d.Now {
+			*s = limit.State{}
+		}
+		keys, states = append(keys, key), append(states, s)
+		if n.fault == costIgnored {
+			r.Cost = 1
+		}
+	}
+	return keys, states
+}
+
+// bendOutcome makes the decision wrong.
+func (n *naive) bendOutcome(d *limit.Decision) {
+	switch n.fault {
+	case retryEarly:
+		n.shift(d, -1)
+	case retryLate:
+		n.shift(d, 1)
+	case retryFirst:
+		for i := range d.Results {
+			if r := &d.Results[i]; !d.Allowed && !d.Never && !r.Admits && !r.Shadow() {
+				d.RetryAt = r.RetryAt
+				break
+			}
+		}
+	case neverWaits:
+		if d.Never {
+			d.Never, d.RetryAt = false, d.Now+1
+		}
+	case shadowDenies:
+		for i := range d.Results {
+			if r := &d.Results[i]; !r.Admits {
+				d.Allowed, d.Never, d.RetryAt = false, r.Never, r.RetryAt
+			}
+		}
+	}
+}
+
+func (n *naive) shift(d *limit.Decision, by int64) {
+	if d.RetryAt != 0 {
+		d.RetryAt += by
+	}
+	for i := range d.Results {
+		if r := &d.Results[i]; r.RetryAt != 0 {
+			r.RetryAt += by
+		}
+	}
+}
+
+// bendAhead is what the store makes of the leases it is asked for.
+func (n *naive) bendAhead(req *limit.Request) *limit.Request {
+	bent := *req
+	bent.Leases = slices.Clone(req.Leases)
+	for i := range bent.Leases {
+		switch a := &bent.Leases[i]; n.fault {
+		case leaseIgnored:
+			a.Least, a.Most, a.Ample = 0, 0, 0
+		case leaseGreedy:
+			a.Share = limit.ShareOne
+		case leaseRampNever:
+			a.Ramp = false
+		case backIgnored:
+			a.Correction = max(a.Correction, 0)
+		case slotStays:
+			if len(bent.Charges) == 1 && bent.Charges[0].Limit.Tiers[i].Algorithm == limit.LeakyBucket {
+				a.Correction = max(a.Correction, 0)
+			}
+		case owedIgnored:
+			a.Correction = min(a.Correction, 0)
+		case backTwice:
+			if a.Correction < 0 {
+				a.Correction *= 2
+			}
+		}
+	}
+	if n.fault == leaseWhole && len(bent.Leases) == len(bent.Charges) {
+		for i := range bent.Leases {
+			bent.Leases[i].Need = bent.Charges[i].Cost
+		}
+	}
+	n.ahead = bent.Leases
+	return &bent
+}
+
+// bendLease miscounts the lease of a result that was charged, or misreports it.
+func (n *naive) bendLease(d *limit.Decision, i int, s *limit.State) {
+	g, t := d.Lease(i), d.Results[i].Tier
+	switch n.fault {
+	case leaseRampAtOnce:
+		g.Upfront = g.Units
+		d.Revise().AdoptLease(i, g)
+	case leaseUncharged:
+		n.uncharge(t, s, g.Units*max(t.Params(d.Owner).Den, 1))
+	case leasePlain:
+		switch {
+		case g.Units == 0:
+		case t.Algorithm == limit.TokenBucket:
+			st := s.TokenBucket()
+			st.Leased, st.Late = limit.Leased{}, limit.Late{}
+			*s = st.State()
+		case len(s.Log().Entries) > 0:
+			entries := s.Log().Entries
+			entries[len(entries)-1].At = d.Now
+		}
+	}
+}
+
+// uncharge gives back what a lease took; of a token bucket parts are grains, else units.
+func (n *naive) uncharge(t *limit.Tier, s *limit.State, parts int64) {
+	switch t.Algorithm {
+	case limit.TokenBucket:
+		st := s.TokenBucket()
+		st.Level += parts
+		*s = st.State()
+	case limit.SlidingLog, limit.SlidingBuckets:
+		st := s.Log()
+		st.Sum = max(st.Sum-parts, 0)
+		*s = st.State()
+	case limit.Quota:
+		st := s.Quota()
+		st.Count = max(st.Count-parts, 0)
+		*s = st.State()
+	case limit.FixedWindow, limit.SlidingWindow:
+		st := s.Window()
+		st.Count = max(st.Count-parts, 0)
+		*s = st.State()
+	}
+}
+
+// write charges what the store, in its way, believes it should.
+func (n *naive) write(d *limit.Decision, keys []string, states []*limit.State) {
+	denied := false
+	for i := range d.Results {
+		r := &d.Results[i]
+		commits := d.Charges(i)
+		denied = denied || !r.Admits
+		switch n.fault {
+		case denialConsumes:
+			commits = true
+		case partialCharge:
+			commits = r.Admits && !r.Shadow()
+		case lateDenial:
+			commits = commits || !denied
+		case neverPoisons:
+			commits = commits || r.Never
+		case shadowUncharged:
+			commits = commits && !r.Shadow()
+		case shadowEager:
+			commits = commits || (r.Shadow() && r.Admits)
+		case shadowTiers:
+			commits = commits || (d.Allowed && r.Admits)
+		}
+		if n.fault == leaseOnDenial && !d.Allowed {
+			d.Revise().AdoptLease(i, limit.Lease{Units: 1, Upfront: 1, Until: d.Now + 1})
+		}
+		if n.fault == backOnDenial && !d.Allowed && i < len(n.ahead) && n.ahead[i].Correction < 0 && r.Tier.Algorithm == limit.FixedWindow {
+			st := states[i].Window()
+			st.Count = max(st.Count+n.ahead[i].Correction, 0)
+			*states[i] = st.State()
+			n.states[keys[i]] = states[i]
+		}
+		if !commits {
+			continue
+		}
+		if n.fault == offByOne && r.Remaining() == 1 {
+			d.Revise().Charge(i, states[i].Clone())
+		} else {
+			d.Revise().Charge(i, states[i])
+			n.bendLease(d, i, states[i])
+		}
+		n.states[keys[i]], n.numbers[keys[i]] = states[i], r.Tier.Threshold
+	}
+	if d.Allowed {
+		n.serial++
+		d.ID = limit.ReceiptID{Hi: n.boot, Lo: n.serial}
+		if n.fault == forgets && n.serial%7 == 0 {
+			clear(n.states)
+		}
+		if others := 0; n.fault == keepsFew {
+			for key := range n.states {
+				if slices.Contains(keys, key) {
+					continue
+				}
+				if others++; others > 64 {
+					delete(n.states, key)
+				}
+			}
+		}
+	}
+}
+
+func (n *naive) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
+	if n.fault != contextIgnored && ctx.Err() != nil {
+		return limit.Refund{}, ctx.Err()
+	}
+	if err := limit.CheckRefund(r, units); err != nil {
+		return limit.Refund{}, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := limit.Refund{Units: make([]int64, len(r.Entries())), Repeated: n.refunded[r.ID()]}
+	if n.fault == refundNever || len(out.Units) == 0 {
+		return out, nil
+	}
+	if us := now.UnixMicro(); us >= r.Until() && n.fault != refundExpired {
+		out.Expired = r.Expired(us)
+		return out, nil
+	}
+	if out.Repeated && n.fault != refundTwice {
+		return out, nil
+	}
+	n.refunded[r.ID()] = true
+	for i := range r.Entries() {
+		e := r.Entries()[i]
+		s := n.states[n.key(r.Owner(), e.Tier, e.Value)]
+		if s == nil && n.fault == refundCreates {
+			out.Units[i] = e.Units
+		}
+		if s == nil {
+			continue
+		}
+		if n.fault == refundWhole {
+			units = 0
+		}
+		at := now.UnixMicro()
+		if n.fault == refundOtherWindow {
+			n.uncharge(e.Tier, s, e.Units)
+			out.Units[i] = e.Units
+			continue
+		}
+		out.Units[i] = e.Apply(s, units, at)
+		if n.fault == refundTooLarge && out.Units[i] > 0 {
+			n.uncharge(e.Tier, s, 1)
+		}
+	}
+	return out, nil
+}
+
+func config(f fault) limittest.Config {
+	return limittest.Config{New: func(testing.TB) limit.Store { return newNaive(f) }, Scripts: 10, Goroutines: 24, Repeats: 40, Leases: true}
+}
+
+// The suite must hold for any right store, not only for the one it was written beside.
+func TestContractOfNaiveStore(t *testing.T) {
+	limittest.RunStoreContract(t, config(none))
+}
+
+// every makes TestBrokenStores go on after the first guarantee that catches a fault: one is enough, all are good to know.
+var every = flag.Bool("every", false, "name every guarantee that catches a fault")
+
+// TestBrokenStores shows the suite catch each way of being broken. A suite that passes a broken store guards nothing.
+func TestBrokenStores(t *testing.T) {
+	for _, f := range []fault{
+		denialConsumes, partialCharge, lateDenial, offByOne, costIgnored, tenantIgnored, kindIgnored, namesJoined,
+		namesFolded,
+		valueIgnored, limitIgnored, modeIgnored, valuesUnbounded, windowIgnored, windowForgotten, retryEarly, retryLate,
+		retryFirst,
+		neverWaits, neverPoisons, peekCharges, shadowDenies, shadowUncharged, shadowEager, shadowTiers, refundTooLarge,
+		refundTwice,
+		refundWhole, refundNever, refundOtherWindow, refundCreates, refundExpired, changeForgets, race, repairLost, errorCharges,
+		contextIgnored,
+		staleDecision, forgets, keepsFew, refusesAll, decidesOnWrongTime,
+		leaseIgnored, leaseUncharged, leaseWhole, leaseGreedy, leaseOnDenial, leaseRampNever, leaseRampAtOnce, leasePlain,
+		backIgnored, backTwice, backOnDenial, slotStays, owedIgnored,
+	} {
+		t.Run(string(f), func(t *testing.T) {
+			var by []string
+			for _, name := range limittest.Names() {
+				if len(limittest.Record(t, config(f), name)) == 0 {
+					continue
+				}
+				by = append(by, name)
+				if !*every {
+					break
+				}
+			}
+			if len(by) == 0 {
+				t.Fatalf("the contract passes a store with this fault: %s", f)
+			}
+			t.Logf("caught by %d guarantees: %s", len(by), strings.Join(by, "; "))
+		})
+	}
+}

@@ -1,0 +1,296 @@
+package limittest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+var changeCases = []testCase{
+	{"a changed number keeps what was consumed", testChangedNumber},
+	{"a changed burst cuts the level", testChangedBurst},
+	{"a changed rate keeps the level", testChangedRate},
+	{"a rate that changes back and forth after a refund", testAlternatingRate},
+	{"a changed identity starts afresh", testChangedIdentity},
+	{"a changed align keeps what was consumed", testChangedAlign},
+	{"windows of both grids hold after a change of align", testChangedAlignBound},
+}
+
+// Else a plan change would be a gift, or a punishment.
+func testChangedNumber(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		if k.algorithm == limit.TokenBucket || k.oneAtATime() {
+			return // cases of their own
+		}
+		five, eight, two := k.limit(tb, "l", 5), k.limit(tb, "l", 8), k.limit(tb, "l", 2)
+		s.allowed(Start, charge(five, 4))
+		s.denied(Start, charge(two, 1))
+		if left := s.remaining(Start, two); left != 0 {
+			s.Errorf("lowered from 5 to 2 with 4 used: %d remain, want 0", left)
+		}
+		if d := s.decide(Start, charge(two, 3)); !d.Never {
+			s.Errorf("lowered from 5 to 2: a cost of 3 is not never")
+		}
+		s.allowed(Start, charge(eight, 4))
+		s.denied(Start, charge(eight, 1))
+		s.denied(Start, charge(five, 1))
+		at := s.denied(Start, charge(two, 2)).RetryAt
+		s.allowed(time.UnixMicro(at), charge(two, 2))
+		s.denied(time.UnixMicro(at), charge(two, 1))
+	})
+}
+
+func bucketOf(tb testing.TB, rate, burst int64) *limit.Limit {
+	tb.Helper()
+	return build(tb, limit.Limit{ID: "bucket", MaxCost: burst, Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Threshold: rate, Burst: burst, Period: 10 * time.Second}}})
+}
+
+func testChangedBurst(tb testing.TB, c Config) {
+	if !c.accepts(limit.TokenBucket) {
+		return
+	}
+	s := newSubject(tb, c)
+	s.allowed(Start, charge(bucketOf(tb, 10, 10), 2)) // holds 8
+	if left := s.remaining(Start, bucketOf(tb, 10, 20)); left != 8 {
+		s.Errorf("burst raised from 10 to 20 with 8 in the bucket: %d remain, want 8", left)
+	}
+	if left := s.remaining(Start, bucketOf(tb, 10, 5)); left != 5 {
+		s.Errorf("burst lowered from 10 to 5 with 8 in the bucket: %d remain, want 5", left)
+	}
+	s.allowed(Start, charge(bucketOf(tb, 10, 5), 5)) // cut to 5, then taken
+	s.denied(Start, charge(bucketOf(tb, 10, 10), 1))
+	if left := s.remaining(Start.Add(time.Minute), bucketOf(tb, 10, 20)); left != 20 {
+		s.Errorf("a minute later %d remain of the raised burst, want 20", left)
+	}
+}
+
+// While a new plan arrives, processes with the old one and with the new one charge the same counter in turn. After each
+// change of the rate, receipts from before it are worthless. However many changes there are, the counter stays readable,
+// and a new receipt is worth its charge.
+func testAlternatingRate(tb testing.TB, c Config) {
+	if !c.accepts(limit.TokenBucket) {
+		return
+	}
+	s := newSubject(tb, c)
+	const burst = 100_000
+	rates := [2]*limit.Limit{bucketOf(tb, 10, burst), bucketOf(tb, 20, burst)}
+	s.refund(Start, s.allowed(Start, charge(rates[0], 10)), 10)
+	const changes = 2_100 // the counter's total of refunds begins at 0 again after 256, and 2^11 eras do not fit 64 bits
+	old := s.allowed(Start, charge(rates[0], 1))
+	for i := range changes {
+		s.allowed(Start, charge(rates[(i+1)%2], 1))
+	}
+	if back := s.refund(Start, old, 1).Units[0]; back != 0 {
+		s.Errorf("a receipt from before %d changes of the rate gives %d back, want 0", changes, back)
+	}
+	last := rates[changes%2]
+	before := s.remaining(Start, last)
+	if back := s.refund(Start, s.allowed(Start, charge(last, 10)), 10).Units[0]; back != 10 {
+		s.Errorf("after %d changes of the rate, a receipt of 10 units gives %d back", changes, back)
+	}
+	if after := s.remaining(Start, last); after != before {
+		s.Errorf("%d units remain after a charge and its refund, want %d", after, before)
+	}
+}
+
+func testChangedRate(tb testing.TB, c Config) {
+	if c.accepts(limit.TokenBucket) {
+		s := newSubject(tb, c)
+		s.allowed(Start, charge(bucketOf(tb, 10, 10), 7)) // holds 3
+		for _, rate := range []int64{1, 7, 9, 10, 1000} {
+			l := bucketOf(tb, rate, 10)
+			if left := s.remaining(Start, l); left != 3 {
+				s.Errorf("rate changed from 10 to %d with 3 in the bucket: %d remain, want 3", rate, left)
+			}
+			d := s.denied(Start, charge(l, 4))
+			oneUnit := 10*time.Second/time.Duration(rate) + 999*time.Nanosecond // rounded up to a µs
+			if got, want := d.RetryAfter(), oneUnit.Truncate(time.Microsecond); got != want {
+				s.Errorf("rate changed from 10 to %d: one more unit takes %s, want %s", rate, got, want)
+			}
+		}
+		// A tenth of a µs's refill must not be lost and found by changing back and forth.
+		for i := range 200 {
+			s.decide(Start, charge(bucketOf(tb, []int64{7, 9, 11, 13}[i%4], 10), 4))
+		}
+		if left := s.remaining(Start, bucketOf(tb, 10, 10)); left != 3 {
+			s.Errorf("after 200 denials at changing rates %d remain, want 3", left)
+		}
+	}
+	if c.accepts(limit.LeakyBucket) {
+		s := newSubject(tb, c)
+		leaky := func(rate int64) *limit.Limit {
+			return build(tb, limit.Limit{ID: "leaky", MaxCost: 3, Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket,
+				Threshold: rate, Period: 10 * time.Second}}})
+		}
+		s.allowed(Start, charge(leaky(10), 3))
+		for _, rate := range []int64{3, 7, 10, 1000} { // the wait was set by the rate at which it was charged
+			if got, want := s.denied(Start, charge(leaky(rate), 1)).RetryAfter(), 3*time.Second; got != want {
+				s.Errorf("rate changed from 10 to %d: the wait is %s, want %s", rate, got, want)
+			}
+		}
+		s.allowed(Start.Add(3*time.Second), charge(leaky(1000), 1))
+		if got, want := s.denied(Start.Add(3*time.Second), charge(leaky(10), 1)).RetryAfter(),
+			10*time.Millisecond; got != want {
+			s.Errorf("charged at 1000 per 10 s the wait is %s, want %s", got, want)
+		}
+	}
+}
+
+func testChangedIdentity(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		l := limit.Limit{ID: "five", MaxCost: 5, Tiers: []limit.Tier{k.tier(5)}}
+		changed := map[string]limit.Limit{}
+		id, mode := l, l
+		id.ID, mode.Mode = "six", limit.Shadow
+		changed["id"], changed["mode"] = id, mode
+		period := l
+		period.Tiers = []limit.Tier{k.tier(5)}
+		if k.algorithm == limit.Quota {
+			period.Tiers[0].Calendar = &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 15}
+			other := l
+			other.Tiers = []limit.Tier{k.tier(5)}
+			other.Tiers[0].Calendar = &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 16}
+			changed["anchor"] = other
+		} else {
+			period.Tiers[0].Period += time.Millisecond
+		}
+		changed["period"] = period
+		if k.algorithm == limit.SlidingBuckets {
+			buckets := l
+			buckets.Tiers = []limit.Tier{k.tier(5)}
+			buckets.Tiers[0].Buckets++
+			changed["buckets"] = buckets
+		}
+		old := build(tb, l)
+		s.allowed(Start, charge(old, 5))
+		for what, l := range changed {
+			fresh := build(tb, l)
+			if left := s.remaining(Start, fresh); left != 5 {
+				s.Errorf("changed %s: %d remain, want 5", what, left)
+			}
+			s.allowed(Start, charge(fresh, 5))
+		}
+		s.denied(Start, charge(old, 1))
+	})
+}
+
+// alignedPair is one limit with windows of ten seconds on the wall clock, and the same limit with align: tenant.
+func alignedPair(tb testing.TB, a limit.Algorithm, threshold int64) [2]*limit.Limit {
+	tb.Helper()
+	l := limit.Limit{ID: "aligned", MaxCost: threshold, Tiers: []limit.Tier{{Algorithm: a, Threshold: threshold,
+		Period: 10 * time.Second}}}
+	clock := build(tb, l)
+	l.AlignOwner = true
+	return [2]*limit.Limit{clock, build(tb, l)}
+}
+
+// The windows of a limit that gets align: tenant, or loses it, move. What they count must move with them.
+func testChangedAlign(tb testing.TB, c Config) {
+	for _, a := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow} {
+		if !c.accepts(a) {
+			continue
+		}
+		for from, to := range []int{1, 0} {
+			s := newSubject(named{tb, fmt.Sprintf("%s/%d", a, from)}, c)
+			pair := alignedPair(tb, a, 10)
+			for i := range 20 {
+				at := Start.Add(time.Duration(i)*500*time.Millisecond + time.Microsecond)
+				s := s.of(limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint("tenant-", i)})
+				s.allowed(at, charge(pair[from], 10))
+				s.denied(at, charge(pair[to], 1))
+				d := s.denied(at.Add(2*time.Microsecond), charge(pair[to], 10))
+				s.allowed(time.UnixMicro(d.RetryAt), charge(pair[to], 10))
+				s.denied(time.UnixMicro(d.RetryAt), charge(pair[from], 1)) // and back
+			}
+		}
+	}
+}
+
+// Random charges before and after a change of align. A fixed window of the old grid that has begun at the change, and every
+// one of the new grid, holds its threshold. At the latest three periods later nothing is left of the old grid.
+func testChangedAlignBound(tb testing.TB, c Config) {
+	const threshold, period = 12, 10 * time.Second
+	for _, a := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow} {
+		if !c.accepts(a) {
+			continue
+		}
+		pair := alignedPair(tb, a, threshold)
+		for seed := range uint64(c.Repeats) {
+			r := rand.New(rand.NewPCG(seed, c.Seed))
+			s := newSubject(named{tb, fmt.Sprintf("%s/seed %d", a, seed)}, c)
+			s = s.of(limit.Owner{Kind: limit.Tenant, Name: fmt.Sprint("tenant-", seed)})
+			from := r.IntN(2)
+			grids := [2]time.Time{} // one edge of each grid
+			for i, l := range pair {
+				grids[i] = time.UnixMicro(s.peek(Start, charge(l, 1)).Results[0].ResetAt())
+			}
+			type spend struct {
+				at    time.Time
+				units int64
+			}
+			var spends []spend
+			in := func(start time.Time) (units int64) {
+				for _, x := range spends {
+					if !x.at.Before(start) && x.at.Before(start.Add(period)) {
+						units += x.units
+					}
+				}
+				return units
+			}
+			window := func(grid int, at time.Time) time.Time { // that contains at
+				return grids[grid].Add(time.Duration(floorDiv(int64(at.Sub(grids[grid])), int64(period))) * period)
+			}
+			at, change := Start, 8+r.IntN(8)
+			var changed time.Time
+			begun := false // something was charged in the old window that is open at the change
+			for step := range change + 12 {
+				at = at.Add(time.Duration(r.Int64N(int64(period / 2))).Truncate(time.Microsecond))
+				now := from
+				if step >= change {
+					now = 1 - from
+				}
+				if step == change {
+					changed, begun = at, in(window(from, at)) > 0
+				}
+				cost := 1 + r.Int64N(threshold/2)
+				if d := s.decide(at, charge(pair[now], cost)); d.Allowed {
+					spends = append(spends, spend{at, cost})
+				} else if step >= change {
+					d := s.peek(time.UnixMicro(d.RetryAt), charge(pair[now], cost))
+					if !d.Allowed {
+						s.Errorf("at %s the wait was said to end at %s, and it does not", stamp(at),
+							stamp(time.UnixMicro(d.Now)))
+					}
+					continue
+				} else {
+					continue
+				}
+				if a == limit.SlidingWindow { // its bound in any interval is twice the threshold
+					last := int64(0)
+					for _, x := range spends {
+						if x.at.After(at.Add(-period)) {
+							last += x.units
+						}
+					}
+					if last > 2*threshold {
+						s.Errorf("%d units of %d within %s up to %s", last, threshold, period, stamp(at))
+					}
+					continue
+				}
+				if units := in(window(now, at)); step >= change && units > threshold {
+					// Before the change the window of the new grid may have had more. Nothing may have come since.
+					s.Errorf("changed at %s: %d units of %d in the new window that starts at %s", stamp(changed), units, threshold,
+						stamp(window(now, at)))
+				}
+				if units := in(window(from, changed)); step >= change && begun && units > threshold {
+					s.Errorf("changed at %s: %d units of %d in the old window that was open", stamp(changed), units, threshold)
+				}
+			}
+			s.allowed(at.Add(3*period), charge(pair[1-from], threshold))
+		}
+	}
+}

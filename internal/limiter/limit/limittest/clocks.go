@@ -1,0 +1,90 @@
+package limittest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+var clockCases = []testCase{
+	{"a clock that steps back a little gives nothing away", testStepBack},
+	{"a clock that leapt ahead locks nobody out", testLeapAhead},
+	{"times before 1970 and far ahead", testFarTimes},
+}
+
+// Servers' clocks differ by milliseconds to seconds, so time runs back between two requests every day.
+func testStepBack(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		for n, edge := range []time.Duration{0, time.Microsecond, time.Second, 4 * time.Second} { // after a window's edge
+			l := k.limit(tb, "five"+string(rune('a'+n)), 5)
+			at := Start.Add(edge)
+			first := s.allowed(at, charge(l, 5))
+			for _, back := range []time.Duration{time.Microsecond, time.Millisecond, 999 * time.Millisecond,
+				2 * time.Second, limit.MaxSkew} {
+				d := s.decide(at.Add(-back), charge(l, 1))
+				if d.Allowed {
+					s.Errorf("used up %s after an edge: a clock %s behind is let in", edge, back)
+				}
+				if again := s.decide(at, charge(l, 1)); again.Allowed {
+					s.Errorf("used up %s after an edge: let in again after a clock %s behind asked", edge, back)
+				}
+			}
+			reset := time.UnixMicro(first.Results[0].ResetAt())
+			if got := s.peek(reset, charge(l, 5)); !got.Allowed {
+				s.Errorf("used up %s after an edge: a step back moved the reset beyond %s", edge, stamp(reset))
+			}
+		}
+	})
+}
+
+// A clock that was a day ahead for one request must not shut a tenant out for that day, nor open the door for good.
+func testLeapAhead(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		leap := 24*time.Hour + 1234*time.Millisecond
+		if k.algorithm == limit.Quota {
+			leap = 40 * 24 * time.Hour
+		}
+		l := k.limit(tb, "five", 5)
+		s.allowed(Start, charge(l, 5))
+		s.allowed(Start.Add(leap), charge(l, 5))
+		// Back in the present: one charge a tenth of a period for eight periods.
+		admitted, gap, last := int64(0), time.Duration(0), Start
+		const periods, steps = 8, 10
+		for i := range periods * steps {
+			at := Start.Add(time.Second + time.Duration(i)*k.period/steps)
+			if s.decide(at, charge(l, 1)).Allowed {
+				admitted++
+				last = at
+			}
+			gap = max(gap, at.Sub(last))
+		}
+		if longest := 2*k.period + 2*limit.MaxSkew + k.period/steps; gap > longest {
+			s.Errorf("after a leap of %s and back a tenant is shut out for %s, want at most %s", leap, gap, longest)
+		}
+		// Five a period, what was forgotten once by the leap, and one window for the edges.
+		if most := int64(5 * (periods + 3)); admitted > most {
+			s.Errorf("after a leap of %s and back %d units were admitted in %d periods, want at most %d", leap, admitted,
+				periods, most)
+		}
+	})
+}
+
+// Replaying an old log or a broken clock must be an answer, not a panic or an endless loop.
+func testFarTimes(tb testing.TB, c Config) {
+	if c.SetClock != nil {
+		return // a store with a clock of its own sees the present only
+	}
+	each(tb, c, func(s *subject, k sample) {
+		for i, at := range []time.Time{
+			{}, time.Unix(-1, 0), time.Unix(0, 0), time.Date(1883, 11, 18, 12, 0, 0, 0, time.UTC), time.Date(9999, 12, 31,
+				23, 59, 59, 0, time.UTC),
+		} {
+			s := s.of(limit.Owner{Kind: limit.AnyKey, Name: string(rune('a' + i))})
+			l := k.limit(tb, "five", 5)
+			s.allowed(at, charge(l, 5))
+			d := s.denied(at, charge(l, 1))
+			s.allowed(time.UnixMicro(d.RetryAt), charge(l, 1))
+		}
+	})
+}

@@ -1,0 +1,200 @@
+package limittest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+var concurrencyCases = []testCase{
+	{"many at once never admit one too many", testConcurrent},
+	{"many at once over three limits are all or nothing", testConcurrentAll},
+	{"many at once while time passes stay within the bound", testConcurrentTime},
+	{"many at once who charge and refund lose no unit", testConcurrentRefunds},
+}
+
+// handles are four ways to the same counters, as many processes would have them, or the store alone.
+func (s *subject) handles() []limit.Store {
+	all := []limit.Store{s.store}
+	if s.c.Peer != nil {
+		for len(all) < 4 {
+			all = append(all, s.c.Peer(s.TB, s.store))
+		}
+	}
+	return all
+}
+
+// crowd runs f on every goroutine, each with a handle, after all of them are there.
+func (s *subject) crowd(f func(g int, store limit.Store)) {
+	handles := s.handles()
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for g := range s.c.Goroutines {
+		wg.Go(func() {
+			<-start
+			f(g, handles[g%len(handles)])
+		})
+	}
+	close(start)
+	wg.Wait()
+}
+
+// try decides; an error counts as not admitted where the store may fail, and fails the test otherwise.
+func (s *subject) try(store limit.Store, now time.Time, d *limit.Decision, charges ...limit.Charge) bool {
+	err := store.Decide(s.Context(), s.request(charges), now, d)
+	if err != nil && !s.c.MayFail {
+		s.Errorf("Decide(%s): %v", describe(charges), err)
+	}
+	return err == nil && d.Allowed
+}
+
+func testConcurrent(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		for round, cost := range []int64{1, 3} {
+			l := k.limit(tb, fmt.Sprint("fifty-", round), 50)
+			want := 50 / cost
+			if k.oneAtATime() {
+				want = 1
+			}
+			s.clock(Start)
+			var admitted atomic.Int64
+			s.crowd(func(_ int, store limit.Store) {
+				var d limit.Decision
+				for range 4 {
+					if s.try(store, Start, &d, charge(l, cost)) {
+						admitted.Add(1)
+					}
+				}
+			})
+			if got := admitted.Load(); got > want || (!s.c.MayFail && got != want) {
+				s.Errorf("%d goroutines with a cost of %d of 50: %d admitted, want %d", s.c.Goroutines, cost, got, want)
+			}
+		}
+	})
+}
+
+func testConcurrentAll(tb testing.TB, c Config) {
+	samples := c.samples()
+	each(tb, c, func(s *subject, k sample) {
+		for round := range 3 {
+			other := samples[(slices.Index(samples, k)+1+round)%len(samples)]
+			if k.oneAtATime() || other.oneAtATime() {
+				continue
+			}
+			limits := []*limit.Limit{
+				k.limit(tb, fmt.Sprint("a", round), 50), other.limit(tb, fmt.Sprint("b", round), 40), k.limit(tb,
+					fmt.Sprint("c", round), 60),
+			}
+			s.clock(Start)
+			var admitted atomic.Int64
+			s.crowd(func(g int, store limit.Store) {
+				var d limit.Decision
+				for i := range 4 { // in every order, so that locks taken one by one would meet
+					charges := []limit.Charge{charge(limits[g%3], 1), charge(limits[(g+1+i%2)%3], 1), charge(limits[(g+2-i%2)%3], 1)}
+					if s.try(store, Start, &d, charges...) {
+						admitted.Add(1)
+					}
+				}
+			})
+			got := admitted.Load()
+			if got > 40 || (!s.c.MayFail && got != 40) {
+				s.Errorf("with %s: %d admitted over limits of 50, 40 and 60, want 40", other.algorithm, got)
+			}
+			for i, units := range []int64{50, 40, 60} {
+				if left := s.remaining(Start, limits[i]); left > units-got || (!s.c.MayFail && left != units-got) {
+					s.Errorf("with %s: %d were admitted, yet %d of %d remain", other.algorithm, got, left, units)
+				}
+			}
+		}
+	})
+}
+
+func testConcurrentTime(tb testing.TB, c Config) {
+	if c.SetClock != nil {
+		return // its time stands still in concurrent steps
+	}
+	each(tb, c, func(s *subject, k sample) {
+		// Three seconds, three periods: a goroutine that is held up is then never beyond MaxSkew late.
+		const span = 3 * time.Second
+		begin := Start.Add(14*time.Hour - span/2) // midnight in the middle, for the quota
+		if k.algorithm != limit.Quota {
+			k.period = time.Second
+		}
+		l := k.limit(tb, "fifty", 50)
+		var mu sync.Mutex
+		h := &counter{tier: l.Tiers[0]}
+		var ticks, late atomic.Int64
+		turns := min(40, max(10, c.Repeats/3)) // with the fewest they still ask for several times what is admitted
+		step := span / time.Duration(turns*s.c.Goroutines)
+		s.crowd(func(g int, store limit.Store) {
+			var d limit.Decision
+			for range turns {
+				tick := ticks.Add(1)
+				at := begin.Add(time.Duration(tick) * step)
+				cost := int64(1 + g%3)
+				admitted := s.try(store, at, &d, charge(l, cost))
+				for lag := ticks.Load() - tick; ; {
+					if most := late.Load(); lag <= most || late.CompareAndSwap(most, lag) {
+						break
+					}
+				}
+				if !admitted {
+					continue
+				}
+				sp := &spend{at: d.Now, units: cost, tier: l.Tiers[0]}
+				mu.Lock()
+				h.spends = append(h.spends, sp)
+				mu.Unlock()
+			}
+		})
+		slices.SortFunc(h.spends, func(a, b *spend) int { return cmp.Compare(a.at, b.at) })
+		if len(h.spends) == 0 {
+			s.Fatalf("nothing was admitted, so nothing is tested")
+		}
+		// The store saw the times out of order, each at most this much later than it says.
+		if over := h.overBoundIf(time.Duration(late.Load()) * step); over != "" {
+			s.Errorf("%s", over)
+		}
+	})
+}
+
+func testConcurrentRefunds(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		if k.oneAtATime() {
+			return
+		}
+		l := k.limit(tb, "fifty", 50)
+		s.clock(Start)
+		var net atomic.Int64
+		s.crowd(func(g int, store limit.Store) {
+			var d limit.Decision
+			for i := range 8 {
+				if !s.try(store, Start, &d, charge(l, 2)) {
+					continue
+				}
+				net.Add(2)
+				if (g+i)%3 == 0 {
+					continue
+				}
+				r, err := store.Refund(s.Context(), d.Receipt(), int64(i%3), Start)
+				if err != nil {
+					if !s.c.MayFail {
+						s.Errorf("Refund: %v", err)
+					}
+					continue
+				}
+				net.Add(-r.Units[0])
+			}
+		})
+		kept := net.Load()
+		if left := s.remaining(Start, l); kept > 50 || left > 50-kept || (!s.c.MayFail && left != 50-kept) {
+			s.Errorf("%d units of 50 were charged and kept, yet %d remain", kept, left)
+		}
+	})
+}

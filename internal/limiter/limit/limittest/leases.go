@@ -1,0 +1,575 @@
+package limittest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// leaseCases are run where Config.Leases says that the store honours [limit.Request.Leases].
+var leaseCases = []testCase{
+	{"leases: as much as the rule says", testLeaseRule},
+	{"leases: a denial leases nothing", testLeaseDenied},
+	{"leases: a denial gives nothing back", testLeaseDeniedBack},
+	{"leases: units count until they end", testLeaseEnds},
+	{"leases: a ramp is what comes free until it ends", testLeaseRamp},
+	{"leases: what comes back is there again", testLeaseBack},
+	{"leases: a slot comes earlier by what comes back", testSlotBack},
+	{"leases: all that is counted comes back", testAllBack},
+	{"leases: what was admitted elsewhere counts", testLeaseOwed},
+	{"leases: a peek leases nothing", testLeasePeek},
+	{"leases: who needs nothing is admitted", testLeaseNeedsNothing},
+	{"leases: spent units are refunded once", testLeaseRefund},
+	{"leases: bad requests are refused", testLeaseBadRequests},
+	{"leases: many at once never lease one unit too many", testLeaseConcurrent},
+	{"leases: random scripts agree with a count", testLeaseScripts},
+}
+
+// runs reports whether the store is held to the guarantee.
+func (c Config) runs(tc testCase) bool {
+	return c.Leases || !slices.ContainsFunc(leaseCases, func(l testCase) bool { return l.name == tc.name })
+}
+
+// eachLeased is each without the algorithm that is never leased.
+func eachLeased(tb testing.TB, c Config, f func(s *subject, k sample)) {
+	tb.Helper()
+	each(tb, c, func(s *subject, k sample) {
+		if !k.oneAtATime() {
+			f(s, k)
+		}
+	})
+}
+
+// life is for how long the scripts lease what has stamps; other leases end by themselves.
+func (k sample) life() int64 {
+	if k.algorithm == limit.SlidingLog || k.algorithm == limit.SlidingBuckets {
+		return (2 * time.Second).Microseconds()
+	}
+	return 0
+}
+
+// most asks for a need and so many units beyond.
+func (k sample) most(need, units int64) limit.LeaseRequest {
+	return limit.LeaseRequest{Need: need, Ample: units, Share: limit.ShareOne, Life: k.life()}
+}
+
+// ask decides on charges that lease, one Ahead for each.
+func (s *subject) ask(now time.Time, ahead []limit.LeaseRequest, charges ...limit.Charge) *limit.Decision {
+	s.Helper()
+	s.clock(now)
+	d := new(limit.Decision)
+	req := s.request(charges)
+	req.Leases = ahead
+	if err := s.store.Decide(s.Context(), req, now, d); err != nil {
+		s.Fatalf("Decide(%s, ahead %+v at %s): %v", describe(charges), ahead, stamp(now), err)
+	}
+	if len(d.Results) != len(ahead) {
+		s.Fatalf("%s, ahead %+v: %d results", describe(charges), ahead, len(d.Results))
+	}
+	for i := range d.Results {
+		r, g, a := &d.Results[i], d.Lease(i), &ahead[i]
+		most := a.Largest()
+		switch {
+		case !d.Allowed && s.c.KeepsAhead:
+			most += a.Need
+		case !d.Allowed:
+			most = 0
+		}
+		want := a.Need
+		if !d.Charges(i) {
+			want = 0
+		}
+		if r.Charged != want || g.Units < 0 || g.Units > most || g.Upfront < 0 || g.Upfront > g.Units || (g.Units > 0 &&
+			g.Until < d.Now) {
+			s.Fatalf("%s, ahead %+v at %s: allowed %t, result %d is charged %d, want %d, and leases %+v, want at most %d",
+				describe(charges), *a, stamp(now), d.Allowed, i+1, r.Charged, want, g, most)
+		}
+	}
+	return d
+}
+
+// leased is ask, allowed, for one limit, with the units that must come of it.
+func (s *subject) leased(now time.Time, a limit.LeaseRequest, want int64, c limit.Charge) *limit.Decision {
+	s.Helper()
+	d := s.ask(now, []limit.LeaseRequest{a}, c)
+	if g := d.Lease(0); !d.Allowed || g.Units != want {
+		s.Fatalf("%s, ahead %+v at %s: allowed %t, leases %+v; want %d units", describe([]limit.Charge{c}), a, stamp(now), d.Allowed, g,
+			want)
+	}
+	return d
+}
+
+// left fails unless so many units remain.
+func (s *subject) left(what string, now time.Time, l *limit.Limit, want int64) {
+	s.Helper()
+	if got := s.remaining(now, l); got != want {
+		s.Errorf("%s: %d of %s remain at %s, want %d", what, got, l.ID, stamp(now), want)
+	}
+}
+
+func testLeaseRule(tb testing.TB, c Config) {
+	eachLeased(tb, c, func(s *subject, k sample) {
+		for i, tt := range []struct {
+			ask  limit.LeaseRequest
+			want int64 // of 20, of which 4 are used
+		}{
+			{limit.LeaseRequest{}, 0},
+			{limit.LeaseRequest{Need: 3}, 0},
+			{limit.LeaseRequest{Most: 6, Plenty: 20, Share: 1024}, 6},
+			{limit.LeaseRequest{Most: 60, Plenty: 20, Share: 1024}, 16},
+			{limit.LeaseRequest{Most: 60, Plenty: 20, Share: 512}, 8},
+			{limit.LeaseRequest{Most: 60, Plenty: 20, Share: 63}, 0}, // 1008/1024 of a unit
+			{limit.LeaseRequest{Most: 60, Plenty: 20, Share: 64}, 1},
+			{limit.LeaseRequest{Most: 60, Plenty: 20, Share: 64, Least: 5}, 5},
+			{limit.LeaseRequest{Most: 2, Plenty: 20, Share: 1024, Least: 5}, 5},
+			{limit.LeaseRequest{Least: 50}, 16},
+			{limit.LeaseRequest{Most: 6, Ample: 12, Plenty: 16, Share: 1024}, 12},
+			{limit.LeaseRequest{Most: 6, Ample: 12, Plenty: 17, Share: 1024}, 6},
+			{limit.LeaseRequest{Need: 3, Most: 6, Ample: 12, Plenty: 13, Share: 1024}, 12},
+			{limit.LeaseRequest{Need: 3, Most: 6, Ample: 12, Plenty: 14, Share: 1024}, 6},
+			{limit.LeaseRequest{Need: 3, Most: 60, Plenty: 20, Share: 1024}, 13},
+			{limit.LeaseRequest{Need: 16, Least: 1, Most: 60, Plenty: 20, Share: 1024}, 0},
+		} {
+			l := k.limit(tb, fmt.Sprint("rule-", i), 20)
+			s.allowed(Start, charge(l, 4))
+			tt.ask.Life = k.life()
+			g := s.leased(Start, tt.ask, tt.want, charge(l, max(tt.ask.Need, 1))).Lease(0)
+			if g.Upfront != g.Units {
+				s.Errorf("ahead %+v, no ramp: %d of %d may be spent at once", tt.ask, g.Upfront, g.Units)
+			}
+			s.left(fmt.Sprintf("ahead %+v", tt.ask), Start, l, 16-tt.ask.Need-tt.want)
+		}
+	})
+}
+
+// A limit that denies must not burn another's units by a lease. A store that keeps what it leased says so: then it counts.
+func testLeaseDenied(tb testing.TB, c Config) {
+	samples := c.samples()
+	eachLeased(tb, c, func(s *subject, k sample) {
+		for j, other := range samples {
+			if other.oneAtATime() {
+				continue
+			}
+			l, full := k.limit(tb, fmt.Sprint("l", j), 20), other.limit(tb, fmt.Sprint("full", j), 20)
+			s.allowed(Start, charge(full, 18))
+			for _, order := range [][]int{{0, 1}, {1, 0}} {
+				before := s.remaining(Start, l)
+				charges := []limit.Charge{charge(l, 4), charge(full, 4)}
+				ahead := []limit.LeaseRequest{k.most(4, 2), other.most(3, 2)}
+				d := s.ask(Start, []limit.LeaseRequest{ahead[order[0]], ahead[order[1]]}, charges[order[0]], charges[order[1]])
+				if d.Allowed {
+					s.Fatalf("a need of 3 of %s where 2 are left is allowed", other.algorithm)
+				}
+				s.left("a denial by "+other.algorithm.String(), Start, l, before-d.Lease(order[0]).Units)
+				s.left("a denial by itself", Start, full, 2)
+			}
+		}
+	})
+}
+
+// What rides back on a request that is denied stays with its holder, who would have it twice if it came back all the same.
+// Counters of several values are where a store might write one after the other; a handle that has not seen them yet might try.
+func testLeaseDeniedBack(tb testing.TB, c Config) {
+	samples := c.samples()
+	eachLeased(tb, c, func(s *subject, k sample) {
+		for j, other := range samples {
+			if other.oneAtATime() {
+				continue
+			}
+			l := k.limit(tb, fmt.Sprint("l", j), 40)
+			full := build(tb, limit.Limit{ID: fmt.Sprint("full", j), Per: "subject", MaxCost: 20, Tiers: []limit.Tier{other.tier(20)}})
+			user := limit.ValueOf("u")
+			s.allowed(Start, chargeValue(full, user, 18))
+			g := s.leased(Start, k.most(2, 10), 10, charge(l, 2)).Lease(0)
+			for _, handle := range s.handles() {
+				for _, back := range []int64{3, 0, 10} {
+					fresh := *s
+					fresh.store = handle
+					before := s.remaining(Start, l)
+					a := k.most(2, 2)
+					a.Correction, a.CorrectionAt = -back, g.At
+					d := fresh.ask(Start, []limit.LeaseRequest{a, other.most(3, 2)}, charge(l, 2), chargeValue(full, user, 4))
+					if d.Allowed {
+						s.Fatalf("a need of 3 of %s where 2 are left is allowed", other.algorithm)
+					}
+					s.left(fmt.Sprintf("%d rode back on what %s denied", back, other.algorithm), Start, l, before-d.Lease(0).Units)
+				}
+			}
+			before := s.remaining(Start, l)
+			a := k.most(before+4, 2)
+			a.Correction, a.CorrectionAt = -3, g.At
+			if d := s.ask(Start, []limit.LeaseRequest{a}, charge(l, before+4)); d.Allowed {
+				s.Fatalf("a need of %d where %d are left, and 3 come back, is allowed", before+4, before)
+			}
+			s.left("3 rode back on what the limit itself denied", Start, l, before)
+		}
+	})
+}
+
+func testLeaseEnds(tb testing.TB, c Config) {
+	eachLeased(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "twenty", 20)
+		g := s.leased(Start, k.most(4, 50), 16, charge(l, 4)).Lease(0)
+		until := time.UnixMicro(g.Until)
+		s.denied(until.Add(-time.Microsecond), charge(l, 1))
+		half, all := until, until // when ten, and all twenty, are there again
+		switch k.algorithm {
+		case limit.SlidingWindow:
+			half, all = until.Add(k.period/2), until.Add(k.period)
+		case limit.TokenBucket:
+			s.left("at the slot's end", until, l, 0)
+			half, all = until.Add(k.period/2), until.Add(k.period)
+		case limit.SlidingLog:
+			half, all = until.Add(k.period), until.Add(k.period)
+		case limit.SlidingBuckets:
+			half = until.Truncate(k.period / 5).Add(k.period * 6 / 5)
+			all = half
+		}
+		if half == all && k.algorithm != limit.FixedWindow && k.algorithm != limit.Quota {
+			s.left("a µs before", all.Add(-time.Microsecond), l, 0)
+		}
+		if half != all {
+			s.left("half of the time", half, l, 10)
+		}
+		s.left("after it", all, l, 20)
+		s.allowed(all, charge(l, 20))
+	})
+}
+
+func testLeaseRamp(tb testing.TB, c Config) {
+	eachLeased(tb, c, func(s *subject, k sample) {
+		var now time.Time
+		var upfront, units int64
+		l := k.limit(tb, "twenty", 20)
+		until := int64(0)
+		switch k.algorithm {
+		case limit.SlidingWindow: // 20 in the last window weigh 15 after a quarter of this one, and 13 when a ramp ends
+			now, upfront, units = Start.Add(k.period*5/4), 5, 7
+			until = Start.Add(k.period * 11 / 8).UnixMicro()
+		case limit.TokenBucket: // two a second
+			now = Start
+			until = l.Tiers[0].RampEnd(s.owner.Name, now.UnixMicro())
+			units = (until - now.UnixMicro()) * 2 / 1_000_000
+		default:
+			return
+		}
+		s.allowed(Start, charge(l, 20))
+		a := k.most(0, 50)
+		a.Ramp = true
+		a.Ample = units - 1
+		g := s.leased(now, a, units-1, charge(l, 1)).Lease(0)
+		if g.Upfront != min(upfront, units-1) || g.Until != until {
+			s.Errorf("a ramp at %s is %+v, want %d at once and the rest until %d", stamp(now), g, upfront, until)
+		}
+		s.left("a ramp", now, l, 0)
+		a.Ample = 50 // beside the first ramp the counter is more than full now, and will not be when both end
+		if g := s.leased(now, a, 1, charge(l, 1)).Lease(0); g.Upfront != max(upfront-units+1, 0) || g.Until != until {
+			s.Errorf("another ramp at %s is %+v, want none at once and one until %d", stamp(now), g, until)
+		}
+		s.leased(now, a, 0, charge(l, 1))
+		s.denied(time.UnixMicro(until-1), charge(l, 1))
+	})
+}
+
+func testLeaseBack(tb testing.TB, c Config) {
+	eachLeased(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "twenty", 20)
+		s.allowed(Start, charge(l, 4))
+		g := s.leased(Start, k.most(2, 12), 12, charge(l, 2)).Lease(0)
+		s.leased(Start, limit.LeaseRequest{Correction: -5, CorrectionAt: g.At}, 0, charge(l, 1))
+		s.left("5 of 12 came back", Start, l, 7)
+		more := k.most(8, 1) // 2 come back, 8 are needed, and one is leased: all of what is there
+		more.Correction, more.CorrectionAt = -2, g.At
+		s.leased(Start, more, 1, charge(l, 8))
+		s.left("all is used", Start, l, 0)
+		if k.algorithm == limit.FixedWindow || k.algorithm == limit.Quota || k.algorithm == limit.TokenBucket {
+			end := time.UnixMicro(g.Until)
+			before := s.remaining(end, l)
+			s.leased(end, limit.LeaseRequest{Correction: -5, CorrectionAt: g.At}, 0, charge(l, 1))
+			if left := s.remaining(end, l); left != before && (k.algorithm != limit.TokenBucket || left != before+5) { // a slot may take it
+				s.Errorf("5 of 16 come back when their window or slot is over: %d are left, %d were before", left, before)
+			}
+		}
+	})
+}
+
+// A leaky bucket is never leased, but an operator gives back to it, too: its slot comes earlier, and is free now at the earliest.
+func testSlotBack(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		if !k.oneAtATime() {
+			return
+		}
+		l := k.limit(tb, "twenty", 20)
+		give := func(at time.Time, units int64) {
+			s.leased(at, limit.LeaseRequest{Correction: -units, CorrectionAt: at.UnixMicro()}, 0, charge(l, 1))
+		}
+		wait := func(at time.Time, units int64) {
+			s.Helper()
+			if got, want := s.denied(at, charge(l, 1)).RetryAfter(), k.period*time.Duration(units)/20; got != want {
+				s.Errorf("at %s the wait is %s, want %s, for %d units", stamp(at), got, want, units)
+			}
+		}
+		give(Start, 5) // of a counter that nobody used
+		s.allowed(Start, charge(l, 10))
+		wait(Start, 10)
+		give(Start, 4)
+		wait(Start, 6)
+		later := Start.Add(k.period / 10)
+		give(later, 1)
+		wait(later, 3)
+		give(later, limit.MaxUnits)
+		s.allowed(later, charge(l, 20)) // what came back beyond that is no credit
+		wait(later, 20)
+	})
+}
+
+// What operators do to empty a counter: give back more than there can be, window by window and stamp by stamp.
+func testAllBack(tb testing.TB, c Config) {
+	eachLeased(tb, c, func(s *subject, k sample) {
+		if k.algorithm == limit.TokenBucket { // only what is leased comes back to it
+			return
+		}
+		l, other := k.limit(tb, "twenty", 20), k.limit(tb, "others", 20)
+		s.allowed(Start, charge(l, 4), charge(other, 4))
+		g := s.leased(Start, k.most(2, 6), 6, charge(l, 2)).Lease(0)
+		for _, at := range []int64{g.At, Start.UnixMicro()} {
+			s.leased(Start, limit.LeaseRequest{Correction: -limit.MaxUnits, CorrectionAt: at}, 0, charge(l, 1))
+		}
+		s.left("12 were used, and all came back", Start, l, 20)
+		s.left("none of another limit's came back", Start, other, 16)
+		s.allowed(Start, charge(l, 20))
+		s.denied(Start, charge(l, 1))
+	})
+}
+
+func testLeaseOwed(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "twenty", 20)
+		owe := func(units int64) {
+			s.leased(Start, limit.LeaseRequest{Correction: units, CorrectionAt: Start.UnixMicro()}, 0, charge(l, 1))
+		}
+		owe(3)
+		if k.oneAtATime() {
+			if got, want := s.denied(Start, charge(l, 1)).RetryAfter(), k.period*3/20; got != want {
+				s.Errorf("3 were admitted elsewhere: the wait is %s, want %s", got, want)
+			}
+		} else {
+			s.left("3 were admitted elsewhere", Start, l, 17)
+			owe(30)
+			s.denied(Start, charge(l, 1))
+			s.left("33 were admitted elsewhere", Start, l, 0)
+		}
+		s.allowed(Start.Add(3*k.period), charge(l, 20))
+	})
+}
+
+func testLeasePeek(tb testing.TB, c Config) {
+	eachLeased(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "twenty", 20)
+		s.allowed(Start, charge(l, 4))
+		before := s.counters(Start, charge(l, 1))
+		req := s.request([]limit.Charge{charge(l, 2)})
+		req.Leases = []limit.LeaseRequest{k.most(2, 10)}
+		d := new(limit.Decision)
+		if err := s.store.Peek(s.Context(), req, Start, d); err != nil || !d.Allowed {
+			s.Fatalf("Peek ahead: allowed %t, %v", d.Allowed, err)
+		}
+		s.unchanged("a peek", before, s.counters(Start, charge(l, 1)))
+	})
+}
+
+func testLeaseNeedsNothing(tb testing.TB, c Config) {
+	eachLeased(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "twenty", 20)
+		s.allowed(Start, charge(l, 20))
+		d := s.leased(Start, k.most(0, 10), 0, charge(l, 20))
+		if len(d.Receipt().Entries()) != 0 {
+			s.Errorf("nothing was charged, and the receipt is %+v", d.Receipt().Entries())
+		}
+		if d := s.ask(Start, []limit.LeaseRequest{{}}, charge(l, 21)); d.Allowed || !d.Never {
+			s.Errorf("a cost of 21 of 20: allowed %t, never %t", d.Allowed, d.Never)
+		}
+	})
+}
+
+// The receipt of what was spent from a lease is the holder's own; the store that charged the lease gives it back.
+func testLeaseRefund(tb testing.TB, c Config) {
+	eachLeased(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "twenty", 20)
+		d := s.leased(Start, k.most(2, 10), 10, charge(l, 2))
+		lease := d.Leftover(0)
+		lease.Units = 10
+		spent := new(limit.Decision)
+		e := spent.BeginLeased(s.request([]limit.Charge{charge(l, 6)}), Start.UnixMicro(), limit.ReceiptID{Hi: rand.Uint64(), Lo: 1})
+		e.FromLeftover(0, &lease, 0)
+		e.ChargeLeftover(0)
+		if back := s.refund(Start, spent, 4); back.Units[0] != 4 || back.Repeated {
+			s.Errorf("4 of 6 that were spent from a lease: %+v", back)
+		}
+		s.left("10 leased and 2 needed, 4 refunded", Start, l, 12)
+		if back := s.refund(Start, spent, 0); back.Units[0] != 0 || !back.Repeated {
+			s.Errorf("again: %+v", back)
+		}
+		if back := s.refund(Start, d, 0); back.Units[0] != 2 {
+			s.Errorf("the need of 2: %+v", back)
+		}
+		s.left("the need, too", Start, l, 14)
+	})
+}
+
+func testLeaseBadRequests(tb testing.TB, c Config) {
+	eachLeased(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "twenty", 20)
+		s.allowed(Start, charge(l, 4))
+		before := s.counters(Start, charge(l, 1))
+		for _, ahead := range [][]limit.LeaseRequest{
+			{{Need: 3}}, {{Need: -1}}, {{Most: limit.MaxUnits + 1}}, {{Share: limit.ShareOne + 1}}, {{Least: -1}}, {{}, {}},
+			{{Correction: limit.MaxUnits + 1}}, {{Life: -1}},
+		} {
+			req := s.request([]limit.Charge{charge(l, 2)})
+			req.Leases = ahead
+			if err := s.store.Decide(s.Context(), req, Start, new(limit.Decision)); err == nil {
+				s.Errorf("ahead %+v of a cost of 2 is taken", ahead)
+			}
+		}
+		s.unchanged("a bad request", before, s.counters(Start, charge(l, 1)))
+	})
+}
+
+// A crowd leases, and gives back in the second round. What was leased may be spent at any time, so it counts at once.
+func testLeaseConcurrent(tb testing.TB, c Config) {
+	eachLeased(tb, c, func(s *subject, k sample) {
+		for round, gives := range []bool{false, true} {
+			l := k.limit(tb, fmt.Sprint("fifty-", round), 50)
+			s.clock(Start)
+			var taken, returned atomic.Int64
+			s.crowd(func(g int, store limit.Store) {
+				var d limit.Decision
+				r := rand.New(rand.NewPCG(uint64(g), s.c.Seed))
+				for range 4 {
+					a := k.most(int64(r.IntN(2)), r.Int64N(4))
+					a.Least = r.Int64N(2)
+					req := s.request([]limit.Charge{charge(l, 1)})
+					req.Leases = []limit.LeaseRequest{a}
+					if !s.tryLease(store, req, &d) {
+						taken.Add(d.Lease(0).Units)
+						continue
+					}
+					held := d.Lease(0)
+					taken.Add(held.Units + d.Results[0].Charged)
+					if !gives || held.Units == 0 {
+						continue
+					}
+					back := 1 + r.Int64N(held.Units)
+					req.Leases = []limit.LeaseRequest{{Correction: -back, CorrectionAt: held.At}}
+					if s.tryLease(store, req, &d) {
+						returned.Add(back)
+					}
+				}
+			})
+			net := taken.Load() - returned.Load()
+			left := s.remaining(Start, l)
+			if net > 50 || left > 50-net || (!s.c.MayFail && left != 50-net) {
+				s.Errorf("%d of 50 were charged or leased, %d of them given back, yet %d remain", taken.Load(), returned.Load(), left)
+			}
+			if !gives && !s.c.MayFail && s.c.Goroutines >= 64 && net != 50 {
+				s.Errorf("%d goroutines that want more than 50 were given %d", s.c.Goroutines, net)
+			}
+		}
+	})
+}
+
+// tryLease decides; an error counts as nothing taken where the store may fail, and fails the test otherwise.
+func (s *subject) tryLease(store limit.Store, req *limit.Request, d *limit.Decision) bool {
+	err := store.Decide(s.Context(), req, Start, d)
+	if err != nil && !s.c.MayFail {
+		s.Errorf("Decide(%s, ahead %+v): %v", describe(req.Charges), req.Leases, err)
+	}
+	return err == nil && d.Allowed
+}
+
+// testLeaseScripts leases at random from fixed windows and quotas, beside a count of each window.
+func testLeaseScripts(tb testing.TB, c Config) {
+	if !c.accepts(limit.FixedWindow) || !c.accepts(limit.Quota) {
+		return
+	}
+	for seed := range uint64(max(c.Scripts/5, 4)) {
+		s := newSubject(tb, c)
+		r := rand.New(rand.NewPCG(seed, c.Seed))
+		limits := []*limit.Limit{
+			build(tb, limit.Limit{ID: "window", MaxCost: 50, Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Period: 10 * time.Second, Threshold: 30}}}),
+			build(tb, limit.Limit{ID: "day", MaxCost: 50, Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 90,
+				Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}}}),
+		}
+		periods := []time.Duration{10 * time.Second, 24 * time.Hour}
+		used := map[time.Time]int64{} // by the window's start; a quota's is a µs later, to tell them apart
+		now := Start.Add(14*time.Hour - time.Minute)
+		var held []limit.Lease // of the first limit
+		for step := range c.Steps {
+			now = now.Add(time.Duration(r.IntN(3)) * time.Duration(r.IntN(3_000_000)) * time.Microsecond)
+			var charges []limit.Charge
+			var ahead []limit.LeaseRequest
+			var windows []time.Time
+			allowed := true
+			for i, l := range limits {
+				cost := 1 + r.Int64N(5)
+				a := limit.LeaseRequest{Need: r.Int64N(cost + 1), Least: r.Int64N(3), Most: r.Int64N(9), Ample: r.Int64N(20), Plenty: r.Int64N(40),
+					Share: r.Int64N(limit.ShareOne + 1)}
+				window := now.Truncate(periods[i]).Add(time.Duration(i) * time.Microsecond)
+				if i == 0 && len(held) > 0 && r.IntN(3) == 0 {
+					h := &held[r.IntN(len(held))]
+					if back := min(1+r.Int64N(4), h.Units); back > 0 && time.UnixMicro(h.Until).After(now) {
+						h.Units -= back
+						a.Correction, a.CorrectionAt = -back, h.At
+					}
+				} else if r.IntN(8) == 0 {
+					a.Correction, a.CorrectionAt = r.Int64N(4), now.UnixMicro()
+				}
+				charges, ahead, windows = append(charges, charge(l, cost)), append(ahead, a), append(windows, window)
+				allowed = allowed && (a.Need == 0 || used[window]+a.Correction+a.Need <= l.Tiers[0].Threshold)
+			}
+			d := s.ask(now, ahead, charges...)
+			if d.Allowed != allowed {
+				s.Fatalf("seed %d, step %d: %s, ahead %+v, used %v: allowed %t, want %t", seed, step+1, describe(charges), ahead, used, d.Allowed,
+					allowed)
+			}
+			for i := range charges {
+				g, a, n := d.Lease(i), &ahead[i], used[windows[i]]
+				if allowed {
+					n += a.Correction + a.Need
+					if want := byRule(a, limits[i].Tiers[0].Threshold-n); g.Units != want {
+						s.Fatalf("seed %d, step %d: ahead %+v with %d used leases %+v, want %d units", seed, step+1, *a, n, g, want)
+					}
+				} else if a.Correction < 0 { // nothing came back
+					h := slices.IndexFunc(held, func(h limit.Lease) bool { return h.At == a.CorrectionAt })
+					held[h].Units -= a.Correction
+				}
+				used[windows[i]] = n + g.Units
+				if i == 0 && g.Units > 0 {
+					held = append(held, g)
+				}
+				s.left(fmt.Sprintf("seed %d, step %d", seed, step+1), now, limits[i], max(limits[i].Tiers[0].Threshold-used[windows[i]], 0))
+			}
+		}
+	}
+}
+
+// byRule is how much of what is left is leased.
+func byRule(a *limit.LeaseRequest, left int64) int64 {
+	want := a.Most
+	if left >= a.Plenty {
+		want = a.Ample
+	}
+	if share := left * a.Share / limit.ShareOne; want > share {
+		want = share
+	}
+	if want < a.Least {
+		want = a.Least
+	}
+	return max(min(want, left), 0)
+}

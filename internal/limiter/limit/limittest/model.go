@@ -1,0 +1,430 @@
+package limittest
+
+import (
+	"fmt"
+	"math/big"
+	"sort"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// Model decides by the formulas of the algorithms alone, from the full list of what was ever admitted. It is slow,
+// holds
+// everything for ever, and shares no code with the core but the exported fields of limits. Its time may not step back.
+//
+// It knows no bound on values and no alignment to owners; scripts for it use neither.
+type Model struct {
+	counters map[counterName]*counter
+}
+
+// NewModel is a model in which nothing was ever charged.
+func NewModel() *Model { return &Model{counters: map[counterName]*counter{}} }
+
+// counterName is what makes a counter this counter: the owner, the value, and the identity of design §3.
+type counterName struct {
+	owner    limit.Owner
+	value    limit.Value
+	id, tier string
+	shadow   bool
+}
+
+// counter is the history of one tier for one value.
+type counter struct {
+	tier     limit.Tier // as it was at the last charge: the period and calendar are always these
+	spends   []*spend   // ascending by time
+	level    *big.Rat   // token_bucket: at levelAt
+	levelAt  int64
+	refunded *big.Rat // token_bucket: all that was ever given back
+	slot     *big.Rat // leaky_bucket: when the next charge may come; nil is at once
+}
+
+// spend is one admitted charge.
+type spend struct {
+	at    int64
+	units int64    // net of refunds; a token bucket's are in kept
+	kept  *big.Rat // token_bucket: units net of refunds
+	tier  limit.Tier
+
+	headroom *big.Rat // token_bucket: what the bucket could gain before the charge
+	refunded *big.Rat // token_bucket: what had been given back before the charge
+}
+
+// Outcome is what the model answers.
+type Outcome struct {
+	Allowed, Never bool
+	RetryAt        int64
+	Tiers          []TierOutcome
+
+	receipt []entry
+}
+
+// TierOutcome is the outcome of one tier, as in limit.Result.
+type TierOutcome struct {
+	Admits, Never               bool
+	Charged, Remaining, RetryAt int64
+	ResetAt                     int64
+}
+
+type entry struct {
+	counter *counter
+	spend   *spend
+}
+
+// Decide answers for all charges, and charges them if it admits and commit is set.
+func (m *Model) Decide(owner limit.Owner, charges []limit.Charge, now int64, commit bool) *Outcome {
+	o := &Outcome{Allowed: true}
+	type ask struct {
+		limit  *limit.Limit
+		charge int
+		tier   *limit.Tier
+		cost   int64
+		c      *counter
+	}
+	var asks []ask
+	admits := make([]bool, len(charges))
+	for i, ch := range charges {
+		admits[i] = true
+		for j := range ch.Limit.Tiers {
+			t := &ch.Limit.Tiers[j]
+			c := m.counter(owner, ch, t)
+			out := TierOutcome{Never: ch.Cost > capacity(t), Admits: c.admits(t, now, ch.Cost)}
+			if !out.Admits {
+				admits[i] = false
+				if !out.Never {
+					out.RetryAt = c.fits(t, now, ch.Cost)
+				}
+			}
+			if !out.Admits && ch.Limit.Mode == limit.Enforce {
+				o.Allowed = false
+				o.Never = o.Never || out.Never
+				o.RetryAt = max(o.RetryAt, out.RetryAt)
+			}
+			o.Tiers = append(o.Tiers, out)
+			asks = append(asks, ask{ch.Limit, i, t, ch.Cost, c})
+		}
+	}
+	if o.Never || o.Allowed {
+		o.RetryAt = 0
+	}
+	for i, a := range asks {
+		if o.Allowed && commit && admits[a.charge] {
+			o.Tiers[i].Charged = a.cost
+			o.receipt = append(o.receipt, entry{a.c, a.c.charge(a.tier, now, a.cost)})
+		}
+		o.Tiers[i].Remaining = a.c.remaining(a.tier, now)
+		o.Tiers[i].ResetAt = a.c.resetAt(a.tier, now)
+	}
+	return o
+}
+
+// counter finds or makes the counter that a tier of a charge is about.
+func (m *Model) counter(owner limit.Owner, ch limit.Charge, t *limit.Tier) *counter {
+	name := counterName{owner: owner, value: ch.Value, id: ch.Limit.ID, shadow: ch.Limit.Mode == limit.Shadow}
+	name.tier = fmt.Sprintf("%d %d %d per %q", t.Algorithm, t.Period, t.Buckets, ch.Limit.Per)
+	if t.Calendar != nil {
+		name.tier += fmt.Sprintf(" %+v", *t.Calendar)
+	}
+	c := m.counters[name]
+	if c == nil {
+		c = &counter{tier: *t, refunded: new(big.Rat)}
+		m.counters[name] = c
+	}
+	return c
+}
+
+// mayBeForgotten reports whether a store may or may not have forgotten the counter by now, and it makes a difference: a
+// bucket that was full at its old rate or burst is asked about at another.
+func (m *Model) mayBeForgotten(owner limit.Owner, ch limit.Charge, now int64) bool {
+	for i := range ch.Limit.Tiers {
+		t := &ch.Limit.Tiers[i]
+		c := m.counter(owner, ch, t)
+		if t.Algorithm != limit.TokenBucket || c.level == nil || (c.tier.Threshold == t.Threshold &&
+			c.tier.Burst == t.Burst) {
+			continue
+		}
+		if now >= c.resetAt(&c.tier, c.levelAt)+limit.MaxSkew.Microseconds() {
+			return true
+		}
+	}
+	return false
+}
+
+func capacity(t *limit.Tier) int64 {
+	if t.Algorithm == limit.TokenBucket {
+		return t.Burst
+	}
+	return t.Threshold
+}
+
+// admits is the third column of the table in design §5.
+func (c *counter) admits(t *limit.Tier, now, cost int64) bool {
+	if cost > capacity(t) {
+		return false
+	}
+	switch t.Algorithm {
+	case limit.TokenBucket:
+		return c.levelOf(t, now).Cmp(rat(cost)) >= 0
+	case limit.LeakyBucket:
+		return c.slot == nil || c.slot.Cmp(rat(now)) <= 0
+	default:
+		return c.used(t, now)+cost <= t.Threshold
+	}
+}
+
+// used is what counts against the threshold at now.
+func (c *counter) used(t *limit.Tier, now int64) int64 {
+	period := t.Period.Microseconds()
+	switch t.Algorithm {
+	case limit.FixedWindow:
+		return c.sum(func(at int64) bool { return floorDiv(at, period) == floorDiv(now, period) })
+	case limit.SlidingWindow:
+		window := floorDiv(now, period)
+		cur := c.sum(func(at int64) bool { return floorDiv(at, period) == window })
+		prev := c.sum(func(at int64) bool { return floorDiv(at, period) == window-1 })
+		elapsed := now - window*period
+		return cur + ceil(new(big.Rat).Mul(rat(prev), big.NewRat(period-elapsed, period)))
+	case limit.SlidingBuckets:
+		width := bucketWidth(t)
+		bucket := floorDiv(now, width)
+		return c.sum(func(at int64) bool { return floorDiv(at, width) >= bucket-int64(t.Buckets) })
+	case limit.SlidingLog:
+		return c.sum(func(at int64) bool { return at > now-period })
+	case limit.Quota:
+		start, end := calendarPeriod(t.Calendar, now)
+		return c.sum(func(at int64) bool { return start <= at && at < end })
+	}
+	panic("no count in " + t.Algorithm.String())
+}
+
+// bucketWidth is the period's n-th part, in whole µs.
+func bucketWidth(t *limit.Tier) int64 {
+	return ceil(big.NewRat(t.Period.Microseconds(), int64(t.Buckets)))
+}
+
+func (c *counter) sum(counts func(at int64) bool) int64 {
+	total := int64(0)
+	for _, s := range c.spends {
+		if counts(s.at) {
+			total += s.units
+		}
+	}
+	return total
+}
+
+// levelOf is what the bucket holds at now under the tier's rate and burst.
+func (c *counter) levelOf(t *limit.Tier, now int64) *big.Rat {
+	if c.level == nil {
+		return rat(t.Burst)
+	}
+	level := new(big.Rat).Set(c.level)
+	if c.tier.Threshold != t.Threshold {
+		// A changed rate keeps the level, rounded down to what the new rate can count: the largest fraction of a unit that
+		// makes the refill of each µs whole.
+		den := new(big.Rat).SetInt(new(big.Rat).Quo(rat(t.Threshold), rat(t.Period.Microseconds())).Denom())
+		level.Quo(new(big.Rat).SetInt(floor(level.Mul(level, den))), den)
+	}
+	level.Add(level, new(big.Rat).Mul(rate(t), rat(now-c.levelAt)))
+	return least(level, rat(t.Burst))
+}
+
+// fits is the first time after now at which a cost that is denied now, though not never, is admitted. All algorithms
+// only ever use less while time passes, so bisection finds it.
+func (c *counter) fits(t *limit.Tier, now, cost int64) int64 {
+	horizon := 2*t.Period.Microseconds() + 1
+	switch t.Algorithm {
+	case limit.TokenBucket:
+		horizon = ceil(new(big.Rat).Quo(rat(t.Burst), rate(t))) + 1
+	case limit.LeakyBucket:
+		horizon = ceil(c.slot) - now
+	case limit.SlidingBuckets:
+		horizon = int64(t.Buckets+1) * bucketWidth(t)
+	case limit.Quota:
+		_, end := calendarPeriod(t.Calendar, now)
+		return end
+	}
+	return now + int64(sort.Search(int(horizon), func(wait int) bool { return c.admits(t, now+int64(wait), cost) }))
+}
+
+// charge takes the cost.
+func (c *counter) charge(t *limit.Tier, now, cost int64) *spend {
+	s := &spend{at: now, units: cost, tier: *t}
+	switch t.Algorithm {
+	case limit.TokenBucket:
+		level := c.levelOf(t, now)
+		s.kept, s.headroom, s.refunded = rat(cost), new(big.Rat).Sub(rat(t.Burst), level), new(big.Rat).Set(c.refunded)
+		c.level, c.levelAt = level.Sub(level, rat(cost)), now
+	case limit.LeakyBucket:
+		c.slot = c.slotAfter(s, cost)
+	}
+	c.tier = *t
+	c.spends = append(c.spends, s)
+	return s
+}
+
+// slotAfter is when the next charge may come after s, had s been of so many units.
+func (c *counter) slotAfter(s *spend, units int64) *big.Rat {
+	return new(big.Rat).Add(rat(s.at), new(big.Rat).Quo(rat(units), rate(&s.tier)))
+}
+
+// remaining is the largest cost that is admitted now.
+func (c *counter) remaining(t *limit.Tier, now int64) int64 {
+	switch t.Algorithm {
+	case limit.TokenBucket:
+		return floor(c.levelOf(t, now)).Int64()
+	case limit.LeakyBucket:
+		if c.admits(t, now, 1) {
+			return t.Threshold
+		}
+		return 0
+	default:
+		return max(0, t.Threshold-c.used(t, now))
+	}
+}
+
+// resetAt is when the counter will be as if never used; windows that have an edge end there even if they are empty.
+func (c *counter) resetAt(t *limit.Tier, now int64) int64 {
+	period := t.Period.Microseconds()
+	switch t.Algorithm {
+	case limit.FixedWindow:
+		return (floorDiv(now, period) + 1) * period
+	case limit.SlidingWindow:
+		window := floorDiv(now, period)
+		if c.sum(func(at int64) bool { return floorDiv(at, period) == window }) > 0 {
+			return (window + 2) * period
+		}
+		return (window + 1) * period
+	case limit.TokenBucket:
+		missing := new(big.Rat).Sub(rat(t.Burst), c.levelOf(t, now))
+		return now + ceil(missing.Quo(missing, rate(t)))
+	case limit.LeakyBucket:
+		if c.slot == nil {
+			return now
+		}
+		return max(now, ceil(c.slot))
+	case limit.Quota:
+		_, end := calendarPeriod(t.Calendar, now)
+		return end
+	}
+	last := now
+	for _, s := range c.spends {
+		if s.units == 0 {
+			continue
+		}
+		gone := s.at + period
+		if t.Algorithm == limit.SlidingBuckets {
+			gone = (floorDiv(s.at, bucketWidth(t)) + int64(t.Buckets) + 1) * bucketWidth(t)
+		}
+		last = max(last, gone)
+	}
+	return last
+}
+
+// Refund gives back at most units of each thing that the outcome charged; 0 means all. After limit.MaxReceiptAge it gives
+// back nothing.
+func (m *Model) Refund(o *Outcome, units, now int64) []int64 {
+	out := make([]int64, len(o.receipt))
+	for i, e := range o.receipt {
+		if now >= e.spend.at+limit.MaxReceiptAge.Microseconds() {
+			continue
+		}
+		out[i] = e.refund(units, now)
+	}
+	return out
+}
+
+func (e entry) refund(units, now int64) int64 {
+	c, s, t := e.counter, e.spend, &e.spend.tier
+	if units == 0 || units > s.units {
+		units = s.units
+	}
+	if now >= e.end() {
+		return 0
+	}
+	switch t.Algorithm {
+	case limit.TokenBucket:
+		return e.refundBucket(units, now)
+	case limit.LeakyBucket: // only the last charge can be undone: for the others, the wait has been served
+		if c.slot.Cmp(c.slotAfter(s, s.units)) != 0 {
+			return 0
+		}
+		c.slot = c.slotAfter(s, s.units-units)
+	}
+	s.units -= units
+	return units
+}
+
+// end is when the window that was charged closes.
+func (e entry) end() int64 {
+	s, t := e.spend, &e.spend.tier
+	period := t.Period.Microseconds()
+	switch t.Algorithm {
+	case limit.FixedWindow:
+		return (floorDiv(s.at, period) + 1) * period
+	case limit.SlidingWindow:
+		return (floorDiv(s.at, period) + 2) * period
+	case limit.SlidingBuckets:
+		return (floorDiv(s.at, bucketWidth(t)) + int64(t.Buckets) + 1) * bucketWidth(t)
+	case limit.SlidingLog:
+		return s.at + period
+	case limit.LeakyBucket:
+		return floor(e.counter.slotAfter(s, s.units)).Int64() + 1
+	case limit.Quota:
+		_, end := calendarPeriod(t.Calendar, s.at)
+		return end
+	}
+	missing := new(big.Rat).Add(s.headroom, rat(s.units))
+	return s.at + ceil(missing.Quo(missing, rate(t)))
+}
+
+// refundBucket gives back what the bucket would hold more without the charge. It could have gained headroom then;
+// what it
+// gained since beyond that, by time and by other refunds, would have run over.
+func (e entry) refundBucket(units, now int64) int64 {
+	c, s, t := e.counter, e.spend, &e.spend.tier
+	if c.tier.Threshold != t.Threshold {
+		return 0
+	}
+	gained := new(big.Rat).Mul(rate(t), rat(now-s.at))
+	gained.Add(gained, new(big.Rat).Sub(c.refunded, s.refunded))
+	lost := gained.Sub(gained, s.headroom)
+	if lost.Sign() < 0 {
+		lost.SetInt64(0)
+	}
+	level := c.levelOf(t, now)
+	give := new(big.Rat).Sub(rat(units), lost)
+	give = least(give, new(big.Rat).Sub(rat(t.Burst), level))
+	if give.Sign() <= 0 {
+		return 0
+	}
+	c.level, c.levelAt = level.Add(level, give), now
+	c.refunded.Add(c.refunded, give)
+	s.kept.Sub(s.kept, give)
+	return floor(give).Int64()
+}
+
+func rat(v int64) *big.Rat { return new(big.Rat).SetInt64(v) }
+
+// rate is units per µs.
+func rate(t *limit.Tier) *big.Rat { return big.NewRat(t.Threshold, t.Period.Microseconds()) }
+
+func least(a, b *big.Rat) *big.Rat {
+	if a.Cmp(b) < 0 {
+		return a
+	}
+	return b
+}
+
+func floor(r *big.Rat) *big.Int {
+	return new(big.Int).Div(r.Num(),
+		r.Denom())
+} // Div rounds down: the denominator is above 0
+
+func ceil(r *big.Rat) int64 { return -floor(new(big.Rat).Neg(r)).Int64() }
+
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}

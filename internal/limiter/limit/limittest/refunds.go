@@ -1,0 +1,279 @@
+package limittest
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+var refundCases = []testCase{
+	{"a refund gives back what was charged", testRefund},
+	{"a refund happens once", testRefundOnce},
+	{"a refund gives back part", testRefundPart},
+	{"a refund reaches open windows only", testRefundClosed},
+	{"a refund of nothing gives nothing", testRefundNothing},
+	{"a receipt expires", testRefundExpired},
+	{"refunds of one bucket do not add up to more than its burst", testRefundBucket},
+	{"a bucket whose rate was changed refunds nothing", testRefundChangedRate},
+	{"refunded charges leave no burst behind", testRefundBound},
+	{"refunding and charging in turn never runs out", testRefundTurns},
+}
+
+func testRefund(tb testing.TB, c Config) {
+	s := newSubject(tb, c)
+	var charges []limit.Charge
+	for _, k := range c.samples() {
+		charges = append(charges, charge(k.limit(tb, k.algorithm.String(), 5), 5))
+	}
+	before := s.counters(Start, charges...)
+	d := s.allowed(Start, charges...)
+	r := s.refund(Start, d, 0)
+	for i, units := range r.Units {
+		if units != 5 {
+			s.Errorf("%s: %d units came back of the 5 that were charged at the same time", charges[i].Limit.ID, units)
+		}
+	}
+	if r.Repeated {
+		s.Errorf("the first refund is said to be repeated")
+	}
+	s.unchanged("a charge and its refund", before, s.counters(Start, charges...))
+	s.allowed(Start, charges...)
+	if r := s.refund(Start, s.denied(Start, charges...), 0); len(r.Units) != 0 {
+		s.Errorf("a denial was refunded %v", r.Units)
+	}
+}
+
+// A retried refund must not turn into free units.
+func testRefundOnce(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "ten", 10)
+		if !k.oneAtATime() {
+			s.allowed(Start, charge(l, 4))
+		}
+		d := s.allowed(Start, charge(l, 3))
+		s.refund(Start, d, 0)
+		before := s.counters(Start, charge(l, 1))
+		for _, units := range []int64{0, 1, 3, 100} {
+			r := s.refund(Start, d, units)
+			if !r.Repeated || r.Units[0] != 0 {
+				s.Errorf("a repeated refund of %d: repeated=%t, %d units; want true and 0", units, r.Repeated, r.Units[0])
+			}
+		}
+		s.unchanged("a repeated refund", before, s.counters(Start, charge(l, 1)))
+
+		other := k.limit(tb, "other", 10)
+		d = s.allowed(Start, charge(other, 3))
+		var back, first atomic.Int64
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() {
+				r, err := s.store.Refund(s.Context(), d.Receipt(), 0, Start)
+				if err != nil {
+					if !s.c.MayFail {
+						s.Errorf("Refund: %v", err)
+					}
+					return
+				}
+				back.Add(r.Units[0])
+				if !r.Repeated {
+					first.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if back.Load() > 3 || first.Load() > 1 || (!s.c.MayFail && back.Load() != 3) {
+			s.Errorf("16 refunds at once of 3 units gave back %d, %d of them as the first; want 3 and 1", back.Load(),
+				first.Load())
+		}
+	})
+}
+
+func testRefundPart(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "ten", 10)
+		d := s.allowed(Start, charge(l, 7))
+		if r := s.refund(Start, d, 4); r.Units[0] != 4 {
+			s.Errorf("a refund of 4 of 7 gave back %d", r.Units[0])
+		}
+		if k.oneAtATime() { // three tenths of the period are left to drain
+			if got, want := s.denied(Start, charge(l, 1)).RetryAfter(), k.period*3/10; got != want {
+				s.Errorf("after a refund of 4 of 7 the wait is %s, want %s", got, want)
+			}
+		} else if left := s.remaining(Start, l); left != 7 {
+			s.Errorf("after a refund of 4 of 7 there remain %d of 10, want 7", left)
+		}
+		if r := s.refund(Start, d, 3); !r.Repeated || r.Units[0] != 0 {
+			s.Errorf("the rest of a partial refund: repeated=%t, %d units; a receipt is refunded once", r.Repeated, r.Units[0])
+		}
+
+		more := k.limit(tb, "more", 10)
+		if r := s.refund(Start, s.allowed(Start, charge(more, 6)), 9); r.Units[0] != 6 {
+			s.Errorf("a refund of 9 of 6 gave back %d, want 6", r.Units[0])
+		}
+	})
+}
+
+// What a window has forgotten cannot be given back in another: that would be free units there.
+func testRefundClosed(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "ten", 10)
+		d := s.allowed(Start, charge(l, 10))
+		later := Start.Add(2*k.period + k.period/5)
+		s.allowed(later, charge(l, 10))
+		before := s.counters(later, charge(l, 1))
+		if r := s.refund(later, d, 0); r.Units[0] != 0 {
+			s.Errorf("a refund after %s gave back %d units of a window of %s", later.Sub(Start), r.Units[0], k.period)
+		}
+		s.unchanged("a refund of a closed window", before, s.counters(later, charge(l, 1)))
+	})
+}
+
+func testRefundNothing(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "ten", 10)
+		if _, err := s.store.Refund(s.Context(), nil, 0, Start); err == nil {
+			s.Errorf("a refund without a receipt is accepted")
+		}
+		d := s.allowed(Start, charge(l, 5))
+		for _, units := range []int64{-1, limit.MaxUnits + 1} {
+			if _, err := s.store.Refund(s.Context(), d.Receipt(), units, Start); err == nil {
+				s.Errorf("a refund of %d units is accepted", units)
+			}
+		}
+		if r := s.refund(Start, new(limit.Decision), 0); len(r.Units) != 0 || r.Repeated {
+			s.Errorf("the receipt of a decision never made gave back %v", r.Units)
+		}
+		if got := s.refund(Start, d, 0); got.Units[0] != 5 {
+			s.Errorf("after refunds that were refused, the right one gave back %d, want 5", got.Units[0])
+		}
+		// A receipt of counters that this store has never seen.
+		foreign := newSubject(s.TB, c).allowed(Start, charge(k.limit(tb, "foreign", 10), 5))
+		before := s.counters(Start, charge(l, 1), charge(foreign.Results[0].Limit(), 1))
+		if r := s.refund(Start, foreign, 0); r.Units[0] != 0 {
+			s.Errorf("a receipt of a counter that was never charged gave back %d", r.Units[0])
+		}
+		s.unchanged("a refund of a counter that was never charged", before, s.counters(Start, charge(l, 1),
+			charge(foreign.Results[0].Limit(), 1)))
+	})
+}
+
+// What stores remember of refunds must not grow with the windows of limits. So a receipt expires, and once it has, a store
+// that has forgotten its refund must not give the units back again.
+func testRefundExpired(tb testing.TB, c Config) {
+	if !c.accepts(limit.SlidingBuckets) {
+		return
+	}
+	s := newSubject(tb, c)
+	l := build(tb, limit.Limit{ID: "daily", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.SlidingBuckets, Threshold: 10,
+		Period: 24 * time.Hour}}})
+	early, late := s.allowed(Start, charge(l, 3)), s.allowed(Start, charge(l, 4))
+	last := Start.Add(limit.MaxReceiptAge - time.Microsecond)
+	if r := s.refund(last, early, 0); r.Units[0] != 3 || r.Expired {
+		s.Errorf("within MaxReceiptAge %d units came back of 3, expired=%t; want 3 and false", r.Units[0], r.Expired)
+	}
+	for _, at := range []time.Time{last.Add(time.Microsecond), Start.Add(time.Hour)} {
+		for _, d := range []*limit.Decision{early, late} {
+			if r := s.refund(at, d, 0); r.Units[0] != 0 || !r.Expired {
+				s.Errorf("%s after the charge %d units came back, expired=%t; want 0 and true", at.Sub(Start), r.Units[0], r.Expired)
+			}
+		}
+	}
+	if left := s.remaining(Start.Add(time.Hour), l); left != 6 {
+		s.Errorf("%d of 10 remain after charges of 3 and 4 and a refund of 3, want 6", left)
+	}
+}
+
+// The smallest case in which refunds, each right alone, add up to too much: what one gave back has made the room into
+// which the other's units would have run over.
+func testRefundBucket(tb testing.TB, c Config) {
+	if !c.accepts(limit.TokenBucket) {
+		return
+	}
+	s := newSubject(tb, c)
+	l := build(tb, limit.Limit{ID: "bucket", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket,
+		Threshold: 1, Burst: 10, Period: time.Second}}})
+	first, second := s.allowed(Start, charge(l, 5)), s.allowed(Start, charge(l, 5))
+	s.refund(Start, first, 0)
+	full := Start.Add(5 * time.Second)
+	s.allowed(full, charge(l, 10))
+	s.refund(full, second, 0) // the bucket was full before the 10: had the second never been, it would be empty now
+	s.denied(full, charge(l, 1))
+}
+
+func testRefundChangedRate(tb testing.TB, c Config) {
+	if !c.accepts(limit.TokenBucket) {
+		return
+	}
+	s := newSubject(tb, c)
+	bucket := func(rate int64) *limit.Limit { // 1, 3 and 5 per second all count in millionths of a unit
+		return build(tb, limit.Limit{ID: "bucket", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket,
+			Threshold: rate, Burst: 10, Period: time.Second}}})
+	}
+	d := s.allowed(Start, charge(bucket(1), 10))
+	full := Start.Add(2 * time.Second)
+	s.allowed(full, charge(bucket(5), 10))
+	if r := s.refund(full, d, 0); r.Units[0] != 0 {
+		s.Errorf("at 5 per second the bucket was full again, yet a charge made at 1 per second gave back %d", r.Units[0])
+	}
+	s.denied(full, charge(bucket(5), 1))
+}
+
+// Random charges and refunds of a bucket: what was admitted and kept is within burst + rate·t in every interval.
+func testRefundBound(tb testing.TB, c Config) {
+	if !c.accepts(limit.TokenBucket) {
+		return
+	}
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, c.Seed))
+		s := newSubject(tb, c)
+		rates := []int64{1, 2, 4, 5, 8, 10}
+		t := limit.Tier{Algorithm: limit.TokenBucket, Threshold: rates[r.IntN(len(rates))], Burst: 1 + r.Int64N(12),
+			Period: time.Second}
+		unit := t.Period / time.Duration(t.Threshold) // a step of time refills a whole unit, so refunds are whole too
+		l := build(tb, limit.Limit{ID: "bucket", MaxCost: t.Burst, Tiers: []limit.Tier{t}})
+		h := &counter{tier: t}
+		var open []*limit.Decision
+		var spends []*spend
+		at := Start
+		for range c.Repeats {
+			if r.IntN(2) == 0 {
+				at = at.Add(time.Duration(r.IntN(4)) * unit)
+			}
+			if n := len(open); n > 0 && r.IntN(3) == 0 {
+				i := r.IntN(n)
+				back := s.refund(at, open[i], r.Int64N(open[i].Results[0].Cost+1)).Units[0]
+				spends[i].kept.Sub(spends[i].kept, rat(back))
+				open, spends = slices.Delete(open, i, i+1), slices.Delete(spends, i, i+1)
+				continue
+			}
+			cost := 1 + r.Int64N(t.Burst)
+			if d := s.decide(at, charge(l, cost)); d.Allowed {
+				sp := &spend{at: d.Now, units: cost, kept: rat(cost), tier: t}
+				h.spends = append(h.spends, sp)
+				open, spends = append(open, d), append(spends, sp)
+			}
+		}
+		if over := h.overBound(); over != "" {
+			tb.Errorf("seed %d, %d per second, burst %d: %s", seed, t.Threshold, t.Burst, over)
+		}
+	}
+}
+
+// A limit that is charged and refunded all day must neither grow without bound nor lose units.
+func testRefundTurns(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "five", 5)
+		for i := range 2 * c.Repeats {
+			at := Start.Add(time.Duration(i) * k.period / time.Duration(5*c.Repeats)) // all within the first two fifths
+			if r := s.refund(at, s.allowed(at, charge(l, 5)), 0); r.Units[0] != 5 {
+				s.Fatalf("refund %d gave back %d of 5 units", i+1, r.Units[0])
+			}
+		}
+		s.allowed(Start.Add(k.period/2), charge(l, 5))
+	})
+}

@@ -1,0 +1,295 @@
+package limittest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+var requestCases = []testCase{
+	{"a request that is wrong is an error and charges nothing", testBadRequests},
+	{"a cancelled request charges nothing", testCancelled},
+	{"a request of any size counts whole, and makes the store forget nothing", testSizes},
+}
+
+func testBadRequests(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		good := k.limit(tb, "good", 50)
+		tiers := []limit.Tier{k.tier(5)}
+		off := build(tb, limit.Limit{ID: "off", Mode: limit.Off, Tiers: tiers})
+		valued := build(tb, limit.Limit{ID: "valued", Per: "subject", Tiers: tiers})
+		again := k.limit(tb, "good", 70) // another threshold, the same counter
+		v := limit.ValueOf
+		bad := []struct {
+			name    string
+			charges []limit.Charge
+			want    error
+		}{
+			{"no limit", []limit.Charge{{Cost: 1}}, limit.ErrInvalidRequest},
+			{"a limit not made by New", []limit.Charge{charge(&limit.Limit{ID: "raw", Tiers: tiers}, 1)},
+				limit.ErrInvalidRequest},
+			{"a limit that is off", []limit.Charge{charge(off, 1)}, limit.ErrInvalidRequest},
+			{"cost 0", []limit.Charge{charge(good, 0)}, limit.ErrInvalidCost},
+			{"a negative cost", []limit.Charge{charge(good, -1)}, limit.ErrInvalidCost},
+			{"the least cost", []limit.Charge{charge(good, -1<<63)}, limit.ErrInvalidCost},
+			{"a cost too large", []limit.Charge{charge(good, limit.MaxUnits+1)}, limit.ErrInvalidCost},
+			{"the largest cost", []limit.Charge{charge(good, 1<<63-1)}, limit.ErrInvalidCost},
+			{"the same limit twice", []limit.Charge{charge(good, 1), charge(good, 2)}, limit.ErrDuplicateCounter},
+			{"the same counter by two limits", []limit.Charge{charge(good, 1), charge(again, 1)}, limit.ErrDuplicateCounter},
+			{"the same value twice", []limit.Charge{chargeValue(valued, v("a"), 1), chargeValue(valued, v("a"), 1)},
+				limit.ErrDuplicateCounter},
+			{"a value that is missing", []limit.Charge{charge(valued, 1)}, limit.ErrInvalidRequest},
+			{"a value that is too many", []limit.Charge{chargeValue(good, v("a"), 1)}, limit.ErrInvalidRequest},
+			{"a value that is too long", []limit.Charge{chargeValue(valued, v(strings.Repeat("x", 1<<16)), 1)},
+				limit.ErrInvalidRequest},
+			{"a text without a value", []limit.Charge{chargeValue(good, limit.Value{Text: "a"}, 1)}, limit.ErrInvalidRequest},
+			{"a text of an absent value", []limit.Charge{chargeValue(valued, limit.Value{Kind: limit.ValueAbsent,
+				Text: "a"}, 1)}, limit.ErrInvalidRequest},
+			{"an unknown kind of value", []limit.Charge{chargeValue(valued, limit.Value{Kind: 'x'}, 1)},
+				limit.ErrInvalidRequest},
+		}
+		first := k.limit(tb, "first", 50)
+		for _, b := range bad {
+			before := s.counters(Start, charge(first, 1), charge(good, 1), chargeValue(valued, v("a"), 1))
+			for _, charges := range [][]limit.Charge{b.charges, append([]limit.Charge{charge(first, 1)}, b.charges...)} {
+				s.refused(b.name, s.owner, charges, b.want)
+			}
+			s.unchanged(b.name, before, s.counters(Start, charge(first, 1), charge(good, 1), chargeValue(valued, v("a"), 1)))
+		}
+		long := limit.Owner{Kind: limit.Tenant, Name: strings.Repeat("x", limit.MaxNameBytes+1)}
+		s.refused("an owner's name that is too long", long, []limit.Charge{charge(good, 1)}, limit.ErrInvalidRequest)
+		// Two values of one limit, and one counter in two modes, are no duplicates.
+		s.allowed(Start, chargeValue(valued, v("x"), 1), chargeValue(valued, v("y"), 1))
+		s.allowed(Start, charge(good, 1), charge(build(tb, limit.Limit{ID: "good", Mode: limit.Shadow, MaxCost: 50,
+			Tiers: []limit.Tier{k.tier(50)}}), 1))
+	})
+}
+
+// refused checks that neither Decide nor Peek takes the request, and that no outcome is left behind.
+func (s *subject) refused(name string, owner limit.Owner, charges []limit.Charge, want error) {
+	s.Helper()
+	s.clock(Start)
+	req := &limit.Request{Owner: owner, Charges: charges}
+	for _, call := range []struct {
+		name string
+		do   func(d *limit.Decision) error
+	}{
+		{"Decide", func(d *limit.Decision) error { return s.store.Decide(s.Context(), req, Start, d) }},
+		{"Peek", func(d *limit.Decision) error { return s.store.Peek(s.Context(), req, Start, d) }},
+	} {
+		var d limit.Decision
+		if err := call.do(&d); !errors.Is(err, want) {
+			s.Errorf("%s: %s returns %v, want %v", name, call.name, err, want)
+		}
+		if d.Allowed || len(d.Receipt().Entries()) != 0 {
+			s.Errorf("%s: %s leaves an outcome behind: allowed=%t", name, call.name, d.Allowed)
+		}
+	}
+}
+
+func testCancelled(tb testing.TB, c Config) {
+	each(tb, c, func(s *subject, k sample) {
+		l := k.limit(tb, "five", 5)
+		held := s.allowed(Start, charge(l, 2))
+		before := s.counters(Start, charge(l, 1))
+		ctx, cancel := context.WithCancel(s.Context())
+		cancel()
+		var d limit.Decision
+		req := s.request([]limit.Charge{charge(l, 1)})
+		if err := s.store.Decide(ctx, req, Start, &d); !errors.Is(err, context.Canceled) || d.Allowed {
+			s.Errorf("Decide under a cancelled context: allowed=%t, %v; want context.Canceled", d.Allowed, err)
+		}
+		if err := s.store.Peek(ctx, req, Start, &d); !errors.Is(err, context.Canceled) {
+			s.Errorf("Peek under a cancelled context: %v, want context.Canceled", err)
+		}
+		if _, err := s.store.Refund(ctx, held.Receipt(), 0, Start); !errors.Is(err, context.Canceled) {
+			s.Errorf("Refund under a cancelled context: %v, want context.Canceled", err)
+		}
+		s.unchanged("a cancelled request", before, s.counters(Start, charge(l, 1)))
+		if r := s.refund(Start, held, 0); r.Repeated || r.Units[0] != 2 {
+			s.Errorf("after a cancelled refund the real one gives back %d units, repeated=%t; want 2 and false",
+				r.Units[0], r.Repeated)
+		}
+	})
+}
+
+// An owner may have many limits, and each request names those that apply to it. What a request does not name must not
+// be forgotten for it. A store may have a bound on what one request names ([limit.ErrTooLarge]), and keeps to it. The
+// values of a limit are as many as its bound, 10,000 if nothing else is said.
+func testSizes(tb testing.TB, c Config) {
+	for i, size := range []struct{ limits, tiers int }{
+		{1, 1}, {1, limit.MaxTiers}, {10, 2}, {10, limit.MaxTiers}, {64, 1}, {65, 1}, {65, 3}, {100, 1}, {500, 1},
+		{500, limit.MaxTiers},
+	} {
+		for _, leases := range []bool{false, true} {
+			if leases && !c.Leases || !leases && c.Leases && size.limits*size.tiers > 1000 { // the largest takes long
+				continue
+			}
+			s := newSubject(named{tb, fmt.Sprintf("%d limits of %d tiers, leases=%t", size.limits, size.tiers, leases)}, c)
+			m := &sizes{subject: s, leases: leases, used: map[*limit.Limit]int64{}}
+			all := m.limits(size.limits, size.tiers)
+			if size.limits*size.tiers > 1000 && m.tooLarge(all) { // thousands of counters, asked in many small parts, take long
+				all = all[:50]
+				size.limits = len(all)
+			}
+			m.ask(all)
+			m.ask(all[:1])
+			m.ask(all[size.limits-1:])
+			m.ask(all[size.limits/2:])
+			r := rand.New(rand.NewPCG(uint64(i), c.Seed))
+			for _, part := range []int{2, 64} {
+				var some []*limit.Limit
+				for _, l := range all {
+					if r.IntN(part) == 0 {
+						some = append(some, l)
+					}
+				}
+				m.ask(some)
+			}
+			m.ask(all)
+			m.look(all)
+			for range 5 {
+				m.look([]*limit.Limit{all[r.IntN(len(all))]})
+			}
+		}
+	}
+	s, k := newSubject(tb, c), c.samples()[0]
+	for _, values := range []int{1, 10, min(10*c.Repeats, 10_000)} {
+		l := build(tb, limit.Limit{ID: fmt.Sprint("values-", values), Per: "subject", Tiers: []limit.Tier{k.tier(1)}})
+		for i := range values {
+			s.allowed(Start, chargeValue(l, limit.ValueOf(fmt.Sprint("u-", i)), 1))
+		}
+		for i := range values {
+			if d := s.denied(Start, chargeValue(l, limit.ValueOf(fmt.Sprint("u-", i)), 1)); d.Results[0].Other {
+				s.Fatalf("value %d of %d is counted with all others", i+1, values)
+			}
+		}
+	}
+}
+
+// sizes asks for limits of three units, and knows how many of them are used.
+type sizes struct {
+	*subject
+	leases bool
+	used   map[*limit.Limit]int64
+}
+
+const sizeUnits = 3
+
+// limits are so many, over the algorithms that can be charged twice at once and whose tiers can have any period.
+func (m *sizes) limits(n, tiers int) (all []*limit.Limit) {
+	m.Helper()
+	samples := slices.DeleteFunc(m.c.samples(), func(k sample) bool {
+		return k.oneAtATime() || k.algorithm == limit.Quota
+	})
+	for i := range n {
+		l := limit.Limit{ID: fmt.Sprint("limit-", i)}
+		for j := range tiers {
+			t := samples[i%len(samples)].tier(sizeUnits)
+			t.Period += time.Duration(j) * time.Hour
+			l.Tiers = append(l.Tiers, t)
+		}
+		all = append(all, build(m.TB, l))
+	}
+	return all
+}
+
+func (m *sizes) request(limits []*limit.Limit) *limit.Request {
+	req := &limit.Request{Owner: m.owner}
+	for _, l := range limits {
+		req.Charges = append(req.Charges, charge(l, 1))
+		if m.leases {
+			req.Leases = append(req.Leases, slices.Repeat([]limit.LeaseRequest{{Need: 1}}, len(l.Tiers))...)
+		}
+	}
+	return req
+}
+
+// tooLarge reports whether the store refuses one request for all of the limits. It asks for an owner of its own.
+func (m *sizes) tooLarge(limits []*limit.Limit) bool {
+	probe := sizes{subject: m.of(limit.Owner{Kind: limit.Tenant, Name: "probe"}), leases: m.leases}
+	probe.clock(Start)
+	var d limit.Decision
+	return errors.Is(probe.store.Decide(probe.Context(), probe.request(limits), Start, &d), limit.ErrTooLarge)
+}
+
+// ask charges a unit of each limit. Where that is too large for the store it asks for each half.
+func (m *sizes) ask(limits []*limit.Limit) {
+	m.Helper()
+	m.clock(Start)
+	req := m.request(limits)
+	var d limit.Decision
+	err := m.store.Decide(m.Context(), req, Start, &d)
+	if errors.Is(err, limit.ErrTooLarge) && len(limits) > 1 {
+		var again, look limit.Decision
+		if err := m.store.Decide(m.Context(), req, Start, &again); !errors.Is(err, limit.ErrTooLarge) {
+			m.Errorf("%d limits at once are too large first, and then: %v", len(limits), err)
+		}
+		if err := m.store.Peek(m.Context(), req, Start, &look); err != nil && !errors.Is(err, limit.ErrTooLarge) {
+			m.Errorf("%d limits at once are too large for Decide, and a look is another error: %v", len(limits), err)
+		}
+		m.ask(limits[:len(limits)/2])
+		m.ask(limits[len(limits)/2:])
+		return
+	}
+	if err != nil {
+		m.Fatalf("%d limits at once: %v", len(limits), err)
+	}
+	want := true
+	for _, l := range limits {
+		want = want && m.used[l] < sizeUnits
+	}
+	if d.Allowed != want {
+		m.Errorf("%d limits at once: allowed=%t, want %t", len(limits), d.Allowed, want)
+	}
+	for _, l := range limits {
+		if d.Allowed {
+			m.used[l]++
+		}
+	}
+	m.compare(limits, &d)
+}
+
+// look compares what the store says of the limits with what was charged.
+func (m *sizes) look(limits []*limit.Limit) {
+	m.Helper()
+	m.clock(Start)
+	var d limit.Decision
+	err := m.store.Peek(m.Context(), m.request(limits), Start, &d)
+	if errors.Is(err, limit.ErrTooLarge) && len(limits) > 1 {
+		m.look(limits[:len(limits)/2])
+		m.look(limits[len(limits)/2:])
+		return
+	}
+	if err != nil {
+		m.Fatalf("a look at %d limits: %v", len(limits), err)
+	}
+	m.compare(limits, &d)
+}
+
+// compare fails for the first counter that is not what was charged.
+func (m *sizes) compare(limits []*limit.Limit, d *limit.Decision) {
+	m.Helper()
+	i, wrong := 0, 0
+	for _, l := range limits {
+		for range l.Tiers {
+			if r := &d.Results[i]; r.Used() != m.used[l] {
+				if wrong++; wrong == 1 {
+					m.Errorf("of %d limits at once, %s (%s) has used %d, want %d",
+						len(limits), l.ID, r.Tier.Algorithm, r.Used(), m.used[l])
+				}
+			}
+			i++
+		}
+	}
+	if wrong > 1 {
+		m.Errorf("of %d limits at once, %d counters are wrong", len(limits), wrong)
+	}
+}

@@ -1,0 +1,331 @@
+package limittest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// Start is when the scripts begin: a Monday at ten, so on the edge of every window whose period divides an hour.
+var Start = time.Date(2026, time.March, 2, 10, 0, 0, 0, time.UTC)
+
+// acme owns the counters of most scripts.
+var acme = limit.Owner{Kind: limit.Tenant, Name: "acme"}
+
+// subject is a store under test, with the wishes that scripts have.
+type subject struct {
+	testing.TB
+	c     Config
+	store limit.Store
+	owner limit.Owner
+}
+
+func newSubject(tb testing.TB, c Config) *subject {
+	tb.Helper()
+	return &subject{TB: tb, c: c, store: c.New(tb), owner: acme}
+}
+
+// of is the same store for another owner.
+func (s *subject) of(owner limit.Owner) *subject {
+	o := *s
+	o.owner = owner
+	return &o
+}
+
+// clock makes the store believe that it is now.
+func (s *subject) clock(now time.Time) {
+	if s.c.SetClock != nil {
+		s.c.SetClock(s.store, now)
+	}
+}
+
+func (s *subject) request(charges []limit.Charge) *limit.Request {
+	return &limit.Request{Owner: s.owner, Charges: charges}
+}
+
+func (s *subject) decide(now time.Time, charges ...limit.Charge) *limit.Decision {
+	s.Helper()
+	s.clock(now)
+	d := new(limit.Decision)
+	if err := s.store.Decide(s.Context(), s.request(charges), now, d); err != nil {
+		s.Fatalf("Decide(%s at %s): %v", describe(charges), stamp(now), err)
+	}
+	s.sane(now, charges, d)
+	return d
+}
+
+func (s *subject) peek(now time.Time, charges ...limit.Charge) *limit.Decision {
+	s.Helper()
+	s.clock(now)
+	d := new(limit.Decision)
+	if err := s.store.Peek(s.Context(), s.request(charges), now, d); err != nil {
+		s.Fatalf("Peek(%s at %s): %v", describe(charges), stamp(now), err)
+	}
+	s.sane(now, charges, d)
+	return d
+}
+
+// sane checks what holds for every decision.
+func (s *subject) sane(now time.Time, charges []limit.Charge, d *limit.Decision) {
+	s.Helper()
+	tiers := 0
+	for _, c := range charges {
+		tiers += len(c.Limit.Tiers)
+	}
+	at := now.UnixMicro()
+	switch {
+	case len(d.Results) != tiers:
+		s.Fatalf("%s at %s: %d results, want %d, one for each tier", describe(charges), stamp(now), len(d.Results), tiers)
+	case d.Now != at:
+		s.Fatalf("%s at %s: decided at %d µs, want %d", describe(charges), stamp(now), d.Now, at)
+	case d.Owner != s.owner:
+		s.Fatalf("%s at %s: decision is about owner %v, want %v", describe(charges), stamp(now), d.Owner, s.owner)
+	case d.Allowed && (d.Never || d.RetryAt != 0 || d.RetryAfter() != 0):
+		s.Fatalf("%s at %s: allowed, yet never=%t retry at %d after %s", describe(charges), stamp(now), d.Never,
+			d.RetryAt, d.RetryAfter())
+	case d.Never && (d.RetryAt != 0 || d.RetryAfter() != 0):
+		s.Fatalf("%s at %s: never, yet retry at %d after %s", describe(charges), stamp(now), d.RetryAt, d.RetryAfter())
+	case !d.Allowed && !d.Never && d.RetryAt <= at:
+		s.Fatalf("%s at %s: denied with a retry at %d, which is not after %d", describe(charges), stamp(now), d.RetryAt, at)
+	}
+	b := d.Binding()
+	if !d.Allowed && (b == nil || b.Admits || b.Shadow() || b.Never != d.Never || (!d.Never && b.RetryAt != d.RetryAt)) {
+		s.Fatalf("%s at %s: the binding result %+v does not explain the denial (never=%t, retry at %d)",
+			describe(charges), stamp(now), b, d.Never, d.RetryAt)
+	}
+	for i := range d.Results {
+		if r := &d.Results[i]; r.Remaining() < 0 || (!r.Admits && r.Remaining() >= r.Cost) || (!d.Allowed && r.Charged != 0) ||
+			(r.Charged != 0 && r.Charged != r.Cost) {
+			s.Fatalf("%s at %s: result %d admits=%t with %d remaining, charged %d of %d, allowed=%t", describe(charges), stamp(now),
+				i+1, r.Admits, r.Remaining(), r.Charged, r.Cost, d.Allowed)
+		}
+	}
+}
+
+func (s *subject) allowed(now time.Time, charges ...limit.Charge) *limit.Decision {
+	s.Helper()
+	d := s.decide(now, charges...)
+	if !d.Allowed {
+		s.Fatalf("%s at %s: denied (never=%t, retry at %s), want allowed", describe(charges), stamp(now), d.Never,
+			stamp(time.UnixMicro(d.RetryAt)))
+	}
+	for i := range d.Results {
+		if r := &d.Results[i]; !r.Shadow() && r.Charged != r.Cost {
+			s.Fatalf("%s at %s: allowed, yet result %d charged %d, want %d", describe(charges), stamp(now), i+1, r.Charged,
+				r.Cost)
+		}
+	}
+	return d
+}
+
+func (s *subject) denied(now time.Time, charges ...limit.Charge) *limit.Decision {
+	s.Helper()
+	d := s.decide(now, charges...)
+	if d.Allowed {
+		s.Fatalf("%s at %s: allowed, want denied", describe(charges), stamp(now))
+	}
+	return d
+}
+
+func (s *subject) refund(now time.Time, d *limit.Decision, units int64) limit.Refund {
+	s.Helper()
+	s.clock(now)
+	r, err := s.store.Refund(s.Context(), d.Receipt(), units, now)
+	if err != nil {
+		s.Fatalf("Refund(%d units at %s): %v", units, stamp(now), err)
+	}
+	if len(r.Units) != len(d.Receipt().Entries()) {
+		s.Fatalf("Refund(%d units at %s): %d entries, want %d, one for each of the receipt", units, stamp(now),
+			len(r.Units), len(d.Receipt().Entries()))
+	}
+	return r
+}
+
+// remaining is what a look at one limit shows, for its first tier.
+func (s *subject) remaining(now time.Time, l *limit.Limit) int64 {
+	s.Helper()
+	return s.peek(now, charge(l, 1)).Results[0].Remaining()
+}
+
+// counters is what looks at limits one by one show: everything that a caller can see of their counters.
+func (s *subject) counters(now time.Time, charges ...limit.Charge) []string {
+	s.Helper()
+	var seen []string
+	for _, c := range charges {
+		c.Cost = 1
+		d := s.peek(now, c)
+		for i := range d.Results {
+			r := &d.Results[i]
+			seen = append(seen, fmt.Sprintf("%s tier %d: used %d, remaining %d, admits one %t, retry %d, reset %d",
+				c.Limit.ID, i+1, r.Used(), r.Remaining(), r.Admits, r.RetryAt, r.ResetAt()))
+		}
+	}
+	return seen
+}
+
+// unchanged fails if two looks differ.
+func (s *subject) unchanged(what string, before, after []string) {
+	s.Helper()
+	for i := range before {
+		if before[i] != after[i] {
+			s.Errorf("%s changed a counter\nbefore: %s\n after: %s", what, before[i], after[i])
+		}
+	}
+}
+
+// accepts reports whether the suite may use the algorithm on this store.
+func (c Config) accepts(a limit.Algorithm) bool {
+	for _, r := range c.Refuses {
+		if r == a {
+			return false
+		}
+	}
+	return true
+}
+
+// placed is a test some of whose limits another cell keeps.
+type placed struct {
+	testing.TB
+	home  string
+	homed func(l *limit.Limit) bool // nil: quotas
+}
+
+// homeIn is which cell keeps the limit in the test; "" for the one that decides.
+func homeIn(tb testing.TB, l *limit.Limit) string {
+	p, ok := tb.(placed)
+	if !ok || len(l.Tiers) == 0 {
+		return ""
+	}
+	if p.homed == nil && l.Tiers[0].Algorithm == limit.Quota || p.homed != nil && p.homed(l) {
+		return p.home
+	}
+	return ""
+}
+
+// build is limit.New, for limits that are right.
+func build(tb testing.TB, l limit.Limit) *limit.Limit {
+	tb.Helper()
+	l.Home = homeIn(tb, &l)
+	out, err := limit.New(l)
+	if err != nil {
+		tb.Fatalf("limit %s: %v", l.ID, err)
+	}
+	return out
+}
+
+func charge(l *limit.Limit, cost int64) limit.Charge { return limit.Charge{Limit: l, Cost: cost} }
+
+func chargeValue(l *limit.Limit, value limit.Value, cost int64) limit.Charge {
+	return limit.Charge{Limit: l, Value: value, Cost: cost}
+}
+
+func describe(charges []limit.Charge) string {
+	var b strings.Builder
+	for i, c := range charges {
+		if i > 0 {
+			b.WriteString(" + ")
+		}
+		if c.Limit == nil {
+			b.WriteString("nil")
+			continue
+		}
+		fmt.Fprintf(&b, "%d of %s", c.Cost, c.Limit.ID)
+		if c.Limit.Mode == limit.Shadow {
+			b.WriteString(" (shadow)")
+		}
+		if c.Value.Kind != limit.NoValue {
+			fmt.Fprintf(&b, "[%c%s]", c.Value.Kind, c.Value.Text)
+		}
+		b.WriteString(" {")
+		for j := range c.Limit.Tiers {
+			t := &c.Limit.Tiers[j]
+			fmt.Fprintf(&b, " %s %d/%s", t.Algorithm, t.Threshold, t.Period)
+			if t.Algorithm == limit.TokenBucket {
+				fmt.Fprintf(&b, " burst %d", t.Burst)
+			}
+			if t.Algorithm == limit.SlidingBuckets {
+				fmt.Fprintf(&b, " in %d", t.Buckets)
+			}
+			if t.Calendar != nil {
+				fmt.Fprintf(&b, " %s", t.Calendar)
+			}
+		}
+		b.WriteString(" }")
+	}
+	return b.String()
+}
+
+func stamp(t time.Time) string {
+	return fmt.Sprintf("%s (start%+dµs)", t.UTC().Format("2006-01-02T15:04:05.000000"), t.Sub(Start).Microseconds())
+}
+
+// sample is a limit of five units with one tier of the algorithm, and with what follows from that for scripts.
+type sample struct {
+	algorithm limit.Algorithm
+	period    time.Duration // how long the five units last; for a quota, a day
+}
+
+// samples are one sample for each algorithm that the store accepts.
+func (c Config) samples() []sample {
+	var all []sample
+	for _, a := range limit.Algorithms() {
+		if !c.accepts(a) {
+			continue
+		}
+		s := sample{algorithm: a, period: 10 * time.Second}
+		if a == limit.Quota {
+			s.period = 24 * time.Hour
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// tier is a tier of the sample's algorithm and period with capacity for so many units.
+func (s sample) tier(units int64) limit.Tier {
+	t := limit.Tier{Algorithm: s.algorithm, Threshold: units, Period: s.period}
+	switch s.algorithm {
+	case limit.SlidingBuckets:
+		t.Buckets = 5
+	case limit.Quota:
+		t.Period, t.Calendar = 0, &limit.Calendar{Every: limit.Day, Location: time.UTC}
+	}
+	return t
+}
+
+// limit is a limit with one such tier. It may be asked for any cost up to its units.
+func (s sample) limit(tb testing.TB, id string, units int64) *limit.Limit {
+	tb.Helper()
+	return build(tb, limit.Limit{ID: id, MaxCost: units, Tiers: []limit.Tier{s.tier(units)}})
+}
+
+// oneAtATime reports whether the algorithm admits a single charge until it has drained.
+func (s sample) oneAtATime() bool { return s.algorithm == limit.LeakyBucket }
+
+// each runs f for each sample on a fresh store; what fails names the algorithm.
+func each(tb testing.TB, c Config, f func(s *subject, k sample)) {
+	tb.Helper()
+	for _, k := range c.samples() {
+		s := newSubject(named{tb, k.algorithm.String()}, c)
+		f(s, k)
+	}
+}
+
+// named is a testing.TB whose failures begin with a name.
+type named struct {
+	testing.TB
+	name string
+}
+
+func (n named) Errorf(format string, args ...any) {
+	n.Helper()
+	n.TB.Errorf(n.name+": "+format, args...)
+}
+
+func (n named) Fatalf(format string, args ...any) {
+	n.Helper()
+	n.TB.Fatalf(n.name+": "+format, args...)
+}

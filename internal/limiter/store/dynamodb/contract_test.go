@@ -1,0 +1,35 @@
+package dynamodb_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
+	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
+)
+
+func TestContract(t *testing.T) {
+	t.Parallel()
+	client := server(t)
+	var configs sync.Map // by store, to open further stores on the same counters
+	limittest.RunStoreContract(t, limittest.Config{
+		New: func(tb testing.TB) limit.Store {
+			c := config(client)
+			s := open(tb, c)
+			configs.Store(s, c)
+			return s
+		},
+		Peer: func(tb testing.TB, s limit.Store) limit.Store {
+			c, _ := configs.Load(s)
+			return open(tb, c.(dynamodb.Config))
+		},
+		Refuses:    []limit.Algorithm{limit.SlidingLog},
+		MayFail:    true,
+		Leases:     true,
+		KeepsAhead: true, // of the items that were written before the one that denies
+		Parallel:   true,
+		Scripts:    20,
+		Repeats:    25,
+	})
+}

@@ -1,0 +1,217 @@
+package dynamodb_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+	"github.com/sluicelimits/sluice/internal/soak"
+)
+
+// addRandomLeases adds lease requests to a request. Some tiers get none. Some return units of the leases in held, or add
+// units by a correction.
+func addRandomLeases(r *rand.Rand, req *limit.Request, held map[string][]limit.Leftover, now, newest int64, rests bool) {
+	for c := range req.Charges {
+		charge := &req.Charges[c]
+		for j := range charge.Limit.Tiers {
+			t := &charge.Limit.Tiers[j]
+			a := limit.LeaseRequest{Need: charge.Cost}
+			if rests && r.IntN(3) == 0 {
+				a.Need = r.Int64N(charge.Cost + 1)
+			}
+			leases := t.Algorithm != limit.LeakyBucket && r.IntN(4) > 0
+			if leases {
+				a.Least, a.Most, a.Ample, a.Plenty = r.Int64N(3), r.Int64N(8), r.Int64N(12), r.Int64N(10)
+				a.Share = r.Int64N(limit.ShareOne + 1)
+				switch t.Algorithm {
+				case limit.TokenBucket, limit.SlidingWindow:
+					a.Ramp = r.IntN(3) == 0
+				case limit.SlidingBuckets:
+					a.Life = r.Int64N(t.Period.Microseconds() + 1)
+				}
+			}
+			key := t.Identity() + charge.Value.Text
+			if own := held[key]; len(own) > 0 && r.IntN(3) == 0 {
+				i := r.IntN(len(own))
+				a.Correction, a.CorrectionAt = -1-r.Int64N(own[i].Units+1), own[i].At
+				// this store ignores units that come back to a token bucket after their slot
+				if t.Algorithm == limit.TokenBucket && own[i].At <= newest {
+					a.Correction, a.CorrectionAt = 0, 0
+				}
+				held[key] = slices.Delete(own, i, i+1)
+			} else if r.IntN(12) == 0 {
+				a.Correction, a.CorrectionAt = 1+r.Int64N(4), now-r.Int64N(2_000_000)
+			}
+			req.Leases = append(req.Leases, a)
+		}
+	}
+}
+
+func grants(d *limit.Decision) (out string) {
+	for i := range d.Results {
+		out += fmt.Sprintf("; grant %+v", d.Lease(i))
+	}
+	return out
+}
+
+// Guarantees that the store grants the leases that the memory store grants, to the unit and the µs, however they are
+// mixed with charges, refunds and corrections. A bound that holds for one of the two stores therefore holds for the
+// other. One process decides, and no decision spans items.
+func TestLeasesAgreeWithMemory(t *testing.T) {
+	const groups = 4 // run in parallel
+	for first := range uint64(groups) {
+		t.Run(fmt.Sprint("group ", first), func(t *testing.T) {
+			t.Parallel()
+			client := server(t)
+			for seed := first; seed < soak.Times(uint64(40)); seed += groups {
+				leasesAgreeWithMemory(t, client, seed)
+			}
+		})
+	}
+}
+
+func leasesAgreeWithMemory(t *testing.T, client *sdk.Client, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 23))
+	c := config(client)
+	c.DenyFor = []time.Duration{0, -1}[seed%2]
+	s := open(t, c)
+	model, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	per := []string{"", "endpoint", "subject"}[r.IntN(3)]
+	var limits []*limit.Limit
+	for i := range 1 + r.IntN(3) {
+		l := randomLimit(t, r, fmt.Sprintf("l%d", i))
+		limits = append(limits, must(t, limit.Limit{ID: l.ID, Per: per, MaxCost: l.MaxCost, Mode: l.Mode, Tiers: []limit.Tier{{
+			Algorithm: l.Tiers[0].Algorithm, Threshold: 4 * l.Tiers[0].Threshold, Period: l.Tiers[0].Period, Burst: 3 * l.Tiers[0].Burst,
+			Buckets: l.Tiers[0].Buckets, Calendar: l.Tiers[0].Calendar,
+		}}}))
+	}
+	rests := r.IntN(2) == 0 // a counter that is charged nothing is not written, so it does not learn the time
+	now := noon
+	type pair struct{ ours, theirs *limit.Receipt }
+	var receipts []pair
+	held := map[string][]limit.Leftover{}
+	trace, newest := "", int64(0)
+	for step := range 60 {
+		switch n := r.IntN(40); {
+		case n < 25:
+			now = now.Add(time.Duration(r.Int64N(int64(400 * time.Millisecond))).Truncate(time.Microsecond))
+		case n < 30 && !rests:
+			now = now.Add(-time.Duration(r.Int64N(int64(50 * time.Millisecond))).Truncate(time.Microsecond))
+		case n == 30:
+			now = now.Add(time.Duration(r.IntN(20)) * time.Second)
+		case n == 31:
+			i := r.IntN(len(limits))
+			limits[i] = changed(t, r, limits[i])
+		case n == 32:
+			s = open(t, c)
+			now = now.Add(6 * time.Second)
+		}
+		newest = max(newest, now.UnixMicro())
+		if len(receipts) > 0 && r.IntN(6) == 0 {
+			i, units := r.IntN(len(receipts)), r.Int64N(4)
+			ours, err := s.Refund(t.Context(), receipts[i].ours, units, now)
+			theirs, err2 := model.Refund(t.Context(), receipts[i].theirs, units, now)
+			trace += fmt.Sprintf("\n%2d %s refund %d of receipt %d: %v", step, now.Format("15:04:05.000000"), units, i, theirs)
+			if err != nil || err2 != nil || !slices.Equal(ours.Units, theirs.Units) {
+				t.Fatalf("seed %d: refund %v %v, want %v %v; script: %s%s", seed, ours, err, theirs, err2, describe(limits), trace)
+			}
+			continue
+		}
+		req := &limit.Request{Owner: acme}
+		for _, l := range limits {
+			if r.IntN(4) == 0 {
+				continue
+			}
+			charge := limit.Charge{Limit: l, Cost: 1 + r.Int64N(3)}
+			if l.Per != limit.PerTenant {
+				charge.Value = limit.ValueOf("a")
+			}
+			req.Charges = append(req.Charges, charge)
+		}
+		if r.IntN(4) > 0 {
+			addRandomLeases(r, req, held, now.UnixMicro(), newest, rests)
+		}
+		var ours, theirs limit.Decision
+		decide, same, what := s.Decide, model.Decide, "decide"
+		if r.IntN(6) == 0 {
+			decide, same, what = s.Peek, model.Peek, "peek"
+		}
+		if err := same(t.Context(), req, now, &theirs); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		trace += fmt.Sprintf("\n%2d %s %s %v %s%s", step, now.Format("02 15:04:05.000000"), what, req.Leases, summary(&theirs), grants(&theirs))
+		if err := decide(t.Context(), req, now, &ours); err != nil {
+			t.Fatalf("seed %d: %v%s", seed, err, trace)
+		}
+		if got, want := summary(&ours)+grants(&ours), summary(&theirs)+grants(&theirs); got != want {
+			t.Fatalf("seed %d, step %d:\n got %s\nwant %s\nscript: %s%s", seed, step, got, want, describe(limits), trace)
+		}
+		if theirs.Allowed && what == "decide" {
+			receipts = append(receipts, pair{ours.Receipt(), theirs.Receipt()})
+			for i := range theirs.Results {
+				if g := theirs.Lease(i); g.Units > 0 {
+					key := theirs.Results[i].Tier.Identity() + theirs.Value(i).Text
+					l, want := ours.Leftover(i), theirs.Leftover(i)
+					if l.Units = g.Units; l.At != want.At || l.InStore() != want.InStore() {
+						t.Fatalf("seed %d, step %d: a lease at %d that leaves %d, want %d and %d; script: %s%s", seed, step,
+							l.At, l.InStore(), want.At, want.InStore(), describe(limits), trace)
+					}
+					held[key] = append(held[key], l)
+				}
+			}
+		}
+		if seed%7 == 0 {
+			copiesAreItems(t, s, c.Namespace)
+		}
+	}
+}
+
+// Guarantees that a bucket of which two processes return the last units, the second without having seen the first one's
+// return, is removed. A bucket with zero units would take room in the item until it expires.
+func TestEmptyBucketIsRemoved(t *testing.T) {
+	t.Parallel()
+	client := server(t)
+	c := config(client)
+	l := must(t, limit.Limit{ID: "b", MaxCost: 1, Tiers: []limit.Tier{
+		{Algorithm: limit.SlidingBuckets, Threshold: 100, Period: time.Minute, Buckets: 6},
+	}})
+	ask := func(s limit.Store, lease limit.LeaseRequest) limit.Lease {
+		t.Helper()
+		var d limit.Decision
+		req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}, Leases: []limit.LeaseRequest{lease}}
+		if err := s.Decide(t.Context(), req, noon, &d); err != nil || !d.Allowed {
+			t.Fatalf("Decide %+v: allowed %t, %v", lease, d.Allowed, err)
+		}
+		return d.Lease(0)
+	}
+	first, second := open(t, c), open(t, c)
+	var leases []limit.Lease
+	for _, s := range []limit.Store{first, second} {
+		leases = append(leases, ask(s, limit.LeaseRequest{Least: 10, Life: time.Second.Microseconds()}))
+	}
+	if leases[0] != leases[1] || leases[0].Units != 10 {
+		t.Fatalf("leases %+v, want two of 10 units at the same time", leases)
+	}
+	for _, s := range []limit.Store{first, second} {
+		ask(s, limit.LeaseRequest{Correction: -10, CorrectionAt: leases[0].At})
+	}
+	counters, err := dynamodb.Counters(items(t, client, c.Namespace)["s0"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, fields := range counters {
+		if len(fields) != 3 || fields["s"] != "0" {
+			t.Errorf("counter %s is %v, want no bucket", name, fields)
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package memory
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// Guarantees that the room of counters that have gone is given back: other owners get it, as far as the store counts.
+func TestOwnerGivesRoomBack(t *testing.T) {
+	if RaceEnabled {
+		t.Skip("the race detector's own memory is in the heap's figures")
+	}
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	s, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := limit.New(limit.Limit{ID: "subject", Per: "subject", Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 1, Period: time.Hour}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, left := range []int{60_000, 30_000, 5000, 100, 9, 8, 1, 0} {
+		before := heap()
+		o := newOwner(limit.Owner{Kind: limit.Tenant, Name: "acme"}, 1)
+		for i := range 100_000 {
+			v := limit.ValueOf(fmt.Sprint("user-", i))
+			o.add(s, &l.Tiers[0], v)
+			o.bytes += sizeOfCounter(v)
+		}
+		for len(o.counters) > left {
+			o.sweep(math.MaxInt64, min(64, len(o.counters)-left))
+		}
+		if took, said := heap()-before, o.bytes+ownerBytes; took > said*3/2+2048 {
+			t.Errorf("%d of 100,000 counters are left: the heap grew by %d bytes, the estimate is %d", left, took, said)
+		}
+		for i := range o.counters {
+			v := o.counters[i].value.Value
+			if at := o.position(s, &l.Tiers[0], v); at != int32(i) {
+				t.Fatalf("%d are left: %s is at %d, and was found at %d", left, v.Text, i, at)
+			}
+		}
+		runtime.KeepAlive(o)
+	}
+}

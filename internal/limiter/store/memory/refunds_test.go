@@ -1,0 +1,233 @@
+package memory_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
+)
+
+// monthly is a quota of n units a month.
+func monthly(tb testing.TB, n int64) *limit.Limit {
+	tb.Helper()
+	return newLimit(tb, limit.Limit{ID: "monthly", Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: n,
+		Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}})
+}
+
+// charge takes a unit of l. It fails tb if the store does not admit it.
+func charge(tb testing.TB, s *memory.Store, owner limit.Owner, now time.Time, l *limit.Limit) *limit.Receipt {
+	tb.Helper()
+	var d limit.Decision
+	req := limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: l, Cost: 1}}}
+	if err := s.Decide(tb.Context(), &req, now, &d); err != nil || !d.Allowed {
+		tb.Fatalf("a decision of %s at %s: allowed %t, %v; %d bytes", owner.Name, now, d.Allowed, err, s.Bytes())
+	}
+	return d.Receipt()
+}
+
+func usedOf(tb testing.TB, s *memory.Store, owner limit.Owner, now time.Time, l *limit.Limit) int64 {
+	tb.Helper()
+	var d limit.Decision
+	req := limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: l, Cost: 1}}}
+	if err := s.Peek(tb.Context(), &req, now, &d); err != nil {
+		tb.Fatal(err)
+	}
+	return d.Results[0].Used()
+}
+
+// What a store remembers of refunds must not take the room of its counters. Two million refunds within the life of a
+// receipt, or at a clock that stands still, leave decisions as they were. A refund that is refused has given nothing
+// back, and one that was made is never made again.
+func TestRefundsNeverFailDecisions(t *testing.T) {
+	const maxBytes = 64 << 20
+	for _, tc := range []struct {
+		name     string
+		refunds  int
+		between  int // decisions that are not refunded, for each that is
+		maxBytes int64
+		step     time.Duration
+		refused  bool
+	}{
+		{"every decision is refunded", 2_000_000, 0, maxBytes, 0, false},
+		{"every decision is refunded, within five minutes", 200_000, 0, maxBytes, 1490 * time.Microsecond, false},
+		{"few decisions are refunded", 15_000, 63, 4 << 20, 0, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if memory.RaceEnabled && tc.refunds > 200_000 {
+				t.Skip("one goroutine, and the race detector takes minutes for it")
+			}
+			s, l, owner, now := newStore(t, tc.maxBytes), monthly(t, limit.MaxUnits), tenant(1), start
+			kept, refused := int64(0), 0
+			var last, lastRefused *limit.Receipt
+			for range tc.refunds {
+				now = now.Add(tc.step)
+				for range tc.between {
+					charge(t, s, owner, now, l)
+					kept++
+				}
+				r := charge(t, s, owner, now, l)
+				kept++
+				back, err := s.Refund(t.Context(), r, 0, now)
+				switch {
+				case errors.Is(err, limit.ErrRefundsFull):
+					refused, lastRefused = refused+1, r
+				case err != nil || len(back.Units) != 1 || back.Units[0] != 1 || back.Repeated:
+					t.Fatalf("refund: %+v, %v", back, err)
+				default:
+					kept, last = kept-1, r
+				}
+			}
+			if got := usedOf(t, s, owner, now, l); got != kept {
+				t.Errorf("the quota has counted %d units, and %d were charged and not given back", got, kept)
+			}
+			for i := range 1000 { // there is room for others' counters
+				charge(t, s, tenant(2+i), now, l)
+			}
+			if (refused > 0) != tc.refused {
+				t.Errorf("%d refunds of %d were refused, want some: %t", refused, tc.refunds, tc.refused)
+			}
+			if got := s.Bytes(); got > tc.maxBytes {
+				t.Errorf("the store takes %d bytes of %d", got, tc.maxBytes)
+			}
+			if back, err := s.Refund(t.Context(), last, 0, now); err != nil || !back.Repeated || back.Units[0] != 0 {
+				t.Errorf("a refund that was made is made again: %+v, %v", back, err)
+			}
+			if !tc.refused {
+				return
+			}
+			if _, err := s.Refund(t.Context(), lastRefused, 0, now); !errors.Is(err, limit.ErrRefundsFull) {
+				t.Errorf("the refund that was refused, again: %v, want ErrRefundsFull", err)
+			}
+			// Four minutes later it is refused still, and once the first refunds are forgotten it is made.
+			now = now.Add(4 * time.Minute)
+			late := charge(t, s, owner, now, l)
+			if _, err := s.Refund(t.Context(), late, 0, now); !errors.Is(err, limit.ErrRefundsFull) {
+				t.Errorf("while all refunds are remembered: %v, want ErrRefundsFull", err)
+			}
+			now, full := now.Add(2*time.Minute), s.Bytes()
+			if back, err := s.Refund(t.Context(), late, 0, now); err != nil || back.Units[0] != 1 {
+				t.Errorf("when the first refunds are forgotten: %+v, %v; want a unit", back, err)
+			}
+			if freed := full - s.Bytes(); freed < tc.maxBytes/10 {
+				t.Errorf("%d bytes are freed after all refunds but one have expired, want most of an eighth of %d", freed, tc.maxBytes)
+			}
+		})
+	}
+}
+
+// Whatever the clock does, however many receipts come and go, and whoever is forgotten meanwhile: no receipt gives
+// anything back twice.
+func TestRefundedOnceWhateverTheClock(t *testing.T) {
+	for seed := range uint64(8) {
+		r := rand.New(rand.NewPCG(seed, 23))
+		s, l := newStore(t, 128<<10), monthly(t, limit.MaxUnits)
+		passing := bucket(t, "passing", 1000, 1, time.Second)
+		given := map[*limit.Receipt]bool{}
+		var all []*limit.Receipt
+		now, refunds, expired, full, repeated := start, 0, 0, 0, 0
+		for step := range 60_000 {
+			switch r.IntN(40) {
+			case 0:
+				now = now.Add(time.Duration(r.Int64N(int64(time.Minute))))
+			case 1:
+				now = now.Add(-time.Duration(r.Int64N(int64(40 * time.Second))))
+			case 2:
+				leap := time.Duration(r.Int64N(int64([]time.Duration{6 * time.Minute, time.Hour, 40 * 24 * time.Hour}[r.IntN(3)])))
+				if r.IntN(8) == 0 {
+					now = now.Add(leap - 2*leap*time.Duration(r.IntN(2)))
+				}
+			case 3: // sweeps
+				_, _ = spend(t, s, tenant(1000+step), now, passing)
+			}
+			if r.IntN(3) > 0 || len(all) == 0 {
+				var d limit.Decision
+				req := limit.Request{Owner: tenant(r.IntN(50)), Charges: []limit.Charge{{Limit: l, Cost: 1}}}
+				if err := s.Decide(t.Context(), &req, now, &d); err == nil && d.Allowed {
+					all = append(all, d.Receipt())
+				}
+				continue
+			}
+			receipt := all[max(r.IntN(len(all)), len(all)-1-r.IntN(200))]
+			back, err := s.Refund(t.Context(), receipt, 0, now)
+			switch {
+			case errors.Is(err, limit.ErrRefundsFull):
+				full++
+			case err != nil:
+				t.Fatal(err)
+			case back.Units[0] > 0 && given[receipt]:
+				t.Fatalf("seed %d, step %d: a receipt gives back twice", seed, step)
+			case back.Units[0] > 0:
+				given[receipt] = true
+				refunds++
+			case back.Expired:
+				expired++
+			case back.Repeated:
+				repeated++
+			}
+		}
+		if refunds == 0 || expired == 0 || repeated == 0 {
+			t.Errorf("seed %d: %d refunds, %d expired, %d repeated, %d refused: the script tests little", seed, refunds, expired, repeated, full)
+		}
+	}
+}
+
+// A receipt names itself. Receipts of other stores, which a store of leases or of two halves hands on, are told apart
+// from the store's own, and from each other.
+func TestRefundsOfOtherStores(t *testing.T) {
+	s, l, owner := newStore(t, 0), monthly(t, 1000), tenant(1)
+	var receipts []*limit.Receipt
+	for range 3 {
+		other := newStore(t, 0)
+		for range 100 {
+			receipts = append(receipts, charge(t, other, owner, start, l))
+			charge(t, s, owner, start, l)
+		}
+	}
+	ids := map[limit.ReceiptID]bool{}
+	for i, r := range receipts {
+		ids[r.ID()] = true
+		for again, want := range []string{"{[1] false false}", "{[0] true false}"} {
+			if back, err := s.Refund(t.Context(), r, 0, start); err != nil || fmt.Sprint(back) != want {
+				t.Fatalf("receipt %d, refund %d: %v, %v; want %s", i, again, back, err, want)
+			}
+		}
+	}
+	if len(ids) != len(receipts) || usedOf(t, s, owner, start, l) != 0 {
+		t.Errorf("%d names of %d receipts; %d units are used, want 0", len(ids), len(receipts), usedOf(t, s, owner, start, l))
+	}
+}
+
+// A bucket to which something was refunded is full earlier, and yet is remembered for as long as receipts from before
+// may be refunded: they go by what came back since.
+func TestRefundedBucketIsRemembered(t *testing.T) {
+	s, l, owner := newStore(t, 0), bucket(t, "bucket", 1, 100, time.Second), tenant(1)
+	spendUnits := func(after time.Duration, units int64) *limit.Receipt {
+		var d limit.Decision
+		req := limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: l, Cost: units}}}
+		if err := s.Decide(t.Context(), &req, start.Add(after), &d); err != nil || !d.Allowed {
+			t.Fatalf("%d units after %s: allowed %t, %v", units, after, d.Allowed, err)
+		}
+		return d.Receipt()
+	}
+	early, late := spendUnits(0, 50), spendUnits(0, 50)
+	if back, err := s.Refund(t.Context(), early, 0, start); err != nil || back.Units[0] != 50 {
+		t.Fatalf("%+v, %v; want 50 units", back, err)
+	}
+	subject := newLimit(t, limit.Limit{ID: "subject", Per: "subject", Tiers: []limit.Tier{{Algorithm: limit.FixedWindow, Threshold: 1,
+		Period: time.Second}}})
+	for i := range 100 { // each new counter makes the store look for some that it may forget
+		var d limit.Decision
+		req := limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: subject, Value: limit.ValueOf(fmt.Sprint("user-", i)), Cost: 1}}}
+		if err := s.Decide(t.Context(), &req, start.Add(56*time.Second), &d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spendUnits(57*time.Second, 100) // the bucket was full
+	if back, err := s.Refund(t.Context(), late, 0, start.Add(60*time.Second)); err != nil || back.Units[0] != 0 {
+		t.Errorf("%+v, %v; want nothing: without the charge the bucket would have been full, too", back, err)
+	}
+}

@@ -1,0 +1,116 @@
+package memory
+
+import (
+	"fmt"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+const (
+	sharedPart = 8    // shared counters get 1/sharedPart of UnidentifiedBytes
+	mostGroups = 256  // the largest number of groups
+	groupBytes = 4096 // there is one group for so many bytes of the shared counters' part, up to mostGroups
+)
+
+// sharedCounters count the requests of addresses for which there is no memory for counters of their own.
+//
+// A hash with a random key of this process assigns each address to a group. An attacker therefore cannot choose the
+// group of an address. The addresses of one group share one counter for each tier, so together they may use as much as
+// one address may use alone. An address keeps each counter that it already has, and uses shared ones for the rest.
+//
+// Once memory is free, an address gets its own counter, which starts as a copy of the shared one. Requests that were
+// admitted by the shared counter therefore still count: sharing makes a limit stricter, and not looser.
+type sharedCounters struct {
+	budget budget
+	groups []group
+}
+
+// group is the addresses that share counters.
+type group struct {
+	mu    sync.Mutex // locked after the shard of an address, never before
+	owner *owner     // of the counters; in no shard's table, so no request can name it
+	_     [48]byte   // keeps the mutexes of two groups off one cache line
+}
+
+func (c *sharedCounters) init(maxBytes int64) {
+	c.budget.maxBytes = maxBytes
+	c.groups = make([]group, min(max(maxBytes/groupBytes, 1), mostGroups))
+	for i := range c.groups {
+		c.groups[i].owner = newOwner(limit.Owner{Kind: limit.Address, Name: fmt.Sprintf("shared %d", i)}, 0)
+	}
+}
+
+// lockGroup locks and returns the group of the address with this hash, and removes the counters of the group that
+// are no different from unused ones. It returns nil if no shared counter exists and share is false; share says that the address cannot get a counter
+// of its own. The caller holds the lock of the address's shard, and unlocks the group.
+func (s *Store) lockGroup(hash uint64, now int64, share bool) *group {
+	c := &s.shared
+	if !share && c.budget.used.Load() == 0 {
+		return nil
+	}
+	g := &c.groups[hash/shardCount%uint64(len(c.groups))] // the low bits chose the shard
+	g.mu.Lock()
+	if freed := g.owner.sweep(now, len(g.owner.counters)); freed > 0 {
+		c.budget.used.Add(-freed)
+	}
+	return g
+}
+
+// sharedAt encodes the position of a counter in its group as a number below absent, and ofShared decodes it. The
+// positions of an owner's own counters are 0 or greater, so the two ranges do not overlap.
+func sharedAt(pos int32) int32 { return absent - 1 - pos }
+func ofShared(at int32) int32  { return absent - 1 - at }
+
+// evaluateShared evaluates result i for an address that has no counter of its own for it. If the group has a counter for
+// this tier and value, that counter's state is used, else an empty one. evaluateShared returns the position of the
+// group's counter as sharedAt encodes it, or absent if the group has none. share is as for lockGroup.
+func (s *Store) evaluateShared(g *group, e *limit.Evaluation, i int, charge, share bool) int32 {
+	var unused limit.State
+	st, at := &unused, int32(absent)
+	if pos := g.owner.position(s, e.Results[i].Tier, e.Value(i)); pos >= 0 {
+		st, at = &g.owner.counters[pos].state, sharedAt(pos)
+	}
+	if share || at != absent {
+		e.AlignTo(i, g.owner.name.Name) // else the windows would move with whoever asks
+	}
+	e.Evaluate(i, st, charge)
+	return at
+}
+
+// commitShared charges result i to the group's counter at the position that evaluateShared returned. If that is absent,
+// commitShared adds the counter to the group first. It does so even if the budget is used up: the plans say how many
+// shared counters there are, not the callers. Entries grow within the budget.
+func (s *Store) commitShared(g *group, e *limit.Evaluation, i int, at int32) {
+	pos, bytes := ofShared(at), int64(0)
+	if at == absent {
+		pos, bytes = g.owner.add(s, e.Results[i].Tier, e.Value(i)), sizeOfCounter(e.Value(i))
+	}
+	c, b := &g.owner.counters[pos], &s.shared.budget
+	more, _ := e.Room(i, &c.state)
+	grow := more <= b.free()
+	b.used.Add(bytes + c.charge(e, i, false, grow))
+}
+
+// logSharing logs that there is no room for the counters of the owner, at most once in a minute for each budget.
+func (s *Store) logSharing(o limit.Owner, now int64) {
+	of := budgetOf(o.Kind)
+	last := s.lastLogged[of].Load()
+	since := now - last
+	recent := last != 0 && since >= 0 && since < time.Minute.Microseconds()
+	if recent || !s.lastLogged[of].CompareAndSwap(last, now) {
+		return
+	}
+	b := &s.budgets[of]
+	if of == everybody {
+		s.log.Warn("the counters of a tenant take as much memory as is left for others: new values of its limits share one "+
+			"counter, which makes these limits stricter; lower maxValues, shorten periods, or give counters more memory",
+			"tenant", url.PathEscape(o.Name), "bytes", b.used.Load(), "most", b.maxBytes)
+		return
+	}
+	s.log.Warn("the counters of addresses and of anonymous calls have used up their memory: new ones share counters, which "+
+		"makes their limits stricter; shorten the periods of these limits, or give counters more memory",
+		"bytes", b.used.Load(), "most", b.maxBytes, "groups", len(s.shared.groups))
+}

@@ -1,0 +1,67 @@
+package redis_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
+)
+
+// contract runs the contract suite on a server or cluster, once with the generated scripts and once with decide.lua
+// alone: both must decide alike.
+func contract(t *testing.T, c redis.Config) {
+	for _, way := range []struct {
+		name    string
+		general bool
+	}{{"shapes", false}, {"general", true}} {
+		t.Run(way.name, func(t *testing.T) {
+			var shaped, general atomic.Int64
+			connect := func(tb testing.TB, space string) limit.Store {
+				s := openAt(tb, c)
+				s.SetSpace(space)
+				if way.general {
+					s.GeneralOnly()
+				}
+				s.OnAnswer(func(g bool) {
+					if g {
+						general.Add(1)
+					} else {
+						shaped.Add(1)
+					}
+				})
+				return s
+			}
+			config := limittest.Config{
+				New: func(tb testing.TB) limit.Store { return connect(tb, newSpace()) },
+				Peer: func(tb testing.TB, s limit.Store) limit.Store {
+					return connect(tb, s.(*redis.Store).Space())
+				},
+				SetClock: func(limit.Store, time.Time) {}, // its time is below 2^53 µs, and the test's own
+				Seed:     uint64(time.Now().UnixNano()),
+				Leases:   true,
+				Scripts:  map[bool]int{true: 15, false: 60}[c.Cluster], // of another seed each time; the scripts of both are the same
+				Repeats:  map[bool]int{true: 20, false: 50}[c.Cluster],
+			}
+			limittest.RunStoreContract(t, config)
+			t.Run("while time passes", func(t *testing.T) {
+				config.SetClock = nil
+				for _, f := range limittest.Record(t, config, "many at once while time passes stay within the bound") {
+					t.Error(f)
+				}
+			})
+			if s, g := shaped.Load(), general.Load(); g == 0 || (s == 0) != way.general {
+				t.Errorf("scripts of shapes answered %d times and decide.lua %d times: one of them was not tested", s, g)
+			}
+		})
+	}
+}
+
+func TestContract(t *testing.T) { contract(t, redis.Config{Addrs: []string{address(t)}}) }
+
+func TestContractCluster(t *testing.T) {
+	contract(t, redis.Config{Addrs: redistest.Addrs(redistest.StartCluster(t)), Cluster: true})
+}

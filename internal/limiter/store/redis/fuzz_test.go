@@ -1,0 +1,144 @@
+package redis
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// fuzzRequest returns a request over two packs, with token buckets and windows, and with a sliding_log if withLog is
+// true.
+func fuzzRequest(tb testing.TB, withLog bool) *limit.Request {
+	tb.Helper()
+	var charges []limit.Charge
+	add := func(l limit.Limit, v limit.Value) {
+		built, err := limit.New(l)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		charges = append(charges, limit.Charge{Limit: built, Value: v, Cost: 1})
+	}
+	add(limit.Limit{ID: "a", Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Threshold: 10, Period: time.Second},
+		{Algorithm: limit.SlidingWindow, Threshold: 10, Period: time.Minute},
+	}}, limit.Value{})
+	add(limit.Limit{ID: "b", Per: "subject", Tiers: []limit.Tier{{Algorithm: limit.LeakyBucket, Threshold: 3, Period: time.Second}}}, limit.ValueOf("u"))
+	if withLog {
+		add(limit.Limit{ID: "c", Mode: limit.Shadow, Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Threshold: 3, Period: time.Second}}}, limit.Value{})
+	}
+	return &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: charges}
+}
+
+// The kinds of requests that a reply may answer.
+const (
+	fuzzShape byte = iota
+	fuzzGeneral
+	fuzzLeases
+)
+
+// FuzzReply guarantees that no reply makes the decoder panic, hang, or return an inconsistent decision. After an error
+// the decision is empty.
+func FuzzReply(f *testing.F) {
+	var unused []byte
+	for _, v := range []int64{2*1772452800000000 + 1, 0} {
+		unused = appendDouble(unused, v)
+	}
+	f.Add(string(unused), fuzzShape)
+	const now = 1772452800000000
+	general := func(bucket ...int64) string { // the time, and that it admits; who shares; states, a bucket's first; a log
+		var b []byte
+		for _, v := range slices.Concat([]int64{now, 1, 0, 0}, bucket, make([]int64, 3*3+4)) {
+			b = appendDouble(b, v)
+		}
+		return string(b)
+	}
+	f.Add(general(0, 0, 0, 0, 0, 0, 0), fuzzGeneral)
+	f.Add(general(now, 5_000_000, 10, 0, 0, now+300_000, 4), fuzzGeneral)
+	for _, held := range []int64{4, -4, 1 << 50} {
+		f.Add(general(now, 5_000_000, 10, 100, 1, now+300_000, held), fuzzLeases)
+	}
+	f.Add(general(now, -5_000_000, 10, 0, 0, now+1<<50, 4), fuzzLeases)
+	f.Add("", fuzzShape)
+	f.Add(strings.Repeat("\x00", 400), fuzzGeneral)
+	plain, logged, leased := fuzzRequest(f, false), fuzzRequest(f, true), fuzzRequest(f, true)
+	for range 4 {
+		leased.Leases = append(leased.Leases, limit.LeaseRequest{Need: 1, Least: 3, Most: 8, Share: limit.ShareOne})
+	}
+	leased.Leases[0].Ramp, leased.Leases[0].Correction, leased.Leases[0].CorrectionAt = true, -2, now+300_000
+	leased.Leases[2] = limit.LeaseRequest{Need: 1} // a leaky bucket's
+	leased.Leases[3].Correction, leased.Leases[3].CorrectionAt = 1, now
+	f.Fuzz(func(t *testing.T, reply string, kind byte) {
+		req, general := plain, kind != fuzzShape
+		switch kind {
+		case fuzzShape:
+		case fuzzGeneral:
+			req = logged
+		case fuzzLeases:
+			req = leased
+		default:
+			return
+		}
+		var q query
+		q.begin(&Store{}, req, 1772452800000000, true)
+		if general {
+			q.encodeGeneral()
+		} else if !q.encodeShape() {
+			t.Fatal("no shape")
+		}
+		var d limit.Decision
+		if err := q.decode(reply, general, &d); err != nil {
+			return
+		}
+		for i := range d.Results {
+			if r := &d.Results[i]; r.Charged != 0 && (!d.Allowed || r.Charged != r.Cost) {
+				t.Errorf("reply %q: allowed %t, result %d charged %d of %d", reply, d.Allowed, i, r.Charged, r.Cost)
+			}
+			if g := d.Lease(i); g.Units < 0 || g.Upfront < 0 || g.Upfront > g.Units || (!d.Allowed && g.Units > 0) {
+				t.Errorf("reply %q: allowed %t, result %d grants %+v", reply, d.Allowed, i, g)
+			}
+		}
+		if d.Allowed && d.RetryAfter() != 0 {
+			t.Errorf("reply %q: allowed, and retry after %s", reply, d.RetryAfter())
+		}
+	})
+}
+
+// Guarantees that a script that comes to another conclusion than package limit is an error that the owner's counters
+// cannot be read, and not a failure of the server: counters that are intact lead to no such reply.
+func TestContradictionIsUnreadable(t *testing.T) {
+	var q query
+	q.begin(&Store{}, fuzzRequest(t, false), 1772452800000000, true)
+	if !q.encodeShape() {
+		t.Fatal("no shape")
+	}
+	var d limit.Decision
+	denied := appendDouble(appendDouble(nil, 2*1772452800000000), 0) // and no counter was ever used
+	if err := q.decode(string(denied), false, &d); !errors.Is(err, limit.ErrUnreadable) {
+		t.Errorf("%v; want limit.ErrUnreadable", err)
+	}
+}
+
+// FuzzFirst guarantees that what a server says while a connection is made ready is bounded, whatever it is.
+func FuzzFirst(f *testing.F) {
+	f.Add([]byte("+OK\r\n"))
+	f.Add([]byte("*3\r\n$6\r\nmaster\r\n:0\r\n*1\r\n*3\r\n$9\r\n127.0.0.1\r\n$4\r\n6380\r\n$1\r\n0\r\n"))
+	f.Add([]byte("-NOAUTH Authentication required.\r\n"))
+	f.Add([]byte("$-1\r\n"))
+	f.Add([]byte("*1000000000\r\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		budget := maxReply
+		text, err := firstText(bufio.NewReader(bytes.NewReader(b)), &budget, 0)
+		if err != nil && text != "" {
+			t.Errorf("%q: %q and %v", b, text, err)
+		}
+		if len(text) > len(b) {
+			t.Errorf("%q: a text of %d bytes", b, len(text))
+		}
+	})
+}

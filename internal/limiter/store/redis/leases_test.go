@@ -1,0 +1,253 @@
+package redis_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
+)
+
+// ten is a token bucket of ten units that refills one unit per second.
+func ten(tb testing.TB) []limit.Charge {
+	tb.Helper()
+	return []limit.Charge{{Cost: 1, Limit: build(tb, limit.Limit{ID: "ten", Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 10, Period: time.Second}}})}}
+}
+
+// lease asks for units of the first charge's only tier, at noon and some.
+func lease(tb testing.TB, s *redis.Store, charges []limit.Charge, after time.Duration, units int64) (limit.Lease, error) {
+	tb.Helper()
+	var d limit.Decision
+	req := &limit.Request{Owner: acme, Charges: charges, Leases: []limit.LeaseRequest{{Least: units}}}
+	err := s.Decide(context.Background(), req, noon.Add(after), &d)
+	return d.Lease(0), err
+}
+
+// What a pack says of leases may be anything: then the answer is an error, and gone in a minute, or it admits no more
+// than the bucket has, and is right again when a slot has passed.
+func TestBadLeases(t *testing.T) {
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	noonUs := noon.UnixMicro()
+	for _, tt := range []struct {
+		name         string
+		until, units float64
+		magic        string
+		fails        bool
+	}{
+		{"less than nothing", float64(noonUs + 1e6), -1000, "SLU4", true},
+		{"more than can be", float64(noonUs + 1e6), 1 << 50, "SLU4", true},
+		{"endless", float64(noonUs + 1e6), math.Inf(1), "SLU4", true},
+		{"no number", float64(noonUs + 1e6), math.NaN(), "SLU4", true},
+		{"half a unit", float64(noonUs + 1e6), 0.5, "SLU4", true},
+		{"until no time", math.NaN(), 5, "SLU4", true},
+		{"until half a µs", float64(noonUs) + 0.5, 5, "SLU4", true},
+		{"more than the bucket", float64(noonUs + 1e6), 1 << 40, "SLU4", false},
+		{"nothing", float64(noonUs + 1e6), 0, "SLU4", false},
+		{"for a hundred years", float64(noonUs + 1e15), 5, "SLU4", false},
+		{"until long ago", -1e15, 5, "SLU4", false},
+		{"under the layout that has none", float64(noonUs + 1e15), 10, "SLU3", true},
+	} {
+		for _, general := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, general %t", tt.name, general), func(t *testing.T) {
+				s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+				s.SetSpace(newSpace())
+				if general {
+					s.GeneralOnly()
+				}
+				charges := ten(t)
+				if g, err := lease(t, s, charges, 0, 5); err != nil || g.Units != 5 {
+					t.Fatalf("%+v, %v; want 5 units", g, err)
+				}
+				key := "{rl:" + s.Space() + "t4:acme,}"
+				pack, err := admin.Get(t.Context(), key).Bytes()
+				if err != nil || string(pack[:4]) != "SLU4" {
+					t.Fatalf("the pack is %.4q, %v; want it to say that units are leased", pack, err)
+				}
+				copy(pack, tt.magic)
+				binary.LittleEndian.PutUint64(pack[len(pack)-16:], math.Float64bits(tt.until))
+				binary.LittleEndian.PutUint64(pack[len(pack)-8:], math.Float64bits(tt.units))
+				if err := admin.Set(t.Context(), key, pack, 0).Err(); err != nil { // and for ever
+					t.Fatal(err)
+				}
+				spend := func(after time.Duration) (admitted int, failed error) {
+					for range 20 {
+						var d limit.Decision
+						err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, noon.Add(after), &d)
+						if d.Allowed {
+							admitted++
+						}
+						if err != nil {
+							failed = err
+						}
+					}
+					return admitted, failed
+				}
+				n, err := spend(0)
+				if tt.fails != (err != nil) || n > 5 {
+					t.Errorf("%d admitted, %v; want at most the 5 that are left, and an error: %t", n, err, tt.fails)
+				}
+				if tt.fails {
+					if n > 0 {
+						t.Errorf("%d admitted beside errors", n)
+					}
+					if _, err := lease(t, s, charges, 0, 5); err == nil {
+						t.Error("a lease of it is no error")
+					}
+					if ttl, err := admin.PTTL(t.Context(), key).Result(); err != nil || ttl <= 0 || ttl > time.Minute {
+						t.Errorf("it is there for %s, %v; want a minute at most", ttl, err)
+					}
+					return
+				}
+				if n, err := spend(30 * time.Second); n != 10 || err != nil {
+					t.Errorf("half a minute later %d are admitted, %v; want 10", n, err)
+				}
+			})
+		}
+	}
+}
+
+// Guarantees that a bucket does not refill in place of leased units, also for decisions without leases, and that the
+// generated script decides over the bucket when their slot has ended.
+func TestLeasedUnitsAreHeld(t *testing.T) {
+	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
+	s.SetSpace(newSpace())
+	var last string
+	s.OnAnswer(func(general bool) { last = map[bool]string{false: "shape", true: "general"}[general] })
+	charges := ten(t)
+	decide := func(after time.Duration) *limit.Decision {
+		d := new(limit.Decision)
+		if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, noon.Add(after), d); err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	decide(0)
+	if decide(0); last != "shape" {
+		t.Errorf("before anything is leased the answer is of %s", last)
+	}
+	g, err := lease(t, s, charges, 0, 8)
+	if err != nil || g.Units != 8 {
+		t.Fatalf("%+v, %v; want the 8 units that are left", g, err)
+	}
+	ends := time.UnixMicro(g.Until).Sub(noon)
+	if d := decide(ends - time.Microsecond); d.Results[0].Remaining() > 1 || last != "general" {
+		t.Errorf("at its end %d remain, says %s; want what is not held and was refilled", d.Results[0].Remaining(), last)
+	}
+	decide(ends + 10*time.Second)
+	if d := decide(ends + 10*time.Second); last != "shape" || d.Results[0].Remaining() != 8 {
+		t.Errorf("after it %d remain, says %s; want 8, says shape", d.Results[0].Remaining(), last)
+	}
+}
+
+// Guarantees that a bucket does not refill in place of leased units after requests that do not name it, so that its
+// record lies anywhere in the pack.
+func TestLeasedUnitsAreHeldBehind(t *testing.T) {
+	eachWay(t, func(t *testing.T, s *redis.Store) {
+		bucket := ten(t)[0]
+		var all []limit.Charge
+		for i := range 3 {
+			all = append(all, limit.Charge{Cost: 1, Limit: build(t, limit.Limit{ID: fmt.Sprint("other-", i), Tiers: []limit.Tier{
+				{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Hour}}})})
+		}
+		g, err := lease(t, s, []limit.Charge{bucket}, 0, 8)
+		if err != nil || g.Units != 8 {
+			t.Fatalf("%+v, %v; want 8 of 10 units", g, err)
+		}
+		ends := time.UnixMicro(g.Until)
+		var d limit.Decision
+		for _, charges := range [][]limit.Charge{all[:2], all[1:], all[:1], {bucket, all[0]}, all[1:], {all[1], bucket}} {
+			err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, ends.Add(-time.Microsecond), &d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range d.Results {
+				if r := &d.Results[i]; r.Limit() == bucket.Limit && r.Remaining() > 1 {
+					t.Errorf("beside 8 leased units and what was charged %d remain of 10", r.Remaining())
+				}
+			}
+		}
+	})
+}
+
+// Guarantees that a sorted set that is empty for a moment, because all of its entries have ended, keeps its expiry.
+// Without it the set would stay for good.
+func TestStampsExpire(t *testing.T) {
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	for _, a := range []limit.Algorithm{limit.SlidingLog, limit.SlidingBuckets} {
+		t.Run(a.String(), func(t *testing.T) {
+			s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+			s.SetSpace(newSpace())
+			charges := []limit.Charge{{Cost: 1, Limit: build(t, limit.Limit{ID: "log", Tiers: []limit.Tier{{Algorithm: a, Threshold: 100, Period: time.Second}}})}}
+			at := noon
+			for _, step := range []time.Duration{0, 0, 5 * time.Second, 0, time.Second, 20 * time.Second} {
+				at = at.Add(step)
+				for _, ahead := range [][]limit.LeaseRequest{nil, {{Need: 1, Least: 2, Life: 500_000}}} {
+					var d limit.Decision
+					if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges, Leases: ahead}, at, &d); err != nil {
+						t.Fatal(err)
+					}
+					keys, err := admin.Keys(t.Context(), "{rl:"+s.Space()+"t4:acme,}*stamps*").Result()
+					if err != nil || len(keys) != 1 {
+						t.Fatalf("sorted sets %q, %v; want one", keys, err)
+					}
+					if ttl, err := admin.PTTL(t.Context(), keys[0]).Result(); err != nil || ttl <= 0 {
+						t.Fatalf("%s from noon it expires in %s, %v; want some time", at.Sub(noon), ttl, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Guarantees that at its very start a sliding_window counts all of the previous window and no more, also if the period
+// has no round tick.
+func TestWeightAtTheStart(t *testing.T) {
+	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
+	const period = 1_048_583 * time.Millisecond // a prime
+	charges := []limit.Charge{{Cost: 1, Limit: build(t, limit.Limit{ID: "odd", MaxCost: 1 << 20, Tiers: []limit.Tier{
+		{Algorithm: limit.SlidingWindow, Threshold: 1 << 20, Period: period}}})}}
+	start := noon.Truncate(time.Microsecond)
+	start = time.UnixMicro(start.UnixMicro() - start.UnixMicro()%period.Microseconds())
+	for _, general := range []bool{false, true} {
+		s.SetSpace(newSpace())
+		if general {
+			s.GeneralOnly()
+		}
+		for i, cost := range []int64{1<<20 - 1, 1} {
+			charges[0].Cost = cost
+			var d limit.Decision
+			err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, start.Add(time.Duration(i)*period), &d)
+			if err != nil || !d.Allowed {
+				t.Errorf("general %t: %d units %d windows later: allowed %t, %v", general, cost, i, d.Allowed, err)
+			}
+		}
+	}
+}
+
+// Guarantees that a request with leases of hundreds of limits is one script call.
+func TestManyLeases(t *testing.T) {
+	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
+	s.SetSpace(newSpace())
+	req := &limit.Request{Owner: acme}
+	for i := range 280 {
+		l := build(t, limit.Limit{ID: fmt.Sprint("l", i), Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Threshold: 10, Period: time.Hour}}})
+		req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: 1})
+		req.Leases = append(req.Leases, limit.LeaseRequest{Need: 1, Least: 2})
+	}
+	var d limit.Decision
+	if err := s.Decide(t.Context(), req, noon, &d); err != nil || !d.Allowed || d.Lease(279).Units != 2 {
+		t.Errorf("allowed %t, %v, the last grant %+v; want 2 units of each", d.Allowed, err, d.Lease(279))
+	}
+	if n := strings.Count(render(&d), "Units:2 "); n != len(req.Charges) {
+		t.Errorf("%d leases, want %d", n, len(req.Charges))
+	}
+}

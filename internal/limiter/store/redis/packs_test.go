@@ -1,0 +1,346 @@
+package redis_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
+)
+
+// eachWay runs a test with the generated scripts, and with decide.lua alone.
+func eachWay(t *testing.T, run func(t *testing.T, s *redis.Store)) {
+	addr := address(t)
+	for _, general := range []bool{false, true} {
+		t.Run(fmt.Sprintf("general=%t", general), func(t *testing.T) {
+			s := openAt(t, redis.Config{Addrs: []string{addr}})
+			s.SetSpace(newSpace())
+			if general {
+				s.GeneralOnly()
+			}
+			run(t, s)
+		})
+	}
+}
+
+// Guarantees that a bucket that was never used is full, also if it takes longer to fill than the time since 1970.
+func TestUnusedBucketIsFull(t *testing.T) {
+	eachWay(t, func(t *testing.T, s *redis.Store) {
+		prepaid := build(t, limit.Limit{ID: "prepaid", MaxCost: 40_000, Tiers: []limit.Tier{
+			{Algorithm: limit.TokenBucket, Threshold: 1, Period: 24 * time.Hour, Burst: 40_000}}})
+		beside := build(t, limit.Limit{ID: "beside", Tiers: []limit.Tier{
+			{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Hour}}})
+		shadow := build(t, limit.Limit{ID: "shadow", Mode: limit.Shadow, MaxCost: 40_000, Tiers: []limit.Tier{
+			{Algorithm: limit.TokenBucket, Threshold: 1, Period: 24 * time.Hour, Burst: 40_000}}})
+		decide := func(charges ...limit.Charge) *limit.Decision {
+			d := new(limit.Decision)
+			if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, noon, d); err != nil || !d.Allowed {
+				t.Fatalf("allowed %t, %v", d.Allowed, err)
+			}
+			return d
+		}
+		left := int64(40_000)
+		for _, cost := range []int64{30_000, 1, 9_999} {
+			left -= cost
+			if d := decide(limit.Charge{Limit: prepaid, Cost: cost}); d.Results[0].Remaining() != left {
+				t.Errorf("after a charge of %d there are %d left, want %d", cost, d.Results[0].Remaining(), left)
+			}
+		}
+		// A shadow that did not admit lies in the pack, and was never used.
+		for _, cost := range []int64{40_001, 39_999, 1} {
+			d := decide(limit.Charge{Limit: beside, Cost: 1}, limit.Charge{Limit: shadow, Cost: cost})
+			if want := cost <= 40_000; d.Results[1].Admits != want {
+				t.Errorf("a shadow that is full admits %d: %t, want %t", cost, d.Results[1].Admits, want)
+			}
+			if left := d.Results[1].Remaining(); cost == 1 && left != 0 {
+				t.Errorf("a shadow that is used up has %d left", left)
+			}
+		}
+	})
+}
+
+// Guarantees that units leased at the very µs at which the previous slot ends stay leased until the end of their own
+// slot: the bucket does not refill in their place.
+func TestLeaseAtTheEndOfASlot(t *testing.T) {
+	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
+	s.SetSpace(newSpace())
+	charges := []limit.Charge{{Cost: 1, Limit: build(t, limit.Limit{ID: "ten", Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Threshold: 10, Period: time.Second}}})}}
+	ends := time.Duration(0)
+	for _, units := range []int64{1, 5, 2, 6} { // the bucket is almost full where a slot of few units ends
+		g, err := lease(t, s, charges, ends, units)
+		if err != nil || g.Units != units {
+			t.Fatalf("a lease at %s: %+v, %v; want %d units", ends, g, err, units)
+		}
+		last := ends
+		if ends = time.UnixMicro(g.Until).Sub(noon); ends <= last {
+			t.Fatalf("a lease at %s ends at %s", last, ends)
+		}
+		var d limit.Decision
+		req := &limit.Request{Owner: acme, Charges: charges}
+		if err := s.Peek(t.Context(), req, noon.Add(ends-time.Microsecond), &d); err != nil {
+			t.Fatal(err)
+		}
+		if left := d.Results[0].Remaining(); left > 10-units {
+			t.Errorf("a µs before the slot ends %d remain beside the %d that are leased, of 10", left, units)
+		}
+	}
+}
+
+// Guarantees that a pack drops the records of limits that requests do not name as soon as they can influence no
+// decision, and not before, and that it does not grow forever.
+func TestRecordsAreDropped(t *testing.T) {
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+	hour := func(i int) *limit.Limit {
+		return build(t, limit.Limit{ID: fmt.Sprint("l", i), MaxCost: 10, Tiers: []limit.Tier{
+			{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Hour},
+			{Algorithm: limit.TokenBucket, Threshold: 10, Period: 2 * time.Hour}}})
+	}
+	size := func() int64 {
+		n, err := admin.StrLen(t.Context(), "{rl:t4:acme,}").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	decide := func(at time.Time, limits ...*limit.Limit) bool {
+		req := &limit.Request{Owner: acme}
+		for _, l := range limits {
+			req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: 10})
+		}
+		var d limit.Decision
+		if err := s.Decide(t.Context(), req, at, &d); err != nil {
+			t.Fatal(err)
+		}
+		return d.Allowed
+	}
+	var all []*limit.Limit
+	for i := range 200 {
+		all = append(all, hour(i))
+	}
+	if !decide(noon, all...) {
+		t.Fatal("denied")
+	}
+	other := hour(1000)
+	if !decide(noon, other) || size() < 200*(25+24+25+16) {
+		t.Fatalf("%d bytes hold the records of 201 limits", size())
+	}
+	for _, at := range []time.Duration{time.Minute, 59 * time.Minute, 119 * time.Minute} {
+		for _, l := range all {
+			if decide(noon.Add(at), l) {
+				t.Fatalf("%s later %s is forgotten", at, l.ID)
+			}
+		}
+	}
+	if !decide(noon.Add(9*time.Hour), other) || size() > 500 {
+		t.Errorf("9 hours later a charge leaves %d bytes, which hold more than its own limit", size())
+	}
+}
+
+// Guarantees that a window is remembered for as long as it may overlap the windows of a limit whose align has changed:
+// three periods from its start, however early the expiry of its pack was set.
+func TestWindowsOutliveAChangeOfAlign(t *testing.T) {
+	eachWay(t, func(t *testing.T, s *redis.Store) {
+		l := limit.Limit{ID: "hourly", MaxCost: 10, Tiers: []limit.Tier{
+			{Algorithm: limit.SlidingWindow, Threshold: 10, Period: time.Hour}}}
+		clock := build(t, l)
+		l.AlignOwner = true
+		aligned := build(t, l)
+		var others []*limit.Limit // each of which moves the records of all that lie before it
+		for i := range 2 {
+			others = append(others, build(t, limit.Limit{ID: fmt.Sprint("other-", i), Tiers: []limit.Tier{
+				{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Second}}}))
+		}
+		owner := limit.Owner{Kind: limit.Tenant}
+		for i := 0; ; i++ { // whose windows begin at about half past
+			owner.Name = fmt.Sprint("tenant-", i)
+			if at := aligned.Tiers[0].Params(owner).Offset / time.Minute.Microseconds(); at >= 25 && at < 35 {
+				break
+			}
+		}
+		decide := func(after time.Duration, l *limit.Limit, cost int64) *limit.Result {
+			var d limit.Decision
+			req := &limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: l, Cost: cost}}}
+			if err := s.Decide(t.Context(), req, noon.Add(after), &d); err != nil || !d.Allowed {
+				t.Fatalf("%s after noon: allowed %t, %v", after, d.Allowed, err)
+			}
+			return &d.Results[0]
+		}
+		decide(-10*time.Hour, clock, 1)
+		decide(0, clock, 1) // arms the expiry, by the script of the shape if there is one
+		decide(2*time.Hour+59*time.Minute, clock, 9)
+		decide(3*time.Hour, others[0], 1)
+		decide(4*time.Hour+2*time.Minute, others[1], 1)
+		if used := decide(4*time.Hour+2*time.Minute, aligned, 1).Used(); used < 2 {
+			t.Errorf("63 minutes after 9 units, in the next window on its own grid, the limit has used %d", used)
+		}
+	})
+}
+
+// Guarantees that the generated scripts handle requests that name different limits of a tenant, and the largest shapes:
+// Lua limits the number of local variables.
+func TestShapesServe(t *testing.T) {
+	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
+	redis.ForgetShapes()
+	var shaped, general int
+	s.OnAnswer(func(g bool) {
+		if g {
+			general++
+		} else {
+			shaped++
+		}
+	})
+	for _, a := range limit.Algorithms() {
+		if a == limit.SlidingLog || a == limit.SlidingBuckets { // which are decide.lua's
+			continue
+		}
+		for _, packs := range []int{1, 2, 10} { // one pack of all limits that are per tenant, and one for each other
+			s.SetSpace(newSpace())
+			tier := limit.Tier{Algorithm: a, Threshold: 1000, Period: time.Millisecond}
+			if a == limit.Quota {
+				tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Day, Location: time.UTC}
+			}
+			var all []limit.Charge
+			for i := range 10 {
+				l := limit.Limit{ID: fmt.Sprint("l", i), Tiers: []limit.Tier{tier}}
+				c := limit.Charge{Cost: 1}
+				if i > 10-packs {
+					l.Per, c.Value = "subject", limit.ValueOf("u")
+				}
+				c.Limit = build(t, l)
+				all = append(all, c)
+			}
+			at, requests := noon, [][]limit.Charge{all, all[:2], all[1:], all[:5], all}
+			for round := range 3 { // the first has what is used for the first time, and the records that leave the front
+				shaped, general = 0, 0
+				for _, charges := range requests {
+					at = at.Add(2 * time.Millisecond)
+					var d limit.Decision
+					if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: charges}, at, &d); err != nil || !d.Allowed {
+						t.Fatalf("%s, %d packs: allowed %t, %v", a, packs, d.Allowed, err)
+					}
+				}
+				if packs < 10 && round > 0 && (shaped != len(requests) || general > 0) {
+					t.Errorf("%s, %d packs: of %d requests over different limits scripts of shapes served %d",
+						a, packs, len(requests), shaped)
+				}
+			}
+			shaped = 0
+			for range 2 {
+				at = at.Add(2 * time.Millisecond)
+				var d limit.Decision
+				if err := s.Decide(t.Context(), &limit.Request{Owner: acme, Charges: all}, at, &d); err != nil || !d.Allowed {
+					t.Fatalf("%s, %d packs: allowed %t, %v", a, packs, d.Allowed, err)
+				}
+			}
+			if shaped != 2 {
+				t.Errorf("%s, %d packs: the script of the shape served %d of two requests", a, packs, shaped)
+			}
+		}
+	}
+}
+
+// Guarantees that a pack has a largest size, that the error says so, and that nothing is charged then. What is in the
+// pack stays.
+func TestPackIsFull(t *testing.T) {
+	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
+	s.SetSpace(newSpace())
+	limits := func(from, n int) *limit.Request {
+		req := &limit.Request{Owner: acme}
+		for i := range n {
+			l := limit.Limit{ID: fmt.Sprint("l", from+i)}
+			for j := range limit.MaxTiers {
+				l.Tiers = append(l.Tiers, limit.Tier{
+					Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Duration(1+j) * time.Hour})
+			}
+			req.Charges = append(req.Charges, limit.Charge{Limit: build(t, l), Cost: 1})
+		}
+		return req
+	}
+	decide := func(req *limit.Request) (*limit.Decision, error) {
+		d := new(limit.Decision)
+		err := s.Decide(t.Context(), req, noon, d)
+		return d, err
+	}
+	largest, one, more := limits(0, 1024), limits(0, 1), limits(3000, 1)
+	for _, req := range []*limit.Request{largest, one, limits(2000, 1), largest} {
+		if d, err := decide(req); err != nil || !d.Allowed {
+			t.Fatalf("%d limits: allowed %t, %v", len(req.Charges), d.Allowed, err)
+		}
+	}
+	d, err := decide(more)
+	if !errors.Is(err, limit.ErrFull) || d.Allowed || !contains(err, "acme") || !contains(err, "16384 records") {
+		t.Errorf("a limit beside 1,025: allowed %t, %v; want limit.ErrFull, with owner and bound", d.Allowed, err)
+	}
+	if err := s.Peek(t.Context(), largest, noon, d); err != nil {
+		t.Fatal(err)
+	}
+	if slices.ContainsFunc(d.Results, func(r limit.Result) bool { return r.Used() < 2 }) {
+		t.Error("after it a counter that was charged twice is below 2")
+	}
+}
+
+// Guarantees that every valid request fits into one script call, also with leases: it is decided, or its time limit
+// ends.
+func TestLargestRequests(t *testing.T) {
+	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
+	kinds := []struct {
+		algorithm limit.Algorithm
+		per       string
+	}{{limit.SlidingLog, "subject"}, {limit.TokenBucket, limit.PerTenant}} // the most keys, and the most numbers
+	if !testing.Short() {
+		kinds = append(kinds, kinds[0], kinds[1])
+		kinds[2].algorithm, kinds[3].algorithm = limit.FixedWindow, limit.Quota
+	}
+	for _, kind := range kinds {
+		a, per := kind.algorithm, kind.per
+		t.Run(fmt.Sprintf("%s per %s", a, per), func(t *testing.T) {
+			s.SetSpace(newSpace())
+			req := &limit.Request{Owner: acme}
+			for i := range 1024 {
+				l := limit.Limit{ID: fmt.Sprint("l", i), Per: per}
+				for j := range limit.MaxTiers {
+					tier := limit.Tier{Algorithm: a, Threshold: 10, Period: time.Duration(1+j) * time.Hour}
+					if a == limit.Quota {
+						tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1 + j}
+					}
+					l.Tiers = append(l.Tiers, tier)
+				}
+				c := limit.Charge{Limit: build(t, l), Cost: 1}
+				if per != limit.PerTenant {
+					c.Value = limit.ValueOf("bob")
+				}
+				req.Charges = append(req.Charges, c)
+				for range limit.MaxTiers {
+					req.Leases = append(req.Leases, limit.LeaseRequest{Need: 1, Least: 2})
+				}
+			}
+			var d limit.Decision
+			if err := s.Decide(t.Context(), req, noon, &d); err != nil || !d.Allowed {
+				t.Fatalf("allowed %t, %v", d.Allowed, err)
+			}
+			leased := int64(0)
+			for i := range d.Results {
+				leased += d.Lease(i).Units
+			}
+			if want := int64(2 * len(d.Results)); leased != want {
+				t.Errorf("%d units are leased, want %d", leased, want)
+			}
+			req.Leases = nil
+			if err := s.Peek(t.Context(), req, noon, &d); err != nil {
+				t.Errorf("a look: %v", err)
+			}
+			for i := range d.Results {
+				if r := &d.Results[i]; r.Used() != 3 {
+					t.Fatalf("result %d has used %d, want 3", i, r.Used())
+				}
+			}
+		})
+	}
+}

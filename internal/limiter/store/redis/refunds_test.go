@@ -1,0 +1,517 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
+)
+
+// spacious is one charge of every algorithm that admits more than one request at a time, each with room for a million
+// units, in three packs. A subject has a counter of its own.
+func spacious(tb testing.TB) []limit.Charge {
+	tb.Helper()
+	var charges []limit.Charge
+	for i, a := range []limit.Algorithm{limit.TokenBucket, limit.FixedWindow, limit.SlidingWindow, limit.SlidingLog, limit.SlidingBuckets, limit.Quota} {
+		t := limit.Tier{Algorithm: a, Threshold: min(1_000_000, limit.MaxLogEntries), Period: 24 * time.Hour}
+		switch a {
+		case limit.TokenBucket:
+			t.Threshold, t.Burst = 1000, 1_000_000
+		case limit.Quota:
+			t.Period, t.Calendar = 0, &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1}
+		}
+		l := limit.Limit{ID: a.String(), MaxCost: 3, Tiers: []limit.Tier{t}}
+		c := limit.Charge{Cost: 1}
+		if i%3 == 2 {
+			l.Per, c.Value = "subject", limit.ValueOf("alice")
+		}
+		c.Limit = build(tb, l)
+		charges = append(charges, c)
+	}
+	return charges
+}
+
+// charged makes a receipt of a charge of cost units of each limit.
+func charged(tb testing.TB, s *redis.Store, charges []limit.Charge, cost int64, now time.Time) (*limit.Receipt, error) {
+	tb.Helper()
+	own := make([]limit.Charge, len(charges))
+	copy(own, charges)
+	for i := range own {
+		own[i].Cost = cost
+	}
+	var d limit.Decision
+	if err := s.Decide(context.Background(), &limit.Request{Owner: acme, Charges: own}, now, &d); err != nil {
+		return nil, err
+	}
+	if !d.Allowed {
+		return nil, fmt.Errorf("denied by %s", d.Binding().Limit().ID)
+	}
+	return d.Receipt(), nil
+}
+
+// used returns the units that each of the charges' counters has counted.
+func used(tb testing.TB, s *redis.Store, charges []limit.Charge, now time.Time) []int64 {
+	tb.Helper()
+	var d limit.Decision
+	if err := s.Peek(tb.Context(), &limit.Request{Owner: acme, Charges: charges}, now, &d); err != nil {
+		tb.Fatal(err)
+	}
+	out := make([]int64, len(d.Results))
+	for i := range d.Results {
+		out[i] = d.Results[i].Used()
+	}
+	return out
+}
+
+// Guarantees that concurrent refunds and charges of one tenant are counted exactly: with 64 callers that refund and 16
+// that charge, no refund fails, each costs one script call, and in the end every counter holds what was charged and not
+// given back.
+func TestRefundsBesideCharges(t *testing.T) {
+	const refunding, charging, each = 64, 16, 15
+	server := redistest.Start(t)
+	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+	charges := spacious(t)
+	kept := make([]atomic.Int64, len(charges))
+	receipts := make(chan *limit.Receipt, refunding*each)
+	spend := func(i int) *limit.Receipt {
+		cost := int64(1 + i%3)
+		r, err := charged(t, s, charges, cost, noon)
+		if err != nil {
+			t.Errorf("charge %d: %v", i, err)
+			return nil
+		}
+		for i := range kept {
+			kept[i].Add(cost)
+		}
+		return r
+	}
+	for i := range cap(receipts) {
+		if r := spend(i); r != nil {
+			receipts <- r
+		}
+	}
+	close(receipts)
+	giveBack := func(r *limit.Receipt) {
+		back, err := s.Refund(t.Context(), r, 0, noon)
+		if err != nil || back.Repeated || back.Expired {
+			t.Errorf("refund: %+v, %v", back, err)
+			return
+		}
+		for i, units := range back.Units {
+			kept[i].Add(-units)
+		}
+	}
+	giveBack(<-receipts) // from here on the server knows every script
+	before := calls(t, server)
+	var wg sync.WaitGroup
+	for range refunding {
+		wg.Go(func() {
+			for r := range receipts {
+				giveBack(r)
+			}
+		})
+	}
+	for range charging {
+		wg.Go(func() {
+			for i := range each {
+				spend(i)
+			}
+		})
+	}
+	wg.Wait()
+	if got, want := calls(t, server)-before, refunding*each-1+charging*each; got != want {
+		t.Errorf("%d calls of scripts for %d refunds and %d charges, want one for each", got, refunding*each-1, charging*each)
+	}
+	for i, units := range used(t, s, charges, noon) {
+		if want := kept[i].Load(); units != want {
+			t.Errorf("%s has counted %d units, and %d were charged and not given back", charges[i].Limit.ID, units, want)
+		}
+	}
+}
+
+// calls returns how many scripts the server has run.
+func calls(tb testing.TB, server *redistest.Server) (n int) {
+	tb.Helper()
+	info, err := server.Client(tb).Info(tb.Context(), "commandstats").Result()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for line := range strings.Lines(info) {
+		for _, name := range []string{"eval", "evalsha"} {
+			var one int
+			if _, err := fmt.Sscanf(line, "cmdstat_"+name+":calls=%d,", &one); err == nil {
+				n += one
+			}
+		}
+	}
+	return n
+}
+
+// Guarantees that a refund whose reply was lost, and that may have been made, can be asked for again: nothing is given
+// back twice, and what was not given back is given back then.
+func TestRefundLostReply(t *testing.T) {
+	server := redistest.Start(t)
+	p := newProxy(t, server.Addr)
+	s := openAt(t, redis.Config{Addrs: []string{p.addr}, Deadline: time.Second})
+	direct := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+	charges := spacious(t)
+	warm, err := charged(t, s, charges, 1, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Refund(t.Context(), warm, 0, noon); err != nil { // the server knows the script, the pool has a connection
+		t.Fatal(err)
+	}
+	start := used(t, direct, charges, noon)
+	for _, cut := range []int64{0, 1, 5, 20, 60} {
+		r, err := charged(t, direct, charges, 3, noon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.cut.Store(cut)
+		if back, err := s.Refund(t.Context(), r, 0, noon); err == nil {
+			t.Errorf("a reply cut after %d bytes is an answer: %+v", cut, back)
+		}
+		p.cut.Store(-1)
+		ctx, cancel := context.WithTimeout(t.Context(), patient)
+		var back limit.Refund
+		err = redistest.Until(ctx, func() (err error) {
+			back, err = s.Refund(ctx, r, 0, noon)
+			return err
+		})
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !back.Repeated {
+			t.Errorf("after a reply that was cut after %d bytes the refund is %+v, want it repeated: the server had made it", cut, back)
+		}
+		if got := fmt.Sprint(used(t, direct, charges, noon)); got != fmt.Sprint(start) {
+			t.Errorf("after a charge of 3 and its refund the counters hold %s, want %v", got, start)
+		}
+	}
+}
+
+// What was refunded to a bucket is counted in two numbers, the lower one below 2^52. A receipt from before the lower
+// one starts again still knows what came back since.
+func TestRefundsBeyondTheLowerNumber(t *testing.T) {
+	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
+	s.SetSpace(newSpace())
+	const burst, tenth = 1 << 31, 1 << 31 / 10 // counted in millionths: 2.1 bursts are more than 2^52
+	charges := []limit.Charge{{Cost: 1, Limit: build(t, limit.Limit{ID: "b", MaxCost: burst, Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Threshold: 1, Burst: burst, Period: time.Second}}})}}
+	charge := func(units int64) *limit.Receipt {
+		r, err := charged(t, s, charges, units, noon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	giveBack := func(r *limit.Receipt) {
+		t.Helper()
+		if back, err := s.Refund(t.Context(), r, 0, noon); err != nil || back.Units[0] != r.Entries()[0].Units {
+			t.Fatalf("refund: %+v, %v; want all %d units", back, err, r.Entries()[0].Units)
+		}
+	}
+	giveBack(charge(burst))
+	giveBack(charge(burst))
+	first, second := charge(tenth), charge(tenth)
+	giveBack(first)
+	giveBack(second)
+	if got := used(t, s, charges, noon); got[0] != 0 {
+		t.Errorf("%d units are used, want 0", got[0])
+	}
+}
+
+// Guarantees that a pack that cannot be read refuses a refund as it refuses a decision, and nothing is given back. A
+// pack of another version stays as it is.
+func TestRefundToAnUnreadablePack(t *testing.T) {
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+	charges := spacious(t)
+	const key = "{rl:t4:acme,}"
+	for name, tt := range map[string]struct {
+		spoil func(pack string) string
+		stays bool
+	}{
+		"an earlier version":    {func(p string) string { return "SLU1" + p[4:] }, true},
+		"a later version":       {func(string) string { return "SLU9" }, true},
+		"a text":                {func(string) string { return "42" }, false},
+		"cut short":             {func(p string) string { return p[:len(p)-5] }, false},
+		"bytes behind it":       {func(p string) string { return p + "abc" }, false},
+		"more tiers than bytes": {func(p string) string { return p[:4] + "\xff\xff" + p[6:] }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := admin.FlushAll(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			r, err := charged(t, s, charges, 3, noon)
+			if err != nil {
+				t.Fatal(err)
+			}
+			good, err := admin.Get(t.Context(), key).Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			bad := tt.spoil(good)
+			if err := admin.Set(t.Context(), key, bad, time.Hour).Err(); err != nil {
+				t.Fatal(err)
+			}
+			_, err = s.Refund(t.Context(), r, 0, noon)
+			if !errors.Is(err, limit.ErrUnreadable) || !contains(err, key) || tt.stays && !contains(err, bad[:4]) {
+				t.Errorf("%v; want ErrUnreadable, which names the key and the version", err)
+			}
+			if after := admin.Get(t.Context(), key).Val(); after != bad {
+				t.Errorf("the pack becomes %q", after)
+			}
+			if ttl := admin.PTTL(t.Context(), key).Val(); (ttl > time.Minute) != tt.stays {
+				t.Errorf("it is there for %s; want more than a minute: %t", ttl, tt.stays)
+			}
+			if err := admin.Set(t.Context(), key, good, time.Hour).Err(); err != nil {
+				t.Fatal(err)
+			}
+			if back, err := s.Refund(t.Context(), r, 0, noon); err != nil || back.Units[0] != 3 || back.Repeated {
+				t.Errorf("when the pack can be read: %+v, %v; want 3 units", back, err)
+			}
+		})
+	}
+}
+
+// Guarantees that units spent from a lease come back only from units that are still leased: units that the caller has
+// returned are not given back once more.
+func TestRefundOfALeaseGivenBack(t *testing.T) {
+	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
+	s.SetSpace(newSpace())
+	charges := ten(t)
+	charges[0].Cost = 3
+	var d limit.Decision
+	ask := func(ahead limit.LeaseRequest) {
+		t.Helper()
+		req := &limit.Request{Owner: acme, Charges: charges, Leases: []limit.LeaseRequest{ahead}}
+		if err := s.Decide(t.Context(), req, noon, &d); err != nil || !d.Allowed {
+			t.Fatalf("allowed %t, %v", d.Allowed, err)
+		}
+	}
+	ask(limit.LeaseRequest{Need: 3, Least: 5})
+	r, g := d.Receipt(), d.Lease(0)
+	if g.Units != 5 {
+		t.Fatalf("%+v, want 5 units", g)
+	}
+	ask(limit.LeaseRequest{Correction: -7, CorrectionAt: g.At}) // one of the eight is held still
+	if back, err := s.Refund(t.Context(), r, 0, noon); err != nil || back.Units[0] != 1 {
+		t.Errorf("%+v, %v; want 1 unit", back, err)
+	}
+	if got := used(t, s, charges[:1], noon); got[0] != 0 {
+		t.Errorf("%d units are used, want 0", got[0])
+	}
+}
+
+// Guarantees that the receipt of a counter that is gone gives nothing back to the counter made since: neither if that
+// was refunded to before, nor if the clock has stepped back.
+func TestRefundToACounterMadeAnew(t *testing.T) {
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	s := openAt(t, redis.Config{Addrs: []string{server.Addr}})
+	charges := []limit.Charge{{Cost: 1, Limit: build(t, limit.Limit{ID: "b", MaxCost: 10, Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Threshold: 1, Burst: 10, Period: time.Second}}})}}
+	charge := func(units int64, after time.Duration) *limit.Receipt {
+		r, err := charged(t, s, charges, units, noon.Add(after))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for name, refund := range map[string]bool{"the clock stepped back": false, "it was refunded to": true} {
+		again := time.Duration(0)
+		if refund {
+			if _, err := s.Refund(t.Context(), charge(3, 0), 0, noon); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			again = -2 * time.Second
+		}
+		r := charge(3, 0)
+		if err := admin.FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		charge(3, again)
+		if back, err := s.Refund(t.Context(), r, 0, noon.Add(again)); err != nil || back.Units[0] != 0 {
+			t.Errorf("%s: %+v, %v; want nothing", name, back, err)
+		}
+		if got := used(t, s, charges, noon.Add(again)); got[0] != 3 {
+			t.Errorf("%s: %d units are used, want 3", name, got[0])
+		}
+		if err := admin.FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Guarantees that the receipt of a request of hundreds of limits is refunded in one script call.
+func TestRefundOfManyLimits(t *testing.T) {
+	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
+	s.SetSpace(newSpace())
+	var charges []limit.Charge
+	for i := range 400 {
+		l := limit.Limit{ID: fmt.Sprint("l", i), Per: "subject", Tiers: []limit.Tier{{Algorithm: limit.SlidingLog, Threshold: 10, Period: time.Hour}}}
+		charges = append(charges, limit.Charge{Limit: build(t, l), Value: limit.ValueOf("alice"), Cost: 1})
+	}
+	r, err := charged(t, s, charges, 2, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := s.Refund(t.Context(), r, 1, noon)
+	if err != nil || len(back.Units) != len(charges) {
+		t.Fatalf("%d units, %v", len(back.Units), err)
+	}
+	for i, n := range used(t, s, charges, noon) {
+		if back.Units[i] != 1 || n != 1 {
+			t.Errorf("limit %d gives back %d and has counted %d, want 1 and 1", i, back.Units[i], n)
+		}
+	}
+}
+
+// Refunds of one tenant by 64 callers, while 16 charge it.
+func BenchmarkRefundUnderLoad(b *testing.B) {
+	const refunding, charging = 64, 16
+	server := redistest.Start(b)
+	s := open(b, redis.Config{Addrs: []string{server.Addr}, Deadline: 100 * time.Millisecond, PoolSize: refunding + charging})
+	setUp := open(b, redis.Config{Addrs: []string{server.Addr}})
+	charges := spacious(b)
+	var next, failed, took atomic.Int64
+	receipts := make([]*limit.Receipt, b.N)
+	for i := range receipts {
+		r, err := charged(b, setUp, charges, 1, time.Now())
+		if err != nil {
+			b.Fatal(err)
+		}
+		receipts[i] = r
+	}
+	ctx, stop := context.WithCancel(b.Context())
+	var busy, wg sync.WaitGroup
+	for range charging {
+		busy.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = charged(b, s, charges, 1, time.Now()) // what is late or denied is load, too
+			}
+		})
+	}
+	for range refunding { // each opens a connection
+		wg.Go(func() { _, _ = s.Refund(ctx, receipts[0], 0, time.Now()) })
+	}
+	wg.Wait()
+	b.ResetTimer()
+	for range refunding {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(b.N); i = next.Add(1) - 1 {
+				began := time.Now()
+				if _, err := s.Refund(ctx, receipts[i], 0, began); err != nil {
+					failed.Add(1)
+				}
+				took.Add(int64(time.Since(began)))
+			}
+		})
+	}
+	wg.Wait()
+	b.StopTimer()
+	stop()
+	busy.Wait()
+	b.ReportMetric(float64(took.Load())/float64(b.N)/1e6, "ms/refund")
+	b.ReportMetric(100*float64(failed.Load())/float64(b.N), "%failed")
+}
+
+// FuzzPack guarantees that a refund, whatever lies under our keys, is an error and changes nothing, or changes records
+// of its entries and no other.
+func FuzzPack(f *testing.F) {
+	server := redistest.Start(f)
+	admin := server.Client(f)
+	s := openAt(f, redis.Config{Addrs: []string{server.Addr}})
+	const key = "{rl:t4:acme,}"
+	bucket := func(id string, a limit.Algorithm) limit.Charge {
+		return limit.Charge{Cost: 1, Limit: build(f, limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: a, Threshold: 10, Period: time.Second}}})}
+	}
+	refunded := []limit.Charge{bucket("a", limit.TokenBucket), bucket("b", limit.SlidingWindow), bucket("c", limit.LeakyBucket), bucket("d", limit.SlidingLog)}
+	other := bucket("other", limit.FixedWindow)
+	decide := func(tb testing.TB, charges []limit.Charge, ahead []limit.LeaseRequest) *limit.Receipt {
+		var d limit.Decision
+		if err := s.Decide(context.Background(), &limit.Request{Owner: acme, Charges: charges, Leases: ahead}, noon, &d); err != nil || !d.Allowed {
+			tb.Fatalf("allowed %t, %v", d.Allowed, err)
+		}
+		return d.Receipt()
+	}
+	pack := func(tb testing.TB) string {
+		value, err := admin.Get(context.Background(), key).Result()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return value
+	}
+	look := func(tb testing.TB) string { // at a limit that is not refunded
+		var d limit.Decision
+		if err := s.Peek(tb.Context(), &limit.Request{Owner: acme, Charges: []limit.Charge{other}}, noon, &d); err != nil {
+			return "unreadable"
+		}
+		return render(&d)
+	}
+	receipts := []*limit.Receipt{decide(f, refunded, nil)}
+	f.Add(pack(f), int64(1))
+	flush := func(tb testing.TB) {
+		if err := admin.FlushAll(context.Background()).Err(); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	flush(f)
+	receipts = append(receipts, decide(f, refunded, []limit.LeaseRequest{{Need: 1, Least: 3}, {Need: 1}, {Need: 1}, {Need: 1, Least: 1, Life: 1000}}))
+	f.Add(pack(f), int64(0))
+	if _, err := s.Refund(context.Background(), decide(f, refunded[:1], nil), 0, noon); err != nil {
+		f.Fatal(err)
+	}
+	decide(f, []limit.Charge{other}, nil) // the others are no longer in front
+	f.Add(pack(f), int64(0))
+	f.Add("SLU3\xff\xff", int64(0))
+	f.Add("", int64(3))
+	f.Fuzz(func(t *testing.T, pack string, units int64) {
+		if units < 0 || units > limit.MaxUnits {
+			return
+		}
+		for _, r := range receipts {
+			flush(t)
+			decide(t, refunded, nil) // a log's entry
+			if err := admin.Set(t.Context(), key, pack, time.Hour).Err(); err != nil {
+				t.Fatal(err)
+			}
+			before := look(t)
+			back, err := s.Refund(t.Context(), r, units, noon.Add(time.Microsecond))
+			after, gone := admin.Get(t.Context(), key).Result()
+			if gone != nil {
+				t.Fatal(gone)
+			}
+			if err != nil {
+				if after != pack {
+					t.Errorf("pack %q: the refund fails, yet it becomes %q", pack, after)
+				}
+				continue
+			}
+			for i, n := range back.Units {
+				if n < 0 || n > r.Entries()[i].Units {
+					t.Errorf("pack %q: entry %d of %d units gives back %d", pack, i, r.Entries()[i].Units, n)
+				}
+			}
+			if len(after) < len(pack) || len(after) > len(pack)+64 {
+				t.Errorf("pack %q: %d bytes become %d", pack, len(pack), len(after))
+			}
+			if got := look(t); got != before {
+				t.Errorf("pack %q: before the refund another limit's counter is %s, after it %s", pack, before, got)
+			}
+		}
+	})
+}

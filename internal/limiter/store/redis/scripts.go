@@ -1,0 +1,128 @@
+package redis
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strings"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+//go:embed decide.lua
+var decideSource string
+
+// decideScript handles every request. The generated scripts of shapes handle only the usual ones, and are faster.
+var decideScript = newScript(decideSource)
+
+// script is a Lua script. Its first line declares it as a script that writes, so that a replica refuses it even if it
+// would only read: a replica's data is old. Redis 7 and Valkey know that line.
+type script struct {
+	source string
+	hash   any // a string, converted to any once
+}
+
+// newScript returns a script with this source.
+func newScript(source string) *script {
+	source = "#!lua\n" + source
+	return &script{source: source, hash: goredis.NewScript(source).Hash()}
+}
+
+// noRetryCmd is a command that the client never sends a second time, because the first time it may have been carried
+// out.
+type noRetryCmd struct{ *goredis.Cmd }
+
+// NoRetry is called by the client.
+func (noRetryCmd) NoRetry() bool { return true }
+
+// runDecision runs the generated script for requests of this shape. If there is none, or if it declines, it runs
+// decide.lua. general says which one has replied.
+func (s *Store) runDecision(ctx context.Context, q *query) (reply string, general bool, err error) {
+	if !s.generalOnly && len(q.req.Leases) == 0 && q.encodeShape() {
+		if sh := q.scriptOfShape(); sh != nil {
+			reply, err = s.runScript(ctx, sh, q.shapeScriptArgs())
+			if err != nil || reply != "" {
+				s.notifyAnswer(false)
+				return reply, false, err
+			}
+		}
+	}
+	q.encodeGeneral()
+	reply, err = s.runScript(ctx, decideScript, q.generalScriptArgs())
+	if err == nil && reply == "" {
+		err = fmt.Errorf("%w: it is empty", errMalformedReply)
+	}
+	s.notifyAnswer(true)
+	return reply, true, err
+}
+
+// expireUnreadable runs decide.lua on packs that a generated script has returned and that cannot be decoded, so that
+// decide.lua sets them to expire within a minute. It charges nothing.
+func (s *Store) expireUnreadable(ctx context.Context, q *query) error {
+	q.charges = false
+	q.encodeGeneral()
+	_, err := s.runScript(ctx, decideScript, q.generalScriptArgs())
+	return err
+}
+
+// notifyAnswer calls Store.onAnswer.
+func (s *Store) notifyAnswer(general bool) {
+	if s.onAnswer != nil {
+		s.onAnswer(general)
+	}
+}
+
+// runScript runs a script by its hash. If the server does not know the hash, it has done nothing, and runScript sends
+// the whole source. The first two places of args are for the command and the script. The reply is "" if the script
+// declines the request.
+func (s *Store) runScript(ctx context.Context, sc *script, args []any) (string, error) {
+	args[0], args[1] = "evalsha", sc.hash
+	cmd := noRetryCmd{goredis.NewCmd(ctx, args...)}
+	err := s.client.Process(ctx, cmd)
+	if goredis.HasErrorPrefix(err, "NOSCRIPT") {
+		args[0], args[1] = "eval", sc.source
+		cmd = noRetryCmd{goredis.NewCmd(ctx, args...)}
+		err = s.client.Process(ctx, cmd)
+	}
+	if err != nil {
+		return "", explainServerError(err)
+	}
+	switch v := cmd.Val().(type) {
+	case string:
+		if v != "" {
+			return v, nil
+		}
+	case int64:
+		if v == 0 {
+			return "", nil
+		}
+	}
+	return "", fmt.Errorf("%w: %.100v", errMalformedReply, cmd.Val())
+}
+
+// explainServerError returns the error of package limit or of this package that an error of the server means, with what
+// an operator can do about it. Errors that the scripts report about the counters of one owner say that the server
+// answered, see [limit.Answered].
+func explainServerError(err error) error {
+	switch text := err.Error(); {
+	case goredis.HasErrorPrefix(err, "SLUICE two values share a counter"):
+		return limit.ErrDuplicateCounter
+	case goredis.HasErrorPrefix(err, "SLUICE unreadable: "):
+		return fmt.Errorf("%w: %s", limit.ErrUnreadable, strings.TrimPrefix(text, "SLUICE unreadable: "))
+	case goredis.HasErrorPrefix(err, "SLUICE full: "):
+		return fmt.Errorf("%w: %s", limit.ErrFull, strings.TrimPrefix(text, "SLUICE full: "))
+	case goredis.HasErrorPrefix(err, "WRONGTYPE"), strings.HasPrefix(text, "ERR user_script:"):
+		// A script fails only on data that it did not expect under one of the owner's keys.
+		return fmt.Errorf("%w: a script failed on it: %s", limit.ErrUnreadable, text)
+	case goredis.HasErrorPrefix(err, "READONLY"):
+		return fmt.Errorf("the server became a replica: %w: %w", ErrReplica, err)
+	case goredis.HasErrorPrefix(err, "MOVED"), goredis.HasErrorPrefix(err, "CROSSSLOT"):
+		return fmt.Errorf("the server belongs to a cluster: use cluster mode: %w", err)
+	case errors.Is(err, goredis.ErrPoolTimeout):
+		return fmt.Errorf("no connection is free: %w", err)
+	}
+	return err
+}

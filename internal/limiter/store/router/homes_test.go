@@ -1,0 +1,318 @@
+package router_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/limit/limittest"
+	"github.com/sluicelimits/sluice/internal/limiter/store/router"
+)
+
+// cells are a cell's own store and those of other cells. Each of them can be made to fail.
+type cells struct {
+	*router.Store
+	own, a, b *away
+}
+
+func newCells(tb testing.TB, holdFor time.Duration) *cells {
+	tb.Helper()
+	c := &cells{own: newMemory(tb), a: newMemory(tb), b: newMemory(tb)}
+	var err error
+	c.Store, err = router.New(router.Config{Cell: "here", Rates: router.Backend{Store: c.own},
+		Homes: map[string]router.Backend{"a": {Store: c.a}, "b": {Store: c.b}}, HoldFor: holdFor})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+// Guarantees that the stores of several cells together keep the contract of one store, whichever of them keeps the
+// quotas.
+func TestContractOfHomes(t *testing.T) {
+	for _, home := range []string{"a", "b"} {
+		t.Run(home, func(t *testing.T) {
+			limittest.RunStoreContract(t, limittest.Config{
+				New:    func(tb testing.TB) limit.Store { return newCells(tb, -1) },
+				Leases: true, KeepsAhead: true, Home: home, Scripts: 60, Goroutines: 16,
+			})
+		})
+	}
+	for name, homed := range map[string]func(*limit.Limit) bool{
+		"everything": func(*limit.Limit) bool { return true },
+		// A denial by another store may make it impossible to charge returned units of sliding_buckets again, so the
+		// limits with shares lease none. Units that come back to a bucket after a denial enlarge what earlier receipts
+		// may refund, and the model's scripts refund.
+		"some": func(l *limit.Limit) bool {
+			a := l.Tiers[0].Algorithm
+			return a != limit.SlidingBuckets && a != limit.SlidingLog && a != limit.TokenBucket && l.ID[len(l.ID)-1]%2 == 0
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limittest.RunStoreContract(t, limittest.Config{
+				New:    func(tb testing.TB) limit.Store { return newCells(tb, -1) },
+				Leases: true, KeepsAhead: true, Home: "a", Homed: homed, Scripts: 60, Goroutines: 16,
+			})
+		})
+	}
+}
+
+// Guarantees that a limit which the deciding cell itself keeps for all cells is counted where other cells reach it,
+// which is where its quotas are, and not with its other rates: counted in two places it would be granted twice.
+func TestKeptHere(t *testing.T) {
+	for name, holdFor := range map[string]time.Duration{"holding": 0, "not holding": -1} {
+		t.Run(name, func(t *testing.T) {
+			own, other := newPairHolding(t, holdFor), newMemory(t)
+			all, err := router.New(router.Config{Cell: "here", Rates: router.Backend{Store: own.rates}, Quotas: router.Backend{Store: own.quotas},
+				Homes: map[string]router.Backend{"there": {Store: other}}, HoldFor: holdFor})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := errors.Join(all.Close(t.Context()), own.Close(t.Context())); err != nil {
+					t.Error(err)
+				}
+			}()
+			r, l := rate(t, 9), newLimit(t, "tiny", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 2, Period: time.Second})
+			here := l.KeptIn("here")
+			for _, req := range []*limit.Request{question(here), question(here, r)} {
+				var d limit.Decision
+				if err := all.Decide(t.Context(), req, start, &d); err != nil || !d.Allowed {
+					t.Fatalf("allowed %t, %v", d.Allowed, err)
+				}
+			}
+			used := func(s limit.Store, l *limit.Limit) int64 {
+				var d limit.Decision
+				if err := s.Peek(t.Context(), question(l), start, &d); err != nil {
+					t.Fatal(err)
+				}
+				return d.Results[0].Used()
+			}
+			if got := used(own.quotas.Store, l); got != 2 {
+				t.Errorf("%d charged beside the quotas, want 2", got)
+			}
+			if got := used(own.rates.Store, l) + used(other.Store, l); got != 0 {
+				t.Errorf("%d charged with the rates, or in another cell", got)
+			}
+			if err := all.Accepts(here); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Guarantees that a process which has no way to other cells counts a limit with a home where it counts its quotas: it is the cell
+// that keeps the limit, and others reach it there.
+func TestHomesAreNotLookedAt(t *testing.T) {
+	p := newPair(t)
+	l := rate(t, 9).KeptIn("anywhere")
+	own := newLimit(t, "own", limit.Tier{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 9})
+	if d := p.decide(start, l, own); !d.Allowed {
+		t.Fatal("denied")
+	}
+	if n, m := p.quotas.decided.Load(), p.rates.decided.Load(); n != 1 || m != 1 {
+		t.Errorf("the quotas' store was asked %d times, that of the rates %d times; want one limit in each", n, m)
+	}
+	if err := p.Accepts(l); err != nil {
+		t.Errorf("Accepts = %v", err)
+	}
+}
+
+// Guarantees that units of a rate that another cell keeps are given back at once if another limit denies. If they were
+// kept as an unspent charge, like those of a quota, they would be spent in addition to what the bucket has refilled
+// since: more than burst and rate allow.
+func TestRatesOfAHomeAreNotHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCells(t, 0)
+		defer func() {
+			if err := c.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}()
+		r, tiny := rate(t, 1), newLimit(t, "tiny", limit.Tier{Algorithm: limit.TokenBucket, Threshold: 5, Period: time.Second}).KeptIn("a")
+		var d limit.Decision
+		for range 5 {
+			if err := c.Decide(t.Context(), question(r, tiny), start, &d); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait() // of two units that come back at once, the older one is lost if it arrives second
+		}
+		if got := c.used(t, c.a, tiny); got != 1 {
+			t.Errorf("%d of the bucket are charged for one request that was admitted", got)
+		}
+		admitted := 0
+		for range 20 {
+			if err := c.Decide(t.Context(), question(tiny), start.Add(2*time.Second), &d); err != nil {
+				t.Fatal(err)
+			} else if d.Allowed {
+				admitted++
+			}
+		}
+		for range 20 {
+			if err := c.Decide(t.Context(), question(rate(t, 100), tiny), start.Add(2*time.Second), &d); err != nil {
+				t.Fatal(err)
+			} else if d.Allowed {
+				admitted++
+			}
+		}
+		if admitted != 5 {
+			t.Errorf("%d admitted at once by a bucket of 5", admitted)
+		}
+	})
+}
+
+// kept returns a daily quota that another cell keeps.
+func kept(tb testing.TB, id, home string, units int64) *limit.Limit {
+	tb.Helper()
+	return newLimit(tb, id, limit.Tier{
+		Algorithm: limit.Quota, Threshold: units, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC},
+	}).KeptIn(home)
+}
+
+func (c *cells) used(tb testing.TB, s *away, l *limit.Limit) int64 {
+	tb.Helper()
+	var d limit.Decision
+	if err := s.Store.Peek(tb.Context(), question(l), start, &d); err != nil {
+		tb.Fatal(err)
+	}
+	return d.Results[0].Used()
+}
+
+// want fails unless these amounts are charged in the cell's own store and in each home, and nothing anywhere else.
+func (c *cells) want(tb testing.TB, what string, r, qa, qb *limit.Limit, own, a, b int64) {
+	tb.Helper()
+	for _, x := range []struct {
+		name string
+		s    *away
+		l    *limit.Limit
+		want int64
+	}{{"own", c.own, r, own}, {"a", c.a, qa, a}, {"b", c.b, qb, b}, {"own", c.own, qa, 0}, {"own", c.own, qb, 0}, {"a", c.a, qb, 0}, {"b", c.b, qa, 0}} {
+		if got := c.used(tb, x.s, x.l); got != x.want {
+			tb.Errorf("%s: %s has %d of %s charged, want %d", what, x.name, got, x.l.ID, x.want)
+		}
+	}
+}
+
+// Guarantees that a decision over the stores of three cells charges each store its own part, or none, whichever of them
+// denies or fails. Otherwise a tenant whose quotas are being moved would pay for calls that were refused.
+func TestHomesAllOrNothing(t *testing.T) {
+	for _, tt := range []struct {
+		name       string
+		r, qa, qb  int64 // threshold of each limit
+		away       string
+		wantDenial string
+	}{
+		{"all admit", 9, 9, 9, "", ""},
+		{"the rate denies", 1, 9, 9, "", "rate"},
+		{"the quota of a denies", 9, 1, 9, "", "qa"},
+		{"the quota of b denies", 9, 9, 1, "", "qb"},
+		{"the own store fails", 9, 9, 9, "own", ""},
+		{"a fails", 9, 9, 9, "a", ""},
+		{"b fails", 9, 9, 9, "b", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newCells(t, -1)
+			r, qa, qb := rate(t, tt.r), kept(t, "qa", "a", tt.qa), kept(t, "qb", "b", tt.qb)
+			req := question(qb, r, qa)
+			var d limit.Decision
+			if err := c.Decide(t.Context(), req, start, &d); err != nil || !d.Allowed {
+				t.Fatalf("the first: allowed %t, %v", d.Allowed, err)
+			}
+			c.want(t, "after the first", r, qa, qb, 1, 1, 1)
+			fails := map[string]*away{"own": c.own, "a": c.a, "b": c.b}[tt.away]
+			if fails != nil {
+				fails.failing.Store(true)
+			}
+			err := c.Decide(t.Context(), req, start, &d)
+			switch {
+			case tt.away != "":
+				if !errors.Is(err, errAway) || d.Allowed {
+					t.Errorf("allowed %t, %v; want the error", d.Allowed, err)
+				}
+				c.want(t, "after a failure", r, qa, qb, 1, 1, 1)
+			case tt.wantDenial != "":
+				if err != nil || d.Allowed || d.Binding().Limit().ID != tt.wantDenial {
+					t.Errorf("allowed %t, %v; want a denial by %s", d.Allowed, err, tt.wantDenial)
+				}
+				c.want(t, "after a denial", r, qa, qb, 1, 1, 1)
+			default:
+				if err != nil || !d.Allowed {
+					t.Errorf("allowed %t, %v", d.Allowed, err)
+				}
+				c.want(t, "after the second", r, qa, qb, 2, 2, 2)
+				if _, err := c.Refund(t.Context(), d.Receipt(), 0, start); err != nil {
+					t.Fatal(err)
+				}
+				c.want(t, "after a refund", r, qa, qb, 1, 1, 1)
+			}
+		})
+	}
+}
+
+// Guarantees that a decision that asks nothing of a home cell does not call its store, whatever its state, and marks
+// its results as not asked. Otherwise each renewal of a lease of a rate would wait for another region.
+func TestHomesAreAskedForWhatIsLacking(t *testing.T) {
+	c := newCells(t, -1)
+	r, qa := rate(t, 9), kept(t, "qa", "a", 100)
+	ask := func(rates, quotas limit.LeaseRequest) *limit.Decision {
+		t.Helper()
+		req, d := question(r, qa), new(limit.Decision)
+		req.Leases = []limit.LeaseRequest{rates, quotas}
+		if err := c.Decide(t.Context(), req, start, d); err != nil || !d.Allowed {
+			t.Fatalf("allowed %t, %v", d.Allowed, err)
+		}
+		return d
+	}
+	if d := ask(leaseOf(1, 2), leaseOf(1, 10)); d.Results[1].Unasked || d.Lease(1).Units != 10 || c.a.decided.Load() != 1 {
+		t.Errorf("lacking: unasked %t, %+v, %d calls", d.Results[1].Unasked, d.Lease(1), c.a.decided.Load())
+	}
+	c.a.failing.Store(true)
+	if d := ask(leaseOf(1, 2), limit.LeaseRequest{}); !d.Results[1].Unasked || d.Results[0].Unasked || d.Lease(0).Units != 2 || c.a.decided.Load() != 1 {
+		t.Errorf("in hand: unasked %t, %+v, %d calls; want no call of the home", d.Results[1].Unasked, d.Lease(0), c.a.decided.Load())
+	}
+	if d := ask(limit.LeaseRequest{Correction: -2, CorrectionAt: start.UnixMicro()}, limit.LeaseRequest{}); !d.Results[1].Unasked {
+		t.Error("a correction of the rates looks at the home")
+	}
+	var d limit.Decision
+	if err := c.Decide(t.Context(), question(r), start, &d); err != nil || !d.Allowed {
+		t.Errorf("rates alone, with the home away: allowed %t, %v", d.Allowed, err)
+	}
+	c.want(t, "at last", r, qa, kept(t, "qb", "b", 1), 7-2, 11, 0)
+}
+
+// Guarantees that a home which is not known is an error that charges nothing, also before it was added, and that a
+// rate which is kept elsewhere is counted only there.
+func TestUnknownHome(t *testing.T) {
+	c := newCells(t, -1)
+	r, q := rate(t, 9), kept(t, "q", "c", 5)
+	var d limit.Decision
+	for name, call := range map[string]func() error{
+		"Decide":  func() error { return c.Decide(t.Context(), question(r, q), start, &d) },
+		"Peek":    func() error { return c.Peek(t.Context(), question(r, q), start, &d) },
+		"Accepts": func() error { return c.Accepts(q) },
+	} {
+		if err := call(); !errors.Is(err, router.ErrNoHome) || d.Allowed {
+			t.Errorf("%s: allowed %t, %v; want ErrNoHome", name, d.Allowed, err)
+		}
+	}
+	if n := c.own.decided.Load() + c.a.decided.Load() + c.b.decided.Load(); n != 0 {
+		t.Errorf("%d stores were asked", n)
+	}
+	if err := c.Decide(t.Context(), question(r.KeptIn("a")), start, &d); err != nil || !d.Allowed || c.used(t, c.a, r) != 1 || c.used(t, c.own, r) != 0 {
+		t.Errorf("a rate that is kept elsewhere: allowed %t, %v, %d charged there, %d here", d.Allowed, err, c.used(t, c.a, r), c.used(t, c.own, r))
+	}
+	late := newMemory(t)
+	if err := c.Add("c", router.Backend{Store: late}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Decide(t.Context(), question(q, kept(t, "qa", "a", 5), r), start, &d); err != nil || !d.Allowed || c.used(t, late, q) != 1 {
+		t.Errorf("once it was added: allowed %t, %v, %d charged there", d.Allowed, err, c.used(t, late, q))
+	}
+	for _, twice := range []string{"c", "", "here"} {
+		if err := c.Add(twice, router.Backend{Store: late}); err == nil {
+			t.Errorf("home %q is taken a second time, or without a name", twice)
+		}
+	}
+}

@@ -1,0 +1,351 @@
+package router_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/limiter/store/router"
+	"github.com/sluicelimits/sluice/internal/soak"
+)
+
+// mixture is limits of both stores: rates of several algorithms, and quotas that are leased and that are not.
+type mixture struct {
+	limits []*limit.Limit
+	exact  []bool
+}
+
+func newMixture(tb testing.TB) *mixture {
+	m := &mixture{}
+	add := func(id string, exact bool, mode limit.Mode, tiers ...limit.Tier) {
+		l, err := limit.New(limit.Limit{ID: id, MaxCost: 100, Mode: mode, Exact: exact, Tiers: tiers})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		m.limits, m.exact = append(m.limits, l), append(m.exact, exact)
+	}
+	day := func(units int64) limit.Tier {
+		return limit.Tier{Algorithm: limit.Quota, Threshold: units, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}}
+	}
+	month := &limit.Calendar{Every: limit.Month, Location: time.UTC}
+	add("tiers", false, limit.Enforce, limit.Tier{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 12},
+		limit.Tier{Algorithm: limit.SlidingWindow, Period: 10 * time.Second, Threshold: 60})
+	add("day", false, limit.Enforce, day(90))
+	add("bucket", false, limit.Enforce, limit.Tier{Algorithm: limit.TokenBucket, Period: time.Second, Threshold: 6, Burst: 20})
+	add("exact", true, limit.Enforce, limit.Tier{Algorithm: limit.Quota, Threshold: 400, Calendar: month})
+	add("log", false, limit.Enforce, limit.Tier{Algorithm: limit.SlidingLog, Period: 4 * time.Second, Threshold: 40})
+	add("shadow", false, limit.Shadow, day(30))
+	return m
+}
+
+// ledger is what one caller has leased and what it was admitted.
+type ledger struct {
+	r     *rand.Rand
+	m     *mixture
+	held  map[*limit.Tier][]limit.Lease
+	spent map[*limit.Tier]int64 // needed units that were admitted
+	lost  map[*limit.Tier]int64 // returned with calls that failed: these units may have arrived
+}
+
+func newLedger(m *mixture, seed uint64) *ledger {
+	return &ledger{rand.New(rand.NewPCG(seed, 7)), m, map[*limit.Tier][]limit.Lease{}, map[*limit.Tier]int64{}, map[*limit.Tier]int64{}}
+}
+
+// request returns a random request, which may lease and return units.
+func (k *ledger) request(now time.Time) *limit.Request {
+	req := &limit.Request{Owner: owner}
+	leases := k.r.IntN(5) > 0
+	some := k.r.IntN(3) // which part of the limits is left out: none, a third, or two thirds
+	for i, l := range k.m.limits {
+		if k.r.IntN(3) < some {
+			continue
+		}
+		cost := 1 + k.r.Int64N(4)
+		req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: cost})
+		for j := range l.Tiers {
+			if leases {
+				req.Leases = append(req.Leases, k.ahead(&l.Tiers[j], cost, k.m.exact[i], now))
+			}
+		}
+	}
+	return req
+}
+
+func (k *ledger) ahead(t *limit.Tier, cost int64, exact bool, now time.Time) limit.LeaseRequest {
+	if exact || k.r.IntN(6) == 0 {
+		return limit.LeaseRequest{Need: cost}
+	}
+	a := limit.LeaseRequest{Need: k.r.Int64N(cost + 1), Least: k.r.Int64N(3), Most: k.r.Int64N(5), Ample: k.r.Int64N(9), Plenty: k.r.Int64N(40),
+		Share: k.r.Int64N(limit.ShareOne + 1)}
+	if t.Algorithm == limit.SlidingLog {
+		a.Life = k.r.Int64N(2_000_000)
+	}
+	if held := k.held[t]; len(held) > 0 && k.r.IntN(3) == 0 {
+		h := &held[k.r.IntN(len(held))]
+		if back := min(1+k.r.Int64N(6), h.Units); back > 0 && now.UnixMicro() < h.Until {
+			a.Correction, a.CorrectionAt = -back, h.At
+		}
+	}
+	return a
+}
+
+// settle enters the leases of a decision. After an error, the units that were returned with the request count as lost.
+func (k *ledger) settle(req *limit.Request, d *limit.Decision, err error) {
+	if len(req.Leases) == 0 && !d.Allowed { // the denial has no results of rates that are away
+		return
+	}
+	i := 0
+	for c := range req.Charges {
+		for j := range req.Charges[c].Limit.Tiers {
+			t := &req.Charges[c].Limit.Tiers[j]
+			if i < len(req.Leases) && req.Leases[i].Correction < 0 && (err != nil || d.Charges(i)) {
+				for h := range k.held[t] {
+					if g := &k.held[t][h]; g.At == req.Leases[i].CorrectionAt {
+						take := min(g.Units, -req.Leases[i].Correction)
+						g.Units -= take
+						if err != nil {
+							k.lost[t] += take
+						}
+						req.Leases[i].Correction += take
+					}
+				}
+			}
+			if err == nil {
+				k.spent[t] += d.Results[i].Charged
+				if g := d.Lease(i); g.Units > 0 {
+					k.held[t] = append(k.held[t], g)
+				}
+			}
+			i++
+		}
+	}
+}
+
+// inHand returns the units of a tier that are leased and not returned.
+func (k *ledger) inHand(t *limit.Tier) (units int64) {
+	for _, g := range k.held[t] {
+		units += g.Units
+	}
+	return units
+}
+
+func usedIn(tb testing.TB, s limit.Store, now time.Time, t *limit.Tier) int64 {
+	tb.Helper()
+	var d limit.Decision
+	if err := s.Peek(context.Background(), question(t.Limit()), now, &d); err != nil {
+		tb.Fatal(err)
+	}
+	for i := range d.Results {
+		if d.Results[i].Tier == t {
+			return d.Results[i].Used()
+		}
+	}
+	tb.Fatalf("no result of limit %s", t.Limit().ID)
+	return 0
+}
+
+// Guarantees that two stores together admit, lease and count the same as one store, whatever the algorithms. The one
+// difference: a lease that the caller keeps after a denial by the rates is made in the one store by a call of its own.
+func TestScriptsAgreeWithOneStore(t *testing.T) {
+	kept, denials, both := 0, 0, 0
+	for seed := range soak.Times(uint64(60)) {
+		p, one, m := newPairHolding(t, -1), newMemory(t), newMixture(t)
+		k := newLedger(m, seed)
+		now := start.Add(12*time.Hour - 10*time.Second) // shortly before the day ends
+		var receipts [][2]*limit.Receipt
+		for step := range 150 {
+			now = now.Add(time.Duration(k.r.IntN(4)) * time.Duration(k.r.IntN(200_000)) * time.Microsecond)
+			req := k.request(now)
+			var got, want limit.Decision
+			if err := p.Decide(context.Background(), req, now, &got); err != nil {
+				t.Fatalf("seed %d, step %d: %v", seed, step, err)
+			}
+			if err := one.Decide(context.Background(), req, now, &want); err != nil {
+				t.Fatal(err)
+			}
+			if got.Allowed != want.Allowed || got.RetryAt != want.RetryAt || got.Never != want.Never || got.Now != want.Now {
+				t.Fatalf("seed %d, step %d: %+v\nallowed %t, retry at %d; one store says %t, %d", seed, step, req, got.Allowed, got.RetryAt,
+					want.Allowed, want.RetryAt)
+			}
+			if !got.Allowed {
+				denials++
+			}
+			if len(req.Leases) > 0 && got.Allowed {
+				both++
+			}
+			for i := range got.Results {
+				r, g := &got.Results[i], got.Lease(i)
+				if r.Charged != want.Results[i].Charged || got.Allowed && g != want.Lease(i) {
+					t.Fatalf("seed %d, step %d: %+v\nresult %d is charged %d and leases %+v; one store says %d, %+v", seed, step, req, i,
+						r.Charged, g, want.Results[i].Charged, want.Lease(i))
+				}
+				if got.Allowed || g.Units == 0 {
+					continue
+				}
+				kept++
+				if !router.IsQuota(r.Limit()) || req.Leases[i].Largest() == 0 || g.Units > req.Leases[i].Need+req.Leases[i].Largest() {
+					t.Fatalf("seed %d, step %d: a denial left %+v of %s, asked for was %+v", seed, step, g, r.Limit().ID, req.Leases[i])
+				}
+				lease := question(r.Limit())
+				lease.Leases = []limit.LeaseRequest{{Least: g.Units}}
+				var d limit.Decision
+				if err := one.Decide(context.Background(), lease, now, &d); err != nil || d.Lease(0).Units != g.Units || d.Lease(0).At != g.At {
+					t.Fatalf("seed %d, step %d: a denial left %+v of %s, and there is %+v (%v)", seed, step, g, r.Limit().ID, d.Lease(0), err)
+				}
+			}
+			k.settle(req, &got, nil)
+			if got.Allowed {
+				receipts = append(receipts, [2]*limit.Receipt{got.Receipt(), want.Receipt()})
+			}
+			if n := len(receipts); n > 0 && k.r.IntN(6) == 0 {
+				pick := receipts[k.r.IntN(n)]
+				a, errA := p.Refund(context.Background(), pick[0], 0, now)
+				b, errB := one.Refund(context.Background(), pick[1], 0, now)
+				if errA != nil || errB != nil || a.Repeated != b.Repeated {
+					t.Fatalf("seed %d, step %d: Refund = %+v, %v; one store says %+v, %v", seed, step, a, errA, b, errB)
+				}
+			}
+			for _, l := range m.limits {
+				for j := range l.Tiers {
+					if a, b := usedIn(t, p, now, &l.Tiers[j]), usedIn(t, one, now, &l.Tiers[j]); a != b {
+						t.Fatalf("seed %d, step %d: %+v\nallowed %t; %d of %s, tier %d, are counted, %d in one store", seed, step, req, got.Allowed, a,
+							l.ID, j+1, b)
+					}
+				}
+			}
+		}
+	}
+	if kept < 100 || denials < 1000 || both < 1000 {
+		t.Errorf("%d leases left by denials, %d denials, %d leased: too few to show anything", kept, denials, both)
+	}
+}
+
+// shaky is a store whose calls fail at random, before or after they had an effect.
+type shaky struct {
+	limit.Store
+	mu            sync.Mutex
+	r             *rand.Rand
+	before, after int // per 100 calls
+}
+
+var errShaky = errors.New("shaky")
+
+func (s *shaky) call(f func() error) error {
+	s.mu.Lock()
+	n := s.r.IntN(100)
+	before, after := n < s.before, n >= 100-s.after
+	s.mu.Unlock()
+	if before {
+		return errShaky
+	}
+	if err := f(); err != nil {
+		return err
+	}
+	if after {
+		return errShaky
+	}
+	return nil
+}
+
+func (s *shaky) rest() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before, s.after = 0, 0
+}
+
+func (s *shaky) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	err := s.call(func() error { return s.Store.Decide(ctx, req, now, d) })
+	if err != nil {
+		d.Clear(now.UnixMicro())
+	}
+	return err
+}
+
+func (s *shaky) Peek(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
+	return s.call(func() error { return s.Store.Peek(ctx, req, now, d) })
+}
+
+func (s *shaky) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (back limit.Refund, err error) {
+	err = s.call(func() error {
+		var err error
+		back, err = s.Store.Refund(ctx, r, units, now)
+		return err
+	})
+	return back, err
+}
+
+// Guarantees that the stores never count less than what was admitted and is leased, and never more than a limit, with
+// many concurrent callers that lease and return units, over stores that fail. If nothing fails, or only the rates
+// before their calls have an effect, nothing else is counted except units that were returned with failed calls.
+func TestFaultsNeverUndercount(t *testing.T) {
+	for _, tt := range []struct {
+		name                                  string
+		rates, ratesAfter, quotas, quotaAfter int
+		exact                                 bool
+	}{
+		{"nothing fails", 0, 0, 0, 0, true},
+		{"the rates fail", 20, 0, 0, 0, true},
+		{"the rates fail after they were charged", 0, 20, 0, 0, false},
+		{"the quotas fail", 0, 0, 20, 0, false},
+		{"the quotas fail after they were charged", 0, 0, 0, 20, false},
+		{"all at once", 10, 10, 10, 10, false},
+	} {
+		for seed := range uint64(4) {
+			t.Run(tt.name, func(t *testing.T) {
+				rates := &shaky{Store: newMemory(t), r: rand.New(rand.NewPCG(seed, 1)), before: tt.rates, after: tt.ratesAfter}
+				quotas := &shaky{Store: newMemory(t), r: rand.New(rand.NewPCG(seed, 2)), before: tt.quotas, after: tt.quotaAfter}
+				s, err := router.New(router.Config{Rates: router.Backend{Store: rates}, Quotas: router.Backend{Store: quotas}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				window, day := rate(t, 150), quota(t, 200)
+				month, err := limit.New(limit.Limit{ID: "exact", MaxCost: 100, Exact: true, Tiers: []limit.Tier{{Algorithm: limit.Quota, Threshold: 300,
+					Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				m := &mixture{limits: []*limit.Limit{window, day, month}, exact: []bool{false, false, true}}
+				var callers []*ledger
+				var all sync.WaitGroup
+				for i := range uint64(16) {
+					k := newLedger(m, 1000*seed+i)
+					callers = append(callers, k)
+					all.Go(func() {
+						var d limit.Decision
+						for range 40 {
+							req := k.request(start)
+							err := s.Decide(context.Background(), req, start, &d)
+							k.settle(req, &d, err)
+						}
+					})
+				}
+				all.Wait()
+				rates.rest()
+				quotas.rest()
+				if err := s.Close(context.Background()); err != nil {
+					t.Error(err)
+				}
+				for _, l := range m.limits {
+					below := quotas.Store
+					if l == window {
+						below = rates.Store
+					}
+					tier := &l.Tiers[0]
+					admitted, inHand, lost := int64(0), int64(0), int64(0)
+					for _, k := range callers {
+						admitted, inHand, lost = admitted+k.spent[tier], inHand+k.inHand(tier), lost+k.lost[tier]
+					}
+					used := usedIn(t, below, start, tier)
+					if admitted == 0 || admitted+inHand > used || used > tier.Threshold || tt.exact && used > admitted+inHand+lost {
+						t.Errorf("seed %d: %d of %d of %s are counted, %d admitted, %d in hand, %d lost", seed, used, tier.Threshold, l.ID, admitted,
+							inHand, lost)
+					}
+				}
+			})
+		}
+	}
+}
