@@ -2,13 +2,13 @@ package limit
 
 import "math/bits"
 
-// TokenBucket admits a cost if the bucket holds as many units. The bucket holds at most burst units and refills evenly, by
-// rate units in a period. In any time t it admits at most burst + rate·t. Source: the token bucket of RFC 2697, section 3,
-// with continuous refill.
+// TokenBucket admits a cost if the bucket holds as many units. The bucket holds at most burst units and refills evenly,
+// by rate units in a period. In any time t it admits at most burst + rate·t. Source: the token bucket of RFC 2697,
+// section 3, with continuous refill.
 //
-// Refill and cost are exact integers, because a level is counted in grains: a unit is den grains, and num grains flow in
-// each µs, where num/den is rate/period in lowest terms. With a rate of 3 units in 2 s, a unit is 2,000,000 grains, and 3
-// grains flow in each µs.
+// Refill and cost are exact integers, because a level is counted in grains: a unit is den grains, and num grains flow
+// in each µs, where num/den is rate/period in lowest terms. With a rate of 3 units in 2 s, a unit is 2,000,000 grains,
+// and 3 grains flow in each µs.
 //
 // A bucket may lease units, which a process spends later without asking. Units that are leased and not yet spent must
 // not make room for refill, or burst + rate·t would not hold. So the bucket counts what is leased apart from its level,
@@ -69,8 +69,8 @@ const (
 	// since its charge than the bucket holds, and gives nothing back.
 	refundEra = maxExact
 
-	// refundEras is how many eras there are until the total begins at 0 again. A receipt from before that finds a smaller
-	// total than its own, and gives nothing back.
+	// refundEras is how many eras there are until the total begins at 0 again. A receipt from before that finds a
+	// smaller total than its own, and gives nothing back.
 	refundEras = 256
 )
 
@@ -110,8 +110,8 @@ func (st *TokenBucketState) write(s *State) {
 	}
 }
 
-// bucketSeen is what a decision has seen of a token bucket, as of its time. The charge of the request is not in it. A lease
-// that the decision grants is in level, and not in leased.
+// bucketSeen is what a decision has seen of a token bucket, as of its time. The charge of the request is not in it. A
+// lease that the decision grants is in level, and not in leased.
 type bucketSeen struct {
 	asOf, level int64 // µs since 1970, grains
 	leased      int64 // in the slot that has not ended, grains
@@ -147,8 +147,8 @@ func newTokenBucket(t *Tier, _ *Limit, bad report) algorithm {
 	}
 	b.full = b.burst * b.den
 	b.fullIn = ceilDiv(b.full, b.num)
-	// A slot lasts for half of the time in which an empty bucket fills. Nothing refills in place of leased units until the
-	// slot ends, so leases of up to half of the bucket cost it no refill.
+	// A slot lasts for half of the time in which an empty bucket fills. Nothing refills in place of leased units until
+	// the slot ends, so leases of up to half of the bucket cost it no refill.
 	b.slotLength = min(max(b.fullIn/2, minSlot), maxSlot)
 	return b
 }
@@ -236,8 +236,8 @@ func (b *tokenBucket) refilled(full, at, level, now int64) (asOf, refilled int64
 	return now, min(level+elapsed*b.num, full)
 }
 
-// reaches is the first time at which the bucket holds so many grains, if nothing is charged. Until its slot of leases ends,
-// it holds at most full − leased.
+// reaches is the first time at which the bucket holds so many grains, if nothing is charged. Until its slot of leases
+// ends, it holds at most full − leased.
 func (b *tokenBucket) reaches(seen bucketSeen, grains int64) int64 {
 	at, level := seen.asOf, seen.level
 	if most := b.full - seen.leased; seen.leased > 0 && grains > most {
@@ -247,8 +247,8 @@ func (b *tokenBucket) reaches(seen bucketSeen, grains int64) int64 {
 }
 
 // rescaled converts a level in grains of another rate to grains of the present one. It is rounded down, and kept within
-// -full..full. The period is the same for both rates, because it is part of the counter's identity. Products may exceed 64
-// bits, so they are computed in 128.
+// -full..full. The period is the same for both rates, because it is part of the counter's identity. Products may exceed
+// 64 bits, so they are computed in 128.
 func (b *tokenBucket) rescaled(level, rate int64) int64 {
 	_, from := lowestTerms(rate, b.period)
 	grains := uint64(max(level, -level))
@@ -293,10 +293,10 @@ func (b *tokenBucket) charge(s *State, _ int64, r *Result) {
 	bucketLevel{seen.asOf, seen.level - r.need*b.den, b.rate}.write(s)
 }
 
-// closeSlotAndEra brings the extra of a bucket up to the time of seen. It is called before a level is written. If the slot
-// of the leases has ended, they become late. If the rate was changed, receipts from before give nothing back from now on.
-// A bucket to which nothing was ever refunded has no total that could say so: its receipts are refused while another rate
-// applies, and are valid again if the old rate comes back.
+// closeSlotAndEra brings the extra of a bucket up to the time of seen. It is called before a level is written. If the
+// slot of the leases has ended, they become late. If the rate was changed, receipts from before give nothing back from
+// now on. A bucket to which nothing was ever refunded has no total that could say so: its receipts are refused while
+// another rate applies, and are valid again if the old rate comes back.
 func (b *tokenBucket) closeSlotAndEra(s *State, seen bucketSeen) {
 	x := s.extra
 	if x.refunds.Total > 0 && s.bucketLevel().rate != b.rate {
@@ -308,14 +308,14 @@ func (b *tokenBucket) closeSlotAndEra(s *State, seen bucketSeen) {
 	}
 }
 
-// lateAt is what may still be given back of the leases whose slot ended last, as of the time of seen. It is nothing once a
-// slot's length has passed since then.
+// lateAt is what may still be given back of the leases whose slot ended last, as of the time of seen. It is nothing
+// once a slot's length has passed since then.
 //
-// If the unspent units had not been leased, the level at the slot's end would be higher by that number, and it would stay
-// higher until the bucket without the lease was full. So what may come back is at most the least room that was above the
-// level at any time since. The level is highest, and the room least, just before something lowers the level, and before
-// that closeSlotAndEra always asks. The bucket does not know which units were spent, so it begins with all leased ones;
-// whoever gives back names how many were not.
+// If the unspent units had not been leased, the level at the slot's end would be higher by that number, and it would
+// stay higher until the bucket without the lease was full. So what may come back is at most the least room that was
+// above the level at any time since. The level is highest, and the room least, just before something lowers the level,
+// and before that closeSlotAndEra always asks. The bucket does not know which units were spent, so it begins with all
+// leased ones; whoever gives back names how many were not.
 func (b *tokenBucket) lateAt(s *State, seen bucketSeen) Late {
 	if s.extra == nil || s.bucketLevel().rate != b.rate {
 		return Late{}
@@ -502,8 +502,8 @@ func (b *tokenBucket) release(s *State, units, until, now int64) int64 {
 	return units
 }
 
-// releaseLate gives back units of the slot that ended at the time until. They are added to the total of refunds, because
-// refunds of other charges must not count on the same headroom.
+// releaseLate gives back units of the slot that ended at the time until. They are added to the total of refunds,
+// because refunds of other charges must not count on the same headroom.
 func (b *tokenBucket) releaseLate(s *State, units, until, now int64) {
 	seen := b.seenAt(s, now)
 	late := b.lateAt(s, seen)
