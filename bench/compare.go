@@ -146,73 +146,98 @@ type round struct {
 	disturbance  float64 // the largest slowdown of the calibration beside them
 }
 
+// side is one of the two contenders of a comparison, and what it was asked for so far.
+type side struct {
+	*contender
+	ops             int // of one trial
+	total, admitted int
+}
+
 // compare measures two contenders in turn, ours first in one round and second in the next, so that neither has the warmer
 // caches or the quieter minute. The ratio is taken in each round: what slows the machine for a while slows both. limit is
 // how many units each key can spend in all.
 func compare(ours, theirs *contender, l load, limit int) (comparison, error) {
-	pair := [2]*contender{ours, theirs}
-	var ops, total, admitted [2]int
-	for i, c := range pair {
-		// Makes the counters, and shows how fast it is: by as many as take long enough to tell.
-		for n := c.unit(); ; n *= 10 {
-			perOp := math.Inf(1)
-			for range 3 { // the fastest: one that was held up would make all that follow too short to tell anything
-				took, got, err := c.trial(n)
-				if err != nil {
-					return comparison{}, fmt.Errorf("%s: %w", c.name, err)
-				}
-				total[i] += n
-				admitted[i] += got
-				perOp = min(perOp, took.wall)
-			}
-			if took := perOp * float64(n); took >= float64(l.trial)/10 {
-				ops[i] = c.unit() * max(1, int(float64(l.trial)/(perOp*float64(c.unit()))))
-				break
-			}
-		}
-	}
+	pair := [2]*side{{contender: ours}, {contender: theirs}}
 	for _, c := range pair {
-		if c.inTurn > 0 {
-			c.stride = c.inTurn
+		if err := c.warmUp(l); err != nil {
+			return comparison{}, err
 		}
 	}
 	var calm, disturbed []round
 	var machine calibration
 	for n := 0; len(calm) < l.rounds && n < mostAttempts*l.rounds; n++ {
-		runtime.GC() // neither pays for the other's garbage
-		var times [2]timing
-		r := round{disturbance: 1}
-		atOnce := true
-		for turn := range pair {
-			i := (turn + n) % 2
-			if l.calm {
-				r.disturbance = max(r.disturbance, machine.slowdown(pair[i].cores()))
-			}
-			perOp, got, err := pair[i].trial(ops[i])
-			if err != nil {
-				return comparison{}, fmt.Errorf("%s: %w", pair[i].name, err)
-			}
-			times[i] = perOp
-			total[i] += ops[i]
-			admitted[i] += got
-			atOnce = atOnce && pair[i].atOnce(perOp)
+		r, counts, err := measureRound(pair, n%2, l, &machine)
+		if err != nil {
+			return comparison{}, err
 		}
-		if l.calm {
-			r.disturbance = max(r.disturbance, machine.slowdown(ours.cores()))
-		}
-		r.ours, r.theirs = times[0], times[1]
-		if r.disturbance > calmSlowdown || l.calm && l.atOnce && !atOnce {
-			disturbed = append(disturbed, r)
-		} else {
+		if counts {
 			calm = append(calm, r)
+		} else {
+			disturbed = append(disturbed, r)
 		}
 	}
-	for i, c := range pair {
-		if err := c.verify(total[i], admitted[i], limit); err != nil {
+	for _, c := range pair {
+		if err := c.verify(c.total, c.admitted, limit); err != nil {
 			return comparison{}, err
 		}
 	}
 	return summary(calm, disturbed), nil
+}
+
+// warmUp makes the counters, and finds out how many operations take about as long as a trial of l.
+func (c *side) warmUp(l load) error {
+	for n := c.unit(); c.ops == 0; n *= 10 {
+		perOp := math.Inf(1)
+		for range 3 { // the fastest: one that was held up would make all that follow too short to tell anything
+			took, err := c.spendAll(n)
+			if err != nil {
+				return err
+			}
+			perOp = min(perOp, took.wall)
+		}
+		if perOp*float64(n) >= float64(l.trial)/10 {
+			c.ops = c.unit() * max(1, int(float64(l.trial)/(perOp*float64(c.unit()))))
+		}
+	}
+	if c.inTurn > 0 {
+		c.stride = c.inTurn
+	}
+	return nil
+}
+
+// spendAll is a trial of so many operations that are added to the totals.
+func (c *side) spendAll(ops int) (timing, error) {
+	perOp, admitted, err := c.trial(ops)
+	if err != nil {
+		return timing{}, fmt.Errorf("%s: %w", c.name, err)
+	}
+	c.total += ops
+	c.admitted += admitted
+	return perOp, nil
+}
+
+// measureRound makes one trial of each contender, beginning with the given one. It reports whether the round counts.
+func measureRound(pair [2]*side, first int, l load, machine *calibration) (r round, counts bool, err error) {
+	runtime.GC() // neither pays for the other's garbage
+	r.disturbance = 1
+	calibrate := func(c *side) {
+		if l.calm {
+			r.disturbance = max(r.disturbance, machine.slowdown(c.cores()))
+		}
+	}
+	atOnce := true
+	var times [2]timing
+	for turn := range pair {
+		i := (first + turn) % 2
+		calibrate(pair[i])
+		if times[i], err = pair[i].spendAll(pair[i].ops); err != nil {
+			return r, false, err
+		}
+		atOnce = atOnce && pair[i].atOnce(times[i])
+	}
+	calibrate(pair[0])
+	r.ours, r.theirs = times[0], times[1]
+	return r, r.disturbance <= calmSlowdown && (atOnce || !l.calm || !l.atOnce), nil
 }
 
 // summary is the comparison by the calm rounds, or by the least disturbed ones if too few are calm.

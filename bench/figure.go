@@ -1,6 +1,10 @@
 package bench
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
 
 // Figure is one number that the project promises, with its goal.
 type Figure struct {
@@ -107,9 +111,9 @@ func (f *Figure) Line(v float64) string {
 	if f.Floor {
 		sign = ">="
 	}
-	goalDigits := 1
-	if f.Digits == 0 {
-		goalDigits = 0
+	goal := strconv.FormatFloat(f.Goal, 'f', -1, 64)
+	if f.Digits > 0 && !strings.Contains(goal, ".") {
+		goal += ".0"
 	}
-	return fmt.Sprintf("figure %s %.*f %s %s%.*f", f.Name, f.Digits, v, f.Unit, sign, goalDigits, f.Goal)
+	return fmt.Sprintf("figure %s %.*f %s %s%s", f.Name, f.Digits, v, f.Unit, sign, goal)
 }

@@ -40,10 +40,11 @@ var tiers = [...]limit.Tier{
 	{Algorithm: limit.TokenBucket, Period: time.Hour, Threshold: 10_000},
 }
 
-// mixed are limits of three algorithms.
+// mixed are limits of three algorithms. Their windows are so long that what is spent in a measurement still counts when it
+// is verified.
 var mixed = [...]limit.Tier{
-	{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: plenty},
-	{Algorithm: limit.SlidingWindow, Period: time.Minute, Threshold: plenty},
+	{Algorithm: limit.FixedWindow, Period: 366 * 24 * time.Hour, Threshold: plenty},
+	{Algorithm: limit.SlidingWindow, Period: 365 * 24 * time.Hour, Threshold: plenty},
 	{Algorithm: limit.Quota, Calendar: &limit.Calendar{Every: limit.Month, Location: time.UTC}, Threshold: plenty},
 }
 
@@ -86,7 +87,9 @@ func deciding(store limit.Store, keys int, burst int64, with ...limit.Tier) (*co
 			return nil, err
 		}
 		charges = append(charges, limit.Charge{Limit: l, Cost: 1})
-		perSecond = max(perSecond, float64(tier.Threshold)/tier.Period.Seconds())
+		if tier.Algorithm.HasRate() {
+			perSecond = max(perSecond, float64(tier.Threshold)/tier.Period.Seconds())
+		}
 	}
 	names, began := keyNames(keys), time.Now()
 	request := func(key int) limit.Request {
