@@ -58,7 +58,7 @@ func TestModelByHand(t *testing.T) {
 	for _, tc := range examples {
 		named[tc.name] = true
 		t.Run(tc.name, func(t *testing.T) {
-			m := NewModel()
+			m := NewModel(t)
 			l := build(t, limit.Limit{ID: "l", MaxCost: 10, Tiers: []limit.Tier{tc.tier}})
 			for i, s := range tc.steps {
 				o := m.Decide(acme, []limit.Charge{charge(l, s.cost)}, Start.Add(s.at).UnixMicro(), true)
@@ -104,7 +104,7 @@ func TestBoundCheckerCatches(t *testing.T) {
 	for _, k := range (Config{}).samples() {
 		t.Run(k.algorithm.String(), func(t *testing.T) {
 			tier := k.limit(t, "l", 5).Tiers[0]
-			c := &counter{}
+			c := &counter{tb: t}
 			add := func(at time.Duration, units int64) {
 				c.spends = append(c.spends, &spend{at: Start.Add(at).UnixMicro(), units: units, tier: tier})
 			}
