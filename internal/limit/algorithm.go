@@ -27,7 +27,8 @@ import (
 //     model.go that switch by algorithm, and boundOf in bounds.go. The tests of limit, limittest and
 //     store/memory pass from here on, once the tables of cases that name the algorithm have one.
 //  4. Redis: add an entry to the table in store/redis/algorithms.go, and a branch to decide.lua and to refund.lua. The
-//     comments above the branches say what a branch gets and must set.
+//     comments above the branches say what a branch gets and must set. The entry's shapeLua is the branch of the
+//     generated scripts.
 //  5. DynamoDB: write its file in store/dynamodb and add an entry to the table in algorithms.go there, nil if DynamoDB
 //     cannot count it. The comment of the interface algorithm there says which names of fields have a meaning.
 //  6. Describe its stored form in the package comments of store/redis and store/dynamodb, and its numbers at [Params],

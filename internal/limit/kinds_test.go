@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Guarantees that no two algorithms have the same name in plans, or the same letter in the short names of counters, with
-// which they would share counters.
+// Guarantees that no two algorithms have the same name in plans, or the same letter in the short names of counters. With
+// the same letter they would share counters.
 func TestKindsAreDistinct(t *testing.T) {
 	names, letters := map[string]Algorithm{}, map[byte]Algorithm{}
 	for _, a := range Algorithms() {

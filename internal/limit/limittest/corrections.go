@@ -8,8 +8,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/limit"
 )
 
-// coreCounter is one counter that package limit itself keeps: what a store has to agree with where the model of this
-// package knows nothing, as of corrections.
+// coreCounter is one counter that package limit itself keeps. Stores are compared with it where the model of this package
+// does not say what is right: the model knows no corrections.
 type coreCounter struct {
 	owner limit.Owner
 	state limit.State
@@ -33,15 +33,16 @@ func (s *subject) likeCore(what string, core *coreCounter, now time.Time, a limi
 	s.Helper()
 	got, want := outcome(s.ask(now, []limit.LeaseRequest{a}, ch)), outcome(core.decide(now, a, ch))
 	if got != want {
-		s.Errorf("%s: %s, lease request %+v at %s\n got %s\nwant %s", what, describe([]limit.Charge{ch}), a, stamp(now), got, want)
+		s.Errorf("%s: %s, lease request %+v at %s\n got %s\nwant %s",
+			what, describe([]limit.Charge{ch}), a, stamp(now), got, want)
 	}
 }
 
 // outcome is what a caller sees of a decision about one tier.
 func outcome(d *limit.Decision) string {
 	r := &d.Results[0]
-	return fmt.Sprintf("allowed %t, never %t, charged %d, used %d, remaining %d, retry at %d, reset at %d", d.Allowed, d.Never,
-		r.Charged, r.Used(), r.Remaining(), d.RetryAt, r.ResetAt())
+	return fmt.Sprintf("allowed %t, never %t, charged %d, used %d, remaining %d, retry at %d, reset at %d",
+		d.Allowed, d.Never, r.Charged, r.Used(), r.Remaining(), d.RetryAt, r.ResetAt())
 }
 
 // countsOn decides at times of more than two periods, so that whatever a correction did to the state is seen.
@@ -51,18 +52,24 @@ func (s *subject) countsOn(what string, core *coreCounter, k sample, l *limit.Li
 		after time.Duration
 		need  int64
 	}{
-		{0, 0}, {0, 5}, {k.period / 10, 7}, {k.period / 2, 9}, {k.period - time.Second, 3}, {k.period, 11}, {k.period * 7 / 5, 4},
-		{k.period * 21 / 10, 20},
+		{0, 0}, {0, 5}, {k.period / 10, 7}, {k.period / 2, 9}, {k.period - time.Second, 3}, {k.period, 11},
+		{k.period * 7 / 5, 4}, {k.period * 21 / 10, 20},
 	} {
 		s.likeCore(what, core, from.Add(step.after), limit.LeaseRequest{Need: step.need}, charge(l, max(step.need, 1)))
 	}
 }
 
-// A counter whose units all came back counts what comes after it like the core does: when its window begins and ends, and
-// what is left.
+// distances are times before or after a charge, of up to one and a half periods.
+func (k sample) distances() []time.Duration {
+	return []time.Duration{0, time.Microsecond, time.Second, k.period / 2, k.period - time.Microsecond, k.period,
+		k.period * 3 / 2}
+}
+
+// testCorrectionToZero gives back all units of a counter. The counter must then count like the core: its window begins
+// and ends at the same times, and the same units are left.
 func testCorrectionToZero(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
-		for i, later := range []time.Duration{0, time.Second, k.period / 2, k.period - time.Microsecond, k.period, k.period * 3 / 2} {
+		for i, later := range k.distances() {
 			for _, need := range []int64{0, 3} {
 				l, core := k.limit(tb, fmt.Sprint("twenty", i, "-", need), 20), &coreCounter{owner: s.owner}
 				what := fmt.Sprintf("6 units come back %s after their charge", later)
@@ -76,11 +83,11 @@ func testCorrectionToZero(tb testing.TB, c Config) {
 	})
 }
 
-// What was admitted elsewhere, at a time before now, counts in a counter that the store has never seen like it does in the
-// core.
+// testReplayBeforeNow adds units that were admitted elsewhere, at a time before now, to a counter that was never used.
+// The counter must then count like the core.
 func testReplayBeforeNow(tb testing.TB, c Config) {
 	each(tb, c, func(s *subject, k sample) {
-		for i, ago := range []time.Duration{time.Microsecond, time.Second, k.period / 2, k.period - time.Microsecond, k.period, k.period * 3 / 2} {
+		for i, ago := range k.distances() {
 			for _, need := range []int64{0, 3} {
 				l, core := k.limit(tb, fmt.Sprint("twenty", i, "-", need), 20), &coreCounter{owner: s.owner}
 				what := fmt.Sprintf("5 units were admitted elsewhere %s ago", ago)

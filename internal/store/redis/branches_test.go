@@ -40,7 +40,8 @@ func TestScriptsNameUnknownAlgorithms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := &limit.Request{Owner: limit.Owner{Kind: limit.Tenant, Name: "acme"}, Charges: []limit.Charge{{Limit: l, Cost: 1}}}
+	acme := limit.Owner{Kind: limit.Tenant, Name: "acme"}
+	req := &limit.Request{Owner: acme, Charges: []limit.Charge{{Limit: l, Cost: 1}}}
 	d := new(limit.Decision)
 	if err := s.Decide(t.Context(), req, time.Now(), d); err != nil {
 		t.Fatal(err)
