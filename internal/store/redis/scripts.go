@@ -36,10 +36,8 @@ func newScript(source string) *script {
 func widthTable() string {
 	var table strings.Builder
 	table.WriteString("local WIDTH = {")
-	for a := range algorithms {
-		if algorithms[a].width != 0 {
-			fmt.Fprintf(&table, "[%d] = %d, ", a, algorithms[a].width)
-		}
+	for _, a := range algorithms[1:] { // without indexes, because Lua makes an array of these faster
+		fmt.Fprintf(&table, "%d, ", a.width)
 	}
 	for _, mark := range []byte{refundMark, leasedMark, lateMark} {
 		fmt.Fprintf(&table, "[%d] = %d, ", mark, markWidth)
