@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // flat is Go code without indentation, so that what stands in a function is found where it stands in a page.
@@ -51,6 +53,28 @@ func TestLibraryPage(t *testing.T) {
 	for _, m := range mapped {
 		if !regexp.MustCompile(regexp.QuoteMeta(m[1]) + " +" + regexp.QuoteMeta(m[2]) + "\n").Match(source) {
 			t.Errorf("%s = %s is not in the comment of MappedHeaders", m[1], m[2])
+		}
+	}
+}
+
+// Guarantees that the pages which list the algorithms list all of them.
+func TestPagesListAlgorithms(t *testing.T) {
+	for _, page := range []string{"README.md", "docs/plans.md", "docs/accuracy.md"} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range limit.Algorithms() {
+			name := "`" + a.String() + "`"
+			// docs/plans.md describes limits with a calendar in words
+			if !strings.Contains(string(text), "\n| "+name+" |") && !(page == "docs/plans.md" && a.HasCalendar()) {
+				t.Errorf("the table of algorithms in %s has no row for %s", page, name)
+			}
+			for line := range strings.Lines(string(text)) {
+				if strings.HasPrefix(line, "| store | `") && !strings.Contains(line, "| "+name+" |") {
+					t.Errorf("a table in %s has no column for %s: %s", page, name, line)
+				}
+			}
 		}
 	}
 }

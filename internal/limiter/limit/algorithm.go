@@ -19,16 +19,32 @@ import (
 //
 // Each algorithm is one file of this package, which holds all that the system does with it. To add one:
 //
-//  1. Write its file: its number, a [kind] that describes it, a type that names the numbers of its [State], and the
-//     methods of the interface algorithm. leakybucket.go is the shortest to begin from.
-//  2. Add one line to kinds, below.
-//  3. Add a branch to both Lua scripts of the Redis store, and an entry to its table of algorithms.
-//  4. Add an entry to the DynamoDB store's table of algorithms.
-//  5. Add a model of it to limittest, from its definition and not from its code.
+//  1. Write its file: its Algorithm constant, a [kind] that describes it, a type that names the numbers of its [State], and the
+//     methods of the interface algorithm. quota.go (with windows of its own) and leakybucket.go (never leased) are
+//     complete examples. The kind's letter must be unique. leaseEnd must follow from the owner and the time alone, not
+//     from the state, and must name the same time for all leases of one window or slot: package lease compares it.
+//  2. Add one line to kinds, below. A new field of [Tier] without which the stored numbers mean something else must be
+//     part of the names in key.go.
+//  3. Add a model of it to limittest, from its definition and not from its code: the methods of counter and entry in
+//     model.go that switch by algorithm, and boundOf in bounds.go. The tests of limit, limittest and
+//     store/memory pass from here on, once the tables of cases that name the algorithm have one.
+//  4. Redis: add an entry to the table in store/redis/algorithms.go, and a branch to decide.lua and to refund.lua. The
+//     comments above the branches say what a branch gets and must set. The entry's shapeLua is the branch of the
+//     generated scripts.
+//  5. DynamoDB: write its file in store/dynamodb and add an entry to the table in algorithms.go there, nil if DynamoDB
+//     cannot count it. The comment of the interface algorithm there says which names of fields have a meaning.
+//  6. Describe its stored form in the package comments of store/redis and store/dynamodb, and its numbers at [Params],
+//     [ReceiptEntry] and [EntryParams].
+//  7. Extend what lists the algorithms: the tables in README.md, docs/plans.md and docs/accuracy.md; and the goldens of
+//     internal/plan and cmd/sluice, which their tests write with the flag -update.
 //
-// The contract suite (limittest) runs for every algorithm that kinds names, on every store, and fails until all five
-// are there. Plans, placement of limits on cells and the answers' headers need nothing more: they go by what
-// [Algorithm] and [Tier] say of an algorithm.
+// The contract suite (limittest) runs for every algorithm that kinds names, on every store. It is not enough: run all
+// tests of package limit, the stores and package lease. These compare the stores with the core to the unit:
+// TestLikeMemory, TestLeasesLikeCore and TestRefundsLikeCore of store/redis; TestAgreesWithMemory and
+// TestLeasesAgreeWithMemory of store/dynamodb.
+//
+// Plans, placement of limits on cells and the answers' headers need no code: they go by what [Algorithm] and [Tier] say
+// of an algorithm.
 type Algorithm uint8
 
 // kinds has one line for each algorithm. The Algorithm constants are part of stored forms: they never change.
@@ -48,7 +64,7 @@ var kinds = [...]kind{
 // kind describes an algorithm, apart from the numbers of a tier.
 type kind struct {
 	name    string // in plans and identities
-	letter  byte   // in the short names of counters, see [Tier.AppendName]
+	letter  byte   // unique, a to z; in the short names of counters, see [Tier.AppendName]
 	largest int64  // the largest Threshold
 
 	// amountField is the field of a plan that sets [Tier.Threshold]: amountThreshold, amountRate or amountUnits.

@@ -3,6 +3,7 @@ package limit
 import (
 	"math/big"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 )
@@ -18,20 +19,26 @@ func randomNumber(r *rand.Rand, most int64) int64 {
 	return 1 + r.Int64N(1+r.Int64N(most))
 }
 
+// periodic lists the algorithms that have a period, and no calendar.
+func periodic() []Algorithm {
+	return slices.DeleteFunc(Algorithms(), Algorithm.HasCalendar)
+}
+
+// randomTier returns a tier of a random algorithm that has a period.
 func randomTier(r *rand.Rand) Tier {
-	t := Tier{Algorithm: FixedWindow + Algorithm(r.IntN(6)), Threshold: randomNumber(r, MaxUnits)}
+	algorithms := periodic()
+	t := Tier{Algorithm: algorithms[r.IntN(len(algorithms))], Threshold: randomNumber(r, MaxUnits)}
 	t.Period = time.Duration(randomNumber(r, int64(MaxPeriod/time.Millisecond))) * time.Millisecond
 	if r.IntN(2) == 0 { // what people write
 		t.Period = []time.Duration{time.Second, time.Minute, time.Hour, 24 * time.Hour, MaxPeriod}[r.IntN(5)]
 	}
-	switch t.Algorithm {
-	case SlidingWindow:
-		t.Threshold = randomNumber(r, MaxSlidingUnits)
-	case SlidingLog:
-		t.Threshold = randomNumber(r, MaxLogEntries)
-	case SlidingBuckets:
+	if most := mostOf(t.Algorithm); most < MaxUnits {
+		t.Threshold = randomNumber(r, most)
+	}
+	if t.Algorithm.HasBuckets() {
 		t.Buckets = 1 + r.IntN(MaxBuckets)
-	case TokenBucket:
+	}
+	if t.Algorithm.HasBurst() {
 		t.Burst = randomNumber(r, MaxUnits)
 	}
 	return t
@@ -82,6 +89,8 @@ func TestNoIntermediatePasses2To53(t *testing.T) {
 			if l.MaxCost <= tier.Threshold && l.costMost < l.MaxCost {
 				t.Fatalf("New took a cost of %d that Check refuses: %+v", l.MaxCost, in)
 			}
+		default:
+			t.Fatalf("%s has no case here: add the largest products and sums that it forms", tier.Algorithm)
 		}
 		for what, v := range fits {
 			if v.Cmp(bound) > 0 {
@@ -89,7 +98,7 @@ func TestNoIntermediatePasses2To53(t *testing.T) {
 			}
 		}
 	}
-	for a := FixedWindow; a <= LeakyBucket; a++ {
+	for _, a := range periodic() {
 		if taken[a] < 300 {
 			t.Errorf("New took only %d random tiers of %s: the test says little", taken[a], a)
 		}

@@ -208,13 +208,14 @@ func FuzzStorageKeys(f *testing.F) {
 	}
 	counterOf := func(owner, id, per, text string, kinds uint8, period uint16) (counter, string, bool) {
 		l := limit.Limit{ID: id, Per: per, Mode: limit.Mode(kinds >> 7)}
-		tier := limit.Tier{Algorithm: limit.Algorithm(1 + kinds&7%7), Threshold: 1, Period: time.Duration(period) * time.Second}
-		switch tier.Algorithm {
-		case limit.Quota:
+		algorithms := limit.Algorithms()
+		a := algorithms[int(kinds&7)%len(algorithms)]
+		tier := limit.Tier{Algorithm: a, Threshold: 1, Period: time.Duration(period) * time.Second}
+		if a.HasCalendar() {
 			tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Month, Location: time.UTC, AnchorDay: 1 + int(period)%31}
-		case limit.SlidingBuckets:
+		}
+		if a.HasBuckets() {
 			tier.Buckets = 1 + int(period)%128
-		default:
 		}
 		tier.Ordinal = int(period>>5) % 3
 		l.Tiers = []limit.Tier{tier}

@@ -93,15 +93,8 @@ func TestLeasesAtTheBounds(t *testing.T) {
 	}
 }
 
-func mostOf(a Algorithm) int64 {
-	switch a {
-	case SlidingWindow:
-		return MaxSlidingUnits
-	case SlidingLog:
-		return MaxLogEntries
-	}
-	return MaxUnits
-}
+// mostOf returns the largest threshold of an algorithm.
+func mostOf(a Algorithm) int64 { return kinds[a].largest }
 
 // levelAfter is a bucket's level once units were taken, in 1/den units: refilled up to burst less what is held while that is
 // held, and up to burst after it.

@@ -75,7 +75,7 @@ func TestNewErrors(t *testing.T) {
 		{"ordinal too large", tier(window, func(t *limit.Tier) { t.Ordinal = limit.MaxTiers + 1 }), 0, "tiers"},
 		{"negative ordinal", tier(window, func(t *limit.Tier) { t.Ordinal = -1 }), 0, "tiers"},
 		{"no algorithm", tier(window, func(t *limit.Tier) { t.Algorithm = 0 }), 0, "algorithm"},
-		{"unknown algorithm", tier(window, func(t *limit.Tier) { t.Algorithm = 8 }), 0, "algorithm"},
+		{"unknown algorithm", tier(window, func(t *limit.Tier) { t.Algorithm = 99 }), 0, "algorithm"},
 		{"threshold 0", tier(window, func(t *limit.Tier) { t.Threshold = 0 }), 0, "threshold"},
 		{"negative threshold", tier(window, func(t *limit.Tier) { t.Threshold = math.MinInt64 }), 0, "threshold"},
 		{"largest threshold", tier(window, func(t *limit.Tier) { t.Threshold = limit.MaxUnits }), 0, ""},

@@ -38,7 +38,7 @@ func (c *counter) overBoundIf(later time.Duration) string {
 		sum := new(big.Rat)
 		for j := i; j < len(c.spends); j++ {
 			from, to := c.spends[i].at, c.spends[j].at
-			bound := boundOf(&largest, from, to+later.Microseconds(), cost)
+			bound := c.boundOf(&largest, from, to+later.Microseconds(), cost)
 			if bound == nil {
 				break
 			}
@@ -60,7 +60,7 @@ func (s *spend) net() *big.Rat {
 
 // boundOf is the most that may be admitted within [from, to], or nil if the interval is longer than the bound speaks
 // of.
-func boundOf(t *limit.Tier, from, to, cost int64) *big.Rat {
+func (c *counter) boundOf(t *limit.Tier, from, to, cost int64) *big.Rat {
 	within := to-from < t.Period.Microseconds()
 	switch t.Algorithm {
 	case limit.TokenBucket:
@@ -80,6 +80,8 @@ func boundOf(t *limit.Tier, from, to, cost int64) *big.Rat {
 		if within {
 			return rat(t.Threshold)
 		}
+	default:
+		c.lacks(t)
 	}
 	return nil
 }

@@ -75,6 +75,8 @@ const (
 	backOnDenial       fault = "a denial takes back what comes back"
 	slotStays          fault = "a leaky bucket's slot stays where it is"
 	owedIgnored        fault = "what was admitted elsewhere is dropped"
+	owedAtNow          fault = "what was admitted elsewhere before now counts at now"
+	emptiedEndsLate    fault = "a quota that was corrected to 0 ends late"
 )
 
 // naive is a store as simple as can be, one lock and one map by key, with at most one fault. Without any it is right.
@@ -171,7 +173,7 @@ func (n *naive) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	us = n.bend(now)
-	req = n.bendAhead(req)
+	req = n.bendAhead(req, us)
 	d.BeginChecked(req, us)
 	keys, states := n.read(d, charge)
 	seen := map[string]bool{}
@@ -283,7 +285,7 @@ func (n *naive) shift(d *limit.Decision, by int64) {
 }
 
 // bendAhead is what the store makes of the leases it is asked for.
-func (n *naive) bendAhead(req *limit.Request) *limit.Request {
+func (n *naive) bendAhead(req *limit.Request, now int64) *limit.Request {
 	bent := *req
 	bent.Leases = slices.Clone(req.Leases)
 	for i := range bent.Leases {
@@ -302,6 +304,10 @@ func (n *naive) bendAhead(req *limit.Request) *limit.Request {
 			}
 		case owedIgnored:
 			a.Correction = min(a.Correction, 0)
+		case owedAtNow:
+			if a.Correction > 0 {
+				a.CorrectionAt = now
+			}
 		case backTwice:
 			if a.Correction < 0 {
 				a.Correction *= 2
@@ -326,6 +332,14 @@ func (n *naive) bendLease(d *limit.Decision, i int, s *limit.State) {
 		d.Revise().AdoptLease(i, g)
 	case leaseUncharged:
 		n.uncharge(t, s, g.Units*max(t.Params(d.Owner).Den, 1))
+	case emptiedEndsLate:
+		if t.Algorithm != limit.Quota || i >= len(n.ahead) || n.ahead[i].Correction >= 0 {
+			return
+		}
+		if st := s.Quota(); st.Count == 0 {
+			st.End += time.Hour.Microseconds()
+			*s = st.State()
+		}
 	case leasePlain:
 		switch {
 		case g.Units == 0:
@@ -496,7 +510,7 @@ func TestBrokenStores(t *testing.T) {
 		contextIgnored,
 		staleDecision, forgets, keepsFew, refusesAll, decidesOnWrongTime,
 		leaseIgnored, leaseUncharged, leaseWhole, leaseGreedy, leaseOnDenial, leaseRampNever, leaseRampAtOnce, leasePlain,
-		backIgnored, backTwice, backOnDenial, slotStays, owedIgnored,
+		backIgnored, backTwice, backOnDenial, slotStays, owedIgnored, owedAtNow, emptiedEndsLate,
 	} {
 		t.Run(string(f), func(t *testing.T) {
 			var by []string

@@ -128,7 +128,7 @@ func testConcurrentTime(tb testing.TB, c Config) {
 		}
 		l := k.limit(tb, "fifty", 50)
 		var mu sync.Mutex
-		h := &counter{tier: l.Tiers[0]}
+		h := &counter{tb: tb, tier: l.Tiers[0]}
 		var ticks, late atomic.Int64
 		turns := min(40, max(10, c.Repeats/3)) // with the fewest they still ask for several times what is admitted
 		step := span / time.Duration(turns*s.c.Goroutines)

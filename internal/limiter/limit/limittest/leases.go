@@ -22,6 +22,8 @@ var leaseCases = []testCase{
 	{"leases: a slot comes earlier by what comes back", testSlotBack},
 	{"leases: all that is counted comes back", testAllBack},
 	{"leases: what was admitted elsewhere counts", testLeaseOwed},
+	{"leases: what was admitted elsewhere before now counts in an unused counter", testReplayBeforeNow},
+	{"leases: a counter that was corrected to 0 counts on", testCorrectionToZero},
 	{"leases: a peek leases nothing", testLeasePeek},
 	{"leases: who needs nothing is admitted", testLeaseNeedsNothing},
 	{"leases: spent units are refunded once", testLeaseRefund},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/big"
 	"sort"
+	"testing"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
@@ -14,11 +15,13 @@ import (
 //
 // It knows no bound on values and no alignment to owners; scripts for it use neither.
 type Model struct {
+	tb       testing.TB
 	counters map[counterName]*counter
 }
 
-// NewModel is a model in which nothing was ever charged.
-func NewModel() *Model { return &Model{counters: map[counterName]*counter{}} }
+// NewModel returns a model in which nothing was ever charged. The model fails tb if it is asked about an algorithm that
+// it does not know.
+func NewModel(tb testing.TB) *Model { return &Model{tb: tb, counters: map[counterName]*counter{}} }
 
 // counterName is what makes a counter this counter: the owner, the value, and the identity of design §3.
 type counterName struct {
@@ -30,6 +33,7 @@ type counterName struct {
 
 // counter is the history of one tier for one value.
 type counter struct {
+	tb       testing.TB
 	tier     limit.Tier // as it was at the last charge: the period and calendar are always these
 	spends   []*spend   // ascending by time
 	level    *big.Rat   // token_bucket: at levelAt
@@ -126,7 +130,7 @@ func (m *Model) counter(owner limit.Owner, ch limit.Charge, t *limit.Tier) *coun
 	}
 	c := m.counters[name]
 	if c == nil {
-		c = &counter{tier: *t, refunded: new(big.Rat)}
+		c = &counter{tb: m.tb, tier: *t, refunded: new(big.Rat)}
 		m.counters[name] = c
 	}
 	return c
@@ -147,6 +151,12 @@ func (m *Model) mayBeForgotten(owner limit.Owner, ch limit.Charge, now int64) bo
 		}
 	}
 	return false
+}
+
+// lacks fails the test because the model does not know the tier's algorithm.
+func (c *counter) lacks(t *limit.Tier) {
+	c.tb.Helper()
+	c.tb.Fatalf("limittest's model lacks %s: add it to model.go and bounds.go", t.Algorithm)
 }
 
 func capacity(t *limit.Tier) int64 {
@@ -193,7 +203,8 @@ func (c *counter) used(t *limit.Tier, now int64) int64 {
 		start, end := calendarPeriod(t.Calendar, now)
 		return c.sum(func(at int64) bool { return start <= at && at < end })
 	}
-	panic("no count in " + t.Algorithm.String())
+	c.lacks(t)
+	return 0
 }
 
 // bucketWidth is the period's n-th part, in whole µs.
@@ -304,19 +315,17 @@ func (c *counter) resetAt(t *limit.Tier, now int64) int64 {
 	case limit.Quota:
 		_, end := calendarPeriod(t.Calendar, now)
 		return end
-	}
-	last := now
-	for _, s := range c.spends {
-		if s.units == 0 {
-			continue
+	case limit.SlidingLog, limit.SlidingBuckets:
+		last := now
+		for _, s := range c.spends {
+			if s.units != 0 {
+				last = max(last, entry{c, s}.end())
+			}
 		}
-		gone := s.at + period
-		if t.Algorithm == limit.SlidingBuckets {
-			gone = (floorDiv(s.at, bucketWidth(t)) + int64(t.Buckets) + 1) * bucketWidth(t)
-		}
-		last = max(last, gone)
+		return last
 	}
-	return last
+	c.lacks(t)
+	return 0
 }
 
 // Refund gives back at most units of each thing that the outcome charged; 0 means all. After limit.MaxReceiptAge it gives
@@ -371,9 +380,12 @@ func (e entry) end() int64 {
 	case limit.Quota:
 		_, end := calendarPeriod(t.Calendar, s.at)
 		return end
+	case limit.TokenBucket:
+		missing := new(big.Rat).Add(s.headroom, rat(s.units))
+		return s.at + ceil(missing.Quo(missing, rate(t)))
 	}
-	missing := new(big.Rat).Add(s.headroom, rat(s.units))
-	return s.at + ceil(missing.Quo(missing, rate(t)))
+	e.counter.lacks(t)
+	return 0
 }
 
 // refundBucket gives back what the bucket would hold more without the charge. It could have gained headroom then;

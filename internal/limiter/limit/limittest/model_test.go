@@ -17,7 +17,7 @@ func TestModelByHand(t *testing.T) {
 		remaining int64
 		retry     time.Duration // after Start
 	}
-	for _, tc := range []struct {
+	examples := []struct {
 		name  string
 		tier  limit.Tier
 		steps []step
@@ -53,9 +53,12 @@ func TestModelByHand(t *testing.T) {
 			Location: time.UTC}}, []step{
 			{0, 5, true, 0, 0}, {13 * time.Hour, 1, false, 0, 14 * time.Hour}, {14 * time.Hour, 1, true, 4, 0},
 		}},
-	} {
+	}
+	named := map[string]bool{}
+	for _, tc := range examples {
+		named[tc.name] = true
 		t.Run(tc.name, func(t *testing.T) {
-			m := NewModel()
+			m := NewModel(t)
 			l := build(t, limit.Limit{ID: "l", MaxCost: 10, Tiers: []limit.Tier{tc.tier}})
 			for i, s := range tc.steps {
 				o := m.Decide(acme, []limit.Charge{charge(l, s.cost)}, Start.Add(s.at).UnixMicro(), true)
@@ -70,6 +73,30 @@ func TestModelByHand(t *testing.T) {
 			}
 		})
 	}
+	for _, a := range limit.Algorithms() {
+		if !named[a.String()] {
+			t.Errorf("no worked example of %s: add one to the table", a)
+		}
+	}
+}
+
+// Guarantees that the fixtures that are made of Stored hold a counter of each algorithm.
+func TestStoredCoversAlgorithms(t *testing.T) {
+	stored := map[limit.Algorithm]bool{}
+	for _, c := range Stored(t, func(*limit.Limit) error { return nil }) {
+		for _, charges := range c.Charges {
+			for _, charge := range charges {
+				for i := range charge.Limit.Tiers {
+					stored[charge.Limit.Tiers[i].Algorithm] = true
+				}
+			}
+		}
+	}
+	for _, a := range limit.Algorithms() {
+		if !stored[a] {
+			t.Errorf("no case of Stored has a counter of %s: add a case of its own, which older fixtures do not have", a)
+		}
+	}
 }
 
 // The bound checker must be able to fail.
@@ -77,7 +104,7 @@ func TestBoundCheckerCatches(t *testing.T) {
 	for _, k := range (Config{}).samples() {
 		t.Run(k.algorithm.String(), func(t *testing.T) {
 			tier := k.limit(t, "l", 5).Tiers[0]
-			c := &counter{}
+			c := &counter{tb: t}
 			add := func(at time.Duration, units int64) {
 				c.spends = append(c.spends, &spend{at: Start.Add(at).UnixMicro(), units: units, tier: tier})
 			}

@@ -236,7 +236,7 @@ func testRefundBound(tb testing.TB, c Config) {
 			Period: time.Second}
 		unit := t.Period / time.Duration(t.Threshold) // a step of time refills a whole unit, so refunds are whole too
 		l := build(tb, limit.Limit{ID: "bucket", MaxCost: t.Burst, Tiers: []limit.Tier{t}})
-		h := &counter{tier: t}
+		h := &counter{tb: tb, tier: t}
 		var open []*limit.Decision
 		var spends []*spend
 		at := Start

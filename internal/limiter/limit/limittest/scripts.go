@@ -56,7 +56,7 @@ type made struct {
 func newWorld(tb testing.TB, c Config, seed uint64) *world {
 	r := rand.New(rand.NewPCG(seed, 0x51))
 	w := &world{
-		s: newSubject(tb, c), r: r, seed: seed, model: NewModel(),
+		s: newSubject(tb, c), r: r, seed: seed, model: NewModel(tb),
 		now:    Start.UnixMicro() + r.Int64N(int64(400*24*time.Hour/time.Microsecond)),
 		owners: []limit.Owner{acme, {Kind: limit.Tenant, Name: "zeta"}},
 	}

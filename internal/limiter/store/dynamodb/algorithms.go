@@ -4,6 +4,15 @@ import "github.com/sluicelimits/sluice/internal/limiter/limit"
 
 // algorithm says how the counters of one algorithm are stored, and which conditions and assignments charge them. Each
 // algorithm has a file of its own. To add one, write its file and add it to algorithms.
+//
+// Code outside those files also reads the fields by their names (see fields.go). A new algorithm takes a name only for
+// what the name means there:
+//
+//   - expectedGrowth expects that a counter with fieldCount, and without fieldPrevious and fieldEnd, gets a second window.
+//   - subtractCount requires for a refund that fieldStart is unchanged, and compareWhole keeps a counter's
+//     fieldLateCharges.
+//
+// The package comment lists the fields of each algorithm.
 type algorithm interface {
 	// decode reads the fields of a counter into the core's state. The fields are not nil.
 	decode(t *limit.Tier, p *limit.Params, f fields) (limit.State, error)

@@ -3,6 +3,7 @@ package dynamodb
 import (
 	"encoding/json"
 	"math/big"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,11 @@ func decoded(tb testing.TB) []*limit.Tier {
 			tb.Fatal(err)
 		}
 		tiers = append(tiers, &l.Tiers[0])
+	}
+	for _, a := range Counted() {
+		if !slices.ContainsFunc(tiers, func(t *limit.Tier) bool { return t.Algorithm == a }) {
+			tb.Errorf("decoded has no tier of %s: add one", a)
+		}
 	}
 	return tiers
 }
@@ -144,18 +150,20 @@ func FuzzCounterName(f *testing.F) {
 			endpoint            bool
 		}
 		build := func(id string, period int64, kind int, value string, shadow bool) (named, string, bool) {
-			l := limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: limit.Algorithms()[uint(kind)%7], Threshold: 1, Period: time.Duration(period) * time.Millisecond}}}
+			a := limit.Algorithms()[uint(kind)%uint(len(limit.Algorithms()))]
+			if algorithms[a] == nil {
+				return named{}, "", false
+			}
+			l := limit.Limit{ID: id, Tiers: []limit.Tier{{Algorithm: a, Threshold: 1, Period: time.Duration(period) * time.Millisecond}}}
 			if shadow {
 				l.Mode = limit.Shadow
 			}
 			tier := &l.Tiers[0]
-			switch tier.Algorithm {
-			case limit.Quota:
+			switch {
+			case a.HasCalendar():
 				tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Month, Location: time.FixedZone(value, 0), AnchorDay: 1 + int(uint64(period)%28)}
-			case limit.SlidingBuckets:
+			case a.HasBuckets():
 				tier.Buckets = 1 + int(uint(kind)%100)
-			case limit.SlidingLog:
-				return named{}, "", false
 			}
 			v := limit.Value{}
 			if kind%2 == 0 {

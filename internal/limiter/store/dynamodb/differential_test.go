@@ -19,14 +19,15 @@ import (
 
 // randomLimit returns a limit of a random algorithm that denies often.
 func randomLimit(tb testing.TB, r *rand.Rand, id string) *limit.Limit {
-	algorithms := []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow, limit.SlidingBuckets, limit.TokenBucket, limit.LeakyBucket, limit.Quota}
+	algorithms := dynamodb.Counted()
 	t := limit.Tier{Algorithm: algorithms[r.IntN(len(algorithms))], Threshold: 1 + r.Int64N(12), Period: time.Duration(1+r.IntN(3000)) * time.Millisecond}
-	switch t.Algorithm {
-	case limit.TokenBucket:
+	if t.Algorithm.HasBurst() {
 		t.Burst = 1 + r.Int64N(20)
-	case limit.SlidingBuckets:
+	}
+	if t.Algorithm.HasBuckets() {
 		t.Buckets = 1 + r.IntN(30)
-	case limit.Quota:
+	}
+	if t.Algorithm.HasCalendar() {
 		t.Period, t.Calendar = 0, &limit.Calendar{Every: limit.Day, Location: time.UTC}
 		t.Threshold += 40
 	}
@@ -45,7 +46,7 @@ func changed(tb testing.TB, r *rand.Rand, l *limit.Limit) *limit.Limit {
 	out := *l
 	out.Tiers = slices.Clone(l.Tiers)
 	out.Tiers[0].Threshold = 1 + r.Int64N(12)
-	if out.Tiers[0].Algorithm == limit.TokenBucket {
+	if out.Tiers[0].Algorithm.HasBurst() {
 		out.Tiers[0].Burst = 1 + r.Int64N(20)
 	}
 	return must(tb, limit.Limit{ID: out.ID, Mode: out.Mode, Per: out.Per, MaxCost: out.MaxCost, AlignOwner: out.AlignOwner, Tiers: []limit.Tier{{

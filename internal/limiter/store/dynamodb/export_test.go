@@ -1,6 +1,20 @@
 package dynamodb
 
-import "github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+import (
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
+
+// Counted returns the algorithms that the store accepts.
+func Counted() (counted []limit.Algorithm) {
+	for _, a := range limit.Algorithms() {
+		if algorithms[a] != nil {
+			counted = append(counted, a)
+		}
+	}
+	return counted
+}
 
 // Remembered returns the copies that the store has read from the table, by sort key.
 func Remembered(s *Store) map[string]map[string]map[string]string {

@@ -39,21 +39,21 @@ func outdate(tb testing.TB, c *sdk.Client, namespace, prefix string) {
 	}
 }
 
-// everyForm returns charges of a counter of each algorithm, in the shared item and in the item of a value.
+// everyForm returns charges of a counter of each algorithm: per tenant and per endpoint, which are in the shared item,
+// and per subject, which are in the item of a value.
 func everyForm(tb testing.TB) (charges []limit.Charge) {
 	tb.Helper()
 	for _, per := range []string{"tenant", "endpoint", "subject"} {
-		for i, tier := range []limit.Tier{
-			{Algorithm: limit.FixedWindow, Period: 10 * time.Second},
-			{Algorithm: limit.SlidingWindow, Period: 10 * time.Second},
-			{Algorithm: limit.SlidingBuckets, Period: 10 * time.Second, Buckets: 3},
-			{Algorithm: limit.TokenBucket, Period: 10 * time.Second},
-			{Algorithm: limit.LeakyBucket, Period: 10 * time.Second},
-			{Algorithm: limit.Quota, Calendar: &limit.Calendar{Every: limit.Day, Location: time.UTC}},
-		} {
-			tier.Threshold = 1_000_000
-			if tier.Algorithm == limit.TokenBucket {
+		for i, a := range dynamodb.Counted() {
+			tier := limit.Tier{Algorithm: a, Threshold: 1_000_000, Period: 10 * time.Second}
+			if a.HasBuckets() {
+				tier.Buckets = 3
+			}
+			if a.HasBurst() {
 				tier.Threshold = 100 // several stores fill a larger bucket only to 31/32
+			}
+			if a.HasCalendar() {
+				tier.Period, tier.Calendar = 0, &limit.Calendar{Every: limit.Day, Location: time.UTC}
 			}
 			charge := limit.Charge{Cost: 1, Limit: must(tb, limit.Limit{ID: fmt.Sprint("l", i), Per: per, Tiers: []limit.Tier{tier}})}
 			if per != limit.PerTenant {
@@ -86,13 +86,14 @@ func TestEarlierLayout(t *testing.T) {
 	t.Parallel()
 	client := server(t)
 	all := everyForm(t)
+	n := len(dynamodb.Counted())
 	for _, old := range []struct{ name, prefix string }{{"the shared item", "s"}, {"the item of a value", "v"}, {"all items", ""}} {
 		for i := range all {
 			of, what := all[i:i+1], fmt.Sprintf("%s per %s", all[i].Limit.Tiers[0].Algorithm, all[i].Limit.Per)
-			if shared := i < 12; old.prefix != "" && shared != (old.prefix == "s") {
-				other := all[i%6] // in the other item, so that a decision is a transaction
+			if shared := i < 2*n; old.prefix != "" && shared != (old.prefix == "s") {
+				other := all[i%n] // in the other item, so that a decision is a transaction
 				if shared {
-					other = all[12+i%6]
+					other = all[2*n+i%n]
 				}
 				of = []limit.Charge{all[i], other}
 			}

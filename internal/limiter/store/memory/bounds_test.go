@@ -151,7 +151,7 @@ func agreesWithTheModel(t *testing.T, oneBudget bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		model := limittest.NewModel()
+		model := limittest.NewModel(t)
 		now, full, shared, decided, denied := start, 0, 0, 0, 0
 		for step := range 6000 {
 			now = now.Add(time.Duration(r.Int64N(int64(20 * time.Millisecond))).Truncate(time.Microsecond))

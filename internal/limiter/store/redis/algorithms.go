@@ -4,9 +4,9 @@ import "github.com/sluicelimits/sluice/internal/limiter/limit"
 
 // algorithm says how one algorithm is counted in Redis: what the scripts get for a tier of it, and how its states are
 // read. decide.lua and refund.lua have a branch for each algorithm, by its number. To add an algorithm, add an entry to
-// algorithms and a branch to both scripts.
+// algorithms and a branch to both scripts. The comments above the branches say what a branch gets and must set.
 type algorithm struct {
-	width int // how many doubles the state of a record has
+	width int // how many doubles the state of a record has: 2 or 3
 
 	// inSet says that the charged units are entries of a sorted set, and that the record has only their sum. There are
 	// no generated scripts for such an algorithm.

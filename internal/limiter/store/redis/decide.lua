@@ -24,6 +24,9 @@
 --
 -- A state is three numbers here: those of the pack, where a token_bucket or leaky_bucket has its rate as the third. The
 -- state of a sliding_log or of sliding_buckets is 0, the sum, and the time until which the expiry of its set is set.
+--
+-- WIDTH is the number of doubles of a state, by algorithm, and of the marks of a token_bucket: what was refunded (133),
+-- what is leased (197), and what may come back late (229). scripts.go writes it before the first line of this file.
 local sunpack, pack, sub, byte, fmod, call = struct.unpack, struct.pack, string.sub, string.byte, math.fmod, redis.call
 local SKEW = 5000000 -- µs; a stored time that is further ahead was written by a clock that leapt ahead
 local MAX_RECORDS = 16384 -- of tiers that the request does not name, in one pack; see package redis
@@ -41,9 +44,6 @@ if now < 0 then
   now = t[1] * 1000000 + t[2]
 end
 
--- WIDTH is the number of doubles of a state, by algorithm, and of the marks of a token_bucket: what was refunded (133),
--- what is leased (197), and what may come back late (229).
-local WIDTH = {3, 3, 2, 2, 2, 2, 3, [133] = 2, [197] = 2, [229] = 2}
 local states, armed_least, packs = {}, {}, {}
 local new_a, new_b, new_c, new_fresh_at, set_changes = {}, {}, {}, {}, nil
 local new_leased, new_late, new_returned = {}, {}, {} -- of token buckets, after the charge
@@ -100,7 +100,7 @@ local function load(value, wanted, n, st, refund_marks, lease_marks, late_marks)
     local id = sub(value, 7 + 25 * j, 23 + 25 * j)
     local alg = byte(id)
     local after = q + 8 * WIDTH[alg]
-    assert(alg < 8)
+    assert(alg < 128) -- a mark is never in front
     if want[id] then
       assert(not where[id])
       where[id], rates[id] = q, 24 + 25 * j
@@ -283,6 +283,19 @@ for i = 1, pack_count do
     local at, units, m = st[x], st[y], st[z]
     local admits = false
     local adjust = with_leases and A[P + 18] or 0
+
+    -- A branch gets the numbers of its tier (see the head of this file), the state (at, units and m, all 0 if the counter
+    -- was never used) and the correction (adjust, in which units were counted at the time A[P + 19]). It must set:
+    --
+    --   admits            whether the request may be charged; false if flags >= 2
+    --   new_a, new_b and  if it admits: the state after the charge, in the order of at, units and m. If WIDTH is 2, m is
+    --   new_c [tier]      the rate in the record's head, and new_c the tier's rate: 0 if the algorithm has none
+    --   new_fresh_at      if it admits: the time from which that state equals an unused one. It must not be before now,
+    --   [tier]            also if the cost is 0: the expiry of the pack follows from it
+    --   st[x], st[y],     only to repair a state that a clock that leapt ahead wrote, with dirty = true. The reply holds
+    --   st[z]             st, and package limit applies the correction and the charge to it a second time
+    --
+    -- load refuses a record whose second or third number is below zero, unless it is that of a token_bucket.
     if alg == 5 then -- token_bucket: need, num, den, full, slot, rate, period
       local num, den, full = A[P + 5], A[P + 6], A[P + 7]
       local slot, leased, ends = A[P + 8], 0, 0
@@ -487,7 +500,7 @@ for i = 1, pack_count do
         end
         new_a[tier], new_b[tier], new_c[tier], new_fresh_at[tier] = at, units, m, at < now and now or at + 1
       end
-    else
+    elseif alg == 3 or alg == 4 then
       -- sliding_buckets, sliding_log: cost, threshold, period, width and buckets (0 for a log), number of the set's key,
       -- and of the key of the set that further values share
       local cost, period, width = A[P + 4], A[P + 6], A[P + 7]
@@ -591,6 +604,8 @@ for i = 1, pack_count do
         set_changes[tier] = {zkey, stamp, total, oldest_score, matters_for, change}
         new_a[tier], new_b[tier], new_c[tier], new_fresh_at[tier] = 0, used + total, m, last_time + period + 2 * width
       end
+    else
+      return redis.error_reply('SLUICE decide.lua has no branch for algorithm ' .. alg)
     end
     if not admits then
       if flags % 2 == 1 then

@@ -1,6 +1,10 @@
 package redis
 
-import "context"
+import (
+	"context"
+
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
+)
 
 // UseCallerClock makes the store decide by the time that it is given, and not by the server's clock.
 func (s *Store) UseCallerClock() { s.callerClock = true }
@@ -16,6 +20,9 @@ func (s *Store) SetSpace(space string) { s.namespacePart = space }
 
 // Space returns what SetSpace set.
 func (s *Store) Space() string { return s.namespacePart }
+
+// HasShapes reports whether generated scripts count by the algorithm.
+func HasShapes(a limit.Algorithm) bool { return !algorithms[a].inSet }
 
 // ForgetShapes makes room for the scripts of new shapes.
 func ForgetShapes() {

@@ -117,6 +117,7 @@ func TestBadLeases(t *testing.T) {
 // Guarantees that a bucket does not refill in place of leased units, also for decisions without leases, and that the
 // generated script decides over the bucket when their slot has ended.
 func TestLeasedUnitsAreHeld(t *testing.T) {
+	redis.ForgetShapes() // else those of other tests may leave no room
 	s := openAt(t, redis.Config{Addrs: []string{address(t)}})
 	s.SetSpace(newSpace())
 	var last string

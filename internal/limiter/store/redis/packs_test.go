@@ -197,7 +197,7 @@ func TestShapesServe(t *testing.T) {
 		}
 	})
 	for _, a := range limit.Algorithms() {
-		if a == limit.SlidingLog || a == limit.SlidingBuckets { // which are decide.lua's
+		if !redis.HasShapes(a) {
 			continue
 		}
 		for _, packs := range []int{1, 2, 10} { // one pack of all limits that are per tenant, and one for each other

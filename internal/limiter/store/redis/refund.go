@@ -13,7 +13,7 @@ import (
 //go:embed refund.lua
 var refundSource string
 
-var refundScript = newScript(refundSource)
+var refundScript = newScript(widthTable() + refundSource)
 
 // The results that refund.lua reports.
 const (

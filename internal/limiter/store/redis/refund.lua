@@ -11,6 +11,9 @@
 --
 -- refund.go writes the arguments and reads the reply, all doubles: the time, the result (0: made, 1: repeated, 2: too
 -- late) and, if the refund was made, the units that each entry gave back.
+--
+-- WIDTH is the number of doubles of a state, by algorithm, and of the marks of a token_bucket: what was refunded (133),
+-- what is leased (197), and what may come back late (229). scripts.go writes it before the first line of this file.
 local sunpack, pack, sub, byte, call = struct.unpack, struct.pack, string.sub, string.byte, redis.call
 local ERA, MOST = 4503599627370496, 9007199254740992
 local MADE, REPEATED, LATE = 0, 1, 2
@@ -22,10 +25,6 @@ if now < 0 then
 end
 if now >= till then return pack('<dd', now, LATE) end
 if call('EXISTS', KEYS[1]) == 1 then return pack('<dd', now, REPEATED) end
-
--- WIDTH is the number of doubles of a state, by algorithm, and of the marks of a token_bucket: what was refunded (133),
--- what is leased (197), and what may come back late (229).
-local WIDTH = {3, 3, 2, 2, 2, 2, 3, [133] = 2, [197] = 2, [229] = 2}
 
 -- number returns a double of a pack, and fails unless it is an exact integer.
 local function number(v)
@@ -172,6 +171,7 @@ for i = 1, count do
   local record = p and p.where[id]
   local fine = true
   if record then
+    -- A branch sets back to the units that it gives back, and changes the numbers of the record by put.
     fine = pcall(function()
       if alg == 5 or alg == 6 then
         local at, n = get(p, record[2], 2)
@@ -201,7 +201,7 @@ for i = 1, count do
           put(p, record[2] + 8, sum - back)
           alters[#alters + 1] = {KEYS[set], text, old, there - back}
         end
-      else -- fixed_window, sliding_window, quota: the count of the window, or a sliding_window's previous count
+      elseif alg < 3 or alg == 7 then -- fixed_window, sliding_window, quota: the count of the window, or a sliding_window's previous count
         local at, at_count = get(p, record[2], 1), nil
         if at == stamp then
           at_count = record[2] + 8
@@ -213,6 +213,8 @@ for i = 1, count do
           back = n < units and (n > 0 and n or 0) or units
           if back > 0 then put(p, at_count, n - back) end
         end
+      else
+        bad = redis.error_reply('SLUICE refund.lua has no branch for algorithm ' .. alg)
       end
     end)
   end

@@ -16,7 +16,7 @@ import (
 var decideSource string
 
 // decideScript handles every request. The generated scripts of shapes handle only the usual ones, and are faster.
-var decideScript = newScript(decideSource)
+var decideScript = newScript(widthTable() + decideSource)
 
 // script is a Lua script. Its first line declares it as a script that writes, so that a replica refuses it even if it
 // would only read: a replica's data is old. Redis 7 and Valkey know that line.
@@ -29,6 +29,21 @@ type script struct {
 func newScript(source string) *script {
 	source = "#!lua\n" + source
 	return &script{source: source, hash: goredis.NewScript(source).Hash()}
+}
+
+// widthTable returns the first line of decide.lua and refund.lua: the Lua table WIDTH, which says for each kind of
+// record how many doubles its state has.
+func widthTable() string {
+	var table strings.Builder
+	table.WriteString("local WIDTH = {")
+	for _, a := range algorithms[1:] { // without indexes, because Lua makes an array of these faster
+		fmt.Fprintf(&table, "%d, ", a.width)
+	}
+	for _, mark := range []byte{refundMark, leasedMark, lateMark} {
+		fmt.Fprintf(&table, "[%d] = %d, ", mark, markWidth)
+	}
+	table.WriteString("}\n")
+	return table.String()
 }
 
 // noRetryCmd is a command that the client never sends a second time, because the first time it may have been carried

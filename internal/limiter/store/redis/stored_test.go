@@ -183,6 +183,10 @@ func TestStoredPacksAreRefused(t *testing.T) {
 		loadStored(t, admin, "71d6d5d")
 		before := dumpStored(t, admin)
 		for _, stored := range limittest.Stored(t, s.Accepts) {
+			key := "{rl:" + string(stored.Owner.AppendKey(nil)) + "}"
+			if !slices.ContainsFunc(before, func(k storedKey) bool { return strings.HasPrefix(string(k.Key), key) }) {
+				continue // TestStoredFormsAreComplete lists the cases that the fixture has
+			}
 			for _, charges := range stored.Charges {
 				plain := &limit.Request{Owner: stored.Owner, Charges: charges}
 				leased := &limit.Request{Owner: stored.Owner, Charges: charges}
@@ -196,7 +200,6 @@ func TestStoredPacksAreRefused(t *testing.T) {
 				} {
 					var d limit.Decision
 					err := ask(&d)
-					key := "{rl:" + string(stored.Owner.AppendKey(nil)) + "}"
 					if !errors.Is(err, limit.ErrUnreadable) || d.Allowed || !contains(err, "SLU") || !contains(err, key) {
 						t.Errorf("%s, general=%t: %s of %s is %v; want limit.ErrUnreadable with key and version",
 							stored.Name, general, what, charges[0].Limit.ID, err)
