@@ -36,12 +36,14 @@ func overBound(t *limit.Tier, owner limit.Owner, spends []*spend) string {
 		return overLog(spends, t.Threshold, p.Period)
 	case limit.TokenBucket:
 		return overLine(spends, t.Burst, t.Threshold, p.Period)
-	default: // a leaky bucket
+	case limit.LeakyBucket:
 		largest := int64(0)
 		for _, s := range spends {
 			largest = max(largest, s.units)
 		}
 		return overLine(spends, largest, t.Threshold, p.Period)
+	default:
+		return fmt.Sprintf("overBound has no case for %s", t.Algorithm)
 	}
 }
 
