@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,24 +23,25 @@ type calibration struct{ fastest time.Duration }
 
 // slowdown runs the loop, and returns how long its slowest goroutine took as a multiple of the fastest run so far.
 func (c *calibration) slowdown(goroutines int) float64 {
-	slowest := make([]time.Duration, goroutines)
+	times := make([]time.Duration, goroutines)
 	var done sync.WaitGroup
-	for i := range slowest {
+	for i := range times {
 		done.Go(func() {
 			began := time.Now()
 			sink.Store(hashSteps(calibrationSteps))
-			slowest[i] = time.Since(began)
+			times[i] = time.Since(began)
 		})
 	}
 	done.Wait()
-	took := slowest[0]
-	for _, t := range slowest {
-		took = max(took, t)
-		if c.fastest == 0 || t < c.fastest {
-			c.fastest = t
-		}
+	return c.compare(times)
+}
+
+// compare takes the times of one run of the loop on several goroutines into account.
+func (c *calibration) compare(times []time.Duration) float64 {
+	if fastest := slices.Min(times); c.fastest == 0 || fastest < c.fastest {
+		c.fastest = fastest
 	}
-	return float64(took) / float64(c.fastest)
+	return float64(slices.Max(times)) / float64(c.fastest)
 }
 
 var sink atomic.Uint64 // keeps the loop's result, so that the compiler keeps the loop
