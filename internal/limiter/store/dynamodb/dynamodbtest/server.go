@@ -21,8 +21,10 @@ func Endpoint() (string, error) {
 	if url := os.Getenv("SLUICE_DYNAMODB"); url != "" {
 		return url, nil
 	}
-	_, here, _, _ := runtime.Caller(0)
-	script := filepath.Join(filepath.Dir(here), "..", "..", "..", "..", "scripts", "dynamodb-local.sh")
+	script, err := repositoryFile("scripts/dynamodb-local.sh")
+	if err != nil {
+		return "", err
+	}
 	cmd := exec.Command(script) //nolint:gosec // the path is part of this repository
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -31,6 +33,20 @@ func Endpoint() (string, error) {
 		return "", fmt.Errorf("start DynamoDB Local: %w: %s", err, stderr.String())
 	}
 	return strings.TrimSpace(string(out)), nil
+}
+
+// repositoryFile returns the path of a file of this repository, wherever in it this source file is.
+func repositoryFile(name string) (string, error) {
+	_, here, _, _ := runtime.Caller(0)
+	for dir := filepath.Dir(here); ; dir = filepath.Dir(dir) {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("%s is in no folder above %s", name, here)
+		}
+	}
 }
 
 // Connect returns a client with connections of its own. done closes those that are idle.
