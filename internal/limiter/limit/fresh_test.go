@@ -73,3 +73,41 @@ func decideOn(req *limit.Request, now int64, states []limit.State) *limit.Decisi
 	}
 	return d
 }
+
+// A bucket whose times a clock wrote far ahead is repaired in all of them: the time of its last refund, too, or the counter
+// could not be forgotten for as long as that clock was ahead. What a clock 4 s ahead may have written is left as it is.
+func TestRepairedBucket(t *testing.T) {
+	l := mustNew(t, limit.Limit{ID: "l", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket,
+		Threshold: 1, Burst: 10, Period: time.Second}}})
+	look := func(st limit.TokenBucketState) limit.TokenBucketState {
+		states := []limit.State{st.State()}
+		decideOn(&limit.Request{Charges: []limit.Charge{{Limit: l, Cost: 10}}}, noon, states) // denied: it repairs, at most
+		return states[0].TokenBucket()
+	}
+	const second, hour = int64(1_000_000), int64(3_600_000_000)
+	ahead := limit.TokenBucketState{Rate: 1, AsOf: noon + hour, Level: 0, Refunds: limit.Refunds{Total: 1, Last: noon + hour}}
+	if got := look(ahead); got.AsOf != noon || got.Refunds.Last != noon {
+		t.Errorf("an hour ahead: as of noon%+d, refunded at noon%+d µs; want both at noon", got.AsOf-noon, got.Refunds.Last-noon)
+	}
+	sound := limit.TokenBucketState{Rate: 1, AsOf: noon, Level: 0, Leased: limit.Leased{Units: 5, Until: noon + 6*second}}
+	if got := look(sound); got != sound {
+		t.Errorf("a slot of 2 s that a clock 4 s ahead began is repaired to %+v", got)
+	}
+}
+
+// The total of refunds stays readable for every store, however often the rate changes.
+func TestTotalOfRefundsIsBounded(t *testing.T) {
+	rates := [2]*limit.Limit{}
+	for i := range rates {
+		rates[i] = mustNew(t, limit.Limit{ID: "l", MaxCost: 10, Tiers: []limit.Tier{{Algorithm: limit.TokenBucket,
+			Threshold: int64(1 + i), Burst: 10_000, Period: time.Second}}})
+	}
+	states := []limit.State{limit.TokenBucketState{Rate: 1, AsOf: noon, Level: 9_000_000_000,
+		Refunds: limit.Refunds{Total: 7, Last: noon}}.State()}
+	for i := range 3000 {
+		decideOn(&limit.Request{Charges: []limit.Charge{{Limit: rates[(i+1)%2], Cost: 1}}}, noon+int64(i), states)
+		if total := states[0].TokenBucket().Refunds.Total; total < 7 || total >= 1<<60 {
+			t.Fatalf("after %d changes of the rate the total is %d, want 7 to 2^60", i+1, total)
+		}
+	}
+}
