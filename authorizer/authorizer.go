@@ -15,9 +15,10 @@
 //     other route. Clients who scan for routes have met the ipLimits before.
 //  3. identify finds out who calls. The credential is a JWT, an API key, or both (verifyCredentials). If the host,
 //     which is the program that serves the request, has an authentication of its own, it says who calls
-//     (identifyByHost). A call without a credential is anonymous if there is an anonymousPlan (findAnonymousPlan), and
-//     denied if there is none. A call with a bad credential is always denied. If there is neither an issuer of JWTs nor
-//     an API key, credentials are ignored and each call is anonymous (ignoreCredentials).
+//     (identifyByHost). A call without a credential is anonymous if the plans have an anonymousPlan
+//     (findAnonymousPlan); without an anonymousPlan the call is denied. A call with a bad credential is always denied.
+//     If neither JWTs nor API keys are configured, credentials are ignored, and each call is anonymous
+//     (ignoreCredentials).
 //  4. findTenant looks up the tenant that step 3 named. The tenant must be known, not suspended, and have a plan.
 //     Anonymous calls skip this step.
 //  5. chargePlan charges all limits of the plan that match the request, or none. If there are several cells, each cell

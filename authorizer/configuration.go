@@ -44,7 +44,7 @@ type Configuration interface {
 	// identity, or wraps ErrNotLoaded.
 	Key(ctx context.Context, presented string, now time.Time) (*identity.Key, error)
 
-	// Tenant returns the tenant with the id, or nil if there is none. The error wraps ErrNotLoaded.
+	// Tenant returns the tenant with the id, or nil if no tenant has that id. The error wraps ErrNotLoaded.
 	Tenant(ctx context.Context, id string) (*plan.Tenant, error)
 
 	// HasKeys reports whether the configuration has an API key, a revoked or expired one included. A configuration that

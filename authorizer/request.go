@@ -13,7 +13,7 @@ import (
 const forwardedFor = "X-Forwarded-For"
 
 // ErrNoCredential is what [Request.Identify] returns if a request does not say who calls. The call is anonymous if
-// there is an anonymousPlan, and denied if there is none.
+// the plans have an anonymousPlan; otherwise the call is denied.
 var ErrNoCredential = errors.New("no credential")
 
 // ErrBadTenant is [Answer.Err] if [Request.Identify] returned a tenant whose name counters cannot have.

@@ -227,7 +227,7 @@ func (g *secretGuard) String() string {
 var secretPattern = regexp.MustCompile(`slk_|\beyJ|s3cr3t|Bearer|\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b|[0-9a-f]{1,4}(:[0-9a-f]{0,4}){3,}|BEGIN CERTIFICATE|session=`)
 
 // secretIn returns the first part of the text that no log may hold: a key, a token, a cookie, a certificate, or an
-// address. It returns "" if there is none.
+// address. It returns "" if the text has no such part.
 func secretIn(text string) string { return secretPattern.FindString(text) }
 
 // Guarantees that secretIn, on which the other tests rely, finds each kind of secret and nothing else.

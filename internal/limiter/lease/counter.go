@@ -16,7 +16,7 @@ type counter struct {
 	ramp  ramp           // which of the lease's units cannot be spent yet
 
 	denial     denial
-	flight     *singleflight.Call // the call under way that leases this counter; nil if there is none
+	flight     *singleflight.Call // the call under way that leases this counter, or nil
 	demand     demand
 	supply     supply
 	prefetchAt int64 // the counter is not prefetched before this time

@@ -40,8 +40,8 @@ type View struct {
 }
 
 // Adaptive is the rule in use. While there is plenty it makes one call in a window. If units are scarce, each process
-// leases part of what is left, and smaller parts the less is left. Once a token bucket or a sliding window is used up,
-// it leases ramps. The zero Adaptive is ready for use.
+// leases only a part of the units that are left, so leases get smaller towards the limit. Once a token bucket or a
+// sliding window is used up, each process leases ramps. The zero Adaptive is ready for use.
 type Adaptive struct{ tuning *tuning }
 
 func (a Adaptive) constants() *tuning {
