@@ -157,17 +157,24 @@ func (e *Evaluation) deny(i int, r *Result) {
 func (e *Evaluation) Charges(i int) bool { return e.Decision().Charges(i) }
 
 // Charge charges what result i needs, and the lease that it is granted, to its counter's state, which must be the one
-// that Evaluate got. It makes the correction of the request first.
-func (e *Evaluation) Charge(i int, s *State) {
+// that Evaluate got. It makes the correction of the request first. It returns by how many bytes [State.Bytes] has grown;
+// a log that drops its oldest entries can shrink.
+func (e *Evaluation) Charge(i int, s *State) (grown int64) {
 	r := &e.Results[i]
+	r.Charged = r.need
+	if !r.mayGrow {
+		r.Tier.counts.charge(s, e.Now, r)
+		return 0
+	}
+	before := s.Bytes()
 	if len(e.asked) > 0 {
 		e.correct(r, s, &e.asked[i])
 	}
-	r.Charged = r.need
 	r.Tier.counts.charge(s, e.Now, r)
 	if len(e.asked) > 0 {
 		r.Tier.counts.chargeLease(s, r, &e.granted[i])
 	}
+	return s.Bytes() - before
 }
 
 // Room is for a store that bounds its memory. It returns by how many bytes [State.Bytes] may grow when result i is

@@ -111,7 +111,7 @@ func TestNewAddressesShareManyCounters(t *testing.T) {
 	l := daily(t, 1)
 	passed := func() string {
 		s := newStore(t, maxBytes)
-		flood(t, s, 0, 5000, start, bucket(t, "filler", 1, 1, time.Hour))
+		flood(t, s, 0, 20_000, start, bucket(t, "filler", 1, 1, time.Hour))
 		var in strings.Builder
 		for i := range 2000 {
 			ok, err := spend(t, s, address(1_000_000+i), start, l)

@@ -30,68 +30,69 @@ type sharedCounters struct {
 
 // group is the addresses that share counters.
 type group struct {
-	mu    sync.Mutex // locked after the shard of an address, never before
-	owner *owner     // of the counters; in no shard's table, so no request can name it
-	_     [48]byte   // keeps the mutexes of two groups off one cache line
+	mu       sync.Mutex // locked after the record of an address, never before
+	name     string     // takes the place of the owner's name where windows are aligned to the owner
+	counters further
 }
 
 func (c *sharedCounters) init(maxBytes int64) {
 	c.budget.maxBytes = maxBytes
 	c.groups = make([]group, min(max(maxBytes/groupBytes, 1), mostGroups))
 	for i := range c.groups {
-		c.groups[i].owner = newOwner(limit.Owner{Kind: limit.Address, Name: fmt.Sprintf("shared %d", i)}, 0)
+		c.groups[i].name = fmt.Sprintf("shared %d", i)
 	}
 }
 
-// lockGroup locks and returns the group of the address with this hash, and removes the counters of the group that
-// are no different from unused ones. It returns nil if no shared counter exists and share is false; share says that the address cannot get a counter
-// of its own. The caller holds the lock of the address's shard, and unlocks the group.
+// lockGroup locks and returns the group of the address with this hash, and removes the counters of the group that are no
+// different from unused ones. It returns nil if no shared counter exists and share is false; share says that the address
+// cannot get a counter of its own. The caller holds the lock of the address's stripe, and unlocks the group.
 func (s *Store) lockGroup(hash uint64, now int64, share bool) *group {
 	c := &s.shared
 	if !share && c.budget.used.Load() == 0 {
 		return nil
 	}
-	g := &c.groups[hash/shardCount%uint64(len(c.groups))] // the low bits chose the shard
+	g := &c.groups[hash/stripeCount%uint64(len(c.groups))] // the low bits chose the stripe
 	g.mu.Lock()
-	if freed := g.owner.sweep(now, len(g.owner.counters)); freed > 0 {
+	if freed := g.counters.sweep(now, len(g.counters.counters)); freed > 0 {
 		c.budget.used.Add(-freed)
 	}
 	return g
 }
 
-// sharedAt encodes the position of a counter in its group as a number below absent, and ofShared decodes it. The
-// positions of an owner's own counters are 0 or greater, so the two ranges do not overlap.
-func sharedAt(pos int32) int32 { return absent - 1 - pos }
-func ofShared(at int32) int32  { return absent - 1 - at }
+// sharedAt encodes the index of a counter in its group as a position below absent, and ofShared decodes it. The positions
+// of an owner's own counters are 0 or greater, so the two ranges do not overlap.
+func sharedAt(index int) position { return absent - 1 - position(index) }
+func ofShared(at position) int    { return int(absent - 1 - at) }
 
 // evaluateShared evaluates result i for an address that has no counter of its own for it. If the group has a counter for
 // this tier and value, that counter's state is used, else an empty one. evaluateShared returns the position of the
 // group's counter as sharedAt encodes it, or absent if the group has none. share is as for lockGroup.
-func (s *Store) evaluateShared(g *group, e *limit.Evaluation, i int, charge, share bool) int32 {
+func (s *Store) evaluateShared(g *group, e *limit.Evaluation, i int, charge, share bool) position {
 	var unused limit.State
-	st, at := &unused, int32(absent)
-	if pos := g.owner.position(s, e.Results[i].Tier, e.Value(i)); pos >= 0 {
-		st, at = &g.owner.counters[pos].state, sharedAt(pos)
+	st, at := &unused, absent
+	if index := g.counters.find(s, e.Results[i].Tier, e.Value(i)); index >= 0 {
+		st, at = &g.counters.counters[index].state, sharedAt(index)
 	}
 	if share || at != absent {
-		e.AlignTo(i, g.owner.name.Name) // else the windows would move with whoever asks
+		e.AlignTo(i, g.name) // else the windows would move with whoever asks
 	}
 	e.Evaluate(i, st, charge)
 	return at
 }
 
-// commitShared charges result i to the group's counter at the position that evaluateShared returned. If that is absent,
-// commitShared adds the counter to the group first. It does so even if the budget is used up: the plans say how many
+// chargeShared charges result i to the group's counter at the position that evaluateShared returned. If that is absent,
+// chargeShared adds the counter to the group first. It does so even if the budget is used up: the plans say how many
 // shared counters there are, not the callers. Entries grow within the budget.
-func (s *Store) commitShared(g *group, e *limit.Evaluation, i int, at int32) {
-	pos, bytes := ofShared(at), int64(0)
+func (s *Store) chargeShared(g *group, e *limit.Evaluation, i int, at position) {
+	f, b := &g.counters, &s.shared.budget
+	index, before := ofShared(at), f.bytes
 	if at == absent {
-		pos, bytes = g.owner.add(s, e.Results[i].Tier, e.Value(i)), sizeOfCounter(e.Value(i))
+		index = f.add(s, e.Results[i].Tier, e.Value(i))
 	}
-	c, b := &g.owner.counters[pos], &s.shared.budget
-	more, _ := e.Room(i, &c.state)
-	grow := more <= b.free()
-	b.used.Add(bytes + c.charge(e, i, false, grow))
+	more, _ := e.Room(i, &f.counters[index].state)
+	f.counters[index].tier = e.Results[i].Tier
+	f.bytes += chargeGrowing(e, i, &f.counters[index].state, more <= b.free())
+	b.used.Add(f.bytes - before)
 }
 
 // logSharing logs that there is no room for the counters of the owner, at most once in a minute for each budget.

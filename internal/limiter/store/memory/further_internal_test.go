@@ -33,21 +33,20 @@ func TestOwnerGivesRoomBack(t *testing.T) {
 	}
 	for _, left := range []int{60_000, 30_000, 5000, 100, 9, 8, 1, 0} {
 		before := heap()
-		o := newOwner(limit.Owner{Kind: limit.Tenant, Name: "acme"}, 1)
+		o := new(further)
 		for i := range 100_000 {
 			v := limit.ValueOf(fmt.Sprint("user-", i))
 			o.add(s, &l.Tiers[0], v)
-			o.bytes += sizeOfCounter(v)
 		}
 		for len(o.counters) > left {
 			o.sweep(math.MaxInt64, min(64, len(o.counters)-left))
 		}
-		if took, said := heap()-before, o.bytes+ownerBytes; took > said*3/2+2048 {
+		if took, said := heap()-before, o.bytes+furtherBytes; took > said*3/2+2048 {
 			t.Errorf("%d of 100,000 counters are left: the heap grew by %d bytes, the estimate is %d", left, took, said)
 		}
 		for i := range o.counters {
 			v := o.counters[i].value.Value
-			if at := o.position(s, &l.Tiers[0], v); at != int32(i) {
+			if at := o.find(s, &l.Tiers[0], v); at != i {
 				t.Fatalf("%d are left: %s is at %d, and was found at %d", left, v.Text, i, at)
 			}
 		}
