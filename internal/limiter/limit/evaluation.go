@@ -1,5 +1,7 @@
 package limit
 
+import "slices"
+
 // Evaluation is a [Decision] that a store is making: the same value, with the methods that make it. The package comment
 // has their order.
 type Evaluation Decision
@@ -10,49 +12,97 @@ type Evaluation Decision
 // The request's charges and leases must not change while d is in use. Begin must not be called under a lock: it
 // computes the windows of the decision's time, and a calendar may take long.
 func (d *Decision) Begin(req *Request, now int64) (*Evaluation, error) {
-	if err := req.Check(); err != nil {
-		d.Clear(now)
-		return nil, err
+	if !d.repeats(req) {
+		if err := req.Check(); err != nil {
+			d.Clear(now)
+			return nil, err
+		}
+		d.setLimits(req)
 	}
-	return d.BeginChecked(req, now), nil
+	return d.begin(req, now), nil
 }
 
 // BeginChecked is [Decision.Begin] for a request that [Request.Check] has accepted before.
 func (d *Decision) BeginChecked(req *Request, now int64) *Evaluation {
-	d.Allowed, d.Never, d.RetryAt, d.ID = false, false, 0, ReceiptID{}
-	d.Owner, d.Now, d.charges, d.denier, d.Degraded = req.Owner, now, req.Charges, -1, false
-	leases := len(req.Leases) > 0
-	if leases || len(d.asked) > 0 { // otherwise both are empty already
-		d.asked, d.granted = req.Leases, d.granted[:0]
+	if !d.repeats(req) {
+		d.setLimits(req)
+	}
+	return d.begin(req, now)
+}
+
+// repeats reports whether the request is for the same limits as the one before, and nothing else in it can be wrong. Then
+// the results are about the right tiers already, and the request needs no other check.
+func (d *Decision) repeats(req *Request) bool {
+	if !d.repeatable || len(req.Leases) > 0 || len(req.Owner.Name) > MaxNameBytes {
+		return false
 	}
 	n := 0
 	for i := range req.Charges {
 		c := &req.Charges[i]
-		tiers, shadow := c.Limit.Tiers, c.Limit.Mode == Shadow
-		for j := range tiers {
-			if n == cap(d.Results) {
-				d.Results = append(d.Results[:n], Result{})
+		l := c.Limit
+		if l == nil || c.Cost < 1 || c.Cost > l.costMost || c.Value.Kind != NoValue || c.Value.Text != "" {
+			return false
+		}
+		for j := range l.Tiers {
+			if n == len(d.Results) || d.Results[n].Tier != &l.Tiers[j] {
+				return false
 			}
-			// The fields of r that are not set here are set by evaluate, for the algorithms that read them: seen,
-			// alsoSeen and stale. window stays that of an earlier request for an algorithm that is not windowed.
-			t, r := &tiers[j], &d.Results[:n+1][n]
 			n++
-			if r.Tier != t { // to write a pointer costs more than to compare one
-				r.Tier = t
-			}
-			r.Cost, r.need, r.Charged, r.RetryAt, r.leaseAt = c.Cost, c.Cost, 0, 0, 0
-			r.Admits, r.Never, r.Other, r.Unasked = false, false, false, false
-			r.shadow, r.asksLease, r.mayGrow, r.chargeIndex = shadow, leases, leases || t.grows != nil, int16(i)
-			if w := t.windows; w != nil {
-				r.window = w.window(req.Owner.Name, now)
-			}
-			if leases {
-				d.granted = append(d.granted, Lease{})
-			}
 		}
 	}
-	d.Results = d.Results[:n]
+	return n == len(d.Results)
+}
+
+// setLimits makes a Result for each tier of the request, and sets those fields that are the same for all requests for the
+// same limits.
+func (d *Decision) setLimits(req *Request) {
+	leases := len(req.Leases) > 0
+	d.Results, d.windowed, d.repeatable = d.Results[:0], false, !leases
+	for i := range req.Charges {
+		l := req.Charges[i].Limit
+		for j := range l.Tiers {
+			t := &l.Tiers[j]
+			d.Results = append(d.Results, Result{
+				Tier: t, shadow: l.Mode == Shadow, asksLease: leases, mayGrow: leases || t.grows != nil, chargeIndex: int16(i),
+			})
+			d.windowed = d.windowed || t.windows != nil
+			d.repeatable = d.repeatable && !l.valued
+		}
+	}
+}
+
+// begin empties d for a request for which setLimits was called.
+func (d *Decision) begin(req *Request, now int64) *Evaluation {
+	d.Allowed, d.Never, d.RetryAt, d.ID = false, false, 0, ReceiptID{}
+	d.Owner, d.Now, d.charges, d.denier, d.Degraded = req.Owner, now, req.Charges, -1, false
+	for i := range d.Results {
+		// The fields that are not set here are set by evaluate, for the algorithms that read them: seen, alsoSeen and stale.
+		r := &d.Results[i]
+		cost := req.Charges[r.chargeIndex].Cost
+		r.Cost, r.need, r.Charged, r.RetryAt, r.leaseAt = cost, cost, 0, 0, 0
+		r.Admits, r.Never, r.Other, r.Unasked = false, false, false, false
+	}
+	if d.windowed {
+		d.findWindows()
+	}
+	if len(req.Leases) > 0 || len(d.asked) > 0 { // otherwise both are empty already
+		d.asked, d.granted = req.Leases, slices.Grow(d.granted[:0], len(d.Results))[:len(req.Leases)]
+		clear(d.granted)
+	}
 	return (*Evaluation)(d)
+}
+
+// findWindows finds the windows and calendar periods of the decision's time. Those of the decision before are kept if they
+// are still the right ones.
+func (d *Decision) findWindows() {
+	for i := range d.Results {
+		r := &d.Results[i]
+		w := r.Tier.windows
+		if w == nil || !r.Tier.limit.AlignOwner && r.window.contains(d.Now) {
+			continue
+		}
+		r.window = w.window(d.Owner.Name, d.Now)
+	}
 }
 
 // Clear leaves no outcome in d: nothing is allowed, and there are no results. A store calls it before it returns an
@@ -153,6 +203,44 @@ func (e *Evaluation) deny(i int, r *Result) {
 	}
 }
 
+// Decide is the sequence from Evaluate to Charge, for a store that has the states of all results side by side, in their
+// order. Without charge it leaves out the last step. It returns by how many bytes the states have grown. It reports
+// false, and has charged nothing, if a state needs more memory first, see Room. The results are then to be evaluated anew.
+func (e *Evaluation) Decide(states []State, charge bool) (grown int64, decided bool) {
+	states = states[:len(e.Results)]
+	denied := false
+	for i := range e.Results {
+		r, s := &e.Results[i], &states[i]
+		if r.mayGrow || !r.Tier.counts.evaluate(s, e.Now, r) {
+			e.Evaluate(i, s, charge)
+			if bytes, entries := e.Room(i, s); bytes > 0 || entries > 0 {
+				return 0, false
+			}
+		}
+		denied = denied || !r.Admits && !r.shadow
+	}
+	if denied || len(e.asked) > 0 {
+		e.Settle()
+	} else {
+		e.Allowed = true
+	}
+	if !e.Allowed || !charge {
+		return 0, true
+	}
+	for i := range e.Results {
+		r, s := &e.Results[i], &states[i]
+		if r.mayGrow || r.shadow {
+			if e.Charges(i) {
+				grown += e.Charge(i, s)
+			}
+			continue
+		}
+		r.Charged = r.need
+		r.Tier.counts.charge(s, e.Now, r)
+	}
+	return grown, true
+}
+
 // Charges is [Decision.Charges].
 func (e *Evaluation) Charges(i int) bool { return e.Decision().Charges(i) }
 
@@ -217,6 +305,7 @@ func (e *Evaluation) Grow(i int, s *State, entries int) {
 // Adopt replaces result i by part, the result of the same tier in a decision over part of the request. It is for stores
 // that ask other stores.
 func (e *Evaluation) Adopt(i int, part *Result) {
+	e.repeatable = false
 	chargeIndex := e.Results[i].chargeIndex
 	e.Results[i] = *part
 	e.Results[i].chargeIndex = chargeIndex

@@ -184,26 +184,12 @@ func (s *Store) decideInPlace(r *record, e *limit.Evaluation, charge bool) bool 
 	if !r.inOrder(e) {
 		return s.decideOutOfOrder(r, e, charge)
 	}
-	states := r.states()
-	for i := range e.Results {
-		st := &states[i]
-		e.Evaluate(i, st, charge)
-		if bytes, entries := e.Room(i, st); bytes > 0 || entries > 0 {
-			return false
-		}
+	grown, decided := e.Decide(r.states(), charge)
+	if charge && e.Allowed {
+		e.ID = s.nextID(r)
+		s.count(r.kind, grown)
 	}
-	if !e.Settle() || !charge {
-		return true
-	}
-	e.ID = s.nextID(r)
-	grown := int64(0) // below 0: a log that drops its oldest entries can shrink
-	for i := range e.Results {
-		if e.Charges(i) {
-			grown += e.Charge(i, &states[i])
-		}
-	}
-	s.count(r.kind, grown)
-	return true
+	return decided
 }
 
 // inOrder reports whether the states behind r begin with those of the results, in the same order. That is so for all
