@@ -36,7 +36,7 @@ func (d *Decision) repeats(req *Request) bool {
 	if !d.repeatable || len(req.Leases) > 0 || len(req.Owner.Name) > MaxNameBytes {
 		return false
 	}
-	n := 0
+	rest := d.Results
 	for i := range req.Charges {
 		c := &req.Charges[i]
 		l := c.Limit
@@ -44,13 +44,13 @@ func (d *Decision) repeats(req *Request) bool {
 			return false
 		}
 		for j := range l.Tiers {
-			if n == len(d.Results) || d.Results[n].Tier != &l.Tiers[j] {
+			if len(rest) == 0 || rest[0].Tier != &l.Tiers[j] {
 				return false
 			}
-			n++
+			rest = rest[1:]
 		}
 	}
-	return n == len(d.Results)
+	return len(rest) == 0
 }
 
 // setLimits makes a Result for each tier of the request, and sets those fields that are the same for all requests for the
@@ -75,9 +75,10 @@ func (d *Decision) setLimits(req *Request) {
 func (d *Decision) begin(req *Request, now int64) *Evaluation {
 	d.Allowed, d.Never, d.RetryAt, d.ID = false, false, 0, ReceiptID{}
 	d.Owner, d.Now, d.charges, d.denier, d.Degraded = req.Owner, now, req.Charges, -1, false
-	for i := range d.Results {
+	results := d.Results
+	for i := range results {
 		// The fields that are not set here are set by evaluate, for the algorithms that read them: seen, alsoSeen and stale.
-		r := &d.Results[i]
+		r := &results[i]
 		cost := req.Charges[r.chargeIndex].Cost
 		r.Cost, r.need, r.Charged, r.RetryAt, r.leaseAt = cost, cost, 0, 0, 0
 		r.Admits, r.Never, r.Other, r.Unasked = false, false, false, false
@@ -207,10 +208,11 @@ func (e *Evaluation) deny(i int, r *Result) {
 // order. Without charge it leaves out the last step. It returns by how many bytes the states have grown. It reports
 // false, and has charged nothing, if a state needs more memory first, see Room. The results are then to be evaluated anew.
 func (e *Evaluation) Decide(states []State, charge bool) (grown int64, decided bool) {
-	states = states[:len(e.Results)]
+	results := e.Results
+	states = states[:len(results)]
 	denied := false
-	for i := range e.Results {
-		r, s := &e.Results[i], &states[i]
+	for i := range results {
+		r, s := &results[i], &states[i]
 		if r.mayGrow || !r.Tier.counts.evaluate(s, e.Now, r) {
 			e.Evaluate(i, s, charge)
 			if bytes, entries := e.Room(i, s); bytes > 0 || entries > 0 {
@@ -227,8 +229,8 @@ func (e *Evaluation) Decide(states []State, charge bool) (grown int64, decided b
 	if !e.Allowed || !charge {
 		return 0, true
 	}
-	for i := range e.Results {
-		r, s := &e.Results[i], &states[i]
+	for i := range results {
+		r, s := &results[i], &states[i]
 		if r.mayGrow || r.shadow {
 			if e.Charges(i) {
 				grown += e.Charge(i, s)

@@ -157,13 +157,14 @@ func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d
 		d.Clear(us)
 		return err
 	}
+	hash := s.hash(req.Owner)
+	st := s.stripe(hash)
+	r := st.find(hash, req.Owner) // before Begin, which the processor works on while it waits for the record's cache line
 	e, err := d.Begin(req, us)
 	if err != nil {
 		return err
 	}
-	hash := s.hash(req.Owner)
-	st := s.stripe(hash)
-	if r := st.find(hash, req.Owner); r != nil {
+	if r != nil {
 		r.mu.Lock()
 		decided := r.layout != gone && s.decideInPlace(r, e, charge)
 		r.mu.Unlock()
