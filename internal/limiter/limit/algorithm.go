@@ -181,8 +181,6 @@ type windowed interface {
 // span is an interval of time, µs since 1970: a window or a calendar period. It contains start, but not end.
 type span struct{ start, end int64 }
 
-func (s span) contains(at int64) bool { return s.start <= at && at < s.end }
-
 // growing is an algorithm whose states grow with the requests that they count.
 type growing interface {
 	algorithm

@@ -24,9 +24,6 @@ type Decision struct {
 	asked   []LeaseRequest
 	granted []Lease // one for each result, if asked is not empty
 	denier  int     // index of the binding result of a denial, or -1
-
-	windowed   bool // a tier of Results has windows
-	repeatable bool // Results are as setLimits made them for a request without values and leases, see repeats
 }
 
 // Result is the outcome of one tier of one limit within a [Decision].

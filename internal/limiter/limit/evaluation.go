@@ -12,98 +12,62 @@ type Evaluation Decision
 // The request's charges and leases must not change while d is in use. Begin must not be called under a lock: it
 // computes the windows of the decision's time, and a calendar may take long.
 func (d *Decision) Begin(req *Request, now int64) (*Evaluation, error) {
-	if !d.repeats(req) {
-		if err := req.Check(); err != nil {
-			d.Clear(now)
-			return nil, err
-		}
-		d.setLimits(req)
+	if err := req.Check(); err != nil {
+		d.Clear(now)
+		return nil, err
 	}
-	return d.begin(req, now), nil
+	return d.BeginChecked(req, now), nil
 }
 
 // BeginChecked is [Decision.Begin] for a request that [Request.Check] has accepted before.
 func (d *Decision) BeginChecked(req *Request, now int64) *Evaluation {
-	if !d.repeats(req) {
-		d.setLimits(req)
-	}
-	return d.begin(req, now)
-}
-
-// repeats reports whether the request is for the same limits as the one before, and nothing else in it can be wrong. Then
-// the results are about the right tiers already, and the request needs no other check.
-func (d *Decision) repeats(req *Request) bool {
-	if !d.repeatable || len(req.Leases) > 0 || len(req.Owner.Name) > MaxNameBytes {
-		return false
-	}
-	rest := d.Results
+	d.clearOutcome(req, now)
+	leases, n := len(req.Leases) > 0, 0
 	for i := range req.Charges {
 		c := &req.Charges[i]
-		l := c.Limit
-		if l == nil || c.Cost < 1 || c.Cost > l.costMost || c.Value.Kind != NoValue || c.Value.Text != "" {
-			return false
-		}
-		for j := range l.Tiers {
-			if len(rest) == 0 || rest[0].Tier != &l.Tiers[j] {
-				return false
+		for j := range c.Limit.Tiers {
+			if n == cap(d.Results) {
+				d.Results = append(d.Results[:n], Result{})
 			}
-			rest = rest[1:]
+			t, r := &c.Limit.Tiers[j], &d.Results[:n+1][n]
+			n++
+			r.clear(t, int16(i), c.Cost, c.Limit.Mode == Shadow)
+			r.asksLease, r.mayGrow = leases, leases || t.grows != nil
+			if t.windows != nil && !r.hasWindow(now) {
+				r.window = t.windows.window(req.Owner.Name, now)
+			}
 		}
 	}
-	return len(rest) == 0
-}
-
-// setLimits makes a Result for each tier of the request, and sets those fields that are the same for all requests for the
-// same limits.
-func (d *Decision) setLimits(req *Request) {
-	leases := len(req.Leases) > 0
-	d.Results, d.windowed, d.repeatable = d.Results[:0], false, !leases
-	for i := range req.Charges {
-		l := req.Charges[i].Limit
-		for j := range l.Tiers {
-			t := &l.Tiers[j]
-			d.Results = append(d.Results, Result{
-				Tier: t, shadow: l.Mode == Shadow, asksLease: leases, mayGrow: leases || t.grows != nil, chargeIndex: int16(i),
-			})
-			d.windowed = d.windowed || t.windows != nil
-			d.repeatable = d.repeatable && !l.valued
-		}
-	}
-}
-
-// begin empties d for a request for which setLimits was called.
-func (d *Decision) begin(req *Request, now int64) *Evaluation {
-	d.Allowed, d.Never, d.RetryAt, d.ID = false, false, 0, ReceiptID{}
-	d.Owner, d.Now, d.charges, d.denier, d.Degraded = req.Owner, now, req.Charges, -1, false
-	results := d.Results
-	for i := range results {
-		// The fields that are not set here are set by evaluate, for the algorithms that read them: seen, alsoSeen and stale.
-		r := &results[i]
-		cost := req.Charges[r.chargeIndex].Cost
-		r.Cost, r.need, r.Charged, r.RetryAt, r.leaseAt = cost, cost, 0, 0, 0
-		r.Admits, r.Never, r.Other, r.Unasked = false, false, false, false
-	}
-	if d.windowed {
-		d.findWindows()
-	}
-	if len(req.Leases) > 0 || len(d.asked) > 0 { // otherwise both are empty already
-		d.asked, d.granted = req.Leases, slices.Grow(d.granted[:0], len(d.Results))[:len(req.Leases)]
+	d.Results = d.Results[:n]
+	if leases || len(d.asked) > 0 { // otherwise both are empty already
+		d.asked, d.granted = req.Leases, slices.Grow(d.granted[:0], n)[:len(req.Leases)]
 		clear(d.granted)
 	}
 	return (*Evaluation)(d)
 }
 
-// findWindows finds the windows and calendar periods of the decision's time. Those of the decision before are kept if they
-// are still the right ones.
-func (d *Decision) findWindows() {
-	for i := range d.Results {
-		r := &d.Results[i]
-		w := r.Tier.windows
-		if w == nil || !r.Tier.limit.AlignOwner && r.window.contains(d.Now) {
-			continue
-		}
-		r.window = w.window(d.Owner.Name, d.Now)
+// clearOutcome leaves no outcome in d.
+func (d *Decision) clearOutcome(req *Request, now int64) {
+	d.Allowed, d.Never, d.RetryAt, d.ID = false, false, 0, ReceiptID{}
+	d.Owner, d.Now, d.charges, d.denier, d.Degraded = req.Owner, now, req.Charges, -1, false
+}
+
+// clear makes r a Result of the tier t, which evaluate has not filled yet. The fields that it does not set are set by
+// evaluate, for the algorithms that read them: seen, alsoSeen and stale. The window stays that of an earlier decision, if
+// that was about the same tier.
+func (r *Result) clear(t *Tier, chargeIndex int16, cost int64, shadow bool) {
+	if r.Tier != t { // to write a pointer costs more than to compare one
+		r.Tier, r.window = t, span{}
 	}
+	r.Cost, r.need, r.Charged, r.RetryAt, r.leaseAt = cost, cost, 0, 0, 0
+	r.Admits, r.Never, r.Other, r.Unasked, r.asksLease, r.mayGrow = false, false, false, false, false, false
+	r.shadow, r.chargeIndex = shadow, chargeIndex
+}
+
+// hasWindow reports whether the window of r, which is that of an earlier decision, is the one that contains now. Windows
+// that are aligned to owners are always computed anew, because the earlier decision may have been about another owner.
+func (r *Result) hasWindow(now int64) bool {
+	return r.window.start <= now && now < r.window.end && !r.Tier.limit.AlignOwner
 }
 
 // Clear leaves no outcome in d: nothing is allowed, and there are no results. A store calls it before it returns an
@@ -204,45 +168,6 @@ func (e *Evaluation) deny(i int, r *Result) {
 	}
 }
 
-// Decide is the sequence from Evaluate to Charge, for a store that has the states of all results side by side, in their
-// order. Without charge it leaves out the last step. It returns by how many bytes the states have grown. It reports
-// false, and has charged nothing, if a state needs more memory first, see Room. The results are then to be evaluated anew.
-func (e *Evaluation) Decide(states []State, charge bool) (grown int64, decided bool) {
-	results := e.Results
-	states = states[:len(results)]
-	denied := false
-	for i := range results {
-		r, s := &results[i], &states[i]
-		if r.mayGrow || !r.Tier.counts.evaluate(s, e.Now, r) {
-			e.Evaluate(i, s, charge)
-			if bytes, entries := e.Room(i, s); bytes > 0 || entries > 0 {
-				return 0, false
-			}
-		}
-		denied = denied || !r.Admits && !r.shadow
-	}
-	if denied || len(e.asked) > 0 {
-		e.Settle()
-	} else {
-		e.Allowed = true
-	}
-	if !e.Allowed || !charge {
-		return 0, true
-	}
-	for i := range results {
-		r, s := &results[i], &states[i]
-		if r.mayGrow || r.shadow {
-			if e.Charges(i) {
-				grown += e.Charge(i, s)
-			}
-			continue
-		}
-		r.Charged = r.need
-		r.Tier.counts.charge(s, e.Now, r)
-	}
-	return grown, true
-}
-
 // Charges is [Decision.Charges].
 func (e *Evaluation) Charges(i int) bool { return e.Decision().Charges(i) }
 
@@ -307,7 +232,6 @@ func (e *Evaluation) Grow(i int, s *State, entries int) {
 // Adopt replaces result i by part, the result of the same tier in a decision over part of the request. It is for stores
 // that ask other stores.
 func (e *Evaluation) Adopt(i int, part *Result) {
-	e.repeatable = false
 	chargeIndex := e.Results[i].chargeIndex
 	e.Results[i] = *part
 	e.Results[i].chargeIndex = chargeIndex

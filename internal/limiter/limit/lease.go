@@ -226,7 +226,7 @@ func (d *Decision) Leftover(i int) Leftover {
 func (d *Decision) BeginLeased(req *Request, now int64, id ReceiptID) *Evaluation {
 	d.Allowed, d.Never, d.RetryAt, d.ID, d.denier, d.Degraded = true, false, 0, id, -1, false
 	d.Owner, d.Now, d.charges, d.asked = req.Owner, now, req.Charges, nil
-	d.Results, d.granted, d.repeatable = d.Results[:0], d.granted[:0], false
+	d.Results, d.granted = d.Results[:0], d.granted[:0]
 	return (*Evaluation)(d)
 }
 

@@ -52,7 +52,7 @@ func newQuota(t *Tier, _ *Limit, bad report) algorithm {
 // window returns the calendar period that contains now. To compute a period takes longer than a decision, so the last
 // one is kept.
 func (q *quota) window(_ string, now int64) span {
-	if p := q.last.Load(); p != nil && p.contains(now) {
+	if p := q.last.Load(); p != nil && p.start <= now && now < p.end {
 		return *p
 	}
 	var p span

@@ -159,18 +159,16 @@ func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	}
 	hash := s.hash(req.Owner)
 	st := s.stripe(hash)
-	r := st.find(hash, req.Owner) // before Begin, which the processor works on while it waits for the record's cache line
+	r := st.find(hash, req.Owner)
+	if r != nil && s.decideInPlace(r, req, us, d, charge) {
+		return nil
+	}
 	e, err := d.Begin(req, us)
 	if err != nil {
 		return err
 	}
-	if r != nil {
-		r.mu.Lock()
-		decided := r.layout != gone && s.decideInPlace(r, e, charge)
-		r.mu.Unlock()
-		if decided {
-			return nil
-		}
+	if r != nil && s.decideWithoutMemory(r, e, charge) {
+		return nil
 	}
 	if err := s.decideWithMemory(st, hash, req, us, d, charge); err != nil {
 		d.Clear(us)
@@ -179,39 +177,25 @@ func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	return nil
 }
 
-// decideInPlace decides from the counters that r has, under its lock. It reports false, and has charged nothing, if a
-// counter lacks, needs more memory, or is of a limit that has changed. The results are then to be evaluated anew.
-func (s *Store) decideInPlace(r *record, e *limit.Evaluation, charge bool) bool {
-	if !r.inOrder(e) {
-		return s.decideOutOfOrder(r, e, charge)
+// decideInPlace decides if the states behind r begin with those of the request's tiers, as they do for all requests under
+// one plan that count for the same limits. It reports false, and has charged nothing, if they do not, or if the decision
+// is not a simple one, see [limit.Program.Decide].
+func (s *Store) decideInPlace(r *record, req *limit.Request, now int64, d *limit.Decision, charge bool) (decided bool) {
+	r.mu.Lock()
+	if decided = r.layout.program.Decide(d, req, now, r.states(), charge); decided && charge && d.Allowed {
+		d.ID = s.nextID(r)
 	}
-	grown, decided := e.Decide(r.states(), charge)
-	if charge && e.Allowed {
-		e.ID = s.nextID(r)
-		s.count(r.kind, grown)
-	}
+	r.mu.Unlock()
 	return decided
 }
 
-// inOrder reports whether the states behind r begin with those of the results, in the same order. That is so for all
-// requests under one plan, if they count for the same limits.
-func (r *record) inOrder(e *limit.Evaluation) bool {
-	tiers := r.layout.tiers
-	if len(e.Results) > len(tiers) {
-		return false
-	}
-	for i := range e.Results {
-		if e.Results[i].Tier != tiers[i] {
-			return false
-		}
-	}
-	return true
-}
-
-// decideOutOfOrder is decideInPlace for counters in any order.
-func (s *Store) decideOutOfOrder(r *record, e *limit.Evaluation, charge bool) bool {
+// decideWithoutMemory decides from the counters that r has, wherever they are. It reports false, and has charged nothing,
+// if a counter lacks, needs more memory, or is of a limit that has changed. The results are then to be evaluated anew.
+func (s *Store) decideWithoutMemory(r *record, e *limit.Evaluation, charge bool) (decided bool) {
 	var few [16]position
 	at := few[:0]
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for i := range e.Results {
 		pos := r.locate(s, e, i, false)
 		if pos == absent || charge && r.tier(pos) != e.Results[i].Tier || e.Results[i].Other && sharesOther(e, i) {

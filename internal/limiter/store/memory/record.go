@@ -177,7 +177,7 @@ func (r *record) add(s *Store, t *limit.Tier, v limit.Value) position {
 	f := r.layout.further
 	if f == nil {
 		f = new(further)
-		r.layout = &layout{tiers: r.layout.tiers, further: f}
+		r.layout = newLayout(r.layout.tiers, f)
 	}
 	return mostStates + position(f.add(s, t, v))
 }
@@ -219,7 +219,7 @@ func (r *record) sweep(now int64, n int) (freed int64, unused bool) {
 	}
 	freed += f.sweep(now, n)
 	if len(f.counters) == 0 {
-		r.layout = &layout{tiers: r.layout.tiers}
+		r.layout = newLayout(r.layout.tiers, nil)
 		return freed + furtherBytes, unused
 	}
 	return freed, false
@@ -241,13 +241,18 @@ func (r *record) grew(at position, bytes int64) int64 {
 
 // layout says what the counters of a record are. It never changes; [further] does, and then belongs to one record.
 type layout struct {
-	tiers   []*limit.Tier // of the states behind the record, in the same order
-	further *further      // the counters that are not behind the record, or nil
+	tiers   []*limit.Tier  // of the states behind the record, in the same order
+	program *limit.Program // of tiers
+	further *further       // the counters that are not behind the record, or nil
+}
+
+func newLayout(tiers []*limit.Tier, f *further) *layout {
+	return &layout{tiers: tiers, program: limit.NewProgram(tiers), further: f}
 }
 
 var (
-	empty = new(layout) // of a record without counters
-	gone  = new(layout) // of a record that is no longer used
+	empty = newLayout(nil, nil) // of a record without counters
+	gone  = newLayout(nil, nil) // of a record that is no longer used
 )
 
 // nobody has no counters. It is only read.
@@ -272,7 +277,7 @@ const mostLayouts = 1024 // that are remembered; owners with others have layouts
 // with returns a layout like from, in which the state at counts for the tier t.
 func (l *layouts) with(from *layout, at int, t *limit.Tier) *layout {
 	if from.further != nil {
-		return &layout{tiers: withTier(from.tiers, at, t), further: from.further}
+		return newLayout(withTier(from.tiers, at, t), from.further)
 	}
 	step := layoutStep{from, at, t}
 	l.mu.Lock()
@@ -282,7 +287,7 @@ func (l *layouts) with(from *layout, at int, t *limit.Tier) *layout {
 		if len(l.made) >= mostLayouts || l.made == nil {
 			l.made = make(map[layoutStep]*layout)
 		}
-		to = &layout{tiers: withTier(from.tiers, at, t)}
+		to = newLayout(withTier(from.tiers, at, t), nil)
 		l.made[step] = to
 	}
 	return to
