@@ -53,8 +53,8 @@ func (d *Decision) clearOutcome(req *Request, now int64) {
 }
 
 // clear makes r a Result of the tier t, which evaluate has not filled yet. The fields that it does not set are set by
-// evaluate, for the algorithms that read them: seen, alsoSeen and stale. The window stays that of an earlier decision, if
-// that was about the same tier.
+// evaluate, for the algorithms that read them: seen, alsoSeen and stale. The window stays that of an earlier
+// decision, if that was about the same tier.
 func (r *Result) clear(t *Tier, chargeIndex int16, cost int64, shadow bool) {
 	if r.Tier != t { // to write a pointer costs more than to compare one
 		r.Tier, r.window = t, span{}
@@ -64,8 +64,9 @@ func (r *Result) clear(t *Tier, chargeIndex int16, cost int64, shadow bool) {
 	r.shadow, r.chargeIndex = shadow, chargeIndex
 }
 
-// hasWindow reports whether the window of r, which is that of an earlier decision, is the one that contains now. Windows
-// that are aligned to owners are always computed anew, because the earlier decision may have been about another owner.
+// hasWindow reports whether the window of r, which is that of an earlier decision, is the one that contains now.
+// Windows that are aligned to owners are always computed anew, because the earlier decision may have been about
+// another owner.
 func (r *Result) hasWindow(now int64) bool {
 	return r.window.start <= now && now < r.window.end && !r.Tier.limit.AlignOwner
 }
@@ -77,8 +78,8 @@ func (d *Decision) Clear(now int64) { d.BeginChecked(&Request{}, now) }
 // Decision returns e as a Decision.
 func (e *Evaluation) Decision() *Decision { return (*Decision)(e) }
 
-// AlignTo makes the window of result i, from now on, that of another owner: where windows begin can depend on the owner's
-// name. Calendar periods do not, so nothing is computed for them, and AlignTo may be called under a lock.
+// AlignTo makes the window of result i, from now on, that of another owner: where windows begin can depend on the
+// owner's name. Calendar periods do not, so nothing is computed for them, and AlignTo may be called under a lock.
 func (e *Evaluation) AlignTo(i int, owner string) {
 	if t := e.Results[i].Tier; t.windows != nil && t.Calendar == nil {
 		e.Results[i].window = t.windows.window(owner, e.Now)
@@ -172,8 +173,8 @@ func (e *Evaluation) deny(i int, r *Result) {
 func (e *Evaluation) Charges(i int) bool { return e.Decision().Charges(i) }
 
 // Charge charges what result i needs, and the lease that it is granted, to its counter's state, which must be the one
-// that Evaluate got. It makes the correction of the request first. It returns by how many bytes [State.Bytes] has grown;
-// a log that drops its oldest entries can shrink.
+// that Evaluate got. It makes the correction of the request first. It returns by how many bytes [State.Bytes] has
+// grown; a log that drops its oldest entries can shrink.
 func (e *Evaluation) Charge(i int, s *State) (grown int64) {
 	r := &e.Results[i]
 	r.Charged = r.need

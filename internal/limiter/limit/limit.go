@@ -19,6 +19,9 @@
 //  4. [Evaluation.Charge] charges one counter. After Settle it must be called for each Result for which
 //     [Evaluation.Charges] is true. In an allowed decision that is false only for shadow limits that would have denied.
 //
+// [Program.Decide] is the same sequence in one call, for a store that keeps the states of an owner's counters side by
+// side.
+//
 // An [Evaluation] is a [Decision] that is still being made. Its methods are for stores. Whoever asked for the decision
 // reads the Decision.
 //

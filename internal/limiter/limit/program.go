@@ -40,13 +40,13 @@ func NewProgram(tiers []*Tier) *Program {
 	return p
 }
 
-// Decide makes a whole decision at once: it does what the sequence from [Decision.Begin] to [Evaluation.Charge] does, or,
-// without charge, the sequence without its last step.
+// Decide makes a whole decision at once: it does what the sequence from [Decision.Begin] to [Evaluation.Charge] does,
+// or, without charge, the sequence without its last step.
 //
-// It reports false, and has changed nothing but d, if the decision needs more than that: if the request is not about the
-// first limits of the Program in their order, names a value or leases, or may be wrong; if a state must be repaired; if a
-// calendar period must be computed. The caller then goes through the sequence. Unlike Begin, Decide may be called under a
-// lock.
+// It reports false, and has changed nothing but d, if the decision needs more than that: if the request is not about
+// the first limits of the Program in their order, names a value or leases, or may be wrong; if a state must be
+// repaired; if a calendar period must be computed. The caller then goes through the sequence. Unlike Begin, Decide
+// may be called under a lock.
 func (p *Program) Decide(d *Decision, req *Request, now int64, states []State, charge bool) (decided bool) {
 	if !p.begin(d, req, now) {
 		return false

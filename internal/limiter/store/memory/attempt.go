@@ -7,9 +7,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
-// attempt is one try at a decision for which decideInPlace lacks memory: the owner is new, or lacks a counter, or a log
-// needs more entries. It holds the lock of the stripe, so that nobody else adds or removes records there, and then that of
-// the record, if there is one.
+// attempt is one try at a decision for which decideInPlace lacks memory: the owner is new, or lacks a counter, or a
+// log needs more entries. It holds the lock of the stripe, so that nobody else adds or removes records there, and
+// then that of the record, if there is one.
 type attempt struct {
 	s      *Store
 	stripe *stripe
@@ -29,7 +29,8 @@ type attempt struct {
 }
 
 // decideWithMemory decides a request that decideInPlace could not.
-func (s *Store) decideWithMemory(st *stripe, hash uint64, req *limit.Request, now int64, d *limit.Decision, charge bool) error {
+func (s *Store) decideWithMemory(hash uint64, req *limit.Request, now int64, d *limit.Decision, charge bool) error {
+	st := s.stripe(hash)
 	begin := func(share bool) *attempt { // not under a lock, because it computes calendars
 		return &attempt{s: s, stripe: st, hash: hash, e: d.BeginChecked(req, now), charge: charge, share: share}
 	}
@@ -66,7 +67,8 @@ func (s *Store) sweepOwner(st *stripe, hash uint64, owner limit.Owner, now int64
 	return freed > 0
 }
 
-// decide makes the attempt. The error is the bare [limit.ErrFull] if there is no room for what the decision would write.
+// decide makes the attempt. The error is the bare [limit.ErrFull] if there is no room for what the decision would
+// write.
 func (a *attempt) decide() error {
 	a.stripe.mu.Lock()
 	defer a.stripe.mu.Unlock()
@@ -126,8 +128,8 @@ func (a *attempt) evaluate() error {
 	return nil
 }
 
-// sharesOther reports whether an earlier result is of the same counter as result i, which was redirected to the counter of
-// the values beyond the bound.
+// sharesOther reports whether an earlier result is of the same counter as result i, which was redirected to the
+// counter of the values beyond the bound.
 func sharesOther(e *limit.Evaluation, i int) bool {
 	for j := range i {
 		if e.Results[j].Tier == e.Results[i].Tier && e.Value(j) == e.Value(i) {
@@ -188,8 +190,8 @@ func (a *attempt) makeRecord() *record {
 	return a.owner.withMemoryFor(states)
 }
 
-// newCounters returns how many of the counters that the decision makes get a state behind the record, and how many bytes
-// the others take.
+// newCounters returns how many of the counters that the decision makes get a state behind the record, and how many
+// bytes the others take.
 func (a *attempt) newCounters() (states int, bytes int64) {
 	has, hasFurther := 0, false
 	if a.owner != nil {
@@ -232,8 +234,8 @@ func (a *attempt) chargeOwn(r *record, i int) {
 	r.grew(at, chargeGrowing(a.e, i, r.state(at), !a.share))
 }
 
-// chargeNew charges result i to a new counter. If an address has used a shared counter until now, the new counter begins as
-// a copy of that one, so that an address never gets more for having shared.
+// chargeNew charges result i to a new counter. If an address has used a shared counter until now, the new counter
+// begins as a copy of that one, so that an address never gets more for having shared.
 func (a *attempt) chargeNew(r *record, i int) {
 	at := r.add(a.s, a.e.Results[i].Tier, a.e.Value(i))
 	st := r.state(at)
@@ -244,8 +246,8 @@ func (a *attempt) chargeNew(r *record, i int) {
 	r.grew(at, chargeGrowing(a.e, i, st, true))
 }
 
-// chargeGrowing charges result i to a state that may lack memory for the charge; it then grows if grow is set. It returns
-// by how many bytes the state has grown.
+// chargeGrowing charges result i to a state that may lack memory for the charge; it then grows if grow is set. It
+// returns by how many bytes the state has grown.
 func chargeGrowing(e *limit.Evaluation, i int, st *limit.State, grow bool) (bytes int64) {
 	before := st.Bytes()
 	if _, entries := e.Room(i, st); entries > 0 {
@@ -258,8 +260,8 @@ func chargeGrowing(e *limit.Evaluation, i int, st *limit.State, grow bool) (byte
 	return st.Bytes() - before
 }
 
-// reserve reserves the bytes of what the decision is about to write, in the owner's budget, and returns their number. The
-// error is the bare [limit.ErrFull]. What addresses write to shared counters is not reserved, see chargeShared.
+// reserve reserves the bytes of what the decision is about to write, in the owner's budget, and returns their number.
+// The error is the bare [limit.ErrFull]. What addresses write to shared counters is not reserved, see chargeShared.
 func (a *attempt) reserve() (int64, error) {
 	s, e := a.s, a.e
 	if a.share && a.group != nil {
@@ -293,8 +295,8 @@ func (a *attempt) reserve() (int64, error) {
 	return bytes, nil
 }
 
-// bytesOf returns how many bytes a charge of result i adds to the state of its counter, and whether callers choose how many
-// such counters or entries there are.
+// bytesOf returns how many bytes a charge of result i adds to the state of its counter, and whether callers choose
+// how many such counters or entries there are.
 func (a *attempt) bytesOf(i int) (bytes int64, chosen bool) {
 	e, at := a.e, a.at[i]
 	if at >= 0 {

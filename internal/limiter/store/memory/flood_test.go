@@ -68,8 +68,8 @@ func TestFloodOfAddressesLeavesRoomForTenants(t *testing.T) {
 	}
 }
 
-// Guarantees that a counter which addresses share comes free with its windows, also if the windows of each address begin at
-// a time of its own (align: tenant): those of the shared counter must not move with whoever asks.
+// Guarantees that a counter which addresses share comes free with its windows, also if the windows of each address
+// begin at a time of its own (align: tenant): those of the shared counter must not move with whoever asks.
 func TestSharedCounterComesFree(t *testing.T) {
 	for _, algorithm := range []limit.Algorithm{limit.FixedWindow, limit.SlidingWindow} {
 		t.Run(algorithm.String(), func(t *testing.T) {

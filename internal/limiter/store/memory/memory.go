@@ -1,9 +1,11 @@
-// Package memory keeps counters in the process: the embedded default, and the model that other stores are compared with.
+// Package memory keeps counters in the process: the embedded default, and the model that other stores are compared
+// with.
 //
-// Layout: an owner has one record, which has a mutex and, behind it in memory, the states of the owner's counters. A table
-// finds records without a lock. So a decision over every limit of a tenant is one look-up and one lock, which nobody else
-// uses but requests of the same tenant, and it reads two or three cache lines. See decideInPlace. Only decisions that need
-// memory (for a new owner, a new counter, more entries of a log) take a second lock, that of a stripe. See attempt.
+// Layout: an owner has one record, which has a mutex and, behind it in memory, the states of the owner's counters. A
+// table finds records without a lock. So a decision over every limit of a tenant is one look-up and one lock, which
+// nobody else uses but requests of the same tenant, and it reads two or three cache lines. See decideInPlace. Only
+// decisions that need memory (for a new owner, a new counter, more entries of a log) take a second lock, that of a
+// stripe. See attempt.
 //
 // The size is bounded in bytes. Room is made only by forgetting counters that are no different from unused ones (see
 // [limit.Tier.FreshAt]); if there are none, a decision that needs room is [limit.ErrFull] and charges nothing. A
@@ -16,8 +18,8 @@
 // How much an owner takes depends on its plan, and on what its callers send: each new value of a limit (an address, a
 // subject, a header) needs a counter, and each charge of a sliding log may need an entry. An owner gets memory for
 // values and entries only as long as it has taken no more than what is left in its budget. So one owner takes at most
-// half of the budget that it shares, and the next one at most half of the rest. This is the rule of dynamic thresholds for shared
-// buffers (Choudhury and Hahne, 1998), with the factor 1.
+// half of the budget that it shares, and the next one at most half of the rest. This is the rule of dynamic
+// thresholds for shared buffers (Choudhury and Hahne, 1998), with the factor 1.
 //
 // An owner for whose counters there is no room is limited more strictly, and never less:
 //
@@ -158,8 +160,7 @@ func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d
 		return err
 	}
 	hash := s.hash(req.Owner)
-	st := s.stripe(hash)
-	r := st.find(hash, req.Owner)
+	r := s.stripe(hash).find(hash, req.Owner)
 	if r != nil && s.decideInPlace(r, req, us, d, charge) {
 		return nil
 	}
@@ -170,16 +171,16 @@ func (s *Store) decide(ctx context.Context, req *limit.Request, now time.Time, d
 	if r != nil && s.decideWithoutMemory(r, e, charge) {
 		return nil
 	}
-	if err := s.decideWithMemory(st, hash, req, us, d, charge); err != nil {
+	if err := s.decideWithMemory(hash, req, us, d, charge); err != nil {
 		d.Clear(us)
 		return err
 	}
 	return nil
 }
 
-// decideInPlace decides if the states behind r begin with those of the request's tiers, as they do for all requests under
-// one plan that count for the same limits. It reports false, and has charged nothing, if they do not, or if the decision
-// is not a simple one, see [limit.Program.Decide].
+// decideInPlace decides if the states behind r begin with those of the request's tiers, as they do for all requests
+// under one plan that count for the same limits. It reports false, and has charged nothing, if they do not, or if the
+// decision is not a simple one, see [limit.Program.Decide].
 func (s *Store) decideInPlace(r *record, req *limit.Request, now int64, d *limit.Decision, charge bool) (decided bool) {
 	r.mu.Lock()
 	if decided = r.layout.program.Decide(d, req, now, r.states(), charge); decided && charge && d.Allowed {
@@ -189,8 +190,9 @@ func (s *Store) decideInPlace(r *record, req *limit.Request, now int64, d *limit
 	return decided
 }
 
-// decideWithoutMemory decides from the counters that r has, wherever they are. It reports false, and has charged nothing,
-// if a counter lacks, needs more memory, or is of a limit that has changed. The results are then to be evaluated anew.
+// decideWithoutMemory decides from the counters that r has, wherever they are. It reports false, and has charged
+// nothing, if a counter lacks, needs more memory, or is of a limit that has changed. The results are then to be
+// evaluated anew.
 func (s *Store) decideWithoutMemory(r *record, e *limit.Evaluation, charge bool) (decided bool) {
 	var few [16]position
 	at := few[:0]
@@ -223,9 +225,9 @@ func (s *Store) decideWithoutMemory(r *record, e *limit.Evaluation, charge bool)
 // receiptsAtOnce is how many numbers of receipts a record gets at once.
 const receiptsAtOnce = 64
 
-// nextID returns the name of the next receipt of r, whose lock is held; r may be nil. A record has some numbers in stock,
-// because a number that all processors change would be slow. Numbers come again after 2^48 of them, long after the
-// receipt has expired.
+// nextID returns the name of the next receipt of r, whose lock is held; r may be nil. A record has some numbers in
+// stock, because a number that all processors change would be slow. Numbers come again after 2^48 of them, long after
+// the receipt has expired.
 func (s *Store) nextID(r *record) limit.ReceiptID {
 	if r == nil {
 		return limit.ReceiptID{Hi: s.boot, Lo: (s.issued.Add(receiptsAtOnce) - 1) & (1<<48 - 1)}

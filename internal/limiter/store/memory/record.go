@@ -11,9 +11,9 @@ import (
 // with one state takes 64 bytes, one cache line. The layout says what the states count. Owners that were asked for the
 // same tiers share a layout.
 //
-// The owner's name and kind never change, so they are read without the lock. When a record needs more states than it has
-// memory for, a larger one takes its place. The old record then has the layout [gone], as has a record that was removed.
-// Whoever locks such a record must look for the owner again.
+// The owner's name and kind never change, so they are read without the lock. When a record needs more states than it
+// has memory for, a larger one takes its place. The old record then has the layout [gone], as has a record that was
+// removed. Whoever locks such a record must look for the owner again.
 type record struct {
 	mu     sync.Mutex
 	layout *layout
@@ -83,8 +83,8 @@ func (r *record) states() []limit.State {
 	return unsafe.Slice(behind, len(r.layout.tiers))
 }
 
-// withMemoryFor returns r if it has memory for so many states more, or else a larger record with the same counters, which
-// no one else knows yet.
+// withMemoryFor returns r if it has memory for so many states more, or else a larger record with the same counters,
+// which no one else knows yet.
 func (r *record) withMemoryFor(more int) *record {
 	n := len(r.layout.tiers)
 	if memoryFor(n+more) == memoryFor(n) {
@@ -128,9 +128,9 @@ func (r *record) state(at position) *limit.State {
 	return &r.layout.further.counters[at-mostStates].state
 }
 
-// locate returns the position of the counter that result i of e is about, or absent if there is none yet. A value beyond
-// the limit's bound on values is redirected to the counter of the other values, and the result says so. If full is set,
-// each value that has no counter is redirected.
+// locate returns the position of the counter that result i of e is about, or absent if there is none yet. A value
+// beyond the limit's bound on values is redirected to the counter of the other values, and the result says so. If
+// full is set, each value that has no counter is redirected.
 func (r *record) locate(s *Store, e *limit.Evaluation, i int, full bool) position {
 	t := e.Results[i].Tier
 	if tiers := r.layout.tiers; i < len(tiers) && tiers[i] == t { // owners of one plan make their counters in one order
@@ -165,7 +165,8 @@ func (r *record) position(s *Store, t *limit.Tier, v limit.Value) position {
 // sameCounter reports whether two tiers, of one limit in two versions of a plan, have the same counter.
 func sameCounter(a, b *limit.Tier) bool { return a == b || a.Identity() == b.Identity() }
 
-// addsState reports whether a counter that an owner lacks gets a state behind its record, which has so many states already.
+// addsState reports whether a counter that an owner lacks gets a state behind its record, which has so many states
+// already.
 func addsState(states int, v limit.Value) bool { return states < mostStates && v.Kind == limit.NoValue }
 
 // add makes a counter, for which there must be memory: its bytes are reserved, and a state is free.
@@ -200,8 +201,8 @@ func (r *record) tier(at position) *limit.Tier {
 }
 
 // sweep looks at the states behind the record and at up to n further counters, and forgets what is no different from
-// unused. It returns the bytes that come free by that, and whether nothing is left. The caller removes a record of which
-// nothing is left.
+// unused. It returns the bytes that come free by that, and whether nothing is left. The caller removes a record of
+// which nothing is left.
 func (r *record) sweep(now int64, n int) (freed int64, unused bool) {
 	unused = true
 	states := r.states()

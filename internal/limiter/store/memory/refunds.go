@@ -12,14 +12,14 @@ import (
 // each other's room.
 const refundsPart = 8
 
-// refunds remembers which receipts were refunded, one bit for each. The receipts that an owner gets one after the other
-// share a word, see wordOf: a refund takes about a byte if most decisions of an owner are refunded, and about 40 bytes if
-// few are.
+// refunds remembers which receipts were refunded, one bit for each. The receipts that an owner gets one after the
+// other share a word, see wordOf: a refund takes about a byte if most decisions of an owner are refunded, and about
+// 40 bytes if few are.
 //
-// Receipts expire, so the bits lie in two generations. New bits go to the young one. Once every receipt in the old one
-// has expired, it is dropped, and the young one becomes the old one. A receipt that may have been dropped is refused
-// from then on: every receipt that expires no later than one that was dropped. So no receipt gives anything back twice, also
-// if the clock steps back.
+// Receipts expire, so the bits lie in two generations. New bits go to the young one. Once every receipt in the old
+// one has expired, it is dropped, and the young one becomes the old one. A receipt that may have been dropped is
+// refused from then on: every receipt that expires no later than one that was dropped. So no receipt gives anything
+// back twice, also if the clock steps back.
 type refunds struct {
 	maxBytes int64
 
@@ -37,8 +37,8 @@ type generation struct {
 // word names 64 receipts: their IDs but for six bits.
 type word struct{ hi, lo uint64 }
 
-// wordOf returns where the bit of a receipt lies: the six lowest bits of its number are the number of the bit. The IDs of
-// other stores are told apart in the same way: no two IDs share a bit.
+// wordOf returns where the bit of a receipt lies: the six lowest bits of its number are the number of the bit. The
+// IDs of other stores are told apart in the same way: no two IDs share a bit.
 func wordOf(id limit.ReceiptID) (w word, bit uint64) {
 	return word{id.Hi, id.Lo &^ (receiptsAtOnce - 1)}, 1 << (id.Lo % receiptsAtOnce)
 }

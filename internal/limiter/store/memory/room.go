@@ -40,8 +40,8 @@ func (b *budget) take(bytes int64) bool {
 	}
 }
 
-// The budgets of a store: that of all owners, and that of the owners whose names callers without a credential can choose.
-// What an owner of the second budget takes counts in both.
+// The budgets of a store: that of all owners, and that of the owners whose names callers without a credential can
+// choose. What an owner of the second budget takes counts in both.
 const (
 	everybody = iota
 	unidentified
@@ -91,9 +91,9 @@ func (s *Store) take(k limit.OwnerKind, has, bytes int64, chosen bool) bool {
 	return true
 }
 
-// reserve takes bytes of the owner's budget as take does. If they are not free, it forgets counters that are no different
-// from unused ones: of owners in the stripe st, whose lock the caller holds, and of others. Owners whose record is locked
-// keep theirs.
+// reserve takes bytes of the owner's budget as take does. If they are not free, it forgets counters that are no
+// different from unused ones: of owners in the stripe st, whose lock the caller holds, and of others. Owners whose
+// record is locked keep theirs.
 func (s *Store) reserve(st *stripe, k limit.OwnerKind, now, has, bytes int64, chosen bool) bool {
 	b := &s.budgets[budgetOf(k)]
 	for try := 0; ; try++ {
@@ -117,8 +117,9 @@ func (s *Store) reserve(st *stripe, k limit.OwnerKind, now, has, bytes int64, ch
 	}
 }
 
-// sweep looks at up to n owners of the stripe, whose lock the caller holds, and at some counters of each. It forgets what
-// is no different from unused. It passes over a record that is locked: a decision may know the positions of its counters.
+// sweep looks at up to n owners of the stripe, whose lock the caller holds, and at some counters of each. It forgets
+// what is no different from unused. It passes over a record that is locked: a decision may know the positions of its
+// counters.
 func (s *Store) sweep(st *stripe, now int64, n int) {
 	t := st.table.Load()
 	all := slots * len(t.buckets)

@@ -43,9 +43,9 @@ func (c *sharedCounters) init(maxBytes int64) {
 	}
 }
 
-// lockGroup locks and returns the group of the address with this hash, and removes the counters of the group that are no
-// different from unused ones. It returns nil if no shared counter exists and share is false; share says that the address
-// cannot get a counter of its own. The caller holds the lock of the address's stripe, and unlocks the group.
+// lockGroup locks and returns the group of the address with this hash, and removes the counters of the group that are
+// no different from unused ones. It returns nil if no shared counter exists and share is false; share says that the
+// address cannot get a counter of its own. The caller holds the lock of the address's stripe, and unlocks the group.
 func (s *Store) lockGroup(hash uint64, now int64, share bool) *group {
 	c := &s.shared
 	if !share && c.budget.used.Load() == 0 {
@@ -59,14 +59,14 @@ func (s *Store) lockGroup(hash uint64, now int64, share bool) *group {
 	return g
 }
 
-// sharedAt encodes the index of a counter in its group as a position below absent, and ofShared decodes it. The positions
-// of an owner's own counters are 0 or greater, so the two ranges do not overlap.
+// sharedAt encodes the index of a counter in its group as a position below absent, and ofShared decodes it. The
+// positions of an owner's own counters are 0 or greater, so the two ranges do not overlap.
 func sharedAt(index int) position { return absent - 1 - position(index) }
 func ofShared(at position) int    { return int(absent - 1 - at) }
 
-// evaluateShared evaluates result i for an address that has no counter of its own for it. If the group has a counter for
-// this tier and value, that counter's state is used, else an empty one. evaluateShared returns the position of the
-// group's counter as sharedAt encodes it, or absent if the group has none. share is as for lockGroup.
+// evaluateShared evaluates result i for an address that has no counter of its own for it. If the group has a counter
+// for this tier and value, that counter's state is used, else an empty one. evaluateShared returns the position of
+// the group's counter as sharedAt encodes it, or absent if the group has none. share is as for lockGroup.
 func (s *Store) evaluateShared(g *group, e *limit.Evaluation, i int, charge, share bool) position {
 	var unused limit.State
 	st, at := &unused, absent

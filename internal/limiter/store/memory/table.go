@@ -15,8 +15,8 @@ type stripe struct {
 	_     [48]byte   // keeps two stripes off one cache line
 }
 
-// find returns the record of the owner, or nil if there is none. Without the stripe's lock, it may return a record that is
-// gone, and miss one that is just being added.
+// find returns the record of the owner, or nil if there is none. Without the stripe's lock, it may return a record
+// that is gone, and miss one that is just being added.
 func (st *stripe) find(hash uint64, owner limit.Owner) *record {
 	return st.table.Load().find(hash, owner)
 }
@@ -52,8 +52,8 @@ type table struct {
 	hand    int // where the sweep goes on: a slot, counted over all buckets
 }
 
-// bucket has slots for some records, and takes one cache line. A record is put into the bucket that its hash chooses, or,
-// if that is full, into the next one with a free slot.
+// bucket has slots for some records, and takes one cache line. A record is put into the bucket that its hash chooses,
+// or, if that is full, into the next one with a free slot.
 type bucket struct {
 	// tags has a byte for each slot: seven bits of the record's hash and one bit that is set, or 0 if the slot is free.
 	// The last byte is the mark passed: 1 if a record was put into a later bucket because this one was full.
@@ -92,8 +92,8 @@ func tagOf(hash uint64) uint64 { return hash>>16&0x7f | 0x80 }
 
 // slotsWith returns the highest bit of the byte of each slot with the tag. It may return a few others, too.
 func slotsWith(tag, tags uint64) uint64 {
-	// A byte of differ is 0 where the tag is the wanted one. Subtracting 1 from each byte sets the highest bit of those that
-	// are 0. A byte of 1 above such a byte is found, too, because of the carry.
+	// A byte of differ is 0 where the tag is the wanted one. Subtracting 1 from each byte sets the highest bit of those
+	// that are 0. A byte of 1 above such a byte is found, too, because of the carry.
 	differ := tags ^ tag*eachByte
 	return (differ - eachByte) &^ differ & tagBits
 }
@@ -156,8 +156,8 @@ func (st *stripe) add(hash uint64, r *record, hashOf func(limit.Owner) uint64) {
 	st.table.Load().put(hash, r)
 }
 
-// replace puts another record of the same owner in the place of the old one. The caller holds the stripe's lock and that
-// of the old record, which it must declare gone.
+// replace puts another record of the same owner in the place of the old one. The caller holds the stripe's lock and
+// that of the old record, which it must declare gone.
 func (st *stripe) replace(hash uint64, old, by *record) {
 	t := st.table.Load()
 	for i := t.home(hash); ; i = (i + 1) % len(t.buckets) {
