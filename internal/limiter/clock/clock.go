@@ -16,21 +16,16 @@ const Refresh = 50 * time.Millisecond
 // advanced since. It is for processes that run all the time. After a freeze during which the monotonic clock stood
 // still, Now is late for up to [Refresh]. To find out how much time has passed, compare instants ([Instant]). The zero
 // Clock is ready for use, by many goroutines at once.
-type Clock struct{ lastReading atomic.Pointer[reading] }
+type Clock struct{ lastReading atomic.Pointer[time.Time] }
 
-// reading is what [time.Now] returned, and the same without the reading of the monotonic clock, with which it is quicker to
-// compute.
-type reading struct{ monotonic, wall time.Time }
-
-// Now returns the time of day, without a reading of the monotonic clock.
+// Now returns the time of day.
 func (c *Clock) Now() time.Time {
-	if r := c.lastReading.Load(); r != nil {
-		if since := time.Since(r.monotonic); since < Refresh {
-			return r.wall.Add(since)
+	if t := c.lastReading.Load(); t != nil {
+		if since := time.Since(*t); since < Refresh {
+			return t.Add(since)
 		}
 	}
 	now := time.Now()
-	r := reading{now, now.Round(0)}
-	c.lastReading.Store(&r)
-	return r.wall
+	c.lastReading.Store(&now)
+	return now
 }
