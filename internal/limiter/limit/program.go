@@ -29,7 +29,6 @@ func NewProgram(tiers []*Tier) *Program {
 		for i := range l.Tiers {
 			t, at := &l.Tiers[i], p.ends[len(p.limits)]+i
 			if at >= len(tiers) || tiers[at] != t || t.grows != nil || l.valued {
-				p.rules = p.rules[:p.ends[len(p.limits)]]
 				return p
 			}
 			p.rules = append(p.rules, rule{t, t.counts, int16(len(p.limits)), l.Mode == Shadow, t.windows != nil})

@@ -53,3 +53,23 @@ func TestOwnerGivesRoomBack(t *testing.T) {
 		runtime.KeepAlive(o)
 	}
 }
+
+// Guarantees that receipts have names of their own when more than 2^32 numbers were given out.
+func TestManyReceipts(t *testing.T) {
+	s, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, given := newRecord(limit.Owner{Kind: limit.Tenant, Name: "acme"}, 1), map[limit.ReceiptID]bool{}
+	for _, issued := range []uint64{0, 1<<32 - 64, 1<<32 - 128, 2 << 32} {
+		s.issued.Store(issued)
+		r.receiptLow = 0 // the record takes new numbers
+		for range 2 * receiptsAtOnce {
+			given[s.nextID(r)] = true
+		}
+	}
+	given[s.nextID(nil)] = true
+	if want := 4*2*receiptsAtOnce - receiptsAtOnce + 1; len(given) != want { // the second and the third have some in common
+		t.Errorf("%d different names, want %d", len(given), want)
+	}
+}

@@ -91,7 +91,7 @@ func (r *record) withMemoryFor(more int) *record {
 		return r
 	}
 	larger := newRecord(r.owner(), n+more)
-	larger.layout, larger.receiptLow, larger.receiptHigh = r.layout, r.receiptLow, r.receiptHigh
+	larger.layout = r.layout
 	copy(larger.states(), r.states())
 	return larger
 }

@@ -161,3 +161,68 @@ func TestOwnersComeAndGo(t *testing.T) {
 		t.Errorf("a name that is too long: %v", err)
 	}
 }
+
+// Guarantees that a counter counts by the version of its limit that was charged last: the store forgets it when that
+// version says that it is as if unused, and not earlier.
+func TestCounterOfAChangedLimitIsRemembered(t *testing.T) {
+	quick, slow := bucket(t, "bucket", 3600, 2, time.Hour), bucket(t, "bucket", 1, 2, time.Hour)
+	subject := func(rate int64) *limit.Limit {
+		return newLimit(t, limit.Limit{ID: "subject", Per: "subject", Tiers: []limit.Tier{
+			{Algorithm: limit.TokenBucket, Threshold: rate, Burst: 2, Period: time.Hour}}})
+	}
+	for name, charges := range map[string][2]limit.Charge{
+		"behind the record": {{Limit: quick, Cost: 1}, {Limit: slow, Cost: 1}},
+		"of a value": {{Limit: subject(3600), Value: limit.ValueOf("u"), Cost: 1},
+			{Limit: subject(1), Value: limit.ValueOf("u"), Cost: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, passing := newStore(t, 0), bucket(t, "passing", 1000, 1, time.Second)
+			ask := func(c limit.Charge, now time.Time) bool {
+				var d limit.Decision
+				if err := s.Decide(t.Context(), &limit.Request{Owner: tenant(1), Charges: []limit.Charge{c}}, now, &d); err != nil {
+					t.Fatal(err)
+				}
+				return d.Allowed
+			}
+			if !ask(charges[0], start) || !ask(charges[1], start) {
+				t.Fatal("the first two units were denied")
+			}
+			for i := range 5000 { // each new owner makes the store look for counters that it may forget
+				mustSpend(t, s, tenant(100+i), start.Add(10*time.Minute+time.Duration(i)*time.Millisecond), passing)
+			}
+			if ask(charges[1], start.Add(20*time.Minute)) {
+				t.Error("both units were spent, one comes back in an hour, and one was admitted after 20 minutes")
+			}
+		})
+	}
+}
+
+// Guarantees that two values which share the counter of other values are not charged to it twice in one decision, whether
+// that counter exists already or not.
+func TestValuesOfOneRequestShareNoCounter(t *testing.T) {
+	s, l := newStore(t, 0), newLimit(t, limit.Limit{ID: "subject", Per: "subject", MaxValues: 1, Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: 100, Period: time.Hour}}})
+	ask := func(values ...string) error {
+		req := limit.Request{Owner: tenant(1)}
+		for _, v := range values {
+			req.Charges = append(req.Charges, limit.Charge{Limit: l, Value: limit.ValueOf(v), Cost: 1})
+		}
+		var d limit.Decision
+		return s.Decide(t.Context(), &req, start, &d)
+	}
+	if err := ask("a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask("b", "c"); !errors.Is(err, limit.ErrDuplicateCounter) {
+		t.Errorf("two values beyond the bound: %v, want ErrDuplicateCounter", err)
+	}
+	if err := ask("b"); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask("c", "d"); !errors.Is(err, limit.ErrDuplicateCounter) {
+		t.Errorf("two values beyond the bound, whose counter exists: %v, want ErrDuplicateCounter", err)
+	}
+	if err := ask("a", "d"); err != nil {
+		t.Errorf("a value with a counter and one without: %v", err)
+	}
+}
