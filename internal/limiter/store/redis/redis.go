@@ -9,7 +9,8 @@
 //  2. query.begin orders the charges by the pack that holds their counters (orderCharges).
 //  3. runDecision encodes the request for a script and runs it. If the request has a usual form, encodeShape writes it
 //     for the script that scriptOfShape generates for requests of this form. Otherwise, or if that script declines,
-//     encodeGeneral writes it for decide.lua, which handles every case.
+//     encodeGeneral writes it for decide.lua, which handles every case. Callers that ask at the same moment share one
+//     write (batcher).
 //  4. The script reads the packs, decides by the server's clock, writes the packs if it admits, and replies with the
 //     states of the counters before the charge.
 //  5. query.decode reads the states and lets the core (package limit) evaluate them a second time, which fills in the
@@ -111,6 +112,7 @@ var _ limit.Store = (*Store)(nil)
 // Store is a [limit.Store] on Redis. Make it with [New]. The package comment describes how it decides.
 type Store struct {
 	client        goredis.UniversalClient
+	batches       *batcher // nil in cluster mode
 	deadline      time.Duration
 	boot          uint64 // random; with serial it makes receipt ids unique
 	serial        atomic.Uint64
@@ -165,6 +167,9 @@ func New(ctx context.Context, c Config) (*Store, error) {
 	}
 	s := &Store{
 		client: newClient(c), deadline: c.Deadline, boot: rand.Uint64(), namespacePart: namespacePart(c.Namespace),
+	}
+	if !c.Cluster {
+		s.batches = newBatcher(s.client, c.Deadline)
 	}
 	if err := s.Ping(ctx); errors.Is(err, ErrReplica) {
 		return nil, errors.Join(err, s.client.Close())
