@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"runtime"
+	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
@@ -52,6 +53,11 @@ func (s *Store) Gathered() int {
 		return 0
 	}
 	return len(s.batches.open.commands)
+}
+
+// MayHaveLeases reports whether the store takes an owner for one whose token buckets have leased units.
+func (s *Store) MayHaveLeases(o limit.Owner, now time.Time) bool {
+	return s.leased.ofOwner(s.appendPrefix(nil, o)).Load() > now.UnixMicro()
 }
 
 // Run runs a script on one key, as decisions do.

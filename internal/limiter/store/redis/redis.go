@@ -76,7 +76,8 @@
 //
 // decide.lua grants leases (see [limit.LeaseRequest]). The generated scripts (see shapescripts.go) do not know leases.
 // While units of a bucket in front are leased, the pack is a "SLU4", which a generated script declines: it would let
-// the bucket refill in place of the leased units. The first charge after the slot makes the pack a "SLU3" again. In
+// the bucket refill in place of the leased units. The store remembers until when an owner has such leases, and runs
+// decide.lua at once (leasedOwners). The first charge after the slot makes the pack a "SLU3" again. In
 // either version the level of a bucket may be below zero. Leased units of a sliding_log or of sliding_buckets are
 // entries of the sorted set at the end of the lease. Leased units of windows and quotas are counted like others.
 // Corrections are written with the charge, so a denial changes nothing.
@@ -113,6 +114,7 @@ var _ limit.Store = (*Store)(nil)
 type Store struct {
 	client        goredis.UniversalClient
 	batches       *batcher // nil in cluster mode
+	leased        leasedOwners
 	deadline      time.Duration
 	boot          uint64 // random; with serial it makes receipt ids unique
 	serial        atomic.Uint64
@@ -249,7 +251,10 @@ func (s *Store) sendDecision(
 	reply, general, err := s.runDecision(ctx, q)
 	if err == nil {
 		err = q.decode(reply, general, d)
-		if err != nil && !general {
+		switch {
+		case general && err == nil:
+			s.leased.note(q)
+		case !general && err != nil:
 			err = errors.Join(err, s.expireUnreadable(ctx, q))
 		}
 	}

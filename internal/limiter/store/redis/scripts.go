@@ -55,7 +55,7 @@ func (noRetryCmd) NoRetry() bool { return true }
 // runDecision runs the generated script for requests of this shape. If there is none, or if it declines, it runs
 // decide.lua. general says which one has replied.
 func (s *Store) runDecision(ctx *timeoutContext, q *query) (reply string, general bool, err error) {
-	if !s.generalOnly && len(q.req.Leases) == 0 && q.encodeShape() {
+	if !s.generalOnly && len(q.req.Leases) == 0 && !s.leased.mayHaveLeases(q) && q.encodeShape() {
 		if sh := q.scriptOfShape(); sh != nil {
 			reply, err = s.runScript(ctx, sh, q.shapeScriptArgs())
 			if err != nil || reply != "" {
