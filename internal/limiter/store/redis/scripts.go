@@ -96,7 +96,7 @@ func (s *Store) runScript(ctx *timeoutContext, sc *script, args []any) (string, 
 	args[0], args[1] = "evalsha", sc.hash
 	cmd := noRetryCmd{goredis.NewCmd(ctx, args...)}
 	err := s.process(ctx, cmd)
-	if goredis.HasErrorPrefix(err, "NOSCRIPT") {
+	if err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") { // HasErrorPrefix allocates also if there is no error
 		args[0], args[1] = "eval", sc.source
 		cmd = noRetryCmd{goredis.NewCmd(ctx, args...)}
 		err = s.process(ctx, cmd)
