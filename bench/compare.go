@@ -117,6 +117,14 @@ func loadFor(short bool) load {
 	return load{rounds: 25, trial: 120 * time.Millisecond, calm: true}
 }
 
+// decisions is how many decisions over Redis are enough to count what one costs.
+func (l load) decisions() int {
+	if l.calm {
+		return 20_000
+	}
+	return 1000
+}
+
 // comparison is what measuring two contenders gave: medians over the rounds that count.
 type comparison struct {
 	ratio        float64 // time of ours ÷ time of theirs, within a round

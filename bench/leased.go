@@ -88,6 +88,17 @@ func redisHotFigure(short bool) (Result, error) {
 	r.note("one key, %d in parallel: %.0f ns against %.0f ns per decision, middle half of the rounds %.0f to %.0f x",
 		redisWorkers, c.ours, c.theirs, 1/c.high, 1/c.low)
 	r.note("%d calls for leases in %.1f s", beneath.calls.Load(), time.Since(began).Seconds())
+	for _, c := range []*contender{ours, theirs} {
+		decisions := loadFor(short).decisions()
+		if c == ours {
+			decisions *= 100 // so that there are calls for leases among them
+		}
+		usage, err := usageOf(server.Addr, c, decisions)
+		if err != nil {
+			return r, err
+		}
+		r.note("%s, per decision: %s", c.name, usage)
+	}
 	return r, nil
 }
 

@@ -118,7 +118,12 @@ func redisFigure(short bool) (Result, error) {
 		if err != nil {
 			return r, err
 		}
-		r.note("%s: %.0f allocations per decision, %.2f µs in the server", c.name, perOp, usec)
+		usage, err := usageOf(server.Addr, c, loadFor(short).decisions())
+		if err != nil {
+			return r, err
+		}
+		r.note("%s: %.0f allocations per decision, %.2f µs in the script", c.name, perOp, usec)
+		r.note("%s, per decision: %s", c.name, usage)
 	}
 	return r, nil
 }

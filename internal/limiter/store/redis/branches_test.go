@@ -49,13 +49,15 @@ func TestScriptsNameUnknownAlgorithms(t *testing.T) {
 	}
 	table := strings.Replace(widthTable(), "{", fmt.Sprintf("{[%d] = 3, ", unknown), 1)
 
+	ctx := withTimeout(t.Context(), s.deadline)
+	defer ctx.release()
 	q := new(query)
 	q.begin(s, req, time.Now().UnixMicro(), true)
 	q.encodeGeneral()
 	const numbersBefore = 3 + 6 // of the request and its pack
 	binary.LittleEndian.PutUint64(q.numbers[8*numbersBefore:], math.Float64bits(unknown))
 	q.heads[0] = unknown
-	_, err = s.runScript(t.Context(), newScript(table+decideSource), q.generalScriptArgs())
+	_, err = s.runScript(ctx, newScript(table+decideSource), q.generalScriptArgs())
 	if want := "decide.lua has no branch for algorithm 99"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a decision: %v, want %q", err, want)
 	}
@@ -72,7 +74,7 @@ func TestScriptsNameUnknownAlgorithms(t *testing.T) {
 	args := s.refundArgs(d.Receipt(), 1, time.Now())
 	ids := args[len(args)-1].(string)
 	args[len(args)-1] = string(rune(unknown)) + ids[1:]
-	_, err = s.runScript(t.Context(), newScript(table+refundSource), args)
+	_, err = s.runScript(ctx, newScript(table+refundSource), args)
 	if want := "refund.lua has no branch for algorithm 99"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a refund: %v, want %q", err, want)
 	}

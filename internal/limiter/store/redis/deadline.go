@@ -14,6 +14,8 @@ type timeoutContext struct {
 	at     time.Time
 	done   chan struct{}
 	timer  *time.Timer
+
+	shortened bool // it ends at the parent's deadline
 }
 
 var timeoutContexts sync.Pool
@@ -21,9 +23,9 @@ var timeoutContexts sync.Pool
 // withTimeout returns a context that ends after d. The caller must call its release.
 func withTimeout(parent context.Context, d time.Duration) *timeoutContext {
 	now := time.Now()
-	at := now.Add(d)
+	at, shortened := now.Add(d), false
 	if t, ok := parent.Deadline(); ok && t.Before(at) {
-		at = t
+		at, shortened = t, true
 	}
 	c, ok := timeoutContexts.Get().(*timeoutContext)
 	if !ok {
@@ -33,7 +35,7 @@ func withTimeout(parent context.Context, d time.Duration) *timeoutContext {
 			return withTimeout(parent, d)
 		}
 	}
-	c.parent, c.at = parent, at
+	c.parent, c.at, c.shortened = parent, at, shortened
 	c.timer.Reset(at.Sub(now))
 	return c
 }

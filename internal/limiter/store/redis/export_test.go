@@ -2,6 +2,8 @@ package redis
 
 import (
 	"context"
+	"runtime"
+	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
@@ -31,8 +33,37 @@ func ForgetShapes() {
 	shapeScripts.byKey = nil
 }
 
+// Gather makes the store send the next n commands of callers that do not shorten the deadline as one batch.
+func (s *Store) Gather(n int) {
+	s.batches.underWay.Add(1) // as if another caller were under way
+	s.batches.yield = func() {
+		for s.Gathered() < n {
+			runtime.Gosched()
+		}
+		s.batches.yield = runtime.Gosched
+		s.batches.underWay.Add(-1)
+	}
+}
+
+// Gathered returns how many commands are in the batch that further callers add commands to.
+func (s *Store) Gathered() int {
+	s.batches.mu.Lock()
+	defer s.batches.mu.Unlock()
+	if s.batches.open == nil {
+		return 0
+	}
+	return len(s.batches.open.commands)
+}
+
+// MayHaveLeases reports whether the store takes an owner for one whose token buckets have leased units.
+func (s *Store) MayHaveLeases(o limit.Owner, now time.Time) bool {
+	return s.leased.ofOwner(s.appendPrefix(nil, o)).Load() > now.UnixMicro()
+}
+
 // Run runs a script on one key, as decisions do.
 func (s *Store) Run(ctx context.Context, source, key string) error {
-	_, err := s.runScript(ctx, newScript(source), []any{nil, nil, 1, key})
+	within := withTimeout(ctx, s.deadline)
+	defer within.release()
+	_, err := s.runScript(within, newScript(source), []any{nil, nil, 1, key})
 	return err
 }

@@ -148,6 +148,54 @@ func TestLeasedUnitsAreHeld(t *testing.T) {
 	}
 }
 
+// Guarantees that a decision over a bucket of which units are leased takes one round trip: the generated script of its
+// shape, which would decline it, is not asked first. Another owner's decision still runs that script.
+func TestLeasedUnitsTakeOneRoundTrip(t *testing.T) {
+	redis.ForgetShapes() // else those of other tests may leave no room
+	server := redistest.Start(t)
+	s, admin := open(t, redis.Config{Addrs: []string{server.Addr}, Deadline: unhurried}), server.Client(t)
+	s.UseCallerClock()
+	var general bool
+	s.OnAnswer(func(g bool) { general = g })
+	charges := ten(t)
+	if g, err := lease(t, s, charges, 0, 5); err != nil || g.Units != 5 {
+		t.Fatalf("%+v, %v; want 5 units", g, err)
+	}
+	// calls decides once for each of some owners, and returns how many scripts the server ran.
+	calls := func(owners ...limit.Owner) (n int) {
+		if err := admin.ConfigResetStat(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range owners {
+			if err := s.Decide(t.Context(), &limit.Request{Owner: o, Charges: charges}, noon, new(limit.Decision)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		text, err := admin.Info(t.Context(), "commandstats").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text, _ = strings.Cut(text, "cmdstat_evalsha:")
+		if _, err := fmt.Sscanf(text, "calls=%d,", &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := calls(acme, acme); n != 2 || !general {
+		t.Errorf("2 decisions over a leased bucket ran %d scripts, want decide.lua twice", n)
+	}
+	var unleased limit.Owner // whose hash does not end like acme's
+	for i := 0; unleased.Name == ""; i++ {
+		if o := ownerNumber(i); !s.MayHaveLeases(o, noon) {
+			unleased = o
+		}
+	}
+	calls(unleased) // the first use of the counter
+	if n := calls(unleased, unleased); n != 2 || general {
+		t.Errorf("2 decisions of another owner ran %d scripts, want that of the shape twice", n)
+	}
+}
+
 // Guarantees that a bucket does not refill in place of leased units after requests that do not name it, so that its
 // record lies anywhere in the pack.
 func TestLeasedUnitsAreHeldBehind(t *testing.T) {

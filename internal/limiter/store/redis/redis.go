@@ -9,7 +9,8 @@
 //  2. query.begin orders the charges by the pack that holds their counters (orderCharges).
 //  3. runDecision encodes the request for a script and runs it. If the request has a usual form, encodeShape writes it
 //     for the script that scriptOfShape generates for requests of this form. Otherwise, or if that script declines,
-//     encodeGeneral writes it for decide.lua, which handles every case.
+//     encodeGeneral writes it for decide.lua, which handles every case. Callers that ask at the same moment share one
+//     write (batcher).
 //  4. The script reads the packs, decides by the server's clock, writes the packs if it admits, and replies with the
 //     states of the counters before the charge.
 //  5. query.decode reads the states and lets the core (package limit) evaluate them a second time, which fills in the
@@ -75,7 +76,8 @@
 //
 // decide.lua grants leases (see [limit.LeaseRequest]). The generated scripts (see shapescripts.go) do not know leases.
 // While units of a bucket in front are leased, the pack is a "SLU4", which a generated script declines: it would let
-// the bucket refill in place of the leased units. The first charge after the slot makes the pack a "SLU3" again. In
+// the bucket refill in place of the leased units. The store remembers until when an owner has such leases, and runs
+// decide.lua at once (leasedOwners). The first charge after the slot makes the pack a "SLU3" again. In
 // either version the level of a bucket may be below zero. Leased units of a sliding_log or of sliding_buckets are
 // entries of the sorted set at the end of the lease. Leased units of windows and quotas are counted like others.
 // Corrections are written with the charge, so a denial changes nothing.
@@ -111,6 +113,8 @@ var _ limit.Store = (*Store)(nil)
 // Store is a [limit.Store] on Redis. Make it with [New]. The package comment describes how it decides.
 type Store struct {
 	client        goredis.UniversalClient
+	batches       *batcher // nil in cluster mode
+	leased        leasedOwners
 	deadline      time.Duration
 	boot          uint64 // random; with serial it makes receipt ids unique
 	serial        atomic.Uint64
@@ -165,6 +169,9 @@ func New(ctx context.Context, c Config) (*Store, error) {
 	}
 	s := &Store{
 		client: newClient(c), deadline: c.Deadline, boot: rand.Uint64(), namespacePart: namespacePart(c.Namespace),
+	}
+	if !c.Cluster {
+		s.batches = newBatcher(s.client, c.Deadline)
 	}
 	if err := s.Ping(ctx); errors.Is(err, ErrReplica) {
 		return nil, errors.Join(err, s.client.Close())
@@ -244,7 +251,10 @@ func (s *Store) sendDecision(
 	reply, general, err := s.runDecision(ctx, q)
 	if err == nil {
 		err = q.decode(reply, general, d)
-		if err != nil && !general {
+		switch {
+		case general && err == nil:
+			s.leased.note(q)
+		case !general && err != nil:
 			err = errors.Join(err, s.expireUnreadable(ctx, q))
 		}
 	}

@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"context"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -55,8 +54,8 @@ func (noRetryCmd) NoRetry() bool { return true }
 
 // runDecision runs the generated script for requests of this shape. If there is none, or if it declines, it runs
 // decide.lua. general says which one has replied.
-func (s *Store) runDecision(ctx context.Context, q *query) (reply string, general bool, err error) {
-	if !s.generalOnly && len(q.req.Leases) == 0 && q.encodeShape() {
+func (s *Store) runDecision(ctx *timeoutContext, q *query) (reply string, general bool, err error) {
+	if !s.generalOnly && len(q.req.Leases) == 0 && !s.leased.mayHaveLeases(q) && q.encodeShape() {
 		if sh := q.scriptOfShape(); sh != nil {
 			reply, err = s.runScript(ctx, sh, q.shapeScriptArgs())
 			if err != nil || reply != "" {
@@ -76,7 +75,7 @@ func (s *Store) runDecision(ctx context.Context, q *query) (reply string, genera
 
 // expireUnreadable runs decide.lua on packs that a generated script has returned and that cannot be decoded, so that
 // decide.lua sets them to expire within a minute. It charges nothing.
-func (s *Store) expireUnreadable(ctx context.Context, q *query) error {
+func (s *Store) expireUnreadable(ctx *timeoutContext, q *query) error {
 	q.charges = false
 	q.encodeGeneral()
 	_, err := s.runScript(ctx, decideScript, q.generalScriptArgs())
@@ -93,14 +92,14 @@ func (s *Store) notifyAnswer(general bool) {
 // runScript runs a script by its hash. If the server does not know the hash, it has done nothing, and runScript sends
 // the whole source. The first two places of args are for the command and the script. The reply is "" if the script
 // declines the request.
-func (s *Store) runScript(ctx context.Context, sc *script, args []any) (string, error) {
+func (s *Store) runScript(ctx *timeoutContext, sc *script, args []any) (string, error) {
 	args[0], args[1] = "evalsha", sc.hash
 	cmd := noRetryCmd{goredis.NewCmd(ctx, args...)}
-	err := s.client.Process(ctx, cmd)
-	if goredis.HasErrorPrefix(err, "NOSCRIPT") {
+	err := s.process(ctx, cmd)
+	if err != nil && goredis.HasErrorPrefix(err, "NOSCRIPT") { // HasErrorPrefix allocates also if there is no error
 		args[0], args[1] = "eval", sc.source
 		cmd = noRetryCmd{goredis.NewCmd(ctx, args...)}
-		err = s.client.Process(ctx, cmd)
+		err = s.process(ctx, cmd)
 	}
 	if err != nil {
 		return "", explainServerError(err)
@@ -116,6 +115,14 @@ func (s *Store) runScript(ctx context.Context, sc *script, args []any) (string, 
 		}
 	}
 	return "", fmt.Errorf("%w: %.100v", errMalformedReply, cmd.Val())
+}
+
+// process sends a command, together with those of other callers if it can, and waits for its reply.
+func (s *Store) process(ctx *timeoutContext, cmd goredis.Cmder) error {
+	if s.batches == nil {
+		return s.client.Process(ctx, cmd)
+	}
+	return s.batches.process(ctx, cmd)
 }
 
 // explainServerError returns the error of package limit or of this package that an error of the server means, with what

@@ -1,0 +1,110 @@
+package redis
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// maxBatch is the most commands in one batch. One write and one read for 64 commands cost a command next to nothing, so
+// that larger batches would only make callers wait for more commands of others.
+const maxBatch = 64
+
+// batcher sends the commands of callers that ask at the same moment in one write, as one pipeline. Most of what a
+// decision costs client and server is the system calls of its own write and read, and the switches between goroutines
+// that wait for them.
+//
+// The first caller of a batch, its leader, lets the other goroutines that are ready to run go first, and then sends what
+// they have added meanwhile. It does not wait: if nobody has added anything, its command is sent alone. A caller that
+// finds no other one under way does not even let others go first.
+//
+// A command of a batch is sent once, and has a reply or an error of its own. If the connection breaks, each command
+// whose reply has not come fails.
+//
+// In cluster mode there are no batches: callers would wait for the slowest of the nodes that their commands go to.
+type batcher struct {
+	client goredis.UniversalClient
+	// slack is how much earlier than its leader's a caller's deadline may be; a batch ends at the earliest deadline
+	slack time.Duration
+	yield func() // lets other goroutines run: runtime.Gosched
+
+	underWay atomic.Int64 // callers in process
+	mu       sync.Mutex
+	open     *batch // the batch that further callers add commands to, or nil
+}
+
+// batch is some commands that are sent in one write.
+type batch struct {
+	commands []goredis.Cmder
+	deadline time.Time     // the earliest of the callers' deadlines
+	done     chan struct{} // closed when each command has its reply or error; nil if there is only one command
+}
+
+// newBatcher returns a batcher for a client of one server. deadline is the usual time limit of a decision.
+func newBatcher(client goredis.UniversalClient, deadline time.Duration) *batcher {
+	return &batcher{client: client, slack: deadline / 8, yield: runtime.Gosched}
+}
+
+// process sends a command, waits for its reply, and returns the command's error.
+func (b *batcher) process(ctx *timeoutContext, cmd goredis.Cmder) error {
+	alone := b.underWay.Add(1) == 1
+	defer b.underWay.Add(-1)
+	// A deadline that the caller has shortened would end the commands of others early.
+	if alone || ctx.shortened {
+		return b.client.Process(ctx, cmd)
+	}
+	batch, leads := b.join(ctx, cmd)
+	switch {
+	case batch == nil:
+		return b.client.Process(ctx, cmd)
+	case !leads:
+		<-batch.done
+		return cmd.Err()
+	}
+	b.yield()
+	b.close(batch)
+	if len(batch.commands) == 1 {
+		return b.client.Process(ctx, cmd)
+	}
+	defer close(batch.done) // also after a panic, which net/http recovers from: others must not wait forever
+	ctx.at = batch.deadline
+	pipeline := b.client.Pipeline()
+	_ = pipeline.BatchProcess(ctx, batch.commands...) // only stores them
+	_, _ = pipeline.Exec(ctx)                         // each command has its own error
+	return cmd.Err()
+}
+
+// join adds a command to the open batch, or to a new one that the caller leads. It returns nil if the caller's deadline
+// is too early for the open batch.
+func (b *batcher) join(ctx *timeoutContext, cmd goredis.Cmder) (joined *batch, leads bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	open := b.open
+	if open == nil || len(open.commands) == maxBatch {
+		b.open = &batch{commands: append(make([]goredis.Cmder, 0, 8), cmd), deadline: ctx.at}
+		return b.open, true
+	}
+	if ctx.at.Before(open.deadline) {
+		if ctx.at.Before(open.deadline.Add(-b.slack)) {
+			return nil, false
+		}
+		open.deadline = ctx.at
+	}
+	if open.done == nil {
+		open.done = make(chan struct{})
+	}
+	open.commands = append(open.commands, cmd)
+	return open, false
+}
+
+// close ends the time in which callers can add commands to a batch.
+func (b *batcher) close(closing *batch) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open == closing { // else it was full
+		b.open = nil
+	}
+}
