@@ -14,14 +14,12 @@ import (
 // Each method stands at the first byte of what it reads, and behind it and the white space after it when it returns true.
 // Where one returns false the text is no JSON, or deep is set.
 type reader struct {
-	s     string
-	i     int
-	depth int
-	deep  bool // nested more than maxDepth
+	s        string
+	i        int
+	depth    int
+	maxDepth int  // how deep a text may be nested, because the reader recurses
+	deep     bool // nested more than maxDepth
 }
-
-// maxDepth bounds how deep an event is nested: this reader recurses. Those of API Gateway have five levels.
-const maxDepth = 32
 
 func (r *reader) space() {
 	if r.i < len(r.s) && r.s[r.i] <= ' ' { // API Gateway's events have none
@@ -147,7 +145,7 @@ func (r *reader) nested(first, last byte, item func() bool) bool {
 
 // enter reads the bracket that opens an object or a list.
 func (r *reader) enter(bracket byte) bool {
-	if r.depth++; r.depth > maxDepth {
+	if r.depth++; r.depth > r.maxDepth {
 		r.deep = true
 		return false
 	}

@@ -19,7 +19,7 @@ func FuzzReader(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		r := reader{s: s}
+		r := reader{s: s, maxDepth: maxDepth}
 		r.space()
 		ok := r.skip()
 		ok = ok && r.i == len(s)
@@ -44,7 +44,7 @@ func FuzzReader(f *testing.F) {
 			}
 		}
 		var got []string
-		r = reader{s: s}
+		r = reader{s: s, maxDepth: maxDepth}
 		r.space()
 		r.strings(func(text string) { got = append(got, text) })
 		if len(got) != len(want) {
@@ -81,7 +81,7 @@ func (r *reader) strings(f func(string)) bool {
 func TestReaderDepth(t *testing.T) {
 	for n, deep := range map[int]bool{maxDepth: false, maxDepth + 1: true, 1 << 20: true} {
 		for _, open := range []string{"[", `{"a":`} {
-			r := reader{s: strings.Repeat(open, n)}
+			r := reader{s: strings.Repeat(open, n), maxDepth: maxDepth}
 			if ok := r.skip(); ok || r.deep != deep {
 				t.Errorf("%d times %s: JSON %v, too deep %v; want %v", n, open, ok, r.deep, deep)
 			}

@@ -25,7 +25,7 @@ func Parse(data []byte) (*Event, error) {
 	if len(data) > MaxEventBytes {
 		return nil, refuse("%d bytes, at most %d are read", len(data), MaxEventBytes)
 	}
-	r := reader{s: string(data)}
+	r := reader{s: string(data), maxDepth: maxDepth}
 	var event raw
 	r.space()
 	object := r.next() == '{'
@@ -472,7 +472,7 @@ func (p *raw) readHeaders(e *Event) error {
 		case 0:
 			from.header = map[string][]string{}
 		case '{':
-			from.read(&reader{s: p.headers.text}, "headers", '"', p.headers.members)
+			from.read(&reader{s: p.headers.text, maxDepth: maxDepth}, "headers", '"', p.headers.members)
 		default:
 			from.wrong("headers is not an object")
 		}
@@ -487,7 +487,7 @@ func (p *raw) readCookies(e *Event) error {
 	}
 	good := p.cookies.first == '['
 	if good {
-		e.Cookies, good, _ = appendStrings(nil, &reader{s: p.cookies.text})
+		e.Cookies, good, _ = appendStrings(nil, &reader{s: p.cookies.text, maxDepth: maxDepth})
 	}
 	if !good {
 		return refuse("cookies is not a list of strings")
