@@ -441,7 +441,7 @@ func (l *lines) read(r *reader, name string, first byte, about int) bool {
 		l.members++
 		key := canonical(text(raw, escaped))
 		before := len(all)
-		ok, good := false, true
+		var ok, good bool
 		switch {
 		case r.next() != first:
 			l.wrong("%s holds a value of the wrong type", name)
