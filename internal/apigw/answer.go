@@ -1,12 +1,11 @@
 package apigw
 
 import (
+	"encoding/json"
 	"errors"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/tidwall/gjson"
 
 	"github.com/sluicelimits/sluice/internal/answer"
 )
@@ -147,16 +146,27 @@ type writer struct {
 }
 
 func (w *writer) raw(s string) { w.b = append(w.b, s...) }
+
+// quoted writes a JSON string. Escapes are those of encoding/json, with those for HTML.
 func (w *writer) quoted(s string) {
+	before := len(w.b)
+	w.b = append(w.b, '"')
+	from := 0
 	for i := range len(s) {
-		if !unescaped[s[i]] {
-			w.b = gjson.AppendJSONString(w.b, s)
+		c := s[i]
+		switch {
+		case unescaped[c]:
+			continue
+		case c == '"' || c == '\\':
+			w.b = append(append(w.b, s[from:i]...), '\\', c)
+			from = i + 1
+		default: // rare: all but ARNs is printable ASCII
+			all, _ := json.Marshal(s) // a string is always encoded
+			w.b = append(w.b[:before], all...)
 			return
 		}
 	}
-	w.b = append(w.b, '"')
-	w.b = append(w.b, s...)
-	w.b = append(w.b, '"')
+	w.b = append(append(w.b, s[from:]...), '"')
 }
 
 func (w *writer) policy(e *Event, a *Answer, allow bool) {

@@ -30,6 +30,8 @@ func distrust(format string, args ...any) error {
 // caller is the value of ContextCaller. What is encoded needs no escapes in JSON.
 func caller(a *Answer) Value {
 	var b strings.Builder
+	const rest = len("d=;t=;s=;p=;k=;a=1;f=1") // names that need escapes grow it
+	b.Grow(rest + len(a.Kind.String()) + len(a.Tenant) + len(a.Subject) + len(a.Plan) + len(a.KeyID))
 	b.WriteString("d=")
 	b.WriteString(a.Kind.String())
 	for _, m := range [...]struct{ name, value string }{{";t=", a.Tenant}, {";s=", a.Subject}, {";p=", a.Plan}, {";k=", a.KeyID}} {

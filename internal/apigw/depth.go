@@ -2,6 +2,9 @@ package apigw
 
 import "bytes"
 
+// maxDepth bounds how deep an event is nested. Those of API Gateway have five levels.
+const maxDepth = 32
+
 // maxBrackets is how many brackets a text opens at most that is not looked through for how deep they are.
 const maxBrackets = 1000
 

@@ -14,14 +14,12 @@ import (
 // Each method stands at the first byte of what it reads, and behind it and the white space after it when it returns true.
 // Where one returns false the text is no JSON, or deep is set.
 type reader struct {
-	s     string
-	i     int
-	depth int
-	deep  bool // nested more than maxDepth
+	s        string
+	i        int
+	depth    int
+	maxDepth int  // how deep a text may be nested, because the reader recurses
+	deep     bool // nested more than maxDepth
 }
-
-// maxDepth bounds how deep an event is nested: this reader recurses. Those of API Gateway have five levels.
-const maxDepth = 32
 
 func (r *reader) space() {
 	if r.i < len(r.s) && r.s[r.i] <= ' ' { // API Gateway's events have none
@@ -58,29 +56,62 @@ func (r *reader) take(c byte) bool {
 	return true
 }
 
-// skip reads a value that nobody needs. members is how many an object has.
-func (r *reader) skip() (members int, ok bool) {
-	switch c := r.next(); {
-	case c == '"':
-		_, _, ok = r.quoted()
-		return 0, ok
-	case c == '{':
-		ok = r.object(func(_ string, _ bool) bool {
-			members++
-			_, ok := r.skip()
-			return ok
-		})
-		return members, ok
-	case c == '[':
-		return 0, r.array(func() bool { _, ok := r.skip(); return ok })
-	case c == 't':
-		return 0, r.word("true")
-	case c == 'f':
-		return 0, r.word("false")
-	case c == 'n':
-		return 0, r.word("null")
+// skip reads a value that nobody needs.
+func (r *reader) skip() bool {
+	switch r.next() {
+	case '"':
+		_, _, ok := r.quoted()
+		return ok
+	case '{':
+		_, ok := r.skipObject()
+		return ok
+	case '[':
+		return r.skipArray()
+	case 't':
+		return r.word("true")
+	case 'f':
+		return r.word("false")
+	case 'n':
+		return r.word("null")
 	}
-	return 0, r.number()
+	return r.number()
+}
+
+// skipObject reads an object that nobody needs, and returns how many members it has. It is [reader.object] without calls
+// of a function for each member, as skipArray is [reader.array]: most of an event is skipped.
+func (r *reader) skipObject() (members int, ok bool) {
+	if !r.enter('{') {
+		return 0, false
+	}
+	if r.next() == '}' {
+		return 0, r.leave('}')
+	}
+	for {
+		if _, _, ok := r.quoted(); !ok || !r.take(':') || !r.skip() {
+			return members, false
+		}
+		members++
+		if !r.take(',') {
+			return members, r.leave('}')
+		}
+	}
+}
+
+func (r *reader) skipArray() bool {
+	if !r.enter('[') {
+		return false
+	}
+	if r.next() == ']' {
+		return r.leave(']')
+	}
+	for {
+		if !r.skip() {
+			return false
+		}
+		if !r.take(',') {
+			return r.leave(']')
+		}
+	}
 }
 
 // object reads an object. f is called for each member with its name as it is written, and whether that has escapes, and
@@ -96,27 +127,35 @@ func (r *reader) array(f func() bool) bool { return r.nested('[', ']', f) }
 
 // nested reads what stands between brackets, item by item.
 func (r *reader) nested(first, last byte, item func() bool) bool {
-	if r.depth++; r.depth > maxDepth {
-		r.deep = true
+	if !r.enter(first) {
 		return false
 	}
-	if !r.take(first) {
-		return false
+	if r.next() == last {
+		return r.leave(last)
 	}
-	for n := 0; ; n++ {
-		if r.next() == last && n == 0 {
-			break
-		}
+	for {
 		if !item() {
 			return false
 		}
-		if r.next() != ',' {
-			break
+		if !r.take(',') {
+			return r.leave(last)
 		}
-		r.take(',')
 	}
+}
+
+// enter reads the bracket that opens an object or a list.
+func (r *reader) enter(bracket byte) bool {
+	if r.depth++; r.depth > r.maxDepth {
+		r.deep = true
+		return false
+	}
+	return r.take(bracket)
+}
+
+// leave reads the bracket that ends an object or a list.
+func (r *reader) leave(bracket byte) bool {
 	r.depth--
-	return r.take(last)
+	return r.take(bracket)
 }
 
 func (r *reader) word(w string) bool {

@@ -19,9 +19,9 @@ func FuzzReader(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		r := reader{s: s}
+		r := reader{s: s, maxDepth: maxDepth}
 		r.space()
-		_, ok := r.skip()
+		ok := r.skip()
 		ok = ok && r.i == len(s)
 		if r.deep {
 			return
@@ -44,7 +44,7 @@ func FuzzReader(f *testing.F) {
 			}
 		}
 		var got []string
-		r = reader{s: s}
+		r = reader{s: s, maxDepth: maxDepth}
 		r.space()
 		r.strings(func(text string) { got = append(got, text) })
 		if len(got) != len(want) {
@@ -73,8 +73,7 @@ func (r *reader) strings(f func(string)) bool {
 		f(text(raw, escaped))
 		return ok
 	}
-	_, ok := r.skip()
-	return ok
+	return r.skip()
 }
 
 // Guarantees that depth is told apart from damage, and where the bound is: a reader that recurses without one can be made to end
@@ -82,8 +81,8 @@ func (r *reader) strings(f func(string)) bool {
 func TestReaderDepth(t *testing.T) {
 	for n, deep := range map[int]bool{maxDepth: false, maxDepth + 1: true, 1 << 20: true} {
 		for _, open := range []string{"[", `{"a":`} {
-			r := reader{s: strings.Repeat(open, n)}
-			if _, ok := r.skip(); ok || r.deep != deep {
+			r := reader{s: strings.Repeat(open, n), maxDepth: maxDepth}
+			if ok := r.skip(); ok || r.deep != deep {
 				t.Errorf("%d times %s: JSON %v, too deep %v; want %v", n, open, ok, r.deep, deep)
 			}
 		}

@@ -25,7 +25,7 @@ func Parse(data []byte) (*Event, error) {
 	if len(data) > MaxEventBytes {
 		return nil, refuse("%d bytes, at most %d are read", len(data), MaxEventBytes)
 	}
-	r := reader{s: string(data)}
+	r := reader{s: string(data), maxDepth: maxDepth}
 	var event raw
 	r.space()
 	object := r.next() == '{'
@@ -33,7 +33,7 @@ func Parse(data []byte) (*Event, error) {
 	if object {
 		ok = event.readRoot(&r)
 	} else {
-		_, ok = r.skip()
+		ok = r.skip()
 	}
 	switch {
 	case r.deep:
@@ -73,7 +73,8 @@ type raw struct {
 	methodARN, routeARN, token          field
 	resource, path, httpMethod, rawPath field
 	routeKey                            field
-	headers, multi, cookies             part
+	headers, cookies                    part
+	multi                               lines // of multiValueHeaders
 
 	context, identity, http                        bool // there is such an object
 	api, stage, requestID, eventType, contextRoute field
@@ -109,14 +110,13 @@ func (p *raw) readRoot(r *reader) bool {
 		case "headers":
 			return p.readPart(r, "headers", &p.headers)
 		case "multiValueHeaders":
-			return p.readPart(r, "multiValueHeaders", &p.multi)
+			return p.readMulti(r)
 		case "cookies":
 			return p.readPart(r, "cookies", &p.cookies)
 		case "requestContext":
 			return p.readObject(r, "requestContext", &p.context, p.readContext)
 		}
-		_, ok := r.skip()
-		return ok
+		return r.skip()
 	})
 }
 
@@ -137,16 +137,14 @@ func (p *raw) readContext(r *reader, name string) bool {
 	case "http":
 		return p.readObject(r, "requestContext.http", &p.http, p.readHTTP)
 	}
-	_, ok := r.skip()
-	return ok
+	return r.skip()
 }
 
 func (p *raw) readIdentity(r *reader, name string) bool {
 	if name == "sourceIp" {
 		return p.readField(r, "requestContext.identity.sourceIp", &p.identityIP)
 	}
-	_, ok := r.skip()
-	return ok
+	return r.skip()
 }
 
 func (p *raw) readHTTP(r *reader, name string) bool {
@@ -156,8 +154,7 @@ func (p *raw) readHTTP(r *reader, name string) bool {
 	case "sourceIp":
 		return p.readField(r, "requestContext.http.sourceIp", &p.httpIP)
 	}
-	_, ok := r.skip()
-	return ok
+	return r.skip()
 }
 
 // wrong notes the first field that is wrong; whether the rest is JSON is to be known all the same.
@@ -184,14 +181,18 @@ func (p *raw) readField(r *reader, name string, to *field) bool {
 	default:
 		p.wrong("%s is not a string", name)
 	}
-	_, ok := r.skip()
-	return ok
+	return r.skip()
 }
 
 // readPart notes where a value is, for later.
 func (p *raw) readPart(r *reader, name string, to *part) bool {
 	first, from := r.next(), r.i
-	members, ok := r.skip()
+	members, ok := 0, false
+	if first == '{' {
+		members, ok = r.skipObject()
+	} else {
+		ok = r.skip()
+	}
 	switch {
 	case first == 'n' || !ok:
 	case to.set():
@@ -200,6 +201,25 @@ func (p *raw) readPart(r *reader, name string, to *part) bool {
 		*to = part{first, r.s[from:r.i], members}
 	}
 	return ok
+}
+
+// readMulti reads multiValueHeaders at once, and notes no part, because all shapes that have it take their headers from it.
+func (p *raw) readMulti(r *reader) bool {
+	const name = "multiValueHeaders"
+	first := r.next()
+	switch {
+	case first == 'n':
+		return r.skip()
+	case p.multi.set:
+		p.wrong("%s stands there twice", name)
+		return r.skip()
+	}
+	p.multi.set = true
+	if first != '{' {
+		p.multi.wrong("%s is not an object", name)
+		return r.skip()
+	}
+	return p.multi.read(r, name, '[', p.headers.members) // which has the same names, and stands before it
 }
 
 // readObject reads an object by a function that reads the value of a member.
@@ -215,8 +235,7 @@ func (p *raw) readObject(r *reader, name string, there *bool, member func(*reade
 	default:
 		p.wrong("%s is not an object", name)
 	}
-	_, ok := r.skip()
-	return ok
+	return r.skip()
 }
 
 // shape tells what the event is by what it holds, and refuses one that holds what two shapes would.
@@ -227,7 +246,7 @@ func (p *raw) shape() (Shape, error) {
 	case p.typ.value == "TOKEN":
 		return RESTToken, p.without("type is TOKEN", names{
 			{"version", p.version.set}, {"routeArn", p.routeARN.set}, {"requestContext", p.context},
-			{"headers", p.headers.set()}, {"multiValueHeaders", p.multi.set()}, {"httpMethod", p.httpMethod.set},
+			{"headers", p.headers.set()}, {"multiValueHeaders", p.multi.set}, {"httpMethod", p.httpMethod.set},
 			{"path", p.path.set}, {"rawPath", p.rawPath.set}})
 	case p.typ.value != "REQUEST":
 		return 0, refuse("type is neither TOKEN nor REQUEST")
@@ -399,74 +418,100 @@ func require(fields names) error {
 	return nil
 }
 
+// lines are the lines of an object of headers. The zero lines are absent.
+type lines struct {
+	set     bool
+	members int                 // of the object
+	header  map[string][]string // by canonical name
+	err     error               // the first that is wrong with it; it counts if the event's shape has headers
+}
+
+func (l *lines) wrong(format string, args ...any) {
+	if l.err == nil {
+		l.err = refuse(format, args...)
+	}
+}
+
+// read reads an object of headers whose values begin with first: a string, or a list of strings. about is how many members it
+// may have, for the size of what is allocated. It reports whether the text is JSON.
+func (l *lines) read(r *reader, name string, first byte, about int) bool {
+	l.header = make(map[string][]string, about)
+	all := make([]string, 0, about+4) // the one allocation for all values, as long as few names have several
+	return r.object(func(raw string, escaped bool) bool {
+		l.members++
+		key := canonical(text(raw, escaped))
+		before := len(all)
+		var ok, good bool
+		switch {
+		case r.next() != first:
+			l.wrong("%s holds a value of the wrong type", name)
+			ok = r.skip()
+		case first == '[':
+			if all, good, ok = appendStrings(all, r); !good {
+				l.wrong("%s holds a value that is not a list of strings", name)
+			}
+		default:
+			raw, escaped, ok = r.quoted()
+			all = append(all, text(raw, escaped))
+		}
+		if had := l.header[key]; had != nil {
+			l.header[key] = append(had, all[before:]...)
+		} else if len(all) > before {
+			l.header[key] = all[before:len(all):len(all)]
+		}
+		return ok
+	})
+}
+
 // readHeaders takes multiValueHeaders where there are any, which hold every line; headers hold only the last of each name.
 func (p *raw) readHeaders(e *Event) error {
-	name, from := "multiValueHeaders", &p.multi
-	if !from.set() || from.first == '{' && from.members == 0 {
-		name, from = "headers", &p.headers
-	}
-	if !from.set() {
-		e.Header = map[string][]string{}
-		return nil
-	}
-	if from.first != '{' {
-		return refuse("%s is not an object", name)
-	}
-	e.Header = make(map[string][]string, from.members)
-	lines := make([]string, 0, from.members+4) // the one allocation for all values, as long as few names have several
-	var err error
-	values := reader{s: from.text}
-	values.object(func(raw string, escaped bool) bool {
-		key := canonical(text(raw, escaped))
-		before := len(lines)
-		switch c := values.next(); {
-		case c == '"' && from == &p.headers:
-			raw, escaped, _ := values.quoted()
-			lines = append(lines, text(raw, escaped))
-		case c == '[' && from == &p.multi:
-			lines, err = appendStrings(lines, &values, "multiValueHeaders holds a value that is not a list of strings")
+	from := &p.multi
+	if !from.set || from.err == nil && from.members == 0 {
+		from = &lines{}
+		switch p.headers.first {
+		case 0:
+			from.header = map[string][]string{}
+		case '{':
+			from.read(&reader{s: p.headers.text, maxDepth: maxDepth}, "headers", '"', p.headers.members)
 		default:
-			err = refuse("%s holds a value of the wrong type", name)
+			from.wrong("headers is not an object")
 		}
-		if had := e.Header[key]; had != nil {
-			e.Header[key] = append(had, lines[before:]...)
-		} else if len(lines) > before {
-			e.Header[key] = lines[before:len(lines):len(lines)]
-		}
-		return err == nil
-	})
-	return err
+	}
+	e.Header = from.header
+	return from.err
 }
 
 func (p *raw) readCookies(e *Event) error {
 	if !p.cookies.set() {
 		return nil
 	}
-	const wrong = "cookies is not a list of strings"
-	if p.cookies.first != '[' {
-		return refuse(wrong)
+	good := p.cookies.first == '['
+	if good {
+		e.Cookies, good, _ = appendStrings(nil, &reader{s: p.cookies.text, maxDepth: maxDepth})
 	}
-	var err error
-	e.Cookies, err = appendStrings(nil, &reader{s: p.cookies.text}, wrong)
+	if !good {
+		return refuse("cookies is not a list of strings")
+	}
 	if len(e.Cookies) > 0 && e.Header["Cookie"] == nil {
 		e.Header["Cookie"] = []string{strings.Join(e.Cookies, "; ")}
 	}
-	return err
+	return nil
 }
 
-// appendStrings reads a list of strings, which was found to be JSON before.
-func appendStrings(to []string, list *reader, wrong string) ([]string, error) {
-	ok := list.array(func() bool {
-		raw, escaped, ok := list.quoted()
-		if ok {
-			to = append(to, text(raw, escaped))
+// appendStrings reads a list of strings. good is false if the list holds anything else, which is passed over; ok is whether it
+// is JSON.
+func appendStrings(to []string, r *reader) (_ []string, good, ok bool) {
+	good = true
+	ok = r.array(func() bool {
+		if r.next() != '"' {
+			good = false
+			return r.skip()
 		}
+		raw, escaped, ok := r.quoted()
+		to = append(to, text(raw, escaped))
 		return ok
 	})
-	if !ok {
-		return to, refuse("%s", wrong)
-	}
-	return to, nil
+	return to, good, ok
 }
 
 // usual are the names that most events have, in the two spellings in which they come: each as the client or API Gateway writes

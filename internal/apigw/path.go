@@ -6,19 +6,25 @@ import "strings"
 type arn struct{ api, stage, method, path string }
 
 func splitARN(s string, shape Shape) (a arn, ok bool) {
-	parts := strings.SplitN(s, ":", 6) // a path may hold colons
-	if len(parts) != 6 || parts[0] != "arn" || parts[2] != "execute-api" {
+	arnWord, rest, _ := strings.Cut(s, ":")
+	_, rest, _ = strings.Cut(rest, ":")
+	service, rest, _ := strings.Cut(rest, ":")
+	_, rest, _ = strings.Cut(rest, ":")
+	_, rest, whole := strings.Cut(rest, ":") // a path may hold colons
+	if !whole || arnWord != "arn" || service != "execute-api" {
 		return a, false
 	}
 	var more bool
-	if a.api, parts[5], more = strings.Cut(parts[5], "/"); !more {
+	if a.api, rest, more = strings.Cut(rest, "/"); !more {
 		return a, false
 	}
-	if a.stage, parts[5], more = strings.Cut(parts[5], "/"); !more {
+	if a.stage, rest, more = strings.Cut(rest, "/"); !more {
 		return a, false
 	}
-	a.method, a.path, _ = strings.Cut(parts[5], "/")
-	a.path = "/" + a.path
+	a.method, _, _ = strings.Cut(rest, "/")
+	if a.path = rest[len(a.method):]; a.path == "" {
+		a.path = "/"
+	}
 	if shape == WebSocket && a.method != "$connect" {
 		return a, false
 	}

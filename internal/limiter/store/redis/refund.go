@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"encoding/binary"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
@@ -13,7 +14,7 @@ import (
 //go:embed refund.lua
 var refundSource string
 
-var refundScript = newScript(widthTable() + refundSource)
+var refundScript = sync.OnceValue(func() *script { return newScript(widthTable() + refundSource) })
 
 // The results that refund.lua reports.
 const (
@@ -37,7 +38,7 @@ func (s *Store) Refund(ctx context.Context, r *limit.Receipt, units int64, now t
 	}
 	within := withTimeout(ctx, s.deadline)
 	defer within.release()
-	reply, err := s.runScript(within, refundScript, s.refundArgs(r, units, now))
+	reply, err := s.runScript(within, refundScript(), s.refundArgs(r, units, now))
 	var out limit.Refund
 	if err == nil {
 		out, err = decodeRefund(reply, r)

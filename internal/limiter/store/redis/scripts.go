@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -14,8 +15,9 @@ import (
 //go:embed decide.lua
 var decideSource string
 
-// decideScript handles every request. The generated scripts of shapes handle only the usual ones, and are faster.
-var decideScript = newScript(widthTable() + decideSource)
+// decideScript handles every request. The generated scripts of shapes handle only the usual ones, and are faster. Like
+// refundScript, it is made when it is first needed: a Lambda function starts in a few ms, of which both would take 0.15.
+var decideScript = sync.OnceValue(func() *script { return newScript(widthTable() + decideSource) })
 
 // script is a Lua script. Its first line declares it as a script that writes, so that a replica refuses it even if it
 // would only read: a replica's data is old. Redis 7 and Valkey know that line.
@@ -65,7 +67,7 @@ func (s *Store) runDecision(ctx *timeoutContext, q *query) (reply string, genera
 		}
 	}
 	q.encodeGeneral()
-	reply, err = s.runScript(ctx, decideScript, q.generalScriptArgs())
+	reply, err = s.runScript(ctx, decideScript(), q.generalScriptArgs())
 	if err == nil && reply == "" {
 		err = fmt.Errorf("%w: it is empty", errMalformedReply)
 	}
@@ -78,7 +80,7 @@ func (s *Store) runDecision(ctx *timeoutContext, q *query) (reply string, genera
 func (s *Store) expireUnreadable(ctx *timeoutContext, q *query) error {
 	q.charges = false
 	q.encodeGeneral()
-	_, err := s.runScript(ctx, decideScript, q.generalScriptArgs())
+	_, err := s.runScript(ctx, decideScript(), q.generalScriptArgs())
 	return err
 }
 
