@@ -131,7 +131,7 @@ func (sh *shard) collectReturns(now time.Time, unitsOf func(o *ownerLeases, c *c
 	defer sh.mu.Unlock()
 	var calls []*returnCall
 	instant := clock.At(now)
-	for _, o := range sh.owners {
+	for o := range sh.owners.all {
 		var r *returnCall
 		t := o.clock.At(instant)
 		for _, c := range o.counters {

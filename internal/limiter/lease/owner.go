@@ -15,12 +15,11 @@ const shardCount = 256
 // shard holds the leases of the owners whose hash ends alike, under one lock.
 type shard struct {
 	mu         sync.Mutex
-	receipts   uint64                  // ids of receipts that were given out
-	byHash     map[uint64]*ownerLeases // those of one hash are linked
-	stats      Stats                   // without Counters and Units
-	owners     []*ownerLeases          // all of them, in the order in which the sweep visits them
-	sweepOwner int                     // index in owners, where the sweep goes on
-	_          [64]byte                // keeps the mutexes of two shards off one cache line
+	owners     ownerTable
+	receipts   uint64   // ids of receipts that were given out
+	stats      Stats    // without Counters and Units
+	sweepOwner int      // index in the slots of owners, where the sweep goes on
+	_          [64]byte // keeps the mutexes of two shards off one cache line
 }
 
 // unlocked calls f without the lock, which the caller holds.
@@ -39,7 +38,6 @@ type ownerLeases struct {
 	shard        *shard
 	owner        limit.Owner
 	hash         uint64
-	next         *ownerLeases // of the same hash
 	clock        clock.Timeline
 	storeOffset  int64 // the store's clock minus the owner's, µs, as the last reply had it
 	counters     []*counter
@@ -65,16 +63,6 @@ const scanLimit = 8
 func (s *Store) hashOwner(o limit.Owner) uint64 {
 	const golden = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio: spreads the few kinds over all bits
 	return maphash.String(s.seed, o.Name) ^ uint64(o.Kind)*golden
-}
-
-// findOwner returns the owner's leases, or nil.
-func (sh *shard) findOwner(hash uint64, owner limit.Owner) *ownerLeases {
-	for o := sh.byHash[hash]; o != nil; o = o.next {
-		if o.owner == owner {
-			return o
-		}
-	}
-	return nil
 }
 
 // nextID returns a receipt id that no other process and no other shard gives out.
@@ -140,7 +128,7 @@ func (s *Store) findOrAddOwner(sh *shard, hash uint64, req *limit.Request, now c
 
 // countMissing returns the owner's leases or nil, and how many of the request's counters are not held.
 func (sh *shard) countMissing(hash uint64, req *limit.Request) (o *ownerLeases, missing int) {
-	o = sh.findOwner(hash, req.Owner)
+	o = sh.owners.find(hash, req.Owner)
 	n := 0
 	for i := range req.Charges {
 		charge := &req.Charges[i]
@@ -164,24 +152,24 @@ func (s *Store) reserveCounters(n int) bool {
 }
 
 func (s *Store) addOwner(sh *shard, hash uint64, owner limit.Owner, now clock.Instant) *ownerLeases {
-	if sh.byHash == nil {
-		sh.byHash = make(map[uint64]*ownerLeases)
-	}
-	o := &ownerLeases{store: s, shard: sh, owner: owner, hash: hash, next: sh.byHash[hash]}
+	o := &ownerLeases{store: s, shard: sh, owner: owner, hash: hash}
 	o.storeOffset = now.Wall.Microseconds() - o.clock.At(now) // a guess, until the store says what time it has
-	sh.byHash[hash] = o
-	sh.owners = append(sh.owners, o)
+	sh.owners.add(o)
 	return o
 }
 
 // dropIdleCounters visits n counters of the shard, where the last sweep stopped, and drops those that are idle, and
 // owners without counters.
 func (s *Store) dropIdleCounters(sh *shard, now clock.Instant, n int) {
-	for n > 0 && len(sh.owners) > 0 {
-		if sh.sweepOwner >= len(sh.owners) {
+	for n > 0 && sh.owners.count > 0 {
+		if sh.sweepOwner >= len(sh.owners.slots) {
 			sh.sweepOwner = 0
 		}
-		o := sh.owners[sh.sweepOwner]
+		o := sh.owners.slots[sh.sweepOwner].owner
+		if o == nil {
+			sh.sweepOwner++
+			continue
+		}
 		if n -= o.dropIdleCounters(now, n); o.sweepCounter < len(o.counters) {
 			return
 		}
@@ -190,7 +178,7 @@ func (s *Store) dropIdleCounters(sh *shard, now clock.Instant, n int) {
 			sh.sweepOwner++
 			continue
 		}
-		sh.removeOwner(sh.sweepOwner)
+		sh.owners.remove(sh.sweepOwner) // another owner may move to its slot, and is visited next
 	}
 }
 
@@ -210,24 +198,4 @@ func (o *ownerLeases) dropIdleCounters(now clock.Instant, n int) (visited int) {
 		o.store.counterCount.Add(-1)
 	}
 	return visited
-}
-
-func (sh *shard) removeOwner(i int) {
-	o, last := sh.owners[i], len(sh.owners)-1
-	sh.owners[i], sh.owners[last] = sh.owners[last], nil
-	sh.owners = sh.owners[:last]
-	if sh.byHash[o.hash] == o {
-		if o.next == nil {
-			delete(sh.byHash, o.hash)
-		} else {
-			sh.byHash[o.hash] = o.next
-		}
-		return
-	}
-	for p := sh.byHash[o.hash]; p != nil; p = p.next {
-		if p.next == o {
-			p.next = o.next
-			return
-		}
-	}
 }

@@ -191,7 +191,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	hash := s.hashOwner(req.Owner)
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
-	if o := sh.findOwner(hash, req.Owner); o != nil && o.decideLocally(req, clock.At(now), d) {
+	if o := sh.owners.find(hash, req.Owner); o != nil && o.decideLocally(req, clock.At(now), d) {
 		if s.config.Prefetch {
 			o.prefetchQuotas(req, now)
 		}
@@ -215,7 +215,7 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 	hash := s.hashOwner(req.Owner)
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
-	if o := sh.findOwner(hash, req.Owner); o != nil {
+	if o := sh.owners.find(hash, req.Owner); o != nil {
 		o.creditLeases(req, now, d)
 	}
 	sh.mu.Unlock()
@@ -281,7 +281,7 @@ func (s *Store) Stats() Stats {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		sum.add(&sh.stats)
-		for _, o := range sh.owners {
+		for o := range sh.owners.all {
 			t := o.clock.At(now)
 			for _, c := range o.counters {
 				sum.Counters++
@@ -332,7 +332,7 @@ func (sh *shard) heldLeases(now clock.Instant) []Held {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	var held []Held
-	for _, o := range sh.owners {
+	for o := range sh.owners.all {
 		t := o.clock.At(now)
 		for _, c := range o.counters {
 			if c.lease.Units > 0 && t < c.until {
