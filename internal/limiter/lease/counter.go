@@ -5,7 +5,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/singleflight"
 )
 
-// counter is one tier's counter for one owner and value, as this process knows it. Times are of the owner's clock.
+// counter is one tier's counter for one owner and value, as this process knows it. Times are of the shard's clock.
 type counter struct {
 	// A decision without a call reads these. They lie in few cache lines.
 	tier   *limit.Tier

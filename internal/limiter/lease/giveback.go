@@ -133,7 +133,7 @@ func (sh *shard) collectReturns(now time.Time, unitsOf func(o *ownerLeases, c *c
 	instant := clock.At(now)
 	for o := range sh.owners.all {
 		var r *returnCall
-		t := o.clock.At(instant)
+		t := o.shard.clock.At(instant)
 		for _, c := range o.counters {
 			units := unitsOf(o, c, t)
 			if units <= 0 {

@@ -10,7 +10,7 @@ import (
 //
 // It is the path of nearly all requests, and expects the owner's counters in the order of the request's limits.
 func (o *ownerLeases) decideLocally(req *limit.Request, now clock.Instant, d *limit.Decision) bool {
-	s, t := o.store, o.clock.At(now)
+	s, t := o.store, o.shard.clock.At(now)
 	e := d.BeginLeased(req, t+o.storeOffset, limit.ReceiptID{})
 	n, unknown := 0, false
 	for i := range req.Charges {

@@ -15,6 +15,7 @@ const shardCount = 256
 // shard holds the leases of the owners whose hash ends alike, under one lock.
 type shard struct {
 	mu         sync.Mutex
+	clock      clock.Timeline
 	owners     ownerTable
 	receipts   uint64   // ids of receipts that were given out
 	stats      Stats    // without Counters and Units
@@ -31,14 +32,13 @@ func (sh *shard) unlocked(f func()) {
 
 // ownerLeases is what this process holds of one owner's counters. The shard's lock guards it.
 //
-// Times named t, here and in the other files, are of the owner's clock, a [clock.Timeline]: µs since the owner was
-// added. Times named storeNow are µs since 1970 by the store's clock.
+// Times named t, here and in the other files, are of the shard's clock, a [clock.Timeline]: µs since its first request.
+// Times named storeNow are µs since 1970 by the store's clock.
 type ownerLeases struct {
 	owner        limit.Owner
 	counters     []*counter
-	storeOffset  int64       // the store's clock minus the owner's, µs, as the last reply had it
+	storeOffset  int64       // the store's clock minus the shard's, µs, as the last reply had it
 	few          [3]*counter // memory for counters; most owners have no more
-	clock        clock.Timeline
 	store        *Store
 	shard        *shard
 	hash         uint64
@@ -166,7 +166,7 @@ func (s *Store) reserveCounters(n int) bool {
 
 func (s *Store) addOwner(sh *shard, hash uint64, owner limit.Owner, now clock.Instant) *ownerLeases {
 	o := &ownerLeases{store: s, shard: sh, owner: owner, hash: hash}
-	o.storeOffset = now.Wall.Microseconds() - o.clock.At(now) // a guess, until the store says what time it has
+	o.storeOffset = now.Wall.Microseconds() - o.shard.clock.At(now) // a guess, until the store says what time it has
 	o.counters = o.few[:0]
 	sh.owners.add(o)
 	return o
@@ -199,7 +199,7 @@ func (s *Store) dropIdleCounters(sh *shard, now clock.Instant, n int) {
 // dropIdleCounters visits up to n of the owner's counters and drops those that are idle. It returns how many it
 // visited.
 func (o *ownerLeases) dropIdleCounters(now clock.Instant, n int) (visited int) {
-	t := o.clock.At(now)
+	t := o.shard.clock.At(now)
 	for ; visited < n && o.sweepCounter < len(o.counters); visited++ {
 		c := o.counters[o.sweepCounter]
 		if !c.isIdle(t) {

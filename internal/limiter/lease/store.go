@@ -225,7 +225,7 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 
 // creditLeases adds to the results of a peek what is leased and can be spent.
 func (o *ownerLeases) creditLeases(req *limit.Request, now time.Time, d *limit.Decision) {
-	t := o.clock.At(clock.At(now))
+	t := o.shard.clock.At(clock.At(now))
 	i := 0
 	for j := range req.Charges {
 		charge := &req.Charges[j]
@@ -282,7 +282,7 @@ func (s *Store) Stats() Stats {
 		sh.mu.Lock()
 		sum.add(&sh.stats)
 		for o := range sh.owners.all {
-			t := o.clock.At(now)
+			t := o.shard.clock.At(now)
 			for _, c := range o.counters {
 				sum.Counters++
 				if t < c.until {
@@ -333,7 +333,7 @@ func (sh *shard) heldLeases(now clock.Instant) []Held {
 	defer sh.mu.Unlock()
 	var held []Held
 	for o := range sh.owners.all {
-		t := o.clock.At(now)
+		t := o.shard.clock.At(now)
 		for _, c := range o.counters {
 			if c.lease.Units > 0 && t < c.until {
 				left := time.Duration(c.until-t) * time.Microsecond
