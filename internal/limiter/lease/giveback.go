@@ -70,7 +70,7 @@ func (o *ownerLeases) spareUnits(c *counter, t int64) int64 {
 	if t >= c.until || c.lease.Units == 0 || c.lease.At == 0 || c.flight != nil || c.lease.Other() {
 		return 0
 	}
-	k := o.store.config.tuning
+	k := o.shard.store.config.tuning
 	v := o.viewOf(c, t, 1, 0)
 	if float64(v.Left) >= k.plentyTimes*max(v.Total, v.Rate)*v.EndsIn.Seconds() {
 		return 0

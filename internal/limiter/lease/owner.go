@@ -15,6 +15,7 @@ const shardCount = 256
 // shard holds the leases of the owners whose hash ends alike, under one lock.
 type shard struct {
 	mu         sync.Mutex
+	store      *Store
 	clock      clock.Timeline
 	owners     ownerTable
 	receipts   uint64   // ids of receipts that were given out
@@ -35,12 +36,12 @@ func (sh *shard) unlocked(f func()) {
 // Times named t, here and in the other files, are of the shard's clock, a [clock.Timeline]: µs since its first request.
 // Times named storeNow are µs since 1970 by the store's clock.
 type ownerLeases struct {
-	owner        limit.Owner
-	counters     []*counter
-	storeOffset  int64       // the store's clock minus the shard's, µs, as the last reply had it
+	owner       limit.Owner
+	counters    []*counter
+	storeOffset int64 // the store's clock minus the shard's, µs, as the last reply had it
+	shard       *shard
+
 	few          [3]*counter // memory for counters; most owners have no more
-	store        *Store
-	shard        *shard
 	hash         uint64
 	sweepCounter int                     // index in counters, where the sweep goes on
 	index        map[counterKey]*counter // nil up to scanLimit counters
@@ -73,7 +74,7 @@ func (s *Store) hashOwner(o limit.Owner) uint64 {
 // nextID returns a receipt id that no other process and no other shard gives out.
 func (o *ownerLeases) nextID() limit.ReceiptID {
 	o.shard.receipts++
-	return limit.ReceiptID{Hi: o.store.boot, Lo: o.shard.receipts*shardCount + o.hash%shardCount}
+	return limit.ReceiptID{Hi: o.shard.store.boot, Lo: o.shard.receipts*shardCount + o.hash%shardCount}
 }
 
 // findCounter returns the counter, or nil. Most owners' counters lie in the order of their plan: guess is the place
@@ -165,7 +166,7 @@ func (s *Store) reserveCounters(n int) bool {
 }
 
 func (s *Store) addOwner(sh *shard, hash uint64, owner limit.Owner, now clock.Instant) *ownerLeases {
-	o := &ownerLeases{store: s, shard: sh, owner: owner, hash: hash}
+	o := &ownerLeases{shard: sh, owner: owner, hash: hash}
 	o.storeOffset = now.Wall.Microseconds() - o.shard.clock.At(now) // a guess, until the store says what time it has
 	o.counters = o.few[:0]
 	sh.owners.add(o)
@@ -209,7 +210,7 @@ func (o *ownerLeases) dropIdleCounters(now clock.Instant, n int) (visited int) {
 		o.shard.stats.Lost += c.lease.Units
 		delete(o.index, counterKey{c.tier.Identity(), c.value})
 		o.counters = slices.Delete(o.counters, o.sweepCounter, o.sweepCounter+1)
-		o.store.counterCount.Add(-1)
+		o.shard.store.counterCount.Add(-1)
 	}
 	return visited
 }

@@ -21,7 +21,7 @@ const (
 // prefetchQuotas begins a call, with [Config.Prefetch], for each home quota of the request of which the rule leases
 // more before a request lacks it. The caller holds the shard's lock.
 func (o *ownerLeases) prefetchQuotas(req *limit.Request, now time.Time) {
-	s := o.store
+	s := o.shard.store
 	if !s.config.Prefetch {
 		return
 	}

@@ -131,6 +131,9 @@ func New(c Config) (*Store, error) {
 	c.setDefaults()
 	s := &Store{config: c, seed: maphash.MakeSeed(), boot: rand.Uint64(), life: c.Life.Microseconds(),
 		homeLife: c.HomeLife.Microseconds()}
+	for i := range s.shards {
+		s.shards[i].store = s
+	}
 	s.calls.New = func() any { return new(call) }
 	givingBack, stop := context.WithCancel(context.Background())
 	s.stopGivingBack = stop
