@@ -39,7 +39,7 @@ type tierCall struct {
 
 	reserved   int64 // units of the lease that are reserved for the request
 	leaseAt    int64 // the window, slot or entry that counts the lease before the call: the Leftover's At
-	leaseUntil int64 // when that lease ends, by the owner's clock
+	leaseUntil int64 // when that lease ends, by the shard's clock
 	returned   int64 // units of an ended lease that the call gives back
 	need       int64 // units that the call asks for, for the request: cost minus reserved; 0 if a ramp is to serve it
 
@@ -123,7 +123,7 @@ func (c *call) decideByOneCall(
 	sh.stats.Calls++
 	sh.unlocked(func() { after, err = c.callStore(ctx, at) })
 	c.noteOutcome(ctx, err)
-	t := c.owner.clock.At(after.instant)
+	t := c.owner.shard.clock.At(after.instant)
 	if err != nil {
 		c.putBackReserved(t)
 		c.completeFlight(sharedError(ctx, err))
@@ -172,7 +172,7 @@ func (c *call) collectCounters() {
 
 // pendingCall returns the flight of a call under way that may bring units which the request lacks, or nil.
 func (c *call) pendingCall(at requestTime) *singleflight.Call {
-	t := c.owner.clock.At(at.instant)
+	t := c.owner.shard.clock.At(at.instant)
 	for i := range c.tiers {
 		tc := &c.tiers[i]
 		if f := tc.counter.flight; f != nil && tc.mayLease && tc.counter.spendable(t) < tc.cost {
@@ -193,9 +193,9 @@ func waitFor(ctx context.Context, flight *singleflight.Call) error {
 }
 
 // reserveUnits reserves for the request what its counters have leased, and writes the call for the rest. It returns the
-// time of the request by the owner's clock: leases are counted from it.
+// time of the request by the shard's clock: leases are counted from it.
 func (c *call) reserveUnits(at requestTime) (sent int64) {
-	t := c.owner.clock.At(at.instant)
+	t := c.owner.shard.clock.At(at.instant)
 	c.ask = limit.Request{Owner: c.request.Owner, Charges: c.request.Charges, Leases: c.ask.Leases[:0]}
 	isPlain, mustFit := true, false
 	for i := range c.tiers {
@@ -222,7 +222,7 @@ func (c *call) reserveUnits(at requestTime) (sent int64) {
 	} else {
 		c.beginFlight(at.instant)
 	}
-	return t - c.owner.clock.Behind(at.instant)
+	return t - c.owner.shard.clock.Behind(at.instant)
 }
 
 // reserveLeased reserves what the counter has leased, up to the cost, and has the call return a lease that cannot be

@@ -5,21 +5,21 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/singleflight"
 )
 
-// counter is one tier's counter for one owner and value, as this process knows it. Times are of the owner's clock.
+// counter is one tier's counter for one owner and value, as this process knows it. Times are of the shard's clock.
 type counter struct {
-	tier        *limit.Tier
-	value       limit.Value
+	// A decision without a call reads these. They lie in few cache lines.
+	tier   *limit.Tier
+	value  limit.Value
+	until  int64          // when the lease ends
+	ramp   ramp           // which of the lease's units cannot be spent yet
+	lease  limit.Leftover // the units that are leased and not spent
+	demand demand
+
+	denial      denial
+	flight      *singleflight.Call // the call under way that leases this counter, or nil
+	supply      supply
+	prefetchAt  int64 // the counter is not prefetched before this time
 	isHomeQuota bool
-
-	lease limit.Leftover // the units that are leased and not spent
-	until int64          // when the lease ends
-	ramp  ramp           // which of the lease's units cannot be spent yet
-
-	denial     denial
-	flight     *singleflight.Call // the call under way that leases this counter, or nil
-	demand     demand
-	supply     supply
-	prefetchAt int64 // the counter is not prefetched before this time
 }
 
 // ramp is units of a lease that come free evenly over time. The zero ramp has none.

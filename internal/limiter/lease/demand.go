@@ -82,7 +82,7 @@ func (d *demand) rate(t int64) float64 {
 // supply estimates, from the store's answers, how fast all processes together use one counter.
 type supply struct {
 	used      int64   // units, at the last answer that was sampled
-	at        int64   // when that was, by the owner's clock
+	at        int64   // when that was, by the shard's clock
 	end       int64   // of the window that the last answer was about, by the store's clock; 0: there was no answer
 	left      int64   // units that the store had left at the last answer
 	total     float64 // units per second that all processes use

@@ -70,7 +70,7 @@ func (o *ownerLeases) spareUnits(c *counter, t int64) int64 {
 	if t >= c.until || c.lease.Units == 0 || c.lease.At == 0 || c.flight != nil || c.lease.Other() {
 		return 0
 	}
-	k := o.store.config.tuning
+	k := o.shard.store.config.tuning
 	v := o.viewOf(c, t, 1, 0)
 	if float64(v.Left) >= k.plentyTimes*max(v.Total, v.Rate)*v.EndsIn.Seconds() {
 		return 0
@@ -131,9 +131,9 @@ func (sh *shard) collectReturns(now time.Time, unitsOf func(o *ownerLeases, c *c
 	defer sh.mu.Unlock()
 	var calls []*returnCall
 	instant := clock.At(now)
-	for _, o := range sh.owners {
+	for o := range sh.owners.all {
 		var r *returnCall
-		t := o.clock.At(instant)
+		t := o.shard.clock.At(instant)
 		for _, c := range o.counters {
 			units := unitsOf(o, c, t)
 			if units <= 0 {

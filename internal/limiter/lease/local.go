@@ -10,7 +10,7 @@ import (
 //
 // It is the path of nearly all requests, and expects the owner's counters in the order of the request's limits.
 func (o *ownerLeases) decideLocally(req *limit.Request, now clock.Instant, d *limit.Decision) bool {
-	s, t := o.store, o.clock.At(now)
+	s, t := o.shard.store, o.shard.clock.At(now)
 	e := d.BeginLeased(req, t+o.storeOffset, limit.ReceiptID{})
 	n, unknown := 0, false
 	for i := range req.Charges {
@@ -56,7 +56,7 @@ func (o *ownerLeases) decideInAnyOrder(req *limit.Request, t int64, d *limit.Dec
 		charge := &req.Charges[i]
 		for j := range charge.Limit.Tiers {
 			c := o.findCounter(&charge.Limit.Tiers[j], charge.Value, len(counters))
-			if c == nil || c.tier != &charge.Limit.Tiers[j] || !o.store.mayLease(charge.Limit) || !c.lease.Known() {
+			if c == nil || c.tier != &charge.Limit.Tiers[j] || !o.shard.store.mayLease(charge.Limit) || !c.lease.Known() {
 				return false
 			}
 			retryAt, known := c.decideCost(charge.Cost, t, o.storeOffset)

@@ -15,12 +15,13 @@ const shardCount = 256
 // shard holds the leases of the owners whose hash ends alike, under one lock.
 type shard struct {
 	mu         sync.Mutex
-	receipts   uint64                  // ids of receipts that were given out
-	byHash     map[uint64]*ownerLeases // those of one hash are linked
-	stats      Stats                   // without Counters and Units
-	owners     []*ownerLeases          // all of them, in the order in which the sweep visits them
-	sweepOwner int                     // index in owners, where the sweep goes on
-	_          [64]byte                // keeps the mutexes of two shards off one cache line
+	store      *Store
+	clock      clock.Timeline
+	owners     ownerTable
+	receipts   uint64   // ids of receipts that were given out
+	stats      Stats    // without Counters and Units
+	sweepOwner int      // index in the slots of owners, where the sweep goes on
+	_          [64]byte // keeps the mutexes of two shards off one cache line
 }
 
 // unlocked calls f without the lock, which the caller holds.
@@ -32,19 +33,22 @@ func (sh *shard) unlocked(f func()) {
 
 // ownerLeases is what this process holds of one owner's counters. The shard's lock guards it.
 //
-// Times named t, here and in the other files, are of the owner's clock, a [clock.Timeline]: µs since the owner was
-// added. Times named storeNow are µs since 1970 by the store's clock.
+// Times named t, here and in the other files, are of the shard's clock, a [clock.Timeline]: µs since its first request.
+// Times named storeNow are µs since 1970 by the store's clock.
 type ownerLeases struct {
-	store        *Store
-	shard        *shard
-	owner        limit.Owner
+	owner       limit.Owner
+	counters    []*counter
+	storeOffset int64 // the store's clock minus the shard's, µs, as the last reply had it
+	shard       *shard
+
+	few          [3]*counter // memory for counters; most owners have no more
 	hash         uint64
-	next         *ownerLeases // of the same hash
-	clock        clock.Timeline
-	storeOffset  int64 // the store's clock minus the owner's, µs, as the last reply had it
-	counters     []*counter
 	sweepCounter int                     // index in counters, where the sweep goes on
 	index        map[counterKey]*counter // nil up to scanLimit counters
+
+	// free is memory for counters that are added next. The counters of one request lie side by side, so that a decision
+	// waits for memory once and not once for each of them.
+	free []counter
 }
 
 // counterKey tells apart the counters of an owner. Two versions of a plan have the same counter if the tiers have the
@@ -67,20 +71,10 @@ func (s *Store) hashOwner(o limit.Owner) uint64 {
 	return maphash.String(s.seed, o.Name) ^ uint64(o.Kind)*golden
 }
 
-// findOwner returns the owner's leases, or nil.
-func (sh *shard) findOwner(hash uint64, owner limit.Owner) *ownerLeases {
-	for o := sh.byHash[hash]; o != nil; o = o.next {
-		if o.owner == owner {
-			return o
-		}
-	}
-	return nil
-}
-
 // nextID returns a receipt id that no other process and no other shard gives out.
 func (o *ownerLeases) nextID() limit.ReceiptID {
 	o.shard.receipts++
-	return limit.ReceiptID{Hi: o.store.boot, Lo: o.shard.receipts*shardCount + o.hash%shardCount}
+	return limit.ReceiptID{Hi: o.shard.store.boot, Lo: o.shard.receipts*shardCount + o.hash%shardCount}
 }
 
 // findCounter returns the counter, or nil. Most owners' counters lie in the order of their plan: guess is the place
@@ -103,7 +97,12 @@ func (o *ownerLeases) findCounter(t *limit.Tier, v limit.Value, guess int) *coun
 }
 
 func (o *ownerLeases) addCounter(t *limit.Tier, v limit.Value) *counter {
-	c := &counter{tier: t, value: v, isHomeQuota: isHomeQuota(t)}
+	if len(o.free) == 0 {
+		o.free = make([]counter, 1)
+	}
+	c := &o.free[0]
+	o.free = o.free[1:]
+	c.tier, c.value, c.isHomeQuota = t, v, isHomeQuota(t)
 	o.counters = append(o.counters, c)
 	if o.index != nil {
 		o.index[counterKey{t.Identity(), v}] = c
@@ -132,6 +131,9 @@ func (s *Store) findOrAddOwner(sh *shard, hash uint64, req *limit.Request, now c
 			if o == nil {
 				o = s.addOwner(sh, hash, req.Owner, now)
 			}
+			if len(o.free) < missing {
+				o.free = make([]counter, missing)
+			}
 			return o
 		}
 	}
@@ -140,7 +142,7 @@ func (s *Store) findOrAddOwner(sh *shard, hash uint64, req *limit.Request, now c
 
 // countMissing returns the owner's leases or nil, and how many of the request's counters are not held.
 func (sh *shard) countMissing(hash uint64, req *limit.Request) (o *ownerLeases, missing int) {
-	o = sh.findOwner(hash, req.Owner)
+	o = sh.owners.find(hash, req.Owner)
 	n := 0
 	for i := range req.Charges {
 		charge := &req.Charges[i]
@@ -164,24 +166,25 @@ func (s *Store) reserveCounters(n int) bool {
 }
 
 func (s *Store) addOwner(sh *shard, hash uint64, owner limit.Owner, now clock.Instant) *ownerLeases {
-	if sh.byHash == nil {
-		sh.byHash = make(map[uint64]*ownerLeases)
-	}
-	o := &ownerLeases{store: s, shard: sh, owner: owner, hash: hash, next: sh.byHash[hash]}
-	o.storeOffset = now.Wall.Microseconds() - o.clock.At(now) // a guess, until the store says what time it has
-	sh.byHash[hash] = o
-	sh.owners = append(sh.owners, o)
+	o := &ownerLeases{shard: sh, owner: owner, hash: hash}
+	o.storeOffset = now.Wall.Microseconds() - o.shard.clock.At(now) // a guess, until the store says what time it has
+	o.counters = o.few[:0]
+	sh.owners.add(o)
 	return o
 }
 
 // dropIdleCounters visits n counters of the shard, where the last sweep stopped, and drops those that are idle, and
 // owners without counters.
 func (s *Store) dropIdleCounters(sh *shard, now clock.Instant, n int) {
-	for n > 0 && len(sh.owners) > 0 {
-		if sh.sweepOwner >= len(sh.owners) {
+	for n > 0 && sh.owners.count > 0 {
+		if sh.sweepOwner >= len(sh.owners.slots) {
 			sh.sweepOwner = 0
 		}
-		o := sh.owners[sh.sweepOwner]
+		o := sh.owners.slots[sh.sweepOwner].owner
+		if o == nil {
+			sh.sweepOwner++
+			continue
+		}
 		if n -= o.dropIdleCounters(now, n); o.sweepCounter < len(o.counters) {
 			return
 		}
@@ -190,14 +193,14 @@ func (s *Store) dropIdleCounters(sh *shard, now clock.Instant, n int) {
 			sh.sweepOwner++
 			continue
 		}
-		sh.removeOwner(sh.sweepOwner)
+		sh.owners.remove(sh.sweepOwner) // another owner may move to its slot, and is visited next
 	}
 }
 
 // dropIdleCounters visits up to n of the owner's counters and drops those that are idle. It returns how many it
 // visited.
 func (o *ownerLeases) dropIdleCounters(now clock.Instant, n int) (visited int) {
-	t := o.clock.At(now)
+	t := o.shard.clock.At(now)
 	for ; visited < n && o.sweepCounter < len(o.counters); visited++ {
 		c := o.counters[o.sweepCounter]
 		if !c.isIdle(t) {
@@ -207,27 +210,7 @@ func (o *ownerLeases) dropIdleCounters(now clock.Instant, n int) (visited int) {
 		o.shard.stats.Lost += c.lease.Units
 		delete(o.index, counterKey{c.tier.Identity(), c.value})
 		o.counters = slices.Delete(o.counters, o.sweepCounter, o.sweepCounter+1)
-		o.store.counterCount.Add(-1)
+		o.shard.store.counterCount.Add(-1)
 	}
 	return visited
-}
-
-func (sh *shard) removeOwner(i int) {
-	o, last := sh.owners[i], len(sh.owners)-1
-	sh.owners[i], sh.owners[last] = sh.owners[last], nil
-	sh.owners = sh.owners[:last]
-	if sh.byHash[o.hash] == o {
-		if o.next == nil {
-			delete(sh.byHash, o.hash)
-		} else {
-			sh.byHash[o.hash] = o.next
-		}
-		return
-	}
-	for p := sh.byHash[o.hash]; p != nil; p = p.next {
-		if p.next == o {
-			p.next = o.next
-			return
-		}
-	}
 }

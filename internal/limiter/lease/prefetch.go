@@ -21,7 +21,7 @@ const (
 // prefetchQuotas begins a call, with [Config.Prefetch], for each home quota of the request of which the rule leases
 // more before a request lacks it. The caller holds the shard's lock.
 func (o *ownerLeases) prefetchQuotas(req *limit.Request, now time.Time) {
-	s := o.store
+	s := o.shard.store
 	if !s.config.Prefetch {
 		return
 	}
@@ -31,8 +31,8 @@ func (o *ownerLeases) prefetchQuotas(req *limit.Request, now time.Time) {
 			continue
 		}
 		at := requestTime{now, clock.At(now)}
-		t := o.clock.At(at.instant)
-		sent := t - o.clock.Behind(at.instant) // earlier than t if the request has made a call of its own
+		t := o.shard.clock.At(at.instant)
+		sent := t - o.shard.clock.Behind(at.instant) // earlier than t if the request has made a call of its own
 		c := s.calls.Get().(*call)
 		c.store, c.owner = s, o
 		if !c.preparePrefetch(charge, at, t) {
@@ -99,7 +99,7 @@ func (c *call) runPrefetch(at requestTime, sent int64) {
 	c.owner.shard.mu.Lock()
 	defer c.owner.shard.mu.Unlock()
 	c.noteOutcome(ctx, err)
-	if t := c.owner.clock.At(at.instant); err != nil {
+	if t := c.owner.shard.clock.At(at.instant); err != nil {
 		c.putBackReserved(t)
 	} else {
 		c.storeReply(sent, t)

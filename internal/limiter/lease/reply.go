@@ -161,10 +161,10 @@ func (o *ownerLeases) rememberDenial(c *counter, t, cost, retryAt, storeNow int6
 	if c.denial.covers(cost, t) {
 		return
 	}
-	c.supply.noteRanOut(c.supply.end, storeNow, o.store.config.tuning)
+	c.supply.noteRanOut(c.supply.end, storeNow, o.shard.store.config.tuning)
 	v := o.viewOf(c, t, cost, cost)
 	fits := time.Duration(max(retryAt-storeNow, 0)) * time.Microsecond
-	wait := o.store.config.Rule.DenyFor(&v, fits, c.denial.repeats)
+	wait := o.shard.store.config.Rule.DenyFor(&v, fits, c.denial.repeats)
 	// However long the reply took, the denial ends at retryAt.
 	until := min(t+max(wait.Microseconds(), 0), retryAt-o.storeOffset)
 	c.denial = denial{cost: cost, until: until, storeUntil: retryAt, repeats: c.denial.repeats + 1}

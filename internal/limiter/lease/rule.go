@@ -139,7 +139,7 @@ func wholeUnits(v float64) int64 {
 
 // viewOf returns the rule's view of the counter, for a request that lacks units of its cost.
 func (o *ownerLeases) viewOf(c *counter, t, cost, lacks int64) View {
-	s := o.store
+	s := o.shard.store
 	v := View{
 		Tier: c.tier, Cost: cost, Lacks: lacks, Spendable: c.spendable(t), Left: c.tier.Capacity(),
 		Rate: c.demand.rate(t), Total: c.supply.total, Saturated: c.supply.saturated,
@@ -174,6 +174,6 @@ func (o *ownerLeases) leaseEnd(c *counter, storeNow int64) int64 {
 	case storeNow < c.supply.end:
 		return c.supply.end
 	default:
-		return storeNow + o.store.lifeOf(c)
+		return storeNow + o.shard.store.lifeOf(c)
 	}
 }

@@ -131,6 +131,9 @@ func New(c Config) (*Store, error) {
 	c.setDefaults()
 	s := &Store{config: c, seed: maphash.MakeSeed(), boot: rand.Uint64(), life: c.Life.Microseconds(),
 		homeLife: c.HomeLife.Microseconds()}
+	for i := range s.shards {
+		s.shards[i].store = s
+	}
 	s.calls.New = func() any { return new(call) }
 	givingBack, stop := context.WithCancel(context.Background())
 	s.stopGivingBack = stop
@@ -191,7 +194,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	hash := s.hashOwner(req.Owner)
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
-	if o := sh.findOwner(hash, req.Owner); o != nil && o.decideLocally(req, clock.At(now), d) {
+	if o := sh.owners.find(hash, req.Owner); o != nil && o.decideLocally(req, clock.At(now), d) {
 		if s.config.Prefetch {
 			o.prefetchQuotas(req, now)
 		}
@@ -215,7 +218,7 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 	hash := s.hashOwner(req.Owner)
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
-	if o := sh.findOwner(hash, req.Owner); o != nil {
+	if o := sh.owners.find(hash, req.Owner); o != nil {
 		o.creditLeases(req, now, d)
 	}
 	sh.mu.Unlock()
@@ -225,7 +228,7 @@ func (s *Store) Peek(ctx context.Context, req *limit.Request, now time.Time, d *
 
 // creditLeases adds to the results of a peek what is leased and can be spent.
 func (o *ownerLeases) creditLeases(req *limit.Request, now time.Time, d *limit.Decision) {
-	t := o.clock.At(clock.At(now))
+	t := o.shard.clock.At(clock.At(now))
 	i := 0
 	for j := range req.Charges {
 		charge := &req.Charges[j]
@@ -281,8 +284,8 @@ func (s *Store) Stats() Stats {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		sum.add(&sh.stats)
-		for _, o := range sh.owners {
-			t := o.clock.At(now)
+		for o := range sh.owners.all {
+			t := o.shard.clock.At(now)
 			for _, c := range o.counters {
 				sum.Counters++
 				if t < c.until {
@@ -332,8 +335,8 @@ func (sh *shard) heldLeases(now clock.Instant) []Held {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	var held []Held
-	for _, o := range sh.owners {
-		t := o.clock.At(now)
+	for o := range sh.owners.all {
+		t := o.shard.clock.At(now)
 		for _, c := range o.counters {
 			if c.lease.Units > 0 && t < c.until {
 				left := time.Duration(c.until-t) * time.Microsecond

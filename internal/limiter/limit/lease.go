@@ -172,53 +172,68 @@ type Leftover struct {
 	Units int64 // leased units that are not spent yet
 	At    int64 // [Lease].At of the lease; 0: nothing was leased
 
-	seen Result // the counter after the lease was granted, as if all leased units had been spent
+	// The counter after the lease was granted, as if all leased units had been spent: these fields of its Result.
+	tier     *Tier // nil: nothing is known
+	other    bool
+	leaseAt  int64
+	alsoSeen int64
+	seen     numbers
+	window   span
+}
+
+// result returns what l knows of the counter as a Result.
+func (l *Leftover) result() Result {
+	return Result{Tier: l.tier, Other: l.other, leaseAt: l.leaseAt, alsoSeen: l.alsoSeen, seen: l.seen, window: l.window}
 }
 
 // Known reports whether the store has said anything of the counter.
-func (l *Leftover) Known() bool { return l.seen.Tier != nil }
+func (l *Leftover) Known() bool { return l.tier != nil }
 
 // Keep sets Units and At of l to those of an older lease that is still held. What l knows of the counter stays.
 func (l *Leftover) Keep(units, at int64) {
 	l.Units, l.At = units, at
-	if l.seen.Tier != nil && l.seen.Tier.Leasing().Apart {
-		l.seen.leaseAt = at
+	if l.tier != nil && l.tier.Leasing().Apart {
+		l.leaseAt = at
 	}
 }
 
 // Other reports that the counter is the one shared by all values beyond the limit's bound.
-func (l *Leftover) Other() bool { return l.seen.Other }
+func (l *Leftover) Other() bool { return l.other }
 
 // InStore is how many units remained in the store after it granted the lease. Others may have taken some of them since.
 func (l *Leftover) InStore() int64 {
-	if l.seen.Tier == nil {
+	if l.tier == nil {
 		return 0
 	}
-	return l.seen.Remaining()
+	r := l.result()
+	return r.Remaining()
 }
 
 // Rebind makes l a Leftover of the tier t, which must have the identity and the numbers of the tier that l had.
 func (l *Leftover) Rebind(t *Tier) {
-	if l.seen.Tier != nil {
-		l.seen.Tier = t
+	if l.tier != nil {
+		l.tier = t
 	}
 }
 
 // AddUsed adds units to what l says is used: units of which the store did not know when it granted the lease.
 func (l *Leftover) AddUsed(units int64) {
-	if l.seen.Tier != nil {
-		l.seen.Tier.counts.addUsed(&l.seen, units)
+	if l.tier == nil {
+		return
 	}
+	r := l.result()
+	l.tier.counts.addUsed(&r, units)
+	l.seen = r.seen
 }
 
 // Leftover returns what the store said of result i, and Lease(i).At. Its Units are 0. The caller sets them, to
 // Lease(i).Units and, if the decision was allowed, the units that the request needed.
 func (d *Decision) Leftover(i int) Leftover {
-	r := &d.Results[i]
-	l := Leftover{At: d.Lease(i).At, seen: *r}
-	l.seen.Charged = 0
-	r.Tier.counts.addUsed(&l.seen, r.Charged)
-	return l
+	r := d.Results[i]
+	r.Tier.counts.addUsed(&r, r.Charged)
+	return Leftover{
+		At: d.Lease(i).At, tier: r.Tier, other: r.Other, leaseAt: r.leaseAt, alsoSeen: r.alsoSeen, seen: r.seen, window: r.window,
+	}
 }
 
 // BeginLeased empties d for a request that is decided without the store, from leases. The caller then adds the results,
@@ -240,11 +255,11 @@ func (e *Evaluation) FromLeftover(chargeIndex int, l *Leftover, retryAt int64) {
 		e.Results = append(e.Results, Result{})
 	}
 	e.Results = e.Results[:n+1]
-	r := &e.Results[n]
-	*r = l.seen
-	r.Cost, r.Charged, r.chargeIndex = e.charges[chargeIndex].Cost, 0, int16(chargeIndex)
-	r.Admits, r.Never, r.RetryAt = retryAt == 0, false, retryAt
-	counts := r.Tier.counts
+	r, t := &e.Results[n], l.tier
+	r.clear(t, int16(chargeIndex), e.charges[chargeIndex].Cost, t.limit.Mode == Shadow)
+	r.leaseAt, r.alsoSeen, r.seen, r.window, r.Other = l.leaseAt, l.alsoSeen, l.seen, l.window, l.other
+	r.Admits, r.RetryAt = retryAt == 0, retryAt
+	counts := t.counts
 	counts.addUsed(r, -l.Units)
 	if r.Cost > r.Tier.capacity {
 		r.Admits, r.Never, r.RetryAt = false, true, 0
