@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	"github.com/sluicelimits/sluice/bench/shared"
@@ -50,6 +51,50 @@ func workloadFigure(first, last int, of func(*shared.Score) float64) func(short 
 		}
 		return r, nil
 	}
+}
+
+// jumpFigure is the denials, in percent of the requests, that came early while 80 % of each tenant's requests go to one
+// process, and every 7 s to the next one. Seven windows of 10 s are measured: in them the load moves ten times, each
+// time at another second of its window.
+func jumpFigure(short bool) (Result, error) {
+	length := shared.Length{Warm: 1, Measured: 7}
+	if short {
+		length = shared.Length{Measured: 1}
+	}
+	s := shared.Jump(limit.FixedWindow)
+	g, err := shared.Run(context.Background(), &s, shared.Leased, workloadSeed, length)
+	if err != nil {
+		return Result{}, err
+	}
+	if g.Over > 0 {
+		return Result{}, fmt.Errorf("%d units were admitted above a limit", g.Over)
+	}
+	r := Result{Value: g.EarlyPct}
+	r.note("%.4g calls/s; %d units over, %.2f %% short, %.2f %% missed; %d requests, %d admitted",
+		g.StoreOps, g.Over, g.ShortPct, g.MissedPct, g.Requests, g.Admitted)
+	return r, nil
+}
+
+// inTurnFigure is how many calls of the store a request takes while 400 Lambda environments serve one tenant's 1,000
+// requests per second in turn, each request at the environment that has waited longest: the most with any of the four
+// limits. It is measured in virtual time.
+func inTurnFigure(short bool) (Result, error) {
+	length := shared.Length{Warm: 2, Measured: 12}
+	if short {
+		length = shared.Length{Measured: 1}
+	}
+	var r Result
+	for _, s := range shared.InTurn(limit.FixedWindow) {
+		g, err := shared.Simulate(context.Background(), &s, shared.Leased, workloadSeed, length)
+		if err != nil {
+			return Result{}, err
+		}
+		perRequest := g.StoreOps / s.Demand()
+		r.Value = max(r.Value, perRequest)
+		r.note("%s: %.3f calls a request; %d units over, %.2f %% early, %.2f %% missed",
+			s.Name, perRequest, g.Over, g.EarlyPct, g.MissedPct)
+	}
+	return r, nil
 }
 
 func storeOps(g *shared.Score) float64  { return g.StoreOps }

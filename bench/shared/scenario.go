@@ -5,6 +5,7 @@ import (
 	"iter"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sort"
 	"strconv"
 	"time"
@@ -224,9 +225,16 @@ func Uneven(alg limit.Algorithm) []Scenario {
 	}
 	pinned := withRates("80 % at one instance", alg, instances, evenly(tenants, perTenant), share)
 	pinned.Route = Favourite
-	jumping := withRates("so, jumping every 7 s", alg, instances, evenly(tenants, perTenant), share)
-	jumping.Route = Jumping
-	return []Scenario{hot, hammer, pinned, jumping}
+	return []Scenario{hot, hammer, pinned, Jump(alg)}
+}
+
+// Jump is the published workload with limits of 0.75 of the demand, where most requests of a tenant go to one instance,
+// and every 7 s to the next one.
+func Jump(alg limit.Algorithm) Scenario {
+	const share = 0.75
+	s := withRates("so, jumping every 7 s", alg, instances, evenly(tenants, perTenant), share)
+	s.Route = Jumping
+	return s
 }
 
 // Hot is one tenant, with the four limits of the published workload.
@@ -236,6 +244,12 @@ func Hot(alg limit.Algorithm, instances int, rate float64) []Scenario {
 		out = append(out, withRates(share.name, alg, instances, evenly(1, rate), share.of))
 	}
 	return out
+}
+
+// InTurn is one tenant at 1,000 requests per second, with the four limits, whose requests go to 400 Lambda environments in
+// turn.
+func InTurn(alg limit.Algorithm) []Scenario {
+	return slices.DeleteFunc(Many(alg), func(s Scenario) bool { return s.Route != RoundRobin })
 }
 
 // Many is what no machine of ours can run as processes: Lambda environments, and many tenants.

@@ -87,10 +87,6 @@ type supply struct {
 	left      int64   // units that the store had left at the last answer
 	total     float64 // units per second that all processes use
 	saturated bool    // see View
-
-	ranOutIn    int64   // the end of the last window whose units ran out; 0: none did
-	ranOutLeft  float64 // s; how much of a window is left on average when its units run out
-	ranOutEarly bool    // in the window ranOutIn more was left than that
 }
 
 // noteAnswer updates the estimate by one answer of the store. The parameter leased is how many units of a token bucket are
@@ -135,17 +131,4 @@ func (s *supply) sampleRate(leasing limit.Leasing, t, storeNow, used, end int64)
 		return float64(used) / seconds, seconds, seconds >= float64(length)/(leastParts*1e6)
 	}
 	return 0, 0, false
-}
-
-// noteRanOut notes that the store has no units left in the window that ends at end.
-func (s *supply) noteRanOut(end, storeNow int64, k *tuning) {
-	if s.ranOutIn == end {
-		return
-	}
-	left := float64(end-storeNow) / 1e6
-	if s.ranOutEarly = s.ranOutIn != 0 && left > s.ranOutLeft*k.earlyTimes+k.earlyMargin.Seconds(); s.ranOutIn == 0 {
-		s.ranOutLeft = left
-	}
-	s.ranOutIn = end
-	s.ranOutLeft += (left - s.ranOutLeft) / k.earlyAverage
 }

@@ -161,7 +161,6 @@ func (o *ownerLeases) rememberDenial(c *counter, t, cost, retryAt, storeNow int6
 	if c.denial.covers(cost, t) {
 		return
 	}
-	c.supply.noteRanOut(c.supply.end, storeNow, o.shard.store.config.tuning)
 	v := o.viewOf(c, t, cost, cost)
 	fits := time.Duration(max(retryAt-storeNow, 0)) * time.Microsecond
 	wait := o.shard.store.config.Rule.DenyFor(&v, fits, c.denial.repeats)

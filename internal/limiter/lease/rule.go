@@ -24,19 +24,18 @@ type Rule interface {
 
 // View is what this process knows of one counter.
 type View struct {
-	Tier        *limit.Tier
-	Cost        int64         // of the request, units
-	Lacks       int64         // units of the cost that are not leased; 0 if the call is made for another counter
-	Spendable   int64         // units that are leased and can be spent, without those that are reserved for the request
-	Left        int64         // units that the store had left when it last answered in this window; else the capacity
-	EndsIn      time.Duration // until a lease would end: with the window, period or slot, or after its longest life
-	RanOutEarly bool          // units ran out earlier than in other windows: others may not have spent theirs
-	RampEndsIn  time.Duration // until a ramp would end; 0 for algorithms that have none
-	Rate        float64       // units per second that this process is asked for
-	Total       float64       // units per second that all processes use; 0 if not known
-	Instances   int           // how many processes share the counter, at least 1
-	Saturated   bool          // the store's last answer was a denial, or left less than it had been asked for
-	MustFit     bool          // Need must not be lowered
+	Tier       *limit.Tier
+	Cost       int64         // of the request, units
+	Lacks      int64         // units of the cost that are not leased; 0 if the call is made for another counter
+	Spendable  int64         // units that are leased and can be spent, without those that are reserved for the request
+	Left       int64         // units that the store had left when it last answered in this window; else the capacity
+	EndsIn     time.Duration // until a lease would end: with the window, period or slot, or after its longest life
+	RampEndsIn time.Duration // until a ramp would end; 0 for algorithms that have none
+	Rate       float64       // units per second that this process is asked for
+	Total      float64       // units per second that all processes use; 0 if not known
+	Instances  int           // how many processes share the counter, at least 1
+	Saturated  bool          // the store's last answer was a denial, or left less than it had been asked for
+	MustFit    bool          // Need must not be lowered
 }
 
 // Adaptive is the rule in use. While there is plenty it makes one call in a window. If units are scarce, each process
@@ -71,10 +70,6 @@ func (a Adaptive) SizeLease(v *View, ask *limit.LeaseRequest) {
 	}
 	ask.Plenty = wholeUnits(k.plentyTimes * total * seconds)
 	ask.Ample = wholeUnits(expected + k.ampleDeviations*math.Sqrt(expected) + 1)
-	if leasing.Weighs && total*v.Tier.Period.Seconds() > float64(v.Tier.Capacity())*k.weighsFrom {
-		// What is left over when the lease ends counts in the next window, too. A second small lease is cheaper.
-		ask.Ample = wholeUnits(expected - math.Sqrt(expected))
-	}
 	ask.Most = wholeUnits(scarce)
 	ask.Share = int64(math.Min(part/k.shareParts, 1) * limit.ShareOne)
 	ask.Least = wholeUnits(min(math.Ceil(float64(v.Tier.Capacity())*part/k.leastParts), expected+1))
@@ -119,14 +114,10 @@ func (v *View) sizeRamp(k *tuning, total float64, ask *limit.LeaseRequest) bool 
 }
 
 // DenyFor implements [Rule].
-func (a Adaptive) DenyFor(v *View, fits time.Duration, repeats int) time.Duration {
+func (a Adaptive) DenyFor(_ *View, fits time.Duration, repeats int) time.Duration {
 	k := a.constants()
-	wait := k.denyFor
-	if v.RanOutEarly {
-		wait = k.denyForEarly
-	}
-	const shifts = 5 // 250 ms · 2^5 exceeds denyForMost, so more doublings change nothing
-	return min(fits, wait<<min(repeats, shifts), k.denyForMost)
+	const shifts = 5 // denyFor·2^5 exceeds denyForMost, so more doublings change nothing
+	return min(fits, k.denyFor<<min(repeats, shifts), k.denyForMost)
 }
 
 // wholeUnits rounds up to a number of units that can be asked for.
@@ -156,7 +147,6 @@ func (o *ownerLeases) viewOf(c *counter, t, cost, lacks int64) View {
 			v.RampEndsIn = time.Duration(min(rampEnd-storeNow, s.life)) * time.Microsecond
 		}
 	}
-	v.RanOutEarly = c.supply.ranOutIn == end && c.supply.ranOutEarly
 	if end == c.supply.end {
 		v.Left = c.supply.left
 	}

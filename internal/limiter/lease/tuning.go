@@ -41,13 +41,6 @@ type tuning struct {
 	// most.
 	ampleDeviations float64
 
-	// weighsFrom is the part of a sliding window's capacity that must be asked for in a period before a lease is kept
-	// below what is expected: what is left of a lease at the end of the window weighs on the next window.
-	//
-	// Measured: from 0.75 to 10 (never) nothing changes. 0.25 makes 7 % more calls and 0 makes 11 % more if there is
-	// plenty.
-	weighsFrom float64
-
 	// scarceFor is for how long a process leases at most while there is not plenty.
 	//
 	// Measured: 1 s makes 12 to 46 % more calls in most windows, and 0.5 s makes 36 to 107 % more. 4 s saves 16 % in a
@@ -101,38 +94,19 @@ type tuning struct {
 	// Measured: 1.5 makes 10 to 15 % more calls for buckets; from 0.9 to 1.25 it is 9 % at most. Nothing else changes.
 	rampPlenty float64
 
-	// denyFor is how long the first denial in a row lasts at most, unless the units ran out early. Each further one
-	// lasts twice as long, up to denyForMost. The store is asked again before the window ends, because others may give
+	// denyFor is how long the first denial in a row lasts at most. Each further one lasts twice as long, up
+	// to denyForMost. The store is asked again before the window ends, because others may give
 	// units back.
 	//
 	// Measured: 0.5 s makes 7 to 9 % more calls in windows, 4 s saves 8 %, and as much is used with either. With limits
 	// per second and per 10 s, 1 s wrongly denies 1.3 % more and 0.5 s denies 4.4 % more.
 	denyFor time.Duration
 
-	// denyForEarly is denyFor if the units ran out earlier in the window than they usually do: others have probably
-	// leased them and not spent them, and may soon give them back.
-	//
-	// Measured: from 60 ms to 2 s nothing changes beyond chance, except calls for few units by 6 %.
-	denyForEarly time.Duration
-
 	// denyForMost is how long a denial lasts at most.
 	//
 	// Measured: 1 s makes 28 % more calls in a window of a minute and 6 to 9 % more in others, 2.5 s makes 7 % more in
 	// that of a minute; 10 s changes nothing.
 	denyForMost time.Duration
-
-	// earlyTimes and earlyMargin are when units ran out early: more of the window is left than earlyTimes the average,
-	// plus earlyMargin. The margin keeps chance out in windows of a second.
-	//
-	// Measured: nothing changes beyond chance, not even without the test (earlyTimes 100). That makes 6 % fewer calls
-	// for few units. These workloads do not show what the test is good for.
-	earlyTimes  float64
-	earlyMargin time.Duration
-
-	// earlyAverage is how many windows that average is over: each new one has 1/earlyAverage of the weight.
-	//
-	// Measured: from 2 to 10 nothing changes; 1 wrongly denies 0.6 % more with limits per second and per 10 s.
-	earlyAverage float64
 
 	// keepFor is for how long a process keeps units that it expects to spend while there is not plenty. It gives back
 	// the rest.
@@ -152,7 +126,6 @@ type tuning struct {
 var defaultTuning = tuning{
 	plentyTimes:     2,
 	ampleDeviations: 3,
-	weighsFrom:      0.5,
 	scarceFor:       2 * time.Second,
 	shareParts:      2.3,
 	leastParts:      100,
@@ -163,12 +136,8 @@ var defaultTuning = tuning{
 	rampMore:   1.5,
 	rampPlenty: 1.1,
 
-	denyFor:      2 * time.Second,
-	denyForEarly: 250 * time.Millisecond,
-	denyForMost:  5 * time.Second,
-	earlyTimes:   1.15,
-	earlyMargin:  200 * time.Millisecond,
-	earlyAverage: 3,
+	denyFor:     2 * time.Second,
+	denyForMost: 5 * time.Second,
 
 	keepFor:     1500 * time.Millisecond,
 	returnParts: 50,

@@ -252,7 +252,6 @@ type variation struct {
 var variations = []variation{
 	{"plentyTimes", []float64{1, 1.5, 3, 4}, func(k *tuning) any { return &k.plentyTimes }},
 	{"ampleDeviations", []float64{0, 1, 2, 5}, func(k *tuning) any { return &k.ampleDeviations }},
-	{"weighsFrom", []float64{0, 0.25, 0.75, 1, 10}, func(k *tuning) any { return &k.weighsFrom }},
 	{"scarceFor", []float64{0.5, 1, 4, 8}, func(k *tuning) any { return &k.scarceFor }},
 	{"shareParts", []float64{1, 1.25, 1.5, 2, 3, 4}, func(k *tuning) any { return &k.shareParts }},
 	{"leastParts", []float64{25, 50, 200, 400}, func(k *tuning) any { return &k.leastParts }},
@@ -262,11 +261,7 @@ var variations = []variation{
 	{"rampMore", []float64{1, 1.25, 2, 3}, func(k *tuning) any { return &k.rampMore }},
 	{"rampPlenty", []float64{0.9, 1, 1.25, 1.5}, func(k *tuning) any { return &k.rampPlenty }},
 	{"denyFor", []float64{0.5, 1, 4, 8}, func(k *tuning) any { return &k.denyFor }},
-	{"denyForEarly", []float64{0.06, 0.125, 0.5, 1, 2}, func(k *tuning) any { return &k.denyForEarly }},
 	{"denyForMost", []float64{1, 2.5, 10}, func(k *tuning) any { return &k.denyForMost }},
-	{"earlyTimes", []float64{1, 1.05, 1.3, 1.6, 100}, func(k *tuning) any { return &k.earlyTimes }},
-	{"earlyMargin", []float64{0, 0.1, 0.4, 0.8}, func(k *tuning) any { return &k.earlyMargin }},
-	{"earlyAverage", []float64{1, 2, 5, 10}, func(k *tuning) any { return &k.earlyAverage }},
 	{"keepFor", []float64{0.5, 1, 2, 3}, func(k *tuning) any { return &k.keepFor }},
 	{"returnParts", []float64{10, 25, 100, 1000}, func(k *tuning) any { return &k.returnParts }},
 }
