@@ -28,7 +28,7 @@ type record struct {
 // recordWith is a record and the memory for its states.
 type recordWith[States any] struct {
 	record
-	states States //nolint:unused // see record.states
+	_ States // see record.states
 }
 
 // mostStates is how many states can lie behind a record. Further counters are in [further].
@@ -52,7 +52,7 @@ func newRecord(owner limit.Owner, states int) *record {
 		r = &new(recordWith[[mostStates]limit.State]).record
 	}
 	r.layout, r.kind = empty, owner.Kind
-	r.name, r.nameLen = unsafe.StringData(owner.Name), uint8(len(owner.Name))
+	r.name, r.nameLen = unsafe.StringData(owner.Name), uint8(len(owner.Name)) //nolint:gosec // for owner, see there
 	return r
 }
 
@@ -71,7 +71,8 @@ func memoryFor(n int) int {
 
 // owner returns the owner's kind and name.
 func (r *record) owner() limit.Owner {
-	return limit.Owner{Kind: r.kind, Name: unsafe.String(r.name, int(r.nameLen))}
+	name := unsafe.String(r.name, int(r.nameLen)) //nolint:gosec // the name and the length of the string in newRecord
+	return limit.Owner{Kind: r.kind, Name: name}
 }
 
 // is reports whether the record is that of the owner.
@@ -79,8 +80,8 @@ func (r *record) is(owner limit.Owner) bool { return r.owner() == owner }
 
 // states returns the states behind the record that are in use: state i counts for tier i of the layout.
 func (r *record) states() []limit.State {
-	behind := (*limit.State)(unsafe.Add(unsafe.Pointer(r), unsafe.Sizeof(*r)))
-	return unsafe.Slice(behind, len(r.layout.tiers))
+	behind := (*limit.State)(unsafe.Add(unsafe.Pointer(r), unsafe.Sizeof(*r))) //nolint:gosec // of one recordWith
+	return unsafe.Slice(behind, len(r.layout.tiers))                           //nolint:gosec // memoryFor has so many
 }
 
 // withMemoryFor returns r if it has memory for so many states more, or else a larger record with the same counters,
