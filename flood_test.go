@@ -94,15 +94,15 @@ plans:
 // Guarantees that the default memory holds as many addresses as `sluice check` and docs/plans.md say: after these,
 // addresses share counters and the log says so.
 func TestAddressesByDefault(t *testing.T) {
-	const addressesByDefault = 28_000 // also in package plan, which knows no store
+	const addressesByDefault = 130_000 // also in package plan, which knows no store
 	var log bytes.Buffer
 	l := open(t, "ipLimits: [ { id: daily, algorithm: fixed_window, threshold: 9, period: 24h } ]\n", func(c *sluice.Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, nil))
 	})
-	for i := range 30_000 {
+	for i := range 140_000 {
 		addr := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 		l.Authorize(t.Context(), sluice.Request{Path: "/", Peer: addr.String()})
-		if shared := strings.Contains(log.String(), "new ones share counters"); i < addressesByDefault && shared || i == 29_999 && !shared {
+		if shared := strings.Contains(log.String(), "new ones share counters"); i < addressesByDefault && shared || i == 139_999 && !shared {
 			t.Fatalf("after %d addresses the log says that new ones share counters: %t", i+1, shared)
 		}
 	}

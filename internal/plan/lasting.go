@@ -10,10 +10,10 @@ import (
 // What a flood of addresses has to do to fill the memory that a process has for their counters. TestAddressesByDefault
 // of package sluice holds the two numbers against a limiter.
 const (
-	addressesByDefault = 28_000 // that the library keeps with its default memory, each with a counter of one tier
-	addressBytes       = 500    // of each of them, about
+	addressesByDefault = 130_000 // that the library keeps with its default memory, each with a counter of one tier
+	addressBytes       = 110     // of each of them, about
 
-	lastsLong = time.Hour // from here on there is a warning: fewer than 8 new addresses a second fill the memory
+	lastsLong = time.Hour // from here on there is a warning: 37 new addresses a second or fewer fill the memory
 )
 
 // warnLasting tells of a limit of ipLimits whose counters stay in memory for long.

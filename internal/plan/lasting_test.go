@@ -12,12 +12,12 @@ func TestWarningsOfLongIPLimits(t *testing.T) {
 	const daily = "ipLimits: [{id: a, tiers: [{period: 1s, threshold: 1}, {period: 24h, threshold: 1000}]}]\n"
 	for _, tt := range []struct{ text, want string }{
 		{daily, "f.yaml:1:56: ipLimits[0].tiers[1]: the counter of an address stays in memory for up to 48h: where addresses are " +
-			"counted in memory, a new address every 6s uses up what the library has for them by default (28000 addresses of " +
-			"some 500 bytes), and later addresses share counters; prefer a shorter period, see ipLimits in docs/plans.md"},
+			"counted in memory, a new address every 1s uses up what the library has for them by default (130000 addresses of " +
+			"some 110 bytes), and later addresses share counters; prefer a shorter period, see ipLimits in docs/plans.md"},
 		{"ipLimits: [{id: a, quota: {units: 9, every: day}}]\n", "for up to 24h"},
-		{"ipLimits: [{id: a, quota: {units: 9, every: year}}]\n", "a new address every 18m49s"},
+		{"ipLimits: [{id: a, quota: {units: 9, every: year}}]\n", "a new address every 4m3s"},
 		{"ipLimits: [{id: a, algorithm: sliding_window, threshold: 9, period: 30m}]\n", "for up to 1h30m"},
-		{"ipLimits: [{id: a, algorithm: token_bucket, rate: 1, period: 1m, burst: 100}]\n", "up to 1h40m: where addresses are counted in memory, 4 new addresses a second"},
+		{"ipLimits: [{id: a, algorithm: token_bucket, rate: 1, period: 1m, burst: 100}]\n", "up to 1h40m: where addresses are counted in memory, 21 new addresses a second"},
 		{"ipLimits: [{id: a, algorithm: sliding_log, threshold: 90, period: 2h}]\n", "for up to 2h"},
 		{"ipLimits: [{id: a, algorithm: token_bucket, rate: 50, period: 1s, burst: 100}]\n", ""},
 		{"ipLimits: [{id: a, algorithm: fixed_window, threshold: 9, period: 30m}]\n", ""},
