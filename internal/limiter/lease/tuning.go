@@ -128,7 +128,7 @@ var defaultTuning = tuning{
 	ampleDeviations: 3,
 	scarceFor:       2 * time.Second,
 	shareParts:      2.3,
-	leastParts:      75,
+	leastParts:      100,
 	enoughPart:      0.5,
 
 	rampLeast:  2,
