@@ -107,7 +107,7 @@ func (s *supply) noteAnswer(owner limit.Owner, t, storeNow int64, r *limit.Resul
 	if ok && (r.Admits || rate > s.total) { // while a counter denies, less is used than is asked for
 		s.total += (1 - math.Exp(-seconds/fadeOver)) * (rate - s.total)
 	}
-	if ok || end != s.end || s.at == 0 {
+	if ok || end != s.end {
 		s.used, s.at = used, t
 	}
 	s.end, s.left = end, left

@@ -46,3 +46,36 @@ func TestDenialDoesNotLowerTheEstimate(t *testing.T) {
 		t.Errorf("allowed %t, and the estimate stays at %.1f after a pause", allowed, after)
 	}
 }
+
+// Guarantees that the estimate is the same whatever the shard's clock reads. That clock begins with the first owner of a
+// shard, and so an owner's first answer may come at 0 or later.
+func TestEstimateDoesNotDependOnTheClocksStart(t *testing.T) {
+	l, err := limit.New(limit.Limit{ID: "a", MaxCost: 100, Tiers: []limit.Tier{
+		{Algorithm: limit.TokenBucket, Period: time.Minute, Threshold: 100},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := limit.Owner{Kind: limit.Tenant, Name: "acme"}
+	estimate := func(began int64) float64 {
+		store, err := memory.New(memory.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var u supply
+		leased := int64(0)
+		for _, after := range []time.Duration{0, 20 * time.Millisecond, 300 * time.Millisecond} {
+			var d limit.Decision
+			req := &limit.Request{Owner: owner, Charges: []limit.Charge{{Limit: l, Cost: 10}}}
+			if err := store.Decide(t.Context(), req, time.Unix(1_800_000_000, 0).Add(after), &d); err != nil {
+				t.Fatal(err)
+			}
+			leased += 10
+			u.noteAnswer(owner, began+after.Microseconds(), d.Now, &d.Results[0], leased, 10)
+		}
+		return u.total
+	}
+	if at0, later := estimate(0), estimate(5_000_000); at0 != later || at0 == 0 {
+		t.Errorf("%g units per second if the clock begins with the owner, %g if it began earlier; want the same", at0, later)
+	}
+}
