@@ -116,8 +116,8 @@ type algorithm interface {
 	// [Result.MoreAt].
 	moreAt(r *Result) int64
 
-	// addUsed adds units, which may be negative, to what r says is used. It changes no State.
-	addUsed(r *Result, units int64)
+	// perUnit returns by how much numbers.amount of a Result changes for each unit that is used. See [Result.addUsed].
+	perUnit() int64
 
 	// receipt writes to e what refund will have to know of the charge of r.
 	receipt(r *Result, e *ReceiptEntry)

@@ -58,7 +58,7 @@ type Result struct {
 	leaseAt int64
 
 	window span    // of a windowed algorithm: the window or calendar period of the decision's time
-	seen   numbers // the counter as of the decision's time. charge, chargeLease and addUsed may change it
+	seen   numbers // the counter as of the decision's time. charge and addUsed may change it
 
 	// alsoSeen is a fifth number of seen: see refunded of token buckets and freedAt of logs. It is a field of its own
 	// because the compiler keeps a struct in registers only if it has at most four words.
@@ -68,7 +68,14 @@ type Result struct {
 // numbers are what an algorithm remembers of a counter for a [Result]. Each algorithm's file names them by a type such
 // as bucketSeen, as it names the numbers of a [State]. They are four because the compiler keeps structs of up to four
 // words in registers, and larger ones in memory.
-type numbers struct{ a, b, c, d int64 }
+type numbers struct {
+	a      int64
+	amount int64 // what is used or left, for each unit used as much more or less as perUnit of the algorithm says
+	c, d   int64
+}
+
+// addUsed adds units, which may be negative, to what r says is used. It changes no State.
+func (r *Result) addUsed(units int64) { r.seen.amount += units * r.Tier.perUnit }
 
 // Limit is the limit the result is about.
 func (r *Result) Limit() *Limit { return r.Tier.limit }

@@ -27,14 +27,14 @@ func (s *State) setSum(units int64) { s.b = units }
 // it holds all that a Result is asked for. The State may have changed by then.
 type logSeen struct {
 	now           int64
-	used          int64 // how many units count; chargeLease and addUsed change it, charge does not
+	used          int64 // how many units count; charge does not change it
 	emptyAt       int64 // when none of the entries will count; now if none does
 	emptyAtBefore int64 // emptyAt before the charge
 }
 
 func (r *Result) logSeen() logSeen {
 	n := &r.seen
-	return logSeen{now: n.a, used: n.b, emptyAt: n.c, emptyAtBefore: n.d}
+	return logSeen{now: n.a, used: n.amount, emptyAt: n.c, emptyAtBefore: n.d}
 }
 
 func (v logSeen) write(r *Result) { r.seen = numbers{v.now, v.used, v.emptyAt, v.emptyAtBefore} }
@@ -206,11 +206,7 @@ func (l *log) moreAt(r *Result) int64 {
 	return at
 }
 
-func (l *log) addUsed(r *Result, units int64) {
-	seen := r.logSeen()
-	seen.used += units
-	seen.write(r)
-}
+func (l *log) perUnit() int64 { return 1 }
 
 // undoCharge restores the time that charge has changed in the result.
 func (l *log) undoCharge(r *Result) {

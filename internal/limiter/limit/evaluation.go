@@ -258,7 +258,7 @@ func (e *Evaluation) KeepLease(i int) {
 	r, l := &e.Results[i], &e.granted[i]
 	l.Units += r.Charged
 	l.Upfront += r.Charged
-	r.Tier.counts.addUsed(r, r.Charged)
+	r.addUsed(r.Charged)
 	r.Charged = 0
 }
 

@@ -38,10 +38,10 @@ func (st LeakyBucketState) State() State { return State{a: st.NextFree, b: st.Fr
 type leakySeen struct{ nextFree, fraction, now int64 }
 
 func (r *Result) leakySeen() leakySeen {
-	return leakySeen{nextFree: r.seen.a, fraction: r.seen.b, now: r.seen.c}
+	return leakySeen{nextFree: r.seen.a, fraction: r.seen.c, now: r.seen.d}
 }
 
-func (v leakySeen) write(r *Result) { r.seen = numbers{a: v.nextFree, b: v.fraction, c: v.now} }
+func (v leakySeen) write(r *Result) { r.seen = numbers{a: v.nextFree, c: v.fraction, d: v.now} }
 
 func newLeakyBucket(t *Tier, l *Limit, bad report) algorithm {
 	b := &leakyBucket{rate: t.Threshold, period: t.Period.Microseconds(), atOnce: max(l.MaxCost, 1)}
@@ -150,8 +150,8 @@ func (b *leakyBucket) moreAt(r *Result) int64 {
 	return b.resetAt(r)
 }
 
-// addUsed does nothing: a leaky bucket leases no units, so there are none to add or to take off.
-func (b *leakyBucket) addUsed(*Result, int64) {}
+// perUnit is 0: a leaky bucket leases no units, so there are none to add or to take off.
+func (b *leakyBucket) perUnit() int64 { return 0 }
 
 func (b *leakyBucket) receipt(r *Result, e *ReceiptEntry) {
 	e.at = r.leakySeen().now

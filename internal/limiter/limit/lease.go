@@ -222,7 +222,7 @@ func (l *Leftover) AddUsed(units int64) {
 		return
 	}
 	r := l.result()
-	l.tier.counts.addUsed(&r, units)
+	r.addUsed(units)
 	l.seen = r.seen
 }
 
@@ -230,7 +230,7 @@ func (l *Leftover) AddUsed(units int64) {
 // Lease(i).Units and, if the decision was allowed, the units that the request needed.
 func (d *Decision) Leftover(i int) Leftover {
 	r := d.Results[i]
-	r.Tier.counts.addUsed(&r, r.Charged)
+	r.addUsed(r.Charged)
 	return Leftover{
 		At: d.Lease(i).At, tier: r.Tier, other: r.Other, leaseAt: r.leaseAt, alsoSeen: r.alsoSeen, seen: r.seen, window: r.window,
 	}
@@ -259,8 +259,7 @@ func (e *Evaluation) FromLeftover(chargeIndex int, l *Leftover, retryAt int64) {
 	r.clear(t, int16(chargeIndex), e.charges[chargeIndex].Cost, t.limit.Mode == Shadow)
 	r.leaseAt, r.alsoSeen, r.seen, r.window, r.Other = l.leaseAt, l.alsoSeen, l.seen, l.window, l.other
 	r.Admits, r.RetryAt = retryAt == 0, retryAt
-	counts := t.counts
-	counts.addUsed(r, -l.Units)
+	r.addUsed(-l.Units)
 	if r.Cost > r.Tier.capacity {
 		r.Admits, r.Never, r.RetryAt = false, true, 0
 	}
@@ -268,7 +267,7 @@ func (e *Evaluation) FromLeftover(chargeIndex int, l *Leftover, retryAt int64) {
 		// The lease may have units enough that are a ramp's and have not come free. Remaining must not promise them: it
 		// is set to one less than the cost that is denied.
 		if left := r.Remaining(); left >= r.Cost {
-			counts.addUsed(r, left-(r.Cost-1))
+			r.addUsed(left - (r.Cost - 1))
 		}
 		if !r.shadow {
 			e.Allowed = false
@@ -289,7 +288,7 @@ func (e *Evaluation) ChargeLeftover(i int) int64 {
 // cost fits. It is for [Store.Peek]. Call [Evaluation.Settle] after the last Credit.
 func (e *Evaluation) Credit(i int, units int64) {
 	r := &e.Results[i]
-	r.Tier.counts.addUsed(r, -units)
+	r.addUsed(-units)
 	if !r.Admits && !r.Never && r.Remaining() >= r.Cost {
 		r.Admits, r.RetryAt = true, 0
 	}

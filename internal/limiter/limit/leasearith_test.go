@@ -69,7 +69,7 @@ func TestLeasesAtTheBounds(t *testing.T) {
 					ramped++
 				}
 			}
-			for _, v := range []int64{s.a, s.b, s.c, d.Results[0].seen.b, d.Results[0].seen.c, tier.FreshAt(&s)} {
+			for _, v := range []int64{s.a, s.b, s.c, d.Results[0].seen.amount, d.Results[0].seen.c, tier.FreshAt(&s)} {
 				if v != math.MinInt64 && (v < -2*maxExact || v > 2*maxExact) { // that is FreshAt's word for a state nobody used
 					t.Fatalf("%+v: %d is beyond 2^53 in %+v, after %+v at %d and %+v", in, v, s, a, now, before)
 				}

@@ -169,6 +169,7 @@ type Tier struct {
 	windows  windowed  // the same algorithm, if it has windows, else nil
 	grows    growing   // the same algorithm, if its states grow, else nil
 	capacity int64     // largest cost that can ever fit, units
+	perUnit  int64     // counts.perUnit()
 	identity string    // see Identity
 	hash     uint64    // of identity
 	digest   [16]byte
@@ -210,7 +211,7 @@ func New(l Limit) (*Limit, error) {
 		if len(errs) > before {
 			continue
 		}
-		t.limit = &out
+		t.limit, t.perUnit = &out, t.counts.perUnit()
 		t.identity = t.identityText(&out)
 		t.hash = hashText(t.identity)
 		sum := sha256.Sum256([]byte(t.identity))

@@ -30,13 +30,13 @@ func (s *State) Quota() QuotaState { return QuotaState{Start: s.a, End: s.c, Cou
 // State is the inverse of [State.Quota]. A State holds the numbers in the order Start, Count, End.
 func (st QuotaState) State() State { return State{a: st.Start, b: st.Count, c: st.End} }
 
-// quotaSeen is what a decision has seen of a quota, as of its time. charge does not change it; addUsed does.
+// quotaSeen is what a decision has seen of a quota, as of its time. charge does not change it.
 func (r *Result) quotaSeen() QuotaState {
-	return QuotaState{Start: r.seen.a, End: r.seen.b, Count: r.seen.c}
+	return QuotaState{Start: r.seen.a, Count: r.seen.amount, End: r.seen.c}
 }
 
-// write is the inverse of quotaSeen. A Result holds the numbers in the order Start, End, Count.
-func (st QuotaState) write(r *Result) { r.seen = numbers{a: st.Start, b: st.End, c: st.Count} }
+// write is the inverse of quotaSeen.
+func (st QuotaState) write(r *Result) { r.seen = numbers{a: st.Start, amount: st.Count, c: st.End} }
 
 func newQuota(t *Tier, _ *Limit, bad report) algorithm {
 	if t.Calendar == nil {
@@ -106,11 +106,7 @@ func (q *quota) resetAt(r *Result) int64 { return r.quotaSeen().End }
 
 func (q *quota) moreAt(r *Result) int64 { return r.quotaSeen().End }
 
-func (q *quota) addUsed(r *Result, units int64) {
-	st := r.quotaSeen()
-	st.Count += units
-	st.write(r)
-}
+func (q *quota) perUnit() int64 { return 1 }
 
 func (q *quota) receipt(r *Result, e *ReceiptEntry) {
 	st := r.quotaSeen()
@@ -137,7 +133,7 @@ func (q *quota) chargeLease(s *State, r *Result, granted *Lease) {
 	st := s.Quota()
 	st.Count += granted.Units
 	*s = st.State()
-	q.addUsed(r, granted.Units)
+	r.addUsed(granted.Units)
 }
 
 func (q *quota) returnUnspent(s *State, units, at, now int64, window span) {

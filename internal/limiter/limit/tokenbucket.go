@@ -120,7 +120,7 @@ type bucketSeen struct {
 
 func (r *Result) bucket() bucketSeen {
 	n := &r.seen
-	return bucketSeen{asOf: n.a, level: n.b, leased: n.c, leasedUntil: n.d}
+	return bucketSeen{asOf: n.a, level: n.amount, leased: n.c, leasedUntil: n.d}
 }
 
 func (v bucketSeen) write(r *Result) { r.seen = numbers{v.asOf, v.level, v.leased, v.leasedUntil} }
@@ -372,11 +372,7 @@ func (b *tokenBucket) moreAt(r *Result) int64 {
 	return b.reaches(seen, (r.Remaining()+1)*b.den)
 }
 
-func (b *tokenBucket) addUsed(r *Result, units int64) {
-	seen := r.bucket()
-	seen.level -= units * b.den
-	seen.write(r)
-}
+func (b *tokenBucket) perUnit() int64 { return -b.den }
 
 func (b *tokenBucket) receipt(r *Result, e *ReceiptEntry) {
 	seen := r.bucket()
@@ -466,7 +462,7 @@ func (b *tokenBucket) chargeLease(s *State, r *Result, granted *Lease) {
 	l.grains -= granted.Units * b.den
 	l.write(s)
 	s.setLeased(Leased{units, granted.At})
-	b.addUsed(r, granted.Units)
+	r.addUsed(granted.Units)
 }
 
 func (s *State) setLeased(l Leased) {

@@ -21,7 +21,7 @@ type windowSeen struct {
 
 func (r *Result) windowSeen() windowSeen {
 	n := &r.seen
-	return windowSeen{start: n.a, count: n.b, previous: n.c, weight: n.d}
+	return windowSeen{start: n.a, count: n.amount, previous: n.c, weight: n.d}
 }
 
 func (v windowSeen) write(r *Result) { r.seen = numbers{v.start, v.count, v.previous, v.weight} }
@@ -110,18 +110,14 @@ func (w *windows) used(r *Result) int64 {
 	return seen.weight + seen.count + r.Charged
 }
 
-func (w *windows) addUsed(r *Result, units int64) {
-	seen := r.windowSeen()
-	seen.count += units
-	seen.write(r)
-}
+func (w *windows) perUnit() int64 { return 1 }
 
 // chargeLease adds the leased units to the count of the current window, in which charge has put s.
 func (w *windows) chargeLease(s *State, r *Result, granted *Lease) {
 	st := s.Window()
 	st.Count += granted.Units
 	*s = st.State()
-	w.addUsed(r, granted.Units)
+	r.addUsed(granted.Units)
 }
 
 // correct adds units, which may be negative, to the count of the window that contains the time given by the parameter
