@@ -8,43 +8,44 @@ import (
 // decideLocally decides the request if that needs no call. If it needs one, decideLocally returns false and changes
 // nothing.
 //
-// It is the path of nearly all requests, and expects the owner's counters in the order of the request's limits.
+// Nearly all requests are admitted here, by the first loop and the second: all counters of the request come first among
+// the owner's, in the order of the request's limits, and each has the units. The first loop need not check the limits.
+// A tier that is equal to a counter's is of a limit that was checked when the counter was added; and units are leased
+// only of limits that may be leased.
 func (o *ownerLeases) decideLocally(req *limit.Request, now clock.Instant, d *limit.Decision) bool {
-	s, t := o.shard.store, o.shard.clock.At(now)
-	e := d.BeginLeased(req, t+o.storeOffset, limit.ReceiptID{})
-	n, unknown := 0, false
+	t, n := o.shard.clock.At(now), 0
 	for i := range req.Charges {
 		charge := &req.Charges[i]
-		l := charge.Limit
-		if l == nil || !s.mayLease(l) || l.Mode == limit.Off || len(l.Tiers) == 0 ||
-			charge.Cost < 1 || charge.Cost > limit.MaxUnits {
-			return false
+		if charge.Limit == nil || len(charge.Limit.Tiers) == 0 || len(charge.Limit.Tiers) > len(o.counters)-n {
+			return o.decideInAnyOrder(req, t, d)
 		}
-		for j := range l.Tiers {
-			if n >= len(o.counters) {
-				return false
-			}
-			c := o.counters[n]
-			if c.tier != &l.Tiers[j] || c.value != charge.Value {
+		for j := range charge.Limit.Tiers {
+			tier, c := &charge.Limit.Tiers[j], o.counters[n]
+			if c.tier != tier || c.value != charge.Value || c.spendable(t) < charge.Cost ||
+				charge.Cost < 1 || charge.Cost > tier.Capacity() {
 				return o.decideInAnyOrder(req, t, d)
 			}
-			if !c.lease.Known() {
-				return false
-			}
-			retryAt, known := c.decideCost(charge.Cost, t, o.storeOffset)
-			unknown = unknown || !known
-			e.FromLeftover(i, &c.lease, retryAt)
 			n++
 		}
 	}
-	if unknown && d.Allowed {
-		return false
+	o.shard.stats.Local++
+	e := d.BeginLeased(req, t+o.storeOffset, o.nextID())
+	e.Expect(n)
+	n = 0
+	for i := range req.Charges {
+		charge := &req.Charges[i]
+		for range charge.Limit.Tiers {
+			c := o.counters[n]
+			e.SpendLeftover(n, i, &c.lease)
+			c.demand.addRequest(t, charge.Cost)
+			n++
+		}
 	}
-	o.spendLocally(t, d, o.counters)
 	return true
 }
 
-// decideInAnyOrder is decideLocally for counters that are not in the order of the request's limits.
+// decideInAnyOrder is decideLocally for all other requests: those that are denied, and those whose counters are in
+// another order.
 func (o *ownerLeases) decideInAnyOrder(req *limit.Request, t int64, d *limit.Decision) bool {
 	if req.Check() != nil {
 		return false
@@ -87,7 +88,7 @@ func (c *counter) decideCost(cost, t, storeOffset int64) (retryAt int64, known b
 	return 0, false
 }
 
-// spendLocally completes a decision that was made without a call: it takes the units off the leases of the counters,
+// spendLocally completes the decision of decideInAnyOrder: it takes the units off the leases of the counters,
 // which are in the order of the results.
 func (o *ownerLeases) spendLocally(t int64, d *limit.Decision, counters []*counter) {
 	o.shard.stats.Local++

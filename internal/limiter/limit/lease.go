@@ -1,6 +1,9 @@
 package limit
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // LeaseRequest asks for more of one tier than the request spends: a lease, which the caller spends later without asking
 // the store. The bounds of the algorithms hold for units at the time at which they are spent, at any time until the
@@ -256,7 +259,7 @@ func (e *Evaluation) FromLeftover(chargeIndex int, l *Leftover, retryAt int64) {
 	}
 	e.Results = e.Results[:n+1]
 	r, t := &e.Results[n], l.tier
-	r.clear(t, int16(chargeIndex), e.charges[chargeIndex].Cost, t.limit.Mode == Shadow)
+	r.clear(t, int16(chargeIndex), e.charges[chargeIndex].Cost, t.shadow)
 	r.leaseAt, r.alsoSeen, r.seen, r.window, r.Other = l.leaseAt, l.alsoSeen, l.seen, l.window, l.other
 	r.Admits, r.RetryAt = retryAt == 0, retryAt
 	r.addUsed(-l.Units)
@@ -274,6 +277,26 @@ func (e *Evaluation) FromLeftover(chargeIndex int, l *Leftover, retryAt int64) {
 			e.deny(n, r)
 		}
 	}
+}
+
+// SpendLeftover is FromLeftover and ChargeLeftover in one, for a request that all its tiers admit from leases. It makes
+// result i that of l's tier, and takes the cost off l.Units, which must be enough. The caller must have made room for the
+// results by [Evaluation.Expect].
+func (e *Evaluation) SpendLeftover(i, chargeIndex int, l *Leftover) {
+	r, t, cost := &e.Results[i], l.tier, e.charges[chargeIndex].Cost
+	r.clear(t, int16(chargeIndex), cost, t.shadow)
+	r.Admits, r.Charged = true, cost
+	r.leaseAt, r.alsoSeen, r.window, r.Other = l.leaseAt, l.alsoSeen, l.window, l.other
+	r.seen = numbers{l.seen.a, l.seen.amount - l.Units*t.perUnit, l.seen.c, l.seen.d}
+	l.Units -= cost
+}
+
+// Expect makes room for n results, which the caller then sets, each by [Evaluation.SpendLeftover].
+func (e *Evaluation) Expect(n int) {
+	if cap(e.Results) < n {
+		e.Results = slices.Grow(e.Results, n)
+	}
+	e.Results = e.Results[:n]
 }
 
 // ChargeLeftover marks result i as charged, and returns how many units the caller must take off its lease. It must be

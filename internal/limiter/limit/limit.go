@@ -170,6 +170,7 @@ type Tier struct {
 	grows    growing   // the same algorithm, if its states grow, else nil
 	capacity int64     // largest cost that can ever fit, units
 	perUnit  int64     // counts.perUnit()
+	shadow   bool      // the limit is a shadow
 	identity string    // see Identity
 	hash     uint64    // of identity
 	digest   [16]byte
@@ -211,7 +212,7 @@ func New(l Limit) (*Limit, error) {
 		if len(errs) > before {
 			continue
 		}
-		t.limit, t.perUnit = &out, t.counts.perUnit()
+		t.limit, t.shadow, t.perUnit = &out, out.Mode == Shadow, t.counts.perUnit()
 		t.identity = t.identityText(&out)
 		t.hash = hashText(t.identity)
 		sum := sha256.Sum256([]byte(t.identity))
