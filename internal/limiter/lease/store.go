@@ -191,10 +191,10 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 		d.Clear(now.UnixMicro())
 		return err
 	}
-	hash := s.hashOwner(req.Owner)
+	hash, instant := s.hashOwner(req.Owner), clock.At(now)
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
-	if o := sh.owners.find(hash, req.Owner); o != nil && o.decideLocally(req, clock.At(now), d) {
+	if o := sh.owners.find(hash, req.Owner); o != nil && o.decideLocally(req, instant, d) {
 		if s.config.Prefetch {
 			o.prefetchQuotas(req, now)
 		}
