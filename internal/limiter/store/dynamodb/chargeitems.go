@@ -1,6 +1,7 @@
 package dynamodb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -301,48 +302,50 @@ func (d *decision) othersChargeCounter(name string, known, shown *itemCopy) bool
 	return t != nil && t.IsInt64() && t.Int64() > d.now-recentChargeWithin
 }
 
-// chargeShadows charges the shadow counters in items without enforcing limits, each item by an update of its own.
-// Shadow limits only report, so the caller ignores the error if any enforcing limit was charged.
+// chargeShadows charges the shadow counters in items without enforcing limits, each item by an update of its own. It
+// goes on after an error, and returns the first. Shadow limits only report, so the caller ignores the error if any
+// enforcing limit was charged.
 func (d *decision) chargeShadows(ctx context.Context) error {
-	var failed error
+	var first error
 	for index, it := range d.items {
-		if it.enforces || it.written {
-			continue
-		}
-		for range 2 {
-			u, err := d.buildUpdate(index, true)
-			if err != nil {
-				failed = err
-				break
-			}
-			if u == nil {
-				if d.replies[it.key] != nil || d.isRecent(it.known, d.now) {
-					break
-				}
-				if err := d.readItem(ctx, it.key); err != nil {
-					failed = err
-					break
-				}
-				if err := d.reevaluateItem(index); err != nil {
-					failed = err
-					break
-				}
-				continue
-			}
-			done, err := d.writeItem(ctx, index, u)
-			if done {
-				break
-			}
-			d.clearWritten(index)
-			if failed = err; err != nil {
-				break
-			}
-			if failed = d.reevaluateItem(index); failed != nil {
-				break
-			}
+		if !it.enforces && !it.written {
+			first = cmp.Or(first, d.chargeShadowItem(ctx, index))
 		}
 	}
-	return failed
+	return first
+}
+
+// chargeShadowItem charges one item. If another process charged it since it was read, it tries once more with what the
+// table has shown.
+func (d *decision) chargeShadowItem(ctx context.Context, index int) error {
+	it := d.items[index]
+	for range 2 {
+		u, err := d.buildUpdate(index, true)
+		if err != nil {
+			return err
+		}
+		if u == nil {
+			if d.replies[it.key] != nil || d.isRecent(it.known, d.now) {
+				return nil
+			}
+			if err := d.readItem(ctx, it.key); err != nil {
+				return err
+			}
+		} else {
+			done, err := d.writeItem(ctx, index, u)
+			if done {
+				return nil
+			}
+			d.clearWritten(index)
+			if err != nil {
+				return err
+			}
+		}
+		if err := d.reevaluateItem(index); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // clearWritten marks the counters of an item as not charged.
