@@ -208,9 +208,9 @@ func (c *call) reserveUnits(at requestTime) (sent int64) {
 		switch {
 		case !tc.mayLease: // a lease from before a change of the plan is returned
 			tc.leaseAt, tc.leaseUntil = tc.counter.lease.At, tc.counter.until
-			tc.returnLease(&ask)
+			tc.returnLease(&ask, &c.owner.shard.stats)
 		case !tc.exceedsCapacity:
-			tc.reserveLeased(t, &ask)
+			tc.reserveLeased(t, &ask, &c.owner.shard.stats)
 			c.sizeLease(tc, t, mustFit, &ask)
 		}
 		tc.need = ask.Need
@@ -227,7 +227,7 @@ func (c *call) reserveUnits(at requestTime) (sent int64) {
 
 // reserveLeased reserves what the counter has leased, up to the cost, and has the call return a lease that cannot be
 // used.
-func (tc *tierCall) reserveLeased(t int64, ask *limit.LeaseRequest) {
+func (tc *tierCall) reserveLeased(t int64, ask *limit.LeaseRequest, stats *Stats) {
 	c := tc.counter
 	tc.reserved, tc.leaseAt, tc.leaseUntil = min(c.spendable(t), tc.cost), c.lease.At, c.until
 	ended := t >= c.until
@@ -238,18 +238,21 @@ func (tc *tierCall) reserveLeased(t int64, ask *limit.LeaseRequest) {
 	}
 	c.lease.Units -= tc.reserved
 	if ended {
-		tc.returnLease(ask)
+		tc.returnLease(ask, stats)
 	}
 	ask.Need = tc.cost - tc.reserved
 }
 
-// returnLease has the call give back what the counter has leased.
-func (tc *tierCall) returnLease(ask *limit.LeaseRequest) {
+// returnLease has the call give back what the counter has leased. Units of a counter that several values share are
+// lost: the next call may count the value apart, where the units were not charged.
+func (tc *tierCall) returnLease(ask *limit.LeaseRequest, stats *Stats) {
 	c := tc.counter
 	if c.lease.Units == 0 {
 		return
 	}
-	if !c.lease.Other() { // the next call may count the value apart, where the units were not charged
+	if c.lease.Other() {
+		stats.Lost += c.lease.Units
+	} else {
 		tc.returned = c.lease.Units
 		ask.Correction, ask.CorrectionAt = -tc.returned, c.lease.At
 	}

@@ -99,3 +99,35 @@ func TestChargesOfARequestThatAsksAgain(t *testing.T) {
 		})
 	}
 }
+
+// Guarantees that units leased of a counter that several values share are counted as lost once the lease has ended. They
+// are not given back, because the next call may count the value apart.
+func TestUnitsOfASharedCounterAreLost(t *testing.T) {
+	now := noon
+	s := openAt(t, &now, newMemory(t), tens{})
+	l, err := limit.New(limit.Limit{ID: "l", Per: "subject", MaxValues: 1, Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Period: time.Second, Threshold: 100},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(subject string) *limit.Decision {
+		req := request(l)
+		req.Charges[0].Value = limit.ValueOf(subject)
+		return decide(t, s, req, now)
+	}
+	ask("ann")
+	if d := ask("bob"); !d.Allowed || !d.Results[0].Other {
+		t.Fatalf("allowed %t, shared %t: want bob to share a counter", d.Allowed, d.Results[0].Other)
+	}
+	if lost := s.Stats().Lost; lost != 0 {
+		t.Fatalf("%d units are lost at once", lost)
+	}
+	now = now.Add(2 * time.Second)
+	if !ask("bob").Allowed {
+		t.Fatal("denied")
+	}
+	if lost := s.Stats().Lost; lost != 10 {
+		t.Errorf("%d units are lost, want the 10 of bob's lease", lost)
+	}
+}

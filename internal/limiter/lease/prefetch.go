@@ -78,7 +78,7 @@ func (c *call) preparePrefetch(charge *limit.Charge, at requestTime, t int64) bo
 	for j := range c.tiers {
 		tc := &c.tiers[j]
 		if t >= tc.counter.until {
-			tc.returnLease(&c.ask.Leases[j])
+			tc.returnLease(&c.ask.Leases[j], &c.owner.shard.stats)
 		}
 		tc.counter.flight, tc.counter.prefetchAt = c.flight, t+prefetchPause
 		c.leading = append(c.leading, tc.counter)
