@@ -141,3 +141,38 @@ func TestAdjustAtIsATime(t *testing.T) {
 		}
 	}
 }
+
+// Guarantees that the next free time of a leaky bucket, when the rate changes, is rounded up to a whole µs: after one unit
+// at three per second the next is due a third of a µs after 333,333 µs, and so 333,333 µs is too early.
+func TestNextFreeTimeAtAnotherRate(t *testing.T) {
+	tier := func(rate int64) *Tier {
+		l, err := New(Limit{ID: "l", MaxCost: 1, Tiers: []Tier{{Algorithm: LeakyBucket, Threshold: rate, Period: time.Second}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &l.Tiers[0]
+	}
+	const at = 1_800_000_000_000_000
+	var s State
+	ask := func(of *Tier, now int64) *Result {
+		var d Decision
+		e, err := d.Begin(&Request{Charges: []Charge{{Limit: of.Limit(), Cost: 1}}}, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Evaluate(0, &s, true)
+		if e.Settle() {
+			e.Charge(0, &s)
+		}
+		return &d.Results[0]
+	}
+	if !ask(tier(3), at).Admits {
+		t.Fatal("an unused bucket denies")
+	}
+	if r := ask(tier(2), at+333_333); r.Admits || r.RetryAt != at+333_334 {
+		t.Errorf("admits %t, and retry at %d µs; want it denied until 333,334 µs", r.Admits, r.RetryAt-at)
+	}
+	if r := ask(tier(2), at+333_334); !r.Admits {
+		t.Error("denied at 333,334 µs")
+	}
+}

@@ -108,7 +108,7 @@ func (a *attempt) evaluate() error {
 	a.at = make([]position, len(e.Results))
 	for i := range e.Results {
 		a.at[i] = owner.locate(a.s, e, i, a.share && e.Owner.Kind != limit.Address)
-		if e.Results[i].Other && sharesOther(e, i) {
+		if sharesOther(e, i) {
 			return fmt.Errorf("%w: values beyond the bound of limit %s", limit.ErrDuplicateCounter, e.Results[i].Limit().ID)
 		}
 		switch {
@@ -128,11 +128,15 @@ func (a *attempt) evaluate() error {
 	return nil
 }
 
-// sharesOther reports whether an earlier result is of the same counter as result i, which was redirected to the
-// counter of the values beyond the bound.
+// sharesOther reports whether result i is of a counter that values beyond the bound share, and an earlier result is of
+// the same counter.
 func sharesOther(e *limit.Evaluation, i int) bool {
+	v := e.Value(i)
+	if v.Kind != limit.ValueOther {
+		return false
+	}
 	for j := range i {
-		if e.Results[j].Tier == e.Results[i].Tier && e.Value(j) == e.Value(i) {
+		if e.Results[j].Tier == e.Results[i].Tier && e.Value(j) == v {
 			return true
 		}
 	}

@@ -566,3 +566,33 @@ func TestQuotaDecisionDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations in a decision and %d allowed, want 0 and 500", got, allowed)
 	}
 }
+
+// Guarantees that a request which names the shared counter of all other values, and a value that is sent to it because
+// the limit has no room for more, is refused in either order: one counter would be charged twice for one request.
+func TestSharedCounterTwiceInARequest(t *testing.T) {
+	s := newStore(t, 0)
+	l := newLimit(t, limit.Limit{ID: "l", Per: "subject", MaxValues: 1, Tiers: []limit.Tier{
+		{Algorithm: limit.FixedWindow, Threshold: 10, Period: time.Minute}}})
+	ask := func(values ...limit.Value) error {
+		var d limit.Decision
+		req := limit.Request{Owner: tenant(1)}
+		for _, v := range values {
+			req.Charges = append(req.Charges, limit.Charge{Limit: l, Cost: 1, Value: v})
+		}
+		return s.Decide(t.Context(), &req, start, &d)
+	}
+	ann, bob, others := limit.ValueOf("ann"), limit.ValueOf("bob"), limit.Value{Kind: limit.ValueOther}
+	if err := ask(ann); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // without the shared counter, and with it
+		for _, values := range [][]limit.Value{{bob, others}, {others, bob}} {
+			if err := ask(values...); !errors.Is(err, limit.ErrDuplicateCounter) {
+				t.Errorf("values %v: %v, want ErrDuplicateCounter", values, err)
+			}
+		}
+		if err := ask(others); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

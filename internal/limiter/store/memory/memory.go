@@ -200,7 +200,7 @@ func (s *Store) decideWithoutMemory(r *record, e *limit.Evaluation, charge bool)
 	defer r.mu.Unlock()
 	for i := range e.Results {
 		pos := r.locate(s, e, i, false)
-		if pos == absent || charge && r.tier(pos) != e.Results[i].Tier || e.Results[i].Other && sharesOther(e, i) {
+		if pos == absent || charge && r.tier(pos) != e.Results[i].Tier || sharesOther(e, i) {
 			return false
 		}
 		st := r.state(pos)
