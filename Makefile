@@ -123,6 +123,10 @@ bench-smoke: ## Every benchmark once, so that none rots
 figures: ## Measure against the goals, peers beside ours (ONLY=NAME for one)
 	@cd bench && go run ./figures $(if $(ONLY),-only $(ONLY)) $(FIGURESFLAGS)
 
+.PHONY: figures-table
+figures-table: ## Put FROM, which has the output of make figures, into the table of docs/benchmarks.md
+	@cd bench && go run ./figures -table ../docs/benchmarks.md <'$(abspath $(FROM))'
+
 .PHONY: workload
 workload: ## The published workload: processes on a real Redis; SIM=1: in virtual time, old rule and new (WORKLOADFLAGS=-h)
 	@cd bench && go run ./workload $(if $(SIM),-sim) $(WORKLOADFLAGS)

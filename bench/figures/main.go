@@ -1,6 +1,8 @@
 // Command figures measures what the project promises and prints a line for each: "figure NAME VALUE UNIT GOAL". Lines that
-// begin with # are remarks. It exits with 1 where a workload was not what it should be, and with -strict also where a goal
-// is missed; with 2 on a wrong command line.
+// begin with # are remarks; the first one has the day and the machine. It exits with 1 where a workload was not what it
+// should be, and with -strict also where a goal is missed; with 2 on a wrong command line.
+//
+// With -table PAGE it measures nothing. It reads the output of one run or several, and puts it into the table of that page.
 package main
 
 import (
@@ -12,23 +14,27 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluicelimits/sluice/bench"
 	"github.com/sluicelimits/sluice/bench/shared"
 )
 
+const goalMissed = "the goal is missed"
+
 func main() {
 	shared.Main() // figures of the workload start this program again, as its instances
 	bench.Main()  // and so do others
-	os.Exit(run(os.Args[1:], bench.Figures(), os.Stdout, os.Stderr))
+	os.Exit(run(os.Args[1:], bench.Figures(), os.Stdin, os.Stdout, os.Stderr))
 }
 
-func run(args []string, figures []bench.Figure, out, errs io.Writer) int {
+func run(args []string, figures []bench.Figure, in io.Reader, out, errs io.Writer) int {
 	flags := flag.NewFlagSet("figures", flag.ContinueOnError)
 	flags.SetOutput(errs)
 	only := flags.String("only", "", "measure the figure of this `name`, or of several, with commas between")
 	short := flags.Bool("short", false, "measure for a moment only, to see that it can be done")
 	strict := flags.Bool("strict", false, "exit with 1 if a goal is missed")
+	table := flags.String("table", "", "measure nothing: put the output of earlier runs, which standard input has, into the table of this `page`")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -36,12 +42,19 @@ func run(args []string, figures []bench.Figure, out, errs io.Writer) int {
 		fmt.Fprintf(errs, "figures: %q is no flag\n", flags.Arg(0))
 		return 2
 	}
+	if *table != "" {
+		if err := writeTable(*table, in, figures); err != nil {
+			fmt.Fprintf(errs, "figures: %v\n", err)
+			return 1
+		}
+		return 0
+	}
 	chosen, err := choose(figures, *only)
 	if err != nil {
 		fmt.Fprintf(errs, "figures: %v\n", err)
 		return 2
 	}
-	fmt.Fprintf(out, "# %s %s/%s, %d processors\n", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.GOMAXPROCS(0))
+	fmt.Fprintln(out, "#", environment(time.Now(), runtime.GOMAXPROCS(0), runtime.GOOS+"/"+runtime.GOARCH, runtime.Version()))
 	if *short {
 		fmt.Fprintln(out, "# a short run: the workloads are checked, the numbers are rough")
 	}
@@ -62,7 +75,7 @@ func run(args []string, figures []bench.Figure, out, errs io.Writer) int {
 			fmt.Fprintf(out, "# %s: %s\n", f.Name, note)
 		}
 		if !f.Met(r.Value) {
-			fmt.Fprintf(out, "# %s: the goal is missed\n", f.Name)
+			fmt.Fprintf(out, "# %s: %s\n", f.Name, goalMissed)
 			if *strict {
 				status = 1
 			}

@@ -52,7 +52,7 @@ func TestRun(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var out, errs strings.Builder
-			if status := run(tt.args, tt.figures, &out, &errs); status != tt.status {
+			if status := run(tt.args, tt.figures, strings.NewReader(""), &out, &errs); status != tt.status {
 				t.Errorf("run(%q) = %d, want %d; errors: %s", tt.args, status, tt.status, errs.String())
 			}
 			for _, line := range tt.out {
