@@ -56,7 +56,7 @@ dev: ## Start the whole of it in one process, on the example plan
 check: lint test bench-smoke ## All that must pass before a merge; no Docker, no AWS
 
 # Modules of their own.
-NESTED = ':!bench' ':!browser' ':!infra'
+NESTED = ':!bench' ':!browser' ':!examples' ':!infra'
 
 # The packages with tests that do less in a short run, or leave out what the race detector falsifies. It makes what only computes
 # seven times as slow, so under it they run short, and then once more in full without it.
@@ -70,6 +70,7 @@ test: ## Unit tests in random order, with the race detector; what is short under
 	$(if $(RACE),,@echo 'make test: no C compiler, so the tests run without the race detector' >&2)
 	go test -p $(PACKAGES) $(if $(RACE),-race -short) -shuffle=on ./...
 	$(if $(RACE),go test -p $(PACKAGES) -shuffle=on $(FULL))
+	cd examples && go test -shuffle=on ./...
 
 .PHONY: soak
 soak: ## The random tests with SOAK (10) times their usual seeds and scripts; the stores' too, where they can run

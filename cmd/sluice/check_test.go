@@ -98,6 +98,19 @@ func noIPLimits(file string) string {
 		"add a limit for each address, as in { id: per-address, algorithm: token_bucket, rate: 50, period: 1s, burst: 100 } (warning)\n"
 }
 
+// Guarantees that whoever copies a plan of examples/plans begins with one that is valid and has no warning.
+func TestCheckPlansToCopy(t *testing.T) {
+	files, err := filepath.Glob("../../examples/plans/*.yaml")
+	if err != nil || len(files) < 6 {
+		t.Fatalf("%d example plans, %v; want at least 6", len(files), err)
+	}
+	for _, file := range files {
+		if got := sluice(t, "", "check", "--strict", file); got.code != 0 || got.stderr != "" {
+			t.Errorf("check --strict %s exits with %d and says %s", file, got.code, got.stderr)
+		}
+	}
+}
+
 // TestCheckStrict guarantees that a check for production fails on what is good on a laptop alone: keys that anyone can
 // compute, and credentials that anyone may guess without end. Without --strict nothing is said of either.
 func TestCheckStrict(t *testing.T) {

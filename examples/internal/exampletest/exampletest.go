@@ -1,0 +1,59 @@
+// Package exampletest has the test that every example passes.
+package exampletest
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluicelimits/sluice"
+)
+
+// Run checks what a reader of an example is promised: a tenant gets the burst of its plan, then 429 with the wait; another
+// tenant is not concerned; a request without a tenant is a 401; and the route for health checks has no limit.
+func Run(t *testing.T, handler func(*sluice.Limiter) http.Handler) {
+	t.Helper()
+	limiter, err := sluice.New(sluice.Config{
+		Plans: []string{"../plans/two-plans.yaml"},
+		Now:   func() time.Time { return time.Unix(1_800_000_000, 0) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := limiter.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	served := handler(limiter)
+	call := func(path, tenant string, want int) *httptest.ResponseRecorder {
+		t.Helper()
+		r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+		if tenant != "" {
+			r.Header.Set("Tenant", tenant)
+		}
+		w := httptest.NewRecorder()
+		served.ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("%s of %q is answered %d %s, want %d", path, tenant, w.Code, w.Body, want)
+		}
+		return w
+	}
+	for range 5 { // the burst of the plan
+		if w := call("/product/7", "acme", http.StatusOK); w.Body.String() != "product 7 for acme\n" {
+			t.Errorf("the body is %q", w.Body)
+		}
+	}
+	w := call("/product/7", "acme", http.StatusTooManyRequests)
+	if got := w.Header().Get("Retry-After"); got != "1" || !strings.Contains(w.Body.String(), `"retry-after-ms":1000`) {
+		t.Errorf("Retry-After is %q, and the body %s; want a second", got, w.Body)
+	}
+	call("/product/7", "globex", http.StatusOK)
+	call("/product/7", "", http.StatusUnauthorized)
+	for range 10 {
+		call("/healthz", "", http.StatusOK)
+	}
+}

@@ -1,0 +1,49 @@
+// Command nethttp limits the tenants of an API that is an http.Handler.
+//
+//	go run ./nethttp
+//	curl -i -H 'Tenant: acme' http://127.0.0.1:8080/product/1
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+
+	"github.com/sluicelimits/sluice"
+	"github.com/sluicelimits/sluice/middleware"
+)
+
+func main() { log.Fatal(serve()) }
+
+func serve() error {
+	limiter, err := sluice.New(sluice.Config{Plans: []string{"plans/two-plans.yaml"}}) // read again when the file changes
+	if err != nil {
+		return err
+	}
+	defer func() { _ = limiter.Close(context.Background()) }()
+	return http.ListenAndServe("127.0.0.1:8080", handler(limiter)) //nolint:gosec // an example: set timeouts on a server of yours
+}
+
+func handler(limiter *sluice.Limiter) http.Handler {
+	limit := middleware.Limit(limiter, middleware.WithIdentity(identify))
+	mux := http.NewServeMux()
+	mux.Handle("GET /product/{id}", limit(http.HandlerFunc(product)))
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {}) // not limited: it has no tenant
+	return mux
+}
+
+// identify stands for your own authentication: it says on whose account a request is.
+func identify(r *http.Request) (sluice.Identity, error) {
+	tenant := r.Header.Get("Tenant")
+	if tenant == "" {
+		return sluice.Identity{}, errors.New("no tenant")
+	}
+	return sluice.Identity{Tenant: tenant}, nil
+}
+
+func product(w http.ResponseWriter, r *http.Request) {
+	caller, _ := middleware.FromContext(r.Context())
+	fmt.Fprintf(w, "product %s for %s\n", r.PathValue("id"), caller.Tenant)
+}

@@ -1,0 +1,9 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/sluicelimits/sluice/examples/internal/exampletest"
+)
+
+func TestExample(t *testing.T) { exampletest.Run(t, handler) }
