@@ -62,5 +62,5 @@ func identify(r *http.Request) (sluice.Identity, error) {
 
 func product(c *gin.Context) {
 	caller, _ := middleware.FromContext(c.Request.Context())
-	c.String(http.StatusOK, "product %s for %s\n", c.Param("id"), caller.Tenant)
+	c.String(http.StatusOK, "hello, %s\n", caller.Tenant)
 }

@@ -43,7 +43,7 @@ func Run(t *testing.T, handler func(*sluice.Limiter) http.Handler) {
 		return w
 	}
 	for range 5 { // the burst of the plan
-		if w := call("/product/7", "acme", http.StatusOK); w.Body.String() != "product 7 for acme\n" {
+		if w := call("/product/7", "acme", http.StatusOK); w.Body.String() != "hello, acme\n" {
 			t.Errorf("the body is %q", w.Body)
 		}
 	}
