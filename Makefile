@@ -92,7 +92,7 @@ localstack: ## So deployed, to play with, until Ctrl-C
 	@localstack/with go run ./localstack/serve
 
 .PHONY: lint
-lint: tools ## go vet, staticcheck, golangci-lint, gofmt, tidy modules, no binary in the tree
+lint: tools ## go vet, staticcheck, golangci-lint, gofmt, tidy modules, no binary in the tree but pictures
 	@scripts/lint
 
 .PHONY: vulncheck
@@ -139,6 +139,12 @@ golden: ## Rewrite the golden files; then read the diff
 .PHONY: browser
 browser: ## Open the pages in headless Chromium (REQUIRE_BROWSER=1: missing is a failure)
 	cd browser && go test -count=1 ./...
+
+.PHONY: picture
+picture: ## Take the README's picture of the live page anew, in headless Chromium
+	mkdir -p docs/images
+	cd browser && REQUIRE_BROWSER=1 SLUICE_SCREENSHOTS=$(CURDIR)/dist/pictures go test -count=1 -run '^TestLivePageOfReadme$$' .
+	install -m 644 dist/pictures/live-page.png docs/images/live-page.png
 
 .PHONY: clean
 clean: ## Remove what was built: bin, dist, bench.txt, infra's templates and CLI

@@ -2,6 +2,7 @@ package sluice_test
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -57,9 +58,84 @@ func TestLibraryPage(t *testing.T) {
 	}
 }
 
+// Guarantees that the Go code of the README is that of a program in examples, which the tests of that module run; that
+// the README is short; and that it shows its pictures.
+func TestReadme(t *testing.T) {
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile("examples/nethttp/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	if len(blocks) != 1 {
+		t.Fatalf("README.md has %d blocks of Go, want 1", len(blocks))
+	}
+	for part := range strings.SplitSeq(blocks[0][1], "\n\n") {
+		if !strings.Contains(flat(string(program))+"\n", flat(part)+"\n") {
+			t.Errorf("not in examples/nethttp/main.go:\n%s", part)
+		}
+	}
+	if lines := strings.Count(string(page), "\n"); lines > 120 {
+		t.Errorf("README.md has %d lines, want at most 120", lines)
+	}
+	for _, picture := range []string{"docs/images/system.svg", "docs/images/live-page.png"} {
+		if !regexp.MustCompile(`(?m)^!\[[^\]]{20,}\]\(` + regexp.QuoteMeta(picture) + `\)$`).Match(page) {
+			t.Errorf("README.md does not show %s with a description", picture)
+		}
+	}
+}
+
+// Guarantees that docs/guarantees.md has each of the eight guarantees in its list and in a section of its own, that every
+// row of a section names what holds it, and that the cases of the contract suite that it quotes are there.
+// TestDocumentedTestsExist holds that the tests are there.
+func TestGuaranteesNameTheirTests(t *testing.T) {
+	text, err := os.ReadFile("docs/guarantees.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var suite strings.Builder
+	files, err := filepath.Glob("internal/limiter/limit/limittest/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		code, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		suite.Write(code)
+	}
+	held := regexp.MustCompile("`(?:(?:Test|Fuzz)[A-Z]\\w*|controltest|make fuzz)`|`limittest` \"")
+	sections := regexp.MustCompile(`(?m)^## (\d)\. `).Split(string(text), -1)[1:]
+	if len(sections) != 8 || strings.Count(string(text), "\n| [") != 8 {
+		t.Fatalf("docs/guarantees.md has %d sections, and lists %d; want 8", len(sections), strings.Count(string(text), "\n| ["))
+	}
+	for i, section := range sections {
+		section, _, _ = strings.Cut(section, "\n## ")
+		_, table, found := strings.Cut(section, "\n|---|---|\n")
+		if !found {
+			t.Errorf("guarantee %d has no table", i+1)
+		}
+		for row := range strings.Lines(table) {
+			_, by, ok := strings.Cut(strings.TrimPrefix(row, "| "), " | ")
+			if strings.HasPrefix(row, "| ") && (!ok || !held.MatchString(by)) {
+				t.Errorf("guarantee %d: nothing is named that holds: %s", i+1, row)
+			}
+		}
+		for _, quoted := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(table, -1) {
+			if !strings.Contains(suite.String(), quoted[0]) {
+				t.Errorf("guarantee %d: limittest has no case %s", i+1, quoted[0])
+			}
+		}
+	}
+}
+
 // Guarantees that the pages which list the algorithms list all of them.
 func TestPagesListAlgorithms(t *testing.T) {
-	for _, page := range []string{"README.md", "docs/plans.md", "docs/accuracy.md"} {
+	for _, page := range []string{"docs/guarantees.md", "docs/plans.md", "docs/accuracy.md"} {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)

@@ -1,12 +1,19 @@
 package browser
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"image"
+	"image/color"
+	"image/draw"
+	"image/png"
+	"maps"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -190,16 +197,40 @@ func (p *tab) texts(selector string) []string {
 	return eval[[]string](p, fmt.Sprintf("[...document.querySelectorAll(%q)].map((e) => e.textContent)", selector))
 }
 
-// picture leaves a picture of the whole page, where pictures are asked for.
+// picture leaves a picture of the whole page, if pictures are asked for.
 func (p *tab) picture(name string) {
 	p.t.Helper()
 	dir := os.Getenv("SLUICE_SCREENSHOTS")
 	if dir == "" {
 		return
 	}
-	png, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))
+	whole, err := chromedp.Run(p.ctx, chromedp.FullScreenshot(100))
 	p.ok("take a picture", err)
 	p.ok("make "+dir, os.MkdirAll(dir, 0o755))
+	small, err := fewerColours(whole)
+	p.ok("make the picture small", err)
 	file := filepath.Join(dir, strings.ReplaceAll(name, " ", "-")+".png")
-	p.ok("keep a picture", os.WriteFile(file, png, 0o600))
+	p.ok("keep a picture", os.WriteFile(file, small, 0o600))
+}
+
+// fewerColours draws a picture in its 64 most frequent colours. The pages have few colours, and shades of them at the edges of
+// letters. Only small spots of a rare colour change visibly, and the file has a third of the size.
+func fewerColours(picture []byte) ([]byte, error) {
+	img, err := png.Decode(bytes.NewReader(picture))
+	if err != nil {
+		return nil, err
+	}
+	count := make(map[color.Color]int)
+	bounds := img.Bounds()
+	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
+		for x := bounds.Min.X; x < bounds.Max.X; x++ {
+			count[img.At(x, y)]++
+		}
+	}
+	colours := slices.SortedFunc(maps.Keys(count), func(a, b color.Color) int { return count[b] - count[a] })
+	out := image.NewPaletted(bounds, colours[:min(64, len(colours))])
+	draw.Draw(out, bounds, img, bounds.Min, draw.Src)
+	var small bytes.Buffer
+	err = (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&small, out)
+	return small.Bytes(), err
 }

@@ -3,6 +3,8 @@ package browser
 import (
 	_ "embed"
 	"fmt"
+	"image/png"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -197,5 +199,35 @@ func TestLivePageViews(t *testing.T) {
 				t.Errorf("the reload error shown is %q, want %q", got, s.failure)
 			}
 		})
+	}
+}
+
+// readmePicture is the picture of the live page that the README shows.
+const readmePicture = "../docs/images/live-page.png"
+
+// The README shows the page as people meet it, with ordinary names. `make picture` takes the picture anew. Fonts differ
+// between machines, so only its width is compared.
+func TestLivePageOfReadme(t *testing.T) {
+	s := newScene(t)
+	s.tenants[3].id, s.tenants[4].id = "hooli", "umbrella"
+	s.paths = [2]string{"/v1/orders/*", "/v1/reports/*"}
+	s.play()
+	v := view{"light", 1400, 900}
+	p := openTab(t, s.serve().URL+"/_sluice/", v)
+	defer p.quiet()
+	p.until("document.documentElement.dataset.now !== undefined")
+	p.inspect(v.String())
+	p.picture("live page")
+	if os.Getenv("SLUICE_SCREENSHOTS") != "" {
+		return // the picture of the README may be about to be replaced
+	}
+	file, err := os.Open(readmePicture)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	size, err := png.DecodeConfig(file)
+	if err != nil || size.Width != int(v.width) {
+		t.Errorf("%s is %d pixels wide, %v; want %d", readmePicture, size.Width, err, v.width)
 	}
 }

@@ -25,6 +25,7 @@ type scene struct {
 	store    *memory.Store
 	recorder *livepage.Recorder
 	tenants  []*sceneTenant
+	paths    [2]string // what the last two tenants call
 	ip       *limit.Limit
 	events   []event
 	failure  string                // of the last reload
@@ -82,6 +83,7 @@ func newScene(t *testing.T) *scene {
 		{id: hostile, plan: "free", limits: free},
 		{id: "a-tenant-whose-name-is-as-long-as-a-name-may-be-and-has-no-place-to-break-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", plan: "free", limits: free},
 	}
+	s.paths = [2]string{"/<b>bold</b>", "/v1/reports/" + hostile}
 	return s
 }
 
@@ -181,10 +183,10 @@ func (s *scene) play() {
 			s.call(at, 2, http.MethodGet, "/product/*")
 		}
 		if second%300 > 270 {
-			s.call(at, 3, http.MethodGet, "/<b>bold</b>")
+			s.call(at, 3, http.MethodGet, s.paths[0])
 		}
 		if i%90 == 0 {
-			s.call(at, 4, http.MethodGet, "/v1/reports/"+hostile)
+			s.call(at, 4, http.MethodGet, s.paths[1])
 		}
 		if i%40 == 0 || (second%200 == 10 && i%2 == 0) || second%250 >= 60 && second%250 < 64 {
 			s.knock(at, livepage.Unauthorized)

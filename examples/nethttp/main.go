@@ -27,14 +27,14 @@ func serve() error {
 }
 
 func handler(limiter *sluice.Limiter) http.Handler {
-	limit := middleware.Limit(limiter, middleware.WithIdentity(identify))
+	limit := middleware.Limit(limiter, middleware.WithIdentity(identify)) // identify says on whose account a request is
 	mux := http.NewServeMux()
 	mux.Handle("GET /product/{id}", limit(http.HandlerFunc(product)))
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {}) // not limited: it has no tenant
 	return mux
 }
 
-// identify stands for your own authentication: it says on whose account a request is.
+// identify stands for your own authentication.
 func identify(r *http.Request) (sluice.Identity, error) {
 	tenant := r.Header.Get("Tenant")
 	if tenant == "" {

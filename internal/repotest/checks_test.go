@@ -1,6 +1,9 @@
 package repotest
 
 import (
+	"bytes"
+	"image"
+	"image/png"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,6 +29,22 @@ func TestCheckText(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { wantError(t, checkText("f", []byte(tt.content)), tt.want) })
+	}
+
+	var picture bytes.Buffer
+	if err := png.Encode(&picture, image.NewGray(image.Rect(0, 0, 8, 8))); err != nil {
+		t.Fatal(err)
+	}
+	small := picture.String()
+	for _, tt := range []struct{ name, content, want string }{
+		{"docs/images/page.png", small, ""},
+		{"docs/images/page.png", "ELF\x00", "no picture"},
+		{"docs/images/page.png", small[:len(small)-16], "no picture"},
+		{"docs/images/page.png", small + strings.Repeat("a", maxPictureBytes), "want at most"},
+		{"docs/images/tool", small, "binary"},
+		{"docs/page.png", small, "binary"},
+	} {
+		wantError(t, checkText(tt.name, []byte(tt.content)), tt.want)
 	}
 }
 

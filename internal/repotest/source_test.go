@@ -1,21 +1,38 @@
 package repotest
 
 import (
+	"bytes"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"image/png"
 	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
 )
 
-// maxFileBytes is the largest file that may be committed: what is larger is data, and belongs elsewhere.
-const maxFileBytes = 500 << 10
+// The largest files that may be committed: what is larger is data, and belongs elsewhere.
+const (
+	maxFileBytes    = 500 << 10
+	maxPictureBytes = 100 << 10
+)
 
-// checkText reports a file that is too large or no text.
+// pictures is the folder of the pages' pictures, the only files that are no text.
+const pictures = "docs/images/"
+
+// checkText reports a file that is too large, or no text and no picture of a page.
 func checkText(name string, content []byte) error {
+	if strings.HasPrefix(name, pictures) && strings.HasSuffix(name, ".png") {
+		if _, err := png.Decode(bytes.NewReader(content)); err != nil {
+			return fmt.Errorf("%s is no picture: %w", name, err)
+		}
+		if len(content) > maxPictureBytes {
+			return fmt.Errorf("%s has %d bytes, want at most %d", name, len(content), maxPictureBytes)
+		}
+		return nil
+	}
 	switch {
 	case len(content) > maxFileBytes:
 		return fmt.Errorf("%s has %d bytes, want at most %d", name, len(content), maxFileBytes)

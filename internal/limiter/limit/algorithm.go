@@ -35,8 +35,8 @@ import (
 //     cannot count it. The comment of the interface algorithm there says which names of fields have a meaning.
 //  6. Describe its stored form in the package comments of store/redis and store/dynamodb, and its numbers at [Params],
 //     [ReceiptEntry] and [EntryParams].
-//  7. Extend what lists the algorithms: the tables in README.md, docs/plans.md and docs/accuracy.md; and the goldens of
-//     internal/plan and cmd/sluice, which their tests write with the flag -update.
+//  7. Extend what lists the algorithms: the tables in docs/guarantees.md, docs/plans.md and docs/accuracy.md; and the
+//     goldens of internal/plan and cmd/sluice, which their tests write with the flag -update.
 //
 // The contract suite (limittest) runs for every algorithm that kinds names, on every store. It is not enough: run all
 // tests of package limit, the stores and package lease. These compare the stores with the core to the unit:
