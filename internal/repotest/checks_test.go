@@ -198,6 +198,24 @@ func TestCheckTests(t *testing.T) {
 	}
 }
 
+func TestCheckWorkflow(t *testing.T) {
+	const good = "permissions:\n  contents: read\n- uses: a/b@0123456789abcdef0123456789abcdef01234567 # v1\n" +
+		"with: { go-version: \"1.26\" }\n- run: .ci/run\n"
+	for _, tt := range []struct{ old, with, want string }{
+		{"", "", ""},
+		{".ci/run", "make test", `lacks "run: .ci/run`},
+		{"1.26", "1.25", `lacks "go-version`},
+		{"read", "write", `lacks "permissions`},
+		{"0123456789abcdef0123456789abcdef01234567", "v1", "uses a/b@v1"},
+	} {
+		var err error
+		if errs := checkWorkflow(strings.Replace(good, tt.old, tt.with, 1), "1.26"); len(errs) > 0 {
+			err = errs[0]
+		}
+		wantError(t, err, tt.want)
+	}
+}
+
 func TestListFilesLeavesOutWhatGitIgnores(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -296,5 +297,17 @@ func TestEveryProgramHasZoneData(t *testing.T) {
 		if !has {
 			t.Errorf("%s does not link time/tzdata", dir)
 		}
+	}
+}
+
+// What runs on GitHub is what runs everywhere else, with the Go of go.mod and actions that nobody can exchange.
+func TestWorkflowRunsCI(t *testing.T) {
+	r := open(t)
+	minor := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(r.read(t, "go.mod"))
+	if minor == nil {
+		t.Fatal("go.mod names no version of Go")
+	}
+	for _, err := range checkWorkflow(string(r.read(t, ".github/workflows/ci.yml")), string(minor[1])) {
+		t.Error(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"image/png"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -136,4 +137,25 @@ func checkImports(name string, content []byte, forbidden map[string]string) ([]e
 		}
 	}
 	return errs, nil
+}
+
+var (
+	usesAction = regexp.MustCompile(`uses: *(\S+)`)
+	pinned     = regexp.MustCompile(`^[\w-]+/[\w-]+@[0-9a-f]{40}$`)
+)
+
+// checkWorkflow reports what a workflow lacks that is to run .ci/run with this minor version of Go.
+func checkWorkflow(text, minor string) []error {
+	var errs []error
+	for _, want := range []string{"run: .ci/run\n", `go-version: "` + minor + `"`, "permissions:\n  contents: read\n"} {
+		if !strings.Contains(text, want) {
+			errs = append(errs, fmt.Errorf("the workflow lacks %q", want))
+		}
+	}
+	for _, m := range usesAction.FindAllStringSubmatch(text, -1) {
+		if !pinned.MatchString(m[1]) {
+			errs = append(errs, fmt.Errorf("the workflow uses %s, want a commit in place of a name that can be moved", m[1]))
+		}
+	}
+	return errs
 }
