@@ -154,3 +154,35 @@ func TestPagesListAlgorithms(t *testing.T) {
 		}
 	}
 }
+
+// Guarantees that every page opens with what it is for and for whom, and that docs/README.md leads to it.
+func TestPagesSayWhatTheyAreFor(t *testing.T) {
+	index, err := os.ReadFile("docs/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil || len(pages) < 20 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	pages = append(pages, "docs/runbooks/README.md", "examples/README.md", "CONTRIBUTING.md", "SECURITY.md")
+	opens := regexp.MustCompile(`^(?:<!-- .* -->\n\n)?# .*\n\n(This page (?:[^\n]+\n)+)`)
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := opens.FindSubmatch(text)
+		if first == nil || !strings.Contains(strings.ReplaceAll(string(first[1]), "\n", " "), " It is for ") {
+			t.Errorf("%s does not open with \"This page …\" and \"It is for …\"", page)
+		}
+		link, inDocs := strings.CutPrefix(page, "docs/")
+		if !inDocs {
+			link = "../" + strings.TrimSuffix(page, "/README.md")
+		}
+		known := page == "docs/README.md" || page == "SECURITY.md" || strings.Contains(string(index), "]("+link+")")
+		if !known {
+			t.Errorf("docs/README.md does not lead to %s", page)
+		}
+	}
+}

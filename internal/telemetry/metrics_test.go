@@ -406,7 +406,9 @@ func TestMetricsPage(t *testing.T) {
 
 const metricsHead = `# Metrics
 
-What Sluice's functions tell CloudWatch, as lines in the embedded metric format in their logs. The namespace is ` + "`SLUICE_METRICS_NAMESPACE`" + `,
+This page lists the metrics of Sluice's functions. It is for whoever watches a deployment, or adds an alarm.
+
+The functions tell CloudWatch their metrics as lines in the embedded metric format in their logs. The namespace is ` + "`SLUICE_METRICS_NAMESPACE`" + `,
 ` + "`Sluice`" + ` unless said otherwise. The dimensions are ` + "`cell` and `function`" + ` (the function's name in AWS) for the authorizer, applier, reconcile and canary, and
 ` + "`function`" + ` alone for the others: never a tenant, never an address. The page is made of the list that alarms are made of.
 
