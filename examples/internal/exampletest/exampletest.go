@@ -40,6 +40,9 @@ func Run(t *testing.T, handler func(*sluice.Limiter) http.Handler) {
 		if w.Code != want {
 			t.Errorf("%s of %q is answered %d %s, want %d", path, tenant, w.Code, w.Body, want)
 		}
+		if w.Code != http.StatusOK && strings.Contains(w.Body.String(), "hello") {
+			t.Errorf("%s of %q is denied, and the handler ran: %s", path, tenant, w.Body)
+		}
 		return w
 	}
 	for range 5 { // the burst of the plan
