@@ -65,7 +65,7 @@ func writeTable(page string, measured io.Reader, figures []bench.Figure) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", page, err)
 	}
-	return os.WriteFile(page, text, 0o600) // the page is there, and keeps its mode
+	return os.WriteFile(page, text, 0o600) //nolint:gosec // the caller names the page, which is there and keeps its mode
 }
 
 func newTable(page []byte, measured io.Reader, figures []bench.Figure) ([]byte, error) {
