@@ -421,8 +421,8 @@ func (f *Fallback) addPending(req *limit.Request, now time.Time, x *scratch, cau
 }
 
 // Refund gives back what a decision charged, in the store or in the local store, whichever made the receipt. Units that
-// the local store takes back are no longer pending for the replay. If they have been replayed already, they stay
-// charged in the store. See [limit.Store].
+// were charged to the local store are then no longer pending for the replay. If they have been replayed already, they
+// stay charged in the store. See [limit.Store].
 func (f *Fallback) Refund(ctx context.Context, r *limit.Receipt, units int64, now time.Time) (limit.Refund, error) {
 	if err := limit.CheckRefund(r, units); err != nil {
 		return limit.Refund{}, err
@@ -446,7 +446,7 @@ func (f *Fallback) Refund(ctx context.Context, r *limit.Receipt, units int64, no
 		l := e.Tier.Limit()
 		for tier := range l.Tiers {
 			if &l.Tiers[tier] == e.Tier {
-				f.pending.cancel(r.Owner(), l.ID, tier, e.Value, e.At()+f.clockOffset.Load(), given)
+				f.pending.cancel(r.Owner(), l.ID, tier, e.Value, e.At()+f.clockOffset.Load(), given, back.Units[i])
 			}
 		}
 	}

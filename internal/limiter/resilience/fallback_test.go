@@ -414,6 +414,36 @@ func TestRefundMeanwhile(t *testing.T) {
 	})
 }
 
+// Guarantees that a refund to a bucket takes off no pending units of other decisions: what the bucket has refilled since
+// the charge is pending no longer.
+func TestRefundOfRefilledUnits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newMemory(t)
+		store := newFlaky(t, inner)
+		s := newStore(t, resilience.FallbackConfig{Store: store})
+		req := ask(newLimit(t, limit.Limit{ID: "l", MaxCost: 10,
+			Tiers: []limit.Tier{{Algorithm: limit.TokenBucket, Period: time.Hour, Threshold: 120, Burst: 10}}}))
+		req.Charges[0].Cost = 5
+		store.down.Store(true)
+		var first, d limit.Decision
+		if err := s.Decide(t.Context(), req, time.Now(), &first); err != nil || !first.Allowed {
+			t.Fatal(err, first.Allowed)
+		}
+		pass(2 * time.Minute) // refills four units
+		if err := s.Decide(t.Context(), req, time.Now(), &d); err != nil || !d.Allowed {
+			t.Fatal(err, d.Allowed)
+		}
+		if back, err := s.Refund(t.Context(), first.Receipt(), 0, time.Now()); err != nil || fmt.Sprint(back) != "{[1] false false}" {
+			t.Errorf("Refund = %v, %v; want the one unit that is not refilled", back, err)
+		}
+		store.down.Store(false)
+		recoverFrom(t, s)
+		if n := used(t, inner, req); n != 5 {
+			t.Errorf("%d units are charged in the store, want the 5 of the other decision", n)
+		}
+	})
+}
+
 // Guarantees that a refund of more units than its receipt names takes off no pending units of other decisions.
 func TestRefundOfTooManyUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
