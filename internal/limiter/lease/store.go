@@ -186,6 +186,8 @@ func (s *Store) AcceptsPlan(all []*limit.Limit, together ...[]*limit.Limit) erro
 // Decide charges all limits of the request or none, from leases if they suffice. See [limit.Store]. If the wrapped
 // store returns an error, what the call may have leased is lost, and later calls ask for no lease until one succeeds.
 // An error by which the store answered ([limit.Answered]) counts as success there.
+//
+// A request that has a LeaseRequest for each of its tiers is passed on to the wrapped store as it is.
 func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d *limit.Decision) error {
 	if err := ctx.Err(); err != nil {
 		d.Clear(now.UnixMicro())
@@ -194,7 +196,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	hash, instant := s.hashOwner(req.Owner), clock.At(now)
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
-	if o := sh.owners.find(hash, req.Owner); o != nil && o.decideLocally(req, instant, d) {
+	if o := sh.owners.find(hash, req.Owner); o != nil && len(req.Leases) == 0 && o.decideLocally(req, instant, d) {
 		if s.config.Prefetch {
 			o.prefetchQuotas(req, now)
 		}
