@@ -149,7 +149,7 @@ func (sh *shard) collectReturns(now time.Time, unitsOf func(o *ownerLeases, c *c
 	return calls
 }
 
-// giveBack makes one call. The error names no owner: a log that it is written to is not to have their names.
+// giveBack makes one call. The error names no owner, because logs must not have their names.
 func (s *Store) giveBack(ctx context.Context, sh *shard, r *returnCall, now time.Time) error {
 	const deadline = 2 * time.Second // nobody waits for the call but Close
 	ctx, cancel := context.WithTimeout(ctx, deadline)

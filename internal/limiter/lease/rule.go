@@ -38,9 +38,10 @@ type View struct {
 	MustFit    bool          // Need must not be lowered
 }
 
-// Adaptive is the rule in use. While there is plenty it makes one call in a window. If units are scarce, each process
-// leases only a part of the units that are left, so leases get smaller towards the limit. Once a token bucket or a
-// sliding window is used up, each process leases ramps. The zero Adaptive is ready for use.
+// Adaptive is the rule in use. While there is plenty it makes one call in a window, or in [Config.Life] if that is
+// shorter. If units are scarce, each process leases only a part of the units that are left, so leases get smaller
+// towards the limit. Once a token bucket or a sliding window is used up, each process leases ramps. The zero Adaptive
+// is ready for use.
 type Adaptive struct{ tuning *tuning }
 
 func (a Adaptive) constants() *tuning {
