@@ -81,8 +81,13 @@ func (o *ownerLeases) spareUnits(c *counter, t int64) int64 {
 	if pause := t - c.demand.lastRequest; pause > 0 {
 		rate = min(rate, 2e6/float64(pause))
 	}
-	expected := rate * min(v.EndsIn.Seconds(), k.keepFor.Seconds())
-	spare := c.lease.Units - wholeUnits(expected+math.Sqrt(expected))
+	seconds := min(v.EndsIn.Seconds(), k.keepFor.Seconds())
+	keep := rate*seconds + math.Sqrt(rate*seconds)
+	if runsOutIn := v.runsOutIn(); runsOutIn < seconds {
+		// Units that are left here when the store has none are denied to the other processes, so there is no margin.
+		keep = rate * runsOutIn
+	}
+	spare := c.lease.Units - wholeUnits(keep)
 	if spare < 2 || spare < c.tier.Capacity()/k.returnParts { // not worth a call
 		return 0
 	}

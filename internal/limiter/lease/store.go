@@ -67,7 +67,7 @@ var _ limit.Store = (*Store)(nil)
 const (
 	DefaultLife          = 10 * time.Second       // for so long the units of a process that died can be missing
 	DefaultHomeLife      = 60 * time.Second       // the same; a call to a home cell costs more
-	DefaultGiveBackEvery = 500 * time.Millisecond // a third of the time for which units are kept, see keepFor
+	DefaultGiveBackEvery = 200 * time.Millisecond // how late a process sees at most that it has units to give back; see tuning
 	DefaultMaxCounters   = 200_000                // about 100 MB
 )
 

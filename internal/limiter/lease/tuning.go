@@ -64,6 +64,9 @@ type tuning struct {
 	// more and denies up to 1.3 % less.
 	leastParts float64
 
+	// leastFrom TODO
+	leastFrom float64
+
 	// enoughPart is the part of what a lease would have while there is not plenty. A counter that has more leased and
 	// not spent gets no lease with the call for another counter.
 	//
@@ -127,8 +130,9 @@ var defaultTuning = tuning{
 	plentyTimes:     2,
 	ampleDeviations: 3,
 	scarceFor:       2 * time.Second,
-	shareParts:      2.3,
+	shareParts:      2.4,
 	leastParts:      100,
+	leastFrom:       0.7,
 	enoughPart:      0.5,
 
 	rampLeast:  2,
@@ -136,9 +140,9 @@ var defaultTuning = tuning{
 	rampMore:   1.5,
 	rampPlenty: 1.1,
 
-	denyFor:     2 * time.Second,
+	denyFor:     4 * time.Second,
 	denyForMost: 5 * time.Second,
 
-	keepFor:     1500 * time.Millisecond,
-	returnParts: 50,
+	keepFor:     3 * time.Second,
+	returnParts: 80,
 }
