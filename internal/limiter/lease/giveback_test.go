@@ -35,7 +35,9 @@ func TestUnitsAreGivenBackBeforeTheStoreRunsOut(t *testing.T) {
 // sixties is a rule that leases 60 units at a time.
 type sixties struct{ greedy }
 
-func (sixties) SizeLease(_ *lease.View, a *limit.LeaseRequest) { a.Most, a.Ample, a.Share = 60, 60, limit.ShareOne }
+func (sixties) SizeLease(_ *lease.View, a *limit.LeaseRequest) {
+	a.Most, a.Ample, a.Share = 60, 60, limit.ShareOne
+}
 
 // Guarantees that a process which gets few of the requests leases no least number of units of a window: it would spend
 // them late, and other processes are denied meanwhile. What a token bucket has leased is soon refilled.
