@@ -73,7 +73,7 @@ func (a Adaptive) SizeLease(v *View, ask *limit.LeaseRequest) {
 	ask.Ample = wholeUnits(expected + k.ampleDeviations*math.Sqrt(expected) + 1)
 	ask.Most = wholeUnits(scarce)
 	ask.Share = int64(math.Min(part/k.shareParts, 1) * limit.ShareOne)
-	if leasing.Refills || part*float64(v.Instances) >= k.leastFrom {
+	if !runsOut(leasing) || part*float64(v.Instances) >= k.leastFrom {
 		ask.Least = wholeUnits(min(math.Ceil(float64(v.Tier.Capacity())*part/k.leastParts), expected+1))
 	}
 	if v.Instances <= 1 {
@@ -90,11 +90,15 @@ func (v *View) totalRate() float64 {
 	return max(v.Total, v.Rate)
 }
 
-// runsOutIn returns after how many seconds the store will have no units left, if all processes use as many units per
-// second as before. It is infinite for algorithms whose units come free all the time.
+// runsOut reports whether units that are used come free only when their window or period ends. Of token buckets and
+// sliding windows, units come free all the time.
+func runsOut(l limit.Leasing) bool { return l.Ends && !l.Refills && !l.Weighs }
+
+// runsOutIn estimates after how many seconds the store will have no units left, if all processes use as many units per
+// second as before. It is infinite if units come free all the time.
 func (v *View) runsOutIn() float64 {
-	leasing, total := v.Tier.Leasing(), v.totalRate()
-	if !leasing.Ends || leasing.Refills || leasing.Weighs || total == 0 {
+	total := v.totalRate()
+	if !runsOut(v.Tier.Leasing()) || total == 0 {
 		return math.Inf(1)
 	}
 	return max(float64(v.Left)/total-v.LeftAge.Seconds(), 0)
