@@ -29,9 +29,9 @@
 //
 // # When units are given back
 //
-// Every [Config.GiveBackEvery] the layer gives back what it will probably not spend, if units are scarce. The units of
-// a lease that has ended, or whose limit has changed, are returned with the next call for the counter. [Store.Close]
-// gives back all the rest.
+// Every [Config.GiveBackEvery] the layer gives back what it will probably not spend in the next seconds, or before the
+// store runs out of units, if units are scarce. The units of a lease that has ended, or whose limit has changed, are
+// returned with the next call for the counter. [Store.Close] gives back all the rest.
 //
 // # What happens when the store fails
 //
@@ -67,7 +67,7 @@ var _ limit.Store = (*Store)(nil)
 const (
 	DefaultLife          = 10 * time.Second       // for so long the units of a process that died can be missing
 	DefaultHomeLife      = 60 * time.Second       // the same; a call to a home cell costs more
-	DefaultGiveBackEvery = 200 * time.Millisecond // how late a process sees at most that it has units to give back; see tuning
+	DefaultGiveBackEvery = 200 * time.Millisecond // measured, see docs/benchmarks.md#leases
 	DefaultMaxCounters   = 200_000                // about 100 MB
 )
 
