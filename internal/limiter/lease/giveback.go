@@ -64,8 +64,9 @@ func (r *returnCall) firstLease(l *limit.Limit, v limit.Value) int {
 	return first
 }
 
-// spareUnits returns how many units of the lease will probably not be spent. It is 0 if the counter is not scarce,
-// since nobody lacks the units then.
+// spareUnits returns how many units of the lease are to be given back: those that will probably not be spent within
+// keepFor, or before the store runs out of units, whichever comes first. It is 0 if there is plenty, since no process
+// lacks the units then.
 func (o *ownerLeases) spareUnits(c *counter, t int64) int64 {
 	if t >= c.until || c.lease.Units == 0 || c.lease.At == 0 || c.flight != nil || c.lease.Other() {
 		return 0
@@ -81,8 +82,14 @@ func (o *ownerLeases) spareUnits(c *counter, t int64) int64 {
 	if pause := t - c.demand.lastRequest; pause > 0 {
 		rate = min(rate, 2e6/float64(pause))
 	}
-	expected := rate * min(v.EndsIn.Seconds(), k.keepFor.Seconds())
-	spare := c.lease.Units - wholeUnits(expected+math.Sqrt(expected))
+	seconds := min(v.EndsIn.Seconds(), k.keepFor.Seconds())
+	keep := rate*seconds + math.Sqrt(rate*seconds)
+	if runsOutIn := v.runsOutIn(); runsOutIn < seconds {
+		// Other processes are denied the units that are left in this lease when the store has none. A margin would
+		// leave some.
+		keep = rate * runsOutIn
+	}
+	spare := c.lease.Units - wholeUnits(keep)
 	if spare < 2 || spare < c.tier.Capacity()/k.returnParts { // not worth a call
 		return 0
 	}
