@@ -1,6 +1,7 @@
 package lease_test
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -61,5 +62,23 @@ func TestLeastUnitsNeedRequests(t *testing.T) {
 			t.Errorf("%s, asked for %g units per second: at least %d units are leased; want some: %t",
 				tt.algorithm, tt.rate, ask.Least, tt.leases)
 		}
+	}
+}
+
+// BenchmarkGiveBackSpare is one look for spare units over nearly as many leases as there may be, of which none is scarce.
+func BenchmarkGiveBackSpare(b *testing.B) {
+	now := noon
+	s := openAt(b, &now, newMemory(b), tens{})
+	l := window(b, "l", time.Hour, 1<<40)
+	for i := range lease.DefaultMaxCounters - 1 {
+		req := request(l)
+		req.Owner.Name = strconv.Itoa(i)
+		decide(b, s, req, now)
+	}
+	for b.Loop() {
+		s.GiveBackSpare(b.Context(), now)
+	}
+	if n := s.Stats().Units; n == 0 {
+		b.Error("nothing is leased")
 	}
 }

@@ -45,6 +45,7 @@ func (c *call) storeResult(i int, sent, t int64) {
 	}
 	if tc.mayLease {
 		counter.supply.noteAnswer(c.owner.owner, t, c.reply.Now, r, c.reply.Leased(i), max(tc.need, 1))
+		c.owner.noteScarcity(counter, t)
 	}
 	if tc.mayLease && isSame && !r.Never {
 		c.updateDenial(i, t)
