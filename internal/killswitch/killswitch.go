@@ -24,7 +24,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/appconfigdata"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/refresh"
+	"github.com/sluicelimits/sluice/internal/limiter/refresh"
 )
 
 // Every is how often AppConfig is asked, the shortest that it grants, and up to a fifth more, so that instances spread. It says itself

@@ -14,7 +14,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/refresh"
+	"github.com/sluicelimits/sluice/internal/limiter/refresh"
 )
 
 // attempts are for one call: a connection that a freeze cut needs a second.

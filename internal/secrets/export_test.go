@@ -1,6 +1,6 @@
 package secrets
 
-import "github.com/sluicelimits/sluice/internal/refresh"
+import "github.com/sluicelimits/sluice/internal/limiter/refresh"
 
 // Parse is parse, for its fuzz target.
 func Parse(text string) (*Values, error) { return parse(text, "v") }

@@ -12,7 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"github.com/aws/smithy-go"
 
-	"github.com/sluicelimits/sluice/internal/refresh"
+	"github.com/sluicelimits/sluice/internal/limiter/refresh"
 )
 
 const (

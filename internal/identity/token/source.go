@@ -12,7 +12,7 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 
-	"github.com/sluicelimits/sluice/internal/refresh"
+	"github.com/sluicelimits/sluice/internal/limiter/refresh"
 )
 
 // source keeps an issuer's keys.

@@ -1,5 +1,6 @@
-// Package backend is what a store that users open hands to the library: its counters, and how they are best used.
-package backend
+// Package store holds the stores of counters, one folder each. The package itself has [Backend], which is how a store
+// that users open reaches the library.
+package store
 
 import "github.com/sluicelimits/sluice/internal/limiter/limit"
 

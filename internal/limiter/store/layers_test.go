@@ -1,4 +1,4 @@
-package backend_test
+package store_test
 
 import (
 	"testing"

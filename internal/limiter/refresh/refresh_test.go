@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/sluicelimits/sluice/internal/refresh"
+	"github.com/sluicelimits/sluice/internal/limiter/refresh"
 )
 
 // Guarantees that nothing goes on after Close: a Lambda that was told to end has little time.
