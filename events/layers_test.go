@@ -8,5 +8,5 @@ import (
 
 // Subscribers import this package: it brings nothing along, and knows no AWS.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./internal/control/canonical", "./internal/limiter/limit")
+	layers.Only(t, layers.Std, "./events/canonical")
 }

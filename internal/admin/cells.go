@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/canonical"
 	"github.com/sluicelimits/sluice/internal/executeapi"
 	"github.com/sluicelimits/sluice/internal/loopback"
 	"github.com/sluicelimits/sluice/internal/shares"

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/canonical"
 	"github.com/sluicelimits/sluice/internal/identity"
 )
 

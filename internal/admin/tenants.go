@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/canonical"
 )
 
 // tree is a stored document, to be edited. Numbers stay as they are written.

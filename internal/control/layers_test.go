@@ -7,4 +7,4 @@ import (
 )
 
 // The rules of versions and of the chain hold wherever the tables are: no AWS, no file, no clock.
-func TestLayers(t *testing.T) { layers.Only(t, layers.Std, "./events", "./internal/control/canonical") }
+func TestLayers(t *testing.T) { layers.Only(t, layers.Std, "./events", "./events/canonical") }

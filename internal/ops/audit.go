@@ -7,9 +7,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/canonical"
 )
 
 // The states of an operation.

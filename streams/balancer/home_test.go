@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/canonical"
 	"github.com/sluicelimits/sluice/internal/shares"
 )
 

@@ -22,8 +22,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/canonical"
 )
 
 // MaxBodyBytes is the largest call. Lambda takes 6 MB with the event around it, in which each quotation mark of the call

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/canonical"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/control/canonical"
+	"github.com/sluicelimits/sluice/events/canonical"
 )
 
 // Guarantees the form that every hash of the audit chain is computed over. Whoever changes it breaks every chain there is.
