@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/identity/token"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 // Answer is what [Authorizer.Authorize] decided about one request. It is valid until [Answer.Release].

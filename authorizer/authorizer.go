@@ -47,7 +47,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/identity/token"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 // Tokens verifies JWTs. [token.Verifier] implements it.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 // ErrNotLoaded means that a part of the configuration could not be loaded in time, and that no earlier copy of it is in

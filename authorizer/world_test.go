@@ -24,7 +24,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 

@@ -22,7 +22,7 @@ import (
 	"github.com/sluicelimits/sluice/caller"
 	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/forward"
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 // Caller is who calls.

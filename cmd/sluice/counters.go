@@ -16,7 +16,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/admin/client"
 	"github.com/sluicelimits/sluice/internal/executeapi"
 	"github.com/sluicelimits/sluice/internal/ops"
-	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
 const countersHelp = `

@@ -9,7 +9,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/function/functiontest"
-	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
 // Guarantees that the deployed binary stores the placement of every tenant before a cell's first shares, in the role that it has: by

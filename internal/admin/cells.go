@@ -19,7 +19,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/executeapi"
 	"github.com/sluicelimits/sluice/internal/loopback"
-	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
 // CellDocument is the body of an item of the table cells: of a cell, under its name, or of a tenant's pin, under PinKey.

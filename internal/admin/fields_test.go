@@ -17,7 +17,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/admin/operations"
 	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
 // fieldCase is an operation: a call that is carried out, and for each member what it may not be. Absent is "": the member is left out.

@@ -10,6 +10,6 @@ import (
 func TestLayers(t *testing.T) {
 	layers.Only(t, layers.Std, "./events", "./internal/admin/call", "./internal/cellconfig", "./internal/control", "./events/canonical",
 		"./internal/executeapi", "./internal/identity", "./internal/limiter/limit", "./internal/loopback", "./internal/plan",
-		"./internal/shares")
+		"./internal/plan/shares")
 	layers.Forbid(t, map[string]string{"github.com/aws/": "the operations run in one process, too"})
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/apigw"
 	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 // change parses a golden event, lets f change it, and returns its new text.

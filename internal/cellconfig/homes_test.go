@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cellconfig/cellconfigtest"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
 // Guarantees that a quota which another cell keeps is given to the store as one of that cell where there is a way to it, under the same

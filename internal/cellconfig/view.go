@@ -10,8 +10,8 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/route"
-	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/plan/route"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
 var _ authorizer.Configuration = (*view)(nil)

@@ -18,7 +18,7 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
 // KindPlacement is that of the placements of tenants which not every cell serves.

@@ -8,7 +8,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/celldoc"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
 // Guarantees that each item that cells are told of is one document, and that this is the item again: what reconcile finds on one

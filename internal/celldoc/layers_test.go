@@ -8,5 +8,5 @@ import (
 
 // Functions of the control plane and of cells agree on names here, so it knows neither.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./events", "./internal/cellconfig", "./internal/plan", "./internal/shares")
+	layers.Only(t, layers.Std, "./events", "./internal/cellconfig", "./internal/plan", "./internal/plan/shares")
 }

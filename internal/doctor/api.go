@@ -85,7 +85,7 @@ func ofTheAPI() []Assumption {
 	}, {
 		ID:   "clocks",
 		Says: "The clocks of API Gateway, of Lambda's environments and of DynamoDB differ by less than 5 s.",
-		Code: []string{"internal/shares/state.go"},
+		Code: []string{"internal/plan/shares/state.go"},
 		Worse: "5 s. A cell with a clock that is further off may count in another window than the others, so that more " +
 			"than a limit is admitted while shares move.",
 		How: "The `Date` of the answers of the API and of the operators' API, compared with this machine's clock. A " +

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/forward"
 	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/livepage"
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 // Config sets up a [Gateway].

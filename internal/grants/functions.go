@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
 // What several functions have. What each reserves counts against the account's quota: Assumption: quotas.

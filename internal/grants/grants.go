@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
 // Function is one Lambda: provided.al2023, arm64, handler bootstrap.

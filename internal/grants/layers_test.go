@@ -8,5 +8,5 @@ import (
 
 // It is data that templates and documentation are made from, and needs nothing of AWS.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./events", "./internal/shares")
+	layers.Only(t, layers.Std, "./events", "./internal/plan/shares")
 }

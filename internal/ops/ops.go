@@ -48,7 +48,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 // Config sets up a Service.

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 // outcome is what became of a request.

@@ -9,5 +9,5 @@ import (
 // A simulation runs the core that production runs, on a log instead of a network: no gateway, no AWS.
 func TestLayers(t *testing.T) {
 	layers.Only(t, layers.Std, "./internal/accesslog", "./internal/identity", "./internal/limiter/limit", "./internal/plan",
-		"./internal/route", "./internal/limiter/store/memory")
+		"./internal/plan/route", "./internal/limiter/store/memory")
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/celldoc"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/streams/applier"
 	"github.com/sluicelimits/sluice/streams/sqsevent"
 	"github.com/sluicelimits/sluice/streams/streamstest"

@@ -18,7 +18,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
-	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/streams/balancer"
 )
 

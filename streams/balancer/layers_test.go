@@ -8,5 +8,5 @@ import (
 
 // What shares there are is decided from the control tables alone: by the same code in Lambda and in one process.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./events", "./internal/control", "./internal/limiter/limit", "./internal/plan", "./internal/shares")
+	layers.Only(t, layers.Std, "./events", "./internal/control", "./internal/limiter/limit", "./internal/plan", "./internal/plan/shares")
 }

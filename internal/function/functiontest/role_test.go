@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/function/functiontest"
-	"github.com/sluicelimits/sluice/internal/shares"
+	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
 // recorder is a test that may fail.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/gateway/front"
 	"github.com/sluicelimits/sluice/internal/lambdahost"
-	paths "github.com/sluicelimits/sluice/internal/route"
+	paths "github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 type callKey struct{}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 func pattern(t testing.TB, s string) route.Pattern {

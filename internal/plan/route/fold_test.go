@@ -7,7 +7,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/sluicelimits/sluice/internal/route"
+	"github.com/sluicelimits/sluice/internal/plan/route"
 )
 
 func anyCase(t testing.TB, s string) route.Pattern { return pattern(t, s).AnyCase() }
