@@ -19,7 +19,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
 	"github.com/sluicelimits/sluice/internal/lambdahost"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
@@ -28,6 +27,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
+	"github.com/sluicelimits/sluice/internal/request/identity/token/tokentest"
 	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
 )
 

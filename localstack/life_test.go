@@ -19,8 +19,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/admin"
 	admincall "github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/admin/client"
-	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/ops"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/localstack/stand"
 )
 

@@ -25,7 +25,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/admin/client"
 	"github.com/sluicelimits/sluice/internal/doctor"
-	"github.com/sluicelimits/sluice/internal/loopback"
+	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 
 const doctorLong = `Check what Sluice assumes about AWS where AWS's documentation does not settle it; docs/assumptions.md

@@ -12,7 +12,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // storeKey creates a key in the control tables. Its text is made there, or here where there is a pepper at hand; it is

@@ -20,9 +20,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/identity"
-	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
 	"github.com/sluicelimits/sluice/internal/lambdahost"
+	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/request/identity/token/tokentest"
 	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
 )
 
@@ -203,7 +203,7 @@ func (w *world) is(effect, decision string, headers ...string) *outcome {
 
 func event(t *testing.T, headers ...string) []byte {
 	t.Helper()
-	text, err := os.ReadFile("../../internal/apigw/testdata/rest_request.event.json")
+	text, err := os.ReadFile("../../internal/request/apigw/testdata/rest_request.event.json")
 	if err != nil {
 		t.Fatal(err)
 	}

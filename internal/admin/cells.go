@@ -18,8 +18,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/executeapi"
-	"github.com/sluicelimits/sluice/internal/loopback"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
+	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 
 // CellDocument is the body of an item of the table cells: of a cell, under its name, or of a tenant's pin, under PinKey.

@@ -10,7 +10,7 @@ import (
 	"github.com/sluicelimits/sluice/events/canonical"
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // CreateKeyRequest asks for a key. Hash and pepper are those of a key that was made elsewhere; without them one is made.

@@ -16,8 +16,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // Guarantees that each operation on a tenant changes what it names and nothing else, with actor and reason.

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/grants"
-	"github.com/sluicelimits/sluice/internal/identity/token"
 	"github.com/sluicelimits/sluice/internal/killswitch"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 	"github.com/sluicelimits/sluice/internal/secrets"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )

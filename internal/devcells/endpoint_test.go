@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/devcells"
-	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // Guarantees that who looks for the process that has a folder open finds it while it says so, under a name of its own each time,

@@ -11,8 +11,8 @@ import (
 
 	"github.com/dunglas/httpsfv"
 
-	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 // ofTheAPI are the assumptions that show in an API's answers.
@@ -20,7 +20,7 @@ func ofTheAPI() []Assumption {
 	const (
 		attachREST = "infra/attach_rest.go"
 		attachHTTP = "infra/attach_http.go"
-		encoder    = "internal/apigw/answer.go"
+		encoder    = "internal/request/apigw/answer.go"
 		mappings   = "internal/gateway/stage/mapping.go"
 	)
 	return []Assumption{{

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/doctor"
-	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // reply is what a stand-in for an API answers. n counts the calls with a key from 0; it is -1 for a call without.

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/answer"
-	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/request/answer"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // Calls are an API's answers to the calls that doctor makes. They are made once, and all checks look at them.

@@ -12,9 +12,9 @@ import (
 
 	"github.com/dunglas/httpsfv"
 
-	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/gateway/stage"
-	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
+	"github.com/sluicelimits/sluice/internal/request/answer"
+	"github.com/sluicelimits/sluice/internal/request/identity/token/tokentest"
 )
 
 var handshake = []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-Websocket-Version", "13", "Sec-Websocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/gateway/stage"
 	"github.com/sluicelimits/sluice/internal/gateway/template"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 const few = `

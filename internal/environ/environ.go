@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/identity/token"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
 // prefix is that of every variable of ours. Another one with it is a mistake.

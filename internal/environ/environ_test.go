@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/environ"
-	"github.com/sluicelimits/sluice/internal/identity/token"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
 const (

@@ -5,8 +5,8 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/caller"
-	"github.com/sluicelimits/sluice/internal/forward"
-	"github.com/sluicelimits/sluice/internal/identity"
+	"github.com/sluicelimits/sluice/internal/request/forward"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // cleanHeaders takes out of a request what the backend must only believe from us, and the credential, which it does not

@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/sluicelimits/sluice/internal/admin/call"
-	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // nameOf is the name under which the cell counts the address, "" where there is none. No error has the address.

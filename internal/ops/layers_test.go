@@ -9,5 +9,5 @@ import (
 // The operations know stores by their interface only, so that they run on whatever a cell counts in.
 func TestLayers(t *testing.T) {
 	layers.Only(t, layers.Std, "./events", "./internal/admin/call", "./internal/control", "./events/canonical",
-		"./internal/identity", "./internal/limiter/limit", "./internal/plan", "./internal/plan/route")
+		"./internal/request/identity", "./internal/limiter/limit", "./internal/plan", "./internal/plan/route")
 }

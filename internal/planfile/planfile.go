@@ -17,9 +17,9 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // settle is how long after a file changed it is read: an editor writes in several steps.

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/planfile"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 const onePlan = "plans:\n  - id: free\n    limits:\n      - { id: burst, algorithm: token_bucket, rate: 1, period: 1s, burst: 5 }\n"

@@ -41,8 +41,8 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 
-	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limiter/refresh"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // ErrUnavailable is a secret that could not be had in time, and of which there is no earlier copy.

@@ -8,6 +8,6 @@ import (
 
 // A simulation runs the core that production runs, on a log instead of a network: no gateway, no AWS.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./internal/accesslog", "./internal/identity", "./internal/limiter/limit", "./internal/plan",
+	layers.Only(t, layers.Std, "./internal/accesslog", "./internal/request/identity", "./internal/limiter/limit", "./internal/plan",
 		"./internal/plan/route", "./internal/limiter/store/memory")
 }

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // maxPeople bounds how many tenants, and how many addresses, are counted one by one.

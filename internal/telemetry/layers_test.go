@@ -7,4 +7,4 @@ import (
 )
 
 // It counts what others tell it in numbers, and must not know leases, stores or who asks.
-func TestLayers(t *testing.T) { layers.Only(t, layers.Std, "./internal/answer") }
+func TestLayers(t *testing.T) { layers.Only(t, layers.Std, "./internal/request/answer") }

@@ -8,9 +8,9 @@ import (
 
 // A Lambda behind API Gateway starts as quickly with the wrapper as without: it links no limiter, no plans and no AWS SDK.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./caller", "./internal/answer", "./internal/apigw", "github.com/tidwall/gjson")
+	layers.Only(t, layers.Std, "./caller", "./internal/request/answer", "./internal/request/apigw", "github.com/tidwall/gjson")
 	layers.Forbid(t, map[string]string{
 		"./internal/plan": "a backend decides nothing", "./authorizer": "a backend decides nothing",
-		"./internal/identity": "a backend verifies nothing", "github.com/aws": "it takes a lambda.Handler as it is, without its module",
+		"./internal/request/identity": "a backend verifies nothing", "github.com/aws": "it takes a lambda.Handler as it is, without its module",
 	})
 }

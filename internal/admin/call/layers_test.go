@@ -8,5 +8,5 @@ import (
 
 // How calls arrive knows no operation: the control plane's and a cell's share it.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./events", "./internal/control", "./events/canonical", "./internal/loopback")
+	layers.Only(t, layers.Std, "./events", "./internal/control", "./events/canonical", "./internal/request/loopback")
 }

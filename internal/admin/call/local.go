@@ -10,7 +10,7 @@ import (
 	"os/user"
 	"strings"
 
-	"github.com/sluicelimits/sluice/internal/loopback"
+	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 
 // LocalActor is who operates a process on this machine: its user, as in "alice@local".

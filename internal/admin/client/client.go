@@ -19,7 +19,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/admin/call"
-	"github.com/sluicelimits/sluice/internal/loopback"
+	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 
 // Sign signs a request, as AWS's signature version 4 does. bodyHash is hex of SHA-256 of the body.

@@ -8,5 +8,5 @@ import (
 
 // The operator's side knows calls, not tables: whatever it does, the other side has checked. Signing is the command's affair.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./internal/admin", "./internal/admin/call", "./internal/control", "./events/canonical", "./internal/loopback", "./internal/plan")
+	layers.Only(t, layers.Std, "./internal/admin", "./internal/admin/call", "./internal/control", "./events/canonical", "./internal/request/loopback", "./internal/plan")
 }

@@ -15,8 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/gateway/front"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 // pipes is a listener whose connections are pipes, so that a server and its clients run in simulated time.

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 // DefaultMaxBodyBytes is what API Gateway takes, too.

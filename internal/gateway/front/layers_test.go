@@ -8,5 +8,5 @@ import (
 
 // What is shared by gateways knows none of them, and nothing of who decides.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./internal/answer", "./internal/loopback")
+	layers.Only(t, layers.Std, "./internal/request/answer", "./internal/request/loopback")
 }

@@ -14,7 +14,7 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 const (

@@ -5,8 +5,8 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/sluicelimits/sluice/internal/answer"
-	"github.com/sluicelimits/sluice/internal/loopback"
+	"github.com/sluicelimits/sluice/internal/request/answer"
+	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 
 // reservedPrefix is the gateway's own: no limit applies below it and nothing below it reaches the upstream.

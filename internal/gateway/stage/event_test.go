@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/apigw"
 	"github.com/sluicelimits/sluice/internal/gateway/stage"
+	"github.com/sluicelimits/sluice/internal/request/apigw"
 )
 
 // shapes are the requests behind the golden events of package apigw, which are as AWS documents them.

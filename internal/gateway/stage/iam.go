@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/gateway/front"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 // AWSIAM is the authorization of a route whose callers sign with AWS credentials.

@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/gateway/front"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 // failure is an answer of the gateway's own.

@@ -32,8 +32,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/gateway/front"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 // Config sets up a [Stage].

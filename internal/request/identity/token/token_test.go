@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/identity/token"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
 func TestVerifyAcceptsEachAlgorithm(t *testing.T) {

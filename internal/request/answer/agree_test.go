@@ -10,8 +10,8 @@ import (
 
 	"github.com/dunglas/httpsfv"
 
-	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 // randomLimits are one to three limits of one to three tiers each, of any algorithms, whose windows are seconds to

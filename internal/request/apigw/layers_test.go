@@ -9,5 +9,5 @@ import (
 // What API Gateway reads and writes is translated without knowing who decides, so that a backend that only reads the context
 // does not link a limiter, nor anyone the AWS SDK.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./internal/answer")
+	layers.Only(t, layers.Std, "./internal/request/answer")
 }

@@ -5,7 +5,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/loopback"
+	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 
 // Guarantees that a request is direct only if nothing about it tells of another machine or of a proxy.

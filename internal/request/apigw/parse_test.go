@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/apigw"
-	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/plan/route"
+	"github.com/sluicelimits/sluice/internal/request/apigw"
+	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 
 // change parses a golden event, lets f change it, and returns its new text.

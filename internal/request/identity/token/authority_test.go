@@ -15,8 +15,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/sluicelimits/sluice/internal/identity/token"
-	"github.com/sluicelimits/sluice/internal/identity/token/tokentest"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
+	"github.com/sluicelimits/sluice/internal/request/identity/token/tokentest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

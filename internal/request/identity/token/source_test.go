@@ -22,7 +22,7 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 
-	"github.com/sluicelimits/sluice/internal/identity/token"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
 // broken is each way in which an issuer fails to answer with keys, and a part of the cause that is told.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 // ContextCaller is the decision and who calls in one text, always there: "d=allowed;t=acme;s=ci;p=pro;k=k1". It is for gateways

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/identity/token"
+	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
 // FuzzVerify guarantees that no text passes but one that carries what the issuer signed: whatever is accepted makes the

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/sluicelimits/sluice/caller"
-	"github.com/sluicelimits/sluice/internal/apigw"
+	"github.com/sluicelimits/sluice/internal/request/apigw"
 )
 
 // The headers. Values are percent-encoded (all but A-Z a-z 0-9 - . _ ~), since names may be any UTF-8.

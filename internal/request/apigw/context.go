@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 // ReadContext reads the context of an authorizer's answer as a backend is given it: the JSON object requestContext.authorizer, or

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 // ErrUnauthorized is what the Lambda handler must return as it is where [Encoder.Append] does: a REST or WebSocket API

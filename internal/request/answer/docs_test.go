@@ -5,12 +5,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/answer"
+	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 
 // Guarantees that the address in a problem's type leads to a description of it.
 func TestProblemTypesAreDescribed(t *testing.T) {
-	page, err := os.ReadFile("../../docs/problems.md")
+	page, err := os.ReadFile("../../../docs/problems.md")
 	if err != nil {
 		t.Fatal(err)
 	}
