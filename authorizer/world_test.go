@@ -271,7 +271,7 @@ func withBearer(text string, extra ...string) call {
 var goldenEvents = sync.OnceValue(func() map[apigw.Shape][]byte {
 	out := map[apigw.Shape][]byte{}
 	for _, s := range shapes {
-		data, err := os.ReadFile(filepath.Join("..", "internal", "apigw", "testdata", s.String()+".event.json"))
+		data, err := os.ReadFile(filepath.Join("..", "internal", "request", "apigw", "testdata", s.String()+".event.json"))
 		if err != nil {
 			panic(err)
 		}

@@ -100,7 +100,7 @@ func deploy(signer *tokentest.Signer, wide, narrow int) (d *deployment, err erro
 	if err = os.WriteFile(filepath.Join(d.dir, "plans.yaml"), []byte(text.String()), 0o600); err != nil {
 		return d, err
 	}
-	golden, err := os.ReadFile(filepath.Join(tree(), "internal", "apigw", "testdata", "rest_request.event.json"))
+	golden, err := os.ReadFile(filepath.Join(tree(), "internal", "request", "apigw", "testdata", "rest_request.event.json"))
 	if err != nil {
 		return d, err
 	}

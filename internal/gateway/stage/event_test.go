@@ -87,7 +87,7 @@ func TestEventsAreTheDocumentedOnes(t *testing.T) {
 		base, _ := serve(t, describe(t, c.api), f, nil, nil)
 		send(t, c.method, base+c.path, c.body, c.header...)
 		got := leaves(t, f.only(t))
-		data, err := os.ReadFile(filepath.Join("..", "..", "apigw", "testdata", c.name+".event.json"))
+		data, err := os.ReadFile(filepath.Join("..", "..", "request", "apigw", "testdata", c.name+".event.json"))
 		if err != nil {
 			t.Fatal(err)
 		}
