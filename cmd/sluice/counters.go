@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/admin/client"
-	"github.com/sluicelimits/sluice/internal/executeapi"
+	"github.com/sluicelimits/sluice/internal/aws/executeapi"
 	"github.com/sluicelimits/sluice/internal/ops"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )

@@ -14,12 +14,12 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/audit/bucket"
 	"github.com/sluicelimits/sluice/internal/audit/kmskey"
-	"github.com/sluicelimits/sluice/internal/awsio"
+	"github.com/sluicelimits/sluice/internal/aws/environ"
+	"github.com/sluicelimits/sluice/internal/aws/function"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/internal/environ"
-	"github.com/sluicelimits/sluice/internal/function"
 	"github.com/sluicelimits/sluice/streams/anchor"
+	"github.com/sluicelimits/sluice/streams/awsio"
 )
 
 func main() { function.Main(start) }

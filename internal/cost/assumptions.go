@@ -4,7 +4,7 @@ import (
 	"math/big"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/aws/grants"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 

@@ -3,7 +3,7 @@ package cost
 import (
 	"math/big"
 
-	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
 // Usage is what a workload comes to, before prices.

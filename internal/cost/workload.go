@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
 // Profile is how a cell is made.

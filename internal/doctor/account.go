@@ -92,7 +92,7 @@ func ofTheAccount() []Assumption {
 		ID: "leading-keys",
 		Says: "`dynamodb:LeadingKeys` with `ForAllValues:StringLike` and `Null: false` lets a role write the keys that " +
 			"it names, and no others.",
-		Code: []string{"infra/policy.go", "internal/grants/grants.go"},
+		Code: []string{"infra/policy.go", "internal/aws/grants/grants.go"},
 		Worse: "The condition does not bind: a function that was taken over can write any item of the cells table. " +
 			"Each item's hash and the audit trail show it afterwards.",
 		How: "IAM's simulator is asked whether the balancer's role may put `@shares`, which it has to, and a cell's " +
@@ -127,7 +127,7 @@ func ofTheAccount() []Assumption {
 		ID: "shares-acknowledged",
 		Says: "A cell's role can write the cell's one acknowledgement into the cells table, from another region, too, " +
 			"and the balancer sees it within two minutes.",
-		Code: []string{"infra/cell.go", "internal/grants/functions.go"},
+		Code: []string{"infra/cell.go", "internal/aws/grants/functions.go"},
 		Worse: "A change of the shares waits for the cell, and nobody grants what moves. Nothing is admitted twice for " +
 			"it. `shares_awaited` rings.",
 		How: "`cell list` of the operators' API: no cell is awaited or waiting for longer than two minutes, and no " +
@@ -138,7 +138,7 @@ func ofTheAccount() []Assumption {
 		ID: "quotas",
 		Says: "The account's quotas are enough for what the functions reserve and, in full cells, for VPCs and Elastic " +
 			"IPs.",
-		Code: []string{"internal/grants/functions.go", "infra/network.go"},
+		Code: []string{"internal/aws/grants/functions.go", "infra/network.go"},
 		Worse: "New accounts have 10 concurrent executions, and CloudFormation refuses the stack. That is why " +
 			"synth prints the quotas, and why tables are made after the functions.",
 		How: "Lambda's concurrency in each region beside what is reserved there and the 100 that Lambda keeps, with " +

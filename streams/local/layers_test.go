@@ -11,7 +11,7 @@ func TestLayers(t *testing.T) {
 	layers.Forbid(t, map[string]string{
 		"github.com/aws":     "it is what runs without AWS",
 		"./internal/gateway": "who serves requests is another's affair",
-		"./internal/awsio":   "it is what runs without AWS",
+		"./streams/awsio":    "it is what runs without AWS",
 		"./cmd":              "the CLI is made of this",
 		"./functions":        "the same code, started otherwise",
 	})

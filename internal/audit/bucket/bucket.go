@@ -33,7 +33,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/sluicelimits/sluice/internal/audit"
-	"github.com/sluicelimits/sluice/internal/awsenv"
+	"github.com/sluicelimits/sluice/internal/aws/awsenv"
 )
 
 var _ audit.Archive = (*Archive)(nil)

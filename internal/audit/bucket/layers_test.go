@@ -8,6 +8,6 @@ import (
 
 // A bucket knows nothing of what its objects tell.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./internal/audit", "./internal/awsenv", "github.com/aws/aws-sdk-go-v2/...",
+	layers.Only(t, layers.Std, "./internal/audit", "./internal/aws/awsenv", "github.com/aws/aws-sdk-go-v2/...",
 		"github.com/aws/smithy-go")
 }

@@ -11,7 +11,7 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/aws/grants"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
 )

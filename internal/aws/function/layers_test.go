@@ -9,7 +9,7 @@ import (
 // It is linked into every function, so it knows none of them.
 func TestLayers(t *testing.T) {
 	layers.Forbid(t, map[string]string{
-		"github.com/aws/aws-sdk-go-v2/config": "see internal/awsenv",
+		"github.com/aws/aws-sdk-go-v2/config": "see internal/aws/awsenv",
 		"./streams":                           "what a function does is its own",
 		"./functions":                         "functions are made of this",
 		"./internal/cell":                     "the authorizer is put together elsewhere",

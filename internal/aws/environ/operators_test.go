@@ -6,7 +6,7 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"github.com/sluicelimits/sluice/internal/environ"
+	"github.com/sluicelimits/sluice/internal/aws/environ"
 )
 
 // Guarantees that the admin function starts with its tables alone, and that each wrong variable is named and no value repeated.

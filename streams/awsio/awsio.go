@@ -13,7 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/smithy-go"
 
-	"github.com/sluicelimits/sluice/internal/awsenv"
+	"github.com/sluicelimits/sluice/internal/aws/awsenv"
 	"github.com/sluicelimits/sluice/streams/kept"
 	"github.com/sluicelimits/sluice/streams/publisher"
 )

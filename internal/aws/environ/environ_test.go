@@ -11,7 +11,7 @@ import (
 	"testing/fstest"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/environ"
+	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/request/identity/token"
 )
 
@@ -226,7 +226,7 @@ SLUICE_REDIS_IAM_USER is missing, which SLUICE_REDIS_AUTH=iam needs`
 
 // Guarantees that the documentation has every variable with its default: the table in it is the code's.
 func TestDocumentation(t *testing.T) {
-	const file = "../../docs/authorizer.md"
+	const file = "../../../docs/authorizer.md"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

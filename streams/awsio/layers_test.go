@@ -12,6 +12,6 @@ func TestLayers(t *testing.T) {
 		"./functions":                         "functions are made of this",
 		"./internal/cell":                     "the authorizer speaks to neither service",
 		"github.com/aws/aws-lambda-go":        "whoever starts it knows how it is invoked",
-		"github.com/aws/aws-sdk-go-v2/config": "see internal/awsenv",
+		"github.com/aws/aws-sdk-go-v2/config": "see internal/aws/awsenv",
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/environ"
+	"github.com/sluicelimits/sluice/internal/aws/environ"
 )
 
 const (
@@ -132,7 +132,7 @@ func TestFunctionProblems(t *testing.T) {
 
 // Guarantees that the documentation has each function's variables as they are.
 func TestFunctionsDocumentation(t *testing.T) {
-	const file = "../../docs/functions.md"
+	const file = "../../../docs/functions.md"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

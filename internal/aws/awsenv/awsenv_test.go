@@ -6,7 +6,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
-	"github.com/sluicelimits/sluice/internal/awsenv"
+	"github.com/sluicelimits/sluice/internal/aws/awsenv"
 )
 
 // env is an environment like Lambda's, with changes as pairs.

@@ -15,11 +15,11 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/aws/grants"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 
-const root = "../../"
+const root = "../../../"
 
 // Guarantees that there is an entry for each function that is built, and none for another.
 func TestEachFunctionIsThere(t *testing.T) {
@@ -75,8 +75,8 @@ var (
 			}},
 		{"internal/audit/kmskey", "client", []grants.Resource{grants.Signing},
 			map[string][]string{"Sign": {"kms:Sign"}}},
-		{"internal/awsio", "batchClient", []grants.Resource{grants.Topic}, map[string][]string{"PublishBatch": {"sns:Publish"}}},
-		{"internal/awsio", "sendClient", []grants.Resource{grants.Kept}, map[string][]string{"SendMessage": {"sqs:SendMessage"}}},
+		{"streams/awsio", "batchClient", []grants.Resource{grants.Topic}, map[string][]string{"PublishBatch": {"sns:Publish"}}},
+		{"streams/awsio", "sendClient", []grants.Resource{grants.Kept}, map[string][]string{"SendMessage": {"sqs:SendMessage"}}},
 		{"internal/killswitch", "Client", []grants.Resource{grants.Switch}, map[string][]string{
 			"StartConfigurationSession": {"appconfig:StartConfigurationSession"}, "GetLatestConfiguration": {"appconfig:GetLatestConfiguration"},
 		}},

@@ -10,7 +10,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
-	"github.com/sluicelimits/sluice/internal/elasticache"
+	"github.com/sluicelimits/sluice/internal/aws/elasticache"
 	"github.com/sluicelimits/sluice/internal/layers"
 )
 

@@ -9,8 +9,8 @@ import (
 // It knows functions from outside only.
 func TestLayers(t *testing.T) {
 	layers.Forbid(t, map[string]string{
-		"./functions":         "what is tested is the binary",
-		"./streams":           "the same",
-		"./internal/function": "the same",
+		"./functions":             "what is tested is the binary",
+		"./streams":               "the same",
+		"./internal/aws/function": "the same",
 	})
 }

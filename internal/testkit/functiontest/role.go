@@ -16,7 +16,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/grants"
+	"github.com/sluicelimits/sluice/internal/aws/grants"
 )
 
 // Role stands between a function and DynamoDB as IAM does: what package grants does not allow the function is refused, and fails
