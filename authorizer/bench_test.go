@@ -11,7 +11,7 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/request/apigw"
-	"github.com/sluicelimits/sluice/internal/request/identity/token/tokentest"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
 const benchPlans = `

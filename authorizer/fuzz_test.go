@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/request/apigw"
 	"github.com/sluicelimits/sluice/internal/request/identity"
-	"github.com/sluicelimits/sluice/internal/request/identity/token/tokentest"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
 // FuzzInvoke guarantees that no event causes a panic or passes without a good credential. Each event is answered with a

@@ -20,7 +20,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/apigw"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/request/identity/token"
-	"github.com/sluicelimits/sluice/internal/request/identity/token/tokentest"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
 const handlerPlans = plans + `

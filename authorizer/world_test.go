@@ -24,8 +24,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/apigw"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/request/identity/token"
-	"github.com/sluicelimits/sluice/internal/request/identity/token/tokentest"
 	"github.com/sluicelimits/sluice/internal/telemetry"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
 var (

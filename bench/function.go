@@ -22,13 +22,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/lambdahost"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
-	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
-	"github.com/sluicelimits/sluice/internal/request/identity/token/tokentest"
-	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
 // What a deployed function of the figures has in its plans file. Every tenant has three limits; those of the plan "narrow" admit

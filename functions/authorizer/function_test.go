@@ -22,8 +22,8 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/lambdahost"
 	"github.com/sluicelimits/sluice/internal/request/identity"
-	"github.com/sluicelimits/sluice/internal/request/identity/token/tokentest"
-	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
 // built is the folder of the function's executable, as it is deployed but for the processor.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
 const yearly = `      - { id: year, quota: { units: 120, every: year } }`

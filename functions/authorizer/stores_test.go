@@ -20,14 +20,14 @@ import (
 	"github.com/sluicelimits/sluice/internal/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
-	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/request/identity"
-	"github.com/sluicelimits/sluice/internal/request/identity/token/tokentest"
-	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
 var elliptic256 = elliptic.P256()

@@ -24,11 +24,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/lambdahost"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
-	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/testkit/functiontest"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )
 
 const patient = 60 * time.Second

@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/audit"
-	"github.com/sluicelimits/sluice/internal/audit/s3test"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/soak"
+	"github.com/sluicelimits/sluice/internal/testkit/s3test"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // local signs with a key of this process.

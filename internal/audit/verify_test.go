@@ -20,9 +20,9 @@ import (
 	"github.com/sluicelimits/sluice/internal/audit"
 	"github.com/sluicelimits/sluice/internal/audit/bucket"
 	"github.com/sluicelimits/sluice/internal/audit/folder"
-	"github.com/sluicelimits/sluice/internal/audit/s3test"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/soak"
+	"github.com/sluicelimits/sluice/internal/testkit/s3test"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // tampering does something to a world and says what must be found, and where.

@@ -17,8 +17,8 @@ import (
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/audit"
 	"github.com/sluicelimits/sluice/internal/audit/bucket"
-	"github.com/sluicelimits/sluice/internal/audit/s3test"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/testkit/s3test"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)

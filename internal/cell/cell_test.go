@@ -22,7 +22,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/secrets"
-	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )
 
 // env is an environment as Lambda gives it, with changes as pairs.

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cellconfig/cellconfigtest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
-	"github.com/sluicelimits/sluice/internal/soak"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // forgedVersion is higher than any version that an honest change will have.

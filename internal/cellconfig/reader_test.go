@@ -20,7 +20,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
 	"github.com/sluicelimits/sluice/internal/request/identity"
-	"github.com/sluicelimits/sluice/internal/soak"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // Guarantees that nothing is decided on a configuration that was never there, and that it is found as soon as it is.

@@ -20,8 +20,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluicelimits/sluice/internal/killswitch"
-	"github.com/sluicelimits/sluice/internal/killswitch/killswitchtest"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
+	"github.com/sluicelimits/sluice/internal/testkit/killswitchtest"
 )
 
 // Guarantees that nothing goes on after Close: a Lambda that was told to end has little time.

@@ -19,13 +19,13 @@ import (
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
-	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
 	"github.com/sluicelimits/sluice/internal/ops"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
 const plans = `

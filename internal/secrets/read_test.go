@@ -17,7 +17,7 @@ import (
 	"github.com/aws/smithy-go/logging"
 
 	"github.com/sluicelimits/sluice/internal/secrets"
-	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )
 
 // broken is each way in which the secret cannot be read, and a part of the cause that is told.

@@ -22,7 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluicelimits/sluice/internal/secrets"
-	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )
 
 // Guarantees that nothing goes on after Close: a Lambda that was told to end has little time.

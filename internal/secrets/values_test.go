@@ -17,7 +17,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/secrets"
-	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )
 
 func TestParse(t *testing.T) {

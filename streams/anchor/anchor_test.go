@@ -17,8 +17,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/audit"
 	"github.com/sluicelimits/sluice/internal/audit/bucket"
 	"github.com/sluicelimits/sluice/internal/audit/folder"
-	"github.com/sluicelimits/sluice/internal/audit/s3test"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/testkit/s3test"
 	"github.com/sluicelimits/sluice/streams/anchor"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )

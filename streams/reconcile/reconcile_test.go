@@ -23,7 +23,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/celldoc"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/soak"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 	"github.com/sluicelimits/sluice/streams/reconcile"
 	"github.com/sluicelimits/sluice/streams/streamstest"
 )

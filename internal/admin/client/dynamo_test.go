@@ -18,8 +18,8 @@ import (
 	"github.com/sluicelimits/sluice/internal/admin/client"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/plan"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
 // writes is a client of DynamoDB that adds up what writes cost: a unit for each begun KB of the item.

@@ -15,7 +15,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/audit"
 	"github.com/sluicelimits/sluice/internal/audit/audittest"
 	"github.com/sluicelimits/sluice/internal/audit/bucket"
-	"github.com/sluicelimits/sluice/internal/audit/s3test"
+	"github.com/sluicelimits/sluice/internal/testkit/s3test"
 )
 
 func open(t *testing.T, b *s3test.Bucket) *bucket.Archive {

@@ -22,7 +22,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cellconfig/cellconfigtest"
 	"github.com/sluicelimits/sluice/internal/cellconfig/table"
-	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
 // childEnv makes the test binary a process that writes to the table that it names.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/soak"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // duel is cells that grant one token bucket through transitions, without messages: each cell knows each document at once.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/soak"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // Guarantees that the spans of a quota say at each time what QuotaHome says, through joins, drains and removals: a quota that is

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/soak"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 func mustJSON(t testing.TB, v any) []byte {

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
-	"github.com/sluicelimits/sluice/internal/soak"
+	"github.com/sluicelimits/sluice/internal/testkit/soak"
 )
 
 // Guarantees that the worlds of these tests can fail: each rule that is left out is found out. A property test that lets

@@ -14,7 +14,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
-	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 
 // Stores are control tables and a cell's table in DynamoDB, new for each test.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/aws/grants"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
-	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
 // allow creates the user of a deployed cache on servers, with these rights.

@@ -15,7 +15,7 @@ import (
 func TestSampleTemplate(t *testing.T) {
 	t.Parallel()
 	const page = "https://app.example.com"
-	data, err := os.ReadFile("../../infra/sample/testdata/sample.template.json")
+	data, err := os.ReadFile("../../../infra/sample/testdata/sample.template.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -258,7 +258,7 @@ func TestEveryPackageHasABorder(t *testing.T) {
 		switch {
 		case top != "internal" && top != "authorizer" && top != "streams" && top != "events":
 		case strings.HasSuffix(name, "_test.go") || strings.Contains(name, "testdata/"):
-		case dir == "internal/layers" || dir == "internal/repotest": // the checks themselves
+		case dir == "internal/layers" || dir == "internal/testkit/repotest": // the checks themselves
 		case path.Base(dir) == "limittest" || path.Base(dir) == "redistest": // what only tests import
 		case !bordered[dir]:
 			t.Errorf("%s has no layers_test.go", dir)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/killswitch/killswitchtest"
+	"github.com/sluicelimits/sluice/internal/testkit/killswitchtest"
 )
 
 // Guarantees that the stand-in refuses what the service refuses: a token that was used, a poll that is too early, an interval that is not

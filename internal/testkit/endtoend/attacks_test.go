@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/request/identity/token/tokentest"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
 // Guarantees that each kind of forged, stale or misdirected token is refused with a 401, through gateway and function, and that none of

@@ -12,9 +12,9 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cellconfig/table"
-	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/request/identity/token/tokentest"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
 // configured is a cell whose configuration is a table.

@@ -15,7 +15,7 @@ import (
 	"github.com/aws/smithy-go"
 	"go.uber.org/goleak"
 
-	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -10,7 +10,7 @@
 //
 // To make such a folder, check that commit out with this package in it, and run
 //
-//	SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh) go test ./internal/stored -run TestWrite -write COMMIT
+//	SLUICE_DYNAMODB=$(scripts/dynamodb-local.sh) go test ./internal/testkit/stored -run TestWrite -write COMMIT
 //
 // What the counters' stores hold is in the testdata of those packages.
 package stored

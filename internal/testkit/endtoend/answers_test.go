@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/gateway/stage"
 	"github.com/sluicelimits/sluice/internal/request/answer"
-	"github.com/sluicelimits/sluice/internal/request/identity/token/tokentest"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )
 
 var handshake = []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-Websocket-Version", "13", "Sec-Websocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="}

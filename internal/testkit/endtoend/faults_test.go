@@ -11,9 +11,9 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
-	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 )
 
 // used is what a Redis server has counted of a tenant's first limit.

@@ -24,12 +24,12 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/gateway/stage"
-	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
-	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
 	"github.com/sluicelimits/sluice/internal/telemetry"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )
 
-const page = "../../docs/attach.md"
+const page = "../../../docs/attach.md"
 
 // command is one call of `aws` that the page makes, with files in the place of their names.
 type command []string

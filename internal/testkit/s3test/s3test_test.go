@@ -13,7 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/aws/smithy-go"
 
-	"github.com/sluicelimits/sluice/internal/audit/s3test"
+	"github.com/sluicelimits/sluice/internal/testkit/s3test"
 )
 
 func code(err error) string {

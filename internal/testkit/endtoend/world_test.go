@@ -29,11 +29,11 @@ import (
 	"github.com/sluicelimits/sluice/internal/gateway/stage"
 	"github.com/sluicelimits/sluice/internal/lambdahost"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb/dynamodbtest"
-	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
 	"github.com/sluicelimits/sluice/internal/request/identity"
-	"github.com/sluicelimits/sluice/internal/request/identity/token/tokentest"
-	"github.com/sluicelimits/sluice/internal/secrets/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
+	"github.com/sluicelimits/sluice/internal/testkit/redistest"
+	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
+	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 	"github.com/sluicelimits/sluice/middleware"
 )
 

@@ -28,7 +28,7 @@ tenants:
 // are passed on, and refuses connections of a WebSocket API. Who may not be anybody is refused, and an excepted route tells nothing.
 func TestAttachedTemplate(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile("../../infra/testdata/attach.template.json")
+	data, err := os.ReadFile("../../../infra/testdata/attach.template.json")
 	if err != nil {
 		t.Fatal(err)
 	}
