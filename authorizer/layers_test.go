@@ -9,9 +9,9 @@ import (
 // The authorizer runs both in a Lambda and in the local gateway, so it imports neither of them, and never CDK.
 func TestLayers(t *testing.T) {
 	layers.Forbid(t, map[string]string{
-		"./internal/gateway":             "the gateway calls the authorizer, never the reverse",
-		"./internal/livepage":            "the live page shows decisions and makes none",
-		"./internal/simulate":            "no request is simulated",
+		"./internal/dev/gateway":         "the gateway calls the authorizer, never the reverse",
+		"./internal/dev/livepage":        "the live page shows decisions and makes none",
+		"./internal/dev/simulate":        "no request is simulated",
 		"./cmd":                          "programs import packages, never the reverse",
 		"./functions":                    "programs import packages, never the reverse",
 		"./infra":                        "CDK is imported by nobody",

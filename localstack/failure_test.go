@@ -23,7 +23,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/cellconfig"
 	"github.com/sluicelimits/sluice/internal/cellconfig/table"
-	"github.com/sluicelimits/sluice/internal/lambdaremote"
+	"github.com/sluicelimits/sluice/internal/dev/lambdaremote"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/localstack/stand"

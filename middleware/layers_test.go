@@ -11,7 +11,7 @@ func TestLayers(t *testing.T) {
 	layers.Forbid(t, map[string]string{
 		"github.com/redis/go-redis/v9": "a store is handed to the limiter",
 		"github.com/aws":               "a store is handed to the limiter",
-		"./internal/gateway":           "the gateway is a server of its own",
+		"./internal/dev/gateway":       "the gateway is a server of its own",
 		"./cmd":                        "programs import packages, never the reverse",
 	})
 }

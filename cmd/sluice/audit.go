@@ -25,7 +25,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
-	"github.com/sluicelimits/sluice/internal/devcells"
+	"github.com/sluicelimits/sluice/internal/dev/devcells"
 )
 
 // What a folder of `sluice dev` holds, see package devcells.

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/livepage"
+	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/ops"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )

@@ -24,7 +24,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/admin/client"
-	"github.com/sluicelimits/sluice/internal/doctor"
+	"github.com/sluicelimits/sluice/internal/dev/doctor"
 	"github.com/sluicelimits/sluice/internal/request/loopback"
 )
 

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/sluicelimits/sluice/internal/admin/client"
-	"github.com/sluicelimits/sluice/internal/devtoken"
+	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 )
 
 // tokenFileVariable names the file of the token, for 'sluice dev' and for operators' commands.

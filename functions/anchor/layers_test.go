@@ -13,8 +13,8 @@ func TestLayers(t *testing.T) {
 		"github.com/spf13":                    "a function has no command line",
 		"go.etcd.io/bbolt":                    "it is for one process on a laptop",
 		"./internal/cell":                     "it is the authorizer",
-		"./internal/gateway":                  "it is for laptops and tests",
-		"./internal/lambdahost":               "it runs this function, not the reverse",
+		"./internal/dev/gateway":              "it is for laptops and tests",
+		"./internal/dev/lambdahost":           "it runs this function, not the reverse",
 		"./streams/local":                     "it is for laptops",
 		"./cmd":                               "it is for laptops",
 	})

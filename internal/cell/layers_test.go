@@ -12,7 +12,7 @@ func TestLayers(t *testing.T) {
 		"github.com/aws/aws-lambda-go":        "whoever starts it knows how it is invoked",
 		"github.com/aws/aws-sdk-go-v2/config": "see functions/authorizer",
 		"./internal/control":                  "the data path never needs the control plane",
-		"./internal/gateway":                  "it is for laptops and tests",
+		"./internal/dev/gateway":              "it is for laptops and tests",
 		"./functions":                         "functions are made of this",
 	})
 }

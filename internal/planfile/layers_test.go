@@ -9,7 +9,7 @@ import (
 // Plans are loaded for the library as for the local gateway, so neither a server nor a store comes with them.
 func TestLayers(t *testing.T) {
 	layers.Forbid(t, map[string]string{
-		"./internal/gateway":                "the gateway is given plans, never the reverse",
+		"./internal/dev/gateway":            "the gateway is given plans, never the reverse",
 		"./internal/limiter/store/redis":    "a store that is shared is handed in by whoever wants one",
 		"./internal/limiter/store/dynamodb": "a store that is shared is handed in by whoever wants one",
 		"./cmd":                             "programs import packages, never the reverse",

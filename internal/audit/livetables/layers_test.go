@@ -10,7 +10,7 @@ import (
 func TestLayers(t *testing.T) {
 	layers.Forbid(t, map[string]string{
 		"./cmd":                            "programs import packages, never the reverse",
-		"./internal/devcells":              "it is told what to serve",
+		"./internal/dev/devcells":          "it is told what to serve",
 		"./internal/control/dynamo":        "tables are handed in",
 		"github.com/aws/aws-sdk-go-v2/aws": "calls go to this machine",
 	})

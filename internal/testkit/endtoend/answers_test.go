@@ -12,7 +12,7 @@ import (
 
 	"github.com/dunglas/httpsfv"
 
-	"github.com/sluicelimits/sluice/internal/gateway/stage"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/testkit/tokentest"
 )

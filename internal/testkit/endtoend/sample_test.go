@@ -6,8 +6,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/gateway/stage"
-	"github.com/sluicelimits/sluice/internal/gateway/template"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/template"
 )
 
 // Guarantees that the sample of infra works as its readers will expect of their own: every method leads to its place in the service, with

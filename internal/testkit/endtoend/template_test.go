@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/gateway/stage"
-	"github.com/sluicelimits/sluice/internal/gateway/template"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/template"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 )
 

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/lambdahost"
+	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 )
 
 // told is every line that a function or the gateway wrote in this run, and everything that none of them may hold.

@@ -25,9 +25,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/gateway/front"
-	"github.com/sluicelimits/sluice/internal/gateway/stage"
-	"github.com/sluicelimits/sluice/internal/lambdahost"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
+	"github.com/sluicelimits/sluice/internal/dev/gateway/stage"
+	"github.com/sluicelimits/sluice/internal/dev/lambdahost"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
