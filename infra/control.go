@@ -19,7 +19,7 @@ import (
 	"github.com/aws/jsii-runtime-go"
 
 	"github.com/sluicelimits/sluice/infra/config"
-	"github.com/sluicelimits/sluice/internal/admin/operations"
+	"github.com/sluicelimits/sluice/internal/control/operations"
 )
 
 // ControlPlaneProps say which control plane.

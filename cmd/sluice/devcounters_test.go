@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/ops"
+	"github.com/sluicelimits/sluice/internal/control/ops"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 

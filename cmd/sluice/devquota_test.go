@@ -11,8 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/sluicelimits/sluice/internal/control/ops"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
-	"github.com/sluicelimits/sluice/internal/ops"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 

@@ -22,8 +22,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/spf13/cobra"
 
-	"github.com/sluicelimits/sluice/internal/admin"
-	"github.com/sluicelimits/sluice/internal/admin/client"
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/client"
 	"github.com/sluicelimits/sluice/internal/dev/doctor"
 	"github.com/sluicelimits/sluice/internal/request/loopback"
 )

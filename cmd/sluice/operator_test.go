@@ -15,11 +15,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluicelimits/sluice/internal/admin"
-	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
+	"github.com/sluicelimits/sluice/internal/control/ops"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
-	"github.com/sluicelimits/sluice/internal/ops"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )

@@ -14,7 +14,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/sluicelimits/sluice/internal/admin/call"
+	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/dev/devtoken"
 )
 

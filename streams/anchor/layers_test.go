@@ -8,5 +8,5 @@ import (
 
 // It signs with whatever key it is given.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./events", "./internal/audit", "./internal/control")
+	layers.Only(t, layers.Std, "./events", "./internal/control/audit", "./internal/control")
 }

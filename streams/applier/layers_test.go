@@ -8,6 +8,6 @@ import (
 
 // It runs over SQS and DynamoDB, and in one process over neither.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./events", "./internal/cellconfig", "./internal/celldoc", "./internal/control",
+	layers.Only(t, layers.Std, "./events", "./internal/cellconfig", "./internal/control/celldoc", "./internal/control",
 		"./streams/kept", "./streams/sqsevent")
 }

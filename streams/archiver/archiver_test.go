@@ -19,10 +19,10 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/audit"
-	"github.com/sluicelimits/sluice/internal/audit/bucket"
-	"github.com/sluicelimits/sluice/internal/audit/folder"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/audit"
+	"github.com/sluicelimits/sluice/internal/control/audit/bucket"
+	"github.com/sluicelimits/sluice/internal/control/audit/folder"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/control/row"
 	"github.com/sluicelimits/sluice/internal/control/streamrecord"

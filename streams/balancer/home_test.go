@@ -10,8 +10,8 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/events/canonical"
-	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 

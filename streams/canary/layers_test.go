@@ -8,5 +8,5 @@ import (
 
 // It measures over whatever tables it is given.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./events", "./internal/cellconfig", "./internal/celldoc", "./internal/control")
+	layers.Only(t, layers.Std, "./events", "./internal/cellconfig", "./internal/control/celldoc", "./internal/control")
 }

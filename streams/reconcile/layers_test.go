@@ -8,5 +8,5 @@ import (
 
 // It compares what both sides say of themselves, wherever they are kept.
 func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "./internal/cellconfig", "./internal/celldoc", "./internal/control")
+	layers.Only(t, layers.Std, "./internal/cellconfig", "./internal/control/celldoc", "./internal/control")
 }

@@ -92,8 +92,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/cellconfig"
-	"github.com/sluicelimits/sluice/internal/celldoc"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/celldoc"
 )
 
 // Tables is the part of control.Tables that is used.

@@ -66,14 +66,14 @@ var (
 		{"internal/limiter/store/dynamodb", "client", []grants.Resource{grants.Counters}, map[string][]string{
 			"GetItem": {"dynamodb:GetItem"}, "UpdateItem": {"dynamodb:UpdateItem"}, "TransactWriteItems": {"dynamodb:UpdateItem"},
 		}},
-		{"internal/audit/bucket", "client", []grants.Resource{grants.Objects, grants.Anchors, grants.Names},
+		{"internal/control/audit/bucket", "client", []grants.Resource{grants.Objects, grants.Anchors, grants.Names},
 			map[string][]string{
 				"PutObject": {"s3:PutObject"}, "GetObject": {"s3:GetObject", "s3:GetObjectVersion"},
 				"HeadObject":                 {"s3:GetObject", "s3:GetObjectVersion"},
 				"ListObjectVersions":         {"s3:ListBucketVersions"},
 				"GetObjectLockConfiguration": nil, // of sluice audit verify, which operators run
 			}},
-		{"internal/audit/kmskey", "client", []grants.Resource{grants.Signing},
+		{"internal/control/audit/kmskey", "client", []grants.Resource{grants.Signing},
 			map[string][]string{"Sign": {"kms:Sign"}}},
 		{"streams/awsio", "batchClient", []grants.Resource{grants.Topic}, map[string][]string{"PublishBatch": {"sns:Publish"}}},
 		{"streams/awsio", "sendClient", []grants.Resource{grants.Kept}, map[string][]string{"SendMessage": {"sqs:SendMessage"}}},

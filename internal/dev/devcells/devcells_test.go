@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/admin"
-	"github.com/sluicelimits/sluice/internal/audit"
-	"github.com/sluicelimits/sluice/internal/audit/folder"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/audit"
+	"github.com/sluicelimits/sluice/internal/control/audit/folder"
 	"github.com/sluicelimits/sluice/internal/control/embedded"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 	"github.com/sluicelimits/sluice/internal/plan"

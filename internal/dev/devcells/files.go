@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events/canonical"
-	"github.com/sluicelimits/sluice/internal/admin"
-	"github.com/sluicelimits/sluice/internal/admin/call"
 	"github.com/sluicelimits/sluice/internal/control"
+	"github.com/sluicelimits/sluice/internal/control/admin"
+	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 

@@ -15,7 +15,7 @@ func TestLayers(t *testing.T) {
 		"./internal/limiter/store/dynamodb": "what counts is handed in by whoever wants it",
 		"./internal/limiter/store/redis":    "what counts is handed in by whoever wants it",
 		"./internal/control/dynamo":         "the control tables are in a file here",
-		"./internal/audit/bucket":           "the archive is a folder here",
+		"./internal/control/audit/bucket":   "the archive is a folder here",
 		"github.com/aws/aws-sdk-go-v2/aws":  "nothing here is on AWS",
 		"github.com/redis/go-redis/v9":      "nothing here is in Redis",
 	})

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/admin"
 	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 )
 

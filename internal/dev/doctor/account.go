@@ -14,7 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sns"
 	"github.com/aws/smithy-go"
 
-	"github.com/sluicelimits/sluice/internal/admin"
+	"github.com/sluicelimits/sluice/internal/control/admin"
 )
 
 // Operators is the operators' API.
