@@ -11,7 +11,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/sluicelimits/sluice/internal/aws/elasticache"
-	"github.com/sluicelimits/sluice/internal/layers"
 )
 
 var noon = time.Date(2026, time.March, 2, 12, 0, 0, 0, time.UTC)
@@ -122,8 +121,4 @@ func TestConfig(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "Cache, User, Credentials missing") {
 		t.Errorf("New: %v, want an error that names Cache, User and Credentials", err)
 	}
-}
-
-func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std, "github.com/aws/aws-sdk-go-v2/aws/...")
 }

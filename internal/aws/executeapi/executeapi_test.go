@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/internal/aws/executeapi"
-	"github.com/sluicelimits/sluice/internal/layers"
 )
 
 // Guarantees that nothing but a URL of API Gateway's own is taken for one: signed calls go there.
@@ -82,9 +81,4 @@ func TestRegion(t *testing.T) {
 			t.Errorf("Region(%q) = %q, want %q", host, got, want)
 		}
 	}
-}
-
-// The control plane and the command line share it, and it knows neither.
-func TestLayers(t *testing.T) {
-	layers.Only(t, layers.Std)
 }

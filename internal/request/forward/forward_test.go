@@ -8,12 +8,8 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/caller"
-	"github.com/sluicelimits/sluice/internal/layers"
 	"github.com/sluicelimits/sluice/internal/request/forward"
 )
-
-// Those who only forward who calls link no limiter's store, no server and no AWS.
-func TestLayers(t *testing.T) { layers.Only(t, layers.Std, "./caller", "./internal/request/apigw") }
 
 // Guarantees that nothing a client wrote under our names is left, and that it cannot have ours taken out behind us.
 func TestWrite(t *testing.T) {

@@ -218,22 +218,3 @@ func wantError(t *testing.T, err error, want string) {
 		t.Errorf("got %v, want an error with %q", err, want)
 	}
 }
-
-func TestCheckImports(t *testing.T) {
-	tests := []struct {
-		imports string
-		want    int
-	}{
-		{`"github.com/aws/aws-cdk-go/awscdk/v2"`, 1},
-		{"x `github.com/aws/jsii-runtime-go`", 1},
-		{`_ "github.com/aws/constructs-go/constructs/v10"`, 1},
-		{`"github.com/aws/aws-sdk-go-v2/config"`, 0},
-		{`"github.com/aws/aws-cdk-gopher"`, 0},
-	}
-	for _, tt := range tests {
-		errs, err := checkImports("f.go", []byte("package p\n\nimport "+tt.imports+"\n"), cdk)
-		if err != nil || len(errs) != tt.want {
-			t.Errorf("checkImports(%s) = %v, %v; want %d errors", tt.imports, errs, err, tt.want)
-		}
-	}
-}

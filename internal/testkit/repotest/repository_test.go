@@ -220,53 +220,6 @@ func TestScriptsStopAtAFailure(t *testing.T) {
 	}
 }
 
-// CDK pulls Node and a runtime of its own into whatever imports it: only infra may.
-func TestOnlyInfraImportsCDK(t *testing.T) {
-	open(t).each(t, ".go", func(name string, content []byte) {
-		if strings.HasPrefix(name, "infra/") || strings.Contains(name, "testdata/") {
-			return
-		}
-		errs, err := checkImports(name, content, cdk)
-		if err != nil {
-			t.Error(err)
-		}
-		for _, err := range errs {
-			t.Error(err)
-		}
-	})
-}
-
-var cdk = map[string]string{
-	"github.com/aws/aws-cdk-go":      "CDK belongs to infra",
-	"github.com/aws/constructs-go":   "CDK belongs to infra",
-	"github.com/aws/jsii-runtime-go": "CDK belongs to infra",
-}
-
-// A package without a border grows one import at a time. Each that others build on says in a test what it may import.
-func TestEveryPackageHasABorder(t *testing.T) {
-	r := open(t)
-	bordered := make(map[string]bool)
-	r.each(t, "_test.go", func(name string, content []byte) {
-		text := string(content)
-		if strings.Contains(text, "layers.Only(t") || strings.Contains(text, "layers.Forbid(t") {
-			bordered[path.Dir(name)] = true
-		}
-	})
-	r.each(t, ".go", func(name string, _ []byte) {
-		dir := path.Dir(name)
-		top, _, _ := strings.Cut(dir, "/")
-		switch {
-		case top != "internal" && top != "authorizer" && top != "streams" && top != "events":
-		case strings.HasSuffix(name, "_test.go") || strings.Contains(name, "testdata/"):
-		case dir == "internal/layers" || dir == "internal/testkit/repotest": // the checks themselves
-		case path.Base(dir) == "limittest" || path.Base(dir) == "redistest": // what only tests import
-		case !bordered[dir]:
-			t.Errorf("%s has no layers_test.go", dir)
-			bordered[dir] = true // said once
-		}
-	})
-}
-
 // Lambda's environment has no zone files, nor have many containers: without zone data of its own, a program takes a plan
 // with a quota in Europe/Paris for wrong, but only where it is deployed. Every function, the command and the library
 // therefore link time/tzdata.

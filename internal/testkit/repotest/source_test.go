@@ -102,21 +102,3 @@ func checkSleep(name string, content []byte) ([]error, error) {
 	})
 	return errs, nil
 }
-
-// checkImports reports each import of the file that is, or lies below, a forbidden path.
-func checkImports(name string, content []byte, forbidden map[string]string) ([]error, error) {
-	file, err := parser.ParseFile(token.NewFileSet(), name, content, parser.ImportsOnly)
-	if err != nil {
-		return nil, err
-	}
-	var errs []error
-	for _, i := range file.Imports {
-		pkg := strings.Trim(i.Path.Value, "\"`")
-		for prefix, reason := range forbidden {
-			if pkg == prefix || strings.HasPrefix(pkg, prefix+"/") {
-				errs = append(errs, fmt.Errorf("%s imports %s: %s", name, pkg, reason))
-			}
-		}
-	}
-	return errs, nil
-}
