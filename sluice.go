@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/planfile"
 )
 
 // Errors in the decisions of reason Internal.

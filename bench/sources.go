@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/aws/grants"
-	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/streams/applier"
 	"github.com/sluicelimits/sluice/streams/publisher"

@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluicelimits/sluice/events"
+	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
@@ -30,7 +31,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
-	"github.com/sluicelimits/sluice/internal/planfile"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 

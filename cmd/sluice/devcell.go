@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/ops"
@@ -31,7 +32,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/router"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/planfile"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/dev/devcells"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"

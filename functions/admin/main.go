@@ -16,13 +16,13 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/aws/function"
-	"github.com/sluicelimits/sluice/internal/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/secrets"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	counters "github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
-	"github.com/sluicelimits/sluice/internal/secrets"
 	"github.com/sluicelimits/sluice/streams/awsio"
 )
 

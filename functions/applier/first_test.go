@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/testkit/functiontest"

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )

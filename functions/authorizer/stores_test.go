@@ -16,8 +16,8 @@ import (
 
 	awsdynamodb "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"

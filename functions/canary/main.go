@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluicelimits/sluice/internal/aws/environ"
 	"github.com/sluicelimits/sluice/internal/aws/function"
-	"github.com/sluicelimits/sluice/internal/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/streams/awsio"

@@ -13,7 +13,7 @@ import (
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/aws/awsenv"
 	"github.com/sluicelimits/sluice/internal/aws/environ"
-	"github.com/sluicelimits/sluice/internal/killswitch"
+	"github.com/sluicelimits/sluice/internal/cell/killswitch"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	dynamostore "github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 )

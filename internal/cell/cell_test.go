@@ -16,12 +16,12 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/cell/secrets"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	memstore "github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/answer"
 	"github.com/sluicelimits/sluice/internal/request/identity"
-	"github.com/sluicelimits/sluice/internal/secrets"
 	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )
 

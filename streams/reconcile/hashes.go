@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 )
 

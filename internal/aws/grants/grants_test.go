@@ -59,7 +59,7 @@ var (
 		{"internal/control/dynamo", "client", control, map[string][]string{
 			"GetItem": {"dynamodb:GetItem"}, "PutItem": {"dynamodb:PutItem"}, "Scan": {"dynamodb:Scan"},
 		}},
-		{"internal/cellconfig/table", "client", []grants.Resource{grants.Config, grants.AllConfig}, map[string][]string{
+		{"internal/cell/cellconfig/table", "client", []grants.Resource{grants.Config, grants.AllConfig}, map[string][]string{
 			"GetItem": {"dynamodb:GetItem"}, "BatchGetItem": {"dynamodb:BatchGetItem"}, "Query": {"dynamodb:Query"},
 			"TransactWriteItems": {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}, // IAM looks at its parts
 		}},
@@ -77,10 +77,10 @@ var (
 			map[string][]string{"Sign": {"kms:Sign"}}},
 		{"streams/awsio", "batchClient", []grants.Resource{grants.Topic}, map[string][]string{"PublishBatch": {"sns:Publish"}}},
 		{"streams/awsio", "sendClient", []grants.Resource{grants.Kept}, map[string][]string{"SendMessage": {"sqs:SendMessage"}}},
-		{"internal/killswitch", "Client", []grants.Resource{grants.Switch}, map[string][]string{
+		{"internal/cell/killswitch", "Client", []grants.Resource{grants.Switch}, map[string][]string{
 			"StartConfigurationSession": {"appconfig:StartConfigurationSession"}, "GetLatestConfiguration": {"appconfig:GetLatestConfiguration"},
 		}},
-		{"internal/secrets", "Client", []grants.Resource{grants.Secret, grants.Login}, map[string][]string{"GetSecretValue": {"secretsmanager:GetSecretValue"}}},
+		{"internal/cell/secrets", "Client", []grants.Resource{grants.Secret, grants.Login}, map[string][]string{"GetSecretValue": {"secretsmanager:GetSecretValue"}}},
 	}
 	// byAWS are the resources on which Lambda acts for the function, or a protocol that is none of an SDK's.
 	byAWS = map[grants.Resource][]string{

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/call"

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/plan"

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/internal/aws/grants"
-	"github.com/sluicelimits/sluice/internal/killswitch"
+	"github.com/sluicelimits/sluice/internal/cell/killswitch"
+	"github.com/sluicelimits/sluice/internal/cell/secrets"
 	"github.com/sluicelimits/sluice/internal/request/identity/token"
-	"github.com/sluicelimits/sluice/internal/secrets"
 	"github.com/sluicelimits/sluice/internal/telemetry"
 )
 

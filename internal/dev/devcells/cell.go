@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 	"github.com/sluicelimits/sluice/streams/acknowledge"
 )

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 	"github.com/sluicelimits/sluice/internal/control/celldoc"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"

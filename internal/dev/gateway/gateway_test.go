@@ -21,12 +21,12 @@ import (
 	"github.com/dunglas/httpsfv"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/dev/gateway"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/planfile"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/dev/gateway"
 	"github.com/sluicelimits/sluice/internal/dev/gateway/front"
 	"github.com/sluicelimits/sluice/internal/dev/livepage"
@@ -21,7 +22,6 @@ import (
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/planfile"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	sdk "github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/dynamo"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"

@@ -3,8 +3,8 @@ package repotest
 // This file is the list of who may import what. The folder of a package decides its group; a package whose folder is in
 // no group fails TestImportRules, and so does an import that breaks one of the rules below.
 //
-// Folders are relative to the repository. "x" is the folder x alone, "x/..." is x and everything below it. "std" is every
-// package of the standard library.
+// Folders are relative to the repository. "x" is the folder x alone, "x/..." is x and everything below it, "." is the
+// folder of the library, and "std" is every package of the standard library.
 
 // group is a set of folders that may import the same groups.
 type group struct {
@@ -18,20 +18,21 @@ type group struct {
 //
 // Test files are in no group: they may import what they need. A few imports are forbidden to them, too: see everywhere.
 var groups = []group{
-	{"bench", []string{"bench/..."}, []string{"testkit", "dev", "streams", "control", "server", "library", "pacer", "cell",
-		"authorizer", "aws", "telemetry", "request", "plan", "limiter", "events", "caller"}},
+	{"bench", []string{"bench/..."}, []string{"testkit", "dev", "streams", "control", "server", "library", "pacer",
+		"cell", "authorizer", "aws", "telemetry", "request", "plan", "limiter", "events", "caller"}},
 	{"browser", []string{"browser"}, []string{"testkit"}},
-	{"testkit", []string{"internal/testkit/..."}, []string{"dev", "streams", "control", "server", "library", "pacer", "cell",
-		"authorizer", "aws", "telemetry", "request", "plan", "limiter", "events", "caller"}},
+	{"testkit", []string{"internal/testkit/..."}, []string{"dev", "streams", "control", "server", "library", "pacer",
+		"cell", "authorizer", "aws", "telemetry", "request", "plan", "limiter", "events", "caller"}},
 	{"cmd", []string{"cmd/..."}, []string{"dev", "control", "server", "library", "pacer", "cell", "authorizer", "aws",
 		"telemetry", "request", "plan", "limiter", "events", "caller"}},
 	{"localstack", []string{"localstack/..."}, []string{"dev", "control"}},
 	{"scripts", []string{"scripts/..."}, nil},
-	{"dev", []string{"internal/dev/..."}, []string{"streams", "control", "server", "cell", "authorizer", "aws", "telemetry",
-		"request", "plan", "limiter", "events", "caller"}},
+	{"dev", []string{"internal/dev/..."}, []string{"streams", "control", "server", "cell", "authorizer", "aws",
+		"telemetry", "request", "plan", "limiter", "events", "caller"}},
 	{"functions", []string{"functions/..."}, []string{"streams", "control", "cell", "authorizer", "aws", "telemetry",
 		"request", "plan", "limiter", "events"}},
-	{"infra", []string{"infra/..."}, []string{"control", "cell", "aws", "telemetry", "request", "plan", "limiter", "events"}},
+	{"infra", []string{"infra/..."}, []string{"control", "cell", "aws", "telemetry", "request", "plan", "limiter",
+		"events"}},
 	{"streams", []string{"streams/..."}, []string{"control", "cell", "aws", "plan", "limiter", "events"}},
 	{"control", []string{"internal/control/..."}, []string{"cell", "aws", "request", "plan", "limiter", "events"}},
 	{"server", []string{"internal/server/..."}, []string{"cell", "authorizer", "aws", "telemetry", "request", "plan",
@@ -39,8 +40,7 @@ var groups = []group{
 	{"library", []string{".", "middleware/...", "redisstore", "dynamodbstore"}, []string{"cell", "authorizer", "request",
 		"plan", "limiter", "caller"}},
 	{"pacer", []string{"pacer/..."}, []string{"request", "plan", "limiter", "caller"}},
-	{"cell", []string{"internal/cell/...", "internal/cellconfig/...", "internal/planfile", "internal/killswitch/...",
-		"internal/secrets/..."}, []string{"authorizer", "aws", "telemetry", "request", "plan", "limiter"}},
+	{"cell", []string{"internal/cell/..."}, []string{"authorizer", "aws", "telemetry", "request", "plan", "limiter"}},
 	{"authorizer", []string{"authorizer"}, []string{"telemetry", "request", "plan", "limiter"}},
 	{"aws", []string{"internal/aws/..."}, []string{"telemetry", "request", "plan", "limiter", "events"}},
 	{"telemetry", []string{"internal/telemetry"}, []string{"request", "limiter"}},
@@ -72,23 +72,30 @@ var only = map[string][]string{
 	"internal/aws/environ":     {"std", "internal/request/identity", "internal/request/identity/token"},
 	"internal/aws/executeapi":  {"std"},
 	"internal/aws/grants":      {"std", "events", "internal/plan/shares"},
-	"internal/cellconfig": {
+	"internal/cell/cellconfig": {
 		"std", "authorizer", "internal/limiter/clock", "internal/limiter/limit", "internal/limiter/resilience",
 		"internal/limiter/singleflight", "internal/plan", "internal/plan/route", "internal/plan/shares",
 		"internal/request/identity", "github.com/hashicorp/golang-lru/v2/...",
 	},
-	"internal/cellconfig/cellconfigtest": {"std", "internal/cellconfig", "internal/plan"},
-	"internal/cellconfig/filetable":      {"std", "internal/cellconfig", "internal/cellconfig/memtable", "internal/plan"},
-	"internal/cellconfig/memtable":       {"std", "internal/cellconfig"},
-	"internal/cellconfig/table": {
-		"std", "internal/cellconfig", "github.com/aws/aws-sdk-go-v2/aws/...",
+	"internal/cell/cellconfig/cellconfigtest": {"std", "internal/cell/cellconfig", "internal/plan"},
+	"internal/cell/cellconfig/filetable": {
+		"std", "internal/cell/cellconfig", "internal/cell/cellconfig/memtable", "internal/plan",
+	},
+	"internal/cell/cellconfig/memtable": {"std", "internal/cell/cellconfig"},
+	"internal/cell/cellconfig/table": {
+		"std", "internal/cell/cellconfig", "github.com/aws/aws-sdk-go-v2/aws/...",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...",
+	},
+	"internal/cell/secrets": {
+		"std", "internal/limiter/limit", "internal/limiter/refresh", "internal/request/identity",
+		"github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/secretsmanager",
+		"github.com/aws/smithy-go",
 	},
 	"internal/control": {"std", "events", "events/canonical"},
 	"internal/control/admin": {
-		"std", "events", "events/canonical", "internal/aws/executeapi", "internal/cellconfig", "internal/control",
-		"internal/control/call", "internal/limiter/limit", "internal/plan", "internal/plan/shares",
-		"internal/request/identity", "internal/request/loopback",
+		"std", "events", "events/canonical", "internal/aws/executeapi", "internal/cell/cellconfig",
+		"internal/control", "internal/control/call", "internal/limiter/limit", "internal/plan",
+		"internal/plan/shares", "internal/request/identity", "internal/request/loopback",
 	},
 	"internal/control/audit":           {"std", "events", "internal/control"},
 	"internal/control/audit/audittest": {"std", "internal/control/audit"},
@@ -98,8 +105,12 @@ var only = map[string][]string{
 	},
 	"internal/control/audit/folder": {"std", "internal/control/audit"},
 	"internal/control/audit/kmskey": {"std", "internal/control/audit", "github.com/aws/aws-sdk-go-v2/..."},
-	"internal/control/call":         {"std", "events", "events/canonical", "internal/control", "internal/request/loopback"},
-	"internal/control/celldoc":      {"std", "events", "internal/cellconfig", "internal/plan", "internal/plan/shares"},
+	"internal/control/call": {
+		"std", "events", "events/canonical", "internal/control", "internal/request/loopback",
+	},
+	"internal/control/celldoc": {
+		"std", "events", "internal/cell/cellconfig", "internal/plan", "internal/plan/shares",
+	},
 	"internal/control/client": {
 		"std", "events/canonical", "internal/control", "internal/control/admin", "internal/control/call",
 		"internal/plan", "internal/request/loopback",
@@ -170,13 +181,8 @@ var only = map[string][]string{
 		"std", "internal/limiter/refresh", "github.com/go-jose/go-jose/v4/...", "github.com/hashicorp/golang-lru/v2",
 	},
 	"internal/request/loopback": {"std"},
-	"internal/secrets": {
-		"std", "internal/limiter/limit", "internal/limiter/refresh", "internal/request/identity",
-		"github.com/aws/aws-sdk-go-v2/aws", "github.com/aws/aws-sdk-go-v2/service/secretsmanager",
-		"github.com/aws/smithy-go",
-	},
-	"internal/telemetry": {"std", "internal/request/answer"},
-	"internal/testkit":   {},
+	"internal/telemetry":        {"std", "internal/request/answer"},
+	"internal/testkit":          {},
 	"internal/testkit/dynamodbtest": {
 		"std", "github.com/aws/aws-sdk-go-v2/aws/...", "github.com/aws/aws-sdk-go-v2/credentials/...",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...",
@@ -200,20 +206,23 @@ var only = map[string][]string{
 	"scripts/bundle": {"std"},
 	"streams/anchor": {"std", "events", "internal/control", "internal/control/audit"},
 	"streams/applier": {
-		"std", "events", "internal/cellconfig", "internal/control", "internal/control/celldoc", "streams/kept",
+		"std", "events", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc", "streams/kept",
 		"streams/sqsevent",
 	},
 	"streams/archiver": {"std", "events", "internal/control", "internal/control/audit", "streams/streamevent"},
 	"streams/balancer": {
 		"std", "events", "internal/control", "internal/limiter/limit", "internal/plan", "internal/plan/shares",
 	},
-	"streams/canary":      {"std", "events", "internal/cellconfig", "internal/control", "internal/control/celldoc"},
+	"streams/canary": {
+		"std", "events", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc",
+	},
 	"streams/kept":        {"std"},
 	"streams/publisher":   {"std", "events", "internal/control", "streams/kept", "streams/streamevent"},
-	"streams/reconcile":   {"std", "internal/cellconfig", "internal/control", "internal/control/celldoc"},
+	"streams/reconcile":   {"std", "internal/cell/cellconfig", "internal/control", "internal/control/celldoc"},
 	"streams/sqsevent":    {"std"},
 	"streams/streamevent": {"std", "internal/control"},
-	"streams/streamstest": {"std", "internal/control", "streams/kept"}}
+	"streams/streamstest": {"std", "internal/control", "streams/kept"},
+}
 
 // ban says what packages must not import, directly or through other packages of the repository.
 type ban struct {
@@ -278,9 +287,10 @@ var bans = []ban{
 	// A cell.
 	{packages: []string{"internal/cell"}, never: []string{awsConfig, awsLambda},
 		why: "the function brings what Lambda gives it"},
-	{packages: []string{"internal/killswitch"}, never: []string{awsConfig, awsLambda, "authorizer/...",
-		"internal/cell", "internal/limiter/store/..."}, why: "the kill switch is read beside decisions and knows nothing of them"},
-	{packages: []string{"internal/planfile"}, never: []string{awsSDK, goRedis, "internal/limiter/store/redis/...",
+	{packages: []string{"internal/cell/killswitch"}, never: []string{awsConfig, awsLambda, "authorizer/...",
+		"internal/cell", "internal/limiter/store/..."},
+		why: "the kill switch is read beside decisions and knows nothing of them"},
+	{packages: []string{"internal/cell/planfile"}, never: []string{awsSDK, goRedis, "internal/limiter/store/redis/...",
 		"internal/limiter/store/dynamodb/..."}, why: "files are neither on AWS nor in Redis"},
 
 	// Functions start fast and hold only their own part.
@@ -296,7 +306,8 @@ var bans = []ban{
 	{packages: []string{"streams/awsio"}, never: []string{awsLambda, "internal/cell"},
 		why: "whoever starts it knows how it is invoked"},
 	{packages: []string{"streams/acknowledge"}, never: []string{anyAWS}, why: "tables are behind interfaces"},
-	{packages: []string{"streams/local"}, never: []string{anyAWS, "streams/awsio/..."}, why: "it is what runs without AWS"},
+	{packages: []string{"streams/local"}, never: []string{anyAWS, "streams/awsio/..."},
+		why: "it is what runs without AWS"},
 
 	// The control plane.
 	{packages: []string{"internal/control/admin"}, never: []string{anyAWS},

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A rule that cannot fail protects nothing. Each case plants one import into the repository as it is, or into one package
-// more, and names what TestImportRules must say about it.
+// A rule that cannot fail protects nothing. Each case plants one import into the repository as it is and names what
+// TestImportRules must say about it.
 func TestImportRulesCanFail(t *testing.T) {
 	const sdk = "github.com/aws/aws-sdk-go-v2/"
 	tests := []struct {
@@ -17,7 +17,8 @@ func TestImportRulesCanFail(t *testing.T) {
 		want                   []string
 	}{
 		{name: "another group", folder: "internal/limiter/store/router", imported: "internal/plan/route",
-			want: []string{"router imports internal/plan/route", "group limiter may not import group plan", "may import nothing"}},
+			want: []string{"router imports internal/plan/route", "group limiter may not import group plan",
+				"may import nothing"}},
 		{name: "a group above", folder: "internal/cell", imported: "internal/control/row",
 			want: []string{"internal/cell imports internal/control/row", "group cell may not import group control"}},
 		{name: "the same level", folder: "functions/ops", imported: "internal/dev/devtoken",
@@ -116,7 +117,8 @@ func TestImportRulesOfASmallTree(t *testing.T) {
 			bans: []ban{{packages: []string{"core", "store/..."}, except: []string{"store/...", "core"},
 				never: []string{"cloud.test/..."}}}}, ""},
 		{"may not", importRules{groups: groups()}, "group core may not import group store"},
-		{"a group that comes before", importRules{groups: groups("store", "front")}, "core may import front, which is no group"},
+		{"a group that comes before", importRules{groups: groups("store", "front")},
+			"core may import front, which is no group"},
 		{"a rule about a package that moved", importRules{groups: groups("store"),
 			only: map[string][]string{"store/memory": {"std"}}}, "names store/memory, which is no package"},
 	}

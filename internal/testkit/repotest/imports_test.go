@@ -44,7 +44,7 @@ type importRules struct {
 	bans, everywhere []ban
 }
 
-// importTree is what the packages of a repository import: import paths, where those of the repository itself are folders.
+// importTree is what the packages of a repository import: import paths, or folders for what the repository itself has.
 type importTree struct {
 	product map[string][]string // by folder, without what test files import
 	all     map[string][]string // by folder
@@ -164,8 +164,8 @@ func checkOnly(tree *importTree, folder string, imports, allowed []string) []err
 	return errs
 }
 
-// check walks the imports of the folder, breadth first, so that the chain in an error is a shortest one. It does not look
-// into other modules.
+// check walks the imports of the folder, breadth first, so that the chain in an error is a shortest one. It does not
+// look into other modules.
 func (b *ban) check(tree *importTree, folder string) []error {
 	chains := map[string]string{folder: folder}
 	var errs []error

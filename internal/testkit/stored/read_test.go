@@ -23,9 +23,9 @@ import (
 
 	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
-	"github.com/sluicelimits/sluice/internal/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/audit"

@@ -18,9 +18,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/sluicelimits/sluice/events"
-	"github.com/sluicelimits/sluice/internal/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
-	"github.com/sluicelimits/sluice/internal/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/control"
 	"github.com/sluicelimits/sluice/internal/control/admin"
 	"github.com/sluicelimits/sluice/internal/control/audit/folder"

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/cell/secrets"
 	"github.com/sluicelimits/sluice/internal/request/identity"
-	"github.com/sluicelimits/sluice/internal/secrets"
 	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )
 

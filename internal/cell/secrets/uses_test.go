@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/cell/secrets"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
 	"github.com/sluicelimits/sluice/internal/request/identity"
-	"github.com/sluicelimits/sluice/internal/secrets"
 	"github.com/sluicelimits/sluice/internal/testkit/redistest"
 	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )

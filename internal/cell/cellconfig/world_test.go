@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cellconfig/cellconfigtest"
-	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )

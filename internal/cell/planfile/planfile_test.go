@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluicelimits/sluice/internal/cell/planfile"
 	"github.com/sluicelimits/sluice/internal/plan"
-	"github.com/sluicelimits/sluice/internal/planfile"
 	"github.com/sluicelimits/sluice/internal/request/identity"
 )
 

@@ -19,9 +19,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cellconfig/cellconfigtest"
-	"github.com/sluicelimits/sluice/internal/cellconfig/table"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/table"
 	"github.com/sluicelimits/sluice/internal/testkit/dynamodbtest"
 )
 

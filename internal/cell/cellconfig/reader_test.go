@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/sluicelimits/sluice/authorizer"
-	"github.com/sluicelimits/sluice/internal/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/route"

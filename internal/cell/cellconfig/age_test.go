@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
 	"github.com/sluicelimits/sluice/internal/plan"
 	"github.com/sluicelimits/sluice/internal/plan/shares"
 	"github.com/sluicelimits/sluice/internal/testkit/soak"

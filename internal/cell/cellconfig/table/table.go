@@ -40,7 +40,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 )
 
 var _ cellconfig.Store = (*Table)(nil)

@@ -19,7 +19,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/appconfigdata"
 	"go.uber.org/goleak"
 
-	"github.com/sluicelimits/sluice/internal/killswitch"
+	"github.com/sluicelimits/sluice/internal/cell/killswitch"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/testkit/killswitchtest"
 )

@@ -3,9 +3,9 @@ package memtable_test
 import (
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cellconfig/cellconfigtest"
-	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/cellconfigtest"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 )
 
 // Guarantees that the table in memory does what every table must.

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
 )
 
 var _ cellconfig.Store = (*Table)(nil)

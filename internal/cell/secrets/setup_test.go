@@ -21,7 +21,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"go.uber.org/goleak"
 
-	"github.com/sluicelimits/sluice/internal/secrets"
+	"github.com/sluicelimits/sluice/internal/cell/secrets"
 	"github.com/sluicelimits/sluice/internal/testkit/secretstest"
 )
 

@@ -16,8 +16,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluicelimits/sluice/internal/cellconfig"
-	"github.com/sluicelimits/sluice/internal/cellconfig/memtable"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig"
+	"github.com/sluicelimits/sluice/internal/cell/cellconfig/memtable"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluicelimits/sluice/internal/killswitch"
+	"github.com/sluicelimits/sluice/internal/cell/killswitch"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
