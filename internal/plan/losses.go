@@ -261,7 +261,7 @@ func periodText(t *limit.Tier) string {
 	if t.Calendar != nil {
 		return t.Calendar.Every.String()
 	}
-	return shortDuration(t.Period)
+	return limit.DurationText(t.Period)
 }
 
 // ruleText is a match in words, as in "GET, PUT /product/*".

@@ -11,7 +11,6 @@ import (
 
 	"github.com/sluicelimits/sluice/events"
 	"github.com/sluicelimits/sluice/internal/control"
-	"github.com/sluicelimits/sluice/internal/control/call"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/plan"
 )
@@ -468,7 +467,7 @@ func counters(l *limit.Limit) string {
 		if t := &l.Tiers[i]; t.Calendar != nil {
 			windows = append(windows, t.Calendar.String())
 		} else {
-			windows = append(windows, call.Duration(t.Period))
+			windows = append(windows, limit.DurationText(t.Period))
 		}
 	}
 	text := fmt.Sprintf("%s of %s per %s", l.Tiers[0].Algorithm, strings.Join(windows, " and "), l.Per)

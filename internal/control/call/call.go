@@ -333,15 +333,3 @@ func checkNames(t reflect.Type, raw []byte, at string) error {
 	}
 	return nil
 }
-
-// Duration is a time as plans files write it: "1m", where Go's own form is "1m0s".
-func Duration(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
-}

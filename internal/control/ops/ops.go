@@ -367,7 +367,7 @@ func tierName(t *limit.Tier) string {
 	if t.Calendar != nil {
 		return t.Calendar.String()
 	}
-	return call.Duration(t.Period)
+	return limit.DurationText(t.Period)
 }
 
 // changed looks before and after. do is given the time by the store's clock.

@@ -222,17 +222,5 @@ func TierName(t *limit.Tier) string {
 	if t.Calendar != nil {
 		return t.Calendar.Every.String()
 	}
-	return shortDuration(t.Period)
-}
-
-// shortDuration is the duration in its largest whole unit: 90s is "90s", 120s is "2m".
-func shortDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
+	return limit.DurationText(t.Period)
 }

@@ -164,26 +164,14 @@ func describe(l *limit.Limit) string {
 		case t.Calendar != nil:
 			parts[i] = fmt.Sprintf("%s %d per %s", t.Algorithm, t.Threshold, t.Calendar)
 		case t.Burst > 0 && t.Burst != t.Threshold:
-			parts[i] = fmt.Sprintf("%s %d per %s, burst %d", t.Algorithm, t.Threshold, short(t.Period), t.Burst)
+			parts[i] = fmt.Sprintf("%s %d per %s, burst %d", t.Algorithm, t.Threshold, limit.DurationText(t.Period), t.Burst)
 		default:
-			parts[i] = fmt.Sprintf("%s %d per %s", t.Algorithm, t.Threshold, short(t.Period))
+			parts[i] = fmt.Sprintf("%s %d per %s", t.Algorithm, t.Threshold, limit.DurationText(t.Period))
 		}
 	}
 	text := strings.Join(parts, "; ")
 	if l.Per != limit.PerTenant {
 		text += ", per " + l.Per
-	}
-	return text
-}
-
-// short is the duration without parts that are zero: "1m", not "1m0s".
-func short(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
 	}
 	return text
 }

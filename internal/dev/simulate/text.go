@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sluicelimits/sluice/internal/dev/accesslog"
+	"github.com/sluicelimits/sluice/internal/limiter/limit"
 )
 
 // WriteText writes the report as tables for a terminal. What comes from a log is shown without control characters.
@@ -303,5 +304,5 @@ func duration(ms int64) string {
 	if ms == 0 {
 		return "–"
 	}
-	return short(time.Duration(ms) * time.Millisecond)
+	return limit.DurationText(time.Duration(ms) * time.Millisecond)
 }
