@@ -3,7 +3,9 @@ package envoyconfig
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -128,7 +130,7 @@ func (k *keyChecker) merged(n *yaml.Node, at place) error {
 
 func (k *keyChecker) key(key *yaml.Node, at place) error {
 	switch {
-	case key.ShortTag() != "!!str":
+	case key.ShortTag() != "!!str" && key.ShortTag() != "!!timestamp", isBool11(key):
 		return k.errorf("config error, key is not of type string: %v", decoded(key))
 	case !known(key.Value), key.Value == extensionKey && at != inDescriptor:
 		return k.errorf("config error, unknown key '%s'", key.Value)
@@ -140,8 +142,12 @@ func (k *keyChecker) key(key *yaml.Node, at place) error {
 }
 
 func (k *keyChecker) value(key string, n *yaml.Node, at place) error {
-	if at == inDescriptor && (key == "metadata" || key == extensionKey) {
-		return nil // metadata may be anything; extension checks its own keys
+	switch {
+	case at == inDescriptor && key == extensionKey:
+		return nil // extension checks its own keys
+	case at == inDescriptor && key == "metadata": // it may be anything
+		k.readAsVersion11(n)
+		return nil
 	}
 	switch n.Kind {
 	case yaml.SequenceNode:
@@ -160,12 +166,45 @@ func (k *keyChecker) value(key string, n *yaml.Node, at place) error {
 		return k.mapping(n, elsewhere)
 	default:
 		switch decoded(n).(type) {
-		case string, int, bool, nil:
+		case string, int, bool, time.Time, nil:
 		default:
 			return k.errorf("error checking config")
 		}
 	}
 	return nil
+}
+
+// readAsVersion11 gives the texts in metadata the meaning that they have in envoyproxy/ratelimit, whose package for YAML
+// follows version 1.1: yes and no, on and off are booleans, and a date is a text.
+func (k *keyChecker) readAsVersion11(n *yaml.Node) {
+	if n = resolve(n); k.seen[n] {
+		return
+	}
+	k.seen[n] = true
+	switch {
+	case n.ShortTag() == "!!timestamp" && n.Kind == yaml.ScalarNode:
+		n.Tag = "!!str"
+	case isBool11(n):
+		is, _ := decoded(n).(bool)
+		n.Tag, n.Value = "!!bool", strconv.FormatBool(is)
+	}
+	for i, of := range n.Content {
+		if isKey := n.Kind == yaml.MappingNode && i%2 == 0; !isKey {
+			k.readAsVersion11(of)
+		}
+	}
+}
+
+// isBool11 reports whether a text without quotes is a boolean in version 1.1 of YAML, and a text in version 1.2.
+func isBool11(n *yaml.Node) bool {
+	if n.Kind != yaml.ScalarNode || n.Style != 0 || n.ShortTag() != "!!str" {
+		return false
+	}
+	switch n.Value {
+	case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON", "n", "N", "no", "No", "NO", "off", "Off", "OFF":
+		return true
+	}
+	return false
 }
 
 // itemPlace is the place of the mappings in a list that is the value of the key.
@@ -190,6 +229,12 @@ func resolve(n *yaml.Node) *yaml.Node {
 // decoded returns the Go value of a node, or its text if it has none.
 func decoded(n *yaml.Node) any {
 	var v any
+	if isBool11(n) {
+		var is bool
+		if n.Decode(&is) == nil {
+			return is
+		}
+	}
 	if n.Decode(&v) != nil {
 		return n.Value
 	}

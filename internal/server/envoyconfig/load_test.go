@@ -37,7 +37,7 @@ func TestErrors(t *testing.T) {
 		{"replaces nothing", one("{key: a, rate_limit: {unit: day, name: n, replaces: [{name: ''}]}}"), "should not have an empty replaces entry"},
 		{"replaces itself", one("{key: a, rate_limit: {unit: day, name: n, replaces: [{name: n}]}}"), "replaces should not contain name of same descriptor"},
 		{"shared, no wildcard", one("{key: a, value: b, share_threshold: true}"), "share_threshold can only be used with wildcard values (containing '*'), but found key 'a_b'"},
-		{"metadata", one("{key: a, metadata: {at: 2020-01-02}}"), "error parsing metadata: proto:"},
+		{"metadata", one(`{key: a, metadata: {at: !!binary "/w=="}}`), "error parsing metadata: proto:"},
 		{"number as a key", "domain: d\n1: x", "config error, key is not of type string: 1"},
 		{"unknown key", one("{key: a, rate_limit: {unit: day, requests_per_units: 1}}"), "config error, unknown key 'requests_per_units'"},
 		{"unknown key at the top", "domain: d\nfoo: x", "config error, unknown key 'foo'"},
@@ -209,14 +209,14 @@ func TestWarnings(t *testing.T) {
 
 // Guarantees that metadata is read as it is, whatever keys it has.
 func TestMetadata(t *testing.T) {
-	c := load(t, "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day}\n    metadata: {x: [1, {2: b}], foo: {bar: true}}\n")
+	c := load(t, "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day}\n    metadata: {x: [1, {2: b}], foo: {bar: yes}, day: 2020-01-02}\n")
 	var m envoyconfig.Match
 	c.Match("d", []envoyconfig.Entry{{Key: "a"}}, &m)
 	got, err := m.Rule.Metadata.MarshalJSON()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := strings.ReplaceAll(string(got), " ", ""); text != `{"foo":{"bar":true},"x":[1,{"2":"b"}]}` {
+	if text := strings.ReplaceAll(string(got), " ", ""); text != `{"day":"2020-01-02","foo":{"bar":true},"x":[1,{"2":"b"}]}` {
 		t.Errorf("metadata %s", text)
 	}
 	if !m.Rule.DeniesAll() {
