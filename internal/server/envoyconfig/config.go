@@ -122,7 +122,12 @@ type Rule struct {
 
 	// CountDenied counts each request, also one that is denied, as envoyproxy/ratelimit does.
 	CountDenied bool
+
+	domainBytes int // of Path, the dot included
 }
+
+// PolicyName names the rule for clients: its path without the domain.
+func (r *Rule) PolicyName() string { return r.Path[min(r.domainBytes, len(r.Path)):] }
 
 // DeniesAll reports whether the rule has room for no hit at all.
 func (r *Rule) DeniesAll() bool { return !r.Unlimited && r.Unit != Unknown && r.RequestsPerUnit == 0 }

@@ -85,6 +85,7 @@ type loader struct {
 	options Options
 	config  *Config
 	file    string // the name of the present one
+	at      string // the present domain
 }
 
 func (l *loader) errorf(format string, args ...any) error {
@@ -127,6 +128,7 @@ func (l *loader) domain(root *rootYAML) error {
 		d = &node{path: root.Domain, children: map[string]*node{}}
 		l.config.domains[root.Domain] = d
 	}
+	l.at = root.Domain
 	return l.descriptors(d, root.Descriptors)
 }
 
@@ -193,7 +195,7 @@ func (l *loader) rule(n *node, d *descriptorYAML) error {
 	}
 	r := &Rule{
 		Path: n.path, ShadowMode: d.ShadowMode, QuotaMode: d.QuotaMode, DetailedMetric: d.DetailedMetric,
-		CountDenied: x.countDenied,
+		CountDenied: x.countDenied, domainBytes: len(l.at) + len("."),
 	}
 	if d.RateLimit != nil {
 		if err := l.rateLimit(r, d.RateLimit, len(x.limits) > 0); err != nil {
