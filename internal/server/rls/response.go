@@ -21,7 +21,7 @@ func (c *call) response() *rlsv3.RateLimitResponse {
 	}
 	for i := range c.items {
 		it := &c.items[i]
-		out.Statuses[i] = it.status()
+		out.Statuses[i] = it.status(c.now)
 		if it.counts() {
 			it.countOutcome(s.config.NearLimitRatio, c.countsDenied(it))
 		}
@@ -40,8 +40,8 @@ func (c *call) response() *rlsv3.RateLimitResponse {
 	return out
 }
 
-// status is the answer about one descriptor.
-func (it *item) status() *rlsv3.RateLimitResponse_DescriptorStatus {
+// status is the answer about one descriptor at the time now.
+func (it *item) status(now time.Time) *rlsv3.RateLimitResponse_DescriptorStatus {
 	out := &rlsv3.RateLimitResponse_DescriptorStatus{Code: rlsv3.RateLimitResponse_OK}
 	if it.unlimited {
 		out.LimitRemaining = math.MaxUint32
@@ -55,7 +55,11 @@ func (it *item) status() *rlsv3.RateLimitResponse_DescriptorStatus {
 	}
 	r := it.binding()
 	if r == nil {
-		out.CurrentLimit = it.windowOfRule()
+		if unit := it.rule.Unit.Length(); unit > 0 {
+			out.CurrentLimit = it.windowOfRule()
+			left := unit.Microseconds() - now.UnixMicro()%unit.Microseconds()
+			out.DurationUntilReset = &durationpb.Duration{Seconds: ceilSeconds(left)}
+		}
 		return out
 	}
 	out.CurrentLimit = currentLimit(r, it.rule.Name)
@@ -74,11 +78,8 @@ func (it *item) binding() *limit.Result {
 	return it.decision.Binding()
 }
 
-// windowOfRule is the limit of a rule whose counters are not known. It is nil if the rule has no window of its own.
+// windowOfRule is the limit of a rule whose counters are not known.
 func (it *item) windowOfRule() *rlsv3.RateLimitResponse_RateLimit {
-	if it.rule.Unit == envoyconfig.Unknown {
-		return nil
-	}
 	return &rlsv3.RateLimitResponse_RateLimit{
 		Name: it.rule.Name, RequestsPerUnit: it.rule.RequestsPerUnit, Unit: rlsv3.RateLimitResponse_RateLimit_Unit(it.rule.Unit),
 	}

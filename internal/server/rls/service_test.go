@@ -167,7 +167,9 @@ func TestOneDescriptor(t *testing.T) {
 	w.want("ok: ok -", descriptor("nothing=x"))
 	w.want("ok: ok -", descriptor("unknown=x"))
 	w.want("ok: ok 4294967295", descriptor("free=x"))
-	w.want("over: over 0", descriptor("zero=x"))
+	if s := w.want("over: over 0", descriptor("zero=x")).GetStatuses()[0]; s.GetDurationUntilReset().GetSeconds() != 1 {
+		t.Errorf("a limit of 0: %v", s)
+	}
 	w.want("ok: ok 0", hits("zero=x", 0))
 	w.want("ok: ok 1", descriptor("part=x1"))
 	w.want("ok: ok 0", descriptor("part=x2"))
@@ -424,7 +426,7 @@ func TestKeysAreApart(t *testing.T) {
 	w := newWorld(t, rls.Config{}, "domain: d\ndescriptors: [{key: a_b, rate_limit: {unit: day, requests_per_unit: 1}}, "+
 		"{key: a, rate_limit: {unit: day, requests_per_unit: 1}, descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 1}}]}]")
 	long := strings.Repeat("x", 100_000)
-	for _, entries := range []string{"a=b_c", "a_b=c", "a=b,c=", "a=" + long, "a=" + long + "y", "a=1:b,"} {
+	for _, entries := range []string{"a=b_c", "a_b=c", "a=z,c=", "a=z,c=1", "a=" + long, "a=" + long + "y", "a=1:b"} {
 		w.want("ok: ok 0", descriptor(entries))
 	}
 }
