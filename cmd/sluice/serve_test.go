@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
+)
+
+// serving is a `sluice serve` in this process.
+type serving struct {
+	client      rlsv3.RateLimitServiceClient
+	http, debug string
+	stderr      *output
+	stop        context.CancelFunc
+	done        chan error
+}
+
+// startServe runs the command on free ports and waits until it listens.
+func startServe(t *testing.T, args ...string) *serving {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &serving{stderr: newOutput(), stop: cancel, done: make(chan error, 1)}
+	root := newRootCommand()
+	root.SetArgs(append([]string{"serve", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--debug", "127.0.0.1:0"}, args...))
+	root.SetErr(s.stderr)
+	ended := make(chan struct{})
+	go func() {
+		s.done <- root.ExecuteContext(ctx)
+		close(ended)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	s.waitFor(t, "server=debug")
+	address := func(name string) string {
+		return regexp.MustCompile(`server=` + name + ` address=(\S+)`).FindStringSubmatch(s.stderr.String())[1]
+	}
+	s.http, s.debug = "http://"+address("HTTP"), "http://"+address("debug")
+	conn, err := grpc.NewClient(address("gRPC"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	s.client = rlsv3.NewRateLimitServiceClient(conn)
+	return s
+}
+
+// waitFor waits until the log has the text.
+func (s *serving) waitFor(t *testing.T, text string) {
+	t.Helper()
+	for !strings.Contains(s.stderr.String(), text) {
+		select {
+		case <-s.stderr.grew:
+		case err := <-s.done:
+			t.Fatalf("sluice serve ended: %v\n%s", err, s.stderr)
+		case <-time.After(10 * time.Second):
+			t.Fatalf("sluice serve does not say %q\n%s", text, s.stderr)
+		}
+	}
+}
+
+// ask asks for one unit of key=value, and returns the overall code.
+func (s *serving) ask(t *testing.T, key, value string) rlsv3.RateLimitResponse_Code {
+	t.Helper()
+	out, err := s.client.ShouldRateLimit(t.Context(), &rlsv3.RateLimitRequest{Domain: "api", Descriptors: []*ratelimitv3.RateLimitDescriptor{
+		{Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}}}}, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.GetOverallCode()
+}
+
+func limitsFile(t *testing.T, perYear int) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "limits.yaml")
+	writeLimits(t, name, perYear)
+	return name
+}
+
+func writeLimits(t *testing.T, name string, perYear int) {
+	t.Helper()
+	text := fmt.Sprintf("domain: api\ndescriptors: [{key: tenant, rate_limit: {unit: year, requests_per_unit: %d}}]\n", perYear)
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Guarantees that the service limits, that a changed file is in force without a restart and keeps the counters, that a
+// bad one is reported and ignored, and that a stop ends it in order.
+func TestServe(t *testing.T) {
+	file := limitsFile(t, 2)
+	s := startServe(t, "--config", file)
+	for i, want := range []rlsv3.RateLimitResponse_Code{1, 1, 2} {
+		if got := s.ask(t, "tenant", "acme"); got != want {
+			t.Errorf("request %d: %s, want %s", i, got, want)
+		}
+	}
+	writeLimits(t, file, 3)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	s.waitFor(t, "configuration reloaded")
+	for i, want := range []rlsv3.RateLimitResponse_Code{1, 2} {
+		if got := s.ask(t, "tenant", "acme"); got != want {
+			t.Errorf("request %d after the change: %s, want %s", i, got, want)
+		}
+	}
+	if err := os.WriteFile(file, []byte("domain: api\ndescriptor: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.waitFor(t, "config error, unknown key 'descriptor'") // it is seen without a signal
+	if got := s.ask(t, "tenant", "other"); got != rlsv3.RateLimitResponse_OK {
+		t.Errorf("after a bad file: %s", got)
+	}
+	if code, _, text := get(t, s.debug+"/stats", ""); code != http.StatusOK || !strings.Contains(text, "config_load_error: 1\n") {
+		t.Errorf("/stats: %d\n%s", code, text)
+	}
+	if code, _, text := get(t, s.http+"/healthcheck", ""); code != http.StatusOK || text != "OK" {
+		t.Errorf("/healthcheck: %d %s", code, text)
+	}
+	s.stop()
+	select {
+	case err := <-s.done:
+		if err != nil {
+			t.Errorf("serve ended with %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatalf("sluice serve does not stop\n%s", s.stderr)
+	}
+}
+
+// Guarantees that two services on one Redis hold a limit together, to the unit, with leases and without, and that a
+// service that stops gives back what it has leased.
+func TestServeRedis(t *testing.T) {
+	for _, leases := range []string{"true", "false"} {
+		t.Run("leases="+leases, func(t *testing.T) {
+			redis := redistest.Start(t)
+			args := []string{"--config", limitsFile(t, 500), "--redis", redis.Addr, "--redis-deadline", "10s", "--leases=" + leases,
+				"--max-instances", "2"}
+			both := []*serving{startServe(t, args...), startServe(t, args...)}
+			var admitted atomic.Int64
+			var group sync.WaitGroup
+			for _, s := range both {
+				for range 4 {
+					group.Go(func() {
+						for range 50 {
+							if s.ask(t, "tenant", "acme") == rlsv3.RateLimitResponse_OK {
+								admitted.Add(1)
+							}
+						}
+					})
+				}
+			}
+			group.Wait()
+			both[0].stop()
+			<-both[0].done
+			both[0].done <- nil // for the cleanup of a failed wait
+			if n := admitted.Load(); n > 500 || leases == "false" && n != 400 {
+				t.Errorf("admitted %d of 400 requests", n)
+			}
+			// A service that was denied remembers that for a moment, and then gets what the other one has given back.
+			for deadline := time.Now().Add(20 * time.Second); admitted.Load() < 500 && time.Now().Before(deadline); {
+				if both[1].ask(t, "tenant", "acme") == rlsv3.RateLimitResponse_OK {
+					admitted.Add(1)
+				}
+			}
+			for range 300 {
+				if both[1].ask(t, "tenant", "acme") == rlsv3.RateLimitResponse_OK {
+					admitted.Add(1)
+				}
+			}
+			if n := admitted.Load(); n != 500 {
+				t.Errorf("admitted %d, want 500", n)
+			}
+		})
+	}
+}
+
+// Guarantees that a wrong command line is refused by name, with nothing done.
+func TestServeUsage(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"", "--config is missing"},
+		{"--config x --headers all", `--headers "all" is not exact, plain, both or none`},
+		{"--config x --tls-cert y", "--tls-cert and --tls-key go together"},
+		{"--config x --tls-client-ca y", "--tls-client-ca needs --tls-cert"},
+		{"--config x --grpc= --http=", "nobody could ask"},
+		{"--config x --near-limit-ratio NaN", "outside 0..1"},
+		{"--config x --grace 0s", "--grace must be above"},
+		{"--config x --redis-tls", "have no use without --redis"},
+		{"--config x --redis a:1,b:2", "--redis-cluster"},
+		{"--config x --redis a", "--redis is not HOST:PORT"},
+		{"--config x --redis a:1 --redis-password-file y", "would travel in plain text"},
+		{"--config x --redis 127.0.0.1:1 --redis-user y", "--redis-user needs --redis-password-file"},
+		{"--config x --redis a:1 --redis-ca y", "--redis-ca needs --redis-tls"},
+		{"--config x --log-format xml", `--log-format "xml" is not text or json`},
+	} {
+		got := sluice(t, "", append([]string{"serve"}, strings.Fields(c.args)...)...)
+		if got.code != exitUsage || !strings.Contains(got.stderr, c.want) {
+			t.Errorf("serve %s: exit %d, %s; want %s", c.args, got.code, got.stderr, c.want)
+		}
+	}
+	got := sluice(t, "", "serve", "--config", "/nowhere/limits.yaml")
+	if got.code != exitFailed || !strings.Contains(got.stderr, "/nowhere/limits.yaml") {
+		t.Errorf("a missing file: exit %d, %s", got.code, got.stderr)
+	}
+}
