@@ -18,7 +18,7 @@ func TestCompletionOffersFilesForFilesAlone(t *testing.T) {
 		"plan apply --prune": "8", "plan diff --prune": "8", // the value is optional and follows a "=": what comes next is a file
 		"serve --config": "8", "serve --tls-cert": "0", "serve --tls-key": "0", "serve --tls-client-ca": "0", "serve --redis-ca": "0",
 		"serve --redis-password-file": "0",
-		"dev --data": "16", "audit show --data": "16", "audit verify --data": "16", "simulate --temp-dir": "16",
+		"dev --data":                  "16", "audit show --data": "16", "audit verify --data": "16", "simulate --temp-dir": "16",
 	}
 	directive := func(args ...string) string {
 		out := strings.TrimSpace(sluice(t, "", append([]string{"__complete"}, args...)...).stdout)
