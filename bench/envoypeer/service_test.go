@@ -48,7 +48,9 @@ type clock struct{ now time.Time }
 func (c *clock) UnixNow() int64 { return c.now.Unix() }
 
 // oneConfig gives the peer its configuration, once.
-type oneConfig struct{ events chan provider.ConfigUpdateEvent }
+type oneConfig struct {
+	events chan provider.ConfigUpdateEvent
+}
 
 func (o oneConfig) ConfigUpdateEvent() <-chan provider.ConfigUpdateEvent { return o.events }
 func (o oneConfig) Stop()                                                {}

@@ -128,6 +128,13 @@ func within(t *testing.T, what string, try func() error) {
 // get asks for a page as a tenant, or as nobody if tenant is "".
 func (e *envoy) get(t *testing.T, tenant string) (int, http.Header) {
 	t.Helper()
+	code, header, _ := e.page(t, tenant)
+	return code, header
+}
+
+// page is get, and returns the body, too.
+func (e *envoy) page(t *testing.T, tenant string) (int, http.Header, string) {
+	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, e.url, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -140,8 +147,11 @@ func (e *envoy) get(t *testing.T, tenant string) (int, http.Header) {
 		t.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	_, _ = io.Copy(io.Discard, resp.Body) // so that the connection is used again
-	return resp.StatusCode, resp.Header
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header, string(body)
 }
 
 // servingProcess is a `sluice serve` in a process of its own, which can be killed.
@@ -260,6 +270,38 @@ func TestEnvoy(t *testing.T) {
 	code, h := e.get(t, "globex")
 	if code != 200 || h.Get("X-Ratelimit-Remaining") != "2" {
 		t.Errorf("another tenant: %d, %s left", code, h.Get("X-Ratelimit-Remaining"))
+	}
+}
+
+// Guarantees that behind a real Envoy the plan of a tenant decides, and that clients get the body of its denial.
+func TestEnvoyPlans(t *testing.T) {
+	dir := t.TempDir()
+	file, plans := filepath.Join(dir, "limits.yaml"), filepath.Join(dir, "plans.yaml")
+	for name, text := range map[string]string{
+		file: "domain: api\nsluice: {mapping: {tenant: tenant}}\n",
+		plans: "plans: [ { id: free, limits: [] }, { id: p, limits: [ { id: total, quota: { units: 2, every: year } } ] } ]\n" +
+			"tenants: [ { id: acme, plan: p }, { id: probe, plan: free } ]\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	port := redistest.FreePort(t)
+	e := startEnvoy(t, port)
+	serveProcess(t, port, "--config", file, "--plans", plans)
+	e.ready(t)
+	for i, left := range []string{"1", "0"} {
+		if code, h := e.get(t, "acme"); code != 200 || !strings.HasPrefix(h.Get("Ratelimit"), `"total";r=`+left+";t=") {
+			t.Errorf("request %d: %d, %v", i, code, h)
+		}
+	}
+	code, h, body := e.page(t, "acme")
+	if code != 429 || h.Get("Retry-After") == "" || h.Get("X-Ratelimit-Remaining") != "0" ||
+		strings.Join(h.Values("Content-Type"), ",") != "application/problem+json" || !strings.Contains(body, `"total"`) {
+		t.Errorf("denied: %d, %v, %s", code, h, body)
+	}
+	if code, _, body = e.page(t, "nobody"); code != 429 || !strings.Contains(body, `"status":403`) {
+		t.Errorf("an unknown tenant: %d, %s", code, body)
 	}
 }
 

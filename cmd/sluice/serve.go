@@ -21,11 +21,14 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sluicelimits/sluice/authorizer"
+	"github.com/sluicelimits/sluice/internal/identity"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/limiter/store/dynamodb"
 	"github.com/sluicelimits/sluice/internal/limiter/store/memory"
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis"
+	"github.com/sluicelimits/sluice/internal/planfile"
 	"github.com/sluicelimits/sluice/internal/server"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 	"github.com/sluicelimits/sluice/internal/server/rls"
@@ -39,6 +42,7 @@ const certificatesEvery = time.Minute
 
 type serveOptions struct {
 	configs                []string
+	plans, pepperFiles     []string
 	merge                  bool
 	countDenied            bool
 	shadow, quota          bool
@@ -67,6 +71,9 @@ func newServeCommand() *cobra.Command {
 		Long: `Runs a rate limit service that takes the place of envoyproxy/ratelimit: Envoy asks it over gRPC whether a request may pass.
 It reads the configuration files of envoyproxy/ratelimit as they are, and finds limits as that server does.
 
+With --plans, the mapping of a file says which entries of a descriptor tell tenant, subject, method, path and address. The
+plan of the tenant then decides, as it does behind API Gateway.
+
 A request charges all of its descriptors or none: when one of them denies, the others keep their units. --count-denied
 counts every request, as envoyproxy/ratelimit does.
 
@@ -91,6 +98,7 @@ machine alone.`,
 	}
 	o.flags(c.Flags())
 	_ = c.MarkFlagFilename("config", "yaml", "yml") // fails only for a flag that does not exist
+	_ = c.MarkFlagFilename("plans", planExtensions...)
 	for flag, words := range map[string][]string{
 		"log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"},
 		"headers": {"exact", "plain", "both", "none"},
@@ -102,6 +110,8 @@ machine alone.`,
 
 func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.configs, "config", nil, "configuration `FILE`, or a folder of files *.yaml and *.yml; may be repeated")
+	f.StringArrayVar(&o.plans, "plans", nil, "plans `FILE`, for the mapping of a configuration file; may be repeated")
+	f.StringArrayVar(&o.pepperFiles, "pepper", nil, "pepper of API keys in the plans, as `ID=FILE`; may be repeated (\"dev\" is built in)")
 	f.BoolVar(&o.merge, "merge-domains", false, "let several files be for one domain (MERGE_DOMAIN_CONFIG)")
 	f.BoolVar(&o.countDenied, "count-denied", false, "count each request, also one that is denied, as envoyproxy/ratelimit does")
 	f.BoolVar(&o.shadow, "shadow-mode", false, "deny nothing: the overall code is always OK (SHADOW_MODE)")
@@ -159,7 +169,7 @@ func (o *serveOptions) check() error {
 	case o.grpc == "" && o.http == "":
 		return errors.New("--grpc and --http are both empty: nobody could ask")
 	}
-	return errors.Join(o.checkNumbers(), o.checkStores())
+	return errors.Join(o.checkNumbers(), o.checkFiles(), o.checkStores())
 }
 
 func (o *serveOptions) checkNumbers() error {
@@ -174,6 +184,20 @@ func (o *serveOptions) checkNumbers() error {
 		return errors.New("--max-connection-age and --drain cannot be below 0, and --grace must be above")
 	case o.storeMB < 1 || o.storeMB > 1<<20:
 		return fmt.Errorf("--store-mb %d is outside 1..%d", o.storeMB, 1<<20)
+	}
+	return nil
+}
+
+func (o *serveOptions) checkFiles() error {
+	for _, text := range o.pepperFiles {
+		if _, err := parsePepper(text); err != nil {
+			return err
+		}
+	}
+	for _, p := range o.plans {
+		if p == "" || p == "-" {
+			return fmt.Errorf("--plans %q is not a file that can be watched", p)
+		}
 	}
 	return nil
 }
@@ -232,14 +256,18 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 		return err
 	}
 	defer counters.close(log)
-	service, err := rls.New(rls.Config{Store: counters.tenants, CountDenied: o.countDenied, ShadowMode: o.shadow, QuotaMode: o.quota,
+	plans, byPlan, err := o.openPlans(counters, log)
+	if err != nil {
+		return err
+	}
+	service, err := rls.New(rls.Config{Store: counters.tenants, Plans: byPlan, CountDenied: o.countDenied, ShadowMode: o.shadow, QuotaMode: o.quota,
 		DynamicMetadata: o.metadata, PeekAfterDenial: counters.chain == nil, Headers: o.names, NearLimitRatio: o.nearLimit,
 		MaxStats: o.maxStats, Log: log})
 	if err != nil {
 		return err
 	}
 	files, err := server.OpenFiles(server.FilesConfig{Paths: o.configs, Apply: service.SetConfig, Log: log,
-		Options: envoyconfig.Options{MergeDomains: o.merge, Accepts: counters.tenants.Accepts},
+		Options: envoyconfig.Options{MergeDomains: o.merge, Mapping: plans != nil, Accepts: counters.tenants.Accepts},
 		Failed:  func(error) { service.NoteConfigError() }})
 	if err != nil {
 		return err
@@ -260,10 +288,47 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	beside, end := context.WithCancel(ctx)
 	defer end()
 	go watchConfig(beside, files)
+	if plans != nil {
+		go watchPlans(beside, plans, log)
+	}
 	if certificates != nil {
 		go renew(beside, certificates)
 	}
 	return s.Serve(ctx, secondSignal(ctx))
+}
+
+// openPlans loads the plans, if there are any, and makes what decides by them.
+func (o *serveOptions) openPlans(c *counters, log *slog.Logger) (*planfile.Plans, *authorizer.Authorizer, error) {
+	if len(o.plans) == 0 {
+		return nil, nil, nil
+	}
+	peppers := map[string][]byte{identity.DevPepperID: identity.DevPepper()}
+	for _, text := range o.pepperFiles {
+		p, err := parsePepper(text)
+		if err != nil {
+			return nil, nil, err
+		}
+		if peppers[p.id], err = p.read(); err != nil {
+			return nil, nil, err
+		}
+	}
+	plans, err := planfile.Open(planfile.Config{Files: o.plans, Peppers: peppers, Accepts: c.tenants.Accepts,
+		AcceptsPlan: planAccepter(c.tenants), Log: log})
+	if err != nil {
+		return nil, nil, err
+	}
+	decides, err := authorizer.New(authorizer.Config{Source: authorizer.Current(plans.Current), Store: c.tenants, Log: log})
+	return plans, decides, err
+}
+
+// watchPlans reloads the plans when they change, and on SIGHUP, until the context ends.
+func watchPlans(ctx context.Context, plans *planfile.Plans, log *slog.Logger) {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	if err := plans.Watch(ctx, hangup, nil); err != nil {
+		log.Warn("changes of the plans are not seen; restart to load them", "error", err)
+	}
 }
 
 // watchConfig reloads the files when they change, and on SIGHUP, until the context ends.

@@ -143,6 +143,32 @@ func TestServe(t *testing.T) {
 	}
 }
 
+// Guarantees that the mapping of a file decides by the plans of --plans, and that a file with a mapping needs them.
+func TestServePlans(t *testing.T) {
+	dir := t.TempDir()
+	file, plans := filepath.Join(dir, "limits.yaml"), filepath.Join(dir, "plans.yaml")
+	for name, text := range map[string]string{
+		file:  "domain: api\nsluice: {mapping: {tenant: tenant}}\n",
+		plans: "plans: [ { id: p, limits: [ { id: l, algorithm: fixed_window, threshold: 1, period: 8784h } ] } ]\ntenants: [ { id: acme, plan: p } ]\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := startServe(t, "--config", file, "--plans", plans)
+	for i, want := range []rlsv3.RateLimitResponse_Code{1, 2} {
+		if got := s.ask(t, "tenant", "acme"); got != want {
+			t.Errorf("request %d: %s, want %s", i, got, want)
+		}
+	}
+	if got := s.ask(t, "tenant", "unknown"); got != rlsv3.RateLimitResponse_OVER_LIMIT {
+		t.Errorf("an unknown tenant: %s", got)
+	}
+	if got := sluice(t, "", "serve", "--config", file); got.code != exitFailed || !strings.Contains(got.stderr, "start the service with --plans") {
+		t.Errorf("without plans: exit %d, %s", got.code, got.stderr)
+	}
+}
+
 // Guarantees that two services on one Redis hold a limit together, to the unit, with leases and without, and that a
 // service that stops gives back what it has leased.
 func TestServeRedis(t *testing.T) {

@@ -11,7 +11,8 @@
 // "b_c" is therefore the same as one with the key "a_b" and the value "c", in a file and in a request. Counters are kept
 // apart nevertheless, see [AppendKey].
 //
-// The key "sluice" of a descriptor holds what envoyproxy/ratelimit has no words for, see [extension].
+// The key "sluice" of a descriptor, and of a file, holds what envoyproxy/ratelimit has no words for, see [extension] and
+// [Mapping].
 package envoyconfig
 
 import (
@@ -146,7 +147,8 @@ type node struct {
 	children  map[string]*node
 	order     []*node // of the children, as in the file
 	wildcards []wildcard
-	rule      *Rule // nil if the descriptor has no limit
+	rule      *Rule    // nil if the descriptor has no limit
+	mapping   *Mapping // of a domain; nil if it has none
 
 	valueToMetric  bool
 	shareThreshold bool // the key is a wildcard, and all that it matches share one counter

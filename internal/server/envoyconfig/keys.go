@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// extensionKey is the key of a descriptor under which everything stands that envoyproxy/ratelimit has no words for.
+// extensionKey is the key of a descriptor, or of a file, under which everything stands that envoyproxy/ratelimit has no words for.
 const extensionKey = "sluice"
 
 // place is where a mapping stands in a file.
@@ -27,7 +27,7 @@ const (
 // keysOf are the keys that have a meaning at each place. All of them together are the keys that a file may have
 // anywhere: envoyproxy/ratelimit does not ask where a key stands, and ignores it if that is the wrong place.
 var keysOf = [...][]string{
-	atRoot: {"domain", "descriptors"},
+	atRoot: {"domain", "descriptors", extensionKey},
 	inDescriptor: {
 		"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric",
 		"share_threshold", "metadata", extensionKey,
@@ -132,7 +132,7 @@ func (k *keyChecker) key(key *yaml.Node, at place) error {
 	switch {
 	case key.ShortTag() != "!!str" && key.ShortTag() != "!!timestamp", isBool11(key):
 		return k.errorf("config error, key is not of type string: %v", decoded(key))
-	case !known(key.Value), key.Value == extensionKey && at != inDescriptor:
+	case !known(key.Value), key.Value == extensionKey && at != inDescriptor && at != atRoot:
 		return k.errorf("config error, unknown key '%s'", key.Value)
 	case !slices.Contains(keysOf[at], key.Value) && at != elsewhere:
 		k.config.warnings = append(k.config.warnings, fmt.Sprintf("%s:%d: %s has no effect in %s", k.file, key.Line,
@@ -143,8 +143,8 @@ func (k *keyChecker) key(key *yaml.Node, at place) error {
 
 func (k *keyChecker) value(key string, n *yaml.Node, at place) error {
 	switch {
-	case at == inDescriptor && key == extensionKey:
-		return nil // extension checks its own keys
+	case key == extensionKey:
+		return nil // extension and mapping check their own keys
 	case at == inDescriptor && key == "metadata": // it may be anything
 		k.readAsVersion11(n)
 		return nil

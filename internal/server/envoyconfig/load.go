@@ -24,6 +24,9 @@ type Options struct {
 	// MergeDomains lets several files be for one domain. Otherwise that is an error.
 	MergeDomains bool
 
+	// Mapping lets files map descriptors to tenants, see [Mapping].
+	Mapping bool
+
 	// Accepts says whether the store can keep a limit's counters. If nil, it can.
 	Accepts func(*limit.Limit) error
 }
@@ -54,6 +57,7 @@ type (
 	rootYAML struct {
 		Domain      string           `yaml:"domain"`
 		Descriptors []descriptorYAML `yaml:"descriptors"`
+		Sluice      yaml.Node        `yaml:"sluice"`
 	}
 	descriptorYAML struct {
 		Key            string           `yaml:"key"`
@@ -127,6 +131,15 @@ func (l *loader) domain(root *rootYAML) error {
 	if d == nil {
 		d = &node{path: root.Domain, children: map[string]*node{}}
 		l.config.domains[root.Domain] = d
+	}
+	if !root.Sluice.IsZero() {
+		if d.mapping != nil {
+			return l.errorf("the domain '%s' has a mapping in another file", root.Domain)
+		}
+		var err error
+		if d.mapping, err = l.mapping(&root.Sluice); err != nil {
+			return err
+		}
 	}
 	l.at = root.Domain
 	return l.descriptors(d, root.Descriptors)

@@ -88,9 +88,9 @@ func TestExtensionErrors(t *testing.T) {
 			t.Errorf("%s: error %v, want one with %q", c.descriptor, err, c.want)
 		}
 	}
-	_, err := envoyconfig.Load([]envoyconfig.File{{Name: "a.yaml", Data: []byte("domain: d\nsluice: {}\n")}}, envoyconfig.Options{})
+	_, err := envoyconfig.Load([]envoyconfig.File{{Name: "a.yaml", Data: []byte("domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, sluice: {}}}]\n")}}, envoyconfig.Options{})
 	if err == nil || !strings.Contains(err.Error(), "unknown key 'sluice'") {
-		t.Errorf("sluice beside the domain: %v", err)
+		t.Errorf("sluice in rate_limit: %v", err)
 	}
 }
 

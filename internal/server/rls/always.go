@@ -11,6 +11,11 @@ import (
 // hits, and counts the hits of an item with countDenied.
 func (c *call) chargeAlways(it *item) error {
 	switch {
+	case it.planned != nil && it.negative:
+		return refusesNegative()
+	case it.planned != nil:
+		it.planned.request.Cost = 1
+		return c.decidePlan(it, true)
 	case it.rule.DeniesAll():
 		it.state = passed
 		if it.hits > 0 && !it.negative {

@@ -79,7 +79,7 @@ func (c *call) begin(ctx context.Context, req *rlsv3.RateLimitRequest) error {
 	for i := range c.items {
 		it := &c.items[i]
 		it.quota = !it.unlimited && (c.service.config.QuotaMode || it.rule != nil && it.rule.QuotaMode)
-		if it.counts() {
+		if it.counts() && it.planned == nil {
 			it.countHits()
 		}
 	}
@@ -95,6 +95,17 @@ func (c *call) beginItem(i int, at *snapshot) error {
 		c.entries = append(c.entries, envoyconfig.Entry{Key: e.GetKey(), Value: e.GetValue()})
 	}
 	domain := c.request.GetDomain()
+	if mapping := at.config.Mapping(domain); mapping != nil && c.service.config.Plans != nil {
+		if told, mapped := mapping.Read(c.entries); mapped {
+			it.setHits(d, c.request)
+			cost := it.hits
+			if d.GetHitsAddend() == nil && c.request.GetHitsAddend() == 0 {
+				cost = 0 // the plan says
+			}
+			it.plan(domain, &told, cost)
+			return nil
+		}
+	}
 	if !at.config.Match(domain, c.entries, &c.match) {
 		c.service.stats.domainNotFound(domain)
 		return nil
@@ -234,6 +245,9 @@ func (c *call) chargeEach(choose func(*item) bool) error {
 
 // charge charges the hits of an item, if they fit.
 func (c *call) charge(it *item) error {
+	if it.planned != nil {
+		return c.decidePlan(it, false)
+	}
 	if it.rule.DeniesAll() {
 		it.state, it.never = over, true
 		return nil
@@ -286,12 +300,18 @@ func (c *call) refund() {
 		if it.state != charged || !it.known || c.countsDenied(it) {
 			continue
 		}
-		if _, err := c.service.config.Store.Refund(ctx, it.decision.Receipt(), 0, c.now); err != nil {
-			c.service.stats.RefundError.Add(1)
-			c.service.logStore(err)
+		d := &it.decision
+		if it.planned != nil {
+			d = it.planned.answer.Decision() // what ipLimits have counted stays counted, as after every denial
 		}
-		for j := range it.decision.Results {
-			it.decision.Results[j].Uncharge()
+		if d != nil {
+			if _, err := c.service.config.Store.Refund(ctx, d.Receipt(), 0, c.now); err != nil {
+				c.service.stats.RefundError.Add(1)
+				c.service.logStore(err)
+			}
+			for j := range d.Results {
+				d.Results[j].Uncharge()
+			}
 		}
 		it.state = passed
 	}
@@ -305,6 +325,12 @@ func (c *call) peekRest() error {
 	for i := range c.items {
 		it := &c.items[i]
 		if !it.counts() || it.state != undecided {
+			continue
+		}
+		if it.planned != nil {
+			if err := c.decidePlan(it, true); err != nil {
+				return err
+			}
 			continue
 		}
 		if it.rule.DeniesAll() {

@@ -89,6 +89,11 @@ func (c *call) retryAfter() (seconds int64, ok bool) {
 		if it.never || !it.known {
 			return 0, false
 		}
+		if it.planned != nil {
+			planWait, _ := it.planned.answer.RetryAfter()
+			wait = max(wait, planWait.Microseconds())
+			continue
+		}
 		at := it.decision.RetryAt
 		if r := it.binding(); it.decision.Allowed { // its hits were counted although they do not fit
 			if it.hits > r.Tier.Capacity() {
@@ -111,6 +116,12 @@ func (c *call) fields() (left, policies string) {
 			if !it.known || it.rule.ShadowMode {
 				continue
 			}
+			if it.planned != nil {
+				if h := &it.planned.answer.Header; pass == 0 && it.state != passed {
+					l, p = joined(l, h.RateLimit), joined(p, h.Policy)
+				}
+				continue
+			}
 			for j := range it.decision.Results {
 				r := &it.decision.Results[j]
 				if (r == first) != (pass == 0) {
@@ -125,6 +136,14 @@ func (c *call) fields() (left, policies string) {
 		}
 	}
 	return string(l), string(p)
+}
+
+// joined appends the items of a list to those of another one.
+func joined(list []byte, items string) []byte {
+	if len(list) > 0 && items != "" {
+		list = append(list, ", "...)
+	}
+	return append(list, items...)
 }
 
 // first is the result that denied, or else the one with least left of its capacity.

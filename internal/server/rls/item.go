@@ -21,6 +21,8 @@ type item struct {
 	hits      int64 // 0..limit.MaxUnits
 	negative  bool  // the hits are given back
 
+	planned *planned // of a descriptor that a plan decides; otherwise nil
+
 	state    state
 	never    bool // over, and no wait would help
 	decision limit.Decision
@@ -46,6 +48,10 @@ func (it *item) denies() bool { return it.counts() && !it.quota && !it.rule.Shad
 // reset makes the item one of a descriptor that no limit applies to. Its memory is kept.
 func (it *item) reset() {
 	it.rule, it.stats, it.owner = nil, nil, limit.Owner{}
+	if it.planned != nil && it.planned.answer != nil {
+		it.planned.answer.Release()
+	}
+	it.planned = nil
 	it.unlimited, it.quota, it.negative, it.never, it.known = false, false, false, false, false
 	it.hits, it.state = 0, undecided
 }

@@ -4,10 +4,12 @@ import (
 	"math"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/sluicelimits/sluice/internal/answer"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 )
@@ -34,10 +36,26 @@ func (c *call) response() *rlsv3.RateLimitResponse {
 		s.stats.GlobalShadowMode.Add(1)
 	}
 	out.ResponseHeadersToAdd = c.headers(out)
+	if out.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
+		c.addProblem(out)
+	}
 	if s.config.DynamicMetadata {
 		out.DynamicMetadata = c.metadata()
 	}
 	return out
+}
+
+// addProblem adds the body of a denial by a plan, application/problem+json.
+func (c *call) addProblem(out *rlsv3.RateLimitResponse) {
+	for i := range c.items {
+		it := &c.items[i]
+		if it.planned != nil && it.state == over {
+			out.RawBody = it.planned.answer.AppendProblem(nil)
+			out.ResponseHeadersToAdd = append(out.ResponseHeadersToAdd,
+				&corev3.HeaderValue{Key: "Content-Type", Value: answer.ContentType})
+			return
+		}
+	}
 }
 
 // status is the answer about one descriptor at the time now.
@@ -55,7 +73,7 @@ func (it *item) status(now time.Time) *rlsv3.RateLimitResponse_DescriptorStatus 
 	}
 	r := it.binding()
 	if r == nil {
-		if unit := it.rule.Unit.Length(); unit > 0 {
+		if unit := it.rule.Unit.Length(); unit > 0 { // not of a plan
 			out.CurrentLimit = it.windowOfRule()
 			left := unit.Microseconds() - now.UnixMicro()%unit.Microseconds()
 			out.DurationUntilReset = &durationpb.Duration{Seconds: ceilSeconds(left)}
@@ -66,16 +84,29 @@ func (it *item) status(now time.Time) *rlsv3.RateLimitResponse_DescriptorStatus 
 	if it.state != over {
 		out.LimitRemaining = uint32(min(r.Remaining(), math.MaxUint32))
 	}
-	out.DurationUntilReset = &durationpb.Duration{Seconds: ceilSeconds(r.MoreAt() - it.decision.Now)}
+	out.DurationUntilReset = &durationpb.Duration{Seconds: ceilSeconds(r.MoreAt() - it.decidedAt())}
 	return out
 }
 
 // binding is the result that the answer about the item is taken from, or nil if nothing is known of its counters.
 func (it *item) binding() *limit.Result {
-	if !it.known {
+	switch {
+	case !it.known:
 		return nil
+	case it.planned != nil:
+		_, r := answer.Binding(it.planned.answer.IPDecision(), it.planned.answer.Decision())
+		return r
 	}
 	return it.decision.Binding()
+}
+
+// decidedAt is the time of the decision that binding is part of, by the store's clock, µs since 1970.
+func (it *item) decidedAt() int64 {
+	if it.planned != nil {
+		d, _ := it.planStands()
+		return d.Now
+	}
+	return it.decision.Now
 }
 
 // windowOfRule is the limit of a rule whose counters are not known.

@@ -20,6 +20,12 @@
 // A refunded unit is missing for the time between its charge and its refund. So another request can be denied a little
 // too early at such a moment, and never too late.
 //
+// # Tenants and plans
+//
+// A file can map the entries of descriptors to tenant, subject, method, path and address ([envoyconfig.Mapping]). Such a
+// descriptor is decided by package authorizer, as behind API Gateway: by the plan of the tenant, from the same plans
+// files. Envoy has found out who calls. What has no limit to tell, such as an unknown tenant, is denied, too.
+//
 // # What is not asked
 //
 // After a denial the rules that were not reached have no say. If [Config.PeekAfterDenial] is set, the answer says how
@@ -42,6 +48,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluicelimits/sluice/authorizer"
 	"github.com/sluicelimits/sluice/internal/limiter/limit"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 )
@@ -68,6 +75,10 @@ var (
 // Config sets up a [Service].
 type Config struct {
 	Store limit.Store // required
+
+	// Plans decides on descriptors that a mapping tells, by the plan of their tenant. It must have the same Store. If
+	// nil, mappings have no effect.
+	Plans *authorizer.Authorizer
 
 	CountDenied     bool // count each request, also one that is denied, as envoyproxy/ratelimit does
 	ShadowMode      bool // the overall code is always OK
