@@ -91,11 +91,11 @@ func (e *envoy) listener(t *testing.T) (address string) {
 	within(t, "Envoy listens", func() error {
 		text, err := e.ask("/listeners")
 		name, at, ok := strings.Cut(strings.TrimSpace(string(text)), "::")
-		if err != nil || !ok || name != "in" {
-			return fmt.Errorf("listeners %q, %v", text, err)
+		if err == nil && (!ok || name != "in") {
+			err = fmt.Errorf("listeners %q", text)
 		}
 		address = at
-		return nil
+		return err
 	})
 	return address
 }
@@ -105,10 +105,11 @@ func (e *envoy) healthy(t *testing.T, services int) {
 	t.Helper()
 	within(t, "the services are healthy", func() error {
 		text, err := e.ask("/clusters")
-		if n := len(regexp.MustCompile(`(?m)^rls::.*::health_flags::healthy$`).FindAll(text, -1)); n != services {
-			return fmt.Errorf("%d services are healthy, %v:\n%s", n, err, text)
+		n := len(regexp.MustCompile(`(?m)^rls::.*::health_flags::healthy$`).FindAll(text, -1))
+		if err == nil && n != services {
+			err = fmt.Errorf("%d services are healthy:\n%s", n, text)
 		}
-		return nil
+		return err
 	})
 }
 

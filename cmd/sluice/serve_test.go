@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluicelimits/sluice/internal/limiter/store/redis/redistest"
+	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
 )
 
 // serving is a `sluice serve` in this process.
@@ -193,8 +194,9 @@ func TestServeRedis(t *testing.T) {
 			}
 			group.Wait()
 			both[0].stop()
-			<-both[0].done
-			both[0].done <- nil // for the cleanup of a failed wait
+			if err := <-both[0].done; err != nil {
+				t.Errorf("the first service ended with %v", err)
+			}
 			if n := admitted.Load(); n > 500 || leases == "false" && n != 400 {
 				t.Errorf("admitted %d of 400 requests", n)
 			}
@@ -213,6 +215,28 @@ func TestServeRedis(t *testing.T) {
 				t.Errorf("admitted %d, want 500", n)
 			}
 		})
+	}
+}
+
+// Guarantees that limits are still held while Redis is away: this instance admits no more than its part of the limit
+// again, and answers every request.
+func TestServeRedisAway(t *testing.T) {
+	redis := redistest.Start(t)
+	s := startServe(t, "--config", limitsFile(t, 10), "--redis", redis.Addr, "--redis-deadline", "2s", "--leases=false")
+	count := func(requests int) (admitted int) {
+		for range requests {
+			if s.ask(t, "tenant", "acme") == rlsv3.RateLimitResponse_OK {
+				admitted++
+			}
+		}
+		return admitted
+	}
+	if n := count(5); n != 5 {
+		t.Errorf("admitted %d of 5", n)
+	}
+	redis.Kill()
+	if n := count(100); n != 10 {
+		t.Errorf("while Redis is away, %d of 100 are admitted, want 10", n)
 	}
 }
 
@@ -242,5 +266,81 @@ func TestServeUsage(t *testing.T) {
 	got := sluice(t, "", "serve", "--config", "/nowhere/limits.yaml")
 	if got.code != exitFailed || !strings.Contains(got.stderr, "/nowhere/limits.yaml") {
 		t.Errorf("a missing file: exit %d, %s", got.code, got.stderr)
+	}
+}
+
+// Guarantees that each row of the tables in docs/envoy.md names tests that there are, and that each flag that the page
+// names is one of the command.
+func TestEnvoyPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/envoy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]bool{} // package.Test
+	for _, dir := range []string{".", "../../internal/server", "../../internal/server/rls", "../../internal/server/envoyconfig", "../../bench/envoypeer"} {
+		files, err := filepath.Glob(dir + "/*_test.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := filepath.Base(dir)
+		if dir == "." {
+			name = "sluice"
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`).FindAllStringSubmatch(string(text), -1) {
+				tests[name+"."+f[1]] = true
+			}
+		}
+	}
+	named, rows := regexp.MustCompile("`(\\w+\\.(?:Test|Fuzz)\\w+)`"), 0
+	for line := range strings.Lines(string(page)) {
+		if strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "|---") && !strings.HasPrefix(line, "| what |") {
+			if rows++; !named.MatchString(line) {
+				t.Errorf("a row names no test: %s", line)
+			}
+		}
+	}
+	for _, name := range named.FindAllStringSubmatch(string(page), -1) {
+		if !tests[name[1]] {
+			t.Errorf("there is no test %s", name[1])
+		}
+	}
+	if rows < 25 || len(tests) < 30 {
+		t.Errorf("%d rows and %d tests were found", rows, len(tests))
+	}
+	flags := newServeCommand().Flags()
+	for _, name := range regexp.MustCompile("--([a-z][a-z-]+)").FindAllStringSubmatch(string(page), -1) {
+		if flags.Lookup(name[1]) == nil {
+			t.Errorf("sluice serve has no flag --%s", name[1])
+		}
+	}
+}
+
+// Guarantees that the configuration examples of docs/envoy.md can be loaded.
+func TestEnvoyPageExamples(t *testing.T) {
+	page, err := os.ReadFile("../../docs/envoy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded := 0
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+		text := block[1]
+		if strings.HasPrefix(text, "- key:") {
+			text = "domain: api\ndescriptors:\n" + text
+		}
+		if !strings.Contains(text, "domain: api\n") || strings.HasPrefix(text, "http_filters") {
+			continue
+		}
+		if _, err := envoyconfig.Load([]envoyconfig.File{{Name: "page", Data: []byte(text)}}, envoyconfig.Options{Mapping: true}); err != nil {
+			t.Errorf("%v in\n%s", err, text)
+		}
+		loaded++
+	}
+	if loaded != 4 {
+		t.Errorf("%d examples were loaded", loaded)
 	}
 }

@@ -202,6 +202,28 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
+// Guarantees that without PeekAfterDenial the descriptors that were not asked after a denial have no limit in the answer,
+// and cost the store nothing; and that the one that denied last is asked first.
+func TestAfterDenial(t *testing.T) {
+	inner, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &failing{Store: inner, from: 1 << 30}
+	w := newWorld(t, rls.Config{Store: store}, file)
+	for range 3 {
+		w.ask(descriptor("a=x"), descriptor("b=x"))
+	}
+	w.want("over: over 0 ok -", descriptor("a=x"), descriptor("b=x"))
+	w.want("over: ok 5 over 0", descriptor("b=y"), hits("a=y", 4)) // b is charged, and refunded
+	before := store.calls
+	w.want("over: ok - over 0", descriptor("b=x"), descriptor("a=x"))
+	if n := store.calls - before; n != 1 {
+		t.Errorf("%d calls for a request that is denied again", n)
+	}
+	w.want("ok: ok 1", descriptor("b=x"))
+}
+
 // Guarantees that with CountDenied every request is counted, as envoyproxy/ratelimit does: the units of a rule are spent
 // also if another one denies, and hits beyond the limit count.
 func TestCountDenied(t *testing.T) {
