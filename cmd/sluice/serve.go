@@ -31,6 +31,7 @@ import (
 	"github.com/sluicelimits/sluice/internal/planfile"
 	"github.com/sluicelimits/sluice/internal/server"
 	"github.com/sluicelimits/sluice/internal/server/envoyconfig"
+	"github.com/sluicelimits/sluice/internal/server/limits"
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
 
@@ -72,7 +73,8 @@ func newServeCommand() *cobra.Command {
 It reads the configuration files of envoyproxy/ratelimit as they are, and finds limits as that server does.
 
 With --plans, the mapping of a file says which entries of a descriptor tell tenant, subject, method, path and address. The
-plan of the tenant then decides, as it does behind API Gateway.
+plan of the tenant then decides, as it does behind API Gateway. Sluice's own API is served, too: sluice.limits.v1 over
+gRPC, and /v1/check, check-batch, peek and refund over HTTP.
 
 A request charges all of its descriptors or none: when one of them denies, the others keep their units. --count-denied
 counts every request, as envoyproxy/ratelimit does.
@@ -272,7 +274,11 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	config := server.Config{RateLimits: service, GRPC: o.grpc, HTTP: o.http, Debug: o.debug, MaxConnections: o.maxConnections,
+	own, err := openLimits(counters, byPlan)
+	if err != nil {
+		return err
+	}
+	config := server.Config{RateLimits: service, Limits: own, GRPC: o.grpc, HTTP: o.http, Debug: o.debug, MaxConnections: o.maxConnections,
 		MaxAge: o.maxAge, DrainFor: o.drain, Grace: o.grace, Log: log}
 	var certificates *server.Certificates
 	if o.cert != "" {
@@ -319,6 +325,14 @@ func (o *serveOptions) openPlans(c *counters, log *slog.Logger) (*planfile.Plans
 	}
 	decides, err := authorizer.New(authorizer.Config{Source: authorizer.Current(plans.Current), Store: c.tenants, Log: log})
 	return plans, decides, err
+}
+
+// openLimits makes Sluice's own API, if there are plans.
+func openLimits(c *counters, byPlan *authorizer.Authorizer) (*limits.Service, error) {
+	if byPlan == nil {
+		return nil, nil
+	}
+	return limits.New(limits.Config{Plans: byPlan, Store: c.tenants})
 }
 
 // watchPlans reloads the plans when they change, and on SIGHUP, until the context ends.

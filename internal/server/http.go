@@ -14,6 +14,9 @@ func (s *Server) clientHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /json", s.json)
 	mux.HandleFunc("GET /healthcheck", s.healthcheck)
+	if s.c.Limits != nil {
+		s.c.Limits.Register(mux)
+	}
 	return mux
 }
 

@@ -1,11 +1,12 @@
 // Package server runs the rate limit service: a gRPC server for Envoy, an HTTP server for clients without gRPC, and a
 // third one, for operators, that tells how the service stands.
 //
-//	gRPC    envoy.service.ratelimit.v3, grpc.health.v1, reflection
-//	HTTP    POST /json, GET /healthcheck
+//	gRPC    envoy.service.ratelimit.v3, sluice.limits.v1, grpc.health.v1, reflection
+//	HTTP    POST /json, GET /healthcheck, POST /v1/…
 //	debug   GET /rlconfig, /stats, /debug/pprof/
 //
-// The paths and their answers are those of envoyproxy/ratelimit.
+// The paths and their answers are those of envoyproxy/ratelimit, except for /v1, which is Sluice's own API (package
+// limits).
 package server
 
 import (
@@ -33,6 +34,8 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluicelimits/sluice/internal/server/limits"
+	"github.com/sluicelimits/sluice/internal/server/limitsv1"
 	"github.com/sluicelimits/sluice/internal/server/rls"
 )
 
@@ -63,7 +66,8 @@ const HealthName = "ratelimit"
 
 // Config sets up a [Server].
 type Config struct {
-	RateLimits *rls.Service // required
+	RateLimits *rls.Service    // required
+	Limits     *limits.Service // Sluice's own API; nil: it is not served
 
 	// Addresses to listen on: host:port, or for GRPC also unix:PATH. Where one is "", that server does not run.
 	GRPC, HTTP, Debug string
@@ -177,6 +181,9 @@ func (s *Server) addGRPC() error {
 	}
 	s.grpc = grpc.NewServer(options...)
 	rlsv3.RegisterRateLimitServiceServer(s.grpc, s.c.RateLimits)
+	if s.c.Limits != nil {
+		limitsv1.RegisterLimitsServer(s.grpc, s.c.Limits)
+	}
 	healthv1.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)
 	s.parts = append(s.parts, part{name: "gRPC", listener: listener, serve: s.grpc.Serve, cut: s.grpc.Stop,
