@@ -128,7 +128,7 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.maxStats, "max-stats", 10_000, "most names of statistics with values of requests in them, `N`")
 	f.StringVar(&o.grpc, "grpc", "127.0.0.1:8081", "`ADDRESS` of the gRPC server, or unix:PATH; empty: none")
 	f.StringVar(&o.http, "http", "127.0.0.1:8080", "`ADDRESS` of /json and /healthcheck; empty: none")
-	f.StringVar(&o.debug, "debug", "127.0.0.1:6070", "`ADDRESS` of /rlconfig, /stats and /debug/pprof; empty: none")
+	f.StringVar(&o.debug, "debug", "127.0.0.1:6070", "`ADDRESS` of /rlconfig, /stats, /metrics and /debug/pprof; empty: none")
 	f.StringVar(&o.cert, "tls-cert", "", "certificate of the gRPC and HTTP servers, PEM `FILE`")
 	f.StringVar(&o.key, "tls-key", "", "its key, PEM `FILE`")
 	f.StringVar(&o.clientCA, "tls-client-ca", "", "admit only clients with a certificate of these authorities, PEM `FILE`")
@@ -253,7 +253,8 @@ func (o *serveOptions) logger(to io.Writer) *slog.Logger {
 // run serves until the context ends, and then until what is in flight is done.
 func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	log := o.logger(stderr)
-	counters, err := o.openCounters(ctx, log)
+	metrics := new(server.Metrics)
+	counters, err := o.openCounters(ctx, metrics, log)
 	if err != nil {
 		return err
 	}
@@ -278,7 +279,7 @@ func (o *serveOptions) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	config := server.Config{RateLimits: service, Limits: own, GRPC: o.grpc, HTTP: o.http, Debug: o.debug, MaxConnections: o.maxConnections,
+	config := server.Config{RateLimits: service, Limits: own, Metrics: metrics, Chain: counters.chain, GRPC: o.grpc, HTTP: o.http, Debug: o.debug, MaxConnections: o.maxConnections,
 		MaxAge: o.maxAge, DrainFor: o.drain, Grace: o.grace, Log: log}
 	var certificates *server.Certificates
 	if o.cert != "" {
@@ -382,7 +383,7 @@ func secondSignal(ctx context.Context) <-chan struct{} {
 
 // openCounters opens the stores: memory where nothing else is named, quotas in DynamoDB and rates in Redis where both
 // are.
-func (o *serveOptions) openCounters(ctx context.Context, log *slog.Logger) (*counters, error) {
+func (o *serveOptions) openCounters(ctx context.Context, m *server.Metrics, log *slog.Logger) (*counters, error) {
 	c := new(counters)
 	if o.stores.redis == "" && o.stores.dynamodb == "" {
 		own, err := memory.New(memory.Config{MaxBytes: o.storeMB << 20, Log: log})
@@ -396,7 +397,8 @@ func (o *serveOptions) openCounters(ctx context.Context, log *slog.Logger) (*cou
 		c.tenants, c.closers = fallback, append(c.closers, fallback.Close)
 		return c, nil
 	}
-	shared := resilience.ChainConfig{NoLeases: !o.stores.leases, MaxInstances: o.stores.maxInstances, Log: log}
+	shared := resilience.ChainConfig{NoLeases: !o.stores.leases, MaxInstances: o.stores.maxInstances,
+		Observe: m.ObserveCall, Log: log}
 	if o.stores.dynamodb != "" {
 		s, err := o.openDynamoDB(ctx)
 		if err != nil {

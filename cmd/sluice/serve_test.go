@@ -236,6 +236,22 @@ func TestServeRedis(t *testing.T) {
 	}
 }
 
+// Guarantees that with a shared store /metrics tells of its calls, of leases and of the circuit breaker.
+func TestServeMetrics(t *testing.T) {
+	redis := redistest.Start(t)
+	s := startServe(t, "--config", limitsFile(t, 1000), "--redis", redis.Addr, "--redis-deadline", "10s")
+	for range 50 {
+		s.ask(t, "tenant", "acme")
+	}
+	_, _, text := get(t, s.debug+"/metrics", "")
+	for _, want := range []string{`sluice_store_call_seconds_count{store="Redis",failed="false"} `, `sluice_lease_decisions_total{how="admitted_from_leases"} `,
+		`sluice_breaker_open{store="Redis"} 0`, "sluice_instances 1", `sluice_fallback_decisions_total{policy="backstop"} 0`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+}
+
 // Guarantees that limits are still held while Redis is away: this instance admits no more than its part of the limit
 // again, and answers every request.
 func TestServeRedisAway(t *testing.T) {

@@ -17,7 +17,7 @@ func (s *Server) clientHandler() http.Handler {
 	if s.c.Limits != nil {
 		s.c.Limits.Register(mux)
 	}
-	return mux
+	return s.c.Metrics.count(mux)
 }
 
 // json decides on a request in the JSON form of the protocol. It answers 200 or 429 with the decision, and 400 for
@@ -68,13 +68,18 @@ func (s *Server) debugHandler() http.Handler {
 		}
 	})
 	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) { s.c.RateLimits.Stats().Write(w) })
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		s.c.Metrics.write(w, s.c.RateLimits, s.c.Chain)
+	})
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "/debug/pprof/: profiles\n/rlconfig: the configuration in force\n/stats: statistics\n") // as above
+		_, _ = io.WriteString(w, "/debug/pprof/: profiles\n/metrics: for Prometheus\n"+
+			"/rlconfig: the configuration in force\n/stats: statistics\n") // as above
 	})
 	return mux
 }

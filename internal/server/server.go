@@ -3,10 +3,10 @@
 //
 //	gRPC    envoy.service.ratelimit.v3, sluice.limits.v1, grpc.health.v1, reflection
 //	HTTP    POST /json, GET /healthcheck, POST /v1/…
-//	debug   GET /rlconfig, /stats, /debug/pprof/
+//	debug   GET /rlconfig, /stats, /metrics, /debug/pprof/
 //
-// The paths and their answers are those of envoyproxy/ratelimit, except for /v1, which is Sluice's own API (package
-// limits).
+// The paths and their answers are those of envoyproxy/ratelimit, except for /metrics, in Prometheus's text format, and for
+// /v1, which is Sluice's own API (package limits).
 package server
 
 import (
@@ -34,6 +34,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluicelimits/sluice/internal/limiter/resilience"
 	"github.com/sluicelimits/sluice/internal/server/limits"
 	"github.com/sluicelimits/sluice/internal/server/limitsv1"
 	"github.com/sluicelimits/sluice/internal/server/rls"
@@ -68,6 +69,9 @@ const HealthName = "ratelimit"
 type Config struct {
 	RateLimits *rls.Service    // required
 	Limits     *limits.Service // Sluice's own API; nil: it is not served
+
+	Metrics *Metrics          // told at /metrics; if nil, a new one
+	Chain   *resilience.Chain // the stores, for Metrics; nil if counters are in memory
 
 	// Addresses to listen on: host:port, or for GRPC also unix:PATH. Where one is "", that server does not run.
 	GRPC, HTTP, Debug string
@@ -109,6 +113,9 @@ func Listen(c Config) (*Server, error) {
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
+	}
+	if c.Metrics == nil {
+		c.Metrics = new(Metrics)
 	}
 	if c.MaxConnections == 0 {
 		c.MaxConnections = DefaultMaxConnections
@@ -174,7 +181,7 @@ func (s *Server) addGRPC() error {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingWithin, MaxConnectionAge: s.c.MaxAge,
 			MaxConnectionAgeGrace: s.c.Grace}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
-		grpc.UnaryInterceptor(s.recoverPanic),
+		grpc.ChainUnaryInterceptor(s.c.Metrics.intercept, s.recoverPanic),
 	}
 	if s.c.TLS != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(s.c.TLS)))

@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -158,6 +159,25 @@ func (s *Stats) Each(f func(name string, n int64)) {
 	s.mu.RUnlock()
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		f(name, all[name])
+	}
+}
+
+// EachCount calls f for each count of a rule or a descriptor, with the name of its statistics, in the order of the
+// names.
+func (s *Stats) EachCount(f func(key, what string, n int64)) {
+	all := map[[2]string]int64{}
+	s.mu.RLock()
+	for _, counts := range []map[string]*Counts{s.rules, s.values} {
+		for key, c := range counts {
+			c.each(func(what string, n int64) { all[[2]string{strings.ToValidUTF8(cleanName(key), "_"), what}] += n })
+		}
+	}
+	s.mu.RUnlock()
+	keys := slices.SortedFunc(maps.Keys(all), func(a, b [2]string) int {
+		return cmp.Or(strings.Compare(a[0], b[0]), strings.Compare(a[1], b[1]))
+	})
+	for _, k := range keys {
+		f(k[0], k[1], all[k])
 	}
 }
 
