@@ -194,7 +194,7 @@ func (s *Store) Decide(ctx context.Context, req *limit.Request, now time.Time, d
 	hash := s.hashOwner(req.Owner)
 	sh := &s.shards[hash%shardCount]
 	sh.mu.Lock()
-	if o := sh.owners.find(hash, req.Owner); o != nil && o.decideLocally(req, clock.At(now), d) {
+	if o := sh.owners.find(hash, req.Owner); o != nil && len(req.Leases) == 0 && o.decideLocally(req, clock.At(now), d) {
 		if s.config.Prefetch {
 			o.prefetchQuotas(req, now)
 		}
