@@ -83,9 +83,16 @@ func (c *call) giveBack(it *item) error {
 	return c.correct(it, -it.hits, &c.corrected)
 }
 
-// correct changes what the item's counters have, whether it fits or not.
+// correct changes what the item's counters have, whether it fits or not. A correction names a time by the store's clock,
+// which a look tells if there was no decision before.
 func (c *call) correct(it *item, units int64, d *limit.Decision) error {
 	c.askFor(it, 1)
+	if !c.service.clockKnown.Load() {
+		if err := c.service.config.Store.Peek(c.ctx, &c.ask, c.now, d); err != nil {
+			return err
+		}
+		c.noteClock(d)
+	}
 	at := c.now.UnixMicro() + c.service.clockOffset.Load()
 	for _, l := range it.rule.Limits {
 		for range l.Tiers {

@@ -290,6 +290,9 @@ func (c *call) noteClock(d *limit.Decision) {
 	if ahead := d.Now - c.now.UnixMicro(); c.service.clockOffset.Load() != ahead {
 		c.service.clockOffset.Store(ahead)
 	}
+	if !c.service.clockKnown.Load() {
+		c.service.clockKnown.Store(true)
+	}
 }
 
 // refund gives back what items with all or nothing were charged.

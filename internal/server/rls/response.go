@@ -82,7 +82,8 @@ func (it *item) status(now time.Time) *rlsv3.RateLimitResponse_DescriptorStatus 
 	}
 	out.CurrentLimit = currentLimit(r, it.rule.Name)
 	if it.state != over {
-		out.LimitRemaining = uint32(min(r.Remaining(), math.MaxUint32))
+		// A lease that is held beside a counter that was given back too much could make it more than the limit.
+		out.LimitRemaining = uint32(min(r.Remaining(), r.Tier.Capacity(), math.MaxUint32))
 	}
 	out.DurationUntilReset = &durationpb.Duration{Seconds: ceilSeconds(r.MoreAt() - it.decidedAt())}
 	return out

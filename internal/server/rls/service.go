@@ -112,6 +112,7 @@ type Service struct {
 	stats     *Stats
 
 	clockOffset atomic.Int64 // what the store's clock is ahead of ours, µs, as of the last decision
+	clockKnown  atomic.Bool  // there was a decision
 	lastLogged  atomic.Int64 // when the log got its last line about a store, seconds since 1970
 }
 
