@@ -71,6 +71,9 @@ func (p *Process) Freeze() error { return p.signal("STOP") }
 // Thaw lets a frozen process continue with SIGCONT.
 func (p *Process) Thaw() error { return p.signal("CONT") }
 
+// Terminate asks the process to end, with SIGTERM. Who reads its output sees when it has.
+func (p *Process) Terminate() error { return p.signal("TERM") }
+
 // signal returns when the signal was sent.
 func (p *Process) signal(name string) error {
 	p.mu.Lock()

@@ -181,8 +181,13 @@ var only = map[string][]string{
 		"std", "internal/limiter/refresh", "github.com/go-jose/go-jose/v4/...", "github.com/hashicorp/golang-lru/v2",
 	},
 	"internal/request/loopback": {"std"},
-	"internal/telemetry":        {"std", "internal/request/answer"},
-	"internal/testkit":          {},
+	"internal/server/envoyconfig": {
+		"std", "internal/limiter/limit", "internal/plan", "go.yaml.in/yaml/v3",
+		"google.golang.org/protobuf/types/known/structpb",
+	},
+	"internal/server/limitsv1": {"std", "google.golang.org/grpc/...", "google.golang.org/protobuf/..."},
+	"internal/telemetry":       {"std", "internal/request/answer"},
+	"internal/testkit":         {},
 	"internal/testkit/dynamodbtest": {
 		"std", "github.com/aws/aws-sdk-go-v2/aws/...", "github.com/aws/aws-sdk-go-v2/credentials/...",
 		"github.com/aws/aws-sdk-go-v2/service/dynamodb/...",
@@ -242,6 +247,7 @@ const (
 	goRedis   = "github.com/redis/go-redis/v9/..."
 	cobra     = "github.com/spf13/..."
 	bbolt     = "go.etcd.io/bbolt/..."
+	envoyAPI  = "github.com/envoyproxy/go-control-plane/envoy/..."
 )
 
 // cdk is what only infra may import.
@@ -314,6 +320,17 @@ var bans = []ban{
 		why: "the operations run in one process, too"},
 	{packages: []string{"internal/control/audit/livetables"}, never: []string{awsClient, "internal/control/dynamo/..."},
 		why: "its calls go to this machine, and tables are handed to it"},
+
+	// The rate limit service.
+	{packages: []string{"internal/server/..."}, never: []string{"internal/limiter/store/redis/...",
+		"internal/limiter/store/dynamodb/...", goRedis}, why: "a store is handed in"},
+	{packages: []string{"internal/server/..."}, never: []string{anyAWS}, why: "the service runs anywhere"},
+	{packages: []string{"internal/server/limits", "middleware/grpclimit"}, never: []string{envoyAPI},
+		why: "it knows nothing of Envoy"},
+	{packages: []string{"internal/server/limits"}, never: []string{"internal/server/rls"},
+		why: "the two services stand beside each other"},
+	{packages: []string{"middleware/grpclimit"}, never: []string{"internal/server/..."},
+		why: "the rate limit service is a server of its own"},
 
 	// A developer's machine.
 	{packages: []string{"internal/dev/cost"}, never: []string{anyAWS}, why: "a bill is known without an account"},
